@@ -1,0 +1,2 @@
+//! shardwise.
+fn main() {}

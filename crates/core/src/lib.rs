@@ -1,0 +1,41 @@
+//! The pure core of `shardwise`: who owns which keys, and when that ends.
+//!
+//! Nothing in this crate reads a clock, draws a random number, touches a file or a socket, or awaits. Time arrives as a
+//! [`Moment`], randomness as an [`Incarnation`], the world as a [`View`]. What comes out is values: a [`SlotOwners`], an
+//! [`Ownership`], a list of [`machine::Action`]s. The same inputs give the same outputs on every machine, which is what
+//! lets workers agree without talking to each other.
+//!
+//! The way of a key: [`ShardKey`] -> 64-bit hash -> [`slot_of`] -> one bit of the [`Ownership`] bitmap.
+//! The way of a member: [`Member`] in a [`View`] -> [`SlotOwners::place`] -> owner of every slot.
+
+mod duration;
+mod fingerprint;
+mod key;
+pub mod machine;
+mod member;
+mod moment;
+mod names;
+mod ownership;
+mod placement;
+mod policy;
+mod rebalance;
+mod ring;
+mod slots;
+mod view;
+
+pub use duration::{DurationError, format_duration, parse_duration};
+pub use fingerprint::Fingerprint;
+pub use key::{ShardKey, hash_bytes};
+pub use member::{Address, Incarnation, Member, MemberState, WEIGHT_MAX, Weight};
+pub use moment::Moment;
+pub use names::{GroupName, InstanceId, NAME_BYTES_MAX, NameError, PolicyName};
+pub use ownership::{NotOwning, Ownership, ServiceState};
+pub use placement::SlotOwners;
+pub use policy::{
+    DRAIN_TIMEOUT_MAX, LoadMargin, OwnershipMode, PlacementKind, PlacementParams, Policy, PolicyError, SLOTS_DEFAULT, SLOTS_MAX,
+    SLOTS_OUTBOX, Timing, VIRTUAL_NODES_DEFAULT, VIRTUAL_NODES_MAX,
+};
+pub use rebalance::{Cause, Rebalance};
+pub use ring::{POINTS_MAX, slot_of, slot_start};
+pub use slots::SlotSet;
+pub use view::{Duplicate, MEMBERS_MAX, View};

@@ -1,0 +1,151 @@
+//! What goes into the machine and what comes out.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::{Address, Fingerprint, InstanceId, Moment, Ownership, Rebalance, View};
+
+/// Something that happened. `attempt` names the call it answers; answers to calls that are no longer waited for fall away.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Input {
+    /// The user wants to be a member.
+    Join,
+    /// The user wants to leave.
+    Leave,
+    /// The time of [`super::Machine::wake_at`] has come.
+    Woken,
+    /// The record is in the backend, for `ttl` from `started` on.
+    Registered {
+        /// Of which call.
+        attempt: u64,
+        /// When the request that counted began.
+        started: Moment,
+        /// What the backend granted.
+        ttl: Duration,
+    },
+    /// The record lives on, for `ttl` from `started` on.
+    Renewed {
+        /// Of which call.
+        attempt: u64,
+        /// When the request that counted began.
+        started: Moment,
+        /// What the backend granted.
+        ttl: Duration,
+    },
+    /// Registering or renewing failed.
+    Failed {
+        /// Of which call.
+        attempt: u64,
+        /// How.
+        failure: Failure,
+    },
+    /// The backend has no record of ours any more.
+    RecordLost {
+        /// Of which call.
+        attempt: u64,
+    },
+    /// The group, as the backend's authority had it at `proven`.
+    Viewed {
+        /// The whole view.
+        view: Arc<View>,
+        /// When the request that proved it began.
+        proven: Moment,
+    },
+    /// The last view was still current at this moment.
+    Proven {
+        /// When the request that proved it began.
+        at: Moment,
+    },
+    /// Nothing of the user's work is in flight any more.
+    InFlightDone,
+    /// The record is gone, or was given up.
+    Deregistered,
+}
+
+/// A call that is answered later, by its attempt's number.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Op {
+    /// Write the member's record.
+    Register,
+    /// Keep it alive.
+    Renew,
+}
+
+/// Something for the driver to carry out, in order.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Action {
+    /// Call the backend; answer with `Registered`, `Renewed`, `RecordLost` or `Failed` under this attempt.
+    Call {
+        /// Which call.
+        op: Op,
+        /// Its number.
+        attempt: u64,
+    },
+    /// Follow the group's members.
+    StartWatch,
+    /// Stop following them.
+    StopWatch,
+    /// Show the record as draining; whether that succeeds changes nothing here.
+    MarkDraining,
+    /// Tell the runners to finish and answer with `InFlightDone`.
+    AwaitInFlight,
+    /// Delete the record; answer with `Deregistered`, whatever came of it.
+    Deregister,
+    /// Make this snapshot the one that readers see.
+    Publish(Arc<Ownership>),
+    /// Tell the listeners.
+    Rebalanced(Rebalance),
+}
+
+/// Why a call failed, as far as it matters here.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Failure {
+    /// May work later.
+    Retryable,
+    /// Will not work until somebody changes something.
+    Permanent {
+        /// What, in one line.
+        message: Arc<str>,
+    },
+    /// Another incarnation holds the id.
+    InUse {
+        /// Where it says it is.
+        address: Option<Address>,
+        /// Changes whenever the other one renews.
+        stamp: u64,
+    },
+}
+
+/// Why a member is refused.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum Refusal {
+    /// The backend refuses it for good.
+    #[error("{message}")]
+    Backend {
+        /// What, in one line.
+        message: Arc<str>,
+    },
+    /// A living member has the same id.
+    #[error(
+        "instance id {instance_id:?} is in use by a living member{}; stop that one or choose another id",
+        .address.as_ref().map(|a| format!(" at {a}")).unwrap_or_default()
+    )]
+    InUse {
+        /// The id.
+        instance_id: InstanceId,
+        /// Where the other one says it is.
+        address: Option<Address>,
+    },
+    /// The group has agreed on other constants.
+    #[error(
+        "this worker's policy has fingerprint {mine}, the group serves {group}; \
+         make placement, slots, virtual_nodes, load_margin, ownership and min_members equal to the others'"
+    )]
+    OtherPolicy {
+        /// What this member can serve.
+        mine: Fingerprint,
+        /// What the group serves.
+        group: Fingerprint,
+    },
+}

@@ -1,0 +1,123 @@
+//! The member's record and the calls that keep it alive: when they are due, when they count, when they come too late.
+
+use std::time::Duration;
+
+use super::{Action, Failure, Op, Refusal};
+use crate::{Incarnation, InstanceId, Moment, Timing, hash_bytes};
+
+/// First pause after a failed call; doubled for each further one.
+const RETRY_FIRST: Duration = Duration::from_millis(50);
+/// Longest pause: the member is back within 2 s of the backend's first answer after an outage.
+const RETRY_LONGEST: Duration = Duration::from_secs(1);
+/// A view unproven for this many TTLs ends ownership.
+const VIEW_LASTS_TTLS: u32 = 2;
+
+#[derive(Debug)]
+pub(super) struct Lease {
+    timing: Timing,
+    incarnation: Incarnation,
+    attempt: u64,
+    in_flight: bool,
+    failures: u32,
+    due: Option<Moment>,
+    /// Start of the registration that made the record, while it is held.
+    held_since: Option<Moment>,
+    ends: Moment,
+    proven: Moment,
+    /// Stamp of another incarnation's record when it was first seen in our way.
+    rival: Option<u64>,
+}
+
+impl Lease {
+    pub(super) const fn new(timing: Timing, incarnation: Incarnation) -> Self {
+        let (ends, proven) = (Moment::ZERO, Moment::ZERO);
+        Self { timing, incarnation, attempt: 0, in_flight: false, failures: 0, due: None, held_since: None, ends, proven, rival: None }
+    }
+
+    pub(super) const fn is_held(&self) -> bool {
+        self.held_since.is_some()
+    }
+
+    /// Whether the last proof of the view is younger than the registration, so that the view can show it.
+    pub(super) fn is_seen(&self) -> bool {
+        self.held_since.is_some_and(|since| self.proven >= since)
+    }
+
+    pub(super) const fn proven(&self) -> Moment {
+        self.proven
+    }
+
+    pub(super) fn prove(&mut self, at: Moment) {
+        self.proven = self.proven.max(at);
+    }
+
+    /// When ownership ends: with the lease, or with the view's last proof plus two TTLs.
+    pub(super) fn deadline(&self) -> Option<Moment> {
+        self.is_held().then(|| if self.is_seen() { self.ends.min(self.proven.plus(self.timing.ttl * VIEW_LASTS_TTLS)) } else { self.ends })
+    }
+
+    pub(super) fn call(&mut self, op: Op, now: Moment, actions: &mut Vec<Action>) {
+        self.attempt += 1;
+        self.in_flight = true;
+        self.due = Some(now);
+        actions.push(Action::Call { op, attempt: self.attempt });
+    }
+
+    /// Whether this is the answer that is waited for; if so, it is no longer.
+    pub(super) fn answered(&mut self, attempt: u64) -> bool {
+        let awaited = self.in_flight && attempt == self.attempt;
+        self.in_flight &= !awaited;
+        awaited
+    }
+
+    pub(super) fn registered(&mut self, started: Moment, ttl: Duration) {
+        self.held_since = Some(started);
+        self.rival = None;
+        self.ends = Moment::ZERO;
+        self.renewed(started, ttl);
+    }
+
+    pub(super) fn renewed(&mut self, started: Moment, ttl: Duration) {
+        self.failures = 0;
+        self.ends = self.ends.max(started.plus(self.timing.owned_for(ttl)));
+        self.due = Some(started.plus(self.timing.renew_every));
+    }
+
+    /// Tries again after a pause that doubles up to a second, and is shortened by up to half so that a fleet does not come in step. The
+    /// share is drawn from the incarnation and the attempt, so that it is repeatable.
+    pub(super) fn fail(&mut self, now: Moment) {
+        if self.rival.is_none() {
+            self.failures = self.failures.saturating_add(1);
+        }
+        let pause = (RETRY_FIRST * 2u32.saturating_pow(self.failures.saturating_sub(1).min(10))).min(RETRY_LONGEST);
+        let draw = hash_bytes(&[self.incarnation.get().to_le_bytes(), self.attempt.to_le_bytes()].concat()) % 512;
+        // draw is below 512, so it fits.
+        self.due = Some(now.plus(pause - pause * draw as u32 / 1_024));
+    }
+
+    /// Whether a failed call means that trying again is of no use.
+    pub(super) fn refusal(&mut self, me: &InstanceId, failure: Failure) -> Option<Refusal> {
+        match failure {
+            Failure::Retryable => None,
+            Failure::Permanent { message } => Some(Refusal::Backend { message }),
+            Failure::InUse { address, stamp } => self.rival_seen(stamp).then(|| Refusal::InUse { instance_id: me.clone(), address }),
+        }
+    }
+
+    /// Whether the record in our way has been renewed since it was first seen.
+    fn rival_seen(&mut self, stamp: u64) -> bool {
+        self.rival.replace(self.rival.unwrap_or(stamp)).is_some_and(|first| first != stamp)
+    }
+
+    pub(super) fn drop_record(&mut self) {
+        (self.held_since, self.in_flight, self.due, self.rival, self.failures) = (None, false, None, None, 0);
+    }
+
+    pub(super) fn is_due(&self, now: Moment) -> bool {
+        !self.in_flight && self.due.is_some_and(|due| now >= due)
+    }
+
+    pub(super) fn wake_at(&self) -> Option<Moment> {
+        self.due.filter(|_| !self.in_flight)
+    }
+}

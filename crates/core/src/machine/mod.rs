@@ -1,0 +1,262 @@
+//! The life of one member as a state machine: typed inputs in, a list of actions out, time as an argument.
+//!
+//! The driver (in `shardwise`) feeds it what happened and carries out what it answers; it decides nothing. One input is handled
+//! at a time, and before any input is looked at the deadline is: a renewal answered too late finds the member fenced already.
+//!
+//! Rules kept here (DESIGN §5 and §6): ownership ends at the start of the last renewal that counted plus 0.99 of the granted TTL
+//! less the margin, or two TTLs after the view was last proven current, whichever comes first. A fenced member registers anew and
+//! owns nothing until a view that is newer than that registration shows it.
+
+mod io;
+mod lease;
+mod standing;
+#[cfg(test)]
+mod tests;
+
+pub use io::{Action, Failure, Input, Op, Refusal};
+
+use std::sync::Arc;
+
+use crate::{Cause, Fingerprint, Incarnation, InstanceId, Moment, Ownership, Policy, Rebalance, ServiceState, SlotOwners, Timing, View};
+use lease::Lease;
+
+/// Who the machine speaks for.
+#[derive(Debug, Clone)]
+pub struct Identity {
+    /// This member's name.
+    pub instance_id: InstanceId,
+    /// This life of it.
+    pub incarnation: Incarnation,
+}
+
+/// The state machine of one member of one group.
+#[derive(Debug)]
+pub struct Machine {
+    policy: Arc<Policy>,
+    fingerprint: Fingerprint,
+    me: Identity,
+    lease: Lease,
+    view: Option<Arc<View>>,
+    placement: Option<Arc<SlotOwners>>,
+    /// Placements computed so far; a heartbeat never adds one.
+    placements_computed: u64,
+    drain_until: Option<Moment>,
+    ownership: Arc<Ownership>,
+}
+
+impl Machine {
+    /// A member that has not registered.
+    pub fn new(policy: Arc<Policy>, timing: Timing, me: Identity, now: Moment) -> Self {
+        let mut ownership = Ownership::created(policy.placement.slots, now);
+        ownership.min_members = policy.min_members;
+        let fingerprint = policy.fingerprint();
+        let lease = Lease::new(timing, me.incarnation);
+        let ownership = Arc::new(ownership);
+        Self { policy, fingerprint, me, lease, view: None, placement: None, placements_computed: 0, drain_until: None, ownership }
+    }
+
+    /// The latest snapshot.
+    pub const fn ownership(&self) -> &Arc<Ownership> {
+        &self.ownership
+    }
+
+    /// The latest placement, once a view has shown this member.
+    pub const fn placement(&self) -> Option<&Arc<SlotOwners>> {
+        self.placement.as_ref()
+    }
+
+    /// How many placements have been computed; renewals and repeated views add none.
+    pub const fn placements_computed(&self) -> u64 {
+        self.placements_computed
+    }
+
+    /// When to call again with [`Input::Woken`], if nothing happens before.
+    pub fn wake_at(&self) -> Option<Moment> {
+        let lease = match self.state() {
+            ServiceState::Created | ServiceState::Left => None,
+            _ => self.lease.wake_at(),
+        };
+        let deadline = self.is_joined().then(|| self.deadline()).flatten();
+        [lease, deadline, self.drain_until].into_iter().flatten().min()
+    }
+
+    /// Handles one input at `now` and appends what the driver has to do.
+    pub fn step(&mut self, now: Moment, input: Input, actions: &mut Vec<Action>) {
+        self.fence_if_due(now, actions);
+        match input {
+            Input::Join => self.join(now, actions),
+            Input::Leave => self.leave(now, actions),
+            Input::Woken => {}
+            Input::Registered { attempt, started, ttl } => self.registered(now, attempt, started, ttl, actions),
+            Input::Renewed { attempt, started, ttl } => {
+                if self.lease.answered(attempt) {
+                    self.lease.renewed(started, ttl);
+                    self.reconsider(now, actions);
+                }
+            }
+            Input::Failed { attempt, failure } => self.failed(now, attempt, failure, actions),
+            Input::RecordLost { attempt } => match self.lease.answered(attempt) {
+                true if self.state() == ServiceState::Draining => self.lease.drop_record(),
+                true => self.fence(now, actions),
+                false => {}
+            },
+            Input::Viewed { view, proven } => {
+                // An answer that was slower than a later one says nothing new.
+                if proven >= self.lease.proven() {
+                    self.lease.prove(proven);
+                    self.view = Some(view);
+                }
+                self.reconsider(now, actions);
+            }
+            Input::Proven { at } => {
+                self.lease.prove(at);
+                self.reconsider(now, actions);
+            }
+            Input::InFlightDone => self.drain_until = self.drain_until.map(|_| now),
+            Input::Deregistered => {
+                if self.state() == ServiceState::Draining {
+                    self.lease.drop_record();
+                    actions.push(Action::StopWatch);
+                    self.turn(now, ServiceState::Left, actions);
+                }
+            }
+        }
+        self.keep_up(now, actions);
+    }
+
+    fn state(&self) -> ServiceState {
+        self.ownership.state
+    }
+
+    /// In one of the states in which losing the lease means something.
+    fn is_joined(&self) -> bool {
+        matches!(self.state(), ServiceState::Active)
+            || (matches!(self.state(), ServiceState::Joining | ServiceState::Refused) && self.lease.is_held())
+    }
+
+    fn deadline(&self) -> Option<Moment> {
+        self.lease.deadline()
+    }
+
+    fn join(&mut self, now: Moment, actions: &mut Vec<Action>) {
+        let fresh = matches!(self.state(), ServiceState::Created | ServiceState::Left);
+        let again = self.state() == ServiceState::Refused && !self.lease.is_held();
+        if fresh || again {
+            self.lease.drop_record();
+            self.turn(now, ServiceState::Joining, actions);
+            actions.push(Action::StartWatch);
+            self.lease.call(Op::Register, now, actions);
+        }
+    }
+
+    fn leave(&mut self, now: Moment, actions: &mut Vec<Action>) {
+        match self.state() {
+            ServiceState::Created => self.turn(now, ServiceState::Left, actions),
+            ServiceState::Left | ServiceState::Draining | ServiceState::Unsharded => {}
+            ServiceState::Active | ServiceState::Joining | ServiceState::Refused | ServiceState::Fenced => {
+                self.turn(now, ServiceState::Draining, actions);
+                if self.lease.is_held() {
+                    actions.push(Action::MarkDraining);
+                } else {
+                    self.lease.drop_record();
+                }
+                actions.push(Action::AwaitInFlight);
+                self.drain_until = Some(now.plus(self.policy.drain_timeout));
+            }
+        }
+    }
+
+    fn registered(&mut self, now: Moment, attempt: u64, started: Moment, ttl: std::time::Duration, actions: &mut Vec<Action>) {
+        if !self.lease.answered(attempt) {
+            return;
+        }
+        self.lease.registered(started, ttl);
+        if self.deadline().is_some_and(|deadline| now >= deadline) {
+            // The answer took longer than the lease lasts; nothing was ever owned under it.
+            self.lease.fail(now);
+            return;
+        }
+        if self.state() == ServiceState::Fenced {
+            self.turn(now, ServiceState::Joining, actions);
+        }
+        self.reconsider(now, actions);
+    }
+
+    fn failed(&mut self, now: Moment, attempt: u64, failure: Failure, actions: &mut Vec<Action>) {
+        if !self.lease.answered(attempt) {
+            return;
+        }
+        match self.lease.refusal(&self.me.instance_id, failure) {
+            Some(refusal) if matches!(self.state(), ServiceState::Joining | ServiceState::Fenced) && !self.lease.is_held() => {
+                self.ownership = Arc::new(Ownership { refusal: Some(refusal), ..(*self.ownership).clone() });
+                actions.push(Action::StopWatch);
+                self.lease.drop_record();
+                self.turn(now, ServiceState::Refused, actions);
+            }
+            _ => self.lease.fail(now),
+        }
+    }
+
+    /// Sends what is due: a registration, a renewal, or the end of a drain.
+    fn keep_up(&mut self, now: Moment, actions: &mut Vec<Action>) {
+        if self.state() == ServiceState::Draining && self.drain_until.is_some_and(|until| now >= until) {
+            self.drain_until = None;
+            actions.push(Action::Deregister);
+        }
+        let registers = matches!(self.state(), ServiceState::Joining | ServiceState::Fenced) && !self.lease.is_held();
+        let renews = self.lease.is_held();
+        if self.lease.is_due(now) && (registers || renews) {
+            self.lease.call(if registers { Op::Register } else { Op::Renew }, now, actions);
+        }
+    }
+
+    fn fence_if_due(&mut self, now: Moment, actions: &mut Vec<Action>) {
+        if self.is_joined() && self.deadline().is_some_and(|deadline| now >= deadline) {
+            self.fence(now, actions);
+        }
+    }
+
+    /// Owns nothing from here on, and registers anew at once.
+    fn fence(&mut self, now: Moment, actions: &mut Vec<Action>) {
+        self.lease.drop_record();
+        self.turn(now, ServiceState::Fenced, actions);
+        self.lease.call(Op::Register, now, actions);
+    }
+
+    /// Goes to a state in which nothing is owned.
+    fn turn(&mut self, now: Moment, state: ServiceState, actions: &mut Vec<Action>) {
+        let cause = match state {
+            ServiceState::Draining | ServiceState::Left => Cause::Draining,
+            ServiceState::Refused => Cause::Refused,
+            _ => Cause::Fenced,
+        };
+        let refusal = if state == ServiceState::Refused { self.ownership.refusal.clone() } else { None };
+        let none = Arc::new(crate::SlotSet::empty(self.policy.placement.slots));
+        let next = Ownership { state, since: now, slots: none, deadline: None, refusal, ..(*self.ownership).clone() };
+        self.publish(now, next, cause, actions);
+    }
+
+    fn publish(&mut self, now: Moment, next: Ownership, cause: Cause, actions: &mut Vec<Action>) {
+        if next == *self.ownership {
+            return;
+        }
+        let before = std::mem::replace(&mut self.ownership, Arc::new(next));
+        let after = &self.ownership;
+        actions.push(Action::Publish(Arc::clone(after)));
+        let (gained, lost) = (after.slots.minus(&before.slots), before.slots.minus(&after.slots));
+        if gained.is_empty() && lost.is_empty() {
+            return;
+        }
+        actions.push(Action::Rebalanced(Rebalance {
+            at: now,
+            revision: after.view.revision(),
+            members_total: after.view.members().len(),
+            slots_owned: after.slots.len(),
+            gained,
+            lost,
+            cause,
+            members_joined: after.view.joined_since(&before.view),
+            members_left: before.view.joined_since(&after.view),
+        }));
+    }
+}

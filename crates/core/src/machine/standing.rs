@@ -1,0 +1,82 @@
+//! Where the member stands in a view: shown or not, accepted or refused, and with which slots.
+
+use std::sync::Arc;
+
+use super::{Action, Machine, Refusal};
+use crate::{Cause, Moment, Ownership, ServiceState, SlotOwners, SlotSet, View};
+
+enum Standing {
+    /// The view does not tell yet, or shows no record of this incarnation.
+    Unknown,
+    Refused(Refusal),
+    Active,
+}
+
+impl Machine {
+    /// Brings state, slots and deadline in line with the lease and the latest view.
+    pub(super) fn reconsider(&mut self, now: Moment, actions: &mut Vec<Action>) {
+        let Some(view) = self.view.clone() else { return };
+        if !matches!(self.state(), ServiceState::Joining | ServiceState::Active | ServiceState::Refused) || !self.lease.is_held() {
+            return;
+        }
+        let (state, slots, refusal) = match self.standing(&view) {
+            Standing::Unknown => (ServiceState::Joining, self.none(), None),
+            Standing::Refused(refusal) => (ServiceState::Refused, self.none(), Some(refusal)),
+            Standing::Active => (ServiceState::Active, self.share(&view), None),
+        };
+        let since = if state == self.state() { self.ownership.since } else { now };
+        let deadline = self.deadline().filter(|_| state == ServiceState::Active);
+        let cause = self.cause(state, &view);
+        let min_members = self.policy.min_members;
+        self.publish(now, Ownership { state, since, slots, deadline, view, min_members, refusal }, cause, actions);
+    }
+
+    fn standing(&self, view: &View) -> Standing {
+        let mine = |other: &crate::Member| other.incarnation == self.me.incarnation;
+        match view.member(&self.me.instance_id) {
+            _ if !self.lease.is_seen() => Standing::Unknown,
+            Some(me) if mine(me) => match view.group_fingerprint() {
+                Some(group) if group != self.fingerprint => Standing::Refused(Refusal::OtherPolicy { mine: self.fingerprint, group }),
+                _ => Standing::Active,
+            },
+            Some(other) => Standing::Refused(Refusal::InUse { instance_id: other.instance_id.clone(), address: other.address.clone() }),
+            None => Standing::Unknown,
+        }
+    }
+
+    fn none(&self) -> Arc<SlotSet> {
+        Arc::new(SlotSet::empty(self.policy.placement.slots))
+    }
+
+    /// This member's slots in `view`; the placement is computed again only if what it depends on has changed.
+    fn share(&mut self, view: &View) -> Arc<SlotSet> {
+        if view.active() < self.policy.min_members as usize {
+            return self.none();
+        }
+        let known = self.placement.as_ref().is_some_and(|placement| placement.is_of(view));
+        if known && self.state() == ServiceState::Active && !self.ownership.slots.is_empty() {
+            return Arc::clone(&self.ownership.slots);
+        }
+        let placement = match self.placement.take().filter(|_| known) {
+            Some(placement) => placement,
+            None => {
+                self.placements_computed += 1;
+                Arc::new(SlotOwners::of_view(view, self.policy.placement))
+            }
+        };
+        let slots = Arc::new(placement.slots_of(&self.me.instance_id));
+        self.placement = Some(placement);
+        slots
+    }
+
+    fn cause(&self, next: ServiceState, view: &View) -> Cause {
+        let gate = |view: &View| view.active() >= self.policy.min_members as usize;
+        match (self.state(), next) {
+            (ServiceState::Active, ServiceState::Active) if gate(view) != gate(&self.ownership.view) => Cause::MemberGate,
+            (ServiceState::Active, ServiceState::Active) => Cause::MembersChanged,
+            (_, ServiceState::Active) => Cause::Joined,
+            (_, ServiceState::Refused) => Cause::Refused,
+            _ => Cause::Fenced,
+        }
+    }
+}

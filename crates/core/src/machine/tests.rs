@@ -1,0 +1,350 @@
+//! Scenarios as lists: what happens, then what must come out.
+
+use super::*;
+use crate::{GroupName, Member, MemberState, PolicyName};
+use std::time::Duration;
+
+const TTL: Duration = Duration::from_secs(9);
+
+fn at(ms: u64) -> Moment {
+    Moment::from_nanos(ms * 1_000_000)
+}
+
+fn policy() -> Policy {
+    Policy::new(PolicyName::new("p").unwrap(), GroupName::new("g").unwrap())
+}
+
+fn me() -> Identity {
+    Identity { instance_id: InstanceId::new("me").unwrap(), incarnation: Incarnation::new(7) }
+}
+
+fn member(id: &str, incarnation: u64) -> Member {
+    Member {
+        incarnation: Incarnation::new(incarnation),
+        joined: incarnation,
+        fingerprints: vec![policy().fingerprint()],
+        ..Member::named(InstanceId::new(id).unwrap())
+    }
+}
+
+struct Run {
+    machine: Machine,
+    attempt: u64,
+}
+
+impl Run {
+    fn with(policy: Policy) -> Self {
+        let timing = Timing::new(TTL, None, Duration::from_millis(100)).unwrap();
+        Self { machine: Machine::new(Arc::new(policy), timing, me(), at(0)), attempt: 0 }
+    }
+
+    fn new() -> Self {
+        Self::with(policy())
+    }
+
+    fn step(&mut self, ms: u64, input: Input) -> Vec<Action> {
+        let mut actions = Vec::new();
+        self.machine.step(at(ms), input, &mut actions);
+        for action in &actions {
+            if let Action::Call { attempt, .. } = action {
+                self.attempt = *attempt;
+            }
+        }
+        actions
+    }
+
+    fn registered(&mut self, ms: u64, started: u64) -> Vec<Action> {
+        let attempt = self.attempt;
+        self.step(ms, Input::Registered { attempt, started: at(started), ttl: TTL })
+    }
+
+    fn renewed(&mut self, ms: u64, started: u64) -> Vec<Action> {
+        let attempt = self.attempt;
+        self.step(ms, Input::Renewed { attempt, started: at(started), ttl: TTL })
+    }
+
+    fn failed(&mut self, ms: u64, failure: Failure) -> Vec<Action> {
+        let attempt = self.attempt;
+        self.step(ms, Input::Failed { attempt, failure })
+    }
+
+    fn viewed(&mut self, ms: u64, members: Vec<Member>) -> Vec<Action> {
+        self.step(ms, Input::Viewed { view: Arc::new(View::new(ms, members)), proven: at(ms) })
+    }
+
+    fn state(&self) -> ServiceState {
+        self.machine.ownership().state()
+    }
+
+    fn owned(&self) -> u32 {
+        self.machine.ownership().slots().len()
+    }
+
+    /// Active since 20 ms with a lease from 0 on: renewal due at 3,000, deadline at 8,910 - 100 = 8,810.
+    fn active() -> Self {
+        let mut run = Self::new();
+        run.step(0, Input::Join);
+        run.registered(10, 0);
+        run.viewed(20, vec![member("me", 7)]);
+        assert_eq!((run.state(), run.owned()), (ServiceState::Active, crate::SLOTS_DEFAULT));
+        run
+    }
+}
+
+fn calls(actions: &[Action]) -> Vec<Op> {
+    actions.iter().filter_map(|a| if let Action::Call { op, .. } = a { Some(*op) } else { None }).collect()
+}
+
+fn cause(actions: &[Action]) -> Option<Cause> {
+    actions.iter().find_map(|a| if let Action::Rebalanced(r) = a { Some(r.cause) } else { None })
+}
+
+#[test]
+fn joining_registers_watches_and_owns_once_a_newer_view_shows_it() {
+    let mut run = Run::new();
+    let actions = run.step(0, Input::Join);
+    assert!(actions.contains(&Action::StartWatch));
+    assert_eq!(calls(&actions), [Op::Register]);
+    // A view from before the registration proves nothing, even if it shows the record.
+    run.step(5, Input::Viewed { view: Arc::new(View::new(1, vec![member("me", 7)])), proven: at(5) });
+    run.registered(10, 6);
+    assert_eq!((run.state(), run.owned()), (ServiceState::Joining, 0));
+    let actions = run.viewed(20, vec![member("me", 7)]);
+    assert_eq!((run.state(), cause(&actions)), (ServiceState::Active, Some(Cause::Joined)));
+    assert_eq!(run.machine.ownership().deadline(), Some(at(6 + 8_810)));
+}
+
+#[test]
+fn a_renewal_is_due_at_a_third_of_the_ttl_and_moves_the_deadline_by_its_start() {
+    let mut run = Run::active();
+    assert_eq!(run.machine.wake_at(), Some(at(3_000)));
+    assert_eq!(calls(&run.step(3_000, Input::Woken)), [Op::Renew]);
+    run.step(3_050, Input::Proven { at: at(3_050) });
+    run.renewed(3_700, 3_000);
+    assert_eq!(run.machine.ownership().deadline(), Some(at(3_000 + 8_810)));
+    assert_eq!(run.machine.wake_at(), Some(at(6_000)));
+}
+
+#[test]
+fn a_renewal_answered_after_the_deadline_finds_the_member_fenced() {
+    let mut run = Run::active();
+    run.step(3_000, Input::Woken);
+    let actions = run.renewed(8_810, 8_000);
+    assert_eq!((run.state(), cause(&actions)), (ServiceState::Fenced, Some(Cause::Fenced)));
+    assert_eq!(calls(&actions), [Op::Register], "it registers anew");
+    run.registered(8_900, 8_810);
+    assert_eq!((run.state(), run.owned()), (ServiceState::Joining, 0), "never straight back to active");
+    run.viewed(8_950, vec![member("me", 7)]);
+    assert_eq!(run.state(), ServiceState::Active);
+}
+
+#[test]
+fn a_view_unproven_for_two_ttls_ends_ownership_though_renewals_succeed() {
+    let mut run = Run::active();
+    for start in [3_000, 6_000, 9_000, 12_000, 15_000] {
+        run.step(start, Input::Woken);
+        run.renewed(start + 5, start);
+    }
+    assert_eq!(run.machine.ownership().deadline(), Some(at(20 + 18_000)));
+    run.step(18_020, Input::Woken);
+    assert_eq!((run.state(), run.owned()), (ServiceState::Fenced, 0));
+}
+
+#[test]
+fn a_lost_record_fences_at_once() {
+    let mut run = Run::active();
+    run.step(3_000, Input::Woken);
+    let attempt = run.attempt;
+    let actions = run.step(3_010, Input::RecordLost { attempt });
+    assert_eq!((run.state(), calls(&actions)), (ServiceState::Fenced, vec![Op::Register]));
+}
+
+#[test]
+fn failed_renewals_are_repeated_with_pauses_up_to_a_second_until_the_deadline() {
+    let mut run = Run::active();
+    run.step(3_000, Input::Woken);
+    let mut now = 3_000;
+    while run.state() == ServiceState::Active {
+        run.failed(now, Failure::Retryable);
+        let next = run.machine.wake_at().unwrap().as_nanos() / 1_000_000 + 1;
+        assert!(next > now && next <= now + 1_001, "{now} -> {next}");
+        now = next;
+        run.step(now, Input::Woken);
+    }
+    assert!((8_810..9_812).contains(&now), "fenced at {now}");
+}
+
+#[test]
+fn stale_answers_fall_away() {
+    let mut run = Run::active();
+    run.step(3_000, Input::Woken);
+    let old = run.attempt;
+    run.step(3_001, Input::RecordLost { attempt: old });
+    let before = run.machine.ownership().clone();
+    for input in [
+        Input::Renewed { attempt: old, started: at(3_000), ttl: TTL },
+        Input::Registered { attempt: old, started: at(3_000), ttl: TTL },
+        Input::Failed { attempt: old, failure: Failure::Permanent { message: "x".into() } },
+        Input::RecordLost { attempt: old },
+    ] {
+        assert!(run.step(3_010, input).is_empty());
+    }
+    assert_eq!(*run.machine.ownership(), before);
+}
+
+#[test]
+fn others_joining_and_leaving_move_slots_and_name_them() {
+    let mut run = Run::active();
+    let actions = run.viewed(100, vec![member("me", 7), member("other", 8)]);
+    let Some(Action::Rebalanced(rebalance)) = actions.last() else { panic!("{actions:?}") };
+    assert_eq!((rebalance.cause, rebalance.members_total), (Cause::MembersChanged, 2));
+    assert_eq!(rebalance.members_joined, [InstanceId::new("other").unwrap()]);
+    assert_eq!(rebalance.lost.len() + rebalance.slots_owned, crate::SLOTS_DEFAULT);
+    let draining = Member { state: MemberState::Draining, ..member("other", 8) };
+    run.viewed(200, vec![member("me", 7), draining]);
+    assert_eq!(run.owned(), crate::SLOTS_DEFAULT, "a draining member's slots are taken over before it is gone");
+}
+
+#[test]
+fn heartbeats_and_repeated_views_compute_no_placement() {
+    let mut run = Run::active();
+    let computed = run.machine.placements_computed();
+    for ms in (100..2_000).step_by(100) {
+        run.step(ms, Input::Proven { at: at(ms) });
+        assert_eq!(cause(&run.viewed(ms + 50, vec![member("me", 7)])), None);
+    }
+    assert_eq!(run.machine.placements_computed(), computed);
+}
+
+#[test]
+fn a_view_without_me_ends_ownership_until_the_record_is_settled() {
+    let mut run = Run::active();
+    run.viewed(100, vec![member("other", 8)]);
+    assert_eq!((run.state(), run.owned()), (ServiceState::Joining, 0));
+    run.viewed(200, vec![member("me", 7), member("other", 8)]);
+    assert_eq!(run.state(), ServiceState::Active);
+}
+
+#[test]
+fn below_min_members_nobody_owns() {
+    let gated = || Policy { min_members: 2, ..policy() };
+    let member = |id, n| Member { fingerprints: vec![gated().fingerprint()], ..member(id, n) };
+    let mut run = Run::with(gated());
+    run.step(0, Input::Join);
+    run.registered(10, 0);
+    run.viewed(20, vec![member("me", 7)]);
+    assert_eq!((run.state(), run.owned()), (ServiceState::Active, 0));
+    let hint = run.machine.ownership().not_owning_at(at(20)).unwrap().hint;
+    assert_eq!(hint, "1 active members, min_members is 2; start more workers");
+    assert_eq!(cause(&run.viewed(30, vec![member("me", 7), member("b", 8)])), Some(Cause::MemberGate));
+    assert_eq!(cause(&run.viewed(40, vec![member("me", 7)])), Some(Cause::MemberGate));
+    assert_eq!(run.owned(), 0);
+}
+
+#[test]
+fn leaving_drains_waits_and_deregisters() {
+    let mut run = Run::active();
+    let actions = run.step(100, Input::Leave);
+    assert_eq!((run.state(), cause(&actions)), (ServiceState::Draining, Some(Cause::Draining)));
+    assert!(actions.contains(&Action::MarkDraining) && actions.contains(&Action::AwaitInFlight));
+    assert!(!run.step(200, Input::Woken).contains(&Action::Deregister), "work is still in flight");
+    assert_eq!(calls(&run.step(3_000, Input::Woken)), [Op::Renew], "it renews while it drains");
+    assert!(run.step(3_100, Input::InFlightDone).contains(&Action::Deregister));
+    run.step(3_200, Input::Deregistered);
+    assert_eq!(run.state(), ServiceState::Left);
+    assert_eq!(run.machine.wake_at(), None);
+    assert_eq!(calls(&run.step(3_300, Input::Join)), [Op::Register], "it may join again");
+}
+
+#[test]
+fn a_drain_that_takes_too_long_ends_with_its_timeout() {
+    let mut run = Run::with(Policy { drain_timeout: Duration::from_secs(2), ..policy() });
+    run.step(0, Input::Join);
+    run.registered(10, 0);
+    run.step(100, Input::Leave);
+    assert!(!run.step(2_000, Input::Woken).contains(&Action::Deregister));
+    assert!(run.step(2_100, Input::Woken).contains(&Action::Deregister));
+}
+
+#[test]
+fn an_id_whose_holder_renews_is_refused_and_one_that_is_silent_is_waited_out() {
+    let mut run = Run::new();
+    run.step(0, Input::Join);
+    let in_use = |stamp| Failure::InUse { address: None, stamp };
+    run.failed(5, in_use(1));
+    assert_eq!(run.state(), ServiceState::Joining, "perhaps its own former self");
+    run.step(100, Input::Woken);
+    run.failed(105, in_use(1));
+    assert_eq!(run.state(), ServiceState::Joining);
+    run.step(200, Input::Woken);
+    let actions = run.failed(205, in_use(2));
+    assert_eq!(run.state(), ServiceState::Refused);
+    assert!(actions.contains(&Action::StopWatch));
+    assert!(matches!(run.machine.ownership().refusal(), Some(Refusal::InUse { .. })));
+}
+
+#[test]
+fn wrong_credentials_are_not_tried_again() {
+    let mut run = Run::new();
+    run.step(0, Input::Join);
+    run.failed(5, Failure::Permanent { message: "permission denied".into() });
+    assert_eq!((run.state(), run.machine.wake_at()), (ServiceState::Refused, None));
+    assert!(run.machine.ownership().not_owning_at(at(6)).unwrap().hint.contains("permission denied"));
+    assert_eq!(calls(&run.step(7, Input::Join)), [Op::Register], "unless asked to");
+}
+
+#[test]
+fn a_group_with_other_constants_refuses_and_takes_back() {
+    let other = |id, n| Member { fingerprints: vec![Fingerprint::of("other")], ..member(id, n) };
+    let mut run = Run::new();
+    run.step(0, Input::Join);
+    run.registered(10, 0);
+    run.viewed(20, vec![member("me", 7), other("a", 1), other("b", 2)]);
+    assert_eq!((run.state(), run.owned()), (ServiceState::Refused, 0));
+    let expected = Refusal::OtherPolicy { mine: policy().fingerprint(), group: Fingerprint::of("other") };
+    assert_eq!(run.machine.ownership().refusal(), Some(&expected));
+    run.viewed(30, vec![member("me", 7)]);
+    assert_eq!(run.state(), ServiceState::Active);
+}
+
+#[test]
+fn of_two_incarnations_the_younger_owns_nothing() {
+    let mut run = Run::new();
+    run.step(0, Input::Join);
+    run.registered(10, 0);
+    run.viewed(20, vec![member("me", 3), member("me", 7)]);
+    assert_eq!((run.state(), run.owned()), (ServiceState::Refused, 0));
+    run.viewed(30, vec![member("me", 7)]);
+    assert_eq!(run.state(), ServiceState::Active);
+}
+
+#[test]
+fn a_registration_answered_after_its_own_deadline_is_repeated() {
+    let mut run = Run::new();
+    run.step(0, Input::Join);
+    let actions = run.registered(9_000, 0);
+    assert_eq!((run.state(), run.owned()), (ServiceState::Joining, 0), "{actions:?}");
+    run.step(10_100, Input::Woken);
+    assert!(run.attempt > 1, "it tries again");
+}
+
+#[test]
+fn leaving_without_a_record_waits_for_nothing_but_the_work() {
+    let mut run = Run::new();
+    run.step(0, Input::Join);
+    run.failed(5, Failure::Retryable);
+    let actions = run.step(10, Input::Leave);
+    assert!(!actions.contains(&Action::MarkDraining));
+    assert_eq!(run.machine.wake_at(), Some(at(30_010)), "only the drain's own end");
+    assert!(run.step(20, Input::InFlightDone).contains(&Action::Deregister));
+}
+
+#[test]
+fn a_record_lost_while_draining_is_not_made_again() {
+    let mut run = Run::active();
+    run.step(100, Input::Leave);
+    run.step(3_000, Input::Woken);
+    let attempt = run.attempt;
+    assert_eq!(calls(&run.step(3_010, Input::RecordLost { attempt })), []);
+    assert_eq!(run.machine.wake_at(), Some(at(30_100)));
+}

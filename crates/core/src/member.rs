@@ -1,0 +1,165 @@
+//! One live worker of a group.
+
+use std::collections::BTreeMap;
+use std::fmt;
+
+use serde::{Deserialize, Serialize};
+
+use crate::{Fingerprint, InstanceId};
+
+/// The largest weight; the smallest is 1.
+pub const WEIGHT_MAX: u8 = 100;
+
+/// A member's share of the work beside the others': 1 to [`WEIGHT_MAX`], default 1.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(try_from = "u64", into = "u8")]
+pub struct Weight(u8);
+
+impl Weight {
+    /// The weight of a member that names none.
+    pub const ONE: Self = Self(1);
+
+    /// A weight from 1 to [`WEIGHT_MAX`]; anything else is `None`.
+    pub fn new(weight: u64) -> Option<Self> {
+        u8::try_from(weight).ok().filter(|w| (1..=WEIGHT_MAX).contains(w)).map(Self)
+    }
+
+    /// The weight as a number.
+    pub const fn get(self) -> u8 {
+        self.0
+    }
+}
+
+impl Default for Weight {
+    fn default() -> Self {
+        Self::ONE
+    }
+}
+
+impl TryFrom<u64> for Weight {
+    type Error = String;
+    fn try_from(weight: u64) -> Result<Self, String> {
+        Self::new(weight).ok_or_else(|| format!("weight is {weight}; whole numbers from 1 to {WEIGHT_MAX} are allowed"))
+    }
+}
+
+impl From<Weight> for u8 {
+    fn from(weight: Weight) -> Self {
+        weight.0
+    }
+}
+
+/// A random number made at each start; it tells a restarted member from its former self.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Incarnation(u64);
+
+impl Incarnation {
+    /// Keeps a number that the caller drew at random.
+    pub const fn new(random: u64) -> Self {
+        Self(random)
+    }
+
+    /// The number.
+    pub const fn get(self) -> u64 {
+        self.0
+    }
+
+    /// Reads the sixteen hexadecimal digits that `Display` writes.
+    pub fn from_hex(hex: &str) -> Option<Self> {
+        (hex.len() == 16).then(|| u64::from_str_radix(hex, 16).ok()).flatten().map(Self)
+    }
+}
+
+impl fmt::Display for Incarnation {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:016x}", self.0)
+    }
+}
+
+impl fmt::Debug for Incarnation {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
+}
+
+impl Serialize for Incarnation {
+    fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(self)
+    }
+}
+
+impl<'de> Deserialize<'de> for Incarnation {
+    fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let hex = String::deserialize(deserializer)?;
+        Self::from_hex(&hex).ok_or_else(|| serde::de::Error::custom("an incarnation has sixteen hexadecimal digits"))
+    }
+}
+
+/// Where a member can be reached, for people and for request forwarding; placement does not look at it.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub struct Address {
+    /// Host name or IP address.
+    pub host: String,
+    /// TCP port, 1 to 65,535.
+    pub port: u16,
+}
+
+impl fmt::Display for Address {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.host.contains(':') { write!(f, "[{}]:{}", self.host, self.port) } else { write!(f, "{}:{}", self.host, self.port) }
+    }
+}
+
+/// What a member says of itself.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum MemberState {
+    /// Takes its share.
+    Active,
+    /// Is leaving: still renews, is out of the placement.
+    Draining,
+}
+
+/// One live worker of a group, as its record in the backend shows it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Member {
+    /// Its name in the group.
+    pub instance_id: InstanceId,
+    /// Which life of that name this is.
+    pub incarnation: Incarnation,
+    /// The backend's own number for the moment it joined: later registrations have higher ones. Comparable only within one
+    /// backend.
+    pub joined: u64,
+    /// Where it can be reached, if it said so.
+    pub address: Option<Address>,
+    /// Its share beside the others'.
+    pub weight: Weight,
+    /// Its failure domain, if it named one.
+    pub zone: Option<String>,
+    /// The application's version, if it named one.
+    pub version: Option<String>,
+    /// Whether it takes its share.
+    pub state: MemberState,
+    /// The fingerprints it can serve: one, or two during a change of policy.
+    pub fingerprints: Vec<Fingerprint>,
+    /// What the application attached to it.
+    pub metadata: BTreeMap<String, String>,
+}
+
+impl Member {
+    /// An active member of weight 1 with nothing but a name: a beginning for plans and tests.
+    pub fn named(instance_id: InstanceId) -> Self {
+        Self {
+            instance_id,
+            incarnation: Incarnation::new(0),
+            joined: 0,
+            address: None,
+            weight: Weight::ONE,
+            zone: None,
+            version: None,
+            state: MemberState::Active,
+            fingerprints: Vec::new(),
+            metadata: BTreeMap::new(),
+        }
+    }
+}

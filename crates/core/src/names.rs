@@ -1,0 +1,161 @@
+//! The names of policies, groups and instances, checked once at the edge.
+
+use std::fmt;
+use std::sync::Arc;
+
+use serde::{Deserialize, Serialize};
+
+/// The most bytes (UTF-8) an instance or group name may have; backends escape what they must within it.
+pub const NAME_BYTES_MAX: usize = 255;
+
+/// Why a name is refused.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum NameError {
+    /// The name has no characters.
+    #[error("{what} is empty: give it at least one character")]
+    Empty {
+        /// Which name.
+        what: &'static str,
+    },
+    /// The name has more than [`NAME_BYTES_MAX`] bytes.
+    #[error("{what} has {bytes} bytes; at most {NAME_BYTES_MAX} are allowed")]
+    TooLong {
+        /// Which name.
+        what: &'static str,
+        /// Its length in bytes.
+        bytes: usize,
+    },
+    /// The name contains a NUL, which some backends cannot store.
+    #[error("{what} contains a NUL character: remove it")]
+    Nul {
+        /// Which name.
+        what: &'static str,
+    },
+    /// A policy's or outbox's name is not of the form `[a-z][a-z0-9]*(_[a-z0-9]+)*`.
+    #[error("{given:?} is not a name: use lower-case letters, digits and single underscores, beginning with a letter")]
+    NotAnIdentifier {
+        /// The name as it was given.
+        given: String,
+    },
+}
+
+fn check(what: &'static str, name: &str) -> Result<(), NameError> {
+    match name.len() {
+        0 => Err(NameError::Empty { what }),
+        bytes if bytes > NAME_BYTES_MAX => Err(NameError::TooLong { what, bytes }),
+        _ if name.contains('\0') => Err(NameError::Nul { what }),
+        _ => Ok(()),
+    }
+}
+
+macro_rules! name {
+    ($(#[$doc:meta])* $name:ident, $what:literal) => {
+        $(#[$doc])*
+        #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+        #[serde(try_from = "String", into = "String")]
+        pub struct $name(Arc<str>);
+
+        impl $name {
+            /// Checks and keeps the name.
+            pub fn new(name: impl AsRef<str>) -> Result<Self, NameError> {
+                check($what, name.as_ref())?;
+                Ok(Self(name.as_ref().into()))
+            }
+
+            /// The name as text.
+            pub fn as_str(&self) -> &str {
+                &self.0
+            }
+        }
+
+        impl fmt::Debug for $name {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                fmt::Debug::fmt(&self.0, f)
+            }
+        }
+
+        impl fmt::Display for $name {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str(&self.0)
+            }
+        }
+
+        impl TryFrom<String> for $name {
+            type Error = NameError;
+            fn try_from(name: String) -> Result<Self, NameError> {
+                Self::new(name)
+            }
+        }
+
+        impl From<$name> for String {
+            fn from(name: $name) -> Self {
+                name.0.as_ref().into()
+            }
+        }
+    };
+}
+
+name!(
+    /// The name of one worker in its group: any UTF-8 without NUL, 1 to [`NAME_BYTES_MAX`] bytes. Ordered by bytes.
+    InstanceId,
+    "the instance id"
+);
+name!(
+    /// The name of the group of workers that share one workload: any UTF-8 without NUL, 1 to [`NAME_BYTES_MAX`] bytes.
+    GroupName,
+    "the group name"
+);
+
+/// The name of a policy or an outbox in the settings: `[a-z][a-z0-9]*(_[a-z0-9]+)*`, so that it fits into an environment variable.
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub struct PolicyName(Arc<str>);
+
+impl PolicyName {
+    /// Checks and keeps the name.
+    pub fn new(name: impl AsRef<str>) -> Result<Self, NameError> {
+        let name = name.as_ref();
+        let begins = name.starts_with(|c: char| c.is_ascii_lowercase());
+        let parts = name.split('_').all(|part| !part.is_empty() && part.bytes().all(|b| b.is_ascii_lowercase() || b.is_ascii_digit()));
+        if begins && parts { Ok(Self(name.into())) } else { Err(NameError::NotAnIdentifier { given: name.to_owned() }) }
+    }
+
+    /// The name as text.
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+impl fmt::Display for PolicyName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn spaces_slashes_and_emoji_are_names() {
+        for name in ["a b", "rack/1", "🦀", "ünïcode", &"x".repeat(NAME_BYTES_MAX)] {
+            assert_eq!(InstanceId::new(name).map(String::from), Ok(name.to_owned()));
+        }
+    }
+
+    #[test]
+    fn empty_long_and_nul_are_refused() {
+        assert!(matches!(GroupName::new(""), Err(NameError::Empty { .. })));
+        assert!(matches!(GroupName::new("x".repeat(256)), Err(NameError::TooLong { bytes: 256, .. })));
+        assert!(matches!(GroupName::new("a\0b"), Err(NameError::Nul { .. })));
+    }
+
+    #[test]
+    fn policy_names_fit_an_environment_variable() {
+        for good in ["a", "outbox_publishers", "x9_9"] {
+            assert!(PolicyName::new(good).is_ok(), "{good}");
+        }
+        for bad in ["", "A", "9a", "_a", "a_", "a__b", "a-b", "ä"] {
+            assert!(PolicyName::new(bad).is_err(), "{bad}");
+        }
+    }
+}

@@ -1,0 +1,217 @@
+//! What one member holds right now: an immutable snapshot that readers share.
+
+use std::fmt;
+use std::sync::Arc;
+
+use serde::{Deserialize, Serialize};
+
+use crate::machine::Refusal;
+use crate::{Moment, ShardKey, SlotSet, View, slot_of};
+
+/// Where a service stands in its life (DESIGN §6).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+#[non_exhaustive]
+pub enum ServiceState {
+    /// Not registered yet.
+    Created,
+    /// Registering, or waiting for the first view that shows this member.
+    Joining,
+    /// A member that takes its share.
+    Active,
+    /// Leaving: takes nothing new.
+    Draining,
+    /// Deregistered.
+    Left,
+    /// Its lease or its view ran out; owns nothing until it has joined again.
+    Fenced,
+    /// The group or the backend does not accept it; the reason tells why.
+    Refused,
+    /// Sharding is switched off: this worker owns everything.
+    Unsharded,
+}
+
+impl ServiceState {
+    /// The state's name in output and logs.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Created => "created",
+            Self::Joining => "joining",
+            Self::Active => "active",
+            Self::Draining => "draining",
+            Self::Left => "left",
+            Self::Fenced => "fenced",
+            Self::Refused => "refused",
+            Self::Unsharded => "unsharded",
+        }
+    }
+}
+
+impl fmt::Display for ServiceState {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.as_str())
+    }
+}
+
+/// Why a service answers "nothing is mine", told apart from "none of these keys is mine".
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("this worker owns nothing: {state}, {hint}")]
+pub struct NotOwning {
+    /// Where the service stands.
+    pub state: ServiceState,
+    /// Since when, on the service's clock.
+    pub since: Moment,
+    /// What is going on and what to do.
+    pub hint: String,
+}
+
+/// What one member holds at one moment: state, slots, and the deadline after which it holds nothing whatever the bitmap says.
+///
+/// Reading takes no lock and allocates nothing. Every question about keys takes the present moment, so that a paused process that
+/// wakes up with an old snapshot is told no.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Ownership {
+    pub(crate) state: ServiceState,
+    pub(crate) since: Moment,
+    pub(crate) slots: Arc<SlotSet>,
+    /// `None`: never ends (unsharded or frozen).
+    pub(crate) deadline: Option<Moment>,
+    pub(crate) view: Arc<View>,
+    pub(crate) min_members: u32,
+    pub(crate) refusal: Option<Refusal>,
+}
+
+impl Ownership {
+    /// The snapshot of a service that has not registered.
+    pub fn created(slots: u32, since: Moment) -> Self {
+        Self {
+            state: ServiceState::Created,
+            since,
+            slots: Arc::new(SlotSet::empty(slots)),
+            deadline: None,
+            view: Arc::default(),
+            min_members: 1,
+            refusal: None,
+        }
+    }
+
+    /// A snapshot that never ends: everything for a service with sharding switched off, a fixed share in tests.
+    pub fn fixed(state: ServiceState, slots: SlotSet, view: Arc<View>, since: Moment) -> Self {
+        Self { state, slots: Arc::new(slots), view, ..Self::created(1, since) }
+    }
+
+    /// Where the service stands as of this snapshot. Past the deadline an `Active` snapshot owns nothing all the same.
+    pub const fn state(&self) -> ServiceState {
+        self.state
+    }
+
+    /// Since when it is in that state.
+    pub const fn since(&self) -> Moment {
+        self.since
+    }
+
+    /// The slots held until the deadline.
+    pub fn slots(&self) -> &SlotSet {
+        &self.slots
+    }
+
+    /// When the ownership ends unless it is renewed; `None` if it never ends or nothing is owned.
+    pub const fn deadline(&self) -> Option<Moment> {
+        self.deadline
+    }
+
+    /// The view it was computed from.
+    pub const fn view(&self) -> &Arc<View> {
+        &self.view
+    }
+
+    /// Why the group or the backend refused this member, if it did.
+    pub const fn refusal(&self) -> Option<&Refusal> {
+        self.refusal.as_ref()
+    }
+
+    /// Whether anything may be owned at `now`: active or unsharded, and before the deadline.
+    #[inline]
+    pub fn is_live_at(&self, now: Moment) -> bool {
+        matches!(self.state, ServiceState::Active | ServiceState::Unsharded) && self.deadline.is_none_or(|deadline| now < deadline)
+    }
+
+    /// Whether `key` is held at `now`.
+    #[inline]
+    pub fn owns_at<K: ShardKey + ?Sized>(&self, key: &K, now: Moment) -> bool {
+        self.is_live_at(now) && self.holds(key)
+    }
+
+    /// The items held at `now`, in their order.
+    pub fn filter_at<'a, K: ShardKey>(&self, items: &'a [K], now: Moment) -> Vec<&'a K> {
+        if !self.is_live_at(now) {
+            return Vec::new();
+        }
+        items.iter().filter(|item| self.holds(*item)).collect()
+    }
+
+    #[inline]
+    fn holds<K: ShardKey + ?Sized>(&self, key: &K) -> bool {
+        self.slots.contains(slot_of(key.key_hash(), self.slots.slots()))
+    }
+
+    /// Why nothing is owned at `now`; `None` if something may be (an active member may still have no slot, and then no key is its own).
+    pub fn not_owning_at(&self, now: Moment) -> Option<NotOwning> {
+        let gated = self.state == ServiceState::Active && self.view.active() < self.min_members as usize;
+        (!self.is_live_at(now) || gated).then(|| NotOwning { state: self.state_at(now), since: self.since, hint: self.hint_at(now) })
+    }
+
+    /// The state at `now`: an active snapshot past its deadline is fenced, whether or not any timer has run.
+    pub fn state_at(&self, now: Moment) -> ServiceState {
+        if self.state == ServiceState::Active && !self.is_live_at(now) { ServiceState::Fenced } else { self.state }
+    }
+
+    fn hint_at(&self, now: Moment) -> String {
+        match self.state_at(now) {
+            ServiceState::Created => "call register_self first".into(),
+            ServiceState::Joining => "the backend has not confirmed this member yet; wait, or look at the log for its errors".into(),
+            ServiceState::Active => {
+                format!("{} active members, min_members is {}; start more workers", self.view.active(), self.min_members)
+            }
+            ServiceState::Draining => "it is leaving; finish what is in flight".into(),
+            ServiceState::Left => "it has left the group; call register_self to join again".into(),
+            ServiceState::Fenced => "its lease ran out; it joins again as soon as the backend answers".into(),
+            ServiceState::Refused => self.refusal.as_ref().map_or_else(|| "refused".into(), ToString::to_string),
+            ServiceState::Unsharded => "sharding is switched off".into(),
+        }
+    }
+}
+
+impl fmt::Debug for Ownership {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} with {:?} until {:?} at revision {}", self.state, self.slots, self.deadline, self.view.revision())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn active_until(deadline: u64) -> Ownership {
+        let mut ownership = Ownership::fixed(ServiceState::Active, SlotSet::full(64), Arc::default(), Moment::ZERO);
+        (ownership.deadline, ownership.min_members) = (Some(Moment::from_nanos(deadline)), 0);
+        ownership
+    }
+
+    #[test]
+    fn past_the_deadline_nothing_is_owned_and_the_state_says_fenced() {
+        let ownership = active_until(100);
+        assert!(ownership.owns_at("k", Moment::from_nanos(99)));
+        assert!(!ownership.owns_at("k", Moment::from_nanos(100)));
+        assert_eq!(ownership.filter_at(&["a", "b"], Moment::from_nanos(99)), [&"a", &"b"]);
+        assert!(ownership.filter_at(&["a", "b"], Moment::from_nanos(100)).is_empty());
+        assert_eq!(ownership.not_owning_at(Moment::from_nanos(99)), None);
+        assert_eq!(ownership.not_owning_at(Moment::from_nanos(100)).unwrap().state, ServiceState::Fenced);
+    }
+
+    #[test]
+    fn unsharded_owns_everything_for_ever() {
+        let ownership = Ownership::fixed(ServiceState::Unsharded, SlotSet::full(1), Arc::default(), Moment::ZERO);
+        assert!(ownership.owns_at("anything", Moment::from_nanos(u64::MAX)));
+    }
+}

@@ -1,0 +1,121 @@
+//! Ownership before and after a change.
+
+use std::fmt;
+
+use serde::Serialize;
+
+use crate::{InstanceId, Moment, SlotSet};
+
+/// Why slots were gained or lost.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize)]
+#[serde(rename_all = "snake_case")]
+#[non_exhaustive]
+pub enum Cause {
+    /// This worker joined, or joined again.
+    Joined,
+    /// Others joined, left, died or changed their weight.
+    MembersChanged,
+    /// The number of active members passed `min_members`, up or down.
+    MemberGate,
+    /// This worker's lease or view ran out.
+    Fenced,
+    /// This worker is leaving.
+    Draining,
+    /// The group does not accept this worker any more.
+    Refused,
+}
+
+impl Cause {
+    /// The cause's name in output and logs.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Joined => "joined",
+            Self::MembersChanged => "members_changed",
+            Self::MemberGate => "member_gate",
+            Self::Fenced => "fenced",
+            Self::Draining => "draining",
+            Self::Refused => "refused",
+        }
+    }
+}
+
+impl fmt::Display for Cause {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.as_str())
+    }
+}
+
+/// Slots gained, slots lost, and why. Several changes may be merged into one for a reader that was slow.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Rebalance {
+    /// When, on the service's clock.
+    pub at: Moment,
+    /// The revision of the view it comes from.
+    pub revision: u64,
+    /// Members in that view.
+    pub members_total: usize,
+    /// Slots held after it.
+    pub slots_owned: u32,
+    /// Slots held after it that were not held before, or were lost and regained in between.
+    pub gained: SlotSet,
+    /// Slots held before it that are not held any more, or were not for a while.
+    pub lost: SlotSet,
+    /// Why; the latest reason if several changes are merged.
+    pub cause: Cause,
+    /// Members that came since the last view.
+    pub members_joined: Vec<InstanceId>,
+    /// Members that went since the last view.
+    pub members_left: Vec<InstanceId>,
+}
+
+impl Rebalance {
+    /// This change and then `next`, as one: a slot lost and regained is in both `lost` and `gained`, one gained and lost again in
+    /// neither.
+    #[must_use]
+    pub fn then(self, next: Self) -> Self {
+        let never_seen = self.gained.intersection(&next.lost).minus(&self.lost);
+        let lost = self.lost.union(&next.lost).minus(&never_seen);
+        let gained = self.gained.minus(&next.lost).union(&next.gained);
+        let mut members_joined = self.members_joined;
+        let mut members_left = self.members_left;
+        members_joined.extend(next.members_joined);
+        members_left.extend(next.members_left);
+        Self { lost, gained, members_joined, members_left, ..next }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn change(before: &SlotSet, after: &SlotSet) -> Rebalance {
+        Rebalance {
+            at: Moment::ZERO,
+            revision: 0,
+            members_total: 0,
+            slots_owned: after.len(),
+            gained: after.minus(before),
+            lost: before.minus(after),
+            cause: Cause::MembersChanged,
+            members_joined: vec![],
+            members_left: vec![],
+        }
+    }
+
+    proptest! {
+        /// However a history is merged, the result tells of each slot: held before, held after, and whether without a gap.
+        #[test]
+        fn merging_keeps_every_gap(history in proptest::collection::vec(proptest::collection::btree_set(0u32..12, 0..12), 2..8)) {
+            let sets: Vec<_> = history.iter().map(|s| SlotSet::from_slots(12, s.iter().copied())).collect();
+            let merged = sets.windows(2).map(|w| change(&w[0], &w[1])).reduce(Rebalance::then).unwrap();
+            let (first, last) = (&sets[0], &sets[sets.len() - 1]);
+            for slot in 0..12 {
+                let always = sets.iter().all(|s| s.contains(slot));
+                prop_assert_eq!(merged.lost.contains(slot), first.contains(slot) && !always, "lost {}", slot);
+                prop_assert_eq!(merged.gained.contains(slot), last.contains(slot) && !always, "gained {}", slot);
+            }
+        }
+    }
+}

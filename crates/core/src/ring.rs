@@ -1,0 +1,242 @@
+//! The circle of protocol 1: slots, points, and the clockwise walk with bounded load (DESIGN §3, `docs/placement.md`).
+//!
+//! Only arithmetic on hashes lives here; which members take part is decided in `placement`.
+
+use crate::{InstanceId, LoadMargin, PlacementParams, Weight, hash_bytes};
+
+/// The most points on one circle; with more asked for, every member gets fewer per unit of weight.
+pub const POINTS_MAX: u32 = 4_194_304;
+
+/// The slot of a hash: `(hash * slots) >> 64`. `slots` is at least 1.
+#[inline]
+pub fn slot_of(hash: u64, slots: u32) -> u32 {
+    // The product's upper half is below `slots`, so it fits.
+    ((u128::from(hash) * u128::from(slots)) >> 64) as u32
+}
+
+/// Where slot `slot`'s arc begins: `ceil(slot * 2^64 / slots)`. `slot` is below `slots`.
+pub fn slot_start(slot: u32, slots: u32) -> u64 {
+    // slot < slots, so the quotient is below 2^64.
+    (u128::from(slot) << 64).div_ceil(u128::from(slots)) as u64
+}
+
+/// One point of a member on the circle. Members are numbered in the order of their ids' bytes, so the derived order is the
+/// protocol's: by hash, then by the smaller id.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+struct Point {
+    hash: u64,
+    member: u32,
+}
+
+/// Points per unit of weight: `virtual_nodes`, or fewer where the circle would pass [`POINTS_MAX`].
+fn points_per_weight(virtual_nodes: u32, weight_sum: u64) -> u32 {
+    if u64::from(virtual_nodes) * weight_sum > u64::from(POINTS_MAX) {
+        // At most POINTS_MAX, so it fits.
+        (u64::from(POINTS_MAX) / weight_sum).max(1) as u32
+    } else {
+        virtual_nodes
+    }
+}
+
+/// Every member's points in the protocol's order.
+fn circle(members: &[(InstanceId, Weight)], virtual_nodes: u32, weight_sum: u64) -> Vec<Point> {
+    let per_weight = points_per_weight(virtual_nodes, weight_sum);
+    let mut points = Vec::with_capacity((u64::from(per_weight) * weight_sum) as usize);
+    let mut bytes = Vec::new();
+    for (member, (id, weight)) in (0u32..).zip(members) {
+        for point in 0..per_weight * u32::from(weight.get()) {
+            bytes.clear();
+            bytes.extend_from_slice(id.as_str().as_bytes());
+            bytes.extend_from_slice(&point.to_le_bytes());
+            points.push(Point { hash: hash_bytes(&bytes), member });
+        }
+    }
+    points.sort_unstable();
+    points
+}
+
+/// How many slots each member may take: `ceil(slots * w * (1000 + m) / (1000 * sum(w)))`, or all of them without a margin.
+fn capacities(members: &[(InstanceId, Weight)], slots: u32, margin: LoadMargin, weight_sum: u64) -> Vec<u32> {
+    let capacity = |weight: Weight| match margin {
+        LoadMargin::None => slots,
+        // 65,536 * 100 * 11,000 fits easily; the quotient is capped at `slots`, which a member cannot pass anyway.
+        LoadMargin::Thousandths(m) => {
+            let load = u64::from(slots) * u64::from(weight.get()) * (1_000 + u64::from(m));
+            load.div_ceil(1_000 * weight_sum).min(u64::from(slots)) as u32
+        }
+    };
+    members.iter().map(|(_, weight)| capacity(*weight)).collect()
+}
+
+/// The owner of every slot as an index into `members`, which are sorted by the bytes of their ids and not empty.
+///
+/// Slots are placed in ascending order; each goes to the first point at or after its beginning whose member is not full. Capacities
+/// add up to at least `slots` and every member has a point, so the walk ends within one turn.
+pub(crate) fn owners(members: &[(InstanceId, Weight)], params: &PlacementParams) -> Vec<u32> {
+    let weight_sum: u64 = members.iter().map(|(_, w)| u64::from(w.get())).sum();
+    let points = circle(members, params.virtual_nodes, weight_sum);
+    let mut room = capacities(members, params.slots, params.load_margin, weight_sum);
+    let mut first = 0;
+    let place = |slot: u32| {
+        let start = slot_start(slot, params.slots);
+        while points.get(first).is_some_and(|point| point.hash < start) {
+            first += 1;
+        }
+        let clockwise = points[first..].iter().chain(&points[..first]);
+        let owner = clockwise.map(|point| point.member).find(|member| room[*member as usize] > 0);
+        // Room is left for every slot, see above; 0 keeps this total without a panic.
+        let owner = owner.unwrap_or(0);
+        room[owner as usize] = room[owner as usize].saturating_sub(1);
+        owner
+    };
+    (0..params.slots).map(place).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::PlacementKind;
+    use proptest::prelude::*;
+
+    fn members(weights: &[u8]) -> Vec<(InstanceId, Weight)> {
+        let mut members: Vec<_> = (0..)
+            .zip(weights)
+            .map(|(i, w)| (InstanceId::new(format!("worker-{i}")).unwrap(), Weight::new(u64::from(*w)).unwrap()))
+            .collect();
+        members.sort();
+        members
+    }
+
+    fn params(slots: u32, virtual_nodes: u32, load_margin: LoadMargin) -> PlacementParams {
+        PlacementParams { kind: PlacementKind::Ring, slots, virtual_nodes, load_margin }
+    }
+
+    #[test]
+    fn a_slot_is_the_arc_from_its_start_to_the_next() {
+        for slots in [1, 2, 3, 7, 1_000, 1_024, 16_384, 65_535, 65_536] {
+            for slot in [0, slots / 3, slots / 2, slots - 1] {
+                let start = slot_start(slot, slots);
+                assert_eq!(slot_of(start, slots), slot);
+                assert_eq!(slot_of(start.wrapping_sub(1), slots), if slot == 0 { slots - 1 } else { slot - 1 });
+            }
+            assert_eq!(slot_of(u64::MAX, slots), slots - 1);
+        }
+    }
+
+    #[test]
+    fn too_many_points_are_thinned_for_all() {
+        assert_eq!(points_per_weight(1_024, 4_096), 1_024);
+        assert_eq!(points_per_weight(1_024, 4_097), 1_023);
+        assert_eq!(points_per_weight(1_024, u64::from(POINTS_MAX) * 2), 1);
+    }
+
+    /// `owners` as the protocol's text says it, slot by slot, without any cleverness.
+    fn as_written(members: &[(InstanceId, Weight)], params: &PlacementParams) -> Vec<u32> {
+        let sum: u64 = members.iter().map(|(_, w)| u64::from(w.get())).sum();
+        let mut circle = Vec::new();
+        for (index, (id, weight)) in members.iter().enumerate() {
+            for i in 0..params.virtual_nodes * u32::from(weight.get()) {
+                circle.push((hash_bytes(&[id.as_str().as_bytes(), &i.to_le_bytes()].concat()), id.as_str(), index as u32));
+            }
+        }
+        circle.sort_unstable();
+        let mut taken = vec![0u64; members.len()];
+        let place = |slot| {
+            let at = circle.iter().position(|(hash, ..)| *hash >= slot_start(slot, params.slots)).unwrap_or(0);
+            let full = |m: u32| match params.load_margin {
+                LoadMargin::None => false,
+                LoadMargin::Thousandths(margin) => {
+                    let w = u64::from(members[m as usize].1.get());
+                    taken[m as usize] >= (u64::from(params.slots) * w * (1_000 + u64::from(margin))).div_ceil(1_000 * sum)
+                }
+            };
+            let owner = (0..circle.len()).map(|step| circle[(at + step) % circle.len()].2).find(|m| !full(*m)).unwrap();
+            taken[owner as usize] += 1;
+            owner
+        };
+        (0..params.slots).map(place).collect()
+    }
+
+    proptest! {
+        #[test]
+        fn the_walk_is_the_text(weights in proptest::collection::vec(1u8..5, 1..9), slots in 1u32..200, nodes in 1u32..20, margin in prop_oneof![Just(LoadMargin::None), (0u32..300).prop_map(LoadMargin::Thousandths)]) {
+            let members = members(&weights);
+            let params = params(slots, nodes, margin);
+            prop_assert_eq!(owners(&members, &params), as_written(&members, &params));
+        }
+
+        #[test]
+        fn without_margin_it_is_the_hashring_crate(weights in proptest::collection::vec(1u8..4, 1..8), slots in 1u32..300, nodes in 1u32..40) {
+            let members = members(&weights);
+            let ours = owners(&members, &params(slots, nodes, LoadMargin::None));
+            let oracle = oracle::ring(&members, nodes);
+            for slot in 0..slots {
+                let expected = oracle::owner(&oracle, slot_start(slot, slots));
+                prop_assert_eq!(ours[slot as usize], expected, "slot {}", slot);
+            }
+        }
+
+        #[test]
+        fn nobody_passes_its_capacity(weights in proptest::collection::vec(1u8..=100, 1..20), slots in 1u32..500, margin in 0u32..200) {
+            let members = members(&weights);
+            let margin = LoadMargin::Thousandths(margin);
+            let owners = owners(&members, &params(slots, 16, margin));
+            let sum = weights.iter().map(|w| u64::from(*w)).sum();
+            for (index, capacity) in capacities(&members, slots, margin, sum).into_iter().enumerate() {
+                prop_assert!(owners.iter().filter(|o| **o as usize == index).count() <= capacity as usize);
+            }
+        }
+    }
+
+    /// The `hashring` crate as an independent reading of rule 4, fed with our own hashes.
+    mod oracle {
+        use super::{InstanceId, Weight, hash_bytes};
+        use hashring::HashRing;
+        use std::hash::{BuildHasher, Hash, Hasher};
+
+        #[derive(Default, Clone)]
+        pub(super) struct AsGiven(u64);
+        impl Hasher for AsGiven {
+            fn finish(&self) -> u64 {
+                self.0
+            }
+            fn write(&mut self, _: &[u8]) {}
+            fn write_u64(&mut self, hash: u64) {
+                self.0 = hash;
+            }
+        }
+        #[derive(Default, Clone)]
+        pub(super) struct AsGivenState;
+        impl BuildHasher for AsGivenState {
+            type Hasher = AsGiven;
+            fn build_hasher(&self) -> AsGiven {
+                AsGiven(0)
+            }
+        }
+        #[derive(Clone, Copy, PartialEq, Eq)]
+        pub(super) struct Node(u64, u32);
+        impl Hash for Node {
+            fn hash<H: Hasher>(&self, state: &mut H) {
+                state.write_u64(self.0);
+            }
+        }
+
+        pub(super) fn ring(members: &[(InstanceId, Weight)], nodes: u32) -> HashRing<Node, AsGivenState> {
+            let mut points = Vec::new();
+            for (index, (id, weight)) in (0u32..).zip(members) {
+                for i in 0..nodes * u32::from(weight.get()) {
+                    points.push(Node(hash_bytes(&[id.as_str().as_bytes(), &i.to_le_bytes()].concat()), index));
+                }
+            }
+            points.sort_by_key(|node| (node.0, node.1));
+            points.dedup_by_key(|node| node.0);
+            let mut ring = HashRing::with_hasher(AsGivenState);
+            ring.batch_add(points);
+            ring
+        }
+
+        pub(super) fn owner(ring: &HashRing<Node, AsGivenState>, hash: u64) -> u32 {
+            ring.get(&hash).expect("the ring has points").1
+        }
+    }
+}

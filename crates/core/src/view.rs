@@ -1,0 +1,165 @@
+//! The group's healthy members at one revision of the backend.
+
+use crate::{Fingerprint, Incarnation, InstanceId, Member, MemberState, hash_bytes};
+
+/// The most members one view may have; a backend that sees more reports an error instead of a view.
+pub const MEMBERS_MAX: usize = 16_384;
+
+/// A record set aside because an older one of the same id is alive.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Duplicate {
+    /// The id that both use.
+    pub instance_id: InstanceId,
+    /// The younger of the two.
+    pub incarnation: Incarnation,
+}
+
+/// The group's healthy members at one revision, sorted by the bytes of their ids, each id once.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct View {
+    revision: u64,
+    members: Vec<Member>,
+    duplicates: Vec<Duplicate>,
+}
+
+impl View {
+    /// Sorts the members; of two records with one id the one that joined first stays and the other is set aside.
+    pub fn new(revision: u64, mut members: Vec<Member>) -> Self {
+        members.sort_by(|a, b| (&a.instance_id, a.joined, a.incarnation).cmp(&(&b.instance_id, b.joined, b.incarnation)));
+        let mut duplicates = Vec::new();
+        members.dedup_by(|later, kept| {
+            let same = later.instance_id == kept.instance_id;
+            if same && later.incarnation != kept.incarnation {
+                duplicates.push(Duplicate { instance_id: later.instance_id.clone(), incarnation: later.incarnation });
+            }
+            same
+        });
+        Self { revision, members, duplicates }
+    }
+
+    /// The backend's number for this state of the group; it rises with every change.
+    pub const fn revision(&self) -> u64 {
+        self.revision
+    }
+
+    /// The members, sorted by the bytes of their ids.
+    pub fn members(&self) -> &[Member] {
+        &self.members
+    }
+
+    /// Records set aside because an older one of the same id is alive.
+    pub fn duplicates(&self) -> &[Duplicate] {
+        &self.duplicates
+    }
+
+    /// The member of that id.
+    pub fn member(&self, instance_id: &InstanceId) -> Option<&Member> {
+        self.members.binary_search_by(|m| m.instance_id.cmp(instance_id)).ok().map(|at| &self.members[at])
+    }
+
+    /// How many members are active (not draining).
+    pub fn active(&self) -> usize {
+        self.members.iter().filter(|m| m.state == MemberState::Active).count()
+    }
+
+    /// What the group serves: the last fingerprint that all list; else the one that most list, of those the smallest. `None` if nobody
+    /// lists any.
+    pub fn group_fingerprint(&self) -> Option<Fingerprint> {
+        let mut tally: Vec<(Fingerprint, usize, usize)> = Vec::new();
+        for member in &self.members {
+            for (position, fingerprint) in member.fingerprints.iter().enumerate() {
+                if member.fingerprints[..position].contains(fingerprint) {
+                    continue;
+                }
+                match tally.iter_mut().find(|(known, ..)| known == fingerprint) {
+                    Some((_, count, last)) => (*count, *last) = (*count + 1, position.max(*last)),
+                    None => tally.push((*fingerprint, 1, position)),
+                }
+            }
+        }
+        let all = tally.iter().filter(|(_, count, _)| *count == self.members.len());
+        let last_of_all = all.max_by_key(|(fingerprint, _, position)| (*position, std::cmp::Reverse(*fingerprint)));
+        let most = || tally.iter().max_by_key(|(fingerprint, count, _)| (*count, std::cmp::Reverse(*fingerprint)));
+        last_of_all.or_else(most).map(|(fingerprint, ..)| *fingerprint)
+    }
+
+    /// A hash of everything in the view that placement looks at; two workers that show the same one see the same group.
+    pub fn fingerprint(&self) -> Fingerprint {
+        let mut canonical = String::new();
+        for member in &self.members {
+            let id = hash_bytes(member.instance_id.as_str().as_bytes());
+            canonical.push_str(&format!("{id:016x} {} {} {:?};", member.incarnation, member.weight.get(), member.state));
+            member.fingerprints.iter().for_each(|f| canonical.push_str(&f.to_string()));
+        }
+        Fingerprint::of(&canonical)
+    }
+
+    /// Who placement counts: members that list `group`; of those the active ones, or all of them if every one is draining.
+    pub fn eligible(&self, group: Option<Fingerprint>) -> impl Iterator<Item = &Member> {
+        let serves = move |m: &&Member| group.is_none_or(|g| m.fingerprints.contains(&g));
+        let any_active = self.members.iter().filter(serves).any(|m| m.state == MemberState::Active);
+        self.members.iter().filter(serves).filter(move |m| !any_active || m.state == MemberState::Active)
+    }
+
+    /// Who is here and not in `before`, by id and incarnation.
+    pub fn joined_since(&self, before: &Self) -> Vec<InstanceId> {
+        let known = |m: &&Member| before.member(&m.instance_id).is_some_and(|b| b.incarnation == m.incarnation);
+        self.members.iter().filter(|m| !known(m)).map(|m| m.instance_id.clone()).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn member(id: &str, joined: u64) -> Member {
+        Member { joined, incarnation: Incarnation::new(joined), ..Member::named(InstanceId::new(id).unwrap()) }
+    }
+
+    fn serving(id: &str, fingerprints: &[&str]) -> Member {
+        Member { fingerprints: fingerprints.iter().map(|f| Fingerprint::of(f)).collect(), ..member(id, 0) }
+    }
+
+    #[test]
+    fn members_are_sorted_and_the_older_of_two_stays() {
+        let view = View::new(3, vec![member("b", 1), member("a", 9), member("a", 2)]);
+        let ids: Vec<_> = view.members().iter().map(|m| (m.instance_id.as_str(), m.joined)).collect();
+        assert_eq!(ids, [("a", 2), ("b", 1)]);
+        assert_eq!(view.duplicates(), [Duplicate { instance_id: InstanceId::new("a").unwrap(), incarnation: Incarnation::new(9) }]);
+    }
+
+    #[test]
+    fn draining_members_leave_the_placement_unless_all_drain() {
+        let draining = |id| Member { state: MemberState::Draining, ..member(id, 0) };
+        let ids = |view: &View| view.eligible(None).map(|m| m.instance_id.to_string()).collect::<Vec<_>>();
+        assert_eq!(ids(&View::new(1, vec![member("a", 0), draining("b")])), ["a"]);
+        assert_eq!(ids(&View::new(1, vec![draining("a"), draining("b")])), ["a", "b"]);
+    }
+
+    #[test]
+    fn the_groups_fingerprint_is_the_last_that_all_list_else_what_most_list() {
+        let group = |members: Vec<Member>| View::new(1, members).group_fingerprint();
+        let (old, new) = (Fingerprint::of("old"), Fingerprint::of("new"));
+        assert_eq!(group(vec![]), None);
+        assert_eq!(group(vec![serving("a", &["old"]), serving("b", &["old", "new"])]), Some(old));
+        assert_eq!(group(vec![serving("a", &["old", "new"]), serving("b", &["old", "new"])]), Some(new));
+        assert_eq!(group(vec![serving("a", &["new"]), serving("b", &["old", "new"])]), Some(new));
+        assert_eq!(group(vec![serving("a", &["old"]), serving("b", &["new"]), serving("c", &["new"])]), Some(new));
+        assert_eq!(group(vec![serving("a", &["old"]), serving("b", &["new"])]), Some(old.min(new)));
+    }
+
+    #[test]
+    fn a_member_that_serves_something_else_is_left_out() {
+        let view = View::new(1, vec![serving("a", &["x"]), serving("b", &["x"]), serving("c", &["y"])]);
+        let ids: Vec<_> = view.eligible(view.group_fingerprint()).map(|m| m.instance_id.as_str()).collect();
+        assert_eq!(ids, ["a", "b"]);
+    }
+
+    #[test]
+    fn a_restarted_member_counts_as_joined() {
+        let before = View::new(1, vec![member("a", 1), member("b", 1)]);
+        let after = View::new(2, vec![member("a", 1), member("b", 2), member("c", 3)]);
+        let joined: Vec<_> = after.joined_since(&before).iter().map(ToString::to_string).collect();
+        assert_eq!(joined, ["b", "c"]);
+    }
+}
