@@ -1,1 +1,29 @@
-//! shardwise.
+//! The contract between `shardwise` and the place where workers meet.
+//!
+//! [`Discovery`] is what a backend implements; its clauses stand numbered in its documentation, and each has cases in the
+//! `conformance` suite (feature `conformance`) that a backend's own tests run. [`MemoryBackend`] is the reference: it obeys
+//! the same rules as the others and runs in every test. The wrappers ([`Timeout`], [`Retry`], [`Traced`]) take any backend and obey
+//! the contract too.
+//!
+//! Nothing here decides who owns what; that is `shardwise-core`.
+
+mod clock;
+#[cfg(feature = "conformance")]
+pub mod conformance;
+mod contract;
+mod error;
+mod memory;
+mod record;
+mod wrap;
+
+pub use clock::Clock;
+pub use contract::{Capabilities, Discovery, Grant, Registration, Seat, Snapshot, WatchEvent, WatchStream};
+pub use error::{Error, ErrorKind, Result};
+pub use memory::MemoryBackend;
+pub use record::{METADATA_BYTES_MAX, RECORD_SCHEMA, Record, RecordError};
+pub use wrap::{Retry, Timeout, Traced};
+
+/// A fresh incarnation, drawn at random.
+pub fn random_incarnation() -> shardwise_core::Incarnation {
+    shardwise_core::Incarnation::new(rand::random())
+}

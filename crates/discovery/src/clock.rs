@@ -1,0 +1,65 @@
+//! The clock that leases, deadlines and reads share.
+
+use std::fmt;
+use std::sync::Arc;
+
+use shardwise_core::Moment;
+
+/// A source of [`Moment`]s: the machine's boot clock, or a stand-in for tests.
+#[derive(Clone)]
+pub struct Clock(Source);
+
+#[derive(Clone)]
+enum Source {
+    Boot,
+    Tokio(tokio::time::Instant),
+    Custom(Arc<dyn Fn() -> Moment + Send + Sync>),
+}
+
+impl Clock {
+    /// `CLOCK_BOOTTIME` on Linux: shared by all processes of the machine, never jumps, runs on in suspend. Elsewhere the monotonic
+    /// clock.
+    pub const fn system() -> Self {
+        Self(Source::Boot)
+    }
+
+    /// Tokio's clock, which tests can pause and advance; it begins at the present moment with one second. Read it inside the runtime.
+    pub fn tokio() -> Self {
+        Self(Source::Tokio(tokio::time::Instant::now()))
+    }
+
+    /// A clock of the caller's own, for simulations. It must never go backwards.
+    pub fn custom(now: impl Fn() -> Moment + Send + Sync + 'static) -> Self {
+        Self(Source::Custom(Arc::new(now)))
+    }
+
+    /// The present moment.
+    #[inline]
+    pub fn now(&self) -> Moment {
+        match &self.0 {
+            Source::Boot => boot_time(),
+            Source::Tokio(origin) => Moment::from_nanos(1_000_000_000).plus(origin.elapsed()),
+            Source::Custom(now) => now(),
+        }
+    }
+}
+
+fn boot_time() -> Moment {
+    #[cfg(target_os = "linux")]
+    let id = rustix::time::ClockId::Boottime;
+    #[cfg(not(target_os = "linux"))]
+    let id = rustix::time::ClockId::Monotonic;
+    let time = rustix::time::clock_gettime(id);
+    // Both parts are non-negative on these clocks; 584 years fit into 64 bits of nanoseconds.
+    Moment::from_nanos(time.tv_sec.unsigned_abs() * 1_000_000_000 + time.tv_nsec.unsigned_abs())
+}
+
+impl fmt::Debug for Clock {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self.0 {
+            Source::Boot => "Clock::system",
+            Source::Tokio(_) => "Clock::tokio",
+            Source::Custom(_) => "Clock::custom",
+        })
+    }
+}

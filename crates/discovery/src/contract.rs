@@ -1,0 +1,167 @@
+//! The trait that a backend implements.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use futures::stream::BoxStream;
+use shardwise_core::{GroupName, Incarnation, InstanceId, Member, Moment, View};
+
+use crate::Result;
+
+/// A member's record as it wants to be seen, and for how long it lives without renewal.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Registration {
+    /// The group.
+    pub group: GroupName,
+    /// The member; `joined` is set by the backend.
+    pub member: Member,
+    /// The TTL asked for.
+    pub ttl: Duration,
+}
+
+impl Registration {
+    /// Which record this is.
+    pub fn seat(&self) -> Seat {
+        let Member { instance_id, incarnation, .. } = &self.member;
+        Seat { group: self.group.clone(), instance_id: instance_id.clone(), incarnation: *incarnation }
+    }
+}
+
+/// Which record: one life of one member of one group.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub struct Seat {
+    /// The group.
+    pub group: GroupName,
+    /// The member.
+    pub instance_id: InstanceId,
+    /// Which life of it.
+    pub incarnation: Incarnation,
+}
+
+/// What a registration or renewal was granted.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Grant {
+    /// When the request that counted began, on the backend's [`crate::Clock`].
+    pub started: Moment,
+    /// The TTL in force, which may be longer than the one asked for.
+    pub ttl: Duration,
+}
+
+/// The group at one moment.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Snapshot {
+    /// The view.
+    pub view: Arc<View>,
+    /// When the request that proved it current began.
+    pub proven: Moment,
+}
+
+/// News from a watch.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum WatchEvent {
+    /// The whole group, after a change or at the beginning.
+    View(Snapshot),
+    /// Nothing has changed; the last view was still current at this moment.
+    Proven(Moment),
+}
+
+/// A stream of news. An error says that the view could not be proven just now; the stream goes on by itself unless the error is permanent.
+pub type WatchStream = BoxStream<'static, Result<WatchEvent>>;
+
+/// What a backend can do and promises.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Capabilities {
+    /// The name in the settings and in logs.
+    pub name: &'static str,
+    /// How much later than its TTL a silent member may leave the view.
+    pub margin: Duration,
+    /// The most bytes an instance or group name may have.
+    pub name_bytes_max: usize,
+}
+
+impl Capabilities {
+    /// A backend with that name and margin that takes names up to [`shardwise_core::NAME_BYTES_MAX`].
+    pub const fn new(name: &'static str, margin: Duration) -> Self {
+        Self { name, margin, name_bytes_max: shardwise_core::NAME_BYTES_MAX }
+    }
+}
+
+/// Where the workers of a group meet.
+///
+/// The clauses, each with cases in the `conformance` module:
+///
+/// 1. There is one record per member. It is alive by the backend's own lease, session or TTL, never by comparing two machines' wall
+///    clocks.
+/// 2. A member that stops renewing leaves the view within its TTL plus [`Capabilities::margin`].
+/// 3. A renewal counts only when the backend's authority (its quorum, not a local agent or a cache) has answered. The time
+///    that counts is when the request *started*: [`Grant::started`].
+/// 4. `watch` yields a full view first, then a full view per change, with no change lost between the list and the watch, over
+///    reconnects, compaction and index resets. Duplicates and merged changes are allowed; going back to an older view is not.
+/// 5. Silence is not news: at least every `prove_every` the backend proves the view current and says so with
+///    [`WatchEvent::Proven`] or a view.
+/// 6. A failed read is an error, and an unconfirmed empty read is not a view. Nobody is gone because the backend hiccuped.
+/// 7. A draining member is visible as draining before it is gone, and keeps renewing while it drains.
+/// 8. Only the incarnation that made a record touches it. Registering an id whose record is alive under another incarnation
+///    fails with [`crate::ErrorKind::InUse`], whose stamp changes with each renewal of the other one.
+/// 9. Renewing after expiry is reported as [`crate::ErrorKind::Lost`], never silently healed.
+/// 10. Errors say what the caller can do: kind, retryable or not, operation, context. Wrong credentials and wrong settings are
+///     permanent. No Debug or Display of anything prints a secret.
+/// 11. Instance and group names may be any UTF-8 without NUL up to [`Capabilities::name_bytes_max`]; the backend escapes what it
+///     must. Groups do not see each other.
+#[async_trait]
+pub trait Discovery: Send + Sync + 'static {
+    /// Name, margin and limits. Constant.
+    fn capabilities(&self) -> Capabilities;
+
+    /// Writes the member's record. The same incarnation may register again, whether its record is alive or not.
+    async fn register(&self, registration: &Registration) -> Result<Grant>;
+
+    /// Keeps the record alive for another `ttl`.
+    async fn renew(&self, seat: &Seat, ttl: Duration) -> Result<Grant>;
+
+    /// Replaces what the record says (state, weight, metadata …) without renewing it. [`crate::ErrorKind::Lost`] if it is gone.
+    async fn update(&self, registration: &Registration) -> Result<()>;
+
+    /// Deletes the record. It is no error if it is gone already, and a record of another incarnation stays.
+    async fn deregister(&self, seat: &Seat) -> Result<()>;
+
+    /// The group now.
+    async fn members(&self, group: &GroupName) -> Result<Snapshot>;
+
+    /// Follows the group. Dropping the stream ends it.
+    fn watch(&self, group: &GroupName, prove_every: Duration) -> WatchStream;
+}
+
+#[async_trait]
+impl<D: Discovery + ?Sized> Discovery for Arc<D> {
+    fn capabilities(&self) -> Capabilities {
+        (**self).capabilities()
+    }
+
+    async fn register(&self, registration: &Registration) -> Result<Grant> {
+        (**self).register(registration).await
+    }
+
+    async fn renew(&self, seat: &Seat, ttl: Duration) -> Result<Grant> {
+        (**self).renew(seat, ttl).await
+    }
+
+    async fn update(&self, registration: &Registration) -> Result<()> {
+        (**self).update(registration).await
+    }
+
+    async fn deregister(&self, seat: &Seat) -> Result<()> {
+        (**self).deregister(seat).await
+    }
+
+    async fn members(&self, group: &GroupName) -> Result<Snapshot> {
+        (**self).members(group).await
+    }
+
+    fn watch(&self, group: &GroupName, prove_every: Duration) -> WatchStream {
+        (**self).watch(group, prove_every)
+    }
+}

@@ -1,0 +1,78 @@
+//! What went wrong, and what the caller can do about it.
+
+use std::fmt;
+use std::sync::Arc;
+
+use shardwise_core::Address;
+
+/// The result of a backend call.
+pub type Result<T> = std::result::Result<T, Error>;
+
+/// What kind of failure, by what can be done.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum ErrorKind {
+    /// The backend cannot be reached or is not ready; trying again may help.
+    Unavailable,
+    /// No answer within the time allowed; it may or may not have been carried out.
+    TimedOut,
+    /// The record has expired or was deleted; register again.
+    Lost,
+    /// Another incarnation of the same id has a living record.
+    InUse {
+        /// Where it says it is.
+        address: Option<Address>,
+        /// Changes whenever the other one renews.
+        stamp: u64,
+    },
+    /// Wrong or too few credentials; somebody has to change something.
+    Denied,
+    /// Wrong settings, an incompatible or damaged store; somebody has to change something.
+    Misconfigured,
+    /// Something is larger than the backend can hold.
+    TooLarge,
+}
+
+/// A failed backend call: kind, operation, context. Never contains a secret.
+#[derive(Debug, Clone, thiserror::Error)]
+pub struct Error {
+    kind: ErrorKind,
+    operation: &'static str,
+    context: String,
+    #[source]
+    source: Option<Arc<dyn std::error::Error + Send + Sync>>,
+}
+
+impl Error {
+    /// An error of `operation` (the trait's method, or "open"); `context` says in one line what happened and what to do.
+    pub fn new(kind: ErrorKind, operation: &'static str, context: impl Into<String>) -> Self {
+        Self { kind, operation, context: context.into(), source: None }
+    }
+
+    /// Attaches the cause. Its text must not contain a secret.
+    #[must_use]
+    pub fn caused_by(self, source: impl std::error::Error + Send + Sync + 'static) -> Self {
+        Self { source: Some(Arc::new(source)), ..self }
+    }
+
+    /// What kind of failure.
+    pub const fn kind(&self) -> &ErrorKind {
+        &self.kind
+    }
+
+    /// The operation that failed.
+    pub const fn operation(&self) -> &'static str {
+        self.operation
+    }
+
+    /// Whether the same call may succeed later without anybody changing anything.
+    pub const fn is_retryable(&self) -> bool {
+        matches!(self.kind, ErrorKind::Unavailable | ErrorKind::TimedOut)
+    }
+}
+
+impl fmt::Display for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}: {}", self.operation, self.context)
+    }
+}

@@ -1,0 +1,75 @@
+//! A member's record as text, the same in every backend that stores text.
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+use shardwise_core::{Address, Fingerprint, Incarnation, InstanceId, Member, MemberState, Weight};
+
+/// The schema number written into each record. Readers take any record whose fields they can read and ignore fields they do not know.
+pub const RECORD_SCHEMA: u32 = 1;
+/// The most bytes that a member's metadata may have, keys and values together.
+pub const METADATA_BYTES_MAX: usize = 4_096;
+
+/// Why a text is not a record.
+#[derive(Debug, thiserror::Error)]
+#[error("not a member record: {0}")]
+pub struct RecordError(#[from] serde_json::Error);
+
+/// What a member says of itself, in JSON. The id and the number of its joining are kept beside it by the backend.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Record {
+    schema: u32,
+    incarnation: Incarnation,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    address: Option<Address>,
+    #[serde(default)]
+    weight: Weight,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    zone: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    version: Option<String>,
+    state: MemberState,
+    #[serde(default)]
+    fingerprints: Vec<Fingerprint>,
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    metadata: BTreeMap<String, String>,
+}
+
+impl Record {
+    /// The record's JSON.
+    pub fn encode(member: &Member) -> Result<String, RecordError> {
+        let Member { incarnation, address, weight, zone, version, state, fingerprints, metadata, instance_id: _, joined: _ } =
+            member.clone();
+        let record = Self { schema: RECORD_SCHEMA, incarnation, address, weight, zone, version, state, fingerprints, metadata };
+        Ok(serde_json::to_string(&record)?)
+    }
+
+    /// The member that a record describes.
+    pub fn decode(instance_id: InstanceId, joined: u64, json: &str) -> Result<Member, RecordError> {
+        let Self { schema: _, incarnation, address, weight, zone, version, state, fingerprints, metadata } = serde_json::from_str(json)?;
+        Ok(Member { instance_id, incarnation, joined, address, weight, zone, version, state, fingerprints, metadata })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn unknown_fields_are_ignored_and_missing_ones_have_defaults() {
+        let json = r#"{"schema":9,"incarnation":"00000000000000ff","state":"active","colour":"red"}"#;
+        let member = Record::decode(InstanceId::new("a").unwrap(), 3, json).unwrap();
+        assert_eq!((member.incarnation.get(), member.weight, member.joined), (255, Weight::ONE, 3));
+    }
+
+    #[test]
+    fn nonsense_is_an_error() {
+        for json in
+            ["", "{}", r#"{"schema":1,"incarnation":"1","state":"active"}"#, r#"{"schema":1,"incarnation":"00000000000000ff","state":"x"}"#]
+        {
+            assert!(Record::decode(InstanceId::new("a").unwrap(), 0, json).is_err(), "{json}");
+        }
+        let heavy = r#"{"schema":1,"incarnation":"00000000000000ff","state":"active","weight":101}"#;
+        assert!(Record::decode(InstanceId::new("a").unwrap(), 0, heavy).is_err());
+    }
+}

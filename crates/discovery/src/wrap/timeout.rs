@@ -1,0 +1,59 @@
+//! A limit on how long a call may take.
+
+use std::future::Future;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use shardwise_core::GroupName;
+
+use crate::{Capabilities, Discovery, Error, ErrorKind, Grant, Registration, Result, Seat, Snapshot, WatchStream};
+
+/// Fails a call that takes longer than the limit. Watches have no limit: their silence is judged by the reader (clause 5).
+#[derive(Debug, Clone)]
+pub struct Timeout<D> {
+    inner: D,
+    limit: Duration,
+}
+
+impl<D> Timeout<D> {
+    /// Gives each call of `inner` at most `limit`.
+    pub const fn new(inner: D, limit: Duration) -> Self {
+        Self { inner, limit }
+    }
+
+    async fn within<T>(&self, operation: &'static str, call: impl Future<Output = Result<T>> + Send) -> Result<T> {
+        let late = |_| Error::new(ErrorKind::TimedOut, operation, format!("no answer within {:?}", self.limit));
+        tokio::time::timeout(self.limit, call).await.map_err(late)?
+    }
+}
+
+#[async_trait]
+impl<D: Discovery> Discovery for Timeout<D> {
+    fn capabilities(&self) -> Capabilities {
+        self.inner.capabilities()
+    }
+
+    async fn register(&self, registration: &Registration) -> Result<Grant> {
+        self.within("register", self.inner.register(registration)).await
+    }
+
+    async fn renew(&self, seat: &Seat, ttl: Duration) -> Result<Grant> {
+        self.within("renew", self.inner.renew(seat, ttl)).await
+    }
+
+    async fn update(&self, registration: &Registration) -> Result<()> {
+        self.within("update", self.inner.update(registration)).await
+    }
+
+    async fn deregister(&self, seat: &Seat) -> Result<()> {
+        self.within("deregister", self.inner.deregister(seat)).await
+    }
+
+    async fn members(&self, group: &GroupName) -> Result<Snapshot> {
+        self.within("members", self.inner.members(group)).await
+    }
+
+    fn watch(&self, group: &GroupName, prove_every: Duration) -> WatchStream {
+        self.inner.watch(group, prove_every)
+    }
+}

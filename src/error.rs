@@ -1,0 +1,91 @@
+//! The one public error.
+
+use std::fmt;
+use std::sync::Arc;
+
+use shardwise_core::machine::Refusal;
+
+/// The result of everything in this crate that can fail.
+pub type Result<T, E = Error> = std::result::Result<T, E>;
+
+/// What kind of failure, by what can be done about it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum ErrorKind {
+    /// A setting is missing, unknown or not allowed. Nothing was contacted.
+    Settings,
+    /// No policy of that name; the message lists the known ones.
+    UnknownPolicy,
+    /// The backend cannot be reached or does not answer in time; trying again may help.
+    Unavailable,
+    /// The backend refuses: credentials, rights, an incompatible or damaged store.
+    Backend,
+    /// A living member has the same instance id.
+    InstanceIdInUse,
+    /// The group has agreed on other constants than this worker's policy.
+    OtherPolicy,
+    /// The service has been dropped or has left while this was waited for.
+    Closed,
+}
+
+/// A failure: kind, and one line that says what happened and what to do.
+#[derive(Debug, Clone)]
+pub struct Error {
+    kind: ErrorKind,
+    message: String,
+    source: Option<Arc<dyn std::error::Error + Send + Sync>>,
+}
+
+impl Error {
+    pub(crate) fn new(kind: ErrorKind, message: impl Into<String>) -> Self {
+        Self { kind, message: message.into(), source: None }
+    }
+
+    pub(crate) fn caused_by(self, source: impl std::error::Error + Send + Sync + 'static) -> Self {
+        Self { source: Some(Arc::new(source)), ..self }
+    }
+
+    /// What kind of failure.
+    pub const fn kind(&self) -> ErrorKind {
+        self.kind
+    }
+
+    /// Whether the same call may succeed later without anybody changing anything.
+    pub const fn is_retryable(&self) -> bool {
+        matches!(self.kind, ErrorKind::Unavailable)
+    }
+}
+
+impl fmt::Display for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.message)
+    }
+}
+
+impl std::error::Error for Error {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        self.source.as_ref().map(|source| &**source as &(dyn std::error::Error + 'static))
+    }
+}
+
+impl From<shardwise_discovery::Error> for Error {
+    fn from(error: shardwise_discovery::Error) -> Self {
+        let kind = match error.kind() {
+            _ if error.is_retryable() => ErrorKind::Unavailable,
+            shardwise_discovery::ErrorKind::InUse { .. } => ErrorKind::InstanceIdInUse,
+            _ => ErrorKind::Backend,
+        };
+        Self::new(kind, error.to_string()).caused_by(error)
+    }
+}
+
+impl From<&Refusal> for Error {
+    fn from(refusal: &Refusal) -> Self {
+        let kind = match refusal {
+            Refusal::InUse { .. } => ErrorKind::InstanceIdInUse,
+            Refusal::OtherPolicy { .. } => ErrorKind::OtherPolicy,
+            _ => ErrorKind::Backend,
+        };
+        Self::new(kind, refusal.to_string())
+    }
+}

@@ -1,0 +1,82 @@
+//! What user code needs of a service, as a trait, so that it can be generic and its tests can put a frozen service in its place.
+
+use std::sync::Arc;
+
+use shardwise_core::{InstanceId, Moment, NotOwning, Ownership, ShardKey, Timing};
+use tokio::sync::watch;
+
+/// Which keys are mine? Implemented by `ShardingService` and, through `Arc`, by shared trait objects.
+///
+/// ```
+/// use shardwise::Sharding;
+///
+/// fn mine<'a>(sharding: &impl Sharding, tenants: &'a [String]) -> Vec<&'a String> {
+///     sharding.filter_owned_items(tenants)
+/// }
+/// ```
+pub trait Sharding: Send + Sync {
+    /// The latest snapshot. Ask it with [`Sharding::now`], so that its deadline counts.
+    fn ownership(&self) -> Arc<Ownership>;
+
+    /// The latest snapshot now and whenever it changes: slots, state, view or deadline.
+    fn ownership_changes(&self) -> watch::Receiver<Arc<Ownership>>;
+
+    /// The present moment on the clock of the deadlines.
+    fn now(&self) -> Moment;
+
+    /// This worker's name in its group.
+    fn instance_id(&self) -> &InstanceId;
+
+    /// TTL, renewal interval and margin in force.
+    fn timing(&self) -> Timing;
+
+    /// Whether `key` is mine right now.
+    fn owns<K: ShardKey + ?Sized>(&self, key: &K) -> bool
+    where
+        Self: Sized,
+    {
+        self.ownership().owns_at(key, self.now())
+    }
+
+    /// The items that are mine right now, in their order; empty unless this worker is active.
+    fn filter_owned_items<'a, K: ShardKey>(&self, items: &'a [K]) -> Vec<&'a K>
+    where
+        Self: Sized,
+    {
+        self.ownership().filter_at(items, self.now())
+    }
+
+    /// Like [`Sharding::filter_owned_items`], but tells "nothing is mine because I own nothing" apart.
+    fn try_filter_owned_items<'a, K: ShardKey>(&self, items: &'a [K]) -> Result<Vec<&'a K>, NotOwning>
+    where
+        Self: Sized,
+    {
+        let (ownership, now) = (self.ownership(), self.now());
+        match ownership.not_owning_at(now) {
+            Some(not_owning) => Err(not_owning),
+            None => Ok(ownership.filter_at(items, now)),
+        }
+    }
+}
+
+impl<S: Sharding + ?Sized> Sharding for Arc<S> {
+    fn ownership(&self) -> Arc<Ownership> {
+        (**self).ownership()
+    }
+
+    fn ownership_changes(&self) -> watch::Receiver<Arc<Ownership>> {
+        (**self).ownership_changes()
+    }
+
+    fn now(&self) -> Moment {
+        (**self).now()
+    }
+
+    fn instance_id(&self) -> &InstanceId {
+        (**self).instance_id()
+    }
+
+    fn timing(&self) -> Timing {
+        (**self).timing()
+    }
+}
