@@ -1,1 +1,185 @@
-//! c
+//! The suite that every backend and every wrapper passes.
+//!
+//! A backend's tests implement [`Fixture`] and call [`conformance_tests!`](crate::conformance_tests), which makes one test of each case:
+//!
+//! ```text
+//! shardwise_discovery::conformance_tests!(MyFixture::start());
+//! ```
+//!
+//! Each case gets a [`Scope`] of its own: a group that nobody else uses, and a guard that cleans up when it is dropped. The cases
+//! are named after the numbered clauses of [`Discovery`]. A broken clause is a panic with a message that says what was expected.
+
+// A case reports by panicking, as tests do.
+#![expect(clippy::panic, clippy::expect_used, reason = "conformance cases are tests")]
+
+mod claims_of_time;
+mod identity;
+mod names;
+mod views;
+
+use std::any::Any;
+use std::future::Future;
+use std::sync::Arc;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use futures::StreamExt;
+use shardwise_core::{Fingerprint, GroupName, Incarnation, InstanceId, Member, View};
+
+use crate::{Clock, Discovery, Registration, WatchEvent, WatchStream};
+
+pub use claims_of_time::*;
+pub use identity::*;
+pub use names::*;
+pub use views::*;
+
+/// Builds scopes over one backend.
+#[async_trait]
+pub trait Fixture: Send + Sync {
+    /// A fresh scope: two connections to one store, and a group that nobody else uses.
+    async fn scope(&self) -> Scope;
+}
+
+/// What one case runs in.
+pub struct Scope {
+    /// The connection under test.
+    pub backend: Arc<dyn Discovery>,
+    /// Another connection to the same store, as another process would have it.
+    pub peer: Arc<dyn Discovery>,
+    /// A group of the case's own. Cases that need several derive their names from it.
+    pub group: GroupName,
+    /// The TTL to use: short, but at least what the backend can do.
+    pub ttl: Duration,
+    /// The clock of the backend.
+    pub clock: Clock,
+    /// Cleans up when it is dropped.
+    pub guard: Box<dyn Any + Send + Sync>,
+}
+
+impl Scope {
+    /// A registration in the scope's group.
+    pub fn registration(&self, id: &str, incarnation: u64) -> Registration {
+        let instance_id = InstanceId::new(id).expect("the case uses valid names");
+        let member = Member {
+            incarnation: Incarnation::new(incarnation),
+            fingerprints: vec![Fingerprint::of("conformance")],
+            ..Member::named(instance_id)
+        };
+        Registration { group: self.group.clone(), member, ttl: self.ttl }
+    }
+
+    /// Registers and returns what was registered.
+    pub async fn joined(&self, id: &str, incarnation: u64) -> Registration {
+        let registration = self.registration(id, incarnation);
+        self.backend.register(&registration).await.unwrap_or_else(|e| panic!("registering {id}: {e}"));
+        registration
+    }
+
+    /// The ids in the group as the peer reads them.
+    pub async fn ids(&self) -> Vec<String> {
+        let snapshot = self.peer.members(&self.group).await.unwrap_or_else(|e| panic!("reading the group: {e}"));
+        ids(&snapshot.view)
+    }
+
+    /// Waits until the peer reads exactly these ids, for at most `within`.
+    pub async fn expect_ids(&self, expected: &[&str], within: Duration) {
+        let started = self.clock.now();
+        let mut seen = self.ids().await;
+        while seen != expected {
+            assert!(self.clock.now().since(started) < within, "expected members {expected:?} within {within:?}, still see {seen:?}");
+            tokio::time::sleep(within / 100).await;
+            seen = self.ids().await;
+        }
+    }
+
+    /// The longest time in which a silent member must be gone: TTL plus margin, plus slack for a busy machine.
+    pub fn gone_within(&self) -> Duration {
+        self.ttl + self.backend.capabilities().margin + Duration::from_millis(500)
+    }
+}
+
+/// The ids of a view.
+pub fn ids(view: &View) -> Vec<String> {
+    view.members().iter().map(|m| m.instance_id.to_string()).collect()
+}
+
+/// Reads a watch until `wanted` accepts a view, for at most `within`; errors on the way are allowed, the stream's end is not.
+pub async fn view_where(stream: &mut WatchStream, within: Duration, what: &str, wanted: impl Fn(&View) -> bool) -> Arc<View> {
+    let look = async {
+        loop {
+            match stream.next().await {
+                Some(Ok(WatchEvent::View(snapshot))) if wanted(&snapshot.view) => return snapshot.view,
+                Some(_) => {}
+                None => panic!("the watch ended while waiting for {what}"),
+            }
+        }
+    };
+    tokio::time::timeout(within, look).await.unwrap_or_else(|_| panic!("no view with {what} within {within:?}"))
+}
+
+/// Runs `renewal` over and over until `body` is done: keeps members alive while a case looks at them.
+pub(crate) async fn while_renewing<T, F: Future<Output = ()>>(
+    every: Duration,
+    mut renewal: impl FnMut() -> F,
+    body: impl Future<Output = T>,
+) -> T {
+    let renewing = async {
+        loop {
+            renewal().await;
+            tokio::time::sleep(every).await;
+        }
+    };
+    tokio::select! {
+        value = body => value,
+        () = renewing => unreachable!("renewing never ends"),
+    }
+}
+
+/// Makes one `#[tokio::test]` of each case. The argument is an expression that makes a [`Fixture`]; a second argument goes into the
+/// attribute, such as `start_paused = true`.
+#[macro_export]
+macro_rules! conformance_tests {
+    ($fixture:expr) => { $crate::conformance_tests!($fixture; flavor = "multi_thread", worker_threads = 2); };
+    ($fixture:expr; $($attribute:tt)*) => {
+        $crate::conformance_tests!(@cases $fixture; [$($attribute)*];
+            clause_01_one_record_per_member
+            clause_01_a_renewed_member_stays
+            clause_02_a_silent_member_leaves_within_its_ttl_and_margin
+            clause_03_a_grant_counts_from_the_start_of_its_request
+            clause_04_the_first_view_is_full
+            clause_04_no_change_is_lost_between_list_and_watch
+            clause_04_views_never_go_back
+            clause_04_two_watchers_see_the_same_end
+            clause_04_expiry_is_news
+            clause_05_silence_is_proven
+            clause_05_renewals_are_no_news
+            clause_06_an_empty_group_is_an_empty_view
+            clause_07_draining_is_seen_before_gone
+            clause_07_a_draining_member_renews
+            clause_08_another_incarnation_touches_nothing
+            clause_08_an_id_in_use_is_named_and_its_stamp_moves
+            clause_08_a_silent_holder_is_waited_out
+            clause_08_of_many_racing_for_one_id_one_wins
+            clause_08_the_same_incarnation_registers_again
+            clause_09_renewing_after_expiry_is_lost
+            clause_09_updating_after_expiry_is_lost
+            clause_10_errors_name_their_operation
+            clause_11_any_name_goes
+            clause_11_groups_do_not_see_each_other
+            what_is_registered_is_what_is_seen
+            deregistering_twice_is_no_error
+            later_joins_have_higher_numbers
+            fifty_members_join_and_leave_at_once
+        );
+    };
+    (@cases $fixture:expr; $attribute:tt; $($case:ident)*) => {
+        $( $crate::conformance_tests!(@case $fixture; $attribute; $case); )*
+    };
+    (@case $fixture:expr; [$($attribute:tt)*]; $case:ident) => {
+        #[tokio::test($($attribute)*)]
+        async fn $case() {
+            let scope = $crate::conformance::Fixture::scope(&$fixture).await;
+            $crate::conformance::$case(&scope).await;
+        }
+    };
+}

@@ -1,0 +1,144 @@
+//! Clauses 4, 5 and 6: what a watch shows, and when.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures::StreamExt;
+use futures::future::join_all;
+
+use super::{Scope, ids, view_where};
+use crate::WatchEvent;
+
+/// Who watches learns of everybody who is there already.
+pub async fn clause_04_the_first_view_is_full(scope: &Scope) {
+    for (incarnation, id) in (1..).zip(["a", "b", "c"]) {
+        scope.joined(id, incarnation).await;
+    }
+    let mut watch = scope.peer.watch(&scope.group, scope.ttl / 3);
+    let first = tokio::time::timeout(scope.ttl, watch.next()).await.expect("a first view in time").expect("the watch goes on");
+    let Ok(WatchEvent::View(snapshot)) = first else { panic!("the first event is a view, not {first:?}") };
+    assert_eq!(ids(&snapshot.view), ["a", "b", "c"]);
+    assert!(snapshot.proven <= scope.clock.now());
+}
+
+/// Members that join while the watch is being opened are seen.
+pub async fn clause_04_no_change_is_lost_between_list_and_watch(scope: &Scope) {
+    for round in 0..5u64 {
+        let id = format!("m{round}");
+        let registration = scope.registration(&id, round);
+        let mut watch = scope.peer.watch(&scope.group, scope.ttl / 3);
+        let (joined, view) =
+            tokio::join!(scope.backend.register(&registration), view_where(&mut watch, scope.ttl, &id, |view| ids(view).contains(&id)));
+        joined.expect("register");
+        assert!(view.member(&registration.member.instance_id).is_some());
+        scope.backend.deregister(&registration.seat()).await.expect("deregister");
+        view_where(&mut watch, scope.ttl, &format!("{id} gone"), |view| !ids(view).contains(&id)).await;
+    }
+}
+
+/// Over many changes the revisions of one watch never fall, and equal revisions show equal members.
+pub async fn clause_04_views_never_go_back(scope: &Scope) {
+    let mut watch = scope.peer.watch(&scope.group, scope.ttl / 3);
+    let changes = async {
+        for n in 0..20u64 {
+            let registration = scope.joined(&format!("m{n}"), n).await;
+            if n % 2 == 1 {
+                scope.backend.deregister(&registration.seat()).await.expect("deregister");
+            }
+        }
+        scope.joined("last", 99).await;
+    };
+    let reading = async {
+        let mut seen: Vec<Arc<shardwise_core::View>> = Vec::new();
+        loop {
+            let view = view_where(&mut watch, scope.ttl * 2, "the next change", |_| true).await;
+            if let Some(before) = seen.last() {
+                assert!(view.revision() >= before.revision(), "revision {} after {}", view.revision(), before.revision());
+                assert!(view.revision() > before.revision() || ids(&view) == ids(before), "one revision, two views");
+            }
+            let done = ids(&view).contains(&"last".to_owned());
+            seen.push(view);
+            if done {
+                return;
+            }
+        }
+    };
+    tokio::join!(changes, reading);
+}
+
+/// Watchers on two connections end up with the same view.
+pub async fn clause_04_two_watchers_see_the_same_end(scope: &Scope) {
+    let mut watches = [scope.backend.watch(&scope.group, scope.ttl / 3), scope.peer.watch(&scope.group, scope.ttl / 3)];
+    for n in 0..5u64 {
+        scope.joined(&format!("m{n}"), n).await;
+    }
+    let all = |view: &shardwise_core::View| view.members().len() == 5;
+    let views = join_all(watches.iter_mut().map(|watch| view_where(watch, scope.ttl, "all five", all))).await;
+    assert_eq!(views[0].revision(), views[1].revision());
+    assert_eq!(views[0].fingerprint(), views[1].fingerprint());
+}
+
+/// A member that dies silently disappears from an open watch.
+pub async fn clause_04_expiry_is_news(scope: &Scope) {
+    let mut watch = scope.peer.watch(&scope.group, scope.ttl / 3);
+    scope.joined("silent", 1).await;
+    view_where(&mut watch, scope.ttl, "the member", |view| !view.members().is_empty()).await;
+    view_where(&mut watch, scope.gone_within(), "the member gone", |view| view.members().is_empty()).await;
+}
+
+/// An idle watch proves its view again and again.
+pub async fn clause_05_silence_is_proven(scope: &Scope) {
+    let every = scope.ttl / 3;
+    let mut watch = scope.peer.watch(&scope.group, every);
+    let mut last = scope.clock.now();
+    for _ in 0..4 {
+        let limit = every + scope.ttl / 2;
+        let event = tokio::time::timeout(limit, watch.next()).await.unwrap_or_else(|_| panic!("silent for more than {limit:?}"));
+        let proven = match event.expect("the watch goes on").expect("nothing is wrong") {
+            WatchEvent::Proven(proven) => proven,
+            WatchEvent::View(snapshot) => snapshot.proven,
+        };
+        assert!(proven <= scope.clock.now() && proven >= last.minus(every * 2), "proven at {proven:?}");
+        last = last.max(proven);
+    }
+}
+
+/// Renewals of others cause no new revision.
+pub async fn clause_05_renewals_are_no_news(scope: &Scope) {
+    let a = scope.joined("a", 1).await;
+    let before = scope.peer.members(&scope.group).await.expect("members").view.revision();
+    for _ in 0..5 {
+        scope.backend.renew(&a.seat(), scope.ttl).await.expect("renew");
+    }
+    assert_eq!(scope.peer.members(&scope.group).await.expect("members").view.revision(), before);
+}
+
+/// A group that nobody has joined, or that all have left, is an empty view and no error.
+pub async fn clause_06_an_empty_group_is_an_empty_view(scope: &Scope) {
+    assert!(scope.ids().await.is_empty());
+    let a = scope.joined("a", 1).await;
+    scope.backend.deregister(&a.seat()).await.expect("deregister");
+    scope.expect_ids(&[], Duration::from_secs(1)).await;
+    let mut watch = scope.peer.watch(&scope.group, scope.ttl / 3);
+    view_where(&mut watch, scope.ttl, "nobody", |view| view.members().is_empty()).await;
+}
+
+/// Fifty members join at once and half of them leave at once; a watcher ends up with exactly the others.
+pub async fn fifty_members_join_and_leave_at_once(scope: &Scope) {
+    const MEMBERS: u64 = 50;
+    let mut watch = scope.peer.watch(&scope.group, scope.ttl / 3);
+    let registrations: Vec<_> = (0..MEMBERS).map(|n| scope.registration(&format!("m{n:02}"), n)).collect();
+    let joins = join_all(registrations.iter().map(|r| scope.backend.register(r))).await;
+    joins.into_iter().for_each(|join| {
+        join.expect("register");
+    });
+    let (leaving, staying) = registrations.split_at(MEMBERS as usize / 2);
+    let leaves = join_all(leaving.iter().map(|r| async { scope.peer.deregister(&r.seat()).await })).await;
+    leaves.into_iter().for_each(|leave| leave.expect("deregister"));
+    let renewals = join_all(staying.iter().map(|r| async { scope.backend.renew(&r.seat(), scope.ttl).await })).await;
+    renewals.into_iter().for_each(|renewal| {
+        renewal.expect("renew");
+    });
+    let expected: Vec<_> = staying.iter().map(|r| r.member.instance_id.to_string()).collect();
+    view_where(&mut watch, scope.ttl, "the half that stays", |view| ids(view) == expected).await;
+}

@@ -1,0 +1,49 @@
+//! The conformance suite over the memory backend, bare and in each wrapper, on paused time.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use shardwise_core::GroupName;
+use shardwise_discovery::conformance::{Fixture, Scope};
+use shardwise_discovery::{Clock, Discovery, MemoryBackend, Retry, Timeout, Traced};
+
+type Wrap = fn(MemoryBackend) -> Arc<dyn Discovery>;
+
+struct Memory(Wrap);
+
+#[async_trait]
+impl Fixture for Memory {
+    async fn scope(&self) -> Scope {
+        let clock = Clock::tokio();
+        let store = MemoryBackend::new(clock.clone());
+        Scope {
+            backend: self.0(store.clone()),
+            peer: self.0(store.link()),
+            group: GroupName::new("conformance").expect("a valid name"),
+            ttl: Duration::from_secs(3),
+            clock,
+            guard: Box::new(()),
+        }
+    }
+}
+
+mod bare {
+    use super::*;
+    shardwise_discovery::conformance_tests!(Memory(|m| Arc::new(m)); start_paused = true);
+}
+
+mod with_timeout {
+    use super::*;
+    shardwise_discovery::conformance_tests!(Memory(|m| Arc::new(Timeout::new(m, Duration::from_secs(1)))); start_paused = true);
+}
+
+mod with_retry {
+    use super::*;
+    shardwise_discovery::conformance_tests!(Memory(|m| Arc::new(Retry::new(m, 3, Duration::from_millis(10)))); start_paused = true);
+}
+
+mod traced {
+    use super::*;
+    shardwise_discovery::conformance_tests!(Memory(|m| Arc::new(Traced::new(m))); start_paused = true);
+}
