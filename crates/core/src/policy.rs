@@ -16,11 +16,11 @@ pub const VIRTUAL_NODES_DEFAULT: u32 = 1_024;
 /// The most points per unit of weight.
 pub const VIRTUAL_NODES_MAX: u32 = 65_536;
 /// The longest wait for work in flight at a handover or a leave.
-pub const DRAIN_TIMEOUT_MAX: Duration = Duration::from_secs(24 * 3_600);
+pub const DRAIN_TIMEOUT_MAX: Duration = Duration::from_hours(24);
 const LOAD_MARGIN_MAX: u32 = 10_000;
-const MIN_MEMBERS_MAX: u32 = crate::MEMBERS_MAX as u32;
+const MIN_MEMBERS_MAX: u32 = crate::MEMBERS_MAX;
 const TTL_MIN: Duration = Duration::from_millis(100);
-const TTL_MAX: Duration = Duration::from_secs(24 * 3_600);
+const TTL_MAX: Duration = Duration::from_hours(24);
 
 /// A setting that is not allowed: which, what it is, and what is allowed.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -269,7 +269,7 @@ impl Timing {
     /// How long ownership lasts from the start of a renewal that granted `ttl`: 0.99 of it (1 % bounds the difference of two clocks'
     /// rates) less the margin.
     pub fn owned_for(&self, ttl: Duration) -> Duration {
-        (ttl - ttl / 100).saturating_sub(self.stop_margin)
+        ttl.saturating_sub(ttl / 100).saturating_sub(self.stop_margin)
     }
 }
 

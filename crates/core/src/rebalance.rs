@@ -81,7 +81,7 @@ impl Rebalance {
         let mut members_left = self.members_left;
         members_joined.extend(next.members_joined);
         members_left.extend(next.members_left);
-        Self { lost, gained, members_joined, members_left, ..next }
+        Self { gained, lost, members_joined, members_left, ..next }
     }
 }
 

@@ -2,6 +2,8 @@
 //!
 //! Only arithmetic on hashes lives here; which members take part is decided in `placement`.
 
+#![expect(clippy::cast_possible_truncation, reason = "each cast says beside it why the value fits")]
+
 use crate::{InstanceId, LoadMargin, PlacementParams, Weight, hash_bytes};
 
 /// The most points on one circle; with more asked for, every member gets fewer per unit of weight.
@@ -41,6 +43,7 @@ fn points_per_weight(virtual_nodes: u32, weight_sum: u64) -> u32 {
 /// Every member's points in the protocol's order.
 fn circle(members: &[(InstanceId, Weight)], virtual_nodes: u32, weight_sum: u64) -> Vec<Point> {
     let per_weight = points_per_weight(virtual_nodes, weight_sum);
+    // At most POINTS_MAX, or one point per unit of weight of at most MEMBERS_MAX members.
     let mut points = Vec::with_capacity((u64::from(per_weight) * weight_sum) as usize);
     let mut bytes = Vec::new();
     for (member, (id, weight)) in (0u32..).zip(members) {

@@ -20,7 +20,7 @@ impl SlotSet {
     pub fn full(slots: u32) -> Self {
         let mut set = Self { slots, words: vec![u64::MAX; slots.div_ceil(64) as usize].into() };
         if let Some(last) = set.words.last_mut()
-            && slots % 64 != 0
+            && !slots.is_multiple_of(64)
         {
             *last = (1 << (slots % 64)) - 1;
         }
@@ -123,7 +123,7 @@ impl SlotSet {
         let words = self.words.iter().enumerate().map(|(i, word)| op(*word, other.words.get(i).copied().unwrap_or(0)));
         let mut set = Self { slots: self.slots, words: words.collect() };
         if let Some(last) = set.words.last_mut()
-            && self.slots % 64 != 0
+            && !self.slots.is_multiple_of(64)
         {
             *last &= (1 << (self.slots % 64)) - 1;
         }

@@ -3,7 +3,7 @@
 use crate::{Fingerprint, Incarnation, InstanceId, Member, MemberState, hash_bytes};
 
 /// The most members one view may have; a backend that sees more reports an error instead of a view.
-pub const MEMBERS_MAX: usize = 16_384;
+pub const MEMBERS_MAX: u32 = 16_384;
 
 /// A record set aside because an older one of the same id is alive.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -88,8 +88,10 @@ impl View {
         let mut canonical = String::new();
         for member in &self.members {
             let id = hash_bytes(member.instance_id.as_str().as_bytes());
-            canonical.push_str(&format!("{id:016x} {} {} {:?};", member.incarnation, member.weight.get(), member.state));
-            member.fingerprints.iter().for_each(|f| canonical.push_str(&f.to_string()));
+            let draining = member.state == MemberState::Draining;
+            let fingerprints = member.fingerprints.iter().map(ToString::to_string).collect::<String>();
+            let line = [format!("{id:016x} {} {} {draining} ", member.incarnation, member.weight.get()), fingerprints, ";".into()];
+            canonical.extend(line);
         }
         Fingerprint::of(&canonical)
     }

@@ -147,7 +147,7 @@ impl Discovery for MemoryBackend {
                     return Err(Error::new(kind, "register", format!("instance id {:?} is in use", member.instance_id)));
                 }
                 Some(own) => own.member.joined,
-                None if group.records.len() >= MEMBERS_MAX => {
+                None if group.records.len() >= MEMBERS_MAX as usize => {
                     return Err(Error::new(ErrorKind::TooLarge, "register", format!("a group has at most {MEMBERS_MAX} members")));
                 }
                 None => group.revision + 1,

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use super::{Action, Failure, Op, Refusal};
-use crate::{Incarnation, InstanceId, Moment, Timing, hash_bytes};
+use crate::{Incarnation, InstanceId, Moment, Timing, hash_bytes, slot_of};
 
 /// First pause after a failed call; doubled for each further one.
 const RETRY_FIRST: Duration = Duration::from_millis(50);
@@ -90,9 +90,8 @@ impl Lease {
             self.failures = self.failures.saturating_add(1);
         }
         let pause = (RETRY_FIRST * 2u32.saturating_pow(self.failures.saturating_sub(1).min(10))).min(RETRY_LONGEST);
-        let draw = hash_bytes(&[self.incarnation.get().to_le_bytes(), self.attempt.to_le_bytes()].concat()) % 512;
-        // draw is below 512, so it fits.
-        self.due = Some(now.plus(pause - pause * draw as u32 / 1_024));
+        let draw = slot_of(hash_bytes(&[self.incarnation.get().to_le_bytes(), self.attempt.to_le_bytes()].concat()), 512);
+        self.due = Some(now.plus(pause).minus(pause * draw / 1_024));
     }
 
     /// Whether a failed call means that trying again is of no use.

@@ -57,12 +57,11 @@ impl Machine {
         if known && self.state() == ServiceState::Active && !self.ownership.slots.is_empty() {
             return Arc::clone(&self.ownership.slots);
         }
-        let placement = match self.placement.take().filter(|_| known) {
-            Some(placement) => placement,
-            None => {
-                self.placements_computed += 1;
-                Arc::new(SlotOwners::of_view(view, self.policy.placement))
-            }
+        let placement = if let Some(placement) = self.placement.take().filter(|_| known) {
+            placement
+        } else {
+            self.placements_computed += 1;
+            Arc::new(SlotOwners::of_view(view, self.policy.placement))
         };
         let slots = Arc::new(placement.slots_of(&self.me.instance_id));
         self.placement = Some(placement);

@@ -129,16 +129,18 @@ pub async fn fifty_members_join_and_leave_at_once(scope: &Scope) {
     let mut watch = scope.peer.watch(&scope.group, scope.ttl / 3);
     let registrations: Vec<_> = (0..MEMBERS).map(|n| scope.registration(&format!("m{n:02}"), n)).collect();
     let joins = join_all(registrations.iter().map(|r| scope.backend.register(r))).await;
-    joins.into_iter().for_each(|join| {
+    for join in joins {
         join.expect("register");
-    });
-    let (leaving, staying) = registrations.split_at(MEMBERS as usize / 2);
+    }
+    let (leaving, staying) = registrations.split_at(registrations.len() / 2);
     let leaves = join_all(leaving.iter().map(|r| async { scope.peer.deregister(&r.seat()).await })).await;
-    leaves.into_iter().for_each(|leave| leave.expect("deregister"));
+    for leave in leaves {
+        leave.expect("deregister");
+    }
     let renewals = join_all(staying.iter().map(|r| async { scope.backend.renew(&r.seat(), scope.ttl).await })).await;
-    renewals.into_iter().for_each(|renewal| {
+    for renewal in renewals {
         renewal.expect("renew");
-    });
+    }
     let expected: Vec<_> = staying.iter().map(|r| r.member.instance_id.to_string()).collect();
     view_where(&mut watch, scope.ttl, "the half that stays", |view| ids(view) == expected).await;
 }
