@@ -1,9 +1,11 @@
 //! Which keys are mine? Consistent-hash sharding for fleets of background workers.
 
 mod error;
+pub mod settings;
 mod sharding;
 
 pub use error::{Error, ErrorKind, Result};
+pub use settings::Settings;
 pub use sharding::Sharding;
 pub use shardwise_core as core;
 pub use shardwise_core::{

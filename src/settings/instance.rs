@@ -1,0 +1,139 @@
+//! `[default.resilience.sharding.instance]`: what this worker says of itself.
+
+use std::collections::BTreeMap;
+use std::ffi::OsStr;
+use std::net::Ipv6Addr;
+
+use shardwise_core::{Address, InstanceId, NAME_BYTES_MAX, WEIGHT_MAX, Weight};
+use shardwise_discovery::{METADATA_BYTES_MAX, random_incarnation};
+
+use super::keys;
+use super::origin::fail;
+use super::read::{Found, Place, Reader};
+use crate::Error;
+
+/// Bytes of the longest host name that the DNS can carry.
+const HOST_BYTES_MAX: usize = 253;
+/// What follows the host's name in a made instance id: a hyphen and 8 hexadecimal digits.
+const SUFFIX_BYTES: usize = 9;
+/// Stands for the name of a host that has none.
+const NAMELESS_HOST: &str = "worker";
+
+/// What this worker says of itself to the others.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+#[non_exhaustive]
+pub struct InstanceSettings {
+    /// Its name in every group. `None`: a new one is made at each start, see [`InstanceSettings::id_or_made`].
+    pub id: Option<InstanceId>,
+    /// Where others reach it: `address` and `port`.
+    pub address: Option<Address>,
+    /// Its failure domain, 1 to 255 bytes.
+    pub zone: Option<String>,
+    /// Its share beside the others', 1 to 100.
+    pub weight: Weight,
+    /// The application's version, 1 to 255 bytes.
+    pub version: Option<String>,
+    /// Texts that others see beside this worker; at most [`METADATA_BYTES_MAX`] bytes, names and values together.
+    pub metadata: BTreeMap<String, String>,
+}
+
+impl InstanceSettings {
+    /// The configured id, or else a made one: the host's name, a hyphen and 8 random hexadecimal digits. Each call makes another:
+    /// a process calls it once and keeps the answer.
+    ///
+    /// # Errors
+    ///
+    /// None in practice: every host's name is cut to fit.
+    pub fn id_or_made(&self) -> Result<InstanceId, Error> {
+        match &self.id {
+            Some(id) => Ok(id.clone()),
+            None => made(&gethostname::gethostname(), random_incarnation().get()),
+        }
+    }
+}
+
+/// The id for a host's name and a random number.
+fn made(host: &OsStr, random: u64) -> Result<InstanceId, Error> {
+    let host = host.to_string_lossy().replace('\0', "");
+    let host = if host.is_empty() { NAMELESS_HOST } else { &host };
+    let host = &host[..host.floor_char_boundary(NAME_BYTES_MAX - SUFFIX_BYTES)];
+    // The upper half of the number: all of its bits are equally random.
+    InstanceId::new(format!("{host}-{:08x}", random >> 32)).map_err(fail)
+}
+
+pub(super) fn read(reader: &Reader, place: &Place) -> Result<InstanceSettings, Error> {
+    let id = reader.take_if_set(place, &keys::ID)?;
+    if id.is_none() {
+        reader.note_computed(place, &keys::ID, "<the host's name>-<8 random hexadecimal digits>");
+    }
+    let id = id.map(|found| InstanceId::new(found.text()?).map_err(|error| found.refuse(error))).transpose()?;
+    let address = address(reader, place)?;
+    let zone = label(reader.take_if_set(place, &keys::ZONE)?)?;
+    let weight = reader.take(place, &keys::WEIGHT)?;
+    let weight = Weight::new(weight.whole()?.into()).ok_or_else(|| weight.refuse(format_args!("1 to {WEIGHT_MAX} is allowed")))?;
+    let version = label(reader.take_if_set(place, &keys::VERSION)?)?;
+    Ok(InstanceSettings { id, address, zone, weight, version, metadata: metadata(reader, place)? })
+}
+
+/// A short text that is not empty.
+fn label(found: Option<Found>) -> Result<Option<String>, Error> {
+    let Some(found) = found else { return Ok(None) };
+    let text = found.text()?;
+    if (1..=NAME_BYTES_MAX).contains(&text.len()) && !text.contains('\0') {
+        return Ok(Some(text.to_owned()));
+    }
+    Err(found.refuse(format_args!("1 to {NAME_BYTES_MAX} bytes without NUL are allowed; leave the key out for none")))
+}
+
+fn address(reader: &Reader, place: &Place) -> Result<Option<Address>, Error> {
+    let (host, port) = (reader.take_if_set(place, &keys::ADDRESS)?, reader.take_if_set(place, &keys::PORT)?);
+    let (host, port) = match (host, port) {
+        (None, None) => return Ok(None),
+        (Some(host), None) => return Err(host.refuse(format_args!("{}.port is missing; write both or none", place.path))),
+        (None, Some(port)) => return Err(port.refuse(format_args!("{}.address is missing; write both or none", place.path))),
+        (Some(host), Some(port)) => (host, port),
+    };
+    let number = u16::try_from(port.whole()?).map_err(|_| port.refuse("1 to 65535 is allowed"))?;
+    let name = host.text()?;
+    let plain =
+        (1..=HOST_BYTES_MAX).contains(&name.len()) && !name.contains(|c: char| c.is_whitespace() || c.is_control() || "/[]@".contains(c));
+    if !plain || (name.contains(':') && name.parse::<Ipv6Addr>().is_err()) {
+        return Err(host.refuse("write a host name or an IP address alone, such as \"10.0.0.7\" or \"fd00::7\"; the port has its own key"));
+    }
+    Ok(Some(Address { host: name.to_owned(), port: number }))
+}
+
+fn metadata(reader: &Reader, place: &Place) -> Result<BTreeMap<String, String>, Error> {
+    let mut metadata = BTreeMap::new();
+    let mut bytes = 0;
+    for (name, found) in reader.take_all(place, &keys::METADATA)? {
+        let text = found.text()?.to_owned();
+        bytes += name.len() + text.len();
+        if bytes > METADATA_BYTES_MAX {
+            return Err(found.refuse(format_args!("with it the metadata has {bytes} bytes; at most {METADATA_BYTES_MAX} are allowed")));
+        }
+        metadata.insert(name, text);
+    }
+    Ok(metadata)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_made_id_is_the_hosts_name_and_eight_digits() {
+        assert_eq!(made(OsStr::new("web-1"), 0x0000_00ab_ffff_ffff).unwrap().as_str(), "web-1-000000ab");
+        assert_eq!(made(OsStr::new(""), 0).unwrap().as_str(), "worker-00000000");
+        let long = made(OsStr::new(&"é".repeat(300)), u64::MAX).unwrap();
+        assert!(long.as_str().len() <= NAME_BYTES_MAX && long.as_str().ends_with("é-ffffffff"));
+    }
+
+    #[test]
+    fn each_start_makes_another_id_unless_one_is_set() {
+        let made = InstanceSettings::default();
+        assert_ne!(made.id_or_made().unwrap(), made.id_or_made().unwrap());
+        let set = InstanceSettings { id: Some(InstanceId::new("a").unwrap()), ..made };
+        assert_eq!(set.id_or_made().unwrap().as_str(), "a");
+    }
+}

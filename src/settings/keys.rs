@@ -1,0 +1,281 @@
+//! The table of known keys: what may be written where, with default and one line why. Everything that reads, suggests, lists or tests
+//! settings works from this table, so a key that is not here does not exist.
+
+use std::time::Duration;
+
+use shardwise_core::{DRAIN_TIMEOUT_MAX, MEMBERS_MAX, SLOTS_MAX, VIRTUAL_NODES_MAX, WEIGHT_MAX};
+
+use super::value::Shape;
+
+/// What holds where nobody has written the key.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Fallback {
+    /// This text, read like an environment variable's.
+    Text(&'static str),
+    /// Something that depends on other keys or on the machine.
+    Computed,
+    /// Nothing; the key is optional.
+    Unset,
+    /// The key must be written; the text says what to write.
+    Required(&'static str),
+}
+
+/// One key.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Key {
+    pub(super) name: &'static str,
+    pub(super) shape: Shape,
+    pub(super) fallback: Fallback,
+    pub(super) why: &'static str,
+}
+
+const fn key(name: &'static str, shape: Shape, fallback: Fallback, why: &'static str) -> Key {
+    Key { name, shape, fallback, why }
+}
+
+/// One name in a table.
+#[derive(Debug, Clone, Copy)]
+pub(super) enum Node {
+    /// A value.
+    Leaf(Key),
+    /// A table; an open one is shared with the application, whose own names in it are left alone.
+    Table { name: &'static str, fields: &'static [Node], open: bool },
+    /// A table of tables whose names the user chooses.
+    Named { name: &'static str, each: &'static [Node] },
+    /// A table of values whose names the user chooses.
+    Free(Key),
+    /// Fixed by the design, without behaviour so far.
+    Later(&'static str),
+}
+
+impl Node {
+    pub(super) const fn name(&self) -> &'static str {
+        match self {
+            Self::Leaf(key) | Self::Free(key) => key.name,
+            Self::Table { name, .. } | Self::Named { name, .. } | Self::Later(name) => name,
+        }
+    }
+}
+
+const SECOND: Duration = Duration::from_secs(1);
+const DAY: Duration = Duration::from_hours(24);
+
+pub(super) const ENABLED: Key =
+    key("enabled", Shape::Flag, Fallback::Text("true"), "false: no coordination, this worker owns everything and warns at every start");
+
+pub(super) const ID: Key = key(
+    "id",
+    Shape::Text,
+    Fallback::Computed,
+    "this worker's name in every group; the host's name and 8 random hexadecimal digits unless set",
+);
+pub(super) const ADDRESS: Key = key("address", Shape::Text, Fallback::Unset, "host name or IP address where others reach this worker");
+pub(super) const PORT: Key = key("port", Shape::Whole { min: 1, max: 65_535 }, Fallback::Unset, "its TCP port; needs address");
+pub(super) const ZONE: Key = key("zone", Shape::Text, Fallback::Unset, "its failure domain, for people and dashboards");
+pub(super) const WEIGHT: Key = key(
+    "weight",
+    Shape::Whole { min: 1, max: WEIGHT_MAX as u32 },
+    Fallback::Text("1"),
+    "its share beside the others': weight 2 gets twice the slots of weight 1",
+);
+pub(super) const VERSION: Key = key("version", Shape::Text, Fallback::Unset, "the application's version, shown to others");
+pub(super) const METADATA: Key =
+    key("metadata", Shape::Text, Fallback::Unset, "texts that others see beside this worker; at most 4096 bytes together");
+
+pub(super) const BACKEND: Key =
+    key("backend", Shape::Text, Fallback::Text("local"), "where workers meet: one SQLite file for all workers of one machine");
+pub(super) const TTL: Key =
+    key("ttl", Shape::Time { min: Duration::ZERO, max: DAY }, Fallback::Text("10s"), "a worker that is silent for this long is gone");
+pub(super) const RENEW_EVERY: Key = key(
+    "renew_every",
+    Shape::Time { min: Duration::ZERO, max: DAY },
+    Fallback::Computed,
+    "time between signs of life; a third of ttl unless set, and never more",
+);
+pub(super) const STOP_MARGIN: Key = key(
+    "stop_margin",
+    Shape::Time { min: Duration::ZERO, max: DAY },
+    Fallback::Text("100ms"),
+    "how much before its lease ends a worker stops owning",
+);
+pub(super) const PATH: Key =
+    key("path", Shape::Text, Fallback::Text("shardwise.db"), "the SQLite file where the workers of this machine meet");
+
+pub(super) const GROUP_NAME: Key = key(
+    "group_name",
+    Shape::Text,
+    Fallback::Required("name the group of workers that share this work, such as group_name = \"orders\""),
+    "the workers that share one workload; all of them write the same name",
+);
+pub(super) const PLACEMENT: Key = key(
+    "placement",
+    Shape::OneOf { built: &["ring"], later: &["uhashring", "modulo", "hashring"] },
+    Fallback::Text("ring"),
+    "how keys find their owner: slots on a consistent-hash ring",
+);
+pub(super) const OWNERSHIP: Key = key(
+    "ownership",
+    Shape::OneOf { built: &["eventual"], later: &["exclusive"] },
+    Fallback::Text("eventual"),
+    "eventual: for a moment around a change two workers may own one key",
+);
+pub(super) const SLOTS: Key = key(
+    "slots",
+    Shape::Whole { min: 1, max: SLOTS_MAX },
+    Fallback::Text("16384"),
+    "parts into which the keys are cut; 1024 unless set when an outbox uses the policy",
+);
+pub(super) const VIRTUAL_NODES: Key = key(
+    "virtual_nodes",
+    Shape::Whole { min: 1, max: VIRTUAL_NODES_MAX },
+    Fallback::Text("1024"),
+    "points on the ring per unit of weight; more are evener and slower to place",
+);
+pub(super) const LOAD_MARGIN: Key = key(
+    "load_margin",
+    Shape::Margin,
+    Fallback::Text("0.05"),
+    "how far above its fair share a worker may be loaded: 0.05 is 5 %; \"none\" is no limit",
+);
+pub(super) const MIN_MEMBERS: Key = key(
+    "min_members",
+    Shape::Whole { min: 1, max: MEMBERS_MAX },
+    Fallback::Text("1"),
+    "with fewer active workers than this nobody owns anything",
+);
+pub(super) const DRAIN_TIMEOUT: Key = key(
+    "drain_timeout",
+    Shape::Time { min: Duration::ZERO, max: DRAIN_TIMEOUT_MAX },
+    Fallback::Text("30s"),
+    "how long a leaving worker waits for its work in flight",
+);
+
+pub(super) const POLICY: Key = key(
+    "policy",
+    Shape::Text,
+    Fallback::Required("name the policy by which publishers share this outbox, such as policy = \"outbox_publishers\""),
+    "the policy by which publishers share this outbox",
+);
+pub(super) const STORE: Key = key(
+    "store",
+    Shape::Text,
+    Fallback::Required("say where the events are, such as store = \"sqlite:outbox.db\""),
+    "where the events are: sqlite:PATH",
+);
+pub(super) const SINK: Key = key(
+    "sink",
+    Shape::Text,
+    Fallback::Required("say where the events go: sink = \"stdout\" or sink = \"file:events.jsonl\""),
+    "where the events go: stdout or file:PATH",
+);
+pub(super) const BATCH: Key =
+    key("batch", Shape::Whole { min: 1, max: 10_000 }, Fallback::Text("1000"), "the most events fetched, sent and marked at once");
+pub(super) const MAX_ATTEMPTS: Key = key(
+    "max_attempts",
+    Shape::Whole { min: 1, max: 1_000 },
+    Fallback::Text("10"),
+    "failed attempts that make an event poison; attempts during an outage do not count",
+);
+pub(super) const BACKOFF: Key = key(
+    "backoff",
+    Shape::Time { min: Duration::from_millis(1), max: Duration::from_hours(1) },
+    Fallback::Text("100ms"),
+    "the wait after an event's first failed attempt; grows from there, with jitter",
+);
+pub(super) const POISON: Key = key(
+    "poison",
+    Shape::OneOf { built: &["block", "park"], later: &["discard"] },
+    Fallback::Text("block"),
+    "what a poison event does: block its aggregate until somebody helps, or park and let later events pass",
+);
+pub(super) const OUTAGE_LIMIT: Key = key(
+    "outage_limit",
+    Shape::Time { min: SECOND, max: Duration::from_hours(30 * 24) },
+    Fallback::Text("1h"),
+    "when a sink has accepted nothing for this long, failed attempts count after all",
+);
+pub(super) const POLL: Key = key(
+    "poll",
+    Shape::Time { min: Duration::from_millis(1), max: Duration::from_mins(1) },
+    Fallback::Text("25ms"),
+    "time between looks at an outbox that was empty",
+);
+pub(super) const RETENTION: Key = key(
+    "retention",
+    Shape::Time { min: Duration::ZERO, max: Duration::from_hours(3_650 * 24) },
+    Fallback::Text("6h"),
+    "how long delivered events stay in the store",
+);
+
+const INSTANCE: &[Node] = &[
+    Node::Leaf(ID),
+    Node::Leaf(ADDRESS),
+    Node::Leaf(PORT),
+    Node::Leaf(ZONE),
+    Node::Leaf(WEIGHT),
+    Node::Leaf(VERSION),
+    Node::Free(METADATA),
+];
+
+pub(super) const DISCOVERY: Node = Node::Table {
+    name: "discovery",
+    open: false,
+    fields: &[
+        Node::Leaf(BACKEND),
+        Node::Leaf(TTL),
+        Node::Leaf(RENEW_EVERY),
+        Node::Leaf(STOP_MARGIN),
+        Node::Table { name: "local", open: false, fields: &[Node::Leaf(PATH)] },
+        Node::Later("consul"),
+        Node::Later("etcd"),
+        Node::Later("nats"),
+        Node::Later("valkey"),
+    ],
+};
+
+const POLICY_FIELDS: &[Node] = &[
+    Node::Leaf(GROUP_NAME),
+    Node::Leaf(PLACEMENT),
+    Node::Leaf(OWNERSHIP),
+    Node::Leaf(SLOTS),
+    Node::Leaf(VIRTUAL_NODES),
+    Node::Leaf(LOAD_MARGIN),
+    Node::Leaf(MIN_MEMBERS),
+    Node::Leaf(DRAIN_TIMEOUT),
+    DISCOVERY,
+    Node::Later("next"),
+    Node::Later("on_backend_loss"),
+    Node::Later("keep_for"),
+    Node::Later("max_loss"),
+    Node::Later("rejoin_grace"),
+    Node::Later("on_drain_timeout"),
+    Node::Later("epoch_floor"),
+    Node::Later("peer_networks"),
+];
+
+const OUTBOX_FIELDS: &[Node] = &[
+    Node::Leaf(POLICY),
+    Node::Leaf(STORE),
+    Node::Leaf(SINK),
+    Node::Leaf(BATCH),
+    Node::Leaf(MAX_ATTEMPTS),
+    Node::Leaf(BACKOFF),
+    Node::Leaf(POISON),
+    Node::Leaf(OUTAGE_LIMIT),
+    Node::Leaf(POLL),
+    Node::Leaf(RETENTION),
+];
+
+const SHARDING: &[Node] = &[
+    Node::Leaf(ENABLED),
+    Node::Table { name: "instance", open: false, fields: INSTANCE },
+    DISCOVERY,
+    Node::Named { name: "policies", each: POLICY_FIELDS },
+    Node::Later("peer_networks"),
+];
+
+/// What may stand in a section such as `[default]`.
+pub(super) const ROOT: &[Node] = &[
+    Node::Table { name: "resilience", open: true, fields: &[Node::Table { name: "sharding", open: false, fields: SHARDING }] },
+    Node::Named { name: "outbox", each: OUTBOX_FIELDS },
+];

@@ -1,0 +1,66 @@
+//! Everything that was written, one layer over the other: the file's `[default]`, its section for the environment, the variables.
+
+use std::collections::BTreeMap;
+
+use shardwise_core::PolicyName;
+
+use super::keys::Node;
+use super::origin::{Origin, Path};
+use super::value::Raw;
+use crate::Error;
+
+/// A value and where it stands.
+#[derive(Debug, Clone)]
+pub(super) struct Entry {
+    pub(super) raw: Raw,
+    pub(super) origin: Origin,
+}
+
+/// What was written, the uppermost layer only.
+#[derive(Debug, Default)]
+pub(super) struct Layers {
+    entries: BTreeMap<Path, Entry>,
+    /// Tables whose names the user chose (policies, outboxes), with the place that first names them.
+    named: BTreeMap<Path, Origin>,
+}
+
+impl Layers {
+    /// Lays a value over what is there.
+    pub(super) fn put(&mut self, path: Path, raw: Raw, origin: Origin) {
+        self.entries.insert(path, Entry { raw, origin });
+    }
+
+    /// Notes a table whose name the user chose.
+    pub(super) fn name(&mut self, path: Path, name: &str, origin: &Origin) -> Result<(), Error> {
+        PolicyName::new(name).map_err(|_| {
+            origin
+                .fail(format_args!("{path} is not a name: use lower-case letters, digits and single underscores, beginning with a letter"))
+        })?;
+        self.named.entry(path).or_insert_with(|| origin.clone());
+        Ok(())
+    }
+
+    pub(super) fn get(&self, path: &Path) -> Option<&Entry> {
+        self.entries.get(path)
+    }
+
+    /// The values directly in a table whose names the user chose.
+    pub(super) fn values_in<'s>(&'s self, table: &'s Path) -> impl Iterator<Item = (&'s str, &'s Entry)> {
+        self.entries.iter().filter_map(|(path, entry)| path.child_of(table).map(|name| (name, entry)))
+    }
+
+    /// The names the user chose in a table of tables, with the place that first names each.
+    pub(super) fn named_in<'s>(&'s self, table: &'s Path) -> impl Iterator<Item = (&'s str, &'s Origin)> {
+        self.named.iter().filter_map(|(path, origin)| path.child_of(table).map(|name| (name, origin)))
+    }
+}
+
+/// The node of that name.
+pub(super) fn node_in(fields: &'static [Node], name: &str) -> Option<&'static Node> {
+    fields.iter().find(|node| node.name() == name)
+}
+
+/// The error for a key that the design names and nothing acts on.
+pub(super) fn not_built_yet(path: &Path, origin: &Origin) -> Error {
+    origin.fail(format_args!("{path} is not built yet: remove it"))
+}

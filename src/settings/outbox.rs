@@ -1,0 +1,190 @@
+//! `[default.outbox.<name>]`: which events go where, and what happens when they do not.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use shardwise_core::PolicyName;
+
+use super::files::Base;
+use super::keys;
+use super::policy::PolicySettings;
+use super::read::{Found, Place, Reader};
+use super::suggest::nearest;
+use crate::Error;
+
+/// Stores and sinks that the design names and nobody has built.
+const STORES_LATER: [&str; 2] = ["postgres", "postgresql"];
+const SINKS_LATER: [&str; 6] = ["nats", "redis", "valkey", "amqp", "http", "https"];
+
+/// One outbox.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct OutboxSettings {
+    /// The policy by which publishers share it; it is among the settings' policies.
+    pub policy: PolicyName,
+    /// Where the events are.
+    pub store: StoreSettings,
+    /// Where they go.
+    pub sink: SinkSettings,
+    /// The most events fetched, sent and marked at once, 1 to 10,000.
+    pub batch: u32,
+    /// Failed attempts that make an event poison, 1 to 1,000.
+    pub max_attempts: u32,
+    /// The wait after an event's first failed attempt, 1 ms to 1 h; it grows from there, with jitter.
+    pub backoff: Duration,
+    /// What a poison event does.
+    pub poison: Poison,
+    /// When the sink has accepted nothing for this long, failed attempts count after all; 1 s to 30 days.
+    pub outage_limit: Duration,
+    /// Time between looks at an outbox that was empty, 1 ms to 1 min.
+    pub poll: Duration,
+    /// How long delivered events stay in the store, 0 to 3,650 days.
+    pub retention: Duration,
+}
+
+/// What a poison event does.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+#[non_exhaustive]
+pub enum Poison {
+    /// It stays at the head of its aggregate, which waits until somebody helps.
+    #[default]
+    Block,
+    /// It is set aside, and the aggregate's later events pass.
+    Park,
+}
+
+impl Poison {
+    /// The name in the settings.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Block => "block",
+            Self::Park => "park",
+        }
+    }
+}
+
+/// Where an outbox's events are.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum StoreSettings {
+    /// `sqlite:PATH`. A relative path in the settings file has been joined to the file's directory.
+    Sqlite {
+        /// The database file.
+        path: PathBuf,
+    },
+}
+
+impl fmt::Display for StoreSettings {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Sqlite { path } => write!(f, "sqlite:{}", path.display()),
+        }
+    }
+}
+
+/// Where an outbox's events go.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum SinkSettings {
+    /// `stdout`: one JSON line an event.
+    Stdout,
+    /// `file:PATH`: one JSON line an event, appended. A relative path in the settings file has been joined to the file's directory.
+    File {
+        /// The file to append to.
+        path: PathBuf,
+    },
+}
+
+impl fmt::Display for SinkSettings {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Stdout => f.write_str("stdout"),
+            Self::File { path } => write!(f, "file:{}", path.display()),
+        }
+    }
+}
+
+/// Which policy the outbox at `place` names. `None` if it names none; the error for that comes from [`outbox`].
+pub(super) fn policy_of(reader: &Reader, place: &Place) -> Result<Option<String>, Error> {
+    reader.find(place, &keys::POLICY, None)?.map(|found| found.text().map(ToOwned::to_owned)).transpose()
+}
+
+/// Reads the outbox at `place`; `policies` are the known ones.
+pub(super) fn outbox(reader: &Reader, place: &Place, policies: &[PolicyName], base: &Base) -> Result<OutboxSettings, Error> {
+    Ok(OutboxSettings {
+        policy: known_policy(&reader.take(place, &keys::POLICY)?, policies)?,
+        store: store(reader, place, base)?,
+        sink: sink(reader, place, base)?,
+        batch: reader.take(place, &keys::BATCH)?.whole()?,
+        max_attempts: reader.take(place, &keys::MAX_ATTEMPTS)?.whole()?,
+        backoff: reader.take(place, &keys::BACKOFF)?.time()?,
+        poison: if reader.take(place, &keys::POISON)?.text()? == Poison::Park.as_str() { Poison::Park } else { Poison::Block },
+        outage_limit: reader.take(place, &keys::OUTAGE_LIMIT)?.time()?,
+        poll: reader.take(place, &keys::POLL)?.time()?,
+        retention: reader.take(place, &keys::RETENTION)?.time()?,
+    })
+}
+
+fn known_policy(found: &Found, policies: &[PolicyName]) -> Result<PolicyName, Error> {
+    let given = found.text()?;
+    policies.iter().find(|name| name.as_str() == given).cloned().ok_or_else(|| {
+        let names: Vec<&str> = policies.iter().map(PolicyName::as_str).collect();
+        let meant = nearest(given, names.iter().copied()).map(|name| format!(" (did you mean {name}?)")).unwrap_or_default();
+        let known = if names.is_empty() { "none; add [default.resilience.sharding.policies.NAME]".into() } else { names.join(", ") };
+        found.refuse(format_args!("there is no such policy; known policies: {known}{meant}"))
+    })
+}
+
+fn store(reader: &Reader, place: &Place, base: &Base) -> Result<StoreSettings, Error> {
+    let found = reader.require(place, &keys::STORE)?;
+    let text = found.text()?;
+    let store = match text.split_once(':') {
+        Some(("sqlite", ":memory:" | "//:memory:")) => {
+            return Err(found.refuse("publishers must be able to share the store; write sqlite: and the path of a file"));
+        }
+        Some(("sqlite", path)) if path.contains('?') => return Err(found.refuse("write the path alone, without ? and parameters")),
+        Some(("sqlite", path)) => StoreSettings::Sqlite { path: base.resolve(&found, path.strip_prefix("//").unwrap_or(path))? },
+        Some((later, _)) if STORES_LATER.contains(&later) => {
+            return Err(found.refuse("this is not built yet; write sqlite: and a path, such as \"sqlite:outbox.db\""));
+        }
+        _ => return Err(found.refuse("write sqlite: and a path, such as \"sqlite:outbox.db\"")),
+    };
+    reader.note(&found, &store);
+    Ok(store)
+}
+
+fn sink(reader: &Reader, place: &Place, base: &Base) -> Result<SinkSettings, Error> {
+    let found = reader.require(place, &keys::SINK)?;
+    let text = found.text()?;
+    let sink = match text.split_once(':') {
+        None if text == "stdout" => SinkSettings::Stdout,
+        Some(("file", path)) => SinkSettings::File { path: base.resolve(&found, path.strip_prefix("//").unwrap_or(path))? },
+        Some((later, _)) if SINKS_LATER.contains(&later) => {
+            return Err(found.refuse("this is not built yet; write \"stdout\" or file: and a path, such as \"file:events.jsonl\""));
+        }
+        _ => return Err(found.refuse("write \"stdout\" or file: and a path, such as \"file:events.jsonl\"")),
+    };
+    reader.note(&found, &sink);
+    Ok(sink)
+}
+
+/// An event can be delivered by one outbox only, and the workers' meeting file has a schema of its own.
+pub(super) fn refuse_shared_store(
+    reader: &Reader,
+    place: &Place,
+    outbox: &OutboxSettings,
+    others: &BTreeMap<PolicyName, OutboxSettings>,
+    policies: &BTreeMap<PolicyName, PolicySettings>,
+) -> Result<(), Error> {
+    let found = reader.require(place, &keys::STORE)?;
+    if let Some((other, _)) = others.iter().find(|(_, other)| other.store == outbox.store) {
+        return Err(found.refuse(format_args!("outbox.{other} has the same store; give each outbox its own")));
+    }
+    let StoreSettings::Sqlite { path } = &outbox.store;
+    if policies.values().any(|policy| policy.discovery.backend == "local" && policy.discovery.local_path == *path) {
+        return Err(found.refuse("discovery.local.path is the same file; give the outbox its own"));
+    }
+    Ok(())
+}

@@ -1,0 +1,105 @@
+//! `[default.resilience.sharding.policies.<name>]` and the discovery each of them uses.
+
+use std::path::PathBuf;
+
+use shardwise_core::{GroupName, OwnershipMode, PlacementKind, Policy, PolicyName, SLOTS_OUTBOX, Timing};
+
+use super::files::Base;
+use super::keys;
+use super::origin::Path;
+use super::read::{Place, Reader, refused};
+use crate::Error;
+
+/// Backends that the design names and nobody has built.
+const BACKENDS_LATER: [&str; 4] = ["consul", "etcd", "nats", "valkey"];
+
+/// A policy with everything that a service needs to run it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct PolicySettings {
+    /// The group, how keys are placed, how ownership is guarded.
+    pub policy: Policy,
+    /// How its members stay alive.
+    pub timing: Timing,
+    /// Where its members meet.
+    pub discovery: DiscoverySettings,
+}
+
+/// Where workers meet.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct DiscoverySettings {
+    /// The backend's name; whether there is one of that name is for the factory to say, which may have been given others.
+    pub backend: String,
+    /// The file of the backend `local`. A relative path in the settings file has been joined to the file's directory.
+    pub local_path: PathBuf,
+}
+
+/// Reads the discovery at `place`.
+pub(super) fn discovery(reader: &Reader, place: &Place, base: &Base) -> Result<(DiscoverySettings, Timing), Error> {
+    let backend = reader.take(place, &keys::BACKEND)?;
+    match backend.text()? {
+        "" => return Err(backend.refuse("write the backend's name, such as \"local\"")),
+        name if BACKENDS_LATER.contains(&name) => return Err(backend.refuse("this is not built yet; write \"local\"")),
+        _ => {}
+    }
+    let timing = timing(reader, place)?;
+    let local = Place {
+        path: place.path.join("local"),
+        inherits: place.inherits.as_ref().map(|common| common.join("local")),
+        origin: place.origin.clone(),
+    };
+    let local_path = base.path(reader, &local, &keys::PATH)?;
+    Ok((DiscoverySettings { backend: backend.text()?.to_owned(), local_path }, timing))
+}
+
+fn timing(reader: &Reader, place: &Place) -> Result<Timing, Error> {
+    let ttl = reader.take(place, &keys::TTL)?;
+    let renew_every = reader.take_if_set(place, &keys::RENEW_EVERY)?;
+    let stop_margin = reader.take(place, &keys::STOP_MARGIN)?;
+    let renewal = renew_every.as_ref().map(super::read::Found::time).transpose()?;
+    let timing = Timing::new(ttl.time()?, renewal, stop_margin.time()?).map_err(|error| {
+        let related: Vec<_> = std::iter::once(&ttl).chain(&renew_every).chain(std::iter::once(&stop_margin)).collect();
+        refused(&error, &place.path, &related)
+    })?;
+    if renew_every.is_none() {
+        reader.note_computed(place, &keys::RENEW_EVERY, shardwise_core::format_duration(timing.renew_every));
+    }
+    Ok(timing)
+}
+
+/// Reads the policy `name` at `place`, whose discovery lies over the common one.
+pub(super) fn policy(
+    reader: &Reader,
+    place: &Place,
+    name: PolicyName,
+    common: &Path,
+    drives_outbox: bool,
+    base: &Base,
+) -> Result<PolicySettings, Error> {
+    let group = reader.take(place, &keys::GROUP_NAME)?;
+    let group = GroupName::new(group.text()?).map_err(|error| group.refuse(error))?;
+    let mut policy = Policy::new(name, group);
+    // The table of keys lets only these through: there is one of each so far.
+    reader.take(place, &keys::PLACEMENT)?;
+    reader.take(place, &keys::OWNERSHIP)?;
+    (policy.placement.kind, policy.ownership) = (PlacementKind::Ring, OwnershipMode::Eventual);
+    policy.placement.slots = slots(reader, place, drives_outbox)?;
+    policy.placement.virtual_nodes = reader.take(place, &keys::VIRTUAL_NODES)?.whole()?;
+    policy.placement.load_margin = reader.take(place, &keys::LOAD_MARGIN)?.margin()?;
+    policy.min_members = reader.take(place, &keys::MIN_MEMBERS)?.whole()?;
+    policy.drain_timeout = reader.take(place, &keys::DRAIN_TIMEOUT)?.time()?;
+    let policy = policy.validated().map_err(|error| refused(&error, &place.path, &[]))?;
+
+    let meeting = Place { path: place.path.join("discovery"), inherits: Some(common.clone()), origin: place.origin.clone() };
+    let (discovery, timing) = discovery(reader, &meeting, base)?;
+    Ok(PolicySettings { policy, timing, discovery })
+}
+
+fn slots(reader: &Reader, place: &Place, drives_outbox: bool) -> Result<u32, Error> {
+    if !drives_outbox || reader.find(place, &keys::SLOTS, None)?.is_some() {
+        return reader.take(place, &keys::SLOTS)?.whole();
+    }
+    reader.note_computed(place, &keys::SLOTS, SLOTS_OUTBOX);
+    Ok(SLOTS_OUTBOX)
+}

@@ -1,0 +1,194 @@
+//! From what was written to what is in force: one value at a time, each with its origin kept for those who ask.
+
+use std::cell::RefCell;
+use std::time::Duration;
+
+use shardwise_core::{LoadMargin, PolicyError};
+
+use super::keys::{Fallback, Key};
+use super::layers::Layers;
+use super::origin::{Origin, Path, Setting, fail};
+use super::value::{Raw, Value, shown};
+use crate::Error;
+
+/// Reads the layers and keeps account of what it has read.
+#[derive(Debug)]
+pub(super) struct Reader {
+    layers: Layers,
+    in_force: RefCell<Vec<Setting>>,
+}
+
+/// A table to read from, and the table whose values hold where it has none.
+#[derive(Debug, Clone)]
+pub(super) struct Place {
+    pub(super) path: Path,
+    pub(super) inherits: Option<Path>,
+    /// Where to send somebody who has left out a required key.
+    pub(super) origin: Origin,
+}
+
+impl Place {
+    pub(super) const fn at(path: Path) -> Self {
+        Self { path, inherits: None, origin: Origin::Default }
+    }
+}
+
+/// A value with its full key as it is in force, the key under which it was written, and by whom.
+#[derive(Debug, Clone)]
+pub(super) struct Found {
+    key: Path,
+    written_as: Path,
+    why: &'static str,
+    raw: Raw,
+    pub(super) value: Value,
+    pub(super) origin: Origin,
+}
+
+impl Found {
+    /// The error that names key, value and what is allowed.
+    pub(super) fn refuse(&self, allowed: impl std::fmt::Display) -> Error {
+        self.origin.fail(format_args!("{} is {}: {allowed}", self.written_as, self.raw))
+    }
+
+    pub(super) fn text(&self) -> Result<&str, Error> {
+        match &self.value {
+            Value::Text(text) => Ok(text),
+            _ => Err(self.misread()),
+        }
+    }
+
+    pub(super) fn flag(&self) -> Result<bool, Error> {
+        match self.value {
+            Value::Flag(flag) => Ok(flag),
+            _ => Err(self.misread()),
+        }
+    }
+
+    pub(super) fn whole(&self) -> Result<u32, Error> {
+        match self.value {
+            Value::Whole(number) => Ok(number),
+            _ => Err(self.misread()),
+        }
+    }
+
+    pub(super) fn time(&self) -> Result<Duration, Error> {
+        match self.value {
+            Value::Time(duration) => Ok(duration),
+            _ => Err(self.misread()),
+        }
+    }
+
+    pub(super) fn margin(&self) -> Result<LoadMargin, Error> {
+        match self.value {
+            Value::Margin(margin) => Ok(margin),
+            _ => Err(self.misread()),
+        }
+    }
+
+    /// The table of keys and the code that reads it disagree: a bug of ours, and no reason to take the user's process down.
+    fn misread(&self) -> Error {
+        self.refuse("this is a bug in shardwise: the key is read as another type than it is declared with; please report it")
+    }
+}
+
+impl Reader {
+    pub(super) const fn new(layers: Layers) -> Self {
+        Self { layers, in_force: RefCell::new(Vec::new()) }
+    }
+
+    pub(super) const fn layers(&self) -> &Layers {
+        &self.layers
+    }
+
+    /// Everything read so far.
+    pub(super) fn into_in_force(self) -> Vec<Setting> {
+        self.in_force.into_inner()
+    }
+
+    /// A value that is written or has a default; keeps account of it.
+    pub(super) fn take(&self, place: &Place, key: &Key) -> Result<Found, Error> {
+        let found = self.require(place, key)?;
+        self.note(&found, &found.value);
+        Ok(found)
+    }
+
+    /// A value that is written or has a default; keeps no account.
+    pub(super) fn require(&self, place: &Place, key: &Key) -> Result<Found, Error> {
+        let default = match key.fallback {
+            Fallback::Text(text) => Some(text),
+            _ => None,
+        };
+        self.find(place, key, default)?.ok_or_else(|| missing(place, key))
+    }
+
+    /// A value that need not be there; keeps account of it.
+    pub(super) fn take_if_set(&self, place: &Place, key: &Key) -> Result<Option<Found>, Error> {
+        let found = self.find(place, key, None)?;
+        if let Some(found) = &found {
+            self.note(found, &found.value);
+        }
+        Ok(found)
+    }
+
+    /// The value from the table, from the one it inherits from, or the default; keeps no account.
+    pub(super) fn find(&self, place: &Place, key: &Key, default: Option<&str>) -> Result<Option<Found>, Error> {
+        let own = place.path.join(key.name);
+        let inherited = place.inherits.as_ref().map(|table| table.join(key.name));
+        let written = std::iter::once(&own).chain(&inherited).find_map(|path| self.layers.get(path).map(|entry| (path, entry)));
+        let (written_as, raw, origin) = match (written, default) {
+            (Some((path, entry)), _) => (path.clone(), entry.raw.clone(), entry.origin.clone()),
+            (None, Some(text)) => (own.clone(), Raw::Bare(text.to_owned()), Origin::Default),
+            (None, None) => return Ok(None),
+        };
+        read(key, own, written_as, raw, origin).map(Some)
+    }
+
+    /// Every value of a table whose names the user chooses; keeps account of them.
+    pub(super) fn take_all(&self, place: &Place, key: &Key) -> Result<Vec<(String, Found)>, Error> {
+        let table = place.path.join(key.name);
+        let read_one = |(name, entry): (&str, &super::layers::Entry)| {
+            let found = read(key, table.join(name), table.join(name), entry.raw.clone(), entry.origin.clone())?;
+            self.note(&found, &found.value);
+            Ok((name.to_owned(), found))
+        };
+        self.layers.values_in(&table).map(read_one).collect()
+    }
+
+    /// Keeps account of a value that was found.
+    pub(super) fn note(&self, found: &Found, value: impl std::fmt::Display) {
+        let setting = Setting { key: found.key.to_string(), value: value.to_string(), origin: found.origin.clone(), why: found.why };
+        self.in_force.borrow_mut().push(setting);
+    }
+
+    /// Keeps account of a default that is computed and not written anywhere.
+    pub(super) fn note_computed(&self, place: &Place, key: &Key, value: impl std::fmt::Display) {
+        let setting =
+            Setting { key: place.path.join(key.name).to_string(), value: value.to_string(), origin: Origin::Default, why: key.why };
+        self.in_force.borrow_mut().push(setting);
+    }
+}
+
+fn read(key: &Key, own: Path, written_as: Path, raw: Raw, origin: Origin) -> Result<Found, Error> {
+    match key.shape.read(&raw) {
+        Ok(value) => Ok(Found { key: own, written_as, why: key.why, raw, value, origin }),
+        Err(allowed) => Err(origin.fail(format_args!("{written_as} is {raw}: {allowed}"))),
+    }
+}
+
+fn missing(place: &Place, key: &Key) -> Error {
+    let what = match key.fallback {
+        Fallback::Required(what) => what,
+        _ => "write it",
+    };
+    place.origin.fail(format_args!("{}.{} is missing: {what}", place.path, key.name))
+}
+
+/// The core's refusal of a combination, told with full keys and with the place of the value it names; if nobody wrote that one, with
+/// the place of the first value that somebody wrote.
+pub(super) fn refused(error: &PolicyError, table: &Path, related: &[&Found]) -> Error {
+    let named = related.iter().find(|found| found.key == table.join(error.key));
+    let key = named.map_or_else(|| table.join(error.key), |found| found.written_as.clone());
+    let message = format!("{key} is {}: {}", shown(&error.value), error.allowed);
+    let written = |found: &&&Found| found.origin != Origin::Default;
+    named.filter(written).or_else(|| related.iter().find(written)).map_or_else(|| fail(&message), |found| found.origin.fail(&message))
+}

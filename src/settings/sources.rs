@@ -1,0 +1,109 @@
+//! Which file, which section, which variables; and reading the file.
+
+use std::collections::BTreeMap;
+use std::ffi::OsString;
+use std::fmt;
+use std::io::{ErrorKind as IoErrorKind, Read};
+use std::path::{Path, PathBuf};
+
+use super::origin::fail;
+use crate::Error;
+
+/// The most bytes that a settings file may have.
+pub const FILE_BYTES_MAX: u64 = 1024 * 1024;
+
+const DEFAULT_FILE: &str = "settings.toml";
+const FILE_VARIABLE: &str = "SHARDWISE_SETTINGS";
+const ENVIRONMENT_VARIABLE: &str = "SHARDWISE_ENV";
+/// What all of our variables begin with.
+const COMMON_PREFIX: &str = "SHARDWISE_";
+
+/// Where to read settings from. The default names no file and knows no environment variables; a program usually wants
+/// [`LoadOptions::from_process`].
+#[derive(Clone, Default)]
+#[non_exhaustive]
+pub struct LoadOptions {
+    /// The settings file. `None`: the variable `SHARDWISE_SETTINGS`, else `settings.toml` in the working directory.
+    pub file: Option<PathBuf>,
+    /// Environment variables by name. Those that do not begin with `SHARDWISE_` are not looked at.
+    pub variables: BTreeMap<String, OsString>,
+}
+
+impl LoadOptions {
+    /// With the environment of this process.
+    pub fn from_process() -> Self {
+        let ours = |(name, value): (OsString, OsString)| {
+            name.into_string().ok().filter(|name| name.starts_with(COMMON_PREFIX)).map(|name| (name, value))
+        };
+        Self { file: None, variables: std::env::vars_os().filter_map(ours).collect() }
+    }
+
+    /// With this file instead of the one that the environment names.
+    #[must_use]
+    pub fn with_file(self, file: impl Into<PathBuf>) -> Self {
+        Self { file: Some(file.into()), ..self }
+    }
+
+    /// With these environment variables instead of those it has.
+    #[must_use]
+    pub fn with_variables<N: Into<String>, V: Into<OsString>>(self, variables: impl IntoIterator<Item = (N, V)>) -> Self {
+        Self { variables: variables.into_iter().map(|(name, value)| (name.into(), value.into())).collect(), ..self }
+    }
+
+    /// The file to read.
+    pub(super) fn path(&self) -> PathBuf {
+        let named = self.file.clone().or_else(|| self.variable(FILE_VARIABLE).map(PathBuf::from));
+        named.unwrap_or_else(|| DEFAULT_FILE.into())
+    }
+
+    /// The environment whose section lies over `[default]`.
+    pub(super) fn environment(&self) -> Result<Option<&str>, Error> {
+        let Some(value) = self.variable(ENVIRONMENT_VARIABLE) else {
+            return Ok(None);
+        };
+        value.to_str().map(Some).ok_or_else(|| fail(format_args!("{ENVIRONMENT_VARIABLE} is not UTF-8 text")))
+    }
+
+    /// A variable; an empty one counts as not set, because that is how shells and composers unset them.
+    fn variable(&self, name: &str) -> Option<&OsString> {
+        self.variables.get(name).filter(|value| !value.is_empty())
+    }
+
+    fn is_file_named(&self) -> bool {
+        self.file.is_some() || self.variable(FILE_VARIABLE).is_some()
+    }
+}
+
+impl fmt::Debug for LoadOptions {
+    /// Names the variables and keeps their values to itself: the environment is where people put secrets.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let names: Vec<&String> = self.variables.keys().collect();
+        f.debug_struct("LoadOptions").field("file", &self.file).field("variables", &names).finish()
+    }
+}
+
+/// The text of the settings file.
+pub(super) fn read(path: &Path, options: &LoadOptions) -> Result<String, Error> {
+    let shown = path.display();
+    let unreadable = |error: std::io::Error| {
+        let message = match error.kind() {
+            IoErrorKind::NotFound if !options.is_file_named() => format!(
+                "there is no {DEFAULT_FILE} in the working directory: name another with {FILE_VARIABLE}, or make one with \
+                 [default.resilience.sharding.policies.workers] and, on the next line, group_name = \"workers\""
+            ),
+            IoErrorKind::NotFound => format!("the settings file {shown} does not exist"),
+            _ => format!("the settings file {shown} cannot be read: {error}"),
+        };
+        fail(message).caused_by(error)
+    };
+    let mut bytes = Vec::new();
+    let file = std::fs::File::open(path).map_err(unreadable)?;
+    file.take(FILE_BYTES_MAX + 1).read_to_end(&mut bytes).map_err(unreadable)?;
+    if bytes.len() as u64 > FILE_BYTES_MAX {
+        return Err(fail(format_args!("the settings file {shown} has more than {FILE_BYTES_MAX} bytes: is it the right file?")));
+    }
+    String::from_utf8(bytes).map_err(|error| {
+        let line = error.as_bytes()[..error.utf8_error().valid_up_to()].split(|byte| *byte == b'\n').count();
+        fail(format_args!("{shown} line {line}: this is not UTF-8 text"))
+    })
+}

@@ -1,0 +1,168 @@
+//! Values: as they were written, and what they must look like.
+
+use std::fmt;
+use std::time::Duration;
+
+use shardwise_core::{LoadMargin, format_duration, parse_duration};
+use toml::de::DeValue;
+
+/// The most characters of somebody's text that a message repeats.
+const SHOWN_CHARS_MAX: usize = 80;
+
+/// A value as it was written.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum Raw {
+    /// An environment variable's or a default's text: the key decides how it is read.
+    Bare(String),
+    Text(String),
+    /// A number as it stands in the file, because a float would not keep its decimals.
+    Number(String),
+    Flag(bool),
+    /// Something that no key takes: an array, a table, a date.
+    Other(&'static str),
+}
+
+impl From<&DeValue<'_>> for Raw {
+    fn from(value: &DeValue<'_>) -> Self {
+        match value {
+            DeValue::String(text) => Self::Text(text.to_string()),
+            // Hexadecimal and the like become decimal; what does not fit stays as written and is refused by every range.
+            DeValue::Integer(n) => {
+                Self::Number(i128::from_str_radix(n.as_str(), n.radix()).map_or_else(|_| n.to_string(), |n| n.to_string()))
+            }
+            DeValue::Float(number) => Self::Number(number.as_str().to_owned()),
+            DeValue::Boolean(flag) => Self::Flag(*flag),
+            DeValue::Datetime(_) => Self::Other("a date"),
+            DeValue::Array(_) => Self::Other("an array"),
+            DeValue::Table(_) => Self::Other("a table"),
+        }
+    }
+}
+
+impl fmt::Display for Raw {
+    /// One line, shortened: the way messages repeat a value.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Bare(text) | Self::Text(text) => f.write_str(&shown(text)),
+            Self::Number(number) => f.write_str(&shortened(number)),
+            Self::Flag(flag) => write!(f, "{flag}"),
+            Self::Other(what) => f.write_str(what),
+        }
+    }
+}
+
+fn shortened(text: &str) -> String {
+    match text.char_indices().nth(SHOWN_CHARS_MAX) {
+        Some((end, _)) => format!("{}…", &text[..end]),
+        None => text.to_owned(),
+    }
+}
+
+/// Somebody's text in quotes, on one line, not too long.
+pub(super) fn shown(text: &str) -> String {
+    format!("{:?}", shortened(text))
+}
+
+/// What a key's value must look like.
+#[derive(Debug, Clone, Copy)]
+pub(super) enum Shape {
+    Flag,
+    Text,
+    OneOf { built: &'static [&'static str], later: &'static [&'static str] },
+    Whole { min: u32, max: u32 },
+    Time { min: Duration, max: Duration },
+    Margin,
+}
+
+/// A value that fits its key.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum Value {
+    Flag(bool),
+    Text(String),
+    Whole(u32),
+    Time(Duration),
+    Margin(LoadMargin),
+}
+
+impl fmt::Display for Value {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Flag(flag) => write!(f, "{flag}"),
+            Self::Text(text) => f.write_str(text),
+            Self::Whole(number) => write!(f, "{number}"),
+            Self::Time(duration) => f.write_str(&format_duration(*duration)),
+            Self::Margin(margin) => write!(f, "{margin}"),
+        }
+    }
+}
+
+impl Shape {
+    /// Reads a value; the error says what is allowed.
+    pub(super) fn read(self, raw: &Raw) -> Result<Value, String> {
+        match self {
+            Self::Flag => read_flag(raw),
+            Self::Text => read_text(raw).map(|text| Value::Text(text.to_owned())),
+            Self::OneOf { built, later } => read_choice(raw, built, later),
+            Self::Whole { min, max } => read_whole(raw, min, max),
+            Self::Time { min, max } => read_time(raw, min, max),
+            Self::Margin => read_margin(raw),
+        }
+    }
+}
+
+fn read_flag(raw: &Raw) -> Result<Value, String> {
+    match raw {
+        Raw::Flag(flag) => Ok(Value::Flag(*flag)),
+        Raw::Bare(text) if text == "true" => Ok(Value::Flag(true)),
+        Raw::Bare(text) if text == "false" => Ok(Value::Flag(false)),
+        _ => Err("write true or false, without quotes".into()),
+    }
+}
+
+fn read_text(raw: &Raw) -> Result<&str, String> {
+    match raw {
+        Raw::Bare(text) | Raw::Text(text) => Ok(text),
+        _ => Err("write a text in quotes".into()),
+    }
+}
+
+fn read_choice(raw: &Raw, built: &[&str], later: &[&str]) -> Result<Value, String> {
+    let quoted = |texts: &[&str]| texts.iter().map(|text| format!("\"{text}\"")).collect::<Vec<_>>().join(" or ");
+    match read_text(raw) {
+        Ok(text) if built.contains(&text) => Ok(Value::Text(text.to_owned())),
+        Ok(text) if later.contains(&text) => Err(format!("this is not built yet; write {}", quoted(built))),
+        _ => Err(format!("write {}", quoted(built))),
+    }
+}
+
+fn read_whole(raw: &Raw, min: u32, max: u32) -> Result<Value, String> {
+    let number = match raw {
+        Raw::Bare(text) | Raw::Number(text) => text.parse().ok(),
+        _ => None,
+    };
+    let quotes = if matches!(raw, Raw::Text(_)) { ", without quotes" } else { "" };
+    number
+        .filter(|number| (min..=max).contains(number))
+        .map(Value::Whole)
+        .ok_or_else(|| format!("a whole number from {min} to {max} is allowed{quotes}"))
+}
+
+fn read_time(raw: &Raw, min: Duration, max: Duration) -> Result<Value, String> {
+    let duration = read_text(raw).ok().and_then(|text| parse_duration(text).ok());
+    let Some(duration) = duration else {
+        return Err("write a whole number and a unit of ms, s, m, h or d in quotes, such as \"5s\" or \"100ms\"".into());
+    };
+    if (min..=max).contains(&duration) {
+        return Ok(Value::Time(duration));
+    }
+    Err(format!("between {} and {} is allowed", format_duration(min), format_duration(max)))
+}
+
+fn read_margin(raw: &Raw) -> Result<Value, String> {
+    let text = match raw {
+        Raw::Bare(text) | Raw::Number(text) => text.as_str(),
+        Raw::Text(text) if text == "none" => text,
+        _ => "",
+    };
+    LoadMargin::parse(text).map(Value::Margin).map_err(|error| error.allowed)
+}
