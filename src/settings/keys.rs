@@ -179,8 +179,8 @@ pub(super) const MAX_ATTEMPTS: Key = key(
 pub(super) const BACKOFF: Key = key(
     "backoff",
     Shape::Time { min: Duration::from_millis(1), max: Duration::from_hours(1) },
-    Fallback::Text("100ms"),
-    "the wait after an event's first failed attempt; grows from there, with jitter",
+    Fallback::Text("1s"),
+    "the wait after an event's first failed attempt; doubles with each further one, up to five minutes",
 );
 pub(super) const POISON: Key = key(
     "poison",
@@ -196,15 +196,15 @@ pub(super) const OUTAGE_LIMIT: Key = key(
 );
 pub(super) const POLL: Key = key(
     "poll",
-    Shape::Time { min: Duration::from_millis(1), max: Duration::from_mins(1) },
-    Fallback::Text("25ms"),
-    "time between looks at an outbox that was empty",
+    Shape::Time { min: Duration::from_millis(25), max: Duration::from_mins(1) },
+    Fallback::Text("1s"),
+    "the longest time between two looks into an idle outbox",
 );
 pub(super) const RETENTION: Key = key(
     "retention",
     Shape::Time { min: Duration::ZERO, max: Duration::from_hours(3_650 * 24) },
     Fallback::Text("6h"),
-    "how long delivered events stay in the store",
+    "how long delivered events stay in the store, counted from their writing; 0 deletes them at once",
 );
 
 const INSTANCE: &[Node] = &[

@@ -52,9 +52,13 @@ impl Origin {
     }
 }
 
-/// A settings error that belongs to no place.
+/// A settings error that belongs to no place: one line, whatever characters the names in it have.
 pub(super) fn fail(message: impl fmt::Display) -> Error {
-    Error::new(ErrorKind::Settings, message.to_string())
+    let mut line = String::new();
+    for c in message.to_string().chars() {
+        if c.is_control() { line.extend(c.escape_debug()) } else { line.push(c) }
+    }
+    Error::new(ErrorKind::Settings, line)
 }
 
 /// One value in force, for people who ask why.

@@ -32,15 +32,15 @@ pub struct OutboxSettings {
     pub batch: u32,
     /// Failed attempts that make an event poison, 1 to 1,000.
     pub max_attempts: u32,
-    /// The wait after an event's first failed attempt, 1 ms to 1 h; it grows from there, with jitter.
+    /// The wait after an event's first failed attempt, 1 ms to 1 h; it doubles with each further one, up to five minutes.
     pub backoff: Duration,
     /// What a poison event does.
     pub poison: Poison,
     /// When the sink has accepted nothing for this long, failed attempts count after all; 1 s to 30 days.
     pub outage_limit: Duration,
-    /// Time between looks at an outbox that was empty, 1 ms to 1 min.
+    /// The longest time between two looks into an idle outbox, 25 ms to 1 min.
     pub poll: Duration,
-    /// How long delivered events stay in the store, 0 to 3,650 days.
+    /// How long delivered events stay in the store, counted from their writing, 0 to 3,650 days; 0 deletes them at once.
     pub retention: Duration,
 }
 

@@ -1,1 +1,116 @@
-//! tests
+//! The table of keys against the file that documents it. What a user sees of bad input is tested from outside, in `tests/settings.rs`.
+
+use super::keys::{Fallback, Key, Node, ROOT};
+use super::origin::fail;
+use super::value::Raw;
+use super::*;
+
+const DOCUMENTED: &str = include_str!("../../settings.toml");
+
+/// Every key with the names above it; `*` stands for a name of the user's choice.
+fn keys_below(fields: &'static [Node], above: &str, found: &mut Vec<(String, Key)>) {
+    for node in fields {
+        match node {
+            Node::Leaf(key) => found.push((format!("{above}{}", key.name), *key)),
+            Node::Free(key) => found.push((format!("{above}{}.*", key.name), *key)),
+            Node::Table { name, fields, .. } => keys_below(fields, &format!("{above}{name}."), found),
+            Node::Named { name, each } => keys_below(each, &format!("{above}{name}.*."), found),
+            Node::Later(_) => {}
+        }
+    }
+}
+
+fn known_keys() -> Vec<(String, Key)> {
+    let mut found = Vec::new();
+    keys_below(ROOT, "", &mut found);
+    found
+}
+
+/// The documented file with every `#key = …` and `#[table]` made real; prose has a space after its `#`.
+fn uncommented() -> String {
+    let real = |line: &'static str| line.strip_prefix('#').filter(|rest| !rest.starts_with(' ')).unwrap_or(line);
+    DOCUMENTED.lines().map(real).collect::<Vec<_>>().join("\n")
+}
+
+/// Every value in a table, as written, under its full key.
+fn values_below(table: &toml::Table, above: &str, found: &mut Vec<(String, String)>) {
+    for (name, value) in table {
+        match value {
+            toml::Value::Table(inner) => values_below(inner, &format!("{above}{name}."), found),
+            toml::Value::String(text) => found.push((format!("{above}{name}"), text.clone())),
+            other => found.push((format!("{above}{name}"), other.to_string())),
+        }
+    }
+}
+
+fn matches(pattern: &str, path: &str) -> bool {
+    let (pattern, path): (Vec<&str>, Vec<&str>) = (pattern.split('.').collect(), path.split('.').collect());
+    pattern.len() == path.len() && pattern.iter().zip(&path).all(|(known, name)| *known == "*" || known == name)
+}
+
+#[test]
+fn the_documented_file_loads_as_it_stands_and_with_everything_uncommented() {
+    let settings = Settings::from_toml_str(DOCUMENTED).unwrap();
+    let names: Vec<String> = settings.policies.values().map(|known| format!("{} {}", known.policy.name, known.policy.group)).collect();
+    assert_eq!(names, ["my_custom_workers custom-worker-service", "outbox_publishers outbox-publisher-service"]);
+    assert_eq!(settings.policy("outbox_publishers").unwrap().policy.placement.slots, 1_024);
+    assert_eq!(settings.policy("my_custom_workers").unwrap().policy.placement.slots, 16_384);
+    assert_eq!(settings.outbox("orders").unwrap().policy.as_str(), "outbox_publishers");
+    let production = LoadOptions::default().with_variables([("SHARDWISE_ENV", "production")]);
+    let all = Settings::from_toml_str_with(&uncommented(), &production).unwrap();
+    let policies = |settings: &Settings| settings.policies.values().map(|p| (p.policy.clone(), p.discovery.clone())).collect::<Vec<_>>();
+    assert_eq!(policies(&all), policies(&settings));
+    assert_eq!(all.outboxes, settings.outboxes);
+}
+
+#[test]
+fn the_documented_file_has_every_key_with_its_default_and_why() {
+    let mut written = Vec::new();
+    let sections: toml::Table = uncommented().parse().unwrap();
+    values_below(sections["default"].as_table().unwrap(), "", &mut written);
+    for (pattern, key) in known_keys() {
+        assert!(DOCUMENTED.contains(&format!("\n# {}\n", key.why)), "settings.toml does not say of {pattern}: {}", key.why);
+        let values: Vec<&(String, String)> = written.iter().filter(|(path, _)| matches(&pattern, path)).collect();
+        // A policy's own discovery has the same keys as the common one and need not repeat them.
+        assert!(!values.is_empty() || pattern.contains("policies.*.discovery"), "settings.toml lacks {pattern}");
+        for (path, value) in values {
+            match key.fallback {
+                Fallback::Text(_) if path.ends_with("outbox_publishers.slots") => assert_eq!(value, "1024"),
+                Fallback::Text(default) => assert_eq!(value, default, "{path}"),
+                Fallback::Computed | Fallback::Unset | Fallback::Required(_) => {}
+            }
+        }
+    }
+}
+
+#[test]
+fn what_the_documented_file_writes_is_what_holds_without_it() {
+    let bare = "[default.resilience.sharding.policies]\noutbox_publishers.group_name = \"outbox-publisher-service\"\n\
+         my_custom_workers.group_name = \"custom-worker-service\"\n[default.outbox.orders]\n\
+         policy = \"outbox_publishers\"\nstore = \"sqlite:outbox.db\"\nsink = \"stdout\"";
+    let (bare, documented) = (Settings::from_toml_str(bare).unwrap(), Settings::from_toml_str(DOCUMENTED).unwrap());
+    assert_eq!(bare.policies, documented.policies);
+    assert_eq!(bare.outboxes, documented.outboxes);
+    assert_eq!(bare.instance, documented.instance);
+    let values = |settings: &Settings| settings.in_force().iter().map(|s| (s.key.clone(), s.value.clone())).collect::<Vec<_>>();
+    assert_eq!(values(&bare), values(&documented));
+}
+
+#[test]
+fn every_default_fits_its_key() {
+    for (pattern, key) in known_keys() {
+        if let Fallback::Text(default) = key.fallback {
+            let read = key.shape.read(&Raw::Bare(default.to_owned())).map_err(fail);
+            assert_eq!(read.unwrap().to_string(), default, "{pattern}");
+        }
+        assert!(!key.why.contains('\n') && !key.why.is_empty(), "{pattern}");
+    }
+}
+
+#[test]
+fn core_and_the_table_of_keys_have_the_same_defaults() {
+    let settings = Settings::from_toml_str("default.resilience.sharding.policies.p.group_name = \"g\"").unwrap();
+    let (name, group) = (PolicyName::new("p").unwrap(), shardwise_core::GroupName::new("g").unwrap());
+    assert_eq!(settings.policy("p").unwrap().policy, shardwise_core::Policy::new(name, group));
+    assert_eq!(settings.policy("p").unwrap().timing, shardwise_core::Timing::default());
+}

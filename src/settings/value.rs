@@ -115,7 +115,8 @@ fn read_flag(raw: &Raw) -> Result<Value, String> {
         Raw::Flag(flag) => Ok(Value::Flag(*flag)),
         Raw::Bare(text) if text == "true" => Ok(Value::Flag(true)),
         Raw::Bare(text) if text == "false" => Ok(Value::Flag(false)),
-        _ => Err("write true or false, without quotes".into()),
+        Raw::Text(_) => Err("write true or false, without quotes".into()),
+        _ => Err("write true or false".into()),
     }
 }
 
@@ -150,7 +151,8 @@ fn read_whole(raw: &Raw, min: u32, max: u32) -> Result<Value, String> {
 fn read_time(raw: &Raw, min: Duration, max: Duration) -> Result<Value, String> {
     let duration = read_text(raw).ok().and_then(|text| parse_duration(text).ok());
     let Some(duration) = duration else {
-        return Err("write a whole number and a unit of ms, s, m, h or d in quotes, such as \"5s\" or \"100ms\"".into());
+        let quotes = if read_text(raw).is_ok() { "" } else { " in quotes" };
+        return Err(format!("write a whole number and a unit of ms, s, m, h or d{quotes}, such as \"5s\" or \"100ms\""));
     };
     if (min..=max).contains(&duration) {
         return Ok(Value::Time(duration));

@@ -7,7 +7,7 @@ use super::keys::{Node, ROOT};
 use super::layers::{Layers, node_in, not_built_yet};
 use super::origin::{Origin, Path};
 use super::suggest::{known, nearest};
-use super::value::Raw;
+use super::value::{Raw, shown};
 use crate::Error;
 
 /// What the name of a variable that overrides a setting begins with.
@@ -88,12 +88,11 @@ impl Walk<'_> {
             let keys: Vec<String> = known(self.fields).map(str::to_ascii_uppercase).collect();
             return format!("it names a table, not a setting: add {SEPARATOR} and one of {}", keys.join(", "));
         };
-        let capitals = |name: &str| self.spelled(&[&name.to_ascii_uppercase()]);
         if let Some(name) = nearest(&given.to_ascii_lowercase(), known(self.fields)) {
-            return format!("it names no setting: did you mean {}?", capitals(name));
+            return format!("it names no setting: did you mean {}?", self.spelled(&[&name.to_ascii_uppercase()]));
         }
-        let names: Vec<String> = known(self.fields).map(capitals).collect();
-        format!("it names no setting: known here: {}", names.join(", "))
+        let names: Vec<String> = known(self.fields).map(str::to_ascii_uppercase).collect();
+        format!("it names no setting: instead of {} write one of {}", shown(given), names.join(", "))
     }
 
     /// The variable's name with `instead` in the place of the name that is not known.

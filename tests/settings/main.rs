@@ -1,0 +1,259 @@
+//! What a user sees of settings: what is in force, and what each mistake is answered with.
+
+#![expect(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test says by failing what is wrong")]
+
+mod mistakes;
+mod random;
+
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use shardwise::settings::{LoadOptions, Origin, Poison, Settings, SinkSettings, StoreSettings};
+use shardwise::{ErrorKind, LoadMargin};
+
+const WORKERS: &str = "[default.resilience.sharding.policies.workers]\ngroup_name = \"g\"\n";
+
+/// The settings with a variable each of the form `NAME=value`; `~` stands for the long common part of a name.
+fn with(text: &str, variables: &[&str]) -> shardwise::Result<Settings> {
+    let pairs = variables.iter().map(|pair| {
+        let (name, value) = pair.split_once('=').unwrap();
+        (name.replace('~', "SHARDWISE__RESILIENCE__SHARDING__"), value)
+    });
+    Settings::from_toml_str_with(text, &LoadOptions::default().with_variables(pairs))
+}
+
+fn read(text: &str) -> Settings {
+    Settings::from_toml_str(text).unwrap()
+}
+
+/// The message, which must be one line and of the kind that says nothing was contacted.
+fn message(result: shardwise::Result<Settings>) -> String {
+    let error = result.expect_err("these settings must be refused");
+    assert_eq!(error.kind(), ErrorKind::Settings);
+    assert!(!error.is_retryable());
+    let message = error.to_string();
+    assert!(!message.contains('\n'), "{message}");
+    message
+}
+
+fn refused(text: &str) -> String {
+    message(Settings::from_toml_str(text))
+}
+
+/// What the user sees of one line added to a good policy's table, which makes it line 3.
+fn refused_policy_line(line: &str) -> String {
+    refused(&format!("{WORKERS}{line}")).replace("settings line 3: resilience.sharding.policies.workers.", "")
+}
+
+fn origin(settings: &Settings, key: &str) -> (String, String) {
+    let setting = settings.in_force().iter().find(|setting| setting.key == key).unwrap_or_else(|| panic!("{key} is not in force"));
+    (setting.value.clone(), setting.origin.to_string())
+}
+
+fn local_path(settings: &Settings) -> &Path {
+    &settings.policy("workers").unwrap().discovery.local_path
+}
+
+#[test]
+fn a_group_is_enough() {
+    let settings = read(WORKERS);
+    let workers = settings.policy("workers").unwrap();
+    assert!(settings.enabled);
+    assert_eq!(workers.policy.group.as_str(), "g");
+    assert_eq!((workers.policy.placement.slots, workers.policy.min_members), (16_384, 1));
+    assert_eq!((workers.timing.ttl, workers.timing.renew_every), (Duration::from_secs(10), Duration::from_secs(10) / 3));
+    assert_eq!((workers.discovery.backend.as_str(), local_path(&settings)), ("local", Path::new("shardwise.db")));
+    assert_eq!((settings.instance.id, settings.instance.address), (None, None));
+}
+
+#[test]
+fn an_empty_file_has_no_policies_and_foreign_tables_are_left_alone() {
+    assert!(read("").policies.is_empty());
+    let foreign = "title = \"x\"\ndebug = true\n[default]\nname = 1\nresilience.retry.attempts = 3\n[default.database]\nurl = \"u\"\n\
+                   [logging]\noutbox = \"of mails\"\nresilience = 7\n[[servers]]\nip = \"1\"\n[other]\noutbox.mail.slots = 1";
+    assert!(read(foreign).policies.is_empty());
+}
+
+#[test]
+fn everything_that_can_be_written_arrives() {
+    let settings = read(
+        r#"
+        [default.resilience.sharding]
+        enabled = false
+        instance = { id = "a b/🦀", address = "fd00::7", port = 8080, zone = "z", weight = 3, version = "1.2", metadata = { "Team 1" = "x" } }
+        [default.resilience.sharding.policies.workers]
+        group_name = "group 1"
+        slots = 0x40
+        virtual_nodes = 1_000
+        load_margin = 0.125
+        min_members = 2
+        drain_timeout = "2m"
+        discovery = { backend = "my own", ttl = "3s", renew_every = "1s", stop_margin = "0", local.path = "/x/y.db" }
+        [default.outbox.orders]
+        policy = "workers"
+        store = "sqlite:///var/o.db"
+        sink = "file:out.jsonl"
+        batch = 7
+        max_attempts = 3
+        backoff = "1s"
+        poison = "park"
+        outage_limit = "2h"
+        poll = "1s"
+        retention = "7d"
+        "#,
+    );
+    assert!(!settings.enabled);
+    let instance = &settings.instance;
+    assert_eq!(instance.id.as_ref().unwrap().as_str(), "a b/🦀");
+    assert_eq!(instance.address.as_ref().unwrap().to_string(), "[fd00::7]:8080");
+    assert_eq!((instance.zone.as_deref(), instance.weight.get(), instance.version.as_deref()), (Some("z"), 3, Some("1.2")));
+    assert_eq!(instance.metadata["Team 1"], "x");
+    let workers = settings.policy("workers").unwrap();
+    assert_eq!((workers.policy.placement.slots, workers.policy.placement.virtual_nodes), (64, 1_000));
+    assert_eq!((workers.policy.placement.load_margin, workers.policy.min_members), (LoadMargin::Thousandths(125), 2));
+    assert_eq!((workers.policy.drain_timeout, workers.timing.renew_every), (Duration::from_mins(2), Duration::from_secs(1)));
+    assert_eq!((workers.discovery.backend.as_str(), local_path(&settings)), ("my own", Path::new("/x/y.db")));
+    let orders = settings.outbox("orders").unwrap();
+    assert_eq!(orders.store, StoreSettings::Sqlite { path: PathBuf::from("/var/o.db") });
+    assert_eq!(orders.sink, SinkSettings::File { path: PathBuf::from("out.jsonl") });
+    assert_eq!((orders.batch, orders.max_attempts, orders.poison), (7, 3, Poison::Park));
+    assert_eq!((orders.backoff, orders.poll), (Duration::from_secs(1), Duration::from_secs(1)));
+    assert_eq!((orders.outage_limit, orders.retention), (Duration::from_hours(2), Duration::from_hours(7 * 24)));
+}
+
+#[test]
+fn a_policy_overrides_single_discovery_keys_and_inherits_the_others() {
+    let settings = read(&format!(
+        "[default.resilience.sharding.discovery]\nttl = \"6s\"\nstop_margin = \"50ms\"\nlocal.path = \"all.db\"\n{WORKERS}\
+         discovery.ttl = \"3s\"\n[default.resilience.sharding.policies.others]\ngroup_name = \"h\""
+    ));
+    let timing = |name: &str| settings.policy(name).unwrap().timing;
+    assert_eq!((timing("workers").ttl, timing("workers").renew_every), (Duration::from_secs(3), Duration::from_secs(1)));
+    assert_eq!((timing("workers").stop_margin, timing("others").ttl), (Duration::from_millis(50), Duration::from_secs(6)));
+    assert_eq!(local_path(&settings), Path::new("all.db"));
+    let inherited = origin(&settings, "resilience.sharding.policies.workers.discovery.stop_margin");
+    assert_eq!(inherited, ("50ms".into(), "settings line 3, [default]".into()));
+}
+
+#[test]
+fn a_policy_that_drives_an_outbox_has_fewer_slots_unless_it_says() {
+    let outbox = "[default.outbox.o]\npolicy = \"workers\"\nstore = \"sqlite:o.db\"\nsink = \"stdout\"\n";
+    let slots = |settings: &Settings| settings.policy("workers").unwrap().policy.placement.slots;
+    let settings = read(&format!("{WORKERS}{outbox}"));
+    assert_eq!(slots(&settings), 1_024);
+    assert_eq!(origin(&settings, "resilience.sharding.policies.workers.slots"), ("1024".into(), "default".into()));
+    assert_eq!(slots(&read(&format!("{WORKERS}slots = 16384\n{outbox}"))), 16_384);
+}
+
+const LAYERED: &str = "[default.resilience.sharding.policies.workers]\ngroup_name = \"g\"\nslots = 10\nmin_members = 2\n\
+                       [production.resilience.sharding.policies.workers]\nslots = 20\n[staging]\nname = \"s\"\n";
+
+#[test]
+fn layers_lie_over_each_other_key_by_key_and_each_value_knows_its_own() {
+    let key = |name: &str| format!("resilience.sharding.policies.workers.{name}");
+    let default = with(LAYERED, &[]).unwrap();
+    assert_eq!(origin(&default, &key("slots")), ("10".into(), "settings line 3, [default]".into()));
+    let production = with(LAYERED, &["SHARDWISE_ENV=production"]).unwrap();
+    assert_eq!(origin(&production, &key("slots")), ("20".into(), "settings line 6, [production]".into()));
+    assert_eq!(origin(&production, &key("min_members")), ("2".into(), "settings line 4, [default]".into()));
+    assert_eq!(origin(&production, &key("load_margin")), ("0.05".into(), "default".into()));
+    let variable = with(LAYERED, &["SHARDWISE_ENV=production", "~POLICIES__WORKERS__SLOTS=30"]).unwrap();
+    let from = "environment variable SHARDWISE__RESILIENCE__SHARDING__POLICIES__WORKERS__SLOTS";
+    assert_eq!(origin(&variable, &key("slots")), ("30".into(), from.into()));
+    assert_eq!(variable.policy("workers").unwrap().policy.placement.slots, 30);
+    let staging = with(LAYERED, &["SHARDWISE_ENV=staging"]).unwrap();
+    assert_eq!(origin(&staging, &key("slots")).0, "10");
+    assert_eq!(origin(&with(LAYERED, &["SHARDWISE_ENV="]).unwrap(), &key("slots")).0, "10");
+}
+
+#[test]
+fn in_force_is_written_as_json_for_machines() {
+    let settings = with(LAYERED, &["~ENABLED=false"]).unwrap();
+    let json = serde_json::to_value(settings.in_force()).unwrap();
+    assert_eq!(json[0]["key"], "resilience.sharding.enabled");
+    assert_eq!(json[0]["value"], "false");
+    assert_eq!(json[0]["origin"]["variable"], "SHARDWISE__RESILIENCE__SHARDING__ENABLED");
+    let slots = settings.in_force().iter().find(|setting| setting.key.ends_with("workers.slots")).unwrap();
+    let file = serde_json::json!({"from": "file", "file": "settings", "section": "default", "line": 3});
+    assert_eq!(serde_json::to_value(&slots.origin).unwrap(), file);
+    assert_eq!(serde_json::to_value(Origin::Default).unwrap(), serde_json::json!({"from": "default"}));
+}
+
+#[test]
+fn variables_reach_every_kind_of_key() {
+    let variables = [
+        "~ENABLED=false",
+        "~INSTANCE__ID=pod 7",
+        "~INSTANCE__METADATA__RACK=r1",
+        "~DISCOVERY__LOCAL__PATH=here.db",
+        "~POLICIES__WORKERS__GROUP_NAME=7",
+        "~POLICIES__WORKERS__LOAD_MARGIN=none",
+        "~POLICIES__WORKERS__DISCOVERY__TTL=3s",
+        "SHARDWISE__OUTBOX__ORDERS__POLICY=workers",
+        "SHARDWISE__OUTBOX__ORDERS__STORE=sqlite:o.db",
+        "SHARDWISE__OUTBOX__ORDERS__SINK=stdout",
+        "SHARDWISE__OUTBOX__ORDERS__POISON=park",
+        "OTHER=1",
+        "SHARDWISE_LOG=debug",
+    ];
+    let settings = with("", &variables).unwrap();
+    assert!(!settings.enabled);
+    assert_eq!(settings.instance.id.as_ref().unwrap().as_str(), "pod 7");
+    assert_eq!(settings.instance.metadata["rack"], "r1");
+    assert_eq!(local_path(&settings), Path::new("here.db"));
+    let workers = settings.policy("workers").unwrap();
+    assert_eq!((workers.policy.group.as_str(), workers.timing.ttl), ("7", Duration::from_secs(3)));
+    assert_eq!(workers.policy.placement.load_margin, LoadMargin::None);
+    assert_eq!(settings.outbox("orders").unwrap().poison, Poison::Park);
+}
+
+mod files {
+    use super::*;
+
+    fn folder_with(text: &[u8]) -> (tempfile::TempDir, PathBuf) {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("mine.toml");
+        std::fs::write(&file, text).unwrap();
+        (folder, file)
+    }
+
+    #[test]
+    fn a_named_file_is_read_and_its_paths_begin_at_its_directory() {
+        let (folder, file) = folder_with(WORKERS.as_bytes());
+        let settings = Settings::load(&LoadOptions::default().with_file(&file)).unwrap();
+        assert_eq!(settings.file.as_deref(), Some(file.as_path()));
+        assert_eq!(local_path(&settings), folder.path().join("shardwise.db"));
+        let by_variable = LoadOptions::default().with_variables([("SHARDWISE_SETTINGS", file.as_os_str())]);
+        assert_eq!(Settings::load(&by_variable).unwrap().policies, settings.policies);
+        let key = "resilience.sharding.policies.workers.group_name";
+        assert_eq!(origin(&settings, key).1, format!("{} line 2, [default]", file.display()));
+    }
+
+    #[test]
+    fn a_path_in_a_variable_begins_at_the_working_directory() {
+        let (_folder, file) = folder_with(WORKERS.as_bytes());
+        let variable = [("SHARDWISE__RESILIENCE__SHARDING__DISCOVERY__LOCAL__PATH", "w.db")];
+        let settings = Settings::load(&LoadOptions::default().with_file(&file).with_variables(variable)).unwrap();
+        assert_eq!(local_path(&settings), Path::new("w.db"));
+    }
+
+    #[test]
+    fn files_that_cannot_be_read_are_named() {
+        let load = |file: &Path| message(Settings::load(&LoadOptions::default().with_file(file)));
+        let (folder, file) = folder_with(b"[default]\nname = \"\xff\"");
+        assert_eq!(load(&file), format!("{} line 2: this is not UTF-8 text", file.display()));
+        let missing = folder.path().join("no.toml");
+        assert_eq!(load(&missing), format!("the settings file {} does not exist", missing.display()));
+        assert!(load(folder.path()).starts_with(&format!("the settings file {} cannot be read: ", folder.path().display())));
+        let (_folder, large) = folder_with(&vec![b'\n'; 1024 * 1024 + 1]);
+        assert!(load(&large).ends_with("has more than 1048576 bytes: is it the right file?"));
+        let by_variable = LoadOptions::default().with_variables([("SHARDWISE_SETTINGS", missing.as_os_str())]);
+        assert_eq!(message(Settings::load(&by_variable)), format!("the settings file {} does not exist", missing.display()));
+    }
+
+    #[test]
+    fn options_do_not_show_what_is_in_the_environment() {
+        let options = LoadOptions::default().with_variables([("SHARDWISE__X", "hunter2")]);
+        assert_eq!(format!("{options:?}"), r#"LoadOptions { file: None, variables: ["SHARDWISE__X"] }"#);
+    }
+}

@@ -1,0 +1,309 @@
+//! Each mistake, and the one line that answers it.
+
+use super::*;
+
+#[test]
+fn not_toml() {
+    assert!(refused("[default]\nslots = = 3").starts_with("settings line 2: this is not TOML: "));
+    assert!(refused("[default]\n[default]").starts_with("settings line 2: this is not TOML: "));
+}
+
+#[test]
+fn an_unknown_key_is_named_with_the_nearest_known_one() {
+    assert_eq!(refused_policy_line("slot = 5"), "slot is not a setting: did you mean slots?");
+    assert_eq!(refused_policy_line("group = \"g\""), "group is not a setting: did you mean group_name?");
+    assert_eq!(refused_policy_line("ttl = \"5s\""), "ttl is not a setting: did you mean discovery.ttl?");
+    assert_eq!(refused_policy_line("path = \"x\""), "path is not a setting: did you mean discovery.local.path?");
+    assert_eq!(refused_policy_line("zone = \"x\""), "zone is not a setting: it belongs in resilience.sharding.instance.zone");
+    assert_eq!(
+        refused("[default.resilience.sharding]\nxyz = 1"),
+        "settings line 2: resilience.sharding.xyz is not a setting: known here: enabled, instance, discovery, policies"
+    );
+    assert_eq!(
+        refused("[default.outbox.orders]\nbatch_size = 1"),
+        "settings line 2: outbox.orders.batch_size is not a setting: did you mean batch?"
+    );
+    let spaced = refused("[default.resilience.sharding.instance]\n\"my\\nkey\" = 1");
+    assert!(spaced.starts_with("settings line 2: resilience.sharding.instance.\"my\\nkey\" is not a setting: "), "{spaced}");
+}
+
+#[test]
+fn a_slip_in_a_section_that_is_not_in_force_is_found_too() {
+    let text = format!("{WORKERS}[production.resilience.sharding.policies.workers]\nslot = 5");
+    assert_eq!(refused(&text), "settings line 4: resilience.sharding.policies.workers.slot is not a setting: did you mean slots?");
+}
+
+#[test]
+fn settings_outside_a_section_would_never_be_read() {
+    assert_eq!(
+        refused("[resilience.sharding]\nenabled = true"),
+        "settings line 1: resilience.sharding stands outside a section: write [default.resilience.sharding…]"
+    );
+    assert_eq!(refused("\n[outbox.o]"), "settings line 2: outbox stands outside a section: write [default.outbox…]");
+}
+
+#[test]
+fn what_is_not_built_yet_says_so() {
+    for key in ["next", "max_loss", "on_backend_loss", "keep_for", "rejoin_grace", "on_drain_timeout", "epoch_floor", "peer_networks"] {
+        assert_eq!(refused_policy_line(&format!("{key} = \"1s\"")), format!("{key} is not built yet: remove it"));
+    }
+    for backend in ["consul", "etcd"] {
+        let table = refused_policy_line(&format!("discovery.{backend}.address = \"x\""));
+        assert_eq!(table, format!("discovery.{backend} is not built yet: remove it"));
+        let value = refused_policy_line(&format!("discovery.backend = \"{backend}\""));
+        assert_eq!(value, format!("discovery.backend is \"{backend}\": this is not built yet; write \"local\""));
+    }
+    for placement in ["uhashring", "modulo", "hashring"] {
+        let seen = refused_policy_line(&format!("placement = \"{placement}\""));
+        assert_eq!(seen, format!("placement is \"{placement}\": this is not built yet; write \"ring\""));
+    }
+    let exclusive = refused_policy_line("ownership = \"exclusive\"");
+    assert_eq!(exclusive, "ownership is \"exclusive\": this is not built yet; write \"eventual\"");
+    assert_eq!(refused_policy_line("placement = \"rings\""), "placement is \"rings\": write \"ring\"");
+}
+
+#[test]
+fn a_missing_group() {
+    assert_eq!(
+        refused("\n[default.resilience.sharding.policies.workers]"),
+        "settings line 2: resilience.sharding.policies.workers.group_name is missing: name the group of workers that share this work, \
+         such as group_name = \"orders\""
+    );
+}
+
+#[test]
+fn a_ttl_that_does_not_cover_three_renewals() {
+    assert_eq!(
+        refused_policy_line("discovery = { ttl = \"2s\", renew_every = \"1s\" }"),
+        "discovery.ttl is \"2s\": it must cover three renewals: at least 3s with renew_every = 1s"
+    );
+    assert_eq!(
+        refused("[default.resilience.sharding.discovery]\nrenew_every = \"4s\""),
+        "settings line 2: resilience.sharding.discovery.ttl is \"10s\": it must cover three renewals: at least 12s with renew_every = 4s"
+    );
+    let inherited = format!("[default.resilience.sharding.discovery]\nrenew_every = \"3s\"\n{WORKERS}discovery.ttl = \"6s\"");
+    assert_eq!(
+        refused(&inherited),
+        "settings line 5: resilience.sharding.policies.workers.discovery.ttl is \"6s\": it must cover three renewals: \
+         at least 9s with renew_every = 3s"
+    );
+    assert_eq!(refused_policy_line("discovery.ttl = \"99ms\""), "discovery.ttl is \"99ms\": between 100ms and 1d is allowed");
+    assert_eq!(
+        refused_policy_line("discovery.stop_margin = \"9s\""),
+        "discovery.stop_margin is \"9s\": with ttl = 10s ownership would end before the first renewal; use less"
+    );
+    assert_eq!(refused_policy_line("discovery.renew_every = \"0\""), "discovery.renew_every is \"0s\": more than zero is needed");
+}
+
+#[test]
+fn wrong_types_and_ranges() {
+    let duration = |quotes: &str| format!("write a whole number and a unit of ms, s, m, h or d{quotes}, such as \"5s\" or \"100ms\"");
+    let whole = "a whole number from 1 to 65536 is allowed";
+    let margin = "write \"none\" or a number from 0 to 10 with at most three decimals, such as 0.05";
+    for (line, seen) in [
+        ("slots = 0", format!("slots is 0: {whole}")),
+        ("slots = 65537", format!("slots is 65537: {whole}")),
+        ("slots = -1", format!("slots is -1: {whole}")),
+        ("slots = 1.5", format!("slots is 1.5: {whole}")),
+        ("slots = 999999999999999999", format!("slots is 999999999999999999: {whole}")),
+        ("slots = \"64\"", format!("slots is \"64\": {whole}, without quotes")),
+        ("slots = [64]", format!("slots is an array: {whole}")),
+        ("virtual_nodes = true", format!("virtual_nodes is true: {whole}")),
+        ("min_members = 0", "min_members is 0: a whole number from 1 to ".into()),
+        ("drain_timeout = 30", format!("drain_timeout is 30: {}", duration(" in quotes"))),
+        ("drain_timeout = \"30 sec\"", format!("drain_timeout is \"30 sec\": {}", duration(""))),
+        ("drain_timeout = \"25h\"", "drain_timeout is \"25h\": between 0s and 1d is allowed".into()),
+        ("load_margin = 0.0505", format!("load_margin is 0.0505: {margin}")),
+        ("load_margin = 11", format!("load_margin is 11: {margin}")),
+        ("load_margin = \"0.05\"", format!("load_margin is \"0.05\": {margin}")),
+        ("load_margin = 5e-2", format!("load_margin is 5e-2: {margin}")),
+        ("load_margin = nan", format!("load_margin is nan: {margin}")),
+        ("placement.x = 1", "placement is a table: write \"ring\"".into()),
+        ("discovery = \"local\"", "discovery is \"local\": a table of settings is expected here".into()),
+        ("discovery.backend = \"\"", "discovery.backend is \"\": write the backend's name, such as \"local\"".into()),
+        ("discovery.local.path = \"\"", "discovery.local.path is \"\": write the path of a file".into()),
+    ] {
+        let message = refused_policy_line(line);
+        assert!(message.starts_with(&seen), "{line}: {message}");
+    }
+    let long = refused_policy_line(&format!("ownership = \"{}\"", "é".repeat(500_000)));
+    assert!(long.len() < 300 && long.ends_with("…\": write \"eventual\""), "{long}");
+}
+
+#[test]
+fn the_tables_above() {
+    assert_eq!(
+        refused("[default.resilience.sharding]\nenabled = \"yes\""),
+        "settings line 2: resilience.sharding.enabled is \"yes\": write true or false, without quotes"
+    );
+    assert_eq!(refused("default = 5"), "settings line 1: default is 5: a table of settings is expected here");
+    let array = refused("[[default.outbox]]\nstore = 1");
+    assert_eq!(array, "settings line 1: outbox is an array: a table of settings is expected here");
+    assert_eq!(
+        refused("[default.outbox]\nstore = \"sqlite:x\""),
+        "settings line 2: outbox.store is a key without a name before it: put it into a table of its own, named by you"
+    );
+    assert_eq!(
+        refused("[default.resilience.sharding.policies]\nworkers = \"g\""),
+        "settings line 2: resilience.sharding.policies.workers is \"g\": a table of settings is expected here"
+    );
+}
+
+#[test]
+fn names_that_do_not_fit_a_variable() {
+    for name in ["Workers", "\"my workers\"", "a-b", "a__b", "_a", "\"🦀\"", "\"\""] {
+        let seen = refused(&format!("[default.resilience.sharding.policies.{name}]\ngroup_name = \"g\""));
+        let allowed = "use lower-case letters, digits and single underscores, beginning with a letter";
+        assert_eq!(seen, format!("settings line 1: resilience.sharding.policies.{name} is not a name: {allowed}"));
+    }
+}
+
+#[test]
+fn group_names() {
+    assert_eq!(
+        refused("[default.resilience.sharding.policies.workers]\ngroup_name = \"\""),
+        "settings line 2: resilience.sharding.policies.workers.group_name is \"\": the group name is empty: give it at least one character"
+    );
+    let long = refused(&format!("[default.resilience.sharding.policies.workers]\ngroup_name = \"{}\"", "x".repeat(256)));
+    assert!(long.ends_with("the group name has 256 bytes; at most 255 are allowed"), "{long}");
+}
+
+#[test]
+fn the_instance() {
+    let instance = |line: &str| {
+        let seen = refused(&format!("[default.resilience.sharding.instance]\n{line}"));
+        seen.replace("settings line 2: resilience.sharding.instance.", "")
+    };
+    assert_eq!(instance("id = \"\""), "id is \"\": the instance id is empty: give it at least one character");
+    assert_eq!(instance("id = \"a\\u0000b\""), "id is \"a\\0b\": the instance id contains a NUL character: remove it");
+    let both = "is missing; write both or none";
+    assert_eq!(instance("address = \"h\""), format!("address is \"h\": resilience.sharding.instance.port {both}"));
+    assert_eq!(instance("port = 80"), format!("port is 80: resilience.sharding.instance.address {both}"));
+    assert_eq!(instance("port = 0"), "port is 0: a whole number from 1 to 65535 is allowed");
+    for host in ["h:80", "http://h", "[::1]", "a b", ""] {
+        let seen = instance(&format!("address = \"{host}\"\nport = 80"));
+        assert!(seen.starts_with(&format!("address is \"{host}\": write a host name or an IP address alone")), "{seen}");
+    }
+    assert_eq!(instance("weight = 101"), "weight is 101: a whole number from 1 to 100 is allowed");
+    assert!(instance("zone = \"\"").ends_with("1 to 255 bytes without NUL are allowed; leave the key out for none"));
+    assert_eq!(instance("metadata.a = 1"), "metadata.a is 1: write a text in quotes");
+    let heavy = instance(&format!("metadata = {{ a = \"{}\" }}", "x".repeat(4_096)));
+    assert!(heavy.ends_with("with it the metadata has 4097 bytes; at most 4096 are allowed"), "{heavy}");
+}
+
+#[test]
+fn the_outbox() {
+    let outbox = |lines: &str| {
+        let good = "policy = \"workers\"\nstore = \"sqlite:o.db\"\nsink = \"stdout\"\n";
+        let key = lines.split(' ').next().unwrap();
+        let others: Vec<&str> = good.lines().filter(|line| !line.starts_with(key)).collect();
+        let seen = refused(&format!("{WORKERS}[default.outbox.o]\n{lines}\n{}", others.join("\n")));
+        seen.replace("settings line 4: outbox.o.", "")
+    };
+    assert_eq!(
+        outbox("policy = \"worker\""),
+        "policy is \"worker\": there is no such policy; known policies: workers (did you mean workers?)"
+    );
+    assert_eq!(outbox("policy = \"x\""), "policy is \"x\": there is no such policy; known policies: workers");
+    assert!(outbox("store = \"outbox.db\"").ends_with("write sqlite: and a path, such as \"sqlite:outbox.db\""));
+    assert!(outbox("store = \"sqlite:\"").ends_with("write the path of a file"));
+    assert!(outbox("store = \"sqlite::memory:\"").contains("publishers must be able to share the store"));
+    assert!(outbox("store = \"sqlite:o.db?mode=rwc\"").contains("write the path alone"));
+    assert!(outbox("store = \"postgres://u:p@h/db\"").contains("not built yet"));
+    assert!(outbox("sink = \"nats://h\"").contains("not built yet"));
+    assert!(outbox("sink = \"stdin\"").ends_with("write \"stdout\" or file: and a path, such as \"file:events.jsonl\""));
+    assert!(outbox("sink = \"file:\"").ends_with("write the path of a file"));
+    assert_eq!(outbox("poison = \"discard\""), "poison is \"discard\": this is not built yet; write \"block\" or \"park\"");
+    assert_eq!(outbox("batch = 10001"), "batch is 10001: a whole number from 1 to 10000 is allowed");
+    assert_eq!(outbox("backoff = \"0\""), "backoff is \"0\": between 1ms and 1h is allowed");
+    let shared = outbox("store = \"sqlite:shardwise.db\"");
+    assert_eq!(shared, "store is \"sqlite:shardwise.db\": discovery.local.path is the same file; give the outbox its own");
+    for missing in ["policy", "store", "sink"] {
+        let lines = ["policy = \"workers\"", "store = \"sqlite:o.db\"", "sink = \"stdout\""];
+        let others = lines.iter().filter(|line| !line.starts_with(missing)).fold(String::new(), |text, line| text + line + "\n");
+        let seen = refused(&format!("{WORKERS}[default.outbox.o]\n{others}"));
+        assert!(seen.starts_with(&format!("settings line 3: outbox.o.{missing} is missing: ")), "{seen}");
+    }
+}
+
+#[test]
+fn two_outboxes_on_one_store() {
+    let lines = "policy = \"workers\"\nstore = \"sqlite:o.db\"\nsink = \"stdout\"\n";
+    assert_eq!(
+        refused(&format!("{WORKERS}[default.outbox.a]\n{lines}[default.outbox.b]\n{lines}")),
+        "settings line 9: outbox.b.store is \"sqlite:o.db\": outbox.a has the same store; give each outbox its own"
+    );
+}
+
+#[test]
+fn an_outbox_without_any_policy() {
+    let seen = refused("[default.outbox.o]\npolicy = \"p\"\nstore = \"sqlite:o.db\"\nsink = \"stdout\"");
+    let known = "known policies: none; add [default.resilience.sharding.policies.NAME]";
+    assert_eq!(seen, format!("settings line 2: outbox.o.policy is \"p\": there is no such policy; {known}"));
+}
+
+#[test]
+fn an_environment_without_a_section() {
+    assert_eq!(
+        message(with(LAYERED, &["SHARDWISE_ENV=prod"])),
+        "SHARDWISE_ENV is \"prod\": settings has no such section; it has: default, production, staging (did you mean production?)"
+    );
+    assert_eq!(message(with("", &["SHARDWISE_ENV=x"])), "SHARDWISE_ENV is \"x\": settings has no such section; it has: none");
+}
+
+#[test]
+fn variables_that_name_no_setting() {
+    let seen = |pair: &str| {
+        let message = message(with(WORKERS, &[pair]));
+        let name = pair.split('=').next().unwrap().replace('~', "SHARDWISE__RESILIENCE__SHARDING__");
+        let message = message.strip_prefix(&format!("environment variable {name}: ")).map(ToOwned::to_owned);
+        message.unwrap().replace("SHARDWISE__RESILIENCE__SHARDING__", "~")
+    };
+    assert_eq!(seen("~POLICIES__WORKERS__SLOT=1"), "it names no setting: did you mean ~POLICIES__WORKERS__SLOTS?");
+    assert_eq!(seen("SHARDWISE__RESILENCE__SHARDING__ENABLED=1"), "it names no setting: did you mean ~ENABLED?");
+    assert_eq!(seen("SHARDWISE__DATABASE__URL=1"), "it names no setting: instead of \"DATABASE\" write one of RESILIENCE, OUTBOX");
+    assert_eq!(seen("~ENABLED=yes"), "resilience.sharding.enabled is \"yes\": write true or false");
+    assert_eq!(
+        seen("~POLICIES__WORKERS__DRAIN_TIMEOUT=5"),
+        "resilience.sharding.policies.workers.drain_timeout is \"5\": write a whole number and a unit of ms, s, m, h or d, such as \"5s\" or \
+         \"100ms\""
+    );
+    assert_eq!(seen("~ENABLED__X=1"), "it names no setting: did you mean ~ENABLED?");
+    assert_eq!(seen("~POLICIES=1"), "it ends before the name and the key of a setting");
+    assert_eq!(seen("~POLICIES__=1"), "it ends before the name and the key of a setting");
+    assert_eq!(seen("~DISCOVERY__LOCAL=1"), "it names a table, not a setting: add __ and one of PATH");
+    assert_eq!(seen("~INSTANCE__METADATA=1"), "after ~INSTANCE__METADATA one name of your choice is expected");
+    assert_eq!(seen("~POLICIES__WORKERS__NEXT=1"), "resilience.sharding.policies.workers.next is not built yet: remove it");
+    assert_eq!(seen("~enabled=1"), "write its name in capitals: ~ENABLED");
+    assert_eq!(
+        seen("~POLICIES__WORKERS__SLOTS=many"),
+        "resilience.sharding.policies.workers.slots is \"many\": a whole number from 1 to 65536 is allowed"
+    );
+    assert_eq!(
+        seen("~POLICIES__WORKER__SLOTS=5"),
+        "resilience.sharding.policies.worker is nowhere else, and group_name is missing (did you mean WORKERS?)"
+    );
+    assert_eq!(seen("SHARDWISE__OUTBOX__O__BATCH=5"), "outbox.o is nowhere else, and policy is missing");
+}
+
+#[cfg(unix)]
+#[test]
+fn variables_that_are_not_text() {
+    use std::os::unix::ffi::OsStrExt;
+    let bytes = std::ffi::OsStr::from_bytes(b"\xff");
+    let seen = |name: &str| {
+        let options = LoadOptions::default().with_variables([(name, bytes)]);
+        message(Settings::from_toml_str_with("", &options))
+    };
+    assert_eq!(seen("SHARDWISE__OUTBOX__O__SINK"), "environment variable SHARDWISE__OUTBOX__O__SINK: its value is not UTF-8 text");
+    assert_eq!(seen("SHARDWISE_ENV"), "SHARDWISE_ENV is not UTF-8 text");
+}
+
+#[test]
+fn an_unknown_policy_or_outbox_lists_the_known_ones() {
+    let settings = read(&format!("{WORKERS}[default.resilience.sharding.policies.others]\ngroup_name = \"h\""));
+    let error = settings.policy("worker").unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::UnknownPolicy);
+    assert_eq!(error.to_string(), "there is no policy \"worker\"; known: others, workers (did you mean workers?)");
+    assert_eq!(settings.outbox("x").unwrap_err().to_string(), "there is no outbox \"x\"; known: none");
+}
