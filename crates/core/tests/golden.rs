@@ -1,0 +1,201 @@
+//! Replays the golden vectors in `testdata/`, which `docs/placement_check.py` computed from the protocol's text alone.
+//!
+//! To add one: write the question, run `python docs/placement_check.py --rewrite`, read the diff, and run this test.
+
+#![expect(clippy::unwrap_used, clippy::panic, reason = "a test; a vector that cannot be read should stop it")]
+
+use std::fmt::Write as _;
+use std::path::Path;
+
+use shardwise_core::{
+    InstanceId, LoadMargin, Member, MemberState, PlacementParams, ShardKey, SlotOwners, View, Weight, hash_bytes, slot_of, slot_start,
+};
+
+/// A key as the vectors write it; every kind goes through the type that a user would pass.
+enum Key {
+    Text(String),
+    Bytes(Vec<u8>),
+    Unsigned(u32, u128),
+    Signed(u32, i128),
+}
+
+impl Key {
+    fn read(text: &str) -> Self {
+        let (kind, value) = text.split_once(' ').unwrap();
+        match kind.split_at(1) {
+            _ if kind == "text" => Self::Text(quoted(value).into()),
+            _ if kind == "bytes" => {
+                Self::Bytes((0..value.len()).step_by(2).map(|at| u8::from_str_radix(&value[at..at + 2], 16).unwrap()).collect())
+            }
+            _ if kind == "counting" => Self::Bytes((0..251).cycle().take(value.parse().unwrap()).collect()),
+            ("u", bits) => Self::Unsigned(bits.parse().unwrap(), value.parse().unwrap()),
+            ("i", bits) => Self::Signed(bits.parse().unwrap(), value.parse().unwrap()),
+            _ => panic!("unknown kind of key: {text}"),
+        }
+    }
+}
+
+impl ShardKey for Key {
+    fn with_key_bytes<R>(&self, read: impl FnOnce(&[u8]) -> R) -> R {
+        match self {
+            Self::Text(text) => text.with_key_bytes(read),
+            Self::Bytes(bytes) => bytes.with_key_bytes(read),
+            Self::Unsigned(8, n) => u8::try_from(*n).unwrap().with_key_bytes(read),
+            Self::Unsigned(16, n) => u16::try_from(*n).unwrap().with_key_bytes(read),
+            Self::Unsigned(32, n) => u32::try_from(*n).unwrap().with_key_bytes(read),
+            Self::Unsigned(64, n) => u64::try_from(*n).unwrap().with_key_bytes(read),
+            Self::Unsigned(128, n) => n.with_key_bytes(read),
+            Self::Signed(8, n) => i8::try_from(*n).unwrap().with_key_bytes(read),
+            Self::Signed(16, n) => i16::try_from(*n).unwrap().with_key_bytes(read),
+            Self::Signed(32, n) => i32::try_from(*n).unwrap().with_key_bytes(read),
+            Self::Signed(64, n) => i64::try_from(*n).unwrap().with_key_bytes(read),
+            Self::Signed(128, n) => n.with_key_bytes(read),
+            Self::Unsigned(bits, _) | Self::Signed(bits, _) => panic!("no integer has {bits} bits"),
+        }
+    }
+}
+
+/// What stands between the first and the last quotation mark, as it is.
+fn quoted(text: &str) -> &str {
+    &text[text.find('"').unwrap() + 1..text.rfind('"').unwrap()]
+}
+
+fn id(text: &str) -> InstanceId {
+    InstanceId::new(quoted(text)).unwrap()
+}
+
+fn weight(text: &str) -> Weight {
+    Weight::new(text.parse().unwrap()).unwrap()
+}
+
+fn of_slots(text: &str) -> (&str, u32) {
+    let (what, slots) = text.rsplit_once(" of ").unwrap();
+    (what, slots.parse().unwrap())
+}
+
+/// What the lines without an arrow have set up, and the placement once the first question has asked for it.
+#[derive(Default)]
+struct Stage {
+    params: PlacementParams,
+    members: Vec<Member>,
+    placed: Option<SlotOwners>,
+}
+
+impl Stage {
+    fn tell(&mut self, line: &str) {
+        let (verb, rest) = line.split_once(' ').unwrap();
+        match verb {
+            "circle" => *self = Self { params: params(rest), ..Self::default() },
+            "member" => self.add(id(rest), weight(rest.split_once(' ').unwrap().0), MemberState::Active),
+            "draining" => self.add(id(rest), weight(rest.split_once(' ').unwrap().0), MemberState::Draining),
+            "fleet" => {
+                let mut words = rest.split(' ');
+                let count: usize = words.next().unwrap().parse().unwrap();
+                let weights: Vec<_> = words.next().unwrap().split(',').map(weight).collect();
+                for (i, weight) in weights.iter().cycle().take(count).enumerate() {
+                    self.add(InstanceId::new(format!("{}{i}", quoted(rest))).unwrap(), *weight, MemberState::Active);
+                }
+            }
+            _ => panic!("unknown line: {line}"),
+        }
+    }
+
+    fn add(&mut self, id: InstanceId, weight: Weight, state: MemberState) {
+        self.members.push(Member { weight, state, ..Member::named(id) });
+    }
+
+    fn placed(&mut self) -> &SlotOwners {
+        let members = &mut self.members;
+        self.placed.get_or_insert_with(|| SlotOwners::of_view(&View::new(1, std::mem::take(members)), self.params))
+    }
+
+    fn ask(&mut self, question: &str) -> String {
+        let (verb, rest) = question.split_once(' ').unwrap_or((question, ""));
+        let name = |owner: Option<&InstanceId>| owner.map_or_else(|| "nobody".into(), |id| format!("\"{id}\""));
+        match verb {
+            "hash" => format!("{:016x}", Key::read(rest).key_hash()),
+            "slot" => slot_of(Key::read(of_slots(rest).0).key_hash(), of_slots(rest).1).to_string(),
+            "slot-of-hash" => slot_of(u64::from_str_radix(of_slots(rest).0, 16).unwrap(), of_slots(rest).1).to_string(),
+            "start" => format!("{:016x}", slot_start(of_slots(rest).0.parse().unwrap(), of_slots(rest).1)),
+            "point" => {
+                let i: u32 = rest.split_once(' ').unwrap().0.parse().unwrap();
+                format!("{:016x}", hash_bytes(&[quoted(rest).as_bytes(), &i.to_le_bytes()].concat()))
+            }
+            "owners" => runs(self.placed()),
+            "digest" => digest(self.placed()),
+            "owns" => self.placed().slots_of(&id(rest)).len().to_string(),
+            "owner-of-slot" => name(self.placed().owner_of_slot(rest.parse().unwrap())),
+            "owner" => name(self.placed().owner(&Key::read(rest))),
+            _ => panic!("unknown question: {question}"),
+        }
+    }
+}
+
+fn params(words: &str) -> PlacementParams {
+    let mut params = PlacementParams::default();
+    for (name, value) in words.split(' ').map(|word| word.split_once('=').unwrap()) {
+        match name {
+            "slots" => params.slots = value.parse().unwrap(),
+            "virtual_nodes" => params.virtual_nodes = value.parse().unwrap(),
+            "load_margin" => params.load_margin = LoadMargin::parse(value).unwrap(),
+            _ => panic!("unknown constant: {name}"),
+        }
+    }
+    params.validated().unwrap()
+}
+
+/// Every slot's owner, equal neighbours written once.
+fn runs(placed: &SlotOwners) -> String {
+    let owners: Vec<_> = (0..placed.params().slots).map_while(|slot| placed.owner_of_slot(slot)).collect();
+    let mut text = String::new();
+    let mut first = 0;
+    for run in owners.chunk_by(|a, b| a == b) {
+        let (comma, last) = (if first == 0 { "" } else { ", " }, first + run.len() - 1);
+        let span = if first == last { first.to_string() } else { format!("{first}-{last}") };
+        write!(text, "{comma}\"{}\" {span}", run[0]).unwrap();
+        first = last + 1;
+    }
+    if text.is_empty() { "nobody".into() } else { text }
+}
+
+fn digest(placed: &SlotOwners) -> String {
+    let position = |slot| placed.members().binary_search_by(|(id, _)| id.cmp(placed.owner_of_slot(slot).unwrap())).unwrap();
+    let bytes: Vec<u8> = (0..placed.params().slots).flat_map(|slot| u32::try_from(position(slot)).unwrap().to_le_bytes()).collect();
+    format!("{:016x}", hash_bytes(&bytes))
+}
+
+/// Replays one file and holds that it has at least `least` questions, so that an emptied file is noticed.
+fn replay(file: &str, least: usize) {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("testdata").join(file);
+    let text = std::fs::read_to_string(&path).unwrap_or_else(|e| panic!("{}: {e}", path.display()));
+    let (mut stage, mut asked, mut wrong) = (Stage::default(), 0, String::new());
+    for (number, line) in (1..).zip(text.lines()).filter(|(_, line)| !line.is_empty() && !line.starts_with('#')) {
+        match line.split_once(" => ") {
+            None => stage.tell(line),
+            Some((question, expected)) => {
+                asked += 1;
+                let answer = stage.ask(question);
+                if answer != expected {
+                    writeln!(wrong, "{file}:{number}: {question}\n  computed {answer}\n  written  {expected}").unwrap();
+                }
+            }
+        }
+    }
+    assert!(wrong.is_empty(), "protocol 1 never changes; a mismatch is an error in the code:\n{wrong}");
+    assert!(asked >= least, "{file} has {asked} vectors, at least {least} are expected");
+}
+
+#[test]
+fn hashes() {
+    replay("hashes.txt", 70);
+}
+
+#[test]
+fn circles() {
+    replay("circles.txt", 40);
+}
+
+#[test]
+fn fleets() {
+    replay("fleets.txt", 40);
+}

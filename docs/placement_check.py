@@ -1,0 +1,249 @@
+"""A second reading of docs/placement.md: computes every golden vector anew and compares.
+
+Written from the document alone, so that an error in the Rust code cannot hide in the vectors. Each rule below names its number there.
+
+    python docs/placement_check.py              replay; exit code 1 on the first file with a mismatch
+    python docs/placement_check.py --rewrite    put what this program computes behind every arrow (then read the diff)
+
+Needs the package `xxhash`.
+"""
+
+import argparse
+import bisect
+import pathlib
+import sys
+
+import xxhash
+
+VECTORS = pathlib.Path(__file__).resolve().parent.parent / "crates" / "core" / "testdata"
+POINTS_MAX = 4_194_304
+ARROW = " => "
+
+
+def xxh3(data):
+    """Rule 1: XXH3-64 with seed 0."""
+    return xxhash.xxh3_64_intdigest(data, seed=0)
+
+
+def slot_of(hash_, slots):
+    """Rule 2."""
+    return (hash_ * slots) >> 64
+
+
+def slot_start(slot, slots):
+    """Rule 2: ceil(slot * 2^64 / slots)."""
+    return -((-slot << 64) // slots)
+
+
+def point(instance_id, i):
+    """Rule 3: one point of a member."""
+    return xxh3(instance_id.encode() + i.to_bytes(4, "little"))
+
+
+class Circle:
+    """The members and constants of one placement; placed when the first question is asked."""
+
+    def __init__(self, slots, virtual_nodes, load_margin):
+        self.slots, self.virtual_nodes, self.load_margin = slots, virtual_nodes, load_margin
+        self.listed = {}
+        self._owners = None
+
+    def add(self, instance_id, weight, draining=False):
+        self.listed[instance_id] = (weight, draining)
+
+    def placed(self):
+        """Members that take part, in the order of their ids' bytes, with their weights."""
+        active = {id_: w for id_, (w, draining) in self.listed.items() if not draining}
+        # Rule 6: draining members are left out, unless that leaves nobody.
+        taking_part = active or {id_: w for id_, (w, _) in self.listed.items()}
+        return sorted(taking_part.items(), key=lambda member: member[0].encode())
+
+    def owners(self):
+        """Rules 3 to 5: the position in `placed()` of every slot's owner."""
+        if self._owners is None:
+            self._owners = self._place(self.placed())
+        return self._owners
+
+    def _place(self, members):
+        if not members:
+            return []
+        weights = sum(w for _, w in members)
+        circle = self._points(members, weights)
+        room = [self._capacity(w, weights) for _, w in members]
+        owners = []
+        for slot in range(self.slots):
+            # Every point carries its member in the low 16 bits, so "at or after" is a comparison with the start itself.
+            at = bisect.bisect_left(circle, slot_start(slot, self.slots) << 16)
+            for step in range(len(circle)):
+                member = circle[(at + step) % len(circle)] & 0xFFFF
+                if room[member] > 0:
+                    break
+            else:
+                sys.exit("no member has room: rule 5 says that this cannot be")
+            room[member] -= 1
+            owners.append(member)
+        return owners
+
+    def _points(self, members, weights):
+        """Rule 3: sorted by hash, then by the bytes of the id, which is the order of the members."""
+        per_weight = self.virtual_nodes
+        if per_weight * weights > POINTS_MAX:
+            per_weight = max(1, POINTS_MAX // weights)
+        circle = []
+        for position, (id_, weight) in enumerate(members):
+            prefix = id_.encode()
+            circle += [(xxh3(prefix + i.to_bytes(4, "little")) << 16) | position for i in range(per_weight * weight)]
+        circle.sort()
+        return circle
+
+    def _capacity(self, weight, weights):
+        """Rule 5."""
+        if self.load_margin is None:
+            return self.slots
+        return -(-self.slots * weight * (1000 + self.load_margin) // (1000 * weights))
+
+    def name(self, position):
+        return f'"{self.placed()[position][0]}"'
+
+    def owner_of_slot(self, slot):
+        owners = self.owners()
+        return self.name(owners[slot]) if owners else "nobody"
+
+    def runs(self):
+        """Every slot's owner, equal neighbours written once."""
+        owners, runs, first = self.owners(), [], 0
+        for slot in range(1, len(owners) + 1):
+            if slot == len(owners) or owners[slot] != owners[first]:
+                span = f"{first}" if slot - 1 == first else f"{first}-{slot - 1}"
+                runs.append(f"{self.name(owners[first])} {span}")
+                first = slot
+        return ", ".join(runs) or "nobody"
+
+    def digest(self):
+        return f"{xxh3(b''.join(o.to_bytes(4, 'little') for o in self.owners())):016x}"
+
+    def count(self, instance_id):
+        ids = [id_ for id_, _ in self.placed()]
+        return self.owners().count(ids.index(instance_id)) if instance_id in ids else 0
+
+
+def quoted(text):
+    """What stands between the first and the last quotation mark, as it is."""
+    return text[text.index('"') + 1 : text.rindex('"')]
+
+
+def key_bytes(text):
+    """Rule 1: a key as the vectors write it, as the bytes that are hashed."""
+    kind, _, value = text.partition(" ")
+    if kind == "text":
+        return quoted(value).encode()
+    if kind == "bytes":
+        return bytes.fromhex(value)
+    if kind == "counting":
+        return bytes(i % 251 for i in range(int(value)))
+    if kind[0] in "iu":
+        return int(value).to_bytes(int(kind[1:]) // 8, "big", signed=kind[0] == "i")
+    raise ValueError(f"unknown kind of key: {text}")
+
+
+def of_slots(text):
+    what, slots = text.rsplit(" of ", 1)
+    return what, int(slots)
+
+
+def margin(text):
+    if text == "none":
+        return None
+    whole, _, decimals = text.partition(".")
+    return int(whole) * 1000 + int(decimals.ljust(3, "0"))
+
+
+class Replay:
+    """Reads a file of vectors line by line: a line with an arrow asks, any other line sets the stage."""
+
+    def __init__(self):
+        self.circle = None
+
+    def tell(self, line):
+        verb, _, rest = line.partition(" ")
+        if verb == "circle":
+            words = dict(word.split("=") for word in rest.split())
+            self.circle = Circle(int(words["slots"]), int(words["virtual_nodes"]), margin(words["load_margin"]))
+        elif verb in ("member", "draining"):
+            self.circle.add(quoted(rest), int(rest.split(" ")[0]), draining=verb == "draining")
+        elif verb == "fleet":
+            count, weights = rest.split(" ")[:2]
+            weights = [int(w) for w in weights.split(",")]
+            for i in range(int(count)):
+                self.circle.add(f"{quoted(rest)}{i}", weights[i % len(weights)])
+        else:
+            raise ValueError(f"unknown line: {line}")
+
+    def ask(self, question):
+        verb, _, rest = question.partition(" ")
+        if verb == "hash":
+            return f"{xxh3(key_bytes(rest)):016x}"
+        if verb == "slot":
+            key, slots = of_slots(rest)
+            return str(slot_of(xxh3(key_bytes(key)), slots))
+        if verb == "slot-of-hash":
+            hash_, slots = of_slots(rest)
+            return str(slot_of(int(hash_, 16), slots))
+        if verb == "start":
+            slot, slots = of_slots(rest)
+            return f"{slot_start(int(slot), slots):016x}"
+        if verb == "point":
+            return f"{point(quoted(rest), int(rest.split(' ')[0])):016x}"
+        return self.ask_circle(verb, rest)
+
+    def ask_circle(self, verb, rest):
+        circle = self.circle
+        if verb == "owners":
+            return circle.runs()
+        if verb == "digest":
+            return circle.digest()
+        if verb == "owns":
+            return str(circle.count(quoted(rest)))
+        if verb == "owner-of-slot":
+            return circle.owner_of_slot(int(rest))
+        if verb == "owner":
+            return circle.owner_of_slot(slot_of(xxh3(key_bytes(rest)), circle.slots))
+        raise ValueError(f"unknown question: {verb} {rest}")
+
+
+def replay(path, rewrite):
+    """Answers every question of one file; returns how many agree and how many do not."""
+    state, lines, passed, failed = Replay(), [], 0, 0
+    for number, line in enumerate(path.read_text(encoding="utf-8").split("\n"), 1):
+        if line and not line.startswith("#"):
+            question, arrow, expected = line.partition(ARROW)
+            if not arrow:
+                state.tell(line)
+            else:
+                answer = state.ask(question)
+                if answer == expected:
+                    passed += 1
+                elif not rewrite:
+                    failed += 1
+                    print(f"{path.name}:{number}: {question}\n  computed {answer}\n  written  {expected}")
+                line = question + ARROW + answer
+        lines.append(line)
+    if rewrite:
+        path.write_text("\n".join(lines), encoding="utf-8")
+    return passed, failed
+
+
+def main():
+    parser = argparse.ArgumentParser(description="Replays the golden vectors of placement `ring`, protocol 1.")
+    parser.add_argument("--rewrite", action="store_true", help="write what is computed behind every arrow")
+    rewrite = parser.parse_args().rewrite
+    files = sorted(VECTORS.glob("*.txt"))
+    if not files:
+        sys.exit(f"no vectors in {VECTORS}")
+    passed, failed = (sum(counts) for counts in zip(*(replay(path, rewrite) for path in files)))
+    print("rewritten; now read the diff" if rewrite else f"{passed} vectors passed, {failed} failed")
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
