@@ -7,7 +7,7 @@ use toml::de::{DeTable, DeValue};
 use super::keys::{Node, ROOT};
 use super::layers::{Layers, node_in, not_built_yet};
 use super::origin::{Origin, Path, fail};
-use super::suggest::{advice, nearest};
+use super::suggest::{advice, listed};
 use super::value::{Raw, shown};
 use crate::Error;
 
@@ -54,9 +54,8 @@ impl<'t> File<'t> {
             return self.section(name, layers);
         }
         let names: Vec<&str> = self.section_names().collect();
-        let meant = nearest(name, names.iter().copied()).map(|name| format!(" (did you mean {name}?)")).unwrap_or_default();
-        let have = if names.is_empty() { "none".into() } else { names.join(", ") };
-        Err(fail(format_args!("SHARDWISE_ENV is {}: {} has no such section; it has: {have}{meant}", shown(name), self.name)))
+        let have = listed(name, &names);
+        Err(fail(format_args!("SHARDWISE_ENV is {}: {} has no such section; it has: {have}", shown(name), self.name)))
     }
 
     fn section_names(&self) -> impl Iterator<Item = &str> {

@@ -63,7 +63,7 @@ use files::Base;
 use layers::Layers;
 use origin::{Path, fail};
 use read::{Place, Reader};
-use suggest::nearest;
+use suggest::{listed, meant};
 
 /// Everything that was configured, checked: what is in here can be run.
 #[derive(Debug, Clone)]
@@ -181,8 +181,8 @@ fn places(reader: &Reader, table: &Path, must_have: &keys::Key) -> Result<Vec<(P
         let name = PolicyName::new(given).map_err(|error| origin.fail(error))?;
         let place = Place { path: table.join(given), inherits: None, origin: origin.clone() };
         if matches!(origin, Origin::Variable { .. }) && reader.find(&place, must_have, None)?.is_none() {
-            let others = names.iter().copied().filter(|other| *other != given);
-            let meant = nearest(given, others).map(|name| format!(" (did you mean {}?)", name.to_ascii_uppercase())).unwrap_or_default();
+            let meant =
+                meant(given, names.iter().copied().filter(|other| *other != given)).replace("did you mean", "did you mean to override");
             return Err(origin.fail(format_args!("{} is nowhere else, and {} is missing{meant}", place.path, must_have.name)));
         }
         places.push((name, place));
@@ -195,8 +195,6 @@ fn named<'m, T>(map: &'m BTreeMap<PolicyName, T>, name: &str) -> Result<&'m T, S
     let found = map.iter().find(|(known, _)| known.as_str() == name).map(|(_, value)| value);
     found.ok_or_else(|| {
         let names: Vec<&str> = map.keys().map(PolicyName::as_str).collect();
-        let meant = nearest(name, names.iter().copied()).map(|name| format!(" (did you mean {name}?)")).unwrap_or_default();
-        let known = if names.is_empty() { "none".into() } else { names.join(", ") };
-        format!("{}; known: {known}{meant}", value::shown(name))
+        format!("{}; known: {}", value::shown(name), listed(name, &names))
     })
 }

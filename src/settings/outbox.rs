@@ -11,7 +11,7 @@ use super::files::Base;
 use super::keys;
 use super::policy::PolicySettings;
 use super::read::{Found, Place, Reader};
-use super::suggest::nearest;
+use super::suggest::listed;
 use crate::Error;
 
 /// Stores and sinks that the design names and nobody has built.
@@ -131,9 +131,8 @@ fn known_policy(found: &Found, policies: &[PolicyName]) -> Result<PolicyName, Er
     let given = found.text()?;
     policies.iter().find(|name| name.as_str() == given).cloned().ok_or_else(|| {
         let names: Vec<&str> = policies.iter().map(PolicyName::as_str).collect();
-        let meant = nearest(given, names.iter().copied()).map(|name| format!(" (did you mean {name}?)")).unwrap_or_default();
-        let known = if names.is_empty() { "none; add [default.resilience.sharding.policies.NAME]".into() } else { names.join(", ") };
-        found.refuse(format_args!("there is no such policy; known policies: {known}{meant}"))
+        let add = if names.is_empty() { "; add [default.resilience.sharding.policies.NAME]" } else { "" };
+        found.refuse(format_args!("there is no such policy; known policies: {}{add}", listed(given, &names)))
     })
 }
 

@@ -107,3 +107,29 @@ pub(super) fn read(path: &Path, options: &LoadOptions) -> Result<String, Error> 
         fail(format_args!("{shown} line {line}: this is not UTF-8 text"))
     })
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn without_any_file_the_message_says_how_to_make_one() {
+        let folder = tempfile::tempdir().unwrap();
+        let error = read(&folder.path().join(DEFAULT_FILE), &LoadOptions::default()).unwrap_err();
+        assert_eq!(
+            error.to_string(),
+            "there is no settings.toml in the working directory: name another with SHARDWISE_SETTINGS, or make one with \
+             [default.resilience.sharding.policies.workers] and, on the next line, group_name = \"workers\""
+        );
+    }
+
+    #[test]
+    fn a_file_named_in_code_goes_before_one_in_the_environment_and_that_before_the_usual_one() {
+        let none = LoadOptions::default();
+        assert_eq!(none.path(), Path::new("settings.toml"));
+        let variable = none.with_variables([(FILE_VARIABLE, "a.toml")]);
+        assert_eq!(variable.path(), Path::new("a.toml"));
+        assert_eq!(variable.with_file("b.toml").path(), Path::new("b.toml"));
+        assert_eq!(LoadOptions::default().with_variables([(FILE_VARIABLE, "")]).path(), Path::new("settings.toml"));
+    }
+}

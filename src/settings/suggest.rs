@@ -15,6 +15,17 @@ pub(super) fn nearest<'n>(given: &str, known: impl IntoIterator<Item = &'n str>)
         .map(|(_, name)| name)
 }
 
+/// ` (did you mean …?)` if one of the known names is similar, else nothing.
+pub(super) fn meant<'n>(given: &str, known: impl IntoIterator<Item = &'n str>) -> String {
+    nearest(given, known).map(|name| format!(" (did you mean {name}?)")).unwrap_or_default()
+}
+
+/// The known names for a message that has just named an unknown one, and which of them was probably meant.
+pub(super) fn listed(given: &str, known: &[&str]) -> String {
+    let names = if known.is_empty() { "none".into() } else { known.join(", ") };
+    format!("{names}{}", meant(given, known.iter().copied()))
+}
+
 /// The names that may be written in a table.
 pub(super) fn known(fields: &'static [Node]) -> impl Iterator<Item = &'static str> {
     fields.iter().filter(|node| !matches!(node, Node::Later(_))).map(Node::name)

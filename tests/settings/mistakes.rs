@@ -281,7 +281,7 @@ fn variables_that_name_no_setting() {
     );
     assert_eq!(
         seen("~POLICIES__WORKER__SLOTS=5"),
-        "resilience.sharding.policies.worker is nowhere else, and group_name is missing (did you mean WORKERS?)"
+        "resilience.sharding.policies.worker is nowhere else, and group_name is missing (did you mean to override workers?)"
     );
     assert_eq!(seen("SHARDWISE__OUTBOX__O__BATCH=5"), "outbox.o is nowhere else, and policy is missing");
 }
