@@ -35,6 +35,20 @@ pub struct DiscoverySettings {
     pub local_path: PathBuf,
 }
 
+impl PolicySettings {
+    /// A policy made in code, with the default timing and discovery; assign the fields to change them.
+    pub fn new(policy: Policy) -> Self {
+        Self { policy, timing: Timing::default(), discovery: DiscoverySettings::default() }
+    }
+}
+
+impl Default for DiscoverySettings {
+    /// The backend `local` on `shardwise.db` in the working directory.
+    fn default() -> Self {
+        Self { backend: "local".into(), local_path: "shardwise.db".into() }
+    }
+}
+
 /// Reads the discovery at `place`.
 pub(super) fn discovery(reader: &Reader, place: &Place, base: &Base) -> Result<(DiscoverySettings, Timing), Error> {
     let backend = reader.take(place, &keys::BACKEND)?;

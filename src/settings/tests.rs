@@ -108,9 +108,9 @@ fn every_default_fits_its_key() {
 }
 
 #[test]
-fn core_and_the_table_of_keys_have_the_same_defaults() {
+fn policies_made_in_code_and_the_table_of_keys_have_the_same_defaults() {
     let settings = Settings::from_toml_str("default.resilience.sharding.policies.p.group_name = \"g\"").unwrap();
     let (name, group) = (PolicyName::new("p").unwrap(), shardwise_core::GroupName::new("g").unwrap());
-    assert_eq!(settings.policy("p").unwrap().policy, shardwise_core::Policy::new(name, group));
-    assert_eq!(settings.policy("p").unwrap().timing, shardwise_core::Timing::default());
+    assert_eq!(settings.policy("p").unwrap(), &PolicySettings::new(shardwise_core::Policy::new(name, group)));
+    assert_eq!(settings.instance, InstanceSettings::default());
 }
