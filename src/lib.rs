@@ -1,10 +1,54 @@
 //! Which keys are mine? Consistent-hash sharding for fleets of background workers.
+//!
+//! Workers of a group register in a discovery backend, see who else is alive, place the keys on a ring, and work on their own share.
+//! When a worker joins, leaves or dies, the shares move by themselves, and as little as possible moves.
+//!
+//! ```no_run
+//! # async fn demo(tenants: Vec<String>) -> shardwise::Result<()> {
+//! use shardwise::ShardingFactory;
+//!
+//! let factory = ShardingFactory::load()?; // settings.toml
+//! let sharding = factory.create("my_custom_workers")?;
+//! sharding.register_self().await?;
+//! for tenant in sharding.filter_owned_items(&tenants) {
+//!     println!("{tenant} is mine");
+//! }
+//! sharding.deregister_self().await?;
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! The mode built so far is *eventual* ownership: two workers may own one key while their views of the group differ, normally
+//! for milliseconds, never longer than two TTLs; and a worker cut off from the backend owns nothing. Where that is not enough, let your
+//! database refuse the past, as the outbox of `shardwise-outbox` does.
+//!
+//! # Features
+//!
+//! None is on by default; then the only backend is `memory`, for workers of one process.
+//!
+//! - `local`: workers of one machine meet in a SQLite file.
+//! - `testing`: `ShardingService::frozen` and `testing::TestFleet`, for your own tests.
 
+mod backend;
+mod driver;
 mod error;
+mod factory;
+mod observer;
+mod rebalances;
+mod runtime;
+mod service;
 pub mod settings;
 mod sharding;
+mod shared;
+#[cfg(feature = "testing")]
+pub mod testing;
 
 pub use error::{Error, ErrorKind, Result};
+pub use factory::{ShardingFactory, ShardingFactoryBuilder};
+pub use observer::Observer;
+pub use rebalances::Rebalances;
+pub use runtime::OwnedRun;
+pub use service::{ShardingService, WatchMembers};
 pub use settings::Settings;
 pub use sharding::Sharding;
 pub use shardwise_core as core;

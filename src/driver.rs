@@ -1,0 +1,249 @@
+//! The one task per service: backend answers, watch news and timers go into the core's machine, its actions are carried out.
+//!
+//! It decides nothing about ownership; what it adds are limits on how long a call may take.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures::{StreamExt, stream};
+use shardwise_core::machine::{Action, Failure, Input, Machine, Op};
+use shardwise_core::{GroupName, MemberState, Moment};
+use shardwise_discovery::{Discovery, Error, ErrorKind, Registration, Seat, WatchEvent, WatchStream};
+use tokio::sync::{mpsc, oneshot};
+use tokio::task::{AbortHandle, JoinSet};
+
+use crate::shared::Shared;
+
+/// Pause before a watch that has ended is opened again.
+const REWATCH_PAUSE: Duration = Duration::from_millis(200);
+/// How long leaving may take beyond the drain: the record dies by its TTL anyway.
+const DEREGISTER_LIMIT: Duration = Duration::from_secs(2);
+/// A watch proves its view this often within one TTL.
+const PROOFS_PER_TTL: u32 = 4;
+
+/// What a service's handle asks of its driver. The reply comes once the machine has taken the request in.
+pub(crate) enum Command {
+    Join(oneshot::Sender<()>),
+    Leave(oneshot::Sender<()>),
+}
+
+pub(crate) struct Driver {
+    shared: Arc<Shared>,
+    backend: Arc<dyn Discovery>,
+    machine: Machine,
+    registration: Registration,
+    /// Answers of calls on their way.
+    answers: JoinSet<Input>,
+    call: Option<AbortHandle>,
+    watch: Option<WatchStream>,
+    /// The last error of registering or renewing, logged once until something succeeds.
+    complained: bool,
+}
+
+impl Driver {
+    pub(crate) fn new(shared: Arc<Shared>, backend: Arc<dyn Discovery>, machine: Machine, registration: Registration) -> Self {
+        Self { shared, backend, machine, registration, answers: JoinSet::new(), call: None, watch: None, complained: false }
+    }
+
+    /// Runs until the service has left and nobody holds a handle to it any more.
+    pub(crate) async fn run(mut self, mut commands: mpsc::Receiver<Command>) {
+        let mut orphaned = false;
+        let mut actions = Vec::new();
+        loop {
+            let wake_at = self.machine.wake_at();
+            let input = tokio::select! {
+                command = commands.recv(), if !orphaned => match command {
+                    Some(Command::Join(taken)) => {
+                        self.shared.in_flight.reopen();
+                        self.step(Input::Join, &mut actions);
+                        let _ = taken.send(());
+                        continue;
+                    }
+                    Some(Command::Leave(taken)) => {
+                        self.step(Input::Leave, &mut actions);
+                        let _ = taken.send(());
+                        continue;
+                    }
+                    None => {
+                        orphaned = true;
+                        Input::Leave
+                    }
+                },
+                Some(answer) = self.answers.join_next() => match answer {
+                    Ok(input) => input,
+                    Err(_aborted) => continue,
+                },
+                Some(event) = next(self.watch.as_mut()) => match self.news(event) {
+                    Some(input) => input,
+                    None => continue,
+                },
+                () = until(&self.shared, wake_at) => Input::Woken,
+            };
+            self.step(input, &mut actions);
+            if orphaned && self.machine.ownership().state() == crate::ServiceState::Left {
+                return;
+            }
+        }
+    }
+
+    fn step(&mut self, input: Input, actions: &mut Vec<Action>) {
+        self.machine.step(self.shared.clock.now(), input, actions);
+        for action in actions.drain(..) {
+            self.carry_out(action);
+        }
+    }
+
+    fn carry_out(&mut self, action: Action) {
+        match action {
+            Action::Call { op, attempt } => self.call(op, attempt),
+            Action::StartWatch => {
+                self.watch = Some(follow(&self.backend, &self.registration.group, self.shared.timing.ttl / PROOFS_PER_TTL))
+            }
+            Action::StopWatch => self.watch = None,
+            Action::MarkDraining => self.mark_draining(),
+            Action::AwaitInFlight => {
+                self.shared.in_flight.close();
+                let shared = Arc::clone(&self.shared);
+                self.answers.spawn(async move {
+                    shared.in_flight.wait().await;
+                    Input::InFlightDone
+                });
+            }
+            Action::Deregister => self.deregister(),
+            Action::Publish(ownership) => {
+                let before = self.shared.ownership().state();
+                if ownership.state() != before {
+                    tracing::info!(policy = %self.shared.policy.name, instance = %self.shared.instance_id, from = %before, to = %ownership.state(), "state");
+                }
+                self.shared.publish(ownership);
+            }
+            Action::Rebalanced(rebalance) => {
+                tracing::info!(
+                    policy = %self.shared.policy.name, cause = %rebalance.cause, members = rebalance.members_total,
+                    owned = rebalance.slots_owned, gained = rebalance.gained.len(), lost = rebalance.lost.len(), "rebalanced"
+                );
+                self.shared.rebalanced(&rebalance);
+            }
+        }
+    }
+
+    /// Starts a call and gives up the one before, whose answer nobody waits for any more. A record written by a call that was given up
+    /// dies with its TTL.
+    fn call(&mut self, op: Op, attempt: u64) {
+        if let Some(earlier) = self.call.take() {
+            earlier.abort();
+        }
+        let (backend, registration) = (Arc::clone(&self.backend), self.registration.clone());
+        let limit = match op {
+            Op::Register => self.shared.timing.ttl,
+            Op::Renew => self.shared.timing.renew_every,
+        };
+        let complain = !std::mem::replace(&mut self.complained, false);
+        self.call = Some(self.answers.spawn(async move {
+            let answer = tokio::time::timeout(limit, async {
+                match op {
+                    Op::Register => backend.register(&registration).await,
+                    Op::Renew => backend.renew(&registration.seat(), registration.ttl).await,
+                }
+            });
+            let late = |_| Err(Error::new(ErrorKind::TimedOut, "call", format!("no answer within {limit:?}")));
+            match (answer.await.unwrap_or_else(late), op) {
+                (Ok(grant), Op::Register) => Input::Registered { attempt, started: grant.started, ttl: grant.ttl },
+                (Ok(grant), Op::Renew) => Input::Renewed { attempt, started: grant.started, ttl: grant.ttl },
+                (Err(error), _) => {
+                    if complain {
+                        tracing::warn!(%error, retryable = error.is_retryable(), "the discovery backend failed");
+                    }
+                    failed(attempt, &error)
+                }
+            }
+        }));
+    }
+
+    fn mark_draining(&mut self) {
+        let (backend, mut registration) = (Arc::clone(&self.backend), self.registration.clone());
+        registration.member.state = MemberState::Draining;
+        let limit = self.shared.timing.renew_every;
+        self.answers.spawn(async move {
+            match tokio::time::timeout(limit, backend.update(&registration)).await {
+                Ok(Ok(())) => {}
+                Ok(Err(error)) => tracing::warn!(%error, "could not show this worker as draining; the others see it when it is gone"),
+                Err(_) => tracing::warn!("no answer when showing this worker as draining; the others see it when it is gone"),
+            }
+            Input::Woken
+        });
+    }
+
+    fn deregister(&mut self) {
+        if let Some(earlier) = self.call.take() {
+            earlier.abort();
+        }
+        let (backend, seat) = (Arc::clone(&self.backend), self.registration.seat());
+        self.answers.spawn(async move {
+            deregister(&*backend, &seat).await;
+            Input::Deregistered
+        });
+    }
+
+    fn news(&mut self, event: Result<WatchEvent, Error>) -> Option<Input> {
+        match event {
+            Ok(WatchEvent::View(snapshot)) => {
+                self.complained = false;
+                Some(Input::Viewed { view: snapshot.view, proven: snapshot.proven })
+            }
+            Ok(WatchEvent::Proven(at)) => {
+                self.complained = false;
+                Some(Input::Proven { at })
+            }
+            Ok(_) => None,
+            Err(error) => {
+                if !std::mem::replace(&mut self.complained, true) {
+                    tracing::warn!(%error, "the group cannot be seen just now; ownership ends unless this passes within two TTLs");
+                }
+                None
+            }
+        }
+    }
+}
+
+async fn deregister(backend: &dyn Discovery, seat: &Seat) {
+    match tokio::time::timeout(DEREGISTER_LIMIT, backend.deregister(seat)).await {
+        Ok(Ok(())) => {}
+        Ok(Err(error)) => tracing::warn!(%error, "could not deregister; the record dies with its TTL"),
+        Err(_) => tracing::warn!("no answer to deregistering within {DEREGISTER_LIMIT:?}; the record dies with its TTL"),
+    }
+}
+
+fn failed(attempt: u64, error: &Error) -> Input {
+    let failure = match error.kind() {
+        ErrorKind::Lost => return Input::RecordLost { attempt },
+        ErrorKind::InUse { address, stamp } => Failure::InUse { address: address.clone(), stamp: *stamp },
+        _ if error.is_retryable() => Failure::Retryable,
+        _ => Failure::Permanent { message: error.to_string().into() },
+    };
+    Input::Failed { attempt, failure }
+}
+
+/// A watch that is opened again when it ends.
+pub(crate) fn follow(backend: &Arc<dyn Discovery>, group: &GroupName, prove_every: Duration) -> WatchStream {
+    let (backend, group) = (Arc::clone(backend), group.clone());
+    let openings = stream::unfold(true, |first| async move {
+        if !first {
+            tokio::time::sleep(REWATCH_PAUSE).await;
+        }
+        Some(((), false))
+    });
+    openings.flat_map(move |()| backend.watch(&group, prove_every)).boxed()
+}
+
+async fn next(watch: Option<&mut WatchStream>) -> Option<Result<WatchEvent, Error>> {
+    watch?.next().await
+}
+
+/// Until that moment on the service's clock; for ever without one.
+async fn until(shared: &Shared, moment: Option<Moment>) {
+    match moment {
+        Some(moment) => tokio::time::sleep(moment.since(shared.clock.now())).await,
+        None => std::future::pending().await,
+    }
+}

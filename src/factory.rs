@@ -1,0 +1,260 @@
+//! From a policy's name to the one shared service.
+
+use std::collections::{BTreeMap, HashMap};
+use std::path::Path;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use shardwise_core::{InstanceId, Member, PolicyName};
+use shardwise_discovery::{Clock, Discovery, random_incarnation};
+
+use crate::observer::Observer;
+use crate::service::ShardingService;
+use crate::settings::{DiscoverySettings, InstanceSettings, LoadOptions, PolicySettings, Settings};
+use crate::{Error, ErrorKind, Result, backend};
+
+/// Builds one [`ShardingService`] per named policy. Clones share their services.
+///
+/// ```
+/// # fn main() -> shardwise::Result<()> {
+/// use shardwise::{Settings, ShardingFactory};
+///
+/// let settings = Settings::from_toml_str(r#"
+///     [default.resilience.sharding]
+///     policies.workers.group_name = "order-workers"
+///     discovery.backend = "memory"
+/// "#)?;
+/// let sharding = ShardingFactory::from_settings(settings)?.create("workers")?;
+/// assert_eq!(sharding.group_name().as_str(), "order-workers");
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Clone)]
+pub struct ShardingFactory {
+    inner: Arc<Inner>,
+}
+
+struct Inner {
+    enabled: bool,
+    instance: InstanceSettings,
+    instance_id: InstanceId,
+    policies: BTreeMap<PolicyName, PolicySettings>,
+    own_backends: HashMap<String, Arc<dyn Discovery>>,
+    clock: Clock,
+    made: Mutex<Made>,
+}
+
+/// What has been made so far. Making is quick and contacts nothing, so it is done under the lock: nothing is made twice.
+#[derive(Default)]
+struct Made {
+    services: HashMap<PolicyName, ShardingService>,
+    backends: Vec<(DiscoverySettings, Arc<dyn Discovery>)>,
+}
+
+impl ShardingFactory {
+    /// A factory for the policies of `settings`.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::Settings`] if a policy names a backend that this program does not have.
+    pub fn from_settings(settings: Settings) -> Result<Self> {
+        Self::builder().settings(settings).build()
+    }
+
+    /// A factory for the settings file in its usual place, see [`crate::settings`].
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::Settings`].
+    pub fn load() -> Result<Self> {
+        Self::from_settings(Settings::load(&LoadOptions::from_process())?)
+    }
+
+    /// A factory for one settings file, with the environment laid over it.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::Settings`].
+    pub fn from_file(path: impl AsRef<Path>) -> Result<Self> {
+        let mut options = LoadOptions::from_process();
+        options.file = Some(path.as_ref().into());
+        Self::from_settings(Settings::load(&options)?)
+    }
+
+    /// A factory with policies in code, or with a backend of your own.
+    pub fn builder() -> ShardingFactoryBuilder {
+        ShardingFactoryBuilder::default()
+    }
+
+    /// The service of that policy: made at the first call, shared by all later ones, from however many tasks. It contacts nothing before
+    /// [`ShardingService::register_self`].
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::UnknownPolicy`], which lists the known ones; [`ErrorKind::Backend`] if the backend refuses its settings.
+    pub fn create(&self, policy_name: &str) -> Result<ShardingService> {
+        let settings = self.policy(policy_name)?;
+        let mut made = self.made();
+        if let Some(service) = made.services.get(&settings.policy.name) {
+            return Ok(service.clone());
+        }
+        let service = self.make(settings, &mut made)?;
+        made.services.insert(settings.policy.name.clone(), service.clone());
+        Ok(service)
+    }
+
+    /// Sees the members and owners of a policy's group without joining it. Waits for the first view.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::UnknownPolicy`]; [`ErrorKind::Backend`], or, retryable, [`ErrorKind::Unavailable`] if the backend shows no view within
+    /// the policy's TTL.
+    pub async fn observe(&self, policy_name: &str) -> Result<Observer> {
+        let settings = self.policy(policy_name)?;
+        let backend = self.backend(&settings.discovery, &mut self.made())?;
+        Observer::start(settings.policy.clone(), settings.timing, backend).await
+    }
+
+    /// Forgets the services made so far: the next [`ShardingFactory::create`] makes new ones, and a service to which nobody else holds a
+    /// handle leaves its group.
+    pub fn clear(&self) {
+        let services = std::mem::take(&mut self.made().services);
+        // Dropped outside the lock.
+        drop(services);
+    }
+
+    /// The names of the policies it knows.
+    pub fn policy_names(&self) -> impl Iterator<Item = &str> {
+        self.inner.policies.keys().map(PolicyName::as_str)
+    }
+
+    /// This worker's name in every group.
+    pub fn instance_id(&self) -> &InstanceId {
+        &self.inner.instance_id
+    }
+
+    fn made(&self) -> MutexGuard<'_, Made> {
+        // A constructor of the user's own backend table cannot run under this lock, and ours leave the maps whole.
+        self.inner.made.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn policy(&self, name: &str) -> Result<&PolicySettings> {
+        let known = || self.policy_names().collect::<Vec<_>>().join(", ");
+        let unknown = || Error::new(ErrorKind::UnknownPolicy, format!("there is no policy {name:?}; known: {}", known()));
+        self.inner.policies.iter().find(|(known, _)| known.as_str() == name).map(|(_, settings)| settings).ok_or_else(unknown)
+    }
+
+    fn make(&self, settings: &PolicySettings, made: &mut Made) -> Result<ShardingService> {
+        let (policy, member, clock) = (settings.policy.clone(), self.member(), self.inner.clock.clone());
+        if !self.inner.enabled {
+            tracing::warn!(policy = %policy.name, "sharding is switched off (enabled = false): this worker owns everything; run only one");
+            return Ok(ShardingService::unsharded(policy, member, clock));
+        }
+        let backend = self.backend(&settings.discovery, made)?;
+        Ok(ShardingService::new(policy, settings.timing, member, backend, clock))
+    }
+
+    /// One backend for all policies that name the same place.
+    fn backend(&self, settings: &DiscoverySettings, made: &mut Made) -> Result<Arc<dyn Discovery>> {
+        if let Some(own) = self.inner.own_backends.get(&settings.backend) {
+            return Ok(Arc::clone(own));
+        }
+        if let Some((_, backend)) = made.backends.iter().find(|(known, _)| known == settings) {
+            return Ok(Arc::clone(backend));
+        }
+        let backend = backend::open(settings, &self.inner.clock)?;
+        made.backends.push((settings.clone(), Arc::clone(&backend)));
+        Ok(backend)
+    }
+
+    fn member(&self) -> Member {
+        let InstanceSettings { id: _, address, zone, weight, version, metadata } = self.inner.instance.clone();
+        let incarnation = random_incarnation();
+        Member { incarnation, address, weight, zone, version, metadata, ..Member::named(self.inner.instance_id.clone()) }
+    }
+}
+
+impl std::fmt::Debug for ShardingFactory {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("ShardingFactory").field("policies", &self.inner.policies.keys()).finish_non_exhaustive()
+    }
+}
+
+/// Puts a [`ShardingFactory`] together; what is given later replaces what was given earlier under the same name.
+#[derive(Default)]
+#[must_use]
+pub struct ShardingFactoryBuilder {
+    disabled: bool,
+    instance: InstanceSettings,
+    policies: BTreeMap<PolicyName, PolicySettings>,
+    own_backends: HashMap<String, Arc<dyn Discovery>>,
+    clock: Option<Clock>,
+}
+
+impl ShardingFactoryBuilder {
+    /// Everything that the settings say.
+    pub fn settings(mut self, settings: Settings) -> Self {
+        self.disabled = !settings.enabled;
+        self.instance = settings.instance;
+        self.policies.extend(settings.policies);
+        self
+    }
+
+    /// A policy in code.
+    pub fn policy(mut self, settings: PolicySettings) -> Self {
+        self.policies.insert(settings.policy.name.clone(), settings);
+        self
+    }
+
+    /// What this worker says of itself.
+    pub fn instance(mut self, instance: InstanceSettings) -> Self {
+        self.instance = instance;
+        self
+    }
+
+    /// This worker's name in every group.
+    pub fn instance_id(mut self, id: InstanceId) -> Self {
+        self.instance.id = Some(id);
+        self
+    }
+
+    /// A backend of your own under a name that policies can name in `discovery.backend`; it goes before ours of the same name.
+    pub fn backend(mut self, name: impl Into<String>, backend: Arc<dyn Discovery>) -> Self {
+        self.own_backends.insert(name.into(), backend);
+        self
+    }
+
+    /// Another clock for deadlines, for tests on paused time. Backends of your own must run on the same one.
+    pub fn clock(mut self, clock: Clock) -> Self {
+        self.clock = Some(clock);
+        self
+    }
+
+    /// The factory.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::Settings`] if no policy is given, or a value is out of its range.
+    pub fn build(self) -> Result<ShardingFactory> {
+        if self.policies.is_empty() {
+            let message = "there is no policy: write [default.resilience.sharding.policies.<name>] with its group_name into the settings";
+            return Err(Error::new(ErrorKind::Settings, message));
+        }
+        for settings in self.policies.values() {
+            settings
+                .policy
+                .clone()
+                .validated()
+                .map_err(|e| Error::new(ErrorKind::Settings, format!("policy {}: {e}", settings.policy.name)))?;
+        }
+        let inner = Inner {
+            enabled: !self.disabled,
+            instance_id: self.instance.id_or_made()?,
+            instance: self.instance,
+            policies: self.policies,
+            own_backends: self.own_backends,
+            clock: self.clock.unwrap_or_else(Clock::system),
+            made: Mutex::default(),
+        };
+        Ok(ShardingFactory { inner: Arc::new(inner) })
+    }
+}

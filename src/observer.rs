@@ -1,0 +1,121 @@
+//! Seeing a group without joining it.
+
+use std::sync::Arc;
+
+use futures::StreamExt;
+use shardwise_core::machine::Refusal;
+use shardwise_core::{InstanceId, Policy, ShardKey, SlotOwners, Timing, View};
+use shardwise_discovery::{Discovery, WatchEvent};
+use tokio::sync::watch;
+use tokio::task::AbortHandle;
+
+use crate::driver::follow;
+use crate::{Error, ErrorKind, Result};
+
+/// Members and owners of a group, as they are in the newest view. Made by [`crate::ShardingFactory::observe`]; it follows the group until
+/// it is dropped.
+pub struct Observer {
+    policy: Policy,
+    sights: watch::Receiver<Option<Arc<Sight>>>,
+    following: AbortHandle,
+}
+
+struct Sight {
+    view: Arc<View>,
+    owners: Result<SlotOwners>,
+}
+
+impl Observer {
+    pub(crate) async fn start(policy: Policy, timing: Timing, backend: Arc<dyn Discovery>) -> Result<Self> {
+        let (sender, mut sights) = watch::channel(None);
+        let mut watch = follow(&backend, &policy.group, timing.ttl / 2);
+        let (failures, mut failure) = watch::channel(None);
+        let placing = policy.clone();
+        let following = tokio::spawn(async move {
+            while let Some(event) = watch.next().await {
+                match event {
+                    Ok(WatchEvent::View(snapshot)) => {
+                        sender.send_replace(Some(Arc::new(Sight::of(&placing, snapshot.view))));
+                    }
+                    Ok(_) => {}
+                    Err(error) => {
+                        tracing::warn!(%error, "the group cannot be seen just now");
+                        failures.send_replace(Some(error));
+                    }
+                }
+            }
+        });
+        let observer = Self { policy, sights: sights.clone(), following: following.abort_handle() };
+        let seen = tokio::select! {
+            seen = tokio::time::timeout(timing.ttl, sights.wait_for(Option::is_some)) => seen.is_ok_and(|seen| seen.is_ok()),
+            permanent = failure.wait_for(|error| error.as_ref().is_some_and(|e: &shardwise_discovery::Error| !e.is_retryable())) => {
+                return Err(permanent.ok().and_then(|e| e.clone()).map_or_else(stopped, Error::from));
+            }
+        };
+        let last_failure = || failure.borrow().clone().map_or_else(stopped, Error::from);
+        if seen { Ok(observer) } else { Err(last_failure()) }
+    }
+
+    fn sight(&self) -> Option<Arc<Sight>> {
+        self.sights.borrow().clone()
+    }
+
+    /// The policy whose group it sees.
+    pub const fn policy(&self) -> &Policy {
+        &self.policy
+    }
+
+    /// The group's members as last seen.
+    pub fn members(&self) -> Arc<View> {
+        self.sight().map(|sight| Arc::clone(&sight.view)).unwrap_or_default()
+    }
+
+    /// The owner of a key by the newest view; `None` if nobody owns.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::OtherPolicy`] if the group has agreed on other constants than this policy's.
+    pub fn owner<K: ShardKey + ?Sized>(&self, key: &K) -> Result<Option<InstanceId>> {
+        match self.sight().as_deref() {
+            Some(Sight { owners: Ok(owners), .. }) => Ok(owners.owner(key).cloned()),
+            Some(Sight { owners: Err(error), .. }) => Err(error.clone()),
+            None => Ok(None),
+        }
+    }
+
+    /// The owners of all slots by the newest view.
+    ///
+    /// # Errors
+    ///
+    /// As [`Observer::owner`].
+    pub fn owners(&self) -> Result<SlotOwners> {
+        self.sight().map_or_else(|| Ok(SlotOwners::place([], self.policy.placement)), |sight| sight.owners.clone())
+    }
+
+    /// Waits for the next view. `false` once nothing comes any more.
+    pub async fn changed(&mut self) -> bool {
+        self.sights.changed().await.is_ok()
+    }
+}
+
+impl Drop for Observer {
+    fn drop(&mut self) {
+        self.following.abort();
+    }
+}
+
+impl Sight {
+    fn of(policy: &Policy, view: Arc<View>) -> Self {
+        let mine = policy.fingerprint();
+        let owners = match view.group_fingerprint() {
+            Some(group) if group != mine => Err(Error::from(&Refusal::OtherPolicy { mine, group })),
+            _ if view.active() < policy.min_members as usize => Ok(SlotOwners::place([], policy.placement)),
+            _ => Ok(SlotOwners::of_view(&view, policy.placement)),
+        };
+        Self { view, owners }
+    }
+}
+
+fn stopped() -> Error {
+    Error::new(ErrorKind::Unavailable, "the backend showed no view of the group within the TTL; is it running?")
+}

@@ -1,0 +1,171 @@
+//! One task per owned key: started when the key is gained, cancelled when it is lost.
+
+use std::collections::{HashMap, HashSet};
+use std::future::Future;
+use std::hash::Hash;
+use std::sync::Arc;
+
+use shardwise_core::{Rebalance, ServiceState, ShardKey, slot_of};
+use tokio::sync::watch;
+use tokio::task::{Id, JoinSet};
+use tokio_util::sync::CancellationToken;
+
+use crate::rebalances::Rebalances;
+use crate::service::ShardingService;
+use crate::shared::Shared;
+
+impl ShardingService {
+    /// Runs `work(key, cancel)` for each key that is mine, as a task of its own: started when the key is gained, told by `cancel` when it is
+    /// lost. A key that comes back while its last task is still finishing waits for it, so that one process never works twice on one key.
+    ///
+    /// Work that ends by itself is not started again until the key is lost and regained. A panic in it is logged and counts as an end. A
+    /// leaving service waits for cancelled work up to the policy's `drain_timeout`.
+    ///
+    /// The keys may change: [`OwnedRun::set_keys`]. Must be called inside a tokio runtime.
+    pub fn run_owned<K, F, W>(&self, keys: impl IntoIterator<Item = K>, work: F) -> OwnedRun<K>
+    where
+        K: ShardKey + Clone + Eq + Hash + Send + Sync + 'static,
+        F: Fn(K, CancellationToken) -> W + Send + 'static,
+        W: Future<Output = ()> + Send + 'static,
+    {
+        let keys = watch::Sender::new(Arc::new(keys.into_iter().collect::<HashSet<K>>()));
+        let stop = CancellationToken::new();
+        let runner = Runner {
+            rebalances: self.rebalances(),
+            shared: Arc::clone(self.shared()),
+            wanted: keys.subscribe(),
+            stop: stop.clone(),
+            work,
+            tasks: JoinSet::new(),
+            keys_of: HashMap::new(),
+            runs: HashMap::new(),
+        };
+        let finished = CancellationToken::new();
+        let done = finished.clone().drop_guard();
+        tokio::spawn(async move {
+            runner.run().await;
+            drop(done);
+        });
+        OwnedRun { keys, stop, finished }
+    }
+}
+
+/// The tasks of one [`ShardingService::run_owned`]; dropping it cancels them.
+pub struct OwnedRun<K> {
+    keys: watch::Sender<Arc<HashSet<K>>>,
+    stop: CancellationToken,
+    finished: CancellationToken,
+}
+
+impl<K: Eq + Hash> OwnedRun<K> {
+    /// Replaces the keys: work on keys that are gone is cancelled, work on new ones of mine is started.
+    pub fn set_keys(&self, keys: impl IntoIterator<Item = K>) {
+        self.keys.send_replace(Arc::new(keys.into_iter().collect()));
+    }
+
+    /// Cancels all work and waits until it has finished.
+    pub async fn stop(self) {
+        self.stop.cancel();
+        self.finished.cancelled().await;
+    }
+}
+
+impl<K> Drop for OwnedRun<K> {
+    fn drop(&mut self) {
+        self.stop.cancel();
+    }
+}
+
+enum Run {
+    /// Running, or finished by itself without having been lost since.
+    Held(CancellationToken),
+    /// Cancelled, still finishing.
+    Ending,
+}
+
+struct Runner<K, F> {
+    rebalances: Rebalances,
+    shared: Arc<Shared>,
+    wanted: watch::Receiver<Arc<HashSet<K>>>,
+    stop: CancellationToken,
+    work: F,
+    tasks: JoinSet<()>,
+    keys_of: HashMap<Id, K>,
+    runs: HashMap<K, Run>,
+}
+
+impl<K, F, W> Runner<K, F>
+where
+    K: ShardKey + Clone + Eq + Hash + Send + Sync + 'static,
+    F: Fn(K, CancellationToken) -> W + Send + 'static,
+    W: Future<Output = ()> + Send + 'static,
+{
+    async fn run(mut self) {
+        self.settle(None);
+        loop {
+            tokio::select! {
+                () = self.stop.cancelled() => break,
+                Some(ended) = self.tasks.join_next_with_id() => self.ended(ended.map_or_else(|e| (e.id(), Some(e)), |(id, ())| (id, None))),
+                rebalance = self.rebalances.recv() => match rebalance {
+                    Some(rebalance) => self.settle(Some(&rebalance)),
+                    None => break,
+                },
+                changed = self.wanted.changed() => match changed {
+                    Ok(()) => self.settle(None),
+                    Err(_) => break,
+                },
+            }
+        }
+        self.runs.values().for_each(Run::cancel);
+        while self.tasks.join_next().await.is_some() {}
+    }
+
+    fn ended(&mut self, (id, error): (Id, Option<tokio::task::JoinError>)) {
+        if error.is_some_and(|error| error.is_panic()) {
+            tracing::error!("work on an owned key panicked; it is started again when the key is lost and regained");
+        }
+        let Some(key) = self.keys_of.remove(&id) else { return };
+        if matches!(self.runs.get(&key), Some(Run::Ending)) {
+            self.runs.remove(&key);
+            self.settle(None);
+        }
+    }
+
+    /// Cancels what is not mine any more, or was not for a while, and starts what is mine and idle.
+    fn settle(&mut self, rebalance: Option<&Rebalance>) {
+        let wanted = Arc::clone(&self.wanted.borrow_and_update());
+        let (ownership, now) = (self.shared.ownership(), self.shared.clock.now());
+        let slots = ownership.slots().slots();
+        for (key, run) in &mut self.runs {
+            let lost = rebalance.is_some_and(|r| r.lost.contains(slot_of(key.key_hash(), slots)));
+            if lost || !wanted.contains(key) || !ownership.owns_at(key, now) {
+                run.cancel();
+                *run = Run::Ending;
+            }
+        }
+        // What had ended by itself has no task any more that could report its end.
+        let tasks: HashSet<&K> = self.keys_of.values().collect();
+        self.runs.retain(|key, run| matches!(run, Run::Held(_)) || tasks.contains(key));
+        if ownership.state_at(now) == ServiceState::Draining {
+            return;
+        }
+        let idle: Vec<K> = wanted.iter().filter(|key| ownership.owns_at(*key, now) && !self.runs.contains_key(*key)).cloned().collect();
+        idle.into_iter().for_each(|key| self.start(key));
+    }
+
+    fn start(&mut self, key: K) {
+        let cancel = self.stop.child_token();
+        let work = (self.work)(key.clone(), cancel.clone());
+        let task = self.tasks.spawn(self.shared.in_flight.track_future(work));
+        self.keys_of.insert(task.id(), key.clone());
+        self.runs.insert(key, Run::Held(cancel));
+    }
+}
+
+impl Run {
+    fn cancel(&self) {
+        if let Self::Held(cancel) = self {
+            cancel.cancel();
+        }
+    }
+}

@@ -1,0 +1,299 @@
+//! One worker's membership in one group, and the answers to "which keys are mine?".
+
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use futures::future::BoxFuture;
+use shardwise_core::machine::{Identity, Machine};
+use shardwise_core::{
+    GroupName, InstanceId, Member, Moment, NotOwning, Ownership, Policy, Rebalance, ServiceState, ShardKey, SlotSet, Timing, View,
+};
+use shardwise_discovery::{Clock, Discovery, Registration};
+use tokio::sync::{mpsc, oneshot, watch};
+
+use crate::driver::{Command, Driver};
+use crate::rebalances::Rebalances;
+use crate::sharding::Sharding;
+use crate::shared::Shared;
+use crate::{Error, ErrorKind, Result};
+
+/// How long registering may take beyond the TTL after which a silent former self is gone.
+const JOIN_GRACE: Duration = Duration::from_secs(5);
+/// Requests waiting for the driver.
+const COMMANDS_MAX: usize = 8;
+
+/// One worker's membership in one group. Made by [`crate::ShardingFactory::create`]; clones share one membership, and dropping the
+/// last one (the factory's counts until [`crate::ShardingFactory::clear`]) leaves the group as well as it can.
+///
+/// Reading is synchronous, takes no lock and is cheap: call it as often as you like.
+#[derive(Clone)]
+pub struct ShardingService {
+    handle: Arc<Handle>,
+}
+
+struct Handle {
+    shared: Arc<Shared>,
+    /// The driver, until it is started by the first registration; then the way to it. `None` for services that never join.
+    engine: Option<Mutex<Engine>>,
+    join_limit: Duration,
+}
+
+/// How the driver is set going: `tokio::spawn`, but for test fleets.
+pub(crate) type Spawn = Box<dyn FnOnce(BoxFuture<'static, ()>) + Send>;
+
+enum Engine {
+    Parked(Box<Driver>, Spawn),
+    Running(mpsc::Sender<Command>),
+}
+
+impl ShardingService {
+    pub(crate) fn new(policy: Policy, timing: Timing, member: Member, backend: Arc<dyn Discovery>, clock: Clock) -> Self {
+        let spawn = Box::new(|driver: BoxFuture<'static, ()>| drop(tokio::spawn(driver)));
+        Self::driven_by(spawn, policy, timing, member, backend, clock)
+    }
+
+    pub(crate) fn driven_by(
+        spawn: Spawn,
+        policy: Policy,
+        timing: Timing,
+        mut member: Member,
+        backend: Arc<dyn Discovery>,
+        clock: Clock,
+    ) -> Self {
+        let policy = Arc::new(policy);
+        member.fingerprints = vec![policy.fingerprint()];
+        let me = Identity { instance_id: member.instance_id.clone(), incarnation: member.incarnation };
+        let machine = Machine::new(Arc::clone(&policy), timing, me, clock.now());
+        let registration = Registration { group: policy.group.clone(), member, ttl: timing.ttl };
+        let (id, ownership) = (registration.member.instance_id.clone(), Arc::clone(machine.ownership()));
+        let shared = Arc::new(Shared::new(policy, timing, id, clock, ownership));
+        let join_limit = timing.ttl + backend.capabilities().margin + JOIN_GRACE;
+        let driver = Driver::new(Arc::clone(&shared), backend, machine, registration);
+        Self { handle: Arc::new(Handle { shared, engine: Some(Mutex::new(Engine::Parked(Box::new(driver), spawn))), join_limit }) }
+    }
+
+    /// A service that never joins and whose share never changes.
+    pub(crate) fn fixed(policy: Policy, member: Member, state: ServiceState, slots: SlotSet, view: View, clock: Clock) -> Self {
+        let ownership = Arc::new(Ownership::fixed(state, slots, Arc::new(view), clock.now()));
+        let shared = Arc::new(Shared::new(Arc::new(policy), Timing::default(), member.instance_id, clock, ownership));
+        Self { handle: Arc::new(Handle { shared, engine: None, join_limit: Duration::ZERO }) }
+    }
+
+    /// A service of one worker that owns everything, without any backend.
+    pub(crate) fn unsharded(policy: Policy, member: Member, clock: Clock) -> Self {
+        let slots = SlotSet::full(policy.placement.slots);
+        let view = View::new(0, vec![member.clone()]);
+        Self::fixed(policy, member, ServiceState::Unsharded, slots, view, clock)
+    }
+
+    /// Joins the group and waits until this worker is an active member. Joining twice is joining once.
+    ///
+    /// A former self of the same id that died without leaving is waited out for one TTL.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::InstanceIdInUse`] if a living member has this id, [`ErrorKind::OtherPolicy`] if the group has agreed on other
+    /// constants, [`ErrorKind::Backend`] for wrong credentials or settings, and, retryable, [`ErrorKind::Unavailable`] if the backend does
+    /// not let it in within the TTL and 5 s. After an error this worker is not a member; call again to try again.
+    pub async fn register_self(&self) -> Result<()> {
+        if !self.ask(Command::Join).await? {
+            return Ok(());
+        }
+        let mut changes = self.shared().changes();
+        let decided = changes.wait_for(|ownership| !matches!(ownership.state(), ServiceState::Joining | ServiceState::Fenced));
+        let error = match tokio::time::timeout(self.handle.join_limit, decided).await {
+            Ok(Ok(ownership)) => match (ownership.state(), ownership.refusal()) {
+                (ServiceState::Active, _) => return Ok(()),
+                (ServiceState::Refused, Some(refusal)) => Error::from(refusal),
+                (state, _) => Error::new(ErrorKind::Closed, format!("the worker did not become active but {state}")),
+            },
+            Ok(Err(_)) => Error::new(ErrorKind::Closed, "the service has stopped"),
+            Err(_) => {
+                let limit = self.handle.join_limit;
+                Error::new(
+                    ErrorKind::Unavailable,
+                    format!("not a member after {limit:?}: look at the log for the backend's errors, then try again"),
+                )
+            }
+        };
+        self.deregister_self().await?;
+        Err(error)
+    }
+
+    /// Leaves the group: takes nothing new, waits for work in flight up to the policy's `drain_timeout`, deregisters. Leaving twice is
+    /// leaving once.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::Closed`] if the runtime that ran the service is gone.
+    pub async fn deregister_self(&self) -> Result<()> {
+        if !self.is_running() || !self.ask(Command::Leave).await? {
+            return Ok(());
+        }
+        let gone = |_| Error::new(ErrorKind::Closed, "the service has stopped");
+        self.shared().changes().wait_for(|ownership| ownership.state() == ServiceState::Left).await.map(drop).map_err(gone)
+    }
+
+    /// Sends a command and waits until it is taken in; `false` for a service that never joins.
+    async fn ask(&self, command: impl FnOnce(oneshot::Sender<()>) -> Command) -> Result<bool> {
+        let Some(commands) = self.commands() else { return Ok(false) };
+        let (taken, answer) = oneshot::channel();
+        let stopped = || Error::new(ErrorKind::Closed, "the runtime that ran this service is gone");
+        commands.send(command(taken)).await.map_err(|_| stopped())?;
+        answer.await.map_err(|_| stopped())?;
+        Ok(true)
+    }
+
+    /// The way to the driver, which is started here if it was not.
+    fn commands(&self) -> Option<mpsc::Sender<Command>> {
+        let mut engine = self.handle.engine.as_ref()?.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Engine::Running(commands) = &*engine {
+            return Some(commands.clone());
+        }
+        let (sender, receiver) = mpsc::channel(COMMANDS_MAX);
+        if let Engine::Parked(driver, spawn) = std::mem::replace(&mut *engine, Engine::Running(sender.clone())) {
+            spawn(Box::pin(driver.run(receiver)));
+        }
+        Some(sender)
+    }
+
+    fn is_running(&self) -> bool {
+        let engine = self.handle.engine.as_ref().map(|engine| engine.lock().unwrap_or_else(PoisonError::into_inner));
+        engine.is_some_and(|engine| matches!(*engine, Engine::Running(_)))
+    }
+
+    pub(crate) fn shared(&self) -> &Arc<Shared> {
+        &self.handle.shared
+    }
+
+    /// Whether `key` is mine right now.
+    #[inline]
+    pub fn owns<K: ShardKey + ?Sized>(&self, key: &K) -> bool {
+        self.shared().read(|ownership, now| ownership.owns_at(key, now))
+    }
+
+    /// The items that are mine right now, in their order; empty unless this worker is active.
+    pub fn filter_owned_items<'a, K: ShardKey>(&self, items: &'a [K]) -> Vec<&'a K> {
+        self.shared().read(|ownership, now| ownership.filter_at(items, now))
+    }
+
+    /// Like [`ShardingService::filter_owned_items`], but tells "nothing is mine because I own nothing" apart.
+    pub fn try_filter_owned_items<'a, K: ShardKey>(&self, items: &'a [K]) -> Result<Vec<&'a K>, NotOwning> {
+        self.shared().read(|ownership, now| match ownership.not_owning_at(now) {
+            Some(not_owning) => Err(not_owning),
+            None => Ok(ownership.filter_at(items, now)),
+        })
+    }
+
+    /// The latest snapshot. Ask it with [`ShardingService::now`], so that its deadline counts.
+    pub fn ownership(&self) -> Arc<Ownership> {
+        self.shared().ownership()
+    }
+
+    /// The group's members as last seen.
+    pub fn members(&self) -> Arc<View> {
+        Arc::clone(self.shared().ownership().view())
+    }
+
+    /// Where the service stands right now.
+    pub fn state(&self) -> ServiceState {
+        self.shared().read(Ownership::state_at)
+    }
+
+    /// This worker's name in its group.
+    pub fn instance_id(&self) -> &InstanceId {
+        &self.shared().instance_id
+    }
+
+    /// The group it shares the work with.
+    pub fn group_name(&self) -> &GroupName {
+        &self.shared().policy.group
+    }
+
+    /// The policy it was made from.
+    pub fn policy(&self) -> &Policy {
+        &self.shared().policy
+    }
+
+    /// The present moment on the clock of the deadlines.
+    pub fn now(&self) -> Moment {
+        self.shared().clock.now()
+    }
+
+    /// The latest snapshot now and whenever it changes: slots, state, view or deadline.
+    pub fn ownership_changes(&self) -> watch::Receiver<Arc<Ownership>> {
+        self.shared().changes()
+    }
+
+    /// The group's members now and whenever they change.
+    pub fn watch_members(&self) -> WatchMembers {
+        WatchMembers { changes: self.shared().changes(), seen: None }
+    }
+
+    /// The rebalances from now on, as a stream that ends with the service. A slow reader gets them merged.
+    pub fn rebalances(&self) -> Rebalances {
+        self.shared().hub.subscribe()
+    }
+
+    /// Calls `callback` for each rebalance from now on: one call at a time, off the driver, merged when it is slow. A panic in it is
+    /// logged and stops nothing. Must be called inside a tokio runtime.
+    pub fn on_rebalance(&self, callback: impl Fn(&Rebalance) + Send + Sync + 'static) {
+        let callback = Arc::new(callback);
+        let mut rebalances = self.rebalances();
+        tokio::spawn(async move {
+            while let Some(rebalance) = rebalances.recv().await {
+                let callback = Arc::clone(&callback);
+                // It may block, so it runs on a thread made for that; waiting for it keeps the calls in order.
+                if tokio::task::spawn_blocking(move || callback(&rebalance)).await.is_err() {
+                    tracing::error!("a callback of on_rebalance panicked; it will be called again at the next rebalance");
+                }
+            }
+        });
+    }
+}
+
+impl Sharding for ShardingService {
+    fn ownership(&self) -> Arc<Ownership> {
+        self.shared().ownership()
+    }
+
+    fn ownership_changes(&self) -> watch::Receiver<Arc<Ownership>> {
+        self.shared().changes()
+    }
+
+    fn now(&self) -> Moment {
+        self.shared().clock.now()
+    }
+
+    fn instance_id(&self) -> &InstanceId {
+        &self.shared().instance_id
+    }
+
+    fn timing(&self) -> Timing {
+        self.shared().timing
+    }
+}
+
+impl std::fmt::Debug for ShardingService {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let shared = self.shared();
+        write!(f, "ShardingService({} as {:?}: {:?})", shared.policy.name, shared.instance_id, shared.ownership())
+    }
+}
+
+/// The group's members now and whenever they change; ends with the service.
+pub struct WatchMembers {
+    changes: watch::Receiver<Arc<Ownership>>,
+    seen: Option<Arc<View>>,
+}
+
+impl WatchMembers {
+    /// The next view; the first call answers the present one at once. `None` once the service is gone. Cancel safe.
+    pub async fn recv(&mut self) -> Option<Arc<View>> {
+        let seen = self.seen.clone();
+        let new = |ownership: &Arc<Ownership>| seen.as_ref().is_none_or(|seen| seen != ownership.view());
+        let view = Arc::clone(self.changes.wait_for(new).await.ok()?.view());
+        self.seen = Some(Arc::clone(&view));
+        Some(view)
+    }
+}

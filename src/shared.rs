@@ -1,0 +1,62 @@
+//! What a service, its driver and its runners share: the snapshot that readers see, and the news of its changes.
+
+use std::sync::Arc;
+
+use arc_swap::ArcSwap;
+use shardwise_core::{InstanceId, Moment, Ownership, Policy, Rebalance, Timing};
+use shardwise_discovery::Clock;
+use tokio::sync::watch;
+use tokio_util::task::TaskTracker;
+
+use crate::rebalances::Hub;
+
+pub(crate) struct Shared {
+    pub(crate) policy: Arc<Policy>,
+    pub(crate) timing: Timing,
+    pub(crate) instance_id: InstanceId,
+    pub(crate) clock: Clock,
+    /// The user's work under ownership; a leaving service waits for it.
+    pub(crate) in_flight: TaskTracker,
+    pub(crate) hub: Hub,
+    current: ArcSwap<Ownership>,
+    changes: watch::Sender<Arc<Ownership>>,
+}
+
+impl Shared {
+    pub(crate) fn new(policy: Arc<Policy>, timing: Timing, instance_id: InstanceId, clock: Clock, ownership: Arc<Ownership>) -> Self {
+        Self {
+            policy,
+            timing,
+            instance_id,
+            clock,
+            in_flight: TaskTracker::new(),
+            hub: Hub::default(),
+            current: ArcSwap::new(Arc::clone(&ownership)),
+            changes: watch::Sender::new(ownership),
+        }
+    }
+
+    /// Makes `ownership` what readers see from here on, then tells those who wait for changes.
+    pub(crate) fn publish(&self, ownership: Arc<Ownership>) {
+        self.current.store(Arc::clone(&ownership));
+        self.changes.send_replace(ownership);
+    }
+
+    pub(crate) fn rebalanced(&self, rebalance: &Rebalance) {
+        self.hub.push(rebalance);
+    }
+
+    pub(crate) fn changes(&self) -> watch::Receiver<Arc<Ownership>> {
+        self.changes.subscribe()
+    }
+
+    pub(crate) fn ownership(&self) -> Arc<Ownership> {
+        self.current.load_full()
+    }
+
+    /// Reads the snapshot without counting a reference: for the hot path.
+    #[inline]
+    pub(crate) fn read<T>(&self, f: impl FnOnce(&Ownership, Moment) -> T) -> T {
+        f(&self.current.load(), self.clock.now())
+    }
+}
