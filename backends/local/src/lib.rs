@@ -1,1 +1,18 @@
-//! shardwise.
+#![doc = include_str!("../docs.md")]
+//!
+//! Inside: `config` is the setting, `place` looks at the file before SQLite does, `client` opens it and keeps it open, `statements` holds
+//! all SQL, `backend` is the contract, `watch` and `poller` follow a group, `error` says what went wrong. No SQL outside `client` and
+//! `statements`.
+
+mod backend;
+mod boot;
+mod client;
+mod config;
+mod error;
+mod place;
+mod poller;
+mod statements;
+mod watch;
+
+pub use backend::{LocalBackend, RECORD_BYTES_MAX, RECORDS_MAX, WATCHERS_MAX};
+pub use config::LocalConfig;

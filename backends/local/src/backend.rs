@@ -1,0 +1,219 @@
+//! The contract over the file.
+
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use shardwise_core::{GroupName, MEMBERS_MAX, Member, Moment};
+use shardwise_discovery::{
+    Capabilities, Clock, Discovery, Grant, METADATA_BYTES_MAX, Record, Registration, Result, Seat, Snapshot, WatchStream,
+};
+use tokio::time::timeout;
+
+use crate::LocalConfig;
+use crate::client::{Client, Store};
+use crate::error::Failure;
+use crate::poller::Hub;
+use crate::statements::{Judged, Reading};
+use crate::watch;
+
+/// The most bytes one record may have as JSON.
+pub const RECORD_BYTES_MAX: usize = 65_536;
+/// The most records one file holds, over all groups; each group holds at most [`MEMBERS_MAX`].
+pub const RECORDS_MAX: u32 = 4 * MEMBERS_MAX;
+/// The most watches that one [`LocalBackend`] and its clones serve at a time.
+pub const WATCHERS_MAX: usize = 16_384;
+
+/// How much later than its TTL a silent member may leave the view: a poll, and a busy machine.
+const MARGIN: Duration = Duration::from_millis(100);
+/// How long a list waits for dead records to be deleted before it is filtered instead.
+const REAP_PATIENCE: Duration = Duration::from_millis(50);
+/// How soon deleting dead records is tried again.
+const REAP_AGAIN: Duration = Duration::from_millis(250);
+/// How often a registration is tried while the record that stands in its way disappears.
+const REGISTER_ATTEMPTS: usize = 3;
+
+/// The embedded backend: members that name the same file see each other. Clones share the connections.
+#[derive(Clone)]
+pub struct LocalBackend {
+    client: Arc<Client>,
+    hub: Arc<Hub>,
+}
+
+impl LocalBackend {
+    /// Checks the path. The file is opened by the first call that needs it, and again by the next one if that failed.
+    ///
+    /// `clock` must be [`Clock::system`] wherever several processes share the file: deadlines in it are moments of that clock.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Misconfigured`](shardwise_discovery::ErrorKind::Misconfigured) if the path cannot be one.
+    pub fn open(config: LocalConfig, clock: Clock) -> Result<Self> {
+        let path = config.absolute().map_err(|failure| failure.during("open"))?;
+        drop(config);
+        let client = Arc::new(Client::new(path, clock));
+        Ok(Self { hub: Arc::new(Hub::new(Arc::clone(&client))), client })
+    }
+
+    /// Tells the watches of this process at once; those of other processes find out by themselves.
+    fn announce<T>(&self, done: T) -> T {
+        self.hub.wake();
+        done
+    }
+}
+
+impl fmt::Debug for LocalBackend {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("LocalBackend").field("path", &self.client.path()).finish_non_exhaustive()
+    }
+}
+
+#[async_trait]
+impl Discovery for LocalBackend {
+    fn capabilities(&self) -> Capabilities {
+        Capabilities::new("local", MARGIN)
+    }
+
+    async fn register(&self, registration: &Registration) -> Result<Grant> {
+        let record = encode(&registration.member).map_err(|failure| failure.during("register"))?;
+        let call = async {
+            let store = self.client.store().await?;
+            let answer = register(&store, &registration.seat(), &record, registration.ttl).await;
+            self.client.settle(&store, answer)
+        };
+        self.client.bounded(call).await.map(|grant| self.announce(grant)).map_err(|failure| failure.during("register"))
+    }
+
+    async fn renew(&self, seat: &Seat, ttl: Duration) -> Result<Grant> {
+        let (client, seat) = (Arc::clone(&self.client), seat.clone());
+        // A task of its own, so that a caller who gives up in the middle does not leave a renewal behind that came too late and was
+        // never looked at.
+        let task = tokio::spawn(async move {
+            let call = async {
+                let store = client.store().await?;
+                let answer = renew(&store, &seat, ttl).await;
+                client.settle(&store, answer)
+            };
+            client.bounded(call).await
+        });
+        let answer = task.await.unwrap_or(Err(Failure::ShuttingDown));
+        answer.map_err(|failure| failure.during("renew"))
+    }
+
+    async fn update(&self, registration: &Registration) -> Result<()> {
+        let record = encode(&registration.member).map_err(|failure| failure.during("update"))?;
+        let seat = registration.seat();
+        let call = async {
+            let store = self.client.store().await?;
+            let answer = match store.update(&seat, &record).await {
+                Ok(false) => Err(Failure::Lost { instance_id: seat.instance_id.clone() }),
+                other => other.map(drop),
+            };
+            self.client.settle(&store, answer)
+        };
+        self.client.bounded(call).await.map(|()| self.announce(())).map_err(|failure| failure.during("update"))
+    }
+
+    async fn deregister(&self, seat: &Seat) -> Result<()> {
+        let call = async {
+            let store = self.client.store().await?;
+            let answer = store.delete(seat).await;
+            self.client.settle(&store, answer)
+        };
+        self.client.bounded(call).await.map(|()| self.announce(())).map_err(|failure| failure.during("deregister"))
+    }
+
+    async fn members(&self, group: &GroupName) -> Result<Snapshot> {
+        let call = async {
+            let store = self.client.store().await?;
+            let answer = members(&self.client, &store, group).await;
+            self.client.settle(&store, answer)
+        };
+        self.client.bounded(call).await.map_err(|failure| failure.during("members"))
+    }
+
+    fn watch(&self, group: &GroupName, prove_every: Duration) -> WatchStream {
+        watch::stream(Arc::clone(&self.hub), group.clone(), prove_every)
+    }
+}
+
+fn encode(member: &Member) -> std::result::Result<String, Failure> {
+    let instance_id = || member.instance_id.clone();
+    let too_large = |what, bytes, max| Failure::RecordTooLarge { what, instance_id: instance_id(), bytes, max };
+    let metadata = member.metadata.iter().map(|(key, value)| key.len() + value.len()).sum();
+    if metadata > METADATA_BYTES_MAX {
+        return Err(too_large("the metadata", metadata, METADATA_BYTES_MAX));
+    }
+    let record = Record::encode(member).map_err(|source| Failure::Unwritable { instance_id: instance_id(), source })?;
+    if record.len() > RECORD_BYTES_MAX {
+        return Err(too_large("the record", record.len(), RECORD_BYTES_MAX));
+    }
+    Ok(record)
+}
+
+async fn register(store: &Store, seat: &Seat, record: &str, ttl: Duration) -> std::result::Result<Grant, Failure> {
+    for _ in 0..REGISTER_ATTEMPTS {
+        let started = store.clock.now();
+        if store.register(seat, record, started, started.plus(ttl)).await? {
+            return Ok(Grant { started, ttl });
+        }
+        if let Some(holder) = store.holder(seat, store.clock.now()).await? {
+            let instance_id = seat.instance_id.clone();
+            return Err(Failure::InUse { instance_id, address: holder.address, stamp: holder.stamp });
+        }
+        // Full, then; perhaps of dead records. Or the holder has just gone.
+        store.sweep().await?;
+    }
+    Err(Failure::TooMany { path: store.path.clone(), records_max: RECORDS_MAX })
+}
+
+async fn renew(store: &Store, seat: &Seat, ttl: Duration) -> std::result::Result<Grant, Failure> {
+    let lost = || Failure::Lost { instance_id: seat.instance_id.clone() };
+    let started = store.clock.now();
+    let previous = store.renew(seat, started, started.plus(ttl)).await?.ok_or_else(lost)?;
+    // The statement compared with a moment read before it. If it had to wait, the record may have expired in between, and others
+    // may have seen it dead: it stays dead.
+    if store.clock.now() < previous {
+        return Ok(Grant { started, ttl });
+    }
+    if let Err(failure) = store.delete(seat).await {
+        tracing::debug!(%failure, "a record renewed too late stays until its deadline");
+    }
+    Err(lost())
+}
+
+async fn members(client: &Client, store: &Store, group: &GroupName) -> std::result::Result<Snapshot, Failure> {
+    let mut connection = store.readers.acquire().await.map_err(|error| store.failure(&error))?;
+    let proven = client.now();
+    let Judged { view, .. } = read_alive(client, store, &mut connection, group, proven).await?;
+    Ok(Snapshot { view: Arc::new(view), proven })
+}
+
+/// Reads the group as of `now`. Dead records are deleted first, so that everybody sees them go by a higher revision; if the file cannot be
+/// written just now they are left out.
+pub(crate) async fn read_alive(
+    client: &Client,
+    store: &Store,
+    connection: &mut sqlx::sqlite::SqliteConnection,
+    group: &GroupName,
+    now: Moment,
+) -> std::result::Result<Judged, Failure> {
+    let mut reading = store.read(connection, group).await?;
+    if reading.any_dead(&store.boot, now) {
+        match timeout(REAP_PATIENCE, store.reap(group, now)).await {
+            Ok(Ok(())) => reading = store.read(connection, group).await?,
+            Ok(Err(failure)) => tracing::debug!(%failure, "expired records are left out instead of deleted"),
+            Err(_) => tracing::debug!("expired records are left out, deleting them has to wait"),
+        }
+    }
+    judged(client, store, &reading, now)
+}
+
+fn judged(client: &Client, store: &Store, reading: &Reading, now: Moment) -> std::result::Result<Judged, Failure> {
+    client.check(store, &reading.at)?;
+    let mut judged = reading.judge(store, now)?;
+    if reading.any_dead(&store.boot, now) {
+        judged.next_end = judged.next_end.map_or(Some(now.plus(REAP_AGAIN)), |end| Some(end.min(now.plus(REAP_AGAIN))));
+    }
+    Ok(judged)
+}

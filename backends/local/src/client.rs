@@ -1,0 +1,285 @@
+//! Opening the file, once and lazily, and keeping it open until it is found replaced.
+
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use shardwise_core::Moment;
+use shardwise_discovery::Clock;
+use sqlx::sqlite::{SqliteConnectOptions, SqliteConnection, SqlitePool, SqlitePoolOptions, SqliteSynchronous};
+use sqlx::{ConnectOptions, Connection};
+use tokio::sync::OnceCell;
+
+use crate::boot;
+use crate::error::{Failure, primary_code};
+use crate::place::{self, FileId};
+use crate::statements::Mark;
+
+/// How long SQLite waits for another process's write before it gives up. A healthy write takes well under a millisecond.
+const BUSY_TIMEOUT: Duration = Duration::from_secs(1);
+/// How long a call waits for its turn among the calls of this process.
+const TURN_TIMEOUT: Duration = Duration::from_millis(1_500);
+/// How long one call may take in all, with opening.
+const CALL_TIMEOUT: Duration = Duration::from_secs(4);
+/// How often WAL mode is asked for while others look at a file that is being made.
+const WAL_RETRY: Duration = Duration::from_millis(10);
+/// SQLite allows one writer at a time; a queue of our own is fairer than its sleeping retries.
+const WRITERS: u32 = 1;
+/// Connections for lists. The poller has one of its own.
+const READERS: u32 = 2;
+/// Statements kept prepared per connection; there are fewer.
+const STATEMENTS_MAX: usize = 32;
+/// The WAL file is cut back to this size once it has been copied into the file, in bytes.
+const WAL_BYTES_KEPT: &str = "4194304";
+
+/// "shwd", so that `file` and SQLite know whose file it is.
+const APPLICATION_ID: i64 = 0x7368_7764;
+/// The scripts that make the schema, in order; the n-th leads from version n to n + 1.
+const MIGRATIONS: [&str; 1] = [include_str!("../migrations/0001_members.sql")];
+const SCHEMA_VERSION: i64 = 1;
+
+/// The way to the file: opens it on first use, again after a failure, and anew when it was replaced.
+pub(crate) struct Client {
+    path: PathBuf,
+    clock: Clock,
+    /// The open store, or the place where one is just being opened.
+    current: Mutex<Arc<OnceCell<Arc<Store>>>>,
+    /// The highest revision handed out: a file put in place of another must go on above it.
+    highest: AtomicU64,
+}
+
+/// One open file.
+pub(crate) struct Store {
+    pub(crate) path: PathBuf,
+    pub(crate) boot: String,
+    /// Drawn when the file was made.
+    pub(crate) id: String,
+    pub(crate) clock: Clock,
+    pub(crate) writer: SqlitePool,
+    pub(crate) readers: SqlitePool,
+    file: FileId,
+}
+
+impl Client {
+    pub(crate) fn new(path: PathBuf, clock: Clock) -> Self {
+        Self { path, clock, current: Mutex::default(), highest: AtomicU64::new(0) }
+    }
+
+    pub(crate) fn path(&self) -> &Path {
+        &self.path
+    }
+
+    pub(crate) fn now(&self) -> Moment {
+        self.clock.now()
+    }
+
+    /// The open store. Of many callers one opens it and the others wait; after a failure the next one tries.
+    pub(crate) async fn store(&self) -> Result<Arc<Store>, Failure> {
+        let cell = Arc::clone(&self.current.lock().unwrap_or_else(PoisonError::into_inner));
+        cell.get_or_try_init(|| self.open()).await.cloned()
+    }
+
+    /// The end of every call: an answer counts only if the path still leads to the file that gave it, since a deleted file
+    /// answers as well, to us alone.
+    pub(crate) fn settle<T>(&self, store: &Arc<Store>, answer: Result<T, Failure>) -> Result<T, Failure> {
+        let replaced = match FileId::of(&self.path) {
+            Ok(file) => file != store.file,
+            Err(error) => error.kind() == std::io::ErrorKind::NotFound,
+        };
+        if replaced || matches!(answer, Err(Failure::Replaced { .. })) {
+            self.discard(store);
+            return Err(Failure::Replaced { path: self.path.clone() });
+        }
+        answer
+    }
+
+    fn discard(&self, store: &Arc<Store>) {
+        let mut current = self.current.lock().unwrap_or_else(PoisonError::into_inner);
+        if current.get().is_some_and(|opened| Arc::ptr_eq(opened, store)) {
+            *current = Arc::default();
+        }
+    }
+
+    /// Puts an end to a call that hangs.
+    pub(crate) async fn bounded<T>(&self, call: impl Future<Output = Result<T, Failure>>) -> Result<T, Failure> {
+        let late = || Failure::TimedOut { path: self.path.clone(), after: CALL_TIMEOUT };
+        tokio::time::timeout(CALL_TIMEOUT, call).await.unwrap_or_else(|_| Err(late()))
+    }
+
+    /// Notes what is about to be handed out, and refuses a file that is not the one we knew or is behind it: an older copy in its place.
+    pub(crate) fn check(&self, store: &Store, at: &Mark) -> Result<(), Failure> {
+        let known = self.highest.fetch_max(at.revision, Ordering::SeqCst);
+        if at.store_id != store.id || at.counter < known {
+            return Err(Failure::Replaced { path: self.path.clone() });
+        }
+        Ok(())
+    }
+
+    async fn open(&self) -> Result<Arc<Store>, Failure> {
+        let path = self.path.clone();
+        let prepared = tokio::task::spawn_blocking(move || Ok((place::prepare(&path)?, boot::identity()?)));
+        let (file, boot) = prepared.await.map_err(|_| Failure::ShuttingDown)??;
+        let writer = pool(WRITERS, options(&self.path));
+        let readers = pool(READERS, options(&self.path).pragma("query_only", "ON"));
+        let opening = self.open_schema(&writer, self.highest.load(Ordering::SeqCst));
+        let id = opening.await.map_err(|error| self.explained(error))?;
+        let store = Store { path: self.path.clone(), boot, id, clock: self.clock.clone(), writer, readers, file };
+        if FileId::of(&self.path).ok() != Some(file) {
+            return Err(Failure::Replaced { path: self.path.clone() });
+        }
+        // Only tidying: a view is filtered anyway, and another process may be stopped inside a write.
+        if let Err(failure) = store.sweep().await {
+            tracing::debug!(%failure, "expired records stay in the file for now");
+        }
+        tracing::debug!(path = ?self.path, store_id = store.id, "opened");
+        Ok(Arc::new(store))
+    }
+
+    fn explained(&self, error: OpenError) -> Failure {
+        match error {
+            OpenError::Sql(error) => Failure::of_sql(&self.path, &error),
+            OpenError::Foreign(application) => Failure::Foreign { path: self.path.clone(), application },
+            OpenError::Newer(found) => Failure::Newer { path: self.path.clone(), found, known: SCHEMA_VERSION },
+            OpenError::NoWal(mode) => Failure::NoWal { path: self.path.clone(), mode },
+        }
+    }
+
+    /// Brings the schema up to date if the file is new, old, or in the place of one that we knew up to `highest`. Answers the store's id.
+    async fn open_schema(&self, writer: &SqlitePool, highest: u64) -> Result<String, OpenError> {
+        let mut connection = writer.acquire().await?;
+        let found = version(&mut connection).await?;
+        switch_to_wal(&mut connection).await?;
+        if found < SCHEMA_VERSION || highest > 0 {
+            // The only transaction of several statements: the first worker of a file makes it, and the others wait.
+            let mut transaction = connection.begin_with("BEGIN IMMEDIATE").await?;
+            migrate(&mut transaction).await?;
+            lift(&mut transaction, highest).await?;
+            transaction.commit().await?;
+        }
+        Ok(sqlx::query_scalar("SELECT store_id FROM store").fetch_one(&mut *connection).await?)
+    }
+}
+
+/// What opening can run into, before the path is put beside it.
+#[derive(Debug)]
+enum OpenError {
+    Sql(sqlx::Error),
+    Foreign(i64),
+    Newer(i64),
+    NoWal(String),
+}
+
+impl From<sqlx::Error> for OpenError {
+    fn from(error: sqlx::Error) -> Self {
+        Self::Sql(error)
+    }
+}
+
+impl Store {
+    /// A connection of the caller's own for `PRAGMA data_version`, which compares with what the same connection saw before.
+    pub(crate) async fn connect(&self) -> Result<SqliteConnection, Failure> {
+        let options = options(&self.path).pragma("query_only", "ON");
+        options.connect().await.map_err(|error| self.failure(&error))
+    }
+
+    pub(crate) fn failure(&self, error: &sqlx::Error) -> Failure {
+        Failure::of_sql(&self.path, error)
+    }
+}
+
+fn options(path: &Path) -> SqliteConnectOptions {
+    SqliteConnectOptions::new()
+        .filename(path)
+        .busy_timeout(BUSY_TIMEOUT)
+        // No sync per write: a lost record belongs to a machine that lost power, and its member is gone. Not OFF either, which
+        // could leave a damaged file behind and somebody would have to delete it by hand.
+        .synchronous(SqliteSynchronous::Normal)
+        .pragma("journal_size_limit", WAL_BYTES_KEPT)
+        .foreign_keys(false)
+        .statement_cache_capacity(STATEMENTS_MAX)
+        .thread_name(|_| "shardwise-local".to_owned())
+        .disable_statement_logging()
+}
+
+/// Connections stay open: as long as one is, the file's inode cannot be given to another file.
+fn pool(connections: u32, options: SqliteConnectOptions) -> SqlitePool {
+    SqlitePoolOptions::new()
+        .max_connections(connections)
+        .acquire_timeout(TURN_TIMEOUT)
+        .idle_timeout(None)
+        .max_lifetime(None)
+        .test_before_acquire(false)
+        .connect_lazy_with(options)
+}
+
+/// The schema's version, 0 for an empty file. Looks only: a file of somebody else is left as it is.
+async fn version(connection: &mut SqliteConnection) -> Result<i64, OpenError> {
+    let application: i64 = sqlx::query_scalar("PRAGMA application_id").fetch_one(&mut *connection).await?;
+    let version: i64 = sqlx::query_scalar("PRAGMA user_version").fetch_one(&mut *connection).await?;
+    let objects: i64 = sqlx::query_scalar("SELECT count(*) FROM sqlite_schema").fetch_one(&mut *connection).await?;
+    match (application, version, objects) {
+        (0, 0, 0) => Ok(0),
+        (APPLICATION_ID, 1..=SCHEMA_VERSION, _) => Ok(version),
+        (APPLICATION_ID, ..) => Err(OpenError::Newer(version)),
+        _ => Err(OpenError::Foreign(application)),
+    }
+}
+
+/// WAL lets lists go on while somebody writes or is stopped inside a write. The file remembers the mode. SQLite does not wait
+/// for its turn here, so we do.
+async fn switch_to_wal(connection: &mut SqliteConnection) -> Result<(), OpenError> {
+    let mode: String = sqlx::query_scalar("PRAGMA journal_mode").fetch_one(&mut *connection).await?;
+    if mode == "wal" {
+        return Ok(());
+    }
+    let deadline = tokio::time::Instant::now() + BUSY_TIMEOUT;
+    loop {
+        let answer = sqlx::query_scalar::<_, String>("PRAGMA journal_mode = wal").fetch_one(&mut *connection).await;
+        match answer {
+            Ok(mode) if mode == "wal" => return Ok(()),
+            Ok(mode) => return Err(OpenError::NoWal(mode)),
+            Err(error) if !is_busy(&error) || tokio::time::Instant::now() >= deadline => return Err(error.into()),
+            Err(_) => tokio::time::sleep(WAL_RETRY).await,
+        }
+    }
+}
+
+fn is_busy(error: &sqlx::Error) -> bool {
+    primary_code(error).is_some_and(|code| matches!(code, 5 | 6))
+}
+
+/// Runs the scripts that the file has not seen. Inside a transaction, so another process may have been faster but never halfway.
+async fn migrate(connection: &mut SqliteConnection) -> Result<(), OpenError> {
+    let found = version(connection).await?;
+    let missing = MIGRATIONS.iter().zip(1i64..).filter(|(_, version)| *version > found);
+    for (script, _) in missing {
+        sqlx::raw_sql(*script).execute(&mut *connection).await?;
+    }
+    if found < SCHEMA_VERSION {
+        sqlx::raw_sql("PRAGMA application_id = 0x73687764; PRAGMA user_version = 1").execute(&mut *connection).await?;
+    }
+    Ok(())
+}
+
+/// After a replacement the counter goes on above what was handed out before, so that no view goes back.
+async fn lift(connection: &mut SqliteConnection, highest: u64) -> Result<(), OpenError> {
+    if highest > 0 {
+        let highest = i64::try_from(highest).unwrap_or(i64::MAX);
+        let lift = "UPDATE store SET counter = max(counter, ?1) + 1";
+        sqlx::query(lift).bind(highest).execute(&mut *connection).await?;
+        sqlx::query("UPDATE member_group SET revision = (SELECT counter FROM store)").execute(&mut *connection).await?;
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_numbers_in_the_scripts_are_the_ones_checked() {
+        assert_eq!(APPLICATION_ID, 0x7368_7764);
+        assert_eq!(usize::try_from(SCHEMA_VERSION), Ok(MIGRATIONS.len()));
+    }
+}

@@ -1,0 +1,155 @@
+//! What can go wrong here, in one enum, turned once into the contract's error.
+
+use std::io;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use shardwise_core::{Address, InstanceId, MEMBERS_MAX};
+use shardwise_discovery::{Error, ErrorKind, RecordError};
+
+/// Each message is one line: what is wrong, with which file, and what to do. Paths are quoted, so that odd characters cannot
+/// break the line.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum Failure {
+    #[error("the path {given:?} {why}; set `path` to a file on this machine, such as \"/var/lib/my-app/shardwise.db\"")]
+    BadPath { given: PathBuf, why: &'static str },
+    #[error("cannot create the directory {directory:?}: {source}; create it for this user, or set `path` to a file elsewhere")]
+    NoDirectory { directory: PathBuf, source: io::Error },
+    #[error("cannot reach {path:?}: {source}; check the path and the rights of this user")]
+    NoFile { path: PathBuf, source: io::Error },
+    #[error("{path:?} is {what}, not a file; set `path` to a file, such as {:?}", .path.join("shardwise.db"))]
+    NotAFile { path: PathBuf, what: &'static str },
+    #[error("{what} {path:?} is read-only for this user ({why}); grant write access, or set `path` to a file elsewhere")]
+    ReadOnly { what: &'static str, path: PathBuf, why: String },
+    #[error("{path:?} is on a network file system ({kind}), where SQLite cannot share a file safely; set `path` to a file on a local disk")]
+    NetworkFileSystem { path: PathBuf, kind: String },
+    #[error("{path:?} is not an SQLite database; set `path` to another file, or move this one away")]
+    NotADatabase { path: PathBuf },
+    #[error("{path:?} is the SQLite database of another program (application id {application}); set `path` to a file of its own")]
+    Foreign { path: PathBuf, application: i64 },
+    #[error("{path:?} has schema version {found}, this program knows versions up to {known}; upgrade it, or set `path` to another file")]
+    Newer { path: PathBuf, found: i64, known: i64 },
+    #[error("{path:?} is damaged ({why}); stop its workers, delete it together with its -wal and -shm files, and start them again")]
+    Damaged { path: PathBuf, why: String },
+    #[error(
+        "{path:?} cannot be shared: SQLite's WAL mode is not possible there (it stays in {mode:?}); set `path` to a file on a local disk"
+    )]
+    NoWal { path: PathBuf, mode: String },
+    #[error("cannot read {file}: {source}; mount /proc, without it a restart of the machine goes unnoticed")]
+    NoBootId { file: &'static str, source: io::Error },
+    #[error("this process has a shifted boot clock (a time namespace); run it without one, all workers of a file must share one clock")]
+    TimeNamespace,
+    #[error("{path:?} is locked by another process; if this lasts, one is stopped inside a write: `fuser -v {path:?}` lists them")]
+    Locked { path: PathBuf },
+    #[error("no space left for {path:?}; free some")]
+    Full { path: PathBuf },
+    #[error("cannot read or write {path:?}: {why}; check the disk, and how many files this process may open")]
+    Io { path: PathBuf, why: String },
+    #[error("{path:?} was deleted or replaced while in use; it is opened anew, and members have to register again")]
+    Replaced { path: PathBuf },
+    #[error("{path:?} gave no answer within {} ms; check the disk", .after.as_millis())]
+    TimedOut { path: PathBuf, after: Duration },
+    #[error("{instance_id:?} has no living record here; register again")]
+    Lost { instance_id: InstanceId },
+    #[error("instance id {instance_id:?} is in use{}; stop the other one, or wait until its record expires", at(.address.as_ref()))]
+    InUse { instance_id: InstanceId, address: Option<Address>, stamp: u64 },
+    #[error("{what} of {instance_id:?} has {bytes} bytes, at most {max} are allowed; make it smaller")]
+    RecordTooLarge { what: &'static str, instance_id: InstanceId, bytes: usize, max: usize },
+    #[error("the group already has {MEMBERS_MAX} members, or {path:?} {records_max} records; stop some, or set `path` to another file")]
+    TooMany { path: PathBuf, records_max: u32 },
+    #[error("there are already {max} watches of {path:?} in this process; drop some")]
+    TooManyWatchers { path: PathBuf, max: usize },
+    #[error("cannot read the record of {instance_id:?}: {why}; if its worker is of another version, bring both to one")]
+    Unreadable { instance_id: String, why: String },
+    #[error("cannot write the record of {instance_id:?}: {source}")]
+    Unwritable { instance_id: InstanceId, source: RecordError },
+    #[error("the process is shutting down")]
+    ShuttingDown,
+}
+
+fn at(address: Option<&Address>) -> String {
+    address.map(|address| format!(" at {address}")).unwrap_or_default()
+}
+
+impl Failure {
+    /// What SQLite's or the pool's failure means for the file at `path`.
+    pub(crate) fn of_sql(path: &Path, error: &sqlx::Error) -> Self {
+        let path = path.to_owned();
+        let why = match error {
+            sqlx::Error::Database(database) => one_line(database.message()),
+            other => one_line(&other.to_string()),
+        };
+        match (error, code(error)) {
+            (sqlx::Error::PoolTimedOut, _) => Self::Locked { path },
+            (sqlx::Error::ColumnDecode { .. } | sqlx::Error::Decode(_) | sqlx::Error::RowNotFound, _) => Self::Damaged { path, why },
+            // SQLITE_READONLY_DBMOVED
+            (_, Some(1032)) => Self::Replaced { path },
+            _ => match primary_code(error) {
+                // BUSY, LOCKED, PROTOCOL (gave up after many rounds of a race), SCHEMA (changed while it was read)
+                Some(5 | 6 | 15 | 17) => Self::Locked { path },
+                // PERM, READONLY, AUTH
+                Some(3 | 8 | 23) => Self::ReadOnly { what: "the file", path, why },
+                Some(13) => Self::Full { path },
+                // ERROR (no such table), CORRUPT, CONSTRAINT, MISMATCH, FORMAT
+                Some(1 | 11 | 19 | 20 | 24) => Self::Damaged { path, why },
+                Some(26) => Self::NotADatabase { path },
+                // IOERR, CANTOPEN, NOMEM and the rest
+                _ => Self::Io { path, why },
+            },
+        }
+    }
+
+    fn kind(&self) -> ErrorKind {
+        match self {
+            Self::NoDirectory { source, .. } | Self::NoFile { source, .. } => kind_of_io(source),
+            Self::ReadOnly { .. } => ErrorKind::Denied,
+            Self::BadPath { .. }
+            | Self::NotAFile { .. }
+            | Self::NetworkFileSystem { .. }
+            | Self::NotADatabase { .. }
+            | Self::Foreign { .. }
+            | Self::Newer { .. }
+            | Self::Damaged { .. }
+            | Self::NoWal { .. }
+            | Self::NoBootId { .. }
+            | Self::TimeNamespace
+            | Self::Unreadable { .. }
+            | Self::Unwritable { .. } => ErrorKind::Misconfigured,
+            Self::Locked { .. } | Self::Full { .. } | Self::Io { .. } | Self::Replaced { .. } | Self::ShuttingDown => {
+                ErrorKind::Unavailable
+            }
+            Self::TimedOut { .. } => ErrorKind::TimedOut,
+            Self::Lost { .. } => ErrorKind::Lost,
+            Self::InUse { address, stamp, .. } => ErrorKind::InUse { address: address.clone(), stamp: *stamp },
+            Self::RecordTooLarge { .. } | Self::TooMany { .. } | Self::TooManyWatchers { .. } => ErrorKind::TooLarge,
+        }
+    }
+
+    /// The contract's error for a failure of `operation`.
+    pub(crate) fn during(&self, operation: &'static str) -> Error {
+        Error::new(self.kind(), operation, self.to_string())
+    }
+}
+
+fn kind_of_io(error: &io::Error) -> ErrorKind {
+    use io::ErrorKind as Io;
+    match error.kind() {
+        Io::PermissionDenied | Io::ReadOnlyFilesystem => ErrorKind::Denied,
+        Io::StorageFull | Io::QuotaExceeded | Io::Interrupted | Io::ResourceBusy | Io::OutOfMemory => ErrorKind::Unavailable,
+        _ => ErrorKind::Misconfigured,
+    }
+}
+
+/// SQLite's extended code, if the failure is SQLite's; see <https://www.sqlite.org/rescode.html>.
+fn code(error: &sqlx::Error) -> Option<i32> {
+    error.as_database_error()?.code()?.parse().ok()
+}
+
+/// Its low byte, the primary code.
+pub(crate) fn primary_code(error: &sqlx::Error) -> Option<i32> {
+    code(error).map(|code| code & 0xff)
+}
+
+fn one_line(text: &str) -> String {
+    text.split_whitespace().collect::<Vec<_>>().join(" ")
+}

@@ -1,0 +1,235 @@
+//! All SQL of an open file. Every write is one statement, so that no process can be stopped between two halves of a change.
+
+use shardwise_core::{Address, GroupName, InstanceId, MEMBERS_MAX, Member, Moment, View};
+use shardwise_discovery::{Record, Seat};
+use sqlx::sqlite::{SqliteConnection, SqliteRow};
+use sqlx::{FromRow, Row};
+
+use crate::backend::RECORDS_MAX;
+use crate::client::Store;
+use crate::error::Failure;
+
+// ?1 group, ?2 id, ?3 incarnation, ?4 boot, ?5 now, ?6 deadline, ?7 record, ?8 members at most, ?9 records at most.
+// A record of this id that is alive under another incarnation stays, and no row comes back. The own one keeps its number of joining
+// while it is alive. In `DO UPDATE`, names without `excluded` mean the row as it was.
+const REGISTER: &str = "
+    INSERT INTO member (group_name, instance_id, incarnation, joined, boot_id, deadline, previous, renewals, record)
+    SELECT ?1, ?2, ?3, counter + 1, ?4, ?6, ?6, 0, ?7 FROM store
+    WHERE (records < ?9 AND coalesce((SELECT members FROM member_group WHERE name = ?1), 0) < ?8)
+        OR EXISTS (SELECT 1 FROM member WHERE group_name = ?1 AND instance_id = ?2)
+    ON CONFLICT (group_name, instance_id) DO UPDATE SET
+        joined = iif(incarnation = ?3 AND boot_id = ?4 AND deadline > ?5, joined, excluded.joined),
+        deadline = iif(incarnation = ?3 AND boot_id = ?4 AND deadline > ?5, max(deadline, ?6), ?6),
+        incarnation = ?3, boot_id = ?4, previous = ?6, renewals = renewals + 1, record = ?7
+    WHERE incarnation = ?3 OR boot_id <> ?4 OR deadline <= ?5
+    RETURNING joined";
+
+// ?1 group, ?2 id, ?3 incarnation, ?4 boot, ?5 now, ?6 deadline. Touches no column that the revision depends on.
+const RENEW: &str = "
+    UPDATE member SET previous = deadline, deadline = max(deadline, ?6), renewals = renewals + 1
+    WHERE group_name = ?1 AND instance_id = ?2 AND incarnation = ?3 AND boot_id = ?4 AND deadline > ?5
+    RETURNING previous";
+
+// ?6 record.
+const UPDATE: &str = "
+    UPDATE member SET record = ?6
+    WHERE group_name = ?1 AND instance_id = ?2 AND incarnation = ?3 AND boot_id = ?4 AND deadline > ?5
+    RETURNING joined";
+
+const DELETE: &str = "DELETE FROM member WHERE group_name = ?1 AND instance_id = ?2 AND incarnation = ?3";
+
+const REAP: &str = "DELETE FROM member WHERE group_name = ?1 AND (boot_id <> ?2 OR deadline <= ?3)";
+
+const ANY_DEAD: &str = "SELECT EXISTS (SELECT 1 FROM member WHERE boot_id <> ?1 OR deadline <= ?2)";
+const SWEEP: &str = "DELETE FROM member WHERE boot_id <> ?1 OR deadline <= ?2";
+
+const HOLDER: &str = "
+    SELECT joined, renewals, record FROM member
+    WHERE group_name = ?1 AND instance_id = ?2 AND incarnation <> ?3 AND boot_id = ?4 AND deadline > ?5";
+
+const REVISION: &str = "
+    SELECT s.store_id, s.counter, coalesce(g.revision, s.counter) AS revision
+    FROM store AS s LEFT JOIN member_group AS g ON g.name = ?1";
+
+// One statement, so revision and rows are of one moment; an empty group is one row without a member, never no row.
+const MEMBERS: &str = "
+    SELECT s.store_id, s.counter, coalesce(g.revision, s.counter) AS revision,
+        m.instance_id, m.joined, m.boot_id, m.deadline, m.record
+    FROM store AS s LEFT JOIN member_group AS g ON g.name = ?1 LEFT JOIN member AS m ON m.group_name = ?1
+    LIMIT ?2";
+
+/// Who has an id that somebody else wants.
+pub(crate) struct Holder {
+    pub(crate) address: Option<Address>,
+    /// Changes with each renewal.
+    pub(crate) stamp: u64,
+}
+
+/// The numbers that say whether anything has changed.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Mark {
+    pub(crate) store_id: String,
+    /// The file's; never lower than any group's.
+    pub(crate) counter: u64,
+    /// The group's.
+    pub(crate) revision: u64,
+}
+
+/// A group's records at one moment, the dead ones among them.
+pub(crate) struct Reading {
+    pub(crate) at: Mark,
+    rows: Vec<MemberRow>,
+}
+
+struct MemberRow {
+    instance_id: String,
+    joined: i64,
+    boot_id: String,
+    deadline: i64,
+    record: String,
+}
+
+/// What a reading means at one moment.
+pub(crate) struct Judged {
+    pub(crate) view: View,
+    /// When the next record expires, unless it is renewed.
+    pub(crate) next_end: Option<Moment>,
+}
+
+/// Nanoseconds as SQLite keeps them; beyond 292 years of uptime they stay at the end.
+fn nanos(moment: Moment) -> i64 {
+    i64::try_from(moment.as_nanos()).unwrap_or(i64::MAX)
+}
+
+impl FromRow<'_, SqliteRow> for Mark {
+    fn from_row(row: &SqliteRow) -> sqlx::Result<Self> {
+        let number = |name: &str| row.try_get::<i64, _>(name).map(i64::cast_unsigned);
+        Ok(Self { store_id: row.try_get("store_id")?, counter: number("counter")?, revision: number("revision")? })
+    }
+}
+
+impl MemberRow {
+    /// `None` if the group is empty.
+    fn from_row(row: &SqliteRow) -> sqlx::Result<Option<Self>> {
+        let Some(instance_id) = row.try_get::<Option<String>, _>("instance_id")? else { return Ok(None) };
+        let (joined, boot_id) = (row.try_get("joined")?, row.try_get("boot_id")?);
+        Ok(Some(Self { instance_id, joined, boot_id, deadline: row.try_get("deadline")?, record: row.try_get("record")? }))
+    }
+
+    fn decode(&self) -> Result<Member, Failure> {
+        let unreadable = |why: String| Failure::Unreadable { instance_id: self.instance_id.clone(), why };
+        let instance_id = InstanceId::new(&self.instance_id).map_err(|error| unreadable(error.to_string()))?;
+        Record::decode(instance_id, self.joined.cast_unsigned(), &self.record).map_err(|error| unreadable(error.to_string()))
+    }
+}
+
+impl Reading {
+    /// Whether a record has expired by `now`, or is of another boot.
+    pub(crate) fn any_dead(&self, boot: &str, now: Moment) -> bool {
+        self.rows.iter().any(|row| row.boot_id != boot || row.deadline <= nanos(now))
+    }
+
+    /// The view at `now`, without what is dead.
+    pub(crate) fn judge(&self, store: &Store, now: Moment) -> Result<Judged, Failure> {
+        if self.rows.len() > MEMBERS_MAX as usize {
+            return Err(Failure::TooMany { path: store.path.clone(), records_max: RECORDS_MAX });
+        }
+        let alive = || self.rows.iter().filter(|row| row.boot_id == store.boot && row.deadline > nanos(now));
+        let members = alive().map(MemberRow::decode).collect::<Result<Vec<_>, _>>()?;
+        let next_end = alive().map(|row| Moment::from_nanos(row.deadline.unsigned_abs())).min();
+        Ok(Judged { view: View::new(self.at.revision, members), next_end })
+    }
+}
+
+impl Store {
+    /// Writes the record unless the id is taken or the group or the file is full, which answers `false`.
+    pub(crate) async fn register(&self, seat: &Seat, record: &str, now: Moment, deadline: Moment) -> Result<bool, Failure> {
+        let query = self.of_seat(REGISTER, seat, now).bind(nanos(deadline)).bind(record).bind(MEMBERS_MAX).bind(RECORDS_MAX);
+        Ok(!self.write(query).await?.is_empty())
+    }
+
+    /// Renews, and answers the deadline before that; `None` if no living record is there.
+    pub(crate) async fn renew(&self, seat: &Seat, now: Moment, deadline: Moment) -> Result<Option<Moment>, Failure> {
+        let rows = self.write(self.of_seat(RENEW, seat, now).bind(nanos(deadline))).await?;
+        let Some(row) = rows.first() else { return Ok(None) };
+        let previous: i64 = row.try_get("previous").map_err(|error| self.failure(&error))?;
+        Ok(Some(Moment::from_nanos(previous.unsigned_abs())))
+    }
+
+    /// Replaces what a living record says; `false` if there is none.
+    pub(crate) async fn update(&self, seat: &Seat, record: &str) -> Result<bool, Failure> {
+        let rows = self.write(self.of_seat(UPDATE, seat, self.clock.now()).bind(record)).await?;
+        Ok(!rows.is_empty())
+    }
+
+    /// Deletes the record of exactly this incarnation, if there is one.
+    pub(crate) async fn delete(&self, seat: &Seat) -> Result<(), Failure> {
+        let Seat { group, instance_id, incarnation } = seat;
+        let query = sqlx::query(DELETE).bind(group.as_str()).bind(instance_id.as_str()).bind(incarnation.to_string());
+        self.write(query).await.map(drop)
+    }
+
+    /// Deletes the group's dead records.
+    pub(crate) async fn reap(&self, group: &GroupName, now: Moment) -> Result<(), Failure> {
+        self.write(sqlx::query(REAP).bind(group.as_str()).bind(&self.boot).bind(nanos(now))).await.map(drop)
+    }
+
+    /// Deletes the dead records of all groups, also of those that nobody looks at any more.
+    pub(crate) async fn sweep(&self) -> Result<(), Failure> {
+        let now = nanos(self.clock.now());
+        let look = sqlx::query_scalar::<_, bool>(ANY_DEAD).bind(&self.boot).bind(now).fetch_one(&self.readers);
+        if look.await.map_err(|error| self.failure(&error))? {
+            self.write(sqlx::query(SWEEP).bind(&self.boot).bind(now)).await?;
+        }
+        Ok(())
+    }
+
+    /// The living record that keeps `seat` from its id.
+    pub(crate) async fn holder(&self, seat: &Seat, now: Moment) -> Result<Option<Holder>, Failure> {
+        let rows = self.of_seat(HOLDER, seat, now).fetch_all(&self.readers).await.map_err(|error| self.failure(&error))?;
+        let Some(row) = rows.first() else { return Ok(None) };
+        let read =
+            || -> sqlx::Result<(i64, i64, String)> { Ok((row.try_get("joined")?, row.try_get("renewals")?, row.try_get("record")?)) };
+        let (joined, renewals, record) = read().map_err(|error| self.failure(&error))?;
+        // Even a record that this version cannot read keeps others from the id.
+        let member = Record::decode(seat.instance_id.clone(), joined.cast_unsigned(), &record).ok();
+        // Two holders one after the other differ in `joined`, two looks at one holder in `renewals`.
+        let stamp = (joined.cast_unsigned() << 32) ^ renewals.cast_unsigned();
+        Ok(Some(Holder { address: member.and_then(|member| member.address), stamp }))
+    }
+
+    /// The group's records.
+    pub(crate) async fn read(&self, connection: &mut SqliteConnection, group: &GroupName) -> Result<Reading, Failure> {
+        // One more than allowed, so that too many are noticed.
+        let query = sqlx::query(MEMBERS).bind(group.as_str()).bind(MEMBERS_MAX + 1);
+        let rows = query.fetch_all(&mut *connection).await.map_err(|error| self.failure(&error))?;
+        let gone = || Failure::Damaged { path: self.path.clone(), why: "the row of the table `store` is gone".to_owned() };
+        let at = Mark::from_row(rows.first().ok_or_else(gone)?).map_err(|error| self.failure(&error))?;
+        let members = rows.iter().filter_map(|row| MemberRow::from_row(row).transpose()).collect::<sqlx::Result<Vec<_>>>();
+        Ok(Reading { at, rows: members.map_err(|error| self.failure(&error))? })
+    }
+
+    /// The group's revision.
+    pub(crate) async fn revision(&self, connection: &mut SqliteConnection, group: &GroupName) -> Result<Mark, Failure> {
+        let query = sqlx::query_as(REVISION).bind(group.as_str());
+        query.fetch_one(connection).await.map_err(|error| self.failure(&error))
+    }
+
+    /// A number that differs from the last one on this connection if anybody has written since.
+    pub(crate) async fn data_version(&self, connection: &mut SqliteConnection) -> Result<i64, Failure> {
+        sqlx::query_scalar("PRAGMA data_version").fetch_one(connection).await.map_err(|error| self.failure(&error))
+    }
+
+    fn of_seat<'q>(&'q self, sql: &'static str, seat: &'q Seat, now: Moment) -> Query<'q> {
+        let Seat { group, instance_id, incarnation } = seat;
+        let named = sqlx::query(sql).bind(group.as_str()).bind(instance_id.as_str()).bind(incarnation.to_string());
+        named.bind(self.boot.as_str()).bind(nanos(now))
+    }
+
+    /// Runs a write to its end: reading only its first row would hide a failure of the commit, which comes after the rows.
+    async fn write(&self, query: Query<'_>) -> Result<Vec<SqliteRow>, Failure> {
+        query.fetch_all(&self.writer).await.map_err(|error| self.failure(&error))
+    }
+}
+
+type Query<'q> = sqlx::query::Query<'q, sqlx::Sqlite, sqlx::sqlite::SqliteArguments>;
