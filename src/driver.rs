@@ -97,7 +97,8 @@ impl Driver {
         match action {
             Action::Call { op, attempt } => self.call(op, attempt),
             Action::StartWatch => {
-                self.watch = Some(follow(&self.backend, &self.registration.group, self.shared.timing.ttl / PROOFS_PER_TTL))
+                let prove_every = self.shared.timing.ttl / PROOFS_PER_TTL;
+                self.watch = Some(follow(&self.backend, &self.registration.group, prove_every));
             }
             Action::StopWatch => self.watch = None,
             Action::MarkDraining => self.mark_draining(),

@@ -12,7 +12,7 @@ use shardwise_discovery::{Clock, Discovery, Registration};
 use tokio::sync::{mpsc, oneshot, watch};
 
 use crate::driver::{Command, Driver};
-use crate::rebalances::Rebalances;
+use crate::listeners::{Rebalances, Snapshots};
 use crate::sharding::Sharding;
 use crate::shared::Shared;
 use crate::{Error, ErrorKind, Result};
@@ -232,7 +232,12 @@ impl ShardingService {
 
     /// The rebalances from now on, as a stream that ends with the service. A slow reader gets them merged.
     pub fn rebalances(&self) -> Rebalances {
-        self.shared().hub.subscribe()
+        self.shared().rebalances.subscribe()
+    }
+
+    /// Every snapshot from now on, in order: what [`ShardingService::ownership_changes`] would skip for a slow reader too.
+    pub fn snapshots(&self) -> Snapshots {
+        self.shared().snapshots.subscribe()
     }
 
     /// Calls `callback` for each rebalance from now on: one call at a time, off the driver, merged when it is slow. A panic in it is

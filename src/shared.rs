@@ -8,7 +8,7 @@ use shardwise_discovery::Clock;
 use tokio::sync::watch;
 use tokio_util::task::TaskTracker;
 
-use crate::rebalances::Hub;
+use crate::listeners::Hub;
 
 pub(crate) struct Shared {
     pub(crate) policy: Arc<Policy>,
@@ -17,7 +17,8 @@ pub(crate) struct Shared {
     pub(crate) clock: Clock,
     /// The user's work under ownership; a leaving service waits for it.
     pub(crate) in_flight: TaskTracker,
-    pub(crate) hub: Hub,
+    pub(crate) rebalances: Hub<Rebalance>,
+    pub(crate) snapshots: Hub<Arc<Ownership>>,
     current: ArcSwap<Ownership>,
     changes: watch::Sender<Arc<Ownership>>,
 }
@@ -30,7 +31,8 @@ impl Shared {
             instance_id,
             clock,
             in_flight: TaskTracker::new(),
-            hub: Hub::default(),
+            rebalances: Hub::default(),
+            snapshots: Hub::default(),
             current: ArcSwap::new(Arc::clone(&ownership)),
             changes: watch::Sender::new(ownership),
         }
@@ -39,11 +41,12 @@ impl Shared {
     /// Makes `ownership` what readers see from here on, then tells those who wait for changes.
     pub(crate) fn publish(&self, ownership: Arc<Ownership>) {
         self.current.store(Arc::clone(&ownership));
+        self.snapshots.push(&ownership);
         self.changes.send_replace(ownership);
     }
 
     pub(crate) fn rebalanced(&self, rebalance: &Rebalance) {
-        self.hub.push(rebalance);
+        self.rebalances.push(rebalance);
     }
 
     pub(crate) fn changes(&self) -> watch::Receiver<Arc<Ownership>> {

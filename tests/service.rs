@@ -1,5 +1,7 @@
 //! The service from outside: joining, leaving, listeners, runners, and what a user is told when something is wrong.
 
+#![expect(clippy::expect_used, clippy::panic, reason = "tests report by panicking")]
+
 use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};

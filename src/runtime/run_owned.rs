@@ -10,7 +10,7 @@ use tokio::sync::watch;
 use tokio::task::{Id, JoinSet};
 use tokio_util::sync::CancellationToken;
 
-use crate::rebalances::Rebalances;
+use crate::listeners::Rebalances;
 use crate::service::ShardingService;
 use crate::shared::Shared;
 
@@ -150,7 +150,9 @@ where
             return;
         }
         let idle: Vec<K> = wanted.iter().filter(|key| ownership.owns_at(*key, now) && !self.runs.contains_key(*key)).cloned().collect();
-        idle.into_iter().for_each(|key| self.start(key));
+        for key in idle {
+            self.start(key);
+        }
     }
 
     fn start(&mut self, key: K) {

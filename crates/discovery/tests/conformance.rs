@@ -1,5 +1,7 @@
 //! The conformance suite over the memory backend, bare and in each wrapper, on paused time.
 
+#![expect(clippy::expect_used, reason = "tests report by panicking")]
+
 use std::sync::Arc;
 use std::time::Duration;
 

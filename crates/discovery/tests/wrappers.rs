@@ -1,5 +1,7 @@
 //! What the wrappers add to the contract, and what a cut connection looks like.
 
+#![expect(clippy::expect_used, reason = "tests report by panicking")]
+
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;

@@ -1,0 +1,124 @@
+//! Listeners: each hears every piece of news in order; a slow one hears the latest ones merged.
+
+use std::collections::VecDeque;
+use std::pin::Pin;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::task::{Context, Poll};
+
+use futures::task::AtomicWaker;
+use futures::{Stream, StreamExt};
+use shardwise_core::{Ownership, Rebalance};
+
+/// The most pieces of news kept apart for one listener; beyond it the latest two are merged.
+const BACKLOG_MAX: usize = 64;
+
+/// What can be told to listeners.
+pub trait News: Clone + Send {
+    /// This piece of news and then `next`, as one.
+    #[must_use]
+    fn merged(self, next: Self) -> Self;
+}
+
+impl News for Rebalance {
+    fn merged(self, next: Self) -> Self {
+        self.then(next)
+    }
+}
+
+impl News for Arc<Ownership> {
+    fn merged(self, next: Self) -> Self {
+        next
+    }
+}
+
+pub(crate) struct Hub<T> {
+    seats: Mutex<Vec<Weak<Seat<T>>>>,
+}
+
+struct Seat<T> {
+    pending: Mutex<Pending<T>>,
+    waker: AtomicWaker,
+}
+
+struct Pending<T> {
+    backlog: VecDeque<T>,
+    closed: bool,
+}
+
+/// The table stays whole whatever panics while it is locked: each change to it is a single push, pop or flag.
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl<T> Default for Hub<T> {
+    fn default() -> Self {
+        Self { seats: Mutex::default() }
+    }
+}
+
+impl<T: News> Hub<T> {
+    pub(crate) fn subscribe(&self) -> Listener<T> {
+        let pending = Mutex::new(Pending { backlog: VecDeque::new(), closed: false });
+        let seat = Arc::new(Seat { pending, waker: AtomicWaker::new() });
+        let mut seats = lock(&self.seats);
+        seats.retain(|seat| seat.strong_count() > 0);
+        seats.push(Arc::downgrade(&seat));
+        Listener { seat }
+    }
+
+    pub(crate) fn push(&self, news: &T) {
+        for seat in lock(&self.seats).iter().filter_map(Weak::upgrade) {
+            let mut pending = lock(&seat.pending);
+            let full = pending.backlog.len() >= BACKLOG_MAX;
+            let last = if full { pending.backlog.pop_back() } else { None };
+            pending.backlog.push_back(match last {
+                Some(last) => last.merged(news.clone()),
+                None => news.clone(),
+            });
+            drop(pending);
+            seat.waker.wake();
+        }
+    }
+}
+
+impl<T> Drop for Hub<T> {
+    fn drop(&mut self) {
+        for seat in lock(&self.seats).iter().filter_map(Weak::upgrade) {
+            lock(&seat.pending).closed = true;
+            seat.waker.wake();
+        }
+    }
+}
+
+/// The rebalances of one service from the moment of asking on. A slot that was lost and regained while nobody read is in both `lost`
+/// and `gained`.
+pub type Rebalances = Listener<Rebalance>;
+
+/// Every snapshot of one service from the moment of asking on; a reader that is far behind misses the older ones.
+pub type Snapshots = Listener<Arc<Ownership>>;
+
+/// News of one service as a stream that ends with the service. A reader that is slow gets the latest news merged.
+pub struct Listener<T> {
+    seat: Arc<Seat<T>>,
+}
+
+impl<T: News> Listener<T> {
+    /// The next piece of news; `None` once the service is gone. Cancel safe.
+    pub async fn recv(&mut self) -> Option<T> {
+        self.next().await
+    }
+}
+
+impl<T: News> Stream for Listener<T> {
+    type Item = T;
+
+    fn poll_next(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<T>> {
+        self.seat.waker.register(context.waker());
+        let mut pending = lock(&self.seat.pending);
+        match pending.backlog.pop_front() {
+            Some(news) => Poll::Ready(Some(news)),
+            None if pending.closed => Poll::Ready(None),
+            None => Poll::Pending,
+        }
+    }
+}
