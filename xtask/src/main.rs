@@ -1,2 +1,77 @@
-//! shardwise.
-fn main() {}
+//! The project's own tasks, run as `cargo xtask NAME`. Nothing here is shipped.
+//!
+//! A task is a list of commands that anybody could type; what is added is the order, the clock, and one line that says how to
+//! repeat what failed. Every command's whole output is kept under `target/xtask/`.
+
+mod bench;
+mod checks;
+mod context;
+mod deny;
+mod measured;
+mod package;
+mod report;
+mod run;
+mod steps;
+mod vectors;
+
+use std::process::ExitCode;
+
+use clap::{Args, Parser, Subcommand};
+
+use context::Context;
+use report::say;
+
+/// Tasks of the shardwise project.
+#[derive(Parser)]
+#[command(name = "cargo xtask", bin_name = "cargo xtask")]
+struct Cli {
+    #[command(subcommand)]
+    task: Task,
+}
+
+#[derive(Subcommand)]
+enum Task {
+    /// Check everything that must hold before a change is merged; the same as in CI.
+    Test(TestArgs),
+    /// Run a benchmark in release and write its figures into docs/measured.md.
+    Bench {
+        /// Name of the benchmark; without it, the names that exist are listed.
+        name: Option<String>,
+    },
+}
+
+#[derive(Args)]
+struct TestArgs {
+    /// Run this step only; may be given several times.
+    #[arg(long, value_name = "STEP")]
+    only: Vec<String>,
+    /// List the steps and run nothing.
+    #[arg(long)]
+    list: bool,
+    /// Go on after a failed step and fail at the end.
+    #[arg(long)]
+    keep_going: bool,
+    /// Show the commands' output while they run.
+    #[arg(long, short)]
+    verbose: bool,
+}
+
+fn main() -> ExitCode {
+    let cli = Cli::parse();
+    let result = match cli.task {
+        Task::Test(args) if args.list => {
+            steps::list();
+            Ok(true)
+        }
+        Task::Test(args) => Context::load(args.verbose).and_then(|context| steps::run(&context, &args.only, args.keep_going)),
+        Task::Bench { name } => Context::load(true).and_then(|context| bench::run(&context, name.as_deref())).map(|()| true),
+    };
+    match result {
+        Ok(true) => ExitCode::SUCCESS,
+        Ok(false) => ExitCode::FAILURE,
+        Err(failure) => {
+            say(&failure.to_string());
+            ExitCode::FAILURE
+        }
+    }
+}

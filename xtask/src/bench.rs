@@ -1,0 +1,106 @@
+//! `cargo xtask bench NAME`: one benchmark in release, its figures into `docs/measured.md`.
+
+use std::path::{Path, PathBuf};
+
+use cargo_metadata::TargetKind;
+use serde_json::Value;
+
+use crate::context::Context;
+use crate::measured::{self, Figure, Machine};
+use crate::report::say;
+use crate::run::{Failure, Log};
+
+/// Runs the named benchmark, or lists the names.
+pub(crate) fn run(context: &Context, name: Option<&str>) -> Result<(), Failure> {
+    let benches = context.targets(&TargetKind::Bench);
+    let names: Vec<_> = benches.iter().map(|bench| bench.name).collect();
+    let Some(name) = name else {
+        say(&names.join("\n"));
+        return Ok(());
+    };
+    let found = benches.iter().find(|bench| bench.name == name);
+    let bench = found.ok_or_else(|| Failure::new(format!("no benchmark is called {name}; there are: {}", names.join(", "))))?;
+
+    // A folder of its own, emptied first: what lies in it afterwards is from this run.
+    let results = context.scratch("criterion").join(name);
+    if results.exists() {
+        std::fs::remove_dir_all(&results).map_err(|e| failed(&results, &e))?;
+    }
+    let mut command = context.cargo(&["bench", "--package", bench.package, "--all-features", "--bench", name]);
+    command.env("CRITERION_HOME", &results);
+    Log::begin(context, "bench")?.run(command)?;
+
+    let figures = figures(&results)?;
+    if figures.is_empty() {
+        return Err(Failure::new(format!("the benchmark {name} left no figures in {}: is it one of Criterion's?", results.display())));
+    }
+    let section = measured::section(name, &revision(context), &Machine::this(), &figures);
+    let path = context.root().join("docs/measured.md");
+    let before = std::fs::read_to_string(&path).unwrap_or_default();
+    std::fs::write(&path, measured::replace(&before, name, &section)).map_err(|e| failed(&path, &e))?;
+    say(&format!("docs/measured.md: section {name} has {} figures", figures.len()));
+    Ok(())
+}
+
+fn failed(path: &Path, e: &dyn std::error::Error) -> Failure {
+    Failure::new(format!("{}: {e}", path.display()))
+}
+
+/// The commit that was measured, and whether the tree had changes beside it.
+fn revision(context: &Context) -> String {
+    let git = |arguments: &[&str]| {
+        let output = context.command("git", arguments).output().ok()?;
+        output.status.success().then(|| String::from_utf8_lossy(&output.stdout).trim().to_owned())
+    };
+    let commit = git(&["rev-parse", "--short=12", "HEAD"]).unwrap_or_else(|| "unknown".into());
+    let clean = git(&["status", "--porcelain", "--untracked-files=no"]).is_some_and(|changes| changes.is_empty());
+    if clean { commit } else { format!("{commit} with uncommitted changes") }
+}
+
+/// Everything that Criterion left below `folder`, in the order of the names.
+fn figures(folder: &Path) -> Result<Vec<Figure>, Failure> {
+    let mut folders = vec![folder.to_path_buf()];
+    let mut figures = Vec::new();
+    while let Some(folder) = folders.pop() {
+        let entries = std::fs::read_dir(&folder).map_err(|e| failed(&folder, &e))?;
+        let children: Vec<PathBuf> = entries.flatten().map(|entry| entry.path()).filter(|path| path.is_dir()).collect();
+        match children.iter().find(|path| path.ends_with("new") && path.join("estimates.json").exists()) {
+            Some(new) => figures.extend(figure(&read(&new.join("benchmark.json"))?, &read(&new.join("estimates.json"))?)),
+            None => folders.extend(children),
+        }
+    }
+    figures.sort_by(|a, b| a.name.cmp(&b.name));
+    Ok(figures)
+}
+
+fn read(path: &Path) -> Result<Value, Failure> {
+    let text = std::fs::read_to_string(path).map_err(|e| failed(path, &e))?;
+    serde_json::from_str(&text).map_err(|e| failed(path, &e))
+}
+
+/// One benchmark's figure from Criterion's two files about it.
+fn figure(benchmark: &Value, estimates: &Value) -> Option<Figure> {
+    let estimate = if estimates["slope"].is_object() { &estimates["slope"] } else { &estimates["mean"] };
+    Some(Figure {
+        name: benchmark["full_id"].as_str()?.to_owned(),
+        nanos: estimate["point_estimate"].as_f64()?,
+        low: estimate["confidence_interval"]["lower_bound"].as_f64()?,
+        high: estimate["confidence_interval"]["upper_bound"].as_f64()?,
+        elements: benchmark["throughput"]["Elements"].as_f64(),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_figure_is_read_from_criterions_files() {
+        let benchmark = serde_json::json!({"full_id": "filter/ours/3", "throughput": {"Elements": 1000}});
+        let interval = serde_json::json!({"lower_bound": 9.0, "upper_bound": 11.0});
+        let estimates = serde_json::json!({"slope": null, "mean": {"point_estimate": 10.0, "confidence_interval": interval}});
+        let expected = Figure { name: "filter/ours/3".into(), nanos: 10.0, low: 9.0, high: 11.0, elements: Some(1000.0) };
+        assert_eq!(figure(&benchmark, &estimates), Some(expected));
+        assert_eq!(figure(&benchmark, &serde_json::json!({})), None);
+    }
+}

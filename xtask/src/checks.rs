@@ -1,0 +1,100 @@
+//! The steps that are cargo's own work.
+
+use std::time::Duration;
+
+use cargo_metadata::TargetKind;
+
+use crate::report::say;
+use crate::run::{Failure, Log, count_tests};
+use crate::steps::Passed;
+
+/// An example shows something and ends; one that takes longer than this hangs or does too much.
+const EXAMPLE_LIMIT: Duration = Duration::from_mins(1);
+
+pub(crate) fn fetch(log: &Log<'_>) -> Result<Passed, Failure> {
+    // Says so if Cargo.lock is out of date, instead of repairing it; the steps that follow need no such care.
+    log.run(log.context.cargo(&["fetch", "--locked"]))?;
+    Ok(Passed::one())
+}
+
+pub(crate) fn fmt(log: &Log<'_>) -> Result<Passed, Failure> {
+    log.run(log.context.cargo(&["fmt", "--all", "--check"]))?;
+    Ok(Passed::one())
+}
+
+pub(crate) fn clippy(log: &Log<'_>) -> Result<Passed, Failure> {
+    log.run(log.context.cargo(&["clippy", "--workspace", "--all-targets", "--all-features", "--", "-D", "warnings"]))?;
+    Ok(Passed::one())
+}
+
+pub(crate) fn test(log: &Log<'_>) -> Result<Passed, Failure> {
+    tests(log, &["test", "--workspace", "--all-features", "--tests", "--no-fail-fast"])
+}
+
+pub(crate) fn test_default(log: &Log<'_>) -> Result<Passed, Failure> {
+    tests(log, &["test", "--package", "shardwise", "--tests", "--no-fail-fast"])
+}
+
+pub(crate) fn doctest(log: &Log<'_>) -> Result<Passed, Failure> {
+    tests(log, &["test", "--workspace", "--all-features", "--doc", "--no-fail-fast"])
+}
+
+fn tests(log: &Log<'_>, arguments: &[&str]) -> Result<Passed, Failure> {
+    let (passed, _, ignored) = count_tests(&log.run(log.context.cargo(arguments))?);
+    let note = (ignored > 0).then(|| format!("{ignored} ignored"));
+    Ok(Passed { checks: passed, note })
+}
+
+pub(crate) fn examples(log: &Log<'_>) -> Result<Passed, Failure> {
+    let examples = log.context.targets(&TargetKind::Example);
+    if examples.is_empty() {
+        return Ok(Passed { checks: 0, note: Some("there are none".into()) });
+    }
+    log.run(log.context.cargo(&["build", "--workspace", "--all-features", "--examples"]))?;
+    for example in &examples {
+        say(&format!("    {}", example.name));
+        let binary = log.context.target().join("debug/examples").join(example.name);
+        let run = log.run_for(log.context.command(&binary.to_string_lossy(), &[]), EXAMPLE_LIMIT);
+        let repeat = format!("cargo run --package {} --all-features --example {}", example.package, example.name);
+        run.map_err(|failure| failure.repeated_by(repeat))?;
+    }
+    Ok(Passed::many(examples.len() as u64))
+}
+
+pub(crate) fn benches(log: &Log<'_>) -> Result<Passed, Failure> {
+    let benches = log.context.targets(&TargetKind::Bench);
+    if benches.is_empty() {
+        return Ok(Passed { checks: 0, note: Some("there are none".into()) });
+    }
+    // Under `cargo test` Criterion runs each benchmark once, and the profile is the one already built. Named one by one, because
+    // `--benches` would run the libraries' unit tests again.
+    let mut arguments = vec!["test", "--workspace", "--all-features"];
+    arguments.extend(benches.iter().flat_map(|bench| ["--bench", bench.name]));
+    log.run(log.context.cargo(&arguments))?;
+    Ok(Passed::many(benches.len() as u64))
+}
+
+pub(crate) fn doc(log: &Log<'_>) -> Result<Passed, Failure> {
+    // Libraries only: the binary is called `shardwise` like the library, and both would be written to one place.
+    let mut command = log.context.cargo(&["doc", "--workspace", "--all-features", "--no-deps", "--lib"]);
+    command.env("RUSTDOCFLAGS", "-D warnings");
+    log.run(command)?;
+    Ok(Passed::one())
+}
+
+/// The steps before have proved it if they ran on that very version; otherwise that version checks the shipped code.
+pub(crate) fn msrv(log: &Log<'_>) -> Result<Passed, Failure> {
+    let stated = log.context.packages().into_iter().find_map(|package| package.rust_version.clone());
+    let stated = stated.ok_or_else(|| Failure::new("no package states a rust-version"))?;
+    let oldest = format!("{}.{}", stated.major, stated.minor);
+    let running = log.run(log.context.command("rustc", &["--version"]))?;
+    let note = format!("{oldest}, the Rust of this run: {}", running.trim());
+    if running.split_whitespace().nth(1).is_some_and(|version| version.starts_with(&format!("{oldest}."))) {
+        return Ok(Passed { checks: 1, note: Some(note) });
+    }
+    let folder = log.context.scratch("msrv");
+    let folder = folder.to_string_lossy();
+    let arguments = ["run", "--install", &oldest, "cargo", "check", "--workspace", "--all-features", "--target-dir", &folder];
+    log.run(log.context.command("rustup", &arguments))?;
+    Ok(Passed { checks: 1, note: Some(oldest) })
+}

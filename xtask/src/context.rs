@@ -1,0 +1,82 @@
+//! Where the workspace is and what is in it.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use cargo_metadata::{Metadata, MetadataCommand, Package, TargetKind};
+
+use crate::run::Failure;
+
+/// What every task looks at.
+pub(crate) struct Context {
+    metadata: Metadata,
+    /// Show output while commands run, instead of only when they fail.
+    pub(crate) verbose: bool,
+}
+
+/// A target of one of our packages, such as an example or a benchmark.
+pub(crate) struct Target<'a> {
+    pub(crate) package: &'a str,
+    pub(crate) name: &'a str,
+}
+
+impl Context {
+    /// Reads the workspace's metadata; no dependency is resolved, so this works without a network.
+    pub(crate) fn load(verbose: bool) -> Result<Self, Failure> {
+        let metadata = MetadataCommand::new().no_deps().exec().map_err(|e| Failure::new(format!("cargo metadata: {e}")))?;
+        Ok(Self { metadata, verbose })
+    }
+
+    /// The workspace's folder.
+    pub(crate) fn root(&self) -> &Path {
+        self.metadata.workspace_root.as_std_path()
+    }
+
+    /// The folder for everything built.
+    pub(crate) fn target(&self) -> &Path {
+        self.metadata.target_directory.as_std_path()
+    }
+
+    /// A folder or file of our own below the target folder.
+    pub(crate) fn scratch(&self, name: &str) -> PathBuf {
+        self.target().join("xtask").join(name)
+    }
+
+    /// Our packages, in the order of their names.
+    pub(crate) fn packages(&self) -> Vec<&Package> {
+        let mut packages = self.metadata.workspace_packages();
+        packages.sort_by(|a, b| a.name.cmp(&b.name));
+        packages
+    }
+
+    /// All targets of that kind, in the order of packages and names.
+    pub(crate) fn targets(&self, kind: &TargetKind) -> Vec<Target<'_>> {
+        let mut targets = Vec::new();
+        for package in self.packages() {
+            let of_kind = package.targets.iter().filter(|target| target.kind.contains(kind));
+            targets.extend(of_kind.map(|target| Target { package: package.name.as_str(), name: &target.name }));
+        }
+        targets
+    }
+
+    /// `cargo` with these arguments, the very one that runs us.
+    pub(crate) fn cargo(&self, arguments: &[&str]) -> Command {
+        self.command(&std::env::var("CARGO").unwrap_or_else(|_| "cargo".into()), arguments)
+    }
+
+    /// A program, run in the workspace's folder, without colours and without what `cargo run` told us about ourselves.
+    pub(crate) fn command(&self, program: &str, arguments: &[&str]) -> Command {
+        let mut command = Command::new(program);
+        command.args(arguments).current_dir(self.root());
+        for (name, _) in std::env::vars_os() {
+            let name = name.to_string_lossy();
+            if ["CARGO_PKG_", "CARGO_MANIFEST_", "CARGO_BIN_", "CARGO_CRATE_"].iter().any(|prefix| name.starts_with(prefix)) {
+                command.env_remove(name.as_ref());
+            }
+        }
+        if !self.verbose {
+            command.env("CARGO_TERM_COLOR", "never").env("CARGO_TERM_PROGRESS_WHEN", "never").env("NO_COLOR", "1");
+        }
+        command
+    }
+}

@@ -1,0 +1,54 @@
+//! What may come into the dependency tree: `deny.toml`, held by cargo-deny.
+
+use std::process::Command;
+use std::time::Duration;
+
+use crate::report::say;
+use crate::run::{Failure, Log};
+use crate::steps::Passed;
+
+/// The version that is installed where none is found.
+const VERSION: &str = "0.20.2";
+/// Fetching the advisory database takes seconds; a network that swallows packets must not hold the run up.
+const FETCH_LIMIT: Duration = Duration::from_mins(2);
+
+pub(crate) fn check(log: &Log<'_>) -> Result<Passed, Failure> {
+    let tool = tool(log)?;
+    log.run(deny(log, &tool, &["check", "bans", "licenses", "sources"]))?;
+    Ok(Passed::one())
+}
+
+/// Checked where the database can be had; where not, the run says so, because a closed network is no fault of the tree.
+pub(crate) fn advisories(log: &Log<'_>) -> Result<Passed, Failure> {
+    let tool = tool(log)?;
+    let mut fetch = deny(log, &tool, &["fetch", "db"]);
+    fetch.env("GIT_TERMINAL_PROMPT", "0");
+    if log.quietly(fetch, FETCH_LIMIT).is_err() {
+        let note = "NOT CHECKED: the advisory database cannot be fetched from here";
+        return Ok(Passed { checks: 0, note: Some(note.into()) });
+    }
+    log.run(deny(log, &tool, &["check", "--disable-fetch", "advisories"]))?;
+    Ok(Passed::one())
+}
+
+fn deny(log: &Log<'_>, tool: &str, arguments: &[&str]) -> Command {
+    let scope = ["--workspace", "--all-features", "--locked", "--color", "never"];
+    log.context.command(tool, &[&scope, arguments].concat())
+}
+
+/// The machine's cargo-deny, or one of our own under `target/tools`, installed at its first use.
+fn tool(log: &Log<'_>) -> Result<String, Failure> {
+    let root = log.context.target().join("tools");
+    let own = root.join("bin").join(if cfg!(windows) { "cargo-deny.exe" } else { "cargo-deny" }).to_string_lossy().into_owned();
+    let runs = |tool: &str| log.context.command(tool, &["--version"]).output().is_ok_and(|output| output.status.success());
+    if let Some(found) = ["cargo-deny", &own].into_iter().find(|tool| runs(tool)) {
+        return Ok(found.into());
+    }
+    say(&format!("    installing cargo-deny {VERSION} under target/tools, once"));
+    // Unoptimised it is built in a quarter of the time, and its work takes a second either way.
+    let arguments = ["install", "cargo-deny", "--version", VERSION, "--locked", "--debug", "--root", &root.to_string_lossy()];
+    let mut install = log.context.cargo(&arguments);
+    install.env("CARGO_PROFILE_DEV_DEBUG", "0");
+    log.run(install)?;
+    Ok(own)
+}

@@ -1,0 +1,115 @@
+//! `docs/measured.md`: one section for each benchmark, replaced whole at every run.
+
+use std::fmt::Write as _;
+
+const HEAD: &str = "# Measured
+
+Written by `cargo xtask bench NAME`, one section for each name. Compare within a section, and quote ratios: other machines differ.
+";
+
+/// One benchmark's time, with the bounds of its 95 % confidence interval.
+#[derive(Debug, PartialEq)]
+pub(crate) struct Figure {
+    pub(crate) name: String,
+    pub(crate) nanos: f64,
+    pub(crate) low: f64,
+    pub(crate) high: f64,
+    /// How many things one run of it works on, if it says so.
+    pub(crate) elements: Option<f64>,
+}
+
+/// What was measured on.
+pub(crate) struct Machine {
+    cpu: String,
+    cores: usize,
+}
+
+impl Machine {
+    /// The machine that this runs on.
+    pub(crate) fn this() -> Self {
+        let info = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
+        let model =
+            info.lines().find_map(|line| line.strip_prefix("model name")?.split_once(':').map(|(_, model)| model.trim().to_owned()));
+        let cores = std::thread::available_parallelism().map_or(0, std::num::NonZero::get);
+        Self { cpu: model.unwrap_or_else(|| std::env::consts::ARCH.into()), cores }
+    }
+}
+
+/// The section of one benchmark.
+pub(crate) fn section(name: &str, commit: &str, machine: &Machine, figures: &[Figure]) -> String {
+    let mut text = format!("## {name}\n\nCommit {commit}; {}, {} cores.\n\n", machine.cpu, machine.cores);
+    text += "| benchmark | time | 95 % interval | for each element |\n|---|---:|---:|---:|\n";
+    for f in figures {
+        let each = f
+            .elements
+            .map_or_else(String::new, |elements| format!("{}, {} a second", time(f.nanos / elements), count(elements / f.nanos * 1e9)));
+        // Writing to a String cannot fail.
+        let _ = writeln!(text, "| {} | {} | {} – {} | {each} |", f.name, time(f.nanos), time(f.low), time(f.high));
+    }
+    text
+}
+
+/// `document` with the section of that name replaced, or added in the order of the names.
+pub(crate) fn replace(document: &str, name: &str, section: &str) -> String {
+    let mut sections: Vec<(&str, &str)> = document
+        .split("\n## ")
+        .skip(1)
+        .filter_map(|part| part.split_once('\n'))
+        .map(|(title, body)| (title.trim(), body.trim()))
+        .filter(|(title, _)| *title != name)
+        .collect();
+    let body = section.split_once('\n').map_or("", |(_, body)| body.trim());
+    sections.push((name, body));
+    sections.sort_unstable();
+    let head = document.split("\n## ").next().map(str::trim).filter(|head| !head.is_empty()).unwrap_or(HEAD.trim());
+    sections.iter().fold(format!("{head}\n"), |text, (title, body)| format!("{text}\n## {title}\n\n{body}\n"))
+}
+
+fn time(nanos: f64) -> String {
+    let (value, unit) = match nanos {
+        n if n < 1e3 => (n, "ns"),
+        n if n < 1e6 => (n / 1e3, "µs"),
+        n if n < 1e9 => (n / 1e6, "ms"),
+        n => (n / 1e9, "s"),
+    };
+    format!("{} {unit}", three_digits(value))
+}
+
+fn count(number: f64) -> String {
+    match number {
+        n if n < 1e3 => three_digits(n),
+        n if n < 1e6 => format!("{} thousand", three_digits(n / 1e3)),
+        n => format!("{} million", three_digits(n / 1e6)),
+    }
+}
+
+fn three_digits(value: f64) -> String {
+    match value {
+        v if v < 10.0 => format!("{v:.2}"),
+        v if v < 100.0 => format!("{v:.1}"),
+        v => format!("{v:.0}"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_section_is_replaced_and_the_others_stay() {
+        let first = replace("", "ring", "## ring\n\nold\n");
+        let second = replace(&first, "outbox", "## outbox\n\nfigures\n");
+        let third = replace(&second, "ring", "## ring\n\nnew\n");
+        assert_eq!(third, format!("{HEAD}\n## outbox\n\nfigures\n\n## ring\n\nnew\n"));
+        assert_eq!(replace(&third, "ring", "## ring\n\nnew\n"), third);
+    }
+
+    #[test]
+    fn a_section_says_what_was_measured_on_what() {
+        let machine = Machine { cpu: "Some CPU".into(), cores: 2 };
+        let figure = Figure { name: "filter/3".into(), nanos: 12_345.0, low: 12_000.0, high: 13_000.0, elements: Some(1_000.0) };
+        let text = section("filter", "abc", &machine, &[figure]);
+        assert!(text.starts_with("## filter\n\nCommit abc; Some CPU, 2 cores.\n"), "{text}");
+        assert!(text.ends_with("| filter/3 | 12.3 µs | 12.0 µs – 13.0 µs | 12.3 ns, 81.0 million a second |\n"), "{text}");
+    }
+}

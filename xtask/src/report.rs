@@ -1,0 +1,49 @@
+//! What the person at the terminal reads.
+
+use std::io::Write as _;
+use std::time::Duration;
+
+/// One line on standard output, at once. A closed output is no reason to stop checking.
+pub(crate) fn say(line: &str) {
+    let mut out = std::io::stdout().lock();
+    let _ = writeln!(out, "{line}");
+    let _ = out.flush();
+}
+
+/// What became of one step.
+pub(crate) struct Row {
+    pub(crate) step: &'static str,
+    pub(crate) took: Duration,
+    pub(crate) passed: u64,
+    pub(crate) failed: u64,
+    /// What the reader should know beside the numbers, such as what could not be checked.
+    pub(crate) note: Option<String>,
+}
+
+/// The table of steps and, last, the line `N passed, M failed`.
+pub(crate) fn table(rows: &[Row]) -> String {
+    let mut text = format!("{:<14}{:>9}{:>9}{:>9}\n", "step", "seconds", "passed", "failed");
+    let mut line = |step: &str, took: Duration, passed: u64, failed: u64, note: &str| {
+        text += format!("{step:<14}{:>9.1}{passed:>9}{failed:>9}  {note}", took.as_secs_f64()).trim_end();
+        text += "\n";
+    };
+    for row in rows {
+        line(row.step, row.took, row.passed, row.failed, row.note.as_deref().unwrap_or(""));
+    }
+    let (passed, failed) = (rows.iter().map(|r| r.passed).sum::<u64>(), rows.iter().map(|r| r.failed).sum::<u64>());
+    line("total", rows.iter().map(|r| r.took).sum(), passed, failed, "");
+    format!("{text}\n{passed} passed, {failed} failed")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_table_ends_with_the_sum() {
+        let row = |step, passed, failed| Row { step, took: Duration::from_millis(1_250), passed, failed, note: None };
+        let text = table(&[row("fmt", 1, 0), row("test", 40, 2)]);
+        assert!(text.contains("fmt                 1.2        1        0\n"), "{text}");
+        assert!(text.ends_with("\n41 passed, 2 failed"), "{text}");
+    }
+}

@@ -1,0 +1,207 @@
+//! Runs one command: its output into a log, a sign of life now and then, an end after which it counts as hung.
+
+use std::fmt;
+use std::fs::{File, OpenOptions};
+use std::io::{Read as _, Seek as _, SeekFrom, Write as _};
+use std::path::PathBuf;
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::time::{Duration, Instant};
+
+use crate::context::Context;
+use crate::report::say;
+
+/// How often a silent command's last line is shown.
+const SIGN_OF_LIFE: Duration = Duration::from_secs(20);
+/// No command of ours takes longer; one that does hangs.
+const HUNG_AFTER: Duration = Duration::from_mins(20);
+/// Lines of a failed command's output that are shown; the log has the rest.
+const TAIL_LINES: usize = 150;
+
+/// Why a task stopped, and how to see it again.
+#[derive(Debug)]
+pub(crate) struct Failure {
+    why: String,
+    /// The command to repeat, as one would type it.
+    repeat: Option<String>,
+    /// Tests that failed, if they were counted; a failure counts at least one.
+    pub(crate) failed: u64,
+    /// Tests of the same step that passed.
+    pub(crate) passed: u64,
+}
+
+impl Failure {
+    pub(crate) fn new(why: impl Into<String>) -> Self {
+        Self { why: why.into(), repeat: None, failed: 1, passed: 0 }
+    }
+
+    /// The same failure, repeated by another command.
+    pub(crate) fn repeated_by(self, command: String) -> Self {
+        Self { repeat: Some(command), ..self }
+    }
+}
+
+impl fmt::Display for Failure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &self.repeat {
+            Some(repeat) => write!(f, "{}; repeat with: {repeat}", self.why),
+            None => f.write_str(&self.why),
+        }
+    }
+}
+
+/// A step's log file, which collects the output of its commands.
+pub(crate) struct Log<'a> {
+    pub(crate) context: &'a Context,
+    path: PathBuf,
+}
+
+impl<'a> Log<'a> {
+    /// An empty log for the step.
+    pub(crate) fn begin(context: &'a Context, step: &str) -> Result<Self, Failure> {
+        let path = context.scratch(&format!("{step}.log"));
+        let folder = context.scratch("");
+        std::fs::create_dir_all(&folder).map_err(|e| Failure::new(format!("{}: {e}", folder.display())))?;
+        File::create(&path).map_err(|e| Failure::new(format!("{}: {e}", path.display())))?;
+        Ok(Self { context, path })
+    }
+
+    /// Runs the command to its end and gives back what it wrote; a status other than 0 is a failure.
+    pub(crate) fn run(&self, command: Command) -> Result<String, Failure> {
+        self.run_for(command, HUNG_AFTER)
+    }
+
+    /// [`Log::run`], with its own limit.
+    pub(crate) fn run_for(&self, command: Command, limit: Duration) -> Result<String, Failure> {
+        self.quietly(command, limit).map_err(|(failure, output)| self.refused(&output, failure))
+    }
+
+    /// [`Log::run_for`], without showing the output of a command that fails: it comes back beside the failure.
+    pub(crate) fn quietly(&self, mut command: Command, limit: Duration) -> Result<String, (Failure, String)> {
+        let typed = as_typed(&command);
+        let failed = |why: String| Failure { repeat: Some(typed.clone()), ..Failure::new(why) };
+        let io = |e: std::io::Error| (failed(format!("{}: {e}", self.path.display())), String::new());
+        let mut log = OpenOptions::new().append(true).open(&self.path).map_err(io)?;
+        writeln!(log, "$ {typed}").map_err(io)?;
+        let begin = log.metadata().map_err(io)?.len();
+        command.stdin(Stdio::null());
+        if !self.context.verbose {
+            command.stdout(log.try_clone().map_err(io)?).stderr(log.try_clone().map_err(io)?);
+        }
+        let program = command.get_program().to_string_lossy().into_owned();
+        let mut child = command.spawn().map_err(|e| (failed(format!("{program} cannot be run ({e}): install it")), String::new()))?;
+        let ended = self.wait(&mut child, limit);
+        let output = self.since(begin);
+        let why = match ended {
+            Ok(Some(status)) if status.success() => return Ok(output),
+            Ok(Some(status)) => describe(status),
+            Ok(None) => format!("no end after {} s, taken for hung", limit.as_secs()),
+            Err(e) => format!("{program}: {e}"),
+        };
+        Err((failed(why), output))
+    }
+
+    /// Waits for the child, showing its last line now and then; `None` if it had to be killed.
+    fn wait(&self, child: &mut Child, limit: Duration) -> std::io::Result<Option<ExitStatus>> {
+        let begun = Instant::now();
+        let mut shown = Duration::ZERO;
+        loop {
+            if let Some(status) = child.try_wait()? {
+                return Ok(Some(status));
+            }
+            let elapsed = begun.elapsed();
+            if elapsed > limit {
+                child.kill()?;
+                child.wait()?;
+                return Ok(None);
+            }
+            if elapsed.saturating_sub(shown) >= SIGN_OF_LIFE && !self.context.verbose {
+                shown = elapsed;
+                say(&format!("    {:>4} s  {}", elapsed.as_secs(), self.last_line()));
+            }
+            std::thread::sleep(Duration::from_millis(if elapsed.as_secs() == 0 { 10 } else { 100 }));
+        }
+    }
+
+    /// Shows the end of the output and counts the tests in it.
+    fn refused(&self, output: &str, failure: Failure) -> Failure {
+        let lines: Vec<_> = output.lines().collect();
+        for line in &lines[lines.len().saturating_sub(TAIL_LINES)..] {
+            say(&format!("    | {line}"));
+        }
+        if lines.len() > TAIL_LINES {
+            say(&format!("    | ({} lines before these are in {})", lines.len() - TAIL_LINES, self.path.display()));
+        }
+        let (passed, failed, _) = count_tests(output);
+        Failure { passed, failed: failed.max(1), ..failure }
+    }
+
+    fn since(&self, begin: u64) -> String {
+        let read = || -> std::io::Result<Vec<u8>> {
+            let mut file = File::open(&self.path)?;
+            file.seek(SeekFrom::Start(begin))?;
+            let mut bytes = Vec::new();
+            file.read_to_end(&mut bytes)?;
+            Ok(bytes)
+        };
+        // A log that cannot be read back loses the display, not the verdict.
+        String::from_utf8_lossy(&read().unwrap_or_default()).into_owned()
+    }
+
+    fn last_line(&self) -> String {
+        let length = std::fs::metadata(&self.path).map_or(0, |m| m.len());
+        let end = self.since(length.saturating_sub(2_000));
+        end.lines().rev().find(|line| !line.trim().is_empty()).unwrap_or("").trim().chars().take(100).collect()
+    }
+}
+
+fn describe(status: ExitStatus) -> String {
+    status.code().map_or_else(|| format!("ended by a signal ({status})"), |code| format!("exit code {code}"))
+}
+
+/// The command as one would type it in the workspace's folder.
+fn as_typed(command: &Command) -> String {
+    let quote = |word: &str| {
+        let plain = word.chars().all(|c| c.is_ascii_alphanumeric() || "-_=./:,@+".contains(c));
+        if plain && !word.is_empty() { word.to_owned() } else { format!("'{word}'") }
+    };
+    let ours = ["RUSTDOCFLAGS", "CRITERION_HOME"];
+    let set = command.get_envs().filter_map(|(name, value)| Some((name.to_str()?, value?.to_str()?))).filter(|(n, _)| ours.contains(n));
+    let mut words: Vec<_> = set.map(|(name, value)| format!("{name}={}", quote(value))).collect();
+    let program = command.get_program().to_string_lossy();
+    let is_cargo = program.rsplit(['/', '\\']).next().is_some_and(|name| name.trim_end_matches(".exe") == "cargo");
+    words.push(if is_cargo { "cargo".into() } else { quote(&program) });
+    words.extend(command.get_args().map(|word| quote(&word.to_string_lossy())));
+    words.join(" ")
+}
+
+/// Tests passed, failed and ignored, summed over the `test result:` lines of cargo's output.
+pub(crate) fn count_tests(output: &str) -> (u64, u64, u64) {
+    let number = |line: &str, what: &str| {
+        let part = line.split([';', '.']).find(|part| part.trim_end().ends_with(what))?;
+        part.split_whitespace().next()?.parse::<u64>().ok()
+    };
+    let results = output.lines().filter(|line| line.starts_with("test result:"));
+    results.fold((0, 0, 0), |(passed, failed, ignored), line| {
+        let add = |sum: u64, what| sum + number(line, what).unwrap_or(0);
+        (add(passed, "passed"), add(failed, "failed"), add(ignored, "ignored"))
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn tests_are_counted_over_all_binaries() {
+        let output = "running 2 tests\ntest result: ok. 12 passed; 0 failed; 1 ignored; 0 measured; 0 filtered out\nnoise\n\
+                      test result: FAILED. 3 passed; 2 failed; 0 ignored; 0 measured; 0 filtered out; finished in 0.00s\n";
+        assert_eq!(count_tests(output), (15, 2, 1));
+    }
+
+    #[test]
+    fn commands_are_shown_as_typed() {
+        let mut command = Command::new("/somewhere/bin/cargo");
+        command.args(["doc", "--features", "a b"]).env("RUSTDOCFLAGS", "-D warnings").env("OTHER", "x");
+        assert_eq!(as_typed(&command), "RUSTDOCFLAGS='-D warnings' cargo doc --features 'a b'");
+    }
+}

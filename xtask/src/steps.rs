@@ -1,0 +1,94 @@
+//! The steps of `cargo xtask test`, in the order in which they run: what fails soonest and cheapest first.
+
+use std::time::Instant;
+
+use crate::context::Context;
+use crate::report::{Row, say, table};
+use crate::run::{Failure, Log};
+use crate::{checks, deny, package, vectors};
+
+/// What a step that went well has to say.
+pub(crate) struct Passed {
+    /// How many tests, vectors or examples passed; 1 for a step that is one check.
+    pub(crate) checks: u64,
+    /// What the reader should know, such as what could not be checked.
+    pub(crate) note: Option<String>,
+}
+
+impl Passed {
+    pub(crate) fn one() -> Self {
+        Self::many(1)
+    }
+
+    pub(crate) fn many(checks: u64) -> Self {
+        Self { checks, note: None }
+    }
+}
+
+struct Step {
+    name: &'static str,
+    what: &'static str,
+    run: fn(&Log<'_>) -> Result<Passed, Failure>,
+}
+
+const STEPS: &[Step] = &[
+    Step { name: "fetch", what: "dependencies, as Cargo.lock has them", run: checks::fetch },
+    Step { name: "fmt", what: "formatting", run: checks::fmt },
+    Step { name: "vectors", what: "the golden vectors, read a second time in Python", run: vectors::replay },
+    Step { name: "clippy", what: "lints, warnings are errors", run: checks::clippy },
+    Step { name: "test", what: "unit, property, conformance and end-to-end tests, all features", run: checks::test },
+    Step { name: "test-default", what: "the library's tests with its default features", run: checks::test_default },
+    Step { name: "doctest", what: "code in the documentation", run: checks::doctest },
+    Step { name: "examples", what: "examples, built and run", run: checks::examples },
+    Step { name: "benches", what: "benchmarks, compiled and run once", run: checks::benches },
+    Step { name: "doc", what: "the documentation, warnings are errors", run: checks::doc },
+    Step { name: "msrv", what: "the oldest Rust that is promised", run: checks::msrv },
+    Step { name: "package", what: "every published crate, packed and built from its package", run: package::package },
+    Step { name: "deny", what: "licences, sources and banned or doubled crates", run: deny::check },
+    Step { name: "advisories", what: "known vulnerabilities of dependencies", run: deny::advisories },
+];
+
+/// Prints the steps.
+pub(crate) fn list() {
+    for step in STEPS {
+        say(&format!("{:<14}{}", step.name, step.what));
+    }
+}
+
+/// Runs all steps, or those named, and tells whether all went well; the first that fails ends the run unless it is to keep going.
+pub(crate) fn run(context: &Context, only: &[String], keep_going: bool) -> Result<bool, Failure> {
+    if let Some(unknown) = only.iter().find(|name| STEPS.iter().all(|step| step.name != **name)) {
+        return Err(Failure::new(format!("no step is called {unknown}: cargo xtask test --list shows the names")));
+    }
+    let mut rows: Vec<Row> = Vec::new();
+    for step in STEPS.iter().filter(|step| only.is_empty() || only.iter().any(|name| name == step.name)) {
+        rows.push(run_one(context, step)?);
+        if !keep_going && rows.iter().any(|row| row.failed > 0) {
+            break;
+        }
+    }
+    say(&format!("\n{}", table(&rows)));
+    Ok(rows.iter().all(|row| row.failed == 0))
+}
+
+/// Runs a step; a failure is told at once, in one line, and again beside the step's numbers in the table.
+fn run_one(context: &Context, step: &Step) -> Result<Row, Failure> {
+    say(&format!("{}: {}", step.name, step.what));
+    let begun = Instant::now();
+    let log = Log::begin(context, step.name)?;
+    let outcome = (step.run)(&log);
+    let took = begun.elapsed();
+    let row = |passed, failed, note| Row { step: step.name, took, passed, failed, note };
+    Ok(match outcome {
+        Ok(passed) => {
+            let note = passed.note.as_ref().map_or_else(String::new, |note| format!(" ({note})"));
+            say(&format!("{}: ok in {:.1} s{note}", step.name, took.as_secs_f64()));
+            row(passed.checks, 0, passed.note)
+        }
+        Err(failure) => {
+            say(&format!("{}: FAILED after {:.1} s: {failure}", step.name, took.as_secs_f64()));
+            let note = format!("repeat with: cargo xtask test --only {}", step.name);
+            row(failure.passed, failure.failed, Some(note))
+        }
+    })
+}
