@@ -10,7 +10,7 @@ use shardwise_core::machine::{Action, Failure, Input, Machine, Op};
 use shardwise_core::{GroupName, MemberState, Moment};
 use shardwise_discovery::{Discovery, Error, ErrorKind, Registration, Seat, WatchEvent, WatchStream};
 use tokio::sync::{mpsc, oneshot};
-use tokio::task::{AbortHandle, JoinSet};
+use tokio::task::{AbortHandle, JoinHandle, JoinSet};
 
 use crate::shared::Shared;
 
@@ -35,6 +35,8 @@ pub(crate) struct Driver {
     /// Answers of calls on their way.
     answers: JoinSet<Input>,
     call: Option<AbortHandle>,
+    /// The record is being shown as draining; deregistering waits for it.
+    marking: Option<JoinHandle<()>>,
     watch: Option<WatchStream>,
     /// The last error of registering or renewing, logged once until something succeeds.
     complained: bool,
@@ -42,7 +44,7 @@ pub(crate) struct Driver {
 
 impl Driver {
     pub(crate) fn new(shared: Arc<Shared>, backend: Arc<dyn Discovery>, machine: Machine, registration: Registration) -> Self {
-        Self { shared, backend, machine, registration, answers: JoinSet::new(), call: None, watch: None, complained: false }
+        Self { shared, backend, machine, registration, answers: JoinSet::new(), call: None, marking: None, watch: None, complained: false }
     }
 
     /// Runs until the service has left and nobody holds a handle to it any more.
@@ -101,6 +103,7 @@ impl Driver {
                 self.watch = Some(follow(&self.backend, &self.registration.group, prove_every));
             }
             Action::StopWatch => self.watch = None,
+            Action::Look => self.look(),
             Action::MarkDraining => self.mark_draining(),
             Action::AwaitInFlight => {
                 self.shared.in_flight.close();
@@ -161,26 +164,40 @@ impl Driver {
         }));
     }
 
+    fn look(&mut self) {
+        let (backend, group, limit) = (Arc::clone(&self.backend), self.registration.group.clone(), self.shared.timing.renew_every);
+        self.answers.spawn(async move {
+            match tokio::time::timeout(limit, backend.members(&group)).await {
+                Ok(Ok(snapshot)) => Input::Viewed { view: snapshot.view, proven: snapshot.proven },
+                // The watch will tell.
+                _ => Input::Woken,
+            }
+        });
+    }
+
     fn mark_draining(&mut self) {
         let (backend, mut registration) = (Arc::clone(&self.backend), self.registration.clone());
         registration.member.state = MemberState::Draining;
         let limit = self.shared.timing.renew_every;
-        self.answers.spawn(async move {
+        self.marking = Some(tokio::spawn(async move {
             match tokio::time::timeout(limit, backend.update(&registration)).await {
                 Ok(Ok(())) => {}
                 Ok(Err(error)) => tracing::warn!(%error, "could not show this worker as draining; the others see it when it is gone"),
                 Err(_) => tracing::warn!("no answer when showing this worker as draining; the others see it when it is gone"),
             }
-            Input::Woken
-        });
+        }));
     }
 
     fn deregister(&mut self) {
         if let Some(earlier) = self.call.take() {
             earlier.abort();
         }
-        let (backend, seat) = (Arc::clone(&self.backend), self.registration.seat());
+        let (backend, seat, marking) = (Arc::clone(&self.backend), self.registration.seat(), self.marking.take());
         self.answers.spawn(async move {
+            if let Some(marking) = marking {
+                // It has a time limit of its own, and nothing depends on what came of it.
+                let _ = marking.await;
+            }
             deregister(&*backend, &seat).await;
             Input::Deregistered
         });

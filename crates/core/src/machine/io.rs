@@ -83,6 +83,9 @@ pub enum Action {
     },
     /// Follow the group's members.
     StartWatch,
+    /// Read the group once and answer with `Viewed`: a watch may have seen the record before its registration was answered, and what
+    /// it saw counts only when it is proven anew.
+    Look,
     /// Stop following them.
     StopWatch,
     /// Show the record as draining; whether that succeeds changes nothing here.

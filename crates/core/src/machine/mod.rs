@@ -179,6 +179,7 @@ impl Machine {
         if self.state() == ServiceState::Fenced {
             self.turn(now, ServiceState::Joining, actions);
         }
+        actions.push(Action::Look);
         self.reconsider(now, actions);
     }
 

@@ -107,7 +107,7 @@ fn joining_registers_watches_and_owns_once_a_newer_view_shows_it() {
     assert_eq!(calls(&actions), [Op::Register]);
     // A view from before the registration proves nothing, even if it shows the record.
     run.step(5, Input::Viewed { view: Arc::new(View::new(1, vec![member("me", 7)])), proven: at(5) });
-    run.registered(10, 6);
+    assert!(run.registered(10, 6).contains(&Action::Look));
     assert_eq!((run.state(), run.owned()), (ServiceState::Joining, 0));
     let actions = run.viewed(20, vec![member("me", 7)]);
     assert_eq!((run.state(), cause(&actions)), (ServiceState::Active, Some(Cause::Joined)));

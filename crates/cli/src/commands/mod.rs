@@ -1,0 +1,39 @@
+//! One module a verb.
+
+pub(crate) mod outbox;
+pub(crate) mod ring;
+pub(crate) mod settings;
+pub(crate) mod watch;
+
+use std::future::Future;
+
+use shardwise::Settings;
+use shardwise::settings::LoadOptions;
+
+use crate::args::{Args, Command, Common};
+use crate::exit::{Code, Failure, Result};
+
+/// Runs the command.
+pub(crate) fn run(args: Args) -> Result<Code> {
+    let common = args.common;
+    match args.command {
+        Command::Settings(command) => command.run(&common),
+        Command::Watch(command) => block_on(command.run(&common)),
+        Command::Ring(command) => command.run(&common),
+        Command::Outbox(command) => block_on(command.run(&common)),
+    }
+}
+
+/// The settings that the command line and the environment name.
+fn load_settings(common: &Common) -> Result<Settings> {
+    let mut options = LoadOptions::from_process();
+    if let Some(file) = &common.settings {
+        options = options.with_file(file);
+    }
+    Ok(Settings::load(&options)?)
+}
+
+fn block_on(work: impl Future<Output = Result<Code>>) -> Result<Code> {
+    let runtime = tokio::runtime::Runtime::new().map_err(|error| Failure::io("starting the runtime", &error))?;
+    runtime.block_on(work)
+}

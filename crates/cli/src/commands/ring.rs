@@ -1,0 +1,174 @@
+//! `shardwise ring`: the placement, offline.
+
+use std::io::{self, BufRead, BufWriter, Write};
+use std::path::{Path, PathBuf};
+
+use clap::{Args, Subcommand};
+use serde::Deserialize;
+use shardwise::{InstanceId, LoadMargin, PlacementParams, SlotOwners, Weight};
+
+use crate::args::Common;
+use crate::exit::{Code, Failure, Result};
+use crate::output::{self, Format};
+
+/// Ask the placement offline, without any backend
+#[derive(Debug, Subcommand)]
+pub(crate) enum Ring {
+    /// Read keys from stdin, one a line, and print each with its owner
+    #[command(after_help = "\
+A key is everything up to the line feed, bytes as they are; an empty line is the empty key.
+With --output json each line is {\"key\":…,\"owner\":…}; keys must then be UTF-8.
+
+  printf 'tenant-7\\ntenant-8\\n' | shardwise ring owners --members a,b=2,c")]
+    Owners(Owners),
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct Owners {
+    #[command(flatten)]
+    members: Members,
+    #[command(flatten)]
+    placement: Placement,
+    /// Keys end with NUL instead of a line feed
+    #[arg(short = '0')]
+    nul: bool,
+}
+
+#[derive(Debug, Args)]
+#[group(required = true, multiple = false)]
+struct Members {
+    /// Ids separated by commas, each with =WEIGHT if it is not 1
+    #[arg(long, value_name = "a,b=2,c")]
+    members: Option<String>,
+    /// A file of JSON lines {"id": …, "weight": …}, for ids with commas or equals signs
+    #[arg(long, value_name = "FILE")]
+    members_file: Option<PathBuf>,
+}
+
+#[derive(Debug, Args)]
+struct Placement {
+    /// The algorithm
+    #[arg(long = "placement", value_parser = ["ring"], default_value = "ring")]
+    kind: String,
+    /// Slots of the circle
+    #[arg(long, default_value_t = PlacementParams::default().slots)]
+    slots: u32,
+    /// Points per unit of weight
+    #[arg(long, default_value_t = PlacementParams::default().virtual_nodes)]
+    virtual_nodes: u32,
+    /// How far above its fair share a member may be loaded: 0 to 10, or "none"
+    #[arg(long, default_value_t = PlacementParams::default().load_margin.to_string())]
+    load_margin: String,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct MemberLine {
+    id: String,
+    #[serde(default)]
+    weight: Option<u64>,
+}
+
+fn usage(line: impl Into<String>) -> Failure {
+    Failure::new(Code::Usage, line)
+}
+
+impl Ring {
+    pub(crate) fn run(&self, common: &Common) -> Result<Code> {
+        match self {
+            Self::Owners(owners) => owners.run(common),
+        }
+    }
+}
+
+impl Owners {
+    fn run(&self, common: &Common) -> Result<Code> {
+        let owners = SlotOwners::place(self.members.read()?, self.placement.params()?);
+        let end = if self.nul { 0 } else { b'\n' };
+        let mut out = BufWriter::new(io::stdout().lock());
+        let mut input = io::stdin().lock();
+        let mut key = Vec::new();
+        loop {
+            key.clear();
+            let read = input.read_until(end, &mut key).map_err(|error| Failure::io("reading stdin", &error))?;
+            if read == 0 {
+                break;
+            }
+            if key.last() == Some(&end) {
+                key.pop();
+            }
+            let owner = owners.owner(&key[..]).map_or("", InstanceId::as_str);
+            write_line(&mut out, &key, owner, common.format(), end)?;
+        }
+        out.flush().map_err(|error| output::stdout_failed(&error))?;
+        Ok(Code::Ok)
+    }
+}
+
+fn write_line(out: &mut impl Write, key: &[u8], owner: &str, format: Format, end: u8) -> Result<()> {
+    let written = match format {
+        Format::Human => out.write_all(key).and_then(|()| write!(out, "\t{owner}")).and_then(|()| out.write_all(&[end])),
+        Format::Json => {
+            let key = std::str::from_utf8(key).map_err(|_| usage("a key is not UTF-8; use --output human, which passes bytes through"))?;
+            writeln!(out, "{}", serde_json::json!({"key": key, "owner": owner}))
+        }
+    };
+    written.map_err(|error| output::stdout_failed(&error))
+}
+
+impl Placement {
+    fn params(&self) -> Result<PlacementParams> {
+        let load_margin = LoadMargin::parse(&self.load_margin).map_err(|error| usage(error.to_string()))?;
+        let params = PlacementParams { slots: self.slots, virtual_nodes: self.virtual_nodes, load_margin, ..PlacementParams::default() };
+        params.validated().map_err(|error| usage(error.to_string()))
+    }
+}
+
+impl Members {
+    fn read(&self) -> Result<Vec<(InstanceId, Weight)>> {
+        let mut members = match (&self.members, &self.members_file) {
+            (Some(list), _) => list.split(',').map(listed).collect::<Result<Vec<_>>>()?,
+            (None, Some(file)) => from_file(file)?,
+            (None, None) => Vec::new(),
+        };
+        members.sort();
+        match members.windows(2).find(|pair| pair[0].0 == pair[1].0) {
+            Some(pair) => Err(usage(format!("member {:?} is given twice; ids are unique in a group", pair[0].0))),
+            None => Ok(members),
+        }
+    }
+}
+
+/// `id` or `id=weight`.
+fn listed(text: &str) -> Result<(InstanceId, Weight)> {
+    let (id, weight) = match text.rsplit_once('=') {
+        Some((id, weight)) => {
+            let number = weight.parse().map_err(|_| {
+                usage(format!("member {text:?}: {weight:?} after = is not a weight from 1 to 100; ids with = go into --members-file"))
+            })?;
+            (id, Some(number))
+        }
+        None => (text, None),
+    };
+    member(id, weight).map_err(|why| usage(format!("member {text:?}: {why}")))
+}
+
+fn member(id: &str, weight: Option<u64>) -> std::result::Result<(InstanceId, Weight), String> {
+    let id = InstanceId::new(id).map_err(|error| error.to_string())?;
+    Ok((id, Weight::try_from(weight.unwrap_or(1))?))
+}
+
+fn from_file(path: &Path) -> Result<Vec<(InstanceId, Weight)>> {
+    let text = std::fs::read_to_string(path).map_err(|error| Failure::io(path.display(), &error))?;
+    let lines = (1..).zip(text.lines()).filter(|(_, line)| !line.trim().is_empty());
+    let read = |(number, line): (usize, &str)| {
+        let MemberLine { id, weight } =
+            serde_json::from_str(line).map_err(|error| error.to_string()).map_err(|why| at(path, number, &why))?;
+        member(&id, weight).map_err(|why| at(path, number, &why))
+    };
+    lines.map(read).collect()
+}
+
+fn at(path: &Path, line: usize, why: &str) -> Failure {
+    usage(format!("{} line {line}: {why}; write {{\"id\": \"worker-1\", \"weight\": 2}}", path.display()))
+}

@@ -1,0 +1,35 @@
+//! `shardwise settings`: what is in force, and where each value came from.
+
+use clap::Args;
+
+use super::load_settings;
+use crate::args::Common;
+use crate::exit::{Code, Result};
+use crate::output::{self, Format};
+
+/// Print the settings in force and where each came from
+#[derive(Debug, Args)]
+pub(crate) struct Settings {
+    /// Also print what each key is for
+    #[arg(long)]
+    why: bool,
+}
+
+impl Settings {
+    pub(crate) fn run(&self, common: &Common) -> Result<Code> {
+        let settings = load_settings(common)?;
+        if common.format() == Format::Json {
+            output::json_line(&settings.in_force())?;
+            return Ok(Code::Ok);
+        }
+        let row = |setting: &shardwise::settings::Setting| {
+            let mut row = vec![setting.key.clone(), setting.value.clone(), setting.origin.to_string()];
+            row.extend(self.why.then(|| setting.why.to_owned()));
+            row
+        };
+        let heading = ["key", "value", "from", "why"];
+        let rows: Vec<_> = settings.in_force().iter().map(row).collect();
+        output::text(&output::table(&heading[..if self.why { 4 } else { 3 }], &rows))?;
+        Ok(Code::Ok)
+    }
+}

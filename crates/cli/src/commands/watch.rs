@@ -1,0 +1,152 @@
+//! `shardwise watch`: join as a worker and tell every change.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::SystemTime;
+
+use clap::Args;
+use futures::FutureExt;
+use serde::Serialize;
+use shardwise::{Ownership, ShardingFactory, ShardingService, SlotSet, Snapshots};
+use tokio_util::sync::CancellationToken;
+
+use super::load_settings;
+use crate::args::Common;
+use crate::exit::{Code, Failure, Result};
+use crate::{output, signals};
+
+/// Join as a worker and print one JSON object a line for every change
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Fields: at, monotonic_ns, owned_until_ns (the deadline, same clock), policy, instance_id, state, revision, view_fingerprint,
+members, slots_owned, gained, lost; with --items also items_owned. Fields are only ever added.
+SIGTERM and Ctrl-C drain and deregister; a second one ends at once.")]
+pub(crate) struct Watch {
+    /// The policy to join under
+    #[arg(long, value_name = "NAME")]
+    policy: String,
+    /// Also count how many of these keys are mine: a file with one key a line
+    #[arg(long, value_name = "FILE")]
+    items: Option<PathBuf>,
+    /// Also print when only the deadline has moved
+    #[arg(long)]
+    renewals: bool,
+    /// Also print which slots were gained and lost, as inclusive ranges
+    #[arg(long)]
+    slots: bool,
+}
+
+#[derive(Serialize)]
+struct Line<'a> {
+    at: String,
+    monotonic_ns: u64,
+    owned_until_ns: Option<u64>,
+    policy: &'a str,
+    instance_id: &'a str,
+    state: &'a str,
+    revision: u64,
+    view_fingerprint: String,
+    members: Vec<&'a str>,
+    slots_owned: u32,
+    gained: u32,
+    lost: u32,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    gained_slots: Option<Vec<[u32; 2]>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    lost_slots: Option<Vec<[u32; 2]>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    items_owned: Option<usize>,
+}
+
+impl Watch {
+    pub(crate) async fn run(&self, common: &Common) -> Result<Code> {
+        let service = ShardingFactory::from_settings(load_settings(common)?)?.create(&self.policy)?;
+        let items = self.items.as_ref().map(read_items).transpose()?;
+        let shutdown = signals::shutdown()?;
+        let mut snapshots = service.snapshots();
+        let mut teller = Teller { watch: self, service: &service, items, before: service.ownership() };
+
+        let result = teller.follow(&mut snapshots, &shutdown).await;
+        // Leave in good order even if nobody reads the output any more.
+        service.deregister_self().await?;
+        result?;
+        teller.catch_up(&mut snapshots)?;
+        Ok(Code::Ok)
+    }
+}
+
+struct Teller<'a> {
+    watch: &'a Watch,
+    service: &'a ShardingService,
+    items: Option<Vec<Vec<u8>>>,
+    before: Arc<Ownership>,
+}
+
+impl Teller<'_> {
+    /// Joins, and tells every change until the shutdown or a failure.
+    async fn follow(&mut self, snapshots: &mut Snapshots, shutdown: &CancellationToken) -> Result<()> {
+        let service = self.service;
+        let join = service.register_self();
+        tokio::pin!(join);
+        let mut joined = false;
+        while !shutdown.is_cancelled() {
+            tokio::select! {
+                biased;
+                Some(snapshot) = snapshots.recv() => self.tell(snapshot)?,
+                result = &mut join, if !joined => {
+                    joined = true;
+                    if let Err(error) = result {
+                        self.catch_up(snapshots)?;
+                        return Err(error.into());
+                    }
+                }
+                () = shutdown.cancelled() => {}
+            }
+        }
+        Ok(())
+    }
+
+    /// Tells what has been published and not yet told.
+    fn catch_up(&mut self, snapshots: &mut Snapshots) -> Result<()> {
+        while let Some(Some(snapshot)) = snapshots.recv().now_or_never() {
+            self.tell(snapshot)?;
+        }
+        Ok(())
+    }
+
+    /// Prints what has changed since the last line; nothing if only the deadline has and that was not asked for.
+    fn tell(&mut self, now: Arc<Ownership>) -> Result<()> {
+        let before = std::mem::replace(&mut self.before, now);
+        let now = &self.before;
+        let same = before.state() == now.state() && before.view() == now.view() && before.slots() == now.slots();
+        if same && !self.watch.renewals {
+            return Ok(());
+        }
+        let (gained, lost) = (now.slots().minus(before.slots()), before.slots().minus(now.slots()));
+        let ranges = |set: &SlotSet| set.ranges().into_iter().map(|range| [*range.start(), *range.end()]).collect();
+        let moment = self.service.now();
+        output::json_line(&Line {
+            at: humantime::format_rfc3339_micros(SystemTime::now()).to_string(),
+            monotonic_ns: moment.as_nanos(),
+            owned_until_ns: now.deadline().map(shardwise::Moment::as_nanos),
+            policy: self.service.policy().name.as_str(),
+            instance_id: self.service.instance_id().as_str(),
+            state: now.state().as_str(),
+            revision: now.view().revision(),
+            view_fingerprint: now.view().fingerprint().to_string(),
+            members: now.view().members().iter().map(|member| member.instance_id.as_str()).collect(),
+            slots_owned: now.slots().len(),
+            gained: gained.len(),
+            lost: lost.len(),
+            gained_slots: self.watch.slots.then(|| ranges(&gained)),
+            lost_slots: self.watch.slots.then(|| ranges(&lost)),
+            items_owned: self.items.as_ref().map(|items| now.filter_at(items, moment).len()),
+        })
+    }
+}
+
+fn read_items(path: &PathBuf) -> Result<Vec<Vec<u8>>> {
+    let bytes = std::fs::read(path).map_err(|error| Failure::io(path.display(), &error))?;
+    let text = bytes.strip_suffix(b"\n").unwrap_or(&bytes);
+    Ok(if bytes.is_empty() { Vec::new() } else { text.split(|byte| *byte == b'\n').map(<[u8]>::to_vec).collect() })
+}

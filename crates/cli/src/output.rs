@@ -1,0 +1,69 @@
+//! Writing for people and for programs. Results go to stdout, everything else to stderr.
+
+use std::io::{self, IsTerminal, Write};
+
+use clap::ValueEnum;
+use serde::Serialize;
+use tracing_subscriber::EnvFilter;
+
+use crate::exit::{Failure, Result};
+
+/// How results are written.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, ValueEnum)]
+pub(crate) enum Format {
+    /// For people.
+    #[default]
+    Human,
+    /// For programs.
+    Json,
+}
+
+/// Logs go to stderr: warnings and errors, or what `RUST_LOG` asks for.
+pub(crate) fn start_log() {
+    let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new("warn"));
+    tracing_subscriber::fmt().with_env_filter(filter).with_writer(io::stderr).with_ansi(io::stderr().is_terminal()).init();
+}
+
+/// One line on stderr: what is wrong and what to do.
+pub(crate) fn complain(failure: &Failure) {
+    // With stderr gone there is nobody left to tell.
+    let _ = writeln!(io::stderr(), "shardwise: {failure}");
+}
+
+/// A note on stderr that is no error.
+pub(crate) fn note(line: impl std::fmt::Display) {
+    let _ = writeln!(io::stderr(), "{line}");
+}
+
+/// One JSON value as one flushed line on stdout.
+pub(crate) fn json_line(value: &impl Serialize) -> Result<()> {
+    let mut line = serde_json::to_vec(value).map_err(|error| stdout_failed(&error.into()))?;
+    line.push(b'\n');
+    let mut stdout = io::stdout().lock();
+    stdout.write_all(&line).and_then(|()| stdout.flush()).map_err(|error| stdout_failed(&error))
+}
+
+/// Text on stdout, as it is.
+pub(crate) fn text(text: &str) -> Result<()> {
+    let mut stdout = io::stdout().lock();
+    stdout.write_all(text.as_bytes()).and_then(|()| stdout.flush()).map_err(|error| stdout_failed(&error))
+}
+
+pub(crate) fn stdout_failed(error: &io::Error) -> Failure {
+    Failure::io("writing to stdout", error)
+}
+
+/// Rows under a heading, columns as wide as they need to be; the last one is not padded.
+pub(crate) fn table(heading: &[&str], rows: &[Vec<String>]) -> String {
+    let width = |column: usize| {
+        let cells = rows.iter().filter_map(|row| row.get(column)).map(|cell| cell.chars().count());
+        cells.chain(heading.get(column).map(|h| h.chars().count())).max().unwrap_or(0)
+    };
+    let widths: Vec<usize> = (0..heading.len()).map(width).collect();
+    let line = |cells: &mut dyn Iterator<Item = &str>| {
+        let padded: Vec<String> = cells.zip(&widths).map(|(cell, width)| format!("{cell:<width$}")).collect();
+        padded.join("  ").trim_end().to_owned() + "\n"
+    };
+    let head = line(&mut heading.iter().copied());
+    rows.iter().fold(head, |text, row| text + &line(&mut row.iter().map(String::as_str)))
+}

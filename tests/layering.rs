@@ -1,0 +1,156 @@
+//! The house of our crates: who may depend on whom, what the bare library may not bring along, what every manifest says.
+//!
+//! It reads `cargo metadata`, so it holds for the workspace and is not part of the published package.
+
+#![expect(clippy::unwrap_used, reason = "a test; metadata that cannot be read should stop it")]
+
+use std::process::Command;
+
+use cargo_metadata::{Metadata, MetadataCommand, Package};
+
+/// For each crate, the crates of ours that it may depend on, in any way. One way only: cli -> outbox -> shardwise -> backends ->
+/// discovery -> core. A backend is named `backends/*` here, so that a new one needs no line.
+const MAY_USE: [(&str, &[&str]); 7] = [
+    ("shardwise-core", &[]),
+    ("shardwise-discovery", &["shardwise-core"]),
+    ("backends/*", &["shardwise-core", "shardwise-discovery"]),
+    ("shardwise", &["shardwise-core", "shardwise-discovery", "backends/*"]),
+    // Only the library's public API: what an outbox of somebody else's could use too.
+    ("shardwise-outbox", &["shardwise"]),
+    ("shardwise-cli", &["shardwise", "shardwise-outbox"]),
+    ("xtask", &[]),
+];
+
+/// Crates for SQL, TLS and HTTP, by the beginnings of their names.
+const NOT_IN_THE_BARE_LIBRARY: [&str; 27] = [
+    "sqlx",
+    "rusqlite",
+    "libsqlite3",
+    "sqlite",
+    "postgres",
+    "tokio-postgres",
+    "diesel",
+    "rustls",
+    "tokio-rustls",
+    "webpki",
+    "ring",
+    "openssl",
+    "native-tls",
+    "aws-lc",
+    "schannel",
+    "security-framework",
+    "boring",
+    "http",
+    "hyper",
+    "h2",
+    "reqwest",
+    "ureq",
+    "curl",
+    "isahc",
+    "axum",
+    "tonic",
+    "tungstenite",
+];
+
+fn metadata() -> Metadata {
+    MetadataCommand::new().no_deps().exec().unwrap()
+}
+
+/// A crate's name in [`MAY_USE`]: its own, or `backends/*` by the folder it is in.
+fn place<'a>(metadata: &'a Metadata, name: &'a str) -> Option<&'a str> {
+    let package = metadata.workspace_packages().into_iter().find(|package| package.name.as_str() == name)?;
+    let inside = package.manifest_path.strip_prefix(&metadata.workspace_root).unwrap();
+    Some(if inside.starts_with("backends") { "backends/*" } else { name })
+}
+
+/// What is wrong with an edge between two crates of ours; `None` if it is allowed.
+fn wrong(user: &str, used: &str) -> Option<String> {
+    let Some((_, allowed)) = MAY_USE.iter().find(|(name, _)| *name == user) else {
+        return Some(format!("{user} has no place in the house: give it a line in MAY_USE"));
+    };
+    (!allowed.contains(&used)).then(|| format!("{user} must not depend on {used}; allowed are {allowed:?}"))
+}
+
+#[test]
+fn dependencies_go_one_way() {
+    let metadata = metadata();
+    let mut found = Vec::new();
+    for package in metadata.workspace_packages() {
+        let user = place(&metadata, &package.name).unwrap();
+        let ours = package.dependencies.iter().filter_map(|dependency| place(&metadata, &dependency.name));
+        found.extend(ours.filter_map(|used| wrong(user, used)));
+        found.extend(MAY_USE.iter().all(|(name, _)| *name != user).then(|| format!("{user} has no line in MAY_USE")));
+    }
+    assert!(found.is_empty(), "{}", found.join("\n"));
+}
+
+#[test]
+fn an_edge_that_points_back_is_found() {
+    assert!(wrong("shardwise-core", "shardwise-discovery").is_some());
+    assert!(wrong("shardwise", "shardwise-outbox").is_some());
+    assert!(wrong("shardwise-outbox", "shardwise-core").is_some());
+    assert!(wrong("backends/*", "backends/*").is_some());
+    assert!(wrong("newcomer", "shardwise").is_some());
+    assert!(wrong("shardwise-cli", "shardwise-outbox").is_none());
+}
+
+/// Names of everything in a package's normal dependency tree, itself included.
+fn tree(package: &str, features: &[&str]) -> Vec<String> {
+    let mut cargo = Command::new(env!("CARGO"));
+    cargo.args(["tree", "--package", package, "--edges", "normal", "--prefix", "none", "--format", "{p}"]).args(features);
+    let output = cargo.current_dir(env!("CARGO_MANIFEST_DIR")).output().unwrap();
+    assert!(output.status.success(), "cargo tree: {}", String::from_utf8_lossy(&output.stderr));
+    let text = String::from_utf8(output.stdout).unwrap();
+    text.lines().filter_map(|line| line.split(' ').next()).filter(|name| !name.is_empty()).map(str::to_owned).collect()
+}
+
+fn unwanted(tree: Vec<String>) -> Vec<String> {
+    let is = |name: &str, start: &str| name == start || name.strip_prefix(start).is_some_and(|rest| rest.starts_with(['-', '_', '3']));
+    tree.into_iter().filter(|name| NOT_IN_THE_BARE_LIBRARY.iter().any(|start| is(name, start))).collect()
+}
+
+#[test]
+fn without_features_the_library_brings_no_sql_tls_or_http() {
+    let bare = tree("shardwise", &["--no-default-features"]);
+    assert!(bare.iter().any(|name| name == "shardwise-core"), "the tree was not read: {bare:?}");
+    assert_eq!(unwanted(bare), Vec::<String>::new());
+}
+
+#[test]
+fn the_same_look_finds_sql_where_it_is() {
+    assert!(!unwanted(tree("shardwise", &["--features", "local"])).is_empty());
+}
+
+#[test]
+fn nothing_is_on_by_default_in_a_library() {
+    for package in metadata().workspace_packages() {
+        let default = package.features.get("default");
+        assert!(default.is_none_or(Vec::is_empty), "{}: a feature only adds, and only when asked for: {default:?}", package.name);
+    }
+}
+
+/// What a published manifest leaves out.
+fn left_out(package: &Package) -> Vec<&'static str> {
+    let docs_rs = &package.metadata["docs"]["rs"]["all-features"];
+    let told = [
+        ("license", package.license.as_deref() == Some("MIT OR Apache-2.0")),
+        ("description", package.description.as_ref().is_some_and(|text| !text.is_empty())),
+        ("rust-version", package.rust_version.is_some()),
+        ("repository", package.repository.is_some()),
+        ("keywords", !package.keywords.is_empty()),
+        ("categories", !package.categories.is_empty()),
+        ("metadata.docs.rs all-features = true", docs_rs.as_bool() == Some(true)),
+    ];
+    told.into_iter().filter(|(_, is)| !is).map(|(what, _)| what).collect()
+}
+
+#[test]
+fn every_published_manifest_is_complete() {
+    let metadata = metadata();
+    let published = metadata.workspace_packages().into_iter().filter(|package| package.publish.as_ref().is_none_or(|to| !to.is_empty()));
+    let incomplete: Vec<_> =
+        published.map(|package| (package.name.as_str(), left_out(package))).filter(|(_, what)| !what.is_empty()).collect();
+    assert!(incomplete.is_empty(), "{incomplete:?}");
+    let versions: Vec<_> = metadata.workspace_packages().into_iter().map(|package| package.rust_version.clone()).collect();
+    assert!(versions.windows(2).all(|pair| pair[0] == pair[1]), "one rust-version for all: {versions:?}");
+}
