@@ -215,9 +215,10 @@ fn pool(connections: u32, options: SqliteConnectOptions) -> SqlitePool {
 
 /// The schema's version, 0 for an empty file. Looks only: a file of somebody else is left as it is.
 async fn version(connection: &mut SqliteConnection) -> Result<i64, OpenError> {
-    let application: i64 = sqlx::query_scalar("PRAGMA application_id").fetch_one(&mut *connection).await?;
-    let version: i64 = sqlx::query_scalar("PRAGMA user_version").fetch_one(&mut *connection).await?;
-    let objects: i64 = sqlx::query_scalar("SELECT count(*) FROM sqlite_schema").fetch_one(&mut *connection).await?;
+    // One statement, since another process may be making the file right now.
+    let look = "SELECT (SELECT application_id FROM pragma_application_id), (SELECT user_version FROM pragma_user_version),
+        (SELECT count(*) FROM sqlite_schema)";
+    let (application, version, objects): (i64, i64, i64) = sqlx::query_as(look).fetch_one(connection).await?;
     match (application, version, objects) {
         (0, 0, 0) => Ok(0),
         (APPLICATION_ID, 1..=SCHEMA_VERSION, _) => Ok(version),
