@@ -64,11 +64,11 @@ fn place<'a>(metadata: &'a Metadata, name: &'a str) -> Option<&'a str> {
 }
 
 /// What is wrong with an edge between two crates of ours; `None` if it is allowed.
-fn wrong(user: &str, used: &str) -> Option<String> {
+fn wrong(user: &str, dependency: &str) -> Option<String> {
     let Some((_, allowed)) = MAY_USE.iter().find(|(name, _)| *name == user) else {
         return Some(format!("{user} has no place in the house: give it a line in MAY_USE"));
     };
-    (!allowed.contains(&used)).then(|| format!("{user} must not depend on {used}; allowed are {allowed:?}"))
+    (!allowed.contains(&dependency)).then(|| format!("{user} must not depend on {dependency}; allowed are {allowed:?}"))
 }
 
 #[test]
@@ -78,7 +78,7 @@ fn dependencies_go_one_way() {
     for package in metadata.workspace_packages() {
         let user = place(&metadata, &package.name).unwrap();
         let ours = package.dependencies.iter().filter_map(|dependency| place(&metadata, &dependency.name));
-        found.extend(ours.filter_map(|used| wrong(user, used)));
+        found.extend(ours.filter_map(|dependency| wrong(user, dependency)));
         found.extend(MAY_USE.iter().all(|(name, _)| *name != user).then(|| format!("{user} has no line in MAY_USE")));
     }
     assert!(found.is_empty(), "{}", found.join("\n"));
