@@ -1,0 +1,234 @@
+//! Failures: whether an event's attempt is charged, what becomes of the event, and whether the destination as a whole seems to be down.
+
+use std::time::Duration;
+
+use shardwise::Moment;
+
+use super::pause::exponential;
+use crate::options::RETRY_DELAY_MAX;
+use crate::sink::Refusal;
+use crate::store::{HeadTrouble, Then};
+use crate::{AggregateId, Poison, PublisherOptions};
+
+/// The longest wait between attempts that are not charged, and between probes: how late the first event can be after an outage.
+const OUTAGE_DELAY_MAX: Duration = Duration::from_secs(30);
+/// So many aggregates in a row refused, and none accepted in between: the destination is taken to be down.
+const DOWN_AFTER: usize = 3;
+
+/// How the event at an aggregate's head has fared, on this publisher's clock.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(crate) struct Head {
+    pub(crate) attempts: u32,
+    pub(crate) failures: u32,
+    pub(crate) failing_since: Option<Moment>,
+    pub(crate) attempted_at: Option<Moment>,
+}
+
+impl Head {
+    pub(crate) fn read(trouble: HeadTrouble, now: Moment) -> Self {
+        Self {
+            attempts: trouble.attempts,
+            failures: trouble.failures,
+            failing_since: trouble.failing_for.map(|ago| now.minus(ago)),
+            attempted_at: trouble.attempted_ago.map(|ago| now.minus(ago)),
+        }
+    }
+}
+
+/// What may be sent to a destination.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Gate {
+    Open,
+    /// One event, to see whether it is up again.
+    Probe,
+    Shut {
+        until: Moment,
+    },
+}
+
+/// What is known of the one destination.
+#[derive(Debug, Default)]
+pub(crate) struct Destination {
+    last_accepted: Option<Moment>,
+    /// Aggregates refused since something was accepted, up to `DOWN_AFTER`.
+    refused: Vec<AggregateId>,
+    down_since: Option<Moment>,
+    probes: u32,
+    probe_at: Moment,
+}
+
+impl Destination {
+    pub(crate) fn accepted(&mut self, now: Moment) {
+        *self = Self { last_accepted: Some(now), ..Self::default() };
+    }
+
+    /// It refused an event for good, which says that it is up, though nothing was accepted.
+    pub(crate) fn answered(&mut self) {
+        *self = Self { last_accepted: self.last_accepted, ..Self::default() };
+    }
+
+    /// A retryable refusal.
+    pub(crate) fn refused(&mut self, aggregate: AggregateId, backoff: Duration, now: Moment) {
+        if self.refused.len() < DOWN_AFTER && !self.refused.contains(&aggregate) {
+            self.refused.push(aggregate);
+        }
+        if self.refused.len() < DOWN_AFTER {
+            return;
+        }
+        self.down_since.get_or_insert(now);
+        self.probe_at = now.plus(exponential(backoff, self.probes, OUTAGE_DELAY_MAX));
+        self.probes = self.probes.saturating_add(1);
+    }
+
+    pub(crate) const fn is_down(&self) -> bool {
+        self.down_since.is_some()
+    }
+
+    pub(crate) fn gate(&self, sends_under_way: usize, now: Moment) -> Gate {
+        match self.down_since {
+            None => Gate::Open,
+            Some(_) if now >= self.probe_at && sends_under_way == 0 => Gate::Probe,
+            Some(_) => Gate::Shut { until: self.probe_at },
+        }
+    }
+
+    /// Whether this failure is the event's own: something else was accepted since its last attempt, or it has lasted too long for an
+    /// outage.
+    fn charges(&self, head: Head, outage_limit: Duration, now: Moment) -> bool {
+        let others_accepted = head.attempted_at.zip(self.last_accepted).is_some_and(|(attempted, accepted)| accepted > attempted);
+        let since = [head.failing_since, self.down_since].into_iter().flatten().min();
+        others_accepted || since.is_some_and(|since| now.since(since) >= outage_limit)
+    }
+
+    /// What becomes of the refused event at an aggregate's head. Call it after what was accepted before it is noted. `jitter` is a
+    /// random number.
+    pub(crate) fn verdict(
+        &self,
+        refusal: &Refusal,
+        head: Head,
+        sequence: u64,
+        options: &PublisherOptions,
+        now: Moment,
+        jitter: u64,
+    ) -> Then {
+        let charged = !refusal.permanent && self.charges(head, options.outage_limit, now);
+        let attempts = if refusal.permanent { options.max_attempts } else { head.attempts + u32::from(charged) };
+        let error = refusal.message.clone();
+        if attempts >= options.max_attempts {
+            return match options.poison {
+                Poison::Block => Then::Block { attempts, error },
+                Poison::Park => Then::Park { sequence, error },
+            };
+        }
+        let longest = if charged { RETRY_DELAY_MAX } else { OUTAGE_DELAY_MAX };
+        let delay = exponential(options.backoff, head.failures, longest);
+        // Between half of it and the whole, so that what failed together is not tried together.
+        let delay = delay / 2 + (delay / 2).mul_f64((jitter >> 11) as f64 / (1u64 << 53) as f64);
+        let retry_in = delay.max(refusal.retry_after.unwrap_or_default().min(RETRY_DELAY_MAX));
+        Then::Retry { attempts, failures: head.failures.saturating_add(1), retry_in, error }
+    }
+}
+
+/// A small random sequence from a seed (xorshift64*); for jitter only.
+#[derive(Debug)]
+pub(crate) struct Jitter(u64);
+
+impl Jitter {
+    pub(crate) const fn new(seed: u64) -> Self {
+        Self(if seed == 0 { 0x9e37_79b9_7f4a_7c15 } else { seed })
+    }
+
+    pub(crate) const fn next(&mut self) -> u64 {
+        self.0 ^= self.0 >> 12;
+        self.0 ^= self.0 << 25;
+        self.0 ^= self.0 >> 27;
+        self.0.wrapping_mul(0x2545_f491_4f6c_dd1d)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    const fn at(secs: u64) -> Moment {
+        Moment::from_nanos(secs * 1_000_000_000)
+    }
+
+    fn options() -> PublisherOptions {
+        PublisherOptions { max_attempts: 3, ..PublisherOptions::default() }
+    }
+
+    /// Fails an event again and again, each time right when its retry is due; `between` may tell the destination something.
+    fn fail(times: usize, options: &PublisherOptions, mut between: impl FnMut(&mut Destination, Moment)) -> (Then, Moment) {
+        let (mut destination, mut head, mut now) = (Destination::default(), Head::default(), at(1));
+        let mut last = Then::Next;
+        for _ in 0..times {
+            destination.refused(1, options.backoff, now);
+            last = destination.verdict(&Refusal::retryable("503"), head, 1, options, now, u64::MAX);
+            let Then::Retry { attempts, failures, retry_in, .. } = last else { return (last, now) };
+            head = Head { attempts, failures, failing_since: head.failing_since.or(Some(now)), attempted_at: Some(now) };
+            between(&mut destination, now.plus(retry_in / 2));
+            now = now.plus(retry_in);
+        }
+        (last, now)
+    }
+
+    #[test]
+    fn an_outage_charges_nothing_until_its_limit() {
+        let (last, now) = fail(120, &options(), |_, _| {});
+        assert!(now.since(at(1)) < Duration::from_secs(3_600), "{now:?}");
+        assert!(matches!(last, Then::Retry { attempts: 0, failures: 120, .. }), "{last:?}");
+        let (last, now) = fail(1_000, &options(), |_, _| {});
+        assert!(matches!(last, Then::Block { attempts: 3, .. }), "{last:?}");
+        assert!(now.since(at(1)) >= Duration::from_secs(3_600), "{now:?}");
+    }
+
+    #[test]
+    fn an_event_that_fails_while_others_pass_is_charged_from_its_second_attempt_on() {
+        let (last, _) = fail(3, &options(), |destination, now| destination.accepted(now));
+        assert!(matches!(last, Then::Retry { attempts: 2, .. }), "{last:?}");
+        let (last, _) = fail(4, &options(), |destination, now| destination.accepted(now));
+        assert_eq!(last, Then::Block { attempts: 3, error: "503".into() });
+    }
+
+    #[test]
+    fn a_permanent_refusal_is_charged_in_full() {
+        let park = PublisherOptions { poison: Poison::Park, ..options() };
+        let refusal = Refusal::permanent("too large");
+        let verdict = Destination::default().verdict(&refusal, Head::default(), 7, &park, at(1), 0);
+        assert_eq!(verdict, Then::Park { sequence: 7, error: "too large".into() });
+    }
+
+    #[test]
+    fn three_aggregates_refused_in_a_row_shut_the_gate_and_one_probe_opens_it() {
+        let mut destination = Destination::default();
+        let second = Duration::from_secs(1);
+        for _ in 0..9 {
+            destination.refused(1, second, at(1));
+        }
+        assert_eq!(destination.gate(0, at(1)), Gate::Open, "one aggregate alone may be its own fault");
+        destination.refused(2, second, at(1));
+        destination.refused(3, second, at(1));
+        assert_eq!(destination.gate(0, at(1)), Gate::Shut { until: at(2) });
+        assert_eq!(destination.gate(0, at(2)), Gate::Probe);
+        assert!(matches!(destination.gate(1, at(2)), Gate::Shut { .. }), "one probe at a time");
+        destination.refused(4, second, at(2));
+        assert_eq!(destination.gate(0, at(3)), Gate::Shut { until: at(4) }, "the next one later");
+        destination.accepted(at(4));
+        assert_eq!(destination.gate(0, at(4)), Gate::Open);
+    }
+
+    proptest! {
+        #[test]
+        fn waits_grow_stay_bounded_and_heed_the_destination(failures in 0u32..100, jitter: u64, after in 0u64..1_000) {
+            let head = Head { failures, ..Head::default() };
+            let refusal = Refusal { retry_after: Some(Duration::from_secs(after)), ..Refusal::retryable("busy") };
+            let verdict = Destination::default().verdict(&refusal, head, 1, &options(), at(1), jitter);
+            let Then::Retry { attempts, retry_in, .. } = verdict else { panic!("{verdict:?}") };
+            prop_assert_eq!(attempts, 0);
+            prop_assert!(retry_in >= Duration::from_millis(500).max(Duration::from_secs(after.min(300))));
+            prop_assert!(retry_in <= RETRY_DELAY_MAX);
+        }
+    }
+}

@@ -1,0 +1,52 @@
+//! Waiting after failed calls to the store: a little longer each time.
+
+use std::time::Duration;
+
+use shardwise::Moment;
+
+const FIRST: Duration = Duration::from_millis(50);
+const LONGEST: Duration = Duration::from_secs(2);
+
+/// A pause that grows with every failure in a row.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct Pause {
+    failures: u32,
+    until: Moment,
+}
+
+impl Pause {
+    pub(crate) fn failed(&mut self, now: Moment) {
+        self.until = now.plus(exponential(FIRST, self.failures, LONGEST));
+        self.failures = self.failures.saturating_add(1);
+    }
+
+    pub(crate) fn succeeded(&mut self) {
+        *self = Self::default();
+    }
+
+    pub(crate) fn over(&self, now: Moment) -> bool {
+        now >= self.until
+    }
+
+    /// When it ends, if it has not.
+    pub(crate) fn until(&self, now: Moment) -> Option<Moment> {
+        (!self.over(now)).then_some(self.until)
+    }
+}
+
+/// `first` doubled `doublings` times, at most `longest`.
+pub(crate) fn exponential(first: Duration, doublings: u32, longest: Duration) -> Duration {
+    first.checked_mul(1u32.checked_shl(doublings).filter(|_| doublings < 31).unwrap_or(u32::MAX)).map_or(longest, |d| d.min(longest))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn waits_double_up_to_the_longest() {
+        let second = Duration::from_secs(1);
+        let waits: Vec<_> = [0, 1, 2, 8, 9, 31, 32, u32::MAX].map(|n| exponential(second, n, Duration::from_secs(300)).as_secs()).into();
+        assert_eq!(waits, [1, 2, 4, 256, 300, 300, 300, 300]);
+    }
+}

@@ -1,0 +1,184 @@
+//! When to look for changes, and when to read.
+
+use std::cmp::Reverse;
+use std::collections::BinaryHeap;
+use std::time::Duration;
+
+use shardwise::Moment;
+
+use crate::PublisherOptions;
+
+/// Retries beyond so many are found by the regular reading instead of at their exact time.
+const RETRIES_MAX: usize = 10_000;
+/// Between two looks at a store whose change mark costs next to nothing, while others keep it busy.
+const MARKED_LOOK_MAX: Duration = Duration::from_millis(100);
+
+/// What the publisher knows about there being something new.
+#[derive(Debug)]
+pub(crate) struct Poller {
+    poll: Duration,
+    /// There is, or may be, something to read.
+    dirty: bool,
+    /// There may be aggregates without a hash.
+    place: bool,
+    mark: Option<u64>,
+    /// Grows while nothing is found.
+    wait: Duration,
+    look_at: Moment,
+    /// A reading is due by then whatever the marks say.
+    read_by: Moment,
+    retries: BinaryHeap<Reverse<Moment>>,
+}
+
+impl Poller {
+    pub(crate) fn new(poll: Duration) -> Self {
+        Self {
+            poll,
+            dirty: true,
+            place: true,
+            mark: None,
+            wait: PublisherOptions::POLL_MIN,
+            look_at: Moment::ZERO,
+            read_by: Moment::ZERO,
+            retries: BinaryHeap::new(),
+        }
+    }
+
+    /// There is something to read for certain or very likely.
+    pub(crate) fn more(&mut self) {
+        self.dirty = true;
+    }
+
+    /// Somebody has written.
+    pub(crate) fn nudged(&mut self) {
+        (self.dirty, self.place, self.wait) = (true, true, PublisherOptions::POLL_MIN);
+    }
+
+    /// A retry is due then.
+    pub(crate) fn retry_at(&mut self, at: Moment) {
+        if self.retries.len() < RETRIES_MAX {
+            self.retries.push(Reverse(at));
+        }
+    }
+
+    pub(crate) fn should_look(&self, now: Moment) -> bool {
+        now >= self.look_at
+    }
+
+    pub(crate) fn looked(&mut self, mark: Option<u64>, now: Moment) {
+        let changed = mark.is_none() || mark != self.mark;
+        self.mark = mark;
+        (self.dirty, self.place) = (self.dirty || changed, self.place || changed);
+        if !changed {
+            self.wait = PublisherOptions::POLL_MIN;
+        }
+        self.look_at = now.plus(self.wait);
+    }
+
+    pub(crate) fn should_place(&self) -> bool {
+        self.place
+    }
+
+    /// Aggregates get their hashes now; whatever comes later sets the flag again.
+    pub(crate) fn placing(&mut self) {
+        self.place = false;
+    }
+
+    pub(crate) fn placed(&mut self, found: usize, limit: usize) {
+        self.place |= found == limit;
+        self.dirty |= found > 0;
+    }
+
+    pub(crate) fn should_read(&mut self, now: Moment) -> bool {
+        while self.retries.peek().is_some_and(|Reverse(at)| *at <= now) {
+            self.retries.pop();
+            self.dirty = true;
+        }
+        if now >= self.read_by {
+            (self.dirty, self.place) = (true, true);
+            self.read_by = now.plus(self.poll);
+        }
+        self.dirty
+    }
+
+    /// A reading begins; whatever comes later sets the flag again.
+    pub(crate) fn reading(&mut self, now: Moment) {
+        self.dirty = false;
+        self.read_by = now.plus(self.poll);
+    }
+
+    /// A reading has ended; `more`: it was cut short.
+    pub(crate) fn read(&mut self, found: bool, more: bool) {
+        self.dirty |= more;
+        let longest = if self.mark.is_some() { MARKED_LOOK_MAX.min(self.poll) } else { self.poll };
+        self.wait = if found { PublisherOptions::POLL_MIN } else { (self.wait * 2).min(longest) };
+    }
+
+    pub(crate) fn wake_at(&self) -> impl Iterator<Item = Moment> + use<> {
+        [Some(self.look_at), Some(self.read_by), self.retries.peek().map(|Reverse(at)| *at)].into_iter().flatten()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const fn at(ms: u64) -> Moment {
+        Moment::from_nanos(ms * 1_000_000)
+    }
+
+    fn quiet(mark: Option<u64>) -> Poller {
+        let mut poller = Poller::new(Duration::from_secs(1));
+        poller.looked(mark, at(0));
+        poller.placing();
+        poller.reading(at(0));
+        poller.read(false, false);
+        poller
+    }
+
+    #[test]
+    fn with_marks_an_idle_store_is_read_only_once_a_poll() {
+        let mut poller = quiet(Some(4));
+        for ms in (50..1_000).step_by(25) {
+            assert!(poller.should_look(at(ms)) && !poller.should_read(at(ms)) && !poller.should_place(), "{ms}");
+            poller.looked(Some(4), at(ms));
+            assert!(!poller.should_look(at(ms + 24)));
+        }
+        assert!(poller.should_read(at(1_000)) && poller.should_place());
+    }
+
+    #[test]
+    fn a_new_mark_leads_to_a_reading() {
+        let mut poller = quiet(Some(4));
+        poller.looked(Some(5), at(50));
+        assert!(poller.should_read(at(50)) && poller.should_place());
+    }
+
+    #[test]
+    fn without_marks_looks_become_rarer_up_to_poll_and_frequent_again_when_something_is_found() {
+        let mut poller = quiet(None);
+        let (mut now, mut gaps) = (at(0), Vec::new());
+        for _ in 0..7 {
+            let next = poller.wake_at().min().unwrap();
+            gaps.push(next.since(now).as_millis());
+            now = next;
+            poller.looked(None, now);
+            assert!(poller.should_read(now));
+            poller.reading(now);
+            poller.read(false, false);
+        }
+        assert_eq!(gaps, [25, 50, 100, 200, 400, 800, 1_000]);
+        poller.reading(now);
+        poller.read(true, false);
+        poller.looked(None, now);
+        assert_eq!(poller.wake_at().min().unwrap().since(now), PublisherOptions::POLL_MIN);
+    }
+
+    #[test]
+    fn a_retry_wakes_at_its_time() {
+        let mut poller = quiet(Some(4));
+        poller.retry_at(at(333));
+        assert!(poller.wake_at().any(|wake| wake == at(333)));
+        assert!(!poller.should_read(at(332)) && poller.should_read(at(333)));
+    }
+}

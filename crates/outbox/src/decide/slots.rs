@@ -1,0 +1,226 @@
+//! Which slots to take and which to give back: what the sharding says against what the fence says.
+
+use std::collections::{BTreeMap, HashMap};
+use std::time::Duration;
+
+use shardwise::{Moment, SlotSet};
+
+use super::pause::exponential;
+use crate::store::Hold;
+
+/// Between two tries to take a slot that its former holder has not given back: short, for the handover…
+const TAKE_AGAIN: Duration = Duration::from_millis(20);
+/// …and growing to this while the holder seems to be dead and its TTL is awaited.
+const TAKE_AGAIN_MAX: Duration = Duration::from_millis(100);
+/// So many tries are made before the wait grows: two seconds' worth.
+const QUICK_TRIES: u32 = 100;
+
+/// The publisher's slots.
+#[derive(Debug)]
+pub(crate) struct Slots {
+    wanted: SlotSet,
+    until: Option<Moment>,
+    /// Slot to epoch, as the store granted them.
+    held: BTreeMap<u32, u64>,
+    /// Until when the store counts this publisher as alive for certain; `None` before it is registered.
+    fence_until: Option<Moment>,
+    take_at: Moment,
+    tries: u32,
+    /// Rises with every change, so that what depends on it is looked through only then.
+    generation: u64,
+}
+
+impl Slots {
+    pub(crate) fn new(slots: u32) -> Self {
+        Self {
+            wanted: SlotSet::empty(slots),
+            until: None,
+            held: BTreeMap::new(),
+            fence_until: None,
+            take_at: Moment::ZERO,
+            tries: 0,
+            generation: 0,
+        }
+    }
+
+    /// The sharding's newest word; newly wanted slots are tried at once.
+    pub(crate) fn want(&mut self, slots: SlotSet, until: Option<Moment>) {
+        if !slots.minus(&self.wanted).is_empty() {
+            (self.take_at, self.tries) = (Moment::ZERO, 0);
+        }
+        (self.wanted, self.until) = (slots, until);
+        self.generation += 1;
+    }
+
+    pub(crate) fn alive_until(&mut self, until: Moment) {
+        self.fence_until = Some(until);
+    }
+
+    /// Whether the fence protects what is held.
+    pub(crate) fn fence_is_live(&self, now: Moment) -> bool {
+        self.fence_until.is_some_and(|until| now < until)
+    }
+
+    /// Differs whenever the answer of [`Slots::may_send`] may differ.
+    pub(crate) fn state(&self, now: Moment) -> (u64, bool, bool) {
+        (self.generation, self.fence_is_live(now), self.until.is_none_or(|until| now < until))
+    }
+
+    fn is_wanted(&self, slot: u32, now: Moment) -> bool {
+        self.until.is_none_or(|until| now < until) && self.wanted.contains(slot)
+    }
+
+    pub(crate) fn wanted_count(&self, now: Moment) -> u32 {
+        if self.until.is_none_or(|until| now < until) { self.wanted.len() } else { 0 }
+    }
+
+    /// Whether events of this hold may be sent now: held, wanted, and both before their deadlines.
+    pub(crate) fn may_send(&self, hold: Hold, now: Moment) -> bool {
+        self.fence_is_live(now) && self.is_wanted(hold.slot, now) && self.holds(hold)
+    }
+
+    pub(crate) fn holds(&self, hold: Hold) -> bool {
+        self.held.get(&hold.slot) == Some(&hold.epoch)
+    }
+
+    pub(crate) fn held_count(&self) -> u32 {
+        u32::try_from(self.held.len()).unwrap_or(u32::MAX)
+    }
+
+    pub(crate) fn holds_slot(&self, slot: u32) -> bool {
+        self.held.contains_key(&slot)
+    }
+
+    /// Whether anything held is wanted.
+    pub(crate) fn has_work(&self, now: Moment) -> bool {
+        self.fence_is_live(now) && self.held.keys().any(|slot| self.is_wanted(*slot, now))
+    }
+
+    /// Wanted and not held, if it is time to try.
+    pub(crate) fn to_take(&self, now: Moment) -> Option<SlotSet> {
+        if !self.fence_is_live(now) || now < self.take_at {
+            return None;
+        }
+        let missing = self.missing(now);
+        (!missing.is_empty()).then_some(missing)
+    }
+
+    fn missing(&self, now: Moment) -> SlotSet {
+        if self.wanted_count(now) == 0 {
+            return SlotSet::empty(self.wanted.slots());
+        }
+        self.wanted.minus(&SlotSet::from_slots(self.wanted.slots(), self.held.keys().copied()))
+    }
+
+    pub(crate) fn took(&mut self, holds: &[Hold], now: Moment) {
+        self.held.extend(holds.iter().map(|hold| (hold.slot, hold.epoch)));
+        self.tries = self.tries.saturating_add(1);
+        let wait = exponential(TAKE_AGAIN, self.tries.saturating_sub(QUICK_TRIES), TAKE_AGAIN_MAX);
+        self.take_at = now.plus(wait);
+    }
+
+    /// Held, no longer wanted, and nothing of it in use.
+    pub(crate) fn to_release(&self, in_use: &HashMap<u32, usize>, now: Moment) -> Vec<Hold> {
+        let idle = self.unwanted(now).filter(|hold| !in_use.contains_key(&hold.slot));
+        idle.collect()
+    }
+
+    /// Held and no longer wanted.
+    pub(crate) fn unwanted(&self, now: Moment) -> impl Iterator<Item = Hold> + '_ {
+        self.held.iter().filter(move |(slot, _)| !self.is_wanted(**slot, now)).map(|(slot, epoch)| Hold { slot: *slot, epoch: *epoch })
+    }
+
+    /// Forgets holds that are given back or lost; answers how many of them it had.
+    pub(crate) fn drop_holds(&mut self, holds: &[Hold]) -> usize {
+        self.generation += 1;
+        let before = self.held.len();
+        self.held.retain(|slot, epoch| !holds.contains(&Hold { slot: *slot, epoch: *epoch }));
+        before - self.held.len()
+    }
+
+    pub(crate) fn drop_all(&mut self) {
+        self.generation += 1;
+        self.held.clear();
+        (self.take_at, self.tries) = (Moment::ZERO, 0);
+    }
+
+    /// Takes over the store's list: what the store does not have is lost and returned; what it has beyond ours came from a call whose
+    /// answer was lost, and is ours.
+    pub(crate) fn reconcile(&mut self, in_store: &[Hold]) -> Vec<Hold> {
+        let theirs: BTreeMap<u32, u64> = in_store.iter().map(|hold| (hold.slot, hold.epoch)).collect();
+        let lost = self.held.iter().filter(|(slot, epoch)| theirs.get(slot) != Some(epoch));
+        let lost = lost.map(|(slot, epoch)| Hold { slot: *slot, epoch: *epoch }).collect();
+        self.generation += 1;
+        self.held = theirs;
+        lost
+    }
+
+    /// When something here changes by itself.
+    pub(crate) fn wake_at(&self, now: Moment) -> impl Iterator<Item = Moment> + use<> {
+        let take = (self.fence_is_live(now) && !self.missing(now).is_empty()).then_some(self.take_at);
+        let fence = self.fence_until.filter(|_| !self.held.is_empty());
+        [take, fence, self.until.filter(|until| now < *until)].into_iter().flatten()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const fn at(ms: u64) -> Moment {
+        Moment::from_nanos(ms * 1_000_000)
+    }
+
+    fn slots(members: &[u32]) -> SlotSet {
+        SlotSet::from_slots(8, members.iter().copied())
+    }
+
+    fn hold(slot: u32, epoch: u64) -> Hold {
+        Hold { slot, epoch }
+    }
+
+    #[test]
+    fn newly_wanted_slots_are_taken_at_once_and_then_every_twenty_milliseconds() {
+        let mut book = Slots::new(8);
+        book.want(slots(&[1, 2]), None);
+        assert_eq!(book.to_take(at(0)), None, "not registered yet");
+        book.alive_until(at(10_000));
+        assert_eq!(book.to_take(at(0)), Some(slots(&[1, 2])));
+        book.took(&[hold(1, 7)], at(0));
+        assert_eq!(book.to_take(at(19)), None);
+        assert_eq!(book.to_take(at(20)), Some(slots(&[2])));
+        book.want(slots(&[1, 2, 3]), None);
+        assert_eq!(book.to_take(at(19)), Some(slots(&[2, 3])), "a new one does not wait for an old one's turn");
+    }
+
+    #[test]
+    fn unwanted_slots_are_released_once_nothing_is_in_use() {
+        let mut book = Slots::new(8);
+        book.alive_until(at(10_000));
+        book.took(&[hold(1, 7), hold(2, 8)], at(0));
+        book.want(slots(&[2]), Some(at(500)));
+        assert!(!book.may_send(hold(1, 7), at(1)) && book.may_send(hold(2, 8), at(1)));
+        assert!(book.to_release(&HashMap::from([(1, 1)]), at(1)).is_empty());
+        assert_eq!(book.to_release(&HashMap::new(), at(1)), [hold(1, 7)]);
+        assert_eq!(book.to_release(&HashMap::new(), at(500)), [hold(1, 7), hold(2, 8)], "past the ownership's deadline nothing is wanted");
+    }
+
+    #[test]
+    fn nothing_is_sent_past_the_fence_or_under_another_epoch() {
+        let mut book = Slots::new(8);
+        book.want(slots(&[1]), None);
+        book.alive_until(at(100));
+        book.took(&[hold(1, 7)], at(0));
+        assert!(book.may_send(hold(1, 7), at(99)));
+        assert!(!book.may_send(hold(1, 7), at(100)));
+        assert!(!book.may_send(hold(1, 6), at(99)));
+    }
+
+    #[test]
+    fn the_stores_list_wins() {
+        let mut book = Slots::new(8);
+        book.took(&[hold(1, 7), hold(2, 8)], at(0));
+        assert_eq!(book.reconcile(&[hold(2, 9), hold(3, 1)]), [hold(1, 7), hold(2, 8)]);
+        assert!(book.holds(hold(2, 9)) && book.holds(hold(3, 1)));
+    }
+}

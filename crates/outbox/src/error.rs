@@ -1,0 +1,74 @@
+//! The one public error.
+
+use std::fmt;
+use std::sync::Arc;
+
+/// The result of everything in this crate that can fail.
+pub type Result<T, E = Error> = std::result::Result<T, E>;
+
+/// What kind of failure, by what can be done about it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum ErrorKind {
+    /// An option is missing or not allowed. Nothing was contacted.
+    Settings,
+    /// The store cannot be reached, is locked, or its disk is full; trying again may help.
+    Unavailable,
+    /// The store's file or its directory does not exist.
+    Missing,
+    /// The file is there and is no database, or a damaged one.
+    NotADatabase,
+    /// The store cannot be written.
+    ReadOnly,
+    /// The store has no outbox yet, or one of another schema.
+    Schema,
+    /// Living publishers of this outbox use another number of slots.
+    OtherSlots,
+    /// The event itself is refused: an empty name, a payload above the limit, an id that is already there.
+    Event,
+    /// The store answered something it should not be able to answer; please report it.
+    Internal,
+}
+
+/// A failure: kind, and one line that says what happened and what to do.
+#[derive(Debug, Clone)]
+pub struct Error {
+    kind: ErrorKind,
+    message: String,
+    source: Option<Arc<dyn std::error::Error + Send + Sync>>,
+}
+
+impl Error {
+    /// An error of a store's or sink's own.
+    pub fn new(kind: ErrorKind, message: impl Into<String>) -> Self {
+        Self { kind, message: message.into(), source: None }
+    }
+
+    /// The same error with its cause.
+    #[must_use]
+    pub fn caused_by(self, source: impl std::error::Error + Send + Sync + 'static) -> Self {
+        Self { source: Some(Arc::new(source)), ..self }
+    }
+
+    /// What kind of failure.
+    pub const fn kind(&self) -> ErrorKind {
+        self.kind
+    }
+
+    /// Whether the same call may succeed later without anybody changing anything.
+    pub const fn is_retryable(&self) -> bool {
+        matches!(self.kind, ErrorKind::Unavailable)
+    }
+}
+
+impl fmt::Display for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.message)
+    }
+}
+
+impl std::error::Error for Error {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        self.source.as_ref().map(|source| &**source as &(dyn std::error::Error + 'static))
+    }
+}

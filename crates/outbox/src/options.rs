@@ -1,0 +1,92 @@
+//! What a publisher can be told.
+
+use std::time::Duration;
+
+use crate::{Error, ErrorKind, Result};
+
+/// The longest wait between two attempts, whatever `backoff` grows to.
+pub const RETRY_DELAY_MAX: Duration = Duration::from_secs(300);
+/// The most events of one batch.
+pub const BATCH_MAX: usize = 10_000;
+
+/// What becomes of an event that has used up its attempts.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+pub enum Poison {
+    /// It stays at the head and its aggregate waits for an operator; every other aggregate goes on.
+    #[default]
+    Block,
+    /// It is set aside and the aggregate goes on with the next.
+    Park,
+}
+
+/// How a publisher works. The defaults are those of the settings; every field can be set alone:
+///
+/// ```
+/// use shardwise_outbox::{Poison, PublisherOptions};
+///
+/// let options = PublisherOptions { poison: Poison::Park, ..PublisherOptions::default() };
+/// assert_eq!(options.batch, 1000);
+/// ```
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct PublisherOptions {
+    /// The most events fetched, sent and marked together: 1 to 10,000, default 1,000.
+    pub batch: usize,
+    /// Charged attempts after which `poison` decides: 1 or more, default 10.
+    pub max_attempts: u32,
+    /// The wait after the first failed attempt, doubled after each further one up to five minutes: more than zero, default 1 s.
+    pub backoff: Duration,
+    /// What becomes of an event that has used up its attempts; default `block`.
+    pub poison: Poison,
+    /// Failures are charged after this time even if the destination accepts nothing at all; default 1 h.
+    pub outage_limit: Duration,
+    /// The longest time between two looks into the outbox: 25 ms or more, default 1 s.
+    pub poll: Duration,
+    /// How long delivered events are kept, counted from their writing; zero deletes them together with the mark; default 6 h.
+    pub retention: Duration,
+    /// How long a sink may take for one batch before it counts as not answering: more than zero, default 30 s.
+    pub send_timeout: Duration,
+    /// How long a graceful stop waits for what is in flight; default 30 s.
+    pub drain_timeout: Duration,
+}
+
+impl Default for PublisherOptions {
+    fn default() -> Self {
+        Self {
+            batch: 1_000,
+            max_attempts: 10,
+            backoff: Duration::from_secs(1),
+            poison: Poison::Block,
+            outage_limit: Duration::from_secs(3_600),
+            poll: Duration::from_secs(1),
+            retention: Duration::from_secs(6 * 3_600),
+            send_timeout: Duration::from_secs(30),
+            drain_timeout: Duration::from_secs(30),
+        }
+    }
+}
+
+impl PublisherOptions {
+    /// The shortest `poll`, and the pause between two looks while there is work.
+    pub const POLL_MIN: Duration = Duration::from_millis(25);
+
+    /// Checks every option; the error names it, its value and what is allowed.
+    pub fn validated(self) -> Result<Self> {
+        let refuse = |what: String| Err(Error::new(ErrorKind::Settings, what));
+        if !(1..=BATCH_MAX).contains(&self.batch) {
+            return refuse(format!("batch is {}: a number from 1 to {BATCH_MAX} is allowed", self.batch));
+        }
+        if self.max_attempts == 0 {
+            return refuse("max_attempts is 0: a number from 1 is allowed".into());
+        }
+        if self.backoff.is_zero() {
+            return refuse("backoff is 0s: more than zero is needed".into());
+        }
+        if self.poll < Self::POLL_MIN {
+            return refuse(format!("poll is {:?}: 25ms or more is allowed", self.poll));
+        }
+        if self.send_timeout.is_zero() {
+            return refuse("send_timeout is 0s: more than zero is needed".into());
+        }
+        Ok(self)
+    }
+}

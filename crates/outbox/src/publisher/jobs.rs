@@ -1,0 +1,113 @@
+//! Calls to the store and the sink as tasks, each bounded in time and answered by one input.
+
+use std::collections::HashMap;
+use std::future::Future;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::task::{AbortHandle, Id, JoinSet};
+use tokio::time::timeout;
+
+use crate::decide::{Call, Input, SendId};
+use crate::sink::{Accepted, Refusal};
+use crate::{Delivery, Error, ErrorKind, Result, Sink};
+
+/// How long a call to the store may take; longer than it waits for a lock.
+const CALL_TIMEOUT: Duration = Duration::from_secs(15);
+
+/// How a task ended.
+#[derive(Debug)]
+pub(super) enum Done {
+    Input(Input),
+    Failed(Call, Error),
+}
+
+#[derive(Debug, Clone, Copy)]
+enum Job {
+    Call(Call),
+    Send(SendId),
+}
+
+/// The tasks under way. Dropping it ends them.
+#[derive(Debug, Default)]
+pub(super) struct Jobs {
+    tasks: JoinSet<Done>,
+    jobs: HashMap<Id, Job>,
+    sends: HashMap<SendId, AbortHandle>,
+}
+
+impl Jobs {
+    pub(super) fn call(&mut self, call: Call, work: impl Future<Output = Result<Input>> + Send + 'static) {
+        let handle = self.tasks.spawn(async move {
+            match timeout(CALL_TIMEOUT, work).await {
+                Ok(Ok(input)) => Done::Input(input),
+                Ok(Err(error)) => Done::Failed(call, error),
+                Err(_) => {
+                    let text = format!("the store has not answered within {CALL_TIMEOUT:?}: tried again");
+                    Done::Failed(call, Error::new(ErrorKind::Unavailable, text))
+                }
+            }
+        });
+        self.jobs.insert(handle.id(), Job::Call(call));
+    }
+
+    pub(super) fn send(&mut self, id: SendId, batch: Arc<[Delivery]>, sink: &Arc<dyn Sink>, within: Duration) {
+        let sink = Arc::clone(sink);
+        let handle = self.tasks.spawn(async move {
+            let events = batch.len();
+            match timeout(within, sink.deliver(batch)).await {
+                Ok(accepted) => Done::Input(Input::Sent { id, accepted: reasoned(accepted, events), unknown_end: false }),
+                Err(_) => Done::Input(broken_send(id, format!("{} has not answered within {within:?}", sink.name()))),
+            }
+        });
+        self.jobs.insert(handle.id(), Job::Send(id));
+        self.sends.insert(id, handle);
+    }
+
+    /// Ends a send; it is not answered.
+    pub(super) fn cancel(&mut self, id: SendId) {
+        if let Some(handle) = self.sends.remove(&id) {
+            handle.abort();
+        }
+    }
+
+    /// The next task that ends; waits for ever if there is none.
+    pub(super) async fn next(&mut self) -> Done {
+        loop {
+            let (id, result) = match self.tasks.join_next_with_id().await {
+                None => std::future::pending().await,
+                Some(Ok((id, done))) => (id, Ok(done)),
+                Some(Err(error)) => (error.id(), Err(error)),
+            };
+            let job = self.jobs.remove(&id);
+            if let Some(Job::Send(send)) = job {
+                self.sends.remove(&send);
+            }
+            match (result, job) {
+                (Ok(done), _) => return done,
+                (Err(error), Some(job)) if error.is_panic() => return panicked(job),
+                // Cancelled on purpose.
+                (Err(_), _) => {}
+            }
+        }
+    }
+}
+
+fn panicked(job: Job) -> Done {
+    match job {
+        Job::Call(call) => Done::Failed(call, Error::new(ErrorKind::Internal, "the store's code panicked; see the log")),
+        Job::Send(id) => Done::Input(broken_send(id, "the sink's code panicked; see the log".into())),
+    }
+}
+
+fn broken_send(id: SendId, message: String) -> Input {
+    Input::Sent { id, accepted: Accepted::up_to(0, Refusal::retryable(message)), unknown_end: true }
+}
+
+/// A sink that stops short without a reason must not make the publisher spin.
+fn reasoned(mut accepted: Accepted, events: usize) -> Accepted {
+    if accepted.events < events && accepted.refusal.is_none() {
+        accepted.refusal = Some(Refusal::retryable("the sink took only part of the batch and gave no reason"));
+    }
+    accepted
+}

@@ -1,0 +1,162 @@
+//! The publisher: carries out what `decide` asks for.
+
+mod jobs;
+mod runner;
+mod stats;
+
+use std::fmt;
+use std::sync::Arc;
+
+use shardwise::Sharding;
+use shardwise::discovery::{Clock, random_incarnation};
+use tokio::sync::Notify;
+use tokio_util::sync::CancellationToken;
+
+pub use stats::{PublisherStats, Snapshot};
+
+use self::runner::Runner;
+use crate::store::Registration;
+use crate::{Error, ErrorKind, PublisherOptions, Result, Sink, Store};
+
+/// Sends an outbox's events on. Several of them, in one process or many, share the work by the sharding they are given.
+///
+/// ```no_run
+/// # async fn example(sharding: std::sync::Arc<dyn shardwise::Sharding>) -> shardwise_outbox::Result<()> {
+/// use shardwise_outbox::{FileSink, OutboxPublisher, SqliteStore};
+/// use tokio_util::sync::CancellationToken;
+///
+/// let shutdown = CancellationToken::new();
+/// OutboxPublisher::builder()
+///     .store(SqliteStore::open("app.db").await?)
+///     .sink(FileSink::new("events.jsonl", "/outbox/orders"))
+///     .sharding(sharding)
+///     .run(shutdown)
+///     .await
+/// # }
+/// ```
+pub struct OutboxPublisher {
+    store: Arc<dyn Store>,
+    sink: Arc<dyn Sink>,
+    sharding: Arc<dyn Sharding>,
+    options: PublisherOptions,
+    clock: Clock,
+    stats: PublisherStats,
+    nudge: Nudge,
+}
+
+impl OutboxPublisher {
+    /// A publisher's parts, to be put together.
+    pub fn builder() -> OutboxPublisherBuilder {
+        OutboxPublisherBuilder { store: None, sink: None, sharding: None, options: PublisherOptions::default(), clock: Clock::system() }
+    }
+
+    /// The numbers, readable while it runs.
+    pub fn stats(&self) -> PublisherStats {
+        self.stats.clone()
+    }
+
+    /// For writers in this process: tells the publisher after a commit that there is something new.
+    pub fn nudge_handle(&self) -> Nudge {
+        self.nudge.clone()
+    }
+
+    /// Works until `shutdown` is cancelled, then finishes or gives back what is in flight, releases its slots and returns. Dropping the
+    /// future is like a crash: other publishers take over after the TTL.
+    ///
+    /// Failures that pass are retried for ever and shown in the numbers and the log. What an operator has to change ends it with an
+    /// error: another schema or number of slots, a store that is not one, missing or read-only.
+    pub async fn run(self, shutdown: CancellationToken) -> Result<()> {
+        let ownership = self.sharding.ownership();
+        let me = Registration {
+            publisher: self.sharding.instance_id().as_str().to_owned(),
+            incarnation: random_incarnation(),
+            ttl: self.sharding.timing().ttl,
+            slots: ownership.slots().slots(),
+        };
+        Runner::new(self, me).run(shutdown).await
+    }
+}
+
+impl fmt::Debug for OutboxPublisher {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("OutboxPublisher").field("sink", &self.sink.name()).field("options", &self.options).finish_non_exhaustive()
+    }
+}
+
+/// Puts an [`OutboxPublisher`] together.
+pub struct OutboxPublisherBuilder {
+    store: Option<Arc<dyn Store>>,
+    sink: Option<Arc<dyn Sink>>,
+    sharding: Option<Arc<dyn Sharding>>,
+    options: PublisherOptions,
+    clock: Clock,
+}
+
+impl OutboxPublisherBuilder {
+    /// Where events wait. Needed.
+    #[must_use]
+    pub fn store(self, store: impl Store) -> Self {
+        Self { store: Some(Arc::new(store)), ..self }
+    }
+
+    /// Where they go. Needed.
+    #[must_use]
+    pub fn sink(self, sink: impl Sink) -> Self {
+        Self { sink: Some(Arc::new(sink)), ..self }
+    }
+
+    /// Which slots are this worker's. Needed. Its TTL is the publisher's too; its number of slots must be the same for all publishers of
+    /// an outbox.
+    #[must_use]
+    pub fn sharding(self, sharding: impl Sharding + 'static) -> Self {
+        Self { sharding: Some(Arc::new(sharding)), ..self }
+    }
+
+    /// How it works; the defaults are those of the settings.
+    #[must_use]
+    pub fn options(self, options: PublisherOptions) -> Self {
+        Self { options, ..self }
+    }
+
+    /// Another clock than the machine's, for tests.
+    #[must_use]
+    pub fn clock(self, clock: Clock) -> Self {
+        Self { clock, ..self }
+    }
+
+    /// Checks the parts.
+    pub fn build(self) -> Result<OutboxPublisher> {
+        let missing = |what| Error::new(ErrorKind::Settings, format!("the publisher has no {what}: give the builder one"));
+        Ok(OutboxPublisher {
+            store: self.store.ok_or_else(|| missing("store"))?,
+            sink: self.sink.ok_or_else(|| missing("sink"))?,
+            sharding: self.sharding.ok_or_else(|| missing("sharding"))?,
+            options: self.options.validated()?,
+            clock: self.clock,
+            stats: PublisherStats::default(),
+            nudge: Nudge::default(),
+        })
+    }
+
+    /// Checks the parts and runs; see [`OutboxPublisher::run`].
+    pub async fn run(self, shutdown: CancellationToken) -> Result<()> {
+        self.build()?.run(shutdown).await
+    }
+}
+
+impl fmt::Debug for OutboxPublisherBuilder {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("OutboxPublisherBuilder").field("options", &self.options).finish_non_exhaustive()
+    }
+}
+
+/// Wakes a publisher at once instead of at its next look; see [`OutboxPublisher::nudge_handle`].
+#[derive(Debug, Clone, Default)]
+pub struct Nudge(Arc<Notify>);
+
+impl Nudge {
+    /// There is something new.
+    pub fn nudge(&self) {
+        self.0.notify_one();
+    }
+}

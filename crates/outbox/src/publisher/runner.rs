@@ -1,0 +1,236 @@
+//! The loop: tell the engine what happened, do what it asks for, sleep until something happens.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use shardwise::discovery::Clock;
+use shardwise::{Ownership, Sharding, SlotSet};
+use tokio::sync::watch;
+use tokio_util::sync::CancellationToken;
+
+use super::jobs::{Done, Jobs};
+use super::{Nudge, OutboxPublisher, PublisherStats};
+use crate::decide::{Action, Call, Engine, Input};
+use crate::store::{Outcome, Registration, Then};
+use crate::{Error, ErrorKind, PublisherOptions, Result, Sink, Store};
+
+pub(super) struct Runner {
+    store: Arc<dyn Store>,
+    sink: Arc<dyn Sink>,
+    sharding: Arc<dyn Sharding>,
+    me: Arc<Registration>,
+    options: PublisherOptions,
+    clock: Clock,
+    stats: PublisherStats,
+    nudge: Nudge,
+    engine: Engine,
+    jobs: Jobs,
+    /// What fails at present, so that each failure is told once.
+    failing: HashMap<Call, String>,
+    destination_down: bool,
+}
+
+impl Runner {
+    pub(super) fn new(publisher: OutboxPublisher, me: Registration) -> Self {
+        let OutboxPublisher { store, sink, sharding, options, clock, stats, nudge } = publisher;
+        let engine = Engine::new(options.clone(), sink.limits(), sharding.timing(), me.slots, me.incarnation.get());
+        Self {
+            store,
+            sink,
+            sharding,
+            me: Arc::new(me),
+            options,
+            clock,
+            stats,
+            nudge,
+            engine,
+            jobs: Jobs::default(),
+            failing: HashMap::new(),
+            destination_down: false,
+        }
+    }
+
+    pub(super) async fn run(mut self, shutdown: CancellationToken) -> Result<()> {
+        let mut changes = self.sharding.ownership_changes();
+        let (mut stopping, mut follows) = (false, true);
+        let ownership = changes.borrow_and_update().clone();
+        self.want(&ownership)?;
+        loop {
+            let now = self.clock.now();
+            for action in self.engine.next(now) {
+                if action == Action::Finish {
+                    return Ok(());
+                }
+                self.carry_out(action);
+            }
+            self.publish(now);
+            let sleep = self.engine.wake_at(now).since(self.clock.now());
+            tokio::select! {
+                done = self.jobs.next() => self.done(done)?,
+                changed = changes.changed(), if follows => {
+                    follows = changed.is_ok();
+                    self.follow(&mut changes, follows)?;
+                }
+                () = shutdown.cancelled(), if !stopping => {
+                    stopping = true;
+                    let now = self.clock.now();
+                    self.engine.on(Input::Stop { by: now.plus(self.options.drain_timeout) }, now);
+                }
+                () = self.nudge.0.notified() => self.engine.on(Input::Nudged, self.clock.now()),
+                () = tokio::time::sleep(sleep) => {}
+            }
+        }
+    }
+
+    /// The sharding has something new, or is gone: then nothing is owned.
+    fn follow(&mut self, changes: &mut watch::Receiver<Arc<Ownership>>, there: bool) -> Result<()> {
+        if there {
+            let ownership = changes.borrow_and_update().clone();
+            return self.want(&ownership);
+        }
+        self.engine.on(Input::Wanted { slots: SlotSet::empty(self.me.slots), until: None }, self.clock.now());
+        Ok(())
+    }
+
+    /// Hands the ownership on, its deadline moved from the sharding's clock to this one.
+    fn want(&mut self, ownership: &Ownership) -> Result<()> {
+        let (now, theirs) = (self.clock.now(), self.sharding.now());
+        if ownership.not_owning_at(theirs).is_some() {
+            self.engine.on(Input::Wanted { slots: SlotSet::empty(self.me.slots), until: None }, now);
+            return Ok(());
+        }
+        let slots = ownership.slots();
+        if slots.slots() != self.me.slots {
+            let text = format!(
+                "the sharding changed from {} to {} slots while publishing: start the publisher again",
+                self.me.slots,
+                slots.slots()
+            );
+            return Err(Error::new(ErrorKind::OtherSlots, text));
+        }
+        let until = ownership.deadline().map(|deadline| now.plus(deadline.since(theirs)));
+        self.engine.on(Input::Wanted { slots: slots.clone(), until }, now);
+        Ok(())
+    }
+
+    fn carry_out(&mut self, action: Action) {
+        let (store, me) = (Arc::clone(&self.store), Arc::clone(&self.me));
+        let started = self.clock.now();
+        match action {
+            Action::Register => self.jobs.call(Call::Fence, async move {
+                store.register(&me).await?;
+                Ok(Input::Registered { started })
+            }),
+            Action::Touch => {
+                self.jobs.call(Call::Fence, async move { Ok(Input::Touched { started, touch: store.touch(&me).await? }) });
+            }
+            Action::Take(slots) => self.jobs.call(Call::Fence, async move { Ok(Input::Taken(store.take(&me, &slots).await?)) }),
+            Action::Release(holds) => self.jobs.call(Call::Fence, async move {
+                store.release(&me, &holds).await?;
+                Ok(Input::Released(holds))
+            }),
+            Action::Leave => self.jobs.call(Call::Fence, async move {
+                store.leave(&me).await?;
+                Ok(Input::Gone)
+            }),
+            Action::Look => self.jobs.call(Call::Look, async move { Ok(Input::Looked(store.change_mark().await?)) }),
+            Action::Place { limit } => self.jobs.call(Call::Place, async move { Ok(Input::Placed(store.place_new(limit).await?)) }),
+            Action::Fetch(request) => {
+                self.jobs.call(Call::Fetch, async move { Ok(Input::Fetched(store.fetch(&me, &request).await?)) });
+            }
+            Action::Send { id, batch } => self.jobs.send(id, batch, &self.sink, self.options.send_timeout),
+            Action::Cancel(id) => self.jobs.cancel(id),
+            Action::Record(outcomes) => {
+                tell(&outcomes, self.sink.name());
+                let delete = self.options.retention.is_zero();
+                self.jobs
+                    .call(Call::Record, async move { Ok(Input::Recorded { fenced: store.record(&me, &outcomes, delete).await? }) });
+            }
+            Action::Sweep { retention, position, limit } => {
+                self.jobs.call(Call::Sweep, async move { Ok(Input::Swept(store.sweep(retention, position, limit).await?)) });
+            }
+            Action::Finish => {}
+        }
+    }
+
+    fn done(&mut self, done: Done) -> Result<()> {
+        let now = self.clock.now();
+        match done {
+            Done::Input(input) => {
+                self.note_answer(&input);
+                self.engine.on(input, now);
+            }
+            Done::Failed(call, error) => {
+                if is_for_the_operator(error.kind()) {
+                    return Err(error);
+                }
+                let text = error.to_string();
+                if self.failing.get(&call) != Some(&text) {
+                    tracing::warn!(call = ?call, error = %text, "the outbox's store fails; trying again");
+                    self.stats.note_error(Some(text.clone()));
+                    self.failing.insert(call, text);
+                }
+                self.engine.on(Input::Failed(call), now);
+            }
+        }
+        Ok(())
+    }
+
+    /// Takes a failure back once the same thing works again.
+    fn note_answer(&mut self, input: &Input) {
+        let call = match input {
+            Input::Looked(_) => Call::Look,
+            Input::Placed(_) => Call::Place,
+            Input::Fetched(_) => Call::Fetch,
+            Input::Recorded { .. } => Call::Record,
+            Input::Swept(_) => Call::Sweep,
+            Input::Sent { accepted, .. } => {
+                if let Some(refusal) = &accepted.refusal {
+                    tracing::debug!(sink = self.sink.name(), error = %refusal, permanent = refusal.permanent, "an event was refused");
+                    self.stats.note_error(Some(refusal.message.clone()));
+                } else if self.failing.is_empty() {
+                    self.stats.note_error(None);
+                }
+                return;
+            }
+            _ => Call::Fence,
+        };
+        if self.failing.remove(&call).is_some() {
+            tracing::info!(call = ?call, "the outbox's store works again");
+            self.stats.note_error(self.failing.values().next().cloned());
+        }
+    }
+
+    fn publish(&mut self, now: shardwise::Moment) {
+        let counters = self.engine.counters(now);
+        if counters.destination_down != self.destination_down {
+            self.destination_down = counters.destination_down;
+            if self.destination_down {
+                tracing::warn!(sink = self.sink.name(), "the destination refuses everything; trying single events until it accepts one");
+            } else {
+                tracing::info!(sink = self.sink.name(), "the destination answers again");
+            }
+        }
+        self.stats.publish(counters);
+    }
+}
+
+/// Trying again does not help against these.
+fn is_for_the_operator(kind: ErrorKind) -> bool {
+    !matches!(kind, ErrorKind::Unavailable | ErrorKind::Internal | ErrorKind::Event)
+}
+
+/// What an operator should hear of.
+fn tell(outcomes: &[Outcome], sink: &str) {
+    for outcome in outcomes {
+        match &outcome.then {
+            Then::Block { attempts, error } => {
+                tracing::warn!(sink, aggregate = outcome.aggregate, attempts, error, "an event is refused for good: its aggregate is blocked");
+            }
+            Then::Park { sequence, error } => {
+                tracing::warn!(sink, aggregate = outcome.aggregate, sequence, error, "an event is refused for good: set aside");
+            }
+            Then::Next | Then::Retry { .. } => {}
+        }
+    }
+}

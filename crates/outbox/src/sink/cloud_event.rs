@@ -1,0 +1,241 @@
+//! Events as CloudEvents 1.0 in the JSON format, one line each.
+//!
+//! | attribute | value |
+//! |---|---|
+//! | `id`, `type`, `source`, `time` | the event's id, its type, the sink's source, when it was written |
+//! | `subject`, `partitionkey` | the aggregate's key, `aggregatetype/aggregateid` |
+//! | `sequence` | the place in the aggregate's order, from 1, as text |
+//! | `shardslot`, `shardepoch` | the slot and the epoch under which it was sent |
+//! | `datacontenttype`, `data` | JSON payloads as they are; other text as a string, `text/plain` |
+//! | `data_base64` | bytes that are not JSON, `application/octet-stream` |
+//! | a header whose name is of `a-z0-9`, up to 20 long, and whose value is text, a whole number of 32 bits or a boolean | an attribute of that name |
+//! | `outboxheaders` | all other headers: a JSON object as text |
+//!
+//! The headers `datacontenttype` and `dataschema` have their CloudEvents meaning. No header can replace an attribute of the table.
+
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use serde::de::IgnoredAny;
+use serde_json::{Map, Value};
+
+use crate::{Delivery, Payload};
+
+const RESERVED: [&str; 16] = [
+    "specversion",
+    "id",
+    "source",
+    "type",
+    "subject",
+    "time",
+    "data",
+    "data_base64",
+    "datacontenttype",
+    "partitionkey",
+    "sequence",
+    "shardslot",
+    "shardepoch",
+    "replayed",
+    "outboxheaders",
+    "headers",
+];
+const ATTRIBUTE_BYTES_MAX: usize = 20;
+
+/// Writes one event as one line, with a newline at its end and none within.
+pub fn encode(event: &Delivery, source: &str, line: &mut Vec<u8>) {
+    let headers = event.headers.as_deref().and_then(|text| serde_json::from_str::<Map<String, Value>>(text).ok()).unwrap_or_default();
+    let key = event.key();
+    line.extend_from_slice(b"{\"specversion\":\"1.0\"");
+    attribute(line, "id", &event.id);
+    attribute(line, "source", source);
+    attribute(line, "type", &event.event_type);
+    attribute(line, "subject", &key);
+    attribute(line, "time", &rfc3339(event.created_at_unix_ms));
+    attribute(line, "partitionkey", &key);
+    attribute(line, "sequence", &event.sequence.to_string());
+    raw(line, "shardslot", event.slot.to_string().as_bytes());
+    raw(line, "shardepoch", event.epoch.to_string().as_bytes());
+    if !headers.is_empty() {
+        extensions(line, &headers);
+    }
+    data(line, &event.payload, headers.get("datacontenttype").and_then(Value::as_str));
+    line.extend_from_slice(b"}\n");
+}
+
+fn attribute(line: &mut Vec<u8>, name: &str, value: &str) {
+    line.extend_from_slice(b",\"");
+    line.extend_from_slice(name.as_bytes());
+    line.extend_from_slice(b"\":");
+    // Writing text to memory does not fail.
+    let _ = serde_json::to_writer(line, value);
+}
+
+fn raw(line: &mut Vec<u8>, name: &str, json: &[u8]) {
+    line.extend_from_slice(b",\"");
+    line.extend_from_slice(name.as_bytes());
+    line.extend_from_slice(b"\":");
+    line.extend_from_slice(json);
+}
+
+fn extensions(line: &mut Vec<u8>, headers: &Map<String, Value>) {
+    let mut others = Map::new();
+    for (name, value) in headers {
+        match value {
+            _ if name == "datacontenttype" && value.is_string() => {}
+            _ if !is_attribute_name(name) => drop(others.insert(name.clone(), value.clone())),
+            Value::String(text) => attribute(line, name, text),
+            Value::Bool(_) => raw(line, name, value.to_string().as_bytes()),
+            Value::Number(number) if number.as_i64().is_some_and(|n| i32::try_from(n).is_ok()) => {
+                raw(line, name, value.to_string().as_bytes());
+            }
+            _ => drop(others.insert(name.clone(), value.clone())),
+        }
+    }
+    if !others.is_empty() {
+        attribute(line, "outboxheaders", &Value::Object(others).to_string());
+    }
+}
+
+fn is_attribute_name(name: &str) -> bool {
+    (1..=ATTRIBUTE_BYTES_MAX).contains(&name.len())
+        && name.bytes().all(|byte| byte.is_ascii_lowercase() || byte.is_ascii_digit())
+        && !RESERVED.contains(&name)
+}
+
+fn data(line: &mut Vec<u8>, payload: &Payload, stated: Option<&str>) {
+    let stated_json = stated.is_none_or(is_json_type);
+    match payload {
+        Payload::None => {
+            if let Some(stated) = stated {
+                attribute(line, "datacontenttype", stated);
+            }
+        }
+        Payload::Text(text) if stated_json && is_json(text) => json_data(line, text, stated),
+        Payload::Text(text) => {
+            // Text that claims to be JSON and is not would be taken for a JSON string: it is called what it is.
+            attribute(line, "datacontenttype", stated.filter(|stated| !is_json_type(stated)).unwrap_or("text/plain"));
+            attribute(line, "data", text);
+        }
+        Payload::Binary(bytes) => match std::str::from_utf8(bytes) {
+            // A number or a word in bytes may be anything; an object or a list that parses is JSON.
+            Ok(text) if stated_json && text.starts_with(['{', '[']) && is_json(text) => json_data(line, text, stated),
+            _ => {
+                attribute(line, "datacontenttype", stated.unwrap_or("application/octet-stream"));
+                raw(line, "data_base64", b"\"");
+                line.extend_from_slice(STANDARD.encode(bytes).as_bytes());
+                line.push(b'"');
+            }
+        },
+    }
+}
+
+fn json_data(line: &mut Vec<u8>, json: &str, stated: Option<&str>) {
+    attribute(line, "datacontenttype", stated.unwrap_or("application/json"));
+    line.extend_from_slice(b",\"data\":");
+    // In valid JSON a line break stands only between tokens, where a space means the same.
+    line.extend(json.bytes().map(|byte| if matches!(byte, b'\n' | b'\r') { b' ' } else { byte }));
+}
+
+fn is_json(text: &str) -> bool {
+    serde_json::from_str::<IgnoredAny>(text).is_ok()
+}
+
+fn is_json_type(media_type: &str) -> bool {
+    let essence = media_type.split(';').next().unwrap_or_default().trim().to_ascii_lowercase();
+    essence.ends_with("/json") || essence.ends_with("+json")
+}
+
+/// Milliseconds since 1970 as `2026-01-02T03:04:05.678Z`.
+fn rfc3339(unix_ms: i64) -> String {
+    let (days, ms) = (unix_ms.div_euclid(86_400_000), unix_ms.rem_euclid(86_400_000));
+    let (year, month, day) = civil(days);
+    let (hour, minute, second, ms) = (ms / 3_600_000, ms / 60_000 % 60, ms / 1_000 % 60, ms % 1_000);
+    format!("{year:04}-{month:02}-{day:02}T{hour:02}:{minute:02}:{second:02}.{ms:03}Z")
+}
+
+/// The Gregorian date of a day since 1970-01-01: years begin in March, so that the leap day comes last, in eras of 400.
+fn civil(days: i64) -> (i64, i64, i64) {
+    let shifted = days.saturating_add(719_468);
+    let (era, day_of_era) = (shifted.div_euclid(146_097), shifted.rem_euclid(146_097));
+    let year_of_era = (day_of_era - day_of_era / 1_460 + day_of_era / 36_524 - day_of_era / 146_096) / 365;
+    let day_of_year = day_of_era - (365 * year_of_era + year_of_era / 4 - year_of_era / 100);
+    let from_march = (5 * day_of_year + 2) / 153;
+    let month = if from_march < 10 { from_march + 3 } else { from_march - 9 };
+    let year = year_of_era + era * 400 + i64::from(month <= 2);
+    (year, month, day_of_year - (153 * from_march + 2) / 5 + 1)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    fn delivery(payload: Payload, headers: Option<&str>) -> Delivery {
+        Delivery {
+            id: "e-1".into(),
+            aggregate_type: "order".into(),
+            aggregate_id: "42".into(),
+            event_type: "OrderPlaced".into(),
+            payload,
+            headers: headers.map(Into::into),
+            created_at_unix_ms: 1_767_323_045_678,
+            sequence: 7,
+            slot: 3,
+            epoch: 9,
+            aggregate: 1,
+        }
+    }
+
+    fn written(payload: impl Into<Payload>, headers: Option<&str>) -> Value {
+        let mut line = Vec::new();
+        encode(&delivery(payload.into(), headers), "/outbox/orders", &mut line);
+        assert_eq!(line.iter().filter(|byte| **byte == b'\n').count(), 1, "one line");
+        assert_eq!(line.last(), Some(&b'\n'));
+        serde_json::from_slice(&line).unwrap()
+    }
+
+    #[test]
+    fn json_is_carried_as_it_is_on_one_line() {
+        let expected = json!({
+            "specversion": "1.0", "id": "e-1", "source": "/outbox/orders", "type": "OrderPlaced", "subject": "order/42",
+            "time": "2026-01-02T03:04:05.678Z", "partitionkey": "order/42", "sequence": "7", "shardslot": 3, "shardepoch": 9,
+            "datacontenttype": "application/json", "data": {"total": 12},
+        });
+        assert_eq!(written("{\n  \"total\":\r\n12}", None), expected);
+        assert_eq!(written(br#"{"total":12}"#.to_vec(), None), expected);
+    }
+
+    #[test]
+    fn what_is_not_json_is_text_or_base64() {
+        let text = written("not {json", None);
+        assert_eq!((&text["datacontenttype"], &text["data"]), (&json!("text/plain"), &json!("not {json")));
+        let bytes = written(vec![0u8, 0xff, b'\n'], None);
+        assert_eq!((&bytes["datacontenttype"], &bytes["data_base64"]), (&json!("application/octet-stream"), &json!("AP8K")));
+        assert_eq!(written(b"42".to_vec(), None)["data_base64"], json!("NDI="));
+        assert_eq!(written("a\0b", None)["data"], json!("a\0b"));
+        let nothing = written(Payload::None, None);
+        assert!(nothing.get("data").is_none() && nothing.get("datacontenttype").is_none());
+    }
+
+    #[test]
+    fn headers_become_attributes_and_none_is_lost() {
+        let headers = r#"{"traceparent":"00-1-2-01","retries":2,"big":9007199254740993,"X-Tenant":"a","id":"forged","datacontenttype":"text/csv","ok":true}"#;
+        let event = written("a,b", Some(headers));
+        assert_eq!((&event["traceparent"], &event["retries"], &event["ok"]), (&json!("00-1-2-01"), &json!(2), &json!(true)));
+        assert_eq!((&event["id"], &event["datacontenttype"], &event["data"]), (&json!("e-1"), &json!("text/csv"), &json!("a,b")));
+        let others: Value = serde_json::from_str(event["outboxheaders"].as_str().unwrap()).unwrap();
+        assert_eq!(others, json!({"X-Tenant": "a", "big": 9_007_199_254_740_993_u64, "id": "forged"}));
+    }
+
+    #[test]
+    fn dates_are_gregorian() {
+        for (ms, text) in [
+            (0, "1970-01-01T00:00:00.000Z"),
+            (951_782_400_000, "2000-02-29T00:00:00.000Z"),
+            (1_709_251_199_999, "2024-02-29T23:59:59.999Z"),
+            (4_102_444_800_000, "2100-01-01T00:00:00.000Z"),
+            (-1, "1969-12-31T23:59:59.999Z"),
+        ] {
+            assert_eq!(rfc3339(ms), text);
+        }
+    }
+}

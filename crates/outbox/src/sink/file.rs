@@ -1,0 +1,126 @@
+//! A file of CloudEvents, one JSON line each, that several publishers append to at once.
+
+use std::fs::{File, OpenOptions};
+use std::io::{self, Write};
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, TryLockError};
+
+use async_trait::async_trait;
+
+use super::{Accepted, Refusal, Sink, SinkLimits, encode};
+use crate::Delivery;
+
+/// Appends events to a file.
+///
+/// A batch is one write in append mode, so no lock is needed between processes; each write begins with a newline, so that a line torn by
+/// a crash or a full disk never joins with the next. Readers skip empty and torn lines, as [`super::read_events`] does. The batch is
+/// flushed to the disk before it counts as accepted. The file is opened for each batch: renaming it away starts a new one.
+#[derive(Debug, Clone)]
+pub struct FileSink {
+    path: PathBuf,
+    name: String,
+    source: String,
+    /// Held during a write, so that one that hangs is not overtaken by the next.
+    writing: Arc<Mutex<()>>,
+}
+
+impl FileSink {
+    /// Appends to the file at `path`, made if there is none; `source` is the CloudEvents attribute, say `/outbox/orders`.
+    pub fn new(path: impl Into<PathBuf>, source: impl Into<String>) -> Self {
+        let path = path.into();
+        Self { name: format!("file {}", path.display()), path, source: source.into(), writing: Arc::default() }
+    }
+
+    /// The file.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Writes a batch on a thread where blocking is allowed.
+    fn write(&self, batch: &[Delivery]) -> Accepted {
+        let guard = match self.writing.try_lock() {
+            Ok(guard) => guard,
+            Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
+            Err(TryLockError::WouldBlock) => {
+                return Accepted::up_to(0, Refusal::retryable(format!("{}: an earlier write has not come back yet", self.name)));
+            }
+        };
+        let accepted = self.append(batch);
+        drop(guard);
+        accepted
+    }
+
+    fn append(&self, batch: &[Delivery]) -> Accepted {
+        let refuse = |events, error: &io::Error| {
+            let what = match error.kind() {
+                io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => "the disk is full: free some space".to_owned(),
+                io::ErrorKind::NotFound => "its directory does not exist: create it".to_owned(),
+                _ => error.to_string(),
+            };
+            Accepted::up_to(events, Refusal::retryable(format!("{}: {what}", self.name)))
+        };
+        let (lines, ends) = self.lines(batch);
+        let written = self.open().and_then(|mut file| append_once(&mut file, &lines).and_then(|bytes| file.sync_data().map(|()| bytes)));
+        match written {
+            Ok(bytes) if bytes == lines.len() => Accepted::all(batch),
+            // A short write: the whole lines in it are on the disk, in order; the torn one is skipped by readers.
+            Ok(bytes) => refuse(ends.partition_point(|end| *end <= bytes), &io::ErrorKind::StorageFull.into()),
+            Err(error) => refuse(0, &error),
+        }
+    }
+
+    /// A newline, the batch, and where each event's line ends.
+    fn lines(&self, batch: &[Delivery]) -> (Vec<u8>, Vec<usize>) {
+        let bytes: usize = batch.iter().map(|event| event.bytes() + 300).sum();
+        let mut lines = Vec::with_capacity(bytes);
+        lines.push(b'\n');
+        let ends = batch.iter().map(|event| {
+            encode(event, &self.source, &mut lines);
+            lines.len()
+        });
+        let ends = ends.collect();
+        (lines, ends)
+    }
+
+    fn open(&self) -> io::Result<File> {
+        let mut options = OpenOptions::new();
+        match options.append(true).open(&self.path) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+            opened => return opened,
+        }
+        let file = options.create(true).open(&self.path)?;
+        // A new file's name is safe only once its directory is.
+        let parent = self.path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
+        File::open(parent)?.sync_all()?;
+        Ok(file)
+    }
+}
+
+/// One write, and how much of it was taken; never a second one, since another process may have appended in between.
+fn append_once(file: &mut File, bytes: &[u8]) -> io::Result<usize> {
+    loop {
+        match file.write(bytes) {
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            written => return written,
+        }
+    }
+}
+
+#[async_trait]
+impl Sink for FileSink {
+    fn name(&self) -> &str {
+        &self.name
+    }
+
+    fn limits(&self) -> SinkLimits {
+        SinkLimits::default()
+    }
+
+    async fn deliver(&self, batch: Arc<[Delivery]>) -> Accepted {
+        let sink = self.clone();
+        match tokio::task::spawn_blocking(move || sink.write(&batch)).await {
+            Ok(accepted) => accepted,
+            Err(_) => Accepted::up_to(0, Refusal::retryable(format!("{}: the write did not finish", self.name))),
+        }
+    }
+}

@@ -1,0 +1,118 @@
+//! Where events go: the trait, and the sinks that come with the crate.
+
+pub(crate) mod cloud_event;
+mod file;
+mod read;
+mod stdout;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use async_trait::async_trait;
+
+use crate::Delivery;
+
+pub use cloud_event::encode;
+pub use file::FileSink;
+pub use read::{EventReader, ReadEvent, read_events};
+pub use stdout::StdoutSink;
+
+/// What a sink can take at once.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct SinkLimits {
+    /// The most events of one batch: one or more.
+    pub batch_events: usize,
+    /// About the most bytes of one batch; one event is sent in any case.
+    pub batch_bytes: usize,
+    /// How many batches may be on their way at the same time: one or more. They never share an aggregate.
+    pub concurrency: usize,
+    /// Whether one batch may carry several aggregates. If not, a slow aggregate delays no other.
+    pub mixed: bool,
+}
+
+impl Default for SinkLimits {
+    /// 10,000 events or 16 MiB of any aggregates, one batch at a time.
+    fn default() -> Self {
+        Self { batch_events: 10_000, batch_bytes: 16 << 20, concurrency: 1, mixed: true }
+    }
+}
+
+/// Why the event after the accepted ones was not accepted.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{message}")]
+pub struct Refusal {
+    /// Trying the same event again cannot help: it is too large or malformed for this destination.
+    pub permanent: bool,
+    /// The destination's own words; never a secret.
+    pub message: String,
+    /// The destination asked to be left alone for so long.
+    pub retry_after: Option<Duration>,
+}
+
+impl Refusal {
+    /// This event will never be accepted.
+    pub fn permanent(message: impl Into<String>) -> Self {
+        Self { permanent: true, message: message.into(), retry_after: None }
+    }
+
+    /// It may be accepted later.
+    pub fn retryable(message: impl Into<String>) -> Self {
+        Self { permanent: false, message: message.into(), retry_after: None }
+    }
+}
+
+/// What became of a batch: an accepted prefix and, unless it is the whole, why it ends there.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Accepted {
+    /// How many events were accepted, from the first.
+    pub events: usize,
+    /// Why the next one was not; events after that one were not tried.
+    pub refusal: Option<Refusal>,
+}
+
+impl Accepted {
+    /// The whole batch.
+    pub const fn all(batch: &[Delivery]) -> Self {
+        Self { events: batch.len(), refusal: None }
+    }
+
+    /// The first `events`; the next one was refused.
+    pub const fn up_to(events: usize, refusal: Refusal) -> Self {
+        Self { events, refusal: Some(refusal) }
+    }
+}
+
+/// A destination. Every implementation passes `exercise::sink`:
+///
+/// 1. Events become visible in the order of the batch; those of one call before those of a later one.
+/// 2. What is reported as accepted is safe with the destination: the publisher marks it and never sends it again.
+/// 3. At most one event of a call is refused, and nothing behind it was tried.
+/// 4. A dropped call (timeout, lost slot) leaves the sink usable. What it had begun may or may not arrive.
+#[async_trait]
+pub trait Sink: Send + Sync + 'static {
+    /// The destination's name in logs and errors; never a secret.
+    fn name(&self) -> &str;
+
+    /// What it can take at once.
+    fn limits(&self) -> SinkLimits {
+        SinkLimits::default()
+    }
+
+    /// Sends a batch of one event or more, in order.
+    async fn deliver(&self, batch: Arc<[Delivery]>) -> Accepted;
+}
+
+#[async_trait]
+impl<S: Sink + ?Sized> Sink for Arc<S> {
+    fn name(&self) -> &str {
+        (**self).name()
+    }
+
+    fn limits(&self) -> SinkLimits {
+        (**self).limits()
+    }
+
+    async fn deliver(&self, batch: Arc<[Delivery]>) -> Accepted {
+        (**self).deliver(batch).await
+    }
+}

@@ -1,0 +1,91 @@
+//! Reading back what [`super::FileSink`] wrote.
+
+use std::fs::File;
+use std::io::{self, BufRead, BufReader};
+use std::path::Path;
+
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use serde_json::{Map, Value};
+
+use crate::Payload;
+
+/// An event as a consumer sees it.
+#[derive(Debug, Clone, PartialEq)]
+pub struct ReadEvent {
+    /// The event's id.
+    pub id: String,
+    /// The event's type.
+    pub event_type: String,
+    /// The aggregate's key.
+    pub key: String,
+    /// The place in the aggregate's order, from 1.
+    pub sequence: u64,
+    /// The slot it was sent for.
+    pub slot: u32,
+    /// The epoch it was sent under.
+    pub epoch: u64,
+    /// The payload; JSON is text.
+    pub payload: Payload,
+    /// Every attribute as it was written, without the data.
+    pub attributes: Map<String, Value>,
+}
+
+/// Reads the events of a file in their order, past empty and torn lines. Several files, or a file that grows, are read again and again.
+pub fn read_events(path: impl AsRef<Path>) -> io::Result<EventReader> {
+    Ok(EventReader { lines: BufReader::new(File::open(path)?), line: Vec::new(), torn: 0 })
+}
+
+/// See [`read_events`].
+#[derive(Debug)]
+pub struct EventReader {
+    lines: BufReader<File>,
+    line: Vec<u8>,
+    torn: u64,
+}
+
+impl EventReader {
+    /// How many lines so far were neither empty nor an event.
+    pub const fn torn(&self) -> u64 {
+        self.torn
+    }
+}
+
+impl Iterator for EventReader {
+    type Item = io::Result<ReadEvent>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        loop {
+            self.line.clear();
+            match self.lines.read_until(b'\n', &mut self.line) {
+                Ok(0) => return None,
+                Ok(_) => {}
+                Err(error) => return Some(Err(error)),
+            }
+            if self.line.trim_ascii().is_empty() {
+                continue;
+            }
+            match parse(&self.line) {
+                Some(event) => return Some(Ok(event)),
+                None => self.torn += 1,
+            }
+        }
+    }
+}
+
+fn parse(line: &[u8]) -> Option<ReadEvent> {
+    let mut attributes: Map<String, Value> = serde_json::from_slice(line).ok()?;
+    let text = |name: &str| attributes.get(name).and_then(Value::as_str).map(str::to_owned);
+    let (id, event_type, key) = (text("id")?, text("type")?, text("subject")?);
+    let sequence = text("sequence")?.parse().ok()?;
+    let slot = attributes.get("shardslot").and_then(Value::as_u64)?.try_into().ok()?;
+    let epoch = attributes.get("shardepoch").and_then(Value::as_u64)?;
+    let is_text = text("datacontenttype").is_some_and(|kind| !kind.contains("json"));
+    let payload = match (attributes.remove("data"), attributes.remove("data_base64")) {
+        (Some(Value::String(text)), _) if is_text => Payload::Text(text),
+        (Some(json), _) => Payload::Text(json.to_string()),
+        (None, Some(base64)) => Payload::Binary(STANDARD.decode(base64.as_str()?).ok()?),
+        (None, None) => Payload::None,
+    };
+    Some(ReadEvent { id, event_type, key, sequence, slot, epoch, payload, attributes })
+}

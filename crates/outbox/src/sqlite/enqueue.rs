@@ -1,0 +1,64 @@
+//! Writing events from Rust, in the application's own transaction.
+
+use shardwise::ShardKey;
+use sqlx::SqliteConnection;
+use uuid::Uuid;
+
+use super::error::classify;
+use super::to_ordered;
+use crate::{Error, ErrorKind, NewEvent, Payload, Result};
+
+/// Does what the trigger does for a new aggregate, with the hash, which the trigger cannot know.
+const PLACE: &str = "INSERT INTO outbox_aggregate (key, hash) VALUES (?1, ?2)
+    ON CONFLICT (key) DO UPDATE SET hash = excluded.hash WHERE hash IS NULL";
+
+const INSERT: &str = "INSERT INTO outbox (id, aggregatetype, aggregateid, type, payload, headers) VALUES (?1, ?2, ?3, ?4, ?5, ?6)";
+
+/// Writes one event in the caller's transaction, and returns its id. Nothing is sent unless the transaction commits.
+///
+/// Writers of one aggregate wait for each other until commit; a transaction that writes to several aggregates should do so in the order
+/// of their keys. A refused event (kind `Event`) leaves the transaction usable.
+///
+/// ```no_run
+/// # async fn example(pool: sqlx::SqlitePool) -> Result<(), Box<dyn std::error::Error>> {
+/// use shardwise_outbox::{NewEvent, sqlite::enqueue};
+///
+/// let mut tx = pool.begin().await?;
+/// sqlx::query("UPDATE orders SET state = 'placed' WHERE id = 42").execute(&mut *tx).await?;
+/// enqueue(&mut tx, NewEvent::new("order", "42", "OrderPlaced", r#"{"total":12}"#)).await?;
+/// tx.commit().await?;
+/// # Ok(()) }
+/// ```
+pub async fn enqueue(conn: &mut SqliteConnection, event: NewEvent) -> Result<String> {
+    event.validated()?;
+    refuse_too_large(conn, &event).await?;
+    let key = event.key();
+    let hash = to_ordered(key.key_hash());
+    sqlx::query(PLACE).bind(key).bind(hash).execute(&mut *conn).await.map_err(|e| classify(&e))?;
+    let id = event.id.unwrap_or_else(|| Uuid::now_v7().to_string());
+    let insert = sqlx::query(INSERT).bind(&id).bind(event.aggregate_type).bind(event.aggregate_id).bind(event.event_type);
+    let insert = match event.payload {
+        Payload::None => insert.bind(None::<String>),
+        Payload::Text(text) => insert.bind(text),
+        Payload::Binary(bytes) => insert.bind(bytes),
+    };
+    let headers = event.headers.map(|headers| serde_json::Value::Object(headers).to_string());
+    insert.bind(headers).execute(conn).await.map_err(|e| classify(&e))?;
+    Ok(id)
+}
+
+/// The trigger would refuse it too; this one knows the numbers.
+async fn refuse_too_large(conn: &mut SqliteConnection, event: &NewEvent) -> Result<()> {
+    let limit: i64 =
+        sqlx::query_scalar("SELECT payload_bytes_max FROM outbox_meta").fetch_one(conn).await.map_err(|e| classify(&e))?;
+    let bytes = event.payload.len();
+    if usize::try_from(limit).is_ok_and(|limit| bytes > limit) {
+        let text = format!(
+            "the payload of {} has {bytes} bytes; at most {limit} are allowed: store it elsewhere and send a reference, or raise \
+             payload_bytes_max in outbox_meta",
+            event.key()
+        );
+        return Err(Error::new(ErrorKind::Event, text));
+    }
+    Ok(())
+}

@@ -1,0 +1,151 @@
+//! Publishers and slots: who is alive, and who holds what under which epoch.
+//!
+//! One clause decides whether a publisher lives, here and in `status`: same boot, seen within its TTL, and not seen in the future by more
+//! than its TTL (where there is no boot id, that is what another boot looks like).
+
+use serde_json::json;
+use shardwise::core::slot_start;
+use shardwise::{Incarnation, SlotSet};
+use sqlx::{Row, SqliteConnection};
+
+use super::error::{Context, classify};
+use super::{SqliteStore, nanos, to_ordered, unsigned};
+use crate::store::{Hold, Registration, Touch};
+use crate::{Error, ErrorKind, Result};
+
+/// ?1 incarnation, ?2 name, ?3 boot id, ?4 now, ?5 TTL.
+const ANNOUNCE: &str = "INSERT INTO outbox_publisher (incarnation, publisher, boot_id, seen_at, ttl) VALUES (?1, ?2, ?3, ?4, ?5)
+    ON CONFLICT (incarnation) DO UPDATE SET seen_at = excluded.seen_at, boot_id = excluded.boot_id, ttl = excluded.ttl";
+
+/// ?1 boot id, ?2 now, ?3 own incarnation.
+const OTHERS_ALIVE: &str = "SELECT publisher FROM outbox_publisher p
+    WHERE p.incarnation <> ?3 AND p.boot_id = ?1 AND ?2 - p.seen_at BETWEEN -p.ttl AND p.ttl LIMIT 1";
+
+/// ?1 boot id, ?2 now. Rows of the dead that hold nothing; those that do are kept until their slots are taken.
+const FORGET: &str = "DELETE FROM outbox_publisher AS p
+    WHERE NOT (p.boot_id = ?1 AND ?2 - p.seen_at BETWEEN -p.ttl AND 10 * p.ttl)
+      AND NOT EXISTS (SELECT 1 FROM outbox_slot s WHERE s.incarnation = p.incarnation)";
+
+/// ?1 incarnation, ?2 now, ?3 boot id, ?4 slots. Under another number of slots a slot is another thing: unknown.
+const TOUCH: &str = "UPDATE outbox_publisher SET seen_at = max(seen_at, ?2)
+    WHERE incarnation = ?1 AND boot_id = ?3 AND (SELECT slots FROM outbox_meta) = ?4";
+
+const HELD: &str = "SELECT slot, epoch FROM outbox_slot INDEXED BY outbox_slot_of WHERE incarnation = ?1 ORDER BY slot";
+
+/// ?1 slots as a JSON list, ?2 incarnation, ?3 boot id, ?4 now, ?5 number of slots. What may be taken: free, mine, or its holder's gone.
+macro_rules! takeable {
+    () => {
+        "slot IN (SELECT value FROM json_each(?1))
+         AND (incarnation IS NULL OR incarnation = ?2 OR NOT EXISTS (
+             SELECT 1 FROM outbox_publisher p
+             WHERE p.incarnation = outbox_slot.incarnation AND p.boot_id = ?3 AND ?4 - p.seen_at BETWEEN -p.ttl AND p.ttl))
+         AND EXISTS (
+             SELECT 1 FROM outbox_publisher me
+             WHERE me.incarnation = ?2 AND me.boot_id = ?3 AND ?4 - me.seen_at BETWEEN -me.ttl AND me.ttl)
+         AND (SELECT slots FROM outbox_meta) = ?5"
+    };
+}
+
+const ANY_TAKEABLE: &str = concat!("SELECT 1 FROM outbox_slot WHERE ", takeable!(), " LIMIT 1");
+const TAKE: &str =
+    concat!("UPDATE outbox_slot SET epoch = epoch + 1, incarnation = ?2 WHERE ", takeable!(), " RETURNING slot, epoch");
+
+/// ?1 holds as JSON pairs, ?2 incarnation.
+const RELEASE: &str = "UPDATE outbox_slot SET incarnation = NULL
+    FROM (SELECT value ->> 0 AS slot, value ->> 1 AS epoch FROM json_each(?1)) AS h
+    WHERE outbox_slot.slot = h.slot AND outbox_slot.epoch = h.epoch AND outbox_slot.incarnation = ?2";
+
+pub(super) async fn register(store: &SqliteStore, me: &Registration) -> Result<()> {
+    let mut tx = store.begin().await?;
+    let now = store.boot_nanos();
+    agree_on_slots(&mut tx, store, me, now).await.at(store)?;
+    sqlx::query(FORGET).bind(&store.config.boot_id).bind(now).execute(&mut *tx).await.at(store)?;
+    let announce = sqlx::query(ANNOUNCE).bind(me.incarnation.to_string()).bind(&me.publisher);
+    announce.bind(&store.config.boot_id).bind(now).bind(nanos(me.ttl)).execute(&mut *tx).await.at(store)?;
+    tx.commit().await.at(store)
+}
+
+/// Keeps the recorded number of slots, or changes it if no other publisher lives.
+async fn agree_on_slots(conn: &mut SqliteConnection, store: &SqliteStore, me: &Registration, now: i64) -> Result<()> {
+    let recorded: Option<i64> =
+        sqlx::query_scalar("SELECT slots FROM outbox_meta").fetch_one(&mut *conn).await.map_err(|e| classify(&e))?;
+    if recorded == Some(i64::from(me.slots)) {
+        return Ok(());
+    }
+    let alive = sqlx::query_scalar(OTHERS_ALIVE).bind(&store.config.boot_id).bind(now).bind(me.incarnation.to_string());
+    let alive: Option<String> = alive.fetch_optional(&mut *conn).await.map_err(|e| classify(&e))?;
+    if let (Some(recorded), Some(other)) = (recorded, alive) {
+        let text = format!(
+            "its publishers use {recorded} slots ({other} is alive), this one has {}: give all of them the same number, or stop the others first",
+            me.slots
+        );
+        return Err(Error::new(ErrorKind::OtherSlots, text));
+    }
+    lay_out(conn, me.slots).await.map_err(|e| classify(&e))
+}
+
+/// A row for every slot. All epochs end above every epoch there ever was, so that no former holder's fence fits.
+async fn lay_out(conn: &mut SqliteConnection, slots: u32) -> Result<(), sqlx::Error> {
+    let arcs: Vec<_> = (0..slots)
+        .map(|slot| {
+            let end = if slot + 1 == slots { u64::MAX } else { slot_start(slot + 1, slots) - 1 };
+            (slot, to_ordered(slot_start(slot, slots)), to_ordered(end))
+        })
+        .collect();
+    let highest: i64 = sqlx::query_scalar("SELECT coalesce(max(epoch), 0) FROM outbox_slot").fetch_one(&mut *conn).await?;
+    sqlx::query("DELETE FROM outbox_slot").execute(&mut *conn).await?;
+    let insert = "INSERT INTO outbox_slot (slot, epoch, hash_from, hash_to)
+        SELECT value ->> 0, ?2 + 1, value ->> 1, value ->> 2 FROM json_each(?1)";
+    sqlx::query(insert).bind(json!(arcs).to_string()).bind(highest).execute(&mut *conn).await?;
+    sqlx::query("UPDATE outbox_meta SET slots = ?1").bind(slots).execute(conn).await?;
+    Ok(())
+}
+
+pub(super) async fn touch(store: &SqliteStore, me: &Registration) -> Result<Touch> {
+    let touch = sqlx::query(TOUCH).bind(me.incarnation.to_string()).bind(store.boot_nanos());
+    let seen = touch.bind(&store.config.boot_id).bind(me.slots).execute(&store.writer).await.at(store)?;
+    if seen.rows_affected() == 0 {
+        return Ok(Touch::Unknown);
+    }
+    held(store, me.incarnation).await.map(Touch::Seen)
+}
+
+async fn held(store: &SqliteStore, incarnation: Incarnation) -> Result<Vec<Hold>> {
+    let rows = sqlx::query(HELD).bind(incarnation.to_string()).fetch_all(&store.writer).await.at(store)?;
+    rows.iter().map(|row| hold(row).at(store)).collect()
+}
+
+fn hold(row: &sqlx::sqlite::SqliteRow) -> Result<Hold, sqlx::Error> {
+    Ok(Hold { slot: row.try_get(0)?, epoch: unsigned(row.try_get(1)?) })
+}
+
+pub(super) async fn take(store: &SqliteStore, me: &Registration, slots: &SlotSet) -> Result<Vec<Hold>> {
+    let (now, wanted, incarnation) = (store.boot_nanos(), json!(slots.iter().collect::<Vec<_>>()).to_string(), me.incarnation.to_string());
+    let boot_id = &store.config.boot_id;
+    // A look without the write lock first: this is asked every few milliseconds while the former holder finishes.
+    let look = sqlx::query(ANY_TAKEABLE).bind(&wanted).bind(&incarnation).bind(boot_id).bind(now).bind(me.slots);
+    if look.fetch_optional(&store.readers).await.at(store)?.is_none() {
+        return Ok(Vec::new());
+    }
+    let take = sqlx::query(TAKE).bind(&wanted).bind(&incarnation).bind(boot_id).bind(now).bind(me.slots);
+    let rows = take.fetch_all(&store.writer).await.at(store)?;
+    rows.iter().map(|row| hold(row).at(store)).collect()
+}
+
+/// Holds as JSON pairs of slot and epoch.
+pub(super) fn pairs(holds: &[Hold]) -> String {
+    json!(holds.iter().map(|hold| (hold.slot, hold.epoch)).collect::<Vec<_>>()).to_string()
+}
+
+pub(super) async fn release(store: &SqliteStore, me: &Registration, holds: &[Hold]) -> Result<()> {
+    sqlx::query(RELEASE).bind(pairs(holds)).bind(me.incarnation.to_string()).execute(&store.writer).await.at(store)?;
+    Ok(())
+}
+
+pub(super) async fn leave(store: &SqliteStore, me: &Registration) -> Result<()> {
+    let mut tx = store.begin().await?;
+    for sql in ["UPDATE outbox_slot SET incarnation = NULL WHERE incarnation = ?1", "DELETE FROM outbox_publisher WHERE incarnation = ?1"] {
+        sqlx::query(sql).bind(me.incarnation.to_string()).execute(&mut *tx).await.at(store)?;
+    }
+    tx.commit().await.at(store)
+}

@@ -1,0 +1,270 @@
+//! The SQLite store: an outbox inside the application's own database file, for publishers on one machine.
+//!
+//! Each file here is one concern: `schema` (migrations), `fence` (publishers and slots), `fetch`, `record`, `upkeep` (new aggregates,
+//! retention), `status`, `enqueue`, `error` (what SQLite's codes mean to the operator).
+
+mod enqueue;
+mod error;
+mod fence;
+mod fetch;
+mod record;
+mod schema;
+mod status;
+mod upkeep;
+
+use std::path::{Path, PathBuf};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use async_trait::async_trait;
+use shardwise::SlotSet;
+use shardwise::discovery::Clock;
+use sqlx::sqlite::{SqliteConnectOptions, SqliteJournalMode, SqlitePoolOptions, SqliteSynchronous};
+use sqlx::{Sqlite, SqlitePool, Transaction};
+
+pub use enqueue::enqueue;
+pub use schema::{SCHEMA_VERSION, revert};
+
+use self::error::{Context, store_error};
+use crate::store::{FetchRequest, Fetched, Hold, Outcome, Registration, Status, Store, Touch};
+use crate::{NewEvent, Result};
+
+/// Where the file is and how it is used.
+#[derive(Debug, Clone)]
+pub struct SqliteConfig {
+    path: PathBuf,
+    busy_timeout: Duration,
+    pages_max: Option<u32>,
+    clock: Clock,
+    boot_id: String,
+}
+
+impl SqliteConfig {
+    /// The file at `path`, waiting at most 5 s for a lock.
+    pub fn new(path: impl Into<PathBuf>) -> Self {
+        Self {
+            path: path.into(),
+            busy_timeout: Duration::from_secs(5),
+            pages_max: None,
+            clock: Clock::system(),
+            boot_id: machine_boot_id(),
+        }
+    }
+
+    /// How long a call waits while another process holds the file's write lock.
+    #[must_use]
+    pub fn busy_timeout(self, busy_timeout: Duration) -> Self {
+        Self { busy_timeout, ..self }
+    }
+
+    /// The most pages (4 KiB each unless the file says otherwise) the file may grow to through this store.
+    #[must_use]
+    pub fn pages_max(self, pages_max: u32) -> Self {
+        Self { pages_max: Some(pages_max), ..self }
+    }
+
+    /// Another clock and boot id than the machine's, for tests. Processes that share a file must share both.
+    #[must_use]
+    pub fn clock(self, clock: Clock, boot_id: impl Into<String>) -> Self {
+        Self { clock, boot_id: boot_id.into(), ..self }
+    }
+
+    /// The file.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    fn connect_options(&self, create: bool) -> SqliteConnectOptions {
+        let options = SqliteConnectOptions::new()
+            .filename(&self.path)
+            .create_if_missing(create)
+            .journal_mode(SqliteJournalMode::Wal)
+            .synchronous(SqliteSynchronous::Full)
+            .busy_timeout(self.busy_timeout)
+            .row_buffer_size(512);
+        match self.pages_max {
+            Some(pages) => options.pragma("max_page_count", pages.to_string()),
+            None => options,
+        }
+    }
+}
+
+impl<P: Into<PathBuf>> From<P> for SqliteConfig {
+    fn from(path: P) -> Self {
+        Self::new(path)
+    }
+}
+
+/// The kernel's id of this boot. Elsewhere than on Linux there is none; readings from another boot then show only as lying ahead.
+fn machine_boot_id() -> String {
+    std::fs::read_to_string("/proc/sys/kernel/random/boot_id").map_or_else(|_| "unknown".into(), |id| id.trim().to_owned())
+}
+
+/// An outbox in a SQLite file. Cheap to clone; clones share their connections: one that writes, two that read, one that watches.
+#[derive(Debug, Clone)]
+pub struct SqliteStore {
+    config: SqliteConfig,
+    writer: SqlitePool,
+    readers: SqlitePool,
+    /// A connection of its own, because `PRAGMA data_version` tells of the commits of *other* connections.
+    watcher: SqlitePool,
+}
+
+impl SqliteStore {
+    /// Opens an outbox that [`SqliteStore::init`] has made. Fails without creating anything if there is none, or one of another schema.
+    pub async fn open(config: impl Into<SqliteConfig>) -> Result<Self> {
+        let store = Self::connect(config.into(), false).await?;
+        schema::check(&store.writer).await.at(&store)?;
+        Ok(store)
+    }
+
+    /// Creates the file if there is none (its directory must exist), and the outbox's tables in it or what they lack. Harmless on an
+    /// outbox that is up to date; a newer schema is an error.
+    pub async fn init(config: impl Into<SqliteConfig>) -> Result<Self> {
+        let store = Self::connect(config.into(), true).await?;
+        schema::migrate(&store.writer).await.at(&store)?;
+        Ok(store)
+    }
+
+    async fn connect(config: SqliteConfig, create: bool) -> Result<Self> {
+        error::check_path(&config.path, create)?;
+        let options = config.connect_options(create);
+        // A lock is waited for inside SQLite; a connection only for as long as the calls before.
+        let wait = config.busy_timeout * 4 + Duration::from_secs(1);
+        let pool = |connections| {
+            SqlitePoolOptions::new()
+                .max_connections(connections)
+                .acquire_timeout(wait)
+                .idle_timeout(None)
+                .max_lifetime(None)
+                .test_before_acquire(false)
+        };
+        let writer = pool(1).connect_with(options.clone()).await.map_err(|e| store_error(&config.path, &e))?;
+        Ok(Self { writer, readers: pool(2).connect_lazy_with(options.clone()), watcher: pool(1).connect_lazy_with(options), config })
+    }
+
+    /// Begins a write transaction for [`enqueue`], for programs that have no pool of their own.
+    pub async fn begin(&self) -> Result<Transaction<'static, Sqlite>> {
+        self.writer.begin_with("BEGIN IMMEDIATE").await.at(self)
+    }
+
+    /// Writes events in one transaction of their own, and returns their ids.
+    pub async fn enqueue_all(&self, events: Vec<NewEvent>) -> Result<Vec<String>> {
+        let mut tx = self.begin().await?;
+        let mut ids = Vec::with_capacity(events.len());
+        for event in events {
+            ids.push(enqueue(&mut tx, event).await.map_err(|error| error::locate(error, &self.config.path))?);
+        }
+        tx.commit().await.at(self)?;
+        Ok(ids)
+    }
+
+    /// The file.
+    pub fn path(&self) -> &Path {
+        &self.config.path
+    }
+
+    /// Closes the connections; calls under way finish first.
+    pub async fn close(&self) {
+        self.watcher.close().await;
+        self.readers.close().await;
+        self.writer.close().await;
+    }
+
+    /// The present moment on the fence's clock, in nanoseconds.
+    fn boot_nanos(&self) -> i64 {
+        i64::try_from(self.config.clock.now().as_nanos()).unwrap_or(i64::MAX)
+    }
+}
+
+/// Milliseconds since 1970: for retries, retention and people, where a clock that is set may do no harm.
+fn unix_ms() -> i64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| i64::try_from(since.as_millis()).unwrap_or(i64::MAX))
+}
+
+fn millis(duration: Duration) -> i64 {
+    i64::try_from(duration.as_millis()).unwrap_or(i64::MAX)
+}
+
+fn nanos(duration: Duration) -> i64 {
+    i64::try_from(duration.as_nanos()).unwrap_or(i64::MAX)
+}
+
+/// Unsigned hashes as SQLite's signed integers, in the same order.
+const fn to_ordered(hash: u64) -> i64 {
+    (hash ^ (1 << 63)).cast_signed()
+}
+
+/// The way back from [`to_ordered`].
+const fn from_ordered(stored: i64) -> u64 {
+    stored.cast_unsigned() ^ (1 << 63)
+}
+
+/// A number the schema keeps non-negative.
+fn unsigned(number: i64) -> u64 {
+    u64::try_from(number).unwrap_or(0)
+}
+
+#[async_trait]
+impl Store for SqliteStore {
+    async fn register(&self, me: &Registration) -> Result<()> {
+        fence::register(self, me).await
+    }
+
+    async fn touch(&self, me: &Registration) -> Result<Touch> {
+        fence::touch(self, me).await
+    }
+
+    async fn take(&self, me: &Registration, slots: &SlotSet) -> Result<Vec<Hold>> {
+        fence::take(self, me, slots).await
+    }
+
+    async fn release(&self, me: &Registration, holds: &[Hold]) -> Result<()> {
+        fence::release(self, me, holds).await
+    }
+
+    async fn leave(&self, me: &Registration) -> Result<()> {
+        fence::leave(self, me).await
+    }
+
+    async fn fetch(&self, me: &Registration, request: &FetchRequest) -> Result<Fetched> {
+        fetch::fetch(self, me, request).await
+    }
+
+    async fn record(&self, me: &Registration, outcomes: &[Outcome], delete: bool) -> Result<Vec<Hold>> {
+        record::record(self, me, outcomes, delete).await
+    }
+
+    async fn place_new(&self, limit: usize) -> Result<usize> {
+        upkeep::place_new(self, limit).await
+    }
+
+    async fn sweep(&self, retention: Duration, position: i64, limit: usize) -> Result<Option<i64>> {
+        upkeep::sweep(self, retention, position, limit).await
+    }
+
+    async fn change_mark(&self) -> Result<Option<u64>> {
+        let version: i64 = sqlx::query_scalar("PRAGMA data_version").fetch_one(&self.watcher).await.at(self)?;
+        Ok(Some(version.cast_unsigned()))
+    }
+
+    async fn status(&self) -> Result<Status> {
+        status::status(self).await
+    }
+
+    async fn unblock(&self, key: Option<&str>) -> Result<u64> {
+        upkeep::unblock(self, key).await
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn stored_hashes_keep_their_order() {
+        let hashes = [0, 1, u64::MAX / 2, u64::MAX / 2 + 1, u64::MAX - 1, u64::MAX];
+        assert!(hashes.windows(2).all(|pair| to_ordered(pair[0]) < to_ordered(pair[1])));
+        assert!(hashes.iter().all(|hash| from_ordered(to_ordered(*hash)) == *hash));
+        assert_eq!((to_ordered(0), to_ordered(u64::MAX)), (i64::MIN, i64::MAX));
+    }
+}

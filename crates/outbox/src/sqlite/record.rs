@@ -1,0 +1,140 @@
+//! Writing what became of events, under the fence: one transaction for a whole batch.
+
+use std::fmt::Write as _;
+
+use sqlx::SqliteConnection;
+
+use super::error::Context;
+use super::fence::pairs;
+use super::{SqliteStore, millis, unix_ms};
+use crate::Result;
+use crate::store::{Hold, Outcome, Registration, Then};
+
+/// The most bytes of a sink's message that are kept.
+const ERROR_BYTES_MAX: usize = 1_000;
+
+/// ?1 outcomes as JSON lists of aggregate, slot, epoch and sequence; ?2 incarnation. One row an aggregate, not one an event. Each
+/// outcome of a current hold changes exactly one row, so their number tells whether any was fenced.
+const MARK: &str = "UPDATE outbox_aggregate
+    SET done_seq = m.through, attempts = 0, failures = 0, failing_since = NULL, attempted_at = NULL, retry_at = NULL, last_error = NULL
+    FROM (SELECT value ->> 0 AS aggregate, value ->> 1 AS slot, value ->> 2 AS epoch, value ->> 3 AS through FROM json_each(?1)) AS m
+    CROSS JOIN outbox_slot AS s
+    WHERE s.slot = m.slot AND s.epoch = m.epoch AND s.incarnation = ?2
+      AND outbox_aggregate.id = m.aggregate AND outbox_aggregate.done_seq <= m.through";
+
+/// The same list; deletes what was just marked.
+const DELETE: &str = "DELETE FROM outbox WHERE position IN (
+    SELECT o.position
+    FROM (SELECT value ->> 0 AS aggregate, value ->> 3 AS through FROM json_each(?1)) AS m
+    CROSS JOIN outbox_aggregate AS a
+    CROSS JOIN outbox AS o INDEXED BY outbox_in_order
+    WHERE a.id = m.aggregate AND a.done_seq >= m.through AND o.aggregate = m.aggregate AND o.seq <= m.through AND o.parked_at IS NULL)";
+
+/// ?1 holds as JSON pairs, ?2 incarnation: those that are not current.
+const FENCED: &str = "SELECT h.slot, h.epoch FROM (SELECT value ->> 0 AS slot, value ->> 1 AS epoch FROM json_each(?1)) AS h
+    LEFT JOIN outbox_slot s ON s.slot = h.slot AND s.epoch = h.epoch AND s.incarnation = ?2
+    WHERE s.slot IS NULL";
+
+/// ?1 aggregate, ?2 slot, ?3 epoch, ?4 incarnation.
+macro_rules! under_the_fence {
+    () => {
+        "EXISTS (SELECT 1 FROM outbox_slot s WHERE s.slot = ?2 AND s.epoch = ?3 AND s.incarnation = ?4)"
+    };
+}
+
+/// ?5 attempts, ?6 failures, ?7 now, ?8 retry at or NULL, ?9 blocked at or NULL, ?10 error.
+const FAIL: &str = concat!(
+    "UPDATE outbox_aggregate SET attempts = ?5, failures = ?6, failing_since = coalesce(failing_since, ?7), attempted_at = ?7,
+         retry_at = ?8, blocked_at = ?9, last_error = ?10
+     WHERE id = ?1 AND ",
+    under_the_fence!()
+);
+
+/// ?5 sequence, ?6 now, ?7 error.
+const PARK: &str =
+    concat!("UPDATE outbox SET parked_at = ?6, parked_error = ?7 WHERE aggregate = ?1 AND seq = ?5 AND ", under_the_fence!());
+
+pub(super) async fn record(store: &SqliteStore, me: &Registration, outcomes: &[Outcome], delete: bool) -> Result<Vec<Hold>> {
+    let incarnation = me.incarnation.to_string();
+    let marks = marks(outcomes);
+    let expected = outcomes.iter().map(changes).sum::<u64>();
+    if !delete && outcomes.iter().all(|outcome| outcome.then == Then::Next) {
+        let marked = sqlx::query(MARK).bind(marks).bind(&incarnation).execute(&store.writer).await.at(store)?.rows_affected();
+        return if marked == expected { Ok(Vec::new()) } else { fenced(store, &incarnation, outcomes).await };
+    }
+    let mut tx = store.begin().await?;
+    // Parking first: the mark behind it may delete what is delivered, and must see what is set aside.
+    for outcome in outcomes {
+        write_park(&mut tx, &incarnation, outcome).await.at(store)?;
+    }
+    let mut written = sqlx::query(MARK).bind(&marks).bind(&incarnation).execute(&mut *tx).await.at(store)?.rows_affected();
+    for outcome in outcomes {
+        written += write_failure(&mut tx, &incarnation, outcome).await.at(store)?;
+    }
+    if delete {
+        sqlx::query(DELETE).bind(&marks).execute(&mut *tx).await.at(store)?;
+    }
+    tx.commit().await.at(store)?;
+    if written == expected { Ok(Vec::new()) } else { fenced(store, &incarnation, outcomes).await }
+}
+
+/// Up to where an outcome moves its aggregate; `None` if it stays where it is.
+fn done_through(outcome: &Outcome) -> Option<u64> {
+    match outcome.then {
+        Then::Park { sequence, .. } => Some(sequence),
+        Then::Next | Then::Retry { .. } | Then::Block { .. } => outcome.through,
+    }
+}
+
+/// How many rows of `outbox_aggregate` an outcome of a current hold changes.
+fn changes(outcome: &Outcome) -> u64 {
+    let fails = matches!(outcome.then, Then::Retry { .. } | Then::Block { .. });
+    u64::from(done_through(outcome).is_some()) + u64::from(fails)
+}
+
+fn marks(outcomes: &[Outcome]) -> String {
+    let mut json = String::with_capacity(outcomes.len() * 40 + 2);
+    for outcome in outcomes {
+        let Some(through) = done_through(outcome) else { continue };
+        let open = if json.is_empty() { '[' } else { ',' };
+        // Writing to a String does not fail.
+        let _ = write!(json, "{open}[{},{},{},{through}]", outcome.aggregate, outcome.hold.slot, outcome.hold.epoch);
+    }
+    json.push_str(if json.is_empty() { "[]" } else { "]" });
+    json
+}
+
+async fn write_park(conn: &mut SqliteConnection, incarnation: &str, outcome: &Outcome) -> Result<(), sqlx::Error> {
+    let Then::Park { sequence, error } = &outcome.then else { return Ok(()) };
+    let hold = outcome.hold;
+    let park = sqlx::query(PARK).bind(outcome.aggregate).bind(hold.slot).bind(hold.epoch.cast_signed()).bind(incarnation);
+    park.bind(sequence.cast_signed()).bind(unix_ms()).bind(shortened(error)).execute(conn).await?;
+    Ok(())
+}
+
+async fn write_failure(conn: &mut SqliteConnection, incarnation: &str, outcome: &Outcome) -> Result<u64, sqlx::Error> {
+    let now = unix_ms();
+    let (attempts, failures, retry_at, blocked_at, error) = match &outcome.then {
+        Then::Retry { attempts, failures, retry_in, error } => (*attempts, *failures, Some(now + millis(*retry_in)), None, error),
+        Then::Block { attempts, error } => (*attempts, *attempts, None, Some(now), error),
+        Then::Next | Then::Park { .. } => return Ok(0),
+    };
+    let hold = outcome.hold;
+    let fail = sqlx::query(FAIL).bind(outcome.aggregate).bind(hold.slot).bind(hold.epoch.cast_signed()).bind(incarnation);
+    let fail = fail.bind(attempts).bind(failures).bind(now).bind(retry_at).bind(blocked_at);
+    Ok(fail.bind(shortened(error)).execute(conn).await?.rows_affected())
+}
+
+/// The sink's words, cut at a character.
+fn shortened(error: &str) -> &str {
+    &error[..error.floor_char_boundary(ERROR_BYTES_MAX)]
+}
+
+async fn fenced(store: &SqliteStore, incarnation: &str, outcomes: &[Outcome]) -> Result<Vec<Hold>> {
+    let mut holds: Vec<Hold> = outcomes.iter().map(|outcome| outcome.hold).collect();
+    holds.sort_unstable();
+    holds.dedup();
+    let rows: Vec<(u32, i64)> =
+        sqlx::query_as(FENCED).bind(pairs(&holds)).bind(incarnation).fetch_all(&store.writer).await.at(store)?;
+    Ok(rows.into_iter().map(|(slot, epoch)| Hold { slot, epoch: epoch.cast_unsigned() }).collect())
+}

@@ -1,0 +1,299 @@
+//! What a publisher needs of the place where events wait.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use shardwise::{Incarnation, SlotSet};
+
+use crate::{AggregateId, Delivery, Result};
+
+/// A publisher that announces itself to a store.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Registration {
+    /// The publisher's name, for people.
+    pub publisher: String,
+    /// Tells this start of it from every other.
+    pub incarnation: Incarnation,
+    /// How long it counts as alive after being seen.
+    pub ttl: Duration,
+    /// How many slots the circle has: 1 to 65,536.
+    pub slots: u32,
+}
+
+/// A slot and the epoch under which it is held.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Hold {
+    /// The slot.
+    pub slot: u32,
+    /// The store's number of this holding; the next one's is larger, whoever takes it.
+    pub epoch: u64,
+}
+
+/// The answer to a touch.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Touch {
+    /// Seen; these are the slots the store has under this incarnation.
+    Seen(Vec<Hold>),
+    /// The store does not know this incarnation (any more). Register again; nothing is held.
+    Unknown,
+}
+
+/// Where an aggregate's head stands: how often sending it has failed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct HeadTrouble {
+    /// Attempts charged.
+    pub attempts: u32,
+    /// Sends failed in a row, charged or not.
+    pub failures: u32,
+    /// Time since the first of them; `None` if none has failed.
+    pub failing_for: Option<Duration>,
+    /// Time since the last of them.
+    pub attempted_ago: Option<Duration>,
+}
+
+/// Pending events of one aggregate, in order and without a hole that could still be filled.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Run {
+    /// The aggregate.
+    pub aggregate: AggregateId,
+    /// Its slot and the epoch the store has for it.
+    pub hold: Hold,
+    /// How the event at the head fares.
+    pub trouble: HeadTrouble,
+    /// Everything up to here is accounted for by `events`: numbers that are missing were deleted by somebody and never come.
+    pub through: u64,
+    /// The newest event's sequence at the time of the reading.
+    pub last: u64,
+    /// The events; empty if all up to `through` were deleted.
+    pub events: Vec<Delivery>,
+}
+
+/// What to read.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct FetchRequest {
+    /// Begin behind this hash of an aggregate, and come around to it again; `None` begins anywhere.
+    pub after: Option<u64>,
+    /// At most so many events, one or more.
+    pub events_max: usize,
+    /// Stop reading after about so many bytes; one event is read in any case.
+    pub bytes_max: usize,
+    /// Slots that are held and not to be read, because they are about to be released.
+    pub except_slots: Vec<u32>,
+    /// Aggregates not to be read, because their events are on their way.
+    pub except_aggregates: Vec<AggregateId>,
+}
+
+/// What was read.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Fetched {
+    /// Runs of distinct aggregates.
+    pub runs: Vec<Run>,
+    /// Where to go on if a limit cut the reading short: the hash of the last aggregate read. `None`: there was no more.
+    pub resume: Option<u64>,
+}
+
+/// What became of an aggregate's head.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Outcome {
+    /// The aggregate.
+    pub aggregate: AggregateId,
+    /// The fence: nothing is written unless the store has this epoch for this slot and incarnation.
+    pub hold: Hold,
+    /// Everything up to this sequence is delivered (or was deleted); `None` if nothing new is.
+    pub through: Option<u64>,
+    /// What is written about the event after it.
+    pub then: Then,
+}
+
+/// What is written about the event that follows the delivered ones.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Then {
+    /// Nothing: it has not been tried.
+    Next,
+    /// It failed and is tried again.
+    Retry {
+        /// Attempts charged so far.
+        attempts: u32,
+        /// Sends failed in a row.
+        failures: u32,
+        /// Time until the next attempt.
+        retry_in: Duration,
+        /// The sink's own words.
+        error: String,
+    },
+    /// It stays at the head, and the aggregate waits for an operator.
+    Block {
+        /// Attempts charged.
+        attempts: u32,
+        /// The sink's own words.
+        error: String,
+    },
+    /// It is set aside; the aggregate goes on behind it.
+    Park {
+        /// Its sequence; everything up to it is done.
+        sequence: u64,
+        /// The sink's own words.
+        error: String,
+    },
+}
+
+/// A blocked aggregate.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct BlockedAggregate {
+    /// Its key, `aggregatetype/aggregateid`.
+    pub key: String,
+    /// Events that wait, the blocked one included.
+    pub pending: u64,
+    /// Since when.
+    pub blocked_for: Duration,
+    /// Why.
+    pub error: String,
+}
+
+/// A publisher as the store knows it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct PublisherStatus {
+    /// Its name.
+    pub publisher: String,
+    /// Its incarnation, in hexadecimal.
+    pub incarnation: String,
+    /// Whether it was seen within its TTL, in this boot of the machine.
+    pub alive: bool,
+    /// Time since it was seen; `None` if that was in another boot.
+    pub seen_ago: Option<Duration>,
+    /// How many slots it holds.
+    pub slots: u32,
+}
+
+/// How an outbox stands.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Status {
+    /// Events not delivered yet, those behind a blocked head included, parked ones not.
+    pub pending: u64,
+    /// Age of the oldest of them by the writer's clock.
+    pub oldest_pending_age: Option<Duration>,
+    /// How many aggregates are blocked.
+    pub blocked_aggregates: u64,
+    /// The first hundred of them, the longest blocked first.
+    pub blocked: Vec<BlockedAggregate>,
+    /// Aggregates whose head failed and is tried again.
+    pub retrying_aggregates: u64,
+    /// Events set aside.
+    pub parked: u64,
+    /// Publishers, by name.
+    pub publishers: Vec<PublisherStatus>,
+    /// The number of slots publishers agreed on; `None` before the first one came.
+    pub slots: Option<u32>,
+    /// Slots that no living publisher holds.
+    pub free_slots: u32,
+}
+
+/// The place where events wait, and the fence that says who may send and mark.
+///
+/// The fence (every implementation passes `exercise::store`):
+///
+/// 1. A slot has at most one holder, and every taking raises its epoch. Epochs never fall or repeat, whatever happens.
+/// 2. A slot is taken only if it is free, already the taker's own, or its holder has not been seen within its TTL; and only by a taker
+///    that has itself been seen within its own.
+/// 3. "Seen" is measured by the store's own clock: it does not jump, and a reading of another boot or machine never counts as recent.
+///    What counts is the time at which the touch *started*.
+/// 4. [`Store::record`] writes nothing for a hold that is not the store's current one, and says which.
+/// 5. Nothing is locked between two calls.
+///
+/// Calls may be dropped half-way (a timeout); repeating them must be harmless.
+#[async_trait]
+pub trait Store: Send + Sync + 'static {
+    /// Announces a publisher, as seen now. Fails with `OtherSlots` while a living publisher uses another number of slots.
+    async fn register(&self, me: &Registration) -> Result<()>;
+
+    /// Says that the publisher is alive, and reads what it holds.
+    async fn touch(&self, me: &Registration) -> Result<Touch>;
+
+    /// Takes those of `slots` that may be taken; the others are left out of the answer.
+    async fn take(&self, me: &Registration, slots: &SlotSet) -> Result<Vec<Hold>>;
+
+    /// Gives slots back. Holds that are not current are passed over.
+    async fn release(&self, me: &Registration, holds: &[Hold]) -> Result<()>;
+
+    /// Gives everything back and takes the publisher out.
+    async fn leave(&self, me: &Registration) -> Result<()>;
+
+    /// Reads pending events of slots held by this incarnation whose aggregates are neither blocked nor waiting for a retry. The cost
+    /// depends on what is returned, not on what waits elsewhere.
+    async fn fetch(&self, me: &Registration, request: &FetchRequest) -> Result<Fetched>;
+
+    /// Writes outcomes in one transaction, at most one an aggregate, and returns the holds that were fenced: nothing was written for
+    /// those. With `delete`, delivered events are deleted with it.
+    async fn record(&self, me: &Registration, outcomes: &[Outcome], delete: bool) -> Result<Vec<Hold>>;
+
+    /// Fills in the hashes of at most `limit` aggregates that have none, and returns how many had none. Needs no slot.
+    async fn place_new(&self, limit: usize) -> Result<usize>;
+
+    /// Deletes delivered events written longer than `retention` ago, looking at no more than `limit` rows behind `position`. Returns the
+    /// position to go on from; `None` when there is nothing older to look at.
+    async fn sweep(&self, retention: Duration, position: i64, limit: usize) -> Result<Option<i64>>;
+
+    /// A number that differs after any change to the store, cheap to ask for; `None` if the store has no such thing. Must be asked
+    /// before a fetch to be of use for it.
+    async fn change_mark(&self) -> Result<Option<u64>> {
+        Ok(None)
+    }
+
+    /// How the outbox stands. May take time in proportion to the number of pending aggregates.
+    async fn status(&self) -> Result<Status>;
+
+    /// Lets blocked aggregates go on with their heads, attempts forgotten: the one of `key`, or all. Returns how many.
+    async fn unblock(&self, key: Option<&str>) -> Result<u64>;
+}
+
+#[async_trait]
+impl<S: Store + ?Sized> Store for Arc<S> {
+    async fn register(&self, me: &Registration) -> Result<()> {
+        (**self).register(me).await
+    }
+
+    async fn touch(&self, me: &Registration) -> Result<Touch> {
+        (**self).touch(me).await
+    }
+
+    async fn take(&self, me: &Registration, slots: &SlotSet) -> Result<Vec<Hold>> {
+        (**self).take(me, slots).await
+    }
+
+    async fn release(&self, me: &Registration, holds: &[Hold]) -> Result<()> {
+        (**self).release(me, holds).await
+    }
+
+    async fn leave(&self, me: &Registration) -> Result<()> {
+        (**self).leave(me).await
+    }
+
+    async fn fetch(&self, me: &Registration, request: &FetchRequest) -> Result<Fetched> {
+        (**self).fetch(me, request).await
+    }
+
+    async fn record(&self, me: &Registration, outcomes: &[Outcome], delete: bool) -> Result<Vec<Hold>> {
+        (**self).record(me, outcomes, delete).await
+    }
+
+    async fn place_new(&self, limit: usize) -> Result<usize> {
+        (**self).place_new(limit).await
+    }
+
+    async fn sweep(&self, retention: Duration, position: i64, limit: usize) -> Result<Option<i64>> {
+        (**self).sweep(retention, position, limit).await
+    }
+
+    async fn change_mark(&self) -> Result<Option<u64>> {
+        (**self).change_mark().await
+    }
+
+    async fn status(&self) -> Result<Status> {
+        (**self).status().await
+    }
+
+    async fn unblock(&self, key: Option<&str>) -> Result<u64> {
+        (**self).unblock(key).await
+    }
+}
