@@ -1,0 +1,65 @@
+//! What a key costs: filtering a list by ownership, beside the `hashring` crate asked key by key in the same run.
+//!
+//! Ratios are to be quoted, not times: `cargo xtask bench keys` writes both into `docs/measured.md`.
+
+#![expect(clippy::unwrap_used, reason = "a benchmark; what cannot be set up should stop it")]
+
+use std::hint::black_box;
+use std::sync::Arc;
+
+use criterion::{BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
+use hashring::HashRing;
+use shardwise_core::{InstanceId, Moment, Ownership, PlacementParams, ServiceState, SlotOwners, View, Weight, hash_bytes};
+
+const KEYS: u32 = 100_000;
+const FLEETS: [u32; 4] = [3, 16, 50, 256];
+/// What `hashring`'s users commonly take.
+const PEERS_POINTS: u32 = 160;
+
+fn id(member: u32) -> InstanceId {
+    InstanceId::new(format!("worker-{member}")).unwrap()
+}
+
+fn keys() -> Vec<String> {
+    (0..KEYS).map(|i| format!("tenant-{i:08}")).collect()
+}
+
+fn placed(members: u32) -> SlotOwners {
+    SlotOwners::place((0..members).map(|member| (id(member), Weight::ONE)), PlacementParams::default())
+}
+
+/// One worker of a fleet filters the list of all keys.
+fn filter(c: &mut Criterion) {
+    let keys = keys();
+    let mut group = c.benchmark_group("filter");
+    group.throughput(Throughput::Elements(u64::from(KEYS))).sample_size(20);
+    group.bench_function("memory: one byte of each key", |b| {
+        b.iter(|| keys.iter().filter(|key| key.as_bytes().last() == Some(&b'7')).count());
+    });
+    group.bench_function("hash: XXH3 of each key", |b| b.iter(|| keys.iter().fold(0, |sum, key| sum ^ hash_bytes(key.as_bytes()))));
+    for members in FLEETS {
+        let slots = placed(members).slots_of(&id(0));
+        let ownership = Ownership::fixed(ServiceState::Active, slots, Arc::new(View::default()), Moment::ZERO);
+        group.bench_function(BenchmarkId::new("ours", members), |b| b.iter(|| ownership.filter_at(black_box(&keys), Moment::ZERO)));
+
+        let mut ring: HashRing<(String, u32)> = HashRing::new();
+        ring.batch_add((0..members).flat_map(|m| (0..PEERS_POINTS).map(move |point| (format!("worker-{m}"), point))).collect());
+        let mine = |key: &&String| ring.get(*key).is_some_and(|(owner, _)| owner == "worker-0");
+        group
+            .bench_function(BenchmarkId::new("hashring, 160 points", members), |b| b.iter(|| keys.iter().filter(mine).collect::<Vec<_>>()));
+    }
+    group.finish();
+}
+
+/// The group changed: place all slots anew.
+fn place(c: &mut Criterion) {
+    let mut group = c.benchmark_group("place");
+    group.sample_size(10);
+    for members in FLEETS {
+        group.bench_function(BenchmarkId::new("16384 slots, 1024 points", members), |b| b.iter(|| placed(black_box(members))));
+    }
+    group.finish();
+}
+
+criterion_group!(benches, filter, place);
+criterion_main!(benches);
