@@ -17,7 +17,9 @@ pub(crate) enum Failure {
     NoDirectory { directory: PathBuf, source: io::Error },
     #[error("cannot reach {path:?}: {source}; check the path and the rights of this user")]
     NoFile { path: PathBuf, source: io::Error },
-    #[error("{path:?} is {what}, not a file; set `path` to a file, such as {:?}", .path.join("shardwise.db"))]
+    #[error("{path:?} is a directory, not a file; set `path` to a file, such as {example:?}")]
+    IsADirectory { path: PathBuf, example: PathBuf },
+    #[error("{path:?} is {what}, not a file; set `path` to a file")]
     NotAFile { path: PathBuf, what: &'static str },
     #[error("{what} {path:?} is read-only for this user ({why}); grant write access, or set `path` to a file elsewhere")]
     ReadOnly { what: &'static str, path: PathBuf, why: String },
@@ -41,6 +43,8 @@ pub(crate) enum Failure {
     TimeNamespace,
     #[error("{path:?} is locked by another process; if this lasts, one is stopped inside a write: `fuser -v {path:?}` lists them")]
     Locked { path: PathBuf },
+    #[error("the calls of this process wait too long for their turn at {path:?}; if this lasts, it has too many members for one file")]
+    Crowded { path: PathBuf },
     #[error("no space left for {path:?}; free some")]
     Full { path: PathBuf },
     #[error("cannot read or write {path:?}: {why}; check the disk, and how many files this process may open")]
@@ -80,7 +84,7 @@ impl Failure {
             other => one_line(&other.to_string()),
         };
         match (error, code(error)) {
-            (sqlx::Error::PoolTimedOut, _) => Self::Locked { path },
+            (sqlx::Error::PoolTimedOut, _) => Self::Crowded { path },
             (sqlx::Error::ColumnDecode { .. } | sqlx::Error::Decode(_) | sqlx::Error::RowNotFound, _) => Self::Damaged { path, why },
             // SQLITE_READONLY_DBMOVED
             (_, Some(1032)) => Self::Replaced { path },
@@ -104,6 +108,7 @@ impl Failure {
             Self::NoDirectory { source, .. } | Self::NoFile { source, .. } => kind_of_io(source),
             Self::ReadOnly { .. } => ErrorKind::Denied,
             Self::BadPath { .. }
+            | Self::IsADirectory { .. }
             | Self::NotAFile { .. }
             | Self::NetworkFileSystem { .. }
             | Self::NotADatabase { .. }
@@ -115,9 +120,12 @@ impl Failure {
             | Self::TimeNamespace
             | Self::Unreadable { .. }
             | Self::Unwritable { .. } => ErrorKind::Misconfigured,
-            Self::Locked { .. } | Self::Full { .. } | Self::Io { .. } | Self::Replaced { .. } | Self::ShuttingDown => {
-                ErrorKind::Unavailable
-            }
+            Self::Locked { .. }
+            | Self::Crowded { .. }
+            | Self::Full { .. }
+            | Self::Io { .. }
+            | Self::Replaced { .. }
+            | Self::ShuttingDown => ErrorKind::Unavailable,
             Self::TimedOut { .. } => ErrorKind::TimedOut,
             Self::Lost { .. } => ErrorKind::Lost,
             Self::InUse { address, stamp, .. } => ErrorKind::InUse { address: address.clone(), stamp: *stamp },
@@ -152,4 +160,72 @@ pub(crate) fn primary_code(error: &sqlx::Error) -> Option<i32> {
 
 fn one_line(text: &str) -> String {
     text.split_whitespace().collect::<Vec<_>>().join(" ")
+}
+
+#[cfg(test)]
+mod tests {
+    use sqlx::ConnectOptions;
+    use sqlx::sqlite::SqliteConnectOptions;
+
+    use super::*;
+
+    /// What SQLite says to the last of some statements.
+    async fn failure_of(statements: &'static str) -> Error {
+        let mut connection = SqliteConnectOptions::new().in_memory(true).connect().await.unwrap();
+        let error = sqlx::raw_sql(statements).execute(&mut connection).await.unwrap_err();
+        Failure::of_sql(Path::new("/run/a b.db"), &error).during("renew")
+    }
+
+    #[tokio::test]
+    async fn a_full_disk_may_pass() {
+        let error = failure_of("PRAGMA max_page_count = 2; CREATE TABLE a (b); CREATE TABLE c (d)").await;
+        assert_eq!(error.to_string(), "renew: no space left for \"/run/a b.db\"; free some");
+        assert!(error.is_retryable());
+    }
+
+    #[tokio::test]
+    async fn a_file_opened_read_only_is_for_somebody_to_change() {
+        let error = failure_of("CREATE TABLE a (b); PRAGMA query_only = on; INSERT INTO a VALUES (1)").await;
+        assert_eq!(
+            error.to_string(),
+            "renew: the file \"/run/a b.db\" is read-only for this user (attempt to write a readonly database); grant write access, or set \
+             `path` to a file elsewhere"
+        );
+        assert_eq!(*error.kind(), ErrorKind::Denied);
+    }
+
+    #[test]
+    fn what_hangs_or_hinders_says_how_long_and_what_to_do() {
+        let path = || PathBuf::from("/run/m.db");
+        for (failure, text) in [
+            (
+                Failure::TimedOut { path: path(), after: Duration::from_secs(2) },
+                "\"/run/m.db\" gave no answer within 2000 ms; check the disk",
+            ),
+            (
+                Failure::NoWal { path: path(), mode: "delete".into() },
+                "\"/run/m.db\" cannot be shared: SQLite's WAL mode is not possible there (it stays in \"delete\"); set `path` to a file on a \
+                 local disk",
+            ),
+            (
+                Failure::TimeNamespace,
+                "this process has a shifted boot clock (a time namespace); run it without one, all workers of a file must share one clock",
+            ),
+            (
+                Failure::NotAFile { path: "/dev/null".into(), what: "a device, pipe or socket" },
+                "\"/dev/null\" is a device, pipe or socket, not a file; set `path` to a file",
+            ),
+        ] {
+            assert_eq!(failure.to_string(), text);
+        }
+    }
+
+    #[test]
+    fn an_odd_path_or_message_stays_on_one_line() {
+        let failure = Failure::Io { path: "/run/a\nb".into(), why: one_line("disk\n  I/O error") };
+        assert_eq!(
+            failure.to_string(),
+            "cannot read or write \"/run/a\\nb\": disk I/O error; check the disk, and how many files this process may open"
+        );
+    }
 }

@@ -90,12 +90,14 @@ pub(crate) fn prepare(path: &Path) -> Result<FileId, Failure> {
 }
 
 fn refuse_other_kinds(path: &Path, metadata: &Metadata) -> Result<(), Failure> {
-    let what = match metadata.file_type() {
-        kind if kind.is_file() => return Ok(()),
-        kind if kind.is_dir() => "a directory",
-        _ => "a device, pipe or socket",
-    };
-    Err(Failure::NotAFile { path: path.to_owned(), what })
+    let kind = metadata.file_type();
+    if kind.is_dir() {
+        return Err(Failure::IsADirectory { path: path.to_owned(), example: path.join("shardwise.db") });
+    }
+    if !kind.is_file() {
+        return Err(Failure::NotAFile { path: path.to_owned(), what: "a device, pipe or socket" });
+    }
+    Ok(())
 }
 
 fn make_directory(directory: &Path) -> Result<(), Failure> {
@@ -207,9 +209,9 @@ mod tests {
     fn what_is_made_is_for_this_user_only() {
         let scratch = tempfile::tempdir().unwrap();
         let path = scratch.path().join("one/two/members.db");
-        let made = prepare(&path).unwrap();
+        let first = prepare(&path).unwrap();
         let mode = |path: &Path| fs::metadata(path).unwrap().mode() & 0o777;
         assert_eq!((mode(&path), mode(path.parent().unwrap()), mode(&scratch.path().join("one"))), (0o600, 0o700, 0o700));
-        assert_eq!(prepare(&path).unwrap(), made, "a second look finds the same file");
+        assert_eq!(prepare(&path).unwrap(), first, "a second look finds the same file");
     }
 }

@@ -1,5 +1,7 @@
 //! The public conformance suite over two backends of one file, in real time.
 
+#![expect(clippy::expect_used, reason = "tests")]
+
 use std::sync::Arc;
 use std::time::Duration;
 

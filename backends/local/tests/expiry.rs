@@ -1,0 +1,204 @@
+//! How records end, with a clock that the test moves by hand.
+
+#![expect(clippy::unwrap_used, reason = "tests")]
+
+mod common;
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use common::{PATIENCE, Scratch, eventually, group, ids, registration, run_sql, view_of, with_clock};
+use shardwise_backend_local::LocalBackend;
+use shardwise_core::Moment;
+use shardwise_discovery::{Clock, Discovery, ErrorKind, Registration};
+use sqlx::Connection;
+use sqlx::sqlite::SqliteConnection;
+
+const TTL: Duration = Duration::from_secs(1);
+
+/// A clock that stands still until it is moved, and counts how often it is read.
+#[derive(Clone)]
+struct Hand {
+    nanos: Arc<AtomicU64>,
+    reads: Arc<AtomicU64>,
+}
+
+impl Hand {
+    fn new() -> Self {
+        Self { nanos: Arc::new(AtomicU64::new(1_000_000_000_000)), reads: Arc::default() }
+    }
+
+    fn clock(&self) -> Clock {
+        let Self { nanos, reads } = self.clone();
+        Clock::custom(move || {
+            reads.fetch_add(1, Ordering::SeqCst);
+            Moment::from_nanos(nanos.load(Ordering::SeqCst))
+        })
+    }
+
+    fn advance(&self, by: Duration) {
+        self.nanos.fetch_add(u64::try_from(by.as_nanos()).unwrap(), Ordering::SeqCst);
+    }
+
+    fn reads(&self) -> u64 {
+        self.reads.load(Ordering::SeqCst)
+    }
+
+    /// Waits until somebody has read the clock again.
+    async fn read_after(&self, reads: u64) {
+        eventually("the clock is read", async || (self.reads() > reads).then_some(())).await;
+    }
+
+    fn backend(&self, scratch: &Scratch) -> LocalBackend {
+        with_clock(&scratch.path(), self.clock())
+    }
+}
+
+async fn seen(backend: &LocalBackend) -> (u64, Vec<String>) {
+    let view = backend.members(&group()).await.unwrap().view;
+    (view.revision(), ids(&view).into_iter().map(str::to_owned).collect())
+}
+
+async fn rows(connection: &mut SqliteConnection) -> i64 {
+    sqlx::query_scalar("SELECT count(*) FROM member").fetch_one(connection).await.unwrap()
+}
+
+#[tokio::test]
+async fn a_record_lives_to_the_last_nanosecond_of_its_ttl_and_no_longer() {
+    let (scratch, hand) = (Scratch::new(), Hand::new());
+    let (backend, peer) = (hand.backend(&scratch), hand.backend(&scratch));
+    backend.register(&registration("a", 1, TTL)).await.unwrap();
+    hand.advance(TTL.checked_sub(Duration::from_nanos(1)).unwrap());
+    let (alive, members) = seen(&peer).await;
+    assert_eq!(members, ["a"]);
+    hand.advance(Duration::from_nanos(1));
+    let (gone, members) = seen(&peer).await;
+    assert!(members.is_empty());
+    assert!(gone > alive, "leaving is a change: revision {gone} after {alive}");
+    assert_eq!(rows(&mut scratch.sql().await).await, 0, "whoever sees a dead record deletes it");
+    assert_eq!(seen(&backend).await.0, gone, "and does so once");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_dead_record_that_cannot_be_deleted_is_left_out() {
+    let (scratch, hand) = (Scratch::new(), Hand::new());
+    let (backend, peer) = (hand.backend(&scratch), hand.backend(&scratch));
+    let (a, b) = (registration("a", 1, TTL), registration("b", 1, TTL * 100));
+    backend.register(&a).await.unwrap();
+    backend.register(&b).await.unwrap();
+    let mut watch = peer.watch(&group(), PATIENCE);
+    view_of(&mut watch, &["a", "b"]).await;
+    let mut stuck = scratch.sql().await;
+    let transaction = stuck.begin_with("BEGIN IMMEDIATE").await.unwrap();
+    hand.advance(TTL);
+    view_of(&mut watch, &["b"]).await;
+    assert_eq!(seen(&peer).await.1, ["b"]);
+    transaction.rollback().await.unwrap();
+    eventually("it is deleted as soon as that is possible", async || (rows(&mut stuck).await == 1).then_some(())).await;
+    assert_eq!(*backend.renew(&a.seat(), TTL).await.unwrap_err().kind(), ErrorKind::Lost);
+}
+
+/// A renewal that has read the clock in time and is carried out too late: it had to wait for another process's write.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_renewal_carried_out_after_expiry_is_lost_and_heals_nothing() {
+    let (scratch, hand) = (Scratch::new(), Hand::new());
+    let (backend, peer) = (hand.backend(&scratch), hand.backend(&scratch));
+    let a = registration("a", 1, TTL);
+    backend.register(&a).await.unwrap();
+    let mut stuck = scratch.sql().await;
+    let transaction = stuck.begin_with("BEGIN IMMEDIATE").await.unwrap();
+    let reads = hand.reads();
+    let renewal = tokio::spawn({
+        let (backend, seat) = (backend.clone(), a.seat());
+        async move { backend.renew(&seat, TTL).await }
+    });
+    hand.read_after(reads).await;
+    hand.advance(TTL);
+    transaction.rollback().await.unwrap();
+    let error = renewal.await.unwrap().unwrap_err();
+    assert_eq!(*error.kind(), ErrorKind::Lost, "{error}");
+    assert_eq!(error.to_string(), "renew: \"a\" has no living record here; register again");
+    assert!(seen(&peer).await.1.is_empty());
+    assert_eq!(rows(&mut stuck).await, 0);
+}
+
+/// The same, and the caller has given up waiting in the meantime.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_renewal_whose_caller_gave_up_heals_nothing_either() {
+    let (scratch, hand) = (Scratch::new(), Hand::new());
+    let backend = hand.backend(&scratch);
+    let a = registration("a", 1, TTL);
+    backend.register(&a).await.unwrap();
+    let mut stuck = scratch.sql().await;
+    let transaction = stuck.begin_with("BEGIN IMMEDIATE").await.unwrap();
+    let (seat, reads) = (a.seat(), hand.reads());
+    tokio::select! {
+        answer = backend.renew(&seat, TTL) => panic!("the lock is held, and yet {answer:?}"),
+        () = hand.read_after(reads) => {}
+    }
+    hand.advance(TTL);
+    transaction.rollback().await.unwrap();
+    eventually("the late renewal is taken back", async || (rows(&mut stuck).await == 0).then_some(())).await;
+}
+
+#[tokio::test]
+async fn a_record_of_another_boot_is_dead_whatever_its_deadline() {
+    let scratch = Scratch::new();
+    let backend = scratch.backend();
+    let a = registration("a", 1, PATIENCE);
+    backend.register(&a).await.unwrap();
+    let (before, _) = seen(&backend).await;
+    run_sql(&scratch.path(), "UPDATE member SET boot_id = 'yesterday', deadline = 9223372036854775807").await;
+    assert_eq!(*backend.renew(&a.seat(), PATIENCE).await.unwrap_err().kind(), ErrorKind::Lost);
+    assert_eq!(*backend.update(&a).await.unwrap_err().kind(), ErrorKind::Lost);
+    let (after, members) = seen(&scratch.backend()).await;
+    assert!(members.is_empty() && after > before);
+    run_sql(&scratch.path(), "UPDATE store SET counter = counter + 10").await;
+    // Another incarnation need not wait for it either.
+    backend.register(&a).await.unwrap();
+    run_sql(&scratch.path(), "UPDATE member SET boot_id = 'yesterday', deadline = 9223372036854775807").await;
+    backend.register(&registration("a", 2, PATIENCE)).await.unwrap();
+}
+
+#[tokio::test]
+async fn opening_deletes_what_is_dead_in_groups_that_nobody_looks_at() {
+    let (scratch, hand) = (Scratch::new(), Hand::new());
+    hand.backend(&scratch).register(&registration("a", 1, TTL)).await.unwrap();
+    hand.advance(TTL);
+    let other = shardwise_core::GroupName::new("others").unwrap();
+    hand.backend(&scratch).members(&other).await.unwrap();
+    assert_eq!(rows(&mut scratch.sql().await).await, 0);
+}
+
+#[tokio::test]
+async fn numbers_of_joining_rise_over_departures_groups_and_restarts() {
+    let scratch = Scratch::new();
+    let joined = async |backend: &LocalBackend, registration: &Registration| {
+        backend.register(registration).await.unwrap();
+        let view = backend.members(&registration.group).await.unwrap().view;
+        view.member(&registration.member.instance_id).unwrap().joined
+    };
+    let mut last = 0;
+    for (id, group, incarnation) in [("a", "g", 1), ("b", "gg", 1), ("a", "gg", 1), ("c", "g", 1), ("a", "g", 2)] {
+        let backend = scratch.backend();
+        let group = shardwise_core::GroupName::new(group).unwrap();
+        let registration = Registration { group, ..registration(id, incarnation, PATIENCE) };
+        let number = joined(&backend, &registration).await;
+        assert!(number > last, "{id}: {number} after {last}");
+        assert_eq!(joined(&backend, &registration).await, number, "the same life keeps its number");
+        last = number;
+        backend.deregister(&registration.seat()).await.unwrap();
+    }
+}
+
+#[tokio::test]
+async fn a_renewal_never_shortens_a_longer_one() {
+    let (scratch, hand) = (Scratch::new(), Hand::new());
+    let backend = hand.backend(&scratch);
+    let a = registration("a", 1, TTL * 10);
+    backend.register(&a).await.unwrap();
+    backend.renew(&a.seat(), TTL).await.unwrap();
+    hand.advance(TTL * 5);
+    assert_eq!(seen(&backend).await.1, ["a"]);
+}

@@ -1,0 +1,150 @@
+//! Members in real processes: stopped, killed, and many at once.
+
+#![expect(clippy::unwrap_used, clippy::panic, reason = "tests")]
+
+mod common;
+
+use std::path::PathBuf;
+use std::process::Stdio;
+use std::time::Duration;
+
+use common::{PATIENCE, Scratch, backend, group, ids, registration, view_of};
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+use shardwise_discovery::{Discovery, ErrorKind};
+use tokio::io::{AsyncBufReadExt, BufReader, Lines};
+use tokio::process::{Child, ChildStdout, Command};
+
+/// The file of a worker process; unset in the tests themselves.
+const PATH: &str = "SHARDWISE_TEST_WORKER_PATH";
+/// The ids that a worker process registers, separated by commas.
+const IDS: &str = "SHARDWISE_TEST_WORKER_IDS";
+const TTL: Duration = Duration::from_secs(1);
+const RENEW_EVERY: Duration = Duration::from_millis(200);
+/// A worker that nobody ends ends by itself.
+const WORKER_LIFE: Duration = Duration::from_mins(1);
+
+/// Not a test: what a worker process runs. Says `registered` once all ids are, and `lost` when one is.
+#[tokio::test]
+async fn worker_process() {
+    let (Some(path), Ok(names)) = (std::env::var_os(PATH), std::env::var(IDS)) else { return };
+    let backend = backend(&PathBuf::from(path));
+    let registrations: Vec<_> = names.split(',').map(|id| registration(id, 1, TTL)).collect();
+    for registration in &registrations {
+        backend.register(registration).await.unwrap();
+    }
+    println!("registered");
+    let renewing = async {
+        loop {
+            tokio::time::sleep(RENEW_EVERY).await;
+            for registration in &registrations {
+                match backend.renew(&registration.seat(), TTL).await {
+                    Ok(_) => {}
+                    Err(error) if *error.kind() == ErrorKind::Lost => return println!("lost"),
+                    Err(error) => assert!(error.is_retryable(), "{error}"),
+                }
+            }
+        }
+    };
+    tokio::time::timeout(WORKER_LIFE, renewing).await.unwrap();
+}
+
+/// A worker process; killed when dropped.
+struct Worker {
+    process: Child,
+    lines: Lines<BufReader<ChildStdout>>,
+}
+
+impl Worker {
+    fn start(scratch: &Scratch, ids: &str) -> Self {
+        let mut command = Command::new(std::env::current_exe().unwrap());
+        command.args(["--exact", "worker_process", "--nocapture"]).env(PATH, scratch.path()).env(IDS, ids);
+        let mut process = command.stdout(Stdio::piped()).kill_on_drop(true).spawn().unwrap();
+        let lines = BufReader::new(process.stdout.take().unwrap()).lines();
+        Self { process, lines }
+    }
+
+    /// Waits until the worker says this.
+    async fn says(&mut self, what: &str) {
+        let listen = async {
+            loop {
+                match self.lines.next_line().await.unwrap() {
+                    Some(line) if line.ends_with(what) => return,
+                    Some(_) => {}
+                    None => panic!("the worker ended without saying {what:?}"),
+                }
+            }
+        };
+        tokio::time::timeout(PATIENCE, listen).await.unwrap_or_else(|_| panic!("the worker did not say {what:?} within {PATIENCE:?}"));
+    }
+
+    fn signal(&self, signal: Signal) {
+        kill(Pid::from_raw(i32::try_from(self.process.id().unwrap()).unwrap()), signal).unwrap();
+    }
+}
+
+#[tokio::test]
+async fn a_worker_stopped_beyond_its_ttl_is_gone_and_learns_that_it_is_lost() {
+    let scratch = Scratch::new();
+    let observer = scratch.backend();
+    let mut watch = observer.watch(&group(), TTL / 3);
+    let mut worker = Worker::start(&scratch, "a");
+    worker.says("registered").await;
+    view_of(&mut watch, &["a"]).await;
+    worker.signal(Signal::SIGSTOP);
+    let gone = view_of(&mut watch, &[]).await;
+    worker.signal(Signal::SIGCONT);
+    worker.says("lost").await;
+    let view = observer.members(&group()).await.unwrap().view;
+    assert_eq!((ids(&view), view.revision()), (vec![], gone.revision()), "nothing came back, not even for a moment");
+}
+
+#[tokio::test]
+async fn a_stopped_workers_id_can_be_had_and_the_old_one_does_not_touch_it() {
+    let scratch = Scratch::new();
+    let observer = scratch.backend();
+    let mut watch = observer.watch(&group(), TTL / 3);
+    let mut worker = Worker::start(&scratch, "a");
+    worker.says("registered").await;
+    let error = observer.register(&registration("a", 2, PATIENCE)).await.unwrap_err();
+    assert!(matches!(error.kind(), ErrorKind::InUse { .. }), "{error}");
+    worker.signal(Signal::SIGSTOP);
+    view_of(&mut watch, &[]).await;
+    observer.register(&registration("a", 2, PATIENCE)).await.unwrap();
+    worker.signal(Signal::SIGCONT);
+    worker.says("lost").await;
+    let view = observer.members(&group()).await.unwrap().view;
+    assert_eq!(view.members().iter().map(|member| member.incarnation.get()).collect::<Vec<_>>(), [2]);
+}
+
+#[tokio::test]
+async fn a_killed_worker_leaves_the_view_and_a_sound_file() {
+    let scratch = Scratch::new();
+    let mut worker = Worker::start(&scratch, "a,b,c");
+    worker.says("registered").await;
+    let mut watch = scratch.backend().watch(&group(), TTL / 3);
+    view_of(&mut watch, &["a", "b", "c"]).await;
+    worker.signal(Signal::SIGKILL);
+    worker.process.wait().await.unwrap();
+    view_of(&mut watch, &[]).await;
+    let check: String = sqlx::query_scalar("PRAGMA integrity_check").fetch_one(&mut scratch.sql().await).await.unwrap();
+    assert_eq!(check, "ok");
+}
+
+#[tokio::test]
+async fn processes_that_make_the_file_and_join_at_once_all_see_each_other() {
+    let scratch = Scratch::new();
+    let names: Vec<_> = (0..5).map(|worker| (0..20).map(|n| format!("{worker}-{n:02}")).collect::<Vec<_>>()).collect();
+    let mut workers: Vec<_> = names.iter().map(|ids| Worker::start(&scratch, &ids.join(","))).collect();
+    for worker in &mut workers {
+        worker.says("registered").await;
+    }
+    let everybody: Vec<_> = names.iter().flatten().map(String::as_str).collect();
+    let mut watch = scratch.backend().watch(&group(), TTL / 3);
+    view_of(&mut watch, &everybody).await;
+    // All renew, one writer at a time, and nobody loses its record over several TTLs.
+    let quiet = tokio::time::timeout(TTL * 3, view_of(&mut watch, &[])).await;
+    assert!(quiet.is_err());
+    let view = scratch.backend().members(&group()).await.unwrap().view;
+    assert_eq!(ids(&view), everybody);
+}
