@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use clap::{Args as ClapArgs, Parser, Subcommand};
 
-use crate::commands::{outbox, ring, settings, watch};
+use crate::commands::{demo, outbox, ring, settings, watch};
 use crate::output::Format;
 
 /// Which keys are mine? Consistent-hash sharding for fleets of background workers.
@@ -49,6 +49,8 @@ impl Common {
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
+    /// Watch publishers share an outbox, one be killed, one join, and nothing be lost
+    Demo(demo::Demo),
     /// Print the settings in force and where each came from
     Settings(settings::Settings),
     /// Join as a worker and print one JSON object a line for every change

@@ -2,6 +2,7 @@
 
 mod args;
 mod commands;
+mod events;
 mod exit;
 mod output;
 mod signals;

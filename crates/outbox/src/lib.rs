@@ -25,5 +25,5 @@ pub use options::{BATCH_MAX, Poison, PublisherOptions, RETRY_DELAY_MAX};
 pub use publisher::{Nudge, OutboxPublisher, OutboxPublisherBuilder, PublisherStats, Snapshot};
 pub use sink::{FileSink, Sink, StdoutSink};
 #[cfg(feature = "sqlite")]
-pub use sqlite::{SqliteConfig, SqliteStore};
+pub use sqlite::{Holder, SqliteConfig, SqliteStore};
 pub use store::{Status, Store};

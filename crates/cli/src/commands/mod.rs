@@ -1,5 +1,6 @@
 //! One module a verb.
 
+pub(crate) mod demo;
 pub(crate) mod outbox;
 pub(crate) mod ring;
 pub(crate) mod settings;
@@ -17,6 +18,7 @@ use crate::exit::{Code, Failure, Result};
 pub(crate) fn run(args: Args) -> Result<Code> {
     let common = args.common;
     match args.command {
+        Command::Demo(command) => block_on(command.run(&common)),
         Command::Settings(command) => command.run(&common),
         Command::Watch(command) => block_on(command.run(&common)),
         Command::Ring(command) => command.run(&common),

@@ -1,15 +1,286 @@
-//! `shardwise outbox`.
+//! `shardwise outbox`: make, fill, publish and inspect an outbox.
 
-use clap::Subcommand;
+use std::path::PathBuf;
+use std::sync::Arc;
 
+use clap::{Args, Subcommand};
+use serde_json::json;
+use shardwise::settings::{OutboxSettings, Settings, SinkSettings, StoreSettings};
+use shardwise::{Sharding, ShardingFactory};
+use shardwise_outbox::{ErrorKind, FileSink, OutboxPublisher, Poison, PublisherOptions, Sink, SqliteStore, Status, StdoutSink, Store};
+
+use super::load_settings;
 use crate::args::Common;
-use crate::exit::{Code, Result};
+use crate::exit::{Code, Failure, Result};
+use crate::output::{self, Format};
+use crate::{events, signals};
 
+/// The CloudEvents source of what the command publishes.
+const SOURCE: &str = "/shardwise/outbox";
+/// Lines of one transaction.
+const ENQUEUE_BATCH: usize = 500;
+
+/// Make, fill, publish and inspect an outbox
 #[derive(Debug, Subcommand)]
-pub(crate) enum Outbox {}
+pub(crate) enum Outbox {
+    /// Make the tables, or bring them up to date
+    Init(Which),
+    /// Write events from JSON lines into the outbox
+    #[command(after_help = "\
+Each line: {\"aggregatetype\":…, \"aggregateid\":…, \"type\":…, \"payload\":…}, and, if you like, \"id\" and \"headers\".
+A line that is refused is told by number and reason; the others are written. Exit code 1 if any was refused.")]
+    Enqueue(Enqueue),
+    /// Publish: share the outbox with the others, until SIGTERM or Ctrl-C
+    Run(Run),
+    /// Tell how the outbox stands
+    Status(Which),
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct Which {
+    /// The outbox of the settings [default: the only one]
+    #[arg(long, value_name = "NAME")]
+    name: Option<String>,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct Enqueue {
+    #[command(flatten)]
+    which: Which,
+    /// The file with the lines [default: stdin]
+    #[arg(long, default_value = "-", hide_default_value = true, value_name = "FILE")]
+    from: PathBuf,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct Run {
+    #[command(flatten)]
+    which: Which,
+    /// Stop when the process that started this one is gone
+    #[arg(long, hide = true)]
+    exit_with_parent: bool,
+}
+
+impl From<shardwise_outbox::Error> for Failure {
+    fn from(error: shardwise_outbox::Error) -> Self {
+        let code = match error.kind() {
+            ErrorKind::Settings => Code::Usage,
+            ErrorKind::Unavailable | ErrorKind::Missing => Code::Unavailable,
+            _ => Code::Refused,
+        };
+        Self::new(code, error.to_string())
+    }
+}
 
 impl Outbox {
-    pub(crate) async fn run(&self, _common: &Common) -> Result<Code> {
-        match *self {}
+    pub(crate) async fn run(&self, common: &Common) -> Result<Code> {
+        let settings = load_settings(common)?;
+        match self {
+            Self::Init(which) => init(which.of(&settings)?, common).await,
+            Self::Enqueue(enqueue) => enqueue.run(enqueue.which.of(&settings)?, common).await,
+            Self::Run(run) => run.run(&settings).await,
+            Self::Status(which) => status(which.of(&settings)?, common).await,
+        }
     }
+}
+
+impl Which {
+    fn of<'s>(&self, settings: &'s Settings) -> Result<&'s OutboxSettings> {
+        match &self.name {
+            Some(name) => Ok(settings.outbox(name)?),
+            None if settings.outboxes.len() == 1 => settings.outboxes.values().next().ok_or_else(|| Failure::new(Code::Usage, "no outbox")),
+            None => {
+                let names: Vec<_> = settings.outboxes.keys().map(shardwise::PolicyName::as_str).collect();
+                let known = if names.is_empty() { "there is none; write [default.outbox.<name>]".into() } else { names.join(", ") };
+                Err(Failure::new(Code::Usage, format!("which outbox? Say --name NAME; in the settings: {known}")))
+            }
+        }
+    }
+}
+
+async fn open(outbox: &OutboxSettings) -> Result<SqliteStore> {
+    match &outbox.store {
+        StoreSettings::Sqlite { path } => Ok(SqliteStore::open(path.clone()).await?),
+        other => Err(Failure::new(Code::Usage, format!("this program has no store {other}"))),
+    }
+}
+
+async fn init(outbox: &OutboxSettings, common: &Common) -> Result<Code> {
+    let store = match &outbox.store {
+        StoreSettings::Sqlite { path } => SqliteStore::init(path.clone()).await?,
+        other => return Err(Failure::new(Code::Usage, format!("this program has no store {other}"))),
+    };
+    match common.format() {
+        Format::Human => output::text(&format!("the outbox is ready: {}\n", store.path().display()))?,
+        Format::Json => output::json_line(&json!({"store": outbox.store.to_string()}))?,
+    }
+    Ok(Code::Ok)
+}
+
+impl Enqueue {
+    async fn run(&self, outbox: &OutboxSettings, common: &Common) -> Result<Code> {
+        let store = open(outbox).await?;
+        let mut lines = events::open(&self.from)?;
+        let (mut enqueued, mut refused) = (0u64, Vec::new());
+        let mut batch = Vec::with_capacity(ENQUEUE_BATCH);
+        while lines.recv_many(&mut batch, ENQUEUE_BATCH).await > 0 {
+            let (written, mut bad) = write(&store, &self.from, std::mem::take(&mut batch)).await.map_err(|failure| {
+                Failure::new(failure.code(), format!("{failure}; {enqueued} events were written before, the rest was not"))
+            })?;
+            enqueued += written;
+            if common.format() == Format::Human {
+                for (line, why) in bad.drain(..) {
+                    output::note(format_args!("line {line}: {why}"));
+                    refused.push((line, why));
+                }
+            } else {
+                refused.append(&mut bad);
+            }
+        }
+        match common.format() {
+            Format::Human => output::text(&format!("{enqueued} events enqueued, {} lines refused\n", refused.len()))?,
+            Format::Json => {
+                let refused: Vec<_> = refused.iter().map(|(line, reason)| json!({"line": line, "reason": reason})).collect();
+                output::json_line(&json!({"enqueued": enqueued, "refused": refused}))?;
+            }
+        }
+        Ok(if refused.is_empty() { Code::Ok } else { Code::No })
+    }
+}
+
+/// Writes the good lines of a batch in one transaction; a line that the store refuses does not take the others with it.
+async fn write(
+    store: &SqliteStore,
+    from: &std::path::Path,
+    batch: Vec<std::io::Result<events::Line>>,
+) -> Result<(u64, Vec<(u64, String)>)> {
+    let (mut written, mut refused) = (0, Vec::new());
+    let mut transaction = store.begin().await?;
+    for line in batch {
+        let line = line.map_err(|error| events::unreadable(from, &error))?;
+        let result = match line.event {
+            Ok(event) => match shardwise_outbox::sqlite::enqueue(&mut transaction, event).await {
+                Ok(_) => Ok(()),
+                Err(error) if error.kind() == ErrorKind::Event => Err(error.to_string()),
+                Err(error) => return Err(error.into()),
+            },
+            Err(why) => Err(why),
+        };
+        match result {
+            Ok(()) => written += 1,
+            Err(why) => refused.push((line.number, why)),
+        }
+    }
+    store.commit(transaction).await?;
+    Ok((written, refused))
+}
+
+impl Run {
+    async fn run(&self, settings: &Settings) -> Result<Code> {
+        if self.exit_with_parent {
+            exit_with_parent()?;
+        }
+        let outbox = self.which.of(settings)?;
+        let shutdown = signals::shutdown()?;
+        let store = open(outbox).await?;
+        let sharding = ShardingFactory::from_settings(settings.clone())?.create(outbox.policy.as_str())?;
+        sharding.register_self().await?;
+        let shared: Arc<dyn Sharding> = Arc::new(sharding.clone());
+        let publisher = OutboxPublisher::builder().store(store).sink(sink(outbox)?).sharding(shared).options(options(outbox)).build()?;
+        let stats = publisher.stats();
+        let published = publisher.run(shutdown).await;
+        sharding.deregister_self().await?;
+        published?;
+        let now = stats.snapshot();
+        output::note(format_args!(
+            "stopped: {} delivered, {} retried, {} parked, {} fenced",
+            now.delivered, now.retried, now.parked, now.fenced
+        ));
+        Ok(Code::Ok)
+    }
+}
+
+/// Ends this process by SIGTERM when its parent ends, however that ends.
+fn exit_with_parent() -> Result<()> {
+    #[cfg(target_os = "linux")]
+    nix::sys::prctl::set_pdeathsig(nix::sys::signal::Signal::SIGTERM)
+        .map_err(|error| Failure::io("asking for the parent's end", &error.into()))?;
+    Ok(())
+}
+
+fn sink(outbox: &OutboxSettings) -> Result<Arc<dyn Sink>> {
+    match &outbox.sink {
+        SinkSettings::Stdout => Ok(Arc::new(StdoutSink::new(SOURCE))),
+        SinkSettings::File { path } => Ok(Arc::new(FileSink::new(path, SOURCE))),
+        other => Err(Failure::new(Code::Usage, format!("this program has no sink {other}"))),
+    }
+}
+
+fn options(outbox: &OutboxSettings) -> PublisherOptions {
+    PublisherOptions {
+        batch: outbox.batch as usize,
+        max_attempts: outbox.max_attempts,
+        backoff: outbox.backoff,
+        poison: match outbox.poison {
+            shardwise::settings::Poison::Park => Poison::Park,
+            _ => Poison::Block,
+        },
+        outage_limit: outbox.outage_limit,
+        poll: outbox.poll,
+        retention: outbox.retention,
+        ..PublisherOptions::default()
+    }
+}
+
+async fn status(outbox: &OutboxSettings, common: &Common) -> Result<Code> {
+    let status = open(outbox).await?.status().await?;
+    match common.format() {
+        Format::Human => output::text(&told(&status))?,
+        Format::Json => output::json_line(&as_json(&status))?,
+    }
+    Ok(Code::Ok)
+}
+
+fn as_json(status: &Status) -> serde_json::Value {
+    let seconds = |duration: std::time::Duration| duration.as_secs_f64();
+    json!({
+        "pending": status.pending,
+        "oldest_pending_age_seconds": status.oldest_pending_age.map(seconds),
+        "blocked_aggregates": status.blocked_aggregates,
+        "blocked": status.blocked.iter().map(|blocked| json!({
+            "key": blocked.key, "pending": blocked.pending, "blocked_for_seconds": seconds(blocked.blocked_for), "error": blocked.error,
+        })).collect::<Vec<_>>(),
+        "retrying_aggregates": status.retrying_aggregates,
+        "parked": status.parked,
+        "slots": status.slots,
+        "free_slots": status.free_slots,
+        "publishers": status.publishers.iter().map(|publisher| json!({
+            "publisher": publisher.publisher, "incarnation": publisher.incarnation, "alive": publisher.alive,
+            "seen_ago_seconds": publisher.seen_ago.map(seconds), "slots": publisher.slots,
+        })).collect::<Vec<_>>(),
+    })
+}
+
+fn told(status: &Status) -> String {
+    let age = status.oldest_pending_age.map(|age| format!(", the oldest for {age:.1?}")).unwrap_or_default();
+    let mut text = format!("{} events pending{age}\n", status.pending);
+    text += &format!(
+        "{} aggregates retrying, {} blocked, {} events parked\n",
+        status.retrying_aggregates, status.blocked_aggregates, status.parked
+    );
+    for blocked in &status.blocked {
+        text += &format!("  blocked for {:.0?}: {} ({} pending): {}\n", blocked.blocked_for, blocked.key, blocked.pending, blocked.error);
+    }
+    if status.publishers.is_empty() {
+        return text + "no publisher\n";
+    }
+    let rows = status.publishers.iter().map(|publisher| {
+        let seen = publisher.seen_ago.map_or_else(|| "before a restart of the machine".into(), |ago| format!("{ago:.1?} ago"));
+        vec![publisher.publisher.clone(), if publisher.alive { "alive" } else { "dead" }.into(), seen, publisher.slots.to_string()]
+    });
+    text += &output::table(&["publisher", "is", "seen", "slots"], &rows.collect::<Vec<_>>());
+    if status.free_slots > 0 {
+        text += &format!("{} slots have no living publisher\n", status.free_slots);
+    }
+    text
 }

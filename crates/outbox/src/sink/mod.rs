@@ -14,7 +14,7 @@ use crate::Delivery;
 
 pub use cloud_event::encode;
 pub use file::FileSink;
-pub use read::{EventReader, ReadEvent, read_events};
+pub use read::{EventReader, ReadEvent, parse_line, read_events};
 pub use stdout::StdoutSink;
 
 /// What a sink can take at once.

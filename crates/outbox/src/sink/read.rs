@@ -65,7 +65,7 @@ impl Iterator for EventReader {
             if self.line.trim_ascii().is_empty() {
                 continue;
             }
-            match parse(&self.line) {
+            match parse_line(&self.line) {
                 Some(event) => return Some(Ok(event)),
                 None => self.torn += 1,
             }
@@ -73,7 +73,8 @@ impl Iterator for EventReader {
     }
 }
 
-fn parse(line: &[u8]) -> Option<ReadEvent> {
+/// The event of one line; `None` for a line that is empty, torn or something else.
+pub fn parse_line(line: &[u8]) -> Option<ReadEvent> {
     let mut attributes: Map<String, Value> = serde_json::from_slice(line).ok()?;
     let text = |name: &str| attributes.get(name).and_then(Value::as_str).map(str::to_owned);
     let (id, event_type, key) = (text("id")?, text("type")?, text("subject")?);

@@ -7,6 +7,7 @@ mod enqueue;
 mod error;
 mod fence;
 mod fetch;
+mod holders;
 mod record;
 mod schema;
 mod status;
@@ -22,6 +23,7 @@ use sqlx::sqlite::{SqliteConnectOptions, SqliteJournalMode, SqlitePoolOptions, S
 use sqlx::{Sqlite, SqlitePool, Transaction};
 
 pub use enqueue::enqueue;
+pub use holders::Holder;
 pub use schema::{SCHEMA_VERSION, revert};
 
 use self::error::{Context, store_error};
@@ -145,6 +147,11 @@ impl SqliteStore {
     /// Begins a write transaction for [`enqueue`], for programs that have no pool of their own.
     pub async fn begin(&self) -> Result<Transaction<'static, Sqlite>> {
         self.writer.begin_with("BEGIN IMMEDIATE").await.at(self)
+    }
+
+    /// Commits what [`SqliteStore::begin`] began.
+    pub async fn commit(&self, tx: Transaction<'static, Sqlite>) -> Result<()> {
+        tx.commit().await.at(self)
     }
 
     /// Writes events in one transaction of their own, and returns their ids.

@@ -1,0 +1,152 @@
+//! `shardwise demo`: the main job before your eyes, and checked.
+
+mod ledger;
+mod play;
+mod show;
+mod stage;
+mod tail;
+mod writer;
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use clap::Args;
+use serde::Serialize;
+use shardwise::core::{format_duration, parse_duration};
+use shardwise::settings::StoreSettings;
+use shardwise_outbox::SqliteStore;
+
+use crate::args::Common;
+use crate::exit::{Code, Failure, Result};
+use crate::output::{self, Format};
+use crate::signals;
+use play::{Measured, Play};
+use show::Show;
+use stage::{NAME, Stage};
+use writer::Writer;
+
+/// Watch publishers share an outbox, one be killed, one join, and nothing be lost
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Writes events while publisher processes share one outbox; at a third of the way one gets SIGKILL, at two thirds a new one joins.
+Then the delivered file is checked. Exit code 0 only if nothing is lost or out of order.
+
+Your own events, such as the commits of any repository, author by author:
+
+  git log --reverse --format='{\"aggregatetype\":\"author\",\"aggregateid\":\"%ae\",\"type\":\"commit\",\"payload\":\"%H\"}' \\
+    | shardwise demo --from -")]
+pub(crate) struct Demo {
+    /// Publisher processes at the beginning
+    #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u16).range(1..=64), value_name = "N")]
+    workers: u16,
+    /// Events to write at least
+    #[arg(long, default_value_t = 20_000, value_parser = clap::value_parser!(u64).range(1..=10_000_000), value_name = "N")]
+    events: u64,
+    /// Aggregates that the events belong to
+    #[arg(long, default_value_t = 500, value_parser = clap::value_parser!(u64).range(1..), value_name = "N")]
+    aggregates: u64,
+    /// Events written a second
+    #[arg(long, default_value_t = 2_000, value_parser = clap::value_parser!(u64).range(1..=1_000_000), value_name = "N")]
+    rate: u64,
+    /// How long a silent publisher counts as alive
+    #[arg(long, default_value = "3s", value_parser = parse_duration, value_name = "TIME")]
+    ttl: Duration,
+    /// Work in this new directory and keep it
+    #[arg(long, value_name = "DIR")]
+    keep: Option<PathBuf>,
+    /// Real events as JSON lines instead of made ones; - is stdin
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["events", "aggregates"])]
+    from: Option<PathBuf>,
+}
+
+#[derive(Serialize)]
+struct Verdict {
+    events: u64,
+    delivered: u64,
+    repeated: u64,
+    repeated_late: u64,
+    lost: u64,
+    out_of_order: u64,
+    takeover_ms: u64,
+    handover_ms: u64,
+    events_per_second: u64,
+}
+
+fn millis(duration: Duration) -> u64 {
+    u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
+}
+
+impl Demo {
+    pub(crate) async fn run(&self, common: &Common) -> Result<Code> {
+        let quiet = common.format() == Format::Json;
+        let writer = match &self.from {
+            Some(from) => Writer::real(from, self.rate, self.ttl).await?,
+            None => Writer::made(self.events, self.aggregates, self.rate),
+        };
+        let stage = Stage::set(self.keep.as_deref(), self.ttl)?;
+        let settings = stage.settings()?;
+        let StoreSettings::Sqlite { path } = &settings.outbox(NAME)?.store else {
+            return Err(Failure::new(Code::Usage, "the demo's settings name another store than it wrote"));
+        };
+        let store = SqliteStore::init(path.clone()).await?;
+        let placement = settings.policy(NAME)?.policy.placement;
+        let shutdown = signals::shutdown()?;
+        let mut play = Play::new(stage, store, writer, Show::new(quiet, placement.slots), placement, self.ttl);
+        let outcome = play.run(self.workers.into(), &shutdown).await;
+        play.show.end();
+        match outcome {
+            Ok(measured) => self.conclude(&mut play, &measured, quiet),
+            Err(failure) => {
+                let kept = if shutdown.is_cancelled() { String::new() } else { format!("; look into {}", play.stage.keep().display()) };
+                Err(Failure::new(failure.code(), format!("{failure}{kept}")))
+            }
+        }
+    }
+
+    fn conclude(&self, play: &mut Play, measured: &Measured, quiet: bool) -> Result<Code> {
+        let ledger = &play.ledger;
+        let verdict = Verdict {
+            events: ledger.events(),
+            delivered: ledger.delivered,
+            repeated: ledger.repeated,
+            repeated_late: ledger.repeated_late,
+            lost: ledger.lost(),
+            out_of_order: ledger.out_of_order,
+            takeover_ms: millis(measured.takeover),
+            handover_ms: millis(measured.handover),
+            events_per_second: (ledger.delivered as f64 / measured.elapsed.as_secs_f64()).round() as u64,
+        };
+        let clean = ledger.is_clean();
+        if quiet {
+            output::json_line(&verdict)?;
+        } else {
+            output::text(&self.told(&verdict, clean))?;
+        }
+        if !clean || self.keep.is_some() {
+            output::note(format_args!("settings, outbox, delivered events and logs: {}", play.stage.keep().display()));
+        }
+        Ok(if clean { Code::Ok } else { Code::No })
+    }
+
+    fn told(&self, v: &Verdict, clean: bool) -> String {
+        let verdict = if clean { "Nothing lost, nothing out of order." } else { "NOT CLEAN: events are lost, out of order or unknown." };
+        format!(
+            "\n{verdict}\n\n  \
+             {:>9} events written, {} delivered ({} a second)\n  \
+             {:>9} lost, {} out of order\n  \
+             {:>9} delivered twice, {} of them after a later event of their aggregate: what was in flight at the kill\n  \
+             {:>6} ms from the kill until the others held the victim's slots (TTL {})\n  \
+             {:>6} ms from the newcomer's start until it held its own\n",
+            v.events,
+            v.delivered,
+            v.events_per_second,
+            v.lost,
+            v.out_of_order,
+            v.repeated,
+            v.repeated_late,
+            v.takeover_ms,
+            format_duration(self.ttl),
+            v.handover_ms
+        )
+    }
+}

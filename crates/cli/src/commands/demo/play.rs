@@ -1,0 +1,207 @@
+//! The course of the demo: three publishers share the outbox, one is killed, one joins, and everything is checked as it comes.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::time::Duration;
+
+use shardwise::{InstanceId, PlacementParams, SlotOwners, Weight};
+use shardwise_outbox::{Holder, SqliteStore};
+use tokio::time::{Instant, MissedTickBehavior};
+use tokio_util::sync::CancellationToken;
+
+use super::ledger::Ledger;
+use super::show::Show;
+use super::stage::Stage;
+use super::tail::Tail;
+use super::writer::Writer;
+use crate::exit::{Code, Failure, Result};
+
+/// How often fence and file are looked at; also how exact the measured times are.
+const LOOK_EVERY: Duration = Duration::from_millis(10);
+/// How long anything may take that should take a TTL, beyond the TTL.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+pub(super) struct Play {
+    pub(super) stage: Stage,
+    pub(super) store: SqliteStore,
+    pub(super) writer: Writer,
+    pub(super) ledger: Ledger,
+    pub(super) tail: Tail,
+    pub(super) show: Show,
+    pub(super) placement: PlacementParams,
+    pub(super) ttl: Duration,
+    /// Who holds each slot by the fence, as last looked at.
+    fence: Vec<Option<String>>,
+    /// Publishers by incarnation, kept beyond their death.
+    names: HashMap<String, String>,
+    kill: Change,
+    join: Change,
+    started: Instant,
+    writing: bool,
+}
+
+/// A change of the fleet: not yet, begun with these slots waited for, or done.
+#[derive(Debug, Clone, PartialEq, Eq)]
+enum Change {
+    Ahead,
+    Begun { at: Instant, worker: String, slots: BTreeSet<u32> },
+    Done(Duration),
+}
+
+/// What was measured.
+pub(super) struct Measured {
+    pub(super) takeover: Duration,
+    pub(super) handover: Duration,
+    pub(super) elapsed: Duration,
+}
+
+impl Play {
+    pub(super) fn new(stage: Stage, store: SqliteStore, writer: Writer, show: Show, placement: PlacementParams, ttl: Duration) -> Self {
+        let tail = Tail::of(stage.delivered_file());
+        let (ledger, names) = (Ledger::default(), HashMap::new());
+        let fence = vec![None; placement.slots as usize];
+        let (kill, join, started, writing) = (Change::Ahead, Change::Ahead, Instant::now(), false);
+        Self { stage, store, writer, ledger, tail, show, placement, ttl, fence, names, kill, join, started, writing }
+    }
+
+    /// Runs it all; the workers have stopped when it returns.
+    pub(super) async fn run(&mut self, workers: usize, shutdown: &CancellationToken) -> Result<Measured> {
+        for _ in 0..workers {
+            let name = self.stage.start_worker()?;
+            self.show.worker(&name);
+        }
+        self.until("every slot is held", shutdown, |play| Ok(play.fence.iter().all(Option::is_some))).await?;
+        self.show.line(format_args!("{workers} publishers share {} slots: {}", self.placement.slots, self.shares_line()));
+        self.writer.start();
+        (self.started, self.writing) = (Instant::now(), true);
+        self.until("both changes have settled", shutdown, Self::direct).await?;
+        self.until("everything is delivered", shutdown, |play| Ok(play.ledger.lost() == 0)).await.or_else(|failure| {
+            // Lost events are the verdict's to tell, not an accident of the demo.
+            if shutdown.is_cancelled() { Err(failure) } else { Ok(()) }
+        })?;
+        let elapsed = self.started.elapsed();
+        self.stage.stop_all().await?;
+        self.read_delivered()?;
+        let (Change::Done(takeover), Change::Done(handover)) = (&self.kill, &self.join) else {
+            return Err(Failure::new(Code::Unavailable, "the demo ended before both changes had settled"));
+        };
+        Ok(Measured { takeover: *takeover, handover: *handover, elapsed })
+    }
+
+    /// Looks, writes what is due, and asks `done`, until it says so. The patience begins anew with each change of the fleet.
+    async fn until(&mut self, what: &str, shutdown: &CancellationToken, mut done: impl FnMut(&mut Self) -> Result<bool>) -> Result<()> {
+        let mut tick = tokio::time::interval(LOOK_EVERY);
+        tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        let (mut since, mut changes) = (Instant::now(), (self.kill.clone(), self.join.clone(), self.writer.written));
+        loop {
+            tokio::select! {
+                _ = tick.tick() => {}
+                () = shutdown.cancelled() => return Err(Failure::new(Code::No, "interrupted")),
+            }
+            self.stage.check()?;
+            self.look().await?;
+            if self.writing {
+                let settled = matches!((&self.kill, &self.join), (Change::Done(_), Change::Done(_)));
+                self.writer.write_due(&self.store, &mut self.ledger, !settled).await?;
+            }
+            self.read_delivered()?;
+            self.act().await?;
+            let shares = self.shares();
+            self.show.update(&shares, self.ledger.delivered, self.writer.planned);
+            if done(self)? {
+                return Ok(());
+            }
+            let now = (self.kill.clone(), self.join.clone(), self.writer.written);
+            if now != changes {
+                (since, changes) = (Instant::now(), now);
+            }
+            if since.elapsed() > self.ttl + PATIENCE {
+                return Err(Failure::new(Code::No, format!("not within {:?}: {what}; {}", self.ttl + PATIENCE, self.shares_line())));
+            }
+        }
+    }
+
+    /// Whether the plan is written and both changes have settled.
+    fn direct(&mut self) -> Result<bool> {
+        let settled = matches!((&self.kill, &self.join), (Change::Done(_), Change::Done(_)));
+        Ok(settled && self.writer.written >= self.writer.planned)
+    }
+
+    /// Kills at a third of the way, starts a newcomer at two thirds, and notices when each has settled.
+    async fn act(&mut self) -> Result<()> {
+        let (written, planned) = (self.writer.written, self.writer.planned);
+        if self.kill == Change::Ahead && written * 3 >= planned && written > 0 {
+            let victim = self.stage.workers().next().map(str::to_owned).unwrap_or_default();
+            let slots: BTreeSet<u32> = (0u32..).zip(&self.fence).filter(|(_, h)| h.as_deref() == Some(&*victim)).map(|(s, _)| s).collect();
+            self.show.line(format_args!("{victim} gets SIGKILL; it held {} slots", slots.len()));
+            let at = Instant::now();
+            self.stage.kill(&victim).await?;
+            self.kill = Change::Begun { at, worker: victim, slots };
+        }
+        if self.join == Change::Ahead && written * 3 >= planned * 2 && self.kill != Change::Ahead {
+            let at = Instant::now();
+            let newcomer = self.stage.start_worker()?;
+            self.show.worker(&newcomer);
+            self.show.line(format_args!("{newcomer} joins"));
+            let slots = self.share_of(&newcomer)?;
+            self.join = Change::Begun { at, worker: newcomer, slots };
+        }
+        let held_by = |slot: &u32| self.fence.get(*slot as usize).and_then(Option::as_deref);
+        if let Change::Begun { at, worker, slots } = &self.kill
+            && slots.iter().all(|slot| held_by(slot).is_some_and(|holder| holder != worker))
+        {
+            let took = at.elapsed();
+            self.show.line(format_args!("{worker}'s {} slots taken over after {took:.1?}: {}", slots.len(), self.shares_line()));
+            self.kill = Change::Done(took);
+        }
+        if let Change::Begun { at, worker, slots } = &self.join
+            && slots.iter().all(|slot| held_by(slot) == Some(&**worker))
+        {
+            let took = at.elapsed();
+            self.show.line(format_args!("{worker} holds its {} slots {took:.1?} after its start: {}", slots.len(), self.shares_line()));
+            self.join = Change::Done(took);
+        }
+        Ok(())
+    }
+
+    /// The slots that placement gives to one of the running workers.
+    fn share_of(&self, worker: &str) -> Result<BTreeSet<u32>> {
+        let id = |name: &str| InstanceId::new(name).map_err(|error| Failure::new(Code::Usage, error.to_string()));
+        let members = self.stage.workers().map(|name| Ok((id(name)?, Weight::ONE))).collect::<Result<Vec<_>>>()?;
+        Ok(SlotOwners::place(members, self.placement).slots_of(&id(worker)?).iter().collect())
+    }
+
+    async fn look(&mut self) -> Result<()> {
+        for Holder { slot, incarnation, publisher, .. } in self.store.holders().await? {
+            let name = incarnation.and_then(|incarnation| match publisher {
+                Some(name) => Some(self.names.entry(incarnation).or_insert(name).clone()),
+                None => self.names.get(&incarnation).cloned(),
+            });
+            if let Some(holder) = self.fence.get_mut(slot as usize) {
+                *holder = name;
+            }
+        }
+        Ok(())
+    }
+
+    fn read_delivered(&mut self) -> Result<()> {
+        let (ledger, fence, show) = (&mut self.ledger, &self.fence, &mut self.show);
+        let read = self.tail.read(|event| {
+            ledger.delivered(&event.id);
+            if let Some(Some(holder)) = fence.get(event.slot as usize) {
+                show.delivered_by(holder);
+            }
+        });
+        read.map_err(|error| Failure::io("reading the delivered file", &error))
+    }
+
+    fn shares(&self) -> BTreeMap<String, u32> {
+        self.fence.iter().flatten().fold(BTreeMap::new(), |mut shares, holder| {
+            *shares.entry(holder.clone()).or_default() += 1;
+            shares
+        })
+    }
+
+    fn shares_line(&self) -> String {
+        self.shares().iter().map(|(name, slots)| format!("{name} {slots}")).collect::<Vec<_>>().join(", ")
+    }
+}

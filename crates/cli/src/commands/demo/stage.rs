@@ -1,0 +1,148 @@
+//! The stage of the demo: a directory with settings, store and sink, and the publisher processes on it.
+
+use std::collections::BTreeMap;
+use std::fs::File;
+use std::path::{Path, PathBuf};
+use std::process::Stdio;
+use std::time::Duration;
+
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+use shardwise::core::format_duration;
+use shardwise::settings::{LoadOptions, Settings};
+use tempfile::TempDir;
+use tokio::process::{Child, Command};
+
+use crate::exit::{Code, Failure, Result};
+
+/// The name of the demo's policy and of its outbox.
+pub(super) const NAME: &str = "demo";
+/// How long a publisher that was asked to stop may take.
+const STOP_LIMIT: Duration = Duration::from_secs(20);
+
+pub(super) struct Stage {
+    dir: PathBuf,
+    /// Deletes the directory at the end unless it is to be kept.
+    temporary: Option<TempDir>,
+    workers: BTreeMap<String, Child>,
+    started: usize,
+}
+
+impl Stage {
+    /// A directory of the demo's own: `keep`, which must be new or empty, or a temporary one.
+    pub(super) fn set(keep: Option<&Path>, ttl: Duration) -> Result<Self> {
+        let (dir, temporary) = match keep {
+            Some(dir) => {
+                std::fs::create_dir_all(dir).map_err(|error| Failure::io(dir.display(), &error))?;
+                let used = std::fs::read_dir(dir).map_err(|error| Failure::io(dir.display(), &error))?.next().is_some();
+                if used {
+                    return Err(Failure::new(Code::Usage, format!("--keep {}: the directory is not empty; name a new one", dir.display())));
+                }
+                (dir.canonicalize().map_err(|error| Failure::io(dir.display(), &error))?, None)
+            }
+            None => {
+                let temporary =
+                    TempDir::with_prefix("shardwise-demo-").map_err(|error| Failure::io("making a temporary directory", &error))?;
+                (temporary.path().to_owned(), Some(temporary))
+            }
+        };
+        let stage = Self { dir, temporary, workers: BTreeMap::new(), started: 0 };
+        let text = format!(
+            "[default.resilience.sharding.discovery]\nbackend = \"local\"\nttl = \"{}\"\n\n\
+             [default.resilience.sharding.policies.{NAME}]\ngroup_name = \"{NAME}\"\n\n\
+             [default.outbox.{NAME}]\npolicy = \"{NAME}\"\nstore = \"sqlite:outbox.db\"\nsink = \"file:delivered.jsonl\"\n",
+            format_duration(ttl)
+        );
+        std::fs::write(stage.settings_file(), text).map_err(|error| Failure::io(stage.settings_file().display(), &error))?;
+        Ok(stage)
+    }
+
+    /// The settings that the publishers read, checked as they will check them.
+    pub(super) fn settings(&self) -> Result<Settings> {
+        Ok(Settings::load(&LoadOptions::default().with_file(self.settings_file()))?)
+    }
+
+    fn settings_file(&self) -> PathBuf {
+        self.dir.join("settings.toml")
+    }
+
+    pub(super) fn delivered_file(&self) -> PathBuf {
+        self.dir.join("delivered.jsonl")
+    }
+
+    /// Starts one more publisher process and answers its name.
+    pub(super) fn start_worker(&mut self) -> Result<String> {
+        self.started += 1;
+        let name = format!("worker-{}", self.started);
+        let log = File::create(self.log_file(&name)).map_err(|error| Failure::io(self.log_file(&name).display(), &error))?;
+        let program = std::env::current_exe().map_err(|error| Failure::io("finding this program", &error))?;
+        let mut command = Command::new(program);
+        command.args(["outbox", "run", "--name", NAME, "--exit-with-parent", "--settings"]).arg(self.settings_file());
+        // Nothing that the user has set for other workers may reach these.
+        std::env::vars_os().filter(|(name, _)| name.to_string_lossy().starts_with("SHARDWISE_")).for_each(|(name, _)| {
+            command.env_remove(name);
+        });
+        command.env("SHARDWISE__RESILIENCE__SHARDING__INSTANCE__ID", &name);
+        command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(log).kill_on_drop(true);
+        let child = command.spawn().map_err(|error| Failure::io(format_args!("starting {name}"), &error))?;
+        self.workers.insert(name.clone(), child);
+        Ok(name)
+    }
+
+    fn log_file(&self, worker: &str) -> PathBuf {
+        self.dir.join(format!("{worker}.log"))
+    }
+
+    /// The names of the running workers.
+    pub(super) fn workers(&self) -> impl Iterator<Item = &str> {
+        self.workers.keys().map(String::as_str)
+    }
+
+    /// SIGKILL, and it is gone.
+    pub(super) async fn kill(&mut self, worker: &str) -> Result<()> {
+        if let Some(mut child) = self.workers.remove(worker) {
+            child.kill().await.map_err(|error| Failure::io(format_args!("killing {worker}"), &error))?;
+        }
+        Ok(())
+    }
+
+    /// A failure if a worker has ended that should be running.
+    pub(super) fn check(&mut self) -> Result<()> {
+        for (name, child) in &mut self.workers {
+            let ended = child.try_wait().map_err(|error| Failure::io(format_args!("looking after {name}"), &error))?;
+            if let Some(status) = ended {
+                let log = std::fs::read_to_string(self.dir.join(format!("{name}.log"))).unwrap_or_default();
+                let last = log.lines().last().unwrap_or("it said nothing").to_owned();
+                return Err(Failure::new(Code::Unavailable, format!("{name} ended with {status}: {last}")));
+            }
+        }
+        Ok(())
+    }
+
+    /// Asks every worker to stop and waits until they have.
+    pub(super) async fn stop_all(&mut self) -> Result<()> {
+        for child in self.workers.values() {
+            if let Some(pid) = child.id().and_then(|pid| i32::try_from(pid).ok()) {
+                // One that has just ended needs no signal.
+                let _ = kill(Pid::from_raw(pid), Signal::SIGTERM);
+            }
+        }
+        for (name, mut child) in std::mem::take(&mut self.workers) {
+            match tokio::time::timeout(STOP_LIMIT, child.wait()).await {
+                Ok(Ok(status)) if status.success() => {}
+                Ok(Ok(status)) => return Err(Failure::new(Code::Unavailable, format!("{name} stopped with {status}"))),
+                Ok(Err(error)) => return Err(Failure::io(format_args!("stopping {name}"), &error)),
+                Err(_) => return Err(Failure::new(Code::Unavailable, format!("{name} did not stop within {STOP_LIMIT:?}"))),
+            }
+        }
+        Ok(())
+    }
+
+    /// Keeps the directory for a look at it, and answers where it is.
+    pub(super) fn keep(&mut self) -> &Path {
+        if let Some(temporary) = self.temporary.take() {
+            let _ = temporary.keep();
+        }
+        &self.dir
+    }
+}

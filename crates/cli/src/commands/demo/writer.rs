@@ -1,0 +1,118 @@
+//! The application of the demo: writes events into the outbox at a steady rate, made ones or real ones.
+
+use std::collections::VecDeque;
+use std::path::Path;
+use std::time::Duration;
+
+use shardwise_outbox::{NewEvent, SqliteStore};
+use tokio::time::Instant;
+
+use super::ledger::Ledger;
+use crate::events;
+use crate::exit::{Code, Failure, Result};
+
+/// The most real events; they are read before the demo begins.
+const REAL_EVENTS_MAX: usize = 1_000_000;
+/// The most events of one transaction.
+const TRANSACTION_MAX: u64 = 500;
+/// The least time that real events are stretched over, in TTLs, so that a takeover and a handover fit in.
+const REAL_TTLS: u32 = 4;
+
+enum Source {
+    Made { aggregates: u64 },
+    Real(VecDeque<NewEvent>),
+}
+
+pub(super) struct Writer {
+    source: Source,
+    /// Events a second.
+    rate: f64,
+    /// Events to write at least.
+    pub(super) planned: u64,
+    /// Lines of a file that were no events.
+    pub(super) refused: u64,
+    pub(super) written: u64,
+    started: Instant,
+}
+
+impl Writer {
+    pub(super) fn made(events: u64, aggregates: u64, rate: u64) -> Self {
+        Self::new(Source::Made { aggregates }, events, rate as f64)
+    }
+
+    /// Reads all events of `from`; refused lines are told and counted. They are written slowly enough for both changes to fit in.
+    pub(super) async fn real(from: &Path, rate: u64, ttl: Duration) -> Result<Self> {
+        let mut lines = events::open(from)?;
+        let (mut real, mut refused) = (VecDeque::new(), 0);
+        while let Some(line) = lines.recv().await {
+            let line = line.map_err(|error| events::unreadable(from, &error))?;
+            match line.event {
+                Ok(mut event) => {
+                    event.id = event.id.or_else(|| Some(format!("line-{}", line.number)));
+                    real.push_back(event);
+                }
+                Err(why) => {
+                    refused += 1;
+                    crate::output::note(format_args!("line {}: {why}", line.number));
+                }
+            }
+            if real.len() > REAL_EVENTS_MAX {
+                return Err(Failure::new(Code::Usage, format!("--from has more than {REAL_EVENTS_MAX} events; give it fewer")));
+            }
+        }
+        if real.is_empty() {
+            return Err(Failure::new(
+                Code::Usage,
+                "--from has no event; each line is {\"aggregatetype\":…,\"aggregateid\":…,\"type\":…,\"payload\":…}",
+            ));
+        }
+        let planned = real.len() as u64;
+        let slow_enough = planned as f64 / (ttl * REAL_TTLS).as_secs_f64();
+        let mut writer = Self::new(Source::Real(real), planned, (rate as f64).min(slow_enough));
+        writer.refused = refused;
+        Ok(writer)
+    }
+
+    fn new(source: Source, planned: u64, rate: f64) -> Self {
+        Self { source, rate, planned, refused: 0, written: 0, started: Instant::now() }
+    }
+
+    /// The clock of the rate begins to run.
+    pub(super) fn start(&mut self) {
+        self.started = Instant::now();
+    }
+
+    /// Writes what is due by now. Beyond the plan only if `go_on`, and real ones never.
+    pub(super) async fn write_due(&mut self, store: &SqliteStore, ledger: &mut Ledger, go_on: bool) -> Result<()> {
+        let due = (self.started.elapsed().as_secs_f64() * self.rate) as u64;
+        let due = if go_on { due } else { due.min(self.planned) };
+        let mut events = Vec::new();
+        while self.written < due && (events.len() as u64) < TRANSACTION_MAX {
+            let Some(event) = self.next() else { break };
+            let id = event.id.clone().unwrap_or_default();
+            self.written += 1;
+            if ledger.written(&id, &event.key()) {
+                events.push(event);
+            } else {
+                self.refused += 1;
+                crate::output::note(format_args!("the id {id:?} comes twice; the second event was left out"));
+            }
+        }
+        if !events.is_empty() {
+            store.enqueue_all(events).await?;
+        }
+        Ok(())
+    }
+
+    fn next(&mut self) -> Option<NewEvent> {
+        let n = self.written;
+        match &mut self.source {
+            Source::Made { aggregates } => {
+                let order = n % *aggregates;
+                let event = NewEvent::new("order", order.to_string(), "OrderChanged", format!(r#"{{"change":{}}}"#, n / *aggregates + 1));
+                Some(event.with_id(format!("event-{n}")))
+            }
+            Source::Real(events) => events.pop_front(),
+        }
+    }
+}

@@ -1,0 +1,38 @@
+//! Who holds each slot by the fence, for people and programs that watch.
+
+use sqlx::Row;
+
+use super::SqliteStore;
+use super::error::Context;
+use crate::Result;
+
+const HOLDERS: &str = "
+    SELECT s.slot, s.epoch, s.incarnation, p.publisher
+    FROM outbox_slot AS s LEFT JOIN outbox_publisher AS p ON p.incarnation = s.incarnation
+    ORDER BY s.slot";
+
+/// One row of the fence.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Holder {
+    /// The slot.
+    pub slot: u32,
+    /// Under which epoch it is, or was last, held.
+    pub epoch: u64,
+    /// The holder's incarnation in hexadecimal; `None` if the slot was given back.
+    pub incarnation: Option<String>,
+    /// The holder's name, as long as the store knows the publisher. That it is named does not say that it is alive.
+    pub publisher: Option<String>,
+}
+
+impl SqliteStore {
+    /// Every slot that was ever taken and who holds it now, in the order of the slots.
+    pub async fn holders(&self) -> Result<Vec<Holder>> {
+        let rows = sqlx::query(HOLDERS).fetch_all(&self.readers).await.at(self)?;
+        rows.iter().map(holder).collect::<Result<_, sqlx::Error>>().at(self)
+    }
+}
+
+fn holder(row: &sqlx::sqlite::SqliteRow) -> Result<Holder, sqlx::Error> {
+    let (slot, epoch): (u32, i64) = (row.try_get(0)?, row.try_get(1)?);
+    Ok(Holder { slot, epoch: super::unsigned(epoch), incarnation: row.try_get(2)?, publisher: row.try_get(3)? })
+}
