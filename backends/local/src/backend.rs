@@ -198,6 +198,7 @@ pub(crate) async fn read_alive(
     group: &GroupName,
     now: Moment,
 ) -> std::result::Result<Judged, Failure> {
+    let known = client.known();
     let mut reading = store.read(connection, group).await?;
     if reading.any_dead(&store.boot, now) {
         match timeout(REAP_PATIENCE, store.reap(group, now)).await {
@@ -206,11 +207,11 @@ pub(crate) async fn read_alive(
             Err(_) => tracing::debug!("expired records are left out, deleting them has to wait"),
         }
     }
-    judged(client, store, &reading, now)
+    client.check(store, &reading.at, known)?;
+    judged(store, &reading, now)
 }
 
-fn judged(client: &Client, store: &Store, reading: &Reading, now: Moment) -> std::result::Result<Judged, Failure> {
-    client.check(store, &reading.at)?;
+fn judged(store: &Store, reading: &Reading, now: Moment) -> std::result::Result<Judged, Failure> {
     let mut judged = reading.judge(store, now)?;
     if reading.any_dead(&store.boot, now) {
         judged.next_end = judged.next_end.map_or(Some(now.plus(REAP_AGAIN)), |end| Some(end.min(now.plus(REAP_AGAIN))));

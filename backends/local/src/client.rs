@@ -107,12 +107,18 @@ impl Client {
         tokio::time::timeout(CALL_TIMEOUT, call).await.unwrap_or_else(|_| Err(late()))
     }
 
-    /// Notes what is about to be handed out, and refuses a file that is not the one we knew or is behind it: an older copy in its place.
-    pub(crate) fn check(&self, store: &Store, at: &Mark) -> Result<(), Failure> {
-        let known = self.highest.fetch_max(at.revision, Ordering::SeqCst);
+    /// The highest revision handed out so far, to be asked before a read and passed to [`Self::check`] after it.
+    pub(crate) fn known(&self) -> u64 {
+        self.highest.load(Ordering::SeqCst)
+    }
+
+    /// Notes what is about to be handed out, and refuses a file that is not the one we knew or is behind what we had `known` before
+    /// the read: an older copy in its place. What others read meanwhile may be newer and proves nothing.
+    pub(crate) fn check(&self, store: &Store, at: &Mark, known: u64) -> Result<(), Failure> {
         if at.store_id != store.id || at.counter < known {
             return Err(Failure::Replaced { path: self.path.clone() });
         }
+        self.highest.fetch_max(at.revision, Ordering::SeqCst);
         Ok(())
     }
 
@@ -122,7 +128,7 @@ impl Client {
         let (file, boot) = prepared.await.map_err(|_| Failure::ShuttingDown)??;
         let writer = pool(WRITERS, options(&self.path));
         let readers = pool(READERS, options(&self.path).pragma("query_only", "ON"));
-        let opening = self.open_schema(&writer, self.highest.load(Ordering::SeqCst));
+        let opening = self.open_schema(&writer, self.known());
         let id = opening.await.map_err(|error| self.explained(error))?;
         let store = Store { path: self.path.clone(), boot, id, clock: self.clock.clone(), writer, readers, file };
         if FileId::of(&self.path).ok() != Some(file) {

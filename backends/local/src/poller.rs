@@ -260,8 +260,9 @@ impl Link {
             if !changed && !expiring {
                 return Ok(Seen::Same);
             }
+            let before = client.known();
             let at = client.settle(store, store.revision(connection, group).await)?;
-            client.settle(store, client.check(store, &at))?;
+            client.settle(store, client.check(store, &at, before))?;
             if !expiring && at.revision == known.revision {
                 return Ok(Seen::Same);
             }

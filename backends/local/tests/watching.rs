@@ -103,6 +103,32 @@ async fn many_watches_of_many_groups_share_one_connection() {
     assert!(open <= 4, "one writer, two readers, one poller; found {open}");
 }
 
+/// A reader that is overtaken by another one between its answer and looking at it must not take the file for an older copy.
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn readers_that_overtake_each_other_all_get_their_answer() {
+    let scratch = Scratch::new();
+    let backend = scratch.backend();
+    let readers: Vec<_> = (0..4)
+        .map(|_| {
+            let backend = backend.clone();
+            tokio::spawn(async move {
+                for _ in 0..500 {
+                    backend.members(&group()).await.unwrap();
+                }
+            })
+        })
+        .collect();
+    let mut changes = 0;
+    while readers.iter().any(|reader| !reader.is_finished()) {
+        backend.register(&registration(&format!("m{}", changes % 10), changes, TTL)).await.unwrap();
+        backend.deregister(&registration(&format!("m{}", changes % 10), changes, TTL).seat()).await.unwrap();
+        changes += 1;
+    }
+    for reader in readers {
+        reader.await.unwrap();
+    }
+}
+
 #[tokio::test]
 async fn there_is_a_limit_to_watches() {
     let scratch = Scratch::new();
