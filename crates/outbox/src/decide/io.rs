@@ -23,8 +23,8 @@ pub(crate) enum Input {
     Touched { started: Moment, touch: Touch },
     /// The answer to `Take`.
     Taken(Vec<Hold>),
-    /// The answer to `Release`: these are given back.
-    Released(Vec<Hold>),
+    /// The answer to `Release`.
+    Released,
     /// The answer to `Leave`.
     Gone,
     /// The answer to `Look`.

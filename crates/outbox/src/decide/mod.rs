@@ -114,10 +114,7 @@ impl Engine {
                     self.poller.more();
                 }
             }
-            Input::Released(holds) => {
-                self.fence_answered();
-                self.slots.drop_holds(&holds);
-            }
+            Input::Released => self.fence_answered(),
             Input::Gone => {
                 self.fence_answered();
                 self.gone = true;
@@ -334,6 +331,8 @@ impl Engine {
         }
         let release = self.slots.to_release(self.flow.slots_in_use(), now);
         if !release.is_empty() {
+            // Gone as soon as it is asked for: should it be wanted again before the answer, it is taken again, under a new epoch.
+            self.slots.drop_holds(&release);
             return Some(Action::Release(release));
         }
         if self.stop_by.is_some() {

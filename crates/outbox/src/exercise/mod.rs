@@ -1,1 +1,86 @@
-//! .
+//! Suites that every store and every sink passes, and a sink that does as it is told (feature `testing`).
+//!
+//! A suite panics with the case's name and what was wrong. Hand it a harness:
+//!
+//! ```ignore
+//! #[tokio::test]
+//! async fn passes_the_store_suite() {
+//!     shardwise_outbox::exercise::store(|| async { MyHarness::new().await }).await;
+//! }
+//! ```
+#![expect(clippy::unwrap_used, clippy::panic, reason = "a test suite reports by panicking")]
+
+mod fence;
+mod scripted;
+mod sink;
+mod store;
+
+use std::future::Future;
+use std::sync::Arc;
+use std::time::Duration;
+
+use async_trait::async_trait;
+
+pub use scripted::{Reply, ScriptedSink};
+
+use crate::{Delivery, NewEvent, Sink, Store};
+
+/// A fresh outbox, and what the suite needs beside the trait.
+#[async_trait]
+pub trait StoreHarness: Send + Sync {
+    /// The outbox as a process of its own opens it.
+    async fn open(&self) -> Arc<dyn Store>;
+
+    /// Inserts events as an application does: the one plain statement, in one transaction.
+    async fn insert(&self, events: Vec<NewEvent>);
+
+    /// Moves the clock of the fence on.
+    fn advance(&self, by: Duration);
+}
+
+/// A fresh destination, and what arrived there.
+#[async_trait]
+pub trait SinkHarness: Send + Sync {
+    /// The sink as a process of its own opens it.
+    async fn open(&self) -> Arc<dyn Sink>;
+
+    /// What a consumer sees, in order: key, sequence and id of each event, repetitions included.
+    async fn arrived(&self) -> Vec<(String, u64, String)>;
+}
+
+/// Runs every case of the store suite, each on a fresh outbox.
+pub async fn store<H, F>(fresh: impl Fn() -> F)
+where
+    H: StoreHarness,
+    F: Future<Output = H>,
+{
+    fence::all(&fresh).await;
+    store::all(&fresh).await;
+}
+
+/// Runs every case of the sink suite, each on a fresh destination.
+pub async fn sink<H, F>(fresh: impl Fn() -> F)
+where
+    H: SinkHarness,
+    F: Future<Output = H>,
+{
+    sink::all(&fresh).await;
+}
+
+/// Events of one aggregate, numbered from `from`, ready to be handed to a sink.
+pub fn deliveries(aggregate_id: &str, from: u64, events: u64) -> Vec<Delivery> {
+    let delivery = |sequence| Delivery {
+        id: format!("{aggregate_id}-{sequence}"),
+        aggregate_type: "order".into(),
+        aggregate_id: aggregate_id.into(),
+        event_type: "OrderChanged".into(),
+        payload: format!("{{\"n\":{sequence}}}").into(),
+        headers: None,
+        created_at_unix_ms: 1_700_000_000_000,
+        sequence,
+        slot: 0,
+        epoch: 1,
+        aggregate: 1,
+    };
+    (from..from + events).map(delivery).collect()
+}

@@ -127,7 +127,7 @@ impl Runner {
             Action::Take(slots) => self.jobs.call(Call::Fence, async move { Ok(Input::Taken(store.take(&me, &slots).await?)) }),
             Action::Release(holds) => self.jobs.call(Call::Fence, async move {
                 store.release(&me, &holds).await?;
-                Ok(Input::Released(holds))
+                Ok(Input::Released)
             }),
             Action::Leave => self.jobs.call(Call::Fence, async move {
                 store.leave(&me).await?;

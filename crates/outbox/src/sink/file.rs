@@ -3,11 +3,11 @@
 use std::fs::{File, OpenOptions};
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, TryLockError};
+use std::sync::Arc;
 
 use async_trait::async_trait;
 
-use super::{Accepted, Refusal, Sink, SinkLimits, encode};
+use super::{Accepted, Refusal, Sink, Turns, encode};
 use crate::Delivery;
 
 /// Appends events to a file.
@@ -20,34 +20,19 @@ pub struct FileSink {
     path: PathBuf,
     name: String,
     source: String,
-    /// Held during a write, so that one that hangs is not overtaken by the next.
-    writing: Arc<Mutex<()>>,
+    turns: Turns,
 }
 
 impl FileSink {
     /// Appends to the file at `path`, made if there is none; `source` is the CloudEvents attribute, say `/outbox/orders`.
     pub fn new(path: impl Into<PathBuf>, source: impl Into<String>) -> Self {
         let path = path.into();
-        Self { name: format!("file {}", path.display()), path, source: source.into(), writing: Arc::default() }
+        Self { name: format!("file {}", path.display()), path, source: source.into(), turns: Turns::default() }
     }
 
     /// The file.
     pub fn path(&self) -> &Path {
         &self.path
-    }
-
-    /// Writes a batch on a thread where blocking is allowed.
-    fn write(&self, batch: &[Delivery]) -> Accepted {
-        let guard = match self.writing.try_lock() {
-            Ok(guard) => guard,
-            Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
-            Err(TryLockError::WouldBlock) => {
-                return Accepted::up_to(0, Refusal::retryable(format!("{}: an earlier write has not come back yet", self.name)));
-            }
-        };
-        let accepted = self.append(batch);
-        drop(guard);
-        accepted
     }
 
     fn append(&self, batch: &[Delivery]) -> Accepted {
@@ -112,15 +97,8 @@ impl Sink for FileSink {
         &self.name
     }
 
-    fn limits(&self) -> SinkLimits {
-        SinkLimits::default()
-    }
-
     async fn deliver(&self, batch: Arc<[Delivery]>) -> Accepted {
         let sink = self.clone();
-        match tokio::task::spawn_blocking(move || sink.write(&batch)).await {
-            Ok(accepted) => accepted,
-            Err(_) => Accepted::up_to(0, Refusal::retryable(format!("{}: the write did not finish", self.name))),
-        }
+        self.turns.write(&self.name, move || sink.append(&batch)).await
     }
 }

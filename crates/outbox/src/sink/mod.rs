@@ -9,6 +9,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
+use tokio::sync::Semaphore;
 
 use crate::Delivery;
 
@@ -114,5 +115,29 @@ impl<S: Sink + ?Sized> Sink for Arc<S> {
 
     async fn deliver(&self, batch: Arc<[Delivery]>) -> Accepted {
         (**self).deliver(batch).await
+    }
+}
+
+/// Lets one blocking write happen at a time, in the order of the calls. A write that hangs keeps its turn even when its call is dropped, so
+/// that a later one never overtakes it, and at most one thread hangs with it.
+#[derive(Debug, Clone)]
+struct Turns(Arc<Semaphore>);
+
+impl Default for Turns {
+    fn default() -> Self {
+        Self(Arc::new(Semaphore::new(1)))
+    }
+}
+
+impl Turns {
+    async fn write(&self, name: &str, write: impl FnOnce() -> Accepted + Send + 'static) -> Accepted {
+        let broken = || Accepted::up_to(0, Refusal::retryable(format!("{name}: the write did not finish")));
+        let Ok(turn) = Arc::clone(&self.0).acquire_owned().await else { return broken() };
+        let written = tokio::task::spawn_blocking(move || {
+            let accepted = write();
+            drop(turn);
+            accepted
+        });
+        written.await.unwrap_or_else(|_| broken())
     }
 }

@@ -2,11 +2,11 @@
 
 use std::fmt;
 use std::io::{self, Write};
-use std::sync::{Arc, Mutex, PoisonError, TryLockError};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use async_trait::async_trait;
 
-use super::{Accepted, Refusal, Sink, encode};
+use super::{Accepted, Refusal, Sink, Turns, encode};
 use crate::Delivery;
 
 /// Writes events to standard output, or to another stream. Accepted means handed to the operating system, not flushed to a disk.
@@ -15,6 +15,7 @@ pub struct StdoutSink {
     name: &'static str,
     source: String,
     stream: Arc<Mutex<Box<dyn Write + Send>>>,
+    turns: Turns,
 }
 
 impl StdoutSink {
@@ -25,19 +26,13 @@ impl StdoutSink {
 
     /// Any other stream.
     pub fn to(stream: impl Write + Send + 'static, source: impl Into<String>) -> Self {
-        Self { name: "stream", source: source.into(), stream: Arc::new(Mutex::new(Box::new(stream))) }
+        Self { name: "stream", source: source.into(), stream: Arc::new(Mutex::new(Box::new(stream))), turns: Turns::default() }
     }
 
     fn write(&self, batch: &[Delivery]) -> Accepted {
-        let mut stream = match self.stream.try_lock() {
-            Ok(stream) => stream,
-            Err(TryLockError::Poisoned(poisoned)) => PoisonError::into_inner(poisoned),
-            Err(TryLockError::WouldBlock) => {
-                return Accepted::up_to(0, Refusal::retryable(format!("{}: nobody reads it; an earlier write waits", self.name)));
-            }
-        };
         let mut lines = Vec::with_capacity(batch.iter().map(|event| event.bytes() + 300).sum());
         batch.iter().for_each(|event| encode(event, &self.source, &mut lines));
+        let mut stream = self.stream.lock().unwrap_or_else(PoisonError::into_inner);
         match stream.write_all(&lines).and_then(|()| stream.flush()) {
             Ok(()) => Accepted::all(batch),
             // How much arrived is unknown: the batch is repeated as a whole.
@@ -60,9 +55,6 @@ impl Sink for StdoutSink {
 
     async fn deliver(&self, batch: Arc<[Delivery]>) -> Accepted {
         let sink = self.clone();
-        match tokio::task::spawn_blocking(move || sink.write(&batch)).await {
-            Ok(accepted) => accepted,
-            Err(_) => Accepted::up_to(0, Refusal::retryable(format!("{}: the write did not finish", self.name))),
-        }
+        self.turns.write(self.name, move || sink.write(&batch)).await
     }
 }

@@ -17,10 +17,11 @@ use crate::store::{FetchRequest, Fetched, HeadTrouble, Hold, Registration, Run};
 use crate::{Delivery, Payload, Result};
 
 /// ?1 incarnation, ?2 and ?3 first and last hash, ?4 slots and ?5 aggregates to leave out, ?6 events at most, ?7 now (ms), ?8 the longest
-/// wait a retry can have (a longer one means that the wall clock was set back).
-pub(super) const FETCH: &str = "
+/// wait a retry can have (a longer one means that the wall clock was set back). Public for the test that reads the plan.
+pub const FETCH: &str = "
     SELECT s.slot, s.epoch, a.id, a.hash, a.done_seq, a.last_seq, a.attempts, a.failures, a.failing_since, a.attempted_at,
-           o.seq, o.id, o.aggregatetype, o.aggregateid, o.type, o.payload, typeof(o.payload), o.headers, o.created_at
+           o.seq, o.id, o.aggregatetype, o.aggregateid, o.type, o.payload, typeof(o.payload), o.headers,
+           CAST(o.created_at AS INTEGER)
     FROM outbox_slot AS s INDEXED BY outbox_slot_of
     CROSS JOIN outbox_aggregate AS a INDEXED BY outbox_aggregate_pending
     LEFT JOIN outbox AS o INDEXED BY outbox_in_order

@@ -23,6 +23,8 @@ use sqlx::sqlite::{SqliteConnectOptions, SqliteJournalMode, SqlitePoolOptions, S
 use sqlx::{Sqlite, SqlitePool, Transaction};
 
 pub use enqueue::enqueue;
+#[doc(hidden)]
+pub use fetch::FETCH;
 pub use holders::Holder;
 pub use schema::{SCHEMA_VERSION, revert};
 

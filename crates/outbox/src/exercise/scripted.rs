@@ -1,0 +1,95 @@
+//! A sink that does as it is told and remembers what it was given.
+
+use std::sync::{Arc, Mutex, PoisonError};
+
+use async_trait::async_trait;
+
+use crate::Delivery;
+use crate::sink::{Accepted, Refusal, Sink, SinkLimits};
+
+/// What a [`ScriptedSink`] does with one event.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Reply {
+    /// Takes it.
+    Accept,
+    /// Refuses it.
+    Refuse(Refusal),
+    /// Never answers. What came before it in the batch has arrived all the same.
+    Hang,
+}
+
+type Script = dyn Fn(&Delivery) -> Reply + Send + Sync;
+
+/// Asks a closure about each event. Clones share the script and what arrived.
+#[derive(Clone)]
+pub struct ScriptedSink {
+    limits: SinkLimits,
+    script: Arc<Script>,
+    arrived: Arc<Mutex<Vec<Delivery>>>,
+    tried: Arc<Mutex<Vec<Delivery>>>,
+}
+
+impl ScriptedSink {
+    /// A sink that takes what `script` accepts.
+    pub fn new(script: impl Fn(&Delivery) -> Reply + Send + Sync + 'static) -> Self {
+        Self { limits: SinkLimits::default(), script: Arc::new(script), arrived: Arc::default(), tried: Arc::default() }
+    }
+
+    /// A sink that takes everything.
+    pub fn accepting() -> Self {
+        Self::new(|_| Reply::Accept)
+    }
+
+    /// The same sink with other limits.
+    #[must_use]
+    pub fn with_limits(self, limits: SinkLimits) -> Self {
+        Self { limits, ..self }
+    }
+
+    /// What it has taken, in order, repetitions included.
+    pub fn arrived(&self) -> Vec<Delivery> {
+        self.arrived.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// What it was asked about, taken or not.
+    pub fn tried(&self) -> Vec<Delivery> {
+        self.tried.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Answers for the first events that are not simply accepted.
+    fn answer(&self, batch: &[Delivery]) -> Option<Accepted> {
+        for (index, event) in batch.iter().enumerate() {
+            self.tried.lock().unwrap_or_else(PoisonError::into_inner).push(event.clone());
+            match (self.script)(event) {
+                Reply::Accept => self.arrived.lock().unwrap_or_else(PoisonError::into_inner).push(event.clone()),
+                Reply::Refuse(refusal) => return Some(Accepted::up_to(index, refusal)),
+                Reply::Hang => return None,
+            }
+        }
+        Some(Accepted::all(batch))
+    }
+}
+
+impl std::fmt::Debug for ScriptedSink {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("ScriptedSink").field("limits", &self.limits).finish_non_exhaustive()
+    }
+}
+
+#[async_trait]
+impl Sink for ScriptedSink {
+    fn name(&self) -> &'static str {
+        "script"
+    }
+
+    fn limits(&self) -> SinkLimits {
+        self.limits
+    }
+
+    async fn deliver(&self, batch: Arc<[Delivery]>) -> Accepted {
+        match self.answer(&batch) {
+            Some(accepted) => accepted,
+            None => std::future::pending().await,
+        }
+    }
+}

@@ -1,0 +1,258 @@
+//! The cases of the store suite about events, by the clauses of [`Store`].
+
+use std::future::Future;
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::StoreHarness;
+use super::fence::{TTL, joined, take};
+use crate::store::{FetchRequest, Fetched, Hold, Outcome, Registration, Run, Store, Then};
+use crate::{NewEvent, Payload};
+
+const SLOTS: u32 = 8;
+
+pub(super) async fn all<H: StoreHarness, F: Future<Output = H>>(fresh: &impl Fn() -> F) {
+    events_come_in_order_with_everything_they_carry(&fresh().await).await;
+    only_held_slots_are_read(&fresh().await).await;
+    limits_cut_and_the_cursor_goes_round(&fresh().await).await;
+    what_is_recorded_is_not_read_again(&fresh().await).await;
+    a_fenced_publisher_records_nothing(&fresh().await).await;
+    recording_twice_is_harmless(&fresh().await).await;
+    a_retry_waits_and_remembers(&fresh().await).await;
+    a_blocked_aggregate_waits_for_the_operator(&fresh().await).await;
+    a_parked_event_is_set_aside(&fresh().await).await;
+    delivered_events_are_swept_and_others_are_not(&fresh().await).await;
+    the_mark_changes_with_every_insert(&fresh().await).await;
+}
+
+fn event(id: &str, number: usize) -> NewEvent {
+    NewEvent::new("order", id, "OrderChanged", format!("{{\"n\":{number}}}")).with_id(format!("{id}-{number}"))
+}
+
+fn events(id: &str, count: usize) -> Vec<NewEvent> {
+    (1..=count).map(|number| event(id, number)).collect()
+}
+
+fn request() -> FetchRequest {
+    FetchRequest { after: None, events_max: 1_000, bytes_max: 1 << 20, except_slots: vec![], except_aggregates: vec![] }
+}
+
+/// A publisher that holds every slot of an outbox whose aggregates are placed.
+async fn owner(harness: &impl StoreHarness) -> (Arc<dyn Store>, Registration) {
+    let (store, me) = joined(harness, 1, SLOTS).await;
+    take(&*store, &me, 0..SLOTS).await;
+    place(&*store).await;
+    (store, me)
+}
+
+async fn place(store: &dyn Store) {
+    while store.place_new(2).await.unwrap() > 0 {}
+}
+
+async fn fetch(store: &dyn Store, me: &Registration) -> Vec<Run> {
+    place(store).await;
+    store.fetch(me, &request()).await.unwrap().runs
+}
+
+fn outcome(run: &Run, through: Option<u64>, then: Then) -> Outcome {
+    Outcome { aggregate: run.aggregate, hold: run.hold, through, then }
+}
+
+fn ids(runs: &[Run]) -> Vec<&str> {
+    runs.iter().flat_map(|run| &run.events).map(|event| event.id.as_str()).collect()
+}
+
+async fn events_come_in_order_with_everything_they_carry(harness: &impl StoreHarness) {
+    let full = NewEvent::new("order", "ü/1", "OrderPlaced", vec![0u8, 0xff]).with_id("first").with_header("traceparent", "00-1");
+    let empty = NewEvent { payload: Payload::None, ..event("ü/1", 2) };
+    harness.insert(vec![full, empty, NewEvent::new("order", "ü/1", "OrderPaid", "\0 text")]).await;
+    let (store, me) = owner(harness).await;
+    let runs = fetch(&*store, &me).await;
+    assert_eq!(runs.len(), 1);
+    let (run, events) = (&runs[0], &runs[0].events);
+    assert_eq!(events.iter().map(|event| event.sequence).collect::<Vec<_>>(), [1, 2, 3]);
+    assert_eq!((run.through, run.last), (3, 3));
+    assert_eq!((events[0].id.as_str(), events[0].key().as_str(), events[0].event_type.as_str()), ("first", "order/ü/1", "OrderPlaced"));
+    assert_eq!(events[0].headers.as_deref(), Some(r#"{"traceparent":"00-1"}"#));
+    let payloads: Vec<_> = events.iter().map(|event| event.payload.clone()).collect();
+    assert_eq!(payloads, [vec![0u8, 0xff].into(), Payload::None, "\0 text".into()]);
+    assert!(events.iter().all(|event| (event.slot, event.epoch) == (run.hold.slot, run.hold.epoch)));
+    let hash = shardwise::ShardKey::key_hash("order/ü/1");
+    assert_eq!(run.hold.slot, shardwise::slot_of(hash, SLOTS), "the slot is protocol 1's");
+    assert!(!events[2].id.is_empty(), "an id is drawn");
+}
+
+async fn only_held_slots_are_read(harness: &impl StoreHarness) {
+    let all: Vec<NewEvent> = (0..64).map(|n| event(&n.to_string(), 1)).collect();
+    harness.insert(all).await;
+    let ((one, a), (two, b)) = (joined(harness, 1, SLOTS).await, joined(harness, 2, SLOTS).await);
+    take(&*one, &a, 0..3).await;
+    take(&*two, &b, 3..SLOTS).await;
+    assert!(fetch(&*one, &a).await.iter().all(|run| run.hold.slot < 3));
+    assert_eq!(fetch(&*one, &a).await.len() + fetch(&*two, &b).await.len(), 64, "every aggregate is somebody's");
+    let except = FetchRequest { except_slots: vec![0, 1], ..request() };
+    assert!(one.fetch(&a, &except).await.unwrap().runs.iter().all(|run| run.hold.slot == 2));
+    let mine = fetch(&*one, &a).await;
+    let except = FetchRequest { except_aggregates: mine.iter().skip(1).map(|run| run.aggregate).collect(), ..request() };
+    assert_eq!(one.fetch(&a, &except).await.unwrap().runs, mine[..1]);
+}
+
+async fn limits_cut_and_the_cursor_goes_round(harness: &impl StoreHarness) {
+    harness.insert((0..20).flat_map(|n| events(&n.to_string(), 3)).collect()).await;
+    let (store, me) = owner(harness).await;
+    let (mut after, mut seen) = (None, Vec::new());
+    for _ in 0..20 {
+        let Fetched { runs, resume } = store.fetch(&me, &FetchRequest { after, events_max: 3, ..request() }).await.unwrap();
+        assert_eq!(runs.iter().map(|run| run.events.len()).sum::<usize>(), 3);
+        seen.extend(runs.iter().map(|run| run.aggregate));
+        after = resume;
+        assert!(after.is_some(), "a limit cut it short");
+    }
+    seen.sort_unstable();
+    seen.dedup();
+    assert_eq!(seen.len(), 20, "one turn reads every aggregate once");
+    let one = store.fetch(&me, &FetchRequest { bytes_max: 1, ..request() }).await.unwrap();
+    assert_eq!(ids(&one.runs).len(), 1, "one event is read in any case");
+    let partly = store.fetch(&me, &FetchRequest { events_max: 2, ..request() }).await.unwrap();
+    assert_eq!((partly.runs[0].through, partly.runs[0].last), (2, 3));
+    assert_eq!(store.fetch(&me, &request()).await.unwrap().resume, None, "nothing is left to read");
+}
+
+async fn what_is_recorded_is_not_read_again(harness: &impl StoreHarness) {
+    harness.insert([events("a", 3), events("b", 2)].concat()).await;
+    let (store, me) = owner(harness).await;
+    let runs = fetch(&*store, &me).await;
+    let (of_a, of_b): (Vec<_>, Vec<_>) = runs.iter().partition(|run| run.events[0].aggregate_id == "a");
+    assert_eq!(store.record(&me, &[outcome(of_a[0], Some(2), Then::Next)], false).await.unwrap(), []);
+    let mut left = ids(&fetch(&*store, &me).await).into_iter().map(str::to_owned).collect::<Vec<_>>();
+    left.sort_unstable();
+    assert_eq!(left, ["a-3", "b-1", "b-2"]);
+    assert_eq!(store.record(&me, &[outcome(of_b[0], Some(2), Then::Next)], true).await.unwrap(), []);
+    assert_eq!(ids(&fetch(&*store, &me).await), ["a-3"]);
+    harness.insert(vec![event("b", 3)]).await;
+    let runs = fetch(&*store, &me).await;
+    let b = runs.iter().find(|run| run.events[0].aggregate_id == "b").unwrap();
+    assert_eq!(b.events[0].sequence, 3, "the sequence goes on although the delivered events are deleted");
+    assert_eq!(store.status().await.unwrap().pending, 2);
+}
+
+async fn a_fenced_publisher_records_nothing(harness: &impl StoreHarness) {
+    harness.insert(events("a", 3)).await;
+    let (one, a) = owner(harness).await;
+    let stale = fetch(&*one, &a).await.remove(0);
+    harness.advance(TTL + Duration::from_secs(1));
+    let (two, b) = joined(harness, 2, SLOTS).await;
+    take(&*two, &b, 0..SLOTS).await;
+    for then in [
+        Then::Next,
+        Then::Retry { attempts: 1, failures: 1, retry_in: TTL, error: "late".into() },
+        Then::Block { attempts: 1, error: "late".into() },
+        Then::Park { sequence: 1, error: "late".into() },
+    ] {
+        for delete in [false, true] {
+            let late = [outcome(&stale, Some(1), then.clone())];
+            assert_eq!(one.record(&a, &late, delete).await.unwrap(), [stale.hold], "clause 4: {then:?}");
+        }
+    }
+    assert!(fetch(&*one, &a).await.is_empty());
+    let now = fetch(&*two, &b).await;
+    assert_eq!(ids(&now), ["a-1", "a-2", "a-3"], "clause 4: nothing was written");
+    assert_eq!(now[0].trouble, crate::store::HeadTrouble::default());
+    let status = two.status().await.unwrap();
+    assert_eq!((status.pending, status.parked, status.blocked_aggregates), (3, 0, 0));
+    let right = Hold { epoch: stale.hold.epoch, ..now[0].hold };
+    let forged = Outcome { hold: right, ..outcome(&now[0], Some(1), Then::Next) };
+    assert_eq!(two.record(&b, &[forged], false).await.unwrap(), [right], "clause 4: the right publisher, an old epoch");
+}
+
+async fn recording_twice_is_harmless(harness: &impl StoreHarness) {
+    harness.insert(events("a", 3)).await;
+    let (store, me) = owner(harness).await;
+    let run = fetch(&*store, &me).await.remove(0);
+    for _ in 0..2 {
+        assert_eq!(store.record(&me, &[outcome(&run, Some(2), Then::Next)], false).await.unwrap(), []);
+        assert_eq!(ids(&fetch(&*store, &me).await), ["a-3"]);
+    }
+}
+
+async fn a_retry_waits_and_remembers(harness: &impl StoreHarness) {
+    harness.insert([events("a", 3), events("b", 1)].concat()).await;
+    let (store, me) = owner(harness).await;
+    let run = fetch(&*store, &me).await.into_iter().find(|run| run.events.len() == 3).unwrap();
+    let retry = |retry_in, failures| Then::Retry { attempts: 2, failures, retry_in, error: "503".into() };
+    let long = outcome(&run, Some(1), retry(Duration::from_secs(200), 3));
+    assert_eq!(store.record(&me, &[long], false).await.unwrap(), []);
+    assert_eq!(ids(&fetch(&*store, &me).await), ["b-1"], "it waits, others do not");
+    assert_eq!(store.status().await.unwrap().retrying_aggregates, 1);
+    assert_eq!(store.record(&me, &[outcome(&run, None, retry(Duration::ZERO, 4))], false).await.unwrap(), []);
+    let due = fetch(&*store, &me).await.into_iter().find(|run| run.events.len() == 2).unwrap();
+    assert_eq!((due.trouble.attempts, due.trouble.failures), (2, 4));
+    assert!(due.trouble.failing_for >= due.trouble.attempted_ago && due.trouble.failing_for.is_some());
+    assert_eq!(store.record(&me, &[outcome(&due, Some(2), Then::Next)], false).await.unwrap(), []);
+    let next = fetch(&*store, &me).await.into_iter().find(|run| run.events[0].id == "a-3").unwrap();
+    assert_eq!(next.trouble, crate::store::HeadTrouble::default(), "the next event starts afresh");
+}
+
+async fn a_blocked_aggregate_waits_for_the_operator(harness: &impl StoreHarness) {
+    harness.insert([events("a", 3), events("b", 1)].concat()).await;
+    let (store, me) = owner(harness).await;
+    let run = fetch(&*store, &me).await.into_iter().find(|run| run.events.len() == 3).unwrap();
+    let block = outcome(&run, Some(1), Then::Block { attempts: 10, error: "413 too large".into() });
+    assert_eq!(store.record(&me, &[block], false).await.unwrap(), []);
+    assert_eq!(ids(&fetch(&*store, &me).await), ["b-1"]);
+    let status = store.status().await.unwrap();
+    assert_eq!((status.pending, status.blocked_aggregates), (3, 1), "what waits behind it is pending");
+    let blocked = &status.blocked[0];
+    assert_eq!((blocked.key.as_str(), blocked.pending, blocked.error.as_str()), ("order/a", 2, "413 too large"));
+    assert_eq!(store.unblock(Some("order/b")).await.unwrap(), 0);
+    assert_eq!(store.unblock(Some("order/a")).await.unwrap(), 1);
+    assert_eq!(fetch(&*store, &me).await.iter().map(|run| run.events.len()).sum::<usize>(), 3);
+}
+
+async fn a_parked_event_is_set_aside(harness: &impl StoreHarness) {
+    for delete in [false, true] {
+        harness.insert(events(&format!("a{delete}"), 3)).await;
+        let (store, me) = owner(harness).await;
+        let run = fetch(&*store, &me).await.remove(0);
+        let park = outcome(&run, Some(1), Then::Park { sequence: 2, error: "422".into() });
+        assert_eq!(store.record(&me, &[park], delete).await.unwrap(), []);
+        let left = fetch(&*store, &me).await;
+        assert_eq!(ids(&left), [format!("a{delete}-3")]);
+        store.record(&me, &[outcome(&left[0], Some(3), Then::Next)], delete).await.unwrap();
+        let status = store.status().await.unwrap();
+        assert_eq!((status.pending, status.parked), (0, 1 + u64::from(delete)), "a parked event is kept and is not pending");
+    }
+}
+
+async fn delivered_events_are_swept_and_others_are_not(harness: &impl StoreHarness) {
+    harness.insert([events("a", 10), events("b", 10), events("c", 2)].concat()).await;
+    let (store, me) = owner(harness).await;
+    for run in fetch(&*store, &me).await {
+        let then = match run.events[0].aggregate_id.as_str() {
+            "a" => outcome(&run, Some(10), Then::Next),
+            "b" => outcome(&run, Some(4), Then::Next),
+            _ => outcome(&run, None, Then::Park { sequence: 1, error: "422".into() }),
+        };
+        assert_eq!(store.record(&me, &[then], false).await.unwrap(), []);
+    }
+    assert_eq!(store.sweep(Duration::from_secs(3_600), 0, 100).await.unwrap(), None, "all of it is younger than an hour");
+    // What was written in this very millisecond is not older than zero.
+    tokio::time::sleep(Duration::from_millis(5)).await;
+    let (mut position, mut rounds) = (0, 0);
+    while let Some(next) = store.sweep(Duration::ZERO, position, 5).await.unwrap() {
+        assert!(next > position);
+        (position, rounds) = (next, rounds + 1);
+    }
+    assert_eq!(rounds, 4, "twenty-two rows, five at a time");
+    let status = store.status().await.unwrap();
+    assert_eq!((status.pending, status.parked), (7, 1));
+    assert_eq!(fetch(&*store, &me).await.iter().map(|run| run.events.len()).sum::<usize>(), 7);
+}
+
+async fn the_mark_changes_with_every_insert(harness: &impl StoreHarness) {
+    let (store, _) = owner(harness).await;
+    let Some(before) = store.change_mark().await.unwrap() else { return };
+    assert_eq!(store.change_mark().await.unwrap(), Some(before), "nothing happened");
+    harness.insert(events("a", 1)).await;
+    assert_ne!(store.change_mark().await.unwrap(), Some(before));
+}

@@ -1,0 +1,238 @@
+//! The SQLite store beyond the suite: what writers are told, what wrong files are told, and what a fetch costs.
+#![allow(clippy::unwrap_used, clippy::panic, reason = "tests")]
+
+mod common;
+
+use std::process::Command;
+use std::time::Duration;
+
+use common::{Outbox, events};
+use shardwise::SlotSet;
+use shardwise::discovery::Clock;
+use shardwise::{Incarnation, Moment};
+use shardwise_outbox::store::{FetchRequest, Registration};
+use shardwise_outbox::{ErrorKind, NewEvent, PAYLOAD_BYTES_MAX, Payload, SqliteConfig, SqliteStore, Store, sqlite};
+use sqlx::Connection;
+
+fn me(number: u64) -> Registration {
+    Registration { publisher: format!("w{number}"), incarnation: Incarnation::new(number), ttl: Duration::from_secs(10), slots: 8 }
+}
+
+fn request() -> FetchRequest {
+    FetchRequest { after: None, events_max: 1_000, bytes_max: 1 << 24, except_slots: vec![], except_aggregates: vec![] }
+}
+
+async fn owner(store: &SqliteStore) -> Registration {
+    let me = me(1);
+    store.register(&me).await.unwrap();
+    assert_eq!(store.take(&me, &SlotSet::full(8)).await.unwrap().len(), 8);
+    me
+}
+
+#[tokio::test]
+async fn enqueue_is_part_of_the_applications_transaction() {
+    let outbox = Outbox::new().await;
+    let store = outbox.store().await;
+    let mut conn = outbox.connection().await;
+    let mut tx = conn.begin().await.unwrap();
+    sqlite::enqueue(&mut tx, NewEvent::new("order", "1", "OrderPlaced", "{}")).await.unwrap();
+    tx.rollback().await.unwrap();
+    assert_eq!(store.status().await.unwrap().pending, 0);
+    let mut tx = conn.begin().await.unwrap();
+    let refused = sqlite::enqueue(&mut tx, NewEvent::new("", "1", "OrderPlaced", "{}")).await.unwrap_err();
+    assert_eq!((refused.kind(), refused.to_string().as_str()), (ErrorKind::Event, "aggregatetype is empty: give it at least one character"));
+    let id = sqlite::enqueue(&mut tx, NewEvent::new("order", "1", "OrderPlaced", "{}")).await.unwrap();
+    tx.commit().await.unwrap();
+    let me = owner(&store).await;
+    let runs = store.fetch(&me, &request()).await.unwrap().runs;
+    assert_eq!((runs[0].events[0].id.as_str(), runs[0].events[0].sequence), (id.as_str(), 1), "no gap, and placed without a publisher");
+    let twice = store.enqueue_all(events("x", [1, 1])).await.unwrap_err();
+    assert_eq!(twice.to_string(), "an event with this id is in the outbox already");
+    assert_eq!(store.status().await.unwrap().pending, 1, "all or nothing");
+}
+
+#[tokio::test]
+async fn refused_inserts_say_why() {
+    let outbox = Outbox::new().await;
+    let mut conn = outbox.connection().await;
+    for (row, message) in [
+        ("('', '1', 't', 'x')", "aggregatetype must be text, not empty, without NUL, of at most 255 bytes"),
+        ("(NULL, '1', 't', 'x')", "NOT NULL constraint failed: outbox.aggregatetype"),
+        ("('a', '', 't', 'x')", "aggregateid must be text, not empty, without NUL, of at most 1024 bytes"),
+        ("('a', 'b' || char(0), 't', 'x')", "aggregateid must be text, not empty, without NUL, of at most 1024 bytes"),
+        ("('a', x'01', 't', 'x')", "aggregateid must be text"),
+        ("('a', '1', '', 'x')", "type must be text, not empty, without NUL, of at most 255 bytes"),
+        ("('a', '1', NULL, 'x')", "NOT NULL constraint failed: outbox.type"),
+        ("('a', '1', 't', 5)", "payload must be text, a blob or NULL"),
+        ("('a', '1', 't', zeroblob(1048577))", "the payload is larger than payload_bytes_max in outbox_meta"),
+    ] {
+        let sql = format!("INSERT INTO outbox (aggregatetype, aggregateid, type, payload) VALUES {row}");
+        let error = sqlx::query(sqlx::AssertSqlSafe(sql)).execute(&mut conn).await.unwrap_err().to_string();
+        assert!(error.contains(message), "{row}: {error}");
+    }
+    for headers in ["'[]'", "'no json'"] {
+        let sql = format!("INSERT INTO outbox (aggregatetype, aggregateid, type, headers) VALUES ('a', '1', 't', {headers})");
+        let error = sqlx::query(sqlx::AssertSqlSafe(sql)).execute(&mut conn).await.unwrap_err().to_string();
+        assert!(error.contains("headers must be a JSON object"), "{error}");
+    }
+    sqlx::query("INSERT INTO outbox (aggregatetype, aggregateid, type) VALUES ('a', 7, 't')").execute(&mut conn).await.unwrap();
+    let error = sqlx::query("UPDATE outbox SET aggregateid = '8'").execute(&mut conn).await.unwrap_err().to_string();
+    assert!(error.contains("cannot be changed: insert another event"), "{error}");
+}
+
+#[tokio::test]
+async fn the_payload_limit_is_the_stores() {
+    let outbox = Outbox::new().await;
+    let store = outbox.store().await;
+    let event = |bytes: usize| vec![NewEvent::new("doc", "1", "Stored", vec![b'x'; bytes])];
+    store.enqueue_all(event(PAYLOAD_BYTES_MAX)).await.unwrap();
+    let error = store.enqueue_all(event(PAYLOAD_BYTES_MAX + 1)).await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Event);
+    assert!(error.to_string().contains("the payload of doc/1 has 1048577 bytes; at most 1048576 are allowed"), "{error}");
+    sqlx::query("UPDATE outbox_meta SET payload_bytes_max = 10").execute(&mut outbox.connection().await).await.unwrap();
+    assert!(store.enqueue_all(event(11)).await.is_err());
+    store.enqueue_all(event(10)).await.unwrap();
+}
+
+#[tokio::test]
+async fn text_that_is_not_utf8_is_bytes_and_stops_nobody() {
+    let outbox = Outbox::new().await;
+    let mut conn = outbox.connection().await;
+    let insert = "INSERT INTO outbox (aggregatetype, aggregateid, type, payload, created_at)
+        VALUES ('a', CAST(x'ff31' AS TEXT), CAST(x'74ff' AS TEXT), CAST(x'00ff00' AS TEXT), 'yesterday')";
+    sqlx::query(insert).execute(&mut conn).await.unwrap();
+    let store = outbox.store().await;
+    let me = owner(&store).await;
+    store.place_new(10).await.unwrap();
+    let runs = store.fetch(&me, &request()).await.unwrap().runs;
+    let event = &runs[0].events[0];
+    assert_eq!((event.payload.clone(), event.aggregate_id.as_str()), (Payload::Binary(vec![0, 0xff, 0]), "\u{fffd}1"));
+    let hash = shardwise::ShardKey::key_hash(&b"a/\xff1"[..]);
+    assert_eq!(runs[0].hold.slot, shardwise::slot_of(hash, 8), "the stored bytes decide");
+}
+
+/// Writers in other languages bring their own, older SQLite.
+#[tokio::test]
+async fn another_language_writes_with_its_own_library() {
+    let outbox = Outbox::new().await;
+    let script = "import sqlite3, sys
+c = sqlite3.connect(sys.argv[1])
+c.execute('INSERT INTO outbox (aggregatetype, aggregateid, type, payload) VALUES (?, ?, ?, ?)', ('order', 42, 'OrderPlaced', '{}'))
+c.execute('INSERT INTO outbox (aggregatetype, aggregateid, type, payload, id, headers) VALUES (?, ?, ?, ?, ?, ?)',
+          ('order', '42', 'OrderPaid', b'x', 'my-id', '{\"a\": \"b\"}'))
+c.commit()";
+    let python = Command::new("python3").args(["-c", script]).arg(outbox.path()).output();
+    let Ok(output) = python else { panic!("this test needs python3 with its sqlite3 module: install it") };
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let store = outbox.store().await;
+    let me = owner(&store).await;
+    store.place_new(10).await.unwrap();
+    let runs = store.fetch(&me, &request()).await.unwrap().runs;
+    let ids: Vec<_> = runs[0].events.iter().map(|event| (event.sequence, event.id.len())).collect();
+    assert_eq!(ids, [(1, 36), (2, 5)]);
+}
+
+#[tokio::test]
+async fn wrong_files_have_one_clear_error_each() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = |name: &str| dir.path().join(name);
+    let missing = SqliteStore::open(path("none.db")).await.unwrap_err();
+    assert_eq!(missing.kind(), ErrorKind::Missing);
+    assert!(missing.to_string().contains("there is no such file: check the path, or run `shardwise outbox init`"), "{missing}");
+    assert!(!path("none.db").exists(), "opening creates nothing");
+    let no_dir = SqliteStore::init(path("no/dir.db")).await.unwrap_err();
+    assert_eq!((no_dir.kind(), no_dir.to_string().contains("its directory does not exist: create it")), (ErrorKind::Missing, true));
+    let directory = SqliteStore::init(dir.path()).await.unwrap_err();
+    assert!(directory.to_string().contains("it is a directory: name a file in it"), "{directory}");
+    std::fs::write(path("text.db"), "this is a text and certainly not a database, whatever its name may say").unwrap();
+    let text = SqliteStore::init(path("text.db")).await.unwrap_err();
+    assert_eq!(text.kind(), ErrorKind::NotADatabase);
+    assert!(text.to_string().contains("text.db: the file is not an SQLite database: check the path"), "{text}");
+    std::fs::write(path("empty.db"), "").unwrap();
+    let empty = SqliteStore::open(path("empty.db")).await.unwrap_err();
+    assert_eq!(empty.kind(), ErrorKind::Schema);
+    assert!(empty.to_string().contains("it has no outbox: run `shardwise outbox init`"), "{empty}");
+}
+
+#[tokio::test]
+async fn a_newer_schema_and_somebody_elses_table_are_refused() {
+    let outbox = Outbox::new().await;
+    sqlx::query("UPDATE outbox_meta SET schema_version = 99").execute(&mut outbox.connection().await).await.unwrap();
+    for result in [SqliteStore::open(outbox.config()).await, SqliteStore::init(outbox.config()).await] {
+        let error = result.unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Schema);
+        assert!(error.to_string().contains("its schema is 99, newer than this version's 1: use a newer shardwise"), "{error}");
+    }
+    let outbox = Outbox::new().await;
+    let mut conn = outbox.connection().await;
+    sqlite::revert(&mut conn).await.unwrap();
+    let left: i64 = sqlx::query_scalar("SELECT count(*) FROM sqlite_schema").fetch_one(&mut conn).await.unwrap();
+    assert_eq!(left, 0, "the way back leaves nothing");
+    sqlx::query("CREATE TABLE outbox (x)").execute(&mut conn).await.unwrap();
+    let error = SqliteStore::init(outbox.config()).await.unwrap_err();
+    assert!(error.to_string().contains("table outbox already exists, and it is not ours: rename it"), "{error}");
+    sqlx::query("DROP TABLE outbox").execute(&mut conn).await.unwrap();
+    SqliteStore::init(outbox.config()).await.unwrap();
+    SqliteStore::init(outbox.config()).await.unwrap();
+}
+
+#[tokio::test]
+async fn a_lock_that_is_held_too_long_is_told_and_passes() {
+    let outbox = Outbox::new().await;
+    let store = SqliteStore::open(outbox.config().busy_timeout(Duration::from_millis(50))).await.unwrap();
+    let mut conn = outbox.connection().await;
+    let tx = conn.begin_with("BEGIN IMMEDIATE").await.unwrap();
+    let error = store.register(&me(1)).await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Unavailable);
+    assert!(error.is_retryable() && error.to_string().contains("locked by another process"), "{error}");
+    tx.rollback().await.unwrap();
+    store.register(&me(1)).await.unwrap();
+}
+
+#[tokio::test]
+async fn a_reading_of_another_boot_never_counts_as_recent() {
+    let outbox = Outbox::new().await;
+    let at = |nanos: u64, boot: &str| SqliteConfig::new(outbox.path()).clock(Clock::custom(move || Moment::from_nanos(nanos)), boot);
+    let hour = 3_600 * 1_000_000_000;
+    let before = SqliteStore::open(at(hour, "boot 1")).await.unwrap();
+    owner(&before).await;
+    // The machine starts again: its clock begins anew, and by chance stands where it stood.
+    let after = SqliteStore::open(at(hour, "boot 2")).await.unwrap();
+    after.register(&me(2)).await.unwrap();
+    assert_eq!(after.take(&me(2), &SlotSet::full(8)).await.unwrap().len(), 8);
+    // Where there are no boot ids, a reading from the future is one of another boot.
+    let outbox = Outbox::new().await;
+    let at = |nanos: u64| SqliteConfig::new(outbox.path()).clock(Clock::custom(move || Moment::from_nanos(nanos)), "unknown");
+    owner(&SqliteStore::open(at(hour)).await.unwrap()).await;
+    let after = SqliteStore::open(at(1_000_000_000)).await.unwrap();
+    after.register(&me(2)).await.unwrap();
+    assert_eq!(after.take(&me(2), &SlotSet::full(8)).await.unwrap().len(), 8);
+}
+
+/// The plan must stay what the benchmark measured, whatever statistics say.
+#[tokio::test]
+async fn a_fetch_seeks_and_never_sorts_or_scans() {
+    let outbox = Outbox::new().await;
+    let mut conn = outbox.connection().await;
+    for analyzed in [false, true] {
+        if analyzed {
+            outbox.insert_plainly((0..500).flat_map(|n| events(&n.to_string(), 1..=3)).collect()).await;
+            outbox.store().await.place_new(1_000).await.unwrap();
+            sqlx::query("ANALYZE").execute(&mut conn).await.unwrap();
+        }
+        let sql = format!("EXPLAIN QUERY PLAN {}", sqlite::FETCH);
+        let query = sqlx::query_as(sqlx::AssertSqlSafe(sql)).bind("x").bind(0i64).bind(1i64).bind("[]").bind("[]").bind(10i64).bind(0i64).bind(0i64);
+        let plan: Vec<(i64, i64, i64, String)> = query.fetch_all(&mut conn).await.unwrap();
+        let steps: Vec<&str> = plan.iter().map(|step| step.3.as_str()).filter(|step| step.contains("SEARCH")).collect();
+        assert_eq!(
+            steps,
+            [
+                "SEARCH s USING INDEX outbox_slot_of (incarnation=?)",
+                "SEARCH a USING INDEX outbox_aggregate_pending (hash>? AND hash<?)",
+                "SEARCH o USING INDEX outbox_in_order (aggregate=? AND seq>? AND seq<?) LEFT-JOIN",
+            ],
+            "{plan:?}"
+        );
+        assert!(!plan.iter().any(|step| step.3.contains("TEMP B-TREE")), "{plan:?}");
+    }
+}
