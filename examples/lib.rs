@@ -1,0 +1,3 @@
+//! The examples of shardwise, in the order a user meets them: `first_key`, `tenants`, `alert_monitor`, `outbox_embedded`, `in_tests`.
+//!
+//! Run one with `cargo run -p shardwise-examples --example first_key`.
