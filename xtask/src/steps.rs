@@ -43,7 +43,7 @@ const STEPS: &[Step] = &[
     Step { name: "benches", what: "benchmarks, compiled and run once", run: checks::benches },
     Step { name: "doc", what: "the documentation, warnings are errors", run: checks::doc },
     Step { name: "msrv", what: "the oldest Rust that is promised", run: checks::msrv },
-    Step { name: "package", what: "every published crate, packed and built from its package", run: package::package },
+    Step { name: "package", what: "every published crate, packed and built from the packages", run: package::package },
     Step { name: "deny", what: "licences, sources and banned or doubled crates", run: deny::check },
     Step { name: "advisories", what: "known vulnerabilities of dependencies", run: deny::advisories },
 ];
