@@ -58,3 +58,8 @@ pub use shardwise_core::{
     View, Weight, slot_of,
 };
 pub use shardwise_discovery as discovery;
+
+/// The README's code, compiled.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;

@@ -34,7 +34,7 @@ pub(crate) fn run(context: &Context, name: Option<&str>) -> Result<(), Failure> 
     if figures.is_empty() {
         return Err(Failure::new(format!("the benchmark {name} left no figures in {}: is it one of Criterion's?", results.display())));
     }
-    let section = measured::section(name, &revision(context), &Machine::this(), &figures);
+    let section = measured::section(name, &measured::head(context, &Machine::this()), &figures);
     let path = context.root().join("docs/measured.md");
     let before = std::fs::read_to_string(&path).unwrap_or_default();
     std::fs::write(&path, measured::replace(&before, name, &section)).map_err(|e| failed(&path, &e))?;
@@ -44,17 +44,6 @@ pub(crate) fn run(context: &Context, name: Option<&str>) -> Result<(), Failure> 
 
 fn failed(path: &Path, e: &dyn std::error::Error) -> Failure {
     Failure::new(format!("{}: {e}", path.display()))
-}
-
-/// The commit that was measured, and whether the tree had changes beside it.
-fn revision(context: &Context) -> String {
-    let git = |arguments: &[&str]| {
-        let output = context.command("git", arguments).output().ok()?;
-        output.status.success().then(|| String::from_utf8_lossy(&output.stdout).trim().to_owned())
-    };
-    let commit = git(&["rev-parse", "--short=12", "HEAD"]).unwrap_or_else(|| "unknown".into());
-    let clean = git(&["status", "--porcelain", "--untracked-files=no"]).is_some_and(|changes| changes.is_empty());
-    if clean { commit } else { format!("{commit} with uncommitted changes") }
 }
 
 /// Everything that Criterion left below `folder`, in the order of the names.

@@ -2,9 +2,11 @@
 
 use std::fmt::Write as _;
 
+use crate::context::Context;
+
 const HEAD: &str = "# Measured
 
-Written by `cargo xtask bench NAME`, one section for each name. Compare within a section, and quote ratios: other machines differ.
+Written by `cargo xtask bench NAME` and `cargo xtask soak NAME`, one section for each name. Compare within a section, and quote ratios: other machines differ.
 ";
 
 /// One benchmark's time, with the bounds of its 95 % confidence interval.
@@ -35,9 +37,25 @@ impl Machine {
     }
 }
 
+/// What was measured on which machine.
+pub(crate) fn head(context: &Context, machine: &Machine) -> String {
+    format!("Commit {}; {}, {} cores.", revision(context), machine.cpu, machine.cores)
+}
+
+/// The commit that was measured, and whether the tree had changes beside it.
+fn revision(context: &Context) -> String {
+    let git = |arguments: &[&str]| {
+        let output = context.command("git", arguments).output().ok()?;
+        output.status.success().then(|| String::from_utf8_lossy(&output.stdout).trim().to_owned())
+    };
+    let commit = git(&["rev-parse", "--short=12", "HEAD"]).unwrap_or_else(|| "unknown".into());
+    let clean = git(&["status", "--porcelain", "--untracked-files=no"]).is_some_and(|changes| changes.is_empty());
+    if clean { commit } else { format!("{commit} with uncommitted changes") }
+}
+
 /// The section of one benchmark.
-pub(crate) fn section(name: &str, commit: &str, machine: &Machine, figures: &[Figure]) -> String {
-    let mut text = format!("## {name}\n\nCommit {commit}; {}, {} cores.\n\n", machine.cpu, machine.cores);
+pub(crate) fn section(name: &str, head: &str, figures: &[Figure]) -> String {
+    let mut text = format!("## {name}\n\n{head}\n\n");
     text += "| benchmark | time | 95 % interval | for each element |\n|---|---:|---:|---:|\n";
     for f in figures {
         let each = f
@@ -106,9 +124,8 @@ mod tests {
 
     #[test]
     fn a_section_says_what_was_measured_on_what() {
-        let machine = Machine { cpu: "Some CPU".into(), cores: 2 };
         let figure = Figure { name: "filter/3".into(), nanos: 12_345.0, low: 12_000.0, high: 13_000.0, elements: Some(1_000.0) };
-        let text = section("filter", "abc", &machine, &[figure]);
+        let text = section("filter", "Commit abc; Some CPU, 2 cores.", &[figure]);
         assert!(text.starts_with("## filter\n\nCommit abc; Some CPU, 2 cores.\n"), "{text}");
         assert!(text.ends_with("| filter/3 | 12.3 µs | 12.0 µs – 13.0 µs | 12.3 ns, 81.0 million a second |\n"), "{text}");
     }

@@ -1,0 +1,83 @@
+//! `cargo xtask soak NAME`: what takes too long for every test run, with the figures into `docs/measured.md`.
+
+use cargo_metadata::TargetKind;
+use serde_json::Value;
+
+use crate::context::Context;
+use crate::measured::{self, Machine};
+use crate::report::say;
+use crate::run::{Failure, Log};
+
+/// TTL of the demo's publishers, in milliseconds; a crash must be over one second later.
+const TTL_MS: u64 = 2_000;
+/// A newcomer must hold its slots within this time of its start.
+const HANDOVER_MS_MAX: u64 = 250;
+
+/// Runs the named soak, or lists the names.
+pub(crate) fn run(context: &Context, name: Option<&str>, runs: u32) -> Result<(), Failure> {
+    match name {
+        None => {
+            say("demo");
+            Ok(())
+        }
+        Some("demo") => demo(context, runs),
+        Some(other) => Err(Failure::new(format!("no soak is called {other}; there are: demo"))),
+    }
+}
+
+/// The demo over and over, each run with its own verdict.
+fn demo(context: &Context, runs: u32) -> Result<(), Failure> {
+    let log = Log::begin(context, "soak")?;
+    log.run(context.cargo(&["build", "--release", "--package", "shardwise-cli"]))?;
+    let name =
+        context.targets(&TargetKind::Bin).into_iter().find(|target| target.package == "shardwise-cli").map(|target| target.name.to_owned());
+    let program = context.target().join("release").join(name.unwrap_or_else(|| "shardwise".into()));
+    let mut verdicts = Vec::new();
+    for run in 1..=runs {
+        let mut command = context.command(&program.to_string_lossy(), &["demo", "--json", "--ttl", "2s"]);
+        command.env_remove("SHARDWISE_ENV");
+        let output = command.output().map_err(|e| Failure::new(format!("{}: {e}", program.display())))?;
+        let verdict: Value = serde_json::from_slice(&output.stdout)
+            .map_err(|_| Failure::new(format!("run {run} gave no verdict: {}", String::from_utf8_lossy(&output.stderr).trim())))?;
+        say(&format!("{run:>4} of {runs}  {verdict}"));
+        let number = |field: &str| verdict[field].as_u64().unwrap_or(u64::MAX);
+        if !output.status.success() || number("takeover_ms") > TTL_MS + 1_000 || number("handover_ms") >= HANDOVER_MS_MAX {
+            return Err(Failure::new(format!("run {run} of {runs} falls short: {verdict}")));
+        }
+        verdicts.push(verdict);
+    }
+    let path = context.root().join("docs/measured.md");
+    let before = std::fs::read_to_string(&path).unwrap_or_default();
+    let section = format!("## soak demo\n\n{}\n\n{}", measured::head(context, &Machine::this()), table(&verdicts));
+    std::fs::write(&path, measured::replace(&before, "soak demo", &section))
+        .map_err(|e| Failure::new(format!("{}: {e}", path.display())))?;
+    say(&format!("docs/measured.md: section soak demo tells of {runs} runs"));
+    Ok(())
+}
+
+/// Median and worst of every number of the verdicts.
+fn table(verdicts: &[Value]) -> String {
+    let mut text = format!(
+        "{} runs of `shardwise demo --ttl 2s`, all clean: three publishers, one SIGKILL, one newcomer.\n\n| | median | worst |\n|---|---:|---:|\n",
+        verdicts.len()
+    );
+    for field in ["takeover_ms", "handover_ms", "repeated", "repeated_late", "lost", "out_of_order"] {
+        let mut numbers: Vec<u64> = verdicts.iter().filter_map(|verdict| verdict[field].as_u64()).collect();
+        numbers.sort_unstable();
+        let at = |index: usize| numbers.get(index).copied().unwrap_or_default();
+        text += &format!("| `{field}` | {} | {} |\n", at(numbers.len() / 2), at(numbers.len().saturating_sub(1)));
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_table_has_median_and_worst() {
+        let verdict = |ms: u64| serde_json::json!({"takeover_ms": ms, "handover_ms": ms, "lost": 0});
+        let text = table(&[verdict(30), verdict(10), verdict(20)]);
+        assert!(text.contains("| `takeover_ms` | 20 | 30 |\n") && text.contains("| `lost` | 0 | 0 |\n"), "{text}");
+    }
+}
