@@ -57,17 +57,18 @@ fn demo(context: &Context, runs: u32) -> Result<(), Failure> {
 
 /// Median and worst of every number of the verdicts.
 fn table(verdicts: &[Value]) -> String {
-    let mut text = format!(
+    let head = format!(
         "{} runs of `shardwise demo --ttl 2s`, all clean: three publishers, one SIGKILL, one newcomer.\n\n| | median | worst |\n|---|---:|---:|\n",
         verdicts.len()
     );
-    for field in ["takeover_ms", "handover_ms", "repeated", "repeated_late", "lost", "out_of_order"] {
-        let mut numbers: Vec<u64> = verdicts.iter().filter_map(|verdict| verdict[field].as_u64()).collect();
+    let row = |field: &&str| {
+        let mut numbers: Vec<u64> = verdicts.iter().filter_map(|verdict| verdict[*field].as_u64()).collect();
         numbers.sort_unstable();
         let at = |index: usize| numbers.get(index).copied().unwrap_or_default();
-        text += &format!("| `{field}` | {} | {} |\n", at(numbers.len() / 2), at(numbers.len().saturating_sub(1)));
-    }
-    text
+        format!("| `{field}` | {} | {} |\n", at(numbers.len() / 2), at(numbers.len().saturating_sub(1)))
+    };
+    let fields = ["takeover_ms", "handover_ms", "repeated", "repeated_late", "lost", "out_of_order"];
+    head + &fields.iter().map(row).collect::<String>()
 }
 
 #[cfg(test)]
