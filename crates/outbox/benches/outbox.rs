@@ -29,7 +29,8 @@ fn size(full: u64) -> u64 {
 
 /// Where the file system flushes for real; a memory file system would flatter.
 fn directory() -> TempDir {
-    tempfile::tempdir_in(std::env::var_os("CARGO_TARGET_TMPDIR").map_or_else(|| PathBuf::from(env!("CARGO_TARGET_TMPDIR")), PathBuf::from)).unwrap()
+    tempfile::tempdir_in(std::env::var_os("CARGO_TARGET_TMPDIR").map_or_else(|| PathBuf::from(env!("CARGO_TARGET_TMPDIR")), PathBuf::from))
+        .unwrap()
 }
 
 struct Everything(InstanceId, watch::Sender<Arc<Ownership>>);
@@ -111,7 +112,7 @@ fn draining(c: &mut Criterion) {
     });
     let mut group = c.benchmark_group("drain into a flushed file");
     group.sample_size(10).throughput(Throughput::Elements(events));
-    for (name, retention) in [("marked", Duration::from_secs(3_600)), ("deleted", Duration::ZERO)] {
+    for (name, retention) in [("marked", Duration::from_hours(1)), ("deleted", Duration::ZERO)] {
         let options = PublisherOptions { retention, ..PublisherOptions::default() };
         group.bench_function(name, |b| {
             b.iter_custom(|rounds| {
@@ -132,7 +133,7 @@ fn draining(c: &mut Criterion) {
 /// An owner of the lower half of the slots, and the hundred events it has to read.
 async fn reader(path: &Path) -> (SqliteStore, Registration) {
     let store = SqliteStore::init(path).await.unwrap();
-    let me = Registration { publisher: "bench".into(), incarnation: Incarnation::new(1), ttl: Duration::from_secs(3_600), slots: SLOTS };
+    let me = Registration { publisher: "bench".into(), incarnation: Incarnation::new(1), ttl: Duration::from_hours(1), slots: SLOTS };
     store.register(&me).await.unwrap();
     store.take(&me, &SlotSet::from_slots(SLOTS, 0..SLOTS / 2)).await.unwrap();
     (store, me)
@@ -179,7 +180,7 @@ fn fetching(c: &mut Criterion) {
         let (store, me) = runtime.block_on(async {
             let (store, me) = reader(&path).await;
             store.enqueue_all(mine(100)).await.unwrap();
-            let blocked = (0..).map(|n| format!("blocked{n}")).find(|id| is_mine(&format!("{id}0"))).unwrap();
+            let blocked = (0..1_000).map(|n| format!("blocked{n}")).find(|id| is_mine(&format!("{id}0"))).unwrap();
             fill(&path, &blocked, 1, held_back).await;
             place(&store).await;
             let mut conn = SqliteConnectOptions::new().filename(&path).connect().await.unwrap();

@@ -82,7 +82,7 @@ pub struct NewEvent {
     pub payload: Payload,
     /// Column `id`: unique in the outbox; `None` draws a UUID.
     pub id: Option<String>,
-    /// Column `headers`: carried as CloudEvents attributes.
+    /// Column `headers`: carried as `CloudEvents` attributes.
     pub headers: Option<serde_json::Map<String, serde_json::Value>>,
 }
 

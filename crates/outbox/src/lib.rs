@@ -18,9 +18,7 @@ pub mod sqlite;
 pub mod store;
 
 pub use error::{Error, ErrorKind, Result};
-pub use event::{
-    AGGREGATE_ID_BYTES_MAX, AggregateId, Delivery, HEADERS_BYTES_MAX, NAME_BYTES_MAX, NewEvent, PAYLOAD_BYTES_MAX, Payload,
-};
+pub use event::{AGGREGATE_ID_BYTES_MAX, AggregateId, Delivery, HEADERS_BYTES_MAX, NAME_BYTES_MAX, NewEvent, PAYLOAD_BYTES_MAX, Payload};
 pub use options::{BATCH_MAX, Poison, PublisherOptions, RETRY_DELAY_MAX};
 pub use publisher::{Nudge, OutboxPublisher, OutboxPublisherBuilder, PublisherStats, Snapshot};
 pub use sink::{FileSink, Sink, StdoutSink};

@@ -5,7 +5,7 @@ use std::time::Duration;
 use crate::{Error, ErrorKind, Result};
 
 /// The longest wait between two attempts, whatever `backoff` grows to.
-pub const RETRY_DELAY_MAX: Duration = Duration::from_secs(300);
+pub const RETRY_DELAY_MAX: Duration = Duration::from_mins(5);
 /// The most events of one batch.
 pub const BATCH_MAX: usize = 10_000;
 
@@ -56,9 +56,9 @@ impl Default for PublisherOptions {
             max_attempts: 10,
             backoff: Duration::from_secs(1),
             poison: Poison::Block,
-            outage_limit: Duration::from_secs(3_600),
+            outage_limit: Duration::from_hours(1),
             poll: Duration::from_secs(1),
-            retention: Duration::from_secs(6 * 3_600),
+            retention: Duration::from_hours(6),
             send_timeout: Duration::from_secs(30),
             drain_timeout: Duration::from_secs(30),
         }

@@ -9,12 +9,14 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use async_trait::async_trait;
-use common::{Outbox, Running, SLOTS, TestSharding, eventually, events, within};
+use common::{Outbox, Running, SLOTS, TestSharding, events, eventually, within};
 use shardwise::discovery::Clock;
 use shardwise::{Moment, SlotSet};
 use shardwise_outbox::exercise::{Reply, ScriptedSink, StoreHarness as _};
 use shardwise_outbox::sink::{Accepted, Refusal, SinkLimits, read_events};
-use shardwise_outbox::{Delivery, ErrorKind, FileSink, NewEvent, OutboxPublisher, OutboxPublisherBuilder, Poison, PublisherOptions, Sink, Store};
+use shardwise_outbox::{
+    Delivery, ErrorKind, FileSink, NewEvent, OutboxPublisher, OutboxPublisherBuilder, Poison, PublisherOptions, Sink, Store,
+};
 use tokio::sync::Semaphore;
 
 const LIMIT: Duration = Duration::from_secs(20);
@@ -101,10 +103,12 @@ async fn a_handover_takes_well_under_a_quarter_of_a_second() {
     let outbox = Outbox::new().await;
     let sink = ScriptedSink::accepting();
     let (a, b) = (TestSharding::full("one"), TestSharding::of("two", SlotSet::empty(SLOTS)));
-    let (one, two) = (Running::start(publisher(&outbox, sink.clone(), &a).await), Running::start(publisher(&outbox, sink.clone(), &b).await));
+    let (one, two) =
+        (Running::start(publisher(&outbox, sink.clone(), &a).await), Running::start(publisher(&outbox, sink.clone(), &b).await));
     eventually("one holds everything", LIMIT, async || one.stats.snapshot().held_slots == SLOTS).await;
     for round in 0..5 {
-        let (from, to) = if round % 2 == 0 { ((&a, half(true)), (&b, half(false))) } else { ((&b, SlotSet::empty(SLOTS)), (&a, SlotSet::full(SLOTS))) };
+        let (from, to) =
+            if round % 2 == 0 { ((&a, half(true)), (&b, half(false))) } else { ((&b, SlotSet::empty(SLOTS)), (&a, SlotSet::full(SLOTS))) };
         let begun = Instant::now();
         from.0.own(from.1);
         to.0.own(to.1.clone());
@@ -144,7 +148,7 @@ async fn a_paused_publisher_finds_itself_fenced_and_marks_nothing() {
     let slow = Slow { sink: late.clone(), permits: Arc::clone(&permits) };
     let paused = Running::start(publisher(&outbox, slow, &TestSharding::full("one")).await.clock(frozen));
     eventually("the send is on its way", LIMIT, async || paused.stats.snapshot().in_memory == 3).await;
-    outbox.advance(Duration::from_secs(60));
+    outbox.advance(Duration::from_mins(1));
     let sink = ScriptedSink::accepting();
     let running = Running::start(publisher(&outbox, sink.clone(), &TestSharding::full("two")).await);
     drained(&outbox).await;
@@ -337,7 +341,8 @@ async fn a_full_disk_loses_nothing_and_says_so() {
     assert!(!running.task.is_finished(), "it tries again");
     running.stop().await;
     assert_eq!(pending(&outbox).await, 100);
-    let running = Running::start(OutboxPublisher::builder().store(outbox.store().await).sink(sink.clone()).sharding(many).options(options()));
+    let running =
+        Running::start(OutboxPublisher::builder().store(outbox.store().await).sink(sink.clone()).sharding(many).options(options()));
     drained(&outbox).await;
     assert_in_order(&sink.arrived(), 20, 5);
     running.stop().await;

@@ -40,7 +40,10 @@ async fn enqueue_is_part_of_the_applications_transaction() {
     assert_eq!(store.status().await.unwrap().pending, 0);
     let mut tx = conn.begin().await.unwrap();
     let refused = sqlite::enqueue(&mut tx, NewEvent::new("", "1", "OrderPlaced", "{}")).await.unwrap_err();
-    assert_eq!((refused.kind(), refused.to_string().as_str()), (ErrorKind::Event, "aggregatetype is empty: give it at least one character"));
+    assert_eq!(
+        (refused.kind(), refused.to_string().as_str()),
+        (ErrorKind::Event, "aggregatetype is empty: give it at least one character")
+    );
     let id = sqlite::enqueue(&mut tx, NewEvent::new("order", "1", "OrderPlaced", "{}")).await.unwrap();
     tx.commit().await.unwrap();
     let me = owner(&store).await;
@@ -221,7 +224,15 @@ async fn a_fetch_seeks_and_never_sorts_or_scans() {
             sqlx::query("ANALYZE").execute(&mut conn).await.unwrap();
         }
         let sql = format!("EXPLAIN QUERY PLAN {}", sqlite::FETCH);
-        let query = sqlx::query_as(sqlx::AssertSqlSafe(sql)).bind("x").bind(0i64).bind(1i64).bind("[]").bind("[]").bind(10i64).bind(0i64).bind(0i64);
+        let query = sqlx::query_as(sqlx::AssertSqlSafe(sql))
+            .bind("x")
+            .bind(0i64)
+            .bind(1i64)
+            .bind("[]")
+            .bind("[]")
+            .bind(10i64)
+            .bind(0i64)
+            .bind(0i64);
         let plan: Vec<(i64, i64, i64, String)> = query.fetch_all(&mut conn).await.unwrap();
         let steps: Vec<&str> = plan.iter().map(|step| step.3.as_str()).filter(|step| step.contains("SEARCH")).collect();
         assert_eq!(

@@ -3,7 +3,8 @@
 //! An aggregate is in use as long as anything of it is anywhere on that way, and is not read again before. Within it, events are sent only
 //! after those before them were accepted, or in one batch with them. A slot is in use while an aggregate of it is.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::btree_map::Entry;
+use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 
 use shardwise::Moment;
@@ -62,13 +63,13 @@ pub(crate) struct RefusedHead<'a> {
 pub(crate) struct Flow {
     ready: VecDeque<Waiting>,
     /// What waits behind a part that is on its way.
-    rests: HashMap<AggregateId, Waiting>,
-    sends: HashMap<SendId, Sending>,
+    rests: BTreeMap<AggregateId, Waiting>,
+    sends: BTreeMap<SendId, Sending>,
     next_send: SendId,
-    outcomes: HashMap<AggregateId, Unrecorded>,
+    outcomes: BTreeMap<AggregateId, Unrecorded>,
     recording: Vec<Unrecorded>,
-    uses: HashMap<AggregateId, usize>,
-    slot_uses: HashMap<u32, usize>,
+    uses: BTreeMap<AggregateId, usize>,
+    slot_uses: BTreeMap<u32, usize>,
     waiting_events: usize,
     waiting_bytes: usize,
 }
@@ -99,7 +100,7 @@ impl Flow {
         !self.recording.is_empty()
     }
 
-    pub(crate) fn slots_in_use(&self) -> &HashMap<u32, usize> {
+    pub(crate) fn slots_in_use(&self) -> &BTreeMap<u32, usize> {
         &self.slot_uses
     }
 
@@ -166,13 +167,13 @@ impl Flow {
         let (keep, gone): (VecDeque<_>, VecDeque<_>) =
             std::mem::take(&mut self.ready).into_iter().partition(|waiting| may_send(waiting.hold));
         self.ready = keep;
-        let rests: Vec<_> = self.rests.extract_if(|_, waiting| !may_send(waiting.hold)).map(|(_, waiting)| waiting).collect();
+        let rests: Vec<_> = self.rests.extract_if(.., |_, waiting| !may_send(waiting.hold)).map(|(_, waiting)| waiting).collect();
         gone.iter().chain(&rests).for_each(|waiting| self.count_out(waiting));
     }
 
     /// Drops the sends of which `lost` holds everything, and returns them; their end is not known.
     pub(crate) fn cancel(&mut self, lost: impl Fn(Hold) -> bool) -> Vec<(SendId, usize)> {
-        let cancelled = self.sends.extract_if(|_, sending| sending.parts.iter().all(|part| lost(part.hold)));
+        let cancelled = self.sends.extract_if(.., |_, sending| sending.parts.iter().all(|part| lost(part.hold)));
         let cancelled: Vec<_> = cancelled.collect();
         for part in cancelled.iter().flat_map(|(_, sending)| &sending.parts) {
             if let Some(rest) = self.rests.remove(&part.aggregate) {
@@ -237,7 +238,9 @@ impl Flow {
             let (events, delivered) = (&batch[start..start + part.events], taken.saturating_sub(start).min(part.events));
             start += part.events;
             let rest = self.rests.remove(&part.aggregate);
-            rest.iter().for_each(|rest| self.count_out(rest));
+            if let Some(rest) = &rest {
+                self.count_out(rest);
+            }
             if delivered == part.events {
                 self.settle(part.aggregate, part.hold, Some(part.through), Then::Next, delivered);
                 back.extend(rest);
@@ -282,7 +285,7 @@ impl Flow {
     /// Begins to record what has come together; empty while a recording is under way or there is nothing.
     pub(crate) fn record_next(&mut self) -> Vec<Outcome> {
         if self.recording.is_empty() {
-            self.recording = self.outcomes.drain().map(|(_, unrecorded)| unrecorded).collect();
+            self.recording = std::mem::take(&mut self.outcomes).into_values().collect();
             return self.recording.iter().map(|unrecorded| unrecorded.outcome.clone()).collect();
         }
         Vec::new()
@@ -291,7 +294,9 @@ impl Flow {
     /// What was being recorded is in the store, but for fenced holds. Returns the outcomes that are, each with its delivered events.
     pub(crate) fn recorded(&mut self, fenced: &[Hold]) -> Vec<(Outcome, u64)> {
         let recorded = std::mem::take(&mut self.recording);
-        recorded.iter().for_each(|unrecorded| self.leave(unrecorded.outcome.aggregate, unrecorded.outcome.hold.slot));
+        for Unrecorded { outcome, .. } in &recorded {
+            self.leave(outcome.aggregate, outcome.hold.slot);
+        }
         let written = recorded.into_iter().filter(|unrecorded| !fenced.contains(&unrecorded.outcome.hold));
         written.map(|unrecorded| (unrecorded.outcome, unrecorded.delivered)).collect()
     }
@@ -321,8 +326,8 @@ fn unsent(part: &Part, events: &[Delivery], rest: Option<Waiting>) -> Waiting {
     Waiting { aggregate: part.aggregate, hold: part.hold, head: part.head, through, events }
 }
 
-fn decrease<K: std::hash::Hash + Eq>(uses: &mut HashMap<K, usize>, key: K) {
-    if let std::collections::hash_map::Entry::Occupied(mut entry) = uses.entry(key) {
+fn decrease<K: Ord>(uses: &mut BTreeMap<K, usize>, key: K) {
+    if let Entry::Occupied(mut entry) = uses.entry(key) {
         *entry.get_mut() -= 1;
         if *entry.get() == 0 {
             entry.remove();

@@ -48,7 +48,7 @@ pub(crate) enum Input {
 }
 
 /// The calls to the store that can fail.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) enum Call {
     /// Register, touch, take, release, leave: one at a time.
     Fence,
@@ -68,13 +68,22 @@ pub(crate) enum Action {
     Release(Vec<Hold>),
     Leave,
     Look,
-    Place { limit: usize },
+    Place {
+        limit: usize,
+    },
     Fetch(FetchRequest),
-    Send { id: SendId, batch: Arc<[Delivery]> },
+    Send {
+        id: SendId,
+        batch: Arc<[Delivery]>,
+    },
     /// Drop a send; there will be no answer.
     Cancel(SendId),
     Record(Vec<Outcome>),
-    Sweep { retention: Duration, position: i64, limit: usize },
+    Sweep {
+        retention: Duration,
+        position: i64,
+        limit: usize,
+    },
     /// The publisher is done.
     Finish,
 }

@@ -46,7 +46,7 @@ mod tests {
     #[test]
     fn waits_double_up_to_the_longest() {
         let second = Duration::from_secs(1);
-        let waits: Vec<_> = [0, 1, 2, 8, 9, 31, 32, u32::MAX].map(|n| exponential(second, n, Duration::from_secs(300)).as_secs()).into();
+        let waits: Vec<_> = [0, 1, 2, 8, 9, 31, 32, u32::MAX].map(|n| exponential(second, n, Duration::from_mins(5)).as_secs()).into();
         assert_eq!(waits, [1, 2, 4, 256, 300, 300, 300, 300]);
     }
 }

@@ -1,6 +1,6 @@
 //! Which slots to take and which to give back: what the sharding says against what the fence says.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use shardwise::{Moment, SlotSet};
@@ -120,7 +120,7 @@ impl Slots {
     }
 
     /// Held, no longer wanted, and nothing of it in use.
-    pub(crate) fn to_release(&self, in_use: &HashMap<u32, usize>, now: Moment) -> Vec<Hold> {
+    pub(crate) fn to_release(&self, in_use: &BTreeMap<u32, usize>, now: Moment) -> Vec<Hold> {
         let idle = self.unwanted(now).filter(|hold| !in_use.contains_key(&hold.slot));
         idle.collect()
     }
@@ -200,9 +200,9 @@ mod tests {
         book.took(&[hold(1, 7), hold(2, 8)], at(0));
         book.want(slots(&[2]), Some(at(500)));
         assert!(!book.may_send(hold(1, 7), at(1)) && book.may_send(hold(2, 8), at(1)));
-        assert!(book.to_release(&HashMap::from([(1, 1)]), at(1)).is_empty());
-        assert_eq!(book.to_release(&HashMap::new(), at(1)), [hold(1, 7)]);
-        assert_eq!(book.to_release(&HashMap::new(), at(500)), [hold(1, 7), hold(2, 8)], "past the ownership's deadline nothing is wanted");
+        assert!(book.to_release(&BTreeMap::from([(1, 1)]), at(1)).is_empty());
+        assert_eq!(book.to_release(&BTreeMap::new(), at(1)), [hold(1, 7)]);
+        assert_eq!(book.to_release(&BTreeMap::new(), at(500)), [hold(1, 7), hold(2, 8)], "past the ownership's deadline nothing is wanted");
     }
 
     #[test]

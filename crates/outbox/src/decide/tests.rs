@@ -1,1 +1,254 @@
+//! The engine as a whole: small stories as lists of actions, and a seeded simulation of several engines over a model of a store.
 
+use std::sync::Arc;
+
+use shardwise::SlotSet;
+
+use super::*;
+use crate::sink::Refusal;
+use crate::store::{HeadTrouble, Run};
+use crate::{AggregateId, Delivery, Payload};
+
+pub(super) const fn at(ms: u64) -> Moment {
+    Moment::from_nanos(ms * 1_000_000)
+}
+
+pub(super) fn delivery(aggregate: AggregateId, hold: Hold, sequence: u64) -> Delivery {
+    Delivery {
+        id: format!("{aggregate}-{sequence}"),
+        aggregate_type: "a".into(),
+        aggregate_id: aggregate.to_string(),
+        event_type: "t".into(),
+        payload: Payload::None,
+        headers: None,
+        created_at_unix_ms: 0,
+        sequence,
+        slot: hold.slot,
+        epoch: hold.epoch,
+        aggregate,
+    }
+}
+
+pub(super) fn run(aggregate: AggregateId, hold: Hold, sequences: std::ops::RangeInclusive<u64>, last: u64) -> Run {
+    Run {
+        aggregate,
+        hold,
+        trouble: HeadTrouble::default(),
+        through: *sequences.end(),
+        last,
+        events: sequences.map(|sequence| delivery(aggregate, hold, sequence)).collect(),
+    }
+}
+
+fn options() -> PublisherOptions {
+    PublisherOptions { batch: 10, retention: Duration::ZERO, ..PublisherOptions::default() }
+}
+
+fn timing() -> Timing {
+    Timing::new(Duration::from_secs(9), None, Duration::from_millis(100)).unwrap()
+}
+
+const HOLD: Hold = Hold { slot: 0, epoch: 7 };
+
+/// An engine that holds slot 0 of 4 under epoch 7, wants it for ever, and has read nothing yet.
+fn holding(options: PublisherOptions, limits: SinkLimits) -> Engine {
+    let mut engine = Engine::new(options, limits, timing(), 4, 1);
+    engine.on(Input::Wanted { slots: SlotSet::from_slots(4, [0]), until: None }, at(0));
+    assert_eq!(engine.next(at(0)), [Action::Register]);
+    engine.on(Input::Registered { started: at(0) }, at(1));
+    let first = engine.next(at(1));
+    assert!(first.contains(&Action::Take(SlotSet::from_slots(4, [0]))), "{first:?}");
+    engine.on(Input::Looked(Some(1)), at(1));
+    engine.on(Input::Placed(0), at(1));
+    engine.on(Input::Taken(vec![HOLD]), at(2));
+    engine
+}
+
+fn fetches(actions: &[Action]) -> bool {
+    actions.iter().any(|action| matches!(action, Action::Fetch(_)))
+}
+
+fn sent(actions: &[Action]) -> Vec<(SendId, Vec<String>)> {
+    let sends = actions.iter().filter_map(|action| match action {
+        Action::Send { id, batch } => Some((*id, batch.iter().map(|event| event.id.clone()).collect())),
+        _ => None,
+    });
+    sends.collect()
+}
+
+fn recorded(actions: &[Action]) -> Vec<Outcome> {
+    actions.iter().find_map(|action| if let Action::Record(outcomes) = action { Some(outcomes.clone()) } else { None }).unwrap_or_default()
+}
+
+/// Lets the engine read `runs` and returns what it does then.
+fn read(engine: &mut Engine, runs: Vec<Run>, now: Moment) -> Vec<Action> {
+    assert!(fetches(&engine.next(now)), "it reads");
+    engine.on(Input::Fetched(Fetched { runs, resume: None }), now);
+    engine.next(now)
+}
+
+fn accepted(events: usize) -> Accepted {
+    Accepted { events, refusal: None }
+}
+
+fn answer(engine: &mut Engine, id: SendId, accepted: Accepted, now: Moment) -> Vec<Action> {
+    engine.on(Input::Sent { id, accepted, unknown_end: false }, now);
+    engine.next(now)
+}
+
+#[test]
+fn events_are_read_sent_recorded_and_read_on() {
+    let mut engine = holding(options(), SinkLimits::default());
+    let actions = read(&mut engine, vec![run(1, HOLD, 1..=2, 2), run(2, HOLD, 1..=1, 1)], at(3));
+    assert_eq!(sent(&actions), [(0, vec!["1-1".into(), "1-2".into(), "2-1".into()])]);
+    let mut outcomes = recorded(&answer(&mut engine, 0, accepted(3), at(4)));
+    outcomes.sort_by_key(|outcome| outcome.aggregate);
+    let next = |aggregate, through| Outcome { aggregate, hold: HOLD, through: Some(through), then: Then::Next };
+    assert_eq!(outcomes, [next(1, 2), next(2, 1)]);
+    engine.on(Input::Recorded { fenced: vec![] }, at(5));
+    assert_eq!(engine.counters(at(5)).delivered, 3);
+    assert!(fetches(&engine.next(at(5))), "there may be more by now");
+}
+
+#[test]
+fn the_next_event_of_an_aggregate_waits_for_the_one_before() {
+    let limits = SinkLimits { batch_events: 1, concurrency: 8, ..SinkLimits::default() };
+    let mut engine = holding(options(), limits);
+    let actions = read(&mut engine, vec![run(1, HOLD, 1..=3, 3), run(2, HOLD, 1..=2, 2)], at(3));
+    assert_eq!(sent(&actions), [(0, vec!["1-1".into()]), (1, vec!["2-1".into()])]);
+    assert_eq!(sent(&answer(&mut engine, 1, accepted(1), at(4))), [(2, vec!["2-2".into()])], "before its mark, not before its answer");
+    assert_eq!(sent(&answer(&mut engine, 0, accepted(1), at(5))), [(3, vec!["1-2".into()])]);
+}
+
+#[test]
+fn a_refusal_keeps_its_aggregate_and_sends_the_others_again() {
+    let mut engine = holding(options(), SinkLimits::default());
+    let runs = vec![run(1, HOLD, 1..=2, 2), run(2, HOLD, 1..=3, 3), run(3, HOLD, 1..=2, 2)];
+    assert_eq!(sent(&read(&mut engine, runs, at(3))).len(), 1);
+    let actions = answer(&mut engine, 0, Accepted::up_to(3, Refusal::retryable("503")), at(4));
+    assert_eq!(sent(&actions), [(1, vec!["3-1".into(), "3-2".into()])]);
+    let mut outcomes = recorded(&actions);
+    outcomes.sort_by_key(|outcome| outcome.aggregate);
+    assert_eq!((outcomes[0].through, &outcomes[0].then), (Some(2), &Then::Next));
+    assert_eq!(outcomes[1].through, Some(1));
+    assert!(matches!(outcomes[1].then, Then::Retry { attempts: 0, failures: 1, .. }), "{outcomes:?}");
+}
+
+#[test]
+fn a_lost_slot_takes_its_buffer_and_its_sends_along() {
+    let limits = SinkLimits { batch_events: 1, ..SinkLimits::default() };
+    let mut engine = holding(options(), limits);
+    let actions = read(&mut engine, vec![run(1, HOLD, 1..=2, 2), run(2, HOLD, 1..=1, 1)], at(3));
+    assert_eq!(sent(&actions), [(0, vec!["1-1".into()])]);
+    assert_eq!(engine.next(at(3_001))[0], Action::Touch);
+    engine.on(Input::Touched { started: at(3_001), touch: Touch::Seen(vec![]) }, at(3_002));
+    let actions = engine.next(at(3_002));
+    assert_eq!(actions[0], Action::Cancel(0));
+    assert!(sent(&actions).is_empty(), "{actions:?}");
+    assert!(actions.contains(&Action::Take(SlotSet::from_slots(4, [0]))), "taken again only by the usual rule: {actions:?}");
+    let counters = engine.counters(at(3_002));
+    assert_eq!((counters.fenced, counters.in_memory, counters.repeated), (1, 0, 1));
+}
+
+#[test]
+fn past_the_fence_everything_is_dropped_whether_or_not_a_timer_ran() {
+    let mut engine = holding(options(), SinkLimits { batch_events: 1, ..SinkLimits::default() });
+    assert_eq!(sent(&read(&mut engine, vec![run(1, HOLD, 1..=2, 2)], at(3))).len(), 1);
+    // 0.99 of 9 s less 100 ms after the start of the registration.
+    let late = at(8_810);
+    let actions = engine.next(late);
+    assert_eq!(actions[..2], [Action::Cancel(0), Action::Touch], "{actions:?}");
+    assert_eq!(engine.counters(late).lapsed, 1);
+    assert!(answer(&mut engine, 0, accepted(1), late).is_empty(), "a cancelled send's answer is nobody's");
+    engine.on(Input::Touched { started: late, touch: Touch::Seen(vec![HOLD]) }, late);
+    assert!(fetches(&engine.next(late)), "nobody took it: it goes on");
+}
+
+#[test]
+fn a_slot_is_released_after_its_last_mark_and_not_used_meanwhile() {
+    let mut engine = holding(options(), SinkLimits { batch_events: 1, ..SinkLimits::default() });
+    assert_eq!(sent(&read(&mut engine, vec![run(1, HOLD, 1..=2, 2)], at(3))).len(), 1);
+    engine.on(Input::Wanted { slots: SlotSet::empty(4), until: None }, at(4));
+    assert!(engine.next(at(4)).is_empty(), "a send is under way");
+    let actions = answer(&mut engine, 0, accepted(1), at(5));
+    assert_eq!((recorded(&actions).len(), actions.len()), (1, 1), "the rest is not sent: {actions:?}");
+    engine.on(Input::Recorded { fenced: vec![] }, at(6));
+    assert_eq!(engine.next(at(6)), [Action::Release(vec![HOLD])]);
+    // Wanted again before the answer: what is being given back is not used, and is taken anew after the answer.
+    engine.on(Input::Wanted { slots: SlotSet::from_slots(4, [0]), until: None }, at(7));
+    assert!(!fetches(&engine.next(at(7))));
+    engine.on(Input::Released, at(8));
+    assert_eq!(engine.next(at(8)), [Action::Take(SlotSet::from_slots(4, [0]))]);
+}
+
+#[test]
+fn what_cannot_be_recorded_is_kept_and_bounds_what_is_sent() {
+    let mut engine = holding(PublisherOptions { batch: 2, ..options() }, SinkLimits::default());
+    let (mut unmarked, mut aggregate) = (0, 0);
+    for ms in 3..2_000 {
+        for action in engine.next(at(ms)) {
+            match action {
+                Action::Fetch(_) => {
+                    aggregate += 2;
+                    let runs = vec![run(aggregate, HOLD, 1..=1, 1), run(aggregate + 1, HOLD, 1..=1, 1)];
+                    engine.on(Input::Fetched(Fetched { runs, resume: None }), at(ms));
+                }
+                Action::Send { id, batch } => {
+                    unmarked += batch.len();
+                    engine.on(Input::Sent { id, accepted: accepted(batch.len()), unknown_end: false }, at(ms));
+                }
+                Action::Record(_) => engine.on(Input::Failed(Call::Record), at(ms)),
+                _ => {}
+            }
+        }
+    }
+    assert_eq!(unmarked, 4, "two batches may be sent and not marked");
+    let outcomes = (2_000..5_000).map(|ms| recorded(&engine.next(at(ms)))).find(|outcomes| !outcomes.is_empty());
+    assert_eq!(outcomes.unwrap().len(), 4, "all of it is recorded once that works again");
+}
+
+#[test]
+fn a_stop_finishes_gives_back_and_leaves() {
+    let mut engine = holding(options(), SinkLimits::default());
+    assert_eq!(sent(&read(&mut engine, vec![run(1, HOLD, 1..=1, 1)], at(3))).len(), 1);
+    engine.on(Input::Stop { by: at(1_000) }, at(4));
+    assert!(engine.next(at(4)).is_empty());
+    assert_eq!(recorded(&answer(&mut engine, 0, accepted(1), at(5))).len(), 1);
+    engine.on(Input::Recorded { fenced: vec![] }, at(6));
+    assert_eq!(engine.next(at(6)), [Action::Release(vec![HOLD])]);
+    engine.on(Input::Released, at(7));
+    assert_eq!(engine.next(at(7)), [Action::Leave]);
+    engine.on(Input::Gone, at(8));
+    assert_eq!(engine.next(at(8)), [Action::Finish]);
+}
+
+#[test]
+fn a_stop_that_takes_too_long_ends_without_giving_back_what_is_in_flight() {
+    let mut engine = holding(options(), SinkLimits::default());
+    assert_eq!(sent(&read(&mut engine, vec![run(1, HOLD, 1..=1, 1)], at(3))).len(), 1);
+    engine.on(Input::Stop { by: at(1_000) }, at(4));
+    assert!(engine.wake_at(at(4)) <= at(1_000));
+    assert_eq!(engine.next(at(1_000)), [Action::Finish], "its slots come free with its TTL");
+}
+
+#[test]
+fn memory_is_bounded_whatever_the_store_offers() {
+    let mut engine = holding(options(), SinkLimits::default());
+    let mut offered = 0;
+    for n in 1..100 {
+        if fetches(&engine.next(at(3))) {
+            offered += 10;
+            engine.on(Input::Fetched(Fetched { runs: vec![run(n, HOLD, 1..=10, 1_000)], resume: Some(1) }), at(3));
+        }
+    }
+    assert_eq!((offered, engine.counters(at(3)).in_memory), (20, 20), "one batch on its way and one ahead");
+}
+
+#[test]
+fn unused_answers_do_no_harm() {
+    let mut engine = holding(options(), SinkLimits::default());
+    engine.on(Input::Sent { id: 99, accepted: accepted(3), unknown_end: true }, at(3));
+    engine.on(Input::Recorded { fenced: vec![HOLD] }, at(3));
+    let batch: Arc<[Delivery]> = Arc::from([]);
+    assert!(!engine.next(at(3)).contains(&Action::Send { id: 0, batch }));
+}

@@ -235,7 +235,7 @@ async fn delivered_events_are_swept_and_others_are_not(harness: &impl StoreHarne
         };
         assert_eq!(store.record(&me, &[then], false).await.unwrap(), []);
     }
-    assert_eq!(store.sweep(Duration::from_secs(3_600), 0, 100).await.unwrap(), None, "all of it is younger than an hour");
+    assert_eq!(store.sweep(Duration::from_hours(1), 0, 100).await.unwrap(), None, "all of it is younger than an hour");
     // What was written in this very millisecond is not older than zero.
     tokio::time::sleep(Duration::from_millis(5)).await;
     let (mut position, mut rounds) = (0, 0);

@@ -32,7 +32,7 @@ enum Job {
 #[derive(Debug, Default)]
 pub(super) struct Jobs {
     tasks: JoinSet<Done>,
-    jobs: HashMap<Id, Job>,
+    by_task: HashMap<Id, Job>,
     sends: HashMap<SendId, AbortHandle>,
 }
 
@@ -48,7 +48,7 @@ impl Jobs {
                 }
             }
         });
-        self.jobs.insert(handle.id(), Job::Call(call));
+        self.by_task.insert(handle.id(), Job::Call(call));
     }
 
     pub(super) fn send(&mut self, id: SendId, batch: Arc<[Delivery]>, sink: &Arc<dyn Sink>, within: Duration) {
@@ -60,7 +60,7 @@ impl Jobs {
                 Err(_) => Done::Input(broken_send(id, format!("{} has not answered within {within:?}", sink.name()))),
             }
         });
-        self.jobs.insert(handle.id(), Job::Send(id));
+        self.by_task.insert(handle.id(), Job::Send(id));
         self.sends.insert(id, handle);
     }
 
@@ -79,7 +79,7 @@ impl Jobs {
                 Some(Ok((id, done))) => (id, Ok(done)),
                 Some(Err(error)) => (error.id(), Err(error)),
             };
-            let job = self.jobs.remove(&id);
+            let job = self.by_task.remove(&id);
             if let Some(Job::Send(send)) = job {
                 self.sends.remove(&send);
             }

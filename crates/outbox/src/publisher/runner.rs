@@ -143,8 +143,7 @@ impl Runner {
             Action::Record(outcomes) => {
                 tell(&outcomes, self.sink.name());
                 let delete = self.options.retention.is_zero();
-                self.jobs
-                    .call(Call::Record, async move { Ok(Input::Recorded { fenced: store.record(&me, &outcomes, delete).await? }) });
+                self.jobs.call(Call::Record, async move { Ok(Input::Recorded { fenced: store.record(&me, &outcomes, delete).await? }) });
             }
             Action::Sweep { retention, position, limit } => {
                 self.jobs.call(Call::Sweep, async move { Ok(Input::Swept(store.sweep(retention, position, limit).await?)) });
@@ -225,7 +224,13 @@ fn tell(outcomes: &[Outcome], sink: &str) {
     for outcome in outcomes {
         match &outcome.then {
             Then::Block { attempts, error } => {
-                tracing::warn!(sink, aggregate = outcome.aggregate, attempts, error, "an event is refused for good: its aggregate is blocked");
+                tracing::warn!(
+                    sink,
+                    aggregate = outcome.aggregate,
+                    attempts,
+                    error,
+                    "an event is refused for good: its aggregate is blocked"
+                );
             }
             Then::Park { sequence, error } => {
                 tracing::warn!(sink, aggregate = outcome.aggregate, sequence, error, "an event is refused for good: set aside");

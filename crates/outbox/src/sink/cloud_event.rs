@@ -1,4 +1,4 @@
-//! Events as CloudEvents 1.0 in the JSON format, one line each.
+//! Events as `CloudEvents` 1.0 in the JSON format, one line each.
 //!
 //! | attribute | value |
 //! |---|---|
@@ -11,7 +11,7 @@
 //! | a header whose name is of `a-z0-9`, up to 20 long, and whose value is text, a whole number of 32 bits or a boolean | an attribute of that name |
 //! | `outboxheaders` | all other headers: a JSON object as text |
 //!
-//! The headers `datacontenttype` and `dataschema` have their CloudEvents meaning. No header can replace an attribute of the table.
+//! The headers `datacontenttype` and `dataschema` have their `CloudEvents` meaning. No header can replace an attribute of the table.
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
@@ -188,8 +188,7 @@ mod tests {
     fn written(payload: impl Into<Payload>, headers: Option<&str>) -> Value {
         let mut line = Vec::new();
         encode(&delivery(payload.into(), headers), "/outbox/orders", &mut line);
-        assert_eq!(line.iter().filter(|byte| **byte == b'\n').count(), 1, "one line");
-        assert_eq!(line.last(), Some(&b'\n'));
+        assert_eq!(line.iter().position(|byte| *byte == b'\n'), Some(line.len() - 1), "one line");
         serde_json::from_slice(&line).unwrap()
     }
 

@@ -1,4 +1,4 @@
-//! A file of CloudEvents, one JSON line each, that several publishers append to at once.
+//! A file of `CloudEvents`, one JSON line each, that several publishers append to at once.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, Write};
@@ -24,7 +24,7 @@ pub struct FileSink {
 }
 
 impl FileSink {
-    /// Appends to the file at `path`, made if there is none; `source` is the CloudEvents attribute, say `/outbox/orders`.
+    /// Appends to the file at `path`, made if there is none; `source` is the `CloudEvents` attribute, say `/outbox/orders`.
     pub fn new(path: impl Into<PathBuf>, source: impl Into<String>) -> Self {
         let path = path.into();
         Self { name: format!("file {}", path.display()), path, source: source.into(), turns: Turns::default() }

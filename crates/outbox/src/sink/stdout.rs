@@ -1,4 +1,4 @@
-//! CloudEvents on standard output, one JSON line each.
+//! `CloudEvents` on standard output, one JSON line each.
 
 use std::fmt;
 use std::io::{self, Write};
@@ -19,7 +19,7 @@ pub struct StdoutSink {
 }
 
 impl StdoutSink {
-    /// Standard output; `source` is the CloudEvents attribute, say `/outbox/orders`.
+    /// Standard output; `source` is the `CloudEvents` attribute, say `/outbox/orders`.
     pub fn new(source: impl Into<String>) -> Self {
         Self { name: "stdout", ..Self::to(io::stdout(), source) }
     }
@@ -31,7 +31,9 @@ impl StdoutSink {
 
     fn write(&self, batch: &[Delivery]) -> Accepted {
         let mut lines = Vec::with_capacity(batch.iter().map(|event| event.bytes() + 300).sum());
-        batch.iter().for_each(|event| encode(event, &self.source, &mut lines));
+        for event in batch {
+            encode(event, &self.source, &mut lines);
+        }
         let mut stream = self.stream.lock().unwrap_or_else(PoisonError::into_inner);
         match stream.write_all(&lines).and_then(|()| stream.flush()) {
             Ok(()) => Accepted::all(batch),

@@ -49,8 +49,7 @@ pub async fn enqueue(conn: &mut SqliteConnection, event: NewEvent) -> Result<Str
 
 /// The trigger would refuse it too; this one knows the numbers.
 async fn refuse_too_large(conn: &mut SqliteConnection, event: &NewEvent) -> Result<()> {
-    let limit: i64 =
-        sqlx::query_scalar("SELECT payload_bytes_max FROM outbox_meta").fetch_one(conn).await.map_err(|e| classify(&e))?;
+    let limit: i64 = sqlx::query_scalar("SELECT payload_bytes_max FROM outbox_meta").fetch_one(conn).await.map_err(|e| classify(&e))?;
     let bytes = event.payload.len();
     if usize::try_from(limit).is_ok_and(|limit| bytes > limit) {
         let text = format!(

@@ -45,7 +45,8 @@ pub(super) async fn check(pool: &SqlitePool) -> Result<()> {
     if found == SCHEMA_VERSION {
         return Ok(());
     }
-    let what = if found == 0 { "it has no outbox".to_owned() } else { format!("its schema is {found}, this version needs {SCHEMA_VERSION}") };
+    let what =
+        if found == 0 { "it has no outbox".to_owned() } else { format!("its schema is {found}, this version needs {SCHEMA_VERSION}") };
     Err(Error::new(ErrorKind::Schema, format!("{what}: run `shardwise outbox init`")))
 }
 

@@ -1,0 +1,146 @@
+//! The engine's other half: from what is known to what is to be done.
+
+use shardwise::Moment;
+
+use super::destination::Gate;
+use super::{Action, Call, Engine, PLACE_MAX};
+use crate::store::FetchRequest;
+
+/// The most bytes of one reading.
+const FETCH_BYTES_MAX: usize = 16 << 20;
+/// Rows the retention looks at in one step.
+const SWEEP_ROWS: usize = 1_000;
+/// Retention is the business of whoever holds this slot, so that one publisher does it.
+const SWEEP_SLOT: u32 = 0;
+
+impl Engine {
+    /// What is to be done now. To be asked after every input and whenever [`Engine::wake_at`] has come.
+    pub(crate) fn next(&mut self, now: Moment) -> Vec<Action> {
+        if !self.slots.fence_is_live(now) {
+            self.lapse();
+        }
+        let state = self.slots.state(now);
+        if state != self.looked_through {
+            self.looked_through = state;
+            self.flow.drop_waiting(|hold| self.slots.may_send(hold, now));
+        }
+        let mut actions: Vec<Action> = self.cancelled.drain(..).map(Action::Cancel).collect();
+        actions.extend(self.record(now));
+        actions.extend(self.fence(now));
+        self.send(now, &mut actions);
+        self.read(now, &mut actions);
+        actions
+    }
+
+    fn record(&mut self, now: Moment) -> Option<Action> {
+        if !self.registered || !self.record_pause.over(now) || self.flow.is_recording() {
+            return None;
+        }
+        let outcomes = self.flow.record_next();
+        (!outcomes.is_empty() && self.under_way.insert(Call::Record)).then_some(Action::Record(outcomes))
+    }
+
+    /// One step for the fence: being alive comes first, then giving back, then taking.
+    fn fence(&mut self, now: Moment) -> Option<Action> {
+        if self.gone || self.must_finish(now) {
+            return Some(Action::Finish);
+        }
+        if self.under_way.contains(&Call::Fence) || !self.fence_pause.over(now) {
+            return None;
+        }
+        let action = self.fence_step(now)?;
+        self.under_way.insert(Call::Fence);
+        Some(action)
+    }
+
+    fn fence_step(&mut self, now: Moment) -> Option<Action> {
+        if !self.registered {
+            return self.stop_by.is_none().then_some(Action::Register);
+        }
+        if now >= self.touch_at {
+            return Some(Action::Touch);
+        }
+        let release = self.slots.to_release(self.flow.slots_in_use(), now);
+        if !release.is_empty() {
+            // Gone as soon as it is asked for: should it be wanted again before the answer, it is taken again, under a new epoch.
+            self.slots.drop_holds(&release);
+            return Some(Action::Release(release));
+        }
+        if self.stop_by.is_some() {
+            let idle = self.slots.held_count() == 0 && self.flow.sends_under_way() == 0 && self.flow.unrecorded() == 0;
+            return idle.then_some(Action::Leave);
+        }
+        self.slots.to_take(now).map(Action::Take)
+    }
+
+    /// Stopping, and either nothing was ever begun or the time is up.
+    fn must_finish(&self, now: Moment) -> bool {
+        let never_began = !self.registered && !self.under_way.contains(&Call::Fence);
+        self.stop_by.is_some_and(|by| never_began || now >= by)
+    }
+
+    fn send(&mut self, now: Moment, actions: &mut Vec<Action>) {
+        // While outcomes cannot be recorded, no more than they cover is sent.
+        while self.flow.unrecorded() < 2 * self.options.batch && self.flow.sends_under_way() < self.limits.concurrency.max(1) {
+            let events_max = match self.destination.gate(self.flow.sends_under_way(), now) {
+                Gate::Open => self.options.batch,
+                Gate::Probe => 1,
+                Gate::Shut { .. } => return,
+            };
+            let Some((id, batch)) = self.flow.send_next(&self.limits, events_max) else { return };
+            actions.push(Action::Send { id, batch });
+        }
+    }
+
+    fn read(&mut self, now: Moment, actions: &mut Vec<Action>) {
+        if self.stop_by.is_some() || !self.registered || !self.read_pause.over(now) {
+            return;
+        }
+        let wants_more = self.poller.should_read(now);
+        if self.poller.should_place() && self.under_way.insert(Call::Place) {
+            self.poller.placing();
+            actions.push(Action::Place { limit: PLACE_MAX });
+        }
+        if wants_more && self.has_room() && self.slots.has_work(now) && self.under_way.insert(Call::Fetch) {
+            self.poller.reading(now);
+            actions.push(Action::Fetch(self.fetch_request(now)));
+        }
+        if self.poller.should_look(now) && self.under_way.insert(Call::Look) {
+            actions.push(Action::Look);
+        }
+        let sweeps = !self.options.retention.is_zero() && self.slots.holds_slot(SWEEP_SLOT) && now >= self.sweep_at;
+        if sweeps && self.under_way.insert(Call::Sweep) {
+            actions.push(Action::Sweep { retention: self.options.retention, position: self.sweep_position, limit: SWEEP_ROWS });
+        }
+    }
+
+    /// Whether a reading fits into memory: one batch ahead of the one on its way.
+    fn has_room(&self) -> bool {
+        self.flow.waiting_events() < self.options.batch && self.flow.waiting_bytes() < FETCH_BYTES_MAX
+    }
+
+    fn fetch_request(&self, now: Moment) -> FetchRequest {
+        FetchRequest {
+            after: self.cursor,
+            events_max: self.options.batch,
+            bytes_max: FETCH_BYTES_MAX,
+            except_slots: self.slots.unwanted(now).map(|hold| hold.slot).collect(),
+            except_aggregates: self.flow.aggregates_in_use(),
+        }
+    }
+
+    /// When to ask again although nothing has happened.
+    pub(crate) fn wake_at(&self, now: Moment) -> Moment {
+        let gate = match self.destination.gate(self.flow.sends_under_way(), now) {
+            Gate::Shut { until } if self.flow.sends_under_way() == 0 => Some(until),
+            _ => None,
+        };
+        let fence = self.registered.then_some(self.touch_at);
+        let pauses = [self.fence_pause, self.read_pause, self.record_pause].map(|pause| pause.until(now));
+        let sweep = self.slots.holds_slot(SWEEP_SLOT).then_some(self.sweep_at);
+        let other = [gate, fence, sweep, self.stop_by].into_iter().chain(pauses).flatten();
+        // What is due and waits for an answer, or for room, comes up with that answer.
+        let wakes = other.chain(self.slots.wake_at(now)).chain(self.poller.wake_at()).filter(|at| *at > now);
+        wakes.min().unwrap_or_else(|| now.plus(self.options.poll))
+    }
+}

@@ -1,0 +1,363 @@
+//! Several engines over a model of a store and a destination, with a seed deciding everything: delays, lost answers, failing calls,
+//! pauses beyond the TTL, crashes, refusals, and shardings that disagree. Then the faults stop, and everything must arrive.
+//!
+//! Checked all along: a batch is sent only by the slots' holder in the store; each aggregate's first deliveries are 1, 2, 3 …; without
+//! faults nothing is sent twice; memory is bounded.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use shardwise::SlotSet;
+
+use super::tests::{at, run};
+use super::*;
+use crate::sink::Refusal;
+use crate::store::{FetchRequest, HeadTrouble, Run};
+use crate::{AggregateId, Delivery, Poison};
+
+const SLOTS: u32 = 8;
+const ENGINES: usize = 3;
+const AGGREGATES: AggregateId = 24;
+const TTL_MS: u64 = 3_000;
+const BATCH: usize = 7;
+
+#[derive(Default)]
+struct Aggregate {
+    last: u64,
+    done: u64,
+    trouble: HeadTrouble,
+    retry_at: u64,
+    /// The largest sequence that arrived.
+    arrived: u64,
+    deliveries: u64,
+}
+
+fn slot(aggregate: AggregateId) -> u32 {
+    u32::try_from(aggregate).unwrap() % SLOTS
+}
+
+/// A worker: its engine, who it is in the store, and answers on their way to it.
+struct Worker {
+    engine: Engine,
+    incarnation: u64,
+    paused_until: u64,
+    inbox: Vec<(u64, Input)>,
+}
+
+struct World {
+    now: u64,
+    random: Jitter,
+    faults: bool,
+    /// The bug that the simulation must find: a store that gives a slot to whoever asks.
+    fenceless: bool,
+    /// Slot to epoch and holder.
+    slots: BTreeMap<u32, (u64, Option<u64>)>,
+    /// Incarnation to when it was seen.
+    seen: BTreeMap<u64, u64>,
+    aggregates: BTreeMap<AggregateId, Aggregate>,
+    workers: Vec<Worker>,
+    incarnations: u64,
+    /// Batches on their way: when they arrive, from whom, and what. Nothing calls them back, not even their sender's end.
+    wire: Vec<(u64, u64, SendId, Arc<[Delivery]>)>,
+}
+
+impl World {
+    fn new(seed: u64, faults: bool) -> Self {
+        let slots = (0..SLOTS).map(|slot| (slot, (0, None))).collect();
+        let aggregates = (0..AGGREGATES).map(|id| (id, Aggregate::default())).collect();
+        let random = Jitter::new(seed);
+        let mut world = Self {
+            now: 1,
+            random,
+            faults,
+            fenceless: false,
+            slots,
+            seen: BTreeMap::new(),
+            aggregates,
+            workers: Vec::new(),
+            incarnations: 0,
+            wire: Vec::new(),
+        };
+        for _ in 0..ENGINES {
+            let worker = world.worker();
+            world.workers.push(worker);
+        }
+        world
+    }
+
+    fn below(&mut self, limit: u64) -> u64 {
+        (self.random.next() >> 16) % limit
+    }
+
+    fn fault(&mut self, per_mille: u64) -> bool {
+        self.faults && self.below(1_000) < per_mille
+    }
+
+    fn worker(&mut self) -> Worker {
+        self.incarnations += 1;
+        let options = PublisherOptions { batch: BATCH, poison: Poison::Block, retention: Duration::ZERO, ..PublisherOptions::default() };
+        let limits =
+            SinkLimits { concurrency: 1 + usize::try_from(self.below(3)).unwrap(), mixed: self.below(2) == 0, ..SinkLimits::default() };
+        let timing = Timing::new(Duration::from_millis(TTL_MS), None, Duration::from_millis(100)).unwrap();
+        let engine = Engine::new(options, limits, timing, SLOTS, self.incarnations);
+        Worker { engine, incarnation: self.incarnations, paused_until: 0, inbox: Vec::new() }
+    }
+
+    /// One millisecond: what comes due, then whatever the engines ask for.
+    fn step(&mut self) {
+        self.now += 1;
+        self.happen();
+        let due: Vec<_> = self.wire.extract_if(.., |(due, ..)| *due <= self.now).collect();
+        for (_, from, id, batch) in due {
+            self.arrive(from, id, &batch);
+        }
+        for n in 0..ENGINES {
+            if self.now < self.workers[n].paused_until {
+                continue;
+            }
+            let now = at(self.now);
+            let worker = &mut self.workers[n];
+            let due: Vec<_> = worker.inbox.extract_if(.., |(due, _)| *due <= self.now).collect();
+            for (_, input) in due {
+                worker.engine.on(input, now);
+            }
+            let actions = worker.engine.next(now);
+            assert!(worker.engine.counters(now).in_memory <= 5 * BATCH, "memory: {:?}", worker.engine.counters(now));
+            for action in actions {
+                self.carry_out(n, action);
+            }
+        }
+    }
+
+    /// The world outside: events are written, shardings change and disagree, processes stop and die.
+    fn happen(&mut self) {
+        if self.now < 20_000 && self.below(4) == 0 {
+            let id = AggregateId::try_from(self.below(AGGREGATES.unsigned_abs())).unwrap();
+            self.aggregates.get_mut(&id).unwrap().last += 1;
+        }
+        if self.now % 700 == 1 || self.fault(3) {
+            let turn = self.below(100);
+            for n in 0..ENGINES as u64 {
+                let mine = (0..SLOTS).filter(|slot| (u64::from(*slot) + turn) % ENGINES as u64 == n);
+                let extra = (0..SLOTS).filter(|_| self.fault(150)).collect::<Vec<_>>();
+                let slots = SlotSet::from_slots(SLOTS, mine.chain(extra));
+                let due = self.now + self.below(50);
+                self.workers[usize::try_from(n).unwrap()].inbox.push((due, Input::Wanted { slots, until: None }));
+            }
+        }
+        let n = usize::try_from(self.below(ENGINES as u64)).unwrap();
+        if self.fault(1) {
+            self.workers[n].paused_until = self.now + self.below(3 * TTL_MS);
+        }
+        if self.fault(1) && self.below(3) == 0 {
+            self.workers[n] = self.worker();
+        }
+    }
+
+    fn is_alive(&self, incarnation: u64) -> bool {
+        self.seen.get(&incarnation).is_some_and(|seen| self.now - seen <= TTL_MS)
+    }
+
+    fn holds(&self, incarnation: u64, hold: Hold) -> bool {
+        self.slots.get(&hold.slot) == Some(&(hold.epoch, Some(incarnation)))
+    }
+
+    /// Does it, now, and has the answer come later; with faults it may fail before or after being done.
+    fn carry_out(&mut self, n: usize, action: Action) {
+        let (me, slow) = (self.workers[n].incarnation, if self.fault(20) { 2_000 } else { 12 });
+        let due = self.now + 1 + self.below(slow);
+        let call = match &action {
+            Action::Register | Action::Touch | Action::Take(_) | Action::Release(_) | Action::Leave => Some(Call::Fence),
+            Action::Look => Some(Call::Look),
+            Action::Place { .. } => Some(Call::Place),
+            Action::Fetch(_) => Some(Call::Fetch),
+            Action::Record(_) => Some(Call::Record),
+            Action::Sweep { .. } => Some(Call::Sweep),
+            Action::Send { .. } | Action::Cancel(_) | Action::Finish => None,
+        };
+        if let Some(call) = call.filter(|_| self.fault(20)) {
+            if self.below(2) == 0 {
+                self.answer(me, action);
+            }
+            self.workers[n].inbox.push((due, Input::Failed(call)));
+            return;
+        }
+        let input = match action {
+            // It may arrive all the same, and then its answer is nobody's.
+            Action::Cancel(_) => return,
+            Action::Finish => unreachable!("nobody asked for it"),
+            Action::Send { id, batch } => {
+                for event in batch.iter() {
+                    let hold = Hold { slot: event.slot, epoch: event.epoch };
+                    assert!(self.holds(me, hold) && self.is_alive(me), "{me} sends {} without {hold:?}: {:?}", event.id, self.slots);
+                }
+                self.wire.push((due, me, id, batch));
+                return;
+            }
+            other => self.answer(me, other),
+        };
+        self.workers[n].inbox.push((due, input));
+    }
+
+    /// A batch reaches the destination, and the answer its sender, if that still lives; or the answer is lost.
+    fn arrive(&mut self, from: u64, id: SendId, batch: &[Delivery]) {
+        let refused_at = if self.fault(50) { Some(usize::try_from(self.below(batch.len() as u64)).unwrap()) } else { None };
+        let events = refused_at.unwrap_or(batch.len());
+        for event in &batch[..events] {
+            let aggregate = self.aggregates.get_mut(&event.aggregate).unwrap();
+            assert!(event.sequence <= aggregate.arrived + 1, "{} after {}", event.id, aggregate.arrived);
+            aggregate.arrived = aggregate.arrived.max(event.sequence);
+            aggregate.deliveries += 1;
+        }
+        let unknown_end = self.fault(20);
+        let events = if unknown_end { 0 } else { events };
+        let refusal = (unknown_end || refused_at.is_some()).then(|| Refusal::retryable("no"));
+        let input = Input::Sent { id, accepted: Accepted { events, refusal }, unknown_end };
+        if let Some(worker) = self.workers.iter_mut().find(|worker| worker.incarnation == from) {
+            worker.inbox.push((self.now, input));
+        }
+    }
+
+    fn answer(&mut self, me: u64, action: Action) -> Input {
+        match action {
+            Action::Register => {
+                self.seen.insert(me, self.now);
+                Input::Registered { started: at(self.now) }
+            }
+            Action::Touch => {
+                self.seen.insert(me, self.now);
+                let held = self.slots.iter().filter(|(_, (_, holder))| *holder == Some(me));
+                let held = held.map(|(slot, (epoch, _))| Hold { slot: *slot, epoch: *epoch }).collect();
+                Input::Touched { started: at(self.now), touch: Touch::Seen(held) }
+            }
+            Action::Take(slots) => Input::Taken(slots.iter().filter_map(|slot| self.take(me, slot)).collect()),
+            Action::Release(holds) => {
+                for hold in holds {
+                    if self.holds(me, hold) {
+                        self.slots.insert(hold.slot, (hold.epoch, None));
+                    }
+                }
+                Input::Released
+            }
+            Action::Look => Input::Looked(Some(self.now / 30)),
+            Action::Place { .. } => Input::Placed(0),
+            Action::Fetch(request) => Input::Fetched(self.fetch(me, &request)),
+            Action::Record(outcomes) => self.record(me, &outcomes),
+            other => unreachable!("{other:?}"),
+        }
+    }
+
+    fn take(&mut self, me: u64, slot: u32) -> Option<Hold> {
+        let (epoch, holder) = self.slots[&slot];
+        let free = self.fenceless || holder.is_none_or(|holder| holder == me || !self.is_alive(holder));
+        (free && self.is_alive(me)).then(|| {
+            self.slots.insert(slot, (epoch + 1, Some(me)));
+            Hold { slot, epoch: epoch + 1 }
+        })
+    }
+
+    fn fetch(&self, me: u64, request: &FetchRequest) -> Fetched {
+        let (mut runs, mut left): (Vec<Run>, _) = (Vec::new(), request.events_max as u64);
+        let mine = |(id, aggregate): &(&AggregateId, &Aggregate)| {
+            let slot = slot(**id);
+            self.slots[&slot].1 == Some(me)
+                && !request.except_slots.contains(&slot)
+                && !request.except_aggregates.contains(id)
+                && aggregate.done < aggregate.last
+                && aggregate.retry_at <= self.now
+        };
+        let behind = |id: AggregateId| request.after.is_some_and(|after| id.unsigned_abs() <= after);
+        let (first, second): (Vec<_>, Vec<_>) = self.aggregates.iter().filter(mine).partition(|(id, _)| !behind(**id));
+        for (id, aggregate) in first.into_iter().chain(second) {
+            let hold = Hold { slot: slot(*id), epoch: self.slots[&slot(*id)].0 };
+            let through = aggregate.last.min(aggregate.done + left);
+            runs.push(Run { trouble: aggregate.trouble, ..run(*id, hold, aggregate.done + 1..=through, aggregate.last) });
+            left -= through - aggregate.done;
+            if left == 0 {
+                return Fetched { runs, resume: Some(id.unsigned_abs()) };
+            }
+        }
+        Fetched { runs, resume: None }
+    }
+
+    fn record(&mut self, me: u64, outcomes: &[Outcome]) -> Input {
+        let mut fenced = Vec::new();
+        for outcome in outcomes {
+            if !self.holds(me, outcome.hold) {
+                fenced.push(outcome.hold);
+                continue;
+            }
+            let now = self.now;
+            let aggregate = self.aggregates.get_mut(&outcome.aggregate).unwrap();
+            if let Some(through) = outcome.through {
+                assert!(through <= aggregate.arrived, "marked before it arrived");
+                (aggregate.done, aggregate.trouble, aggregate.retry_at) = (aggregate.done.max(through), HeadTrouble::default(), 0);
+            }
+            if let Then::Retry { attempts, failures, retry_in, .. } = outcome.then {
+                aggregate.trouble = HeadTrouble { attempts, failures, failing_for: Some(Duration::ZERO), attempted_ago: None };
+                aggregate.retry_at = now + u64::try_from(retry_in.as_millis()).unwrap();
+            }
+        }
+        fenced.sort_unstable();
+        fenced.dedup();
+        Input::Recorded { fenced }
+    }
+
+    fn settled(&self) -> bool {
+        self.aggregates.values().all(|aggregate| aggregate.done == aggregate.last)
+    }
+}
+
+fn simulate(seed: u64, faults: bool) -> World {
+    run_to_the_end(World::new(seed, faults), seed)
+}
+
+fn run_to_the_end(mut world: World, seed: u64) -> World {
+    while world.now < 25_000 {
+        world.step();
+    }
+    world.faults = false;
+    while !world.settled() {
+        world.step();
+        assert!(world.now < 100_000, "seed {seed}: 75 s after the last fault something is still pending");
+    }
+    world
+}
+
+/// Which seeds to run: `SHARDWISE_SEED=<n>` repeats one.
+fn seeds(count: u64) -> Vec<u64> {
+    let given = std::env::var("SHARDWISE_SEED").ok().and_then(|seed| seed.parse().ok());
+    given.map_or_else(|| (1..=count).collect(), |seed| vec![seed])
+}
+
+fn with_seeds(count: u64, test: impl Fn(u64) + std::panic::RefUnwindSafe) {
+    for seed in seeds(count) {
+        let outcome = std::panic::catch_unwind(|| test(seed));
+        assert!(outcome.is_ok(), "repeat with: SHARDWISE_SEED={seed} cargo test -p shardwise-outbox --lib simulation");
+    }
+}
+
+#[test]
+fn whatever_happens_order_and_fence_hold_and_everything_arrives() {
+    with_seeds(60, |seed| {
+        let world = simulate(seed, true);
+        assert!(world.aggregates.values().all(|aggregate| aggregate.arrived == aggregate.last));
+    });
+}
+
+#[test]
+fn without_faults_nothing_arrives_twice() {
+    with_seeds(20, |seed| {
+        let world = simulate(seed, false);
+        assert!(world.aggregates.values().all(|aggregate| aggregate.deliveries == aggregate.last), "seed {seed}");
+    });
+}
+
+#[test]
+fn a_store_without_a_fence_is_found_out() {
+    let found = (1..=10).find(|seed| {
+        let simulation = || run_to_the_end(World { fenceless: true, ..World::new(*seed, true) }, *seed);
+        std::panic::catch_unwind(simulation).is_err()
+    });
+    assert!(found.is_some(), "ten seeds found nothing: the simulation checks too little");
+}
