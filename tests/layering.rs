@@ -10,7 +10,7 @@ use cargo_metadata::{Metadata, MetadataCommand, Package};
 
 /// For each crate, the crates of ours that it may depend on, in any way. One way only: cli -> outbox -> shardwise -> backends ->
 /// discovery -> core. A backend is named `backends/*` here, so that a new one needs no line.
-const MAY_USE: [(&str, &[&str]); 7] = [
+const MAY_USE: [(&str, &[&str]); 8] = [
     ("shardwise-core", &[]),
     ("shardwise-discovery", &["shardwise-core"]),
     ("backends/*", &["shardwise-core", "shardwise-discovery"]),
@@ -18,6 +18,7 @@ const MAY_USE: [(&str, &[&str]); 7] = [
     // Only the library's public API: what an outbox of somebody else's could use too.
     ("shardwise-outbox", &["shardwise"]),
     ("shardwise-cli", &["shardwise", "shardwise-outbox"]),
+    ("shardwise-examples", &["shardwise", "shardwise-outbox"]),
     ("xtask", &[]),
 ];
 

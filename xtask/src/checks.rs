@@ -18,7 +18,7 @@ pub(crate) fn fetch(log: &Log<'_>) -> Result<Passed, Failure> {
 }
 
 pub(crate) fn fmt(log: &Log<'_>) -> Result<Passed, Failure> {
-    log.run(log.context.cargo(&["fmt", "--all", "--check"]))?;
+    log.run(log.context.cargo(&["fmt", "--all", "--check", "--", "--color", "never"]))?;
     Ok(Passed::one())
 }
 
