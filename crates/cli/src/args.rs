@@ -1,11 +1,14 @@
 //! The command line.
 
 use std::path::PathBuf;
+use std::process::ExitCode;
 
+use clap::error::ErrorKind;
 use clap::{Args as ClapArgs, Parser, Subcommand};
 
 use crate::commands::{demo, outbox, ring, settings, watch};
-use crate::output::Format;
+use crate::exit::{Code, Failure};
+use crate::output::{self, Format};
 
 /// Which keys are mine? Consistent-hash sharding for fleets of background workers.
 #[derive(Debug, Parser)]
@@ -31,13 +34,13 @@ Results go to stdout, everything else to stderr. RUST_LOG=info shows what the wo
 #[derive(Debug, Clone, ClapArgs)]
 pub(crate) struct Common {
     /// The settings file [default: `$SHARDWISE_SETTINGS`, else settings.toml]
-    #[arg(long, global = true, value_name = "FILE")]
+    #[arg(long, global = true, value_name = "FILE", display_order = 100)]
     pub(crate) settings: Option<PathBuf>,
     /// How to print results
-    #[arg(long, global = true, value_enum, default_value_t, value_name = "FORMAT")]
+    #[arg(long, global = true, value_enum, default_value_t, value_name = "FORMAT", display_order = 101)]
     pub(crate) output: Format,
     /// Short for --output json
-    #[arg(long, global = true)]
+    #[arg(long, global = true, display_order = 102)]
     pub(crate) json: bool,
 }
 
@@ -61,4 +64,57 @@ pub(crate) enum Command {
     /// Make, fill, publish and inspect an outbox
     #[command(subcommand)]
     Outbox(outbox::Outbox),
+}
+
+/// What a command line gets that is no command to run: help or the version, or one line that says what is wrong with it.
+pub(crate) fn answer(answer: &clap::Error) -> ExitCode {
+    if !answer.use_stderr() || answer.kind() == ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand {
+        // With nobody left to read it there is nothing to do.
+        let _ = answer.print();
+        return if answer.use_stderr() { Code::Usage } else { Code::Ok }.into();
+    }
+    let failure = Failure::new(Code::Usage, one_line(&answer.to_string()));
+    output::complain(&failure);
+    failure.code().into()
+}
+
+/// The parser's paragraphs as one line, without its reprint of the usage.
+fn one_line(paragraphs: &str) -> String {
+    let told = paragraphs.trim_start_matches("error: ").lines().map(str::trim).take_while(|line| !line.starts_with("Usage: "));
+    let parts = told.filter(|line| !line.is_empty() && !line.starts_with("For more information"));
+    let line = parts.fold(String::new(), |line, part| match line.chars().last() {
+        None => part.into(),
+        Some(':') => line + " " + part,
+        Some(_) if part.starts_with('[') => line + " " + part,
+        Some(_) => line + "; " + part,
+    });
+    line + "; --help tells more"
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn told(arguments: &[&str]) -> String {
+        one_line(&Args::try_parse_from([&["shardwise"], arguments].concat()).unwrap_err().to_string())
+    }
+
+    #[test]
+    fn what_is_wrong_with_the_arguments_is_one_line() {
+        let cases: [(&[&str], &str); 4] = [
+            (&["watch"], "the following required arguments were not provided: --policy <NAME>; --help tells more"),
+            (
+                &["settings", "--output", "xml"],
+                "invalid value 'xml' for '--output <FORMAT>' [possible values: human, json]; --help tells more",
+            ),
+            (
+                &["demo", "--event", "3"],
+                "unexpected argument '--event' found; tip: a similar argument exists: '--events'; --help tells more",
+            ),
+            (&["wacth"], "unrecognized subcommand 'wacth'; tip: a similar subcommand exists: 'watch'; --help tells more"),
+        ];
+        for (arguments, line) in cases {
+            assert_eq!(told(arguments), line);
+        }
+    }
 }

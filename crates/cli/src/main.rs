@@ -12,10 +12,16 @@ use std::process::ExitCode;
 use clap::Parser;
 
 fn main() -> ExitCode {
-    let args = args::Args::parse();
+    let args = match args::Args::try_parse() {
+        Ok(args) => args,
+        Err(answer) => return args::answer(&answer),
+    };
     output::start_log();
     match commands::run(args) {
-        Ok(code) => code.into(),
+        Ok(code) => {
+            output::release_log();
+            code.into()
+        }
         Err(failure) => {
             output::complain(&failure);
             failure.code().into()

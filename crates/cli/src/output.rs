@@ -1,6 +1,8 @@
 //! Writing for people and for programs. Results go to stdout, everything else to stderr.
 
 use std::io::{self, IsTerminal, Write};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
 
 use clap::ValueEnum;
 use serde::Serialize;
@@ -18,14 +20,55 @@ pub(crate) enum Format {
     Json,
 }
 
-/// Logs go to stderr: warnings and errors, or what `RUST_LOG` asks for.
-pub(crate) fn start_log() {
-    let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new("warn"));
-    tracing_subscriber::fmt().with_env_filter(filter).with_writer(io::stderr).with_ansi(io::stderr().is_terminal()).init();
+/// How long warnings may be held back.
+const HELD_FOR: Duration = Duration::from_secs(10);
+
+/// Warnings since the beginning, while it is open whether the command fails: its one line then says the same and more.
+static HELD: Mutex<Option<(Instant, Vec<u8>)>> = Mutex::new(None);
+
+fn held() -> MutexGuard<'static, Option<(Instant, Vec<u8>)>> {
+    HELD.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// One line on stderr: what is wrong and what to do.
+/// Logs go to stderr: warnings and errors, or what `RUST_LOG` asks for, which is never held back.
+pub(crate) fn start_log() {
+    let asked = EnvFilter::try_from_default_env().ok();
+    *held() = asked.is_none().then(|| (Instant::now(), Vec::new()));
+    let filter = asked.unwrap_or_else(|| EnvFilter::new("warn"));
+    tracing_subscriber::fmt().with_env_filter(filter).with_writer(|| Log).with_ansi(io::stderr().is_terminal()).init();
+}
+
+/// What was held back comes out, and nothing is from now on.
+pub(crate) fn release_log() {
+    if let Some((_, bytes)) = held().take() {
+        // With stderr gone there is nobody left to tell.
+        let _ = io::stderr().write_all(&bytes);
+    }
+}
+
+/// Where the log is written.
+struct Log;
+
+impl Write for Log {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        if let Some((since, kept)) = &mut *held()
+            && since.elapsed() < HELD_FOR
+        {
+            kept.extend_from_slice(bytes);
+            return Ok(bytes.len());
+        }
+        release_log();
+        io::stderr().write(bytes)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        io::stderr().flush()
+    }
+}
+
+/// One line on stderr: what is wrong and what to do. Warnings held back until now led to it and are not repeated.
 pub(crate) fn complain(failure: &Failure) {
+    *held() = None;
     // With stderr gone there is nobody left to tell.
     let _ = writeln!(io::stderr(), "shardwise: {failure}");
 }
@@ -33,6 +76,11 @@ pub(crate) fn complain(failure: &Failure) {
 /// A note on stderr that is no error.
 pub(crate) fn note(line: impl std::fmt::Display) {
     let _ = writeln!(io::stderr(), "{line}");
+}
+
+/// `1 line`, `2 lines`.
+pub(crate) fn count(number: u64, thing: &str) -> String {
+    format!("{number} {thing}{}", if number == 1 { "" } else { "s" })
 }
 
 /// One JSON value as one flushed line on stdout.

@@ -12,10 +12,10 @@ use shardwise_outbox::{ErrorKind, FileSink, OutboxPublisher, Poison, PublisherOp
 use super::load_settings;
 use crate::args::Common;
 use crate::exit::{Code, Failure, Result};
-use crate::output::{self, Format};
+use crate::output::{self, Format, count};
 use crate::{events, signals};
 
-/// The CloudEvents source of what the command publishes.
+/// The `source` of what the command publishes.
 const SOURCE: &str = "/shardwise/outbox";
 /// Lines of one transaction.
 const ENQUEUE_BATCH: usize = 500;
@@ -56,9 +56,9 @@ pub(crate) struct Enqueue {
 pub(crate) struct Run {
     #[command(flatten)]
     which: Which,
-    /// Stop when the process that started this one is gone
-    #[arg(long, hide = true)]
-    exit_with_parent: bool,
+    /// Stop when the process that started this one, which has this id, is gone
+    #[arg(long, hide = true, value_name = "PID")]
+    exit_with_parent: Option<u32>,
 }
 
 impl From<shardwise_outbox::Error> for Failure {
@@ -125,7 +125,7 @@ impl Enqueue {
         let mut batch = Vec::with_capacity(ENQUEUE_BATCH);
         while lines.recv_many(&mut batch, ENQUEUE_BATCH).await > 0 {
             let (written, mut bad) = write(&store, &self.from, std::mem::take(&mut batch)).await.map_err(|failure| {
-                Failure::new(failure.code(), format!("{failure}; {enqueued} events were written before, the rest was not"))
+                Failure::new(failure.code(), format!("{failure}; {} written before, the rest was not", count(enqueued, "event")))
             })?;
             enqueued += written;
             if common.format() == Format::Human {
@@ -138,7 +138,9 @@ impl Enqueue {
             }
         }
         match common.format() {
-            Format::Human => output::text(&format!("{enqueued} events enqueued, {} lines refused\n", refused.len()))?,
+            Format::Human => {
+                output::text(&format!("{} enqueued, {} refused\n", count(enqueued, "event"), count(refused.len() as u64, "line")))?;
+            }
             Format::Json => {
                 let refused: Vec<_> = refused.iter().map(|(line, reason)| json!({"line": line, "reason": reason})).collect();
                 output::json_line(&json!({"enqueued": enqueued, "refused": refused}))?;
@@ -177,14 +179,15 @@ async fn write(
 
 impl Run {
     async fn run(&self, settings: &Settings) -> Result<Code> {
-        if self.exit_with_parent {
-            exit_with_parent()?;
+        if let Some(parent) = self.exit_with_parent {
+            exit_with_parent(parent)?;
         }
         let outbox = self.which.of(settings)?;
         let shutdown = signals::shutdown()?;
         let store = open(outbox).await?;
         let sharding = ShardingFactory::from_settings(settings.clone())?.create(outbox.policy.as_str())?;
         sharding.register_self().await?;
+        output::release_log();
         let shared: Arc<dyn Sharding> = Arc::new(sharding.clone());
         let publisher = OutboxPublisher::builder().store(store).sink(sink(outbox)?).sharding(shared).options(options(outbox)).build()?;
         let stats = publisher.stats();
@@ -201,11 +204,15 @@ impl Run {
 }
 
 /// Ends this process by SIGTERM when its parent ends, however that ends.
-fn exit_with_parent() -> Result<()> {
+fn exit_with_parent(parent: u32) -> Result<()> {
     #[cfg(target_os = "linux")]
     nix::sys::prctl::set_pdeathsig(nix::sys::signal::Signal::SIGTERM)
         .map_err(|error| Failure::io("asking for the parent's end", &error.into()))?;
-    Ok(())
+    if std::os::unix::process::parent_id() == parent {
+        Ok(())
+    } else {
+        Err(Failure::new(Code::No, "the process that started this one is gone"))
+    }
 }
 
 fn sink(outbox: &OutboxSettings) -> Result<Arc<dyn Sink>> {
@@ -263,24 +270,28 @@ fn as_json(status: &Status) -> serde_json::Value {
 
 fn told(status: &Status) -> String {
     let age = status.oldest_pending_age.map(|age| format!(", the oldest for {age:.1?}")).unwrap_or_default();
-    let mut text = format!("{} events pending{age}\n", status.pending);
-    text += &format!(
-        "{} aggregates retrying, {} blocked, {} events parked\n",
-        status.retrying_aggregates, status.blocked_aggregates, status.parked
-    );
-    for blocked in &status.blocked {
-        text += &format!("  blocked for {:.0?}: {} ({} pending): {}\n", blocked.blocked_for, blocked.key, blocked.pending, blocked.error);
-    }
-    if status.publishers.is_empty() {
-        return text + "no publisher\n";
-    }
+    let mut lines = vec![
+        format!("{} pending{age}", count(status.pending, "event")),
+        format!(
+            "{} retrying, {} blocked, {} parked",
+            count(status.retrying_aggregates, "aggregate"),
+            status.blocked_aggregates,
+            count(status.parked, "event")
+        ),
+    ];
+    lines.extend(status.blocked.iter().map(|blocked| {
+        format!("  blocked for {:.0?}: {} ({} pending): {}", blocked.blocked_for, blocked.key, blocked.pending, blocked.error)
+    }));
     let rows = status.publishers.iter().map(|publisher| {
         let seen = publisher.seen_ago.map_or_else(|| "before a restart of the machine".into(), |ago| format!("{ago:.1?} ago"));
         vec![publisher.publisher.clone(), if publisher.alive { "alive" } else { "dead" }.into(), seen, publisher.slots.to_string()]
     });
-    text += &output::table(&["publisher", "is", "seen", "slots"], &rows.collect::<Vec<_>>());
+    lines.push(match rows.collect::<Vec<_>>() {
+        rows if rows.is_empty() => "no publisher".into(),
+        rows => output::table(&["publisher", "is", "seen", "slots"], &rows).trim_end().into(),
+    });
     if status.free_slots > 0 {
-        text += &format!("{} slots have no living publisher\n", status.free_slots);
+        lines.push(format!("{} without a living publisher", count(status.free_slots.into(), "slot")));
     }
-    text
+    lines.join("\n") + "\n"
 }

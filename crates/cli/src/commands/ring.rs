@@ -18,6 +18,7 @@ pub(crate) enum Ring {
     #[command(after_help = "\
 A key is everything up to the line feed, bytes as they are; an empty line is the empty key.
 With --output json each line is {\"key\":…,\"owner\":…}; keys must then be UTF-8.
+Without any member nobody owns: nothing stands behind the tab, null in JSON.
 
   printf 'tenant-7\\ntenant-8\\n' | shardwise ring owners --members a,b=2,c")]
     Owners(Owners),
@@ -97,7 +98,7 @@ impl Owners {
             if key.last() == Some(&end) {
                 key.pop();
             }
-            let owner = owners.owner(&key[..]).map_or("", InstanceId::as_str);
+            let owner = owners.owner(&key[..]).map(InstanceId::as_str);
             write_line(&mut out, &key, owner, common.format(), end)?;
         }
         out.flush().map_err(|error| output::stdout_failed(&error))?;
@@ -105,9 +106,11 @@ impl Owners {
     }
 }
 
-fn write_line(out: &mut impl Write, key: &[u8], owner: &str, format: Format, end: u8) -> Result<()> {
+fn write_line(out: &mut impl Write, key: &[u8], owner: Option<&str>, format: Format, end: u8) -> Result<()> {
     let written = match format {
-        Format::Human => out.write_all(key).and_then(|()| write!(out, "\t{owner}")).and_then(|()| out.write_all(&[end])),
+        Format::Human => {
+            out.write_all(key).and_then(|()| write!(out, "\t{}", owner.unwrap_or_default())).and_then(|()| out.write_all(&[end]))
+        }
         Format::Json => {
             let key = std::str::from_utf8(key).map_err(|_| usage("a key is not UTF-8; use --output human, which passes bytes through"))?;
             writeln!(out, "{}", serde_json::json!({"key": key, "owner": owner}))

@@ -18,8 +18,10 @@ use crate::{output, signals};
 /// Join as a worker and print one JSON object a line for every change
 #[derive(Debug, Args)]
 #[command(after_help = "\
-Fields: at, monotonic_ns, owned_until_ns (the deadline, same clock), policy, instance_id, state, revision, view_fingerprint,
-members, slots_owned, gained, lost; with --items also items_owned. Fields are only ever added.
+Fields: at, monotonic_ns, owned_until_ns (the deadline, same clock), policy, instance_id, state,
+  revision, view_fingerprint, members, slots_owned, gained, lost;
+  with --slots also gained_slots, lost_slots; with --items also items_owned.
+  Fields are only ever added.
 SIGTERM and Ctrl-C drain and deregister; a second one ends at once.")]
 pub(crate) struct Watch {
     /// The policy to join under
@@ -95,6 +97,9 @@ impl Teller<'_> {
                 Some(snapshot) = snapshots.recv() => self.tell(snapshot)?,
                 result = &mut join, if !joined => {
                     joined = true;
+                    if result.is_ok() {
+                        output::release_log();
+                    }
                     if let Err(error) = result {
                         self.catch_up(snapshots)?;
                         return Err(error.into());

@@ -83,7 +83,9 @@ mod tests {
         for (id, key) in written {
             assert!(ledger.written(id, key));
         }
-        delivered.iter().for_each(|id| ledger.delivered(id));
+        for id in delivered {
+            ledger.delivered(id);
+        }
         ledger
     }
 

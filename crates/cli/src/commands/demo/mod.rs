@@ -27,14 +27,19 @@ use writer::Writer;
 
 /// Watch publishers share an outbox, one be killed, one join, and nothing be lost
 #[derive(Debug, Args)]
-#[command(after_help = "\
-Writes events while publisher processes share one outbox; at a third of the way one gets SIGKILL, at two thirds a new one joins.
-Then the delivered file is checked. Exit code 0 only if nothing is lost or out of order.
+#[command(
+    term_width = 100,
+    after_help = "\
+Writes events while publisher processes share one outbox. At a third of the way one of them gets
+SIGKILL, at two thirds a new one joins. Then the delivered file is checked: exit code 0 only if
+nothing is lost or out of order.
 
 Your own events, such as the commits of any repository, author by author:
 
-  git log --reverse --format='{\"aggregatetype\":\"author\",\"aggregateid\":\"%ae\",\"type\":\"commit\",\"payload\":\"%H\"}' \\
-    | shardwise demo --from -")]
+  git log --reverse --format=\\
+'{\"aggregatetype\":\"author\",\"aggregateid\":\"%ae\",\"type\":\"commit\",\"payload\":\"%H\"}' |
+    shardwise demo --from -"
+)]
 pub(crate) struct Demo {
     /// Publisher processes at the beginning
     #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u16).range(1..=64), value_name = "N")]
@@ -76,6 +81,11 @@ fn millis(duration: Duration) -> u64 {
     u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
 }
 
+/// Events a second, rounded down.
+fn rate(events: u64, time: Duration) -> u64 {
+    u64::try_from(u128::from(events) * 1_000_000_000 / time.as_nanos().max(1)).unwrap_or(u64::MAX)
+}
+
 impl Demo {
     pub(crate) async fn run(&self, common: &Common) -> Result<Code> {
         let quiet = common.format() == Format::Json;
@@ -94,6 +104,9 @@ impl Demo {
         let mut play = Play::new(stage, store, writer, Show::new(quiet, placement.slots), placement, self.ttl);
         let outcome = play.run(self.workers.into(), &shutdown).await;
         play.show.end();
+        if outcome.is_err() {
+            play.stage.kill_all().await;
+        }
         match outcome {
             Ok(measured) => self.conclude(&mut play, &measured, quiet),
             Err(failure) => {
@@ -114,7 +127,7 @@ impl Demo {
             out_of_order: ledger.out_of_order,
             takeover_ms: millis(measured.takeover),
             handover_ms: millis(measured.handover),
-            events_per_second: (ledger.delivered as f64 / measured.elapsed.as_secs_f64()).round() as u64,
+            events_per_second: rate(ledger.delivered, measured.elapsed),
         };
         let clean = ledger.is_clean();
         if quiet {
@@ -134,9 +147,9 @@ impl Demo {
             "\n{verdict}\n\n  \
              {:>9} events written, {} delivered ({} a second)\n  \
              {:>9} lost, {} out of order\n  \
-             {:>9} delivered twice, {} of them after a later event of their aggregate: what was in flight at the kill\n  \
-             {:>6} ms from the kill until the others held the victim's slots (TTL {})\n  \
-             {:>6} ms from the newcomer's start until it held its own\n",
+             {:>9} repeats of what was in flight at the kill, {} of them after a later event\n  \
+             {:>6} ms from the kill until others held the victim's slots (TTL {})\n  \
+             {:>6} ms from the newcomer's start until it held its share\n",
             v.events,
             v.delivered,
             v.events_per_second,

@@ -16,9 +16,9 @@ use super::writer::Writer;
 use crate::exit::{Code, Failure, Result};
 
 /// How often fence and file are looked at; also how exact the measured times are.
-const LOOK_EVERY: Duration = Duration::from_millis(10);
+const LOOK_EVERY: Duration = Duration::from_millis(20);
 /// How long anything may take that should take a TTL, beyond the TTL.
-const PATIENCE: Duration = Duration::from_secs(60);
+const PATIENCE: Duration = Duration::from_mins(1);
 
 pub(super) struct Play {
     pub(super) stage: Stage,
@@ -70,10 +70,17 @@ impl Play {
             self.show.worker(&name);
         }
         self.until("every slot is held", shutdown, |play| Ok(play.fence.iter().all(Option::is_some))).await?;
+        // The beginning looks better when everybody has its share; nothing depends on it.
+        let (owners, patient) = (self.owners()?, Instant::now() + self.ttl);
+        self.until("every publisher has its share", shutdown, |play| {
+            let placed = |slot: u32| owners.owner_of_slot(slot).map(InstanceId::as_str);
+            Ok(Instant::now() > patient || (0u32..).zip(&play.fence).all(|(slot, holder)| holder.as_deref() == placed(slot)))
+        })
+        .await?;
         self.show.line(format_args!("{workers} publishers share {} slots: {}", self.placement.slots, self.shares_line()));
         self.writer.start();
         (self.started, self.writing) = (Instant::now(), true);
-        self.until("both changes have settled", shutdown, Self::direct).await?;
+        self.until("both changes have settled", shutdown, |play| Ok(play.is_settled())).await?;
         self.until("everything is delivered", shutdown, |play| Ok(play.ledger.lost() == 0)).await.or_else(|failure| {
             // Lost events are the verdict's to tell, not an accident of the demo.
             if shutdown.is_cancelled() { Err(failure) } else { Ok(()) }
@@ -121,9 +128,9 @@ impl Play {
     }
 
     /// Whether the plan is written and both changes have settled.
-    fn direct(&mut self) -> Result<bool> {
+    fn is_settled(&self) -> bool {
         let settled = matches!((&self.kill, &self.join), (Change::Done(_), Change::Done(_)));
-        Ok(settled && self.writer.written >= self.writer.planned)
+        settled && self.writer.written >= self.writer.planned
     }
 
     /// Kills at a third of the way, starts a newcomer at two thirds, and notices when each has settled.
@@ -135,6 +142,7 @@ impl Play {
             self.show.line(format_args!("{victim} gets SIGKILL; it held {} slots", slots.len()));
             let at = Instant::now();
             self.stage.kill(&victim).await?;
+            self.show.killed(&victim);
             self.kill = Change::Begun { at, worker: victim, slots };
         }
         if self.join == Change::Ahead && written * 3 >= planned * 2 && self.kill != Change::Ahead {
@@ -150,14 +158,24 @@ impl Play {
             && slots.iter().all(|slot| held_by(slot).is_some_and(|holder| holder != worker))
         {
             let took = at.elapsed();
-            self.show.line(format_args!("{worker}'s {} slots taken over after {took:.1?}: {}", slots.len(), self.shares_line()));
+            self.show.line(format_args!(
+                "{worker}'s {} slots taken over after {} ms: {}",
+                slots.len(),
+                took.as_millis(),
+                self.shares_line()
+            ));
             self.kill = Change::Done(took);
         }
         if let Change::Begun { at, worker, slots } = &self.join
             && slots.iter().all(|slot| held_by(slot) == Some(&**worker))
         {
             let took = at.elapsed();
-            self.show.line(format_args!("{worker} holds its {} slots {took:.1?} after its start: {}", slots.len(), self.shares_line()));
+            self.show.line(format_args!(
+                "{worker} holds its {} slots {} ms after its start: {}",
+                slots.len(),
+                took.as_millis(),
+                self.shares_line()
+            ));
             self.join = Change::Done(took);
         }
         Ok(())
@@ -165,9 +183,13 @@ impl Play {
 
     /// The slots that placement gives to one of the running workers.
     fn share_of(&self, worker: &str) -> Result<BTreeSet<u32>> {
-        let id = |name: &str| InstanceId::new(name).map_err(|error| Failure::new(Code::Usage, error.to_string()));
-        let members = self.stage.workers().map(|name| Ok((id(name)?, Weight::ONE))).collect::<Result<Vec<_>>>()?;
-        Ok(SlotOwners::place(members, self.placement).slots_of(&id(worker)?).iter().collect())
+        Ok(self.owners()?.slots_of(&member(worker)?).iter().collect())
+    }
+
+    /// Where placement puts the running workers.
+    fn owners(&self) -> Result<SlotOwners> {
+        let members = self.stage.workers().map(|name| Ok((member(name)?, Weight::ONE))).collect::<Result<Vec<_>>>()?;
+        Ok(SlotOwners::place(members, self.placement))
     }
 
     async fn look(&mut self) -> Result<()> {
@@ -204,4 +226,8 @@ impl Play {
     fn shares_line(&self) -> String {
         self.shares().iter().map(|(name, slots)| format!("{name} {slots}")).collect::<Vec<_>>().join(", ")
     }
+}
+
+fn member(worker: &str) -> Result<InstanceId> {
+    InstanceId::new(worker).map_err(|error| Failure::new(Code::Usage, error.to_string()))
 }

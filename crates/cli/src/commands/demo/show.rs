@@ -9,6 +9,8 @@ use tokio::time::Instant;
 
 /// How often rates are measured.
 const RATE_EVERY: Duration = Duration::from_millis(500);
+/// Full, filling, empty.
+const BAR: &str = "██░";
 
 pub(super) struct Show {
     quiet: bool,
@@ -24,6 +26,7 @@ struct Worker {
     delivered: u64,
     at_last_measure: u64,
     rate: f64,
+    killed: bool,
 }
 
 impl Show {
@@ -47,10 +50,18 @@ impl Show {
         let bar = ProgressBar::hidden();
         let bar = self.bars.as_ref().map_or_else(|| bar.clone(), |bars| bars.add(ProgressBar::new(self.slots)));
         if let Ok(style) = ProgressStyle::with_template("  {prefix:<10} {bar:30} {msg}") {
-            bar.set_style(style.progress_chars("██░"));
+            bar.set_style(style.progress_chars(BAR));
         }
         bar.set_prefix(name.to_owned());
-        self.workers.insert(name.to_owned(), Worker { bar, delivered: 0, at_last_measure: 0, rate: 0.0 });
+        bar.set_message("starting");
+        self.workers.insert(name.to_owned(), Worker { bar, delivered: 0, at_last_measure: 0, rate: 0.0, killed: false });
+    }
+
+    /// That worker was killed; its bar empties when the others have its slots.
+    pub(super) fn killed(&mut self, name: &str) {
+        if let Some(worker) = self.workers.get_mut(name) {
+            worker.killed = true;
+        }
     }
 
     /// One event delivered by that worker.
@@ -65,7 +76,11 @@ impl Show {
         let Some(bars) = &self.bars else { return };
         let total = self.total.get_or_insert_with(|| {
             let bar = bars.insert(0, ProgressBar::new(planned));
-            bar.set_style(ProgressStyle::with_template("  delivered  {bar:30} {pos}").unwrap_or_else(|_| ProgressStyle::default_bar()));
+            bar.set_style(
+                ProgressStyle::with_template("  delivered  {bar:30} {pos:>5} events")
+                    .unwrap_or_else(|_| ProgressStyle::default_bar())
+                    .progress_chars(BAR),
+            );
             bar
         });
         total.set_length(planned.max(delivered));
@@ -82,15 +97,19 @@ impl Show {
             }
             let slots = shares.get(name).copied().unwrap_or(0);
             worker.bar.set_position(slots.into());
-            worker.bar.set_message(format!("{slots:>5} slots {:>7.0} events/s", worker.rate));
+            if worker.killed {
+                worker.bar.set_message(format!("{slots:>5} slots  killed"));
+            } else if slots > 0 {
+                worker.bar.set_message(format!("{slots:>5} slots {:>7.0} events/s", worker.rate));
+            }
         }
     }
 
     /// The bars go; what was said stays.
     pub(super) fn end(&self) {
-        if let Some(bars) = &self.bars {
-            // With the terminal gone there is nothing left to clear.
-            let _ = bars.clear();
+        // Each one by itself: a bar that is only cleared is drawn once more when it is dropped.
+        for bar in self.workers.values().map(|worker| &worker.bar).chain(&self.total) {
+            bar.finish_and_clear();
         }
     }
 }

@@ -31,20 +31,16 @@ pub(super) struct Stage {
 impl Stage {
     /// A directory of the demo's own: `keep`, which must be new or empty, or a temporary one.
     pub(super) fn set(keep: Option<&Path>, ttl: Duration) -> Result<Self> {
-        let (dir, temporary) = match keep {
-            Some(dir) => {
-                std::fs::create_dir_all(dir).map_err(|error| Failure::io(dir.display(), &error))?;
-                let used = std::fs::read_dir(dir).map_err(|error| Failure::io(dir.display(), &error))?.next().is_some();
-                if used {
-                    return Err(Failure::new(Code::Usage, format!("--keep {}: the directory is not empty; name a new one", dir.display())));
-                }
-                (dir.canonicalize().map_err(|error| Failure::io(dir.display(), &error))?, None)
+        let (dir, temporary) = if let Some(dir) = keep {
+            std::fs::create_dir_all(dir).map_err(|error| Failure::io(dir.display(), &error))?;
+            let used = std::fs::read_dir(dir).map_err(|error| Failure::io(dir.display(), &error))?.next().is_some();
+            if used {
+                return Err(Failure::new(Code::Usage, format!("--keep {}: the directory is not empty; name a new one", dir.display())));
             }
-            None => {
-                let temporary =
-                    TempDir::with_prefix("shardwise-demo-").map_err(|error| Failure::io("making a temporary directory", &error))?;
-                (temporary.path().to_owned(), Some(temporary))
-            }
+            (dir.canonicalize().map_err(|error| Failure::io(dir.display(), &error))?, None)
+        } else {
+            let temporary = TempDir::with_prefix("shardwise-demo-").map_err(|error| Failure::io("making a temporary directory", &error))?;
+            (temporary.path().to_owned(), Some(temporary))
         };
         let stage = Self { dir, temporary, workers: BTreeMap::new(), started: 0 };
         let text = format!(
@@ -77,12 +73,15 @@ impl Stage {
         let log = File::create(self.log_file(&name)).map_err(|error| Failure::io(self.log_file(&name).display(), &error))?;
         let program = std::env::current_exe().map_err(|error| Failure::io("finding this program", &error))?;
         let mut command = Command::new(program);
-        command.args(["outbox", "run", "--name", NAME, "--exit-with-parent", "--settings"]).arg(self.settings_file());
+        command.args(["outbox", "run", "--name", NAME, "--settings"]).arg(self.settings_file());
+        command.arg("--exit-with-parent").arg(std::process::id().to_string());
         // Nothing that the user has set for other workers may reach these.
         std::env::vars_os().filter(|(name, _)| name.to_string_lossy().starts_with("SHARDWISE_")).for_each(|(name, _)| {
             command.env_remove(name);
         });
         command.env("SHARDWISE__RESILIENCE__SHARDING__INSTANCE__ID", &name);
+        // Ctrl-C is for the demo, which ends its workers itself.
+        command.process_group(0);
         command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(log).kill_on_drop(true);
         let child = command.spawn().map_err(|error| Failure::io(format_args!("starting {name}"), &error))?;
         self.workers.insert(name.clone(), child);
@@ -104,6 +103,14 @@ impl Stage {
             child.kill().await.map_err(|error| Failure::io(format_args!("killing {worker}"), &error))?;
         }
         Ok(())
+    }
+
+    /// SIGKILL to all that are left, and they are gone before their directory goes.
+    pub(super) async fn kill_all(&mut self) {
+        for mut child in std::mem::take(&mut self.workers).into_values() {
+            // One that has ended by itself is as good.
+            let _ = child.kill().await;
+        }
     }
 
     /// A failure if a worker has ended that should be running.

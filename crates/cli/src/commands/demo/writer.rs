@@ -25,8 +25,8 @@ enum Source {
 
 pub(super) struct Writer {
     source: Source,
-    /// Events a second.
-    rate: f64,
+    /// From one event to the next.
+    interval: Duration,
     /// Events to write at least.
     pub(super) planned: u64,
     /// Lines of a file that were no events.
@@ -37,7 +37,7 @@ pub(super) struct Writer {
 
 impl Writer {
     pub(super) fn made(events: u64, aggregates: u64, rate: u64) -> Self {
-        Self::new(Source::Made { aggregates }, events, rate as f64)
+        Self::new(Source::Made { aggregates }, events, interval(rate))
     }
 
     /// Reads all events of `from`; refused lines are told and counted. They are written slowly enough for both changes to fit in.
@@ -67,14 +67,14 @@ impl Writer {
             ));
         }
         let planned = real.len() as u64;
-        let slow_enough = planned as f64 / (ttl * REAL_TTLS).as_secs_f64();
-        let mut writer = Self::new(Source::Real(real), planned, (rate as f64).min(slow_enough));
+        let slow_enough = (ttl * REAL_TTLS).div_f64(planned as f64);
+        let mut writer = Self::new(Source::Real(real), planned, interval(rate).max(slow_enough));
         writer.refused = refused;
         Ok(writer)
     }
 
-    fn new(source: Source, planned: u64, rate: f64) -> Self {
-        Self { source, rate, planned, refused: 0, written: 0, started: Instant::now() }
+    fn new(source: Source, planned: u64, interval: Duration) -> Self {
+        Self { source, interval, planned, refused: 0, written: 0, started: Instant::now() }
     }
 
     /// The clock of the rate begins to run.
@@ -84,7 +84,7 @@ impl Writer {
 
     /// Writes what is due by now. Beyond the plan only if `go_on`, and real ones never.
     pub(super) async fn write_due(&mut self, store: &SqliteStore, ledger: &mut Ledger, go_on: bool) -> Result<()> {
-        let due = (self.started.elapsed().as_secs_f64() * self.rate) as u64;
+        let due = u64::try_from(self.started.elapsed().as_nanos() / self.interval.as_nanos().max(1)).unwrap_or(u64::MAX);
         let due = if go_on { due } else { due.min(self.planned) };
         let mut events = Vec::new();
         while self.written < due && (events.len() as u64) < TRANSACTION_MAX {
@@ -115,4 +115,9 @@ impl Writer {
             Source::Real(events) => events.pop_front(),
         }
     }
+}
+
+/// The time between two events at `rate` events a second.
+fn interval(rate: u64) -> Duration {
+    Duration::from_secs(1).div_f64(rate as f64)
 }

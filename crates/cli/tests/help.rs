@@ -1,0 +1,84 @@
+//! What the program says of itself, and to those who call it wrongly.
+
+mod common;
+
+use common::Place;
+
+/// Every command, and options that its help must name.
+const COMMANDS: [(&[&str], &[&str]); 11] = [
+    (&[], &["demo", "outbox", "watch", "ring", "settings", "--version"]),
+    (&["demo"], &["--workers", "--events", "20000", "--aggregates", "--rate", "2000", "--ttl", "3s", "--keep", "--from", "SIGKILL"]),
+    (&["settings"], &["--why"]),
+    (&["watch"], &["--policy", "--items", "--renewals", "--slots", "owned_until_ns", "view_fingerprint", "SIGTERM"]),
+    (&["ring"], &["owners"]),
+    (
+        &["ring", "owners"],
+        &["--members", "--members-file", "--placement", "--slots", "--virtual-nodes", "--load-margin", "-0", "empty key"],
+    ),
+    (&["outbox"], &["init", "enqueue", "run", "status"]),
+    (&["outbox", "init"], &["--name"]),
+    (&["outbox", "enqueue"], &["--name", "--from", "aggregatetype", "Exit code 1"]),
+    (&["outbox", "run"], &["--name"]),
+    (&["outbox", "status"], &["--name"]),
+];
+
+#[test]
+fn every_command_has_help_that_names_its_options() {
+    let place = Place::empty();
+    for (command, named) in COMMANDS {
+        let help = place.run(&[command, &["--help"]].concat()).well();
+        for name in named.iter().chain(&["--output", "--json", "--settings", "Usage: shardwise"]) {
+            assert!(help.contains(name), "{command:?} --help does not name {name}:\n{help}");
+        }
+        assert!(!help.contains("exit-with-parent"), "what is for the program itself is not shown");
+        let longest = help.lines().max_by_key(|line| line.chars().count()).unwrap_or_default();
+        assert!(longest.chars().count() <= 100, "{command:?} --help has a line that does not fit: {longest}");
+        assert_eq!(place.run(&[command, &["-h"]].concat()).code, Some(0));
+    }
+    assert_eq!(place.run(&["--version"]).well(), concat!("shardwise ", env!("CARGO_PKG_VERSION"), "\n"));
+}
+
+#[test]
+fn the_exit_codes_are_documented() {
+    let help = Place::empty().run(&["--help"]).well();
+    let (_, codes) = help.split_once("Exit codes:\n").unwrap_or_default();
+    for code in ["  0  ", "  1  ", "  2  ", "  3  ", "  4  "] {
+        assert!(codes.contains(code), "{code:?} is not among them:\n{help}");
+    }
+}
+
+#[test]
+fn the_example_in_the_demos_help_can_be_copied_into_a_shell() {
+    let help = Place::empty().run(&["demo", "--help"]).well();
+    let (_, example) = help.split_once("git log ").unwrap_or_default();
+    let joined = example.replace("\\\n", "").replace("|\n", "|");
+    let command = joined.lines().next().unwrap_or_default();
+    assert!(command.contains("--format='{\"aggregatetype\":") && command.ends_with("shardwise demo --from -"), "{help}");
+}
+
+#[test]
+fn without_a_command_the_help_comes_and_the_exit_code_is_2() {
+    for command in [&[][..], &["ring"], &["outbox"]] {
+        let ran = Place::empty().run(command);
+        assert!(ran.code == Some(2) && ran.out.is_empty() && ran.err.contains("Usage: shardwise"), "{command:?}: {ran:?}");
+    }
+}
+
+#[test]
+fn wrong_arguments_get_one_line_and_exit_code_2() {
+    let cases: [(&[&str], &[&str]); 10] = [
+        (&["wacth"], &["wacth", "'watch'", "--help"]),
+        (&["watch"], &["--policy"]),
+        (&["watch", "--policy", "workers", "--renewal"], &["'--renewal'", "'--renewals'"]),
+        (&["settings", "--output", "xml"], &["xml", "human, json"]),
+        (&["outbox", "satus"], &["satus", "'status'"]),
+        (&["outbox", "enqueue", "surplus"], &["surplus"]),
+        (&["demo", "--events", "none"], &["none", "--events"]),
+        (&["demo", "--workers", "0"], &["0", "1..=64"]),
+        (&["demo", "--ttl", "3"], &["\"3\"", "\"5s\""]),
+        (&["demo", "--from", "events", "--events", "3"], &["--events", "--from"]),
+    ];
+    for (arguments, parts) in cases {
+        Place::empty().run(arguments).fails(2, parts);
+    }
+}

@@ -1,0 +1,157 @@
+//! `shardwise ring owners`: keys in, owners out, byte for byte.
+
+#![expect(clippy::unwrap_used, reason = "tests report by panicking")]
+
+mod common;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::{Duration, Instant};
+
+use common::Place;
+use serde_json::{Value, json};
+
+const OWNERS: [&str; 2] = ["ring", "owners"];
+
+fn owners(options: &[&str], keys: &[u8]) -> common::Ran {
+    Place::empty().run_with(&[&OWNERS, options].concat(), keys)
+}
+
+/// A circle of `crates/core/testdata/circles.txt` whose every owner can be followed by hand.
+const CIRCLE: &str = r#"circle slots=32 virtual_nodes=4 load_margin=0.05
+member 1 "a"
+member 1 "b"
+member 1 "c"
+owners => "b" 0-2, "c" 3-9, "a" 10-15, "b" 16, "a" 17, "b" 18, "c" 19-23, "a" 24-28, "b" 29-31
+"#;
+
+/// The owner that the circle's line names for the slot.
+fn golden_owner(slot: u128) -> &'static str {
+    let (_, owners) = CIRCLE.split_once("owners => ").unwrap();
+    let arc = owners.trim().split(", ").find(|arc| {
+        let (_, slots) = arc.split_once(' ').unwrap();
+        let (from, to) = slots.split_once('-').unwrap_or((slots, slots));
+        (from.parse().unwrap()..=to.parse().unwrap()).contains(&slot)
+    });
+    arc.unwrap().split('"').nth(1).unwrap()
+}
+
+#[test]
+fn the_owners_are_those_of_the_golden_vectors() {
+    let vectors = include_str!("../../core/testdata/circles.txt");
+    assert!(vectors.contains(CIRCLE), "the circle used here is not in the golden vectors any more");
+    let keys: Vec<String> = (0..2_000).map(|n| format!("key {n}")).collect();
+    let options = ["--members", "c,a,b", "--slots", "32", "--virtual-nodes", "4", "--load-margin", "0.05"];
+    let told = owners(&options, keys.join("\n").as_bytes()).well();
+    let expected: Vec<String> = keys
+        .iter()
+        .map(|key| {
+            let slot = (u128::from(shardwise::core::hash_bytes(key.as_bytes())) * 32) >> 64;
+            format!("{key}\t{}", golden_owner(slot))
+        })
+        .collect();
+    assert_eq!(told.lines().collect::<Vec<_>>(), expected);
+    assert_eq!(expected.iter().map(|line| line.rsplit('\t').next().unwrap()).collect::<BTreeSet<_>>(), ["a", "b", "c"].into());
+}
+
+#[test]
+fn a_fleet_of_fifty_agrees_with_the_golden_owners_of_single_keys() {
+    let fleet = (0..50).map(|n| format!("worker-{n}")).collect::<Vec<_>>().join(",");
+    let told = owners(&["--members", &fleet], b"tenant-a\ntenant-b\norder/42\n\n").well();
+    assert_eq!(told, "tenant-a\tworker-8\ntenant-b\tworker-47\norder/42\tworker-26\n\tworker-35\n");
+}
+
+#[test]
+fn a_key_is_every_byte_up_to_the_line_feed() {
+    let keys = b"plain\nwith cr\r\n\n tab\there \n\xff\xfe not UTF-8 \0 nor text\nno line feed at the end";
+    let ran = owners(&["--members", "only"], keys);
+    assert_eq!(ran.code, Some(0), "{ran:?}");
+    let expected: &[u8] =
+        b"plain\tonly\nwith cr\r\tonly\n\tonly\n tab\there \tonly\n\xff\xfe not UTF-8 \0 nor text\tonly\nno line feed at the end\tonly\n";
+    assert_eq!(ran.out, expected);
+    // The carriage return is part of the key: it decides the owner.
+    let (fleet, keys) =
+        (["--members", "a,b,c,d,e,f,g,h"], (0..64).flat_map(|n| [n.to_string() + "\n", n.to_string() + "\r\n"]).collect::<String>());
+    let told = owners(&fleet, keys.as_bytes()).well();
+    let lines: Vec<_> = told.lines().map(|line| line.rsplit_once('\t').unwrap().1).collect();
+    assert!(lines.chunks(2).any(|pair| pair[0] != pair[1]), "with and without the carriage return is the same key");
+    assert_eq!(owners(&["--members", "only"], b"").well(), "", "no key, no line");
+}
+
+#[test]
+fn with_0_keys_end_with_nul_and_may_hold_line_feeds() {
+    let ran = owners(&["-0", "--members", "only"], b"two\nlines\0\0last");
+    assert_eq!((ran.code, &ran.out[..]), (Some(0), &b"two\nlines\tonly\0\tonly\0last\tonly\0"[..]));
+}
+
+#[test]
+fn json_tells_the_same_and_refuses_keys_it_cannot_hold() {
+    let told = owners(&["--json", "--members", "only"], "Größe 🦀\n\"\t\n".as_bytes()).well();
+    let lines: Vec<Value> = told.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    assert_eq!(lines, [json!({"key": "Größe 🦀", "owner": "only"}), json!({"key": "\"\t", "owner": "only"})]);
+    owners(&["--output", "json", "--members", "only"], b"\xff\n").fails(2, &["a key is not UTF-8", "--output human"]);
+}
+
+#[test]
+fn weights_stand_behind_the_last_equals_sign() {
+    let keys = (0..4_000).map(|n| n.to_string() + "\n").collect::<String>();
+    let told = owners(&["--members", "a,b=2,c=d=1"], keys.as_bytes()).well();
+    let mut shares = BTreeMap::<&str, u32>::new();
+    told.lines().for_each(|line| *shares.entry(line.rsplit_once('\t').unwrap().1).or_default() += 1);
+    assert_eq!(shares.keys().copied().collect::<Vec<_>>(), ["a", "b", "c=d"]);
+    assert!((1_800..2_200).contains(&shares["b"]) && (850..1_150).contains(&shares["a"]), "weight 2 is half of four: {shares:?}");
+}
+
+#[test]
+fn a_members_file_takes_ids_that_a_list_cannot() {
+    let place = Place::empty();
+    let ids = ["🦀", "a,b", "c=2", "with space", "path/to/worker", "quote \" and \\", "-dash"];
+    let lines = ids.iter().map(|id| json!({"id": id, "weight": 3}).to_string() + "\n").collect::<String>();
+    place.write("members.jsonl", lines + "\n{\"id\": \"plain\"}\n");
+    let keys = (0..3_000).map(|n| n.to_string() + "\n").collect::<String>();
+    let told = place.run_with(&["ring", "owners", "--members-file", "members.jsonl"], keys.as_bytes()).well();
+    let owners: BTreeSet<_> = told.lines().map(|line| line.split_once('\t').unwrap().1).collect();
+    assert_eq!(owners, ids.into_iter().chain(["plain"]).collect());
+
+    place.write("empty.jsonl", "");
+    let nobody = ["ring", "owners", "--members-file", "empty.jsonl"];
+    assert_eq!(place.run_with(&nobody, b"k\n").well(), "k\t\n", "nobody there, nobody owns");
+    assert_eq!(place.run_with(&[&nobody[..], &["--json"]].concat(), b"k\n").well(), "{\"key\":\"k\",\"owner\":null}\n");
+
+    place.write("bad.jsonl", "{\"id\":\"a\"}\n{\"id\":\"b\",\"wieght\":2}\n");
+    place
+        .run(&["ring", "owners", "--members-file", "bad.jsonl"])
+        .fails(2, &["bad.jsonl line 2", "wieght", "{\"id\": \"worker-1\", \"weight\": 2}"]);
+    place.run(&["ring", "owners", "--members-file", "none.jsonl"]).fails(3, &["none.jsonl"]);
+}
+
+#[test]
+fn what_cannot_be_placed_is_refused_in_one_line() {
+    let cases: [(&[&str], &[&str]); 13] = [
+        (&[], &["--members"]),
+        (&["--members", ""], &["empty"]),
+        (&["--members", "a,"], &["empty"]),
+        (&["--members", "a=0"], &["a=0", "1 to 100"]),
+        (&["--members", "a=101"], &["a=101", "1 to 100"]),
+        (&["--members", "a=heavy"], &["heavy", "--members-file"]),
+        (&["--members", "a,b,a=2"], &["\"a\"", "twice"]),
+        (&["--members", "a", "--slots", "0"], &["slots is 0", "1 to 65536"]),
+        (&["--members", "a", "--slots", "65537"], &["slots is 65537", "1 to 65536"]),
+        (&["--members", "a", "--virtual-nodes", "0"], &["virtual_nodes is 0"]),
+        (&["--members", "a", "--load-margin", "0.0501"], &["0.0501", "three decimals"]),
+        (&["--members", "a", "--load-margin", "11"], &["11", "0 to 10"]),
+        (&["--members", "a", "--placement", "modulo"], &["modulo", "ring"]),
+    ];
+    for (options, parts) in cases {
+        owners(options, b"k\n").fails(2, parts);
+    }
+}
+
+#[test]
+fn a_million_keys_stream_through() {
+    let keys = (0..1_000_000).map(|n| n.to_string() + " is a tenant\n").collect::<String>();
+    let started = Instant::now();
+    let told = owners(&["--members", "a,b,c"], keys.as_bytes()).well();
+    let took = started.elapsed();
+    assert_eq!(told.lines().count(), 1_000_000);
+    assert!(took < Duration::from_secs(20), "a million keys took {took:?}");
+}

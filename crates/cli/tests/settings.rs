@@ -1,0 +1,90 @@
+//! `shardwise settings`: what is in force and where it came from.
+
+#![expect(clippy::unwrap_used, reason = "tests report by panicking")]
+
+mod common;
+
+use common::{Place, run, workers};
+use serde_json::Value;
+
+const SLOTS: &str = "resilience.sharding.policies.workers.slots";
+const SLOTS_VARIABLE: &str = "SHARDWISE__RESILIENCE__SHARDING__POLICIES__WORKERS__SLOTS";
+
+fn setting(settings: &Value, key: &str) -> Value {
+    settings.as_array().unwrap().iter().find(|setting| setting["key"] == key).cloned().unwrap_or_default()
+}
+
+#[test]
+fn people_get_a_table_and_programs_get_objects() {
+    let place = Place::of_workers("4s", "slots = 64");
+    let table = place.run(&["settings"]).well();
+    assert_eq!(table.lines().next().unwrap().split_whitespace().collect::<Vec<_>>(), ["key", "value", "from"]);
+    let row = table.lines().find(|line| line.starts_with(SLOTS)).unwrap();
+    assert_eq!(row.split_whitespace().collect::<Vec<_>>(), [SLOTS, "64", "settings.toml", "line", "5,", "[default]"]);
+    assert!(table.lines().all(|line| line.trim_end() == line), "no spaces at the ends of lines");
+    assert!(place.run(&["settings", "--why"]).well().contains("the workers that share one workload"));
+
+    let json = place.run(&["settings", "--json"]);
+    assert_eq!(json.out, place.run(&["settings", "--output", "json"]).out);
+    let settings = json.json();
+    for setting in settings.as_array().unwrap() {
+        for field in ["key", "value", "why"] {
+            assert!(setting[field].as_str().is_some_and(|text| !text.is_empty()), "no {field}: {setting}");
+        }
+        assert!(setting["origin"]["from"].is_string(), "no origin: {setting}");
+    }
+    assert_eq!(setting(&settings, SLOTS)["value"], "64");
+    let default = setting(&settings, "resilience.sharding.discovery.stop_margin");
+    assert_eq!((&default["value"], &default["origin"]["from"]), (&"100ms".into(), &"default".into()));
+    let computed = setting(&settings, "resilience.sharding.discovery.renew_every");
+    assert_eq!(computed["value"], "1333ms", "a third of the TTL");
+}
+
+#[test]
+fn an_override_is_shown_with_its_variable() {
+    let place = Place::of_workers("4s", "slots = 64");
+    let mut command = place.command(&["settings", "--json"]);
+    command.env(SLOTS_VARIABLE, "128");
+    let slots = setting(&run(command, b"").json(), SLOTS);
+    assert_eq!(slots["value"], "128");
+    assert!(slots["origin"].to_string().contains(SLOTS_VARIABLE), "{slots}");
+}
+
+#[test]
+fn an_environment_lies_over_the_default_and_an_unknown_one_is_refused() {
+    let production = "slots = 64\n[production.resilience.sharding.policies.workers]\nslots = 256";
+    let place = Place::of_workers("4s", production);
+    let within = |environment: &str| {
+        let mut command = place.command(&["settings", "--json"]);
+        command.env("SHARDWISE_ENV", environment);
+        run(command, b"")
+    };
+    let slots = setting(&within("production").json(), SLOTS);
+    assert!(slots["value"] == "256" && slots["origin"].to_string().contains("production"), "{slots}");
+    within("staging").fails(2, &["SHARDWISE_ENV", "\"staging\"", "default", "production"]);
+}
+
+#[test]
+fn what_is_wrong_is_told_in_one_line_before_anything_happens() {
+    let cases = [
+        (workers("4s", "slotz = 64"), ["line 5", "slotz", "did you mean slots?"]),
+        (workers("4s", "slots = 0"), ["slots", "0", "1 to 65536"]),
+        (workers("5 seconds", ""), ["ttl", "5 seconds", "line 2"]),
+        ("[default.resilience.sharding.policies.workers]\nslots = 64".into(), ["group_name", "workers", "line 1"]),
+        ("[default\n".into(), ["line 1", "not TOML", "settings.toml"]),
+    ];
+    for (text, parts) in cases {
+        Place::with_settings(&text).run(&["settings"]).fails(2, &parts);
+    }
+}
+
+#[test]
+fn a_missing_file_is_told_with_what_to_write() {
+    let place = Place::empty();
+    place.run(&["settings"]).fails(2, &["settings.toml", "SHARDWISE_SETTINGS", "group_name = "]);
+    place.run(&["settings", "--settings", "other.toml"]).fails(2, &["other.toml", "does not exist"]);
+    place.write("elsewhere.toml", workers("4s", ""));
+    let mut command = place.command(&["settings"]);
+    command.env("SHARDWISE_SETTINGS", "elsewhere.toml");
+    assert!(run(command, b"").well().contains("elsewhere.toml line 2"));
+}

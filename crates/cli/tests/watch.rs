@@ -1,0 +1,264 @@
+//! `shardwise watch`: real workers that join, share, die, pause and leave.
+
+#![expect(clippy::unwrap_used, reason = "tests report by panicking")]
+
+mod common;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::{Duration, Instant};
+
+use common::process::Process;
+use common::{Place, workers};
+use nix::sys::signal::Signal;
+use serde_json::Value;
+
+const SLOTS: u32 = 64;
+const WATCH: [&str; 3] = ["watch", "--policy", "workers"];
+const EVERYTHING: [&str; 5] = ["watch", "--policy", "workers", "--slots", "--renewals"];
+
+fn start(place: &Place, id: &str, arguments: &[&str]) -> Process {
+    let mut command = place.command(arguments);
+    command.env("SHARDWISE__RESILIENCE__SHARDING__INSTANCE__ID", id);
+    Process::start(command)
+}
+
+/// Started, and active.
+fn join(place: &Place, id: &str, arguments: &[&str]) -> Process {
+    let mut process = start(place, id, arguments);
+    process.tells("is active", |line| line["state"] == "active");
+    process
+}
+
+fn place(ttl: &str) -> Place {
+    Place::of_workers(ttl, &format!("slots = {SLOTS}"))
+}
+
+fn number(line: &Value, field: &str) -> u64 {
+    line[field].as_u64().unwrap_or_default()
+}
+
+fn owns(line: &Value) -> u64 {
+    number(line, "slots_owned")
+}
+
+fn members(line: &Value) -> usize {
+    line["members"].as_array().unwrap().len()
+}
+
+fn ranges(line: &Value, field: &str) -> impl Iterator<Item = u32> {
+    let ranges: Vec<[u32; 2]> = serde_json::from_value(line[field].clone()).unwrap();
+    ranges.into_iter().flat_map(|[from, to]| from..=to)
+}
+
+/// What a worker has after each of its lines, by what the lines say was gained and lost.
+fn sets(told: &[Value]) -> Vec<BTreeSet<u32>> {
+    let mut set = BTreeSet::new();
+    let after = |line: &Value| {
+        assert!(ranges(line, "gained_slots").all(|slot| set.insert(slot)), "gained what it had: {line}");
+        assert!(ranges(line, "lost_slots").all(|slot| set.remove(&slot)), "lost what it had not: {line}");
+        assert_eq!(owns(line), set.len() as u64, "{line}");
+        set.clone()
+    };
+    told.iter().map(after).collect()
+}
+
+/// From when until when a worker had each slot: from the line on, until its next line or the deadline, whichever is first.
+fn held(told: &[Value]) -> BTreeMap<u32, Vec<(u64, u64)>> {
+    let mut held = BTreeMap::<_, Vec<_>>::new();
+    for (n, set) in sets(told).into_iter().enumerate() {
+        let next = told.get(n + 1).map_or(u64::MAX, |line| number(line, "monotonic_ns"));
+        let interval = (number(&told[n], "monotonic_ns"), number(&told[n], "owned_until_ns").min(next));
+        set.into_iter().filter(|_| interval.0 < interval.1).for_each(|slot| held.entry(slot).or_default().push(interval));
+    }
+    held
+}
+
+/// The longest time that both had the same slot.
+fn longest_overlap(one: &[Value], other: &[Value]) -> Duration {
+    let (one, other) = (held(one), held(other));
+    let both = one.iter().flat_map(|(slot, mine)| mine.iter().map(move |interval| (slot, interval)));
+    let overlaps = both.flat_map(|(slot, mine)| {
+        other.get(slot).into_iter().flatten().map(move |theirs| mine.1.min(theirs.1).saturating_sub(mine.0.max(theirs.0)))
+    });
+    Duration::from_nanos(overlaps.max().unwrap_or_default())
+}
+
+#[test]
+fn a_line_has_exactly_the_promised_fields() {
+    let place = place("2s");
+    place.write("items", "one\ntwo\n\nfour\n");
+    let fields = |line: &Value| line.as_object().unwrap().keys().cloned().collect::<BTreeSet<_>>();
+    let promised = [
+        "at",
+        "monotonic_ns",
+        "owned_until_ns",
+        "policy",
+        "instance_id",
+        "state",
+        "revision",
+        "view_fingerprint",
+        "members",
+        "slots_owned",
+        "gained",
+        "lost",
+    ];
+    let mut plain = start(&place, "plain", &WATCH);
+    let line = plain.tells("owns everything", |line| owns(line) == u64::from(SLOTS));
+    assert_eq!(fields(&line), promised.map(str::to_owned).into());
+    assert_eq!((&line["policy"], &line["instance_id"], &line["state"]), (&"workers".into(), &"plain".into(), &"active".into()));
+    assert_eq!((&line["members"], number(&line, "gained"), number(&line, "lost")), (&serde_json::json!(["plain"]), 64, 0));
+    assert!(line["at"].as_str().unwrap().ends_with('Z') && line["at"].as_str().unwrap().contains('T'), "{line}");
+    assert_eq!(line["view_fingerprint"].as_str().unwrap().len(), 16);
+    let left = number(&line, "owned_until_ns") - number(&line, "monotonic_ns");
+    assert!(left <= 1_980_000_000, "the deadline is at most 0.99 TTLs ahead: {line}");
+    plain.signal(Signal::SIGTERM);
+    let ran = plain.ends("after SIGTERM");
+    assert_eq!((ran.code, ran.err.as_str()), (Some(0), ""));
+
+    let mut full = start(&place, "full", &[&EVERYTHING[..], &["--items", "items"]].concat());
+    let line = full.tells("owns everything", |line| owns(line) == u64::from(SLOTS));
+    let more = ["gained_slots", "lost_slots", "items_owned"];
+    assert_eq!(fields(&line), promised.into_iter().chain(more).map(str::to_owned).collect());
+    assert_eq!((number(&line, "items_owned"), &line["gained_slots"]), (4, &serde_json::json!([[0, 63]])));
+    let renewed = full.tells("a renewal", |line| number(line, "gained") == 0 && line["state"] == "active");
+    assert!(number(&renewed, "owned_until_ns") > number(&line, "owned_until_ns"));
+    full.signal(Signal::SIGINT);
+    assert_eq!(full.ends("after SIGINT").code, Some(0), "Ctrl-C leaves in good order too");
+    assert_eq!(full.told.last().map(|line| (&line["state"], owns(line))), Some((&"left".into(), 0)));
+}
+
+#[test]
+fn two_workers_share_all_slots_and_one_has_all_after_the_others_sigkill() {
+    let place = place("1s");
+    let (mut a, mut b) = (join(&place, "a", &EVERYTHING), join(&place, "b", &EVERYTHING));
+    a.tells("sees both", |line| members(line) == 2 && line["state"] == "active");
+    let (of_a, of_b) = (sets(&a.told).pop().unwrap(), sets(&b.told).pop().unwrap());
+    assert!(of_a.is_disjoint(&of_b), "both have {:?}", of_a.intersection(&of_b).collect::<Vec<_>>());
+    assert_eq!(of_a.union(&of_b).copied().collect::<Vec<_>>(), (0..SLOTS).collect::<Vec<_>>());
+
+    a.signal(Signal::SIGKILL);
+    b.tells_within(Duration::from_secs(2), "has all within TTL + 1 s", |line| owns(line) == u64::from(SLOTS));
+    b.signal(Signal::SIGTERM);
+    b.ends("after SIGTERM");
+    a.ends("after SIGKILL");
+    let overlap = longest_overlap(&a.told, &b.told);
+    assert!(overlap < Duration::from_secs(1), "views differed for {overlap:?}");
+}
+
+#[test]
+fn a_worker_that_leaves_hands_over_at_once() {
+    let place = place("10s");
+    let (mut a, mut b) = (join(&place, "a", &WATCH), join(&place, "b", &WATCH));
+    a.tells("sees both", |line| members(line) == 2 && line["state"] == "active");
+    let asked = Instant::now();
+    a.signal(Signal::SIGTERM);
+    b.tells_within(Duration::from_secs(3), "has all long before the TTL of 10 s", |line| owns(line) == u64::from(SLOTS));
+    let ran = a.ends("after SIGTERM");
+    assert_eq!((ran.code, ran.err.as_str()), (Some(0), ""), "after {:?}", asked.elapsed());
+    let states: Vec<_> = a.told.iter().rev().take(2).map(|line| line["state"].as_str().unwrap()).collect();
+    assert_eq!(states, ["left", "draining"]);
+}
+
+#[test]
+fn a_worker_stopped_beyond_its_ttl_owns_nothing_until_it_has_joined_again() {
+    let place = place("1s");
+    let (mut a, mut b) = (join(&place, "a", &EVERYTHING), join(&place, "b", &EVERYTHING));
+    a.tells("sees both", |line| members(line) == 2 && line["state"] == "active");
+    // Right behind a renewal nothing is being written: a process stopped inside a write would hold up the other one.
+    a.tells("a renewal", |line| number(line, "gained") + number(line, "lost") == 0);
+    a.signal(Signal::SIGSTOP);
+    b.tells("has taken over", |line| owns(line) == u64::from(SLOTS));
+    b.tells("a renewal", |line| number(line, "gained") == 0);
+    a.catch_up();
+    let before = a.told.len();
+    a.signal(Signal::SIGCONT);
+    a.tells("is back", |line| owns(line) > 0);
+    b.tells("shares again", |line| owns(line) < u64::from(SLOTS));
+    for process in [&mut a, &mut b] {
+        process.signal(Signal::SIGTERM);
+        assert_eq!(process.ends("after SIGTERM").code, Some(0));
+    }
+
+    let (last, first) = (&a.told[before - 1], &a.told[before]);
+    assert!(number(last, "owned_until_ns") < number(first, "monotonic_ns"), "stopped for less than its lease:\n{last}\n{first}");
+    assert_eq!((&first["state"], owns(first), number(first, "lost")), (&"fenced".into(), 0, owns(last)));
+    let back = before + a.told[before..].iter().position(|line| line["state"] == "active").unwrap();
+    for line in &a.told[before..back] {
+        assert!(owns(line) == 0 && ["fenced", "joining"].contains(&line["state"].as_str().unwrap()), "{line}");
+    }
+    // Before it was back, it never had a slot together with the one that took over for it.
+    let joined = number(&a.told[before - 1], "monotonic_ns");
+    let shared = b.told.iter().position(|line| members(line) == 2 && line["state"] == "active").unwrap();
+    let takeover = b.told.iter().position(|line| number(line, "monotonic_ns") > joined && owns(line) == u64::from(SLOTS)).unwrap();
+    assert!(shared < takeover);
+    let gained = number(&b.told[takeover], "monotonic_ns");
+    let overlap = a.told[..back].iter().map(|line| number(line, "owned_until_ns").saturating_sub(gained)).max();
+    assert_eq!(overlap, Some(0), "a slot was taken before the deadline of the one that had it");
+    let overlap = longest_overlap(&a.told, &b.told);
+    assert!(overlap < Duration::from_secs(1), "views differed for {overlap:?}");
+}
+
+#[test]
+fn any_name_may_join() {
+    let place = place("5s");
+    let ids = ["with space", "path/to/worker", "🦀 größe", "a,b=c", "\"quoted\" \\"];
+    let mut fleet: Vec<_> = ids.iter().map(|id| join(&place, id, &WATCH)).collect();
+    let mut sorted = ids;
+    sorted.sort_unstable();
+    for (process, id) in fleet.iter_mut().zip(ids) {
+        if process.told.last().is_some_and(|line| members(line) < ids.len()) {
+            process.tells("sees all", |line| members(line) == ids.len());
+        }
+        let line = &process.told[process.told.len() - 1];
+        assert_eq!((line["instance_id"].as_str(), &line["members"]), (Some(id), &serde_json::json!(sorted)));
+    }
+}
+
+#[test]
+fn a_living_instance_id_is_refused_by_name() {
+    let place = place("1s");
+    let mut first = join(&place, "worker 1/🦀", &WATCH);
+    let mut second = start(&place, "worker 1/🦀", &WATCH);
+    refuses(&mut second, &["\"worker 1/🦀\"", "choose another id"]);
+    first.catch_up();
+    assert_eq!(first.told.last().map(|line| (&line["state"], owns(line))), Some((&"active".into(), u64::from(SLOTS))), "nothing moved");
+}
+
+#[test]
+fn other_placement_constants_are_refused_with_both_fingerprints() {
+    let place = place("2s");
+    let _first = join(&place, "first", &WATCH);
+    place.write("other.toml", workers("2s", &format!("slots = {SLOTS}\nload_margin = 0.2")));
+    let mut second = start(&place, "second", &[&WATCH[..], &["--settings", "other.toml"]].concat());
+    let line = refuses(&mut second, &["load_margin", "make "]);
+    let fingerprints = line.split(|c: char| !c.is_ascii_hexdigit()).filter(|word| word.len() == 16).collect::<BTreeSet<_>>();
+    assert_eq!(fingerprints.len(), 2, "{line}");
+}
+
+#[test]
+fn a_members_file_that_is_no_database_is_named() {
+    let place = place("2s");
+    place.write("shardwise.db", "this is no database, and long enough to be looked at closely\n".repeat(100));
+    refuses(&mut start(&place, "a", &WATCH), &["shardwise.db", "not an SQLite database"]);
+}
+
+/// It ends with exit code 4 and one line on stderr that has these parts, having owned nothing.
+fn refuses(process: &mut Process, parts: &[&str]) -> String {
+    let ran = process.ends("refused");
+    ran.fails(4, parts);
+    assert!(process.told.iter().all(|line| owns(line) == 0), "{:?}", process.told);
+    ran.err
+}
+
+#[test]
+fn wrong_settings_end_before_anything_is_contacted() {
+    let good = place("2s");
+    good.run(&["watch", "--policy", "worker"]).fails(2, &["\"worker\"", "known: workers"]);
+    good.run(&["watch"]).fails(2, &["--policy"]);
+    good.run(&[&WATCH[..], &["--items", "none"]].concat()).fails(3, &["none: "]);
+    let ttl = Place::of_workers("1s", "[default.resilience.sharding.policies.workers.discovery]\nrenew_every = \"500ms\"");
+    ttl.run(&WATCH).fails(2, &["renew_every", "500ms"]);
+    for place in [good, ttl] {
+        assert!(!place.path("shardwise.db").exists(), "a members file was made for nothing");
+    }
+}
