@@ -1,6 +1,6 @@
 //! What an outbox in a SQLite file costs: draining a full one into a file, and fetching while others' rows wait.
 //!
-//! With `--test` everything is a hundred times smaller, so that it runs in seconds.
+//! Under `cargo test --benches` everything is a hundred times smaller, so that it runs in seconds.
 #![allow(clippy::unwrap_used, missing_docs, reason = "a benchmark reports by panicking; criterion's macros write undocumented functions")]
 
 use std::path::{Path, PathBuf};
@@ -22,9 +22,9 @@ use tokio_util::sync::CancellationToken;
 const SLOTS: u32 = 1_024;
 const EVENTS_PER_AGGREGATE: u64 = 10;
 
-/// How large a benchmark of `full` is: criterion's test mode wants to know only whether it runs.
+/// How large a benchmark of `full` is: in test mode, which is without cargo's `--bench`, criterion only wants to know whether it runs.
 fn size(full: u64) -> u64 {
-    if std::env::args().any(|argument| argument == "--test") { full / 100 } else { full }
+    if std::env::args().any(|argument| argument == "--bench") { full } else { full / 100 }
 }
 
 /// Where the file system flushes for real; a memory file system would flatter.

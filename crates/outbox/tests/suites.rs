@@ -78,3 +78,24 @@ impl SinkHarness for Scripted {
 async fn the_scripted_sink_is_a_sink() {
     exercise::sink(|| async { Scripted(ScriptedSink::accepting()) }).await;
 }
+
+#[tokio::test]
+async fn a_full_disk_is_a_refusal_and_a_torn_line_is_skipped() {
+    let full = FileSink::new("/dev/full", "/outbox/test").deliver(exercise::deliveries("a", 1, 3).into()).await;
+    let refusal = full.refusal.unwrap();
+    assert_eq!((full.events, refusal.permanent), (0, false));
+    assert_eq!(refusal.message, "file /dev/full: the disk is full: free some space");
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("events.jsonl");
+    let sink = FileSink::new(&path, "/outbox/test");
+    sink.deliver(exercise::deliveries("a", 1, 2).into()).await;
+    let whole = std::fs::read(&path).unwrap();
+    // What another process leaves behind that is killed in the middle of its write.
+    std::fs::write(&path, &whole[..whole.len() - 20]).unwrap();
+    sink.deliver(exercise::deliveries("a", 2, 2).into()).await;
+    let mut events = read_events(&path).unwrap();
+    let sequences: Vec<_> = events.by_ref().map(|event| event.unwrap().sequence).collect();
+    assert_eq!((sequences, events.torn()), (vec![1, 2, 3], 1));
+    let missing = FileSink::new(dir.path().join("no/events.jsonl"), "/outbox/test").deliver(exercise::deliveries("a", 1, 1).into()).await;
+    assert!(missing.refusal.unwrap().message.ends_with("its directory does not exist: create it"));
+}
