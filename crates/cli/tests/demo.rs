@@ -1,0 +1,130 @@
+//! `shardwise demo`: the main job, run as a newcomer runs it. Few runs, because each starts five processes.
+
+#![cfg(target_os = "linux")]
+#![expect(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "tests report by panicking")]
+
+mod common;
+
+use std::collections::BTreeSet;
+use std::process::Command;
+use std::time::Duration;
+
+use common::process::Process;
+use common::{PATIENCE, Place, eventually, run};
+use nix::sys::signal::Signal;
+use serde_json::Value;
+use shardwise_outbox::sink::read_events;
+
+fn number(verdict: &Value, field: &str) -> u64 {
+    verdict[field].as_u64().unwrap_or_else(|| panic!("no number {field}: {verdict}"))
+}
+
+#[test]
+fn the_verdict_as_json_is_clean_and_has_exactly_the_promised_fields() {
+    let verdict = Place::empty().run(&["demo", "--events", "3000", "--rate", "1500", "--ttl", "1s", "--json"]).well();
+    assert_eq!(verdict.lines().count(), 1, "one object and nothing else");
+    let verdict: Value = serde_json::from_str(&verdict).unwrap();
+    let promised =
+        ["events", "delivered", "repeated", "repeated_late", "lost", "out_of_order", "takeover_ms", "handover_ms", "events_per_second"];
+    assert_eq!(verdict.as_object().unwrap().keys().map(String::as_str).collect::<BTreeSet<_>>(), promised.into());
+    assert!(number(&verdict, "events") >= 3_000, "writing goes on until both changes have settled: {verdict}");
+    assert_eq!(number(&verdict, "delivered"), number(&verdict, "events"));
+    assert_eq!((number(&verdict, "lost"), number(&verdict, "out_of_order")), (0, 0), "{verdict}");
+    assert!(number(&verdict, "repeated_late") <= number(&verdict, "repeated"), "{verdict}");
+    // A debug build on a busy machine; what is promised is measured with a release build.
+    assert!(number(&verdict, "takeover_ms") <= 2_000, "TTL + 1 s: {verdict}");
+    assert!(number(&verdict, "handover_ms") <= 1_000, "{verdict}");
+    assert!(number(&verdict, "events_per_second") > 0, "{verdict}");
+}
+
+#[test]
+fn real_events_come_from_git_and_everything_is_kept_for_a_look() {
+    let place = Place::empty();
+    let format = r#"{"aggregatetype":"author","aggregateid":"%ae","type":"commit","payload":"%H"}"#;
+    let mut git = Command::new("git");
+    git.args(["log", "--reverse", "--max-count=400", &format!("--format={format}")]).current_dir(env!("CARGO_MANIFEST_DIR"));
+    let log = git.output().expect("git is needed for this test: its events are the commits of this repository");
+    assert!(log.status.success(), "git log failed: {}", String::from_utf8_lossy(&log.stderr));
+    let commits = log.stdout.iter().filter(|byte| **byte == b'\n').count();
+    place.write("events.jsonl", [&b"{\"aggregatetype\":\"author\"}\n"[..], &log.stdout].concat());
+
+    let ran = place.run(&["demo", "--from", "events.jsonl", "--ttl", "1s", "--keep", "kept"]);
+    assert_eq!(ran.code, Some(0), "{ran:?}");
+    assert!(ran.text().contains("Nothing lost, nothing out of order."), "{ran:?}");
+    assert!(ran.text().contains(&format!("{commits} events written, {commits} delivered")), "{ran:?}");
+    let told = ["line 1: missing field", "3 publishers share", "gets SIGKILL", "taken over after", "joins", "after its start", "kept"];
+    let mut rest = ran.err.as_str();
+    for part in told {
+        let at = rest.find(part).unwrap_or_else(|| panic!("no {part:?}, or not in its turn: {ran:?}"));
+        rest = &rest[at..];
+    }
+
+    let kept: BTreeSet<_> = std::fs::read_dir(place.path("kept")).unwrap().map(|entry| entry.unwrap().file_name()).collect();
+    for name in ["settings.toml", "outbox.db", "delivered.jsonl", "worker-1.log", "worker-2.log", "worker-3.log", "worker-4.log"] {
+        assert!(kept.contains(std::ffi::OsStr::new(name)), "{name} is not kept: {kept:?}");
+    }
+    let delivered: BTreeSet<_> = read_events(place.path("kept/delivered.jsonl")).unwrap().map(|event| event.unwrap().id).collect();
+    assert_eq!(delivered.len(), commits);
+    let status = place.run(&["outbox", "status", "--settings", "kept/settings.toml", "--json"]).json();
+    assert_eq!((&status["pending"], status["publishers"].to_string().contains("\"alive\":true")), (&0.into(), false), "{status}");
+
+    place.run(&["demo", "--keep", "kept"]).fails(2, &["kept", "not empty", "name a new one"]);
+}
+
+#[test]
+fn events_that_cannot_be_had_end_it_before_it_begins() {
+    let place = Place::empty();
+    place.run(&["demo", "--from", "none.jsonl"]).fails(3, &["none.jsonl"]);
+    place.run(&["demo", "--from", "-"]).fails(2, &["--from has no event", "aggregatetype"]);
+    place.run(&["demo", "--ttl", "1ms"]).fails(2, &["ttl", "1ms"]);
+}
+
+/// The processes that this one has started, by id, and the demo's directory in their command lines.
+fn children(parent: i32) -> Vec<i32> {
+    let stat = |pid: i32| std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+    let pids = std::fs::read_dir("/proc").unwrap().filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok());
+    // Behind the name, which ends at the last parenthesis: state, parent.
+    let started = |pid: &i32| stat(*pid).rsplit_once(") ").and_then(|(_, rest)| rest.split(' ').nth(1)?.parse().ok()) == Some(parent);
+    pids.filter(started).collect()
+}
+
+fn is_publisher(pid: i32) -> bool {
+    std::fs::read(format!("/proc/{pid}/cmdline")).is_ok_and(|line| String::from_utf8_lossy(&line).contains("shardwise-demo-"))
+}
+
+#[test]
+fn however_it_ends_no_process_and_no_directory_stays() {
+    for signal in [Signal::SIGINT, Signal::SIGTERM, Signal::SIGKILL] {
+        let place = Place::empty();
+        let mut command = place.command(&["demo", "--json", "--ttl", "10s"]);
+        command.env("TMPDIR", place.path(""));
+        let mut demo = Process::start(command);
+        let publishers = eventually("three publishers run", PATIENCE, || {
+            let children = children(demo.pid());
+            (children.len() == 3 && children.iter().all(|pid| is_publisher(*pid))).then_some(children)
+        });
+        demo.signal(signal);
+        let ran = demo.ends("after the signal");
+        if signal == Signal::SIGKILL {
+            // It can do nothing more; the publishers notice by themselves.
+            eventually("all publishers are gone", Duration::from_secs(10), || {
+                publishers.iter().all(|pid| !is_publisher(*pid)).then_some(())
+            });
+            continue;
+        }
+        ran.fails(1, &["interrupted"]);
+        assert!(publishers.iter().all(|pid| !is_publisher(*pid)), "a publisher outlived the demo after {signal}");
+        assert_eq!(std::fs::read_dir(place.path("")).unwrap().count(), 0, "its directory is still there after {signal}");
+    }
+}
+
+#[test]
+fn settings_of_the_users_own_workers_do_not_reach_the_demo() {
+    let place = Place::empty();
+    let mut command =
+        place.command(&["demo", "--events", "300", "--rate", "300", "--ttl", "1s", "--json", "--workers", "1", "--aggregates", "7"]);
+    command.env("SHARDWISE_ENV", "production").env("SHARDWISE__RESILIENCE__SHARDING__ENABLED", "false");
+    let ran = run(command, b"");
+    assert_eq!(ran.code, Some(0), "{ran:?}");
+    assert_eq!((number(&ran.json(), "lost"), number(&ran.json(), "out_of_order")), (0, 0));
+}
