@@ -40,6 +40,11 @@ fn code(error: &sqlx::Error) -> Option<i32> {
     Some(code & 0xff)
 }
 
+/// Whether another connection holds the lock.
+pub(super) fn is_busy(error: &sqlx::Error) -> bool {
+    matches!(code(error), Some(5 | 6))
+}
+
 pub(super) fn classify(error: &sqlx::Error) -> Error {
     let message = error.as_database_error().map_or_else(|| error.to_string(), |e| e.message().to_owned());
     let of = |kind, text: &str| Error::new(kind, text);

@@ -47,8 +47,7 @@ macro_rules! takeable {
 }
 
 const ANY_TAKEABLE: &str = concat!("SELECT 1 FROM outbox_slot WHERE ", takeable!(), " LIMIT 1");
-const TAKE: &str =
-    concat!("UPDATE outbox_slot SET epoch = epoch + 1, incarnation = ?2 WHERE ", takeable!(), " RETURNING slot, epoch");
+const TAKE: &str = concat!("UPDATE outbox_slot SET epoch = epoch + 1, incarnation = ?2 WHERE ", takeable!(), " RETURNING slot, epoch");
 
 /// ?1 holds as JSON pairs, ?2 incarnation.
 const RELEASE: &str = "UPDATE outbox_slot SET incarnation = NULL
@@ -102,8 +101,13 @@ async fn lay_out(conn: &mut SqliteConnection, slots: u32) -> Result<(), sqlx::Er
 }
 
 pub(super) async fn touch(store: &SqliteStore, me: &Registration) -> Result<Touch> {
-    let touch = sqlx::query(TOUCH).bind(me.incarnation.to_string()).bind(store.boot_nanos());
-    let seen = touch.bind(&store.config.boot_id).bind(me.slots).execute(&store.writer).await.at(store)?;
+    // The time of the touch is the time of its beginning, however long the lock is waited for.
+    let now = store.boot_nanos();
+    let touch = || {
+        let touch = sqlx::query(TOUCH).bind(me.incarnation.to_string()).bind(now);
+        touch.bind(&store.config.boot_id).bind(me.slots).execute(&store.writer)
+    };
+    let seen = store.when_free(touch).await.at(store)?;
     if seen.rows_affected() == 0 {
         return Ok(Touch::Unknown);
     }
@@ -127,8 +131,8 @@ pub(super) async fn take(store: &SqliteStore, me: &Registration, slots: &SlotSet
     if look.fetch_optional(&store.readers).await.at(store)?.is_none() {
         return Ok(Vec::new());
     }
-    let take = sqlx::query(TAKE).bind(&wanted).bind(&incarnation).bind(boot_id).bind(now).bind(me.slots);
-    let rows = take.fetch_all(&store.writer).await.at(store)?;
+    let take = || sqlx::query(TAKE).bind(&wanted).bind(&incarnation).bind(boot_id).bind(now).bind(me.slots).fetch_all(&store.writer);
+    let rows = store.when_free(take).await.at(store)?;
     rows.iter().map(|row| hold(row).at(store)).collect()
 }
 
@@ -138,7 +142,8 @@ pub(super) fn pairs(holds: &[Hold]) -> String {
 }
 
 pub(super) async fn release(store: &SqliteStore, me: &Registration, holds: &[Hold]) -> Result<()> {
-    sqlx::query(RELEASE).bind(pairs(holds)).bind(me.incarnation.to_string()).execute(&store.writer).await.at(store)?;
+    let (holds, incarnation) = (pairs(holds), me.incarnation.to_string());
+    store.when_free(|| sqlx::query(RELEASE).bind(&holds).bind(&incarnation).execute(&store.writer)).await.at(store)?;
     Ok(())
 }
 

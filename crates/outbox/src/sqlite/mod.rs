@@ -13,8 +13,9 @@ mod schema;
 mod status;
 mod upkeep;
 
+use std::future::Future;
 use std::path::{Path, PathBuf};
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use async_trait::async_trait;
 use shardwise::SlotSet;
@@ -31,6 +32,9 @@ pub use schema::{SCHEMA_VERSION, revert};
 use self::error::{Context, store_error};
 use crate::store::{FetchRequest, Fetched, Hold, Outcome, Registration, Status, Store, Touch};
 use crate::{NewEvent, Result};
+
+/// How long one turn of waiting for the write lock takes inside `SQLite`, which sleeps 1, 2 and 2 ms in it.
+const LOCK_TURN: &str = "PRAGMA busy_timeout = 5";
 
 /// Where the file is and how it is used.
 #[derive(Debug, Clone)]
@@ -118,7 +122,7 @@ impl SqliteStore {
     pub async fn open(config: impl Into<SqliteConfig>) -> Result<Self> {
         let store = Self::connect(config.into(), false).await?;
         schema::check(&store.writer).await.at(&store)?;
-        Ok(store)
+        store.ready().await
     }
 
     /// Creates the file if there is none (its directory must exist), and the outbox's tables in it or what they lack. Harmless on an
@@ -126,7 +130,7 @@ impl SqliteStore {
     pub async fn init(config: impl Into<SqliteConfig>) -> Result<Self> {
         let store = Self::connect(config.into(), true).await?;
         schema::migrate(&store.writer).await.at(&store)?;
-        Ok(store)
+        store.ready().await
     }
 
     async fn connect(config: SqliteConfig, create: bool) -> Result<Self> {
@@ -146,9 +150,31 @@ impl SqliteStore {
         Ok(Self { writer, readers: pool(2).connect_lazy_with(options.clone()), watcher: pool(1).connect_lazy_with(options), config })
     }
 
+    /// From here on the writer tries for the lock in short turns, see [`SqliteStore::when_free`].
+    async fn ready(self) -> Result<Self> {
+        sqlx::query(LOCK_TURN).execute(&self.writer).await.at(&self)?;
+        Ok(self)
+    }
+
+    /// Repeats a write that found the file locked, for at most the busy timeout. `SQLite` itself waits in ever longer sleeps, up to
+    /// 100 ms: among several publishers that write all the time, a sleeper may find the lock taken again for seconds, and a handover or a
+    /// takeover waits with it. Short turns give everybody the same chance.
+    async fn when_free<T, W>(&self, write: impl Fn() -> W) -> Result<T, sqlx::Error>
+    where
+        W: Future<Output = Result<T, sqlx::Error>>,
+    {
+        let waiting = Instant::now();
+        loop {
+            match write().await {
+                Err(error) if error::is_busy(&error) && waiting.elapsed() < self.config.busy_timeout => {}
+                result => return result,
+            }
+        }
+    }
+
     /// Begins a write transaction for [`enqueue`], for programs that have no pool of their own.
     pub async fn begin(&self) -> Result<Transaction<'static, Sqlite>> {
-        self.writer.begin_with("BEGIN IMMEDIATE").await.at(self)
+        self.when_free(|| self.writer.begin_with("BEGIN IMMEDIATE")).await.at(self)
     }
 
     /// Commits what [`SqliteStore::begin`] began.

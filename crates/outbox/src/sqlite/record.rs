@@ -59,7 +59,8 @@ pub(super) async fn record(store: &SqliteStore, me: &Registration, outcomes: &[O
     let marks = marks(outcomes);
     let expected = outcomes.iter().map(changes).sum::<u64>();
     if !delete && outcomes.iter().all(|outcome| outcome.then == Then::Next) {
-        let marked = sqlx::query(MARK).bind(marks).bind(&incarnation).execute(&store.writer).await.at(store)?.rows_affected();
+        let mark = || sqlx::query(MARK).bind(&marks).bind(&incarnation).execute(&store.writer);
+        let marked = store.when_free(mark).await.at(store)?.rows_affected();
         return if marked == expected { Ok(Vec::new()) } else { fenced(store, &incarnation, outcomes).await };
     }
     let mut tx = store.begin().await?;
@@ -134,7 +135,6 @@ async fn fenced(store: &SqliteStore, incarnation: &str, outcomes: &[Outcome]) ->
     let mut holds: Vec<Hold> = outcomes.iter().map(|outcome| outcome.hold).collect();
     holds.sort_unstable();
     holds.dedup();
-    let rows: Vec<(u32, i64)> =
-        sqlx::query_as(FENCED).bind(pairs(&holds)).bind(incarnation).fetch_all(&store.writer).await.at(store)?;
+    let rows: Vec<(u32, i64)> = sqlx::query_as(FENCED).bind(pairs(&holds)).bind(incarnation).fetch_all(&store.writer).await.at(store)?;
     Ok(rows.into_iter().map(|(slot, epoch)| Hold { slot, epoch: epoch.cast_unsigned() }).collect())
 }

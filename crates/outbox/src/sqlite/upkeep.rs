@@ -25,7 +25,8 @@ pub(super) async fn place_new(store: &SqliteStore, limit: usize) -> Result<usize
     let update = "UPDATE outbox_aggregate SET hash = h.hash
         FROM (SELECT value ->> 0 AS id, value ->> 1 AS hash FROM json_each(?1)) AS h
         WHERE outbox_aggregate.id = h.id AND outbox_aggregate.hash IS NULL";
-    sqlx::query(update).bind(json!(hashes).to_string()).execute(&store.writer).await.at(store)?;
+    let hashes = json!(hashes).to_string();
+    store.when_free(|| sqlx::query(update).bind(&hashes).execute(&store.writer)).await.at(store)?;
     Ok(rows.len())
 }
 
@@ -44,8 +45,7 @@ pub(super) async fn sweep(store: &SqliteStore, retention: Duration, position: i6
     let oldest_kept = unix_ms().saturating_sub(millis(retention));
     let window = sqlx::query(WINDOW).bind(position).bind(limit).fetch_one(&store.readers).await.at(store)?;
     let looked_at: i64 = window.try_get(0).at(store)?;
-    let (Some(last), Some(oldest)) =
-        (window.try_get::<Option<i64>, _>(1).at(store)?, window.try_get::<Option<i64>, _>(2).at(store)?)
+    let (Some(last), Some(oldest)) = (window.try_get::<Option<i64>, _>(1).at(store)?, window.try_get::<Option<i64>, _>(2).at(store)?)
     else {
         return Ok(None);
     };
@@ -53,7 +53,8 @@ pub(super) async fn sweep(store: &SqliteStore, retention: Duration, position: i6
     if oldest >= oldest_kept {
         return Ok(None);
     }
-    sqlx::query(DELETE).bind(position).bind(last).bind(oldest_kept).execute(&store.writer).await.at(store)?;
+    let delete = || sqlx::query(DELETE).bind(position).bind(last).bind(oldest_kept).execute(&store.writer);
+    store.when_free(delete).await.at(store)?;
     Ok((looked_at == limit).then_some(last))
 }
 
@@ -61,5 +62,5 @@ pub(super) async fn unblock(store: &SqliteStore, key: Option<&str>) -> Result<u6
     let update = "UPDATE outbox_aggregate
         SET blocked_at = NULL, retry_at = NULL, attempts = 0, failures = 0, failing_since = NULL, attempted_at = NULL
         WHERE blocked_at IS NOT NULL AND (?1 IS NULL OR key = ?1)";
-    Ok(sqlx::query(update).bind(key).execute(&store.writer).await.at(store)?.rows_affected())
+    Ok(store.when_free(|| sqlx::query(update).bind(key).execute(&store.writer)).await.at(store)?.rows_affected())
 }
