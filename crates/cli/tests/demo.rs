@@ -1,7 +1,7 @@
 //! `shardwise demo`: the main job, run as a newcomer runs it. Few runs, because each starts five processes.
 
 #![cfg(target_os = "linux")]
-#![expect(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "tests report by panicking")]
+#![expect(clippy::unwrap_used, clippy::panic, reason = "tests report by panicking")]
 
 mod common;
 
@@ -43,9 +43,11 @@ fn real_events_come_from_git_and_everything_is_kept_for_a_look() {
     let format = r#"{"aggregatetype":"author","aggregateid":"%ae","type":"commit","payload":"%H"}"#;
     let mut git = Command::new("git");
     git.args(["log", "--reverse", "--max-count=400", &format!("--format={format}")]).current_dir(env!("CARGO_MANIFEST_DIR"));
-    let log = git.output().expect("git is needed for this test: its events are the commits of this repository");
+    let log = git
+        .output()
+        .unwrap_or_else(|error| panic!("git is needed for this test, whose events are the commits of this repository: {error}"));
     assert!(log.status.success(), "git log failed: {}", String::from_utf8_lossy(&log.stderr));
-    let commits = log.stdout.iter().filter(|byte| **byte == b'\n').count();
+    let commits = String::from_utf8_lossy(&log.stdout).lines().count();
     place.write("events.jsonl", [&b"{\"aggregatetype\":\"author\"}\n"[..], &log.stdout].concat());
 
     let ran = place.run(&["demo", "--from", "events.jsonl", "--ttl", "1s", "--keep", "kept"]);

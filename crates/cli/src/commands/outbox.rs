@@ -110,6 +110,7 @@ async fn init(outbox: &OutboxSettings, common: &Common) -> Result<Code> {
         StoreSettings::Sqlite { path } => SqliteStore::init(path.clone()).await?,
         other => return Err(Failure::new(Code::Usage, format!("this program has no store {other}"))),
     };
+    store.close().await;
     match common.format() {
         Format::Human => output::text(&format!("the outbox is ready: {}\n", store.path().display()))?,
         Format::Json => output::json_line(&json!({"store": outbox.store.to_string()}))?,
@@ -137,6 +138,7 @@ impl Enqueue {
                 refused.append(&mut bad);
             }
         }
+        store.close().await;
         match common.format() {
             Format::Human => {
                 output::text(&format!("{} enqueued, {} refused\n", count(enqueued, "event"), count(refused.len() as u64, "line")))?;
@@ -189,11 +191,13 @@ impl Run {
         sharding.register_self().await?;
         output::release_log();
         let shared: Arc<dyn Sharding> = Arc::new(sharding.clone());
-        let publisher = OutboxPublisher::builder().store(store).sink(sink(outbox)?).sharding(shared).options(options(outbox)).build()?;
+        let publisher =
+            OutboxPublisher::builder().store(store.clone()).sink(sink(outbox)?).sharding(shared).options(options(outbox)).build()?;
         let stats = publisher.stats();
         let published = publisher.run(shutdown).await;
         sharding.deregister_self().await?;
         published?;
+        store.close().await;
         let now = stats.snapshot();
         output::note(format_args!(
             "stopped: {} delivered, {} retried, {} parked, {} fenced",
@@ -240,7 +244,9 @@ fn options(outbox: &OutboxSettings) -> PublisherOptions {
 }
 
 async fn status(outbox: &OutboxSettings, common: &Common) -> Result<Code> {
-    let status = open(outbox).await?.status().await?;
+    let store = open(outbox).await?;
+    let status = store.status().await?;
+    store.close().await;
     match common.format() {
         Format::Human => output::text(&told(&status))?,
         Format::Json => output::json_line(&as_json(&status))?,

@@ -104,6 +104,7 @@ impl Demo {
         let mut play = Play::new(stage, store, writer, Show::new(quiet, placement.slots), placement, self.ttl);
         let outcome = play.run(self.workers.into(), &shutdown).await;
         play.show.end();
+        play.store.close().await;
         if outcome.is_err() {
             play.stage.kill_all().await;
         }
