@@ -37,7 +37,8 @@ impl View {
         Self { revision, members, duplicates }
     }
 
-    /// The backend's number for this state of the group; it rises with every change.
+    /// The backend's number for this state of the group. It rises with every change and never falls, not even when the backend was
+    /// restored or replaced. Two views may share one only where expired members were left out before their records were deleted.
     pub const fn revision(&self) -> u64 {
         self.revision
     }

@@ -91,6 +91,8 @@ impl Capabilities {
 
 /// Where the workers of a group meet.
 ///
+/// A call may be dropped at any point; whether it was carried out is then unknown, and repeating it must be harmless.
+///
 /// The clauses, each with cases in the `conformance` module:
 ///
 /// 1. There is one record per member. It is alive by the backend's own lease, session or TTL, never by comparing two machines' wall
@@ -99,7 +101,8 @@ impl Capabilities {
 /// 3. A renewal counts only when the backend's authority (its quorum, not a local agent or a cache) has answered. The time
 ///    that counts is when the request *started*: [`Grant::started`].
 /// 4. `watch` yields a full view first, then a full view per change, with no change lost between the list and the watch, over
-///    reconnects, compaction and index resets. Duplicates and merged changes are allowed; going back to an older view is not.
+///    reconnects, compaction and index resets. Duplicates and merged changes are allowed; going back to an older view is not:
+///    revisions never fall, not even when the store was restored or replaced.
 /// 5. Silence is not news: at least every `prove_every` the backend proves the view current and says so with
 ///    [`WatchEvent::Proven`] or a view.
 /// 6. A failed read is an error, and an unconfirmed empty read is not a view. Nobody is gone because the backend hiccuped.

@@ -43,10 +43,6 @@ impl Lease {
         self.held_since.is_some_and(|since| self.proven >= since)
     }
 
-    pub(super) const fn proven(&self) -> Moment {
-        self.proven
-    }
-
     pub(super) fn prove(&mut self, at: Moment) {
         self.proven = self.proven.max(at);
     }

@@ -37,6 +37,8 @@ pub struct Machine {
     me: Identity,
     lease: Lease,
     view: Option<Arc<View>>,
+    /// When the read that gave the view began.
+    view_proven: Moment,
     placement: Option<Arc<SlotOwners>>,
     /// Placements computed so far; a heartbeat never adds one.
     placements_computed: u64,
@@ -52,7 +54,18 @@ impl Machine {
         let fingerprint = policy.fingerprint();
         let lease = Lease::new(timing, me.incarnation);
         let ownership = Arc::new(ownership);
-        Self { policy, fingerprint, me, lease, view: None, placement: None, placements_computed: 0, drain_until: None, ownership }
+        Self {
+            policy,
+            fingerprint,
+            me,
+            lease,
+            view: None,
+            view_proven: Moment::ZERO,
+            placement: None,
+            placements_computed: 0,
+            drain_until: None,
+            ownership,
+        }
     }
 
     /// The latest snapshot.
@@ -101,11 +114,8 @@ impl Machine {
                 false => {}
             },
             Input::Viewed { view, proven } => {
-                // An answer that was slower than a later one says nothing new.
-                if proven >= self.lease.proven() {
-                    self.lease.prove(proven);
-                    self.view = Some(view);
-                }
+                self.lease.prove(proven);
+                self.see(view, proven);
                 self.reconsider(now, actions);
             }
             Input::Proven { at } => {
@@ -122,6 +132,15 @@ impl Machine {
             }
         }
         self.keep_up(now, actions);
+    }
+
+    /// Keeps a view unless it is older than the one there is. Two reads may overtake each other, and the one that began later may have
+    /// seen less; so the revision decides, and only between equal ones the time.
+    fn see(&mut self, view: Arc<View>, proven: Moment) {
+        let newer = self.view.as_ref().is_none_or(|known| (known.revision(), self.view_proven) <= (view.revision(), proven));
+        if newer {
+            (self.view, self.view_proven) = (Some(view), proven);
+        }
     }
 
     fn state(&self) -> ServiceState {

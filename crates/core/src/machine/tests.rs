@@ -348,3 +348,28 @@ fn a_record_lost_while_draining_is_not_made_again() {
     assert_eq!(calls(&run.step(3_010, Input::RecordLost { attempt })), []);
     assert_eq!(run.machine.wake_at(), Some(at(30_100)));
 }
+
+/// Found by the demo: after registering, the group is read once beside the watch. That read began later than the watch's and saw less;
+/// the watch's newer view came behind it, was taken for old news, and nobody ever told it again.
+#[test]
+fn of_two_reads_that_overtake_each_other_the_higher_revision_counts() {
+    let (one, two) = (vec![member("me", 7)], vec![member("me", 7), member("other", 8)]);
+    let viewed = |revision, members: &Vec<Member>, proven| Input::Viewed {
+        view: Arc::new(View::new(revision, members.clone())),
+        proven: at(proven),
+    };
+    for swapped in [false, true] {
+        let mut run = Run::new();
+        run.step(0, Input::Join);
+        run.registered(10, 0);
+        let mut news = [viewed(2, &one, 20), viewed(3, &two, 15)];
+        if swapped {
+            news.reverse();
+        }
+        for input in news {
+            run.step(30, input);
+        }
+        assert_eq!(run.machine.ownership().view().revision(), 3, "swapped: {swapped}");
+        assert!(run.owned() < crate::SLOTS_DEFAULT);
+    }
+}
