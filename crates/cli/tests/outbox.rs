@@ -199,8 +199,8 @@ fn a_publisher_stopped_beyond_its_ttl_marks_nothing_that_another_has_taken() {
     all_delivered(&place);
     let stopped = stops(&mut a) + &stops(&mut b);
     let repeats = check(&delivered(&place), written + 2_000);
-    // A batch that was on its way at the stop comes again, and no more than that.
-    assert!(repeats <= 100, "{repeats} repeats; {stopped}");
+    // What was on its way at a stop comes again, and no more than that.
+    assert!(repeats as u64 * 10 < written, "{repeats} repeats; {stopped}");
 }
 
 /// Whether b gets all slots while a is stopped. It does not if a was stopped inside a write: then b is not seen any more either.

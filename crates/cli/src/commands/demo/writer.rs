@@ -32,6 +32,8 @@ pub(super) struct Writer {
     /// Lines of a file that were no events.
     pub(super) refused: u64,
     pub(super) written: u64,
+    /// Events that the store could not take just now.
+    waiting: Vec<NewEvent>,
     started: Instant,
 }
 
@@ -74,7 +76,7 @@ impl Writer {
     }
 
     fn new(source: Source, planned: u64, interval: Duration) -> Self {
-        Self { source, interval, planned, refused: 0, written: 0, started: Instant::now() }
+        Self { source, interval, planned, refused: 0, written: 0, waiting: Vec::new(), started: Instant::now() }
     }
 
     /// The clock of the rate begins to run.
@@ -86,20 +88,25 @@ impl Writer {
     pub(super) async fn write_due(&mut self, store: &SqliteStore, ledger: &mut Ledger, go_on: bool) -> Result<()> {
         let due = u64::try_from(self.started.elapsed().as_nanos() / self.interval.as_nanos().max(1)).unwrap_or(u64::MAX);
         let due = if go_on { due } else { due.min(self.planned) };
-        let mut events = Vec::new();
-        while self.written < due && (events.len() as u64) < TRANSACTION_MAX {
+        while self.written < due && (self.waiting.len() as u64) < TRANSACTION_MAX {
             let Some(event) = self.next() else { break };
             let id = event.id.clone().unwrap_or_default();
             self.written += 1;
             if ledger.written(&id, &event.key()) {
-                events.push(event);
+                self.waiting.push(event);
             } else {
                 self.refused += 1;
                 crate::output::note(format_args!("the id {id:?} comes twice; the second event was left out"));
             }
         }
-        if !events.is_empty() {
-            store.enqueue_all(events).await?;
+        if self.waiting.is_empty() {
+            return Ok(());
+        }
+        match store.enqueue_all(self.waiting.clone()).await {
+            Ok(_) => self.waiting.clear(),
+            // The machine is busy, and so is the writer of the application: it tries again at its next turn.
+            Err(error) if error.is_retryable() => tracing::info!(%error, "the writer waits"),
+            Err(error) => return Err(error.into()),
         }
         Ok(())
     }
