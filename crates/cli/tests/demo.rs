@@ -7,6 +7,7 @@ mod common;
 
 use std::collections::BTreeSet;
 use std::process::Command;
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use common::process::Process;
@@ -19,11 +20,19 @@ fn number(verdict: &Value, field: &str) -> u64 {
     verdict[field].as_u64().unwrap_or_else(|| panic!("no number {field}: {verdict}"))
 }
 
+/// A demo alone has five processes. Several at a time would starve each other.
+static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
+
+fn alone() -> MutexGuard<'static, ()> {
+    ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
 /// Runs of the demo of which one must keep the times; all must be clean. A debug build on a busy machine may be late once.
 const RUNS: usize = 3;
 
 #[test]
 fn the_verdict_as_json_is_clean_and_has_exactly_the_promised_fields() {
+    let _alone = alone();
     let verdicts = (0..RUNS).map(|_| clean_verdict());
     // A TTL and one second more from the kill, one second from the start. What is promised is measured with a release build.
     let in_time = |verdict: &Value| number(verdict, "takeover_ms") <= 3_000 && number(verdict, "handover_ms") <= 1_000;
@@ -54,6 +63,7 @@ fn clean_verdict() -> Value {
 
 #[test]
 fn real_events_come_from_git_and_everything_is_kept_for_a_look() {
+    let _alone = alone();
     let place = Place::empty();
     let format = r#"{"aggregatetype":"author","aggregateid":"%ae","type":"commit","payload":"%H"}"#;
     let mut git = Command::new("git");
@@ -115,6 +125,7 @@ fn is_publisher(pid: i32) -> bool {
 
 #[test]
 fn however_it_ends_no_process_and_no_directory_stays() {
+    let _alone = alone();
     for signal in [Signal::SIGINT, Signal::SIGTERM, Signal::SIGKILL] {
         let place = Place::empty();
         let mut command = place.command(&["demo", "--json", "--ttl", "10s"]);
@@ -141,6 +152,7 @@ fn however_it_ends_no_process_and_no_directory_stays() {
 
 #[test]
 fn settings_of_the_users_own_workers_do_not_reach_the_demo() {
+    let _alone = alone();
     let place = Place::empty();
     let mut command =
         place.command(&["demo", "--events", "300", "--rate", "300", "--ttl", "1s", "--json", "--workers", "1", "--aggregates", "7"]);
