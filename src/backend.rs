@@ -19,6 +19,11 @@ const BACKENDS: &[(&str, Constructor)] = &[
     }),
 ];
 
+/// An error unless there is a backend of that name.
+pub(crate) fn check(name: &str) -> Result<()> {
+    if BACKENDS.iter().any(|(known, _)| *known == name) { Ok(()) } else { Err(unknown(name)) }
+}
+
 /// Makes the backend that the settings name.
 pub(crate) fn open(settings: &DiscoverySettings, clock: &Clock) -> Result<Arc<dyn Discovery>> {
     let found = BACKENDS.iter().find(|(name, _)| *name == settings.backend);

@@ -56,7 +56,6 @@ impl Driver {
             let input = tokio::select! {
                 command = commands.recv(), if !orphaned => match command {
                     Some(Command::Join(taken)) => {
-                        self.shared.in_flight.reopen();
                         self.step(Input::Join, &mut actions);
                         let _ = taken.send(());
                         continue;
@@ -99,6 +98,7 @@ impl Driver {
         match action {
             Action::Call { op, attempt } => self.call(op, attempt),
             Action::StartWatch => {
+                self.shared.in_flight.reopen();
                 let prove_every = self.shared.timing.ttl / PROOFS_PER_TTL;
                 self.watch = Some(follow(&self.backend, &self.registration.group, prove_every));
             }

@@ -240,6 +240,9 @@ impl ShardingFactoryBuilder {
             return Err(Error::new(ErrorKind::Settings, message));
         }
         for settings in self.policies.values() {
+            if !self.own_backends.contains_key(&settings.discovery.backend) {
+                backend::check(&settings.discovery.backend)?;
+            }
             settings
                 .policy
                 .clone()

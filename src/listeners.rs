@@ -9,23 +9,28 @@ use futures::task::AtomicWaker;
 use futures::{Stream, StreamExt};
 use shardwise_core::{Ownership, Rebalance};
 
-/// The most pieces of news kept apart for one listener; beyond it the latest two are merged.
-const BACKLOG_MAX: usize = 64;
-
 /// What can be told to listeners.
 pub trait News: Clone + Send {
+    /// The most pieces kept apart for one listener; beyond it the latest two are merged.
+    const BACKLOG_MAX: usize;
+
     /// This piece of news and then `next`, as one.
     #[must_use]
     fn merged(self, next: Self) -> Self;
 }
 
 impl News for Rebalance {
+    /// What waits is one rebalance: who acts on an old one acts on slots that may be lost again.
+    const BACKLOG_MAX: usize = 1;
+
     fn merged(self, next: Self) -> Self {
         self.then(next)
     }
 }
 
 impl News for Arc<Ownership> {
+    const BACKLOG_MAX: usize = 64;
+
     fn merged(self, next: Self) -> Self {
         next
     }
@@ -69,7 +74,7 @@ impl<T: News> Hub<T> {
     pub(crate) fn push(&self, news: &T) {
         for seat in lock(&self.seats).iter().filter_map(Weak::upgrade) {
             let mut pending = lock(&seat.pending);
-            let full = pending.backlog.len() >= BACKLOG_MAX;
+            let full = pending.backlog.len() >= T::BACKLOG_MAX;
             let last = if full { pending.backlog.pop_back() } else { None };
             pending.backlog.push_back(match last {
                 Some(last) => last.merged(news.clone()),

@@ -45,7 +45,7 @@ impl Observer {
                 }
             }
         });
-        let observer = Self { policy, sights: sights.clone(), following: following.abort_handle() };
+        let mut observer = Self { policy, sights: sights.clone(), following: following.abort_handle() };
         let seen = tokio::select! {
             seen = tokio::time::timeout(timing.ttl, sights.wait_for(Option::is_some)) => seen.is_ok_and(|seen| seen.is_ok()),
             permanent = failure.wait_for(|error| error.as_ref().is_some_and(|e: &shardwise_discovery::Error| !e.is_retryable())) => {
@@ -53,7 +53,11 @@ impl Observer {
             }
         };
         let last_failure = || failure.borrow().clone().map_or_else(stopped, Error::from);
-        if seen { Ok(observer) } else { Err(last_failure()) }
+        if !seen {
+            return Err(last_failure());
+        }
+        observer.sights.mark_unchanged();
+        Ok(observer)
     }
 
     fn sight(&self) -> Option<Arc<Sight>> {

@@ -95,19 +95,27 @@ impl ShardingService {
     /// [`ErrorKind::InstanceIdInUse`] if a living member has this id, [`ErrorKind::OtherPolicy`] if the group has agreed on other
     /// constants, [`ErrorKind::Backend`] for wrong credentials or settings, and, retryable, [`ErrorKind::Unavailable`] if the backend does
     /// not let it in within the TTL and 5 s. After an error this worker is not a member; call again to try again.
+    ///
+    /// Dropping the future does not take the wish back: the worker goes on joining. Call [`ShardingService::deregister_self`] for that.
     pub async fn register_self(&self) -> Result<()> {
-        if !self.ask(Command::Join).await? {
-            return Ok(());
-        }
+        let Some(commands) = self.ask(Command::Join).await? else { return Ok(()) };
         let mut changes = self.shared().changes();
-        let decided = changes.wait_for(|ownership| !matches!(ownership.state(), ServiceState::Joining | ServiceState::Fenced));
-        let error = match tokio::time::timeout(self.handle.join_limit, decided).await {
+        let decided = async {
+            let decided = changes.wait_for(|ownership| !matches!(ownership.state(), ServiceState::Joining | ServiceState::Fenced));
+            decided.await.map(|ownership| Arc::clone(&ownership))
+        };
+        let decided = tokio::time::timeout(self.handle.join_limit, decided);
+        let decided = tokio::select! {
+            decided = decided => decided,
+            () = commands.closed() => return Err(stopped()),
+        };
+        let error = match decided {
             Ok(Ok(ownership)) => match (ownership.state(), ownership.refusal()) {
                 (ServiceState::Active, _) => return Ok(()),
                 (ServiceState::Refused, Some(refusal)) => Error::from(refusal),
                 (state, _) => Error::new(ErrorKind::Closed, format!("the worker did not become active but {state}")),
             },
-            Ok(Err(_)) => Error::new(ErrorKind::Closed, "the service has stopped"),
+            Ok(Err(_)) => stopped(),
             Err(_) => {
                 let limit = self.handle.join_limit;
                 Error::new(
@@ -127,21 +135,25 @@ impl ShardingService {
     ///
     /// [`ErrorKind::Closed`] if the runtime that ran the service is gone.
     pub async fn deregister_self(&self) -> Result<()> {
-        if !self.is_running() || !self.ask(Command::Leave).await? {
+        if !self.is_running() {
             return Ok(());
         }
-        let gone = |_| Error::new(ErrorKind::Closed, "the service has stopped");
-        self.shared().changes().wait_for(|ownership| ownership.state() == ServiceState::Left).await.map(drop).map_err(gone)
+        let Some(commands) = self.ask(Command::Leave).await? else { return Ok(()) };
+        let mut changes = self.shared().changes();
+        tokio::select! {
+            biased;
+            left = changes.wait_for(|ownership| ownership.state() == ServiceState::Left) => left.map(drop).map_err(|_| stopped()),
+            () = commands.closed() => Err(stopped()),
+        }
     }
 
-    /// Sends a command and waits until it is taken in; `false` for a service that never joins.
-    async fn ask(&self, command: impl FnOnce(oneshot::Sender<()>) -> Command) -> Result<bool> {
-        let Some(commands) = self.commands() else { return Ok(false) };
+    /// Sends a command and waits until it is taken in; the way to the driver, or `None` for a service that never joins.
+    async fn ask(&self, command: impl FnOnce(oneshot::Sender<()>) -> Command) -> Result<Option<mpsc::Sender<Command>>> {
+        let Some(commands) = self.commands() else { return Ok(None) };
         let (taken, answer) = oneshot::channel();
-        let stopped = || Error::new(ErrorKind::Closed, "the runtime that ran this service is gone");
         commands.send(command(taken)).await.map_err(|_| stopped())?;
         answer.await.map_err(|_| stopped())?;
-        Ok(true)
+        Ok(Some(commands))
     }
 
     /// The way to the driver, which is started here if it was not.
@@ -255,6 +267,10 @@ impl ShardingService {
             }
         });
     }
+}
+
+fn stopped() -> Error {
+    Error::new(ErrorKind::Closed, "the service has stopped: the runtime that ran it is gone")
 }
 
 impl Sharding for ShardingService {

@@ -6,6 +6,7 @@ use arc_swap::ArcSwap;
 use shardwise_core::{InstanceId, Moment, Ownership, Policy, Rebalance, Timing};
 use shardwise_discovery::Clock;
 use tokio::sync::watch;
+use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use crate::listeners::Hub;
@@ -17,6 +18,8 @@ pub(crate) struct Shared {
     pub(crate) clock: Clock,
     /// The user's work under ownership; a leaving service waits for it.
     pub(crate) in_flight: TaskTracker,
+    /// Cancelled when a test's fleet kills the worker: its runners end at once.
+    pub(crate) gone: CancellationToken,
     pub(crate) rebalances: Hub<Rebalance>,
     pub(crate) snapshots: Hub<Arc<Ownership>>,
     current: ArcSwap<Ownership>,
@@ -31,6 +34,7 @@ impl Shared {
             instance_id,
             clock,
             in_flight: TaskTracker::new(),
+            gone: CancellationToken::new(),
             rebalances: Hub::default(),
             snapshots: Hub::default(),
             current: ArcSwap::new(Arc::clone(&ownership)),

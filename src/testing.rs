@@ -22,7 +22,7 @@ use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 use shardwise_core::{
-    GroupName, InstanceId, Member, Policy, PolicyName, ServiceState, ShardKey, SlotOwners, SlotSet, Timing, View, slot_of,
+    GroupName, InstanceId, Member, Ownership, Policy, PolicyName, ServiceState, ShardKey, SlotOwners, SlotSet, Timing, View, slot_of,
 };
 use shardwise_discovery::{Clock, Discovery, MemoryBackend, random_incarnation};
 use tokio::task::AbortHandle;
@@ -137,10 +137,16 @@ impl TestFleet {
         self.workers.is_empty()
     }
 
-    /// Member `i` dies as by SIGKILL: nothing of it runs any more and nothing is deregistered.
+    /// Member `i` dies as by SIGKILL: its driver and what it ran by `run_owned` end, nothing is deregistered. Tasks that your test started
+    /// itself go on; its service answers that nothing is its own.
     pub fn kill(&mut self, i: usize) {
-        self.workers[i].gate.kill();
-        self.workers[i].state = Fate::Gone;
+        let worker = &mut self.workers[i];
+        worker.gate.kill();
+        worker.state = Fate::Gone;
+        let shared = worker.service.shared();
+        let (nothing, view) = (SlotSet::empty(self.policy.placement.slots), worker.service.members());
+        shared.publish(Arc::new(Ownership::fixed(ServiceState::Left, nothing, view, self.clock.now())));
+        shared.gone.cancel();
     }
 
     /// Member `i` stops as by SIGSTOP: its driver does nothing, not even notice that time passes. What it answers to your test's questions

@@ -5,14 +5,15 @@ use std::future::Future;
 use std::hash::Hash;
 use std::sync::Arc;
 
-use shardwise_core::{Rebalance, ServiceState, ShardKey, slot_of};
+use shardwise_core::{Ownership, Rebalance, ShardKey, slot_of};
+use shardwise_discovery::Clock;
 use tokio::sync::watch;
 use tokio::task::{Id, JoinSet};
 use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
 
 use crate::listeners::Rebalances;
 use crate::service::ShardingService;
-use crate::shared::Shared;
 
 impl ShardingService {
     /// Runs `work(key, cancel)` for each key that is mine, as a task of its own: started when the key is gained, told by `cancel` when it is
@@ -25,17 +26,20 @@ impl ShardingService {
     pub fn run_owned<K, F, W>(&self, keys: impl IntoIterator<Item = K>, work: F) -> OwnedRun<K>
     where
         K: ShardKey + Clone + Eq + Hash + Send + Sync + 'static,
-        F: Fn(K, CancellationToken) -> W + Send + 'static,
+        F: Fn(K, CancellationToken) -> W + Send + Sync + 'static,
         W: Future<Output = ()> + Send + 'static,
     {
         let keys = watch::Sender::new(Arc::new(keys.into_iter().collect::<HashSet<K>>()));
         let stop = CancellationToken::new();
         let runner = Runner {
             rebalances: self.rebalances(),
-            shared: Arc::clone(self.shared()),
+            ownership: self.shared().changes(),
+            clock: self.shared().clock.clone(),
+            in_flight: self.shared().in_flight.clone(),
             wanted: keys.subscribe(),
             stop: stop.clone(),
-            work,
+            gone: self.shared().gone.clone(),
+            work: Arc::new(work),
             tasks: JoinSet::new(),
             keys_of: HashMap::new(),
             runs: HashMap::new(),
@@ -85,10 +89,14 @@ enum Run {
 
 struct Runner<K, F> {
     rebalances: Rebalances,
-    shared: Arc<Shared>,
+    /// No handle to the service itself: it must be able to end while work runs.
+    ownership: watch::Receiver<Arc<Ownership>>,
+    clock: Clock,
+    in_flight: TaskTracker,
     wanted: watch::Receiver<Arc<HashSet<K>>>,
     stop: CancellationToken,
-    work: F,
+    gone: CancellationToken,
+    work: Arc<F>,
     tasks: JoinSet<()>,
     keys_of: HashMap<Id, K>,
     runs: HashMap<K, Run>,
@@ -97,7 +105,7 @@ struct Runner<K, F> {
 impl<K, F, W> Runner<K, F>
 where
     K: ShardKey + Clone + Eq + Hash + Send + Sync + 'static,
-    F: Fn(K, CancellationToken) -> W + Send + 'static,
+    F: Fn(K, CancellationToken) -> W + Send + Sync + 'static,
     W: Future<Output = ()> + Send + 'static,
 {
     async fn run(mut self) {
@@ -105,6 +113,7 @@ where
         loop {
             tokio::select! {
                 () = self.stop.cancelled() => break,
+                () = self.gone.cancelled() => break,
                 Some(ended) = self.tasks.join_next_with_id() => self.ended(ended.map_or_else(|e| (e.id(), Some(e)), |(id, ())| (id, None))),
                 rebalance = self.rebalances.recv() => match rebalance {
                     Some(rebalance) => self.settle(Some(&rebalance)),
@@ -127,14 +136,17 @@ where
         let Some(key) = self.keys_of.remove(&id) else { return };
         if matches!(self.runs.get(&key), Some(Run::Ending)) {
             self.runs.remove(&key);
-            self.settle(None);
+            let wanted = self.wanted.borrow().contains(&key);
+            if wanted && self.ownership.borrow().owns_at(&key, self.clock.now()) {
+                self.start(key);
+            }
         }
     }
 
     /// Cancels what is not mine any more, or was not for a while, and starts what is mine and idle.
     fn settle(&mut self, rebalance: Option<&Rebalance>) {
         let wanted = Arc::clone(&self.wanted.borrow_and_update());
-        let (ownership, now) = (self.shared.ownership(), self.shared.clock.now());
+        let (ownership, now) = (Arc::clone(&self.ownership.borrow()), self.clock.now());
         let slots = ownership.slots().slots();
         for (key, run) in &mut self.runs {
             let lost = rebalance.is_some_and(|r| r.lost.contains(slot_of(key.key_hash(), slots)));
@@ -146,9 +158,6 @@ where
         // What had ended by itself has no task any more that could report its end.
         let tasks: HashSet<&K> = self.keys_of.values().collect();
         self.runs.retain(|key, run| matches!(run, Run::Held(_)) || tasks.contains(key));
-        if ownership.state_at(now) == ServiceState::Draining {
-            return;
-        }
         let idle: Vec<K> = wanted.iter().filter(|key| ownership.owns_at(*key, now) && !self.runs.contains_key(*key)).cloned().collect();
         for key in idle {
             self.start(key);
@@ -157,8 +166,9 @@ where
 
     fn start(&mut self, key: K) {
         let cancel = self.stop.child_token();
-        let work = (self.work)(key.clone(), cancel.clone());
-        let task = self.tasks.spawn(self.shared.in_flight.track_future(work));
+        let (work, its_key, its_cancel) = (Arc::clone(&self.work), key.clone(), cancel.clone());
+        // The user's closure runs inside the task, so that a panic in it ends that task and nothing else.
+        let task = self.tasks.spawn(self.in_flight.track_future(async move { work(its_key, its_cancel).await }));
         self.keys_of.insert(task.id(), key.clone());
         self.runs.insert(key, Run::Held(cancel));
     }

@@ -114,19 +114,22 @@ mod tests {
         }
     }
 
-    /// 200 random fleets of 50: one member more moves at most 1.15 times the unavoidable share, in the mean.
+    /// 200 random fleets of 50: one member more or less moves at most 1.15 times the unavoidable share, in the mean.
     #[test]
-    fn a_join_of_fifty_moves_little_more_than_it_must() {
+    fn one_more_or_less_of_fifty_moves_little_more_than_it_must() {
         const FLEETS: u32 = 200;
         let params = PlacementParams::default();
-        let ratio = |seed: u32| {
-            let ids = (0..51).map(|i| seed * 1_000 + i);
-            let before = SlotOwners::place(fleet(ids.clone().take(50)), params);
-            let after = SlotOwners::place(fleet(ids), params);
-            f64::from(moved(&before, &after)) / (f64::from(params.slots) / 51.0)
-        };
-        let mean = (0..FLEETS).map(ratio).sum::<f64>() / f64::from(FLEETS);
-        assert!(mean <= 1.15, "moved {mean:.3} times the unavoidable share");
+        // A join of one more and its leaving again move the same slots; the smaller of the two fleets decides which share it was of.
+        for (members, of) in [(51, 51.0), (50, 50.0)] {
+            let ratio = |seed: u32| {
+                let ids = (0..members).map(|i| seed * 1_000 + i);
+                let without = SlotOwners::place(fleet(ids.clone().skip(1)), params);
+                let with = SlotOwners::place(fleet(ids), params);
+                f64::from(moved(&without, &with)) / (f64::from(params.slots) / of)
+            };
+            let mean = (0..FLEETS).map(ratio).sum::<f64>() / f64::from(FLEETS);
+            assert!(mean <= 1.15, "{members} members, one less: moved {mean:.3} times the unavoidable share");
+        }
     }
 
     proptest! {

@@ -82,12 +82,16 @@ impl Lease {
     /// Tries again after a pause that doubles up to a second, and is shortened by up to half so that a fleet does not come in step. The
     /// share is drawn from the incarnation and the attempt, so that it is repeatable.
     pub(super) fn fail(&mut self, now: Moment) {
-        if self.rival.is_none() {
-            self.failures = self.failures.saturating_add(1);
-        }
+        self.failures = self.failures.saturating_add(1);
         let pause = (RETRY_FIRST * 2u32.saturating_pow(self.failures.saturating_sub(1).min(10))).min(RETRY_LONGEST);
         let draw = slot_of(hash_bytes(&[self.incarnation.get().to_le_bytes(), self.attempt.to_le_bytes()].concat()), 512);
         self.due = Some(now.plus(pause).minus(pause * draw / 1_024));
+    }
+
+    /// Tries again after the shortest pause.
+    pub(super) fn ask_again_soon(&mut self, now: Moment) {
+        self.failures = 0;
+        self.fail(now);
     }
 
     /// Whether a failed call means that trying again is of no use.
@@ -106,6 +110,10 @@ impl Lease {
 
     pub(super) fn drop_record(&mut self) {
         (self.held_since, self.in_flight, self.due, self.rival, self.failures) = (None, false, None, None, 0);
+    }
+
+    pub(super) const fn is_in_flight(&self) -> bool {
+        self.in_flight
     }
 
     pub(super) fn is_due(&self, now: Moment) -> bool {

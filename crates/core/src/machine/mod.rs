@@ -85,10 +85,7 @@ impl Machine {
 
     /// When to call again with [`Input::Woken`], if nothing happens before.
     pub fn wake_at(&self) -> Option<Moment> {
-        let lease = match self.state() {
-            ServiceState::Created | ServiceState::Left => None,
-            _ => self.lease.wake_at(),
-        };
+        let lease = self.wanted_call().and_then(|_| self.lease.wake_at());
         let deadline = self.is_joined().then(|| self.deadline()).flatten();
         [lease, deadline, self.drain_until].into_iter().flatten().min()
     }
@@ -114,8 +111,10 @@ impl Machine {
                 false => {}
             },
             Input::Viewed { view, proven } => {
-                self.lease.prove(proven);
-                self.see(view, proven);
+                // A view that is not taken proves nothing: the deadline of a view unproven for two TTLs must still come.
+                if self.see(view, proven) {
+                    self.lease.prove(proven);
+                }
                 self.reconsider(now, actions);
             }
             Input::Proven { at } => {
@@ -136,10 +135,26 @@ impl Machine {
 
     /// Keeps a view unless it is older than the one there is. Two reads may overtake each other, and the one that began later may have
     /// seen less; so the revision decides, and only between equal ones the time.
-    fn see(&mut self, view: Arc<View>, proven: Moment) {
+    fn see(&mut self, view: Arc<View>, proven: Moment) -> bool {
         let newer = self.view.as_ref().is_none_or(|known| (known.revision(), self.view_proven) <= (view.revision(), proven));
         if newer {
             (self.view, self.view_proven) = (Some(view), proven);
+        }
+        newer
+    }
+
+    /// Begins from nothing: no record, and no view that a later one would be measured by.
+    fn start_over(&mut self) {
+        self.lease.drop_record();
+        (self.view, self.view_proven) = (None, Moment::ZERO);
+    }
+
+    /// The call that the present state asks for, when it is due.
+    fn wanted_call(&self) -> Option<Op> {
+        match self.state() {
+            _ if self.lease.is_held() => Some(Op::Renew),
+            ServiceState::Joining | ServiceState::Fenced => Some(Op::Register),
+            _ => None,
         }
     }
 
@@ -161,7 +176,7 @@ impl Machine {
         let fresh = matches!(self.state(), ServiceState::Created | ServiceState::Left);
         let again = self.state() == ServiceState::Refused && !self.lease.is_held();
         if fresh || again {
-            self.lease.drop_record();
+            self.start_over();
             self.turn(now, ServiceState::Joining, actions);
             actions.push(Action::StartWatch);
             self.lease.call(Op::Register, now, actions);
@@ -176,7 +191,7 @@ impl Machine {
                 self.turn(now, ServiceState::Draining, actions);
                 if self.lease.is_held() {
                     actions.push(Action::MarkDraining);
-                } else {
+                } else if !self.lease.is_in_flight() {
                     self.lease.drop_record();
                 }
                 actions.push(Action::AwaitInFlight);
@@ -191,8 +206,14 @@ impl Machine {
         }
         self.lease.registered(started, ttl);
         if self.deadline().is_some_and(|deadline| now >= deadline) {
-            // The answer took longer than the lease lasts; nothing was ever owned under it.
+            // The answer took longer than the lease lasts; nothing was ever owned under it, and the record counts as never made.
+            self.lease.drop_record();
             self.lease.fail(now);
+            return;
+        }
+        if self.state() == ServiceState::Draining {
+            // It was on its way when the wish to leave came: others must not count on it.
+            actions.push(Action::MarkDraining);
             return;
         }
         if self.state() == ServiceState::Fenced {
@@ -206,6 +227,7 @@ impl Machine {
         if !self.lease.answered(attempt) {
             return;
         }
+        let rival = matches!(failure, Failure::InUse { .. });
         match self.lease.refusal(&self.me.instance_id, failure) {
             Some(refusal) if matches!(self.state(), ServiceState::Joining | ServiceState::Fenced) && !self.lease.is_held() => {
                 self.ownership = Arc::new(Ownership { refusal: Some(refusal), ..(*self.ownership).clone() });
@@ -213,6 +235,8 @@ impl Machine {
                 self.lease.drop_record();
                 self.turn(now, ServiceState::Refused, actions);
             }
+            // A former self that is waited out is no outage: it is asked for again soon.
+            _ if rival => self.lease.ask_again_soon(now),
             _ => self.lease.fail(now),
         }
     }
@@ -223,10 +247,8 @@ impl Machine {
             self.drain_until = None;
             actions.push(Action::Deregister);
         }
-        let registers = matches!(self.state(), ServiceState::Joining | ServiceState::Fenced) && !self.lease.is_held();
-        let renews = self.lease.is_held();
-        if self.lease.is_due(now) && (registers || renews) {
-            self.lease.call(if registers { Op::Register } else { Op::Renew }, now, actions);
+        if let Some(op) = self.wanted_call().filter(|_| self.lease.is_due(now)) {
+            self.lease.call(op, now, actions);
         }
     }
 
@@ -238,7 +260,7 @@ impl Machine {
 
     /// Owns nothing from here on, and registers anew at once.
     fn fence(&mut self, now: Moment, actions: &mut Vec<Action>) {
-        self.lease.drop_record();
+        self.start_over();
         self.turn(now, ServiceState::Fenced, actions);
         self.lease.call(Op::Register, now, actions);
     }

@@ -373,3 +373,60 @@ fn of_two_reads_that_overtake_each_other_the_higher_revision_counts() {
         assert!(run.owned() < crate::SLOTS_DEFAULT);
     }
 }
+
+#[test]
+fn a_registration_answered_too_late_after_a_fence_is_made_again_and_not_renewed() {
+    let mut run = Run::active();
+    run.step(9_000, Input::Woken);
+    assert_eq!(run.state(), ServiceState::Fenced);
+    run.registered(18_000, 9_000);
+    let actions = run.step(18_100, Input::Woken);
+    assert_eq!(calls(&actions), [Op::Register], "{actions:?}");
+    run.registered(18_110, 18_100);
+    run.viewed(18_120, vec![member("me", 7)]);
+    assert_eq!(run.state(), ServiceState::Active);
+}
+
+#[test]
+fn a_backend_whose_revisions_fall_ends_ownership_within_two_ttls() {
+    let mut run = Run::active();
+    run.step(30, Input::Viewed { view: Arc::new(View::new(500, vec![member("me", 7)])), proven: at(30) });
+    let mut now = 1_000;
+    while run.state() == ServiceState::Active {
+        assert!(now <= 19_000, "still active on a view of {now} ms ago");
+        let fallen = View::new(7, vec![member("me", 7), member("other", 8)]);
+        run.step(now, Input::Viewed { view: Arc::new(fallen), proven: at(now) });
+        if run.state() == ServiceState::Active {
+            run.renewed(now, now);
+        }
+        now += 1_000;
+    }
+    run.registered(now, now);
+    run.step(now + 20, Input::Viewed { view: Arc::new(View::new(8, vec![member("me", 7), member("other", 8)])), proven: at(now + 10) });
+    assert_eq!((run.state(), run.machine.ownership().view().revision()), (ServiceState::Active, 8), "it begins from nothing");
+}
+
+#[test]
+fn a_registration_under_way_when_the_wish_to_leave_comes_is_shown_as_draining() {
+    let mut run = Run::new();
+    run.step(0, Input::Join);
+    run.step(10, Input::Leave);
+    assert!(run.registered(20, 5).contains(&Action::MarkDraining));
+    assert_eq!(run.state(), ServiceState::Draining);
+    assert_eq!(calls(&run.step(3_010, Input::Woken)), [Op::Renew], "it renews while it drains");
+}
+
+#[test]
+fn an_outage_behind_a_rival_is_asked_about_ever_more_rarely() {
+    let mut run = Run::new();
+    run.step(0, Input::Join);
+    run.failed(5, Failure::InUse { address: None, stamp: 1 });
+    let mut calls = 0;
+    while run.machine.wake_at().unwrap() < at(60_000) {
+        let ms = run.machine.wake_at().unwrap().as_nanos() / 1_000_000 + 1;
+        run.step(ms, Input::Woken);
+        run.failed(ms, Failure::Retryable);
+        calls += 1;
+    }
+    assert!(calls < 150, "{calls} calls in a minute");
+}
