@@ -128,9 +128,7 @@ fn however_it_ends_no_process_and_no_directory_stays() {
     let _alone = alone();
     for signal in [Signal::SIGINT, Signal::SIGTERM, Signal::SIGKILL] {
         let place = Place::empty();
-        let mut command = place.command(&["demo", "--json", "--ttl", "10s"]);
-        command.env("TMPDIR", place.path(""));
-        let mut demo = Process::start(command);
+        let mut demo = Process::start(place.command(&["demo", "--json", "--ttl", "10s"]));
         let publishers = eventually("three publishers run", PATIENCE, || {
             let children = children(demo.pid());
             (children.len() == 3 && children.iter().all(|pid| is_publisher(*pid))).then_some(children)

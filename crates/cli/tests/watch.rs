@@ -215,6 +215,17 @@ fn any_name_may_join() {
 }
 
 #[test]
+fn workers_that_start_at_the_same_moment_all_see_each_other() {
+    for _ in 0..3 {
+        let place = place("5s");
+        let mut fleet: Vec<_> = ["a", "b", "c", "d", "e"].iter().map(|id| start(&place, id, &WATCH)).collect();
+        for process in &mut fleet {
+            process.tells("sees all five and has its share", |line| members(line) == 5 && (1..=14).contains(&owns(line)));
+        }
+    }
+}
+
+#[test]
 fn a_living_instance_id_is_refused_by_name() {
     let place = place("1s");
     let mut first = join(&place, "worker 1/🦀", &WATCH);

@@ -108,7 +108,7 @@ impl Place {
         std::env::vars_os().filter(|(name, _)| name.to_string_lossy().starts_with("SHARDWISE")).for_each(|(name, _)| {
             command.env_remove(name);
         });
-        command.args(arguments).current_dir(self.dir.path()).env_remove("RUST_LOG").env("COLUMNS", "100");
+        command.args(arguments).current_dir(self.dir.path()).env_remove("RUST_LOG").env("COLUMNS", "100").env("TMPDIR", self.dir.path());
         command
     }
 
