@@ -37,5 +37,8 @@ fn load_settings(common: &Common) -> Result<Settings> {
 
 fn block_on(work: impl Future<Output = Result<Code>>) -> Result<Code> {
     let runtime = tokio::runtime::Runtime::new().map_err(|error| Failure::io("starting the runtime", &error))?;
-    runtime.block_on(work)
+    let result = runtime.block_on(work);
+    // A write to a pipe that nobody reads cannot be cancelled; the process must end all the same.
+    runtime.shutdown_background();
+    result
 }

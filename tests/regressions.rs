@@ -1,0 +1,143 @@
+//! One test for each fixed bug of the library.
+
+#![expect(clippy::expect_used, clippy::panic, reason = "tests report by panicking")]
+
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, mpsc};
+use std::time::Duration;
+
+use shardwise::testing::TestFleet;
+use shardwise::{ErrorKind, Settings, ShardingFactory, ShardingService};
+
+async fn eventually(what: &str, condition: impl Fn() -> bool) {
+    for _ in 0..10_000 {
+        if condition() {
+            return;
+        }
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+    panic!("{what}: not within 50 s");
+}
+
+fn real_service() -> ShardingService {
+    let text = "[default.resilience.sharding]\npolicies.w.group_name = \"g\"\ndiscovery.backend = \"memory\"";
+    let settings = Settings::from_toml_str(text).expect("valid settings");
+    ShardingFactory::from_settings(settings).expect("a known backend").create("w").expect("a known policy")
+}
+
+/// Joining while the service drained opened the count of work in flight again, and leaving waited for the whole drain timeout.
+#[tokio::test(start_paused = true)]
+async fn a_wish_to_join_during_a_drain_does_not_prolong_it() {
+    let fleet = TestFleet::start(1).await;
+    let service = fleet.service(0).clone();
+    let _run = service.run_owned(["k"], |_, cancel| async move {
+        cancel.cancelled().await;
+        tokio::time::sleep(Duration::from_millis(300)).await;
+    });
+    tokio::time::sleep(Duration::from_millis(100)).await;
+    let before = service.now();
+    let (left, _joined) = tokio::join!(service.deregister_self(), service.register_self());
+    left.expect("it leaves");
+    assert!(service.now().since(before) < Duration::from_secs(10), "it took {:?}", service.now().since(before));
+}
+
+/// A panic outside the closure's future ended the runner, and with it the work on all other keys.
+#[tokio::test(start_paused = true)]
+async fn a_panic_in_the_closure_itself_ends_one_key_only() {
+    let fleet = TestFleet::start(1).await;
+    let started = Arc::new(AtomicUsize::new(0));
+    let count = Arc::clone(&started);
+    let run = fleet.service(0).run_owned(0..20u32, move |key, cancel| {
+        assert!(key != 7, "this key's closure panics");
+        count.fetch_add(1, Ordering::SeqCst);
+        async move { cancel.cancelled().await }
+    });
+    eventually("the other nineteen run", || started.load(Ordering::SeqCst) == 19).await;
+    run.set_keys(100..110u32);
+    eventually("later keys run", || started.load(Ordering::SeqCst) == 29).await;
+}
+
+/// Each of many cancelled tasks looked through all of them.
+#[tokio::test(start_paused = true)]
+async fn ten_thousand_keys_are_let_go_without_counting_each_against_all() {
+    let fleet = TestFleet::start(1).await;
+    let service = fleet.service(0);
+    let ended = Arc::new(AtomicUsize::new(0));
+    let count = Arc::clone(&ended);
+    let _run = service.run_owned(0..10_000u32, move |_, cancel| {
+        let count = Arc::clone(&count);
+        async move {
+            cancel.cancelled().await;
+            count.fetch_add(1, Ordering::SeqCst);
+        }
+    });
+    tokio::time::sleep(Duration::from_millis(100)).await;
+    let before = service.now();
+    service.deregister_self().await.expect("it leaves");
+    assert_eq!(ended.load(Ordering::SeqCst), 10_000);
+    assert!(service.now().since(before) < Duration::from_secs(1), "on paused time only waiting costs");
+}
+
+/// The service waited for a state that nobody was left to report.
+#[test]
+fn leaving_a_runtime_that_is_gone_is_an_error_and_no_wait_for_ever() {
+    let theirs = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().expect("a runtime");
+    let service = theirs.block_on(async {
+        let service = real_service();
+        service.register_self().await.expect("it joins");
+        service
+    });
+    let _run = theirs.block_on(async { service.run_owned(["k"], |_, _| std::future::pending()) });
+    let ours = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
+    let leaving = service.clone();
+    let left = ours.block_on(async move {
+        let end = std::thread::spawn(move || theirs.shutdown_background());
+        let left = tokio::time::timeout(Duration::from_secs(20), leaving.deregister_self()).await;
+        end.join().expect("no panic");
+        left
+    });
+    let error = left.expect("an answer in time").expect_err("nobody is left who could deregister");
+    assert_eq!(error.kind(), ErrorKind::Closed);
+}
+
+/// A slow callback was called once for every change of long ago.
+#[tokio::test(start_paused = true)]
+async fn a_slow_callback_gets_what_it_missed_in_one_call() {
+    let mut fleet = TestFleet::start(1).await;
+    let seen = Arc::new(Mutex::new(Vec::new()));
+    let (open, gate) = mpsc::channel::<()>();
+    let (log, gate) = (Arc::clone(&seen), Mutex::new(gate));
+    fleet.service(0).on_rebalance(move |r| {
+        log.lock().expect("not poisoned").push(r.members_total);
+        // Waits until the other end is dropped; from then on it does not wait.
+        gate.lock().expect("not poisoned").recv().expect_err("nothing is sent");
+    });
+    for _ in 0..5 {
+        fleet.join().await;
+    }
+    fleet.settled().await;
+    drop(open);
+    eventually("the last change is told", || seen.lock().is_ok_and(|seen| seen.last() == Some(&6))).await;
+    let calls = seen.lock().expect("not poisoned").len();
+    assert!(calls <= 3, "{calls} calls for five changes");
+}
+
+/// What a killed member ran went on for ever.
+#[tokio::test(start_paused = true)]
+async fn what_a_killed_member_ran_ends_with_it() {
+    let mut fleet = TestFleet::start(2).await;
+    let running = Arc::new(AtomicUsize::new(0));
+    let count = Arc::clone(&running);
+    let _run = fleet.service(0).run_owned(0..100u32, move |_, cancel| {
+        let count = Arc::clone(&count);
+        async move {
+            count.fetch_add(1, Ordering::SeqCst);
+            cancel.cancelled().await;
+            count.fetch_sub(1, Ordering::SeqCst);
+        }
+    });
+    eventually("it works", || running.load(Ordering::SeqCst) > 20).await;
+    fleet.kill(0);
+    eventually("its work has ended", || running.load(Ordering::SeqCst) == 0).await;
+    assert!((0..100u32).all(|key| !fleet.owners(&key).contains(&0)), "a dead member owns nothing");
+}
