@@ -309,6 +309,27 @@ async fn retention_zero_deletes_with_the_mark_and_holes_are_passed_over() {
     running.stop().await;
 }
 
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_lies_behind_a_hole_larger_than_a_batch_is_delivered() {
+    for (batch, count, hole) in [(10, 30, 1..=10), (10, 30, 5..=27), (1, 6, 1..=1), (1, 6, 3..=5)] {
+        let outbox = Outbox::new().await;
+        outbox.insert_plainly([events("a", 1..=count), events("b", 1..=count)].concat()).await;
+        let mut conn = outbox.connection().await;
+        let delete = sqlx::query("DELETE FROM outbox WHERE seq BETWEEN ? AND ?");
+        delete.bind(*hole.start()).bind(*hole.end()).execute(&mut conn).await.unwrap();
+        let sink = ScriptedSink::accepting();
+        let options = PublisherOptions { batch, ..options() };
+        let running = Running::start(publisher(&outbox, sink.clone(), &TestSharding::full("one")).await.options(options));
+        drained(&outbox).await;
+        let left: Vec<_> = (1..=count).filter(|n| !hole.contains(&i64::try_from(*n).unwrap())).collect();
+        for aggregate in ["a", "b"] {
+            let arrived = sink.arrived().into_iter().filter(|event| event.aggregate_id == aggregate);
+            assert_eq!(arrived.map(|event| event.sequence).collect::<Vec<_>>(), left, "batch {batch}, hole {hole:?}");
+        }
+        running.stop().await;
+    }
+}
+
 #[tokio::test]
 async fn a_publisher_with_another_number_of_slots_is_refused() {
     let outbox = Outbox::new().await;

@@ -21,7 +21,9 @@ use crate::{Delivery, Payload, Result};
 pub const FETCH: &str = "
     SELECT s.slot, s.epoch, a.id, a.hash, a.done_seq, a.last_seq, a.attempts, a.failures, a.failing_since, a.attempted_at,
            o.seq, o.id, o.aggregatetype, o.aggregateid, o.type, o.payload, typeof(o.payload), o.headers,
-           CAST(o.created_at AS INTEGER)
+           CAST(o.created_at AS INTEGER),
+           iif(o.seq IS NULL, (SELECT min(n.seq) FROM outbox AS n INDEXED BY outbox_in_order
+                               WHERE n.aggregate = a.id AND n.seq > a.done_seq AND n.seq <= a.last_seq), NULL)
     FROM outbox_slot AS s INDEXED BY outbox_slot_of
     CROSS JOIN outbox_aggregate AS a INDEXED BY outbox_aggregate_pending
     LEFT JOIN outbox AS o INDEXED BY outbox_in_order
@@ -107,7 +109,13 @@ impl Reading {
 fn new_run(row: &SqliteRow, aggregate: i64, now: i64) -> Result<Run, sqlx::Error> {
     let ago = |since: Option<i64>| since.map(|since| Duration::from_millis(unsigned(now - since)));
     let last = unsigned(row.try_get(5)?);
-    let there: Option<i64> = row.try_get(10)?;
+    // Where the window behind the mark is empty, the first event further on: what is missing before it was deleted by hand.
+    let further: Option<i64> = row.try_get(19)?;
+    let through = match (row.try_get::<Option<i64>, _>(10)?, further) {
+        (Some(_), _) => unsigned(row.try_get(4)?),
+        (None, Some(further)) => unsigned(further).saturating_sub(1),
+        (None, None) => last,
+    };
     Ok(Run {
         aggregate,
         hold: Hold { slot: row.try_get(0)?, epoch: unsigned(row.try_get(1)?) },
@@ -117,7 +125,7 @@ fn new_run(row: &SqliteRow, aggregate: i64, now: i64) -> Result<Run, sqlx::Error
             failing_for: ago(row.try_get(8)?),
             attempted_ago: ago(row.try_get(9)?),
         },
-        through: if there.is_none() { last } else { unsigned(row.try_get(4)?) },
+        through,
         last,
         events: Vec::new(),
     })
