@@ -17,6 +17,8 @@ use crate::{events, signals};
 
 /// The `source` of what the command publishes.
 const SOURCE: &str = "/shardwise/outbox";
+/// The most refused lines that the JSON answer lists; it counts all.
+const REFUSED_SHOWN_MAX: usize = 10_000;
 /// Lines of one transaction.
 const ENQUEUE_BATCH: usize = 500;
 
@@ -34,6 +36,8 @@ A line that is refused is told by number and reason; the others are written. Exi
     Run(Run),
     /// Tell how the outbox stands
     Status(Which),
+    /// Let blocked aggregates try their first event again
+    Unblock(Unblock),
 }
 
 #[derive(Debug, Args)]
@@ -50,6 +54,28 @@ pub(crate) struct Enqueue {
     /// The file with the lines [default: stdin]
     #[arg(long, default_value = "-", hide_default_value = true, value_name = "FILE")]
     from: PathBuf,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct Unblock {
+    #[command(flatten)]
+    which: Which,
+    /// Only this aggregate, as `status` names it: its type, a slash, its id
+    #[arg(long, value_name = "KEY")]
+    key: Option<String>,
+}
+
+impl Unblock {
+    async fn run(&self, outbox: &OutboxSettings, common: &Common) -> Result<Code> {
+        let store = open(outbox).await?;
+        let unblocked = store.unblock(self.key.as_deref()).await?;
+        store.close().await;
+        match common.format() {
+            Format::Human => output::text(&format!("{} unblocked\n", count(unblocked, "aggregate")))?,
+            Format::Json => output::json_line(&json!({"unblocked": unblocked}))?,
+        }
+        Ok(if unblocked == 0 { Code::No } else { Code::Ok })
+    }
 }
 
 #[derive(Debug, Args)]
@@ -80,6 +106,7 @@ impl Outbox {
             Self::Enqueue(enqueue) => enqueue.run(enqueue.which.of(&settings)?, common).await,
             Self::Run(run) => run.run(&settings).await,
             Self::Status(which) => status(which.of(&settings)?, common).await,
+            Self::Unblock(unblock) => unblock.run(unblock.which.of(&settings)?, common).await,
         }
     }
 }
@@ -122,33 +149,32 @@ impl Enqueue {
     async fn run(&self, outbox: &OutboxSettings, common: &Common) -> Result<Code> {
         let store = open(outbox).await?;
         let mut lines = events::open(&self.from)?;
-        let (mut enqueued, mut refused) = (0u64, Vec::new());
+        let (mut enqueued, mut refused, mut refused_total) = (0u64, Vec::new(), 0u64);
         let mut batch = Vec::with_capacity(ENQUEUE_BATCH);
         while lines.recv_many(&mut batch, ENQUEUE_BATCH).await > 0 {
             let (written, mut bad) = write(&store, &self.from, std::mem::take(&mut batch)).await.map_err(|failure| {
                 Failure::new(failure.code(), format!("{failure}; {} written before, the rest was not", count(enqueued, "event")))
             })?;
             enqueued += written;
+            refused_total += bad.len() as u64;
             if common.format() == Format::Human {
-                for (line, why) in bad.drain(..) {
-                    output::note(format_args!("line {line}: {why}"));
-                    refused.push((line, why));
-                }
+                bad.drain(..).for_each(|(line, why)| output::note(format_args!("line {line}: {why}")));
             } else {
+                bad.truncate(REFUSED_SHOWN_MAX.saturating_sub(refused.len()));
                 refused.append(&mut bad);
             }
         }
         store.close().await;
         match common.format() {
             Format::Human => {
-                output::text(&format!("{} enqueued, {} refused\n", count(enqueued, "event"), count(refused.len() as u64, "line")))?;
+                output::text(&format!("{} enqueued, {} refused\n", count(enqueued, "event"), count(refused_total, "line")))?;
             }
             Format::Json => {
                 let refused: Vec<_> = refused.iter().map(|(line, reason)| json!({"line": line, "reason": reason})).collect();
-                output::json_line(&json!({"enqueued": enqueued, "refused": refused}))?;
+                output::json_line(&json!({"enqueued": enqueued, "refused": refused, "refused_total": refused_total}))?;
             }
         }
-        Ok(if refused.is_empty() { Code::Ok } else { Code::No })
+        Ok(if refused_total == 0 { Code::Ok } else { Code::No })
     }
 }
 
@@ -191,13 +217,18 @@ impl Run {
         sharding.register_self().await?;
         output::release_log();
         let shared: Arc<dyn Sharding> = Arc::new(sharding.clone());
-        let publisher =
-            OutboxPublisher::builder().store(store.clone()).sink(sink(outbox)?).sharding(shared).options(options(outbox)).build()?;
+        let publisher = OutboxPublisher::builder()
+            .store(store.clone())
+            .sink(sink(outbox)?)
+            .sharding(shared)
+            .options(options(outbox, settings)?)
+            .build()?;
         let stats = publisher.stats();
         let published = publisher.run(shutdown).await;
-        sharding.deregister_self().await?;
-        published?;
+        let left = sharding.deregister_self().await;
         store.close().await;
+        published?;
+        left?;
         let now = stats.snapshot();
         output::note(format_args!(
             "stopped: {} delivered, {} retried, {} parked, {} fenced",
@@ -227,8 +258,8 @@ fn sink(outbox: &OutboxSettings) -> Result<Arc<dyn Sink>> {
     }
 }
 
-fn options(outbox: &OutboxSettings) -> PublisherOptions {
-    PublisherOptions {
+fn options(outbox: &OutboxSettings, settings: &Settings) -> Result<PublisherOptions> {
+    Ok(PublisherOptions {
         batch: outbox.batch as usize,
         max_attempts: outbox.max_attempts,
         backoff: outbox.backoff,
@@ -239,8 +270,9 @@ fn options(outbox: &OutboxSettings) -> PublisherOptions {
         outage_limit: outbox.outage_limit,
         poll: outbox.poll,
         retention: outbox.retention,
+        drain_timeout: settings.policy(outbox.policy.as_str())?.policy.drain_timeout,
         ..PublisherOptions::default()
-    }
+    })
 }
 
 async fn status(outbox: &OutboxSettings, common: &Common) -> Result<Code> {
@@ -296,6 +328,9 @@ fn told(status: &Status) -> String {
         rows if rows.is_empty() => "no publisher".into(),
         rows => output::table(&["publisher", "is", "seen", "slots"], &rows).trim_end().into(),
     });
+    if status.blocked_aggregates > 0 {
+        lines.push("when the cause is gone: shardwise outbox unblock".into());
+    }
     if status.free_slots > 0 {
         lines.push(format!("{} without a living publisher", count(status.free_slots.into(), "slot")));
     }

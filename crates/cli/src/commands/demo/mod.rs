@@ -12,6 +12,7 @@ use std::time::Duration;
 
 use clap::Args;
 use serde::Serialize;
+use shardwise::Timing;
 use shardwise::core::{format_duration, parse_duration};
 use shardwise::settings::StoreSettings;
 use shardwise_outbox::SqliteStore;
@@ -89,6 +90,8 @@ fn rate(events: u64, time: Duration) -> u64 {
 impl Demo {
     pub(crate) async fn run(&self, common: &Common) -> Result<Code> {
         let quiet = common.format() == Format::Json;
+        Timing::new(self.ttl, None, Timing::default().stop_margin)
+            .map_err(|error| Failure::new(Code::Usage, format!("--ttl {}: {}", format_duration(self.ttl), error.allowed)))?;
         let writer = match &self.from {
             Some(from) => Writer::real(from, self.rate, self.ttl).await?,
             None => Writer::made(self.events, self.aggregates, self.rate),

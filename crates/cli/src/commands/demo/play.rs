@@ -145,7 +145,9 @@ impl Play {
             self.show.killed(&victim);
             self.kill = Change::Begun { at, worker: victim, slots };
         }
-        if self.join == Change::Ahead && written * 3 >= planned * 2 && self.kill != Change::Ahead {
+        // Not before the takeover is over: the newcomer would wait for the victim's slots too, and that is no handover.
+        let taken_over = matches!(self.kill, Change::Done(_)) || (self.kill != Change::Ahead && self.stage.workers().next().is_none());
+        if self.join == Change::Ahead && written * 3 >= planned * 2 && taken_over {
             let at = Instant::now();
             let newcomer = self.stage.start_worker()?;
             self.show.worker(&newcomer);

@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 use std::path::Path;
 use std::time::Duration;
 
-use shardwise_outbox::{NewEvent, SqliteStore};
+use shardwise_outbox::{HEADERS_BYTES_MAX, NewEvent, PAYLOAD_BYTES_MAX, SqliteStore};
 use tokio::time::Instant;
 
 use super::ledger::Ledger;
@@ -15,6 +15,8 @@ use crate::exit::{Code, Failure, Result};
 const REAL_EVENTS_MAX: usize = 1_000_000;
 /// The most events of one transaction.
 const TRANSACTION_MAX: u64 = 500;
+/// The most transactions of one turn.
+const TRANSACTIONS_MAX: usize = 50;
 /// The least time that real events are stretched over, in TTLs, so that a takeover and a handover fit in.
 const REAL_TTLS: u32 = 4;
 
@@ -48,7 +50,7 @@ impl Writer {
         let (mut real, mut refused) = (VecDeque::new(), 0);
         while let Some(line) = lines.recv().await {
             let line = line.map_err(|error| events::unreadable(from, &error))?;
-            match line.event {
+            match line.event.and_then(within_limits) {
                 Ok(mut event) => {
                     event.id = event.id.or_else(|| Some(format!("line-{}", line.number)));
                     real.push_back(event);
@@ -88,6 +90,18 @@ impl Writer {
     pub(super) async fn write_due(&mut self, store: &SqliteStore, ledger: &mut Ledger, go_on: bool) -> Result<()> {
         let due = u64::try_from(self.started.elapsed().as_nanos() / self.interval.as_nanos().max(1)).unwrap_or(u64::MAX);
         let due = if go_on { due } else { due.min(self.planned) };
+        for _ in 0..TRANSACTIONS_MAX {
+            self.write_up_to(due, store, ledger).await?;
+            let exhausted = matches!(&self.source, Source::Real(events) if events.is_empty());
+            if self.written >= due || exhausted || !self.waiting.is_empty() {
+                break;
+            }
+        }
+        Ok(())
+    }
+
+    /// Writes one transaction.
+    async fn write_up_to(&mut self, due: u64, store: &SqliteStore, ledger: &mut Ledger) -> Result<()> {
         while self.written < due && (self.waiting.len() as u64) < TRANSACTION_MAX {
             let Some(event) = self.next() else { break };
             let id = event.id.clone().unwrap_or_default();
@@ -121,6 +135,16 @@ impl Writer {
             }
             Source::Real(events) => events.pop_front(),
         }
+    }
+}
+
+/// Refuses what the store would refuse in the middle of the demo.
+fn within_limits(event: NewEvent) -> std::result::Result<NewEvent, String> {
+    let headers = event.headers.as_ref().map_or(0, |headers| serde_json::to_vec(headers).map_or(usize::MAX, |json| json.len()));
+    match event.payload.len() {
+        bytes if bytes > PAYLOAD_BYTES_MAX => Err(format!("the payload has {bytes} bytes; at most {PAYLOAD_BYTES_MAX} are allowed")),
+        _ if headers > HEADERS_BYTES_MAX => Err(format!("the headers have {headers} bytes; at most {HEADERS_BYTES_MAX} are allowed")),
+        _ => Ok(event),
     }
 }
 
