@@ -5,6 +5,7 @@
 mod common;
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::process::Stdio;
 use std::time::Duration;
 
 use common::process::Process;
@@ -245,4 +246,30 @@ fn what_is_not_there_is_named_with_what_to_do() {
         place.run(&["outbox", command]).fails(4, &["outbox.db", "database"]);
     }
     Place::of_workers("1s", "").run(&["outbox", "status"]).fails(2, &["[default.outbox.<name>]"]);
+}
+
+/// Its write cannot be cancelled; the process used to wait for it for ever.
+#[test]
+fn a_pipe_that_nobody_reads_does_not_keep_the_publisher_from_ending() {
+    let place = outbox();
+    let text = "x".repeat(1_000);
+    let lines: String = (0..500u64).map(|n| line(n % 100, n).replace("Changed", &format!("Changed{}", &text[..200]))).collect();
+    place.run_with(&["outbox", "enqueue"], lines.as_bytes()).well();
+    let mut command = place.command(&["outbox", "run"]);
+    command.env("SHARDWISE__OUTBOX__ORDERS__SINK", "stdout");
+    command.env("SHARDWISE__RESILIENCE__SHARDING__POLICIES__WORKERS__DRAIN_TIMEOUT", "1s");
+    let mut child = command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap();
+    eventually("it holds all slots", PATIENCE, || (status(&place)["free_slots"] == 0).then_some(()));
+    let pid = nix::unistd::Pid::from_raw(i32::try_from(child.id()).unwrap());
+    nix::sys::signal::kill(pid, Signal::SIGTERM).unwrap();
+    let ended = eventually("it ends", Duration::from_secs(20), || child.try_wait().unwrap());
+    assert!(ended.success(), "{ended}");
+    assert_eq!(status(&place)["pending"], 500, "nothing was marked that nobody has read");
+}
+
+#[test]
+fn unblock_says_when_there_is_nothing_to_unblock() {
+    let place = outbox();
+    let ran = place.run(&["outbox", "unblock", "--key", "order/1"]);
+    assert_eq!((ran.code, ran.text().trim()), (Some(1), "0 aggregates unblocked"));
 }
