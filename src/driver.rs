@@ -38,13 +38,26 @@ pub(crate) struct Driver {
     /// The record is being shown as draining; deregistering waits for it.
     marking: Option<JoinHandle<()>>,
     watch: Option<WatchStream>,
-    /// The last error of registering or renewing, logged once until something succeeds.
+    /// Registering or renewing fails, which is logged once until it succeeds.
     complained: bool,
+    /// The watch fails, likewise.
+    blind: bool,
 }
 
 impl Driver {
     pub(crate) fn new(shared: Arc<Shared>, backend: Arc<dyn Discovery>, machine: Machine, registration: Registration) -> Self {
-        Self { shared, backend, machine, registration, answers: JoinSet::new(), call: None, marking: None, watch: None, complained: false }
+        Self {
+            shared,
+            backend,
+            machine,
+            registration,
+            answers: JoinSet::new(),
+            call: None,
+            marking: None,
+            watch: None,
+            complained: false,
+            blind: false,
+        }
     }
 
     /// Runs until the service has left and nobody holds a handle to it any more.
@@ -88,6 +101,11 @@ impl Driver {
     }
 
     fn step(&mut self, input: Input, actions: &mut Vec<Action>) {
+        match input {
+            Input::Failed { .. } | Input::RecordLost { .. } => self.complained = true,
+            Input::Registered { .. } | Input::Renewed { .. } => self.complained = false,
+            _ => {}
+        }
         self.machine.step(self.shared.clock.now(), input, actions);
         for action in actions.drain(..) {
             self.carry_out(action);
@@ -142,7 +160,7 @@ impl Driver {
             Op::Register => self.shared.timing.ttl,
             Op::Renew => self.shared.timing.renew_every,
         };
-        let complain = !std::mem::replace(&mut self.complained, false);
+        let complain = !self.complained;
         self.call = Some(self.answers.spawn(async move {
             let answer = tokio::time::timeout(limit, async {
                 match op {
@@ -206,16 +224,16 @@ impl Driver {
     fn news(&mut self, event: Result<WatchEvent, Error>) -> Option<Input> {
         match event {
             Ok(WatchEvent::View(snapshot)) => {
-                self.complained = false;
+                self.blind = false;
                 Some(Input::Viewed { view: snapshot.view, proven: snapshot.proven })
             }
             Ok(WatchEvent::Proven(at)) => {
-                self.complained = false;
+                self.blind = false;
                 Some(Input::Proven { at })
             }
             Ok(_) => None,
             Err(error) => {
-                if !std::mem::replace(&mut self.complained, true) {
+                if !std::mem::replace(&mut self.blind, true) {
                     tracing::warn!(%error, "the group cannot be seen just now; ownership ends unless this passes within two TTLs");
                 }
                 None
