@@ -10,6 +10,7 @@ use common::{Outbox, events};
 use shardwise::SlotSet;
 use shardwise::discovery::Clock;
 use shardwise::{Incarnation, Moment};
+use shardwise_outbox::exercise::StoreHarness;
 use shardwise_outbox::store::{FetchRequest, Registration};
 use shardwise_outbox::{ErrorKind, NewEvent, PAYLOAD_BYTES_MAX, Payload, SqliteConfig, SqliteStore, Store, sqlite};
 use sqlx::Connection;
@@ -234,6 +235,40 @@ async fn events_behind_a_hole_larger_than_what_is_left_of_the_limit_are_kept() {
     sqlx::query("DELETE FROM outbox WHERE aggregate = ?").bind(first.aggregate).execute(&mut conn).await.unwrap();
     let fetched = store.fetch(&me, &FetchRequest { events_max: 1, ..request() }).await.unwrap();
     assert_eq!((fetched.runs[0].through, fetched.runs[0].events.len()), (5, 0), "nothing is left of it");
+}
+
+/// As after a long stop between the reading of the clock and the taking.
+#[tokio::test]
+async fn a_holder_seen_after_the_takers_reading_is_alive() {
+    let outbox = Outbox::stopped().await;
+    let behind = outbox.store().await;
+    behind.register(&me(2)).await.unwrap();
+    let ahead = (1 << 40) + 20 * 1_000_000_000;
+    let clock = Clock::custom(move || Moment::from_nanos(ahead));
+    owner(&SqliteStore::open(outbox.config().clock(clock, "this boot")).await.unwrap()).await;
+    assert!(behind.take(&me(2), &SlotSet::full(8)).await.unwrap().is_empty());
+    let status = behind.status().await.unwrap();
+    assert!(status.free_slots == 0 && status.publishers.iter().all(|publisher| publisher.alive), "{status:?}");
+    let other = Registration { slots: 16, ..me(3) };
+    assert_eq!(behind.register(&other).await.unwrap_err().kind(), ErrorKind::OtherSlots);
+}
+
+#[tokio::test]
+async fn a_taking_that_waits_for_the_lock_reads_the_clock_after_the_wait() {
+    let outbox = Outbox::stopped().await;
+    let (store, second) = (outbox.store().await, Duration::from_secs(1));
+    store.register(&me(1)).await.unwrap();
+    assert_eq!(store.take(&me(1), &SlotSet::from_slots(8, [0])).await.unwrap().len(), 1);
+    outbox.advance(9 * second);
+    store.register(&me(2)).await.unwrap();
+    let mut conn = outbox.connection().await;
+    let tx = conn.begin_with("BEGIN IMMEDIATE").await.unwrap();
+    let taking = tokio::spawn(async move { store.take(&me(2), &SlotSet::full(8)).await.unwrap() });
+    tokio::time::sleep(Duration::from_millis(200)).await;
+    outbox.advance(2 * second);
+    tokio::time::sleep(Duration::from_millis(200)).await;
+    tx.rollback().await.unwrap();
+    assert_eq!(taking.await.unwrap().len(), 8, "the holder's time was over by then");
 }
 
 /// The plan must stay what the benchmark measured, whatever statistics say.

@@ -1,7 +1,7 @@
 //! Publishers and slots: who is alive, and who holds what under which epoch.
 //!
-//! One clause decides whether a publisher lives, here and in `status`: same boot, seen within its TTL, and not seen in the future by more
-//! than its TTL (where there is no boot id, that is what another boot looks like).
+//! One clause decides whether a publisher lives, here and in `status`: same boot, and seen within its TTL or after the reading it is
+//! compared with. Only where there is no boot id may it not be seen later by more than its TTL: that is what another boot looks like.
 
 use serde_json::json;
 use shardwise::core::slot_start;
@@ -13,18 +13,35 @@ use super::{SqliteStore, nanos, to_ordered, unsigned};
 use crate::store::{Hold, Registration, Touch};
 use crate::{Error, ErrorKind, Result};
 
+/// Whether the publisher `$p` lives, by the boot id, the present moment and how many TTLs it may not have been seen.
+#[rustfmt::skip]
+macro_rules! alive {
+    ($p:literal, $boot_id:literal, $now:literal, $ttls:literal) => {
+        concat!(
+            $p, ".boot_id = ", $boot_id, " AND ", $now, " - ", $p, ".seen_at <= ", $ttls, " * ", $p, ".ttl AND (",
+            $p, ".boot_id <> 'unknown' OR ", $p, ".seen_at - ", $now, " <= ", $p, ".ttl)"
+        )
+    };
+    ($p:literal, $boot_id:literal, $now:literal) => {
+        alive!($p, $boot_id, $now, 1)
+    };
+}
+pub(super) use alive;
+
 /// ?1 incarnation, ?2 name, ?3 boot id, ?4 now, ?5 TTL.
 const ANNOUNCE: &str = "INSERT INTO outbox_publisher (incarnation, publisher, boot_id, seen_at, ttl) VALUES (?1, ?2, ?3, ?4, ?5)
     ON CONFLICT (incarnation) DO UPDATE SET seen_at = excluded.seen_at, boot_id = excluded.boot_id, ttl = excluded.ttl";
 
 /// ?1 boot id, ?2 now, ?3 own incarnation.
-const OTHERS_ALIVE: &str = "SELECT publisher FROM outbox_publisher p
-    WHERE p.incarnation <> ?3 AND p.boot_id = ?1 AND ?2 - p.seen_at BETWEEN -p.ttl AND p.ttl LIMIT 1";
+const OTHERS_ALIVE: &str =
+    concat!("SELECT publisher FROM outbox_publisher p WHERE p.incarnation <> ?3 AND ", alive!("p", "?1", "?2"), " LIMIT 1");
 
 /// ?1 boot id, ?2 now. Rows of the dead that hold nothing; those that do are kept until their slots are taken.
-const FORGET: &str = "DELETE FROM outbox_publisher AS p
-    WHERE NOT (p.boot_id = ?1 AND ?2 - p.seen_at BETWEEN -p.ttl AND 10 * p.ttl)
-      AND NOT EXISTS (SELECT 1 FROM outbox_slot s WHERE s.incarnation = p.incarnation)";
+const FORGET: &str = concat!(
+    "DELETE FROM outbox_publisher AS p WHERE NOT (",
+    alive!("p", "?1", "?2", 10),
+    ") AND NOT EXISTS (SELECT 1 FROM outbox_slot s WHERE s.incarnation = p.incarnation)"
+);
 
 /// ?1 incarnation, ?2 now, ?3 boot id, ?4 slots. Under another number of slots a slot is another thing: unknown.
 const TOUCH: &str = "UPDATE outbox_publisher SET seen_at = max(seen_at, ?2)
@@ -35,14 +52,15 @@ const HELD: &str = "SELECT slot, epoch FROM outbox_slot INDEXED BY outbox_slot_o
 /// ?1 slots as a JSON list, ?2 incarnation, ?3 boot id, ?4 now, ?5 number of slots. What may be taken: free, mine, or its holder's gone.
 macro_rules! takeable {
     () => {
-        "slot IN (SELECT value FROM json_each(?1))
-         AND (incarnation IS NULL OR incarnation = ?2 OR NOT EXISTS (
-             SELECT 1 FROM outbox_publisher p
-             WHERE p.incarnation = outbox_slot.incarnation AND p.boot_id = ?3 AND ?4 - p.seen_at BETWEEN -p.ttl AND p.ttl))
-         AND EXISTS (
-             SELECT 1 FROM outbox_publisher me
-             WHERE me.incarnation = ?2 AND me.boot_id = ?3 AND ?4 - me.seen_at BETWEEN -me.ttl AND me.ttl)
-         AND (SELECT slots FROM outbox_meta) = ?5"
+        concat!(
+            "slot IN (SELECT value FROM json_each(?1))
+             AND (incarnation IS NULL OR incarnation = ?2 OR NOT EXISTS (
+                 SELECT 1 FROM outbox_publisher p WHERE p.incarnation = outbox_slot.incarnation AND ",
+            alive!("p", "?3", "?4"),
+            ")) AND EXISTS (SELECT 1 FROM outbox_publisher me WHERE me.incarnation = ?2 AND ",
+            alive!("me", "?3", "?4"),
+            ") AND (SELECT slots FROM outbox_meta) = ?5"
+        )
     };
 }
 
@@ -124,14 +142,18 @@ fn hold(row: &sqlx::sqlite::SqliteRow) -> Result<Hold, sqlx::Error> {
 }
 
 pub(super) async fn take(store: &SqliteStore, me: &Registration, slots: &SlotSet) -> Result<Vec<Hold>> {
-    let (now, wanted, incarnation) = (store.boot_nanos(), json!(slots.iter().collect::<Vec<_>>()).to_string(), me.incarnation.to_string());
+    let (wanted, incarnation) = (json!(slots.iter().collect::<Vec<_>>()).to_string(), me.incarnation.to_string());
     let boot_id = &store.config.boot_id;
     // A look without the write lock first: this is asked every few milliseconds while the former holder finishes.
-    let look = sqlx::query(ANY_TAKEABLE).bind(&wanted).bind(&incarnation).bind(boot_id).bind(now).bind(me.slots);
+    let look = sqlx::query(ANY_TAKEABLE).bind(&wanted).bind(&incarnation).bind(boot_id).bind(store.boot_nanos()).bind(me.slots);
     if look.fetch_optional(&store.readers).await.at(store)?.is_none() {
         return Ok(Vec::new());
     }
-    let take = || sqlx::query(TAKE).bind(&wanted).bind(&incarnation).bind(boot_id).bind(now).bind(me.slots).fetch_all(&store.writer);
+    // Every turn of the wait for the lock reads the clock anew.
+    let take = || {
+        let take = sqlx::query(TAKE).bind(&wanted).bind(&incarnation).bind(boot_id).bind(store.boot_nanos());
+        take.bind(me.slots).fetch_all(&store.writer)
+    };
     let rows = store.when_free(take).await.at(store)?;
     rows.iter().map(|row| hold(row).at(store)).collect()
 }

@@ -103,6 +103,7 @@ impl<P: Into<PathBuf>> From<P> for SqliteConfig {
 }
 
 /// The kernel's id of this boot. Elsewhere than on Linux there is none; readings from another boot then show only as lying ahead.
+/// The fence's SQL knows the word for that.
 fn machine_boot_id() -> String {
     std::fs::read_to_string("/proc/sys/kernel/random/boot_id").map_or_else(|_| "unknown".into(), |id| id.trim().to_owned())
 }

@@ -5,6 +5,7 @@ use std::time::Duration;
 use sqlx::{Row, SqliteConnection};
 
 use super::error::Context;
+use super::fence::alive;
 use super::{SqliteStore, unix_ms, unsigned};
 use crate::Result;
 use crate::store::{BlockedAggregate, PublisherStatus, Status};
@@ -25,16 +26,20 @@ const BLOCKED_LIST: &str = "
     SELECT CAST(key AS BLOB), last_seq - done_seq, blocked_at, coalesce(last_error, '')
     FROM outbox_aggregate WHERE blocked_at IS NOT NULL ORDER BY blocked_at LIMIT 100";
 /// ?1 boot id, ?2 now (ns).
-const PUBLISHERS: &str = "
-    SELECT p.publisher, p.incarnation, p.boot_id = ?1 AND ?2 - p.seen_at BETWEEN -p.ttl AND p.ttl,
-           iif(p.boot_id = ?1, max(?2 - p.seen_at, 0), NULL),
+const PUBLISHERS: &str = concat!(
+    "SELECT p.publisher, p.incarnation, ",
+    alive!("p", "?1", "?2"),
+    ", iif(p.boot_id = ?1, max(?2 - p.seen_at, 0), NULL),
            (SELECT count(*) FROM outbox_slot s WHERE s.incarnation = p.incarnation)
-    FROM outbox_publisher p ORDER BY p.publisher, p.incarnation LIMIT 10000";
+    FROM outbox_publisher p ORDER BY p.publisher, p.incarnation LIMIT 10000"
+);
 /// ?1 boot id, ?2 now (ns).
-const FREE: &str = "
-    SELECT count(*) FROM outbox_slot s WHERE s.incarnation IS NULL OR NOT EXISTS (
-        SELECT 1 FROM outbox_publisher p
-        WHERE p.incarnation = s.incarnation AND p.boot_id = ?1 AND ?2 - p.seen_at BETWEEN -p.ttl AND p.ttl)";
+const FREE: &str = concat!(
+    "SELECT count(*) FROM outbox_slot s WHERE s.incarnation IS NULL OR NOT EXISTS (
+        SELECT 1 FROM outbox_publisher p WHERE p.incarnation = s.incarnation AND ",
+    alive!("p", "?1", "?2"),
+    ")"
+);
 
 pub(super) async fn status(store: &SqliteStore) -> Result<Status> {
     let mut tx = store.readers.begin().await.at(store)?;
