@@ -229,8 +229,15 @@ impl Flow {
         part
     }
 
-    /// Takes the answer to a send apart. `decide` says what becomes of a refused head; it is called at most once, last.
-    pub(crate) fn sent(&mut self, id: SendId, accepted: &Accepted, mut decide: impl FnMut(RefusedHead<'_>) -> Then) {
+    /// Takes the answer to a send apart. What was not tried waits again if it `may_send`. `decide` says what becomes of a refused head;
+    /// it is called at most once, last.
+    pub(crate) fn sent(
+        &mut self,
+        id: SendId,
+        accepted: &Accepted,
+        may_send: impl Fn(Hold) -> bool,
+        mut decide: impl FnMut(RefusedHead<'_>) -> Then,
+    ) {
         let Some(Sending { batch, parts }) = self.sends.remove(&id) else { return };
         let taken = accepted.events.min(batch.len());
         let (mut start, mut refusal, mut back) = (0, accepted.refusal.as_ref(), Vec::new());
@@ -251,7 +258,7 @@ impl Flow {
             }
             self.leave(part.aggregate, part.hold.slot);
         }
-        back.into_iter().rev().for_each(|waiting| self.wait_first(waiting));
+        back.into_iter().rev().filter(|waiting| may_send(waiting.hold)).for_each(|waiting| self.wait_first(waiting));
     }
 
     /// A part whose event number `delivered` was refused. What waits behind it is read again when its turn comes.

@@ -190,8 +190,9 @@ impl Engine {
         if accepted.events > 0 {
             self.destination.accepted(now);
         }
-        let Self { flow, destination, options, jitter, .. } = self;
-        flow.sent(id, accepted, |RefusedHead { aggregate, sequence, head, refusal }| {
+        let Self { flow, slots, destination, options, jitter, .. } = self;
+        let may_send = |hold| slots.may_send(hold, now);
+        flow.sent(id, accepted, may_send, |RefusedHead { aggregate, sequence, head, refusal }| {
             if refusal.permanent {
                 destination.answered();
             } else {

@@ -142,7 +142,8 @@ impl World {
                 let extra = (0..SLOTS).filter(|_| self.fault(150)).collect::<Vec<_>>();
                 let slots = SlotSet::from_slots(SLOTS, mine.chain(extra));
                 let due = self.now + self.below(50);
-                self.workers[usize::try_from(n).unwrap()].inbox.push((due, Input::Wanted { slots, until: None }));
+                let until = self.fault(300).then(|| at(due + self.below(500)));
+                self.workers[usize::try_from(n).unwrap()].inbox.push((due, Input::Wanted { slots, until }));
             }
         }
         let n = usize::try_from(self.below(ENGINES as u64)).unwrap();
@@ -189,6 +190,7 @@ impl World {
             Action::Send { id, batch } => {
                 for event in batch.iter() {
                     let hold = Hold { slot: event.slot, epoch: event.epoch };
+                    assert!(self.workers[n].engine.slots.may_send(hold, at(self.now)), "{me} may not send {} of {hold:?}", event.id);
                     assert!(self.holds(me, hold) && self.is_alive(me), "{me} sends {} without {hold:?}: {:?}", event.id, self.slots);
                 }
                 self.wire.push((due, me, id, batch));

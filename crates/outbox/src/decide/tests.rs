@@ -252,3 +252,32 @@ fn unused_answers_do_no_harm() {
     let batch: Arc<[Delivery]> = Arc::from([]);
     assert!(!engine.next(at(3)).contains(&Action::Send { id: 0, batch }));
 }
+
+#[test]
+fn the_rest_of_a_refused_batch_goes_with_its_slot() {
+    let mut engine = holding(options(), SinkLimits::default());
+    let other = Hold { slot: 1, epoch: 8 };
+    engine.on(Input::Wanted { slots: SlotSet::from_slots(4, [0, 1]), until: None }, at(2));
+    engine.next(at(2));
+    engine.on(Input::Taken(vec![other]), at(3));
+    engine.next(at(3));
+    engine.on(Input::Fetched(Fetched { runs: vec![run(1, HOLD, 1..=2, 2), run(2, other, 1..=2, 2)], resume: None }), at(4));
+    assert_eq!(sent(&engine.next(at(4))).len(), 1);
+    // Slot 1 is another's. The send goes on, since part of it is of slot 0.
+    engine.on(Input::Touched { started: at(3_100), touch: Touch::Seen(vec![HOLD]) }, at(3_101));
+    engine.next(at(3_101));
+    let actions = answer(&mut engine, 0, Accepted::up_to(0, Refusal::retryable("503")), at(3_102));
+    assert!(sent(&actions).is_empty(), "{actions:?}");
+    assert_eq!(engine.counters(at(3_102)).in_memory, 0);
+}
+
+#[test]
+fn the_rest_of_a_refused_batch_goes_with_the_ownerships_deadline() {
+    let mut engine = holding(options(), SinkLimits::default());
+    engine.on(Input::Wanted { slots: SlotSet::from_slots(4, [0]), until: Some(at(1_000)) }, at(2));
+    assert_eq!(sent(&read(&mut engine, vec![run(1, HOLD, 1..=2, 2), run(2, HOLD, 1..=2, 2)], at(4))).len(), 1);
+    engine.next(at(1_001));
+    let actions = answer(&mut engine, 0, Accepted::up_to(0, Refusal::retryable("503")), at(1_002));
+    assert!(sent(&actions).is_empty(), "{actions:?}");
+    assert_eq!(engine.counters(at(1_002)).in_memory, 0);
+}
