@@ -108,7 +108,8 @@ impl Engine {
         if self.poller.should_look(now) && self.under_way.insert(Call::Look) {
             actions.push(Action::Look);
         }
-        let sweeps = !self.options.retention.is_zero() && self.slots.holds_slot(SWEEP_SLOT) && now >= self.sweep_at;
+        // With a retention of zero too: of what was delivered under another one.
+        let sweeps = self.slots.holds_slot(SWEEP_SLOT) && now >= self.sweep_at;
         if sweeps && self.under_way.insert(Call::Sweep) {
             actions.push(Action::Sweep { retention: self.options.retention, position: self.sweep_position, limit: SWEEP_ROWS });
         }

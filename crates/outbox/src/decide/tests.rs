@@ -281,3 +281,13 @@ fn the_rest_of_a_refused_batch_goes_with_the_ownerships_deadline() {
     assert!(sent(&actions).is_empty(), "{actions:?}");
     assert_eq!(engine.counters(at(1_002)).in_memory, 0);
 }
+
+/// There may be rows that were delivered under another retention.
+#[test]
+fn without_retention_it_sweeps_too() {
+    let mut engine = holding(options(), SinkLimits::default());
+    let sweeps = |actions: &[Action]| actions.iter().any(|action| matches!(action, Action::Sweep { .. }));
+    assert!(sweeps(&engine.next(at(3))));
+    engine.on(Input::Swept(None), at(4));
+    assert!(!sweeps(&engine.next(at(5))), "once a minute");
+}
