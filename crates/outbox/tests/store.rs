@@ -4,9 +4,11 @@
 mod common;
 
 use std::process::Command;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use common::{Outbox, events};
+use common::{Outbox, events, eventually};
 use shardwise::SlotSet;
 use shardwise::discovery::Clock;
 use shardwise::{Incarnation, Moment};
@@ -263,10 +265,23 @@ async fn a_taking_that_waits_for_the_lock_reads_the_clock_after_the_wait() {
     store.register(&me(2)).await.unwrap();
     let mut conn = outbox.connection().await;
     let tx = conn.begin_with("BEGIN IMMEDIATE").await.unwrap();
-    let taking = tokio::spawn(async move { store.take(&me(2), &SlotSet::full(8)).await.unwrap() });
-    tokio::time::sleep(Duration::from_millis(200)).await;
+    // A taking reads the clock once before it looks and then for each turn of waiting; the counter shows that it waits.
+    let (reads, time) = (Arc::new(AtomicU64::new(0)), Arc::clone(&outbox.clock));
+    let counted = Arc::clone(&reads);
+    let clock = Clock::custom(move || {
+        counted.fetch_add(1, Ordering::SeqCst);
+        Moment::from_nanos(time.load(Ordering::SeqCst))
+    });
+    let turns = async |what: &str, more: u64| {
+        let before = reads.load(Ordering::SeqCst);
+        eventually(what, 10 * second, async || reads.load(Ordering::SeqCst) >= before + more).await;
+    };
+    let taker = SqliteStore::open(outbox.config().clock(clock, "this boot")).await.unwrap();
+    let taking = tokio::spawn(async move { taker.take(&me(2), &SlotSet::full(8)).await.unwrap() });
+    turns("it waits for the lock", 3).await;
     outbox.advance(2 * second);
-    tokio::time::sleep(Duration::from_millis(200)).await;
+    turns("it has waited on", 2).await;
+    assert!(!taking.is_finished(), "the lock is still held");
     tx.rollback().await.unwrap();
     assert_eq!(taking.await.unwrap().len(), 8, "the holder's time was over by then");
 }
