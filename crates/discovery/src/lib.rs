@@ -14,6 +14,7 @@ mod contract;
 mod error;
 mod memory;
 mod record;
+pub mod settings;
 mod wrap;
 
 pub use clock::Clock;
