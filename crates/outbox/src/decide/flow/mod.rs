@@ -1,0 +1,139 @@
+//! The way of events through the publisher: read, waiting, on their way, answered, recorded.
+//!
+//! An aggregate is in use as long as anything of it is anywhere on that way, and is not read again before. Within it, events are sent only
+//! after those before them were accepted, or in one batch with them. A slot is in use while an aggregate of it is.
+//!
+//! This file: what is in hand, and what waits. `sending`: batches on their way and their answers. `outcomes`: what is to be recorded.
+
+mod outcomes;
+mod sending;
+
+use std::collections::btree_map::Entry;
+use std::collections::{BTreeMap, VecDeque};
+
+use shardwise::Moment;
+
+use self::outcomes::Unrecorded;
+pub(crate) use self::sending::RefusedHead;
+use self::sending::Sending;
+use super::destination::Head;
+use super::io::SendId;
+use crate::store::{Hold, Run, Then};
+use crate::{AggregateId, Delivery};
+
+/// Events of one aggregate that wait to be sent.
+#[derive(Debug)]
+struct Waiting {
+    aggregate: AggregateId,
+    hold: Hold,
+    head: Head,
+    /// Delivered up to here once the last event is.
+    through: u64,
+    events: VecDeque<Delivery>,
+}
+
+/// All events this publisher has in its hands.
+#[derive(Debug, Default)]
+pub(crate) struct Flow {
+    ready: VecDeque<Waiting>,
+    /// What waits behind a part that is on its way.
+    rests: BTreeMap<AggregateId, Waiting>,
+    sends: BTreeMap<SendId, Sending>,
+    next_send: SendId,
+    outcomes: BTreeMap<AggregateId, Unrecorded>,
+    recording: Vec<Unrecorded>,
+    uses: BTreeMap<AggregateId, usize>,
+    slot_uses: BTreeMap<u32, usize>,
+    waiting_events: usize,
+    waiting_bytes: usize,
+}
+
+impl Flow {
+    pub(crate) fn waiting_events(&self) -> usize {
+        self.waiting_events
+    }
+
+    pub(crate) fn waiting_bytes(&self) -> usize {
+        self.waiting_bytes
+    }
+
+    pub(crate) fn slots_in_use(&self) -> &BTreeMap<u32, usize> {
+        &self.slot_uses
+    }
+
+    pub(crate) fn aggregates_in_use(&self) -> Vec<AggregateId> {
+        self.uses.keys().copied().collect()
+    }
+
+    fn enter(&mut self, aggregate: AggregateId, slot: u32) {
+        *self.uses.entry(aggregate).or_default() += 1;
+        *self.slot_uses.entry(slot).or_default() += 1;
+    }
+
+    fn leave(&mut self, aggregate: AggregateId, slot: u32) {
+        decrease(&mut self.uses, aggregate);
+        decrease(&mut self.slot_uses, slot);
+    }
+
+    /// Takes in what was read of one aggregate.
+    pub(crate) fn add(&mut self, run: Run, now: Moment) {
+        if self.uses.contains_key(&run.aggregate) {
+            return;
+        }
+        let waiting = Waiting {
+            aggregate: run.aggregate,
+            hold: run.hold,
+            head: Head::read(run.trouble, now),
+            through: run.through,
+            events: run.events.into(),
+        };
+        if waiting.events.is_empty() {
+            // Deleted by hand, all of it: there is nothing to send, and nothing to wait for.
+            self.settle(waiting.aggregate, waiting.hold, Some(waiting.through), Then::Next, 0);
+        } else {
+            self.wait_last(waiting);
+        }
+    }
+
+    fn count_in(&mut self, waiting: &Waiting) {
+        self.enter(waiting.aggregate, waiting.hold.slot);
+        self.waiting_events += waiting.events.len();
+        self.waiting_bytes += waiting.events.iter().map(Delivery::bytes).sum::<usize>();
+    }
+
+    fn count_out(&mut self, waiting: &Waiting) {
+        self.leave(waiting.aggregate, waiting.hold.slot);
+        self.waiting_events -= waiting.events.len();
+        self.waiting_bytes -= waiting.events.iter().map(Delivery::bytes).sum::<usize>();
+    }
+
+    fn wait_last(&mut self, waiting: Waiting) {
+        self.count_in(&waiting);
+        self.ready.push_back(waiting);
+    }
+
+    fn wait_first(&mut self, waiting: Waiting) {
+        if !waiting.events.is_empty() {
+            self.count_in(&waiting);
+            self.ready.push_front(waiting);
+        }
+    }
+
+    /// Drops what waits and may not be sent.
+    pub(crate) fn drop_waiting(&mut self, may_send: impl Fn(Hold) -> bool) {
+        let (keep, gone): (VecDeque<_>, VecDeque<_>) =
+            std::mem::take(&mut self.ready).into_iter().partition(|waiting| may_send(waiting.hold));
+        self.ready = keep;
+        let rests: Vec<_> = self.rests.extract_if(.., |_, waiting| !may_send(waiting.hold)).map(|(_, waiting)| waiting).collect();
+        gone.iter().chain(&rests).for_each(|waiting| self.count_out(waiting));
+    }
+}
+
+fn decrease<K: Ord>(uses: &mut BTreeMap<K, usize>, key: K) {
+    if let Entry::Occupied(mut entry) = uses.entry(key) {
+        *entry.get_mut() -= 1;
+        if *entry.get() == 0 {
+            entry.remove();
+        }
+    }
+}
