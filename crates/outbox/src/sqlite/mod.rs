@@ -1,8 +1,10 @@
 //! The SQLite store: an outbox inside the application's own database file, for publishers on one machine.
 //!
-//! Each file here is one concern: `schema` (migrations), `fence` (publishers and slots), `fetch`, `record`, `upkeep` (new aggregates,
-//! retention), `status`, `enqueue`, `error` (what SQLite's codes mean to the operator).
+//! Each file here is one concern: `config` (which file, and how it is opened), `schema` (migrations), `fence` (publishers and slots),
+//! `fetch`, `record`, `upkeep` (new aggregates, retention), `status`, `holders`, `enqueue`, `error` (what SQLite's codes mean to the
+//! operator).
 
+mod config;
 mod enqueue;
 mod error;
 mod fence;
@@ -14,15 +16,15 @@ mod status;
 mod upkeep;
 
 use std::future::Future;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use async_trait::async_trait;
 use shardwise::SlotSet;
-use shardwise::discovery::Clock;
-use sqlx::sqlite::{SqliteConnectOptions, SqliteJournalMode, SqlitePoolOptions, SqliteSynchronous};
+use sqlx::sqlite::SqlitePoolOptions;
 use sqlx::{Sqlite, SqlitePool, Transaction};
 
+pub use config::SqliteConfig;
 pub use enqueue::enqueue;
 #[doc(hidden)]
 pub use fetch::FETCH;
@@ -35,78 +37,6 @@ use crate::{NewEvent, Result};
 
 /// How long one turn of waiting for the write lock takes inside `SQLite`, which sleeps 1, 2 and 2 ms in it.
 const LOCK_TURN: &str = "PRAGMA busy_timeout = 5";
-
-/// Where the file is and how it is used.
-#[derive(Debug, Clone)]
-pub struct SqliteConfig {
-    path: PathBuf,
-    busy_timeout: Duration,
-    pages_max: Option<u32>,
-    clock: Clock,
-    boot_id: String,
-}
-
-impl SqliteConfig {
-    /// The file at `path`, waiting at most 5 s for a lock.
-    pub fn new(path: impl Into<PathBuf>) -> Self {
-        Self {
-            path: path.into(),
-            busy_timeout: Duration::from_secs(5),
-            pages_max: None,
-            clock: Clock::system(),
-            boot_id: machine_boot_id(),
-        }
-    }
-
-    /// How long a call waits while another process holds the file's write lock.
-    #[must_use]
-    pub fn busy_timeout(self, busy_timeout: Duration) -> Self {
-        Self { busy_timeout, ..self }
-    }
-
-    /// The most pages (4 KiB each unless the file says otherwise) the file may grow to through this store.
-    #[must_use]
-    pub fn pages_max(self, pages_max: u32) -> Self {
-        Self { pages_max: Some(pages_max), ..self }
-    }
-
-    /// Another clock and boot id than the machine's, for tests. Processes that share a file must share both.
-    #[must_use]
-    pub fn clock(self, clock: Clock, boot_id: impl Into<String>) -> Self {
-        Self { clock, boot_id: boot_id.into(), ..self }
-    }
-
-    /// The file.
-    pub fn path(&self) -> &Path {
-        &self.path
-    }
-
-    fn connect_options(&self, create: bool) -> SqliteConnectOptions {
-        let options = SqliteConnectOptions::new()
-            .filename(&self.path)
-            .create_if_missing(create)
-            .journal_mode(SqliteJournalMode::Wal)
-            .synchronous(SqliteSynchronous::Full)
-            .busy_timeout(self.busy_timeout)
-            .row_buffer_size(512);
-        match self.pages_max {
-            Some(pages) => options.pragma("max_page_count", pages.to_string()),
-            None => options,
-        }
-    }
-}
-
-impl<P: Into<PathBuf>> From<P> for SqliteConfig {
-    fn from(path: P) -> Self {
-        Self::new(path)
-    }
-}
-
-/// The kernel's id of this boot. Elsewhere than on Linux there is none; readings from another boot then show only as lying ahead.
-/// The fence's SQL knows the word for that.
-fn machine_boot_id() -> String {
-    std::fs::read_to_string("/proc/sys/kernel/random/boot_id").map_or_else(|_| "unknown".into(), |id| id.trim().to_owned())
-}
 
 /// An outbox in a SQLite file. Cheap to clone; clones share their connections: one that writes, two that read, one that watches.
 #[derive(Debug, Clone)]
