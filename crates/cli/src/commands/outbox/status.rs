@@ -1,0 +1,72 @@
+//! `shardwise outbox status`: how the outbox stands, for people and for programs.
+
+use serde_json::json;
+use shardwise::settings::OutboxSettings;
+use shardwise_outbox::{Status, Store};
+
+use super::open;
+use crate::args::Common;
+use crate::exit::{Code, Result};
+use crate::output::{self, Format, count};
+
+pub(super) async fn run(outbox: &OutboxSettings, common: &Common) -> Result<Code> {
+    let store = open(outbox).await?;
+    let status = store.status().await?;
+    store.close().await;
+    match common.format() {
+        Format::Human => output::text(&told(&status))?,
+        Format::Json => output::json_line(&as_json(&status))?,
+    }
+    Ok(Code::Ok)
+}
+
+fn as_json(status: &Status) -> serde_json::Value {
+    let seconds = |duration: std::time::Duration| duration.as_secs_f64();
+    json!({
+        "pending": status.pending,
+        "oldest_pending_age_seconds": status.oldest_pending_age.map(seconds),
+        "blocked_aggregates": status.blocked_aggregates,
+        "blocked": status.blocked.iter().map(|blocked| json!({
+            "key": blocked.key, "pending": blocked.pending, "blocked_for_seconds": seconds(blocked.blocked_for), "error": blocked.error,
+        })).collect::<Vec<_>>(),
+        "retrying_aggregates": status.retrying_aggregates,
+        "parked": status.parked,
+        "slots": status.slots,
+        "free_slots": status.free_slots,
+        "publishers": status.publishers.iter().map(|publisher| json!({
+            "publisher": publisher.publisher, "incarnation": publisher.incarnation, "alive": publisher.alive,
+            "seen_ago_seconds": publisher.seen_ago.map(seconds), "slots": publisher.slots,
+        })).collect::<Vec<_>>(),
+    })
+}
+
+fn told(status: &Status) -> String {
+    let age = status.oldest_pending_age.map(|age| format!(", the oldest for {age:.1?}")).unwrap_or_default();
+    let mut lines = vec![
+        format!("{} pending{age}", count(status.pending, "event")),
+        format!(
+            "{} retrying, {} blocked, {} parked",
+            count(status.retrying_aggregates, "aggregate"),
+            status.blocked_aggregates,
+            count(status.parked, "event")
+        ),
+    ];
+    lines.extend(status.blocked.iter().map(|blocked| {
+        format!("  blocked for {:.0?}: {} ({} pending): {}", blocked.blocked_for, blocked.key, blocked.pending, blocked.error)
+    }));
+    let rows = status.publishers.iter().map(|publisher| {
+        let seen = publisher.seen_ago.map_or_else(|| "before a restart of the machine".into(), |ago| format!("{ago:.1?} ago"));
+        vec![publisher.publisher.clone(), if publisher.alive { "alive" } else { "dead" }.into(), seen, publisher.slots.to_string()]
+    });
+    lines.push(match rows.collect::<Vec<_>>() {
+        rows if rows.is_empty() => "no publisher".into(),
+        rows => output::table(&["publisher", "is", "seen", "slots"], &rows).trim_end().into(),
+    });
+    if status.blocked_aggregates > 0 {
+        lines.push("when the cause is gone: shardwise outbox unblock".into());
+    }
+    if status.free_slots > 0 {
+        lines.push(format!("{} without a living publisher", count(status.free_slots.into(), "slot")));
+    }
+    lines.join("\n") + "\n"
+}
