@@ -12,7 +12,7 @@ use tokio::sync::watch;
 
 use crate::{Capabilities, Clock, Discovery, Error, ErrorKind, Grant, Registration, Result, Seat, Snapshot, WatchEvent, WatchStream};
 
-/// The most groups one memory backend holds.
+/// The most groups with members one memory backend holds.
 const GROUPS_MAX: usize = 1_024;
 
 /// Members of one process. Clones share one store; [`MemoryBackend::link`] gives each worker of a test a connection of its own that can
@@ -26,13 +26,23 @@ pub struct MemoryBackend {
 
 #[derive(Debug)]
 struct Store {
-    groups: Mutex<HashMap<GroupName, Group>>,
+    groups: Mutex<Groups>,
     /// Raised with every change to any group, and when a connection is cut or restored.
     changes: watch::Sender<u64>,
 }
 
 #[derive(Debug, Default)]
+struct Groups {
+    /// The number of the last change to any group. One counter for all, so that a group that was dropped and comes again goes on above
+    /// its former self.
+    revision: u64,
+    /// The groups that have records; reading and watching makes none.
+    by_name: HashMap<GroupName, Group>,
+}
+
+#[derive(Debug, Default)]
 struct Group {
+    /// The number of its last change.
     revision: u64,
     records: BTreeMap<InstanceId, Stored>,
 }
@@ -44,28 +54,62 @@ struct Stored {
     renewals: u64,
 }
 
-impl Group {
-    /// Drops what has expired. Answers whether anything has.
-    fn reap(&mut self, now: Moment) -> bool {
-        let before = self.records.len();
-        self.records.retain(|_, stored| now < stored.ends);
-        let reaped = self.records.len() != before;
-        self.revision += u64::from(reaped);
-        reaped
+impl Groups {
+    /// Numbers a change to the group, and drops the group if nobody is left in it.
+    fn changed(&mut self, name: &GroupName) {
+        self.revision += 1;
+        let Some(group) = self.by_name.get_mut(name) else { return };
+        group.revision = self.revision;
+        if group.records.is_empty() {
+            self.by_name.remove(name);
+        }
     }
 
-    fn view(&self) -> Arc<View> {
-        Arc::new(View::new(self.revision, self.records.values().map(|stored| stored.member.clone()).collect()))
+    /// Drops what has expired in one group.
+    fn reap(&mut self, name: &GroupName, now: Moment) {
+        let Some(group) = self.by_name.get_mut(name) else { return };
+        let before = group.records.len();
+        group.records.retain(|_, stored| now < stored.ends);
+        if group.records.len() != before {
+            self.changed(name);
+        }
     }
 
-    fn next_end(&self) -> Option<Moment> {
-        self.records.values().map(|stored| stored.ends).min()
+    /// The records of a group that somebody registers in; refused if it is one group too many though no dead one is left.
+    fn records(&mut self, name: &GroupName, now: Moment) -> Result<&mut BTreeMap<InstanceId, Stored>> {
+        self.reap(name, now);
+        if self.is_full_for(name) {
+            let names: Vec<_> = self.by_name.keys().cloned().collect();
+            for name in &names {
+                self.reap(name, now);
+            }
+        }
+        if self.is_full_for(name) {
+            let context = format!("the memory backend already holds {GROUPS_MAX} groups with members; let the members of one leave");
+            return Err(Error::new(ErrorKind::TooLarge, "register", context));
+        }
+        Ok(&mut self.by_name.entry(name.clone()).or_default().records)
+    }
+
+    fn is_full_for(&self, name: &GroupName) -> bool {
+        self.by_name.len() >= GROUPS_MAX && !self.by_name.contains_key(name)
     }
 
     /// The living record of exactly this incarnation.
-    fn own(&mut self, seat: &Seat, operation: &'static str) -> Result<&mut Stored> {
+    fn own(&mut self, seat: &Seat, now: Moment, operation: &'static str) -> Result<&mut Stored> {
+        self.reap(&seat.group, now);
         let lost = || Error::new(ErrorKind::Lost, operation, format!("{:?} has no record here; register again", seat.instance_id));
-        self.records.get_mut(&seat.instance_id).filter(|s| s.member.incarnation == seat.incarnation).ok_or_else(lost)
+        let stored = self.by_name.get_mut(&seat.group).and_then(|group| group.records.get_mut(&seat.instance_id));
+        stored.filter(|stored| stored.member.incarnation == seat.incarnation).ok_or_else(lost)
+    }
+
+    /// The group as it is; one without records is empty as of the store's last change.
+    fn view(&self, name: &GroupName) -> Arc<View> {
+        let (revision, members) = match self.by_name.get(name) {
+            Some(group) => (group.revision, group.records.values().map(|stored| stored.member.clone()).collect()),
+            None => (self.revision, Vec::new()),
+        };
+        Arc::new(View::new(revision, members))
     }
 }
 
@@ -88,7 +132,7 @@ impl MemoryBackend {
         self.store.changed();
     }
 
-    fn groups(&self, operation: &'static str) -> Result<MutexGuard<'_, HashMap<GroupName, Group>>> {
+    fn groups(&self, operation: &'static str) -> Result<MutexGuard<'_, Groups>> {
         if !self.reachable.load(Ordering::SeqCst) {
             return Err(Error::new(ErrorKind::Unavailable, operation, "the connection to the memory backend is cut"));
         }
@@ -96,28 +140,13 @@ impl MemoryBackend {
         Ok(self.store.groups.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// Runs `f` on the group as of now, with expired records gone.
-    fn with_group<T>(
-        &self,
-        operation: &'static str,
-        name: &GroupName,
-        f: impl FnOnce(&mut Group, Moment) -> Result<(T, bool)>,
-    ) -> Result<T> {
+    /// Runs `f` on the groups as of now, and wakes the watches if it has changed any.
+    fn with_groups<T>(&self, operation: &'static str, f: impl FnOnce(&mut Groups, Moment) -> Result<T>) -> Result<T> {
         let (result, changed) = {
             let mut groups = self.groups(operation)?;
-            if groups.len() >= GROUPS_MAX && !groups.contains_key(name) {
-                return Err(Error::new(ErrorKind::TooLarge, operation, format!("the memory backend holds at most {GROUPS_MAX} groups")));
-            }
-            let group = groups.entry(name.clone()).or_default();
-            let now = self.clock.now();
-            let reaped = group.reap(now);
-            match f(group, now) {
-                Ok((value, changed)) => {
-                    group.revision += u64::from(changed);
-                    (Ok(value), changed || reaped)
-                }
-                Err(error) => (Err(error), reaped),
-            }
+            let before = groups.revision;
+            let result = f(&mut groups, self.clock.now());
+            (result, groups.revision != before)
         };
         if changed {
             self.store.changed();
@@ -140,61 +169,70 @@ impl Discovery for MemoryBackend {
 
     async fn register(&self, registration: &Registration) -> Result<Grant> {
         let Registration { group, member, ttl } = registration;
-        self.with_group("register", group, |group, started| {
-            let joined = match group.records.get(&member.instance_id) {
+        self.with_groups("register", |groups, started| {
+            let next = groups.revision + 1;
+            let records = groups.records(group, started)?;
+            let joined = match records.get(&member.instance_id) {
                 Some(other) if other.member.incarnation != member.incarnation => {
                     let kind = ErrorKind::InUse { address: other.member.address.clone(), stamp: other.renewals };
                     return Err(Error::new(kind, "register", format!("instance id {:?} is in use", member.instance_id)));
                 }
                 Some(own) => own.member.joined,
-                None if group.records.len() >= MEMBERS_MAX as usize => {
+                None if records.len() >= MEMBERS_MAX as usize => {
                     return Err(Error::new(ErrorKind::TooLarge, "register", format!("a group has at most {MEMBERS_MAX} members")));
                 }
-                None => group.revision + 1,
+                None => next,
             };
             let member = Member { joined, ..member.clone() };
             let stored = Stored { member, ends: started.plus(*ttl), renewals: 0 };
-            group.records.insert(stored.member.instance_id.clone(), stored);
-            Ok((Grant { started, ttl: *ttl }, true))
+            records.insert(stored.member.instance_id.clone(), stored);
+            groups.changed(group);
+            Ok(Grant { started, ttl: *ttl })
         })
     }
 
     async fn renew(&self, seat: &Seat, ttl: Duration) -> Result<Grant> {
-        self.with_group("renew", &seat.group, |group, started| {
-            let stored = group.own(seat, "renew")?;
+        self.with_groups("renew", |groups, started| {
+            let stored = groups.own(seat, started, "renew")?;
             stored.ends = stored.ends.max(started.plus(ttl));
             stored.renewals += 1;
-            Ok((Grant { started, ttl }, false))
+            Ok(Grant { started, ttl })
         })
     }
 
     async fn update(&self, registration: &Registration) -> Result<()> {
-        self.with_group("update", &registration.group, |group, _| {
-            let stored = group.own(&registration.seat(), "update")?;
+        self.with_groups("update", |groups, now| {
+            let stored = groups.own(&registration.seat(), now, "update")?;
             let member = Member { joined: stored.member.joined, ..registration.member.clone() };
-            let changed = stored.member != member;
-            stored.member = member;
-            Ok(((), changed))
+            if stored.member != member {
+                stored.member = member;
+                groups.changed(&registration.group);
+            }
+            Ok(())
         })
     }
 
     async fn deregister(&self, seat: &Seat) -> Result<()> {
-        self.with_group("deregister", &seat.group, |group, _| {
-            let own = group.own(seat, "deregister").is_ok();
-            if own {
-                group.records.remove(&seat.instance_id);
+        self.with_groups("deregister", |groups, now| {
+            if groups.own(seat, now, "deregister").is_ok() {
+                groups.by_name.get_mut(&seat.group).map(|group| group.records.remove(&seat.instance_id));
+                groups.changed(&seat.group);
             }
-            Ok(((), own))
+            Ok(())
         })
     }
 
     async fn members(&self, group: &GroupName) -> Result<Snapshot> {
-        self.with_group("members", group, |group, proven| Ok((Snapshot { view: group.view(), proven }, false)))
+        self.with_groups("members", |groups, proven| {
+            groups.reap(group, proven);
+            Ok(Snapshot { view: groups.view(group), proven })
+        })
     }
 
     fn watch(&self, group: &GroupName, prove_every: Duration) -> WatchStream {
         let changes = self.store.changes.subscribe();
-        let watcher = Watcher { backend: self.clone(), group: group.clone(), prove_every, changes, seen: None, proven: Moment::ZERO };
+        let (backend, group) = (self.clone(), group.clone());
+        let watcher = Watcher { backend, group, prove_every, changes, seen: None, cut: false, proven: Moment::ZERO };
         Box::pin(stream::unfold(watcher, |mut watcher| async move {
             let event = watcher.next().await;
             Some((event, watcher))
@@ -207,31 +245,43 @@ struct Watcher {
     group: GroupName,
     prove_every: Duration,
     changes: watch::Receiver<u64>,
+    /// The mark of what was shown last.
     seen: Option<u64>,
+    /// The connection is cut, and that was told.
+    cut: bool,
     proven: Moment,
+}
+
+/// What a watcher finds when it looks.
+struct Look {
+    now: Moment,
+    /// The group's own revision, 0 while it has no records: what other groups do is no news.
+    mark: u64,
+    /// The view, if the mark is new.
+    news: Option<Arc<View>>,
+    /// When the next record expires.
+    next_end: Option<Moment>,
 }
 
 impl Watcher {
     async fn next(&mut self) -> Result<WatchEvent> {
         loop {
             self.changes.mark_unchanged();
-            let look = self.backend.with_group("watch", &self.group, |group, now| {
-                let news = (self.seen != Some(group.revision)).then(|| group.view());
-                Ok(((news, group.next_end(), now), false))
-            });
-            let (news, next_end, now) = match look {
+            let Look { now, mark, news, next_end } = match self.look() {
                 Ok(look) => look,
                 Err(error) => {
                     // One error per cut; then silence until something changes.
-                    if self.seen.take().is_some() {
+                    self.seen = None;
+                    if !std::mem::replace(&mut self.cut, true) {
                         return Err(error);
                     }
                     self.wait(self.prove_every).await;
                     continue;
                 }
             };
+            self.cut = false;
             if let Some(view) = news {
-                (self.seen, self.proven) = (Some(view.revision()), now);
+                (self.seen, self.proven) = (Some(mark), now);
                 return Ok(WatchEvent::View(Snapshot { view, proven: now }));
             }
             let prove_at = self.proven.plus(self.prove_every);
@@ -242,6 +292,17 @@ impl Watcher {
             let until = next_end.map_or(prove_at, |end| end.min(prove_at));
             self.wait(until.since(now)).await;
         }
+    }
+
+    fn look(&self) -> Result<Look> {
+        self.backend.with_groups("watch", |groups, now| {
+            groups.reap(&self.group, now);
+            let group = groups.by_name.get(&self.group);
+            let mark = group.map_or(0, |group| group.revision);
+            let next_end = group.and_then(|group| group.records.values().map(|stored| stored.ends).min());
+            let news = (self.seen != Some(mark)).then(|| groups.view(&self.group));
+            Ok(Look { now, mark, news, next_end })
+        })
     }
 
     async fn wait(&mut self, at_most: Duration) {

@@ -1,0 +1,121 @@
+//! What the memory backend keeps and lets go of, beside the contract.
+
+#![expect(clippy::expect_used, clippy::panic, reason = "tests report by panicking")]
+
+use std::time::Duration;
+
+use futures::StreamExt;
+use shardwise_core::{GroupName, Incarnation, InstanceId, Member};
+use shardwise_discovery::{Clock, Discovery, ErrorKind, MemoryBackend, Registration, Snapshot, WatchEvent, WatchStream};
+
+const GROUPS_MAX: u32 = 1_024;
+const TTL: Duration = Duration::from_secs(3);
+
+fn group(number: u32) -> GroupName {
+    GroupName::new(format!("group {number}")).expect("a valid name")
+}
+
+fn registration(number: u32) -> Registration {
+    let member = Member { incarnation: Incarnation::new(1), ..Member::named(InstanceId::new("a").expect("a valid name")) };
+    Registration { group: group(number), member, ttl: TTL }
+}
+
+async fn next(watch: &mut WatchStream) -> WatchEvent {
+    let event = tokio::time::timeout(TTL, watch.next()).await.expect("no silence").expect("the stream goes on");
+    event.expect("no error")
+}
+
+async fn view(watch: &mut WatchStream) -> Snapshot {
+    match next(watch).await {
+        WatchEvent::View(snapshot) => snapshot,
+        other => panic!("a view is expected, not {other:?}"),
+    }
+}
+
+/// A store that holds as many groups as it can.
+async fn full() -> MemoryBackend {
+    let store = MemoryBackend::new(Clock::tokio());
+    for number in 0..GROUPS_MAX {
+        store.register(&registration(number)).await.expect("there is room");
+    }
+    store
+}
+
+#[tokio::test(start_paused = true)]
+async fn reading_and_watching_a_name_takes_no_room() {
+    let store = MemoryBackend::new(Clock::tokio());
+    let mut watches = Vec::new();
+    for number in 0..2 * GROUPS_MAX {
+        assert!(store.members(&group(number)).await.expect("a read").view.members().is_empty());
+        let seat = registration(number).seat();
+        assert_eq!(store.renew(&seat, TTL).await.expect_err("no record").kind(), &ErrorKind::Lost);
+        store.deregister(&seat).await.expect("no error without a record");
+        let mut watch = store.watch(&group(number), TTL / 3);
+        view(&mut watch).await;
+        watches.push(watch);
+    }
+    store.register(&registration(9_999)).await.expect("no member, no group: there is room");
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_room_of_a_group_is_free_once_its_members_have_left_or_died() {
+    let store = full().await;
+    let late = registration(GROUPS_MAX);
+    let error = store.register(&late).await.expect_err("one too many");
+    assert_eq!(error.kind(), &ErrorKind::TooLarge);
+    let text = "register: the memory backend already holds 1024 groups with members; let the members of one leave";
+    assert_eq!(error.to_string(), text);
+    store.register(&registration(7)).await.expect("a group that is there takes members all the same");
+    store.deregister(&registration(7).seat()).await.expect("leaves");
+    store.register(&late).await.expect("one has left");
+    store.register(&registration(7)).await.expect_err("full again");
+    tokio::time::sleep(TTL).await;
+    store.register(&registration(7)).await.expect("all others have died, though nobody has looked at their groups since");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_watch_on_a_name_beyond_the_limit_sees_it_and_what_becomes_of_it() {
+    let store = full().await;
+    let mut watch = store.watch(&group(GROUPS_MAX), TTL / 3);
+    assert!(view(&mut watch).await.view.members().is_empty());
+    assert!(matches!(next(&mut watch).await, WatchEvent::Proven(_)), "proven, not silent");
+    store.deregister(&registration(7).seat()).await.expect("leaves");
+    store.register(&registration(GROUPS_MAX)).await.expect("there is room");
+    assert_eq!(view(&mut watch).await.view.members().len(), 1, "what other groups do is no news here");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_group_that_was_gone_goes_on_above_its_former_self() {
+    let store = MemoryBackend::new(Clock::tokio());
+    let mut watch = store.watch(&group(0), TTL / 3);
+    let mut shown = vec![view(&mut watch).await.view];
+    for round in 0..4 {
+        store.register(&registration(0)).await.expect("registers");
+        shown.push(view(&mut watch).await.view);
+        match round % 2 {
+            0 => store.deregister(&registration(0).seat()).await.expect("leaves"),
+            _ => tokio::time::sleep(TTL).await,
+        }
+        while shown.last().is_some_and(|last| !last.members().is_empty()) {
+            if let WatchEvent::View(snapshot) = next(&mut watch).await {
+                shown.push(snapshot.view);
+            }
+        }
+    }
+    assert!(shown.is_sorted_by(|a, b| a.revision() < b.revision()), "{shown:?}");
+    let joined: Vec<_> = shown.iter().flat_map(|view| view.members()).map(|member| member.joined).collect();
+    assert!(joined.is_sorted_by(|a, b| a < b), "{joined:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_watch_opened_on_a_cut_connection_says_so_once() {
+    let store = MemoryBackend::new(Clock::tokio());
+    store.set_reachable(false);
+    let mut watch = store.watch(&group(0), TTL / 3);
+    let first = tokio::time::timeout(TTL, watch.next()).await.expect("no silence").expect("the stream goes on");
+    assert_eq!(first.expect_err("cut").kind(), &ErrorKind::Unavailable);
+    let silence = tokio::time::timeout(3 * TTL, watch.next()).await;
+    assert!(silence.is_err(), "one error for one cut: {silence:?}");
+    store.set_reachable(true);
+    assert!(view(&mut watch).await.view.members().is_empty());
+}
