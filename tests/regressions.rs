@@ -2,6 +2,8 @@
 
 #![expect(clippy::expect_used, clippy::panic, reason = "tests report by panicking")]
 
+mod common;
+
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, mpsc};
 use std::time::Duration;
@@ -9,15 +11,7 @@ use std::time::Duration;
 use shardwise::testing::TestFleet;
 use shardwise::{ErrorKind, Settings, ShardingFactory, ShardingService};
 
-async fn eventually(what: &str, condition: impl Fn() -> bool) {
-    for _ in 0..10_000 {
-        if condition() {
-            return;
-        }
-        tokio::time::sleep(Duration::from_millis(5)).await;
-    }
-    panic!("{what}: not within 50 s");
-}
+use common::eventually;
 
 fn real_service() -> ShardingService {
     let text = "[default.resilience.sharding]\npolicies.w.group_name = \"g\"\ndiscovery.backend = \"memory\"";

@@ -2,6 +2,8 @@
 
 #![expect(clippy::expect_used, clippy::panic, reason = "tests report by panicking")]
 
+mod common;
+
 use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
@@ -13,6 +15,8 @@ use shardwise::{
     ErrorKind, GroupName, InstanceId, LoadMargin, Policy, PolicyName, ServiceState, Settings, Sharding, ShardingFactory, ShardingService,
     Timing,
 };
+
+use common::eventually;
 
 fn policy() -> Policy {
     Policy::new(PolicyName::new("workers").expect("valid"), GroupName::new("group").expect("valid"))
@@ -51,17 +55,6 @@ impl World {
         service.register_self().await.expect("it joins");
         service
     }
-}
-
-/// Waits for a condition in the runtime's time.
-async fn eventually(what: &str, condition: impl Fn() -> bool) {
-    for _ in 0..10_000 {
-        if condition() {
-            return;
-        }
-        tokio::time::sleep(Duration::from_millis(5)).await;
-    }
-    panic!("{what}: not within 50 s");
 }
 
 fn keys() -> Vec<String> {
