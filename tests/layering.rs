@@ -10,16 +10,18 @@ use cargo_metadata::{Metadata, MetadataCommand, Package};
 
 /// For each crate, the crates of ours that it may depend on, in any way. One way only: cli -> outbox -> shardwise -> backends ->
 /// discovery -> core. A backend is named `backends/*` here, so that a new one needs no line.
-const MAY_USE: [(&str, &[&str]); 8] = [
+const MAY_USE: [(&str, &[&str]); 9] = [
     ("shardwise-core", &[]),
     ("shardwise-discovery", &["shardwise-core"]),
-    ("backends/*", &["shardwise-core", "shardwise-discovery"]),
-    ("shardwise", &["shardwise-core", "shardwise-discovery", "backends/*"]),
+    ("backends/*", &["shardwise-core", "shardwise-discovery", "shardwise-testkit"]),
+    ("shardwise", &["shardwise-core", "shardwise-discovery", "backends/*", "shardwise-testkit"]),
     // Only the library's public API: what an outbox of somebody else's could use too.
     ("shardwise-outbox", &["shardwise"]),
-    ("shardwise-cli", &["shardwise", "shardwise-outbox"]),
+    ("shardwise-cli", &["shardwise", "shardwise-outbox", "shardwise-testkit"]),
     ("shardwise-examples", &["shardwise", "shardwise-outbox"]),
-    ("xtask", &[]),
+    ("xtask", &["shardwise-testkit"]),
+    // Real servers for tests; knows nothing of us, is never published and so in no user's tree.
+    ("shardwise-testkit", &[]),
 ];
 
 /// Crates for SQL, TLS and HTTP, by the beginnings of their names.

@@ -11,6 +11,7 @@ mod measured;
 mod package;
 mod report;
 mod run;
+mod servers;
 mod soak;
 mod steps;
 mod vectors;
@@ -39,6 +40,8 @@ enum Task {
         /// Name of the benchmark; without it, the names that exist are listed.
         name: Option<String>,
     },
+    /// Fetch the servers that the tests run against into target/servers, without root and without touching the system.
+    Servers,
     /// Repeat what takes too long for every test run, and write the figures into docs/measured.md.
     Soak {
         /// Name of the soak; without it, the names that exist are listed.
@@ -73,6 +76,7 @@ fn main() -> ExitCode {
             Ok(true)
         }
         Task::Test(args) => Context::load(args.verbose).and_then(|context| steps::run(&context, &args.only, args.keep_going)),
+        Task::Servers => servers::run().map(|()| true),
         Task::Soak { name, runs } => Context::load(false).and_then(|context| soak::run(&context, name.as_deref(), runs)).map(|()| true),
         Task::Bench { name } => Context::load(true).and_then(|context| bench::run(&context, name.as_deref())).map(|()| true),
     };

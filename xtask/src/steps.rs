@@ -5,7 +5,7 @@ use std::time::Instant;
 use crate::context::Context;
 use crate::report::{Row, say, table};
 use crate::run::{Failure, Log};
-use crate::{checks, deny, package, vectors};
+use crate::{checks, deny, package, servers, vectors};
 
 /// What a step that went well has to say.
 pub(crate) struct Passed {
@@ -33,6 +33,7 @@ struct Step {
 
 const STEPS: &[Step] = &[
     Step { name: "fetch", what: "dependencies, as Cargo.lock has them", run: checks::fetch },
+    Step { name: "servers", what: "the real servers that the tests run against", run: servers::step },
     Step { name: "fmt", what: "formatting", run: checks::fmt },
     Step { name: "vectors", what: "the golden vectors, read a second time in Python", run: vectors::replay },
     Step { name: "clippy", what: "lints, warnings are errors", run: checks::clippy },
