@@ -160,7 +160,7 @@ impl Driver {
             Op::Register => self.shared.timing.ttl,
             Op::Renew => self.shared.timing.renew_every,
         };
-        let complain = !self.complained;
+        let (complain, shared) = (!self.complained, Arc::clone(&self.shared));
         self.call = Some(self.answers.spawn(async move {
             let answer = tokio::time::timeout(limit, async {
                 match op {
@@ -176,6 +176,7 @@ impl Driver {
                     if complain {
                         tracing::warn!(%error, retryable = error.is_retryable(), "the discovery backend failed");
                     }
+                    shared.failure.store(Some(Arc::new(error.to_string())));
                     failed(attempt, &error)
                 }
             }

@@ -117,11 +117,9 @@ impl ShardingService {
             },
             Ok(Err(_)) => stopped(),
             Err(_) => {
-                let limit = self.handle.join_limit;
-                Error::new(
-                    ErrorKind::Unavailable,
-                    format!("not a member after {limit:?}: look at the log for the backend's errors, then try again"),
-                )
+                let (limit, failure) = (self.handle.join_limit, self.shared().failure.load_full());
+                let why = failure.as_deref().map_or("the backend let nobody in yet", String::as_str);
+                Error::new(ErrorKind::Unavailable, format!("not a member after {limit:?}: {why}; mend that, or just try again"))
             }
         };
         self.deregister_self().await?;

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use arc_swap::ArcSwap;
+use arc_swap::{ArcSwap, ArcSwapOption};
 use shardwise_core::{InstanceId, Moment, Ownership, Policy, Rebalance, Timing};
 use shardwise_discovery::Clock;
 use tokio::sync::watch;
@@ -22,6 +22,8 @@ pub(crate) struct Shared {
     pub(crate) gone: CancellationToken,
     pub(crate) rebalances: Hub<Rebalance>,
     pub(crate) snapshots: Hub<Arc<Ownership>>,
+    /// Why the backend's last failed call for the membership failed: a join that takes too long ends with it.
+    pub(crate) failure: ArcSwapOption<String>,
     current: ArcSwap<Ownership>,
     changes: watch::Sender<Arc<Ownership>>,
 }
@@ -37,6 +39,7 @@ impl Shared {
             gone: CancellationToken::new(),
             rebalances: Hub::default(),
             snapshots: Hub::default(),
+            failure: ArcSwapOption::empty(),
             current: ArcSwap::new(Arc::clone(&ownership)),
             changes: watch::Sender::new(ownership),
         }

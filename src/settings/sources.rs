@@ -91,8 +91,10 @@ pub(super) fn read(path: &Path, options: &LoadOptions) -> Result<String, Error> 
                 "there is no {DEFAULT_FILE} in the working directory: name another with {FILE_VARIABLE}, or make one with \
                  [default.resilience.sharding.policies.workers] and, on the next line, group_name = \"workers\""
             ),
-            IoErrorKind::NotFound => format!("the settings file {shown} does not exist"),
-            _ => format!("the settings file {shown} cannot be read: {error}"),
+            IoErrorKind::NotFound => format!("the settings file {shown} does not exist: check the path"),
+            IoErrorKind::IsADirectory => format!("the settings file {shown} is a directory: name a file in it"),
+            IoErrorKind::PermissionDenied => format!("the settings file {shown} cannot be read by this user: grant the right to"),
+            _ => format!("the settings file {shown} cannot be read: {error}; check the path, or name another file"),
         };
         fail(message).caused_by(error)
     };

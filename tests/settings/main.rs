@@ -243,12 +243,15 @@ mod files {
         let (folder, file) = folder_with(b"[default]\nname = \"\xff\"");
         assert_eq!(load(&file), format!("{} line 2: this is not UTF-8 text", file.display()));
         let missing = folder.path().join("no.toml");
-        assert_eq!(load(&missing), format!("the settings file {} does not exist", missing.display()));
-        assert!(load(folder.path()).starts_with(&format!("the settings file {} cannot be read: ", folder.path().display())));
+        assert_eq!(load(&missing), format!("the settings file {} does not exist: check the path", missing.display()));
+        assert_eq!(load(folder.path()), format!("the settings file {} is a directory: name a file in it", folder.path().display()));
         let (_folder, large) = folder_with(&vec![b'\n'; 1024 * 1024 + 1]);
         assert!(load(&large).ends_with("has more than 1048576 bytes: is it the right file?"));
         let by_variable = LoadOptions::default().with_variables([("SHARDWISE_SETTINGS", missing.as_os_str())]);
-        assert_eq!(message(Settings::load(&by_variable)), format!("the settings file {} does not exist", missing.display()));
+        assert_eq!(
+            message(Settings::load(&by_variable)),
+            format!("the settings file {} does not exist: check the path", missing.display())
+        );
     }
 
     #[test]
