@@ -1,41 +1,66 @@
-//! The table of backends: a name in the settings to a constructor. Adding a backend is one line here, one feature, one folder.
+//! The table of backends. Adding one is one line here, one feature, one folder: what it is called, what can be set and how it is made
+//! comes from the folder.
 
 use std::sync::Arc;
 
+use shardwise_discovery::settings::BackendKind;
 use shardwise_discovery::{Clock, Discovery, MemoryBackend};
 
 use crate::settings::DiscoverySettings;
 use crate::{Error, ErrorKind, Result};
 
-/// Makes a backend from its settings. Cheap: nothing is contacted before the first call.
-type Constructor = fn(&DiscoverySettings, &Clock) -> Result<Arc<dyn Discovery>>;
+/// A backend of ours.
+pub(crate) struct Known {
+    /// Its name in the settings, which is also the name of its feature.
+    pub(crate) name: &'static str,
+    /// `None`: this program was built without the feature.
+    pub(crate) kind: Option<&'static BackendKind>,
+}
 
-const BACKENDS: &[(&str, Constructor)] = &[
-    ("memory", |_, clock| Ok(Arc::new(MemoryBackend::new(clock.clone())))),
-    #[cfg(feature = "local")]
-    ("local", |settings, clock| {
-        let config = shardwise_backend_local::LocalConfig { path: settings.local_path.clone() };
-        Ok(Arc::new(shardwise_backend_local::LocalBackend::open(config, clock.clone())?))
-    }),
-];
+/// One line per backend: its feature and its crate.
+macro_rules! backends {
+    ($($name:literal => $krate:ident),* $(,)?) => {
+        pub(crate) const BACKENDS: &[Known] = &[
+            Known { name: MEMORY.name, kind: Some(&MEMORY) },
+            $(
+                #[cfg(feature = $name)]
+                Known { name: $name, kind: Some(&$krate::BACKEND) },
+                #[cfg(not(feature = $name))]
+                Known { name: $name, kind: None },
+            )*
+        ];
+    };
+}
+
+backends! {
+    "local" => shardwise_backend_local,
+}
+
+/// Workers of one process, for tests: always there.
+const MEMORY: BackendKind = BackendKind { name: "memory", keys: &[], open: |_, clock| Ok(Arc::new(MemoryBackend::new(clock.clone()))) };
+
+/// The backend of that name, if this program has it.
+pub(crate) fn find(name: &str) -> Option<&'static BackendKind> {
+    BACKENDS.iter().find(|known| known.name == name).and_then(|known| known.kind)
+}
 
 /// An error unless there is a backend of that name.
 pub(crate) fn check(name: &str) -> Result<()> {
-    if BACKENDS.iter().any(|(known, _)| *known == name) { Ok(()) } else { Err(unknown(name)) }
+    find(name).map(|_| ()).ok_or_else(|| unknown(name))
 }
 
 /// Makes the backend that the settings name.
 pub(crate) fn open(settings: &DiscoverySettings, clock: &Clock) -> Result<Arc<dyn Discovery>> {
-    let found = BACKENDS.iter().find(|(name, _)| *name == settings.backend);
-    let (_, constructor) = found.ok_or_else(|| unknown(&settings.backend))?;
-    constructor(settings, clock)
+    let kind = find(&settings.backend).ok_or_else(|| unknown(&settings.backend))?;
+    Ok((kind.open)(&settings.options, clock)?)
 }
 
 fn unknown(name: &str) -> Error {
-    let known: Vec<_> = BACKENDS.iter().map(|(name, _)| *name).collect();
-    let hint = match name {
-        "local" => "; build shardwise with its feature \"local\"",
-        _ => "; hand your own to ShardingFactory::builder().backend(name, ..)",
+    let have: Vec<_> = BACKENDS.iter().filter(|known| known.kind.is_some()).map(|known| known.name).collect();
+    let hint = if BACKENDS.iter().any(|known| known.name == name) {
+        format!("build shardwise with its feature {name:?}")
+    } else {
+        "hand your own to ShardingFactory::builder().backend(name, ..)".to_owned()
     };
-    Error::new(ErrorKind::Settings, format!("discovery.backend is {name:?}: this program has {}{hint}", known.join(", ")))
+    Error::new(ErrorKind::Settings, format!("discovery.backend is {name:?}: this program has {}; {hint}", have.join(", ")))
 }

@@ -4,10 +4,10 @@ use std::sync::Arc;
 
 use toml::de::{DeTable, DeValue};
 
-use super::keys::{Node, ROOT};
 use super::layers::{Layers, node_in, not_built_yet};
 use super::origin::{Origin, Path, fail};
 use super::suggest::{advice, listed};
+use super::tree::{Node, root};
 use super::value::{Raw, shown};
 use crate::Error;
 
@@ -74,7 +74,7 @@ impl<'t> File<'t> {
         let section: Arc<str> = name.into();
         let origin = self.origin(&section, key.span().start);
         let table = table(value.get_ref(), name, &origin)?;
-        self.fields(table, ROOT, true, &Path::default(), &section, layers)
+        self.fields(table, root(), true, &Path::default(), &section, layers)
     }
 
     /// Our tables at the top level are a slip: without a section nobody would ever read them.
@@ -125,6 +125,7 @@ impl<'t> File<'t> {
     ) -> Result<(), Error> {
         match node {
             Node::Later(_) => return Err(not_built_yet(&path, &origin)),
+            Node::Absent(_) => {}
             Node::Leaf(_) => layers.put(path, Raw::from(value), origin),
             // A table that is shared with the application may be whatever the application likes.
             Node::Table { open: true, .. } if !value.is_table() => {}

@@ -2,9 +2,8 @@
 
 use std::path::PathBuf;
 
-use super::keys::Key;
 use super::origin::Origin;
-use super::read::{Found, Place, Reader};
+use super::read::Found;
 use crate::Error;
 
 /// What relative paths are relative to. All workers that read one settings file must arrive at the same file, wherever they were
@@ -29,13 +28,5 @@ impl Base {
             Origin::Variable { .. } => text.into(),
             _ => self.directory.join(text),
         })
-    }
-
-    /// Reads a key whose whole value is a path.
-    pub(super) fn path(&self, reader: &Reader, place: &Place, key: &Key) -> Result<PathBuf, Error> {
-        let found = reader.require(place, key)?;
-        let path = self.resolve(&found, found.text()?)?;
-        reader.note(&found, path.display());
-        Ok(path)
     }
 }

@@ -1,5 +1,5 @@
-//! The table of known keys: what may be written where, with default and one line why. Everything that reads, suggests, lists or tests
-//! settings works from this table, so a key that is not here does not exist.
+//! The known keys: what may be written, with default and one line why. Where they stand is in `tree`; the keys of a backend are the
+//! backend's own.
 
 use std::time::Duration;
 
@@ -27,34 +27,12 @@ pub(super) struct Key {
     pub(super) shape: Shape,
     pub(super) fallback: Fallback,
     pub(super) why: &'static str,
+    /// A customary environment variable of other tools that holds where nobody has written the key.
+    pub(super) variable: Option<&'static str>,
 }
 
 const fn key(name: &'static str, shape: Shape, fallback: Fallback, why: &'static str) -> Key {
-    Key { name, shape, fallback, why }
-}
-
-/// One name in a table.
-#[derive(Debug, Clone, Copy)]
-pub(super) enum Node {
-    /// A value.
-    Leaf(Key),
-    /// A table; an open one is shared with the application, whose own names in it are left alone.
-    Table { name: &'static str, fields: &'static [Node], open: bool },
-    /// A table of tables whose names the user chooses.
-    Named { name: &'static str, each: &'static [Node] },
-    /// A table of values whose names the user chooses.
-    Free(Key),
-    /// Fixed by the design, without behaviour so far.
-    Later(&'static str),
-}
-
-impl Node {
-    pub(super) const fn name(&self) -> &'static str {
-        match self {
-            Self::Leaf(key) | Self::Free(key) => key.name,
-            Self::Table { name, .. } | Self::Named { name, .. } | Self::Later(name) => name,
-        }
-    }
+    Key { name, shape, fallback, why, variable: None }
 }
 
 const SECOND: Duration = Duration::from_secs(1);
@@ -83,7 +61,7 @@ pub(super) const METADATA: Key =
     key("metadata", Shape::Text, Fallback::Unset, "texts that others see beside this worker; at most 4096 bytes together");
 
 pub(super) const BACKEND: Key =
-    key("backend", Shape::Text, Fallback::Text("local"), "where workers meet: one SQLite file for all workers of one machine");
+    key("backend", Shape::Text, Fallback::Text("local"), "where workers meet: local is one SQLite file for all workers of one machine");
 pub(super) const TTL: Key =
     key("ttl", Shape::Time { min: Duration::ZERO, max: DAY }, Fallback::Text("10s"), "a worker that is silent for this long is gone");
 pub(super) const RENEW_EVERY: Key = key(
@@ -98,9 +76,6 @@ pub(super) const STOP_MARGIN: Key = key(
     Fallback::Text("100ms"),
     "how much before its lease ends a worker stops owning",
 );
-pub(super) const PATH: Key =
-    key("path", Shape::Text, Fallback::Text("shardwise.db"), "the SQLite file where the workers of this machine meet");
-
 pub(super) const GROUP_NAME: Key = key(
     "group_name",
     Shape::Text,
@@ -206,76 +181,3 @@ pub(super) const RETENTION: Key = key(
     Fallback::Text("6h"),
     "how long delivered events stay in the store, counted from their writing; 0 deletes them at once",
 );
-
-const INSTANCE: &[Node] = &[
-    Node::Leaf(ID),
-    Node::Leaf(ADDRESS),
-    Node::Leaf(PORT),
-    Node::Leaf(ZONE),
-    Node::Leaf(WEIGHT),
-    Node::Leaf(VERSION),
-    Node::Free(METADATA),
-];
-
-pub(super) const DISCOVERY: Node = Node::Table {
-    name: "discovery",
-    open: false,
-    fields: &[
-        Node::Leaf(BACKEND),
-        Node::Leaf(TTL),
-        Node::Leaf(RENEW_EVERY),
-        Node::Leaf(STOP_MARGIN),
-        Node::Table { name: "local", open: false, fields: &[Node::Leaf(PATH)] },
-        Node::Later("consul"),
-        Node::Later("etcd"),
-        Node::Later("nats"),
-        Node::Later("valkey"),
-    ],
-};
-
-const POLICY_FIELDS: &[Node] = &[
-    Node::Leaf(GROUP_NAME),
-    Node::Leaf(PLACEMENT),
-    Node::Leaf(OWNERSHIP),
-    Node::Leaf(SLOTS),
-    Node::Leaf(VIRTUAL_NODES),
-    Node::Leaf(LOAD_MARGIN),
-    Node::Leaf(MIN_MEMBERS),
-    Node::Leaf(DRAIN_TIMEOUT),
-    DISCOVERY,
-    Node::Later("next"),
-    Node::Later("on_backend_loss"),
-    Node::Later("keep_for"),
-    Node::Later("max_loss"),
-    Node::Later("rejoin_grace"),
-    Node::Later("on_drain_timeout"),
-    Node::Later("epoch_floor"),
-    Node::Later("peer_networks"),
-];
-
-const OUTBOX_FIELDS: &[Node] = &[
-    Node::Leaf(POLICY),
-    Node::Leaf(STORE),
-    Node::Leaf(SINK),
-    Node::Leaf(BATCH),
-    Node::Leaf(MAX_ATTEMPTS),
-    Node::Leaf(BACKOFF),
-    Node::Leaf(POISON),
-    Node::Leaf(OUTAGE_LIMIT),
-    Node::Leaf(POLL),
-    Node::Leaf(RETENTION),
-];
-
-const SHARDING: &[Node] = &[
-    Node::Leaf(ENABLED),
-    Node::Table { name: "instance", open: false, fields: INSTANCE },
-    DISCOVERY,
-    Node::Named { name: "policies", each: POLICY_FIELDS },
-    Node::Later("peer_networks"),
-];
-
-/// What may stand in a section such as `[default]`.
-pub(super) const ROOT: &[Node] = &[
-    Node::Table { name: "resilience", open: true, fields: &[Node::Table { name: "sharding", open: false, fields: SHARDING }] },
-    Node::Named { name: "outbox", each: OUTBOX_FIELDS },
-];

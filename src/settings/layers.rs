@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 
 use shardwise_core::PolicyName;
 
-use super::keys::Node;
 use super::origin::{Origin, Path};
+use super::tree::Node;
 use super::value::Raw;
 use crate::Error;
 
@@ -22,6 +22,8 @@ pub(super) struct Layers {
     entries: BTreeMap<Path, Entry>,
     /// Tables whose names the user chose (policies, outboxes), with the place that first names them.
     named: BTreeMap<Path, Origin>,
+    /// What other tools' environment variables say, for keys that nobody has written.
+    customary: BTreeMap<String, Entry>,
 }
 
 impl Layers {
@@ -38,6 +40,16 @@ impl Layers {
         })?;
         self.named.entry(path).or_insert_with(|| origin.clone());
         Ok(())
+    }
+
+    /// Keeps the value of another tool's variable at hand.
+    pub(super) fn put_customary(&mut self, variable: &str, raw: Raw, origin: Origin) {
+        self.customary.insert(variable.to_owned(), Entry { raw, origin });
+    }
+
+    /// What another tool's variable says.
+    pub(super) fn customary(&self, variable: &str) -> Option<&Entry> {
+        self.customary.get(variable)
     }
 
     pub(super) fn get(&self, path: &Path) -> Option<&Entry> {

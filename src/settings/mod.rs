@@ -5,7 +5,7 @@
 //! The file is the one named in [`LoadOptions::file`], else in the environment variable `SHARDWISE_SETTINGS`, else `settings.toml` in
 //! the working directory. Each layer lies over the one before it, key by key:
 //!
-//! 1. the defaults;
+//! 1. the defaults; for some keys of a backend other tools' variables go before them, such as `CONSUL_HTTP_ADDR`;
 //! 2. the file's section `[default]`;
 //! 3. the file's section for the environment, such as `[production]`, chosen by `SHARDWISE_ENV`;
 //! 4. environment variables: `SHARDWISE__RESILIENCE__SHARDING__POLICIES__WORKERS__SLOTS=64` is
@@ -13,6 +13,9 @@
 //!
 //! In a section only `resilience.sharding` and `outbox` are read, and there every name must be known. Other tables belong to the
 //! application. The file `settings.toml` of this crate has every key with its default and one line why.
+//!
+//! A secret, such as a token, can be kept out of the file: its twin with `_file` behind the name names a file that has it. Wherever
+//! settings are shown, a secret is `***`.
 //!
 //! A relative path in the file, and the default of `discovery.local.path`, is taken from the file's directory, so that all workers
 //! that read one file meet, wherever they were started. The default is `shardwise.db` in that directory: whoever may write there
@@ -36,6 +39,7 @@ mod files;
 mod instance;
 mod keys;
 mod layers;
+mod options;
 mod origin;
 mod outbox;
 mod policy;
@@ -44,6 +48,7 @@ mod sources;
 mod suggest;
 #[cfg(test)]
 mod tests;
+mod tree;
 mod value;
 mod variables;
 
@@ -143,6 +148,7 @@ impl Settings {
         let mut layers = Layers::default();
         file::File::parse(name, text)?.collect(options.environment()?, &mut layers)?;
         variables::collect(&options.variables, &mut layers)?;
+        variables::collect_customary(&options.variables, &mut layers)?;
         Self::check(Reader::new(layers), base)
     }
 

@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use serde::Serialize;
 
+use super::file::DEFAULT_SECTION;
 use super::value::shown;
 use crate::{Error, ErrorKind};
 
@@ -42,6 +43,16 @@ impl fmt::Display for Origin {
 }
 
 impl Origin {
+    /// Which layer this is, the uppermost has the highest number.
+    pub(super) fn layer(&self) -> u8 {
+        match self {
+            Self::Default => 0,
+            Self::File { section, .. } if &**section == DEFAULT_SECTION => 1,
+            Self::File { .. } => 2,
+            Self::Variable { .. } => 3,
+        }
+    }
+
     /// A settings error that begins with the place to look at.
     pub(super) fn fail(&self, message: impl fmt::Display) -> Error {
         match self {

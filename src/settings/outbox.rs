@@ -6,10 +6,11 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use shardwise_core::PolicyName;
+use shardwise_discovery::settings::BackendValue;
 
 use super::files::Base;
 use super::keys;
-use super::policy::PolicySettings;
+use super::policy::{DiscoverySettings, PolicySettings};
 use super::read::{Found, Place, Reader};
 use super::suggest::listed;
 use crate::Error;
@@ -182,8 +183,12 @@ pub(super) fn refuse_shared_store(
         return Err(found.refuse(format_args!("outbox.{other} has the same store; give each outbox its own")));
     }
     let StoreSettings::Sqlite { path } = &outbox.store;
-    if policies.values().any(|policy| policy.discovery.backend == "local" && policy.discovery.local_path == *path) {
-        return Err(found.refuse("discovery.local.path is the same file; give the outbox its own"));
+    let meets_there = |discovery: &DiscoverySettings| {
+        let key = discovery.options.iter().find(|(_, value)| matches!(value, BackendValue::Path(other) if other == path));
+        key.map(|(key, _)| format!("discovery.{}.{key}", discovery.backend))
+    };
+    if let Some(key) = policies.values().find_map(|policy| meets_there(&policy.discovery)) {
+        return Err(found.refuse(format_args!("{key} is the same file; give the outbox its own")));
     }
     Ok(())
 }

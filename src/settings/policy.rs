@@ -1,17 +1,14 @@
 //! `[default.resilience.sharding.policies.<name>]` and the discovery each of them uses.
 
-use std::path::PathBuf;
-
 use shardwise_core::{GroupName, OwnershipMode, PlacementKind, Policy, PolicyName, SLOTS_OUTBOX, Timing};
 
+use shardwise_discovery::settings::{BackendSettings, BackendValue};
+
 use super::files::Base;
-use super::keys;
 use super::origin::Path;
 use super::read::{Place, Reader, refused};
-use crate::Error;
-
-/// Backends that the design names and nobody has built.
-const BACKENDS_LATER: [&str; 4] = ["consul", "etcd", "nats", "valkey"];
+use super::{keys, options, tree};
+use crate::{Error, backend};
 
 /// A policy with everything that a service needs to run it.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -31,8 +28,24 @@ pub struct PolicySettings {
 pub struct DiscoverySettings {
     /// The backend's name; whether there is one of that name is for the factory to say, which may have been given others.
     pub backend: String,
-    /// The file of the backend `local`. A relative path in the settings file has been joined to the file's directory.
-    pub local_path: PathBuf,
+    /// What the backend is told, such as `path` for `local`: see its documentation. Relative paths in the settings file have been joined
+    /// to the file's directory.
+    pub options: BackendSettings,
+}
+
+impl DiscoverySettings {
+    /// The backend of that name with its defaults.
+    pub fn new(backend: impl Into<String>) -> Self {
+        let backend = backend.into();
+        let options = backend::find(&backend).map(options::defaults).unwrap_or_default();
+        Self { backend, options }
+    }
+
+    /// With this value for one of the backend's keys.
+    #[must_use]
+    pub fn with(self, key: &str, value: BackendValue) -> Self {
+        Self { options: self.options.with(key, value), ..self }
+    }
 }
 
 impl PolicySettings {
@@ -45,7 +58,7 @@ impl PolicySettings {
 impl Default for DiscoverySettings {
     /// The backend `local` on `shardwise.db` in the working directory.
     fn default() -> Self {
-        Self { backend: "local".into(), local_path: "shardwise.db".into() }
+        Self::new("local")
     }
 }
 
@@ -54,17 +67,16 @@ pub(super) fn discovery(reader: &Reader, place: &Place, base: &Base) -> Result<(
     let backend = reader.take(place, &keys::BACKEND)?;
     match backend.text()? {
         "" => return Err(backend.refuse("write the backend's name, such as \"local\"")),
-        name if BACKENDS_LATER.contains(&name) => return Err(backend.refuse("this is not built yet; write \"local\"")),
+        name if tree::BACKENDS_LATER.contains(&name) => return Err(backend.refuse("this is not built yet; write \"local\"")),
         _ => {}
     }
     let timing = timing(reader, place)?;
-    let local = Place {
-        path: place.path.join("local"),
-        inherits: place.inherits.as_ref().map(|common| common.join("local")),
-        origin: place.origin.clone(),
+    let name = backend.text()?.to_owned();
+    let options = match backend::find(&name) {
+        Some(kind) => options::read(reader, place, kind, base)?,
+        None => BackendSettings::new(),
     };
-    let local_path = base.path(reader, &local, &keys::PATH)?;
-    Ok((DiscoverySettings { backend: backend.text()?.to_owned(), local_path }, timing))
+    Ok((DiscoverySettings { backend: name, options }, timing))
 }
 
 fn timing(reader: &Reader, place: &Place) -> Result<Timing, Error> {

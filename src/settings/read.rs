@@ -6,9 +6,9 @@ use std::time::Duration;
 use shardwise_core::{LoadMargin, PolicyError};
 
 use super::keys::{Fallback, Key};
-use super::layers::Layers;
+use super::layers::{Entry, Layers};
 use super::origin::{Origin, Path, Setting, fail};
-use super::value::{Raw, Value, shown};
+use super::value::{MASK, Raw, Shape, Value, shown};
 use crate::Error;
 
 /// Reads the layers and keeps account of what it has read.
@@ -40,6 +40,7 @@ pub(super) struct Found {
     written_as: Path,
     why: &'static str,
     raw: Raw,
+    nearness: (bool, u8),
     pub(super) value: Value,
     pub(super) origin: Origin,
 }
@@ -47,7 +48,16 @@ pub(super) struct Found {
 impl Found {
     /// The error that names key, value and what is allowed.
     pub(super) fn refuse(&self, allowed: impl std::fmt::Display) -> Error {
-        self.origin.fail(format_args!("{} is {}: {allowed}", self.written_as, self.raw))
+        match self.value {
+            Value::Secret(_) => self.origin.fail(format_args!("{} is {MASK}: {allowed}", self.written_as)),
+            _ => self.origin.fail(format_args!("{} is {}: {allowed}", self.written_as, self.raw)),
+        }
+    }
+
+    /// Of two keys that exclude each other the nearer one counts: written in the table itself rather than in the one it inherits from,
+    /// then in a later layer rather than in an earlier one.
+    pub(super) const fn nearness(&self) -> (bool, u8) {
+        self.nearness
     }
 
     pub(super) fn text(&self) -> Result<&str, Error> {
@@ -114,11 +124,25 @@ impl Reader {
 
     /// A value that is written or has a default; keeps no account.
     pub(super) fn require(&self, place: &Place, key: &Key) -> Result<Found, Error> {
+        self.optional(place, key)?.ok_or_else(|| missing(place, key))
+    }
+
+    /// A value, if it is written or has a default; keeps no account.
+    pub(super) fn optional(&self, place: &Place, key: &Key) -> Result<Option<Found>, Error> {
         let default = match key.fallback {
             Fallback::Text(text) => Some(text),
             _ => None,
         };
-        self.find(place, key, default)?.ok_or_else(|| missing(place, key))
+        self.find(place, key, default)
+    }
+
+    /// A value, if it is written or has a default; keeps account of it.
+    pub(super) fn take_optional(&self, place: &Place, key: &Key) -> Result<Option<Found>, Error> {
+        let found = self.optional(place, key)?;
+        if let Some(found) = &found {
+            self.note(found, &found.value);
+        }
+        Ok(found)
     }
 
     /// A value that need not be there; keeps account of it.
@@ -130,24 +154,28 @@ impl Reader {
         Ok(found)
     }
 
-    /// The value from the table, from the one it inherits from, or the default; keeps no account.
+    /// The value from the table, from the one it inherits from, from its customary variable, or the default; keeps no account.
     pub(super) fn find(&self, place: &Place, key: &Key, default: Option<&str>) -> Result<Option<Found>, Error> {
         let own = place.path.join(key.name);
         let inherited = place.inherits.as_ref().map(|table| table.join(key.name));
-        let written = std::iter::once(&own).chain(&inherited).find_map(|path| self.layers.get(path).map(|entry| (path, entry)));
-        let (written_as, raw, origin) = match (written, default) {
-            (Some((path, entry)), _) => (path.clone(), entry.raw.clone(), entry.origin.clone()),
-            (None, Some(text)) => (own.clone(), Raw::Bare(text.to_owned()), Origin::Default),
-            (None, None) => return Ok(None),
-        };
-        read(key, own, written_as, raw, origin).map(Some)
+        let written = std::iter::once(&own).chain(&inherited).find_map(|path| self.layers.get(path).map(|entry| (path.clone(), entry)));
+        if let Some((written_as, entry)) = written {
+            let nearness = (written_as == own, entry.origin.layer());
+            return read(key, own, written_as, entry, nearness).map(Some);
+        }
+        if let Some(entry) = key.variable.and_then(|name| self.layers.customary(name)) {
+            return read(key, own.clone(), own, entry, (false, 0)).map(Some);
+        }
+        let Some(text) = default else { return Ok(None) };
+        let entry = Entry { raw: Raw::Bare(text.to_owned()), origin: Origin::Default };
+        read(key, own.clone(), own, &entry, (false, 0)).map(Some)
     }
 
     /// Every value of a table whose names the user chooses; keeps account of them.
     pub(super) fn take_all(&self, place: &Place, key: &Key) -> Result<Vec<(String, Found)>, Error> {
         let table = place.path.join(key.name);
-        let read_one = |(name, entry): (&str, &super::layers::Entry)| {
-            let found = read(key, table.join(name), table.join(name), entry.raw.clone(), entry.origin.clone())?;
+        let read_one = |(name, entry): (&str, &Entry)| {
+            let found = read(key, table.join(name), table.join(name), entry, (true, entry.origin.layer()))?;
             self.note(&found, &found.value);
             Ok((name.to_owned(), found))
         };
@@ -168,9 +196,11 @@ impl Reader {
     }
 }
 
-fn read(key: &Key, own: Path, written_as: Path, raw: Raw, origin: Origin) -> Result<Found, Error> {
+fn read(key: &Key, own: Path, written_as: Path, entry: &Entry, nearness: (bool, u8)) -> Result<Found, Error> {
+    let (raw, origin) = (entry.raw.clone(), entry.origin.clone());
     match key.shape.read(&raw) {
-        Ok(value) => Ok(Found { key: own, written_as, why: key.why, raw, value, origin }),
+        Ok(value) => Ok(Found { key: own, written_as, why: key.why, raw, nearness, value, origin }),
+        Err(allowed) if matches!(key.shape, Shape::Secret) => Err(origin.fail(format_args!("{written_as} is {MASK}: {allowed}"))),
         Err(allowed) => Err(origin.fail(format_args!("{written_as} is {raw}: {allowed}"))),
     }
 }

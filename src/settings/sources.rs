@@ -7,6 +7,7 @@ use std::io::{ErrorKind as IoErrorKind, Read};
 use std::path::{Path, PathBuf};
 
 use super::origin::fail;
+use super::variables::customary;
 use crate::Error;
 
 /// The most bytes that a settings file may have.
@@ -25,7 +26,8 @@ const COMMON_PREFIX: &str = "SHARDWISE_";
 pub struct LoadOptions {
     /// The settings file. `None`: the variable `SHARDWISE_SETTINGS`, else `settings.toml` in the working directory.
     pub file: Option<PathBuf>,
-    /// Environment variables by name. Those that do not begin with `SHARDWISE_` are not looked at.
+    /// Environment variables by name. Looked at are those that begin with `SHARDWISE_`, and those of other tools that a backend's keys
+    /// fall back on.
     pub variables: BTreeMap<String, OsString>,
 }
 
@@ -33,7 +35,8 @@ impl LoadOptions {
     /// With the environment of this process.
     pub fn from_process() -> Self {
         let ours = |(name, value): (OsString, OsString)| {
-            name.into_string().ok().filter(|name| name.starts_with(COMMON_PREFIX)).map(|name| (name, value))
+            let ours = |name: &String| name.starts_with(COMMON_PREFIX) || customary().any(|other| other == name);
+            name.into_string().ok().filter(ours).map(|name| (name, value))
         };
         Self { file: None, variables: std::env::vars_os().filter_map(ours).collect() }
     }

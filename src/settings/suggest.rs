@@ -1,6 +1,6 @@
 //! What somebody who wrote an unknown name probably meant.
 
-use super::keys::{Node, ROOT};
+use super::tree::{Node, root};
 
 /// Below this similarity (0 to 1) a suggestion confuses more than it helps.
 const SIMILAR_MIN: f64 = 0.75;
@@ -28,7 +28,7 @@ pub(super) fn listed(given: &str, known: &[&str]) -> String {
 
 /// The names that may be written in a table.
 pub(super) fn known(fields: &'static [Node]) -> impl Iterator<Item = &'static str> {
-    fields.iter().filter(|node| !matches!(node, Node::Later(_))).map(Node::name)
+    fields.iter().filter(|node| !matches!(node, Node::Later(_) | Node::Absent(_))).map(Node::name)
 }
 
 /// What to do about a name that the table `fields` does not have: the same name elsewhere, a similar one here, or all that are known.
@@ -39,7 +39,7 @@ pub(super) fn advice(given: &str, fields: &'static [Node]) -> String {
     if let Some(name) = nearest(given, known(fields)) {
         return format!("did you mean {name}?");
     }
-    if let Some(place) = find(given, ROOT) {
+    if let Some(place) = find(given, root()) {
         return format!("it belongs in {place}");
     }
     format!("known here: {}", known(fields).collect::<Vec<_>>().join(", "))
@@ -53,6 +53,6 @@ fn find(given: &str, fields: &'static [Node]) -> Option<String> {
         Node::Table { name, .. } | Node::Named { name, .. } if *name == given => Some(given.to_owned()),
         Node::Table { name, fields, .. } => inside(name, fields),
         Node::Named { name, each } => inside(&format!("{name}.NAME"), each),
-        Node::Later(_) => None,
+        Node::Later(_) | Node::Absent(_) => None,
     })
 }

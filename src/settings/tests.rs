@@ -1,7 +1,8 @@
 //! The table of keys against the file that documents it. What a user sees of bad input is tested from outside, in `tests/settings.rs`.
 
-use super::keys::{Fallback, Key, Node, ROOT};
+use super::keys::{Fallback, Key};
 use super::origin::fail;
+use super::tree::{Node, root};
 use super::value::Raw;
 use super::*;
 
@@ -15,14 +16,14 @@ fn keys_below(fields: &'static [Node], above: &str, found: &mut Vec<(String, Key
             Node::Free(key) => found.push((format!("{above}{}.*", key.name), *key)),
             Node::Table { name, fields, .. } => keys_below(fields, &format!("{above}{name}."), found),
             Node::Named { name, each } => keys_below(each, &format!("{above}{name}.*."), found),
-            Node::Later(_) => {}
+            Node::Later(_) | Node::Absent(_) => {}
         }
     }
 }
 
 fn known_keys() -> Vec<(String, Key)> {
     let mut found = Vec::new();
-    keys_below(ROOT, "", &mut found);
+    keys_below(root(), "", &mut found);
     found
 }
 
@@ -38,6 +39,10 @@ fn values_below(table: &toml::Table, above: &str, found: &mut Vec<(String, Strin
         match value {
             toml::Value::Table(inner) => values_below(inner, &format!("{above}{name}."), found),
             toml::Value::String(text) => found.push((format!("{above}{name}"), text.clone())),
+            toml::Value::Array(items) => {
+                let texts: Vec<&str> = items.iter().map(|item| item.as_str().unwrap()).collect();
+                found.push((format!("{above}{name}"), texts.join(",")));
+            }
             other => found.push((format!("{above}{name}"), other.to_string())),
         }
     }

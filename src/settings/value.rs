@@ -3,11 +3,15 @@
 use std::fmt;
 use std::time::Duration;
 
+use secrecy::SecretString;
 use shardwise_core::{LoadMargin, format_duration, parse_duration};
 use toml::de::DeValue;
 
 /// The most characters of somebody's text that a message repeats.
 const SHOWN_CHARS_MAX: usize = 80;
+
+/// What stands for a secret wherever somebody might read it.
+pub(super) const MASK: &str = "***";
 
 /// A value as it was written.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -18,7 +22,9 @@ pub(super) enum Raw {
     /// A number as it stands in the file, because a float would not keep its decimals.
     Number(String),
     Flag(bool),
-    /// Something that no key takes: an array, a table, a date.
+    /// An array of texts.
+    Texts(Vec<String>),
+    /// Something that no key takes: another array, a table, a date.
     Other(&'static str),
 }
 
@@ -33,7 +39,10 @@ impl From<&DeValue<'_>> for Raw {
             DeValue::Float(number) => Self::Number(number.as_str().to_owned()),
             DeValue::Boolean(flag) => Self::Flag(*flag),
             DeValue::Datetime(_) => Self::Other("a date"),
-            DeValue::Array(_) => Self::Other("an array"),
+            DeValue::Array(items) => {
+                let texts = items.iter().map(|item| item.get_ref().as_str().map(ToOwned::to_owned)).collect::<Option<Vec<_>>>();
+                texts.map_or(Self::Other("an array"), Self::Texts)
+            }
             DeValue::Table(_) => Self::Other("a table"),
         }
     }
@@ -46,6 +55,7 @@ impl fmt::Display for Raw {
             Self::Bare(text) | Self::Text(text) => f.write_str(&shown(text)),
             Self::Number(number) => f.write_str(&shortened(number)),
             Self::Flag(flag) => write!(f, "{flag}"),
+            Self::Texts(texts) => write!(f, "[{}]", shortened(&texts.iter().map(|text| shown(text)).collect::<Vec<_>>().join(", "))),
             Self::Other(what) => f.write_str(what),
         }
     }
@@ -68,17 +78,32 @@ pub(super) fn shown(text: &str) -> String {
 pub(super) enum Shape {
     Flag,
     Text,
-    OneOf { built: &'static [&'static str], later: &'static [&'static str] },
-    Whole { min: u32, max: u32 },
-    Time { min: Duration, max: Duration },
+    /// At least one text, none of them empty; separated by commas where there are no brackets.
+    Texts,
+    /// A text that is never shown.
+    Secret,
+    OneOf {
+        built: &'static [&'static str],
+        later: &'static [&'static str],
+    },
+    Whole {
+        min: u32,
+        max: u32,
+    },
+    Time {
+        min: Duration,
+        max: Duration,
+    },
     Margin,
 }
 
 /// A value that fits its key.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone)]
 pub(super) enum Value {
     Flag(bool),
     Text(String),
+    Texts(Vec<String>),
+    Secret(SecretString),
     Whole(u32),
     Time(Duration),
     Margin(LoadMargin),
@@ -89,6 +114,8 @@ impl fmt::Display for Value {
         match self {
             Self::Flag(flag) => write!(f, "{flag}"),
             Self::Text(text) => f.write_str(text),
+            Self::Texts(texts) => f.write_str(&texts.join(",")),
+            Self::Secret(_) => f.write_str(MASK),
             Self::Whole(number) => write!(f, "{number}"),
             Self::Time(duration) => f.write_str(&format_duration(*duration)),
             Self::Margin(margin) => write!(f, "{margin}"),
@@ -102,6 +129,8 @@ impl Shape {
         match self {
             Self::Flag => read_flag(raw),
             Self::Text => read_text(raw).map(|text| Value::Text(text.to_owned())),
+            Self::Texts => read_texts(raw),
+            Self::Secret => secret_of(read_text(raw)?).map(Value::Secret),
             Self::OneOf { built, later } => read_choice(raw, built, later),
             Self::Whole { min, max } => read_whole(raw, min, max),
             Self::Time { min, max } => read_time(raw, min, max),
@@ -113,8 +142,8 @@ impl Shape {
 fn read_flag(raw: &Raw) -> Result<Value, String> {
     match raw {
         Raw::Flag(flag) => Ok(Value::Flag(*flag)),
-        Raw::Bare(text) if text == "true" => Ok(Value::Flag(true)),
-        Raw::Bare(text) if text == "false" => Ok(Value::Flag(false)),
+        Raw::Bare(text) if text.eq_ignore_ascii_case("true") || text == "1" => Ok(Value::Flag(true)),
+        Raw::Bare(text) if text.eq_ignore_ascii_case("false") || text == "0" => Ok(Value::Flag(false)),
         Raw::Text(_) => Err("write true or false, without quotes".into()),
         _ => Err("write true or false".into()),
     }
@@ -125,6 +154,29 @@ fn read_text(raw: &Raw) -> Result<&str, String> {
         Raw::Bare(text) | Raw::Text(text) => Ok(text),
         _ => Err("write a text in quotes".into()),
     }
+}
+
+fn read_texts(raw: &Raw) -> Result<Value, String> {
+    let texts: Vec<String> = match raw {
+        Raw::Bare(text) => text.split(',').map(|part| part.trim().to_owned()).collect(),
+        Raw::Texts(texts) => texts.clone(),
+        _ => return Err("write a list of texts, such as [\"a\", \"b\"]".into()),
+    };
+    if texts.is_empty() || texts.iter().any(String::is_empty) {
+        return Err("at least one is needed, and none may be empty".into());
+    }
+    Ok(Value::Texts(texts))
+}
+
+/// A secret from its text; the error does not repeat it.
+pub(super) fn secret_of(text: &str) -> Result<SecretString, String> {
+    if text.is_empty() {
+        return Err("a secret that is empty is none; leave the key out".into());
+    }
+    if text.chars().any(char::is_control) {
+        return Err("a secret has no line breaks and no other control characters".into());
+    }
+    Ok(text.into())
 }
 
 fn read_choice(raw: &Raw, built: &[&str], later: &[&str]) -> Result<Value, String> {

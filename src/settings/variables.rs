@@ -3,10 +3,10 @@
 use std::collections::BTreeMap;
 use std::ffi::OsString;
 
-use super::keys::{Node, ROOT};
 use super::layers::{Layers, node_in, not_built_yet};
 use super::origin::{Origin, Path};
 use super::suggest::{known, nearest};
+use super::tree::{Node, root};
 use super::value::{Raw, shown};
 use crate::Error;
 
@@ -26,6 +26,24 @@ pub(super) fn collect(variables: &BTreeMap<String, OsString>, layers: &mut Layer
     Ok(())
 }
 
+/// Keeps at hand what other tools' variables say, such as `CONSUL_HTTP_ADDR`. An empty one counts as not set.
+pub(super) fn collect_customary(variables: &BTreeMap<String, OsString>, layers: &mut Layers) -> Result<(), Error> {
+    for name in customary() {
+        if let Some(value) = variables.get(name).filter(|value| !value.is_empty()) {
+            let origin = Origin::Variable { variable: name.into() };
+            let value = value.to_str().ok_or_else(|| origin.fail("its value is not UTF-8 text"))?;
+            layers.put_customary(name, Raw::Bare(value.to_owned()), origin);
+        }
+    }
+    Ok(())
+}
+
+/// The names of other tools' variables that some key falls back on.
+pub(super) fn customary() -> impl Iterator<Item = &'static str> {
+    let keys = crate::backend::BACKENDS.iter().filter_map(|known| known.kind).flat_map(|kind| kind.keys);
+    keys.flat_map(|key| [key.variable, key.file_twin.and_then(|twin| twin.variable)]).flatten()
+}
+
 /// How far a variable's name has been followed.
 struct Walk<'n> {
     fields: &'static [Node],
@@ -38,13 +56,14 @@ fn override_by(key: &str, value: &str, origin: Origin, layers: &mut Layers) -> R
     if key.bytes().any(|b| b.is_ascii_lowercase()) {
         return Err(origin.fail(format_args!("write its name in capitals: {PREFIX}{}", key.to_ascii_uppercase())));
     }
-    let mut walk = Walk { fields: ROOT, path: Path::default(), done: Vec::new(), rest: key.split(SEPARATOR).collect() };
+    let mut walk = Walk { fields: root(), path: Path::default(), done: Vec::new(), rest: key.split(SEPARATOR).collect() };
     loop {
         let Some(node) = walk.step() else {
             return Err(origin.fail(walk.advice()));
         };
         match node {
             Node::Later(_) => return Err(not_built_yet(&walk.path, &origin)),
+            Node::Absent(_) => return Ok(()),
             Node::Table { fields, .. } => walk.fields = fields,
             Node::Named { each, .. } => {
                 let Some(name) = walk.chosen() else {

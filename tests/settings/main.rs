@@ -2,13 +2,15 @@
 
 #![expect(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test says by failing what is wrong")]
 
+#[cfg(feature = "local")]
+mod local;
 mod mistakes;
 mod random;
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use shardwise::settings::{LoadOptions, Origin, Poison, Settings, SinkSettings, StoreSettings};
+use shardwise::settings::{DiscoverySettings, LoadOptions, Origin, Poison, Settings, SinkSettings, StoreSettings};
 use shardwise::{ErrorKind, LoadMargin};
 
 const WORKERS: &str = "[default.resilience.sharding.policies.workers]\ngroup_name = \"g\"\n";
@@ -50,10 +52,6 @@ fn origin(settings: &Settings, key: &str) -> (String, String) {
     (setting.value.clone(), setting.origin.to_string())
 }
 
-fn local_path(settings: &Settings) -> &Path {
-    &settings.policy("workers").unwrap().discovery.local_path
-}
-
 #[test]
 fn a_group_is_enough() {
     let settings = read(WORKERS);
@@ -62,7 +60,7 @@ fn a_group_is_enough() {
     assert_eq!(workers.policy.group.as_str(), "g");
     assert_eq!((workers.policy.placement.slots, workers.policy.min_members), (16_384, 1));
     assert_eq!((workers.timing.ttl, workers.timing.renew_every), (Duration::from_secs(10), Duration::from_secs(10) / 3));
-    assert_eq!((workers.discovery.backend.as_str(), local_path(&settings)), ("local", Path::new("shardwise.db")));
+    assert_eq!(workers.discovery, DiscoverySettings::new("local"));
     assert_eq!((settings.instance.id, settings.instance.address), (None, None));
 }
 
@@ -112,7 +110,7 @@ fn everything_that_can_be_written_arrives() {
     assert_eq!((workers.policy.placement.slots, workers.policy.placement.virtual_nodes), (64, 1_000));
     assert_eq!((workers.policy.placement.load_margin, workers.policy.min_members), (LoadMargin::Thousandths(125), 2));
     assert_eq!((workers.policy.drain_timeout, workers.timing.renew_every), (Duration::from_mins(2), Duration::from_secs(1)));
-    assert_eq!((workers.discovery.backend.as_str(), local_path(&settings)), ("my own", Path::new("/x/y.db")));
+    assert_eq!(workers.discovery, DiscoverySettings::new("my own"));
     let orders = settings.outbox("orders").unwrap();
     assert_eq!(orders.store, StoreSettings::Sqlite { path: PathBuf::from("/var/o.db") });
     assert_eq!(orders.sink, SinkSettings::File { path: PathBuf::from("out.jsonl") });
@@ -124,13 +122,12 @@ fn everything_that_can_be_written_arrives() {
 #[test]
 fn a_policy_overrides_single_discovery_keys_and_inherits_the_others() {
     let settings = read(&format!(
-        "[default.resilience.sharding.discovery]\nttl = \"6s\"\nstop_margin = \"50ms\"\nlocal.path = \"all.db\"\n{WORKERS}\
+        "[default.resilience.sharding.discovery]\nttl = \"6s\"\nstop_margin = \"50ms\"\n{WORKERS}\
          discovery.ttl = \"3s\"\n[default.resilience.sharding.policies.others]\ngroup_name = \"h\""
     ));
     let timing = |name: &str| settings.policy(name).unwrap().timing;
     assert_eq!((timing("workers").ttl, timing("workers").renew_every), (Duration::from_secs(3), Duration::from_secs(1)));
     assert_eq!((timing("workers").stop_margin, timing("others").ttl), (Duration::from_millis(50), Duration::from_secs(6)));
-    assert_eq!(local_path(&settings), Path::new("all.db"));
     let inherited = origin(&settings, "resilience.sharding.policies.workers.discovery.stop_margin");
     assert_eq!(inherited, ("50ms".into(), "settings line 3, [default]".into()));
 }
@@ -185,7 +182,6 @@ fn variables_reach_every_kind_of_key() {
         "~ENABLED=false",
         "~INSTANCE__ID=pod 7",
         "~INSTANCE__METADATA__RACK=r1",
-        "~DISCOVERY__LOCAL__PATH=here.db",
         "~POLICIES__WORKERS__GROUP_NAME=7",
         "~POLICIES__WORKERS__LOAD_MARGIN=none",
         "~POLICIES__WORKERS__DISCOVERY__TTL=3s",
@@ -200,7 +196,6 @@ fn variables_reach_every_kind_of_key() {
     assert!(!settings.enabled);
     assert_eq!(settings.instance.id.as_ref().unwrap().as_str(), "pod 7");
     assert_eq!(settings.instance.metadata["rack"], "r1");
-    assert_eq!(local_path(&settings), Path::new("here.db"));
     let workers = settings.policy("workers").unwrap();
     assert_eq!((workers.policy.group.as_str(), workers.timing.ttl), ("7", Duration::from_secs(3)));
     assert_eq!(workers.policy.placement.load_margin, LoadMargin::None);
@@ -219,22 +214,16 @@ mod files {
 
     #[test]
     fn a_named_file_is_read_and_its_paths_begin_at_its_directory() {
-        let (folder, file) = folder_with(WORKERS.as_bytes());
+        let (_folder, file) = folder_with(WORKERS.as_bytes());
         let settings = Settings::load(&LoadOptions::default().with_file(&file)).unwrap();
         assert_eq!(settings.file.as_deref(), Some(file.as_path()));
-        assert_eq!(local_path(&settings), folder.path().join("shardwise.db"));
+        let here = file.parent().unwrap().join("shardwise.db");
+        let paths: Vec<_> = settings.policy("workers").unwrap().discovery.options.iter().map(|(_, value)| value.to_string()).collect();
+        assert!(paths.iter().all(|path| *path == here.display().to_string()), "{paths:?}");
         let by_variable = LoadOptions::default().with_variables([("SHARDWISE_SETTINGS", file.as_os_str())]);
         assert_eq!(Settings::load(&by_variable).unwrap().policies, settings.policies);
         let key = "resilience.sharding.policies.workers.group_name";
         assert_eq!(origin(&settings, key).1, format!("{} line 2, [default]", file.display()));
-    }
-
-    #[test]
-    fn a_path_in_a_variable_begins_at_the_working_directory() {
-        let (_folder, file) = folder_with(WORKERS.as_bytes());
-        let variable = [("SHARDWISE__RESILIENCE__SHARDING__DISCOVERY__LOCAL__PATH", "w.db")];
-        let settings = Settings::load(&LoadOptions::default().with_file(&file).with_variables(variable)).unwrap();
-        assert_eq!(local_path(&settings), Path::new("w.db"));
     }
 
     #[test]
@@ -259,4 +248,13 @@ mod files {
         let options = LoadOptions::default().with_variables([("SHARDWISE__X", "hunter2")]);
         assert_eq!(format!("{options:?}"), r#"LoadOptions { file: None, variables: ["SHARDWISE__X"] }"#);
     }
+}
+
+/// Programs with different features share a settings file: what is for a backend that this one lacks is left alone.
+#[cfg(not(feature = "local"))]
+#[test]
+fn the_table_of_a_backend_that_this_program_lacks_is_left_alone_until_it_is_chosen() {
+    let settings = read(&format!("{WORKERS}discovery.local.whatever = 7"));
+    let refused = message(shardwise::ShardingFactory::from_settings(settings.clone()).map(|_| settings));
+    assert_eq!(refused, "discovery.backend is \"local\": this program has memory; build shardwise with its feature \"local\"");
 }

@@ -13,7 +13,6 @@ fn an_unknown_key_is_named_with_the_nearest_known_one() {
     assert_eq!(refused_policy_line("slot = 5"), "slot is not a setting: did you mean slots?");
     assert_eq!(refused_policy_line("group = \"g\""), "group is not a setting: did you mean group_name?");
     assert_eq!(refused_policy_line("ttl = \"5s\""), "ttl is not a setting: did you mean discovery.ttl?");
-    assert_eq!(refused_policy_line("path = \"x\""), "path is not a setting: did you mean discovery.local.path?");
     assert_eq!(refused_policy_line("zone = \"x\""), "zone is not a setting: it belongs in resilience.sharding.instance.zone");
     assert_eq!(
         refused("[default.resilience.sharding]\nxyz = 1"),
@@ -121,7 +120,6 @@ fn wrong_types_and_ranges() {
         ("placement.x = 1", "placement is a table: write \"ring\"".into()),
         ("discovery = \"local\"", "discovery is \"local\": a table of settings is expected here".into()),
         ("discovery.backend = \"\"", "discovery.backend is \"\": write the backend's name, such as \"local\"".into()),
-        ("discovery.local.path = \"\"", "discovery.local.path is \"\": write the path of a file".into()),
     ] {
         let message = refused_policy_line(line);
         assert!(message.starts_with(&seen), "{line}: {message}");
@@ -216,8 +214,6 @@ fn the_outbox() {
     assert_eq!(outbox("poison = \"discard\""), "poison is \"discard\": this is not built yet; write \"block\" or \"park\"");
     assert_eq!(outbox("batch = 10001"), "batch is 10001: a whole number from 1 to 10000 is allowed");
     assert_eq!(outbox("backoff = \"0\""), "backoff is \"0\": between 1ms and 1h is allowed");
-    let shared = outbox("store = \"sqlite:shardwise.db\"");
-    assert_eq!(shared, "store is \"sqlite:shardwise.db\": discovery.local.path is the same file; give the outbox its own");
     for missing in ["policy", "store", "sink"] {
         let lines = ["policy = \"workers\"", "store = \"sqlite:o.db\"", "sink = \"stdout\""];
         let others = lines.iter().filter(|line| !line.starts_with(missing)).fold(String::new(), |text, line| text + line + "\n");
@@ -271,7 +267,6 @@ fn variables_that_name_no_setting() {
     assert_eq!(seen("~ENABLED__X=1"), "it names no setting: did you mean ~ENABLED?");
     assert_eq!(seen("~POLICIES=1"), "it ends before the name and the key of a setting");
     assert_eq!(seen("~POLICIES__=1"), "it ends before the name and the key of a setting");
-    assert_eq!(seen("~DISCOVERY__LOCAL=1"), "it names a table, not a setting: add __ and one of PATH");
     assert_eq!(seen("~INSTANCE__METADATA=1"), "after ~INSTANCE__METADATA one name of your choice is expected");
     assert_eq!(seen("~POLICIES__WORKERS__NEXT=1"), "resilience.sharding.policies.workers.next is not built yet: remove it");
     assert_eq!(seen("~enabled=1"), "write its name in capitals: ~ENABLED");

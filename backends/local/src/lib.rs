@@ -15,4 +15,4 @@ mod statements;
 mod watch;
 
 pub use backend::{LocalBackend, RECORD_BYTES_MAX, RECORDS_MAX, WATCHERS_MAX};
-pub use config::LocalConfig;
+pub use config::{BACKEND, LocalConfig};

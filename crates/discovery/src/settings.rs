@@ -36,6 +36,44 @@ pub struct BackendKey {
     pub variable: Option<&'static str>,
     /// What the key is for, in one line.
     pub why: &'static str,
+    /// For a secret: the key that names a file to read it from, `token_file` beside `token`.
+    pub file_twin: Option<FileTwin>,
+}
+
+/// A key that names the file with a secret.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct FileTwin {
+    /// Its name: the secret's with `_file` behind it.
+    pub name: &'static str,
+    /// Its customary environment variable, such as `CONSUL_HTTP_TOKEN_FILE`.
+    pub variable: Option<&'static str>,
+    /// What it is for, in one line.
+    pub why: &'static str,
+}
+
+impl BackendKey {
+    /// An optional key without a customary variable.
+    pub const fn new(name: &'static str, shape: BackendShape, why: &'static str) -> Self {
+        Self { name, shape, default: None, variable: None, why, file_twin: None }
+    }
+
+    /// With a default.
+    #[must_use]
+    pub const fn or(self, default: &'static str) -> Self {
+        Self { default: Some(default), ..self }
+    }
+
+    /// With a customary variable.
+    #[must_use]
+    pub const fn or_variable(self, variable: &'static str) -> Self {
+        Self { variable: Some(variable), ..self }
+    }
+
+    /// With a key that names a file to read the secret from.
+    #[must_use]
+    pub const fn or_file(self, twin: FileTwin) -> Self {
+        Self { file_twin: Some(twin), ..self }
+    }
 }
 
 /// What a key takes.
@@ -50,8 +88,7 @@ pub enum BackendShape {
     Texts,
     /// A path. A relative one in the settings file, and the default, is taken from the file's directory.
     Path,
-    /// A text that nobody may see. It can also be read from a file: a key `token` has the twin `token_file`, and so has its variable
-    /// (`…_FILE`). Both arrive here under `token`.
+    /// A text that nobody may see. With a [`FileTwin`] it can also be read from a file; either way it arrives under the secret's name.
     Secret,
 }
 

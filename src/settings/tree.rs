@@ -1,0 +1,117 @@
+//! The tree of known names: what may be written where. Everything that reads, suggests, lists or tests settings works from this tree,
+//! so a key that is not in here does not exist.
+
+use std::sync::LazyLock;
+
+use super::keys::{self, Key};
+use super::options;
+use crate::backend::BACKENDS;
+
+/// Backends that the design names and nobody has built.
+pub(super) const BACKENDS_LATER: [&str; 4] = ["consul", "etcd", "nats", "valkey"];
+
+/// One name in a table.
+#[derive(Debug)]
+pub(super) enum Node {
+    /// A value.
+    Leaf(Key),
+    /// A table; an open one is shared with the application, whose own names in it are left alone.
+    Table { name: &'static str, fields: Vec<Node>, open: bool },
+    /// A table of tables whose names the user chooses.
+    Named { name: &'static str, each: Vec<Node> },
+    /// A table of values whose names the user chooses.
+    Free(Key),
+    /// For a part that this program was built without: left alone, so that programs with different features can share a file.
+    Absent(&'static str),
+    /// Fixed by the design, without behaviour so far.
+    Later(&'static str),
+}
+
+impl Node {
+    pub(super) const fn name(&self) -> &'static str {
+        match self {
+            Self::Leaf(key) | Self::Free(key) => key.name,
+            Self::Table { name, .. } | Self::Named { name, .. } | Self::Absent(name) | Self::Later(name) => name,
+        }
+    }
+}
+
+/// What may stand in a section such as `[default]`.
+pub(super) fn root() -> &'static [Node] {
+    static ROOT: LazyLock<Vec<Node>> = LazyLock::new(|| {
+        vec![
+            Node::Table { name: "resilience", open: true, fields: vec![table("sharding", sharding())] },
+            Node::Named { name: "outbox", each: leaves(OUTBOX) },
+        ]
+    });
+    &ROOT
+}
+
+const INSTANCE: &[Key] = &[keys::ID, keys::ADDRESS, keys::PORT, keys::ZONE, keys::WEIGHT, keys::VERSION];
+
+const DISCOVERY: &[Key] = &[keys::BACKEND, keys::TTL, keys::RENEW_EVERY, keys::STOP_MARGIN];
+
+const POLICY: &[Key] = &[
+    keys::GROUP_NAME,
+    keys::PLACEMENT,
+    keys::OWNERSHIP,
+    keys::SLOTS,
+    keys::VIRTUAL_NODES,
+    keys::LOAD_MARGIN,
+    keys::MIN_MEMBERS,
+    keys::DRAIN_TIMEOUT,
+];
+
+const POLICY_LATER: &[&str] =
+    &["next", "on_backend_loss", "keep_for", "max_loss", "rejoin_grace", "on_drain_timeout", "epoch_floor", "peer_networks"];
+
+const OUTBOX: &[Key] = &[
+    keys::POLICY,
+    keys::STORE,
+    keys::SINK,
+    keys::BATCH,
+    keys::MAX_ATTEMPTS,
+    keys::BACKOFF,
+    keys::POISON,
+    keys::OUTAGE_LIMIT,
+    keys::POLL,
+    keys::RETENTION,
+];
+
+fn sharding() -> Vec<Node> {
+    let mut instance = leaves(INSTANCE);
+    instance.push(Node::Free(keys::METADATA));
+    vec![
+        Node::Leaf(keys::ENABLED),
+        table("instance", instance),
+        discovery(),
+        Node::Named { name: "policies", each: policy() },
+        Node::Later("peer_networks"),
+    ]
+}
+
+fn policy() -> Vec<Node> {
+    let mut fields = leaves(POLICY);
+    fields.push(discovery());
+    fields.extend(POLICY_LATER.iter().copied().map(Node::Later));
+    fields
+}
+
+/// The common keys, and a table for each backend with the keys that it brings.
+fn discovery() -> Node {
+    let mut fields = leaves(DISCOVERY);
+    fields.extend(BACKENDS.iter().map(|known| match known.kind {
+        Some(kind) => table(kind.name, kind.keys.iter().flat_map(options::keys_of).map(Node::Leaf).collect()),
+        None => Node::Absent(known.name),
+    }));
+    fields.extend(BACKENDS_LATER.map(Node::Later));
+    table("discovery", fields)
+}
+
+const fn table(name: &'static str, fields: Vec<Node>) -> Node {
+    Node::Table { name, fields, open: false }
+}
+
+fn leaves(keys: &[Key]) -> Vec<Node> {
+    keys.iter().copied().map(Node::Leaf).collect()
+}
