@@ -1,8 +1,16 @@
 //! Real servers, certificates and a bad network for tests.
 //!
-//! Nothing here is published, and nothing is a mock.
+//! [`Consul`] and [`Etcd`] start the servers that `cargo xtask servers` fetched: each on ports of its own, in a folder of its own,
+//! and gone with the test, however that ends. Nothing here is published, and nothing is a mock.
 
+mod consul;
 mod error;
+mod etcd;
+mod http;
+mod ports;
+mod process;
 pub mod servers;
 
+pub use consul::{Consul, ConsulOptions, ConsulToken};
 pub use error::{Error, Result};
+pub use etcd::{Etcd, EtcdOptions};

@@ -1,0 +1,140 @@
+//! Consul agents: a server alone, or with others.
+
+mod acl;
+mod options;
+
+use std::net::SocketAddr;
+use std::path::PathBuf;
+
+use nix::sys::signal::Signal;
+use serde_json::Value;
+use tempfile::TempDir;
+
+pub use acl::ConsulToken;
+pub use options::ConsulOptions;
+use options::Ports;
+
+use crate::error::{Error, Result};
+use crate::http::{Answer, Request};
+use crate::ports::Port;
+use crate::process::{ATTEMPTS, Process, TAKEN};
+use crate::servers;
+
+/// The token that may do everything, where access control is on.
+const MANAGEMENT: &str = "5eed0000-0000-4000-8000-000000000001";
+
+/// One running Consul agent; killed when dropped.
+#[derive(Debug)]
+pub struct Consul {
+    // Dropped first: the folder and the ports outlive the process.
+    process: Process,
+    options: ConsulOptions,
+    ports: Ports,
+    folder: TempDir,
+}
+
+impl Consul {
+    /// A server alone, with its own data, ready for reads and writes.
+    pub async fn single() -> Result<Self> {
+        Self::start(ConsulOptions::default()).await
+    }
+
+    /// An agent with these options, ready for reads and writes.
+    pub async fn start(options: ConsulOptions) -> Result<Self> {
+        let mut attempt = 1;
+        loop {
+            let consul = Self::launch(options.clone())?;
+            match consul.ready().await {
+                Err(_) if attempt < ATTEMPTS && consul.process.said(TAKEN) => attempt += 1,
+                ready => return ready.map(|()| consul),
+            }
+        }
+    }
+
+    /// Starts the process and does not wait for it.
+    fn launch(options: ConsulOptions) -> Result<Self> {
+        let program = servers::program("consul")?;
+        let folder = tempfile::Builder::new().prefix("shardwise-consul-").tempdir().map_err(Error::io("a folder for Consul"))?;
+        let ports = Ports { http: Port::reserve()?, server: Port::reserve()?, gossip: Port::reserve()? };
+        let file = folder.path().join("agent.json");
+        let configuration = options.configuration(folder.path(), &ports, MANAGEMENT);
+        std::fs::write(&file, configuration.to_string()).map_err(Error::io(file.display()))?;
+        let arguments = vec!["agent".into(), "-config-file".into(), file.display().to_string()];
+        let process = Process::new(format!("consul {}", options.node), program, arguments, folder.path().join("log"));
+        process.start()?;
+        Ok(Self { process, options, ports, folder })
+    }
+
+    /// Waits until a read that the servers answer shows this very agent alive.
+    async fn ready(&self) -> Result<()> {
+        let path = format!("/v1/health/node/{}?consistent", self.options.node);
+        self.process
+            .until("a consistent read shows it alive", async || {
+                let answer = self.send("GET", &path, None).await.map_err(|error| error.to_string())?;
+                let alive = answer.status == 200 && answer.body.contains("\"Status\":\"passing\"");
+                if alive { Ok(()) } else { Err(format!("{} {}", answer.status, answer.body)) }
+            })
+            .await
+    }
+
+    /// The agent's HTTP API, as `http://127.0.0.1:PORT`.
+    pub fn address(&self) -> String {
+        format!("http://{}", self.socket_addr())
+    }
+
+    /// The agent's HTTP API, for a proxy.
+    pub fn socket_addr(&self) -> SocketAddr {
+        self.ports.http.address()
+    }
+
+    /// The Unix socket with the same API.
+    pub fn unix_socket(&self) -> PathBuf {
+        self.folder.path().join("http.sock")
+    }
+
+    /// The name of the agent's node.
+    pub fn node(&self) -> &str {
+        &self.options.node
+    }
+
+    /// SIGKILL: no farewell to anybody.
+    pub fn kill(&self) -> Result<()> {
+        self.process.kill()
+    }
+
+    /// Kills it if it runs, and starts it on the same ports, with what it had stored or as if new; gives back when it is ready.
+    pub async fn restart(&self, keep_data: bool) -> Result<()> {
+        self.process.kill()?;
+        if !keep_data {
+            let data = self.folder.path().join("data");
+            std::fs::remove_dir_all(&data).map_err(Error::io(data.display()))?;
+        }
+        self.process.start()?;
+        self.ready().await
+    }
+
+    /// SIGSTOP: connections stay, answers do not come.
+    pub fn pause(&self) -> Result<()> {
+        self.process.signal(Signal::SIGSTOP)
+    }
+
+    /// SIGCONT, after [`Consul::pause`].
+    pub fn resume(&self) -> Result<()> {
+        self.process.signal(Signal::SIGCONT)
+    }
+
+    /// A call of the agent's HTTP API with all rights, such as `("PUT", "/v1/kv/key", Some(&body))`.
+    ///
+    /// # Errors
+    ///
+    /// No answer, or one with a status other than 200.
+    pub async fn api(&self, method: &str, path: &str, body: Option<&Value>) -> Result<Value> {
+        let answer = self.send(method, path, body).await?;
+        answer.success(method, path)
+    }
+
+    async fn send(&self, method: &str, path: &str, body: Option<&Value>) -> Result<Answer> {
+        let header = self.options.acl.then_some(("X-Consul-Token", MANAGEMENT));
+        Request { method, path, header, body }.send(self.socket_addr()).await
+    }
+}

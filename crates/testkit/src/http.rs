@@ -1,0 +1,69 @@
+//! As much HTTP as it takes to set up a server on this machine: one request for each connection, without TLS.
+
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use serde_json::Value;
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::net::TcpStream;
+
+use crate::error::{Error, Result};
+
+/// No answer of a healthy server takes longer.
+const LIMIT: Duration = Duration::from_secs(10);
+
+/// A request. HTTP 1.0, because its answer ends with the connection.
+pub(crate) struct Request<'a> {
+    pub(crate) method: &'a str,
+    /// With the query.
+    pub(crate) path: &'a str,
+    /// Name and value of one header more.
+    pub(crate) header: Option<(&'a str, &'a str)>,
+    pub(crate) body: Option<&'a Value>,
+}
+
+/// The status and the body of an answer.
+pub(crate) struct Answer {
+    pub(crate) status: u16,
+    pub(crate) body: String,
+}
+
+impl Answer {
+    /// The body of an answer with status 200; every other is an error, whose text names the call.
+    pub(crate) fn success(self, method: &str, path: &str) -> Result<Value> {
+        if self.status != 200 {
+            return Err(Error::new(format!("{method} {path}: {} {}", self.status, self.body.trim())));
+        }
+        // A plain text, such as Consul's for a status, is a text as a value too.
+        Ok(serde_json::from_str(&self.body).unwrap_or(Value::String(self.body)))
+    }
+}
+
+impl Request<'_> {
+    pub(crate) async fn send(&self, to: SocketAddr) -> Result<Answer> {
+        let what = || format!("{} http://{to}{}", self.method, self.path);
+        match tokio::time::timeout(LIMIT, self.exchange(to)).await {
+            Ok(Ok(answer)) => parse(&answer).ok_or_else(|| Error::new(format!("{}: no answer in HTTP", what()))),
+            Ok(Err(error)) => Err(Error::io(what())(error)),
+            Err(_) => Err(Error::new(format!("{}: no answer within {LIMIT:?}", what()))),
+        }
+    }
+
+    async fn exchange(&self, to: SocketAddr) -> std::io::Result<Vec<u8>> {
+        let body = self.body.map(Value::to_string).unwrap_or_default();
+        let header = self.header.map_or_else(String::new, |(name, value)| format!("{name}: {value}\r\n"));
+        let head = format!("{} {} HTTP/1.0\r\nHost: {to}\r\nContent-Length: {}\r\n{header}\r\n", self.method, self.path, body.len());
+        let mut stream = TcpStream::connect(to).await?;
+        stream.write_all((head + &body).as_bytes()).await?;
+        let mut answer = Vec::new();
+        stream.read_to_end(&mut answer).await?;
+        Ok(answer)
+    }
+}
+
+fn parse(answer: &[u8]) -> Option<Answer> {
+    let text = String::from_utf8_lossy(answer);
+    let (head, body) = text.split_once("\r\n\r\n")?;
+    let status = head.strip_prefix("HTTP/1.")?.split(' ').nth(1)?.parse().ok()?;
+    Some(Answer { status, body: body.to_owned() })
+}

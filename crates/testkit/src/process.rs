@@ -1,0 +1,145 @@
+//! A server's process: started, killed, paused, and gone with us in every case.
+
+use std::fs::OpenOptions;
+use std::path::PathBuf;
+use std::process::{Child, Command, Stdio};
+use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError, mpsc};
+use std::time::{Duration, Instant};
+
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+
+use crate::error::{Error, Result};
+
+/// How long anything on this machine may take, however busy it is.
+pub(crate) const PATIENCE: Duration = Duration::from_mins(1);
+/// What a server's log says when somebody else listens on its port.
+pub(crate) const TAKEN: &str = "address already in use";
+/// How often a server is started on other ports before that counts as a failure.
+pub(crate) const ATTEMPTS: u32 = 5;
+/// How often a condition is looked at.
+const LOOK_EVERY: Duration = Duration::from_millis(20);
+/// Lines of a server's log that are shown when something went wrong.
+const TAIL_LINES: usize = 40;
+
+/// A server's process. Its log goes on over restarts; when a test fails, the log's end is shown.
+#[derive(Debug)]
+pub(crate) struct Process {
+    /// For texts: the server's name.
+    pub(crate) name: String,
+    pub(crate) program: PathBuf,
+    pub(crate) arguments: Vec<String>,
+    pub(crate) log: PathBuf,
+    child: Mutex<Option<Child>>,
+}
+
+impl Process {
+    pub(crate) fn new(name: String, program: PathBuf, arguments: Vec<String>, log: PathBuf) -> Self {
+        Self { name, program, arguments, log, child: Mutex::new(None) }
+    }
+
+    fn child(&self) -> MutexGuard<'_, Option<Child>> {
+        self.child.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Starts the server; one that runs already is left alone.
+    pub(crate) fn start(&self) -> Result<()> {
+        let mut child = self.child();
+        if child.is_some() {
+            return Ok(());
+        }
+        let log = OpenOptions::new().create(true).append(true).open(&self.log).map_err(Error::io(self.log.display()))?;
+        let errors = log.try_clone().map_err(Error::io(self.log.display()))?;
+        // The kernel kills the server when we die, however we die; and Ctrl-C at the terminal is for us alone. The environment is
+        // left out because servers read settings from it.
+        let mut command = Command::new("setpriv");
+        command.args(["--pdeathsig", "KILL", "--"]).arg(&self.program).args(&self.arguments).env_clear();
+        command.env("PATH", std::env::var_os("PATH").unwrap_or_default());
+        std::os::unix::process::CommandExt::process_group(&mut command, 0);
+        command.stdin(Stdio::null()).stdout(log).stderr(errors);
+        *child = Some(launch(command).map_err(Error::io("setpriv, of the package util-linux"))?);
+        Ok(())
+    }
+
+    /// SIGKILL, and waits for the end. One that is not running is left alone.
+    pub(crate) fn kill(&self) -> Result<()> {
+        let Some(mut child) = self.child().take() else { return Ok(()) };
+        child.kill().and_then(|()| child.wait()).map_err(Error::io(&self.name))?;
+        Ok(())
+    }
+
+    /// Sends a signal such as SIGSTOP.
+    pub(crate) fn signal(&self, signal: Signal) -> Result<()> {
+        let id = self.child().as_ref().map(Child::id).and_then(|id| i32::try_from(id).ok());
+        let id = id.ok_or_else(|| Error::new(format!("{} is not running", self.name)))?;
+        kill(Pid::from_raw(id), signal).map_err(|error| Error::new(format!("{} to {}: {error}", signal, self.name)))
+    }
+
+    /// How it ended by itself; `None` while it runs, or after [`Process::kill`].
+    fn ended(&self) -> Option<String> {
+        self.child().as_mut().and_then(|child| child.try_wait().ok().flatten()).map(|status| status.to_string())
+    }
+
+    /// Waits until `look` gives something; what it gives otherwise says what was seen, for the text of the error.
+    pub(crate) async fn until<T>(&self, what: &str, mut look: impl AsyncFnMut() -> std::result::Result<T, String>) -> Result<T> {
+        let begun = Instant::now();
+        loop {
+            let seen = match look().await {
+                Ok(value) => return Ok(value),
+                Err(seen) => seen,
+            };
+            if let Some(status) = self.ended() {
+                return Err(Error::new(format!("{} ended by itself ({status}) before {what}{}", self.name, self.tail())));
+            }
+            if begun.elapsed() > PATIENCE {
+                let waited = PATIENCE.as_secs();
+                return Err(Error::new(format!("{}: waited {waited} s in vain until {what}; last: {seen}{}", self.name, self.tail())));
+            }
+            tokio::time::sleep(LOOK_EVERY).await;
+        }
+    }
+
+    /// Whether its log has this text.
+    pub(crate) fn said(&self, text: &str) -> bool {
+        std::fs::read_to_string(&self.log).is_ok_and(|log| log.contains(text))
+    }
+
+    /// The end of the log, to be put behind a text.
+    fn tail(&self) -> String {
+        let log = std::fs::read(&self.log).unwrap_or_default();
+        let log = String::from_utf8_lossy(&log);
+        let lines: Vec<_> = log.lines().collect();
+        let tail = &lines[lines.len().saturating_sub(TAIL_LINES)..];
+        format!("\nthe end of the log of {}:\n    | {}", self.name, tail.join("\n    | "))
+    }
+}
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            eprintln!("{}", self.tail());
+        }
+        let _ = self.kill();
+    }
+}
+
+type Order = (Command, mpsc::Sender<std::io::Result<Child>>);
+
+/// Starts a command from a thread that never ends: the signal at the parent's death comes when the *thread* dies that started it, and
+/// a test's thread may die before its server.
+fn launch(command: Command) -> std::io::Result<Child> {
+    static LAUNCHER: OnceLock<mpsc::Sender<Order>> = OnceLock::new();
+    let launcher = LAUNCHER.get_or_init(|| {
+        let (sender, orders) = mpsc::channel::<Order>();
+        std::thread::spawn(move || {
+            for (mut command, answer) in orders {
+                let _ = answer.send(command.spawn());
+            }
+        });
+        sender
+    });
+    let (answer, child) = mpsc::channel();
+    let gone = || std::io::Error::other("the thread that starts servers is gone");
+    launcher.send((command, answer)).map_err(|_| gone())?;
+    child.recv().map_err(|_| gone())?
+}
