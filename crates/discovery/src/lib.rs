@@ -2,8 +2,8 @@
 //!
 //! [`Discovery`] is what a backend implements; its clauses stand numbered in its documentation, and each has cases in the
 //! `conformance` suite (feature `conformance`) that a backend's own tests run. [`MemoryBackend`] is the reference: it obeys
-//! the same rules as the others and runs in every test. The wrappers ([`Timeout`], [`Retry`], [`Traced`]) take any backend and obey
-//! the contract too.
+//! the same rules as the others and runs in every test. The wrappers ([`Timeout`], [`Retry`], [`Traced`], and [`Faults`] for
+//! tests) take any backend and obey the contract too.
 //!
 //! Nothing here decides who owns what; that is `shardwise-core`.
 
@@ -22,7 +22,7 @@ pub use contract::{Capabilities, Discovery, Grant, Registration, Seat, Snapshot,
 pub use error::{Error, ErrorKind, Result};
 pub use memory::MemoryBackend;
 pub use record::{METADATA_BYTES_MAX, RECORD_SCHEMA, Record, RecordError};
-pub use wrap::{Retry, Timeout, Traced};
+pub use wrap::{FaultRates, Faults, Retry, Timeout, Traced};
 
 /// A fresh incarnation, drawn at random.
 pub fn random_incarnation() -> shardwise_core::Incarnation {

@@ -8,7 +8,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 use shardwise_core::GroupName;
 use shardwise_discovery::conformance::{Fixture, Scope};
-use shardwise_discovery::{Clock, Discovery, MemoryBackend, Retry, Timeout, Traced};
+use shardwise_discovery::{Clock, Discovery, FaultRates, Faults, MemoryBackend, Retry, Timeout, Traced};
 
 type Wrap = fn(MemoryBackend) -> Arc<dyn Discovery>;
 
@@ -48,4 +48,13 @@ mod with_retry {
 mod traced {
     use super::*;
     shardwise_discovery::conformance_tests!(Memory(|m| Arc::new(Traced::new(m))); start_paused = true);
+}
+
+/// Late, merged and repeated news is within the contract; calls that fail are not what the suite is about.
+const AWKWARD: FaultRates =
+    FaultRates { delay: 0.5, delay_max: Duration::from_millis(20), drop_event: 0.2, repeat_event: 0.5, ..FaultRates::NONE };
+
+mod with_faults {
+    use super::*;
+    shardwise_discovery::conformance_tests!(Memory(|m| Arc::new(Faults::new(m, 7, AWKWARD))); start_paused = true);
 }

@@ -1,0 +1,196 @@
+//! Faults on purpose, from a seed: what a backend may do to its callers on a bad day, without breaking the contract.
+
+use std::future::Future;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use async_trait::async_trait;
+use futures::StreamExt;
+use futures::stream::unfold;
+use rand::rngs::StdRng;
+use rand::{RngExt, SeedableRng};
+use shardwise_core::GroupName;
+
+use crate::{Capabilities, Discovery, Error, ErrorKind, Grant, Registration, Result, Seat, Snapshot, WatchEvent, WatchStream};
+
+/// How often each fault happens, from 0 (never) to 1 (always).
+#[derive(Debug, Clone, Copy, PartialEq, Default)]
+pub struct FaultRates {
+    /// A call fails and was not carried out.
+    pub fail_before: f64,
+    /// A call was carried out and its answer is lost.
+    pub fail_after: f64,
+    /// A call, or a watch's news, comes late, by up to [`FaultRates::delay_max`].
+    pub delay: f64,
+    /// The longest delay.
+    pub delay_max: Duration,
+    /// A renewal finds that the record is gone.
+    pub lose_lease: f64,
+    /// A watch says that it cannot prove the view just now.
+    pub fail_watch: f64,
+    /// A watch keeps a change, or a proof, to itself until it next has something to say.
+    pub drop_event: f64,
+    /// A watch says everything twice.
+    pub repeat_event: f64,
+}
+
+impl FaultRates {
+    /// No faults at all.
+    pub const NONE: Self = Self {
+        fail_before: 0.0,
+        fail_after: 0.0,
+        delay: 0.0,
+        delay_max: Duration::ZERO,
+        lose_lease: 0.0,
+        fail_watch: 0.0,
+        drop_event: 0.0,
+        repeat_event: 0.0,
+    };
+}
+
+/// Any backend, with faults drawn from a seed: the same calls in the same order meet the same faults. A failed call is retryable; a
+/// withheld change is delivered with the next news, so that no view goes back and none is lost for good.
+///
+/// Clones share the dice.
+#[derive(Debug, Clone)]
+pub struct Faults<D> {
+    inner: D,
+    dice: Arc<Mutex<Dice>>,
+}
+
+#[derive(Debug)]
+struct Dice {
+    random: StdRng,
+    rates: FaultRates,
+}
+
+impl<D> Faults<D> {
+    /// Lets the calls of `inner` go wrong at `rates`, drawn from `seed`.
+    pub fn new(inner: D, seed: u64, rates: FaultRates) -> Self {
+        Self { inner, dice: Arc::new(Mutex::new(Dice { random: StdRng::seed_from_u64(seed), rates })) }
+    }
+
+    /// From now on at these rates.
+    pub fn set_rates(&self, rates: FaultRates) {
+        with(&self.dice, |dice| dice.rates = rates);
+    }
+
+    async fn faulty<T>(&self, operation: &'static str, call: impl Future<Output = Result<T>> + Send) -> Result<T> {
+        let (late, before, after) =
+            with(&self.dice, |dice| (dice.delay(), dice.happens(|rates| rates.fail_before), dice.happens(|rates| rates.fail_after)));
+        tokio::time::sleep(late).await;
+        if before {
+            return Err(injected(operation, "not carried out"));
+        }
+        let answer = call.await?;
+        if after { Err(injected(operation, "carried out, the answer was lost")) } else { Ok(answer) }
+    }
+}
+
+fn injected(operation: &'static str, what: &str) -> Error {
+    Error::new(ErrorKind::Unavailable, operation, format!("a fault on purpose: {what}"))
+}
+
+fn with<T>(dice: &Mutex<Dice>, f: impl FnOnce(&mut Dice) -> T) -> T {
+    f(&mut dice.lock().unwrap_or_else(PoisonError::into_inner))
+}
+
+impl Dice {
+    fn happens(&mut self, rate: impl Fn(&FaultRates) -> f64) -> bool {
+        // Drawn even where the rate is zero, so that one rate's change leaves the other draws alone.
+        self.random.random_bool(rate(&self.rates).clamp(0.0, 1.0))
+    }
+
+    fn delay(&mut self) -> Duration {
+        let share: f64 = self.random.random();
+        if self.happens(|rates| rates.delay) { self.rates.delay_max.mul_f64(share) } else { Duration::ZERO }
+    }
+}
+
+#[async_trait]
+impl<D: Discovery> Discovery for Faults<D> {
+    fn capabilities(&self) -> Capabilities {
+        self.inner.capabilities()
+    }
+
+    async fn register(&self, registration: &Registration) -> Result<Grant> {
+        self.faulty("register", self.inner.register(registration)).await
+    }
+
+    async fn renew(&self, seat: &Seat, ttl: Duration) -> Result<Grant> {
+        if with(&self.dice, |dice| dice.happens(|rates| rates.lose_lease)) {
+            self.inner.deregister(seat).await?;
+        }
+        self.faulty("renew", self.inner.renew(seat, ttl)).await
+    }
+
+    async fn update(&self, registration: &Registration) -> Result<()> {
+        self.faulty("update", self.inner.update(registration)).await
+    }
+
+    async fn deregister(&self, seat: &Seat) -> Result<()> {
+        self.faulty("deregister", self.inner.deregister(seat)).await
+    }
+
+    async fn members(&self, group: &GroupName) -> Result<Snapshot> {
+        self.faulty("members", self.inner.members(group)).await
+    }
+
+    fn watch(&self, group: &GroupName, prove_every: Duration) -> WatchStream {
+        let watch = Watch { news: self.inner.watch(group, prove_every), dice: Arc::clone(&self.dice), withheld: None, again: None };
+        unfold(watch, |mut watch| async move { watch.next().await.map(|news| (news, watch)) }).boxed()
+    }
+}
+
+struct Watch {
+    news: WatchStream,
+    dice: Arc<Mutex<Dice>>,
+    /// The newest view, while nobody has been told of it.
+    withheld: Option<Snapshot>,
+    /// What is to be said once more.
+    again: Option<WatchEvent>,
+}
+
+impl Watch {
+    async fn next(&mut self) -> Option<Result<WatchEvent>> {
+        if let Some(event) = self.again.take() {
+            return Some(Ok(event));
+        }
+        loop {
+            let news = self.news.next().await;
+            let (late, fails, drops, repeats) = with(&self.dice, |dice| {
+                let draws = (dice.delay(), dice.happens(|rates| rates.fail_watch));
+                (draws.0, draws.1, dice.happens(|rates| rates.drop_event), dice.happens(|rates| rates.repeat_event))
+            });
+            tokio::time::sleep(late).await;
+            let event = match news {
+                Some(Ok(event)) => self.newest(event),
+                Some(Err(error)) => return Some(Err(error)),
+                None => return self.withheld.take().map(|snapshot| Ok(WatchEvent::View(snapshot))),
+            };
+            if fails || drops {
+                self.withhold(event);
+                if fails {
+                    return Some(Err(injected("watch", "nothing can be proven")));
+                }
+                continue;
+            }
+            self.again = repeats.then(|| event.clone());
+            return Some(Ok(event));
+        }
+    }
+
+    /// The event; if it only proves a view that nobody has been told of, that view.
+    fn newest(&mut self, event: WatchEvent) -> WatchEvent {
+        match (event, self.withheld.take()) {
+            (WatchEvent::Proven(at), Some(known)) => WatchEvent::View(Snapshot { proven: at.max(known.proven), ..known }),
+            (event, _) => event,
+        }
+    }
+
+    fn withhold(&mut self, event: WatchEvent) {
+        if let WatchEvent::View(snapshot) = event {
+            self.withheld = Some(snapshot);
+        }
+    }
+}
