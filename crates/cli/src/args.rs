@@ -69,9 +69,15 @@ pub(crate) enum Command {
 /// What a command line gets that is no command to run: help or the version, or one line that says what is wrong with it.
 pub(crate) fn answer(answer: &clap::Error) -> ExitCode {
     if !answer.use_stderr() || answer.kind() == ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand {
-        // With nobody left to read it there is nothing to do.
-        let _ = answer.print();
-        return if answer.use_stderr() { Code::Usage } else { Code::Ok }.into();
+        let code = if answer.use_stderr() { Code::Usage } else { Code::Ok };
+        return match answer.print() {
+            Ok(()) => code.into(),
+            Err(error) => {
+                let failure = output::stdout_failed(&error);
+                output::complain(&failure);
+                failure.code().into()
+            }
+        };
     }
     let failure = Failure::new(Code::Usage, one_line(&answer.to_string()));
     output::complain(&failure);

@@ -39,7 +39,7 @@ pub(crate) fn open(from: &Path) -> Result<mpsc::Receiver<io::Result<Line>>> {
     let reader: Box<dyn BufRead + Send> = if from == Path::new("-") {
         Box::new(BufReader::new(io::stdin()))
     } else {
-        let file = std::fs::File::open(from).map_err(|error| Failure::io(from.display(), &error))?;
+        let file = std::fs::File::open(from).map_err(|error| unreadable(from, &error))?;
         Box::new(BufReader::new(file))
     };
     let (sender, receiver) = mpsc::channel(LINES_AHEAD);
@@ -57,7 +57,7 @@ pub(crate) fn open(from: &Path) -> Result<mpsc::Receiver<io::Result<Line>>> {
 /// The failure to read `from`.
 pub(crate) fn unreadable(from: &Path, error: &io::Error) -> Failure {
     let name = if from == Path::new("-") { PathBuf::from("stdin") } else { from.into() };
-    Failure::io(name.display(), error)
+    Failure::io(format_args!("read {}", name.display()), error)
 }
 
 struct Lines<R> {

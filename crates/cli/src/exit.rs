@@ -1,9 +1,13 @@
 //! Exit codes, the same for every command, and the failure that carries one.
 
 use std::fmt;
+use std::io;
 use std::process::ExitCode;
 
+use nix::errno::Errno;
 use shardwise::ErrorKind;
+
+use crate::output;
 
 /// What the process says at its end. Documented in the help text of the command itself.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -27,7 +31,7 @@ impl From<Code> for ExitCode {
     }
 }
 
-/// A failure as the user sees it: one line and an exit code.
+/// A failure as the user sees it: one line that says what happened and what to do, and an exit code.
 #[derive(Debug)]
 pub(crate) struct Failure {
     code: Code,
@@ -38,17 +42,45 @@ pub(crate) type Result<T> = std::result::Result<T, Failure>;
 
 impl Failure {
     pub(crate) fn new(code: Code, line: impl Into<String>) -> Self {
-        Self { code, line: line.into() }
+        Self { code, line: output::on_one_line(&line.into()) }
     }
 
     pub(crate) const fn code(&self) -> Code {
         self.code
     }
 
-    /// A failure to read or write `what`.
-    pub(crate) fn io(what: impl fmt::Display, error: &std::io::Error) -> Self {
-        Self::new(Code::Unavailable, format!("{what}: {error}"))
+    /// The same failure, and what else the user has to know.
+    pub(crate) fn and(self, more: impl fmt::Display) -> Self {
+        Self::new(self.code, format!("{}; {more}", self.line))
     }
+
+    /// A failure of the system to do something with a file, a process or the like: `read events.jsonl`.
+    pub(crate) fn io(doing: impl fmt::Display, error: &io::Error) -> Self {
+        Self::new(Code::Unavailable, format!("cannot {doing}: {}", in_plain_words(error)))
+    }
+}
+
+/// What the system says and what to do about it. Its own words are kept where nothing better is known.
+fn in_plain_words(error: &io::Error) -> String {
+    use io::ErrorKind as Kind;
+    let told = match error.kind() {
+        Kind::NotFound => "there is no such file or directory: check the path",
+        Kind::PermissionDenied => "this user has no right to: grant it, or name another path",
+        Kind::IsADirectory => "this is a directory: name a file",
+        Kind::NotADirectory | Kind::AlreadyExists => "there is a file where a directory should be: check the path",
+        Kind::StorageFull | Kind::QuotaExceeded => "the disk is full: free some space, then try again",
+        Kind::ReadOnlyFilesystem => "the file system is read-only: name a path elsewhere",
+        Kind::InvalidData => "this is not UTF-8 text: check that it is the right file",
+        Kind::BrokenPipe => "the reader has closed the pipe: let it read to the end",
+        _ if [Errno::EMFILE, Errno::ENFILE].contains(&errno(error)) => "too many files are open: raise the limit (ulimit -n)",
+        _ if errno(error) == Errno::EAGAIN => "there are too many processes: raise the limit (ulimit -u), or end some",
+        _ => return format!("{error}: if this stays after another try, look at the system's log"),
+    };
+    told.into()
+}
+
+fn errno(error: &io::Error) -> Errno {
+    error.raw_os_error().map_or(Errno::UnknownErrno, Errno::from_raw)
 }
 
 impl fmt::Display for Failure {
@@ -65,5 +97,39 @@ impl From<shardwise::Error> for Failure {
             _ => Code::Refused,
         };
         Self::new(code, error.to_string())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_the_system_says_comes_with_what_to_do() {
+        let cases = [
+            (Errno::ENOENT, "check the path"),
+            (Errno::EACCES, "grant it"),
+            (Errno::EISDIR, "name a file"),
+            (Errno::ENOTDIR, "check the path"),
+            (Errno::EEXIST, "check the path"),
+            (Errno::ENOSPC, "free some space"),
+            (Errno::EDQUOT, "free some space"),
+            (Errno::EROFS, "name a path elsewhere"),
+            (Errno::EPIPE, "read to the end"),
+            (Errno::EMFILE, "ulimit -n"),
+            (Errno::EAGAIN, "ulimit -u"),
+            (Errno::EIO, "look at the system's log"),
+        ];
+        for (errno, advice) in cases {
+            let failure = Failure::io("read events.jsonl", &errno.into());
+            assert!(failure.line.starts_with("cannot read events.jsonl: ") && failure.line.contains(advice), "{errno}: {failure}");
+            assert_eq!(failure.code(), Code::Unavailable);
+        }
+    }
+
+    #[test]
+    fn a_name_with_control_characters_stays_on_one_line() {
+        let failure = Failure::new(Code::Usage, "no outbox \"a\nb\u{1b}[2J\"; known: größe");
+        assert_eq!(failure.to_string(), "no outbox \"a\\nb\\u{1b}[2J\"; known: größe");
     }
 }

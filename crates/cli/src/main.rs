@@ -4,6 +4,7 @@ mod args;
 mod commands;
 mod events;
 mod exit;
+mod files;
 mod output;
 mod signals;
 

@@ -75,7 +75,14 @@ pub(crate) fn complain(failure: &Failure) {
 
 /// A note on stderr that is no error.
 pub(crate) fn note(line: impl std::fmt::Display) {
-    let _ = writeln!(io::stderr(), "{line}");
+    // With stderr gone there is nobody left to tell.
+    let _ = writeln!(io::stderr(), "{}", on_one_line(&line.to_string()));
+}
+
+/// Text that may hold names from outside, as one line that cannot move the cursor: control characters are written out.
+pub(crate) fn on_one_line(text: &str) -> String {
+    let escaped = |c: char| if c.is_control() { c.escape_default().to_string() } else { c.to_string() };
+    text.chars().map(escaped).collect()
 }
 
 /// `1 line`, `2 lines`.
@@ -98,7 +105,7 @@ pub(crate) fn text(text: &str) -> Result<()> {
 }
 
 pub(crate) fn stdout_failed(error: &io::Error) -> Failure {
-    Failure::io("writing to stdout", error)
+    Failure::io("write to stdout", error)
 }
 
 /// Rows under a heading, columns as wide as they need to be; the last one is not padded.

@@ -11,7 +11,7 @@ const INTERRUPTED: i32 = 130;
 
 /// A token that is cancelled at the first signal.
 pub(crate) fn shutdown() -> Result<CancellationToken> {
-    let failed = |error: std::io::Error| Failure::io("listening for signals", &error);
+    let failed = |error: std::io::Error| Failure::io("listen for signals", &error);
     let mut terminate = signal(SignalKind::terminate()).map_err(failed)?;
     let mut interrupt = signal(SignalKind::interrupt()).map_err(failed)?;
     let token = CancellationToken::new();

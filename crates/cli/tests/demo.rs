@@ -99,7 +99,7 @@ fn real_events_come_from_git_and_everything_is_kept_for_a_look() {
     let status = place.run(&["outbox", "status", "--settings", "kept/settings.toml", "--json"]).json();
     assert_eq!((&status["pending"], status["publishers"].to_string().contains("\"alive\":true")), (&0.into(), false), "{status}");
 
-    place.run(&["demo", "--keep", "kept"]).fails(2, &["kept", "not empty", "name a new one"]);
+    place.run(&["demo", "--keep", "kept"]).fails(2, &["kept", "not empty", "name a new directory"]);
 }
 
 #[test]

@@ -36,7 +36,7 @@ fn load_settings(common: &Common) -> Result<Settings> {
 }
 
 fn block_on(work: impl Future<Output = Result<Code>>) -> Result<Code> {
-    let runtime = tokio::runtime::Runtime::new().map_err(|error| Failure::io("starting the runtime", &error))?;
+    let runtime = tokio::runtime::Runtime::new().map_err(|error| Failure::io("start the runtime", &error))?;
     let result = runtime.block_on(work);
     // A write to a pipe that nobody reads cannot be cancelled; the process must end all the same.
     runtime.shutdown_background();

@@ -1,6 +1,6 @@
 //! `shardwise ring`: the placement, offline.
 
-use std::io::{self, BufRead, BufWriter, Write};
+use std::io::{self, BufRead, BufWriter, Read, Write};
 use std::path::{Path, PathBuf};
 
 use clap::{Args, Subcommand};
@@ -9,7 +9,13 @@ use shardwise::{InstanceId, LoadMargin, PlacementParams, SlotOwners, Weight};
 
 use crate::args::Common;
 use crate::exit::{Code, Failure, Result};
+use crate::files;
 use crate::output::{self, Format};
+
+/// The most bytes of a file of members: more than a hundred thousand.
+const MEMBERS_BYTES_MAX: u64 = 1 << 24;
+/// The most bytes of one key.
+const KEY_BYTES_MAX: u64 = 1 << 24;
 
 /// Ask the placement offline, without any backend
 #[derive(Debug, Subcommand)]
@@ -85,18 +91,21 @@ impl Ring {
 impl Owners {
     fn run(&self, common: &Common) -> Result<Code> {
         let owners = SlotOwners::place(self.members.read()?, self.placement.params()?);
-        let end = if self.nul { 0 } else { b'\n' };
+        let (end, called) = if self.nul { (0, "NUL, because of -0") } else { (b'\n', "a line feed, or with -0 with NUL") };
         let mut out = BufWriter::new(io::stdout().lock());
         let mut input = io::stdin().lock();
         let mut key = Vec::new();
         loop {
             key.clear();
-            let read = input.read_until(end, &mut key).map_err(|error| Failure::io("reading stdin", &error))?;
-            if read == 0 {
+            // One byte more for the end.
+            let read = input.by_ref().take(KEY_BYTES_MAX + 1).read_until(end, &mut key);
+            if read.map_err(|error| Failure::io("read stdin", &error))? == 0 {
                 break;
             }
             if key.last() == Some(&end) {
                 key.pop();
+            } else if key.len() as u64 > KEY_BYTES_MAX {
+                return Err(usage(format!("a key has more than {KEY_BYTES_MAX} bytes; keys end with {called}")));
             }
             let owner = owners.owner(&key[..]).map(InstanceId::as_str);
             write_line(&mut out, &key, owner, common.format(), end)?;
@@ -162,7 +171,8 @@ fn member(id: &str, weight: Option<u64>) -> std::result::Result<(InstanceId, Wei
 }
 
 fn from_file(path: &Path) -> Result<Vec<(InstanceId, Weight)>> {
-    let text = std::fs::read_to_string(path).map_err(|error| Failure::io(path.display(), &error))?;
+    let text = String::from_utf8(files::read(path, MEMBERS_BYTES_MAX)?)
+        .map_err(|error| usage(format!("{} is not UTF-8 text after byte {}", path.display(), error.utf8_error().valid_up_to())))?;
     let lines = (1..).zip(text.lines()).filter(|(_, line)| !line.trim().is_empty());
     let read = |(number, line): (usize, &str)| {
         let MemberLine { id, weight } =

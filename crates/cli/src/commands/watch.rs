@@ -1,6 +1,6 @@
 //! `shardwise watch`: join as a worker and tell every change.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::SystemTime;
 
@@ -12,8 +12,11 @@ use tokio_util::sync::CancellationToken;
 
 use super::load_settings;
 use crate::args::Common;
-use crate::exit::{Code, Failure, Result};
-use crate::{output, signals};
+use crate::exit::{Code, Result};
+use crate::{files, output, signals};
+
+/// The most bytes of a file of keys: far more than ten million.
+const ITEMS_BYTES_MAX: u64 = 1 << 30;
 
 /// Join as a worker and print one JSON object a line for every change
 #[derive(Debug, Args)]
@@ -63,7 +66,7 @@ struct Line<'a> {
 impl Watch {
     pub(crate) async fn run(&self, common: &Common) -> Result<Code> {
         let service = ShardingFactory::from_settings(load_settings(common)?)?.create(&self.policy)?;
-        let items = self.items.as_ref().map(read_items).transpose()?;
+        let items = self.items.as_deref().map(read_items).transpose()?;
         let shutdown = signals::shutdown()?;
         let mut snapshots = service.snapshots();
         let mut teller = Teller { watch: self, service: &service, items, before: service.ownership() };
@@ -150,8 +153,8 @@ impl Teller<'_> {
     }
 }
 
-fn read_items(path: &PathBuf) -> Result<Vec<Vec<u8>>> {
-    let bytes = std::fs::read(path).map_err(|error| Failure::io(path.display(), &error))?;
+fn read_items(path: &Path) -> Result<Vec<Vec<u8>>> {
+    let bytes = files::read(path, ITEMS_BYTES_MAX)?;
     let text = bytes.strip_suffix(b"\n").unwrap_or(&bytes);
     Ok(if bytes.is_empty() { Vec::new() } else { text.split(|byte| *byte == b'\n').map(<[u8]>::to_vec).collect() })
 }

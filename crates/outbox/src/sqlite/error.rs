@@ -49,11 +49,11 @@ pub(super) fn classify(error: &sqlx::Error) -> Error {
     let message = error.as_database_error().map_or_else(|| error.to_string(), |e| e.message().to_owned());
     let of = |kind, text: &str| Error::new(kind, text);
     match code(error) {
-        Some(5 | 6) => of(ErrorKind::Unavailable, "the file is locked by another process: tried again; look for a long transaction"),
+        Some(5 | 6) => of(ErrorKind::Unavailable, "the file is locked by another process: look for a long transaction, then try again"),
         Some(8) => of(ErrorKind::ReadOnly, "the file or its directory is read-only: give this user write access to both"),
-        Some(10) => Error::new(ErrorKind::Unavailable, format!("the disk reports an error, tried again ({message})")),
+        Some(10) => Error::new(ErrorKind::Unavailable, format!("the disk reports an error: look at the system's log ({message})")),
         Some(11) => Error::new(ErrorKind::NotADatabase, format!("the file is damaged: restore it from a backup ({message})")),
-        Some(13) => of(ErrorKind::Unavailable, "the disk is full: free some space; nothing is lost, and it is tried again"),
+        Some(13) => of(ErrorKind::Unavailable, "the disk is full: free some space, then try again"),
         Some(14) => of(ErrorKind::Missing, "the file cannot be opened: check that it exists and that this user may read and write it"),
         Some(19) => constraint(&message),
         Some(26) => of(ErrorKind::NotADatabase, "the file is not an SQLite database: check the path"),
@@ -61,8 +61,8 @@ pub(super) fn classify(error: &sqlx::Error) -> Error {
             ErrorKind::Schema,
             format!("its tables are not what this version expects ({message}): run `shardwise outbox init`, or upgrade"),
         ),
-        _ if matches!(error, sqlx::Error::PoolTimedOut) => of(ErrorKind::Unavailable, "no connection came free in time: tried again"),
-        _ if matches!(error, sqlx::Error::Io(_)) => Error::new(ErrorKind::Unavailable, format!("{message}: tried again")),
+        _ if matches!(error, sqlx::Error::PoolTimedOut) => of(ErrorKind::Unavailable, "no connection came free in time: try again"),
+        _ if matches!(error, sqlx::Error::Io(_)) => Error::new(ErrorKind::Unavailable, format!("{message}: try again")),
         _ => Error::new(ErrorKind::Internal, message),
     }
 }

@@ -92,6 +92,7 @@ impl Demo {
         let quiet = common.format() == Format::Json;
         Timing::new(self.ttl, None, Timing::default().stop_margin)
             .map_err(|error| Failure::new(Code::Usage, format!("--ttl {}: {}", format_duration(self.ttl), error.allowed)))?;
+        self.keep.as_deref().map_or(Ok(()), Stage::check_keep)?;
         let writer = match &self.from {
             Some(from) => Writer::real(from, self.rate, self.ttl).await?,
             None => Writer::made(self.events, self.aggregates, self.rate),
@@ -114,8 +115,8 @@ impl Demo {
         match outcome {
             Ok(measured) => self.conclude(&mut play, &measured, quiet),
             Err(failure) => {
-                let kept = if shutdown.is_cancelled() { String::new() } else { format!("; look into {}", play.stage.keep().display()) };
-                Err(Failure::new(failure.code(), format!("{failure}{kept}")))
+                let interrupted = shutdown.is_cancelled();
+                Err(if interrupted { failure } else { failure.and(format_args!("look into {}", play.stage.keep().display())) })
             }
         }
     }

@@ -215,7 +215,7 @@ impl Play {
                 show.delivered_by(holder);
             }
         });
-        read.map_err(|error| Failure::io("reading the delivered file", &error))
+        read.map_err(|error| Failure::io("read the delivered file", &error))
     }
 
     fn shares(&self) -> BTreeMap<String, u32> {

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::fs::File;
+use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
 use std::time::Duration;
@@ -29,17 +30,27 @@ pub(super) struct Stage {
 }
 
 impl Stage {
-    /// A directory of the demo's own: `keep`, which must be new or empty, or a temporary one.
+    /// A failure unless `keep` can become the demo's directory: it must be new or empty. Changes nothing.
+    pub(super) fn check_keep(keep: &Path) -> Result<()> {
+        let why = match std::fs::read_dir(keep).map(Iterator::count) {
+            Ok(0) => return Ok(()),
+            Ok(_) => "the directory is not empty",
+            Err(error) if error.kind() == ErrorKind::NotFound => return Ok(()),
+            Err(error) if error.kind() == ErrorKind::NotADirectory => "this is a file, or in a file",
+            Err(error) => return Err(Failure::io(format_args!("read --keep {}", keep.display()), &error)),
+        };
+        Err(Failure::new(Code::Usage, format!("--keep {}: {why}; name a new directory", keep.display())))
+    }
+
+    /// A directory of the demo's own: `keep`, or a temporary one.
     pub(super) fn set(keep: Option<&Path>, ttl: Duration) -> Result<Self> {
         let (dir, temporary) = if let Some(dir) = keep {
-            std::fs::create_dir_all(dir).map_err(|error| Failure::io(dir.display(), &error))?;
-            let used = std::fs::read_dir(dir).map_err(|error| Failure::io(dir.display(), &error))?.next().is_some();
-            if used {
-                return Err(Failure::new(Code::Usage, format!("--keep {}: the directory is not empty; name a new one", dir.display())));
-            }
-            (dir.canonicalize().map_err(|error| Failure::io(dir.display(), &error))?, None)
+            let made = std::fs::create_dir_all(dir).and_then(|()| dir.canonicalize());
+            (made.map_err(|error| Failure::io(format_args!("make the directory --keep {}", dir.display()), &error))?, None)
         } else {
-            let temporary = TempDir::with_prefix("shardwise-demo-").map_err(|error| Failure::io("making a temporary directory", &error))?;
+            let temporary = TempDir::with_prefix("shardwise-demo-").map_err(|error| {
+                Failure::io(format_args!("make a directory in {} (TMPDIR, unless --keep)", std::env::temp_dir().display()), &error)
+            })?;
             (temporary.path().to_owned(), Some(temporary))
         };
         let stage = Self { dir, temporary, workers: BTreeMap::new(), started: 0 };
@@ -49,7 +60,8 @@ impl Stage {
              [default.outbox.{NAME}]\npolicy = \"{NAME}\"\nstore = \"sqlite:outbox.db\"\nsink = \"file:delivered.jsonl\"\n",
             format_duration(ttl)
         );
-        std::fs::write(stage.settings_file(), text).map_err(|error| Failure::io(stage.settings_file().display(), &error))?;
+        std::fs::write(stage.settings_file(), text)
+            .map_err(|error| Failure::io(format_args!("write {}", stage.settings_file().display()), &error))?;
         Ok(stage)
     }
 
@@ -70,8 +82,9 @@ impl Stage {
     pub(super) fn start_worker(&mut self) -> Result<String> {
         self.started += 1;
         let name = format!("worker-{}", self.started);
-        let log = File::create(self.log_file(&name)).map_err(|error| Failure::io(self.log_file(&name).display(), &error))?;
-        let program = std::env::current_exe().map_err(|error| Failure::io("finding this program", &error))?;
+        let log = self.log_file(&name);
+        let log = File::create(&log).map_err(|error| Failure::io(format_args!("write {}", log.display()), &error))?;
+        let program = std::env::current_exe().map_err(|error| Failure::io("find this program", &error))?;
         let mut command = Command::new(program);
         command.args(["outbox", "run", "--name", NAME, "--settings"]).arg(self.settings_file());
         command.arg("--exit-with-parent").arg(std::process::id().to_string());
@@ -83,7 +96,7 @@ impl Stage {
         // Ctrl-C is for the demo, which ends its workers itself.
         command.process_group(0);
         command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(log).kill_on_drop(true);
-        let child = command.spawn().map_err(|error| Failure::io(format_args!("starting {name}"), &error))?;
+        let child = command.spawn().map_err(|error| Failure::io(format_args!("start {name}"), &error))?;
         self.workers.insert(name.clone(), child);
         Ok(name)
     }
@@ -100,7 +113,7 @@ impl Stage {
     /// SIGKILL, and it is gone.
     pub(super) async fn kill(&mut self, worker: &str) -> Result<()> {
         if let Some(mut child) = self.workers.remove(worker) {
-            child.kill().await.map_err(|error| Failure::io(format_args!("killing {worker}"), &error))?;
+            child.kill().await.map_err(|error| Failure::io(format_args!("kill {worker}"), &error))?;
         }
         Ok(())
     }
@@ -116,7 +129,7 @@ impl Stage {
     /// A failure if a worker has ended that should be running.
     pub(super) fn check(&mut self) -> Result<()> {
         for (name, child) in &mut self.workers {
-            let ended = child.try_wait().map_err(|error| Failure::io(format_args!("looking after {name}"), &error))?;
+            let ended = child.try_wait().map_err(|error| Failure::io(format_args!("look after {name}"), &error))?;
             if let Some(status) = ended {
                 let log = std::fs::read_to_string(self.dir.join(format!("{name}.log"))).unwrap_or_default();
                 let last = log.lines().last().unwrap_or("it said nothing").to_owned();
@@ -138,7 +151,7 @@ impl Stage {
             match tokio::time::timeout(STOP_LIMIT, child.wait()).await {
                 Ok(Ok(status)) if status.success() => {}
                 Ok(Ok(status)) => return Err(Failure::new(Code::Unavailable, format!("{name} stopped with {status}"))),
-                Ok(Err(error)) => return Err(Failure::io(format_args!("stopping {name}"), &error)),
+                Ok(Err(error)) => return Err(Failure::io(format_args!("stop {name}"), &error)),
                 Err(_) => return Err(Failure::new(Code::Unavailable, format!("{name} did not stop within {STOP_LIMIT:?}"))),
             }
         }

@@ -150,14 +150,25 @@ async fn init(outbox: &OutboxSettings, common: &Common) -> Result<Code> {
 impl Enqueue {
     async fn run(&self, outbox: &OutboxSettings, common: &Common) -> Result<Code> {
         let store = open(outbox).await?;
+        let shutdown = signals::shutdown()?;
         let mut lines = events::open(&self.from)?;
         let (mut enqueued, mut refused, mut refused_total) = (0u64, Vec::new(), 0u64);
-        let mut batch = Vec::with_capacity(ENQUEUE_BATCH);
-        while lines.recv_many(&mut batch, ENQUEUE_BATCH).await > 0 {
-            let (written, mut bad) = write(&store, &self.from, std::mem::take(&mut batch)).await.map_err(|failure| {
-                Failure::new(failure.code(), format!("{failure}; {} written before, the rest was not", count(enqueued, "event")))
-            })?;
-            enqueued += written;
+        let (mut batch, mut through) = (Vec::with_capacity(ENQUEUE_BATCH), 0);
+        loop {
+            let so_far = |failure: Failure| match through {
+                0 => failure.and("nothing was written"),
+                _ => failure.and(format_args!("{} of lines 1 to {through} written, go on behind them", count(enqueued, "event"))),
+            };
+            let read = tokio::select! {
+                read = lines.recv_many(&mut batch, ENQUEUE_BATCH) => read,
+                () = shutdown.cancelled() => return Err(so_far(Failure::new(Code::No, "interrupted"))),
+            };
+            if read == 0 {
+                break;
+            }
+            let last = batch.last().and_then(|line| line.as_ref().ok()).map_or(through, |line| line.number);
+            let (written, mut bad) = write(&store, &self.from, std::mem::take(&mut batch)).await.map_err(so_far)?;
+            (enqueued, through) = (enqueued + written, last);
             refused_total += bad.len() as u64;
             if common.format() == Format::Human {
                 bad.drain(..).for_each(|(line, why)| output::note(format_args!("line {line}: {why}")));
@@ -167,15 +178,15 @@ impl Enqueue {
             }
         }
         store.close().await;
-        match common.format() {
-            Format::Human => {
-                output::text(&format!("{} enqueued, {} refused\n", count(enqueued, "event"), count(refused_total, "line")))?;
-            }
+        let told = match common.format() {
+            Format::Human => output::text(&format!("{} enqueued, {} refused\n", count(enqueued, "event"), count(refused_total, "line"))),
             Format::Json => {
                 let refused: Vec<_> = refused.iter().map(|(line, reason)| json!({"line": line, "reason": reason})).collect();
-                output::json_line(&json!({"enqueued": enqueued, "refused": refused, "refused_total": refused_total}))?;
+                output::json_line(&json!({"enqueued": enqueued, "refused": refused, "refused_total": refused_total}))
             }
-        }
+        };
+        // Whoever reads only that stdout failed would enqueue them again.
+        told.map_err(|failure| failure.and(format_args!("{} enqueued all the same", count(enqueued, "event"))))?;
         Ok(if refused_total == 0 { Code::Ok } else { Code::No })
     }
 }
@@ -212,19 +223,23 @@ impl Run {
         if let Some(parent) = self.exit_with_parent {
             exit_with_parent(parent)?;
         }
+        // What is wrong comes in this order: the settings, before anything is contacted; the store; the group.
         let outbox = self.which.of(settings)?;
+        let (sink, options) = (sink(outbox)?, options(outbox, settings)?);
+        let sharding = ShardingFactory::from_settings(settings.clone())?.create(outbox.policy.as_str())?;
+        let shared: Arc<dyn Sharding> = Arc::new(sharding.clone());
         let shutdown = signals::shutdown()?;
         let store = open(outbox).await?;
-        let sharding = ShardingFactory::from_settings(settings.clone())?.create(outbox.policy.as_str())?;
-        sharding.register_self().await?;
+        let publisher = OutboxPublisher::builder().store(store.clone()).sink(sink).sharding(shared).options(options).build()?;
+        let joined = tokio::select! {
+            joined = sharding.register_self() => joined,
+            () = shutdown.cancelled() => Ok(()),
+        };
+        if let Err(error) = joined {
+            store.close().await;
+            return Err(error.into());
+        }
         output::release_log();
-        let shared: Arc<dyn Sharding> = Arc::new(sharding.clone());
-        let publisher = OutboxPublisher::builder()
-            .store(store.clone())
-            .sink(sink(outbox)?)
-            .sharding(shared)
-            .options(options(outbox, settings)?)
-            .build()?;
         let stats = publisher.stats();
         let published = publisher.run(shutdown).await;
         let left = sharding.deregister_self().await;
@@ -244,7 +259,7 @@ impl Run {
 fn exit_with_parent(parent: u32) -> Result<()> {
     #[cfg(target_os = "linux")]
     nix::sys::prctl::set_pdeathsig(nix::sys::signal::Signal::SIGTERM)
-        .map_err(|error| Failure::io("asking for the parent's end", &error.into()))?;
+        .map_err(|error| Failure::io("be told of the parent's end", &error.into()))?;
     if std::os::unix::process::parent_id() == parent {
         Ok(())
     } else {
