@@ -9,8 +9,10 @@ mod etcd;
 mod http;
 mod ports;
 mod process;
+mod proxy;
 pub mod servers;
 
 pub use consul::{Consul, ConsulOptions, ConsulToken};
 pub use error::{Error, Result};
 pub use etcd::{Etcd, EtcdOptions};
+pub use proxy::{Direction, TcpProxy};

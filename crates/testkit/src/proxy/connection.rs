@@ -1,0 +1,125 @@
+//! One connection through the proxy.
+
+use std::io;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::net::TcpStream;
+use tokio::net::tcp::{ReadHalf, WriteHalf};
+use tokio::sync::{mpsc, watch};
+use tokio::time::Instant;
+
+use super::{Counts, Direction, Rules, Shared};
+
+/// Bytes read at once.
+const CHUNK: usize = 16 * 1024;
+/// Chunks that may be on their way in one direction; the sender has to wait when there are more.
+const ON_THEIR_WAY: usize = 256;
+
+/// Carries bytes both ways until both ends are done, one breaks, or the proxy resets it.
+pub(super) async fn carry(mut client: TcpStream, shared: Shared) {
+    shared.counts.accepted.fetch_add(1, Ordering::Relaxed);
+    let _open = Open::count(&shared.counts.open);
+    let mut rules = shared.rules.clone();
+    let resets = rules.borrow().resets;
+    let broken = tokio::select! {
+        ended = through(&mut client, &shared) => ended.is_err(),
+        _ = rules.wait_for(|rules| rules.resets > resets) => true,
+    };
+    if broken {
+        // What is unsent is thrown away and the peer gets a reset instead of an end.
+        let _ = client.set_zero_linger();
+    }
+}
+
+/// A connection that counts as open while this lives.
+struct Open<'a>(&'a AtomicU64);
+
+impl<'a> Open<'a> {
+    fn count(open: &'a AtomicU64) -> Self {
+        open.fetch_add(1, Ordering::Relaxed);
+        Self(open)
+    }
+}
+
+impl Drop for Open<'_> {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+/// The server's end of a connection. Unless it came to its end in good order, the server gets a reset too.
+struct ServerEnd {
+    stream: TcpStream,
+    ended: bool,
+}
+
+impl Drop for ServerEnd {
+    fn drop(&mut self) {
+        if !self.ended {
+            let _ = self.stream.set_zero_linger();
+        }
+    }
+}
+
+async fn through(client: &mut TcpStream, shared: &Shared) -> io::Result<()> {
+    let mut rules = shared.rules.clone();
+    let open = |rules: &Rules| !rules.to_server.cut && !rules.to_client.cut;
+    rules.wait_for(open).await.map_err(io::Error::other)?;
+    let mut server = ServerEnd { stream: TcpStream::connect(shared.target).await?, ended: false };
+    client.set_nodelay(true)?;
+    server.stream.set_nodelay(true)?;
+    let (from_client, to_client) = client.split();
+    let (from_server, to_server) = server.stream.split();
+    tokio::try_join!(pump(from_client, to_server, Direction::ToServer, shared), pump(from_server, to_client, Direction::ToClient, shared),)?;
+    server.ended = true;
+    Ok(())
+}
+
+/// Carries one way, to the end of what there is to read.
+async fn pump(from: ReadHalf<'_>, to: WriteHalf<'_>, direction: Direction, shared: &Shared) -> io::Result<()> {
+    let (sender, chunks) = mpsc::channel(ON_THEIR_WAY);
+    tokio::try_join!(take(from, sender, direction, &shared.rules), give(to, chunks, direction, shared.rules.clone(), &shared.counts),)?;
+    Ok(())
+}
+
+/// Some bytes, and when they may arrive; none at the end.
+type Chunk = (Instant, Vec<u8>);
+
+async fn take(mut from: ReadHalf<'_>, chunks: mpsc::Sender<Chunk>, way: Direction, rules: &watch::Receiver<Rules>) -> io::Result<()> {
+    loop {
+        let mut bytes = vec![0; CHUNK];
+        let length = from.read(&mut bytes).await?;
+        bytes.truncate(length);
+        let delay: Duration = rules.borrow().way(way).delay;
+        // The other half of the pump is gone only with the connection.
+        chunks.send((Instant::now() + delay, bytes)).await.map_err(io::Error::other)?;
+        if length == 0 {
+            return Ok(());
+        }
+    }
+}
+
+async fn give(
+    mut to: WriteHalf<'_>,
+    mut chunks: mpsc::Receiver<Chunk>,
+    way: Direction,
+    mut rules: watch::Receiver<Rules>,
+    counts: &Counts,
+) -> io::Result<()> {
+    while let Some((due, bytes)) = chunks.recv().await {
+        tokio::select! {
+            () = tokio::time::sleep_until(due) => {}
+            // Healed: nothing is late any more.
+            _ = rules.wait_for(|rules| rules.way(way).delay.is_zero()) => {}
+        }
+        rules.wait_for(|rules| !rules.way(way).cut).await.map_err(io::Error::other)?;
+        if bytes.is_empty() {
+            return to.shutdown().await;
+        }
+        to.write_all(&bytes).await?;
+        counts.bytes(way).fetch_add(bytes.len() as u64, Ordering::Relaxed);
+    }
+    Ok(())
+}

@@ -1,0 +1,202 @@
+//! A TCP proxy inside the test, that does to connections what bad networks do.
+
+mod connection;
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use tokio::net::TcpListener;
+use tokio::sync::watch;
+use tokio::task::{JoinHandle, JoinSet};
+
+use crate::error::{Error, Result};
+use crate::ports::Port;
+
+/// One way through the proxy.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Direction {
+    /// What clients send.
+    ToServer,
+    /// What the server answers.
+    ToClient,
+}
+
+/// What the network does at the moment.
+#[derive(Clone, Debug, Default)]
+struct Rules {
+    to_server: Way,
+    to_client: Way,
+    refuse: bool,
+    /// Grows with each [`TcpProxy::reset`].
+    resets: u64,
+}
+
+#[derive(Clone, Copy, Debug, Default)]
+struct Way {
+    cut: bool,
+    delay: Duration,
+}
+
+impl Rules {
+    fn way(&self, direction: Direction) -> Way {
+        match direction {
+            Direction::ToServer => self.to_server,
+            Direction::ToClient => self.to_client,
+        }
+    }
+
+    fn way_mut(&mut self, direction: Direction) -> &mut Way {
+        match direction {
+            Direction::ToServer => &mut self.to_server,
+            Direction::ToClient => &mut self.to_client,
+        }
+    }
+}
+
+#[derive(Debug, Default)]
+struct Counts {
+    accepted: AtomicU64,
+    open: AtomicU64,
+    to_server: AtomicU64,
+    to_client: AtomicU64,
+}
+
+impl Counts {
+    fn bytes(&self, direction: Direction) -> &AtomicU64 {
+        match direction {
+            Direction::ToServer => &self.to_server,
+            Direction::ToClient => &self.to_client,
+        }
+    }
+}
+
+/// What proxy and connections share.
+#[derive(Clone, Debug)]
+struct Shared {
+    target: SocketAddr,
+    rules: watch::Receiver<Rules>,
+    counts: Arc<Counts>,
+}
+
+/// A proxy to one address; without other orders it lets everything pass. It ends when dropped, and its connections with it.
+#[derive(Debug)]
+pub struct TcpProxy {
+    port: Port,
+    rules: watch::Sender<Rules>,
+    counts: Arc<Counts>,
+    /// Whether new connections are accepted just now.
+    listening: watch::Receiver<bool>,
+    accepting: JoinHandle<()>,
+}
+
+impl TcpProxy {
+    /// A proxy on a port of its own.
+    pub async fn start(target: SocketAddr) -> Result<Self> {
+        let port = Port::reserve()?;
+        let address = port.address();
+        let (rules, orders) = watch::channel(Rules::default());
+        let counts = Arc::<Counts>::default();
+        let (told, listening) = watch::channel(false);
+        let shared = Shared { target, rules: orders, counts: counts.clone() };
+        let accepting = tokio::spawn(accept(address, shared, told));
+        let proxy = Self { port, rules, counts, listening, accepting };
+        proxy.until_listening(true).await?;
+        Ok(proxy)
+    }
+
+    /// Where clients connect.
+    pub fn address(&self) -> SocketAddr {
+        self.port.address()
+    }
+
+    /// Nothing passes this way any more, and nobody is told: bytes are held, and arrive after [`TcpProxy::heal`]. A new connection is
+    /// accepted, but the server hears of it only then.
+    pub fn cut(&self, direction: Direction) {
+        self.rules.send_modify(|rules| rules.way_mut(direction).cut = true);
+    }
+
+    /// [`TcpProxy::cut`], both ways.
+    pub fn cut_both(&self) {
+        self.cut(Direction::ToServer);
+        self.cut(Direction::ToClient);
+    }
+
+    /// What is read from now on goes on that much later this way, in the same order.
+    pub fn delay(&self, direction: Direction, by: Duration) {
+        self.rules.send_modify(|rules| rules.way_mut(direction).delay = by);
+    }
+
+    /// Breaks all connections with a reset to both ends. New ones are accepted.
+    pub fn reset(&self) {
+        self.rules.send_modify(|rules| rules.resets += 1);
+    }
+
+    /// New connections are refused. Those that there are stay.
+    pub async fn refuse(&self) -> Result<()> {
+        self.rules.send_modify(|rules| rules.refuse = true);
+        self.until_listening(false).await
+    }
+
+    /// Everything passes again at once: what was held, what comes, and new connections.
+    pub async fn heal(&self) -> Result<()> {
+        self.rules.send_modify(|rules| *rules = Rules { resets: rules.resets, ..Rules::default() });
+        self.until_listening(true).await
+    }
+
+    /// How many connections were accepted since the start.
+    pub fn accepted(&self) -> u64 {
+        self.counts.accepted.load(Ordering::Relaxed)
+    }
+
+    /// How many connections there are now.
+    pub fn open(&self) -> u64 {
+        self.counts.open.load(Ordering::Relaxed)
+    }
+
+    /// How many bytes arrived this way since the start.
+    pub fn bytes(&self, direction: Direction) -> u64 {
+        self.counts.bytes(direction).load(Ordering::Relaxed)
+    }
+
+    async fn until_listening(&self, wanted: bool) -> Result<()> {
+        let mut listening = self.listening.clone();
+        // Ends with an error if the port could not be had, because then the task is over.
+        let waited = listening.wait_for(|is| *is == wanted).await.map(drop);
+        waited.map_err(|_| Error::new(format!("the proxy cannot listen on {}", self.address())))
+    }
+}
+
+impl Drop for TcpProxy {
+    fn drop(&mut self) {
+        self.accepting.abort();
+    }
+}
+
+/// Accepts connections, except while they are to be refused; ends if the port cannot be had, or with the proxy.
+async fn accept(address: SocketAddr, shared: Shared, told: watch::Sender<bool>) {
+    let mut rules = shared.rules.clone();
+    let mut connections = JoinSet::new();
+    loop {
+        if rules.wait_for(|rules| !rules.refuse).await.is_err() {
+            return;
+        }
+        let Ok(listener) = TcpListener::bind(address).await else { return };
+        told.send_replace(true);
+        loop {
+            tokio::select! {
+                Ok((client, _)) = listener.accept() => {
+                    connections.spawn(connection::carry(client, shared.clone()));
+                }
+                Some(_) = connections.join_next() => {}
+                refuse = rules.wait_for(|rules| rules.refuse) => match refuse {
+                    Ok(_) => break,
+                    Err(_) => return,
+                },
+            }
+        }
+        drop(listener);
+        told.send_replace(false);
+    }
+}
