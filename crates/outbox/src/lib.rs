@@ -16,6 +16,7 @@ pub mod sink;
 #[cfg(feature = "sqlite")]
 pub mod sqlite;
 pub mod store;
+mod text;
 
 pub use error::{Error, ErrorKind, Result};
 pub use event::{AGGREGATE_ID_BYTES_MAX, AggregateId, Delivery, HEADERS_BYTES_MAX, NAME_BYTES_MAX, NewEvent, PAYLOAD_BYTES_MAX, Payload};
@@ -25,3 +26,4 @@ pub use sink::{FileSink, Sink, StdoutSink};
 #[cfg(feature = "sqlite")]
 pub use sqlite::{Holder, SqliteConfig, SqliteStore};
 pub use store::{Status, Store};
+pub use text::one_line;

@@ -179,18 +179,26 @@ async fn a_retry_waits_and_remembers(harness: &impl StoreHarness) {
     harness.insert([events("a", 3), events("b", 1)].concat()).await;
     let (store, me) = owner(harness).await;
     let run = fetch(&*store, &me).await.into_iter().find(|run| run.events.len() == 3).unwrap();
-    let retry = |retry_in, failures| Then::Retry { attempts: 2, failures, retry_in, error: "503".into() };
+    assert_eq!(store.status().await.unwrap().retrying, None);
+    let retry = |retry_in, failures| Then::Retry { attempts: 2, failures, retry_in, error: "503\n\u{1b}[31m".repeat(failures as usize) };
     let long = outcome(&run, Some(1), retry(Duration::from_secs(200), 3));
     assert_eq!(store.record(&me, &[long], false).await.unwrap(), []);
     assert_eq!(ids(&fetch(&*store, &me).await), ["b-1"], "it waits, others do not");
-    assert_eq!(store.status().await.unwrap().retrying_aggregates, 1);
+    let retrying = store.status().await.unwrap().retrying.unwrap();
+    assert_eq!((retrying.aggregates, retrying.pending, retrying.key.as_str()), (1, 2, "order/a"));
+    assert_eq!(retrying.error, r"503 \u{1b}[31m503 \u{1b}[31m503 \u{1b}[31m", "one line, and safe for a terminal");
+    let in_time = Duration::from_secs(100)..=Duration::from_secs(200);
+    assert!(in_time.contains(&retrying.next_attempt_in) && retrying.failing_for >= retrying.failed_ago, "{retrying:?}");
     assert_eq!(store.record(&me, &[outcome(&run, None, retry(Duration::ZERO, 4))], false).await.unwrap(), []);
+    let retrying = store.status().await.unwrap().retrying.unwrap();
+    assert_eq!((retrying.aggregates, retrying.next_attempt_in), (1, Duration::ZERO), "it is due");
     let due = fetch(&*store, &me).await.into_iter().find(|run| run.events.len() == 2).unwrap();
     assert_eq!((due.trouble.attempts, due.trouble.failures), (2, 4));
     assert!(due.trouble.failing_for >= due.trouble.attempted_ago && due.trouble.failing_for.is_some());
     assert_eq!(store.record(&me, &[outcome(&due, Some(2), Then::Next)], false).await.unwrap(), []);
     let next = fetch(&*store, &me).await.into_iter().find(|run| run.events[0].id == "a-3").unwrap();
     assert_eq!(next.trouble, crate::store::HeadTrouble::default(), "the next event starts afresh");
+    assert_eq!(store.status().await.unwrap().retrying, None);
 }
 
 async fn a_blocked_aggregate_waits_for_the_operator(harness: &impl StoreHarness) {

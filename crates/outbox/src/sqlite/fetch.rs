@@ -11,8 +11,7 @@ use sqlx::Row;
 use sqlx::sqlite::SqliteRow;
 
 use super::error::Context;
-use super::{SqliteStore, from_ordered, millis, to_ordered, unix_ms, unsigned};
-use crate::options::RETRY_DELAY_MAX;
+use super::{SqliteStore, from_ordered, retry_ahead_max_ms, to_ordered, unix_ms, unsigned};
 use crate::store::{FetchRequest, Fetched, HeadTrouble, Hold, Registration, Run};
 use crate::{Delivery, Payload, Result};
 
@@ -68,7 +67,7 @@ async fn read(store: &SqliteStore, me: &Registration, request: &FetchRequest, ra
         .bind(json!(request.except_aggregates).to_string())
         .bind(limit)
         .bind(now)
-        .bind(millis(RETRY_DELAY_MAX) * 2);
+        .bind(retry_ahead_max_ms());
     let mut rows = query.fetch(&store.readers);
     while let Some(row) = rows.try_next().await.at(store)? {
         reading.add(&row, now).at(store)?;

@@ -32,6 +32,7 @@ pub use holders::Holder;
 pub use schema::{SCHEMA_VERSION, revert};
 
 use self::error::{Context, store_error};
+use crate::options::RETRY_DELAY_MAX;
 use crate::store::{FetchRequest, Fetched, Hold, Outcome, Registration, Status, Store, Touch};
 use crate::{NewEvent, Result};
 
@@ -140,6 +141,11 @@ impl SqliteStore {
     fn boot_nanos(&self) -> i64 {
         i64::try_from(self.config.clock.now().as_nanos()).unwrap_or(i64::MAX)
     }
+}
+
+/// A retry further ahead than this, in milliseconds, means that the wall clock was set back: it is due.
+fn retry_ahead_max_ms() -> i64 {
+    2 * millis(RETRY_DELAY_MAX)
 }
 
 /// Milliseconds since 1970: for retries, retention and people, where a clock that is set may do no harm.

@@ -6,13 +6,13 @@ use sqlx::{Row, SqliteConnection};
 
 use super::error::Context;
 use super::fence::alive;
-use super::{SqliteStore, unix_ms, unsigned};
-use crate::Result;
-use crate::store::{BlockedAggregate, PublisherStatus, Status};
+use super::{SqliteStore, retry_ahead_max_ms, unix_ms, unsigned};
+use crate::store::{BlockedAggregate, ERROR_CHARS_MAX, PublisherStatus, Retrying, Status};
+use crate::{Result, one_line};
 
-/// ?1 now (ms). The blocked are counted apart, since they are in another index.
+/// The blocked are counted apart, since they are in another index.
 const PENDING: &str = "
-    SELECT coalesce(sum(a.last_seq - a.done_seq), 0), min(o.created_at), count(a.retry_at)
+    SELECT coalesce(sum(a.last_seq - a.done_seq), 0), min(o.created_at)
     FROM outbox_aggregate AS a
     LEFT JOIN outbox AS o ON o.aggregate = a.id AND o.seq = a.done_seq + 1
     WHERE a.done_seq < a.last_seq AND a.blocked_at IS NULL";
@@ -23,8 +23,17 @@ const BLOCKED: &str = "
     LEFT JOIN outbox AS o ON o.aggregate = a.id AND o.seq = a.done_seq + 1
     WHERE a.blocked_at IS NOT NULL";
 const BLOCKED_LIST: &str = "
-    SELECT CAST(key AS BLOB), last_seq - done_seq, blocked_at, coalesce(last_error, '')
+    SELECT CAST(key AS BLOB), last_seq - done_seq, blocked_at, CAST(coalesce(last_error, '') AS BLOB)
     FROM outbox_aggregate WHERE blocked_at IS NOT NULL ORDER BY blocked_at LIMIT 100";
+/// ?1 now (ms), ?2 the longest wait a retry can have: a longer one means that the wall clock was set back, and is due, as for a fetch.
+const RETRYING: &str = "
+    SELECT count(*), coalesce(sum(last_seq - done_seq), 0), coalesce(min(failing_since), ?1),
+           coalesce(min(iif(retry_at > ?1 + ?2, ?1, retry_at)), ?1)
+    FROM outbox_aggregate WHERE done_seq < last_seq AND blocked_at IS NULL AND retry_at IS NOT NULL";
+const LATEST_FAILURE: &str = "
+    SELECT CAST(key AS BLOB), coalesce(attempted_at, 0), CAST(coalesce(last_error, '') AS BLOB)
+    FROM outbox_aggregate WHERE done_seq < last_seq AND blocked_at IS NULL AND retry_at IS NOT NULL
+    ORDER BY attempted_at DESC, id LIMIT 1";
 /// ?1 boot id, ?2 now (ns).
 const PUBLISHERS: &str = concat!(
     "SELECT p.publisher, p.incarnation, ",
@@ -51,7 +60,7 @@ pub(super) async fn status(store: &SqliteStore) -> Result<Status> {
 async fn read(store: &SqliteStore, conn: &mut SqliteConnection) -> Result<Status, sqlx::Error> {
     let now = unix_ms();
     let ago = |since: i64| Duration::from_millis(unsigned(now - since));
-    let (pending, oldest, retrying): (i64, Option<i64>, i64) = sqlx::query_as(PENDING).fetch_one(&mut *conn).await?;
+    let (pending, oldest): (i64, Option<i64>) = sqlx::query_as(PENDING).fetch_one(&mut *conn).await?;
     let (held_back, oldest_blocked, blocked_count): (i64, Option<i64>, i64) = sqlx::query_as(BLOCKED).fetch_one(&mut *conn).await?;
     let mut blocked = Vec::new();
     for row in sqlx::query(BLOCKED_LIST).fetch_all(&mut *conn).await? {
@@ -59,9 +68,10 @@ async fn read(store: &SqliteStore, conn: &mut SqliteConnection) -> Result<Status
             key: String::from_utf8_lossy(row.try_get(0)?).into_owned(),
             pending: unsigned(row.try_get(1)?),
             blocked_for: ago(row.try_get(2)?),
-            error: row.try_get(3)?,
+            error: shown(row.try_get(3)?),
         });
     }
+    let retrying = retrying(conn, now).await?;
     let parked: i64 = sqlx::query_scalar("SELECT count(*) FROM outbox WHERE parked_at IS NOT NULL").fetch_one(&mut *conn).await?;
     let slots: Option<u32> = sqlx::query_scalar("SELECT slots FROM outbox_meta").fetch_one(&mut *conn).await?;
     let free: u32 = sqlx::query_scalar(FREE).bind(&store.config.boot_id).bind(store.boot_nanos()).fetch_one(conn).await?;
@@ -70,12 +80,33 @@ async fn read(store: &SqliteStore, conn: &mut SqliteConnection) -> Result<Status
         oldest_pending_age: oldest.into_iter().chain(oldest_blocked).min().map(ago),
         blocked_aggregates: unsigned(blocked_count),
         blocked,
-        retrying_aggregates: unsigned(retrying),
+        retrying,
         parked: unsigned(parked),
         publishers: Vec::new(),
         slots,
         free_slots: free,
     })
+}
+
+async fn retrying(conn: &mut SqliteConnection, now: i64) -> Result<Option<Retrying>, sqlx::Error> {
+    let sums = sqlx::query_as(RETRYING).bind(now).bind(retry_ahead_max_ms()).fetch_one(&mut *conn).await?;
+    let (aggregates, pending, since, next): (i64, i64, i64, i64) = sums;
+    let Some(latest) = sqlx::query(LATEST_FAILURE).fetch_optional(conn).await? else { return Ok(None) };
+    let between = |from: i64, to: i64| Duration::from_millis(unsigned(to.saturating_sub(from)));
+    Ok(Some(Retrying {
+        aggregates: unsigned(aggregates),
+        pending: unsigned(pending),
+        failing_for: between(since, now),
+        next_attempt_in: between(now, next),
+        key: String::from_utf8_lossy(latest.try_get(0)?).into_owned(),
+        failed_ago: between(latest.try_get(1)?, now),
+        error: shown(latest.try_get(2)?),
+    }))
+}
+
+/// A sink's words as the status has them.
+fn shown(error: &[u8]) -> String {
+    one_line(&String::from_utf8_lossy(error), ERROR_CHARS_MAX)
 }
 
 async fn publishers(store: &SqliteStore, conn: &mut SqliteConnection) -> Result<Vec<PublisherStatus>, sqlx::Error> {

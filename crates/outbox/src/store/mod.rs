@@ -8,7 +8,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 use shardwise::{Incarnation, SlotSet};
 
-pub use self::status::{BlockedAggregate, PublisherStatus, Status};
+pub use self::status::{BlockedAggregate, ERROR_CHARS_MAX, PublisherStatus, Retrying, Status};
 use crate::{AggregateId, Delivery, Result};
 
 /// A publisher that announces itself to a store.

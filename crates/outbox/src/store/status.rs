@@ -2,6 +2,9 @@
 
 use std::time::Duration;
 
+/// The most characters of a sink's words in a [`Status`].
+pub const ERROR_CHARS_MAX: usize = 300;
+
 /// A blocked aggregate.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct BlockedAggregate {
@@ -11,7 +14,27 @@ pub struct BlockedAggregate {
     pub pending: u64,
     /// Since when.
     pub blocked_for: Duration,
-    /// Why.
+    /// Why: the sink's own words on one line, safe for a terminal, at most [`ERROR_CHARS_MAX`] characters.
+    pub error: String,
+}
+
+/// Aggregates whose head failed and is tried again: why, and when.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Retrying {
+    /// How many aggregates.
+    pub aggregates: u64,
+    /// Events that wait in them, the failing ones included.
+    pub pending: u64,
+    /// Since the first failure of the one that has failed for the longest time.
+    pub failing_for: Duration,
+    /// Until the next attempt at any of them; zero if one is due. While the destination seems to be down, publishers may wait a little
+    /// longer; without a publisher nothing is tried.
+    pub next_attempt_in: Duration,
+    /// The latest failure: of which aggregate, `aggregatetype/aggregateid`.
+    pub key: String,
+    /// The latest failure: when.
+    pub failed_ago: Duration,
+    /// The latest failure: the sink's own words on one line, safe for a terminal, at most [`ERROR_CHARS_MAX`] characters.
     pub error: String,
 }
 
@@ -41,8 +64,8 @@ pub struct Status {
     pub blocked_aggregates: u64,
     /// The first hundred of them, the longest blocked first.
     pub blocked: Vec<BlockedAggregate>,
-    /// Aggregates whose head failed and is tried again.
-    pub retrying_aggregates: u64,
+    /// The aggregates whose head failed and is tried again, if there are any.
+    pub retrying: Option<Retrying>,
     /// Events set aside.
     pub parked: u64,
     /// Publishers, by name.

@@ -2,7 +2,7 @@
 
 use serde_json::json;
 use shardwise::settings::OutboxSettings;
-use shardwise_outbox::{Status, Store};
+use shardwise_outbox::{Status, Store, one_line};
 
 use super::open;
 use crate::args::Common;
@@ -29,7 +29,15 @@ fn as_json(status: &Status) -> serde_json::Value {
         "blocked": status.blocked.iter().map(|blocked| json!({
             "key": blocked.key, "pending": blocked.pending, "blocked_for_seconds": seconds(blocked.blocked_for), "error": blocked.error,
         })).collect::<Vec<_>>(),
-        "retrying_aggregates": status.retrying_aggregates,
+        "retrying_aggregates": retrying(status),
+        "retrying": status.retrying.as_ref().map(|retrying| json!({
+            "pending": retrying.pending,
+            "failing_for_seconds": seconds(retrying.failing_for),
+            "next_attempt_in_seconds": seconds(retrying.next_attempt_in),
+            "key": retrying.key,
+            "failed_ago_seconds": seconds(retrying.failed_ago),
+            "error": retrying.error,
+        })),
         "parked": status.parked,
         "slots": status.slots,
         "free_slots": status.free_slots,
@@ -40,23 +48,33 @@ fn as_json(status: &Status) -> serde_json::Value {
     })
 }
 
+fn retrying(status: &Status) -> u64 {
+    status.retrying.as_ref().map_or(0, |retrying| retrying.aggregates)
+}
+
 fn told(status: &Status) -> String {
     let age = status.oldest_pending_age.map(|age| format!(", the oldest for {age:.1?}")).unwrap_or_default();
     let mut lines = vec![
         format!("{} pending{age}", count(status.pending, "event")),
         format!(
             "{} retrying, {} blocked, {} parked",
-            count(status.retrying_aggregates, "aggregate"),
+            count(retrying(status), "aggregate"),
             status.blocked_aggregates,
             count(status.parked, "event")
         ),
     ];
+    if let Some(retrying) = &status.retrying {
+        let next = if retrying.next_attempt_in.is_zero() { "due now".into() } else { format!("in {:.0?}", retrying.next_attempt_in) };
+        let waiting = count(retrying.pending, "event");
+        lines.push(format!("  retrying for {:.0?}, {waiting} waiting; the next attempt is {next}", retrying.failing_for));
+        lines.push(format!("  last failed {:.0?} ago: {}: {}", retrying.failed_ago, safe(&retrying.key), retrying.error));
+    }
     lines.extend(status.blocked.iter().map(|blocked| {
-        format!("  blocked for {:.0?}: {} ({} pending): {}", blocked.blocked_for, blocked.key, blocked.pending, blocked.error)
+        format!("  blocked for {:.0?}: {} ({} pending): {}", blocked.blocked_for, safe(&blocked.key), blocked.pending, blocked.error)
     }));
     let rows = status.publishers.iter().map(|publisher| {
         let seen = publisher.seen_ago.map_or_else(|| "before a restart of the machine".into(), |ago| format!("{ago:.1?} ago"));
-        vec![publisher.publisher.clone(), if publisher.alive { "alive" } else { "dead" }.into(), seen, publisher.slots.to_string()]
+        vec![safe(&publisher.publisher), if publisher.alive { "alive" } else { "dead" }.into(), seen, publisher.slots.to_string()]
     });
     lines.push(match rows.collect::<Vec<_>>() {
         rows if rows.is_empty() => "no publisher".into(),
@@ -69,4 +87,9 @@ fn told(status: &Status) -> String {
         lines.push(format!("{} without a living publisher", count(status.free_slots.into(), "slot")));
     }
     lines.join("\n") + "\n"
+}
+
+/// A name as a terminal can show it; programs get it as it is.
+fn safe(name: &str) -> String {
+    one_line(name, usize::MAX)
 }
