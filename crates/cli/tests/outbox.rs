@@ -5,14 +5,15 @@
 mod common;
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::io::Read;
 use std::process::Stdio;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use common::process::Process;
 use common::{PATIENCE, Place, eventually, workers};
 use nix::sys::signal::Signal;
 use serde_json::{Value, json};
-use shardwise_outbox::sink::{ReadEvent, read_events};
+use shardwise_outbox::sink::{ReadEvent, parse_line, read_events};
 
 const SLOTS: u64 = 64;
 
@@ -224,8 +225,16 @@ fn a_sink_that_cannot_be_written_loses_nothing() {
     assert!(failing["oldest_pending_age_seconds"].as_f64() > Some(0.0), "{failing}");
     let human = place.run(&["outbox", "status"]).well();
     assert!(human.starts_with("300 events pending, the oldest for "), "{human}");
+    let why = &failing["retrying"];
+    assert!(why["error"].as_str().unwrap().contains("delivered.jsonl: Is a directory"), "{failing}");
+    assert!(why["key"].as_str().unwrap().starts_with("order/") && why["pending"].as_u64() >= Some(3), "{failing}");
+    assert!(why["next_attempt_in_seconds"].as_f64() <= Some(30.0) && why["failed_ago_seconds"].is_f64(), "{failing}");
+    let (told, failed) = human.split_once("\n  last failed ").unwrap_or_else(|| panic!("it does not say why: {human}"));
+    assert!(told.contains(" waiting; the next attempt is "), "{human}");
+    assert!(failed.lines().next().unwrap().contains("delivered.jsonl: Is a directory"), "{human}");
     std::fs::remove_dir(place.path("delivered.jsonl")).unwrap();
     all_delivered(&place);
+    assert_eq!(status(&place)["retrying"], Value::Null);
     stops(&mut publisher);
     check(&delivered(&place), 300);
 }
@@ -248,23 +257,49 @@ fn what_is_not_there_is_named_with_what_to_do() {
     Place::of_workers("1s", "").run(&["outbox", "status"]).fails(2, &["[default.outbox.<name>]"]);
 }
 
-/// Its write cannot be cancelled; the process used to wait for it for ever.
+/// Its write cannot be cancelled; the process used to wait for it for ever, and then for longer than its policy says.
 #[test]
-fn a_pipe_that_nobody_reads_does_not_keep_the_publisher_from_ending() {
+fn a_pipe_that_nobody_reads_keeps_the_publisher_for_the_policys_drain_timeout_only() {
     let place = outbox();
-    let text = "x".repeat(1_000);
-    let lines: String = (0..500u64).map(|n| line(n % 100, n).replace("Changed", &format!("Changed{}", &text[..200]))).collect();
+    // Many times what a pipe holds.
+    let lines: String = (0..500u64).map(|n| line(n % 100, n).replace("Changed", &format!("Changed{}", "x".repeat(200)))).collect();
     place.run_with(&["outbox", "enqueue"], lines.as_bytes()).well();
     let mut command = place.command(&["outbox", "run"]);
     command.env("SHARDWISE__OUTBOX__ORDERS__SINK", "stdout");
     command.env("SHARDWISE__RESILIENCE__SHARDING__POLICIES__WORKERS__DRAIN_TIMEOUT", "1s");
     let mut child = command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap();
-    eventually("it holds all slots", PATIENCE, || (status(&place)["free_slots"] == 0).then_some(()));
-    let pid = nix::unistd::Pid::from_raw(i32::try_from(child.id()).unwrap());
-    nix::sys::signal::kill(pid, Signal::SIGTERM).unwrap();
-    let ended = eventually("it ends", Duration::from_secs(20), || child.try_wait().unwrap());
+    let (mut pending, mut looks_alike) = (500, 0);
+    eventually("the pipe is full", PATIENCE, || {
+        let now = status(&place)["pending"].as_u64().unwrap();
+        looks_alike = if now == pending { looks_alike + 1 } else { 0 };
+        pending = now;
+        (now < 500 && looks_alike == 20).then_some(())
+    });
+    let asked = Instant::now();
+    nix::sys::signal::kill(nix::unistd::Pid::from_raw(i32::try_from(child.id()).unwrap()), Signal::SIGTERM).unwrap();
+    let ended = eventually("it ends", Duration::from_secs(15), || child.try_wait().unwrap());
     assert!(ended.success(), "{ended}");
-    assert_eq!(status(&place)["pending"], 500, "nothing was marked that nobody has read");
+    assert!(asked.elapsed() > Duration::from_millis(900), "it did not wait for what is in flight: {:?}", asked.elapsed());
+    let mut piped = Vec::new();
+    child.stdout.take().unwrap().read_to_end(&mut piped).unwrap();
+    let in_the_pipe = piped.split(|byte| *byte == b'\n').filter_map(parse_line).count() as u64;
+    let marked = 500 - status(&place)["pending"].as_u64().unwrap();
+    assert!(0 < marked && marked <= in_the_pipe, "{marked} were marked, {in_the_pipe} can be read");
+}
+
+/// The key is the writer's, and the words are the sink's: neither may move the cursor of whoever looks.
+#[test]
+fn a_status_for_people_has_nothing_that_a_terminal_obeys() {
+    let place = outbox();
+    let lines = line(1, 1).replace("\"1\"", "\"1\\u001b[2J\\n2\"");
+    place.run_with(&["outbox", "enqueue"], lines.as_bytes()).well();
+    std::fs::create_dir(place.path("delivered.jsonl")).unwrap();
+    let mut publisher = publish(&place, "a");
+    let failing = eventually("it fails", PATIENCE, || Some(status(&place)).filter(|status| status["retrying"].is_object()));
+    assert_eq!(failing["retrying"]["key"], "order/1\u{1b}[2J\n2", "programs get the key as it is");
+    let human = place.run(&["outbox", "status"]).well();
+    assert!(human.contains(r" ago: order/1\u{1b}[2J 2: ") && !human.contains('\u{1b}'), "{human:?}");
+    stops(&mut publisher);
 }
 
 #[test]
