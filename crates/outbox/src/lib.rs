@@ -4,6 +4,8 @@
 //! The parts: a [`Store`] where events wait (feature `sqlite`), a [`Sink`] they go to, and an [`OutboxPublisher`] that asks a
 //! `shardwise::Sharding` which slots are its own and takes them under the store's fence. `decide` makes every decision and does nothing
 //! else; `publisher` carries them out.
+//!
+#![doc = include_str!("../operations.md")]
 
 mod decide;
 mod error;
