@@ -8,10 +8,11 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, mpsc};
 use std::time::Duration;
 
+use shardwise::discovery::Discovery;
 use shardwise::testing::TestFleet;
 use shardwise::{ErrorKind, Settings, ShardingFactory, ShardingService};
 
-use common::eventually;
+use common::{World, eventually, policy};
 
 fn real_service() -> ShardingService {
     let text = "[default.resilience.sharding]\npolicies.w.group_name = \"g\"\ndiscovery.backend = \"memory\"";
@@ -134,4 +135,52 @@ async fn what_a_killed_member_ran_ends_with_it() {
     fleet.kill(0);
     eventually("its work has ended", || running.load(Ordering::SeqCst) == 0).await;
     assert!((0..100u32).all(|key| !fleet.owners(&key).contains(&0)), "a dead member owns nothing");
+}
+
+/// The first wait for a change was answered at once with the view that had been there from the beginning.
+#[tokio::test(start_paused = true)]
+async fn an_observer_waits_for_a_change_and_not_for_what_it_has_shown() {
+    let world = World::new();
+    let _a = world.joined("a").await;
+    let mut observer = world.factory("watcher").observe("workers").await.expect("reachable");
+    assert_eq!(observer.members().members().len(), 1);
+    let early = tokio::time::timeout(Duration::from_secs(10), observer.changed()).await;
+    assert!(early.is_err(), "nothing has changed");
+    let _b = world.joined("b").await;
+    let told = tokio::time::timeout(Duration::from_secs(1), observer.changed()).await;
+    assert_eq!((told, observer.members().members().len()), (Ok(true), 2));
+}
+
+/// The runner of `run_owned` kept what it shares with the service alive, and with it every stream.
+#[tokio::test(start_paused = true)]
+async fn dropping_the_last_handle_leaves_and_ends_every_stream_though_an_owned_run_lives() {
+    for reachable in [true, false] {
+        let world = World::new();
+        let link = world.store.link();
+        let service = world.factory_of("a", Arc::new(link.clone()), policy()).create("workers").expect("known");
+        service.register_self().await.expect("joins");
+        let running = Arc::new(AtomicUsize::new(0));
+        let count = Arc::clone(&running);
+        let _run = service.run_owned(0..10u32, move |_, cancel| {
+            let count = Arc::clone(&count);
+            async move {
+                count.fetch_add(1, Ordering::SeqCst);
+                cancel.cancelled().await;
+                count.fetch_sub(1, Ordering::SeqCst);
+            }
+        });
+        eventually("it works", || running.load(Ordering::SeqCst) == 10).await;
+        let (mut members, mut rebalances, mut snapshots) = (service.watch_members(), service.rebalances(), service.snapshots());
+        link.set_reachable(reachable);
+        drop(service);
+        let ended = tokio::time::timeout(Duration::from_secs(5), async {
+            while members.recv().await.is_some() {}
+            while rebalances.recv().await.is_some() {}
+            while snapshots.recv().await.is_some() {}
+        });
+        ended.await.expect("the streams end with the service");
+        assert_eq!(running.load(Ordering::SeqCst), 0, "the work was cancelled and waited for");
+        let left = world.store.members(&policy().group).await.expect("a read").view;
+        assert_eq!(left.members().is_empty(), reachable, "deregistered as well as it can");
+    }
 }
