@@ -27,20 +27,33 @@ pub(crate) enum Command {
     Leave(oneshot::Sender<()>),
 }
 
+/// What came of something that the driver had set going.
+struct Answer {
+    input: Input,
+    /// Why a call failed.
+    error: Option<Error>,
+}
+
+impl From<Input> for Answer {
+    fn from(input: Input) -> Self {
+        Self { input, error: None }
+    }
+}
+
 pub(crate) struct Driver {
     shared: Arc<Shared>,
     backend: Arc<dyn Discovery>,
     machine: Machine,
     registration: Registration,
     /// Answers of calls on their way.
-    answers: JoinSet<Input>,
+    answers: JoinSet<Answer>,
     call: Option<AbortHandle>,
     /// The record is being shown as draining; deregistering waits for it.
     marking: Option<JoinHandle<()>>,
     watch: Option<WatchStream>,
-    /// Registering or renewing fails, which is logged once until it succeeds.
-    complained: bool,
-    /// The watch fails, likewise.
+    /// Why registering or renewing fails, which is logged once until it succeeds or fails for another reason.
+    complaint: Option<String>,
+    /// The watch fails, which is logged once until it succeeds.
     blind: bool,
 }
 
@@ -55,7 +68,7 @@ impl Driver {
             call: None,
             marking: None,
             watch: None,
-            complained: false,
+            complaint: None,
             blind: false,
         }
     }
@@ -69,6 +82,7 @@ impl Driver {
             let input = tokio::select! {
                 command = commands.recv(), if !orphaned => match command {
                     Some(Command::Join(taken)) => {
+                        self.shared.failure.store(None);
                         self.step(Input::Join, &mut actions);
                         let _ = taken.send(());
                         continue;
@@ -84,7 +98,7 @@ impl Driver {
                     }
                 },
                 Some(answer) = self.answers.join_next() => match answer {
-                    Ok(input) => input,
+                    Ok(answer) => self.heard(answer),
                     Err(_aborted) => continue,
                 },
                 Some(event) = next(self.watch.as_mut()) => match self.news(event) {
@@ -100,12 +114,27 @@ impl Driver {
         }
     }
 
-    fn step(&mut self, input: Input, actions: &mut Vec<Action>) {
-        match input {
-            Input::Failed { .. } | Input::RecordLost { .. } => self.complained = true,
-            Input::Registered { .. } | Input::Renewed { .. } => self.complained = false,
+    fn heard(&mut self, Answer { input, error }: Answer) -> Input {
+        match (&input, error) {
+            (_, Some(error)) => self.complain(&error),
+            (Input::Registered { .. } | Input::Renewed { .. }, None) => self.complaint = None,
             _ => {}
         }
+        input
+    }
+
+    fn complain(&mut self, error: &Error) {
+        self.shared.failure.store(Some(Arc::new(error.to_string())));
+        // What may pass by itself is one reason in whatever words; of the rest the words count, whichever call it was.
+        let said = if error.is_retryable() { String::new() } else { error.to_string() };
+        let reason = said.strip_prefix(error.operation()).unwrap_or(&said).to_owned();
+        if self.complaint.as_ref() != Some(&reason) {
+            tracing::warn!(%error, retryable = error.is_retryable(), "the discovery backend failed");
+            self.complaint = Some(reason);
+        }
+    }
+
+    fn step(&mut self, input: Input, actions: &mut Vec<Action>) {
         self.machine.step(self.shared.clock.now(), input, actions);
         for action in actions.drain(..) {
             self.carry_out(action);
@@ -128,7 +157,7 @@ impl Driver {
                 let shared = Arc::clone(&self.shared);
                 self.answers.spawn(async move {
                     shared.in_flight.wait().await;
-                    Input::InFlightDone
+                    Input::InFlightDone.into()
                 });
             }
             Action::Deregister => self.deregister(),
@@ -160,7 +189,6 @@ impl Driver {
             Op::Register => self.shared.timing.ttl,
             Op::Renew => self.shared.timing.renew_every,
         };
-        let (complain, shared) = (!self.complained, Arc::clone(&self.shared));
         self.call = Some(self.answers.spawn(async move {
             let answer = tokio::time::timeout(limit, async {
                 match op {
@@ -170,15 +198,9 @@ impl Driver {
             });
             let late = |_| Err(Error::new(ErrorKind::TimedOut, "call", format!("no answer within {limit:?}")));
             match (answer.await.unwrap_or_else(late), op) {
-                (Ok(grant), Op::Register) => Input::Registered { attempt, started: grant.started, ttl: grant.ttl },
-                (Ok(grant), Op::Renew) => Input::Renewed { attempt, started: grant.started, ttl: grant.ttl },
-                (Err(error), _) => {
-                    if complain {
-                        tracing::warn!(%error, retryable = error.is_retryable(), "the discovery backend failed");
-                    }
-                    shared.failure.store(Some(Arc::new(error.to_string())));
-                    failed(attempt, &error)
-                }
+                (Ok(grant), Op::Register) => Input::Registered { attempt, started: grant.started, ttl: grant.ttl }.into(),
+                (Ok(grant), Op::Renew) => Input::Renewed { attempt, started: grant.started, ttl: grant.ttl }.into(),
+                (Err(error), _) => Answer { input: failed(attempt, &error), error: Some(error) },
             }
         }));
     }
@@ -187,9 +209,9 @@ impl Driver {
         let (backend, group, limit) = (Arc::clone(&self.backend), self.registration.group.clone(), self.shared.timing.renew_every);
         self.answers.spawn(async move {
             match tokio::time::timeout(limit, backend.members(&group)).await {
-                Ok(Ok(snapshot)) => Input::Viewed { view: snapshot.view, proven: snapshot.proven },
+                Ok(Ok(snapshot)) => Input::Viewed { view: snapshot.view, proven: snapshot.proven }.into(),
                 // The watch will tell.
-                _ => Input::Woken,
+                _ => Input::Woken.into(),
             }
         });
     }
@@ -218,7 +240,7 @@ impl Driver {
                 let _ = marking.await;
             }
             deregister(&*backend, &seat).await;
-            Input::Deregistered
+            Input::Deregistered.into()
         });
     }
 
@@ -234,6 +256,7 @@ impl Driver {
             }
             Ok(_) => None,
             Err(error) => {
+                self.shared.failure.store(Some(Arc::new(error.to_string())));
                 if !std::mem::replace(&mut self.blind, true) {
                     tracing::warn!(%error, "the group cannot be seen just now; ownership ends unless this passes within two TTLs");
                 }

@@ -90,6 +90,9 @@ impl ShardingService {
     ///
     /// A former self of the same id that died without leaving is waited out for one TTL.
     ///
+    /// Once it has joined, a worker stays a member until [`ShardingService::deregister_self`]: it registers anew by itself after its lease
+    /// was lost, and goes on trying, slowly, where it is refused then ([`ServiceState::Refused`]).
+    ///
     /// # Errors
     ///
     /// [`ErrorKind::InstanceIdInUse`] if a living member has this id, [`ErrorKind::OtherPolicy`] if the group has agreed on other

@@ -22,7 +22,7 @@ pub(crate) struct Shared {
     pub(crate) gone: CancellationToken,
     pub(crate) rebalances: Hub<Rebalance>,
     pub(crate) snapshots: Hub<Arc<Ownership>>,
-    /// Why the backend's last failed call for the membership failed: a join that takes too long ends with it.
+    /// What the backend said last when it failed, since the wish to join: a join that takes too long ends with it.
     pub(crate) failure: ArcSwapOption<String>,
     current: ArcSwap<Ownership>,
     changes: watch::Sender<Arc<Ownership>>,

@@ -25,7 +25,12 @@ pub enum ServiceState {
     Left,
     /// Its lease or its view ran out; owns nothing until it has joined again.
     Fenced,
-    /// The group or the backend does not accept it; the reason tells why.
+    /// The group or the backend does not accept it, and [`Ownership::refusal`] tells why: rights that are missing or have expired, wrong
+    /// settings, a living member of the same id, other placement constants than the group's.
+    ///
+    /// It comes back by itself once the cause is gone. Refused by the backend, it asks again about once per TTL, at least every 30 s and at
+    /// most twice a second; refused by the group, it stays registered and takes part again with the first view that accepts it.
+    /// Joining for the first time is different: `register_self` gives the reason back at once and takes the wish to join back.
     Refused,
     /// Sharding is switched off: this worker owns everything.
     Unsharded,

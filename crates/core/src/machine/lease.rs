@@ -9,6 +9,8 @@ use crate::{Incarnation, InstanceId, Moment, Timing, hash_bytes, slot_of};
 const RETRY_FIRST: Duration = Duration::from_millis(50);
 /// Longest pause: the member is back within 2 s of the backend's first answer after an outage.
 const RETRY_LONGEST: Duration = Duration::from_secs(1);
+/// The pause of a refused member, unless its TTL is shorter: the operator who has mended the cause need not wait longer.
+const REFUSED_LONGEST: Duration = Duration::from_secs(30);
 /// A view unproven for this many TTLs ends ownership.
 const VIEW_LASTS_TTLS: u32 = 2;
 
@@ -79,11 +81,22 @@ impl Lease {
         self.due = Some(started.plus(self.timing.renew_every));
     }
 
-    /// Tries again after a pause that doubles up to a second, and is shortened by up to half so that a fleet does not come in step. The
-    /// share is drawn from the incarnation and the attempt, so that it is repeatable.
+    /// Tries again after a pause that doubles up to a second.
     pub(super) fn fail(&mut self, now: Moment) {
         self.failures = self.failures.saturating_add(1);
-        let pause = (RETRY_FIRST * 2u32.saturating_pow(self.failures.saturating_sub(1).min(10))).min(RETRY_LONGEST);
+        let pause = RETRY_FIRST * 2u32.saturating_pow(self.failures.saturating_sub(1).min(10));
+        self.ask_again_after(pause.min(RETRY_LONGEST), now);
+    }
+
+    /// Tries again after a TTL, but no less than the longest usual pause and no more than 30 s.
+    pub(super) fn ask_again_slowly(&mut self, now: Moment) {
+        self.failures = 0;
+        self.ask_again_after(self.timing.ttl.clamp(RETRY_LONGEST, REFUSED_LONGEST), now);
+    }
+
+    /// The pause is shortened by up to half so that a fleet does not come in step. The share is drawn from the incarnation and the attempt,
+    /// so that it is repeatable.
+    fn ask_again_after(&mut self, pause: Duration, now: Moment) {
         let draw = slot_of(hash_bytes(&[self.incarnation.get().to_le_bytes(), self.attempt.to_le_bytes()].concat()), 512);
         self.due = Some(now.plus(pause).minus(pause * draw / 1_024));
     }
@@ -94,7 +107,7 @@ impl Lease {
         self.fail(now);
     }
 
-    /// Whether a failed call means that trying again is of no use.
+    /// Whether a failed call means that trying again soon is of no use.
     pub(super) fn refusal(&mut self, me: &InstanceId, failure: Failure) -> Option<Refusal> {
         match failure {
             Failure::Retryable => None,

@@ -5,8 +5,9 @@
 //!
 //! Rules kept here (DESIGN §5 and §6): ownership ends at the start of the last renewal that counted plus 0.99 of the granted TTL
 //! less the margin, or two TTLs after the view was last proven current, whichever comes first. A fenced member registers anew and
-//! owns nothing until a view that is newer than that registration shows it.
+//! owns nothing until a view that is newer than that registration shows it. A refused one goes on asking, but slowly.
 
+mod entry;
 mod io;
 mod lease;
 mod standing;
@@ -43,6 +44,8 @@ pub struct Machine {
     /// Placements computed so far; a heartbeat never adds one.
     placements_computed: u64,
     drain_until: Option<Moment>,
+    /// The driver follows the group.
+    watching: bool,
     ownership: Arc<Ownership>,
 }
 
@@ -64,6 +67,7 @@ impl Machine {
             placement: None,
             placements_computed: 0,
             drain_until: None,
+            watching: false,
             ownership,
         }
     }
@@ -105,6 +109,10 @@ impl Machine {
                 }
             }
             Input::Failed { attempt, failure } => self.failed(now, attempt, failure, actions),
+            // A registration that is answered so has failed like any other; to fence again would ask again without a pause.
+            Input::RecordLost { attempt } if self.wanted_call() == Some(Op::Register) => {
+                self.failed(now, attempt, Failure::Retryable, actions);
+            }
             Input::RecordLost { attempt } => match self.lease.answered(attempt) {
                 true if self.state() == ServiceState::Draining => self.lease.drop_record(),
                 true => self.fence(now, actions),
@@ -125,7 +133,7 @@ impl Machine {
             Input::Deregistered => {
                 if self.state() == ServiceState::Draining {
                     self.lease.drop_record();
-                    actions.push(Action::StopWatch);
+                    self.stop_watch(actions);
                     self.turn(now, ServiceState::Left, actions);
                 }
             }
@@ -153,7 +161,7 @@ impl Machine {
     fn wanted_call(&self) -> Option<Op> {
         match self.state() {
             _ if self.lease.is_held() => Some(Op::Renew),
-            ServiceState::Joining | ServiceState::Fenced => Some(Op::Register),
+            ServiceState::Joining | ServiceState::Fenced | ServiceState::Refused => Some(Op::Register),
             _ => None,
         }
     }
@@ -172,17 +180,6 @@ impl Machine {
         self.lease.deadline()
     }
 
-    fn join(&mut self, now: Moment, actions: &mut Vec<Action>) {
-        let fresh = matches!(self.state(), ServiceState::Created | ServiceState::Left);
-        let again = self.state() == ServiceState::Refused && !self.lease.is_held();
-        if fresh || again {
-            self.start_over();
-            self.turn(now, ServiceState::Joining, actions);
-            actions.push(Action::StartWatch);
-            self.lease.call(Op::Register, now, actions);
-        }
-    }
-
     fn leave(&mut self, now: Moment, actions: &mut Vec<Action>) {
         match self.state() {
             ServiceState::Created => self.turn(now, ServiceState::Left, actions),
@@ -197,47 +194,6 @@ impl Machine {
                 actions.push(Action::AwaitInFlight);
                 self.drain_until = Some(now.plus(self.policy.drain_timeout));
             }
-        }
-    }
-
-    fn registered(&mut self, now: Moment, attempt: u64, started: Moment, ttl: std::time::Duration, actions: &mut Vec<Action>) {
-        if !self.lease.answered(attempt) {
-            return;
-        }
-        self.lease.registered(started, ttl);
-        if self.deadline().is_some_and(|deadline| now >= deadline) {
-            // The answer took longer than the lease lasts; nothing was ever owned under it, and the record counts as never made.
-            self.lease.drop_record();
-            self.lease.fail(now);
-            return;
-        }
-        if self.state() == ServiceState::Draining {
-            // It was on its way when the wish to leave came: others must not count on it.
-            actions.push(Action::MarkDraining);
-            return;
-        }
-        if self.state() == ServiceState::Fenced {
-            self.turn(now, ServiceState::Joining, actions);
-        }
-        actions.push(Action::Look);
-        self.reconsider(now, actions);
-    }
-
-    fn failed(&mut self, now: Moment, attempt: u64, failure: Failure, actions: &mut Vec<Action>) {
-        if !self.lease.answered(attempt) {
-            return;
-        }
-        let rival = matches!(failure, Failure::InUse { .. });
-        match self.lease.refusal(&self.me.instance_id, failure) {
-            Some(refusal) if matches!(self.state(), ServiceState::Joining | ServiceState::Fenced) && !self.lease.is_held() => {
-                self.ownership = Arc::new(Ownership { refusal: Some(refusal), ..(*self.ownership).clone() });
-                actions.push(Action::StopWatch);
-                self.lease.drop_record();
-                self.turn(now, ServiceState::Refused, actions);
-            }
-            // A former self that is waited out is no outage: it is asked for again soon.
-            _ if rival => self.lease.ask_again_soon(now),
-            _ => self.lease.fail(now),
         }
     }
 
@@ -267,14 +223,18 @@ impl Machine {
 
     /// Goes to a state in which nothing is owned.
     fn turn(&mut self, now: Moment, state: ServiceState, actions: &mut Vec<Action>) {
+        self.turn_with(now, state, None, actions);
+    }
+
+    fn turn_with(&mut self, now: Moment, state: ServiceState, refusal: Option<Refusal>, actions: &mut Vec<Action>) {
         let cause = match state {
             ServiceState::Draining | ServiceState::Left => Cause::Draining,
             ServiceState::Refused => Cause::Refused,
             _ => Cause::Fenced,
         };
-        let refusal = if state == ServiceState::Refused { self.ownership.refusal.clone() } else { None };
         let none = Arc::new(crate::SlotSet::empty(self.policy.placement.slots));
-        let next = Ownership { state, since: now, slots: none, deadline: None, refusal, ..(*self.ownership).clone() };
+        let since = if state == self.state() { self.ownership.since } else { now };
+        let next = Ownership { state, since, slots: none, deadline: None, refusal, ..(*self.ownership).clone() };
         self.publish(now, next, cause, actions);
     }
 

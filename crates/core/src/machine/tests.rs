@@ -283,14 +283,116 @@ fn an_id_whose_holder_renews_is_refused_and_one_that_is_silent_is_waited_out() {
     assert!(matches!(run.machine.ownership().refusal(), Some(Refusal::InUse { .. })));
 }
 
+fn denied(message: &str) -> Failure {
+    Failure::Permanent { message: message.into() }
+}
+
 #[test]
-fn wrong_credentials_are_not_tried_again() {
+fn wrong_credentials_are_refused_at_once_and_a_new_wish_to_join_is_carried_out_at_once() {
     let mut run = Run::new();
     run.step(0, Input::Join);
-    run.failed(5, Failure::Permanent { message: "permission denied".into() });
-    assert_eq!((run.state(), run.machine.wake_at()), (ServiceState::Refused, None));
+    let actions = run.failed(5, denied("permission denied"));
+    assert!(matches!(&actions[..], [Action::StopWatch, Action::Publish(now)] if now.state() == ServiceState::Refused), "{actions:?}");
     assert!(run.machine.ownership().not_owning_at(at(6)).unwrap().hint.contains("permission denied"));
-    assert_eq!(calls(&run.step(7, Input::Join)), [Op::Register], "unless asked to");
+    let actions = run.step(7, Input::Join);
+    assert!(actions.contains(&Action::StartWatch));
+    assert_eq!((run.state(), calls(&actions)), (ServiceState::Joining, vec![Op::Register]));
+    run.step(8, Input::Leave);
+    run.step(9, Input::InFlightDone);
+    run.step(10, Input::Deregistered);
+    assert_eq!((run.state(), run.machine.wake_at()), (ServiceState::Left, None), "who leaves is not tried again");
+}
+
+/// Ten minutes in which the fleet's token is no longer valid.
+#[test]
+fn a_member_that_is_denied_its_way_back_asks_slowly_says_so_once_and_comes_back_by_itself() {
+    let mut run = Run::active();
+    let mut now = 9_000;
+    run.step(now, Input::Woken);
+    let actions = run.failed(now, denied("token expired"));
+    assert!(matches!(&actions[..], [Action::StopWatch, Action::Publish(now)] if now.state() == ServiceState::Refused), "{actions:?}");
+    let mut tries = 0;
+    while now < 609_000 {
+        let next = run.machine.wake_at().unwrap().as_nanos() / 1_000_000 + 1;
+        assert!((4_500..=9_001).contains(&(next - now)), "{now} -> {next}: about once per TTL of 9 s");
+        now = next;
+        assert!(matches!(run.step(now, Input::Woken)[..], [Action::Call { op: Op::Register, .. }]));
+        assert_eq!(run.failed(now, denied("token expired")), [], "nothing new to say");
+        tries += 1;
+    }
+    assert!((66..=134).contains(&tries), "{tries} tries");
+    assert_eq!(run.machine.ownership().since(), at(9_000));
+    let actions = run.failed(now, denied("stale"));
+    assert_eq!(actions, [], "an answer to no call");
+
+    now = run.machine.wake_at().unwrap().as_nanos() / 1_000_000 + 1;
+    run.step(now, Input::Woken);
+    let actions = run.failed(now, denied("role missing"));
+    assert!(matches!(&actions[..], [Action::Publish(now)] if now.refusal().unwrap().to_string() == "role missing"), "{actions:?}");
+    assert_eq!(run.machine.ownership().since(), at(9_000), "refused all the time");
+
+    now = run.machine.wake_at().unwrap().as_nanos() / 1_000_000 + 1;
+    run.step(now, Input::Woken);
+    let actions = run.registered(now + 5, now);
+    assert!(actions.contains(&Action::StartWatch) && actions.contains(&Action::Look), "{actions:?}");
+    assert_eq!((run.state(), run.machine.ownership().refusal()), (ServiceState::Joining, None));
+    let actions = run.viewed(now + 10, vec![member("me", 7)]);
+    assert_eq!((run.state(), cause(&actions)), (ServiceState::Active, Some(Cause::Joined)));
+}
+
+#[test]
+fn however_long_the_ttl_a_refused_member_asks_again_within_half_a_minute_and_however_short_no_oftener_than_others() {
+    for (ttl, pauses) in [(Duration::from_hours(1), 15_000..=30_000), (Duration::from_millis(100), 500..=1_000)] {
+        let timing = Timing::new(ttl, None, Duration::from_millis(1)).unwrap();
+        let mut run = Run { machine: Machine::new(Arc::new(policy()), timing, me(), at(0)), attempt: 0 };
+        run.step(0, Input::Join);
+        run.failed(0, denied("token expired"));
+        let pause = run.machine.wake_at().unwrap().as_nanos() / 1_000_000;
+        assert!(pauses.contains(&pause), "TTL {ttl:?}: {pause} ms");
+    }
+}
+
+#[test]
+fn a_backend_that_denies_and_then_is_out_of_reach_is_asked_at_the_usual_pace_again() {
+    let mut run = Run::active();
+    run.step(9_000, Input::Woken);
+    run.failed(9_000, denied("token expired"));
+    run.step(18_000, Input::Woken);
+    run.failed(18_000, Failure::Retryable);
+    assert_eq!((run.state(), run.machine.ownership().refusal()), (ServiceState::Joining, None));
+    assert!(run.machine.wake_at().unwrap() <= at(18_050));
+}
+
+/// A worker that was stopped beyond its TTL and meets its successor under its own id waits until that one is gone.
+#[test]
+fn a_member_whose_id_was_taken_over_asks_slowly_until_the_other_is_gone() {
+    let mut run = Run::active();
+    run.step(60_000, Input::Woken);
+    let in_use = |stamp| Failure::InUse { address: None, stamp };
+    run.failed(60_000, in_use(3));
+    assert_eq!(run.state(), ServiceState::Fenced, "perhaps it is dying");
+    let mut now = 60_100;
+    for stamp in 4..20 {
+        run.step(now, Input::Woken);
+        run.failed(now, in_use(stamp));
+        assert_eq!(run.state(), ServiceState::Refused);
+        let next = run.machine.wake_at().unwrap().as_nanos() / 1_000_000 + 1;
+        assert!(next - now >= 4_500, "{now} -> {next}");
+        now = next;
+    }
+    run.step(now, Input::Woken);
+    run.registered(now, now);
+    run.viewed(now + 10, vec![member("me", 7)]);
+    assert_eq!(run.state(), ServiceState::Active);
+}
+
+#[test]
+fn a_registration_that_is_answered_with_lost_is_repeated_with_pauses() {
+    let mut run = Run::active();
+    run.step(9_000, Input::Woken);
+    let attempt = run.attempt;
+    assert_eq!(run.step(9_001, Input::RecordLost { attempt }), []);
+    assert!(run.machine.wake_at().unwrap() > at(9_001));
 }
 
 #[test]

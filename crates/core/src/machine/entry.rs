@@ -1,0 +1,83 @@
+//! Getting in: the wish to join, and what becomes of each registration.
+//!
+//! A refusal is not the end: operators renew tokens and stop doubles without touching the workers. So a refused member asks again by
+//! itself, but slowly ([`Lease::ask_again_slowly`](super::lease::Lease)). Whoever waits for the first entry and does not want that leaves.
+
+use std::time::Duration;
+
+use super::{Action, Failure, Machine, Op, Refusal};
+use crate::{Moment, ServiceState};
+
+impl Machine {
+    pub(super) fn join(&mut self, now: Moment, actions: &mut Vec<Action>) {
+        let fresh = matches!(self.state(), ServiceState::Created | ServiceState::Left);
+        let again = self.state() == ServiceState::Refused && !self.lease.is_held();
+        if fresh || again {
+            self.start_over();
+            self.turn(now, ServiceState::Joining, actions);
+            self.start_watch(actions);
+            self.lease.call(Op::Register, now, actions);
+        }
+    }
+
+    pub(super) fn registered(&mut self, now: Moment, attempt: u64, started: Moment, ttl: Duration, actions: &mut Vec<Action>) {
+        if !self.lease.answered(attempt) {
+            return;
+        }
+        self.lease.registered(started, ttl);
+        if self.deadline().is_some_and(|deadline| now >= deadline) {
+            // The answer took longer than the lease lasts; nothing was ever owned under it, and the record counts as never made.
+            self.lease.drop_record();
+            self.lease.fail(now);
+            return;
+        }
+        if self.state() == ServiceState::Draining {
+            // It was on its way when the wish to leave came: others must not count on it.
+            actions.push(Action::MarkDraining);
+            return;
+        }
+        if matches!(self.state(), ServiceState::Fenced | ServiceState::Refused) {
+            self.turn(now, ServiceState::Joining, actions);
+        }
+        self.start_watch(actions);
+        actions.push(Action::Look);
+        self.reconsider(now, actions);
+    }
+
+    pub(super) fn failed(&mut self, now: Moment, attempt: u64, failure: Failure, actions: &mut Vec<Action>) {
+        if !self.lease.answered(attempt) {
+            return;
+        }
+        let entering = self.wanted_call() == Some(Op::Register);
+        let rival = matches!(failure, Failure::InUse { .. });
+        match self.lease.refusal(&self.me.instance_id, failure).filter(|_| entering) {
+            Some(refusal) => return self.refuse(now, refusal, actions),
+            // A former self that is waited out is no outage: it is asked for again soon.
+            None if rival => self.lease.ask_again_soon(now),
+            None => self.lease.fail(now),
+        }
+        if entering && self.state() == ServiceState::Refused {
+            // Whoever refused does not say so any more; what is left is the usual wait for an entry.
+            self.turn(now, ServiceState::Joining, actions);
+        }
+    }
+
+    /// Shows the reason, once, and tries again slowly. Nothing is followed meanwhile: who refuses a record refuses a watch as well.
+    fn refuse(&mut self, now: Moment, refusal: Refusal, actions: &mut Vec<Action>) {
+        self.stop_watch(actions);
+        self.lease.ask_again_slowly(now);
+        self.turn_with(now, ServiceState::Refused, Some(refusal), actions);
+    }
+
+    fn start_watch(&mut self, actions: &mut Vec<Action>) {
+        if !std::mem::replace(&mut self.watching, true) {
+            actions.push(Action::StartWatch);
+        }
+    }
+
+    pub(super) fn stop_watch(&mut self, actions: &mut Vec<Action>) {
+        if std::mem::replace(&mut self.watching, false) {
+            actions.push(Action::StopWatch);
+        }
+    }
+}
