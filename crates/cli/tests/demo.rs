@@ -110,6 +110,46 @@ fn events_that_cannot_be_had_end_it_before_it_begins() {
     place.run(&["demo", "--ttl", "1ms"]).fails(2, &["ttl", "1ms"]);
 }
 
+/// A line that the store would refuse, which would end the demo in the middle.
+#[test]
+fn events_that_the_store_would_refuse_are_refused_before_it_begins() {
+    let place = Place::empty();
+    let event = |more: &str, payload: &str| {
+        format!("{{\"aggregatetype\":\"order\",\"aggregateid\":\"1\",\"type\":\"Changed\",\"payload\":\"{payload}\"{more}}}\n")
+    };
+    let payload = event("", &"p".repeat(1_048_575));
+    let headers = event(&format!(",\"headers\":{{\"h\":\"{}\"}}", "h".repeat(65_536)), "");
+    let no_event = "{\"aggregatetype\":\"order\"}\n".repeat(30);
+    let ran = place.run_with(&["demo", "--from", "-"], (payload + &headers + &no_event).as_bytes());
+    let told: Vec<_> = ran.err.lines().collect();
+    assert!(ran.code == Some(2) && ran.out.is_empty(), "{ran:?}");
+    assert_eq!(told[0], "line 1: the payload has 1048577 bytes; at most 1048576 are allowed");
+    assert_eq!(told[1], "line 2: the headers have 65544 bytes; at most 65536 are allowed");
+    assert!(told[19].starts_with("line 20: missing field") && told[20] == "12 lines more refused", "a few are enough: {told:?}");
+    assert!(told[21].starts_with("shardwise: --from has no event") && told.len() == 22, "{told:?}");
+}
+
+#[test]
+fn the_newcomer_joins_only_when_the_victims_slots_are_taken_over() {
+    let _alone = alone();
+    let place = Place::empty();
+    // All is written within a moment, long before anybody could miss the victim. The second line has the id of the first.
+    let event = |n: u32| {
+        format!("{{\"aggregatetype\":\"order\",\"aggregateid\":\"{n}\",\"type\":\"Changed\",\"payload\":{n},\"id\":\"{}\"}}\n", n.max(1))
+    };
+    place.write("events.jsonl", (0..300).map(event).collect::<String>());
+    for options in [&["--events", "100", "--rate", "1000"][..], &["--from", "events.jsonl"]] {
+        let ran = place.run(&[&["demo", "--ttl", "1s"], options].concat());
+        let at = |what: &str| ran.err.find(what).unwrap_or_else(|| panic!("no {what:?}: {ran:?}"));
+        let course = [at("gets SIGKILL"), at("taken over after"), at("joins"), at("after its start")];
+        assert!(ran.code == Some(0) && course.is_sorted(), "{ran:?}");
+        let real = options[0] == "--from";
+        assert_eq!(ran.err.starts_with("line 2: an earlier line has the id \"1\" too\n"), real, "{ran:?}");
+        assert_eq!(ran.text().contains("299 events written, 299 delivered"), real, "{ran:?}");
+        assert_eq!(ran.text().contains("1 of the lines of --from refused"), real, "{ran:?}");
+    }
+}
+
 /// The processes that this one has started, by id, and the demo's directory in their command lines.
 fn children(parent: i32) -> Vec<i32> {
     let stat = |pid: i32| std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();

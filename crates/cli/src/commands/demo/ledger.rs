@@ -26,20 +26,16 @@ struct Event {
 }
 
 impl Ledger {
-    /// Notes an event before it is committed. `false` if the id was used before.
-    pub(super) fn written(&mut self, id: &str, key: &str) -> bool {
+    /// Notes an event, whose id is new, before it is committed.
+    pub(super) fn written(&mut self, id: &str, key: &str) {
         let next = self.progress.len();
         let aggregate = *self.aggregates.entry(key.to_owned()).or_insert(next);
         if aggregate == next {
             self.progress.push((0, 0));
         }
-        let ordinal = self.progress[aggregate].0 + 1;
-        let new = !self.events.contains_key(id);
-        if new {
-            self.progress[aggregate].0 = ordinal;
-            self.events.insert(id.to_owned(), Event { aggregate, ordinal, delivered: false });
-        }
-        new
+        self.progress[aggregate].0 += 1;
+        let ordinal = self.progress[aggregate].0;
+        self.events.insert(id.to_owned(), Event { aggregate, ordinal, delivered: false });
     }
 
     /// Notes a delivery.
@@ -81,7 +77,7 @@ mod tests {
     fn ledger(written: &[(&str, &str)], delivered: &[&str]) -> Ledger {
         let mut ledger = Ledger::default();
         for (id, key) in written {
-            assert!(ledger.written(id, key));
+            ledger.written(id, key);
         }
         for id in delivered {
             ledger.delivered(id);

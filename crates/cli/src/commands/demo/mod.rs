@@ -2,6 +2,7 @@
 
 mod ledger;
 mod play;
+mod real;
 mod show;
 mod stage;
 mod tail;
@@ -93,9 +94,12 @@ impl Demo {
         Timing::new(self.ttl, None, Timing::default().stop_margin)
             .map_err(|error| Failure::new(Code::Usage, format!("--ttl {}: {}", format_duration(self.ttl), error.allowed)))?;
         self.keep.as_deref().map_or(Ok(()), Stage::check_keep)?;
-        let writer = match &self.from {
-            Some(from) => Writer::real(from, self.rate, self.ttl).await?,
-            None => Writer::made(self.events, self.aggregates, self.rate),
+        let (writer, refused) = match &self.from {
+            Some(from) => {
+                let real = real::read(from).await?;
+                (Writer::real(real.events, self.rate, self.ttl), real.refused)
+            }
+            None => (Writer::made(self.events, self.aggregates, self.rate), 0),
         };
         let stage = Stage::set(self.keep.as_deref(), self.ttl)?;
         let settings = stage.settings()?;
@@ -113,7 +117,7 @@ impl Demo {
             play.stage.kill_all().await;
         }
         match outcome {
-            Ok(measured) => self.conclude(&mut play, &measured, quiet),
+            Ok(measured) => self.conclude(&mut play, &measured, refused, quiet),
             Err(failure) => {
                 let interrupted = shutdown.is_cancelled();
                 Err(if interrupted { failure } else { failure.and(format_args!("look into {}", play.stage.keep().display())) })
@@ -121,7 +125,7 @@ impl Demo {
         }
     }
 
-    fn conclude(&self, play: &mut Play, measured: &Measured, quiet: bool) -> Result<Code> {
+    fn conclude(&self, play: &mut Play, measured: &Measured, refused: u64, quiet: bool) -> Result<Code> {
         let ledger = &play.ledger;
         let verdict = Verdict {
             events: ledger.events(),
@@ -138,7 +142,7 @@ impl Demo {
         if quiet {
             output::json_line(&verdict)?;
         } else {
-            output::text(&self.told(&verdict, clean))?;
+            output::text(&self.told(&verdict, refused, clean))?;
         }
         if !clean || self.keep.is_some() {
             output::note(format_args!("settings, outbox, delivered events and logs: {}", play.stage.keep().display()));
@@ -146,10 +150,11 @@ impl Demo {
         Ok(if clean { Code::Ok } else { Code::No })
     }
 
-    fn told(&self, v: &Verdict, clean: bool) -> String {
+    fn told(&self, v: &Verdict, refused: u64, clean: bool) -> String {
         let verdict = if clean { "Nothing lost, nothing out of order." } else { "NOT CLEAN: events are lost, out of order or unknown." };
+        let refused = if refused == 0 { String::new() } else { format!("  {refused:>9} of the lines of --from refused\n") };
         format!(
-            "\n{verdict}\n\n  \
+            "\n{verdict}\n\n{refused}  \
              {:>9} events written, {} delivered ({} a second)\n  \
              {:>9} lost, {} out of order\n  \
              {:>9} repeats of what was in flight at the kill, {} of them after a later event\n  \

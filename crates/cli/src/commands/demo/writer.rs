@@ -1,18 +1,14 @@
 //! The application of the demo: writes events into the outbox at a steady rate, made ones or real ones.
 
 use std::collections::VecDeque;
-use std::path::Path;
 use std::time::Duration;
 
-use shardwise_outbox::{HEADERS_BYTES_MAX, NewEvent, PAYLOAD_BYTES_MAX, SqliteStore};
+use shardwise_outbox::{NewEvent, SqliteStore};
 use tokio::time::Instant;
 
 use super::ledger::Ledger;
-use crate::events;
-use crate::exit::{Code, Failure, Result};
+use crate::exit::Result;
 
-/// The most real events; they are read before the demo begins.
-const REAL_EVENTS_MAX: usize = 1_000_000;
 /// The most events of one transaction.
 const TRANSACTION_MAX: u64 = 500;
 /// The most transactions of one turn.
@@ -31,8 +27,6 @@ pub(super) struct Writer {
     interval: Duration,
     /// Events to write at least.
     pub(super) planned: u64,
-    /// Lines of a file that were no events.
-    pub(super) refused: u64,
     pub(super) written: u64,
     /// Events that the store could not take just now.
     waiting: Vec<NewEvent>,
@@ -44,41 +38,15 @@ impl Writer {
         Self::new(Source::Made { aggregates }, events, interval(rate))
     }
 
-    /// Reads all events of `from`; refused lines are told and counted. They are written slowly enough for both changes to fit in.
-    pub(super) async fn real(from: &Path, rate: u64, ttl: Duration) -> Result<Self> {
-        let mut lines = events::open(from)?;
-        let (mut real, mut refused) = (VecDeque::new(), 0);
-        while let Some(line) = lines.recv().await {
-            let line = line.map_err(|error| events::unreadable(from, &error))?;
-            match line.event.and_then(within_limits) {
-                Ok(mut event) => {
-                    event.id = event.id.or_else(|| Some(format!("line-{}", line.number)));
-                    real.push_back(event);
-                }
-                Err(why) => {
-                    refused += 1;
-                    crate::output::note(format_args!("line {}: {why}", line.number));
-                }
-            }
-            if real.len() > REAL_EVENTS_MAX {
-                return Err(Failure::new(Code::Usage, format!("--from has more than {REAL_EVENTS_MAX} events; give it fewer")));
-            }
-        }
-        if real.is_empty() {
-            return Err(Failure::new(
-                Code::Usage,
-                "--from has no event; each line is {\"aggregatetype\":…,\"aggregateid\":…,\"type\":…,\"payload\":…}",
-            ));
-        }
-        let planned = real.len() as u64;
-        let slow_enough = (ttl * REAL_TTLS).div_f64(planned as f64);
-        let mut writer = Self::new(Source::Real(real), planned, interval(rate).max(slow_enough));
-        writer.refused = refused;
-        Ok(writer)
+    /// Real events, written slowly enough for both changes to fit in.
+    pub(super) fn real(events: VecDeque<NewEvent>, rate: u64, ttl: Duration) -> Self {
+        let planned = events.len() as u64;
+        let slow_enough = (ttl * REAL_TTLS).div_f64(planned.max(1) as f64);
+        Self::new(Source::Real(events), planned, interval(rate).max(slow_enough))
     }
 
     fn new(source: Source, planned: u64, interval: Duration) -> Self {
-        Self { source, interval, planned, refused: 0, written: 0, waiting: Vec::new(), started: Instant::now() }
+        Self { source, interval, planned, written: 0, waiting: Vec::new(), started: Instant::now() }
     }
 
     /// The clock of the rate begins to run.
@@ -104,14 +72,9 @@ impl Writer {
     async fn write_up_to(&mut self, due: u64, store: &SqliteStore, ledger: &mut Ledger) -> Result<()> {
         while self.written < due && (self.waiting.len() as u64) < TRANSACTION_MAX {
             let Some(event) = self.next() else { break };
-            let id = event.id.clone().unwrap_or_default();
             self.written += 1;
-            if ledger.written(&id, &event.key()) {
-                self.waiting.push(event);
-            } else {
-                self.refused += 1;
-                crate::output::note(format_args!("the id {id:?} comes twice; the second event was left out"));
-            }
+            ledger.written(event.id.as_deref().unwrap_or_default(), &event.key());
+            self.waiting.push(event);
         }
         if self.waiting.is_empty() {
             return Ok(());
@@ -138,17 +101,55 @@ impl Writer {
     }
 }
 
-/// Refuses what the store would refuse in the middle of the demo.
-fn within_limits(event: NewEvent) -> std::result::Result<NewEvent, String> {
-    let headers = event.headers.as_ref().map_or(0, |headers| serde_json::to_vec(headers).map_or(usize::MAX, |json| json.len()));
-    match event.payload.len() {
-        bytes if bytes > PAYLOAD_BYTES_MAX => Err(format!("the payload has {bytes} bytes; at most {PAYLOAD_BYTES_MAX} are allowed")),
-        _ if headers > HEADERS_BYTES_MAX => Err(format!("the headers have {headers} bytes; at most {HEADERS_BYTES_MAX} are allowed")),
-        _ => Ok(event),
-    }
-}
-
 /// The time between two events at `rate` events a second.
 fn interval(rate: u64) -> Duration {
     Duration::from_secs(1).div_f64(rate as f64)
+}
+
+#[cfg(test)]
+mod tests {
+    use shardwise_outbox::Store;
+
+    use super::*;
+
+    /// A writer that began to write `ago`, after its next turn on an empty outbox, with how long it had been writing then at most.
+    fn after_a_turn(mut writer: Writer, ago: Duration, go_on: bool) -> (u64, Duration) {
+        let folder = tempfile::tempdir().unwrap();
+        let (mut ledger, path) = (Ledger::default(), folder.path().join("outbox.db"));
+        tokio::runtime::Runtime::new().unwrap().block_on(async {
+            let store = SqliteStore::init(path).await.unwrap();
+            writer.started = Instant::now().checked_sub(ago).unwrap();
+            writer.write_due(&store, &mut ledger, go_on).await.unwrap();
+            let writing = writer.started.elapsed();
+            assert_eq!((ledger.events(), store.status().await.unwrap().pending), (writer.written, writer.written));
+            store.close().await;
+            (writer.written, writing)
+        })
+    }
+
+    /// One transaction a turn was not enough for a high rate.
+    #[test]
+    fn the_rate_is_kept_exactly_however_late_a_turn_comes() {
+        for (rate, seconds) in [(7, 3), (2_000, 1), (2_000, 3), (10_000, 1)] {
+            let (written, writing) = after_a_turn(Writer::made(u64::MAX, 10, rate), Duration::from_secs(seconds), true);
+            let slowest = rate * seconds - 1;
+            let fastest = rate * u64::try_from(writing.as_millis() + 1).unwrap() / 1_000;
+            assert!((slowest..=fastest).contains(&written), "{written} events in {writing:?} at {rate} a second");
+        }
+    }
+
+    #[test]
+    fn the_plan_is_not_exceeded_unless_asked() {
+        let late = Duration::from_secs(2);
+        assert_eq!(after_a_turn(Writer::made(1_500, 10, 1_000), late, false).0, 1_500);
+        assert!(after_a_turn(Writer::made(1_500, 10, 1_000), late, true).0 >= 1_999, "writing goes on until both changes have settled");
+        let event = |n: u32| NewEvent::new("order", "1", "Changed", "1").with_id(n.to_string());
+        assert_eq!(
+            after_a_turn(Writer::real((0..30).map(event).collect(), 1_000, late), late * 100, true).0,
+            30,
+            "real ones are not made up"
+        );
+        // 30 events over four TTLs of 2 s: after 4 s it is half of them.
+        assert_eq!(after_a_turn(Writer::real((0..30).map(event).collect(), 1_000, late), late * 2, true).0, 15);
+    }
 }
