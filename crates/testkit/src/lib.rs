@@ -3,6 +3,7 @@
 //! [`Consul`] and [`Etcd`] start the servers that `cargo xtask servers` fetched: each on ports of its own, in a folder of its own,
 //! and gone with the test, however that ends. Nothing here is published, and nothing is a mock.
 
+mod certs;
 mod consul;
 mod error;
 mod etcd;
@@ -12,7 +13,8 @@ mod process;
 mod proxy;
 pub mod servers;
 
-pub use consul::{Consul, ConsulOptions, ConsulToken};
+pub use certs::{Authority, Identity};
+pub use consul::{Consul, ConsulCluster, ConsulOptions, ConsulToken};
 pub use error::{Error, Result};
-pub use etcd::{Etcd, EtcdOptions};
+pub use etcd::{Access, Etcd, EtcdCluster, EtcdOptions};
 pub use proxy::{Direction, TcpProxy};

@@ -18,7 +18,7 @@ pub(crate) const TAKEN: &str = "address already in use";
 /// How often a server is started on other ports before that counts as a failure.
 pub(crate) const ATTEMPTS: u32 = 5;
 /// How often a condition is looked at.
-const LOOK_EVERY: Duration = Duration::from_millis(20);
+pub(crate) const LOOK_EVERY: Duration = Duration::from_millis(20);
 /// Lines of a server's log that are shown when something went wrong.
 const TAIL_LINES: usize = 40;
 

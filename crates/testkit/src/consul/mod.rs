@@ -1,6 +1,7 @@
-//! Consul agents: a server alone, or with others.
+//! Consul agents: a server alone or with others, and client agents.
 
 mod acl;
+mod cluster;
 mod options;
 
 use std::net::SocketAddr;
@@ -11,12 +12,12 @@ use serde_json::Value;
 use tempfile::TempDir;
 
 pub use acl::ConsulToken;
+pub use cluster::ConsulCluster;
 pub use options::ConsulOptions;
 use options::Ports;
 
 use crate::error::{Error, Result};
 use crate::http::{Answer, Request};
-use crate::ports::Port;
 use crate::process::{ATTEMPTS, Process, TAKEN};
 use crate::servers;
 
@@ -39,11 +40,11 @@ impl Consul {
         Self::start(ConsulOptions::default()).await
     }
 
-    /// An agent with these options, ready for reads and writes.
+    /// A server alone with these options, ready for reads and writes.
     pub async fn start(options: ConsulOptions) -> Result<Self> {
         let mut attempt = 1;
         loop {
-            let consul = Self::launch(options.clone())?;
+            let consul = Self::launch(options.clone(), Ports::reserve()?)?;
             match consul.ready().await {
                 Err(_) if attempt < ATTEMPTS && consul.process.said(TAKEN) => attempt += 1,
                 ready => return ready.map(|()| consul),
@@ -51,11 +52,20 @@ impl Consul {
         }
     }
 
+    /// Servers that form a cluster, ready for reads and writes.
+    pub async fn cluster(count: usize) -> Result<ConsulCluster> {
+        ConsulCluster::start(count, ConsulOptions::default()).await
+    }
+
+    /// A client agent of this server, with the same options and its own name; ready when the server answers through it.
+    pub async fn agent(&self, node: &str) -> Result<Self> {
+        Self::start(self.options.agent(node, vec![self.gossip_address()])).await
+    }
+
     /// Starts the process and does not wait for it.
-    fn launch(options: ConsulOptions) -> Result<Self> {
+    fn launch(options: ConsulOptions, ports: Ports) -> Result<Self> {
         let program = servers::program("consul")?;
         let folder = tempfile::Builder::new().prefix("shardwise-consul-").tempdir().map_err(Error::io("a folder for Consul"))?;
-        let ports = Ports { http: Port::reserve()?, server: Port::reserve()?, gossip: Port::reserve()? };
         let file = folder.path().join("agent.json");
         let configuration = options.configuration(folder.path(), &ports, MANAGEMENT);
         std::fs::write(&file, configuration.to_string()).map_err(Error::io(file.display()))?;
@@ -77,17 +87,21 @@ impl Consul {
             .await
     }
 
-    /// The agent's HTTP API, as `http://127.0.0.1:PORT`.
+    fn gossip_address(&self) -> String {
+        self.ports.gossip.address().to_string()
+    }
+
+    /// The agent's HTTP API, as `http://127.0.0.1:PORT`, or `https` if it was started with TLS.
     pub fn address(&self) -> String {
-        format!("http://{}", self.socket_addr())
+        format!("{}://{}", if self.options.tls.is_some() { "https" } else { "http" }, self.socket_addr())
     }
 
     /// The agent's HTTP API, for a proxy.
     pub fn socket_addr(&self) -> SocketAddr {
-        self.ports.http.address()
+        if self.options.tls.is_some() { self.ports.https.address() } else { self.ports.http.address() }
     }
 
-    /// The Unix socket with the same API.
+    /// The Unix socket with the same API, always without TLS.
     pub fn unix_socket(&self) -> PathBuf {
         self.folder.path().join("http.sock")
     }
@@ -104,13 +118,18 @@ impl Consul {
 
     /// Kills it if it runs, and starts it on the same ports, with what it had stored or as if new; gives back when it is ready.
     pub async fn restart(&self, keep_data: bool) -> Result<()> {
+        self.relaunch(keep_data)?;
+        self.ready().await
+    }
+
+    /// Kills and starts the process and does not wait for it.
+    fn relaunch(&self, keep_data: bool) -> Result<()> {
         self.process.kill()?;
         if !keep_data {
             let data = self.folder.path().join("data");
             std::fs::remove_dir_all(&data).map_err(Error::io(data.display()))?;
         }
-        self.process.start()?;
-        self.ready().await
+        self.process.start()
     }
 
     /// SIGSTOP: connections stay, answers do not come.
@@ -129,12 +148,11 @@ impl Consul {
     ///
     /// No answer, or one with a status other than 200.
     pub async fn api(&self, method: &str, path: &str, body: Option<&Value>) -> Result<Value> {
-        let answer = self.send(method, path, body).await?;
-        answer.success(method, path)
+        self.send(method, path, body).await?.success(method, path)
     }
 
     async fn send(&self, method: &str, path: &str, body: Option<&Value>) -> Result<Answer> {
         let header = self.options.acl.then_some(("X-Consul-Token", MANAGEMENT));
-        Request { method, path, header, body }.send(self.socket_addr()).await
+        Request { method, path, header, body }.send(self.ports.http.address()).await
     }
 }

@@ -4,14 +4,24 @@ use std::path::Path;
 
 use serde_json::{Value, json};
 
+use crate::certs::Identity;
+use crate::error::Result;
 use crate::ports::Port;
 
 /// The ports of one agent; it keeps them over restarts.
 #[derive(Debug)]
 pub(super) struct Ports {
+    /// Without TLS, always there.
     pub(super) http: Port,
+    pub(super) https: Port,
     pub(super) server: Port,
     pub(super) gossip: Port,
+}
+
+impl Ports {
+    pub(super) fn reserve() -> Result<Self> {
+        Ok(Self { http: Port::reserve()?, https: Port::reserve()?, server: Port::reserve()?, gossip: Port::reserve()? })
+    }
 }
 
 /// How an agent is started. The default: a server alone, everybody may do everything, no TLS.
@@ -19,6 +29,8 @@ pub(super) struct Ports {
 pub struct ConsulOptions {
     pub(super) node: String,
     pub(super) acl: bool,
+    pub(super) tls: Option<Identity>,
+    pub(super) client_certificates: bool,
     /// Servers that form a cluster; 0 for a client agent.
     pub(super) servers: usize,
     /// Gossip addresses of agents to join.
@@ -27,7 +39,7 @@ pub struct ConsulOptions {
 
 impl Default for ConsulOptions {
     fn default() -> Self {
-        Self { node: "server-1".into(), acl: false, servers: 1, join: Vec::new() }
+        Self { node: "server-1".into(), acl: false, tls: None, client_certificates: false, servers: 1, join: Vec::new() }
     }
 }
 
@@ -39,16 +51,41 @@ impl ConsulOptions {
         self
     }
 
+    /// HTTPS too, with this certificate.
+    #[must_use]
+    pub fn with_tls(mut self, identity: &Identity) -> Self {
+        self.tls = Some(identity.clone());
+        self
+    }
+
+    /// HTTPS only for clients with a certificate of the same authority; after [`ConsulOptions::with_tls`].
+    #[must_use]
+    pub fn with_client_certificates(mut self) -> Self {
+        self.client_certificates = true;
+        self
+    }
+
+    /// The options of one of several servers.
+    pub(super) fn member(&self, index: usize, servers: usize, join: Vec<String>) -> Self {
+        Self { node: format!("server-{}", index + 1), servers, join, ..self.clone() }
+    }
+
+    /// The options of a client agent of such servers.
+    pub(super) fn agent(&self, node: &str, join: Vec<String>) -> Self {
+        Self { node: node.to_owned(), servers: 0, join, ..self.clone() }
+    }
+
     /// The agent's configuration file.
     pub(super) fn configuration(&self, folder: &Path, ports: &Ports, token: &str) -> Value {
+        let https = self.tls.as_ref().map_or(json!(-1), |_| json!(ports.https.number()));
         let mut all = json!({
             "node_name": self.node,
             "data_dir": folder.join("data"),
             "bind_addr": "127.0.0.1",
             "addresses": { "http": format!("127.0.0.1 unix://{}", folder.join("http.sock").display()) },
             "ports": {
-                "http": ports.http.number(), "serf_lan": ports.gossip.number(), "server": ports.server.number(),
-                "https": -1, "grpc": -1, "dns": -1, "serf_wan": -1,
+                "http": ports.http.number(), "https": https, "serf_lan": ports.gossip.number(), "server": ports.server.number(),
+                "grpc": -1, "dns": -1, "serf_wan": -1,
             },
             "server": self.servers > 0,
             // Elections in about a second, as in production on good machines.
@@ -66,6 +103,12 @@ impl ConsulOptions {
         if self.acl {
             let tokens = json!({ "master": token, "agent": token });
             all["acl"] = json!({ "enabled": true, "default_policy": "deny", "tokens": tokens });
+        }
+        if let Some(identity) = &self.tls {
+            all["ca_file"] = json!(identity.authority());
+            all["cert_file"] = json!(identity.certificate());
+            all["key_file"] = json!(identity.key());
+            all["verify_incoming_https"] = json!(self.client_certificates);
         }
         all
     }

@@ -1,26 +1,36 @@
 //! etcd members: one alone, or with others.
 
+mod auth;
+mod cluster;
 mod options;
 
 use std::net::SocketAddr;
+use std::time::Duration;
 
 use nix::sys::signal::Signal;
-use serde_json::Value;
+use serde_json::json;
 use tempfile::TempDir;
 
+pub use auth::Access;
+pub use cluster::EtcdCluster;
 pub use options::EtcdOptions;
-use options::Ports;
+use options::{Place, Ports};
 
 use crate::error::{Error, Result};
 use crate::http::Request;
-use crate::process::{ATTEMPTS, Process, TAKEN};
+use crate::process::Process;
 use crate::servers;
+
+/// How long a member may take to say whether it leads, before it counts as silent.
+const SILENT_AFTER: Duration = Duration::from_secs(1);
 
 /// One running etcd member; killed when dropped.
 #[derive(Debug)]
 pub struct Etcd {
     // Dropped first: the folder and the ports outlive the process.
     process: Process,
+    options: EtcdOptions,
+    place: Place,
     ports: Ports,
     folder: TempDir,
 }
@@ -33,30 +43,29 @@ impl Etcd {
 
     /// A member alone with these options, ready for reads and writes.
     pub async fn start(options: EtcdOptions) -> Result<Self> {
-        let mut attempt = 1;
-        loop {
-            let ports = Ports::reserve()?;
-            let etcd = Self::launch(&options, ports)?;
-            match etcd.ready().await {
-                Err(_) if attempt < ATTEMPTS && etcd.process.said(TAKEN) => attempt += 1,
-                ready => return ready.map(|()| etcd),
-            }
-        }
+        let mut members = cluster::start(&options, 1).await?;
+        members.pop().ok_or_else(|| Error::new("one member was to be started, and none was"))
+    }
+
+    /// Members that form a cluster, ready for reads and writes.
+    pub async fn cluster(count: usize) -> Result<EtcdCluster> {
+        EtcdCluster::start(count, EtcdOptions::default()).await
     }
 
     /// Starts the process and does not wait for it.
-    fn launch(options: &EtcdOptions, ports: Ports) -> Result<Self> {
+    fn launch(options: &EtcdOptions, place: Place, ports: Ports) -> Result<Self> {
         let program = servers::program("etcd")?;
         let folder = tempfile::Builder::new().prefix("shardwise-etcd-").tempdir().map_err(Error::io("a folder for etcd"))?;
-        let arguments = options.arguments(folder.path(), &ports);
-        let process = Process::new(format!("etcd {}", options.name), program, arguments, folder.path().join("log"));
+        let arguments = options.arguments(&place, folder.path(), &ports);
+        let process = Process::new(format!("etcd {}", place.name), program, arguments, folder.path().join("log"));
         process.start()?;
-        Ok(Self { process, ports, folder })
+        Ok(Self { process, options: options.clone(), place, ports, folder })
     }
 
-    /// Waits until the member knows a leader and answers consistent reads.
+    /// Waits until the member knows a leader and answers consistent reads; a learner, until it answers reads at all.
     async fn ready(&self) -> Result<()> {
-        let request = Request { method: "GET", path: "/health", header: None, body: None };
+        let path = if self.place.learner { "/health?serializable=true" } else { "/health" };
+        let request = Request { method: "GET", path, header: None, body: None };
         self.process
             .until("it is healthy", async || {
                 let answer = request.send(self.ports.metrics.address()).await.map_err(|error| error.to_string())?;
@@ -65,9 +74,26 @@ impl Etcd {
             .await
     }
 
-    /// Where clients connect, as `http://127.0.0.1:PORT`.
+    /// Adds a learner to the cluster of this member: it takes part, but has no vote and answers no consistent read.
+    pub async fn add_learner(&self) -> Result<Self> {
+        let ports = Ports::reserve()?;
+        let name = format!("learner-{}", ports.peer.number());
+        let body = json!({ "peerURLs": [ports.peer_url()], "isLearner": true });
+        let added = self.api("/v3/cluster/member/add", &body).await?;
+        let members = added["members"].as_array().ok_or_else(|| Error::new(format!("etcd listed no members: {added}")))?;
+        let known = members.iter().filter_map(|member| {
+            // Only the new one has no name yet.
+            let known = member["name"].as_str().filter(|name| !name.is_empty()).unwrap_or(&name);
+            Some(format!("{known}={}", member["peerURLs"][0].as_str()?))
+        });
+        let initial_cluster = known.collect::<Vec<_>>().join(",");
+        let learner = Self::launch(&self.options, Place { name, initial_cluster, learner: true }, ports)?;
+        learner.ready().await.map(|()| learner)
+    }
+
+    /// Where clients connect, as `http://127.0.0.1:PORT`, or `https` if it was started with TLS.
     pub fn address(&self) -> String {
-        format!("http://{}", self.socket_addr())
+        format!("{}://{}", self.options.scheme(), self.socket_addr())
     }
 
     /// Where clients connect, for a proxy.
@@ -75,21 +101,42 @@ impl Etcd {
         self.ports.client.address()
     }
 
+    /// Whether this member leads, as it sees it. One that is dead or paused does not.
+    pub async fn is_leader(&self) -> bool {
+        let request = Request { method: "GET", path: "/metrics", header: None, body: None };
+        let answer = tokio::time::timeout(SILENT_AFTER, request.send(self.ports.metrics.address())).await;
+        answer.is_ok_and(|answer| answer.is_ok_and(|answer| answer.body.contains("\netcd_server_is_leader 1\n")))
+    }
+
     /// SIGKILL: no farewell to anybody.
     pub fn kill(&self) -> Result<()> {
         self.process.kill()
     }
 
-    /// Kills it if it runs, and starts it on the same ports, with what it had stored or as if new (revisions begin again at 1); gives
-    /// back when it is ready.
+    /// Kills it if it runs, and starts it on the same ports, with what it had stored or as if new (revisions begin again at 1, users are
+    /// gone); gives back when it is ready.
+    ///
+    /// # Errors
+    ///
+    /// It does not become ready, such as when the others of its cluster are dead; or it is to lose its data alone, which a cluster
+    /// never forgives: for that, see [`EtcdCluster::restart`].
     pub async fn restart(&self, keep_data: bool) -> Result<()> {
+        if !keep_data && self.place.initial_cluster.contains(',') {
+            return Err(Error::new(format!("{} cannot come back to its cluster without its data", self.place.name)));
+        }
+        self.relaunch(keep_data)?;
+        self.ready().await?;
+        if self.options.auth && !keep_data { self.enable_auth().await } else { Ok(()) }
+    }
+
+    /// Kills and starts the process and does not wait for it.
+    fn relaunch(&self, keep_data: bool) -> Result<()> {
         self.process.kill()?;
         if !keep_data {
             let data = self.folder.path().join("data");
             std::fs::remove_dir_all(&data).map_err(Error::io(data.display()))?;
         }
-        self.process.start()?;
-        self.ready().await
+        self.process.start()
     }
 
     /// SIGSTOP: connections stay, answers do not come.
@@ -100,15 +147,5 @@ impl Etcd {
     /// SIGCONT, after [`Etcd::pause`].
     pub fn resume(&self) -> Result<()> {
         self.process.signal(Signal::SIGCONT)
-    }
-
-    /// A call of the API, in JSON, such as `("/v3/kv/range", &json!({ "key": base64 }))`.
-    ///
-    /// # Errors
-    ///
-    /// No answer, or one with a status other than 200.
-    pub async fn api(&self, path: &str, body: &Value) -> Result<Value> {
-        let request = Request { method: "POST", path, header: None, body: Some(body) };
-        request.send(self.socket_addr()).await?.success("POST", path)
     }
 }

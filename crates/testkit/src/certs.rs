@@ -1,0 +1,121 @@
+//! Certificates: a CA of the test's own and what it signs, good and bad, as files.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use base64::Engine as _;
+use base64::prelude::BASE64_STANDARD;
+use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, DnType, ExtendedKeyUsagePurpose, IsCa, KeyPair, KeyUsagePurpose};
+use tempfile::TempDir;
+
+use crate::error::{Error, Result};
+
+/// What a server on this machine is called.
+const HERE: [&str; 2] = ["127.0.0.1", "localhost"];
+
+/// Bytes that make one line of PEM.
+const PEM_LINE: usize = 48;
+
+/// A certificate authority, and a folder with its certificate and those it signed.
+#[derive(Debug)]
+pub struct Authority {
+    issuer: CertifiedIssuer<'static, KeyPair>,
+    /// Kept while anybody may read a file in it.
+    folder: Arc<TempDir>,
+}
+
+/// A certificate with its key, as PEM files that last as long as this.
+#[derive(Clone, Debug)]
+pub struct Identity {
+    folder: Arc<TempDir>,
+    name: String,
+}
+
+impl Authority {
+    /// A new authority, which nobody trusts who is not told to.
+    pub fn new() -> Result<Self> {
+        let folder = tempfile::Builder::new().prefix("shardwise-certs-").tempdir().map_err(Error::io("a folder for certificates"))?;
+        let mut params = CertificateParams::new(Vec::new()).map_err(refused)?;
+        params.distinguished_name.push(DnType::CommonName, "authority of a test");
+        params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+        params.key_usages = vec![KeyUsagePurpose::KeyCertSign, KeyUsagePurpose::DigitalSignature];
+        let issuer = CertifiedIssuer::self_signed(params, KeyPair::generate().map_err(refused)?).map_err(refused)?;
+        write(&folder.path().join("ca.pem"), "CERTIFICATE", issuer.der())?;
+        Ok(Self { issuer, folder: Arc::new(folder) })
+    }
+
+    /// The authority's own certificate, for those who are to trust it.
+    pub fn file(&self) -> PathBuf {
+        self.folder.path().join("ca.pem")
+    }
+
+    /// For a server on this machine.
+    pub fn server(&self) -> Result<Identity> {
+        self.sign("server", &HERE, false)
+    }
+
+    /// For a client; the name is the certificate's common name.
+    pub fn client(&self, name: &str) -> Result<Identity> {
+        self.sign(name, &[], false)
+    }
+
+    /// For a server on this machine or a client, and long expired.
+    pub fn expired(&self) -> Result<Identity> {
+        self.sign("expired", &HERE, true)
+    }
+
+    /// For a server with that name only, which therefore fits none on this machine.
+    pub fn server_named(&self, name: &str) -> Result<Identity> {
+        self.sign(name, &[name], false)
+    }
+
+    /// Server and client at once, because members of a cluster are both to each other.
+    fn sign(&self, name: &str, hosts: &[&str], expired: bool) -> Result<Identity> {
+        let hosts: Vec<_> = hosts.iter().map(|host| (*host).to_owned()).collect();
+        let mut params = CertificateParams::new(hosts).map_err(refused)?;
+        params.distinguished_name.push(DnType::CommonName, name);
+        params.use_authority_key_identifier_extension = true;
+        params.key_usages = vec![KeyUsagePurpose::DigitalSignature];
+        params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ServerAuth, ExtendedKeyUsagePurpose::ClientAuth];
+        if expired {
+            params.not_before = rcgen::date_time_ymd(2020, 1, 1);
+            params.not_after = rcgen::date_time_ymd(2021, 1, 1);
+        }
+        let key = KeyPair::generate().map_err(refused)?;
+        let certificate = params.signed_by(&key, &self.issuer).map_err(refused)?;
+        let identity = Identity { folder: self.folder.clone(), name: name.to_owned() };
+        write(&identity.certificate(), "CERTIFICATE", certificate.der())?;
+        write(&identity.key(), "PRIVATE KEY", &key.serialize_der())?;
+        Ok(identity)
+    }
+}
+
+impl Identity {
+    /// The certificate.
+    pub fn certificate(&self) -> PathBuf {
+        self.folder.path().join(format!("{}.pem", self.name))
+    }
+
+    /// Its private key.
+    pub fn key(&self) -> PathBuf {
+        self.folder.path().join(format!("{}-key.pem", self.name))
+    }
+
+    /// The certificate of the authority that signed it.
+    pub fn authority(&self) -> PathBuf {
+        self.folder.path().join("ca.pem")
+    }
+}
+
+/// Writes a file in PEM; rcgen could do it, with a second version of the crate for base64.
+fn write(path: &Path, label: &str, der: &[u8]) -> Result<()> {
+    let lines: Vec<_> = der.chunks(PEM_LINE).map(|bytes| BASE64_STANDARD.encode(bytes)).collect();
+    let text = format!("-----BEGIN {label}-----\n{}\n-----END {label}-----\n", lines.join("\n"));
+    std::fs::write(path, text).map_err(Error::io(path.display()))
+}
+
+/// Takes the error by value, as `map_err` gives it.
+#[expect(clippy::needless_pass_by_value, reason = "the signature that map_err wants")]
+fn refused(error: rcgen::Error) -> Error {
+    Error::new(format!("a certificate could not be made: {error}"))
+}

@@ -1,0 +1,82 @@
+//! Several servers that form a cluster.
+
+use std::time::{Duration, Instant};
+
+use futures::future::try_join_all;
+
+use super::{Consul, ConsulOptions, Ports};
+use crate::error::{Error, Result};
+use crate::process::{ATTEMPTS, LOOK_EVERY, PATIENCE, TAKEN};
+
+/// How long a server may take to say who leads, before it counts as silent.
+const SILENT_AFTER: Duration = Duration::from_secs(1);
+
+/// Servers of one cluster; killed when dropped.
+#[derive(Debug)]
+pub struct ConsulCluster {
+    servers: Vec<Consul>,
+}
+
+impl ConsulCluster {
+    /// Servers with these options, ready for reads and writes; again on other ports where somebody else was quicker.
+    pub async fn start(count: usize, options: ConsulOptions) -> Result<Self> {
+        let mut attempt = 1;
+        loop {
+            let cluster = Self { servers: launch(count, &options)? };
+            match cluster.ready().await {
+                Err(_) if attempt < ATTEMPTS && cluster.servers.iter().any(|server| server.process.said(TAKEN)) => attempt += 1,
+                ready => return ready.map(|()| cluster),
+            }
+        }
+    }
+
+    async fn ready(&self) -> Result<()> {
+        try_join_all(self.servers.iter().map(Consul::ready)).await.map(drop)
+    }
+
+    /// All servers, dead or alive.
+    pub fn servers(&self) -> &[Consul] {
+        &self.servers
+    }
+
+    /// A client agent of all servers, with the same options and its own name; ready when the servers answer through it.
+    pub async fn agent(&self, node: &str) -> Result<Consul> {
+        let join = self.servers.iter().map(Consul::gossip_address).collect();
+        let server = self.servers.first().ok_or_else(|| Error::new("a cluster without servers"))?;
+        Consul::start(server.options.agent(node, join)).await
+    }
+
+    /// Waits until one server leads, and gives back its place in [`ConsulCluster::servers`]. One that is dead or paused does not.
+    pub async fn leader(&self) -> Result<usize> {
+        let begun = Instant::now();
+        while begun.elapsed() < PATIENCE {
+            for (index, server) in self.servers.iter().enumerate() {
+                if leads(server).await {
+                    return Ok(index);
+                }
+            }
+            tokio::time::sleep(LOOK_EVERY).await;
+        }
+        Err(Error::new(format!("no Consul server led within {} s", PATIENCE.as_secs())))
+    }
+
+    /// Kills all servers and starts them again, with what they had stored or as if new; gives back when they are ready.
+    pub async fn restart(&self, keep_data: bool) -> Result<()> {
+        self.servers.iter().try_for_each(Consul::kill)?;
+        self.servers.iter().try_for_each(|server| server.relaunch(keep_data))?;
+        self.ready().await
+    }
+}
+
+/// Whether the server says of itself that it leads.
+async fn leads(server: &Consul) -> bool {
+    let answer = tokio::time::timeout(SILENT_AFTER, server.api("GET", "/v1/status/leader", None)).await;
+    answer.is_ok_and(|answer| answer.is_ok_and(|leader| leader == server.ports.server.address().to_string()))
+}
+
+fn launch(count: usize, options: &ConsulOptions) -> Result<Vec<Consul>> {
+    let ports = (0..count).map(|_| Ports::reserve()).collect::<Result<Vec<_>>>()?;
+    let join: Vec<_> = ports.iter().map(|ports| ports.gossip.address().to_string()).collect();
+    let start = |(index, ports)| Consul::launch(options.member(index, count, join.clone()), ports);
+    ports.into_iter().enumerate().map(start).collect()
+}

@@ -1,0 +1,110 @@
+//! Users with exactly the rights that a test is about.
+
+use base64::Engine as _;
+use base64::prelude::BASE64_STANDARD;
+use serde_json::{Value, json};
+
+use super::Etcd;
+use crate::error::{Error, Result};
+use crate::http::Request;
+
+/// Who may do everything, where there are users.
+const ROOT: (&str, &str) = ("root", "password of root");
+
+/// What a user may do with keys.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Access {
+    /// Get and watch.
+    Read,
+    /// Put and delete.
+    Write,
+    /// Both.
+    ReadWrite,
+}
+
+impl Access {
+    fn name(self) -> &'static str {
+        match self {
+            Self::Read => "READ",
+            Self::Write => "WRITE",
+            Self::ReadWrite => "READWRITE",
+        }
+    }
+}
+
+impl Etcd {
+    /// Name and password of the user who may do everything. Only where there are users.
+    pub fn root(&self) -> (&'static str, &'static str) {
+        ROOT
+    }
+
+    /// A user who may do this with the keys that begin with these texts, and nothing else.
+    pub async fn add_user(&self, name: &str, password: &str, rights: &[(Access, &str)]) -> Result<()> {
+        self.api("/v3/auth/user/add", &json!({ "name": name, "password": password })).await?;
+        self.add_role(name, rights).await
+    }
+
+    /// Takes all rights from a user of [`Etcd::add_user`] and gives these instead.
+    pub async fn change_user(&self, name: &str, rights: &[(Access, &str)]) -> Result<()> {
+        self.api("/v3/auth/role/delete", &json!({ "role": name })).await?;
+        self.add_role(name, rights).await
+    }
+
+    /// A role with the user's name, granted to the user.
+    async fn add_role(&self, name: &str, rights: &[(Access, &str)]) -> Result<()> {
+        self.api("/v3/auth/role/add", &json!({ "name": name })).await?;
+        for (access, prefix) in rights {
+            let range = json!({ "key": BASE64_STANDARD.encode(prefix), "range_end": BASE64_STANDARD.encode(end_of(prefix)) });
+            let mut permission = range;
+            permission["permType"] = json!(access.name());
+            self.api("/v3/auth/role/grant", &json!({ "name": name, "perm": permission })).await?;
+        }
+        self.api("/v3/auth/user/grant", &json!({ "user": name, "role": name })).await.map(drop)
+    }
+
+    /// Makes the user who may do everything, and from then on nobody may do anything without a name and a password.
+    pub(super) async fn enable_auth(&self) -> Result<()> {
+        let (name, password) = ROOT;
+        let steps = [
+            ("/v3/auth/user/add", json!({ "name": name, "password": password })),
+            ("/v3/auth/role/add", json!({ "name": name })),
+            ("/v3/auth/user/grant", json!({ "user": name, "role": name })),
+            ("/v3/auth/enable", json!({})),
+        ];
+        for (path, body) in steps {
+            self.send(path, &body, None).await?;
+        }
+        Ok(())
+    }
+
+    /// A call of the API in JSON with all rights, such as `("/v3/kv/range", &json!({ "key": base64 }))`.
+    ///
+    /// # Errors
+    ///
+    /// No answer, or one with a status other than 200.
+    pub async fn api(&self, path: &str, body: &Value) -> Result<Value> {
+        if !self.options.auth {
+            return self.send(path, body, None).await;
+        }
+        let (name, password) = ROOT;
+        let answer = self.send("/v3/auth/authenticate", &json!({ "name": name, "password": password }), None).await?;
+        let token = answer["token"].as_str().ok_or_else(|| Error::new(format!("etcd gave no token: {answer}")))?;
+        self.send(path, body, Some(("Authorization", token))).await
+    }
+
+    async fn send(&self, path: &str, body: &Value, header: Option<(&str, &str)>) -> Result<Value> {
+        let request = Request { method: "POST", path, header, body: Some(body) };
+        request.send(self.ports.plain.address()).await?.success("POST", path)
+    }
+}
+
+/// The first key behind all that begin with the prefix; for an empty one `\0`, which means all there are.
+fn end_of(prefix: &str) -> Vec<u8> {
+    let mut end = prefix.as_bytes().to_vec();
+    // No byte of UTF-8 is 255, so adding one always works.
+    match end.last_mut() {
+        Some(last) => *last += 1,
+        None => end.push(0),
+    }
+    end
+}
