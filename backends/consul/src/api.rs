@@ -1,0 +1,315 @@
+//! The endpoints of Consul's HTTP interface that are used, each with what it answers and which right it needs. No path of Consul stands
+//! anywhere else.
+
+use std::collections::HashMap;
+use std::time::Duration;
+
+use reqwest::Method;
+use serde::Deserialize;
+use serde::de::DeserializeOwned;
+use serde_json::json;
+use shardwise_core::{Incarnation, Moment};
+
+use crate::client::{Answer, Client};
+use crate::error::{Failure, Result, one_line};
+use crate::names::{literal, segment};
+use crate::wire::{AgentCheck, AgentService, Entry};
+
+/// How old what a server knows may be. A `consistent` answer is of now.
+const CONTACT_MARGIN: Duration = Duration::from_millis(100);
+
+/// A list of instances that the servers answered.
+#[derive(Debug)]
+pub(crate) struct List {
+    /// Before the request.
+    pub(crate) started: Moment,
+    /// Consul's index of the service; at least 1.
+    pub(crate) index: u64,
+    pub(crate) entries: Vec<Entry>,
+}
+
+/// Which instances.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Which<'a> {
+    All,
+    /// None: only the index is wanted.
+    None,
+    /// Those that say of themselves that they have this check.
+    Check(&'a str),
+    /// Those of that service id, or that say they are that instance.
+    Instance(&'a str),
+}
+
+/// Who holds a guard.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Held {
+    pub(crate) by: Incarnation,
+    pub(crate) index: u64,
+}
+
+/// The rights that Consul may find missing.
+#[derive(Debug, Clone)]
+pub(crate) enum Right<'a> {
+    Service(&'a str),
+    ReadService(&'a str),
+    ReadNodes,
+    Key,
+}
+
+impl std::fmt::Display for Right<'_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Service(name) => write!(f, "service:write for {name:?}"),
+            Self::ReadService(name) => write!(f, "service:read for {name:?}"),
+            Self::ReadNodes => f.write_str("node:read (node_prefix \"\")"),
+            Self::Key => f.write_str("key:write (key_prefix \"shardwise/\")"),
+        }
+    }
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "PascalCase")]
+struct Stored {
+    flags: u64,
+    modify_index: u64,
+}
+
+#[derive(Deserialize)]
+struct TxnDone {
+    #[serde(rename = "Results")]
+    results: Option<Vec<TxnResult>>,
+}
+
+#[derive(Deserialize)]
+struct TxnResult {
+    #[serde(rename = "KV")]
+    kv: Option<Stored>,
+}
+
+impl Client {
+    /// Takes the guard if its index is still `expected`, 0 for none. Answers its new index, or `None` if somebody else was faster.
+    pub(crate) async fn guard_take(&self, key: &str, by: Incarnation, expected: u64) -> Result<Option<u64>> {
+        let txn = json!([{"KV": {"Verb": "cas", "Key": key, "Value": "", "Flags": by.get(), "Index": expected}}]);
+        let Some(done) = self.guard_txn("taking the guard", txn.to_string()).await? else { return Ok(None) };
+        match done.results.unwrap_or_default().into_iter().next().and_then(|result| result.kv) {
+            Some(stored) => Ok(Some(stored.modify_index)),
+            None => Err(self.strange("a transaction without a result")),
+        }
+    }
+
+    /// Gives the guard back if it still is what it was.
+    pub(crate) async fn guard_free(&self, key: &str, index: u64) -> Result<()> {
+        let txn = json!([{"KV": {"Verb": "delete-cas", "Key": key, "Index": index}}]);
+        self.guard_txn("giving the guard back", txn.to_string()).await.map(drop)
+    }
+
+    /// A transaction on a guard; `None` if what it expected is no longer so.
+    async fn guard_txn(&self, what: &'static str, txn: String) -> Result<Option<TxnDone>> {
+        let answer = self.call(what, Method::PUT, &self.at("/v1/txn", &[]), Some(txn)).await?;
+        if answer.status == 409 && !says(&answer, "ermission denied") {
+            return Ok(None);
+        }
+        if answer.status == 409 {
+            return Err(self.no_right(&Right::Key, "Permission denied".to_owned()));
+        }
+        self.parsed(&self.checked(answer, &Right::Key)?).map(Some)
+    }
+
+    /// Who holds the guard now.
+    pub(crate) async fn guard_held(&self, key: &str) -> Result<Option<Held>> {
+        let path = format!("/v1/kv/{}", key.split('/').map(segment).collect::<Vec<_>>().join("/"));
+        let answer = self.call("reading the guard", Method::GET, &self.at(&path, &["consistent"]), None).await?;
+        if answer.status == 404 {
+            return Ok(None);
+        }
+        let stored: Vec<Stored> = self.parsed(&self.checked(answer, &Right::Key)?)?;
+        Ok(stored.first().map(|stored| Held { by: Incarnation::new(stored.flags), index: stored.modify_index }))
+    }
+
+    /// Registers with the agent, in the place of whatever has the same service id there. `afresh` also takes the place of its checks.
+    pub(crate) async fn register_service(&self, service: &str, definition: String, afresh: bool) -> Result<()> {
+        let target = if afresh { "/v1/agent/service/register?replace-existing-checks=true" } else { "/v1/agent/service/register" };
+        let answer = self.call("registering", Method::PUT, target, Some(definition)).await?;
+        self.checked(answer, &Right::Service(service)).map(drop)
+    }
+
+    /// Takes a service off the agent.
+    pub(crate) async fn deregister_service(&self, service: &str, service_id: &str) -> Result<()> {
+        let target = format!("/v1/agent/service/deregister/{}", segment(service_id));
+        let answer = self.call("deregistering", Method::PUT, &target, None).await?;
+        // It is gone already.
+        if answer.status == 404 || answer.status == 500 && says(&answer, "nknown service") {
+            return Ok(());
+        }
+        self.checked(answer, &Right::Service(service)).map(drop)
+    }
+
+    /// Tells the agent that the check passes. `false` if it does not know it.
+    pub(crate) async fn check_pass(&self, service: &str, check: &str, note: &str) -> Result<bool> {
+        let target = format!("/v1/agent/check/pass/{}?note={}", segment(check), segment(note));
+        self.check(service, &target).await
+    }
+
+    /// Tells the agent that the check fails: from now on the instance is seen no more.
+    pub(crate) async fn check_fail(&self, service: &str, check: &str) -> Result<bool> {
+        self.check(service, &format!("/v1/agent/check/fail/{}", segment(check))).await
+    }
+
+    async fn check(&self, service: &str, target: &str) -> Result<bool> {
+        let answer = self.call("a sign of life", Method::PUT, target, None).await?;
+        let unknown = ["nknown check", "does not have associated TTL"].iter().any(|text| says(&answer, text));
+        if answer.status == 404 || answer.status == 500 && unknown {
+            return Ok(false);
+        }
+        self.checked(answer, &Right::Service(service)).map(|_| true)
+    }
+
+    /// The services on this agent that have this id in either case, or say that they are this instance.
+    pub(crate) async fn agent_services(&self, id: &str) -> Result<Vec<AgentService>> {
+        let filter = format!("ID matches {} or Meta.shardwise_id == {}", crate::names::any_case(id), literal(id));
+        let target = format!("/v1/agent/services?filter={}", segment(&filter));
+        let answer = self.call("reading the agent's services", Method::GET, &target, None).await?;
+        let found: HashMap<String, AgentService> = self.parsed(&self.checked(answer, &Right::ReadService(id))?)?;
+        Ok(found.into_values().collect())
+    }
+
+    /// A check, if this agent has it.
+    pub(crate) async fn agent_check(&self, check: &str) -> Result<Option<AgentCheck>> {
+        let filter = format!("CheckID == {}", literal(check));
+        let target = format!("/v1/agent/checks?filter={}", segment(&filter));
+        let answer = self.call("reading the agent's checks", Method::GET, &target, None).await?;
+        let found: HashMap<String, AgentCheck> = self.parsed(&self.checked(answer, &Right::ReadService(""))?)?;
+        Ok(found.into_values().next())
+    }
+
+    /// The passing instances of a service, as its servers' leader knows them now. With `index` and `wait` it answers once the index has
+    /// changed or the time is over.
+    pub(crate) async fn passing(&self, service: &str, which: Which<'_>, wait: Option<(u64, Duration)>) -> Result<List> {
+        let filter = match which {
+            Which::All => None,
+            Which::None => Some("Service.ID == \"\"".to_owned()),
+            Which::Check(check) => Some(format!("Service.Meta.shardwise_check == {}", literal(check))),
+            Which::Instance(id) => Some(format!("Service.ID == {0} or Service.Meta.shardwise_id == {0}", literal(id))),
+        };
+        self.health(service, filter, &["passing", "consistent"], wait).await
+    }
+
+    /// Instances that say of themselves that they have this check, whether they pass or not, in whatever datacenter the agent is.
+    pub(crate) async fn registered(&self, service: &str, check: &str) -> Result<List> {
+        let target = format!("/v1/health/service/{}?consistent&filter={}", segment(service), segment(&format!("Service.Meta.shardwise_check == {}", literal(check))));
+        self.list(service, &target, None).await
+    }
+
+    async fn health(&self, service: &str, filter: Option<String>, flags: &[&str], wait: Option<(u64, Duration)>) -> Result<List> {
+        let filter = filter.map(|filter| format!("filter={}", segment(&filter)));
+        let waiting = wait.map(|(index, wait)| format!("index={index}&wait={}ms", wait.as_millis()));
+        let parts: Vec<_> = flags.iter().copied().chain(filter.as_deref()).chain(waiting.as_deref()).collect();
+        let target = self.at(&format!("/v1/health/service/{}", segment(service)), &parts);
+        self.list(service, &target, wait.map(|(_, wait)| wait)).await
+    }
+
+    async fn list(&self, service: &str, target: &str, wait: Option<Duration>) -> Result<List> {
+        let what = "reading the group";
+        let started = self.clock.now();
+        let answer = match wait {
+            Some(wait) => self.wait(what, target, wait).await?,
+            None => self.call(what, Method::GET, target, None).await?,
+        };
+        let answer = self.checked(answer, &Right::ReadService(service))?;
+        let number = |name| answer.header(name).and_then(|text| text.parse::<u64>().ok());
+        let Some(index) = number("x-consul-index") else { return Err(self.strange("a list without X-Consul-Index")) };
+        if answer.header("x-consul-knownleader") != Some("true") {
+            return Err(self.no_servers("no leader is known"));
+        }
+        match number("x-consul-lastcontact") {
+            Some(ms) if u128::from(ms) <= CONTACT_MARGIN.as_millis() => {}
+            other => {
+                let said = format!("its last contact to the leader was {} ms ago", other.map_or("?".to_owned(), |ms| ms.to_string()));
+                return Err(self.no_servers(&said));
+            }
+        }
+        // Some restarts answer 0, with which the next query would not wait.
+        Ok(List { started, index: index.max(1), entries: self.parsed(&answer)? })
+    }
+
+    /// What an empty list means: that nobody is there, or that the token may not see who is. Consul answers both alike.
+    pub(crate) async fn may_see(&self, service: &str) -> Result<()> {
+        let ask = json!([{"Resource": "service", "Access": "read", "Segment": service}, {"Resource": "node", "Access": "read", "Segment": ""}]);
+        let answer = self.call("asking for rights", Method::POST, "/v1/internal/acl/authorize", Some(ask.to_string())).await?;
+        match answer.status {
+            // ACLs are off.
+            401 => return Ok(()),
+            // A version that cannot be asked.
+            404 | 405 => {}
+            _ => {
+                #[derive(Deserialize)]
+                struct Allowed {
+                    #[serde(rename = "Allow")]
+                    allow: bool,
+                }
+                let rights: Vec<Allowed> = self.parsed(&self.checked(answer, &Right::ReadService(service))?)?;
+                let allowed = |at: usize| rights.get(at).is_some_and(|right| right.allow);
+                if !allowed(0) {
+                    return Err(self.no_right(&Right::ReadService(service), "the servers show nobody".to_owned()));
+                }
+                if allowed(1) {
+                    return Ok(());
+                }
+            }
+        }
+        // Every cluster has nodes; who sees none may see none. Who may see some is believed.
+        let answer = self.call("listing nodes", Method::GET, &self.at("/v1/catalog/nodes", &["consistent"]), None).await?;
+        let nodes: Vec<serde::de::IgnoredAny> = self.parsed(&self.checked(answer, &Right::ReadNodes)?)?;
+        if nodes.is_empty() { Err(self.no_right(&Right::ReadNodes, "the servers show nobody".to_owned())) } else { Ok(()) }
+    }
+
+    /// A path with the datacenter and these parts of a query.
+    fn at(&self, path: &str, parts: &[&str]) -> String {
+        let datacenter = self.datacenter.as_ref().map(|datacenter| format!("dc={}", segment(datacenter)));
+        let query = parts.iter().copied().chain(datacenter.as_deref()).collect::<Vec<_>>().join("&");
+        if query.is_empty() { path.to_owned() } else { format!("{path}?{query}") }
+    }
+
+    fn parsed<T: DeserializeOwned>(&self, answer: &Answer) -> Result<T> {
+        serde_json::from_slice(&answer.body).map_err(|error| self.strange(&one_line(&error.to_string())))
+    }
+
+    /// The answer if it is one, else what its status means.
+    fn checked(&self, answer: Answer, right: &Right<'_>) -> Result<Answer> {
+        let (at, said) = (self.endpoint.to_string(), answer.said());
+        let has = |text: &str| says(&answer, text);
+        Err(match answer.status {
+            200 => return Ok(answer),
+            _ if has("ACL not found") => Failure::BadToken { said },
+            _ if has("ermission denied") => self.no_right(right, said),
+            401 | 403 => self.no_right(right, said),
+            400 if has("HTTP request to an HTTPS server") => Failure::TlsOnly { at },
+            500 if has("No path to datacenter") => {
+                Failure::NoDatacenter { datacenter: self.datacenter.clone().unwrap_or_default(), said }
+            }
+            500 if ["No cluster leader", "No known Consul servers", "leadership lost", "not the leader"].iter().any(|text| has(text)) => {
+                self.no_servers(&said)
+            }
+            400 | 413 => Failure::Refused { at, said },
+            429 | 500..=599 => Failure::Busy { at, said },
+            status => Failure::NotConsul { at, why: format!("status {status}: {said}") },
+        })
+    }
+
+    fn no_right(&self, right: &Right<'_>, said: String) -> Failure {
+        let right = right.to_string();
+        if self.has_token { Failure::NoRight { right, said } } else { Failure::NoToken { right, said } }
+    }
+
+    fn no_servers(&self, said: &str) -> Failure {
+        Failure::NoServers { at: self.endpoint.to_string(), said: said.to_owned() }
+    }
+
+    fn strange(&self, why: &str) -> Failure {
+        Failure::NotConsul { at: self.endpoint.to_string(), why: why.to_owned() }
+    }
+}
+
+fn says(answer: &Answer, text: &str) -> bool {
+    answer.said().contains(text)
+}

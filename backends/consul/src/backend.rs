@@ -1,0 +1,116 @@
+//! The contract over Consul.
+
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use shardwise_core::GroupName;
+use shardwise_discovery::{Capabilities, Clock, Discovery, Grant, Registration, Result, Seat, Snapshot, WatchStream};
+
+use crate::ConsulConfig;
+use crate::client::Client;
+use crate::error::{self, Failure};
+use crate::follower::Hub;
+use crate::reader;
+use crate::registrar::{Registrar, to_the_end};
+use crate::watch;
+
+/// How much later than its TTL a silent member may leave the view: the agent's timer, and its way to the servers.
+pub(crate) const MARGIN: Duration = Duration::from_millis(250);
+
+/// Members that register with agents of one Consul datacenter see each other. Clones share connections and watches.
+#[derive(Clone)]
+pub struct ConsulBackend {
+    registrar: Arc<Registrar>,
+    hub: Arc<Hub>,
+}
+
+impl ConsulBackend {
+    /// Checks the settings and reads the certificates. Nothing is contacted.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Misconfigured`](shardwise_discovery::ErrorKind::Misconfigured), naming the setting and the cause.
+    pub fn open(config: &ConsulConfig, clock: Clock) -> Result<Self> {
+        let client = Client::new(config, clock).map_err(|failure| failure.during("open"))?;
+        let registrar = Arc::new(Registrar::new(client));
+        Ok(Self { hub: Arc::new(Hub::new(Arc::clone(&registrar))), registrar })
+    }
+}
+
+impl fmt::Debug for ConsulBackend {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ConsulBackend").field("address", &self.registrar.client.endpoint.to_string()).finish_non_exhaustive()
+    }
+}
+
+#[async_trait]
+impl Discovery for ConsulBackend {
+    fn capabilities(&self) -> Capabilities {
+        Capabilities::new("consul", MARGIN)
+    }
+
+    async fn register(&self, registration: &Registration) -> Result<Grant> {
+        let (registrar, registration) = (Arc::clone(&self.registrar), registration.clone());
+        let answer = to_the_end(async move { registrar.register(&registration).await }).await;
+        answer.map_err(|failure| failure.during("register"))
+    }
+
+    async fn renew(&self, seat: &Seat, _ttl: Duration) -> Result<Grant> {
+        renew(&self.registrar, seat).await.map_err(|failure| failure.during("renew"))
+    }
+
+    async fn update(&self, registration: &Registration) -> Result<()> {
+        let (registrar, registration) = (Arc::clone(&self.registrar), registration.clone());
+        let answer = to_the_end(async move { registrar.update(&registration).await }).await;
+        answer.map_err(|failure| failure.during("update"))
+    }
+
+    async fn deregister(&self, seat: &Seat) -> Result<()> {
+        let (registrar, seat) = (Arc::clone(&self.registrar), seat.clone());
+        let answer = to_the_end(async move { registrar.deregister(&seat).await }).await;
+        answer.map_err(|failure| failure.during("deregister"))
+    }
+
+    async fn members(&self, group: &GroupName) -> Result<Snapshot> {
+        let reading = reader::read(&self.registrar.client, &self.registrar.seats, &self.hub.revisions, group).await;
+        let reading = reading.map_err(|failure| failure.during("members"))?;
+        Ok(Snapshot { view: reading.view, proven: reading.proven })
+    }
+
+    fn watch(&self, group: &GroupName, prove_every: Duration) -> WatchStream {
+        watch::stream(Arc::clone(&self.hub), group.clone(), prove_every)
+    }
+}
+
+/// A sign of life to the agent, and then the servers' word that it is seen. The sign alone is not enough: an agent takes it even when
+/// it has lost its servers. What counts is the start of the sign, the earlier of the two, since the agent's timer begins there.
+async fn renew(registrar: &Registrar, seat: &Seat) -> error::Result<Grant> {
+    let client = &registrar.client;
+    let lost = |why| Failure::Lost { instance_id: seat.instance_id.clone(), why };
+    let Some(life) = registrar.seats.get(seat) else { return Err(lost("this process has not made one")) };
+    let (ends, started) = (life.ends(), client.clock.now());
+    if started >= ends {
+        registrar.seats.forget(seat, &life);
+        return Err(lost("its TTL is over"));
+    }
+    if !client.check_pass(&life.service, &life.check, &life.note()).await? {
+        registrar.seats.forget(seat, &life);
+        return Err(lost("the agent does not know it"));
+    }
+    // The agent may have let it expire before the sign arrived, and then the sign has brought it back: it is ended again.
+    let why = if client.clock.now() >= ends {
+        "its sign of life came too late"
+    } else {
+        life.signed(started);
+        if registrar.is_shown(&life).await? {
+            return Ok(Grant { started, ttl: life.ttl });
+        }
+        "the servers do not show it as passing"
+    };
+    registrar.seats.forget(seat, &life);
+    if let Err(failure) = client.check_fail(&life.service, &life.check).await {
+        tracing::debug!(%failure, "a lost record could not be ended and ends with its TTL");
+    }
+    Err(lost(why))
+}

@@ -1,0 +1,206 @@
+//! The settings, checked before anything is contacted.
+
+use std::fmt;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use reqwest::header::HeaderValue;
+use secrecy::{ExposeSecret, SecretString};
+use shardwise_discovery::settings::{BackendKey, BackendKind, BackendSettings, BackendShape, FileTwin};
+use shardwise_discovery::{Clock, Discovery};
+
+use crate::ConsulBackend;
+use crate::error::{Failure, Result};
+
+/// Where Consul's own tools look for the agent.
+const DEFAULT_ADDRESS: &str = "http://127.0.0.1:8500";
+
+/// This backend for the library's table: `discovery.backend = "consul"`.
+pub const BACKEND: BackendKind = BackendKind {
+    name: "consul",
+    keys: &[
+        key("address", BackendShape::Text, Some(DEFAULT_ADDRESS), Some("CONSUL_HTTP_ADDR"), "the agent on this machine; http://, https:// or unix:///path"),
+        BackendKey {
+            file_twin: Some(FileTwin { name: "token_file", variable: Some("CONSUL_HTTP_TOKEN_FILE"), why: "a file with the ACL token" }),
+            ..key("token", BackendShape::Secret, None, Some("CONSUL_HTTP_TOKEN"), "the ACL token")
+        },
+        key("datacenter", BackendShape::Text, None, None, "the agent's datacenter, to be sure that it is the right one"),
+        key("ca_file", BackendShape::Path, None, Some("CONSUL_CACERT"), "the CA, in PEM, that must have signed the agent's certificate; without it the system's"),
+        key("cert_file", BackendShape::Path, None, Some("CONSUL_CLIENT_CERT"), "this client's certificate chain, in PEM"),
+        key("key_file", BackendShape::Path, None, Some("CONSUL_CLIENT_KEY"), "the key of cert_file, in PEM"),
+        key("tls", BackendShape::Flag, None, Some("CONSUL_HTTP_SSL"), "HTTPS where the address does not begin with http:// or https://"),
+    ],
+    open,
+};
+
+const fn key(
+    name: &'static str,
+    shape: BackendShape,
+    default: Option<&'static str>,
+    variable: Option<&'static str>,
+    why: &'static str,
+) -> BackendKey {
+    BackendKey { name, shape, default, variable, why, file_twin: None }
+}
+
+fn open(settings: &BackendSettings, clock: &Clock) -> shardwise_discovery::Result<Arc<dyn Discovery>> {
+    let path = |key| settings.path(key).map(PathBuf::from);
+    let config = ConsulConfig {
+        address: settings.text("address").unwrap_or(DEFAULT_ADDRESS).to_owned(),
+        token: settings.secret("token").cloned(),
+        datacenter: settings.text("datacenter").map(str::to_owned),
+        ca_file: path("ca_file"),
+        cert_file: path("cert_file"),
+        key_file: path("key_file"),
+        tls: settings.flag("tls"),
+    };
+    Ok(Arc::new(ConsulBackend::open(&config, clock.clone())?))
+}
+
+/// Where and how to talk to Consul.
+#[derive(Debug, Clone)]
+pub struct ConsulConfig {
+    /// The agent's HTTP address: `http://host:port`, `https://host:port`, `host:port` or `unix:///path`. It should be the agent of this
+    /// machine, since the agent watches over the TTL.
+    pub address: String,
+    /// The ACL token.
+    pub token: Option<SecretString>,
+    /// The datacenter. It must be the agent's own; with another one registering fails.
+    pub datacenter: Option<String>,
+    /// The only CA, in PEM, that the agent's certificate may come from. Without it the system's certificates count.
+    pub ca_file: Option<PathBuf>,
+    /// The chain of this client's certificate, in PEM; together with `key_file`.
+    pub cert_file: Option<PathBuf>,
+    /// Its private key, in PEM.
+    pub key_file: Option<PathBuf>,
+    /// HTTPS where the address names no scheme.
+    pub tls: bool,
+}
+
+impl Default for ConsulConfig {
+    /// The agent of this machine, without a token.
+    fn default() -> Self {
+        Self {
+            address: DEFAULT_ADDRESS.to_owned(),
+            token: None,
+            datacenter: None,
+            ca_file: None,
+            cert_file: None,
+            key_file: None,
+            tls: false,
+        }
+    }
+}
+
+/// An address that has been understood.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Endpoint {
+    /// What paths are put behind, without a slash at its end.
+    pub(crate) base: String,
+    pub(crate) tls: bool,
+    pub(crate) socket: Option<PathBuf>,
+}
+
+impl fmt::Display for Endpoint {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &self.socket {
+            Some(socket) => write!(f, "unix://{}", socket.display()),
+            None => f.write_str(&self.base),
+        }
+    }
+}
+
+impl ConsulConfig {
+    pub(crate) fn endpoint(&self) -> Result<Endpoint> {
+        // The address is not repeated where it may hold a password.
+        let refused = |why: &str| Failure::BadSetting { key: "address", why: why.to_owned() };
+        let given = self.address.trim();
+        let shown = |why: &str| refused(&format!("is {given:?}, {why}; write it like {DEFAULT_ADDRESS:?} or \"unix:///run/consul.sock\""));
+        if let Some(path) = given.strip_prefix("unix://") {
+            let socket = PathBuf::from(path);
+            if !socket.is_absolute() {
+                return Err(shown("whose path is not absolute"));
+            }
+            return Ok(Endpoint { base: "http://localhost".into(), tls: false, socket: Some(socket) });
+        }
+        if given.contains('@') {
+            return Err(refused("contains an @; leave user and password out, Consul takes a token (discovery.consul.token)"));
+        }
+        let (tls, rest) = match given.split_once("://") {
+            Some(("http", rest)) => (false, rest),
+            Some(("https", rest)) => (true, rest),
+            Some(_) => return Err(shown("which begins neither with http:// nor with https://")),
+            None => (self.tls, given),
+        };
+        let base = format!("{}://{}", if tls { "https" } else { "http" }, rest.trim_end_matches('/'));
+        let parsed = reqwest::Url::parse(&base).map_err(|error| shown(&format!("which is no address ({error})")))?;
+        if parsed.query().is_some() || parsed.fragment().is_some() {
+            return Err(shown("which has something behind its path"));
+        }
+        Ok(Endpoint { base, tls, socket: None })
+    }
+
+    /// The token as it is sent. Marked so that no log of a library below shows it.
+    pub(crate) fn token_header(&self) -> Result<Option<HeaderValue>> {
+        let Some(token) = &self.token else { return Ok(None) };
+        let token = token.expose_secret();
+        // Visible ASCII, as all tokens of Consul are; the offending token itself is never shown.
+        if token.is_empty() || !token.bytes().all(|byte| byte.is_ascii_graphic()) {
+            let why = "is empty, or has characters that no token has (a space, a line break); check it, or the file it was read from";
+            return Err(Failure::BadSetting { key: "token", why: why.to_owned() });
+        }
+        let invalid = |_| Failure::BadSetting { key: "token", why: "cannot be sent in a header".to_owned() };
+        let mut header = HeaderValue::from_str(token).map_err(invalid)?;
+        header.set_sensitive(true);
+        Ok(Some(header))
+    }
+
+    pub(crate) fn datacenter(&self) -> Result<Option<String>> {
+        match self.datacenter.as_deref() {
+            Some("") => Err(Failure::BadSetting { key: "datacenter", why: "is empty; leave it out, or name the agent's datacenter".into() }),
+            other => Ok(other.map(str::to_owned)),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn at(address: &str, tls: bool) -> std::result::Result<String, String> {
+        let config = ConsulConfig { address: address.into(), tls, ..ConsulConfig::default() };
+        config.endpoint().map(|endpoint| format!("{endpoint} {}", endpoint.tls)).map_err(|failure| failure.to_string())
+    }
+
+    #[test]
+    fn addresses_are_taken_as_consuls_own_tools_take_them() {
+        for (given, tls, taken) in [
+            ("http://127.0.0.1:8500", true, "http://127.0.0.1:8500 false"),
+            ("https://consul.example/base/", false, "https://consul.example/base true"),
+            ("consul:8500", false, "http://consul:8500 false"),
+            ("[::1]:8501", true, "https://[::1]:8501 true"),
+            ("unix:///run/consul.sock", true, "unix:///run/consul.sock false"),
+        ] {
+            assert_eq!(at(given, tls).as_deref(), Ok(taken), "{given}");
+        }
+    }
+
+    #[test]
+    fn what_is_no_address_is_refused_by_name_and_a_password_in_it_is_not_repeated() {
+        for given in ["", "ftp://x", "unix://relative", "http://", "http://a b", "http://x?y"] {
+            let said = at(given, false).unwrap_err();
+            assert!(said.starts_with("discovery.consul.address is ") && !said.contains('\n'), "{given}: {said}");
+        }
+        let said = at("http://me:hush@x", false).unwrap_err();
+        assert!(!said.contains("hush"), "{said}");
+    }
+
+    #[test]
+    fn a_token_with_a_line_break_is_refused_and_not_shown() {
+        let config = ConsulConfig { token: Some("hush\nhush".into()), ..ConsulConfig::default() };
+        let said = config.token_header().unwrap_err().to_string();
+        assert!(said.starts_with("discovery.consul.token ") && !said.contains("hush"), "{said}");
+        let config = ConsulConfig { token: Some("hush".into()), ..ConsulConfig::default() };
+        assert!(!format!("{config:?} {:?}", config.token_header().unwrap()).contains("hush"));
+    }
+}

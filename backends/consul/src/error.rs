@@ -1,0 +1,149 @@
+//! What can go wrong here, in one enum, turned once into the contract's error.
+
+use std::io;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use shardwise_core::{Address, InstanceId, MEMBERS_MAX};
+use shardwise_discovery::{Error, ErrorKind, RecordError};
+
+pub(crate) type Result<T> = std::result::Result<T, Failure>;
+
+/// Each message is one line: what is wrong, which setting it concerns, and what to do. What came from outside is quoted or brought onto
+/// one line first; a token is never in it.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum Failure {
+    #[error("discovery.consul.{key} {why}")]
+    BadSetting { key: &'static str, why: String },
+    #[error("discovery.consul.{key}: cannot read {path:?}: {source}")]
+    Unreadable { key: &'static str, path: PathBuf, source: io::Error },
+    #[error("cannot reach Consul at {at} ({why}); check discovery.consul.address, and that the agent runs")]
+    Unreachable { at: String, why: String },
+    #[error("no right to open {at}; run this process as a user or group that may, or set discovery.consul.address to another")]
+    SocketDenied { at: String },
+    #[error("{at} speaks plain HTTP, not HTTPS; begin discovery.consul.address with http://, or turn on HTTPS in the agent")]
+    NotTls { at: String },
+    #[error("{at} speaks HTTPS only; begin discovery.consul.address with https://")]
+    TlsOnly { at: String },
+    #[error("the certificate of {at} is not accepted: {why}")]
+    Certificate { at: String, why: String },
+    #[error("{at} refuses this client's certificate ({why}); set discovery.consul.cert_file and key_file to a pair that its CA has signed")]
+    ClientCertificate { at: String, why: String },
+    #[error("{at} does not answer like Consul ({why}); check discovery.consul.address")]
+    NotConsul { at: String, why: String },
+    #[error("no answer from {at} within {} ms ({what}); check the agent and the network between", .after.as_millis())]
+    TimedOut { at: String, what: &'static str, after: Duration },
+    #[error("Consul does not know the token ({said}); check discovery.consul.token")]
+    BadToken { said: String },
+    #[error("discovery.consul.token is not set, and without one Consul does not allow this: {right} is needed ({said})")]
+    NoToken { right: String, said: String },
+    #[error("the token in discovery.consul.token may not do this: it lacks {right} ({said})")]
+    NoRight { right: String, said: String },
+    #[error("discovery.consul.datacenter is {datacenter:?}, which Consul does not know ({said})")]
+    NoDatacenter { datacenter: String, said: String },
+    #[error("discovery.consul.datacenter is {given:?}, but the agent at {at} is in {actual:?}; leave it out, or name that agent's datacenter")]
+    OtherDatacenter { at: String, given: String, actual: String },
+    #[error("the agent at {at} has no servers that could answer ({said}); wait for an election, or join the agent to its servers")]
+    NoServers { at: String, said: String },
+    #[error("Consul at {at} cannot answer now ({said})")]
+    Busy { at: String, said: String },
+    #[error("Consul at {at} refuses the request ({said})")]
+    Refused { at: String, said: String },
+    #[error("Consul's answer is larger than {max} bytes; put fewer members into one group")]
+    AnswerTooLarge { max: usize },
+    #[error("the answer was overtaken by a newer one several times; it is asked for again")]
+    Overtaken,
+    #[error("instance id {instance_id:?} is in use{}", at(.address.as_ref()))]
+    InUse { instance_id: InstanceId, address: Option<Address>, stamp: u64 },
+    #[error("another process is changing the record of {instance_id:?} just now")]
+    Contended { instance_id: InstanceId },
+    #[error("{instance_id:?} has no living record of this incarnation ({why}); register again")]
+    Lost { instance_id: InstanceId, why: &'static str },
+    #[error("the agent has {instance_id:?}, but the servers do not show it as passing{why}")]
+    NotShown { instance_id: InstanceId, why: String },
+    #[error("{what} of {instance_id:?} has {bytes} bytes, at most {max} are allowed; make it smaller")]
+    TooLarge { what: &'static str, instance_id: InstanceId, bytes: usize, max: usize },
+    #[error("the group has more than {MEMBERS_MAX} members; stop some")]
+    TooMany,
+    #[error("this process follows {max} groups already; leave some")]
+    TooManyGroups { max: usize },
+    #[error("cannot read the record of {instance_id:?}: {why}; if its worker is of another version, bring both to one")]
+    BadRecord { instance_id: String, why: String },
+    #[error("cannot write the record of {instance_id:?}: {source}")]
+    Unwritable { instance_id: InstanceId, source: RecordError },
+    #[error("the process is shutting down")]
+    ShuttingDown,
+}
+
+fn at(address: Option<&Address>) -> String {
+    address.map(|address| format!(" at {address}")).unwrap_or_default()
+}
+
+impl Failure {
+    fn kind(&self) -> ErrorKind {
+        match self {
+            Self::BadSetting { .. }
+            | Self::Unreadable { .. }
+            | Self::NotTls { .. }
+            | Self::TlsOnly { .. }
+            | Self::Certificate { .. }
+            | Self::NotConsul { .. }
+            | Self::NoDatacenter { .. }
+            | Self::OtherDatacenter { .. }
+            | Self::Refused { .. }
+            | Self::BadRecord { .. }
+            | Self::Unwritable { .. } => ErrorKind::Misconfigured,
+            Self::SocketDenied { .. }
+            | Self::ClientCertificate { .. }
+            | Self::BadToken { .. }
+            | Self::NoToken { .. }
+            | Self::NoRight { .. } => ErrorKind::Denied,
+            Self::Unreachable { .. }
+            | Self::NoServers { .. }
+            | Self::Busy { .. }
+            | Self::Overtaken
+            | Self::Contended { .. }
+            | Self::NotShown { .. }
+            | Self::ShuttingDown => ErrorKind::Unavailable,
+            Self::TimedOut { .. } => ErrorKind::TimedOut,
+            Self::Lost { .. } => ErrorKind::Lost,
+            Self::InUse { address, stamp, .. } => ErrorKind::InUse { address: address.clone(), stamp: *stamp },
+            Self::AnswerTooLarge { .. } | Self::TooLarge { .. } | Self::TooMany | Self::TooManyGroups { .. } => ErrorKind::TooLarge,
+        }
+    }
+
+    /// The contract's error for a failure of `operation`.
+    pub(crate) fn during(&self, operation: &'static str) -> Error {
+        Error::new(self.kind(), operation, self.to_string())
+    }
+}
+
+/// What a server said, short enough for one line of a log.
+pub(crate) fn one_line(text: &str) -> String {
+    const MOST: usize = 200;
+    let mut line = text.split_whitespace().collect::<Vec<_>>().join(" ").replace(char::is_control, "?");
+    if let Some((cut, _)) = line.char_indices().nth(MOST) {
+        line.truncate(cut);
+        line.push('…');
+    }
+    line
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_a_server_says_stays_on_one_line_and_short() {
+        assert_eq!(one_line("rpc error:\n\tNo cluster\u{1b}leader\r\n"), "rpc error: No cluster?leader");
+        assert_eq!(one_line(&"x".repeat(999)).chars().count(), 201);
+    }
+
+    #[test]
+    fn who_holds_an_id_is_named() {
+        let instance_id = InstanceId::new("w\n1").unwrap();
+        let address = Some(Address { host: "10.0.0.9".into(), port: 80 });
+        let error = Failure::InUse { instance_id, address, stamp: 7 }.during("register");
+        assert_eq!(error.to_string(), "register: instance id \"w\\n1\" is in use at 10.0.0.9:80");
+    }
+}

@@ -1,0 +1,130 @@
+//! Who may change the record of an instance id just now: a key taken by compare-and-set, for the moment of the change.
+//!
+//! Consul's register neither compares nor is unique over agents, and deregistering goes by id alone. So whoever does one of them takes the
+//! guard first, looks who lives, acts, and gives the guard back. Who lives is told by the passing instances alone: a guard says nothing
+//! about it and may vanish at any time in between. One that a dead process has left behind is void after [`VOID_AFTER`], counted on the
+//! clock of whoever finds it, from when it found it.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use shardwise_core::{Incarnation, InstanceId, Moment};
+use tokio::sync::{Mutex as AsyncMutex, OwnedMutexGuard};
+
+use crate::client::Client;
+use crate::error::{Failure, Result};
+use crate::names;
+
+/// How long a change may take while it holds the guard.
+pub(crate) const HELD_FOR: Duration = Duration::from_secs(3);
+/// When a guard that has not moved belongs to a process that died in the middle. Longer than any change takes, requests on their way
+/// included.
+const VOID_AFTER: Duration = Duration::from_secs(6);
+/// How long one waits for a guard that is taken.
+const PATIENCE: Duration = Duration::from_secs(2);
+/// How soon a taken guard is looked at again.
+const LOOK_AGAIN: Duration = Duration::from_millis(10);
+
+/// The guards of one backend.
+#[derive(Default)]
+pub(crate) struct Guards {
+    /// Changes of one id in this process take turns here, so that a guard of the same incarnation is one that was left behind.
+    lanes: Mutex<HashMap<String, Arc<AsyncMutex<()>>>>,
+    /// Guards of others: their index, and when it was first seen.
+    seen: Mutex<HashMap<String, (u64, Moment)>>,
+}
+
+/// A guard that is held.
+pub(crate) struct Guard {
+    key: String,
+    /// The index that taking it had: higher than that of any earlier one.
+    pub(crate) index: u64,
+    _turn: OwnedMutexGuard<()>,
+}
+
+impl Guards {
+    /// Takes the guard of this id, or fails as [`Failure::Contended`].
+    pub(crate) async fn take(&self, client: &Client, instance_id: &InstanceId, by: Incarnation) -> Result<Guard> {
+        let key = names::guard_key(instance_id);
+        let turn = self.lane(&key).lock_owned().await;
+        let gives_up = client.clock.now().plus(PATIENCE);
+        let mut expected = 0;
+        loop {
+            if let Some(index) = client.guard_take(&key, by, expected).await? {
+                self.seen().remove(&key);
+                return Ok(Guard { key, index, _turn: turn });
+            }
+            expected = match client.guard_held(&key).await? {
+                None => 0,
+                Some(held) if held.by == by || self.is_void(&key, held.index, client.clock.now()) => held.index,
+                Some(_) if client.clock.now() >= gives_up => return Err(Failure::Contended { instance_id: instance_id.clone() }),
+                Some(_) => {
+                    tokio::time::sleep(LOOK_AGAIN.mul_f64(rand::random_range(0.5..1.5))).await;
+                    0
+                }
+            };
+        }
+    }
+
+    /// Gives the guard back. If that fails it is void by itself later.
+    pub(crate) async fn free(&self, client: &Client, guard: Guard) {
+        if let Err(failure) = client.guard_free(&guard.key, guard.index).await {
+            tracing::debug!(%failure, "a guard could not be given back and is void in a few seconds");
+        }
+        let Guard { key, .. } = guard;
+        let mut lanes = self.lanes.lock().unwrap_or_else(PoisonError::into_inner);
+        // Nobody waits: only the map has it.
+        if lanes.get(&key).is_some_and(|lane| Arc::strong_count(lane) == 1) {
+            lanes.remove(&key);
+        }
+    }
+
+    fn lane(&self, key: &str) -> Arc<AsyncMutex<()>> {
+        let mut lanes = self.lanes.lock().unwrap_or_else(PoisonError::into_inner);
+        // What failed calls have left.
+        lanes.retain(|_, lane| Arc::strong_count(lane) > 1);
+        Arc::clone(lanes.entry(key.to_owned()).or_default())
+    }
+
+    fn is_void(&self, key: &str, index: u64, now: Moment) -> bool {
+        let mut seen = self.seen();
+        seen.retain(|_, (_, since)| now.since(*since) < VOID_AFTER * 10);
+        let (known, since) = seen.entry(key.to_owned()).or_insert((index, now));
+        if *known != index {
+            (*known, *since) = (index, now);
+        }
+        now.since(*since) >= VOID_AFTER
+    }
+
+    fn seen(&self) -> std::sync::MutexGuard<'_, HashMap<String, (u64, Moment)>> {
+        self.seen.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_guard_is_void_once_it_has_not_moved_for_long() {
+        let guards = Guards::default();
+        let at = |seconds: u64| Moment::from_nanos(seconds * 1_000_000_000);
+        assert!(!guards.is_void("k", 5, at(1)));
+        assert!(!guards.is_void("k", 5, at(6)));
+        assert!(guards.is_void("k", 5, at(7)));
+        assert!(!guards.is_void("k", 6, at(8)), "it has moved");
+        assert!(!guards.is_void("l", 5, at(9)), "each key by itself");
+    }
+
+    #[test]
+    fn lanes_do_not_pile_up() {
+        let guards = Guards::default();
+        let kept = guards.lane("a");
+        for n in 0..100 {
+            guards.lane(&n.to_string());
+        }
+        assert!(guards.lanes.lock().unwrap().len() <= 2);
+        assert!(Arc::ptr_eq(&kept, &guards.lane("a")));
+    }
+}

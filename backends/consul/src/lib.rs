@@ -1,0 +1,21 @@
+#![doc = include_str!("../docs.md")]
+
+mod api;
+mod backend;
+mod client;
+mod config;
+mod error;
+mod follower;
+mod guard;
+mod names;
+mod reader;
+mod registrar;
+mod seats;
+mod tls;
+mod watch;
+mod wire;
+
+pub use backend::ConsulBackend;
+pub use config::{BACKEND, ConsulConfig};
+pub use reader::GROUPS_MAX;
+pub use wire::RECORD_BYTES_MAX;

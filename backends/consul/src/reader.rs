@@ -1,0 +1,140 @@
+//! Reading a group: from the servers' list to a view, which never goes back and is never empty by mistake.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use shardwise_core::{GroupName, MEMBERS_MAX, Moment, View};
+
+use crate::api::{List, Which};
+use crate::client::Client;
+use crate::error::{Failure, Result};
+use crate::names;
+use crate::seats::Seats;
+
+/// The most groups that one backend reads.
+pub const GROUPS_MAX: usize = 1_024;
+/// How often a list that was overtaken by another one is asked for again.
+const ATTEMPTS: usize = 3;
+
+/// The group at one moment.
+pub(crate) struct Reading {
+    pub(crate) view: Arc<View>,
+    pub(crate) proven: Moment,
+    /// Consul's index of it.
+    pub(crate) index: u64,
+    /// Passing instances that are not ours: workers of another fleet.
+    pub(crate) foreign: usize,
+}
+
+/// What has been seen of each group's index.
+#[derive(Default)]
+pub(crate) struct Revisions(Mutex<HashMap<GroupName, Track>>);
+
+#[derive(Default)]
+struct Track {
+    /// What is added to Consul's index, so that revisions rise although the index has fallen.
+    base: u64,
+    highest: u64,
+    /// When the answer with the highest index had arrived.
+    arrived: Moment,
+}
+
+impl Track {
+    /// The revision for an index, or `None` if a newer answer has overtaken this one. A smaller index than before in an answer that was
+    /// asked for after that one had arrived means that the servers lost or replaced their data.
+    fn revision(&mut self, index: u64, started: Moment, arrived: Moment) -> Option<u64> {
+        if index < self.highest {
+            if started < self.arrived {
+                return None;
+            }
+            self.base += self.highest - index + 1;
+        }
+        if index != self.highest {
+            (self.highest, self.arrived) = (index, arrived);
+        }
+        Some(self.base + index)
+    }
+}
+
+impl Revisions {
+    fn of(&self, group: &GroupName, list: &List, arrived: Moment) -> Result<Option<u64>> {
+        let mut tracks = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if tracks.len() >= GROUPS_MAX && !tracks.contains_key(group) {
+            return Err(Failure::TooManyGroups { max: GROUPS_MAX });
+        }
+        Ok(tracks.entry(group.clone()).or_default().revision(list.index, list.started, arrived))
+    }
+}
+
+/// Reads the group as it is now.
+pub(crate) async fn read(client: &Client, seats: &Seats, revisions: &Revisions, group: &GroupName) -> Result<Reading> {
+    let service = names::service_name(group);
+    for _ in 0..ATTEMPTS {
+        let mut list = client.passing(&service, Which::All, None).await?;
+        if is_doubtful(&list, &service, &seats.alive(group, client.clock.now())) {
+            list = confirmed(client, &service).await?;
+        }
+        if let Some(revision) = revisions.of(group, &list, client.clock.now())? {
+            return reading(list, &service, revision);
+        }
+    }
+    Err(Failure::Overtaken)
+}
+
+/// An empty list, or one without a member that this process keeps alive.
+fn is_doubtful(list: &List, service: &str, alive: &[shardwise_core::InstanceId]) -> bool {
+    let ours = || list.entries.iter().filter(|entry| entry.service.name == service);
+    let shows = |id: &str| ours().any(|entry| entry.service.meta.get("shardwise_id").is_some_and(|shown| shown == id));
+    ours().next().is_none() || !alive.iter().all(|id| shows(id.as_str()))
+}
+
+/// Asks again. Whether nobody is there or the token may not see who is, is then asked as well.
+async fn confirmed(client: &Client, service: &str) -> Result<List> {
+    let list = client.passing(service, Which::All, None).await?;
+    if list.entries.is_empty() {
+        client.may_see(service).await?;
+    }
+    Ok(list)
+}
+
+fn reading(list: List, service: &str, revision: u64) -> Result<Reading> {
+    let (ours, foreign): (Vec<_>, Vec<_>) = list
+        .entries
+        .into_iter()
+        .map(|entry| entry.service)
+        // Consul takes services whose names differ in case for one.
+        .filter(|found| found.name == service)
+        .partition(|found| found.check().is_some());
+    if ours.len() > MEMBERS_MAX as usize {
+        return Err(Failure::TooMany);
+    }
+    let members = ours.iter().map(crate::wire::Service::member).collect::<Result<Vec<_>>>()?;
+    Ok(Reading { view: Arc::new(View::new(revision, members)), proven: list.started, index: list.index, foreign: foreign.len() })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn at(seconds: u64) -> Moment {
+        Moment::from_nanos(seconds * 1_000_000_000)
+    }
+
+    #[test]
+    fn an_index_that_falls_raises_the_revision() {
+        let mut track = Track::default();
+        assert_eq!(track.revision(100, at(1), at(2)), Some(100));
+        assert_eq!(track.revision(7, at(3), at(4)), Some(101), "the servers lost their data");
+        assert_eq!(track.revision(7, at(5), at(6)), Some(101));
+        assert_eq!(track.revision(9, at(7), at(8)), Some(103));
+        assert_eq!(track.revision(1, at(9), at(10)), Some(104), "and again");
+    }
+
+    #[test]
+    fn a_list_that_was_overtaken_is_no_fall() {
+        let mut track = Track::default();
+        assert_eq!(track.revision(100, at(1), at(5)), Some(100));
+        assert_eq!(track.revision(99, at(4), at(6)), None);
+        assert_eq!(track.revision(100, at(4), at(6)), Some(100));
+    }
+}

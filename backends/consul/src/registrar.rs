@@ -1,0 +1,221 @@
+//! Making, changing and deleting records, each under the guard of its id.
+
+use std::collections::HashMap;
+use std::collections::hash_map::DefaultHasher;
+use std::hash::{Hash, Hasher};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
+
+use shardwise_core::Moment;
+use shardwise_discovery::{Grant, Registration, Seat};
+
+use crate::api::Which;
+use crate::backend::MARGIN;
+use crate::client::Client;
+use crate::error::{Failure, Result};
+use crate::guard::{Guard, Guards, HELD_FOR};
+use crate::names;
+use crate::seats::{Life, Seats};
+use crate::wire::{Service, Written};
+
+/// How long the servers may take to show what the agent has told them.
+const SHOWN_WITHIN: Duration = Duration::from_secs(1);
+/// How soon they are asked again.
+const ASK_AGAIN: Duration = Duration::from_millis(20);
+/// How many holders of ids in our way are remembered.
+const RIVALS_MAX: usize = 1_024;
+
+pub(crate) struct Registrar {
+    pub(crate) client: Client,
+    pub(crate) seats: Seats,
+    guards: Guards,
+    /// Numbers the checks of this process.
+    checks: AtomicU64,
+    /// Holders on other agents: since when each has been in the way.
+    rivals: Mutex<HashMap<String, Moment>>,
+}
+
+impl Registrar {
+    pub(crate) fn new(client: Client) -> Self {
+        Self { client, seats: Seats::default(), guards: Guards::default(), checks: AtomicU64::new(0), rivals: Mutex::default() }
+    }
+
+    pub(crate) async fn register(&self, registration: &Registration) -> Result<Grant> {
+        let seat = registration.seat();
+        // What cannot be written is found before anything is contacted.
+        let service = names::service_name(&seat.group);
+        written(registration, &service, "", "", 0).definition(true)?;
+        self.guarded(&seat, async |guard| self.register_guarded(registration, &seat, &service, guard.index).await).await
+    }
+
+    async fn register_guarded(&self, registration: &Registration, seat: &Seat, service: &str, index: u64) -> Result<Grant> {
+        let joined = self.joined(seat, service).await?.unwrap_or(index);
+        let check = format!("{}{}", names::check_prefix(seat), self.checks.fetch_add(1, Ordering::Relaxed));
+        let service_id = self.free_service_id(seat, service).await?;
+        let definition = written(registration, service, &service_id, &check, joined).definition(true)?;
+        let started = self.client.clock.now();
+        let answer = async {
+            self.client.register_service(service, definition, true).await?;
+            self.await_shown(seat, service, &check).await
+        };
+        if let Err(failure) = answer.await {
+            // Perhaps it was carried out after all; nobody renews it, but nobody has to wait for its end either.
+            if let Err(failure) = self.client.deregister_service(service, &service_id).await {
+                tracing::debug!(%failure, "a registration that failed could not be taken back and ends with its TTL");
+            }
+            return Err(failure);
+        }
+        let ttl = registration.ttl;
+        self.seats.put(seat.clone(), Life::new(service.to_owned(), service_id, check, joined, ttl, started));
+        Ok(Grant { started, ttl })
+    }
+
+    /// When this incarnation joined, if it is there already. Somebody else's living record of this id is an error.
+    async fn joined(&self, seat: &Seat, service: &str) -> Result<Option<u64>> {
+        let id = seat.instance_id.as_str();
+        let list = self.client.passing(service, Which::Instance(id), None).await?;
+        let mut joined = None;
+        for found in list.entries.iter().map(|entry| &entry.service).filter(|found| found.name == service) {
+            let Some(check) = found.check() else {
+                return Err(self.in_use(seat, found).await);
+            };
+            if !check.starts_with(&names::check_prefix(seat)) {
+                return Err(self.in_use(seat, found).await);
+            }
+            joined = Some(found.member()?.joined);
+        }
+        Ok(joined)
+    }
+
+    async fn in_use(&self, seat: &Seat, holder: &Service) -> Failure {
+        match self.stamp(holder).await {
+            Ok(stamp) => Failure::InUse { instance_id: seat.instance_id.clone(), address: holder.address(), stamp },
+            Err(failure) => failure,
+        }
+    }
+
+    /// Changes when the holder has renewed. On this agent its last sign of life can be read. On another agent one can only wait: who
+    /// still passes after its TTL has renewed in the meantime.
+    async fn stamp(&self, holder: &Service) -> Result<u64> {
+        let check = holder.check().unwrap_or(&holder.id);
+        if let Some(local) = self.client.agent_check(check).await? {
+            let mut hasher = DefaultHasher::new();
+            (check, local.output).hash(&mut hasher);
+            return Ok(hasher.finish());
+        }
+        let now = self.client.clock.now();
+        let round = holder.ttl().unwrap_or(Duration::from_secs(30)) + MARGIN;
+        let mut rivals = self.rivals.lock().unwrap_or_else(PoisonError::into_inner);
+        if rivals.len() >= RIVALS_MAX {
+            rivals.clear();
+        }
+        let since = *rivals.entry(check.to_owned()).or_insert(now);
+        Ok(u64::try_from(now.since(since).as_nanos() / round.as_nanos().max(1)).unwrap_or(u64::MAX))
+    }
+
+    /// The id to register under: the member's own, unless Consul cannot hold it or the agent has it for another service.
+    async fn free_service_id(&self, seat: &Seat, service: &str) -> Result<String> {
+        let id = &seat.instance_id;
+        let there = self.client.agent_services(id.as_str()).await?;
+        let prefix = names::check_prefix(seat);
+        let own = there.iter().find(|found| found.check().is_some_and(|check| check.starts_with(&prefix)));
+        if let Some(own) = own {
+            return Ok(own.id.clone());
+        }
+        let others = |wanted: &str| there.iter().any(|found| found.name != service || found.id != wanted);
+        Ok(names::service_id(id).filter(|wanted| !others(wanted)).unwrap_or_else(|| names::other_service_id(&seat.group, id)))
+    }
+
+    /// Waits until the servers show this registration as passing, or says why they do not.
+    async fn await_shown(&self, seat: &Seat, service: &str, check: &str) -> Result<()> {
+        let gives_up = self.client.clock.now().plus(SHOWN_WITHIN);
+        let mut list = self.client.passing(service, Which::Check(check), None).await?;
+        if list.entries.is_empty() {
+            self.client.may_see(service).await?;
+        }
+        while list.entries.is_empty() {
+            if self.client.clock.now() >= gives_up {
+                return Err(self.not_shown(seat, service, check).await?);
+            }
+            tokio::time::sleep(ASK_AGAIN).await;
+            list = self.client.passing(service, Which::Check(check), None).await?;
+        }
+        Ok(())
+    }
+
+    async fn not_shown(&self, seat: &Seat, service: &str, check: &str) -> Result<Failure> {
+        let list = self.client.registered(service, check).await?;
+        let (at, instance_id) = (self.client.endpoint.to_string(), seat.instance_id.clone());
+        let Some(entry) = list.entries.first() else {
+            return Ok(Failure::NotShown { instance_id, why: ": it has not reached them yet".to_owned() });
+        };
+        if let Some(given) = self.client.datacenter.as_ref().filter(|given| **given != entry.node.datacenter) {
+            return Ok(Failure::OtherDatacenter { at, given: given.clone(), actual: entry.node.datacenter.clone() });
+        }
+        let failing: Vec<_> = entry.checks.iter().filter(|check| check.status != "passing").map(|check| check.name.as_str()).collect();
+        Ok(Failure::NotShown { instance_id, why: format!(": not passing are {failing:?}") })
+    }
+
+    pub(crate) async fn update(&self, registration: &Registration) -> Result<()> {
+        let seat = registration.seat();
+        let lost = |why| Failure::Lost { instance_id: seat.instance_id.clone(), why };
+        let Some(life) = self.seats.get(&seat) else { return Err(lost("this process has not made one")) };
+        let registration = Registration { ttl: life.ttl, ..registration.clone() };
+        let definition = written(&registration, &life.service, &life.service_id, &life.check, life.joined).definition(false)?;
+        self.guarded(&seat, async |_| {
+            if !self.is_shown(&life).await? {
+                return Err(lost("the servers do not show it"));
+            }
+            self.client.register_service(&life.service, definition, false).await?;
+            if self.is_shown(&life).await? { Ok(()) } else { Err(lost("the servers do not show it any more")) }
+        })
+        .await
+    }
+
+    /// Deletes the record of exactly this incarnation, from this agent.
+    pub(crate) async fn deregister(&self, seat: &Seat) -> Result<()> {
+        let life = self.seats.take(seat);
+        let service = names::service_name(&seat.group);
+        let answer = self.guarded(seat, async |_| self.deregister_guarded(seat, &service).await).await;
+        if let (Err(_), Some(life)) = (&answer, life) {
+            // This touches only our own, and needs no server. The error that counts is the one there is.
+            let _ = self.client.check_fail(&life.service, &life.check).await;
+        }
+        answer
+    }
+
+    async fn deregister_guarded(&self, seat: &Seat, service: &str) -> Result<()> {
+        let prefix = names::check_prefix(seat);
+        let there = self.client.agent_services(seat.instance_id.as_str()).await?;
+        let own = there.iter().filter(|found| found.name == service && found.check().is_some_and(|check| check.starts_with(&prefix)));
+        for found in own {
+            self.client.deregister_service(service, &found.id).await?;
+        }
+        Ok(())
+    }
+
+    /// Whether the servers show it as passing now.
+    pub(crate) async fn is_shown(&self, life: &Life) -> Result<bool> {
+        let list = self.client.passing(&life.service, Which::Check(&life.check), None).await?;
+        Ok(!list.entries.is_empty())
+    }
+
+    /// Runs `change` under the guard of the seat's id.
+    async fn guarded<T>(&self, seat: &Seat, change: impl AsyncFnOnce(&Guard) -> Result<T>) -> Result<T> {
+        let guard = self.guards.take(&self.client, &seat.instance_id, seat.incarnation).await?;
+        let answer = tokio::time::timeout(HELD_FOR, change(&guard)).await;
+        self.guards.free(&self.client, guard).await;
+        let at = || self.client.endpoint.to_string();
+        answer.unwrap_or_else(|_| Err(Failure::TimedOut { at: at(), what: "changing a record", after: HELD_FOR }))
+    }
+}
+
+fn written<'a>(registration: &'a Registration, service: &'a str, service_id: &'a str, check: &'a str, joined: u64) -> Written<'a> {
+    Written { member: &registration.member, service, service_id, check, joined, ttl: registration.ttl }
+}
+
+/// Runs a change in a task of its own, so that a caller who gives up does not leave a guard or half a change behind.
+pub(crate) async fn to_the_end<T: Send + 'static>(change: impl Future<Output = Result<T>> + Send + 'static) -> Result<T> {
+    tokio::spawn(change).await.unwrap_or(Err(Failure::ShuttingDown))
+}

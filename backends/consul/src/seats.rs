@@ -1,0 +1,83 @@
+//! The records that this process has made and keeps alive.
+
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use shardwise_core::{GroupName, InstanceId, Moment};
+use shardwise_discovery::Seat;
+
+/// One registration.
+#[derive(Debug)]
+pub(crate) struct Life {
+    pub(crate) service: String,
+    pub(crate) service_id: String,
+    pub(crate) check: String,
+    pub(crate) joined: u64,
+    pub(crate) ttl: Duration,
+    signs: AtomicU64,
+    last_sign: Mutex<Moment>,
+}
+
+impl Life {
+    pub(crate) fn new(service: String, service_id: String, check: String, joined: u64, ttl: Duration, started: Moment) -> Self {
+        Self { service, service_id, check, joined, ttl, signs: AtomicU64::new(0), last_sign: Mutex::new(started) }
+    }
+
+    /// The earliest moment at which the agent may have let it expire.
+    pub(crate) fn ends(&self) -> Moment {
+        self.last_sign().plus(self.ttl)
+    }
+
+    /// A sign of life that began then has reached the agent in time.
+    pub(crate) fn signed(&self, started: Moment) {
+        let mut last = self.last_sign();
+        *last = last.max(started);
+    }
+
+    /// Something to say with the next sign of life that has not been said before.
+    pub(crate) fn note(&self) -> String {
+        format!("renewed {}", self.signs.fetch_add(1, Ordering::Relaxed) + 1)
+    }
+
+    fn last_sign(&self) -> MutexGuard<'_, Moment> {
+        self.last_sign.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// All of them.
+#[derive(Debug, Default)]
+pub(crate) struct Seats(Mutex<HashMap<Seat, Arc<Life>>>);
+
+impl Seats {
+    pub(crate) fn get(&self, seat: &Seat) -> Option<Arc<Life>> {
+        self.all().get(seat).cloned()
+    }
+
+    pub(crate) fn put(&self, seat: Seat, life: Life) {
+        self.all().insert(seat, Arc::new(life));
+    }
+
+    /// Forgets this life, unless the seat has another by now.
+    pub(crate) fn forget(&self, seat: &Seat, life: &Life) {
+        let mut all = self.all();
+        if all.get(seat).is_some_and(|known| known.check == life.check) {
+            all.remove(seat);
+        }
+    }
+
+    pub(crate) fn take(&self, seat: &Seat) -> Option<Arc<Life>> {
+        self.all().remove(seat)
+    }
+
+    /// Members of the group that this process believes alive.
+    pub(crate) fn alive(&self, group: &GroupName, now: Moment) -> Vec<InstanceId> {
+        let all = self.all();
+        all.iter().filter(|(seat, life)| seat.group == *group && now < life.ends()).map(|(seat, _)| seat.instance_id.clone()).collect()
+    }
+
+    fn all(&self) -> MutexGuard<'_, HashMap<Seat, Arc<Life>>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}

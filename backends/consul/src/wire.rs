@@ -1,0 +1,232 @@
+//! What is written into a service and read from one.
+
+use std::collections::{BTreeMap, HashMap};
+use std::time::Duration;
+
+use serde::{Deserialize, Deserializer};
+use serde_json::json;
+use shardwise_core::{Address, InstanceId, Member};
+use shardwise_discovery::{METADATA_BYTES_MAX, Record};
+
+use crate::error::{Failure, Result, one_line};
+
+/// The most bytes that one value of a service's metadata may have.
+const META_VALUE_MAX: usize = 512;
+/// How many values the record may be cut into: Consul takes 64, and a few are for us.
+const RECORD_PARTS_MAX: usize = 56;
+/// The most bytes one record may have as JSON. Cutting at characters can leave three bytes of each value empty.
+pub const RECORD_BYTES_MAX: usize = RECORD_PARTS_MAX * (META_VALUE_MAX - 3);
+/// When Consul deletes an instance that has not passed: the least it takes.
+const REAPED_AFTER: &str = "1m";
+
+/// One instance of a service, in the servers' answer.
+#[derive(Debug, Deserialize)]
+#[serde(rename_all = "PascalCase")]
+pub(crate) struct Entry {
+    pub(crate) node: Node,
+    pub(crate) service: Service,
+    #[serde(deserialize_with = "null_is_empty")]
+    pub(crate) checks: Vec<Check>,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(rename_all = "PascalCase")]
+pub(crate) struct Node {
+    #[serde(default)]
+    pub(crate) datacenter: String,
+}
+
+#[derive(Debug, Deserialize)]
+pub(crate) struct Service {
+    #[serde(rename = "ID")]
+    pub(crate) id: String,
+    #[serde(rename = "Service")]
+    pub(crate) name: String,
+    #[serde(rename = "Address", default)]
+    pub(crate) address: String,
+    #[serde(rename = "Port", default)]
+    pub(crate) port: u16,
+    #[serde(rename = "Meta", default, deserialize_with = "null_is_empty")]
+    pub(crate) meta: HashMap<String, String>,
+}
+
+#[derive(Debug, Deserialize)]
+pub(crate) struct Check {
+    #[serde(rename = "Name", default)]
+    pub(crate) name: String,
+    #[serde(rename = "Status", default)]
+    pub(crate) status: String,
+}
+
+/// One service, in the agent's answer.
+#[derive(Debug, Deserialize)]
+pub(crate) struct AgentService {
+    #[serde(rename = "ID")]
+    pub(crate) id: String,
+    #[serde(rename = "Service")]
+    pub(crate) name: String,
+    #[serde(rename = "Meta", default, deserialize_with = "null_is_empty")]
+    pub(crate) meta: HashMap<String, String>,
+}
+
+/// One check, in the agent's answer.
+#[derive(Debug, Deserialize)]
+#[serde(rename_all = "PascalCase")]
+pub(crate) struct AgentCheck {
+    #[serde(default)]
+    pub(crate) output: String,
+}
+
+/// Go writes an empty list or map as null.
+fn null_is_empty<'de, D: Deserializer<'de>, T: Default + Deserialize<'de>>(deserializer: D) -> std::result::Result<T, D::Error> {
+    Ok(Option::deserialize(deserializer)?.unwrap_or_default())
+}
+
+/// What one registration writes.
+#[derive(Debug)]
+pub(crate) struct Written<'a> {
+    pub(crate) member: &'a Member,
+    pub(crate) service: &'a str,
+    pub(crate) service_id: &'a str,
+    pub(crate) check: &'a str,
+    pub(crate) joined: u64,
+    pub(crate) ttl: Duration,
+}
+
+impl Written<'_> {
+    /// The definition for the agent; with its check, which begins as passing, or as a change of what is there.
+    pub(crate) fn definition(&self, with_check: bool) -> Result<String> {
+        let mut definition = json!({"ID": self.service_id, "Name": self.service, "Meta": self.meta()?});
+        if let Some(Address { host, port }) = &self.member.address {
+            definition["Address"] = json!(host);
+            definition["Port"] = json!(port);
+        }
+        if with_check {
+            definition["Check"] = json!({
+                "CheckID": self.check,
+                "Name": "shardwise: a sign of life within the TTL",
+                "TTL": format!("{}ms", self.ttl.as_millis()),
+                "Status": "passing",
+                "DeregisterCriticalServiceAfter": REAPED_AFTER,
+            });
+        }
+        Ok(definition.to_string())
+    }
+
+    fn meta(&self) -> Result<BTreeMap<String, String>> {
+        let record = encode(self.member)?;
+        let own = [
+            ("shardwise_id", self.member.instance_id.to_string()),
+            ("shardwise_check", self.check.to_owned()),
+            ("shardwise_joined", self.joined.to_string()),
+            ("shardwise_ttl_ms", self.ttl.as_millis().to_string()),
+        ];
+        let own = own.into_iter().map(|(key, value)| (key.to_owned(), value));
+        let parts = cut(&record).into_iter().enumerate().map(|(at, part)| (format!("shardwise_record_{at}"), part.to_owned()));
+        Ok(own.chain(parts).collect())
+    }
+}
+
+fn encode(member: &Member) -> Result<String> {
+    let instance_id = || member.instance_id.clone();
+    let too_large = |what, bytes, max| Failure::TooLarge { what, instance_id: instance_id(), bytes, max };
+    let metadata = member.metadata.iter().map(|(key, value)| key.len() + value.len()).sum();
+    if metadata > METADATA_BYTES_MAX {
+        return Err(too_large("the metadata", metadata, METADATA_BYTES_MAX));
+    }
+    let record = Record::encode(member).map_err(|source| Failure::Unwritable { instance_id: instance_id(), source })?;
+    if record.len() > RECORD_BYTES_MAX {
+        return Err(too_large("the record", record.len(), RECORD_BYTES_MAX));
+    }
+    Ok(record)
+}
+
+/// Cuts a text into pieces that Consul takes, between characters.
+fn cut(mut text: &str) -> Vec<&str> {
+    let mut parts = Vec::new();
+    while !text.is_empty() {
+        let (part, rest) = text.split_at(text.floor_char_boundary(META_VALUE_MAX));
+        parts.push(part);
+        text = rest;
+    }
+    parts
+}
+
+impl Service {
+    /// The check of our registration; `None` if somebody else registered this instance.
+    pub(crate) fn check(&self) -> Option<&str> {
+        self.meta.get("shardwise_check").map(String::as_str)
+    }
+
+    pub(crate) fn ttl(&self) -> Option<Duration> {
+        self.meta.get("shardwise_ttl_ms")?.parse().ok().map(Duration::from_millis)
+    }
+
+    pub(crate) fn address(&self) -> Option<Address> {
+        (!self.address.is_empty()).then(|| Address { host: self.address.clone(), port: self.port })
+    }
+
+    /// The member that registered it.
+    pub(crate) fn member(&self) -> Result<Member> {
+        let unreadable = |why: String| Failure::BadRecord { instance_id: self.id.clone(), why };
+        let missing = |key: &str| unreadable(format!("its metadata has no usable {key:?}"));
+        let id = self.meta.get("shardwise_id").and_then(|id| InstanceId::new(id).ok()).ok_or_else(|| missing("shardwise_id"))?;
+        let joined = self.meta.get("shardwise_joined").and_then(|n| n.parse().ok()).ok_or_else(|| missing("shardwise_joined"))?;
+        let parts = (0..RECORD_PARTS_MAX).map_while(|at| self.meta.get(&format!("shardwise_record_{at}")).map(String::as_str));
+        let record: String = parts.collect();
+        Record::decode(id, joined, &record).map_err(|error| unreadable(one_line(&error.to_string())))
+    }
+}
+
+impl AgentService {
+    /// The check of our registration; `None` if somebody else registered this service.
+    pub(crate) fn check(&self) -> Option<&str> {
+        self.meta.get("shardwise_check").map(String::as_str)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use shardwise_core::Incarnation;
+
+    use super::*;
+
+    fn written(member: &Member) -> Written<'_> {
+        Written { member, service: "g", service_id: "w", check: "c", joined: 7, ttl: Duration::from_secs(3) }
+    }
+
+    fn large() -> Member {
+        let metadata = (0..40).map(|n| (format!("k{n}"), "\u{1}é🦀".repeat(10))).collect();
+        Member { incarnation: Incarnation::new(9), metadata, ..Member::named(InstanceId::new("w/1").unwrap()) }
+    }
+
+    #[test]
+    fn a_large_record_is_cut_within_consuls_limits_and_comes_back_whole() {
+        let member = large();
+        let meta = written(&member).meta().unwrap();
+        assert!(meta.len() <= 64 && meta.len() > 8, "{} values", meta.len());
+        assert!(meta.iter().all(|(key, value)| key.len() <= 128 && value.len() <= META_VALUE_MAX));
+        let service = Service { id: "w".into(), name: "g".into(), address: String::new(), port: 0, meta: meta.into_iter().collect() };
+        assert_eq!(service.member().unwrap(), Member { joined: 7, ..member });
+        assert_eq!((service.check(), service.ttl()), (Some("c"), Some(Duration::from_secs(3))));
+    }
+
+    #[test]
+    fn what_consul_cannot_hold_is_too_large() {
+        let mut member = large();
+        member.zone = Some("z".repeat(RECORD_BYTES_MAX));
+        assert!(matches!(written(&member).meta(), Err(Failure::TooLarge { what: "the record", .. })));
+        member.metadata = BTreeMap::from([("k".into(), "v".repeat(METADATA_BYTES_MAX))]);
+        assert!(matches!(written(&member).meta(), Err(Failure::TooLarge { what: "the metadata", .. })));
+    }
+
+    #[test]
+    fn a_missing_part_is_named() {
+        let member = large();
+        let mut meta: HashMap<_, _> = written(&member).meta().unwrap().into_iter().collect();
+        meta.remove("shardwise_record_1");
+        let service = Service { id: "w".into(), name: "g".into(), address: String::new(), port: 0, meta };
+        let said = service.member().unwrap_err().to_string();
+        assert!(said.contains("\"w\"") && !said.contains('\n'), "{said}");
+    }
+}
