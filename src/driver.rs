@@ -5,17 +5,16 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use futures::{StreamExt, stream};
+use futures::StreamExt;
 use shardwise_core::machine::{Action, Failure, Input, Machine, Op};
-use shardwise_core::{GroupName, MemberState, Moment};
+use shardwise_core::{MemberState, Moment};
 use shardwise_discovery::{Discovery, Error, ErrorKind, Registration, Seat, WatchEvent, WatchStream};
 use tokio::sync::{mpsc, oneshot};
 use tokio::task::{AbortHandle, JoinHandle, JoinSet};
 
+use crate::calls::{follow, limited};
 use crate::shared::Shared;
 
-/// Pause before a watch that has ended is opened again.
-const REWATCH_PAUSE: Duration = Duration::from_millis(200);
 /// How long leaving may take beyond the drain: the record dies by its TTL anyway.
 const DEREGISTER_LIMIT: Duration = Duration::from_secs(2);
 /// A watch proves its view this often within one TTL.
@@ -190,14 +189,11 @@ impl Driver {
             Op::Renew => self.shared.timing.renew_every,
         };
         self.call = Some(self.answers.spawn(async move {
-            let answer = tokio::time::timeout(limit, async {
-                match op {
-                    Op::Register => backend.register(&registration).await,
-                    Op::Renew => backend.renew(&registration.seat(), registration.ttl).await,
-                }
-            });
-            let late = |_| Err(Error::new(ErrorKind::TimedOut, "call", format!("no answer within {limit:?}")));
-            match (answer.await.unwrap_or_else(late), op) {
+            let answer = match op {
+                Op::Register => limited(limit, "register", async { backend.register(&registration).await }).await,
+                Op::Renew => limited(limit, "renew", async { backend.renew(&registration.seat(), registration.ttl).await }).await,
+            };
+            match (answer, op) {
                 (Ok(grant), Op::Register) => Input::Registered { attempt, started: grant.started, ttl: grant.ttl }.into(),
                 (Ok(grant), Op::Renew) => Input::Renewed { attempt, started: grant.started, ttl: grant.ttl }.into(),
                 (Err(error), _) => Answer { input: failed(attempt, &error), error: Some(error) },
@@ -208,10 +204,10 @@ impl Driver {
     fn look(&mut self) {
         let (backend, group, limit) = (Arc::clone(&self.backend), self.registration.group.clone(), self.shared.timing.renew_every);
         self.answers.spawn(async move {
-            match tokio::time::timeout(limit, backend.members(&group)).await {
-                Ok(Ok(snapshot)) => Input::Viewed { view: snapshot.view, proven: snapshot.proven }.into(),
+            match limited(limit, "members", async { backend.members(&group).await }).await {
+                Ok(snapshot) => Input::Viewed { view: snapshot.view, proven: snapshot.proven }.into(),
                 // The watch will tell.
-                _ => Input::Woken.into(),
+                Err(_) => Input::Woken.into(),
             }
         });
     }
@@ -221,10 +217,8 @@ impl Driver {
         registration.member.state = MemberState::Draining;
         let limit = self.shared.timing.renew_every;
         self.marking = Some(tokio::spawn(async move {
-            match tokio::time::timeout(limit, backend.update(&registration)).await {
-                Ok(Ok(())) => {}
-                Ok(Err(error)) => tracing::warn!(%error, "could not show this worker as draining; the others see it when it is gone"),
-                Err(_) => tracing::warn!("no answer when showing this worker as draining; the others see it when it is gone"),
+            if let Err(error) = limited(limit, "update", async { backend.update(&registration).await }).await {
+                tracing::warn!(%error, "could not show this worker as draining; the others see it when it is gone");
             }
         }));
     }
@@ -267,10 +261,8 @@ impl Driver {
 }
 
 async fn deregister(backend: &dyn Discovery, seat: &Seat) {
-    match tokio::time::timeout(DEREGISTER_LIMIT, backend.deregister(seat)).await {
-        Ok(Ok(())) => {}
-        Ok(Err(error)) => tracing::warn!(%error, "could not deregister; the record dies with its TTL"),
-        Err(_) => tracing::warn!("no answer to deregistering within {DEREGISTER_LIMIT:?}; the record dies with its TTL"),
+    if let Err(error) = limited(DEREGISTER_LIMIT, "deregister", async { backend.deregister(seat).await }).await {
+        tracing::warn!(%error, "could not deregister; the record dies with its TTL");
     }
 }
 
@@ -282,18 +274,6 @@ fn failed(attempt: u64, error: &Error) -> Input {
         _ => Failure::Permanent { message: error.to_string().into() },
     };
     Input::Failed { attempt, failure }
-}
-
-/// A watch that is opened again when it ends.
-pub(crate) fn follow(backend: &Arc<dyn Discovery>, group: &GroupName, prove_every: Duration) -> WatchStream {
-    let (backend, group) = (Arc::clone(backend), group.clone());
-    let openings = stream::unfold(true, |first| async move {
-        if !first {
-            tokio::time::sleep(REWATCH_PAUSE).await;
-        }
-        Some(((), false))
-    });
-    openings.flat_map(move |()| backend.watch(&group, prove_every)).boxed()
 }
 
 async fn next(watch: Option<&mut WatchStream>) -> Option<Result<WatchEvent, Error>> {

@@ -30,6 +30,7 @@
 //! - `testing`: `ShardingService::frozen` and `testing::TestFleet`, for your own tests.
 
 mod backend;
+mod calls;
 mod driver;
 mod error;
 mod factory;

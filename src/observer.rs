@@ -9,7 +9,7 @@ use shardwise_discovery::{Discovery, WatchEvent};
 use tokio::sync::watch;
 use tokio::task::AbortHandle;
 
-use crate::driver::follow;
+use crate::calls::follow;
 use crate::{Error, ErrorKind, Result};
 
 /// Members and owners of a group, as they are in the newest view. Made by [`crate::ShardingFactory::observe`]; it follows the group until
@@ -32,14 +32,19 @@ impl Observer {
         let (failures, mut failure) = watch::channel(None);
         let placing = policy.clone();
         let following = tokio::spawn(async move {
+            // Logged once until it passes.
+            let mut blind = false;
             while let Some(event) = watch.next().await {
+                let blind_before = std::mem::replace(&mut blind, event.is_err());
                 match event {
                     Ok(WatchEvent::View(snapshot)) => {
                         sender.send_replace(Some(Arc::new(Sight::of(&placing, snapshot.view))));
                     }
                     Ok(_) => {}
                     Err(error) => {
-                        tracing::warn!(%error, "the group cannot be seen just now");
+                        if !blind_before {
+                            tracing::warn!(%error, "the group cannot be seen just now");
+                        }
                         failures.send_replace(Some(error));
                     }
                 }

@@ -1,67 +1,97 @@
-//! What a refused worker does: say why, once, and come back by itself when the cause is gone.
+//! What a worker does while its backend refuses it or has bugs of its own: say why, once, and come back by itself when that is over.
 
 #![expect(clippy::expect_used, clippy::panic, reason = "tests report by panicking")]
 
 mod common;
 
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU8, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use futures::{StreamExt, stream};
+use futures::{StreamExt, future, stream};
 use shardwise::discovery::{self, Capabilities, Discovery, Grant, MemoryBackend, Registration, Seat, Snapshot, WatchStream};
 use shardwise::{ErrorKind, GroupName, ServiceState, ShardingService};
 use tracing::subscriber::DefaultGuard;
 
 use common::{World, eventually, policy};
 
-/// A store whose operator takes the workers' rights away and gives them back.
-struct Guarded {
-    inner: MemoryBackend,
-    denied: Arc<AtomicBool>,
-    refused: Arc<AtomicUsize>,
+const FINE: u8 = 0;
+const DENIES: u8 = 1;
+const PANICS: u8 = 2;
+
+/// How the backends of one test behave just now, and how many calls have failed.
+#[derive(Clone, Default)]
+struct Mood(Arc<(AtomicU8, AtomicUsize)>);
+
+impl Mood {
+    fn set(&self, mood: u8) {
+        self.0.0.store(mood, Ordering::SeqCst);
+    }
+
+    fn failed(&self) -> usize {
+        self.0.1.load(Ordering::SeqCst)
+    }
+
+    fn check(&self, operation: &'static str) -> Result<(), discovery::Error> {
+        let mood = self.0.0.load(Ordering::SeqCst);
+        self.0.1.fetch_add(usize::from(mood != FINE), Ordering::SeqCst);
+        assert!(mood != PANICS, "{operation}: a bug of the backend");
+        match mood {
+            DENIES => Err(discovery::Error::new(discovery::ErrorKind::Denied, operation, "the token has expired; renew it")),
+            _ => Ok(()),
+        }
+    }
 }
 
-impl Guarded {
-    fn check(&self, operation: &'static str) -> Result<(), discovery::Error> {
-        if !self.denied.load(Ordering::SeqCst) {
-            return Ok(());
-        }
-        self.refused.fetch_add(1, Ordering::SeqCst);
-        Err(discovery::Error::new(discovery::ErrorKind::Denied, operation, "the token has expired; renew it"))
+/// A store whose operator takes the workers' rights away and gives them back, or whose client panics for a while.
+struct Moody {
+    inner: MemoryBackend,
+    mood: Mood,
+}
+
+impl Moody {
+    fn service(world: &World, id: &str, mood: &Mood) -> ShardingService {
+        let backend = Self { inner: world.store.link(), mood: mood.clone() };
+        world.factory_of(id, Arc::new(backend), policy()).create("workers").expect("known")
     }
 }
 
 #[async_trait::async_trait]
-impl Discovery for Guarded {
+impl Discovery for Moody {
     fn capabilities(&self) -> Capabilities {
         self.inner.capabilities()
     }
     async fn register(&self, registration: &Registration) -> Result<Grant, discovery::Error> {
-        self.check("register")?;
+        self.mood.check("register")?;
         self.inner.register(registration).await
     }
     async fn renew(&self, seat: &Seat, ttl: Duration) -> Result<Grant, discovery::Error> {
-        self.check("renew")?;
+        self.mood.check("renew")?;
         self.inner.renew(seat, ttl).await
     }
     async fn update(&self, registration: &Registration) -> Result<(), discovery::Error> {
-        self.check("update")?;
+        self.mood.check("update")?;
         self.inner.update(registration).await
     }
     async fn deregister(&self, seat: &Seat) -> Result<(), discovery::Error> {
-        self.check("deregister")?;
+        self.mood.check("deregister")?;
         self.inner.deregister(seat).await
     }
     async fn members(&self, group: &GroupName) -> Result<Snapshot, discovery::Error> {
-        self.check("members")?;
+        self.mood.check("members")?;
         self.inner.members(group).await
     }
     fn watch(&self, group: &GroupName, prove_every: Duration) -> WatchStream {
-        match self.check("watch") {
-            Ok(()) => self.inner.watch(group, prove_every),
-            Err(error) => stream::iter([Err(error)]).boxed(),
+        let mood = self.mood.clone();
+        if let Err(error) = mood.check("watch") {
+            return stream::iter([Err(error)]).boxed();
         }
+        let watch = self.inner.watch(group, prove_every).scan(false, move |over, event| {
+            let event = (!*over).then(|| mood.check("watch").and(event));
+            *over = matches!(event, Some(Err(_)));
+            future::ready(event)
+        });
+        watch.boxed()
     }
 }
 
@@ -99,18 +129,15 @@ async fn a_fleet_that_was_denied_for_ten_minutes_comes_back_by_itself() {
     let (log, _logging) = Log::start();
     let world = World::new();
     let spared = world.joined("spared").await;
-    let (denied, refused) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicUsize::new(0)));
-    let mut fleet = Vec::new();
-    for id in ["a", "b"] {
-        let backend = Guarded { inner: world.store.link(), denied: Arc::clone(&denied), refused: Arc::clone(&refused) };
-        let service = world.factory_of(id, Arc::new(backend), policy()).create("workers").expect("known");
+    let mood = Mood::default();
+    let fleet = ["a", "b"].map(|id| Moody::service(&world, id, &mood));
+    for service in &fleet {
         service.register_self().await.expect("joins");
-        fleet.push(service);
     }
-    denied.store(true, Ordering::SeqCst);
+    mood.set(DENIES);
     eventually("both are refused", || fleet.iter().all(|s| s.state() == ServiceState::Refused)).await;
     eventually("who is not denied does the work", || (0..100u32).all(|key| spared.owns(&key))).await;
-    let before = refused.load(Ordering::SeqCst);
+    let before = mood.failed();
     for _ in 0..10 {
         tokio::time::sleep(Duration::from_mins(1)).await;
         for service in &fleet {
@@ -118,17 +145,17 @@ async fn a_fleet_that_was_denied_for_ten_minutes_comes_back_by_itself() {
             assert_eq!((told.state, told.hint.as_str()), (ServiceState::Refused, "register: the token has expired; renew it"));
         }
     }
-    let calls = refused.load(Ordering::SeqCst) - before;
+    let calls = mood.failed() - before;
     assert!((400..=801).contains(&calls), "{calls} calls of two workers in ten minutes with a TTL of 3 s");
     let said = log.lines_with("the discovery backend failed");
     assert_eq!(said, 2, "each worker says once that it was denied");
-    denied.store(false, Ordering::SeqCst);
+    mood.set(FINE);
     let mended = world.clock.now();
     let active = |s: &ShardingService| s.state() == ServiceState::Active && s.members().members().len() == 3;
     eventually("both are back", || fleet.iter().all(active)).await;
     let took = world.clock.now().since(mended);
     assert!(took < Duration::from_millis(3_200), "back after {took:?} with a TTL of 3 s");
-    denied.store(true, Ordering::SeqCst);
+    mood.set(DENIES);
     eventually("both are refused again", || fleet.iter().all(|s| s.state() == ServiceState::Refused)).await;
     assert_eq!(log.lines_with("the discovery backend failed"), 4, "after a success it is news again");
 }
@@ -138,16 +165,59 @@ async fn a_fleet_that_was_denied_for_ten_minutes_comes_back_by_itself() {
 async fn a_first_registration_that_is_denied_is_an_error_at_once_and_is_not_repeated() {
     let (_log, _logging) = Log::start();
     let world = World::new();
-    let (denied, refused) = (Arc::new(AtomicBool::new(true)), Arc::new(AtomicUsize::new(0)));
-    let backend = Guarded { inner: world.store.link(), denied: Arc::clone(&denied), refused: Arc::clone(&refused) };
-    let service = world.factory_of("a", Arc::new(backend), policy()).create("workers").expect("known");
+    let mood = Mood::default();
+    mood.set(DENIES);
+    let service = Moody::service(&world, "a", &mood);
     let before = world.clock.now();
     let error = service.register_self().await.expect_err("denied");
     assert_eq!((error.kind(), error.is_retryable()), (ErrorKind::Backend, false));
     assert_eq!(error.to_string(), "register: the token has expired; renew it");
     assert!(world.clock.now().since(before) < Duration::from_millis(500), "at once");
     assert_eq!(service.state(), ServiceState::Left);
-    let calls = refused.load(Ordering::SeqCst);
+    let calls = mood.failed();
     tokio::time::sleep(Duration::from_mins(10)).await;
-    assert_eq!(refused.load(Ordering::SeqCst), calls, "nothing is tried any more");
+    assert_eq!(mood.failed(), calls, "nothing is tried any more");
+}
+
+/// A panic in a backend's code took the answer with it that the worker waited for: no renewal, no new registration, no end of leaving.
+#[tokio::test(start_paused = true)]
+async fn a_backend_that_panics_is_like_one_out_of_reach() {
+    let (log, _logging) = Log::start();
+    let world = World::new();
+    let mood = Mood::default();
+    let service = Moody::service(&world, "a", &mood);
+    service.register_self().await.expect("joins");
+    mood.set(PANICS);
+    eventually("it is fenced", || service.state() == ServiceState::Fenced).await;
+    tokio::time::sleep(Duration::from_secs(10)).await;
+    assert!(mood.failed() > 10, "it goes on trying");
+    assert_eq!(log.lines_with("the discovery backend failed"), 1);
+    mood.set(FINE);
+    eventually("it owns again", || service.owns("k")).await;
+    let other = world.joined("b").await;
+    eventually("it watches again", || service.members().members().len() == 2).await;
+    mood.set(PANICS);
+    let left = tokio::time::timeout(Duration::from_secs(5), service.deregister_self()).await;
+    left.expect("leaving ends").expect("it has left");
+    eventually("its record dies", || other.members().members().len() == 1).await;
+}
+
+/// Every look of an observer that was denied was logged, five times a second.
+#[tokio::test(start_paused = true)]
+async fn an_observer_that_is_denied_says_so_once_and_asks_at_most_once_a_second() {
+    let (log, _logging) = Log::start();
+    let world = World::new();
+    let _a = world.joined("a").await;
+    let mood = Mood::default();
+    let backend = Moody { inner: world.store.link(), mood: mood.clone() };
+    let factory = world.factory_of("watcher", Arc::new(backend), policy());
+    let mut observer = factory.observe("workers").await.expect("reachable");
+    mood.set(DENIES);
+    tokio::time::sleep(Duration::from_mins(1)).await;
+    assert!((55..=65).contains(&mood.failed()), "{} looks in a minute", mood.failed());
+    assert_eq!(log.lines_with("the group cannot be seen"), 1);
+    mood.set(FINE);
+    let _b = world.joined("b").await;
+    let seen = async { while observer.members().members().len() != 2 && observer.changed().await {} };
+    tokio::time::timeout(Duration::from_secs(2), seen).await.expect("it sees again");
 }
