@@ -2,6 +2,7 @@
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
 
 use base64::Engine as _;
 use base64::prelude::BASE64_STANDARD;
@@ -34,9 +35,12 @@ pub struct Identity {
 impl Authority {
     /// A new authority, which nobody trusts who is not told to.
     pub fn new() -> Result<Self> {
+        static COUNT: AtomicU32 = AtomicU32::new(1);
         let folder = tempfile::Builder::new().prefix("shardwise-certs-").tempdir().map_err(Error::io("a folder for certificates"))?;
         let mut params = CertificateParams::new(Vec::new()).map_err(refused)?;
-        params.distinguished_name.push(DnType::CommonName, "authority of a test");
+        // Two authorities of one name would be taken for one whose signature is wrong.
+        let name = format!("authority {} of a test", COUNT.fetch_add(1, Ordering::Relaxed));
+        params.distinguished_name.push(DnType::CommonName, name);
         params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
         params.key_usages = vec![KeyUsagePurpose::KeyCertSign, KeyUsagePurpose::DigitalSignature];
         let issuer = CertifiedIssuer::self_signed(params, KeyPair::generate().map_err(refused)?).map_err(refused)?;

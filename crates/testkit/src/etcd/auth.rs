@@ -54,9 +54,9 @@ impl Etcd {
     async fn add_role(&self, name: &str, rights: &[(Access, &str)]) -> Result<()> {
         self.api("/v3/auth/role/add", &json!({ "name": name })).await?;
         for (access, prefix) in rights {
-            let range = json!({ "key": BASE64_STANDARD.encode(prefix), "range_end": BASE64_STANDARD.encode(end_of(prefix)) });
-            let mut permission = range;
-            permission["permType"] = json!(access.name());
+            let (key, end) = range(prefix);
+            let (key, end) = (BASE64_STANDARD.encode(key), BASE64_STANDARD.encode(end));
+            let permission = json!({ "permType": access.name(), "key": key, "range_end": end });
             self.api("/v3/auth/role/grant", &json!({ "name": name, "perm": permission })).await?;
         }
         self.api("/v3/auth/user/grant", &json!({ "user": name, "role": name })).await.map(drop)
@@ -83,10 +83,12 @@ impl Etcd {
     ///
     /// No answer, or one with a status other than 200.
     pub async fn api(&self, path: &str, body: &Value) -> Result<Value> {
-        if !self.options.auth {
-            return self.send(path, body, None).await;
-        }
-        let (name, password) = ROOT;
+        if self.options.auth { self.api_as(ROOT, path, body).await } else { self.send(path, body, None).await }
+    }
+
+    /// [`Etcd::api`], as that user with that password.
+    pub async fn api_as(&self, user: (&str, &str), path: &str, body: &Value) -> Result<Value> {
+        let (name, password) = user;
         let answer = self.send("/v3/auth/authenticate", &json!({ "name": name, "password": password }), None).await?;
         let token = answer["token"].as_str().ok_or_else(|| Error::new(format!("etcd gave no token: {answer}")))?;
         self.send(path, body, Some(("Authorization", token))).await
@@ -98,13 +100,14 @@ impl Etcd {
     }
 }
 
-/// The first key behind all that begin with the prefix; for an empty one `\0`, which means all there are.
-fn end_of(prefix: &str) -> Vec<u8> {
+/// The keys that begin with the prefix: the first, and the first behind them.
+fn range(prefix: &str) -> (Vec<u8>, Vec<u8>) {
     let mut end = prefix.as_bytes().to_vec();
-    // No byte of UTF-8 is 255, so adding one always works.
     match end.last_mut() {
+        // No byte of UTF-8 is 255, so adding one always works.
         Some(last) => *last += 1,
-        None => end.push(0),
+        // All keys, as etcd writes it.
+        None => return (vec![0], vec![0]),
     }
-    end
+    (prefix.as_bytes().to_vec(), end)
 }
