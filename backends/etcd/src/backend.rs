@@ -1,0 +1,246 @@
+//! The contract over etcd.
+
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use shardwise_core::{GroupName, MEMBERS_MAX, Member};
+use shardwise_discovery::{Capabilities, Clock, Discovery, Grant, Registration, Result, Seat, Snapshot, WatchStream};
+
+use crate::EtcdConfig;
+use crate::client::{Access, Entry, Link};
+use crate::error::Failure;
+use crate::hub::Hub;
+use crate::keys::{Folder, Keys, Prefix};
+use crate::pool::Pool;
+use crate::records::{Roll, decode, encode};
+use crate::revisions::Revisions;
+use crate::tls::TlsFiles;
+use crate::watch;
+
+/// The shortest TTL that etcd grants with its own defaults; whoever asks for less gets this.
+pub const TTL_LEAST: Duration = Duration::from_secs(2);
+
+/// How much later than its TTL a silent member may leave the view: etcd looks for ended leases every half second, then its members
+/// agree on it.
+const MARGIN: Duration = Duration::from_secs(1);
+/// How often a registration is tried while others come and go in its place.
+const REGISTER_TRIES: usize = 3;
+
+/// Members that name the same etcd cluster and prefix. Clones share the connection.
+#[derive(Clone)]
+pub struct EtcdBackend {
+    inner: Arc<Inner>,
+    hub: Arc<Hub>,
+}
+
+/// What calls and watches share.
+pub(crate) struct Inner {
+    pub(crate) pool: Pool,
+    pub(crate) clock: Clock,
+    pub(crate) revisions: Revisions,
+    prefix: Prefix,
+}
+
+impl EtcdBackend {
+    /// Checks the settings and reads the certificates. etcd is contacted by the first call that needs it, and again by the next one if
+    /// that failed.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Misconfigured`](shardwise_discovery::ErrorKind::Misconfigured), naming the setting and what is wrong with it.
+    pub fn open(config: &EtcdConfig, clock: Clock) -> Result<Self> {
+        let made = || {
+            let (prefix, endpoints, tls) = (Prefix::new(&config.prefix)?, config.servers()?, TlsFiles::new(config)?);
+            if endpoints.iter().any(|endpoint| endpoint.tls) {
+                tls.load()?;
+            }
+            let access = Access { credentials: config.credentials()?, tls, prefix: prefix.as_str().to_owned() };
+            Ok(Inner { pool: Pool::new(endpoints, access), clock, revisions: Revisions::default(), prefix })
+        };
+        let inner = Arc::new(made().map_err(|failure: Failure| failure.during("open"))?);
+        Ok(Self { hub: Arc::new(Hub::new(Arc::clone(&inner))), inner })
+    }
+}
+
+impl fmt::Debug for EtcdBackend {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let endpoints: Vec<_> = self.inner.pool.endpoints().map(ToString::to_string).collect();
+        f.debug_struct("EtcdBackend").field("endpoints", &endpoints).field("prefix", &self.inner.prefix.as_str()).finish_non_exhaustive()
+    }
+}
+
+#[async_trait]
+impl Discovery for EtcdBackend {
+    fn capabilities(&self) -> Capabilities {
+        Capabilities::new("etcd", MARGIN)
+    }
+
+    async fn register(&self, registration: &Registration) -> Result<Grant> {
+        let record = encode(&registration.member).map_err(|failure| failure.during("register"))?;
+        let seat = &registration.seat();
+        let (inner, record) = (&*self.inner, record.as_str());
+        let answer = inner.pool.call(|link| async move { inner.register(&link, seat, record, registration.ttl).await }).await;
+        answer.map_err(|failure| failure.during("register"))
+    }
+
+    async fn renew(&self, seat: &Seat, _ttl: Duration) -> Result<Grant> {
+        let inner = &*self.inner;
+        let answer = inner.pool.call(|link| async move { inner.renew(&link, seat).await }).await;
+        answer.map_err(|failure| failure.during("renew"))
+    }
+
+    async fn update(&self, registration: &Registration) -> Result<()> {
+        let record = encode(&registration.member).map_err(|failure| failure.during("update"))?;
+        let seat = &registration.seat();
+        let (inner, record) = (&*self.inner, record.as_str());
+        let answer = inner.pool.call(|link| async move { inner.update(&link, seat, record).await }).await;
+        answer.map_err(|failure| failure.during("update"))
+    }
+
+    async fn deregister(&self, seat: &Seat) -> Result<()> {
+        let inner = &*self.inner;
+        let answer = inner.pool.call(|link| async move { inner.deregister(&link, seat).await }).await;
+        answer.map_err(|failure| failure.during("deregister"))
+    }
+
+    async fn members(&self, group: &GroupName) -> Result<Snapshot> {
+        let (inner, folder) = (&*self.inner, &self.inner.prefix.folder(group));
+        let answer = inner.pool.call(|link| async move { inner.members(&link, folder).await }).await;
+        answer.map_err(|failure| failure.during("members"))
+    }
+
+    fn watch(&self, group: &GroupName, prove_every: Duration) -> WatchStream {
+        watch::stream(Arc::clone(&self.hub), group.clone(), prove_every)
+    }
+}
+
+impl Inner {
+    pub(crate) fn folder(&self, group: &GroupName) -> Folder {
+        self.prefix.folder(group)
+    }
+
+    async fn register(&self, link: &Link, seat: &Seat, record: &str, ttl: Duration) -> std::result::Result<Grant, Failure> {
+        let keys = self.prefix.keys(seat);
+        for _ in 0..REGISTER_TRIES {
+            let place = link.place(&keys).await?;
+            let started = self.clock.now();
+            let (lease_id, written) = match &place.record {
+                Some(entry) if decode(&seat.instance_id, entry)?.incarnation != seat.incarnation => {
+                    match self.refusal(link, &keys, seat, entry, place.knock).await? {
+                        Some(failure) => return Err(failure),
+                        None => continue,
+                    }
+                }
+                Some(own) => {
+                    let (lease_id, ttl_s) = link.grant(seconds(ttl)).await?;
+                    let written = link.replace(own, record, lease_id).await?.then_some(ttl_s);
+                    if written.is_some() {
+                        // Empty now; it would end by itself as well.
+                        link.revoke(own.lease).await?;
+                    }
+                    (lease_id, written)
+                }
+                None => {
+                    if link.count(&self.prefix.folder(&seat.group)).await? >= i64::from(MEMBERS_MAX) {
+                        return Err(Failure::TooManyMembers);
+                    }
+                    let (lease_id, ttl_s) = link.grant(seconds(ttl)).await?;
+                    (lease_id, link.create(&keys.member, record, lease_id).await?.then_some(ttl_s))
+                }
+            };
+            match written {
+                Some(ttl_s) => return Ok(Grant { started, ttl: whole(ttl_s) }),
+                None => link.revoke(lease_id).await?,
+            }
+        }
+        Err(Failure::Contended { instance_id: seat.instance_id.clone(), tries: REGISTER_TRIES })
+    }
+
+    /// Why the id cannot be had; nothing if its holder has just gone.
+    ///
+    /// A renewal leaves no trace in etcd. So whoever wants an id that is taken knocks: writes a key, which the holder takes away with its
+    /// next renewal. The revision of the knock that stands there changes with each renewal of the holder's, and not without.
+    async fn refusal(
+        &self,
+        link: &Link,
+        keys: &Keys,
+        seat: &Seat,
+        holder: &Entry,
+        knock: Option<i64>,
+    ) -> std::result::Result<Option<Failure>, Failure> {
+        let stamp = match knock {
+            Some(knock) => Some(knock),
+            None => link.knock(keys, holder).await?,
+        };
+        let Member { address, instance_id, .. } = decode(&seat.instance_id, holder)?;
+        Ok(stamp.map(|stamp| Failure::InUse { instance_id, address, stamp: stamp.unsigned_abs() }))
+    }
+
+    /// The record of exactly this incarnation.
+    fn own(seat: &Seat, record: Option<Entry>) -> std::result::Result<Entry, Failure> {
+        let lost = || Failure::Lost { instance_id: seat.instance_id.clone() };
+        let entry = record.ok_or_else(lost)?;
+        if decode(&seat.instance_id, &entry)?.incarnation == seat.incarnation { Ok(entry) } else { Err(lost()) }
+    }
+
+    async fn renew(&self, link: &Link, seat: &Seat) -> std::result::Result<Grant, Failure> {
+        let (keys, started) = (self.prefix.keys(seat), self.clock.now());
+        // The lease alone says nothing about the record: somebody may have deleted it.
+        let place = link.place(&keys).await?;
+        let own = Self::own(seat, place.record)?;
+        let Some(ttl_s) = link.keep_alive(own.lease).await? else {
+            return Err(Failure::Lost { instance_id: seat.instance_id.clone() });
+        };
+        if let Some(knock) = place.knock {
+            link.answer_knock(&keys, knock).await?;
+        }
+        Ok(Grant { started, ttl: whole(ttl_s) })
+    }
+
+    async fn update(&self, link: &Link, seat: &Seat, record: &str) -> std::result::Result<(), Failure> {
+        let own = Self::own(seat, link.place(&self.prefix.keys(seat)).await?.record)?;
+        let same = own.value == record.as_bytes();
+        let written = same || link.rewrite(&own, record).await?;
+        written.then_some(()).ok_or_else(|| Failure::Lost { instance_id: seat.instance_id.clone() })
+    }
+
+    async fn deregister(&self, link: &Link, seat: &Seat) -> std::result::Result<(), Failure> {
+        match Self::own(seat, link.place(&self.prefix.keys(seat)).await?.record) {
+            // The lease is this record's alone, so a record of somebody else's cannot be hit, however late this arrives.
+            Ok(own) => link.revoke(own.lease).await,
+            Err(Failure::Lost { .. }) => Ok(()),
+            Err(failure) => Err(failure),
+        }
+    }
+
+    async fn members(&self, link: &Link, folder: &Folder) -> std::result::Result<Snapshot, Failure> {
+        let (proven, before) = (self.clock.now(), self.revisions.now());
+        let (entries, revision) = link.list(folder, MEMBERS_MAX as usize).await?;
+        let view = Roll::of(folder, &entries)?.view(self.revisions.report(before, revision)?);
+        Ok(Snapshot { view: Arc::new(view), proven })
+    }
+}
+
+/// A TTL in whole seconds, as etcd counts; it takes what is too short for its own least.
+fn seconds(ttl: Duration) -> i64 {
+    let up = u64::from(ttl.subsec_nanos() > 0);
+    i64::try_from(ttl.as_secs().saturating_add(up)).unwrap_or(i64::MAX).max(1)
+}
+
+fn whole(ttl_s: i64) -> Duration {
+    Duration::from_secs(ttl_s.unsigned_abs())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_ttl_is_never_shortened() {
+        for (ms, s) in [(0, 1), (1, 1), (1_000, 1), (1_001, 2), (2_500, 3), (3_000, 3)] {
+            assert_eq!(seconds(Duration::from_millis(ms)), s, "{ms} ms");
+        }
+        assert_eq!(seconds(Duration::MAX), i64::MAX);
+    }
+}

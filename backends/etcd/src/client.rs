@@ -1,0 +1,278 @@
+//! What we ask of etcd, and nothing else does: each question once, over one connection to one server.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use etcd_client::{
+    Client, Compare, CompareOp, ConnectOptions, Error, GetOptions, KvClient, PutOptions, ResponseHeader, Txn, TxnOp, TxnOpResponse,
+    WatchClient, WatchOptions, WatchStream,
+};
+use secrecy::{ExposeSecret, SecretString};
+use tokio::time::timeout;
+use tonic::Status;
+
+use crate::config::Endpoint;
+use crate::dial::{Wire, dial, speaks_tls};
+use crate::error::{Failure, Parties};
+use crate::keys::{Folder, Keys};
+use crate::lease::Leases;
+use crate::tls::TlsFiles;
+
+/// How many records one answer holds at most.
+const PAGE: i64 = 1_000;
+/// The most bytes one answer may have: a page of the largest records, and their keys.
+const ANSWER_BYTES_MAX: usize = 96 << 20;
+
+/// One record as it stands in etcd.
+#[derive(Debug, Clone)]
+pub(crate) struct Entry {
+    pub(crate) key: Vec<u8>,
+    pub(crate) value: Vec<u8>,
+    pub(crate) created: i64,
+    pub(crate) modified: i64,
+    pub(crate) lease: i64,
+}
+
+impl From<&etcd_client::KeyValue> for Entry {
+    fn from(kv: &etcd_client::KeyValue) -> Self {
+        let (key, value) = (kv.key().to_vec(), kv.value().to_vec());
+        Self { key, value, created: kv.create_revision(), modified: kv.mod_revision(), lease: kv.lease() }
+    }
+}
+
+/// A member's place as one read saw it.
+#[derive(Debug)]
+pub(crate) struct Place {
+    /// Its record.
+    pub(crate) record: Option<Entry>,
+    /// When somebody last knocked, as a revision.
+    pub(crate) knock: Option<i64>,
+}
+
+/// How connections are made.
+#[derive(Debug)]
+pub(crate) struct Access {
+    pub(crate) credentials: Option<(String, SecretString)>,
+    pub(crate) tls: TlsFiles,
+    pub(crate) prefix: String,
+}
+
+/// One connection. It is never repaired: when it breaks, there is a new one.
+pub(crate) struct Link {
+    endpoint: Endpoint,
+    parties: Parties,
+    wire: Wire,
+    /// Whether the server has ever answered as etcd does.
+    answered: AtomicBool,
+    client: Client,
+    kv: KvClient,
+    watch: WatchClient,
+    pub(crate) leases: Leases,
+}
+
+impl Link {
+    pub(crate) async fn open(endpoint: &Endpoint, access: &Access, within: Duration) -> Result<Self, Failure> {
+        let username = access.credentials.as_ref().map(|(name, _)| name.clone());
+        let parties = Parties { endpoint: endpoint.to_string(), username, prefix: access.prefix.clone() };
+        let (channel, wire) = dial(endpoint, &access.tls, within).await?;
+        let mut options = ConnectOptions::new().with_require_leader(true).with_auto_token_refresh(true);
+        if let Some((username, password)) = &access.credentials {
+            options = options.with_user(username, password.expose_secret());
+        }
+        let made = timeout(within, Client::from_channel(etcd_client::Channel::Tonic(channel), Some(options))).await;
+        let client = match made {
+            Ok(Ok(client)) => client,
+            Ok(Err(error)) => return Err(explained(endpoint, &parties, &wire, false, &error).await),
+            Err(_) => return Err(Failure::TimedOut { endpoint: endpoint.to_string(), after: within }),
+        };
+        let kv = client.kv_client().max_decoding_message_size(ANSWER_BYTES_MAX);
+        let watch = client.watch_client().max_decoding_message_size(ANSWER_BYTES_MAX);
+        let answered = AtomicBool::new(access.credentials.is_some());
+        let leases = Leases::new(client.lease_client());
+        Ok(Self { endpoint: endpoint.clone(), parties, wire, answered, client, kv, watch, leases })
+    }
+
+    pub(crate) fn endpoint(&self) -> String {
+        self.parties.endpoint.clone()
+    }
+
+    pub(crate) const fn parties(&self) -> &Parties {
+        &self.parties
+    }
+
+    /// What went wrong on the connection, if anything did.
+    pub(crate) fn wire(&self) -> Option<Failure> {
+        self.wire.get().cloned()
+    }
+
+    /// Asks once, and once more with a new token where the old one has been outdated by a change of users or roles, which the client
+    /// does not notice by itself.
+    pub(crate) async fn ask<T, F: Future<Output = Result<T, Error>>>(&self, call: impl Fn() -> F) -> Result<T, Failure> {
+        let mut answer = call().await;
+        if let Err(Error::GRpcStatus(status)) = &answer
+            && is_outdated(status)
+        {
+            answer = match self.client.refresh_token().await {
+                Ok(()) => call().await,
+                Err(error) => Err(error),
+            };
+        }
+        match answer {
+            Ok(answer) => {
+                self.answered.store(true, Ordering::Relaxed);
+                Ok(answer)
+            }
+            Err(error) => Err(explained(&self.endpoint, &self.parties, &self.wire, self.answered.load(Ordering::Relaxed), &error).await),
+        }
+    }
+
+    async fn txn(&self, txn: &Txn) -> Result<etcd_client::TxnResponse, Failure> {
+        self.ask(|| {
+            let (mut kv, txn) = (self.kv.clone(), txn.clone());
+            async move { kv.txn(txn).await }
+        })
+        .await
+    }
+
+    fn revision_of(&self, header: Option<&ResponseHeader>) -> Result<i64, Failure> {
+        let missing = || Failure::NotEtcd { endpoint: self.endpoint(), why: "an answer has no header".into() };
+        header.map(ResponseHeader::revision).ok_or_else(missing)
+    }
+
+    /// A member's place, as the quorum has it.
+    pub(crate) async fn place(&self, keys: &Keys) -> Result<Place, Failure> {
+        let knock = TxnOp::get(keys.knock.clone(), Some(GetOptions::new().with_keys_only()));
+        let answer = self.txn(&Txn::new().and_then([TxnOp::get(keys.member.clone(), None), knock])).await?;
+        let mut entries = answer.op_responses().into_iter().map(|answer| match answer {
+            TxnOpResponse::Get(found) => found.kvs().first().map(Entry::from),
+            _ => None,
+        });
+        let (record, knock) = (entries.next().flatten(), entries.next().flatten());
+        Ok(Place { record, knock: knock.map(|entry| entry.modified) })
+    }
+
+    /// How many records there are.
+    pub(crate) async fn count(&self, folder: &Folder) -> Result<i64, Failure> {
+        let options = GetOptions::new().with_range(folder.end()).with_count_only();
+        let answer = self
+            .ask(|| {
+                let (mut kv, options) = (self.kv.clone(), options.clone());
+                async move { kv.get(folder.key(), Some(options)).await }
+            })
+            .await?;
+        Ok(answer.count())
+    }
+
+    /// Writes a record where there is none. `false`: there is one.
+    pub(crate) async fn create(&self, key: &[u8], record: &str, lease_id: i64) -> Result<bool, Failure> {
+        let put = TxnOp::put(key, record, Some(PutOptions::new().with_lease(lease_id)));
+        let txn = Txn::new().when([Compare::create_revision(key, CompareOp::Equal, 0)]).and_then([put]);
+        Ok(self.txn(&txn).await?.succeeded())
+    }
+
+    /// Writes a record over exactly this one, under another lease. `false`: it is not there any more.
+    pub(crate) async fn replace(&self, old: &Entry, record: &str, lease_id: i64) -> Result<bool, Failure> {
+        let put = TxnOp::put(old.key.as_slice(), record, Some(PutOptions::new().with_lease(lease_id)));
+        let txn = Txn::new().when([Compare::mod_revision(old.key.as_slice(), CompareOp::Equal, old.modified)]).and_then([put]);
+        Ok(self.txn(&txn).await?.succeeded())
+    }
+
+    /// Writes a record over that of the same life, under the same lease. `false`: it is not there any more.
+    pub(crate) async fn rewrite(&self, old: &Entry, record: &str) -> Result<bool, Failure> {
+        let put = TxnOp::put(old.key.as_slice(), record, Some(PutOptions::new().with_ignore_lease()));
+        let txn = Txn::new().when([Compare::create_revision(old.key.as_slice(), CompareOp::Equal, old.created)]).and_then([put]);
+        Ok(self.txn(&txn).await?.succeeded())
+    }
+
+    /// Knocks at a member's place; when that was, as a revision. Nothing: the member has gone, or somebody else has knocked.
+    pub(crate) async fn knock(&self, keys: &Keys, holder: &Entry) -> Result<Option<i64>, Failure> {
+        let same = Compare::create_revision(keys.member.as_slice(), CompareOp::Equal, holder.created);
+        let quiet = Compare::create_revision(keys.knock.as_slice(), CompareOp::Equal, 0);
+        let put = TxnOp::put(keys.knock.as_slice(), "", Some(PutOptions::new().with_lease(holder.lease)));
+        let txn = Txn::new().when([same, quiet]).and_then([put]);
+        let answer = self
+            .ask(|| {
+                let (mut kv, txn) = (self.kv.clone(), txn.clone());
+                async move { none_if_gone(kv.txn(txn).await) }
+            })
+            .await?;
+        answer.filter(etcd_client::TxnResponse::succeeded).map(|answer| self.revision_of(answer.header())).transpose()
+    }
+
+    /// Answers a knock by taking it away.
+    pub(crate) async fn answer_knock(&self, keys: &Keys, knock: i64) -> Result<(), Failure> {
+        let same = Compare::mod_revision(keys.knock.as_slice(), CompareOp::Equal, knock);
+        let txn = Txn::new().when([same]).and_then([TxnOp::delete(keys.knock.as_slice(), None)]);
+        self.txn(&txn).await.map(drop)
+    }
+
+    /// All records and the revision at which they are all; at most `max` and one more.
+    pub(crate) async fn list(&self, folder: &Folder, max: usize) -> Result<(Vec<Entry>, i64), Failure> {
+        let (mut entries, mut from, mut at) = (Vec::new(), folder.key(), None);
+        loop {
+            let mut options = GetOptions::new().with_range(folder.end()).with_limit(PAGE);
+            if let Some(revision) = at {
+                options = options.with_revision(revision);
+            }
+            let page = self
+                .ask(|| {
+                    let (mut kv, from, options) = (self.kv.clone(), from.clone(), options.clone());
+                    async move { kv.get(from, Some(options)).await }
+                })
+                .await?;
+            // All pages are of the moment of the first.
+            let revision = at.map_or_else(|| self.revision_of(page.header()), Ok)?;
+            at = Some(revision);
+            entries.extend(page.kvs().iter().map(Entry::from));
+            match entries.last() {
+                Some(last) if page.more() && entries.len() <= max => from = [last.key.as_slice(), &[0]].concat(),
+                _ => return Ok((entries, revision)),
+            }
+        }
+    }
+
+    /// The store's revision, as the quorum has it.
+    pub(crate) async fn revision(&self, folder: &Folder) -> Result<i64, Failure> {
+        let answer = self
+            .ask(|| {
+                let mut kv = self.kv.clone();
+                async move { kv.get(folder.key(), Some(GetOptions::new().with_count_only())).await }
+            })
+            .await?;
+        self.revision_of(answer.header())
+    }
+
+    /// All changes from that revision on.
+    pub(crate) async fn watch(&self, folder: &Folder, from: i64) -> Result<WatchStream, Failure> {
+        let options = WatchOptions::new().with_range(folder.end()).with_start_revision(from).with_progress_notify();
+        self.ask(|| {
+            let (mut watch, options) = (self.watch.clone(), options.clone());
+            async move { watch.watch(folder.key(), Some(options)).await }
+        })
+        .await
+    }
+}
+
+/// The token is of a time before the last change of users and roles.
+fn is_outdated(status: &Status) -> bool {
+    status.message().contains("revision of auth store is old")
+}
+
+/// Nothing where etcd knows no such lease (any more).
+pub(crate) fn none_if_gone<T>(answer: Result<T, Error>) -> Result<Option<T>, Error> {
+    match answer {
+        Err(Error::GRpcStatus(status)) if status.message().contains("requested lease not found") => Ok(None),
+        other => other.map(Some),
+    }
+}
+
+/// What a failed call means. A server that hangs up without ever having answered may want TLS.
+async fn explained(endpoint: &Endpoint, parties: &Parties, wire: &Wire, answered: bool, error: &Error) -> Failure {
+    let failure = parties.of_client(error, wire.get().cloned());
+    let hung_up = matches!(failure, Failure::Broken { .. });
+    if hung_up && !answered && !endpoint.tls && speaks_tls(endpoint).await {
+        Failure::OnlyTls { endpoint: endpoint.to_string() }
+    } else {
+        failure
+    }
+}

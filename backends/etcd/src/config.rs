@@ -1,0 +1,186 @@
+//! What can be set, checked before anything is contacted.
+
+use std::fmt;
+use std::path::PathBuf;
+
+use http::Uri;
+use secrecy::SecretString;
+
+use crate::error::Failure;
+
+/// The place of all keys unless another one is set.
+pub const PREFIX_DEFAULT: &str = "/shardwise";
+/// The endpoint unless others are set.
+pub const ENDPOINT_DEFAULT: &str = "http://127.0.0.1:2379";
+/// The most endpoints that may be named.
+pub const ENDPOINTS_MAX: usize = 16;
+
+/// Where etcd is, and who asks.
+#[derive(Debug, Clone)]
+pub struct EtcdConfig {
+    /// The members of one etcd cluster, such as `https://etcd-1:2379`. They are asked in this order; while one is down, the next is.
+    /// Without a scheme it is `https` if a TLS file is set, else `http`.
+    pub endpoints: Vec<String>,
+    /// The user, if etcd has authentication turned on.
+    pub username: Option<String>,
+    /// The user's password.
+    pub password: Option<SecretString>,
+    /// The certificates that etcd's own may be signed with, as PEM; else those that this machine trusts.
+    pub ca_file: Option<PathBuf>,
+    /// This client's certificate with its chain, as PEM, if etcd asks for one.
+    pub cert_file: Option<PathBuf>,
+    /// The private key of `cert_file`, as PEM.
+    pub key_file: Option<PathBuf>,
+    /// All keys begin with this.
+    pub prefix: String,
+}
+
+impl Default for EtcdConfig {
+    /// etcd on this machine, without TLS and user.
+    fn default() -> Self {
+        Self {
+            endpoints: vec![ENDPOINT_DEFAULT.into()],
+            username: None,
+            password: None,
+            ca_file: None,
+            cert_file: None,
+            key_file: None,
+            prefix: PREFIX_DEFAULT.into(),
+        }
+    }
+}
+
+/// One server.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Endpoint {
+    pub(crate) tls: bool,
+    pub(crate) host: String,
+    pub(crate) port: u16,
+}
+
+impl fmt::Display for Endpoint {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}://{}", if self.tls { "https" } else { "http" }, self.authority())
+    }
+}
+
+impl Endpoint {
+    /// `host:port`, as URLs have it.
+    pub(crate) fn authority(&self) -> String {
+        if self.host.contains(':') { format!("[{}]:{}", self.host, self.port) } else { format!("{}:{}", self.host, self.port) }
+    }
+
+    fn parse(text: &str, number: usize, tls_files: bool) -> Result<Self, Failure> {
+        let refused = |why: &str| Failure::Setting { setting: "endpoints", why: format!("has {text:?}: {why}") };
+        if text.contains('@') {
+            // Not shown: there may be a password in it.
+            let why = format!("no. {number} contains a user; set `username` and `password` instead");
+            return Err(Failure::Setting { setting: "endpoints", why });
+        }
+        let with_scheme = match text.trim() {
+            text if text.contains("://") => text.to_owned(),
+            text => format!("{}://{text}", if tls_files { "https" } else { "http" }),
+        };
+        let example = "write it as https://host:2379";
+        let uri: Uri = with_scheme.parse().map_err(|_| refused(example))?;
+        let tls = match uri.scheme_str() {
+            Some("http") if tls_files => {
+                return Err(refused("it has no TLS, but `ca_file`, `cert_file` or `key_file` is set; write it with https://"));
+            }
+            Some("http") => false,
+            Some("https") => true,
+            _ => return Err(refused("only http:// and https:// are possible")),
+        };
+        let host = uri.host().filter(|host| !host.is_empty()).ok_or_else(|| refused(example))?;
+        if !matches!(uri.path(), "" | "/") || uri.query().is_some() {
+            return Err(refused("it must end with the port; write it as https://host:2379"));
+        }
+        let host = host.trim_start_matches('[').trim_end_matches(']').to_owned();
+        let port = uri.port_u16().ok_or_else(|| refused("it has no port; etcd's is usually 2379"))?;
+        Ok(Self { tls, host, port })
+    }
+}
+
+impl EtcdConfig {
+    /// The servers, in the order given.
+    pub(crate) fn servers(&self) -> Result<Vec<Endpoint>, Failure> {
+        let refused = |why: &str| Err(Failure::Setting { setting: "endpoints", why: why.into() });
+        let tls_files = self.ca_file.is_some() || self.cert_file.is_some() || self.key_file.is_some();
+        match self.endpoints.len() {
+            0 => return refused("is empty; name at least one etcd server, such as \"http://127.0.0.1:2379\""),
+            count if count > ENDPOINTS_MAX => return refused("names more than 16 servers"),
+            _ => {}
+        }
+        (1..).zip(&self.endpoints).map(|(number, text)| Endpoint::parse(text, number, tls_files)).collect()
+    }
+
+    /// User and password, if there is a user.
+    pub(crate) fn credentials(&self) -> Result<Option<(String, SecretString)>, Failure> {
+        let missing =
+            |setting, other: &str| Failure::Setting { setting, why: format!("is missing, but `{other}` is set; set both or none") };
+        match (self.username.as_deref().filter(|name| !name.is_empty()), &self.password) {
+            (Some(username), Some(password)) => Ok(Some((username.to_owned(), password.clone()))),
+            (None, None) => Ok(None),
+            (Some(_), None) => Err(missing("password", "username")),
+            (None, Some(_)) => Err(missing("username", "password")),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn servers(endpoints: &[&str], ca_file: Option<&str>) -> Result<Vec<String>, String> {
+        let endpoints = endpoints.iter().map(|&text| text.to_owned()).collect();
+        let config = EtcdConfig { endpoints, ca_file: ca_file.map(Into::into), ..EtcdConfig::default() };
+        let servers = config.servers().map_err(|failure| failure.to_string())?;
+        Ok(servers.iter().map(ToString::to_string).collect())
+    }
+
+    #[test]
+    fn a_scheme_follows_from_the_tls_files() {
+        assert_eq!(servers(&["h:1", "https://h:2/", "http://[::1]:3"], None).unwrap(), ["http://h:1", "https://h:2", "http://[::1]:3"]);
+        assert_eq!(servers(&["h:1"], Some("ca.pem")).unwrap(), ["https://h:1"]);
+    }
+
+    #[test]
+    fn what_is_no_server_is_refused_by_name() {
+        for (endpoint, why) in [
+            ("", "write it as"),
+            ("http://", "write it as"),
+            ("h", "has no port"),
+            ("https://h", "has no port"),
+            ("ftp://h:1", "only http"),
+            ("http://h:1/v3", "must end with the port"),
+            ("http://h:99999", ""),
+        ] {
+            let said = servers(&[endpoint], None).unwrap_err();
+            assert!(said.starts_with("`endpoints` has ") && said.contains(why), "{said}");
+        }
+        assert!(servers(&[], None).unwrap_err().starts_with("`endpoints` is empty"));
+        assert!(servers(&["h:1"; 17], None).unwrap_err().contains("more than 16"));
+        assert!(servers(&["http://h:1"], Some("ca.pem")).unwrap_err().contains("write it with https://"));
+    }
+
+    #[test]
+    fn a_password_in_an_endpoint_is_not_repeated() {
+        let said = servers(&["h:1", "http://root:hush@h:1"], None).unwrap_err();
+        assert_eq!(said, "`endpoints` no. 2 contains a user; set `username` and `password` instead");
+    }
+
+    #[test]
+    fn user_and_password_come_together() {
+        let config = |username: Option<&str>, password: Option<&str>| EtcdConfig {
+            username: username.map(Into::into),
+            password: password.map(Into::into),
+            ..EtcdConfig::default()
+        };
+        let said = |config: EtcdConfig| config.credentials().unwrap_err().to_string();
+        assert!(config(None, None).credentials().unwrap().is_none());
+        assert!(config(Some("a"), Some("b")).credentials().unwrap().is_some());
+        assert_eq!(said(config(Some("a"), None)), "`password` is missing, but `username` is set; set both or none");
+        assert_eq!(said(config(None, Some("hush"))), "`username` is missing, but `password` is set; set both or none");
+        assert!(!format!("{:?}", config(Some("a"), Some("hush"))).contains("hush"));
+    }
+}

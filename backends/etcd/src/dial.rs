@@ -1,0 +1,165 @@
+//! One connection to one server: TCP, TLS if the endpoint says so, and a channel for gRPC over exactly this connection.
+//!
+//! tonic would connect by itself and again whenever a connection breaks, but it says little about why it could not.
+
+use std::io;
+use std::pin::Pin;
+use std::sync::{Arc, OnceLock};
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use http::Uri;
+use hyper_util::rt::TokioIo;
+use rustls::pki_types::ServerName;
+use rustls::{ClientConfig, RootCertStore};
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::net::TcpStream;
+use tokio::time::timeout;
+use tokio_rustls::TlsConnector;
+use tokio_rustls::client::TlsStream;
+use tonic::transport::Channel;
+
+use crate::config::Endpoint;
+use crate::error::{Failure, one_line};
+use crate::tls::{TlsFiles, failure_of};
+
+/// How often an idle connection is tried. etcd refuses clients that do it more often than every five seconds.
+const PING_EVERY: Duration = Duration::from_secs(10);
+/// How long the answer to a try may take.
+const PING_TIMEOUT: Duration = Duration::from_secs(5);
+/// How long it may take to find out whether a server that hung up speaks TLS.
+const PROBE_LIMIT: Duration = Duration::from_secs(1);
+
+/// What went wrong on a connection that had been made. gRPC's own errors leave that out.
+pub(crate) type Wire = Arc<OnceLock<Failure>>;
+
+/// Connects, and keeps to the time given.
+pub(crate) async fn dial(endpoint: &Endpoint, tls: &TlsFiles, within: Duration) -> Result<(Channel, Wire), Failure> {
+    let late = |_| Failure::Unreachable { endpoint: endpoint.to_string(), why: format!("no connection within {} ms", within.as_millis()) };
+    let socket = timeout(within, connect(endpoint, tls)).await.map_err(late)??;
+    let wire = Wire::default();
+    let recorded = Recorded { socket, wire: Arc::clone(&wire), endpoint: endpoint.to_string() };
+    Ok((channel(endpoint, recorded).await?, wire))
+}
+
+async fn connect(endpoint: &Endpoint, files: &TlsFiles) -> Result<Socket, Failure> {
+    let unreachable = |error: io::Error| Failure::Unreachable { endpoint: endpoint.to_string(), why: one_line(&error.to_string()) };
+    let tcp = TcpStream::connect((endpoint.host.as_str(), endpoint.port)).await.map_err(unreachable)?;
+    tcp.set_nodelay(true).map_err(unreachable)?;
+    if !endpoint.tls {
+        return Ok(Socket::Plain(tcp));
+    }
+    let files = files.clone();
+    let config = tokio::task::spawn_blocking(move || files.load()).await.map_err(|error| unreachable(io::Error::other(error)))??;
+    Ok(Socket::Tls(Box::new(handshake(endpoint, config, tcp).await?)))
+}
+
+async fn handshake(endpoint: &Endpoint, config: Arc<ClientConfig>, tcp: TcpStream) -> Result<TlsStream<TcpStream>, Failure> {
+    let why = |error: &dyn std::fmt::Display| Failure::Handshake { endpoint: endpoint.to_string(), why: one_line(&error.to_string()) };
+    let name = ServerName::try_from(endpoint.host.clone()).map_err(|error| why(&error))?;
+    let answer = TlsConnector::from(config).connect(name, tcp).await;
+    answer.map_err(|error| match inner(&error) {
+        Some(inner) => failure_of(endpoint.to_string(), inner),
+        // A server that is just starting or stopping hangs up as well.
+        None => {
+            Failure::Unreachable { endpoint: endpoint.to_string(), why: format!("it hangs up on TLS ({})", one_line(&error.to_string())) }
+        }
+    })
+}
+
+/// rustls hands its errors out in an `io::Error`.
+fn inner(error: &io::Error) -> Option<&rustls::Error> {
+    error.get_ref()?.downcast_ref()
+}
+
+async fn channel(endpoint: &Endpoint, recorded: Recorded) -> Result<Channel, Failure> {
+    let broken = |why: String| Failure::Broken { endpoint: endpoint.to_string(), why };
+    let authority = endpoint.authority();
+    let uri = |scheme: &str| format!("{scheme}://{authority}").parse::<Uri>().map_err(|error| broken(one_line(&error.to_string())));
+    // The connection speaks TLS already, which tonic must not know; the server must, or it ignores the client's certificate.
+    let grpc = Channel::builder(uri("http")?).origin(uri(if endpoint.tls { "https" } else { "http" })?);
+    let grpc = grpc.http2_keep_alive_interval(PING_EVERY).keep_alive_timeout(PING_TIMEOUT).keep_alive_while_idle(true);
+    let mut once = Some(recorded);
+    let connector = tower::service_fn(move |_: Uri| {
+        let socket = once.take().map(TokioIo::new).ok_or_else(|| io::Error::from(io::ErrorKind::NotConnected));
+        std::future::ready(socket)
+    });
+    grpc.connect_with_connector(connector).await.map_err(|error| broken(one_line(&error.to_string())))
+}
+
+/// Whether the server speaks TLS, whatever its certificate.
+pub(crate) async fn speaks_tls(endpoint: &Endpoint) -> bool {
+    let look = async {
+        let tcp = TcpStream::connect((endpoint.host.as_str(), endpoint.port)).await.ok()?;
+        let provider = Arc::new(rustls::crypto::ring::default_provider());
+        let builder = ClientConfig::builder_with_provider(provider).with_safe_default_protocol_versions().ok()?;
+        let config = builder.with_root_certificates(RootCertStore::empty()).with_no_client_auth();
+        let name = ServerName::try_from(endpoint.host.clone()).ok()?;
+        match TlsConnector::from(Arc::new(config)).connect(name, tcp).await {
+            Ok(_) => Some(true),
+            Err(error) => inner(&error).map(|error| !matches!(error, rustls::Error::InvalidMessage(_))),
+        }
+    };
+    timeout(PROBE_LIMIT, look).await.ok().flatten().unwrap_or(false)
+}
+
+enum Socket {
+    Plain(TcpStream),
+    Tls(Box<TlsStream<TcpStream>>),
+}
+
+/// A connection that remembers what ended it.
+struct Recorded {
+    socket: Socket,
+    wire: Wire,
+    endpoint: String,
+}
+
+impl Recorded {
+    fn note<T>(&self, result: Poll<io::Result<T>>) -> Poll<io::Result<T>> {
+        if let Poll::Ready(Err(error)) = &result {
+            let failure = match inner(error) {
+                Some(inner) => failure_of(self.endpoint.clone(), inner),
+                None => Failure::Broken { endpoint: self.endpoint.clone(), why: one_line(&error.to_string()) },
+            };
+            // The first is the cause.
+            let _ = self.wire.set(failure);
+        }
+        result
+    }
+}
+
+impl AsyncRead for Recorded {
+    fn poll_read(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buffer: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+        let result = match &mut self.socket {
+            Socket::Plain(tcp) => Pin::new(tcp).poll_read(cx, buffer),
+            Socket::Tls(tls) => Pin::new(tls).poll_read(cx, buffer),
+        };
+        self.note(result)
+    }
+}
+
+impl AsyncWrite for Recorded {
+    fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+        let result = match &mut self.socket {
+            Socket::Plain(tcp) => Pin::new(tcp).poll_write(cx, bytes),
+            Socket::Tls(tls) => Pin::new(tls).poll_write(cx, bytes),
+        };
+        self.note(result)
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        let result = match &mut self.socket {
+            Socket::Plain(tcp) => Pin::new(tcp).poll_flush(cx),
+            Socket::Tls(tls) => Pin::new(tls).poll_flush(cx),
+        };
+        self.note(result)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        match &mut self.socket {
+            Socket::Plain(tcp) => Pin::new(tcp).poll_shutdown(cx),
+            Socket::Tls(tls) => Pin::new(tls).poll_shutdown(cx),
+        }
+    }
+}

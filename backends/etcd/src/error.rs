@@ -1,0 +1,193 @@
+//! What can go wrong here, in one enum, turned once into the contract's error.
+
+use std::time::Duration;
+
+use shardwise_core::{Address, InstanceId, MEMBERS_MAX};
+use shardwise_discovery::{Error, ErrorKind};
+use tonic::{Code, Status};
+
+/// Each message is one line: what is wrong, with which server, which setting it concerns, and what to do.
+#[derive(Debug, Clone, thiserror::Error)]
+pub(crate) enum Failure {
+    #[error("`{setting}` {why}")]
+    Setting { setting: &'static str, why: String },
+    #[error("cannot reach {endpoint}: {why}; check `endpoints`, and whether etcd runs there")]
+    Unreachable { endpoint: String, why: String },
+    #[error("the connection to {endpoint} was lost: {why}")]
+    Broken { endpoint: String, why: String },
+    #[error("{endpoint} does not speak TLS; write it with http:// in `endpoints`, or turn TLS on in etcd")]
+    NotTls { endpoint: String },
+    #[error("{endpoint} speaks TLS only; write it with https:// in `endpoints`")]
+    OnlyTls { endpoint: String },
+    #[error("the certificate of {endpoint} {why}; {advice}")]
+    Certificate { endpoint: String, why: String, advice: &'static str },
+    #[error("{endpoint} does not accept this client's certificate ({why}); check `cert_file` and `key_file`")]
+    ClientCertificate { endpoint: String, why: String },
+    #[error("no TLS with {endpoint}: {why}; check `endpoints` and `ca_file`")]
+    Handshake { endpoint: String, why: String },
+    #[error("{endpoint} answers, but not as etcd v3 does ({why}); check `endpoints`")]
+    NotEtcd { endpoint: String, why: String },
+    #[error("{endpoint} is a learner, which serves no clients; name the voting members in `endpoints`")]
+    Learner { endpoint: String },
+    #[error("etcd does not accept user {username:?} with this password; check `username` and `password`")]
+    Credentials { username: String },
+    #[error("etcd demands a user; set `username` and `password`")]
+    NoCredentials,
+    #[error("etcd has no authentication turned on; remove `username` and `password`, or turn it on with `etcdctl auth enable`")]
+    NoAuthentication,
+    #[error(
+        "{} may not read and write below {prefix:?} in etcd; grant it: \
+         `etcdctl role grant-permission ROLE --prefix=true readwrite {prefix}/`, or check `username` and `prefix`",
+        user(.username.as_ref())
+    )]
+    Forbidden { username: Option<String>, prefix: String },
+    #[error("{endpoint} is not ready: {why}")]
+    NotReady { endpoint: String, why: String },
+    #[error("{endpoint} takes no writes, its space is used up (alarm NOSPACE): compact, defragment, then `etcdctl alarm disarm`")]
+    Full { endpoint: String },
+    #[error("{endpoint} gave no answer within {} ms; check `endpoints`, the network and its load", .after.as_millis())]
+    TimedOut { endpoint: String, after: Duration },
+    #[error("the changes that were missed are compacted")]
+    Compacted,
+    #[error("{endpoint} ended the watch: {why}")]
+    WatchEnded { endpoint: String, why: String },
+    #[error("etcd's data was replaced by older data; members have to register again")]
+    Replaced,
+    #[error("{instance_id:?} has no living record here; register again")]
+    Lost { instance_id: InstanceId },
+    #[error("instance id {instance_id:?} is in use{}; stop the other one, or wait until its record expires", at(.address.as_ref()))]
+    InUse { instance_id: InstanceId, address: Option<Address>, stamp: u64 },
+    #[error("others were faster {tries} times in a row when {instance_id:?} wanted to register; try again")]
+    Contended { instance_id: InstanceId, tries: usize },
+    #[error("{what} of {instance_id:?} has {bytes} bytes, at most {max} are allowed; make it smaller")]
+    RecordTooLarge { what: &'static str, instance_id: InstanceId, bytes: usize, max: usize },
+    #[error("the group already has {MEMBERS_MAX} members; stop some")]
+    TooManyMembers,
+    #[error("there are already {max} {what} of etcd in this process; drop some")]
+    TooManyWatches { what: &'static str, max: usize },
+    #[error("cannot read the record of {instance_id:?}: {why}; if its worker is of another version, bring both to one")]
+    Unreadable { instance_id: String, why: String },
+    #[error("cannot write the record of {instance_id:?}: {why}")]
+    Unwritable { instance_id: InstanceId, why: String },
+    #[error("{endpoint} refuses the request: {why}")]
+    Refused { endpoint: String, why: String },
+}
+
+fn at(address: Option<&Address>) -> String {
+    address.map(|address| format!(" at {address}")).unwrap_or_default()
+}
+
+fn user(username: Option<&String>) -> String {
+    username.map_or_else(|| "a client without a user".to_owned(), |name| format!("user {name:?}"))
+}
+
+impl Failure {
+    fn kind(&self) -> ErrorKind {
+        match self {
+            Self::Credentials { .. } | Self::NoCredentials | Self::Forbidden { .. } | Self::ClientCertificate { .. } => ErrorKind::Denied,
+            Self::Setting { .. }
+            | Self::NotTls { .. }
+            | Self::OnlyTls { .. }
+            | Self::Certificate { .. }
+            | Self::Handshake { .. }
+            | Self::NotEtcd { .. }
+            | Self::Learner { .. }
+            | Self::NoAuthentication
+            | Self::Unreadable { .. }
+            | Self::Unwritable { .. }
+            | Self::Refused { .. } => ErrorKind::Misconfigured,
+            Self::Unreachable { .. }
+            | Self::Broken { .. }
+            | Self::NotReady { .. }
+            | Self::Full { .. }
+            | Self::Compacted
+            | Self::WatchEnded { .. }
+            | Self::Replaced
+            | Self::Contended { .. } => ErrorKind::Unavailable,
+            Self::TimedOut { .. } => ErrorKind::TimedOut,
+            Self::Lost { .. } => ErrorKind::Lost,
+            Self::InUse { address, stamp, .. } => ErrorKind::InUse { address: address.clone(), stamp: *stamp },
+            Self::RecordTooLarge { .. } | Self::TooManyMembers | Self::TooManyWatches { .. } => ErrorKind::TooLarge,
+        }
+    }
+
+    /// Whether another endpoint may do better, or the same one over a new connection.
+    pub(crate) const fn is_of_endpoint(&self) -> bool {
+        matches!(
+            self,
+            Self::Unreachable { .. }
+                | Self::Broken { .. }
+                | Self::NotTls { .. }
+                | Self::OnlyTls { .. }
+                | Self::Certificate { .. }
+                | Self::ClientCertificate { .. }
+                | Self::Handshake { .. }
+                | Self::NotEtcd { .. }
+                | Self::Learner { .. }
+                | Self::NotReady { .. }
+                | Self::TimedOut { .. }
+                | Self::WatchEnded { .. }
+        )
+    }
+
+    /// Whether the same may work later without anybody changing anything.
+    pub(crate) fn may_pass(&self) -> bool {
+        self.during("").is_retryable()
+    }
+
+    /// The contract's error for a failure of `operation`.
+    pub(crate) fn during(&self, operation: &'static str) -> Error {
+        Error::new(self.kind(), operation, self.to_string())
+    }
+}
+
+/// Whom a connection speaks to, and as whom: what an error has to name.
+#[derive(Debug, Clone)]
+pub(crate) struct Parties {
+    pub(crate) endpoint: String,
+    pub(crate) username: Option<String>,
+    pub(crate) prefix: String,
+}
+
+impl Parties {
+    pub(crate) fn forbidden(&self) -> Failure {
+        Failure::Forbidden { username: self.username.clone(), prefix: self.prefix.clone() }
+    }
+
+    /// What etcd's refusal means. `wire` is what went wrong on the connection, if anything did.
+    pub(crate) fn of_status(&self, status: &Status, wire: Option<Failure>) -> Failure {
+        let endpoint = self.endpoint.clone();
+        let message = one_line(status.message());
+        let says = |text: &str| message.contains(text);
+        match status.code() {
+            _ if says("rpc not supported for learner") => Failure::Learner { endpoint },
+            _ if says("authentication failed") => Failure::Credentials { username: self.username.clone().unwrap_or_default() },
+            _ if says("user name is empty") => Failure::NoCredentials,
+            _ if says("authentication is not enabled") => Failure::NoAuthentication,
+            _ if says("database space exceeded") => Failure::Full { endpoint },
+            _ if says("has been compacted") => Failure::Compacted,
+            Code::PermissionDenied => self.forbidden(),
+            Code::Unimplemented => Failure::NotEtcd { endpoint, why: message },
+            Code::DeadlineExceeded | Code::ResourceExhausted | Code::Unauthenticated => Failure::NotReady { endpoint, why: message },
+            Code::Unavailable if says("etcdserver: ") => Failure::NotReady { endpoint, why: message },
+            // What tonic makes of a broken connection; the message says little.
+            Code::Unavailable | Code::Unknown | Code::Internal | Code::Cancelled => {
+                wire.unwrap_or(Failure::Broken { endpoint, why: message })
+            }
+            _ => Failure::Refused { endpoint, why: message },
+        }
+    }
+
+    /// What a failed call of the etcd client means.
+    pub(crate) fn of_client(&self, error: &etcd_client::Error, wire: Option<Failure>) -> Failure {
+        match error {
+            etcd_client::Error::GRpcStatus(status) => self.of_status(status, wire),
+            other => wire.unwrap_or_else(|| Failure::Broken { endpoint: self.endpoint.clone(), why: one_line(&other.to_string()) }),
+        }
+    }
+}
+
+/// Messages of servers and libraries, which may have several lines.
+pub(crate) fn one_line(message: &str) -> String {
+    message.split_whitespace().collect::<Vec<_>>().join(" ")
+}

@@ -1,0 +1,149 @@
+//! A group as it is followed over one connection: one list, then one server watch from the next revision on.
+//!
+//! A server watch can fall silent without ending, and its server can lag behind. So the view is proven again and again: a quorum's read
+//! tells the store's revision, then the watch is asked for its progress until it has come as far.
+
+use std::pin::pin;
+use std::sync::Arc;
+use std::time::Duration;
+
+use etcd_client::{Error, Event, EventType, WatchResponse, WatchStream};
+use futures::FutureExt;
+use shardwise_core::{MEMBERS_MAX, Moment};
+use tokio::time::{Instant, sleep_until};
+
+use crate::backend::Inner;
+use crate::client::{Entry, Link};
+use crate::error::{Failure, one_line};
+use crate::hub::Feed;
+use crate::keys::Folder;
+use crate::records::Roll;
+use crate::revisions::Line;
+
+/// A server that still has changes to send says nothing about its progress, and is asked again.
+const ASK_AGAIN: Duration = Duration::from_millis(50);
+/// The most messages of the watch that make one view.
+const MESSAGES_MAX: usize = 1_000;
+
+pub(crate) struct Followed {
+    inner: Arc<Inner>,
+    feed: Arc<Feed>,
+    folder: Folder,
+    link: Arc<Link>,
+    stream: WatchStream,
+    roll: Roll,
+    /// The roll is newer than the last view.
+    changed: bool,
+    /// Every change up to this revision is in the roll.
+    seen: i64,
+    /// Where the line of revisions stood when the list had been read.
+    at: Line,
+}
+
+impl Followed {
+    pub(crate) async fn open(inner: Arc<Inner>, feed: Arc<Feed>, link: Arc<Link>) -> Result<Self, Failure> {
+        let folder = inner.folder(&feed.group);
+        let (proven, before) = (inner.clock.now(), inner.revisions.now());
+        let (entries, seen) = link.list(&folder, MEMBERS_MAX as usize).await?;
+        inner.revisions.report(before, seen)?;
+        let (roll, at) = (Roll::of(&folder, &entries)?, inner.revisions.now());
+        let stream = link.watch(&folder, seen + 1).await?;
+        let mut followed = Self { inner, feed, folder, link, stream, roll, changed: true, seen, at };
+        followed.publish(Some(proven))?;
+        Ok(followed)
+    }
+
+    pub(crate) const fn link(&self) -> &Arc<Link> {
+        &self.link
+    }
+
+    pub(crate) fn ended(&self, why: &str) -> Failure {
+        Failure::WatchEnded { endpoint: self.link.endpoint(), why: why.to_owned() }
+    }
+
+    /// Waits for what the watch tells next, and takes it in. Nothing is lost if this is given up.
+    pub(crate) async fn news(&mut self) -> Result<(), Failure> {
+        let message = self.stream.message().await;
+        self.take(message)?;
+        // What has come in the meantime makes one view together.
+        for _ in 0..MESSAGES_MAX {
+            let Some(message) = self.stream.message().now_or_never() else { break };
+            self.take(message)?;
+        }
+        self.publish(None)
+    }
+
+    fn take(&mut self, message: Result<Option<WatchResponse>, Error>) -> Result<(), Failure> {
+        let message = message.map_err(|error| self.link.parties().of_client(&error, self.link.wire()))?;
+        let message = message.ok_or_else(|| self.ended("its stream has ended"))?;
+        if message.canceled() {
+            return Err(match one_line(message.cancel_reason()) {
+                // With a compaction the reason is empty.
+                _ if message.compact_revision() > 0 => Failure::Compacted,
+                why if why.contains("permission denied") => self.link.parties().forbidden(),
+                why => self.ended(&why),
+            });
+        }
+        for event in message.events() {
+            self.apply(event)?;
+        }
+        if message.events().is_empty() && !message.created() {
+            // Progress: all changes up to here have been sent.
+            self.seen = self.seen.max(message.header().map_or(0, etcd_client::ResponseHeader::revision));
+        }
+        Ok(())
+    }
+
+    fn apply(&mut self, event: &Event) -> Result<(), Failure> {
+        let Some(kv) = event.kv() else { return Ok(()) };
+        match event.event_type() {
+            EventType::Put => self.roll.put(&self.folder, &Entry::from(kv))?,
+            EventType::Delete => self.roll.delete(kv.key()),
+        }
+        (self.changed, self.seen) = (true, self.seen.max(kv.mod_revision()));
+        Ok(())
+    }
+
+    /// Makes sure that the view shows everything that was true when this began.
+    pub(crate) async fn prove(&mut self) -> Result<(), Failure> {
+        let (proven, before, known) = (self.inner.clock.now(), self.inner.revisions.now(), self.seen);
+        let target = self.store_revision().await?;
+        self.inner.revisions.report(before, target)?;
+        if target < known {
+            return Err(Failure::Replaced);
+        }
+        while self.seen < target {
+            let asked = self.stream.request_progress().await;
+            asked.map_err(|error| self.link.parties().of_client(&error, self.link.wire()))?;
+            let again = Instant::now() + ASK_AGAIN;
+            while self.seen < target {
+                tokio::select! {
+                    news = self.news() => news?,
+                    () = sleep_until(again) => break,
+                }
+            }
+        }
+        self.publish(Some(proven))
+    }
+
+    /// The store's revision as the quorum has it; takes in what the watch tells in the meantime.
+    async fn store_revision(&mut self) -> Result<i64, Failure> {
+        let (link, folder) = (Arc::clone(&self.link), self.folder.clone());
+        let mut read = pin!(link.revision(&folder));
+        loop {
+            tokio::select! {
+                revision = &mut read => return revision,
+                news = self.news() => news?,
+            }
+        }
+    }
+
+    /// Tells the watches about a new view, and that it was proven.
+    fn publish(&mut self, proven: Option<Moment>) -> Result<(), Failure> {
+        // An error also where nothing has changed: what the store has now is not what this roll is of.
+        let revision = self.inner.revisions.follow(self.at, self.seen)?;
+        let view = std::mem::take(&mut self.changed).then(|| self.roll.view(revision));
+        self.feed.publish(view, proven);
+        Ok(())
+    }
+}

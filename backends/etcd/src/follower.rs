@@ -1,0 +1,104 @@
+//! Follows one group for all its watches in this process, again and again from a list on when something fails.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::time::{Instant, sleep_until, timeout};
+
+use crate::backend::Inner;
+use crate::error::Failure;
+use crate::followed::Followed;
+use crate::hub::{Feed, Hub};
+
+/// How long a proof may take: as long as the watches' pace, but at least and at most so long.
+const PROOF_LIMITS: (Duration, Duration) = (Duration::from_millis(500), Duration::from_secs(5));
+/// First pause after a failure; doubled for each further one.
+const RETRY_FIRST: Duration = Duration::from_millis(100);
+/// Longest pause after failures that may pass by themselves.
+const RETRY_LONGEST: Duration = Duration::from_secs(1);
+/// Pause after a failure that somebody has to repair.
+const REPAIR_PAUSE: Duration = Duration::from_secs(5);
+
+pub(crate) struct Follower {
+    hub: Arc<Hub>,
+    inner: Arc<Inner>,
+    feed: Arc<Feed>,
+    /// In a row.
+    failures: u32,
+}
+
+impl Follower {
+    pub(crate) fn new(hub: Arc<Hub>, inner: Arc<Inner>, feed: Arc<Feed>) -> Self {
+        Self { hub, inner, feed, failures: 0 }
+    }
+
+    /// Runs while somebody watches.
+    pub(crate) async fn run(mut self) {
+        while !self.hub.end_unwatched(&self.feed) {
+            if let Err(failure) = self.follow().await {
+                let pause = self.failed(&failure);
+                // Either way it is time to look again.
+                let _ = timeout(pause, self.unwatched()).await;
+            }
+        }
+    }
+
+    async fn unwatched(&self) {
+        while self.feed.pace().is_some() {
+            self.feed.wake.notified().await;
+        }
+    }
+
+    /// Until nobody watches, or something fails.
+    async fn follow(&mut self) -> Result<(), Failure> {
+        let (inner, feed) = (&self.inner, &self.feed);
+        let mut followed = self.inner.pool.call(|link| Followed::open(Arc::clone(inner), Arc::clone(feed), link)).await?;
+        self.failures = 0;
+        let answer = self.keep_up(&mut followed).await;
+        if answer.as_ref().is_err_and(Failure::is_of_endpoint) {
+            self.inner.pool.blame(followed.link());
+        }
+        answer
+    }
+
+    async fn keep_up(&self, followed: &mut Followed) -> Result<(), Failure> {
+        let mut last = Instant::now();
+        while let Some(pace) = self.feed.pace() {
+            tokio::select! {
+                news = followed.news() => {
+                    news?;
+                    continue;
+                }
+                // Somebody new wants a view that is proven after it came; or nobody is left.
+                () = self.feed.wake.notified() => if self.feed.pace().is_none() { break },
+                () = sleep_until(last + pace * 3 / 4) => {}
+            }
+            last = Instant::now();
+            let limit = pace.clamp(PROOF_LIMITS.0, PROOF_LIMITS.1);
+            let answer = timeout(limit, followed.prove()).await;
+            answer.unwrap_or_else(|_| Err(followed.ended(&format!("it was silent for {} ms", limit.as_millis()))))?;
+        }
+        Ok(())
+    }
+
+    /// Tells the watches. For how long to pause.
+    fn failed(&mut self, failure: &Failure) -> Duration {
+        self.failures = self.failures.saturating_add(1);
+        if matches!(failure, Failure::Compacted) && self.failures == 1 {
+            // Nothing is wrong: a list tells what was missed.
+            return Duration::ZERO;
+        }
+        self.feed.fail(failure.during("watch"));
+        let longest =
+            if failure.may_pass() { (RETRY_FIRST * 2u32.saturating_pow(self.failures.min(10))).min(RETRY_LONGEST) } else { REPAIR_PAUSE };
+        // Many processes lose the same server at the same moment.
+        longest.mul_f64(rand::random_range(0.5..1.0))
+    }
+}
+
+impl Drop for Follower {
+    /// The runtime ends under watches of another one: they notice that nobody feeds them.
+    fn drop(&mut self) {
+        self.hub.end(&self.feed);
+    }
+}

@@ -1,0 +1,176 @@
+//! Where things stand in etcd. Nothing else knows how a key is written.
+//!
+//! ```text
+//! <prefix>/v1/members/<group>/<instance id>    the member's record, under its lease
+//! <prefix>/v1/knocks/<group>/<instance id>     somebody wants that id and waits for a sign of life; under the same lease
+//! ```
+//!
+//! Names are percent-encoded where they need it, so that a group's keys are exactly those that begin with its folder.
+
+use shardwise_core::{GroupName, InstanceId};
+use shardwise_discovery::Seat;
+
+use crate::error::Failure;
+
+/// The two keys of one member.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Keys {
+    pub(crate) member: Vec<u8>,
+    pub(crate) knock: Vec<u8>,
+}
+
+/// The keys of one group, all that begin with this.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Folder(Vec<u8>);
+
+/// The place of all keys: begins with `/`, does not end with one.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Prefix(String);
+
+impl Prefix {
+    pub(crate) fn new(prefix: &str) -> Result<Self, Failure> {
+        let refused = |why: &str| Err(Failure::Setting { setting: "prefix", why: format!("is {prefix:?}: {why}") });
+        let trimmed = prefix.trim_end_matches('/');
+        match trimmed {
+            "" => refused("it needs a name, such as \"/shardwise\""),
+            _ if !trimmed.starts_with('/') => refused("it begins with a slash, such as \"/shardwise\""),
+            _ if trimmed.len() > PREFIX_BYTES_MAX => refused("at most 255 bytes are allowed"),
+            _ if trimmed.contains(char::is_control) => refused("it must not contain control characters"),
+            _ => Ok(Self(trimmed.to_owned())),
+        }
+    }
+
+    pub(crate) fn folder(&self, group: &GroupName) -> Folder {
+        Folder(format!("{}/v1/members/{}/", self.0, encoded(group.as_str())).into_bytes())
+    }
+
+    pub(crate) fn keys(&self, seat: &Seat) -> Keys {
+        let name = format!("{}/{}", encoded(seat.group.as_str()), encoded(seat.instance_id.as_str()));
+        let key = |folder| format!("{}/v1/{folder}/{name}", self.0).into_bytes();
+        Keys { member: key("members"), knock: key("knocks") }
+    }
+
+    pub(crate) fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+/// The most bytes a prefix may have.
+const PREFIX_BYTES_MAX: usize = 255;
+
+impl Folder {
+    pub(crate) fn key(&self) -> Vec<u8> {
+        self.0.clone()
+    }
+
+    /// The first key after the folder's. Its last byte is a slash, which has a successor.
+    pub(crate) fn end(&self) -> Vec<u8> {
+        let mut end = self.0.clone();
+        if let Some(last) = end.last_mut() {
+            *last += 1;
+        }
+        end
+    }
+
+    /// Whose key it is.
+    pub(crate) fn member(&self, key: &[u8]) -> Result<InstanceId, String> {
+        let rest = key.strip_prefix(self.0.as_slice()).ok_or("its key is of another group")?;
+        let name = decoded(rest).ok_or("its key is not one of ours")?;
+        InstanceId::new(name).map_err(|error| error.to_string())
+    }
+}
+
+/// Percent-encodes what would end a name or could not be typed.
+fn encoded(name: &str) -> String {
+    let mut text = String::with_capacity(name.len());
+    for character in name.chars() {
+        match character {
+            '%' | '/' | '\0'..=' ' | '\x7f' => text.extend(['%', hex_digit(u32::from(character) >> 4), hex_digit(u32::from(character))]),
+            _ => text.push(character),
+        }
+    }
+    text
+}
+
+/// The last four bits.
+fn hex_digit(bits: u32) -> char {
+    char::from_digit(bits & 15, 16).unwrap_or('0').to_ascii_uppercase()
+}
+
+/// The name that was encoded; nothing for what `encoded` never writes.
+fn decoded(text: &[u8]) -> Option<String> {
+    let mut bytes = Vec::with_capacity(text.len());
+    let mut rest = text.iter();
+    while let Some(&byte) = rest.next() {
+        bytes.push(match byte {
+            b'/' => return None,
+            b'%' => {
+                let (high, low) = (hex(*rest.next()?)?, hex(*rest.next()?)?);
+                high * 16 + low
+            }
+            _ => byte,
+        });
+    }
+    let name = String::from_utf8(bytes).ok()?;
+    (encoded(&name).as_bytes() == text).then_some(name)
+}
+
+fn hex(digit: u8) -> Option<u8> {
+    match digit {
+        b'0'..=b'9' => Some(digit - b'0'),
+        b'A'..=b'F' => Some(digit - b'A' + 10),
+        _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn folder(group: &str) -> Folder {
+        Prefix::new("/p").unwrap().folder(&GroupName::new(group).unwrap())
+    }
+
+    #[test]
+    fn every_name_comes_back() {
+        for name in ["a", "a b", "a/b", "/", "%2F", "🦀", "a\nb", "%", "~", "\u{7f}", ".."] {
+            let seat = Seat {
+                group: GroupName::new(name).unwrap(),
+                instance_id: InstanceId::new(name).unwrap(),
+                incarnation: shardwise_core::Incarnation::new(1),
+            };
+            let key = Prefix::new("/p").unwrap().keys(&seat).member;
+            assert_eq!(folder(name).member(&key).unwrap().as_str(), name);
+            assert!(key.iter().all(|byte| *byte > b' ' && *byte != 0x7f), "{key:?} can be typed");
+        }
+    }
+
+    #[test]
+    fn no_folder_is_inside_another() {
+        let names = ["a", "a/", "a/a", "aa", "A", "a ", "a%", "a%2F"];
+        for one in names {
+            for other in names {
+                let inside = folder(other).key().starts_with(&folder(one).key());
+                assert_eq!(inside, one == other, "{other:?} in {one:?}");
+            }
+        }
+        assert_eq!(folder("a").end(), b"/p/v1/members/a0");
+    }
+
+    #[test]
+    fn what_nobody_of_us_wrote_is_no_name() {
+        for key in ["", "a/b", "%2f", "%41", "%", "%4", "%FF"] {
+            let key = [folder("g").key(), key.as_bytes().to_vec()].concat();
+            assert!(folder("g").member(&key).is_err(), "{key:?}");
+        }
+    }
+
+    #[test]
+    fn a_prefix_is_a_path() {
+        assert_eq!(Prefix::new("/a/b//").unwrap().as_str(), "/a/b");
+        for (prefix, why) in [("", "needs a name"), ("///", "needs a name"), ("a", "begins with a slash"), ("/a\n", "control")] {
+            let said = Prefix::new(prefix).unwrap_err().to_string();
+            assert!(said.starts_with("`prefix` is") && said.contains(why) && !said.contains('\n'), "{said}");
+        }
+    }
+}

@@ -1,0 +1,114 @@
+//! Leases: made, prolonged and ended over one connection.
+
+use std::collections::HashMap;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use etcd_client::{Error, LeaseClient, LeaseKeepAliveStream, LeaseKeeper};
+
+use crate::client::{Link, none_if_gone};
+use crate::error::Failure;
+
+/// The most streams kept for later renewals. Whoever renews longer needs one; the others are of members that were given up.
+const STREAMS_MAX: usize = 4_096;
+
+/// Prolonging a lease takes a stream of its own in the etcd client. It is kept for the next time: a message each way is a tenth of
+/// what a new stream costs.
+pub(crate) struct Leases {
+    client: LeaseClient,
+    streams: Mutex<HashMap<i64, Stream>>,
+}
+
+struct Stream {
+    keeper: LeaseKeeper,
+    answers: LeaseKeepAliveStream,
+}
+
+impl Stream {
+    /// A new stream; nothing if the lease has ended.
+    async fn open(mut client: LeaseClient, lease_id: i64) -> Result<Option<Self>, Error> {
+        match client.keep_alive(lease_id).await {
+            Ok((keeper, answers)) => Ok(Some(Self { keeper, answers })),
+            // It asks once by itself, and hides the answer: a TTL of 0 is this error, any other TTL is lost.
+            Err(Error::LeaseKeepAliveError(_)) => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// The TTL in seconds; nothing if the lease has ended.
+    async fn prolong(&mut self) -> Result<Option<i64>, Error> {
+        self.keeper.keep_alive().await?;
+        match self.answers.message().await? {
+            Some(answer) => Ok(Some(answer.ttl()).filter(|ttl_s| *ttl_s > 0)),
+            None => Err(Error::LeaseKeepAliveError("the stream has ended".into())),
+        }
+    }
+}
+
+impl Leases {
+    pub(crate) fn new(client: LeaseClient) -> Self {
+        Self { client, streams: Mutex::default() }
+    }
+
+    fn streams(&self) -> MutexGuard<'_, HashMap<i64, Stream>> {
+        // Nothing under this lock can panic halfway through a change.
+        self.streams.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn keep(&self, lease_id: i64, stream: Stream) {
+        let mut streams = self.streams();
+        if streams.len() >= STREAMS_MAX {
+            streams.clear();
+        }
+        streams.insert(lease_id, stream);
+    }
+}
+
+impl Link {
+    /// A new lease and its TTL in seconds.
+    pub(crate) async fn grant(&self, ttl_s: i64) -> Result<(i64, i64), Failure> {
+        let answer = self
+            .ask(|| {
+                let mut client = self.leases.client.clone();
+                async move { client.grant(ttl_s, None).await }
+            })
+            .await?;
+        Ok((answer.id(), answer.ttl()))
+    }
+
+    /// Ends a lease and deletes what is under it. One that has ended already is no error.
+    pub(crate) async fn revoke(&self, lease_id: i64) -> Result<(), Failure> {
+        self.leases.streams().remove(&lease_id);
+        let revoked = self.ask(|| {
+            let mut client = self.leases.client.clone();
+            async move { none_if_gone(client.revoke(lease_id).await) }
+        });
+        revoked.await.map(drop)
+    }
+
+    /// Prolongs a lease; its TTL in seconds, or nothing if it has ended.
+    ///
+    /// The stream is out of its place while it is in use: if this is given up in the middle, an answer that comes later must not be taken
+    /// for that of the next question.
+    pub(crate) async fn keep_alive(&self, lease_id: i64) -> Result<Option<i64>, Failure> {
+        let kept = self.leases.streams().remove(&lease_id);
+        if let Some(mut stream) = kept
+            && let Ok(ttl_s) = stream.prolong().await
+        {
+            if ttl_s.is_some() {
+                self.leases.keep(lease_id, stream);
+            }
+            return Ok(ttl_s);
+        }
+        let renewed = self.ask(|| {
+            let client = self.leases.client.clone();
+            async move {
+                let Some(mut stream) = Stream::open(client, lease_id).await? else { return Ok(None) };
+                Ok(stream.prolong().await?.map(|ttl_s| (ttl_s, stream)))
+            }
+        });
+        Ok(renewed.await?.map(|(ttl_s, stream)| {
+            self.leases.keep(lease_id, stream);
+            ttl_s
+        }))
+    }
+}

@@ -1,0 +1,28 @@
+#![doc = include_str!("../docs.md")]
+//!
+//! Inside: `config` and `settings` are what can be set, `keys` says where things stand, `dial` and `tls` make a connection, `client` and
+//! `lease` are what is asked of etcd over one, `pool` chooses among several, `backend` is the contract, `hub`, `follower`, `followed` and
+//! `watch` follow groups, `revisions` keeps their numbers rising, `error` says what went wrong.
+
+mod backend;
+mod client;
+mod config;
+mod dial;
+mod error;
+mod followed;
+mod follower;
+mod hub;
+mod keys;
+mod lease;
+mod pool;
+mod records;
+mod revisions;
+mod settings;
+mod tls;
+mod watch;
+
+pub use backend::{EtcdBackend, TTL_LEAST};
+pub use config::{ENDPOINT_DEFAULT, ENDPOINTS_MAX, EtcdConfig, PREFIX_DEFAULT};
+pub use hub::{GROUPS_MAX, WATCHERS_MAX};
+pub use records::RECORD_BYTES_MAX;
+pub use settings::BACKEND;

@@ -1,0 +1,196 @@
+//! Which server is asked. All calls of a backend share one connection to one server; when it fails them, the next server gets its turn.
+
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use tokio::time::{Instant, timeout};
+
+use crate::client::{Access, Link};
+use crate::config::Endpoint;
+use crate::error::Failure;
+
+/// How long one call may take in all.
+const CALL_LIMIT: Duration = Duration::from_secs(8);
+/// How long one server may take to answer while there are others.
+const TURN_LIMIT: Duration = Duration::from_secs(2);
+/// The same where there is no other.
+const ONLY_LIMIT: Duration = Duration::from_secs(5);
+/// A caller that gives up after so long, having heard nothing, has found a server that does not answer.
+const SUSPICIOUS_AFTER: Duration = Duration::from_millis(250);
+
+pub(crate) struct Pool {
+    servers: Vec<Server>,
+    /// The server that answered last.
+    current: AtomicUsize,
+    access: Access,
+    turn_limit: Duration,
+}
+
+struct Server {
+    endpoint: Endpoint,
+    link: Mutex<Option<Arc<Link>>>,
+    /// One connection is made at a time. Inside: when the last failed attempt began, and why it failed.
+    opening: tokio::sync::Mutex<Option<(Instant, Failure)>>,
+}
+
+impl Pool {
+    pub(crate) fn new(endpoints: Vec<Endpoint>, access: Access) -> Self {
+        let turn_limit = if endpoints.len() > 1 { TURN_LIMIT } else { ONLY_LIMIT };
+        let server = |endpoint| Server { endpoint, link: Mutex::default(), opening: tokio::sync::Mutex::default() };
+        Self { servers: endpoints.into_iter().map(server).collect(), current: AtomicUsize::new(0), access, turn_limit }
+    }
+
+    pub(crate) fn endpoints(&self) -> impl Iterator<Item = &Endpoint> {
+        self.servers.iter().map(|server| &server.endpoint)
+    }
+
+    /// Carries out `operation`, at the next server if one fails it. It may be carried out twice.
+    pub(crate) async fn call<T, F>(&self, operation: impl Fn(Arc<Link>) -> F + Send + Sync) -> Result<T, Failure>
+    where
+        F: Future<Output = Result<T, Failure>> + Send,
+    {
+        let answer = timeout(CALL_LIMIT, self.each_in_turn(operation)).await;
+        answer.unwrap_or_else(|_| Err(late(&self.servers[self.current()].endpoint, CALL_LIMIT)))
+    }
+
+    async fn each_in_turn<T, F>(&self, operation: impl Fn(Arc<Link>) -> F + Send + Sync) -> Result<T, Failure>
+    where
+        F: Future<Output = Result<T, Failure>> + Send,
+    {
+        let first = self.current();
+        let mut telling: Option<Failure> = None;
+        for number in (first..self.servers.len()).chain(0..first) {
+            match self.turn(number, &operation).await {
+                // What may pass by itself decides: then it is worth trying again.
+                Err(failure) if failure.is_of_endpoint() => {
+                    telling = telling.filter(|known| known.may_pass() || !failure.may_pass()).or(Some(failure));
+                }
+                other => {
+                    self.current.store(number, Ordering::Relaxed);
+                    return other;
+                }
+            }
+        }
+        Err(telling.unwrap_or(Failure::Setting { setting: "endpoints", why: "is empty".into() }))
+    }
+
+    /// One server's turn. A connection that was there already may have been dead for a while, which says nothing about the server.
+    async fn turn<T, F>(&self, number: usize, operation: &(impl Fn(Arc<Link>) -> F + Send + Sync)) -> Result<T, Failure>
+    where
+        F: Future<Output = Result<T, Failure>> + Send,
+    {
+        let server = &self.servers[number];
+        let used = server.link().is_some();
+        let mut suspicion = Suspicion { pool: self, number, since: Instant::now(), answered: false };
+        let mut answer = self.once(number, operation).await;
+        if used && matches!(answer, Err(Failure::Broken { .. })) {
+            answer = self.once(number, operation).await;
+        }
+        suspicion.answered = true;
+        answer
+    }
+
+    async fn once<T, F>(&self, number: usize, operation: &(impl Fn(Arc<Link>) -> F + Send + Sync)) -> Result<T, Failure>
+    where
+        F: Future<Output = Result<T, Failure>> + Send,
+    {
+        let server = &self.servers[number];
+        let link = server.connected(&self.access, self.turn_limit).await?;
+        let answer = timeout(self.turn_limit, operation(Arc::clone(&link))).await;
+        let answer = answer.unwrap_or_else(|_| Err(late(&server.endpoint, self.turn_limit)));
+        if answer.as_ref().is_err_and(Failure::is_of_endpoint) {
+            server.forget(&link);
+        }
+        answer
+    }
+
+    /// Says that a connection has failed whoever used it; the next server gets its turn.
+    pub(crate) fn blame(&self, link: &Arc<Link>) {
+        if let Some(number) = self.servers.iter().position(|server| server.forget(link)) {
+            self.pass_on(number);
+        }
+    }
+
+    fn pass_on(&self, number: usize) {
+        let next = (number + 1) % self.servers.len();
+        // Somebody else may have passed it on already.
+        let _ = self.current.compare_exchange(number, next, Ordering::Relaxed, Ordering::Relaxed);
+    }
+
+    fn current(&self) -> usize {
+        self.current.load(Ordering::Relaxed)
+    }
+}
+
+fn late(endpoint: &Endpoint, after: Duration) -> Failure {
+    Failure::TimedOut { endpoint: endpoint.to_string(), after }
+}
+
+impl Server {
+    fn held(&self) -> MutexGuard<'_, Option<Arc<Link>>> {
+        // Nothing under this lock can panic halfway through a change.
+        self.link.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn link(&self) -> Option<Arc<Link>> {
+        self.held().clone()
+    }
+
+    /// Whether it was this connection that is forgotten now.
+    fn forget(&self, link: &Arc<Link>) -> bool {
+        let mut held = self.held();
+        let same = held.as_ref().is_some_and(|known| Arc::ptr_eq(known, link));
+        if same {
+            *held = None;
+        }
+        same
+    }
+
+    /// The connection, made if there is none. Of many who want it at once one makes it, and the others have what comes of that.
+    async fn connected(&self, access: &Access, within: Duration) -> Result<Arc<Link>, Failure> {
+        let wanted = Instant::now();
+        if let Some(link) = self.link() {
+            return Ok(link);
+        }
+        let mut last = self.opening.lock().await;
+        if let Some(link) = self.link() {
+            return Ok(link);
+        }
+        if let Some((began, failure)) = &*last
+            && *began >= wanted
+        {
+            return Err(failure.clone());
+        }
+        let began = Instant::now();
+        match Link::open(&self.endpoint, access, within).await {
+            Ok(link) => {
+                let link = Arc::new(link);
+                *self.held() = Some(Arc::clone(&link));
+                *last = None;
+                Ok(link)
+            }
+            Err(failure) => {
+                *last = Some((began, failure.clone()));
+                Err(failure)
+            }
+        }
+    }
+}
+
+/// Notices a caller that gives up before there is an answer.
+struct Suspicion<'a> {
+    pool: &'a Pool,
+    number: usize,
+    since: Instant,
+    answered: bool,
+}
+
+impl Drop for Suspicion<'_> {
+    fn drop(&mut self) {
+        if !self.answered && self.since.elapsed() >= SUSPICIOUS_AFTER {
+            self.pool.servers[self.number].held().take();
+            self.pool.pass_on(self.number);
+        }
+    }
+}
