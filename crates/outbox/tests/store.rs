@@ -13,7 +13,7 @@ use shardwise::SlotSet;
 use shardwise::discovery::Clock;
 use shardwise::{Incarnation, Moment};
 use shardwise_outbox::exercise::StoreHarness;
-use shardwise_outbox::store::{FetchRequest, Registration};
+use shardwise_outbox::store::{FetchRequest, Outcome, Registration, Run, Then};
 use shardwise_outbox::{ErrorKind, NewEvent, PAYLOAD_BYTES_MAX, Payload, SqliteConfig, SqliteStore, Store, sqlite};
 use sqlx::Connection;
 
@@ -321,4 +321,71 @@ async fn a_fetch_seeks_and_never_sorts_or_scans() {
         );
         assert!(!plan.iter().any(|step| step.3.contains("TEMP B-TREE")), "{plan:?}");
     }
+}
+
+async fn count(outbox: &Outbox) -> i64 {
+    sqlx::query_scalar("SELECT count(*) FROM outbox").fetch_one(&mut outbox.connection().await).await.unwrap()
+}
+
+/// Delivers what is pending up to `through` of each aggregate.
+async fn deliver(store: &SqliteStore, me: &Registration, through: u64) {
+    store.place_new(1_000).await.unwrap();
+    let runs = store.fetch(me, &request()).await.unwrap().runs;
+    let outcome = |run: &Run| Outcome { aggregate: run.aggregate, hold: run.hold, through: Some(through), then: Then::Next };
+    assert_eq!(store.record(me, &runs.iter().map(outcome).collect::<Vec<_>>(), false).await.unwrap(), []);
+}
+
+#[tokio::test]
+async fn a_sweep_deletes_a_few_rows_at_a_time_and_all_that_is_delivered() {
+    for retention in [Duration::ZERO, Duration::from_nanos(1)] {
+        let outbox = Outbox::new().await;
+        let store = outbox.store().await;
+        outbox.insert_plainly((0..20).flat_map(|n| events(&n.to_string(), 1..=5)).collect()).await;
+        // Whatever a writer thinks a time is: it is old, and stops nobody.
+        let time = "UPDATE outbox SET created_at = iif(seq = 1, '2026-01-02 03:04:05', created_at - 10)";
+        sqlx::query(time).execute(&mut outbox.connection().await).await.unwrap();
+        let me = owner(&store).await;
+        deliver(&store, &me, 4).await;
+        let (mut position, mut left) = (0, count(&outbox).await);
+        while let Some(next) = store.sweep(retention, position, 7).await.unwrap() {
+            let now = count(&outbox).await;
+            assert!((left - 7..=left).contains(&now), "{retention:?}: from {left} to {now}");
+            assert!(next > position || now < left, "{retention:?}: it goes on");
+            (position, left) = (next, now);
+        }
+        assert_eq!(count(&outbox).await, 20, "{retention:?}: what waits is kept");
+        let status = store.status().await.unwrap();
+        assert_eq!(status.pending, 20, "{retention:?}");
+        assert!(status.oldest_pending_age < Some(Duration::from_hours(1)), "{status:?}");
+    }
+}
+
+/// What waits may be a million rows, with payloads in front of every other column.
+#[tokio::test]
+async fn a_sweep_without_retention_does_not_look_at_what_waits() {
+    let outbox = Outbox::new().await;
+    let sql = format!("EXPLAIN QUERY PLAN {}", sqlite::DELIVERED);
+    let query = sqlx::query_as(sqlx::AssertSqlSafe(sql)).bind(0i64).bind(1_000i64).bind(1_000i64);
+    let plan: Vec<(i64, i64, i64, String)> = query.fetch_all(&mut outbox.connection().await).await.unwrap();
+    assert_eq!(
+        plan.iter().map(|step| step.3.as_str()).collect::<Vec<_>>(),
+        ["SEARCH a USING INTEGER PRIMARY KEY (rowid>? AND rowid<?)", "SEARCH o USING INDEX outbox_in_order (aggregate=? AND seq<?)",]
+    );
+}
+
+/// A writer in the middle of its transaction is not waited for.
+#[tokio::test]
+async fn a_sweep_that_finds_nothing_takes_no_lock() {
+    let outbox = Outbox::new().await;
+    outbox.insert_plainly(events("a", 1..=3)).await;
+    let store = SqliteStore::open(outbox.config().busy_timeout(Duration::from_millis(50))).await.unwrap();
+    owner(&store).await;
+    // A row is old a millisecond after it was written.
+    eventually("the rows are old", Duration::from_secs(10), async || store.sweep(Duration::from_nanos(1), 0, 3).await.unwrap().is_some())
+        .await;
+    let mut conn = outbox.connection().await;
+    let tx = conn.begin_with("BEGIN IMMEDIATE").await.unwrap();
+    assert!(store.sweep(Duration::from_nanos(1), 0, 3).await.unwrap().is_some());
+    assert_eq!(store.sweep(Duration::ZERO, 0, 3).await.unwrap(), None);
+    tx.rollback().await.unwrap();
 }

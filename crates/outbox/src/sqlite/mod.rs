@@ -1,7 +1,7 @@
 //! The SQLite store: an outbox inside the application's own database file, for publishers on one machine.
 //!
 //! Each file here is one concern: `config` (which file, and how it is opened), `schema` (migrations), `fence` (publishers and slots),
-//! `fetch`, `record`, `upkeep` (new aggregates, retention), `status`, `holders`, `enqueue`, `error` (what SQLite's codes mean to the
+//! `fetch`, `record`, `sweep` (retention), `upkeep` (new aggregates, unblocking), `status`, `holders`, `enqueue`, `error` (what SQLite's codes mean to the
 //! operator).
 
 mod config;
@@ -13,6 +13,7 @@ mod holders;
 mod record;
 mod schema;
 mod status;
+mod sweep;
 mod upkeep;
 
 use std::future::Future;
@@ -30,6 +31,8 @@ pub use enqueue::enqueue;
 pub use fetch::FETCH;
 pub use holders::Holder;
 pub use schema::{SCHEMA_VERSION, revert};
+#[doc(hidden)]
+pub use sweep::DELIVERED;
 
 use self::error::{Context, store_error};
 use crate::options::RETRY_DELAY_MAX;
@@ -211,7 +214,7 @@ impl Store for SqliteStore {
     }
 
     async fn sweep(&self, retention: Duration, position: i64, limit: usize) -> Result<Option<i64>> {
-        upkeep::sweep(self, retention, position, limit).await
+        sweep::sweep(self, retention, position, limit).await
     }
 
     async fn change_mark(&self) -> Result<Option<u64>> {

@@ -12,13 +12,13 @@ use crate::{Result, one_line};
 
 /// The blocked are counted apart, since they are in another index.
 const PENDING: &str = "
-    SELECT coalesce(sum(a.last_seq - a.done_seq), 0), min(o.created_at)
+    SELECT coalesce(sum(a.last_seq - a.done_seq), 0), min(iif(typeof(o.created_at) = 'integer', o.created_at, NULL))
     FROM outbox_aggregate AS a
     LEFT JOIN outbox AS o ON o.aggregate = a.id AND o.seq = a.done_seq + 1
     WHERE a.done_seq < a.last_seq AND a.blocked_at IS NULL";
 /// New aggregates are pending too; their hash is NULL, and so is their place in the index by hash.
 const BLOCKED: &str = "
-    SELECT coalesce(sum(a.last_seq - a.done_seq), 0), min(o.created_at), count(*)
+    SELECT coalesce(sum(a.last_seq - a.done_seq), 0), min(iif(typeof(o.created_at) = 'integer', o.created_at, NULL)), count(*)
     FROM outbox_aggregate AS a INDEXED BY outbox_aggregate_blocked
     LEFT JOIN outbox AS o ON o.aggregate = a.id AND o.seq = a.done_seq + 1
     WHERE a.blocked_at IS NOT NULL";

@@ -182,8 +182,8 @@ pub trait Store: Send + Sync + 'static {
     /// Fills in the hashes of at most `limit` aggregates that have none, and returns how many had none. Needs no slot.
     async fn place_new(&self, limit: usize) -> Result<usize>;
 
-    /// Deletes delivered events written longer than `retention` ago, looking at no more than `limit` rows behind `position`. Returns the
-    /// position to go on from; `None` when there is nothing older to look at.
+    /// Deletes delivered events written longer than `retention` ago, at most `limit` of them, in the store's own order from `position` on; 0
+    /// is the beginning. Returns the position to go on from under the same retention; `None` when there is nothing older to look at.
     async fn sweep(&self, retention: Duration, position: i64, limit: usize) -> Result<Option<i64>>;
 
     /// A number that differs after any change to the store, cheap to ask for; `None` if the store has no such thing. Must be asked

@@ -1,0 +1,78 @@
+//! Retention: deleting what is delivered, a few rows at a time.
+//!
+//! Columns behind `payload` are read through the pages of the whole payload, so rows that stay are looked at as little as can be, and
+//! never under the write lock: what is to go is looked up first, and nothing is written if there is nothing.
+
+use std::time::Duration;
+
+use serde_json::json;
+use sqlx::Row;
+
+use super::error::Context;
+use super::{SqliteStore, millis, unix_ms};
+use crate::Result;
+
+/// ?1 position, ?2 rows to look at. What is no number is as old as can be.
+const WINDOW: &str = "SELECT count(*), max(position), min(created_at)
+    FROM (SELECT position, CAST(created_at AS INTEGER) AS created_at FROM outbox WHERE position > ?1 ORDER BY position LIMIT ?2)";
+
+/// ?1 and ?2 first (excluded) and last position, ?3 the oldest time to keep (ms).
+const OLD: &str = "SELECT o.position FROM outbox AS o CROSS JOIN outbox_aggregate AS a
+    WHERE o.position > ?1 AND o.position <= ?2 AND CAST(o.created_at AS INTEGER) < ?3 AND o.parked_at IS NULL
+      AND a.id = o.aggregate AND o.seq <= a.done_seq";
+
+/// ?1 aggregate, ?2 aggregates to look at.
+const AGGREGATES: &str = "SELECT count(*), max(id) FROM (SELECT id FROM outbox_aggregate WHERE id > ?1 ORDER BY id LIMIT ?2)";
+
+/// ?1 and ?2 first (excluded) and last aggregate, ?3 rows at most. Rows that wait are not looked at, however many. Public for the test that
+/// reads the plan.
+pub const DELIVERED: &str = "SELECT o.position, a.id FROM outbox_aggregate AS a CROSS JOIN outbox AS o INDEXED BY outbox_in_order
+    WHERE a.id > ?1 AND a.id <= ?2 AND o.aggregate = a.id AND o.seq <= a.done_seq AND o.parked_at IS NULL
+    ORDER BY a.id LIMIT ?3";
+
+/// ?1 positions as a JSON list. A position may be another row's by now, so the row must be delivered still.
+const DELETE: &str = "DELETE FROM outbox WHERE position IN (SELECT value FROM json_each(?1)) AND parked_at IS NULL
+    AND seq <= (SELECT a.done_seq FROM outbox_aggregate AS a WHERE a.id = outbox.aggregate)";
+
+pub(super) async fn sweep(store: &SqliteStore, retention: Duration, position: i64, limit: usize) -> Result<Option<i64>> {
+    let limit = i64::try_from(limit).unwrap_or(i64::MAX);
+    if retention.is_zero() { all_delivered(store, position, limit).await } else { old(store, retention, position, limit).await }
+}
+
+/// By the rows, from the oldest on; the position is a row's.
+async fn old(store: &SqliteStore, retention: Duration, position: i64, limit: i64) -> Result<Option<i64>> {
+    let oldest_kept = unix_ms().saturating_sub(millis(retention));
+    let window = sqlx::query_as(WINDOW).bind(position).bind(limit).fetch_one(&store.readers).await.at(store)?;
+    let (looked_at, last, oldest): (i64, Option<i64>, Option<i64>) = window;
+    let (Some(last), Some(oldest)) = (last, oldest) else { return Ok(None) };
+    // Positions rise with time but for the writers' clocks: behind a window without anything old there is nothing old.
+    if oldest >= oldest_kept {
+        return Ok(None);
+    }
+    let old = sqlx::query_scalar(OLD).bind(position).bind(last).bind(oldest_kept).fetch_all(&store.readers).await.at(store)?;
+    delete(store, &old).await?;
+    Ok((looked_at == limit).then_some(last))
+}
+
+/// By the aggregates; the position is an aggregate's. Publishers delete what they deliver, so this finds only what was delivered under
+/// another retention: as a rule nothing.
+async fn all_delivered(store: &SqliteStore, position: i64, limit: i64) -> Result<Option<i64>> {
+    let window = sqlx::query_as(AGGREGATES).bind(position).bind(limit).fetch_one(&store.readers).await.at(store)?;
+    let (looked_at, Some(last)): (i64, Option<i64>) = window else { return Ok(None) };
+    let rows = sqlx::query(DELIVERED).bind(position).bind(last).bind(limit).fetch_all(&store.readers).await.at(store)?;
+    let positions = rows.iter().map(|row| row.try_get(0)).collect::<Result<Vec<i64>, _>>().at(store)?;
+    delete(store, &positions).await?;
+    match rows.last() {
+        // The last aggregate may have more.
+        Some(row) if i64::try_from(rows.len()).is_ok_and(|found| found == limit) => Ok(Some(row.try_get::<i64, _>(1).at(store)? - 1)),
+        _ => Ok((looked_at == limit).then_some(last)),
+    }
+}
+
+async fn delete(store: &SqliteStore, positions: &[i64]) -> Result<()> {
+    if !positions.is_empty() {
+        let positions = json!(positions).to_string();
+        store.when_free(|| sqlx::query(DELETE).bind(&positions).execute(&store.writer)).await.at(store)?;
+    }
+    Ok(())
+}
