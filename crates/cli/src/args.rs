@@ -7,7 +7,7 @@ use clap::error::ErrorKind;
 use clap::{Args as ClapArgs, Parser, Subcommand};
 
 use crate::commands::{demo, outbox, ring, settings, watch};
-use crate::exit::{Code, Failure};
+use crate::exit::{Code, Failure, Result};
 use crate::output::{self, Format};
 
 /// Which keys are mine? Consistent-hash sharding for fleets of background workers.
@@ -23,18 +23,23 @@ pub(crate) struct Args {
 const AFTER_HELP: &str = "\
 Exit codes:
   0  done
-  1  it ran, and the answer is no: a verdict that is not clean, refused lines
+  1  it ran, and the answer is no: a verdict that is not clean, lines refused, nothing to
+     unblock, interrupted before the end
   2  the arguments or the settings are wrong; nothing was contacted
-  3  a backend, a store or a file cannot be reached; trying again may help
+  3  a backend, a store or a file cannot be reached or written; trying again may help
   4  a backend, a store or a group refuses; somebody has to change something
+  130  stopped at once by a second Ctrl-C or SIGTERM
 
-Results go to stdout, everything else to stderr. RUST_LOG=info shows what the workers do.";
+Results go to stdout, everything else to stderr. RUST_LOG=info shows what the workers do.
+To begin with: shardwise demo";
+
+const SETTINGS_HELP: &str = "The settings file [default: $SHARDWISE_SETTINGS, else settings.toml]";
 
 /// What every command understands.
 #[derive(Debug, Clone, ClapArgs)]
 pub(crate) struct Common {
-    /// The settings file [default: `$SHARDWISE_SETTINGS`, else settings.toml]
-    #[arg(long, global = true, value_name = "FILE", display_order = 100)]
+    // Without the backticks that a doc comment would need.
+    #[arg(long, global = true, value_name = "FILE", display_order = 100, help = SETTINGS_HELP)]
     pub(crate) settings: Option<PathBuf>,
     /// How to print results
     #[arg(long, global = true, value_enum, default_value_t, value_name = "FORMAT", display_order = 101)]
@@ -45,6 +50,14 @@ pub(crate) struct Common {
 }
 
 impl Common {
+    /// A failure if a settings file was named for a command that reads none: it would be passed over in silence.
+    pub(crate) fn without_settings(&self, instead: &str) -> Result<()> {
+        match &self.settings {
+            Some(_) => Err(Failure::new(Code::Usage, format!("--settings has no use here: {instead}"))),
+            None => Ok(()),
+        }
+    }
+
     pub(crate) fn format(&self) -> Format {
         if self.json { Format::Json } else { self.output }
     }

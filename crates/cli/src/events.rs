@@ -9,6 +9,7 @@ use shardwise_outbox::{NewEvent, PAYLOAD_BYTES_MAX, Payload};
 use tokio::sync::mpsc;
 
 use crate::exit::{Failure, Result};
+use crate::output;
 
 /// The most bytes of one line: the largest payload, its escapes, and the rest.
 const LINE_BYTES_MAX: usize = 2 * PAYLOAD_BYTES_MAX + 256 * 1_024;
@@ -37,6 +38,7 @@ struct Fields<'a> {
 /// Where lines come from: a file, or stdin for `-`.
 pub(crate) fn open(from: &Path) -> Result<mpsc::Receiver<io::Result<Line>>> {
     let reader: Box<dyn BufRead + Send> = if from == Path::new("-") {
+        output::waits_for_lines();
         Box::new(BufReader::new(io::stdin()))
     } else {
         let file = std::fs::File::open(from).map_err(|error| unreadable(from, &error))?;

@@ -6,8 +6,7 @@ use std::process::ExitCode;
 
 use nix::errno::Errno;
 use shardwise::ErrorKind;
-
-use crate::output;
+use shardwise_outbox::one_line;
 
 /// What the process says at its end. Documented in the help text of the command itself.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -42,7 +41,7 @@ pub(crate) type Result<T> = std::result::Result<T, Failure>;
 
 impl Failure {
     pub(crate) fn new(code: Code, line: impl Into<String>) -> Self {
-        Self { code, line: output::on_one_line(&line.into()) }
+        Self { code, line: one_line(&line.into(), usize::MAX) }
     }
 
     pub(crate) const fn code(&self) -> Code {
@@ -129,7 +128,7 @@ mod tests {
 
     #[test]
     fn a_name_with_control_characters_stays_on_one_line() {
-        let failure = Failure::new(Code::Usage, "no outbox \"a\nb\u{1b}[2J\"; known: größe");
-        assert_eq!(failure.to_string(), "no outbox \"a\\nb\\u{1b}[2J\"; known: größe");
+        let failure = Failure::new(Code::Usage, "no outbox a\nb\u{1b}[2J; known: größe");
+        assert_eq!(failure.to_string(), r"no outbox a b\u{1b}[2J; known: größe");
     }
 }

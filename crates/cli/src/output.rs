@@ -6,17 +6,17 @@ use std::time::{Duration, Instant};
 
 use clap::ValueEnum;
 use serde::Serialize;
+use shardwise_outbox::one_line;
 use tracing_subscriber::EnvFilter;
 
 use crate::exit::{Failure, Result};
 
-/// How results are written.
+/// How results are written: for people, or for programs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, ValueEnum)]
+// No help for each: it would stretch every command's help to three times its length.
 pub(crate) enum Format {
-    /// For people.
     #[default]
     Human,
-    /// For programs.
     Json,
 }
 
@@ -76,13 +76,14 @@ pub(crate) fn complain(failure: &Failure) {
 /// A note on stderr that is no error.
 pub(crate) fn note(line: impl std::fmt::Display) {
     // With stderr gone there is nobody left to tell.
-    let _ = writeln!(io::stderr(), "{}", on_one_line(&line.to_string()));
+    let _ = writeln!(io::stderr(), "{}", one_line(&line.to_string(), usize::MAX));
 }
 
-/// Text that may hold names from outside, as one line that cannot move the cursor: control characters are written out.
-pub(crate) fn on_one_line(text: &str) -> String {
-    let escaped = |c: char| if c.is_control() { c.escape_default().to_string() } else { c.to_string() };
-    text.chars().map(escaped).collect()
+/// Tells somebody at a terminal what the silence means.
+pub(crate) fn waits_for_lines() {
+    if io::stdin().is_terminal() {
+        note("reading lines from the terminal; Ctrl-D ends them");
+    }
 }
 
 /// `1 line`, `2 lines`.

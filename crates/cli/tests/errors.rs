@@ -6,14 +6,15 @@
 mod common;
 
 use std::fs::File;
-use std::io::Write;
+use std::io::{Read, Write};
 use std::os::unix::fs::FileExt;
 use std::process::Stdio;
 use std::time::{Duration, Instant};
 
 use common::process::Process;
-use common::{PATIENCE, Place, Ran, eventually, run, workers};
-use nix::sys::signal::Signal;
+use common::{PATIENCE, Place, Ran, eventually, read_all, run, workers};
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
 
 const SINK: &str = "SHARDWISE__OUTBOX__ORDERS__SINK";
 const STORE: &str = "SHARDWISE__OUTBOX__ORDERS__STORE";
@@ -114,7 +115,7 @@ fn names_from_outside_cannot_break_the_line() {
     let place = place();
     place.run(&["watch", "--policy", "a\nb\u{1b}[2J"]).fails(2, &["there is no policy", "known: workers"]);
     place.run(&["outbox", "status", "--name", "a\nb"]).fails(2, &["there is no outbox", "known: orders"]);
-    place.run(&["demo", "--from", "a\nb\u{1b}[2J"]).fails(3, &[r"a\nb\u{1b}[2J", "check the path"]);
+    place.run(&["demo", "--from", "a\nb\u{1b}[2J"]).fails(3, &[r"a b\u{1b}[2J", "check the path"]);
     place.run(&["wa\ntch"]).fails(2, &["--help"]);
     place.run(&["ring", "owners", "--members", "a\n=x"]).fails(2, &["--members-file"]);
 }
@@ -189,4 +190,27 @@ fn a_publisher_that_is_still_joining_stops_when_asked() {
     publisher.signal(Signal::SIGTERM);
     let ran = publisher.ends("after SIGTERM");
     assert!(ran.code == Some(0) && ran.err.contains("stopped: 0 delivered") && asked.elapsed() < Duration::from_secs(15), "{ran:?}");
+}
+
+#[test]
+fn a_second_signal_ends_a_publisher_that_cannot_finish() {
+    let place = place();
+    place.run(&["outbox", "init"]).well();
+    // More than fits into a pipe.
+    let event = EVENT.replace("Changed", &"C".repeat(200));
+    place.run_with(&["outbox", "enqueue"], event.repeat(500).as_bytes()).well();
+    let mut command = place.command(&["outbox", "run"]);
+    command.env(SINK, "stdout").stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let mut child = command.spawn().unwrap();
+    let (mut stdout, stderr) = (child.stdout.take().unwrap(), read_all(child.stderr.take().unwrap()));
+    // It has begun to write, and nobody reads the rest.
+    stdout.read_exact(&mut [0]).unwrap();
+    let publisher = Pid::from_raw(i32::try_from(child.id()).unwrap());
+    // Signals that come close together may count as one.
+    let ended = eventually("it ends", Duration::from_secs(20), || {
+        kill(publisher, Signal::SIGTERM).unwrap();
+        child.try_wait().unwrap()
+    });
+    let told = String::from_utf8(stderr.join().unwrap()).unwrap();
+    assert!(ended.code() == Some(130) && told.ends_with("stopped at once; others take over when the lease runs out\n"), "{ended}: {told}");
 }

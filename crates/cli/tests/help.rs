@@ -5,7 +5,7 @@ mod common;
 use common::Place;
 
 /// Every command, and options that its help must name.
-const COMMANDS: [(&[&str], &[&str]); 11] = [
+const COMMANDS: [(&[&str], &[&str]); 12] = [
     (&[], &["demo", "outbox", "watch", "ring", "settings", "--version"]),
     (&["demo"], &["--workers", "--events", "20000", "--aggregates", "--rate", "2000", "--ttl", "3s", "--keep", "--from", "SIGKILL"]),
     (&["settings"], &["--why"]),
@@ -15,11 +15,12 @@ const COMMANDS: [(&[&str], &[&str]); 11] = [
         &["ring", "owners"],
         &["--members", "--members-file", "--placement", "--slots", "--virtual-nodes", "--load-margin", "-0", "empty key"],
     ),
-    (&["outbox"], &["init", "enqueue", "run", "status"]),
+    (&["outbox"], &["init", "enqueue", "run", "status", "unblock"]),
     (&["outbox", "init"], &["--name"]),
     (&["outbox", "enqueue"], &["--name", "--from", "aggregatetype", "Exit code 1"]),
-    (&["outbox", "run"], &["--name"]),
+    (&["outbox", "run"], &["--name", "SIGTERM"]),
     (&["outbox", "status"], &["--name"]),
+    (&["outbox", "unblock"], &["--name", "--key", "Exit code 1"]),
 ];
 
 #[test]
@@ -33,7 +34,8 @@ fn every_command_has_help_that_names_its_options() {
         assert!(!help.contains("exit-with-parent"), "what is for the program itself is not shown");
         let longest = help.lines().max_by_key(|line| line.chars().count()).unwrap_or_default();
         assert!(longest.chars().count() <= 100, "{command:?} --help has a line that does not fit: {longest}");
-        assert_eq!(place.run(&[command, &["-h"]].concat()).code, Some(0));
+        assert!(help.lines().count() <= 40, "{command:?} --help does not fit on a screen:\n{help}");
+        assert_eq!(place.run(&[command, &["-h"]].concat()).well(), help, "the short help is all there is");
     }
     assert_eq!(place.run(&["--version"]).well(), concat!("shardwise ", env!("CARGO_PKG_VERSION"), "\n"));
 }
@@ -42,7 +44,7 @@ fn every_command_has_help_that_names_its_options() {
 fn the_exit_codes_are_documented() {
     let help = Place::empty().run(&["--help"]).well();
     let (_, codes) = help.split_once("Exit codes:\n").unwrap_or_default();
-    for code in ["  0  ", "  1  ", "  2  ", "  3  ", "  4  "] {
+    for code in ["  0  ", "  1  ", "  2  ", "  3  ", "  4  ", "  130  "] {
         assert!(codes.contains(code), "{code:?} is not among them:\n{help}");
     }
 }
@@ -66,7 +68,7 @@ fn without_a_command_the_help_comes_and_the_exit_code_is_2() {
 
 #[test]
 fn wrong_arguments_get_one_line_and_exit_code_2() {
-    let cases: [(&[&str], &[&str]); 10] = [
+    let cases: [(&[&str], &[&str]); 12] = [
         (&["wacth"], &["wacth", "'watch'", "--help"]),
         (&["watch"], &["--policy"]),
         (&["watch", "--policy", "workers", "--renewal"], &["'--renewal'", "'--renewals'"]),
@@ -77,6 +79,8 @@ fn wrong_arguments_get_one_line_and_exit_code_2() {
         (&["demo", "--workers", "0"], &["0", "1..=64"]),
         (&["demo", "--ttl", "3"], &["\"3\"", "\"5s\""]),
         (&["demo", "--from", "events", "--events", "3"], &["--events", "--from"]),
+        (&["demo", "--settings", "mine.toml"], &["--settings has no use here", "its options"]),
+        (&["ring", "owners", "--members", "a", "--settings", "mine.toml"], &["--settings has no use here", "by their options"]),
     ];
     for (arguments, parts) in cases {
         Place::empty().run(arguments).fails(2, parts);

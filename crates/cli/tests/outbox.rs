@@ -79,11 +79,14 @@ fn delivered(place: &Place) -> Vec<ReadEvent> {
     read_events(place.path("delivered.jsonl")).map(|events| events.map(Result::unwrap).collect()).unwrap_or_default()
 }
 
+/// Its last line.
 fn stops(process: &mut Process) -> String {
     process.signal(Signal::SIGTERM);
     let ran = process.ends("after SIGTERM");
-    assert!(ran.code == Some(0) && ran.err.lines().last().is_some_and(|line| line.starts_with("stopped: ")), "{ran:?}");
-    ran.err
+    let last = ran.err.lines().last().unwrap_or_default();
+    let told = ran.err.starts_with("publishing as ") && last.starts_with("stopped: ");
+    assert!(ran.code == Some(0) && told, "{ran:?}");
+    last.to_owned()
 }
 
 /// Nothing lost; each aggregate's first deliveries in its order; a slot's epoch never goes back. Answers the number of repeats.

@@ -26,6 +26,8 @@ A key is everything up to the line feed, bytes as they are; an empty line is the
 With --output json each line is {\"key\":…,\"owner\":…}; keys must then be UTF-8.
 Without any member nobody owns: nothing stands behind the tab, null in JSON.
 
+Settings are not read: use the values of your policy. That of an outbox has 1024 slots unless set.
+
   printf 'tenant-7\\ntenant-8\\n' | shardwise ring owners --members a,b=2,c")]
     Owners(Owners),
 }
@@ -58,13 +60,13 @@ struct Placement {
     #[arg(long = "placement", value_parser = ["ring"], default_value = "ring")]
     kind: String,
     /// Slots of the circle
-    #[arg(long, default_value_t = PlacementParams::default().slots)]
+    #[arg(long, default_value_t = PlacementParams::default().slots, value_name = "N")]
     slots: u32,
     /// Points per unit of weight
-    #[arg(long, default_value_t = PlacementParams::default().virtual_nodes)]
+    #[arg(long, default_value_t = PlacementParams::default().virtual_nodes, value_name = "N")]
     virtual_nodes: u32,
-    /// How far above its fair share a member may be loaded: 0 to 10, or "none"
-    #[arg(long, default_value_t = PlacementParams::default().load_margin.to_string())]
+    /// How far above its fair share a member may be loaded: 0 to 10, or none
+    #[arg(long, default_value_t = PlacementParams::default().load_margin.to_string(), value_name = "X")]
     load_margin: String,
 }
 
@@ -83,7 +85,10 @@ fn usage(line: impl Into<String>) -> Failure {
 impl Ring {
     pub(crate) fn run(&self, common: &Common) -> Result<Code> {
         match self {
-            Self::Owners(owners) => owners.run(common),
+            Self::Owners(owners) => {
+                common.without_settings("say slots, virtual nodes and load margin by their options")?;
+                owners.run(common)
+            }
         }
     }
 }
@@ -93,6 +98,7 @@ impl Owners {
         let owners = SlotOwners::place(self.members.read()?, self.placement.params()?);
         let (end, called) = if self.nul { (0, "NUL, because of -0") } else { (b'\n', "a line feed, or with -0 with NUL") };
         let mut out = BufWriter::new(io::stdout().lock());
+        output::waits_for_lines();
         let mut input = io::stdin().lock();
         let mut key = Vec::new();
         loop {

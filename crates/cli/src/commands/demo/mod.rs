@@ -34,7 +34,7 @@ use writer::Writer;
     after_help = "\
 Writes events while publisher processes share one outbox. At a third of the way one of them gets
 SIGKILL, at two thirds a new one joins. Then the delivered file is checked: exit code 0 only if
-nothing is lost or out of order.
+nothing is lost or out of order. It needs no settings and leaves nothing behind, unless --keep.
 
 Your own events, such as the commits of any repository, author by author:
 
@@ -91,6 +91,7 @@ fn rate(events: u64, time: Duration) -> u64 {
 impl Demo {
     pub(crate) async fn run(&self, common: &Common) -> Result<Code> {
         let quiet = common.format() == Format::Json;
+        common.without_settings("the demo writes its own; set it by its options")?;
         Timing::new(self.ttl, None, Timing::default().stop_margin)
             .map_err(|error| Failure::new(Code::Usage, format!("--ttl {}: {}", format_duration(self.ttl), error.allowed)))?;
         self.keep.as_deref().map_or(Ok(()), Stage::check_keep)?;

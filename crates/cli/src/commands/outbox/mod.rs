@@ -31,14 +31,20 @@ pub(crate) enum Outbox {
     Init(Which),
     /// Write events from JSON lines into the outbox
     #[command(after_help = "\
-Each line: {\"aggregatetype\":…, \"aggregateid\":…, \"type\":…, \"payload\":…}, and, if you like, \"id\" and \"headers\".
-A line that is refused is told by number and reason; the others are written. Exit code 1 if any was refused.")]
+Each line: {\"aggregatetype\":…, \"aggregateid\":…, \"type\":…, \"payload\":…}
+and, if you like, \"id\" and \"headers\".
+A line that is refused is told by number and reason; the others are written. Exit code 1 if any was
+refused. Ctrl-C stops between lines and says how far it came.")]
     Enqueue(Enqueue),
     /// Publish: share the outbox with the others, until SIGTERM or Ctrl-C
+    #[command(after_help = "\
+Start as many as you like: each does its own share. SIGTERM and Ctrl-C finish what is on its way
+and give the slots back; a second one ends at once, and the others take over after a TTL.")]
     Run(Run),
     /// Tell how the outbox stands
     Status(Which),
     /// Let blocked aggregates try their first event again
+    #[command(after_help = "Exit code 1 if nothing was blocked, or not that aggregate.")]
     Unblock(Unblock),
 }
 
@@ -240,6 +246,7 @@ impl Run {
             return Err(error.into());
         }
         output::release_log();
+        output::note(format_args!("publishing as {}; Ctrl-C or SIGTERM stops", sharding.instance_id()));
         let stats = publisher.stats();
         let published = publisher.run(shutdown).await;
         let left = sharding.deregister_self().await;
