@@ -6,8 +6,10 @@
 //! lets workers agree without talking to each other.
 //!
 //! The way of a key: [`ShardKey`] -> 64-bit hash -> [`slot_of`] -> one bit of the [`Ownership`] bitmap.
-//! The way of a member: [`Member`] in a [`View`] -> [`SlotOwners::place`] -> owner of every slot.
+//! The way of a member: [`Member`] in a [`View`] -> [`SlotOwners::place`] -> owner of every slot; a [`Circle`] does
+//! it view after view at the cost of what changed.
 
+mod circle;
 mod duration;
 mod fingerprint;
 mod key;
@@ -23,6 +25,7 @@ mod ring;
 mod slots;
 mod view;
 
+pub use circle::Circle;
 pub use duration::{DurationError, format_duration, parse_duration};
 pub use fingerprint::Fingerprint;
 pub use key::{ShardKey, hash_bytes};

@@ -1,6 +1,6 @@
 //! From members to the owner of every slot. A pure function: equal inputs, equal owners, whatever the order of arrival.
 
-use crate::{InstanceId, PlacementKind, PlacementParams, ShardKey, SlotSet, View, Weight, ring, slot_of};
+use crate::{InstanceId, PlacementKind, PlacementParams, ShardKey, SlotSet, View, Weight, hash_bytes, ring, slot_of};
 
 /// Who owns each slot.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -16,13 +16,16 @@ impl SlotOwners {
     ///
     /// `params` are taken as valid (see [`PlacementParams::validated`]). Without members no slot has an owner.
     pub fn place(members: impl IntoIterator<Item = (InstanceId, Weight)>, params: PlacementParams) -> Self {
-        let mut members: Vec<_> = members.into_iter().collect();
-        members.sort_by(|a, b| a.0.cmp(&b.0));
-        members.dedup_by(|b, a| a.0 == b.0);
+        let members = ring::in_order(members);
         let owners = match params.kind {
             _ if members.is_empty() => Vec::new(),
-            PlacementKind::Ring => ring::owners(&members, &params),
+            PlacementKind::Ring => ring::owners(&members, &params, hash_bytes),
         };
+        Self { params, members, owners }
+    }
+
+    /// From `members` in order and each slot's index into them.
+    pub(crate) const fn from_parts(params: PlacementParams, members: Vec<(InstanceId, Weight)>, owners: Vec<u32>) -> Self {
         Self { params, members, owners }
     }
 
@@ -39,7 +42,7 @@ impl SlotOwners {
             .eq(view.eligible(view.group_fingerprint()).map(|m| (&m.instance_id, m.weight)))
     }
 
-    fn inputs(view: &View) -> impl Iterator<Item = (InstanceId, Weight)> + '_ {
+    pub(crate) fn inputs(view: &View) -> impl Iterator<Item = (InstanceId, Weight)> + '_ {
         view.eligible(view.group_fingerprint()).map(|m| (m.instance_id.clone(), m.weight))
     }
 

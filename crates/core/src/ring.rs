@@ -4,7 +4,9 @@
 
 #![expect(clippy::cast_possible_truncation, reason = "each cast says beside it why the value fits")]
 
-use crate::{InstanceId, LoadMargin, PlacementParams, Weight, hash_bytes};
+use std::ops::Range;
+
+use crate::{InstanceId, LoadMargin, PlacementParams, Weight};
 
 /// The most points on one circle; with more asked for, every member gets fewer per unit of weight.
 pub const POINTS_MAX: u32 = 4_194_304;
@@ -30,8 +32,24 @@ struct Point {
     member: u32,
 }
 
+/// The hash of a point's bytes: [`crate::hash_bytes`], and in tests one that makes points collide.
+pub(crate) type PointHash = fn(&[u8]) -> u64;
+
+/// The members in the protocol's order: by the bytes of their ids, each id once, with the weight that came first.
+pub(crate) fn in_order(members: impl IntoIterator<Item = (InstanceId, Weight)>) -> Vec<(InstanceId, Weight)> {
+    let mut members: Vec<_> = members.into_iter().collect();
+    members.sort_by(|a, b| a.0.cmp(&b.0));
+    members.dedup_by(|b, a| a.0 == b.0);
+    members
+}
+
+/// The weights of all members together.
+pub(crate) fn weight_sum(members: &[(InstanceId, Weight)]) -> u64 {
+    members.iter().map(|(_, weight)| u64::from(weight.get())).sum()
+}
+
 /// Points per unit of weight: `virtual_nodes`, or fewer where the circle would pass [`POINTS_MAX`].
-fn points_per_weight(virtual_nodes: u32, weight_sum: u64) -> u32 {
+pub(crate) fn points_per_weight(virtual_nodes: u32, weight_sum: u64) -> u32 {
     if u64::from(virtual_nodes) * weight_sum > u64::from(POINTS_MAX) {
         // At most POINTS_MAX, so it fits.
         (u64::from(POINTS_MAX) / weight_sum).max(1) as u32
@@ -40,26 +58,32 @@ fn points_per_weight(virtual_nodes: u32, weight_sum: u64) -> u32 {
     }
 }
 
+/// Where the points `which` of a member stand, one after the other.
+pub(crate) fn each_point(id: &InstanceId, which: Range<u32>, hash: PointHash, mut put: impl FnMut(u64)) {
+    let mut bytes = [id.as_str().as_bytes(), &[0; 4]].concat();
+    let end = id.as_str().len();
+    for point in which {
+        bytes[end..].copy_from_slice(&point.to_le_bytes());
+        put(hash(&bytes));
+    }
+}
+
 /// Every member's points in the protocol's order.
-fn circle(members: &[(InstanceId, Weight)], virtual_nodes: u32, weight_sum: u64) -> Vec<Point> {
+fn circle(members: &[(InstanceId, Weight)], virtual_nodes: u32, hash: PointHash) -> Vec<Point> {
+    let weight_sum = weight_sum(members);
     let per_weight = points_per_weight(virtual_nodes, weight_sum);
     // At most POINTS_MAX, or one point per unit of weight of at most MEMBERS_MAX members.
     let mut points = Vec::with_capacity((u64::from(per_weight) * weight_sum) as usize);
-    let mut bytes = Vec::new();
     for (member, (id, weight)) in (0u32..).zip(members) {
-        for point in 0..per_weight * u32::from(weight.get()) {
-            bytes.clear();
-            bytes.extend_from_slice(id.as_str().as_bytes());
-            bytes.extend_from_slice(&point.to_le_bytes());
-            points.push(Point { hash: hash_bytes(&bytes), member });
-        }
+        each_point(id, 0..per_weight * u32::from(weight.get()), hash, |hash| points.push(Point { hash, member }));
     }
     points.sort_unstable();
     points
 }
 
 /// How many slots each member may take: `ceil(slots * w * (1000 + m) / (1000 * sum(w)))`, or all of them without a margin.
-fn capacities(members: &[(InstanceId, Weight)], slots: u32, margin: LoadMargin, weight_sum: u64) -> Vec<u32> {
+pub(crate) fn capacities(members: &[(InstanceId, Weight)], slots: u32, margin: LoadMargin) -> Vec<u32> {
+    let weight_sum = weight_sum(members);
     let capacity = |weight: Weight| match margin {
         LoadMargin::None => slots,
         // 65,536 * 100 * 11,000 fits easily; the quotient is capped at `slots`, which a member cannot pass anyway.
@@ -71,14 +95,13 @@ fn capacities(members: &[(InstanceId, Weight)], slots: u32, margin: LoadMargin, 
     members.iter().map(|(_, weight)| capacity(*weight)).collect()
 }
 
-/// The owner of every slot as an index into `members`, which are sorted by the bytes of their ids and not empty.
+/// The owner of every slot as an index into `members`, which are [in order](in_order) and not empty.
 ///
 /// Slots are placed in ascending order; each goes to the first point at or after its beginning whose member is not full. Capacities
 /// add up to at least `slots` and every member has a point, so the walk ends within one turn.
-pub(crate) fn owners(members: &[(InstanceId, Weight)], params: &PlacementParams) -> Vec<u32> {
-    let weight_sum: u64 = members.iter().map(|(_, w)| u64::from(w.get())).sum();
-    let points = circle(members, params.virtual_nodes, weight_sum);
-    let mut room = capacities(members, params.slots, params.load_margin, weight_sum);
+pub(crate) fn owners(members: &[(InstanceId, Weight)], params: &PlacementParams, hash: PointHash) -> Vec<u32> {
+    let points = circle(members, params.virtual_nodes, hash);
+    let mut room = capacities(members, params.slots, params.load_margin);
     let mut first = 0;
     let place = |slot: u32| {
         let start = slot_start(slot, params.slots);
@@ -98,7 +121,7 @@ pub(crate) fn owners(members: &[(InstanceId, Weight)], params: &PlacementParams)
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::PlacementKind;
+    use crate::{PlacementKind, hash_bytes};
     use proptest::prelude::*;
 
     fn members(weights: &[u8]) -> Vec<(InstanceId, Weight)> {
@@ -165,13 +188,13 @@ mod tests {
         fn the_walk_is_the_text(weights in proptest::collection::vec(1u8..5, 1..9), slots in 1u32..200, nodes in 1u32..20, margin in prop_oneof![Just(LoadMargin::None), (0u32..300).prop_map(LoadMargin::Thousandths)]) {
             let members = members(&weights);
             let params = params(slots, nodes, margin);
-            prop_assert_eq!(owners(&members, &params), as_written(&members, &params));
+            prop_assert_eq!(owners(&members, &params, hash_bytes), as_written(&members, &params));
         }
 
         #[test]
         fn without_margin_it_is_the_hashring_crate(weights in proptest::collection::vec(1u8..4, 1..8), slots in 1u32..300, nodes in 1u32..40) {
             let members = members(&weights);
-            let ours = owners(&members, &params(slots, nodes, LoadMargin::None));
+            let ours = owners(&members, &params(slots, nodes, LoadMargin::None), hash_bytes);
             let oracle = oracle::ring(&members, nodes);
             for slot in 0..slots {
                 let expected = oracle::owner(&oracle, slot_start(slot, slots));
@@ -183,9 +206,8 @@ mod tests {
         fn nobody_passes_its_capacity(weights in proptest::collection::vec(1u8..=100, 1..20), slots in 1u32..500, margin in 0u32..200) {
             let members = members(&weights);
             let margin = LoadMargin::Thousandths(margin);
-            let owners = owners(&members, &params(slots, 16, margin));
-            let sum = weights.iter().map(|w| u64::from(*w)).sum();
-            for (index, capacity) in capacities(&members, slots, margin, sum).into_iter().enumerate() {
+            let owners = owners(&members, &params(slots, 16, margin), hash_bytes);
+            for (index, capacity) in capacities(&members, slots, margin).into_iter().enumerate() {
                 prop_assert!(owners.iter().filter(|o| **o as usize == index).count() <= capacity as usize);
             }
         }

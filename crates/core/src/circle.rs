@@ -1,0 +1,259 @@
+//! The circle kept from one view to the next, so that a join or a leave costs the points of one member and not of all.
+//!
+//! What it answers is [`SlotOwners::place`] to the last slot; the tests hold it to that. Only how it gets there differs: points are never
+//! sorted again, they are put into and taken out of small sorted buckets.
+
+#![expect(clippy::cast_possible_truncation, reason = "each cast says beside it why the value fits")]
+
+use crate::ring::{self, PointHash};
+use crate::view::MEMBERS_MAX;
+use crate::{InstanceId, PlacementKind, PlacementParams, SlotOwners, View, Weight, hash_bytes, slot_start};
+
+/// The upper bits of a point's hash choose its bucket, the others stand in its entry, and just as many are free there for the seat: an
+/// entry is eight bytes and nothing of the hash is lost.
+const SEAT_BITS: u32 = 14;
+const BUCKETS: usize = 1 << SEAT_BITS;
+const SEAT_MASK: u64 = (1 << SEAT_BITS) - 1;
+const _: () = assert!(MEMBERS_MAX as usize <= BUCKETS, "every member of a view has a seat");
+
+/// A point within its bucket: what the bucket leaves of the hash, above the seat of its member. Points of one place lie in the order of
+/// their members' ids, which the seats do not tell.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+struct Entry(u64);
+
+impl Entry {
+    const fn new(hash: u64, seat: u16) -> Self {
+        Self(hash << SEAT_BITS | seat as u64)
+    }
+
+    /// Where it stands within the bucket; comparable with that of a hash of the same bucket.
+    const fn place(self) -> u64 {
+        self.0 >> SEAT_BITS
+    }
+
+    const fn seat(self) -> usize {
+        (self.0 & SEAT_MASK) as usize
+    }
+}
+
+const fn bucket_of(hash: u64) -> usize {
+    // The upper 14 bits.
+    (hash >> (u64::BITS - SEAT_BITS)) as usize
+}
+
+/// One member's number in the entries, which stays while it is there, and how many points it has on the circle.
+#[derive(Debug, Clone)]
+struct Seated {
+    id: InstanceId,
+    seat: u16,
+    points: u32,
+}
+
+/// Places one view after the other, each at the cost of what has changed since the one before.
+///
+/// It is the scratch pad of whoever computes placements, eight bytes a point and some room to grow; readers hold the [`SlotOwners`] that
+/// come out, and never wait for it.
+///
+/// ```
+/// use shardwise_core::{Circle, InstanceId, PlacementParams, SlotOwners, Weight};
+///
+/// let fleet = |size| (0..size).map(|i| (InstanceId::new(format!("worker-{i}")).unwrap(), Weight::ONE));
+/// let mut circle = Circle::new(PlacementParams::default());
+/// circle.place(fleet(20));
+/// assert_eq!(circle.place(fleet(21)), SlotOwners::place(fleet(21), PlacementParams::default()));
+/// ```
+#[derive(Debug, Clone)]
+pub struct Circle {
+    params: PlacementParams,
+    hash: PointHash,
+    /// Sorted by the bytes of their ids.
+    seated: Vec<Seated>,
+    /// Seats given back, to be taken first; the seats below `seated.len() + free.len()` are these and the taken ones.
+    free: Vec<u16>,
+    /// Empty or [`BUCKETS`] many.
+    buckets: Vec<Vec<Entry>>,
+}
+
+impl Circle {
+    /// An empty circle. `params` are taken as valid (see [`PlacementParams::validated`]).
+    pub fn new(params: PlacementParams) -> Self {
+        Self::with_hash(params, hash_bytes)
+    }
+
+    fn with_hash(params: PlacementParams, hash: PointHash) -> Self {
+        Self { params, hash, seated: Vec::new(), free: Vec::new(), buckets: Vec::new() }
+    }
+
+    /// The placement of a view, as [`SlotOwners::of_view`] gives it.
+    pub fn place_view(&mut self, view: &View) -> SlotOwners {
+        self.place(SlotOwners::inputs(view))
+    }
+
+    /// The placement of the members, as [`SlotOwners::place`] gives it.
+    pub fn place(&mut self, members: impl IntoIterator<Item = (InstanceId, Weight)>) -> SlotOwners {
+        let members = ring::in_order(members);
+        let owners = match self.params.kind {
+            PlacementKind::Ring if members.is_empty() => {
+                *self = Self::with_hash(self.params, self.hash);
+                Vec::new()
+            }
+            // More than any view has, and than there are seats.
+            PlacementKind::Ring if members.len() > MEMBERS_MAX as usize => ring::owners(&members, &self.params, self.hash),
+            PlacementKind::Ring => {
+                self.follow(&members);
+                self.walk(&members)
+            }
+        };
+        SlotOwners::from_parts(self.params, members, owners)
+    }
+
+    /// Brings the points in line with `members`, which are in order, not empty, and no more than there are seats.
+    fn follow(&mut self, members: &[(InstanceId, Weight)]) {
+        let per_weight = ring::points_per_weight(self.params.virtual_nodes, ring::weight_sum(members));
+        let wanted: Vec<u32> = members.iter().map(|(_, weight)| per_weight * u32::from(weight.get())).collect();
+        let (stay, gone) = self.compare(members);
+        let changed = gone.iter().map(|old| u64::from(old.points));
+        let changed =
+            changed.chain(wanted.iter().zip(&stay).map(|(wanted, old)| wanted.abs_diff(old.as_ref().map_or(0, |o| o.points)).into()));
+        let total: u64 = wanted.iter().map(|points| u64::from(*points)).sum();
+        // Putting a point into its bucket costs about four times its share of filling them all anew.
+        if changed.sum::<u64>() > total / 4 {
+            return self.fill(members, &wanted, total);
+        }
+        for old in gone {
+            self.remove_points(&old, 0);
+            self.free.push(old.seat);
+        }
+        for (old, wanted) in stay.iter().zip(&wanted) {
+            if let Some(old) = old {
+                self.remove_points(old, *wanted);
+            }
+        }
+        // At most as many seats as members, see above.
+        let mut next = (stay.iter().flatten().count() + self.free.len()) as u16;
+        let mut seat = || {
+            self.free.pop().unwrap_or_else(|| {
+                next += 1;
+                next - 1
+            })
+        };
+        let had: Vec<u32> = stay.iter().map(|old| old.as_ref().map_or(0, |old| old.points)).collect();
+        self.seated = stay
+            .into_iter()
+            .zip(members)
+            .zip(&wanted)
+            .map(|((old, (id, _)), points)| Seated { id: id.clone(), seat: old.map_or_else(&mut seat, |old| old.seat), points: *points })
+            .collect();
+        self.add_points(&had);
+    }
+
+    /// For each of `members` its seat if it has one, and who is not among them any more.
+    fn compare(&mut self, members: &[(InstanceId, Weight)]) -> (Vec<Option<Seated>>, Vec<Seated>) {
+        let mut before = std::mem::take(&mut self.seated).into_iter().peekable();
+        let mut gone = Vec::new();
+        let stay = members.iter().map(|(id, _)| {
+            gone.extend(std::iter::from_fn(|| before.next_if(|old| old.id < *id)));
+            before.next_if(|old| old.id == *id)
+        });
+        let stay = stay.collect();
+        gone.extend(before);
+        (stay, gone)
+    }
+
+    /// All points anew.
+    fn fill(&mut self, members: &[(InstanceId, Weight)], wanted: &[u32], total: u64) {
+        // Most buckets get less than twice the root above the mean; the others grow. At most POINTS_MAX points, so it fits.
+        let mean = total as usize / BUCKETS;
+        let room = if mean == 0 { 0 } else { mean + 2 * mean.isqrt() };
+        self.free.clear();
+        self.buckets = std::iter::repeat_with(|| Vec::with_capacity(room)).take(BUCKETS).collect();
+        // Fewer members than seats, see `follow`.
+        let seated = |((seat, (id, _)), points): ((usize, &(InstanceId, Weight)), &u32)| Seated {
+            id: id.clone(),
+            seat: seat as u16,
+            points: *points,
+        };
+        self.seated = members.iter().enumerate().zip(wanted).map(seated).collect();
+        for Seated { id, seat, points } in &self.seated {
+            ring::each_point(id, 0..*points, self.hash, |hash| grow(&mut self.buckets[bucket_of(hash)]).push(Entry::new(hash, *seat)));
+        }
+        // Seats are in the order of the ids now, so that the order of the entries is the protocol's.
+        self.buckets.iter_mut().for_each(|bucket| bucket.sort_unstable());
+    }
+
+    /// Takes out a member's points from `keep` on.
+    fn remove_points(&mut self, old: &Seated, keep: u32) {
+        ring::each_point(&old.id, keep..old.points, self.hash, |hash| {
+            let (bucket, entry) = (&mut self.buckets[bucket_of(hash)], Entry::new(hash, old.seat));
+            let first = bucket.partition_point(|other| other.place() < entry.place());
+            if let Some(at) = bucket[first..].iter().position(|other| *other == entry) {
+                bucket.remove(first + at);
+            }
+        });
+    }
+
+    /// Puts in every member's points beyond those that it had.
+    fn add_points(&mut self, had: &[u32]) {
+        let mut rank = vec![0; self.seats()];
+        (0u32..).zip(&self.seated).for_each(|(at, member)| rank[usize::from(member.seat)] = at);
+        for (Seated { id, seat, points }, had) in self.seated.iter().zip(had) {
+            let mine = rank[usize::from(*seat)];
+            ring::each_point(id, *had..*points, self.hash, |hash| {
+                let (bucket, entry) = (grow(&mut self.buckets[bucket_of(hash)]), Entry::new(hash, *seat));
+                let place = entry.place();
+                let before = |other: &Entry| other.place() < place || other.place() == place && rank[other.seat()] < mine;
+                bucket.insert(bucket.partition_point(before), entry);
+            });
+        }
+    }
+
+    /// Every seat is below this.
+    fn seats(&self) -> usize {
+        self.seated.len() + self.free.len()
+    }
+
+    /// Rules 4 and 5 over the buckets: the owner of every slot as an index into `members`.
+    fn walk(&self, members: &[(InstanceId, Weight)]) -> Vec<u32> {
+        let (mut room, mut index) = (vec![0; self.seats()], vec![0; self.seats()]);
+        let capacities = ring::capacities(members, self.params.slots, self.params.load_margin);
+        for ((at, member), capacity) in (0u32..).zip(&self.seated).zip(capacities) {
+            (room[usize::from(member.seat)], index[usize::from(member.seat)]) = (capacity, at);
+        }
+        // With few points most buckets are empty; they are passed over once here and not again for every slot.
+        let filled: Vec<(usize, &[Entry])> =
+            self.buckets.iter().enumerate().filter(|(_, bucket)| !bucket.is_empty()).map(|(at, bucket)| (at, &bucket[..])).collect();
+        let (mut first, mut within) = (0, 0);
+        let place = |slot| {
+            let start = slot_start(slot, self.params.slots);
+            let (bucket, place) = (bucket_of(start), Entry::new(start, 0).place());
+            // The first point at or after the start; the next slot's is not before it.
+            while let Some((at, entries)) = filled.get(first)
+                && (*at < bucket || *at == bucket && entries[within..].first().is_none_or(|entry| entry.place() < place))
+            {
+                (first, within) = if *at == bucket && within < entries.len() { (first, within + 1) } else { (first + 1, 0) };
+            }
+            let (here, clockwise) = match filled.get(first) {
+                Some((_, entries)) => (&entries[within..], filled[first + 1..].iter().chain(&filled[..=first])),
+                None => (&[][..], filled.iter().chain(&[])),
+            };
+            let free = |entry: &&Entry| room[entry.seat()] > 0;
+            let taker = here.iter().find(free).or_else(|| clockwise.flat_map(|(_, entries)| *entries).find(free));
+            // Room is left for every slot, see `ring::owners`; 0 keeps this total without a panic.
+            let seat = taker.map_or(0, |entry| entry.seat());
+            room[seat] = room[seat].saturating_sub(1);
+            index[seat]
+        };
+        (0..self.params.slots).map(place).collect()
+    }
+}
+
+/// Makes room for one more. A bucket grows by an eighth, not by its double: there are thousands, and most never need it.
+fn grow(bucket: &mut Vec<Entry>) -> &mut Vec<Entry> {
+    if bucket.len() == bucket.capacity() {
+        bucket.reserve_exact(bucket.len() / 8 + 2);
+    }
+    bucket
+}
+
+#[cfg(test)]
+mod tests;
