@@ -5,10 +5,12 @@
 use std::future::Future;
 use std::time::{Duration, Instant};
 
+use serde_json::json;
 use shardwise_backend_consul::{ConsulBackend, ConsulConfig};
 use shardwise_core::{GroupName, Incarnation, InstanceId, Member};
 use shardwise_discovery::{Clock, Registration};
 use shardwise_testkit::Consul;
+use tokio::runtime::Handle;
 
 pub(crate) fn open(address: &str) -> ConsulBackend {
     backend(ConsulConfig { address: address.to_owned(), ..ConsulConfig::default() })
@@ -33,7 +35,7 @@ pub(crate) fn registration(group_name: &str, id: &str, incarnation: u64, ttl: Du
 }
 
 /// Asks again and again until there is an answer.
-pub(crate) async fn until<T, F: Future<Output = Option<T>>>(what: &str, within: Duration, mut ask: impl FnMut() -> F) -> T {
+pub(crate) async fn until<T>(what: &str, within: Duration, mut ask: impl AsyncFnMut() -> Option<T>) -> T {
     let started = Instant::now();
     loop {
         if let Some(answer) = ask().await {
@@ -42,4 +44,22 @@ pub(crate) async fn until<T, F: Future<Output = Option<T>>>(what: &str, within: 
         assert!(started.elapsed() < within, "{what}: not within {within:?}");
         tokio::time::sleep(Duration::from_millis(10)).await;
     }
+}
+
+/// Waits until the agent tells its servers by itself what changes. After a start it takes a few seconds until it does (docs.md, "Timing").
+pub(crate) async fn settle(agent: &Consul) {
+    let service = format!("probe-{}", agent.node());
+    let check = json!({ "CheckID": service, "TTL": "50ms", "Status": "passing" });
+    agent.api("PUT", "/v1/agent/service/register", Some(&json!({ "Name": service, "Check": check }))).await.unwrap();
+    let path = format!("/v1/health/checks/{service}?consistent");
+    until("the agent passes on that a check failed", Duration::from_secs(60), async || {
+        (agent.api("GET", &path, None).await.unwrap()[0]["Status"] == "critical").then_some(())
+    })
+    .await;
+    agent.api("PUT", &format!("/v1/agent/service/deregister/{service}"), None).await.unwrap();
+}
+
+/// Runs a future of the testkit to its end in place, where a test has to be able to move between threads and it cannot.
+pub(crate) fn here<T>(future: impl Future<Output = T>) -> T {
+    tokio::task::block_in_place(|| Handle::current().block_on(future))
 }
