@@ -7,6 +7,7 @@
 //! | `sequence` | the place in the aggregate's order, from 1, as text |
 //! | `shardslot`, `shardepoch` | the slot and the epoch under which it was sent |
 //! | `datacontenttype`, `data` | JSON payloads as they are; other text as a string, `text/plain` |
+//! | | JSON nested more than 100 deep, which many readers refuse, as a string, `text/plain` |
 //! | `data_base64` | bytes that are not JSON, `application/octet-stream` |
 //! | a header whose name is of `a-z0-9`, up to 20 long, and whose value is text, a whole number of 32 bits or a boolean | an attribute of that name |
 //! | `outboxheaders` | all other headers: a JSON object as text |
@@ -39,6 +40,8 @@ const RESERVED: [&str; 16] = [
     "headers",
 ];
 const ATTRIBUTE_BYTES_MAX: usize = 20;
+/// JSON nested deeper than this is carried as text.
+const JSON_DEPTH_MAX: u32 = 100;
 
 /// Writes one event as one line, with a newline at its end and none within.
 pub fn encode(event: &Delivery, source: &str, line: &mut Vec<u8>) {
@@ -136,7 +139,26 @@ fn json_data(line: &mut Vec<u8>, json: &str, stated: Option<&str>) {
 }
 
 fn is_json(text: &str) -> bool {
-    serde_json::from_str::<IgnoredAny>(text).is_ok()
+    serde_json::from_str::<IgnoredAny>(text).is_ok() && is_shallow(text)
+}
+
+/// Whether JSON is nested no deeper than any reader follows; many, this crate's among them, give up on the whole line.
+fn is_shallow(json: &str) -> bool {
+    let (mut depth, mut in_text, mut escaped) = (0, false, false);
+    for byte in json.bytes() {
+        match byte {
+            _ if escaped => escaped = false,
+            b'\\' => escaped = in_text,
+            b'"' => in_text = !in_text,
+            b'[' | b'{' if !in_text => depth += 1,
+            b']' | b'}' if !in_text => depth -= 1,
+            _ => {}
+        }
+        if depth > JSON_DEPTH_MAX {
+            return false;
+        }
+    }
+    true
 }
 
 fn is_json_type(media_type: &str) -> bool {
@@ -213,6 +235,29 @@ mod tests {
         assert_eq!(written("a\0b", None)["data"], json!("a\0b"));
         let nothing = written(Payload::None, None);
         assert!(nothing.get("data").is_none() && nothing.get("datacontenttype").is_none());
+    }
+
+    /// A reader gives up on a line that is nested too deeply, and would take it for a torn one.
+    #[test]
+    fn what_is_nested_too_deeply_for_a_reader_is_text() {
+        for depth in [1, 100, 120, 126, 127, 128, 129, 1_000, 100_000] {
+            for (open, close) in [("[", "]"), ("{\"a\":", "}")] {
+                let json = format!("{}1{}", open.repeat(depth), close.repeat(depth));
+                for payload in [Payload::Text(json.clone()), Payload::Binary(json.clone().into_bytes())] {
+                    let mut line = Vec::new();
+                    encode(&delivery(payload.clone(), None), "/outbox/orders", &mut line);
+                    let read = crate::sink::parse_line(&line).unwrap_or_else(|| panic!("{depth} deep: no event to a reader"));
+                    let bytes = match read.payload {
+                        Payload::Text(text) => text.into_bytes(),
+                        Payload::Binary(bytes) => bytes,
+                        Payload::None => Vec::new(),
+                    };
+                    assert_eq!(bytes, json.as_bytes(), "{depth} deep");
+                }
+            }
+        }
+        let brackets_in_text = format!("[\"{}\\\"{}\"]", "[".repeat(500), "{".repeat(500));
+        assert!(written(brackets_in_text, None)["data"].is_array(), "brackets in a text do not nest");
     }
 
     #[test]
