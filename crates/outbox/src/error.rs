@@ -1,4 +1,7 @@
 //! The one public error.
+//!
+//! Shaped like `shardwise::Error` and not shared with it: what would be shared is twenty lines around the kind, the kinds have nothing in
+//! common, and a generic type behind both would be in every signature and page of documentation.
 
 use std::fmt;
 use std::sync::Arc;
