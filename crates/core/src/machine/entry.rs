@@ -24,10 +24,8 @@ impl Machine {
         if !self.lease.answered(attempt) {
             return;
         }
-        self.lease.registered(started, ttl);
-        if self.deadline().is_some_and(|deadline| now >= deadline) {
+        if !self.lease.registered(now, started, ttl) {
             // The answer took longer than the lease lasts; nothing was ever owned under it, and the record counts as never made.
-            self.lease.drop_record();
             self.lease.fail(now);
             return;
         }

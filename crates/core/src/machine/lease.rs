@@ -68,11 +68,16 @@ impl Lease {
         awaited
     }
 
-    pub(super) fn registered(&mut self, started: Moment, ttl: Duration) {
+    /// Takes the record as made, unless its lease is over already.
+    pub(super) fn registered(&mut self, now: Moment, started: Moment, ttl: Duration) -> bool {
+        if now >= started.plus(self.timing.owned_for(ttl)) {
+            return false;
+        }
         self.held_since = Some(started);
         self.rival = None;
         self.ends = Moment::ZERO;
         self.renewed(started, ttl);
+        true
     }
 
     pub(super) fn renewed(&mut self, started: Moment, ttl: Duration) {

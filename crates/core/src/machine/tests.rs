@@ -430,6 +430,23 @@ fn a_registration_answered_after_its_own_deadline_is_repeated() {
     assert!(run.attempt > 1, "it tries again");
 }
 
+/// A backend that grants no more than an instant was asked twenty times a second for ever.
+#[test]
+fn registrations_that_are_over_when_they_are_answered_are_repeated_ever_more_rarely() {
+    let mut run = Run::new();
+    run.step(0, Input::Join);
+    let (mut now, mut tries) = (0, 0);
+    while now < 60_000 {
+        let attempt = run.attempt;
+        run.step(now, Input::Registered { attempt, started: at(now), ttl: Duration::from_millis(1) });
+        assert_eq!((run.state(), run.owned()), (ServiceState::Joining, 0));
+        now = run.machine.wake_at().unwrap().as_nanos() / 1_000_000 + 1;
+        run.step(now, Input::Woken);
+        tries += 1;
+    }
+    assert!(tries < 150, "{tries} tries in a minute");
+}
+
 #[test]
 fn leaving_without_a_record_waits_for_nothing_but_the_work() {
     let mut run = Run::new();
