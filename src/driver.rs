@@ -17,6 +17,8 @@ use crate::shared::Shared;
 
 /// How long leaving may take beyond the drain: the record dies by its TTL anyway.
 const DEREGISTER_LIMIT: Duration = Duration::from_secs(2);
+/// Timers stand still while the machine is suspended and deadlines do not, so the clock is looked at this often.
+const SLEEP_LONGEST: Duration = Duration::from_millis(250);
 /// A watch proves its view this often within one TTL.
 const PROOFS_PER_TTL: u32 = 4;
 
@@ -282,8 +284,12 @@ async fn next(watch: Option<&mut WatchStream>) -> Option<Result<WatchEvent, Erro
 
 /// Until that moment on the service's clock; for ever without one.
 async fn until(shared: &Shared, moment: Option<Moment>) {
-    match moment {
-        Some(moment) => tokio::time::sleep(moment.since(shared.clock.now())).await,
-        None => std::future::pending().await,
+    let Some(moment) = moment else { return std::future::pending().await };
+    loop {
+        let left = moment.since(shared.clock.now());
+        if left.is_zero() {
+            return;
+        }
+        tokio::time::sleep(left.min(SLEEP_LONGEST)).await;
     }
 }

@@ -4,11 +4,11 @@
 
 mod common;
 
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, mpsc};
 use std::time::Duration;
 
-use shardwise::discovery::Discovery;
+use shardwise::discovery::{Clock, Discovery, MemoryBackend};
 use shardwise::testing::TestFleet;
 use shardwise::{ErrorKind, Settings, ShardingFactory, ShardingService};
 
@@ -183,4 +183,33 @@ async fn dropping_the_last_handle_leaves_and_ends_every_stream_though_an_owned_r
         let left = world.store.members(&policy().group).await.expect("a read").view;
         assert_eq!(left.members().is_empty(), reachable, "deregistered as well as it can");
     }
+}
+
+/// The clock of the deadlines runs on while a machine is suspended, the timers do not: after an hour of sleep, owned work ran on until
+/// the next timer that had been set before it.
+#[tokio::test(start_paused = true)]
+async fn owned_work_is_cancelled_soon_after_a_suspended_machine_wakes_up() {
+    let slept = Arc::new(AtomicU64::new(0));
+    let (hours, awake) = (Arc::clone(&slept), Clock::tokio());
+    let clock = Clock::custom(move || awake.now().plus(Duration::from_hours(hours.load(Ordering::SeqCst))));
+    let world = World { store: MemoryBackend::new(clock.clone()), clock };
+    let service = world.joined("a").await;
+    let running = Arc::new(AtomicUsize::new(0));
+    let count = Arc::clone(&running);
+    let _run = service.run_owned(["k"], move |_, cancel| {
+        let count = Arc::clone(&count);
+        async move {
+            count.fetch_add(1, Ordering::SeqCst);
+            cancel.cancelled().await;
+            count.fetch_sub(1, Ordering::SeqCst);
+        }
+    });
+    eventually("it works", || running.load(Ordering::SeqCst) == 1).await;
+    let mut rebalances = service.rebalances();
+    slept.store(1, Ordering::SeqCst);
+    assert!(!service.owns("k"), "reads know at once");
+    let told = tokio::time::timeout(Duration::from_millis(300), rebalances.recv()).await;
+    let told = told.expect("it is noticed soon").expect("the service lives");
+    assert_eq!(told.lost.len(), policy().placement.slots, "all is lost, though it may be back already");
+    eventually("it works again", || running.load(Ordering::SeqCst) == 1 && service.owns("k")).await;
 }
