@@ -45,7 +45,12 @@ const JSON_DEPTH_MAX: u32 = 100;
 
 /// Writes one event as one line, with a newline at its end and none within.
 pub fn encode(event: &Delivery, source: &str, line: &mut Vec<u8>) {
-    let headers = event.headers.as_deref().and_then(|text| serde_json::from_str::<Map<String, Value>>(text).ok()).unwrap_or_default();
+    let (headers, unread) = match event.headers.as_deref().map(|text| (text, serde_json::from_str::<Map<String, Value>>(text))) {
+        None => (Map::new(), None),
+        Some((_, Ok(headers))) => (headers, None),
+        // Nested too deeply: carried as it is.
+        Some((text, Err(_))) => (Map::new(), Some(text)),
+    };
     let key = event.key();
     line.extend_from_slice(b"{\"specversion\":\"1.0\"");
     attribute(line, "id", &event.id);
@@ -59,6 +64,9 @@ pub fn encode(event: &Delivery, source: &str, line: &mut Vec<u8>) {
     raw(line, "shardepoch", event.epoch.to_string().as_bytes());
     if !headers.is_empty() {
         extensions(line, &headers);
+    }
+    if let Some(text) = unread {
+        attribute(line, "outboxheaders", text);
     }
     data(line, &event.payload, headers.get("datacontenttype").and_then(Value::as_str));
     line.extend_from_slice(b"}\n");
@@ -268,6 +276,9 @@ mod tests {
         assert_eq!((&event["id"], &event["datacontenttype"], &event["data"]), (&json!("e-1"), &json!("text/csv"), &json!("a,b")));
         let others: Value = serde_json::from_str(event["outboxheaders"].as_str().unwrap()).unwrap();
         assert_eq!(others, json!({"X-Tenant": "a", "big": 9_007_199_254_740_993_u64, "id": "forged"}));
+        // The store takes what is nested up to 1,000 deep.
+        let deep = format!("{{\"a\":{}1{}}}", "[".repeat(500), "]".repeat(500));
+        assert_eq!(written("{}", Some(&deep))["outboxheaders"], json!(deep));
     }
 
     #[test]
