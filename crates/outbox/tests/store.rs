@@ -421,3 +421,26 @@ async fn a_sweep_that_finds_nothing_takes_no_lock() {
     assert_eq!(store.sweep(Duration::ZERO, 0, 3).await.unwrap(), None);
     tx.rollback().await.unwrap();
 }
+
+/// A writer may put anything there; it must not end whoever looks.
+#[tokio::test]
+async fn times_at_the_end_of_numbers_stop_nobody() {
+    for time in [i64::MIN, i64::MAX] {
+        let outbox = Outbox::new().await;
+        outbox.insert_plainly(events("a", 1..=2)).await;
+        let mut conn = outbox.connection().await;
+        sqlx::query("UPDATE outbox SET created_at = ?").bind(time).execute(&mut conn).await.unwrap();
+        let store = outbox.store().await;
+        let me = owner(&store).await;
+        assert_eq!(store.status().await.unwrap().pending, 2);
+        store.place_new(10).await.unwrap();
+        let batch = store.fetch(&me, &request()).await.unwrap().runs.remove(0).events;
+        for event in &batch {
+            let mut line = Vec::new();
+            shardwise_outbox::sink::encode(event, "/outbox/test", &mut line);
+            assert!(shardwise_outbox::sink::parse_line(&line).is_some(), "{time}");
+        }
+        deliver(&store, &me, 1).await;
+        store.sweep(Duration::from_secs(1), 0, 10).await.unwrap();
+    }
+}

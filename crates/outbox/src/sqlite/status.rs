@@ -59,7 +59,7 @@ pub(super) async fn status(store: &SqliteStore) -> Result<Status> {
 
 async fn read(store: &SqliteStore, conn: &mut SqliteConnection) -> Result<Status, sqlx::Error> {
     let now = unix_ms();
-    let ago = |since: i64| Duration::from_millis(unsigned(now - since));
+    let ago = |since| between(since, now);
     let (pending, oldest): (i64, Option<i64>) = sqlx::query_as(PENDING).fetch_one(&mut *conn).await?;
     let (held_back, oldest_blocked, blocked_count): (i64, Option<i64>, i64) = sqlx::query_as(BLOCKED).fetch_one(&mut *conn).await?;
     let mut blocked = Vec::new();
@@ -92,7 +92,6 @@ async fn retrying(conn: &mut SqliteConnection, now: i64) -> Result<Option<Retryi
     let sums = sqlx::query_as(RETRYING).bind(now).bind(retry_ahead_max_ms()).fetch_one(&mut *conn).await?;
     let (aggregates, pending, since, next): (i64, i64, i64, i64) = sums;
     let Some(latest) = sqlx::query(LATEST_FAILURE).fetch_optional(conn).await? else { return Ok(None) };
-    let between = |from: i64, to: i64| Duration::from_millis(unsigned(to.saturating_sub(from)));
     Ok(Some(Retrying {
         aggregates: unsigned(aggregates),
         pending: unsigned(pending),
@@ -102,6 +101,11 @@ async fn retrying(conn: &mut SqliteConnection, now: i64) -> Result<Option<Retryi
         failed_ago: between(latest.try_get(1)?, now),
         error: shown(latest.try_get(2)?),
     }))
+}
+
+/// Between two times of the wall clock; zero if they stand the other way round.
+fn between(from: i64, to: i64) -> Duration {
+    Duration::from_millis(unsigned(to.saturating_sub(from)))
 }
 
 /// A sink's words as the status has them.
