@@ -11,6 +11,7 @@
 
 mod circle;
 mod duration;
+mod filter;
 mod fingerprint;
 mod key;
 pub mod machine;

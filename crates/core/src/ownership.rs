@@ -6,7 +6,7 @@ use std::sync::Arc;
 use serde::{Deserialize, Serialize};
 
 use crate::machine::Refusal;
-use crate::{Moment, ShardKey, SlotSet, View, slot_of};
+use crate::{Moment, ShardKey, SlotSet, View};
 
 /// Where a service stands in its life (DESIGN §6).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -144,20 +144,7 @@ impl Ownership {
     /// Whether `key` is held at `now`.
     #[inline]
     pub fn owns_at<K: ShardKey + ?Sized>(&self, key: &K, now: Moment) -> bool {
-        self.is_live_at(now) && self.holds(key)
-    }
-
-    /// The items held at `now`, in their order.
-    pub fn filter_at<'a, K: ShardKey>(&self, items: &'a [K], now: Moment) -> Vec<&'a K> {
-        if !self.is_live_at(now) {
-            return Vec::new();
-        }
-        items.iter().filter(|item| self.holds(*item)).collect()
-    }
-
-    #[inline]
-    fn holds<K: ShardKey + ?Sized>(&self, key: &K) -> bool {
-        self.slots.contains(slot_of(key.key_hash(), self.slots.slots()))
+        self.is_live_at(now) && self.slots.holds(key)
     }
 
     /// Why nothing is owned at `now`; `None` if something may be (an active member may still have no slot, and then no key is its own).
@@ -208,8 +195,6 @@ mod tests {
         let ownership = active_until(100);
         assert!(ownership.owns_at("k", Moment::from_nanos(99)));
         assert!(!ownership.owns_at("k", Moment::from_nanos(100)));
-        assert_eq!(ownership.filter_at(&["a", "b"], Moment::from_nanos(99)), [&"a", &"b"]);
-        assert!(ownership.filter_at(&["a", "b"], Moment::from_nanos(100)).is_empty());
         assert_eq!(ownership.not_owning_at(Moment::from_nanos(99)), None);
         assert_eq!(ownership.not_owning_at(Moment::from_nanos(100)).unwrap().state, ServiceState::Fenced);
     }

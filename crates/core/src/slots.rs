@@ -3,6 +3,8 @@
 use std::fmt;
 use std::ops::RangeInclusive;
 
+use crate::{ShardKey, slot_of};
+
 /// A set of slots of a circle with a fixed number of them; one bit a slot.
 #[derive(Clone, PartialEq, Eq)]
 pub struct SlotSet {
@@ -45,6 +47,12 @@ impl SlotSet {
     #[inline]
     pub fn contains(&self, slot: u32) -> bool {
         self.words.get((slot >> 6) as usize).is_some_and(|word| word >> (slot & 63) & 1 == 1)
+    }
+
+    /// Whether the slot of `key` is in the set.
+    #[inline]
+    pub fn holds<K: ShardKey + ?Sized>(&self, key: &K) -> bool {
+        self.contains(slot_of(key.key_hash(), self.slots))
     }
 
     /// Adds `slot`; answers whether it is new. A slot that the circle does not have is not added.

@@ -2,8 +2,10 @@
 
 #![expect(clippy::unwrap_used, reason = "a test; a name that is refused should stop it")]
 
+use std::sync::Arc;
+
 use allocation_counter::measure;
-use shardwise_core::{Circle, InstanceId, PlacementParams, Weight};
+use shardwise_core::{Circle, InstanceId, Moment, Ownership, PlacementParams, ServiceState, SlotSet, View, Weight};
 
 const MIB: u64 = 1 << 20;
 
@@ -39,4 +41,27 @@ fn a_view_of_a_thousand_members_stays_below_32_mib() {
     });
     let kept = i64::try_from(first.bytes_max).unwrap() + kept.bytes_current;
     assert!(kept < i64::try_from(16 * MIB).unwrap(), "{kept} bytes are kept");
+}
+
+#[test]
+fn asking_allocates_nothing_and_filtering_only_the_result() {
+    let slots = SlotSet::from_slots(16_384, (0..16_384).step_by(3));
+    let ownership = Ownership::fixed(ServiceState::Active, slots, Arc::new(View::default()), Moment::ZERO);
+    let keys: Vec<String> = (0..10_000).map(|i| format!("tenant-{i}")).collect();
+    let now = Moment::from_nanos(1);
+
+    let (mut owned, mut counted) = (0, 0);
+    let asked = measure(|| owned = keys.iter().filter(|key| ownership.owns_at(*key, now)).count());
+    assert_eq!(asked.count_total, 0, "owns_at");
+    let iterated = measure(|| counted = ownership.iter_at(&keys, now).count());
+    assert_eq!((iterated.count_total, counted), (0, owned), "iter_at");
+    let counting = measure(|| counted = ownership.count_at(&keys, now));
+    assert_eq!((counting.count_total, counted), (0, owned), "count_at");
+    let filtered = measure(|| counted = ownership.filter_at(&keys, now).len());
+    assert_eq!((filtered.count_total, counted), (1, owned), "filter_at");
+    let indices = measure(|| counted = ownership.filter_indices_at(&keys, now).len());
+    assert_eq!((indices.count_total, counted), (1, owned), "filter_indices_at");
+    let mut kept = keys.clone();
+    let retained = measure(|| ownership.retain_at(&mut kept, now));
+    assert_eq!((retained.count_total, kept.len()), (0, owned), "retain_at");
 }

@@ -1,0 +1,168 @@
+//! Lists of keys against what is held: the call that every worker makes all the time.
+//!
+//! A key costs its hash, one multiplication and one bit, whatever the number of members. Whether a key is held is as good as random, so
+//! that a branch on it would be guessed wrong for every third or so: the position of each key is written down always, and the end of the
+//! list moves on by the bit.
+
+use crate::{Moment, Ownership, ShardKey, SlotSet};
+
+/// Keys looked at before their positions are moved to the result: few enough to stay in the fastest cache.
+const BLOCK: usize = 128;
+
+/// Lists shorter than this are filtered faster by one thread than by two, measured by the benchmark `keys`.
+#[cfg(feature = "parallel")]
+const PARALLEL_FROM: usize = 16_384;
+
+impl Ownership {
+    /// The items held at `now`, in their order.
+    pub fn filter_at<'a, K: ShardKey>(&self, items: &'a [K], now: Moment) -> Vec<&'a K> {
+        self.select(items, now, |_, item| item)
+    }
+
+    /// The positions in `items` of those held at `now`, ascending.
+    pub fn filter_indices_at<K: ShardKey>(&self, items: &[K], now: Moment) -> Vec<usize> {
+        self.select(items, now, |position, _| position)
+    }
+
+    /// Keeps the items held at `now` and drops the others, which is all of them where nothing is owned.
+    pub fn retain_at<K: ShardKey>(&self, items: &mut Vec<K>, now: Moment) {
+        if self.is_live_at(now) {
+            items.retain(|item| self.slots.holds(item));
+        } else {
+            items.clear();
+        }
+    }
+
+    /// How many of the items are held at `now`.
+    pub fn count_at<K: ShardKey>(&self, items: &[K], now: Moment) -> usize {
+        if self.is_live_at(now) { items.iter().map(|item| usize::from(self.slots.holds(item))).sum() } else { 0 }
+    }
+
+    /// Those of the items that are held at `now`, one after the other; nothing is allocated.
+    ///
+    /// What it yields was held at `now` and may be held no more when it is taken. A loop that works on each item asks anew with
+    /// [`Ownership::owns_at`] and the present moment.
+    pub fn iter_at<I>(&self, items: I, now: Moment) -> impl Iterator<Item = I::Item> + use<'_, I>
+    where
+        I: IntoIterator,
+        I::Item: ShardKey,
+    {
+        let items = self.is_live_at(now).then(|| items.into_iter());
+        items.into_iter().flatten().filter(|item| self.slots.holds(item))
+    }
+
+    /// Like [`Ownership::filter_at`], on all threads of the rayon pool that it is called in; a short list is filtered by the caller alone.
+    #[cfg(feature = "parallel")]
+    pub fn par_filter_at<'a, K: ShardKey + Sync>(&self, items: &'a [K], now: Moment) -> Vec<&'a K> {
+        use rayon::prelude::*;
+
+        let threads = rayon::current_num_threads();
+        if items.len() < PARALLEL_FROM || threads == 1 {
+            return self.filter_at(items, now);
+        }
+        // A few parts for each thread, so that one that is held up does not hold up all.
+        let part = items.len().div_ceil(threads * 4).max(BLOCK);
+        let parts: Vec<Vec<&K>> = items.par_chunks(part).map(|part| self.filter_at(part, now)).collect();
+        parts.concat()
+    }
+
+    /// What `pick` makes of the position and the item, for every item held at `now`.
+    #[inline]
+    fn select<'a, K: ShardKey, T>(&self, items: &'a [K], now: Moment, pick: impl Fn(usize, &'a K) -> T) -> Vec<T> {
+        if !self.is_live_at(now) {
+            return Vec::new();
+        }
+        let slots: &SlotSet = &self.slots;
+        let mut picked = Vec::with_capacity(expected(slots, items.len()));
+        let mut held = [0u8; BLOCK];
+        for (begin, block) in (0..).step_by(BLOCK).zip(items.chunks(BLOCK)) {
+            let mut count = 0;
+            for (position, item) in (0u8..).zip(block) {
+                // `count` is below BLOCK here; the remainder only tells the compiler so.
+                held[count % BLOCK] = position;
+                count += usize::from(slots.holds(item));
+            }
+            let held = held[..count].iter().map(|position| usize::from(*position));
+            picked.extend(held.map(|position| pick(begin + position, &block[position])));
+        }
+        picked
+    }
+}
+
+/// How many of `items` keys are likely in `slots`, with some to spare: room for the result at one go.
+fn expected(slots: &SlotSet, items: usize) -> usize {
+    let share = f64::from(slots.len()) / f64::from(slots.slots().max(1));
+    let likely = items as f64 * share;
+    // Keys spread evenly stay within three roots of the likely number nearly always.
+    #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "not negative, and the cast saturates")]
+    let room = (likely + 3.0 * likely.sqrt()) as usize;
+    room.min(items)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::ServiceState;
+    use proptest::prelude::*;
+    use std::sync::Arc;
+
+    fn holding(slots: SlotSet, deadline: u64) -> Ownership {
+        let ownership = Ownership::fixed(ServiceState::Active, slots, Arc::default(), Moment::ZERO);
+        Ownership { deadline: Some(Moment::from_nanos(deadline)), ..ownership }
+    }
+
+    #[test]
+    fn past_the_deadline_no_list_has_anything() {
+        let ownership = holding(SlotSet::full(64), 100);
+        let (items, ends) = (["a", "b"], Moment::from_nanos(100));
+        assert!(ownership.filter_at(&items, ends).is_empty());
+        assert!(ownership.filter_indices_at(&items, ends).is_empty());
+        assert_eq!(ownership.count_at(&items, ends), 0);
+        assert_eq!(ownership.iter_at(items, ends).count(), 0);
+        let mut kept = items.to_vec();
+        ownership.retain_at(&mut kept, ends);
+        assert!(kept.is_empty());
+        #[cfg(feature = "parallel")]
+        assert!(ownership.par_filter_at(&items, ends).is_empty());
+    }
+
+    #[test]
+    fn an_iterator_past_the_deadline_takes_nothing_from_what_it_is_given() {
+        let ownership = holding(SlotSet::full(64), 100);
+        let mut given = 0;
+        assert_eq!(ownership.iter_at(std::iter::repeat_with(|| given += 1).map(|()| "a"), Moment::from_nanos(100)).next(), None);
+        assert_eq!(given, 0);
+    }
+
+    proptest! {
+        #[test]
+        fn every_way_is_the_simple_way(
+            slots in 1u32..200,
+            owned in proptest::collection::vec(any::<u32>(), 0..200),
+            keys in proptest::collection::vec("[a-z]{0,9}", 0..600),
+            deadline in 0u64..4,
+        ) {
+            let ownership = holding(SlotSet::from_slots(slots, owned), deadline);
+            let now = Moment::from_nanos(1);
+            let simple: Vec<_> = keys.iter().enumerate().filter(|(_, key)| ownership.owns_at(*key, now)).collect();
+            let (positions, items): (Vec<_>, Vec<_>) = simple.into_iter().unzip();
+            prop_assert_eq!(ownership.filter_at(&keys, now), items.clone());
+            prop_assert_eq!(ownership.filter_indices_at(&keys, now), positions);
+            prop_assert_eq!(ownership.count_at(&keys, now), items.len());
+            prop_assert_eq!(ownership.iter_at(&keys, now).collect::<Vec<_>>(), items.clone());
+            let mut kept = keys.clone();
+            ownership.retain_at(&mut kept, now);
+            prop_assert!(kept.iter().eq(items));
+        }
+    }
+
+    #[cfg(feature = "parallel")]
+    #[test]
+    fn in_parallel_the_order_stays() {
+        let ownership = holding(SlotSet::from_slots(1_024, (0..1_024).step_by(3)), 100);
+        for keys in [0, 1, PARALLEL_FROM - 1, PARALLEL_FROM, PARALLEL_FROM * 3 + 7] {
+            let keys: Vec<u64> = (0..keys as u64).collect();
+            assert_eq!(ownership.par_filter_at(&keys, Moment::ZERO), ownership.filter_at(&keys, Moment::ZERO));
+        }
+    }
+}
