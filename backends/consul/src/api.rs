@@ -18,6 +18,10 @@ use crate::wire::{AgentCheck, AgentService, Entry};
 /// How old what a server knows may be. A `consistent` answer is of now.
 const CONTACT_MARGIN: Duration = Duration::from_millis(100);
 
+/// What an agent says that has lost its servers, or a server without a leader.
+const NO_SERVERS: [&str; 6] =
+    ["No cluster leader", "No known Consul servers", "leadership lost", "not the leader", "failed to get conn", "stream closed"];
+
 /// A list of instances that the servers answered.
 #[derive(Debug)]
 pub(crate) struct List {
@@ -287,9 +291,7 @@ impl Client {
             500 if has("No path to datacenter") => {
                 Failure::NoDatacenter { datacenter: self.datacenter.clone().unwrap_or_default(), said }
             }
-            500 if ["No cluster leader", "No known Consul servers", "leadership lost", "not the leader"].iter().any(|text| has(text)) => {
-                self.no_servers(&said)
-            }
+            500 if NO_SERVERS.iter().any(|text| has(text)) => self.no_servers(&said),
             400 | 413 => Failure::Refused { at, said },
             429 | 500..=599 => Failure::Busy { at, said },
             status => Failure::NotConsul { at, why: format!("status {status}: {said}") },

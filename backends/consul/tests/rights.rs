@@ -1,0 +1,175 @@
+//! Tokens: the least that is needed, one missing right at a time, wrong ones; and that no secret is ever logged.
+
+#![expect(clippy::unwrap_used, reason = "tests")]
+
+mod common;
+
+use std::io::Write;
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use common::{backend, group, open, registration, until, with_token};
+use futures::StreamExt;
+use shardwise_backend_consul::{ConsulBackend, ConsulConfig};
+use shardwise_discovery::{Discovery, Error, ErrorKind, WatchEvent};
+use shardwise_testkit::{Consul, ConsulOptions};
+use tracing_subscriber::fmt::MakeWriter;
+
+const TTL: Duration = Duration::from_secs(3);
+/// From fault to message, as the issue has it.
+const TOLD_WITHIN: Duration = Duration::from_secs(10);
+const SERVICE: &str = "service \"workers\" { policy = \"write\" }";
+const NODE: &str = "node_prefix \"\" { policy = \"read\" }";
+const KEY: &str = "key_prefix \"shardwise/\" { policy = \"write\" }";
+
+/// The policy in docs.md, word for word.
+fn documented_policy() -> &'static str {
+    let docs = include_str!("../docs.md");
+    docs.split("```hcl\n").nth(1).and_then(|rest| rest.split("```").next()).unwrap()
+}
+
+async fn with_acl() -> Consul {
+    Consul::start(ConsulOptions::default().with_acl()).await.unwrap()
+}
+
+async fn holding(consul: &Consul, rules: &str) -> ConsulBackend {
+    with_token(consul, &consul.token(rules).await.unwrap().secret)
+}
+
+/// That a call failed for good, in time, in one line that names all this.
+fn assert_told(error: &Error, kind: &ErrorKind, begun: Instant, names: &[&str]) {
+    let said = error.to_string();
+    assert!(begun.elapsed() < TOLD_WITHIN, "{said} after {:?}", begun.elapsed());
+    assert!(!said.contains('\n') && names.iter().all(|name| said.contains(name)), "{said:?} names not all of {names:?}");
+    assert_eq!((error.kind(), error.is_retryable()), (kind, false), "{said}");
+}
+
+#[tokio::test]
+async fn the_documented_policy_is_enough_for_everything() {
+    let consul = with_acl().await;
+    let backend = holding(&consul, documented_policy()).await;
+    let mut watch = backend.watch(&group("workers"), TTL / 3);
+    assert!(matches!(watch.next().await, Some(Ok(WatchEvent::View(_)))), "an empty group is a view");
+    let registration = registration("workers", "w1", 1, TTL);
+    backend.register(&registration).await.unwrap();
+    backend.renew(&registration.seat(), TTL).await.unwrap();
+    backend.update(&registration).await.unwrap();
+    assert_eq!(backend.members(&group("workers")).await.unwrap().view.members().len(), 1);
+    backend.deregister(&registration.seat()).await.unwrap();
+    assert!(backend.members(&group("workers")).await.unwrap().view.members().is_empty());
+}
+
+#[tokio::test]
+async fn each_missing_right_is_named_when_registering() {
+    let consul = with_acl().await;
+    for (rules, missing) in [
+        (format!("{NODE} {KEY}"), "service:write for \"workers\""),
+        (format!("{NODE} {KEY} service \"workers\" {{ policy = \"read\" }}"), "service:write for \"workers\""),
+        (format!("{SERVICE} {KEY}"), "node:read"),
+        (format!("{SERVICE} {NODE}"), "key:write (key_prefix \"shardwise/\")"),
+        (format!("{SERVICE} {NODE} key_prefix \"shardwise/\" {{ policy = \"read\" }}"), "key:write"),
+    ] {
+        let (backend, begun) = (holding(&consul, &rules).await, Instant::now());
+        let error = backend.register(&registration("workers", "w1", 1, TTL)).await.unwrap_err();
+        assert_told(&error, &ErrorKind::Denied, begun, &["discovery.consul.token", missing]);
+    }
+    let services = consul.api("GET", "/v1/agent/services", None).await.unwrap();
+    assert_eq!(services, serde_json::json!({}), "nothing half done stays");
+}
+
+#[tokio::test]
+async fn who_may_not_see_the_group_gets_an_error_and_no_empty_view() {
+    let consul = with_acl().await;
+    let everything = holding(&consul, documented_policy()).await;
+    everything.register(&registration("workers", "w1", 1, TTL)).await.unwrap();
+    for (rules, missing) in [(NODE.to_owned(), "service:read"), (SERVICE.to_owned(), "node:read")] {
+        let (blind, begun) = (holding(&consul, &rules).await, Instant::now());
+        let error = blind.members(&group("workers")).await.unwrap_err();
+        assert_told(&error, &ErrorKind::Denied, begun, &["discovery.consul.token", missing]);
+        let told = blind.watch(&group("workers"), TTL / 3).next().await.unwrap().unwrap_err();
+        assert_told(&told, &ErrorKind::Denied, begun, &["discovery.consul.token", missing]);
+    }
+}
+
+#[tokio::test]
+async fn no_token_and_a_wrong_one_are_told_apart() {
+    let consul = with_acl().await;
+    let begun = Instant::now();
+    let error = open(&consul.address()).register(&registration("workers", "w1", 1, TTL)).await.unwrap_err();
+    assert_told(&error, &ErrorKind::Denied, begun, &["discovery.consul.token is not set", "key:write"]);
+    let wrong = with_token(&consul, "00000000-dead-beef-0000-000000000000");
+    let error = wrong.register(&registration("workers", "w1", 1, TTL)).await.unwrap_err();
+    assert_told(&error, &ErrorKind::Denied, begun, &["does not know the token", "discovery.consul.token"]);
+    assert!(!error.to_string().contains("dead-beef"));
+    let error = wrong.watch(&group("workers"), TTL / 3).next().await.unwrap().unwrap_err();
+    assert_told(&error, &ErrorKind::Denied, begun, &["does not know the token"]);
+}
+
+#[tokio::test]
+async fn a_token_that_is_revoked_ends_renewals() {
+    let consul = with_acl().await;
+    let token = consul.token(documented_policy()).await.unwrap();
+    let backend = with_token(&consul, &token.secret);
+    let registration = registration("workers", "w1", 1, TTL);
+    backend.register(&registration).await.unwrap();
+    consul.revoke_token(&token).await.unwrap();
+    let error = until("renewing fails", Duration::from_secs(40), async || backend.renew(&registration.seat(), TTL).await.err()).await;
+    assert_eq!(*error.kind(), ErrorKind::Denied, "{error}");
+}
+
+/// Everything that is logged, at all levels, by all crates.
+#[derive(Clone, Default)]
+struct Log(Arc<Mutex<Vec<u8>>>);
+
+impl Write for Log {
+    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+        self.0.lock().unwrap().write(bytes)
+    }
+    fn flush(&mut self) -> std::io::Result<()> {
+        Ok(())
+    }
+}
+
+impl<'a> MakeWriter<'a> for Log {
+    type Writer = Self;
+    fn make_writer(&'a self) -> Self {
+        self.clone()
+    }
+}
+
+#[test]
+fn no_token_is_in_any_log_nor_in_any_debug_or_error() {
+    let log = Log::default();
+    // With what libraries say through the older `log`.
+    tracing_subscriber::fmt().with_max_level(tracing::Level::TRACE).with_writer(log.clone()).try_init().unwrap();
+    let mut said = String::new();
+    let mut secrets = vec!["00000000-dead-beef-0000-000000000000".to_owned()];
+    tokio::runtime::Builder::new_multi_thread().enable_all().build().unwrap().block_on(async {
+        let consul = with_acl().await;
+        let token = consul.token(documented_policy()).await.unwrap();
+        secrets.push(token.secret.clone());
+        for secret in &secrets {
+            let config = ConsulConfig { address: consul.address(), token: Some(secret.clone().into()), ..ConsulConfig::default() };
+            let backend = backend(config.clone());
+            said += &format!("{config:?} {backend:?}");
+            let registration = registration("workers", "w1", 1, TTL);
+            let answers = [
+                backend.register(&registration).await.map(drop),
+                backend.renew(&registration.seat(), TTL).await.map(drop),
+                backend.members(&group("workers")).await.map(drop),
+                backend.watch(&group("workers"), TTL / 3).next().await.unwrap().map(drop),
+                backend.deregister(&registration.seat()).await,
+            ];
+            said += &format!("{answers:?}");
+            for error in answers.into_iter().filter_map(Result::err) {
+                said += &format!("{error} {error:?}");
+            }
+        }
+    });
+    let log = String::from_utf8(log.0.lock().unwrap().clone()).unwrap();
+    assert!(log.contains("TRACE") && log.contains("reqwest"), "the libraries' logs are in it");
+    for secret in secrets {
+        assert!(!log.contains(&secret), "a token is in the log");
+        assert!(!said.contains(&secret), "a token is in a Debug or an error");
+    }
+}
