@@ -22,7 +22,7 @@ impl ConsulCluster {
     pub async fn start(count: usize, options: ConsulOptions) -> Result<Self> {
         let mut attempt = 1;
         loop {
-            let cluster = Self { servers: launch(count, &options)? };
+            let cluster = Self { servers: launch(count, &options).await? };
             match cluster.ready().await {
                 Err(_) if attempt < ATTEMPTS && cluster.servers.iter().any(|server| server.process.said(TAKEN)) => attempt += 1,
                 ready => return ready.map(|()| cluster),
@@ -71,12 +71,12 @@ impl ConsulCluster {
 /// Whether the server says of itself that it leads.
 async fn leads(server: &Consul) -> bool {
     let answer = tokio::time::timeout(SILENT_AFTER, server.api("GET", "/v1/status/leader", None)).await;
-    answer.is_ok_and(|answer| answer.is_ok_and(|leader| leader == server.ports.server.address().to_string()))
+    answer.is_ok_and(|answer| answer.is_ok_and(|leader| leader == server.options.server_address(&server.ports)))
 }
 
-fn launch(count: usize, options: &ConsulOptions) -> Result<Vec<Consul>> {
+async fn launch(count: usize, options: &ConsulOptions) -> Result<Vec<Consul>> {
     let ports = (0..count).map(|_| Ports::reserve()).collect::<Result<Vec<_>>>()?;
-    let join: Vec<_> = ports.iter().map(|ports| ports.gossip.address().to_string()).collect();
+    let join: Vec<_> = ports.iter().map(|ports| options.gossip_address(ports)).collect();
     let start = |(index, ports)| Consul::launch(options.member(index, count, join.clone()), ports);
-    ports.into_iter().enumerate().map(start).collect()
+    try_join_all(ports.into_iter().enumerate().map(start)).await
 }

@@ -2,6 +2,7 @@
 
 mod acl;
 mod cluster;
+mod gateway;
 mod options;
 
 use std::net::SocketAddr;
@@ -13,6 +14,7 @@ use tempfile::TempDir;
 
 pub use acl::ConsulToken;
 pub use cluster::ConsulCluster;
+use gateway::Network;
 pub use options::ConsulOptions;
 use options::Ports;
 
@@ -44,7 +46,7 @@ impl Consul {
     pub async fn start(options: ConsulOptions) -> Result<Self> {
         let mut attempt = 1;
         loop {
-            let consul = Self::launch(options.clone(), Ports::reserve()?)?;
+            let consul = Self::launch(options.clone(), Ports::reserve()?).await?;
             match consul.ready().await {
                 Err(_) if attempt < ATTEMPTS && consul.process.said(TAKEN) => attempt += 1,
                 ready => return ready.map(|()| consul),
@@ -63,9 +65,12 @@ impl Consul {
     }
 
     /// Starts the process and does not wait for it.
-    fn launch(options: ConsulOptions, ports: Ports) -> Result<Self> {
+    async fn launch(options: ConsulOptions, ports: Ports) -> Result<Self> {
         let program = servers::program("consul")?;
         let folder = tempfile::Builder::new().prefix("shardwise-consul-").tempdir().map_err(Error::io("a folder for Consul"))?;
+        if let Some(network) = &options.network {
+            network.open(&ports).await?;
+        }
         let file = folder.path().join("agent.json");
         let configuration = options.configuration(folder.path(), &ports, MANAGEMENT);
         std::fs::write(&file, configuration.to_string()).map_err(Error::io(file.display()))?;
@@ -77,7 +82,7 @@ impl Consul {
 
     /// Waits until a read that the servers answer shows this very agent alive.
     async fn ready(&self) -> Result<()> {
-        let path = format!("/v1/health/node/{}?consistent", self.options.node);
+        let path = format!("/v1/health/node/{}?consistent&filter=CheckID==serfHealth", self.options.node);
         self.process
             .until("a consistent read shows it alive", async || {
                 let answer = self.send("GET", &path, None).await.map_err(|error| error.to_string())?;
@@ -88,7 +93,7 @@ impl Consul {
     }
 
     fn gossip_address(&self) -> String {
-        self.ports.gossip.address().to_string()
+        self.options.gossip_address(&self.ports)
     }
 
     /// The agent's HTTP API, as `http://127.0.0.1:PORT`, or `https` if it was started with TLS.
@@ -140,6 +145,25 @@ impl Consul {
     /// SIGCONT, after [`Consul::pause`].
     pub fn resume(&self) -> Result<()> {
         self.process.signal(Signal::SIGCONT)
+    }
+
+    /// Cuts the agent off from all other agents, silently and both ways; its HTTP API stays where it is. Only with
+    /// [`ConsulOptions::with_network`].
+    ///
+    /// What Consul 1.8.7 does then: a `check/pass` that changes nothing is answered at once, while one that changes the check's
+    /// status, a registration and every read of the servers wait for them in silence. The others see the node fail after about 8 s,
+    /// and see it again up to 20 s after [`Consul::heal`].
+    pub fn cut_off(&self) -> Result<()> {
+        self.network().map(|network| network.cut_off(&self.ports))
+    }
+
+    /// Ends what [`Consul::cut_off`] did, for all agents of its cluster.
+    pub async fn heal(&self) -> Result<()> {
+        self.network()?.heal().await
+    }
+
+    fn network(&self) -> Result<&Network> {
+        self.options.network.as_ref().ok_or_else(|| Error::new(format!("{} was started without a network", self.node())))
     }
 
     /// A call of the agent's HTTP API with all rights, such as `("PUT", "/v1/kv/key", Some(&body))`.

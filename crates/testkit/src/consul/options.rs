@@ -1,9 +1,11 @@
 //! What a Consul agent is started with.
 
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::Path;
 
 use serde_json::{Value, json};
 
+use super::gateway::{self, Network};
 use crate::certs::Identity;
 use crate::error::Result;
 use crate::ports::Port;
@@ -31,6 +33,7 @@ pub struct ConsulOptions {
     pub(super) acl: bool,
     pub(super) tls: Option<Identity>,
     pub(super) client_certificates: bool,
+    pub(super) network: Option<Network>,
     /// Servers that form a cluster; 0 for a client agent.
     pub(super) servers: usize,
     /// Gossip addresses of agents to join.
@@ -39,7 +42,7 @@ pub struct ConsulOptions {
 
 impl Default for ConsulOptions {
     fn default() -> Self {
-        Self { node: "server-1".into(), acl: false, tls: None, client_certificates: false, servers: 1, join: Vec::new() }
+        Self { node: "server-1".into(), acl: false, tls: None, client_certificates: false, network: None, servers: 1, join: Vec::new() }
     }
 }
 
@@ -65,6 +68,14 @@ impl ConsulOptions {
         self
     }
 
+    /// A network in which an agent can be cut off from all others: see [`Consul::cut_off`](super::Consul::cut_off). The agents of one
+    /// cluster must share it, as those do that come from one server or cluster.
+    #[must_use]
+    pub fn with_network(mut self) -> Self {
+        self.network = Some(Network::default());
+        self
+    }
+
     /// The options of one of several servers.
     pub(super) fn member(&self, index: usize, servers: usize, join: Vec<String>) -> Self {
         Self { node: format!("server-{}", index + 1), servers, join, ..self.clone() }
@@ -75,13 +86,32 @@ impl ConsulOptions {
         Self { node: node.to_owned(), servers: 0, join, ..self.clone() }
     }
 
+    /// Where other agents reach this one: its own address, and the one that they are told.
+    fn addresses(&self, ports: &Ports) -> (IpAddr, IpAddr) {
+        let here = Ipv4Addr::LOCALHOST.into();
+        self.network.as_ref().map_or((here, here), |_| gateway::addresses(ports))
+    }
+
+    /// Where others join by way of this agent.
+    pub(super) fn gossip_address(&self, ports: &Ports) -> String {
+        SocketAddr::new(self.addresses(ports).1, ports.gossip.number()).to_string()
+    }
+
+    /// Where servers and agents call this server.
+    pub(super) fn server_address(&self, ports: &Ports) -> String {
+        SocketAddr::new(self.addresses(ports).1, ports.server.number()).to_string()
+    }
+
     /// The agent's configuration file.
     pub(super) fn configuration(&self, folder: &Path, ports: &Ports, token: &str) -> Value {
+        let (inside, outside) = self.addresses(ports);
         let https = self.tls.as_ref().map_or(json!(-1), |_| json!(ports.https.number()));
         let mut all = json!({
             "node_name": self.node,
             "data_dir": folder.join("data"),
-            "bind_addr": "127.0.0.1",
+            "bind_addr": inside,
+            "advertise_addr": outside,
+            "client_addr": "127.0.0.1",
             "addresses": { "http": format!("127.0.0.1 unix://{}", folder.join("http.sock").display()) },
             "ports": {
                 "http": ports.http.number(), "https": https, "serf_lan": ports.gossip.number(), "server": ports.server.number(),

@@ -1,16 +1,16 @@
 //! One connection through the proxy.
 
 use std::io;
+use std::net::IpAddr;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::Duration;
 
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
 use tokio::net::tcp::{ReadHalf, WriteHalf};
-use tokio::sync::{mpsc, watch};
+use tokio::sync::mpsc;
 use tokio::time::Instant;
 
-use super::{Counts, Direction, Rules, Shared};
+use super::{Direction, Rules, Shared, Way};
 
 /// Bytes read at once.
 const CHUNK: usize = 16 * 1024;
@@ -18,13 +18,13 @@ const CHUNK: usize = 16 * 1024;
 const ON_THEIR_WAY: usize = 256;
 
 /// Carries bytes both ways until both ends are done, one breaks, or the proxy resets it.
-pub(super) async fn carry(mut client: TcpStream, shared: Shared) {
+pub(super) async fn carry(mut client: TcpStream, from: IpAddr, shared: Shared) {
     shared.counts.accepted.fetch_add(1, Ordering::Relaxed);
     let _open = Open::count(&shared.counts.open);
     let mut rules = shared.rules.clone();
     let resets = rules.borrow().resets;
     let broken = tokio::select! {
-        ended = through(&mut client, &shared) => ended.is_err(),
+        ended = through(&mut client, from, &shared) => ended.is_err(),
         _ = rules.wait_for(|rules| rules.resets > resets) => true,
     };
     if broken {
@@ -63,36 +63,53 @@ impl Drop for ServerEnd {
     }
 }
 
-async fn through(client: &mut TcpStream, shared: &Shared) -> io::Result<()> {
+async fn through(client: &mut TcpStream, from: IpAddr, shared: &Shared) -> io::Result<()> {
     let mut rules = shared.rules.clone();
-    let open = |rules: &Rules| !rules.to_server.cut && !rules.to_client.cut;
-    rules.wait_for(open).await.map_err(io::Error::other)?;
+    let ways = [Direction::ToServer, Direction::ToClient];
+    rules.wait_for(|rules| ways.iter().all(|way| !rules.way(*way, from).cut)).await.map_err(io::Error::other)?;
     let mut server = ServerEnd { stream: TcpStream::connect(shared.target).await?, ended: false };
     client.set_nodelay(true)?;
     server.stream.set_nodelay(true)?;
     let (from_client, to_client) = client.split();
     let (from_server, to_server) = server.stream.split();
-    tokio::try_join!(pump(from_client, to_server, Direction::ToServer, shared), pump(from_server, to_client, Direction::ToClient, shared),)?;
+    tokio::try_join!(
+        pump(from_client, to_server, Lane { direction: Direction::ToServer, client: from, shared }),
+        pump(from_server, to_client, Lane { direction: Direction::ToClient, client: from, shared }),
+    )?;
     server.ended = true;
     Ok(())
 }
 
+/// One way of one connection.
+#[derive(Clone, Copy)]
+struct Lane<'a> {
+    direction: Direction,
+    client: IpAddr,
+    shared: &'a Shared,
+}
+
+impl Lane<'_> {
+    fn now(&self, rules: &Rules) -> Way {
+        rules.way(self.direction, self.client)
+    }
+}
+
 /// Carries one way, to the end of what there is to read.
-async fn pump(from: ReadHalf<'_>, to: WriteHalf<'_>, direction: Direction, shared: &Shared) -> io::Result<()> {
+async fn pump(from: ReadHalf<'_>, to: WriteHalf<'_>, lane: Lane<'_>) -> io::Result<()> {
     let (sender, chunks) = mpsc::channel(ON_THEIR_WAY);
-    tokio::try_join!(take(from, sender, direction, &shared.rules), give(to, chunks, direction, shared.rules.clone(), &shared.counts),)?;
+    tokio::try_join!(take(from, sender, lane), give(to, chunks, lane))?;
     Ok(())
 }
 
 /// Some bytes, and when they may arrive; none at the end.
 type Chunk = (Instant, Vec<u8>);
 
-async fn take(mut from: ReadHalf<'_>, chunks: mpsc::Sender<Chunk>, way: Direction, rules: &watch::Receiver<Rules>) -> io::Result<()> {
+async fn take(mut from: ReadHalf<'_>, chunks: mpsc::Sender<Chunk>, lane: Lane<'_>) -> io::Result<()> {
     loop {
         let mut bytes = vec![0; CHUNK];
         let length = from.read(&mut bytes).await?;
         bytes.truncate(length);
-        let delay: Duration = rules.borrow().way(way).delay;
+        let delay = lane.now(&lane.shared.rules.borrow()).delay;
         // The other half of the pump is gone only with the connection.
         chunks.send((Instant::now() + delay, bytes)).await.map_err(io::Error::other)?;
         if length == 0 {
@@ -101,25 +118,20 @@ async fn take(mut from: ReadHalf<'_>, chunks: mpsc::Sender<Chunk>, way: Directio
     }
 }
 
-async fn give(
-    mut to: WriteHalf<'_>,
-    mut chunks: mpsc::Receiver<Chunk>,
-    way: Direction,
-    mut rules: watch::Receiver<Rules>,
-    counts: &Counts,
-) -> io::Result<()> {
+async fn give(mut to: WriteHalf<'_>, mut chunks: mpsc::Receiver<Chunk>, lane: Lane<'_>) -> io::Result<()> {
+    let mut rules = lane.shared.rules.clone();
     while let Some((due, bytes)) = chunks.recv().await {
         tokio::select! {
             () = tokio::time::sleep_until(due) => {}
             // Healed: nothing is late any more.
-            _ = rules.wait_for(|rules| rules.way(way).delay.is_zero()) => {}
+            _ = rules.wait_for(|rules| lane.now(rules).delay.is_zero()) => {}
         }
-        rules.wait_for(|rules| !rules.way(way).cut).await.map_err(io::Error::other)?;
+        rules.wait_for(|rules| !lane.now(rules).cut).await.map_err(io::Error::other)?;
         if bytes.is_empty() {
             return to.shutdown().await;
         }
         to.write_all(&bytes).await?;
-        counts.bytes(way).fetch_add(bytes.len() as u64, Ordering::Relaxed);
+        lane.shared.counts.bytes(lane.direction).fetch_add(bytes.len() as u64, Ordering::Relaxed);
     }
     Ok(())
 }

@@ -1,8 +1,10 @@
 //! A TCP proxy inside the test, that does to connections what bad networks do.
 
 mod connection;
+pub(crate) mod udp;
 
-use std::net::SocketAddr;
+use std::collections::HashSet;
+use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -28,6 +30,8 @@ pub enum Direction {
 struct Rules {
     to_server: Way,
     to_client: Way,
+    /// Clients to and from whom nothing passes.
+    cut_from: HashSet<IpAddr>,
     refuse: bool,
     /// Grows with each [`TcpProxy::reset`].
     resets: u64,
@@ -40,11 +44,13 @@ struct Way {
 }
 
 impl Rules {
-    fn way(&self, direction: Direction) -> Way {
-        match direction {
+    /// What happens to a connection of this client.
+    fn way(&self, direction: Direction, client: IpAddr) -> Way {
+        let way = match direction {
             Direction::ToServer => self.to_server,
             Direction::ToClient => self.to_client,
-        }
+        };
+        Way { cut: way.cut || self.cut_from.contains(&client), ..way }
     }
 
     fn way_mut(&mut self, direction: Direction) -> &mut Way {
@@ -83,7 +89,9 @@ struct Shared {
 /// A proxy to one address; without other orders it lets everything pass. It ends when dropped, and its connections with it.
 #[derive(Debug)]
 pub struct TcpProxy {
-    port: Port,
+    address: SocketAddr,
+    /// Ours while the proxy stands, if nobody else keeps it.
+    port: Option<Port>,
     rules: watch::Sender<Rules>,
     counts: Arc<Counts>,
     /// Whether new connections are accepted just now.
@@ -95,20 +103,26 @@ impl TcpProxy {
     /// A proxy on a port of its own.
     pub async fn start(target: SocketAddr) -> Result<Self> {
         let port = Port::reserve()?;
-        let address = port.address();
+        let mut proxy = Self::between(port.address(), target).await?;
+        proxy.port = Some(port);
+        Ok(proxy)
+    }
+
+    /// A proxy on this address, whose port the caller keeps.
+    pub(crate) async fn between(address: SocketAddr, target: SocketAddr) -> Result<Self> {
         let (rules, orders) = watch::channel(Rules::default());
         let counts = Arc::<Counts>::default();
         let (told, listening) = watch::channel(false);
         let shared = Shared { target, rules: orders, counts: counts.clone() };
         let accepting = tokio::spawn(accept(address, shared, told));
-        let proxy = Self { port, rules, counts, listening, accepting };
+        let proxy = Self { address, port: None, rules, counts, listening, accepting };
         proxy.until_listening(true).await?;
         Ok(proxy)
     }
 
     /// Where clients connect.
     pub fn address(&self) -> SocketAddr {
-        self.port.address()
+        self.address
     }
 
     /// Nothing passes this way any more, and nobody is told: bytes are held, and arrive after [`TcpProxy::heal`]. A new connection is
@@ -121,6 +135,13 @@ impl TcpProxy {
     pub fn cut_both(&self) {
         self.cut(Direction::ToServer);
         self.cut(Direction::ToClient);
+    }
+
+    /// [`TcpProxy::cut_both`], for connections from this address only.
+    pub(crate) fn cut_from(&self, client: IpAddr) {
+        self.rules.send_modify(|rules| {
+            rules.cut_from.insert(client);
+        });
     }
 
     /// What is read from now on goes on that much later this way, in the same order.
@@ -186,8 +207,8 @@ async fn accept(address: SocketAddr, shared: Shared, told: watch::Sender<bool>) 
         told.send_replace(true);
         loop {
             tokio::select! {
-                Ok((client, _)) = listener.accept() => {
-                    connections.spawn(connection::carry(client, shared.clone()));
+                Ok((client, from)) = listener.accept() => {
+                    connections.spawn(connection::carry(client, from.ip(), shared.clone()));
                 }
                 Some(_) = connections.join_next() => {}
                 refuse = rules.wait_for(|rules| rules.refuse) => match refuse {

@@ -48,11 +48,14 @@ fn folder() -> PathBuf {
 ///
 /// It was not fetched; the text says how to.
 pub fn program(name: &str) -> Result<PathBuf> {
-    let servers = folder();
+    program_in(&folder(), name)
+}
+
+fn program_in(servers: &Path, name: &str) -> Result<PathBuf> {
     let mut all = SERVERS.iter().flat_map(|server| server.programs.iter().map(move |path| (server, path)));
     let found = all.find(|(_, path)| Path::new(path).file_name().is_some_and(|file| file == name));
     let (server, path) = found.ok_or_else(|| Error::new(format!("no server of the tests has a program {name}: see SERVERS")))?;
-    let path = server.folder(&servers).join(path);
+    let path = server.folder(servers).join(path);
     if path.is_file() {
         return Ok(path);
     }
@@ -98,6 +101,13 @@ mod tests {
                 assert!(program(name).unwrap().is_file());
             }
         }
+    }
+
+    #[test]
+    fn a_program_that_is_not_there_says_how_to_get_it() {
+        let empty = tempfile::tempdir().unwrap();
+        let error = program_in(empty.path(), "etcd").unwrap_err();
+        assert_eq!(error.to_string(), "etcd-server 3.5.16 is not there: run `cargo xtask servers`");
     }
 
     #[test]
