@@ -1,11 +1,15 @@
 //! SIGTERM and Ctrl-C: the first asks to finish, the second ends at once.
 
+use std::time::{Duration, Instant};
+
 use tokio::signal::unix::{SignalKind, signal};
 use tokio_util::sync::CancellationToken;
 
 use crate::exit::{Failure, Result};
 use crate::output;
 
+/// So close together, two signals are one: wrappers such as `timeout` send each to the process and to its group.
+const DOUBLED: Duration = Duration::from_millis(200);
 /// What shells report for a program ended by SIGINT.
 const INTERRUPTED: i32 = 130;
 
@@ -17,17 +21,21 @@ pub(crate) fn shutdown() -> Result<CancellationToken> {
     let token = CancellationToken::new();
     let cancelled = token.clone();
     tokio::spawn(async move {
-        for already_asked in [false, true] {
+        let mut asked: Option<Instant> = None;
+        loop {
             tokio::select! {
                 _ = terminate.recv() => {}
                 _ = interrupt.recv() => {}
             }
-            if already_asked {
-                output::note("stopped at once; others take over when the lease runs out");
-                std::process::exit(INTERRUPTED);
+            match asked {
+                None => cancelled.cancel(),
+                Some(first) if first.elapsed() < DOUBLED => continue,
+                Some(_) => break,
             }
-            cancelled.cancel();
+            asked = Some(Instant::now());
         }
+        output::note("stopped at once; others take over when the lease runs out");
+        std::process::exit(INTERRUPTED);
     });
     Ok(token)
 }

@@ -273,3 +273,44 @@ fn wrong_settings_end_before_anything_is_contacted() {
         assert!(!place.path("shardwise.db").exists(), "a members file was made for nothing");
     }
 }
+
+/// It used to print nothing, because nothing ever changes.
+#[test]
+fn with_sharding_switched_off_one_line_says_so() {
+    let place = place("2s");
+    let mut command = place.command(&[&EVERYTHING[..], &["--items", "items"]].concat());
+    command.env("SHARDWISE__RESILIENCE__SHARDING__ENABLED", "false");
+    place.write("items", "one\ntwo\n");
+    let mut process = Process::start(command);
+    let line = process.tells("the only line", |_| true);
+    assert_eq!((line["state"].as_str(), owns(&line), number(&line, "items_owned")), (Some("unsharded"), u64::from(SLOTS), 2), "{line}");
+    assert_eq!((number(&line, "gained"), &line["gained_slots"]), (64, &serde_json::json!([[0, 63]])));
+    process.signal(Signal::SIGTERM);
+    let ran = process.ends("after SIGTERM");
+    assert!(ran.code == Some(0) && ran.err.contains("this worker owns everything"), "{ran:?}");
+}
+
+/// `timeout` and others signal the process and then its group, which is the same process again.
+#[test]
+fn a_signal_that_is_sent_twice_counts_once() {
+    let place = place("2s");
+    let mut in_time = 0;
+    // The second one may also come too late to matter, so it is sent to several.
+    for _ in 0..40 {
+        let mut process = join(&place, "a", &WATCH);
+        let first = Instant::now();
+        process.signal(Signal::SIGTERM);
+        process.tells("has heard the first", |line| line["state"] != "active");
+        process.signal(Signal::SIGTERM);
+        let doubled = first.elapsed() < Duration::from_millis(150);
+        let ran = process.ends("after SIGTERM");
+        if doubled {
+            assert_eq!((ran.code, ran.err.as_str()), (Some(0), ""));
+            in_time += 1;
+        }
+        if in_time == 10 {
+            return;
+        }
+    }
+    panic!("too busy to send two signals within 150 ms: {in_time} of 40 times");
+}

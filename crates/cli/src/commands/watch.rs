@@ -69,7 +69,7 @@ impl Watch {
         let items = self.items.as_deref().map(read_items).transpose()?;
         let shutdown = signals::shutdown()?;
         let mut snapshots = service.snapshots();
-        let mut teller = Teller { watch: self, service: &service, items, before: service.ownership() };
+        let mut teller = Teller { watch: self, service: &service, items, before: None };
 
         let result = teller.follow(&mut snapshots, &shutdown).await;
         // Leave in good order even if nobody reads the output any more.
@@ -84,7 +84,8 @@ struct Teller<'a> {
     watch: &'a Watch,
     service: &'a ShardingService,
     items: Option<Vec<Vec<u8>>>,
-    before: Arc<Ownership>,
+    /// What was told last.
+    before: Option<Arc<Ownership>>,
 }
 
 impl Teller<'_> {
@@ -97,15 +98,17 @@ impl Teller<'_> {
         while !shutdown.is_cancelled() {
             tokio::select! {
                 biased;
-                Some(snapshot) = snapshots.recv() => self.tell(snapshot)?,
+                Some(snapshot) = snapshots.recv() => self.tell(&snapshot)?,
                 result = &mut join, if !joined => {
                     joined = true;
-                    if result.is_ok() {
-                        output::release_log();
-                    }
                     if let Err(error) = result {
                         self.catch_up(snapshots)?;
                         return Err(error.into());
+                    }
+                    output::release_log();
+                    if self.before.is_none() {
+                        // Switched off: no change will ever come.
+                        self.tell(&service.ownership())?;
                     }
                 }
                 () = shutdown.cancelled() => {}
@@ -117,20 +120,20 @@ impl Teller<'_> {
     /// Tells what has been published and not yet told.
     fn catch_up(&mut self, snapshots: &mut Snapshots) -> Result<()> {
         while let Some(Some(snapshot)) = snapshots.recv().now_or_never() {
-            self.tell(snapshot)?;
+            self.tell(&snapshot)?;
         }
         Ok(())
     }
 
     /// Prints what has changed since the last line; nothing if only the deadline has and that was not asked for.
-    fn tell(&mut self, now: Arc<Ownership>) -> Result<()> {
-        let before = std::mem::replace(&mut self.before, now);
-        let now = &self.before;
-        let same = before.state() == now.state() && before.view() == now.view() && before.slots() == now.slots();
-        if same && !self.watch.renewals {
+    fn tell(&mut self, now: &Arc<Ownership>) -> Result<()> {
+        let before = self.before.replace(Arc::clone(now));
+        let same = |before: &Ownership| before.state() == now.state() && before.view() == now.view() && before.slots() == now.slots();
+        if before.as_deref().is_some_and(same) && !self.watch.renewals {
             return Ok(());
         }
-        let (gained, lost) = (now.slots().minus(before.slots()), before.slots().minus(now.slots()));
+        let had = before.map_or_else(|| SlotSet::empty(now.slots().slots()), |before| before.slots().clone());
+        let (gained, lost) = (now.slots().minus(&had), had.minus(now.slots()));
         let ranges = |set: &SlotSet| set.ranges().into_iter().map(|range| [*range.start(), *range.end()]).collect();
         let moment = self.service.now();
         output::json_line(&Line {

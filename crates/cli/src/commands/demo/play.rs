@@ -122,7 +122,8 @@ impl Play {
                 (since, changes) = (Instant::now(), now);
             }
             if since.elapsed() > self.ttl + PATIENCE {
-                return Err(Failure::new(Code::No, format!("not within {:?}: {what}; {}", self.ttl + PATIENCE, self.shares_line())));
+                let late = format!("not within {:?}: {what}; try fewer --workers or a longer --ttl", self.ttl + PATIENCE);
+                return Err(Failure::new(Code::No, late));
             }
         }
     }
