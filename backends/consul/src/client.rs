@@ -73,8 +73,9 @@ impl Client {
             .tcp_nodelay(true)
             .no_proxy()
             .http1_only();
+        #[cfg(unix)]
         if let Some(socket) = &endpoint.socket {
-            builder = unix_socket(builder, socket)?;
+            builder = builder.unix_socket(socket.as_path());
         }
         let unusable = |error: reqwest::Error| Failure::BadSetting { key: "address", why: format!("cannot be used ({})", one_line(&error.to_string())) };
         let http = builder.build().map_err(unusable)?;
@@ -131,16 +132,6 @@ impl Client {
             _ => Failure::Unreachable { at, why: innermost(error) },
         }
     }
-}
-
-#[cfg(unix)]
-fn unix_socket(builder: reqwest::ClientBuilder, socket: &std::path::Path) -> Result<reqwest::ClientBuilder> {
-    Ok(builder.unix_socket(socket))
-}
-
-#[cfg(not(unix))]
-fn unix_socket(_: reqwest::ClientBuilder, _: &std::path::Path) -> Result<reqwest::ClientBuilder> {
-    Err(Failure::BadSetting { key: "address", why: "is a Unix socket, which this system does not have".to_owned() })
 }
 
 /// Reads the answer; `None` if it is too large. A refusal is cut short instead.

@@ -118,6 +118,9 @@ impl ConsulConfig {
         let shown = |why: &str| refused(&format!("is {given:?}, {why}; write it like {DEFAULT_ADDRESS:?} or \"unix:///run/consul.sock\""));
         if let Some(path) = given.strip_prefix("unix://") {
             let socket = PathBuf::from(path);
+            if cfg!(not(unix)) {
+                return Err(shown("a Unix socket, which this system does not have"));
+            }
             if !socket.is_absolute() {
                 return Err(shown("whose path is not absolute"));
             }

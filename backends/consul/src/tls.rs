@@ -63,5 +63,7 @@ fn read(key: &'static str, path: &Path) -> Result<Vec<u8>> {
 }
 
 fn damaged(key: &'static str, path: &Path, why: &str) -> Failure {
+    // Quoted, so that odd characters cannot break the line.
+    let path = path.to_string_lossy();
     Failure::BadSetting { key, why: format!("is {path:?}, which cannot be used ({why}); it must be a PEM file") }
 }

@@ -2,6 +2,8 @@
 
 #![allow(dead_code, reason = "each test file uses its part")]
 
+pub(crate) mod fake;
+
 use std::future::Future;
 use std::time::{Duration, Instant};
 
