@@ -12,10 +12,11 @@ use tokio::time::timeout;
 use tonic::Status;
 
 use crate::config::Endpoint;
-use crate::dial::{Wire, dial, speaks_tls};
+use crate::dial::{Wire, dial};
 use crate::error::{Failure, Parties};
 use crate::keys::{Folder, Keys};
 use crate::lease::Leases;
+use crate::probe::diagnose;
 use crate::tls::TlsFiles;
 
 /// How many records one answer holds at most.
@@ -62,6 +63,7 @@ pub(crate) struct Link {
     endpoint: Endpoint,
     parties: Parties,
     wire: Wire,
+    files: TlsFiles,
     /// Whether the server has ever answered as etcd does.
     answered: AtomicBool,
     client: Client,
@@ -82,14 +84,15 @@ impl Link {
         let made = timeout(within, Client::from_channel(etcd_client::Channel::Tonic(channel), Some(options))).await;
         let client = match made {
             Ok(Ok(client)) => client,
-            Ok(Err(error)) => return Err(explained(endpoint, &parties, &wire, false, &error).await),
+            Ok(Err(error)) => return Err(explained(endpoint, &parties, &wire, Some(&access.tls), &error).await),
             Err(_) => return Err(Failure::TimedOut { endpoint: endpoint.to_string(), after: within }),
         };
         let kv = client.kv_client().max_decoding_message_size(ANSWER_BYTES_MAX);
         let watch = client.watch_client().max_decoding_message_size(ANSWER_BYTES_MAX);
         let answered = AtomicBool::new(access.credentials.is_some());
+        let files = access.tls.clone();
         let leases = Leases::new(client.lease_client());
-        Ok(Self { endpoint: endpoint.clone(), parties, wire, answered, client, kv, watch, leases })
+        Ok(Self { endpoint: endpoint.clone(), parties, wire, files, answered, client, kv, watch, leases })
     }
 
     pub(crate) fn endpoint(&self) -> String {
@@ -122,7 +125,10 @@ impl Link {
                 self.answered.store(true, Ordering::Relaxed);
                 Ok(answer)
             }
-            Err(error) => Err(explained(&self.endpoint, &self.parties, &self.wire, self.answered.load(Ordering::Relaxed), &error).await),
+            Err(error) => {
+                let files = (!self.answered.load(Ordering::Relaxed)).then_some(&self.files);
+                Err(explained(&self.endpoint, &self.parties, &self.wire, files, &error).await)
+            }
         }
     }
 
@@ -266,13 +272,10 @@ pub(crate) fn none_if_gone<T>(answer: Result<T, Error>) -> Result<Option<T>, Err
     }
 }
 
-/// What a failed call means. A server that hangs up without ever having answered may want TLS.
-async fn explained(endpoint: &Endpoint, parties: &Parties, wire: &Wire, answered: bool, error: &Error) -> Failure {
-    let failure = parties.of_client(error, wire.get().cloned());
-    let hung_up = matches!(failure, Failure::Broken { .. });
-    if hung_up && !answered && !endpoint.tls && speaks_tls(endpoint).await {
-        Failure::OnlyTls { endpoint: endpoint.to_string() }
-    } else {
-        failure
+/// What a failed call means. A server that hangs up without ever having answered is asked why.
+async fn explained(endpoint: &Endpoint, parties: &Parties, wire: &Wire, files: Option<&TlsFiles>, error: &Error) -> Failure {
+    match (parties.of_client(error, wire.get().cloned()), files) {
+        (broken @ Failure::Broken { .. }, Some(files)) => diagnose(endpoint, files).await.unwrap_or(broken),
+        (failure, _) => failure,
     }
 }

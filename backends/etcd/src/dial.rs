@@ -10,8 +10,8 @@ use std::time::Duration;
 
 use http::Uri;
 use hyper_util::rt::TokioIo;
+use rustls::ClientConfig;
 use rustls::pki_types::ServerName;
-use rustls::{ClientConfig, RootCertStore};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
 use tokio::time::timeout;
@@ -21,14 +21,13 @@ use tonic::transport::Channel;
 
 use crate::config::Endpoint;
 use crate::error::{Failure, one_line};
+use crate::probe;
 use crate::tls::{TlsFiles, failure_of};
 
 /// How often an idle connection is tried. etcd refuses clients that do it more often than every five seconds.
 const PING_EVERY: Duration = Duration::from_secs(10);
 /// How long the answer to a try may take.
 const PING_TIMEOUT: Duration = Duration::from_secs(5);
-/// How long it may take to find out whether a server that hung up speaks TLS.
-const PROBE_LIMIT: Duration = Duration::from_secs(1);
 
 /// What went wrong on a connection that had been made. gRPC's own errors leave that out.
 pub(crate) type Wire = Arc<OnceLock<Failure>>;
@@ -42,7 +41,7 @@ pub(crate) async fn dial(endpoint: &Endpoint, tls: &TlsFiles, within: Duration) 
     Ok((channel(endpoint, recorded).await?, wire))
 }
 
-async fn connect(endpoint: &Endpoint, files: &TlsFiles) -> Result<Socket, Failure> {
+pub(crate) async fn connect(endpoint: &Endpoint, files: &TlsFiles) -> Result<Socket, Failure> {
     let unreachable = |error: io::Error| Failure::Unreachable { endpoint: endpoint.to_string(), why: one_line(&error.to_string()) };
     let tcp = TcpStream::connect((endpoint.host.as_str(), endpoint.port)).await.map_err(unreachable)?;
     tcp.set_nodelay(true).map_err(unreachable)?;
@@ -57,18 +56,20 @@ async fn connect(endpoint: &Endpoint, files: &TlsFiles) -> Result<Socket, Failur
 async fn handshake(endpoint: &Endpoint, config: Arc<ClientConfig>, tcp: TcpStream) -> Result<TlsStream<TcpStream>, Failure> {
     let why = |error: &dyn std::fmt::Display| Failure::Handshake { endpoint: endpoint.to_string(), why: one_line(&error.to_string()) };
     let name = ServerName::try_from(endpoint.host.clone()).map_err(|error| why(&error))?;
-    let answer = TlsConnector::from(config).connect(name, tcp).await;
-    answer.map_err(|error| match inner(&error) {
+    let error = match TlsConnector::from(config).connect(name, tcp).await {
+        Ok(stream) => return Ok(stream),
+        Err(error) => error,
+    };
+    Err(match inner(&error) {
         Some(inner) => failure_of(endpoint.to_string(), inner),
+        None if probe::speaks_plainly(endpoint).await => Failure::NotTls { endpoint: endpoint.to_string() },
         // A server that is just starting or stopping hangs up as well.
-        None => {
-            Failure::Unreachable { endpoint: endpoint.to_string(), why: format!("it hangs up on TLS ({})", one_line(&error.to_string())) }
-        }
+        None => Failure::Unreachable { endpoint: endpoint.to_string(), why: format!("it hangs up ({})", one_line(&error.to_string())) },
     })
 }
 
 /// rustls hands its errors out in an `io::Error`.
-fn inner(error: &io::Error) -> Option<&rustls::Error> {
+pub(crate) fn inner(error: &io::Error) -> Option<&rustls::Error> {
     error.get_ref()?.downcast_ref()
 }
 
@@ -87,23 +88,7 @@ async fn channel(endpoint: &Endpoint, recorded: Recorded) -> Result<Channel, Fai
     grpc.connect_with_connector(connector).await.map_err(|error| broken(one_line(&error.to_string())))
 }
 
-/// Whether the server speaks TLS, whatever its certificate.
-pub(crate) async fn speaks_tls(endpoint: &Endpoint) -> bool {
-    let look = async {
-        let tcp = TcpStream::connect((endpoint.host.as_str(), endpoint.port)).await.ok()?;
-        let provider = Arc::new(rustls::crypto::ring::default_provider());
-        let builder = ClientConfig::builder_with_provider(provider).with_safe_default_protocol_versions().ok()?;
-        let config = builder.with_root_certificates(RootCertStore::empty()).with_no_client_auth();
-        let name = ServerName::try_from(endpoint.host.clone()).ok()?;
-        match TlsConnector::from(Arc::new(config)).connect(name, tcp).await {
-            Ok(_) => Some(true),
-            Err(error) => inner(&error).map(|error| !matches!(error, rustls::Error::InvalidMessage(_))),
-        }
-    };
-    timeout(PROBE_LIMIT, look).await.ok().flatten().unwrap_or(false)
-}
-
-enum Socket {
+pub(crate) enum Socket {
     Plain(TcpStream),
     Tls(Box<TlsStream<TcpStream>>),
 }

@@ -1,6 +1,7 @@
 #![doc = include_str!("../docs.md")]
 //!
-//! Inside: `config` and `settings` are what can be set, `keys` says where things stand, `dial` and `tls` make a connection, `client` and
+//! Inside: `config` and `settings` are what can be set, `keys` says where things stand, `dial` and `tls` make a connection,
+//! `probe` finds out why there is none, `client` and
 //! `lease` are what is asked of etcd over one, `pool` chooses among several, `backend` is the contract, `hub`, `follower`, `followed` and
 //! `watch` follow groups, `revisions` keeps their numbers rising, `error` says what went wrong.
 
@@ -15,6 +16,7 @@ mod hub;
 mod keys;
 mod lease;
 mod pool;
+mod probe;
 mod records;
 mod revisions;
 mod settings;

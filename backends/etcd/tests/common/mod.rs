@@ -1,0 +1,165 @@
+//! What the tests share.
+
+#![allow(dead_code, reason = "each test file uses a part of it")]
+#![expect(clippy::unwrap_used, clippy::panic, reason = "helpers of tests")]
+
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use futures::StreamExt;
+use shardwise_backend_etcd::{EtcdBackend, EtcdConfig};
+use shardwise_core::{GroupName, Incarnation, InstanceId, Member, View};
+use shardwise_discovery::{Clock, Discovery, Error, ErrorKind, Registration, Result, WatchEvent, WatchStream};
+use tokio::task::JoinHandle;
+
+/// Long enough for the busiest machine; a test that waits this long fails.
+pub(crate) const PATIENCE: Duration = Duration::from_secs(30);
+/// How often a condition is looked at.
+const LOOK_EVERY: Duration = Duration::from_millis(10);
+/// For members that renew.
+pub(crate) const TTL: Duration = Duration::from_secs(3);
+
+pub(crate) fn config(addresses: &[String]) -> EtcdConfig {
+    EtcdConfig { endpoints: addresses.to_vec(), ..EtcdConfig::default() }
+}
+
+pub(crate) fn with_user(addresses: &[String], username: &str, password: &str) -> EtcdConfig {
+    EtcdConfig { username: Some(username.into()), password: Some(password.into()), ..config(addresses) }
+}
+
+pub(crate) fn open(config: &EtcdConfig) -> Arc<EtcdBackend> {
+    Arc::new(EtcdBackend::open(config, Clock::system()).unwrap())
+}
+
+pub(crate) fn backend(addresses: &[String]) -> Arc<EtcdBackend> {
+    open(&config(addresses))
+}
+
+pub(crate) fn url(address: SocketAddr) -> String {
+    format!("http://{address}")
+}
+
+pub(crate) fn group() -> GroupName {
+    GroupName::new("workers").unwrap()
+}
+
+pub(crate) fn registration(id: &str, incarnation: u64) -> Registration {
+    let member = Member { incarnation: Incarnation::new(incarnation), ..Member::named(InstanceId::new(id).unwrap()) };
+    Registration { group: group(), member, ttl: TTL }
+}
+
+pub(crate) fn ids(view: &View) -> Vec<&str> {
+    view.members().iter().map(|member| member.instance_id.as_str()).collect()
+}
+
+/// Waits until `condition` gives something, for at most [`PATIENCE`].
+pub(crate) async fn eventually<T>(what: &str, mut condition: impl AsyncFnMut() -> Option<T>) -> T {
+    let started = Instant::now();
+    loop {
+        if let Some(value) = condition().await {
+            return value;
+        }
+        assert!(started.elapsed() < PATIENCE, "waited {PATIENCE:?} in vain: {what}");
+        tokio::time::sleep(LOOK_EVERY).await;
+    }
+}
+
+/// The next view with exactly these members.
+pub(crate) async fn view_of(stream: &mut WatchStream, expected: &[&str]) -> Arc<View> {
+    view_where(stream, &format!("{expected:?}"), |view| ids(view) == expected).await
+}
+
+pub(crate) async fn view_where(stream: &mut WatchStream, what: &str, wanted: impl Fn(&View) -> bool) -> Arc<View> {
+    let look = async {
+        loop {
+            if let Some(Ok(WatchEvent::View(snapshot))) = stream.next().await
+                && wanted(&snapshot.view)
+            {
+                return snapshot.view;
+            }
+        }
+    };
+    tokio::time::timeout(PATIENCE, look).await.unwrap_or_else(|_| panic!("no view of {what} within {PATIENCE:?}"))
+}
+
+/// The next error.
+pub(crate) async fn next_error(stream: &mut WatchStream) -> Error {
+    let look = async {
+        loop {
+            if let Some(Err(error)) = stream.next().await {
+                return error;
+            }
+        }
+    };
+    tokio::time::timeout(PATIENCE, look).await.unwrap_or_else(|_| panic!("no error within {PATIENCE:?}"))
+}
+
+/// The next proof, or view, whose read began after now.
+pub(crate) async fn next_proof(stream: &mut WatchStream) {
+    let now = Clock::system().now();
+    let look = async {
+        loop {
+            match stream.next().await {
+                Some(Ok(WatchEvent::View(snapshot))) if snapshot.proven >= now => return,
+                Some(Ok(WatchEvent::Proven(proven))) if proven >= now => return,
+                _ => {}
+            }
+        }
+    };
+    tokio::time::timeout(PATIENCE, look).await.unwrap_or_else(|_| panic!("no proof within {PATIENCE:?}"));
+}
+
+/// Checks kind, operation and the whole text; and that the text is one line.
+pub(crate) fn expect_error<T: std::fmt::Debug>(answer: Result<T>, kind: &ErrorKind, text: &str) {
+    let error = answer.unwrap_err();
+    assert_eq!(error.to_string(), text);
+    assert_eq!(error.kind(), kind, "{text}");
+    assert!(!text.contains('\n'));
+}
+
+/// Members that renew like a service does, each third of a TTL and again at once after a failure, and register again when they have lost
+/// their record; and how often each of that has happened.
+pub(crate) struct Fleet {
+    tasks: BTreeMap<String, JoinHandle<()>>,
+    backend: Arc<dyn Discovery>,
+}
+
+impl Fleet {
+    pub(crate) fn new(backend: Arc<dyn Discovery>) -> Self {
+        Self { tasks: BTreeMap::new(), backend }
+    }
+
+    /// Registers a member and keeps it alive.
+    pub(crate) async fn join(&mut self, id: &str, incarnation: u64) {
+        let registration = registration(id, incarnation);
+        self.backend.register(&registration).await.unwrap();
+        let backend = Arc::clone(&self.backend);
+        let living = tokio::spawn(async move {
+            loop {
+                let seat = registration.seat();
+                let renewal = tokio::time::timeout(TTL / 3, backend.renew(&seat, TTL)).await;
+                match renewal {
+                    Ok(Ok(_)) => tokio::time::sleep(TTL / 3).await,
+                    Ok(Err(error)) if *error.kind() == ErrorKind::Lost => {
+                        let _ = tokio::time::timeout(TTL, backend.register(&registration)).await;
+                    }
+                    _ => tokio::time::sleep(LOOK_EVERY * 5).await,
+                }
+            }
+        });
+        self.tasks.insert(id.to_owned(), living);
+    }
+
+    /// Ends a member without a farewell.
+    pub(crate) fn kill(&mut self, id: &str) {
+        self.tasks.remove(id).unwrap().abort();
+    }
+}
+
+impl Drop for Fleet {
+    fn drop(&mut self) {
+        self.tasks.values().for_each(JoinHandle::abort);
+    }
+}

@@ -1,0 +1,402 @@
+//! What etcd does on a bad day, with real servers and a network that is cut.
+
+#![expect(clippy::unwrap_used, reason = "tests")]
+
+mod common;
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use common::{
+    Fleet, PATIENCE, TTL, backend, config, eventually, group, ids, next_error, next_proof, open, registration, url, view_of, view_where,
+    with_user,
+};
+use futures::stream::{self, StreamExt};
+use serde_json::json;
+use shardwise_core::View;
+use shardwise_discovery::{Clock, Discovery, ErrorKind, WatchEvent, WatchStream};
+use shardwise_testkit::{Access, Direction, Etcd, EtcdOptions, TcpProxy};
+use tokio::task::JoinHandle;
+
+/// As often as the library's driver wants it.
+const PACE: Duration = Duration::from_millis(750);
+
+/// Reads a watch all the time: revisions never fall, equal ones show the same, and nothing is proven in the future.
+struct Reader {
+    task: JoinHandle<()>,
+    seen: Arc<std::sync::Mutex<Vec<Arc<View>>>>,
+}
+
+impl Reader {
+    fn of(mut watch: WatchStream) -> Self {
+        let seen: Arc<std::sync::Mutex<Vec<Arc<View>>>> = Arc::default();
+        let kept = Arc::clone(&seen);
+        let task = tokio::spawn(async move {
+            while let Some(event) = watch.next().await {
+                if let Ok(WatchEvent::View(snapshot)) = event {
+                    assert!(snapshot.proven <= Clock::system().now());
+                    let mut kept = kept.lock().unwrap();
+                    if let Some(before) = kept.last() {
+                        assert!(snapshot.view.revision() >= before.revision(), "{} after {}", snapshot.view.revision(), before.revision());
+                        let same = snapshot.view.revision() == before.revision();
+                        assert!(!same || snapshot.view.members() == before.members(), "one revision, two views");
+                    }
+                    kept.push(snapshot.view);
+                }
+            }
+        });
+        Self { task, seen }
+    }
+
+    async fn until(&self, expected: &[&str]) {
+        eventually(&format!("a view of {expected:?}"), async || {
+            assert!(!self.task.is_finished(), "the reader has found something wrong");
+            self.seen.lock().unwrap().last().is_some_and(|view| ids(view) == expected).then_some(())
+        })
+        .await;
+    }
+
+    /// Whether every view so far had all of these.
+    fn always(&self, expected: &[&str]) -> bool {
+        self.seen.lock().unwrap().iter().all(|view| expected.iter().all(|id| ids(view).contains(id)))
+    }
+}
+
+impl Drop for Reader {
+    fn drop(&mut self) {
+        self.task.abort();
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_restart_with_its_data_loses_nobody() {
+    let server = Etcd::single().await.unwrap();
+    let backend = backend(&[server.address()]);
+    let mut fleet = Fleet::new(backend.clone());
+    fleet.join("a", 1).await;
+    fleet.join("b", 2).await;
+    let mut watch = backend.watch(&group(), PACE);
+    view_of(&mut watch, &["a", "b"]).await;
+    let reader = Reader::of(backend.watch(&group(), PACE));
+    server.restart(true).await.unwrap();
+    next_proof(&mut watch).await;
+    fleet.join("c", 3).await;
+    reader.until(&["a", "b", "c"]).await;
+    assert!(reader.always(&["a", "b"]), "nobody was gone in between");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_restart_without_its_data_is_told_as_lost_and_revisions_go_on_rising() {
+    let server = Etcd::single().await.unwrap();
+    let (one, other) = (backend(&[server.address()]), backend(&[server.address()]));
+    let a = registration("a", 1);
+    one.register(&a).await.unwrap();
+    for n in 0..20 {
+        let b = registration("b", n);
+        one.register(&b).await.unwrap();
+        one.deregister(&b.seat()).await.unwrap();
+    }
+    let reader = Reader::of(other.watch(&group(), PACE));
+    reader.until(&["a"]).await;
+    let before = one.members(&group()).await.unwrap().view.revision();
+    server.restart(false).await.unwrap();
+    let error = eventually("the renewal is answered", async || one.renew(&a.seat(), TTL).await.err().filter(|e| !e.is_retryable())).await;
+    assert_eq!(*error.kind(), ErrorKind::Lost, "{error}");
+    reader.until(&[]).await;
+    let snapshot = one.members(&group()).await.unwrap();
+    assert!(snapshot.view.members().is_empty());
+    assert!(snapshot.view.revision() > before, "{} after {before}", snapshot.view.revision());
+    one.register(&a).await.unwrap();
+    reader.until(&["a"]).await;
+    assert!(one.members(&group()).await.unwrap().view.revision() > snapshot.view.revision());
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_leader_dies_and_nobody_is_lost() {
+    let cluster = Etcd::cluster(3).await.unwrap();
+    let leader = cluster.leader().await.unwrap();
+    // The leader is the one that is asked, so all have to change over.
+    let mut addresses = cluster.addresses();
+    addresses.rotate_left(leader);
+    let backend = backend(&addresses);
+    let mut fleet = Fleet::new(backend.clone());
+    fleet.join("a", 1).await;
+    fleet.join("b", 2).await;
+    let mut watch = backend.watch(&group(), PACE);
+    view_of(&mut watch, &["a", "b"]).await;
+    let reader = Reader::of(backend.watch(&group(), PACE));
+    cluster.members()[leader].kill().unwrap();
+    next_proof(&mut watch).await;
+    fleet.join("c", 3).await;
+    reader.until(&["a", "b", "c"]).await;
+    tokio::time::sleep(TTL * 2).await;
+    fleet.kill("c");
+    reader.until(&["a", "b"]).await;
+    assert!(reader.always(&["a", "b"]), "nobody was gone in between");
+}
+
+/// SIGSTOP: connections stay open and nothing is answered.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_member_of_etcd_freezes_and_the_next_one_is_asked() {
+    let cluster = Etcd::cluster(3).await.unwrap();
+    let leader = cluster.leader().await.unwrap();
+    let mut addresses = cluster.addresses();
+    let follower = (leader + 1) % 3;
+    addresses.rotate_left(follower);
+    let backend = backend(&addresses);
+    let mut fleet = Fleet::new(backend.clone());
+    fleet.join("a", 1).await;
+    let mut watch = backend.watch(&group(), PACE);
+    view_of(&mut watch, &["a"]).await;
+    let reader = Reader::of(backend.watch(&group(), PACE));
+    cluster.members()[follower].pause().unwrap();
+    let started = Instant::now();
+    next_proof(&mut watch).await;
+    assert!(started.elapsed() < TTL * 2, "the watch was proven again after {:?}", started.elapsed());
+    tokio::time::sleep(TTL * 2).await;
+    fleet.join("b", 2).await;
+    reader.until(&["a", "b"]).await;
+    assert!(reader.always(&["a"]), "renewals went on elsewhere in time");
+}
+
+/// The endpoint that watch and calls use goes silent. Renewals go on over the other one, and the watch, which nothing ends, is found
+/// silent within two TTLs.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_watch_that_goes_silent_is_found_while_renewals_succeed() {
+    let server = Etcd::single().await.unwrap();
+    let proxy = TcpProxy::start(server.socket_addr()).await.unwrap();
+    let (worker, outside) = (backend(&[url(proxy.address()), server.address()]), backend(&[server.address()]));
+    let mut fleet = Fleet::new(worker.clone());
+    fleet.join("a", 1).await;
+    let mut watch = worker.watch(&group(), PACE);
+    view_of(&mut watch, &["a"]).await;
+    for way in [Direction::ToClient, Direction::ToServer] {
+        proxy.cut(way);
+        let started = Instant::now();
+        let error = next_error(&mut watch).await;
+        assert!(error.is_retryable() && started.elapsed() < TTL * 2, "{error} after {:?}", started.elapsed());
+        next_proof(&mut watch).await;
+        assert!(started.elapsed() < TTL * 2, "proven again after {:?}", started.elapsed());
+        tokio::time::sleep(TTL * 2).await;
+        assert_eq!(ids(&outside.members(&group()).await.unwrap().view), ["a"], "renewals went on");
+        proxy.heal().await.unwrap();
+        // Back to the first endpoint for the other direction.
+        drop(fleet);
+        fleet = Fleet::new(backend(&[url(proxy.address()), server.address()]));
+        fleet.join("a", 1).await;
+        watch = backend(&[url(proxy.address()), server.address()]).watch(&group(), PACE);
+        view_of(&mut watch, &["a"]).await;
+    }
+}
+
+/// One way, the other way, both: calls and watch fail in time, and are back at once when the network is.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_cut_connection_is_an_error_and_no_empty_view() {
+    let server = Etcd::single().await.unwrap();
+    let proxy = TcpProxy::start(server.socket_addr()).await.unwrap();
+    let (worker, outside) = (backend(&[url(proxy.address())]), backend(&[server.address()]));
+    let mut other = Fleet::new(outside.clone());
+    other.join("other", 1).await;
+    let mut watch = worker.watch(&group(), PACE);
+    view_of(&mut watch, &["other"]).await;
+    let reader = Reader::of(worker.watch(&group(), PACE));
+    let cuts: [&[Direction]; 3] = [&[Direction::ToClient], &[Direction::ToServer], &[Direction::ToClient, Direction::ToServer]];
+    for (n, cut) in (0..).zip(cuts) {
+        let a = registration("a", n);
+        worker.register(&a).await.unwrap();
+        for way in cut {
+            proxy.cut(*way);
+        }
+        let started = Instant::now();
+        let error = worker.renew(&a.seat(), TTL).await.unwrap_err();
+        assert!(error.is_retryable() && started.elapsed() < Duration::from_secs(10), "{error} after {:?}", started.elapsed());
+        next_error(&mut watch).await;
+        eventually("the others see it gone", async || {
+            let snapshot = outside.members(&group()).await.unwrap();
+            (ids(&snapshot.view) == ["other"]).then_some(())
+        })
+        .await;
+        proxy.heal().await.unwrap();
+        let started = Instant::now();
+        next_proof(&mut watch).await;
+        assert!(started.elapsed() < Duration::from_secs(3), "seen again {:?} after the cut ended", started.elapsed());
+        let error = eventually("an answer", async || worker.renew(&a.seat(), TTL).await.err().filter(|error| !error.is_retryable())).await;
+        assert_eq!(*error.kind(), ErrorKind::Lost);
+        reader.until(&["other"]).await;
+    }
+    assert!(reader.always(&["other"]), "nobody is gone because the network is");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn compacted_and_defragmented_while_the_watch_is_cut() {
+    let server = Etcd::single().await.unwrap();
+    let proxy = TcpProxy::start(server.socket_addr()).await.unwrap();
+    let (worker, outside) = (backend(&[url(proxy.address())]), backend(&[server.address()]));
+    let mut fleet = Fleet::new(outside.clone());
+    fleet.join("a", 1).await;
+    let reader = Reader::of(worker.watch(&group(), PACE));
+    reader.until(&["a"]).await;
+    for round in 0..2 {
+        proxy.cut_both();
+        for n in 0..50 {
+            let gone = registration("gone", n);
+            outside.register(&gone).await.unwrap();
+            outside.deregister(&gone.seat()).await.unwrap();
+        }
+        let id = if round == 0 { "b" } else { "c" };
+        fleet.join(id, 2).await;
+        compact(&server).await;
+        server.api("/v3/maintenance/defragment", &json!({})).await.unwrap();
+        // Once the old connection goes on, once it breaks.
+        if round == 1 {
+            proxy.reset();
+        }
+        proxy.heal().await.unwrap();
+        reader.until(if round == 0 { &["a", "b"] } else { &["a", "b", "c"] }).await;
+    }
+    assert!(reader.always(&["a"]));
+}
+
+/// Compacts all history up to now.
+async fn compact(server: &Etcd) {
+    let answer = server.api("/v3/kv/range", &json!({ "key": "AA==" })).await.unwrap();
+    let revision = answer["header"]["revision"].as_str().unwrap();
+    // "Already compacted" is an error of etcd's, and all the same here.
+    let _ = server.api("/v3/kv/compaction", &json!({ "revision": revision, "physical": true })).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn watches_open_while_history_is_compacted_all_the_time() {
+    let server = Arc::new(Etcd::single().await.unwrap());
+    let busy = backend(&[server.address()]);
+    busy.register(&registration("a", 1)).await.unwrap();
+    let mut fleet = Fleet::new(busy.clone());
+    fleet.join("a", 1).await;
+    let changing = async {
+        for n in 0.. {
+            let mut a = registration("a", 1);
+            a.member.version = Some(n.to_string());
+            busy.update(&a).await.unwrap();
+            compact(&server).await;
+        }
+    };
+    let opening = async {
+        for _ in 0..50 {
+            let watcher = backend(&[server.address()]);
+            let mut watch = watcher.watch(&group(), PACE);
+            let first = tokio::time::timeout(PATIENCE, watch.next()).await.unwrap().unwrap();
+            assert!(matches!(&first, Ok(WatchEvent::View(snapshot)) if ids(&snapshot.view) == ["a"]), "{first:?}");
+        }
+    };
+    tokio::select! {
+        () = changing => {}
+        () = opening => {}
+    }
+}
+
+/// Slow is not dead: a renewal counts from the start of its request, not from its answer.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn answers_delayed_by_seconds() {
+    let server = Etcd::single().await.unwrap();
+    let proxy = TcpProxy::start(server.socket_addr()).await.unwrap();
+    let backend = backend(&[url(proxy.address())]);
+    let mut a = registration("a", 1);
+    a.ttl = TTL * 5;
+    backend.register(&a).await.unwrap();
+    let mut watch = backend.watch(&group(), a.ttl / 4);
+    view_of(&mut watch, &["a"]).await;
+    let by = Duration::from_millis(1_500);
+    proxy.delay(Direction::ToClient, by);
+    let clock = Clock::system();
+    for _ in 0..3 {
+        let before = clock.now();
+        let grant = backend.renew(&a.seat(), a.ttl).await.unwrap();
+        assert!(grant.started.since(before) < Duration::from_millis(100), "the start counts");
+        assert!(clock.now().since(grant.started) >= by * 2, "two questions, one after the other");
+    }
+    next_proof(&mut watch).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_endpoint_that_is_down_does_not_matter() {
+    let server = Etcd::single().await.unwrap();
+    let (refusing, black) = (TcpProxy::start(server.socket_addr()).await.unwrap(), TcpProxy::start(server.socket_addr()).await.unwrap());
+    refusing.refuse().await.unwrap();
+    black.cut_both();
+    for (down, limit) in [(&refusing, Duration::from_secs(1)), (&black, Duration::from_secs(5))] {
+        for place in 0..2 {
+            let mut addresses = vec![server.address(), url(server.socket_addr())];
+            addresses.insert(place, url(down.address()));
+            let backend = backend(&addresses);
+            let started = Instant::now();
+            backend.register(&registration("a", 1)).await.unwrap();
+            assert!(started.elapsed() < limit, "the first call took {:?}", started.elapsed());
+            let started = Instant::now();
+            backend.renew(&registration("a", 1).seat(), TTL).await.unwrap();
+            view_of(&mut backend.watch(&group(), PACE), &["a"]).await;
+            assert!(started.elapsed() < Duration::from_secs(1), "later ones took {:?}", started.elapsed());
+        }
+    }
+}
+
+/// Tokens run out, and users and roles change, while the connection stays.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_token_that_is_void_is_replaced() {
+    let server = Etcd::start(EtcdOptions::default().with_auth()).await.unwrap();
+    server.add_user("worker", "right", &[(Access::ReadWrite, "/shardwise/")]).await.unwrap();
+    let proxy = TcpProxy::start(server.socket_addr()).await.unwrap();
+    let backend = open(&with_user(&[url(proxy.address())], "worker", "right"));
+    let a = registration("a", 1);
+    backend.register(&a).await.unwrap();
+    let mut watch = backend.watch(&group(), PACE);
+    view_of(&mut watch, &["a"]).await;
+    for n in 0..3 {
+        // etcd forgets a user's tokens when the password is set.
+        server.api("/v3/auth/user/changepw", &json!({ "name": "worker", "password": "right" })).await.unwrap();
+        backend.renew(&a.seat(), TTL).await.unwrap();
+        next_proof(&mut watch).await;
+        // And it refuses tokens from before a change of anybody's rights.
+        server.add_user(&format!("another {n}"), "x", &[]).await.unwrap();
+        backend.renew(&a.seat(), TTL).await.unwrap();
+        next_proof(&mut watch).await;
+    }
+    assert_eq!(proxy.accepted(), 1, "all over one connection");
+    backend.deregister(&a.seat()).await.unwrap();
+    view_of(&mut watch, &[]).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn three_thousand_dead_records_go_and_the_living_stay() {
+    const DEAD: u64 = 3_000;
+    let server = Etcd::single().await.unwrap();
+    let backend = backend(&[server.address()]);
+    let mut fleet = Fleet::new(backend.clone());
+    fleet.join("living", 1).await;
+    let started = Instant::now();
+    let registering = stream::iter(0..DEAD).map(|n| {
+        let (backend, mut dead) = (backend.clone(), registration(&format!("dead {n}"), n));
+        dead.ttl = TTL * 7;
+        async move { backend.register(&dead).await.unwrap() }
+    });
+    registering.buffer_unordered(64).collect::<Vec<_>>().await;
+    let (registered, all) = (started.elapsed(), Instant::now());
+    let mut watch = backend.watch(&group(), PACE);
+    view_where(&mut watch, "all", |view| view.members().len() as u64 == DEAD + 1).await;
+    view_of(&mut watch, &["living"]).await;
+    println!("{DEAD} registered in {registered:?}, gone {:?} after the last", all.elapsed());
+    // The TTL, etcd's own pace of a thousand in a second, and the margin.
+    assert!(all.elapsed() < TTL * 7 + Duration::from_secs(3 + 2));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_id_deleted_by_hand_is_told_as_lost() {
+    use base64::Engine as _;
+    let server = Etcd::single().await.unwrap();
+    let backend = open(&config(&[server.address()]));
+    let a = registration("a", 1);
+    backend.register(&a).await.unwrap();
+    let key = base64::prelude::BASE64_STANDARD.encode("/shardwise/v1/members/workers/a");
+    server.api("/v3/kv/deleterange", &json!({ "key": key })).await.unwrap();
+    let error = backend.renew(&a.seat(), TTL).await.unwrap_err();
+    assert_eq!(*error.kind(), ErrorKind::Lost, "its lease lives on, its record does not: {error}");
+}

@@ -1,0 +1,224 @@
+//! Many members, many changes, and how long they take.
+
+#![expect(clippy::unwrap_used, reason = "tests")]
+
+mod common;
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use common::{PATIENCE, TTL, backend, eventually, group, ids, registration, url, view_of, view_where};
+use futures::stream::{self, StreamExt};
+use rand::rngs::StdRng;
+use rand::{RngExt, SeedableRng};
+use shardwise_backend_etcd::EtcdBackend;
+use shardwise_discovery::{Discovery, ErrorKind, Registration, WatchEvent, WatchStream};
+use shardwise_testkit::{Direction, Etcd, TcpProxy};
+use tokio::task::JoinHandle;
+
+const PACE: Duration = Duration::from_millis(750);
+
+/// Renews until it is aborted; ends with the error that is not worth trying again.
+async fn live(backend: Arc<EtcdBackend>, a: Registration) -> ErrorKind {
+    loop {
+        match tokio::time::timeout(a.ttl / 3, backend.renew(&a.seat(), a.ttl)).await {
+            Ok(Ok(_)) => tokio::time::sleep(a.ttl / 3).await,
+            Ok(Err(error)) if !error.is_retryable() => return error.kind().clone(),
+            _ => tokio::time::sleep(Duration::from_millis(50)).await,
+        }
+    }
+}
+
+async fn count_views(mut watch: WatchStream, views: Arc<AtomicU64>) {
+    while let Some(event) = watch.next().await {
+        views.fetch_add(u64::from(matches!(event, Ok(WatchEvent::View(_)))), Ordering::Relaxed);
+    }
+}
+
+/// Processor time of this process so far.
+fn processor() -> Duration {
+    let stat = std::fs::read_to_string("/proc/self/stat").unwrap();
+    let fields: Vec<_> = stat.rsplit(')').next().unwrap().split_whitespace().collect();
+    let ticks: u64 = fields[11].parse::<u64>().unwrap() + fields[12].parse::<u64>().unwrap();
+    Duration::from_millis(ticks * 10)
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_thousand_members_of_one_process_share_a_connection_and_stay() {
+    const MEMBERS: u64 = 1_000;
+    let server = Etcd::single().await.unwrap();
+    let proxy = TcpProxy::start(server.socket_addr()).await.unwrap();
+    let backend = backend(&[url(proxy.address())]);
+    let ttl = TTL * 2;
+    let mut watches: Vec<_> = (0..MEMBERS).map(|_| backend.watch(&group(), ttl / 4)).collect();
+    let started = Instant::now();
+    let joining = stream::iter(0..MEMBERS).map(|n| {
+        let (backend, member) = (backend.clone(), Registration { ttl, ..registration(&format!("m{n}"), n) });
+        async move {
+            backend.register(&member).await.unwrap();
+            let living: JoinHandle<ErrorKind> = tokio::spawn(live(backend, member));
+            (living,)
+        }
+    });
+    let members: Vec<JoinHandle<ErrorKind>> = joining.buffer_unordered(64).map(|(living,)| living).collect().await;
+    println!("{MEMBERS} joined in {:?}", started.elapsed());
+    let full = |view: &shardwise_core::View| view.members().len() as u64 == MEMBERS;
+    futures::future::join_all(watches.iter_mut().map(|watch| view_where(watch, "all", full))).await;
+    // Every watch is read all the time, as a service does.
+    let views = Arc::new(AtomicU64::new(0));
+    let reading: Vec<_> = watches.into_iter().map(|watch| tokio::spawn(count_views(watch, Arc::clone(&views)))).collect();
+    let before = (processor(), proxy.bytes(Direction::ToServer), proxy.bytes(Direction::ToClient), Instant::now());
+    tokio::time::sleep(ttl * 3).await;
+    let seconds = before.3.elapsed().as_secs_f64();
+    let per_member = |bytes: u64| bytes as f64 / seconds / MEMBERS as f64;
+    let used = processor().saturating_sub(before.0).as_secs_f64();
+    println!(
+        "a member with a TTL of {ttl:?} in a second: {:.0} bytes to etcd, {:.0} from it, {:.1} microseconds of processor",
+        per_member(proxy.bytes(Direction::ToServer) - before.1),
+        per_member(proxy.bytes(Direction::ToClient) - before.2),
+        used / seconds / MEMBERS as f64 * 1e6,
+    );
+    reading.iter().for_each(JoinHandle::abort);
+    assert_eq!(views.load(Ordering::Relaxed), 0, "nobody came, nobody left, and renewing is no news");
+    assert!(members.iter().all(|member| !member.is_finished()), "all have renewed in time");
+    assert_eq!(backend.members(&group()).await.unwrap().view.members().len() as u64, MEMBERS);
+    assert_eq!(proxy.accepted(), 1, "one connection");
+    members.iter().for_each(JoinHandle::abort);
+}
+
+/// From the call of register or deregister to the view at another process's watch.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn joining_and_leaving_are_seen_at_once() {
+    const TIMES: u64 = 200;
+    let server = Etcd::single().await.unwrap();
+    let (here, there) = (backend(&[server.address()]), backend(&[server.address()]));
+    let mut watch = there.watch(&group(), PACE);
+    view_of(&mut watch, &[]).await;
+    let (mut joins, mut leaves) = (Vec::new(), Vec::new());
+    for n in 0..TIMES {
+        let a = registration("a", n);
+        let started = Instant::now();
+        let (answer, _) = tokio::join!(here.register(&a), view_of(&mut watch, &["a"]));
+        answer.unwrap();
+        joins.push(started.elapsed());
+        let started = Instant::now();
+        let seat = a.seat();
+        let (answer, _) = tokio::join!(here.deregister(&seat), view_of(&mut watch, &[]));
+        answer.unwrap();
+        leaves.push(started.elapsed());
+    }
+    for (what, mut took) in [("join", joins), ("leave", leaves)] {
+        took.sort_unstable();
+        let at = |share: usize| took[took.len() * share / 100];
+        println!("{what}: p50 {:?}, p99 {:?}, worst {:?}", at(50), at(99), took[took.len() - 1]);
+        assert!(at(99) < Duration::from_millis(50), "{what}: p99 {:?}", at(99));
+    }
+}
+
+/// A thousand random joins, leaves, kills and broken connections: in the end exactly the living are there, and in between no view ever
+/// had anybody who had not joined, or missed anybody for whom nothing had happened.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn nobody_is_lost_and_nobody_is_made_up_in_a_thousand_changes() {
+    const CHANGES: u64 = 1_000;
+    let seed = std::env::var("SHARDWISE_SEED").ok().and_then(|seed| seed.parse().ok()).unwrap_or_else(rand::random::<u64>);
+    println!("repeat with SHARDWISE_SEED={seed}");
+    let mut random = StdRng::seed_from_u64(seed);
+    let server = Etcd::single().await.unwrap();
+    let proxies = [TcpProxy::start(server.socket_addr()).await.unwrap(), TcpProxy::start(server.socket_addr()).await.unwrap()];
+    let workers = [backend(&[url(proxies[0].address())]), backend(&[url(proxies[1].address())])];
+    let outside = backend(&[server.address()]);
+    let mut watch = outside.watch(&group(), PACE);
+    view_of(&mut watch, &[]).await;
+    // One who is never touched.
+    let steady = registration("steady", 0);
+    outside.register(&steady).await.unwrap();
+    let steady = tokio::spawn(live(outside.clone(), steady));
+    view_of(&mut watch, &["steady"]).await;
+    let watching = tokio::spawn(async move {
+        while let Some(event) = watch.next().await {
+            if let Ok(WatchEvent::View(snapshot)) = event {
+                assert!(ids(&snapshot.view).contains(&"steady"), "nothing has happened to it");
+            }
+        }
+    });
+    let mut living: BTreeMap<String, (Registration, usize, JoinHandle<ErrorKind>)> = BTreeMap::new();
+    let mut counts = [0u64; 4];
+    for n in 1..=CHANGES {
+        let kind = random.random_range(0..10);
+        let chosen = (!living.is_empty()).then(|| living.keys().nth(random.random_range(0..living.len())).cloned()).flatten();
+        match (kind, chosen) {
+            (0..=4, _) | (_, None) => {
+                let (joining, at) = (registration(&format!("m{n}"), n), random.random_range(0..2));
+                eventually("a registration", async || workers[at].register(&joining).await.ok()).await;
+                let task = tokio::spawn(live(workers[at].clone(), joining.clone()));
+                living.insert(joining.member.instance_id.to_string(), (joining, at, task));
+                counts[0] += 1;
+            }
+            (5..=7, Some(id)) => {
+                let (leaving, at, task) = living.remove(&id).unwrap();
+                task.abort();
+                eventually("a farewell", async || workers[at].deregister(&leaving.seat()).await.ok()).await;
+                counts[1] += 1;
+            }
+            (8, Some(id)) => {
+                living.remove(&id).unwrap().2.abort();
+                counts[2] += 1;
+            }
+            _ => {
+                proxies[random.random_range(0..2)].reset();
+                counts[3] += 1;
+            }
+        }
+        if living.len() > 100 {
+            let (id, _) = living.first_key_value().unwrap();
+            let id = id.clone();
+            living.remove(&id).unwrap().2.abort();
+        }
+    }
+    println!("joins, leaves, kills, broken connections: {counts:?}");
+    let expected = || living.keys().map(String::as_str).chain(["steady"]).collect::<Vec<_>>();
+    let mut view = outside.members(&group()).await.unwrap().view;
+    assert!(expected().iter().all(|id| ids(&view).contains(id)), "the living are there all the time");
+    let started = Instant::now();
+    while ids(&view) != expected() {
+        assert!(started.elapsed() < TTL + Duration::from_secs(2), "{:?} instead of {:?}", ids(&view), expected());
+        tokio::time::sleep(Duration::from_millis(50)).await;
+        view = outside.members(&group()).await.unwrap().view;
+    }
+    let mut fresh = outside.watch(&group(), PACE);
+    view_where(&mut fresh, "the living", |view| ids(view) == expected()).await;
+    assert!(!steady.is_finished() && !watching.is_finished() && living.values().all(|(_, _, task)| !task.is_finished()));
+    watching.abort();
+    steady.abort();
+    for (_, _, task) in living.into_values() {
+        task.abort();
+    }
+}
+
+/// More than a hundred joins and leaves in a minute beside a hundred members: each is seen, and nobody else is touched.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_hundred_members_in_a_group_while_others_come_and_go() {
+    let server = Etcd::single().await.unwrap();
+    let (here, there) = (backend(&[server.address()]), backend(&[server.address()]));
+    let mut tasks = Vec::new();
+    for n in 0..100 {
+        let member = registration(&format!("m{n:03}"), n);
+        here.register(&member).await.unwrap();
+        tasks.push(tokio::spawn(live(here.clone(), member)));
+    }
+    let mut watch = there.watch(&group(), PACE);
+    view_where(&mut watch, "a hundred", |view| view.members().len() == 100).await;
+    for n in 0..50 {
+        let guest = registration("guest", 1_000 + n);
+        here.register(&guest).await.unwrap();
+        view_where(&mut watch, "a guest", |view| view.members().len() == 101).await;
+        here.deregister(&guest.seat()).await.unwrap();
+        let begun = Instant::now();
+        view_where(&mut watch, "no guest", |view| view.members().len() == 100).await;
+        assert!(begun.elapsed() < PATIENCE / 10);
+    }
+    assert!(tasks.iter().all(|task| !task.is_finished()));
+    tasks.iter().for_each(JoinHandle::abort);
+}
