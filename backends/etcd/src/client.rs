@@ -8,7 +8,8 @@ use etcd_client::{
     WatchClient, WatchOptions, WatchStream,
 };
 use secrecy::{ExposeSecret, SecretString};
-use tokio::time::timeout;
+use tokio::sync::Mutex;
+use tokio::time::{Instant, timeout};
 use tonic::Status;
 
 use crate::config::Endpoint;
@@ -66,6 +67,8 @@ pub(crate) struct Link {
     files: TlsFiles,
     /// Whether the server has ever answered as etcd does.
     answered: AtomicBool,
+    /// When the token was last asked for anew, after a change of users or roles.
+    refreshed: Mutex<Option<Instant>>,
     client: Client,
     kv: KvClient,
     watch: WatchClient,
@@ -92,7 +95,7 @@ impl Link {
         let answered = AtomicBool::new(access.credentials.is_some());
         let files = access.tls.clone();
         let leases = Leases::new(client.lease_client());
-        Ok(Self { endpoint: endpoint.clone(), parties, wire, files, answered, client, kv, watch, leases })
+        Ok(Self { endpoint: endpoint.clone(), parties, wire, files, answered, refreshed: Mutex::default(), client, kv, watch, leases })
     }
 
     pub(crate) fn endpoint(&self) -> String {
@@ -111,11 +114,12 @@ impl Link {
     /// Asks once, and once more with a new token where the old one has been outdated by a change of users or roles, which the client
     /// does not notice by itself.
     pub(crate) async fn ask<T, F: Future<Output = Result<T, Error>>>(&self, call: impl Fn() -> F) -> Result<T, Failure> {
+        let asked = Instant::now();
         let mut answer = call().await;
         if let Err(Error::GRpcStatus(status)) = &answer
             && is_outdated(status)
         {
-            answer = match self.client.refresh_token().await {
+            answer = match self.refresh_token(asked).await {
                 Ok(()) => call().await,
                 Err(error) => Err(error),
             };
@@ -130,6 +134,17 @@ impl Link {
                 Err(explained(&self.endpoint, &self.parties, &self.wire, files, &error).await)
             }
         }
+    }
+
+    /// A new token, unless there has been one since `asked`: etcd works a tenth of a second on each, and a thousand members may want one.
+    async fn refresh_token(&self, asked: Instant) -> Result<(), Error> {
+        let mut refreshed = self.refreshed.lock().await;
+        if refreshed.is_none_or(|last| last < asked) {
+            let begun = Instant::now();
+            self.client.refresh_token().await?;
+            *refreshed = Some(begun);
+        }
+        Ok(())
     }
 
     async fn txn(&self, txn: &Txn) -> Result<etcd_client::TxnResponse, Failure> {

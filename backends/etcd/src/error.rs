@@ -166,6 +166,8 @@ impl Parties {
             _ if says("authentication is not enabled") => Failure::NoAuthentication,
             _ if says("database space exceeded") => Failure::Full { endpoint },
             _ if says("has been compacted") => Failure::Compacted,
+            // Nobody has seen the future: the store was restored since.
+            _ if says("future revision") => Failure::Replaced,
             Code::PermissionDenied => self.forbidden(),
             Code::Unimplemented => Failure::NotEtcd { endpoint, why: message },
             Code::DeadlineExceeded | Code::ResourceExhausted | Code::Unauthenticated => Failure::NotReady { endpoint, why: message },

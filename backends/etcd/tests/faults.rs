@@ -1,4 +1,4 @@
-//! What etcd does on a bad day, with real servers and a network that is cut.
+//! What etcd itself does on a bad day, with real servers.
 
 #![expect(clippy::unwrap_used, reason = "tests")]
 
@@ -8,65 +8,13 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use common::{
-    Fleet, PATIENCE, TTL, backend, config, eventually, group, ids, next_error, next_proof, open, registration, url, view_of, view_where,
+    Fleet, PACE, PATIENCE, Reader, TTL, backend, config, eventually, group, ids, next_proof, open, registration, url, view_of, view_where,
     with_user,
 };
 use futures::stream::{self, StreamExt};
 use serde_json::json;
-use shardwise_core::View;
-use shardwise_discovery::{Clock, Discovery, ErrorKind, WatchEvent, WatchStream};
-use shardwise_testkit::{Access, Direction, Etcd, EtcdOptions, TcpProxy};
-use tokio::task::JoinHandle;
-
-/// As often as the library's driver wants it.
-const PACE: Duration = Duration::from_millis(750);
-
-/// Reads a watch all the time: revisions never fall, equal ones show the same, and nothing is proven in the future.
-struct Reader {
-    task: JoinHandle<()>,
-    seen: Arc<std::sync::Mutex<Vec<Arc<View>>>>,
-}
-
-impl Reader {
-    fn of(mut watch: WatchStream) -> Self {
-        let seen: Arc<std::sync::Mutex<Vec<Arc<View>>>> = Arc::default();
-        let kept = Arc::clone(&seen);
-        let task = tokio::spawn(async move {
-            while let Some(event) = watch.next().await {
-                if let Ok(WatchEvent::View(snapshot)) = event {
-                    assert!(snapshot.proven <= Clock::system().now());
-                    let mut kept = kept.lock().unwrap();
-                    if let Some(before) = kept.last() {
-                        assert!(snapshot.view.revision() >= before.revision(), "{} after {}", snapshot.view.revision(), before.revision());
-                        let same = snapshot.view.revision() == before.revision();
-                        assert!(!same || snapshot.view.members() == before.members(), "one revision, two views");
-                    }
-                    kept.push(snapshot.view);
-                }
-            }
-        });
-        Self { task, seen }
-    }
-
-    async fn until(&self, expected: &[&str]) {
-        eventually(&format!("a view of {expected:?}"), async || {
-            assert!(!self.task.is_finished(), "the reader has found something wrong");
-            self.seen.lock().unwrap().last().is_some_and(|view| ids(view) == expected).then_some(())
-        })
-        .await;
-    }
-
-    /// Whether every view so far had all of these.
-    fn always(&self, expected: &[&str]) -> bool {
-        self.seen.lock().unwrap().iter().all(|view| expected.iter().all(|id| ids(view).contains(id)))
-    }
-}
-
-impl Drop for Reader {
-    fn drop(&mut self) {
-        self.task.abort();
-    }
-}
+use shardwise_discovery::{Discovery, ErrorKind, WatchEvent};
+use shardwise_testkit::{Access, Etcd, EtcdOptions, TcpProxy};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_restart_with_its_data_loses_nobody() {
@@ -159,74 +107,6 @@ async fn a_member_of_etcd_freezes_and_the_next_one_is_asked() {
     assert!(reader.always(&["a"]), "renewals went on elsewhere in time");
 }
 
-/// The endpoint that watch and calls use goes silent. Renewals go on over the other one, and the watch, which nothing ends, is found
-/// silent within two TTLs.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_watch_that_goes_silent_is_found_while_renewals_succeed() {
-    let server = Etcd::single().await.unwrap();
-    let proxy = TcpProxy::start(server.socket_addr()).await.unwrap();
-    let (worker, outside) = (backend(&[url(proxy.address()), server.address()]), backend(&[server.address()]));
-    let mut fleet = Fleet::new(worker.clone());
-    fleet.join("a", 1).await;
-    let mut watch = worker.watch(&group(), PACE);
-    view_of(&mut watch, &["a"]).await;
-    for way in [Direction::ToClient, Direction::ToServer] {
-        proxy.cut(way);
-        let started = Instant::now();
-        let error = next_error(&mut watch).await;
-        assert!(error.is_retryable() && started.elapsed() < TTL * 2, "{error} after {:?}", started.elapsed());
-        next_proof(&mut watch).await;
-        assert!(started.elapsed() < TTL * 2, "proven again after {:?}", started.elapsed());
-        tokio::time::sleep(TTL * 2).await;
-        assert_eq!(ids(&outside.members(&group()).await.unwrap().view), ["a"], "renewals went on");
-        proxy.heal().await.unwrap();
-        // Back to the first endpoint for the other direction.
-        drop(fleet);
-        fleet = Fleet::new(backend(&[url(proxy.address()), server.address()]));
-        fleet.join("a", 1).await;
-        watch = backend(&[url(proxy.address()), server.address()]).watch(&group(), PACE);
-        view_of(&mut watch, &["a"]).await;
-    }
-}
-
-/// One way, the other way, both: calls and watch fail in time, and are back at once when the network is.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_cut_connection_is_an_error_and_no_empty_view() {
-    let server = Etcd::single().await.unwrap();
-    let proxy = TcpProxy::start(server.socket_addr()).await.unwrap();
-    let (worker, outside) = (backend(&[url(proxy.address())]), backend(&[server.address()]));
-    let mut other = Fleet::new(outside.clone());
-    other.join("other", 1).await;
-    let mut watch = worker.watch(&group(), PACE);
-    view_of(&mut watch, &["other"]).await;
-    let reader = Reader::of(worker.watch(&group(), PACE));
-    let cuts: [&[Direction]; 3] = [&[Direction::ToClient], &[Direction::ToServer], &[Direction::ToClient, Direction::ToServer]];
-    for (n, cut) in (0..).zip(cuts) {
-        let a = registration("a", n);
-        worker.register(&a).await.unwrap();
-        for way in cut {
-            proxy.cut(*way);
-        }
-        let started = Instant::now();
-        let error = worker.renew(&a.seat(), TTL).await.unwrap_err();
-        assert!(error.is_retryable() && started.elapsed() < Duration::from_secs(10), "{error} after {:?}", started.elapsed());
-        next_error(&mut watch).await;
-        eventually("the others see it gone", async || {
-            let snapshot = outside.members(&group()).await.unwrap();
-            (ids(&snapshot.view) == ["other"]).then_some(())
-        })
-        .await;
-        proxy.heal().await.unwrap();
-        let started = Instant::now();
-        next_proof(&mut watch).await;
-        assert!(started.elapsed() < Duration::from_secs(3), "seen again {:?} after the cut ended", started.elapsed());
-        let error = eventually("an answer", async || worker.renew(&a.seat(), TTL).await.err().filter(|error| !error.is_retryable())).await;
-        assert_eq!(*error.kind(), ErrorKind::Lost);
-        reader.until(&["other"]).await;
-    }
-    assert!(reader.always(&["other"]), "nobody is gone because the network is");
-}
-
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn compacted_and_defragmented_while_the_watch_is_cut() {
     let server = Etcd::single().await.unwrap();
@@ -291,51 +171,6 @@ async fn watches_open_while_history_is_compacted_all_the_time() {
     tokio::select! {
         () = changing => {}
         () = opening => {}
-    }
-}
-
-/// Slow is not dead: a renewal counts from the start of its request, not from its answer.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn answers_delayed_by_seconds() {
-    let server = Etcd::single().await.unwrap();
-    let proxy = TcpProxy::start(server.socket_addr()).await.unwrap();
-    let backend = backend(&[url(proxy.address())]);
-    let mut a = registration("a", 1);
-    a.ttl = TTL * 5;
-    backend.register(&a).await.unwrap();
-    let mut watch = backend.watch(&group(), a.ttl / 4);
-    view_of(&mut watch, &["a"]).await;
-    let by = Duration::from_millis(1_500);
-    proxy.delay(Direction::ToClient, by);
-    let clock = Clock::system();
-    for _ in 0..3 {
-        let before = clock.now();
-        let grant = backend.renew(&a.seat(), a.ttl).await.unwrap();
-        assert!(grant.started.since(before) < Duration::from_millis(100), "the start counts");
-        assert!(clock.now().since(grant.started) >= by * 2, "two questions, one after the other");
-    }
-    next_proof(&mut watch).await;
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn an_endpoint_that_is_down_does_not_matter() {
-    let server = Etcd::single().await.unwrap();
-    let (refusing, black) = (TcpProxy::start(server.socket_addr()).await.unwrap(), TcpProxy::start(server.socket_addr()).await.unwrap());
-    refusing.refuse().await.unwrap();
-    black.cut_both();
-    for (down, limit) in [(&refusing, Duration::from_secs(1)), (&black, Duration::from_secs(5))] {
-        for place in 0..2 {
-            let mut addresses = vec![server.address(), url(server.socket_addr())];
-            addresses.insert(place, url(down.address()));
-            let backend = backend(&addresses);
-            let started = Instant::now();
-            backend.register(&registration("a", 1)).await.unwrap();
-            assert!(started.elapsed() < limit, "the first call took {:?}", started.elapsed());
-            let started = Instant::now();
-            backend.renew(&registration("a", 1).seat(), TTL).await.unwrap();
-            view_of(&mut backend.watch(&group(), PACE), &["a"]).await;
-            assert!(started.elapsed() < Duration::from_secs(1), "later ones took {:?}", started.elapsed());
-        }
     }
 }
 

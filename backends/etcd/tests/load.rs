@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use common::{PATIENCE, TTL, backend, eventually, group, ids, registration, url, view_of, view_where};
+use common::{PACE, PATIENCE, TTL, backend, eventually, group, ids, registration, url, view_of, view_where};
 use futures::stream::{self, StreamExt};
 use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
@@ -17,8 +17,6 @@ use shardwise_backend_etcd::EtcdBackend;
 use shardwise_discovery::{Discovery, ErrorKind, Registration, WatchEvent, WatchStream};
 use shardwise_testkit::{Direction, Etcd, TcpProxy};
 use tokio::task::JoinHandle;
-
-const PACE: Duration = Duration::from_millis(750);
 
 /// Renews until it is aborted; ends with the error that is not worth trying again.
 async fn live(backend: Arc<EtcdBackend>, a: Registration) -> ErrorKind {

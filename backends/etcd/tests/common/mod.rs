@@ -18,6 +18,8 @@ use tokio::task::JoinHandle;
 pub(crate) const PATIENCE: Duration = Duration::from_secs(30);
 /// How often a condition is looked at.
 const LOOK_EVERY: Duration = Duration::from_millis(10);
+/// As often as the library's driver wants its view proven.
+pub(crate) const PACE: Duration = Duration::from_millis(750);
 /// For members that renew.
 pub(crate) const TTL: Duration = Duration::from_secs(3);
 
@@ -117,6 +119,53 @@ pub(crate) fn expect_error<T: std::fmt::Debug>(answer: Result<T>, kind: &ErrorKi
     assert_eq!(error.to_string(), text);
     assert_eq!(error.kind(), kind, "{text}");
     assert!(!text.contains('\n'));
+}
+
+/// Reads a watch all the time: revisions never fall, equal ones show the same, and nothing is proven in the future.
+pub(crate) struct Reader {
+    task: JoinHandle<()>,
+    seen: Arc<std::sync::Mutex<Vec<Arc<View>>>>,
+}
+
+impl Reader {
+    pub(crate) fn of(mut watch: WatchStream) -> Self {
+        let seen: Arc<std::sync::Mutex<Vec<Arc<View>>>> = Arc::default();
+        let kept = Arc::clone(&seen);
+        let task = tokio::spawn(async move {
+            while let Some(event) = watch.next().await {
+                if let Ok(WatchEvent::View(snapshot)) = event {
+                    assert!(snapshot.proven <= Clock::system().now());
+                    let mut kept = kept.lock().unwrap();
+                    if let Some(before) = kept.last() {
+                        assert!(snapshot.view.revision() >= before.revision(), "{} after {}", snapshot.view.revision(), before.revision());
+                        let same = snapshot.view.revision() == before.revision();
+                        assert!(!same || snapshot.view.members() == before.members(), "one revision, two views");
+                    }
+                    kept.push(snapshot.view);
+                }
+            }
+        });
+        Self { task, seen }
+    }
+
+    pub(crate) async fn until(&self, expected: &[&str]) {
+        eventually(&format!("a view of {expected:?}"), async || {
+            assert!(!self.task.is_finished(), "the reader has found something wrong");
+            self.seen.lock().unwrap().last().is_some_and(|view| ids(view) == expected).then_some(())
+        })
+        .await;
+    }
+
+    /// Whether every view so far had all of these.
+    pub(crate) fn always(&self, expected: &[&str]) -> bool {
+        self.seen.lock().unwrap().iter().all(|view| expected.iter().all(|id| ids(view).contains(id)))
+    }
+}
+
+impl Drop for Reader {
+    fn drop(&mut self) {
+        self.task.abort();
+    }
 }
 
 /// Members that renew like a service does, each third of a TTL and again at once after a failure, and register again when they have lost
