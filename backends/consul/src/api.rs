@@ -200,7 +200,11 @@ impl Client {
 
     /// Instances that say of themselves that they have this check, whether they pass or not, in whatever datacenter the agent is.
     pub(crate) async fn registered(&self, service: &str, check: &str) -> Result<List> {
-        let target = format!("/v1/health/service/{}?consistent&filter={}", segment(service), segment(&format!("Service.Meta.shardwise_check == {}", literal(check))));
+        let target = format!(
+            "/v1/health/service/{}?consistent&filter={}",
+            segment(service),
+            segment(&format!("Service.Meta.shardwise_check == {}", literal(check)))
+        );
         self.list(service, &target, None).await
     }
 
@@ -238,7 +242,8 @@ impl Client {
 
     /// What an empty list means: that nobody is there, or that the token may not see who is. Consul answers both alike.
     pub(crate) async fn may_see(&self, service: &str) -> Result<()> {
-        let ask = json!([{"Resource": "service", "Access": "read", "Segment": service}, {"Resource": "node", "Access": "read", "Segment": ""}]);
+        let ask =
+            json!([{"Resource": "service", "Access": "read", "Segment": service}, {"Resource": "node", "Access": "read", "Segment": ""}]);
         let answer = self.call("asking for rights", Method::POST, "/v1/internal/acl/authorize", Some(ask.to_string())).await?;
         match answer.status {
             // ACLs are off.
@@ -288,9 +293,7 @@ impl Client {
             _ if has("ermission denied") => self.no_right(right, said),
             401 | 403 => self.no_right(right, said),
             400 if has("HTTP request to an HTTPS server") => Failure::TlsOnly { at },
-            500 if has("No path to datacenter") => {
-                Failure::NoDatacenter { datacenter: self.datacenter.clone().unwrap_or_default(), said }
-            }
+            500 if has("No path to datacenter") => Failure::NoDatacenter { datacenter: self.datacenter.clone().unwrap_or_default(), said },
             500 if NO_SERVERS.iter().any(|text| has(text)) => self.no_servers(&said),
             400 | 413 => Failure::Refused { at, said },
             429 | 500..=599 => Failure::Busy { at, said },

@@ -77,7 +77,10 @@ impl Client {
         if let Some(socket) = &endpoint.socket {
             builder = builder.unix_socket(socket.as_path());
         }
-        let unusable = |error: reqwest::Error| Failure::BadSetting { key: "address", why: format!("cannot be used ({})", one_line(&error.to_string())) };
+        let unusable = |error: reqwest::Error| Failure::BadSetting {
+            key: "address",
+            why: format!("cannot be used ({})", one_line(&error.to_string())),
+        };
         let http = builder.build().map_err(unusable)?;
         Ok(Self { http, turns: Semaphore::new(REQUESTS_AT_ONCE), endpoint, clock, has_token, datacenter: config.datacenter()? })
     }
@@ -120,7 +123,11 @@ impl Client {
             return of_tls(at, error);
         }
         if error.is_timeout() {
-            return if error.is_connect() { Failure::TimedOut { at, what: "connecting", after: CONNECT_TIMEOUT } } else { self.late(what, after) };
+            return if error.is_connect() {
+                Failure::TimedOut { at, what: "connecting", after: CONNECT_TIMEOUT }
+            } else {
+                self.late(what, after)
+            };
         }
         match cause::<io::Error>(error).map(io::Error::kind) {
             Some(io::ErrorKind::PermissionDenied) if self.endpoint.socket.is_some() => Failure::SocketDenied { at },

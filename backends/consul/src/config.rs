@@ -19,13 +19,25 @@ const DEFAULT_ADDRESS: &str = "http://127.0.0.1:8500";
 pub const BACKEND: BackendKind = BackendKind {
     name: "consul",
     keys: &[
-        key("address", BackendShape::Text, Some(DEFAULT_ADDRESS), Some("CONSUL_HTTP_ADDR"), "the agent on this machine; http://, https:// or unix:///path"),
+        key(
+            "address",
+            BackendShape::Text,
+            Some(DEFAULT_ADDRESS),
+            Some("CONSUL_HTTP_ADDR"),
+            "the agent on this machine; http://, https:// or unix:///path",
+        ),
         BackendKey {
             file_twin: Some(FileTwin { name: "token_file", variable: Some("CONSUL_HTTP_TOKEN_FILE"), why: "a file with the ACL token" }),
             ..key("token", BackendShape::Secret, None, Some("CONSUL_HTTP_TOKEN"), "the ACL token")
         },
         key("datacenter", BackendShape::Text, None, None, "the agent's datacenter, to be sure that it is the right one"),
-        key("ca_file", BackendShape::Path, None, Some("CONSUL_CACERT"), "the CA, in PEM, that must have signed the agent's certificate; without it the system's"),
+        key(
+            "ca_file",
+            BackendShape::Path,
+            None,
+            Some("CONSUL_CACERT"),
+            "the CA, in PEM, that must have signed the agent's certificate; without it the system's",
+        ),
         key("cert_file", BackendShape::Path, None, Some("CONSUL_CLIENT_CERT"), "this client's certificate chain, in PEM"),
         key("key_file", BackendShape::Path, None, Some("CONSUL_CLIENT_KEY"), "the key of cert_file, in PEM"),
         key("tls", BackendShape::Flag, None, Some("CONSUL_HTTP_SSL"), "HTTPS where the address does not begin with http:// or https://"),
@@ -160,7 +172,9 @@ impl ConsulConfig {
 
     pub(crate) fn datacenter(&self) -> Result<Option<String>> {
         match self.datacenter.as_deref() {
-            Some("") => Err(Failure::BadSetting { key: "datacenter", why: "is empty; leave it out, or name the agent's datacenter".into() }),
+            Some("") => {
+                Err(Failure::BadSetting { key: "datacenter", why: "is empty; leave it out, or name the agent's datacenter".into() })
+            }
             other => Ok(other.map(str::to_owned)),
         }
     }

@@ -41,7 +41,9 @@ pub(crate) enum Failure {
     NoRight { right: String, said: String },
     #[error("discovery.consul.datacenter is {datacenter:?}, which Consul does not know ({said})")]
     NoDatacenter { datacenter: String, said: String },
-    #[error("discovery.consul.datacenter is {given:?}, but the agent at {at} is in {actual:?}; leave it out, or name that agent's datacenter")]
+    #[error(
+        "discovery.consul.datacenter is {given:?}, but the agent at {at} is in {actual:?}; leave it out, or name that agent's datacenter"
+    )]
     OtherDatacenter { at: String, given: String, actual: String },
     #[error("the agent at {at} has no servers that could answer ({said}); wait for an election, or join the agent to its servers")]
     NoServers { at: String, said: String },

@@ -28,8 +28,8 @@ const PAUSE_LONGEST: Duration = Duration::from_secs(1);
 /// How long after a failure that somebody has to repair.
 pub(crate) const REPAIR_PAUSE: Duration = Duration::from_secs(5);
 /// So many looks may follow each other at once; after that there is one per pause.
-const BURST: u32 = 10;
-const LOOK_EVERY: Duration = Duration::from_millis(20);
+const BURST: u32 = 20;
+const LOOK_EVERY: Duration = Duration::from_millis(10);
 
 /// What the newest look at a group showed. Watches read the newest only, so nothing can pile up.
 #[derive(Debug, Clone, Default)]
@@ -74,7 +74,9 @@ impl Hub {
         let feed = feeds.entry(group.clone()).or_insert_with(|| {
             let (news, wake) = (watch::Sender::default(), Arc::new(Notify::new()));
             let hub = Arc::clone(self);
-            tokio::spawn(Follower { hub, group: group.clone(), news: news.clone(), wake: Arc::clone(&wake), known: None, foreign: 0 }.run());
+            tokio::spawn(
+                Follower { hub, group: group.clone(), news: news.clone(), wake: Arc::clone(&wake), known: None, foreign: 0 }.run(),
+            );
             Feed { news, wake, prove_every }
         });
         feed.prove_every = feed.prove_every.min(prove_every);

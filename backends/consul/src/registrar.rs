@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use shardwise_core::Moment;
 use shardwise_discovery::{Grant, Registration, Seat};
+use tokio::sync::Semaphore;
 
 use crate::api::Which;
 use crate::backend::MARGIN;
@@ -23,6 +24,8 @@ use crate::wire::{Service, Written};
 const SHOWN_WITHIN: Duration = Duration::from_secs(1);
 /// How soon they are asked again.
 const ASK_AGAIN: Duration = Duration::from_millis(20);
+/// How many changes are under way at once; the others wait before they take a guard, so that nobody holds one for long.
+const CHANGES_AT_ONCE: usize = 8;
 /// How many holders of ids in our way are remembered.
 const RIVALS_MAX: usize = 1_024;
 
@@ -30,6 +33,7 @@ pub(crate) struct Registrar {
     pub(crate) client: Client,
     pub(crate) seats: Seats,
     guards: Guards,
+    changes: Semaphore,
     /// Numbers the checks of this process.
     checks: AtomicU64,
     /// Holders on other agents: since when each has been in the way.
@@ -38,7 +42,14 @@ pub(crate) struct Registrar {
 
 impl Registrar {
     pub(crate) fn new(client: Client) -> Self {
-        Self { client, seats: Seats::default(), guards: Guards::default(), checks: AtomicU64::new(0), rivals: Mutex::default() }
+        Self {
+            client,
+            seats: Seats::default(),
+            guards: Guards::default(),
+            changes: Semaphore::new(CHANGES_AT_ONCE),
+            checks: AtomicU64::new(0),
+            rivals: Mutex::default(),
+        }
     }
 
     pub(crate) async fn register(&self, registration: &Registration) -> Result<Grant> {
@@ -203,6 +214,8 @@ impl Registrar {
 
     /// Runs `change` under the guard of the seat's id.
     async fn guarded<T>(&self, seat: &Seat, change: impl AsyncFnOnce(&Guard) -> Result<T>) -> Result<T> {
+        // Never closed.
+        let Ok(_turn) = self.changes.acquire().await else { return Err(Failure::ShuttingDown) };
         let guard = self.guards.take(&self.client, &seat.instance_id, seat.incarnation).await?;
         let answer = tokio::time::timeout(HELD_FOR, change(&guard)).await;
         self.guards.free(&self.client, guard).await;

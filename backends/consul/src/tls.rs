@@ -26,7 +26,10 @@ pub(crate) fn client_config(config: &ConsulConfig, endpoint: &Endpoint) -> Resul
         (None, None) => builder.with_no_client_auth(),
         (Some(cert), Some(key)) => {
             let pair = builder.with_client_auth_cert(certificates("cert_file", cert)?, private_key(key)?);
-            pair.map_err(|error| Failure::BadSetting { key: "cert_file", why: format!("and key_file are not a pair that can be used ({error})") })?
+            pair.map_err(|error| Failure::BadSetting {
+                key: "cert_file",
+                why: format!("and key_file are not a pair that can be used ({error})"),
+            })?
         }
         (Some(_), None) => return Err(lonely("cert_file", "key_file")),
         (None, Some(_)) => return Err(lonely("key_file", "cert_file")),
@@ -49,7 +52,8 @@ fn roots(path: &Path) -> Result<RootCertStore> {
 
 fn certificates(key: &'static str, path: &Path) -> Result<Vec<CertificateDer<'static>>> {
     let text = read(key, path)?;
-    let found: Vec<_> = CertificateDer::pem_slice_iter(&text).collect::<std::result::Result<_, _>>().map_err(|_| damaged(key, path, "damaged PEM"))?;
+    let found: Vec<_> =
+        CertificateDer::pem_slice_iter(&text).collect::<std::result::Result<_, _>>().map_err(|_| damaged(key, path, "damaged PEM"))?;
     if found.is_empty() { Err(damaged(key, path, "no certificate in it")) } else { Ok(found) }
 }
 

@@ -36,7 +36,7 @@ async fn works(backend: impl Discovery) {
 }
 
 /// What registering with this configuration fails with, and since when it was tried.
-async fn refusal(config: ConsulConfig) -> (Error, Instant) {
+async fn refusal(config: &ConsulConfig) -> (Error, Instant) {
     let begun = Instant::now();
     (backend(config).register(&registration("workers", "w 1", 1, TTL)).await.unwrap_err(), begun)
 }
@@ -63,14 +63,14 @@ async fn tls_with_a_ca_of_ones_own_and_a_client_certificate_works() {
         key_file: Some(client.key()),
         ..at(consul.address())
     };
-    works(backend(config.clone())).await;
+    works(backend(&config)).await;
 
     let without = ConsulConfig { cert_file: None, key_file: None, ..config.clone() };
-    let (error, begun) = refusal(without).await;
+    let (error, begun) = refusal(&without).await;
     assert_told(&error, &ErrorKind::Denied, begun, &["discovery.consul.cert_file"]);
 
     let stranger = Authority::new().unwrap().client("stranger").unwrap();
-    let (error, begun) = refusal(ConsulConfig { cert_file: Some(stranger.certificate()), key_file: Some(stranger.key()), ..config }).await;
+    let (error, begun) = refusal(&ConsulConfig { cert_file: Some(stranger.certificate()), key_file: Some(stranger.key()), ..config }).await;
     assert_told(&error, &ErrorKind::Denied, begun, &["discovery.consul.cert_file"]);
 }
 
@@ -95,11 +95,15 @@ async fn a_certificate_that_is_not_accepted_is_explained() {
     for (identity, ca_file, names) in [
         (authority.expired().unwrap(), Some(authority.file()), ["has expired", "certificate"]),
         (authority.server_named("elsewhere.example").unwrap(), Some(authority.file()), ["another name", "discovery.consul.address"]),
-        (authority.server().unwrap(), Some(Authority::new().unwrap().server().unwrap().authority()), ["not accepted", "discovery.consul.ca_file"]),
+        (
+            authority.server().unwrap(),
+            Some(Authority::new().unwrap().server().unwrap().authority()),
+            ["not accepted", "discovery.consul.ca_file"],
+        ),
         (authority.server().unwrap(), None, ["issuer is not known", "discovery.consul.ca_file"]),
     ] {
         let consul = Consul::start(ConsulOptions::default().with_tls(&identity)).await.unwrap();
-        let (error, begun) = refusal(ConsulConfig { ca_file, ..at(consul.address()) }).await;
+        let (error, begun) = refusal(&ConsulConfig { ca_file, ..at(consul.address()) }).await;
         assert_told(&error, &ErrorKind::Misconfigured, begun, &names);
     }
 }
@@ -108,12 +112,12 @@ async fn a_certificate_that_is_not_accepted_is_explained() {
 async fn a_wrong_scheme_is_told_both_ways() {
     let authority = Authority::new().unwrap();
     let consul = Consul::start(ConsulOptions::default().with_tls(&authority.server().unwrap())).await.unwrap();
-    let (error, begun) = refusal(at(consul.address().replace("https", "http"))).await;
+    let (error, begun) = refusal(&at(consul.address().replace("https", "http"))).await;
     assert_told(&error, &ErrorKind::Misconfigured, begun, &["speaks HTTPS only", "discovery.consul.address", "https://"]);
 
     let plain = Consul::single().await.unwrap();
     let config = ConsulConfig { ca_file: Some(authority.file()), ..at(plain.address().replace("http", "https")) };
-    let (error, begun) = refusal(config).await;
+    let (error, begun) = refusal(&config).await;
     assert_told(&error, &ErrorKind::Misconfigured, begun, &["plain HTTP", "discovery.consul.address", "http://"]);
 }
 
@@ -122,13 +126,13 @@ async fn a_wrong_address_is_named() {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let free = listener.local_addr().unwrap();
     drop(listener);
-    let (error, begun) = refusal(at(format!("http://{free}"))).await;
+    let (error, begun) = refusal(&at(format!("http://{free}"))).await;
     assert_told(&error, &ErrorKind::Unavailable, begun, &["discovery.consul.address", &free.to_string()]);
 
-    let (error, begun) = refusal(at("http://no-such-host.invalid:8500")).await;
+    let (error, begun) = refusal(&at("http://no-such-host.invalid:8500")).await;
     assert_told(&error, &ErrorKind::Unavailable, begun, &["discovery.consul.address", "no-such-host.invalid"]);
 
-    let (error, begun) = refusal(at("unix:///nowhere/consul.sock")).await;
+    let (error, begun) = refusal(&at("unix:///nowhere/consul.sock")).await;
     assert_told(&error, &ErrorKind::Unavailable, begun, &["discovery.consul.address", "/nowhere/consul.sock"]);
 }
 
@@ -143,7 +147,7 @@ async fn who_accepts_and_says_nothing_is_given_up() {
 async fn an_unknown_datacenter_is_named() {
     let consul = Consul::single().await.unwrap();
     let config = ConsulConfig { datacenter: Some("dc9".into()), ..at(consul.address()) };
-    let (error, begun) = refusal(config).await;
+    let (error, begun) = refusal(&config).await;
     assert_told(&error, &ErrorKind::Misconfigured, begun, &["discovery.consul.datacenter", "dc9"]);
 }
 
@@ -154,7 +158,7 @@ async fn an_agent_without_servers_says_so_and_nothing_is_registered() {
     consul.kill().unwrap();
     let begun = Instant::now();
     let error = until("the agent has noticed it", TOLD_WITHIN, async || {
-        let (error, _) = refusal(at(agent.address())).await;
+        let (error, _) = refusal(&at(agent.address())).await;
         error.to_string().contains("no servers").then_some(error)
     })
     .await;
@@ -173,7 +177,10 @@ fn files_that_cannot_be_used_are_named_before_anything_is_contacted() {
         (ConsulConfig { ca_file: key.clone(), ..at("https://x") }, ["discovery.consul.ca_file", "no certificate"]),
         (ConsulConfig { cert_file: cert.clone(), ..at("https://x") }, ["discovery.consul.cert_file", "key_file"]),
         (ConsulConfig { key_file: key.clone(), ..at("https://x") }, ["discovery.consul.key_file", "cert_file"]),
-        (ConsulConfig { cert_file: cert.clone(), key_file: cert.clone(), ..at("https://x") }, ["discovery.consul.key_file", "no private key"]),
+        (
+            ConsulConfig { cert_file: cert.clone(), key_file: cert.clone(), ..at("https://x") },
+            ["discovery.consul.key_file", "no private key"],
+        ),
         (
             ConsulConfig { cert_file: cert, key_file: Some(Authority::new().unwrap().client("x").unwrap().key()), ..at("https://x") },
             ["discovery.consul.cert_file", "pair"],

@@ -234,7 +234,8 @@ async fn a_member_paused_beyond_its_ttl_is_lost_and_stays_dead() {
     let (paused, other) = (open(&consul.address()), open(&consul.address()));
     let worker = registration("g", "a", 1, TTL);
     paused.register(&worker).await.unwrap();
-    until("the others see it gone", TTL * 2, async || other.members(&worker.group).await.unwrap().view.members().is_empty().then_some(())).await;
+    until("the others see it gone", TTL * 2, async || other.members(&worker.group).await.unwrap().view.members().is_empty().then_some(()))
+        .await;
     for _ in 0..3 {
         assert_eq!(*paused.renew(&worker.seat(), TTL).await.unwrap_err().kind(), ErrorKind::Lost);
         assert!(other.members(&worker.group).await.unwrap().view.members().is_empty(), "a late sign of life heals nothing");

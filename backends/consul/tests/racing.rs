@@ -139,7 +139,10 @@ async fn names_and_ids_are_consuls_own_unchanged() {
     backend.register(&registration).await.unwrap();
     let services = consul.api("GET", "/v1/agent/services", None).await.unwrap();
     let service = &services["rack 1/wörker"];
-    assert_eq!((&service["Service"], &service["Address"], &service["Port"]), (&json!("outbox publishers/🦀"), &json!("10.1.2.3"), &json!(4711)));
+    assert_eq!(
+        (&service["Service"], &service["Address"], &service["Port"]),
+        (&json!("outbox publishers/🦀"), &json!("10.1.2.3"), &json!(4711))
+    );
     backend.deregister(&registration.seat()).await.unwrap();
     assert_eq!(agent_ids(&consul).await, Vec::<String>::new());
 }
@@ -150,7 +153,8 @@ async fn one_id_in_two_groups_on_one_agent_is_two_members() {
     let backend = open(&consul.address());
     let (first, second) = (registration("first", "w1", 1, TTL), registration("second", "w1", 1, TTL));
     let (one, two) = tokio::join!(backend.register(&first), backend.register(&second));
-    (one.unwrap(), two.unwrap());
+    one.unwrap();
+    two.unwrap();
     backend.renew(&first.seat(), TTL).await.unwrap();
     backend.renew(&second.seat(), TTL).await.unwrap();
     assert_eq!((view(&backend, "first").await, view(&backend, "second").await), (vec!["w1".to_owned()], vec!["w1".to_owned()]));

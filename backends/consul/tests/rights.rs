@@ -150,7 +150,7 @@ fn no_token_is_in_any_log_nor_in_any_debug_or_error() {
         secrets.push(token.secret.clone());
         for secret in &secrets {
             let config = ConsulConfig { address: consul.address(), token: Some(secret.clone().into()), ..ConsulConfig::default() };
-            let backend = backend(config.clone());
+            let backend = backend(&config);
             said += &format!("{config:?} {backend:?}");
             let registration = registration("workers", "w1", 1, TTL);
             let answers = [

@@ -15,16 +15,16 @@ use shardwise_testkit::Consul;
 use tokio::runtime::Handle;
 
 pub(crate) fn open(address: &str) -> ConsulBackend {
-    backend(ConsulConfig { address: address.to_owned(), ..ConsulConfig::default() })
+    backend(&ConsulConfig { address: address.to_owned(), ..ConsulConfig::default() })
 }
 
-pub(crate) fn backend(config: ConsulConfig) -> ConsulBackend {
-    ConsulBackend::open(&config, Clock::system()).unwrap()
+pub(crate) fn backend(config: &ConsulConfig) -> ConsulBackend {
+    ConsulBackend::open(config, Clock::system()).unwrap()
 }
 
 /// With this token.
 pub(crate) fn with_token(consul: &Consul, token: &str) -> ConsulBackend {
-    backend(ConsulConfig { address: consul.address(), token: Some(token.into()), ..ConsulConfig::default() })
+    backend(&ConsulConfig { address: consul.address(), token: Some(token.into()), ..ConsulConfig::default() })
 }
 
 pub(crate) fn group(name: &str) -> GroupName {
@@ -54,7 +54,7 @@ pub(crate) async fn settle(agent: &Consul) {
     let check = json!({ "CheckID": service, "TTL": "50ms", "Status": "passing" });
     agent.api("PUT", "/v1/agent/service/register", Some(&json!({ "Name": service, "Check": check }))).await.unwrap();
     let path = format!("/v1/health/checks/{service}?consistent");
-    until("the agent passes on that a check failed", Duration::from_secs(60), async || {
+    until("the agent passes on that a check failed", Duration::from_mins(1), async || {
         (agent.api("GET", &path, None).await.unwrap()[0]["Status"] == "critical").then_some(())
     })
     .await;

@@ -1,0 +1,142 @@
+//! How fast and how much: joins and leaves, many members, records of the dead. Prints what it measured (`--nocapture`).
+
+#![expect(clippy::unwrap_used, clippy::print_stdout, reason = "tests")]
+
+mod common;
+
+use std::time::{Duration, Instant};
+
+use common::{group, open, registration, until};
+use futures::StreamExt;
+use futures::future::join_all;
+use serde_json::json;
+use shardwise_core::View;
+use shardwise_discovery::conformance::{ids, view_where};
+use shardwise_discovery::{Discovery, WatchEvent, WatchStream};
+use shardwise_testkit::Consul;
+
+const TTL: Duration = Duration::from_secs(10);
+const PATIENCE: Duration = Duration::from_secs(30);
+
+/// The view that fulfils this, and when it arrived.
+async fn arrived(watch: &mut WatchStream, what: &str, wanted: impl Fn(&View) -> bool) -> Instant {
+    view_where(watch, PATIENCE, what, wanted).await;
+    Instant::now()
+}
+
+fn show(what: &str, mut took: Vec<Duration>) -> Duration {
+    took.sort_unstable();
+    let at = |percent: usize| took[(took.len() * percent).div_ceil(100).max(1) - 1];
+    println!("{what}: {} times, median {:?}, p99 {:?}, worst {:?}", took.len(), at(50), at(99), at(100));
+    at(50)
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn joins_and_leaves_are_seen_by_others_within_milliseconds() {
+    let consul = Consul::single().await.unwrap();
+    let (worker, other) = (open(&consul.address()), open(&consul.address()));
+    let mut watch = other.watch(&group("g"), TTL / 4);
+    view_where(&mut watch, PATIENCE, "a first view", |_| true).await;
+    let (mut joins, mut leaves) = (Vec::new(), Vec::new());
+    for n in 0..100u64 {
+        let registration = registration("g", &format!("m{n}"), n, TTL);
+        let begun = Instant::now();
+        let (registered, seen) =
+            tokio::join!(worker.register(&registration), arrived(&mut watch, "the join", |view| !view.members().is_empty()));
+        registered.unwrap();
+        joins.push(seen - begun);
+        let (begun, seat) = (Instant::now(), registration.seat());
+        let (left, seen) = tokio::join!(worker.deregister(&seat), arrived(&mut watch, "the leave", |view| view.members().is_empty()));
+        left.unwrap();
+        leaves.push(seen - begun);
+    }
+    // The machine is shared with other tests, so the limit is on the median; what p99 has to be is measured by itself.
+    assert!(show("join seen by another process", joins) < Duration::from_millis(50));
+    assert!(show("leave seen by another process", leaves) < Duration::from_millis(50));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn three_hundred_members_of_one_process_live_on_one_agent() {
+    const MEMBERS: u64 = 300;
+    let consul = Consul::single().await.unwrap();
+    let (backend, other) = (open(&consul.address()), open(&consul.address()));
+    let ttl = Duration::from_secs(9);
+    let registrations: Vec<_> = (0..MEMBERS).map(|n| registration("g", &format!("m{n:03}"), n, ttl)).collect();
+    let begun = Instant::now();
+    for result in join_all(registrations.iter().map(|one| backend.register(one))).await {
+        result.unwrap();
+    }
+    println!("{MEMBERS} members joined at once in {:?}", begun.elapsed());
+    let mut watch = other.watch(&group("g"), ttl / 4);
+    let all = view_where(&mut watch, PATIENCE, "all", |view| view.members().len() == registrations.len()).await;
+    // Each renews every third of the TTL, for more than one TTL.
+    let begun = Instant::now();
+    let renewing = join_all(registrations.iter().zip(0u32..).map(async |(one, n)| {
+        tokio::time::sleep(ttl / 3 * n / 300).await;
+        let mut took = Vec::new();
+        while begun.elapsed() < ttl * 4 / 3 {
+            let each = Instant::now();
+            backend.renew(&one.seat(), ttl).await.unwrap();
+            took.push(each.elapsed());
+            tokio::time::sleep((ttl / 3).saturating_sub(each.elapsed())).await;
+        }
+        took
+    }));
+    let news = async {
+        let mut views = 0;
+        while let Some(event) = watch.next().await {
+            views += usize::from(matches!(event.unwrap(), WatchEvent::View(_)));
+            assert_eq!(views, 0, "a renewal is no news");
+        }
+    };
+    let took = tokio::select! {
+        took = renewing => took,
+        () = news => unreachable!("the watch goes on"),
+    };
+    show("renewal", took.into_iter().flatten().collect());
+    let now = other.members(&group("g")).await.unwrap().view;
+    assert_eq!((now.revision(), now.members().len()), (all.revision(), all.members().len()));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn three_thousand_records_of_the_dead_disturb_nobody() {
+    const DEAD: usize = 3_000;
+    let consul = Consul::single().await.unwrap();
+    let backend = open(&consul.address());
+    for first in (0..DEAD).step_by(50) {
+        let dead = (first..first + 50).map(async |n| {
+            let check = json!({ "CheckID": format!("dead-{n}"), "TTL": "60s", "Status": "critical" });
+            let body = json!({ "ID": format!("dead-{n}"), "Name": "g", "Check": check });
+            consul.api("PUT", "/v1/agent/service/register", Some(&body)).await.unwrap();
+        });
+        join_all(dead).await;
+    }
+    let registration = registration("g", "alive", 1, TTL);
+    let begun = Instant::now();
+    backend.register(&registration).await.unwrap();
+    println!("joined among {DEAD} dead in {:?}", begun.elapsed());
+    let begun = Instant::now();
+    backend.renew(&registration.seat(), TTL).await.unwrap();
+    println!("renewed among {DEAD} dead in {:?}", begun.elapsed());
+    let begun = Instant::now();
+    assert_eq!(ids(&backend.members(&group("g")).await.unwrap().view), ["alive"]);
+    println!("read among {DEAD} dead in {:?}", begun.elapsed());
+    assert!(begun.elapsed() < Duration::from_secs(2));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_hundred_joins_and_leaves_one_after_the_other_end_in_the_right_view() {
+    let consul = Consul::single().await.unwrap();
+    let (worker, other) = (open(&consul.address()), open(&consul.address()));
+    let mut watch = other.watch(&group("g"), TTL / 4);
+    let registrations: Vec<_> = (0..100).map(|n| registration("g", &format!("m{n:03}"), n, TTL)).collect();
+    for (n, one) in registrations.iter().enumerate() {
+        worker.register(one).await.unwrap();
+        if n >= 10 {
+            worker.deregister(&registrations[n - 10].seat()).await.unwrap();
+        }
+    }
+    let expected: Vec<_> = registrations[90..].iter().map(|one| one.member.instance_id.to_string()).collect();
+    view_where(&mut watch, PATIENCE, "the last ten", |view| ids(view) == expected).await;
+    until("no guard is left", PATIENCE, async || consul.api("GET", "/v1/kv/shardwise/?keys", None).await.is_err().then_some(())).await;
+}
