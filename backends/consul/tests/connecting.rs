@@ -139,7 +139,7 @@ async fn a_wrong_address_is_named() {
 #[tokio::test]
 async fn who_accepts_and_says_nothing_is_given_up() {
     let silent = TcpListener::bind("127.0.0.1:0").await.unwrap();
-    let (error, begun) = refusal(at(format!("http://{}", silent.local_addr().unwrap()))).await;
+    let (error, begun) = refusal(&at(format!("http://{}", silent.local_addr().unwrap()))).await;
     assert_told(&error, &ErrorKind::TimedOut, begun, &["no answer", &silent.local_addr().unwrap().to_string()]);
 }
 
