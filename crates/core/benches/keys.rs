@@ -12,7 +12,7 @@ use hashring::HashRing;
 use shardwise_core::{InstanceId, Moment, Ownership, PlacementParams, ServiceState, SlotOwners, View, Weight, hash_bytes};
 
 const KEYS: u32 = 100_000;
-const FLEETS: [u32; 4] = [3, 16, 50, 256];
+const FLEETS: [u32; 4] = [3, 16, 256, 1_000];
 /// What `hashring`'s users commonly take.
 const PEERS_POINTS: u32 = 160;
 
@@ -28,6 +28,11 @@ fn placed(members: u32) -> SlotOwners {
     SlotOwners::place((0..members).map(|member| (id(member), Weight::ONE)), PlacementParams::default())
 }
 
+/// One worker's share of a fleet's slots.
+fn share(members: u32) -> Ownership {
+    Ownership::fixed(ServiceState::Active, placed(members).slots_of(&id(0)), Arc::new(View::default()), Moment::ZERO)
+}
+
 /// One worker of a fleet filters the list of all keys.
 fn filter(c: &mut Criterion) {
     let keys = keys();
@@ -38,9 +43,15 @@ fn filter(c: &mut Criterion) {
     });
     group.bench_function("hash: XXH3 of each key", |b| b.iter(|| keys.iter().fold(0, |sum, key| sum ^ hash_bytes(key.as_bytes()))));
     for members in FLEETS {
-        let slots = placed(members).slots_of(&id(0));
-        let ownership = Ownership::fixed(ServiceState::Active, slots, Arc::new(View::default()), Moment::ZERO);
+        let ownership = share(members);
         group.bench_function(BenchmarkId::new("ours", members), |b| b.iter(|| ownership.filter_at(black_box(&keys), Moment::ZERO)));
+        group.bench_function(BenchmarkId::new("ours, positions", members), |b| {
+            b.iter(|| ownership.filter_indices_at(black_box(&keys), Moment::ZERO));
+        });
+        group.bench_function(BenchmarkId::new("ours, count", members), |b| b.iter(|| ownership.count_at(black_box(&keys), Moment::ZERO)));
+        group.bench_function(BenchmarkId::new("ours, iterator", members), |b| {
+            b.iter(|| ownership.iter_at(black_box(&keys), Moment::ZERO).collect::<Vec<_>>());
+        });
 
         let mut ring: HashRing<(String, u32)> = HashRing::new();
         ring.batch_add((0..members).flat_map(|m| (0..PEERS_POINTS).map(move |point| (format!("worker-{m}"), point))).collect());
@@ -50,6 +61,24 @@ fn filter(c: &mut Criterion) {
     }
     group.finish();
 }
+
+/// From how many keys on a second thread pays.
+#[cfg(feature = "parallel")]
+fn parallel(c: &mut Criterion) {
+    let ownership = share(3);
+    let mut group = c.benchmark_group("parallel");
+    group.sample_size(20);
+    for keys in [4_096_u64, 8_192, 16_384, 32_768, 65_536, 1_000_000, 10_000_000] {
+        let list: Vec<u64> = (0..keys).collect();
+        group.throughput(Throughput::Elements(keys));
+        group.bench_function(BenchmarkId::new("one thread", keys), |b| b.iter(|| ownership.filter_at(black_box(&list), Moment::ZERO)));
+        group.bench_function(BenchmarkId::new("all threads", keys), |b| b.iter(|| ownership.par_filter_at(black_box(&list), Moment::ZERO)));
+    }
+    group.finish();
+}
+
+#[cfg(not(feature = "parallel"))]
+fn parallel(_: &mut Criterion) {}
 
 /// The group changed: place all slots anew.
 fn place(c: &mut Criterion) {
@@ -61,5 +90,5 @@ fn place(c: &mut Criterion) {
     group.finish();
 }
 
-criterion_group!(benches, filter, place);
+criterion_group!(benches, filter, parallel, place);
 criterion_main!(benches);
