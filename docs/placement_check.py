@@ -45,11 +45,12 @@ class Circle:
 
     def __init__(self, slots, virtual_nodes, load_margin):
         self.slots, self.virtual_nodes, self.load_margin = slots, virtual_nodes, load_margin
-        self.listed = {}
+        self.listed, self.zones = {}, {}
         self._owners = None
 
-    def add(self, instance_id, weight, draining=False):
+    def add(self, instance_id, weight, zone, draining=False):
         self.listed[instance_id] = (weight, draining)
+        self.zones[instance_id] = zone
 
     def placed(self):
         """Members that take part, in the order of their ids' bytes, with their weights."""
@@ -101,6 +102,40 @@ class Circle:
         if self.load_margin is None:
             return self.slots
         return -(-self.slots * weight * (1000 + self.load_margin) // (1000 * weights))
+
+    def replicas(self, slots, n):
+        """Rule 7: for each of the slots the positions in `placed()` of the first n members of its list."""
+        members, owners = self.placed(), self.owners()
+        if not members:
+            return [[] for _ in slots]
+        circle = self._points(members, sum(w for _, w in members))
+        zone = [self.zones[id_] for id_, _ in members]
+        lists = []
+        for slot in slots:
+            at = bisect.bisect_left(circle, slot_start(slot, self.slots) << 16)
+            taken, zones = [owners[slot]], {zone[owners[slot]]}
+            for step in range(len(circle)):
+                if len(zones) == len(set(zone)) or len(taken) >= n:
+                    break  # the rest of this turn appends nobody, or nobody who was asked for
+                member = circle[(at + step) % len(circle)] & 0xFFFF
+                if zone[member] not in zones:
+                    taken.append(member)
+                    zones.add(zone[member])
+            for step in range(len(circle)):
+                if len(taken) >= min(n, len(members)):
+                    break
+                member = circle[(at + step) % len(circle)] & 0xFFFF
+                if member not in taken:
+                    taken.append(member)
+            lists.append(taken[:n])
+        return lists
+
+    def replica_names(self, slot, n):
+        return ", ".join(self.name(position) for position in self.replicas([slot], n)[0]) or "nobody"
+
+    def replicas_digest(self, n):
+        lists = self.replicas(range(self.slots), n)
+        return f"{xxh3(b''.join(o.to_bytes(4, 'little') for taken in lists for o in taken)):016x}"
 
     def name(self, position):
         return f'"{self.placed()[position][0]}"'
@@ -162,20 +197,25 @@ class Replay:
     """Reads a file of vectors line by line: a line with an arrow asks, any other line sets the stage."""
 
     def __init__(self):
-        self.circle = None
+        self.circle, self.zones = None, [""]
 
     def tell(self, line):
         verb, _, rest = line.partition(" ")
         if verb == "circle":
+            self.zones = [""]
             words = dict(word.split("=") for word in rest.split())
             self.circle = Circle(int(words["slots"]), int(words["virtual_nodes"]), margin(words["load_margin"]))
         elif verb in ("member", "draining"):
-            self.circle.add(quoted(rest), int(rest.split(" ")[0]), draining=verb == "draining")
+            self.circle.add(quoted(rest), int(rest.split(" ")[0]), self.zones[0], draining=verb == "draining")
+        elif verb == "zone":
+            self.zones = [quoted(rest)]
+        elif verb == "zones":
+            self.zones = [f"{quoted(rest)}{i}" for i in range(int(rest.split(" ")[0]))]
         elif verb == "fleet":
             count, weights = rest.split(" ")[:2]
             weights = [int(w) for w in weights.split(",")]
             for i in range(int(count)):
-                self.circle.add(f"{quoted(rest)}{i}", weights[i % len(weights)])
+                self.circle.add(f"{quoted(rest)}{i}", weights[i % len(weights)], self.zones[i % len(self.zones)])
         else:
             raise ValueError(f"unknown line: {line}")
 
@@ -208,6 +248,12 @@ class Replay:
             return circle.owner_of_slot(int(rest))
         if verb == "owner":
             return circle.owner_of_slot(slot_of(xxh3(key_bytes(rest)), circle.slots))
+        if verb == "replicas":
+            n, _, which = rest.partition(" ")
+            slot = int(which) if which.isdigit() else slot_of(xxh3(key_bytes(which)), circle.slots)
+            return circle.replica_names(slot, int(n))
+        if verb == "replicas-digest":
+            return circle.replicas_digest(int(rest))
         raise ValueError(f"unknown question: {verb} {rest}")
 
 

@@ -22,6 +22,7 @@ mod ownership;
 mod placement;
 mod policy;
 mod rebalance;
+mod replicas;
 mod ring;
 mod slots;
 mod view;
@@ -40,6 +41,7 @@ pub use policy::{
     SLOTS_OUTBOX, Timing, VIRTUAL_NODES_DEFAULT, VIRTUAL_NODES_MAX,
 };
 pub use rebalance::{Cause, Rebalance};
+pub use replicas::{REPLICAS_MAX, Replicas};
 pub use ring::{POINTS_MAX, slot_of, slot_start};
 pub use slots::SlotSet;
 pub use view::{Duplicate, MEMBERS_MAX, View};

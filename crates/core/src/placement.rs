@@ -61,6 +61,11 @@ impl SlotOwners {
         self.owners.get(slot as usize).map(|owner| &self.members[*owner as usize].0)
     }
 
+    /// For every slot the owner's index in [`SlotOwners::members`]; empty without members.
+    pub(crate) fn indices(&self) -> &[u32] {
+        &self.owners
+    }
+
     /// The owner of a key; `None` without members.
     pub fn owner<K: ShardKey + ?Sized>(&self, key: &K) -> Option<&InstanceId> {
         self.owner_of_slot(slot_of(key.key_hash(), self.params.slots))

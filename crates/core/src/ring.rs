@@ -27,9 +27,9 @@ pub fn slot_start(slot: u32, slots: u32) -> u64 {
 /// One point of a member on the circle. Members are numbered in the order of their ids' bytes, so the derived order is the
 /// protocol's: by hash, then by the smaller id.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-struct Point {
-    hash: u64,
-    member: u32,
+pub(crate) struct Point {
+    pub(crate) hash: u64,
+    pub(crate) member: u32,
 }
 
 /// The hash of a point's bytes: [`crate::hash_bytes`], and in tests one that makes points collide.
@@ -69,7 +69,7 @@ pub(crate) fn each_point(id: &InstanceId, which: Range<u32>, hash: PointHash, mu
 }
 
 /// Every member's points in the protocol's order.
-fn circle(members: &[(InstanceId, Weight)], virtual_nodes: u32, hash: PointHash) -> Vec<Point> {
+pub(crate) fn circle(members: &[(InstanceId, Weight)], virtual_nodes: u32, hash: PointHash) -> Vec<Point> {
     let weight_sum = weight_sum(members);
     let per_weight = points_per_weight(virtual_nodes, weight_sum);
     // At most POINTS_MAX, or one point per unit of weight of at most MEMBERS_MAX members.

@@ -8,7 +8,8 @@ use std::fmt::Write as _;
 use std::path::Path;
 
 use shardwise_core::{
-    InstanceId, LoadMargin, Member, MemberState, PlacementParams, ShardKey, SlotOwners, View, Weight, hash_bytes, slot_of, slot_start,
+    Circle, InstanceId, LoadMargin, Member, MemberState, PlacementParams, Replicas, ShardKey, SlotOwners, View, Weight, hash_bytes,
+    slot_of, slot_start,
 };
 
 /// A key as the vectors write it; every kind goes through the type that a user would pass.
@@ -78,6 +79,8 @@ fn of_slots(text: &str) -> (&str, u32) {
 struct Stage {
     params: PlacementParams,
     members: Vec<Member>,
+    /// Where the members that follow are, in turn; nowhere if there is none.
+    zones: Vec<String>,
     placed: Option<SlotOwners>,
 }
 
@@ -88,12 +91,22 @@ impl Stage {
             "circle" => *self = Self { params: params(rest), ..Self::default() },
             "member" => self.add(id(rest), weight(rest.split_once(' ').unwrap().0), MemberState::Active),
             "draining" => self.add(id(rest), weight(rest.split_once(' ').unwrap().0), MemberState::Draining),
+            "zone" => self.zones = vec![quoted(rest).into()],
+            "zones" => {
+                let count: usize = rest.split_once(' ').unwrap().0.parse().unwrap();
+                self.zones = (0..count).map(|i| format!("{}{i}", quoted(rest))).collect();
+            }
             "fleet" => {
                 let mut words = rest.split(' ');
                 let count: usize = words.next().unwrap().parse().unwrap();
                 let weights: Vec<_> = words.next().unwrap().split(',').map(weight).collect();
                 for (i, weight) in weights.iter().cycle().take(count).enumerate() {
-                    self.add(InstanceId::new(format!("{}{i}", quoted(rest))).unwrap(), *weight, MemberState::Active);
+                    let zone = self.zones.iter().cycle().nth(i).cloned();
+                    self.members.push(Member {
+                        weight: *weight,
+                        zone,
+                        ..Member::named(InstanceId::new(format!("{}{i}", quoted(rest))).unwrap())
+                    });
                 }
             }
             _ => panic!("unknown line: {line}"),
@@ -101,12 +114,20 @@ impl Stage {
     }
 
     fn add(&mut self, id: InstanceId, weight: Weight, state: MemberState) {
-        self.members.push(Member { weight, state, ..Member::named(id) });
+        self.members.push(Member { weight, state, zone: self.zones.first().cloned(), ..Member::named(id) });
+    }
+
+    fn view(&self) -> View {
+        View::new(1, self.members.clone())
     }
 
     fn placed(&mut self) -> &SlotOwners {
-        let members = &mut self.members;
-        self.placed.get_or_insert_with(|| SlotOwners::of_view(&View::new(1, std::mem::take(members)), self.params))
+        if self.placed.is_none() {
+            let placed = SlotOwners::of_view(&self.view(), self.params);
+            assert_eq!(Circle::new(self.params).place_view(&self.view()), placed, "the circle that is kept places like the simple one");
+            self.placed = Some(placed);
+        }
+        self.placed.as_ref().unwrap()
     }
 
     fn ask(&mut self, question: &str) -> String {
@@ -121,6 +142,15 @@ impl Stage {
                 let i: u32 = rest.split_once(' ').unwrap().0.parse().unwrap();
                 format!("{:016x}", hash_bytes(&[quoted(rest).as_bytes(), &i.to_le_bytes()].concat()))
             }
+            "replicas" => {
+                let (n, which) = rest.split_once(' ').unwrap();
+                let n: usize = n.parse().unwrap();
+                let replicas = Replicas::of_view(&self.view(), self.params, n);
+                let slot = which.parse().unwrap_or_else(|_| slot_of(Key::read(which).key_hash(), self.params.slots));
+                let list: Vec<_> = replicas.owners_of_slot(slot, n).map(|id| name(Some(id))).collect();
+                if list.is_empty() { name(None) } else { list.join(", ") }
+            }
+            "replicas-digest" => self.replicas_digest(rest.parse().unwrap()),
             "owners" => runs(self.placed()),
             "digest" => digest(self.placed()),
             "owns" => self.placed().slots_of(&id(rest)).len().to_string(),
@@ -128,6 +158,14 @@ impl Stage {
             "owner" => name(self.placed().owner(&Key::read(rest))),
             _ => panic!("unknown question: {question}"),
         }
+    }
+
+    fn replicas_digest(&mut self, n: usize) -> String {
+        let replicas = Replicas::of_view(&self.view(), self.params, n);
+        let (slots, members) = (self.params.slots, self.placed().members());
+        let position = |id: &InstanceId| u32::try_from(members.binary_search_by(|(known, _)| known.cmp(id)).unwrap()).unwrap();
+        let positions = (0..slots).flat_map(|slot| replicas.owners_of_slot(slot, n).map(position));
+        format!("{:016x}", hash_bytes(&positions.flat_map(u32::to_le_bytes).collect::<Vec<_>>()))
     }
 }
 
@@ -198,4 +236,9 @@ fn circles() {
 #[test]
 fn fleets() {
     replay("fleets.txt", 40);
+}
+
+#[test]
+fn replicas() {
+    replay("replicas.txt", 20);
 }

@@ -1,0 +1,193 @@
+//! More than one member for a key: the owner and who comes after it, in different zones as long as there are any (rule 7 of
+//! `docs/placement.md`).
+
+use crate::{InstanceId, PlacementParams, ShardKey, SlotOwners, View, hash_bytes, ring, slot_of, slot_start};
+
+/// The most members that one key may be given.
+pub const REPLICAS_MAX: usize = 32;
+
+/// For every slot its owner and the members that come after it.
+///
+/// ```
+/// use shardwise_core::{InstanceId, Member, PlacementParams, Replicas, SlotOwners, View};
+///
+/// let member = |id, zone: &str| Member { zone: Some(zone.into()), ..Member::named(InstanceId::new(id).unwrap()) };
+/// let view = View::new(1, vec![member("a", "north"), member("b", "north"), member("c", "south")]);
+/// let replicas = Replicas::of_view(&view, PlacementParams::default(), 2);
+///
+/// let two: Vec<_> = replicas.owners("tenant-7", 2).collect();
+/// assert_eq!(Some(two[0]), SlotOwners::of_view(&view, PlacementParams::default()).owner("tenant-7"));
+/// assert!(two.contains(&view.members()[2].instance_id), "one of the two is in the south");
+/// ```
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Replicas {
+    slots: u32,
+    members: Vec<InstanceId>,
+    /// How many members each slot has.
+    each: usize,
+    /// `each` indices into `members` for every slot.
+    ranked: Vec<u32>,
+}
+
+impl Replicas {
+    /// The owners of a view's slots and who comes after them, `most` in all; at most [`REPLICAS_MAX`], and no more than are placed.
+    ///
+    /// It takes the time of a placement from nothing and keeps four bytes for each slot and replica.
+    pub fn of_view(view: &View, params: PlacementParams, most: usize) -> Self {
+        let placed = SlotOwners::of_view(view, params);
+        let each = most.min(REPLICAS_MAX).min(placed.members().len());
+        let ranked = if each == 0 { Vec::new() } else { ranked(&placed, &zones(view, &placed), each) };
+        Self { slots: params.slots, members: placed.members().iter().map(|(id, _)| id.clone()).collect(), each, ranked }
+    }
+
+    /// The first `n` members for a slot, its owner first; none for a slot that the circle does not have. The members of a smaller `n` are
+    /// the first of those of a larger one.
+    pub fn owners_of_slot(&self, slot: u32, n: usize) -> impl Iterator<Item = &InstanceId> {
+        let begin = slot as usize * self.each;
+        let ranked = self.ranked.get(begin..begin + self.each).unwrap_or_default();
+        ranked.iter().take(n).map(|member| &self.members[*member as usize])
+    }
+
+    /// The first `n` members for a key, its owner first.
+    pub fn owners<K: ShardKey + ?Sized>(&self, key: &K, n: usize) -> impl Iterator<Item = &InstanceId> {
+        self.owners_of_slot(slot_of(key.key_hash(), self.slots), n)
+    }
+}
+
+/// Each placed member's zone as a number; to name none is a zone too, because nobody knows where such a member stands.
+fn zones(view: &View, placed: &SlotOwners) -> Vec<usize> {
+    let name = |id| view.member(id).and_then(|member| member.zone.as_deref()).unwrap_or_default();
+    let each: Vec<_> = placed.members().iter().map(|(id, _)| name(id)).collect();
+    let mut names = each.clone();
+    names.sort_unstable();
+    names.dedup();
+    // Every name is found; 0 keeps this total without a panic.
+    each.iter().map(|name| names.binary_search(name).unwrap_or(0)).collect()
+}
+
+/// `each` members for every slot: the owner, then clockwise whoever brings a new zone, then clockwise whoever is left.
+fn ranked(placed: &SlotOwners, zones: &[usize], each: usize) -> Vec<u32> {
+    let params = placed.params();
+    let points = ring::circle(placed.members(), params.virtual_nodes, hash_bytes);
+    let zones_in_all = zones.iter().max().map_or(0, |highest| highest + 1);
+    let mut ranked = Vec::with_capacity(each * params.slots as usize);
+    let mut first = 0;
+    for (slot, owner) in (0u32..).zip(placed.indices()) {
+        let start = slot_start(slot, params.slots);
+        while points.get(first).is_some_and(|point| point.hash < start) {
+            first += 1;
+        }
+        let begin = ranked.len();
+        ranked.push(*owner);
+        let zone = |member: u32| zones[member as usize];
+        for (wanted, new_zone) in [(each.min(zones_in_all), true), (each, false)] {
+            let mut clockwise = points[first..].iter().chain(&points[..first]).map(|point| point.member);
+            while ranked.len() - begin < wanted
+                && let Some(next) = clockwise.next()
+            {
+                let taken = |member: &u32| *member == next || new_zone && zone(*member) == zone(next);
+                if !ranked[begin..].iter().any(taken) {
+                    ranked.push(next);
+                }
+            }
+        }
+    }
+    ranked
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{LoadMargin, Member, MemberState, Weight};
+    use proptest::prelude::*;
+    use std::collections::BTreeSet;
+
+    fn id(name: impl AsRef<str>) -> InstanceId {
+        InstanceId::new(name).unwrap()
+    }
+
+    fn fleet(members: &[(u8, u8)]) -> View {
+        let member = |(i, (weight, zone)): (usize, &(u8, u8))| Member {
+            weight: Weight::new(u64::from(*weight)).unwrap(),
+            zone: (*zone > 0).then(|| format!("zone-{zone}")),
+            ..Member::named(id(format!("worker-{i}")))
+        };
+        View::new(1, members.iter().enumerate().map(member).collect())
+    }
+
+    /// Rule 7 as it is written: two turns around all points, for every slot.
+    fn as_written(view: &View, params: PlacementParams, slot: u32, n: usize) -> Vec<InstanceId> {
+        let placed = SlotOwners::of_view(view, params);
+        let sum: u64 = placed.members().iter().map(|(_, weight)| u64::from(weight.get())).sum();
+        assert!(sum * u64::from(params.virtual_nodes) <= u64::from(ring::POINTS_MAX));
+        let mut points = Vec::new();
+        for (id, weight) in placed.members() {
+            for i in 0..params.virtual_nodes * u32::from(weight.get()) {
+                points.push((hash_bytes(&[id.as_str().as_bytes(), &i.to_le_bytes()].concat()), id));
+            }
+        }
+        points.sort_unstable();
+        let at = points.iter().position(|(hash, _)| *hash >= slot_start(slot, params.slots)).unwrap_or(0);
+        points.rotate_left(at);
+        let zone = |id: &InstanceId| view.member(id).unwrap().zone.clone().unwrap_or_default();
+        let mut list: Vec<InstanceId> = placed.owner_of_slot(slot).into_iter().cloned().collect();
+        for (_, id) in &points {
+            if list.iter().all(|taken| zone(taken) != zone(id)) {
+                list.push((*id).clone());
+            }
+        }
+        for (_, id) in &points {
+            if !list.contains(id) {
+                list.push((*id).clone());
+            }
+        }
+        list.truncate(n);
+        list
+    }
+
+    proptest! {
+        #[test]
+        fn it_is_the_text(members in proptest::collection::vec((1u8..5, 0u8..4), 0..9), slots in 1u32..40, nodes in 1u32..12, n in 0usize..10) {
+            let params = PlacementParams { slots, virtual_nodes: nodes, ..PlacementParams::default() };
+            let view = fleet(&members);
+            let replicas = Replicas::of_view(&view, params, n);
+            for slot in 0..=slots {
+                let expected = if slot < slots { as_written(&view, params, slot, n) } else { Vec::new() };
+                prop_assert_eq!(replicas.owners_of_slot(slot, n).cloned().collect::<Vec<_>>(), expected, "slot {}", slot);
+            }
+        }
+
+        #[test]
+        fn members_and_zones_are_as_many_as_can_be(members in proptest::collection::vec((1u8..5, 0u8..5), 1..20), n in 1usize..8, margin in 0u32..100) {
+            let params = PlacementParams { slots: 64, virtual_nodes: 8, load_margin: LoadMargin::Thousandths(margin), ..PlacementParams::default() };
+            let view = fleet(&members);
+            let (placed, replicas) = (SlotOwners::of_view(&view, params), Replicas::of_view(&view, params, n));
+            let zones = |ids: &[&InstanceId]| ids.iter().map(|id| view.member(id).unwrap().zone.clone()).collect::<BTreeSet<_>>().len();
+            let all: Vec<_> = view.members().iter().map(|member| &member.instance_id).collect();
+            for slot in 0..64 {
+                let list: Vec<_> = replicas.owners_of_slot(slot, n).collect();
+                prop_assert_eq!(list[0], placed.owner_of_slot(slot).unwrap());
+                prop_assert_eq!(list.iter().collect::<BTreeSet<_>>().len(), n.min(all.len()));
+                prop_assert_eq!(zones(&list), n.min(zones(&all)));
+                prop_assert!(replicas.owners_of_slot(slot, n - 1).eq(list[..list.len().min(n - 1)].iter().copied()));
+            }
+        }
+    }
+
+    #[test]
+    fn without_members_nobody_and_never_more_than_the_most() {
+        let params = PlacementParams::default();
+        assert_eq!(Replicas::of_view(&View::default(), params, 3).owners("key", 3).count(), 0);
+        let view = fleet(&[(1, 1); 40]);
+        assert_eq!(Replicas::of_view(&view, params, usize::MAX).owners("key", usize::MAX).count(), REPLICAS_MAX);
+        assert_eq!(Replicas::of_view(&view, params, 2).owners("key", 3).count(), 2);
+    }
+
+    #[test]
+    fn who_drains_is_no_replica() {
+        let mut members = fleet(&[(1, 1), (1, 2), (1, 3)]).members().to_vec();
+        members[1].state = MemberState::Draining;
+        let replicas = Replicas::of_view(&View::new(2, members), PlacementParams::default(), 3);
+        assert_eq!(replicas.owners("key", 3).collect::<BTreeSet<_>>(), [&id("worker-0"), &id("worker-2")].into());
+    }
+}
