@@ -7,16 +7,20 @@ use std::time::Duration;
 
 use futures::StreamExt;
 use shardwise_core::machine::{Action, Failure, Input, Machine, Op};
-use shardwise_core::{MemberState, Moment};
+use shardwise_core::{LossMark, MemberState, Moment};
 use shardwise_discovery::{Discovery, Error, ErrorKind, Registration, Seat, WatchEvent, WatchStream};
 use tokio::sync::{mpsc, oneshot};
 use tokio::task::{AbortHandle, JoinHandle, JoinSet};
 
+use crate::ServiceState;
 use crate::calls::{follow, limited};
 use crate::shared::Shared;
 
 /// How long leaving may take beyond the drain: the record dies by its TTL anyway.
 const DEREGISTER_LIMIT: Duration = Duration::from_secs(2);
+/// How often a change of what the record says is tried, and the pause between two tries.
+const MARK_ATTEMPTS: u32 = 3;
+const MARK_PAUSE: Duration = Duration::from_millis(100);
 /// Timers stand still while the machine is suspended and deadlines do not, so the clock is looked at this often.
 const SLEEP_LONGEST: Duration = Duration::from_millis(250);
 /// A watch proves its view this often within one TTL.
@@ -49,7 +53,7 @@ pub(crate) struct Driver {
     /// Answers of calls on their way.
     answers: JoinSet<Answer>,
     call: Option<AbortHandle>,
-    /// The record is being shown as draining; deregistering waits for it.
+    /// What the record says is being changed; deregistering waits for it.
     marking: Option<JoinHandle<()>>,
     watch: Option<WatchStream>,
     /// Why registering or renewing fails, which is logged once until it succeeds or fails for another reason.
@@ -109,7 +113,7 @@ impl Driver {
                 () = until(&self.shared, wake_at) => Input::Woken,
             };
             self.step(input, &mut actions);
-            if orphaned && self.machine.ownership().state() == crate::ServiceState::Left {
+            if orphaned && self.machine.ownership().state() == ServiceState::Left {
                 return;
             }
         }
@@ -152,7 +156,12 @@ impl Driver {
             }
             Action::StopWatch => self.watch = None,
             Action::Look => self.look(),
-            Action::MarkDraining => self.mark_draining(),
+            Action::MarkDraining => {
+                let mut registration = self.registration.clone();
+                registration.member.state = MemberState::Draining;
+                self.mark(registration, "could not show this worker as draining; the others see it when it is gone");
+            }
+            Action::MarkLoss(seen) => self.mark_loss(seen),
             Action::AwaitInFlight => {
                 self.shared.in_flight.close();
                 let shared = Arc::clone(&self.shared);
@@ -164,6 +173,12 @@ impl Driver {
             Action::Deregister => self.deregister(),
             Action::Publish(ownership) => {
                 let before = self.shared.ownership().state();
+                if ownership.state() == ServiceState::Stale && before != ServiceState::Stale {
+                    tracing::warn!(
+                        policy = %self.shared.policy.name,
+                        "the backend is out of reach: this worker keeps what it has, and others may do the same work"
+                    );
+                }
                 if ownership.state() != before {
                     tracing::info!(policy = %self.shared.policy.name, instance = %self.shared.instance_id, from = %before, to = %ownership.state(), "state");
                 }
@@ -214,13 +229,32 @@ impl Driver {
         });
     }
 
-    fn mark_draining(&mut self) {
-        let (backend, mut registration) = (Arc::clone(&self.backend), self.registration.clone());
-        registration.member.state = MemberState::Draining;
-        let limit = self.shared.timing.renew_every;
+    fn mark_loss(&mut self, seen: bool) {
+        self.registration.member.loss = seen.then_some(LossMark::Seen);
+        if seen {
+            tracing::warn!(
+                policy = %self.shared.policy.name,
+                "more members have vanished within one TTL than max_loss allows: everybody keeps what it has until they return; \
+                 if they are gone for good, run shardwise confirm-loss"
+            );
+        }
+        self.mark(self.registration.clone(), "could not tell the others that too many members have vanished");
+    }
+
+    /// Changes what the record says, after whatever change is still on its way.
+    fn mark(&mut self, registration: Registration, or_else: &'static str) {
+        let (backend, limit, earlier) = (Arc::clone(&self.backend), self.shared.timing.renew_every, self.marking.take());
         self.marking = Some(tokio::spawn(async move {
-            if let Err(error) = limited(limit, "update", async { backend.update(&registration).await }).await {
-                tracing::warn!(%error, "could not show this worker as draining; the others see it when it is gone");
+            if let Some(earlier) = earlier {
+                // It has a time limit of its own, and nothing depends on what came of it.
+                let _ = earlier.await;
+            }
+            for attempt in 1.. {
+                match limited(limit, "update", async { backend.update(&registration).await }).await {
+                    Err(error) if error.is_retryable() && attempt < MARK_ATTEMPTS => tokio::time::sleep(MARK_PAUSE).await,
+                    Err(error) => return tracing::warn!(%error, "{or_else}"),
+                    Ok(()) => return,
+                }
             }
         }));
     }

@@ -10,7 +10,7 @@ use shardwise_discovery::{Clock, Discovery, random_incarnation};
 use crate::observer::Observer;
 use crate::service::ShardingService;
 use crate::settings::{DiscoverySettings, InstanceSettings, LoadOptions, PolicySettings, Settings};
-use crate::{Error, ErrorKind, Result, backend};
+use crate::{Error, ErrorKind, Result, backend, confirm};
 
 /// Builds one [`ShardingService`] per named policy. Clones share their services.
 ///
@@ -112,6 +112,19 @@ impl ShardingFactory {
         let settings = self.policy(policy_name)?;
         let backend = self.backend(&settings.discovery, &mut self.made())?;
         Observer::start(settings.policy.clone(), settings.timing, backend).await
+    }
+
+    /// Says for a policy's group that members which have vanished are gone for good: whoever keeps what it has because more have vanished
+    /// than `max_loss` allows takes over what they had. Answers how many members that were, once they go on; 0 if nobody stood still.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::UnknownPolicy`]; [`ErrorKind::Backend`]; retryable, [`ErrorKind::Unavailable`] if the backend does not answer or a member
+    /// still stands still after one TTL.
+    pub async fn confirm_loss(&self, policy_name: &str) -> Result<usize> {
+        let settings = self.policy(policy_name)?;
+        let backend = self.backend(&settings.discovery, &mut self.made())?;
+        confirm::confirm_loss(&settings.policy, settings.timing, backend).await
     }
 
     /// Forgets the services made so far: the next [`ShardingFactory::create`] makes new ones, and a service to which nobody else holds a

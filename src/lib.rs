@@ -31,6 +31,7 @@
 
 mod backend;
 mod calls;
+mod confirm;
 mod driver;
 mod error;
 mod factory;
@@ -54,9 +55,9 @@ pub use settings::Settings;
 pub use sharding::Sharding;
 pub use shardwise_core as core;
 pub use shardwise_core::{
-    Address, Cause, Fingerprint, GroupName, Incarnation, InstanceId, LoadMargin, Member, MemberState, Moment, NotOwning, Ownership,
-    OwnershipMode, PlacementKind, PlacementParams, Policy, PolicyName, Rebalance, ServiceState, ShardKey, SlotOwners, SlotSet, Timing,
-    View, Weight, slot_of,
+    Address, BackendLoss, Cause, Fingerprint, GroupName, Incarnation, InstanceId, LoadMargin, MaxLoss, Member, MemberState, Moment,
+    NotOwning, Ownership, OwnershipMode, PlacementKind, PlacementParams, Policy, PolicyName, Rebalance, ServiceState, ShardKey, SlotOwners,
+    SlotSet, Timing, View, Weight, slot_of,
 };
 pub use shardwise_discovery as discovery;
 

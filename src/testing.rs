@@ -174,6 +174,16 @@ impl TestFleet {
         self.workers[i].state = Fate::Alive;
     }
 
+    /// An operator confirms that the members who vanished are gone for good; answers how many members had stood still.
+    ///
+    /// # Panics
+    ///
+    /// If some still stand still one TTL later.
+    pub async fn confirm_loss(&self) -> usize {
+        let confirmed = crate::confirm::confirm_loss(&self.policy, self.timing, Arc::new(self.store.clone())).await;
+        confirmed.unwrap_or_else(|error| panic!("the loss cannot be confirmed: {error}"))
+    }
+
     /// Member `i` leaves in good order.
     ///
     /// # Panics

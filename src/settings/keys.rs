@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use shardwise_core::{DRAIN_TIMEOUT_MAX, MEMBERS_MAX, SLOTS_MAX, VIRTUAL_NODES_MAX, WEIGHT_MAX};
+use shardwise_core::{DRAIN_TIMEOUT_MAX, KEEP_FOR_MAX, MEMBERS_MAX, SLOTS_MAX, VIRTUAL_NODES_MAX, WEIGHT_MAX};
 
 use super::value::Shape;
 
@@ -123,6 +123,25 @@ pub(super) const DRAIN_TIMEOUT: Key = key(
     Shape::Time { min: Duration::ZERO, max: DRAIN_TIMEOUT_MAX },
     Fallback::Text("30s"),
     "how long a leaving worker waits for its work in flight",
+);
+
+pub(super) const ON_BACKEND_LOSS: Key = key(
+    "on_backend_loss",
+    Shape::OneOf { built: &["stop", "keep"], later: &[] },
+    Fallback::Text("stop"),
+    "stop: without the backend nothing is owned; keep: the last view counts for keep_for, and work may be done twice",
+);
+pub(super) const KEEP_FOR: Key = key(
+    "keep_for",
+    Shape::Time { min: Duration::from_millis(1), max: KEEP_FOR_MAX },
+    Fallback::Unset,
+    "how long the last view counts without the backend; only with on_backend_loss = \"keep\", and 5m unless set",
+);
+pub(super) const MAX_LOSS: Key = key(
+    "max_loss",
+    Shape::Percent,
+    Fallback::Unset,
+    "if more members than this vanish within one ttl, all keep what they have until they return or somebody runs confirm-loss",
 );
 
 pub(super) const POLICY: Key = key(

@@ -1,6 +1,8 @@
 //! `[default.resilience.sharding.policies.<name>]` and the discovery each of them uses.
 
-use shardwise_core::{GroupName, OwnershipMode, PlacementKind, Policy, PolicyName, SLOTS_OUTBOX, Timing};
+use std::time::Duration;
+
+use shardwise_core::{BackendLoss, GroupName, OwnershipMode, PlacementKind, Policy, PolicyName, SLOTS_OUTBOX, Timing};
 
 use shardwise_discovery::settings::{BackendSettings, BackendValue};
 
@@ -9,6 +11,9 @@ use super::origin::Path;
 use super::read::{Place, Reader, refused};
 use super::{keys, options, tree};
 use crate::{Error, backend};
+
+/// How long the last view is kept where it is kept and nothing says how long.
+const KEEP_FOR_DEFAULT: Duration = Duration::from_mins(5);
 
 /// A policy with everything that a service needs to run it.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -115,11 +120,29 @@ pub(super) fn policy(
     policy.placement.load_margin = reader.take(place, &keys::LOAD_MARGIN)?.margin()?;
     policy.min_members = reader.take(place, &keys::MIN_MEMBERS)?.whole()?;
     policy.drain_timeout = reader.take(place, &keys::DRAIN_TIMEOUT)?.time()?;
+    policy.on_backend_loss = backend_loss(reader, place)?;
+    policy.max_loss = reader.take_if_set(place, &keys::MAX_LOSS)?.map(|found| found.percent()).transpose()?;
     let policy = policy.validated().map_err(|error| refused(&error, &place.path, &[]))?;
 
     let meeting = Place { path: place.path.join("discovery"), inherits: Some(common.clone()), origin: place.origin.clone() };
     let (discovery, timing) = discovery(reader, &meeting, base)?;
     Ok(PolicySettings { policy, timing, discovery })
+}
+
+fn backend_loss(reader: &Reader, place: &Place) -> Result<BackendLoss, Error> {
+    let chosen = reader.take(place, &keys::ON_BACKEND_LOSS)?;
+    let keep_for = reader.take_if_set(place, &keys::KEEP_FOR)?;
+    match (chosen.text()?, keep_for) {
+        ("keep", Some(keep_for)) => Ok(BackendLoss::Keep { keep_for: keep_for.time()? }),
+        ("keep", None) => {
+            reader.note_computed(place, &keys::KEEP_FOR, shardwise_core::format_duration(KEEP_FOR_DEFAULT));
+            Ok(BackendLoss::Keep { keep_for: KEEP_FOR_DEFAULT })
+        }
+        (_, Some(keep_for)) => {
+            Err(keep_for.refuse("it says for how long the last view is kept: write on_backend_loss = \"keep\" beside it"))
+        }
+        (_, None) => Ok(BackendLoss::Stop),
+    }
 }
 
 fn slots(reader: &Reader, place: &Place, drives_outbox: bool) -> Result<u32, Error> {

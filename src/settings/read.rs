@@ -3,7 +3,7 @@
 use std::cell::RefCell;
 use std::time::Duration;
 
-use shardwise_core::{LoadMargin, PolicyError};
+use shardwise_core::{LoadMargin, MaxLoss, PolicyError};
 
 use super::keys::{Fallback, Key};
 use super::layers::{Entry, Layers};
@@ -91,6 +91,13 @@ impl Found {
     pub(super) fn margin(&self) -> Result<LoadMargin, Error> {
         match self.value {
             Value::Margin(margin) => Ok(margin),
+            _ => Err(self.misread()),
+        }
+    }
+
+    pub(super) fn percent(&self) -> Result<MaxLoss, Error> {
+        match self.value {
+            Value::Percent(percent) => Ok(percent),
             _ => Err(self.misread()),
         }
     }

@@ -1,5 +1,7 @@
 //! The table of keys against the file that documents it. What a user sees of bad input is tested from outside, in `tests/settings.rs`.
 
+use shardwise_core::BackendLoss;
+
 use super::keys::{Fallback, Key};
 use super::origin::fail;
 use super::tree::{Node, root};
@@ -64,7 +66,12 @@ fn the_documented_file_loads_as_it_stands_and_with_everything_uncommented() {
     let production = LoadOptions::default().with_variables([("SHARDWISE_ENV", "production")]);
     let all = Settings::from_toml_str_with(&uncommented(), &production).unwrap();
     let policies = |settings: &Settings| settings.policies.values().map(|p| (p.policy.clone(), p.discovery.clone())).collect::<Vec<_>>();
-    assert_eq!(policies(&all), policies(&settings));
+    // What has no default, or another, is an example.
+    let mut examples = all.clone();
+    for policy in examples.policies.values_mut() {
+        (policy.policy.on_backend_loss, policy.policy.max_loss) = (BackendLoss::Stop, None);
+    }
+    assert_eq!(policies(&examples), policies(&settings));
     assert_eq!(all.outboxes, settings.outboxes);
 }
 
@@ -81,6 +88,7 @@ fn the_documented_file_has_every_key_with_its_default_and_why() {
         for (path, value) in values {
             match key.fallback {
                 Fallback::Text(_) if path.ends_with("outbox_publishers.slots") => assert_eq!(value, "1024"),
+                Fallback::Text(_) if path.ends_with("my_custom_workers.on_backend_loss") => assert_eq!(value, "keep"),
                 Fallback::Text(default) => assert_eq!(value, default, "{path}"),
                 Fallback::Computed | Fallback::Unset | Fallback::Required(_) => {}
             }

@@ -60,10 +60,12 @@ const POLICY: &[Key] = &[
     keys::LOAD_MARGIN,
     keys::MIN_MEMBERS,
     keys::DRAIN_TIMEOUT,
+    keys::ON_BACKEND_LOSS,
+    keys::KEEP_FOR,
+    keys::MAX_LOSS,
 ];
 
-const POLICY_LATER: &[&str] =
-    &["next", "on_backend_loss", "keep_for", "max_loss", "rejoin_grace", "on_drain_timeout", "epoch_floor", "peer_networks"];
+const POLICY_LATER: &[&str] = &["next", "rejoin_grace", "on_drain_timeout", "epoch_floor", "peer_networks"];
 
 const OUTBOX: &[Key] = &[
     keys::POLICY,

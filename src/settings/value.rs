@@ -4,7 +4,7 @@ use std::fmt;
 use std::time::Duration;
 
 use secrecy::SecretString;
-use shardwise_core::{LoadMargin, format_duration, parse_duration};
+use shardwise_core::{LoadMargin, MaxLoss, format_duration, parse_duration};
 use toml::de::DeValue;
 
 /// The most characters of somebody's text that a message repeats.
@@ -95,6 +95,8 @@ pub(super) enum Shape {
         max: Duration,
     },
     Margin,
+    /// A whole percentage from 1% to 99%.
+    Percent,
 }
 
 /// A value that fits its key.
@@ -107,6 +109,7 @@ pub(super) enum Value {
     Whole(u32),
     Time(Duration),
     Margin(LoadMargin),
+    Percent(MaxLoss),
 }
 
 impl fmt::Display for Value {
@@ -119,6 +122,7 @@ impl fmt::Display for Value {
             Self::Whole(number) => write!(f, "{number}"),
             Self::Time(duration) => f.write_str(&format_duration(*duration)),
             Self::Margin(margin) => write!(f, "{margin}"),
+            Self::Percent(percent) => write!(f, "{percent}"),
         }
     }
 }
@@ -135,6 +139,7 @@ impl Shape {
             Self::Whole { min, max } => read_whole(raw, min, max),
             Self::Time { min, max } => read_time(raw, min, max),
             Self::Margin => read_margin(raw),
+            Self::Percent => read_percent(raw),
         }
     }
 }
@@ -210,6 +215,12 @@ fn read_time(raw: &Raw, min: Duration, max: Duration) -> Result<Value, String> {
         return Ok(Value::Time(duration));
     }
     Err(format!("between {} and {} is allowed", format_duration(min), format_duration(max)))
+}
+
+fn read_percent(raw: &Raw) -> Result<Value, String> {
+    let number = read_text(raw).ok().and_then(|text| text.strip_suffix('%')).and_then(|number| number.parse().ok());
+    let percent = number.and_then(MaxLoss::percent).map(Value::Percent);
+    percent.ok_or_else(|| "write a whole percentage from \"1%\" to \"99%\", such as \"50%\"".into())
 }
 
 fn read_margin(raw: &Raw) -> Result<Value, String> {

@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use shardwise::settings::{DiscoverySettings, LoadOptions, Origin, Poison, Settings, SinkSettings, StoreSettings};
-use shardwise::{ErrorKind, LoadMargin};
+use shardwise::{BackendLoss, ErrorKind, LoadMargin, MaxLoss};
 
 const WORKERS: &str = "[default.resilience.sharding.policies.workers]\ngroup_name = \"g\"\n";
 
@@ -86,6 +86,9 @@ fn everything_that_can_be_written_arrives() {
         load_margin = 0.125
         min_members = 2
         drain_timeout = "2m"
+        on_backend_loss = "keep"
+        keep_for = "90s"
+        max_loss = "50%"
         discovery = { backend = "my own", ttl = "3s", renew_every = "1s", stop_margin = "0", local.path = "/x/y.db" }
         [default.outbox.orders]
         policy = "workers"
@@ -109,6 +112,8 @@ fn everything_that_can_be_written_arrives() {
     let workers = settings.policy("workers").unwrap();
     assert_eq!((workers.policy.placement.slots, workers.policy.placement.virtual_nodes), (64, 1_000));
     assert_eq!((workers.policy.placement.load_margin, workers.policy.min_members), (LoadMargin::Thousandths(125), 2));
+    assert_eq!(workers.policy.on_backend_loss, BackendLoss::Keep { keep_for: Duration::from_secs(90) });
+    assert_eq!(workers.policy.max_loss, MaxLoss::percent(50));
     assert_eq!((workers.policy.drain_timeout, workers.timing.renew_every), (Duration::from_mins(2), Duration::from_secs(1)));
     assert_eq!(workers.discovery, DiscoverySettings::new("my own"));
     let orders = settings.outbox("orders").unwrap();

@@ -43,7 +43,7 @@ fn settings_outside_a_section_would_never_be_read() {
 
 #[test]
 fn what_is_not_built_yet_says_so() {
-    for key in ["next", "max_loss", "on_backend_loss", "keep_for", "rejoin_grace", "on_drain_timeout", "epoch_floor", "peer_networks"] {
+    for key in ["next", "rejoin_grace", "on_drain_timeout", "epoch_floor", "peer_networks"] {
         assert_eq!(refused_policy_line(&format!("{key} = \"1s\"")), format!("{key} is not built yet: remove it"));
     }
     for backend in ["consul", "etcd"] {
@@ -109,6 +109,13 @@ fn wrong_types_and_ranges() {
         ("slots = [64]", format!("slots is an array: {whole}")),
         ("virtual_nodes = true", format!("virtual_nodes is true: {whole}")),
         ("min_members = 0", "min_members is 0: a whole number from 1 to ".into()),
+        (
+            "keep_for = \"5m\"",
+            "keep_for is \"5m\": it says for how long the last view is kept: write on_backend_loss = \"keep\" beside it".into(),
+        ),
+        ("on_backend_loss = \"wait\"", "on_backend_loss is \"wait\": write \"stop\" or \"keep\"".into()),
+        ("max_loss = \"100%\"", "max_loss is \"100%\": write a whole percentage from \"1%\" to \"99%\", such as \"50%\"".into()),
+        ("max_loss = 0.5", "max_loss is 0.5: write a whole percentage from \"1%\" to \"99%\", such as \"50%\"".into()),
         ("drain_timeout = 30", format!("drain_timeout is 30: {}", duration(" in quotes"))),
         ("drain_timeout = \"30 sec\"", format!("drain_timeout is \"30 sec\": {}", duration(""))),
         ("drain_timeout = \"25h\"", "drain_timeout is \"25h\": between 0s and 1d is allowed".into()),

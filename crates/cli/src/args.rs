@@ -6,7 +6,7 @@ use std::process::ExitCode;
 use clap::error::ErrorKind;
 use clap::{Args as ClapArgs, Parser, Subcommand};
 
-use crate::commands::{demo, outbox, ring, settings, watch};
+use crate::commands::{confirm_loss, demo, outbox, ring, settings, watch};
 use crate::exit::{Code, Failure, Result};
 use crate::output::{self, Format};
 
@@ -71,6 +71,8 @@ pub(crate) enum Command {
     Settings(settings::Settings),
     /// Join as a worker and print one JSON object a line for every change
     Watch(watch::Watch),
+    /// Say that members which have vanished are gone for good
+    ConfirmLoss(confirm_loss::ConfirmLoss),
     /// Ask the placement offline, without any backend
     #[command(subcommand)]
     Ring(ring::Ring),

@@ -31,14 +31,14 @@ pub use circle::Circle;
 pub use duration::{DurationError, format_duration, parse_duration};
 pub use fingerprint::Fingerprint;
 pub use key::{ShardKey, hash_bytes};
-pub use member::{Address, Incarnation, Member, MemberState, WEIGHT_MAX, Weight};
+pub use member::{Address, Incarnation, LossMark, Member, MemberState, WEIGHT_MAX, Weight};
 pub use moment::Moment;
 pub use names::{GroupName, InstanceId, NAME_BYTES_MAX, NameError, PolicyName};
 pub use ownership::{NotOwning, Ownership, ServiceState};
 pub use placement::SlotOwners;
 pub use policy::{
-    DRAIN_TIMEOUT_MAX, LoadMargin, OwnershipMode, PlacementKind, PlacementParams, Policy, PolicyError, SLOTS_DEFAULT, SLOTS_MAX,
-    SLOTS_OUTBOX, Timing, VIRTUAL_NODES_DEFAULT, VIRTUAL_NODES_MAX,
+    BackendLoss, DRAIN_TIMEOUT_MAX, KEEP_FOR_MAX, LoadMargin, MaxLoss, OwnershipMode, PlacementKind, PlacementParams, Policy, PolicyError,
+    SLOTS_DEFAULT, SLOTS_MAX, SLOTS_OUTBOX, Timing, VIRTUAL_NODES_DEFAULT, VIRTUAL_NODES_MAX,
 };
 pub use rebalance::{Cause, Rebalance};
 pub use replicas::{REPLICAS_MAX, Replicas};

@@ -120,6 +120,16 @@ pub enum MemberState {
     Draining,
 }
 
+/// What a record says about members that have vanished (see `max_loss`).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum LossMark {
+    /// It has seen more vanish within one TTL than its policy allows, and keeps what it has.
+    Seen,
+    /// An operator says that they are gone for good.
+    Confirmed,
+}
+
 /// One live worker of a group, as its record in the backend shows it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Member {
@@ -140,6 +150,8 @@ pub struct Member {
     pub version: Option<String>,
     /// Whether it takes its share.
     pub state: MemberState,
+    /// What it says about members that have vanished.
+    pub loss: Option<LossMark>,
     /// The fingerprints it can serve: one, or two during a change of policy.
     pub fingerprints: Vec<Fingerprint>,
     /// What the application attached to it.
@@ -158,6 +170,7 @@ impl Member {
             zone: None,
             version: None,
             state: MemberState::Active,
+            loss: None,
             fingerprints: Vec::new(),
             metadata: BTreeMap::new(),
         }

@@ -19,6 +19,9 @@ pub enum ServiceState {
     Joining,
     /// A member that takes its share.
     Active,
+    /// Without the backend, on its last view: keeps what it has until the deadline, takes nothing new, and others may do the same work.
+    /// Only under [`BackendLoss::Keep`](crate::BackendLoss).
+    Stale,
     /// Leaving: takes nothing new.
     Draining,
     /// Deregistered.
@@ -43,6 +46,7 @@ impl ServiceState {
             Self::Created => "created",
             Self::Joining => "joining",
             Self::Active => "active",
+            Self::Stale => "stale",
             Self::Draining => "draining",
             Self::Left => "left",
             Self::Fenced => "fenced",
@@ -84,6 +88,7 @@ pub struct Ownership {
     pub(crate) view: Arc<View>,
     pub(crate) min_members: u32,
     pub(crate) refusal: Option<Refusal>,
+    pub(crate) stands_still: bool,
 }
 
 impl Ownership {
@@ -97,6 +102,7 @@ impl Ownership {
             view: Arc::default(),
             min_members: 1,
             refusal: None,
+            stands_still: false,
         }
     }
 
@@ -135,10 +141,16 @@ impl Ownership {
         self.refusal.as_ref()
     }
 
-    /// Whether anything may be owned at `now`: active or unsharded, and before the deadline.
+    /// Whether placement stands still because more members have vanished than `max_loss` allows.
+    pub const fn stands_still(&self) -> bool {
+        self.stands_still
+    }
+
+    /// Whether anything may be owned at `now`: active, stale or unsharded, and before the deadline.
     #[inline]
     pub fn is_live_at(&self, now: Moment) -> bool {
-        matches!(self.state, ServiceState::Active | ServiceState::Unsharded) && self.deadline.is_none_or(|deadline| now < deadline)
+        matches!(self.state, ServiceState::Active | ServiceState::Stale | ServiceState::Unsharded)
+            && self.deadline.is_none_or(|deadline| now < deadline)
     }
 
     /// Whether `key` is held at `now`.
@@ -149,22 +161,29 @@ impl Ownership {
 
     /// Why nothing is owned at `now`; `None` if something may be (an active member may still have no slot, and then no key is its own).
     pub fn not_owning_at(&self, now: Moment) -> Option<NotOwning> {
-        let gated = self.state == ServiceState::Active && self.view.active() < self.min_members as usize;
+        let waits = self.stands_still && self.slots.is_empty();
+        let gated = self.state == ServiceState::Active && (waits || self.view.active() < self.min_members as usize);
         (!self.is_live_at(now) || gated).then(|| NotOwning { state: self.state_at(now), since: self.since, hint: self.hint_at(now) })
     }
 
-    /// The state at `now`: an active snapshot past its deadline is fenced, whether or not any timer has run.
+    /// The state at `now`: an active or stale snapshot past its deadline is fenced, whether or not any timer has run.
     pub fn state_at(&self, now: Moment) -> ServiceState {
-        if self.state == ServiceState::Active && !self.is_live_at(now) { ServiceState::Fenced } else { self.state }
+        let may_end = matches!(self.state, ServiceState::Active | ServiceState::Stale);
+        if may_end && !self.is_live_at(now) { ServiceState::Fenced } else { self.state }
     }
 
     fn hint_at(&self, now: Moment) -> String {
         match self.state_at(now) {
             ServiceState::Created => "call register_self first".into(),
             ServiceState::Joining => "the backend has not confirmed this member yet; wait, or look at the log for its errors".into(),
+            ServiceState::Active if self.stands_still => {
+                "more members have vanished than max_loss allows, and this worker came after that; start the missing ones, or confirm the loss"
+                    .into()
+            }
             ServiceState::Active => {
                 format!("{} active members, min_members is {}; start more workers", self.view.active(), self.min_members)
             }
+            ServiceState::Stale => "the backend is out of reach; it keeps what it has".into(),
             ServiceState::Draining => "it is leaving; finish what is in flight".into(),
             ServiceState::Left => "it has left the group; call register_self to join again".into(),
             ServiceState::Fenced => "its lease ran out; it joins again as soon as the backend answers".into(),

@@ -17,6 +17,8 @@ pub const VIRTUAL_NODES_DEFAULT: u32 = 1_024;
 pub const VIRTUAL_NODES_MAX: u32 = 65_536;
 /// The longest wait for work in flight at a handover or a leave.
 pub const DRAIN_TIMEOUT_MAX: Duration = Duration::from_hours(24);
+/// The longest time for which a member goes on without the backend.
+pub const KEEP_FOR_MAX: Duration = Duration::from_hours(24);
 const LOAD_MARGIN_MAX: u32 = 10_000;
 const MIN_MEMBERS_MAX: u32 = crate::MEMBERS_MAX;
 const TTL_MIN: Duration = Duration::from_millis(100);
@@ -78,6 +80,42 @@ impl OwnershipMode {
         match self {
             Self::Eventual => "eventual",
         }
+    }
+}
+
+/// What a member does when it loses the backend: its lease ends, or its view has been unproven for two TTLs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+#[non_exhaustive]
+pub enum BackendLoss {
+    /// Owns nothing until it has joined again. Nothing is done twice.
+    #[default]
+    Stop,
+    /// Goes on with its last view for at most this long, in state `stale`: nothing new is taken on, and work may be done twice.
+    Keep {
+        /// How long, from the deadline on.
+        keep_for: Duration,
+    },
+}
+
+/// How many members may vanish within one TTL before placement stands still, in percent of the active ones.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct MaxLoss(u8);
+
+impl MaxLoss {
+    /// 1 to 99 percent; anything else is `None`.
+    pub fn percent(percent: u32) -> Option<Self> {
+        u8::try_from(percent).ok().filter(|percent| (1..=99).contains(percent)).map(Self)
+    }
+
+    /// Whether `missing` of `members` are more than may vanish.
+    pub const fn is_exceeded(self, missing: usize, members: usize) -> bool {
+        missing * 100 > members * self.0 as usize
+    }
+}
+
+impl fmt::Display for MaxLoss {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}%", self.0)
     }
 }
 
@@ -182,6 +220,11 @@ pub struct Policy {
     pub min_members: u32,
     /// How long a leaving member waits for work in flight.
     pub drain_timeout: Duration,
+    /// What a member does without the backend.
+    pub on_backend_loss: BackendLoss,
+    /// When more members vanish within one TTL, everybody keeps what it has until they return or an operator confirms the loss; `None`:
+    /// what they owned is taken over however many they are.
+    pub max_loss: Option<MaxLoss>,
 }
 
 impl Policy {
@@ -194,6 +237,8 @@ impl Policy {
             ownership: OwnershipMode::Eventual,
             min_members: 1,
             drain_timeout: Duration::from_secs(30),
+            on_backend_loss: BackendLoss::Stop,
+            max_loss: None,
         }
     }
 
@@ -206,6 +251,12 @@ impl Policy {
         if policy.drain_timeout > DRAIN_TIMEOUT_MAX {
             let value = format_duration(policy.drain_timeout);
             return Err(refuse("drain_timeout", value, format!("at most {} is allowed", format_duration(DRAIN_TIMEOUT_MAX))));
+        }
+        if let BackendLoss::Keep { keep_for } = policy.on_backend_loss
+            && (keep_for.is_zero() || keep_for > KEEP_FOR_MAX)
+        {
+            let allowed = format!("more than zero and at most {} is allowed", format_duration(KEEP_FOR_MAX));
+            return Err(refuse("keep_for", format_duration(keep_for), allowed));
         }
         Ok(policy)
     }

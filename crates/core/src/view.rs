@@ -91,7 +91,8 @@ impl View {
             let id = hash_bytes(member.instance_id.as_str().as_bytes());
             let draining = member.state == MemberState::Draining;
             let fingerprints = member.fingerprints.iter().map(ToString::to_string).collect::<String>();
-            let line = [format!("{id:016x} {} {} {draining} ", member.incarnation, member.weight.get()), fingerprints, ";".into()];
+            let loss = member.loss.map(|loss| format!(" {loss:?}")).unwrap_or_default();
+            let line = [format!("{id:016x} {} {} {draining} ", member.incarnation, member.weight.get()), fingerprints, loss, ";".into()];
             canonical.extend(line);
         }
         Fingerprint::of(&canonical)

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
-use shardwise_core::{Address, Fingerprint, Incarnation, InstanceId, Member, MemberState, Weight};
+use shardwise_core::{Address, Fingerprint, Incarnation, InstanceId, LossMark, Member, MemberState, Weight};
 
 /// The schema number written into each record. Readers take any record whose fields they can read and ignore fields they do not know.
 pub const RECORD_SCHEMA: u32 = 1;
@@ -29,6 +29,8 @@ pub struct Record {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     version: Option<String>,
     state: MemberState,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    loss: Option<LossMark>,
     #[serde(default)]
     fingerprints: Vec<Fingerprint>,
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
@@ -38,16 +40,16 @@ pub struct Record {
 impl Record {
     /// The record's JSON.
     pub fn encode(member: &Member) -> Result<String, RecordError> {
-        let Member { incarnation, address, weight, zone, version, state, fingerprints, metadata, instance_id: _, joined: _ } =
+        let Member { incarnation, address, weight, zone, version, state, loss, fingerprints, metadata, instance_id: _, joined: _ } =
             member.clone();
-        let record = Self { schema: RECORD_SCHEMA, incarnation, address, weight, zone, version, state, fingerprints, metadata };
+        let record = Self { schema: RECORD_SCHEMA, incarnation, address, weight, zone, version, state, loss, fingerprints, metadata };
         Ok(serde_json::to_string(&record)?)
     }
 
     /// The member that a record describes.
     pub fn decode(instance_id: InstanceId, joined: u64, json: &str) -> Result<Member, RecordError> {
-        let Self { schema: _, incarnation, address, weight, zone, version, state, fingerprints, metadata } = serde_json::from_str(json)?;
-        Ok(Member { instance_id, incarnation, joined, address, weight, zone, version, state, fingerprints, metadata })
+        let Self { schema: _, incarnation, address, weight, zone, version, state, loss, fingerprints, metadata } = serde_json::from_str(json)?;
+        Ok(Member { instance_id, incarnation, joined, address, weight, zone, version, state, loss, fingerprints, metadata })
     }
 }
 

@@ -1,5 +1,6 @@
 //! One module a verb.
 
+pub(crate) mod confirm_loss;
 pub(crate) mod demo;
 pub(crate) mod outbox;
 pub(crate) mod ring;
@@ -21,6 +22,7 @@ pub(crate) fn run(args: Args) -> Result<Code> {
         Command::Demo(command) => block_on(command.run(&common)),
         Command::Settings(command) => command.run(&common),
         Command::Watch(command) => block_on(command.run(&common)),
+        Command::ConfirmLoss(command) => command.run(&common),
         Command::Ring(command) => command.run(&common),
         Command::Outbox(command) => block_on(command.run(&common)),
     }

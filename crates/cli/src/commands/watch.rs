@@ -22,7 +22,7 @@ const ITEMS_BYTES_MAX: u64 = 1 << 30;
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Fields: at, monotonic_ns, owned_until_ns (the deadline, same clock), policy, instance_id, state,
-  revision, view_fingerprint, members, slots_owned, gained, lost;
+  revision, view_fingerprint, members, slots_owned, stands_still, gained, lost;
   with --slots also gained_slots, lost_slots; with --items also items_owned.
   Fields are only ever added.
 SIGTERM and Ctrl-C drain and deregister; a second one ends at once.")]
@@ -53,6 +53,8 @@ struct Line<'a> {
     view_fingerprint: String,
     members: Vec<&'a str>,
     slots_owned: u32,
+    /// More members have vanished than `max_loss` allows: nobody takes anything over.
+    stands_still: bool,
     gained: u32,
     lost: u32,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -128,7 +130,8 @@ impl Teller<'_> {
     /// Prints what has changed since the last line; nothing if only the deadline has and that was not asked for.
     fn tell(&mut self, now: &Arc<Ownership>) -> Result<()> {
         let before = self.before.replace(Arc::clone(now));
-        let same = |before: &Ownership| before.state() == now.state() && before.view() == now.view() && before.slots() == now.slots();
+        let seen = |ownership: &Ownership| (ownership.state(), ownership.stands_still());
+        let same = |before: &Ownership| seen(before) == seen(now) && before.view() == now.view() && before.slots() == now.slots();
         if before.as_deref().is_some_and(same) && !self.watch.renewals {
             return Ok(());
         }
@@ -147,6 +150,7 @@ impl Teller<'_> {
             view_fingerprint: now.view().fingerprint().to_string(),
             members: now.view().members().iter().map(|member| member.instance_id.as_str()).collect(),
             slots_owned: now.slots().len(),
+            stands_still: now.stands_still(),
             gained: gained.len(),
             lost: lost.len(),
             gained_slots: self.watch.slots.then(|| ranges(&gained)),

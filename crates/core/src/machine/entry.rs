@@ -49,6 +49,8 @@ impl Machine {
         let entering = self.wanted_call() == Some(Op::Register);
         let rival = matches!(failure, Failure::InUse { .. });
         match self.lease.refusal(&self.me.instance_id, failure).filter(|_| entering) {
+            // A backend that turns away a member on its last view is as good as out of reach.
+            Some(Refusal::Backend { .. }) if self.state() == ServiceState::Stale => return self.lease.ask_again_slowly(now),
             Some(refusal) => return self.refuse(now, refusal, actions),
             // A former self that is waited out is no outage: it is asked for again soon.
             None if rival => self.lease.ask_again_soon(now),

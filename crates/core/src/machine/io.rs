@@ -90,6 +90,9 @@ pub enum Action {
     StopWatch,
     /// Show the record as draining; whether that succeeds changes nothing here.
     MarkDraining,
+    /// Show in the record, from now on and in every later registration, whether this member has seen more members vanish than `max_loss`
+    /// allows; whether that succeeds changes nothing here.
+    MarkLoss(bool),
     /// Tell the runners to finish and answer with `InFlightDone`.
     AwaitInFlight,
     /// Delete the record; answer with `Deregistered`, whatever came of it.

@@ -36,6 +36,14 @@ impl Lease {
         Self { timing, incarnation, attempt: 0, in_flight: false, failures: 0, due: None, held_since: None, ends, proven, rival: None }
     }
 
+    pub(super) const fn ttl(&self) -> Duration {
+        self.timing.ttl
+    }
+
+    pub(super) const fn renew_every(&self) -> Duration {
+        self.timing.renew_every
+    }
+
     pub(super) const fn is_held(&self) -> bool {
         self.held_since.is_some()
     }

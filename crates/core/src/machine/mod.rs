@@ -5,11 +5,14 @@
 //!
 //! Rules kept here (DESIGN §5 and §6): ownership ends at the start of the last renewal that counted plus 0.99 of the granted TTL
 //! less the margin, or two TTLs after the view was last proven current, whichever comes first. A fenced member registers anew and
-//! owns nothing until a view that is newer than that registration shows it. A refused one goes on asking, but slowly.
+//! owns nothing until a view that is newer than that registration shows it. A refused one goes on asking, but slowly. What happens at the
+//! deadline where the policy keeps the last view is in `ending`, what happens when too many members vanish in `loss`.
 
+mod ending;
 mod entry;
 mod io;
 mod lease;
+mod loss;
 mod standing;
 #[cfg(test)]
 mod tests;
@@ -44,6 +47,7 @@ pub struct Machine {
     /// Placements computed so far; a heartbeat never adds one.
     placements_computed: u64,
     drain_until: Option<Moment>,
+    loss: loss::Loss,
     /// The driver follows the group.
     watching: bool,
     ownership: Arc<Ownership>,
@@ -67,6 +71,7 @@ impl Machine {
             placement: None,
             placements_computed: 0,
             drain_until: None,
+            loss: loss::Loss::default(),
             watching: false,
             ownership,
         }
@@ -90,13 +95,13 @@ impl Machine {
     /// When to call again with [`Input::Woken`], if nothing happens before.
     pub fn wake_at(&self) -> Option<Moment> {
         let lease = self.wanted_call().and_then(|_| self.lease.wake_at());
-        let deadline = self.is_joined().then(|| self.deadline()).flatten();
+        let deadline = if self.state() == ServiceState::Stale { self.ownership.deadline } else { self.due_end() };
         [lease, deadline, self.drain_until].into_iter().flatten().min()
     }
 
     /// Handles one input at `now` and appends what the driver has to do.
     pub fn step(&mut self, now: Moment, input: Input, actions: &mut Vec<Action>) {
-        self.fence_if_due(now, actions);
+        self.end_if_due(now, actions);
         match input {
             Input::Join => self.join(now, actions),
             Input::Leave => self.leave(now, actions),
@@ -115,12 +120,16 @@ impl Machine {
             }
             Input::RecordLost { attempt } => match self.lease.answered(attempt) {
                 true if self.state() == ServiceState::Draining => self.lease.drop_record(),
+                true if self.state() == ServiceState::Stale => {
+                    self.start_over();
+                    self.lease.call(Op::Register, now, actions);
+                }
                 true => self.fence(now, actions),
                 false => {}
             },
             Input::Viewed { view, proven } => {
                 // A view that is not taken proves nothing: the deadline of a view unproven for two TTLs must still come.
-                if self.see(view, proven) {
+                if self.see(now, view, proven) {
                     self.lease.prove(proven);
                 }
                 self.reconsider(now, actions);
@@ -143,9 +152,12 @@ impl Machine {
 
     /// Keeps a view unless it is older than the one there is. Two reads may overtake each other, and the one that began later may have
     /// seen less; so the revision decides, and only between equal ones the time.
-    fn see(&mut self, view: Arc<View>, proven: Moment) -> bool {
+    fn see(&mut self, now: Moment, view: Arc<View>, proven: Moment) -> bool {
         let newer = self.view.as_ref().is_none_or(|known| (known.revision(), self.view_proven) <= (view.revision(), proven));
         if newer {
+            if let Some(max) = self.policy.max_loss {
+                self.loss.take(now, &view, self.lease.ttl(), max);
+            }
             (self.view, self.view_proven) = (Some(view), proven);
         }
         newer
@@ -154,6 +166,7 @@ impl Machine {
     /// Begins from nothing: no record, and no view that a later one would be measured by.
     fn start_over(&mut self) {
         self.lease.drop_record();
+        self.loss.forget();
         (self.view, self.view_proven) = (None, Moment::ZERO);
     }
 
@@ -161,7 +174,7 @@ impl Machine {
     fn wanted_call(&self) -> Option<Op> {
         match self.state() {
             _ if self.lease.is_held() => Some(Op::Renew),
-            ServiceState::Joining | ServiceState::Fenced | ServiceState::Refused => Some(Op::Register),
+            ServiceState::Joining | ServiceState::Fenced | ServiceState::Refused | ServiceState::Stale => Some(Op::Register),
             _ => None,
         }
     }
@@ -184,7 +197,7 @@ impl Machine {
         match self.state() {
             ServiceState::Created => self.turn(now, ServiceState::Left, actions),
             ServiceState::Left | ServiceState::Draining | ServiceState::Unsharded => {}
-            ServiceState::Active | ServiceState::Joining | ServiceState::Refused | ServiceState::Fenced => {
+            ServiceState::Active | ServiceState::Stale | ServiceState::Joining | ServiceState::Refused | ServiceState::Fenced => {
                 self.turn(now, ServiceState::Draining, actions);
                 if self.lease.is_held() {
                     actions.push(Action::MarkDraining);
@@ -208,19 +221,6 @@ impl Machine {
         }
     }
 
-    fn fence_if_due(&mut self, now: Moment, actions: &mut Vec<Action>) {
-        if self.is_joined() && self.deadline().is_some_and(|deadline| now >= deadline) {
-            self.fence(now, actions);
-        }
-    }
-
-    /// Owns nothing from here on, and registers anew at once.
-    fn fence(&mut self, now: Moment, actions: &mut Vec<Action>) {
-        self.start_over();
-        self.turn(now, ServiceState::Fenced, actions);
-        self.lease.call(Op::Register, now, actions);
-    }
-
     /// Goes to a state in which nothing is owned.
     fn turn(&mut self, now: Moment, state: ServiceState, actions: &mut Vec<Action>) {
         self.turn_with(now, state, None, actions);
@@ -234,7 +234,7 @@ impl Machine {
         };
         let none = Arc::new(crate::SlotSet::empty(self.policy.placement.slots));
         let since = if state == self.state() { self.ownership.since } else { now };
-        let next = Ownership { state, since, slots: none, deadline: None, refusal, ..(*self.ownership).clone() };
+        let next = Ownership { state, since, slots: none, deadline: None, refusal, stands_still: false, ..(*self.ownership).clone() };
         self.publish(now, next, cause, actions);
     }
 

@@ -1,5 +1,8 @@
 //! Scenarios as lists: what happens, then what must come out.
 
+mod ending;
+mod loss;
+
 use super::*;
 use crate::{GroupName, Member, MemberState, PolicyName};
 use std::time::Duration;

@@ -1,0 +1,40 @@
+//! `max_loss` and `shardwise confirm-loss` with real workers and SIGKILL.
+
+#![expect(clippy::unwrap_used, reason = "tests report by panicking")]
+
+mod common;
+
+use common::Place;
+use common::process::Process;
+use nix::sys::signal::Signal;
+
+fn join(place: &Place, id: &str) -> Process {
+    let mut command = place.command(&["watch", "--policy", "workers"]);
+    command.env("SHARDWISE__RESILIENCE__SHARDING__INSTANCE__ID", id);
+    let mut process = Process::start(command);
+    process.tells("is active", |line| line["state"] == "active");
+    process
+}
+
+#[test]
+fn the_survivors_take_over_only_when_the_operator_says_so() {
+    let place = Place::of_workers("1s", "slots = 64\nmax_loss = \"50%\"");
+    let mut survivor = join(&place, "survivor");
+    let victims: Vec<_> = ["a", "b", "c"].iter().map(|id| join(&place, id)).collect();
+    survivor.tells("four members", |line| line["members"].as_array().unwrap().len() == 4);
+    let nothing = place.run(&["confirm-loss", "--policy", "workers"]);
+    assert_eq!((nothing.code, nothing.text().as_str()), (Some(1), "workers: nobody stands still, there is nothing to confirm\n"));
+
+    for victim in &victims {
+        victim.signal(Signal::SIGKILL);
+    }
+    // They expire one after another, so that some of theirs may be taken over before too many are gone.
+    let still = survivor.tells("it stands still", |line| line["stands_still"] == true);
+    assert!(still["slots_owned"].as_u64().unwrap() < 64 && still["state"] == "active", "{still}");
+
+    let confirmed = place.run(&["confirm-loss", "--policy", "workers", "--json"]);
+    assert_eq!(confirmed.json()["members"], 1);
+    survivor.tells("it takes over", |line| line["slots_owned"] == 64 && line["stands_still"] == false);
+    survivor.signal(Signal::SIGTERM);
+    survivor.ends("it leaves");
+}

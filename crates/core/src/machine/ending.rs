@@ -1,0 +1,47 @@
+//! What happens at the deadline: the member stops, or, where its policy says so, goes on with its last view for a while.
+
+use super::{Action, Machine, Op};
+use crate::{BackendLoss, Cause, Moment, Ownership, ServiceState};
+
+impl Machine {
+    /// Looks at the clock before anything else is looked at.
+    pub(super) fn end_if_due(&mut self, now: Moment, actions: &mut Vec<Action>) {
+        if self.state() == ServiceState::Stale {
+            if self.ownership.deadline.is_some_and(|until| now >= until) {
+                self.fence(now, actions);
+            }
+            return;
+        }
+        let Some(deadline) = self.due_end().filter(|deadline| now >= *deadline) else { return };
+        match self.kept_until(now, deadline) {
+            Some(until) => self.go_stale(now, until, actions),
+            None => self.fence(now, actions),
+        }
+    }
+
+    /// When the lease or the view runs out, in the states in which that means something.
+    pub(super) fn due_end(&self) -> Option<Moment> {
+        self.is_joined().then(|| self.deadline()).flatten()
+    }
+
+    /// Until when the last view is kept; `None` if it is not. A member that stood still itself (SIGSTOP, a suspended machine) has not lost
+    /// the backend: it looks at the clock long after the deadline, and the others have taken over meanwhile.
+    fn kept_until(&self, now: Moment, deadline: Moment) -> Option<Moment> {
+        let BackendLoss::Keep { keep_for } = self.policy.on_backend_loss else { return None };
+        let awake = now < deadline.plus(self.lease.renew_every());
+        let until = deadline.plus(keep_for);
+        (self.state() == ServiceState::Active && awake && now < until).then_some(until)
+    }
+
+    fn go_stale(&mut self, now: Moment, until: Moment, actions: &mut Vec<Action>) {
+        let next = Ownership { state: ServiceState::Stale, since: now, deadline: Some(until), ..(*self.ownership).clone() };
+        self.publish(now, next, Cause::Fenced, actions);
+    }
+
+    /// Owns nothing from here on, and registers anew at once.
+    pub(super) fn fence(&mut self, now: Moment, actions: &mut Vec<Action>) {
+        self.start_over();
+        self.turn(now, ServiceState::Fenced, actions);
+        self.lease.call(Op::Register, now, actions);
+    }
+}

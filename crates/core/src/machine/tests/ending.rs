@@ -1,0 +1,108 @@
+//! `on_backend_loss = "keep"`: the last view is kept for a while, and only while the member itself was awake.
+
+use super::*;
+use crate::BackendLoss;
+
+const KEEP_FOR: Duration = Duration::from_mins(1);
+/// The deadline of [`Run::active`], and the last moment at which a member that looks at the clock counts as awake.
+const DEADLINE: u64 = 8_810;
+
+fn keeping() -> Run {
+    let policy = Policy { on_backend_loss: BackendLoss::Keep { keep_for: KEEP_FOR }, ..policy() };
+    let mut run = Run::with(policy);
+    run.step(0, Input::Join);
+    run.registered(10, 0);
+    run.viewed(20, vec![member("me", 7), member("you", 8)]);
+    run
+}
+
+/// Past its deadline without the backend, with what it had.
+fn stale() -> (Run, u32) {
+    let mut run = keeping();
+    let before = run.owned();
+    run.step(3_000, Input::Woken);
+    run.failed(6_000, Failure::Retryable);
+    let actions = run.step(DEADLINE, Input::Woken);
+    assert_eq!((run.state(), run.owned(), cause(&actions)), (ServiceState::Stale, before, None));
+    assert_eq!(run.machine.ownership().deadline(), Some(at(DEADLINE).plus(KEEP_FOR)));
+    (run, before)
+}
+
+#[test]
+fn the_last_view_is_kept_and_no_longer_than_it_may_be() {
+    let (mut run, before) = stale();
+    assert!(
+        before > 0 && run.machine.ownership().owns_at("k", at(DEADLINE)) == run.machine.ownership().owns_at("k", at(DEADLINE + 59_999))
+    );
+    assert!(!run.machine.ownership().is_live_at(at(DEADLINE).plus(KEEP_FOR)));
+    assert!(run.machine.wake_at().is_some());
+    run.step(DEADLINE + 60_000, Input::Woken);
+    assert_eq!((run.state(), run.owned()), (ServiceState::Fenced, 0));
+}
+
+#[test]
+fn a_member_that_stood_still_itself_stops_all_the_same() {
+    let mut run = keeping();
+    run.step(DEADLINE + 3_000, Input::Woken);
+    assert_eq!((run.state(), run.owned()), (ServiceState::Fenced, 0));
+}
+
+#[test]
+fn a_renewal_brings_it_back_once_the_view_is_proven_too() {
+    let (mut run, before) = stale();
+    run.step(10_000, Input::Woken);
+    // The view was last proven at 20, which was more than two TTLs ago.
+    run.renewed(19_000, 18_900);
+    assert_eq!(run.state(), ServiceState::Stale);
+    let actions = run.viewed(19_010, vec![member("me", 7), member("you", 8)]);
+    assert_eq!((run.state(), run.owned(), cause(&actions)), (ServiceState::Active, before, None));
+}
+
+#[test]
+fn a_record_that_is_gone_is_made_anew_without_letting_go() {
+    let (mut run, before) = stale();
+    run.step(10_000, Input::Woken);
+    let attempt = run.attempt;
+    assert_eq!(calls(&run.step(20_000, Input::RecordLost { attempt })), [Op::Register]);
+    assert_eq!((run.state(), run.owned()), (ServiceState::Stale, before));
+    run.registered(20_010, 20_000);
+    assert_eq!((run.state(), run.owned()), (ServiceState::Stale, before), "no view shows the new record yet");
+    let actions = run.viewed(20_020, vec![member("me", 7)]);
+    assert_eq!((run.state(), run.owned(), cause(&actions)), (ServiceState::Active, crate::SLOTS_DEFAULT, Some(Cause::MembersChanged)));
+}
+
+#[test]
+fn being_turned_away_is_as_good_as_no_answer_but_a_living_double_is_not() {
+    let (mut run, before) = stale();
+    run.step(10_000, Input::Woken);
+    let attempt = run.attempt;
+    run.step(10_010, Input::RecordLost { attempt });
+    run.failed(10_020, Failure::Permanent { message: "no".into() });
+    assert_eq!((run.state(), run.owned()), (ServiceState::Stale, before));
+    run.step(30_000, Input::Woken);
+    run.failed(30_010, Failure::InUse { address: None, stamp: 1 });
+    run.step(31_000, Input::Woken);
+    run.failed(31_010, Failure::InUse { address: None, stamp: 2 });
+    assert_eq!((run.state(), run.owned()), (ServiceState::Refused, 0));
+}
+
+#[test]
+fn a_silent_watch_is_a_lost_backend_too() {
+    let mut run = keeping();
+    for ms in (3_000..18_000).step_by(3_000) {
+        run.step(ms, Input::Woken);
+        run.renewed(ms + 10, ms);
+    }
+    // Last proven at 20; two TTLs of 9 s later the view counts for nothing.
+    run.step(18_020, Input::Woken);
+    assert_eq!(run.state(), ServiceState::Stale);
+    run.step(18_030, Input::Proven { at: at(18_025) });
+    assert_eq!(run.state(), ServiceState::Active);
+}
+
+#[test]
+fn it_can_leave() {
+    let (mut run, _) = stale();
+    let actions = run.step(10_000, Input::Leave);
+    assert!(actions.contains(&Action::MarkDraining) && run.state() == ServiceState::Draining && run.owned() == 0);
+}

@@ -1,0 +1,121 @@
+//! A fleet without its backend, and a fleet of which too many vanish at once.
+
+#![expect(clippy::expect_used, clippy::panic, reason = "tests report by panicking")]
+
+use std::sync::Arc;
+use std::time::Duration;
+
+#[expect(dead_code, reason = "each test file uses its part")]
+mod common;
+
+use common::{World, eventually, policy};
+use shardwise::testing::TestFleet;
+use shardwise::{BackendLoss, MaxLoss, Policy, ServiceState};
+
+fn with(on_backend_loss: BackendLoss) -> Policy {
+    let mut policy = policy();
+    policy.on_backend_loss = on_backend_loss;
+    policy
+}
+
+/// Half may vanish.
+fn guarded() -> Policy {
+    let mut policy = policy();
+    policy.max_loss = MaxLoss::percent(50);
+    policy
+}
+
+fn owned(fleet: &TestFleet, members: std::ops::Range<usize>) -> u32 {
+    members
+        .map(|i| fleet.service(i).ownership())
+        .filter(|seen| seen.is_live_at(fleet.service(0).now()))
+        .map(|seen| seen.slots().len())
+        .sum()
+}
+
+/// An outage of a minute, seen by every member at once.
+#[tokio::test(start_paused = true)]
+async fn an_outage_stops_everybody_or_nobody_as_the_policy_says() {
+    for (on_backend_loss, state, share) in [
+        (BackendLoss::Stop, ServiceState::Fenced, 0),
+        (BackendLoss::Keep { keep_for: Duration::from_mins(5) }, ServiceState::Stale, 16_384),
+    ] {
+        let mut fleet = TestFleet::start_with(3, with(on_backend_loss)).await;
+        (0..3).for_each(|i| fleet.partition(i));
+        tokio::time::sleep(Duration::from_mins(1)).await;
+        for i in 0..3 {
+            assert_eq!(fleet.service(i).state(), state, "worker-{i}");
+        }
+        assert_eq!(owned(&fleet, 0..3), share);
+        (0..3).for_each(|i| fleet.heal(i));
+        let healed = fleet.service(0).now();
+        fleet.settled().await;
+        let took = fleet.service(0).now().since(healed);
+        assert!(took < Duration::from_secs(2), "back {took:?} after the backend");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_last_view_is_not_kept_for_ever() {
+    let keep_for = Duration::from_secs(20);
+    let mut fleet = TestFleet::start_with(2, with(BackendLoss::Keep { keep_for })).await;
+    fleet.partition(0);
+    let service = fleet.service(0).clone();
+    eventually("stale", || service.state() == ServiceState::Stale).await;
+    let until = service.ownership().deadline().expect("it ends");
+    assert!(service.owns("k") || fleet.service(1).owns("k"));
+    eventually("fenced", || service.state() == ServiceState::Fenced).await;
+    assert!(service.now().since(until) < Duration::from_millis(50));
+}
+
+#[tokio::test(start_paused = true)]
+async fn when_too_many_vanish_everybody_keeps_what_it_has_until_an_operator_confirms() {
+    let mut fleet = TestFleet::start_with(10, guarded()).await;
+    let before = owned(&fleet, 6..10);
+    (0..6).for_each(|i| fleet.kill(i));
+    let service = fleet.service(9).clone();
+    eventually("six of ten are seen to be gone", || service.members().members().len() == 4).await;
+    tokio::time::sleep(Duration::from_secs(30)).await;
+    assert!((6..10).all(|i| fleet.service(i).ownership().stands_still()));
+    assert_eq!(owned(&fleet, 6..10), before);
+    let newcomer = fleet.join().await;
+    assert_eq!(fleet.service(newcomer).ownership().slots().len(), 0, "a newcomer waits like everybody else");
+
+    let confirmed = fleet.confirm_loss().await;
+    assert!((4..=5).contains(&confirmed), "{confirmed} members stood still");
+    fleet.settled().await;
+    assert_eq!(owned(&fleet, 6..11), 16_384);
+}
+
+#[tokio::test(start_paused = true)]
+async fn without_the_setting_what_vanished_is_taken_over() {
+    let mut fleet = TestFleet::start_with(10, policy()).await;
+    (0..6).for_each(|i| fleet.kill(i));
+    fleet.settled().await;
+    assert_eq!(fleet.confirm_loss().await, 0, "nobody stands still");
+}
+
+#[tokio::test(start_paused = true)]
+async fn those_who_come_back_set_everybody_going_again() {
+    let world = World::new();
+    let join = async |id: &str| {
+        let link = world.store.link();
+        let service = world.factory_of(id, Arc::new(link.clone()), guarded()).create("workers").expect("a known policy");
+        service.register_self().await.expect("it joins");
+        (service, link)
+    };
+    let stays = join("a").await;
+    let gone = [join("b").await, join("c").await, join("d").await];
+    let share = || stays.0.ownership().slots().len();
+    eventually("four members", || stays.0.members().members().len() == 4).await;
+    let before = share();
+    for (_, link) in &gone {
+        link.set_reachable(false);
+    }
+    eventually("a stands still", || stays.0.ownership().stands_still()).await;
+    assert_eq!(share(), before);
+    for (_, link) in &gone[..2] {
+        link.set_reachable(true);
+    }
+    eventually("a goes on", || !stays.0.ownership().stands_still() && share() > before).await;
+}
