@@ -11,6 +11,7 @@
 
 mod circle;
 mod duration;
+mod explain;
 mod filter;
 mod fingerprint;
 mod key;
@@ -20,6 +21,7 @@ mod moment;
 mod names;
 mod ownership;
 mod placement;
+mod plan;
 mod policy;
 mod rebalance;
 mod replicas;
@@ -29,6 +31,7 @@ mod view;
 
 pub use circle::Circle;
 pub use duration::{DurationError, format_duration, parse_duration};
+pub use explain::{Explanation, Stop};
 pub use fingerprint::Fingerprint;
 pub use key::{ShardKey, hash_bytes};
 pub use member::{Address, Incarnation, LossMark, Member, MemberState, WEIGHT_MAX, Weight};
@@ -36,6 +39,7 @@ pub use moment::Moment;
 pub use names::{GroupName, InstanceId, NAME_BYTES_MAX, NameError, PolicyName};
 pub use ownership::{NotOwning, Ownership, ServiceState};
 pub use placement::SlotOwners;
+pub use plan::{Balance, Move, Plan};
 pub use policy::{
     BackendLoss, DRAIN_TIMEOUT_MAX, KEEP_FOR_MAX, LoadMargin, MaxLoss, OwnershipMode, PlacementKind, PlacementParams, Policy, PolicyError,
     SLOTS_DEFAULT, SLOTS_MAX, SLOTS_OUTBOX, Timing, VIRTUAL_NODES_DEFAULT, VIRTUAL_NODES_MAX,

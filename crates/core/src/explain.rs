@@ -1,0 +1,154 @@
+//! Why a key has the owner that it has, step by step.
+
+use crate::{InstanceId, ShardKey, SlotOwners, hash_bytes, ring, slot_of, slot_start};
+
+/// A member that the walk for a slot came to.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Stop {
+    /// Who.
+    pub instance_id: InstanceId,
+    /// Which of its points, from 0.
+    pub point: u32,
+    /// Where that point stands on the circle.
+    pub place: u64,
+    /// How many slots it had been given when this one was placed.
+    pub slots: u32,
+    /// How many it takes at most; with as many it is full and passed over.
+    pub capacity: u32,
+}
+
+/// The way from a key to its owner.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Explanation {
+    /// The key's hash.
+    pub hash: u64,
+    /// Its slot.
+    pub slot: u32,
+    /// Where the slot's arc begins on the circle: the walk goes clockwise from there.
+    pub start: u64,
+    /// Who was passed over because of being full, each once, in the order of the walk.
+    pub passed: Vec<Stop>,
+    /// Whose point took the slot; `None` without members.
+    pub owner: Option<Stop>,
+    /// Who would own the slot if the owner left; `None` if nobody else is there.
+    pub next: Option<InstanceId>,
+}
+
+impl SlotOwners {
+    /// Why `key` has its owner. For people: it takes the time of two placements.
+    pub fn explain<K: ShardKey + ?Sized>(&self, key: &K) -> Explanation {
+        let (hash, params) = (key.key_hash(), self.params());
+        let slot = slot_of(hash, params.slots);
+        let start = slot_start(slot, params.slots);
+        let owner = self.indices().get(slot as usize).copied();
+        let (mut passed, mut taken) = (Vec::new(), None);
+        if let Some(owner) = owner {
+            let mut met = self.walk(slot, start, owner);
+            taken = met.pop();
+            passed = met;
+        }
+        let others = self.members().iter().filter(|(id, _)| self.owner_of_slot(slot) != Some(id)).cloned();
+        let next = SlotOwners::place(others, *params).owner_of_slot(slot).cloned();
+        Explanation { hash, slot, start, passed, owner: taken, next }
+    }
+
+    /// Everybody whom the walk for `slot` met until it came to `owner`, the last one.
+    fn walk(&self, slot: u32, start: u64, owner: u32) -> Vec<Stop> {
+        let params = self.params();
+        let mut slots = vec![0; self.members().len()];
+        self.indices().iter().take(slot as usize).for_each(|owner| slots[*owner as usize] += 1);
+        let capacities = ring::capacities(self.members(), params.slots, params.load_margin);
+        let points = ring::circle(self.members(), params.virtual_nodes, hash_bytes);
+        let first = points.partition_point(|point| point.hash < start);
+        let mut stops: Vec<Stop> = Vec::new();
+        for point in points[first..].iter().chain(&points[..first]) {
+            let at = point.member as usize;
+            let instance_id = &self.members()[at].0;
+            if stops.iter().all(|stop| stop.instance_id != *instance_id) {
+                let number = self.number_of(at, point.hash);
+                stops.push(Stop {
+                    instance_id: instance_id.clone(),
+                    point: number,
+                    place: point.hash,
+                    slots: slots[at],
+                    capacity: capacities[at],
+                });
+            }
+            if point.member == owner {
+                break;
+            }
+        }
+        stops
+    }
+
+    /// The number of the member's first point that stands at `place`.
+    fn number_of(&self, member: usize, place: u64) -> u32 {
+        let (id, weight) = &self.members()[member];
+        let per_weight = ring::points_per_weight(self.params().virtual_nodes, ring::weight_sum(self.members()));
+        let (mut number, mut found) = (0, None);
+        ring::each_point(id, 0..per_weight * u32::from(weight.get()), hash_bytes, |hash| {
+            found = found.or((hash == place).then_some(number));
+            number += 1;
+        });
+        // The point came from there.
+        found.unwrap_or(0)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{PlacementParams, Weight};
+    use proptest::prelude::*;
+
+    fn id(name: &str) -> InstanceId {
+        InstanceId::new(name).unwrap()
+    }
+
+    /// A key in that slot of 32.
+    fn key_in(slot: u32) -> String {
+        (0..10_000).map(|i| format!("key {i}")).find(|key| slot_of(key.key_hash(), 32) == slot).unwrap()
+    }
+
+    /// The worked example of docs/placement.md.
+    #[test]
+    fn slot_24_of_the_worked_example_went_past_c() {
+        let params = PlacementParams { slots: 32, virtual_nodes: 4, ..PlacementParams::default() };
+        let placed = SlotOwners::place(["a", "b", "c"].map(|name| (id(name), Weight::ONE)), params);
+        let told = placed.explain(&key_in(24));
+        assert_eq!((told.slot, told.start), (24, 24 << 59));
+        let [passed] = &told.passed[..] else { panic!("{told:?}") };
+        assert_eq!((passed.instance_id.as_str(), passed.slots, passed.capacity), ("c", 12, 12));
+        let owner = told.owner.unwrap();
+        assert_eq!((owner.instance_id.as_str(), owner.slots, owner.capacity), ("a", 7, 12));
+        assert!(passed.place >= told.start && owner.place > passed.place);
+        assert_eq!(hash_bytes(&[b"a", &owner.point.to_le_bytes()[..]].concat()), owner.place);
+        let without_a = SlotOwners::place(["b", "c"].map(|name| (id(name), Weight::ONE)), params);
+        assert_eq!(told.next.as_ref(), without_a.owner_of_slot(24));
+    }
+
+    #[test]
+    fn without_members_there_is_no_owner_and_alone_there_is_nobody_next() {
+        let nobody = SlotOwners::place([], PlacementParams::default()).explain("key");
+        assert_eq!((nobody.owner, nobody.next, nobody.passed), (None, None, vec![]));
+        let one = SlotOwners::place([(id("a"), Weight::ONE)], PlacementParams::default()).explain("key");
+        assert_eq!((one.owner.unwrap().instance_id, one.next), (id("a"), None));
+    }
+
+    proptest! {
+        #[test]
+        fn who_was_passed_over_was_full_and_the_owner_was_not(members in 1u32..12, slots in 1u32..60, key in any::<u64>()) {
+            let params = PlacementParams { slots, virtual_nodes: 3, ..PlacementParams::default() };
+            let placed = SlotOwners::place((0..members).map(|i| (id(&format!("w{i}")), Weight::ONE)), params);
+            let told = placed.explain(&key);
+            let owner = told.owner.unwrap();
+            prop_assert_eq!(Some(&owner.instance_id), placed.owner(&key));
+            prop_assert!(owner.slots < owner.capacity);
+            for stop in told.passed {
+                prop_assert_eq!(stop.slots, stop.capacity);
+                prop_assert_eq!(placed.slots_of(&stop.instance_id).len(), stop.capacity);
+                prop_assert_eq!(hash_bytes(&[stop.instance_id.as_str().as_bytes(), &stop.point.to_le_bytes()].concat()), stop.place);
+            }
+        }
+    }
+}

@@ -1,0 +1,163 @@
+//! What a change of the group would move, told before it is made.
+
+use std::collections::BTreeMap;
+
+use serde::Serialize;
+
+use crate::{InstanceId, PlacementParams, SlotOwners, Weight};
+
+/// Slots that would go from one member to another.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Move {
+    /// Who has them before; `None` if nobody is there.
+    pub from: Option<InstanceId>,
+    /// Who has them afterwards; `None` if nobody is there.
+    pub to: Option<InstanceId>,
+    /// How many.
+    pub slots: u32,
+}
+
+/// How evenly a placement spreads the slots.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
+pub struct Balance {
+    /// How many members there are.
+    pub members: usize,
+    /// The most loaded member's slots over the mean; with weights, over what its weight entitles it to. 0 without members.
+    pub peak: f64,
+    /// The same of the least loaded member.
+    pub least: f64,
+}
+
+impl Balance {
+    /// How evenly `placed` spreads the slots.
+    pub fn of(placed: &SlotOwners) -> Self {
+        let fair = fair_shares(placed);
+        let mut load = vec![0_u32; placed.members().len()];
+        placed.indices().iter().for_each(|owner| load[*owner as usize] += 1);
+        let ratios = || load.iter().zip(&fair).map(|(load, (_, fair))| f64::from(*load) / f64::from(placed.params().slots) / fair);
+        let least = if load.is_empty() { 0.0 } else { ratios().fold(f64::INFINITY, f64::min) };
+        Self { members: load.len(), peak: ratios().fold(0.0, f64::max), least }
+    }
+}
+
+/// What would move between two sets of members.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Plan {
+    /// Slots of the circle.
+    pub slots: u32,
+    /// How many of them would have another owner.
+    pub moved: u32,
+    /// The least that any placement would have to move, as a number of slots: what the members gain by their weights, all together.
+    pub unavoidable: f64,
+    /// Which, the largest first.
+    pub moves: Vec<Move>,
+    /// How even it is before.
+    pub before: Balance,
+    /// How even it would be afterwards.
+    pub after: Balance,
+}
+
+impl Plan {
+    /// What moves when the group of `before` becomes that of `after`, both as [`SlotOwners::place`] takes them.
+    pub fn new(
+        before: impl IntoIterator<Item = (InstanceId, Weight)>,
+        after: impl IntoIterator<Item = (InstanceId, Weight)>,
+        params: PlacementParams,
+    ) -> Self {
+        let (before, after) = (SlotOwners::place(before, params), SlotOwners::place(after, params));
+        let mut pairs = BTreeMap::new();
+        for slot in 0..params.slots {
+            let (from, to) = (before.owner_of_slot(slot), after.owner_of_slot(slot));
+            if from != to {
+                *pairs.entry((from, to)).or_insert(0) += 1;
+            }
+        }
+        let mut moves: Vec<_> = pairs.into_iter().map(|((from, to), slots)| Move { from: from.cloned(), to: to.cloned(), slots }).collect();
+        moves.sort_by_key(|pair| std::cmp::Reverse(pair.slots));
+        Self {
+            slots: params.slots,
+            moved: moves.iter().map(|pair| pair.slots).sum(),
+            unavoidable: unavoidable(&before, &after) * f64::from(params.slots),
+            moves,
+            before: Balance::of(&before),
+            after: Balance::of(&after),
+        }
+    }
+}
+
+/// Each member's share of all slots by its weight.
+fn fair_shares(placed: &SlotOwners) -> Vec<(&InstanceId, f64)> {
+    let sum: u64 = placed.members().iter().map(|(_, weight)| u64::from(weight.get())).sum();
+    placed.members().iter().map(|(id, weight)| (id, f64::from(weight.get()) / sum as f64)).collect()
+}
+
+/// The share of all slots that has to move: all of it from or to nobody, else what the members gain together.
+fn unavoidable(before: &SlotOwners, after: &SlotOwners) -> f64 {
+    let had: BTreeMap<_, _> = fair_shares(before).into_iter().collect();
+    let gains = fair_shares(after).into_iter().map(|(id, fair)| (fair - had.get(id).unwrap_or(&0.0)).max(0.0));
+    if after.members().is_empty() && !before.members().is_empty() { 1.0 } else { gains.sum() }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn id(name: &str) -> InstanceId {
+        InstanceId::new(name).unwrap()
+    }
+
+    fn fleet(members: &[(&str, u64)]) -> Vec<(InstanceId, Weight)> {
+        members.iter().map(|(name, weight)| (id(name), Weight::new(*weight).unwrap())).collect()
+    }
+
+    #[test]
+    fn a_join_takes_from_everybody_and_gives_to_the_newcomer() {
+        let (before, after) = (fleet(&[("a", 1), ("b", 1)]), fleet(&[("a", 1), ("b", 1), ("c", 2)]));
+        let plan = Plan::new(before, after, PlacementParams::default());
+        assert!((plan.unavoidable - 8_192.0).abs() < 1e-6, "half of the slots, for weight 2 of 4: {plan:?}");
+        let to_c: u32 = plan.moves.iter().filter(|pair| pair.to == Some(id("c"))).map(|pair| pair.slots).sum();
+        assert!(f64::from(to_c) > 0.9 * plan.unavoidable && plan.moved >= to_c, "{plan:?}");
+        assert!(plan.moves.windows(2).all(|pair| pair[0].slots >= pair[1].slots));
+        assert!(plan.after.peak <= 1.051 && plan.after.least > 0.8 && plan.after.peak >= 1.0, "{plan:?}");
+        assert_eq!((plan.before.members, plan.after.members), (2, 3));
+    }
+
+    #[test]
+    fn from_and_to_nobody_everything_moves() {
+        let (nobody, a) = (fleet(&[]), fleet(&[("a", 3)]));
+        let params = PlacementParams { slots: 100, ..PlacementParams::default() };
+        let joined = Plan::new(nobody.clone(), a.clone(), params);
+        assert_eq!(joined.moves, [Move { from: None, to: Some(id("a")), slots: 100 }]);
+        assert!((joined.unavoidable - 100.0).abs() < 1e-9);
+        let left = Plan::new(a.clone(), nobody.clone(), params);
+        assert_eq!(left.moves, [Move { from: Some(id("a")), to: None, slots: 100 }]);
+        assert!((left.unavoidable - 100.0).abs() < 1e-9);
+        assert_eq!(left.after, Balance { members: 0, peak: 0.0, least: 0.0 });
+        let nothing = Plan::new(a.clone(), a, params);
+        assert_eq!((nothing.moved, nothing.moves.len()), (0, 0));
+        assert_eq!(nothing.before, Balance { members: 1, peak: 1.0, least: 1.0 });
+        assert!(nothing.unavoidable.abs() < 1e-9);
+    }
+
+    proptest! {
+        #[test]
+        fn the_pairs_are_the_slots_that_change_hands(
+            before in proptest::collection::btree_map("[a-e]", 1u64..9, 0..5),
+            after in proptest::collection::btree_map("[a-e]", 1u64..9, 0..5),
+        ) {
+            let params = PlacementParams { slots: 97, virtual_nodes: 8, ..PlacementParams::default() };
+            let list = |members: &BTreeMap<String, u64>| members.iter().map(|(name, weight)| (id(name), Weight::new(*weight).unwrap())).collect::<Vec<_>>();
+            let (before, after) = (list(&before), list(&after));
+            let plan = Plan::new(before.clone(), after.clone(), params);
+            let (before, after) = (SlotOwners::place(before, params), SlotOwners::place(after, params));
+            let gained: u32 = after.members().iter().map(|(id, _)| after.slots_of(id).minus(&before.slots_of(id)).len()).sum();
+            let lost: u32 = before.members().iter().map(|(id, _)| before.slots_of(id).minus(&after.slots_of(id)).len()).sum();
+            prop_assert_eq!(plan.moved, gained.max(lost));
+            for pair in &plan.moves {
+                let slots = |placed: &SlotOwners, id: &Option<InstanceId>| id.as_ref().map_or_else(|| crate::SlotSet::full(97), |id| placed.slots_of(id));
+                prop_assert_eq!(pair.slots, slots(&before, &pair.from).intersection(&slots(&after, &pair.to)).len());
+            }
+        }
+    }
+}
