@@ -34,6 +34,8 @@ macro_rules! backends {
 
 backends! {
     "local" => shardwise_backend_local,
+    "consul" => shardwise_backend_consul,
+    "etcd" => shardwise_backend_etcd,
 }
 
 /// Workers of one process, for tests: always there.

@@ -8,7 +8,7 @@ use super::options;
 use crate::backend::BACKENDS;
 
 /// Backends that the design names and nobody has built.
-pub(super) const BACKENDS_LATER: [&str; 4] = ["consul", "etcd", "nats", "valkey"];
+pub(super) const BACKENDS_LATER: [&str; 2] = ["nats", "valkey"];
 
 /// One name in a table.
 #[derive(Debug)]

@@ -46,7 +46,7 @@ fn what_is_not_built_yet_says_so() {
     for key in ["next", "rejoin_grace", "on_drain_timeout", "epoch_floor", "peer_networks"] {
         assert_eq!(refused_policy_line(&format!("{key} = \"1s\"")), format!("{key} is not built yet: remove it"));
     }
-    for backend in ["consul", "etcd"] {
+    for backend in ["nats", "valkey"] {
         let table = refused_policy_line(&format!("discovery.{backend}.address = \"x\""));
         assert_eq!(table, format!("discovery.{backend} is not built yet: remove it"));
         let value = refused_policy_line(&format!("discovery.backend = \"{backend}\""));
