@@ -68,9 +68,19 @@ fn shortened(text: &str) -> String {
     }
 }
 
-/// Somebody's text in quotes, on one line, not too long.
+/// Somebody's text in quotes, on one line, not too long, and without the user and password of a URL.
 pub(super) fn shown(text: &str) -> String {
-    format!("{:?}", shortened(text))
+    format!("{:?}", shortened(&without_user(text)))
+}
+
+fn without_user(text: &str) -> String {
+    let Some((scheme, rest)) = text.split_once("://") else { return text.to_owned() };
+    let authority = rest.split(['/', '?', '#']).next().unwrap_or(rest);
+    // The last @ of the authority ends the user's part; a password may contain others, or even a slash.
+    match authority.rsplit_once('@').map(|(user, _)| user.len()).or_else(|| rest.rfind('@')) {
+        Some(user) => format!("{scheme}://{MASK}{}", &rest[user..]),
+        None => text.to_owned(),
+    }
 }
 
 /// What a key's value must look like.
