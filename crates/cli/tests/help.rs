@@ -5,12 +5,14 @@ mod common;
 use common::Place;
 
 /// Every command, and options that its help must name.
-const COMMANDS: [(&[&str], &[&str]); 12] = [
+const COMMANDS: [(&[&str], &[&str]); 14] = [
     (&[], &["demo", "outbox", "watch", "ring", "settings", "--version"]),
     (&["demo"], &["--workers", "--events", "20000", "--aggregates", "--rate", "2000", "--ttl", "3s", "--keep", "--from", "SIGKILL"]),
     (&["settings"], &["--why"]),
     (&["watch"], &["--policy", "--items", "--renewals", "--slots", "owned_until_ns", "view_fingerprint", "SIGTERM"]),
-    (&["ring"], &["owners"]),
+    (&["ring"], &["owners", "plan", "explain"]),
+    (&["ring", "plan"], &["--members", "--members-file", "--join", "--leave", "--slots", "1024"]),
+    (&["ring", "explain"], &["<KEY>", "--members", "--members-file", "--slots", "1024"]),
     (
         &["ring", "owners"],
         &["--members", "--members-file", "--placement", "--slots", "--virtual-nodes", "--load-margin", "-0", "empty key"],

@@ -1,4 +1,4 @@
-//! `shardwise ring owners`: keys in, owners out, byte for byte.
+//! `shardwise ring`: keys in, owners out, byte for byte; what would move; why a key has its owner.
 
 #![expect(clippy::unwrap_used, reason = "tests report by panicking")]
 
@@ -137,6 +137,87 @@ fn what_cannot_be_placed_is_refused_in_one_line() {
     for (options, parts) in cases {
         owners(options, b"k\n").fails(2, parts);
     }
+}
+
+/// What a plan says is what `owners` says before and after, key by key.
+#[test]
+fn a_plan_tells_what_moves() {
+    let constants = ["--slots", "1000", "--virtual-nodes", "64"];
+    let plan = |format: &[&str]| {
+        let change = ["ring", "plan", "--members", "a,b=2,c", "--join", "d,e=3", "--leave", "a"];
+        Place::empty().run(&[&change, &constants[..], format].concat())
+    };
+    // A key for every slot, found by hashing.
+    let slot_of = |key: &str| (u128::from(shardwise::core::hash_bytes(key.as_bytes())) * 1_000) >> 64;
+    let keys: BTreeMap<u128, String> = (0..40_000).map(|n| n.to_string()).map(|key| (slot_of(&key), key)).collect();
+    assert_eq!(keys.len(), 1_000);
+    let asked = keys.into_values().collect::<Vec<_>>().join("\n");
+    let of = |members| owners(&[&["--members", members], &constants[..]].concat(), asked.as_bytes()).well();
+    let (before, after) = (of("a,b=2,c"), of("b=2,c,d,e=3"));
+    let owner = |line: &str| line.split_once('\t').unwrap().1.to_owned();
+    let mut moves = BTreeMap::<(String, String), u64>::new();
+    for (from, to) in before.lines().map(owner).zip(after.lines().map(owner)).filter(|(from, to)| from != to) {
+        *moves.entry((from, to)).or_default() += 1;
+    }
+
+    let told = plan(&["--json"]).json();
+    let pairs = told["moves"].as_array().unwrap().iter();
+    let pairs: BTreeMap<_, _> = pairs
+        .map(|pair| ((pair["from"].as_str().unwrap().into(), pair["to"].as_str().unwrap().into()), pair["slots"].as_u64().unwrap()))
+        .collect();
+    assert_eq!(pairs, moves);
+    assert_eq!((&told["slots"], &told["moved"]), (&json!(1_000), &json!(moves.values().sum::<u64>())));
+    assert_eq!((&told["before"]["members"], &told["after"]["members"]), (&json!(3), &json!(4)));
+
+    let words = plan(&[]).well();
+    let first = words.lines().next().unwrap();
+    assert!(
+        first.starts_with(&format!("{} of 1000 slots move: ", told["moved"]))
+            && first.ends_with("between exact shares it would be 57.14 %"),
+        "{words}"
+    );
+    for ((from, to), slots) in &moves {
+        let row = words.lines().find(|line| line.split_whitespace().take(2).eq([from, to]));
+        assert!(row.is_some_and(|row| row.split_whitespace().nth(2) == Some(&slots.to_string())), "{from} to {to}: {words}");
+    }
+    assert!(words.contains(&format!("after   4        {:.3}", told["after"]["peak"].as_f64().unwrap())), "{words}");
+}
+
+#[test]
+fn a_plan_for_nothing_and_for_nobody() {
+    let plan = |options: &[&str]| Place::empty().run(&[&["ring", "plan", "--slots", "10"], options].concat());
+    assert!(plan(&["--members", "a,b"]).well().starts_with("0 of 10 slots move: 0.00 %; between exact shares it would be 0.00 %\n"));
+    let gone = plan(&["--members", "a", "--leave", "a", "--json"]).json();
+    assert_eq!(gone["moves"], json!([{"from": "a", "to": null, "slots": 10}]));
+    plan(&["--members", "a", "--leave", "b"]).fails(2, &["--leave b", "--members"]);
+    plan(&["--members", "a,b", "--leave", "a,a"]).fails(2, &["--leave a"]);
+    plan(&["--members", "a", "--join", "a=2"]).fails(2, &["--join a", "already"]);
+    plan(&["--members", "a", "--join", "b=0"]).fails(2, &["b=0", "1 to 100"]);
+    plan(&["--members", "a", "--settings", "x.toml"]).fails(2, &["--settings has no use here"]);
+}
+
+/// The worked example of docs/placement.md: slots 24 to 27 go past c, who is full.
+#[test]
+fn explain_tells_who_was_passed_over_and_why() {
+    let key =
+        (0..10_000).map(|n| n.to_string()).find(|key| (u128::from(shardwise::core::hash_bytes(key.as_bytes())) * 32) >> 64 == 24).unwrap();
+    let explain = |format: &[&str]| {
+        let circle = ["ring", "explain", &key, "--members", "a,b,c", "--slots", "32", "--virtual-nodes", "4"];
+        Place::empty().run(&[&circle, format].concat())
+    };
+    let told = explain(&["--json"]).json();
+    assert_eq!((&told["key"], &told["slot"], &told["start"]), (&json!(key), &json!(24), &json!("c000000000000000")));
+    assert_eq!(told["hash"], json!(format!("{:016x}", shardwise::core::hash_bytes(key.as_bytes()))));
+    assert_eq!(told["passed"], json!([{"id": "c", "point": 1, "place": "d81c7381e24a051a", "slots": 12, "capacity": 12}]));
+    assert_eq!(told["owner"], json!({"id": "a", "point": 2, "place": "e50c031cb81f5a0d", "slots": 7, "capacity": 12}));
+    let words = explain(&[]).well();
+    for part in ["slot   24 of 32, from c000000000000000", "owner  a\n", "passed over: full with 12 slots", "takes it: had 7 of at most 12"]
+    {
+        assert!(words.contains(part), "{part}: {words}");
+    }
+    // Who is next is whoever owns it when the owner is not there.
+    let next = owners(&["--members", "b,c", "--slots", "32", "--virtual-nodes", "4"], key.as_bytes()).well();
+    assert_eq!(told["next"], json!(next.trim_end().split_once('\t').unwrap().1));
 }
 
 #[test]

@@ -47,8 +47,9 @@ pub struct Plan {
     pub slots: u32,
     /// How many of them would have another owner.
     pub moved: u32,
-    /// The least that any placement would have to move, as a number of slots: what the members gain by their weights, all together.
-    pub unavoidable: f64,
+    /// How many would have to move between shares that are exactly as the weights say, for comparison. Shares are only nearly so, before and
+    /// after, so that a good plan may move a little less.
+    pub exact: f64,
     /// Which, the largest first.
     pub moves: Vec<Move>,
     /// How even it is before.
@@ -77,7 +78,7 @@ impl Plan {
         Self {
             slots: params.slots,
             moved: moves.iter().map(|pair| pair.slots).sum(),
-            unavoidable: unavoidable(&before, &after) * f64::from(params.slots),
+            exact: exact(&before, &after) * f64::from(params.slots),
             moves,
             before: Balance::of(&before),
             after: Balance::of(&after),
@@ -91,8 +92,8 @@ fn fair_shares(placed: &SlotOwners) -> Vec<(&InstanceId, f64)> {
     placed.members().iter().map(|(id, weight)| (id, f64::from(weight.get()) / sum as f64)).collect()
 }
 
-/// The share of all slots that has to move: all of it from or to nobody, else what the members gain together.
-fn unavoidable(before: &SlotOwners, after: &SlotOwners) -> f64 {
+/// The share of all slots that has to move between exact shares: all of it from or to nobody, else what the members gain together.
+fn exact(before: &SlotOwners, after: &SlotOwners) -> f64 {
     let had: BTreeMap<_, _> = fair_shares(before).into_iter().collect();
     let gains = fair_shares(after).into_iter().map(|(id, fair)| (fair - had.get(id).unwrap_or(&0.0)).max(0.0));
     if after.members().is_empty() && !before.members().is_empty() { 1.0 } else { gains.sum() }
@@ -115,9 +116,9 @@ mod tests {
     fn a_join_takes_from_everybody_and_gives_to_the_newcomer() {
         let (before, after) = (fleet(&[("a", 1), ("b", 1)]), fleet(&[("a", 1), ("b", 1), ("c", 2)]));
         let plan = Plan::new(before, after, PlacementParams::default());
-        assert!((plan.unavoidable - 8_192.0).abs() < 1e-6, "half of the slots, for weight 2 of 4: {plan:?}");
+        assert!((plan.exact - 8_192.0).abs() < 1e-6, "half of the slots, for weight 2 of 4: {plan:?}");
         let to_c: u32 = plan.moves.iter().filter(|pair| pair.to == Some(id("c"))).map(|pair| pair.slots).sum();
-        assert!(f64::from(to_c) > 0.9 * plan.unavoidable && plan.moved >= to_c, "{plan:?}");
+        assert!(f64::from(to_c) > 0.9 * plan.exact && plan.moved >= to_c, "{plan:?}");
         assert!(plan.moves.windows(2).all(|pair| pair[0].slots >= pair[1].slots));
         assert!(plan.after.peak <= 1.051 && plan.after.least > 0.8 && plan.after.peak >= 1.0, "{plan:?}");
         assert_eq!((plan.before.members, plan.after.members), (2, 3));
@@ -129,15 +130,15 @@ mod tests {
         let params = PlacementParams { slots: 100, ..PlacementParams::default() };
         let joined = Plan::new(nobody.clone(), a.clone(), params);
         assert_eq!(joined.moves, [Move { from: None, to: Some(id("a")), slots: 100 }]);
-        assert!((joined.unavoidable - 100.0).abs() < 1e-9);
+        assert!((joined.exact - 100.0).abs() < 1e-9);
         let left = Plan::new(a.clone(), nobody.clone(), params);
         assert_eq!(left.moves, [Move { from: Some(id("a")), to: None, slots: 100 }]);
-        assert!((left.unavoidable - 100.0).abs() < 1e-9);
+        assert!((left.exact - 100.0).abs() < 1e-9);
         assert_eq!(left.after, Balance { members: 0, peak: 0.0, least: 0.0 });
         let nothing = Plan::new(a.clone(), a, params);
         assert_eq!((nothing.moved, nothing.moves.len()), (0, 0));
         assert_eq!(nothing.before, Balance { members: 1, peak: 1.0, least: 1.0 });
-        assert!(nothing.unavoidable.abs() < 1e-9);
+        assert!(nothing.exact.abs() < 1e-9);
     }
 
     proptest! {

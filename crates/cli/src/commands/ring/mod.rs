@@ -1,21 +1,21 @@
 //! `shardwise ring`: the placement, offline.
 
-use std::io::{self, BufRead, BufWriter, Read, Write};
+mod explain;
+mod owners;
+mod plan;
+
 use std::path::{Path, PathBuf};
 
 use clap::{Args, Subcommand};
 use serde::Deserialize;
-use shardwise::{InstanceId, LoadMargin, PlacementParams, SlotOwners, Weight};
+use shardwise::{InstanceId, LoadMargin, PlacementParams, Weight};
 
 use crate::args::Common;
 use crate::exit::{Code, Failure, Result};
 use crate::files;
-use crate::output::{self, Format};
 
 /// The most bytes of a file of members: more than a hundred thousand.
 const MEMBERS_BYTES_MAX: u64 = 1 << 24;
-/// The most bytes of one key.
-const KEY_BYTES_MAX: u64 = 1 << 24;
 
 /// Ask the placement offline, without any backend
 #[derive(Debug, Subcommand)]
@@ -29,18 +29,23 @@ Without any member nobody owns: nothing stands behind the tab, null in JSON.
 Settings are not read: use the values of your policy. That of an outbox has 1024 slots unless set.
 
   printf 'tenant-7\\ntenant-8\\n' | shardwise ring owners --members a,b=2,c")]
-    Owners(Owners),
-}
+    Owners(owners::Owners),
+    /// Tell what would move if members joined or left
+    #[command(after_help = "\
+The moves are pairs of members, the largest first. Peak and least are the slots of the most and the
+least loaded member over the mean; with weights, over what its weight entitles it to. Exact shares
+are those that the weights say; real ones are near, so a plan may move a little less or more.
 
-#[derive(Debug, Args)]
-pub(crate) struct Owners {
-    #[command(flatten)]
-    members: Members,
-    #[command(flatten)]
-    placement: Placement,
-    /// Keys end with NUL instead of a line feed
-    #[arg(short = '0')]
-    nul: bool,
+Settings are not read: use the values of your policy. That of an outbox has 1024 slots unless set.
+
+  shardwise ring plan --members a,b=2,c --join d,e=2 --leave a")]
+    Plan(plan::Plan),
+    /// Tell step by step why a key has its owner
+    #[command(after_help = "\
+Settings are not read: use the values of your policy. That of an outbox has 1024 slots unless set.
+
+  shardwise ring explain tenant-7 --members a,b=2,c")]
+    Explain(explain::Explain),
 }
 
 #[derive(Debug, Args)]
@@ -84,54 +89,13 @@ fn usage(line: impl Into<String>) -> Failure {
 
 impl Ring {
     pub(crate) fn run(&self, common: &Common) -> Result<Code> {
+        common.without_settings("say slots, virtual nodes and load margin by their options")?;
         match self {
-            Self::Owners(owners) => {
-                common.without_settings("say slots, virtual nodes and load margin by their options")?;
-                owners.run(common)
-            }
+            Self::Owners(owners) => owners.run(common),
+            Self::Plan(plan) => plan.run(common),
+            Self::Explain(explain) => explain.run(common),
         }
     }
-}
-
-impl Owners {
-    fn run(&self, common: &Common) -> Result<Code> {
-        let owners = SlotOwners::place(self.members.read()?, self.placement.params()?);
-        let (end, called) = if self.nul { (0, "NUL, because of -0") } else { (b'\n', "a line feed, or with -0 with NUL") };
-        let mut out = BufWriter::new(io::stdout().lock());
-        output::waits_for_lines();
-        let mut input = io::stdin().lock();
-        let mut key = Vec::new();
-        loop {
-            key.clear();
-            // One byte more for the end.
-            let read = input.by_ref().take(KEY_BYTES_MAX + 1).read_until(end, &mut key);
-            if read.map_err(|error| Failure::io("read stdin", &error))? == 0 {
-                break;
-            }
-            if key.last() == Some(&end) {
-                key.pop();
-            } else if key.len() as u64 > KEY_BYTES_MAX {
-                return Err(usage(format!("a key has more than {KEY_BYTES_MAX} bytes; keys end with {called}")));
-            }
-            let owner = owners.owner(&key[..]).map(InstanceId::as_str);
-            write_line(&mut out, &key, owner, common.format(), end)?;
-        }
-        out.flush().map_err(|error| output::stdout_failed(&error))?;
-        Ok(Code::Ok)
-    }
-}
-
-fn write_line(out: &mut impl Write, key: &[u8], owner: Option<&str>, format: Format, end: u8) -> Result<()> {
-    let written = match format {
-        Format::Human => {
-            out.write_all(key).and_then(|()| write!(out, "\t{}", owner.unwrap_or_default())).and_then(|()| out.write_all(&[end]))
-        }
-        Format::Json => {
-            let key = std::str::from_utf8(key).map_err(|_| usage("a key is not UTF-8; use --output human, which passes bytes through"))?;
-            writeln!(out, "{}", serde_json::json!({"key": key, "owner": owner}))
-        }
-    };
-    written.map_err(|error| output::stdout_failed(&error))
 }
 
 impl Placement {
@@ -145,7 +109,7 @@ impl Placement {
 impl Members {
     fn read(&self) -> Result<Vec<(InstanceId, Weight)>> {
         let mut members = match (&self.members, &self.members_file) {
-            (Some(list), _) => list.split(',').map(listed).collect::<Result<Vec<_>>>()?,
+            (Some(list), _) => list_of(list)?,
             (None, Some(file)) => from_file(file)?,
             (None, None) => Vec::new(),
         };
@@ -155,6 +119,11 @@ impl Members {
             None => Ok(members),
         }
     }
+}
+
+/// Members separated by commas.
+fn list_of(text: &str) -> Result<Vec<(InstanceId, Weight)>> {
+    text.split(',').map(listed).collect()
 }
 
 /// `id` or `id=weight`.
