@@ -3,9 +3,10 @@
 //! It decides nothing about ownership; what it adds are limits on how long a call may take.
 
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use futures::StreamExt;
+use futures::{FutureExt, StreamExt};
 use shardwise_core::machine::{Action, Failure, Input, Machine, Op};
 use shardwise_core::{LossMark, MemberState, Moment};
 use shardwise_discovery::{Discovery, Error, ErrorKind, Registration, Seat, WatchEvent, WatchStream};
@@ -23,6 +24,8 @@ const MARK_ATTEMPTS: u32 = 3;
 const MARK_PAUSE: Duration = Duration::from_millis(100);
 /// Timers stand still while the machine is suspended and deadlines do not, so the clock is looked at this often.
 const SLEEP_LONGEST: Duration = Duration::from_millis(250);
+/// The most news of a watch taken in at once; timers are looked at in between.
+const BURST_MAX: usize = 256;
 /// A watch proves its view this often within one TTL.
 const PROOFS_PER_TTL: u32 = 4;
 
@@ -141,6 +144,7 @@ impl Driver {
 
     fn step(&mut self, input: Input, actions: &mut Vec<Action>) {
         self.machine.step(self.shared.clock.now(), input, actions);
+        self.shared.rebuilds.store(self.machine.placements_computed(), Ordering::Relaxed);
         for action in actions.drain(..) {
             self.carry_out(action);
         }
@@ -274,7 +278,23 @@ impl Driver {
         });
     }
 
-    fn news(&mut self, event: Result<WatchEvent, Error>) -> Option<Input> {
+    /// This news and all that is there with it, merged: a burst of changes is placed once, by the newest view.
+    fn news(&mut self, first: Result<WatchEvent, Error>) -> Option<Input> {
+        let mut merged = self.told(first);
+        for _ in 1..BURST_MAX {
+            let Some(Some(event)) = next(self.watch.as_mut()).now_or_never() else { break };
+            merged = match (merged, self.told(event)) {
+                (Some(Input::Viewed { view, proven }), Some(Input::Proven { at })) => Some(Input::Viewed { view, proven: proven.max(at) }),
+                (Some(Input::Viewed { view, proven }), Some(Input::Viewed { view: newer, .. })) if newer.revision() < view.revision() => {
+                    Some(Input::Viewed { view, proven })
+                }
+                (earlier, later) => later.or(earlier),
+            };
+        }
+        merged
+    }
+
+    fn told(&mut self, event: Result<WatchEvent, Error>) -> Option<Input> {
         match event {
             Ok(WatchEvent::View(snapshot)) => {
                 self.blind = false;

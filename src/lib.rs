@@ -37,6 +37,7 @@ mod error;
 mod factory;
 mod listeners;
 mod observer;
+mod placers;
 mod runtime;
 mod service;
 pub mod settings;

@@ -4,12 +4,13 @@ use std::sync::Arc;
 
 use futures::StreamExt;
 use shardwise_core::machine::Refusal;
-use shardwise_core::{InstanceId, Policy, ShardKey, SlotOwners, Timing, View};
+use shardwise_core::{InstanceId, Placer, Policy, ShardKey, SlotOwners, Timing, View};
 use shardwise_discovery::{Discovery, WatchEvent};
 use tokio::sync::watch;
 use tokio::task::AbortHandle;
 
 use crate::calls::follow;
+use crate::placers::placer;
 use crate::{Error, ErrorKind, Result};
 
 /// Members and owners of a group, as they are in the newest view. Made by [`crate::ShardingFactory::observe`]; it follows the group until
@@ -22,7 +23,7 @@ pub struct Observer {
 
 struct Sight {
     view: Arc<View>,
-    owners: Result<SlotOwners>,
+    owners: Result<Arc<SlotOwners>>,
 }
 
 impl Observer {
@@ -32,13 +33,14 @@ impl Observer {
         let (failures, mut failure) = watch::channel(None);
         let placing = policy.clone();
         let following = tokio::spawn(async move {
+            let placer = placer(&placing.group, placing.placement);
             // Logged once until it passes.
             let mut blind = false;
             while let Some(event) = watch.next().await {
                 let blind_before = std::mem::replace(&mut blind, event.is_err());
                 match event {
                     Ok(WatchEvent::View(snapshot)) => {
-                        sender.send_replace(Some(Arc::new(Sight::of(&placing, snapshot.view))));
+                        sender.send_replace(Some(Arc::new(Sight::of(&placing, &placer, snapshot.view))));
                     }
                     Ok(_) => {}
                     Err(error) => {
@@ -97,8 +99,8 @@ impl Observer {
     /// # Errors
     ///
     /// As [`Observer::owner`].
-    pub fn owners(&self) -> Result<SlotOwners> {
-        self.sight().map_or_else(|| Ok(SlotOwners::place([], self.policy.placement)), |sight| sight.owners.clone())
+    pub fn owners(&self) -> Result<Arc<SlotOwners>> {
+        self.sight().map_or_else(|| Ok(Arc::new(SlotOwners::place([], self.policy.placement))), |sight| sight.owners.clone())
     }
 
     /// Waits for the next view. `false` once nothing comes any more.
@@ -114,12 +116,12 @@ impl Drop for Observer {
 }
 
 impl Sight {
-    fn of(policy: &Policy, view: Arc<View>) -> Self {
+    fn of(policy: &Policy, placer: &Placer, view: Arc<View>) -> Self {
         let mine = policy.fingerprint();
         let owners = match view.group_fingerprint() {
             Some(group) if group != mine => Err(Error::from(&Refusal::OtherPolicy { mine, group })),
-            _ if view.active() < policy.min_members as usize => Ok(SlotOwners::place([], policy.placement)),
-            _ => Ok(SlotOwners::of_view(&view, policy.placement)),
+            _ if view.active() < policy.min_members as usize => Ok(Arc::new(SlotOwners::place([], policy.placement))),
+            _ => Ok(placer.place(&view)),
         };
         Self { view, owners }
     }

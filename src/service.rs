@@ -1,5 +1,6 @@
 //! One worker's membership in one group, and the answers to "which keys are mine?".
 
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -13,6 +14,7 @@ use tokio::sync::{mpsc, oneshot, watch};
 
 use crate::driver::{Command, Driver};
 use crate::listeners::{Rebalances, Snapshots};
+use crate::placers::placer;
 use crate::sharding::Sharding;
 use crate::shared::Shared;
 use crate::{Error, ErrorKind, Result};
@@ -63,7 +65,7 @@ impl ShardingService {
         let policy = Arc::new(policy);
         member.fingerprints = vec![policy.fingerprint()];
         let me = Identity { instance_id: member.instance_id.clone(), incarnation: member.incarnation };
-        let machine = Machine::new(Arc::clone(&policy), timing, me, clock.now());
+        let machine = Machine::new(Arc::clone(&policy), timing, me, placer(&policy.group, policy.placement), clock.now());
         let registration = Registration { group: policy.group.clone(), member, ttl: timing.ttl };
         let (id, ownership) = (registration.member.instance_id.clone(), Arc::clone(machine.ownership()));
         let shared = Arc::new(Shared::new(policy, timing, id, clock, ownership));
@@ -243,6 +245,11 @@ impl ShardingService {
     /// Where the service stands right now.
     pub fn state(&self) -> ServiceState {
         self.shared().read(Ownership::state_at)
+    }
+
+    /// How many placements this worker has asked for: one for each change of the group that it took in, none for a renewal.
+    pub fn rebuilds(&self) -> u64 {
+        self.shared().rebuilds.load(Ordering::Relaxed)
     }
 
     /// This worker's name in its group.

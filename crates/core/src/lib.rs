@@ -21,6 +21,7 @@ mod moment;
 mod names;
 mod ownership;
 mod placement;
+mod placer;
 mod plan;
 mod policy;
 mod rebalance;
@@ -39,6 +40,7 @@ pub use moment::Moment;
 pub use names::{GroupName, InstanceId, NAME_BYTES_MAX, NameError, PolicyName};
 pub use ownership::{NotOwning, Ownership, ServiceState};
 pub use placement::SlotOwners;
+pub use placer::Placer;
 pub use plan::{Balance, Move, Plan};
 pub use policy::{
     BackendLoss, DRAIN_TIMEOUT_MAX, KEEP_FOR_MAX, LoadMargin, MaxLoss, OwnershipMode, PlacementKind, PlacementParams, Policy, PolicyError,

@@ -21,7 +21,9 @@ pub use io::{Action, Failure, Input, Op, Refusal};
 
 use std::sync::Arc;
 
-use crate::{Cause, Fingerprint, Incarnation, InstanceId, Moment, Ownership, Policy, Rebalance, ServiceState, SlotOwners, Timing, View};
+use crate::{
+    Cause, Fingerprint, Incarnation, InstanceId, Moment, Ownership, Placer, Policy, Rebalance, ServiceState, SlotOwners, Timing, View,
+};
 use lease::Lease;
 
 /// Who the machine speaks for.
@@ -43,8 +45,9 @@ pub struct Machine {
     view: Option<Arc<View>>,
     /// When the read that gave the view began.
     view_proven: Moment,
+    placer: Arc<Placer>,
     placement: Option<Arc<SlotOwners>>,
-    /// Placements computed so far; a heartbeat never adds one.
+    /// Placements asked for so far; a heartbeat never adds one.
     placements_computed: u64,
     drain_until: Option<Moment>,
     loss: loss::Loss,
@@ -54,8 +57,8 @@ pub struct Machine {
 }
 
 impl Machine {
-    /// A member that has not registered.
-    pub fn new(policy: Arc<Policy>, timing: Timing, me: Identity, now: Moment) -> Self {
+    /// A member that has not registered. `placer` places the views of its group; members of one process may share it.
+    pub fn new(policy: Arc<Policy>, timing: Timing, me: Identity, placer: Arc<Placer>, now: Moment) -> Self {
         let mut ownership = Ownership::created(policy.placement.slots, now);
         ownership.min_members = policy.min_members;
         let fingerprint = policy.fingerprint();
@@ -68,6 +71,7 @@ impl Machine {
             lease,
             view: None,
             view_proven: Moment::ZERO,
+            placer,
             placement: None,
             placements_computed: 0,
             drain_until: None,
@@ -87,7 +91,7 @@ impl Machine {
         self.placement.as_ref()
     }
 
-    /// How many placements have been computed; renewals and repeated views add none.
+    /// How many placements this member has asked for; renewals and repeated views add none.
     pub const fn placements_computed(&self) -> u64 {
         self.placements_computed
     }

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use super::{Action, Machine, Refusal, loss};
-use crate::{Cause, Moment, Ownership, ServiceState, SlotOwners, SlotSet, View};
+use crate::{Cause, Moment, Ownership, ServiceState, SlotSet, View};
 
 enum Standing {
     /// The view does not tell yet, or shows no record of this incarnation.
@@ -78,7 +78,7 @@ impl Machine {
             placement
         } else {
             self.placements_computed += 1;
-            Arc::new(SlotOwners::of_view(view, self.policy.placement))
+            self.placer.place(view)
         };
         let slots = Arc::new(placement.slots_of(&self.me.instance_id));
         self.placement = Some(placement);
