@@ -19,7 +19,7 @@ const MAY_USE: [(&str, &[&str]); 9] = [
     ("shardwise-outbox", &["shardwise"]),
     ("shardwise-cli", &["shardwise", "shardwise-outbox", "shardwise-testkit"]),
     ("shardwise-examples", &["shardwise", "shardwise-outbox"]),
-    ("xtask", &["shardwise-testkit"]),
+    ("xtask", &["shardwise-core", "shardwise-testkit"]),
     // Real servers for tests; knows nothing of us, is never published and so in no user's tree.
     ("shardwise-testkit", &[]),
 ];

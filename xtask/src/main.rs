@@ -14,6 +14,7 @@ mod run;
 mod servers;
 mod soak;
 mod steps;
+mod study;
 mod vectors;
 
 use std::process::ExitCode;
@@ -42,6 +43,8 @@ enum Task {
     },
     /// Fetch the servers that the tests run against into target/servers, without root and without touching the system.
     Servers,
+    /// Measure balance and movement of the placement over fleets and constants, into docs/placement-study.md and .svg.
+    PlacementStudy,
     /// Repeat what takes too long for every test run, and write the figures into docs/measured.md.
     Soak {
         /// Name of the soak; without it, the names that exist are listed.
@@ -76,6 +79,7 @@ fn main() -> ExitCode {
             Ok(true)
         }
         Task::Test(args) => Context::load(args.verbose).and_then(|context| steps::run(&context, &args.only, args.keep_going)),
+        Task::PlacementStudy => Context::load(false).and_then(|context| study::run(&context)).map(|()| true),
         Task::Servers => servers::run().map(|()| true),
         Task::Soak { name, runs } => Context::load(false).and_then(|context| soak::run(&context, name.as_deref(), runs)).map(|()| true),
         Task::Bench { name } => Context::load(true).and_then(|context| bench::run(&context, name.as_deref())).map(|()| true),

@@ -1,0 +1,152 @@
+//! The study as a page and as a picture.
+
+use std::fmt::Write as _;
+
+use shardwise_core::LoadMargin;
+
+use super::measure::{Case, Measured};
+use super::plot::{Curve, Panel, svg};
+use super::{FEW_SIZES, FEWER_FLEETS, FLEETS, Row, SIZES, Study};
+
+const HEAD: &str = "# Placement study
+
+Written by `cargo xtask placement-study`; it takes minutes and has no chance in it, so that a changed figure is a changed placement. What the constants mean
+stands in [placement.md](placement.md).
+
+**Peak** and **least** are the slots of the busiest and of the least loaded member over the mean. **Moved** is how many slots have another owner
+after one member has joined, over the newcomer's exact share, 1/(N + 1) of all. Each is the mean over the fleets, and behind it the worst fleet.
+
+![Movement and balance over the size of the fleet](placement-study.svg)
+";
+
+/// Something that has to be reached, and whether it is.
+pub(super) struct Target {
+    pub(super) what: &'static str,
+    pub(super) measured: String,
+    pub(super) reached: bool,
+}
+
+fn margin(margin: LoadMargin) -> String {
+    match margin {
+        LoadMargin::None => "none".into(),
+        LoadMargin::Thousandths(m) => format!("{} %", f64::from(m) / 10.0),
+    }
+}
+
+fn constants(case: &Case) -> String {
+    format!("{} slots, {} points, {}", case.params.slots, case.params.virtual_nodes, margin(case.params.load_margin))
+}
+
+/// For who waits.
+pub(super) fn in_a_line(case: &Case, measured: &Measured) -> String {
+    let Measured { peak, least, moved } = measured;
+    format!("{} members, {}: peak {:.3}, least {:.3}, moved {:.3}", case.members, constants(case), peak.mean, least.mean, moved.mean)
+}
+
+fn of_size(rows: &[Row], members: u32) -> Option<&Measured> {
+    rows.iter().find(|(case, _)| case.members == members).map(|(_, measured)| measured)
+}
+
+/// What the project has promised, against what was measured.
+pub(super) fn targets(study: &Study) -> Vec<Target> {
+    // How far the busiest member is above 1.05 times the mean, in slots.
+    let above = |(case, measured): &Row| {
+        let mean = f64::from(case.params.slots) / f64::from(case.members);
+        (measured.peak.worst - 1.05) * mean
+    };
+    let above = study.defaults.iter().filter(|(case, _)| case.members <= 300).map(above).fold(f64::MIN, f64::max);
+    let moved = |rows, members, what, mean, worst| {
+        let moved = of_size(rows, members).map(|measured| measured.moved);
+        let reached = moved.is_some_and(|moved| moved.mean <= mean && moved.worst <= worst);
+        Target { what, measured: moved.map_or_else(String::new, |m| format!("{:.3}, worst {:.3}", m.mean, m.worst)), reached }
+    };
+    let weights = |at: usize, what| {
+        let off = study.weights.get(at).map(|(_, weights)| weights.iter().map(|of| (of.mean - 1.0).abs()).fold(0.0, f64::max));
+        Target {
+            what,
+            measured: off.map_or_else(String::new, |off| format!("off by at most {:.2} %", off * 100.0)),
+            reached: off.is_some_and(|off| off <= 0.02),
+        }
+    };
+    vec![
+        Target {
+            what: "the peak is at most 1.05 times the mean and one slot, every fleet up to 300 members",
+            measured: format!("at most {above:.2} slots above 1.05"),
+            reached: above <= 1.0,
+        },
+        moved(&study.defaults, 50, "50 members, 16,384 slots: moved at most 1.10, worst 1.25", 1.10, 1.25),
+        moved(&study.defaults, 100, "100 members, 16,384 slots: moved at most 1.25", 1.25, f64::INFINITY),
+        moved(&study.fine, 200, "200 members, 65,536 slots: moved at most 1.25", 1.25, f64::INFINITY),
+        weights(0, "weights 1 to 4: the mean share of a weight is within 2 % of it"),
+        weights(1, "weights 1, 10 and 100: the mean share of a weight is within 2 % of it"),
+    ]
+}
+
+/// `docs/placement-study.md`. Writing to a String cannot fail, so what `writeln!` answers is let go.
+pub(super) fn markdown(study: &Study) -> String {
+    let mut text = format!("{HEAD}\n## What has to be reached\n\n| | measured | |\n|---|---|---|\n");
+    for Target { what, measured, reached } in targets(study) {
+        let _ = writeln!(text, "| {what} | {measured} | {} |", if reached { "reached" } else { "**missed**" });
+    }
+    let _ = writeln!(
+        text,
+        "\n## Protocol 1 with its default constants\n\n{FLEETS} fleets of each size up to 300 members, {FEWER_FLEETS} above.\n"
+    );
+    rows(&mut text, &study.defaults);
+    let _ = writeln!(text, "\nWith 65,536 slots:\n");
+    rows(&mut text, &study.fine);
+    let _ = writeln!(text, "\n## One constant changed\n\n{FEWER_FLEETS} fleets of each size.\n");
+    rows(&mut text, &study.others);
+    let _ = writeln!(
+        text,
+        "\n## Weights\n\n20 fleets of 20 members with the default constants; slots over what the weight entitles to, by weight.\n\n\
+         | weights in the fleet | weight | mean | least | most | half deviate by less than |\n|---|---:|---:|---:|---:|---:|"
+    );
+    for (name, weights) in &study.weights {
+        for of in weights {
+            let deviation = of.median_deviation * 100.0;
+            let _ = writeln!(text, "| {name} | {} | {:.3} | {:.3} | {:.3} | {deviation:.1} % |", of.weight, of.mean, of.least, of.most);
+        }
+    }
+    text
+}
+
+fn rows(text: &mut String, rows: &[Row]) {
+    *text += "| members | slots | points | margin | peak | least | moved |\n|---:|---:|---:|---:|---:|---:|---:|\n";
+    for (case, Measured { peak, least, moved }) in rows {
+        let (slots, points, margin) = (case.params.slots, case.params.virtual_nodes, margin(case.params.load_margin));
+        let _ = writeln!(
+            text,
+            "| {} | {slots} | {points} | {margin} | {:.3}, {:.3} | {:.3}, {:.3} | {:.3}, {:.3} |",
+            case.members, peak.mean, peak.worst, least.mean, least.worst, moved.mean, moved.worst
+        );
+    }
+}
+
+/// `docs/placement-study.svg`.
+pub(super) fn picture(study: &Study) -> String {
+    let curve = |name: String, rows: &[Row], value: fn(&Measured) -> f64| Curve {
+        name,
+        points: rows.iter().map(|(case, measured)| (f64::from(case.members), value(measured))).collect(),
+    };
+    let curves = |value: fn(&Measured) -> f64| {
+        let name = |rows: &[Row]| rows.first().map(|(case, _)| constants(case)).unwrap_or_default();
+        let groups = [&study.defaults[..], &study.fine].into_iter().chain(study.others.chunks(FEW_SIZES.len()));
+        // As many as can be told apart.
+        let shown = groups.filter(|rows| rows.first().is_some_and(|(case, _)| worth_showing(case)));
+        shown.map(|rows| curve(name(rows), rows, value)).collect::<Vec<_>>()
+    };
+    let panel = |title: &str, y, step, value| Panel { title: title.into(), y, step, curves: curves(value) };
+    let panels = [
+        panel("Moved when one joins, over the newcomer's share", (1.0, 3.0), 0.25, |m| m.moved.mean),
+        panel("Busiest member over the mean", (1.0, 1.4), 0.05, |m| m.peak.mean),
+        panel("Least loaded member over the mean", (0.5, 1.0), 0.1, |m| m.least.mean),
+    ];
+    svg(&panels, &SIZES, "members")
+}
+
+fn worth_showing(case: &Case) -> bool {
+    let params = case.params;
+    let margins = [LoadMargin::DEFAULT, LoadMargin::Thousandths(80), LoadMargin::Thousandths(250), LoadMargin::None];
+    params.slots >= 4_096 && [160, 1_024].contains(&params.virtual_nodes) && margins.contains(&params.load_margin)
+}
