@@ -48,10 +48,10 @@ pub mod testing;
 
 pub use error::{Error, ErrorKind, Result};
 pub use factory::{ShardingFactory, ShardingFactoryBuilder};
-pub use listeners::{Listener, News, Rebalances, Snapshots};
+pub use listeners::{Listener, News, Rebalances, Snapshots, WatchMembers};
 pub use observer::Observer;
 pub use runtime::OwnedRun;
-pub use service::{ShardingService, WatchMembers};
+pub use service::ShardingService;
 pub use settings::Settings;
 pub use sharding::Sharding;
 pub use shardwise_core as core;

@@ -1,19 +1,19 @@
 //! One worker's membership in one group, and the answers to "which keys are mine?".
 
+mod keys;
+
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use futures::future::BoxFuture;
 use shardwise_core::machine::{Identity, Machine};
-use shardwise_core::{
-    GroupName, InstanceId, Member, Moment, NotOwning, Ownership, Policy, Rebalance, ServiceState, ShardKey, SlotSet, Timing, View,
-};
+use shardwise_core::{GroupName, InstanceId, Member, Moment, Ownership, Policy, Rebalance, ServiceState, SlotSet, Timing, View};
 use shardwise_discovery::{Clock, Discovery, Registration};
 use tokio::sync::{mpsc, oneshot, watch};
 
 use crate::driver::{Command, Driver};
-use crate::listeners::{Rebalances, Snapshots};
+use crate::listeners::{Rebalances, Snapshots, WatchMembers};
 use crate::placers::placer;
 use crate::sharding::Sharding;
 use crate::shared::Shared;
@@ -181,57 +181,6 @@ impl ShardingService {
         &self.handle.shared
     }
 
-    /// Whether `key` is mine right now.
-    #[inline]
-    pub fn owns<K: ShardKey + ?Sized>(&self, key: &K) -> bool {
-        self.shared().read(|ownership, now| ownership.owns_at(key, now))
-    }
-
-    /// The items that are mine right now, in their order; empty unless this worker is active.
-    pub fn filter_owned_items<'a, K: ShardKey>(&self, items: &'a [K]) -> Vec<&'a K> {
-        self.shared().read(|ownership, now| ownership.filter_at(items, now))
-    }
-
-    /// The positions in `items` of those that are mine right now, ascending.
-    pub fn filter_owned_indices<K: ShardKey>(&self, items: &[K]) -> Vec<usize> {
-        self.shared().read(|ownership, now| ownership.filter_indices_at(items, now))
-    }
-
-    /// Keeps the items that are mine right now and drops the others: all of them unless this worker is active.
-    pub fn retain_owned_items<K: ShardKey>(&self, items: &mut Vec<K>) {
-        self.shared().read(|ownership, now| ownership.retain_at(items, now));
-    }
-
-    /// How many of the items are mine right now.
-    pub fn count_owned_items<K: ShardKey>(&self, items: &[K]) -> usize {
-        self.shared().read(|ownership, now| ownership.count_at(items, now))
-    }
-
-    /// Those of the items that are mine, each asked at the moment when it is taken, so that a loop may take its time over one and is not
-    /// handed the next if that was lost meanwhile. Nothing is allocated.
-    pub fn owned_items<I>(&self, items: I) -> impl Iterator<Item = I::Item> + use<'_, I>
-    where
-        I: IntoIterator,
-        I::Item: ShardKey,
-    {
-        items.into_iter().filter(|item| self.owns(item))
-    }
-
-    /// Like [`ShardingService::filter_owned_items`], on all threads of the rayon pool that it is called in; a short list is filtered by the
-    /// caller alone. It blocks the caller meanwhile.
-    #[cfg(feature = "parallel")]
-    pub fn par_filter_owned_items<'a, K: ShardKey + Sync>(&self, items: &'a [K]) -> Vec<&'a K> {
-        self.shared().read(|ownership, now| ownership.par_filter_at(items, now))
-    }
-
-    /// Like [`ShardingService::filter_owned_items`], but tells "nothing is mine because I own nothing" apart.
-    pub fn try_filter_owned_items<'a, K: ShardKey>(&self, items: &'a [K]) -> Result<Vec<&'a K>, NotOwning> {
-        self.shared().read(|ownership, now| match ownership.not_owning_at(now) {
-            Some(not_owning) => Err(not_owning),
-            None => Ok(ownership.filter_at(items, now)),
-        })
-    }
-
     /// The latest snapshot. Ask it with [`ShardingService::now`], so that its deadline counts.
     pub fn ownership(&self) -> Arc<Ownership> {
         self.shared().ownership()
@@ -279,7 +228,7 @@ impl ShardingService {
 
     /// The group's members now and whenever they change.
     pub fn watch_members(&self) -> WatchMembers {
-        WatchMembers { changes: self.shared().changes(), seen: None }
+        WatchMembers::new(self.shared().changes())
     }
 
     /// The rebalances from now on, as a stream that ends with the service. A slow reader gets them merged.
@@ -339,22 +288,5 @@ impl std::fmt::Debug for ShardingService {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let shared = self.shared();
         write!(f, "ShardingService({} as {:?}: {:?})", shared.policy.name, shared.instance_id, shared.ownership())
-    }
-}
-
-/// The group's members now and whenever they change; ends with the service.
-pub struct WatchMembers {
-    changes: watch::Receiver<Arc<Ownership>>,
-    seen: Option<Arc<View>>,
-}
-
-impl WatchMembers {
-    /// The next view; the first call answers the present one at once. `None` once the service is gone. Cancel safe.
-    pub async fn recv(&mut self) -> Option<Arc<View>> {
-        let seen = self.seen.clone();
-        let new = |ownership: &Arc<Ownership>| seen.as_ref().is_none_or(|seen| seen != ownership.view());
-        let view = Arc::clone(self.changes.wait_for(new).await.ok()?.view());
-        self.seen = Some(Arc::clone(&view));
-        Some(view)
     }
 }

@@ -2,26 +2,23 @@
 //!
 //! It decides nothing about ownership; what it adds are limits on how long a call may take.
 
+mod record;
+
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use futures::{FutureExt, StreamExt};
-use shardwise_core::machine::{Action, Failure, Input, Machine, Op};
-use shardwise_core::{LossMark, MemberState, Moment};
-use shardwise_discovery::{Discovery, Error, ErrorKind, Registration, Seat, WatchEvent, WatchStream};
+use shardwise_core::machine::{Action, Input, Machine};
+use shardwise_core::{MemberState, Moment};
+use shardwise_discovery::{Discovery, Error, Registration, WatchEvent, WatchStream};
 use tokio::sync::{mpsc, oneshot};
 use tokio::task::{AbortHandle, JoinHandle, JoinSet};
 
 use crate::ServiceState;
-use crate::calls::{follow, limited};
+use crate::calls::follow;
 use crate::shared::Shared;
 
-/// How long leaving may take beyond the drain: the record dies by its TTL anyway.
-const DEREGISTER_LIMIT: Duration = Duration::from_secs(2);
-/// How often a change of what the record says is tried, and the pause between two tries.
-const MARK_ATTEMPTS: u32 = 3;
-const MARK_PAUSE: Duration = Duration::from_millis(100);
 /// Timers stand still while the machine is suspended and deadlines do not, so the clock is looked at this often.
 const SLEEP_LONGEST: Duration = Duration::from_millis(250);
 /// The most news of a watch taken in at once; timers are looked at in between.
@@ -198,86 +195,6 @@ impl Driver {
         }
     }
 
-    /// Starts a call and gives up the one before, whose answer nobody waits for any more. A record written by a call that was given up
-    /// dies with its TTL.
-    fn call(&mut self, op: Op, attempt: u64) {
-        if let Some(earlier) = self.call.take() {
-            earlier.abort();
-        }
-        let (backend, registration) = (Arc::clone(&self.backend), self.registration.clone());
-        let limit = match op {
-            Op::Register => self.shared.timing.ttl,
-            Op::Renew => self.shared.timing.renew_every,
-        };
-        self.call = Some(self.answers.spawn(async move {
-            let answer = match op {
-                Op::Register => limited(limit, "register", async { backend.register(&registration).await }).await,
-                Op::Renew => limited(limit, "renew", async { backend.renew(&registration.seat(), registration.ttl).await }).await,
-            };
-            match (answer, op) {
-                (Ok(grant), Op::Register) => Input::Registered { attempt, started: grant.started, ttl: grant.ttl }.into(),
-                (Ok(grant), Op::Renew) => Input::Renewed { attempt, started: grant.started, ttl: grant.ttl }.into(),
-                (Err(error), _) => Answer { input: failed(attempt, &error), error: Some(error) },
-            }
-        }));
-    }
-
-    fn look(&mut self) {
-        let (backend, group, limit) = (Arc::clone(&self.backend), self.registration.group.clone(), self.shared.timing.renew_every);
-        self.answers.spawn(async move {
-            match limited(limit, "members", async { backend.members(&group).await }).await {
-                Ok(snapshot) => Input::Viewed { view: snapshot.view, proven: snapshot.proven }.into(),
-                // The watch will tell.
-                Err(_) => Input::Woken.into(),
-            }
-        });
-    }
-
-    fn mark_loss(&mut self, seen: bool) {
-        self.registration.member.loss = seen.then_some(LossMark::Seen);
-        if seen {
-            tracing::warn!(
-                policy = %self.shared.policy.name,
-                "more members have vanished within one TTL than max_loss allows: everybody keeps what it has until they return; \
-                 if they are gone for good, run shardwise confirm-loss"
-            );
-        }
-        self.mark(self.registration.clone(), "could not tell the others that too many members have vanished");
-    }
-
-    /// Changes what the record says, after whatever change is still on its way.
-    fn mark(&mut self, registration: Registration, or_else: &'static str) {
-        let (backend, limit, earlier) = (Arc::clone(&self.backend), self.shared.timing.renew_every, self.marking.take());
-        self.marking = Some(tokio::spawn(async move {
-            if let Some(earlier) = earlier {
-                // It has a time limit of its own, and nothing depends on what came of it.
-                let _ = earlier.await;
-            }
-            for attempt in 1.. {
-                match limited(limit, "update", async { backend.update(&registration).await }).await {
-                    Err(error) if error.is_retryable() && attempt < MARK_ATTEMPTS => tokio::time::sleep(MARK_PAUSE).await,
-                    Err(error) => return tracing::warn!(%error, "{or_else}"),
-                    Ok(()) => return,
-                }
-            }
-        }));
-    }
-
-    fn deregister(&mut self) {
-        if let Some(earlier) = self.call.take() {
-            earlier.abort();
-        }
-        let (backend, seat, marking) = (Arc::clone(&self.backend), self.registration.seat(), self.marking.take());
-        self.answers.spawn(async move {
-            if let Some(marking) = marking {
-                // It has a time limit of its own, and nothing depends on what came of it.
-                let _ = marking.await;
-            }
-            deregister(&*backend, &seat).await;
-            Input::Deregistered.into()
-        });
-    }
-
     /// This news and all that is there with it, merged: a burst of changes is placed once, by the newest view.
     fn news(&mut self, first: Result<WatchEvent, Error>) -> Option<Input> {
         let mut merged = self.told(first);
@@ -314,22 +231,6 @@ impl Driver {
             }
         }
     }
-}
-
-async fn deregister(backend: &dyn Discovery, seat: &Seat) {
-    if let Err(error) = limited(DEREGISTER_LIMIT, "deregister", async { backend.deregister(seat).await }).await {
-        tracing::warn!(%error, "could not deregister; the record dies with its TTL");
-    }
-}
-
-fn failed(attempt: u64, error: &Error) -> Input {
-    let failure = match error.kind() {
-        ErrorKind::Lost => return Input::RecordLost { attempt },
-        ErrorKind::InUse { address, stamp } => Failure::InUse { address: address.clone(), stamp: *stamp },
-        _ if error.is_retryable() => Failure::Retryable,
-        _ => Failure::Permanent { message: error.to_string().into() },
-    };
-    Input::Failed { attempt, failure }
 }
 
 async fn next(watch: Option<&mut WatchStream>) -> Option<Result<WatchEvent, Error>> {
