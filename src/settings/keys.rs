@@ -60,8 +60,12 @@ pub(super) const VERSION: Key = key("version", Shape::Text, Fallback::Unset, "th
 pub(super) const METADATA: Key =
     key("metadata", Shape::Text, Fallback::Unset, "texts that others see beside this worker; at most 4096 bytes together");
 
-pub(super) const BACKEND: Key =
-    key("backend", Shape::Text, Fallback::Text("local"), "where workers meet: local is one SQLite file for all workers of one machine; consul and etcd are for several machines");
+pub(super) const BACKEND: Key = key(
+    "backend",
+    Shape::Text,
+    Fallback::Text("local"),
+    "where workers meet: local is one SQLite file for all workers of one machine; consul and etcd are for several machines",
+);
 pub(super) const TTL: Key =
     key("ttl", Shape::Time { min: Duration::ZERO, max: DAY }, Fallback::Text("10s"), "a worker that is silent for this long is gone");
 pub(super) const RENEW_EVERY: Key = key(
