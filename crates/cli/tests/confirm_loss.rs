@@ -1,7 +1,5 @@
 //! `max_loss` and `shardwise confirm-loss` with real workers and SIGKILL.
 
-#![expect(clippy::unwrap_used, reason = "tests report by panicking")]
-
 mod common;
 
 use common::Place;

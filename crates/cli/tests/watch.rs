@@ -1,14 +1,13 @@
 //! `shardwise watch`: real workers that join, share, die, pause and leave.
 
-#![expect(clippy::unwrap_used, reason = "tests report by panicking")]
-
 mod common;
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
 
+use common::lines::{longest_overlap, members, number, owns, sets};
 use common::process::Process;
-use common::{Place, workers};
+use common::{Place, scenes, workers};
 use nix::sys::signal::Signal;
 use serde_json::Value;
 
@@ -33,56 +32,6 @@ fn place(ttl: &str) -> Place {
     Place::of_workers(ttl, &format!("slots = {SLOTS}"))
 }
 
-fn number(line: &Value, field: &str) -> u64 {
-    line[field].as_u64().unwrap_or_default()
-}
-
-fn owns(line: &Value) -> u64 {
-    number(line, "slots_owned")
-}
-
-fn members(line: &Value) -> usize {
-    line["members"].as_array().unwrap().len()
-}
-
-fn ranges(line: &Value, field: &str) -> impl Iterator<Item = u32> {
-    let ranges: Vec<[u32; 2]> = serde_json::from_value(line[field].clone()).unwrap();
-    ranges.into_iter().flat_map(|[from, to]| from..=to)
-}
-
-/// What a worker has after each of its lines, by what the lines say was gained and lost.
-fn sets(told: &[Value]) -> Vec<BTreeSet<u32>> {
-    let mut set = BTreeSet::new();
-    let after = |line: &Value| {
-        assert!(ranges(line, "gained_slots").all(|slot| set.insert(slot)), "gained what it had: {line}");
-        assert!(ranges(line, "lost_slots").all(|slot| set.remove(&slot)), "lost what it had not: {line}");
-        assert_eq!(owns(line), set.len() as u64, "{line}");
-        set.clone()
-    };
-    told.iter().map(after).collect()
-}
-
-/// From when until when a worker had each slot: from the line on, until its next line or the deadline, whichever is first.
-fn held(told: &[Value]) -> BTreeMap<u32, Vec<(u64, u64)>> {
-    let mut held = BTreeMap::<_, Vec<_>>::new();
-    for (n, set) in sets(told).into_iter().enumerate() {
-        let next = told.get(n + 1).map_or(u64::MAX, |line| number(line, "monotonic_ns"));
-        let interval = (number(&told[n], "monotonic_ns"), number(&told[n], "owned_until_ns").min(next));
-        set.into_iter().filter(|_| interval.0 < interval.1).for_each(|slot| held.entry(slot).or_default().push(interval));
-    }
-    held
-}
-
-/// The longest time that both had the same slot.
-fn longest_overlap(one: &[Value], other: &[Value]) -> Duration {
-    let (one, other) = (held(one), held(other));
-    let both = one.iter().flat_map(|(slot, mine)| mine.iter().map(move |interval| (slot, interval)));
-    let overlaps = both.flat_map(|(slot, mine)| {
-        other.get(slot).into_iter().flatten().map(move |theirs| mine.1.min(theirs.1).saturating_sub(mine.0.max(theirs.0)))
-    });
-    Duration::from_nanos(overlaps.max().unwrap_or_default())
-}
-
 #[test]
 fn a_line_has_exactly_the_promised_fields() {
     let place = place("2s");
@@ -99,6 +48,7 @@ fn a_line_has_exactly_the_promised_fields() {
         "view_fingerprint",
         "members",
         "slots_owned",
+        "stands_still",
         "gained",
         "lost",
     ];
@@ -162,40 +112,7 @@ fn a_worker_that_leaves_hands_over_at_once() {
 #[test]
 fn a_worker_stopped_beyond_its_ttl_owns_nothing_until_it_has_joined_again() {
     let place = place("1s");
-    let (mut a, mut b) = (join(&place, "a", &EVERYTHING), join(&place, "b", &EVERYTHING));
-    a.tells("sees both", |line| members(line) == 2 && line["state"] == "active");
-    // Right behind a renewal nothing is being written: a process stopped inside a write would hold up the other one.
-    a.tells("a renewal", |line| number(line, "gained") + number(line, "lost") == 0);
-    a.signal(Signal::SIGSTOP);
-    b.tells("has taken over", |line| owns(line) == u64::from(SLOTS));
-    b.tells("a renewal", |line| number(line, "gained") == 0);
-    a.catch_up();
-    let before = a.told.len();
-    a.signal(Signal::SIGCONT);
-    a.tells("is back", |line| owns(line) > 0);
-    b.tells("shares again", |line| owns(line) < u64::from(SLOTS));
-    for process in [&mut a, &mut b] {
-        process.signal(Signal::SIGTERM);
-        assert_eq!(process.ends("after SIGTERM").code, Some(0));
-    }
-
-    let (last, first) = (&a.told[before - 1], &a.told[before]);
-    assert!(number(last, "owned_until_ns") < number(first, "monotonic_ns"), "stopped for less than its lease:\n{last}\n{first}");
-    assert_eq!((&first["state"], owns(first), number(first, "lost")), (&"fenced".into(), 0, owns(last)));
-    let back = before + a.told[before..].iter().position(|line| line["state"] == "active").unwrap();
-    for line in &a.told[before..back] {
-        assert!(owns(line) == 0 && ["fenced", "joining"].contains(&line["state"].as_str().unwrap()), "{line}");
-    }
-    // Before it was back, it never had a slot together with the one that took over for it.
-    let joined = number(&a.told[before - 1], "monotonic_ns");
-    let shared = b.told.iter().position(|line| members(line) == 2 && line["state"] == "active").unwrap();
-    let takeover = b.told.iter().position(|line| number(line, "monotonic_ns") > joined && owns(line) == u64::from(SLOTS)).unwrap();
-    assert!(shared < takeover);
-    let gained = number(&b.told[takeover], "monotonic_ns");
-    let overlap = a.told[..back].iter().map(|line| number(line, "owned_until_ns").saturating_sub(gained)).max();
-    assert_eq!(overlap, Some(0), "a slot was taken before the deadline of the one that had it");
-    let overlap = longest_overlap(&a.told, &b.told);
-    assert!(overlap < Duration::from_secs(1), "views differed for {overlap:?}");
+    scenes::stopped_beyond_its_ttl(join(&place, "a", &EVERYTHING), join(&place, "b", &EVERYTHING), SLOTS);
 }
 
 #[test]

@@ -73,11 +73,8 @@ impl Watch {
         let mut snapshots = service.snapshots();
         let mut teller = Teller { watch: self, service: &service, items, before: None };
 
-        let result = teller.follow(&mut snapshots, &shutdown).await;
-        // Leave in good order even if nobody reads the output any more.
-        service.deregister_self().await?;
-        result?;
-        teller.catch_up(&mut snapshots)?;
+        let told = teller.follow(&mut snapshots, &shutdown).await;
+        teller.leave(&mut snapshots, told).await?;
         Ok(Code::Ok)
     }
 }
@@ -117,6 +114,24 @@ impl Teller<'_> {
             }
         }
         Ok(())
+    }
+
+    /// Leaves in good order, even if nobody reads the output any more, and tells each step when it happens.
+    async fn leave(&mut self, snapshots: &mut Snapshots, mut told: Result<()>) -> Result<()> {
+        let leave = self.service.deregister_self();
+        tokio::pin!(leave);
+        loop {
+            tokio::select! {
+                // First, so that the wish to leave is on its way before a write may block.
+                biased;
+                left = &mut leave => {
+                    left?;
+                    told?;
+                    return self.catch_up(snapshots);
+                }
+                Some(snapshot) = snapshots.recv(), if told.is_ok() => told = self.tell(&snapshot),
+            }
+        }
     }
 
     /// Tells what has been published and not yet told.

@@ -3,7 +3,9 @@
 #![allow(dead_code, reason = "each test file uses its own part")]
 #![expect(clippy::unwrap_used, clippy::panic, reason = "helpers of tests report by panicking")]
 
+pub(crate) mod lines;
 pub(crate) mod process;
+pub(crate) mod scenes;
 
 use std::fmt;
 use std::io::{Read, Write};

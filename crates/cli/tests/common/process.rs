@@ -73,6 +73,14 @@ impl Process {
         }
     }
 
+    /// The last line that has come, if `wanted` holds for it, else the next for which it does.
+    pub(crate) fn shows(&mut self, within: Duration, what: &str, wanted: impl Fn(&Value) -> bool) -> Value {
+        match self.told.last().filter(|line| wanted(line)) {
+            Some(line) => line.clone(),
+            None => self.tells_within(within, what, wanted),
+        }
+    }
+
     /// Reads what has come, without waiting.
     pub(crate) fn catch_up(&mut self) {
         while let Ok(line) = self.lines.try_recv() {

@@ -1,0 +1,46 @@
+//! What happens to workers wherever they meet.
+
+use std::time::Duration;
+
+use nix::sys::signal::Signal;
+
+use super::lines::{longest_overlap, members, number, owns};
+use super::process::Process;
+
+/// Two workers have joined a group of `slots` slots; one is stopped until the other has taken over, and goes on.
+pub(crate) fn stopped_beyond_its_ttl(mut a: Process, mut b: Process, slots: u32) {
+    let slots = u64::from(slots);
+    a.tells("sees both", |line| members(line) == 2 && line["state"] == "active");
+    // Right behind a renewal nothing is being written: a process stopped inside a write would hold up the other one.
+    a.tells("a renewal", |line| number(line, "gained") + number(line, "lost") == 0);
+    a.signal(Signal::SIGSTOP);
+    b.tells("has taken over", |line| owns(line) == slots);
+    b.tells("a renewal", |line| number(line, "gained") == 0);
+    a.catch_up();
+    let before = a.told.len();
+    a.signal(Signal::SIGCONT);
+    a.tells("is back", |line| owns(line) > 0);
+    b.tells("shares again", |line| owns(line) < slots);
+    for process in [&mut a, &mut b] {
+        process.signal(Signal::SIGTERM);
+        assert_eq!(process.ends("after SIGTERM").code, Some(0));
+    }
+
+    let (last, first) = (&a.told[before - 1], &a.told[before]);
+    assert!(number(last, "owned_until_ns") < number(first, "monotonic_ns"), "stopped for less than its lease:\n{last}\n{first}");
+    assert_eq!((&first["state"], owns(first), number(first, "lost")), (&"fenced".into(), 0, owns(last)));
+    let back = before + a.told[before..].iter().position(|line| line["state"] == "active").unwrap();
+    for line in &a.told[before..back] {
+        assert!(owns(line) == 0 && ["fenced", "joining"].contains(&line["state"].as_str().unwrap()), "{line}");
+    }
+    // Before it was back, it never had a slot together with the one that took over for it.
+    let joined = number(&a.told[before - 1], "monotonic_ns");
+    let shared = b.told.iter().position(|line| members(line) == 2 && line["state"] == "active").unwrap();
+    let takeover = b.told.iter().position(|line| number(line, "monotonic_ns") > joined && owns(line) == slots).unwrap();
+    assert!(shared < takeover);
+    let gained = number(&b.told[takeover], "monotonic_ns");
+    let overlap = a.told[..back].iter().map(|line| number(line, "owned_until_ns").saturating_sub(gained)).max();
+    assert_eq!(overlap, Some(0), "a slot was taken before the deadline of the one that had it");
+    let overlap = longest_overlap(&a.told, &b.told);
+    assert!(overlap < Duration::from_secs(1), "views differed for {overlap:?}");
+}

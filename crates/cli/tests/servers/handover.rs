@@ -1,0 +1,54 @@
+//! A worker joins and leaves in good order: when do the others act on it?
+
+use std::time::Duration;
+
+use nix::sys::signal::Signal;
+use serde_json::{Value, json};
+
+use crate::common::lines::{number, owns};
+use crate::meeting::{Kind, Meeting, SOON, is_active_of, policy, settle};
+use crate::soak;
+
+/// For one on a busy machine, in a debug build. What the soak allows is in xtask.
+const HANDOVER_MAX: Duration = Duration::from_millis(250);
+
+on_both!(joins_and_leaves_are_in_force_at_once);
+
+fn at(line: &Value) -> u64 {
+    number(line, "monotonic_ns")
+}
+
+fn joins_and_leaves_are_in_force_at_once(kind: Kind) {
+    let meeting = Meeting::direct(kind, "10s", &policy("workers", ""));
+    let mut fleet = meeting.fleet("workers", ["worker-1", "worker-2", "worker-3"]);
+    for run in 0..soak::runs(5) {
+        let mut newcomer = meeting.start_worker("workers", &format!("newcomer-{run}"));
+        // From before its registration was sent. Those who were there have to give something up, because all are close to their fair share.
+        let asked = newcomer.shows(SOON, "it begins to join", |line| line["state"] == "joining");
+        let owning = newcomer.shows(SOON, "it owns its share", |line| is_active_of(4)(line) && owns(line) > 0);
+        let gave = fleet.iter_mut().map(|worker| worker.shows(SOON, "it gives to the newcomer", |line| is_active_of(4)(line)));
+        let gave: Vec<_> = gave.collect();
+        assert!(gave.iter().all(|line| number(line, "lost") > 0), "{gave:?}");
+        let last = gave.iter().map(at).max().unwrap_or_default();
+        let first = gave.iter().map(at).min().unwrap_or_default().min(at(&owning));
+        let (join, spread) = (Duration::from_nanos(last - at(&asked)), Duration::from_nanos(last.max(at(&owning)) - first));
+
+        newcomer.signal(Signal::SIGTERM);
+        let stopped = newcomer.tells("it stops owning", |line| line["state"] == "draining");
+        let took = fleet.iter_mut().map(|worker| worker.tells_within(SOON, "it takes back", |line| number(line, "gained") > 0));
+        let took: Vec<_> = took.map(|line| at(&line)).collect();
+        assert!(took.iter().all(|taken| *taken > at(&stopped)), "taken {took:?} before {stopped}");
+        let leave = Duration::from_nanos(took.into_iter().max().unwrap_or_default() - at(&stopped));
+        assert_eq!(newcomer.ends("after SIGTERM").code, Some(0));
+        settle(&mut fleet);
+
+        let figures = json!({
+            "backend": kind.name(),
+            "join_ms": join.as_secs_f64() * 1e3,
+            "join_spread_ms": spread.as_secs_f64() * 1e3,
+            "leave_ms": leave.as_secs_f64() * 1e3,
+        });
+        soak::note(&figures);
+        assert!(join < HANDOVER_MAX && leave < HANDOVER_MAX, "run {run}: {figures}");
+    }
+}

@@ -1,0 +1,36 @@
+//! Real workers over real Consul and etcd servers: who owns what when workers are killed, paused, join and leave, when the way to the
+//! server is cut, and when the settings are wrong. The same scenes for both, many times over under `cargo xtask soak`.
+
+#![cfg(target_os = "linux")]
+#![expect(clippy::unwrap_used, clippy::panic, clippy::print_stdout, reason = "tests report by panicking, and print what they measured")]
+
+#[path = "../common/mod.rs"]
+mod common;
+
+/// Runs a scene on both backends.
+macro_rules! on_both {
+    ($scene:ident) => {
+        mod $scene {
+            use crate::meeting::Kind;
+
+            #[test]
+            fn consul() {
+                super::$scene(Kind::Consul);
+            }
+
+            #[test]
+            fn etcd() {
+                super::$scene(Kind::Etcd);
+            }
+        }
+    };
+}
+
+mod agent;
+mod handover;
+mod meeting;
+mod outage;
+mod paused;
+mod soak;
+mod takeover;
+mod vanishing;

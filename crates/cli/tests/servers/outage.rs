@@ -1,0 +1,91 @@
+//! The server cannot be reached for a while, by nobody: workers stop by their deadline or keep what they have, as their policy says, and
+//! are back at once when it can.
+
+use std::time::Duration;
+
+use serde_json::{Value, json};
+
+use crate::common::lines::{number, owns};
+use crate::common::process::Process;
+use crate::meeting::{Kind, Meeting, SOON, differ_at_most, is_active_of, leave, now_ns, policy, settle};
+use crate::soak;
+
+/// From the first answer that is possible until each owns again.
+const BACK_MAX: Duration = Duration::from_secs(2);
+/// How late the line may be that says that a worker has stopped, on a busy machine. By its deadline it has stopped in any case.
+const TOLD_MAX: Duration = Duration::from_millis(500);
+
+on_both!(an_outage_ends_ownership_or_not_as_the_policy_says_and_heals);
+
+fn an_outage_ends_ownership_or_not_as_the_policy_says_and_heals(kind: Kind) {
+    for _ in 0..soak::runs(1) {
+        // In a soak a minute with the default TTL.
+        let (ttl, lasts) = if soak::is_on() { (10, Duration::from_mins(1)) } else { (2, Duration::from_secs(6)) };
+        let policies = policy("workers", "") + &policy("keepers", "on_backend_loss = \"keep\"");
+        let meeting = Meeting::by_proxy(kind, &format!("{ttl}s"), &policies);
+        let mut stopping = meeting.fleet("workers", ["worker-1", "worker-2", "worker-3"]);
+        let mut keeping = meeting.fleet("keepers", ["keeper-1", "keeper-2", "keeper-3"]);
+
+        let cut = now_ns();
+        meeting.proxy.cut_both();
+        std::thread::sleep(lasts);
+        stopping.iter_mut().chain(&mut keeping).for_each(Process::catch_up);
+        let before: Vec<_> = stopping.iter().chain(&keeping).map(|worker| worker.told.len()).collect();
+        stopping.iter().for_each(stopped_by_its_deadline);
+        keeping.iter().for_each(kept_what_it_had);
+
+        let healed = now_ns();
+        meeting.heal();
+        let back = |fleet: &mut [Process]| {
+            let owning = |line: &Value| number(line, "monotonic_ns") > healed && line["state"] == "active" && owns(line) > 0;
+            let lines = fleet.iter_mut().map(|worker| worker.shows(SOON, "it owns again", owning));
+            Duration::from_nanos(lines.map(|line| number(&line, "monotonic_ns")).max().unwrap_or_default() - healed)
+        };
+        let (stopped_ms, kept_ms) = (back(&mut stopping), back(&mut keeping));
+        settle(&mut stopping);
+        settle(&mut keeping);
+        // Keepers that come back together have nothing to move.
+        let whole =
+            |fleet: &[Process]| Duration::from_nanos(fleet.iter().map(whole_since).max().unwrap_or_default().saturating_sub(healed));
+        let figures = json!({
+            "backend": kind.name(),
+            "outage_ms": (healed - cut) / 1_000_000,
+            "stop_back_ms": stopped_ms.as_millis(),
+            "stop_whole_ms": whole(&stopping).as_millis(),
+            "keep_back_ms": kept_ms.as_millis(),
+            "keep_whole_ms": whole(&keeping).as_millis(),
+        });
+        soak::note(&figures);
+        assert!(stopped_ms <= BACK_MAX && kept_ms <= BACK_MAX, "not back within {BACK_MAX:?}: {figures}");
+        for (worker, before) in stopping.iter().chain(&keeping).zip(before).skip(stopping.len()) {
+            assert!(worker.told[before..].iter().all(|line| line["state"] != "fenced"), "a keeper was fenced after all");
+        }
+        differ_at_most(Duration::from_secs(ttl), &stopping);
+        leave(&mut stopping);
+        leave(&mut keeping);
+    }
+}
+
+/// Its last line that owns something is followed by one that does not, at its deadline.
+fn stopped_by_its_deadline(worker: &Process) {
+    let last = worker.told.iter().rposition(|line| owns(line) > 0).unwrap();
+    let deadline = number(&worker.told[last], "owned_until_ns");
+    let next = worker.told.get(last + 1).unwrap_or_else(|| panic!("owns after the outage: {}", worker.told[last]));
+    assert_eq!(next["state"], "fenced", "{next}");
+    let late = Duration::from_nanos(number(next, "monotonic_ns").saturating_sub(deadline));
+    assert!(late < TOLD_MAX, "told {late:?} after the deadline: {next}");
+}
+
+/// It is stale, and has lost nothing on the way.
+fn kept_what_it_had(worker: &Process) {
+    let last = worker.told.last().unwrap();
+    assert_eq!(last["state"], "stale", "{last}");
+    let shared = worker.told.iter().rposition(is_active_of(3)).unwrap();
+    assert!(owns(last) > 0 && worker.told[shared + 1..].iter().all(|line| number(line, "gained") + number(line, "lost") == 0), "{last}");
+}
+
+/// When the share that it has now began.
+fn whole_since(worker: &Process) -> u64 {
+    let moved = |line: &Value| number(line, "gained") + number(line, "lost") > 0;
+    worker.told.iter().rfind(|line| moved(line)).map_or(0, |line| number(line, "monotonic_ns"))
+}

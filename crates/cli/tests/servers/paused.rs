@@ -1,0 +1,16 @@
+//! A worker is stopped (SIGSTOP) for longer than its TTL.
+
+use crate::common::scenes;
+use crate::meeting::{Kind, Meeting, SLOTS, SOON, policy};
+
+on_both!(a_worker_stopped_beyond_its_ttl_owns_nothing_until_it_has_joined_again);
+
+fn a_worker_stopped_beyond_its_ttl_owns_nothing_until_it_has_joined_again(kind: Kind) {
+    let meeting = Meeting::direct(kind, "2s", &policy("workers", ""));
+    let join = |id| {
+        let mut worker = meeting.start_worker("workers", id);
+        worker.tells_within(SOON, "it is active", |line| line["state"] == "active");
+        worker
+    };
+    scenes::stopped_beyond_its_ttl(join("a"), join("b"), SLOTS);
+}
