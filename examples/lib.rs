@@ -1,3 +1,4 @@
-//! The examples of shardwise, in the order a user meets them: `first_key`, `tenants`, `alert_monitor`, `outbox_embedded`, `in_tests`.
+//! The examples of shardwise, in the order a user meets them: `first_key`, `tenants`, `alert_monitor`, `outbox_embedded`,
+//! `consul_workers`, `etcd_workers`, `in_tests`.
 //!
 //! Run one with `cargo run -p shardwise-examples --example first_key`.

@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use cargo_metadata::TargetKind;
 
+use crate::fleets;
 use crate::report::say;
 use crate::run::{Failure, Log, count_tests};
 use crate::steps::Passed;
@@ -54,6 +55,10 @@ pub(crate) fn examples(log: &Log<'_>) -> Result<Passed, Failure> {
     for example in &examples {
         say(&format!("    {}", example.name));
         let binary = log.context.target().join("debug/examples").join(example.name);
+        if fleets::is_fleet(example.name) {
+            fleets::run(log.context, example.name, &binary)?;
+            continue;
+        }
         let run = log.run_for(log.context.command(&binary.to_string_lossy(), &[]), EXAMPLE_LIMIT);
         let repeat = format!("cargo run --package {} --all-features --example {}", example.package, example.name);
         run.map_err(|failure| failure.repeated_by(repeat))?;

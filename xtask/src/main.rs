@@ -7,6 +7,7 @@ mod bench;
 mod checks;
 mod context;
 mod deny;
+mod fleets;
 mod measured;
 mod package;
 mod report;

@@ -1,7 +1,10 @@
 //! `cargo xtask servers`: the real servers that the tests run against, unpacked into `target/servers`.
 
+use std::process::Command;
+
 use shardwise_testkit::servers::{self, SERVERS};
 
+use crate::context::Context;
 use crate::report::say;
 use crate::run::{Failure, Log};
 use crate::steps::Passed;
@@ -23,7 +26,29 @@ pub(crate) fn step(_log: &Log<'_>) -> Result<Passed, Failure> {
     Ok(Passed { checks: SERVERS.len() as u64, note })
 }
 
+/// Runs what needs servers to its end.
+pub(crate) fn drive<T>(work: impl Future<Output = Result<T, Failure>>) -> Result<T, Failure> {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+    runtime.map_err(|error| Failure::new(format!("no runtime: {error}")))?.block_on(work)
+}
+
+/// A program as a user starts it, without settings that the environment may have for others.
+pub(crate) fn user(context: &Context, program: &str) -> Command {
+    let mut command = context.command(program, &[]);
+    for (name, _) in std::env::vars_os() {
+        if ["SHARDWISE_", "CONSUL_"].iter().any(|prefix| name.to_string_lossy().starts_with(prefix)) {
+            command.env_remove(name);
+        }
+    }
+    command
+}
+
+/// What went wrong with a server, a certificate or a worker beside them.
+pub(crate) fn failed(error: impl std::fmt::Display) -> Failure {
+    Failure::new(error.to_string())
+}
+
 fn fetch() -> Result<Vec<&'static str>, Failure> {
-    let fetched = servers::fetch().map_err(|error| Failure::new(error.to_string()).repeated_by("cargo xtask servers".into()))?;
+    let fetched = servers::fetch().map_err(|error| failed(error).repeated_by("cargo xtask servers".into()))?;
     Ok(fetched.iter().map(|server| server.package).collect())
 }

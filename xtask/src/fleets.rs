@@ -1,0 +1,139 @@
+//! The examples whose workers meet in a server: two processes beside a real one, and one without.
+
+use std::path::Path;
+use std::process::Stdio;
+use std::time::Duration;
+
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+use shardwise_testkit::{Consul, Etcd};
+use tokio::io::{AsyncBufReadExt, BufReader, Lines};
+use tokio::process::{Child, ChildStdout};
+use tokio::time::timeout;
+
+use crate::context::Context;
+use crate::run::Failure;
+use crate::servers;
+
+/// The examples, and the variable that tells each where its server is.
+const FLEETS: [(&str, &str); 2] = [
+    ("consul_workers", "SHARDWISE__RESILIENCE__SHARDING__DISCOVERY__CONSUL__ADDRESS"),
+    ("etcd_workers", "SHARDWISE__RESILIENCE__SHARDING__DISCOVERY__ETCD__ENDPOINTS"),
+];
+/// How many tenants the examples share.
+const TENANTS: u32 = 100;
+/// How long a worker may take for its next line or its end, on a busy machine.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+/// Whether the example of that name is one of these.
+pub(crate) fn is_fleet(example: &str) -> bool {
+    FLEETS.iter().any(|(name, _)| *name == example)
+}
+
+/// Runs the example of that name beside its server, and without it.
+pub(crate) fn run(context: &Context, example: &str, binary: &Path) -> Result<(), Failure> {
+    let variable = FLEETS.iter().find(|(name, _)| *name == example).map_or("", |(_, variable)| *variable);
+    servers::drive(async {
+        let fleet = |address: String| Fleet { context, binary, variable, address };
+        let alone = if example.starts_with("consul") {
+            let server = Consul::single().await.map_err(servers::failed)?;
+            fleet(server.address()).share_and_leave().await?;
+            fleet(server.address())
+        } else {
+            let server = Etcd::single().await.map_err(servers::failed)?;
+            fleet(server.address()).share_and_leave().await?;
+            fleet(server.address())
+        };
+        // The server is gone by now.
+        alone.tells_in_one_line().await
+    })
+}
+
+struct Fleet<'a> {
+    context: &'a Context,
+    binary: &'a Path,
+    variable: &'a str,
+    address: String,
+}
+
+impl Fleet<'_> {
+    fn worker(&self) -> Result<Worker, Failure> {
+        let mut command = tokio::process::Command::from(servers::user(self.context, &self.binary.to_string_lossy()));
+        command.env(self.variable, &self.address).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).kill_on_drop(true);
+        let failed = |why: String| Failure::new(format!("{}: {why}", self.binary.display()));
+        let mut child = command.spawn().map_err(|error| failed(error.to_string()))?;
+        let out = child.stdout.take().ok_or_else(|| failed("it has no output".into()))?;
+        Ok(Worker { child, lines: BufReader::new(out).lines(), heard: Vec::new() })
+    }
+
+    /// One works alone, a second takes its part, and leaves; then the first has everything again, and leaves.
+    async fn share_and_leave(self) -> Result<(), Failure> {
+        let mut first = self.worker()?;
+        first.mine(1, TENANTS).await?;
+        let mut second = self.worker()?;
+        let (one, two) = (first.share(2).await?, second.share(2).await?);
+        if one == 0 || two == 0 || one + two != TENANTS {
+            return Err(Failure::new(format!("two workers have {one} and {two} of {TENANTS} tenants")));
+        }
+        second.leave().await?;
+        first.mine(1, TENANTS).await?;
+        first.leave().await
+    }
+
+    /// Without the server a worker says so, in one line that names the address, and ends.
+    async fn tells_in_one_line(self) -> Result<(), Failure> {
+        let ended = timeout(PATIENCE, self.worker()?.child.wait_with_output()).await;
+        let output = ended.map_err(|_| Failure::new("without its server the worker does not end"))?;
+        let output = output.map_err(servers::failed)?;
+        let said = String::from_utf8_lossy(&output.stderr);
+        let place = self.address.rsplit('/').next().unwrap_or_default();
+        if output.status.success() || said.lines().count() != 1 || !said.contains(place) {
+            return Err(Failure::new(format!("without its server at {place} the worker ends with {} and says: {said:?}", output.status)));
+        }
+        Ok(())
+    }
+}
+
+/// A running example; killed when dropped.
+struct Worker {
+    child: Child,
+    lines: Lines<BufReader<ChildStdout>>,
+    heard: Vec<String>,
+}
+
+impl Worker {
+    /// Waits for a line that this makes something of.
+    async fn until<T>(&mut self, what: &str, read: impl Fn(&str) -> Option<T>) -> Result<T, Failure> {
+        while let Ok(Ok(Some(line))) = timeout(PATIENCE, self.lines.next_line()).await {
+            let found = read(&line);
+            self.heard.push(line);
+            if let Some(found) = found {
+                return Ok(found);
+            }
+        }
+        Err(Failure::new(format!("a worker did not say {what:?} within {} s; it said {:?}", PATIENCE.as_secs(), self.heard)))
+    }
+
+    /// Its share as soon as it sees that many workers.
+    async fn share(&mut self, workers: u32) -> Result<u32, Failure> {
+        let start = format!("workers: {workers}, mine: ");
+        self.until(&start, |line| line.strip_prefix(&start)?.split(' ').next()?.parse().ok()).await
+    }
+
+    async fn mine(&mut self, workers: u32, tenants: u32) -> Result<(), Failure> {
+        let line = format!("workers: {workers}, mine: {tenants} of {TENANTS} tenants");
+        self.until(&line, |said| (said == line).then_some(())).await
+    }
+
+    /// SIGTERM, and it goes in good order.
+    async fn leave(mut self) -> Result<(), Failure> {
+        let id = self.child.id().and_then(|id| i32::try_from(id).ok());
+        let id = id.ok_or_else(|| Failure::new(format!("a worker ended by itself; it said {:?}", self.heard)))?;
+        kill(Pid::from_raw(id), Signal::SIGTERM).map_err(|error| Failure::new(format!("SIGTERM: {error}")))?;
+        self.until("left", |line| (line == "left").then_some(())).await?;
+        match timeout(PATIENCE, self.child.wait()).await {
+            Ok(Ok(status)) if status.success() => Ok(()),
+            ended => Err(Failure::new(format!("a worker that left ended with {ended:?}"))),
+        }
+    }
+}
