@@ -9,6 +9,7 @@ mod context;
 mod deny;
 mod fleets;
 mod measured;
+mod outside;
 mod package;
 mod report;
 mod run;

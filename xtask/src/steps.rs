@@ -5,7 +5,7 @@ use std::time::Instant;
 use crate::context::Context;
 use crate::report::{Row, say, table};
 use crate::run::{Failure, Log};
-use crate::{checks, deny, package, servers, vectors};
+use crate::{checks, deny, outside, package, servers, vectors};
 
 /// What a step that went well has to say.
 pub(crate) struct Passed {
@@ -41,6 +41,7 @@ const STEPS: &[Step] = &[
     Step { name: "test-default", what: "the library's tests with its default features", run: checks::test_default },
     Step { name: "doctest", what: "code in the documentation", run: checks::doctest },
     Step { name: "examples", what: "examples, built and run", run: checks::examples },
+    Step { name: "tls", what: "a program outside the workspace joins over TLS, whatever its default provider is", run: outside::tls },
     Step { name: "benches", what: "benchmarks, compiled and run once", run: checks::benches },
     Step { name: "doc", what: "the documentation, warnings are errors", run: checks::doc },
     Step { name: "msrv", what: "the oldest Rust that is promised", run: checks::msrv },

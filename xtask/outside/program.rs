@@ -1,0 +1,52 @@
+//! A program of somebody else's: it joins a group over TLS by every policy of its settings, and the TLS provider of the process is
+//! afterwards what it was before.
+//!
+//! `cargo xtask test --only tls` builds it as a package of its own and runs it beside real servers. Arguments: the settings file, and what
+//! the process has as its default provider: `none`, `unusable`, or `aws-lc`.
+
+use std::error::Error;
+use std::sync::Arc;
+
+use rustls::crypto::CryptoProvider;
+use shardwise::ShardingFactory;
+
+/// The default provider of this process, as its name and its place in memory.
+fn provider() -> Option<(String, *const CryptoProvider)> {
+    CryptoProvider::get_default().map(|provider| (format!("{:?}", provider.secure_random), Arc::as_ptr(provider)))
+}
+
+/// Makes it what the argument says.
+fn install(default: &str) {
+    let provider = match default {
+        "none" => return,
+        // Whoever asks it for a connection gets none.
+        "unusable" => CryptoProvider { cipher_suites: Vec::new(), kx_groups: Vec::new(), ..rustls::crypto::ring::default_provider() },
+        #[cfg(feature = "aws-lc")]
+        "aws-lc" => rustls::crypto::aws_lc_rs::default_provider(),
+        other => panic!("no such default: {other}"),
+    };
+    provider.install_default().expect("nobody has installed one before main");
+}
+
+#[tokio::main]
+async fn main() -> Result<(), Box<dyn Error>> {
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    let [settings, default] = arguments.as_slice() else { panic!("wanted: the settings file and the default provider") };
+    install(default);
+    let before = provider();
+    assert_eq!(before.is_none(), default == "none");
+
+    let factory = ShardingFactory::from_file(settings)?;
+    let policies: Vec<_> = factory.policy_names().collect();
+    assert!(!policies.is_empty());
+    for policy in policies {
+        let sharding = factory.create(policy)?;
+        sharding.register_self().await?;
+        assert!(sharding.owns("any key"), "{policy}: alone in its group and owns nothing");
+        assert_eq!(provider(), before, "{policy}: the default provider of the process is another one now");
+        sharding.deregister_self().await?;
+        println!("{policy}: joined and left, and the default provider of the process is {:?}", before.as_ref().map(|(name, _)| name));
+    }
+    assert_eq!(provider(), before, "the default provider of the process is another one now");
+    Ok(())
+}
