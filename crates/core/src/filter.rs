@@ -11,7 +11,7 @@ const BLOCK: usize = 128;
 
 /// Lists shorter than this are filtered faster by one thread than by two, measured by the benchmark `keys`.
 #[cfg(feature = "parallel")]
-const PARALLEL_FROM: usize = 32_768;
+const PARALLEL_FROM: usize = 65_536;
 
 impl Ownership {
     /// The items held at `now`, in their order.

@@ -1,0 +1,126 @@
+//! A worker filters a list of keys, beside crates that place keys and two floors, in the same run: `docs/performance.md`.
+//!
+//! The peers are asked key by key, which is all that they offer. None of them bounds the load.
+
+#![expect(clippy::unwrap_used, reason = "a benchmark; what cannot be set up should stop it")]
+
+use std::collections::hash_map::RandomState;
+use std::hash::{BuildHasher, BuildHasherDefault, Hasher};
+use std::hint::black_box;
+use std::sync::Arc;
+use std::time::Duration;
+
+use anchorhash::AnchorHash;
+use criterion::measurement::WallTime;
+use criterion::{BenchmarkGroup, BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
+use hashring::HashRing;
+use jumphash::JumpHasher;
+use shardwise_core::{InstanceId, Moment, Ownership, PlacementParams, ServiceState, SlotOwners, View, Weight, hash_bytes};
+
+const KEYS: u32 = 200_000;
+const FLEETS: [u32; 4] = [3, 16, 256, 1_000];
+/// What `hashring`'s users commonly take.
+const PEERS_POINTS: u32 = 160;
+
+/// XXH3 of what is written, for `hashring`.
+#[derive(Default)]
+struct Xxh3(u64);
+
+impl Hasher for Xxh3 {
+    fn finish(&self) -> u64 {
+        self.0
+    }
+    fn write(&mut self, bytes: &[u8]) {
+        self.0 = self.0.rotate_left(5) ^ hash_bytes(bytes);
+    }
+}
+
+fn fnv_1a(key: &str) -> u32 {
+    key.bytes().fold(0x811c_9dc5, |hash, byte| (hash ^ u32::from(byte)).wrapping_mul(0x0100_0193))
+}
+
+fn lists() -> [(&'static str, Vec<String>); 3] {
+    let list = |name: fn(u32) -> String| (0..KEYS).map(name).collect();
+    [
+        ("ids of 15 bytes", list(|i| format!("tenant-{i:08}"))),
+        ("UUIDs as text", list(|i| format!("{:08x}-5a1f-4d0e-9b7c-{:012x}", i.wrapping_mul(2_654_435_761), i))),
+        ("URLs of 200 bytes", list(|i| format!("https://example.com/{i:0>180}"))),
+    ]
+}
+
+/// One worker's share of a fleet's slots, as the service would hold it.
+fn share(members: u32) -> Ownership {
+    let id = |member: u32| InstanceId::new(format!("worker-{member}")).unwrap();
+    let placed = SlotOwners::place((0..members).map(|member| (id(member), Weight::ONE)), PlacementParams::default());
+    Ownership::fixed(ServiceState::Active, placed.slots_of(&id(0)), Arc::new(View::default()), Moment::ZERO)
+}
+
+fn ring<S: BuildHasher>(members: u32, hasher: S) -> HashRing<(String, u32), S> {
+    let mut ring = HashRing::with_hasher(hasher);
+    ring.batch_add((0..members).flat_map(|m| (0..PEERS_POINTS).map(move |point| (format!("worker-{m}"), point))).collect());
+    ring
+}
+
+fn floors(group: &mut BenchmarkGroup<'_, WallTime>, name: &str, keys: &[String]) {
+    let id = |what| BenchmarkId::new(what, name);
+    group.bench_function(id("floor: one byte of each key"), |b| {
+        b.iter(|| black_box(keys).iter().filter(|key| key.as_bytes().last() == Some(&b'7')).count());
+    });
+    group.bench_function(id("floor: XXH3 of each key"), |b| {
+        b.iter(|| black_box(keys).iter().fold(0, |sum, key| sum ^ hash_bytes(key.as_bytes())));
+    });
+}
+
+fn ours(group: &mut BenchmarkGroup<'_, WallTime>, name: &str, keys: &[String], members: u32) {
+    let ownership = share(members);
+    let id = |what| BenchmarkId::new(what, name);
+    group.bench_function(id("filter_at"), |b| b.iter(|| ownership.filter_at(black_box(keys), Moment::ZERO)));
+    group.bench_function(id("filter_indices_at"), |b| b.iter(|| ownership.filter_indices_at(black_box(keys), Moment::ZERO)));
+}
+
+fn peers(group: &mut BenchmarkGroup<'_, WallTime>, name: &str, keys: &[String], members: u32) {
+    let id = |what| BenchmarkId::new(what, name);
+    let default = ring(members, hashring::DefaultHashBuilder);
+    let mine = |key: &&String| default.get(*key).is_some_and(|(owner, _)| owner == "worker-0");
+    group.bench_function(id("hashring"), |b| b.iter(|| black_box(keys).iter().filter(mine).collect::<Vec<_>>()));
+
+    let with_xxh3 = ring(members, BuildHasherDefault::<Xxh3>::default());
+    let mine = |key: &&String| with_xxh3.get(*key).is_some_and(|(owner, _)| owner == "worker-0");
+    group.bench_function(id("hashring with XXH3"), |b| b.iter(|| black_box(keys).iter().filter(mine).collect::<Vec<_>>()));
+
+    let capacity = u16::try_from(members * 2).unwrap();
+    let anchor: AnchorHash<&String, u32, RandomState> = anchorhash::Builder::default().with_resources(0..members).build(capacity);
+    let mine = |key: &&String| anchor.get_resource(*key) == Some(&0);
+    group.bench_function(id("anchorhash"), |b| b.iter(|| black_box(keys).iter().filter(mine).collect::<Vec<_>>()));
+
+    let jump = JumpHasher::new();
+    let mine = |key: &&String| jump.slot(*key, members) == 0;
+    group.bench_function(id("jumphash"), |b| b.iter(|| black_box(keys).iter().filter(mine).collect::<Vec<_>>()));
+
+    let mine = |key: &&String| fnv_1a(key).is_multiple_of(black_box(members));
+    group.bench_function(id("FNV-1a modulo"), |b| b.iter(|| black_box(keys).iter().filter(mine).collect::<Vec<_>>()));
+}
+
+fn all(c: &mut Criterion) {
+    let lists = lists();
+    let mut group = c.benchmark_group("filter");
+    group.throughput(Throughput::Elements(u64::from(KEYS))).sample_size(20);
+    group.warm_up_time(Duration::from_millis(500)).measurement_time(Duration::from_secs(2));
+    for (name, keys) in &lists {
+        floors(&mut group, name, keys);
+        ours(&mut group, &format!("{name}, 16 members"), keys, 16);
+        peers(&mut group, &format!("{name}, 16 members"), keys, 16);
+    }
+    let (name, keys) = &lists[0];
+    for members in FLEETS.into_iter().filter(|members| *members != 16) {
+        ours(&mut group, &format!("{name}, {members} members"), keys, members);
+        peers(&mut group, &format!("{name}, {members} members"), keys, members);
+    }
+    let many: Vec<String> = (0..500_000).map(|i| format!("tenant-{i:08}")).collect();
+    group.throughput(Throughput::Elements(500_000));
+    ours(&mut group, "500,000 ids, 300 members", &many, 300);
+    group.finish();
+}
+
+criterion_group!(benches, all);
+criterion_main!(benches);
