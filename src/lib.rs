@@ -27,6 +27,7 @@
 //! None is on by default; then the only backend is `memory`, for workers of one process.
 //!
 //! - `local`: workers of one machine meet in a SQLite file.
+//! - `parallel`: `par_filter_owned_items`, for lists of keys so long that a second thread pays.
 //! - `testing`: `ShardingService::frozen` and `testing::TestFleet`, for your own tests.
 
 mod backend;
