@@ -17,7 +17,7 @@ pub const REPLICAS_MAX: usize = 32;
 ///
 /// let two: Vec<_> = replicas.owners("tenant-7", 2).collect();
 /// assert_eq!(Some(two[0]), SlotOwners::of_view(&view, PlacementParams::default()).owner("tenant-7"));
-/// assert!(two.contains(&view.members()[2].instance_id), "one of the two is in the south");
+/// assert!(two.contains(&&view.members()[2].instance_id), "one of the two is in the south");
 /// ```
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Replicas {
