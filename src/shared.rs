@@ -1,7 +1,7 @@
 //! What a service, its driver and its runners share: the snapshot that readers see, and the news of its changes.
 
 use std::sync::Arc;
-use std::sync::atomic::AtomicU64;
+use std::sync::atomic::{AtomicBool, AtomicU64};
 
 use arc_swap::{ArcSwap, ArcSwapOption};
 use shardwise_core::{InstanceId, Moment, Ownership, Policy, Rebalance, Timing};
@@ -25,6 +25,8 @@ pub(crate) struct Shared {
     pub(crate) snapshots: Hub<Arc<Ownership>>,
     /// What the backend said last when it failed, since the wish to join: a join that takes too long ends with it.
     pub(crate) failure: ArcSwapOption<String>,
+    /// The backend has answered since the wish to join, if only with a refusal.
+    pub(crate) answered: AtomicBool,
     /// Placements asked for so far.
     pub(crate) rebuilds: AtomicU64,
     current: ArcSwap<Ownership>,
@@ -43,6 +45,7 @@ impl Shared {
             rebalances: Hub::default(),
             snapshots: Hub::default(),
             failure: ArcSwapOption::empty(),
+            answered: AtomicBool::new(false),
             rebuilds: AtomicU64::new(0),
             current: ArcSwap::new(Arc::clone(&ownership)),
             changes: watch::Sender::new(ownership),

@@ -18,6 +18,9 @@ use common::{World, eventually, policy};
 const FINE: u8 = 0;
 const DENIES: u8 = 1;
 const PANICS: u8 = 2;
+const SILENT: u8 = 3;
+/// It answers, but lets nobody in.
+const FULL: u8 = 4;
 
 /// How the backends of one test behave just now, and how many calls have failed.
 #[derive(Clone, Default)]
@@ -38,6 +41,8 @@ impl Mood {
         assert!(mood != PANICS, "{operation}: a bug of the backend");
         match mood {
             DENIES => Err(discovery::Error::new(discovery::ErrorKind::Denied, operation, "the token has expired; renew it")),
+            SILENT => Err(discovery::Error::new(discovery::ErrorKind::Unavailable, operation, "cannot reach it; check `address`")),
+            FULL if operation == "register" => Err(discovery::Error::new(discovery::ErrorKind::Unavailable, operation, "no room now")),
             _ => Ok(()),
         }
     }
@@ -177,6 +182,25 @@ async fn a_first_registration_that_is_denied_is_an_error_at_once_and_is_not_repe
     let calls = mood.failed();
     tokio::time::sleep(Duration::from_mins(10)).await;
     assert_eq!(mood.failed(), calls, "nothing is tried any more");
+}
+
+/// Whoever starts a worker with a wrong address was told after the TTL and five seconds, which was 15 s with the default TTL.
+#[tokio::test(start_paused = true)]
+async fn a_backend_that_never_answers_is_told_within_seven_seconds_whatever_the_ttl() {
+    let (_log, _logging) = Log::start();
+    for (mood, reason, limit) in [(SILENT, "cannot reach it; check `address`", "7s"), (FULL, "no room now", "8.05s")] {
+        let world = World::new();
+        let moody = Mood::default();
+        moody.set(mood);
+        let service = Moody::service(&world, "a", &moody);
+        let before = world.clock.now();
+        let error = service.register_self().await.expect_err("nobody gets in");
+        let took = world.clock.now().since(before);
+        assert_eq!((error.kind(), error.is_retryable()), (ErrorKind::Unavailable, true));
+        let said = error.to_string();
+        assert!(said.starts_with(&format!("not a member after {limit}: ")) && said.contains(reason), "{said}");
+        assert_eq!(took.as_secs(), if mood == SILENT { 7 } else { 8 }, "{said}");
+    }
 }
 
 /// A panic in a backend's code took the answer with it that the worker waited for: no renewal, no new registration, no end of leaving.

@@ -88,6 +88,7 @@ impl Driver {
                 command = commands.recv(), if !orphaned => match command {
                     Some(Command::Join(taken)) => {
                         self.shared.failure.store(None);
+                        self.shared.answered.store(false, Ordering::Relaxed);
                         self.step(Input::Join, &mut actions);
                         let _ = taken.send(());
                         continue;
@@ -121,11 +122,24 @@ impl Driver {
 
     fn heard(&mut self, Answer { input, error }: Answer) -> Input {
         match (&input, error) {
-            (_, Some(error)) => self.complain(&error),
-            (Input::Registered { .. } | Input::Renewed { .. }, None) => self.complaint = None,
+            (_, Some(error)) => {
+                self.complain(&error);
+                if !error.is_retryable() {
+                    self.answered();
+                }
+            }
+            (Input::Registered { .. } | Input::Renewed { .. }, None) => {
+                self.complaint = None;
+                self.answered();
+            }
             _ => {}
         }
         input
+    }
+
+    /// The backend is there, whatever it said.
+    fn answered(&self) {
+        self.shared.answered.store(true, Ordering::Relaxed);
     }
 
     fn complain(&mut self, error: &Error) {
@@ -212,6 +226,9 @@ impl Driver {
     }
 
     fn told(&mut self, event: Result<WatchEvent, Error>) -> Option<Input> {
+        if event.is_ok() {
+            self.answered();
+        }
         match event {
             Ok(WatchEvent::View(snapshot)) => {
                 self.blind = false;

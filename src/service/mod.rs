@@ -2,6 +2,7 @@
 
 mod keys;
 
+use std::pin::pin;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -21,6 +22,9 @@ use crate::{Error, ErrorKind, Result};
 
 /// How long registering may take beyond the TTL after which a silent former self is gone.
 const JOIN_GRACE: Duration = Duration::from_secs(5);
+/// How long a backend that has not answered at all is waited for, whatever the TTL. Giving up takes up to two seconds more, and within ten
+/// whoever made a mistake in the settings is to know.
+const SILENCE_MAX: Duration = Duration::from_secs(7);
 /// Requests waiting for the driver.
 const COMMANDS_MAX: usize = 8;
 
@@ -99,36 +103,49 @@ impl ShardingService {
     ///
     /// [`ErrorKind::InstanceIdInUse`] if a living member has this id, [`ErrorKind::OtherPolicy`] if the group has agreed on other
     /// constants, [`ErrorKind::Backend`] for wrong credentials or settings, and, retryable, [`ErrorKind::Unavailable`] if the backend does
-    /// not let it in within the TTL and 5 s. After an error this worker is not a member; call again to try again.
+    /// not let it in within the TTL and 5 s, or does not answer at all for 7 s. After an error this worker is not a member; call again to
+    /// try again.
     ///
     /// Dropping the future does not take the wish back: the worker goes on joining. Call [`ShardingService::deregister_self`] for that.
     pub async fn register_self(&self) -> Result<()> {
         let Some(commands) = self.ask(Command::Join).await? else { return Ok(()) };
-        let mut changes = self.shared().changes();
-        let decided = async {
-            let decided = changes.wait_for(|ownership| !matches!(ownership.state(), ServiceState::Joining | ServiceState::Fenced));
-            decided.await.map(|ownership| Arc::clone(&ownership))
-        };
-        let decided = tokio::time::timeout(self.handle.join_limit, decided);
-        let decided = tokio::select! {
-            decided = decided => decided,
+        let decision = tokio::select! {
+            decision = self.decision() => decision,
             () = commands.closed() => return Err(stopped()),
         };
-        let error = match decided {
-            Ok(Ok(ownership)) => match (ownership.state(), ownership.refusal()) {
+        let error = match decision {
+            Ok(ownership) => match (ownership.state(), ownership.refusal()) {
                 (ServiceState::Active, _) => return Ok(()),
                 (ServiceState::Refused, Some(refusal)) => Error::from(refusal),
                 (state, _) => Error::new(ErrorKind::Closed, format!("the worker did not become active but {state}")),
             },
-            Ok(Err(_)) => stopped(),
-            Err(_) => {
-                let (limit, failure) = (self.handle.join_limit, self.shared().failure.load_full());
-                let why = failure.as_deref().map_or("the backend let nobody in yet", String::as_str);
-                Error::new(ErrorKind::Unavailable, format!("not a member after {limit:?}: {why}; mend that, or just try again"))
-            }
+            Err(error) => error,
         };
         self.deregister_self().await?;
         Err(error)
+    }
+
+    /// The snapshot with which joining ends, or why there is none in time.
+    async fn decision(&self) -> Result<Arc<Ownership>> {
+        let mut changes = self.shared().changes();
+        let mut decided = pin!(async {
+            let decided = changes.wait_for(|ownership| !matches!(ownership.state(), ServiceState::Joining | ServiceState::Fenced));
+            decided.await.map(|ownership| Arc::clone(&ownership))
+        });
+        let begun = tokio::time::Instant::now();
+        let mut limit = self.handle.join_limit.min(SILENCE_MAX);
+        loop {
+            match tokio::time::timeout_at(begun + limit, &mut decided).await {
+                Ok(ownership) => return ownership.map_err(|_| stopped()),
+                Err(_) if limit < self.handle.join_limit && self.shared().answered.load(Ordering::Relaxed) => {
+                    limit = self.handle.join_limit;
+                }
+                Err(_) => break,
+            }
+        }
+        let failure = self.shared().failure.load_full();
+        let why = failure.as_deref().map_or("the backend let nobody in yet", String::as_str);
+        Err(Error::new(ErrorKind::Unavailable, format!("not a member after {limit:?}: {why}; mend that, or just try again")))
     }
 
     /// Leaves the group: takes nothing new, waits for work in flight up to the policy's `drain_timeout`, deregisters. Leaving twice is
