@@ -27,8 +27,16 @@
 //! None is on by default; then the only backend is `memory`, for workers of one process.
 //!
 //! - `local`: workers of one machine meet in a SQLite file.
+//! - `consul`: workers on several machines meet in Consul, each at the agent of its machine.
+//! - `etcd`: workers on several machines meet in etcd. Needs `protoc` when it is compiled: `apt install protobuf-compiler`, or
+//!   `cargo install protox --features bin` and the variable `PROTOC` set to it.
 //! - `parallel`: `par_filter_owned_items`, for lists of keys so long that a second thread pays.
 //! - `testing`: `ShardingService::frozen` and `testing::TestFleet`, for your own tests.
+//!
+//! # TLS
+//!
+//! `consul` and `etcd` speak TLS through rustls with ring, configured by the backend itself. The default provider of the process
+//! (`rustls::crypto::CryptoProvider`) is neither needed nor set: a program may have none, or aws-lc.
 
 mod backend;
 mod calls;
