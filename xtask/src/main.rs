@@ -51,9 +51,9 @@ enum Task {
     Soak {
         /// Name of the soak; without it, the names that exist are listed.
         name: Option<String>,
-        /// How often.
-        #[arg(long, default_value_t = 20)]
-        runs: u32,
+        /// How often, if not as often as that soak usually runs.
+        #[arg(long, value_parser = clap::value_parser!(u32).range(1..=10_000))]
+        runs: Option<u32>,
     },
 }
 

@@ -1,10 +1,12 @@
-//! `cargo xtask soak NAME`: what takes too long for every test run, with the figures into `docs/measured.md`.
+//! The demo over and over, each run with its own verdict.
+
+use std::fmt::Write as _;
 
 use cargo_metadata::TargetKind;
 use serde_json::Value;
 
+use super::figures::{Figures, number};
 use crate::context::Context;
-use crate::measured::{self, Machine};
 use crate::report::say;
 use crate::run::{Failure, Log};
 
@@ -13,20 +15,8 @@ const TTL_MS: u64 = 2_000;
 /// A newcomer must hold its slots within this time of its start.
 const HANDOVER_MS_MAX: u64 = 250;
 
-/// Runs the named soak, or lists the names.
-pub(crate) fn run(context: &Context, name: Option<&str>, runs: u32) -> Result<(), Failure> {
-    match name {
-        None => {
-            say("demo");
-            Ok(())
-        }
-        Some("demo") => demo(context, runs),
-        Some(other) => Err(Failure::new(format!("no soak is called {other}; there are: demo"))),
-    }
-}
-
-/// The demo over and over, each run with its own verdict.
-fn demo(context: &Context, runs: u32) -> Result<(), Failure> {
+/// Runs the demo that often, and tells what came of it.
+pub(super) fn run(context: &Context, runs: u32) -> Result<String, Failure> {
     let log = Log::begin(context, "soak")?;
     log.run(context.cargo(&["build", "--release", "--package", "shardwise-cli"]))?;
     let name =
@@ -46,29 +36,21 @@ fn demo(context: &Context, runs: u32) -> Result<(), Failure> {
         }
         verdicts.push(verdict);
     }
-    let path = context.root().join("docs/measured.md");
-    let before = std::fs::read_to_string(&path).unwrap_or_default();
-    let section = format!("## soak demo\n\n{}\n\n{}", measured::head(context, &Machine::this()), table(&verdicts));
-    std::fs::write(&path, measured::replace(&before, "soak demo", &section))
-        .map_err(|e| Failure::new(format!("{}: {e}", path.display())))?;
-    say(&format!("docs/measured.md: section soak demo tells of {runs} runs"));
-    Ok(())
+    Ok(table(&verdicts))
 }
 
 /// Median and worst of every number of the verdicts.
 fn table(verdicts: &[Value]) -> String {
-    let head = format!(
+    let mut text = format!(
         "{} runs of `shardwise demo --ttl 2s`, all clean: three publishers, one SIGKILL, one newcomer.\n\n| | median | worst |\n|---|---:|---:|\n",
         verdicts.len()
     );
-    let row = |field: &&str| {
-        let mut numbers: Vec<u64> = verdicts.iter().filter_map(|verdict| verdict[*field].as_u64()).collect();
-        numbers.sort_unstable();
-        let at = |index: usize| numbers.get(index).copied().unwrap_or_default();
-        format!("| `{field}` | {} | {} |\n", at(numbers.len() / 2), at(numbers.len().saturating_sub(1)))
-    };
-    let fields = ["takeover_ms", "handover_ms", "repeated", "repeated_late", "lost", "out_of_order"];
-    head + &fields.iter().map(row).collect::<String>()
+    for field in ["takeover_ms", "handover_ms", "repeated", "repeated_late", "lost", "out_of_order"] {
+        let figures = Figures::of(verdicts, field);
+        // Writing to a String cannot fail.
+        let _ = writeln!(text, "| `{field}` | {} | {} |", number(figures.median()), number(figures.worst()));
+    }
+    text
 }
 
 #[cfg(test)]

@@ -1,0 +1,38 @@
+//! `cargo xtask soak NAME`: what takes too long for every test run, with the figures into `docs/measured.md`.
+
+mod demo;
+mod figures;
+mod scenes;
+
+use crate::context::Context;
+use crate::measured::{self, Machine};
+use crate::report::say;
+use crate::run::Failure;
+use scenes::SCENES;
+
+/// How often the demo is run, unless told otherwise.
+const DEMO_RUNS: u32 = 20;
+
+/// Runs the named soak, or lists the names.
+pub(crate) fn run(context: &Context, name: Option<&str>, runs: Option<u32>) -> Result<(), Failure> {
+    let Some(name) = name else {
+        say(&names().join("\n"));
+        return Ok(());
+    };
+    let scene = SCENES.iter().find(|scene| scene.name == name);
+    let text = match scene {
+        _ if name == "demo" => demo::run(context, runs.unwrap_or(DEMO_RUNS))?,
+        Some(scene) => scenes::run(context, scene, runs.unwrap_or(scene.runs))?,
+        None => return Err(Failure::new(format!("no soak is called {name}; there are: {}", names().join(", ")))),
+    };
+    let (path, section) = (context.root().join("docs/measured.md"), format!("soak {name}"));
+    let before = std::fs::read_to_string(&path).unwrap_or_default();
+    let text = format!("## {section}\n\n{}\n\n{text}", measured::head(context, &Machine::this()));
+    std::fs::write(&path, measured::replace(&before, &section, &text)).map_err(|e| Failure::new(format!("{}: {e}", path.display())))?;
+    say(&format!("docs/measured.md: section {section} is written"));
+    Ok(())
+}
+
+fn names() -> Vec<&'static str> {
+    ["demo"].into_iter().chain(SCENES.iter().map(|scene| scene.name)).collect()
+}

@@ -1,0 +1,160 @@
+//! The scenes of `crates/cli/tests/servers` (real workers over real servers), more often and for longer than in a test run.
+
+use std::fmt::Write as _;
+use std::time::Duration;
+
+use serde_json::Value;
+
+use super::figures::{Figures, number};
+use crate::context::Context;
+use crate::report::say;
+use crate::run::{Failure, Log};
+
+/// For building, and for servers to start.
+const ALLOWANCE: Duration = Duration::from_mins(20);
+const BACKENDS: [&str; 2] = ["consul", "etcd"];
+
+/// A scene and what must come of it.
+pub(super) struct Scene {
+    pub(super) name: &'static str,
+    /// How often, unless told otherwise.
+    pub(super) runs: u32,
+    /// What one run on one backend may take, with everything around it.
+    run_max: Duration,
+    /// For the reader of the figures: what was done, and what they mean.
+    what: &'static str,
+    figures: &'static [Figure],
+}
+
+/// A figure of every run, in milliseconds, and what so many of 100 runs must not exceed.
+struct Figure {
+    field: &'static str,
+    limit: Option<(usize, f64)>,
+}
+
+const fn figure(field: &'static str, limit: Option<(usize, f64)>) -> Figure {
+    Figure { field, limit }
+}
+
+pub(super) const SCENES: &[Scene] = &[
+    Scene {
+        name: "takeover",
+        runs: 50,
+        run_max: Duration::from_secs(30),
+        what: "Three `shardwise watch` with a TTL of 3 s, one of them killed (SIGKILL): from the kill until the other two own everything. The \
+               first kill comes right behind a renewal, where it takes longest; the others are spread evenly up to the next one.",
+        figures: &[figure("takeover_ms", Some((100, 4_000.0)))],
+    },
+    Scene {
+        name: "handover",
+        runs: 200,
+        run_max: Duration::from_secs(15),
+        what: "A fourth `shardwise watch` joins three and leaves again (SIGTERM). `join_ms`: from before it asks to register until it is in \
+               force at all three. `join_spread_ms`: from the first of the four that acts on it to the last. `leave_ms`: from when it stops \
+               owning until the other three own everything.",
+        figures: &[figure("join_ms", Some((99, 50.0))), figure("join_spread_ms", None), figure("leave_ms", Some((99, 50.0)))],
+    },
+    Scene {
+        name: "outage",
+        runs: 1,
+        run_max: Duration::from_mins(3),
+        what: "Nobody reaches the server for 60 s, with a TTL of 10 s; three workers stop then (`on_backend_loss = \"stop\"`), three keep their last \
+               view (`\"keep\"`). From the moment when answers are possible again: `back_ms` until each of the three is active and owns, \
+               `whole_ms` until no slot moves any more.",
+        figures: &[
+            figure("stop_back_ms", Some((100, 2_000.0))),
+            figure("stop_whole_ms", None),
+            figure("keep_back_ms", Some((100, 2_000.0))),
+            figure("keep_whole_ms", None),
+        ],
+    },
+];
+
+/// Runs the scene that often on each backend, one after the other, and tells what came of it.
+pub(super) fn run(context: &Context, scene: &Scene, runs: u32) -> Result<String, Failure> {
+    let log = Log::begin(context, "soak")?;
+    let collected = context.scratch(&format!("soak-{}.jsonl", scene.name));
+    std::fs::write(&collected, "").map_err(|e| Failure::new(format!("{}: {e}", collected.display())))?;
+    let (filter, often) = (format!("{}::", scene.name), runs.to_string());
+    let arguments =
+        ["test", "--release", "--package", "shardwise-cli", "--test", "servers", "--", &filter, "--test-threads=1", "--nocapture"];
+    let mut command = context.cargo(&arguments);
+    command.env("SHARDWISE_SOAK_RUNS", &often).env("SHARDWISE_SOAK_FIGURES", &collected);
+    let repeat = format!("cargo xtask soak {} --runs {runs}", scene.name);
+    log.run_for(command, ALLOWANCE + scene.run_max * runs * 2).map_err(|failure| failure.repeated_by(repeat))?;
+    let told = std::fs::read_to_string(&collected).map_err(|e| Failure::new(format!("{}: {e}", collected.display())))?;
+    let told: Vec<Value> = told.lines().filter_map(|line| serde_json::from_str(line).ok()).collect();
+    let text = table(scene, runs, &told);
+    say(&text);
+    match shortfalls(scene, &told) {
+        found if found.is_empty() => Ok(text),
+        found => Err(Failure::new(found.join("; "))),
+    }
+}
+
+/// Every figure of the scene on every backend.
+fn each<'a>(scene: &'a Scene, told: &'a [Value]) -> impl Iterator<Item = (&'static str, &'a Figure, Figures)> {
+    BACKENDS.into_iter().flat_map(move |backend| {
+        let of_backend = move |figure: &Figure| Figures::of(told.iter().filter(|run| run["backend"] == backend), figure.field);
+        scene.figures.iter().map(move |figure| (backend, figure, of_backend(figure)))
+    })
+}
+
+fn table(scene: &Scene, runs: u32, told: &[Value]) -> String {
+    let mut text = format!("{runs} runs on each backend. {}\n\n| | | median | p99 | worst |\n|---|---|---:|---:|---:|\n", scene.what);
+    for (backend, figure, figures) in each(scene, told) {
+        let [median, p99, worst] = [figures.median(), figures.percentile(99), figures.worst()].map(number);
+        // Writing to a String cannot fail.
+        let _ = writeln!(text, "| {backend} | `{}` | {median} | {p99} | {worst} |", figure.field);
+    }
+    text
+}
+
+/// What is worse than it may be, or was not measured.
+fn shortfalls(scene: &Scene, told: &[Value]) -> Vec<String> {
+    let short = |(backend, figure, figures): (&str, &Figure, Figures)| {
+        let Figure { field, limit } = figure;
+        if figures.is_empty() {
+            return Some(format!("{backend} told no {field}"));
+        }
+        let (percent, max) = (*limit)?;
+        let found = figures.percentile(percent);
+        (found > max).then(|| format!("{backend}: {field} of {percent} % is up to {} ms, allowed are {max} ms", number(found)))
+    };
+    each(scene, told).filter_map(short).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn scene(name: &str) -> &'static Scene {
+        SCENES.iter().find(|scene| scene.name == name).unwrap()
+    }
+
+    #[test]
+    fn a_scene_falls_short_by_its_limits_and_by_what_it_does_not_tell() {
+        let run = |backend: &str, ms: f64| serde_json::json!({ "backend": backend, "takeover_ms": ms });
+        let good = [run("consul", 3_000.0), run("consul", 4_000.0), run("etcd", 3_500.0)];
+        assert_eq!(shortfalls(scene("takeover"), &good), Vec::<String>::new());
+        assert!(table(scene("takeover"), 2, &good).contains("| consul | `takeover_ms` | 3000 | 4000 | 4000 |\n"));
+        let late = [run("consul", 4_100.0)];
+        assert_eq!(
+            shortfalls(scene("takeover"), &late),
+            ["consul: takeover_ms of 100 % is up to 4100 ms, allowed are 4000 ms", "etcd told no takeover_ms"]
+        );
+    }
+
+    #[test]
+    fn one_slow_run_in_a_hundred_is_allowed_where_the_limit_is_for_99_percent() {
+        let told = |slow: usize| {
+            let run = move |n: usize| {
+                let ms = if n < slow { 80.0 } else { 9.0 };
+                BACKENDS.map(|backend| serde_json::json!({ "backend": backend, "join_ms": ms, "join_spread_ms": ms, "leave_ms": ms }))
+            };
+            (0..200).flat_map(run).collect::<Vec<_>>()
+        };
+        assert!(shortfalls(scene("handover"), &told(2)).is_empty());
+        assert_eq!(shortfalls(scene("handover"), &told(3)).len(), 4);
+    }
+}
