@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use futures::StreamExt;
-use shardwise_core::{InstanceId, LossMark, Member, MemberState, Policy, Timing, View};
+use shardwise_core::{InstanceId, Loss, Member, MemberState, Policy, Timing, View};
 use shardwise_discovery::{Discovery, Registration, WatchEvent, random_incarnation};
 
 use crate::calls::{follow, limited};
@@ -21,8 +21,9 @@ pub(crate) async fn confirm_loss(policy: &Policy, timing: Timing, backend: Arc<d
     let member = Member {
         incarnation,
         state: MemberState::Draining,
-        loss: Some(LossMark::Confirmed),
-        fingerprints: vec![policy.fingerprint()],
+        loss: Some(Loss::Confirmed),
+        // It must not have a say in what the group serves.
+        fingerprints: vec![view.group_fingerprint().unwrap_or_else(|| policy.fingerprint())],
         ..Member::named(id)
     };
     let registration = Registration { group: policy.group.clone(), member, ttl: timing.ttl };
@@ -50,5 +51,5 @@ async fn all_go_on(backend: &Arc<dyn Discovery>, registration: &Registration, ti
 }
 
 fn standing_still(view: &View) -> usize {
-    view.members().iter().filter(|member| member.loss == Some(LossMark::Seen)).count()
+    view.members().iter().filter(|member| matches!(member.loss, Some(Loss::Missing(_)))).count()
 }

@@ -3,14 +3,20 @@
 #![expect(clippy::expect_used, clippy::panic, reason = "tests report by panicking")]
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
+
+use async_trait::async_trait;
+use shardwise::discovery::{
+    Capabilities, Discovery, Error, ErrorKind, Grant, MemoryBackend, Registration, Result, Seat, Snapshot, WatchStream,
+};
 
 #[expect(dead_code, reason = "each test file uses its part")]
 mod common;
 
 use common::{World, eventually, policy};
 use shardwise::testing::TestFleet;
-use shardwise::{BackendLoss, MaxLoss, Policy, ServiceState};
+use shardwise::{BackendLoss, GroupName, MaxLoss, Policy, ServiceState};
 
 fn with(on_backend_loss: BackendLoss) -> Policy {
     let mut policy = policy();
@@ -69,7 +75,17 @@ async fn the_last_view_is_not_kept_for_ever() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn when_too_many_vanish_everybody_keeps_what_it_has_until_an_operator_confirms() {
+async fn joining_twice_is_joining_once_even_while_stale() {
+    let mut fleet = TestFleet::start_with(2, with(BackendLoss::Keep { keep_for: Duration::from_mins(5) })).await;
+    fleet.partition(0);
+    let service = fleet.service(0).clone();
+    eventually("stale", || service.state() == ServiceState::Stale).await;
+    service.register_self().await.expect("it is a member");
+    assert_eq!(service.state(), ServiceState::Stale);
+}
+
+#[tokio::test(start_paused = true)]
+async fn when_too_many_vanish_nobody_takes_over_what_they_had_until_an_operator_confirms() {
     let mut fleet = TestFleet::start_with(10, guarded()).await;
     let before = owned(&fleet, 6..10);
     (0..6).for_each(|i| fleet.kill(i));
@@ -78,13 +94,35 @@ async fn when_too_many_vanish_everybody_keeps_what_it_has_until_an_operator_conf
     tokio::time::sleep(Duration::from_secs(30)).await;
     assert!((6..10).all(|i| fleet.service(i).ownership().stands_still()));
     assert_eq!(owned(&fleet, 6..10), before);
-    let newcomer = fleet.join().await;
-    assert_eq!(fleet.service(newcomer).ownership().slots().len(), 0, "a newcomer waits like everybody else");
 
-    let confirmed = fleet.confirm_loss().await;
-    assert!((4..=5).contains(&confirmed), "{confirmed} members stood still");
+    assert_eq!(fleet.confirm_loss().await, 4);
     fleet.settled().await;
-    assert_eq!(owned(&fleet, 6..11), 16_384);
+    assert_eq!(owned(&fleet, 6..10), 16_384);
+}
+
+#[tokio::test(start_paused = true)]
+async fn newcomers_stand_in_for_those_who_are_gone() {
+    let mut fleet = TestFleet::start_with(10, guarded()).await;
+    (0..6).for_each(|i| fleet.kill(i));
+    let service = fleet.service(9).clone();
+    eventually("nobody takes over", || service.ownership().stands_still()).await;
+    let newcomer = fleet.join().await;
+    eventually("five of ten are enough", || !service.ownership().stands_still()).await;
+    fleet.settled().await;
+    assert!(!fleet.service(newcomer).ownership().slots().is_empty());
+}
+
+/// An ordinary scale-down, however many leave at once.
+#[tokio::test(start_paused = true)]
+async fn leaving_in_good_order_is_no_loss() {
+    let fleet = TestFleet::start_with(10, guarded()).await;
+    let leavers: Vec<_> = (0..9).map(|i| fleet.service(i).clone()).collect();
+    let leaving = leavers.iter().map(|service| service.deregister_self());
+    for left in futures::future::join_all(leaving).await {
+        left.expect("it leaves");
+    }
+    let last = fleet.service(9).clone();
+    eventually("the last owns everything", || last.ownership().slots().len() == 16_384).await;
 }
 
 #[tokio::test(start_paused = true)]
@@ -118,4 +156,69 @@ async fn those_who_come_back_set_everybody_going_again() {
         link.set_reachable(true);
     }
     eventually("a goes on", || !stays.0.ownership().stands_still() && share() > before).await;
+}
+
+/// A backend whose `update` can fail for a while.
+struct NoUpdates {
+    inner: MemoryBackend,
+    refused: Arc<AtomicBool>,
+}
+
+#[async_trait]
+impl Discovery for NoUpdates {
+    fn capabilities(&self) -> Capabilities {
+        self.inner.capabilities()
+    }
+    async fn register(&self, registration: &Registration) -> Result<Grant> {
+        self.inner.register(registration).await
+    }
+    async fn renew(&self, seat: &Seat, ttl: Duration) -> Result<Grant> {
+        self.inner.renew(seat, ttl).await
+    }
+    async fn update(&self, registration: &Registration) -> Result<()> {
+        if self.refused.load(Ordering::Relaxed) {
+            return Err(Error::new(ErrorKind::Unavailable, "update", "not now"));
+        }
+        self.inner.update(registration).await
+    }
+    async fn deregister(&self, seat: &Seat) -> Result<()> {
+        self.inner.deregister(seat).await
+    }
+    async fn members(&self, group: &GroupName) -> Result<Snapshot> {
+        self.inner.members(group).await
+    }
+    fn watch(&self, group: &GroupName, prove_every: Duration) -> WatchStream {
+        self.inner.watch(group, prove_every)
+    }
+}
+
+/// A mark that cannot be taken back at once is taken back later; the others would wait for ever.
+#[tokio::test(start_paused = true)]
+async fn what_the_record_says_of_the_missing_is_written_in_the_end() {
+    let world = World::new();
+    let refused = Arc::new(AtomicBool::new(false));
+    let mut workers = Vec::new();
+    for id in ["a", "b", "c", "d"] {
+        let link = world.store.link();
+        let backend = NoUpdates { inner: link.clone(), refused: Arc::clone(&refused) };
+        let service = world.factory_of(id, Arc::new(backend), guarded()).create("workers").expect("a known policy");
+        service.register_self().await.expect("it joins");
+        workers.push((service, link));
+    }
+    eventually("four members", || workers.iter().all(|(service, _)| service.members().members().len() == 4)).await;
+    for (_, link) in &workers[1..] {
+        link.set_reachable(false);
+    }
+    let told = || workers[0].0.members().members()[0].loss.is_some();
+    eventually("a tells who is missing", told).await;
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    refused.store(true, Ordering::Relaxed);
+    for (_, link) in &workers[1..] {
+        link.set_reachable(true);
+    }
+    tokio::time::sleep(Duration::from_secs(10)).await;
+    refused.store(false, Ordering::Relaxed);
+    tokio::time::sleep(Duration::from_secs(10)).await;
+    let marks = workers.iter().flat_map(|(service, _)| service.members().members().to_vec()).filter(|member| member.loss.is_some()).count();
+    assert_eq!(marks, 0, "everybody is back");
 }

@@ -5,7 +5,7 @@
 mod record;
 
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use futures::{FutureExt, StreamExt};
@@ -55,6 +55,8 @@ pub(crate) struct Driver {
     call: Option<AbortHandle>,
     /// What the record says is being changed; deregistering waits for it.
     marking: Option<JoinHandle<()>>,
+    /// The record says what it ought to, as far as is known.
+    marked: Arc<AtomicBool>,
     watch: Option<WatchStream>,
     /// Why registering or renewing fails, which is logged once until it succeeds or fails for another reason.
     complaint: Option<String>,
@@ -72,6 +74,7 @@ impl Driver {
             answers: JoinSet::new(),
             call: None,
             marking: None,
+            marked: Arc::new(AtomicBool::new(true)),
             watch: None,
             complaint: None,
             blind: false,
@@ -131,6 +134,7 @@ impl Driver {
             (Input::Registered { .. } | Input::Renewed { .. }, None) => {
                 self.complaint = None;
                 self.answered();
+                self.mark_if_missed();
             }
             _ => {}
         }
@@ -176,7 +180,7 @@ impl Driver {
                 registration.member.state = MemberState::Draining;
                 self.mark(registration, "could not show this worker as draining; the others see it when it is gone");
             }
-            Action::MarkLoss(seen) => self.mark_loss(seen),
+            Action::MarkLoss(missing) => self.mark_loss(missing),
             Action::AwaitInFlight => {
                 self.shared.in_flight.close();
                 let shared = Arc::clone(&self.shared);
@@ -212,7 +216,9 @@ impl Driver {
     /// This news and all that is there with it, merged: a burst of changes is placed once, by the newest view.
     fn news(&mut self, first: Result<WatchEvent, Error>) -> Option<Input> {
         let mut merged = self.told(first);
-        for _ in 1..BURST_MAX {
+        // Where it matters how members left, no view in which they drain may be passed over.
+        let most = if self.shared.policy.max_loss.is_some() { 1 } else { BURST_MAX };
+        for _ in 1..most {
             let Some(Some(event)) = next(self.watch.as_mut()).now_or_never() else { break };
             merged = match (merged, self.told(event)) {
                 (Some(Input::Viewed { view, proven }), Some(Input::Proven { at })) => Some(Input::Viewed { view, proven: proven.max(at) }),

@@ -1,11 +1,13 @@
 //! What the driver does with the member's record: write it, keep it alive, change what it says, delete it.
 
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use shardwise_core::LossMark;
 use shardwise_core::machine::{Failure, Input, Op};
+use shardwise_core::{Loss, Missing, ServiceState};
 use shardwise_discovery::{Discovery, Error, ErrorKind, Registration, Seat};
+use tokio::task::JoinHandle;
 
 use super::{Answer, Driver};
 use crate::calls::limited;
@@ -52,21 +54,36 @@ impl Driver {
         });
     }
 
-    pub(super) fn mark_loss(&mut self, seen: bool) {
-        self.registration.member.loss = seen.then_some(LossMark::Seen);
-        if seen {
+    pub(super) fn mark_loss(&mut self, missing: Vec<Missing>) {
+        if !missing.is_empty() && self.registration.member.loss.is_none() {
             tracing::warn!(
                 policy = %self.shared.policy.name,
-                "more members have vanished within one TTL than max_loss allows: everybody keeps what it has until they return; \
+                missing = missing.len(),
+                "more members have vanished within one TTL than max_loss allows: nobody takes over what they had until enough are back; \
                  if they are gone for good, run shardwise confirm-loss"
             );
         }
-        self.mark(self.registration.clone(), "could not tell the others that too many members have vanished");
+        self.registration.member.loss = (!missing.is_empty()).then_some(Loss::Missing(missing));
+        self.mark_again();
+    }
+
+    /// Says in the record what ought to stand there, if the last try did not succeed: the others go by it.
+    pub(super) fn mark_if_missed(&mut self) {
+        let idle = self.marking.as_ref().is_none_or(JoinHandle::is_finished);
+        if idle && !self.marked.load(Ordering::Relaxed) && self.machine.ownership().state() != ServiceState::Draining {
+            self.mark_again();
+        }
+    }
+
+    fn mark_again(&mut self) {
+        self.mark(self.registration.clone(), "could not tell the others which members are missing; it is tried again");
     }
 
     /// Changes what the record says, after whatever change is still on its way.
     pub(super) fn mark(&mut self, registration: Registration, or_else: &'static str) {
         let (backend, limit, earlier) = (Arc::clone(&self.backend), self.shared.timing.renew_every, self.marking.take());
+        self.marked.store(false, Ordering::Relaxed);
+        let marked = Arc::clone(&self.marked);
         self.marking = Some(tokio::spawn(async move {
             if let Some(earlier) = earlier {
                 // It has a time limit of its own, and nothing depends on what came of it.
@@ -76,7 +93,7 @@ impl Driver {
                 match limited(limit, "update", async { backend.update(&registration).await }).await {
                     Err(error) if error.is_retryable() && attempt < MARK_ATTEMPTS => tokio::time::sleep(MARK_PAUSE).await,
                     Err(error) => return tracing::warn!(%error, "{or_else}"),
-                    Ok(()) => return,
+                    Ok(()) => return marked.store(true, Ordering::Relaxed),
                 }
             }
         }));

@@ -115,7 +115,7 @@ impl ShardingService {
         };
         let error = match decision {
             Ok(ownership) => match (ownership.state(), ownership.refusal()) {
-                (ServiceState::Active, _) => return Ok(()),
+                (ServiceState::Active | ServiceState::Stale, _) => return Ok(()),
                 (ServiceState::Refused, Some(refusal)) => Error::from(refusal),
                 (state, _) => Error::new(ErrorKind::Closed, format!("the worker did not become active but {state}")),
             },

@@ -145,7 +145,7 @@ pub(super) const MAX_LOSS: Key = key(
     "max_loss",
     Shape::Percent,
     Fallback::Unset,
-    "if more members than this vanish within one ttl, all keep what they have until they return or somebody runs confirm-loss",
+    "if more members than this vanish within one ttl, nobody takes over what they had until enough are back or somebody runs confirm-loss",
 );
 
 pub(super) const POLICY: Key = key(

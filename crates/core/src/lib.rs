@@ -35,7 +35,7 @@ pub use duration::{DurationError, format_duration, parse_duration};
 pub use explain::{Explanation, Stop};
 pub use fingerprint::Fingerprint;
 pub use key::{ShardKey, hash_bytes};
-pub use member::{Address, Incarnation, LossMark, Member, MemberState, WEIGHT_MAX, Weight};
+pub use member::{Address, Incarnation, Loss, Member, MemberState, Missing, WEIGHT_MAX, Weight};
 pub use moment::Moment;
 pub use names::{GroupName, InstanceId, NAME_BYTES_MAX, NameError, PolicyName};
 pub use ownership::{NotOwning, Ownership, ServiceState};

@@ -120,12 +120,21 @@ pub enum MemberState {
     Draining,
 }
 
+/// A member that has vanished and keeps its share in the placement.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub struct Missing {
+    /// Its id.
+    pub instance_id: InstanceId,
+    /// Its weight.
+    pub weight: Weight,
+}
+
 /// What a record says about members that have vanished (see `max_loss`).
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum LossMark {
-    /// It has seen more vanish within one TTL than its policy allows, and keeps what it has.
-    Seen,
+pub enum Loss {
+    /// More have vanished within one TTL than its policy allows: these keep their share until they are back.
+    Missing(Vec<Missing>),
     /// An operator says that they are gone for good.
     Confirmed,
 }
@@ -151,7 +160,7 @@ pub struct Member {
     /// Whether it takes its share.
     pub state: MemberState,
     /// What it says about members that have vanished.
-    pub loss: Option<LossMark>,
+    pub loss: Option<Loss>,
     /// The fingerprints it can serve: one, or two during a change of policy.
     pub fingerprints: Vec<Fingerprint>,
     /// What the application attached to it.

@@ -88,7 +88,6 @@ pub struct Ownership {
     pub(crate) view: Arc<View>,
     pub(crate) min_members: u32,
     pub(crate) refusal: Option<Refusal>,
-    pub(crate) stands_still: bool,
 }
 
 impl Ownership {
@@ -102,7 +101,6 @@ impl Ownership {
             view: Arc::default(),
             min_members: 1,
             refusal: None,
-            stands_still: false,
         }
     }
 
@@ -141,9 +139,9 @@ impl Ownership {
         self.refusal.as_ref()
     }
 
-    /// Whether placement stands still because more members have vanished than `max_loss` allows.
-    pub const fn stands_still(&self) -> bool {
-        self.stands_still
+    /// Whether members that have vanished keep their share, because they are more than `max_loss` allows.
+    pub fn stands_still(&self) -> bool {
+        !self.view.missing().is_empty()
     }
 
     /// Whether anything may be owned at `now`: active, stale or unsharded, and before the deadline.
@@ -161,8 +159,7 @@ impl Ownership {
 
     /// Why nothing is owned at `now`; `None` if something may be (an active member may still have no slot, and then no key is its own).
     pub fn not_owning_at(&self, now: Moment) -> Option<NotOwning> {
-        let waits = self.stands_still && self.slots.is_empty();
-        let gated = self.state == ServiceState::Active && (waits || self.view.active() < self.min_members as usize);
+        let gated = self.state == ServiceState::Active && self.view.active() < self.min_members as usize;
         (!self.is_live_at(now) || gated).then(|| NotOwning { state: self.state_at(now), since: self.since, hint: self.hint_at(now) })
     }
 
@@ -176,10 +173,6 @@ impl Ownership {
         match self.state_at(now) {
             ServiceState::Created => "call register_self first".into(),
             ServiceState::Joining => "the backend has not confirmed this member yet; wait, or look at the log for its errors".into(),
-            ServiceState::Active if self.stands_still => {
-                "more members have vanished than max_loss allows, and this worker came after that; start the missing ones, or confirm the loss"
-                    .into()
-            }
             ServiceState::Active => {
                 format!("{} active members, min_members is {}; start more workers", self.view.active(), self.min_members)
             }

@@ -29,21 +29,29 @@ impl SlotOwners {
         Self { params, members, owners }
     }
 
-    /// The placement of a view: over the members that [`View::eligible`] names.
+    /// The placement of a view: over the members that [`View::eligible`] names, and those that are [`View::missing`] and keep their share.
     pub fn of_view(view: &View, params: PlacementParams) -> Self {
         Self::place(Self::inputs(view), params)
     }
 
     /// Whether placing `view` would give this very placement again, told without placing it.
     pub fn is_of(&self, view: &View) -> bool {
-        self.members
-            .iter()
-            .map(|(id, weight)| (id, *weight))
-            .eq(view.eligible(view.group_fingerprint()).map(|m| (&m.instance_id, m.weight)))
+        let placed = self.members.iter().map(|(id, weight)| (id, *weight));
+        let missing = view.missing();
+        if missing.is_empty() {
+            return placed.eq(Self::present(view));
+        }
+        let mut inputs: Vec<_> = Self::present(view).chain(missing).collect();
+        inputs.sort_unstable();
+        placed.eq(inputs)
+    }
+
+    fn present(view: &View) -> impl Iterator<Item = (&InstanceId, Weight)> {
+        view.eligible(view.group_fingerprint()).map(|m| (&m.instance_id, m.weight))
     }
 
     pub(crate) fn inputs(view: &View) -> impl Iterator<Item = (InstanceId, Weight)> + '_ {
-        view.eligible(view.group_fingerprint()).map(|m| (m.instance_id.clone(), m.weight))
+        Self::present(view).chain(view.missing()).map(|(id, weight)| (id.clone(), weight))
     }
 
     /// The parameters it was made with.

@@ -97,7 +97,7 @@ pub enum BackendLoss {
     },
 }
 
-/// How many members may vanish within one TTL before placement stands still, in percent of the active ones.
+/// How many members may vanish within one TTL before nobody takes over what they had, in percent of the active ones.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct MaxLoss(u8);
 
@@ -222,8 +222,8 @@ pub struct Policy {
     pub drain_timeout: Duration,
     /// What a member does without the backend.
     pub on_backend_loss: BackendLoss,
-    /// When more members vanish within one TTL, everybody keeps what it has until they return or an operator confirms the loss; `None`:
-    /// what they owned is taken over however many they are.
+    /// When more members vanish within one TTL, nobody takes over what they had until enough are back or an operator confirms the loss;
+    /// `None`: it is taken over however many they are.
     pub max_loss: Option<MaxLoss>,
 }
 

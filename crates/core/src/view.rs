@@ -1,6 +1,8 @@
 //! The group's healthy members at one revision of the backend.
 
-use crate::{Fingerprint, Incarnation, InstanceId, Member, MemberState, hash_bytes};
+use std::sync::Arc;
+
+use crate::{Fingerprint, Incarnation, InstanceId, Loss, Member, MemberState, Weight, hash_bytes};
 
 /// The most members one view may have; a backend that sees more reports an error instead of a view.
 pub const MEMBERS_MAX: u32 = 16_384;
@@ -91,7 +93,7 @@ impl View {
             let id = hash_bytes(member.instance_id.as_str().as_bytes());
             let draining = member.state == MemberState::Draining;
             let fingerprints = member.fingerprints.iter().map(ToString::to_string).collect::<String>();
-            let loss = member.loss.map(|loss| format!(" {loss:?}")).unwrap_or_default();
+            let loss = member.loss.as_ref().map(|loss| format!(" {loss:?}")).unwrap_or_default();
             let line = [format!("{id:016x} {} {} {draining} ", member.incarnation, member.weight.get()), fingerprints, loss, ";".into()];
             canonical.extend(line);
         }
@@ -103,6 +105,33 @@ impl View {
         let serves = move |m: &&Member| group.is_none_or(|g| m.fingerprints.contains(&g));
         let any_active = self.members.iter().filter(serves).any(|m| m.state == MemberState::Active);
         self.members.iter().filter(serves).filter(move |m| !any_active || m.state == MemberState::Active)
+    }
+
+    /// Who has vanished and keeps its share in the placement: whom the members' records list as missing and who is not here, in the order of
+    /// the ids' bytes. Nobody, once an operator has confirmed the loss.
+    pub fn missing(&self) -> Vec<(&InstanceId, Weight)> {
+        let marks = || self.members.iter().filter_map(|member| member.loss.as_ref());
+        if marks().any(|loss| *loss == Loss::Confirmed) {
+            return Vec::new();
+        }
+        let listed = marks().flat_map(|loss| if let Loss::Missing(missing) = loss { missing.as_slice() } else { &[] });
+        let mut missing: Vec<_> = listed.filter(|m| self.member(&m.instance_id).is_none()).map(|m| (&m.instance_id, m.weight)).collect();
+        missing.sort_unstable();
+        missing.dedup_by(|b, a| a.0 == b.0);
+        missing
+    }
+
+    /// This view with another mark in that member's record; itself if the record has it already.
+    #[must_use]
+    pub fn marked(self: &Arc<Self>, instance_id: &InstanceId, loss: Option<&Loss>) -> Arc<Self> {
+        match self.members.binary_search_by(|m| m.instance_id.cmp(instance_id)) {
+            Ok(at) if self.members[at].loss.as_ref() != loss => {
+                let mut marked = (**self).clone();
+                marked.members[at].loss = loss.cloned();
+                Arc::new(marked)
+            }
+            _ => Arc::clone(self),
+        }
     }
 
     /// Who is here and not in `before`, by id and incarnation.

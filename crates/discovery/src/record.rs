@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
-use shardwise_core::{Address, Fingerprint, Incarnation, InstanceId, LossMark, Member, MemberState, Weight};
+use shardwise_core::{Address, Fingerprint, Incarnation, InstanceId, Loss, Member, MemberState, Weight};
 
 /// The schema number written into each record. Readers take any record whose fields they can read and ignore fields they do not know.
 pub const RECORD_SCHEMA: u32 = 1;
@@ -30,7 +30,7 @@ pub struct Record {
     version: Option<String>,
     state: MemberState,
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    loss: Option<LossMark>,
+    loss: Option<Loss>,
     #[serde(default)]
     fingerprints: Vec<Fingerprint>,
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]

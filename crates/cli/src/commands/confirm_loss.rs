@@ -12,9 +12,9 @@ use crate::output::{self, Format};
 /// Say that members which have vanished are gone for good
 #[derive(Debug, Args)]
 #[command(after_help = "\
-With max_loss in the policy, workers keep what they have when more of them vanish at once than that.
-They go on by themselves when enough are back. If those are gone for good, this lets the others take
-over what they had. Exit code 1: nobody was waiting for it.")]
+With max_loss in the policy, nobody takes over what workers had that vanished, if more of them than
+that vanish at once. It is taken over when enough are back, under whatever id. If they are gone for
+good, this lets the others take over. Exit code 1: nobody was waiting for it.")]
 pub(crate) struct ConfirmLoss {
     /// The policy whose workers wait
     #[arg(long, value_name = "NAME")]

@@ -53,7 +53,7 @@ struct Line<'a> {
     view_fingerprint: String,
     members: Vec<&'a str>,
     slots_owned: u32,
-    /// More members have vanished than `max_loss` allows: nobody takes anything over.
+    /// More members have vanished than `max_loss` allows: nobody takes over what they had.
     stands_still: bool,
     gained: u32,
     lost: u32,

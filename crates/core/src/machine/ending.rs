@@ -25,10 +25,10 @@ impl Machine {
     }
 
     /// Until when the last view is kept; `None` if it is not. A member that stood still itself (SIGSTOP, a suspended machine) has not lost
-    /// the backend: it looks at the clock long after the deadline, and the others have taken over meanwhile.
+    /// the backend: it looks at the clock when its record may be gone, and the others may have taken over.
     fn kept_until(&self, now: Moment, deadline: Moment) -> Option<Moment> {
         let BackendLoss::Keep { keep_for } = self.policy.on_backend_loss else { return None };
-        let awake = now < deadline.plus(self.lease.renew_every());
+        let awake = now < deadline.plus(self.lease.slack());
         let until = deadline.plus(keep_for);
         (self.state() == ServiceState::Active && awake && now < until).then_some(until)
     }

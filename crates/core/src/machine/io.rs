@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::{Address, Fingerprint, InstanceId, Moment, Ownership, Rebalance, View};
+use crate::{Address, Fingerprint, InstanceId, Missing, Moment, Ownership, Rebalance, View};
 
 /// Something that happened. `attempt` names the call it answers; answers to calls that are no longer waited for fall away.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -90,9 +90,9 @@ pub enum Action {
     StopWatch,
     /// Show the record as draining; whether that succeeds changes nothing here.
     MarkDraining,
-    /// Show in the record, from now on and in every later registration, whether this member has seen more members vanish than `max_loss`
-    /// allows; whether that succeeds changes nothing here.
-    MarkLoss(bool),
+    /// Show in the record, from now on and in every later registration, whom this member has seen vanish beyond what `max_loss` allows;
+    /// nobody takes the mark back. To be tried until it is written: the others go by it.
+    MarkLoss(Vec<Missing>),
     /// Tell the runners to finish and answer with `InFlightDone`.
     AwaitInFlight,
     /// Delete the record; answer with `Deregistered`, whatever came of it.

@@ -40,8 +40,9 @@ impl Lease {
         self.timing.ttl
     }
 
-    pub(super) const fn renew_every(&self) -> Duration {
-        self.timing.renew_every
+    /// How long after the deadline the record lives on.
+    pub(super) fn slack(&self) -> Duration {
+        self.timing.ttl.saturating_sub(self.timing.owned_for(self.timing.ttl))
     }
 
     pub(super) const fn is_held(&self) -> bool {

@@ -1,94 +1,89 @@
 //! `max_loss`: when more members vanish within one TTL than the policy allows, the cause is more likely a network or a backend than that many
-//! deaths. Everybody then keeps what it has, until they return or an operator confirms that they are gone.
+//! deaths. Nobody then takes over what they had, until enough are back or an operator confirms that they are gone.
 //!
-//! Each member judges by the views it has seen, and says so in its record. A member without that past (it joined later, or saw the loss
-//! in smaller steps) does as the others do: it keeps what it has, which for a newcomer is nothing.
+//! The vanished stay in the placement: whoever has seen them vanish lists them in its record, and everybody counts whom the records
+//! list ([`View::missing`]). So the placement remains a function of the view alone, and members whose pasts differ, or who came later, go
+//! by the same one.
 
-use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::{InstanceId, LossMark, MaxLoss, MemberState, Moment, View};
+use crate::{InstanceId, Loss, MaxLoss, MemberState, Missing, Moment, View};
 
-/// The most views remembered; with more within one TTL the ones in the middle go first.
-const VIEWS_MAX: usize = 64;
+/// The most missing members that one record lists, those with the smallest ids; what further ones had is taken over. It keeps the record
+/// within every backend's limits.
+pub(super) const LISTED_MAX: usize = 128;
 
+/// What this member has seen of others vanishing.
 #[derive(Debug, Default)]
-pub(super) struct Loss {
-    /// The views of the last TTL, the oldest first, each with the moment at which it was taken.
-    seen: VecDeque<(Moment, Arc<View>)>,
-    missing: Option<Missing>,
-    /// What the record says.
-    pub(super) shown: bool,
-}
-
-#[derive(Debug)]
-struct Missing {
-    ids: Vec<InstanceId>,
-    /// Of how many active members.
+pub(super) struct Losses {
+    before: Option<Arc<View>>,
+    /// Who vanished within the last TTL, and when that was seen.
+    recent: Vec<(Moment, Missing)>,
+    /// Who is missing, once they are too many, and how many active members there were.
+    missing: Vec<Missing>,
     of: usize,
+    /// What the record says.
+    shown: Vec<Missing>,
 }
 
-impl Loss {
-    /// Whether this member has itself seen too many vanish, and they are still missing.
-    pub(super) const fn is_seen(&self) -> bool {
-        self.missing.is_some()
-    }
-
+impl Losses {
     /// Forgets the past: of a view that follows an absence of one's own nothing can be told.
     pub(super) fn forget(&mut self) {
-        self.seen.clear();
-        self.missing = None;
+        (self.before, self.of) = (None, 0);
+        self.recent.clear();
+        self.missing.clear();
     }
 
     /// Takes the next view.
     pub(super) fn take(&mut self, now: Moment, view: &Arc<View>, ttl: Duration, max: MaxLoss) {
-        if confirmed(view) {
+        if view.members().iter().any(|member| member.loss == Some(Loss::Confirmed)) {
             self.forget();
         }
-        if let Some(missing) = &mut self.missing {
-            missing.ids.retain(|id| view.member(id).is_none());
-            if !max.is_exceeded(missing.ids.len(), missing.of) {
-                self.forget();
+        let vanished = self.vanished(view);
+        self.before = Some(Arc::clone(view));
+        let active = view.active();
+        if self.missing.is_empty() {
+            self.recent.retain(|(at, missing)| now.since(*at) < ttl && view.member(&missing.instance_id).is_none());
+            self.recent.extend(vanished.into_iter().map(|missing| (now, missing)));
+            let of = self.recent.len() + active;
+            if max.is_exceeded(self.recent.len(), of) {
+                (self.missing, self.of) = (self.recent.drain(..).map(|(_, missing)| missing).collect(), of);
             }
         } else {
-            while self.seen.get(1).is_some_and(|(taken, _)| now.since(*taken) >= ttl) {
-                self.seen.pop_front();
+            self.missing.extend(vanished);
+            // They may be back under other ids: what counts is how many there are.
+            if !max.is_exceeded(self.of.saturating_sub(active), self.of) {
+                self.missing.clear();
             }
-            self.missing = self.vanished(view).filter(|missing| max.is_exceeded(missing.ids.len(), missing.of));
         }
-        self.remember(now, view);
+        self.missing.sort_unstable();
+        self.missing.dedup();
+        self.missing.truncate(LISTED_MAX);
     }
 
-    /// Who was active when the last TTL began and is gone without having drained.
-    fn vanished(&self, view: &View) -> Option<Missing> {
-        let (_, before) = self.seen.front()?;
-        let active = || before.members().iter().filter(|member| member.state == MemberState::Active);
-        let drained = |id: &InstanceId| {
-            let last = self.seen.iter().rev().find_map(|(_, seen)| seen.member(id));
-            last.is_some_and(|member| member.state == MemberState::Draining)
-        };
-        let gone = active().map(|member| &member.instance_id).filter(|id| view.member(id).is_none() && !drained(id));
-        Some(Missing { ids: gone.cloned().collect(), of: active().count() })
+    /// Who was active and is gone without having drained.
+    fn vanished(&self, view: &View) -> Vec<Missing> {
+        let before = self.before.iter().flat_map(|before| before.members());
+        let gone = before.filter(|member| member.state == MemberState::Active && view.member(&member.instance_id).is_none());
+        gone.map(|member| Missing { instance_id: member.instance_id.clone(), weight: member.weight }).collect()
     }
 
-    fn remember(&mut self, now: Moment, view: &Arc<View>) {
-        if self.seen.back().is_some_and(|(_, last)| last.revision() == view.revision() && last.members().len() == view.members().len()) {
-            return;
+    /// The view with what this member's record ought to say, which is what the others will see.
+    pub(super) fn as_told(&self, view: &Arc<View>, me: &InstanceId) -> Arc<View> {
+        let mark = (!self.missing.is_empty()).then(|| Loss::Missing(self.missing.clone()));
+        match view.member(me) {
+            Some(member) if member.loss.is_some() || mark.is_some() => view.marked(me, mark.as_ref()),
+            _ => Arc::clone(view),
         }
-        if self.seen.len() == VIEWS_MAX {
-            self.seen.remove(1);
-        }
-        self.seen.push_back((now, Arc::clone(view)));
     }
-}
 
-/// Whether an operator has confirmed the loss.
-pub(super) fn confirmed(view: &View) -> bool {
-    view.members().iter().any(|member| member.loss == Some(LossMark::Confirmed))
-}
-
-/// Whether somebody else says that too many have vanished.
-pub(super) fn told_by_others(view: &View, me: &InstanceId) -> bool {
-    !confirmed(view) && view.members().iter().any(|member| member.loss == Some(LossMark::Seen) && member.instance_id != *me)
+    /// What the record has to say from now on, if that is something else than before.
+    pub(super) fn news(&mut self) -> Option<Vec<Missing>> {
+        if self.shown == self.missing {
+            return None;
+        }
+        self.shown.clone_from(&self.missing);
+        Some(self.missing.clone())
+    }
 }

@@ -20,11 +20,17 @@ mod tests;
 pub use io::{Action, Failure, Input, Op, Refusal};
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use crate::{
-    Cause, Fingerprint, Incarnation, InstanceId, Moment, Ownership, Placer, Policy, Rebalance, ServiceState, SlotOwners, Timing, View,
+    Cause, Fingerprint, Incarnation, InstanceId, MemberState, Moment, Ownership, Placer, Policy, Rebalance, ServiceState, SlotOwners,
+    Timing, View,
 };
 use lease::Lease;
+
+/// How long a member that drains is shown so, once it has seen that itself, where a sudden end would be mistaken for a death: longer than any
+/// backend takes from one watcher to the next.
+const SHOWN_FOR: Duration = Duration::from_millis(250);
 
 /// Who the machine speaks for.
 #[derive(Debug, Clone)]
@@ -50,7 +56,9 @@ pub struct Machine {
     /// Placements asked for so far; a heartbeat never adds one.
     placements_computed: u64,
     drain_until: Option<Moment>,
-    loss: loss::Loss,
+    losses: loss::Losses,
+    /// A leaver stays at least until then, so that the others see it draining.
+    shown_until: Option<Moment>,
     /// The driver follows the group.
     watching: bool,
     ownership: Arc<Ownership>,
@@ -75,7 +83,8 @@ impl Machine {
             placement: None,
             placements_computed: 0,
             drain_until: None,
-            loss: loss::Loss::default(),
+            losses: loss::Losses::default(),
+            shown_until: None,
             watching: false,
             ownership,
         }
@@ -100,7 +109,7 @@ impl Machine {
     pub fn wake_at(&self) -> Option<Moment> {
         let lease = self.wanted_call().and_then(|_| self.lease.wake_at());
         let deadline = if self.state() == ServiceState::Stale { self.ownership.deadline } else { self.due_end() };
-        [lease, deadline, self.drain_until].into_iter().flatten().min()
+        [lease, deadline, self.leaves_at()].into_iter().flatten().min()
     }
 
     /// Handles one input at `now` and appends what the driver has to do.
@@ -160,7 +169,10 @@ impl Machine {
         let newer = self.view.as_ref().is_none_or(|known| (known.revision(), self.view_proven) <= (view.revision(), proven));
         if newer {
             if let Some(max) = self.policy.max_loss {
-                self.loss.take(now, &view, self.lease.ttl(), max);
+                self.losses.take(now, &view, self.lease.ttl(), max);
+            }
+            if self.shown_until.is_some() && view.member(&self.me.instance_id).is_some_and(|me| me.state == MemberState::Draining) {
+                self.shown_until = self.shown_until.map(|until| until.min(now.plus(SHOWN_FOR)));
             }
             (self.view, self.view_proven) = (Some(view), proven);
         }
@@ -170,7 +182,7 @@ impl Machine {
     /// Begins from nothing: no record, and no view that a later one would be measured by.
     fn start_over(&mut self) {
         self.lease.drop_record();
-        self.loss.forget();
+        self.losses.forget();
         (self.view, self.view_proven) = (None, Moment::ZERO);
     }
 
@@ -210,14 +222,20 @@ impl Machine {
                 }
                 actions.push(Action::AwaitInFlight);
                 self.drain_until = Some(now.plus(self.policy.drain_timeout));
+                self.shown_until = (self.lease.is_held() && self.policy.max_loss.is_some()).then(|| now.plus(self.lease.ttl()));
             }
         }
     }
 
+    /// When a draining member deletes its record: its work is done or given up, and the others have had time to see it drain.
+    fn leaves_at(&self) -> Option<Moment> {
+        self.drain_until.map(|until| self.shown_until.map_or(until, |shown| shown.max(until)))
+    }
+
     /// Sends what is due: a registration, a renewal, or the end of a drain.
     fn keep_up(&mut self, now: Moment, actions: &mut Vec<Action>) {
-        if self.state() == ServiceState::Draining && self.drain_until.is_some_and(|until| now >= until) {
-            self.drain_until = None;
+        if self.state() == ServiceState::Draining && self.leaves_at().is_some_and(|at| now >= at) {
+            (self.drain_until, self.shown_until) = (None, None);
             actions.push(Action::Deregister);
         }
         if let Some(op) = self.wanted_call().filter(|_| self.lease.is_due(now)) {
@@ -238,7 +256,7 @@ impl Machine {
         };
         let none = Arc::new(crate::SlotSet::empty(self.policy.placement.slots));
         let since = if state == self.state() { self.ownership.since } else { now };
-        let next = Ownership { state, since, slots: none, deadline: None, refusal, stands_still: false, ..(*self.ownership).clone() };
+        let next = Ownership { state, since, slots: none, deadline: None, refusal, ..(*self.ownership).clone() };
         self.publish(now, next, cause, actions);
     }
 

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use super::{Action, Machine, Refusal, loss};
+use super::{Action, Machine, Refusal};
 use crate::{Cause, Moment, Ownership, ServiceState, SlotSet, View};
 
 enum Standing {
@@ -15,36 +15,27 @@ enum Standing {
 impl Machine {
     /// Brings state, slots and deadline in line with the lease and the latest view.
     pub(super) fn reconsider(&mut self, now: Moment, actions: &mut Vec<Action>) {
-        let Some(view) = self.view.clone() else { return };
+        let Some(view) = self.view.as_ref().map(|view| self.losses.as_told(view, &self.me.instance_id)) else { return };
         let joined = matches!(self.state(), ServiceState::Joining | ServiceState::Active | ServiceState::Stale | ServiceState::Refused);
         if !joined || !self.lease.is_held() {
             return;
         }
-        let stands_still = self.stands_still(&view, actions);
+        if let Some(missing) = self.losses.news() {
+            actions.push(Action::MarkLoss(missing));
+        }
         let (state, slots, refusal) = match self.standing(&view) {
             // What it has while the backend is out of reach it keeps until lease and view are both good again.
             Standing::Unknown if self.state() == ServiceState::Stale => return,
             Standing::Active if self.state() == ServiceState::Stale && self.deadline().is_none_or(|deadline| now >= deadline) => return,
             Standing::Unknown => (ServiceState::Joining, self.none(), None),
             Standing::Refused(refusal) => (ServiceState::Refused, self.none(), Some(refusal)),
-            Standing::Active if stands_still => (ServiceState::Active, Arc::clone(&self.ownership.slots), None),
             Standing::Active => (ServiceState::Active, self.share(&view), None),
         };
-        let stands_still = stands_still && state == ServiceState::Active;
         let since = if state == self.state() { self.ownership.since } else { now };
         let deadline = self.deadline().filter(|_| state == ServiceState::Active);
         let cause = self.cause(state, &view);
         let min_members = self.policy.min_members;
-        self.publish(now, Ownership { state, since, slots, deadline, view, min_members, refusal, stands_still }, cause, actions);
-    }
-
-    /// Whether everybody keeps what it has because too many have vanished; shows what this member itself has seen of that.
-    fn stands_still(&mut self, view: &View, actions: &mut Vec<Action>) -> bool {
-        let seen = self.loss.is_seen();
-        if std::mem::replace(&mut self.loss.shown, seen) != seen {
-            actions.push(Action::MarkLoss(seen));
-        }
-        seen || (self.policy.max_loss.is_some() && loss::told_by_others(view, &self.me.instance_id))
+        self.publish(now, Ownership { state, since, slots, deadline, view, min_members, refusal }, cause, actions);
     }
 
     fn standing(&self, view: &View) -> Standing {
@@ -70,8 +61,7 @@ impl Machine {
             return self.none();
         }
         let known = self.placement.as_ref().is_some_and(|placement| placement.is_of(view));
-        let current = self.state() == ServiceState::Active && !self.ownership.stands_still && !self.ownership.slots.is_empty();
-        if known && current {
+        if known && self.state() == ServiceState::Active && !self.ownership.slots.is_empty() {
             return Arc::clone(&self.ownership.slots);
         }
         let placement = if let Some(placement) = self.placement.take().filter(|_| known) {

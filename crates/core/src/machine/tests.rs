@@ -46,6 +46,17 @@ impl Run {
         Self::with(policy())
     }
 
+    /// Another than `me`, registered since 10 ms.
+    fn of(id: &str, policy: Policy) -> Self {
+        let mut run = Self::with(policy.clone());
+        let me = Identity { instance_id: InstanceId::new(id).unwrap(), incarnation: Incarnation::new(1) };
+        let placer = Arc::new(Placer::new(policy.placement));
+        run.machine = Machine::new(Arc::new(policy), Timing::new(TTL, None, Duration::from_millis(100)).unwrap(), me, placer, at(0));
+        run.step(0, Input::Join);
+        run.registered(10, 0);
+        run
+    }
+
     fn step(&mut self, ms: u64, input: Input) -> Vec<Action> {
         let mut actions = Vec::new();
         self.machine.step(at(ms), input, &mut actions);

@@ -4,7 +4,7 @@ use super::*;
 use crate::BackendLoss;
 
 const KEEP_FOR: Duration = Duration::from_mins(1);
-/// The deadline of [`Run::active`], and the last moment at which a member that looks at the clock counts as awake.
+/// The deadline of [`Run::active`]; its record lives until 9,000.
 const DEADLINE: u64 = 8_810;
 
 fn keeping() -> Run {
@@ -43,7 +43,11 @@ fn the_last_view_is_kept_and_no_longer_than_it_may_be() {
 #[test]
 fn a_member_that_stood_still_itself_stops_all_the_same() {
     let mut run = keeping();
-    run.step(DEADLINE + 3_000, Input::Woken);
+    // Stopped for longer than its TTL of 9 s, just after a renewal.
+    run.step(3_000, Input::Woken);
+    run.renewed(3_010, 3_000);
+    assert!(!run.machine.ownership().is_live_at(at(12_020)), "from its first instruction on");
+    run.step(12_020, Input::Woken);
     assert_eq!((run.state(), run.owned()), (ServiceState::Fenced, 0));
 }
 
