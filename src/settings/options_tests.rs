@@ -106,6 +106,13 @@ fn a_secret_is_never_shown() {
 }
 
 #[test]
+fn an_address_is_shown_without_its_password() {
+    let (settings, shown) = nothing().with("own.post.address", text("http://u:hush@h"), "default").read();
+    assert_eq!(settings.unwrap().text("address"), Some("http://u:hush@h"));
+    assert!(shown.contains("own.post.address=http://***@h ") && !shown.contains("hush"), "{shown}");
+}
+
+#[test]
 fn a_secret_comes_from_a_file_without_its_last_newline() {
     let (_folder, path) = file_with("hush hush\n");
     let (settings, shown) = nothing().with("own.post.token_file", text(&path), "default").read();

@@ -4,11 +4,12 @@ use std::cell::RefCell;
 use std::time::Duration;
 
 use shardwise_core::{LoadMargin, MaxLoss, PolicyError};
+use shardwise_discovery::settings::MASK;
 
 use super::keys::{Fallback, Key};
 use super::layers::{Entry, Layers};
 use super::origin::{Origin, Path, Setting, fail};
-use super::value::{MASK, Raw, Shape, Value, shown};
+use super::value::{Raw, Shape, Value, shown};
 use crate::Error;
 
 /// Reads the layers and keeps account of what it has read.
@@ -141,15 +142,6 @@ impl Reader {
             _ => None,
         };
         self.find(place, key, default)
-    }
-
-    /// A value, if it is written or has a default; keeps account of it.
-    pub(super) fn take_optional(&self, place: &Place, key: &Key) -> Result<Option<Found>, Error> {
-        let found = self.optional(place, key)?;
-        if let Some(found) = &found {
-            self.note(found, &found.value);
-        }
-        Ok(found)
     }
 
     /// A value that need not be there; keeps account of it.

@@ -5,13 +5,11 @@ use std::time::Duration;
 
 use secrecy::SecretString;
 use shardwise_core::{LoadMargin, MaxLoss, format_duration, parse_duration};
+use shardwise_discovery::settings::{MASK, without_user};
 use toml::de::DeValue;
 
 /// The most characters of somebody's text that a message repeats.
 const SHOWN_CHARS_MAX: usize = 80;
-
-/// What stands for a secret wherever somebody might read it.
-pub(super) const MASK: &str = "***";
 
 /// A value as it was written.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -71,16 +69,6 @@ fn shortened(text: &str) -> String {
 /// Somebody's text in quotes, on one line, not too long, and without the user and password of a URL.
 pub(super) fn shown(text: &str) -> String {
     format!("{:?}", shortened(&without_user(text)))
-}
-
-fn without_user(text: &str) -> String {
-    let Some((scheme, rest)) = text.split_once("://") else { return text.to_owned() };
-    let authority = rest.split(['/', '?', '#']).next().unwrap_or(rest);
-    // The last @ of the authority ends the user's part; a password may contain others, or even a slash.
-    match authority.rsplit_once('@').map(|(user, _)| user.len()).or_else(|| rest.rfind('@')) {
-        Some(user) => format!("{scheme}://{MASK}{}", &rest[user..]),
-        None => text.to_owned(),
-    }
 }
 
 /// What a key's value must look like.

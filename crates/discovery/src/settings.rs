@@ -92,8 +92,8 @@ pub enum BackendShape {
     Secret,
 }
 
-/// A value that fits its key.
-#[derive(Debug, Clone)]
+/// A value that fits its key. Neither `Display` nor `Debug` shows a secret, or the user and password of a URL.
+#[derive(Clone)]
 #[non_exhaustive]
 pub enum BackendValue {
     /// For [`BackendShape::Flag`].
@@ -128,11 +128,31 @@ impl fmt::Display for BackendValue {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Flag(flag) => write!(f, "{flag}"),
-            Self::Text(text) => f.write_str(text),
-            Self::Texts(texts) => f.write_str(&texts.join(",")),
+            Self::Text(text) => f.write_str(&without_user(text)),
+            Self::Texts(texts) => f.write_str(&texts.iter().map(|text| without_user(text)).collect::<Vec<_>>().join(",")),
             Self::Path(path) => write!(f, "{}", path.display()),
-            Self::Secret(_) => f.write_str("***"),
+            Self::Secret(_) => f.write_str(MASK),
         }
+    }
+}
+
+impl fmt::Debug for BackendValue {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
+}
+
+/// What stands for a secret wherever somebody might read it.
+pub const MASK: &str = "***";
+
+/// An address without its user and password, if it has any: `http://user:password@host` and `user:password@host` become
+/// `http://***@host` and `***@host`.
+pub fn without_user(text: &str) -> String {
+    let Some((before, host)) = text.rsplit_once('@') else { return text.to_owned() };
+    match before.split_once("://") {
+        Some((scheme, _)) => format!("{scheme}://{MASK}@{host}"),
+        None if before.contains(':') => format!("{MASK}@{host}"),
+        None => text.to_owned(),
     }
 }
 
@@ -209,5 +229,22 @@ mod tests {
         assert_ne!(with("hush"), with("hash"));
         assert!(!format!("{:?}", with("hush")).contains("hush"));
         assert_eq!(BackendValue::Secret("hush".into()).to_string(), "***");
+    }
+
+    #[test]
+    fn an_address_is_shown_without_its_user() {
+        for (text, shown) in [
+            ("http://u:hush@h:1/x", "http://***@h:1/x"),
+            ("https://u:hu@sh@h", "https://***@h"),
+            ("http://u:hu/sh@h", "http://***@h"),
+            ("u:hush@h:8500", "***@h:8500"),
+            ("http://h:1", "http://h:1"),
+            ("me@example.org", "me@example.org"),
+        ] {
+            assert_eq!(without_user(text), shown);
+            let settings =
+                BackendSettings::new().with("a", BackendValue::Text(text.into())).with("b", BackendValue::Texts(vec![text.into()]));
+            assert!(!format!("{settings:?}").contains("hu"), "{settings:?}");
+        }
     }
 }
