@@ -66,7 +66,7 @@ pub(super) fn read(reader: &Reader, place: &Place, kind: &BackendKind, base: &Ba
         let value = match key.shape {
             BackendShape::Secret => secret(reader, &place, key, base)?,
             BackendShape::Path => path(reader, &place, &key_of(key), base)?,
-            _ => reader.optional(&place, &key_of(key))?.map(|found| taken(reader, found)),
+            _ => reader.optional(&place, &key_of(key))?.map(|found| taken(reader, &found)),
         };
         if let Some(value) = value {
             settings = settings.with(key.name, value);
@@ -109,13 +109,13 @@ fn secret(reader: &Reader, place: &Place, key: &BackendKey, base: &Base) -> Resu
 }
 
 fn take_secret(reader: &Reader, written: Option<Found>) -> Option<BackendValue> {
-    written.map(|found| taken(reader, found))
+    written.map(|found| taken(reader, &found))
 }
 
 /// The value, noted as it may be shown.
-fn taken(reader: &Reader, found: Found) -> BackendValue {
+fn taken(reader: &Reader, found: &Found) -> BackendValue {
     let value = plain(found.value.clone());
-    reader.note(&found, &value);
+    reader.note(found, &value);
     value
 }
 

@@ -48,7 +48,8 @@ impl Record {
 
     /// The member that a record describes.
     pub fn decode(instance_id: InstanceId, joined: u64, json: &str) -> Result<Member, RecordError> {
-        let Self { schema: _, incarnation, address, weight, zone, version, state, loss, fingerprints, metadata } = serde_json::from_str(json)?;
+        let Self { schema: _, incarnation, address, weight, zone, version, state, loss, fingerprints, metadata } =
+            serde_json::from_str(json)?;
         Ok(Member { instance_id, incarnation, joined, address, weight, zone, version, state, loss, fingerprints, metadata })
     }
 }
