@@ -16,7 +16,7 @@ mod common;
 
 use common::{World, eventually, policy};
 use shardwise::testing::TestFleet;
-use shardwise::{BackendLoss, GroupName, MaxLoss, Policy, ServiceState};
+use shardwise::{BackendLoss, GroupName, MaxLoss, Policy, ServiceState, ShardingService};
 
 fn with(on_backend_loss: BackendLoss) -> Policy {
     let mut policy = policy();
@@ -117,7 +117,7 @@ async fn newcomers_stand_in_for_those_who_are_gone() {
 async fn leaving_in_good_order_is_no_loss() {
     let fleet = TestFleet::start_with(10, guarded()).await;
     let leavers: Vec<_> = (0..9).map(|i| fleet.service(i).clone()).collect();
-    let leaving = leavers.iter().map(|service| service.deregister_self());
+    let leaving = leavers.iter().map(ShardingService::deregister_self);
     for left in futures::future::join_all(leaving).await {
         left.expect("it leaves");
     }
