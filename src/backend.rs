@@ -54,7 +54,8 @@ pub(crate) fn check(name: &str) -> Result<()> {
 /// Makes the backend that the settings name.
 pub(crate) fn open(settings: &DiscoverySettings, clock: &Clock) -> Result<Arc<dyn Discovery>> {
     let kind = find(&settings.backend).ok_or_else(|| unknown(&settings.backend))?;
-    Ok((kind.open)(&settings.options, clock)?)
+    // It contacts nobody, so what it finds wrong are the settings.
+    (kind.open)(&settings.options, clock).map_err(|error| Error::new(ErrorKind::Settings, error.to_string()).caused_by(error))
 }
 
 fn unknown(name: &str) -> Error {

@@ -29,6 +29,7 @@ macro_rules! on_both {
 mod agent;
 mod handover;
 mod meeting;
+mod mistakes;
 mod outage;
 mod paused;
 mod soak;

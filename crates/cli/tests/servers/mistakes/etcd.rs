@@ -1,0 +1,65 @@
+//! What can be wrong with the settings for etcd.
+
+use shardwise_testkit::{Access, Authority, Etcd, EtcdOptions};
+
+use super::{Case, Mistake, REFUSED, Table, UNAVAILABLE, USAGE, WRONG, nobody, silence};
+use crate::meeting::Kind;
+
+const SECRET: &str = "3f9c1b7e-right-secret";
+
+fn table(address: &str, more: &str) -> Table {
+    Table { kind: Kind::Etcd, address: address.into(), more: more.into() }
+}
+
+fn mistake(address: &str, more: &str, code: i32, parts: &[&str]) -> Mistake {
+    Mistake { table: table(address, more), code, parts: parts.iter().map(|&part| part.into()).collect() }
+}
+
+fn user(name: &str, password: &str) -> String {
+    format!("username = \"{name}\"\npassword = \"{password}\"")
+}
+
+pub(super) async fn case() -> Case {
+    let authority = Authority::new().unwrap();
+    let (server, expired) = (authority.server().unwrap(), authority.expired().unwrap());
+    let named = authority.server_named("elsewhere.example").unwrap();
+    let with_tls = |identity| EtcdOptions::default().with_tls(identity);
+    let (plain, secure, expired, named) = tokio::try_join!(
+        Etcd::single(),
+        Etcd::start(with_tls(&server).with_auth()),
+        Etcd::start(with_tls(&expired)),
+        Etcd::start(with_tls(&named)),
+    )
+    .unwrap();
+    secure.add_user("worker", SECRET, &[(Access::ReadWrite, "/shardwise/")]).await.unwrap();
+    secure.add_user("reader", SECRET, &[(Access::Read, "/shardwise/")]).await.unwrap();
+    let learner = plain.add_learner().await.unwrap();
+    let silent = silence(plain.socket_addr()).await;
+
+    let ca = format!("ca_file = \"{}\"", authority.file().display());
+    let wrong = user("worker", WRONG);
+    let with = |user: &str| format!("{ca}\n{user}");
+    let other = Authority::new().unwrap();
+    let stranger = format!("ca_file = \"{}\"\n{wrong}", other.file().display());
+    let mistakes = vec![
+        mistake(&format!("http://{}", nobody()), &wrong, UNAVAILABLE, &["`endpoints`", "refused"]),
+        mistake("http://no-such-host.invalid:2379", &wrong, UNAVAILABLE, &["`endpoints`", "no-such-host.invalid"]),
+        mistake(&format!("http://{}", silent.address()), &wrong, UNAVAILABLE, &["`endpoints`", &silent.address().to_string()]),
+        mistake(&learner.address(), "", REFUSED, &["`endpoints`", "learner"]),
+        mistake(&plain.address().replace("http:", "https:"), &with(&wrong), REFUSED, &["`endpoints`", "http://", "does not speak TLS"]),
+        mistake(&secure.address().replace("https:", "http:"), &wrong, REFUSED, &["`endpoints`", "https://", "TLS only"]),
+        mistake(&secure.address(), &with(&wrong), REFUSED, &["`username`", "`password`", "\"worker\""]),
+        mistake(&secure.address(), &with(&user("nobody", WRONG)), REFUSED, &["`username`", "`password`", "\"nobody\""]),
+        mistake(&secure.address(), &ca, REFUSED, &["set `username` and `password`"]),
+        mistake(&secure.address(), &with(&user("reader", SECRET)), REFUSED, &["\"reader\"", "grant", "/shardwise"]),
+        mistake(&plain.address(), &wrong, REFUSED, &["`username`", "no authentication"]),
+        mistake(&expired.address(), &with(&wrong), REFUSED, &["certificate", &expired.address(), "has expired"]),
+        mistake(&named.address(), &with(&wrong), REFUSED, &["certificate", "`endpoints`", "another name"]),
+        mistake(&secure.address(), &stranger, REFUSED, &["certificate", "`ca_file`"]),
+        mistake("ftp://127.0.0.1:2379", &wrong, USAGE, &["`endpoints`", "http://"]),
+        mistake("https://127.0.0.1:2379", "ca_file = \"/nowhere/ca.pem\"", USAGE, &["`ca_file`", "/nowhere/ca.pem"]),
+    ];
+    let right = table(&secure.address(), &with(&user("worker", SECRET)));
+    let servers = [plain, secure, expired, named, learner];
+    Case { _servers: Box::new((servers, silent, [authority, other])), mistakes, right, secret: SECRET }
+}

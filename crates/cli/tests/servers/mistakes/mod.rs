@@ -1,0 +1,122 @@
+//! Wrong settings, as a user meets them: soon one line that names the setting and the cause, and nothing secret anywhere.
+
+mod consul;
+mod etcd;
+
+use std::any::Any;
+use std::net::{SocketAddr, TcpListener};
+use std::time::{Duration, Instant};
+
+use nix::sys::signal::Signal;
+use shardwise_testkit::TcpProxy;
+use tokio::runtime::Runtime;
+
+use crate::common::process::Process;
+use crate::common::{Place, Ran, run};
+use crate::meeting::{Kind, SOON, policy};
+
+/// From the start of the program to its end.
+const TOLD_MAX: Duration = Duration::from_secs(10);
+/// Exit codes: the settings alone are wrong; trying again may help; somebody has to change something.
+const USAGE: i32 = 2;
+const UNAVAILABLE: i32 = 3;
+const REFUSED: i32 = 4;
+/// Given wherever a secret is given that is not the right one.
+const WRONG: &str = "5d2a8e40-0000-4000-8000-wrong0secret";
+const WATCH: [&str; 3] = ["watch", "--policy", "workers"];
+
+/// The table of a backend in the settings.
+struct Table {
+    kind: Kind,
+    address: String,
+    /// Further lines.
+    more: String,
+}
+
+impl Table {
+    fn place(&self) -> Place {
+        // The default TTL: who makes a mistake has hardly set anything else yet.
+        Place::with_settings(&(self.kind.settings(&self.address, "10s", &self.more) + &policy("workers", "")))
+    }
+}
+
+/// A mistake, and what has to be said about it.
+struct Mistake {
+    table: Table,
+    code: i32,
+    parts: Vec<String>,
+}
+
+/// What the mistakes of one backend need: servers that stay for the while, mistakes, and settings without one, with their secret.
+struct Case {
+    _servers: Box<dyn Any>,
+    mistakes: Vec<Mistake>,
+    right: Table,
+    secret: &'static str,
+}
+
+on_both!(a_mistake_is_told_in_one_line_within_ten_seconds_and_nothing_secret_ever);
+
+fn a_mistake_is_told_in_one_line_within_ten_seconds_and_nothing_secret_ever(kind: Kind) {
+    let runtime = Runtime::new().unwrap();
+    let case = match kind {
+        Kind::Consul => runtime.block_on(consul::case()),
+        Kind::Etcd => runtime.block_on(etcd::case()),
+    };
+    std::thread::scope(|scope| {
+        let checks: Vec<_> = case.mistakes.iter().map(|mistake| scope.spawn(|| check(mistake))).collect();
+        let found: Vec<_> = checks.into_iter().filter_map(|check| check.join().unwrap().err()).collect();
+        assert!(found.is_empty(), "{}", found.join("\n\n"));
+    });
+    without_a_mistake(&case);
+}
+
+/// Makes the mistake twice at once: as users do, and with every level of the log.
+fn check(mistake: &Mistake) -> Result<(), String> {
+    let place = mistake.table.place();
+    let (plain, mut traced) = (place.command(&WATCH), place.command(&WATCH));
+    traced.env("RUST_LOG", "trace");
+    let traced = std::thread::spawn(|| run(traced, b""));
+    let begun = Instant::now();
+    let told = run(plain, b"");
+    let took = begun.elapsed();
+    let traced = traced.join().unwrap();
+    let one_line = told.err.starts_with("shardwise: ") && told.err.lines().count() == 1;
+    let missing: Vec<_> = mistake.parts.iter().filter(|part| !told.err.contains(*part)).collect();
+    if !one_line || told.code != Some(mistake.code) || !missing.is_empty() || took > TOLD_MAX {
+        return Err(format!("expected code {}, {:?}; after {took:?} {told:?}\nmissing: {missing:?}", mistake.code, mistake.parts));
+    }
+    println!("{:>5} ms  {}", took.as_millis(), told.err.trim_end());
+    without(WRONG, &told)?;
+    without(WRONG, &traced)
+}
+
+fn without(secret: &str, ran: &Ran) -> Result<(), String> {
+    let out = String::from_utf8_lossy(&ran.out);
+    ran.err.lines().chain(out.lines()).find(|line| line.contains(secret)).map_or(Ok(()), |line| Err(format!("a secret is in: {line}")))
+}
+
+/// With the right settings a whole life under every level of the log shows no secret either.
+fn without_a_mistake(case: &Case) {
+    let place = case.right.place();
+    let mut command = place.command(&WATCH);
+    command.env("RUST_LOG", "trace");
+    let mut worker = Process::start(command);
+    worker.tells_within(SOON, "it is active", |line| line["state"] == "active");
+    worker.signal(Signal::SIGTERM);
+    let ran = worker.ends("after SIGTERM");
+    assert!(ran.code == Some(0) && ran.err.contains("TRACE"), "{ran:?}");
+    without(case.secret, &ran).unwrap();
+}
+
+/// A port on which nobody listens.
+fn nobody() -> SocketAddr {
+    TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap()
+}
+
+/// An address behind which there is silence.
+async fn silence(before: SocketAddr) -> TcpProxy {
+    let proxy = TcpProxy::start(before).await.unwrap();
+    proxy.cut_both();
+    proxy
+}
