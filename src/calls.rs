@@ -8,12 +8,15 @@ use std::time::Duration;
 
 use futures::{FutureExt, StreamExt, stream};
 use shardwise_core::GroupName;
-use shardwise_discovery::{Discovery, Error, ErrorKind, WatchStream};
+use shardwise_discovery::{Discovery, Error, ErrorKind, WatchEvent, WatchStream};
+use tokio::time::Instant;
 
-/// First pause before a watch that has ended is opened again; doubled until there is news.
+/// First pause before a watch that has ended, or that does nothing but fail, is read again; doubled until there is news.
 const REWATCH_FIRST: Duration = Duration::from_millis(200);
 /// Longest such pause.
 const REWATCH_LONGEST: Duration = Duration::from_secs(1);
+/// So many errors in a row are told as they come. Those of a watch that takes its time over each one do not count.
+const ERRORS_AT_ONCE: u32 = 5;
 
 /// The answer of a call, or an error that may pass if there is none within the limit.
 pub(crate) async fn limited<T>(limit: Duration, operation: &'static str, call: impl Future<Output = Result<T, Error>>) -> Result<T, Error> {
@@ -24,7 +27,7 @@ pub(crate) async fn limited<T>(limit: Duration, operation: &'static str, call: i
     }
 }
 
-/// A watch that is opened again when it ends.
+/// A watch that is opened again when it ends, and read slowly while it does nothing but fail.
 pub(crate) fn follow(backend: &Arc<dyn Discovery>, group: &GroupName, prove_every: Duration) -> WatchStream {
     let (backend, group) = (Arc::clone(backend), group.clone());
     let open = move || {
@@ -32,24 +35,53 @@ pub(crate) fn follow(backend: &Arc<dyn Discovery>, group: &GroupName, prove_ever
         let watch = stream::once(async move { backend.watch(&group, prove_every) }).flatten();
         AssertUnwindSafe(watch).catch_unwind().map(|event| event.unwrap_or_else(|_panic| Err(panicked("watch")))).boxed()
     };
-    let begin = (open(), REWATCH_FIRST);
-    let followed = stream::unfold(begin, move |(mut watch, mut pause)| {
-        let open = open.clone();
-        async move {
-            loop {
-                match watch.next().await {
-                    Some(Ok(event)) => return Some((Ok(event), (watch, REWATCH_FIRST))),
-                    Some(Err(error)) => return Some((Err(error), (watch, pause))),
-                    None => {
-                        tokio::time::sleep(pause).await;
-                        pause = (pause * 2).min(REWATCH_LONGEST);
-                        watch = open();
+    let followed = Followed { watch: open(), open, pause: REWATCH_FIRST, errors: 0 };
+    stream::unfold(followed, |mut followed| async move {
+        let event = followed.next().await;
+        Some((event, followed))
+    })
+    .boxed()
+}
+
+struct Followed<F> {
+    watch: WatchStream,
+    open: F,
+    pause: Duration,
+    /// In a row, each hard upon the one before.
+    errors: u32,
+}
+
+impl<F: Fn() -> WatchStream> Followed<F> {
+    async fn next(&mut self) -> Result<WatchEvent, Error> {
+        let mut rested = self.errors >= ERRORS_AT_ONCE;
+        if rested {
+            self.rest().await;
+        }
+        loop {
+            let asked = Instant::now();
+            match self.watch.next().await {
+                Some(Ok(event)) => {
+                    (self.pause, self.errors) = (REWATCH_FIRST, 0);
+                    return Ok(event);
+                }
+                Some(Err(error)) => {
+                    self.errors = if asked.elapsed() < REWATCH_FIRST { self.errors.saturating_add(1) } else { 0 };
+                    return Err(error);
+                }
+                None => {
+                    if !std::mem::take(&mut rested) {
+                        self.rest().await;
                     }
+                    self.watch = (self.open)();
                 }
             }
         }
-    });
-    followed.boxed()
+    }
+
+    async fn rest(&mut self) {
+        tokio::time::sleep(self.pause).await;
+        self.pause = (self.pause * 2).min(REWATCH_LONGEST);
+    }
 }
 
 fn panicked(operation: &'static str) -> Error {

@@ -8,9 +8,10 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, mpsc};
 use std::time::Duration;
 
-use shardwise::discovery::{Clock, Discovery, MemoryBackend};
+use futures::{StreamExt, stream};
+use shardwise::discovery::{self, Capabilities, Clock, Discovery, Grant, MemoryBackend, Registration, Seat, Snapshot, WatchStream};
 use shardwise::testing::TestFleet;
-use shardwise::{ErrorKind, Settings, ShardingFactory, ShardingService};
+use shardwise::{ErrorKind, GroupName, Settings, ShardingFactory, ShardingService};
 
 use common::{World, eventually, policy};
 
@@ -212,4 +213,68 @@ async fn owned_work_is_cancelled_soon_after_a_suspended_machine_wakes_up() {
     let told = told.expect("it is noticed soon").expect("the service lives");
     assert_eq!(told.lost.len(), policy().placement.slots, "all is lost, though it may be back already");
     eventually("it works again", || running.load(Ordering::SeqCst) == 1 && service.owns("k")).await;
+}
+
+/// A store whose watches fail so many times at once before they work.
+struct Failing {
+    inner: MemoryBackend,
+    times: usize,
+    read: Arc<AtomicUsize>,
+}
+
+#[async_trait::async_trait]
+impl Discovery for Failing {
+    fn capabilities(&self) -> Capabilities {
+        self.inner.capabilities()
+    }
+    async fn register(&self, registration: &Registration) -> Result<Grant, discovery::Error> {
+        self.inner.register(registration).await
+    }
+    async fn renew(&self, seat: &Seat, ttl: Duration) -> Result<Grant, discovery::Error> {
+        self.inner.renew(seat, ttl).await
+    }
+    async fn update(&self, registration: &Registration) -> Result<(), discovery::Error> {
+        self.inner.update(registration).await
+    }
+    async fn deregister(&self, seat: &Seat) -> Result<(), discovery::Error> {
+        self.inner.deregister(seat).await
+    }
+    async fn members(&self, group: &GroupName) -> Result<Snapshot, discovery::Error> {
+        self.inner.members(group).await
+    }
+    fn watch(&self, group: &GroupName, prove_every: Duration) -> WatchStream {
+        let read = Arc::clone(&self.read);
+        let errors = stream::repeat_with(move || {
+            read.fetch_add(1, Ordering::SeqCst);
+            Err(discovery::Error::new(discovery::ErrorKind::Unavailable, "watch", "cannot read it; check `address`"))
+        });
+        errors.take(self.times).chain(self.inner.watch(group, prove_every)).boxed()
+    }
+}
+
+/// A watch that yields one error after the other was read without a pause, and kept a processor busy.
+#[tokio::test(start_paused = true)]
+async fn a_watch_that_only_fails_is_read_in_steps() {
+    let world = World::new();
+    let read = Arc::new(AtomicUsize::new(0));
+    // More than is read in the time below; an endless stream would keep the clock from going on at all.
+    let backend = Failing { inner: world.store.link(), times: 5_000, read: Arc::clone(&read) };
+    let service = world.factory_of("a", Arc::new(backend), policy()).create("workers").expect("known");
+    let ten_seconds = tokio::time::sleep(Duration::from_secs(10));
+    // Whether it joins without a view is not the matter here.
+    let (_, ()) = tokio::join!(tokio::time::timeout(Duration::from_secs(9), service.register_self()), ten_seconds);
+    let read = read.load(Ordering::SeqCst);
+    assert!((6..=20).contains(&read), "it is read {read} times in ten seconds");
+}
+
+/// What follows a few errors is not delayed by the pauses of a watch that only fails.
+#[tokio::test(start_paused = true)]
+async fn a_view_after_a_few_errors_is_not_delayed() {
+    let world = World::new();
+    let backend = Failing { inner: world.store.link(), times: 4, read: Arc::default() };
+    let service = world.factory_of("a", Arc::new(backend), policy()).create("workers").expect("known");
+    let before = world.clock.now();
+    service.register_self().await.expect("it joins");
+    eventually("it owns", || service.owns("k")).await;
+    assert!(world.clock.now().since(before) < Duration::from_millis(100), "it took {:?}", world.clock.now().since(before));
 }
