@@ -61,8 +61,8 @@ impl Feed {
     /// A new view, if there is one, and since when it is known to be current.
     pub(crate) fn publish(&self, view: Option<View>, proven: Option<Moment>) {
         self.news.send_if_modified(|news| {
-            // After a new beginning the list often shows what was known.
-            let fresh = view.filter(|view| news.view.as_deref().is_none_or(|old| old.members() != view.members()));
+            // The same members at a later revision are news too: whoever watches may have read another view in between.
+            let fresh = view.filter(|view| news.view.as_deref() != Some(view));
             if let Some(proven) = proven {
                 (news.proven, news.failure) = (proven, None);
             }
@@ -172,5 +172,27 @@ impl Drop for Subscription {
         }
         drop(paces);
         self.feed.wake.notify_one();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use shardwise_core::{InstanceId, Member};
+
+    use super::*;
+
+    #[test]
+    fn the_same_members_at_a_later_revision_are_told_again() {
+        let (news, wake, paces) = (watch::Sender::default(), Notify::new(), Mutex::default());
+        let feed = Feed { group: GroupName::new("g").unwrap(), news, wake, paces };
+        let at = |revision| View::new(revision, vec![Member::named(InstanceId::new("a").unwrap())]);
+        let told = || (feed.news.borrow().views, feed.news.borrow().view.as_ref().map(|view| view.revision()));
+        feed.publish(Some(at(5)), Some(Moment::from_nanos(1)));
+        assert_eq!(told(), (1, Some(5)));
+        // A read by itself shows another member at revision 6, which is gone again at 7.
+        feed.publish(Some(at(7)), Some(Moment::from_nanos(2)));
+        assert_eq!(told(), (2, Some(7)), "who went by the view of 6 has to hear of 7");
+        feed.publish(Some(at(7)), Some(Moment::from_nanos(3)));
+        assert_eq!(told(), (2, Some(7)), "nothing new");
     }
 }
