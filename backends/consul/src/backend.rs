@@ -9,11 +9,12 @@ use shardwise_core::GroupName;
 use shardwise_discovery::{Capabilities, Clock, Discovery, Grant, Registration, Result, Seat, Snapshot, WatchStream};
 
 use crate::ConsulConfig;
+use crate::caller::to_the_end;
 use crate::client::Client;
 use crate::error::{self, Failure};
 use crate::follower::Hub;
 use crate::reader;
-use crate::registrar::{Registrar, to_the_end};
+use crate::registrar::Registrar;
 use crate::watch;
 
 /// How much later than its TTL a silent member may leave the view: the agent's timer, and its way to the servers.
@@ -52,7 +53,7 @@ impl Discovery for ConsulBackend {
 
     async fn register(&self, registration: &Registration) -> Result<Grant> {
         let (registrar, registration) = (Arc::clone(&self.registrar), registration.clone());
-        let answer = to_the_end(async move { registrar.register(&registration).await }).await;
+        let answer = to_the_end(|caller| async move { registrar.register(&registration, &caller).await }).await;
         answer.map_err(|failure| failure.during("register"))
     }
 
@@ -62,13 +63,13 @@ impl Discovery for ConsulBackend {
 
     async fn update(&self, registration: &Registration) -> Result<()> {
         let (registrar, registration) = (Arc::clone(&self.registrar), registration.clone());
-        let answer = to_the_end(async move { registrar.update(&registration).await }).await;
+        let answer = to_the_end(|caller| async move { registrar.update(&registration, &caller).await }).await;
         answer.map_err(|failure| failure.during("update"))
     }
 
     async fn deregister(&self, seat: &Seat) -> Result<()> {
         let (registrar, seat) = (Arc::clone(&self.registrar), seat.clone());
-        let answer = to_the_end(async move { registrar.deregister(&seat).await }).await;
+        let answer = to_the_end(|caller| async move { registrar.deregister(&seat, &caller).await }).await;
         answer.map_err(|failure| failure.during("deregister"))
     }
 

@@ -73,6 +73,8 @@ pub(crate) enum Failure {
     BadRecord { instance_id: String, why: String },
     #[error("cannot write the record of {instance_id:?}: {source}")]
     Unwritable { instance_id: InstanceId, source: RecordError },
+    #[error("whoever asked for it has given up")]
+    GivenUp,
     #[error("the process is shutting down")]
     ShuttingDown,
 }
@@ -106,6 +108,7 @@ impl Failure {
             | Self::Overtaken
             | Self::Contended { .. }
             | Self::NotShown { .. }
+            | Self::GivenUp
             | Self::ShuttingDown => ErrorKind::Unavailable,
             Self::TimedOut { .. } => ErrorKind::TimedOut,
             Self::Lost { .. } => ErrorKind::Lost,

@@ -11,7 +11,9 @@ use std::time::Duration;
 
 use shardwise_core::{Incarnation, InstanceId, Moment};
 use tokio::sync::{Mutex as AsyncMutex, OwnedMutexGuard};
+use tokio::time::Instant;
 
+use crate::caller::Caller;
 use crate::client::Client;
 use crate::error::{Failure, Result};
 use crate::names;
@@ -40,31 +42,48 @@ pub(crate) struct Guard {
     key: String,
     /// The index that taking it had: higher than that of any earlier one.
     pub(crate) index: u64,
+    /// Until then nobody else takes it for void.
+    pub(crate) good_until: Instant,
     _turn: OwnedMutexGuard<()>,
 }
 
+impl Guard {
+    pub(crate) fn is_good(&self) -> bool {
+        Instant::now() < self.good_until
+    }
+}
+
 impl Guards {
-    /// Takes the guard of this id, or fails as [`Failure::Contended`].
-    pub(crate) async fn take(&self, client: &Client, instance_id: &InstanceId, by: Incarnation) -> Result<Guard> {
+    /// Takes the guard of this id, or fails as [`Failure::Contended`], or as [`Failure::GivenUp`]. A try that is on its way is waited for
+    /// in any case, so that a guard that was taken is known.
+    pub(crate) async fn take(&self, client: &Client, instance_id: &InstanceId, by: Incarnation, caller: &Caller) -> Result<Guard> {
         let key = names::guard_key(instance_id);
-        let turn = self.lane(&key).lock_owned().await;
+        let lane = self.lane(&key);
+        let turn = caller.or_gone(async { Ok(lane.lock_owned().await) }).await?;
         let gives_up = client.clock.now().plus(PATIENCE);
         let mut expected = 0;
-        loop {
+        for tries in 0u32.. {
+            if caller.is_gone() {
+                return Err(Failure::GivenUp);
+            }
+            // What the first look shows is tried in any case, however slow the way is.
+            if tries > 1 && client.clock.now() >= gives_up {
+                break;
+            }
             if let Some(index) = client.guard_take(&key, by, expected).await? {
                 self.seen().remove(&key);
-                return Ok(Guard { key, index, _turn: turn });
+                return Ok(Guard { key, index, good_until: Instant::now() + HELD_FOR, _turn: turn });
             }
             expected = match client.guard_held(&key).await? {
                 None => 0,
                 Some(held) if held.by == by || self.is_void(&key, held.index, client.clock.now()) => held.index,
-                Some(_) if client.clock.now() >= gives_up => return Err(Failure::Contended { instance_id: instance_id.clone() }),
                 Some(_) => {
                     tokio::time::sleep(LOOK_AGAIN.mul_f64(rand::random_range(0.5..1.5))).await;
                     0
                 }
             };
         }
+        Err(Failure::Contended { instance_id: instance_id.clone() })
     }
 
     /// Gives the guard back. If that fails it is void by itself later.

@@ -2,6 +2,7 @@
 
 mod api;
 mod backend;
+mod caller;
 mod client;
 mod config;
 mod error;

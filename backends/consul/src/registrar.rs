@@ -10,9 +10,11 @@ use std::time::Duration;
 use shardwise_core::Moment;
 use shardwise_discovery::{Grant, Registration, Seat};
 use tokio::sync::Semaphore;
+use tokio::time::timeout_at;
 
 use crate::api::Which;
 use crate::backend::MARGIN;
+use crate::caller::Caller;
 use crate::client::Client;
 use crate::error::{Failure, Result};
 use crate::guard::{Guard, Guards, HELD_FOR};
@@ -52,34 +54,63 @@ impl Registrar {
         }
     }
 
-    pub(crate) async fn register(&self, registration: &Registration) -> Result<Grant> {
-        let seat = registration.seat();
+    /// Registers, and keeps the record only while somebody waits for the answer: nobody else would renew it.
+    pub(crate) async fn register(&self, registration: &Registration, caller: &Caller) -> Result<Grant> {
+        let (seat, ttl) = (registration.seat(), registration.ttl);
         // What cannot be written is found before anything is contacted.
         let service = names::service_name(&seat.group);
         written(registration, &service, "", "", 0).definition(true)?;
-        self.guarded(&seat, async |guard| self.register_guarded(registration, &seat, &service, guard.index).await).await
+        let change = async |guard: &Guard| self.register_guarded(registration, &seat, &service, guard, caller).await;
+        let (life, started) = self.guarded(&seat, caller, change).await?;
+        if caller.is_gone() {
+            self.take_back(&life, None).await;
+            return Err(Failure::GivenUp);
+        }
+        self.seats.put(seat, life);
+        Ok(Grant { started, ttl })
     }
 
-    async fn register_guarded(&self, registration: &Registration, seat: &Seat, service: &str, index: u64) -> Result<Grant> {
-        let joined = self.joined(seat, service).await?.unwrap_or(index);
+    async fn register_guarded(
+        &self,
+        registration: &Registration,
+        seat: &Seat,
+        service: &str,
+        guard: &Guard,
+        caller: &Caller,
+    ) -> Result<(Life, Moment)> {
+        let look = async {
+            let joined = self.joined(seat, service).await?.unwrap_or(guard.index);
+            Ok((joined, self.free_service_id(seat, service).await?))
+        };
+        let (joined, service_id) = caller.or_gone(self.while_held(guard, look)).await?;
         let check = format!("{}{}", names::check_prefix(seat), self.checks.fetch_add(1, Ordering::Relaxed));
-        let service_id = self.free_service_id(seat, service).await?;
         let definition = written(registration, service, &service_id, &check, joined).definition(true)?;
         let started = self.client.clock.now();
+        let life = Life::new(service.to_owned(), service_id, check, joined, registration.ttl, started);
         let answer = async {
+            // Waited for in any case, or what takes it back might overtake it.
             self.client.register_service(service, definition, true).await?;
-            self.await_shown(seat, service, &check).await
+            caller.or_gone(self.while_held(guard, self.await_shown(seat, service, &life.check))).await
         };
         if let Err(failure) = answer.await {
             // Perhaps it was carried out after all; nobody renews it, but nobody has to wait for its end either.
-            if let Err(failure) = self.client.deregister_service(service, &service_id).await {
-                tracing::debug!(%failure, "a registration that failed could not be taken back and ends with its TTL");
-            }
+            self.take_back(&life, Some(guard)).await;
             return Err(failure);
         }
-        let ttl = registration.ttl;
-        self.seats.put(seat.clone(), Life::new(service.to_owned(), service_id, check, joined, ttl, started));
-        Ok(Grant { started, ttl })
+        Ok((life, started))
+    }
+
+    /// Ends a registration that nobody will renew. Without a guard that is good it only fails the check, which no later registration
+    /// has: an instance of this id may be somebody else's by now.
+    async fn take_back(&self, life: &Life, guard: Option<&Guard>) {
+        let answer = if guard.is_some_and(Guard::is_good) {
+            self.client.deregister_service(&life.service, &life.service_id).await
+        } else {
+            self.client.check_fail(&life.service, &life.check).await.map(drop)
+        };
+        if let Err(failure) = answer {
+            tracing::debug!(%failure, "a registration that failed could not be taken back and ends with its TTL");
+        }
     }
 
     /// When this incarnation joined, if it is there already. Somebody else's living record of this id is an error.
@@ -168,27 +199,28 @@ impl Registrar {
         Ok(Failure::NotShown { instance_id, why: format!(": not passing are {failing:?}") })
     }
 
-    pub(crate) async fn update(&self, registration: &Registration) -> Result<()> {
+    pub(crate) async fn update(&self, registration: &Registration, caller: &Caller) -> Result<()> {
         let seat = registration.seat();
         let lost = |why| Failure::Lost { instance_id: seat.instance_id.clone(), why };
         let Some(life) = self.seats.get(&seat) else { return Err(lost("this process has not made one")) };
         let registration = Registration { ttl: life.ttl, ..registration.clone() };
         let definition = written(&registration, &life.service, &life.service_id, &life.check, life.joined).definition(false)?;
-        self.guarded(&seat, async |_| {
+        let change = async {
             if !self.is_shown(&life).await? {
                 return Err(lost("the servers do not show it"));
             }
             self.client.register_service(&life.service, definition, false).await?;
             if self.is_shown(&life).await? { Ok(()) } else { Err(lost("the servers do not show it any more")) }
-        })
-        .await
+        };
+        self.guarded(&seat, caller, async |guard| self.while_held(guard, change).await).await
     }
 
     /// Deletes the record of exactly this incarnation, from this agent.
-    pub(crate) async fn deregister(&self, seat: &Seat) -> Result<()> {
+    pub(crate) async fn deregister(&self, seat: &Seat, caller: &Caller) -> Result<()> {
         let life = self.seats.take(seat);
         let service = names::service_name(&seat.group);
-        let answer = self.guarded(seat, async |_| self.deregister_guarded(seat, &service).await).await;
+        let change = self.deregister_guarded(seat, &service);
+        let answer = self.guarded(seat, caller, async |guard| self.while_held(guard, change).await).await;
         if let (Err(_), Some(life)) = (&answer, life) {
             // This touches only our own, and needs no server. The error that counts is the one there is.
             let _ = self.client.check_fail(&life.service, &life.check).await;
@@ -212,23 +244,26 @@ impl Registrar {
         Ok(!list.entries.is_empty())
     }
 
-    /// Runs `change` under the guard of the seat's id.
-    async fn guarded<T>(&self, seat: &Seat, change: impl AsyncFnOnce(&Guard) -> Result<T>) -> Result<T> {
+    /// Runs `change` under the guard of the seat's id. A change that has not begun when its caller gives up vanishes: in an outage
+    /// callers try again and again, and only the newest try may wait.
+    async fn guarded<T>(&self, seat: &Seat, caller: &Caller, change: impl AsyncFnOnce(&Guard) -> Result<T>) -> Result<T> {
         // Never closed.
-        let Ok(_turn) = self.changes.acquire().await else { return Err(Failure::ShuttingDown) };
-        let guard = self.guards.take(&self.client, &seat.instance_id, seat.incarnation).await?;
-        let answer = tokio::time::timeout(HELD_FOR, change(&guard)).await;
+        let turn = async { self.changes.acquire().await.map_err(|_| Failure::ShuttingDown) };
+        let _turn = caller.or_gone(turn).await?;
+        let guard = self.guards.take(&self.client, &seat.instance_id, seat.incarnation, caller).await?;
+        let answer = if caller.is_gone() { Err(Failure::GivenUp) } else { change(&guard).await };
         self.guards.free(&self.client, guard).await;
+        answer
+    }
+
+    /// The answer of `work`, if there is one while the guard is good.
+    async fn while_held<T>(&self, guard: &Guard, work: impl Future<Output = Result<T>>) -> Result<T> {
         let at = || self.client.endpoint.to_string();
+        let answer = timeout_at(guard.good_until, work).await;
         answer.unwrap_or_else(|_| Err(Failure::TimedOut { at: at(), what: "changing a record", after: HELD_FOR }))
     }
 }
 
 fn written<'a>(registration: &'a Registration, service: &'a str, service_id: &'a str, check: &'a str, joined: u64) -> Written<'a> {
     Written { member: &registration.member, service, service_id, check, joined, ttl: registration.ttl }
-}
-
-/// Runs a change in a task of its own, so that a caller who gives up does not leave a guard or half a change behind.
-pub(crate) async fn to_the_end<T: Send + 'static>(change: impl Future<Output = Result<T>> + Send + 'static) -> Result<T> {
-    tokio::spawn(change).await.unwrap_or(Err(Failure::ShuttingDown))
 }
