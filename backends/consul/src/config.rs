@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use reqwest::header::HeaderValue;
 use secrecy::{ExposeSecret, SecretString};
-use shardwise_discovery::settings::{BackendKey, BackendKind, BackendSettings, BackendShape, FileTwin};
+use shardwise_discovery::settings::{BackendKey, BackendKind, BackendSettings, BackendShape, FileTwin, without_user};
 use shardwise_discovery::{Clock, Discovery};
 
 use crate::ConsulBackend;
@@ -69,8 +69,8 @@ fn open(settings: &BackendSettings, clock: &Clock) -> shardwise_discovery::Resul
     Ok(Arc::new(ConsulBackend::open(&config, clock.clone())?))
 }
 
-/// Where and how to talk to Consul.
-#[derive(Debug, Clone)]
+/// Where and how to talk to Consul. Its `Debug` shows neither the token nor a user and password in the address.
+#[derive(Clone)]
 pub struct ConsulConfig {
     /// The agent's HTTP address: `http://host:port`, `https://host:port`, `host:port` or `unix:///path`. It should be the agent of this
     /// machine, since the agent watches over the TTL.
@@ -87,6 +87,15 @@ pub struct ConsulConfig {
     pub key_file: Option<PathBuf>,
     /// HTTPS where the address names no scheme.
     pub tls: bool,
+}
+
+impl fmt::Debug for ConsulConfig {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { address, token, datacenter, ca_file, cert_file, key_file, tls } = self;
+        let mut shown = f.debug_struct("ConsulConfig");
+        shown.field("address", &without_user(address)).field("token", token).field("datacenter", datacenter);
+        shown.field("ca_file", ca_file).field("cert_file", cert_file).field("key_file", key_file).field("tls", tls).finish()
+    }
 }
 
 impl Default for ConsulConfig {
@@ -127,7 +136,9 @@ impl ConsulConfig {
         // The address is not repeated where it may hold a password.
         let refused = |why: &str| Failure::BadSetting { key: "address", why: why.to_owned() };
         let given = self.address.trim();
-        let shown = |why: &str| refused(&format!("is {given:?}, {why}; write it like {DEFAULT_ADDRESS:?} or \"unix:///run/consul.sock\""));
+        let shown = |why: &str| {
+            refused(&format!("is {:?}, {why}; write it like {DEFAULT_ADDRESS:?} or \"unix:///run/consul.sock\"", without_user(given)))
+        };
         if let Some(path) = given.strip_prefix("unix://") {
             let socket = PathBuf::from(path);
             if cfg!(not(unix)) {
@@ -208,8 +219,12 @@ mod tests {
             let said = at(given, false).unwrap_err();
             assert!(said.starts_with("discovery.consul.address is ") && !said.contains('\n'), "{given}: {said}");
         }
-        let said = at("http://me:hush@x", false).unwrap_err();
-        assert!(!said.contains("hush"), "{said}");
+        for given in ["http://me:hush@x", "me:hush@x", "unix://me:hush@x", "ftp://me:hush@x"] {
+            let said = at(given, false).unwrap_err();
+            assert!(!said.contains("hush"), "{said}");
+            let config = ConsulConfig { address: given.into(), ..ConsulConfig::default() };
+            assert!(!format!("{config:?}").contains("hush"), "{config:?}");
+        }
     }
 
     #[test]

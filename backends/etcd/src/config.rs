@@ -5,6 +5,7 @@ use std::path::PathBuf;
 
 use http::Uri;
 use secrecy::SecretString;
+use shardwise_discovery::settings::without_user;
 
 use crate::error::Failure;
 
@@ -15,8 +16,8 @@ pub const ENDPOINT_DEFAULT: &str = "http://127.0.0.1:2379";
 /// The most endpoints that may be named.
 pub const ENDPOINTS_MAX: usize = 16;
 
-/// Where etcd is, and who asks.
-#[derive(Debug, Clone)]
+/// Where etcd is, and who asks. Its `Debug` shows neither the password nor a user and password in an endpoint.
+#[derive(Clone)]
 pub struct EtcdConfig {
     /// The members of one etcd cluster, such as `https://etcd-1:2379`. They are asked in this order; while one is down, the next is.
     /// Without a scheme it is `https` if a TLS file is set, else `http`.
@@ -33,6 +34,16 @@ pub struct EtcdConfig {
     pub key_file: Option<PathBuf>,
     /// All keys begin with this.
     pub prefix: String,
+}
+
+impl fmt::Debug for EtcdConfig {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { endpoints, username, password, ca_file, cert_file, key_file, prefix } = self;
+        let endpoints: Vec<_> = endpoints.iter().map(|endpoint| without_user(endpoint)).collect();
+        let mut shown = f.debug_struct("EtcdConfig");
+        shown.field("endpoints", &endpoints).field("username", username).field("password", password);
+        shown.field("ca_file", ca_file).field("cert_file", cert_file).field("key_file", key_file).field("prefix", prefix).finish()
+    }
 }
 
 impl Default for EtcdConfig {
@@ -167,6 +178,8 @@ mod tests {
     fn a_password_in_an_endpoint_is_not_repeated() {
         let said = servers(&["h:1", "http://root:hush@h:1"], None).unwrap_err();
         assert_eq!(said, "`endpoints` no. 2 contains a user; set `username` and `password` instead");
+        let config = EtcdConfig { endpoints: vec!["h:1".into(), "http://root:hush@h:1".into()], ..EtcdConfig::default() };
+        assert!(!format!("{config:?}").contains("hush"), "{config:?}");
     }
 
     #[test]
