@@ -1,48 +1,22 @@
-//! The endpoints of Consul's HTTP interface that are used, each with what it answers and which right it needs. No path of Consul stands
-//! anywhere else.
+//! The endpoints of Consul's HTTP interface that are used, each with what it answers and which right it needs. Reading a group is
+//! in `health`; no path of Consul stands anywhere else.
 
 use std::collections::HashMap;
-use std::time::Duration;
 
 use reqwest::Method;
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
 use serde_json::json;
-use shardwise_core::{Incarnation, Moment};
+use shardwise_core::Incarnation;
 
 use crate::client::{Answer, Client};
 use crate::error::{Failure, Result, one_line};
 use crate::names::{literal, segment};
-use crate::wire::{AgentCheck, AgentService, Entry};
-
-/// How old what a server knows may be. A `consistent` answer is of now.
-const CONTACT_MARGIN: Duration = Duration::from_millis(100);
+use crate::wire::{AgentCheck, AgentService};
 
 /// What an agent says that has lost its servers, or a server without a leader.
 const NO_SERVERS: [&str; 6] =
     ["No cluster leader", "No known Consul servers", "leadership lost", "not the leader", "failed to get conn", "stream closed"];
-
-/// A list of instances that the servers answered.
-#[derive(Debug)]
-pub(crate) struct List {
-    /// Before the request.
-    pub(crate) started: Moment,
-    /// Consul's index of the service; at least 1.
-    pub(crate) index: u64,
-    pub(crate) entries: Vec<Entry>,
-}
-
-/// Which instances.
-#[derive(Debug, Clone, Copy)]
-pub(crate) enum Which<'a> {
-    All,
-    /// None: only the index is wanted.
-    None,
-    /// Those that say of themselves that they have this check.
-    Check(&'a str),
-    /// Those of that service id, or that say they are that instance.
-    Instance(&'a str),
-}
 
 /// Who holds a guard.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -186,60 +160,6 @@ impl Client {
         Ok(found.into_values().next())
     }
 
-    /// The passing instances of a service, as its servers' leader knows them now. With `index` and `wait` it answers once the index has
-    /// changed or the time is over.
-    pub(crate) async fn passing(&self, service: &str, which: Which<'_>, wait: Option<(u64, Duration)>) -> Result<List> {
-        let filter = match which {
-            Which::All => None,
-            Which::None => Some("Service.ID == \"\"".to_owned()),
-            Which::Check(check) => Some(format!("Service.Meta.shardwise_check == {}", literal(check))),
-            Which::Instance(id) => Some(format!("Service.ID == {0} or Service.Meta.shardwise_id == {0}", literal(id))),
-        };
-        self.health(service, filter, &["passing", "consistent"], wait).await
-    }
-
-    /// Instances that say of themselves that they have this check, whether they pass or not, in whatever datacenter the agent is.
-    pub(crate) async fn registered(&self, service: &str, check: &str) -> Result<List> {
-        let target = format!(
-            "/v1/health/service/{}?consistent&filter={}",
-            segment(service),
-            segment(&format!("Service.Meta.shardwise_check == {}", literal(check)))
-        );
-        self.list(service, &target, None).await
-    }
-
-    async fn health(&self, service: &str, filter: Option<String>, flags: &[&str], wait: Option<(u64, Duration)>) -> Result<List> {
-        let filter = filter.map(|filter| format!("filter={}", segment(&filter)));
-        let waiting = wait.map(|(index, wait)| format!("index={index}&wait={}ms", wait.as_millis()));
-        let parts: Vec<_> = flags.iter().copied().chain(filter.as_deref()).chain(waiting.as_deref()).collect();
-        let target = self.at(&format!("/v1/health/service/{}", segment(service)), &parts);
-        self.list(service, &target, wait.map(|(_, wait)| wait)).await
-    }
-
-    async fn list(&self, service: &str, target: &str, wait: Option<Duration>) -> Result<List> {
-        let what = "reading the group";
-        let started = self.clock.now();
-        let answer = match wait {
-            Some(wait) => self.wait(what, target, wait).await?,
-            None => self.call(what, Method::GET, target, None).await?,
-        };
-        let answer = self.checked(answer, &Right::ReadService(service))?;
-        let number = |name| answer.header(name).and_then(|text| text.parse::<u64>().ok());
-        let Some(index) = number("x-consul-index") else { return Err(self.strange("a list without X-Consul-Index")) };
-        if answer.header("x-consul-knownleader") != Some("true") {
-            return Err(self.no_servers("no leader is known"));
-        }
-        match number("x-consul-lastcontact") {
-            Some(ms) if u128::from(ms) <= CONTACT_MARGIN.as_millis() => {}
-            other => {
-                let said = format!("its last contact to the leader was {} ms ago", other.map_or("?".to_owned(), |ms| ms.to_string()));
-                return Err(self.no_servers(&said));
-            }
-        }
-        // Some restarts answer 0, with which the next query would not wait.
-        Ok(List { started, index: index.max(1), entries: self.parsed(&answer)? })
-    }
-
     /// What an empty list means: that nobody is there, or that the token may not see who is. Consul answers both alike.
     pub(crate) async fn may_see(&self, service: &str) -> Result<()> {
         let ask =
@@ -273,18 +193,18 @@ impl Client {
     }
 
     /// A path with the datacenter and these parts of a query.
-    fn at(&self, path: &str, parts: &[&str]) -> String {
+    pub(crate) fn at(&self, path: &str, parts: &[&str]) -> String {
         let datacenter = self.datacenter.as_ref().map(|datacenter| format!("dc={}", segment(datacenter)));
         let query = parts.iter().copied().chain(datacenter.as_deref()).collect::<Vec<_>>().join("&");
         if query.is_empty() { path.to_owned() } else { format!("{path}?{query}") }
     }
 
-    fn parsed<T: DeserializeOwned>(&self, answer: &Answer) -> Result<T> {
+    pub(crate) fn parsed<T: DeserializeOwned>(&self, answer: &Answer) -> Result<T> {
         serde_json::from_slice(&answer.body).map_err(|error| self.strange(&one_line(&error.to_string())))
     }
 
     /// The answer if it is one, else what its status means.
-    fn checked(&self, answer: Answer, right: &Right<'_>) -> Result<Answer> {
+    pub(crate) fn checked(&self, answer: Answer, right: &Right<'_>) -> Result<Answer> {
         let (at, said) = (self.endpoint.to_string(), answer.said());
         let has = |text: &str| says(&answer, text);
         Err(match answer.status {
@@ -306,11 +226,11 @@ impl Client {
         if self.has_token { Failure::NoRight { right, said } } else { Failure::NoToken { right, said } }
     }
 
-    fn no_servers(&self, said: &str) -> Failure {
+    pub(crate) fn no_servers(&self, said: &str) -> Failure {
         Failure::NoServers { at: self.endpoint.to_string(), said: said.to_owned() }
     }
 
-    fn strange(&self, why: &str) -> Failure {
+    pub(crate) fn strange(&self, why: &str) -> Failure {
         Failure::NotConsul { at: self.endpoint.to_string(), why: why.to_owned() }
     }
 }

@@ -13,8 +13,8 @@ use shardwise_discovery::Error;
 use tokio::sync::{Notify, watch};
 use tokio::time::{Instant, sleep};
 
-use crate::api::Which;
 use crate::error::Result;
+use crate::health::Whom;
 use crate::names;
 use crate::reader::{self, Reading, Revisions};
 use crate::registrar::Registrar;
@@ -139,7 +139,7 @@ impl Follower {
             let wait = (prove_every / 2).clamp(WAIT_SHORTEST, WAIT_LONGEST);
             let service = names::service_name(&self.group);
             let list = tokio::select! {
-                list = client.passing(&service, Which::None, Some((index, wait))) => list?,
+                list = client.passing(&service, Whom::Nobody, Some((index, wait))) => list?,
                 () = self.wake.notified() => {
                     self.known = None;
                     return Ok(());

@@ -8,6 +8,7 @@ mod config;
 mod error;
 mod follower;
 mod guard;
+mod health;
 mod names;
 mod reader;
 mod registrar;

@@ -5,9 +5,9 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use shardwise_core::{GroupName, MEMBERS_MAX, Moment, View};
 
-use crate::api::{List, Which};
 use crate::client::Client;
 use crate::error::{Failure, Result};
+use crate::health::{List, Whom};
 use crate::names;
 use crate::seats::Seats;
 
@@ -70,7 +70,7 @@ impl Revisions {
 pub(crate) async fn read(client: &Client, seats: &Seats, revisions: &Revisions, group: &GroupName) -> Result<Reading> {
     let service = names::service_name(group);
     for _ in 0..ATTEMPTS {
-        let mut list = client.passing(&service, Which::All, None).await?;
+        let mut list = client.passing(&service, Whom::Everybody, None).await?;
         if is_doubtful(&list, &service, &seats.alive(group, client.clock.now())) {
             list = confirmed(client, &service).await?;
         }
@@ -90,7 +90,7 @@ fn is_doubtful(list: &List, service: &str, alive: &[shardwise_core::InstanceId])
 
 /// Asks again. Whether nobody is there or the token may not see who is, is then asked as well.
 async fn confirmed(client: &Client, service: &str) -> Result<List> {
-    let list = client.passing(service, Which::All, None).await?;
+    let list = client.passing(service, Whom::Everybody, None).await?;
     if list.entries.is_empty() {
         client.may_see(service).await?;
     }

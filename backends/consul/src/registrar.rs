@@ -12,12 +12,12 @@ use shardwise_discovery::{Grant, Registration, Seat};
 use tokio::sync::Semaphore;
 use tokio::time::timeout_at;
 
-use crate::api::Which;
 use crate::backend::MARGIN;
 use crate::caller::Caller;
 use crate::client::Client;
 use crate::error::{Failure, Result};
 use crate::guard::{Guard, Guards, HELD_FOR};
+use crate::health::Whom;
 use crate::names;
 use crate::seats::{Life, Seats};
 use crate::wire::{Service, Written};
@@ -116,7 +116,7 @@ impl Registrar {
     /// When this incarnation joined, if it is there already. Somebody else's living record of this id is an error.
     async fn joined(&self, seat: &Seat, service: &str) -> Result<Option<u64>> {
         let id = seat.instance_id.as_str();
-        let list = self.client.passing(service, Which::Instance(id), None).await?;
+        let list = self.client.passing(service, Whom::Instance(id), None).await?;
         let mut joined = None;
         for found in list.entries.iter().map(|entry| &entry.service).filter(|found| found.name == service) {
             let Some(check) = found.check() else {
@@ -172,7 +172,7 @@ impl Registrar {
     /// Waits until the servers show this registration as passing, or says why they do not.
     async fn await_shown(&self, seat: &Seat, service: &str, check: &str) -> Result<()> {
         let gives_up = self.client.clock.now().plus(SHOWN_WITHIN);
-        let mut list = self.client.passing(service, Which::Check(check), None).await?;
+        let mut list = self.client.passing(service, Whom::Check(check), None).await?;
         if list.entries.is_empty() {
             self.client.may_see(service).await?;
         }
@@ -181,7 +181,7 @@ impl Registrar {
                 return Err(self.not_shown(seat, service, check).await?);
             }
             tokio::time::sleep(ASK_AGAIN).await;
-            list = self.client.passing(service, Which::Check(check), None).await?;
+            list = self.client.passing(service, Whom::Check(check), None).await?;
         }
         Ok(())
     }
@@ -240,7 +240,7 @@ impl Registrar {
 
     /// Whether the servers show it as passing now.
     pub(crate) async fn is_shown(&self, life: &Life) -> Result<bool> {
-        let list = self.client.passing(&life.service, Which::Check(&life.check), None).await?;
+        let list = self.client.passing(&life.service, Whom::Check(&life.check), None).await?;
         Ok(!list.entries.is_empty())
     }
 

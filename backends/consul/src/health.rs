@@ -1,0 +1,93 @@
+//! Reading the instances of a service from its servers, as they are now.
+
+use std::time::Duration;
+
+use reqwest::Method;
+use shardwise_core::Moment;
+
+use crate::api::Right;
+use crate::client::Client;
+use crate::error::Result;
+use crate::names::{literal, segment};
+use crate::wire::Entry;
+
+/// How old what a server knows may be. A `consistent` answer is of now.
+const CONTACT_MARGIN: Duration = Duration::from_millis(100);
+
+/// A list of instances that the servers answered.
+#[derive(Debug)]
+pub(crate) struct List {
+    /// Before the request.
+    pub(crate) started: Moment,
+    /// Consul's index of the service; at least 1.
+    pub(crate) index: u64,
+    pub(crate) entries: Vec<Entry>,
+}
+
+/// Whom instances.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Whom<'a> {
+    Everybody,
+    /// Only the index is wanted.
+    Nobody,
+    /// Those that say of themselves that they have this check.
+    Check(&'a str),
+    /// Those of that service id, or that say they are that instance.
+    Instance(&'a str),
+}
+
+impl Client {
+    /// The passing instances of a service, as its servers' leader knows them now. With `index` and `wait` it answers once the index has
+    /// changed or the time is over.
+    pub(crate) async fn passing(&self, service: &str, which: Whom<'_>, wait: Option<(u64, Duration)>) -> Result<List> {
+        let filter = match which {
+            Whom::Everybody => None,
+            Whom::Nobody => Some("Service.ID == \"\"".to_owned()),
+            Whom::Check(check) => Some(format!("Service.Meta.shardwise_check == {}", literal(check))),
+            Whom::Instance(id) => Some(format!("Service.ID == {0} or Service.Meta.shardwise_id == {0}", literal(id))),
+        };
+        self.health(service, filter, &["passing", "consistent"], wait).await
+    }
+
+    /// Instances that say of themselves that they have this check, whether they pass or not, in whatever datacenter the agent is.
+    pub(crate) async fn registered(&self, service: &str, check: &str) -> Result<List> {
+        let target = format!(
+            "/v1/health/service/{}?consistent&filter={}",
+            segment(service),
+            segment(&format!("Service.Meta.shardwise_check == {}", literal(check)))
+        );
+        self.list(service, &target, None).await
+    }
+
+    async fn health(&self, service: &str, filter: Option<String>, flags: &[&str], wait: Option<(u64, Duration)>) -> Result<List> {
+        let filter = filter.map(|filter| format!("filter={}", segment(&filter)));
+        let waiting = wait.map(|(index, wait)| format!("index={index}&wait={}ms", wait.as_millis()));
+        let parts: Vec<_> = flags.iter().copied().chain(filter.as_deref()).chain(waiting.as_deref()).collect();
+        let target = self.at(&format!("/v1/health/service/{}", segment(service)), &parts);
+        self.list(service, &target, wait.map(|(_, wait)| wait)).await
+    }
+
+    async fn list(&self, service: &str, target: &str, wait: Option<Duration>) -> Result<List> {
+        let what = "reading the group";
+        let started = self.clock.now();
+        let answer = match wait {
+            Some(wait) => self.wait(what, target, wait).await?,
+            None => self.call(what, Method::GET, target, None).await?,
+        };
+        let answer = self.checked(answer, &Right::ReadService(service))?;
+        let number = |name| answer.header(name).and_then(|text| text.parse::<u64>().ok());
+        let Some(index) = number("x-consul-index") else { return Err(self.strange("a list without X-Consul-Index")) };
+        if answer.header("x-consul-knownleader") != Some("true") {
+            return Err(self.no_servers("no leader is known"));
+        }
+        match number("x-consul-lastcontact") {
+            Some(ms) if u128::from(ms) <= CONTACT_MARGIN.as_millis() => {}
+            other => {
+                let said = format!("its last contact to the leader was {} ms ago", other.map_or("?".to_owned(), |ms| ms.to_string()));
+                return Err(self.no_servers(&said));
+            }
+        }
+        // Some restarts answer 0, with which the next query would not wait.
+        Ok(List { started, index: index.max(1), entries: self.parsed(&answer)? })
+    }
+}
