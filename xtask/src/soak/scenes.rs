@@ -50,8 +50,8 @@ pub(super) const SCENES: &[Scene] = &[
         runs: 200,
         run_max: Duration::from_secs(15),
         what: "A fourth `shardwise watch` joins three and leaves again (SIGTERM). `join_ms`: from before it asks to register until it is in \
-               force at all three. `join_spread_ms`: from the first of the four that acts on it to the last. `leave_ms`: from when it stops \
-               owning until the other three own everything.",
+               force at all three. `join_spread_ms`: from the first of the four that acts on it to the last. `leave_ms`: from the signal \
+               until the other three own everything.",
         figures: &[figure("join_ms", Some((99, 50.0))), figure("join_spread_ms", None), figure("leave_ms", Some((99, 50.0)))],
     },
     Scene {
