@@ -21,11 +21,16 @@ use tokio::process::{Child, Command};
 
 /// Repeats a run: the seed that it printed.
 const SEED: &str = "SHARDWISE_TEST_SEED";
-const STEPS: usize = 1_000;
+/// `cargo xtask soak churn` asks for more: rounds of random steps, and of ten kills.
+const ROUNDS: &str = "SHARDWISE_TEST_ROUNDS";
 const STEPS_AT_ONCE: usize = 20;
 const TTL: Duration = Duration::from_secs(2);
 /// From the last change to the right view: what a crash takes, with slack for a busy machine.
 const SETTLED_WITHIN: Duration = Duration::from_secs(6);
+
+fn rounds(unless_told: usize) -> usize {
+    std::env::var(ROUNDS).map_or(unless_told, |rounds| rounds.parse().unwrap())
+}
 
 /// Renews all, and registers again whoever is lost, as workers do; an answer may be missing while connections break.
 async fn renew_all(backend: &ConsulBackend, members: &BTreeMap<String, Registration>) {
@@ -48,7 +53,7 @@ async fn again<T>(mut call: impl AsyncFnMut() -> shardwise_discovery::Result<T>)
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_thousand_random_steps_lose_nobody_and_leave_nobody_behind() {
+async fn random_steps_lose_nobody_and_leave_nobody_behind() {
     let seed = std::env::var(SEED).map_or_else(|_| rand::random(), |seed| seed.parse().unwrap());
     println!("{SEED}={seed}");
     let mut random = StdRng::seed_from_u64(seed);
@@ -58,7 +63,7 @@ async fn a_thousand_random_steps_lose_nobody_and_leave_nobody_behind() {
     let (backend, other) = (open(&format!("http://{}", proxy.address())), open(&consul.address()));
     let mut watch = other.watch(&group("g"), TTL / 4);
     let (mut members, mut incarnation) = (BTreeMap::<String, Registration>::new(), 0);
-    for _ in 0..STEPS / STEPS_AT_ONCE {
+    for _ in 0..rounds(8) {
         for _ in 0..STEPS_AT_ONCE {
             let at = random.random_range(0..members.len().max(1));
             let picked = members.keys().nth(at).cloned();
@@ -139,13 +144,13 @@ async fn worker(address: &str, number: u64) -> Child {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn fifty_killed_processes_are_gone_within_ttl_and_margin() {
+async fn killed_processes_are_gone_within_ttl_and_margin() {
     let consul = Consul::single().await.unwrap();
     settle(&consul).await;
     let other = open(&consul.address());
     let mut watch = other.watch(&group("crash"), CRASH_TTL / 4);
     let mut took = Vec::new();
-    for round in 0..5 {
+    for round in 0..rounds(10).div_ceil(10) as u64 {
         let mut workers = Vec::new();
         for n in 0..10u64 {
             workers.push((format!("w{}", round * 10 + n), worker(&consul.address(), round * 10 + n).await));
@@ -168,6 +173,11 @@ async fn fifty_killed_processes_are_gone_within_ttl_and_margin() {
         }
     }
     took.sort_unstable();
-    println!("{} kills, TTL {CRASH_TTL:?}: seen gone after median {:?}, worst {:?}", took.len(), took[25], took[49]);
-    assert!(took[49] < CRASH_TTL + Duration::from_secs(1));
+    println!(
+        "{} kills, TTL {CRASH_TTL:?}: seen gone after median {:?}, worst {:?}",
+        took.len(),
+        took[took.len() / 2],
+        took[took.len() - 1]
+    );
+    assert!(took[took.len() - 1] < CRASH_TTL + Duration::from_secs(1));
 }

@@ -1,5 +1,6 @@
 //! `cargo xtask soak NAME`: what takes too long for every test run, with the figures into `docs/measured.md`.
 
+mod churn;
 mod demo;
 mod figures;
 mod scenes;
@@ -12,6 +13,8 @@ use scenes::SCENES;
 
 /// How often the demo is run, unless told otherwise.
 const DEMO_RUNS: u32 = 20;
+/// Rounds of twenty random steps, unless told otherwise.
+const CHURN_ROUNDS: u32 = 50;
 
 /// Runs the named soak, or lists the names.
 pub(crate) fn run(context: &Context, name: Option<&str>, runs: Option<u32>) -> Result<(), Failure> {
@@ -22,6 +25,7 @@ pub(crate) fn run(context: &Context, name: Option<&str>, runs: Option<u32>) -> R
     let scene = SCENES.iter().find(|scene| scene.name == name);
     let text = match scene {
         _ if name == "demo" => demo::run(context, runs.unwrap_or(DEMO_RUNS))?,
+        _ if name == "churn" => churn::run(context, runs.unwrap_or(CHURN_ROUNDS))?,
         Some(scene) => scenes::run(context, scene, runs.unwrap_or(scene.runs))?,
         None => return Err(Failure::new(format!("no soak is called {name}; there are: {}", names().join(", ")))),
     };
@@ -34,5 +38,5 @@ pub(crate) fn run(context: &Context, name: Option<&str>, runs: Option<u32>) -> R
 }
 
 fn names() -> Vec<&'static str> {
-    ["demo"].into_iter().chain(SCENES.iter().map(|scene| scene.name)).collect()
+    ["demo", "churn"].into_iter().chain(SCENES.iter().map(|scene| scene.name)).collect()
 }
