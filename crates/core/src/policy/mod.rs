@@ -1,0 +1,206 @@
+//! Validated policies: what a group has agreed on before anything is contacted.
+
+mod placement;
+mod timing;
+
+use std::fmt;
+use std::time::Duration;
+
+pub use placement::{
+    LoadMargin, PlacementKind, PlacementParams, SLOTS_DEFAULT, SLOTS_MAX, SLOTS_OUTBOX, VIRTUAL_NODES_DEFAULT, VIRTUAL_NODES_MAX,
+};
+pub use timing::Timing;
+
+use crate::{Fingerprint, GroupName, PolicyName, format_duration};
+
+/// The longest wait for work in flight at a handover or a leave.
+pub const DRAIN_TIMEOUT_MAX: Duration = Duration::from_hours(24);
+/// The longest time for which a member goes on without the backend.
+pub const KEEP_FOR_MAX: Duration = Duration::from_hours(24);
+const MIN_MEMBERS_MAX: u32 = crate::MEMBERS_MAX;
+
+/// A setting that is not allowed: which, what it is, and what is allowed.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{key} is {value}: {allowed}")]
+pub struct PolicyError {
+    /// The setting's key.
+    pub key: &'static str,
+    /// Its value, as written.
+    pub value: String,
+    /// What is allowed, as an instruction.
+    pub allowed: String,
+}
+
+fn refuse(key: &'static str, value: impl fmt::Display, allowed: impl Into<String>) -> PolicyError {
+    PolicyError { key, value: value.to_string(), allowed: allowed.into() }
+}
+
+/// Who may hold a key while views differ.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+#[non_exhaustive]
+pub enum OwnershipMode {
+    /// Ownership is the placement of the newest view; two members may own one key while their views differ.
+    #[default]
+    Eventual,
+}
+
+impl OwnershipMode {
+    /// The name in the settings.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Eventual => "eventual",
+        }
+    }
+}
+
+/// What a member does when it loses the backend: its lease ends, or its view has been unproven for two TTLs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+#[non_exhaustive]
+pub enum BackendLoss {
+    /// Owns nothing until it has joined again. Nothing is done twice.
+    #[default]
+    Stop,
+    /// Goes on with its last view for at most this long, in state `stale`: nothing new is taken on, and work may be done twice.
+    Keep {
+        /// How long, from the deadline on.
+        keep_for: Duration,
+    },
+}
+
+/// How many members may vanish within one TTL before nobody takes over what they had, in percent of the active ones.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct MaxLoss(u8);
+
+impl MaxLoss {
+    /// 1 to 99 percent; anything else is `None`.
+    pub fn percent(percent: u32) -> Option<Self> {
+        u8::try_from(percent).ok().filter(|percent| (1..=99).contains(percent)).map(Self)
+    }
+
+    /// Whether `missing` of `members` are more than may vanish.
+    pub const fn is_exceeded(self, missing: usize, members: usize) -> bool {
+        missing * 100 > members * self.0 as usize
+    }
+}
+
+impl fmt::Display for MaxLoss {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}%", self.0)
+    }
+}
+
+/// A named policy: the group, how keys are placed, how ownership is guarded.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Policy {
+    /// Its name in the settings.
+    pub name: PolicyName,
+    /// The group of workers it describes.
+    pub group: GroupName,
+    /// How keys are placed.
+    pub placement: PlacementParams,
+    /// How ownership is guarded.
+    pub ownership: OwnershipMode,
+    /// Below this number of active members nobody owns; 1 means no such gate.
+    pub min_members: u32,
+    /// How long a leaving member waits for work in flight.
+    pub drain_timeout: Duration,
+    /// What a member does without the backend.
+    pub on_backend_loss: BackendLoss,
+    /// When more members vanish within one TTL, nobody takes over what they had until enough are back or an operator confirms the loss;
+    /// `None`: it is taken over however many they are.
+    pub max_loss: Option<MaxLoss>,
+}
+
+impl Policy {
+    /// A policy with every default: ring, eventual, [`SLOTS_DEFAULT`] slots, no gate, 30 s to drain.
+    pub fn new(name: PolicyName, group: GroupName) -> Self {
+        Self {
+            name,
+            group,
+            placement: PlacementParams::default(),
+            ownership: OwnershipMode::Eventual,
+            min_members: 1,
+            drain_timeout: Duration::from_secs(30),
+            on_backend_loss: BackendLoss::Stop,
+            max_loss: None,
+        }
+    }
+
+    /// Checks every value against its range.
+    pub fn validated(self) -> Result<Self, PolicyError> {
+        let policy = Self { placement: self.placement.validated()?, ..self };
+        if !(1..=MIN_MEMBERS_MAX).contains(&policy.min_members) {
+            return Err(refuse("min_members", policy.min_members, format!("a number from 1 to {MIN_MEMBERS_MAX} is allowed")));
+        }
+        if policy.drain_timeout > DRAIN_TIMEOUT_MAX {
+            let value = format_duration(policy.drain_timeout);
+            return Err(refuse("drain_timeout", value, format!("at most {} is allowed", format_duration(DRAIN_TIMEOUT_MAX))));
+        }
+        if let BackendLoss::Keep { keep_for } = policy.on_backend_loss
+            && (keep_for.is_zero() || keep_for > KEEP_FOR_MAX)
+        {
+            let allowed = format!("more than zero and at most {} is allowed", format_duration(KEEP_FOR_MAX));
+            return Err(refuse("keep_for", format_duration(keep_for), allowed));
+        }
+        Ok(policy)
+    }
+
+    /// The fingerprint of everything that members must agree on.
+    pub fn fingerprint(&self) -> Fingerprint {
+        let p = &self.placement;
+        Fingerprint::of(&format!(
+            "protocol={} placement={} slots={} virtual_nodes={} load_margin={} ownership={} min_members={} rejoin_grace=0 versions=none",
+            p.kind.protocol(),
+            p.kind.as_str(),
+            p.slots,
+            p.virtual_nodes,
+            p.load_margin,
+            self.ownership.as_str(),
+            self.min_members,
+        ))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn policy() -> Policy {
+        Policy::new(PolicyName::new("p").unwrap(), GroupName::new("g").unwrap())
+    }
+
+    #[test]
+    fn impossible_policies_name_key_value_and_what_is_allowed() {
+        let mut zero = policy();
+        zero.placement.slots = 0;
+        assert_eq!(zero.validated().unwrap_err().to_string(), "slots is 0: a number from 1 to 65536 is allowed");
+        let mut gate = policy();
+        gate.min_members = 0;
+        assert_eq!(gate.validated().unwrap_err().key, "min_members");
+        let short = Timing::new(Duration::from_secs(2), Some(Duration::from_secs(1)), Duration::ZERO).unwrap_err();
+        assert_eq!(short.to_string(), "ttl is 2s: it must cover three renewals: at least 3s with renew_every = 1s");
+        let margin = Timing::new(Duration::from_secs(1), None, Duration::from_secs(1)).unwrap_err();
+        assert_eq!(margin.key, "stop_margin");
+        assert!(Timing::new(Duration::from_secs(1), None, Duration::from_millis(100)).is_ok());
+    }
+
+    #[test]
+    fn the_fingerprint_changes_with_whatever_members_must_agree_on_and_nothing_else() {
+        let same = Policy { name: PolicyName::new("q").unwrap(), drain_timeout: Duration::ZERO, ..policy() };
+        assert_eq!(policy().fingerprint(), same.fingerprint());
+        let mut seen = vec![policy().fingerprint()];
+        let changes: [fn(&mut Policy); 4] = [
+            |p| p.placement.slots = 1_024,
+            |p| p.placement.virtual_nodes = 160,
+            |p| p.placement.load_margin = LoadMargin::None,
+            |p| p.min_members = 2,
+        ];
+        for change in changes {
+            let mut other = policy();
+            change(&mut other);
+            assert!(!seen.contains(&other.fingerprint()));
+            seen.push(other.fingerprint());
+        }
+    }
+}
