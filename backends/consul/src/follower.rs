@@ -75,7 +75,7 @@ impl Hub {
             let (news, wake) = (watch::Sender::default(), Arc::new(Notify::new()));
             let hub = Arc::clone(self);
             tokio::spawn(
-                Follower { hub, group: group.clone(), news: news.clone(), wake: Arc::clone(&wake), known: None, foreign: 0 }.run(),
+                Follower { hub, group: group.clone(), news: news.clone(), wake: Arc::clone(&wake), known: None, foreign: (0, 0) }.run(),
             );
             Feed { news, wake, prove_every }
         });
@@ -97,7 +97,8 @@ struct Follower {
     wake: Arc<Notify>,
     /// The index of the last view; `None` where the group has to be read in any case.
     known: Option<u64>,
-    foreign: usize,
+    /// How many instances of another fleet were there last, and how many more with ids that the view cannot carry.
+    foreign: (usize, usize),
 }
 
 impl Follower {
@@ -163,9 +164,10 @@ impl Follower {
     }
 
     fn publish(&mut self, reading: Reading) {
-        let Reading { view, proven, foreign, .. } = reading;
-        if std::mem::replace(&mut self.foreign, foreign) != foreign {
-            tracing::info!(group = %self.group, foreign, "passing instances of this service are not ours; their fleet shares its name");
+        let Reading { view, proven, unnamed, .. } = reading;
+        let found = (view.foreign().len(), unnamed);
+        if std::mem::replace(&mut self.foreign, found) != found {
+            tracing::info!(group = %self.group, foreign = found.0, unnamed, "passing instances of this service are not ours; their fleet shares its name");
         }
         self.news.send_modify(|news| {
             (news.proven, news.failure) = (proven, None);

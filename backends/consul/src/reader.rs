@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use shardwise_core::{GroupName, MEMBERS_MAX, Moment, View};
+use shardwise_core::{GroupName, InstanceId, MEMBERS_MAX, Moment, View};
 
 use crate::client::Client;
 use crate::error::{Failure, Result};
@@ -22,8 +22,8 @@ pub(crate) struct Reading {
     pub(crate) proven: Moment,
     /// Consul's index of it.
     pub(crate) index: u64,
-    /// Passing instances that are not ours: workers of another fleet.
-    pub(crate) foreign: usize,
+    /// Instances of another fleet that the view does not carry, since no member could have an id like theirs.
+    pub(crate) unnamed: usize,
 }
 
 /// What has been seen of each group's index.
@@ -82,7 +82,7 @@ pub(crate) async fn read(client: &Client, seats: &Seats, revisions: &Revisions, 
 }
 
 /// An empty list, or one without a member that this process keeps alive.
-fn is_doubtful(list: &List, service: &str, alive: &[shardwise_core::InstanceId]) -> bool {
+fn is_doubtful(list: &List, service: &str, alive: &[InstanceId]) -> bool {
     let ours = || list.entries.iter().filter(|entry| entry.service.name == service);
     let shows = |id: &str| ours().any(|entry| entry.service.meta.get("shardwise_id").is_some_and(|shown| shown == id));
     ours().next().is_none() || !alive.iter().all(|id| shows(id.as_str()))
@@ -105,11 +105,14 @@ fn reading(list: List, service: &str, revision: u64) -> Result<Reading> {
         // Consul takes services whose names differ in case for one.
         .filter(|found| found.name == service)
         .partition(|found| found.check().is_some());
-    if ours.len() > MEMBERS_MAX as usize {
+    if ours.len().max(foreign.len()) > MEMBERS_MAX as usize {
         return Err(Failure::TooMany);
     }
     let members = ours.iter().map(crate::wire::Service::member).collect::<Result<Vec<_>>>()?;
-    Ok(Reading { view: Arc::new(View::new(revision, members)), proven: list.started, index: list.index, foreign: foreign.len() })
+    let named: Vec<_> = foreign.iter().filter_map(|found| InstanceId::new(found.id.as_str()).ok()).collect();
+    let unnamed = foreign.len() - named.len();
+    let view = View::new(revision, members).with_foreign(named);
+    Ok(Reading { view: Arc::new(view), proven: list.started, index: list.index, unnamed })
 }
 
 #[cfg(test)]

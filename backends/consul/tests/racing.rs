@@ -9,6 +9,8 @@ use std::time::{Duration, Instant};
 
 use common::{group, open, registration, settle, until};
 use serde_json::{Value, json};
+use shardwise_core::View;
+use shardwise_discovery::conformance::{ids, view_where};
 use shardwise_discovery::{Discovery, ErrorKind};
 use shardwise_testkit::Consul;
 use tokio::process::{Child, Command};
@@ -184,10 +186,42 @@ async fn another_fleets_worker_is_left_out_and_its_id_is_not_overwritten() {
     let theirs = json!({ "ID": "a", "Name": "g", "Check": { "CheckID": "theirs", "TTL": "60s", "Status": "passing" } });
     consul.api("PUT", "/v1/agent/service/register", Some(&theirs)).await.unwrap();
     assert_eq!(view(&backend, "g").await, Vec::<String>::new(), "it has no record of ours");
+    assert_eq!(foreign(&backend, "g").await, ["a"]);
     let error = backend.register(&registration("g", "a", 1, TTL)).await.unwrap_err();
     assert!(matches!(error.kind(), ErrorKind::InUse { .. }), "{error}");
     backend.register(&registration("g", "b", 1, TTL)).await.unwrap();
     assert_eq!(view(&backend, "g").await, ["b"]);
+    assert_eq!(foreign(&backend, "g").await, ["a"]);
+    assert_eq!(foreign(&backend, "other").await, Vec::<String>::new());
+}
+
+async fn foreign(backend: &impl Discovery, name: &str) -> Vec<String> {
+    backend.members(&group(name)).await.unwrap().view.foreign().iter().map(ToString::to_string).collect()
+}
+
+#[tokio::test]
+async fn a_watch_tells_when_another_fleets_worker_comes_and_stops_passing() {
+    let server = Consul::single().await.unwrap();
+    let (left, right) = (server.agent("left").await.unwrap(), server.agent("right").await.unwrap());
+    let backend = open(&left.address());
+    let ours = registration("g", "b", 1, Duration::from_mins(1));
+    backend.register(&ours).await.unwrap();
+    let mut watch = backend.watch(&group("g"), Duration::from_millis(500));
+    let within = Duration::from_secs(20);
+    view_where(&mut watch, within, "nobody foreign", |view| view.foreign().is_empty()).await;
+    let long = "x".repeat(256);
+    for (agent, id) in [(&left, "a"), (&right, "a"), (&right, "c"), (&right, long.as_str())] {
+        let check = json!({ "CheckID": format!("theirs {id}"), "TTL": "60s", "Status": "passing" });
+        let theirs = json!({ "ID": id, "Name": "g", "Check": check });
+        agent.api("PUT", "/v1/agent/service/register", Some(&theirs)).await.unwrap();
+    }
+    let shown = |view: &View| view.foreign().iter().map(ToString::to_string).collect::<Vec<_>>();
+    let both = view_where(&mut watch, within, "each id once", |view| shown(view) == ["a", "c"]).await;
+    assert_eq!(ids(&both), ["b"]);
+    right.api("PUT", "/v1/agent/check/fail/theirs%20c", None).await.unwrap();
+    let one = view_where(&mut watch, within, "who does not pass is gone", |view| shown(view) == ["a"]).await;
+    assert!(one.revision() > both.revision());
+    assert_ne!(one.fingerprint(), both.fingerprint());
 }
 
 #[tokio::test]

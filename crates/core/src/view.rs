@@ -22,6 +22,7 @@ pub struct View {
     revision: u64,
     members: Vec<Member>,
     duplicates: Vec<Duplicate>,
+    foreign: Vec<InstanceId>,
 }
 
 impl View {
@@ -36,7 +37,18 @@ impl View {
             }
             same
         });
-        Self { revision, members, duplicates }
+        Self { revision, members, duplicates, foreign: Vec::new() }
+    }
+
+    /// This view with the healthy instances beside the members that have no record of ours: workers of another fleet under the group's name.
+    /// Each is kept once; one with a member's id is that member to everybody else, and is left out.
+    #[must_use]
+    pub fn with_foreign(mut self, mut foreign: Vec<InstanceId>) -> Self {
+        foreign.retain(|id| self.member(id).is_none());
+        foreign.sort_unstable();
+        foreign.dedup();
+        self.foreign = foreign;
+        self
     }
 
     /// The backend's number for this state of the group. It rises with every change and never falls, not even when the backend was
@@ -53,6 +65,12 @@ impl View {
     /// Records set aside because an older one of the same id is alive.
     pub fn duplicates(&self) -> &[Duplicate] {
         &self.duplicates
+    }
+
+    /// Healthy instances of the group's name without a record of ours, sorted by the bytes of their ids, each once, none of them a member.
+    /// Only a backend that other fleets use as well, such as Consul, has any. The placement `ring` leaves them out.
+    pub fn foreign(&self) -> &[InstanceId] {
+        &self.foreign
     }
 
     /// The member of that id.
@@ -97,6 +115,7 @@ impl View {
             let line = [format!("{id:016x} {} {} {draining} ", member.incarnation, member.weight.get()), fingerprints, loss, ";".into()];
             canonical.extend(line);
         }
+        canonical.extend(self.foreign.iter().map(|id| format!("foreign {:016x};", hash_bytes(id.as_str().as_bytes()))));
         Fingerprint::of(&canonical)
     }
 
@@ -159,6 +178,21 @@ mod tests {
         let ids: Vec<_> = view.members().iter().map(|m| (m.instance_id.as_str(), m.joined)).collect();
         assert_eq!(ids, [("a", 2), ("b", 1)]);
         assert_eq!(view.duplicates(), [Duplicate { instance_id: InstanceId::new("a").unwrap(), incarnation: Incarnation::new(9) }]);
+    }
+
+    #[test]
+    fn foreign_instances_are_carried_and_counted_by_nobody_who_does_not_ask() {
+        let ids = |ids: &[&str]| ids.iter().map(|id| InstanceId::new(*id).unwrap()).collect::<Vec<_>>();
+        let plain = View::new(1, vec![member("b", 1)]);
+        let view = plain.clone().with_foreign(ids(&["z", "a", "b", "z"]));
+        assert_eq!(view.foreign(), ids(&["a", "z"]));
+        assert_eq!((view.members(), view.active(), view.eligible(None).count()), (plain.members(), 1, 1));
+        assert_ne!(view, plain, "who watches hears of them");
+        assert_ne!(view.fingerprint(), plain.fingerprint());
+        assert_ne!(view.fingerprint(), plain.clone().with_foreign(ids(&["a"])).fingerprint());
+        assert_eq!(plain.clone().with_foreign(ids(&["b"])).fingerprint(), plain.fingerprint(), "without any it is as ever");
+        let loss = Some(&Loss::Confirmed);
+        assert_eq!(Arc::new(view.clone()).marked(&ids(&["b"])[0], loss).foreign(), view.foreign());
     }
 
     #[test]
