@@ -12,9 +12,11 @@ mod ports;
 mod process;
 mod proxy;
 pub mod servers;
+mod usage;
 
 pub use certs::{Authority, Identity};
 pub use consul::{Consul, ConsulCluster, ConsulOptions, ConsulToken};
 pub use error::{Error, Result};
 pub use etcd::{Access, Etcd, EtcdCluster, EtcdOptions};
-pub use proxy::{Direction, TcpProxy};
+pub use proxy::{Direction, Speech, TcpProxy};
+pub use usage::Usage;

@@ -10,6 +10,7 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
 use crate::error::{Error, Result};
+use crate::usage::Usage;
 
 /// How long anything on this machine may take, however busy it is.
 pub(crate) const PATIENCE: Duration = Duration::from_mins(1);
@@ -70,9 +71,16 @@ impl Process {
 
     /// Sends a signal such as SIGSTOP.
     pub(crate) fn signal(&self, signal: Signal) -> Result<()> {
-        let id = self.child().as_ref().map(Child::id).and_then(|id| i32::try_from(id).ok());
-        let id = id.ok_or_else(|| Error::new(format!("{} is not running", self.name)))?;
-        kill(Pid::from_raw(id), signal).map_err(|error| Error::new(format!("{} to {}: {error}", signal, self.name)))
+        kill(Pid::from_raw(self.id()?.cast_signed()), signal).map_err(|error| Error::new(format!("{} to {}: {error}", signal, self.name)))
+    }
+
+    fn id(&self) -> Result<u32> {
+        self.child().as_ref().map(Child::id).ok_or_else(|| Error::new(format!("{} is not running", self.name)))
+    }
+
+    /// What it has used since its start.
+    pub(crate) fn usage(&self) -> Result<Usage> {
+        Usage::of_process(self.id()?)
     }
 
     /// How it ended by itself; `None` while it runs, or after [`Process::kill`].

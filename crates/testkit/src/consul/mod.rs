@@ -22,6 +22,7 @@ use crate::error::{Error, Result};
 use crate::http::{Answer, Request};
 use crate::process::{ATTEMPTS, Process, TAKEN};
 use crate::servers;
+use crate::usage::Usage;
 
 /// The token that may do everything, where access control is on.
 const MANAGEMENT: &str = "5eed0000-0000-4000-8000-000000000001";
@@ -135,6 +136,11 @@ impl Consul {
             std::fs::remove_dir_all(&data).map_err(Error::io(data.display()))?;
         }
         self.process.start()
+    }
+
+    /// What the server has used since its start.
+    pub fn usage(&self) -> Result<Usage> {
+        self.process.usage()
     }
 
     /// SIGSTOP: connections stay, answers do not come.

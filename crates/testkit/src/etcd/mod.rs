@@ -20,6 +20,7 @@ use crate::error::{Error, Result};
 use crate::http::Request;
 use crate::process::Process;
 use crate::servers;
+use crate::usage::Usage;
 
 /// How long a member may take to say whether it leads, before it counts as silent.
 const SILENT_AFTER: Duration = Duration::from_secs(1);
@@ -137,6 +138,11 @@ impl Etcd {
             std::fs::remove_dir_all(&data).map_err(Error::io(data.display()))?;
         }
         self.process.start()
+    }
+
+    /// What the server has used since its start.
+    pub fn usage(&self) -> Result<Usage> {
+        self.process.usage()
     }
 
     /// SIGSTOP: connections stay, answers do not come.

@@ -3,6 +3,7 @@
 use std::io;
 use std::net::IpAddr;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Mutex, PoisonError};
 
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
@@ -10,6 +11,7 @@ use tokio::net::tcp::{ReadHalf, WriteHalf};
 use tokio::sync::mpsc;
 use tokio::time::Instant;
 
+use super::ears::Ears;
 use super::{Direction, Rules, Shared, Way};
 
 /// Bytes read at once.
@@ -70,12 +72,11 @@ async fn through(client: &mut TcpStream, from: IpAddr, shared: &Shared) -> io::R
     let mut server = ServerEnd { stream: TcpStream::connect(shared.target).await?, ended: false };
     client.set_nodelay(true)?;
     server.stream.set_nodelay(true)?;
+    let ears = shared.kind.map(|kind| Mutex::new(Ears::new(kind)));
+    let lane = |direction| Lane { direction, client: from, shared, ears: ears.as_ref() };
     let (from_client, to_client) = client.split();
     let (from_server, to_server) = server.stream.split();
-    tokio::try_join!(
-        pump(from_client, to_server, Lane { direction: Direction::ToServer, client: from, shared }),
-        pump(from_server, to_client, Lane { direction: Direction::ToClient, client: from, shared }),
-    )?;
+    tokio::try_join!(pump(from_client, to_server, lane(Direction::ToServer)), pump(from_server, to_client, lane(Direction::ToClient)),)?;
     server.ended = true;
     Ok(())
 }
@@ -86,11 +87,19 @@ struct Lane<'a> {
     direction: Direction,
     client: IpAddr,
     shared: &'a Shared,
+    ears: Option<&'a Mutex<Ears>>,
 }
 
 impl Lane<'_> {
     fn now(&self, rules: &Rules) -> Way {
         rules.way(self.direction, self.client)
+    }
+
+    /// What of these bytes goes on.
+    fn heard(&self, bytes: Vec<u8>) -> Vec<u8> {
+        let Some(ears) = self.ears else { return bytes };
+        let ignoring = self.shared.rules.borrow().ignore;
+        ears.lock().unwrap_or_else(PoisonError::into_inner).pass(self.direction, bytes, ignoring)
     }
 }
 
@@ -109,6 +118,10 @@ async fn take(mut from: ReadHalf<'_>, chunks: mpsc::Sender<Chunk>, lane: Lane<'_
         let mut bytes = vec![0; CHUNK];
         let length = from.read(&mut bytes).await?;
         bytes.truncate(length);
+        let bytes = lane.heard(bytes);
+        if bytes.is_empty() && length > 0 {
+            continue;
+        }
         let delay = lane.now(&lane.shared.rules.borrow()).delay;
         // The other half of the pump is gone only with the connection.
         chunks.send((Instant::now() + delay, bytes)).await.map_err(io::Error::other)?;

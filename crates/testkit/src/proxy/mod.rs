@@ -1,6 +1,7 @@
 //! A TCP proxy inside the test, that does to connections what bad networks do.
 
 mod connection;
+mod ears;
 pub(crate) mod udp;
 
 use std::collections::HashSet;
@@ -12,6 +13,9 @@ use std::time::Duration;
 use tokio::net::TcpListener;
 use tokio::sync::watch;
 use tokio::task::{JoinHandle, JoinSet};
+
+use ears::Kind;
+pub use ears::Speech;
 
 use crate::error::{Error, Result};
 use crate::ports::Port;
@@ -33,6 +37,8 @@ struct Rules {
     /// Clients to and from whom nothing passes.
     cut_from: HashSet<IpAddr>,
     refuse: bool,
+    /// Requests of the kind get no answer; only for a proxy that knows one.
+    ignore: bool,
     /// Grows with each [`TcpProxy::reset`].
     resets: u64,
 }
@@ -82,6 +88,7 @@ impl Counts {
 #[derive(Clone, Debug)]
 struct Shared {
     target: SocketAddr,
+    kind: Option<Kind>,
     rules: watch::Receiver<Rules>,
     counts: Arc<Counts>,
 }
@@ -102,18 +109,31 @@ pub struct TcpProxy {
 impl TcpProxy {
     /// A proxy on a port of its own.
     pub async fn start(target: SocketAddr) -> Result<Self> {
+        Self::own(target, None).await
+    }
+
+    /// A proxy that can tell some requests from others by how they begin, to [`TcpProxy::ignore`] them. Not through TLS.
+    pub async fn telling(target: SocketAddr, speech: Speech, is_meant: fn(&[u8]) -> bool) -> Result<Self> {
+        Self::own(target, Some(Kind { speech, is_meant })).await
+    }
+
+    async fn own(target: SocketAddr, kind: Option<Kind>) -> Result<Self> {
         let port = Port::reserve()?;
-        let mut proxy = Self::between(port.address(), target).await?;
+        let mut proxy = Self::made(port.address(), target, kind).await?;
         proxy.port = Some(port);
         Ok(proxy)
     }
 
     /// A proxy on this address, whose port the caller keeps.
     pub(crate) async fn between(address: SocketAddr, target: SocketAddr) -> Result<Self> {
+        Self::made(address, target, None).await
+    }
+
+    async fn made(address: SocketAddr, target: SocketAddr, kind: Option<Kind>) -> Result<Self> {
         let (rules, orders) = watch::channel(Rules::default());
         let counts = Arc::<Counts>::default();
         let (told, listening) = watch::channel(false);
-        let shared = Shared { target, rules: orders, counts: counts.clone() };
+        let shared = Shared { target, kind, rules: orders, counts: counts.clone() };
         let accepting = tokio::spawn(accept(address, shared, told));
         let proxy = Self { address, port: None, rules, counts, listening, accepting };
         proxy.until_listening(true).await?;
@@ -152,6 +172,12 @@ impl TcpProxy {
     /// Breaks all connections with a reset to both ends. New ones are accepted.
     pub fn reset(&self) {
         self.rules.send_modify(|rules| rules.resets += 1);
+    }
+
+    /// Requests that are meant (see [`TcpProxy::telling`]) get no answer any more, nor do those that wait for one; all others do. Whoever
+    /// waited in vain has to ask again after [`TcpProxy::heal`].
+    pub fn ignore(&self) {
+        self.rules.send_modify(|rules| rules.ignore = true);
     }
 
     /// New connections are refused. Those that there are stay.

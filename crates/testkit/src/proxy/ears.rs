@@ -1,0 +1,197 @@
+//! Requests told apart inside a connection, so that some of them can be left without an answer while others get theirs. As little of HTTP
+//! is understood as that takes, and nothing of TLS.
+
+use std::collections::HashSet;
+
+use super::Direction;
+
+/// What is spoken on a connection.
+#[derive(Clone, Copy, Debug)]
+pub enum Speech {
+    /// HTTP/1, one request at a time. What is judged is the beginning of a request: `GET /path?query HTTP/1.1` and its headers.
+    Http1,
+    /// gRPC over HTTP/2. What is judged is each message to the server, as it stands behind the five bytes before it; a stream that had one
+    /// of the kind is of the kind.
+    Grpc,
+}
+
+/// Which requests are meant.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Kind {
+    pub(super) speech: Speech,
+    pub(super) is_meant: fn(&[u8]) -> bool,
+}
+
+/// What has been heard on one connection.
+pub(super) struct Ears {
+    is_meant: fn(&[u8]) -> bool,
+    heard: Heard,
+}
+
+enum Heard {
+    /// Whether the request under way is meant, and whether some of it or of its answer has been kept back; then the connection is of no use
+    /// any more.
+    Http1 {
+        meant: bool,
+        kept: bool,
+    },
+    Grpc(Box<Frames>),
+}
+
+impl Ears {
+    pub(super) fn new(kind: Kind) -> Self {
+        let heard = match kind.speech {
+            Speech::Http1 => Heard::Http1 { meant: false, kept: false },
+            Speech::Grpc => Heard::Grpc(Box::default()),
+        };
+        Self { is_meant: kind.is_meant, heard }
+    }
+
+    /// What of these bytes may go on, now that requests that are meant are ignored or not.
+    pub(super) fn pass(&mut self, direction: Direction, bytes: Vec<u8>, ignoring: bool) -> Vec<u8> {
+        match &mut self.heard {
+            Heard::Http1 { meant, kept } => {
+                if direction == Direction::ToServer && begins_request(&bytes) {
+                    *meant = (self.is_meant)(&bytes);
+                }
+                *kept |= ignoring && *meant;
+                if *kept { Vec::new() } else { bytes }
+            }
+            Heard::Grpc(frames) => frames.pass(direction, &bytes, ignoring, self.is_meant),
+        }
+    }
+}
+
+fn begins_request(bytes: &[u8]) -> bool {
+    ["GET ", "PUT ", "POST ", "DELETE "].iter().any(|method| bytes.starts_with(method.as_bytes()))
+}
+
+/// What a client of HTTP/2 says first.
+const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
+/// The bytes before a frame's content: three of length, its type, flags, four of the stream's number.
+const FRAME_HEAD: usize = 9;
+const DATA: u8 = 0;
+/// The bytes before a message of gRPC.
+const MESSAGE_HEAD: usize = 5;
+
+#[derive(Default)]
+struct Frames {
+    greeted: bool,
+    /// Beginnings of frames whose rest is to come.
+    to_server: Vec<u8>,
+    to_client: Vec<u8>,
+    meant: HashSet<u32>,
+    /// Streams of which something has been kept back; they stay silent.
+    kept: HashSet<u32>,
+}
+
+impl Frames {
+    fn pass(&mut self, direction: Direction, bytes: &[u8], ignoring: bool, is_meant: fn(&[u8]) -> bool) -> Vec<u8> {
+        let mut held = match direction {
+            Direction::ToServer => std::mem::take(&mut self.to_server),
+            Direction::ToClient => std::mem::take(&mut self.to_client),
+        };
+        held.extend_from_slice(bytes);
+        let (mut rest, mut on) = (&held[..], Vec::new());
+        if direction == Direction::ToServer && !self.greeted && rest.len() >= PREFACE.len() {
+            self.greeted = true;
+            on.extend_from_slice(&rest[..PREFACE.len()]);
+            rest = &rest[PREFACE.len()..];
+        }
+        while (direction == Direction::ToClient || self.greeted)
+            && let Some(length) = frame_length(rest)
+            && rest.len() >= length
+        {
+            let (frame, behind) = rest.split_at(length);
+            if self.passes(direction, frame, ignoring, is_meant) {
+                on.extend_from_slice(frame);
+            }
+            rest = behind;
+        }
+        let rest = rest.to_vec();
+        match direction {
+            Direction::ToServer => self.to_server = rest,
+            Direction::ToClient => self.to_client = rest,
+        }
+        on
+    }
+
+    /// Only content is kept back: headers belong to a table that both ends keep for the whole connection.
+    fn passes(&mut self, direction: Direction, frame: &[u8], ignoring: bool, is_meant: fn(&[u8]) -> bool) -> bool {
+        if frame[3] != DATA {
+            return true;
+        }
+        let stream = u32::from_be_bytes([frame[5] & 0x7f, frame[6], frame[7], frame[8]]);
+        if direction == Direction::ToServer && frame.get(FRAME_HEAD + MESSAGE_HEAD..).is_some_and(is_meant) {
+            self.meant.insert(stream);
+        }
+        if ignoring && self.meant.contains(&stream) {
+            self.kept.insert(stream);
+        }
+        !self.kept.contains(&stream)
+    }
+}
+
+/// With its head; `None` before that is there.
+fn frame_length(bytes: &[u8]) -> Option<usize> {
+    let [a, b, c] = *bytes.first_chunk::<3>()?;
+    (bytes.len() >= FRAME_HEAD).then(|| FRAME_HEAD + u32::from_be_bytes([0, a, b, c]) as usize)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn is_meant(bytes: &[u8]) -> bool {
+        bytes.windows(5).any(|part| part == b"watch")
+    }
+
+    fn ears(speech: Speech) -> Ears {
+        Ears::new(Kind { speech, is_meant })
+    }
+
+    #[test]
+    fn a_request_that_is_meant_gets_no_answer_and_others_do() {
+        let (get, watch) = (b"GET /a HTTP/1.1\r\n\r\n".to_vec(), b"GET /watch HTTP/1.1\r\n\r\n".to_vec());
+        let mut ears = ears(Speech::Http1);
+        for request in [&get, &watch] {
+            assert_eq!(ears.pass(Direction::ToServer, request.clone(), false), *request);
+            assert_eq!(ears.pass(Direction::ToClient, b"yes".to_vec(), false), b"yes");
+        }
+        assert_eq!(ears.pass(Direction::ToServer, get.clone(), true), get);
+        assert_eq!(ears.pass(Direction::ToClient, b"yes".to_vec(), true), b"yes");
+        assert!(ears.pass(Direction::ToServer, watch, true).is_empty());
+        assert!(ears.pass(Direction::ToServer, get, false).is_empty(), "the connection has nothing more to say");
+    }
+
+    #[test]
+    fn an_answer_on_its_way_is_kept_back() {
+        let mut ears = ears(Speech::Http1);
+        ears.pass(Direction::ToServer, b"GET /watch HTTP/1.1\r\n\r\n".to_vec(), false);
+        assert!(ears.pass(Direction::ToClient, b"yes".to_vec(), true).is_empty());
+    }
+
+    fn frame(kind: u8, stream: u8, content: &[u8]) -> Vec<u8> {
+        let mut frame = vec![0, 0, u8::try_from(content.len()).unwrap(), kind, 0, 0, 0, 0, stream];
+        frame.extend_from_slice(content);
+        frame
+    }
+
+    #[test]
+    fn a_stream_that_is_meant_falls_silent_and_others_do_not() {
+        let mut ears = ears(Speech::Grpc);
+        let mut hello = PREFACE.to_vec();
+        hello.extend(frame(4, 0, b""));
+        let (head, tail) = hello.split_at(10);
+        assert_eq!(ears.pass(Direction::ToServer, head.to_vec(), false), b"");
+        assert_eq!(ears.pass(Direction::ToServer, tail.to_vec(), false), hello);
+        let (watch, other) = (frame(DATA, 1, b"12345watch"), frame(DATA, 3, b"12345other"));
+        for message in [&watch, &other] {
+            assert_eq!(ears.pass(Direction::ToServer, message.clone(), false), *message);
+        }
+        let answers = [frame(DATA, 1, b"news"), frame(DATA, 3, b"answer"), frame(1, 1, b"headers")];
+        assert_eq!(ears.pass(Direction::ToClient, answers.concat(), true), answers[1..].concat());
+        assert!(ears.pass(Direction::ToServer, frame(DATA, 1, b"12345more"), false).is_empty(), "it stays silent");
+        assert_eq!(ears.pass(Direction::ToServer, frame(DATA, 5, b"12345watch"), false), frame(DATA, 5, b"12345watch"));
+    }
+}
