@@ -17,6 +17,8 @@ pub enum Cause {
     MembersChanged,
     /// The number of active members passed `min_members`, up or down.
     MemberGate,
+    /// The group went over to the `next` placement of its policy, or back.
+    PolicyChanged,
     /// This worker's lease or view ran out.
     Fenced,
     /// This worker is leaving.
@@ -32,6 +34,7 @@ impl Cause {
             Self::Joined => "joined",
             Self::MembersChanged => "members_changed",
             Self::MemberGate => "member_gate",
+            Self::PolicyChanged => "policy_changed",
             Self::Fenced => "fenced",
             Self::Draining => "draining",
             Self::Refused => "refused",
@@ -46,6 +49,10 @@ impl fmt::Display for Cause {
 }
 
 /// Slots gained, slots lost, and why. Several changes may be merged into one for a reader that was slow.
+///
+/// Where the group has changed its number of slots, `gained` and `lost` are on a circle that cuts both the former and the new one; ask them
+/// for keys with [`SlotSet::holds`]. If no circle does (see [`SlotSet::union`]), everything counts as lost, on the former circle, and what is
+/// held now as gained, on the new one.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Rebalance {
@@ -74,8 +81,8 @@ impl Rebalance {
     /// neither.
     #[must_use]
     pub fn then(self, next: Self) -> Self {
-        let never_seen = self.gained.intersection(&next.lost).minus(&self.lost);
-        let lost = self.lost.union(&next.lost).minus(&never_seen);
+        // What is lost and was held at the beginning already; of the rest nobody has heard.
+        let lost = self.lost.union(&next.lost.minus(&self.gained.minus(&self.lost)));
         let gained = self.gained.minus(&next.lost).union(&next.gained);
         let mut members_joined = self.members_joined;
         let mut members_left = self.members_left;
@@ -88,6 +95,7 @@ impl Rebalance {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::ShardKey;
     use proptest::prelude::*;
 
     fn change(before: &SlotSet, after: &SlotSet) -> Rebalance {
@@ -115,6 +123,30 @@ mod tests {
                 let always = sets.iter().all(|s| s.contains(slot));
                 prop_assert_eq!(merged.lost.contains(slot), first.contains(slot) && !always, "lost {}", slot);
                 prop_assert_eq!(merged.gained.contains(slot), last.contains(slot) && !always, "gained {}", slot);
+            }
+        }
+
+        /// The same where the number of slots changes on the way: of every key it is told whether it is held, and was without a gap.
+        /// Where no circle cuts both, a gap may be told that was none, but then the key is told as gained again.
+        #[test]
+        fn merging_over_two_circles_keeps_every_gap(
+            circles in prop_oneof![Just([6u32, 12]), Just([4, 6]), Just([65_535, 65_536])],
+            history in proptest::collection::vec((0usize..2, proptest::collection::vec(any::<u64>(), 0..6)), 2..8),
+            strangers in any::<[u64; 4]>(),
+        ) {
+            let set = |(circle, keys): &(usize, Vec<u64>)| {
+                let slots = circles[*circle];
+                SlotSet::from_slots(slots, keys.iter().map(|key| crate::slot_of(key.key_hash(), slots)))
+            };
+            let sets: Vec<_> = history.iter().map(set).collect();
+            let merged = sets.windows(2).map(|w| change(&w[0], &w[1])).reduce(Rebalance::then).unwrap();
+            let (first, last) = (&sets[0], &sets[sets.len() - 1]);
+            let exact = circles[1] != 65_536;
+            for key in history.iter().flat_map(|(_, keys)| keys).chain(&strangers) {
+                let (before, after, always) = (first.holds(key), last.holds(key), sets.iter().all(|set| set.holds(key)));
+                let (lost, gained) = (merged.lost.holds(key), merged.gained.holds(key));
+                prop_assert!(if before && !always { lost } else { !lost || always && !exact }, "lost {lost}, {before}, {after}, {always}");
+                prop_assert!(if after && !always { gained } else { gained == (always && lost) }, "gained {gained}, {before}, {after}, {always}");
             }
         }
     }

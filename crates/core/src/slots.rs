@@ -3,7 +3,7 @@
 use std::fmt;
 use std::ops::RangeInclusive;
 
-use crate::{ShardKey, slot_of};
+use crate::{SLOTS_MAX, ShardKey, slot_of};
 
 /// A set of slots of a circle with a fixed number of them; one bit a slot.
 #[derive(Clone, PartialEq, Eq)]
@@ -107,36 +107,59 @@ impl SlotSet {
         ranges
     }
 
-    /// The slots that are here and not in `other`.
+    /// The slots that are here and not in `other`; see [`SlotSet::union`] for sets of two circles.
     #[must_use]
     pub fn minus(&self, other: &Self) -> Self {
         self.combine(other, |a, b| a & !b)
     }
 
-    /// The slots that are here or in `other`, on this set's circle.
+    /// The slots that are here or in `other`.
+    ///
+    /// Sets of two circles meet where a group changes its number of slots. The answer is then on the coarsest circle that cuts both, of
+    /// at most [`SLOTS_MAX`] slots: 16,384 and 32,768 meet on 32,768, and 100 and 150 on 300. If there is none, `other` counts as empty.
     #[must_use]
     pub fn union(&self, other: &Self) -> Self {
         self.combine(other, |a, b| a | b)
     }
 
-    /// The slots that are both here and in `other`.
+    /// The slots that are both here and in `other`; see [`SlotSet::union`] for sets of two circles.
     #[must_use]
     pub fn intersection(&self, other: &Self) -> Self {
         self.combine(other, |a, b| a & b)
     }
 
-    /// Word by word over this set's circle. Sets of two circle sizes do not meet within one policy; if they did, the words beyond
-    /// the other's end count as empty and bits beyond this circle are cut off.
     fn combine(&self, other: &Self, op: impl Fn(u64, u64) -> u64) -> Self {
-        let words = self.words.iter().enumerate().map(|(i, word)| op(*word, other.words.get(i).copied().unwrap_or(0)));
-        let mut set = Self { slots: self.slots, words: words.collect() };
-        if let Some(last) = set.words.last_mut()
-            && !self.slots.is_multiple_of(64)
-        {
-            *last &= (1 << (self.slots % 64)) - 1;
+        if self.slots != other.slots {
+            let (one, other) = self.on_one_circle(other);
+            return one.combine(&other, op);
         }
-        set
+        Self { slots: self.slots, words: self.words.iter().zip(&other.words).map(|(a, b)| op(*a, *b)).collect() }
     }
+
+    /// Both sets on one circle. An empty one is empty on every circle.
+    fn on_one_circle(&self, other: &Self) -> (Self, Self) {
+        match common_circle(self.slots, other.slots) {
+            _ if self.is_empty() => (Self::empty(other.slots), other.clone()),
+            Some(slots) if !other.is_empty() => (self.cut_into(slots), other.cut_into(slots)),
+            _ => (self.clone(), Self::empty(self.slots)),
+        }
+    }
+
+    /// The same arcs on a circle whose number of slots is a multiple of this one's.
+    fn cut_into(&self, slots: u32) -> Self {
+        let parts = slots / self.slots;
+        Self::from_slots(slots, self.iter().flat_map(|slot| slot * parts..(slot + 1) * parts))
+    }
+}
+
+/// The coarsest circle each of whose slots lies in one slot of either: slot `s` of `n` is exactly the slots `k * s` to `k * s + k - 1`
+/// of `k * n`.
+fn common_circle(one: u32, other: u32) -> Option<u32> {
+    let (mut a, mut b) = (one, other);
+    while b > 0 {
+        (a, b) = (b, a % b);
+    }
+    one.checked_div(a)?.checked_mul(other).filter(|slots| (1..=SLOTS_MAX).contains(slots))
 }
 
 impl fmt::Debug for SlotSet {
@@ -173,6 +196,35 @@ mod tests {
             prop_assert_eq!(listed(left.minus(&right)), a.difference(&b).copied().collect());
             prop_assert_eq!(listed(left.union(&right)), a.union(&b).copied().collect());
             prop_assert_eq!(listed(left.intersection(&right)), a.intersection(&b).copied().collect());
+        }
+    }
+
+    #[test]
+    fn sets_of_two_circles_meet_where_both_can_be_told() {
+        let set = |slots, members: &[u32]| SlotSet::from_slots(slots, members.iter().copied());
+        assert_eq!(set(2, &[0]).minus(&set(4, &[1, 2])), set(4, &[0]));
+        assert_eq!(set(2, &[1]).union(&set(3, &[0])), set(6, &[0, 1, 3, 4, 5]));
+        assert_eq!(set(6, &[1, 2]).intersection(&set(2, &[1])), set(6, &[]));
+        // 65,535 and 65,536 have no circle in common that is small enough.
+        let (odd, even) = (set(65_535, &[1, 2]), set(65_536, &[1, 2]));
+        assert_eq!((odd.minus(&even), odd.union(&even)), (odd.clone(), odd.clone()));
+        assert!(odd.intersection(&even).is_empty());
+        assert_eq!(odd.union(&SlotSet::empty(65_536)), odd);
+        assert_eq!(SlotSet::empty(65_535).union(&even), even);
+        assert_eq!(set(0, &[]).union(&set(5, &[3])), set(5, &[3]));
+    }
+
+    proptest! {
+        #[test]
+        fn on_a_common_circle_every_key_is_where_it_was(
+            a in (1u32..40, proptest::collection::vec(0u32..40, 0..40)), b in (1u32..40, proptest::collection::vec(0u32..40, 0..40)), keys in any::<[u64; 32]>(),
+        ) {
+            let (a, b) = (SlotSet::from_slots(a.0, a.1), SlotSet::from_slots(b.0, b.1));
+            let (minus, union, both) = (a.minus(&b), a.union(&b), a.intersection(&b));
+            for key in keys {
+                let (in_a, in_b) = (a.holds(&key), b.holds(&key));
+                prop_assert_eq!((minus.holds(&key), union.holds(&key), both.holds(&key)), (in_a && !in_b, in_a || in_b, in_a && in_b));
+            }
         }
     }
 }
