@@ -1,6 +1,7 @@
 //! What can be sharded, and how its bytes become a hash.
 
 use std::borrow::Cow;
+use std::io::Write;
 use std::rc::Rc;
 use std::sync::Arc;
 
@@ -9,38 +10,100 @@ use twox_hash::XxHash3_64;
 /// XXH3-64 with seed 0 over `bytes`: the hash of protocol 1, for keys as for points.
 #[inline]
 pub fn hash_bytes(bytes: &[u8]) -> u64 {
+    // Short keys are a handful of instructions, which belong into the caller's loop; the code for the others would be in their way there.
+    if bytes.len() <= 16 { XxHash3_64::oneshot(bytes) } else { hash_longer(bytes) }
+}
+
+#[inline(never)]
+fn hash_longer(bytes: &[u8]) -> u64 {
     XxHash3_64::oneshot(bytes)
+}
+
+/// A key as a [`ShardKey`] hands it over: its bytes, and whether they are a number's.
+///
+/// The placement `ring` goes by the bytes alone. The key placements go by the text, because that is what other fleets ask for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Key<'a> {
+    bytes: &'a [u8],
+    kind: Kind,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Kind {
+    /// Text, or bytes of any kind.
+    Bytes,
+    /// An integer's, big-endian at its own width.
+    Unsigned,
+    /// The same in two's complement.
+    Signed,
+}
+
+impl<'a> Key<'a> {
+    /// A key of these bytes; text is its UTF-8.
+    #[inline]
+    pub const fn new(bytes: &'a [u8]) -> Self {
+        Self { bytes, kind: Kind::Bytes }
+    }
+
+    /// What protocol 1 hashes.
+    pub const fn bytes(self) -> &'a [u8] {
+        self.bytes
+    }
+
+    /// Hands over the key's text as bytes: of an integer its decimal digits with a `-` if it is negative, whatever its width; of
+    /// everything else the bytes as they are. Nothing is allocated.
+    pub fn with_text<R>(self, read: impl FnOnce(&[u8]) -> R) -> R {
+        let fill = match self.kind {
+            Kind::Bytes => return read(self.bytes),
+            Kind::Signed if self.bytes.first().is_some_and(|first| *first >= 0x80) => 0xff,
+            Kind::Signed | Kind::Unsigned => 0,
+        };
+        // At most 16 bytes wide, and as text 39 digits and a sign.
+        let mut wide = [fill; 16];
+        let begin = wide.len().saturating_sub(self.bytes.len());
+        wide[begin..].copy_from_slice(self.bytes);
+        let mut text = [0; 40];
+        let mut rest = &mut text[..];
+        // It fits; if it did not, what fits would be written.
+        let _ = if self.kind == Kind::Signed {
+            write!(rest, "{}", i128::from_be_bytes(wide))
+        } else {
+            write!(rest, "{}", u128::from_be_bytes(wide))
+        };
+        let left = rest.len();
+        read(&text[..text.len() - left])
+    }
 }
 
 /// A value that can be placed on the ring: text, bytes, fixed arrays and integers.
 ///
 /// Its bytes decide, and nothing else does: UTF-8 for text, the bytes as they are, big-endian at the type's own width for integers. So
 /// `7u32` and `7u64` are different keys; choose one type for one kind of id. `usize` is left out because its width is the
-/// machine's.
+/// machine's. (The key placements `uhashring`, `modulo` and `hashring` go by [`Key::with_text`]; there an integer is its decimal text.)
 ///
 /// A type of your own delegates to the part that identifies it:
 ///
 /// ```
-/// use shardwise_core::ShardKey;
+/// use shardwise_core::{Key, ShardKey};
 ///
 /// struct Tenant { name: String }
 ///
 /// impl ShardKey for Tenant {
-///     fn with_key_bytes<R>(&self, read: impl FnOnce(&[u8]) -> R) -> R {
-///         self.name.with_key_bytes(read)
+///     fn with_key<R>(&self, read: impl FnOnce(Key<'_>) -> R) -> R {
+///         self.name.with_key(read)
 ///     }
 /// }
 ///
 /// assert_eq!(Tenant { name: "acme".into() }.key_hash(), "acme".key_hash());
 /// ```
 pub trait ShardKey {
-    /// Hands the key's bytes to `read`; borrowed, so that nothing is allocated.
-    fn with_key_bytes<R>(&self, read: impl FnOnce(&[u8]) -> R) -> R;
+    /// Hands the key to `read`; borrowed, so that nothing is allocated.
+    fn with_key<R>(&self, read: impl FnOnce(Key<'_>) -> R) -> R;
 
     /// The key's hash, the same in every language and version.
     #[inline]
     fn key_hash(&self) -> u64 {
-        self.with_key_bytes(hash_bytes)
+        self.with_key(|key| hash_bytes(key.bytes))
     }
 }
 
@@ -48,8 +111,8 @@ macro_rules! by_bytes {
     ($($type:ty),*) => {$(
         impl ShardKey for $type {
             #[inline]
-            fn with_key_bytes<R>(&self, read: impl FnOnce(&[u8]) -> R) -> R {
-                read(self.as_ref())
+            fn with_key<R>(&self, read: impl FnOnce(Key<'_>) -> R) -> R {
+                read(Key::new(self.as_ref()))
             }
         }
     )*};
@@ -57,28 +120,29 @@ macro_rules! by_bytes {
 by_bytes!(str, String, [u8], Vec<u8>);
 
 macro_rules! by_big_endian {
-    ($($type:ty),*) => {$(
+    ($kind:expr, $($type:ty),*) => {$(
         impl ShardKey for $type {
             #[inline]
-            fn with_key_bytes<R>(&self, read: impl FnOnce(&[u8]) -> R) -> R {
-                read(&self.to_be_bytes())
+            fn with_key<R>(&self, read: impl FnOnce(Key<'_>) -> R) -> R {
+                read(Key { bytes: &self.to_be_bytes(), kind: $kind })
             }
         }
     )*};
 }
-by_big_endian!(u8, u16, u32, u64, u128, i8, i16, i32, i64, i128);
+by_big_endian!(Kind::Unsigned, u8, u16, u32, u64, u128);
+by_big_endian!(Kind::Signed, i8, i16, i32, i64, i128);
 
 impl<const N: usize> ShardKey for [u8; N] {
     #[inline]
-    fn with_key_bytes<R>(&self, read: impl FnOnce(&[u8]) -> R) -> R {
-        read(self)
+    fn with_key<R>(&self, read: impl FnOnce(Key<'_>) -> R) -> R {
+        read(Key::new(self))
     }
 }
 
 impl<K: ShardKey + ToOwned + ?Sized> ShardKey for Cow<'_, K> {
     #[inline]
-    fn with_key_bytes<R>(&self, read: impl FnOnce(&[u8]) -> R) -> R {
-        (**self).with_key_bytes(read)
+    fn with_key<R>(&self, read: impl FnOnce(Key<'_>) -> R) -> R {
+        (**self).with_key(read)
     }
 }
 
@@ -86,8 +150,8 @@ macro_rules! by_pointee {
     ($($type:ty),*) => {$(
         impl<K: ShardKey + ?Sized> ShardKey for $type {
             #[inline]
-            fn with_key_bytes<R>(&self, read: impl FnOnce(&[u8]) -> R) -> R {
-                (**self).with_key_bytes(read)
+            fn with_key<R>(&self, read: impl FnOnce(Key<'_>) -> R) -> R {
+                (**self).with_key(read)
             }
         }
     )*};
@@ -110,6 +174,18 @@ mod tests {
         assert_eq!(0x0102_0304_u32.key_hash(), [1u8, 2, 3, 4].key_hash());
         assert_eq!((-2i16).key_hash(), [0xffu8, 0xfe].key_hash());
         assert_ne!(7u32.key_hash(), 7u64.key_hash());
+    }
+
+    #[test]
+    fn the_text_of_an_integer_is_decimal_whatever_its_width() {
+        fn text<K: ShardKey>(key: K) -> String {
+            key.with_key(|key| key.with_text(|text| String::from_utf8(text.to_vec()).unwrap()))
+        }
+        assert_eq!((text(7u8), text(7u64), text(-7i8), text(-7i64)), ("7".into(), "7".into(), "-7".into(), "-7".into()));
+        assert_eq!(text(u128::MAX), u128::MAX.to_string());
+        assert_eq!((text(i128::MIN), text(i128::MAX)), (i128::MIN.to_string(), i128::MAX.to_string()));
+        assert_eq!((text(i16::MIN), text(u16::MAX), text(0i32)), ("-32768".into(), "65535".into(), "0".into()));
+        assert_eq!((text(Box::new(42u32)), text("é"), text(*b"42")), ("42".into(), "é".into(), "42".into()));
     }
 
     #[test]

@@ -34,7 +34,7 @@ pub use circle::Circle;
 pub use duration::{DurationError, format_duration, parse_duration};
 pub use explain::{Explanation, Stop};
 pub use fingerprint::Fingerprint;
-pub use key::{ShardKey, hash_bytes};
+pub use key::{Key, ShardKey, hash_bytes};
 pub use member::{Address, Incarnation, Loss, Member, MemberState, Missing, WEIGHT_MAX, Weight};
 pub use moment::Moment;
 pub use names::{GroupName, InstanceId, NAME_BYTES_MAX, NameError, PolicyName};

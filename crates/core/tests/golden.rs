@@ -37,20 +37,20 @@ impl Key {
 }
 
 impl ShardKey for Key {
-    fn with_key_bytes<R>(&self, read: impl FnOnce(&[u8]) -> R) -> R {
+    fn with_key<R>(&self, read: impl FnOnce(shardwise_core::Key<'_>) -> R) -> R {
         match self {
-            Self::Text(text) => text.with_key_bytes(read),
-            Self::Bytes(bytes) => bytes.with_key_bytes(read),
-            Self::Unsigned(8, n) => u8::try_from(*n).unwrap().with_key_bytes(read),
-            Self::Unsigned(16, n) => u16::try_from(*n).unwrap().with_key_bytes(read),
-            Self::Unsigned(32, n) => u32::try_from(*n).unwrap().with_key_bytes(read),
-            Self::Unsigned(64, n) => u64::try_from(*n).unwrap().with_key_bytes(read),
-            Self::Unsigned(128, n) => n.with_key_bytes(read),
-            Self::Signed(8, n) => i8::try_from(*n).unwrap().with_key_bytes(read),
-            Self::Signed(16, n) => i16::try_from(*n).unwrap().with_key_bytes(read),
-            Self::Signed(32, n) => i32::try_from(*n).unwrap().with_key_bytes(read),
-            Self::Signed(64, n) => i64::try_from(*n).unwrap().with_key_bytes(read),
-            Self::Signed(128, n) => n.with_key_bytes(read),
+            Self::Text(text) => text.with_key(read),
+            Self::Bytes(bytes) => bytes.with_key(read),
+            Self::Unsigned(8, n) => u8::try_from(*n).unwrap().with_key(read),
+            Self::Unsigned(16, n) => u16::try_from(*n).unwrap().with_key(read),
+            Self::Unsigned(32, n) => u32::try_from(*n).unwrap().with_key(read),
+            Self::Unsigned(64, n) => u64::try_from(*n).unwrap().with_key(read),
+            Self::Unsigned(128, n) => n.with_key(read),
+            Self::Signed(8, n) => i8::try_from(*n).unwrap().with_key(read),
+            Self::Signed(16, n) => i16::try_from(*n).unwrap().with_key(read),
+            Self::Signed(32, n) => i32::try_from(*n).unwrap().with_key(read),
+            Self::Signed(64, n) => i64::try_from(*n).unwrap().with_key(read),
+            Self::Signed(128, n) => n.with_key(read),
             Self::Unsigned(bits, _) | Self::Signed(bits, _) => panic!("no integer has {bits} bits"),
         }
     }
