@@ -167,7 +167,7 @@ fn of_tls(at: String, error: &rustls::Error) -> Failure {
             Failure::Certificate { at, why: "it has expired; renew it in the agent".to_owned() }
         }
         Tls::InvalidCertificate(Bad::NotValidForName | Bad::NotValidForNameContext { .. }) => {
-            let why = "it is for another name; use a name that is in it in discovery.consul.address, or have one made for this name";
+            let why = "it is for another name; use a name that is in it, or have one made for this name";
             Failure::Certificate { at, why: why.to_owned() }
         }
         Tls::InvalidCertificate(Bad::UnknownIssuer) => Failure::Certificate { at, why: format!("its issuer is not known; {ca}") },

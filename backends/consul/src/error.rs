@@ -19,19 +19,21 @@ pub(crate) enum Failure {
     Unreadable { key: &'static str, path: PathBuf, source: io::Error },
     #[error("cannot reach Consul at {at} ({why}); check discovery.consul.address, and that the agent runs")]
     Unreachable { at: String, why: String },
-    #[error("no right to open {at}; run this process as a user or group that may, or set discovery.consul.address to another")]
+    #[error("no right to open {at} (discovery.consul.address); run this process as a user or group that may, or name another agent")]
     SocketDenied { at: String },
     #[error("{at} speaks plain HTTP, not HTTPS; begin discovery.consul.address with http://, or turn on HTTPS in the agent")]
     NotTls { at: String },
     #[error("{at} speaks HTTPS only; begin discovery.consul.address with https://")]
     TlsOnly { at: String },
-    #[error("the certificate of {at} is not accepted: {why}")]
+    #[error("the certificate of {at} (discovery.consul.address) is not accepted: {why}")]
     Certificate { at: String, why: String },
-    #[error("{at} refuses this client's certificate ({why}); set discovery.consul.cert_file and key_file to a pair that its CA has signed")]
+    #[error(
+        "{at} refuses this client's certificate ({why}); set discovery.consul.cert_file and discovery.consul.key_file to a pair that its CA has signed"
+    )]
     ClientCertificate { at: String, why: String },
     #[error("{at} does not answer like Consul ({why}); check discovery.consul.address")]
     NotConsul { at: String, why: String },
-    #[error("no answer from {at} within {} ms ({what}); check the agent and the network between", .after.as_millis())]
+    #[error("no answer from {at} within {} ms ({what}); check discovery.consul.address, the agent and the network between", .after.as_millis())]
     TimedOut { at: String, what: &'static str, after: Duration },
     #[error("Consul does not know the token ({said}); check discovery.consul.token")]
     BadToken { said: String },
@@ -45,11 +47,13 @@ pub(crate) enum Failure {
         "discovery.consul.datacenter is {given:?}, but the agent at {at} is in {actual:?}; leave it out, or name that agent's datacenter"
     )]
     OtherDatacenter { at: String, given: String, actual: String },
-    #[error("the agent at {at} has no servers that could answer ({said}); wait for an election, or join the agent to its servers")]
+    #[error(
+        "the agent at {at} (discovery.consul.address) has no servers that could answer ({said}); wait for an election, or join the agent to its servers"
+    )]
     NoServers { at: String, said: String },
-    #[error("Consul at {at} cannot answer now ({said})")]
+    #[error("Consul at {at} (discovery.consul.address) cannot answer now ({said})")]
     Busy { at: String, said: String },
-    #[error("Consul at {at} refuses the request ({said})")]
+    #[error("Consul at {at} (discovery.consul.address) refuses the request ({said})")]
     Refused { at: String, said: String },
     #[error("Consul's answer is larger than {max} bytes; put fewer members into one group")]
     AnswerTooLarge { max: usize },
@@ -61,7 +65,7 @@ pub(crate) enum Failure {
     Contended { instance_id: InstanceId },
     #[error("{instance_id:?} has no living record of this incarnation ({why}); register again")]
     Lost { instance_id: InstanceId, why: &'static str },
-    #[error("the agent has {instance_id:?}, but the servers do not show it as passing{why}")]
+    #[error("the agent of discovery.consul.address has {instance_id:?}, but the servers do not show it as passing{why}")]
     NotShown { instance_id: InstanceId, why: String },
     #[error("{what} of {instance_id:?} has {bytes} bytes, at most {max} are allowed; make it smaller")]
     TooLarge { what: &'static str, instance_id: InstanceId, bytes: usize, max: usize },

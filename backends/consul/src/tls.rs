@@ -28,7 +28,7 @@ pub(crate) fn client_config(config: &ConsulConfig, endpoint: &Endpoint) -> Resul
             let pair = builder.with_client_auth_cert(certificates("cert_file", cert)?, private_key(key)?);
             pair.map_err(|error| Failure::BadSetting {
                 key: "cert_file",
-                why: format!("and key_file are not a pair that can be used ({error})"),
+                why: format!("and discovery.consul.key_file are not a pair that can be used ({error})"),
             })?
         }
         (Some(_), None) => return Err(lonely("cert_file", "key_file")),
@@ -39,7 +39,7 @@ pub(crate) fn client_config(config: &ConsulConfig, endpoint: &Endpoint) -> Resul
 }
 
 fn lonely(key: &'static str, other: &str) -> Failure {
-    Failure::BadSetting { key, why: format!("is set without {other}; set both or none") }
+    Failure::BadSetting { key, why: format!("is set without discovery.consul.{other}; set both or none") }
 }
 
 fn roots(path: &Path) -> Result<RootCertStore> {

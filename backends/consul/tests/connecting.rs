@@ -93,7 +93,7 @@ async fn the_settings_reach_the_backend() {
 async fn a_certificate_that_is_not_accepted_is_explained() {
     let authority = Authority::new().unwrap();
     for (identity, ca_file, names) in [
-        (authority.expired().unwrap(), Some(authority.file()), ["has expired", "certificate"]),
+        (authority.expired().unwrap(), Some(authority.file()), ["has expired", "discovery.consul.address"]),
         (authority.server_named("elsewhere.example").unwrap(), Some(authority.file()), ["another name", "discovery.consul.address"]),
         (
             authority.server().unwrap(),
@@ -140,7 +140,7 @@ async fn a_wrong_address_is_named() {
 async fn who_accepts_and_says_nothing_is_given_up() {
     let silent = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let (error, begun) = refusal(&at(format!("http://{}", silent.local_addr().unwrap()))).await;
-    assert_told(&error, &ErrorKind::TimedOut, begun, &["no answer", &silent.local_addr().unwrap().to_string()]);
+    assert_told(&error, &ErrorKind::TimedOut, begun, &["no answer", "discovery.consul.address", &silent.local_addr().unwrap().to_string()]);
 }
 
 #[tokio::test]
@@ -162,7 +162,7 @@ async fn an_agent_without_servers_says_so_and_nothing_is_registered() {
         error.to_string().contains("no servers").then_some(error)
     })
     .await;
-    assert_told(&error, &ErrorKind::Unavailable, begun, &[&agent.address()]);
+    assert_told(&error, &ErrorKind::Unavailable, begun, &["discovery.consul.address", &agent.address()]);
     assert_eq!(agent.api("GET", "/v1/agent/services", None).await.unwrap(), serde_json::json!({}));
 }
 
@@ -175,8 +175,8 @@ fn files_that_cannot_be_used_are_named_before_anything_is_contacted() {
     for (config, names) in [
         (ConsulConfig { ca_file: missing, ..at("https://x") }, ["discovery.consul.ca_file", "/nowhere/ca.pem"]),
         (ConsulConfig { ca_file: key.clone(), ..at("https://x") }, ["discovery.consul.ca_file", "no certificate"]),
-        (ConsulConfig { cert_file: cert.clone(), ..at("https://x") }, ["discovery.consul.cert_file", "key_file"]),
-        (ConsulConfig { key_file: key.clone(), ..at("https://x") }, ["discovery.consul.key_file", "cert_file"]),
+        (ConsulConfig { cert_file: cert.clone(), ..at("https://x") }, ["discovery.consul.cert_file", "discovery.consul.key_file"]),
+        (ConsulConfig { key_file: key.clone(), ..at("https://x") }, ["discovery.consul.key_file", "discovery.consul.cert_file"]),
         (
             ConsulConfig { cert_file: cert.clone(), key_file: cert.clone(), ..at("https://x") },
             ["discovery.consul.key_file", "no private key"],

@@ -85,7 +85,7 @@ impl Endpoint {
         let refused = |why: &str| Failure::Setting { setting: "endpoints", why: format!("has {text:?}: {why}") };
         if text.contains('@') {
             // Not shown: there may be a password in it.
-            let why = format!("no. {number} contains a user; set `username` and `password` instead");
+            let why = format!("no. {number} contains a user; set discovery.etcd.username and discovery.etcd.password instead");
             return Err(Failure::Setting { setting: "endpoints", why });
         }
         let with_scheme = match text.trim() {
@@ -96,7 +96,7 @@ impl Endpoint {
         let uri: Uri = with_scheme.parse().map_err(|_| refused(example))?;
         let tls = match uri.scheme_str() {
             Some("http") if tls_files => {
-                return Err(refused("it has no TLS, but `ca_file`, `cert_file` or `key_file` is set; write it with https://"));
+                return Err(refused("it has no TLS, but discovery.etcd.ca_file, cert_file or key_file is set; write it with https://"));
             }
             Some("http") => false,
             Some("https") => true,
@@ -127,8 +127,10 @@ impl EtcdConfig {
 
     /// User and password, if there is a user.
     pub(crate) fn credentials(&self) -> Result<Option<(String, SecretString)>, Failure> {
-        let missing =
-            |setting, other: &str| Failure::Setting { setting, why: format!("is missing, but `{other}` is set; set both or none") };
+        let missing = |setting, other: &str| Failure::Setting {
+            setting,
+            why: format!("is missing, but discovery.etcd.{other} is set; set both or none"),
+        };
         match (self.username.as_deref().filter(|name| !name.is_empty()), &self.password) {
             (Some(username), Some(password)) => Ok(Some((username.to_owned(), password.clone()))),
             (None, None) => Ok(None),
@@ -167,9 +169,9 @@ mod tests {
             ("http://h:99999", ""),
         ] {
             let said = servers(&[endpoint], None).unwrap_err();
-            assert!(said.starts_with("`endpoints` has ") && said.contains(why), "{said}");
+            assert!(said.starts_with("discovery.etcd.endpoints has ") && said.contains(why), "{said}");
         }
-        assert!(servers(&[], None).unwrap_err().starts_with("`endpoints` is empty"));
+        assert!(servers(&[], None).unwrap_err().starts_with("discovery.etcd.endpoints is empty"));
         assert!(servers(&["h:1"; 17], None).unwrap_err().contains("more than 16"));
         assert!(servers(&["http://h:1"], Some("ca.pem")).unwrap_err().contains("write it with https://"));
     }
@@ -177,7 +179,7 @@ mod tests {
     #[test]
     fn a_password_in_an_endpoint_is_not_repeated() {
         let said = servers(&["h:1", "http://root:hush@h:1"], None).unwrap_err();
-        assert_eq!(said, "`endpoints` no. 2 contains a user; set `username` and `password` instead");
+        assert_eq!(said, "discovery.etcd.endpoints no. 2 contains a user; set discovery.etcd.username and discovery.etcd.password instead");
         let config = EtcdConfig { endpoints: vec!["h:1".into(), "http://root:hush@h:1".into()], ..EtcdConfig::default() };
         assert!(!format!("{config:?}").contains("hush"), "{config:?}");
     }
@@ -192,8 +194,14 @@ mod tests {
         let said = |config: EtcdConfig| config.credentials().unwrap_err().to_string();
         assert!(config(None, None).credentials().unwrap().is_none());
         assert!(config(Some("a"), Some("b")).credentials().unwrap().is_some());
-        assert_eq!(said(config(Some("a"), None)), "`password` is missing, but `username` is set; set both or none");
-        assert_eq!(said(config(None, Some("hush"))), "`username` is missing, but `password` is set; set both or none");
+        assert_eq!(
+            said(config(Some("a"), None)),
+            "discovery.etcd.password is missing, but discovery.etcd.username is set; set both or none"
+        );
+        assert_eq!(
+            said(config(None, Some("hush"))),
+            "discovery.etcd.username is missing, but discovery.etcd.password is set; set both or none"
+        );
         assert!(!format!("{:?}", config(Some("a"), Some("hush"))).contains("hush"));
     }
 }

@@ -9,47 +9,51 @@ use tonic::{Code, Status};
 /// Each message is one line: what is wrong, with which server, which setting it concerns, and what to do.
 #[derive(Debug, Clone, thiserror::Error)]
 pub(crate) enum Failure {
-    #[error("`{setting}` {why}")]
+    #[error("discovery.etcd.{setting} {why}")]
     Setting { setting: &'static str, why: String },
-    #[error("cannot reach {endpoint}: {why}; check `endpoints`, and whether etcd runs there")]
+    #[error("cannot reach {endpoint}: {why}; check discovery.etcd.endpoints, and whether etcd runs there")]
     Unreachable { endpoint: String, why: String },
-    #[error("the connection to {endpoint} was lost: {why}")]
+    #[error("the connection to {endpoint} (discovery.etcd.endpoints) was lost: {why}")]
     Broken { endpoint: String, why: String },
-    #[error("{endpoint} does not speak TLS; write it with http:// in `endpoints`, or turn TLS on in etcd")]
+    #[error("{endpoint} does not speak TLS; write it with http:// in discovery.etcd.endpoints, or turn TLS on in etcd")]
     NotTls { endpoint: String },
-    #[error("{endpoint} speaks TLS only; write it with https:// in `endpoints`")]
+    #[error("{endpoint} speaks TLS only; write it with https:// in discovery.etcd.endpoints")]
     OnlyTls { endpoint: String },
-    #[error("the certificate of {endpoint} {why}; {advice}")]
+    #[error("the certificate of {endpoint} (discovery.etcd.endpoints) {why}; {advice}")]
     Certificate { endpoint: String, why: String, advice: &'static str },
-    #[error("{endpoint} does not accept this client's certificate ({why}); check `cert_file` and `key_file`")]
+    #[error("{endpoint} does not accept this client's certificate ({why}); check discovery.etcd.cert_file and discovery.etcd.key_file")]
     ClientCertificate { endpoint: String, why: String },
-    #[error("no TLS with {endpoint}: {why}; check `endpoints` and `ca_file`")]
+    #[error("no TLS with {endpoint}: {why}; check discovery.etcd.endpoints and discovery.etcd.ca_file")]
     Handshake { endpoint: String, why: String },
-    #[error("{endpoint} answers, but not as etcd v3 does ({why}); check `endpoints`")]
+    #[error("{endpoint} answers, but not as etcd v3 does ({why}); check discovery.etcd.endpoints")]
     NotEtcd { endpoint: String, why: String },
-    #[error("{endpoint} is a learner, which serves no clients; name the voting members in `endpoints`")]
+    #[error("{endpoint} is a learner, which serves no clients; name the voting members in discovery.etcd.endpoints")]
     Learner { endpoint: String },
-    #[error("etcd does not accept user {username:?} with this password; check `username` and `password`")]
+    #[error("etcd does not accept user {username:?} with this password; check discovery.etcd.username and discovery.etcd.password")]
     Credentials { username: String },
-    #[error("etcd demands a user; set `username` and `password`")]
+    #[error("etcd demands a user; set discovery.etcd.username and discovery.etcd.password")]
     NoCredentials,
-    #[error("etcd has no authentication turned on; remove `username` and `password`, or turn it on with `etcdctl auth enable`")]
+    #[error(
+        "etcd has no authentication turned on; remove discovery.etcd.username and discovery.etcd.password, or turn it on with `etcdctl auth enable`"
+    )]
     NoAuthentication,
     #[error(
         "{} may not read and write below {prefix:?} in etcd; grant it: \
-         `etcdctl role grant-permission ROLE --prefix=true readwrite {prefix}/`, or check `username` and `prefix`",
+         `etcdctl role grant-permission ROLE --prefix=true readwrite {prefix}/`, or check discovery.etcd.username and discovery.etcd.prefix",
         user(.username.as_ref())
     )]
     Forbidden { username: Option<String>, prefix: String },
-    #[error("{endpoint} is not ready: {why}")]
+    #[error("{endpoint} (discovery.etcd.endpoints) is not ready: {why}")]
     NotReady { endpoint: String, why: String },
-    #[error("{endpoint} takes no writes, its space is used up (alarm NOSPACE): compact, defragment, then `etcdctl alarm disarm`")]
+    #[error(
+        "{endpoint} (discovery.etcd.endpoints) takes no writes, its space is used up (alarm NOSPACE): compact, defragment, then `etcdctl alarm disarm`"
+    )]
     Full { endpoint: String },
-    #[error("{endpoint} gave no answer within {} ms; check `endpoints`, the network and its load", .after.as_millis())]
+    #[error("{endpoint} gave no answer within {} ms; check discovery.etcd.endpoints, the network and its load", .after.as_millis())]
     TimedOut { endpoint: String, after: Duration },
     #[error("the changes that were missed are compacted")]
     Compacted,
-    #[error("{endpoint} ended the watch: {why}")]
+    #[error("{endpoint} (discovery.etcd.endpoints) ended the watch: {why}")]
     WatchEnded { endpoint: String, why: String },
     #[error("etcd's data was replaced by older data; members have to register again")]
     Replaced,
@@ -69,7 +73,7 @@ pub(crate) enum Failure {
     Unreadable { instance_id: String, why: String },
     #[error("cannot write the record of {instance_id:?}: {why}")]
     Unwritable { instance_id: InstanceId, why: String },
-    #[error("{endpoint} refuses the request: {why}")]
+    #[error("{endpoint} (discovery.etcd.endpoints) refuses the request: {why}")]
     Refused { endpoint: String, why: String },
 }
 

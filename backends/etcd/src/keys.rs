@@ -170,7 +170,7 @@ mod tests {
         assert_eq!(Prefix::new("/a/b//").unwrap().as_str(), "/a/b");
         for (prefix, why) in [("", "needs a name"), ("///", "needs a name"), ("a", "begins with a slash"), ("/a\n", "control")] {
             let said = Prefix::new(prefix).unwrap_err().to_string();
-            assert!(said.starts_with("`prefix` is") && said.contains(why) && !said.contains('\n'), "{said}");
+            assert!(said.starts_with("discovery.etcd.prefix is") && said.contains(why) && !said.contains('\n'), "{said}");
         }
     }
 }

@@ -4,14 +4,14 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use tokio::time::{Instant, timeout};
+use tokio::time::{Instant, timeout, timeout_at};
 
 use crate::client::{Access, Link};
 use crate::config::Endpoint;
 use crate::error::Failure;
 
-/// How long one call may take in all.
-const CALL_LIMIT: Duration = Duration::from_secs(8);
+/// How long one call may take in all. A worker that registers hears what is wrong before it gives up itself.
+const CALL_LIMIT: Duration = Duration::from_secs(5);
 /// How long one server may take to answer while there are others.
 const TURN_LIMIT: Duration = Duration::from_secs(2);
 /// The same where there is no other.
@@ -50,27 +50,28 @@ impl Pool {
     where
         F: Future<Output = Result<T, Failure>> + Send,
     {
-        let answer = timeout(CALL_LIMIT, self.each_in_turn(operation)).await;
-        answer.unwrap_or_else(|_| Err(late(&self.servers[self.current()].endpoint, CALL_LIMIT)))
-    }
-
-    async fn each_in_turn<T, F>(&self, operation: impl Fn(Arc<Link>) -> F + Send + Sync) -> Result<T, Failure>
-    where
-        F: Future<Output = Result<T, Failure>> + Send,
-    {
-        let first = self.current();
+        let (first, mut begun) = (self.current(), Instant::now());
+        let until = begun + CALL_LIMIT;
         let mut telling: Option<Failure> = None;
         for number in (first..self.servers.len()).chain(0..first) {
-            match self.turn(number, &operation).await {
+            let answer = timeout_at(until, self.turn(number, &operation)).await;
+            let over = answer.is_err();
+            match answer.unwrap_or_else(|_| Err(late(&self.servers[number].endpoint, until - begun))) {
                 // What may pass by itself decides: then it is worth trying again.
                 Err(failure) if failure.is_of_endpoint() => {
                     telling = telling.filter(|known| known.may_pass() || !failure.may_pass()).or(Some(failure));
+                    // The next call goes on here where this one has no time for all.
+                    self.pass_on(number);
                 }
                 other => {
                     self.current.store(number, Ordering::Relaxed);
                     return other;
                 }
             }
+            if over {
+                break;
+            }
+            begun = Instant::now();
         }
         Err(telling.unwrap_or(Failure::Setting { setting: "endpoints", why: "is empty".into() }))
     }

@@ -21,8 +21,10 @@ pub(crate) struct TlsFiles {
 
 impl TlsFiles {
     pub(crate) fn new(config: &EtcdConfig) -> Result<Self, Failure> {
-        let missing =
-            |setting, other: &str| Failure::Setting { setting, why: format!("is missing, but `{other}` is set; set both or none") };
+        let missing = |setting, other: &str| Failure::Setting {
+            setting,
+            why: format!("is missing, but discovery.etcd.{other} is set; set both or none"),
+        };
         let identity = match (&config.cert_file, &config.key_file) {
             (Some(cert), Some(key)) => Some((cert.clone(), key.clone())),
             (None, None) => None,
@@ -68,7 +70,7 @@ fn certificates(setting: &'static str, path: &Path) -> Result<Vec<CertificateDer
     let unreadable = |error| unreadable(setting, path, &error);
     let found = CertificateDer::pem_file_iter(path).map_err(unreadable)?.collect::<Result<Vec<_>, _>>().map_err(unreadable)?;
     if found.is_empty() {
-        return Err(Failure::Setting { setting, why: format!("is {}: there is no certificate in it", path.display()) });
+        return Err(Failure::Setting { setting, why: format!("is {:?}: there is no certificate in it", path.display().to_string()) });
     }
     Ok(found)
 }
@@ -92,12 +94,12 @@ pub(crate) fn failure_of(endpoint: String, error: &rustls::Error) -> Failure {
                 certificate("is not valid yet", "check this machine's clock")
             }
             CertificateError::NotValidForName | CertificateError::NotValidForNameContext { .. } => {
-                certificate("is for another name", "write a name that it has in `endpoints`, or have it made for this one")
+                certificate("is for another name", "write a name that it has, or have it made for this one")
             }
             CertificateError::UnknownIssuer => {
-                certificate("is signed by somebody unknown here", "set `ca_file` to the certificate of its issuer")
+                certificate("is signed by somebody unknown here", "set discovery.etcd.ca_file to the certificate of its issuer")
             }
-            _ => certificate(&format!("is not accepted ({why})"), "check `ca_file`"),
+            _ => certificate(&format!("is not accepted ({why})"), "check discovery.etcd.ca_file"),
         },
         // After the client's certificate only: the server's own has been accepted by then.
         rustls::Error::AlertReceived(_) => Failure::ClientCertificate { endpoint, why },

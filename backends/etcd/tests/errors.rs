@@ -40,18 +40,18 @@ fn refused(config: &EtcdConfig, text: &str) {
 
 #[test]
 fn settings_that_cannot_be_are_refused_at_once() {
-    refused(&config(&["etcd-1".into()]), "`endpoints` has \"etcd-1\": it has no port; etcd's is usually 2379");
+    refused(&config(&["etcd-1".into()]), "discovery.etcd.endpoints has \"etcd-1\": it has no port; etcd's is usually 2379");
     refused(
         &EtcdConfig { ca_file: Some("/no/such/ca.pem".into()), ..config(&["etcd-1:2379".into()]) },
-        "`ca_file` is \"/no/such/ca.pem\", which cannot be read: I/O error: No such file or directory (os error 2)",
+        "discovery.etcd.ca_file is \"/no/such/ca.pem\", which cannot be read: I/O error: No such file or directory (os error 2)",
     );
     refused(
         &EtcdConfig { cert_file: Some("/c.pem".into()), ..config(&["etcd-1:2379".into()]) },
-        "`key_file` is missing, but `cert_file` is set; set both or none",
+        "discovery.etcd.key_file is missing, but discovery.etcd.cert_file is set; set both or none",
     );
     refused(
         &EtcdConfig { prefix: "x".into(), ..EtcdConfig::default() },
-        "`prefix` is \"x\": it begins with a slash, such as \"/shardwise\"",
+        "discovery.etcd.prefix is \"x\": it begins with a slash, such as \"/shardwise\"",
     );
 }
 
@@ -59,7 +59,7 @@ fn settings_that_cannot_be_are_refused_at_once() {
 fn a_file_without_a_certificate_is_refused_at_once() {
     let file = tempfile::NamedTempFile::new().unwrap();
     let config = EtcdConfig { ca_file: Some(file.path().into()), ..config(&["etcd-1:2379".into()]) };
-    refused(&config, &format!("`ca_file` is {}: there is no certificate in it", file.path().display()));
+    refused(&config, &format!("discovery.etcd.ca_file is {:?}: there is no certificate in it", file.path()));
 }
 
 #[tokio::test]
@@ -67,7 +67,8 @@ async fn no_server() {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = url(listener.local_addr().unwrap());
     drop(listener);
-    let text = format!("cannot reach {address}: Connection refused (os error 111); check `endpoints`, and whether etcd runs there");
+    let text =
+        format!("cannot reach {address}: Connection refused (os error 111); check discovery.etcd.endpoints, and whether etcd runs there");
     expect(&config(&[address]), &ErrorKind::Unavailable, &text).await;
 }
 
@@ -76,15 +77,52 @@ async fn a_name_that_nobody_has() {
     let error = error_of(&config(&["http://etcd.invalid:2379".into()])).await;
     assert!(error.is_retryable(), "names may come with time");
     let text = error.to_string();
-    assert!(text.starts_with("members: cannot reach http://etcd.invalid:2379: ") && text.contains("check `endpoints`"), "{text}");
+    assert!(
+        text.starts_with("members: cannot reach http://etcd.invalid:2379: ") && text.contains("check discovery.etcd.endpoints"),
+        "{text}"
+    );
 }
 
 #[tokio::test]
 async fn a_server_that_is_silent() {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = url(listener.local_addr().unwrap());
-    let text = format!("{address} gave no answer within 5000 ms; check `endpoints`, the network and its load");
+    let text = format!("{address} gave no answer within 5000 ms; check discovery.etcd.endpoints, the network and its load");
     expect(&config(&[address]), &ErrorKind::TimedOut, &text).await;
+}
+
+/// Servers that take connections and never answer.
+async fn silent_servers<const N: usize>() -> ([TcpListener; N], Vec<String>) {
+    let listeners = futures::future::join_all([(); N].map(|()| TcpListener::bind("127.0.0.1:0"))).await;
+    let listeners: Vec<_> = listeners.into_iter().map(Result::unwrap).collect();
+    let addresses = listeners.iter().map(|listener| url(listener.local_addr().unwrap())).collect();
+    (listeners.try_into().unwrap(), addresses)
+}
+
+/// Before a worker that wants to register gives up by itself, which is after seven seconds.
+#[tokio::test]
+async fn four_servers_that_are_silent() {
+    let (_listeners, addresses) = silent_servers::<4>().await;
+    let (backend, begun) = (backend(&addresses), Instant::now());
+    let error = backend.register(&registration("a", 1)).await.unwrap_err();
+    assert!(begun.elapsed() < Duration::from_secs(6), "{error} took {:?}", begun.elapsed());
+    let text =
+        format!("register: {} gave no answer within 2000 ms; check discovery.etcd.endpoints, the network and its load", addresses[0]);
+    expect_error::<()>(Err(error), &ErrorKind::TimedOut, &text);
+}
+
+#[tokio::test]
+async fn one_server_behind_four_that_are_silent_is_found() {
+    let server = Etcd::single().await.unwrap();
+    let (_listeners, mut addresses) = silent_servers::<4>().await;
+    addresses.push(server.address());
+    let (backend, begun) = (backend(&addresses), Instant::now());
+    while let Err(error) = backend.register(&registration("a", 1)).await {
+        assert!(error.is_retryable() && begun.elapsed() < Duration::from_secs(15), "{error} after {:?}", begun.elapsed());
+    }
+    let begun = Instant::now();
+    backend.members(&group()).await.unwrap();
+    assert!(begun.elapsed() < Duration::from_secs(1), "and stays the one that is asked");
 }
 
 #[tokio::test]
@@ -98,7 +136,7 @@ async fn a_server_that_is_something_else() {
             let _ = connection.write_all(b"HTTP/1.1 400 Bad Request\r\ncontent-length: 0\r\n\r\n").await;
         }
     });
-    let text = format!("{address} answers, but not as etcd v3 does (it speaks HTTP/1); check `endpoints`");
+    let text = format!("{address} answers, but not as etcd v3 does (it speaks HTTP/1); check discovery.etcd.endpoints");
     expect(&config(&[address]), &MISCONFIGURED, &text).await;
     serving.abort();
 }
@@ -108,12 +146,12 @@ async fn the_wrong_scheme() {
     let authority = Authority::new().unwrap();
     let tls = Etcd::start(EtcdOptions::default().with_tls(&authority.server().unwrap())).await.unwrap();
     let plain = url(tls.socket_addr());
-    let text = format!("{plain} speaks TLS only; write it with https:// in `endpoints`");
+    let text = format!("{plain} speaks TLS only; write it with https:// in discovery.etcd.endpoints");
     expect(&config(&[plain]), &MISCONFIGURED, &text).await;
 
     let server = Etcd::single().await.unwrap();
     let secure = format!("https://{}", server.socket_addr());
-    let text = format!("{secure} does not speak TLS; write it with http:// in `endpoints`, or turn TLS on in etcd");
+    let text = format!("{secure} does not speak TLS; write it with http:// in discovery.etcd.endpoints, or turn TLS on in etcd");
     expect(&EtcdConfig { ca_file: Some(authority.file()), ..config(&[secure]) }, &MISCONFIGURED, &text).await;
 }
 
@@ -125,14 +163,18 @@ async fn a_certificate_that_is_not_accepted() {
         (
             authority.server_named("etcd.example").unwrap(),
             &authority,
-            "is for another name; write a name that it has in `endpoints`, or have it made for this one",
+            "is for another name; write a name that it has, or have it made for this one",
         ),
-        (authority.server().unwrap(), &other, "is signed by somebody unknown here; set `ca_file` to the certificate of its issuer"),
+        (
+            authority.server().unwrap(),
+            &other,
+            "is signed by somebody unknown here; set discovery.etcd.ca_file to the certificate of its issuer",
+        ),
     ];
     for (identity, trusted, why) in cases {
         let server = Etcd::start(EtcdOptions::default().with_tls(&identity)).await.unwrap();
         let config = EtcdConfig { ca_file: Some(trusted.file()), ..config(&[server.address()]) };
-        expect(&config, &MISCONFIGURED, &format!("the certificate of {} {why}", server.address())).await;
+        expect(&config, &MISCONFIGURED, &format!("the certificate of {} (discovery.etcd.endpoints) {why}", server.address())).await;
     }
 }
 
@@ -155,7 +197,7 @@ async fn a_client_certificate_that_is_missing_or_expired() {
         assert_eq!(*error.kind(), DENIED, "{error}");
         let text = error.to_string();
         let begin = format!("members: {} does not accept this client's certificate (", server.address());
-        assert!(text.starts_with(&begin) && text.ends_with("; check `cert_file` and `key_file`"), "{text}");
+        assert!(text.starts_with(&begin) && text.ends_with("; check discovery.etcd.cert_file and discovery.etcd.key_file"), "{text}");
     }
 }
 
@@ -165,16 +207,17 @@ async fn the_wrong_user_or_password_or_none() {
     let addresses = [server.address()];
     server.add_user("worker", "right", &[(Access::ReadWrite, "/shardwise/")]).await.unwrap();
     open(&with_user(&addresses, "worker", "right")).members(&group()).await.unwrap();
-    let text = |user| format!("etcd does not accept user {user:?} with this password; check `username` and `password`");
+    let text =
+        |user| format!("etcd does not accept user {user:?} with this password; check discovery.etcd.username and discovery.etcd.password");
     expect(&with_user(&addresses, "worker", "wrong"), &DENIED, &text("worker")).await;
     expect(&with_user(&addresses, "nobody", "right"), &DENIED, &text("nobody")).await;
-    expect(&config(&addresses), &DENIED, "etcd demands a user; set `username` and `password`").await;
+    expect(&config(&addresses), &DENIED, "etcd demands a user; set discovery.etcd.username and discovery.etcd.password").await;
 }
 
 #[tokio::test]
 async fn a_user_where_there_are_none() {
     let server = Etcd::single().await.unwrap();
-    let text = "etcd has no authentication turned on; remove `username` and `password`, or turn it on with `etcdctl auth enable`";
+    let text = "etcd has no authentication turned on; remove discovery.etcd.username and discovery.etcd.password, or turn it on with `etcdctl auth enable`";
     expect(&with_user(&[server.address()], "worker", "right"), &MISCONFIGURED, text).await;
 }
 
@@ -198,7 +241,7 @@ async fn each_right_is_needed_and_no_other() {
     backend.deregister(&a.seat()).await.unwrap();
 
     let text = "user \"worker\" may not read and write below \"/fleet/a\" in etcd; grant it: `etcdctl role grant-permission ROLE --prefix=true \
-                readwrite /fleet/a/`, or check `username` and `prefix`";
+                readwrite /fleet/a/`, or check discovery.etcd.username and discovery.etcd.prefix";
     let cases: [&[(Access, &str)]; 4] =
         [&[(Access::Read, "/fleet/a/")], &[(Access::Write, "/fleet/a/")], &[(Access::ReadWrite, "/fleet/b/")], &[]];
     for rights in cases {
@@ -216,7 +259,7 @@ async fn each_right_is_needed_and_no_other() {
 async fn only_a_learner() {
     let server = Etcd::single().await.unwrap();
     let learner = server.add_learner().await.unwrap();
-    let text = format!("{} is a learner, which serves no clients; name the voting members in `endpoints`", learner.address());
+    let text = format!("{} is a learner, which serves no clients; name the voting members in discovery.etcd.endpoints", learner.address());
     expect(&config(&[learner.address()]), &MISCONFIGURED, &text).await;
     // With a voting member beside it, nothing is wrong.
     let both = backend(&[learner.address(), server.address()]);

@@ -42,22 +42,42 @@ pub(super) async fn case() -> Case {
     let other = Authority::new().unwrap();
     let stranger = format!("ca_file = \"{}\"\n{wrong}", other.file().display());
     let mistakes = vec![
-        mistake(&format!("http://{}", nobody()), &wrong, UNAVAILABLE, &["`endpoints`", "refused"]),
-        mistake("http://no-such-host.invalid:2379", &wrong, UNAVAILABLE, &["`endpoints`", "no-such-host.invalid"]),
-        mistake(&format!("http://{}", silent.address()), &wrong, UNAVAILABLE, &["`endpoints`", &silent.address().to_string()]),
-        mistake(&learner.address(), "", REFUSED, &["`endpoints`", "learner"]),
-        mistake(&plain.address().replace("http:", "https:"), &with(&wrong), REFUSED, &["`endpoints`", "http://", "does not speak TLS"]),
-        mistake(&secure.address().replace("https:", "http:"), &wrong, REFUSED, &["`endpoints`", "https://", "TLS only"]),
-        mistake(&secure.address(), &with(&wrong), REFUSED, &["`username`", "`password`", "\"worker\""]),
-        mistake(&secure.address(), &with(&user("nobody", WRONG)), REFUSED, &["`username`", "`password`", "\"nobody\""]),
-        mistake(&secure.address(), &ca, REFUSED, &["set `username` and `password`"]),
-        mistake(&secure.address(), &with(&user("reader", SECRET)), REFUSED, &["\"reader\"", "grant", "/shardwise"]),
-        mistake(&plain.address(), &wrong, REFUSED, &["`username`", "no authentication"]),
-        mistake(&expired.address(), &with(&wrong), REFUSED, &["certificate", &expired.address(), "has expired"]),
-        mistake(&named.address(), &with(&wrong), REFUSED, &["certificate", "`endpoints`", "another name"]),
-        mistake(&secure.address(), &stranger, REFUSED, &["certificate", "`ca_file`"]),
-        mistake("ftp://127.0.0.1:2379", &wrong, USAGE, &["`endpoints`", "http://"]),
-        mistake("https://127.0.0.1:2379", "ca_file = \"/nowhere/ca.pem\"", USAGE, &["`ca_file`", "/nowhere/ca.pem"]),
+        mistake(&format!("http://{}", nobody()), &wrong, UNAVAILABLE, &["discovery.etcd.endpoints", "refused"]),
+        mistake("http://no-such-host.invalid:2379", &wrong, UNAVAILABLE, &["discovery.etcd.endpoints", "no-such-host.invalid"]),
+        mistake(&format!("http://{}", silent.address()), &wrong, UNAVAILABLE, &["discovery.etcd.endpoints", &silent.address().to_string()]),
+        mistake(&learner.address(), "", REFUSED, &["discovery.etcd.endpoints", "learner"]),
+        mistake(
+            &plain.address().replace("http:", "https:"),
+            &with(&wrong),
+            REFUSED,
+            &["discovery.etcd.endpoints", "http://", "does not speak TLS"],
+        ),
+        mistake(&secure.address().replace("https:", "http:"), &wrong, REFUSED, &["discovery.etcd.endpoints", "https://", "TLS only"]),
+        mistake(&secure.address(), &with(&wrong), REFUSED, &["discovery.etcd.username", "discovery.etcd.password", "\"worker\""]),
+        mistake(
+            &secure.address(),
+            &with(&user("nobody", WRONG)),
+            REFUSED,
+            &["discovery.etcd.username", "discovery.etcd.password", "\"nobody\""],
+        ),
+        mistake(&secure.address(), &ca, REFUSED, &["set discovery.etcd.username and discovery.etcd.password"]),
+        mistake(
+            &secure.address(),
+            &with(&user("reader", SECRET)),
+            REFUSED,
+            &["discovery.etcd.username", "\"reader\"", "grant", "/shardwise"],
+        ),
+        mistake(&plain.address(), &wrong, REFUSED, &["discovery.etcd.username", "discovery.etcd.password", "no authentication"]),
+        mistake(
+            &expired.address(),
+            &with(&wrong),
+            REFUSED,
+            &["certificate", "discovery.etcd.endpoints", &expired.address(), "has expired"],
+        ),
+        mistake(&named.address(), &with(&wrong), REFUSED, &["certificate", "discovery.etcd.endpoints", "another name"]),
+        mistake(&secure.address(), &stranger, REFUSED, &["certificate", "discovery.etcd.ca_file"]),
+        mistake("ftp://127.0.0.1:2379", &wrong, USAGE, &["discovery.etcd.endpoints", "http://"]),
+        mistake("https://127.0.0.1:2379", "ca_file = \"/nowhere/ca.pem\"", USAGE, &["discovery.etcd.ca_file", "/nowhere/ca.pem"]),
     ];
     let right = table(&secure.address(), &with(&user("worker", SECRET)));
     let servers = [plain, secure, expired, named, learner];
