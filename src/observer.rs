@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use futures::StreamExt;
 use shardwise_core::machine::Refusal;
-use shardwise_core::{InstanceId, Placer, Policy, ShardKey, SlotOwners, Timing, View};
+use shardwise_core::{InstanceId, PlacementParams, Placer, Policy, ShardKey, SlotOwners, Timing, View};
 use shardwise_discovery::{Discovery, WatchEvent};
 use tokio::sync::watch;
 use tokio::task::AbortHandle;
@@ -33,14 +33,14 @@ impl Observer {
         let (failures, mut failure) = watch::channel(None);
         let placing = policy.clone();
         let following = tokio::spawn(async move {
-            let placer = placer(&placing.group, placing.placement);
+            let mut placing = Placing { placer: placer(&placing.group, placing.placement), by: placing.placement, policy: placing };
             // Logged once until it passes.
             let mut blind = false;
             while let Some(event) = watch.next().await {
                 let blind_before = std::mem::replace(&mut blind, event.is_err());
                 match event {
                     Ok(WatchEvent::View(snapshot)) => {
-                        sender.send_replace(Some(Arc::new(Sight::of(&placing, &placer, snapshot.view))));
+                        sender.send_replace(Some(Arc::new(placing.sight(snapshot.view))));
                     }
                     Ok(_) => {}
                     Err(error) => {
@@ -115,15 +115,27 @@ impl Drop for Observer {
     }
 }
 
-impl Sight {
-    fn of(policy: &Policy, placer: &Placer, view: Arc<View>) -> Self {
-        let mine = policy.fingerprint();
-        let owners = match view.group_fingerprint() {
-            Some(group) if group != mine => Err(Error::from(&Refusal::OtherPolicy { mine, group })),
-            _ if view.active() < policy.min_members as usize => Ok(Arc::new(SlotOwners::place([], policy.placement))),
-            _ => Ok(placer.place(&view)),
+/// What an observer places views by: one placement at a time, that which the group serves.
+struct Placing {
+    policy: Policy,
+    by: PlacementParams,
+    placer: Arc<Placer>,
+}
+
+impl Placing {
+    fn sight(&mut self, view: Arc<View>) -> Sight {
+        let group = view.group_fingerprint();
+        let owners = match (self.policy.serving(group), group) {
+            (None, Some(group)) => Err(Error::from(&Refusal::other_policy(&self.policy, group))),
+            (Some(params), _) if view.active() >= self.policy.min_members as usize => {
+                if self.by != params {
+                    (self.placer, self.by) = (placer(&self.policy.group, params), params);
+                }
+                Ok(self.placer.place(&view))
+            }
+            (params, _) => Ok(Arc::new(SlotOwners::place([], params.unwrap_or(self.by)))),
         };
-        Self { view, owners }
+        Sight { view, owners }
     }
 }
 

@@ -67,9 +67,9 @@ impl ShardingService {
         clock: Clock,
     ) -> Self {
         let policy = Arc::new(policy);
-        member.fingerprints = vec![policy.fingerprint()];
+        member.fingerprints = policy.fingerprints();
         let me = Identity { instance_id: member.instance_id.clone(), incarnation: member.incarnation };
-        let machine = Machine::new(Arc::clone(&policy), timing, me, placer(&policy.group, policy.placement), clock.now());
+        let machine = Machine::new(Arc::clone(&policy), timing, me, |params| placer(&policy.group, params), clock.now());
         let registration = Registration { group: policy.group.clone(), member, ttl: timing.ttl };
         let (id, ownership) = (registration.member.instance_id.clone(), Arc::clone(machine.ownership()));
         let shared = Arc::new(Shared::new(policy, timing, id, clock, ownership));
@@ -109,8 +109,13 @@ impl ShardingService {
     /// Dropping the future does not take the wish back: the worker goes on joining. Call [`ShardingService::deregister_self`] for that.
     pub async fn register_self(&self) -> Result<()> {
         let Some(commands) = self.ask(Command::Join).await? else { return Ok(()) };
+        let mut blinded = self.shared().blinded.subscribe();
         let decision = tokio::select! {
             decision = self.decision() => decision,
+            // Without a view it can never own anything, and only a change of somebody's would help.
+            Ok(why) = async { blinded.wait_for(Option::is_some).await.map(|why| why.as_deref().unwrap_or_default().to_owned()) } => {
+                Err(Error::new(ErrorKind::Backend, why))
+            }
             () = commands.closed() => return Err(stopped()),
         };
         let error = match decision {

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::{Address, Fingerprint, InstanceId, Missing, Moment, Ownership, Rebalance, View};
+use crate::{Address, Fingerprint, InstanceId, Missing, Moment, Ownership, Policy, Rebalance, View};
 
 /// Something that happened. `attempt` names the call it answers; answers to calls that are no longer waited for fall away.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -145,13 +145,23 @@ pub enum Refusal {
     },
     /// The group has agreed on other constants.
     #[error(
-        "this worker's policy has fingerprint {mine}, the group serves {group}; \
-         make placement, slots, virtual_nodes, load_margin, ownership and min_members equal to the others'"
+        "this worker's policy has fingerprint {mine}{}, the group serves {group}; \
+         make placement, slots, virtual_nodes, load_margin, ownership, min_members and next equal to the others'",
+        .next.map(|next| format!(" and next {next}")).unwrap_or_default()
     )]
     OtherPolicy {
-        /// What this member can serve.
+        /// What this member serves.
         mine: Fingerprint,
+        /// What else it can serve, if its policy has a `next`.
+        next: Option<Fingerprint>,
         /// What the group serves.
         group: Fingerprint,
     },
+}
+
+impl Refusal {
+    /// The group serves `group`, and `policy` cannot.
+    pub fn other_policy(policy: &Policy, group: Fingerprint) -> Self {
+        Self::OtherPolicy { mine: policy.fingerprint(), next: policy.fingerprints().get(1).copied(), group }
+    }
 }

@@ -23,8 +23,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::{
-    Cause, Fingerprint, Incarnation, InstanceId, MemberState, Moment, Ownership, Placer, Policy, Rebalance, ServiceState, SlotOwners,
-    Timing, View,
+    Cause, Fingerprint, Incarnation, InstanceId, MemberState, Moment, Ownership, PlacementParams, Placer, Policy, Rebalance, ServiceState,
+    SlotOwners, Timing, View,
 };
 use lease::Lease;
 
@@ -45,14 +45,15 @@ pub struct Identity {
 #[derive(Debug)]
 pub struct Machine {
     policy: Arc<Policy>,
-    fingerprint: Fingerprint,
+    /// One for each placement that the policy can serve, beside its fingerprint.
+    placers: Vec<(Fingerprint, Arc<Placer>)>,
     me: Identity,
     lease: Lease,
     view: Option<Arc<View>>,
     /// When the read that gave the view began.
     view_proven: Moment,
-    placer: Arc<Placer>,
-    placement: Option<Arc<SlotOwners>>,
+    /// The latest placement, beside the fingerprint that the group served then.
+    placement: Option<(Option<Fingerprint>, Arc<SlotOwners>)>,
     /// Placements asked for so far; a heartbeat never adds one.
     placements_computed: u64,
     drain_until: Option<Moment>,
@@ -65,21 +66,22 @@ pub struct Machine {
 }
 
 impl Machine {
-    /// A member that has not registered. `placer` places the views of its group; members of one process may share it.
-    pub fn new(policy: Arc<Policy>, timing: Timing, me: Identity, placer: Arc<Placer>, now: Moment) -> Self {
+    /// A member that has not registered. `placer` gives what places the views of its group under some parameters: one for the policy's
+    /// placement and one for its `next`. Members of one process may share them.
+    pub fn new(policy: Arc<Policy>, timing: Timing, me: Identity, placer: impl Fn(PlacementParams) -> Arc<Placer>, now: Moment) -> Self {
         let mut ownership = Ownership::created(policy.placement.slots, now);
         ownership.min_members = policy.min_members;
-        let fingerprint = policy.fingerprint();
+        let placements = std::iter::once(policy.placement).chain(policy.next);
+        let placers = policy.fingerprints().into_iter().zip(placements.map(placer)).collect();
         let lease = Lease::new(timing, me.incarnation);
         let ownership = Arc::new(ownership);
         Self {
             policy,
-            fingerprint,
+            placers,
             me,
             lease,
             view: None,
             view_proven: Moment::ZERO,
-            placer,
             placement: None,
             placements_computed: 0,
             drain_until: None,
@@ -96,8 +98,8 @@ impl Machine {
     }
 
     /// The latest placement, once a view has shown this member.
-    pub const fn placement(&self) -> Option<&Arc<SlotOwners>> {
-        self.placement.as_ref()
+    pub fn placement(&self) -> Option<&Arc<SlotOwners>> {
+        self.placement.as_ref().map(|(_, placement)| placement)
     }
 
     /// How many placements this member has asked for; renewals and repeated views add none.
@@ -254,9 +256,8 @@ impl Machine {
             ServiceState::Refused => Cause::Refused,
             _ => Cause::Fenced,
         };
-        let none = Arc::new(crate::SlotSet::empty(self.policy.placement.slots));
         let since = if state == self.state() { self.ownership.since } else { now };
-        let next = Ownership { state, since, slots: none, deadline: None, refusal, ..(*self.ownership).clone() };
+        let next = Ownership { state, since, slots: self.none(), deadline: None, refusal, ..(*self.ownership).clone() };
         self.publish(now, next, cause, actions);
     }
 

@@ -3,13 +3,14 @@
 use std::sync::Arc;
 
 use super::{Action, Machine, Refusal};
-use crate::{Cause, Moment, Ownership, ServiceState, SlotSet, View};
+use crate::{Cause, Fingerprint, Moment, Ownership, Placer, ServiceState, SlotSet, View};
 
 enum Standing {
     /// The view does not tell yet, or shows no record of this incarnation.
     Unknown,
     Refused(Refusal),
-    Active,
+    /// A member, in a group that places keys as this placer does.
+    Active(Arc<Placer>),
 }
 
 impl Machine {
@@ -23,62 +24,74 @@ impl Machine {
         if let Some(missing) = self.losses.news() {
             actions.push(Action::MarkLoss(missing));
         }
-        let (state, slots, refusal) = match self.standing(&view) {
+        let group = view.group_fingerprint();
+        let (state, slots, refusal) = match self.standing(&view, group) {
             // What it has while the backend is out of reach it keeps until lease and view are both good again.
             Standing::Unknown if self.state() == ServiceState::Stale => return,
-            Standing::Active if self.state() == ServiceState::Stale && self.deadline().is_none_or(|deadline| now >= deadline) => return,
+            Standing::Active(_) if self.state() == ServiceState::Stale && self.deadline().is_none_or(|deadline| now >= deadline) => return,
             Standing::Unknown => (ServiceState::Joining, self.none(), None),
             Standing::Refused(refusal) => (ServiceState::Refused, self.none(), Some(refusal)),
-            Standing::Active => (ServiceState::Active, self.share(&view), None),
+            Standing::Active(placer) => (ServiceState::Active, self.share(&view, group, &placer), None),
         };
         let since = if state == self.state() { self.ownership.since } else { now };
         let deadline = self.deadline().filter(|_| state == ServiceState::Active);
-        let cause = self.cause(state, &view);
+        let cause = self.cause(state, &view, group);
         let min_members = self.policy.min_members;
         self.publish(now, Ownership { state, since, slots, deadline, view, min_members, refusal }, cause, actions);
     }
 
-    fn standing(&self, view: &View) -> Standing {
+    fn standing(&self, view: &View, group: Option<Fingerprint>) -> Standing {
         let mine = |other: &crate::Member| other.incarnation == self.me.incarnation;
         match view.member(&self.me.instance_id) {
             _ if !self.lease.is_seen() => Standing::Unknown,
-            Some(me) if mine(me) => match view.group_fingerprint() {
-                Some(group) if group != self.fingerprint => Standing::Refused(Refusal::OtherPolicy { mine: self.fingerprint, group }),
-                _ => Standing::Active,
-            },
+            Some(me) if mine(me) => self.serve(group),
             Some(other) => Standing::Refused(Refusal::InUse { instance_id: other.instance_id.clone(), address: other.address.clone() }),
             None => Standing::Unknown,
         }
     }
 
-    fn none(&self) -> Arc<SlotSet> {
-        Arc::new(SlotSet::empty(self.policy.placement.slots))
+    /// By which placer the group goes, if this member can serve that.
+    fn serve(&self, group: Option<Fingerprint>) -> Standing {
+        let known = self.placers.iter().find(|(fingerprint, _)| group.is_none_or(|group| group == *fingerprint));
+        match (known, group) {
+            (Some((_, placer)), _) => Standing::Active(Arc::clone(placer)),
+            (None, Some(group)) => Standing::Refused(Refusal::other_policy(&self.policy, group)),
+            (None, None) => Standing::Unknown,
+        }
+    }
+
+    /// No slot, of the circle that the last snapshot was on.
+    pub(super) fn none(&self) -> Arc<SlotSet> {
+        Arc::new(SlotSet::empty(self.ownership.slots.slots()))
     }
 
     /// This member's slots in `view`; the placement is computed again only if what it depends on has changed.
-    fn share(&mut self, view: &View) -> Arc<SlotSet> {
+    fn share(&mut self, view: &View, group: Option<Fingerprint>, placer: &Placer) -> Arc<SlotSet> {
         if view.active() < self.policy.min_members as usize {
             return self.none();
         }
-        let known = self.placement.as_ref().is_some_and(|placement| placement.is_of(view));
+        let known = self.placement.as_ref().is_some_and(|(served, placement)| *served == group && placement.is_of(view));
         if known && self.state() == ServiceState::Active && !self.ownership.slots.is_empty() {
             return Arc::clone(&self.ownership.slots);
         }
-        let placement = if let Some(placement) = self.placement.take().filter(|_| known) {
+        let placement = if let Some((_, placement)) = self.placement.take().filter(|_| known) {
             placement
         } else {
             self.placements_computed += 1;
-            self.placer.place(view)
+            placer.place(view)
         };
         let slots = Arc::new(placement.slots_of(&self.me.instance_id));
-        self.placement = Some(placement);
+        self.placement = Some((group, placement));
         slots
     }
 
-    fn cause(&self, next: ServiceState, view: &View) -> Cause {
+    fn cause(&self, next: ServiceState, view: &View, group: Option<Fingerprint>) -> Cause {
         let gate = |view: &View| view.active() >= self.policy.min_members as usize;
         match (self.state(), next) {
             (ServiceState::Active, ServiceState::Active) if gate(view) != gate(&self.ownership.view) => Cause::MemberGate,
+            (ServiceState::Active | ServiceState::Stale, ServiceState::Active) if self.ownership.view.group_fingerprint() != group => {
+                Cause::PolicyChanged
+            }
             (ServiceState::Active | ServiceState::Stale, ServiceState::Active) => Cause::MembersChanged,
             (_, ServiceState::Active) => Cause::Joined,
             (_, ServiceState::Refused) => Cause::Refused,

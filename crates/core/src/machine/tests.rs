@@ -2,6 +2,7 @@
 
 mod ending;
 mod loss;
+mod next;
 
 use super::*;
 use crate::{GroupName, Member, MemberState, PolicyName};
@@ -15,6 +16,10 @@ fn at(ms: u64) -> Moment {
 
 fn policy() -> Policy {
     Policy::new(PolicyName::new("p").unwrap(), GroupName::new("g").unwrap())
+}
+
+fn placer(params: PlacementParams) -> Arc<Placer> {
+    Arc::new(Placer::new(params))
 }
 
 fn me() -> Identity {
@@ -38,7 +43,6 @@ struct Run {
 impl Run {
     fn with(policy: Policy) -> Self {
         let timing = Timing::new(TTL, None, Duration::from_millis(100)).unwrap();
-        let placer = Arc::new(Placer::new(policy.placement));
         Self { machine: Machine::new(Arc::new(policy), timing, me(), placer, at(0)), attempt: 0 }
     }
 
@@ -50,7 +54,6 @@ impl Run {
     fn of(id: &str, policy: Policy) -> Self {
         let mut run = Self::with(policy.clone());
         let me = Identity { instance_id: InstanceId::new(id).unwrap(), incarnation: Incarnation::new(1) };
-        let placer = Arc::new(Placer::new(policy.placement));
         run.machine = Machine::new(Arc::new(policy), Timing::new(TTL, None, Duration::from_millis(100)).unwrap(), me, placer, at(0));
         run.step(0, Input::Join);
         run.registered(10, 0);
@@ -360,7 +363,7 @@ fn however_long_the_ttl_a_refused_member_asks_again_within_half_a_minute_and_how
     for (ttl, pauses) in [(Duration::from_hours(1), 15_000..=30_000), (Duration::from_millis(100), 500..=1_000)] {
         let timing = Timing::new(ttl, None, Duration::from_millis(1)).unwrap();
         let mut run =
-            Run { machine: Machine::new(Arc::new(policy()), timing, me(), Arc::new(Placer::new(policy().placement)), at(0)), attempt: 0 };
+            Run { machine: Machine::new(Arc::new(policy()), timing, me(), placer, at(0)), attempt: 0 };
         run.step(0, Input::Join);
         run.failed(0, denied("token expired"));
         let pause = run.machine.wake_at().unwrap().as_nanos() / 1_000_000;
@@ -419,7 +422,7 @@ fn a_group_with_other_constants_refuses_and_takes_back() {
     run.registered(10, 0);
     run.viewed(20, vec![member("me", 7), other("a", 1), other("b", 2)]);
     assert_eq!((run.state(), run.owned()), (ServiceState::Refused, 0));
-    let expected = Refusal::OtherPolicy { mine: policy().fingerprint(), group: Fingerprint::of("other") };
+    let expected = Refusal::OtherPolicy { mine: policy().fingerprint(), next: None, group: Fingerprint::of("other") };
     assert_eq!(run.machine.ownership().refusal(), Some(&expected));
     run.viewed(30, vec![member("me", 7)]);
     assert_eq!(run.state(), ServiceState::Active);

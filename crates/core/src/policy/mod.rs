@@ -99,6 +99,9 @@ pub struct Policy {
     pub group: GroupName,
     /// How keys are placed.
     pub placement: PlacementParams,
+    /// How keys are to be placed from the view on in which every member lists it; until then `placement` holds. Members with and without it
+    /// get on with each other.
+    pub next: Option<PlacementParams>,
     /// How ownership is guarded.
     pub ownership: OwnershipMode,
     /// Below this number of active members nobody owns; 1 means no such gate.
@@ -119,6 +122,7 @@ impl Policy {
             name,
             group,
             placement: PlacementParams::default(),
+            next: None,
             ownership: OwnershipMode::Eventual,
             min_members: 1,
             drain_timeout: Duration::from_secs(30),
@@ -129,7 +133,10 @@ impl Policy {
 
     /// Checks every value against its range.
     pub fn validated(self) -> Result<Self, PolicyError> {
-        let policy = Self { placement: self.placement.validated()?, ..self };
+        let policy = Self { placement: self.placement.validated()?, next: self.next.map(validated_next).transpose()?, ..self };
+        if policy.next.is_some_and(|next| policy.fingerprint_with(&next) == policy.fingerprint()) {
+            return Err(refuse("next", "what the policy has already", "say in it what is to change, or remove it"));
+        }
         if !(1..=MIN_MEMBERS_MAX).contains(&policy.min_members) {
             return Err(refuse("min_members", policy.min_members, format!("a number from 1 to {MIN_MEMBERS_MAX} is allowed")));
         }
@@ -148,7 +155,22 @@ impl Policy {
 
     /// The fingerprint of everything that members must agree on.
     pub fn fingerprint(&self) -> Fingerprint {
-        let p = &self.placement;
+        self.fingerprint_with(&self.placement)
+    }
+
+    /// What a member's record lists: the fingerprint with `placement`, and with a `next` that one's behind it.
+    pub fn fingerprints(&self) -> Vec<Fingerprint> {
+        std::iter::once(&self.placement).chain(&self.next).map(|placement| self.fingerprint_with(placement)).collect()
+    }
+
+    /// How keys are placed in a view whose members agree on `group` ([`View::group_fingerprint`](crate::View)); `None` if this policy cannot
+    /// serve that. Where nobody lists anything it is `placement`.
+    pub fn serving(&self, group: Option<Fingerprint>) -> Option<PlacementParams> {
+        let Some(group) = group else { return Some(self.placement) };
+        std::iter::once(self.placement).chain(self.next).find(|placement| self.fingerprint_with(placement) == group)
+    }
+
+    fn fingerprint_with(&self, p: &PlacementParams) -> Fingerprint {
         Fingerprint::of(&format!(
             "protocol={} placement={} slots={} virtual_nodes={} load_margin={} ownership={} min_members={} rejoin_grace=0 versions=none",
             p.kind.protocol(),
@@ -160,6 +182,19 @@ impl Policy {
             self.min_members,
         ))
     }
+}
+
+/// The values of `next` have the ranges of the policy's own; an error names them as written.
+fn validated_next(next: PlacementParams) -> Result<PlacementParams, PolicyError> {
+    next.validated().map_err(|error| {
+        let key = match error.key {
+            "slots" => "next.slots",
+            "virtual_nodes" => "next.virtual_nodes",
+            "load_margin" => "next.load_margin",
+            _ => "next",
+        };
+        PolicyError { key, ..error }
+    })
 }
 
 #[cfg(test)]
@@ -202,5 +237,21 @@ mod tests {
             assert!(!seen.contains(&other.fingerprint()));
             seen.push(other.fingerprint());
         }
+    }
+
+    #[test]
+    fn a_next_is_served_beside_the_present_placement_and_has_to_differ_from_it() {
+        let next = PlacementParams { slots: 1_024, ..PlacementParams::default() };
+        let (old, changing) = (policy(), Policy { next: Some(next), ..policy() }.validated().unwrap());
+        let done = Policy { placement: next, ..policy() };
+        assert_eq!(changing.fingerprints(), [old.fingerprint(), done.fingerprint()]);
+        assert_eq!((changing.fingerprint(), old.fingerprints()), (old.fingerprint(), vec![old.fingerprint()]));
+        assert_eq!(changing.serving(Some(old.fingerprint())), Some(old.placement));
+        assert_eq!(changing.serving(Some(done.fingerprint())), Some(next));
+        assert_eq!((old.serving(Some(done.fingerprint())), old.serving(None)), (None, Some(old.placement)));
+        let same = Policy { next: Some(old.placement), ..policy() }.validated().unwrap_err().to_string();
+        assert_eq!(same, "next is what the policy has already: say in it what is to change, or remove it");
+        let none = Policy { next: Some(PlacementParams { virtual_nodes: 0, ..next }), ..policy() };
+        assert_eq!(none.validated().unwrap_err().to_string(), "next.virtual_nodes is 0: a number from 1 to 65536 is allowed");
     }
 }

@@ -139,7 +139,7 @@ fn min_members_counts_who_is_there() {
     let mut run = Run::with(Policy { min_members: 3, ..guarded(50) });
     run.step(0, Input::Join);
     run.registered(10, 0);
-    let serving = |id: &str, incarnation| Member { fingerprints: vec![run.machine.fingerprint], ..member(id, incarnation) };
+    let serving = |id: &str, incarnation| Member { fingerprints: run.machine.policy.fingerprints(), ..member(id, incarnation) };
     let (all, alone) = (["a", "b", "c"].map(|id| serving(id, 1)), serving(MINE, 7));
     run.viewed(20, all.into_iter().chain([alone.clone()]).collect());
     assert!(run.owned() > 0);
