@@ -19,11 +19,20 @@ const REWATCH_LONGEST: Duration = Duration::from_secs(1);
 const ERRORS_AT_ONCE: u32 = 5;
 
 /// The answer of a call, or an error that may pass if there is none within the limit.
-pub(crate) async fn limited<T>(limit: Duration, operation: &'static str, call: impl Future<Output = Result<T, Error>>) -> Result<T, Error> {
+pub(crate) async fn limited<T>(
+    limit: Duration,
+    backend: &dyn Discovery,
+    operation: &'static str,
+    call: impl Future<Output = Result<T, Error>>,
+) -> Result<T, Error> {
     match tokio::time::timeout(limit, AssertUnwindSafe(call).catch_unwind()).await {
         Ok(Ok(answer)) => answer,
         Ok(Err(_panic)) => Err(panicked(operation)),
-        Err(_) => Err(Error::new(ErrorKind::TimedOut, operation, format!("no answer within {limit:?}"))),
+        Err(_) => {
+            let name = backend.capabilities().name;
+            let context = format!("no answer within {limit:?}; check discovery.{name}, and that nothing between is slow or silent");
+            Err(Error::new(ErrorKind::TimedOut, operation, context))
+        }
     }
 }
 

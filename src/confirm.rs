@@ -11,7 +11,7 @@ use crate::{Error, ErrorKind, Result};
 
 /// Shows the others a draining record that says so, until none of them stands still any more. Answers how many did.
 pub(crate) async fn confirm_loss(policy: &Policy, timing: Timing, backend: Arc<dyn Discovery>) -> Result<usize> {
-    let view = limited(timing.ttl, "members", backend.members(&policy.group)).await?.view;
+    let view = limited(timing.ttl, &*backend, "members", backend.members(&policy.group)).await?.view;
     let waiting = standing_still(&view);
     if waiting == 0 {
         return Ok(0);
@@ -27,9 +27,9 @@ pub(crate) async fn confirm_loss(policy: &Policy, timing: Timing, backend: Arc<d
         ..Member::named(id)
     };
     let registration = Registration { group: policy.group.clone(), member, ttl: timing.ttl };
-    limited(timing.ttl, "register", backend.register(&registration)).await?;
+    limited(timing.ttl, &*backend, "register", backend.register(&registration)).await?;
     let heard = tokio::time::timeout(timing.ttl, all_go_on(&backend, &registration, timing)).await.is_ok();
-    limited(timing.ttl, "deregister", backend.deregister(&registration.seat())).await?;
+    limited(timing.ttl, &*backend, "deregister", backend.deregister(&registration.seat())).await?;
     if heard {
         return Ok(waiting);
     }

@@ -25,6 +25,8 @@ pub(crate) struct Shared {
     pub(crate) snapshots: Hub<Arc<Ownership>>,
     /// What the backend said last when it failed, since the wish to join: a join that takes too long ends with it.
     pub(crate) failure: ArcSwapOption<String>,
+    /// Why the group cannot be seen until somebody changes something, where the backend said so last.
+    pub(crate) blinded: watch::Sender<Option<Arc<str>>>,
     /// The backend has answered since the wish to join, if only with a refusal.
     pub(crate) answered: AtomicBool,
     /// Placements asked for so far.
@@ -45,6 +47,7 @@ impl Shared {
             rebalances: Hub::default(),
             snapshots: Hub::default(),
             failure: ArcSwapOption::empty(),
+            blinded: watch::Sender::new(None),
             answered: AtomicBool::new(false),
             rebuilds: AtomicU64::new(0),
             current: ArcSwap::new(Arc::clone(&ownership)),

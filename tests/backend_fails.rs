@@ -22,6 +22,11 @@ const SILENT: u8 = 3;
 /// It answers, but lets nobody in.
 const FULL: u8 = 4;
 
+/// It takes calls and never answers.
+const HANGS: u8 = 6;
+/// It lets everybody in, and shows nobody the others.
+const BLINDS: u8 = 5;
+
 /// How the backends of one test behave just now, and how many calls have failed.
 #[derive(Clone, Default)]
 struct Mood(Arc<(AtomicU8, AtomicUsize)>);
@@ -42,6 +47,9 @@ impl Mood {
         match mood {
             DENIES => Err(discovery::Error::new(discovery::ErrorKind::Denied, operation, "the token has expired; renew it")),
             SILENT => Err(discovery::Error::new(discovery::ErrorKind::Unavailable, operation, "cannot reach it; check `address`")),
+            BLINDS if matches!(operation, "members" | "watch") => {
+                Err(discovery::Error::new(discovery::ErrorKind::Denied, operation, "no right to read; grant it"))
+            }
             FULL if operation == "register" => Err(discovery::Error::new(discovery::ErrorKind::Unavailable, operation, "no room now")),
             _ => Ok(()),
         }
@@ -68,6 +76,9 @@ impl Discovery for Moody {
     }
     async fn register(&self, registration: &Registration) -> Result<Grant, discovery::Error> {
         self.mood.check("register")?;
+        if self.mood.0.0.load(Ordering::SeqCst) == HANGS {
+            future::pending::<()>().await;
+        }
         self.inner.register(registration).await
     }
     async fn renew(&self, seat: &Seat, ttl: Duration) -> Result<Grant, discovery::Error> {
@@ -182,6 +193,41 @@ async fn a_first_registration_that_is_denied_is_an_error_at_once_and_is_not_repe
     let calls = mood.failed();
     tokio::time::sleep(Duration::from_mins(10)).await;
     assert_eq!(mood.failed(), calls, "nothing is tried any more");
+}
+
+/// A worker that may register and not read was told only after the TTL and five seconds.
+#[tokio::test(start_paused = true)]
+async fn a_group_that_may_not_be_seen_is_an_error_of_the_first_registration_at_once() {
+    let (_log, _logging) = Log::start();
+    let world = World::new();
+    let mood = Mood::default();
+    mood.set(BLINDS);
+    let service = Moody::service(&world, "a", &mood);
+    let before = world.clock.now();
+    let error = service.register_self().await.expect_err("it sees nobody");
+    assert_eq!((error.kind(), error.is_retryable()), (ErrorKind::Backend, false));
+    assert_eq!(error.to_string(), "watch: no right to read; grant it");
+    assert!(world.clock.now().since(before) < Duration::from_millis(500), "at once");
+    assert_eq!(service.state(), ServiceState::Left);
+    mood.set(FINE);
+    service.register_self().await.expect("it has the right now");
+    assert_eq!(service.members().members().len(), 1, "and no former self is in the way");
+    mood.set(BLINDS);
+    let half = world.clock.now().plus(Duration::from_secs(2));
+    eventually("time passes", || world.clock.now() >= half).await;
+    assert!(service.owns("k"), "who is a member already goes by the view it has, for two TTLs");
+}
+
+/// The driver ends a call that takes longer than the lease; in the backend's place it names the settings to look at.
+#[tokio::test(start_paused = true)]
+async fn a_backend_that_takes_longer_than_the_lease_is_named() {
+    let (_log, _logging) = Log::start();
+    let world = World::new();
+    let mood = Mood::default();
+    mood.set(HANGS);
+    let error = Moody::service(&world, "a", &mood).register_self().await.expect_err("nobody gets in");
+    let said = "not a member after 8.05s: register: no answer within 3s; check discovery.memory, and that nothing between is slow or silent";
+    assert!(error.to_string().starts_with(said), "{error}");
 }
 
 /// Whoever starts a worker with a wrong address was told after the TTL and five seconds, which was 15 s with the default TTL.

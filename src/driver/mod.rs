@@ -91,6 +91,7 @@ impl Driver {
                 command = commands.recv(), if !orphaned => match command {
                     Some(Command::Join(taken)) => {
                         self.shared.failure.store(None);
+                        self.shared.blinded.send_replace(None);
                         self.shared.answered.store(false, Ordering::Relaxed);
                         self.step(Input::Join, &mut actions);
                         let _ = taken.send(());
@@ -235,6 +236,10 @@ impl Driver {
         if event.is_ok() {
             self.answered();
         }
+        self.shared.blinded.send_if_modified(|why| {
+            let now = event.as_ref().err().filter(|error| !error.is_retryable()).map(|error| error.to_string().into());
+            std::mem::replace(why, now) != *why
+        });
         match event {
             Ok(WatchEvent::View(snapshot)) => {
                 self.blind = false;

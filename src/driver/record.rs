@@ -32,8 +32,10 @@ impl Driver {
         };
         self.call = Some(self.answers.spawn(async move {
             let answer = match op {
-                Op::Register => limited(limit, "register", async { backend.register(&registration).await }).await,
-                Op::Renew => limited(limit, "renew", async { backend.renew(&registration.seat(), registration.ttl).await }).await,
+                Op::Register => limited(limit, &*backend, "register", async { backend.register(&registration).await }).await,
+                Op::Renew => {
+                    limited(limit, &*backend, "renew", async { backend.renew(&registration.seat(), registration.ttl).await }).await
+                }
             };
             match (answer, op) {
                 (Ok(grant), Op::Register) => Input::Registered { attempt, started: grant.started, ttl: grant.ttl }.into(),
@@ -46,7 +48,7 @@ impl Driver {
     pub(super) fn look(&mut self) {
         let (backend, group, limit) = (Arc::clone(&self.backend), self.registration.group.clone(), self.shared.timing.renew_every);
         self.answers.spawn(async move {
-            match limited(limit, "members", async { backend.members(&group).await }).await {
+            match limited(limit, &*backend, "members", async { backend.members(&group).await }).await {
                 Ok(snapshot) => Input::Viewed { view: snapshot.view, proven: snapshot.proven }.into(),
                 // The watch will tell.
                 Err(_) => Input::Woken.into(),
@@ -90,7 +92,7 @@ impl Driver {
                 let _ = earlier.await;
             }
             for attempt in 1.. {
-                match limited(limit, "update", async { backend.update(&registration).await }).await {
+                match limited(limit, &*backend, "update", async { backend.update(&registration).await }).await {
                     Err(error) if error.is_retryable() && attempt < MARK_ATTEMPTS => tokio::time::sleep(MARK_PAUSE).await,
                     Err(error) => return tracing::warn!(%error, "{or_else}"),
                     Ok(()) => return marked.store(true, Ordering::Relaxed),
@@ -116,7 +118,7 @@ impl Driver {
 }
 
 async fn deregister(backend: &dyn Discovery, seat: &Seat) {
-    if let Err(error) = limited(DEREGISTER_LIMIT, "deregister", async { backend.deregister(seat).await }).await {
+    if let Err(error) = limited(DEREGISTER_LIMIT, backend, "deregister", async { backend.deregister(seat).await }).await {
         tracing::warn!(%error, "could not deregister; the record dies with its TTL");
     }
 }
