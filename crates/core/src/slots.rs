@@ -49,6 +49,12 @@ impl SlotSet {
         self.words.get((slot >> 6) as usize).is_some_and(|word| word >> (slot & 63) & 1 == 1)
     }
 
+    /// [`SlotSet::contains`] for a slot that the circle has; another one panics.
+    #[inline]
+    pub(crate) fn has(&self, slot: u32) -> bool {
+        self.words[(slot >> 6) as usize] >> (slot & 63) & 1 == 1
+    }
+
     /// Whether the slot of `key` is in the set.
     #[inline]
     pub fn holds<K: ShardKey + ?Sized>(&self, key: &K) -> bool {
