@@ -144,7 +144,7 @@ impl TestFleet {
         worker.gate.kill();
         worker.state = Fate::Gone;
         let shared = worker.service.shared();
-        let (nothing, view) = (SlotSet::empty(self.policy.placement.slots), worker.service.members());
+        let (nothing, view) = (SlotSet::empty(worker.service.ownership().slots().slots()), worker.service.members());
         shared.publish(Arc::new(Ownership::fixed(ServiceState::Left, nothing, view, self.clock.now())));
         shared.gone.cancel();
     }
@@ -214,7 +214,7 @@ impl TestFleet {
 
     fn look(&self) -> Result<(), String> {
         let alive: Vec<_> = self.workers.iter().filter(|w| w.state == Fate::Alive).collect();
-        let slots = self.policy.placement.slots;
+        let slots = self.slots();
         let mut owned = SlotSet::empty(slots);
         let mut owned_total = 0;
         for worker in &alive {
@@ -233,9 +233,15 @@ impl TestFleet {
         if complete { Ok(()) } else { Err(format!("{} of {slots} slots are owned, {owned_total} times", owned.len())) }
     }
 
-    /// The slot of a key under the fleet's policy.
+    /// The slot of a key under the placement that the fleet serves.
     pub fn slot<K: ShardKey + ?Sized>(&self, key: &K) -> u32 {
-        slot_of(key.key_hash(), self.policy.placement.slots)
+        slot_of(key.key_hash(), self.slots())
+    }
+
+    /// How many slots the circle has on which the first living member is.
+    fn slots(&self) -> u32 {
+        let alive = self.workers.iter().find(|worker| worker.state == Fate::Alive);
+        alive.map_or(self.policy.placement.slots, |worker| worker.service.ownership().slots().slots())
     }
 }
 

@@ -5,7 +5,7 @@ use std::future::Future;
 use std::hash::Hash;
 use std::sync::Arc;
 
-use shardwise_core::{Ownership, Rebalance, ShardKey, slot_of};
+use shardwise_core::{Ownership, Rebalance, ShardKey};
 use shardwise_discovery::Clock;
 use tokio::sync::watch;
 use tokio::task::{Id, JoinSet};
@@ -147,9 +147,8 @@ where
     fn settle(&mut self, rebalance: Option<&Rebalance>) {
         let wanted = Arc::clone(&self.wanted.borrow_and_update());
         let (ownership, now) = (Arc::clone(&self.ownership.borrow()), self.clock.now());
-        let slots = ownership.slots().slots();
         for (key, run) in &mut self.runs {
-            let lost = rebalance.is_some_and(|r| r.lost.contains(slot_of(key.key_hash(), slots)));
+            let lost = rebalance.is_some_and(|r| r.lost.holds(key));
             if lost || !wanted.contains(key) || !ownership.owns_at(key, now) {
                 run.cancel();
                 *run = Run::Ending;

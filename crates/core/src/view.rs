@@ -84,7 +84,10 @@ impl View {
     }
 
     /// What the group serves: the last fingerprint that all list; else the one that most list, of those the smallest. `None` if nobody
-    /// lists any.
+    /// lists any. Draining members count like all others: what one of them cannot serve, the group does not serve before it is gone.
+    ///
+    /// The last one is the one that stands furthest back in any member's list; of several the smallest. So members that list the same two in
+    /// different orders, of which some go one way and some the other, still agree.
     pub fn group_fingerprint(&self) -> Option<Fingerprint> {
         let mut tally: Vec<(Fingerprint, usize, usize)> = Vec::new();
         for member in &self.members {
@@ -163,6 +166,7 @@ impl View {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use proptest::prelude::*;
 
     fn member(id: &str, joined: u64) -> Member {
         Member { joined, incarnation: Incarnation::new(joined), ..Member::named(InstanceId::new(id).unwrap()) }
@@ -213,6 +217,57 @@ mod tests {
         assert_eq!(group(vec![serving("a", &["new"]), serving("b", &["old", "new"])]), Some(new));
         assert_eq!(group(vec![serving("a", &["old"]), serving("b", &["new"]), serving("c", &["new"])]), Some(new));
         assert_eq!(group(vec![serving("a", &["old"]), serving("b", &["new"])]), Some(old.min(new)));
+    }
+
+    #[test]
+    fn of_two_that_all_list_in_different_orders_everybody_takes_the_smaller() {
+        let (old, new) = (Fingerprint::of("old"), Fingerprint::of("new"));
+        let view = View::new(1, vec![serving("a", &["old", "new"]), serving("b", &["new", "old"]), serving("c", &["old", "new"])]);
+        assert_eq!(view.group_fingerprint(), Some(old.min(new)));
+    }
+
+    proptest! {
+        /// The rule as DESIGN has it, from sets and counts, whoever computes it and in whatever order the records came.
+        #[test]
+        fn the_groups_fingerprint_is_a_function_of_the_view_alone(
+            lists in proptest::collection::vec(proptest::collection::vec(0u8..4, 0..4), 0..7), seed in any::<u64>(),
+        ) {
+            let print = |name: &u8| Fingerprint::of(&name.to_string());
+            let members = lists.iter().enumerate().map(|(i, list)| Member {
+                fingerprints: list.iter().map(print).collect(),
+                ..member(&format!("m{i}"), 0)
+            });
+            let mut members: Vec<_> = members.collect();
+            let told = View::new(1, members.clone()).group_fingerprint();
+            members.sort_by_key(|member| hash_bytes(member.instance_id.as_str().as_bytes()).wrapping_mul(seed | 1));
+            prop_assert_eq!(View::new(1, members).group_fingerprint(), told);
+
+            let listing = |name: &u8| lists.iter().filter(|list| list.contains(name)).count();
+            let place = |name: &u8| lists.iter().filter_map(|list| list.iter().position(|other| other == name)).max();
+            let smallest = |names: Vec<u8>| names.iter().map(print).min();
+            let listed: Vec<u8> = (0..4).filter(|name| listing(name) > 0).collect();
+            let by_all: Vec<u8> = listed.iter().copied().filter(|name| listing(name) == lists.len()).collect();
+            let expected = match by_all.iter().filter_map(place).max() {
+                Some(last) => smallest(by_all.into_iter().filter(|name| place(name) == Some(last)).collect()),
+                None => {
+                    let most = listed.iter().map(listing).max();
+                    smallest(listed.into_iter().filter(|name| Some(listing(name)) == most).collect())
+                }
+            };
+            prop_assert_eq!(told, expected);
+        }
+
+        /// Members under the old policy, under the one with `next`, and under the new one, with no more than two of the three at once.
+        #[test]
+        fn a_rolling_change_leaves_nobody_behind(step in 0usize..3, done in 0usize..6, of in 1usize..6) {
+            let lists: [&[&str]; 4] = [&["old"], &["old", "new"], &["new"], &["new"]];
+            let members = (0..of).map(|i| serving(&format!("m{i}"), lists[if i < done { step + 1 } else { step }]));
+            let view = View::new(1, members.collect());
+            let group = view.group_fingerprint();
+            prop_assert_eq!(view.eligible(group).count(), of, "everybody serves {:?}", group);
+            let switched = step > 0 || done >= of;
+            prop_assert_eq!(group, Some(Fingerprint::of(if switched { "new" } else { "old" })));
+        }
     }
 
     #[test]
