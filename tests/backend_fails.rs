@@ -226,7 +226,8 @@ async fn a_backend_that_takes_longer_than_the_lease_is_named() {
     let mood = Mood::default();
     mood.set(HANGS);
     let error = Moody::service(&world, "a", &mood).register_self().await.expect_err("nobody gets in");
-    let said = "not a member after 8.05s: register: no answer within 3s; check discovery.memory, and that nothing between is slow or silent";
+    let said =
+        "not a member after 8.05s: register: no answer within 3s; check discovery.memory, and that nothing between is slow or silent";
     assert!(error.to_string().starts_with(said), "{error}");
 }
 
