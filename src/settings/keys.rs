@@ -86,12 +86,9 @@ pub(super) const GROUP_NAME: Key = key(
     Fallback::Required("name the group of workers that share this work, such as group_name = \"orders\""),
     "the workers that share one workload; all of them write the same name",
 );
-pub(super) const PLACEMENT: Key = key(
-    "placement",
-    Shape::OneOf { built: &["ring"], later: &["uhashring", "modulo", "hashring"] },
-    Fallback::Text("ring"),
-    "how keys find their owner: slots on a consistent-hash ring",
-);
+const PLACEMENTS: Shape = Shape::OneOf { built: &["ring"], later: &["uhashring", "modulo", "hashring"] };
+pub(super) const PLACEMENT: Key =
+    key("placement", PLACEMENTS, Fallback::Text("ring"), "how keys find their owner: slots on a consistent-hash ring");
 pub(super) const OWNERSHIP: Key = key(
     "ownership",
     Shape::OneOf { built: &["eventual"], later: &["exclusive"] },
@@ -116,6 +113,18 @@ pub(super) const LOAD_MARGIN: Key = key(
     Fallback::Text("0.05"),
     "how far above its fair share a worker may be loaded: 0.05 is 5 %; \"none\" is no limit",
 );
+/// What may change of the placement, beside what it was.
+pub(super) const NEXT_PLACEMENT: Key =
+    key("placement", PLACEMENTS, Fallback::Unset, "how keys will find their owner from then on; what next does not name stays as it is");
+pub(super) const NEXT_SLOTS: Key = key(
+    "slots",
+    Shape::Whole { min: 1, max: SLOTS_MAX },
+    Fallback::Unset,
+    "slots from then on; cannot change where an outbox uses the policy",
+);
+pub(super) const NEXT_VIRTUAL_NODES: Key =
+    key("virtual_nodes", Shape::Whole { min: 1, max: VIRTUAL_NODES_MAX }, Fallback::Unset, "points from then on");
+pub(super) const NEXT_LOAD_MARGIN: Key = key("load_margin", Shape::Margin, Fallback::Unset, "load margin from then on");
 pub(super) const MIN_MEMBERS: Key = key(
     "min_members",
     Shape::Whole { min: 1, max: MEMBERS_MAX },

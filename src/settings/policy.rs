@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use shardwise_core::{BackendLoss, GroupName, OwnershipMode, PlacementKind, Policy, PolicyName, SLOTS_OUTBOX, Timing};
+use shardwise_core::{BackendLoss, GroupName, OwnershipMode, PlacementKind, PlacementParams, Policy, PolicyName, SLOTS_OUTBOX, Timing};
 
 use shardwise_discovery::settings::{BackendSettings, BackendValue};
 
@@ -122,11 +122,47 @@ pub(super) fn policy(
     policy.drain_timeout = reader.take(place, &keys::DRAIN_TIMEOUT)?.time()?;
     policy.on_backend_loss = backend_loss(reader, place)?;
     policy.max_loss = reader.take_if_set(place, &keys::MAX_LOSS)?.map(|found| found.percent()).transpose()?;
+    policy.next = next(reader, place, &policy, drives_outbox)?;
     let policy = policy.validated().map_err(|error| refused(&error, &place.path, &[]))?;
 
     let meeting = Place { path: place.path.join("discovery"), inherits: Some(common.clone()), origin: place.origin.clone() };
     let (discovery, timing) = discovery(reader, &meeting, base)?;
     Ok(PolicySettings { policy, timing, discovery })
+}
+
+/// Reads what the placement is to be changed to: what is not named stays as `policy` has it.
+fn next(reader: &Reader, place: &Place, policy: &Policy, drives_outbox: bool) -> Result<Option<PlacementParams>, Error> {
+    let place = Place { path: place.path.join("next"), inherits: None, origin: place.origin.clone() };
+    let mut next = policy.placement;
+    let kind = reader.take_if_set(&place, &keys::NEXT_PLACEMENT)?;
+    if kind.is_some() {
+        next.kind = PlacementKind::Ring;
+    }
+    let slots = reader.take_if_set(&place, &keys::NEXT_SLOTS)?;
+    if let Some(slots) = &slots {
+        next.slots = slots.whole()?;
+        if drives_outbox && next.slots != policy.placement.slots {
+            return Err(slots.refuse(
+                "an outbox uses this policy and fences each slot in its database, so slots cannot change while publishers run; \
+                 remove this, stop all publishers, change the policy's own slots, start them again",
+            ));
+        }
+    }
+    let virtual_nodes = reader.take_if_set(&place, &keys::NEXT_VIRTUAL_NODES)?;
+    if let Some(found) = &virtual_nodes {
+        next.virtual_nodes = found.whole()?;
+    }
+    let load_margin = reader.take_if_set(&place, &keys::NEXT_LOAD_MARGIN)?;
+    if let Some(found) = &load_margin {
+        next.load_margin = found.margin()?;
+    }
+    let Some(named) = kind.or(slots).or(virtual_nodes).or(load_margin) else { return Ok(None) };
+    let mut changed = policy.clone();
+    changed.placement = next;
+    if changed.fingerprint() == policy.fingerprint() {
+        return Err(named.refuse("next changes nothing; say in it what is to change, or remove it"));
+    }
+    Ok(Some(next))
 }
 
 fn backend_loss(reader: &Reader, place: &Place) -> Result<BackendLoss, Error> {

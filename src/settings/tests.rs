@@ -69,7 +69,7 @@ fn the_documented_file_loads_as_it_stands_and_with_everything_uncommented() {
     // What has no default, or another, is an example.
     let mut examples = all.clone();
     for policy in examples.policies.values_mut() {
-        (policy.policy.on_backend_loss, policy.policy.max_loss) = (BackendLoss::Stop, None);
+        (policy.policy.on_backend_loss, policy.policy.max_loss, policy.policy.next) = (BackendLoss::Stop, None, None);
     }
     assert_eq!(policies(&examples), policies(&settings));
     assert_eq!(all.outboxes, settings.outboxes);

@@ -65,7 +65,9 @@ const POLICY: &[Key] = &[
     keys::MAX_LOSS,
 ];
 
-const POLICY_LATER: &[&str] = &["next", "rejoin_grace", "on_drain_timeout", "epoch_floor", "peer_networks"];
+const NEXT: &[Key] = &[keys::NEXT_PLACEMENT, keys::NEXT_SLOTS, keys::NEXT_VIRTUAL_NODES, keys::NEXT_LOAD_MARGIN];
+
+const POLICY_LATER: &[&str] = &["rejoin_grace", "on_drain_timeout", "epoch_floor", "peer_networks"];
 
 const OUTBOX: &[Key] = &[
     keys::POLICY,
@@ -94,6 +96,7 @@ fn sharding() -> Vec<Node> {
 
 fn policy() -> Vec<Node> {
     let mut fields = leaves(POLICY);
+    fields.push(table("next", leaves(NEXT)));
     fields.push(discovery());
     fields.extend(POLICY_LATER.iter().copied().map(Node::Later));
     fields

@@ -125,6 +125,22 @@ fn everything_that_can_be_written_arrives() {
 }
 
 #[test]
+fn what_next_does_not_name_stays_as_it_is_and_layers_lie_over_each_other() {
+    let text = format!(
+        "{WORKERS}virtual_nodes = 256\nnext.slots = 32768\n[production.resilience.sharding.policies.workers.next]\nload_margin = \"none\""
+    );
+    let next =
+        |options: &LoadOptions| Settings::from_toml_str_with(&text, options).unwrap().policy("workers").unwrap().policy.next.unwrap();
+    let seen = next(&LoadOptions::default());
+    assert_eq!((seen.slots, seen.virtual_nodes, seen.load_margin), (32_768, 256, LoadMargin::DEFAULT));
+    let variable = ("SHARDWISE__RESILIENCE__SHARDING__POLICIES__WORKERS__NEXT__SLOTS", "4096");
+    let seen = next(&LoadOptions::default().with_variables([("SHARDWISE_ENV", "production"), variable]));
+    assert_eq!((seen.slots, seen.virtual_nodes, seen.load_margin), (4_096, 256, LoadMargin::None));
+    assert!(read(WORKERS).policy("workers").unwrap().policy.next.is_none());
+    assert_eq!(origin(&read(&text), "resilience.sharding.policies.workers.next.slots").0, "32768");
+}
+
+#[test]
 fn a_policy_overrides_single_discovery_keys_and_inherits_the_others() {
     let settings = read(&format!(
         "[default.resilience.sharding.discovery]\nttl = \"6s\"\nstop_margin = \"50ms\"\n{WORKERS}\

@@ -42,8 +42,37 @@ fn settings_outside_a_section_would_never_be_read() {
 }
 
 #[test]
+fn a_next_that_changes_nothing_or_cannot_be_is_refused() {
+    let same = "next.virtual_nodes is 1024: next changes nothing; say in it what is to change, or remove it";
+    assert_eq!(refused_policy_line("next.virtual_nodes = 1024\nnext.load_margin = 0.050"), same);
+    assert_eq!(refused_policy_line("next = 3"), "next is 3: a table of settings is expected here");
+    assert_eq!(refused_policy_line("next.slots = 0"), "next.slots is 0: a whole number from 1 to 65536 is allowed");
+    assert_eq!(refused_policy_line("next.slot = 5"), "next.slot is not a setting: did you mean slots?");
+    assert!(refused_policy_line("next.min_members = 5").starts_with("next.min_members is not a setting: "));
+}
+
+#[test]
+fn the_slots_of_an_outbox_cannot_change_while_publishers_run() {
+    let with = |next: &str| {
+        format!(
+            "[default.resilience.sharding.policies.workers]\ngroup_name = \"g\"\nnext = {{ {next} }}\n\
+             [default.outbox.orders]\npolicy = \"workers\"\nstore = \"sqlite:o.db\"\nsink = \"stdout\""
+        )
+    };
+    assert_eq!(
+        refused(&with("slots = 2048")),
+        "settings line 3: resilience.sharding.policies.workers.next.slots is 2048: an outbox uses this policy and fences each slot in its \
+         database, so slots cannot change while publishers run; remove this, stop all publishers, change the policy's own slots, start them \
+         again"
+    );
+    let settings = Settings::from_toml_str(&with("slots = 1024, virtual_nodes = 2048")).unwrap();
+    let next = settings.policy("workers").unwrap().policy.next.unwrap();
+    assert_eq!((next.slots, next.virtual_nodes), (1_024, 2_048), "how slots are placed may");
+}
+
+#[test]
 fn what_is_not_built_yet_says_so() {
-    for key in ["next", "rejoin_grace", "on_drain_timeout", "epoch_floor", "peer_networks"] {
+    for key in ["rejoin_grace", "on_drain_timeout", "epoch_floor", "peer_networks"] {
         assert_eq!(refused_policy_line(&format!("{key} = \"1s\"")), format!("{key} is not built yet: remove it"));
     }
     for backend in ["nats", "valkey"] {
@@ -277,7 +306,11 @@ fn variables_that_name_no_setting() {
     assert_eq!(seen("~POLICIES=1"), "it ends before the name and the key of a setting");
     assert_eq!(seen("~POLICIES__=1"), "it ends before the name and the key of a setting");
     assert_eq!(seen("~INSTANCE__METADATA=1"), "after ~INSTANCE__METADATA one name of your choice is expected");
-    assert_eq!(seen("~POLICIES__WORKERS__NEXT=1"), "resilience.sharding.policies.workers.next is not built yet: remove it");
+    assert_eq!(seen("~POLICIES__WORKERS__EPOCH_FLOOR=1"), "resilience.sharding.policies.workers.epoch_floor is not built yet: remove it");
+    assert_eq!(
+        seen("~POLICIES__WORKERS__NEXT=1"),
+        "it names a table, not a setting: add __ and one of PLACEMENT, SLOTS, VIRTUAL_NODES, LOAD_MARGIN"
+    );
     assert_eq!(seen("~enabled=1"), "write its name in capitals: ~ENABLED");
     assert_eq!(
         seen("~POLICIES__WORKERS__SLOTS=many"),

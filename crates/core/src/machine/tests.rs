@@ -362,8 +362,7 @@ fn a_member_that_is_denied_its_way_back_asks_slowly_says_so_once_and_comes_back_
 fn however_long_the_ttl_a_refused_member_asks_again_within_half_a_minute_and_however_short_no_oftener_than_others() {
     for (ttl, pauses) in [(Duration::from_hours(1), 15_000..=30_000), (Duration::from_millis(100), 500..=1_000)] {
         let timing = Timing::new(ttl, None, Duration::from_millis(1)).unwrap();
-        let mut run =
-            Run { machine: Machine::new(Arc::new(policy()), timing, me(), placer, at(0)), attempt: 0 };
+        let mut run = Run { machine: Machine::new(Arc::new(policy()), timing, me(), placer, at(0)), attempt: 0 };
         run.step(0, Input::Join);
         run.failed(0, denied("token expired"));
         let pause = run.machine.wake_at().unwrap().as_nanos() / 1_000_000;

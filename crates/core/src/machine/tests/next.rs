@@ -3,12 +3,8 @@
 use super::*;
 use crate::SlotSet;
 
-const OLD: PlacementParams = PlacementParams {
-    kind: crate::PlacementKind::Ring,
-    slots: 1_024,
-    virtual_nodes: 64,
-    load_margin: crate::LoadMargin::DEFAULT,
-};
+const OLD: PlacementParams =
+    PlacementParams { kind: crate::PlacementKind::Ring, slots: 1_024, virtual_nodes: 64, load_margin: crate::LoadMargin::DEFAULT };
 const NEXT: PlacementParams = PlacementParams { slots: 2_048, virtual_nodes: 32, ..OLD };
 
 fn old() -> Policy {
