@@ -58,6 +58,11 @@ pub(crate) fn open(settings: &DiscoverySettings, clock: &Clock) -> Result<Arc<dy
     (kind.open)(&settings.options, clock).map_err(|error| Error::new(ErrorKind::Settings, error.to_string()).caused_by(error))
 }
 
+/// Whether it is the backend whose members are those of one factory.
+pub(crate) fn is_memory(settings: &DiscoverySettings) -> bool {
+    settings.backend == MEMORY.name
+}
+
 fn unknown(name: &str) -> Error {
     let have: Vec<_> = BACKENDS.iter().filter(|known| known.kind.is_some()).map(|known| known.name).collect();
     let hint = if BACKENDS.iter().any(|known| known.name == name) {

@@ -10,9 +10,12 @@ use shardwise_discovery::{Clock, Discovery, random_incarnation};
 use crate::observer::Observer;
 use crate::service::ShardingService;
 use crate::settings::{DiscoverySettings, InstanceSettings, LoadOptions, PolicySettings, Settings};
-use crate::{Error, ErrorKind, Result, backend, confirm};
+use crate::{Error, ErrorKind, Result, backend, confirm, places};
 
 /// Builds one [`ShardingService`] per named policy. Clones share their services.
+///
+/// A factory is one worker. Many workers of one process have a factory each; inside one runtime they share connections and watches where
+/// their settings name the same place, and the placing of views in any case.
 ///
 /// ```
 /// # fn main() -> shardwise::Result<()> {
@@ -40,6 +43,7 @@ struct Inner {
     policies: BTreeMap<PolicyName, PolicySettings>,
     own_backends: HashMap<String, Arc<dyn Discovery>>,
     clock: Clock,
+    has_own_clock: bool,
     made: Mutex<Made>,
 }
 
@@ -174,7 +178,10 @@ impl ShardingFactory {
         if let Some((_, backend)) = made.backends.iter().find(|(known, _)| known == settings) {
             return Ok(Arc::clone(backend));
         }
-        let backend = backend::open(settings, &self.inner.clock)?;
+        let open = || backend::open(settings, &self.inner.clock);
+        // The store of `memory` is the factory's own, and so is a backend on a clock of the caller's.
+        let is_own = backend::is_memory(settings) || self.inner.has_own_clock;
+        let backend = if is_own { open()? } else { places::backend(settings, open)? };
         made.backends.push((settings.clone(), Arc::clone(&backend)));
         Ok(backend)
     }
@@ -268,6 +275,7 @@ impl ShardingFactoryBuilder {
             instance: self.instance,
             policies: self.policies,
             own_backends: self.own_backends,
+            has_own_clock: self.clock.is_some(),
             clock: self.clock.unwrap_or_else(Clock::system),
             made: Mutex::default(),
         };

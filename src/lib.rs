@@ -47,6 +47,7 @@ mod factory;
 mod listeners;
 mod observer;
 mod placers;
+mod places;
 mod runtime;
 mod service;
 pub mod settings;

@@ -1,0 +1,125 @@
+//! Where the members of a test meet, and how they come to be there.
+
+use std::fmt::Write as _;
+use std::net::SocketAddr;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use shardwise::{ServiceState, Settings, ShardingFactory, ShardingService, SlotSet};
+use shardwise_testkit::{Consul, Etcd, Usage};
+use tokio::runtime::Runtime;
+
+pub(crate) const GROUP: &str = "workers";
+const LOOK_EVERY: Duration = Duration::from_millis(10);
+
+/// Held by the one test that runs.
+pub(crate) fn alone() -> MutexGuard<'static, ()> {
+    static ALONE: Mutex<()> = Mutex::new(());
+    ALONE.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// A runtime whose threads have this name, by which what they use is told apart.
+pub(crate) fn runtime(name: &str) -> Runtime {
+    tokio::runtime::Builder::new_multi_thread().worker_threads(2).thread_name(name).enable_all().build().unwrap()
+}
+
+/// Which server.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Kind {
+    Consul,
+    Etcd,
+}
+
+impl Kind {
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Self::Consul => "consul",
+            Self::Etcd => "etcd",
+        }
+    }
+}
+
+/// A running one.
+pub(crate) enum Server {
+    Consul(Consul),
+    Etcd(Etcd),
+}
+
+impl Server {
+    pub(crate) async fn start(kind: Kind) -> Self {
+        match kind {
+            Kind::Consul => Self::Consul(Consul::single().await.unwrap()),
+            Kind::Etcd => Self::Etcd(Etcd::single().await.unwrap()),
+        }
+    }
+
+    pub(crate) fn address(&self) -> SocketAddr {
+        match self {
+            Self::Consul(server) => server.socket_addr(),
+            Self::Etcd(server) => server.socket_addr(),
+        }
+    }
+
+    pub(crate) fn usage(&self) -> Usage {
+        match self {
+            Self::Consul(server) => server.usage(),
+            Self::Etcd(server) => server.usage(),
+        }
+        .unwrap()
+    }
+}
+
+/// What every member of a test is told, but for its name.
+#[derive(Clone, Copy)]
+pub(crate) struct Terms {
+    pub(crate) kind: Kind,
+    pub(crate) ttl: Duration,
+    pub(crate) slots: u32,
+}
+
+impl Terms {
+    /// The settings of the member with this name, which meets the others at this address.
+    pub(crate) fn settings(self, address: SocketAddr, id: &str) -> Settings {
+        let Self { kind, ttl, slots } = self;
+        let (name, table) = (kind.name(), "[default.resilience.sharding");
+        let mut text = format!("{table}.policies.workers]\ngroup_name = \"{GROUP}\"\nslots = {slots}\ndrain_timeout = \"0s\"\n");
+        let at =
+            if kind == Kind::Consul { format!("address = \"http://{address}\"") } else { format!("endpoints = [\"http://{address}\"]") };
+        // Writing to a String cannot fail.
+        let _ = write!(text, "{table}.instance]\nid = \"{id}\"\n");
+        let _ =
+            write!(text, "{table}.discovery]\nbackend = \"{name}\"\nttl = \"{}ms\"\n{table}.discovery.{name}]\n{at}\n", ttl.as_millis());
+        Settings::from_toml_str(&text).unwrap()
+    }
+
+    /// A member, which has not joined.
+    pub(crate) fn service(self, address: SocketAddr, id: &str) -> ShardingService {
+        ShardingFactory::from_settings(self.settings(address, id)).unwrap().create("workers").unwrap()
+    }
+}
+
+/// Waits, outside of any runtime, until `look` finds nothing that is missing.
+pub(crate) fn until(what: &str, within: Duration, mut look: impl FnMut() -> Result<(), String>) -> Duration {
+    let begun = Instant::now();
+    while let Err(why) = look() {
+        assert!(begun.elapsed() < within, "{what}: not within {within:?}: {why}");
+        std::thread::sleep(LOOK_EVERY);
+    }
+    begun.elapsed()
+}
+
+/// Whether all are active, all see exactly each other, and each slot has one owner.
+pub(crate) fn settled<'a>(services: impl Iterator<Item = &'a ShardingService> + Clone) -> Result<(), String> {
+    let count = services.clone().count();
+    for service in services.clone() {
+        let (id, state, seen) = (service.instance_id(), service.state(), service.members().members().len());
+        if state != ServiceState::Active || seen != count {
+            return Err(format!("{id} is {state} and sees {seen} members of {count}"));
+        }
+    }
+    let owned: Vec<_> = services.map(ShardingService::ownership).collect();
+    let slots = owned[0].slots().slots();
+    let all = owned.iter().fold(SlotSet::empty(slots), |all, one| all.union(one.slots())).len();
+    let sum: u32 = owned.iter().map(|one| one.slots().len()).sum();
+    if all == slots && sum == slots { Ok(()) } else { Err(format!("{all} of {slots} slots are owned, {sum} times")) }
+}
