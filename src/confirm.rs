@@ -26,7 +26,7 @@ pub(crate) async fn confirm_loss(policy: &Policy, timing: Timing, backend: Arc<d
         fingerprints: vec![view.group_fingerprint().unwrap_or_else(|| policy.fingerprint())],
         ..Member::named(id)
     };
-    let registration = Registration { group: policy.group.clone(), member, ttl: timing.ttl };
+    let registration = Registration { group: policy.group.clone(), member, ttl: timing.ttl, claims: false };
     limited(timing.ttl, &*backend, "register", backend.register(&registration)).await?;
     let heard = tokio::time::timeout(timing.ttl, all_go_on(&backend, &registration, timing)).await.is_ok();
     limited(timing.ttl, &*backend, "deregister", backend.deregister(&registration.seat())).await?;

@@ -70,7 +70,7 @@ impl ShardingService {
         member.fingerprints = policy.fingerprints();
         let me = Identity { instance_id: member.instance_id.clone(), incarnation: member.incarnation };
         let machine = Machine::new(Arc::clone(&policy), timing, me, |params| placer(&policy.group, params), clock.now());
-        let registration = Registration { group: policy.group.clone(), member, ttl: timing.ttl };
+        let registration = Registration { group: policy.group.clone(), member, ttl: timing.ttl, claims: false };
         let (id, ownership) = (registration.member.instance_id.clone(), Arc::clone(machine.ownership()));
         let shared = Arc::new(Shared::new(policy, timing, id, clock, ownership));
         let join_limit = timing.ttl + backend.capabilities().margin + JOIN_GRACE;

@@ -10,6 +10,7 @@
 //! it view after view at the cost of what changed.
 
 mod circle;
+mod claim;
 mod duration;
 mod explain;
 mod filter;
@@ -31,13 +32,14 @@ mod slots;
 mod view;
 
 pub use circle::Circle;
+pub use claim::{Claim, ClaimStore, Epoch, EpochError, Holder, Resource, StoreId};
 pub use duration::{DurationError, format_duration, parse_duration};
 pub use explain::{Explanation, Stop};
 pub use fingerprint::Fingerprint;
 pub use key::{Key, ShardKey, hash_bytes};
 pub use member::{Address, Incarnation, Loss, Member, MemberState, Missing, WEIGHT_MAX, Weight};
 pub use moment::Moment;
-pub use names::{GroupName, InstanceId, NAME_BYTES_MAX, NameError, PolicyName};
+pub use names::{ClaimName, GroupName, InstanceId, NAME_BYTES_MAX, NameError, PolicyName};
 pub use ownership::{NotOwning, Ownership, ServiceState};
 pub use placement::SlotOwners;
 pub use placer::Placer;

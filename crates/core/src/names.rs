@@ -105,6 +105,11 @@ name!(
     GroupName,
     "the group name"
 );
+name!(
+    /// What a claim is on, where it is no slot: a singleton, a daemon, a timer. Any UTF-8 without NUL, 1 to [`NAME_BYTES_MAX`] bytes.
+    ClaimName,
+    "the claim's name"
+);
 
 /// The name of a policy or an outbox in the settings: `[a-z][a-z0-9]*(_[a-z0-9]+)*`, so that it fits into an environment variable.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]

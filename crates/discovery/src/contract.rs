@@ -7,7 +7,7 @@ use async_trait::async_trait;
 use futures::stream::BoxStream;
 use shardwise_core::{GroupName, Incarnation, InstanceId, Member, Moment, View};
 
-use crate::Result;
+use crate::{Claims, Result};
 
 /// A member's record as it wants to be seen, and for how long it lives without renewal.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -18,6 +18,8 @@ pub struct Registration {
     pub member: Member,
     /// The TTL asked for.
     pub ttl: Duration,
+    /// The member will claim ([`Claims`]); some backends keep such a record in another way, and may grant a shorter TTL.
+    pub claims: bool,
 }
 
 impl Registration {
@@ -136,6 +138,11 @@ pub trait Discovery: Send + Sync + 'static {
 
     /// Follows the group. Dropping the stream ends it.
     fn watch(&self, group: &GroupName, prove_every: Duration) -> WatchStream;
+
+    /// The same backend as a place for claims; `None` if it has none, and then no policy with exclusive ownership can use it.
+    fn as_claims(&self) -> Option<&dyn Claims> {
+        None
+    }
 }
 
 #[async_trait]
@@ -166,5 +173,9 @@ impl<D: Discovery + ?Sized> Discovery for Arc<D> {
 
     fn watch(&self, group: &GroupName, prove_every: Duration) -> WatchStream {
         (**self).watch(group, prove_every)
+    }
+
+    fn as_claims(&self) -> Option<&dyn Claims> {
+        (**self).as_claims()
     }
 }

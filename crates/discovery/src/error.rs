@@ -25,6 +25,8 @@ pub enum ErrorKind {
         /// Changes whenever the other one renews.
         stamp: u64,
     },
+    /// The store of claims is not the one the caller knows, or its floor was raised; ask for it again.
+    OtherStore,
     /// Wrong or too few credentials; somebody has to change something.
     Denied,
     /// Wrong settings, an incompatible or damaged store; somebody has to change something.

@@ -7,6 +7,7 @@
 //!
 //! Nothing here decides who owns what; that is `shardwise-core`.
 
+mod claims;
 mod clock;
 #[cfg(feature = "conformance")]
 pub mod conformance;
@@ -17,6 +18,7 @@ mod record;
 pub mod settings;
 mod wrap;
 
+pub use claims::{Acquired, ClaimChange, Claims, ClaimsEvent, ClaimsStream};
 pub use clock::Clock;
 pub use contract::{Capabilities, Discovery, Grant, Registration, Seat, Snapshot, WatchEvent, WatchStream};
 pub use error::{Error, ErrorKind, Result};

@@ -33,21 +33,25 @@ impl Fixture for Memory {
 mod bare {
     use super::*;
     shardwise_discovery::conformance_tests!(Memory(|m| Arc::new(m)); start_paused = true);
+    shardwise_discovery::claims_conformance_tests!(Memory(|m| Arc::new(m)); start_paused = true);
 }
 
 mod with_timeout {
     use super::*;
     shardwise_discovery::conformance_tests!(Memory(|m| Arc::new(Timeout::new(m, Duration::from_secs(1)))); start_paused = true);
+    shardwise_discovery::claims_conformance_tests!(Memory(|m| Arc::new(Timeout::new(m, Duration::from_secs(1)))); start_paused = true);
 }
 
 mod with_retry {
     use super::*;
     shardwise_discovery::conformance_tests!(Memory(|m| Arc::new(Retry::new(m, 3, Duration::from_millis(10)))); start_paused = true);
+    shardwise_discovery::claims_conformance_tests!(Memory(|m| Arc::new(Retry::new(m, 3, Duration::from_millis(10)))); start_paused = true);
 }
 
 mod traced {
     use super::*;
     shardwise_discovery::conformance_tests!(Memory(|m| Arc::new(Traced::new(m))); start_paused = true);
+    shardwise_discovery::claims_conformance_tests!(Memory(|m| Arc::new(Traced::new(m))); start_paused = true);
 }
 
 /// Late, merged and repeated news is within the contract; calls that fail are not what the suite is about.
@@ -57,4 +61,5 @@ const AWKWARD: FaultRates =
 mod with_faults {
     use super::*;
     shardwise_discovery::conformance_tests!(Memory(|m| Arc::new(Faults::new(m, 7, AWKWARD))); start_paused = true);
+    shardwise_discovery::claims_conformance_tests!(Memory(|m| Arc::new(Faults::new(m, 7, AWKWARD))); start_paused = true);
 }

@@ -16,7 +16,7 @@ fn group() -> GroupName {
 
 fn registration(id: &str) -> Registration {
     let member = Member { incarnation: Incarnation::new(1), ..Member::named(InstanceId::new(id).expect("a valid name")) };
-    Registration { group: group(), member, ttl: Duration::from_secs(3) }
+    Registration { group: group(), member, ttl: Duration::from_secs(3), claims: false }
 }
 
 fn faulty(rates: FaultRates) -> (MemoryBackend, Faults<MemoryBackend>) {

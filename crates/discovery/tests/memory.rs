@@ -5,8 +5,8 @@
 use std::time::Duration;
 
 use futures::StreamExt;
-use shardwise_core::{GroupName, Incarnation, InstanceId, Member};
-use shardwise_discovery::{Clock, Discovery, ErrorKind, MemoryBackend, Registration, Snapshot, WatchEvent, WatchStream};
+use shardwise_core::{GroupName, Incarnation, InstanceId, Member, Resource};
+use shardwise_discovery::{Claims, Clock, Discovery, ErrorKind, MemoryBackend, Registration, Snapshot, WatchEvent, WatchStream};
 
 const GROUPS_MAX: u32 = 1_024;
 const TTL: Duration = Duration::from_secs(3);
@@ -17,7 +17,7 @@ fn group(number: u32) -> GroupName {
 
 fn registration(number: u32) -> Registration {
     let member = Member { incarnation: Incarnation::new(1), ..Member::named(InstanceId::new("a").expect("a valid name")) };
-    Registration { group: group(number), member, ttl: TTL }
+    Registration { group: group(number), member, ttl: TTL, claims: false }
 }
 
 async fn next(watch: &mut WatchStream) -> WatchEvent {
@@ -118,4 +118,21 @@ async fn a_watch_opened_on_a_cut_connection_says_so_once() {
     assert!(silence.is_err(), "one error for one cut: {silence:?}");
     store.set_reachable(true);
     assert!(view(&mut watch).await.view.members().is_empty());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_wiped_backend_has_another_store_of_claims_and_none_of_the_old_records() {
+    let backend = MemoryBackend::new(Clock::tokio());
+    let before = backend.claim_store(&group(1), 0).await.expect("claim_store");
+    backend.register(&registration(1)).await.expect("register");
+    let revision = backend.members(&group(1)).await.expect("members").view.revision();
+    let granted = backend.acquire(&registration(1).seat(), &before, &[Resource::Slot(0)]).await.expect("acquire");
+    backend.wipe();
+    let after = backend.claim_store(&group(1), 0).await.expect("claim_store");
+    assert_ne!(after.id, before.id);
+    let view = backend.members(&group(1)).await.expect("members").view;
+    assert!(view.members().is_empty() && view.revision() > revision);
+    backend.register(&registration(1)).await.expect("register");
+    let again = backend.acquire(&registration(1).seat(), &after, &[Resource::Slot(0)]).await.expect("acquire");
+    assert_eq!(again, granted, "epochs begin anew, which is why the store has an id and a floor");
 }

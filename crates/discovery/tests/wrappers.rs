@@ -20,7 +20,7 @@ fn group() -> GroupName {
 
 fn registration() -> Registration {
     let member = Member { incarnation: Incarnation::new(1), ..Member::named(InstanceId::new("a").expect("a valid name")) };
-    Registration { group: group(), member, ttl: Duration::from_secs(3) }
+    Registration { group: group(), member, ttl: Duration::from_secs(3), claims: false }
 }
 
 /// Fails its first calls, then hangs or answers.

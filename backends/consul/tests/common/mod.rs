@@ -33,7 +33,7 @@ pub(crate) fn group(name: &str) -> GroupName {
 
 pub(crate) fn registration(group_name: &str, id: &str, incarnation: u64, ttl: Duration) -> Registration {
     let member = Member { incarnation: Incarnation::new(incarnation), ..Member::named(InstanceId::new(id).unwrap()) };
-    Registration { group: group(group_name), member, ttl }
+    Registration { group: group(group_name), member, ttl, claims: false }
 }
 
 /// Asks again and again until there is an answer.

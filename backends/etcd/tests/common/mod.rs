@@ -49,7 +49,7 @@ pub(crate) fn group() -> GroupName {
 
 pub(crate) fn registration(id: &str, incarnation: u64) -> Registration {
     let member = Member { incarnation: Incarnation::new(incarnation), ..Member::named(InstanceId::new(id).unwrap()) };
-    Registration { group: group(), member, ttl: TTL }
+    Registration { group: group(), member, ttl: TTL, claims: false }
 }
 
 pub(crate) fn ids(view: &View) -> Vec<&str> {

@@ -85,7 +85,7 @@ pub(crate) fn group() -> GroupName {
 
 pub(crate) fn registration(id: &str, incarnation: u64, ttl: Duration) -> Registration {
     let member = Member { incarnation: Incarnation::new(incarnation), ..Member::named(InstanceId::new(id).unwrap()) };
-    Registration { group: group(), member, ttl }
+    Registration { group: group(), member, ttl, claims: false }
 }
 
 pub(crate) fn ids(view: &View) -> Vec<&str> {

@@ -12,6 +12,7 @@
 // A case reports by panicking, as tests do.
 #![expect(clippy::panic, clippy::expect_used, reason = "conformance cases are tests")]
 
+mod claims;
 mod claims_of_time;
 mod identity;
 mod names;
@@ -28,6 +29,7 @@ use shardwise_core::{Fingerprint, GroupName, Incarnation, InstanceId, Member, Vi
 
 use crate::{Clock, Discovery, Registration, WatchEvent, WatchStream};
 
+pub use claims::*;
 pub use claims_of_time::*;
 pub use identity::*;
 pub use names::*;
@@ -65,7 +67,7 @@ impl Scope {
             fingerprints: vec![Fingerprint::of("conformance")],
             ..Member::named(instance_id)
         };
-        Registration { group: self.group.clone(), member, ttl: self.ttl }
+        Registration { group: self.group.clone(), member, ttl: self.ttl, claims: false }
     }
 
     /// Registers and returns what was registered.

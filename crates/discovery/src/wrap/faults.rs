@@ -5,13 +5,15 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use async_trait::async_trait;
-use futures::StreamExt;
-use futures::stream::unfold;
 use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
-use shardwise_core::GroupName;
+use shardwise_core::{ClaimStore, Epoch, GroupName, Resource};
 
-use crate::{Capabilities, Discovery, Error, ErrorKind, Grant, Registration, Result, Seat, Snapshot, WatchEvent, WatchStream};
+use super::faulty_watch::faulty;
+use super::{claims_of, watched_claims};
+use crate::{
+    Acquired, Capabilities, Claims, ClaimsStream, Discovery, Error, ErrorKind, Grant, Registration, Result, Seat, Snapshot, WatchStream,
+};
 
 /// How often each fault happens, from 0 (never) to 1 (always).
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
@@ -59,7 +61,7 @@ pub struct Faults<D> {
 }
 
 #[derive(Debug)]
-struct Dice {
+pub(super) struct Dice {
     random: StdRng,
     rates: FaultRates,
 }
@@ -87,21 +89,21 @@ impl<D> Faults<D> {
     }
 }
 
-fn injected(operation: &'static str, what: &str) -> Error {
+pub(super) fn injected(operation: &'static str, what: &str) -> Error {
     Error::new(ErrorKind::Unavailable, operation, format!("a fault on purpose: {what}"))
 }
 
-fn with<T>(dice: &Mutex<Dice>, f: impl FnOnce(&mut Dice) -> T) -> T {
+pub(super) fn with<T>(dice: &Mutex<Dice>, f: impl FnOnce(&mut Dice) -> T) -> T {
     f(&mut dice.lock().unwrap_or_else(PoisonError::into_inner))
 }
 
 impl Dice {
-    fn happens(&mut self, rate: impl Fn(&FaultRates) -> f64) -> bool {
+    pub(super) fn happens(&mut self, rate: impl Fn(&FaultRates) -> f64) -> bool {
         // Drawn even where the rate is zero, so that one rate's change leaves the other draws alone.
         self.random.random_bool(rate(&self.rates).clamp(0.0, 1.0))
     }
 
-    fn delay(&mut self) -> Duration {
+    pub(super) fn delay(&mut self) -> Duration {
         let share: f64 = self.random.random();
         if self.happens(|rates| rates.delay) { self.rates.delay_max.mul_f64(share) } else { Duration::ZERO }
     }
@@ -137,60 +139,32 @@ impl<D: Discovery> Discovery for Faults<D> {
     }
 
     fn watch(&self, group: &GroupName, prove_every: Duration) -> WatchStream {
-        let watch = Watch { news: self.inner.watch(group, prove_every), dice: Arc::clone(&self.dice), withheld: None, again: None };
-        unfold(watch, |mut watch| async move { watch.next().await.map(|news| (news, watch)) }).boxed()
+        faulty(self.inner.watch(group, prove_every), Arc::clone(&self.dice))
+    }
+
+    fn as_claims(&self) -> Option<&dyn Claims> {
+        self.inner.as_claims().map(|_| self as &dyn Claims)
     }
 }
 
-struct Watch {
-    news: WatchStream,
-    dice: Arc<Mutex<Dice>>,
-    /// The newest view, while nobody has been told of it.
-    withheld: Option<Snapshot>,
-    /// What is to be said once more.
-    again: Option<WatchEvent>,
-}
-
-impl Watch {
-    async fn next(&mut self) -> Option<Result<WatchEvent>> {
-        if let Some(event) = self.again.take() {
-            return Some(Ok(event));
-        }
-        loop {
-            let news = self.news.next().await;
-            let (late, fails, drops, repeats) = with(&self.dice, |dice| {
-                let draws = (dice.delay(), dice.happens(|rates| rates.fail_watch));
-                (draws.0, draws.1, dice.happens(|rates| rates.drop_event), dice.happens(|rates| rates.repeat_event))
-            });
-            tokio::time::sleep(late).await;
-            let event = match news {
-                Some(Ok(event)) => self.newest(event),
-                Some(Err(error)) => return Some(Err(error)),
-                None => return self.withheld.take().map(|snapshot| Ok(WatchEvent::View(snapshot))),
-            };
-            if fails || drops {
-                self.withhold(event);
-                if fails {
-                    return Some(Err(injected("watch", "nothing can be proven")));
-                }
-                continue;
-            }
-            self.again = repeats.then(|| event.clone());
-            return Some(Ok(event));
-        }
+#[async_trait]
+impl<D: Discovery> Claims for Faults<D> {
+    async fn claim_store(&self, group: &GroupName, floor: u64) -> Result<ClaimStore> {
+        let inner = claims_of(&self.inner, "claim_store")?;
+        self.faulty("claim_store", inner.claim_store(group, floor)).await
     }
 
-    /// The event; if it only proves a view that nobody has been told of, that view.
-    fn newest(&mut self, event: WatchEvent) -> WatchEvent {
-        match (event, self.withheld.take()) {
-            (WatchEvent::Proven(at), Some(known)) => WatchEvent::View(Snapshot { proven: at.max(known.proven), ..known }),
-            (event, _) => event,
-        }
+    async fn acquire(&self, seat: &Seat, store: &ClaimStore, wanted: &[Resource]) -> Result<Vec<(Resource, Acquired)>> {
+        let inner = claims_of(&self.inner, "acquire")?;
+        self.faulty("acquire", inner.acquire(seat, store, wanted)).await
     }
 
-    fn withhold(&mut self, event: WatchEvent) {
-        if let WatchEvent::View(snapshot) = event {
-            self.withheld = Some(snapshot);
-        }
+    async fn release(&self, seat: &Seat, held: &[(Resource, Epoch)]) -> Result<()> {
+        let inner = claims_of(&self.inner, "release")?;
+        self.faulty("release", inner.release(seat, held)).await
+    }
+
+    fn watch_claims(&self, group: &GroupName, prove_every: Duration) -> ClaimsStream {
+        faulty(watched_claims(&self.inner, group, prove_every), Arc::clone(&self.dice))
     }
 }

@@ -5,9 +5,10 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use backon::{ExponentialBuilder, Retryable};
-use shardwise_core::GroupName;
+use shardwise_core::{ClaimStore, Epoch, GroupName, Resource};
 
-use crate::{Capabilities, Discovery, Error, Grant, Registration, Result, Seat, Snapshot, WatchStream};
+use super::{claims_of, watched_claims};
+use crate::{Acquired, Capabilities, Claims, ClaimsStream, Discovery, Error, Grant, Registration, Result, Seat, Snapshot, WatchStream};
 
 /// Repeats calls that failed in a way that may pass, with growing, jittered pauses. A repeated call's [`Grant::started`] is the start
 /// of the attempt that was answered.
@@ -58,5 +59,31 @@ impl<D: Discovery> Discovery for Retry<D> {
 
     fn watch(&self, group: &GroupName, prove_every: Duration) -> WatchStream {
         self.inner.watch(group, prove_every)
+    }
+
+    fn as_claims(&self) -> Option<&dyn Claims> {
+        self.inner.as_claims().map(|_| self as &dyn Claims)
+    }
+}
+
+#[async_trait]
+impl<D: Discovery> Claims for Retry<D> {
+    async fn claim_store(&self, group: &GroupName, floor: u64) -> Result<ClaimStore> {
+        let inner = claims_of(&self.inner, "claim_store")?;
+        self.again(|| inner.claim_store(group, floor)).await
+    }
+
+    async fn acquire(&self, seat: &Seat, store: &ClaimStore, wanted: &[Resource]) -> Result<Vec<(Resource, Acquired)>> {
+        let inner = claims_of(&self.inner, "acquire")?;
+        self.again(|| inner.acquire(seat, store, wanted)).await
+    }
+
+    async fn release(&self, seat: &Seat, held: &[(Resource, Epoch)]) -> Result<()> {
+        let inner = claims_of(&self.inner, "release")?;
+        self.again(|| inner.release(seat, held)).await
+    }
+
+    fn watch_claims(&self, group: &GroupName, prove_every: Duration) -> ClaimsStream {
+        watched_claims(&self.inner, group, prove_every)
     }
 }

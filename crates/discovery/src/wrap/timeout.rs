@@ -4,9 +4,12 @@ use std::future::Future;
 use std::time::Duration;
 
 use async_trait::async_trait;
-use shardwise_core::GroupName;
+use shardwise_core::{ClaimStore, Epoch, GroupName, Resource};
 
-use crate::{Capabilities, Discovery, Error, ErrorKind, Grant, Registration, Result, Seat, Snapshot, WatchStream};
+use super::{claims_of, watched_claims};
+use crate::{
+    Acquired, Capabilities, Claims, ClaimsStream, Discovery, Error, ErrorKind, Grant, Registration, Result, Seat, Snapshot, WatchStream,
+};
 
 /// Fails a call that takes longer than the limit. Watches have no limit: their silence is judged by the reader (clause 5).
 #[derive(Debug, Clone)]
@@ -55,5 +58,31 @@ impl<D: Discovery> Discovery for Timeout<D> {
 
     fn watch(&self, group: &GroupName, prove_every: Duration) -> WatchStream {
         self.inner.watch(group, prove_every)
+    }
+
+    fn as_claims(&self) -> Option<&dyn Claims> {
+        self.inner.as_claims().map(|_| self as &dyn Claims)
+    }
+}
+
+#[async_trait]
+impl<D: Discovery> Claims for Timeout<D> {
+    async fn claim_store(&self, group: &GroupName, floor: u64) -> Result<ClaimStore> {
+        let inner = claims_of(&self.inner, "claim_store")?;
+        self.within("claim_store", inner.claim_store(group, floor)).await
+    }
+
+    async fn acquire(&self, seat: &Seat, store: &ClaimStore, wanted: &[Resource]) -> Result<Vec<(Resource, Acquired)>> {
+        let inner = claims_of(&self.inner, "acquire")?;
+        self.within("acquire", inner.acquire(seat, store, wanted)).await
+    }
+
+    async fn release(&self, seat: &Seat, held: &[(Resource, Epoch)]) -> Result<()> {
+        let inner = claims_of(&self.inner, "release")?;
+        self.within("release", inner.release(seat, held)).await
+    }
+
+    fn watch_claims(&self, group: &GroupName, prove_every: Duration) -> ClaimsStream {
+        watched_claims(&self.inner, group, prove_every)
     }
 }

@@ -5,10 +5,11 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use futures::StreamExt;
-use shardwise_core::GroupName;
+use shardwise_core::{ClaimStore, Epoch, GroupName, Resource};
 use tracing::Instrument;
 
-use crate::{Capabilities, Discovery, Grant, Registration, Result, Seat, Snapshot, WatchStream};
+use super::{claims_of, watched_claims};
+use crate::{Acquired, Capabilities, Claims, ClaimsStream, Discovery, Grant, Registration, Result, Seat, Snapshot, WatchStream};
 
 /// Puts each call into a `discovery` span at debug level and logs failures with their kind.
 #[derive(Debug, Clone)]
@@ -66,5 +67,37 @@ impl<D: Discovery> Discovery for Traced<D> {
             }
         };
         self.inner.watch(group, prove_every).inspect(log).boxed()
+    }
+
+    fn as_claims(&self) -> Option<&dyn Claims> {
+        self.inner.as_claims().map(|_| self as &dyn Claims)
+    }
+}
+
+#[async_trait]
+impl<D: Discovery> Claims for Traced<D> {
+    async fn claim_store(&self, group: &GroupName, floor: u64) -> Result<ClaimStore> {
+        let inner = claims_of(&self.inner, "claim_store")?;
+        self.traced("claim_store", group, inner.claim_store(group, floor)).await
+    }
+
+    async fn acquire(&self, seat: &Seat, store: &ClaimStore, wanted: &[Resource]) -> Result<Vec<(Resource, Acquired)>> {
+        let inner = claims_of(&self.inner, "acquire")?;
+        self.traced("acquire", &seat.group, inner.acquire(seat, store, wanted)).await
+    }
+
+    async fn release(&self, seat: &Seat, held: &[(Resource, Epoch)]) -> Result<()> {
+        let inner = claims_of(&self.inner, "release")?;
+        self.traced("release", &seat.group, inner.release(seat, held)).await
+    }
+
+    fn watch_claims(&self, group: &GroupName, prove_every: Duration) -> ClaimsStream {
+        let (backend, group_shown) = (self.capabilities().name, group.clone());
+        let log = move |event: &Result<_>| {
+            if let Err(error) = event {
+                tracing::debug!(backend, group = %group_shown, %error, "watching claims failed");
+            }
+        };
+        watched_claims(&self.inner, group, prove_every).inspect(log).boxed()
     }
 }

@@ -1,0 +1,92 @@
+//! The second, optional part of the contract: who holds what, for exclusive ownership.
+
+use std::time::Duration;
+
+use async_trait::async_trait;
+use futures::stream::BoxStream;
+use shardwise_core::{Claim, ClaimStore, Epoch, GroupName, Moment, Resource};
+
+use crate::{Discovery, Result, Seat};
+
+/// What became of one resource that was asked for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Acquired {
+    /// It is the asker's, under this epoch.
+    Granted(Epoch),
+    /// Somebody else holds it; the watch tells when it is free.
+    Held,
+    /// Nobody holds it, but the backend does not give it out yet (Consul's lock delay). No watch tells when: ask again.
+    NotYet,
+}
+
+/// A change to one claim.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ClaimChange {
+    /// What it is on.
+    pub resource: Resource,
+    /// Who holds it now; `None`: nobody.
+    pub claim: Option<Claim>,
+}
+
+/// News from [`Claims::watch_claims`].
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum ClaimsEvent {
+    /// Every claim of the group, at the beginning and wherever changes may have been missed: what is not listed is free.
+    All {
+        /// The claims, each resource once.
+        claims: Vec<(Resource, Claim)>,
+        /// When the request that read them began.
+        proven: Moment,
+    },
+    /// What has changed since the last news.
+    Changed {
+        /// The changes; of several to one resource at least the last.
+        changes: Vec<ClaimChange>,
+        /// When the request that proved them began.
+        proven: Moment,
+    },
+    /// Nothing has changed; what was told was still current at this moment.
+    Proven(Moment),
+}
+
+/// News of a group's claims. An error says that they could not be read just now; the stream goes on by itself unless the error is permanent.
+pub type ClaimsStream = BoxStream<'static, Result<ClaimsEvent>>;
+
+/// Where members claim slots and names: at most one holds each, and an epoch orders those who held it.
+///
+/// A member that claims registers with [`Registration::claims`](crate::Registration::claims), so that the backend binds its claims to its
+/// record. A call may be dropped at any point and repeated without harm.
+///
+/// The clauses, each with cases in the `conformance` module:
+///
+/// 1. At most one record holds a resource. Of many that ask for it at once one is granted it; asking for what is held takes nothing away.
+/// 2. A grant's epoch is above every epoch granted before in the group, on whatever resource; one call may grant several resources under
+///    one epoch. It never falls or repeats for a resource, over releases, deaths, restarts of the backend and floors.
+/// 3. Only a living record claims: [`ErrorKind::Lost`](crate::ErrorKind::Lost) for a seat that is not registered, has expired, or is another
+///    incarnation's. What the same seat already holds is granted again, under the same epoch or a higher one that replaces it.
+/// 4. Claims end with the record: when it expires, within TTL plus [`Capabilities::margin`](crate::Capabilities), and when it is
+///    deregistered. Renewing the record is all that keeps them. A new life of the same member does not hold what the former one held.
+/// 5. Only the holder releases, and only under the epoch it holds. Releasing what is gone, or somebody else's, changes nothing and is no
+///    error. What was released can be acquired by anybody at once.
+/// 6. `watch_claims` begins with everything and loses no change; silence is proven at least every `prove_every`. For one resource it never
+///    goes back to an older holder.
+/// 7. A group's store of claims has a random id, made once. A grant under another store than the one in force, or under a floor that was
+///    raised since, is refused with [`ErrorKind::OtherStore`](crate::ErrorKind::OtherStore) and grants nothing.
+/// 8. Any number of resources up to [`SLOTS_MAX`](shardwise_core::SLOTS_MAX) can be asked for or released in one call; it is not atomic over
+///    them. One that is held does not keep the others from being granted.
+#[async_trait]
+pub trait Claims: Discovery {
+    /// The group's store of claims, made if there is none. A `floor` above the store's raises it; a lower one changes nothing.
+    async fn claim_store(&self, group: &GroupName, floor: u64) -> Result<ClaimStore>;
+
+    /// Asks for resources in the name of `seat`, under the store that [`Claims::claim_store`] gave. The answer has each of `wanted` once, in
+    /// any order.
+    async fn acquire(&self, seat: &Seat, store: &ClaimStore, wanted: &[Resource]) -> Result<Vec<(Resource, Acquired)>>;
+
+    /// Gives resources back, each with the epoch it is held under.
+    async fn release(&self, seat: &Seat, held: &[(Resource, Epoch)]) -> Result<()>;
+
+    /// Follows the group's claims. Dropping the stream ends it.
+    fn watch_claims(&self, group: &GroupName, prove_every: Duration) -> ClaimsStream;
+}

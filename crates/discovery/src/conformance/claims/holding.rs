@@ -1,0 +1,277 @@
+//! Clauses 1, 2, 3, 5, 7 and 8: who is granted what, and under which epoch.
+
+use shardwise_core::{ClaimStore, GroupName, StoreId};
+
+use super::{claims, granted, name, slots};
+use crate::conformance::Scope;
+use crate::{Acquired, ErrorKind, Registration};
+
+/// What nobody holds is granted to whoever asks first.
+pub async fn claims_01_a_free_resource_is_granted_once(scope: &Scope) {
+    let (a, b) = (scope.claimant("a", 1).await, scope.claimant("b", 2).await);
+    scope
+        .alive(&[&a, &b], async {
+            assert_eq!(scope.granted(&a.seat(), &slots(3..5)).await.len(), 2);
+            let answers = claims(&*scope.peer).acquire(&b.seat(), &scope.store().await, &slots(3..5)).await.expect("acquire");
+            assert!(answers.iter().all(|(_, acquired)| *acquired == Acquired::Held), "a holds both: {answers:?}");
+            let read = scope.read().await;
+            assert!(read.values().all(|claim| claim.holder.instance_id == a.member.instance_id), "{read:?}");
+            assert_eq!(read.keys().cloned().collect::<Vec<_>>(), slots(3..5));
+        })
+        .await;
+}
+
+/// Two connections ask for the same hundreds of slots at the same time, in different orders.
+pub async fn claims_01_of_many_that_ask_at_once_one_gets_each(scope: &Scope) {
+    let (a, b) = (scope.claimant("a", 1).await, scope.claimant("b", 2).await);
+    let store = scope.store().await;
+    let (forwards, backwards) = (slots(0..300), slots(0..300).into_iter().rev().collect::<Vec<_>>());
+    scope
+        .alive(&[&a, &b], async {
+            let (seat_a, seat_b) = (a.seat(), b.seat());
+            let (of_a, of_b) = tokio::join!(
+                claims(&*scope.backend).acquire(&seat_a, &store, &forwards),
+                claims(&*scope.peer).acquire(&seat_b, &store, &backwards),
+            );
+            let (of_a, of_b) = (granted(of_a.expect("acquire")), granted(of_b.expect("acquire")));
+            let both: Vec<_> = of_a.keys().filter(|resource| of_b.contains_key(*resource)).collect();
+            assert!(both.is_empty(), "granted twice: {both:?}");
+            assert_eq!(of_a.len() + of_b.len(), 300, "every slot was free, so somebody is granted it");
+            let read = scope.read().await;
+            for (resource, claim) in &read {
+                let held = if claim.holder.instance_id == a.member.instance_id { &of_a } else { &of_b };
+                assert!(held.contains_key(resource), "{resource}: the record says {claim:?}");
+            }
+            assert_eq!(read.len(), 300);
+        })
+        .await;
+}
+
+/// The holder keeps what others ask for, under its epoch.
+pub async fn claims_01_asking_takes_nothing_away(scope: &Scope) {
+    let (a, b) = (scope.claimant("a", 1).await, scope.claimant("b", 2).await);
+    scope
+        .alive(&[&a, &b], async {
+            let held = scope.granted(&a.seat(), &slots(0..2)).await;
+            for _ in 0..5 {
+                assert!(scope.granted(&b.seat(), &slots(0..2)).await.is_empty());
+            }
+            let read = scope.read().await;
+            assert!(held.iter().all(|(resource, epoch)| read[resource].epoch == *epoch), "{held:?}, read {read:?}");
+        })
+        .await;
+}
+
+/// Each later grant's epoch is above all earlier ones, whatever it is on and whoever asks.
+pub async fn claims_02_epochs_rise_over_resources_and_members(scope: &Scope) {
+    let (a, b) = (scope.claimant("a", 1).await, scope.claimant("b", 2).await);
+    scope
+        .alive(&[&a, &b], async {
+            let mut highest = 0;
+            for round in 0..6u32 {
+                let seat = if round % 2 == 0 { a.seat() } else { b.seat() };
+                let wanted = if round % 3 == 0 { vec![name(&format!("n{round}"))] } else { slots(round * 10..round * 10 + 3) };
+                let epochs: Vec<_> = scope.granted(&seat, &wanted).await.values().map(|epoch| epoch.get()).collect();
+                assert_eq!(epochs.len(), wanted.len());
+                assert!(epochs.iter().all(|epoch| *epoch > highest), "{epochs:?} after {highest}");
+                highest = epochs.into_iter().max().unwrap_or(highest);
+            }
+        })
+        .await;
+}
+
+/// A slot that goes from hand to hand, by release and by death, has a higher epoch each time.
+pub async fn claims_02_epochs_rise_over_releases_and_deaths(scope: &Scope) {
+    let (a, b) = (scope.claimant("a", 1).await, scope.claimant("b", 2).await);
+    let slot = slots(7..8);
+    let mut seen = Vec::new();
+    scope
+        .alive(&[&a, &b], async {
+            for round in 0..4 {
+                let seat = if round % 2 == 0 { a.seat() } else { b.seat() };
+                let held = scope.all_granted(&seat, &slot, scope.ttl).await;
+                seen.extend(held.values().copied());
+                scope.release(&seat, &held).await;
+            }
+            scope.granted(&a.seat(), &slot).await.values().for_each(|epoch| seen.push(*epoch));
+        })
+        .await;
+    let heir = async { seen.extend(scope.all_granted(&b.seat(), &slot, scope.freed_within()).await.values().copied()) };
+    scope.alive(&[&b], heir).await;
+    assert_eq!(seen.len(), 6);
+    assert!(seen.is_sorted_by(|a, b| a < b), "{seen:?}");
+}
+
+/// No record, no claim: never registered, another incarnation's, deregistered, expired.
+pub async fn claims_03_only_a_living_record_claims(scope: &Scope) {
+    let store = scope.store().await;
+    let lost = async |registration: &Registration, why: &str| {
+        let error = claims(&*scope.backend).acquire(&registration.seat(), &store, &slots(0..3)).await.expect_err(why);
+        assert_eq!(*error.kind(), ErrorKind::Lost, "{why}: {error}");
+    };
+    lost(&scope.registration("nobody", 1), "it never registered").await;
+    let a = scope.claimant("a", 1).await;
+    lost(&scope.registration("a", 2), "it is another incarnation").await;
+    scope.backend.deregister(&a.seat()).await.expect("deregister");
+    lost(&a, "it has left").await;
+    let b = scope.claimant("b", 3).await;
+    scope.expect_ids(&[], scope.gone_within()).await;
+    lost(&b, "it has expired").await;
+    assert!(scope.read().await.is_empty());
+}
+
+/// A repeated call, after an answer that was lost, grants the same again and never a lower epoch.
+pub async fn claims_03_asking_again_keeps_what_is_held(scope: &Scope) {
+    let a = scope.claimant("a", 1).await;
+    scope
+        .alive(&[&a], async {
+            let first = scope.granted(&a.seat(), &slots(0..5)).await;
+            let again = scope.granted(&a.seat(), &slots(0..8)).await;
+            assert_eq!(again.len(), 8);
+            assert!(first.iter().all(|(resource, epoch)| again[resource] >= *epoch), "{first:?}, then {again:?}");
+            let read = scope.read().await;
+            assert!(again.iter().all(|(resource, epoch)| read[resource].epoch == *epoch), "{again:?}, read {read:?}");
+        })
+        .await;
+}
+
+/// Whoever waits for a slot gets it right after the release.
+pub async fn claims_05_what_is_released_is_free_at_once(scope: &Scope) {
+    let (a, b) = (scope.claimant("a", 1).await, scope.claimant("b", 2).await);
+    scope
+        .alive(&[&a, &b], async {
+            let held = scope.granted(&a.seat(), &slots(0..200)).await;
+            scope.release(&a.seat(), &held).await;
+            assert_eq!(scope.granted(&b.seat(), &slots(0..200)).await.len(), 200, "no delay after a release");
+            scope.release(&a.seat(), &held).await;
+            assert_eq!(scope.read().await.len(), 200, "a release that is repeated changes nothing");
+        })
+        .await;
+}
+
+/// A release in another member's or another incarnation's name changes nothing and is no error.
+pub async fn claims_05_nobody_releases_what_is_not_theirs(scope: &Scope) {
+    let (a, b) = (scope.claimant("a", 1).await, scope.claimant("b", 2).await);
+    scope
+        .alive(&[&a, &b], async {
+            let held = scope.granted(&a.seat(), &slots(0..3)).await;
+            scope.release(&b.seat(), &held).await;
+            scope.release(&scope.registration("a", 9).seat(), &held).await;
+            assert_eq!(scope.read().await.len(), 3);
+            assert!(scope.granted(&b.seat(), &slots(0..3)).await.is_empty());
+        })
+        .await;
+}
+
+/// A release that comes late, under the epoch of a former acquisition, does not free the present one.
+pub async fn claims_05_an_old_epoch_releases_nothing(scope: &Scope) {
+    let a = scope.claimant("a", 1).await;
+    scope
+        .alive(&[&a], async {
+            let former = scope.granted(&a.seat(), &slots(0..2)).await;
+            scope.release(&a.seat(), &former).await;
+            let held = scope.all_granted(&a.seat(), &slots(0..2), scope.ttl).await;
+            scope.release(&a.seat(), &former).await;
+            assert_eq!(scope.read().await.len(), 2, "held under {held:?}");
+        })
+        .await;
+}
+
+/// Everybody sees the same store, at once and later.
+pub async fn claims_07_the_store_is_one_and_the_same(scope: &Scope) {
+    let (first, second) =
+        tokio::join!(claims(&*scope.backend).claim_store(&scope.group, 0), claims(&*scope.peer).claim_store(&scope.group, 0),);
+    let first = first.expect("claim_store");
+    assert_eq!(first, second.expect("claim_store"));
+    scope.claimant("a", 1).await;
+    assert_eq!(scope.store().await, first);
+}
+
+/// A higher floor stands for everybody, and grants are above it; a lower one changes nothing.
+pub async fn claims_07_a_floor_lifts_epochs_and_never_falls(scope: &Scope) {
+    let a = scope.claimant("a", 1).await;
+    let before = scope.store().await;
+    let floor = 1 << 40;
+    scope
+        .alive(&[&a], async {
+            let low = scope.granted(&a.seat(), &slots(0..1)).await;
+            let raised = claims(&*scope.peer).claim_store(&scope.group, floor).await.expect("claim_store");
+            assert_eq!(raised, ClaimStore { floor, ..before });
+            assert_eq!(scope.store().await, raised, "a lower floor changes nothing");
+            let error = claims(&*scope.backend).acquire(&a.seat(), &before, &slots(1..2)).await.expect_err("the floor was raised");
+            assert_eq!(*error.kind(), ErrorKind::OtherStore, "{error}");
+            let high = scope.granted(&a.seat(), &slots(1..2)).await;
+            assert!(low.values().all(|epoch| epoch.get() < floor) && high.values().all(|epoch| epoch.get() > floor), "{low:?} {high:?}");
+        })
+        .await;
+}
+
+/// Whoever knows another store is told so and holds nothing by it.
+pub async fn claims_07_another_store_grants_nothing(scope: &Scope) {
+    let a = scope.claimant("a", 1).await;
+    let store = scope.store().await;
+    let other = ClaimStore { id: StoreId::new(!store.id.get()), ..store };
+    let error = claims(&*scope.backend).acquire(&a.seat(), &other, &slots(0..3)).await.expect_err("it is another store");
+    assert_eq!(*error.kind(), ErrorKind::OtherStore, "{error}");
+    assert!(scope.read().await.is_empty());
+}
+
+/// More than fits into one transaction of any backend.
+pub async fn claims_08_thousands_in_one_call(scope: &Scope) {
+    let (a, b) = (scope.claimant("a", 1).await, scope.claimant("b", 2).await);
+    scope
+        .alive(&[&a, &b], async {
+            let held = scope.granted(&a.seat(), &slots(0..2_000)).await;
+            assert_eq!(held.len(), 2_000);
+            assert_eq!(scope.read().await.len(), 2_000);
+            scope.release(&a.seat(), &held).await;
+            assert_eq!(scope.all_granted(&b.seat(), &slots(0..2_000), scope.ttl).await.len(), 2_000);
+        })
+        .await;
+}
+
+/// Held and free ones in one call, as neighbours.
+pub async fn claims_08_one_that_is_held_does_not_keep_the_others(scope: &Scope) {
+    let (a, b) = (scope.claimant("a", 1).await, scope.claimant("b", 2).await);
+    scope
+        .alive(&[&a, &b], async {
+            let odd: Vec<_> = slots(0..300).into_iter().skip(1).step_by(2).collect();
+            scope.granted(&a.seat(), &odd).await;
+            let of_b = scope.granted(&b.seat(), &slots(0..300)).await;
+            assert_eq!(of_b.len(), 150);
+            assert!(odd.iter().all(|resource| !of_b.contains_key(resource)));
+        })
+        .await;
+}
+
+/// Names are kept as they are; they do not collide with slots or with each other.
+pub async fn claims_names_may_be_anything(scope: &Scope) {
+    let a = scope.claimant("a", 1).await;
+    let mut wanted = vec![name("7"), name("slot/7"), name("a b"), name("ünï/🦀"), name("%2F"), name(&"x".repeat(255)), name("s 7")];
+    wanted.extend(slots(7..8));
+    scope
+        .alive(&[&a], async {
+            assert_eq!(scope.granted(&a.seat(), &wanted).await.len(), wanted.len());
+            wanted.sort_unstable();
+            assert_eq!(scope.read().await.into_keys().collect::<Vec<_>>(), wanted);
+        })
+        .await;
+}
+
+/// The same slot of two groups has two holders, and their watches are apart.
+pub async fn claims_of_groups_are_apart(scope: &Scope) {
+    let a = scope.claimant("a", 1).await;
+    let group = GroupName::new(format!("{}/2", scope.group)).expect("a valid name");
+    let other = Registration { group: group.clone(), claims: true, ..scope.registration("a", 1) };
+    scope.backend.register(&other).await.expect("register");
+    scope
+        .alive(&[&a, &other], async {
+            scope.granted(&a.seat(), &slots(0..3)).await;
+            let backend = claims(&*scope.backend);
+            let store = backend.claim_store(&group, 0).await.expect("claim_store");
+            let answers = backend.acquire(&other.seat(), &store, &slots(0..5)).await.expect("acquire");
+            assert_eq!(granted(answers).len(), 5);
+            assert_eq!(scope.read().await.len(), 3);
+        })
+        .await;
+}

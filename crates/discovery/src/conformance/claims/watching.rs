@@ -1,0 +1,82 @@
+//! Clause 6: what a watch tells.
+
+use futures::StreamExt;
+
+use super::{Table, claims, slots};
+use crate::ClaimsEvent;
+use crate::conformance::Scope;
+
+/// Whoever begins to follow learns of everything that is held, and of nothing else.
+pub async fn claims_06_the_watch_begins_with_everything(scope: &Scope) {
+    let (a, b) = (scope.claimant("a", 1).await, scope.claimant("b", 2).await);
+    scope
+        .alive(&[&a, &b], async {
+            assert!(scope.read().await.is_empty(), "nothing is held yet, and the watch says so");
+            scope.granted(&a.seat(), &slots(0..150)).await;
+            let gone = scope.granted(&b.seat(), &slots(150..300)).await;
+            scope.release(&b.seat(), &gone).await;
+            assert_eq!(scope.read().await.into_keys().collect::<Vec<_>>(), slots(0..150));
+        })
+        .await;
+}
+
+/// Slots that go to and fro while somebody follows: in the end the follower knows what is so.
+pub async fn claims_06_no_change_is_lost(scope: &Scope) {
+    let (a, b) = (scope.claimant("a", 1).await, scope.claimant("b", 2).await);
+    let mut stream = claims(&*scope.peer).watch_claims(&scope.group, scope.ttl / 2);
+    let mut table = Table::default();
+    scope
+        .alive(&[&a, &b], async {
+            for round in 0..10u32 {
+                let (giver, taker) = if round % 2 == 0 { (a.seat(), b.seat()) } else { (b.seat(), a.seat()) };
+                let held = scope.all_granted(&giver, &slots(round..round + 20), scope.ttl).await;
+                scope.release(&giver, &held).await;
+                let last = scope.all_granted(&taker, &slots(round..round + 10), scope.ttl).await;
+                if round < 9 {
+                    scope.release(&taker, &last).await;
+                }
+            }
+            let wanted = slots(9..19);
+            table.until(&mut stream, scope.ttl * 2, "the last ten slots", |held| held.keys().eq(&wanted)).await;
+            assert!(table.holders().iter().all(|(_, holder)| holder == "a"), "{:?}", table.holders());
+        })
+        .await;
+}
+
+/// The claims of a member that dies are told as free.
+pub async fn claims_06_a_death_is_news(scope: &Scope) {
+    let (a, b) = (scope.claimant("a", 1).await, scope.claimant("b", 2).await);
+    let mut stream = claims(&*scope.peer).watch_claims(&scope.group, scope.ttl / 2);
+    let mut table = Table::default();
+    scope
+        .alive(&[&b], async {
+            scope.granted(&a.seat(), &slots(0..10)).await;
+            scope.granted(&b.seat(), &slots(10..12)).await;
+            table.until(&mut stream, scope.ttl, "all twelve", |held| held.len() == 12).await;
+            let wanted = slots(10..12);
+            table.until(&mut stream, scope.freed_within(), "the living member's only", |held| held.keys().eq(&wanted)).await;
+        })
+        .await;
+}
+
+/// Where nothing changes, the watch says that this is so.
+pub async fn claims_06_silence_is_proven(scope: &Scope) {
+    let a = scope.claimant("a", 1).await;
+    scope
+        .alive(&[&a], async {
+            scope.granted(&a.seat(), &slots(0..3)).await;
+            let mut stream = claims(&*scope.peer).watch_claims(&scope.group, scope.ttl / 2);
+            let mut proofs = Vec::new();
+            let read = async {
+                while proofs.len() < 3 {
+                    let event = stream.next().await.expect("the watch goes on").expect("nothing is wrong");
+                    proofs.push(match event {
+                        ClaimsEvent::All { proven, .. } | ClaimsEvent::Changed { proven, .. } | ClaimsEvent::Proven(proven) => proven,
+                    });
+                }
+            };
+            tokio::time::timeout(scope.ttl * 3, read).await.expect("a proof every half TTL");
+            assert!(proofs.is_sorted_by(|a, b| a <= b) && proofs[2] <= scope.clock.now(), "{proofs:?}");
+        })
+        .await;
+}

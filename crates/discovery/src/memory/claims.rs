@@ -1,0 +1,121 @@
+//! Claims in the table: a claim is there as long as its holder's record, and a counter numbers the acquisitions.
+
+use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use shardwise_core::{Claim, ClaimStore, Epoch, GroupName, Holder, Moment, Resource};
+
+use super::MemoryBackend;
+use super::groups::{Group, Groups};
+use super::watch::{Subject, follow};
+use crate::{Acquired, ClaimChange, Claims, ClaimsEvent, ClaimsStream, Error, ErrorKind, Result, Seat};
+
+#[async_trait]
+impl Claims for MemoryBackend {
+    async fn claim_store(&self, _group: &GroupName, floor: u64) -> Result<ClaimStore> {
+        self.with_groups("claim_store", |groups, _| {
+            groups.claim_store.floor = groups.claim_store.floor.max(floor.min(ClaimStore::FLOOR_MAX));
+            Ok(groups.claim_store)
+        })
+    }
+
+    async fn acquire(&self, seat: &Seat, store: &ClaimStore, wanted: &[Resource]) -> Result<Vec<(Resource, Acquired)>> {
+        self.with_groups("acquire", |groups, now| {
+            groups.own(seat, now, "acquire")?;
+            if groups.claim_store != *store {
+                let context = format!("the store of claims is {} now, it was {}; ask for it again", groups.claim_store.id, store.id);
+                return Err(Error::new(ErrorKind::OtherStore, "acquire", context));
+            }
+            let number = groups.acquisitions + 1;
+            let epoch = store.epoch(number).map_err(|e| Error::new(ErrorKind::Misconfigured, "acquire", e.to_string()))?;
+            let Some(group) = groups.by_name.get_mut(&seat.group) else { return Ok(Vec::new()) };
+            let answers: Vec<_> = wanted.iter().map(|resource| (resource.clone(), group.grant(seat, resource, epoch))).collect();
+            if answers.iter().any(|(_, acquired)| *acquired == Acquired::Granted(epoch)) {
+                groups.revision += 1;
+                (group.claims_revision, groups.acquisitions) = (groups.revision, number);
+            }
+            Ok(answers)
+        })
+    }
+
+    async fn release(&self, seat: &Seat, held: &[(Resource, Epoch)]) -> Result<()> {
+        self.with_groups("release", |groups, now| {
+            groups.reap(&seat.group, now);
+            let Groups { by_name, revision, .. } = groups;
+            let Some(group) = by_name.get_mut(&seat.group) else { return Ok(()) };
+            let before = group.claims.len();
+            for (resource, epoch) in held {
+                if group.claims.get(resource).is_some_and(|claim| claim.epoch == *epoch && claim.holder == holder(seat)) {
+                    group.claims.remove(resource);
+                }
+            }
+            if group.claims.len() != before {
+                *revision += 1;
+                group.claims_revision = *revision;
+            }
+            Ok(())
+        })
+    }
+
+    fn watch_claims(&self, group: &GroupName, prove_every: Duration) -> ClaimsStream {
+        follow(self, group, prove_every, ClaimTable { told: None })
+    }
+}
+
+fn holder(seat: &Seat) -> Holder {
+    Holder { instance_id: seat.instance_id.clone(), incarnation: seat.incarnation }
+}
+
+impl Group {
+    fn grant(&mut self, seat: &Seat, resource: &Resource, epoch: Epoch) -> Acquired {
+        match self.claims.entry(resource.clone()) {
+            Entry::Vacant(free) => {
+                free.insert(Claim { holder: holder(seat), epoch });
+                Acquired::Granted(epoch)
+            }
+            Entry::Occupied(held) if held.get().holder == holder(seat) => Acquired::Granted(held.get().epoch),
+            Entry::Occupied(_) => Acquired::Held,
+        }
+    }
+}
+
+/// The claims of a group, and what of them was told last.
+struct ClaimTable {
+    told: Option<BTreeMap<Resource, Claim>>,
+}
+
+impl Subject for ClaimTable {
+    type Event = ClaimsEvent;
+
+    fn mark(&self, group: Option<&Group>) -> u64 {
+        group.map_or(0, |group| group.claims_revision)
+    }
+
+    fn news(&mut self, groups: &Groups, group: &GroupName, proven: Moment) -> ClaimsEvent {
+        let now = groups.by_name.get(group).map(|group| group.claims.clone()).unwrap_or_default();
+        let event = match &self.told {
+            None => ClaimsEvent::All { claims: now.iter().map(|(resource, claim)| (resource.clone(), claim.clone())).collect(), proven },
+            Some(told) => ClaimsEvent::Changed { changes: changes(told, &now), proven },
+        };
+        self.told = Some(now);
+        event
+    }
+
+    fn proven(now: Moment) -> ClaimsEvent {
+        ClaimsEvent::Proven(now)
+    }
+
+    fn forget(&mut self) {
+        self.told = None;
+    }
+}
+
+/// What has changed from one table to the next.
+fn changes(before: &BTreeMap<Resource, Claim>, after: &BTreeMap<Resource, Claim>) -> Vec<ClaimChange> {
+    let freed = before.keys().filter(|resource| !after.contains_key(*resource)).map(|resource| (resource, None));
+    let taken =
+        after.iter().filter(|(resource, claim)| before.get(*resource) != Some(*claim)).map(|(resource, claim)| (resource, Some(claim)));
+    freed.chain(taken).map(|(resource, claim)| ClaimChange { resource: resource.clone(), claim: claim.cloned() }).collect()
+}

@@ -1,0 +1,127 @@
+//! The table: groups, their records, and what a change does to them.
+
+use std::collections::{BTreeMap, HashMap};
+use std::sync::Arc;
+
+use shardwise_core::{Claim, ClaimStore, GroupName, InstanceId, Member, Moment, Resource, StoreId, View};
+
+use crate::{Error, ErrorKind, Result, Seat};
+
+/// The most groups with members one memory backend holds.
+const GROUPS_MAX: usize = 1_024;
+
+#[derive(Debug)]
+pub(super) struct Groups {
+    /// The number of the last change to any group. One counter for all, so that a group that was dropped and comes again goes on above
+    /// its former self.
+    pub(super) revision: u64,
+    /// The groups that have records; reading and watching makes none.
+    pub(super) by_name: HashMap<GroupName, Group>,
+    /// One store of claims for all groups: they outlive their members, and so do epochs.
+    pub(super) claim_store: ClaimStore,
+    /// How many acquisitions there were; their numbers, with the store's floor, are the epochs.
+    pub(super) acquisitions: u64,
+}
+
+#[derive(Debug, Default)]
+pub(super) struct Group {
+    /// The number of the last change to its records.
+    pub(super) revision: u64,
+    pub(super) records: BTreeMap<InstanceId, Stored>,
+    /// The number of the last change to its claims.
+    pub(super) claims_revision: u64,
+    /// Every holder has a living record among `records`.
+    pub(super) claims: BTreeMap<Resource, Claim>,
+}
+
+#[derive(Debug)]
+pub(super) struct Stored {
+    pub(super) member: Member,
+    pub(super) ends: Moment,
+    pub(super) renewals: u64,
+}
+
+impl Group {
+    /// Frees what is held by records that are gone. Whether there was anything.
+    fn free_orphans(&mut self) -> bool {
+        let (records, before) = (&self.records, self.claims.len());
+        let lives = |claim: &Claim| {
+            records.get(&claim.holder.instance_id).is_some_and(|stored| stored.member.incarnation == claim.holder.incarnation)
+        };
+        self.claims.retain(|_, claim| lives(claim));
+        self.claims.len() != before
+    }
+}
+
+impl Groups {
+    /// No groups, and a store of claims of its own.
+    pub(super) fn new() -> Self {
+        let claim_store = ClaimStore { id: StoreId::new(rand::random()), floor: 0 };
+        Self { revision: 0, by_name: HashMap::new(), claim_store, acquisitions: 0 }
+    }
+
+    /// Forgets everything but its own numbering of changes, as a backend does that is wiped and started empty.
+    pub(super) fn wipe(&mut self) {
+        *self = Self { revision: self.revision + 1, ..Self::new() };
+    }
+
+    /// Numbers a change to the group's records, and drops the group if nobody is left in it.
+    pub(super) fn changed(&mut self, name: &GroupName) {
+        self.revision += 1;
+        let Some(group) = self.by_name.get_mut(name) else { return };
+        group.revision = self.revision;
+        if group.free_orphans() {
+            group.claims_revision = self.revision;
+        }
+        if group.records.is_empty() {
+            self.by_name.remove(name);
+        }
+    }
+
+    /// Drops what has expired in one group.
+    pub(super) fn reap(&mut self, name: &GroupName, now: Moment) {
+        let Some(group) = self.by_name.get_mut(name) else { return };
+        let before = group.records.len();
+        group.records.retain(|_, stored| now < stored.ends);
+        if group.records.len() != before {
+            self.changed(name);
+        }
+    }
+
+    /// The records of a group that somebody registers in; refused if it is one group too many though no dead one is left.
+    pub(super) fn records(&mut self, name: &GroupName, now: Moment) -> Result<&mut BTreeMap<InstanceId, Stored>> {
+        self.reap(name, now);
+        if self.is_full_for(name) {
+            let names: Vec<_> = self.by_name.keys().cloned().collect();
+            for name in &names {
+                self.reap(name, now);
+            }
+        }
+        if self.is_full_for(name) {
+            let context = format!("the memory backend already holds {GROUPS_MAX} groups with members; let the members of one leave");
+            return Err(Error::new(ErrorKind::TooLarge, "register", context));
+        }
+        Ok(&mut self.by_name.entry(name.clone()).or_default().records)
+    }
+
+    fn is_full_for(&self, name: &GroupName) -> bool {
+        self.by_name.len() >= GROUPS_MAX && !self.by_name.contains_key(name)
+    }
+
+    /// The living record of exactly this incarnation.
+    pub(super) fn own(&mut self, seat: &Seat, now: Moment, operation: &'static str) -> Result<&mut Stored> {
+        self.reap(&seat.group, now);
+        let lost = || Error::new(ErrorKind::Lost, operation, format!("{:?} has no record here; register again", seat.instance_id));
+        let stored = self.by_name.get_mut(&seat.group).and_then(|group| group.records.get_mut(&seat.instance_id));
+        stored.filter(|stored| stored.member.incarnation == seat.incarnation).ok_or_else(lost)
+    }
+
+    /// The group as it is; one without records is empty as of the store's last change.
+    pub(super) fn view(&self, name: &GroupName) -> Arc<View> {
+        let (revision, members) = match self.by_name.get(name) {
+            Some(group) => (group.revision, group.records.values().map(|stored| stored.member.clone()).collect()),
+            None => (self.revision, Vec::new()),
+        };
+        Arc::new(View::new(revision, members))
+    }
+}

@@ -1,0 +1,163 @@
+//! The reference backend: one process, one table, the contract's rules and nothing else.
+
+mod claims;
+mod groups;
+mod watch;
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use async_trait::async_trait;
+use shardwise_core::{GroupName, MEMBERS_MAX, Member, Moment};
+use tokio::sync::watch::Sender;
+
+use crate::{Capabilities, Claims, Clock, Discovery, Error, ErrorKind, Grant, Registration, Result, Seat, Snapshot, WatchStream};
+use groups::{Groups, Stored};
+
+/// Members of one process. Clones share one store; [`MemoryBackend::link`] gives each worker of a test a connection of its own that can
+/// be cut.
+#[derive(Debug, Clone)]
+pub struct MemoryBackend {
+    clock: Clock,
+    store: Arc<Store>,
+    reachable: Arc<AtomicBool>,
+}
+
+#[derive(Debug)]
+struct Store {
+    groups: Mutex<Groups>,
+    /// Raised with every change to any group, and when a connection is cut or restored.
+    changes: Sender<u64>,
+}
+
+impl MemoryBackend {
+    /// An empty store whose leases run on `clock`.
+    pub fn new(clock: Clock) -> Self {
+        let store = Store { groups: Mutex::new(Groups::new()), changes: Sender::new(0) };
+        Self { clock, store: Arc::new(store), reachable: Arc::new(AtomicBool::new(true)) }
+    }
+
+    /// Another connection to the same store, to be cut by itself.
+    #[must_use]
+    pub fn link(&self) -> Self {
+        Self { reachable: Arc::new(AtomicBool::new(true)), ..self.clone() }
+    }
+
+    /// Cuts or restores this connection (and its clones): while cut, every call fails and watches are silent but for an error.
+    pub fn set_reachable(&self, reachable: bool) {
+        self.reachable.store(reachable, Ordering::SeqCst);
+        self.store.changed();
+    }
+
+    /// Forgets every record and every claim, the store of claims included, as a backend does that is wiped and started empty.
+    pub fn wipe(&self) {
+        self.store.groups.lock().unwrap_or_else(PoisonError::into_inner).wipe();
+        self.store.changed();
+    }
+
+    fn groups(&self, operation: &'static str) -> Result<MutexGuard<'_, Groups>> {
+        if !self.reachable.load(Ordering::SeqCst) {
+            return Err(Error::new(ErrorKind::Unavailable, operation, "the connection to the memory backend is cut"));
+        }
+        // A panic under this lock is impossible short of memory exhaustion, and the table stays whole even then.
+        Ok(self.store.groups.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// Runs `f` on the groups as of now, and wakes the watches if it has changed any.
+    fn with_groups<T>(&self, operation: &'static str, f: impl FnOnce(&mut Groups, Moment) -> Result<T>) -> Result<T> {
+        let (result, changed) = {
+            let mut groups = self.groups(operation)?;
+            let before = groups.revision;
+            let result = f(&mut groups, self.clock.now());
+            (result, groups.revision != before)
+        };
+        if changed {
+            self.store.changed();
+        }
+        result
+    }
+}
+
+impl Store {
+    fn changed(&self) {
+        self.changes.send_modify(|n| *n += 1);
+    }
+}
+
+#[async_trait]
+impl Discovery for MemoryBackend {
+    fn capabilities(&self) -> Capabilities {
+        Capabilities::new("memory", Duration::from_millis(50))
+    }
+
+    async fn register(&self, registration: &Registration) -> Result<Grant> {
+        let Registration { group, member, ttl, claims: _ } = registration;
+        self.with_groups("register", |groups, started| {
+            let next = groups.revision + 1;
+            let records = groups.records(group, started)?;
+            let joined = match records.get(&member.instance_id) {
+                Some(other) if other.member.incarnation != member.incarnation => {
+                    let kind = ErrorKind::InUse { address: other.member.address.clone(), stamp: other.renewals };
+                    return Err(Error::new(kind, "register", format!("instance id {:?} is in use", member.instance_id)));
+                }
+                Some(own) => own.member.joined,
+                None if records.len() >= MEMBERS_MAX as usize => {
+                    return Err(Error::new(ErrorKind::TooLarge, "register", format!("a group has at most {MEMBERS_MAX} members")));
+                }
+                None => next,
+            };
+            let member = Member { joined, ..member.clone() };
+            let stored = Stored { member, ends: started.plus(*ttl), renewals: 0 };
+            records.insert(stored.member.instance_id.clone(), stored);
+            groups.changed(group);
+            Ok(Grant { started, ttl: *ttl })
+        })
+    }
+
+    async fn renew(&self, seat: &Seat, ttl: Duration) -> Result<Grant> {
+        self.with_groups("renew", |groups, started| {
+            let stored = groups.own(seat, started, "renew")?;
+            stored.ends = stored.ends.max(started.plus(ttl));
+            stored.renewals += 1;
+            Ok(Grant { started, ttl })
+        })
+    }
+
+    async fn update(&self, registration: &Registration) -> Result<()> {
+        self.with_groups("update", |groups, now| {
+            let stored = groups.own(&registration.seat(), now, "update")?;
+            let member = Member { joined: stored.member.joined, ..registration.member.clone() };
+            if stored.member != member {
+                stored.member = member;
+                groups.changed(&registration.group);
+            }
+            Ok(())
+        })
+    }
+
+    async fn deregister(&self, seat: &Seat) -> Result<()> {
+        self.with_groups("deregister", |groups, now| {
+            if groups.own(seat, now, "deregister").is_ok() {
+                groups.by_name.get_mut(&seat.group).map(|group| group.records.remove(&seat.instance_id));
+                groups.changed(&seat.group);
+            }
+            Ok(())
+        })
+    }
+
+    async fn members(&self, group: &GroupName) -> Result<Snapshot> {
+        self.with_groups("members", |groups, proven| {
+            groups.reap(group, proven);
+            Ok(Snapshot { view: groups.view(group), proven })
+        })
+    }
+
+    fn watch(&self, group: &GroupName, prove_every: Duration) -> WatchStream {
+        watch::follow(self, group, prove_every, watch::Records)
+    }
+
+    fn as_claims(&self) -> Option<&dyn Claims> {
+        Some(self)
+    }
+}

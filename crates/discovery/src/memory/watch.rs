@@ -1,0 +1,137 @@
+//! Following a group: its records, or its claims.
+
+use std::pin::Pin;
+use std::time::Duration;
+
+use futures::{Stream, stream};
+use shardwise_core::{GroupName, Moment};
+use tokio::sync::watch;
+
+use super::MemoryBackend;
+use super::groups::{Group, Groups};
+use crate::{Result, Snapshot, WatchEvent};
+
+/// What of a group is followed.
+pub(super) trait Subject: Send + 'static {
+    type Event: Send + 'static;
+
+    /// The number of its last change, 0 while the group has no records: what other groups do is no news.
+    fn mark(&self, group: Option<&Group>) -> u64;
+
+    /// What there is to tell after a change.
+    fn news(&mut self, groups: &Groups, group: &GroupName, now: Moment) -> Self::Event;
+
+    /// Nothing has changed, as of now.
+    fn proven(now: Moment) -> Self::Event;
+
+    /// What was told is not built upon any more.
+    fn forget(&mut self) {}
+}
+
+/// The records as views.
+pub(super) struct Records;
+
+impl Subject for Records {
+    type Event = WatchEvent;
+
+    fn mark(&self, group: Option<&Group>) -> u64 {
+        group.map_or(0, |group| group.revision)
+    }
+
+    fn news(&mut self, groups: &Groups, group: &GroupName, proven: Moment) -> WatchEvent {
+        WatchEvent::View(Snapshot { view: groups.view(group), proven })
+    }
+
+    fn proven(now: Moment) -> WatchEvent {
+        WatchEvent::Proven(now)
+    }
+}
+
+/// A stream of news about `subject`.
+pub(super) fn follow<S: Subject>(
+    backend: &MemoryBackend,
+    group: &GroupName,
+    prove_every: Duration,
+    subject: S,
+) -> Pin<Box<dyn Stream<Item = Result<S::Event>> + Send>> {
+    let changes = backend.store.changes.subscribe();
+    let (backend, group) = (backend.clone(), group.clone());
+    let watcher = Watcher { backend, group, prove_every, subject, changes, seen: None, cut: false, proven: Moment::ZERO };
+    Box::pin(stream::unfold(watcher, |mut watcher| async move {
+        let event = watcher.next().await;
+        Some((event, watcher))
+    }))
+}
+
+struct Watcher<S> {
+    backend: MemoryBackend,
+    group: GroupName,
+    prove_every: Duration,
+    subject: S,
+    changes: watch::Receiver<u64>,
+    /// The mark of what was shown last.
+    seen: Option<u64>,
+    /// The connection is cut, and that was told.
+    cut: bool,
+    proven: Moment,
+}
+
+/// What a watcher finds when it looks.
+struct Look<E> {
+    now: Moment,
+    mark: u64,
+    /// What is to be told, if the mark is new.
+    news: Option<E>,
+    /// When the next record expires.
+    next_end: Option<Moment>,
+}
+
+impl<S: Subject> Watcher<S> {
+    async fn next(&mut self) -> Result<S::Event> {
+        loop {
+            self.changes.mark_unchanged();
+            let Look { now, mark, news, next_end } = match self.look() {
+                Ok(look) => look,
+                Err(error) => {
+                    // One error per cut; then silence until something changes.
+                    self.seen = None;
+                    self.subject.forget();
+                    if !std::mem::replace(&mut self.cut, true) {
+                        return Err(error);
+                    }
+                    self.wait(self.prove_every).await;
+                    continue;
+                }
+            };
+            self.cut = false;
+            if let Some(event) = news {
+                (self.seen, self.proven) = (Some(mark), now);
+                return Ok(event);
+            }
+            let prove_at = self.proven.plus(self.prove_every);
+            if now >= prove_at {
+                self.proven = now;
+                return Ok(S::proven(now));
+            }
+            let until = next_end.map_or(prove_at, |end| end.min(prove_at));
+            self.wait(until.since(now)).await;
+        }
+    }
+
+    fn look(&mut self) -> Result<Look<S::Event>> {
+        let Self { backend, group: name, subject, seen, .. } = self;
+        backend.with_groups("watch", |groups, now| {
+            groups.reap(name, now);
+            let group = groups.by_name.get(name);
+            let mark = subject.mark(group);
+            let next_end = group.and_then(|group| group.records.values().map(|stored| stored.ends).min());
+            let news = (*seen != Some(mark)).then(|| subject.news(groups, name, now));
+            Ok(Look { now, mark, news, next_end })
+        })
+    }
+
+    async fn wait(&mut self, at_most: Duration) {
+        // A closed channel is impossible while the backend, which holds the sender, lives in `self`.
+        let _ = tokio::time::timeout(at_most, self.changes.changed()).await;
+    }
+}

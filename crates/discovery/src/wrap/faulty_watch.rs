@@ -1,0 +1,109 @@
+//! A watch on a bad day: late, repeated and withheld news. What was withheld comes with the next news, so that no change is lost for good.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex};
+
+use futures::StreamExt;
+use futures::stream::{BoxStream, unfold};
+
+use super::faults::{Dice, injected, with};
+use crate::{ClaimChange, ClaimsEvent, Result, Snapshot, WatchEvent};
+
+/// News that can be told together with what was withheld before it.
+pub(super) trait News: Clone + Send + 'static {
+    /// Both in one.
+    fn after(self, withheld: Self) -> Self;
+
+    /// Whether it is more than a proof.
+    fn is_change(&self) -> bool;
+}
+
+impl News for WatchEvent {
+    fn after(self, withheld: Self) -> Self {
+        match (self, withheld) {
+            (Self::Proven(at), Self::View(known)) => Self::View(Snapshot { proven: at.max(known.proven), ..known }),
+            (event, _) => event,
+        }
+    }
+
+    fn is_change(&self) -> bool {
+        matches!(self, Self::View(_))
+    }
+}
+
+impl News for ClaimsEvent {
+    fn after(self, withheld: Self) -> Self {
+        match (self, withheld) {
+            (Self::Proven(at), Self::All { claims, proven }) => Self::All { claims, proven: at.max(proven) },
+            (Self::Proven(at), Self::Changed { changes, proven }) => Self::Changed { changes, proven: at.max(proven) },
+            (Self::Changed { changes, proven }, Self::All { claims, .. }) => {
+                let mut all: BTreeMap<_, _> = claims.into_iter().collect();
+                for ClaimChange { resource, claim } in changes {
+                    match claim {
+                        Some(claim) => all.insert(resource, claim),
+                        None => all.remove(&resource),
+                    };
+                }
+                Self::All { claims: all.into_iter().collect(), proven }
+            }
+            (Self::Changed { changes, proven }, Self::Changed { changes: mut earlier, .. }) => {
+                earlier.extend(changes);
+                Self::Changed { changes: earlier, proven }
+            }
+            (event, _) => event,
+        }
+    }
+
+    fn is_change(&self) -> bool {
+        !matches!(self, Self::Proven(_))
+    }
+}
+
+/// `news` as a watch tells it on a bad day.
+pub(super) fn faulty<E: News>(news: BoxStream<'static, Result<E>>, dice: Arc<Mutex<Dice>>) -> BoxStream<'static, Result<E>> {
+    let watch = Watch { news, dice, withheld: None, again: None };
+    unfold(watch, |mut watch| async move { watch.next().await.map(|news| (news, watch)) }).boxed()
+}
+
+struct Watch<E> {
+    news: BoxStream<'static, Result<E>>,
+    dice: Arc<Mutex<Dice>>,
+    /// Changes that nobody has been told of.
+    withheld: Option<E>,
+    /// What is to be said once more.
+    again: Option<E>,
+}
+
+impl<E: News> Watch<E> {
+    async fn next(&mut self) -> Option<Result<E>> {
+        if let Some(event) = self.again.take() {
+            return Some(Ok(event));
+        }
+        loop {
+            let news = self.news.next().await;
+            let (late, fails, drops, repeats) = with(&self.dice, |dice| {
+                let draws = (dice.delay(), dice.happens(|rates| rates.fail_watch));
+                (draws.0, draws.1, dice.happens(|rates| rates.drop_event), dice.happens(|rates| rates.repeat_event))
+            });
+            tokio::time::sleep(late).await;
+            let event = match (news, self.withheld.take()) {
+                (Some(Ok(event)), Some(withheld)) => event.after(withheld),
+                (Some(Ok(event)), None) => event,
+                (Some(Err(error)), withheld) => {
+                    self.withheld = withheld;
+                    return Some(Err(error));
+                }
+                (None, withheld) => return withheld.map(Ok),
+            };
+            if fails || drops {
+                self.withheld = Some(event).filter(News::is_change);
+                if fails {
+                    return Some(Err(injected("watch", "nothing can be proven")));
+                }
+                continue;
+            }
+            self.again = repeats.then(|| event.clone());
+            return Some(Ok(event));
+        }
+    }
+}
