@@ -11,6 +11,7 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use crate::listeners::Hub;
+use crate::service::Ranked;
 
 pub(crate) struct Shared {
     pub(crate) policy: Arc<Policy>,
@@ -31,6 +32,8 @@ pub(crate) struct Shared {
     pub(crate) answered: AtomicBool,
     /// Placements asked for so far.
     pub(crate) rebuilds: AtomicU64,
+    /// Who comes after each slot's owner, once somebody has asked.
+    pub(crate) ranked: ArcSwapOption<Ranked>,
     current: ArcSwap<Ownership>,
     changes: watch::Sender<Arc<Ownership>>,
 }
@@ -50,6 +53,7 @@ impl Shared {
             blinded: watch::Sender::new(None),
             answered: AtomicBool::new(false),
             rebuilds: AtomicU64::new(0),
+            ranked: ArcSwapOption::empty(),
             current: ArcSwap::new(Arc::clone(&ownership)),
             changes: watch::Sender::new(ownership),
         }

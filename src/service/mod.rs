@@ -1,6 +1,9 @@
 //! One worker's membership in one group, and the answers to "which keys are mine?".
 
 mod keys;
+mod replicas;
+
+pub(crate) use replicas::Ranked;
 
 use std::pin::pin;
 use std::sync::atomic::Ordering;
