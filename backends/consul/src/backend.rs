@@ -6,16 +6,16 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use shardwise_core::GroupName;
+use shardwise_discovery::feeds::Hub;
 use shardwise_discovery::{Capabilities, Clock, Discovery, Grant, Registration, Result, Seat, Snapshot, WatchStream};
 
 use crate::ConsulConfig;
 use crate::caller::to_the_end;
 use crate::client::Client;
 use crate::error::{self, Failure};
-use crate::follower::Hub;
-use crate::reader;
+use crate::follower::{Followers, LIMITS};
+use crate::reader::{self, Revisions};
 use crate::registrar::Registrar;
-use crate::watch;
 
 /// How much later than its TTL a silent member may leave the view: the agent's timer, and its way to the servers.
 pub(crate) const MARGIN: Duration = Duration::from_millis(250);
@@ -24,7 +24,7 @@ pub(crate) const MARGIN: Duration = Duration::from_millis(250);
 #[derive(Clone)]
 pub struct ConsulBackend {
     registrar: Arc<Registrar>,
-    hub: Arc<Hub>,
+    hub: Hub<Followers>,
 }
 
 impl ConsulBackend {
@@ -33,9 +33,10 @@ impl ConsulBackend {
     /// # Errors
     /// [`ErrorKind::Misconfigured`](shardwise_discovery::ErrorKind::Misconfigured), naming the setting and the cause.
     pub fn open(config: &ConsulConfig, clock: Clock) -> Result<Self> {
-        let client = Client::new(config, clock).map_err(|failure| failure.during("open"))?;
+        let client = Client::new(config, clock.clone()).map_err(|failure| failure.during("open"))?;
         let registrar = Arc::new(Registrar::new(client));
-        Ok(Self { hub: Arc::new(Hub::new(Arc::clone(&registrar))), registrar })
+        let followers = Followers { registrar: Arc::clone(&registrar), revisions: Revisions::default() };
+        Ok(Self { hub: Hub::new(Arc::new(followers), clock, LIMITS), registrar })
     }
 }
 
@@ -74,13 +75,13 @@ impl Discovery for ConsulBackend {
     }
 
     async fn members(&self, group: &GroupName) -> Result<Snapshot> {
-        let reading = reader::read(&self.registrar.client, &self.registrar.seats, &self.hub.revisions, group).await;
+        let reading = reader::read(&self.registrar.client, &self.registrar.seats, &self.hub.source().revisions, group).await;
         let reading = reading.map_err(|failure| failure.during("members"))?;
         Ok(Snapshot { view: reading.view, proven: reading.proven })
     }
 
     fn watch(&self, group: &GroupName, prove_every: Duration) -> WatchStream {
-        watch::stream(Arc::clone(&self.hub), group.clone(), prove_every)
+        self.hub.watch(group, prove_every)
     }
 }
 

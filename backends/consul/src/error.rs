@@ -71,6 +71,8 @@ pub(crate) enum Failure {
     TooLarge { what: &'static str, instance_id: InstanceId, bytes: usize, max: usize },
     #[error("the group has more than {MEMBERS_MAX} members; stop some")]
     TooMany,
+    #[error("there are already {max} watches of Consul in this process; drop some")]
+    TooManyWatches { max: usize },
     #[error("this process follows {max} groups already; leave some")]
     TooManyGroups { max: usize },
     #[error("cannot read the record of {instance_id:?}: {why}; if its worker is of another version, bring both to one")]
@@ -117,7 +119,11 @@ impl Failure {
             Self::TimedOut { .. } => ErrorKind::TimedOut,
             Self::Lost { .. } => ErrorKind::Lost,
             Self::InUse { address, stamp, .. } => ErrorKind::InUse { address: address.clone(), stamp: *stamp },
-            Self::AnswerTooLarge { .. } | Self::TooLarge { .. } | Self::TooMany | Self::TooManyGroups { .. } => ErrorKind::TooLarge,
+            Self::AnswerTooLarge { .. }
+            | Self::TooLarge { .. }
+            | Self::TooMany
+            | Self::TooManyWatches { .. }
+            | Self::TooManyGroups { .. } => ErrorKind::TooLarge,
         }
     }
 

@@ -14,10 +14,10 @@ mod reader;
 mod registrar;
 mod seats;
 mod tls;
-mod watch;
 mod wire;
 
 pub use backend::ConsulBackend;
 pub use config::{BACKEND, ConsulConfig};
+pub use follower::WATCHERS_MAX;
 pub use reader::GROUPS_MAX;
 pub use wire::RECORD_BYTES_MAX;

@@ -6,18 +6,18 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use shardwise_core::{GroupName, MEMBERS_MAX, Member};
+use shardwise_discovery::feeds::Hub;
 use shardwise_discovery::{Capabilities, Clock, Discovery, Grant, Registration, Result, Seat, Snapshot, WatchStream};
 
 use crate::EtcdConfig;
 use crate::client::{Access, Entry, Link};
 use crate::error::Failure;
-use crate::hub::Hub;
+use crate::follower::LIMITS;
 use crate::keys::{Folder, Keys, Prefix};
 use crate::pool::Pool;
 use crate::records::{Roll, decode, encode};
 use crate::revisions::Revisions;
 use crate::tls::TlsFiles;
-use crate::watch;
 
 /// The shortest TTL that etcd grants with its own defaults; whoever asks for less gets this.
 pub const TTL_LEAST: Duration = Duration::from_secs(2);
@@ -32,7 +32,7 @@ const REGISTER_TRIES: usize = 3;
 #[derive(Clone)]
 pub struct EtcdBackend {
     inner: Arc<Inner>,
-    hub: Arc<Hub>,
+    hub: Hub<Inner>,
 }
 
 /// What calls and watches share.
@@ -59,7 +59,7 @@ impl EtcdBackend {
             Ok(Inner { pool: Pool::new(endpoints, access), clock, revisions: Revisions::default(), prefix })
         };
         let inner = Arc::new(made().map_err(|failure: Failure| failure.during("open"))?);
-        Ok(Self { hub: Arc::new(Hub::new(Arc::clone(&inner))), inner })
+        Ok(Self { hub: Hub::new(Arc::clone(&inner), inner.clock.clone(), LIMITS), inner })
     }
 }
 
@@ -111,7 +111,7 @@ impl Discovery for EtcdBackend {
     }
 
     fn watch(&self, group: &GroupName, prove_every: Duration) -> WatchStream {
-        watch::stream(Arc::clone(&self.hub), group.clone(), prove_every)
+        self.hub.watch(group, prove_every)
     }
 }
 

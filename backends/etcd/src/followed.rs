@@ -10,12 +10,12 @@ use std::time::Duration;
 use etcd_client::{Error, Event, EventType, WatchResponse, WatchStream};
 use futures::FutureExt;
 use shardwise_core::{MEMBERS_MAX, Moment};
+use shardwise_discovery::feeds::Feed;
 use tokio::time::{Instant, sleep_until};
 
 use crate::backend::Inner;
 use crate::client::{Entry, Link};
 use crate::error::{Failure, one_line};
-use crate::hub::Feed;
 use crate::keys::Folder;
 use crate::records::Roll;
 use crate::revisions::Line;
@@ -42,7 +42,7 @@ pub(crate) struct Followed {
 
 impl Followed {
     pub(crate) async fn open(inner: Arc<Inner>, feed: Arc<Feed>, link: Arc<Link>) -> Result<Self, Failure> {
-        let folder = inner.folder(&feed.group);
+        let folder = inner.folder(feed.group());
         let (proven, before) = (inner.clock.now(), inner.revisions.now());
         let (entries, seen) = link.list(&folder, MEMBERS_MAX as usize).await?;
         inner.revisions.report(before, seen)?;
@@ -142,8 +142,11 @@ impl Followed {
     fn publish(&mut self, proven: Option<Moment>) -> Result<(), Failure> {
         // An error also where nothing has changed: what the store has now is not what this roll is of.
         let revision = self.inner.revisions.follow(self.at, self.seen)?;
-        let view = std::mem::take(&mut self.changed).then(|| self.roll.view(revision));
-        self.feed.publish(view, proven);
+        if std::mem::take(&mut self.changed) {
+            self.feed.show(Arc::new(self.roll.view(revision)), proven);
+        } else if let Some(proven) = proven {
+            self.feed.prove(proven);
+        }
         Ok(())
     }
 }

@@ -3,12 +3,19 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use shardwise_discovery::Error;
+use shardwise_discovery::feeds::{Feed, Full, Limits, Source};
 use tokio::time::{Instant, sleep_until, timeout};
 
 use crate::backend::Inner;
 use crate::error::Failure;
 use crate::followed::Followed;
-use crate::hub::{Feed, Hub};
+
+/// The most watches that one [`EtcdBackend`](crate::EtcdBackend) and its clones serve at a time.
+pub const WATCHERS_MAX: usize = 16_384;
+/// The most groups that they watch at a time.
+pub const GROUPS_MAX: usize = 256;
+pub(crate) const LIMITS: Limits = Limits { watches: WATCHERS_MAX, groups: GROUPS_MAX };
 
 /// How long a proof may take: as long as the watches' pace, but at least and at most so long.
 const PROOF_LIMITS: (Duration, Duration) = (Duration::from_millis(500), Duration::from_secs(5));
@@ -19,8 +26,21 @@ const RETRY_LONGEST: Duration = Duration::from_secs(1);
 /// Pause after a failure that somebody has to repair.
 const REPAIR_PAUSE: Duration = Duration::from_secs(5);
 
-pub(crate) struct Follower {
-    hub: Arc<Hub>,
+impl Source for Inner {
+    fn start(self: Arc<Self>, feed: Feed) {
+        tokio::spawn(Follower { inner: self, feed: Arc::new(feed), failures: 0 }.run());
+    }
+
+    fn full(&self, full: Full) -> Error {
+        let (what, max) = match full {
+            Full::Watches(max) => ("watches", max),
+            Full::Groups(max) => ("watched groups", max),
+        };
+        Failure::TooManyWatches { what, max }.during("watch")
+    }
+}
+
+struct Follower {
     inner: Arc<Inner>,
     feed: Arc<Feed>,
     /// In a row.
@@ -28,13 +48,9 @@ pub(crate) struct Follower {
 }
 
 impl Follower {
-    pub(crate) fn new(hub: Arc<Hub>, inner: Arc<Inner>, feed: Arc<Feed>) -> Self {
-        Self { hub, inner, feed, failures: 0 }
-    }
-
     /// Runs while somebody watches.
-    pub(crate) async fn run(mut self) {
-        while !self.hub.end_unwatched(&self.feed) {
+    async fn run(mut self) {
+        while !self.feed.end_unwatched() {
             if let Err(failure) = self.follow().await {
                 let pause = self.failed(&failure);
                 // Either way it is time to look again.
@@ -45,7 +61,7 @@ impl Follower {
 
     async fn unwatched(&self) {
         while self.feed.pace().is_some() {
-            self.feed.wake.notified().await;
+            self.feed.stirred().await;
         }
     }
 
@@ -70,7 +86,7 @@ impl Follower {
                     continue;
                 }
                 // Somebody new wants a view that is proven after it came; or nobody is left.
-                () = self.feed.wake.notified() => if self.feed.pace().is_none() { break },
+                () = self.feed.stirred() => if self.feed.pace().is_none() { break },
                 () = sleep_until(last + pace * 3 / 4) => {}
             }
             last = Instant::now();
@@ -93,12 +109,5 @@ impl Follower {
             if failure.may_pass() { (RETRY_FIRST * 2u32.saturating_pow(self.failures.min(10))).min(RETRY_LONGEST) } else { REPAIR_PAUSE };
         // Many processes lose the same server at the same moment.
         longest.mul_f64(rand::random_range(0.5..1.0))
-    }
-}
-
-impl Drop for Follower {
-    /// The runtime ends under watches of another one: they notice that nobody feeds them.
-    fn drop(&mut self) {
-        self.hub.end(&self.feed);
     }
 }

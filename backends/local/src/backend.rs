@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use shardwise_core::{GroupName, MEMBERS_MAX, Member, Moment};
+use shardwise_discovery::feeds::Hub;
 use shardwise_discovery::{
     Capabilities, Clock, Discovery, Grant, METADATA_BYTES_MAX, Record, Registration, Result, Seat, Snapshot, WatchStream,
 };
@@ -14,16 +15,13 @@ use tokio::time::timeout;
 use crate::LocalConfig;
 use crate::client::{Client, Store};
 use crate::error::Failure;
-use crate::poller::Hub;
+use crate::poller::{LIMITS, Polling};
 use crate::statements::{Judged, Reading};
-use crate::watch;
 
 /// The most bytes one record may have as JSON.
 pub const RECORD_BYTES_MAX: usize = 65_536;
 /// The most records one file holds, over all groups; each group holds at most [`MEMBERS_MAX`].
 pub const RECORDS_MAX: u32 = 4 * MEMBERS_MAX;
-/// The most watches that one [`LocalBackend`] and its clones serve at a time.
-pub const WATCHERS_MAX: usize = 16_384;
 
 /// How much later than its TTL a silent member may leave the view: a poll, and a busy machine.
 const MARGIN: Duration = Duration::from_millis(100);
@@ -38,7 +36,7 @@ const REGISTER_ATTEMPTS: usize = 3;
 #[derive(Clone)]
 pub struct LocalBackend {
     client: Arc<Client>,
-    hub: Arc<Hub>,
+    hub: Hub<Polling>,
 }
 
 impl LocalBackend {
@@ -51,13 +49,13 @@ impl LocalBackend {
     pub fn open(config: LocalConfig, clock: Clock) -> Result<Self> {
         let path = config.absolute().map_err(|failure| failure.during("open"))?;
         drop(config);
-        let client = Arc::new(Client::new(path, clock));
-        Ok(Self { hub: Arc::new(Hub::new(Arc::clone(&client))), client })
+        let client = Arc::new(Client::new(path, clock.clone()));
+        Ok(Self { hub: Hub::new(Arc::new(Polling::new(Arc::clone(&client))), clock, LIMITS), client })
     }
 
     /// Tells the watches of this process at once; those of other processes find out by themselves.
     fn announce<T>(&self, done: T) -> T {
-        self.hub.wake();
+        self.hub.source().wake();
         done
     }
 }
@@ -133,7 +131,7 @@ impl Discovery for LocalBackend {
     }
 
     fn watch(&self, group: &GroupName, prove_every: Duration) -> WatchStream {
-        watch::stream(Arc::clone(&self.hub), group.clone(), prove_every)
+        self.hub.watch(group, prove_every)
     }
 }
 

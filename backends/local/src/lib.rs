@@ -1,7 +1,7 @@
 #![doc = include_str!("../docs.md")]
 //!
 //! Inside: `config` is the setting, `place` looks at the file before SQLite does, `client` opens it and keeps it open, `statements` holds
-//! all SQL, `backend` is the contract, `watch` and `poller` follow a group, `error` says what went wrong. No SQL outside `client` and
+//! all SQL, `backend` is the contract, `poller` follows groups, `error` says what went wrong. No SQL outside `client` and
 //! `statements`.
 
 mod backend;
@@ -12,7 +12,7 @@ mod error;
 mod place;
 mod poller;
 mod statements;
-mod watch;
 
-pub use backend::{LocalBackend, RECORD_BYTES_MAX, RECORDS_MAX, WATCHERS_MAX};
+pub use backend::{LocalBackend, RECORD_BYTES_MAX, RECORDS_MAX};
 pub use config::{BACKEND, LocalConfig};
+pub use poller::WATCHERS_MAX;

@@ -5,6 +5,8 @@
 //! the same rules as the others and runs in every test. The wrappers ([`Timeout`], [`Retry`], [`Traced`], and [`Faults`] for
 //! tests) take any backend and obey the contract too.
 //!
+//! [`feeds`] is for authors of backends: many watches of a group, one reader.
+//!
 //! Nothing here decides who owns what; that is `shardwise-core`.
 
 mod claims;
@@ -13,6 +15,7 @@ mod clock;
 pub mod conformance;
 mod contract;
 mod error;
+pub mod feeds;
 mod memory;
 mod record;
 pub mod settings;

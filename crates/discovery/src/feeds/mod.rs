@@ -1,0 +1,169 @@
+//! One reader per group feeds all watches of that group in this process, for backends where reading costs something.
+//!
+//! A backend says in a [`Source`] how a group is read: it gets a [`Feed`], reads as long as somebody watches, and tells the feed what it
+//! saw. [`Hub::watch`] makes of that the streams that the contract wants, each in order and at its own pace. Watches read the newest news
+//! only, so nothing can pile up. Whoever waits for a first view gets none from a read that began before it came.
+//!
+//! Nothing here knows a backend or decides when to read; that is the source's.
+
+mod feed;
+mod watch;
+
+use std::collections::HashMap;
+use std::collections::hash_map::Entry;
+use std::fmt;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use shardwise_core::{GroupName, Moment};
+
+pub use self::feed::Feed;
+use self::feed::{Board, News};
+use crate::{Clock, Error, Result, WatchStream};
+
+/// What reads groups.
+pub trait Source: Send + Sync + 'static {
+    /// Somebody watches a group that nobody reads. To be read, in a task, until [`Feed::end_unwatched`] answers `true`; a feed that is
+    /// dropped earlier is one whose reader has ended, and the watches start another.
+    fn start(self: Arc<Self>, feed: Feed);
+
+    /// Somebody has come to a feed or has left one. A source with one reader for all feeds is woken by this, the others by
+    /// [`Feed::stirred`].
+    fn stirred(&self) {}
+
+    /// What a watch is told for which there is no room; of the operation "watch".
+    fn full(&self, full: Full) -> Error;
+}
+
+/// How much one hub serves at a time.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Limits {
+    /// The most watches.
+    pub watches: usize,
+    /// The most groups that they watch.
+    pub groups: usize,
+}
+
+/// Which of the limits has been reached.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Full {
+    /// There are so many watches.
+    Watches(usize),
+    /// There are so many watched groups.
+    Groups(usize),
+}
+
+/// Where watches and readers meet. Clones are the same hub.
+pub struct Hub<S> {
+    source: Arc<S>,
+    clock: Clock,
+    limits: Limits,
+    shelf: Arc<Shelf>,
+}
+
+impl<S> Clone for Hub<S> {
+    fn clone(&self) -> Self {
+        Self { source: Arc::clone(&self.source), clock: self.clock.clone(), limits: self.limits, shelf: Arc::clone(&self.shelf) }
+    }
+}
+
+impl<S> fmt::Debug for Hub<S> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Hub").field("limits", &self.limits).finish_non_exhaustive()
+    }
+}
+
+impl<S: Source> Hub<S> {
+    /// A hub without watches.
+    pub fn new(source: Arc<S>, clock: Clock, limits: Limits) -> Self {
+        Self { source, clock, limits, shelf: Arc::default() }
+    }
+
+    /// What reads the groups.
+    pub const fn source(&self) -> &Arc<S> {
+        &self.source
+    }
+
+    /// A watch of `group`. Nothing happens before it is polled.
+    pub fn watch(&self, group: &GroupName, prove_every: Duration) -> WatchStream {
+        watch::stream(self.clone(), group.clone(), prove_every)
+    }
+
+    /// A place among the watches of `group`, for reads that begin at `since` or later. Has the group read if nobody does.
+    fn subscribe(&self, group: &GroupName, pace: Duration, since: Moment) -> Result<Subscription> {
+        let mut feeds = self.shelf.feeds();
+        if feeds.watches >= self.limits.watches {
+            return Err(self.source.full(Full::Watches(self.limits.watches)));
+        }
+        let room = feeds.by_group.len() < self.limits.groups;
+        let (board, is_new) = match feeds.by_group.entry(group.clone()) {
+            Entry::Occupied(known) => (Arc::clone(known.get()), false),
+            Entry::Vacant(_) if !room => return Err(self.source.full(Full::Groups(self.limits.groups))),
+            Entry::Vacant(place) => (Arc::clone(place.insert(Arc::new(Board::new(group.clone())))), true),
+        };
+        feeds.watches += 1;
+        board.enter(pace, since);
+        drop(feeds);
+        let subscription = Subscription {
+            news: board.news(),
+            pace,
+            board: Arc::clone(&board),
+            shelf: Arc::clone(&self.shelf),
+            source: Arc::clone(&self.source) as Arc<dyn Source>,
+        };
+        if is_new {
+            Arc::clone(&self.source).start(Feed::new(board, Arc::clone(&self.shelf)));
+        }
+        subscription.stir();
+        Ok(subscription)
+    }
+}
+
+/// The watched groups.
+#[derive(Default)]
+struct Shelf(Mutex<Feeds>);
+
+#[derive(Default)]
+struct Feeds {
+    by_group: HashMap<GroupName, Arc<Board>>,
+    watches: usize,
+}
+
+impl Feeds {
+    fn remove(&mut self, board: &Arc<Board>) {
+        if self.by_group.get(board.group()).is_some_and(|known| Arc::ptr_eq(known, board)) {
+            self.by_group.remove(board.group());
+        }
+    }
+}
+
+impl Shelf {
+    fn feeds(&self) -> MutexGuard<'_, Feeds> {
+        // Nothing under this lock can panic halfway through a change.
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// One watch's place. Dropping it ends the work for it.
+struct Subscription {
+    news: tokio::sync::watch::Receiver<News>,
+    pace: Duration,
+    board: Arc<Board>,
+    shelf: Arc<Shelf>,
+    source: Arc<dyn Source>,
+}
+
+impl Subscription {
+    fn stir(&self) {
+        self.board.stir();
+        self.source.stirred();
+    }
+}
+
+impl Drop for Subscription {
+    fn drop(&mut self) {
+        self.shelf.feeds().watches -= 1;
+        self.board.leave(self.pace);
+        self.stir();
+    }
+}

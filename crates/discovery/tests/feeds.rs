@@ -1,0 +1,223 @@
+//! Watches that share a reader: who is told what and when, who reads, and how much there may be. The tests themselves read.
+
+#![expect(clippy::expect_used, reason = "tests report by panicking")]
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures::{FutureExt, StreamExt};
+use shardwise_core::{GroupName, InstanceId, Member, Moment, View};
+use shardwise_discovery::feeds::{Feed, Full, Hub, Limits, Source};
+use shardwise_discovery::{Clock, Error, ErrorKind, WatchEvent, WatchStream};
+use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
+use tokio::time::advance;
+
+const PACE: Duration = Duration::from_secs(1);
+
+/// Hands the feeds to the test.
+struct Tests(UnboundedSender<Feed>);
+
+impl Source for Tests {
+    fn start(self: Arc<Self>, feed: Feed) {
+        self.0.send(feed).expect("the test goes on");
+    }
+
+    fn full(&self, full: Full) -> Error {
+        Error::new(ErrorKind::TooLarge, "watch", format!("{full:?}"))
+    }
+}
+
+struct World {
+    clock: Clock,
+    hub: Hub<Tests>,
+    feeds: UnboundedReceiver<Feed>,
+}
+
+impl World {
+    fn new() -> Self {
+        let (sender, feeds) = unbounded_channel();
+        let clock = Clock::tokio();
+        Self { hub: Hub::new(Arc::new(Tests(sender)), clock.clone(), Limits { watches: 3, groups: 2 }), clock, feeds }
+    }
+
+    fn watch(&self) -> WatchStream {
+        self.hub.watch(&group("g"), PACE)
+    }
+
+    fn now(&self) -> Moment {
+        self.clock.now()
+    }
+
+    /// The feed that somebody is to read.
+    fn started(&mut self) -> Feed {
+        self.feeds.try_recv().expect("a reader is wanted")
+    }
+}
+
+fn group(name: &str) -> GroupName {
+    GroupName::new(name).expect("a valid name")
+}
+
+fn view(revision: u64, ids: &[&str]) -> Arc<View> {
+    let member = |id: &&str| Member::named(InstanceId::new(*id).expect("a valid name"));
+    Arc::new(View::new(revision, ids.iter().map(member).collect()))
+}
+
+/// What a watch has to tell just now.
+fn told(watch: &mut WatchStream) -> Option<String> {
+    watch.next().now_or_never().map(|event| match event.expect("it does not end") {
+        Ok(WatchEvent::View(snapshot)) => format!("view {}", snapshot.view.revision()),
+        Ok(_) => "proven".to_owned(),
+        Err(error) => error.to_string(),
+    })
+}
+
+fn says(watch: &mut WatchStream, expected: &str) {
+    assert_eq!(told(watch).as_deref(), Some(expected));
+    assert_eq!(told(watch), None, "and no more");
+}
+
+#[tokio::test(start_paused = true)]
+async fn watches_of_one_group_share_a_reader_while_there_is_any() {
+    let mut world = World::new();
+    let (mut one, mut two) = (world.watch(), world.watch());
+    assert!(world.feeds.try_recv().is_err(), "nobody has asked yet");
+    assert_eq!((told(&mut one), told(&mut two)), (None, None));
+    let feed = world.started();
+    assert!(world.feeds.try_recv().is_err(), "one reader for both");
+    assert_eq!((feed.group(), feed.pace()), (&group("g"), Some(PACE)));
+    feed.show(view(1, &["a"]), Some(world.now()));
+    says(&mut one, "view 1");
+    drop(one);
+    assert!(!feed.end_unwatched(), "one of them is left");
+    says(&mut two, "view 1");
+    drop(two);
+    feed.stirred().await;
+    assert!(feed.pace().is_none() && feed.end_unwatched());
+
+    let mut late = world.watch();
+    assert_eq!(told(&mut late), None);
+    let another = world.started();
+    drop(feed);
+    another.show(view(2, &[]), Some(world.now()));
+    says(&mut late, "view 2");
+}
+
+#[tokio::test(start_paused = true)]
+async fn who_comes_gets_no_view_from_a_read_that_began_before() {
+    let mut world = World::new();
+    let mut first = world.watch();
+    assert_eq!(told(&mut first), None);
+    let (feed, before) = (world.started(), world.now());
+    feed.show(view(1, &["a"]), Some(before));
+    says(&mut first, "view 1");
+    feed.stirred().await;
+    advance(Duration::from_millis(1)).await;
+    let mut second = world.watch();
+    assert_eq!(told(&mut second), None);
+    assert!(feed.stirred().now_or_never().is_some() && feed.has_newcomer(), "the reader hears of it");
+    feed.prove(before);
+    assert_eq!(told(&mut second), None);
+    feed.prove(world.now());
+    assert!(!feed.has_newcomer());
+    says(&mut second, "view 1");
+    assert_eq!(told(&mut first), None, "no news to others");
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_newest_view_is_told_and_the_same_members_at_a_later_revision_are_told_again() {
+    let mut world = World::new();
+    let mut watch = world.watch();
+    assert_eq!(told(&mut watch), None);
+    let feed = world.started();
+    feed.show(view(4, &["a"]), Some(world.now()));
+    feed.show(view(5, &["a", "b"]), None);
+    says(&mut watch, "view 5");
+    // A read by itself shows another member at revision 6, which is gone again at 7: who went by that has to hear of 7.
+    feed.show(view(7, &["a", "b"]), Some(world.now()));
+    says(&mut watch, "view 7");
+    feed.show(view(7, &["a", "b"]), Some(world.now()));
+    assert_eq!(told(&mut watch), None, "nothing new");
+    assert_eq!(feed.latest(), Some(view(7, &["a", "b"])));
+}
+
+#[tokio::test(start_paused = true)]
+async fn proofs_are_told_at_each_watchs_own_pace() {
+    let mut world = World::new();
+    let (mut quick, mut slow) = (world.watch(), world.hub.watch(&group("g"), PACE * 10));
+    assert_eq!((told(&mut slow), told(&mut quick)), (None, None));
+    let feed = world.started();
+    assert_eq!(feed.pace(), Some(PACE), "the quicker one counts");
+    feed.show(view(1, &[]), Some(world.now()));
+    says(&mut quick, "view 1");
+    says(&mut slow, "view 1");
+    let mut proofs = (0, 0);
+    for _ in 0..100 {
+        advance(PACE / 10).await;
+        if feed.wants_proof(world.now()) {
+            feed.prove(world.now());
+        }
+        proofs = (proofs.0 + u32::from(told(&mut quick).is_some()), proofs.1 + u32::from(told(&mut slow).is_some()));
+    }
+    assert_eq!(proofs, (10, 2), "in ten seconds");
+    drop(quick);
+    assert_eq!(feed.pace(), Some(PACE * 10));
+    drop(slow);
+    assert!(!feed.wants_proof(world.now().plus(PACE * 100)), "nobody does");
+}
+
+#[tokio::test(start_paused = true)]
+async fn each_failure_is_told_and_then_that_it_is_over() {
+    let mut world = World::new();
+    let mut watch = world.watch();
+    assert_eq!(told(&mut watch), None);
+    let feed = world.started();
+    let failure = || Error::new(ErrorKind::Unavailable, "watch", "gone");
+    feed.fail(failure());
+    says(&mut watch, "watch: gone");
+    feed.fail(failure());
+    says(&mut watch, "watch: gone");
+    feed.show(view(1, &[]), Some(world.now()));
+    says(&mut watch, "view 1");
+    feed.fail(failure());
+    says(&mut watch, "watch: gone");
+    advance(Duration::from_millis(1)).await;
+    assert!(feed.wants_proof(world.now()));
+    feed.prove(world.now());
+    says(&mut watch, "proven");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_reader_that_ends_is_replaced_and_does_not_make_its_watches_spin() {
+    let mut world = World::new();
+    let mut watch = world.watch();
+    for revision in 1..=3 {
+        assert_eq!(told(&mut watch), None);
+        assert!(revision == 1 || world.feeds.try_recv().is_err(), "not at once");
+        advance(Duration::from_millis(50)).await;
+        assert_eq!(told(&mut watch), None);
+        let feed = world.started();
+        feed.show(view(revision, &["a"]), Some(world.now()));
+        says(&mut watch, &format!("view {revision}"));
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn there_is_room_for_so_much_and_again_when_somebody_leaves() {
+    let mut world = World::new();
+    let mut groups = ["g", "h", "i"].map(|name| world.hub.watch(&group(name), PACE));
+    assert_eq!((told(&mut groups[0]), told(&mut groups[1])), (None, None));
+    says(&mut groups[2], "watch: Groups(2)");
+    let (mut third, mut fourth) = (world.watch(), world.hub.clone().watch(&group("g"), PACE));
+    assert_eq!(told(&mut third), None);
+    assert_eq!(told(&mut fourth).as_deref(), Some("watch: Watches(3)"));
+    drop(third);
+    assert_eq!(told(&mut fourth), None);
+    advance(Duration::from_secs(4)).await;
+    assert_eq!(told(&mut fourth), None);
+    advance(Duration::from_secs(2)).await;
+    assert_eq!(told(&mut fourth), None);
+    let feed = world.started();
+    feed.show(view(1, &[]), Some(world.now()));
+    says(&mut fourth, "view 1");
+}
