@@ -26,5 +26,7 @@ macro_rules! on_both {
     };
 }
 
+mod bad_days;
 mod meeting;
 mod members;
+mod silence;

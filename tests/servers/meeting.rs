@@ -2,9 +2,10 @@
 
 use std::fmt::Write as _;
 use std::net::SocketAddr;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
+use shardwise::discovery::{Clock, Discovery};
 use shardwise::{ServiceState, Settings, ShardingFactory, ShardingService, SlotSet};
 use shardwise_testkit::{Consul, Etcd, Usage};
 use tokio::runtime::Runtime;
@@ -90,6 +91,13 @@ impl Terms {
         let _ =
             write!(text, "{table}.discovery]\nbackend = \"{name}\"\nttl = \"{}ms\"\n{table}.discovery.{name}]\n{at}\n", ttl.as_millis());
         Settings::from_toml_str(&text).unwrap()
+    }
+
+    /// A backend of its own.
+    pub(crate) fn backend(self, address: SocketAddr) -> Arc<dyn Discovery> {
+        let opens = if self.kind == Kind::Consul { shardwise_backend_consul::BACKEND } else { shardwise_backend_etcd::BACKEND };
+        let settings = self.settings(address, "nobody");
+        (opens.open)(&settings.policy("workers").unwrap().discovery.options, &Clock::system()).unwrap()
     }
 
     /// A member, which has not joined.

@@ -3,6 +3,7 @@
 mod churn;
 mod demo;
 mod figures;
+mod members;
 mod scenes;
 
 use crate::context::Context;
@@ -26,6 +27,7 @@ pub(crate) fn run(context: &Context, name: Option<&str>, runs: Option<u32>) -> R
     let text = match scene {
         _ if name == "demo" => demo::run(context, runs.unwrap_or(DEMO_RUNS))?,
         _ if name == "churn" => churn::run(context, runs.unwrap_or(CHURN_ROUNDS))?,
+        _ if name == "members" => members::run(context, runs.unwrap_or(1))?,
         Some(scene) => scenes::run(context, scene, runs.unwrap_or(scene.runs))?,
         None => return Err(Failure::new(format!("no soak is called {name}; there are: {}", names().join(", ")))),
     };
@@ -38,5 +40,5 @@ pub(crate) fn run(context: &Context, name: Option<&str>, runs: Option<u32>) -> R
 }
 
 fn names() -> Vec<&'static str> {
-    ["demo", "churn"].into_iter().chain(SCENES.iter().map(|scene| scene.name)).collect()
+    ["demo", "churn", "members"].into_iter().chain(SCENES.iter().map(|scene| scene.name)).collect()
 }

@@ -1,0 +1,99 @@
+//! The whole library with many members in one process (`tests/servers/members.rs`): 300 on one Consul agent, 1,000 on one etcd.
+
+use std::fmt::Write as _;
+use std::time::Duration;
+
+use serde_json::Value;
+
+use super::figures::{Figures, number};
+use crate::context::Context;
+use crate::report::say;
+use crate::run::{Failure, Log};
+
+/// For building, and for one run on each.
+const ALLOWANCE: Duration = Duration::from_mins(20);
+const RUN_MAX: Duration = Duration::from_mins(10);
+const BACKENDS: [&str; 2] = ["consul", "etcd"];
+
+/// The figures of a run, and what each is.
+const FIGURES: [(&str, &str); 18] = [
+    ("members", "members"),
+    ("ttl_s", "TTL, s"),
+    ("window_s", "watched for, s"),
+    ("start_ms", "all registered at once: until all see all, ms"),
+    ("start_rebuilds", "placements that one member asked for in that time, at most"),
+    ("connections", "connections to the server, of all members together"),
+    ("memory_kb", "memory of the process for each member, kB"),
+    ("to_server_bytes", "**steady**, for each member in a second: bytes to the server"),
+    ("from_server_bytes", "bytes from the server"),
+    ("member_us", "processor of the members' process, µs"),
+    ("server_us", "processor of the server, µs"),
+    ("placement_ms", "one placement of the group from nothing, ms"),
+    ("join_ms", "**one more joins**: until in force at all, ms"),
+    ("join_used_ms", "processor of all members together, ms"),
+    ("join_rebuilds", "placements that one member asked for, at most"),
+    ("leave_ms", "**and leaves**: until in force at all, ms"),
+    ("leave_used_ms", "processor of all members together, ms"),
+    ("leave_rebuilds", "placements that one member asked for, at most"),
+];
+
+/// Runs it that often, and tells what came of it. What must come of it is in the test.
+pub(super) fn run(context: &Context, runs: u32) -> Result<String, Failure> {
+    let log = Log::begin(context, "soak")?;
+    let collected = context.scratch("soak-members.jsonl");
+    let unreadable = |e: std::io::Error| Failure::new(format!("{}: {e}", collected.display()));
+    std::fs::write(&collected, "").map_err(unreadable)?;
+    for _ in 0..runs {
+        let arguments =
+            ["test", "--release", "--package", "shardwise", "--features", "consul,etcd", "--test", "servers", "--", "members::"];
+        let mut command = context.cargo(&arguments);
+        command.env("SHARDWISE_SOAK_FIGURES", &collected);
+        log.run_for(command, ALLOWANCE + RUN_MAX).map_err(|failure| failure.repeated_by("cargo xtask soak members".into()))?;
+    }
+    let told = std::fs::read_to_string(&collected).map_err(unreadable)?;
+    let told: Vec<Value> = told.lines().filter_map(|line| serde_json::from_str(line).ok()).collect();
+    let text = table(runs, &told)?;
+    say(&text);
+    Ok(text)
+}
+
+/// The median of each figure on each backend.
+fn table(runs: u32, told: &[Value]) -> Result<String, Failure> {
+    let mut text = format!(
+        "Median of {runs}. All members in one process, each a `ShardingService` of a factory of its own, in one group with 16,384 slots. While the \
+         group is watched nothing happens but heartbeats, three in each TTL, and no member asks for a placement. Processor time of the \
+         proxy that counts the bytes is left out.\n\n| | consul | etcd |\n|---|---:|---:|\n"
+    );
+    for (field, what) in FIGURES {
+        let mut row = format!("| {what} |");
+        for backend in BACKENDS {
+            let figures = Figures::of(told.iter().filter(|run| run["backend"] == backend), field);
+            if figures.is_empty() {
+                return Err(Failure::new(format!("{backend} told no {field}")));
+            }
+            // Writing to a String cannot fail.
+            let _ = write!(row, " {} |", number(figures.median()));
+        }
+        text += &(row + "\n");
+    }
+    Ok(text)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_figure_of_both_backends_is_told() {
+        let run = |backend: &str, value: f64| {
+            let mut run = serde_json::json!({ "backend": backend });
+            for (field, _) in FIGURES {
+                run[field] = value.into();
+            }
+            run
+        };
+        let told = [run("consul", 300.0), run("etcd", 1_000.0)];
+        assert!(table(1, &told).unwrap().contains("| members | 300 | 1000 |\n"));
+        assert!(table(1, &told[..1]).unwrap_err().to_string().contains("etcd told no members"));
+    }
+}
