@@ -112,7 +112,9 @@ async fn bad_day(terms: Terms, seed: u64) {
         tokio::time::sleep(LOOK_EVERY).await;
     }
     let changes = history.known.len();
-    workers.iter().for_each(|worker| worker.faults.set_rates(FaultRates::NONE));
+    for worker in &workers {
+        worker.faults.set_rates(FaultRates::NONE);
+    }
     let healed = tokio::time::Instant::now();
     while let Err(why) = agreed(&history, &workers) {
         let waited = healed.elapsed();

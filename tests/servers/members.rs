@@ -132,7 +132,7 @@ impl Crowd {
         let seconds = (after.at - before.at).as_secs_f64();
         let count = self.services.len() as f64;
         let each = |amount: f64| (amount / seconds / count * 10.0).round() / 10.0;
-        let micros = |before: Usage, after: Usage| each((after.processor - before.processor).as_secs_f64() * 1e6);
+        let micros = |before: Usage, after: Usage| each(after.processor.saturating_sub(before.processor).as_secs_f64() * 1e6);
         json!({
             "backend": self.terms.kind.name(),
             "members": self.services.len(),
@@ -188,7 +188,7 @@ impl Crowd {
         self.quiet();
         let after = self.read();
         let rebuilds = before.rebuilds.iter().zip(&after.rebuilds).map(|(before, after)| after - before).max().unwrap();
-        Change { took, rebuilds, used: after.members.processor - before.members.processor }
+        Change { took, rebuilds, used: after.members.processor.saturating_sub(before.members.processor) }
     }
 }
 
