@@ -43,7 +43,7 @@ pub use names::{ClaimName, GroupName, InstanceId, NAME_BYTES_MAX, NameError, Pol
 pub use ownership::{NotOwning, Ownership, ServiceState};
 pub use placement::SlotOwners;
 pub use placer::Placer;
-pub use plan::{Balance, Move, Plan};
+pub use plan::{Balance, Change, Move, Plan, ShareMove, Side};
 pub use policy::{
     BackendLoss, DRAIN_TIMEOUT_MAX, KEEP_FOR_MAX, LoadMargin, MaxLoss, OwnershipMode, PlacementKind, PlacementParams, Policy, PolicyError,
     SLOTS_DEFAULT, SLOTS_MAX, SLOTS_OUTBOX, Timing, VIRTUAL_NODES_DEFAULT, VIRTUAL_NODES_MAX,
