@@ -18,8 +18,14 @@ impl Fingerprint {
 
     /// Reads the sixteen hexadecimal digits that `Display` writes.
     pub fn from_hex(hex: &str) -> Option<Self> {
-        (hex.len() == 16).then(|| u64::from_str_radix(hex, 16).ok()).flatten().map(Self)
+        sixteen_digits(hex).map(Self)
     }
+}
+
+/// The number that sixteen hexadecimal digits stand for. A sign, which the standard library would take for a digit's place, is none.
+pub(crate) fn sixteen_digits(hex: &str) -> Option<u64> {
+    let digits = hex.len() == 16 && hex.bytes().all(|byte| byte.is_ascii_hexdigit());
+    digits.then(|| u64::from_str_radix(hex, 16).ok()).flatten()
 }
 
 impl fmt::Display for Fingerprint {
@@ -44,5 +50,22 @@ impl<'de> Deserialize<'de> for Fingerprint {
     fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         let hex = String::deserialize(deserializer)?;
         Self::from_hex(&hex).ok_or_else(|| serde::de::Error::custom("a fingerprint has sixteen hexadecimal digits"))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_sixteen_digits_are_read() {
+        let fingerprint = Fingerprint::of("anything");
+        assert_eq!(Fingerprint::from_hex(&fingerprint.to_string()), Some(fingerprint));
+        for text in
+            ["", "0123456789abcde", "0123456789abcdef0", "+123456789abcdef", "-123456789abcdef", "0123456789abcdeg", "012345678 abcdef"]
+        {
+            assert_eq!(Fingerprint::from_hex(text), None, "{text:?}");
+            assert_eq!(crate::Incarnation::from_hex(text), None, "{text:?}");
+        }
     }
 }

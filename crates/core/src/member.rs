@@ -5,6 +5,7 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
+use crate::fingerprint::sixteen_digits;
 use crate::{Fingerprint, InstanceId};
 
 /// The largest weight; the smallest is 1.
@@ -66,7 +67,7 @@ impl Incarnation {
 
     /// Reads the sixteen hexadecimal digits that `Display` writes.
     pub fn from_hex(hex: &str) -> Option<Self> {
-        (hex.len() == 16).then(|| u64::from_str_radix(hex, 16).ok()).flatten().map(Self)
+        sixteen_digits(hex).map(Self)
     }
 }
 
