@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use shardwise_core::{Address, InstanceId, MEMBERS_MAX};
-use shardwise_discovery::{Error, ErrorKind, RecordError};
+use shardwise_discovery::{Error, ErrorKind, Unwritable};
 
 pub(crate) type Result<T> = std::result::Result<T, Failure>;
 
@@ -67,8 +67,6 @@ pub(crate) enum Failure {
     Lost { instance_id: InstanceId, why: &'static str },
     #[error("the agent of discovery.consul.address has {instance_id:?}, but the servers do not show it as passing{why}")]
     NotShown { instance_id: InstanceId, why: String },
-    #[error("{what} of {instance_id:?} has {bytes} bytes, at most {max} are allowed; make it smaller")]
-    TooLarge { what: &'static str, instance_id: InstanceId, bytes: usize, max: usize },
     #[error("the group has more than {MEMBERS_MAX} members; stop some")]
     TooMany,
     #[error("there are already {max} watches of Consul in this process; drop some")]
@@ -77,8 +75,8 @@ pub(crate) enum Failure {
     TooManyGroups { max: usize },
     #[error("cannot read the record of {instance_id:?}: {why}; if its worker is of another version, bring both to one")]
     BadRecord { instance_id: String, why: String },
-    #[error("cannot write the record of {instance_id:?}: {source}")]
-    Unwritable { instance_id: InstanceId, source: RecordError },
+    #[error(transparent)]
+    Unwritable(Unwritable),
     #[error("whoever asked for it has given up")]
     GivenUp,
     #[error("the process is shutting down")]
@@ -101,8 +99,7 @@ impl Failure {
             | Self::NoDatacenter { .. }
             | Self::OtherDatacenter { .. }
             | Self::Refused { .. }
-            | Self::BadRecord { .. }
-            | Self::Unwritable { .. } => ErrorKind::Misconfigured,
+            | Self::BadRecord { .. } => ErrorKind::Misconfigured,
             Self::SocketDenied { .. }
             | Self::ClientCertificate { .. }
             | Self::BadToken { .. }
@@ -117,13 +114,10 @@ impl Failure {
             | Self::GivenUp
             | Self::ShuttingDown => ErrorKind::Unavailable,
             Self::TimedOut { .. } => ErrorKind::TimedOut,
+            Self::Unwritable(refused) => refused.kind(),
             Self::Lost { .. } => ErrorKind::Lost,
             Self::InUse { address, stamp, .. } => ErrorKind::InUse { address: address.clone(), stamp: *stamp },
-            Self::AnswerTooLarge { .. }
-            | Self::TooLarge { .. }
-            | Self::TooMany
-            | Self::TooManyWatches { .. }
-            | Self::TooManyGroups { .. } => ErrorKind::TooLarge,
+            Self::AnswerTooLarge { .. } | Self::TooMany | Self::TooManyWatches { .. } | Self::TooManyGroups { .. } => ErrorKind::TooLarge,
         }
     }
 

@@ -6,7 +6,7 @@ use std::time::Duration;
 use serde::{Deserialize, Deserializer};
 use serde_json::json;
 use shardwise_core::{Address, InstanceId, Member};
-use shardwise_discovery::{METADATA_BYTES_MAX, Record};
+use shardwise_discovery::Record;
 
 use crate::error::{Failure, Result, one_line};
 
@@ -114,7 +114,7 @@ impl Written<'_> {
     }
 
     fn meta(&self) -> Result<BTreeMap<String, String>> {
-        let record = encode(self.member)?;
+        let record = Record::encode_within(RECORD_BYTES_MAX, self.member).map_err(Failure::Unwritable)?;
         let own = [
             ("shardwise_id", self.member.instance_id.to_string()),
             ("shardwise_check", self.check.to_owned()),
@@ -125,20 +125,6 @@ impl Written<'_> {
         let parts = cut(&record).into_iter().enumerate().map(|(at, part)| (format!("shardwise_record_{at}"), part.to_owned()));
         Ok(own.chain(parts).collect())
     }
-}
-
-fn encode(member: &Member) -> Result<String> {
-    let instance_id = || member.instance_id.clone();
-    let too_large = |what, bytes, max| Failure::TooLarge { what, instance_id: instance_id(), bytes, max };
-    let metadata = member.metadata.iter().map(|(key, value)| key.len() + value.len()).sum();
-    if metadata > METADATA_BYTES_MAX {
-        return Err(too_large("the metadata", metadata, METADATA_BYTES_MAX));
-    }
-    let record = Record::encode(member).map_err(|source| Failure::Unwritable { instance_id: instance_id(), source })?;
-    if record.len() > RECORD_BYTES_MAX {
-        return Err(too_large("the record", record.len(), RECORD_BYTES_MAX));
-    }
-    Ok(record)
 }
 
 /// Cuts a text into pieces that Consul takes, between characters.
@@ -188,6 +174,7 @@ impl AgentService {
 #[cfg(test)]
 mod tests {
     use shardwise_core::Incarnation;
+    use shardwise_discovery::{METADATA_BYTES_MAX, Unwritable};
 
     use super::*;
 
@@ -215,9 +202,9 @@ mod tests {
     fn what_consul_cannot_hold_is_too_large() {
         let mut member = large();
         member.zone = Some("z".repeat(RECORD_BYTES_MAX));
-        assert!(matches!(written(&member).meta(), Err(Failure::TooLarge { what: "the record", .. })));
+        assert!(matches!(written(&member).meta(), Err(Failure::Unwritable(Unwritable::TooLarge { what: "the record", .. }))));
         member.metadata = BTreeMap::from([("k".into(), "v".repeat(METADATA_BYTES_MAX))]);
-        assert!(matches!(written(&member).meta(), Err(Failure::TooLarge { what: "the metadata", .. })));
+        assert!(matches!(written(&member).meta(), Err(Failure::Unwritable(Unwritable::TooLarge { what: "the metadata", .. }))));
     }
 
     #[test]

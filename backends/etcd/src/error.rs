@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use shardwise_core::{Address, InstanceId, MEMBERS_MAX};
-use shardwise_discovery::{Error, ErrorKind};
+use shardwise_discovery::{Error, ErrorKind, Unwritable};
 use tonic::{Code, Status};
 
 /// Each message is one line: what is wrong, with which server, which setting it concerns, and what to do.
@@ -63,16 +63,14 @@ pub(crate) enum Failure {
     InUse { instance_id: InstanceId, address: Option<Address>, stamp: u64 },
     #[error("others were faster {tries} times in a row when {instance_id:?} wanted to register; try again")]
     Contended { instance_id: InstanceId, tries: usize },
-    #[error("{what} of {instance_id:?} has {bytes} bytes, at most {max} are allowed; make it smaller")]
-    RecordTooLarge { what: &'static str, instance_id: InstanceId, bytes: usize, max: usize },
     #[error("the group already has {MEMBERS_MAX} members; stop some")]
     TooManyMembers,
     #[error("there are already {max} {what} of etcd in this process; drop some")]
     TooManyWatches { what: &'static str, max: usize },
     #[error("cannot read the record of {instance_id:?}: {why}; if its worker is of another version, bring both to one")]
     Unreadable { instance_id: String, why: String },
-    #[error("cannot write the record of {instance_id:?}: {why}")]
-    Unwritable { instance_id: InstanceId, why: String },
+    #[error(transparent)]
+    Unwritable(Unwritable),
     #[error("{endpoint} (discovery.etcd.endpoints) refuses the request: {why}")]
     Refused { endpoint: String, why: String },
 }
@@ -98,7 +96,6 @@ impl Failure {
             | Self::Learner { .. }
             | Self::NoAuthentication
             | Self::Unreadable { .. }
-            | Self::Unwritable { .. }
             | Self::Refused { .. } => ErrorKind::Misconfigured,
             Self::Unreachable { .. }
             | Self::Broken { .. }
@@ -109,9 +106,10 @@ impl Failure {
             | Self::Replaced
             | Self::Contended { .. } => ErrorKind::Unavailable,
             Self::TimedOut { .. } => ErrorKind::TimedOut,
+            Self::Unwritable(refused) => refused.kind(),
             Self::Lost { .. } => ErrorKind::Lost,
             Self::InUse { address, stamp, .. } => ErrorKind::InUse { address: address.clone(), stamp: *stamp },
-            Self::RecordTooLarge { .. } | Self::TooManyMembers | Self::TooManyWatches { .. } => ErrorKind::TooLarge,
+            Self::TooManyMembers | Self::TooManyWatches { .. } => ErrorKind::TooLarge,
         }
     }
 

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use shardwise_core::{InstanceId, MEMBERS_MAX, Member, View};
-use shardwise_discovery::{METADATA_BYTES_MAX, Record};
+use shardwise_discovery::Record;
 
 use crate::client::Entry;
 use crate::error::Failure;
@@ -13,17 +13,7 @@ use crate::keys::Folder;
 pub const RECORD_BYTES_MAX: usize = 65_536;
 
 pub(crate) fn encode(member: &Member) -> Result<String, Failure> {
-    let instance_id = || member.instance_id.clone();
-    let too_large = |what, bytes, max| Failure::RecordTooLarge { what, instance_id: instance_id(), bytes, max };
-    let metadata = member.metadata.iter().map(|(key, value)| key.len() + value.len()).sum();
-    if metadata > METADATA_BYTES_MAX {
-        return Err(too_large("the metadata", metadata, METADATA_BYTES_MAX));
-    }
-    let record = Record::encode(member).map_err(|error| Failure::Unwritable { instance_id: instance_id(), why: error.to_string() })?;
-    if record.len() > RECORD_BYTES_MAX {
-        return Err(too_large("the record", record.len(), RECORD_BYTES_MAX));
-    }
-    Ok(record)
+    Record::encode_within(RECORD_BYTES_MAX, member).map_err(Failure::Unwritable)
 }
 
 pub(crate) fn decode(instance_id: &InstanceId, entry: &Entry) -> Result<Member, Failure> {

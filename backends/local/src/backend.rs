@@ -7,9 +7,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 use shardwise_core::{GroupName, MEMBERS_MAX, Member, Moment};
 use shardwise_discovery::feeds::Hub;
-use shardwise_discovery::{
-    Capabilities, Clock, Discovery, Grant, METADATA_BYTES_MAX, Record, Registration, Result, Seat, Snapshot, WatchStream,
-};
+use shardwise_discovery::{Capabilities, Clock, Discovery, Grant, Record, Registration, Result, Seat, Snapshot, WatchStream};
 use tokio::time::timeout;
 
 use crate::LocalConfig;
@@ -136,17 +134,7 @@ impl Discovery for LocalBackend {
 }
 
 fn encode(member: &Member) -> std::result::Result<String, Failure> {
-    let instance_id = || member.instance_id.clone();
-    let too_large = |what, bytes, max| Failure::RecordTooLarge { what, instance_id: instance_id(), bytes, max };
-    let metadata = member.metadata.iter().map(|(key, value)| key.len() + value.len()).sum();
-    if metadata > METADATA_BYTES_MAX {
-        return Err(too_large("the metadata", metadata, METADATA_BYTES_MAX));
-    }
-    let record = Record::encode(member).map_err(|source| Failure::Unwritable { instance_id: instance_id(), source })?;
-    if record.len() > RECORD_BYTES_MAX {
-        return Err(too_large("the record", record.len(), RECORD_BYTES_MAX));
-    }
-    Ok(record)
+    Record::encode_within(RECORD_BYTES_MAX, member).map_err(Failure::Unwritable)
 }
 
 async fn register(store: &Store, seat: &Seat, record: &str, ttl: Duration) -> std::result::Result<Grant, Failure> {

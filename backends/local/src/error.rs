@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use shardwise_core::{Address, InstanceId, MEMBERS_MAX};
-use shardwise_discovery::{Error, ErrorKind, RecordError};
+use shardwise_discovery::{Error, ErrorKind, Unwritable};
 
 /// Each message is one line: what is wrong, with which file, and what to do. Paths are quoted, so that odd characters cannot
 /// break the line.
@@ -57,16 +57,14 @@ pub(crate) enum Failure {
     Lost { instance_id: InstanceId },
     #[error("instance id {instance_id:?} is in use{}; stop the other one, or wait until its record expires", at(.address.as_ref()))]
     InUse { instance_id: InstanceId, address: Option<Address>, stamp: u64 },
-    #[error("{what} of {instance_id:?} has {bytes} bytes, at most {max} are allowed; make it smaller")]
-    RecordTooLarge { what: &'static str, instance_id: InstanceId, bytes: usize, max: usize },
     #[error("the group already has {MEMBERS_MAX} members, or {path:?} {records_max} records; stop some, or set `path` to another file")]
     TooMany { path: PathBuf, records_max: u32 },
     #[error("there are already {max} watches of {path:?} in this process; drop some")]
     TooManyWatchers { path: PathBuf, max: usize },
     #[error("cannot read the record of {instance_id:?}: {why}; if its worker is of another version, bring both to one")]
     Unreadable { instance_id: String, why: String },
-    #[error("cannot write the record of {instance_id:?}: {source}")]
-    Unwritable { instance_id: InstanceId, source: RecordError },
+    #[error(transparent)]
+    Unwritable(Unwritable),
     #[error("the process is shutting down")]
     ShuttingDown,
 }
@@ -118,8 +116,7 @@ impl Failure {
             | Self::NoWal { .. }
             | Self::NoBootId { .. }
             | Self::TimeNamespace
-            | Self::Unreadable { .. }
-            | Self::Unwritable { .. } => ErrorKind::Misconfigured,
+            | Self::Unreadable { .. } => ErrorKind::Misconfigured,
             Self::Locked { .. }
             | Self::Crowded { .. }
             | Self::Full { .. }
@@ -127,9 +124,10 @@ impl Failure {
             | Self::Replaced { .. }
             | Self::ShuttingDown => ErrorKind::Unavailable,
             Self::TimedOut { .. } => ErrorKind::TimedOut,
+            Self::Unwritable(refused) => refused.kind(),
             Self::Lost { .. } => ErrorKind::Lost,
             Self::InUse { address, stamp, .. } => ErrorKind::InUse { address: address.clone(), stamp: *stamp },
-            Self::RecordTooLarge { .. } | Self::TooMany { .. } | Self::TooManyWatchers { .. } => ErrorKind::TooLarge,
+            Self::TooMany { .. } | Self::TooManyWatchers { .. } => ErrorKind::TooLarge,
         }
     }
 

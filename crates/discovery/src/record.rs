@@ -5,6 +5,8 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 use shardwise_core::{Address, Fingerprint, Incarnation, InstanceId, Loss, Member, MemberState, Weight};
 
+use crate::ErrorKind;
+
 /// The schema number written into each record. Readers take any record whose fields they can read and ignore fields they do not know.
 pub const RECORD_SCHEMA: u32 = 1;
 /// The most bytes that a member's metadata may have, keys and values together.
@@ -14,6 +16,41 @@ pub const METADATA_BYTES_MAX: usize = 4_096;
 #[derive(Debug, thiserror::Error)]
 #[error("not a member record: {0}")]
 pub struct RecordError(#[from] serde_json::Error);
+
+/// Why a member's record cannot be written.
+#[derive(Debug, Clone, thiserror::Error)]
+pub enum Unwritable {
+    /// It is larger than it may be.
+    #[error("{what} of {instance_id:?} has {bytes} bytes, at most {max} are allowed; make it smaller")]
+    TooLarge {
+        /// "the metadata" or "the record".
+        what: &'static str,
+        /// Whose.
+        instance_id: InstanceId,
+        /// What it has.
+        bytes: usize,
+        /// What it may have.
+        max: usize,
+    },
+    /// It has no JSON.
+    #[error("cannot write the record of {instance_id:?}: {why}")]
+    NoJson {
+        /// Whose.
+        instance_id: InstanceId,
+        /// What the encoder says.
+        why: String,
+    },
+}
+
+impl Unwritable {
+    /// What the backend's error is then.
+    pub const fn kind(&self) -> ErrorKind {
+        match self {
+            Self::TooLarge { .. } => ErrorKind::TooLarge,
+            Self::NoJson { .. } => ErrorKind::Misconfigured,
+        }
+    }
+}
 
 /// What a member says of itself, in JSON. The id and the number of its joining are kept beside it by the backend.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -38,6 +75,21 @@ pub struct Record {
 }
 
 impl Record {
+    /// The record's JSON, if the metadata has at most [`METADATA_BYTES_MAX`] bytes and the whole of it `bytes_max`.
+    ///
+    /// # Errors
+    /// [`Unwritable`], in words for the user.
+    pub fn encode_within(bytes_max: usize, member: &Member) -> Result<String, Unwritable> {
+        let instance_id = || member.instance_id.clone();
+        let fits = |what, bytes, max| {
+            if bytes <= max { Ok(()) } else { Err(Unwritable::TooLarge { what, instance_id: instance_id(), bytes, max }) }
+        };
+        fits("the metadata", member.metadata.iter().map(|(key, value)| key.len() + value.len()).sum(), METADATA_BYTES_MAX)?;
+        let record = Self::encode(member).map_err(|error| Unwritable::NoJson { instance_id: instance_id(), why: error.to_string() })?;
+        fits("the record", record.len(), bytes_max)?;
+        Ok(record)
+    }
+
     /// The record's JSON.
     pub fn encode(member: &Member) -> Result<String, RecordError> {
         let Member { incarnation, address, weight, zone, version, state, loss, fingerprints, metadata, instance_id: _, joined: _ } =
@@ -63,6 +115,23 @@ mod tests {
         let json = r#"{"schema":9,"incarnation":"00000000000000ff","state":"active","colour":"red"}"#;
         let member = Record::decode(InstanceId::new("a").unwrap(), 3, json).unwrap();
         assert_eq!((member.incarnation.get(), member.weight, member.joined), (255, Weight::ONE, 3));
+    }
+
+    #[test]
+    fn what_is_too_large_is_named() {
+        let with = |key: &str, bytes: usize| {
+            let mut member = Member::named(InstanceId::new("a").unwrap());
+            member.metadata.insert(key.to_owned(), "x".repeat(bytes));
+            member
+        };
+        assert!(Record::encode_within(5_000, &with("key", METADATA_BYTES_MAX - 3)).is_ok());
+        let said = |member: &Member, max| Record::encode_within(max, member).map_err(|refused| (refused.kind(), refused.to_string()));
+        let expected = "the metadata of \"a\" has 4097 bytes, at most 4096 are allowed; make it smaller";
+        assert_eq!(said(&with("key", METADATA_BYTES_MAX - 2), 5_000), Err((ErrorKind::TooLarge, expected.to_owned())));
+        let bytes = Record::encode(&with("k", 9)).unwrap().len();
+        assert!(said(&with("k", 9), bytes).is_ok());
+        let expected = format!("the record of \"a\" has {bytes} bytes, at most {} are allowed; make it smaller", bytes - 1);
+        assert_eq!(said(&with("k", 9), bytes - 1), Err((ErrorKind::TooLarge, expected)));
     }
 
     #[test]
