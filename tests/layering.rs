@@ -10,7 +10,7 @@ use cargo_metadata::{Metadata, MetadataCommand, Package};
 
 /// For each crate, the crates of ours that it may depend on, in any way. One way only: cli -> outbox -> shardwise -> backends ->
 /// discovery -> core. A backend is named `backends/*` here, so that a new one needs no line.
-const MAY_USE: [(&str, &[&str]); 9] = [
+const MAY_USE: [(&str, &[&str]); 11] = [
     ("shardwise-core", &[]),
     ("shardwise-discovery", &["shardwise-core"]),
     ("backends/*", &["shardwise-core", "shardwise-discovery", "shardwise-testkit"]),
@@ -20,6 +20,9 @@ const MAY_USE: [(&str, &[&str]); 9] = [
     ("shardwise-cli", &["shardwise", "shardwise-outbox", "shardwise-testkit"]),
     ("shardwise-examples", &["shardwise", "shardwise-outbox"]),
     ("xtask", &["shardwise-core", "shardwise-testkit"]),
+    // Try out and measure what users get; never published.
+    ("shardwise-fuzz", &["shardwise", "shardwise-core"]),
+    ("shardwise-instructions", &["shardwise-core"]),
     // Real servers for tests; knows nothing of us, is never published and so in no user's tree.
     ("shardwise-testkit", &[]),
 ];

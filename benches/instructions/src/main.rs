@@ -1,0 +1,110 @@
+//! Work whose instructions callgrind counts, because seconds say little on a busy machine.
+//!
+//! Without arguments it lists its cases, each with how many things one round of it works on. `CASE ROUNDS` does that many rounds. Two runs
+//! with different numbers of rounds differ by the work alone, so starting and setting up count nothing.
+
+#![expect(clippy::print_stdout, reason = "the list of cases is what it is asked for")]
+
+use std::hint::black_box;
+use std::process::ExitCode;
+use std::sync::Arc;
+
+use shardwise_core::{
+    Circle, InstanceId, Moment, NameError, Ownership, PlacementParams, ServiceState, SlotOwners, View, Weight, hash_bytes,
+};
+
+const KEYS: usize = 4_096;
+
+/// A case: its name, how many things a round works on, and a maker of rounds.
+struct Case {
+    name: &'static str,
+    things: usize,
+    prepare: fn() -> Result<Round, NameError>,
+}
+
+type Round = Box<dyn FnMut()>;
+
+const CASES: [Case; 10] = [
+    Case { name: "hash, ids of 15 bytes", things: KEYS, prepare: || Ok(hash(ids())) },
+    Case { name: "hash, URLs of 200 bytes", things: KEYS, prepare: || Ok(hash(urls())) },
+    Case { name: "filter_at, ids of 15 bytes", things: KEYS, prepare: || filter(ids(), 16_384) },
+    Case { name: "filter_at, UUIDs as text", things: KEYS, prepare: || filter(uuids(), 16_384) },
+    Case { name: "filter_at, URLs of 200 bytes", things: KEYS, prepare: || filter(urls(), 16_384) },
+    Case { name: "filter_at, ids, 10,000 slots", things: KEYS, prepare: || filter(ids(), 10_000) },
+    Case {
+        name: "filter_indices_at, ids of 15 bytes",
+        things: KEYS,
+        prepare: || on_ids(|ownership, keys, now| ownership.filter_indices_at(keys, now).len()),
+    },
+    Case { name: "count_at, ids of 15 bytes", things: KEYS, prepare: || on_ids(|ownership, keys, now| ownership.count_at(keys, now)) },
+    Case {
+        name: "owns_at, ids of 15 bytes",
+        things: KEYS,
+        prepare: || on_ids(|ownership, keys, now| keys.iter().filter(|key| ownership.owns_at(*key, now)).count()),
+    },
+    Case { name: "one of 50 leaves or joins", things: 1, prepare: change },
+];
+
+fn ids() -> Vec<String> {
+    (0..KEYS).map(|i| format!("tenant-{i:08}")).collect()
+}
+
+fn uuids() -> Vec<String> {
+    (0..KEYS).map(|i| format!("{:08x}-5a1f-4d0e-9b7c-{i:012x}", (i as u64 * 2_654_435_761) & 0xffff_ffff)).collect()
+}
+
+fn urls() -> Vec<String> {
+    (0..KEYS).map(|i| format!("https://example.com/{i:0>180}")).collect()
+}
+
+fn fleet(size: u32) -> Result<Vec<(InstanceId, Weight)>, NameError> {
+    (0..size).map(|i| Ok((InstanceId::new(format!("worker-{i}"))?, Weight::ONE))).collect()
+}
+
+/// What one of three workers holds.
+fn share(slots: u32) -> Result<Ownership, NameError> {
+    let fleet = fleet(3)?;
+    let placed = SlotOwners::place(fleet.iter().cloned(), PlacementParams { slots, ..PlacementParams::default() });
+    let mine = fleet.first().map(|(id, _)| placed.slots_of(id)).unwrap_or_else(|| shardwise_core::SlotSet::empty(slots));
+    Ok(Ownership::fixed(ServiceState::Active, mine, Arc::new(View::default()), Moment::ZERO))
+}
+
+fn hash(keys: Vec<String>) -> Round {
+    Box::new(move || {
+        black_box(black_box(&keys).iter().fold(0, |sum, key| sum ^ hash_bytes(key.as_bytes())));
+    })
+}
+
+fn filter(keys: Vec<String>, slots: u32) -> Result<Round, NameError> {
+    let ownership = share(slots)?;
+    Ok(Box::new(move || drop(black_box(ownership.filter_at(black_box(&keys), Moment::ZERO)))))
+}
+
+fn on_ids(ask: fn(&Ownership, &[String], Moment) -> usize) -> Result<Round, NameError> {
+    let (ownership, keys) = (share(16_384)?, ids());
+    Ok(Box::new(move || {
+        black_box(ask(&ownership, black_box(&keys), Moment::ZERO));
+    }))
+}
+
+/// A member leaves, and is there again in the next round.
+fn change() -> Result<Round, NameError> {
+    let (all, mut circle) = (fleet(50)?, Circle::new(PlacementParams::default()));
+    circle.place(all.iter().cloned());
+    let mut whole = true;
+    Ok(Box::new(move || {
+        whole = !whole;
+        black_box(circle.place(all.iter().skip(usize::from(!whole)).cloned()));
+    }))
+}
+
+fn main() -> ExitCode {
+    let mut arguments = std::env::args().skip(1);
+    let (Some(name), Some(rounds)) = (arguments.next(), arguments.next().and_then(|rounds| rounds.parse::<u32>().ok())) else {
+        CASES.iter().for_each(|case| println!("{}\t{}", case.things, case.name));
+        return ExitCode::SUCCESS;
+    };
+    let Some(Ok(mut round)) = CASES.iter().find(|case| case.name == name).map(|case| (case.prepare)()) else { return ExitCode::FAILURE };
+    (0..rounds).for_each(|_| round());
+    ExitCode::SUCCESS
+}

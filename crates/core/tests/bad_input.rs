@@ -1,0 +1,113 @@
+//! Input that nobody should give: an error or a defined answer, never a panic. (Colliding points are in `circle/tests.rs`, any bytes at
+//! all in the package `fuzz`.)
+
+#![expect(clippy::unwrap_used, reason = "a test; a name that is refused should stop it")]
+
+use shardwise_core::{
+    Circle, InstanceId, LoadMargin, POINTS_MAX, PlacementParams, Replicas, SLOTS_MAX, SlotOwners, SlotSet, VIRTUAL_NODES_MAX, View,
+    WEIGHT_MAX, Weight, slot_of,
+};
+
+fn id(name: &str) -> InstanceId {
+    InstanceId::new(name).unwrap()
+}
+
+fn weight(weight: u64) -> Weight {
+    Weight::new(weight).unwrap()
+}
+
+/// How many slots each member has, in the order given; checked to be all slots, and the same for a circle that is kept.
+fn shares(members: &[(InstanceId, Weight)], params: PlacementParams) -> Vec<u32> {
+    let placed = SlotOwners::place(members.iter().cloned(), params);
+    assert_eq!(Circle::new(params).place(members.iter().cloned()), placed);
+    assert!((0..params.slots).all(|slot| placed.owner_of_slot(slot).is_some()), "every slot has an owner");
+    members.iter().map(|(id, _)| placed.slots_of(id).len()).collect()
+}
+
+#[test]
+fn nobody_owns_where_nobody_is() {
+    let params = PlacementParams::default();
+    let placed = SlotOwners::of_view(&View::default(), params);
+    assert_eq!((placed.owner("key"), placed.owner_of_slot(0)), (None, None));
+    assert!(placed.slots_of(&id("a")).is_empty());
+    assert_eq!(Replicas::of_view(&View::default(), params, 3).owners("key", 3).count(), 0);
+    assert_eq!(placed.explain("key").owner, None);
+    let nobody: [(InstanceId, Weight); 0] = [];
+    assert_eq!(Circle::new(params).place(nobody), placed);
+}
+
+#[test]
+fn numbers_out_of_range_are_refused_and_named() {
+    let default = PlacementParams::default();
+    for (params, key) in [
+        (PlacementParams { slots: 0, ..default }, "slots"),
+        (PlacementParams { slots: SLOTS_MAX + 1, ..default }, "slots"),
+        (PlacementParams { virtual_nodes: 0, ..default }, "virtual_nodes"),
+        (PlacementParams { virtual_nodes: VIRTUAL_NODES_MAX + 1, ..default }, "virtual_nodes"),
+        (PlacementParams { load_margin: LoadMargin::Thousandths(10_001), ..default }, "load_margin"),
+    ] {
+        assert_eq!(params.validated().unwrap_err().key, key, "{params:?}");
+    }
+    for refused in [0, u64::from(WEIGHT_MAX) + 1, 256, 257, u64::MAX] {
+        assert_eq!(Weight::new(refused), None, "{refused}");
+    }
+}
+
+#[test]
+fn a_slot_that_the_circle_does_not_have_is_nobodys() {
+    let placed = SlotOwners::place([(id("a"), Weight::ONE)], PlacementParams { slots: 10, ..PlacementParams::default() });
+    assert_eq!((placed.owner_of_slot(9), placed.owner_of_slot(10)), (Some(&id("a")), None));
+    assert!(!SlotSet::full(10).contains(10) && !SlotSet::full(10).contains(u32::MAX));
+    assert!(!SlotSet::empty(0).holds("key"));
+    assert_eq!((slot_of(u64::MAX, 1), slot_of(u64::MAX, SLOTS_MAX)), (0, SLOTS_MAX - 1));
+}
+
+#[test]
+fn the_smallest_circle_has_one_owner() {
+    let members: Vec<_> = (0..50).map(|i| (id(&format!("w{i}")), weight(i % 100 + 1))).collect();
+    let params = PlacementParams { slots: 1, virtual_nodes: 1, load_margin: LoadMargin::Thousandths(0), ..PlacementParams::default() };
+    assert_eq!(shares(&members, params).iter().sum::<u32>(), 1);
+}
+
+/// Every weight from 1 to 100 in one fleet: nobody above what it may take, and nobody with nothing.
+#[test]
+fn all_weights_together_stay_within_their_capacities() {
+    let members: Vec<_> = (1..=100).map(|w| (id(&format!("w{w}")), weight(w))).collect();
+    let params = PlacementParams::default();
+    let sum: u64 = (1..=100).sum();
+    for ((_, weight), share) in members.iter().zip(shares(&members, params)) {
+        let capacity = (u64::from(params.slots) * u64::from(weight.get()) * 1_050).div_ceil(1_000 * sum);
+        assert!((1..=capacity).contains(&u64::from(share)), "weight {weight:?} has {share} slots of at most {capacity}");
+    }
+}
+
+/// With more points asked for than a circle has, everybody gets fewer, and the shares stay in proportion.
+#[test]
+fn more_points_than_a_circle_has_are_cut_for_all_alike() {
+    let members = [(id("heavy"), weight(100)), (id("light"), weight(50))];
+    let params = PlacementParams { virtual_nodes: VIRTUAL_NODES_MAX, load_margin: LoadMargin::None, ..PlacementParams::default() };
+    assert!(u64::from(VIRTUAL_NODES_MAX) * 150 > u64::from(POINTS_MAX));
+    let [heavy, light] = shares(&members, params)[..] else { unreachable!("two members") };
+    let ratio = f64::from(heavy) / f64::from(light);
+    assert!((1.9..2.1).contains(&ratio), "{heavy} and {light}: {ratio}");
+}
+
+#[test]
+fn an_id_that_comes_twice_counts_once_with_its_first_weight() {
+    let params = PlacementParams { slots: 1_000, ..PlacementParams::default() };
+    let twice = [(id("a"), weight(3)), (id("b"), weight(1)), (id("a"), weight(100))];
+    assert_eq!(SlotOwners::place(twice.clone(), params), SlotOwners::place(twice[..2].iter().cloned(), params));
+}
+
+/// Point 0 of `a` is hashed from the bytes of `a\0\0\0\0`: ids that go on where another ends must not be taken for its points.
+#[test]
+fn ids_that_begin_with_each_other_share_fairly() {
+    let mut members: Vec<_> = ["a", "a\u{1}", "aa", "aaa", "aaaa", "aaaaa"].map(|name| (id(name), Weight::ONE)).into();
+    members.push((id(&"a".repeat(255)), Weight::ONE));
+    let params = PlacementParams::default();
+    let mean = f64::from(params.slots) / members.len() as f64;
+    for (share, (id, _)) in shares(&members, params).into_iter().zip(&members) {
+        let ratio = f64::from(share) / mean;
+        assert!((0.85..=1.051).contains(&ratio), "{id:?} has {ratio} of the mean");
+    }
+}
