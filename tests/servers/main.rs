@@ -29,4 +29,5 @@ macro_rules! on_both {
 mod bad_days;
 mod meeting;
 mod members;
+mod restarts;
 mod silence;

@@ -61,6 +61,15 @@ impl Server {
         }
     }
 
+    /// Gives back when it answers again.
+    pub(crate) async fn restart(&self, keep_data: bool) {
+        match self {
+            Self::Consul(server) => server.restart(keep_data).await,
+            Self::Etcd(server) => server.restart(keep_data).await,
+        }
+        .unwrap();
+    }
+
     pub(crate) fn usage(&self) -> Usage {
         match self {
             Self::Consul(server) => server.usage(),
