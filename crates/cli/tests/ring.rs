@@ -196,6 +196,59 @@ fn a_plan_for_nothing_and_for_nobody() {
     plan(&["--members", "a", "--settings", "x.toml"]).fails(2, &["--settings has no use here"]);
 }
 
+/// What a plan for another placement says is what `owners` says under both, within what can be told from so many keys.
+#[test]
+fn a_plan_for_another_placement_tells_the_share_that_moves() {
+    let fleet = "a,b=2,c";
+    let asked = (0..40_000).map(|n| n.to_string()).collect::<Vec<_>>().join("\n");
+    let of = |members: &str, constants: &[&str]| owners(&[&["--members", members], constants].concat(), asked.as_bytes()).well();
+    let owner = |line: &str| line.split_once('\t').unwrap().1.to_owned();
+    let old = ["--slots", "1000", "--virtual-nodes", "64"];
+    let plan = |options: &[&str]| Place::empty().run(&[&["ring", "plan", "--members", fleet], &old[..], options].concat());
+
+    let told = plan(&["--to", "slots=768,virtual_nodes=32", "--to", "load_margin=none", "--join", "d", "--json"]).json();
+    let (before, after) = (of(fleet, &old), of("a,b=2,c,d", &["--slots", "768", "--virtual-nodes", "32", "--load-margin", "none"]));
+    let mut moves = BTreeMap::<(String, String), f64>::new();
+    for pair in before.lines().map(owner).zip(after.lines().map(owner)).filter(|(from, to)| from != to) {
+        *moves.entry(pair).or_default() += 1.0 / 40_000.0;
+    }
+    let near = |told: &Value, share: f64| assert!((told.as_f64().unwrap() - share).abs() < 0.01, "{told} for {share}");
+    near(&told["moved_share"], moves.values().sum());
+    near(&told["exact_share"], 0.2);
+    let mut total = 0.0;
+    for pair in told["moves"].as_array().unwrap() {
+        near(&pair["share"], *moves.get(&(pair["from"].as_str().unwrap().into(), pair["to"].as_str().unwrap().into())).unwrap_or(&0.0));
+        total += pair["share"].as_f64().unwrap();
+    }
+    assert!((total - told["moved_share"].as_f64().unwrap()).abs() < 1e-9);
+    let side = |side: &Value| ["placement", "slots", "virtual_nodes", "load_margin", "members"].map(|key| side[key].clone());
+    assert_eq!(side(&told["before"]), [json!("ring"), json!(1_000), json!(64), json!("0.05"), json!(3)]);
+    assert_eq!(side(&told["after"]), [json!("ring"), json!(768), json!(32), json!("none"), json!(4)]);
+
+    let words = plan(&["--to", "slots=2000"]).well();
+    assert!(words.lines().next().unwrap().ends_with(" of the keys move; between exact shares it would be 0.00 %"), "{words}");
+    assert!(words.contains("ring       2000   64             0.05\n"), "{words}");
+    assert!(plan(&["--to", "slots=1000"]).well().starts_with("0.00 % of the keys move;"), "nothing changes");
+}
+
+#[test]
+fn a_plan_for_a_placement_that_cannot_be_is_refused() {
+    let cases: [(&str, &[&str]); 9] = [
+        ("slots=0", &["slots is 0", "1 to 65536"]),
+        ("slots=many", &["slots=many", "whole number"]),
+        ("slots=-1", &["slots=-1", "whole number"]),
+        ("virtual_nodes=0", &["virtual_nodes is 0"]),
+        ("load_margin=11", &["--to: load_margin is 11"]),
+        ("load_margin", &["load_margin"]),
+        ("slots=5,slots=6", &["--to slots=6", "twice"]),
+        ("min_members=2", &["--to min_members=2", "placement, slots, virtual_nodes or load_margin"]),
+        ("", &["KEY=VALUE"]),
+    ];
+    for (to, parts) in cases {
+        Place::empty().run(&["ring", "plan", "--members", "a", "--to", to]).fails(2, parts);
+    }
+}
+
 /// The worked example of docs/placement.md: slots 24 to 27 go past c, who is full.
 #[test]
 fn explain_tells_who_was_passed_over_and_why() {

@@ -47,6 +47,7 @@ fn a_line_has_exactly_the_promised_fields() {
         "revision",
         "view_fingerprint",
         "members",
+        "slots",
         "slots_owned",
         "stands_still",
         "gained",

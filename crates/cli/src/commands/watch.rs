@@ -22,8 +22,10 @@ const ITEMS_BYTES_MAX: u64 = 1 << 30;
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Fields: at, monotonic_ns, owned_until_ns (the deadline, same clock), policy, instance_id, state,
-  revision, view_fingerprint, members, slots_owned, stands_still, gained, lost;
+  revision, view_fingerprint, members, slots, slots_owned, stands_still, gained, lost;
   with --slots also gained_slots, lost_slots; with --items also items_owned.
+  Where slots, the number there are, changes, gained and lost are counted in parts that divide
+  both the former number and the new one, or, if those would be too many, as all and all.
   Fields are only ever added.
 SIGTERM and Ctrl-C drain and deregister; a second one ends at once.")]
 pub(crate) struct Watch {
@@ -52,6 +54,8 @@ struct Line<'a> {
     revision: u64,
     view_fingerprint: String,
     members: Vec<&'a str>,
+    /// How many there are.
+    slots: u32,
     slots_owned: u32,
     /// More members have vanished than `max_loss` allows: nobody takes over what they had.
     stands_still: bool,
@@ -164,6 +168,7 @@ impl Teller<'_> {
             revision: now.view().revision(),
             view_fingerprint: now.view().fingerprint().to_string(),
             members: now.view().members().iter().map(|member| member.instance_id.as_str()).collect(),
+            slots: now.slots().slots(),
             slots_owned: now.slots().len(),
             stands_still: now.stands_still(),
             gained: gained.len(),

@@ -30,15 +30,18 @@ Settings are not read: use the values of your policy. That of an outbox has 1024
 
   printf 'tenant-7\\ntenant-8\\n' | shardwise ring owners --members a,b=2,c")]
     Owners(owners::Owners),
-    /// Tell what would move if members joined or left
+    /// Tell what would move if members joined or left, or if the placement changed
     #[command(after_help = "\
 The moves are pairs of members, the largest first. Peak and least are the slots of the most and the
 least loaded member over the mean; with weights, over what its weight entitles it to. Exact shares
 are those that the weights say; real ones are near, so a plan may move a little less or more.
+With --to the plan is for a policy with that next, and shares are of all keys; the numbers of slots
+may differ.
 
 Settings are not read: use the values of your policy. That of an outbox has 1024 slots unless set.
 
-  shardwise ring plan --members a,b=2,c --join d,e=2 --leave a")]
+  shardwise ring plan --members a,b=2,c --join d,e=2 --leave a
+  shardwise ring plan --members a,b=2,c --to slots=65536,load_margin=0.1")]
     Plan(plan::Plan),
     /// Tell step by step why a key has its owner
     #[command(after_help = "\

@@ -1,8 +1,8 @@
-//! `shardwise ring plan`: what a change of the group would move.
+//! `shardwise ring plan`: what a change of the group, or of the placement, would move.
 
 use clap::Args;
-use shardwise::core::{Balance, Plan as Moves};
-use shardwise::{InstanceId, Weight};
+use shardwise::core::{Balance, Change, Plan as Moves, Side};
+use shardwise::{InstanceId, LoadMargin, PlacementKind, PlacementParams, Weight};
 
 use super::{Members, Placement, list_of, usage};
 use crate::args::Common;
@@ -21,18 +21,52 @@ pub(crate) struct Plan {
     leave: Vec<String>,
     #[command(flatten)]
     placement: Placement,
+    /// Place otherwise, as a policy's table next does: placement, slots, virtual_nodes, load_margin
+    #[arg(long, value_name = "KEY=VALUE,...")]
+    to: Vec<String>,
 }
 
 impl Plan {
     pub(super) fn run(&self, common: &Common) -> Result<Code> {
         let before = self.members.read()?;
         let after = self.after(&before)?;
-        let plan = Moves::new(before, after, self.placement.params()?);
-        match common.format() {
-            Format::Json => output::json_line(&plan)?,
-            Format::Human => output::text(&in_words(&plan))?,
+        let params = self.placement.params()?;
+        match (self.next(params)?, common.format()) {
+            (None, Format::Json) => output::json_line(&Moves::new(before, after, params))?,
+            (None, Format::Human) => output::text(&in_words(&Moves::new(before, after, params)))?,
+            (Some(next), Format::Json) => output::json_line(&Change::new((before, params), (after, next)))?,
+            (Some(next), Format::Human) => output::text(&change_in_words(&Change::new((before, params), (after, next))))?,
         }
         Ok(Code::Ok)
+    }
+
+    /// What `--to` makes of the placement; `None` without it.
+    fn next(&self, now: PlacementParams) -> Result<Option<PlacementParams>> {
+        let (mut next, mut named) = (now, Vec::new());
+        for part in self.to.iter().flat_map(|list| list.split(',')) {
+            let (key, value) = part.split_once('=').unwrap_or((part, ""));
+            if named.contains(&key) {
+                return Err(usage(format!("--to {part}: {key} is given twice")));
+            }
+            named.push(key);
+            let number =
+                || value.parse().map_err(|_| usage(format!("--to {part}: {value:?} is not a whole number that can be meant here")));
+            match (key, value) {
+                ("placement", "ring") => next.kind = PlacementKind::Ring,
+                ("placement", _) => {
+                    return Err(usage(format!("--to {part}: there is no plan for this placement yet; ring can be planned")));
+                }
+                ("slots", _) => next.slots = number()?,
+                ("virtual_nodes", _) => next.virtual_nodes = number()?,
+                ("load_margin", _) => next.load_margin = LoadMargin::parse(value).map_err(|error| usage(format!("--to: {error}")))?,
+                _ => {
+                    let known = "write KEY=VALUE with placement, slots, virtual_nodes or load_margin, separated by commas";
+                    return Err(usage(format!("--to {part}: {known}")));
+                }
+            }
+        }
+        let next = next.validated().map_err(|error| usage(format!("--to: {error}")))?;
+        Ok((!named.is_empty()).then_some(next))
     }
 
     fn after(&self, before: &[(InstanceId, Weight)]) -> Result<Vec<(InstanceId, Weight)>> {
@@ -61,23 +95,47 @@ impl Plan {
     }
 }
 
+fn name(id: Option<&InstanceId>) -> String {
+    id.map_or_else(|| "(nobody)".to_owned(), ToString::to_string)
+}
+
+fn percent(share: f64) -> String {
+    format!("{:.2} %", share * 100.0)
+}
+
 fn in_words(plan: &Moves) -> String {
-    let percent = |slots: f64| format!("{:.2} %", slots * 100.0 / f64::from(plan.slots));
-    let name = |id: &Option<InstanceId>| id.as_ref().map_or_else(|| "(nobody)".to_owned(), ToString::to_string);
+    let share = |slots: f64| percent(slots / f64::from(plan.slots));
     let moves: Vec<_> = plan
         .moves
         .iter()
-        .map(|pair| vec![name(&pair.from), name(&pair.to), pair.slots.to_string(), percent(f64::from(pair.slots))])
+        .map(|pair| vec![name(pair.from.as_ref()), name(pair.to.as_ref()), pair.slots.to_string(), share(f64::from(pair.slots))])
         .collect();
-    let balance = |when: &str, balance: &Balance| {
-        vec![when.to_owned(), balance.members.to_string(), format!("{:.3}", balance.peak), format!("{:.3}", balance.least)]
-    };
     let balances = [balance("before", &plan.before), balance("after", &plan.after)];
-    let (moved, exact) = (percent(f64::from(plan.moved)), percent(plan.exact));
+    let (moved, exact) = (share(f64::from(plan.moved)), share(plan.exact));
     let mut text =
         format!("{} of {} move: {moved}; between exact shares it would be {exact}\n\n", plan.moved, count(u64::from(plan.slots), "slot"));
     if !moves.is_empty() {
         text += &(table(&["from", "to", "slots", "share"], &moves) + "\n");
     }
     text + &table(&["", "members", "peak", "least"], &balances)
+}
+
+fn balance(when: &str, balance: &Balance) -> Vec<String> {
+    vec![when.to_owned(), balance.members.to_string(), format!("{:.3}", balance.peak), format!("{:.3}", balance.least)]
+}
+
+fn change_in_words(change: &Change) -> String {
+    let moves: Vec<_> =
+        change.moves.iter().map(|pair| vec![name(pair.from.as_ref()), name(pair.to.as_ref()), percent(pair.share)]).collect();
+    let side = |when, side: &Side| {
+        let constants = [side.placement.to_owned(), side.slots.to_string(), side.virtual_nodes.to_string(), side.load_margin.clone()];
+        [balance(when, &side.balance), constants.to_vec()].concat()
+    };
+    let (moved, exact) = (percent(change.moved_share), percent(change.exact_share));
+    let mut text = format!("{moved} of the keys move; between exact shares it would be {exact}\n\n");
+    if !moves.is_empty() {
+        text += &(table(&["from", "to", "share"], &moves) + "\n");
+    }
+    let heading = ["", "members", "peak", "least", "placement", "slots", "virtual_nodes", "load_margin"];
+    text + &table(&heading, &[side("before", &change.before), side("after", &change.after)])
 }
