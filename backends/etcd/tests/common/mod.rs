@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use futures::StreamExt;
 use shardwise_backend_etcd::{EtcdBackend, EtcdConfig};
 use shardwise_core::{GroupName, Incarnation, InstanceId, Member, View};
-use shardwise_discovery::{Clock, Discovery, Error, ErrorKind, Registration, Result, WatchEvent, WatchStream};
+use shardwise_discovery::{Clock, Discovery, Error, ErrorKind, Registration, Result, WatchEvent, WatchStream, conformance};
 use tokio::task::JoinHandle;
 
 /// Long enough for the busiest machine; a test that waits this long fails.
@@ -74,28 +74,12 @@ pub(crate) async fn view_of(stream: &mut WatchStream, expected: &[&str]) -> Arc<
 }
 
 pub(crate) async fn view_where(stream: &mut WatchStream, what: &str, wanted: impl Fn(&View) -> bool) -> Arc<View> {
-    let look = async {
-        loop {
-            if let Some(Ok(WatchEvent::View(snapshot))) = stream.next().await
-                && wanted(&snapshot.view)
-            {
-                return snapshot.view;
-            }
-        }
-    };
-    tokio::time::timeout(PATIENCE, look).await.unwrap_or_else(|_| panic!("no view of {what} within {PATIENCE:?}"))
+    conformance::view_where(stream, PATIENCE, what, wanted).await
 }
 
 /// The next error.
 pub(crate) async fn next_error(stream: &mut WatchStream) -> Error {
-    let look = async {
-        loop {
-            if let Some(Err(error)) = stream.next().await {
-                return error;
-            }
-        }
-    };
-    tokio::time::timeout(PATIENCE, look).await.unwrap_or_else(|_| panic!("no error within {PATIENCE:?}"))
+    conformance::next_error(stream, PATIENCE).await
 }
 
 /// The next proof, or view, whose read began after now.

@@ -1,16 +1,15 @@
 //! What the tests share.
 
 #![allow(dead_code, reason = "each test file uses a part of it")]
-#![expect(clippy::unwrap_used, clippy::panic, reason = "helpers of tests")]
+#![expect(clippy::unwrap_used, reason = "helpers of tests")]
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use futures::StreamExt;
 use shardwise_backend_local::{LocalBackend, LocalConfig};
 use shardwise_core::{GroupName, Incarnation, InstanceId, Member, View};
-use shardwise_discovery::{Clock, Error, ErrorKind, Registration, WatchEvent, WatchStream};
+use shardwise_discovery::{Clock, Error, ErrorKind, Registration, WatchStream, conformance};
 use sqlx::sqlite::{SqliteConnectOptions, SqliteConnection};
 use sqlx::{ConnectOptions, Connection};
 
@@ -94,28 +93,12 @@ pub(crate) fn ids(view: &View) -> Vec<&str> {
 
 /// The next view that has exactly these members.
 pub(crate) async fn view_of(stream: &mut WatchStream, expected: &[&str]) -> Arc<View> {
-    let look = async {
-        loop {
-            if let Some(Ok(WatchEvent::View(snapshot))) = stream.next().await
-                && ids(&snapshot.view) == expected
-            {
-                return snapshot.view;
-            }
-        }
-    };
-    tokio::time::timeout(PATIENCE, look).await.unwrap_or_else(|_| panic!("no view of {expected:?} within {PATIENCE:?}"))
+    conformance::view_where(stream, PATIENCE, &format!("{expected:?}"), |view| ids(view) == expected).await
 }
 
 /// The next error.
 pub(crate) async fn next_error(stream: &mut WatchStream) -> Error {
-    let look = async {
-        loop {
-            if let Some(Err(error)) = stream.next().await {
-                return error;
-            }
-        }
-    };
-    tokio::time::timeout(PATIENCE, look).await.unwrap_or_else(|_| panic!("no error within {PATIENCE:?}"))
+    conformance::next_error(stream, PATIENCE).await
 }
 
 /// Checks kind, whether it may pass, and the whole text.

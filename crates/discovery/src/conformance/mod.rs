@@ -27,7 +27,7 @@ use async_trait::async_trait;
 use futures::StreamExt;
 use shardwise_core::{Fingerprint, GroupName, Incarnation, InstanceId, Member, View};
 
-use crate::{Clock, Discovery, Registration, WatchEvent, WatchStream};
+use crate::{Clock, Discovery, Error, Registration, WatchEvent, WatchStream};
 
 pub use claims::*;
 pub use claims_of_time::*;
@@ -117,6 +117,20 @@ pub async fn view_where(stream: &mut WatchStream, within: Duration, what: &str, 
         }
     };
     tokio::time::timeout(within, look).await.unwrap_or_else(|_| panic!("no view with {what} within {within:?}"))
+}
+
+/// Reads a watch until it tells of an error, for at most `within`.
+pub async fn next_error(stream: &mut WatchStream, within: Duration) -> Error {
+    let look = async {
+        loop {
+            match stream.next().await {
+                Some(Err(error)) => return error,
+                Some(Ok(_)) => {}
+                None => panic!("the watch ended while waiting for an error"),
+            }
+        }
+    };
+    tokio::time::timeout(within, look).await.unwrap_or_else(|_| panic!("no error within {within:?}"))
 }
 
 /// Runs `renewal` over and over until `body` is done: keeps members alive while a case looks at them.
