@@ -2,7 +2,7 @@
 
 mod common;
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
 
 use common::lines::{longest_overlap, members, number, owns, sets};
@@ -231,4 +231,48 @@ fn a_signal_that_is_sent_twice_counts_once() {
         }
     }
     panic!("too busy to send two signals within 150 ms: {in_time} of 40 times");
+}
+
+/// Five processes get a `next`, one after the other, two of them by a SIGKILL: each goes over once, and at no revision are more slots
+/// owned than there are.
+#[test]
+fn workers_that_are_restarted_with_next_change_over_once() {
+    const NEXT: u64 = 160;
+    let place = place("1s");
+    let ids = ["a", "b", "c", "d", "e"];
+    let mut workers: Vec<_> = ids.iter().map(|id| join(&place, id, &EVERYTHING)).collect();
+    let mut former = Vec::new();
+    for (at, id) in ids.iter().enumerate() {
+        let signal = if at % 2 == 1 { Signal::SIGKILL } else { Signal::SIGTERM };
+        workers[at].signal(signal);
+        workers[at].ends("it is stopped");
+        let mut command = place.command(&EVERYTHING);
+        command.env("SHARDWISE__RESILIENCE__SHARDING__INSTANCE__ID", id);
+        command.env("SHARDWISE__RESILIENCE__SHARDING__POLICIES__WORKERS__NEXT__SLOTS", NEXT.to_string());
+        former.push(std::mem::replace(&mut workers[at], Process::start(command)));
+        workers[at].tells("it is back", |line| line["state"] == "active");
+    }
+    for worker in &mut workers {
+        worker.shows(Duration::from_secs(10), "all share the new slots", |line| {
+            number(line, "slots") == NEXT && members(line) == ids.len() && owns(line) < NEXT / 2
+        });
+    }
+    let mut owned = BTreeMap::<u64, (u64, BTreeMap<&str, u64>)>::new();
+    for (at, id) in ids.iter().enumerate() {
+        let lives = former[at].told.iter().chain(&workers[at].told);
+        let active: Vec<_> = lives.filter(|line| line["state"] == "active").collect();
+        let mut slots: Vec<_> = active.iter().map(|line| number(line, "slots")).collect();
+        slots.dedup();
+        assert_eq!(slots, [u64::from(SLOTS), NEXT], "{id}");
+        for line in active {
+            let (slots, shares) = owned.entry(number(line, "revision")).or_insert_with(|| (number(line, "slots"), BTreeMap::new()));
+            assert_eq!(*slots, number(line, "slots"), "two rings at one view: {line}");
+            shares.insert(id, owns(line));
+        }
+    }
+    for (revision, (slots, shares)) in &owned {
+        assert!(shares.values().sum::<u64>() <= *slots, "revision {revision}: {shares:?} of {slots}");
+    }
+    let (slots, last) = owned.last_entry().unwrap().get().clone();
+    assert_eq!((slots, last.len(), last.values().sum::<u64>()), (NEXT, ids.len(), NEXT), "the last view is whole");
 }

@@ -21,7 +21,7 @@ pub(crate) struct Plan {
     leave: Vec<String>,
     #[command(flatten)]
     placement: Placement,
-    /// Place otherwise, as a policy's table next does: placement, slots, virtual_nodes, load_margin
+    /// How the placement would change: what may stand in the table next of a policy, such as slots=65536
     #[arg(long, value_name = "KEY=VALUE,...")]
     to: Vec<String>,
 }
