@@ -5,6 +5,11 @@ use shardwise_testkit::{Authority, Consul, ConsulOptions};
 use super::{Case, Mistake, REFUSED, Table, UNAVAILABLE, USAGE, WRONG, nobody, silence};
 use crate::meeting::Kind;
 
+/// The rights of docs.md, one by one.
+const SERVICE: &str = "service \"workers\" { policy = \"write\" }";
+const NODE: &str = "node_prefix \"\" { policy = \"read\" }";
+const KEY: &str = "key_prefix \"shardwise/\" { policy = \"write\" }";
+
 fn table(address: &str, more: &str) -> Table {
     Table { kind: Kind::Consul, address: address.into(), more: more.into() }
 }
@@ -36,6 +41,17 @@ pub(super) async fn case() -> Case {
     let other = Authority::new().unwrap();
     let stranger = format!("ca_file = \"{}\"\n{wrong}", other.file().display());
     let secret = secure.management_token();
+    let mut lacking = Vec::new();
+    for (rules, missing) in [
+        // The watch needs less of it and may be the first to say so.
+        (format!("{NODE} {KEY}"), " for \"workers\""),
+        (format!("{NODE} {KEY} service \"workers\" {{ policy = \"read\" }}"), "service:write for \"workers\""),
+        (format!("{SERVICE} {KEY}"), "node:read"),
+        (format!("{SERVICE} {NODE}"), "key:write"),
+    ] {
+        let token = secure.token(&rules).await.unwrap().secret;
+        lacking.push(mistake(&secure.address(), &format!("{ca}\ntoken = \"{token}\""), REFUSED, &["discovery.consul.token", missing]));
+    }
     let mistakes = vec![
         mistake(&format!("http://{}", nobody()), &wrong, UNAVAILABLE, &["discovery.consul.address", "refused"]),
         mistake("http://no-such-host.invalid:8500", &wrong, UNAVAILABLE, &["discovery.consul.address", "no-such-host.invalid"]),
@@ -57,6 +73,7 @@ pub(super) async fn case() -> Case {
         mistake("ftp://127.0.0.1:8500", &wrong, USAGE, &["discovery.consul.address", "http://"]),
         mistake("https://127.0.0.1:8500", "ca_file = \"/nowhere/ca.pem\"", USAGE, &["discovery.consul.ca_file", "/nowhere/ca.pem"]),
     ];
+    let mistakes = mistakes.into_iter().chain(lacking).collect();
     let right = table(&secure.address(), &format!("{ca}\ntoken = \"{secret}\""));
     let servers = [plain, secure, expired, named, lonely, agent];
     Case { _servers: Box::new((servers, silent, [authority, other])), mistakes, right, secret }

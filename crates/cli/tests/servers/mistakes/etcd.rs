@@ -32,6 +32,7 @@ pub(super) async fn case() -> Case {
     )
     .unwrap();
     secure.add_user("worker", SECRET, &[(Access::ReadWrite, "/shardwise/")]).await.unwrap();
+    secure.add_user("writer", SECRET, &[(Access::Write, "/shardwise/")]).await.unwrap();
     secure.add_user("reader", SECRET, &[(Access::Read, "/shardwise/")]).await.unwrap();
     let learner = plain.add_learner().await.unwrap();
     let silent = silence(plain.socket_addr()).await;
@@ -66,6 +67,12 @@ pub(super) async fn case() -> Case {
             &with(&user("reader", SECRET)),
             REFUSED,
             &["discovery.etcd.username", "\"reader\"", "grant", "/shardwise"],
+        ),
+        mistake(
+            &secure.address(),
+            &with(&user("writer", SECRET)),
+            REFUSED,
+            &["discovery.etcd.username", "\"writer\"", "grant", "/shardwise"],
         ),
         mistake(&plain.address(), &wrong, REFUSED, &["discovery.etcd.username", "discovery.etcd.password", "no authentication"]),
         mistake(
