@@ -15,6 +15,7 @@ mod duration;
 mod explain;
 mod filter;
 mod fingerprint;
+pub mod holdings;
 mod key;
 pub mod machine;
 mod member;

@@ -1,0 +1,92 @@
+//! Letting go: drain, then release.
+
+use super::{ClaimAction, Holdings, OnDrainTimeout, Phase};
+use crate::{Moment, Resource};
+
+impl Holdings {
+    /// Nothing is in flight on these any more. It is so until they serve again, since a draining resource takes no new work.
+    pub fn idle<'a>(&mut self, now: Moment, resources: impl IntoIterator<Item = &'a Resource>, actions: &mut Vec<ClaimAction>) {
+        for resource in resources {
+            if let Some(Phase::Draining { idle, .. }) = self.mine.get_mut(resource).map(|hold| &mut hold.phase) {
+                *idle = true;
+            }
+        }
+        self.keep_up(now, actions);
+    }
+
+    /// Begins to drain what is held and not wanted, and goes on with what is wanted again before its work was told to stop.
+    pub(super) fn let_go(&mut self, now: Moment, actions: &mut Vec<ClaimAction>) {
+        let (mut drained, mut kept) = (Vec::new(), Vec::new());
+        for (resource, hold) in &mut self.mine {
+            match (hold.phase, self.wanted.contains(resource)) {
+                (Phase::Serving, false) => {
+                    hold.phase = Phase::Draining { until: now.plus(self.rules.drain_timeout), idle: false, cancelled: false };
+                    drained.push(resource.clone());
+                }
+                (Phase::Draining { cancelled: false, .. }, true) => {
+                    hold.phase = Phase::Serving;
+                    kept.push(resource.clone());
+                }
+                _ => {}
+            }
+        }
+        if !kept.is_empty() {
+            actions.push(ClaimAction::Kept(kept));
+        }
+        if !drained.is_empty() {
+            actions.push(ClaimAction::Drain(drained));
+        }
+    }
+
+    /// Tells work whose time is over to stop.
+    pub(super) fn end_drains(&mut self, now: Moment, actions: &mut Vec<ClaimAction>) {
+        let mut over = Vec::new();
+        for (resource, hold) in &mut self.mine {
+            if let Phase::Draining { until, idle: false, cancelled } = &mut hold.phase
+                && now >= *until
+                && !std::mem::replace(cancelled, true)
+            {
+                over.push(resource.clone());
+            }
+        }
+        if over.is_empty() {
+            return;
+        }
+        actions.push(ClaimAction::Cancel(over.clone()));
+        if self.rules.on_drain_timeout == OnDrainTimeout::Release {
+            actions.push(ClaimAction::Overlap(over));
+        }
+    }
+
+    /// Whether a resource that drains is to be given back.
+    const fn is_done(phase: Phase, rule: OnDrainTimeout) -> bool {
+        match phase {
+            Phase::Serving => false,
+            Phase::Draining { idle, cancelled, .. } => idle || (cancelled && matches!(rule, OnDrainTimeout::Release)),
+            // Was to be given back before, in a call that failed.
+            Phase::Releasing => true,
+        }
+    }
+
+    pub(super) fn has_to_release(&self) -> bool {
+        !self.orphans.is_empty() || self.mine.values().any(|hold| Self::is_done(hold.phase, self.rules.on_drain_timeout))
+    }
+
+    /// Gives back what has drained and what was held before a fence.
+    pub(super) fn give_back(&mut self, now: Moment, actions: &mut Vec<ClaimAction>) {
+        if !self.releasing.is_free(now) || !self.has_to_release() {
+            return;
+        }
+        let attempt = self.next_attempt();
+        let mut held: Vec<_> = self.orphans.iter().map(|(resource, epoch)| (resource.clone(), *epoch)).collect();
+        for (resource, hold) in &mut self.mine {
+            if Self::is_done(hold.phase, self.rules.on_drain_timeout) {
+                hold.phase = Phase::Releasing;
+                held.push((resource.clone(), hold.epoch));
+            }
+        }
+        self.releasing.in_flight = Some(attempt);
+        self.sent.clone_from(&held);
+        actions.push(ClaimAction::Release { attempt, held });
+    }
+}

@@ -1,0 +1,42 @@
+//! One call at a time, with growing pauses after failures.
+
+use std::time::Duration;
+
+use crate::Moment;
+
+/// First pause after a call that failed; doubled for each further one.
+const RETRY_FIRST: Duration = Duration::from_millis(50);
+/// The longest pause after calls that failed.
+const RETRY_LONGEST: Duration = Duration::from_secs(1);
+
+/// A call that is under way, or when the next may be made.
+#[derive(Debug)]
+pub(super) struct Line {
+    pub(super) in_flight: Option<u64>,
+    pub(super) failures: u32,
+    pub(super) not_before: Moment,
+}
+
+impl Line {
+    /// Nothing under way, and nothing to wait for.
+    pub(super) const IDLE: Self = Self { in_flight: None, failures: 0, not_before: Moment::ZERO };
+
+    pub(super) fn is_free(&self, now: Moment) -> bool {
+        self.in_flight.is_none() && now >= self.not_before
+    }
+
+    /// Whether this is the answer that is waited for; if so, it is no longer.
+    pub(super) fn answered(&mut self, attempt: u64) -> bool {
+        self.in_flight.take_if(|awaited| *awaited == attempt).is_some()
+    }
+
+    /// The call failed: the next one is made after a pause that doubles.
+    pub(super) fn failed(&mut self, attempt: u64, now: Moment) -> bool {
+        let awaited = self.answered(attempt);
+        if awaited {
+            self.not_before = now.plus((RETRY_FIRST * 2u32.saturating_pow(self.failures.min(10))).min(RETRY_LONGEST));
+            self.failures = self.failures.saturating_add(1);
+        }
+        awaited
+    }
+}

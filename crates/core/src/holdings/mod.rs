@@ -1,0 +1,303 @@
+//! What one member holds by claims (exclusive ownership), as a state machine: what happened in, what to do out, time as an argument.
+//!
+//! The placement says who should hold a resource, the claim says who does. This machine brings one member's claims in line with what it
+//! should hold: it asks for what is free, waits for what others hold, and gives back what it should not hold once nothing is in flight on it.
+//!
+//! Rules kept here (DESIGN §5): a resource serves only from the grant on and only until the member lets go of it; letting go is drain, then
+//! release, then nothing. A fenced member serves nothing at once. What it held before the fence may still be its own in the backend; that is
+//! given back before it is asked for again, so that every time of serving has an epoch of its own.
+
+mod draining;
+mod io;
+mod line;
+#[cfg(test)]
+mod tests;
+
+pub use io::{Answer, ClaimAction, HoldingRules, OnDrainTimeout};
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+use crate::{Claim, Epoch, Holder, Moment, Resource};
+use line::Line;
+
+/// Pause before asking again for what the backend holds back, or what somebody else held a moment ago.
+const ASK_AGAIN: Duration = Duration::from_millis(100);
+
+/// One resource that this member holds.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Hold {
+    epoch: Epoch,
+    phase: Phase,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Phase {
+    Serving,
+    /// No new work; what is in flight has until then.
+    Draining {
+        until: Moment,
+        /// Nothing is in flight any more.
+        idle: bool,
+        /// The time is over, and the work was told to stop.
+        cancelled: bool,
+    },
+    /// Asked to be given back.
+    Releasing,
+}
+
+/// The claims of one member of one group.
+#[derive(Debug)]
+pub struct Holdings {
+    rules: HoldingRules,
+    me: Holder,
+    /// The record is there and the store of claims is known.
+    open: bool,
+    wanted: BTreeSet<Resource>,
+    mine: BTreeMap<Resource, Hold>,
+    /// Held before a fence, or granted in an answer that never came: not used, to be given back.
+    orphans: BTreeMap<Resource, Epoch>,
+    /// What the watch shows as this member's.
+    shown: BTreeMap<Resource, Epoch>,
+    /// What others hold, by the watch.
+    others: BTreeMap<Resource, Claim>,
+    /// What others hold is known at all.
+    told: bool,
+    /// Not to be asked for before.
+    held_back: BTreeMap<Resource, Moment>,
+    acquiring: Line,
+    asked: BTreeSet<Resource>,
+    releasing: Line,
+    /// What the release under way gives back.
+    sent: Vec<(Resource, Epoch)>,
+    attempt: u64,
+}
+
+impl Holdings {
+    /// Nothing held, nothing wanted.
+    pub const fn new(rules: HoldingRules, me: Holder) -> Self {
+        Self {
+            rules,
+            me,
+            open: false,
+            wanted: BTreeSet::new(),
+            mine: BTreeMap::new(),
+            orphans: BTreeMap::new(),
+            shown: BTreeMap::new(),
+            others: BTreeMap::new(),
+            told: false,
+            held_back: BTreeMap::new(),
+            acquiring: Line::IDLE,
+            asked: BTreeSet::new(),
+            releasing: Line::IDLE,
+            sent: Vec::new(),
+            attempt: 0,
+        }
+    }
+
+    /// What serves now, with its epoch: new work may be taken on for it.
+    pub fn serving(&self) -> impl Iterator<Item = (&Resource, Epoch)> {
+        self.mine.iter().filter(|(_, hold)| hold.phase == Phase::Serving).map(|(resource, hold)| (resource, hold.epoch))
+    }
+
+    /// What is held now, with its epoch: what serves, and what drains and is not being given back yet.
+    pub fn held(&self) -> impl Iterator<Item = (&Resource, Epoch)> {
+        self.mine.iter().filter(|(_, hold)| hold.phase != Phase::Releasing).map(|(resource, hold)| (resource, hold.epoch))
+    }
+
+    /// Whether nothing is held or being given back, so that the record may go.
+    pub fn is_empty(&self) -> bool {
+        self.mine.is_empty() && self.orphans.is_empty() && self.asked.is_empty()
+    }
+
+    /// The member's record is in the backend and the store of claims is known: from here on it may ask.
+    pub fn open(&mut self, now: Moment, actions: &mut Vec<ClaimAction>) {
+        self.open = true;
+        self.keep_up(now, actions);
+    }
+
+    /// The lease is over: nothing serves any more, and calls under way count no longer.
+    pub fn fence(&mut self) {
+        self.open = false;
+        let orphans = std::mem::take(&mut self.mine).into_iter().map(|(resource, hold)| (resource, hold.epoch));
+        self.orphans.extend(orphans);
+        self.asked.clear();
+        (self.acquiring, self.releasing) = (Line::IDLE, Line::IDLE);
+    }
+
+    /// What this member should hold from now on.
+    pub fn want(&mut self, now: Moment, wanted: BTreeSet<Resource>, actions: &mut Vec<ClaimAction>) {
+        self.wanted = wanted;
+        self.let_go(now, actions);
+        self.keep_up(now, actions);
+    }
+
+    /// Everything that is held in the group, as the watch tells it at its beginning.
+    pub fn told_all(&mut self, now: Moment, claims: impl IntoIterator<Item = (Resource, Claim)>, actions: &mut Vec<ClaimAction>) {
+        let claims: BTreeMap<_, _> = claims.into_iter().collect();
+        let gone: Vec<_> = self.others.keys().chain(self.shown.keys()).filter(|known| !claims.contains_key(*known)).cloned().collect();
+        self.told = true;
+        let changes = claims.into_iter().map(|(resource, claim)| (resource, Some(claim)));
+        self.told_changes(now, changes.chain(gone.into_iter().map(|resource| (resource, None))), actions);
+    }
+
+    /// Changes since the last news; `None`: nobody holds it.
+    pub fn told_changes(
+        &mut self,
+        now: Moment,
+        changes: impl IntoIterator<Item = (Resource, Option<Claim>)>,
+        actions: &mut Vec<ClaimAction>,
+    ) {
+        let mut lost = Vec::new();
+        for (resource, claim) in changes {
+            if self.is_lost(&resource, claim.as_ref()) {
+                self.mine.remove(&resource);
+                lost.push(resource.clone());
+            }
+            let (others, shown) = match claim {
+                Some(claim) if claim.holder == self.me => (None, Some(claim.epoch)),
+                other => (other, None),
+            };
+            put(&mut self.others, &resource, others);
+            put(&mut self.shown, &resource, shown);
+        }
+        if !lost.is_empty() {
+            actions.push(ClaimAction::Lost(lost));
+        }
+        self.keep_up(now, actions);
+    }
+
+    /// Whether news of a resource says that what is held here is held no longer. News may be older than a grant: only somebody else's higher
+    /// epoch, or an end after the grant itself was shown, is later for sure.
+    fn is_lost(&self, resource: &Resource, claim: Option<&Claim>) -> bool {
+        let Some(hold) = self.mine.get(resource).filter(|hold| hold.phase != Phase::Releasing) else { return false };
+        match claim {
+            Some(claim) => claim.holder != self.me && claim.epoch > hold.epoch,
+            None => self.shown.get(resource).is_some_and(|shown| *shown >= hold.epoch),
+        }
+    }
+
+    /// The time of [`Holdings::wake_at`] has come.
+    pub fn woken(&mut self, now: Moment, actions: &mut Vec<ClaimAction>) {
+        self.keep_up(now, actions);
+    }
+
+    /// What became of an [`ClaimAction::Acquire`].
+    pub fn acquired(&mut self, now: Moment, attempt: u64, answers: Vec<(Resource, Answer)>, actions: &mut Vec<ClaimAction>) {
+        if !self.acquiring.answered(attempt) {
+            return;
+        }
+        self.acquiring.failures = 0;
+        self.asked.clear();
+        let mut gained = Vec::new();
+        for (resource, answer) in answers {
+            match answer {
+                Answer::Granted(epoch) => {
+                    self.others.remove(&resource);
+                    self.mine.insert(resource.clone(), Hold { epoch, phase: Phase::Serving });
+                    gained.push((resource, epoch));
+                }
+                // If the watch says by now that it is free, it was given back in between; if not yet, it will tell.
+                Answer::Held | Answer::NotYet => {
+                    self.held_back.insert(resource, now.plus(ASK_AGAIN));
+                }
+            }
+        }
+        if !gained.is_empty() {
+            actions.push(ClaimAction::Gained(gained));
+        }
+        self.let_go(now, actions);
+        self.keep_up(now, actions);
+    }
+
+    /// A [`ClaimAction::Release`] was carried out.
+    pub fn released(&mut self, now: Moment, attempt: u64, actions: &mut Vec<ClaimAction>) {
+        if !self.releasing.answered(attempt) {
+            return;
+        }
+        self.releasing.failures = 0;
+        for (resource, epoch) in std::mem::take(&mut self.sent) {
+            self.mine.remove(&resource);
+            for table in [&mut self.orphans, &mut self.shown] {
+                if table.get(&resource).is_some_and(|known| *known <= epoch) {
+                    table.remove(&resource);
+                }
+            }
+        }
+        self.keep_up(now, actions);
+    }
+
+    /// A call failed; it is made again after a pause.
+    pub fn failed(&mut self, now: Moment, attempt: u64, actions: &mut Vec<ClaimAction>) {
+        if self.acquiring.failed(attempt, now) {
+            self.asked.clear();
+        }
+        self.releasing.failed(attempt, now);
+        self.keep_up(now, actions);
+    }
+
+    /// When to call [`Holdings::woken`] if nothing happens before.
+    pub fn wake_at(&self) -> Option<Moment> {
+        let drains = self.mine.values().filter_map(|hold| match hold.phase {
+            Phase::Draining { until, cancelled: false, .. } => Some(until),
+            _ => None,
+        });
+        let again = (self.open && self.acquiring.in_flight.is_none()).then(|| {
+            let due = self.acquirable().map(|resource| self.held_back.get(resource).copied().unwrap_or(Moment::ZERO)).min();
+            due.map(|due| due.max(self.acquiring.not_before))
+        });
+        let gives = self.open && self.releasing.in_flight.is_none() && self.has_to_release();
+        drains.min().into_iter().chain(again.flatten()).chain(gives.then_some(self.releasing.not_before)).min()
+    }
+
+    /// What should be asked for, now or after a pause.
+    fn acquirable(&self) -> impl Iterator<Item = &Resource> {
+        let free = |resource: &&Resource| {
+            !self.mine.contains_key(*resource) && !self.orphans.contains_key(*resource) && !self.others.contains_key(*resource)
+        };
+        self.wanted.iter().filter(|_| self.told).filter(free)
+    }
+
+    /// Sends what is due.
+    fn keep_up(&mut self, now: Moment, actions: &mut Vec<ClaimAction>) {
+        self.end_drains(now, actions);
+        if !self.open {
+            return;
+        }
+        self.find_orphans();
+        self.give_back(now, actions);
+        if self.acquiring.is_free(now) {
+            let due: BTreeSet<_> =
+                self.acquirable().filter(|resource| self.held_back.get(*resource).is_none_or(|at| now >= *at)).cloned().collect();
+            if !due.is_empty() {
+                self.held_back.retain(|_, at| *at > now);
+                let attempt = self.next_attempt();
+                self.acquiring.in_flight = Some(attempt);
+                actions.push(ClaimAction::Acquire { attempt, wanted: due.iter().cloned().collect() });
+                self.asked = due;
+            }
+        }
+    }
+
+    /// What is this member's in the backend though it neither holds nor wants it: granted in an answer that never came.
+    fn find_orphans(&mut self) {
+        for (resource, epoch) in &self.shown {
+            let known = self.mine.contains_key(resource) || self.asked.contains(resource) || self.wanted.contains(resource);
+            if !known {
+                self.orphans.entry(resource.clone()).or_insert(*epoch);
+            }
+        }
+    }
+
+    const fn next_attempt(&mut self) -> u64 {
+        self.attempt += 1;
+        self.attempt
+    }
+}
+
+fn put<V>(table: &mut BTreeMap<Resource, V>, resource: &Resource, value: Option<V>) {
+    match value {
+        Some(value) => table.insert(resource.clone(), value),
+        None => table.remove(resource),
+    };
+}
