@@ -30,4 +30,5 @@ mod bad_days;
 mod meeting;
 mod members;
 mod restarts;
+mod rights;
 mod silence;
