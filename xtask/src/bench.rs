@@ -1,4 +1,5 @@
-//! `cargo xtask bench NAME`: one benchmark in release, its figures into `docs/measured.md`.
+//! `cargo xtask bench NAME`: one benchmark in release, its figures into `docs/measured.md`; of `peers` also the tables in
+//! `docs/performance.md`.
 
 use std::path::{Path, PathBuf};
 
@@ -7,6 +8,7 @@ use serde_json::Value;
 
 use crate::context::Context;
 use crate::measured::{self, Figure, Machine};
+use crate::peers;
 use crate::report::say;
 use crate::run::{Failure, Log};
 
@@ -28,11 +30,20 @@ pub(crate) fn run(context: &Context, name: Option<&str>) -> Result<(), Failure> 
     }
     let mut command = context.cargo(&["bench", "--package", bench.package, "--all-features", "--bench", name]);
     command.env("CRITERION_HOME", &results);
-    Log::begin(context, "bench")?.run(command)?;
+    let log = Log::begin(context, "bench")?;
+    let beside = (name == peers::NAME).then(|| peers::prepare(&log)).transpose()?;
+    if let Some(beside) = &beside {
+        command.env(peers::WORDS, &beside.words);
+    }
+    log.run(command)?;
 
-    let figures = figures(&results)?;
+    let mut figures = figures(&results)?;
     if figures.is_empty() {
         return Err(Failure::new(format!("the benchmark {name} left no figures in {}: is it one of Criterion's?", results.display())));
+    }
+    if let Some(beside) = &beside {
+        figures.extend(peers::uhashring(&log, beside)?);
+        peers::write(&log, &figures)?;
     }
     let section = measured::section(name, &measured::head(context, &Machine::this()), &figures);
     let path = context.root().join("docs/measured.md");
@@ -54,7 +65,10 @@ fn figures(folder: &Path) -> Result<Vec<Figure>, Failure> {
         let entries = std::fs::read_dir(&folder).map_err(|e| failed(&folder, &e))?;
         let children: Vec<PathBuf> = entries.flatten().map(|entry| entry.path()).filter(|path| path.is_dir()).collect();
         match children.iter().find(|path| path.ends_with("new") && path.join("estimates.json").exists()) {
-            Some(new) => figures.extend(figure(&read(&new.join("benchmark.json"))?, &read(&new.join("estimates.json"))?)),
+            Some(new) => {
+                let [benchmark, estimates, sample] = ["benchmark.json", "estimates.json", "sample.json"].map(|file| read(&new.join(file)));
+                figures.extend(figure(&benchmark?, &estimates?, &sample?));
+            }
             None => folders.extend(children),
         }
     }
@@ -67,14 +81,16 @@ fn read(path: &Path) -> Result<Value, Failure> {
     serde_json::from_str(&text).map_err(|e| failed(path, &e))
 }
 
-/// One benchmark's figure from Criterion's two files about it.
-fn figure(benchmark: &Value, estimates: &Value) -> Option<Figure> {
+/// One benchmark's figure from Criterion's three files about it.
+fn figure(benchmark: &Value, estimates: &Value, sample: &Value) -> Option<Figure> {
+    let numbers = |name: &str| Some(sample[name].as_array()?.iter().filter_map(Value::as_f64));
     let estimate = if estimates["slope"].is_object() { &estimates["slope"] } else { &estimates["mean"] };
     Some(Figure {
         name: benchmark["full_id"].as_str()?.to_owned(),
         nanos: estimate["point_estimate"].as_f64()?,
         low: estimate["confidence_interval"]["lower_bound"].as_f64()?,
         high: estimate["confidence_interval"]["upper_bound"].as_f64()?,
+        fastest: numbers("times")?.zip(numbers("iters")?).map(|(time, rounds)| time / rounds).fold(f64::INFINITY, f64::min),
         elements: benchmark["throughput"]["Elements"].as_f64(),
     })
 }
@@ -88,8 +104,9 @@ mod tests {
         let benchmark = serde_json::json!({"full_id": "filter/ours/3", "throughput": {"Elements": 1000}});
         let interval = serde_json::json!({"lower_bound": 9.0, "upper_bound": 11.0});
         let estimates = serde_json::json!({"slope": null, "mean": {"point_estimate": 10.0, "confidence_interval": interval}});
-        let expected = Figure { name: "filter/ours/3".into(), nanos: 10.0, low: 9.0, high: 11.0, elements: Some(1000.0) };
-        assert_eq!(figure(&benchmark, &estimates), Some(expected));
-        assert_eq!(figure(&benchmark, &serde_json::json!({})), None);
+        let sample = serde_json::json!({"iters": [1.0, 2.0, 3.0], "times": [12.0, 17.0, 33.0]});
+        let expected = Figure { name: "filter/ours/3".into(), nanos: 10.0, low: 9.0, high: 11.0, fastest: 8.5, elements: Some(1000.0) };
+        assert_eq!(figure(&benchmark, &estimates, &sample), Some(expected));
+        assert_eq!(figure(&benchmark, &serde_json::json!({}), &sample), None);
     }
 }

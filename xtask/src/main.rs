@@ -8,9 +8,12 @@ mod checks;
 mod context;
 mod deny;
 mod fleets;
+mod fuzz;
+mod instructions;
 mod measured;
 mod outside;
 mod package;
+mod peers;
 mod report;
 mod run;
 mod servers;
@@ -43,6 +46,16 @@ enum Task {
         /// Name of the benchmark; without it, the names that exist are listed.
         name: Option<String>,
     },
+    /// Try the parsers and the placement with inputs that libFuzzer makes up.
+    Fuzz {
+        /// Name of the target; without it, all are tried.
+        target: Option<String>,
+        /// Seconds for each target.
+        #[arg(long, default_value_t = 60)]
+        seconds: u32,
+    },
+    /// Count the instructions of the work in benches/instructions and write what it may take from now on.
+    Instructions,
     /// Fetch the servers that the tests run against into target/servers, without root and without touching the system.
     Servers,
     /// Measure balance and movement of the placement over fleets and constants, into docs/placement-study.md and .svg.
@@ -84,6 +97,10 @@ fn main() -> ExitCode {
         Task::PlacementStudy => Context::load(false).and_then(|context| study::run(&context)).map(|()| true),
         Task::Servers => servers::run().map(|()| true),
         Task::Soak { name, runs } => Context::load(false).and_then(|context| soak::run(&context, name.as_deref(), runs)).map(|()| true),
+        Task::Fuzz { target, seconds } => {
+            Context::load(false).and_then(|context| fuzz::run(&context, target.as_deref(), seconds)).map(|()| true)
+        }
+        Task::Instructions => Context::load(false).and_then(|context| instructions::write(&context)).map(|()| true),
         Task::Bench { name } => Context::load(true).and_then(|context| bench::run(&context, name.as_deref())).map(|()| true),
     };
     match result {

@@ -16,6 +16,8 @@ pub(crate) struct Figure {
     pub(crate) nanos: f64,
     pub(crate) low: f64,
     pub(crate) high: f64,
+    /// The fastest sample: where other work disturbs, it tells more than the mean.
+    pub(crate) fastest: f64,
     /// How many things one run of it works on, if it says so.
     pub(crate) elements: Option<f64>,
 }
@@ -124,7 +126,8 @@ mod tests {
 
     #[test]
     fn a_section_says_what_was_measured_on_what() {
-        let figure = Figure { name: "filter/3".into(), nanos: 12_345.0, low: 12_000.0, high: 13_000.0, elements: Some(1_000.0) };
+        let figure =
+            Figure { name: "filter/3".into(), nanos: 12_345.0, low: 12_000.0, high: 13_000.0, fastest: 12_000.0, elements: Some(1_000.0) };
         let text = section("filter", "Commit abc; Some CPU, 2 cores.", &[figure]);
         assert!(text.starts_with("## filter\n\nCommit abc; Some CPU, 2 cores.\n"), "{text}");
         assert!(text.ends_with("| filter/3 | 12.3 µs | 12.0 µs – 13.0 µs | 12.3 ns, 81.0 million a second |\n"), "{text}");

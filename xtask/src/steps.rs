@@ -5,7 +5,7 @@ use std::time::Instant;
 use crate::context::Context;
 use crate::report::{Row, say, table};
 use crate::run::{Failure, Log};
-use crate::{checks, deny, outside, package, servers, vectors};
+use crate::{checks, deny, fuzz, instructions, outside, package, servers, vectors};
 
 /// What a step that went well has to say.
 pub(crate) struct Passed {
@@ -43,6 +43,8 @@ const STEPS: &[Step] = &[
     Step { name: "examples", what: "examples, built and run", run: checks::examples },
     Step { name: "tls", what: "a program outside the workspace joins over TLS, whatever its default provider is", run: outside::tls },
     Step { name: "benches", what: "benchmarks, compiled and run once", run: checks::benches },
+    Step { name: "instructions", what: "what a key costs, counted by callgrind", run: instructions::check },
+    Step { name: "fuzz", what: "parsers and placement with inputs that libFuzzer makes up", run: fuzz::step },
     Step { name: "doc", what: "the documentation, warnings are errors", run: checks::doc },
     Step { name: "msrv", what: "the oldest Rust that is promised", run: checks::msrv },
     Step { name: "package", what: "every published crate, packed and built from the packages", run: package::package },

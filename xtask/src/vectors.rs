@@ -6,19 +6,21 @@ use crate::run::{Failure, Log};
 use crate::steps::Passed;
 
 pub(crate) fn replay(log: &Log<'_>) -> Result<Passed, Failure> {
-    let python = environment(log)?;
+    let python = environment(log, "venv", &[("xxhash", "xxhash")])?;
     let output = log.run(log.context.command(&python.to_string_lossy(), &["-B", "docs/placement_check.py"]))?;
     let count = output.lines().find_map(|line| line.split_once(" vectors passed")?.0.parse().ok());
     let count = count.ok_or_else(|| Failure::new("docs/placement_check.py did not say how many vectors passed"))?;
     Ok(Passed::many(count))
 }
 
-/// The environment's Python, with the package `xxhash`; made once.
-fn environment(log: &Log<'_>) -> Result<PathBuf, Failure> {
-    let folder = log.context.scratch("venv");
+/// The Python of an environment of our own in that folder, with these packages, each with the name that it is imported by; made once.
+pub(crate) fn environment(log: &Log<'_>, folder: &str, packages: &[(&str, &str)]) -> Result<PathBuf, Failure> {
+    let folder = log.context.scratch(folder);
     let python = if cfg!(windows) { folder.join("Scripts/python.exe") } else { folder.join("bin/python") };
     let ours = python.to_string_lossy();
-    if python.exists() && log.context.command(&ours, &["-c", "import xxhash"]).output().is_ok_and(|output| output.status.success()) {
+    let imports: Vec<_> = packages.iter().map(|(_, module)| *module).collect();
+    let import = format!("import {}", imports.join(", "));
+    if python.exists() && log.context.command(&ours, &["-c", &import]).output().is_ok_and(|output| output.status.success()) {
         return Ok(python);
     }
     let system = if cfg!(windows) { "python" } else { "python3" };
@@ -26,6 +28,8 @@ fn environment(log: &Log<'_>) -> Result<PathBuf, Failure> {
         return Err(Failure::new(format!("{system} is missing: install Python 3.9 or newer with its venv module")));
     }
     log.run(log.context.command(system, &["-m", "venv", "--clear", &folder.to_string_lossy()]))?;
-    log.run(log.context.command(&ours, &["-m", "pip", "install", "--quiet", "--disable-pip-version-check", "xxhash"]))?;
+    let mut install = vec!["-m", "pip", "install", "--quiet", "--disable-pip-version-check"];
+    install.extend(packages.iter().map(|(package, _)| *package));
+    log.run(log.context.command(&ours, &install))?;
     Ok(python)
 }

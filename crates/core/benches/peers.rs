@@ -1,6 +1,7 @@
 //! A worker filters a list of keys, beside crates that place keys and two floors, in the same run: `docs/performance.md`.
 //!
-//! The peers are asked key by key, which is all that they offer. None of them bounds the load.
+//! The peers are asked key by key, which is all that they offer. None of them bounds the load. `cargo xtask bench peers` brings a list of
+//! words along (`SHARDWISE_BENCH_WORDS`, a file with one a line) and measures Python's `uhashring` beside.
 
 #![expect(clippy::unwrap_used, reason = "a benchmark; what cannot be set up should stop it")]
 
@@ -39,13 +40,21 @@ fn fnv_1a(key: &str) -> u32 {
     key.bytes().fold(0x811c_9dc5, |hash, byte| (hash ^ u32::from(byte)).wrapping_mul(0x0100_0193))
 }
 
-fn lists() -> [(&'static str, Vec<String>); 3] {
-    let list = |name: fn(u32) -> String| (0..KEYS).map(name).collect();
+/// A list's name and its keys.
+type List = (&'static str, Vec<String>);
+
+fn made(keys: u32) -> [List; 3] {
+    let list = |name: fn(u32) -> String| (0..keys).map(name).collect();
     [
         ("ids of 15 bytes", list(|i| format!("tenant-{i:08}"))),
         ("UUIDs as text", list(|i| format!("{:08x}-5a1f-4d0e-9b7c-{:012x}", i.wrapping_mul(2_654_435_761), i))),
         ("URLs of 200 bytes", list(|i| format!("https://example.com/{i:0>180}"))),
     ]
+}
+
+fn words() -> Option<List> {
+    let path = std::env::var_os("SHARDWISE_BENCH_WORDS")?;
+    Some(("words", std::fs::read_to_string(path).unwrap().lines().map(str::to_owned).collect()))
 }
 
 /// One worker's share of a fleet's slots, as the service would hold it.
@@ -62,11 +71,14 @@ fn ring<S: BuildHasher>(members: u32, hasher: S) -> HashRing<(String, u32), S> {
 }
 
 fn floors(group: &mut BenchmarkGroup<'_, WallTime>, name: &str, keys: &[String]) {
-    let id = |what| BenchmarkId::new(what, name);
-    group.bench_function(id("floor: one byte of each key"), |b| {
+    group.bench_function(BenchmarkId::new("floor: one byte of each key", name), |b| {
         b.iter(|| black_box(keys).iter().filter(|key| key.as_bytes().last() == Some(&b'7')).count());
     });
-    group.bench_function(id("floor: XXH3 of each key"), |b| {
+    hash_alone(group, name, keys);
+}
+
+fn hash_alone(group: &mut BenchmarkGroup<'_, WallTime>, name: &str, keys: &[String]) {
+    group.bench_function(BenchmarkId::new("floor: XXH3 of each key", name), |b| {
         b.iter(|| black_box(keys).iter().fold(0, |sum, key| sum ^ hash_bytes(key.as_bytes())));
     });
 }
@@ -101,26 +113,41 @@ fn peers(group: &mut BenchmarkGroup<'_, WallTime>, name: &str, keys: &[String], 
     group.bench_function(id("FNV-1a modulo"), |b| b.iter(|| black_box(keys).iter().filter(mine).collect::<Vec<_>>()));
 }
 
+fn of(keys: &[String]) -> Throughput {
+    Throughput::Elements(keys.len() as u64)
+}
+
 fn all(c: &mut Criterion) {
-    let lists = lists();
     let mut group = c.benchmark_group("filter");
-    group.throughput(Throughput::Elements(u64::from(KEYS))).sample_size(20);
-    group.warm_up_time(Duration::from_millis(500)).measurement_time(Duration::from_secs(2));
-    for (name, keys) in &lists {
-        floors(&mut group, name, keys);
-        ours(&mut group, &format!("{name}, 16 members"), keys, 16);
-        peers(&mut group, &format!("{name}, 16 members"), keys, 16);
-    }
-    let (name, keys) = &lists[0];
-    for members in FLEETS.into_iter().filter(|members| *members != 16) {
-        ours(&mut group, &format!("{name}, {members} members"), keys, members);
-        peers(&mut group, &format!("{name}, {members} members"), keys, members);
+    group.sample_size(20).warm_up_time(Duration::from_millis(200)).measurement_time(Duration::from_secs(1));
+    for (name, keys) in made(KEYS).into_iter().chain(words()) {
+        group.throughput(of(&keys));
+        floors(&mut group, name, &keys);
+        for members in FLEETS {
+            let name = format!("{name}, {members} members");
+            ours(&mut group, &name, &keys, members);
+            peers(&mut group, &name, &keys, members);
+        }
     }
     let many: Vec<String> = (0..500_000).map(|i| format!("tenant-{i:08}")).collect();
-    group.throughput(Throughput::Elements(500_000));
-    ours(&mut group, "500,000 ids, 300 members", &many, 300);
+    group.throughput(of(&many));
+    ours(&mut group, "500000 ids, 300 members", &many, 300);
     group.finish();
 }
 
-criterion_group!(benches, all);
+/// How near to the hash alone, with lists that no cache holds.
+fn million(c: &mut Criterion) {
+    let mut group = c.benchmark_group("a million");
+    group.sample_size(20).warm_up_time(Duration::from_millis(200)).measurement_time(Duration::from_secs(1));
+    for (name, keys) in made(1_000_000) {
+        group.throughput(of(&keys));
+        hash_alone(&mut group, name, &keys);
+        for members in FLEETS {
+            ours(&mut group, &format!("{name}, {members} members"), &keys, members);
+        }
+    }
+    group.finish();
+}
+
+criterion_group!(benches, all, million);
 criterion_main!(benches);

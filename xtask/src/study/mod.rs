@@ -9,7 +9,7 @@ use shardwise_core::{LoadMargin, PlacementParams, Weight};
 use crate::context::Context;
 use crate::report::say;
 use crate::run::Failure;
-use measure::{ByWeight, Case, Measured, constants};
+use measure::{ByWeight, Case, Measured, Weighted, constants};
 
 /// Sizes of the fleets with the default constants.
 const SIZES: [u32; 11] = [2, 3, 5, 10, 20, 50, 100, 200, 300, 500, 1_000];
@@ -31,8 +31,8 @@ struct Study {
     fine: Vec<Row>,
     /// One constant changed at a time.
     others: Vec<Row>,
-    /// Members of weights 1 to 4, and of 1, 10 and 100.
-    weights: Vec<(&'static str, Vec<ByWeight>)>,
+    /// Members of different weights; first those of [`WEIGHTS`] that something is promised for.
+    weights: Vec<(Weighted, Vec<ByWeight>)>,
 }
 
 /// Measures, and writes `docs/placement-study.md` and `docs/placement-study.svg`.
@@ -64,7 +64,7 @@ fn study() -> Result<Study, Failure> {
         measure::measure_all(&cases, |case, measured| say(&page::in_a_line(case, measured))).map_err(|e| Failure::new(e.to_string()))?;
     let mut rows = cases.into_iter().zip(measured);
     let mut take = |count: usize| rows.by_ref().take(count).collect::<Vec<_>>();
-    Ok(Study { defaults: take(defaults.len()), fine: take(fine.len()), others: take(others.len()), weights: weights(params)? })
+    Ok(Study { defaults: take(defaults.len()), fine: take(fine.len()), others: take(others.len()), weights: weights()? })
 }
 
 /// Protocol 1's constants with one of them changed.
@@ -83,10 +83,30 @@ fn other_constants() -> Vec<PlacementParams> {
     [&by_slots[..], &by_points, &by_margin].concat()
 }
 
-fn weights(params: PlacementParams) -> Result<Vec<(&'static str, Vec<ByWeight>)>, Failure> {
-    let fleet = |name, weights: &[u64]| -> Result<_, Failure> {
+/// A fleet's weights with their name, its members, its slots, and its margin in thousandths if it has one.
+type Fleet = (&'static str, &'static [u64], u32, u32, Option<u32>);
+/// The first three are what has to be reached.
+const WEIGHTS: [Fleet; 10] = [
+    ("1 to 4", &[1, 2, 3, 4], 20, 16_384, Some(50)),
+    ("1, 10 and 100", &[1, 10, 100], 20, 16_384, Some(50)),
+    ("1, 10 and 100", &[1, 10, 100], 20, 65_536, Some(50)),
+    ("1, 10 and 100", &[1, 10, 100], 20, 65_536, Some(100)),
+    ("1, 10 and 100", &[1, 10, 100], 20, 16_384, Some(100)),
+    ("1, 10 and 100", &[1, 10, 100], 20, 16_384, Some(250)),
+    ("1, 10 and 100", &[1, 10, 100], 20, 16_384, None),
+    ("1 and 10", &[1, 10], 20, 16_384, Some(50)),
+    ("1 and 10", &[1, 10], 50, 16_384, Some(50)),
+    ("1 and 100", &[1, 100], 20, 65_536, Some(50)),
+];
+/// Fleets of weights: those that the promise names, and so many that chance says little.
+const WEIGHTED_FLEETS: [u32; 2] = [20, 200];
+
+fn weights() -> Result<Vec<(Weighted, Vec<ByWeight>)>, Failure> {
+    let fleets = |(name, weights, members, slots, margin): &Fleet| {
         let weights: Vec<_> = weights.iter().filter_map(|weight| Weight::new(*weight)).collect();
-        Ok((name, measure::by_weight(&weights, 20, 20, params).map_err(|e| Failure::new(e.to_string()))?))
+        let params = constants(*slots, PlacementParams::default().virtual_nodes, margin.map_or(LoadMargin::None, LoadMargin::Thousandths));
+        WEIGHTED_FLEETS.map(|fleets| Weighted { name, weights: weights.clone(), case: Case { members: *members, params, fleets } })
     };
-    Ok(vec![fleet("1 to 4", &[1, 2, 3, 4])?, fleet("1, 10 and 100", &[1, 10, 100])?])
+    let all = WEIGHTS.iter().flat_map(fleets);
+    all.map(|of| measure::by_weight(&of).map(|told| (of, told)).map_err(|e| Failure::new(e.to_string()))).collect()
 }

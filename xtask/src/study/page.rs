@@ -60,8 +60,9 @@ pub(super) fn targets(study: &Study) -> Vec<Target> {
         let reached = moved.is_some_and(|moved| moved.mean <= mean && moved.worst <= worst);
         Target { what, measured: moved.map_or_else(String::new, |m| format!("{:.3}, worst {:.3}", m.mean, m.worst)), reached }
     };
+    // Each stands twice: as promised, over 20 fleets, and over more.
     let weights = |at: usize, what| {
-        let off = study.weights.get(at).map(|(_, weights)| weights.iter().map(|of| (of.mean - 1.0).abs()).fold(0.0, f64::max));
+        let off = study.weights.get(2 * at).map(|(_, weights)| weights.iter().map(|of| (of.mean - 1.0).abs()).fold(0.0, f64::max));
         Target {
             what,
             measured: off.map_or_else(String::new, |off| format!("off by at most {:.2} %", off * 100.0)),
@@ -78,7 +79,8 @@ pub(super) fn targets(study: &Study) -> Vec<Target> {
         moved(&study.defaults, 100, "100 members, 16,384 slots: moved at most 1.25", 1.25, f64::INFINITY),
         moved(&study.fine, 200, "200 members, 65,536 slots: moved at most 1.25", 1.25, f64::INFINITY),
         weights(0, "weights 1 to 4: the mean share of a weight is within 2 % of it"),
-        weights(1, "weights 1, 10 and 100: the mean share of a weight is within 2 % of it"),
+        weights(1, "weights 1, 10 and 100, 16,384 slots: the mean share of a weight is within 2 % of it"),
+        weights(2, "weights 1, 10 and 100, 65,536 slots: the mean share of a weight is within 2 % of it"),
     ]
 }
 
@@ -97,18 +99,51 @@ pub(super) fn markdown(study: &Study) -> String {
     rows(&mut text, &study.fine);
     let _ = writeln!(text, "\n## One constant changed\n\n{FEWER_FLEETS} fleets of each size.\n");
     rows(&mut text, &study.others);
-    let _ = writeln!(
-        text,
-        "\n## Weights\n\n20 fleets of 20 members with the default constants; slots over what the weight entitles to, by weight.\n\n\
-         | weights in the fleet | weight | mean | least | most | half deviate by less than |\n|---|---:|---:|---:|---:|---:|"
-    );
-    for (name, weights) in &study.weights {
-        for of in weights {
-            let deviation = of.median_deviation * 100.0;
-            let _ = writeln!(text, "| {name} | {} | {:.3} | {:.3} | {:.3} | {deviation:.1} % |", of.weight, of.mean, of.least, of.most);
+    weights(&mut text, study);
+    text
+}
+
+const WEIGHTS: &str = "
+## Weights
+
+Slots over what the weight entitles to, by weight, over so many fleets; behind the mean its standard error, which 20 fleets leave large for a light member.
+**Lightest** is how many slots the lightest member is entitled to.
+
+Without a margin nobody is favoured. With one, the light lose. How many slots a member's points are the first for is as good as drawn: about the root of its share more
+or less, 24 ± 5 slots for weight 1 beside weights that add up to 677. The margin takes away what is above 26 and gives nothing back for what is below, because heavy members,
+who differ by 2 %, are never full and pass nothing on. So the mean is off by
+
+- 5 % where the lightest is entitled to 24 slots, 2 % at 60 to 80, and less than 2 % from 100 slots on;
+- nothing that points could mend: there are 1,024 for each unit of weight here, forty for each slot of the lightest.
+
+A slot cannot be divided, so the cure is more slots: at least 100 times the sum of all weights over the lightest one. 16,384 slots are enough for weights that
+add up to 160 times the lightest, 65,536 for 650 times. Beyond that a margin of 25 %, or none, keeps the mean.
+
+| weights in the fleet | members | slots | margin | fleets | lightest | weight | mean | least | most | half deviate by less than |
+|---|---:|---:|---:|---:|---:|---:|---:|---:|---:|---:|
+";
+
+fn weights(text: &mut String, study: &Study) {
+    *text += WEIGHTS;
+    for (of, weights) in &study.weights {
+        let Case { members, params, fleets } = of.case;
+        for by in weights {
+            let _ = writeln!(
+                text,
+                "| {} | {members} | {} | {} | {fleets} | {:.0} | {} | {:.3} ± {:.3} | {:.3} | {:.3} | {:.1} % |",
+                of.name,
+                params.slots,
+                margin(params.load_margin),
+                of.lightest(),
+                by.weight,
+                by.mean,
+                by.error,
+                by.least,
+                by.most,
+                by.median_deviation * 100.0
+            );
         }
     }
-    text
 }
 
 fn rows(text: &mut String, rows: &[Row]) {

@@ -1,0 +1,142 @@
+//! `cargo xtask fuzz`: the targets of the package `fuzz` under libFuzzer, which follows what an input reaches. It needs a C++ compiler and no
+//! nightly: the compiler's own pass counts edges (docs/adr/0013).
+
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use crate::context::Context;
+use crate::report::say;
+use crate::run::{Failure, Log};
+use crate::steps::Passed;
+
+/// How long each target is tried in a test run.
+const BRIEFLY: u32 = 5;
+/// Beyond the time that libFuzzer was given: it ends after the input at hand.
+const GRACE: Duration = Duration::from_mins(2);
+
+/// Not a member of the workspace, because libFuzzer is C++ under a licence of its own and everything in it is built with the pass.
+const MANIFEST: &str = r#"[workspace]
+
+[package]
+name = "libfuzzer"
+version = "0.0.0"
+edition = "2024"
+publish = false
+
+[dependencies]
+libfuzzer-sys = "=0.4.13"
+shardwise-fuzz = { path = CHECKOUT }
+
+[profile.dev]
+opt-level = 1
+debug = false
+"#;
+
+const PROGRAM: &str = r#"#![no_main]
+//! One target under libFuzzer, named by the variable SHARDWISE_FUZZ_TARGET. With SHARDWISE_FUZZ_SAMPLES, the name of a folder, it writes
+//! every target's samples there instead, lists the targets and ends.
+
+use std::path::Path;
+use std::sync::LazyLock;
+
+use shardwise_fuzz::{TARGETS, Target};
+
+static TARGET: LazyLock<&Target> = LazyLock::new(|| {
+    let name = std::env::var("SHARDWISE_FUZZ_TARGET").expect("SHARDWISE_FUZZ_TARGET names the target");
+    TARGETS.iter().find(|target| target.name == name).expect("a known target")
+});
+
+fn write_samples(folder: &Path) {
+    for target in TARGETS {
+        let folder = folder.join(target.name);
+        std::fs::create_dir_all(&folder).expect("the folder can be made");
+        for (number, sample) in target.samples.iter().enumerate() {
+            std::fs::write(folder.join(format!("sample-{number}")), sample).expect("the sample can be written");
+        }
+        println!("target {}", target.name);
+    }
+}
+
+libfuzzer_sys::fuzz_target!(
+    init: if let Some(folder) = std::env::var_os("SHARDWISE_FUZZ_SAMPLES") {
+        write_samples(Path::new(&folder));
+        std::process::exit(0);
+    },
+    |input: &[u8]| (TARGET.run)(input)
+);
+"#;
+
+/// What rustc is told beside the usual: count edges as libFuzzer expects them, and stop on what would wrap around.
+const FLAGS: &str = "-Cpasses=sancov-module -Cllvm-args=-sanitizer-coverage-level=4 -Cllvm-args=-sanitizer-coverage-inline-8bit-counters \
+                     -Cllvm-args=-sanitizer-coverage-pc-table -Cllvm-args=-sanitizer-coverage-trace-compares -Ccodegen-units=1 \
+                     -Cdebug-assertions";
+
+/// The step: each target for some seconds.
+pub(crate) fn step(log: &Log<'_>) -> Result<Passed, Failure> {
+    let targets = all(log, None, BRIEFLY)?;
+    Ok(Passed { checks: targets, note: Some(format!("{BRIEFLY} s each")) })
+}
+
+/// The named target, or all, each for that many seconds.
+pub(crate) fn run(context: &Context, name: Option<&str>, seconds: u32) -> Result<(), Failure> {
+    all(&Log::begin(context, "fuzz")?, name, seconds).map(drop)
+}
+
+fn all(log: &Log<'_>, name: Option<&str>, seconds: u32) -> Result<u64, Failure> {
+    let program = build(log)?;
+    let corpus = log.context.scratch("fuzz-corpus");
+    let found = log.context.scratch("fuzz-found");
+    std::fs::create_dir_all(&found).map_err(|e| failed(&found, &e))?;
+    let mut list = log.context.command(&program.to_string_lossy(), &[]);
+    list.env("SHARDWISE_FUZZ_SAMPLES", &corpus);
+    let listed = log.run(list)?;
+    let known: Vec<_> = listed.lines().filter_map(|line| line.strip_prefix("target ")).collect();
+    let chosen: Vec<_> = known.iter().filter(|known| name.is_none_or(|name| name == **known)).collect();
+    if chosen.is_empty() {
+        return Err(Failure::new(format!("no target is called {}; there are: {}", name.unwrap_or_default(), known.join(", "))));
+    }
+    for target in &chosen {
+        say(&format!("    {target}"));
+        // What libFuzzer finds worth keeping joins the samples for the next run on this machine.
+        let inputs = corpus.join(target);
+        let artifacts = format!("-artifact_prefix={}/{target}-", found.display());
+        let time = format!("-max_total_time={seconds}");
+        let arguments = [&*inputs.to_string_lossy(), &*time, "-max_len=4096", "-timeout=20", "-print_final_stats=1", &*artifacts];
+        let mut command = log.context.command(&program.to_string_lossy(), &arguments);
+        command.env("SHARDWISE_FUZZ_TARGET", target);
+        let limit = Duration::from_secs(seconds.into()) + GRACE;
+        log.run_for(command, limit).map_err(|failure| failure.repeated_by(format!("cargo xtask fuzz {target}")))?;
+    }
+    Ok(chosen.len() as u64)
+}
+
+fn build(log: &Log<'_>) -> Result<PathBuf, Failure> {
+    let folder = log.context.scratch("fuzz");
+    let write = |path: PathBuf, text: &str| std::fs::write(&path, text).map_err(|e| failed(&path, &e));
+    std::fs::create_dir_all(folder.join("src")).map_err(|e| failed(&folder, &e))?;
+    let checkout = log.context.root().join("fuzz");
+    write(folder.join("Cargo.toml"), &MANIFEST.replace("CHECKOUT", &format!("{:?}", checkout.to_string_lossy())))?;
+    write(folder.join("src/main.rs"), PROGRAM)?;
+    // The versions that everything else was tested with; cargo adds what is missing.
+    let lock = folder.join("Cargo.lock");
+    std::fs::copy(log.context.root().join("Cargo.lock"), &lock).map_err(|e| failed(&lock, &e))?;
+    let target = log.context.scratch("fuzz-target");
+    let (manifest, target_dir) = (folder.join("Cargo.toml"), target.to_string_lossy().into_owned());
+    let arguments = ["build", "--manifest-path", &manifest.to_string_lossy(), "--target-dir", &target_dir, "--target", &host(log)?];
+    let mut command = log.context.cargo(&arguments);
+    // With a target named, what runs while building is left without the pass.
+    command.env("RUSTFLAGS", FLAGS);
+    log.run(command)?;
+    Ok(target.join(host(log)?).join("debug/libfuzzer"))
+}
+
+/// The triple of this machine.
+fn host(log: &Log<'_>) -> Result<String, Failure> {
+    let told = log.run(log.context.command("rustc", &["-vV"]))?;
+    let host = told.lines().find_map(|line| line.strip_prefix("host: ")).map(str::to_owned);
+    host.ok_or_else(|| Failure::new("rustc -vV names no host"))
+}
+
+fn failed(path: &Path, e: &dyn std::error::Error) -> Failure {
+    Failure::new(format!("{}: {e}", path.display()))
+}

@@ -1,0 +1,168 @@
+//! What the benchmark `peers` needs beside Criterion, a list of words and Python's uhashring, and its tables in `docs/performance.md`.
+
+use std::fmt::Write as _;
+use std::path::PathBuf;
+
+use crate::measured::{Figure, Machine, head};
+use crate::run::{Failure, Log};
+use crate::vectors;
+
+/// The benchmark that this is about.
+pub(crate) const NAME: &str = "peers";
+/// The variable that tells the benchmark where the words are.
+pub(crate) const WORDS: &str = "SHARDWISE_BENCH_WORDS";
+
+const PAGE: &str = "docs/performance.md";
+const BEGIN: &str = "<!-- From here to the end mark: written by `cargo xtask bench peers`. -->";
+const END: &str = "<!-- The end mark. -->";
+const MEMBERS: [u32; 4] = [3, 16, 256, 1_000];
+const LISTS: [(&str, &str); 4] = [
+    ("ids of 15 bytes", "Ids of 15 bytes"),
+    ("UUIDs as text", "UUIDs as text"),
+    ("URLs of 200 bytes", "URLs of 200 bytes"),
+    ("words", "236,000 English words"),
+];
+const OURS: &str = "filter_at";
+const HASH: &str = "floor: XXH3 of each key";
+/// What is asked with every number of members, and how the page calls it.
+const ASKED: [(&str, &str); 8] = [
+    (OURS, "`filter_at`"),
+    ("filter_indices_at", "`filter_indices_at`"),
+    ("hashring", "`hashring`"),
+    ("hashring with XXH3", "`hashring` with XXH3"),
+    ("anchorhash", "`anchorhash`"),
+    ("jumphash", "`jumphash`"),
+    ("FNV-1a modulo", "FNV-1a modulo"),
+    ("uhashring", "Python's `uhashring`"),
+];
+const FLOORS: [(&str, &str); 2] = [(HASH, "floor: XXH3 of each key"), ("floor: one byte of each key", "floor: one byte of each key")];
+
+/// Webster's second dictionary, of 1934 and in nobody's copyright any more, one word a line and sorted.
+const WRITE_WORDS: &str = "import sys\nfrom english_words import get_english_words_set as words\n\
+                           open(sys.argv[1], 'w', encoding='utf-8').write('\\n'.join(sorted(words(['web2']))) + '\\n')";
+
+/// Python with the packages, and the words in a file.
+pub(crate) struct Beside {
+    python: PathBuf,
+    pub(crate) words: PathBuf,
+}
+
+/// Fetches the packages by their names, once.
+pub(crate) fn prepare(log: &Log<'_>) -> Result<Beside, Failure> {
+    let python = vectors::environment(log, "venv-peers", &[("uhashring", "uhashring"), ("english-words", "english_words")])?;
+    let words = log.context.scratch("words.txt");
+    log.run(log.context.command(&python.to_string_lossy(), &["-c", WRITE_WORDS, &words.to_string_lossy()]))?;
+    Ok(Beside { python, words })
+}
+
+/// What a key costs Python's uhashring.
+pub(crate) fn uhashring(log: &Log<'_>, beside: &Beside) -> Result<Vec<Figure>, Failure> {
+    let arguments = ["-B", "crates/core/benches/uhashring_peer.py", &beside.words.to_string_lossy()];
+    let output = log.run(log.context.command(&beside.python.to_string_lossy(), &arguments))?;
+    let figures: Vec<_> = output.lines().filter_map(told).collect();
+    let expected = LISTS.len() * MEMBERS.len();
+    if figures.len() == expected { Ok(figures) } else { Err(Failure::new(format!("{} of {expected} figures of uhashring", figures.len()))) }
+}
+
+/// A line of the Python program: list, members, nanoseconds.
+fn told(line: &str) -> Option<Figure> {
+    let mut parts = line.split('\t');
+    let (list, members, nanos) = (parts.next()?, parts.next()?, parts.next()?.parse().ok()?);
+    let name = format!("filter/uhashring/{list}, {members} members");
+    Some(Figure { name, nanos, low: nanos, high: nanos, fastest: nanos, elements: Some(1.0) })
+}
+
+/// Writes the tables between the marks of the page.
+pub(crate) fn write(log: &Log<'_>, figures: &[Figure]) -> Result<(), Failure> {
+    let path = log.context.root().join(PAGE);
+    let failed = |e: std::io::Error| Failure::new(format!("{}: {e}", path.display()));
+    let page = std::fs::read_to_string(&path).map_err(failed)?;
+    let tables = tables(&head(log.context, &Machine::this()), figures);
+    let page = between(&page, &tables).ok_or_else(|| Failure::new(format!("{PAGE}: the marks are missing: {BEGIN} and {END}")))?;
+    std::fs::write(&path, page).map_err(failed)
+}
+
+/// The page with other text between its marks.
+fn between(page: &str, text: &str) -> Option<String> {
+    let (before, rest) = page.split_once(BEGIN)?;
+    let (_, after) = rest.split_once(END)?;
+    Some(format!("{before}{BEGIN}\n\n{text}\n{END}{after}"))
+}
+
+/// Nanoseconds for each key, the fastest sample.
+fn each(figures: &[Figure], name: &str) -> Option<f64> {
+    let figure = figures.iter().find(|figure| figure.name == name)?;
+    Some(figure.fastest / figure.elements?)
+}
+
+fn nanos(value: f64) -> String {
+    if value < 10.0 { format!("{value:.1}") } else { format!("{value:.0}") }
+}
+
+/// Writing to a String cannot fail, so what `writeln!` answers is let go.
+fn tables(head: &str, figures: &[Figure]) -> String {
+    let mut text = format!("{head}\n");
+    let row = |text: &mut String, name: &str, cell: &dyn Fn(u32) -> Option<String>| {
+        let cells: Vec<_> = MEMBERS.iter().map(|members| cell(*members).unwrap_or_else(|| "–".into())).collect();
+        let _ = writeln!(text, "| {name} | {} |", cells.join(" | "));
+    };
+    let columns = "| | 3 members | 16 | 256 | 1,000 |\n|---|---:|---:|---:|---:|\n";
+    for (list, title) in LISTS {
+        let _ = write!(text, "\n### {title}\n\n{columns}");
+        let cost = |what: &str, members| each(figures, &format!("filter/{what}/{list}, {members} members"));
+        for (what, name) in ASKED {
+            let cell = |members| {
+                let (value, ours) = (cost(what, members)?, cost(OURS, members)?);
+                Some(if what.starts_with("filter") { nanos(value) } else { format!("{} ({}×)", nanos(value), nanos(value / ours)) })
+            };
+            row(&mut text, name, &cell);
+        }
+        for (what, name) in FLOORS {
+            row(&mut text, name, &|_| Some(nanos(each(figures, &format!("filter/{what}/{list}"))?)));
+        }
+        let over = |members| Some(format!("{:.2}", cost(OURS, members)? / each(figures, &format!("filter/{HASH}/{list}"))?));
+        row(&mut text, "`filter_at` over the hash alone", &over);
+    }
+    let _ = write!(text, "\n### A million keys, which no cache holds: over the hash alone\n\n{columns}");
+    for (list, title) in &LISTS[..3] {
+        for (what, name) in &ASKED[..2] {
+            let over = |members: u32| {
+                let cost = each(figures, &format!("a million/{what}/{list}, {members} members"))?;
+                Some(format!("{:.2}", cost / each(figures, &format!("a million/{HASH}/{list}"))?))
+            };
+            row(&mut text, &format!("{title}, {name}"), &over);
+        }
+    }
+    if let Some(cost) = each(figures, &format!("filter/{OURS}/500000 ids, 300 members")) {
+        let _ = writeln!(text, "\n500,000 ids and 300 members, one worker: {:.2} ms.", cost * 0.5);
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_text_between_the_marks_is_replaced() {
+        let page = format!("above\n{BEGIN}\nold\n{END}\nbelow\n");
+        let new = between(&page, "new\n").unwrap_or_default();
+        assert_eq!(new, format!("above\n{BEGIN}\n\nnew\n\n{END}\nbelow\n"));
+        assert_eq!(between("no marks", "new"), None);
+    }
+
+    #[test]
+    fn a_table_has_the_ratio_to_ours_and_to_the_hash() {
+        let figure =
+            |name: &str, nanos: f64| Figure { name: name.into(), nanos, low: nanos, high: nanos, fastest: nanos, elements: Some(10.0) };
+        let figures = [
+            figure("filter/filter_at/words, 16 members", 24.0),
+            figure("filter/hashring/words, 16 members", 480.0),
+            figure("filter/floor: XXH3 of each key/words", 20.0),
+        ];
+        let text = tables("Some machine.", &figures);
+        assert!(text.contains("| `hashring` | – | 48 (20×) | – | – |"), "{text}");
+        assert!(text.contains("| `filter_at` over the hash alone | – | 1.20 | – | – |"), "{text}");
+        assert_eq!(told("words\t16\t2000.5").and_then(|told| each(&[told], "filter/uhashring/words, 16 members")), Some(2_000.5));
+    }
+}
