@@ -191,7 +191,24 @@ impl Parties {
     }
 }
 
-/// Messages of servers and libraries, which may have several lines.
+/// Messages of servers and libraries: short enough for one line of a log, whatever they repeat.
 pub(crate) fn one_line(message: &str) -> String {
-    message.split_whitespace().collect::<Vec<_>>().join(" ")
+    const MOST: usize = 200;
+    let mut line = message.split_whitespace().collect::<Vec<_>>().join(" ").replace(char::is_control, "?");
+    if let Some((cut, _)) = line.char_indices().nth(MOST) {
+        line.truncate(cut);
+        line.push('…');
+    }
+    line
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_a_server_says_stays_on_one_line_and_short() {
+        assert_eq!(one_line("etcdserver:\n\tno\u{1b}leader\r\n"), "etcdserver: no?leader");
+        assert_eq!(one_line(&"x".repeat(999)).chars().count(), 201);
+    }
 }

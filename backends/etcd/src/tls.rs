@@ -4,7 +4,7 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use rustls::pki_types::pem::PemObject;
+use rustls::pki_types::pem::{Error as PemError, PemObject};
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use rustls::{CertificateError, ClientConfig, RootCertStore};
 use rustls_platform_verifier::BuilderVerifierExt;
@@ -49,7 +49,7 @@ impl TlsFiles {
             None => builder.with_no_client_auth(),
             Some((cert, key)) => {
                 let chain = certificates("cert_file", cert)?;
-                let key = PrivateKeyDer::from_pem_file(key).map_err(|error| unreadable("key_file", key, &error))?;
+                let key = PrivateKeyDer::from_pem_file(key).map_err(|error| damaged("key_file", key, &error))?;
                 builder.with_client_auth_cert(chain, key).map_err(|error| unusable("key_file", &error))?
             }
         };
@@ -67,17 +67,27 @@ fn roots(path: &Path) -> Result<RootCertStore, Failure> {
 }
 
 fn certificates(setting: &'static str, path: &Path) -> Result<Vec<CertificateDer<'static>>, Failure> {
-    let unreadable = |error| unreadable(setting, path, &error);
-    let found = CertificateDer::pem_file_iter(path).map_err(unreadable)?.collect::<Result<Vec<_>, _>>().map_err(unreadable)?;
+    let damaged = |error| damaged(setting, path, &error);
+    let found = CertificateDer::pem_file_iter(path).map_err(damaged)?.collect::<Result<Vec<_>, _>>().map_err(damaged)?;
     if found.is_empty() {
         return Err(Failure::Setting { setting, why: format!("is {:?}: there is no certificate in it", path.display().to_string()) });
     }
     Ok(found)
 }
 
-fn unreadable(setting: &'static str, path: &Path, error: &impl std::fmt::Display) -> Failure {
+/// What is wrong with the text of the file is not told in detail: rustls repeats what it stumbled on, and that may be a private key,
+/// which may stand beside a certificate as well.
+fn damaged(setting: &'static str, path: &Path, error: &PemError) -> Failure {
+    match error {
+        PemError::Io(error) => unreadable(setting, path, error),
+        PemError::NoItemsFound => unreadable(setting, path, &"there is no private key in it"),
+        _ => unreadable(setting, path, &"it is not whole; it must be a PEM file, with its line breaks"),
+    }
+}
+
+fn unreadable(setting: &'static str, path: &Path, why: &impl std::fmt::Display) -> Failure {
     let shown = path.display().to_string();
-    Failure::Setting { setting, why: format!("is {shown:?}, which cannot be read: {}", one_line(&error.to_string())) }
+    Failure::Setting { setting, why: format!("is {shown:?}, which cannot be read: {}", one_line(&why.to_string())) }
 }
 
 /// What rustls's error means for the connection to `endpoint`.

@@ -43,7 +43,7 @@ fn settings_that_cannot_be_are_refused_at_once() {
     refused(&config(&["etcd-1".into()]), "discovery.etcd.endpoints has \"etcd-1\": it has no port; etcd's is usually 2379");
     refused(
         &EtcdConfig { ca_file: Some("/no/such/ca.pem".into()), ..config(&["etcd-1:2379".into()]) },
-        "discovery.etcd.ca_file is \"/no/such/ca.pem\", which cannot be read: I/O error: No such file or directory (os error 2)",
+        "discovery.etcd.ca_file is \"/no/such/ca.pem\", which cannot be read: No such file or directory (os error 2)",
     );
     refused(
         &EtcdConfig { cert_file: Some("/c.pem".into()), ..config(&["etcd-1:2379".into()]) },
