@@ -1,6 +1,6 @@
 //! A change of the placement by a rolling restart, under load: one switch, and at no view two owners of a key.
 
-#![expect(clippy::expect_used, clippy::panic, reason = "tests report by panicking")]
+#![expect(clippy::expect_used, clippy::panic, clippy::print_stdout, reason = "tests report by panicking, and print their seed")]
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, PoisonError};

@@ -247,12 +247,11 @@ mod tests {
             let smallest = |names: Vec<u8>| names.iter().map(print).min();
             let listed: Vec<u8> = (0..4).filter(|name| listing(name) > 0).collect();
             let by_all: Vec<u8> = listed.iter().copied().filter(|name| listing(name) == lists.len()).collect();
-            let expected = match by_all.iter().filter_map(place).max() {
-                Some(last) => smallest(by_all.into_iter().filter(|name| place(name) == Some(last)).collect()),
-                None => {
-                    let most = listed.iter().map(listing).max();
-                    smallest(listed.into_iter().filter(|name| Some(listing(name)) == most).collect())
-                }
+            let most = listed.iter().map(listing).max();
+            let last = by_all.iter().filter_map(place).max();
+            let expected = match last {
+                Some(_) => smallest(by_all.into_iter().filter(|name| place(name) == last).collect()),
+                None => smallest(listed.into_iter().filter(|name| Some(listing(name)) == most).collect()),
             };
             prop_assert_eq!(told, expected);
         }

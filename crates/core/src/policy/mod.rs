@@ -239,6 +239,12 @@ mod tests {
         }
     }
 
+    /// A wire format: workers in other languages compute it as docs/placement.md says.
+    #[test]
+    fn the_fingerprint_of_the_defaults_stays_what_it_is() {
+        assert_eq!(policy().fingerprint().to_string(), "e4da8007a6415212");
+    }
+
     #[test]
     fn a_next_is_served_beside_the_present_placement_and_has_to_differ_from_it() {
         let next = PlacementParams { slots: 1_024, ..PlacementParams::default() };
