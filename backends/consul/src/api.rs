@@ -8,9 +8,10 @@ use serde::Deserialize;
 use serde::de::DeserializeOwned;
 use serde_json::json;
 use shardwise_core::Incarnation;
+use shardwise_discovery::one_line;
 
 use crate::client::{Answer, Client};
-use crate::error::{Failure, Result, one_line};
+use crate::error::{Failure, Result};
 use crate::names::{literal, segment};
 use crate::wire::{AgentCheck, AgentService};
 

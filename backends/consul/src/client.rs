@@ -6,12 +6,12 @@ use std::time::Duration;
 
 use reqwest::header::{HeaderMap, HeaderName};
 use reqwest::{Method, Response};
-use shardwise_discovery::Clock;
+use shardwise_discovery::{Clock, one_line};
 use tokio::sync::Semaphore;
 
 use crate::ConsulConfig;
 use crate::config::Endpoint;
-use crate::error::{Failure, Result, one_line};
+use crate::error::{Failure, Result};
 use crate::tls;
 
 /// How long making a connection may take.

@@ -127,26 +127,9 @@ impl Failure {
     }
 }
 
-/// What a server said, short enough for one line of a log.
-pub(crate) fn one_line(text: &str) -> String {
-    const MOST: usize = 200;
-    let mut line = text.split_whitespace().collect::<Vec<_>>().join(" ").replace(char::is_control, "?");
-    if let Some((cut, _)) = line.char_indices().nth(MOST) {
-        line.truncate(cut);
-        line.push('…');
-    }
-    line
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn what_a_server_says_stays_on_one_line_and_short() {
-        assert_eq!(one_line("rpc error:\n\tNo cluster\u{1b}leader\r\n"), "rpc error: No cluster?leader");
-        assert_eq!(one_line(&"x".repeat(999)).chars().count(), 201);
-    }
 
     #[test]
     fn who_holds_an_id_is_named() {

@@ -6,9 +6,9 @@ use std::time::Duration;
 use serde::{Deserialize, Deserializer};
 use serde_json::json;
 use shardwise_core::{Address, InstanceId, Member};
-use shardwise_discovery::Record;
+use shardwise_discovery::{Record, one_line};
 
-use crate::error::{Failure, Result, one_line};
+use crate::error::{Failure, Result};
 
 /// The most bytes that one value of a service's metadata may have.
 const META_VALUE_MAX: usize = 512;

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use shardwise_core::{Address, InstanceId, MEMBERS_MAX};
-use shardwise_discovery::{Error, ErrorKind, Unwritable};
+use shardwise_discovery::{Error, ErrorKind, Unwritable, one_line};
 
 /// Each message is one line: what is wrong, with which file, and what to do. Paths are quoted, so that odd characters cannot
 /// break the line.
@@ -154,10 +154,6 @@ fn code(error: &sqlx::Error) -> Option<i32> {
 /// Its low byte, the primary code.
 pub(crate) fn primary_code(error: &sqlx::Error) -> Option<i32> {
     code(error).map(|code| code & 0xff)
-}
-
-fn one_line(text: &str) -> String {
-    text.split_whitespace().collect::<Vec<_>>().join(" ")
 }
 
 #[cfg(test)]

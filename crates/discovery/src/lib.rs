@@ -24,7 +24,7 @@ mod wrap;
 pub use claims::{Acquired, ClaimChange, Claims, ClaimsEvent, ClaimsStream};
 pub use clock::Clock;
 pub use contract::{Capabilities, Discovery, Grant, Registration, Seat, Snapshot, WatchEvent, WatchStream};
-pub use error::{Error, ErrorKind, Result};
+pub use error::{Error, ErrorKind, Result, one_line};
 pub use memory::MemoryBackend;
 pub use record::{METADATA_BYTES_MAX, RECORD_SCHEMA, Record, RecordError, Unwritable};
 pub use wrap::{FaultRates, Faults, Retry, Timeout, Traced};
