@@ -86,6 +86,7 @@ pub struct Ownership {
     /// `None`: never ends (unsharded or frozen).
     pub(crate) deadline: Option<Moment>,
     pub(crate) view: Arc<View>,
+    pub(crate) stands_still: bool,
     pub(crate) min_members: u32,
     pub(crate) refusal: Option<Refusal>,
 }
@@ -99,6 +100,7 @@ impl Ownership {
             slots: Arc::new(SlotSet::empty(slots)),
             deadline: None,
             view: Arc::default(),
+            stands_still: false,
             min_members: 1,
             refusal: None,
         }
@@ -106,7 +108,8 @@ impl Ownership {
 
     /// A snapshot that never ends: everything for a service with sharding switched off, a fixed share in tests.
     pub fn fixed(state: ServiceState, slots: SlotSet, view: Arc<View>, since: Moment) -> Self {
-        Self { state, slots: Arc::new(slots), view, ..Self::created(1, since) }
+        let stands_still = !view.missing().is_empty();
+        Self { state, slots: Arc::new(slots), view, stands_still, ..Self::created(1, since) }
     }
 
     /// Where the service stands as of this snapshot. Past the deadline an `Active` snapshot owns nothing all the same.
@@ -140,8 +143,9 @@ impl Ownership {
     }
 
     /// Whether members that have vanished keep their share, because they are more than `max_loss` allows.
-    pub fn stands_still(&self) -> bool {
-        !self.view.missing().is_empty()
+    /// The view's records list them, or this member's own is about to.
+    pub const fn stands_still(&self) -> bool {
+        self.stands_still
     }
 
     /// Whether anything may be owned at `now`: active, stale or unsharded, and before the deadline.

@@ -3,7 +3,7 @@
 //!
 //! The vanished stay in the placement: whoever has seen them vanish lists them in its record, and everybody counts whom the records
 //! list ([`View::missing`]). So the placement remains a function of the view alone, and members whose pasts differ, or who came later, go
-//! by the same one.
+//! by the same one. Until its list stands in the view, a member owns only what it will have with it as well.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -69,8 +69,8 @@ impl Losses {
         gone.map(|member| Missing { instance_id: member.instance_id.clone(), weight: member.weight }).collect()
     }
 
-    /// The view with what this member's record ought to say, which is what the others will see.
-    pub(super) fn as_told(&self, view: &Arc<View>, me: &InstanceId) -> Arc<View> {
+    /// The view with what this member's record ought to say, which is what everybody will see once it is written.
+    pub(super) fn with_mark(&self, view: &Arc<View>, me: &InstanceId) -> Arc<View> {
         let mark = (!self.missing.is_empty()).then(|| Loss::Missing(self.missing.clone()));
         match view.member(me) {
             Some(member) if member.loss.is_some() || mark.is_some() => view.marked(me, mark.as_ref()),

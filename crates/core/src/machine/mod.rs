@@ -52,8 +52,7 @@ pub struct Machine {
     view: Option<Arc<View>>,
     /// When the read that gave the view began.
     view_proven: Moment,
-    /// The latest placement, beside the fingerprint that the group served then.
-    placement: Option<(Option<Fingerprint>, Arc<SlotOwners>)>,
+    placed: Option<standing::Placed>,
     /// Placements asked for so far; a heartbeat never adds one.
     placements_computed: u64,
     drain_until: Option<Moment>,
@@ -82,7 +81,7 @@ impl Machine {
             lease,
             view: None,
             view_proven: Moment::ZERO,
-            placement: None,
+            placed: None,
             placements_computed: 0,
             drain_until: None,
             losses: loss::Losses::default(),
@@ -99,7 +98,7 @@ impl Machine {
 
     /// The latest placement, once a view has shown this member.
     pub fn placement(&self) -> Option<&Arc<SlotOwners>> {
-        self.placement.as_ref().map(|(_, placement)| placement)
+        self.placed.as_ref().map(|placed| &placed.shown)
     }
 
     /// How many placements this member has asked for; renewals and repeated views add none.

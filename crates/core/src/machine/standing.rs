@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use super::{Action, Machine, Refusal};
-use crate::{Cause, Fingerprint, Moment, Ownership, Placer, ServiceState, SlotSet, View};
+use crate::{Cause, Fingerprint, Moment, Ownership, Placer, ServiceState, SlotOwners, SlotSet, View};
 
 enum Standing {
     /// The view does not tell yet, or shows no record of this incarnation.
@@ -13,10 +13,23 @@ enum Standing {
     Active(Arc<Placer>),
 }
 
+/// What the placements of the latest view give this member.
+#[derive(Debug)]
+pub(super) struct Placed {
+    /// What the group served.
+    group: Option<Fingerprint>,
+    /// The placement by which everybody goes: of the view as it is.
+    pub(super) shown: Arc<SlotOwners>,
+    /// The one to come: of the view with the mark that this member wants in its record. The same one once it stands there.
+    wanted: Arc<SlotOwners>,
+    /// What both give it.
+    slots: Arc<SlotSet>,
+}
+
 impl Machine {
     /// Brings state, slots and deadline in line with the lease and the latest view.
     pub(super) fn reconsider(&mut self, now: Moment, actions: &mut Vec<Action>) {
-        let Some(view) = self.view.as_ref().map(|view| self.losses.as_told(view, &self.me.instance_id)) else { return };
+        let Some(view) = self.view.clone() else { return };
         let joined = matches!(self.state(), ServiceState::Joining | ServiceState::Active | ServiceState::Stale | ServiceState::Refused);
         if !joined || !self.lease.is_held() {
             return;
@@ -25,19 +38,21 @@ impl Machine {
             actions.push(Action::MarkLoss(missing));
         }
         let group = view.group_fingerprint();
+        let wanted = self.losses.with_mark(&view, &self.me.instance_id);
         let (state, slots, refusal) = match self.standing(&view, group) {
             // What it has while the backend is out of reach it keeps until lease and view are both good again.
             Standing::Unknown if self.state() == ServiceState::Stale => return,
             Standing::Active(_) if self.state() == ServiceState::Stale && self.deadline().is_none_or(|deadline| now >= deadline) => return,
             Standing::Unknown => (ServiceState::Joining, self.none(), None),
             Standing::Refused(refusal) => (ServiceState::Refused, self.none(), Some(refusal)),
-            Standing::Active(placer) => (ServiceState::Active, self.share(&view, group, &placer), None),
+            Standing::Active(placer) => (ServiceState::Active, self.share(&view, &wanted, group, &placer), None),
         };
         let since = if state == self.state() { self.ownership.since } else { now };
         let deadline = self.deadline().filter(|_| state == ServiceState::Active);
         let cause = self.cause(state, &view, group);
         let min_members = self.policy.min_members;
-        self.publish(now, Ownership { state, since, slots, deadline, view, min_members, refusal }, cause, actions);
+        let stands_still = !view.missing().is_empty() || !wanted.missing().is_empty();
+        self.publish(now, Ownership { state, since, slots, deadline, view, stands_still, min_members, refusal }, cause, actions);
     }
 
     fn standing(&self, view: &View, group: Option<Fingerprint>) -> Standing {
@@ -65,24 +80,37 @@ impl Machine {
         Arc::new(SlotSet::empty(self.ownership.slots.slots()))
     }
 
-    /// This member's slots in `view`; the placement is computed again only if what it depends on has changed.
-    fn share(&mut self, view: &View, group: Option<Fingerprint>, placer: &Placer) -> Arc<SlotSet> {
+    /// This member's slots: what it has by the view as it is, and would still have with its own mark in it. So nobody takes over from the
+    /// missing while the mark is on its way, and at one view no slot has two owners, whatever marks are on their way at whom: the shares
+    /// by the view as it is have no slot in common, and each keeps within its own. Placements are computed again only if what they depend
+    /// on has changed.
+    fn share(&mut self, view: &Arc<View>, wanted: &Arc<View>, group: Option<Fingerprint>, placer: &Placer) -> Arc<SlotSet> {
         if view.active() < self.policy.min_members as usize {
             return self.none();
         }
-        let known = self.placement.as_ref().is_some_and(|(served, placement)| *served == group && placement.is_of(view));
-        if known && self.state() == ServiceState::Active && !self.ownership.slots.is_empty() {
-            return Arc::clone(&self.ownership.slots);
+        let known = self.placed.take().filter(|placed| placed.group == group && placed.shown.is_of(view));
+        if let Some(placed) = known.as_ref().filter(|placed| placed.wanted.is_of(wanted)) {
+            let slots = Arc::clone(&placed.slots);
+            self.placed = known;
+            return slots;
         }
-        let placement = if let Some((_, placement)) = self.placement.take().filter(|_| known) {
-            placement
+        let shown = known.map_or_else(|| self.place(view, placer), |placed| placed.shown);
+        let mine = shown.slots_of(&self.me.instance_id);
+        let (wanted, slots) = if shown.is_of(wanted) {
+            (Arc::clone(&shown), mine)
         } else {
-            self.placements_computed += 1;
-            placer.place(view)
+            let wanted = self.place(wanted, placer);
+            let slots = mine.intersection(&wanted.slots_of(&self.me.instance_id));
+            (wanted, slots)
         };
-        let slots = Arc::new(placement.slots_of(&self.me.instance_id));
-        self.placement = Some((group, placement));
+        let slots = Arc::new(slots);
+        self.placed = Some(Placed { group, shown, wanted, slots: Arc::clone(&slots) });
         slots
+    }
+
+    fn place(&mut self, view: &View, placer: &Placer) -> Arc<SlotOwners> {
+        self.placements_computed += 1;
+        placer.place(view)
     }
 
     fn cause(&self, next: ServiceState, view: &View, group: Option<Fingerprint>) -> Cause {

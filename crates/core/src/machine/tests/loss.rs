@@ -1,5 +1,8 @@
 //! `max_loss`: too many vanish at once, and nobody takes over what they had.
 
+use proptest::collection::vec;
+use proptest::prelude::*;
+
 use super::*;
 use crate::{Loss, MaxLoss, Missing, SlotSet, Weight};
 
@@ -201,4 +204,89 @@ fn members_whose_pasts_differ_agree() {
     }
     let share = f64::from(owned.len()) / f64::from(crate::SLOTS_DEFAULT);
     assert!((0.55..0.70).contains(&share), "five of eight own {share}");
+}
+
+/// Members of whom each has another past, and marks of its own on their way, at one view.
+#[derive(Debug)]
+struct Pending {
+    /// What each has seen before the common view, as bits of who was there.
+    pasts: Vec<Vec<u16>>,
+    /// How many of its marks have been written: none, some, or all there were.
+    written: Vec<usize>,
+}
+
+const FLEET: usize = 10;
+/// They have machines and are there in every view.
+const AWAKE: usize = 4;
+
+fn small(max_loss: u32) -> Policy {
+    let mut policy = guarded(max_loss);
+    (policy.placement.slots, policy.placement.virtual_nodes) = (256, 16);
+    policy
+}
+
+fn pending() -> impl Strategy<Value = Pending> {
+    let pasts = vec(vec(any::<u16>(), 1..4), AWAKE);
+    (pasts, vec(0usize..4, AWAKE)).prop_map(|(pasts, written)| Pending { pasts, written })
+}
+
+impl Pending {
+    fn fleet(there: u16, marks: &[Option<Loss>]) -> Vec<Member> {
+        let fingerprints = small(30).fingerprints();
+        let with_mark = |i: usize| {
+            let loss = marks.get(i).cloned().flatten();
+            Member { loss, fingerprints: fingerprints.clone(), ..member(&format!("w{i}"), 1) }
+        };
+        (0..FLEET).filter(|i| *i < AWAKE || there >> i & 1 == 1).map(with_mark).collect()
+    }
+
+    /// Each with its past, and the marks as they stand in the records by then.
+    fn begun(&self) -> (Vec<Run>, Vec<Option<Loss>>) {
+        let begin = |(i, (past, written)): (usize, (&Vec<u16>, &usize))| {
+            let mut run = Run::of(&format!("w{i}"), small(30));
+            let mut marks = vec![None];
+            run.viewed(20, Self::fleet(u16::MAX, &[]));
+            for (ms, there) in (1_000..).step_by(100).zip(past) {
+                let wanted = told(&run.viewed(ms, Self::fleet(*there, &[])));
+                marks.extend(wanted.map(|missing| (!missing.is_empty()).then_some(Loss::Missing(missing))));
+            }
+            (run, marks[*written.min(&(marks.len() - 1))].clone())
+        };
+        self.pasts.iter().zip(&self.written).enumerate().map(begin).unzip()
+    }
+}
+
+proptest! {
+    /// Whatever of their marks is written, and be it nobody's: at one view no slot has two owners.
+    #[test]
+    fn marks_on_their_way_give_no_slot_two_owners(pending in pending(), there in any::<u16>()) {
+        let (mut runs, marks) = pending.begun();
+        let mut owned = SlotSet::empty(256);
+        for run in &mut runs {
+            run.viewed(2_000, Pending::fleet(there, &marks));
+            prop_assert_eq!(run.state(), ServiceState::Active);
+            let mine = run.machine.ownership().slots();
+            prop_assert_eq!(owned.intersection(mine).len(), 0, "owned twice with the marks {:?}", marks);
+            owned = owned.union(mine);
+        }
+    }
+}
+
+#[test]
+fn nobody_takes_over_while_the_mark_is_on_its_way_nor_by_a_mark_that_is_to_go() {
+    let mut run = among_four(guarded(50));
+    let before = run.machine.ownership().slots().clone();
+    run.viewed(1_000, group(&[]));
+    assert_eq!((stands_still(&run), run.machine.ownership().slots()), (true, &before), "the others may go by a view without it");
+    let marked = Member { loss: Some(Loss::Missing(missing(&OTHERS))), ..member(MINE, 7) };
+    run.viewed(1_100, vec![marked.clone()]);
+    assert_eq!((stands_still(&run), run.machine.ownership().slots()), (true, &before));
+    // Two are back: the mark is to go, and until it does the others go by it.
+    let computed = run.machine.placements_computed();
+    run.viewed(3_000, vec![member("b", 1), member("c", 1), marked]);
+    assert!(stands_still(&run) && run.machine.ownership().slots().minus(&before).is_empty());
+    run.viewed(3_100, group(&["b", "c"]));
+    assert!(!stands_still(&run) && run.owned() > before.len());
+    run.step(3_200, Input::Proven { at: at(3_200) });
+    assert_eq!(run.machine.placements_computed(), computed + 2, "each once");
 }
