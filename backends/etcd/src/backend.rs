@@ -25,8 +25,8 @@ pub const TTL_LEAST: Duration = Duration::from_secs(2);
 /// How much later than its TTL a silent member may leave the view: etcd looks for ended leases every half second, then its members
 /// agree on it.
 const MARGIN: Duration = Duration::from_secs(1);
-/// How often a registration is tried while others come and go in its place.
-const REGISTER_TRIES: usize = 3;
+/// How often a record is tried to be written while others come and go in its place, or earlier calls arrive late.
+const WRITE_TRIES: usize = 3;
 
 /// Members that name the same etcd cluster and prefix. Clones share the connection.
 #[derive(Clone)]
@@ -122,7 +122,7 @@ impl Inner {
 
     async fn register(&self, link: &Link, seat: &Seat, record: &str, ttl: Duration) -> std::result::Result<Grant, Failure> {
         let keys = self.prefix.keys(seat);
-        for _ in 0..REGISTER_TRIES {
+        for _ in 0..WRITE_TRIES {
             let place = link.place(&keys).await?;
             let started = self.clock.now();
             let (lease_id, written) = match &place.record {
@@ -154,7 +154,7 @@ impl Inner {
                 None => link.revoke(lease_id).await?,
             }
         }
-        Err(Failure::Contended { instance_id: seat.instance_id.clone(), tries: REGISTER_TRIES })
+        Err(Failure::Contended { instance_id: seat.instance_id.clone(), tries: WRITE_TRIES })
     }
 
     /// Why the id cannot be had; nothing if its holder has just gone.
@@ -199,10 +199,15 @@ impl Inner {
     }
 
     async fn update(&self, link: &Link, seat: &Seat, record: &str) -> std::result::Result<(), Failure> {
-        let own = Self::own(seat, link.place(&self.prefix.keys(seat)).await?.record)?;
-        let same = own.value == record.as_bytes();
-        let written = same || link.rewrite(&own, record).await?;
-        written.then_some(()).ok_or_else(|| Failure::Lost { instance_id: seat.instance_id.clone() })
+        let keys = self.prefix.keys(seat);
+        for _ in 0..WRITE_TRIES {
+            let own = Self::own(seat, link.place(&keys).await?.record)?;
+            // Written even if it says so already: what an earlier call has sent and not heard of must find another record.
+            if link.rewrite(&own, record).await? {
+                return Ok(());
+            }
+        }
+        Err(Failure::Contended { instance_id: seat.instance_id.clone(), tries: WRITE_TRIES })
     }
 
     async fn deregister(&self, link: &Link, seat: &Seat) -> std::result::Result<(), Failure> {

@@ -193,15 +193,18 @@ impl Link {
 
     /// Writes a record over exactly this one, under another lease. `false`: it is not there any more.
     pub(crate) async fn replace(&self, old: &Entry, record: &str, lease_id: i64) -> Result<bool, Failure> {
-        let put = TxnOp::put(old.key.as_slice(), record, Some(PutOptions::new().with_lease(lease_id)));
-        let txn = Txn::new().when([Compare::mod_revision(old.key.as_slice(), CompareOp::Equal, old.modified)]).and_then([put]);
-        Ok(self.txn(&txn).await?.succeeded())
+        self.put_over(old, record, PutOptions::new().with_lease(lease_id)).await
     }
 
-    /// Writes a record over that of the same life, under the same lease. `false`: it is not there any more.
+    /// Writes a record over exactly this one, under the same lease. `false`: it is not there any more. What arrives late, when its caller
+    /// has given up and written something newer, finds another one.
     pub(crate) async fn rewrite(&self, old: &Entry, record: &str) -> Result<bool, Failure> {
-        let put = TxnOp::put(old.key.as_slice(), record, Some(PutOptions::new().with_ignore_lease()));
-        let txn = Txn::new().when([Compare::create_revision(old.key.as_slice(), CompareOp::Equal, old.created)]).and_then([put]);
+        self.put_over(old, record, PutOptions::new().with_ignore_lease()).await
+    }
+
+    async fn put_over(&self, old: &Entry, record: &str, options: PutOptions) -> Result<bool, Failure> {
+        let put = TxnOp::put(old.key.as_slice(), record, Some(options));
+        let txn = Txn::new().when([Compare::mod_revision(old.key.as_slice(), CompareOp::Equal, old.modified)]).and_then([put]);
         Ok(self.txn(&txn).await?.succeeded())
     }
 

@@ -12,6 +12,7 @@ use http::Uri;
 use hyper_util::rt::TokioIo;
 use rustls::ClientConfig;
 use rustls::pki_types::ServerName;
+use shardwise_discovery::one_line;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
 use tokio::time::timeout;
@@ -20,7 +21,7 @@ use tokio_rustls::client::TlsStream;
 use tonic::transport::Channel;
 
 use crate::config::Endpoint;
-use crate::error::{Failure, one_line};
+use crate::error::Failure;
 use crate::probe;
 use crate::tls::{TlsFiles, failure_of};
 

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use shardwise_core::{Address, InstanceId, MEMBERS_MAX};
-use shardwise_discovery::{Error, ErrorKind, Unwritable};
+use shardwise_discovery::{Error, ErrorKind, Unwritable, one_line};
 use tonic::{Code, Status};
 
 /// Each message is one line: what is wrong, with which server, which setting it concerns, and what to do.
@@ -61,7 +61,7 @@ pub(crate) enum Failure {
     Lost { instance_id: InstanceId },
     #[error("instance id {instance_id:?} is in use{}; stop the other one, or wait until its record expires", at(.address.as_ref()))]
     InUse { instance_id: InstanceId, address: Option<Address>, stamp: u64 },
-    #[error("others were faster {tries} times in a row when {instance_id:?} wanted to register; try again")]
+    #[error("others were faster {tries} times in a row when the record of {instance_id:?} was to be written; try again")]
     Contended { instance_id: InstanceId, tries: usize },
     #[error("the group already has {MEMBERS_MAX} members; stop some")]
     TooManyMembers,
@@ -188,27 +188,5 @@ impl Parties {
             etcd_client::Error::GRpcStatus(status) => self.of_status(status, wire),
             other => wire.unwrap_or_else(|| Failure::Broken { endpoint: self.endpoint.clone(), why: one_line(&other.to_string()) }),
         }
-    }
-}
-
-/// Messages of servers and libraries: short enough for one line of a log, whatever they repeat.
-pub(crate) fn one_line(message: &str) -> String {
-    const MOST: usize = 200;
-    let mut line = message.split_whitespace().collect::<Vec<_>>().join(" ").replace(char::is_control, "?");
-    if let Some((cut, _)) = line.char_indices().nth(MOST) {
-        line.truncate(cut);
-        line.push('…');
-    }
-    line
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn what_a_server_says_stays_on_one_line_and_short() {
-        assert_eq!(one_line("etcdserver:\n\tno\u{1b}leader\r\n"), "etcdserver: no?leader");
-        assert_eq!(one_line(&"x".repeat(999)).chars().count(), 201);
     }
 }

@@ -11,11 +11,12 @@ use etcd_client::{Error, Event, EventType, WatchResponse, WatchStream};
 use futures::FutureExt;
 use shardwise_core::{MEMBERS_MAX, Moment};
 use shardwise_discovery::feeds::Feed;
+use shardwise_discovery::one_line;
 use tokio::time::{Instant, sleep_until};
 
 use crate::backend::Inner;
 use crate::client::{Entry, Link};
-use crate::error::{Failure, one_line};
+use crate::error::Failure;
 use crate::keys::Folder;
 use crate::records::Roll;
 use crate::revisions::Line;

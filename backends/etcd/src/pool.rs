@@ -82,10 +82,10 @@ impl Pool {
         F: Future<Output = Result<T, Failure>> + Send,
     {
         let server = &self.servers[number];
-        let used = server.link().is_some();
-        let mut suspicion = Suspicion { pool: self, number, since: Instant::now(), answered: false };
+        let used = server.link();
+        let mut suspicion = Suspicion { pool: self, number, link: used.clone(), since: Instant::now(), answered: false };
         let mut answer = self.once(number, operation).await;
-        if used && matches!(answer, Err(Failure::Broken { .. })) {
+        if used.is_some() && matches!(answer, Err(Failure::Broken { .. })) {
             answer = self.once(number, operation).await;
         }
         suspicion.answered = true;
@@ -183,6 +183,8 @@ impl Server {
 struct Suspicion<'a> {
     pool: &'a Pool,
     number: usize,
+    /// The connection that was there when it began to ask.
+    link: Option<Arc<Link>>,
     since: Instant,
     answered: bool,
 }
@@ -190,7 +192,10 @@ struct Suspicion<'a> {
 impl Drop for Suspicion<'_> {
     fn drop(&mut self) {
         if !self.answered && self.since.elapsed() >= SUSPICIOUS_AFTER {
-            self.pool.servers[self.number].held().take();
+            // Somebody may have made another connection since.
+            if let Some(link) = &self.link {
+                self.pool.servers[self.number].forget(link);
+            }
             self.pool.pass_on(self.number);
         }
     }

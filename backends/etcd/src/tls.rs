@@ -8,9 +8,10 @@ use rustls::pki_types::pem::{Error as PemError, PemObject};
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use rustls::{CertificateError, ClientConfig, RootCertStore};
 use rustls_platform_verifier::BuilderVerifierExt;
+use shardwise_discovery::one_line;
 
 use crate::EtcdConfig;
-use crate::error::{Failure, one_line};
+use crate::error::Failure;
 
 /// The files that TLS is made from. They are read anew for each connection, so that renewed certificates are taken up.
 #[derive(Debug, Clone)]
