@@ -27,7 +27,7 @@ pub struct InstanceSettings {
     pub id: Option<InstanceId>,
     /// Where others reach it: `address` and `port`.
     pub address: Option<Address>,
-    /// Its failure domain, 1 to 255 bytes.
+    /// Its failure domain, 1 to 255 bytes: [`owners`](crate::ShardingService::owners) takes members of different ones.
     pub zone: Option<String>,
     /// Its share beside the others', 1 to 100.
     pub weight: Weight,

@@ -49,7 +49,8 @@ pub(super) const ID: Key = key(
 );
 pub(super) const ADDRESS: Key = key("address", Shape::Text, Fallback::Unset, "host name or IP address where others reach this worker");
 pub(super) const PORT: Key = key("port", Shape::Whole { min: 1, max: 65_535 }, Fallback::Unset, "its TCP port; needs address");
-pub(super) const ZONE: Key = key("zone", Shape::Text, Fallback::Unset, "its failure domain, for people and dashboards");
+pub(super) const ZONE: Key =
+    key("zone", Shape::Text, Fallback::Unset, "its failure domain: keys that are kept more than once go to different ones");
 pub(super) const WEIGHT: Key = key(
     "weight",
     Shape::Whole { min: 1, max: WEIGHT_MAX as u32 },
