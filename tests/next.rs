@@ -1,0 +1,99 @@
+//! What users of a service see of a change of the placement: work on owned keys, and an observer.
+
+#![expect(clippy::expect_used, clippy::panic, reason = "tests report by panicking")]
+
+mod common;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::{Arc, Mutex};
+
+use common::{World, eventually, policy};
+use shardwise::core::SLOTS_DEFAULT;
+use shardwise::{ErrorKind, PlacementParams, Policy, ShardingService};
+
+fn under(slots: u32, next: Option<u32>) -> Policy {
+    let mut policy = policy();
+    policy.placement.slots = slots;
+    policy.next = next.map(|slots| PlacementParams { slots, ..policy.placement });
+    policy
+}
+
+async fn joined(world: &World, id: &str, policy: Policy) -> ShardingService {
+    let service = world.factory_of(id, Arc::new(world.store.link()), policy).create("workers").expect("known");
+    service.register_self().await.expect("it joins");
+    service
+}
+
+/// How often work on each key was started and cancelled.
+type Runs = Arc<Mutex<BTreeMap<u32, (u32, u32)>>>;
+
+fn at<T>(runs: &Runs, f: impl FnOnce(&mut BTreeMap<u32, (u32, u32)>) -> T) -> T {
+    f(&mut runs.lock().expect("not poisoned"))
+}
+
+/// Work on a key that stays goes on over the switch where a circle cuts both numbers of slots; where none does, it is started again. In both
+/// cases exactly the owned keys are worked on in the end.
+#[tokio::test(start_paused = true)]
+async fn work_on_owned_keys_follows_the_switch() {
+    for (old, next, goes_on) in [(1_024, 1_536, true), (1_024, 1_031, false)] {
+        let world = World::new();
+        let a = joined(&world, "a", under(old, Some(next))).await;
+        let b = joined(&world, "b", under(old, None)).await;
+        eventually("both share", || a.owns(&0u32) != b.owns(&0u32) && a.members().members().len() == 2).await;
+        assert_eq!(a.ownership().slots().slots(), old);
+        let runs = Runs::default();
+        let its = Arc::clone(&runs);
+        let run = a.run_owned(0..1_000u32, move |key, cancel| {
+            let runs = Arc::clone(&its);
+            async move {
+                at(&runs, |runs| runs.entry(key).or_default().0 += 1);
+                cancel.cancelled().await;
+                at(&runs, |runs| runs.entry(key).or_default().1 += 1);
+            }
+        });
+        let owned = || (0..1_000u32).filter(|key| a.owns(key)).collect::<BTreeSet<_>>();
+        let working =
+            || at(&runs, |runs| runs.iter().filter(|(_, (begun, ended))| begun > ended).map(|(key, _)| *key).collect::<BTreeSet<_>>());
+        eventually("it works", || !owned().is_empty() && working() == owned()).await;
+        let before = owned();
+
+        b.deregister_self().await.expect("it leaves");
+        let c = joined(&world, "b", under(old, Some(next))).await;
+        eventually("the switch", || a.ownership().slots().slots() == next && c.ownership().slots().slots() == next).await;
+        eventually("it works on what it owns now", || a.members().members().len() == 2 && working() == owned()).await;
+        assert!((0..1_000u32).all(|key| a.owns(&key) != c.owns(&key)));
+        let went_on = at(&runs, |runs| before.iter().filter(|key| runs[key] == (1, 0)).count());
+        let stayed = before.intersection(&owned()).count();
+        assert!(stayed > before.len() / 2 && stayed < before.len(), "{stayed} of {}", before.len());
+        assert_eq!(went_on > stayed / 2, goes_on, "{went_on} of {stayed} went on");
+        assert!(goes_on || went_on == 0, "{went_on} went on");
+        run.stop().await;
+    }
+}
+
+/// An observer with `next` sees the owners before and after; one that knows the old placement alone says so.
+#[tokio::test(start_paused = true)]
+async fn an_observer_follows_the_switch() {
+    const OLD: u32 = SLOTS_DEFAULT;
+    const NEXT: u32 = 2 * OLD;
+    let world = World::new();
+    let factory = |policy| world.factory_of("observer", Arc::new(world.store.link()), policy);
+    let a = joined(&world, "a", under(OLD, Some(NEXT))).await;
+    let b = world.joined("b").await;
+    let (both, old) = (factory(under(OLD, Some(NEXT))), factory(policy()));
+    let both = both.observe("workers").await.expect("it sees");
+    let old = old.observe("workers").await.expect("it sees");
+    eventually("the old one", || both.members().members().len() == 2 && both.owners().is_ok_and(|owners| owners.params().slots == OLD))
+        .await;
+    assert_eq!(old.owners().expect("it can serve that").params().slots, OLD);
+    b.deregister_self().await.expect("it leaves");
+    let c = joined(&world, "b", under(OLD, Some(NEXT))).await;
+    eventually("the new one", || both.members().members().len() == 2 && both.owners().is_ok_and(|owners| owners.params().slots == NEXT))
+        .await;
+    for key in 0..100u32 {
+        let owner = both.owner(&key).expect("it serves that").expect("somebody");
+        let service = if owner.as_str() == "a" { &a } else { &c };
+        assert!(service.owns(&key), "{owner} owns {key}");
+    }
+    eventually("it says so", || old.owner(&1u32).is_err_and(|error| error.kind() == ErrorKind::OtherPolicy)).await;
+}
