@@ -66,9 +66,9 @@ pub use settings::Settings;
 pub use sharding::Sharding;
 pub use shardwise_core as core;
 pub use shardwise_core::{
-    Address, BackendLoss, Cause, Fingerprint, GroupName, Incarnation, InstanceId, LoadMargin, MaxLoss, Member, MemberState, Moment,
-    NotOwning, Ownership, OwnershipMode, PlacementKind, PlacementParams, Policy, PolicyName, Rebalance, ServiceState, ShardKey, SlotOwners,
-    SlotSet, Timing, View, Weight, slot_of,
+    Address, BackendLoss, Cause, Fingerprint, GroupName, Incarnation, InstanceId, KeyOwners, KeyPlacement, KeyShare, LoadMargin, MaxLoss,
+    Member, MemberState, Moment, NotOwning, Ownership, OwnershipMode, PlacementKind, PlacementParams, Policy, PolicyName, Rebalance,
+    ServiceState, ShardKey, SlotOwners, SlotSet, Timing, View, Weight, slot_of,
 };
 pub use shardwise_discovery as discovery;
 

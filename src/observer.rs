@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use futures::StreamExt;
 use shardwise_core::machine::Refusal;
-use shardwise_core::{InstanceId, PlacementParams, Placer, Policy, ShardKey, SlotOwners, Timing, View};
+use shardwise_core::{InstanceId, Placed, PlacementParams, Placer, Policy, ShardKey, SlotOwners, Timing, View};
 use shardwise_discovery::{Discovery, WatchEvent};
 use tokio::sync::watch;
 use tokio::task::AbortHandle;
@@ -23,7 +23,8 @@ pub struct Observer {
 
 struct Sight {
     view: Arc<View>,
-    owners: Result<Arc<SlotOwners>>,
+    /// `None`: nobody owns.
+    placed: Result<Option<Placed>>,
 }
 
 impl Observer {
@@ -85,22 +86,30 @@ impl Observer {
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::OtherPolicy`] if the group has agreed on other constants than this policy's.
+    /// [`ErrorKind::OtherPolicy`] if the group has agreed on other constants than this policy's; [`ErrorKind::Settings`] if its weights make
+    /// more points than its key placement can keep.
     pub fn owner<K: ShardKey + ?Sized>(&self, key: &K) -> Result<Option<InstanceId>> {
-        match self.sight().as_deref() {
-            Some(Sight { owners: Ok(owners), .. }) => Ok(owners.owner(key).cloned()),
-            Some(Sight { owners: Err(error), .. }) => Err(error.clone()),
-            None => Ok(None),
-        }
+        Ok(self.placed()?.and_then(|placed| placed.owner(key).cloned()))
     }
 
     /// The owners of all slots by the newest view.
     ///
     /// # Errors
     ///
-    /// As [`Observer::owner`].
+    /// As [`Observer::owner`], and [`ErrorKind::Settings`] if the group goes by a key placement, which has no slots.
     pub fn owners(&self) -> Result<Arc<SlotOwners>> {
-        self.sight().map_or_else(|| Ok(Arc::new(SlotOwners::place([], self.policy.placement))), |sight| sight.owners.clone())
+        match self.placed()? {
+            Some(Placed::Slots(owners)) => Ok(owners),
+            Some(Placed::Keys(owners)) => {
+                let message = format!("placement {} has no slots; ask for the owner of each key", owners.placement());
+                Err(Error::new(ErrorKind::Settings, message))
+            }
+            None => Ok(Arc::new(SlotOwners::place([], self.policy.placement))),
+        }
+    }
+
+    fn placed(&self) -> Result<Option<Placed>> {
+        self.sight().map_or(Ok(None), |sight| sight.placed.clone())
     }
 
     /// Waits for the next view. `false` once nothing comes any more.
@@ -125,17 +134,17 @@ struct Placing {
 impl Placing {
     fn sight(&mut self, view: Arc<View>) -> Sight {
         let group = view.group_fingerprint();
-        let owners = match (self.policy.serving(group), group) {
+        let placed = match (self.policy.serving(group), group) {
             (None, Some(group)) => Err(Error::from(&Refusal::other_policy(&self.policy, group))),
             (Some(params), _) if view.active() >= self.policy.min_members as usize => {
                 if self.by != params {
                     (self.placer, self.by) = (placer(&self.policy.group, params), params);
                 }
-                Ok(self.placer.place(&view))
+                self.placer.place(&view).map(Some).map_err(|error| Error::from(&Refusal::from(error)))
             }
-            (params, _) => Ok(Arc::new(SlotOwners::place([], params.unwrap_or(self.by)))),
+            _ => Ok(None),
         };
-        Sight { view, owners }
+        Sight { view, placed }
     }
 }
 

@@ -51,7 +51,9 @@ impl ShardingService {
         let view = View::new(0, members.into_iter().map(member).collect());
         let myself = view.member(&member(me).instance_id).unwrap_or_else(|| panic!("{me:?} is not among the members")).clone();
         let slots = SlotOwners::of_view(&view, policy().placement).slots_of(&myself.instance_id);
-        Self::fixed(policy(), myself, ServiceState::Active, slots, view, Clock::system())
+        let clock = Clock::system();
+        let ownership = Ownership::fixed(ServiceState::Active, slots, Arc::new(view), clock.now());
+        Self::fixed(policy(), myself, ownership, clock)
     }
 }
 

@@ -243,7 +243,7 @@ async fn callbacks_see_each_change_and_survive_their_own_panics() {
     let seen = Arc::new(Mutex::new(Vec::new()));
     let (log, calls) = (Arc::clone(&seen), AtomicUsize::new(0));
     service.on_rebalance(move |r| {
-        log.lock().expect("not poisoned").push((r.cause.as_str(), r.members_total, r.slots_owned));
+        log.lock().expect("not poisoned").push((r.cause.as_str(), r.members_total, r.slots_owned.unwrap_or_default()));
         assert!(calls.fetch_add(1, Ordering::SeqCst) != 0, "the first call panics");
     });
     service.register_self().await.expect("joins");

@@ -207,7 +207,7 @@ impl Driver {
             Action::Rebalanced(rebalance) => {
                 tracing::info!(
                     policy = %self.shared.policy.name, cause = %rebalance.cause, members = rebalance.members_total,
-                    owned = rebalance.slots_owned, gained = rebalance.gained.len(), lost = rebalance.lost.len(), "rebalanced"
+                    owned = ?rebalance.slots_owned, gained = rebalance.gained.len(), lost = rebalance.lost.len(), "rebalanced"
                 );
                 self.shared.rebalanced(&rebalance);
             }

@@ -148,7 +148,7 @@ where
         let wanted = Arc::clone(&self.wanted.borrow_and_update());
         let (ownership, now) = (Arc::clone(&self.ownership.borrow()), self.clock.now());
         for (key, run) in &mut self.runs {
-            let lost = rebalance.is_some_and(|r| r.lost.holds(key));
+            let lost = rebalance.is_some_and(|rebalance| rebalance.loses(key));
             if lost || !wanted.contains(key) || !ownership.owns_at(key, now) {
                 run.cancel();
                 *run = Run::Ending;

@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use futures::future::BoxFuture;
 use shardwise_core::machine::{Identity, Machine};
-use shardwise_core::{GroupName, InstanceId, Member, Moment, Ownership, Policy, Rebalance, ServiceState, SlotSet, Timing, View};
+use shardwise_core::{GroupName, InstanceId, Member, Moment, Ownership, Policy, Rebalance, ServiceState, Timing, View};
 use shardwise_discovery::{Clock, Discovery, Registration};
 use tokio::sync::{mpsc, oneshot, watch};
 
@@ -82,17 +82,16 @@ impl ShardingService {
     }
 
     /// A service that never joins and whose share never changes.
-    pub(crate) fn fixed(policy: Policy, member: Member, state: ServiceState, slots: SlotSet, view: View, clock: Clock) -> Self {
-        let ownership = Arc::new(Ownership::fixed(state, slots, Arc::new(view), clock.now()));
-        let shared = Arc::new(Shared::new(Arc::new(policy), Timing::default(), member.instance_id, clock, ownership));
+    pub(crate) fn fixed(policy: Policy, member: Member, ownership: Ownership, clock: Clock) -> Self {
+        let shared = Arc::new(Shared::new(Arc::new(policy), Timing::default(), member.instance_id, clock, Arc::new(ownership)));
         Self { handle: Arc::new(Handle { shared, engine: None, join_limit: Duration::ZERO }) }
     }
 
     /// A service of one worker that owns everything, without any backend.
     pub(crate) fn unsharded(policy: Policy, member: Member, clock: Clock) -> Self {
-        let slots = SlotSet::full(policy.placement.slots);
-        let view = View::new(0, vec![member.clone()]);
-        Self::fixed(policy, member, ServiceState::Unsharded, slots, view, clock)
+        let view = Arc::new(View::new(0, vec![member.clone()]));
+        let ownership = Ownership::unsharded(&policy.placement, view, clock.now());
+        Self::fixed(policy, member, ownership, clock)
     }
 
     /// Joins the group and waits until this worker is an active member. Joining twice is joining once.

@@ -87,9 +87,13 @@ pub(super) const GROUP_NAME: Key = key(
     Fallback::Required("name the group of workers that share this work, such as group_name = \"orders\""),
     "the workers that share one workload; all of them write the same name",
 );
-const PLACEMENTS: Shape = Shape::OneOf { built: &["ring"], later: &["uhashring", "modulo", "hashring"] };
-pub(super) const PLACEMENT: Key =
-    key("placement", PLACEMENTS, Fallback::Text("ring"), "how keys find their owner: slots on a consistent-hash ring");
+const PLACEMENTS: Shape = Shape::OneOf { built: &["ring", "uhashring", "modulo", "hashring"], later: &[] };
+pub(super) const PLACEMENT: Key = key(
+    "placement",
+    PLACEMENTS,
+    Fallback::Text("ring"),
+    "how keys find their owner: ring is slots on a consistent-hash ring; uhashring, modulo and hashring are other fleets' rules",
+);
 pub(super) const OWNERSHIP: Key = key(
     "ownership",
     Shape::OneOf { built: &["eventual"], later: &["exclusive"] },

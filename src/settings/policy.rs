@@ -2,13 +2,15 @@
 
 use std::time::Duration;
 
-use shardwise_core::{BackendLoss, GroupName, OwnershipMode, PlacementKind, PlacementParams, Policy, PolicyName, SLOTS_OUTBOX, Timing};
+use shardwise_core::{
+    BackendLoss, GroupName, KeyPlacement, OwnershipMode, PlacementKind, PlacementParams, Policy, PolicyName, SLOTS_OUTBOX, Timing,
+};
 
 use shardwise_discovery::settings::{BackendSettings, BackendValue};
 
 use super::files::Base;
 use super::origin::Path;
-use super::read::{Place, Reader, refused};
+use super::read::{Found, Place, Reader, refused};
 use super::{keys, options, tree};
 use crate::{Error, backend};
 
@@ -88,7 +90,7 @@ fn timing(reader: &Reader, place: &Place) -> Result<Timing, Error> {
     let ttl = reader.take(place, &keys::TTL)?;
     let renew_every = reader.take_if_set(place, &keys::RENEW_EVERY)?;
     let stop_margin = reader.take(place, &keys::STOP_MARGIN)?;
-    let renewal = renew_every.as_ref().map(super::read::Found::time).transpose()?;
+    let renewal = renew_every.as_ref().map(Found::time).transpose()?;
     let timing = Timing::new(ttl.time()?, renewal, stop_margin.time()?).map_err(|error| {
         let related: Vec<_> = std::iter::once(&ttl).chain(&renew_every).chain(std::iter::once(&stop_margin)).collect();
         refused(&error, &place.path, &related)
@@ -111,23 +113,69 @@ pub(super) fn policy(
     let group = reader.take(place, &keys::GROUP_NAME)?;
     let group = GroupName::new(group.text()?).map_err(|error| group.refuse(error))?;
     let mut policy = Policy::new(name, group);
-    // The table of keys lets only these through: there is one of each so far.
-    reader.take(place, &keys::PLACEMENT)?;
+    policy.placement = placement(reader, place, drives_outbox)?;
+    // The table of keys lets only this one through.
     reader.take(place, &keys::OWNERSHIP)?;
-    (policy.placement.kind, policy.ownership) = (PlacementKind::Ring, OwnershipMode::Eventual);
-    policy.placement.slots = slots(reader, place, drives_outbox)?;
-    policy.placement.virtual_nodes = reader.take(place, &keys::VIRTUAL_NODES)?.whole()?;
-    policy.placement.load_margin = reader.take(place, &keys::LOAD_MARGIN)?.margin()?;
+    policy.ownership = OwnershipMode::Eventual;
     policy.min_members = reader.take(place, &keys::MIN_MEMBERS)?.whole()?;
     policy.drain_timeout = reader.take(place, &keys::DRAIN_TIMEOUT)?.time()?;
     policy.on_backend_loss = backend_loss(reader, place)?;
-    policy.max_loss = reader.take_if_set(place, &keys::MAX_LOSS)?.map(|found| found.percent()).transpose()?;
+    let max_loss = reader.take_if_set(place, &keys::MAX_LOSS)?;
+    policy.max_loss = max_loss.as_ref().map(Found::percent).transpose()?;
     policy.next = next(reader, place, &policy, drives_outbox)?;
-    let policy = policy.validated().map_err(|error| refused(&error, &place.path, &[]))?;
+    let policy = policy.validated().map_err(|error| refused(&error, &place.path, &max_loss.iter().collect::<Vec<_>>()))?;
 
     let meeting = Place { path: place.path.join("discovery"), inherits: Some(common.clone()), origin: place.origin.clone() };
     let (discovery, timing) = discovery(reader, &meeting, base)?;
     Ok(PolicySettings { policy, timing, discovery })
+}
+
+/// Reads how keys are placed.
+fn placement(reader: &Reader, place: &Place, drives_outbox: bool) -> Result<PlacementParams, Error> {
+    let mut params = PlacementParams { kind: kind(&reader.take(place, &keys::PLACEMENT)?, drives_outbox)?, ..PlacementParams::default() };
+    let [slots_key, virtual_nodes, load_margin] = [&keys::SLOTS, &keys::VIRTUAL_NODES, &keys::LOAD_MARGIN];
+    refuse_unused(reader, place, params.kind, [slots_key, virtual_nodes, load_margin])?;
+    if params.kind == PlacementKind::Ring {
+        params.slots = slots(reader, place, drives_outbox)?;
+        params.load_margin = reader.take(place, load_margin)?.margin()?;
+    }
+    if uses_virtual_nodes(params.kind) {
+        params.virtual_nodes = reader.take(place, virtual_nodes)?.whole()?;
+    }
+    Ok(params)
+}
+
+fn kind(found: &Found, drives_outbox: bool) -> Result<PlacementKind, Error> {
+    // The table of keys lets none through that has no name.
+    let kind = PlacementKind::named(found.text()?).unwrap_or_default();
+    if drives_outbox && kind.by_key().is_some() {
+        return Err(
+            found.refuse("an outbox uses this policy and fences each slot in its database, and only \"ring\" has slots; write \"ring\"")
+        );
+    }
+    Ok(kind)
+}
+
+const fn uses_virtual_nodes(kind: PlacementKind) -> bool {
+    matches!(kind, PlacementKind::Ring | PlacementKind::Key(KeyPlacement::Hashring))
+}
+
+/// Refuses the numbers of slots, virtual nodes and the load margin where they are written and mean nothing: whoever wrote them expects
+/// something else than what the other fleet does.
+fn refuse_unused(
+    reader: &Reader,
+    place: &Place,
+    kind: PlacementKind,
+    [slots, virtual_nodes, load_margin]: [&keys::Key; 3],
+) -> Result<(), Error> {
+    let Some(placement) = kind.by_key() else { return Ok(()) };
+    let unused = [Some(slots), Some(load_margin), (!uses_virtual_nodes(kind)).then_some(virtual_nodes)];
+    for key in unused.into_iter().flatten() {
+        if let Some(found) = reader.take_if_set(place, key)? {
+            return Err(found.refuse(format_args!("placement {placement} has no {}; remove it", key.name)));
+        }
+    }
+    Ok(())
 }
 
 /// Reads what the placement is to be changed to: what is not named stays as `policy` has it.
@@ -135,9 +183,10 @@ fn next(reader: &Reader, place: &Place, policy: &Policy, drives_outbox: bool) ->
     let place = Place { path: place.path.join("next"), inherits: None, origin: place.origin.clone() };
     let mut next = policy.placement;
     let kind = reader.take_if_set(&place, &keys::NEXT_PLACEMENT)?;
-    if kind.is_some() {
-        next.kind = PlacementKind::Ring;
+    if let Some(found) = &kind {
+        next.kind = self::kind(found, drives_outbox)?;
     }
+    refuse_unused(reader, &place, next.kind, [&keys::NEXT_SLOTS, &keys::NEXT_VIRTUAL_NODES, &keys::NEXT_LOAD_MARGIN])?;
     let slots = reader.take_if_set(&place, &keys::NEXT_SLOTS)?;
     if let Some(slots) = &slots {
         next.slots = slots.whole()?;

@@ -81,13 +81,54 @@ fn what_is_not_built_yet_says_so() {
         let value = refused_policy_line(&format!("discovery.backend = \"{backend}\""));
         assert_eq!(value, format!("discovery.backend is \"{backend}\": this is not built yet; write \"local\""));
     }
-    for placement in ["uhashring", "modulo", "hashring"] {
-        let seen = refused_policy_line(&format!("placement = \"{placement}\""));
-        assert_eq!(seen, format!("placement is \"{placement}\": this is not built yet; write \"ring\""));
-    }
     let exclusive = refused_policy_line("ownership = \"exclusive\"");
     assert_eq!(exclusive, "ownership is \"exclusive\": this is not built yet; write \"eventual\"");
-    assert_eq!(refused_policy_line("placement = \"rings\""), "placement is \"rings\": write \"ring\"");
+}
+
+#[test]
+fn a_placement_that_nobody_knows() {
+    assert_eq!(
+        refused_policy_line("placement = \"rings\""),
+        "placement is \"rings\": write \"ring\" or \"uhashring\" or \"modulo\" or \"hashring\""
+    );
+}
+
+#[test]
+fn what_means_nothing_under_a_key_placement_is_refused() {
+    for placement in ["uhashring", "modulo", "hashring"] {
+        let with = |line: &str| refused_policy_line(&format!("{line}\nplacement = \"{placement}\""));
+        assert_eq!(with("slots = 64"), format!("slots is 64: placement {placement} has no slots; remove it"));
+        assert_eq!(with("load_margin = 0.1"), format!("load_margin is 0.1: placement {placement} has no load_margin; remove it"));
+        assert_eq!(
+            with("max_loss = \"50%\""),
+            format!("max_loss is \"50%\": remove it: with placement {placement} the other fleet takes over whatever vanishes")
+        );
+        assert_eq!(
+            refused_policy_line(&format!("next = {{ placement = \"{placement}\", slots = 64 }}")),
+            format!("next.slots is 64: placement {placement} has no slots; remove it")
+        );
+        let exclusive = with("ownership = \"exclusive\"");
+        assert_eq!(exclusive, "ownership is \"exclusive\": this is not built yet; write \"eventual\"");
+    }
+    for placement in ["uhashring", "modulo"] {
+        assert_eq!(
+            refused_policy_line(&format!("virtual_nodes = 160\nplacement = \"{placement}\"")),
+            format!("virtual_nodes is 160: placement {placement} has no virtual_nodes; remove it")
+        );
+    }
+}
+
+#[test]
+fn an_outbox_has_no_key_placement_now_or_next() {
+    for line in ["placement = \"modulo\"", "next.placement = \"modulo\""] {
+        let text = format!(
+            "[default.outbox.o]\npolicy = \"workers\"\nstore = \"sqlite:o.db\"\nsink = \"stdout\"\n\
+             [default.resilience.sharding.policies.workers]\ngroup_name = \"g\"\n{line}"
+        );
+        let refused = refused(&text);
+        let expected = "placement is \"modulo\": an outbox uses this policy and fences each slot in its database, and only \"ring\" has slots; write \"ring\"";
+        assert!(refused.ends_with(expected), "{refused}");
+    }
 }
 
 #[test]

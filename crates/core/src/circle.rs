@@ -93,6 +93,7 @@ impl Circle {
     pub fn place(&mut self, members: impl IntoIterator<Item = (InstanceId, Weight)>) -> SlotOwners {
         let members = ring::in_order(members);
         let owners = match self.params.kind {
+            PlacementKind::Key(_) => Vec::new(),
             PlacementKind::Ring if members.is_empty() => {
                 *self = Self::with_hash(self.params, self.hash);
                 Vec::new()

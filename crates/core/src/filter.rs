@@ -26,16 +26,20 @@ impl Ownership {
 
     /// Keeps the items held at `now` and drops the others, which is all of them where nothing is owned.
     pub fn retain_at<K: ShardKey>(&self, items: &mut Vec<K>, now: Moment) {
-        if self.is_live_at(now) {
-            items.retain(|item| self.slots.holds(item));
-        } else {
-            items.clear();
+        match &self.held.keys {
+            _ if !self.is_live_at(now) => items.clear(),
+            None => items.retain(|item| self.held.slots.holds(item)),
+            Some(keys) => items.retain(|item| keys.holds(item)),
         }
     }
 
     /// How many of the items are held at `now`.
     pub fn count_at<K: ShardKey>(&self, items: &[K], now: Moment) -> usize {
-        if self.is_live_at(now) { items.iter().map(|item| usize::from(self.slots.holds(item))).sum() } else { 0 }
+        match &self.held.keys {
+            _ if !self.is_live_at(now) => 0,
+            None => items.iter().map(|item| usize::from(self.held.slots.holds(item))).sum(),
+            Some(keys) => items.iter().filter(|item| keys.holds(*item)).count(),
+        }
     }
 
     /// Those of the items that are held at `now`, one after the other; nothing is allocated.
@@ -47,8 +51,13 @@ impl Ownership {
         I: IntoIterator,
         I::Item: ShardKey,
     {
-        let items = self.is_live_at(now).then(|| items.into_iter());
-        items.into_iter().flatten().filter(|item| self.slots.holds(item))
+        let (by_slot, by_key) = match &self.held.keys {
+            _ if !self.is_live_at(now) => (None, None),
+            None => (Some(items.into_iter()), None),
+            Some(keys) => (None, Some(items.into_iter().filter(|item| keys.holds(item)))),
+        };
+        let by_slot = by_slot.into_iter().flatten().filter(|item| self.held.slots.holds(item));
+        by_slot.chain(by_key.into_iter().flatten())
     }
 
     /// Like [`Ownership::filter_at`], on all threads of the rayon pool that it is called in; a short list is filtered by the caller alone.
@@ -72,7 +81,11 @@ impl Ownership {
         if !self.is_live_at(now) {
             return Vec::new();
         }
-        let set: &SlotSet = &self.slots;
+        if let Some(keys) = &self.held.keys {
+            let held = items.iter().enumerate().filter(|(_, item)| keys.holds(*item));
+            return held.map(|(position, item)| pick(position, item)).collect();
+        }
+        let set: &SlotSet = &self.held.slots;
         // Where the compiler knows the number of slots, finding a key's is a shift: a sixth of the whole cost of a short key.
         match set.slots() {
             SLOTS_OUTBOX => sift(set, items, pick, |hash| slot_of(hash, SLOTS_OUTBOX)),

@@ -17,6 +17,7 @@ mod filter;
 mod fingerprint;
 pub mod holdings;
 mod key;
+mod key_placements;
 pub mod machine;
 mod member;
 mod moment;
@@ -38,16 +39,17 @@ pub use duration::{DurationError, format_duration, parse_duration};
 pub use explain::{Explanation, Stop};
 pub use fingerprint::Fingerprint;
 pub use key::{Key, ShardKey, hash_bytes};
+pub use key_placements::{KeyExplanation, KeyOwners, KeyShare, TooManyPoints};
 pub use member::{Address, Incarnation, Loss, Member, MemberState, Missing, WEIGHT_MAX, Weight};
 pub use moment::Moment;
 pub use names::{ClaimName, GroupName, InstanceId, NAME_BYTES_MAX, NameError, PolicyName};
 pub use ownership::{NotOwning, Ownership, ServiceState};
 pub use placement::SlotOwners;
-pub use placer::Placer;
+pub use placer::{Placed, Placer};
 pub use plan::{Balance, Change, Move, Plan, ShareMove, Side};
 pub use policy::{
-    BackendLoss, DRAIN_TIMEOUT_MAX, KEEP_FOR_MAX, LoadMargin, MaxLoss, OwnershipMode, PlacementKind, PlacementParams, Policy, PolicyError,
-    SLOTS_DEFAULT, SLOTS_MAX, SLOTS_OUTBOX, Timing, VIRTUAL_NODES_DEFAULT, VIRTUAL_NODES_MAX,
+    BackendLoss, DRAIN_TIMEOUT_MAX, KEEP_FOR_MAX, KeyPlacement, LoadMargin, MaxLoss, OwnershipMode, PlacementKind, PlacementParams, Policy,
+    PolicyError, SLOTS_DEFAULT, SLOTS_MAX, SLOTS_OUTBOX, Timing, VIRTUAL_NODES_DEFAULT, VIRTUAL_NODES_MAX,
 };
 pub use rebalance::{Cause, Rebalance};
 pub use replicas::{REPLICAS_MAX, Replicas};

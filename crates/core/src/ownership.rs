@@ -6,7 +6,7 @@ use std::sync::Arc;
 use serde::{Deserialize, Serialize};
 
 use crate::machine::Refusal;
-use crate::{Moment, ShardKey, SlotSet, View};
+use crate::{KeyShare, Moment, PlacementParams, ShardKey, SlotSet, View};
 
 /// Where a service stands in its life (DESIGN §6).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -74,6 +74,38 @@ pub struct NotOwning {
     pub hint: String,
 }
 
+/// What is held under one placement.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Held {
+    /// Under a key placement a circle without slots.
+    pub(crate) slots: Arc<SlotSet>,
+    /// Under a key placement alone.
+    pub(crate) keys: Option<KeyShare>,
+}
+
+impl Held {
+    pub(crate) fn nothing(params: &PlacementParams) -> Self {
+        Self { slots: Arc::new(SlotSet::empty(params.circle())), keys: params.kind.by_key().map(|_| KeyShare::nothing()) }
+    }
+
+    /// Nothing, under the same placement.
+    pub(crate) fn emptied(&self) -> Self {
+        Self { slots: Arc::new(SlotSet::empty(self.slots.slots())), keys: self.keys.as_ref().map(|_| KeyShare::nothing()) }
+    }
+
+    #[inline]
+    pub(crate) fn holds<K: ShardKey + ?Sized>(&self, key: &K) -> bool {
+        match &self.keys {
+            None => self.slots.holds(key),
+            Some(keys) => keys.holds(key),
+        }
+    }
+
+    pub(crate) fn slots_owned(&self) -> Option<u32> {
+        self.keys.is_none().then(|| self.slots.len())
+    }
+}
+
 /// What one member holds at one moment: state, slots, and the deadline after which it holds nothing whatever the bitmap says.
 ///
 /// Reading takes no lock and allocates nothing. Every question about keys takes the present moment, so that a paused process that
@@ -82,7 +114,7 @@ pub struct NotOwning {
 pub struct Ownership {
     pub(crate) state: ServiceState,
     pub(crate) since: Moment,
-    pub(crate) slots: Arc<SlotSet>,
+    pub(crate) held: Held,
     /// `None`: never ends (unsharded or frozen).
     pub(crate) deadline: Option<Moment>,
     pub(crate) view: Arc<View>,
@@ -93,11 +125,11 @@ pub struct Ownership {
 
 impl Ownership {
     /// The snapshot of a service that has not registered.
-    pub fn created(slots: u32, since: Moment) -> Self {
+    pub fn created(params: &PlacementParams, since: Moment) -> Self {
         Self {
             state: ServiceState::Created,
             since,
-            slots: Arc::new(SlotSet::empty(slots)),
+            held: Held::nothing(params),
             deadline: None,
             view: Arc::default(),
             stands_still: false,
@@ -106,10 +138,18 @@ impl Ownership {
         }
     }
 
-    /// A snapshot that never ends: everything for a service with sharding switched off, a fixed share in tests.
+    /// A snapshot that never ends, with a fixed share for tests.
     pub fn fixed(state: ServiceState, slots: SlotSet, view: Arc<View>, since: Moment) -> Self {
         let stands_still = !view.missing().is_empty();
-        Self { state, slots: Arc::new(slots), view, stands_still, ..Self::created(1, since) }
+        let held = Held { slots: Arc::new(slots), keys: None };
+        Self { state, held, view, stands_still, ..Self::created(&PlacementParams::default(), since) }
+    }
+
+    /// A snapshot that never ends, of a service with sharding switched off: everything.
+    pub fn unsharded(params: &PlacementParams, view: Arc<View>, since: Moment) -> Self {
+        let keys = params.kind.by_key().map(|_| KeyShare::everything());
+        let held = Held { slots: Arc::new(SlotSet::full(params.circle())), keys };
+        Self { state: ServiceState::Unsharded, held, view, ..Self::created(params, since) }
     }
 
     /// Where the service stands as of this snapshot. Past the deadline an `Active` snapshot owns nothing all the same.
@@ -122,9 +162,20 @@ impl Ownership {
         self.since
     }
 
-    /// The slots held until the deadline.
+    /// The slots held until the deadline. Under a key placement the circle has no slots ([`SlotSet::slots`] is 0), and what is held is
+    /// [`Ownership::keys`].
     pub fn slots(&self) -> &SlotSet {
-        &self.slots
+        &self.held.slots
+    }
+
+    /// How many slots are held until the deadline; `None` under a key placement, which has none.
+    pub fn slots_owned(&self) -> Option<u32> {
+        self.held.slots_owned()
+    }
+
+    /// The keys held until the deadline under a key placement; `None` under any other.
+    pub const fn keys(&self) -> Option<&KeyShare> {
+        self.held.keys.as_ref()
     }
 
     /// When the ownership ends unless it is renewed; `None` if it never ends or nothing is owned.
@@ -158,7 +209,7 @@ impl Ownership {
     /// Whether `key` is held at `now`.
     #[inline]
     pub fn owns_at<K: ShardKey + ?Sized>(&self, key: &K, now: Moment) -> bool {
-        self.is_live_at(now) && self.slots.holds(key)
+        self.is_live_at(now) && self.held.holds(key)
     }
 
     /// Why nothing is owned at `now`; `None` if something may be (an active member may still have no slot, and then no key is its own).
@@ -192,13 +243,15 @@ impl Ownership {
 
 impl fmt::Debug for Ownership {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} with {:?} until {:?} at revision {}", self.state, self.slots, self.deadline, self.view.revision())
+        let share: &dyn fmt::Debug = self.held.keys.as_ref().map_or(&self.held.slots, |keys| keys);
+        write!(f, "{} with {share:?} until {:?} at revision {}", self.state, self.deadline, self.view.revision())
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::{InstanceId, KeyOwners, KeyPlacement, PlacementKind, Weight};
 
     fn active_until(deadline: u64) -> Ownership {
         let mut ownership = Ownership::fixed(ServiceState::Active, SlotSet::full(64), Arc::default(), Moment::ZERO);
@@ -216,8 +269,34 @@ mod tests {
     }
 
     #[test]
+    fn under_a_key_placement_the_keys_count_and_the_deadline_as_ever() {
+        let members = ["a", "b"].map(|id| (InstanceId::new(id).unwrap(), Weight::ONE));
+        let owners = Arc::new(KeyOwners::place(members.clone(), KeyPlacement::Modulo, 1).unwrap());
+        let mine = Held { slots: Arc::new(SlotSet::empty(0)), keys: Some(owners.share_of(&members[0].0)) };
+        let ownership = Ownership { held: mine, ..active_until(100) };
+        let keys: Vec<u32> = (0..1_000).collect();
+        let expected: Vec<&u32> = keys.iter().filter(|key| owners.owner(*key) == Some(&members[0].0)).collect();
+        let (now, late) = (Moment::from_nanos(99), Moment::from_nanos(100));
+        assert!(expected.len() > 400 && expected.len() < 600);
+        assert_eq!(ownership.filter_at(&keys, now), expected);
+        assert_eq!(ownership.filter_indices_at(&keys, now).len(), expected.len());
+        assert_eq!(ownership.iter_at(&keys, now).collect::<Vec<_>>(), expected);
+        assert_eq!((ownership.count_at(&keys, now), ownership.count_at(&keys, late)), (expected.len(), 0));
+        assert!(ownership.owns_at(expected[0], now) && !ownership.owns_at(expected[0], late));
+        assert_eq!((ownership.filter_at(&keys, late).len(), ownership.iter_at(&keys, late).count()), (0, 0));
+        let mut kept = keys.clone();
+        ownership.retain_at(&mut kept, now);
+        assert!(kept.iter().eq(expected));
+        assert_eq!(ownership.slots_owned(), None);
+    }
+
+    #[test]
     fn unsharded_owns_everything_for_ever() {
-        let ownership = Ownership::fixed(ServiceState::Unsharded, SlotSet::full(1), Arc::default(), Moment::ZERO);
-        assert!(ownership.owns_at("anything", Moment::from_nanos(u64::MAX)));
+        for (kind, slots) in [(PlacementKind::Ring, Some(16_384)), (PlacementKind::Key(KeyPlacement::Uhashring), None)] {
+            let params = PlacementParams { kind, ..PlacementParams::default() };
+            let ownership = Ownership::unsharded(&params, Arc::default(), Moment::ZERO);
+            assert!(ownership.owns_at("anything", Moment::from_nanos(u64::MAX)));
+            assert_eq!(ownership.slots_owned(), slots);
+        }
     }
 }

@@ -19,6 +19,8 @@ impl SlotOwners {
         let members = ring::in_order(members);
         let owners = match params.kind {
             _ if members.is_empty() => Vec::new(),
+            // Its keys have owners, its slots have none: see `KeyOwners`.
+            PlacementKind::Key(_) => Vec::new(),
             PlacementKind::Ring => ring::owners(&members, &params, hash_bytes),
         };
         Self { params, members, owners }

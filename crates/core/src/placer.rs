@@ -2,46 +2,121 @@
 
 use std::sync::{Arc, Mutex, PoisonError};
 
-use crate::{Circle, PlacementParams, SlotOwners, View};
+use crate::ownership::Held;
+use crate::{Circle, InstanceId, KeyOwners, PlacementParams, ShardKey, SlotOwners, SlotSet, TooManyPoints, View};
+
+/// Who owns what in a view: each slot, or, under a key placement, each key by itself.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Placed {
+    /// The slots have owners, and each key is in one slot.
+    Slots(Arc<SlotOwners>),
+    /// The keys have owners.
+    Keys(Arc<KeyOwners>),
+}
+
+impl Placed {
+    /// The placement of a view. `params` are taken as valid (see [`PlacementParams::validated`]).
+    ///
+    /// # Errors
+    ///
+    /// [`TooManyPoints`], under a key placement alone.
+    pub fn of_view(view: &View, params: PlacementParams) -> Result<Self, TooManyPoints> {
+        Placer::new(params).place(view)
+    }
+
+    /// Whether placing `view` would give this very placement again, told without placing it.
+    pub fn is_of(&self, view: &View) -> bool {
+        match self {
+            Self::Slots(owners) => owners.is_of(view),
+            Self::Keys(owners) => owners.is_of(view),
+        }
+    }
+
+    /// What one member holds; nothing for a stranger.
+    pub(crate) fn held_by(&self, instance_id: &InstanceId) -> Held {
+        match self {
+            Self::Slots(owners) => Held { slots: Arc::new(owners.slots_of(instance_id)), keys: None },
+            Self::Keys(owners) => Held { slots: Arc::new(SlotSet::empty(0)), keys: Some(owners.share_of(instance_id)) },
+        }
+    }
+
+    /// The owner of a key; `None` without members.
+    pub fn owner<K: ShardKey + ?Sized>(&self, key: &K) -> Option<&InstanceId> {
+        match self {
+            Self::Slots(owners) => owners.owner(key),
+            Self::Keys(owners) => owners.owner(key),
+        }
+    }
+}
 
 /// Places views and keeps the circle and the last placement, so that of a thousand members that share it one does the work.
 #[derive(Debug)]
 pub struct Placer {
+    params: PlacementParams,
     placing: Mutex<Placing>,
 }
 
 #[derive(Debug)]
 struct Placing {
     circle: Circle,
-    last: Option<Arc<SlotOwners>>,
+    last: Option<Placed>,
 }
 
 impl Placer {
     /// Nothing placed so far. `params` are taken as valid (see [`PlacementParams::validated`]).
     pub fn new(params: PlacementParams) -> Self {
-        Self { placing: Mutex::new(Placing { circle: Circle::new(params), last: None }) }
+        Self { params, placing: Mutex::new(Placing { circle: Circle::new(params), last: None }) }
     }
 
-    /// The placement of a view, as [`SlotOwners::of_view`] gives it: the last one again if it is of this view.
-    pub fn place(&self, view: &View) -> Arc<SlotOwners> {
+    /// The placement of a view, as [`SlotOwners::of_view`] or [`KeyOwners::of_view`] gives it: the last one again if it is of this view.
+    ///
+    /// # Errors
+    ///
+    /// [`TooManyPoints`], under a key placement alone.
+    pub fn place(&self, view: &View) -> Result<Placed, TooManyPoints> {
         // Whoever panicked in here left a circle that is as good as any: the next view is compared with what it holds.
         let mut placing = self.placing.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(last) = placing.last.as_ref().filter(|last| last.is_of(view)) {
-            return Arc::clone(last);
+            return Ok(last.clone());
         }
-        let placed = Arc::new(placing.circle.place_view(view));
-        placing.last = Some(Arc::clone(&placed));
-        placed
+        let placed = match self.params.kind.by_key() {
+            None => Placed::Slots(Arc::new(placing.circle.place_view(view))),
+            Some(placement) => {
+                let last = placing.last.as_ref().and_then(|last| if let Placed::Keys(last) = last { Some(&**last) } else { None });
+                Placed::Keys(Arc::new(KeyOwners::of_view_after(last, view, placement, self.params.virtual_nodes)?))
+            }
+        };
+        placing.last = Some(placed.clone());
+        Ok(placed)
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{InstanceId, Member};
+    use crate::{KeyPlacement, Member, PlacementKind};
 
     fn view(members: u32) -> View {
         View::new(u64::from(members), (0..members).map(|i| Member::named(InstanceId::new(format!("worker-{i}")).unwrap())).collect())
+    }
+
+    #[test]
+    fn keys_are_placed_once_and_as_anybody_would() {
+        for placement in [KeyPlacement::Uhashring, KeyPlacement::Modulo, KeyPlacement::Hashring] {
+            let params = PlacementParams { kind: PlacementKind::Key(placement), virtual_nodes: 16, ..PlacementParams::default() };
+            let placer = Placer::new(params);
+            let keys = |members| match placer.place(&view(members)) {
+                Ok(Placed::Keys(owners)) => owners,
+                other => panic!("no keys: {other:?}"),
+            };
+            for members in [3, 4, 4, 2, 0, 5] {
+                let placed = keys(members);
+                assert!(Arc::ptr_eq(&placed, &keys(members)));
+                let anew = KeyOwners::of_view(&view(members), placement, 16).unwrap();
+                assert_eq!(*placed, anew);
+                assert!((0..200).all(|key| placed.owner(&key) == anew.owner(&key)));
+            }
+        }
     }
 
     #[test]
@@ -49,10 +124,14 @@ mod tests {
         let params = PlacementParams { slots: 512, ..PlacementParams::default() };
         let (one, other) = (Placer::new(params), Placer::new(params));
         for members in [3, 4, 4, 2, 0, 5] {
-            let placed = one.place(&view(members));
+            let slots = |placer: &Placer| match placer.place(&view(members)) {
+                Ok(Placed::Slots(owners)) => owners,
+                other => panic!("no slots: {other:?}"),
+            };
+            let placed = slots(&one);
             assert_eq!(*placed, SlotOwners::of_view(&view(members), params));
-            assert!(Arc::ptr_eq(&placed, &one.place(&view(members))));
-            assert!(!Arc::ptr_eq(&placed, &other.place(&view(members))));
+            assert!(Arc::ptr_eq(&placed, &slots(&one)));
+            assert!(!Arc::ptr_eq(&placed, &slots(&other)));
         }
     }
 }

@@ -4,7 +4,8 @@ use std::fmt;
 
 use serde::Serialize;
 
-use crate::{InstanceId, Moment, SlotSet};
+use crate::ownership::Held;
+use crate::{InstanceId, Moment, ShardKey, SlotSet};
 
 /// Why slots were gained or lost.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize)]
@@ -48,11 +49,17 @@ impl fmt::Display for Cause {
     }
 }
 
+/// What a merged change remembers of the times in between under a key placement; with more of them every key counts as lost meanwhile.
+const HISTORY_MAX: usize = 8;
+
 /// Slots gained, slots lost, and why. Several changes may be merged into one for a reader that was slow.
 ///
 /// Where the group has changed its number of slots, `gained` and `lost` are on a circle that cuts both the former and the new one; ask them
 /// for keys with [`SlotSet::holds`]. If no circle does (see [`SlotSet::union`]), everything counts as lost, on the former circle, and what is
 /// held now as gained, on the new one.
+///
+/// Under a key placement there are no slots, and both sets are empty: [`Rebalance::loses`] and [`Rebalance::gains`] tell of each key, under
+/// whatever placement.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Rebalance {
@@ -62,8 +69,8 @@ pub struct Rebalance {
     pub revision: u64,
     /// Members in that view.
     pub members_total: usize,
-    /// Slots held after it.
-    pub slots_owned: u32,
+    /// Slots held after it; `None` under a key placement, which has none.
+    pub slots_owned: Option<u32>,
     /// Slots held after it that were not held before, or were lost and regained in between.
     pub gained: SlotSet,
     /// Slots held before it that are not held any more, or were not for a while.
@@ -74,6 +81,8 @@ pub struct Rebalance {
     pub members_joined: Vec<InstanceId>,
     /// Members that went since the last view.
     pub members_left: Vec<InstanceId>,
+    /// What was held before, in between if several changes are merged, and after.
+    pub(crate) history: Vec<Held>,
 }
 
 impl Rebalance {
@@ -88,27 +97,61 @@ impl Rebalance {
         let mut members_left = self.members_left;
         members_joined.extend(next.members_joined);
         members_left.extend(next.members_left);
-        Self { gained, lost, members_joined, members_left, ..next }
+        let mut history = self.history;
+        history.extend(next.history);
+        history.dedup();
+        if history.len() > HISTORY_MAX {
+            let nothing = history[0].emptied();
+            history.splice(1..history.len() - 1, [nothing]);
+        }
+        Self { gained, lost, members_joined, members_left, history, ..next }
+    }
+
+    /// Whether `key` was held before and is not held any more, or was not for a while.
+    pub fn loses<K: ShardKey + ?Sized>(&self, key: &K) -> bool {
+        if self.is_by_slot() { self.lost.holds(key) } else { self.was_held(key) && !self.is_always_held(key) }
+    }
+
+    /// Whether `key` is held now and was not before, or was not for a while.
+    pub fn gains<K: ShardKey + ?Sized>(&self, key: &K) -> bool {
+        if self.is_by_slot() {
+            self.gained.holds(key)
+        } else {
+            self.history.last().is_some_and(|held| held.holds(key)) && !self.is_always_held(key)
+        }
+    }
+
+    fn is_by_slot(&self) -> bool {
+        self.history.iter().all(|held| held.keys.is_none())
+    }
+
+    fn was_held<K: ShardKey + ?Sized>(&self, key: &K) -> bool {
+        self.history.first().is_some_and(|held| held.holds(key))
+    }
+
+    fn is_always_held<K: ShardKey + ?Sized>(&self, key: &K) -> bool {
+        self.history.iter().all(|held| held.holds(key))
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::ShardKey;
     use proptest::prelude::*;
+    use std::sync::Arc;
 
     fn change(before: &SlotSet, after: &SlotSet) -> Rebalance {
         Rebalance {
             at: Moment::ZERO,
             revision: 0,
             members_total: 0,
-            slots_owned: after.len(),
+            slots_owned: Some(after.len()),
             gained: after.minus(before),
             lost: before.minus(after),
             cause: Cause::MembersChanged,
             members_joined: vec![],
             members_left: vec![],
+            history: [before, after].map(|slots| Held { slots: Arc::new(slots.clone()), keys: None }).into(),
         }
     }
 

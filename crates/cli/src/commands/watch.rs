@@ -26,6 +26,7 @@ Fields: at, monotonic_ns, owned_until_ns (the deadline, same clock), policy, ins
   with --slots also gained_slots, lost_slots; with --items also items_owned.
   Where slots, the number there are, changes, gained and lost are counted in parts that divide
   both the former number and the new one, or, if those would be too many, as all and all.
+  Under a key placement slots, slots_owned, gained and lost are null, because there are no slots.
   Fields are only ever added.
 SIGTERM and Ctrl-C drain and deregister; a second one ends at once.")]
 pub(crate) struct Watch {
@@ -54,13 +55,13 @@ struct Line<'a> {
     revision: u64,
     view_fingerprint: String,
     members: Vec<&'a str>,
-    /// How many there are.
-    slots: u32,
-    slots_owned: u32,
+    /// How many there are; `None`, as what follows about slots, under a key placement.
+    slots: Option<u32>,
+    slots_owned: Option<u32>,
     /// More members have vanished than `max_loss` allows: nobody takes over what they had.
     stands_still: bool,
-    gained: u32,
-    lost: u32,
+    gained: Option<u32>,
+    lost: Option<u32>,
     #[serde(skip_serializing_if = "Option::is_none")]
     gained_slots: Option<Vec<[u32; 2]>>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -150,7 +151,9 @@ impl Teller<'_> {
     fn tell(&mut self, now: &Arc<Ownership>) -> Result<()> {
         let before = self.before.replace(Arc::clone(now));
         let seen = |ownership: &Ownership| (ownership.state(), ownership.stands_still());
-        let same = |before: &Ownership| seen(before) == seen(now) && before.view() == now.view() && before.slots() == now.slots();
+        let same = |before: &Ownership| {
+            seen(before) == seen(now) && before.view() == now.view() && before.slots() == now.slots() && before.keys() == now.keys()
+        };
         if before.as_deref().is_some_and(same) && !self.watch.renewals {
             return Ok(());
         }
@@ -168,11 +171,11 @@ impl Teller<'_> {
             revision: now.view().revision(),
             view_fingerprint: now.view().fingerprint().to_string(),
             members: now.view().members().iter().map(|member| member.instance_id.as_str()).collect(),
-            slots: now.slots().slots(),
-            slots_owned: now.slots().len(),
+            slots: now.slots_owned().map(|_| now.slots().slots()),
+            slots_owned: now.slots_owned(),
             stands_still: now.stands_still(),
-            gained: gained.len(),
-            lost: lost.len(),
+            gained: now.slots_owned().map(|_| gained.len()),
+            lost: now.slots_owned().map(|_| lost.len()),
             gained_slots: self.watch.slots.then(|| ranges(&gained)),
             lost_slots: self.watch.slots.then(|| ranges(&lost)),
             items_owned: self.items.as_ref().map(|items| now.filter_at(items, moment).len()),

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::{Address, Fingerprint, InstanceId, Missing, Moment, Ownership, Policy, Rebalance, View};
+use crate::{Address, Fingerprint, InstanceId, Missing, Moment, Ownership, Policy, Rebalance, TooManyPoints, View};
 
 /// Something that happened. `attempt` names the call it answers; answers to calls that are no longer waited for fall away.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -157,6 +157,9 @@ pub enum Refusal {
         /// What the group serves.
         group: Fingerprint,
     },
+    /// The group's weights make more points than its key placement can keep.
+    #[error(transparent)]
+    TooManyPoints(#[from] TooManyPoints),
 }
 
 impl Refusal {

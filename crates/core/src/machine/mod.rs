@@ -23,8 +23,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::{
-    Cause, Fingerprint, Incarnation, InstanceId, MemberState, Moment, Ownership, PlacementParams, Placer, Policy, Rebalance, ServiceState,
-    SlotOwners, Timing, View,
+    Cause, Fingerprint, Incarnation, InstanceId, MemberState, Moment, Ownership, Placed, PlacementParams, Placer, Policy, Rebalance,
+    ServiceState, Timing, View,
 };
 use lease::Lease;
 
@@ -68,7 +68,7 @@ impl Machine {
     /// A member that has not registered. `placer` gives what places the views of its group under some parameters: one for the policy's
     /// placement and one for its `next`. Members of one process may share them.
     pub fn new(policy: Arc<Policy>, timing: Timing, me: Identity, placer: impl Fn(PlacementParams) -> Arc<Placer>, now: Moment) -> Self {
-        let mut ownership = Ownership::created(policy.placement.slots, now);
+        let mut ownership = Ownership::created(&policy.placement, now);
         ownership.min_members = policy.min_members;
         let placements = std::iter::once(policy.placement).chain(policy.next);
         let placers = policy.fingerprints().into_iter().zip(placements.map(placer)).collect();
@@ -97,7 +97,7 @@ impl Machine {
     }
 
     /// The latest placement, once a view has shown this member.
-    pub fn placement(&self) -> Option<&Arc<SlotOwners>> {
+    pub fn placement(&self) -> Option<&Placed> {
         self.placed.as_ref().map(|placed| &placed.shown)
     }
 
@@ -256,7 +256,7 @@ impl Machine {
             _ => Cause::Fenced,
         };
         let since = if state == self.state() { self.ownership.since } else { now };
-        let next = Ownership { state, since, slots: self.none(), deadline: None, refusal, ..(*self.ownership).clone() };
+        let next = Ownership { state, since, held: self.none(), deadline: None, refusal, ..(*self.ownership).clone() };
         self.publish(now, next, cause, actions);
     }
 
@@ -267,20 +267,22 @@ impl Machine {
         let before = std::mem::replace(&mut self.ownership, Arc::new(next));
         let after = &self.ownership;
         actions.push(Action::Publish(Arc::clone(after)));
-        let (gained, lost) = (after.slots.minus(&before.slots), before.slots.minus(&after.slots));
-        if gained.is_empty() && lost.is_empty() {
+        let (gained, lost) = (after.held.slots.minus(&before.held.slots), before.held.slots.minus(&after.held.slots));
+        let keys = |ownership: &Ownership| ownership.held.keys.clone().filter(|keys| !keys.is_nothing());
+        if gained.is_empty() && lost.is_empty() && keys(&before) == keys(after) {
             return;
         }
         actions.push(Action::Rebalanced(Rebalance {
             at: now,
             revision: after.view.revision(),
             members_total: after.view.members().len(),
-            slots_owned: after.slots.len(),
+            slots_owned: after.slots_owned(),
             gained,
             lost,
             cause,
             members_joined: after.view.joined_since(&before.view),
             members_left: before.view.joined_since(&after.view),
+            history: vec![before.held.clone(), after.held.clone()],
         }));
     }
 }

@@ -3,7 +3,8 @@
 use std::sync::Arc;
 
 use super::{Action, Machine, Refusal};
-use crate::{Cause, Fingerprint, Moment, Ownership, Placer, ServiceState, SlotOwners, SlotSet, View};
+use crate::ownership::Held;
+use crate::{Cause, Fingerprint, Moment, Ownership, Placer, ServiceState, TooManyPoints, View};
 
 enum Standing {
     /// The view does not tell yet, or shows no record of this incarnation.
@@ -19,11 +20,11 @@ pub(super) struct Placed {
     /// What the group served.
     group: Option<Fingerprint>,
     /// The placement by which everybody goes: of the view as it is.
-    pub(super) shown: Arc<SlotOwners>,
+    pub(super) shown: crate::Placed,
     /// The one to come: of the view with the mark that this member wants in its record. The same one once it stands there.
-    wanted: Arc<SlotOwners>,
+    wanted: crate::Placed,
     /// What both give it.
-    slots: Arc<SlotSet>,
+    held: Held,
 }
 
 impl Machine {
@@ -39,20 +40,23 @@ impl Machine {
         }
         let group = view.group_fingerprint();
         let wanted = self.losses.with_mark(&view, &self.me.instance_id);
-        let (state, slots, refusal) = match self.standing(&view, group) {
+        let (state, held, refusal) = match self.standing(&view, group) {
             // What it has while the backend is out of reach it keeps until lease and view are both good again.
             Standing::Unknown if self.state() == ServiceState::Stale => return,
             Standing::Active(_) if self.state() == ServiceState::Stale && self.deadline().is_none_or(|deadline| now >= deadline) => return,
             Standing::Unknown => (ServiceState::Joining, self.none(), None),
             Standing::Refused(refusal) => (ServiceState::Refused, self.none(), Some(refusal)),
-            Standing::Active(placer) => (ServiceState::Active, self.share(&view, &wanted, group, &placer), None),
+            Standing::Active(placer) => match self.share(&view, &wanted, group, &placer) {
+                Ok(held) => (ServiceState::Active, held, None),
+                Err(too_many) => (ServiceState::Refused, self.none(), Some(Refusal::TooManyPoints(too_many))),
+            },
         };
         let since = if state == self.state() { self.ownership.since } else { now };
         let deadline = self.deadline().filter(|_| state == ServiceState::Active);
         let cause = self.cause(state, &view, group);
         let min_members = self.policy.min_members;
         let stands_still = !view.missing().is_empty() || !wanted.missing().is_empty();
-        self.publish(now, Ownership { state, since, slots, deadline, view, stands_still, min_members, refusal }, cause, actions);
+        self.publish(now, Ownership { state, since, held, deadline, view, stands_still, min_members, refusal }, cause, actions);
     }
 
     fn standing(&self, view: &View, group: Option<Fingerprint>) -> Standing {
@@ -75,40 +79,41 @@ impl Machine {
         }
     }
 
-    /// No slot, of the circle that the last snapshot was on.
-    pub(super) fn none(&self) -> Arc<SlotSet> {
-        Arc::new(SlotSet::empty(self.ownership.slots.slots()))
+    /// Nothing, under the placement that the last snapshot was made by.
+    pub(super) fn none(&self) -> Held {
+        self.ownership.held.emptied()
     }
 
     /// This member's slots: what it has by the view as it is, and would still have with its own mark in it. So nobody takes over from the
     /// missing while the mark is on its way, and at one view no slot has two owners, whatever marks are on their way at whom: the shares
     /// by the view as it is have no slot in common, and each keeps within its own. Placements are computed again only if what they depend
     /// on has changed.
-    fn share(&mut self, view: &Arc<View>, wanted: &Arc<View>, group: Option<Fingerprint>, placer: &Placer) -> Arc<SlotSet> {
+    ///
+    /// A key placement counts nobody who is missing, so there both views are one.
+    fn share(&mut self, view: &Arc<View>, wanted: &Arc<View>, group: Option<Fingerprint>, placer: &Placer) -> Result<Held, TooManyPoints> {
         if view.active() < self.policy.min_members as usize {
-            return self.none();
+            return Ok(self.none());
         }
         let known = self.placed.take().filter(|placed| placed.group == group && placed.shown.is_of(view));
         if let Some(placed) = known.as_ref().filter(|placed| placed.wanted.is_of(wanted)) {
-            let slots = Arc::clone(&placed.slots);
+            let held = placed.held.clone();
             self.placed = known;
-            return slots;
+            return Ok(held);
         }
-        let shown = known.map_or_else(|| self.place(view, placer), |placed| placed.shown);
-        let mine = shown.slots_of(&self.me.instance_id);
-        let (wanted, slots) = if shown.is_of(wanted) {
-            (Arc::clone(&shown), mine)
+        let shown = if let Some(placed) = known { placed.shown } else { self.place(view, placer)? };
+        let mine = shown.held_by(&self.me.instance_id);
+        let (wanted, held) = if shown.is_of(wanted) {
+            (shown.clone(), mine)
         } else {
-            let wanted = self.place(wanted, placer);
-            let slots = mine.intersection(&wanted.slots_of(&self.me.instance_id));
-            (wanted, slots)
+            let wanted = self.place(wanted, placer)?;
+            let slots = mine.slots.intersection(&wanted.held_by(&self.me.instance_id).slots);
+            (wanted, Held { slots: Arc::new(slots), ..mine })
         };
-        let slots = Arc::new(slots);
-        self.placed = Some(Placed { group, shown, wanted, slots: Arc::clone(&slots) });
-        slots
+        self.placed = Some(Placed { group, shown, wanted, held: held.clone() });
+        Ok(held)
     }
 
-    fn place(&mut self, view: &View, placer: &Placer) -> Arc<SlotOwners> {
+    fn place(&mut self, view: &View, placer: &Placer) -> Result<crate::Placed, TooManyPoints> {
         self.placements_computed += 1;
         placer.place(view)
     }

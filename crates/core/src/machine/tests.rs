@@ -1,6 +1,7 @@
 //! Scenarios as lists: what happens, then what must come out.
 
 mod ending;
+mod keys;
 mod loss;
 mod next;
 
@@ -217,7 +218,7 @@ fn others_joining_and_leaving_move_slots_and_name_them() {
     let Some(Action::Rebalanced(rebalance)) = actions.last() else { panic!("{actions:?}") };
     assert_eq!((rebalance.cause, rebalance.members_total), (Cause::MembersChanged, 2));
     assert_eq!(rebalance.members_joined, [InstanceId::new("other").unwrap()]);
-    assert_eq!(rebalance.lost.len() + rebalance.slots_owned, crate::SLOTS_DEFAULT);
+    assert_eq!(rebalance.lost.len() + rebalance.slots_owned.unwrap(), crate::SLOTS_DEFAULT);
     let draining = Member { state: MemberState::Draining, ..member("other", 8) };
     run.viewed(200, vec![member("me", 7), draining]);
     assert_eq!(run.owned(), crate::SLOTS_DEFAULT, "a draining member's slots are taken over before it is gone");

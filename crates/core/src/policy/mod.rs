@@ -7,7 +7,8 @@ use std::fmt;
 use std::time::Duration;
 
 pub use placement::{
-    LoadMargin, PlacementKind, PlacementParams, SLOTS_DEFAULT, SLOTS_MAX, SLOTS_OUTBOX, VIRTUAL_NODES_DEFAULT, VIRTUAL_NODES_MAX,
+    KeyPlacement, LoadMargin, PlacementKind, PlacementParams, SLOTS_DEFAULT, SLOTS_MAX, SLOTS_OUTBOX, VIRTUAL_NODES_DEFAULT,
+    VIRTUAL_NODES_MAX,
 };
 pub use timing::Timing;
 
@@ -137,6 +138,11 @@ impl Policy {
         if policy.next.is_some_and(|next| policy.fingerprint_with(&next) == policy.fingerprint()) {
             return Err(refuse("next", "what the policy has already", "say in it what is to change, or remove it"));
         }
+        let by_key = std::iter::once(policy.placement).chain(policy.next).find_map(|params| params.kind.by_key());
+        if let (Some(max_loss), Some(placement)) = (policy.max_loss, by_key) {
+            let allowed = format!("remove it: with placement {placement} the other fleet takes over whatever vanishes");
+            return Err(refuse("max_loss", max_loss, allowed));
+        }
         if !(1..=MIN_MEMBERS_MAX).contains(&policy.min_members) {
             return Err(refuse("min_members", policy.min_members, format!("a number from 1 to {MIN_MEMBERS_MAX} is allowed")));
         }
@@ -170,14 +176,10 @@ impl Policy {
         std::iter::once(self.placement).chain(self.next).find(|placement| self.fingerprint_with(placement) == group)
     }
 
-    fn fingerprint_with(&self, p: &PlacementParams) -> Fingerprint {
+    fn fingerprint_with(&self, placement: &PlacementParams) -> Fingerprint {
         Fingerprint::of(&format!(
-            "protocol={} placement={} slots={} virtual_nodes={} load_margin={} ownership={} min_members={} rejoin_grace=0 versions=none",
-            p.kind.protocol(),
-            p.kind.as_str(),
-            p.slots,
-            p.virtual_nodes,
-            p.load_margin,
+            "{} ownership={} min_members={} rejoin_grace=0 versions=none",
+            placement.canonical(),
             self.ownership.as_str(),
             self.min_members,
         ))
@@ -243,6 +245,38 @@ mod tests {
     #[test]
     fn the_fingerprint_of_the_defaults_stays_what_it_is() {
         assert_eq!(policy().fingerprint().to_string(), "e4da8007a6415212");
+    }
+
+    #[test]
+    fn the_fingerprint_of_a_key_placement_covers_what_counts_there_and_nothing_else() {
+        let by = |placement, change: fn(&mut PlacementParams)| {
+            let mut policy = policy();
+            policy.placement.kind = PlacementKind::Key(placement);
+            change(&mut policy.placement);
+            policy.fingerprint()
+        };
+        let mut seen = vec![policy().fingerprint()];
+        for placement in [KeyPlacement::Uhashring, KeyPlacement::Modulo, KeyPlacement::Hashring] {
+            let fingerprint = by(placement, |_| ());
+            assert!(!seen.contains(&fingerprint), "{placement}");
+            seen.push(fingerprint);
+            assert_eq!(by(placement, |p| p.slots = 7), fingerprint);
+            assert_eq!(by(placement, |p| p.load_margin = LoadMargin::None), fingerprint);
+            assert_eq!(by(placement, |p| p.virtual_nodes = 7) == fingerprint, placement != KeyPlacement::Hashring);
+        }
+    }
+
+    #[test]
+    fn a_key_placement_has_no_max_loss_now_or_next() {
+        let keys = PlacementParams { kind: PlacementKind::Key(KeyPlacement::Modulo), ..PlacementParams::default() };
+        let careful = Policy { max_loss: MaxLoss::percent(50), ..policy() };
+        for policy in [Policy { placement: keys, ..careful.clone() }, Policy { next: Some(keys), ..careful }] {
+            assert_eq!(
+                policy.clone().validated().unwrap_err().to_string(),
+                "max_loss is 50%: remove it: with placement modulo the other fleet takes over whatever vanishes"
+            );
+            assert!(Policy { max_loss: None, ..policy }.validated().is_ok());
+        }
     }
 
     #[test]

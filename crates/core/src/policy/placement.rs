@@ -23,6 +23,8 @@ pub enum PlacementKind {
     /// Protocol 1: slots on a ring of virtual nodes with bounded load.
     #[default]
     Ring,
+    /// Another fleet's rule, for each key by itself and without slots.
+    Key(KeyPlacement),
 }
 
 impl PlacementKind {
@@ -30,6 +32,7 @@ impl PlacementKind {
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::Ring => "ring",
+            Self::Key(placement) => placement.as_str(),
         }
     }
 
@@ -37,7 +40,53 @@ impl PlacementKind {
     pub const fn protocol(self) -> u32 {
         match self {
             Self::Ring => 1,
+            Self::Key(KeyPlacement::Uhashring) => 2,
+            Self::Key(KeyPlacement::Modulo) => 3,
+            Self::Key(KeyPlacement::Hashring) => 4,
         }
+    }
+
+    /// The algorithm of that name.
+    pub fn named(name: &str) -> Option<Self> {
+        let keys = [KeyPlacement::Uhashring, KeyPlacement::Modulo, KeyPlacement::Hashring].map(Self::Key);
+        std::iter::once(Self::Ring).chain(keys).find(|kind| kind.as_str() == name)
+    }
+
+    /// The key placement, if it is one.
+    pub const fn by_key(self) -> Option<KeyPlacement> {
+        match self {
+            Self::Ring => None,
+            Self::Key(placement) => Some(placement),
+        }
+    }
+}
+
+/// Another fleet's rule: an owner for each key by itself, without slots (`docs/key-placements.md`).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum KeyPlacement {
+    /// Protocol 2: the Python package uhashring 2.4, `HashRing(ids).get_node(key)`.
+    Uhashring,
+    /// Protocol 3: FNV-1a in 32 bits modulo the number of members.
+    Modulo,
+    /// Protocol 4: the crate `hashring` with its default hasher.
+    Hashring,
+}
+
+impl KeyPlacement {
+    /// The name in the settings.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Uhashring => "uhashring",
+            Self::Modulo => "modulo",
+            Self::Hashring => "hashring",
+        }
+    }
+}
+
+impl fmt::Display for KeyPlacement {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.as_str())
     }
 }
 
@@ -111,6 +160,25 @@ impl Default for PlacementParams {
 }
 
 impl PlacementParams {
+    /// Slots of the circle; under a key placement it has none, whatever `slots` says.
+    pub const fn circle(&self) -> u32 {
+        match self.kind {
+            PlacementKind::Ring => self.slots,
+            PlacementKind::Key(_) => 0,
+        }
+    }
+
+    /// What members must agree on, and nothing that has no influence.
+    pub(super) fn canonical(&self) -> String {
+        let Self { kind, slots, virtual_nodes, load_margin } = self;
+        let name = format!("protocol={} placement={}", kind.protocol(), kind.as_str());
+        match kind {
+            PlacementKind::Ring => format!("{name} slots={slots} virtual_nodes={virtual_nodes} load_margin={load_margin}"),
+            PlacementKind::Key(KeyPlacement::Hashring) => format!("{name} virtual_nodes={virtual_nodes}"),
+            PlacementKind::Key(KeyPlacement::Uhashring | KeyPlacement::Modulo) => name,
+        }
+    }
+
     /// Checks every number against its range.
     pub fn validated(self) -> Result<Self, PolicyError> {
         if !(1..=SLOTS_MAX).contains(&self.slots) {
@@ -129,6 +197,15 @@ impl PlacementParams {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn every_kind_has_a_name_and_a_number_of_its_own() {
+        let kinds = ["ring", "uhashring", "modulo", "hashring"].map(|name| (name, PlacementKind::named(name).unwrap()));
+        for ((name, kind), protocol) in kinds.into_iter().zip(1..) {
+            assert_eq!((kind.as_str(), kind.protocol(), kind.by_key().is_none()), (name, protocol, name == "ring"));
+        }
+        assert_eq!(PlacementKind::named("rendezvous"), None);
+    }
 
     #[test]
     fn load_margins_are_read_in_thousandths() {

@@ -1,0 +1,43 @@
+//! The circle of the crate `hashring`: `HashRing<(String, u32)>` with its default hasher, asked with `&str`.
+
+use std::hash::{Hash, Hasher};
+
+use siphasher::sip::SipHasher;
+
+use super::points::Circle;
+
+/// SipHash-2-4 without a key, over what `Hash` makes of the value.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct Place(pub(super) u64);
+
+impl Place {
+    /// The hash of a `str` of these bytes.
+    pub(super) fn of(text: &[u8]) -> Self {
+        Self(of_str(text).finish())
+    }
+}
+
+/// As `str` writes itself: its bytes and one that no UTF-8 has.
+fn of_str(text: &[u8]) -> SipHasher {
+    let mut hasher = SipHasher::new();
+    hasher.write(text);
+    hasher.write_u8(0xff);
+    hasher
+}
+
+impl Circle for Place {
+    fn each_point(id: &str, points: u32, mut put: impl FnMut(Self)) {
+        let begun = of_str(id.as_bytes());
+        for i in 0..points {
+            let mut hasher = begun;
+            i.hash(&mut hasher);
+            put(Self(hasher.finish()));
+        }
+    }
+
+    /// As the crate searches, so that of points at one place it is the same one.
+    fn find(points: &[(Self, u32)], key: Self) -> Option<(Self, u32)> {
+        let (Ok(at) | Err(at)) = points.binary_search_by(|(place, _)| place.cmp(&key));
+        points.get(at).or_else(|| points.first()).copied()
+    }
+}

@@ -1,0 +1,57 @@
+//! Points of members on a circle, in order.
+
+use crate::{InstanceId, Weight};
+
+/// Where the points and keys of a fleet stand.
+pub(super) trait Circle: Copy + Ord {
+    /// Hands over where the points 0 to `points - 1` of the member `id` stand.
+    fn each_point(id: &str, points: u32, put: impl FnMut(Self));
+
+    /// The point to which a key at `key` goes; `None` without points, which are sorted.
+    fn find(points: &[(Self, u32)], key: Self) -> Option<(Self, u32)>;
+}
+
+/// Every point of every member: where it stands, and the position of its member among the members in order. Sorted by both.
+#[derive(Debug)]
+pub(super) struct Points<C>(Vec<(C, u32)>);
+
+impl<C: Circle> Points<C> {
+    /// `per_weight` points per unit of weight for each of `members`, which are in order.
+    pub(super) fn new(members: &[(InstanceId, Weight)], per_weight: u32) -> Self {
+        Self(sorted(members.iter().zip(0..), per_weight))
+    }
+
+    /// What [`Points::new`] gives for `members`, from those that it gave for `had`: points of who stayed are taken over as they lie, and
+    /// only those of newcomers are made.
+    pub(super) fn follow(&self, had: &[(InstanceId, Weight)], members: &[(InstanceId, Weight)], per_weight: u32) -> Self {
+        let position = |member| members.binary_search(member).ok().and_then(|at| u32::try_from(at).ok());
+        let positions: Vec<Option<u32>> = had.iter().map(position).collect();
+        let mut stay = self.0.iter().filter_map(|(place, member)| Some((*place, positions[*member as usize]?))).peekable();
+        let newcomers = members.iter().zip(0..).filter(|(member, _)| had.binary_search(member).is_err());
+        let new = sorted(newcomers, per_weight);
+        let mut points = Vec::with_capacity(self.0.len() + new.len());
+        for point in new {
+            while let Some(before) = stay.next_if(|old| *old < point) {
+                points.push(before);
+            }
+            points.push(point);
+        }
+        points.extend(stay);
+        points.shrink_to_fit();
+        Self(points)
+    }
+
+    /// The point to which a key at `key` goes, and whose it is; `None` without points.
+    pub(super) fn find(&self, key: C) -> Option<(C, u32)> {
+        C::find(&self.0, key)
+    }
+}
+
+fn sorted<'a, C: Circle>(members: impl Iterator<Item = (&'a (InstanceId, Weight), u32)>, per_weight: u32) -> Vec<(C, u32)> {
+    let mut points = Vec::new();
+    for ((id, weight), member) in members {
+        C::each_point(id.as_str(), per_weight * u32::from(weight.get()), |place| points.push((place, member)));
+    }
+    points.sort_unstable();
+    points
+}

@@ -1,0 +1,72 @@
+//! What one member holds under a key placement.
+
+use std::fmt;
+use std::sync::Arc;
+
+use super::KeyOwners;
+use crate::ShardKey;
+
+/// What one member holds under a key placement: the keys that are its own, every key, or none.
+#[derive(Clone, PartialEq, Eq)]
+pub struct KeyShare(Of);
+
+#[derive(Clone, PartialEq, Eq)]
+enum Of {
+    Nothing,
+    Everything,
+    /// The member at that position.
+    Member(Arc<KeyOwners>, u32),
+}
+
+impl KeyShare {
+    /// The keys of the member at that position.
+    pub(super) const fn of_member(owners: Arc<KeyOwners>, position: u32) -> Self {
+        Self(Of::Member(owners, position))
+    }
+
+    /// No key.
+    pub const fn nothing() -> Self {
+        Self(Of::Nothing)
+    }
+
+    /// Every key.
+    pub const fn everything() -> Self {
+        Self(Of::Everything)
+    }
+
+    /// Whether no key can be in it. A member whose keys nobody has asked for holds something.
+    pub const fn is_nothing(&self) -> bool {
+        matches!(self.0, Of::Nothing)
+    }
+
+    /// Who owns the other keys; `None` if it is nothing or everything.
+    pub fn owners(&self) -> Option<&KeyOwners> {
+        match &self.0 {
+            Of::Member(owners, _) => Some(owners),
+            Of::Nothing | Of::Everything => None,
+        }
+    }
+
+    /// Whether `key` is in it.
+    #[inline]
+    pub fn holds<K: ShardKey + ?Sized>(&self, key: &K) -> bool {
+        match &self.0 {
+            Of::Nothing => false,
+            Of::Everything => true,
+            Of::Member(owners, me) => owners.position(key) == Some(*me),
+        }
+    }
+}
+
+impl fmt::Debug for KeyShare {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &self.0 {
+            Of::Member(owners, me) => {
+                let (placement, members) = (owners.placement(), owners.members());
+                write!(f, "keys of {:?} by {placement} among {}", members[*me as usize].0, members.len())
+            }
+            Of::Nothing => f.write_str("no keys"),
+            Of::Everything => f.write_str("all keys"),
+        }
+    }
+}

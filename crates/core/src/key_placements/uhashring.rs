@@ -1,0 +1,48 @@
+//! The circle of the Python package uhashring 2.4, `HashRing(nodes)` with its default hash function.
+
+use std::io::Write;
+
+use md5::{Digest, Md5};
+
+use super::points::Circle;
+use crate::NAME_BYTES_MAX;
+
+/// Points per unit of weight: the package's own default (`vnodes`).
+pub(super) const POINTS: u32 = 160;
+
+/// MD5 as one number, big-endian.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct Place(pub(super) u128);
+
+impl Place {
+    pub(super) fn of(text: &[u8]) -> Self {
+        Self(u128::from_be_bytes(Md5::digest(text).into()))
+    }
+}
+
+impl Circle for Place {
+    /// Point `i` of a node is the hash of its name, a hyphen and `i` in decimal.
+    fn each_point(id: &str, points: u32, mut put: impl FnMut(Self)) {
+        let mut text = Vec::with_capacity(NAME_BYTES_MAX + 11);
+        text.extend_from_slice(id.as_bytes());
+        for i in 0..points {
+            text.truncate(id.len());
+            // Writing into a vector does not fail.
+            let _ = write!(text, "-{i}");
+            put(Self::of(&text));
+        }
+    }
+
+    fn find(points: &[(Self, u32)], key: Self) -> Option<(Self, u32)> {
+        last_behind(points, key)
+    }
+}
+
+/// The first point behind the key, never one at its very place. The package keeps one node for each place, the one added last, which is
+/// the one with the greatest id.
+pub(super) fn last_behind<C: Circle>(points: &[(C, u32)], key: C) -> Option<(C, u32)> {
+    let behind = &points[points.partition_point(|(place, _)| *place <= key)..];
+    let from_there = if behind.is_empty() { points } else { behind };
+    let (first, _) = from_there.first()?;
+    from_there.iter().take_while(|(place, _)| place == first).last().copied()
+}
