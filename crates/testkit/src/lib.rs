@@ -11,6 +11,7 @@ mod http;
 mod ports;
 mod process;
 mod proxy;
+mod python;
 pub mod servers;
 mod usage;
 
@@ -19,4 +20,5 @@ pub use consul::{Consul, ConsulCluster, ConsulOptions, ConsulToken};
 pub use error::{Error, Result};
 pub use etcd::{Access, Etcd, EtcdCluster, EtcdOptions};
 pub use proxy::{Direction, Speech, TcpProxy};
+pub use python::python_with;
 pub use usage::Usage;
