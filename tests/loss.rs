@@ -6,17 +6,18 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use async_trait::async_trait;
-use shardwise::discovery::{
-    Capabilities, Discovery, Error, ErrorKind, Grant, MemoryBackend, Registration, Result, Seat, Snapshot, WatchStream,
-};
+use shardwise::discovery::ErrorKind;
 
 #[expect(dead_code, reason = "each test file uses its part")]
 mod common;
+#[expect(dead_code, reason = "each test file uses its part")]
+#[path = "common/scripted.rs"]
+mod scripted;
 
 use common::{World, eventually, policy};
+use scripted::{How, Scripted};
 use shardwise::testing::TestFleet;
-use shardwise::{BackendLoss, GroupName, MaxLoss, Policy, ServiceState, ShardingService};
+use shardwise::{BackendLoss, MaxLoss, Policy, ServiceState, ShardingService};
 
 fn with(on_backend_loss: BackendLoss) -> Policy {
     let mut policy = policy();
@@ -158,40 +159,6 @@ async fn those_who_come_back_set_everybody_going_again() {
     eventually("a goes on", || !stays.0.ownership().stands_still() && share() > before).await;
 }
 
-/// A backend whose `update` can fail for a while.
-struct NoUpdates {
-    inner: MemoryBackend,
-    refused: Arc<AtomicBool>,
-}
-
-#[async_trait]
-impl Discovery for NoUpdates {
-    fn capabilities(&self) -> Capabilities {
-        self.inner.capabilities()
-    }
-    async fn register(&self, registration: &Registration) -> Result<Grant> {
-        self.inner.register(registration).await
-    }
-    async fn renew(&self, seat: &Seat, ttl: Duration) -> Result<Grant> {
-        self.inner.renew(seat, ttl).await
-    }
-    async fn update(&self, registration: &Registration) -> Result<()> {
-        if self.refused.load(Ordering::Relaxed) {
-            return Err(Error::new(ErrorKind::Unavailable, "update", "not now"));
-        }
-        self.inner.update(registration).await
-    }
-    async fn deregister(&self, seat: &Seat) -> Result<()> {
-        self.inner.deregister(seat).await
-    }
-    async fn members(&self, group: &GroupName) -> Result<Snapshot> {
-        self.inner.members(group).await
-    }
-    fn watch(&self, group: &GroupName, prove_every: Duration) -> WatchStream {
-        self.inner.watch(group, prove_every)
-    }
-}
-
 /// A mark that cannot be taken back at once is taken back later; the others would wait for ever.
 #[tokio::test(start_paused = true)]
 async fn what_the_record_says_of_the_missing_is_written_in_the_end() {
@@ -200,7 +167,11 @@ async fn what_the_record_says_of_the_missing_is_written_in_the_end() {
     let mut workers = Vec::new();
     for id in ["a", "b", "c", "d"] {
         let link = world.store.link();
-        let backend = NoUpdates { inner: link.clone(), refused: Arc::clone(&refused) };
+        let is_refused = Arc::clone(&refused);
+        let backend = Scripted::new(link.clone(), move |(operation, _)| match operation {
+            "update" if is_refused.load(Ordering::Relaxed) => How::Fails(ErrorKind::Unavailable),
+            _ => How::Now,
+        });
         let service = world.factory_of(id, Arc::new(backend), guarded()).create("workers").expect("a known policy");
         service.register_self().await.expect("it joins");
         workers.push((service, link));

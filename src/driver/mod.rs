@@ -2,22 +2,24 @@
 //!
 //! It decides nothing about ownership; what it adds are limits on how long a call may take.
 
+mod marks;
 mod record;
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use futures::{FutureExt, StreamExt};
+use shardwise_core::Moment;
 use shardwise_core::machine::{Action, Input, Machine};
-use shardwise_core::{MemberState, Moment};
 use shardwise_discovery::{Discovery, Error, Registration, WatchEvent, WatchStream};
 use tokio::sync::{mpsc, oneshot};
-use tokio::task::{AbortHandle, JoinHandle, JoinSet};
+use tokio::task::{AbortHandle, JoinSet};
 
 use crate::ServiceState;
 use crate::calls::follow;
 use crate::shared::Shared;
+use marks::Marks;
 
 /// Timers stand still while the machine is suspended and deadlines do not, so the clock is looked at this often.
 const SLEEP_LONGEST: Duration = Duration::from_millis(250);
@@ -53,10 +55,8 @@ pub(crate) struct Driver {
     /// Answers of calls on their way.
     answers: JoinSet<Answer>,
     call: Option<AbortHandle>,
-    /// What the record says is being changed; deregistering waits for it.
-    marking: Option<JoinHandle<()>>,
-    /// The record says what it ought to, as far as is known.
-    marked: Arc<AtomicBool>,
+    /// Changes what the record says.
+    marks: Marks,
     watch: Option<WatchStream>,
     /// Why registering or renewing fails, which is logged once until it succeeds or fails for another reason.
     complaint: Option<String>,
@@ -73,8 +73,7 @@ impl Driver {
             registration,
             answers: JoinSet::new(),
             call: None,
-            marking: None,
-            marked: Arc::new(AtomicBool::new(true)),
+            marks: Marks::default(),
             watch: None,
             complaint: None,
             blind: false,
@@ -135,7 +134,9 @@ impl Driver {
             (Input::Registered { .. } | Input::Renewed { .. }, None) => {
                 self.complaint = None;
                 self.answered();
-                self.mark_if_missed();
+                if matches!(input, Input::Renewed { .. }) {
+                    self.mark_if_missed();
+                }
             }
             _ => {}
         }
@@ -176,11 +177,7 @@ impl Driver {
             }
             Action::StopWatch => self.watch = None,
             Action::Look => self.look(),
-            Action::MarkDraining => {
-                let mut registration = self.registration.clone();
-                registration.member.state = MemberState::Draining;
-                self.mark(registration, "could not show this worker as draining; the others see it when it is gone");
-            }
+            Action::MarkDraining => self.mark_draining(),
             Action::MarkLoss(missing) => self.mark_loss(missing),
             Action::AwaitInFlight => {
                 self.shared.in_flight.close();

@@ -1,22 +1,19 @@
 //! What the driver does with the member's record: write it, keep it alive, change what it says, delete it.
 
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use shardwise_core::machine::{Failure, Input, Op};
-use shardwise_core::{Loss, Missing, ServiceState};
-use shardwise_discovery::{Discovery, Error, ErrorKind, Registration, Seat};
-use tokio::task::JoinHandle;
+use shardwise_core::{Loss, Member, MemberState, Missing};
+use shardwise_discovery::{Error, ErrorKind, Registration};
 
+use super::marks::Wish;
 use super::{Answer, Driver};
 use crate::calls::limited;
 
-/// How often a change of what the record says is tried, and the pause between two tries.
-const MARK_ATTEMPTS: u32 = 3;
-const MARK_PAUSE: Duration = Duration::from_millis(100);
-/// How long leaving may take beyond the drain: the record dies by its TTL anyway.
-const DEREGISTER_LIMIT: Duration = Duration::from_secs(2);
+/// How long leaving may take beyond the drain: the record dies by its TTL anyway. At most half of it is for showing the member as draining.
+const LEAVE_LIMIT: Duration = Duration::from_secs(2);
+const MISSING_UNTOLD: &str = "could not tell the others which members are missing; it is tried again";
 
 impl Driver {
     /// Starts a call and gives up the one before, whose answer nobody waits for any more. A record written by a call that was given up
@@ -24,6 +21,10 @@ impl Driver {
     pub(super) fn call(&mut self, op: Op, attempt: u64) {
         if let Some(earlier) = self.call.take() {
             earlier.abort();
+        }
+        if op == Op::Register {
+            self.marks.give_up();
+            self.registration.member.loss = None;
         }
         let (backend, registration) = (Arc::clone(&self.backend), self.registration.clone());
         let limit = match op {
@@ -66,60 +67,47 @@ impl Driver {
             );
         }
         self.registration.member.loss = (!missing.is_empty()).then_some(Loss::Missing(missing));
-        self.mark_again();
+        self.mark(self.registration.clone(), MISSING_UNTOLD);
     }
 
-    /// Says in the record what ought to stand there, if the last try did not succeed: the others go by it.
+    pub(super) fn mark_draining(&mut self) {
+        let mut registration = self.registration.clone();
+        registration.member.state = MemberState::Draining;
+        self.mark(registration, "could not show this worker as draining; the others see it when it is gone");
+    }
+
+    /// Says in the record what ought to stand there, if the group sees something else: the others go by it. Whatever became of a call, what
+    /// is seen tells.
     pub(super) fn mark_if_missed(&mut self) {
-        let idle = self.marking.as_ref().is_none_or(JoinHandle::is_finished);
-        if idle && !self.marked.load(Ordering::Relaxed) && self.machine.ownership().state() != ServiceState::Draining {
-            self.mark_again();
+        let wish =
+            self.marks.wanted().unwrap_or_else(|| Wish { registration: Arc::new(self.registration.clone()), or_else: MISSING_UNTOLD });
+        let wanted = &wish.registration.member;
+        let other = |seen: &Member| seen.incarnation == wanted.incarnation && (seen.state, &seen.loss) != (wanted.state, &wanted.loss);
+        if self.machine.ownership().view().member(&wanted.instance_id).is_some_and(other) {
+            self.marks.want(&self.backend, self.shared.timing.renew_every, wish);
         }
     }
 
-    fn mark_again(&mut self) {
-        self.mark(self.registration.clone(), "could not tell the others which members are missing; it is tried again");
-    }
-
-    /// Changes what the record says, after whatever change is still on its way.
-    pub(super) fn mark(&mut self, registration: Registration, or_else: &'static str) {
-        let (backend, limit, earlier) = (Arc::clone(&self.backend), self.shared.timing.renew_every, self.marking.take());
-        self.marked.store(false, Ordering::Relaxed);
-        let marked = Arc::clone(&self.marked);
-        self.marking = Some(tokio::spawn(async move {
-            if let Some(earlier) = earlier {
-                // It has a time limit of its own, and nothing depends on what came of it.
-                let _ = earlier.await;
-            }
-            for attempt in 1.. {
-                match limited(limit, &*backend, "update", async { backend.update(&registration).await }).await {
-                    Err(error) if error.is_retryable() && attempt < MARK_ATTEMPTS => tokio::time::sleep(MARK_PAUSE).await,
-                    Err(error) => return tracing::warn!(%error, "{or_else}"),
-                    Ok(()) => return marked.store(true, Ordering::Relaxed),
-                }
-            }
-        }));
+    fn mark(&mut self, registration: Registration, or_else: &'static str) {
+        let wish = Wish { registration: Arc::new(registration), or_else };
+        self.marks.want(&self.backend, self.shared.timing.renew_every, wish);
     }
 
     pub(super) fn deregister(&mut self) {
         if let Some(earlier) = self.call.take() {
             earlier.abort();
         }
-        let (backend, seat, marking) = (Arc::clone(&self.backend), self.registration.seat(), self.marking.take());
+        let (backend, seat, marks) = (Arc::clone(&self.backend), self.registration.seat(), std::mem::take(&mut self.marks));
         self.answers.spawn(async move {
-            if let Some(marking) = marking {
-                // It has a time limit of its own, and nothing depends on what came of it.
-                let _ = marking.await;
+            let left = limited(LEAVE_LIMIT, &*backend, "deregister", async {
+                marks.finish(LEAVE_LIMIT / 2).await;
+                backend.deregister(&seat).await
+            });
+            if let Err(error) = left.await {
+                tracing::warn!(%error, "could not deregister; the record dies with its TTL");
             }
-            deregister(&*backend, &seat).await;
             Input::Deregistered.into()
         });
-    }
-}
-
-async fn deregister(backend: &dyn Discovery, seat: &Seat) {
-    if let Err(error) = limited(DEREGISTER_LIMIT, backend, "deregister", async { backend.deregister(seat).await }).await {
-        tracing::warn!(%error, "could not deregister; the record dies with its TTL");
     }
 }
 

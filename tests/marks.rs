@@ -1,0 +1,133 @@
+//! What records say of the missing and of who drains, over a backend that takes changes late or not at all.
+
+#![expect(clippy::expect_used, clippy::panic, reason = "tests report by panicking")]
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use shardwise::discovery::{Discovery, ErrorKind, MemoryBackend};
+use shardwise::{MaxLoss, Policy, ShardingService};
+
+#[expect(dead_code, reason = "each test file uses its part")]
+mod common;
+#[path = "common/scripted.rs"]
+mod scripted;
+
+use common::{World, eventually, policy};
+use scripted::{How, Scripted};
+
+const TTL: Duration = Duration::from_secs(3);
+/// How long leaving may take beyond the drain, and what a busy runtime adds.
+const LEAVES_WITHIN: Duration = Duration::from_millis(2_050);
+
+type Worker = (ShardingService, MemoryBackend);
+
+fn guarded(percent: u32) -> Policy {
+    let mut policy = policy();
+    policy.max_loss = MaxLoss::percent(percent);
+    policy
+}
+
+async fn joined(world: &World, id: &str, backend: impl Discovery + 'static, policy: Policy) -> ShardingService {
+    let service = world.factory_of(id, Arc::new(backend), policy).create("workers").expect("a known policy");
+    service.register_self().await.expect("it joins");
+    service
+}
+
+/// Without `max_loss`, so that only others' records tell of the missing.
+async fn plain(world: &World, ids: impl IntoIterator<Item = String>) -> Vec<Worker> {
+    let mut workers = Vec::new();
+    for id in ids {
+        let link = world.store.link();
+        workers.push((joined(world, &id, link.clone(), policy()).await, link));
+    }
+    workers
+}
+
+/// How many slots have two owners, and how many one or more.
+fn owned(services: &[&ShardingService]) -> (u32, u32) {
+    let shares: Vec<_> = services.iter().map(|service| service.ownership()).collect();
+    let twice = |n: usize| shares[n + 1..].iter().map(|other| shares[n].slots().intersection(other.slots()).len()).sum::<u32>();
+    ((0..shares.len()).map(twice).sum(), shares.iter().map(|share| share.slots().len()).sum())
+}
+
+/// Two changes close upon each other: the first is taken late, the second not at all for a while.
+#[tokio::test(start_paused = true)]
+async fn a_change_that_fails_behind_one_that_does_not_is_tried_again() {
+    let world = World::new();
+    let mut updates = 0;
+    let shaky = Scripted::new(world.store.link(), move |(operation, _)| {
+        updates += u32::from(operation == "update");
+        match updates {
+            _ if operation != "update" => How::Now,
+            1 => How::After(Duration::from_millis(900)),
+            2..=4 => How::Fails(ErrorKind::Unavailable),
+            _ => How::Now,
+        }
+    });
+    let a = joined(&world, "a", shaky, guarded(50)).await;
+    let others = plain(&world, ["b", "c", "d", "e"].map(String::from)).await;
+    eventually("five members", || a.members().members().len() == 5).await;
+    others[1..].iter().for_each(|(_, link)| link.set_reachable(false));
+    eventually("a stands still", || a.ownership().stands_still()).await;
+    others[1..].iter().for_each(|(_, link)| link.set_reachable(true));
+    tokio::time::sleep(Duration::from_secs(30)).await;
+    assert_eq!(others[0].0.members().members()[0].loss, None, "everybody is back for 30 s");
+
+    // One of five is no loss beyond half.
+    others[1].1.set_reachable(false);
+    tokio::time::sleep(Duration::from_secs(30)).await;
+    assert_eq!(owned(&[&a, &others[0].0, &others[2].0, &others[3].0]), (0, 16_384));
+}
+
+#[tokio::test(start_paused = true)]
+async fn leaving_a_silent_backend_takes_what_the_documentation_says() {
+    for (policy, within) in [(policy(), LEAVES_WITHIN), (guarded(50), TTL + LEAVES_WITHIN)] {
+        let world = World::new();
+        let silent = Arc::new(AtomicBool::new(false));
+        let is_silent = Arc::clone(&silent);
+        let backend = Scripted::new(world.store.link(), move |_| if is_silent.load(Ordering::Relaxed) { How::Never } else { How::Now });
+        let service = joined(&world, "a", backend, policy).await;
+        silent.store(true, Ordering::Relaxed);
+        let begun = service.now();
+        service.deregister_self().await.expect("it leaves");
+        let took = service.now().since(begun);
+        assert!(took <= within, "{took:?}, {within:?} are allowed");
+    }
+}
+
+/// The views change with every death, and none of the lists can be written.
+#[tokio::test(start_paused = true)]
+async fn changes_that_are_not_taken_give_no_slot_two_owners_and_keep_no_leaver() {
+    let world = World::new();
+    let silent = Arc::new(AtomicBool::new(false));
+    let is_silent = Arc::clone(&silent);
+    let mut others = Vec::new();
+    for i in 0..20 {
+        others.extend(plain(&world, [format!("w{i:02}")]).await);
+        // So that they expire one after another.
+        tokio::time::sleep(Duration::from_millis(37)).await;
+    }
+    let backend =
+        Scripted::new(
+            world.store.link(),
+            move |(operation, _)| {
+                if operation == "update" && is_silent.load(Ordering::Relaxed) { How::Never } else { How::Now }
+            },
+        );
+    let me = joined(&world, "me", backend, guarded(30)).await;
+    silent.store(true, Ordering::Relaxed);
+    others[..16].iter().for_each(|(_, link)| link.set_reachable(false));
+    eventually("it stands still", || me.ownership().stands_still() && me.members().members().len() == 5).await;
+    let alive: Vec<_> = others[16..].iter().map(|(service, _)| service).chain([&me]).collect();
+    eventually("the others do not", || alive[..4].iter().all(|service| service.members().members().len() == 5)).await;
+    for _ in 0..20 {
+        assert_eq!(owned(&alive).0, 0, "slots have two owners");
+        tokio::time::sleep(Duration::from_secs(1)).await;
+    }
+    let begun = me.now();
+    me.deregister_self().await.expect("it leaves");
+    let took = me.now().since(begun);
+    assert!(took <= TTL + LEAVES_WITHIN, "leaving took {took:?}");
+}
