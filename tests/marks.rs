@@ -6,8 +6,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use shardwise::discovery::{Discovery, ErrorKind, MemoryBackend};
-use shardwise::{MaxLoss, Policy, ShardingService};
+use shardwise::discovery::{Discovery, ErrorKind, MemoryBackend, Record};
+use shardwise::{MaxLoss, Policy, ServiceState, ShardingService};
 
 #[expect(dead_code, reason = "each test file uses its part")]
 mod common;
@@ -130,4 +130,38 @@ async fn changes_that_are_not_taken_give_no_slot_two_owners_and_keep_no_leaver()
     me.deregister_self().await.expect("it leaves");
     let took = me.now().since(begun);
     assert!(took <= TTL + LEAVES_WITHIN, "leaving took {took:?}");
+}
+
+/// The most that a record may have on Consul, and ids nearly as long as they may be.
+#[tokio::test(start_paused = true)]
+async fn the_list_of_the_missing_fits_and_a_new_record_begins_without_one() {
+    const RECORD_BYTES_MAX: usize = 28_504;
+    let world = World::new();
+    let others = plain(&world, (0..140).map(|i| format!("{i:0>215}"))).await;
+    let link = world.store.link();
+    let listed = Arc::new(AtomicBool::new(false));
+    let was_listed = Arc::clone(&listed);
+    let backend = Scripted::new(link.clone(), move |(operation, registration)| {
+        let Some(registration) = registration else { return How::Now };
+        was_listed.fetch_or(registration.member.loss.is_some(), Ordering::Relaxed);
+        let bytes = Record::encode(&registration.member).expect("it has a form").len();
+        let begins_without = operation == "update" || registration.member.loss.is_none();
+        if begins_without && bytes <= RECORD_BYTES_MAX { How::Now } else { How::Fails(ErrorKind::TooLarge) }
+    });
+    let me = joined(&world, "me", backend, guarded(50)).await;
+    eventually("all of them", || me.members().members().len() == 141).await;
+    others[10..].iter().for_each(|(_, link)| link.set_reachable(false));
+    eventually("the others hear of it", || others[..10].iter().all(|(service, _)| service.ownership().stands_still())).await;
+    assert!(listed.load(Ordering::Relaxed));
+    tokio::time::sleep(Duration::from_secs(10)).await;
+    let alive: Vec<_> = others[..10].iter().map(|(service, _)| service).chain([&me]).collect();
+    let (twice, all) = owned(&alive);
+    assert_eq!(twice, 0);
+    // Of 141 eleven are left, and of the missing 38 are listed.
+    assert!((3_000..4_500).contains(&all), "{all} of 16,384 slots are owned by 11 of 49");
+
+    link.set_reachable(false);
+    eventually("it is cut off", || me.state() == ServiceState::Fenced).await;
+    link.set_reachable(true);
+    eventually("it is back", || me.state() == ServiceState::Active).await;
 }

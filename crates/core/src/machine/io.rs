@@ -65,7 +65,7 @@ pub enum Input {
 /// A call that is answered later, by its attempt's number.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Op {
-    /// Write the member's record.
+    /// Write the member's record, without a mark: what stood in an earlier one belongs to a past that counts no more.
     Register,
     /// Keep it alive.
     Renew,
@@ -90,8 +90,8 @@ pub enum Action {
     StopWatch,
     /// Show the record as draining; whether that succeeds changes nothing here.
     MarkDraining,
-    /// Show in the record, from now on and in every later registration, whom this member has seen vanish beyond what `max_loss` allows;
-    /// nobody takes the mark back. To be tried until it is written: the others go by it.
+    /// Show in the record, until the next registration, whom this member has seen vanish beyond what `max_loss` allows; nobody takes the
+    /// mark back. To be tried until it is written, unless another one comes first: the others go by it.
     MarkLoss(Vec<Missing>),
     /// Tell the runners to finish and answer with `InFlightDone`.
     AwaitInFlight,

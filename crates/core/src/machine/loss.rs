@@ -10,9 +10,10 @@ use std::time::Duration;
 
 use crate::{InstanceId, Loss, MaxLoss, MemberState, Missing, Moment, View};
 
-/// The most missing members that one record lists, those with the smallest ids; what further ones had is taken over. It keeps the record
-/// within every backend's limits.
-pub(super) const LISTED_MAX: usize = 128;
+/// The most missing members that one record lists, and the most bytes that their ids may have as JSON writes them. It keeps the record within
+/// every backend's limits.
+const LISTED_MAX: usize = 128;
+const LISTED_BYTES_MAX: usize = 8 * 1_024;
 
 /// What this member has seen of others vanishing.
 #[derive(Debug, Default)]
@@ -23,7 +24,7 @@ pub(super) struct Losses {
     /// Who is missing, once they are too many, and how many active members there were.
     missing: Vec<Missing>,
     of: usize,
-    /// What the record says.
+    /// What the record is to say.
     shown: Vec<Missing>,
 }
 
@@ -33,6 +34,12 @@ impl Losses {
         (self.before, self.of) = (None, 0);
         self.recent.clear();
         self.missing.clear();
+    }
+
+    /// Forgets the past together with the record, and with what it said.
+    pub(super) fn start_over(&mut self) {
+        self.forget();
+        self.shown.clear();
     }
 
     /// Takes the next view.
@@ -59,7 +66,7 @@ impl Losses {
         }
         self.missing.sort_unstable();
         self.missing.dedup();
-        self.missing.truncate(LISTED_MAX);
+        self.missing.truncate(fitting(&self.missing));
     }
 
     /// Who was active and is gone without having drained.
@@ -85,5 +92,25 @@ impl Losses {
         }
         self.shown.clone_from(&self.missing);
         Some(self.missing.clone())
+    }
+}
+
+/// How many of the missing, sorted by the bytes of their ids, one record lists: the first ones, as far as there is room. The others count as
+/// gone, and what they had is taken over, unless another member's record lists them.
+fn fitting(missing: &[Missing]) -> usize {
+    let mut bytes = 0;
+    let fits = |missing: &&Missing| {
+        bytes += missing.instance_id.as_str().bytes().map(json_bytes).sum::<usize>();
+        bytes <= LISTED_BYTES_MAX
+    };
+    missing.iter().take(LISTED_MAX).take_while(fits).count()
+}
+
+/// How many bytes JSON makes of one inside a text.
+const fn json_bytes(byte: u8) -> usize {
+    match byte {
+        0..0x20 => "\\u0000".len(),
+        b'"' | b'\\' => 2,
+        _ => 1,
     }
 }

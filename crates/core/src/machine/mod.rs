@@ -183,7 +183,7 @@ impl Machine {
     /// Begins from nothing: no record, and no view that a later one would be measured by.
     fn start_over(&mut self) {
         self.lease.drop_record();
-        self.losses.forget();
+        self.losses.start_over();
         (self.view, self.view_proven) = (None, Moment::ZERO);
     }
 

@@ -290,3 +290,36 @@ fn nobody_takes_over_while_the_mark_is_on_its_way_nor_by_a_mark_that_is_to_go() 
     run.step(3_200, Input::Proven { at: at(3_200) });
     assert_eq!(run.machine.placements_computed(), computed + 2, "each once");
 }
+
+/// Of a fleet whose other members have these ids, all of them vanish: who is listed?
+fn listed_of(ids: &[String]) -> Vec<String> {
+    let mut run = Run::with(guarded(50));
+    run.step(0, Input::Join);
+    run.registered(10, 0);
+    run.viewed(20, ids.iter().map(|id| member(id, 1)).chain([member(MINE, 7)]).collect());
+    let listed = told(&run.viewed(1_000, group(&[]))).unwrap();
+    assert!(stands_still(&run));
+    listed.iter().map(|missing| missing.instance_id.to_string()).collect()
+}
+
+/// Whatever the ids are, and JSON makes six bytes of some characters: the list has room in every backend's record.
+#[test]
+fn a_record_lists_the_smallest_ids_as_far_as_there_is_room() {
+    let ids = |pad: &str, width: usize| (0..140).map(|i| format!("{i:03}{}", pad.repeat(width))).collect::<Vec<_>>();
+    for (pad, width, listed) in [("x", 1, 128), ("x", 212, 38), ("\u{1}", 212, 6), ("\"", 100, 40)] {
+        let ids = ids(pad, width);
+        assert_eq!(listed_of(&ids), ids[..listed], "{listed} of 140 ids of {} bytes", ids[0].len());
+    }
+}
+
+#[test]
+fn a_new_record_says_nothing_of_the_past() {
+    let mut run = among_four(guarded(50));
+    assert!(told(&run.viewed(1_000, group(&[]))).is_some());
+    run.step(3_000, Input::Woken);
+    let attempt = run.attempt;
+    run.step(3_010, Input::RecordLost { attempt });
+    assert_eq!(told(&run.registered(3_020, 3_015)), None, "it was made without a mark");
+    assert_eq!(told(&run.viewed(3_030, group(&[]))), None);
+    assert!(!stands_still(&run));
+}
