@@ -58,6 +58,8 @@ impl Losses {
                 (self.missing, self.of) = (self.recent.drain(..).map(|(_, missing)| missing).collect(), of);
             }
         } else {
+            // Whoever is back may leave in good order later on.
+            self.missing.retain(|missing| view.member(&missing.instance_id).is_none());
             self.missing.extend(vanished);
             // They may be back under other ids: what counts is how many there are.
             if !max.is_exceeded(self.of.saturating_sub(active), self.of) {

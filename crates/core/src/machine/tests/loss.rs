@@ -323,3 +323,19 @@ fn a_new_record_says_nothing_of_the_past() {
     assert_eq!(told(&run.viewed(3_030, group(&[]))), None);
     assert!(!stands_still(&run));
 }
+
+#[test]
+fn whoever_came_back_and_then_left_in_good_order_is_not_missing() {
+    let ids: Vec<String> = (0..9).map(|i| format!("w{i}")).collect();
+    let from = |first: usize| ids[first..].iter().map(|id| member(id, 1)).chain([member(MINE, 7)]).collect::<Vec<_>>();
+    let mut run = Run::with(guarded(30));
+    run.step(0, Input::Join);
+    run.registered(10, 0);
+    run.viewed(20, from(0));
+    assert_eq!(told(&run.viewed(1_000, from(6))).unwrap().len(), 6);
+    let still = missing(&["w0", "w1", "w2", "w3", "w4"]);
+    assert_eq!(told(&run.viewed(1_500, from(5))), Some(still), "one of six is back");
+    run.viewed(2_000, from(6).into_iter().chain([draining("w5")]).collect());
+    assert_eq!(told(&run.viewed(2_300, from(6))), None);
+    assert!(stands_still(&run));
+}
