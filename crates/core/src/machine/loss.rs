@@ -8,7 +8,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::{InstanceId, Loss, MaxLoss, MemberState, Missing, Moment, View};
+use crate::{InstanceId, Loss, MaxLoss, Member, MemberState, Missing, Moment, View};
 
 /// The most missing members that one record lists, and the most bytes that their ids may have as JSON writes them. It keeps the record within
 /// every backend's limits.
@@ -21,7 +21,7 @@ pub(super) struct Losses {
     before: Option<Arc<View>>,
     /// Who vanished within the last TTL, and when that was seen.
     recent: Vec<(Moment, Missing)>,
-    /// Who is missing, once they are too many, and how many active members there were.
+    /// Who is missing, once they are too many, and how many there were.
     missing: Vec<Missing>,
     of: usize,
     /// What the record is to say.
@@ -49,7 +49,7 @@ impl Losses {
         }
         let vanished = self.vanished(view);
         self.before = Some(Arc::clone(view));
-        let active = view.active();
+        let active = sharing(view).count();
         if self.missing.is_empty() {
             self.recent.retain(|(at, missing)| now.since(*at) < ttl && view.member(&missing.instance_id).is_none());
             self.recent.extend(vanished.into_iter().map(|missing| (now, missing)));
@@ -71,10 +71,10 @@ impl Losses {
         self.missing.truncate(fitting(&self.missing));
     }
 
-    /// Who was active and is gone without having drained.
+    /// Who had a share and is gone without having drained.
     fn vanished(&self, view: &View) -> Vec<Missing> {
-        let before = self.before.iter().flat_map(|before| before.members());
-        let gone = before.filter(|member| member.state == MemberState::Active && view.member(&member.instance_id).is_none());
+        let before = self.before.iter().flat_map(|before| sharing(before));
+        let gone = before.filter(|member| view.member(&member.instance_id).is_none());
         gone.map(|member| Missing { instance_id: member.instance_id.clone(), weight: member.weight }).collect()
     }
 
@@ -115,4 +115,9 @@ const fn json_bytes(byte: u8) -> usize {
         b'"' | b'\\' => 2,
         _ => 1,
     }
+}
+
+/// The active members that have a share: they serve what the group serves.
+fn sharing(view: &View) -> impl Iterator<Item = &Member> {
+    view.eligible(view.group_fingerprint()).filter(|member| member.state == MemberState::Active)
 }

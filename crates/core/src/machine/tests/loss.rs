@@ -339,3 +339,22 @@ fn whoever_came_back_and_then_left_in_good_order_is_not_missing() {
     assert_eq!(told(&run.viewed(2_300, from(6))), None);
     assert!(stands_still(&run));
 }
+
+#[test]
+fn whoever_never_had_a_share_gets_none_by_dying() {
+    let refused = |id: &str| Member { fingerprints: vec![crate::Fingerprint::of("another policy")], ..member(id, 1) };
+    let mut run = Run::with(guarded(30));
+    run.step(0, Input::Join);
+    run.registered(10, 0);
+    run.viewed(20, group(&["a", "b"]).into_iter().chain([refused("x"), refused("y")]).collect());
+    let before = run.owned();
+    assert_eq!(told(&run.viewed(1_000, group(&["a", "b"]))), None);
+    assert_eq!((stands_still(&run), run.owned()), (false, before));
+    // Neither do they make a loss smaller: one of three is more than 30 %.
+    let mut beside = Run::with(guarded(30));
+    beside.step(0, Input::Join);
+    beside.registered(10, 0);
+    beside.viewed(20, group(&["a", "b"]).into_iter().chain([refused("x"), refused("y")]).collect());
+    let actions = beside.viewed(1_000, group(&["a"]).into_iter().chain([refused("x"), refused("y")]).collect());
+    assert_eq!(told(&actions), Some(missing(&["b"])));
+}
