@@ -28,7 +28,7 @@ impl Machine {
     /// the backend: it looks at the clock when its record may be gone, and the others may have taken over.
     fn kept_until(&self, now: Moment, deadline: Moment) -> Option<Moment> {
         let BackendLoss::Keep { keep_for } = self.policy.on_backend_loss else { return None };
-        let awake = now < deadline.plus(self.lease.slack());
+        let awake = now < self.lease.lives_until();
         let until = deadline.plus(keep_for);
         (self.state() == ServiceState::Active && awake && now < until).then_some(until)
     }

@@ -40,9 +40,9 @@ impl Lease {
         self.timing.ttl
     }
 
-    /// How long after the deadline the record lives on.
-    pub(super) fn slack(&self) -> Duration {
-        self.timing.ttl.saturating_sub(self.timing.owned_for(self.timing.ttl))
+    /// Until when the record lives at least, whatever becomes of the view.
+    pub(super) fn lives_until(&self) -> Moment {
+        self.ends.plus(self.timing.ttl.saturating_sub(self.timing.owned_for(self.timing.ttl)))
     }
 
     pub(super) const fn is_held(&self) -> bool {

@@ -110,3 +110,15 @@ fn it_can_leave() {
     let actions = run.step(10_000, Input::Leave);
     assert!(actions.contains(&Action::MarkDraining) && run.state() == ServiceState::Draining && run.owned() == 0);
 }
+
+#[test]
+fn a_busy_moment_when_the_view_ends_does_not_undo_keep_while_the_record_lives() {
+    let mut run = keeping();
+    for ms in [3_000, 6_000, 9_000, 12_000, 15_000, 17_900] {
+        run.step(ms, Input::Woken);
+        run.renewed(ms + 10, ms);
+    }
+    // The view has ended at 18,020; the record lives until 26,900, so nobody can have taken over.
+    run.step(18_020 + 250, Input::Woken);
+    assert_eq!(run.state(), ServiceState::Stale);
+}
