@@ -60,11 +60,14 @@ pub(crate) fn guard_key(instance_id: &InstanceId) -> String {
     format!("shardwise/guard/{}", escape(&instance_id.as_str().to_lowercase()))
 }
 
+/// Whether Consul can hold it as it is and be asked for it. It cannot where its servers have a service of their own, `consul`, which an
+/// instance of that id or name would take the place of.
 fn is_addressable(name: &str) -> bool {
     let printable = |c: char| matches!(c, ' '..='~') || PRINTABLE.iter().any(|&(first, last)| (first..=last).contains(&c));
     let whole = |segment: &str| !segment.is_empty() && segment != "." && segment != "..";
     let segments = name.strip_suffix('/').unwrap_or(name);
-    !name.starts_with(ESCAPED) && name.chars().all(printable) && segments.split('/').all(whole)
+    let own = name.eq_ignore_ascii_case("consul");
+    !own && !name.starts_with(ESCAPED) && name.chars().all(printable) && segments.split('/').all(whole)
 }
 
 /// Only small letters, digits and `-_.` stay, so that two texts which differ in case only stay different.
@@ -127,7 +130,7 @@ mod tests {
 
     #[test]
     fn what_consul_can_be_asked_for_stays_as_it_is() {
-        for name in ["outbox_publishers", "A b", "rack/1", "x/", "🦀", "ünïcode", "%2F", "*", "'; --", "a?b#c", "漢字"] {
+        for name in ["outbox_publishers", "A b", "rack/1", "x/", "🦀", "ünïcode", "%2F", "*", "'; --", "a?b#c", "漢字", "consul-1"] {
             assert_eq!(service_name(&group(name)), name);
             assert_eq!(service_id(&id(name)).as_deref(), Some(name));
         }
@@ -144,6 +147,8 @@ mod tests {
             ("a\nb", "shardwise:a%0Ab"),
             ("\u{202e}", "shardwise:%E2%80%AE"),
             ("shardwise:%2F", "shardwise:shardwise%3A%252%46"),
+            ("consul", "shardwise:consul"),
+            ("Consul", "shardwise:%43onsul"),
         ] {
             assert_eq!(service_name(&group(name)), escaped);
             assert_eq!(service_id(&id(name)), None);
