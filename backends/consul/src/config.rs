@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use reqwest::header::HeaderValue;
 use secrecy::{ExposeSecret, SecretString};
-use shardwise_discovery::settings::{BackendKey, BackendKind, BackendSettings, BackendShape, FileTwin, without_user};
+use shardwise_discovery::settings::{BackendKey, BackendKind, BackendSettings, BackendShape, BackendValue, FileTwin, without_secrets};
 use shardwise_discovery::{Clock, Discovery};
 
 use crate::ConsulBackend;
@@ -41,6 +41,7 @@ pub const BACKEND: BackendKind = BackendKind {
         key("cert_file", BackendShape::Path, None, Some("CONSUL_CLIENT_CERT"), "this client's certificate chain, in PEM"),
         key("key_file", BackendShape::Path, None, Some("CONSUL_CLIENT_KEY"), "the key of cert_file, in PEM"),
         key("tls", BackendShape::Flag, None, Some("CONSUL_HTTP_SSL"), "HTTPS where the address does not begin with http:// or https://"),
+        key("verify", BackendShape::Flag, None, Some("CONSUL_HTTP_SSL_VERIFY"), "certificates are always checked; false is refused"),
     ],
     open,
 };
@@ -57,6 +58,11 @@ const fn key(
 
 fn open(settings: &BackendSettings, clock: &Clock) -> shardwise_discovery::Result<Arc<dyn Discovery>> {
     let path = |key| settings.path(key).map(PathBuf::from);
+    if settings.iter().any(|(key, value)| key == "verify" && *value == BackendValue::Flag(false)) {
+        let why =
+            "is false (CONSUL_HTTP_SSL_VERIFY), but certificates are always checked; remove it, and set discovery.consul.ca_file to the CA";
+        return Err(Failure::BadSetting { key: "verify", why: why.to_owned() }.during("open"));
+    }
     let config = ConsulConfig {
         address: settings.text("address").unwrap_or(DEFAULT_ADDRESS).to_owned(),
         token: settings.secret("token").cloned(),
@@ -69,7 +75,7 @@ fn open(settings: &BackendSettings, clock: &Clock) -> shardwise_discovery::Resul
     Ok(Arc::new(ConsulBackend::open(&config, clock.clone())?))
 }
 
-/// Where and how to talk to Consul. Its `Debug` shows neither the token nor a user and password in the address.
+/// Where and how to talk to Consul. Its `Debug` shows neither the token nor what may be one in the address.
 #[derive(Clone)]
 pub struct ConsulConfig {
     /// The agent's HTTP address: `http://host:port`, `https://host:port`, `host:port` or `unix:///path`. It should be the agent of this
@@ -93,7 +99,7 @@ impl fmt::Debug for ConsulConfig {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { address, token, datacenter, ca_file, cert_file, key_file, tls } = self;
         let mut shown = f.debug_struct("ConsulConfig");
-        shown.field("address", &without_user(address)).field("token", token).field("datacenter", datacenter);
+        shown.field("address", &without_secrets(address)).field("token", token).field("datacenter", datacenter);
         shown.field("ca_file", ca_file).field("cert_file", cert_file).field("key_file", key_file).field("tls", tls).finish()
     }
 }
@@ -137,7 +143,7 @@ impl ConsulConfig {
         let refused = |why: &str| Failure::BadSetting { key: "address", why: why.to_owned() };
         let given = self.address.trim();
         let shown = |why: &str| {
-            refused(&format!("is {:?}, {why}; write it like {DEFAULT_ADDRESS:?} or \"unix:///run/consul.sock\"", without_user(given)))
+            refused(&format!("is {:?}, {why}; write it like {DEFAULT_ADDRESS:?} or \"unix:///run/consul.sock\"", without_secrets(given)))
         };
         if let Some(path) = given.strip_prefix("unix://") {
             let socket = PathBuf::from(path);
@@ -214,12 +220,23 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_address_is_refused_by_name_and_a_password_in_it_is_not_repeated() {
+    fn what_is_no_address_is_refused_by_name_and_a_secret_in_it_is_not_repeated() {
         for given in ["", "ftp://x", "unix://relative", "http://", "http://a b", "http://x?y"] {
             let said = at(given, false).unwrap_err();
             assert!(said.starts_with("discovery.consul.address is ") && !said.contains('\n'), "{given}: {said}");
         }
-        for given in ["http://me:hush@x", "me:hush@x", "unix://me:hush@x", "ftp://me:hush@x"] {
+        for given in [
+            "http://me:hush@x",
+            "me:hush@x",
+            "hush@x",
+            "unix://me:hush@x",
+            "ftp://me:hush@x",
+            "ftp://hush@x",
+            "http://x:8500?token=hush",
+            "x:8500#hush",
+            "http://x:8500/?token=hush@x",
+            "ftp://x?token=hush",
+        ] {
             let said = at(given, false).unwrap_err();
             assert!(!said.contains("hush"), "{said}");
             let config = ConsulConfig { address: given.into(), ..ConsulConfig::default() };

@@ -86,7 +86,20 @@ async fn the_settings_reach_the_backend() {
         .with("ca_file", BackendValue::Path(authority.file()));
     works((BACKEND.open)(&settings, &Clock::system()).unwrap()).await;
     let keys: Vec<_> = BACKEND.keys.iter().map(|key| key.name).collect();
-    assert_eq!(keys, ["address", "token", "datacenter", "ca_file", "cert_file", "key_file", "tls"]);
+    assert_eq!(keys, ["address", "token", "datacenter", "ca_file", "cert_file", "key_file", "tls", "verify"]);
+}
+
+#[test]
+fn that_certificates_are_not_checked_cannot_be_set() {
+    let open = |verify| (BACKEND.open)(&BackendSettings::new().with("verify", BackendValue::Flag(verify)), &Clock::system()).map(drop);
+    open(true).unwrap();
+    let (error, begun) = (open(false).unwrap_err(), Instant::now());
+    assert_told(
+        &error,
+        &ErrorKind::Misconfigured,
+        begun,
+        &["discovery.consul.verify", "CONSUL_HTTP_SSL_VERIFY", "discovery.consul.ca_file"],
+    );
 }
 
 #[tokio::test]

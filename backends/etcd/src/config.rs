@@ -5,7 +5,7 @@ use std::path::PathBuf;
 
 use http::Uri;
 use secrecy::SecretString;
-use shardwise_discovery::settings::without_user;
+use shardwise_discovery::settings::without_secrets;
 
 use crate::error::Failure;
 
@@ -16,7 +16,7 @@ pub const ENDPOINT_DEFAULT: &str = "http://127.0.0.1:2379";
 /// The most endpoints that may be named.
 pub const ENDPOINTS_MAX: usize = 16;
 
-/// Where etcd is, and who asks. Its `Debug` shows neither the password nor a user and password in an endpoint.
+/// Where etcd is, and who asks. Its `Debug` shows neither the password nor what may be one in an endpoint.
 #[derive(Clone)]
 pub struct EtcdConfig {
     /// The members of one etcd cluster, such as `https://etcd-1:2379`. They are asked in this order; while one is down, the next is.
@@ -39,7 +39,7 @@ pub struct EtcdConfig {
 impl fmt::Debug for EtcdConfig {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { endpoints, username, password, ca_file, cert_file, key_file, prefix } = self;
-        let endpoints: Vec<_> = endpoints.iter().map(|endpoint| without_user(endpoint)).collect();
+        let endpoints: Vec<_> = endpoints.iter().map(|endpoint| without_secrets(endpoint)).collect();
         let mut shown = f.debug_struct("EtcdConfig");
         shown.field("endpoints", &endpoints).field("username", username).field("password", password);
         shown.field("ca_file", ca_file).field("cert_file", cert_file).field("key_file", key_file).field("prefix", prefix).finish()
@@ -82,7 +82,7 @@ impl Endpoint {
     }
 
     fn parse(text: &str, number: usize, tls_files: bool) -> Result<Self, Failure> {
-        let refused = |why: &str| Failure::Setting { setting: "endpoints", why: format!("has {text:?}: {why}") };
+        let refused = |why: &str| Failure::Setting { setting: "endpoints", why: format!("has {:?}: {why}", without_secrets(text)) };
         if text.contains('@') {
             // Not shown: there may be a password in it.
             let why = format!("no. {number} contains a user; set discovery.etcd.username and discovery.etcd.password instead");
@@ -177,11 +177,14 @@ mod tests {
     }
 
     #[test]
-    fn a_password_in_an_endpoint_is_not_repeated() {
+    fn a_secret_in_an_endpoint_is_not_repeated() {
         let said = servers(&["h:1", "http://root:hush@h:1"], None).unwrap_err();
         assert_eq!(said, "discovery.etcd.endpoints no. 2 contains a user; set discovery.etcd.username and discovery.etcd.password instead");
-        let config = EtcdConfig { endpoints: vec!["h:1".into(), "http://root:hush@h:1".into()], ..EtcdConfig::default() };
-        assert!(!format!("{config:?}").contains("hush"), "{config:?}");
+        for endpoint in ["http://root:hush@h:1", "hush@h:1", "http://h:1?token=hush", "h:1/#hush", "ftp://h:1?hush"] {
+            assert!(!servers(&[endpoint], None).unwrap_err().contains("hush"), "{endpoint}");
+            let config = EtcdConfig { endpoints: vec!["h:1".into(), endpoint.into()], ..EtcdConfig::default() };
+            assert!(!format!("{config:?}").contains("hush"), "{config:?}");
+        }
     }
 
     #[test]

@@ -145,15 +145,27 @@ impl fmt::Debug for BackendValue {
 /// What stands for a secret wherever somebody might read it.
 pub const MASK: &str = "***";
 
-/// An address without its user and password, if it has any: `http://user:password@host` and `user:password@host` become
-/// `http://***@host` and `***@host`.
+/// A text without what may be secret if it is an address: `http://user:password@host`, `user:password@host` and `http://host?token` become
+/// `http://***@host`, `***@host` and `http://host?***`.
 pub fn without_user(text: &str) -> String {
-    let Some((before, host)) = text.rsplit_once('@') else { return text.to_owned() };
-    match before.split_once("://") {
-        Some((scheme, _)) => format!("{scheme}://{MASK}@{host}"),
-        None if before.contains(':') => format!("{MASK}@{host}"),
-        None => text.to_owned(),
-    }
+    let Some((scheme, rest)) = text.split_once("://") else {
+        return match text.rsplit_once('@') {
+            Some((user, host)) if user.contains(':') => format!("{MASK}@{host}"),
+            _ => text.to_owned(),
+        };
+    };
+    format!("{scheme}://{}", without_secrets(rest))
+}
+
+/// An address, with or without a scheme, without whatever stands before an `@` or behind a `?` or `#`.
+pub fn without_secrets(address: &str) -> String {
+    let (scheme, rest) = address.split_once("://").map_or(("", address), |(scheme, rest)| (scheme, rest));
+    let separator = if scheme.is_empty() { "" } else { "://" };
+    let (user, host) = rest.rsplit_once('@').map_or(("", rest), |(_, host)| (MASK, host));
+    let at = if user.is_empty() { "" } else { "@" };
+    let end = host.find(['?', '#']);
+    let (host, query) = end.map_or((host, ""), |end| (&host[..=end], MASK));
+    format!("{scheme}{separator}{user}{at}{host}{query}")
 }
 
 /// The values of one backend's keys. What nobody has set and what has no default is not in here.
@@ -232,7 +244,7 @@ mod tests {
     }
 
     #[test]
-    fn an_address_is_shown_without_its_user() {
+    fn an_address_is_shown_without_its_user_and_its_query() {
         for (text, shown) in [
             ("http://u:hush@h:1/x", "http://***@h:1/x"),
             ("https://u:hu@sh@h", "https://***@h"),
@@ -240,11 +252,16 @@ mod tests {
             ("u:hush@h:8500", "***@h:8500"),
             ("http://h:1", "http://h:1"),
             ("me@example.org", "me@example.org"),
+            ("http://h:1?token=hush", "http://h:1?***"),
+            ("http://hush@h:1#hush", "http://***@h:1#***"),
         ] {
             assert_eq!(without_user(text), shown);
+            assert!(!without_secrets(text).contains("hu"), "{text}");
             let settings =
                 BackendSettings::new().with("a", BackendValue::Text(text.into())).with("b", BackendValue::Texts(vec![text.into()]));
             assert!(!format!("{settings:?}").contains("hu"), "{settings:?}");
         }
+        assert_eq!(without_secrets("hush@h:1?hush"), "***@h:1?***", "what can only be an address");
+        assert_eq!(without_secrets("h:1"), "h:1");
     }
 }
