@@ -2,6 +2,7 @@
 //! in `health`; no path of Consul stands anywhere else.
 
 use std::collections::HashMap;
+use std::sync::atomic::Ordering;
 
 use reqwest::Method;
 use serde::Deserialize;
@@ -163,34 +164,56 @@ impl Client {
 
     /// What an empty list means: that nobody is there, or that the token may not see who is. Consul answers both alike.
     pub(crate) async fn may_see(&self, service: &str) -> Result<()> {
-        let ask =
-            json!([{"Resource": "service", "Access": "read", "Segment": service}, {"Resource": "node", "Access": "read", "Segment": ""}]);
-        let answer = self.call("asking for rights", Method::POST, "/v1/internal/acl/authorize", Some(ask.to_string())).await?;
-        match answer.status {
-            // ACLs are off.
-            401 => return Ok(()),
-            // A version that cannot be asked.
-            404 | 405 => {}
-            _ => {
-                #[derive(Deserialize)]
-                struct Allowed {
-                    #[serde(rename = "Allow")]
-                    allow: bool,
-                }
-                let rights: Vec<Allowed> = self.parsed(&self.checked(answer, &Right::ReadService(service))?)?;
-                let allowed = |at: usize| rights.get(at).is_some_and(|right| right.allow);
-                if !allowed(0) {
-                    return Err(self.no_right(&Right::ReadService(service), "the servers show nobody".to_owned()));
-                }
-                if allowed(1) {
-                    return Ok(());
-                }
-            }
+        let said = || "the servers show nobody".to_owned();
+        match self.may_read(&[("service", service), ("node", "")]).await?.as_deref() {
+            Some([false, ..]) => Err(self.no_right(&Right::ReadService(service), said())),
+            Some([true, true]) => Ok(()),
+            Some(_) => Err(self.no_right(&Right::ReadNodes, said())),
+            None => self.sees_a_node().await,
         }
-        // Every cluster has nodes; who sees none may see none. Who may see some is believed.
+    }
+
+    /// That this token sees the members on all nodes. Consul leaves out the others in silence, and two workers that do not see each other
+    /// would both own everything.
+    pub(crate) async fn sees_all_nodes(&self) -> Result<()> {
+        if self.sees_nodes.load(Ordering::Relaxed) {
+            return Ok(());
+        }
+        match self.may_read(&[("node", "")]).await?.as_deref() {
+            Some([true]) => {}
+            Some(_) => return Err(self.no_right(&Right::ReadNodes, "without it, members on other nodes stay invisible".to_owned())),
+            None => self.sees_a_node().await?,
+        }
+        self.sees_nodes.store(true, Ordering::Relaxed);
+        Ok(())
+    }
+
+    /// Every cluster has nodes; who sees none may see none. Where one cannot ask, who may see some is believed.
+    async fn sees_a_node(&self) -> Result<()> {
         let answer = self.call("listing nodes", Method::GET, &self.at("/v1/catalog/nodes", &["consistent"]), None).await?;
         let nodes: Vec<serde::de::IgnoredAny> = self.parsed(&self.checked(answer, &Right::ReadNodes)?)?;
         if nodes.is_empty() { Err(self.no_right(&Right::ReadNodes, "the servers show nobody".to_owned())) } else { Ok(()) }
+    }
+
+    /// Whether this token may read these, each a kind and a name; no name for all of the kind. `None` where one cannot ask.
+    async fn may_read(&self, what: &[(&str, &str)]) -> Result<Option<Vec<bool>>> {
+        #[derive(Deserialize)]
+        struct Allowed {
+            #[serde(rename = "Allow")]
+            allow: bool,
+        }
+        let ask: Vec<_> = what.iter().map(|(kind, name)| json!({"Resource": kind, "Access": "read", "Segment": name})).collect();
+        let answer = self.call("asking for rights", Method::POST, "/v1/internal/acl/authorize", Some(json!(ask).to_string())).await?;
+        match answer.status {
+            // ACLs are off.
+            401 => Ok(Some(vec![true; what.len()])),
+            // A version that cannot be asked.
+            404 | 405 => Ok(None),
+            _ => {
+                let rights: Vec<Allowed> = self.parsed(&self.checked(answer, &Right::ReadNodes)?)?;
+                Ok(Some(rights.iter().map(|right| right.allow).collect()))
+            }
+        }
     }
 
     /// A path with the datacenter and these parts of a query.
@@ -222,7 +245,7 @@ impl Client {
         })
     }
 
-    fn no_right(&self, right: &Right<'_>, said: String) -> Failure {
+    pub(crate) fn no_right(&self, right: &Right<'_>, said: String) -> Failure {
         let right = right.to_string();
         if self.has_token { Failure::NoRight { right, said } } else { Failure::NoToken { right, said } }
     }

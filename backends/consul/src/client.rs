@@ -2,6 +2,7 @@
 
 use std::error::Error as StdError;
 use std::io;
+use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
 use reqwest::header::{HeaderMap, HeaderName};
@@ -34,6 +35,8 @@ pub(crate) struct Client {
     pub(crate) endpoint: Endpoint,
     pub(crate) clock: Clock,
     pub(crate) has_token: bool,
+    /// Whether the servers have said that this token sees all nodes.
+    pub(crate) sees_nodes: AtomicBool,
     pub(crate) datacenter: Option<String>,
 }
 
@@ -82,7 +85,8 @@ impl Client {
             why: format!("cannot be used ({})", one_line(&error.to_string())),
         };
         let http = builder.build().map_err(unusable)?;
-        Ok(Self { http, turns: Semaphore::new(REQUESTS_AT_ONCE), endpoint, clock, has_token, datacenter: config.datacenter()? })
+        let (turns, datacenter) = (Semaphore::new(REQUESTS_AT_ONCE), config.datacenter()?);
+        Ok(Self { http, turns, endpoint, clock, has_token, sees_nodes: AtomicBool::new(false), datacenter })
     }
 
     /// An ordinary request. `what` names it in errors.

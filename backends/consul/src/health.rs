@@ -87,6 +87,10 @@ impl Client {
                 return Err(self.no_servers(&said));
             }
         }
+        // Said by newer versions only.
+        if answer.header("x-consul-results-filtered-by-acls") == Some("true") {
+            return Err(self.no_right(&Right::ReadNodes, "the servers leave out what this token may not see".to_owned()));
+        }
         // Some restarts answer 0, with which the next query would not wait.
         Ok(List { started, index: index.max(1), entries: self.parsed(&answer)? })
     }

@@ -79,6 +79,7 @@ impl Registrar {
         caller: &Caller,
     ) -> Result<(Life, Moment)> {
         let look = async {
+            self.client.sees_all_nodes().await?;
             let joined = self.joined(seat, service).await?.unwrap_or(guard.index);
             Ok((joined, self.free_service_id(seat, service).await?))
         };

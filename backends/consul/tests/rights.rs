@@ -77,6 +77,21 @@ async fn each_missing_right_is_named_when_registering() {
     assert_eq!(services, serde_json::json!({}), "nothing half done stays");
 }
 
+/// Each would see itself and nobody else, and Consul would not say so.
+#[tokio::test]
+async fn a_token_that_sees_some_nodes_only_registers_nobody() {
+    let server = with_acl().await;
+    let agent = server.agent("other").await.unwrap();
+    for (consul, nodes) in [(&server, format!("node \"{}\"", server.node())), (&agent, "node_prefix \"oth\"".to_owned())] {
+        let token = server.token(&format!("{SERVICE} {KEY} {nodes} {{ policy = \"read\" }}")).await.unwrap().secret;
+        let (backend, begun) = (with_token(consul, &token), Instant::now());
+        let error = backend.register(&registration("workers", consul.node(), 1, TTL)).await.unwrap_err();
+        assert_told(&error, &ErrorKind::Denied, begun, &["discovery.consul.token", "node:read (node_prefix \"\")"]);
+        let error = backend.members(&group("workers")).await.unwrap_err();
+        assert_told(&error, &ErrorKind::Denied, begun, &["node:read"]);
+    }
+}
+
 #[tokio::test]
 async fn who_may_not_see_the_group_gets_an_error_and_no_empty_view() {
     let consul = with_acl().await;
