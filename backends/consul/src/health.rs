@@ -32,6 +32,8 @@ pub(crate) enum Whom<'a> {
     Nobody,
     /// Those that say of themselves that they have this check.
     Check(&'a str),
+    /// The same, and that this was the last change of what they say.
+    Change(&'a str, u64),
     /// Those of that service id, or that say they are that instance.
     Instance(&'a str),
 }
@@ -44,6 +46,9 @@ impl Client {
             Whom::Everybody => None,
             Whom::Nobody => Some("Service.ID == \"\"".to_owned()),
             Whom::Check(check) => Some(format!("Service.Meta.shardwise_check == {}", literal(check))),
+            Whom::Change(check, change) => {
+                Some(format!("Service.Meta.shardwise_check == {} and Service.Meta.shardwise_change == \"{change}\"", literal(check)))
+            }
             Whom::Instance(id) => Some(format!("Service.ID == {0} or Service.Meta.shardwise_id == {0}", literal(id))),
         };
         self.health(service, filter, &["passing", "consistent"], wait).await

@@ -20,12 +20,15 @@ use crate::guard::{Guard, Guards, HELD_FOR};
 use crate::health::Whom;
 use crate::names;
 use crate::seats::{Life, Seats};
-use crate::wire::{Service, Written};
+use crate::wire::{self, Service, Written};
 
 /// How long the servers may take to show what the agent has told them.
 const SHOWN_WITHIN: Duration = Duration::from_secs(1);
 /// How soon they are asked again.
 const ASK_AGAIN: Duration = Duration::from_millis(20);
+/// What to look for where an agent takes everything and its servers take nothing from it.
+const NEW_AGENT: &str = "; if this lasts, the agent has lost its data and with it its node id, and its servers refuse the new one: \
+                         run `consul leave` there and start it again";
 /// How many changes are under way at once; the others wait before they take a guard, so that nobody holds one for long.
 const CHANGES_AT_ONCE: usize = 8;
 /// How many holders of ids in our way are remembered.
@@ -36,8 +39,8 @@ pub(crate) struct Registrar {
     pub(crate) seats: Seats,
     guards: Guards,
     changes: Semaphore,
-    /// Numbers the checks of this process.
-    checks: AtomicU64,
+    /// Numbers what this process writes.
+    changes_made: AtomicU64,
     /// Holders on other agents: since when each has been in the way.
     rivals: Mutex<HashMap<String, Moment>>,
 }
@@ -49,7 +52,7 @@ impl Registrar {
             seats: Seats::default(),
             guards: Guards::default(),
             changes: Semaphore::new(CHANGES_AT_ONCE),
-            checks: AtomicU64::new(0),
+            changes_made: AtomicU64::new(0),
             rivals: Mutex::default(),
         }
     }
@@ -59,7 +62,8 @@ impl Registrar {
         let (seat, ttl) = (registration.seat(), registration.ttl);
         // What cannot be written is found before anything is contacted.
         let service = names::service_name(&seat.group);
-        written(registration, &service, "", "", 0).definition(true)?;
+        let nothing = Life::new(service.clone(), String::new(), String::new(), 0, ttl, self.client.clock.now());
+        written(registration, &nothing, 0).registration()?;
         let change = async |guard: &Guard| self.register_guarded(registration, &seat, &service, guard, caller).await;
         let (life, started) = self.guarded(&seat, caller, change).await?;
         if caller.is_gone() {
@@ -84,14 +88,20 @@ impl Registrar {
             Ok((joined, self.free_service_id(seat, service).await?))
         };
         let (joined, service_id) = caller.or_gone(self.while_held(guard, look)).await?;
-        let check = format!("{}{}", names::check_prefix(seat), self.checks.fetch_add(1, Ordering::Relaxed));
-        let definition = written(registration, service, &service_id, &check, joined).definition(true)?;
+        let change = self.next_change();
+        let check = format!("{}{change}", names::check_prefix(seat));
         let started = self.client.clock.now();
         let life = Life::new(service.to_owned(), service_id, check, joined, registration.ttl, started);
+        let definition = written(registration, &life, change).registration()?;
         let answer = async {
             // Waited for in any case, or what takes it back might overtake it.
             self.client.register_service(service, definition, true).await?;
-            caller.or_gone(self.while_held(guard, self.await_shown(seat, service, &life.check))).await
+            let shown = async {
+                // An agent that restarts goes on with the checks that it has been told about by themselves.
+                self.client.check_pass(service, &wire::standing(&life.check), "").await?;
+                self.await_shown(seat, &life, change).await
+            };
+            caller.or_gone(self.while_held(guard, shown)).await
         };
         if let Err(failure) = answer.await {
             // Perhaps it was carried out after all; nobody renews it, but nobody has to wait for its end either.
@@ -170,50 +180,63 @@ impl Registrar {
         Ok(names::service_id(id).filter(|wanted| !others(wanted)).unwrap_or_else(|| names::other_service_id(&seat.group, id)))
     }
 
-    /// Waits until the servers show this registration as passing, or says why they do not.
-    async fn await_shown(&self, seat: &Seat, service: &str, check: &str) -> Result<()> {
+    /// Waits until the servers show this change of a registration, and that it passes, or says why they do not.
+    async fn await_shown(&self, seat: &Seat, life: &Life, change: u64) -> Result<()> {
         let gives_up = self.client.clock.now().plus(SHOWN_WITHIN);
-        let mut list = self.client.passing(service, Whom::Check(check), None).await?;
+        let (service, whom) = (&life.service, Whom::Change(&life.check, change));
+        let mut list = self.client.passing(service, whom, None).await?;
         if list.entries.is_empty() {
             self.client.may_see(service).await?;
         }
         while list.entries.is_empty() {
             if self.client.clock.now() >= gives_up {
-                return Err(self.not_shown(seat, service, check).await?);
+                return Err(self.not_shown(seat, life).await?);
             }
             tokio::time::sleep(ASK_AGAIN).await;
-            list = self.client.passing(service, Whom::Check(check), None).await?;
+            list = self.client.passing(service, whom, None).await?;
         }
         Ok(())
     }
 
-    async fn not_shown(&self, seat: &Seat, service: &str, check: &str) -> Result<Failure> {
-        let list = self.client.registered(service, check).await?;
+    async fn not_shown(&self, seat: &Seat, life: &Life) -> Result<Failure> {
+        let list = self.client.registered(&life.service, &life.check).await?;
         let (at, instance_id) = (self.client.endpoint.to_string(), seat.instance_id.clone());
+        let not_shown = |why: String| Failure::NotShown { instance_id: instance_id.clone(), why };
         let Some(entry) = list.entries.first() else {
-            return Ok(Failure::NotShown { instance_id, why: ": it has not reached them yet".to_owned() });
+            return Ok(not_shown(format!(": it has not reached them yet{NEW_AGENT}")));
         };
         if let Some(given) = self.client.datacenter.as_ref().filter(|given| **given != entry.node.datacenter) {
             return Ok(Failure::OtherDatacenter { at, given: given.clone(), actual: entry.node.datacenter.clone() });
         }
         let failing: Vec<_> = entry.checks.iter().filter(|check| check.status != "passing").map(|check| check.name.as_str()).collect();
-        Ok(Failure::NotShown { instance_id, why: format!(": not passing are {failing:?}") })
+        if failing.is_empty() {
+            return Ok(not_shown(format!(": what has changed has not reached them yet{NEW_AGENT}")));
+        }
+        Ok(not_shown(format!(": not passing are {failing:?}")))
     }
 
+    /// Changes what a living record says. Its TTL goes on as it was.
     pub(crate) async fn update(&self, registration: &Registration, caller: &Caller) -> Result<()> {
         let seat = registration.seat();
         let lost = |why| Failure::Lost { instance_id: seat.instance_id.clone(), why };
         let Some(life) = self.seats.get(&seat) else { return Err(lost("this process has not made one")) };
-        let registration = Registration { ttl: life.ttl, ..registration.clone() };
-        let definition = written(&registration, &life.service, &life.service_id, &life.check, life.joined).definition(false)?;
+        let number = self.next_change();
+        let definition = written(registration, &life, number).change()?;
         let change = async {
             if !self.is_shown(&life).await? {
                 return Err(lost("the servers do not show it"));
             }
             self.client.register_service(&life.service, definition, false).await?;
-            if self.is_shown(&life).await? { Ok(()) } else { Err(lost("the servers do not show it any more")) }
+            match self.await_shown(&seat, &life, number).await {
+                Err(Failure::NotShown { .. }) if !self.is_shown(&life).await? => Err(lost("the servers do not show it any more")),
+                answer => answer,
+            }
         };
         self.guarded(&seat, caller, async |guard| self.while_held(guard, change).await).await
+    }
+
+    fn next_change(&self) -> u64 {
+        self.changes_made.fetch_add(1, Ordering::Relaxed)
     }
 
     /// Deletes the record of exactly this incarnation, from this agent.
@@ -265,6 +288,7 @@ impl Registrar {
     }
 }
 
-fn written<'a>(registration: &'a Registration, service: &'a str, service_id: &'a str, check: &'a str, joined: u64) -> Written<'a> {
-    Written { member: &registration.member, service, service_id, check, joined, ttl: registration.ttl }
+fn written<'a>(registration: &'a Registration, life: &'a Life, change: u64) -> Written<'a> {
+    let Life { service, service_id, check, joined, ttl, .. } = life;
+    Written { member: &registration.member, service, service_id, check, joined: *joined, ttl: *ttl, change }
 }

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, HashMap};
 use std::time::Duration;
 
 use serde::{Deserialize, Deserializer};
-use serde_json::json;
+use serde_json::{Value, json};
 use shardwise_core::{Address, InstanceId, Member};
 use shardwise_discovery::{Record, one_line};
 
@@ -18,6 +18,8 @@ const RECORD_PARTS_MAX: usize = 56;
 pub const RECORD_BYTES_MAX: usize = RECORD_PARTS_MAX * (META_VALUE_MAX - 3);
 /// When Consul deletes an instance that has not passed: the least it takes.
 const REAPED_AFTER: &str = "1m";
+/// The TTL of the check that needs no sign of life: longer than anything lives. Ten years.
+const FOR_EVER: &str = "87600h";
 
 /// One instance of a service, in the servers' answer.
 #[derive(Debug, Deserialize)]
@@ -91,24 +93,46 @@ pub(crate) struct Written<'a> {
     pub(crate) check: &'a str,
     pub(crate) joined: u64,
     pub(crate) ttl: Duration,
+    /// Numbers what this process writes, so that one sees whether it has arrived.
+    pub(crate) change: u64,
+}
+
+/// The id of the second check of a registration. It passes as long as the registration is there, and is a part of every change: a change
+/// keeps it as it is, and leaves the first check, and so the TTL, alone. Where the registration has gone, a change that arrives late
+/// brings it back as it begins, critical, and so makes nobody a member.
+pub(crate) fn standing(check: &str) -> String {
+    format!("{check}:standing")
 }
 
 impl Written<'_> {
-    /// The definition for the agent; with its check, which begins as passing, or as a change of what is there.
-    pub(crate) fn definition(&self, with_check: bool) -> Result<String> {
-        let mut definition = json!({"ID": self.service_id, "Name": self.service, "Meta": self.meta()?});
+    /// The definition for the agent of a registration, which begins as passing.
+    pub(crate) fn registration(&self) -> Result<String> {
+        let of_life = Self::check_of(self.check, "shardwise: a sign of life within the TTL", &format!("{}ms", self.ttl.as_millis()));
+        let checks = [of_life, self.standing()].map(|mut check| {
+            check["Status"] = json!("passing");
+            check
+        });
+        self.definition(&checks)
+    }
+
+    /// The definition of a change of what is there.
+    pub(crate) fn change(&self) -> Result<String> {
+        self.definition(&[self.standing()])
+    }
+
+    fn standing(&self) -> Value {
+        Self::check_of(&standing(self.check), "shardwise: registered and not deregistered", FOR_EVER)
+    }
+
+    fn check_of(id: &str, name: &str, ttl: &str) -> Value {
+        json!({"CheckID": id, "Name": name, "TTL": ttl, "DeregisterCriticalServiceAfter": REAPED_AFTER})
+    }
+
+    fn definition(&self, checks: &[Value]) -> Result<String> {
+        let mut definition = json!({"ID": self.service_id, "Name": self.service, "Meta": self.meta()?, "Checks": checks});
         if let Some(Address { host, port }) = &self.member.address {
             definition["Address"] = json!(host);
             definition["Port"] = json!(port);
-        }
-        if with_check {
-            definition["Check"] = json!({
-                "CheckID": self.check,
-                "Name": "shardwise: a sign of life within the TTL",
-                "TTL": format!("{}ms", self.ttl.as_millis()),
-                "Status": "passing",
-                "DeregisterCriticalServiceAfter": REAPED_AFTER,
-            });
         }
         Ok(definition.to_string())
     }
@@ -120,6 +144,7 @@ impl Written<'_> {
             ("shardwise_check", self.check.to_owned()),
             ("shardwise_joined", self.joined.to_string()),
             ("shardwise_ttl_ms", self.ttl.as_millis().to_string()),
+            ("shardwise_change", self.change.to_string()),
         ];
         let own = own.into_iter().map(|(key, value)| (key.to_owned(), value));
         let parts = cut(&record).into_iter().enumerate().map(|(at, part)| (format!("shardwise_record_{at}"), part.to_owned()));
@@ -179,7 +204,7 @@ mod tests {
     use super::*;
 
     fn written(member: &Member) -> Written<'_> {
-        Written { member, service: "g", service_id: "w", check: "c", joined: 7, ttl: Duration::from_secs(3) }
+        Written { member, service: "g", service_id: "w", check: "c", joined: 7, ttl: Duration::from_secs(3), change: 1 }
     }
 
     fn large() -> Member {
