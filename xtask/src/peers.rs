@@ -2,6 +2,7 @@
 
 use std::fmt::Write as _;
 use std::path::PathBuf;
+use std::process::Stdio;
 
 use crate::measured::{Figure, Machine, head};
 use crate::run::{Failure, Log};
@@ -58,8 +59,10 @@ pub(crate) fn prepare(log: &Log<'_>) -> Result<Beside, Failure> {
 /// What a key costs Python's uhashring.
 pub(crate) fn uhashring(log: &Log<'_>, beside: &Beside) -> Result<Vec<Figure>, Failure> {
     let arguments = ["-B", "crates/core/benches/uhashring_peer.py", &beside.words.to_string_lossy()];
-    let output = log.run(log.context.command(&beside.python.to_string_lossy(), &arguments))?;
-    let figures: Vec<_> = output.lines().filter_map(told).collect();
+    // Read here and not from the log, because a benchmark's output goes to the terminal.
+    let output = log.context.command(&beside.python.to_string_lossy(), &arguments).stderr(Stdio::inherit()).output();
+    let output = output.map_err(|e| Failure::new(format!("{}: {e}", beside.python.display())))?;
+    let figures: Vec<_> = String::from_utf8_lossy(&output.stdout).lines().filter_map(told).collect();
     let expected = LISTS.len() * MEMBERS.len();
     if figures.len() == expected { Ok(figures) } else { Err(Failure::new(format!("{} of {expected} figures of uhashring", figures.len()))) }
 }
