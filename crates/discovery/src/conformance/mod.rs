@@ -12,6 +12,7 @@
 // A case reports by panicking, as tests do.
 #![expect(clippy::panic, clippy::expect_used, reason = "conformance cases are tests")]
 
+mod calls;
 mod claims;
 mod claims_of_time;
 mod identity;
@@ -29,6 +30,7 @@ use shardwise_core::{Fingerprint, GroupName, Incarnation, InstanceId, Member, Vi
 
 use crate::{Clock, Discovery, Error, Registration, WatchEvent, WatchStream};
 
+pub use calls::*;
 pub use claims::*;
 pub use claims_of_time::*;
 pub use identity::*;
@@ -161,6 +163,7 @@ macro_rules! conformance_tests {
             clause_01_one_record_per_member
             clause_01_a_renewed_member_stays
             clause_02_a_silent_member_leaves_within_its_ttl_and_margin
+            clause_02_an_update_does_not_prolong_the_record
             clause_03_a_grant_counts_from_the_start_of_its_request
             clause_04_the_first_view_is_full
             clause_04_no_change_is_lost_between_list_and_watch
@@ -177,6 +180,7 @@ macro_rules! conformance_tests {
             clause_08_a_silent_holder_is_waited_out
             clause_08_of_many_racing_for_one_id_one_wins
             clause_08_the_same_incarnation_registers_again
+            clause_08_an_update_that_was_given_up_undoes_no_later_one
             clause_09_renewing_after_expiry_is_lost
             clause_09_updating_after_expiry_is_lost
             clause_10_errors_name_their_operation
@@ -184,6 +188,7 @@ macro_rules! conformance_tests {
             clause_11_groups_do_not_see_each_other
             what_is_registered_is_what_is_seen
             deregistering_twice_is_no_error
+            calls_that_were_given_up_and_made_again_are_harmless
             later_joins_have_higher_numbers
             fifty_members_join_and_leave_at_once
         );
