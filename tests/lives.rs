@@ -74,7 +74,12 @@ impl Life {
     fn new(seed: u64) -> Self {
         let mut policy = policy();
         (policy.placement.slots, policy.placement.virtual_nodes) = (SLOTS, 64);
-        policy.max_loss = MaxLoss::percent([0, 20, 50, 80][seed as usize % 4]);
+        policy.max_loss = match seed % 4 {
+            0 => None,
+            1 => MaxLoss::percent(20),
+            2 => MaxLoss::percent(50),
+            _ => MaxLoss::percent(80),
+        };
         if seed / 4 % 2 == 1 {
             policy.on_backend_loss = BackendLoss::Keep { keep_for: Duration::from_secs(20) };
         }
