@@ -37,7 +37,8 @@ impl Kind {
         let (name, table) = (self.name(), "[default.resilience.sharding.discovery");
         let address = match self {
             Self::Consul => format!("address = {address:?}"),
-            Self::Etcd => format!("endpoints = [{address:?}]"),
+            // Several with commas between them.
+            Self::Etcd => format!("endpoints = {:?}", address.split(',').collect::<Vec<_>>()),
         };
         format!("{table}]\nbackend = \"{name}\"\nttl = \"{ttl}\"\n{table}.{name}]\n{address}\n{more}\n")
     }

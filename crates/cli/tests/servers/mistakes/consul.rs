@@ -2,7 +2,7 @@
 
 use shardwise_testkit::{Authority, Consul, ConsulOptions};
 
-use super::{Case, Mistake, REFUSED, Table, UNAVAILABLE, USAGE, WRONG, nobody, silence};
+use super::{Case, Mistake, REFUSED, Table, UNAVAILABLE, USAGE, WRONG, damaged, identified, nobody, silence};
 use crate::meeting::Kind;
 
 /// The rights of docs.md, one by one.
@@ -20,13 +20,14 @@ fn mistake(address: &str, more: &str, code: i32, parts: &[&str]) -> Mistake {
 
 pub(super) async fn case() -> Case {
     let authority = Authority::new().unwrap();
-    let (server, expired) = (authority.server().unwrap(), authority.expired().unwrap());
+    let (server, outdated) = (authority.server().unwrap(), authority.expired().unwrap());
     let named = authority.server_named("elsewhere.example").unwrap();
     let with_tls = |identity| ConsulOptions::default().with_tls(identity);
-    let (plain, secure, expired, named) = tokio::try_join!(
+    let (plain, guarded, secure, expired, named) = tokio::try_join!(
         Consul::single(),
+        Consul::start(with_tls(&server).with_client_certificates()),
         Consul::start(with_tls(&server).with_acl()),
-        Consul::start(with_tls(&expired)),
+        Consul::start(with_tls(&outdated)),
         Consul::start(with_tls(&named)),
     )
     .unwrap();
@@ -47,12 +48,21 @@ pub(super) async fn case() -> Case {
         (format!("{NODE} {KEY}"), " for \"workers\""),
         (format!("{NODE} {KEY} service \"workers\" {{ policy = \"read\" }}"), "service:write for \"workers\""),
         (format!("{SERVICE} {KEY}"), "node:read"),
+        (format!("{SERVICE} {KEY} node \"{}\" {{ policy = \"read\" }}", secure.node()), "node:read"),
         (format!("{SERVICE} {NODE}"), "key:write"),
     ] {
         let token = secure.token(&rules).await.unwrap().secret;
         lacking.push(mistake(&secure.address(), &format!("{ca}\ntoken = \"{token}\""), REFUSED, &["discovery.consul.token", missing]));
     }
+    let damaged = damaged(&authority);
+    let pair = ["discovery.consul.cert_file", "discovery.consul.key_file", "client's certificate"];
+    let key = damaged.key().display().to_string();
+    let with = |identity| format!("{ca}\n{}", identified(identity));
     let mistakes = vec![
+        mistake(&guarded.address(), &ca, REFUSED, &pair),
+        mistake(&guarded.address(), &with(&outdated), REFUSED, &pair),
+        mistake(&guarded.address(), &with(&damaged), USAGE, &["discovery.consul.key_file", &key, "no private key"]),
+        mistake(&plain.address(), "verify = false", USAGE, &["discovery.consul.verify", "discovery.consul.ca_file"]),
         mistake(&format!("http://{}", nobody()), &wrong, UNAVAILABLE, &["discovery.consul.address", "refused"]),
         mistake("http://no-such-host.invalid:8500", &wrong, UNAVAILABLE, &["discovery.consul.address", "no-such-host.invalid"]),
         mistake(
@@ -75,6 +85,6 @@ pub(super) async fn case() -> Case {
     ];
     let mistakes = mistakes.into_iter().chain(lacking).collect();
     let right = table(&secure.address(), &format!("{ca}\ntoken = \"{secret}\""));
-    let servers = [plain, secure, expired, named, lonely, agent];
+    let servers = [plain, guarded, secure, expired, named, lonely, agent];
     Case { _servers: Box::new((servers, silent, [authority, other])), mistakes, right, secret }
 }

@@ -2,7 +2,7 @@
 
 use shardwise_testkit::{Access, Authority, Etcd, EtcdOptions};
 
-use super::{Case, Mistake, REFUSED, Table, UNAVAILABLE, USAGE, WRONG, nobody, silence};
+use super::{Case, Mistake, REFUSED, Table, UNAVAILABLE, USAGE, WRONG, damaged, identified, nobody, silence};
 use crate::meeting::Kind;
 
 const SECRET: &str = "3f9c1b7e-right-secret";
@@ -21,13 +21,14 @@ fn user(name: &str, password: &str) -> String {
 
 pub(super) async fn case() -> Case {
     let authority = Authority::new().unwrap();
-    let (server, expired) = (authority.server().unwrap(), authority.expired().unwrap());
+    let (server, outdated) = (authority.server().unwrap(), authority.expired().unwrap());
     let named = authority.server_named("elsewhere.example").unwrap();
     let with_tls = |identity| EtcdOptions::default().with_tls(identity);
-    let (plain, secure, expired, named) = tokio::try_join!(
+    let (plain, guarded, secure, expired, named) = tokio::try_join!(
         Etcd::single(),
+        Etcd::start(with_tls(&server).with_client_certificates()),
         Etcd::start(with_tls(&server).with_auth()),
-        Etcd::start(with_tls(&expired)),
+        Etcd::start(with_tls(&outdated)),
         Etcd::start(with_tls(&named)),
     )
     .unwrap();
@@ -36,16 +37,25 @@ pub(super) async fn case() -> Case {
     secure.add_user("reader", SECRET, &[(Access::Read, "/shardwise/")]).await.unwrap();
     let learner = plain.add_learner().await.unwrap();
     let silent = silence(plain.socket_addr()).await;
+    let others = [silence(plain.socket_addr()).await, silence(plain.socket_addr()).await, silence(plain.socket_addr()).await];
+    let all_silent: Vec<_> = [&silent].into_iter().chain(&others).map(|silent| format!("http://{}", silent.address())).collect();
 
     let ca = format!("ca_file = \"{}\"", authority.file().display());
     let wrong = user("worker", WRONG);
     let with = |user: &str| format!("{ca}\n{user}");
     let other = Authority::new().unwrap();
     let stranger = format!("ca_file = \"{}\"\n{wrong}", other.file().display());
+    let damaged = damaged(&authority);
+    let pair = ["discovery.etcd.cert_file", "discovery.etcd.key_file", "client's certificate"];
+    let key = damaged.key().display().to_string();
     let mistakes = vec![
+        mistake(&guarded.address(), &ca, REFUSED, &pair),
+        mistake(&guarded.address(), &with(&identified(&outdated)), REFUSED, &pair),
+        mistake(&guarded.address(), &with(&identified(&damaged)), USAGE, &["discovery.etcd.key_file", &key, "line breaks"]),
         mistake(&format!("http://{}", nobody()), &wrong, UNAVAILABLE, &["discovery.etcd.endpoints", "refused"]),
         mistake("http://no-such-host.invalid:2379", &wrong, UNAVAILABLE, &["discovery.etcd.endpoints", "no-such-host.invalid"]),
         mistake(&format!("http://{}", silent.address()), &wrong, UNAVAILABLE, &["discovery.etcd.endpoints", &silent.address().to_string()]),
+        mistake(&all_silent.join(","), &wrong, UNAVAILABLE, &["discovery.etcd.endpoints", &silent.address().to_string()]),
         mistake(&learner.address(), "", REFUSED, &["discovery.etcd.endpoints", "learner"]),
         mistake(
             &plain.address().replace("http:", "https:"),
@@ -87,6 +97,6 @@ pub(super) async fn case() -> Case {
         mistake("https://127.0.0.1:2379", "ca_file = \"/nowhere/ca.pem\"", USAGE, &["discovery.etcd.ca_file", "/nowhere/ca.pem"]),
     ];
     let right = table(&secure.address(), &with(&user("worker", SECRET)));
-    let servers = [plain, secure, expired, named, learner];
-    Case { _servers: Box::new((servers, silent, [authority, other])), mistakes, right, secret: SECRET }
+    let servers = [plain, guarded, secure, expired, named, learner];
+    Case { _servers: Box::new((servers, silent, others, [authority, other])), mistakes, right, secret: SECRET }
 }

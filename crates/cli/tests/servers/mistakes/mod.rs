@@ -8,7 +8,7 @@ use std::net::{SocketAddr, TcpListener};
 use std::time::{Duration, Instant};
 
 use nix::sys::signal::Signal;
-use shardwise_testkit::TcpProxy;
+use shardwise_testkit::{Authority, Identity, TcpProxy};
 use tokio::runtime::Runtime;
 
 use crate::common::process::Process;
@@ -113,6 +113,19 @@ fn without_a_mistake(case: &Case) {
     let ran = worker.ends("after SIGTERM");
     assert!(ran.code == Some(0) && ran.err.contains("TRACE"), "{ran:?}");
     without(case.secret, &ran).unwrap();
+}
+
+/// The settings of a client's certificate.
+fn identified(identity: &Identity) -> String {
+    format!("cert_file = \"{}\"\nkey_file = \"{}\"", identity.certificate().display(), identity.key().display())
+}
+
+/// A client's certificate whose key has lost its line breaks, as happens in variables.
+fn damaged(authority: &Authority) -> Identity {
+    let identity = authority.client("damaged").unwrap();
+    let key = std::fs::read_to_string(identity.key()).unwrap();
+    std::fs::write(identity.key(), key.replace('\n', " ")).unwrap();
+    identity
 }
 
 /// A port on which nobody listens.
