@@ -1,7 +1,5 @@
 //! Calls that were given up and arrive all the same, after what their caller has done since.
 
-#![expect(clippy::unwrap_used, reason = "tests")]
-
 mod common;
 
 use std::time::Duration;
