@@ -105,6 +105,7 @@ async fn renew(registrar: &Registrar, seat: &Seat) -> error::Result<Grant> {
         "its sign of life came too late"
     } else {
         life.signed(started);
+        life.stand(client).await?;
         if registrar.is_shown(&life).await? {
             return Ok(Grant { started, ttl: life.ttl });
         }

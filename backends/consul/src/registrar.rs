@@ -20,7 +20,7 @@ use crate::guard::{Guard, Guards, HELD_FOR};
 use crate::health::Whom;
 use crate::names;
 use crate::seats::{Life, Seats};
-use crate::wire::{self, Service, Written};
+use crate::wire::{Service, Written};
 
 /// How long the servers may take to show what the agent has told them.
 const SHOWN_WITHIN: Duration = Duration::from_secs(1);
@@ -96,12 +96,7 @@ impl Registrar {
         let answer = async {
             // Waited for in any case, or what takes it back might overtake it.
             self.client.register_service(service, definition, true).await?;
-            let shown = async {
-                // An agent that restarts goes on with the checks that it has been told about by themselves.
-                self.client.check_pass(service, &wire::standing(&life.check), "").await?;
-                self.await_shown(seat, &life, change).await
-            };
-            caller.or_gone(self.while_held(guard, shown)).await
+            caller.or_gone(self.while_held(guard, self.await_shown(seat, &life, change))).await
         };
         if let Err(failure) = answer.await {
             // Perhaps it was carried out after all; nobody renews it, but nobody has to wait for its end either.

@@ -1,12 +1,16 @@
 //! The records that this process has made and keeps alive.
 
 use std::collections::HashMap;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use shardwise_core::{GroupName, InstanceId, Moment};
 use shardwise_discovery::Seat;
+
+use crate::client::Client;
+use crate::error::Result;
+use crate::wire;
 
 /// One registration.
 #[derive(Debug)]
@@ -17,12 +21,15 @@ pub(crate) struct Life {
     pub(crate) joined: u64,
     pub(crate) ttl: Duration,
     signs: AtomicU64,
+    /// Whether the agent has been told that the second check passes.
+    stands: AtomicBool,
     last_sign: Mutex<Moment>,
 }
 
 impl Life {
     pub(crate) fn new(service: String, service_id: String, check: String, joined: u64, ttl: Duration, started: Moment) -> Self {
-        Self { service, service_id, check, joined, ttl, signs: AtomicU64::new(0), last_sign: Mutex::new(started) }
+        let (signs, stands, last_sign) = (AtomicU64::new(0), AtomicBool::new(false), Mutex::new(started));
+        Self { service, service_id, check, joined, ttl, signs, stands, last_sign }
     }
 
     /// The earliest moment at which the agent may have let it expire.
@@ -34,6 +41,16 @@ impl Life {
     pub(crate) fn signed(&self, started: Moment) {
         let mut last = self.last_sign();
         *last = last.max(started);
+    }
+
+    /// Tells the agent once that the second check passes: an agent that restarts goes on with what it has been told by itself, and the
+    /// first check begins as critical there as well without a sign of life.
+    pub(crate) async fn stand(&self, client: &Client) -> Result<()> {
+        if !self.stands.load(Ordering::Relaxed) {
+            client.check_pass(&self.service, &wire::standing(&self.check), "").await?;
+            self.stands.store(true, Ordering::Relaxed);
+        }
+        Ok(())
     }
 
     /// Something to say with the next sign of life that has not been said before.
