@@ -2,9 +2,7 @@
 
 use std::time::Duration;
 
-use shardwise_core::{
-    BackendLoss, GroupName, KeyPlacement, OwnershipMode, PlacementKind, PlacementParams, Policy, PolicyName, SLOTS_OUTBOX, Timing,
-};
+use shardwise_core::{BackendLoss, GroupName, OwnershipMode, PlacementKind, PlacementParams, Policy, PolicyName, SLOTS_OUTBOX, Timing};
 
 use shardwise_discovery::settings::{BackendSettings, BackendValue};
 
@@ -139,7 +137,7 @@ fn placement(reader: &Reader, place: &Place, drives_outbox: bool) -> Result<Plac
         params.slots = slots(reader, place, drives_outbox)?;
         params.load_margin = reader.take(place, load_margin)?.margin()?;
     }
-    if uses_virtual_nodes(params.kind) {
+    if params.kind.uses_virtual_nodes() {
         params.virtual_nodes = reader.take(place, virtual_nodes)?.whole()?;
     }
     Ok(params)
@@ -156,10 +154,6 @@ fn kind(found: &Found, drives_outbox: bool) -> Result<PlacementKind, Error> {
     Ok(kind)
 }
 
-const fn uses_virtual_nodes(kind: PlacementKind) -> bool {
-    matches!(kind, PlacementKind::Ring | PlacementKind::Key(KeyPlacement::Hashring))
-}
-
 /// Refuses the numbers of slots, virtual nodes and the load margin where they are written and mean nothing: whoever wrote them expects
 /// something else than what the other fleet does.
 fn refuse_unused(
@@ -169,7 +163,7 @@ fn refuse_unused(
     [slots, virtual_nodes, load_margin]: [&keys::Key; 3],
 ) -> Result<(), Error> {
     let Some(placement) = kind.by_key() else { return Ok(()) };
-    let unused = [Some(slots), Some(load_margin), (!uses_virtual_nodes(kind)).then_some(virtual_nodes)];
+    let unused = [Some(slots), Some(load_margin), (!kind.uses_virtual_nodes()).then_some(virtual_nodes)];
     for key in unused.into_iter().flatten() {
         if let Some(found) = reader.take_if_set(place, key)? {
             return Err(found.refuse(format_args!("placement {placement} has no {}; remove it", key.name)));

@@ -119,7 +119,7 @@ fn a_members_file_takes_ids_that_a_list_cannot() {
 
 #[test]
 fn what_cannot_be_placed_is_refused_in_one_line() {
-    let cases: [(&[&str], &[&str]); 13] = [
+    let cases: [(&[&str], &[&str]); 18] = [
         (&[], &["--members"]),
         (&["--members", ""], &["empty"]),
         (&["--members", "a,"], &["empty"]),
@@ -132,7 +132,12 @@ fn what_cannot_be_placed_is_refused_in_one_line() {
         (&["--members", "a", "--virtual-nodes", "0"], &["virtual_nodes is 0"]),
         (&["--members", "a", "--load-margin", "0.0501"], &["0.0501", "three decimals"]),
         (&["--members", "a", "--load-margin", "11"], &["11", "0 to 10"]),
-        (&["--members", "a", "--placement", "modulo"], &["modulo", "ring"]),
+        (&["--members", "a", "--placement", "rendezvous"], &["rendezvous", "ring", "uhashring", "modulo", "hashring"]),
+        (&["--members", "a", "--placement", "modulo", "--slots", "64"], &["placement modulo has no slots; remove it"]),
+        (&["--members", "a", "--placement", "hashring", "--load-margin", "0.1"], &["placement hashring has no load_margin"]),
+        (&["--members", "a", "--placement", "uhashring", "--virtual-nodes", "160"], &["placement uhashring has no virtual_nodes"]),
+        (&["--members", "a", "--placement", "hashring", "--virtual-nodes", "0"], &["virtual_nodes is 0"]),
+        (&["--members", "a=100,b=100,c", "--placement", "hashring", "--virtual-nodes", "30000"], &["6030000 points", "lower the weights"]),
     ];
     for (options, parts) in cases {
         owners(options, b"k\n").fails(2, parts);
@@ -233,7 +238,10 @@ fn a_plan_for_another_placement_tells_the_share_that_moves() {
 
 #[test]
 fn a_plan_for_a_placement_that_cannot_be_is_refused() {
-    let cases: [(&str, &[&str]); 9] = [
+    let cases: [(&str, &[&str]); 12] = [
+        ("placement=rendezvous", &["placement=rendezvous", "ring, uhashring, modulo or hashring"]),
+        ("placement=modulo,slots=64", &["placement modulo has no slots"]),
+        ("virtual_nodes=5,placement=uhashring", &["placement uhashring has no virtual_nodes"]),
         ("slots=0", &["slots is 0", "1 to 65536"]),
         ("slots=many", &["slots=many", "whole number"]),
         ("slots=-1", &["slots=-1", "whole number"]),
@@ -271,6 +279,83 @@ fn explain_tells_who_was_passed_over_and_why() {
     // Who is next is whoever owns it when the owner is not there.
     let next = owners(&["--members", "b,c", "--slots", "32", "--virtual-nodes", "4"], key.as_bytes()).well();
     assert_eq!(told["next"], json!(next.trim_end().split_once('\t').unwrap().1));
+}
+
+/// Keys with their owners among worker-1, worker-2 and worker-3: as in the golden vectors of the core.
+const BY_KEY: [(&[&str], [&str; 4]); 3] = [
+    (&["--placement", "uhashring"], ["worker-2", "worker-3", "worker-3", "worker-3"]),
+    (&["--placement", "modulo"], ["worker-1", "worker-3", "worker-2", "worker-3"]),
+    (&["--placement", "hashring", "--virtual-nodes", "16"], ["worker-2", "worker-3", "worker-2", "worker-1"]),
+];
+
+#[test]
+fn other_fleets_rules_have_the_owners_of_the_golden_vectors() {
+    let fleet = ["--members", "worker-3,worker-1,worker-2"];
+    for (placement, expected) in BY_KEY {
+        let keys = ["tenant-a", "tenant-b", "", "Größe 🦀"];
+        let lines: Vec<_> = keys.iter().zip(expected).map(|(key, owner)| format!("{key}\t{owner}")).collect();
+        let told = owners(&[&fleet[..], placement].concat(), keys.join("\n").as_bytes()).well();
+        assert_eq!(told.lines().collect::<Vec<_>>(), lines);
+        for (key, owner) in keys.iter().zip(expected) {
+            let explain = |format: &[&str]| Place::empty().run(&[&["ring", "explain", key], &fleet[..], placement, format].concat());
+            let told = explain(&["--json"]).json();
+            assert_eq!((&told["key"], &told["placement"], &told["owner"]["id"]), (&json!(key), &json!(placement[1]), &json!(owner)));
+            let position = ["worker-1", "worker-2", "worker-3"].iter().position(|id| *id == owner).unwrap();
+            assert_eq!((&told["members"], &told["owner"]["position"]), (&json!(3), &json!(position)));
+            // Who is next is whoever owns it when the owner is not there.
+            let others = ["worker-1", "worker-2", "worker-3"].into_iter().filter(|id| *id != owner).collect::<Vec<_>>().join(",");
+            let next = owners(&[&["--members", &others], placement].concat(), format!("{key}\n").as_bytes()).well();
+            assert_eq!(told["next"], json!(next.trim_end().split_once('\t').unwrap().1));
+            let (hash, words) = (told["hash"].as_str().unwrap(), explain(&[]).well());
+            assert!(words.starts_with(&format!("hash   {hash}\n")) && words.contains(&format!("owner  {owner}\nnext   ")), "{words}");
+            if placement[1] == "modulo" {
+                assert_eq!(u64::from_str_radix(hash, 16).unwrap() % 3, position as u64);
+                assert!(told["owner"]["point"].is_null() && words.contains(&format!("place  {position} of 3 members")), "{words}");
+            } else {
+                let point = told["owner"]["point"].as_str().unwrap();
+                assert!(point.len() == hash.len() && words.contains(&format!("point  {point}")), "{words}");
+            }
+        }
+    }
+    let nobody = Place::empty();
+    nobody.write("empty.jsonl", "");
+    let explain = ["ring", "explain", "k", "--members-file", "empty.jsonl", "--placement", "modulo"];
+    assert!(nobody.run(&explain).well().ends_with("owner  nobody: there are no members\n"));
+    assert_eq!(nobody.run(&[&explain[..], &["--json"]].concat()).json()["owner"], Value::Null);
+}
+
+/// Options of a plan for a, b and c; the placement before; the members after it, and their placement.
+type Planned = (&'static [&'static str], [&'static str; 2], &'static str, [&'static str; 2]);
+
+/// What a plan from, to or within another fleet's rule says is what `owners` says, within what can be told from so many keys.
+#[test]
+fn a_plan_without_slots_is_measured_on_a_sample_and_says_so() {
+    let asked = (0..40_000).map(|n| format!("tenant {n}")).collect::<Vec<_>>().join("\n");
+    let of = |members: &str, placement: &[&str]| owners(&[&["--members", members], placement].concat(), asked.as_bytes()).well();
+    let (python, modulo, ring) = (["--placement", "uhashring"], ["--placement", "modulo"], ["--placement", "ring"]);
+    let cases: [Planned; 4] = [
+        (&["--placement", "uhashring", "--join", "d"], python, "a,b=2,c,d", python),
+        (&["--placement", "modulo", "--join", "d", "--leave", "a"], modulo, "b=2,c,d", modulo),
+        (&["--placement", "uhashring", "--to", "placement=ring"], python, "a,b=2,c", ring),
+        (&["--to", "placement=modulo", "--leave", "c"], ring, "a,b=2", modulo),
+    ];
+    for (options, placement, members, next) in cases {
+        let plan = |format: &[&str]| Place::empty().run(&[&["ring", "plan", "--members", "a,b=2,c"], options, format].concat());
+        let told = plan(&["--json"]).json();
+        let (before, after) = (of("a,b=2,c", &placement), of(members, &next));
+        let moved = before.lines().zip(after.lines()).filter(|(old, new)| old != new).count() as f64 / 40_000.0;
+        assert!((told["moved_share"].as_f64().unwrap() - moved).abs() < 0.015, "{told} for {moved}");
+        assert_eq!(told["sample"], json!({"keys": 100_000, "seed": 0}));
+        for (side, placement) in [("before", placement[1]), ("after", next[1])] {
+            let slots = if placement == "ring" { json!(16_384) } else { Value::Null };
+            assert_eq!((&told[side]["placement"], &told[side]["slots"]), (&json!(placement), &slots));
+        }
+        let words = plan(&[]).well();
+        assert!(words.lines().nth(1).unwrap().starts_with("measured on a sample of 100000 keys, seed 0"), "{words}");
+        assert_eq!(plan(&["--json"]).json(), told, "the sample is the same each time");
+    }
+    let exact = Place::empty().run(&["ring", "plan", "--members", "a,b", "--to", "slots=7", "--json"]).json();
+    assert!(exact.get("sample").is_none(), "{exact}");
 }
 
 #[test]

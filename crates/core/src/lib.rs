@@ -9,6 +9,7 @@
 //! The way of a member: [`Member`] in a [`View`] -> [`SlotOwners::place`] -> owner of every slot; a [`Circle`] does
 //! it view after view at the cost of what changed.
 
+mod change;
 mod circle;
 mod claim;
 mod duration;
@@ -33,6 +34,7 @@ mod ring;
 mod slots;
 mod view;
 
+pub use change::{Change, Sample, ShareMove, Side};
 pub use circle::Circle;
 pub use claim::{Claim, ClaimStore, Epoch, EpochError, Holder, Resource, StoreId};
 pub use duration::{DurationError, format_duration, parse_duration};
@@ -46,7 +48,7 @@ pub use names::{ClaimName, GroupName, InstanceId, NAME_BYTES_MAX, NameError, Pol
 pub use ownership::{NotOwning, Ownership, ServiceState};
 pub use placement::SlotOwners;
 pub use placer::{Placed, Placer};
-pub use plan::{Balance, Change, Move, Plan, ShareMove, Side};
+pub use plan::{Balance, Move, Plan};
 pub use policy::{
     BackendLoss, DRAIN_TIMEOUT_MAX, KEEP_FOR_MAX, KeyPlacement, LoadMargin, MaxLoss, OwnershipMode, PlacementKind, PlacementParams, Policy,
     PolicyError, SLOTS_DEFAULT, SLOTS_MAX, SLOTS_OUTBOX, Timing, VIRTUAL_NODES_DEFAULT, VIRTUAL_NODES_MAX,

@@ -3,7 +3,7 @@
 use std::sync::{Arc, Mutex, PoisonError};
 
 use crate::ownership::Held;
-use crate::{Circle, InstanceId, KeyOwners, PlacementParams, ShardKey, SlotOwners, SlotSet, TooManyPoints, View};
+use crate::{Circle, InstanceId, KeyOwners, PlacementParams, ShardKey, SlotOwners, SlotSet, TooManyPoints, View, Weight};
 
 /// Who owns what in a view: each slot, or, under a key placement, each key by itself.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -15,6 +15,19 @@ pub enum Placed {
 }
 
 impl Placed {
+    /// Places on the members, given in any order; an id that comes twice counts once, with its first weight. `params` are taken as valid (see
+    /// [`PlacementParams::validated`]).
+    ///
+    /// # Errors
+    ///
+    /// [`TooManyPoints`], under a key placement alone.
+    pub fn place(members: impl IntoIterator<Item = (InstanceId, Weight)>, params: PlacementParams) -> Result<Self, TooManyPoints> {
+        Ok(match params.kind.by_key() {
+            None => Self::Slots(Arc::new(SlotOwners::place(members, params))),
+            Some(placement) => Self::Keys(Arc::new(KeyOwners::place(members, placement, params.virtual_nodes)?)),
+        })
+    }
+
     /// The placement of a view. `params` are taken as valid (see [`PlacementParams::validated`]).
     ///
     /// # Errors
@@ -37,6 +50,14 @@ impl Placed {
         match self {
             Self::Slots(owners) => Held { slots: Arc::new(owners.slots_of(instance_id)), keys: None },
             Self::Keys(owners) => Held { slots: Arc::new(SlotSet::empty(0)), keys: Some(owners.share_of(instance_id)) },
+        }
+    }
+
+    /// The members it was made of, sorted by the bytes of their ids.
+    pub fn members(&self) -> &[(InstanceId, Weight)] {
+        match self {
+            Self::Slots(owners) => owners.members(),
+            Self::Keys(owners) => owners.members(),
         }
     }
 

@@ -52,6 +52,11 @@ impl PlacementKind {
         std::iter::once(Self::Ring).chain(keys).find(|kind| kind.as_str() == name)
     }
 
+    /// Whether it has points whose number the policy says.
+    pub const fn uses_virtual_nodes(self) -> bool {
+        matches!(self, Self::Ring | Self::Key(KeyPlacement::Hashring))
+    }
+
     /// The key placement, if it is one.
     pub const fn by_key(self) -> Option<KeyPlacement> {
         match self {

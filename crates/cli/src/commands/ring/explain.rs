@@ -2,10 +2,10 @@
 
 use clap::Args;
 use serde_json::{Value, json};
-use shardwise::SlotOwners;
-use shardwise::core::{Explanation, Stop};
+use shardwise::core::{Explanation, KeyExplanation, Placed, Stop};
+use shardwise::{InstanceId, KeyOwners};
 
-use super::{Members, Placement};
+use super::{Members, Placement, place};
 use crate::args::Common;
 use crate::exit::{Code, Result};
 use crate::output::{self, Format, count, table};
@@ -23,12 +23,26 @@ pub(crate) struct Explain {
 impl Explain {
     pub(super) fn run(&self, common: &Common) -> Result<Code> {
         let params = self.placement.params()?;
-        let explained = SlotOwners::place(self.members.read()?, params).explain(self.key.as_str());
-        match common.format() {
-            Format::Json => output::json_line(&self.as_json(&explained))?,
-            Format::Human => output::text(&in_words(&explained, params.slots))?,
+        match (place(self.members.read()?, params)?, common.format()) {
+            (Placed::Slots(owners), Format::Json) => output::json_line(&self.as_json(&owners.explain(self.key.as_str())))?,
+            (Placed::Slots(owners), Format::Human) => output::text(&in_words(&owners.explain(self.key.as_str()), params.slots))?,
+            (Placed::Keys(owners), Format::Json) => output::json_line(&self.key_as_json(&owners))?,
+            (Placed::Keys(owners), Format::Human) => output::text(&key_in_words(&owners.explain(self.key.as_str()), &owners))?,
         }
         Ok(Code::Ok)
+    }
+
+    fn key_as_json(&self, owners: &KeyOwners) -> Value {
+        let KeyExplanation { hash, point, position, owner, next } = owners.explain(self.key.as_str());
+        let owner = owner.map(|id| json!({"id": id, "position": position, "point": point}));
+        json!({
+            "key": self.key,
+            "placement": owners.placement().as_str(),
+            "hash": hash,
+            "members": owners.members().len(),
+            "owner": owner,
+            "next": next,
+        })
     }
 
     /// Places on the circle as text: they are 64-bit numbers, and JSON's readers keep 53.
@@ -57,10 +71,30 @@ fn in_words(explained: &Explanation, slots: u32) -> String {
     let Some(owner) = owner else {
         return head + "nobody: there are no members\n";
     };
-    let next = next.as_ref().map_or("nobody: there is no other member", |id| id.as_str());
+    let next = next_in_words(next.as_ref());
     let row = |stop: &Stop, verdict| vec![stop.instance_id.to_string(), stop.point.to_string(), format!("{:016x}", stop.place), verdict];
     let full = |stop: &Stop| row(stop, format!("passed over: full with {}", count(u64::from(stop.capacity), "slot")));
     let takes = row(owner, format!("takes it: had {} of at most {}", owner.slots, owner.capacity));
     let way: Vec<_> = passed.iter().map(full).chain([takes]).collect();
     format!("{head}{}\nnext   {next}\n\n{}", owner.instance_id, table(&["clockwise", "point", "at", ""], &way))
+}
+
+fn next_in_words(next: Option<&InstanceId>) -> &str {
+    next.map_or("nobody: there is no other member", InstanceId::as_str)
+}
+
+fn key_in_words(explained: &KeyExplanation, owners: &KeyOwners) -> String {
+    let KeyExplanation { hash, point, position, owner, next } = explained;
+    let head = format!("hash   {hash}\n");
+    let (Some(owner), Some(position)) = (owner, position) else {
+        return head + "owner  nobody: there are no members\n";
+    };
+    let members = owners.members().len();
+    let modulo = || {
+        let place =
+            format!("place  {position} of {}, from 0 and in order of id: the hash modulo {members}", count(members as u64, "member"));
+        (place, if members > 1 { "; most other keys would move as well" } else { "" })
+    };
+    let (way, others) = point.as_ref().map_or_else(modulo, |point| (format!("point  {point}, the next one clockwise"), ""));
+    format!("{head}{way}\nowner  {owner}\nnext   {}{others}\n", next_in_words(next.as_ref()))
 }

@@ -8,7 +8,8 @@ use std::path::{Path, PathBuf};
 
 use clap::{Args, Subcommand};
 use serde::Deserialize;
-use shardwise::{InstanceId, LoadMargin, PlacementParams, Weight};
+use shardwise::core::{Placed, TooManyPoints};
+use shardwise::{InstanceId, LoadMargin, PlacementKind, PlacementParams, Weight};
 
 use crate::args::Common;
 use crate::exit::{Code, Failure, Result};
@@ -36,12 +37,13 @@ The moves are pairs of members, the largest first. Peak and least are the slots 
 least loaded member over the mean; with weights, over what its weight entitles it to. Exact shares
 are those that the weights say; real ones are near, so a plan may move a little less or more.
 With --to the plan is for a policy with that next, and shares are of all keys; the numbers of slots
-may differ.
+may differ. From or to another fleet's rule they are measured on a sample of keys, which is told.
 
 Settings are not read: use the values of your policy. That of an outbox has 1024 slots unless set.
 
   shardwise ring plan --members a,b=2,c --join d,e=2 --leave a
-  shardwise ring plan --members a,b=2,c --to slots=65536,load_margin=0.1")]
+  shardwise ring plan --members a,b=2,c --to slots=65536,load_margin=0.1
+  shardwise ring plan --members a,b,c --placement uhashring --to placement=ring")]
     Plan(plan::Plan),
     /// Tell step by step why a key has its owner
     #[command(after_help = "\
@@ -64,18 +66,17 @@ struct Members {
 
 #[derive(Debug, Args)]
 struct Placement {
-    /// The algorithm
-    #[arg(long = "placement", value_parser = ["ring"], default_value = "ring")]
+    /// The algorithm: ring, or another fleet's rule, which has no slots and no load margin
+    #[arg(long = "placement", value_parser = ["ring", "uhashring", "modulo", "hashring"], default_value = "ring")]
     kind: String,
-    /// Slots of the circle
-    #[arg(long, default_value_t = PlacementParams::default().slots, value_name = "N")]
-    slots: u32,
-    /// Points per unit of weight
-    #[arg(long, default_value_t = PlacementParams::default().virtual_nodes, value_name = "N")]
-    virtual_nodes: u32,
-    /// How far above its fair share a member may be loaded: 0 to 10, or none
-    #[arg(long, default_value_t = PlacementParams::default().load_margin.to_string(), value_name = "X")]
-    load_margin: String,
+    #[arg(long, value_name = "N", help = format!("Slots of the circle [default: {}]", PlacementParams::default().slots))]
+    slots: Option<u32>,
+    #[arg(long, value_name = "N", help = format!("Points per unit of weight, for ring and hashring [default: {}]", PlacementParams::default().virtual_nodes))]
+    virtual_nodes: Option<u32>,
+    #[arg(long, value_name = "X", help = format!(
+        "How far above its fair share a member may be loaded: 0 to 10, or none [default: {}]", PlacementParams::default().load_margin
+    ))]
+    load_margin: Option<String>,
 }
 
 #[derive(Deserialize)]
@@ -103,10 +104,39 @@ impl Ring {
 
 impl Placement {
     fn params(&self) -> Result<PlacementParams> {
-        let load_margin = LoadMargin::parse(&self.load_margin).map_err(|error| usage(error.to_string()))?;
-        let params = PlacementParams { slots: self.slots, virtual_nodes: self.virtual_nodes, load_margin, ..PlacementParams::default() };
+        // The arguments let none through that has no name.
+        let mut params = PlacementParams { kind: PlacementKind::named(&self.kind).unwrap_or_default(), ..PlacementParams::default() };
+        let given =
+            [("slots", self.slots.is_some()), ("virtual_nodes", self.virtual_nodes.is_some()), ("load_margin", self.load_margin.is_some())];
+        refuse_unused(params.kind, given.into_iter().filter_map(|(name, is_given)| is_given.then_some(name)))?;
+        params.slots = self.slots.unwrap_or(params.slots);
+        params.virtual_nodes = self.virtual_nodes.unwrap_or(params.virtual_nodes);
+        if let Some(text) = &self.load_margin {
+            params.load_margin = LoadMargin::parse(text).map_err(|error| usage(error.to_string()))?;
+        }
         params.validated().map_err(|error| usage(error.to_string()))
     }
+}
+
+/// Refuses numbers that mean nothing to the placement: whoever wrote them expects something else than what the other fleet does.
+fn refuse_unused<'a>(kind: PlacementKind, mut given: impl Iterator<Item = &'a str>) -> Result<()> {
+    let is_unused = |name: &str| match name {
+        "virtual_nodes" => !kind.uses_virtual_nodes(),
+        "slots" | "load_margin" => kind.by_key().is_some(),
+        _ => false,
+    };
+    match given.find(|name| is_unused(name)) {
+        Some(name) => Err(usage(format!("placement {} has no {name}; remove it", kind.as_str()))),
+        None => Ok(()),
+    }
+}
+
+fn place(members: Vec<(InstanceId, Weight)>, params: PlacementParams) -> Result<Placed> {
+    Placed::place(members, params).map_err(|error| too_many(&error))
+}
+
+fn too_many(error: &TooManyPoints) -> Failure {
+    usage(error.to_string())
 }
 
 impl Members {

@@ -3,9 +3,9 @@
 use std::io::{self, BufRead, BufWriter, Read, Write};
 
 use clap::Args;
-use shardwise::{InstanceId, SlotOwners};
+use shardwise::InstanceId;
 
-use super::{Members, Placement, usage};
+use super::{Members, Placement, place, usage};
 use crate::args::Common;
 use crate::exit::{Code, Failure, Result};
 use crate::output::{self, Format};
@@ -26,7 +26,7 @@ pub(crate) struct Owners {
 
 impl Owners {
     pub(super) fn run(&self, common: &Common) -> Result<Code> {
-        let owners = SlotOwners::place(self.members.read()?, self.placement.params()?);
+        let owners = place(self.members.read()?, self.placement.params()?)?;
         let (end, called) = if self.nul { (0, "NUL, because of -0") } else { (b'\n', "a line feed, or with -0 with NUL") };
         let mut out = BufWriter::new(io::stdout().lock());
         output::waits_for_lines();

@@ -1,10 +1,10 @@
 //! `shardwise ring plan`: what a change of the group, or of the placement, would move.
 
 use clap::Args;
-use shardwise::core::{Balance, Change, Plan as Moves, Side};
+use shardwise::core::{Balance, Change, Plan as Moves, Sample, Side};
 use shardwise::{InstanceId, LoadMargin, PlacementKind, PlacementParams, Weight};
 
-use super::{Members, Placement, list_of, usage};
+use super::{Members, Placement, list_of, refuse_unused, too_many, usage};
 use crate::args::Common;
 use crate::exit::{Code, Result};
 use crate::output::{self, Format, count, table};
@@ -31,11 +31,20 @@ impl Plan {
         let before = self.members.read()?;
         let after = self.after(&before)?;
         let params = self.placement.params()?;
-        match (self.next(params)?, common.format()) {
-            (None, Format::Json) => output::json_line(&Moves::new(before, after, params))?,
-            (None, Format::Human) => output::text(&in_words(&Moves::new(before, after, params)))?,
-            (Some(next), Format::Json) => output::json_line(&Change::new((before, params), (after, next)))?,
-            (Some(next), Format::Human) => output::text(&change_in_words(&Change::new((before, params), (after, next))))?,
+        // A key placement has no slots to tell of.
+        let next = self.next(params)?.or_else(|| params.kind.by_key().map(|_| params));
+        let Some(next) = next else {
+            let plan = Moves::new(before, after, params);
+            match common.format() {
+                Format::Json => output::json_line(&plan)?,
+                Format::Human => output::text(&in_words(&plan))?,
+            }
+            return Ok(Code::Ok);
+        };
+        let change = Change::new((before, params), (after, next)).map_err(|error| too_many(&error))?;
+        match common.format() {
+            Format::Json => output::json_line(&change)?,
+            Format::Human => output::text(&change_in_words(&change))?,
         }
         Ok(Code::Ok)
     }
@@ -52,9 +61,9 @@ impl Plan {
             let number =
                 || value.parse().map_err(|_| usage(format!("--to {part}: {value:?} is not a whole number that can be meant here")));
             match (key, value) {
-                ("placement", "ring") => next.kind = PlacementKind::Ring,
                 ("placement", _) => {
-                    return Err(usage(format!("--to {part}: there is no plan for this placement yet; ring can be planned")));
+                    next.kind = PlacementKind::named(value)
+                        .ok_or_else(|| usage(format!("--to {part}: write ring, uhashring, modulo or hashring")))?;
                 }
                 ("slots", _) => next.slots = number()?,
                 ("virtual_nodes", _) => next.virtual_nodes = number()?,
@@ -65,6 +74,7 @@ impl Plan {
                 }
             }
         }
+        refuse_unused(next.kind, named.iter().copied())?;
         let next = next.validated().map_err(|error| usage(format!("--to: {error}")))?;
         Ok((!named.is_empty()).then_some(next))
     }
@@ -128,11 +138,15 @@ fn change_in_words(change: &Change) -> String {
     let moves: Vec<_> =
         change.moves.iter().map(|pair| vec![name(pair.from.as_ref()), name(pair.to.as_ref()), percent(pair.share)]).collect();
     let side = |when, side: &Side| {
-        let constants = [side.placement.to_owned(), side.slots.to_string(), side.virtual_nodes.to_string(), side.load_margin.clone()];
-        [balance(when, &side.balance), constants.to_vec()].concat()
+        let number = |number: Option<u32>| number.map_or_else(|| "-".to_owned(), |number| number.to_string());
+        let margin = side.load_margin.clone().unwrap_or_else(|| "-".to_owned());
+        [balance(when, &side.balance), vec![side.placement.to_owned(), number(side.slots), number(side.virtual_nodes), margin]].concat()
     };
     let (moved, exact) = (percent(change.moved_share), percent(change.exact_share));
-    let mut text = format!("{moved} of the keys move; between exact shares it would be {exact}\n\n");
+    let measured = change.sample.map_or_else(String::new, |Sample { keys, seed }| {
+        format!("measured on a sample of {keys} keys, seed {seed}: right to within half a percentage point\n")
+    });
+    let mut text = format!("{moved} of the keys move; between exact shares it would be {exact}\n{measured}\n");
     if !moves.is_empty() {
         text += &(table(&["from", "to", "share"], &moves) + "\n");
     }

@@ -1,0 +1,302 @@
+//! What another placement would move, told before it is made.
+
+use std::collections::BTreeMap;
+
+use serde::Serialize;
+
+use crate::plan::{Balance, exact, fair_shares};
+use crate::{InstanceId, Placed, PlacementKind, PlacementParams, SlotOwners, TooManyPoints, Weight, hash_bytes, slot_start};
+
+/// A share of all keys that would go from one member to another.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct ShareMove {
+    /// Who has it before; `None` if nobody is there.
+    pub from: Option<InstanceId>,
+    /// Who has it afterwards; `None` if nobody is there.
+    pub to: Option<InstanceId>,
+    /// How much, from 0 to 1.
+    pub share: f64,
+}
+
+/// One side of a change.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Side {
+    /// The name of the placement.
+    pub placement: &'static str,
+    /// Slots of the circle; `None` under a key placement.
+    pub slots: Option<u32>,
+    /// Points per unit of weight; `None` where the rule has a number of its own, or none.
+    pub virtual_nodes: Option<u32>,
+    /// The bound on a member's share, as it is written in the settings; `None` under a key placement.
+    pub load_margin: Option<String>,
+    /// How even it is; under a key placement as the sample shows it.
+    #[serde(flatten)]
+    pub balance: Balance,
+}
+
+/// The keys by which a change is measured where there are no slots: equal on every machine.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+pub struct Sample {
+    /// How many keys.
+    pub keys: u32,
+    /// Which.
+    pub seed: u64,
+}
+
+impl Sample {
+    /// A share measured with so many keys is within half a percentage point of the real one, but for one case in a thousand.
+    const OF_A_CHANGE: Self = Self { keys: 100_000, seed: 0 };
+
+    /// The keys: the hexadecimal digits of [`hash_bytes`] of the seed and the key's number, as little-endian bytes.
+    pub fn each_key(self) -> impl Iterator<Item = String> {
+        let key = move |n: u32| [&self.seed.to_le_bytes()[..], &n.to_le_bytes()].concat();
+        (0..self.keys).map(move |n| format!("{:016x}", hash_bytes(&key(n))))
+    }
+}
+
+/// What would move if keys were placed otherwise, whatever the numbers of slots. Between two rings the shares are exact: each is the length
+/// of the arcs that change hands, over the whole circle. From or to a key placement they are those of a [`Sample`].
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Change {
+    /// The share of all keys that would have another owner, from 0 to 1.
+    pub moved_share: f64,
+    /// What would have to move between shares that are exactly as the weights say: nothing, if the members stay the same.
+    pub exact_share: f64,
+    /// From whom to whom, the largest first.
+    pub moves: Vec<ShareMove>,
+    /// How it is.
+    pub before: Side,
+    /// How it would be.
+    pub after: Side,
+    /// By which keys it was measured; `None` if it is exact.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub sample: Option<Sample>,
+}
+
+/// One side while it is measured.
+struct Measured {
+    params: PlacementParams,
+    placed: Placed,
+}
+
+/// How much goes from whom to whom, and how much stays.
+type Pairs<'a> = BTreeMap<(Option<&'a InstanceId>, Option<&'a InstanceId>), u128>;
+
+impl Change {
+    /// What moves when `before` becomes `after`: members as [`Placed::place`] takes them, and the placement of each.
+    ///
+    /// # Errors
+    ///
+    /// [`TooManyPoints`], under a key placement alone.
+    pub fn new<B, A>(before: (B, PlacementParams), after: (A, PlacementParams)) -> Result<Self, TooManyPoints>
+    where
+        B: IntoIterator<Item = (InstanceId, Weight)>,
+        A: IntoIterator<Item = (InstanceId, Weight)>,
+    {
+        let (before, after) = (Measured::new(before.0, before.1)?, Measured::new(after.0, after.1)?);
+        if let (Placed::Slots(old), Placed::Slots(new)) = (&before.placed, &after.placed) {
+            return Ok(Self::told(&before, &after, &by_arcs(old, new), None));
+        }
+        let sample = Sample::OF_A_CHANGE;
+        Ok(Self::told(&before, &after, &by_keys(&before.placed, &after.placed, sample), Some(sample)))
+    }
+
+    fn told(before: &Measured, after: &Measured, pairs: &Pairs<'_>, sample: Option<Sample>) -> Self {
+        let whole: u128 = pairs.values().sum();
+        let share = |part: u128| part as f64 / whole as f64;
+        let mut moves: Vec<_> = pairs.iter().filter(|((from, to), _)| from != to).collect();
+        moves.sort_by_key(|(_, part)| std::cmp::Reverse(**part));
+        let moved = moves.iter().map(|(_, part)| **part).sum();
+        let moves = moves.into_iter().map(|((from, to), part)| ShareMove { from: from.cloned(), to: to.cloned(), share: share(*part) });
+        let load = |owner: Option<&InstanceId>, part: u128| owner.map(|owner| (owner.clone(), share(part)));
+        Self {
+            moved_share: share(moved),
+            exact_share: exact(&before.fair(), &after.fair()),
+            moves: moves.collect(),
+            before: before.side(pairs.iter().filter_map(|((from, _), part)| load(*from, *part))),
+            after: after.side(pairs.iter().filter_map(|((_, to), part)| load(*to, *part))),
+            sample,
+        }
+    }
+}
+
+impl Measured {
+    fn new(members: impl IntoIterator<Item = (InstanceId, Weight)>, params: PlacementParams) -> Result<Self, TooManyPoints> {
+        Ok(Self { params, placed: Placed::place(members, params)? })
+    }
+
+    fn fair(&self) -> Vec<(&InstanceId, f64)> {
+        fair_shares(self.params.kind, self.placed.members())
+    }
+
+    /// `loads` are shares of owners, each in parts; they count where there are no slots to be counted.
+    fn side(&self, loads: impl Iterator<Item = (InstanceId, f64)>) -> Side {
+        let PlacementParams { kind, slots, virtual_nodes, load_margin } = self.params;
+        let is_ring = kind == PlacementKind::Ring;
+        let balance = match &self.placed {
+            Placed::Slots(owners) => Balance::of(owners),
+            Placed::Keys(_) => {
+                let mut shares = BTreeMap::new();
+                loads.for_each(|(owner, share)| *shares.entry(owner).or_insert(0.0) += share);
+                let load: Vec<_> = self.placed.members().iter().map(|(id, _)| shares.get(id).copied().unwrap_or(0.0)).collect();
+                Balance::of_load(&load, &self.fair())
+            }
+        };
+        Side {
+            placement: kind.as_str(),
+            slots: is_ring.then_some(slots),
+            virtual_nodes: kind.uses_virtual_nodes().then_some(virtual_nodes),
+            load_margin: is_ring.then(|| load_margin.to_string()),
+            balance,
+        }
+    }
+}
+
+fn by_keys<'a>(before: &'a Placed, after: &'a Placed, sample: Sample) -> Pairs<'a> {
+    let mut pairs = Pairs::new();
+    for key in sample.each_key() {
+        *pairs.entry((before.owner(&key), after.owner(&key))).or_insert(0) += 1;
+    }
+    pairs
+}
+
+fn by_arcs<'a>(before: &'a SlotOwners, after: &'a SlotOwners) -> Pairs<'a> {
+    let mut pairs = Pairs::new();
+    each_common_arc(before.params().slots, after.params().slots, |slot, other, length| {
+        *pairs.entry((before.owner_of_slot(slot), after.owner_of_slot(other))).or_insert(0) += length;
+    });
+    pairs
+}
+
+const CIRCLE: u128 = 1 << 64;
+
+/// Every arc that lies in one slot of a circle of `slots` and in one of a circle of `others`, with its length.
+fn each_common_arc(slots: u32, others: u32, mut visit: impl FnMut(u32, u32, u128)) {
+    let end = |slot: u32, of: u32| if slot + 1 < of { u128::from(slot_start(slot + 1, of)) } else { CIRCLE };
+    let (mut slot, mut other, mut from) = (0, 0, 0);
+    while from < CIRCLE {
+        let (ends, other_ends) = (end(slot, slots), end(other, others));
+        let to = ends.min(other_ends);
+        visit(slot, other, to - from);
+        (slot, other, from) = (slot + u32::from(ends == to), other + u32::from(other_ends == to), to);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{KeyPlacement, LoadMargin, Plan};
+    use proptest::prelude::*;
+
+    fn id(name: &str) -> InstanceId {
+        InstanceId::new(name).unwrap()
+    }
+
+    fn fleet(members: &[(&str, u64)]) -> Vec<(InstanceId, Weight)> {
+        members.iter().map(|(name, weight)| (id(name), Weight::new(*weight).unwrap())).collect()
+    }
+
+    fn by_key(placement: KeyPlacement) -> PlacementParams {
+        PlacementParams { kind: PlacementKind::Key(placement), virtual_nodes: 160, ..PlacementParams::default() }
+    }
+
+    proptest! {
+        /// Key by key, on a circle that cuts both.
+        #[test]
+        fn a_change_tells_the_share_of_keys_that_change_hands(slots in 1u32..60, others in 1u32..60, members in 1u32..6, more in 0u32..2) {
+            let before = PlacementParams { slots, virtual_nodes: 8, ..PlacementParams::default() };
+            let after = PlacementParams { slots: others, virtual_nodes: 5, load_margin: LoadMargin::None, ..before };
+            let fleet = |n: u32| (0..n).map(|i| (id(&format!("w{i}")), Weight::ONE)).collect::<Vec<_>>();
+            let change = Change::new((fleet(members), before), (fleet(members + more), after)).unwrap();
+            let (placed, placed_after) = (SlotOwners::place(fleet(members), before), SlotOwners::place(fleet(members + more), after));
+            let (mut moved, mut pairs) = (0, BTreeMap::new());
+            for arc in 0..slots * others {
+                let pair = (placed.owner_of_slot(arc / others).unwrap(), placed_after.owner_of_slot(arc / slots).unwrap());
+                if pair.0 != pair.1 {
+                    moved += 1;
+                    *pairs.entry(pair).or_insert(0) += 1;
+                }
+            }
+            let share = |arcs: i32| f64::from(arcs) / f64::from(slots * others);
+            prop_assert!((change.moved_share - share(moved)).abs() < 1e-12, "{} for {}", change.moved_share, share(moved));
+            prop_assert_eq!(change.moves.len(), pairs.len());
+            for pair in &change.moves {
+                let expected = share(pairs[&(pair.from.as_ref().unwrap(), pair.to.as_ref().unwrap())]);
+                prop_assert!((pair.share - expected).abs() < 1e-12, "{pair:?}, expected {expected}");
+            }
+            prop_assert!(change.moves.windows(2).all(|pair| pair[0].share >= pair[1].share));
+            prop_assert!((change.exact_share - f64::from(more) / f64::from(members + more)).abs() < 1e-12);
+        }
+    }
+
+    #[test]
+    fn a_change_on_one_circle_is_a_plan() {
+        let (before, after) = (fleet(&[("a", 1), ("b", 2)]), fleet(&[("b", 2), ("c", 1)]));
+        let params = PlacementParams { slots: 128, ..PlacementParams::default() };
+        let (plan, change) = (Plan::new(before.clone(), after.clone(), params), Change::new((before, params), (after, params)).unwrap());
+        let shares: Vec<_> = plan.moves.iter().map(|pair| (pair.from.clone(), pair.to.clone(), f64::from(pair.slots) / 128.0)).collect();
+        assert_eq!(change.moves.into_iter().map(|pair| (pair.from, pair.to, pair.share)).collect::<Vec<_>>(), shares);
+        assert_eq!((change.before.balance, change.after.balance), (plan.before, plan.after));
+        let (nobody, from_nothing) = (fleet(&[]), PlacementParams { slots: 7, ..params });
+        let left = Change::new((fleet(&[("a", 1)]), params), (nobody, from_nothing)).unwrap();
+        assert_eq!(left.moves, [ShareMove { from: Some(id("a")), to: None, share: 1.0 }]);
+    }
+
+    /// The sample tells what the arcs tell, where both can be asked.
+    #[test]
+    fn a_sample_is_as_good_as_it_says() {
+        let (old, new) =
+            (PlacementParams { slots: 1_000, ..PlacementParams::default() }, PlacementParams { slots: 700, ..PlacementParams::default() });
+        let (before, after) = (fleet(&[("a", 1), ("b", 2), ("c", 1)]), fleet(&[("b", 2), ("c", 1), ("d", 3)]));
+        let exact = Change::new((before.clone(), old), (after.clone(), new)).unwrap();
+        let (before, after) = (Measured::new(before, old).unwrap(), Measured::new(after, new).unwrap());
+        let sample = Sample::OF_A_CHANGE;
+        let sampled = Change::told(&before, &after, &by_keys(&before.placed, &after.placed, sample), Some(sample));
+        assert!((exact.moved_share - sampled.moved_share).abs() < 0.005, "{exact:?} {sampled:?}");
+        for pair in &exact.moves {
+            let told = sampled.moves.iter().find(|told| (&told.from, &told.to) == (&pair.from, &pair.to)).map_or(0.0, |told| told.share);
+            assert!((told - pair.share).abs() < 0.005, "{pair:?}: {told}");
+        }
+        assert_eq!((exact.before, exact.after, exact.exact_share), (sampled.before, sampled.after, sampled.exact_share));
+    }
+
+    #[test]
+    fn a_modulo_moves_nearly_everything_and_a_circle_what_it_must() {
+        let (three, four) = (fleet(&[("a", 1), ("b", 1), ("c", 5)]), fleet(&[("a", 1), ("b", 1), ("c", 5), ("d", 1)]));
+        let join = |placement| Change::new((three.clone(), by_key(placement)), (four.clone(), by_key(placement))).unwrap();
+        let modulo = join(KeyPlacement::Modulo);
+        // Of the remainders by 12 three stay: weights do not count.
+        assert!((modulo.moved_share - 0.75).abs() < 0.005 && (modulo.exact_share - 0.25).abs() < 1e-9, "{modulo:?}");
+        assert!(modulo.before.balance.peak < 1.02 && modulo.before.balance.least > 0.98, "{modulo:?}");
+        assert_eq!((modulo.before.slots, modulo.before.virtual_nodes, modulo.before.load_margin), (None, None, None));
+        for placement in [KeyPlacement::Uhashring, KeyPlacement::Hashring] {
+            let change = join(placement);
+            assert!(change.moves.iter().all(|pair| pair.to == Some(id("d"))), "{change:?}");
+            assert!((change.moved_share - 0.125).abs() < 0.04 && (change.exact_share - 0.125).abs() < 1e-9, "{change:?}");
+            assert!(change.after.balance.peak < 1.5 && change.after.balance.least > 0.6, "{change:?}");
+            let points = (placement == KeyPlacement::Hashring).then_some(160);
+            assert_eq!((change.after.virtual_nodes, change.sample), (points, Some(Sample { keys: 100_000, seed: 0 })));
+        }
+    }
+
+    #[test]
+    fn from_a_key_placement_to_the_ring_and_back() {
+        let two = fleet(&[("a", 1), ("b", 1)]);
+        let (python, ring) = (by_key(KeyPlacement::Uhashring), PlacementParams::default());
+        let there = Change::new((two.clone(), python), (two.clone(), ring)).unwrap();
+        let back = Change::new((two.clone(), ring), (two.clone(), python)).unwrap();
+        assert!((there.moved_share - 0.5).abs() < 0.1 && there.exact_share.abs() < 1e-9, "{there:?}");
+        assert_eq!((there.moved_share, &there.before, &there.after), (back.moved_share, &back.after, &back.before));
+        let nobody = Change::new((two, python), (vec![], python)).unwrap();
+        assert!((nobody.moved_share - 1.0).abs() < 1e-9 && nobody.moves.iter().all(|pair| pair.to.is_none()), "{nobody:?}");
+        assert_eq!(nobody.after.balance, Balance { members: 0, peak: 0.0, least: 0.0 });
+    }
+
+    /// Another program that wants to measure the same keys has to find the same text.
+    #[test]
+    fn the_keys_of_a_sample_stay_as_they_are() {
+        let keys: Vec<_> = Sample { keys: 3, seed: 7 }.each_key().collect();
+        assert_eq!(keys[1], format!("{:016x}", hash_bytes(&[7, 0, 0, 0, 0, 0, 0, 0, 1, 0, 0, 0])));
+        assert_eq!(keys.len(), 3);
+    }
+}
