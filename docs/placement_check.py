@@ -1,4 +1,4 @@
-"""A second reading of docs/placement.md: computes every golden vector anew and compares.
+"""A second reading of docs/placement.md and docs/key-placements.md: computes every golden vector anew and compares.
 
 Written from the document alone, so that an error in the Rust code cannot hide in the vectors. Each rule below names its number there.
 
@@ -14,6 +14,8 @@ import pathlib
 import sys
 
 import xxhash
+
+from key_placement_check import KeyCircle
 
 VECTORS = pathlib.Path(__file__).resolve().parent.parent / "crates" / "core" / "testdata"
 POINTS_MAX = 4_194_304
@@ -204,6 +206,9 @@ class Replay:
         if verb == "circle":
             self.zones = [""]
             words = dict(word.split("=") for word in rest.split())
+            if "placement" in words:
+                self.circle = KeyCircle(words["placement"], int(words.get("virtual_nodes", 0)))
+                return
             self.circle = Circle(int(words["slots"]), int(words["virtual_nodes"]), margin(words["load_margin"]))
         elif verb in ("member", "draining"):
             self.circle.add(quoted(rest), int(rest.split(" ")[0]), self.zones[0], draining=verb == "draining")
@@ -246,6 +251,8 @@ class Replay:
             return str(circle.count(quoted(rest)))
         if verb == "owner-of-slot":
             return circle.owner_of_slot(int(rest))
+        if verb == "owner" and isinstance(circle, KeyCircle):
+            return circle.owner(rest)
         if verb == "owner":
             return circle.owner_of_slot(slot_of(xxh3(key_bytes(rest)), circle.slots))
         if verb == "replicas":
@@ -280,7 +287,7 @@ def replay(path, rewrite):
 
 
 def main():
-    parser = argparse.ArgumentParser(description="Replays the golden vectors of placement `ring`, protocol 1.")
+    parser = argparse.ArgumentParser(description="Replays the golden vectors of the placements.")
     parser.add_argument("--rewrite", action="store_true", help="write what is computed behind every arrow")
     rewrite = parser.parse_args().rewrite
     files = sorted(VECTORS.glob("*.txt"))

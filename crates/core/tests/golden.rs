@@ -8,8 +8,8 @@ use std::fmt::Write as _;
 use std::path::Path;
 
 use shardwise_core::{
-    Circle, InstanceId, LoadMargin, Member, MemberState, PlacementParams, Replicas, ShardKey, SlotOwners, View, Weight, hash_bytes,
-    slot_of, slot_start,
+    Circle, InstanceId, LoadMargin, Member, MemberState, Placed, PlacementKind, PlacementParams, Replicas, ShardKey, SlotOwners, View,
+    Weight, hash_bytes, slot_of, slot_start,
 };
 
 /// A key as the vectors write it; every kind goes through the type that a user would pass.
@@ -155,7 +155,7 @@ impl Stage {
             "digest" => digest(self.placed()),
             "owns" => self.placed().slots_of(&id(rest)).len().to_string(),
             "owner-of-slot" => name(self.placed().owner_of_slot(rest.parse().unwrap())),
-            "owner" => name(self.placed().owner(&Key::read(rest))),
+            "owner" => name(Placed::of_view(&self.view(), self.params).unwrap().owner(&Key::read(rest))),
             _ => panic!("unknown question: {question}"),
         }
     }
@@ -173,6 +173,7 @@ fn params(words: &str) -> PlacementParams {
     let mut params = PlacementParams::default();
     for (name, value) in words.split(' ').map(|word| word.split_once('=').unwrap()) {
         match name {
+            "placement" => params.kind = PlacementKind::named(value).unwrap(),
             "slots" => params.slots = value.parse().unwrap(),
             "virtual_nodes" => params.virtual_nodes = value.parse().unwrap(),
             "load_margin" => params.load_margin = LoadMargin::parse(value).unwrap(),
@@ -219,7 +220,7 @@ fn replay(file: &str, least: usize) {
             }
         }
     }
-    assert!(wrong.is_empty(), "protocol 1 never changes; a mismatch is an error in the code:\n{wrong}");
+    assert!(wrong.is_empty(), "protocols never change; a mismatch is an error in the code:\n{wrong}");
     assert!(asked >= least, "{file} has {asked} vectors, at least {least} are expected");
 }
 
@@ -241,4 +242,9 @@ fn fleets() {
 #[test]
 fn replicas() {
     replay("replicas.txt", 20);
+}
+
+#[test]
+fn key_placements() {
+    replay("key_placements.txt", 110);
 }
