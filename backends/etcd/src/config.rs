@@ -103,7 +103,8 @@ impl Endpoint {
             _ => return Err(refused("only http:// and https:// are possible")),
         };
         let host = uri.host().filter(|host| !host.is_empty()).ok_or_else(|| refused(example))?;
-        if !matches!(uri.path(), "" | "/") || uri.query().is_some() {
+        // What stands behind a # is not in what was parsed.
+        if !matches!(uri.path(), "" | "/") || uri.query().is_some() || text.contains('#') {
             return Err(refused("it must end with the port; write it as https://host:2379"));
         }
         let host = host.trim_start_matches('[').trim_end_matches(']').to_owned();
