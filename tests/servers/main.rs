@@ -29,6 +29,7 @@ macro_rules! on_both {
 mod bad_days;
 mod meeting;
 mod members;
+mod other_fleet;
 mod restarts;
 mod rights;
 mod silence;
