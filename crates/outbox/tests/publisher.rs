@@ -379,6 +379,18 @@ async fn a_builder_names_what_is_missing_and_what_is_not_allowed() {
     assert_eq!(error.to_string(), "batch is 0: a number from 1 to 10000 is allowed");
 }
 
+/// Its slots would be fenced in the database, and it has none: nothing would ever be sent.
+#[tokio::test]
+async fn a_builder_refuses_a_sharding_without_slots() {
+    let outbox = Outbox::new().await;
+    let no_slots = TestSharding::of("one", SlotSet::empty(0));
+    let error = publisher(&outbox, ScriptedSink::accepting(), &no_slots).await.build().unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Settings);
+    assert!(error.to_string().contains("no slots") && error.to_string().contains("placement = \"ring\""), "{error}");
+    let nothing_yet = TestSharding::of("one", SlotSet::empty(SLOTS));
+    publisher(&outbox, ScriptedSink::accepting(), &nothing_yet).await.build().unwrap();
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_commit_is_delivered_promptly_by_looking_and_at_once_by_a_nudge() {
     let outbox = Outbox::new().await;

@@ -106,7 +106,7 @@ impl OutboxPublisherBuilder {
     }
 
     /// Which slots are this worker's. Needed. Its TTL is the publisher's too; its number of slots must be the same for all publishers of
-    /// an outbox.
+    /// an outbox. One of a key placement has no slots and is refused.
     #[must_use]
     pub fn sharding(self, sharding: impl Sharding + 'static) -> Self {
         Self { sharding: Some(Arc::new(sharding)), ..self }
@@ -125,12 +125,24 @@ impl OutboxPublisherBuilder {
     }
 
     /// Checks the parts.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::Settings`]: a part is missing, an option is out of its range, or the sharding has no slots.
     pub fn build(self) -> Result<OutboxPublisher> {
         let missing = |what| Error::new(ErrorKind::Settings, format!("the publisher has no {what}: give the builder one"));
+        let store = self.store.ok_or_else(|| missing("store"))?;
+        let sink = self.sink.ok_or_else(|| missing("sink"))?;
+        let sharding = self.sharding.ok_or_else(|| missing("sharding"))?;
+        if sharding.ownership().slots().slots() == 0 {
+            let text = "the sharding has no slots, and an outbox fences each slot in its database: \
+                        give the builder one whose policy has placement = \"ring\"";
+            return Err(Error::new(ErrorKind::Settings, text));
+        }
         Ok(OutboxPublisher {
-            store: self.store.ok_or_else(|| missing("store"))?,
-            sink: self.sink.ok_or_else(|| missing("sink"))?,
-            sharding: self.sharding.ok_or_else(|| missing("sharding"))?,
+            store,
+            sink,
+            sharding,
             options: self.options.validated()?,
             clock: self.clock,
             stats: PublisherStats::default(),
