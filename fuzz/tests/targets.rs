@@ -64,11 +64,15 @@ fn cases() -> u32 {
 }
 
 fn try_out(target: &Target) {
-    target.samples.iter().for_each(|sample| (target.run)(sample));
+    for sample in target.samples {
+        (target.run)(sample);
+    }
     let mut runner = TestRunner::new(Config { cases: cases(), failure_persistence: None, ..Config::default() });
     let changed = (prop::sample::select(target.samples), edits()).prop_map(|(sample, edits)| {
         let mut input = sample.to_vec();
-        edits.iter().for_each(|edit| edit.apply(&mut input));
+        for edit in &edits {
+            edit.apply(&mut input);
+        }
         input
     });
     let input = prop_oneof![4 => changed, 1 => proptest::collection::vec(any::<u8>(), 0..60)];
