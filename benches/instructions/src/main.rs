@@ -36,7 +36,7 @@ const CASES: [Case; 10] = [
         things: KEYS,
         prepare: || on_ids(|ownership, keys, now| ownership.filter_indices_at(keys, now).len()),
     },
-    Case { name: "count_at, ids of 15 bytes", things: KEYS, prepare: || on_ids(|ownership, keys, now| ownership.count_at(keys, now)) },
+    Case { name: "count_at, ids of 15 bytes", things: KEYS, prepare: || on_ids(Ownership::count_at) },
     Case {
         name: "owns_at, ids of 15 bytes",
         things: KEYS,
@@ -65,7 +65,7 @@ fn fleet(size: u32) -> Result<Vec<(InstanceId, Weight)>, NameError> {
 fn share(slots: u32) -> Result<Ownership, NameError> {
     let fleet = fleet(3)?;
     let placed = SlotOwners::place(fleet.iter().cloned(), PlacementParams { slots, ..PlacementParams::default() });
-    let mine = fleet.first().map(|(id, _)| placed.slots_of(id)).unwrap_or_else(|| shardwise_core::SlotSet::empty(slots));
+    let mine = fleet.first().map_or_else(|| shardwise_core::SlotSet::empty(slots), |(id, _)| placed.slots_of(id));
     Ok(Ownership::fixed(ServiceState::Active, mine, Arc::new(View::default()), Moment::ZERO))
 }
 
@@ -101,10 +101,14 @@ fn change() -> Result<Round, NameError> {
 fn main() -> ExitCode {
     let mut arguments = std::env::args().skip(1);
     let (Some(name), Some(rounds)) = (arguments.next(), arguments.next().and_then(|rounds| rounds.parse::<u32>().ok())) else {
-        CASES.iter().for_each(|case| println!("{}\t{}", case.things, case.name));
+        for case in CASES {
+            println!("{}\t{}", case.things, case.name);
+        }
         return ExitCode::SUCCESS;
     };
     let Some(Ok(mut round)) = CASES.iter().find(|case| case.name == name).map(|case| (case.prepare)()) else { return ExitCode::FAILURE };
-    (0..rounds).for_each(|_| round());
+    for _ in 0..rounds {
+        round();
+    }
     ExitCode::SUCCESS
 }
