@@ -38,7 +38,13 @@ async fn main() {
         monitor.on_rebalance({
             let name = name.clone();
             move |r| {
-                println!("{name}: {} members, {} slots ({} gained, {} lost)", r.members_total, r.slots_owned.unwrap_or_default(), r.gained.len(), r.lost.len());
+                println!(
+                    "{name}: {} members, {} slots ({} gained, {} lost)",
+                    r.members_total,
+                    r.slots_owned.unwrap_or_default(),
+                    r.gained.len(),
+                    r.lost.len()
+                );
             }
         });
         let board = Arc::clone(&board);
