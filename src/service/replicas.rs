@@ -31,8 +31,9 @@ impl ShardingService {
     ///
     /// Under a key placement it is the owner alone, and nobody while this worker holds nothing: the other fleet has no second.
     ///
-    /// The first call after a change of the group takes the time of a placement, 40 ms with 1,000 members, and keeps four bytes for each
-    /// slot and member asked for; the others take a hash and the copies of the names.
+    /// The first call after a change of the group takes two to three times as long as a placement from nothing and keeps four bytes for each
+    /// slot and member asked for: measured on a busy machine 0.16 s with 1,000 members of weight 1, and 0.6 s with as many points as a circle
+    /// may have, whatever the weights and zones. The others take a hash and the copies of the names.
     pub fn owners<K: ShardKey + ?Sized>(&self, key: &K, n: usize) -> Vec<InstanceId> {
         let n = n.min(REPLICAS_MAX);
         let ownership = self.ownership();

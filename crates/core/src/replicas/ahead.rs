@@ -1,0 +1,96 @@
+//! Who comes next, seen from a place that goes backwards around the circle.
+
+/// What lies clockwise of a place: every member and every zone, in the order in which one meets them.
+///
+/// A point that the place passes on its way back is the first one met from there on, so its member and its zone move to the front; nothing
+/// else changes. A pass takes four links, and a list for a slot reads no more than it needs of the two orders.
+#[derive(Debug)]
+pub(super) struct Ahead<'a> {
+    /// The zone of each member.
+    zones: &'a [usize],
+    members: Order,
+    zones_met: Order,
+    /// Each zone's first member clockwise.
+    first_in: Vec<u32>,
+}
+
+impl<'a> Ahead<'a> {
+    /// Nobody yet: it wants one turn backwards over all points.
+    pub(super) fn new(zones: &'a [usize]) -> Self {
+        let zones_in_all = zones.iter().max().map_or(0, |highest| highest + 1);
+        Self { zones, members: Order::new(zones.len()), zones_met: Order::new(zones_in_all), first_in: vec![0; zones_in_all] }
+    }
+
+    /// Goes back past a point of `member`.
+    pub(super) fn pass(&mut self, member: u32) {
+        let zone = self.zones[member as usize];
+        self.members.bring_forward(member as usize);
+        self.zones_met.bring_forward(zone);
+        self.first_in[zone] = member;
+    }
+
+    /// The list of rule 7 for a slot that begins here and belongs to `owner`, as long as `list` is; `list` is not empty and not longer than
+    /// there are members. `look` is told of each zone and each member that is looked at: at most `2 * list.len()`.
+    pub(super) fn fill(&self, owner: u32, list: &mut [u32], mut look: impl FnMut()) {
+        let owners_zone = self.zones[owner as usize];
+        list[0] = owner;
+        let mut have = 1;
+        // Each zone stands in the order once, so all but the owner's are new.
+        let mut zones = self.zones_met.iter();
+        while have < list.len()
+            && let Some(zone) = zones.next()
+        {
+            look();
+            if zone != owners_zone {
+                list[have] = self.first_in[zone];
+                have += 1;
+            }
+        }
+        let mut members = self.members.iter();
+        while have < list.len()
+            && let Some(member) = members.next()
+        {
+            look();
+            // Members are numbered with 32 bits.
+            let member = u32::try_from(member).unwrap_or(u32::MAX);
+            if !list[..have].contains(&member) {
+                list[have] = member;
+                have += 1;
+            }
+        }
+    }
+}
+
+/// Things numbered from 0, in the order in which each came to the front last. Who never came is not in it.
+#[derive(Debug)]
+struct Order(Vec<Link>);
+
+/// Who stands before a thing and who after it; both are itself while it is in no order. The last one is the order's end and beginning.
+#[derive(Debug, Clone, Copy)]
+struct Link {
+    before: usize,
+    after: usize,
+}
+
+impl Order {
+    fn new(things: usize) -> Self {
+        Self((0..=things).map(|at| Link { before: at, after: at }).collect())
+    }
+
+    fn bring_forward(&mut self, thing: usize) {
+        let Link { before, after } = self.0[thing];
+        self.0[before].after = after;
+        self.0[after].before = before;
+        let end = self.0.len() - 1;
+        let front = self.0[end].after;
+        self.0[thing] = Link { before: end, after: front };
+        self.0[front].before = thing;
+        self.0[end].after = thing;
+    }
+
+    fn iter(&self) -> impl Iterator<Item = usize> {
+        let end = self.0.len() - 1;
+        let known = move |at: usize| (at < end).then_some(at);
+        std::iter::successors(known(self.0[end].after), move |at| known(self.0[*at].after))
+    }
+}
