@@ -1,5 +1,8 @@
 //! The group's healthy members at one revision of the backend.
 
+use std::cmp::Reverse;
+use std::collections::HashMap;
+use std::collections::hash_map::Entry;
 use std::sync::Arc;
 
 use crate::{Fingerprint, Incarnation, InstanceId, Loss, Member, MemberState, Weight, hash_bytes};
@@ -23,6 +26,8 @@ pub struct View {
     members: Vec<Member>,
     duplicates: Vec<Duplicate>,
     foreign: Vec<InstanceId>,
+    /// What the members' lists say, kept because many ask for it; the members never change, and their marks are not part of it.
+    group: Option<Fingerprint>,
 }
 
 impl View {
@@ -37,7 +42,8 @@ impl View {
             }
             same
         });
-        Self { revision, members, duplicates, foreign: Vec::new() }
+        let group = group_fingerprint(&members);
+        Self { revision, members, duplicates, foreign: Vec::new(), group }
     }
 
     /// This view with the healthy instances beside the members that have no record of ours: workers of another fleet under the group's name.
@@ -88,23 +94,8 @@ impl View {
     ///
     /// The last one is the one that stands furthest back in any member's list; of several the smallest. So members that list the same two in
     /// different orders, of which some go one way and some the other, still agree.
-    pub fn group_fingerprint(&self) -> Option<Fingerprint> {
-        let mut tally: Vec<(Fingerprint, usize, usize)> = Vec::new();
-        for member in &self.members {
-            for (position, fingerprint) in member.fingerprints.iter().enumerate() {
-                if member.fingerprints[..position].contains(fingerprint) {
-                    continue;
-                }
-                match tally.iter_mut().find(|(known, ..)| known == fingerprint) {
-                    Some((_, count, last)) => (*count, *last) = (*count + 1, position.max(*last)),
-                    None => tally.push((*fingerprint, 1, position)),
-                }
-            }
-        }
-        let all = tally.iter().filter(|(_, count, _)| *count == self.members.len());
-        let last_of_all = all.max_by_key(|(fingerprint, _, position)| (*position, std::cmp::Reverse(*fingerprint)));
-        let most = || tally.iter().max_by_key(|(fingerprint, count, _)| (*count, std::cmp::Reverse(*fingerprint)));
-        last_of_all.or_else(most).map(|(fingerprint, ..)| *fingerprint)
+    pub const fn group_fingerprint(&self) -> Option<Fingerprint> {
+        self.group
     }
 
     /// A hash of everything in the view that placement looks at; two workers that show the same one see the same group.
@@ -163,6 +154,35 @@ impl View {
     }
 }
 
+/// See [`View::group_fingerprint`]. It takes time for each fingerprint that is listed, however many different ones there are.
+fn group_fingerprint(members: &[Member]) -> Option<Fingerprint> {
+    struct Listed {
+        by: usize,
+        last_by: usize,
+        last_position: usize,
+    }
+    let mut tally: HashMap<Fingerprint, Listed> = HashMap::new();
+    for (at, member) in members.iter().enumerate() {
+        for (position, fingerprint) in member.fingerprints.iter().enumerate() {
+            match tally.entry(*fingerprint) {
+                // A member that lists it twice has said so the first time.
+                Entry::Occupied(known) if known.get().last_by == at => {}
+                Entry::Occupied(mut known) => {
+                    let listed = known.get_mut();
+                    *listed = Listed { by: listed.by + 1, last_by: at, last_position: position.max(listed.last_position) };
+                }
+                Entry::Vacant(new) => {
+                    new.insert(Listed { by: 1, last_by: at, last_position: position });
+                }
+            }
+        }
+    }
+    let all = tally.iter().filter(|(_, listed)| listed.by == members.len());
+    let last_of_all = all.max_by_key(|(fingerprint, listed)| (listed.last_position, Reverse(**fingerprint)));
+    let most = || tally.iter().max_by_key(|(fingerprint, listed)| (listed.by, Reverse(**fingerprint)));
+    last_of_all.or_else(most).map(|(fingerprint, _)| *fingerprint)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -217,6 +237,27 @@ mod tests {
         assert_eq!(group(vec![serving("a", &["new"]), serving("b", &["old", "new"])]), Some(new));
         assert_eq!(group(vec![serving("a", &["old"]), serving("b", &["new"]), serving("c", &["new"])]), Some(new));
         assert_eq!(group(vec![serving("a", &["old"]), serving("b", &["new"])]), Some(old.min(new)));
+    }
+
+    #[test]
+    fn a_view_that_was_changed_keeps_its_groups_fingerprint() {
+        let new = Some(Fingerprint::of("new"));
+        let view = View::new(1, vec![serving("a", &["old", "new"]), serving("b", &["old", "new"])]);
+        let id = |id: &str| InstanceId::new(id).unwrap();
+        assert_eq!(view.clone().with_foreign(vec![id("z")]).group_fingerprint(), new);
+        let marked = Arc::new(view).marked(&id("a"), Some(&Loss::Confirmed));
+        assert_eq!((marked.members()[0].loss.as_ref(), marked.group_fingerprint()), (Some(&Loss::Confirmed), new));
+    }
+
+    /// A list of this length took minutes when each fingerprint was compared with all others.
+    #[test]
+    fn long_lists_take_time_for_each_fingerprint_once() {
+        let many: Vec<_> = (0..200_000u32).map(|i| Fingerprint::of(&i.to_string())).collect();
+        let lists = [many.clone(), many.iter().rev().chain(&many).copied().collect()];
+        let members = lists.into_iter().zip(["a", "b"]).map(|(fingerprints, id)| Member { fingerprints, ..member(id, 0) });
+        // Each stands last in one of the two lists or near it; the first and the last of `many` stand furthest back.
+        let expected = many[0].min(many[many.len() - 1]);
+        assert_eq!(View::new(1, members.collect()).group_fingerprint(), Some(expected));
     }
 
     #[test]
