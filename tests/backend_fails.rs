@@ -3,17 +3,19 @@
 #![expect(clippy::expect_used, clippy::panic, reason = "tests report by panicking")]
 
 mod common;
+#[path = "common/log.rs"]
+mod log;
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use futures::{StreamExt, future, stream};
 use shardwise::discovery::{self, Capabilities, Discovery, Grant, MemoryBackend, Registration, Seat, Snapshot, WatchStream};
 use shardwise::{ErrorKind, GroupName, ServiceState, ShardingService};
-use tracing::subscriber::DefaultGuard;
 
 use common::{World, eventually, policy};
+use log::Log;
 
 const FINE: u8 = 0;
 const DENIES: u8 = 1;
@@ -108,34 +110,6 @@ impl Discovery for Moody {
             future::ready(event)
         });
         watch.boxed()
-    }
-}
-
-/// What is logged on this thread, as text. Each test of this file keeps one: a thread without any could switch the same line off for the
-/// others (it registers the line as wanted by nobody).
-#[derive(Clone, Default)]
-struct Log(Arc<Mutex<Vec<u8>>>);
-
-impl std::io::Write for Log {
-    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
-        self.0.lock().expect("not poisoned").extend_from_slice(bytes);
-        Ok(bytes.len())
-    }
-    fn flush(&mut self) -> std::io::Result<()> {
-        Ok(())
-    }
-}
-
-impl Log {
-    fn start() -> (Self, DefaultGuard) {
-        let log = Self::default();
-        let to_log = log.clone();
-        let subscriber = tracing_subscriber::fmt().with_ansi(false).with_writer(move || to_log.clone()).finish();
-        (log, tracing::subscriber::set_default(subscriber))
-    }
-
-    fn lines_with(&self, part: &str) -> usize {
-        String::from_utf8_lossy(&self.0.lock().expect("not poisoned")).lines().filter(|line| line.contains(part)).count()
     }
 }
 

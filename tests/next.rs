@@ -3,13 +3,16 @@
 #![expect(clippy::expect_used, clippy::panic, reason = "tests report by panicking")]
 
 mod common;
+#[path = "common/log.rs"]
+mod log;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex};
 
 use common::{World, eventually, policy};
+use log::Log;
 use shardwise::core::SLOTS_DEFAULT;
-use shardwise::{ErrorKind, PlacementParams, Policy, ShardingService};
+use shardwise::{ErrorKind, LoadMargin, PlacementParams, Policy, ShardingService};
 
 fn under(slots: u32, next: Option<u32>) -> Policy {
     let mut policy = policy();
@@ -35,6 +38,7 @@ fn at<T>(runs: &Runs, f: impl FnOnce(&mut BTreeMap<u32, (u32, u32)>) -> T) -> T 
 /// cases exactly the owned keys are worked on in the end.
 #[tokio::test(start_paused = true)]
 async fn work_on_owned_keys_follows_the_switch() {
+    let (_log, _logging) = Log::start();
     for (old, next, goes_on) in [(1_024, 1_536, true), (1_024, 1_031, false)] {
         let world = World::new();
         let a = joined(&world, "a", under(old, Some(next))).await;
@@ -74,6 +78,7 @@ async fn work_on_owned_keys_follows_the_switch() {
 /// An observer with `next` sees the owners before and after; one that knows the old placement alone says so.
 #[tokio::test(start_paused = true)]
 async fn an_observer_follows_the_switch() {
+    let (_log, _logging) = Log::start();
     const OLD: u32 = SLOTS_DEFAULT;
     const NEXT: u32 = 2 * OLD;
     let world = World::new();
@@ -96,4 +101,30 @@ async fn an_observer_follows_the_switch() {
         assert!(service.owns(&key), "{owner} owns {key}");
     }
     eventually("it says so", || old.owner(&1u32).is_err_and(|error| error.kind() == ErrorKind::OtherPolicy)).await;
+}
+
+/// Operators wait for this line. Another load margin moves nothing between two workers, so no rebalance tells of the switch.
+#[tokio::test(start_paused = true)]
+async fn each_worker_logs_the_switch_once_even_where_nothing_moves() {
+    let (log, _logging) = Log::start();
+    let world = World::new();
+    let old = policy();
+    let wider = PlacementParams { load_margin: LoadMargin::parse("0.5").expect("a margin"), ..old.placement };
+    let mut changing = old.clone();
+    changing.next = Some(wider);
+    let [from, to] = changing.fingerprints()[..] else { panic!("two") };
+    let b = joined(&world, "b", old).await;
+    let a = joined(&world, "a", changing.clone()).await;
+    eventually("both are there", || [&a, &b].iter().all(|s| s.members().members().len() == 2)).await;
+    let said = "the group serves placement ring now";
+    assert_eq!((log.lines_with(said), a.ownership().policy_fingerprint()), (0, Some(from)));
+    b.deregister_self().await.expect("it leaves");
+    eventually("it has changed over", || a.ownership().policy_fingerprint() == Some(to)).await;
+    assert_eq!(log.lines_with(&format!("{said} policy=workers from={from} to={to} ")), 1);
+    let b = joined(&world, "b", changing).await;
+    eventually("both have changed over", || [&a, &b].iter().all(|s| s.members().members().len() == 2)).await;
+    assert_eq!((log.lines_with(said), log.lines_with("policy_changed")), (2, 0), "one for each worker");
+    let c = joined(&world, "c", policy()).await;
+    eventually("it is taken back", || [&a, &b, &c].iter().all(|s| s.ownership().policy_fingerprint() == Some(from))).await;
+    assert_eq!(log.lines_with(&format!("from={to} to={from} ")), 2);
 }

@@ -10,8 +10,8 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use futures::{FutureExt, StreamExt};
-use shardwise_core::Moment;
 use shardwise_core::machine::{Action, Input, Machine};
+use shardwise_core::{Fingerprint, Moment};
 use shardwise_discovery::{Discovery, Error, Registration, WatchEvent, WatchStream};
 use tokio::sync::{mpsc, oneshot};
 use tokio::task::{AbortHandle, JoinSet};
@@ -199,6 +199,7 @@ impl Driver {
                 if ownership.state() != before {
                     tracing::info!(policy = %self.shared.policy.name, instance = %self.shared.instance_id, from = %before, to = %ownership.state(), "state");
                 }
+                self.tell_switch(ownership.policy_fingerprint());
                 self.shared.publish(ownership);
             }
             Action::Rebalanced(rebalance) => {
@@ -209,6 +210,19 @@ impl Driver {
                 self.shared.rebalanced(&rebalance);
             }
         }
+    }
+
+    /// Logs what the group goes by, where that is another placement than so far; a worker that joins expects the policy's own.
+    fn tell_switch(&self, now: Option<Fingerprint>) {
+        let policy = &self.shared.policy;
+        let before = self.shared.ownership().policy_fingerprint().unwrap_or_else(|| policy.fingerprint());
+        let Some((now, placement)) = now.filter(|now| *now != before).and_then(|now| Some((now, policy.serving(Some(now))?))) else {
+            return;
+        };
+        tracing::info!(
+            policy = %policy.name, from = %before, to = %now, slots = placement.circle(), virtual_nodes = placement.virtual_nodes,
+            load_margin = %placement.load_margin, "the group serves placement {} now", placement.kind.as_str()
+        );
     }
 
     /// This news and all that is there with it, merged: a burst of changes is placed once, by the newest view.

@@ -46,6 +46,7 @@ fn a_line_has_exactly_the_promised_fields() {
         "state",
         "revision",
         "view_fingerprint",
+        "policy_fingerprint",
         "members",
         "slots",
         "slots_owned",
@@ -60,6 +61,7 @@ fn a_line_has_exactly_the_promised_fields() {
     assert_eq!((&line["members"], number(&line, "gained"), number(&line, "lost")), (&serde_json::json!(["plain"]), 64, 0));
     assert!(line["at"].as_str().unwrap().ends_with('Z') && line["at"].as_str().unwrap().contains('T'), "{line}");
     assert_eq!(line["view_fingerprint"].as_str().unwrap().len(), 16);
+    assert_eq!(line["policy_fingerprint"].as_str().unwrap().len(), 16);
     let left = number(&line, "owned_until_ns") - number(&line, "monotonic_ns");
     assert!(left <= 1_980_000_000, "the deadline is at most 0.99 TTLs ahead: {line}");
     plain.signal(Signal::SIGTERM);

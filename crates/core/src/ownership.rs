@@ -6,7 +6,7 @@ use std::sync::Arc;
 use serde::{Deserialize, Serialize};
 
 use crate::machine::Refusal;
-use crate::{KeyShare, Moment, PlacementParams, ShardKey, SlotSet, View};
+use crate::{Fingerprint, KeyShare, Moment, PlacementParams, ShardKey, SlotSet, View};
 
 /// Where a service stands in its life (DESIGN §6).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -118,6 +118,7 @@ pub struct Ownership {
     /// `None`: never ends (unsharded or frozen).
     pub(crate) deadline: Option<Moment>,
     pub(crate) view: Arc<View>,
+    pub(crate) policy_fingerprint: Option<Fingerprint>,
     pub(crate) stands_still: bool,
     pub(crate) min_members: u32,
     pub(crate) refusal: Option<Refusal>,
@@ -132,6 +133,7 @@ impl Ownership {
             held: Held::nothing(params),
             deadline: None,
             view: Arc::default(),
+            policy_fingerprint: None,
             stands_still: false,
             min_members: 1,
             refusal: None,
@@ -181,6 +183,12 @@ impl Ownership {
     /// When the ownership ends unless it is renewed; `None` if it never ends or nothing is owned.
     pub const fn deadline(&self) -> Option<Moment> {
         self.deadline
+    }
+
+    /// The fingerprint of the policy by which the group goes and this member with it: of its policy with the placement as it is, or with that of
+    /// its `next`. `None` until it has been active; a member that is not active any more keeps the last one.
+    pub const fn policy_fingerprint(&self) -> Option<Fingerprint> {
+        self.policy_fingerprint
     }
 
     /// The view it was computed from.

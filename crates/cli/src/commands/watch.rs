@@ -22,10 +22,12 @@ const ITEMS_BYTES_MAX: u64 = 1 << 30;
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Fields: at, monotonic_ns, owned_until_ns (the deadline, same clock), policy, instance_id, state,
-  revision, view_fingerprint, members, slots, slots_owned, stands_still, gained, lost;
+  revision, view_fingerprint, policy_fingerprint, members, slots, slots_owned, stands_still,
+  gained, lost;
   with --slots also gained_slots, lost_slots; with --items also items_owned.
   Where slots, the number there are, changes, gained and lost are counted in parts that divide
   both the former number and the new one, or, if those would be too many, as all and all.
+  policy_fingerprint tells the placement that the group goes by: it changes when the group does.
   Under a key placement slots, slots_owned, gained and lost are null, because there are no slots.
   Fields are only ever added.
 SIGTERM and Ctrl-C drain and deregister; a second one ends at once.")]
@@ -54,6 +56,8 @@ struct Line<'a> {
     state: &'a str,
     revision: u64,
     view_fingerprint: String,
+    /// By which policy, with `next` or without, the group goes and this worker with it; `None` until it has been active.
+    policy_fingerprint: Option<String>,
     members: Vec<&'a str>,
     /// How many there are; `None`, as what follows about slots, under a key placement.
     slots: Option<u32>,
@@ -170,6 +174,7 @@ impl Teller<'_> {
             state: now.state().as_str(),
             revision: now.view().revision(),
             view_fingerprint: now.view().fingerprint().to_string(),
+            policy_fingerprint: now.policy_fingerprint().map(|fingerprint| fingerprint.to_string()),
             members: now.view().members().iter().map(|member| member.instance_id.as_str()).collect(),
             slots: now.slots_owned().map(|_| now.slots().slots()),
             slots_owned: now.slots_owned(),

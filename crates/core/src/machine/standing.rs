@@ -10,8 +10,8 @@ enum Standing {
     /// The view does not tell yet, or shows no record of this incarnation.
     Unknown,
     Refused(Refusal),
-    /// A member, in a group that places keys as this placer does.
-    Active(Arc<Placer>),
+    /// A member, in a group that goes by this fingerprint and places keys as this placer does.
+    Active(Fingerprint, Arc<Placer>),
 }
 
 /// What the placements of the latest view give this member.
@@ -40,14 +40,18 @@ impl Machine {
         }
         let group = view.group_fingerprint();
         let wanted = self.losses.with_mark(&view, &self.me.instance_id);
+        let mut policy_fingerprint = self.ownership.policy_fingerprint;
         let (state, held, refusal) = match self.standing(&view, group) {
             // What it has while the backend is out of reach it keeps until lease and view are both good again.
             Standing::Unknown if self.state() == ServiceState::Stale => return,
-            Standing::Active(_) if self.state() == ServiceState::Stale && self.deadline().is_none_or(|deadline| now >= deadline) => return,
+            Standing::Active(..) if self.state() == ServiceState::Stale && self.deadline().is_none_or(|deadline| now >= deadline) => return,
             Standing::Unknown => (ServiceState::Joining, self.none(), None),
             Standing::Refused(refusal) => (ServiceState::Refused, self.none(), Some(refusal)),
-            Standing::Active(placer) => match self.share(&view, &wanted, group, &placer) {
-                Ok(held) => (ServiceState::Active, held, None),
+            Standing::Active(served, placer) => match self.share(&view, &wanted, group, &placer) {
+                Ok(held) => {
+                    policy_fingerprint = Some(served);
+                    (ServiceState::Active, held, None)
+                }
                 Err(too_many) => (ServiceState::Refused, self.none(), Some(Refusal::TooManyPoints(too_many))),
             },
         };
@@ -56,7 +60,8 @@ impl Machine {
         let cause = self.cause(state, &view, group);
         let min_members = self.policy.min_members;
         let stands_still = !view.missing().is_empty() || !wanted.missing().is_empty();
-        self.publish(now, Ownership { state, since, held, deadline, view, stands_still, min_members, refusal }, cause, actions);
+        let next = Ownership { state, since, held, deadline, view, policy_fingerprint, stands_still, min_members, refusal };
+        self.publish(now, next, cause, actions);
     }
 
     fn standing(&self, view: &View, group: Option<Fingerprint>) -> Standing {
@@ -73,7 +78,7 @@ impl Machine {
     fn serve(&self, group: Option<Fingerprint>) -> Standing {
         let known = self.placers.iter().find(|(fingerprint, _)| group.is_none_or(|group| group == *fingerprint));
         match (known, group) {
-            (Some((_, placer)), _) => Standing::Active(Arc::clone(placer)),
+            (Some((served, placer)), _) => Standing::Active(*served, Arc::clone(placer)),
             (None, Some(group)) => Standing::Refused(Refusal::other_policy(&self.policy, group)),
             (None, None) => Standing::Unknown,
         }

@@ -150,3 +150,21 @@ fn a_gate_that_opens_after_the_switch_opens_to_the_new_placement() {
     assert_eq!(run.machine.ownership().slots(), &share(NEXT, &["a", "b", "me"], "me"));
     assert_eq!((&rebalanced(&actions).gained, rebalanced(&actions).lost.len()), (run.machine.ownership().slots(), 0));
 }
+
+/// A switch that moves nothing of this member's tells no listener, so it must be told in another way: by the snapshot.
+#[test]
+fn a_switch_that_moves_nothing_is_seen_all_the_same() {
+    let [wide, wider] = ["0.5", "0.6"].map(|margin| PlacementParams { load_margin: crate::LoadMargin::parse(margin).unwrap(), ..OLD });
+    let old = || Policy { placement: wide, ..policy() };
+    let changing = Policy { next: Some(wider), ..old() };
+    let mut run = beside(changing.clone(), &old());
+    let served = |run: &Run| run.machine.ownership().policy_fingerprint();
+    assert_eq!(served(&run), Some(old().fingerprint()));
+    let all = |a: &Policy, ms| vec![under(a, "a", ms), under(&changing, "b", ms), under(&changing, "me", 7)];
+    run.viewed(30, all(&old(), 3));
+    let actions = run.viewed(40, all(&changing, 4));
+    assert_eq!((cause(&actions), published(&actions)), (None, 1));
+    assert_eq!(served(&run), changing.fingerprints().get(1).copied());
+    run.viewed(50, vec![under(&done(), "a", 5), under(&done(), "b", 5), under(&changing, "me", 7)]);
+    assert_eq!((run.state(), served(&run)), (ServiceState::Refused, changing.fingerprints().get(1).copied()), "the last that it served");
+}

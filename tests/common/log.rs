@@ -1,0 +1,33 @@
+//! What is logged while a test runs.
+
+use std::sync::{Arc, Mutex};
+
+use tracing::subscriber::DefaultGuard;
+
+/// What is logged on this thread, as text. Each test of a file that has one keeps one: a thread without any could switch the same line off for the
+/// others (it registers the line as wanted by nobody).
+#[derive(Clone, Default)]
+pub(crate) struct Log(Arc<Mutex<Vec<u8>>>);
+
+impl std::io::Write for Log {
+    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+        self.0.lock().expect("not poisoned").extend_from_slice(bytes);
+        Ok(bytes.len())
+    }
+    fn flush(&mut self) -> std::io::Result<()> {
+        Ok(())
+    }
+}
+
+impl Log {
+    pub(crate) fn start() -> (Self, DefaultGuard) {
+        let log = Self::default();
+        let to_log = log.clone();
+        let subscriber = tracing_subscriber::fmt().with_ansi(false).with_writer(move || to_log.clone()).finish();
+        (log, tracing::subscriber::set_default(subscriber))
+    }
+
+    pub(crate) fn lines_with(&self, part: &str) -> usize {
+        String::from_utf8_lossy(&self.0.lock().expect("not poisoned")).lines().filter(|line| line.contains(part)).count()
+    }
+}
