@@ -26,7 +26,7 @@ pub use clock::Clock;
 pub use contract::{Capabilities, Discovery, Grant, Registration, Seat, Snapshot, WatchEvent, WatchStream};
 pub use error::{Error, ErrorKind, Result, one_line};
 pub use memory::MemoryBackend;
-pub use record::{METADATA_BYTES_MAX, RECORD_SCHEMA, Record, RecordError, Unwritable};
+pub use record::{FINGERPRINTS_MAX, METADATA_BYTES_MAX, RECORD_SCHEMA, Record, RecordError, Unwritable};
 pub use wrap::{FaultRates, Faults, Retry, Timeout, Traced};
 
 /// A fresh incarnation, drawn at random.

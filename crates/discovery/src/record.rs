@@ -11,6 +11,9 @@ use crate::ErrorKind;
 pub const RECORD_SCHEMA: u32 = 1;
 /// The most bytes that a member's metadata may have, keys and values together.
 pub const METADATA_BYTES_MAX: usize = 4_096;
+/// The most fingerprints of a record that count. A member lists one, or two during a change of policy; of more than these the first count and
+/// the rest is left out, so that one bad record costs the fleet neither its view nor much time.
+pub const FINGERPRINTS_MAX: usize = 8;
 
 /// Why a text is not a record.
 #[derive(Debug, thiserror::Error)]
@@ -98,10 +101,12 @@ impl Record {
         Ok(serde_json::to_string(&record)?)
     }
 
-    /// The member that a record describes.
+    /// The member that a record describes, with at most [`FINGERPRINTS_MAX`] fingerprints.
     pub fn decode(instance_id: InstanceId, joined: u64, json: &str) -> Result<Member, RecordError> {
-        let Self { schema: _, incarnation, address, weight, zone, version, state, loss, fingerprints, metadata } =
+        let Self { schema: _, incarnation, address, weight, zone, version, state, loss, mut fingerprints, metadata } =
             serde_json::from_str(json)?;
+        fingerprints.truncate(FINGERPRINTS_MAX);
+        fingerprints.shrink_to_fit();
         Ok(Member { instance_id, incarnation, joined, address, weight, zone, version, state, loss, fingerprints, metadata })
     }
 }
@@ -115,6 +120,17 @@ mod tests {
         let json = r#"{"schema":9,"incarnation":"00000000000000ff","state":"active","colour":"red"}"#;
         let member = Record::decode(InstanceId::new("a").unwrap(), 3, json).unwrap();
         assert_eq!((member.incarnation.get(), member.weight, member.joined), (255, Weight::ONE, 3));
+    }
+
+    #[test]
+    fn of_a_long_list_of_fingerprints_the_first_count() {
+        let listed: Vec<_> = (0..40_000u32).map(|i| Fingerprint::of(&i.to_string())).collect();
+        for count in [0, FINGERPRINTS_MAX, FINGERPRINTS_MAX + 1, listed.len()] {
+            let id = InstanceId::new("a").unwrap();
+            let json = Record::encode(&Member { fingerprints: listed[..count].to_vec(), ..Member::named(id.clone()) }).unwrap();
+            let member = Record::decode(id, 3, &json).unwrap();
+            assert_eq!(member.fingerprints, listed[..count.min(FINGERPRINTS_MAX)]);
+        }
     }
 
     #[test]
