@@ -129,7 +129,11 @@ impl<'t> File<'t> {
             Node::Leaf(_) => layers.put(path, Raw::from(value), origin),
             // A table that is shared with the application may be whatever the application likes.
             Node::Table { open: true, .. } if !value.is_table() => {}
-            Node::Table { fields, open, .. } => self.fields(table(value, &path, &origin)?, fields, *open, &path, section, layers)?,
+            Node::Table { fields, open, .. } => {
+                let table = table(value, &path, &origin)?;
+                layers.table(path.clone(), &origin);
+                self.fields(table, fields, *open, &path, section, layers)?;
+            }
             Node::Free(_) => {
                 for (key, value) in table(value, &path, &origin)? {
                     layers.put(path.join(key.get_ref()), Raw::from(value.get_ref()), self.origin(section, key.span().start));

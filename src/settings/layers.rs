@@ -20,8 +20,8 @@ pub(super) struct Entry {
 #[derive(Debug, Default)]
 pub(super) struct Layers {
     entries: BTreeMap<Path, Entry>,
-    /// Tables whose names the user chose (policies, outboxes), with the place that first names them.
-    named: BTreeMap<Path, Origin>,
+    /// Tables that are written, also those that are empty, with the place that first names them.
+    tables: BTreeMap<Path, Origin>,
     /// What other tools' environment variables say, for keys that nobody has written.
     customary: BTreeMap<String, Entry>,
 }
@@ -38,8 +38,18 @@ impl Layers {
             origin
                 .fail(format_args!("{path} is not a name: use lower-case letters, digits and single underscores, beginning with a letter"))
         })?;
-        self.named.entry(path).or_insert_with(|| origin.clone());
+        self.table(path, origin);
         Ok(())
+    }
+
+    /// Notes a table.
+    pub(super) fn table(&mut self, path: Path, origin: &Origin) {
+        self.tables.entry(path).or_insert_with(|| origin.clone());
+    }
+
+    /// The place that first names the table; `None` if no file does.
+    pub(super) fn names_table(&self, path: &Path) -> Option<&Origin> {
+        self.tables.get(path)
     }
 
     /// Keeps the value of another tool's variable at hand.
@@ -63,7 +73,7 @@ impl Layers {
 
     /// The names the user chose in a table of tables, with the place that first names each.
     pub(super) fn named_in<'s>(&'s self, table: &'s Path) -> impl Iterator<Item = (&'s str, &'s Origin)> {
-        self.named.iter().filter_map(|(path, origin)| path.child_of(table).map(|name| (name, origin)))
+        self.tables.iter().filter_map(|(path, origin)| path.child_of(table).map(|name| (name, origin)))
     }
 }
 

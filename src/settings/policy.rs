@@ -7,13 +7,16 @@ use shardwise_core::{BackendLoss, GroupName, OwnershipMode, PlacementKind, Place
 use shardwise_discovery::settings::{BackendSettings, BackendValue};
 
 use super::files::Base;
-use super::origin::Path;
+use super::origin::{Origin, Path};
 use super::read::{Found, Place, Reader, refused};
 use super::{keys, options, tree};
 use crate::{Error, backend};
 
 /// How long the last view is kept where it is kept and nothing says how long.
 const KEEP_FOR_DEFAULT: Duration = Duration::from_mins(5);
+
+/// What to do about a `next` without effect.
+const NEXT_NEEDED: &str = "next changes nothing; say in it what is to change, or remove it";
 
 /// A policy with everything that a service needs to run it.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -199,11 +202,14 @@ fn next(reader: &Reader, place: &Place, policy: &Policy, drives_outbox: bool) ->
     if let Some(found) = &load_margin {
         next.load_margin = found.margin()?;
     }
-    let Some(named) = kind.or(slots).or(virtual_nodes).or(load_margin) else { return Ok(None) };
+    let Some(named) = kind.or(slots).or(virtual_nodes).or(load_margin) else {
+        let refuse = |origin: &Origin| Err(origin.fail(format_args!("{} is empty: {NEXT_NEEDED}", place.path)));
+        return reader.layers().names_table(&place.path).map_or(Ok(None), refuse);
+    };
     let mut changed = policy.clone();
     changed.placement = next;
     if changed.fingerprint() == policy.fingerprint() {
-        return Err(named.refuse("next changes nothing; say in it what is to change, or remove it"));
+        return Err(named.refuse(NEXT_NEEDED));
     }
     Ok(Some(next))
 }

@@ -45,6 +45,11 @@ fn settings_outside_a_section_would_never_be_read() {
 fn a_next_that_changes_nothing_or_cannot_be_is_refused() {
     let same = "next.virtual_nodes is 1024: next changes nothing; say in it what is to change, or remove it";
     assert_eq!(refused_policy_line("next.virtual_nodes = 1024\nnext.load_margin = 0.050"), same);
+    let empty = "next is empty: next changes nothing; say in it what is to change, or remove it";
+    assert_eq!(refused_policy_line("next = {}"), empty);
+    let table = "[default.resilience.sharding.policies.workers.next]";
+    assert_eq!(refused_policy_line(table), empty);
+    assert!(with(&format!("{WORKERS}{table}"), &["~POLICIES__WORKERS__NEXT__SLOTS=64"]).is_ok(), "a variable may fill it");
     assert_eq!(refused_policy_line("next = 3"), "next is 3: a table of settings is expected here");
     assert_eq!(refused_policy_line("next.slots = 0"), "next.slots is 0: a whole number from 1 to 65536 is allowed");
     assert_eq!(refused_policy_line("next.slot = 5"), "next.slot is not a setting: did you mean slots?");
