@@ -119,8 +119,12 @@ pub(super) const LOAD_MARGIN: Key = key(
     "how far above its fair share a worker may be loaded: 0.05 is 5 %; \"none\" is no limit",
 );
 /// What may change of the placement, beside what it was.
-pub(super) const NEXT_PLACEMENT: Key =
-    key("placement", PLACEMENTS, Fallback::Unset, "how keys will find their owner from then on; what next does not name stays as it is");
+pub(super) const NEXT_PLACEMENT: Key = key(
+    "placement",
+    PLACEMENTS,
+    Fallback::Unset,
+    "how keys will find their owner from then on; what next does not name stays as it is, or with another placement is the default",
+);
 pub(super) const NEXT_SLOTS: Key = key(
     "slots",
     Shape::Whole { min: 1, max: SLOTS_MAX },

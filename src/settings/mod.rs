@@ -39,6 +39,7 @@ mod files;
 mod instance;
 mod keys;
 mod layers;
+mod next;
 mod options;
 mod origin;
 mod outbox;

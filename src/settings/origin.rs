@@ -16,6 +16,8 @@ use crate::{Error, ErrorKind};
 pub enum Origin {
     /// Nobody wrote the key.
     Default,
+    /// A policy's `next` does not name the key, and the policy's own value holds.
+    Policy,
     /// A section of the settings file.
     File {
         /// The file as it was named; `settings` when the text did not come from a file.
@@ -36,6 +38,7 @@ impl fmt::Display for Origin {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Default => f.write_str("default"),
+            Self::Policy => f.write_str("the policy"),
             Self::File { file, section, line } => write!(f, "{file} line {line}, [{section}]"),
             Self::Variable { variable } => write!(f, "environment variable {variable}"),
         }
@@ -46,7 +49,7 @@ impl Origin {
     /// Which layer this is, the uppermost has the highest number.
     pub(super) fn layer(&self) -> u8 {
         match self {
-            Self::Default => 0,
+            Self::Default | Self::Policy => 0,
             Self::File { section, .. } if &**section == DEFAULT_SECTION => 1,
             Self::File { .. } => 2,
             Self::Variable { .. } => 3,
@@ -56,7 +59,7 @@ impl Origin {
     /// A settings error that begins with the place to look at.
     pub(super) fn fail(&self, message: impl fmt::Display) -> Error {
         match self {
-            Self::Default => fail(message),
+            Self::Default | Self::Policy => fail(message),
             Self::File { file, line, .. } => fail(format_args!("{file} line {line}: {message}")),
             Self::Variable { variable } => fail(format_args!("environment variable {variable}: {message}")),
         }

@@ -7,16 +7,13 @@ use shardwise_core::{BackendLoss, GroupName, OwnershipMode, PlacementKind, Place
 use shardwise_discovery::settings::{BackendSettings, BackendValue};
 
 use super::files::Base;
-use super::origin::{Origin, Path};
+use super::origin::Path;
 use super::read::{Found, Place, Reader, refused};
-use super::{keys, options, tree};
+use super::{keys, next, options, tree};
 use crate::{Error, backend};
 
 /// How long the last view is kept where it is kept and nothing says how long.
 const KEEP_FOR_DEFAULT: Duration = Duration::from_mins(5);
-
-/// What to do about a `next` without effect.
-const NEXT_NEEDED: &str = "next changes nothing; say in it what is to change, or remove it";
 
 /// A policy with everything that a service needs to run it.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -123,7 +120,7 @@ pub(super) fn policy(
     policy.on_backend_loss = backend_loss(reader, place)?;
     let max_loss = reader.take_if_set(place, &keys::MAX_LOSS)?;
     policy.max_loss = max_loss.as_ref().map(Found::percent).transpose()?;
-    policy.next = next(reader, place, &policy, drives_outbox)?;
+    policy.next = next::read(reader, place, &policy, drives_outbox)?;
     let policy = policy.validated().map_err(|error| refused(&error, &place.path, &max_loss.iter().collect::<Vec<_>>()))?;
 
     let meeting = Place { path: place.path.join("discovery"), inherits: Some(common.clone()), origin: place.origin.clone() };
@@ -146,7 +143,7 @@ fn placement(reader: &Reader, place: &Place, drives_outbox: bool) -> Result<Plac
     Ok(params)
 }
 
-fn kind(found: &Found, drives_outbox: bool) -> Result<PlacementKind, Error> {
+pub(super) fn kind(found: &Found, drives_outbox: bool) -> Result<PlacementKind, Error> {
     // The table of keys lets none through that has no name.
     let kind = PlacementKind::named(found.text()?).unwrap_or_default();
     if drives_outbox && kind.by_key().is_some() {
@@ -159,7 +156,7 @@ fn kind(found: &Found, drives_outbox: bool) -> Result<PlacementKind, Error> {
 
 /// Refuses the numbers of slots, virtual nodes and the load margin where they are written and mean nothing: whoever wrote them expects
 /// something else than what the other fleet does.
-fn refuse_unused(
+pub(super) fn refuse_unused(
     reader: &Reader,
     place: &Place,
     kind: PlacementKind,
@@ -173,45 +170,6 @@ fn refuse_unused(
         }
     }
     Ok(())
-}
-
-/// Reads what the placement is to be changed to: what is not named stays as `policy` has it.
-fn next(reader: &Reader, place: &Place, policy: &Policy, drives_outbox: bool) -> Result<Option<PlacementParams>, Error> {
-    let place = Place { path: place.path.join("next"), inherits: None, origin: place.origin.clone() };
-    let mut next = policy.placement;
-    let kind = reader.take_if_set(&place, &keys::NEXT_PLACEMENT)?;
-    if let Some(found) = &kind {
-        next.kind = self::kind(found, drives_outbox)?;
-    }
-    refuse_unused(reader, &place, next.kind, [&keys::NEXT_SLOTS, &keys::NEXT_VIRTUAL_NODES, &keys::NEXT_LOAD_MARGIN])?;
-    let slots = reader.take_if_set(&place, &keys::NEXT_SLOTS)?;
-    if let Some(slots) = &slots {
-        next.slots = slots.whole()?;
-        if drives_outbox && next.slots != policy.placement.slots {
-            return Err(slots.refuse(
-                "an outbox uses this policy and fences each slot in its database, so slots cannot change while publishers run; \
-                 remove this, stop all publishers, change the policy's own slots, start them again",
-            ));
-        }
-    }
-    let virtual_nodes = reader.take_if_set(&place, &keys::NEXT_VIRTUAL_NODES)?;
-    if let Some(found) = &virtual_nodes {
-        next.virtual_nodes = found.whole()?;
-    }
-    let load_margin = reader.take_if_set(&place, &keys::NEXT_LOAD_MARGIN)?;
-    if let Some(found) = &load_margin {
-        next.load_margin = found.margin()?;
-    }
-    let Some(named) = kind.or(slots).or(virtual_nodes).or(load_margin) else {
-        let refuse = |origin: &Origin| Err(origin.fail(format_args!("{} is empty: {NEXT_NEEDED}", place.path)));
-        return reader.layers().names_table(&place.path).map_or(Ok(None), refuse);
-    };
-    let mut changed = policy.clone();
-    changed.placement = next;
-    if changed.fingerprint() == policy.fingerprint() {
-        return Err(named.refuse(NEXT_NEEDED));
-    }
-    Ok(Some(next))
 }
 
 fn backend_loss(reader: &Reader, place: &Place) -> Result<BackendLoss, Error> {

@@ -189,8 +189,12 @@ impl Reader {
 
     /// Keeps account of a default that is computed and not written anywhere.
     pub(super) fn note_computed(&self, place: &Place, key: &Key, value: impl std::fmt::Display) {
-        let setting =
-            Setting { key: place.path.join(key.name).to_string(), value: value.to_string(), origin: Origin::Default, why: key.why };
+        self.note_from(place, key, value, Origin::Default);
+    }
+
+    /// Keeps account of a value that is not written under this key.
+    pub(super) fn note_from(&self, place: &Place, key: &Key, value: impl std::fmt::Display, origin: Origin) {
+        let setting = Setting { key: place.path.join(key.name).to_string(), value: value.to_string(), origin, why: key.why };
         self.in_force.borrow_mut().push(setting);
     }
 }

@@ -10,8 +10,8 @@ mod random;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use shardwise::settings::{DiscoverySettings, LoadOptions, Origin, Poison, Settings, SinkSettings, StoreSettings};
-use shardwise::{BackendLoss, ErrorKind, LoadMargin, MaxLoss};
+use shardwise::settings::{DiscoverySettings, LoadOptions, Origin, Poison, Setting, Settings, SinkSettings, StoreSettings};
+use shardwise::{BackendLoss, ErrorKind, LoadMargin, MaxLoss, PlacementParams};
 
 const WORKERS: &str = "[default.resilience.sharding.policies.workers]\ngroup_name = \"g\"\n";
 
@@ -137,7 +137,43 @@ fn what_next_does_not_name_stays_as_it_is_and_layers_lie_over_each_other() {
     let seen = next(&LoadOptions::default().with_variables([("SHARDWISE_ENV", "production"), variable]));
     assert_eq!((seen.slots, seen.virtual_nodes, seen.load_margin), (4_096, 256, LoadMargin::None));
     assert!(read(WORKERS).policy("workers").unwrap().policy.next.is_none());
-    assert_eq!(origin(&read(&text), "resilience.sharding.policies.workers.next.slots").0, "32768");
+    assert_eq!(
+        next_in_force(&read(&text)),
+        [
+            "load_margin 0.05 the policy",
+            "placement ring the policy",
+            "slots 32768 settings line 4, [default]",
+            "virtual_nodes 256 the policy"
+        ]
+    );
+}
+
+/// The last part of each key of `next`, its value and where it came from.
+fn next_in_force(settings: &Settings) -> Vec<String> {
+    let told = |setting: &Setting| {
+        let key = setting.key.strip_prefix("resilience.sharding.policies.workers.next.")?;
+        Some(format!("{key} {} {}", setting.value, setting.origin))
+    };
+    let mut told: Vec<_> = settings.in_force().iter().filter_map(told).collect();
+    told.sort();
+    told
+}
+
+/// It made a ring of three points: the number had been chosen for another rule.
+#[test]
+fn with_another_placement_what_next_does_not_name_is_that_ones_default() {
+    let text = format!("{WORKERS}placement = \"hashring\"\nvirtual_nodes = 3\nnext.placement = \"ring\"");
+    let settings = read(&text);
+    assert_eq!(settings.policy("workers").unwrap().policy.next, Some(PlacementParams::default()));
+    let written = "placement ring settings line 5, [default]";
+    assert_eq!(next_in_force(&settings), ["load_margin 0.05 default", written, "slots 16384 default", "virtual_nodes 1024 default"]);
+
+    let settings = read(&format!("{text}\nnext.virtual_nodes = 64"));
+    assert_eq!(settings.policy("workers").unwrap().policy.next.unwrap().virtual_nodes, 64);
+    let settings = read(&format!("{WORKERS}virtual_nodes = 3\nslots = 64\nnext.placement = \"uhashring\""));
+    assert_eq!(next_in_force(&settings), ["placement uhashring settings line 5, [default]"], "it has no numbers");
+    let settings = read(&format!("{WORKERS}virtual_nodes = 3\nnext.placement = \"hashring\""));
+    assert_eq!(next_in_force(&settings), ["placement hashring settings line 4, [default]", "virtual_nodes 1024 default"]);
 }
 
 #[test]
