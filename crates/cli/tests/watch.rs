@@ -210,6 +210,28 @@ fn with_sharding_switched_off_one_line_says_so() {
     assert!(ran.code == Some(0) && ran.err.contains("this worker owns everything"), "{ran:?}");
 }
 
+/// It told of slots lost, and none gained, where the numbers beside them were null already.
+#[test]
+fn a_switch_to_a_key_placement_tells_the_served_policy_and_no_slots() {
+    let place = place("2s");
+    let next = "SHARDWISE__RESILIENCE__SHARDING__POLICIES__WORKERS__NEXT__PLACEMENT";
+    let mut old = join(&place, "old", &WATCH);
+    let mut command = place.command(&EVERYTHING);
+    command.env("SHARDWISE__RESILIENCE__SHARDING__INSTANCE__ID", "new").env(next, "modulo");
+    let mut new = Process::start(command);
+    let before = new.tells("shares the slots", |line| owns(line) > 0 && members(line) == 2);
+    assert_eq!(before["policy_fingerprint"], old.tells("sees both", |line| members(line) == 2)["policy_fingerprint"]);
+    old.signal(Signal::SIGTERM);
+    old.ends("after SIGTERM");
+    let after = new.tells("has changed over", |line| line["slots"].is_null());
+    for field in ["slots_owned", "gained", "lost", "gained_slots", "lost_slots"] {
+        assert!(after[field].is_null() && after.as_object().unwrap().contains_key(field), "{field}: {after}");
+    }
+    assert!(after["policy_fingerprint"].is_string() && after["policy_fingerprint"] != before["policy_fingerprint"], "{after}");
+    new.signal(Signal::SIGTERM);
+    assert_eq!(new.ends("after SIGTERM").code, Some(0));
+}
+
 /// `timeout` and others signal the process and then its group, which is the same process again.
 #[test]
 fn a_signal_that_is_sent_twice_counts_once() {

@@ -89,6 +89,11 @@ impl Placer {
         Self { params, placing: Mutex::new(Placing { circle: Circle::new(params), last: None }) }
     }
 
+    /// What it places by.
+    pub const fn params(&self) -> &PlacementParams {
+        &self.params
+    }
+
     /// The placement of a view, as [`SlotOwners::of_view`] or [`KeyOwners::of_view`] gives it: the last one again if it is of this view.
     ///
     /// # Errors

@@ -28,7 +28,8 @@ Fields: at, monotonic_ns, owned_until_ns (the deadline, same clock), policy, ins
   Where slots, the number there are, changes, gained and lost are counted in parts that divide
   both the former number and the new one, or, if those would be too many, as all and all.
   policy_fingerprint tells the placement that the group goes by: it changes when the group does.
-  Under a key placement slots, slots_owned, gained and lost are null, because there are no slots.
+  Under a key placement slots, slots_owned, gained, lost, gained_slots and lost_slots are null,
+  because there are no slots.
   Fields are only ever added.
 SIGTERM and Ctrl-C drain and deregister; a second one ends at once.")]
 pub(crate) struct Watch {
@@ -67,9 +68,9 @@ struct Line<'a> {
     gained: Option<u32>,
     lost: Option<u32>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    gained_slots: Option<Vec<[u32; 2]>>,
+    gained_slots: Option<Option<Vec<[u32; 2]>>>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    lost_slots: Option<Vec<[u32; 2]>>,
+    lost_slots: Option<Option<Vec<[u32; 2]>>>,
     #[serde(skip_serializing_if = "Option::is_none")]
     items_owned: Option<usize>,
 }
@@ -181,8 +182,8 @@ impl Teller<'_> {
             stands_still: now.stands_still(),
             gained: now.slots_owned().map(|_| gained.len()),
             lost: now.slots_owned().map(|_| lost.len()),
-            gained_slots: self.watch.slots.then(|| ranges(&gained)),
-            lost_slots: self.watch.slots.then(|| ranges(&lost)),
+            gained_slots: self.watch.slots.then(|| now.slots_owned().map(|_| ranges(&gained))),
+            lost_slots: self.watch.slots.then(|| now.slots_owned().map(|_| ranges(&lost))),
             items_owned: self.items.as_ref().map(|items| now.filter_at(items, moment).len()),
         })
     }

@@ -97,7 +97,7 @@ impl Machine {
     /// A key placement counts nobody who is missing, so there both views are one.
     fn share(&mut self, view: &Arc<View>, wanted: &Arc<View>, group: Option<Fingerprint>, placer: &Placer) -> Result<Held, TooManyPoints> {
         if view.active() < self.policy.min_members as usize {
-            return Ok(self.none());
+            return Ok(Held::nothing(placer.params()));
         }
         let known = self.placed.take().filter(|placed| placed.group == group && placed.shown.is_of(view));
         if let Some(placed) = known.as_ref().filter(|placed| placed.wanted.is_of(wanted)) {

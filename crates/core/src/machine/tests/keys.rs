@@ -127,6 +127,25 @@ fn min_members_counts_members_and_no_foreign_instance() {
     assert!((0..100).any(|key| run.owns(key, 40)));
 }
 
+/// It went on telling that it owned none of so many slots, when there were none any more.
+#[test]
+fn below_min_members_the_switch_to_a_key_placement_leaves_no_slots() {
+    let ring = Policy { min_members: 2, next: Some(params(KeyPlacement::Modulo)), ..policy() };
+    let under = |fingerprints: &[crate::Fingerprint], id: &str, incarnation| Member {
+        fingerprints: fingerprints.to_vec(),
+        ..member(id, incarnation)
+    };
+    let (old, both) = (ring.fingerprints()[..1].to_vec(), ring.fingerprints());
+    let mut run = joined(ring);
+    let told = |run: &Run| (run.state(), run.machine.ownership().slots_owned(), run.machine.ownership().slots().slots());
+    run.viewed(20, vec![under(&both, "me", 7), Member { state: MemberState::Draining, ..under(&old, "b", 8) }]);
+    assert_eq!(told(&run), (ServiceState::Active, Some(0), 16_384));
+    let actions = run.viewed(30, vec![under(&both, "me", 7)]);
+    assert_eq!((told(&run), rebalance(&actions)), ((ServiceState::Active, None, 0), None));
+    run.viewed(40, vec![under(&both, "me", 7), under(&old, "b", 9)]);
+    assert_eq!(told(&run).2, 16_384, "and back");
+}
+
 #[test]
 fn more_points_than_can_be_kept_are_refused_and_fewer_are_taken_back() {
     let mut run = joined(Policy { placement: PlacementParams { virtual_nodes: 65_536, ..params(KeyPlacement::Hashring) }, ..policy() });
