@@ -5,7 +5,10 @@
 use std::sync::Arc;
 
 use allocation_counter::measure;
-use shardwise_core::{Circle, InstanceId, Moment, Ownership, PlacementParams, ServiceState, SlotSet, View, Weight};
+use shardwise_core::{
+    Circle, InstanceId, KeyPlacement, Member, Moment, Ownership, PlacementKind, PlacementParams, Placer, ServiceState, SlotSet, View,
+    Weight,
+};
 
 const MIB: u64 = 1 << 20;
 
@@ -41,6 +44,19 @@ fn a_view_of_a_thousand_members_stays_below_32_mib() {
     });
     let kept = i64::try_from(first.bytes_max).unwrap() + kept.bytes_current;
     assert!(kept < i64::try_from(16 * MIB).unwrap(), "{kept} bytes are kept");
+}
+
+/// 160 points of 20 bytes for each member, once for what is kept and once while a change is worked out; no more in between.
+#[test]
+fn key_placements_take_the_bytes_of_their_points() {
+    let placer = Placer::new(PlacementParams { kind: PlacementKind::Key(KeyPlacement::Uhashring), ..PlacementParams::default() });
+    let view =
+        |ids: std::ops::Range<u32>| View::new(1, fleet(ids).into_iter().map(|(instance_id, _)| Member::named(instance_id)).collect());
+    let most = 1_000 * 160 * 20 + MIB / 4;
+    for (what, view) in [("the first view", view(0..1_000)), ("one left", view(0..999)), ("one came", view(0..1_000))] {
+        let placed = measure(|| drop(placer.place(&view).unwrap()));
+        assert!(placed.bytes_max < most, "{what}: it took {} bytes, at most {most} are expected", placed.bytes_max);
+    }
 }
 
 #[test]

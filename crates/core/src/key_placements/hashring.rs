@@ -1,19 +1,42 @@
 //! The circle of the crate `hashring`: `HashRing<(String, u32)>` with its default hasher, asked with `&str`.
 
+use std::cmp::Ordering;
 use std::hash::{Hash, Hasher};
 
 use siphasher::sip::SipHasher;
 
 use super::points::Circle;
 
-/// SipHash-2-4 without a key, over what `Hash` makes of the value.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) struct Place(pub(super) u64);
+/// SipHash-2-4 without a key, over what `Hash` makes of the value. Kept as bytes, as that of `uhashring` is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Place([u8; 8]);
 
 impl Place {
     /// The hash of a `str` of these bytes.
     pub(super) fn of(text: &[u8]) -> Self {
-        Self(of_str(text).finish())
+        Self::at(of_str(text).finish())
+    }
+
+    pub(super) const fn number(self) -> u64 {
+        u64::from_ne_bytes(self.0)
+    }
+
+    const fn at(number: u64) -> Self {
+        Self(number.to_ne_bytes())
+    }
+}
+
+impl Ord for Place {
+    #[inline]
+    fn cmp(&self, other: &Self) -> Ordering {
+        self.number().cmp(&other.number())
+    }
+}
+
+impl PartialOrd for Place {
+    #[inline]
+    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
+        Some(self.cmp(other))
     }
 }
 
@@ -31,7 +54,7 @@ impl Circle for Place {
         for i in 0..points {
             let mut hasher = begun;
             i.hash(&mut hasher);
-            put(Self(hasher.finish()));
+            put(Self::at(hasher.finish()));
         }
     }
 

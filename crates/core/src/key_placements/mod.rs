@@ -154,14 +154,14 @@ impl KeyOwners {
         position.map_or_else(KeyShare::nothing, |position| KeyShare::of_member(Arc::clone(self), position))
     }
 
-    /// Why `key` has its owner. For people: it takes the time of a placement.
+    /// Why `key` has its owner. For people: it takes the time of the owner's leaving.
     pub fn explain<K: ShardKey + ?Sized>(&self, key: &K) -> KeyExplanation {
         let (hash, point) = key.with_key(|key| key.with_text(|text| self.hash_and_point(text)));
         let position = self.position(key);
         let owner = position.map(|position| self.members[position as usize].0.clone());
         let others = self.members.iter().filter(|(id, _)| Some(id) != owner.as_ref()).cloned();
         // Fewer members have fewer points, so there is an answer.
-        let without = Self::follow(None, others, self.placement, self.per_weight).ok();
+        let without = Self::follow(Some(self), others, self.placement, self.per_weight).ok();
         let next = without.and_then(|without| without.owner(key).cloned());
         KeyExplanation { hash, point, position: position.map(|position| position as usize), owner, next }
     }
@@ -171,11 +171,11 @@ impl KeyOwners {
             Table::Modulo => (format!("{:08x}", modulo::fnv1a(text)), None),
             Table::Uhashring(points) => {
                 let hash = uhashring::Place::of(text);
-                (format!("{:032x}", hash.0), points.find(hash).map(|(place, _)| format!("{:032x}", place.0)))
+                (format!("{:032x}", hash.number()), points.find(hash).map(|(place, _)| format!("{:032x}", place.number())))
             }
             Table::Hashring(points) => {
                 let hash = hashring::Place::of(text);
-                (format!("{:016x}", hash.0), points.find(hash).map(|(place, _)| format!("{:016x}", place.0)))
+                (format!("{:016x}", hash.number()), points.find(hash).map(|(place, _)| format!("{:016x}", place.number())))
             }
         }
     }

@@ -22,22 +22,20 @@ impl<C: Circle> Points<C> {
     }
 
     /// What [`Points::new`] gives for `members`, from those that it gave for `had`: points of who stayed are taken over as they lie, and
-    /// only those of newcomers are made.
+    /// only those of newcomers are made. It takes one pass over the points and the memory of the result.
     pub(super) fn follow(&self, had: &[(InstanceId, Weight)], members: &[(InstanceId, Weight)], per_weight: u32) -> Self {
         let position = |member| members.binary_search(member).ok().and_then(|at| u32::try_from(at).ok());
         let positions: Vec<Option<u32>> = had.iter().map(position).collect();
         let mut stay = self.0.iter().filter_map(|(place, member)| Some((*place, positions[*member as usize]?))).peekable();
+        let mut points = Vec::with_capacity(count(members.iter(), per_weight));
         let newcomers = members.iter().zip(0..).filter(|(member, _)| had.binary_search(member).is_err());
-        let new = sorted(newcomers, per_weight);
-        let mut points = Vec::with_capacity(self.0.len() + new.len());
-        for point in new {
+        for point in sorted(newcomers, per_weight) {
             while let Some(before) = stay.next_if(|old| *old < point) {
                 points.push(before);
             }
             points.push(point);
         }
         points.extend(stay);
-        points.shrink_to_fit();
         Self(points)
     }
 
@@ -47,8 +45,13 @@ impl<C: Circle> Points<C> {
     }
 }
 
-fn sorted<'a, C: Circle>(members: impl Iterator<Item = (&'a (InstanceId, Weight), u32)>, per_weight: u32) -> Vec<(C, u32)> {
-    let mut points = Vec::new();
+/// How many points all these have together.
+fn count<'a>(members: impl Iterator<Item = &'a (InstanceId, Weight)>, per_weight: u32) -> usize {
+    members.map(|(_, weight)| per_weight as usize * usize::from(weight.get())).sum()
+}
+
+fn sorted<'a, C: Circle>(members: impl Iterator<Item = (&'a (InstanceId, Weight), u32)> + Clone, per_weight: u32) -> Vec<(C, u32)> {
+    let mut points = Vec::with_capacity(count(members.clone().map(|(member, _)| member), per_weight));
     for ((id, weight), member) in members {
         C::each_point(id.as_str(), per_weight * u32::from(weight.get()), |place| points.push((place, member)));
     }

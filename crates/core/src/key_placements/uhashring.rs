@@ -1,5 +1,6 @@
 //! The circle of the Python package uhashring 2.4, `HashRing(nodes)` with its default hash function.
 
+use std::cmp::Ordering;
 use std::io::Write;
 
 use md5::{Digest, Md5};
@@ -10,13 +11,31 @@ use crate::NAME_BYTES_MAX;
 /// Points per unit of weight: the package's own default (`vnodes`).
 pub(super) const POINTS: u32 = 160;
 
-/// MD5 as one number, big-endian.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) struct Place(pub(super) u128);
+/// MD5 as one number, big-endian. It is kept as bytes, in the machine's order, because a `u128` beside a member would take as much again.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Place([u8; 16]);
 
 impl Place {
     pub(super) fn of(text: &[u8]) -> Self {
-        Self(u128::from_be_bytes(Md5::digest(text).into()))
+        Self(u128::from_be_bytes(Md5::digest(text).into()).to_ne_bytes())
+    }
+
+    pub(super) const fn number(self) -> u128 {
+        u128::from_ne_bytes(self.0)
+    }
+}
+
+impl Ord for Place {
+    #[inline]
+    fn cmp(&self, other: &Self) -> Ordering {
+        self.number().cmp(&other.number())
+    }
+}
+
+impl PartialOrd for Place {
+    #[inline]
+    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
+        Some(self.cmp(other))
     }
 }
 
