@@ -13,6 +13,8 @@ use crate::steps::Passed;
 const BRIEFLY: u32 = 5;
 /// Beyond the time that libFuzzer was given: it ends after the input at hand.
 const GRACE: Duration = Duration::from_mins(2);
+/// For reading what is on this machine; another cargo may hold its lock.
+const OFFLINE_WITHIN: Duration = Duration::from_mins(2);
 
 /// Not a member of the workspace, because libFuzzer is C++ under a licence of its own and everything in it is built with the pass.
 const MANIFEST: &str = r#"[workspace]
@@ -25,6 +27,9 @@ publish = false
 
 [dependencies]
 libfuzzer-sys = "=0.4.13"
+# What it needs and the workspace's lock does not have.
+arbitrary = "=1.5.0"
+jobserver = "=0.1.35"
 shardwise-fuzz = { path = CHECKOUT }
 
 [profile.dev]
@@ -117,17 +122,25 @@ fn build(log: &Log<'_>) -> Result<PathBuf, Failure> {
     let checkout = log.context.root().join("fuzz");
     write(folder.join("Cargo.toml"), &MANIFEST.replace("CHECKOUT", &format!("{:?}", checkout.to_string_lossy())))?;
     write(folder.join("src/main.rs"), PROGRAM)?;
-    // The versions that everything else was tested with; cargo adds what is missing.
+    // The versions that everything else was tested with; what is missing there the manifest names, so cargo has nothing to choose.
     let lock = folder.join("Cargo.lock");
     std::fs::copy(log.context.root().join("Cargo.lock"), &lock).map_err(|e| failed(&lock, &e))?;
     let target = log.context.scratch("fuzz-target");
     let (manifest, target_dir) = (folder.join("Cargo.toml"), target.to_string_lossy().into_owned());
-    let arguments = ["build", "--manifest-path", &manifest.to_string_lossy(), "--target-dir", &target_dir, "--target", &host(log)?];
+    let (manifest, host) = (manifest.to_string_lossy(), host(log)?);
+    // The registry is asked only if something is not on this machine.
+    let fetch = ["fetch", "--manifest-path", &manifest, "--target", &host];
+    let mut offline = log.context.cargo(&fetch);
+    offline.arg("--offline");
+    if log.quietly(offline, OFFLINE_WITHIN).is_err() {
+        log.run(log.context.cargo(&fetch))?;
+    }
+    let arguments = ["build", "--offline", "--manifest-path", &manifest, "--target-dir", &target_dir, "--target", &host];
     let mut command = log.context.cargo(&arguments);
     // With a target named, what runs while building is left without the pass.
     command.env("RUSTFLAGS", FLAGS);
     log.run(command)?;
-    Ok(target.join(host(log)?).join("debug/libfuzzer"))
+    Ok(target.join(host).join("debug/libfuzzer"))
 }
 
 /// The triple of this machine.
@@ -139,4 +152,19 @@ fn host(log: &Log<'_>) -> Result<String, Failure> {
 
 fn failed(path: &Path, e: &dyn std::error::Error) -> Failure {
     Failure::new(format!("{}: {e}", path.display()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_version_is_named_exactly() {
+        let dependencies = MANIFEST.split("[dependencies]\n").nth(1).and_then(|rest| rest.split("\n\n").next()).unwrap_or_default();
+        let lines: Vec<_> = dependencies.lines().filter(|line| !line.starts_with('#')).collect();
+        assert!(lines.len() > 1);
+        for line in lines {
+            assert!(line.contains(" = \"=") || line.ends_with("{ path = CHECKOUT }"), "{line}");
+        }
+    }
 }

@@ -48,9 +48,9 @@ pub(crate) struct Beside {
     pub(crate) words: PathBuf,
 }
 
-/// Fetches the packages by their names, once.
+/// Fetches the packages by their names, once; of uhashring the version that `crates/core` follows.
 pub(crate) fn prepare(log: &Log<'_>) -> Result<Beside, Failure> {
-    let python = vectors::environment(log, "venv-peers", &[("uhashring", "uhashring"), ("english-words", "english_words")])?;
+    let python = vectors::environment(log, "venv-peers-2.4", &[("uhashring==2.4", "uhashring"), ("english-words", "english_words")])?;
     let words = log.context.scratch("words.txt");
     log.run(log.context.command(&python.to_string_lossy(), &["-c", WRITE_WORDS, &words.to_string_lossy()]))?;
     Ok(Beside { python, words })
