@@ -67,12 +67,17 @@ struct Line<'a> {
     stands_still: bool,
     gained: Option<u32>,
     lost: Option<u32>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    gained_slots: Option<Option<Vec<[u32; 2]>>>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    lost_slots: Option<Option<Vec<[u32; 2]>>>,
+    #[serde(flatten)]
+    which: Option<Which>,
     #[serde(skip_serializing_if = "Option::is_none")]
     items_owned: Option<usize>,
+}
+
+/// Which slots were gained and lost; `None` under a key placement.
+#[derive(Serialize)]
+struct Which {
+    gained_slots: Option<Vec<[u32; 2]>>,
+    lost_slots: Option<Vec<[u32; 2]>>,
 }
 
 impl Watch {
@@ -164,7 +169,8 @@ impl Teller<'_> {
         }
         let had = before.map_or_else(|| SlotSet::empty(now.slots().slots()), |before| before.slots().clone());
         let (gained, lost) = (now.slots().minus(&had), had.minus(now.slots()));
-        let ranges = |set: &SlotSet| set.ranges().into_iter().map(|range| [*range.start(), *range.end()]).collect();
+        let ranges =
+            |set: &SlotSet| now.slots_owned().map(|_| set.ranges().into_iter().map(|range| [*range.start(), *range.end()]).collect());
         let moment = self.service.now();
         output::json_line(&Line {
             at: humantime::format_rfc3339_micros(SystemTime::now()).to_string(),
@@ -182,8 +188,7 @@ impl Teller<'_> {
             stands_still: now.stands_still(),
             gained: now.slots_owned().map(|_| gained.len()),
             lost: now.slots_owned().map(|_| lost.len()),
-            gained_slots: self.watch.slots.then(|| now.slots_owned().map(|_| ranges(&gained))),
-            lost_slots: self.watch.slots.then(|| now.slots_owned().map(|_| ranges(&lost))),
+            which: self.watch.slots.then(|| Which { gained_slots: ranges(&gained), lost_slots: ranges(&lost) }),
             items_owned: self.items.as_ref().map(|items| now.filter_at(items, moment).len()),
         })
     }
