@@ -78,9 +78,9 @@ async fn work_on_owned_keys_follows_the_switch() {
 /// An observer with `next` sees the owners before and after; one that knows the old placement alone says so.
 #[tokio::test(start_paused = true)]
 async fn an_observer_follows_the_switch() {
-    let (_log, _logging) = Log::start();
     const OLD: u32 = SLOTS_DEFAULT;
     const NEXT: u32 = 2 * OLD;
+    let (_log, _logging) = Log::start();
     let world = World::new();
     let factory = |policy| world.factory_of("observer", Arc::new(world.store.link()), policy);
     let a = joined(&world, "a", under(OLD, Some(NEXT))).await;
