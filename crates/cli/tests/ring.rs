@@ -358,6 +358,17 @@ fn a_plan_without_slots_is_measured_on_a_sample_and_says_so() {
     assert!(exact.get("sample").is_none(), "{exact}");
 }
 
+/// As in the settings' `next`: numbers chosen for another placement are not taken over.
+#[test]
+fn a_plan_for_another_placement_begins_with_its_defaults() {
+    let plan = |options: &[&str]| Place::empty().run(&[&["ring", "plan", "--members", "a,b=2,c", "--json"], options].concat()).json();
+    let points = ["--placement", "hashring", "--virtual-nodes", "3"];
+    let to = |change: &'static str| plan(&[&points[..], &["--to", change]].concat());
+    assert_eq!(to("placement=ring"), to("virtual_nodes=1024,placement=ring"));
+    assert_ne!(to("placement=ring"), to("placement=ring,virtual_nodes=3"));
+    assert_eq!(to("virtual_nodes=5"), to("placement=hashring,virtual_nodes=5"), "the same placement keeps them");
+}
+
 #[test]
 fn a_million_keys_stream_through() {
     let keys = (0..1_000_000).map(|n| n.to_string() + " is a tenant\n").collect::<String>();

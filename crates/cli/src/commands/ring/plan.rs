@@ -49,10 +49,14 @@ impl Plan {
         Ok(Code::Ok)
     }
 
-    /// What `--to` makes of the placement; `None` without it.
+    /// What `--to` makes of the placement; `None` without it. As in the table `next` of the settings, what it does not name stays as it is, and
+    /// with another placement it is that one's default.
     fn next(&self, now: PlacementParams) -> Result<Option<PlacementParams>> {
-        let (mut next, mut named) = (now, Vec::new());
-        for part in self.to.iter().flat_map(|list| list.split(',')) {
+        let parts = || self.to.iter().flat_map(|list| list.split(','));
+        let kind = parts().find_map(|part| part.strip_prefix("placement=")).and_then(PlacementKind::named).unwrap_or(now.kind);
+        let mut next = if kind == now.kind { now } else { PlacementParams { kind, ..PlacementParams::default() } };
+        let mut named = Vec::new();
+        for part in parts() {
             let (key, value) = part.split_once('=').unwrap_or((part, ""));
             if named.contains(&key) {
                 return Err(usage(format!("--to {part}: {key} is given twice")));
@@ -62,8 +66,7 @@ impl Plan {
                 || value.parse().map_err(|_| usage(format!("--to {part}: {value:?} is not a whole number that can be meant here")));
             match (key, value) {
                 ("placement", _) => {
-                    next.kind = PlacementKind::named(value)
-                        .ok_or_else(|| usage(format!("--to {part}: write ring, uhashring, modulo or hashring")))?;
+                    PlacementKind::named(value).ok_or_else(|| usage(format!("--to {part}: write ring, uhashring, modulo or hashring")))?;
                 }
                 ("slots", _) => next.slots = number()?,
                 ("virtual_nodes", _) => next.virtual_nodes = number()?,
