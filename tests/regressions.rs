@@ -86,8 +86,19 @@ fn leaving_a_runtime_that_is_gone_is_an_error_and_no_wait_for_ever() {
     let _run = theirs.block_on(async { service.run_owned(["k"], |_, _| std::future::pending()) });
     let ours = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
     let leaving = service.clone();
+    // Its only thread is kept busy until it is told to end, or the leave might be carried out before.
+    let (busy, is_busy) = mpsc::channel::<()>();
+    let (free, gate) = mpsc::channel::<()>();
+    theirs.spawn(async move {
+        drop(busy);
+        gate.recv().expect_err("nothing is sent");
+    });
+    is_busy.recv().expect_err("nothing is sent");
     let left = ours.block_on(async move {
-        let end = std::thread::spawn(move || theirs.shutdown_background());
+        let end = std::thread::spawn(move || {
+            theirs.shutdown_background();
+            drop(free);
+        });
         let left = tokio::time::timeout(Duration::from_secs(20), leaving.deregister_self()).await;
         end.join().expect("no panic");
         left
