@@ -1,6 +1,6 @@
 //! Members come, go, crash and lose their connections at random, and processes are killed: nobody is lost and nobody stays.
 
-#![expect(clippy::unwrap_used, reason = "tests")]
+#![expect(clippy::unwrap_used, clippy::panic, reason = "tests")]
 
 mod common;
 
@@ -18,6 +18,7 @@ use shardwise_discovery::{Discovery, ErrorKind, Registration};
 use shardwise_testkit::{Consul, TcpProxy};
 use tokio::io::{AsyncBufReadExt, BufReader};
 use tokio::process::{Child, Command};
+use tokio::time::timeout;
 
 /// Repeats a run: the seed that it printed.
 const SEED: &str = "SHARDWISE_TEST_SEED";
@@ -139,7 +140,8 @@ async fn worker(address: &str, number: u64) -> Child {
     command.args(["--exact", "worker_process", "--nocapture"]).env(WORKER, format!("{address}#{number}"));
     let mut child = command.stdout(Stdio::piped()).kill_on_drop(true).spawn().unwrap();
     let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
-    while !lines.next_line().await.unwrap().unwrap().ends_with("registered") {}
+    let registered = async { while !lines.next_line().await.unwrap().unwrap().ends_with("registered") {} };
+    timeout(SETTLED_WITHIN, registered).await.unwrap_or_else(|_| panic!("worker {number} has not registered within {SETTLED_WITHIN:?}"));
     child
 }
 
