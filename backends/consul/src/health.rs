@@ -24,7 +24,7 @@ pub(crate) struct List {
     pub(crate) entries: Vec<Entry>,
 }
 
-/// Whom instances.
+/// Which instances of a service are asked for.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Whom<'a> {
     Everybody,
