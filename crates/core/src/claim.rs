@@ -75,6 +75,15 @@ impl fmt::Display for Resource {
     }
 }
 
+/// What the user's own write carries, so that his resource can refuse it once somebody else has had the slot since.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct Fence {
+    /// The slot of the key.
+    pub slot: u32,
+    /// The epoch under which it is held.
+    pub epoch: Epoch,
+}
+
 /// One life of one member, as the holder of a claim.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Holder {

@@ -36,7 +36,7 @@ mod view;
 
 pub use change::{Change, Sample, ShareMove, Side};
 pub use circle::Circle;
-pub use claim::{Claim, ClaimStore, Epoch, EpochError, Holder, Resource, StoreId};
+pub use claim::{Claim, ClaimStore, Epoch, EpochError, Fence, Holder, Resource, StoreId};
 pub use duration::{DurationError, format_duration, parse_duration};
 pub use explain::{Explanation, Stop};
 pub use fingerprint::Fingerprint;
