@@ -12,8 +12,8 @@ use rand::{RngExt, SeedableRng};
 use shardwise::discovery::{Clock, FaultRates, Faults, MemoryBackend};
 use shardwise::settings::PolicySettings;
 use shardwise::{
-    Cause, ErrorKind, GroupName, InstanceId, Moment, Ownership, PlacementParams, Policy, PolicyName, ServiceState, ShardingFactory,
-    ShardingService, Timing,
+    Cause, ErrorKind, GroupName, InstanceId, KeyPlacement, Moment, Ownership, PlacementKind, PlacementParams, Policy, PolicyName,
+    ServiceState, ShardingFactory, ShardingService, Timing,
 };
 
 const WORKERS: usize = 20;
@@ -21,7 +21,7 @@ const KEYS: u32 = 200;
 const SLOTS: u32 = 1_024;
 const TTL: Duration = Duration::from_secs(3);
 /// How often each worker filters all keys.
-const FILTER_EVERY: Duration = Duration::from_millis(20);
+const FILTER_EVERY: Duration = Duration::from_millis(50);
 
 /// News comes up to 300 ms late and now and then only with the next, so that views differ; some calls fail.
 const ORDINARY_DAY: FaultRates = FaultRates {
@@ -33,27 +33,39 @@ const ORDINARY_DAY: FaultRates = FaultRates {
     ..FaultRates::NONE
 };
 
+/// A policy with that placement and no other.
+fn done(placement: PlacementParams) -> Policy {
+    let mut policy = Policy::new(PolicyName::new("workers").expect("valid"), GroupName::new("group").expect("valid"));
+    policy.drain_timeout = Duration::ZERO;
+    policy.placement = placement;
+    policy
+}
+
+fn between(old: PlacementParams, next: PlacementParams) -> Policy {
+    let mut policy = done(old);
+    policy.next = Some(next);
+    policy
+}
+
 fn old() -> Policy {
-    let mut old = Policy::new(PolicyName::new("workers").expect("valid"), GroupName::new("group").expect("valid"));
-    old.drain_timeout = Duration::ZERO;
-    (old.placement.slots, old.placement.virtual_nodes) = (SLOTS, 32);
-    old
+    done(PlacementParams { slots: SLOTS, virtual_nodes: 32, ..PlacementParams::default() })
 }
 
 fn changing(next: PlacementParams) -> Policy {
-    let mut changing = old();
-    changing.next = Some(next);
-    changing
-}
-
-fn done(next: PlacementParams) -> Policy {
-    let mut done = old();
-    done.placement = next;
-    done
+    between(old().placement, next)
 }
 
 fn next_placement(slots: u32) -> PlacementParams {
     PlacementParams { slots, virtual_nodes: 64, ..PlacementParams::default() }
+}
+
+fn by_key(placement: KeyPlacement) -> PlacementParams {
+    PlacementParams { kind: PlacementKind::Key(placement), virtual_nodes: 32, ..PlacementParams::default() }
+}
+
+/// Whether the snapshot gives that key to its worker, whatever the time is.
+fn holds(snapshot: &Ownership, key: u32) -> bool {
+    snapshot.keys().map_or_else(|| snapshot.slots().holds(&key), |keys| keys.holds(&key))
 }
 
 /// What one life of a worker held from some filtering of the keys on until a later one.
@@ -171,7 +183,7 @@ impl Fleet {
             let ownership = life.service.ownership();
             assert_eq!(ownership.state(), ServiceState::Active);
             let serving = life.service.policy().serving(ownership.view().group_fingerprint()).expect("it serves what the group serves");
-            assert_eq!(ownership.slots().slots(), serving.slots);
+            assert_eq!((ownership.slots().slots(), ownership.keys().is_some()), (serving.circle(), serving.kind.by_key().is_some()));
             serving
         });
         let first = serving.next().expect("there are workers");
@@ -223,10 +235,10 @@ fn note(log: &Mutex<Log>, held: Option<Held>, until: Moment) {
 fn one_owner_at_a_view(log: &Log) {
     let mut owners = BTreeMap::new();
     for (worker, snapshots) in &log.snapshots {
-        let told = |snapshot: &Ownership| (snapshot.view().revision(), snapshot.slots().clone());
+        let told = |snapshot: &Ownership| (snapshot.view().revision(), snapshot.slots().clone(), snapshot.keys().cloned());
         let changes = snapshots.windows(2).filter(|pair| told(&pair[0]) != told(&pair[1])).map(|pair| &pair[1]);
         for snapshot in changes {
-            for key in (0..KEYS).filter(|key| snapshot.slots().holds(key)) {
+            for key in (0..KEYS).filter(|key| holds(snapshot, *key)) {
                 let owner = *owners.entry((snapshot.view().revision(), key)).or_insert(*worker);
                 assert_eq!(owner, *worker, "owners of key {key} at revision {}", snapshot.view().revision());
             }
@@ -265,20 +277,34 @@ fn longest_overlap(log: &[Held]) -> Duration {
     longest
 }
 
-/// Twenty workers, restarted one after the other under load, some of them by a crash; to twice as many slots, to a number that has no
-/// circle in common with the old one, and to the same number otherwise placed.
+/// Twenty workers change over by two restarts of each, one after the other under load, some of them by a crash.
+async fn change_over(seed: u64, old: PlacementParams, next: PlacementParams) {
+    let mut fleet = Fleet::start(seed, WORKERS, &done(old)).await;
+    assert_eq!(fleet.placement(), old);
+    fleet.restart((0..WORKERS).collect(), &between(old, next)).await;
+    fleet.settled(WORKERS).await;
+    assert_eq!(fleet.placement(), next);
+    fleet.restart((0..WORKERS).collect(), &done(next)).await;
+    fleet.settled(WORKERS).await;
+    assert_eq!(fleet.placement(), next, "the second restart, which removes the old, changes nothing");
+    fleet.check(&[&done(old), &done(next)]);
+}
+
+/// To twice as many slots, to a number that has no circle in common with the old one, and to the same number otherwise placed.
 #[tokio::test(start_paused = true)]
 async fn twenty_workers_change_over_with_one_switch() {
     for (seed, slots) in [(1, 2 * SLOTS), (2, 1_031), (3, SLOTS)] {
-        let next = next_placement(slots);
-        let mut fleet = Fleet::start(seed, WORKERS, &old()).await;
-        fleet.restart((0..WORKERS).collect(), &changing(next)).await;
-        fleet.settled(WORKERS).await;
-        assert_eq!(fleet.placement(), next);
-        fleet.restart((0..WORKERS).collect(), &done(next)).await;
-        fleet.settled(WORKERS).await;
-        assert_eq!(fleet.placement(), next, "the second restart, which removes the old, changes nothing");
-        fleet.check(&[&old(), &done(next)]);
+        change_over(seed, old().placement, next_placement(slots)).await;
+    }
+}
+
+/// From Python's rule to ours, which is why it is there; back again; and from one rule of others to another.
+#[tokio::test(start_paused = true)]
+async fn twenty_workers_change_over_from_a_key_placement_and_to_one() {
+    let [python, modulo, hashring] = [KeyPlacement::Uhashring, KeyPlacement::Modulo, KeyPlacement::Hashring].map(by_key);
+    let ring = old().placement;
+    for (seed, old, next) in [(11, python, ring), (12, ring, python), (13, modulo, hashring)] {
+        change_over(seed, old, next).await;
     }
 }
 
