@@ -1,5 +1,6 @@
 //! The second, optional part of the contract: who holds what, for exclusive ownership.
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -26,6 +27,25 @@ pub struct ClaimChange {
     pub resource: Resource,
     /// Who holds it now; `None`: nobody.
     pub claim: Option<Claim>,
+}
+
+/// Every claim of a group at one moment: what is not in it is free.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct ClaimTable(pub BTreeMap<Resource, Claim>);
+
+impl ClaimTable {
+    /// The claims one by one.
+    pub fn listed(&self) -> Vec<(Resource, Claim)> {
+        self.0.iter().map(|(resource, claim)| (resource.clone(), claim.clone())).collect()
+    }
+
+    /// What has changed from this table to a later one.
+    pub fn changes_to(&self, later: &Self) -> Vec<ClaimChange> {
+        let freed = self.0.keys().filter(|resource| !later.0.contains_key(*resource)).map(|resource| (resource, None));
+        let taken = later.0.iter().filter(|(resource, claim)| self.0.get(*resource) != Some(*claim));
+        let taken = taken.map(|(resource, claim)| (resource, Some(claim)));
+        freed.chain(taken).map(|(resource, claim)| ClaimChange { resource: resource.clone(), claim: claim.cloned() }).collect()
+    }
 }
 
 /// News from [`Claims::watch_claims`].

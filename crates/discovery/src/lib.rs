@@ -21,7 +21,7 @@ mod record;
 pub mod settings;
 mod wrap;
 
-pub use claims::{Acquired, ClaimChange, Claims, ClaimsEvent, ClaimsStream};
+pub use claims::{Acquired, ClaimChange, ClaimTable, Claims, ClaimsEvent, ClaimsStream};
 pub use clock::Clock;
 pub use contract::{Capabilities, Discovery, Grant, Registration, Seat, Snapshot, WatchEvent, WatchStream};
 pub use error::{Error, ErrorKind, Result, one_line};

@@ -6,9 +6,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures::{FutureExt, StreamExt};
-use shardwise_core::{GroupName, InstanceId, Member, Moment, View};
+use shardwise_core::{Claim, Epoch, GroupName, Holder, Incarnation, InstanceId, Member, Moment, Resource, View};
 use shardwise_discovery::feeds::{Feed, Full, Hub, Limits, Source};
-use shardwise_discovery::{Clock, Error, ErrorKind, WatchEvent, WatchStream};
+use shardwise_discovery::{ClaimTable, ClaimsEvent, ClaimsStream, Clock, Error, ErrorKind, WatchEvent, WatchStream};
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 use tokio::time::advance;
 
@@ -220,4 +220,64 @@ async fn there_is_room_for_so_much_and_again_when_somebody_leaves() {
     let feed = world.started();
     feed.show(view(1, &[]), Some(world.now()));
     says(&mut fourth, "view 1");
+}
+
+/// Hands the feeds of claims to the test.
+struct TestsOfClaims(UnboundedSender<Feed<ClaimTable>>);
+
+impl Source<ClaimTable> for TestsOfClaims {
+    fn start(self: Arc<Self>, feed: Feed<ClaimTable>) {
+        self.0.send(feed).expect("the test goes on");
+    }
+
+    fn full(&self, full: Full) -> Error {
+        Error::new(ErrorKind::TooLarge, "watch_claims", format!("{full:?}"))
+    }
+}
+
+/// Slots and the epochs under which one member holds them.
+fn table(held: &[(u32, u64)]) -> Arc<ClaimTable> {
+    let holder = Holder { instance_id: InstanceId::new("a").expect("a valid name"), incarnation: Incarnation::new(1) };
+    let claim = |epoch| Claim { holder: holder.clone(), epoch: Epoch::new(epoch).expect("an epoch") };
+    Arc::new(ClaimTable(held.iter().map(|(slot, epoch)| (Resource::Slot(*slot), claim(*epoch))).collect()))
+}
+
+/// What a watch of claims has to tell just now: `=` everything, `~` what has changed.
+fn told_of_claims(watch: &mut ClaimsStream) -> Option<String> {
+    let epoch = |claim: &Claim| claim.epoch.to_string();
+    watch.next().now_or_never().map(|event| match event.expect("it does not end") {
+        Ok(ClaimsEvent::All { claims, .. }) => {
+            claims.iter().fold("=".to_owned(), |all, (on, claim)| format!("{all} {on}:{}", epoch(claim)))
+        }
+        Ok(ClaimsEvent::Changed { changes, .. }) => changes.iter().fold("~".to_owned(), |all, change| {
+            format!("{all} {}:{}", change.resource, change.claim.as_ref().map_or("free".to_owned(), epoch))
+        }),
+        Ok(_) => "proven".to_owned(),
+        Err(error) => error.to_string(),
+    })
+}
+
+#[tokio::test(start_paused = true)]
+async fn claims_are_told_whole_and_then_by_what_has_changed_for_this_watch() {
+    let (sender, mut feeds) = unbounded_channel();
+    let clock = Clock::tokio();
+    let hub = Hub::new(Arc::new(TestsOfClaims(sender)), clock.clone(), Limits { watches: 3, groups: 2 });
+    let (mut quick, mut slow) = (hub.watch(&group("g"), PACE), hub.watch(&group("g"), PACE));
+    assert_eq!((told_of_claims(&mut quick), told_of_claims(&mut slow)), (None, None));
+    let feed = feeds.try_recv().expect("a reader is wanted");
+    feed.show(table(&[(1, 5), (2, 5)]), Some(clock.now()));
+    assert_eq!(told_of_claims(&mut quick).as_deref(), Some("= slot 1:5 slot 2:5"));
+    feed.show(table(&[(2, 5)]), Some(clock.now()));
+    assert_eq!(told_of_claims(&mut quick).as_deref(), Some("~ slot 1:free"));
+    assert_eq!(told_of_claims(&mut slow).as_deref(), Some("= slot 2:5"), "it begins with what is there when it looks");
+    feed.show(table(&[(2, 5), (3, 7)]), Some(clock.now()));
+    feed.show(table(&[(2, 8), (3, 7)]), Some(clock.now()));
+    assert_eq!(told_of_claims(&mut slow).as_deref(), Some("~ slot 2:8 slot 3:7"), "both changes at once");
+    feed.show(table(&[(2, 8)]), Some(clock.now()));
+    feed.show(table(&[(2, 8), (3, 7)]), Some(clock.now()));
+    assert_eq!(told_of_claims(&mut slow), None, "there and back is no news");
+    assert_eq!(told_of_claims(&mut quick).as_deref(), Some("~ slot 2:8 slot 3:7"));
+    advance(PACE).await;
+    feed.prove(clock.now());
+    assert_eq!(told_of_claims(&mut slow).as_deref(), Some("proven"));
 }

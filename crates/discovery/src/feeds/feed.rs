@@ -8,18 +8,18 @@ use std::time::Duration;
 use shardwise_core::{GroupName, Moment, View};
 use tokio::sync::{Notify, watch};
 
-use super::Shelf;
+use super::{Shelf, Topic};
 use crate::Error;
 
 /// What was last seen of a group.
-#[derive(Debug, Clone, Default)]
-pub(super) struct News {
-    pub(super) view: Option<Arc<View>>,
-    /// How many views there were; a new number is a new view.
-    pub(super) views: u64,
-    /// Before the request that proved the view current.
+#[derive(Debug)]
+pub(super) struct News<T> {
+    pub(super) shown: Option<Arc<T>>,
+    /// How often something new was shown.
+    pub(super) shows: u64,
+    /// Before the request that proved it current.
     pub(super) proven: Moment,
-    /// Why the view could not be proven just now.
+    /// Why it could not be proven just now.
     pub(super) failure: Option<Error>,
     /// How many failures there were.
     pub(super) failures: u64,
@@ -27,10 +27,17 @@ pub(super) struct News {
     pub(super) over: bool,
 }
 
+impl<T> Clone for News<T> {
+    fn clone(&self) -> Self {
+        let Self { shown, shows, proven, failure, failures, over } = self;
+        Self { shown: shown.clone(), shows: *shows, proven: *proven, failure: failure.clone(), failures: *failures, over: *over }
+    }
+}
+
 /// One watched group.
-pub(super) struct Board {
+pub(super) struct Board<T> {
     group: GroupName,
-    news: watch::Sender<News>,
+    news: watch::Sender<News<T>>,
     wake: Notify,
     interest: Mutex<Interest>,
 }
@@ -44,16 +51,17 @@ struct Interest {
     newest: Moment,
 }
 
-impl Board {
+impl<T> Board<T> {
     pub(super) fn new(group: GroupName) -> Self {
-        Self { group, news: watch::Sender::default(), wake: Notify::new(), interest: Mutex::default() }
+        let nothing = News { shown: None, shows: 0, proven: Moment::ZERO, failure: None, failures: 0, over: false };
+        Self { group, news: watch::Sender::new(nothing), wake: Notify::new(), interest: Mutex::default() }
     }
 
     pub(super) const fn group(&self) -> &GroupName {
         &self.group
     }
 
-    pub(super) fn news(&self) -> watch::Receiver<News> {
+    pub(super) fn news(&self) -> watch::Receiver<News<T>> {
         self.news.subscribe()
     }
 
@@ -84,19 +92,19 @@ impl Board {
 }
 
 /// The reader's end of a watched group. Dropping it says that the reader has ended.
-pub struct Feed {
-    board: Arc<Board>,
-    shelf: Arc<Shelf>,
+pub struct Feed<T = View> {
+    board: Arc<Board<T>>,
+    shelf: Arc<Shelf<T>>,
 }
 
-impl fmt::Debug for Feed {
+impl<T> fmt::Debug for Feed<T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Feed").field("group", &self.board.group).field("pace", &self.pace()).finish_non_exhaustive()
+        f.debug_struct("Feed").field("group", &self.board.group).finish_non_exhaustive()
     }
 }
 
-impl Feed {
-    pub(super) const fn new(board: Arc<Board>, shelf: Arc<Shelf>) -> Self {
+impl<T: Topic> Feed<T> {
+    pub(super) const fn new(board: Arc<Board<T>>, shelf: Arc<Shelf<T>>) -> Self {
         Self { board, shelf }
     }
 
@@ -105,14 +113,14 @@ impl Feed {
         &self.board.group
     }
 
-    /// How often the view has to be proven: as the quickest watch wants it. `None` if nobody watches.
+    /// How often what is shown has to be proven: as the quickest watch wants it. `None` if nobody watches.
     pub fn pace(&self) -> Option<Duration> {
         self.board.interest().paces.keys().next().copied()
     }
 
-    /// The view that was shown last.
-    pub fn latest(&self) -> Option<Arc<View>> {
-        self.board.news.borrow().view.clone()
+    /// What was shown last.
+    pub fn latest(&self) -> Option<Arc<T>> {
+        self.board.news.borrow().shown.clone()
     }
 
     /// Somebody waits for a read that begins after it came.
@@ -132,27 +140,27 @@ impl Feed {
         due || self.has_newcomer()
     }
 
-    /// Shows a view, and since when it is known to be current. Without that it is as new as the last proof.
-    pub fn show(&self, view: Arc<View>, proven: Option<Moment>) {
+    /// Shows the group, and since when that is known to be current. Without that it is as new as the last proof.
+    pub fn show(&self, shown: Arc<T>, proven: Option<Moment>) {
         self.board.news.send_if_modified(|news| {
             if let Some(proven) = proven {
                 news.prove(proven);
             }
             // The same members at a later revision are news too: whoever watches may have read another view in between.
-            let is_new = news.view.as_ref() != Some(&view);
+            let is_new = news.shown.as_ref() != Some(&shown);
             if is_new {
-                (news.view, news.views) = (Some(view), news.views + 1);
+                (news.shown, news.shows) = (Some(shown), news.shows + 1);
             }
             is_new || proven.is_some()
         });
     }
 
-    /// Nothing has changed: the view was still current at that moment.
+    /// Nothing has changed: what was shown was still current at that moment.
     pub fn prove(&self, at: Moment) {
         self.board.news.send_modify(|news| news.prove(at));
     }
 
-    /// The view cannot be proven just now. Each failure is told.
+    /// The group cannot be read just now. Each failure is told.
     pub fn fail(&self, error: Error) {
         self.board.news.send_modify(|news| (news.failure, news.failures) = (Some(error), news.failures + 1));
     }
@@ -173,13 +181,13 @@ impl Feed {
     }
 }
 
-impl News {
+impl<T> News<T> {
     fn prove(&mut self, at: Moment) {
         (self.proven, self.failure) = (self.proven.max(at), None);
     }
 }
 
-impl Drop for Feed {
+impl<T> Drop for Feed<T> {
     /// The reader's runtime may end under watches of another one: they notice, and the first has the group read again.
     fn drop(&mut self) {
         self.shelf.feeds().remove(&self.board);

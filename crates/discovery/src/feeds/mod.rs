@@ -4,9 +4,12 @@
 //! saw. [`Hub::watch`] makes of that the streams that the contract wants, each in order and at its own pace. Watches read the newest news
 //! only, so nothing can pile up. Whoever waits for a first view gets none from a read that began before it came.
 //!
+//! What is shown of a group is a [`Topic`]: its view, or its [`ClaimTable`](crate::ClaimTable). A backend has a hub for each.
+//!
 //! Nothing here knows a backend or decides when to read; that is the source's.
 
 mod feed;
+mod topic;
 mod watch;
 
 use std::collections::HashMap;
@@ -15,23 +18,25 @@ use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use shardwise_core::{GroupName, Moment};
+use futures::stream::BoxStream;
+use shardwise_core::{GroupName, Moment, View};
 
 pub use self::feed::Feed;
 use self::feed::{Board, News};
-use crate::{Clock, Error, Result, WatchStream};
+pub use self::topic::Topic;
+use crate::{Clock, Error, Result};
 
 /// What reads groups.
-pub trait Source: Send + Sync + 'static {
+pub trait Source<T = View>: Send + Sync + 'static {
     /// Somebody watches a group that nobody reads. To be read, in a task, until [`Feed::end_unwatched`] answers `true`; a feed that is
     /// dropped earlier is one whose reader has ended, and the watches start another.
-    fn start(self: Arc<Self>, feed: Feed);
+    fn start(self: Arc<Self>, feed: Feed<T>);
 
     /// Somebody has come to a feed or has left one. A source with one reader for all feeds is woken by this, the others by
     /// [`Feed::stirred`].
     fn stirred(&self) {}
 
-    /// What a watch is told for which there is no room; of the operation "watch".
+    /// What a watch is told for which there is no room; of the watch's operation.
     fn full(&self, full: Full) -> Error;
 }
 
@@ -54,26 +59,26 @@ pub enum Full {
 }
 
 /// Where watches and readers meet. Clones are the same hub.
-pub struct Hub<S> {
+pub struct Hub<S, T = View> {
     source: Arc<S>,
     clock: Clock,
     limits: Limits,
-    shelf: Arc<Shelf>,
+    shelf: Arc<Shelf<T>>,
 }
 
-impl<S> Clone for Hub<S> {
+impl<S, T> Clone for Hub<S, T> {
     fn clone(&self) -> Self {
         Self { source: Arc::clone(&self.source), clock: self.clock.clone(), limits: self.limits, shelf: Arc::clone(&self.shelf) }
     }
 }
 
-impl<S> fmt::Debug for Hub<S> {
+impl<S, T> fmt::Debug for Hub<S, T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Hub").field("limits", &self.limits).finish_non_exhaustive()
     }
 }
 
-impl<S: Source> Hub<S> {
+impl<S: Source<T>, T: Topic> Hub<S, T> {
     /// A hub without watches.
     pub fn new(source: Arc<S>, clock: Clock, limits: Limits) -> Self {
         Self { source, clock, limits, shelf: Arc::default() }
@@ -85,12 +90,12 @@ impl<S: Source> Hub<S> {
     }
 
     /// A watch of `group`. Nothing happens before it is polled.
-    pub fn watch(&self, group: &GroupName, prove_every: Duration) -> WatchStream {
+    pub fn watch(&self, group: &GroupName, prove_every: Duration) -> BoxStream<'static, Result<T::Event>> {
         watch::stream(self.clone(), group.clone(), prove_every)
     }
 
     /// A place among the watches of `group`, for reads that begin at `since` or later. Has the group read if nobody does.
-    fn subscribe(&self, group: &GroupName, pace: Duration, since: Moment) -> Result<Subscription> {
+    fn subscribe(&self, group: &GroupName, pace: Duration, since: Moment) -> Result<Subscription<T>> {
         let mut feeds = self.shelf.feeds();
         if feeds.watches >= self.limits.watches {
             return Err(self.source.full(Full::Watches(self.limits.watches)));
@@ -109,7 +114,7 @@ impl<S: Source> Hub<S> {
             pace,
             board: Arc::clone(&board),
             shelf: Arc::clone(&self.shelf),
-            source: Arc::clone(&self.source) as Arc<dyn Source>,
+            source: Arc::clone(&self.source) as Arc<dyn Source<T>>,
         };
         if is_new {
             Arc::clone(&self.source).start(Feed::new(board, Arc::clone(&self.shelf)));
@@ -120,47 +125,51 @@ impl<S: Source> Hub<S> {
 }
 
 /// The watched groups.
-#[derive(Default)]
-struct Shelf(Mutex<Feeds>);
+struct Shelf<T>(Mutex<Feeds<T>>);
 
-#[derive(Default)]
-struct Feeds {
-    by_group: HashMap<GroupName, Arc<Board>>,
+struct Feeds<T> {
+    by_group: HashMap<GroupName, Arc<Board<T>>>,
     watches: usize,
 }
 
-impl Feeds {
-    fn remove(&mut self, board: &Arc<Board>) {
+impl<T> Default for Shelf<T> {
+    fn default() -> Self {
+        Self(Mutex::new(Feeds { by_group: HashMap::new(), watches: 0 }))
+    }
+}
+
+impl<T> Feeds<T> {
+    fn remove(&mut self, board: &Arc<Board<T>>) {
         if self.by_group.get(board.group()).is_some_and(|known| Arc::ptr_eq(known, board)) {
             self.by_group.remove(board.group());
         }
     }
 }
 
-impl Shelf {
-    fn feeds(&self) -> MutexGuard<'_, Feeds> {
+impl<T> Shelf<T> {
+    fn feeds(&self) -> MutexGuard<'_, Feeds<T>> {
         // Nothing under this lock can panic halfway through a change.
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 /// One watch's place. Dropping it ends the work for it.
-struct Subscription {
-    news: tokio::sync::watch::Receiver<News>,
+struct Subscription<T: 'static> {
+    news: tokio::sync::watch::Receiver<News<T>>,
     pace: Duration,
-    board: Arc<Board>,
-    shelf: Arc<Shelf>,
-    source: Arc<dyn Source>,
+    board: Arc<Board<T>>,
+    shelf: Arc<Shelf<T>>,
+    source: Arc<dyn Source<T>>,
 }
 
-impl Subscription {
+impl<T: 'static> Subscription<T> {
     fn stir(&self) {
         self.board.stir();
         self.source.stirred();
     }
 }
 
-impl Drop for Subscription {
+impl<T: 'static> Drop for Subscription<T> {
     fn drop(&mut self) {
         self.shelf.feeds().watches -= 1;
         self.board.leave(self.pace);

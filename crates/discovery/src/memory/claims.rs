@@ -1,6 +1,5 @@
 //! Claims in the table: a claim is there as long as its holder's record, and a counter numbers the acquisitions.
 
-use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
 use std::time::Duration;
 
@@ -10,7 +9,7 @@ use shardwise_core::{Claim, ClaimStore, Epoch, GroupName, Holder, Moment, Resour
 use super::MemoryBackend;
 use super::groups::{Group, Groups};
 use super::watch::{Subject, follow};
-use crate::{Acquired, ClaimChange, Claims, ClaimsEvent, ClaimsStream, Error, ErrorKind, Result, Seat};
+use crate::{Acquired, ClaimTable, Claims, ClaimsEvent, ClaimsStream, Error, ErrorKind, Result, Seat};
 
 #[async_trait]
 impl Claims for MemoryBackend {
@@ -60,7 +59,7 @@ impl Claims for MemoryBackend {
     }
 
     fn watch_claims(&self, group: &GroupName, prove_every: Duration) -> ClaimsStream {
-        follow(self, group, prove_every, ClaimTable { told: None })
+        follow(self, group, prove_every, Table { told: None })
     }
 }
 
@@ -82,11 +81,11 @@ impl Group {
 }
 
 /// The claims of a group, and what of them was told last.
-struct ClaimTable {
-    told: Option<BTreeMap<Resource, Claim>>,
+struct Table {
+    told: Option<ClaimTable>,
 }
 
-impl Subject for ClaimTable {
+impl Subject for Table {
     type Event = ClaimsEvent;
 
     fn mark(&self, group: Option<&Group>) -> u64 {
@@ -94,10 +93,10 @@ impl Subject for ClaimTable {
     }
 
     fn news(&mut self, groups: &Groups, group: &GroupName, proven: Moment) -> ClaimsEvent {
-        let now = groups.by_name.get(group).map(|group| group.claims.clone()).unwrap_or_default();
+        let now = ClaimTable(groups.by_name.get(group).map(|group| group.claims.clone()).unwrap_or_default());
         let event = match &self.told {
-            None => ClaimsEvent::All { claims: now.iter().map(|(resource, claim)| (resource.clone(), claim.clone())).collect(), proven },
-            Some(told) => ClaimsEvent::Changed { changes: changes(told, &now), proven },
+            None => ClaimsEvent::All { claims: now.listed(), proven },
+            Some(told) => ClaimsEvent::Changed { changes: told.changes_to(&now), proven },
         };
         self.told = Some(now);
         event
@@ -110,12 +109,4 @@ impl Subject for ClaimTable {
     fn forget(&mut self) {
         self.told = None;
     }
-}
-
-/// What has changed from one table to the next.
-fn changes(before: &BTreeMap<Resource, Claim>, after: &BTreeMap<Resource, Claim>) -> Vec<ClaimChange> {
-    let freed = before.keys().filter(|resource| !after.contains_key(*resource)).map(|resource| (resource, None));
-    let taken =
-        after.iter().filter(|(resource, claim)| before.get(*resource) != Some(*claim)).map(|(resource, claim)| (resource, Some(claim)));
-    freed.chain(taken).map(|(resource, claim)| ClaimChange { resource: resource.clone(), claim: claim.cloned() }).collect()
 }
