@@ -75,6 +75,25 @@ impl<'a> Key<'a> {
     }
 }
 
+/// A key that is kept beyond the value it came from.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct OwnedKey {
+    bytes: Box<[u8]>,
+    kind: Kind,
+}
+
+impl From<Key<'_>> for OwnedKey {
+    fn from(key: Key<'_>) -> Self {
+        Self { bytes: key.bytes.into(), kind: key.kind }
+    }
+}
+
+impl ShardKey for OwnedKey {
+    fn with_key<R>(&self, read: impl FnOnce(Key<'_>) -> R) -> R {
+        read(Key { bytes: &self.bytes, kind: self.kind })
+    }
+}
+
 /// A value that can be placed on the ring: text, bytes, fixed arrays and integers.
 ///
 /// Its bytes decide, and nothing else does: UTF-8 for text, the bytes as they are, big-endian at the type's own width for integers. So

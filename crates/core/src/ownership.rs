@@ -5,8 +5,9 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
+use crate::grants::Grants;
 use crate::machine::Refusal;
-use crate::{Fingerprint, KeyShare, Moment, PlacementParams, ShardKey, SlotSet, View};
+use crate::{ClaimName, Epoch, Fence, Fingerprint, KeyShare, Moment, PlacementParams, ShardKey, SlotSet, View, slot_of};
 
 /// Where a service stands in its life (DESIGN §6).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -74,6 +75,24 @@ pub struct NotOwning {
     pub hint: String,
 }
 
+/// Why a key has no fence here and now.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum NotHeld {
+    /// The service holds nothing.
+    #[error("this worker holds nothing: it is {0}")]
+    NotLive(ServiceState),
+    /// The slot of the key is not held here.
+    #[error("slot {slot} is not held by this worker")]
+    Elsewhere {
+        /// The key's slot.
+        slot: u32,
+    },
+    /// The policy knows no epochs.
+    #[error("there are no epochs: the policy's ownership is not \"exclusive\"")]
+    NoEpochs,
+}
+
 /// What is held under one placement.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Held {
@@ -81,16 +100,18 @@ pub(crate) struct Held {
     pub(crate) slots: Arc<SlotSet>,
     /// Under a key placement alone.
     pub(crate) keys: Option<KeyShare>,
+    /// Under exclusive ownership alone.
+    pub(crate) grants: Option<Arc<Grants>>,
 }
 
 impl Held {
     pub(crate) fn nothing(params: &PlacementParams) -> Self {
-        Self { slots: Arc::new(SlotSet::empty(params.circle())), keys: params.kind.by_key().map(|_| KeyShare::nothing()) }
+        Self { slots: Arc::new(SlotSet::empty(params.circle())), keys: params.kind.by_key().map(|_| KeyShare::nothing()), grants: None }
     }
 
     /// Nothing, under the same placement.
     pub(crate) fn emptied(&self) -> Self {
-        Self { slots: Arc::new(SlotSet::empty(self.slots.slots())), keys: self.keys.as_ref().map(|_| KeyShare::nothing()) }
+        Self { slots: Arc::new(SlotSet::empty(self.slots.slots())), keys: self.keys.as_ref().map(|_| KeyShare::nothing()), grants: None }
     }
 
     #[inline]
@@ -117,6 +138,8 @@ pub struct Ownership {
     pub(crate) held: Held,
     /// `None`: never ends (unsharded or frozen).
     pub(crate) deadline: Option<Moment>,
+    /// Until when the record, and with it every claim of this life, is the member's own: also of what drains and is owned no more.
+    pub(crate) claims_end: Option<Moment>,
     pub(crate) view: Arc<View>,
     pub(crate) policy_fingerprint: Option<Fingerprint>,
     pub(crate) stands_still: bool,
@@ -132,6 +155,7 @@ impl Ownership {
             since,
             held: Held::nothing(params),
             deadline: None,
+            claims_end: None,
             view: Arc::default(),
             policy_fingerprint: None,
             stands_still: false,
@@ -143,14 +167,14 @@ impl Ownership {
     /// A snapshot that never ends, with a fixed share for tests.
     pub fn fixed(state: ServiceState, slots: SlotSet, view: Arc<View>, since: Moment) -> Self {
         let stands_still = !view.missing().is_empty();
-        let held = Held { slots: Arc::new(slots), keys: None };
+        let held = Held { slots: Arc::new(slots), keys: None, grants: None };
         Self { state, held, view, stands_still, ..Self::created(&PlacementParams::default(), since) }
     }
 
     /// A snapshot that never ends, of a service with sharding switched off: everything.
     pub fn unsharded(params: &PlacementParams, view: Arc<View>, since: Moment) -> Self {
         let keys = params.kind.by_key().map(|_| KeyShare::everything());
-        let held = Held { slots: Arc::new(SlotSet::full(params.circle())), keys };
+        let held = Held { slots: Arc::new(SlotSet::full(params.circle())), keys, grants: None };
         Self { state: ServiceState::Unsharded, held, view, ..Self::created(params, since) }
     }
 
@@ -183,6 +207,40 @@ impl Ownership {
     /// When the ownership ends unless it is renewed; `None` if it never ends or nothing is owned.
     pub const fn deadline(&self) -> Option<Moment> {
         self.deadline
+    }
+
+    /// When every claim ends unless the lease is renewed, under exclusive ownership: also the claims of slots that drain and are owned no
+    /// more. `None` while nothing can be claimed.
+    pub const fn claims_end(&self) -> Option<Moment> {
+        self.claims_end
+    }
+
+    /// The fence of `key` at `now`, for the user's own writes: its slot, and the epoch under which this member holds it.
+    ///
+    /// # Errors
+    ///
+    /// Why there is none.
+    pub fn fence_at<K: ShardKey + ?Sized>(&self, key: &K, now: Moment) -> Result<Fence, NotHeld> {
+        let Some(grants) = &self.held.grants else {
+            return Err(if self.is_live_at(now) { NotHeld::NoEpochs } else { NotHeld::NotLive(self.state_at(now)) });
+        };
+        if !self.is_live_at(now) {
+            return Err(NotHeld::NotLive(self.state_at(now)));
+        }
+        let slot = slot_of(key.key_hash(), self.held.slots.slots());
+        grants.of_slot(slot).map(|epoch| Fence { slot, epoch }).ok_or(NotHeld::Elsewhere { slot })
+    }
+
+    /// The slots held, each with its epoch, ascending; empty but under exclusive ownership.
+    pub fn fences(&self) -> impl Iterator<Item = Fence> + '_ {
+        let grants = self.held.grants.as_deref();
+        let slots = grants.into_iter().flat_map(|_| self.held.slots.iter());
+        slots.filter_map(move |slot| Some(Fence { slot, epoch: grants?.of_slot(slot)? }))
+    }
+
+    /// The names held, each with its epoch: singletons, daemons, timers.
+    pub fn names(&self) -> impl Iterator<Item = (&ClaimName, Epoch)> {
+        self.held.grants.iter().flat_map(|grants| grants.names()).map(|(name, epoch)| (name, *epoch))
     }
 
     /// The fingerprint of the policy by which the group goes and this member with it: of its policy with the placement as it is, or with that of
@@ -280,7 +338,7 @@ mod tests {
     fn under_a_key_placement_the_keys_count_and_the_deadline_as_ever() {
         let members = ["a", "b"].map(|id| (InstanceId::new(id).unwrap(), Weight::ONE));
         let owners = Arc::new(KeyOwners::place(members.clone(), KeyPlacement::Modulo, 1).unwrap());
-        let mine = Held { slots: Arc::new(SlotSet::empty(0)), keys: Some(owners.share_of(&members[0].0)) };
+        let mine = Held { slots: Arc::new(SlotSet::empty(0)), keys: Some(owners.share_of(&members[0].0)), grants: None };
         let ownership = Ownership { held: mine, ..active_until(100) };
         let keys: Vec<u32> = (0..1_000).collect();
         let expected: Vec<&u32> = keys.iter().filter(|key| owners.owner(*key) == Some(&members[0].0)).collect();

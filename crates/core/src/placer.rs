@@ -48,8 +48,8 @@ impl Placed {
     /// What one member holds; nothing for a stranger.
     pub(crate) fn held_by(&self, instance_id: &InstanceId) -> Held {
         match self {
-            Self::Slots(owners) => Held { slots: Arc::new(owners.slots_of(instance_id)), keys: None },
-            Self::Keys(owners) => Held { slots: Arc::new(SlotSet::empty(0)), keys: Some(owners.share_of(instance_id)) },
+            Self::Slots(owners) => Held { slots: Arc::new(owners.slots_of(instance_id)), keys: None, grants: None },
+            Self::Keys(owners) => Held { slots: Arc::new(SlotSet::empty(0)), keys: Some(owners.share_of(instance_id)), grants: None },
         }
     }
 

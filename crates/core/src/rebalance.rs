@@ -26,6 +26,8 @@ pub enum Cause {
     Draining,
     /// The group does not accept this worker any more.
     Refused,
+    /// The backend says that somebody else holds the claim now, or nobody. Only after an operator's hand or a wiped store.
+    ClaimLost,
 }
 
 impl Cause {
@@ -39,6 +41,7 @@ impl Cause {
             Self::Fenced => "fenced",
             Self::Draining => "draining",
             Self::Refused => "refused",
+            Self::ClaimLost => "claim_lost",
         }
     }
 }
@@ -151,7 +154,7 @@ mod tests {
             cause: Cause::MembersChanged,
             members_joined: vec![],
             members_left: vec![],
-            history: [before, after].map(|slots| Held { slots: Arc::new(slots.clone()), keys: None }).into(),
+            history: [before, after].map(|slots| Held { slots: Arc::new(slots.clone()), keys: None, grants: None }).into(),
         }
     }
 

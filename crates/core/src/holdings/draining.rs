@@ -30,6 +30,9 @@ impl Holdings {
                 _ => {}
             }
         }
+        if !kept.is_empty() || !drained.is_empty() {
+            self.changes += 1;
+        }
         if !kept.is_empty() {
             actions.push(ClaimAction::Kept(kept));
         }

@@ -1,5 +1,6 @@
 //! What the machine of claims is told and what it asks for.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use crate::{Epoch, Resource};
@@ -34,10 +35,26 @@ pub enum Answer {
     NotYet,
 }
 
+/// Why a call failed, as far as it matters here.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum CallFailure {
+    /// May work later.
+    Retryable,
+    /// Will not work until somebody changes something.
+    Permanent(Arc<str>),
+    /// The store of claims in force is another one than the one asked, or its floor was raised.
+    OtherStore,
+}
+
 /// Something for the driver to carry out, in order.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum ClaimAction {
-    /// Ask for these; answer with `acquired` or `failed` under this attempt.
+    /// Ask which store of claims the group has; answer with `opened` or `failed` under this attempt.
+    OpenStore {
+        /// Its number.
+        attempt: u64,
+    },
+    /// Ask for these of the store in use; answer with `acquired` or `failed` under this attempt.
     Acquire {
         /// Its number.
         attempt: u64,

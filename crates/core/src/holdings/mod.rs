@@ -10,10 +10,12 @@
 mod draining;
 mod io;
 mod line;
+mod store;
 #[cfg(test)]
 mod tests;
 
-pub use io::{Answer, ClaimAction, HoldingRules, OnDrainTimeout};
+pub use io::{Answer, CallFailure, ClaimAction, HoldingRules, OnDrainTimeout};
+pub use store::StoreRefusal;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -51,6 +53,9 @@ enum Phase {
 pub struct Holdings {
     rules: HoldingRules,
     me: Holder,
+    /// The record is there.
+    entered: bool,
+    store: store::Store,
     /// The record is there and the store of claims is known.
     open: bool,
     wanted: BTreeSet<Resource>,
@@ -71,6 +76,8 @@ pub struct Holdings {
     /// What the release under way gives back.
     sent: Vec<(Resource, Epoch)>,
     attempt: u64,
+    /// Counts the changes of what serves.
+    changes: u64,
 }
 
 impl Holdings {
@@ -79,6 +86,8 @@ impl Holdings {
         Self {
             rules,
             me,
+            entered: false,
+            store: store::Store::NONE,
             open: false,
             wanted: BTreeSet::new(),
             mine: BTreeMap::new(),
@@ -92,6 +101,7 @@ impl Holdings {
             releasing: Line::IDLE,
             sent: Vec::new(),
             attempt: 0,
+            changes: 0,
         }
     }
 
@@ -110,19 +120,51 @@ impl Holdings {
         self.mine.is_empty() && self.orphans.is_empty() && self.asked.is_empty()
     }
 
-    /// The member's record is in the backend and the store of claims is known: from here on it may ask.
-    pub fn open(&mut self, now: Moment, actions: &mut Vec<ClaimAction>) {
+    /// A number that changes whenever what serves does.
+    pub const fn changes(&self) -> u64 {
+        self.changes
+    }
+
+    /// Whether the record is there and the store of claims is known and accepted.
+    pub const fn is_open(&self) -> bool {
+        self.store.accepted
+    }
+
+    /// The member's record is in the backend: the store of claims is asked for, and then what is wanted.
+    pub fn enter(&mut self, now: Moment, actions: &mut Vec<ClaimAction>) {
+        self.entered = true;
+        self.keep_up(now, actions);
+    }
+
+    /// From here on it may ask.
+    fn open(&mut self, now: Moment, actions: &mut Vec<ClaimAction>) {
         self.open = true;
         self.keep_up(now, actions);
     }
 
     /// The lease is over: nothing serves any more, and calls under way count no longer.
     pub fn fence(&mut self) {
-        self.open = false;
+        (self.entered, self.open, self.store.accepted, self.store.refused) = (false, false, false, None);
+        self.changes += 1;
         let orphans = std::mem::take(&mut self.mine).into_iter().map(|(resource, hold)| (resource, hold.epoch));
         self.orphans.extend(orphans);
         self.asked.clear();
+        (self.acquiring, self.releasing, self.store.line) = (Line::IDLE, Line::IDLE, Line::IDLE);
+    }
+
+    /// The record's claims are gone, and so is whatever was known of others'.
+    fn drop_all(&mut self, actions: &mut Vec<ClaimAction>) {
+        let lost: Vec<_> = std::mem::take(&mut self.mine).into_keys().collect();
+        for table in [&mut self.orphans, &mut self.shown] {
+            table.clear();
+        }
         (self.acquiring, self.releasing) = (Line::IDLE, Line::IDLE);
+        self.asked.clear();
+        self.sent.clear();
+        self.changes += 1;
+        if !lost.is_empty() {
+            actions.push(ClaimAction::Lost(lost));
+        }
     }
 
     /// What this member should hold from now on.
@@ -150,6 +192,9 @@ impl Holdings {
     ) {
         let mut lost = Vec::new();
         for (resource, claim) in changes {
+            if let Some(claim) = &claim {
+                self.note(claim.epoch);
+            }
             if self.is_lost(&resource, claim.as_ref()) {
                 self.mine.remove(&resource);
                 lost.push(resource.clone());
@@ -162,6 +207,7 @@ impl Holdings {
             put(&mut self.shown, &resource, shown);
         }
         if !lost.is_empty() {
+            self.changes += 1;
             actions.push(ClaimAction::Lost(lost));
         }
         self.keep_up(now, actions);
@@ -193,6 +239,7 @@ impl Holdings {
         for (resource, answer) in answers {
             match answer {
                 Answer::Granted(epoch) => {
+                    self.note(epoch);
                     self.others.remove(&resource);
                     self.mine.insert(resource.clone(), Hold { epoch, phase: Phase::Serving });
                     gained.push((resource, epoch));
@@ -204,6 +251,7 @@ impl Holdings {
             }
         }
         if !gained.is_empty() {
+            self.changes += 1;
             actions.push(ClaimAction::Gained(gained));
         }
         self.let_go(now, actions);
@@ -228,11 +276,18 @@ impl Holdings {
     }
 
     /// A call failed; it is made again after a pause.
-    pub fn failed(&mut self, now: Moment, attempt: u64, actions: &mut Vec<ClaimAction>) {
-        if self.acquiring.failed(attempt, now) {
+    pub fn failed(&mut self, now: Moment, attempt: u64, failure: CallFailure, actions: &mut Vec<ClaimAction>) {
+        let asking = self.acquiring.failed(attempt, now);
+        if asking {
             self.asked.clear();
         }
+        let opening = self.store.line.failed(attempt, now);
         self.releasing.failed(attempt, now);
+        match failure {
+            CallFailure::Permanent(why) if opening => self.deny(why),
+            CallFailure::OtherStore if asking => self.reopen(),
+            _ => {}
+        }
         self.keep_up(now, actions);
     }
 
@@ -247,7 +302,8 @@ impl Holdings {
             due.map(|due| due.max(self.acquiring.not_before))
         });
         let gives = self.open && self.releasing.in_flight.is_none() && self.has_to_release();
-        drains.min().into_iter().chain(again.flatten()).chain(gives.then_some(self.releasing.not_before)).min()
+        let opens = (self.entered && !self.open && self.store.line.in_flight.is_none()).then_some(self.store.line.not_before);
+        drains.min().into_iter().chain(opens).chain(again.flatten()).chain(gives.then_some(self.releasing.not_before)).min()
     }
 
     /// What should be asked for, now or after a pause.
@@ -261,6 +317,7 @@ impl Holdings {
     /// Sends what is due.
     fn keep_up(&mut self, now: Moment, actions: &mut Vec<ClaimAction>) {
         self.end_drains(now, actions);
+        self.ask_for_store(now, actions);
         if !self.open {
             return;
         }

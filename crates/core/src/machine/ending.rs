@@ -13,6 +13,11 @@ impl Machine {
             return;
         }
         let Some(deadline) = self.due_end().filter(|deadline| now >= *deadline) else { return };
+        if self.state() == ServiceState::Draining {
+            // It kept its record for work that did not end, and that time is over too.
+            self.drop_record();
+            return self.turn(now, ServiceState::Draining, actions);
+        }
         match self.kept_until(now, deadline) {
             Some(until) => self.go_stale(now, until, actions),
             None => self.fence(now, actions),

@@ -37,6 +37,9 @@ impl Machine {
         if matches!(self.state(), ServiceState::Fenced | ServiceState::Refused) {
             self.turn(now, ServiceState::Joining, actions);
         }
+        if let Some(claiming) = &mut self.claiming {
+            claiming.enter(now);
+        }
         self.start_watch(actions);
         actions.push(Action::Look);
         self.reconsider(now, actions);

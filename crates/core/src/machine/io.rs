@@ -3,7 +3,10 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::{Address, Fingerprint, InstanceId, Missing, Moment, Ownership, Policy, Rebalance, TooManyPoints, View};
+use crate::holdings::{Answer, CallFailure, ClaimAction, StoreRefusal};
+use crate::{
+    Address, Claim, ClaimStore, Fingerprint, InstanceId, Missing, Moment, Ownership, Policy, Rebalance, Resource, TooManyPoints, View,
+};
 
 /// Something that happened. `attempt` names the call it answers; answers to calls that are no longer waited for fall away.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -56,10 +59,49 @@ pub enum Input {
         /// When the request that proved it began.
         at: Moment,
     },
+    /// News of claims, under exclusive ownership.
+    Claims(ClaimInput),
     /// Nothing of the user's work is in flight any more.
     InFlightDone,
     /// The record is gone, or was given up.
     Deregistered,
+}
+
+/// What happened to claims.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum ClaimInput {
+    /// The group's store of claims is this one.
+    Opened {
+        /// Of which call.
+        attempt: u64,
+        /// The store.
+        store: ClaimStore,
+    },
+    /// What became of each resource that was asked for.
+    Acquired {
+        /// Of which call.
+        attempt: u64,
+        /// By resource.
+        answers: Vec<(Resource, Answer)>,
+    },
+    /// They are given back.
+    Released {
+        /// Of which call.
+        attempt: u64,
+    },
+    /// A call about claims failed.
+    Failed {
+        /// Of which call.
+        attempt: u64,
+        /// How.
+        failure: CallFailure,
+    },
+    /// Every claim of the group: what is not listed is free.
+    All(Vec<(Resource, Claim)>),
+    /// What has changed since; `None`: nobody holds it.
+    Changed(Vec<(Resource, Option<Claim>)>),
+    /// Nothing is in flight any more on these, which drain.
+    Idle(Vec<Resource>),
 }
 
 /// A call that is answered later, by its attempt's number.
@@ -97,6 +139,8 @@ pub enum Action {
     AwaitInFlight,
     /// Delete the record; answer with `Deregistered`, whatever came of it.
     Deregister,
+    /// Do this about claims.
+    Claim(ClaimAction),
     /// Make this snapshot the one that readers see.
     Publish(Arc<Ownership>),
     /// Tell the listeners.
@@ -160,6 +204,9 @@ pub enum Refusal {
     /// The group's weights make more points than its key placement can keep.
     #[error(transparent)]
     TooManyPoints(#[from] TooManyPoints),
+    /// The store of claims is not one in which this member may claim.
+    #[error(transparent)]
+    Store(#[from] StoreRefusal),
 }
 
 impl Refusal {

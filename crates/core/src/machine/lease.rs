@@ -92,7 +92,8 @@ impl Lease {
     pub(super) fn renewed(&mut self, started: Moment, ttl: Duration) {
         self.failures = 0;
         self.ends = self.ends.max(started.plus(self.timing.owned_for(ttl)));
-        self.due = Some(started.plus(self.timing.renew_every));
+        // A backend that grants less than was asked for, as Consul does for claims, is asked as often within that.
+        self.due = Some(started.plus(self.timing.renew_every.min(ttl / 3)));
     }
 
     /// Tries again after a pause that doubles up to a second.

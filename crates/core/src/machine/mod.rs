@@ -8,6 +8,7 @@
 //! owns nothing until a view that is newer than that registration shows it. A refused one goes on asking, but slowly. What happens at the
 //! deadline where the policy keeps the last view is in `ending`, what happens when too many members vanish in `loss`.
 
+mod claiming;
 mod ending;
 mod entry;
 mod io;
@@ -17,14 +18,14 @@ mod standing;
 #[cfg(test)]
 mod tests;
 
-pub use io::{Action, Failure, Input, Op, Refusal};
+pub use io::{Action, ClaimInput, Failure, Input, Op, Refusal};
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use crate::{
-    Cause, Fingerprint, Incarnation, InstanceId, MemberState, Moment, Ownership, Placed, PlacementParams, Placer, Policy, Rebalance,
-    ServiceState, Timing, View,
+    Cause, Fingerprint, Holder, Incarnation, InstanceId, MemberState, Moment, Ownership, Placed, PlacementParams, Placer, Policy,
+    Rebalance, ServiceState, Timing, View,
 };
 use lease::Lease;
 
@@ -56,7 +57,11 @@ pub struct Machine {
     /// Placements asked for so far; a heartbeat never adds one.
     placements_computed: u64,
     drain_until: Option<Moment>,
+    /// From then on a leaver does not keep its record alive for work that does not end.
+    gives_up_at: Option<Moment>,
     losses: loss::Losses,
+    /// Under exclusive ownership alone.
+    claiming: Option<claiming::Claiming>,
     /// A leaver stays at least until then, so that the others see it draining.
     shown_until: Option<Moment>,
     /// The driver follows the group.
@@ -73,6 +78,7 @@ impl Machine {
         let placements = std::iter::once(policy.placement).chain(policy.next);
         let placers = policy.fingerprints().into_iter().zip(placements.map(placer)).collect();
         let lease = Lease::new(timing, me.incarnation);
+        let claiming = claiming::Claiming::new(&policy, Holder { instance_id: me.instance_id.clone(), incarnation: me.incarnation });
         let ownership = Arc::new(ownership);
         Self {
             policy,
@@ -84,7 +90,9 @@ impl Machine {
             placed: None,
             placements_computed: 0,
             drain_until: None,
+            gives_up_at: None,
             losses: loss::Losses::default(),
+            claiming,
             shown_until: None,
             watching: false,
             ownership,
@@ -110,7 +118,8 @@ impl Machine {
     pub fn wake_at(&self) -> Option<Moment> {
         let lease = self.wanted_call().and_then(|_| self.lease.wake_at());
         let deadline = if self.state() == ServiceState::Stale { self.ownership.deadline } else { self.due_end() };
-        [lease, deadline, self.leaves_at()].into_iter().flatten().min()
+        let leaves = self.leaves_at().filter(|_| self.has_let_go());
+        [lease, deadline, leaves, self.claiming.as_ref().and_then(claiming::Claiming::wake_at)].into_iter().flatten().min()
     }
 
     /// Handles one input at `now` and appends what the driver has to do.
@@ -133,7 +142,7 @@ impl Machine {
                 self.failed(now, attempt, Failure::Retryable, actions);
             }
             Input::RecordLost { attempt } => match self.lease.answered(attempt) {
-                true if self.state() == ServiceState::Draining => self.lease.drop_record(),
+                true if self.state() == ServiceState::Draining => self.drop_record(),
                 true if self.state() == ServiceState::Stale => {
                     self.start_over();
                     self.lease.call(Op::Register, now, actions);
@@ -152,16 +161,18 @@ impl Machine {
                 self.lease.prove(at);
                 self.reconsider(now, actions);
             }
+            Input::Claims(input) => self.claims(now, input, actions),
             Input::InFlightDone => self.drain_until = self.drain_until.map(|_| now),
             Input::Deregistered => {
                 if self.state() == ServiceState::Draining {
-                    self.lease.drop_record();
+                    self.drop_record();
                     self.stop_watch(actions);
                     self.turn(now, ServiceState::Left, actions);
                 }
             }
         }
         self.keep_up(now, actions);
+        self.settle_claims(now, actions);
     }
 
     /// Keeps a view unless it is older than the one there is. Two reads may overtake each other, and the one that began later may have
@@ -182,9 +193,17 @@ impl Machine {
 
     /// Begins from nothing: no record, and no view that a later one would be measured by.
     fn start_over(&mut self) {
-        self.lease.drop_record();
+        self.drop_record();
         self.losses.start_over();
         (self.view, self.view_proven) = (None, Moment::ZERO);
+    }
+
+    /// The record is gone or counts as gone, and every claim with it.
+    fn drop_record(&mut self) {
+        self.lease.drop_record();
+        if let Some(claiming) = &mut self.claiming {
+            claiming.fence();
+        }
     }
 
     /// The call that the present state asks for, when it is due.
@@ -203,6 +222,7 @@ impl Machine {
     /// In one of the states in which losing the lease means something.
     fn is_joined(&self) -> bool {
         matches!(self.state(), ServiceState::Active)
+            || (self.state() == ServiceState::Draining && self.claiming.is_some() && self.lease.is_held())
             || (matches!(self.state(), ServiceState::Joining | ServiceState::Refused) && self.lease.is_held())
     }
 
@@ -215,14 +235,18 @@ impl Machine {
             ServiceState::Created => self.turn(now, ServiceState::Left, actions),
             ServiceState::Left | ServiceState::Draining | ServiceState::Unsharded => {}
             ServiceState::Active | ServiceState::Stale | ServiceState::Joining | ServiceState::Refused | ServiceState::Fenced => {
+                if let Some(claiming) = &mut self.claiming {
+                    claiming.want_nothing(now, Cause::Draining);
+                }
                 self.turn(now, ServiceState::Draining, actions);
                 if self.lease.is_held() {
                     actions.push(Action::MarkDraining);
                 } else if !self.lease.is_in_flight() {
-                    self.lease.drop_record();
+                    self.drop_record();
                 }
                 actions.push(Action::AwaitInFlight);
                 self.drain_until = Some(now.plus(self.policy.drain_timeout));
+                self.gives_up_at = self.drain_until;
                 self.shown_until = (self.lease.is_held() && self.policy.max_loss.is_some()).then(|| now.plus(self.lease.ttl()));
             }
         }
@@ -235,11 +259,12 @@ impl Machine {
 
     /// Sends what is due: a registration, a renewal, or the end of a drain.
     fn keep_up(&mut self, now: Moment, actions: &mut Vec<Action>) {
-        if self.state() == ServiceState::Draining && self.leaves_at().is_some_and(|at| now >= at) {
+        if self.state() == ServiceState::Draining && self.has_let_go() && self.leaves_at().is_some_and(|at| now >= at) {
             (self.drain_until, self.shown_until) = (None, None);
             actions.push(Action::Deregister);
         }
-        if let Some(op) = self.wanted_call().filter(|_| self.lease.is_due(now)) {
+        let gives_up = self.state() == ServiceState::Draining && !self.has_let_go() && self.gives_up_at.is_some_and(|at| now >= at);
+        if let Some(op) = self.wanted_call().filter(|_| self.lease.is_due(now) && !gives_up) {
             self.lease.call(op, now, actions);
         }
     }
@@ -256,7 +281,8 @@ impl Machine {
             _ => Cause::Fenced,
         };
         let since = if state == self.state() { self.ownership.since } else { now };
-        let next = Ownership { state, since, held: self.none(), deadline: None, refusal, ..(*self.ownership).clone() };
+        let claims_end = self.lease.deadline().filter(|_| self.claiming.is_some());
+        let next = Ownership { state, since, held: self.none(), deadline: None, claims_end, refusal, ..(*self.ownership).clone() };
         self.publish(now, next, cause, actions);
     }
 

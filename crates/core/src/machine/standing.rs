@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use super::claiming::Claiming;
 use super::{Action, Machine, Refusal};
 use crate::ownership::Held;
 use crate::{Cause, Fingerprint, Moment, Ownership, Placer, ServiceState, TooManyPoints, View};
@@ -55,12 +56,21 @@ impl Machine {
                 Err(too_many) => (ServiceState::Refused, self.none(), Some(Refusal::TooManyPoints(too_many))),
             },
         };
+        let cause = self.cause(state, &view, group);
+        let held = match &mut self.claiming {
+            Some(claiming) => {
+                let held = if state == ServiceState::Active { held } else { Held::nothing(&self.policy.placement) };
+                let serving = claiming.want(now, &held.slots, cause);
+                if state == ServiceState::Active { serving } else { self.none() }
+            }
+            None => held,
+        };
         let since = if state == self.state() { self.ownership.since } else { now };
         let deadline = self.deadline().filter(|_| state == ServiceState::Active);
-        let cause = self.cause(state, &view, group);
+        let claims_end = self.deadline().filter(|_| self.claiming.is_some());
         let min_members = self.policy.min_members;
         let stands_still = !view.missing().is_empty() || !wanted.missing().is_empty();
-        let next = Ownership { state, since, held, deadline, view, policy_fingerprint, stands_still, min_members, refusal };
+        let next = Ownership { state, since, held, deadline, claims_end, view, policy_fingerprint, stands_still, min_members, refusal };
         self.publish(now, next, cause, actions);
     }
 
@@ -68,7 +78,11 @@ impl Machine {
         let mine = |other: &crate::Member| other.incarnation == self.me.incarnation;
         match view.member(&self.me.instance_id) {
             _ if !self.lease.is_seen() => Standing::Unknown,
-            Some(me) if mine(me) => self.serve(group),
+            Some(me) if mine(me) => match self.claiming.as_ref().map(Claiming::standing) {
+                None | Some(Ok(())) => self.serve(group),
+                Some(Err(None)) => Standing::Unknown,
+                Some(Err(Some(refusal))) => Standing::Refused(refusal),
+            },
             Some(other) => Standing::Refused(Refusal::InUse { instance_id: other.instance_id.clone(), address: other.address.clone() }),
             None => Standing::Unknown,
         }

@@ -12,7 +12,8 @@ pub use placement::{
 };
 pub use timing::Timing;
 
-use crate::{Fingerprint, GroupName, PolicyName, format_duration};
+use crate::holdings::OnDrainTimeout;
+use crate::{ClaimStore, Fingerprint, GroupName, PolicyName, format_duration};
 
 /// The longest wait for work in flight at a handover or a leave.
 pub const DRAIN_TIMEOUT_MAX: Duration = Duration::from_hours(24);
@@ -43,6 +44,8 @@ pub enum OwnershipMode {
     /// Ownership is the placement of the newest view; two members may own one key while their views differ.
     #[default]
     Eventual,
+    /// A slot is owned only while its claim is held in the backend, under an epoch; at most one member holds it.
+    Exclusive,
 }
 
 impl OwnershipMode {
@@ -50,7 +53,13 @@ impl OwnershipMode {
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::Eventual => "eventual",
+            Self::Exclusive => "exclusive",
         }
+    }
+
+    /// The mode of that name in the settings.
+    pub fn named(name: &str) -> Option<Self> {
+        [Self::Eventual, Self::Exclusive].into_iter().find(|mode| mode.as_str() == name)
     }
 }
 
@@ -107,8 +116,14 @@ pub struct Policy {
     pub ownership: OwnershipMode,
     /// Below this number of active members nobody owns; 1 means no such gate.
     pub min_members: u32,
-    /// How long a leaving member waits for work in flight.
+    /// How long a leaving member waits for work in flight; under exclusive ownership also how long work may go on in a slot that goes to
+    /// another member.
     pub drain_timeout: Duration,
+    /// What becomes of a slot whose work does not end in that time; under exclusive ownership alone.
+    pub on_drain_timeout: OnDrainTimeout,
+    /// Every epoch is above it. After the store of claims was wiped or replaced, the operator sets it above the highest epoch used before; at
+    /// most [`ClaimStore::FLOOR_MAX`]. Under exclusive ownership alone.
+    pub epoch_floor: u64,
     /// What a member does without the backend.
     pub on_backend_loss: BackendLoss,
     /// When more members vanish within one TTL, nobody takes over what they had until enough are back or an operator confirms the loss;
@@ -127,6 +142,8 @@ impl Policy {
             ownership: OwnershipMode::Eventual,
             min_members: 1,
             drain_timeout: Duration::from_secs(30),
+            on_drain_timeout: OnDrainTimeout::Hold,
+            epoch_floor: 0,
             on_backend_loss: BackendLoss::Stop,
             max_loss: None,
         }
@@ -156,7 +173,36 @@ impl Policy {
             let allowed = format!("more than zero and at most {} is allowed", format_duration(KEEP_FOR_MAX));
             return Err(refuse("keep_for", format_duration(keep_for), allowed));
         }
+        policy.check_exclusive()?;
         Ok(policy)
+    }
+
+    /// What can and cannot be said beside `ownership`.
+    fn check_exclusive(&self) -> Result<(), PolicyError> {
+        if self.epoch_floor > ClaimStore::FLOOR_MAX {
+            return Err(refuse("epoch_floor", self.epoch_floor, format!("at most {} is allowed", ClaimStore::FLOOR_MAX)));
+        }
+        if self.ownership != OwnershipMode::Exclusive {
+            return Ok(());
+        }
+        let by_key = std::iter::once(self.placement).chain(self.next).find_map(|params| params.kind.by_key());
+        if let Some(placement) = by_key {
+            let allowed =
+                format!("placement {placement} has no slots that could be claimed; write placement = \"ring\" or ownership = \"eventual\"");
+            return Err(refuse("ownership", "exclusive", allowed));
+        }
+        if let Some(next) = self.next.filter(|next| next.slots != self.placement.slots) {
+            let allowed = format!(
+                "claims are on slots, so their number cannot change while members run: keep {} and change the rest, or start a new group",
+                self.placement.slots
+            );
+            return Err(refuse("next.slots", next.slots, allowed));
+        }
+        if matches!(self.on_backend_loss, BackendLoss::Keep { .. }) {
+            let allowed = "a claim ends with the lease, and nothing can be kept beyond it; remove it or write ownership = \"eventual\"";
+            return Err(refuse("on_backend_loss", "keep", allowed));
+        }
+        Ok(())
     }
 
     /// The fingerprint of everything that members must agree on.
@@ -277,6 +323,33 @@ mod tests {
             );
             assert!(Policy { max_loss: None, ..policy }.validated().is_ok());
         }
+    }
+
+    #[test]
+    fn exclusive_ownership_claims_slots_and_nothing_else() {
+        let exclusive = Policy { ownership: OwnershipMode::Exclusive, ..policy() };
+        assert!(exclusive.clone().validated().is_ok());
+        assert_ne!(exclusive.fingerprint(), policy().fingerprint());
+        let by_key = PlacementParams { kind: PlacementKind::Key(KeyPlacement::Modulo), ..PlacementParams::default() };
+        let other_slots = PlacementParams { slots: 1_024, ..PlacementParams::default() };
+        let refused = |policy: Policy| policy.validated().unwrap_err().to_string();
+        let no_slots = "ownership is exclusive: placement modulo has no slots that could be claimed; write placement = \"ring\" or ownership = \"eventual\"";
+        assert_eq!(refused(Policy { placement: by_key, ..exclusive.clone() }), no_slots);
+        assert_eq!(refused(Policy { next: Some(by_key), ..exclusive.clone() }), no_slots);
+        assert_eq!(
+            refused(Policy { next: Some(other_slots), ..exclusive.clone() }),
+            "next.slots is 1024: claims are on slots, so their number cannot change while members run: keep 16384 and change the rest, \
+             or start a new group"
+        );
+        let keep = BackendLoss::Keep { keep_for: Duration::from_secs(1) };
+        assert_eq!(
+            refused(Policy { on_backend_loss: keep, ..exclusive.clone() }),
+            "on_backend_loss is keep: a claim ends with the lease, and nothing can be kept beyond it; remove it or write ownership = \"eventual\""
+        );
+        assert_eq!(
+            refused(Policy { epoch_floor: (1 << 52) + 1, ..exclusive }),
+            "epoch_floor is 4503599627370497: at most 4503599627370496 is allowed"
+        );
     }
 
     #[test]

@@ -101,7 +101,7 @@ impl Fleet {
                 ClaimAction::Cancel(over) | ClaimAction::Lost(over) => over.iter().for_each(|resource| {
                     worker.busy.remove(resource);
                 }),
-                ClaimAction::Drain(_) | ClaimAction::Kept(_) | ClaimAction::Overlap(_) => {}
+                ClaimAction::OpenStore { .. } | ClaimAction::Drain(_) | ClaimAction::Kept(_) | ClaimAction::Overlap(_) => {}
             }
         }
     }
@@ -160,7 +160,7 @@ impl Fleet {
     fn answer(&mut self, number: usize) {
         match self.workers[number].answers.pop_front() {
             None => {}
-            Some(Reply::Lost(attempt)) => self.act(number, |h, now, out| h.failed(now, attempt, out)),
+            Some(Reply::Lost(attempt)) => self.act(number, |h, now, out| h.failed(now, attempt, CallFailure::Retryable, out)),
             Some(Reply::Released(attempt)) => self.act(number, |h, now, out| h.released(now, attempt, out)),
             Some(Reply::Acquired(attempt, answers)) => self.act(number, |h, now, out| h.acquired(now, attempt, answers, out)),
         }

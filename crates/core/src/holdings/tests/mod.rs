@@ -198,7 +198,7 @@ fn a_grant_whose_answer_never_came_is_given_back_if_it_is_wanted_no_longer() {
     let mut bench = Bench::asking();
     assert_eq!(bench.tell(slot(0), Some(("me", 5))), [], "the answer is still on its way");
     bench.run(|h, now, out| h.want(now, slots([1]), out));
-    let actions = bench.run(|h, now, out| h.failed(now, 1, out));
+    let actions = bench.run(|h, now, out| h.failed(now, 1, CallFailure::Retryable, out));
     assert_eq!(actions, [ClaimAction::Release { attempt: 2, held: vec![(slot(0), epoch(5))] }]);
     assert_eq!(bench.holdings.wake_at(), Some(ms(50)), "and slot 1 is asked for after a pause");
 }
@@ -208,7 +208,7 @@ fn failed_calls_are_made_again_with_growing_pauses() {
     let mut bench = Bench::asking();
     let mut pauses = Vec::new();
     for attempt in 1..8 {
-        bench.run(|h, now, out| h.failed(now, attempt, out));
+        bench.run(|h, now, out| h.failed(now, attempt, CallFailure::Retryable, out));
         let next = bench.holdings.wake_at().unwrap();
         pauses.push(next.since(bench.now).as_millis());
         bench.now = next;
@@ -223,6 +223,6 @@ fn a_release_that_fails_is_sent_again() {
     let mut bench = Bench::serving(OnDrainTimeout::Hold);
     bench.run(|h, now, out| h.want(now, slots([1]), out));
     bench.run(|h, now, out| h.idle(now, [&slot(0)], out));
-    assert_eq!(bench.run(|h, now, out| h.failed(now, 2, out)), []);
+    assert_eq!(bench.run(|h, now, out| h.failed(now, 2, CallFailure::Retryable, out)), []);
     assert_eq!(bench.at(50), [ClaimAction::Release { attempt: 3, held: vec![(slot(0), epoch(5))] }]);
 }

@@ -1,0 +1,112 @@
+//! Which store of claims this member uses: the one it has known, or another one whose epochs are above all that it has seen.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::line::Line;
+use super::{ClaimAction, Holdings};
+use crate::{ClaimStore, Epoch, Moment};
+
+/// Pause before a store that was not accepted is looked at again: the operator may have raised its floor.
+const LOOK_AGAIN: Duration = Duration::from_secs(1);
+
+/// Why no claims can be made.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum StoreRefusal {
+    /// The store was wiped or replaced, and its epochs would begin below those that are known.
+    #[error(
+        "the store of claims is another one ({found} instead of {known}): it was wiped or replaced. Epochs up to {highest} are known here, and perhaps \
+         higher ones elsewhere; set epoch_floor above the highest epoch used, at least to {highest}, and start one worker with it"
+    )]
+    Other {
+        /// The store before.
+        known: crate::StoreId,
+        /// The one that is there now.
+        found: crate::StoreId,
+        /// The highest epoch that this member has seen.
+        highest: u64,
+    },
+    /// The backend refuses to be asked.
+    #[error("{0}")]
+    Denied(Arc<str>),
+}
+
+#[derive(Debug)]
+pub(super) struct Store {
+    pub(super) line: Line,
+    /// The one in use, or the one used last.
+    known: Option<ClaimStore>,
+    /// The highest epoch seen in it, anybody's.
+    highest: u64,
+    pub(super) refused: Option<StoreRefusal>,
+    /// Since the record was made.
+    pub(super) accepted: bool,
+}
+
+impl Store {
+    pub(super) const NONE: Self = Self { line: Line::IDLE, known: None, highest: 0, refused: None, accepted: false };
+}
+
+impl Holdings {
+    /// The store of claims in use; `None` before one was accepted.
+    pub const fn store(&self) -> Option<ClaimStore> {
+        self.store.known
+    }
+
+    /// Why no claims can be made, if the store is not accepted.
+    pub const fn refusal(&self) -> Option<&StoreRefusal> {
+        self.store.refused.as_ref()
+    }
+
+    /// The store of claims, as the backend answers to [`ClaimAction::OpenStore`].
+    pub fn opened(&mut self, now: Moment, attempt: u64, found: ClaimStore, actions: &mut Vec<ClaimAction>) {
+        if !self.store.line.answered(attempt) {
+            return;
+        }
+        self.store.line.failures = 0;
+        let other = self.store.known.filter(|known| known.id != found.id);
+        match other {
+            Some(known) if found.floor < self.store.highest => {
+                self.drop_all(actions);
+                self.store.accepted = false;
+                self.store.refused = Some(StoreRefusal::Other { known: known.id, found: found.id, highest: self.store.highest });
+                self.store.line.not_before = now.plus(LOOK_AGAIN);
+            }
+            _ => {
+                if other.is_some() {
+                    // Nothing that was claimed in the store before means anything in this one.
+                    self.drop_all(actions);
+                }
+                (self.store.known, self.store.refused, self.store.accepted) = (Some(found), None, true);
+                self.open(now, actions);
+            }
+        }
+        self.keep_up(now, actions);
+    }
+
+    /// Asking for the store failed for good, until somebody changes something.
+    pub(super) fn deny(&mut self, why: Arc<str>) {
+        if !self.store.accepted {
+            self.store.refused = Some(StoreRefusal::Denied(why));
+        }
+    }
+
+    /// The backend says that its store is not the one that claims were asked of: it is asked which it is.
+    pub(super) fn reopen(&mut self) {
+        self.open = false;
+    }
+
+    pub(super) fn note(&mut self, epoch: Epoch) {
+        self.store.highest = self.store.highest.max(epoch.get());
+    }
+
+    /// Asks for the store where it is needed and not known.
+    pub(super) fn ask_for_store(&mut self, now: Moment, actions: &mut Vec<ClaimAction>) {
+        if self.entered && !self.open && self.store.line.is_free(now) {
+            let attempt = self.next_attempt();
+            self.store.line.in_flight = Some(attempt);
+            actions.push(ClaimAction::OpenStore { attempt });
+        }
+    }
+}

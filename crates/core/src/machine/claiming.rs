@@ -1,0 +1,158 @@
+//! Exclusive ownership: what the placement gives is claimed, and only what is claimed is owned.
+//!
+//! What serves is published before anything is asked for because of it, so that nobody is handed a slot that is being given back.
+
+use std::collections::BTreeSet;
+use std::iter;
+use std::sync::Arc;
+
+use super::{Action, ClaimInput, Machine, Refusal};
+use crate::grants::Grants;
+use crate::holdings::{ClaimAction, HoldingRules, Holdings, StoreRefusal};
+use crate::ownership::Held;
+use crate::{Cause, ClaimStore, Epoch, Holder, Moment, Ownership, OwnershipMode, Policy, Resource, ServiceState, SlotSet};
+
+/// The claims of a member, and what of them readers see.
+#[derive(Debug)]
+pub(super) struct Claiming {
+    holdings: Holdings,
+    /// The slots that are to be held, as they were wanted last, and why.
+    wanted: Arc<SlotSet>,
+    cause: Cause,
+    /// What serves, as of this many changes of it.
+    held: Held,
+    changes: u64,
+    /// To be carried out once what serves has been published.
+    pending: Vec<ClaimAction>,
+}
+
+impl Claiming {
+    /// `None` unless the policy's ownership is exclusive.
+    pub(super) fn new(policy: &Policy, me: Holder) -> Option<Self> {
+        let rules = HoldingRules { drain_timeout: policy.drain_timeout, on_drain_timeout: policy.on_drain_timeout };
+        let slots = policy.placement.circle();
+        (policy.ownership == OwnershipMode::Exclusive).then(|| Self {
+            holdings: Holdings::new(rules, me),
+            wanted: Arc::new(SlotSet::empty(slots)),
+            cause: Cause::Joined,
+            held: serving(slots, iter::empty()),
+            changes: 0,
+            pending: Vec::new(),
+        })
+    }
+
+    /// The record is in the backend.
+    pub(super) fn enter(&mut self, now: Moment) {
+        self.holdings.enter(now, &mut self.pending);
+    }
+
+    /// The lease is over.
+    pub(super) fn fence(&mut self) {
+        self.holdings.fence();
+        self.pending.clear();
+        // What should be held is for the next view to say.
+        self.wanted = Arc::new(SlotSet::empty(self.wanted.slots()));
+        self.holdings.want(Moment::ZERO, BTreeSet::new(), &mut self.pending);
+    }
+
+    /// What should be held from now on; gives what is held.
+    pub(super) fn want(&mut self, now: Moment, slots: &Arc<SlotSet>, cause: Cause) -> Held {
+        if self.wanted != *slots {
+            (self.wanted, self.cause) = (Arc::clone(slots), cause);
+            let wanted: BTreeSet<_> = slots.iter().map(Resource::Slot).collect();
+            self.holdings.want(now, wanted, &mut self.pending);
+        }
+        self.held()
+    }
+
+    pub(super) fn want_nothing(&mut self, now: Moment, cause: Cause) {
+        let nothing = Arc::new(SlotSet::empty(self.wanted.slots()));
+        self.want(now, &nothing, cause);
+    }
+
+    fn take(&mut self, now: Moment, input: ClaimInput) {
+        let (holdings, pending) = (&mut self.holdings, &mut self.pending);
+        match input {
+            ClaimInput::Opened { attempt, store } => holdings.opened(now, attempt, store, pending),
+            ClaimInput::Acquired { attempt, answers } => holdings.acquired(now, attempt, answers, pending),
+            ClaimInput::Released { attempt } => holdings.released(now, attempt, pending),
+            ClaimInput::Failed { attempt, failure } => holdings.failed(now, attempt, failure, pending),
+            ClaimInput::All(claims) => holdings.told_all(now, claims, pending),
+            ClaimInput::Changed(changes) => holdings.told_changes(now, changes, pending),
+            ClaimInput::Idle(resources) => holdings.idle(now, &resources, pending),
+        }
+    }
+
+    /// What serves.
+    fn held(&mut self) -> Held {
+        if self.changes != self.holdings.changes() {
+            self.changes = self.holdings.changes();
+            self.held = serving(self.held.slots.slots(), self.holdings.serving());
+        }
+        self.held.clone()
+    }
+
+    /// Why this member cannot take part, or that it cannot yet.
+    pub(super) fn standing(&self) -> Result<(), Option<Refusal>> {
+        match self.holdings.refusal() {
+            Some(StoreRefusal::Denied(message)) => Err(Some(Refusal::Backend { message: Arc::clone(message) })),
+            Some(other) => Err(Some(Refusal::Store(other.clone()))),
+            None if self.holdings.is_open() => Ok(()),
+            None => Err(None),
+        }
+    }
+
+    /// Whether the record may go without taking anything from work that is in flight.
+    pub(super) fn is_empty(&self) -> bool {
+        self.holdings.is_empty()
+    }
+
+    pub(super) fn wake_at(&self) -> Option<Moment> {
+        self.holdings.wake_at()
+    }
+
+    pub(super) const fn store(&self) -> Option<ClaimStore> {
+        self.holdings.store()
+    }
+}
+
+fn serving<'a>(slots: u32, held: impl Iterator<Item = (&'a Resource, Epoch)>) -> Held {
+    let (slots, grants) = Grants::of(slots, held);
+    Held { slots: Arc::new(slots), keys: None, grants: Some(Arc::new(grants)) }
+}
+
+impl Machine {
+    /// The store that a [`ClaimAction::Acquire`] asks; `None` unless ownership is exclusive and it is known.
+    pub fn claim_store(&self) -> Option<ClaimStore> {
+        self.claiming.as_ref().and_then(Claiming::store)
+    }
+
+    /// Whether nothing is claimed that work might still be in flight on, as far as this member's record goes.
+    pub(super) fn has_let_go(&self) -> bool {
+        !self.lease.is_held() || self.claiming.as_ref().is_none_or(Claiming::is_empty)
+    }
+
+    pub(super) fn claims(&mut self, now: Moment, input: ClaimInput, actions: &mut Vec<Action>) {
+        let Some(claiming) = &mut self.claiming else { return };
+        let standing = claiming.standing().is_ok();
+        claiming.take(now, input);
+        if claiming.standing().is_ok() != standing {
+            self.reconsider(now, actions);
+        }
+    }
+
+    /// Publishes what serves and until when, then asks for what has to be done about it. The last thing in each step.
+    pub(super) fn settle_claims(&mut self, now: Moment, actions: &mut Vec<Action>) {
+        let Some(claiming) = &mut self.claiming else { return };
+        claiming.holdings.woken(now, &mut claiming.pending);
+        let (claims_end, pending) = (self.lease.deadline(), std::mem::take(&mut claiming.pending));
+        let held = if self.ownership.state == ServiceState::Active { claiming.held() } else { self.ownership.held.clone() };
+        if held != self.ownership.held || claims_end != self.ownership.claims_end {
+            let lost = pending.iter().any(|action| matches!(action, ClaimAction::Lost(_)));
+            let cause = if lost { Cause::ClaimLost } else { claiming.cause };
+            let next = Ownership { held, claims_end, ..(*self.ownership).clone() };
+            self.publish(now, next, cause, actions);
+        }
+        actions.extend(pending.into_iter().map(Action::Claim));
+    }
+}
