@@ -7,9 +7,10 @@ use std::time::Duration;
 use async_trait::async_trait;
 use shardwise_core::{GroupName, MEMBERS_MAX, Member};
 use shardwise_discovery::feeds::Hub;
-use shardwise_discovery::{Capabilities, Clock, Discovery, Grant, Registration, Result, Seat, Snapshot, WatchStream};
+use shardwise_discovery::{Capabilities, ClaimTable, Claims, Clock, Discovery, Grant, Registration, Result, Seat, Snapshot, WatchStream};
 
 use crate::EtcdConfig;
+use crate::claim_records::Stores;
 use crate::client::{Access, Entry, Link};
 use crate::error::Failure;
 use crate::follower::LIMITS;
@@ -26,13 +27,14 @@ pub const TTL_LEAST: Duration = Duration::from_secs(2);
 /// agree on it.
 const MARGIN: Duration = Duration::from_secs(1);
 /// How often a record is tried to be written while others come and go in its place, or earlier calls arrive late.
-const WRITE_TRIES: usize = 3;
+pub(crate) const WRITE_TRIES: usize = 3;
 
 /// Members that name the same etcd cluster and prefix. Clones share the connection.
 #[derive(Clone)]
 pub struct EtcdBackend {
-    inner: Arc<Inner>,
+    pub(crate) inner: Arc<Inner>,
     hub: Hub<Inner>,
+    pub(crate) claims: Hub<Inner, ClaimTable>,
 }
 
 /// What calls and watches share.
@@ -40,7 +42,8 @@ pub(crate) struct Inner {
     pub(crate) pool: Pool,
     pub(crate) clock: Clock,
     pub(crate) revisions: Revisions,
-    prefix: Prefix,
+    pub(crate) prefix: Prefix,
+    pub(crate) stores: Stores,
 }
 
 impl EtcdBackend {
@@ -56,10 +59,12 @@ impl EtcdBackend {
                 tls.load()?;
             }
             let access = Access { credentials: config.credentials()?, tls, prefix: prefix.as_str().to_owned() };
-            Ok(Inner { pool: Pool::new(endpoints, access), clock, revisions: Revisions::default(), prefix })
+            Ok(Inner { pool: Pool::new(endpoints, access), clock, revisions: Revisions::default(), prefix, stores: Stores::default() })
         };
         let inner = Arc::new(made().map_err(|failure: Failure| failure.during("open"))?);
-        Ok(Self { hub: Hub::new(Arc::clone(&inner), inner.clock.clone(), LIMITS), inner })
+        let (hub, claims) =
+            (Hub::new(Arc::clone(&inner), inner.clock.clone(), LIMITS), Hub::new(Arc::clone(&inner), inner.clock.clone(), LIMITS));
+        Ok(Self { inner, hub, claims })
     }
 }
 
@@ -105,7 +110,7 @@ impl Discovery for EtcdBackend {
     }
 
     async fn members(&self, group: &GroupName) -> Result<Snapshot> {
-        let (inner, folder) = (&*self.inner, &self.inner.prefix.folder(group));
+        let (inner, folder) = (&*self.inner, &self.inner.prefix.members(group));
         let answer = inner.pool.call(|link| async move { inner.members(&link, folder).await }).await;
         answer.map_err(|failure| failure.during("members"))
     }
@@ -113,13 +118,13 @@ impl Discovery for EtcdBackend {
     fn watch(&self, group: &GroupName, prove_every: Duration) -> WatchStream {
         self.hub.watch(group, prove_every)
     }
+
+    fn as_claims(&self) -> Option<&dyn Claims> {
+        Some(self)
+    }
 }
 
 impl Inner {
-    pub(crate) fn folder(&self, group: &GroupName) -> Folder {
-        self.prefix.folder(group)
-    }
-
     async fn register(&self, link: &Link, seat: &Seat, record: &str, ttl: Duration) -> std::result::Result<Grant, Failure> {
         let keys = self.prefix.keys(seat);
         for _ in 0..WRITE_TRIES {
@@ -142,7 +147,7 @@ impl Inner {
                     (lease_id, written)
                 }
                 None => {
-                    if link.count(&self.prefix.folder(&seat.group)).await? >= i64::from(MEMBERS_MAX) {
+                    if link.count(&self.prefix.members(&seat.group)).await? >= i64::from(MEMBERS_MAX) {
                         return Err(Failure::TooManyMembers);
                     }
                     let (lease_id, ttl_s) = link.grant(seconds(ttl)).await?;
@@ -154,7 +159,7 @@ impl Inner {
                 None => link.revoke(lease_id).await?,
             }
         }
-        Err(Failure::Contended { instance_id: seat.instance_id.clone(), tries: WRITE_TRIES })
+        Err(Failure::Contended { what: format!("the record of {:?}", seat.instance_id), tries: WRITE_TRIES })
     }
 
     /// Why the id cannot be had; nothing if its holder has just gone.
@@ -178,7 +183,7 @@ impl Inner {
     }
 
     /// The record of exactly this incarnation.
-    fn own(seat: &Seat, record: Option<Entry>) -> std::result::Result<Entry, Failure> {
+    pub(crate) fn own(seat: &Seat, record: Option<Entry>) -> std::result::Result<Entry, Failure> {
         let lost = || Failure::Lost { instance_id: seat.instance_id.clone() };
         let entry = record.ok_or_else(lost)?;
         if decode(&seat.instance_id, &entry)?.incarnation == seat.incarnation { Ok(entry) } else { Err(lost()) }
@@ -207,7 +212,7 @@ impl Inner {
                 return Ok(());
             }
         }
-        Err(Failure::Contended { instance_id: seat.instance_id.clone(), tries: WRITE_TRIES })
+        Err(Failure::Contended { what: format!("the record of {:?}", seat.instance_id), tries: WRITE_TRIES })
     }
 
     async fn deregister(&self, link: &Link, seat: &Seat) -> std::result::Result<(), Failure> {

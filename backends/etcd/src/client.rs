@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use etcd_client::{
     Client, Compare, CompareOp, ConnectOptions, Error, GetOptions, KvClient, PutOptions, ResponseHeader, Txn, TxnOp, TxnOpResponse,
-    WatchClient, WatchOptions, WatchStream,
+    TxnResponse, WatchClient, WatchOptions, WatchStream,
 };
 use secrecy::{ExposeSecret, SecretString};
 use tokio::sync::Mutex;
@@ -147,7 +147,7 @@ impl Link {
         Ok(())
     }
 
-    async fn txn(&self, txn: &Txn) -> Result<etcd_client::TxnResponse, Failure> {
+    pub(crate) async fn txn(&self, txn: &Txn) -> Result<TxnResponse, Failure> {
         self.ask(|| {
             let (mut kv, txn) = (self.kv.clone(), txn.clone());
             async move { kv.txn(txn).await }
@@ -155,20 +155,37 @@ impl Link {
         .await
     }
 
-    fn revision_of(&self, header: Option<&ResponseHeader>) -> Result<i64, Failure> {
+    /// A transaction that puts something under a lease. Nothing: its conditions did not hold, or the lease has ended.
+    pub(crate) async fn txn_under_lease(&self, txn: &Txn) -> Result<Option<TxnResponse>, Failure> {
+        let answer = self
+            .ask(|| {
+                let (mut kv, txn) = (self.kv.clone(), txn.clone());
+                async move { none_if_gone(kv.txn(txn).await) }
+            })
+            .await?;
+        Ok(answer.filter(TxnResponse::succeeded))
+    }
+
+    pub(crate) fn revision_of(&self, header: Option<&ResponseHeader>) -> Result<i64, Failure> {
         let missing = || Failure::NotEtcd { endpoint: self.endpoint(), why: "an answer has no header".into() };
         header.map(ResponseHeader::revision).ok_or_else(missing)
     }
 
-    /// A member's place, as the quorum has it.
-    pub(crate) async fn place(&self, keys: &Keys) -> Result<Place, Failure> {
-        let knock = TxnOp::get(keys.knock.clone(), Some(GetOptions::new().with_keys_only()));
-        let answer = self.txn(&Txn::new().and_then([TxnOp::get(keys.member.clone(), None), knock])).await?;
-        let mut entries = answer.op_responses().into_iter().map(|answer| match answer {
+    /// What stands under each of these keys at one revision, as the quorum has it. At most as many as a transaction takes.
+    pub(crate) async fn read(&self, keys: &[&[u8]]) -> Result<(Vec<Option<Entry>>, i64), Failure> {
+        let gets: Vec<_> = keys.iter().map(|key| TxnOp::get(*key, None)).collect();
+        let answer = self.txn(&Txn::new().and_then(gets)).await?;
+        let found = answer.op_responses().into_iter().map(|answer| match answer {
             TxnOpResponse::Get(found) => found.kvs().first().map(Entry::from),
             _ => None,
         });
-        let (record, knock) = (entries.next().flatten(), entries.next().flatten());
+        Ok((found.collect(), self.revision_of(answer.header())?))
+    }
+
+    /// A member's place, as the quorum has it.
+    pub(crate) async fn place(&self, keys: &Keys) -> Result<Place, Failure> {
+        let mut found = self.read(&[&keys.member, &keys.knock]).await?.0.into_iter();
+        let (record, knock) = (found.next().flatten(), found.next().flatten());
         Ok(Place { record, knock: knock.map(|entry| entry.modified) })
     }
 
@@ -214,13 +231,7 @@ impl Link {
         let quiet = Compare::create_revision(keys.knock.as_slice(), CompareOp::Equal, 0);
         let put = TxnOp::put(keys.knock.as_slice(), "", Some(PutOptions::new().with_lease(holder.lease)));
         let txn = Txn::new().when([same, quiet]).and_then([put]);
-        let answer = self
-            .ask(|| {
-                let (mut kv, txn) = (self.kv.clone(), txn.clone());
-                async move { none_if_gone(kv.txn(txn).await) }
-            })
-            .await?;
-        answer.filter(etcd_client::TxnResponse::succeeded).map(|answer| self.revision_of(answer.header())).transpose()
+        self.txn_under_lease(&txn).await?.map(|answer| self.revision_of(answer.header())).transpose()
     }
 
     /// Answers a knock by taking it away.

@@ -61,10 +61,16 @@ pub(crate) enum Failure {
     Lost { instance_id: InstanceId },
     #[error("instance id {instance_id:?} is in use{}; stop the other one, or wait until its record expires", at(.address.as_ref()))]
     InUse { instance_id: InstanceId, address: Option<Address>, stamp: u64 },
-    #[error("others were faster {tries} times in a row when the record of {instance_id:?} was to be written; try again")]
-    Contended { instance_id: InstanceId, tries: usize },
+    #[error("others were faster {tries} times in a row when {what} was to be written; try again")]
+    Contended { what: String, tries: usize },
     #[error("the group already has {MEMBERS_MAX} members; stop some")]
     TooManyMembers,
+    #[error("there are more than {max} keys below {folder:?} in etcd; more than the claims of one group can be")]
+    TooManyClaims { folder: String, max: usize },
+    #[error("{0}")]
+    OtherStore(String),
+    #[error("the store of claims {key:?} in etcd cannot be read: {why}; delete that key, and set epoch_floor above the highest epoch used")]
+    DamagedStore { key: String, why: String },
     #[error("there are already {max} {what} of etcd in this process; drop some")]
     TooManyWatches { what: &'static str, max: usize },
     #[error("cannot read the record of {instance_id:?}: {why}; if its worker is of another version, bring both to one")]
@@ -96,6 +102,7 @@ impl Failure {
             | Self::Learner { .. }
             | Self::NoAuthentication
             | Self::Unreadable { .. }
+            | Self::DamagedStore { .. }
             | Self::Refused { .. } => ErrorKind::Misconfigured,
             Self::Unreachable { .. }
             | Self::Broken { .. }
@@ -108,8 +115,9 @@ impl Failure {
             Self::TimedOut { .. } => ErrorKind::TimedOut,
             Self::Unwritable(refused) => refused.kind(),
             Self::Lost { .. } => ErrorKind::Lost,
+            Self::OtherStore(_) => ErrorKind::OtherStore,
             Self::InUse { address, stamp, .. } => ErrorKind::InUse { address: address.clone(), stamp: *stamp },
-            Self::TooManyMembers | Self::TooManyWatches { .. } => ErrorKind::TooLarge,
+            Self::TooManyMembers | Self::TooManyClaims { .. } | Self::TooManyWatches { .. } => ErrorKind::TooLarge,
         }
     }
 

@@ -1,6 +1,6 @@
-//! A group as it is followed over one connection: one list, then one server watch from the next revision on.
+//! A group's records or claims as they are followed over one connection: one list, then one server watch from the next revision on.
 //!
-//! A server watch can fall silent without ending, and its server can lag behind. So the view is proven again and again: a quorum's read
+//! A server watch can fall silent without ending, and its server can lag behind. So what is shown is proven again and again: a quorum's read
 //! tells the store's revision, then the watch is asked for its progress until it has come as far.
 
 use std::pin::pin;
@@ -9,8 +9,8 @@ use std::time::Duration;
 
 use etcd_client::{Error, Event, EventType, WatchResponse, WatchStream};
 use futures::FutureExt;
-use shardwise_core::{MEMBERS_MAX, Moment};
-use shardwise_discovery::feeds::Feed;
+use shardwise_core::{GroupName, Moment};
+use shardwise_discovery::feeds::{Feed, Topic};
 use shardwise_discovery::one_line;
 use tokio::time::{Instant, sleep_until};
 
@@ -18,38 +18,61 @@ use crate::backend::Inner;
 use crate::client::{Entry, Link};
 use crate::error::Failure;
 use crate::keys::Folder;
-use crate::records::Roll;
 use crate::revisions::Line;
 
 /// A server that still has changes to send says nothing about its progress, and is asked again.
 const ASK_AGAIN: Duration = Duration::from_millis(50);
-/// The most messages of the watch that make one view.
+/// The most messages of the watch that are shown together.
 const MESSAGES_MAX: usize = 1_000;
 
-pub(crate) struct Followed {
+/// What of a group is followed, as it is gathered from etcd.
+pub(crate) trait Sheet: Default + Send + Sync + 'static {
+    /// What the watches are shown.
+    type Topic: Topic;
+    /// The watches' operation.
+    const OPERATION: &'static str;
+    /// At most so many keys.
+    const KEYS_MAX: usize;
+
+    /// Where it stands.
+    fn folder(inner: &Inner, group: &GroupName) -> Folder;
+
+    /// There is this now, or another value under its key.
+    fn put(&mut self, folder: &Folder, entry: &Entry) -> Result<(), Failure>;
+
+    /// There is nothing under this key any more.
+    fn delete(&mut self, folder: &Folder, key: &[u8]);
+
+    /// All that is there, as of this revision.
+    fn shown(&self, revision: u64) -> Arc<Self::Topic>;
+}
+
+pub(crate) struct Followed<S: Sheet> {
     inner: Arc<Inner>,
-    feed: Arc<Feed>,
+    feed: Arc<Feed<S::Topic>>,
     folder: Folder,
     link: Arc<Link>,
     stream: WatchStream,
-    roll: Roll,
-    /// The roll is newer than the last view.
+    sheet: S,
+    /// The sheet is newer than what was shown last.
     changed: bool,
-    /// Every change up to this revision is in the roll.
+    /// Every change up to this revision is in the sheet.
     seen: i64,
     /// Where the line of revisions stood when the list had been read.
     at: Line,
 }
 
-impl Followed {
-    pub(crate) async fn open(inner: Arc<Inner>, feed: Arc<Feed>, link: Arc<Link>) -> Result<Self, Failure> {
-        let folder = inner.folder(feed.group());
+impl<S: Sheet> Followed<S> {
+    pub(crate) async fn open(inner: Arc<Inner>, feed: Arc<Feed<S::Topic>>, link: Arc<Link>) -> Result<Self, Failure> {
+        let folder = S::folder(&inner, feed.group());
         let (proven, before) = (inner.clock.now(), inner.revisions.now());
-        let (entries, seen) = link.list(&folder, MEMBERS_MAX as usize).await?;
+        let (entries, seen) = link.list(&folder, S::KEYS_MAX).await?;
         inner.revisions.report(before, seen)?;
-        let (roll, at) = (Roll::of(&folder, &entries)?, inner.revisions.now());
+        let at = inner.revisions.now();
+        let mut sheet = S::default();
+        entries.iter().try_for_each(|entry| sheet.put(&folder, entry))?;
         let stream = link.watch(&folder, seen + 1).await?;
-        let mut followed = Self { inner, feed, folder, link, stream, roll, changed: true, seen, at };
+        let mut followed = Self { inner, feed, folder, link, stream, sheet, changed: true, seen, at };
         followed.publish(Some(proven))?;
         Ok(followed)
     }
@@ -66,7 +89,7 @@ impl Followed {
     pub(crate) async fn news(&mut self) -> Result<(), Failure> {
         let message = self.stream.message().await;
         self.take(message)?;
-        // What has come in the meantime makes one view together.
+        // What has come in the meantime is shown together.
         for _ in 0..MESSAGES_MAX {
             let Some(message) = self.stream.message().now_or_never() else { break };
             self.take(message)?;
@@ -98,14 +121,14 @@ impl Followed {
     fn apply(&mut self, event: &Event) -> Result<(), Failure> {
         let Some(kv) = event.kv() else { return Ok(()) };
         match event.event_type() {
-            EventType::Put => self.roll.put(&self.folder, &Entry::from(kv))?,
-            EventType::Delete => self.roll.delete(kv.key()),
+            EventType::Put => self.sheet.put(&self.folder, &Entry::from(kv))?,
+            EventType::Delete => self.sheet.delete(&self.folder, kv.key()),
         }
         (self.changed, self.seen) = (true, self.seen.max(kv.mod_revision()));
         Ok(())
     }
 
-    /// Makes sure that the view shows everything that was true when this began.
+    /// Makes sure that everything is shown that was true when this began.
     pub(crate) async fn prove(&mut self) -> Result<(), Failure> {
         let (proven, before, known) = (self.inner.clock.now(), self.inner.revisions.now(), self.seen);
         let target = self.store_revision().await?;
@@ -139,12 +162,12 @@ impl Followed {
         }
     }
 
-    /// Tells the watches about a new view, and that it was proven.
+    /// Shows the watches what is new, and that it was proven.
     fn publish(&mut self, proven: Option<Moment>) -> Result<(), Failure> {
-        // An error also where nothing has changed: what the store has now is not what this roll is of.
+        // An error also where nothing has changed: what the store has now is not what this sheet is of.
         let revision = self.inner.revisions.follow(self.at, self.seen)?;
         if std::mem::take(&mut self.changed) {
-            self.feed.show(Arc::new(self.roll.view(revision)), proven);
+            self.feed.show(self.sheet.shown(revision), proven);
         } else if let Some(proven) = proven {
             self.feed.prove(proven);
         }

@@ -1,17 +1,20 @@
-//! Follows one group for all its watches in this process, again and again from a list on when something fails.
+//! Follows one group's records or claims for all their watches in this process, again and again from a list on when something fails.
 
 use std::sync::Arc;
 use std::time::Duration;
 
-use shardwise_discovery::Error;
+use shardwise_core::View;
 use shardwise_discovery::feeds::{Feed, Full, Limits, Source};
+use shardwise_discovery::{ClaimTable, Error};
 use tokio::time::{Instant, sleep_until, timeout};
 
 use crate::backend::Inner;
+use crate::claim_records::Claimed;
 use crate::error::Failure;
-use crate::followed::Followed;
+use crate::followed::{Followed, Sheet};
+use crate::records::Roll;
 
-/// The most watches that one [`EtcdBackend`](crate::EtcdBackend) and its clones serve at a time.
+/// The most watches of members, and as many of claims, that one [`EtcdBackend`](crate::EtcdBackend) and its clones serve at a time.
 pub const WATCHERS_MAX: usize = 16_384;
 /// The most groups that they watch at a time.
 pub const GROUPS_MAX: usize = 256;
@@ -26,28 +29,46 @@ const RETRY_LONGEST: Duration = Duration::from_secs(1);
 /// Pause after a failure that somebody has to repair.
 const REPAIR_PAUSE: Duration = Duration::from_secs(5);
 
-impl Source for Inner {
+impl Source<View> for Inner {
     fn start(self: Arc<Self>, feed: Feed) {
-        tokio::spawn(Follower { inner: self, feed: Arc::new(feed), failures: 0 }.run());
+        tokio::spawn(Follower::<Roll>::new(self, feed).run());
     }
 
     fn full(&self, full: Full) -> Error {
-        let (what, max) = match full {
-            Full::Watches(max) => ("watches", max),
-            Full::Groups(max) => ("watched groups", max),
-        };
-        Failure::TooManyWatches { what, max }.during("watch")
+        no_room(full).during(Roll::OPERATION)
     }
 }
 
-struct Follower {
+impl Source<ClaimTable> for Inner {
+    fn start(self: Arc<Self>, feed: Feed<ClaimTable>) {
+        tokio::spawn(Follower::<Claimed>::new(self, feed).run());
+    }
+
+    fn full(&self, full: Full) -> Error {
+        no_room(full).during(Claimed::OPERATION)
+    }
+}
+
+fn no_room(full: Full) -> Failure {
+    let (what, max) = match full {
+        Full::Watches(max) => ("watches", max),
+        Full::Groups(max) => ("watched groups", max),
+    };
+    Failure::TooManyWatches { what, max }
+}
+
+struct Follower<S: Sheet> {
     inner: Arc<Inner>,
-    feed: Arc<Feed>,
+    feed: Arc<Feed<S::Topic>>,
     /// In a row.
     failures: u32,
 }
 
-impl Follower {
+impl<S: Sheet> Follower<S> {
+    fn new(inner: Arc<Inner>, feed: Feed<S::Topic>) -> Self {
+        Self { inner, feed: Arc::new(feed), failures: 0 }
+    }
+
     /// Runs while somebody watches.
     async fn run(mut self) {
         while !self.feed.end_unwatched() {
@@ -77,7 +98,7 @@ impl Follower {
         answer
     }
 
-    async fn keep_up(&self, followed: &mut Followed) -> Result<(), Failure> {
+    async fn keep_up(&self, followed: &mut Followed<S>) -> Result<(), Failure> {
         let mut last = Instant::now();
         while let Some(pace) = self.feed.pace() {
             tokio::select! {
@@ -85,7 +106,7 @@ impl Follower {
                     news?;
                     continue;
                 }
-                // Somebody new wants a view that is proven after it came; or nobody is left.
+                // Somebody new wants news that are proven after it came; or nobody is left.
                 () = self.feed.stirred() => if self.feed.pace().is_none() { break },
                 () = sleep_until(last + pace * 3 / 4) => {}
             }
@@ -104,7 +125,7 @@ impl Follower {
             // Nothing is wrong: a list tells what was missed.
             return Duration::ZERO;
         }
-        self.feed.fail(failure.during("watch"));
+        self.feed.fail(failure.during(S::OPERATION));
         let longest =
             if failure.may_pass() { (RETRY_FIRST * 2u32.saturating_pow(self.failures.min(10))).min(RETRY_LONGEST) } else { REPAIR_PAUSE };
         // Many processes lose the same server at the same moment.

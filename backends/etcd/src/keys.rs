@@ -3,11 +3,14 @@
 //! ```text
 //! <prefix>/v1/members/<group>/<instance id>    the member's record, under its lease
 //! <prefix>/v1/knocks/<group>/<instance id>     somebody wants that id and waits for a sign of life; under the same lease
+//! <prefix>/v1/claims/<group>/slots/<slot>      who holds the slot; under the lease of the holder's record
+//! <prefix>/v1/claims/<group>/names/<name>      who holds the name; likewise
+//! <prefix>/v1/claim-stores/<group>             the id and the floor of the group's store of claims; under no lease, never deleted
 //! ```
 //!
 //! Names are percent-encoded where they need it, so that a group's keys are exactly those that begin with its folder.
 
-use shardwise_core::{GroupName, InstanceId};
+use shardwise_core::{ClaimName, GroupName, InstanceId, Resource, SLOTS_MAX};
 use shardwise_discovery::Seat;
 
 use crate::error::Failure;
@@ -19,7 +22,7 @@ pub(crate) struct Keys {
     pub(crate) knock: Vec<u8>,
 }
 
-/// The keys of one group, all that begin with this.
+/// The records or the claims of one group: all keys that begin with this.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Folder(Vec<u8>);
 
@@ -40,8 +43,23 @@ impl Prefix {
         }
     }
 
-    pub(crate) fn folder(&self, group: &GroupName) -> Folder {
-        Folder(format!("{}/v1/members/{}/", self.0, encoded(group.as_str())).into_bytes())
+    /// The folder of a group's records.
+    pub(crate) fn members(&self, group: &GroupName) -> Folder {
+        self.folder("members", group)
+    }
+
+    /// The folder of a group's claims.
+    pub(crate) fn claims(&self, group: &GroupName) -> Folder {
+        self.folder("claims", group)
+    }
+
+    fn folder(&self, kind: &str, group: &GroupName) -> Folder {
+        Folder(format!("{}/v1/{kind}/{}/", self.0, encoded(group.as_str())).into_bytes())
+    }
+
+    /// The key of a group's store of claims.
+    pub(crate) fn claim_store(&self, group: &GroupName) -> Vec<u8> {
+        format!("{}/v1/claim-stores/{}", self.0, encoded(group.as_str())).into_bytes()
     }
 
     pub(crate) fn keys(&self, seat: &Seat) -> Keys {
@@ -77,6 +95,27 @@ impl Folder {
         let rest = key.strip_prefix(self.0.as_slice()).ok_or("its key is of another group")?;
         let name = decoded(rest).ok_or("its key is not one of ours")?;
         InstanceId::new(name).map_err(|error| error.to_string())
+    }
+
+    /// The key of the claim on it.
+    pub(crate) fn claim(&self, resource: &Resource) -> Vec<u8> {
+        let name = match resource {
+            Resource::Slot(slot) => format!("slots/{slot}"),
+            Resource::Name(name) => format!("names/{}", encoded(name.as_str())),
+        };
+        [self.0.as_slice(), name.as_bytes()].concat()
+    }
+
+    /// What the claim with this key is on; nothing for a key that `claim` never gives.
+    pub(crate) fn resource(&self, key: &[u8]) -> Option<Resource> {
+        let rest = key.strip_prefix(self.0.as_slice())?;
+        let resource = if let Some(slot) = rest.strip_prefix(b"slots/") {
+            let slot = std::str::from_utf8(slot).ok()?.parse().ok()?;
+            (slot < SLOTS_MAX).then_some(Resource::Slot(slot))
+        } else {
+            ClaimName::new(decoded(rest.strip_prefix(b"names/")?)?).ok().map(Resource::Name)
+        };
+        resource.filter(|resource| self.claim(resource) == key)
     }
 }
 
@@ -128,7 +167,27 @@ mod tests {
     use super::*;
 
     fn folder(group: &str) -> Folder {
-        Prefix::new("/p").unwrap().folder(&GroupName::new(group).unwrap())
+        Prefix::new("/p").unwrap().members(&GroupName::new(group).unwrap())
+    }
+
+    fn claims(group: &str) -> Folder {
+        Prefix::new("/p").unwrap().claims(&GroupName::new(group).unwrap())
+    }
+
+    #[test]
+    fn every_claim_comes_back_and_nothing_else_is_one() {
+        let names = ["a", "a/b", "slots/1", "%", "1", "🦀", "a b"];
+        let names = names.map(|name| Resource::Name(ClaimName::new(name).unwrap()));
+        for resource in [0, 7, SLOTS_MAX - 1].map(Resource::Slot).into_iter().chain(names) {
+            assert_eq!(claims("g").resource(&claims("g").claim(&resource)), Some(resource));
+        }
+        for key in
+            ["", "a", "slots", "slots/", "slots/-1", "slots/+1", "slots/01", "slots/65536", "slots/1/2", "names/", "names/a/b", "names/%2f"]
+        {
+            let key = [claims("g").key(), key.as_bytes().to_vec()].concat();
+            assert_eq!(claims("g").resource(&key), None, "{key:?}");
+        }
+        assert_eq!(claims("g").resource(&claims("h").claim(&Resource::Slot(1))), None, "another group's");
     }
 
     #[test]

@@ -1,12 +1,15 @@
 //! Members as etcd's values, and back.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
-use shardwise_core::{InstanceId, MEMBERS_MAX, Member, View};
+use shardwise_core::{GroupName, InstanceId, MEMBERS_MAX, Member, View};
 use shardwise_discovery::Record;
 
+use crate::backend::Inner;
 use crate::client::Entry;
 use crate::error::Failure;
+use crate::followed::Sheet;
 use crate::keys::Folder;
 
 /// The most bytes one record may have as JSON.
@@ -37,18 +40,32 @@ impl Roll {
         Ok(roll)
     }
 
-    pub(crate) fn put(&mut self, folder: &Folder, entry: &Entry) -> Result<(), Failure> {
+    pub(crate) fn view(&self, revision: u64) -> View {
+        View::new(revision, self.0.values().cloned().collect())
+    }
+}
+
+impl Sheet for Roll {
+    type Topic = View;
+    const OPERATION: &'static str = "watch";
+    const KEYS_MAX: usize = MEMBERS_MAX as usize;
+
+    fn folder(inner: &Inner, group: &GroupName) -> Folder {
+        inner.prefix.members(group)
+    }
+
+    fn put(&mut self, folder: &Folder, entry: &Entry) -> Result<(), Failure> {
         let foreign = |why| Failure::Unreadable { instance_id: String::from_utf8_lossy(&entry.key).into_owned(), why };
         let instance_id = folder.member(&entry.key).map_err(foreign)?;
         self.0.insert(entry.key.clone(), decode(&instance_id, entry)?);
-        if self.0.len() > MEMBERS_MAX as usize { Err(Failure::TooManyMembers) } else { Ok(()) }
+        if self.0.len() > Self::KEYS_MAX { Err(Failure::TooManyMembers) } else { Ok(()) }
     }
 
-    pub(crate) fn delete(&mut self, key: &[u8]) {
+    fn delete(&mut self, _folder: &Folder, key: &[u8]) {
         self.0.remove(key);
     }
 
-    pub(crate) fn view(&self, revision: u64) -> View {
-        View::new(revision, self.0.values().cloned().collect())
+    fn shown(&self, revision: u64) -> Arc<View> {
+        Arc::new(self.view(revision))
     }
 }

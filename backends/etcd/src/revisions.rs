@@ -22,6 +22,13 @@ pub(crate) struct Line {
     offset: i64,
 }
 
+impl Line {
+    /// How often the store's revisions have begun anew.
+    pub(crate) const fn era(self) -> u64 {
+        self.era
+    }
+}
+
 impl Revisions {
     fn line(&self) -> MutexGuard<'_, Line> {
         // Nothing under this lock can panic halfway through a change.

@@ -1,0 +1,195 @@
+//! Claims and their stores as etcd's values, and back.
+
+use std::collections::HashMap;
+use std::collections::hash_map::Entry as Place;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use serde::Deserialize;
+use serde_json::json;
+use shardwise_core::{Claim, ClaimStore, Epoch, GroupName, Holder, Incarnation, InstanceId, SLOTS_MAX, StoreId};
+use shardwise_discovery::{ClaimTable, RECORD_SCHEMA, Seat};
+
+use crate::backend::Inner;
+use crate::client::Entry;
+use crate::error::Failure;
+use crate::followed::Sheet;
+use crate::keys::Folder;
+
+/// The value of a claim. Which epoch it is under follows from the floor and from the revision that made its key.
+#[derive(Deserialize)]
+struct ClaimRecord {
+    instance_id: InstanceId,
+    incarnation: Incarnation,
+    floor: u64,
+}
+
+/// The value of a store of claims.
+#[derive(Deserialize)]
+struct StoreRecord {
+    id: String,
+    floor: u64,
+}
+
+pub(crate) fn encode_claim(seat: &Seat, floor: u64) -> String {
+    let Seat { group: _, instance_id, incarnation } = seat;
+    json!({ "schema": RECORD_SCHEMA, "instance_id": instance_id.as_str(), "incarnation": incarnation.to_string(), "floor": floor })
+        .to_string()
+}
+
+/// The claim that an entry is, or why it is none.
+pub(crate) fn decode_claim(entry: &Entry) -> Result<Claim, String> {
+    let ClaimRecord { instance_id, incarnation, floor } = serde_json::from_slice(&entry.value).map_err(|error| error.to_string())?;
+    let number = u64::try_from(entry.created).unwrap_or_default();
+    let epoch = Epoch::new(floor.saturating_add(number)).map_err(|error| error.to_string())?;
+    Ok(Claim { holder: Holder { instance_id, incarnation }, epoch })
+}
+
+pub(crate) fn encode_store(store: &ClaimStore) -> String {
+    json!({ "schema": RECORD_SCHEMA, "id": store.id.to_string(), "floor": store.floor }).to_string()
+}
+
+pub(crate) fn decode_store(entry: &Entry) -> Result<ClaimStore, Failure> {
+    let damaged = |why| Failure::DamagedStore { key: named(&entry.key), why };
+    let StoreRecord { id, floor } = serde_json::from_slice(&entry.value).map_err(|error| damaged(error.to_string()))?;
+    let id = StoreId::from_hex(&id).ok_or_else(|| damaged("its id is not sixteen hexadecimal digits".into()))?;
+    if floor > ClaimStore::FLOOR_MAX {
+        return Err(damaged(format!("its floor is {floor}, at most {} is allowed", ClaimStore::FLOOR_MAX)));
+    }
+    Ok(ClaimStore { id, floor })
+}
+
+fn named(key: &[u8]) -> String {
+    String::from_utf8_lossy(key).into_owned()
+}
+
+/// Twice what slots there can be, so that there is room for as many names.
+const CLAIMS_MAX: usize = SLOTS_MAX as usize * 2;
+
+/// The claims of one group. What somebody has changed by hand takes nothing from the others: a key that is no claim's is left out, and so is
+/// a claim that cannot be read. Nobody holds that one and nobody is granted it, until its key is deleted.
+#[derive(Debug, Default)]
+pub(crate) struct Claimed(Arc<ClaimTable>);
+
+impl Sheet for Claimed {
+    type Topic = ClaimTable;
+    const OPERATION: &'static str = "watch_claims";
+    const KEYS_MAX: usize = CLAIMS_MAX;
+
+    fn folder(inner: &Inner, group: &GroupName) -> Folder {
+        inner.prefix.claims(group)
+    }
+
+    fn put(&mut self, folder: &Folder, entry: &Entry) -> Result<(), Failure> {
+        let key = named(&entry.key);
+        let Some(resource) = folder.resource(&entry.key) else {
+            tracing::warn!(key, "a key in etcd is among the claims and is none; delete it");
+            return Ok(());
+        };
+        let claims = &mut Arc::make_mut(&mut self.0).0;
+        match decode_claim(entry) {
+            Ok(claim) => {
+                if entry.lease == 0 {
+                    tracing::warn!(key, holder = %claim.holder.instance_id, "a claim in etcd has no lease, so it does not end with its holder; delete its key if the holder is gone");
+                }
+                claims.insert(resource, claim);
+            }
+            Err(why) => {
+                tracing::error!(key, why, "a claim in etcd cannot be read, so nobody can hold {resource}; delete its key");
+                claims.remove(&resource);
+            }
+        }
+        let folder = || named(&folder.key());
+        if claims.len() > CLAIMS_MAX { Err(Failure::TooManyClaims { folder: folder(), max: CLAIMS_MAX }) } else { Ok(()) }
+    }
+
+    fn delete(&mut self, folder: &Folder, key: &[u8]) {
+        if let Some(resource) = folder.resource(key) {
+            Arc::make_mut(&mut self.0).0.remove(&resource);
+        }
+    }
+
+    fn shown(&self, _revision: u64) -> Arc<ClaimTable> {
+        Arc::clone(&self.0)
+    }
+}
+
+/// The stores of claims as this process has used them, and in which era of etcd's revisions.
+///
+/// Data restored from a backup has the store that it had, but its revisions, and with them the epochs, would begin lower. Then only another
+/// floor makes the store usable again.
+#[derive(Debug, Default)]
+pub(crate) struct Stores(Mutex<HashMap<GroupName, (ClaimStore, u64)>>);
+
+impl Stores {
+    /// Refuses a store whose epochs would repeat.
+    pub(crate) fn admit(&self, group: &GroupName, store: &ClaimStore, era: u64) -> Result<(), Failure> {
+        // Nothing under this lock can panic halfway through a change.
+        let mut used = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        match used.entry(group.clone()) {
+            Place::Occupied(known) if known.get().0 == *store && known.get().1 != era => Err(Failure::OtherStore(format!(
+                "etcd's data was replaced by older data, so the store of claims {} would give epochs that were given before; \
+                 set epoch_floor above the highest epoch used",
+                store.id
+            ))),
+            place => {
+                place.insert_entry((*store, era));
+                Ok(())
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn entry(value: &str) -> Entry {
+        Entry { key: b"/p/v1/claim-stores/g".to_vec(), value: value.as_bytes().to_vec(), created: 7, modified: 9, lease: 1 }
+    }
+
+    #[test]
+    fn a_claim_is_read_as_it_was_written() {
+        let instance_id = InstanceId::new("a \"quoted\" / name").unwrap();
+        let seat = Seat { group: GroupName::new("g").unwrap(), instance_id, incarnation: Incarnation::new(255) };
+        let claim = decode_claim(&entry(&encode_claim(&seat, 1_000))).unwrap();
+        assert_eq!((claim.holder.instance_id, claim.holder.incarnation), (seat.instance_id, seat.incarnation));
+        assert_eq!(claim.epoch.get(), 1_007, "the floor and the revision that made it");
+    }
+
+    #[test]
+    fn what_is_no_claim_is_refused() {
+        let holder = r#""instance_id":"a","incarnation":"00000000000000ff""#;
+        assert!(decode_claim(&entry(&format!(r#"{{{holder},"floor":0,"colour":"red"}}"#))).is_ok(), "unknown fields are ignored");
+        for value in [
+            "",
+            "a",
+            "{}",
+            &format!("{{{holder}}}"),
+            &format!(r#"{{{holder},"floor":9007199254740991}}"#),
+            r#"{"instance_id":"","incarnation":"00000000000000ff","floor":0}"#,
+        ] {
+            assert!(decode_claim(&entry(value)).is_err(), "{value}");
+        }
+    }
+
+    #[test]
+    fn a_store_is_read_as_it_was_written_and_a_damaged_one_is_named() {
+        let store = ClaimStore { id: StoreId::new(77), floor: ClaimStore::FLOOR_MAX };
+        assert_eq!(decode_store(&entry(&encode_store(&store))).unwrap(), store);
+        for value in ["x", r#"{"id":"1","floor":0}"#, r#"{"id":"000000000000004d","floor":4503599627370497}"#] {
+            let said = decode_store(&entry(value)).unwrap_err().to_string();
+            assert!(said.contains("\"/p/v1/claim-stores/g\"") && said.contains("delete that key"), "{said}");
+        }
+    }
+
+    #[test]
+    fn a_store_goes_on_in_a_new_era_only_with_another_floor_or_id() {
+        let (stores, group) = (Stores::default(), GroupName::new("g").unwrap());
+        let store = ClaimStore { id: StoreId::new(1), floor: 0 };
+        let admitted = |store, era| stores.admit(&group, &store, era).is_ok();
+        assert!(admitted(store, 0) && admitted(store, 0));
+        assert!(!admitted(store, 1) && !admitted(store, 1), "its revisions have begun anew");
+        assert!(admitted(ClaimStore { floor: 100, ..store }, 1));
+        assert!(admitted(ClaimStore { id: StoreId::new(2), ..store }, 1), "a member that knew another one refuses it by itself");
+    }
+}

@@ -1,0 +1,170 @@
+//! Claims over etcd: a key each, under the lease of the holder's record, so that a claim ends with its record.
+//!
+//! A grant's epoch is the revision of the transaction that made the key, above the store's floor. The transaction makes sure by itself that
+//! the holder's record is there, under the same lease, and that the store of claims is the one in force.
+
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use futures::stream::{self, StreamExt, TryStreamExt};
+use shardwise_core::{ClaimStore, Epoch, GroupName, Holder, Resource, StoreId};
+use shardwise_discovery::{Acquired, Claims, ClaimsStream, Result, Seat};
+
+use crate::backend::{EtcdBackend, Inner, WRITE_TRIES};
+use crate::claim_records::{decode_claim, decode_store, encode_claim, encode_store};
+use crate::claim_txns::{KEYS_MAX, Standing, Taken};
+use crate::client::{Entry, Link};
+use crate::error::Failure;
+
+/// How many transactions of one call are under way at a time.
+const IN_FLIGHT: usize = 8;
+/// No lease: what is written so stays.
+const NO_LEASE: i64 = 0;
+
+#[async_trait]
+impl Claims for EtcdBackend {
+    async fn claim_store(&self, group: &GroupName, floor: u64) -> Result<ClaimStore> {
+        let inner = &*self.inner;
+        let answer = inner.pool.call(|link| async move { inner.claim_store(&link, group, floor.min(ClaimStore::FLOOR_MAX)).await }).await;
+        answer.map_err(|failure| failure.during("claim_store"))
+    }
+
+    async fn acquire(&self, seat: &Seat, store: &ClaimStore, wanted: &[Resource]) -> Result<Vec<(Resource, Acquired)>> {
+        let wanted: BTreeSet<_> = wanted.iter().cloned().collect();
+        let answer = self.inner.acquire(seat, store, wanted.into_iter().collect()).await;
+        answer.map_err(|failure| failure.during("acquire"))
+    }
+
+    async fn release(&self, seat: &Seat, held: &[(Resource, Epoch)]) -> Result<()> {
+        self.inner.release(seat, held).await.map_err(|failure| failure.during("release"))
+    }
+
+    fn watch_claims(&self, group: &GroupName, prove_every: Duration) -> ClaimsStream {
+        self.claims.watch(group, prove_every)
+    }
+}
+
+type Answer<T> = std::result::Result<T, Failure>;
+
+impl Inner {
+    async fn claim_store(&self, link: &Link, group: &GroupName, floor: u64) -> Answer<ClaimStore> {
+        let key = self.prefix.claim_store(group);
+        for _ in 0..WRITE_TRIES {
+            let (store, written) = match link.read(&[&key]).await?.0.pop().flatten() {
+                None => {
+                    let store = ClaimStore { id: StoreId::new(rand::random()), floor };
+                    (store, link.create(&key, &encode_store(&store), NO_LEASE).await?)
+                }
+                Some(there) => {
+                    let store = decode_store(&there)?;
+                    let raised = ClaimStore { floor: store.floor.max(floor), ..store };
+                    (raised, raised == store || link.replace(&there, &encode_store(&raised), NO_LEASE).await?)
+                }
+            };
+            if written {
+                return Ok(store);
+            }
+        }
+        Err(Failure::Contended { what: format!("the store of claims of {group:?}"), tries: WRITE_TRIES })
+    }
+
+    async fn acquire(&self, seat: &Seat, store: &ClaimStore, wanted: Vec<Resource>) -> Answer<Vec<(Resource, Acquired)>> {
+        let standing = &self.pool.call(|link| async move { self.standing(&link, seat, store).await }).await?;
+        let batches: Vec<_> = wanted.chunks(KEYS_MAX).map(<[_]>::to_vec).collect();
+        let taking = stream::iter(batches).map(|batch| async move {
+            let batch = batch.as_slice();
+            self.pool.call(|link| async move { self.take(&link, seat, store, standing.clone(), batch).await }).await
+        });
+        taking.buffer_unordered(IN_FLIGHT).try_concat().await
+    }
+
+    /// What the member's right to claim stands on, if it has any under this store.
+    async fn standing(&self, link: &Link, seat: &Seat, store: &ClaimStore) -> Answer<Standing> {
+        let (record, key) = (self.prefix.keys(seat).member, self.prefix.claim_store(&seat.group));
+        let before = self.revisions.now();
+        let (mut found, revision) = link.read(&[&record, &key]).await?;
+        self.revisions.report(before, revision)?;
+        let there = found.pop().flatten();
+        let Entry { lease, .. } = Self::own(seat, found.pop().flatten())?;
+        if lease == NO_LEASE {
+            // Somebody has written the record by hand: its claims would never end.
+            return Err(Failure::Lost { instance_id: seat.instance_id.clone() });
+        }
+        let other =
+            |now: String| Failure::OtherStore(format!("the store of claims is {now} now, it was {}; ask for it again", known(store)));
+        let there = there.ok_or_else(|| other("gone".into()))?;
+        let now = decode_store(&there)?;
+        if now != *store {
+            return Err(other(known(&now)));
+        }
+        self.stores.admit(&seat.group, store, self.revisions.now().era())?;
+        Ok(Standing { record, lease, store: key, written: there.modified })
+    }
+
+    /// Acquires what is free of a batch.
+    async fn take(
+        &self,
+        link: &Link,
+        seat: &Seat,
+        store: &ClaimStore,
+        mut standing: Standing,
+        batch: &[Resource],
+    ) -> Answer<Vec<(Resource, Acquired)>> {
+        let folder = self.prefix.claims(&seat.group);
+        let (keys, claim): (Vec<_>, _) = (batch.iter().map(|resource| folder.claim(resource)).collect(), encode_claim(seat, store.floor));
+        for _ in 0..WRITE_TRIES {
+            if let Some(taken) = link.take(&standing, &keys, &claim).await? {
+                let answers = taken.iter().map(|taken| acquired(seat, store, standing.lease, taken));
+                return batch.iter().cloned().zip(answers).map(|(resource, answer)| Ok((resource, answer?))).collect();
+            }
+            standing = self.standing(link, seat, store).await?;
+        }
+        Err(Failure::Contended { what: format!("a claim of {:?}", seat.instance_id), tries: WRITE_TRIES })
+    }
+
+    async fn release(&self, seat: &Seat, held: &[(Resource, Epoch)]) -> Answer<()> {
+        let batches: Vec<_> = held.chunks(KEYS_MAX).map(<[_]>::to_vec).collect();
+        let releasing = stream::iter(batches).map(|batch| async move {
+            let batch = batch.as_slice();
+            self.pool.call(|link| async move { self.give_back(&link, seat, batch).await }).await
+        });
+        releasing.buffer_unordered(IN_FLIGHT).try_collect().await
+    }
+
+    /// Deletes what of a batch is still the seat's under that epoch.
+    async fn give_back(&self, link: &Link, seat: &Seat, batch: &[(Resource, Epoch)]) -> Answer<()> {
+        let folder = self.prefix.claims(&seat.group);
+        let keys: Vec<_> = batch.iter().map(|(resource, _)| folder.claim(resource)).collect();
+        let (found, _) = link.read(&keys.iter().map(Vec::as_slice).collect::<Vec<_>>()).await?;
+        let own =
+            |(entry, epoch): &(Entry, Epoch)| decode_claim(entry).is_ok_and(|claim| claim.holder == holder(seat) && claim.epoch == *epoch);
+        let held = found.into_iter().zip(batch).filter_map(|(entry, (_, epoch))| Some((entry?, *epoch))).filter(own);
+        let held: Vec<_> = held.map(|(entry, _)| entry).collect();
+        if held.is_empty() { Ok(()) } else { link.give_back(&held).await }
+    }
+}
+
+fn known(store: &ClaimStore) -> String {
+    format!("{} with floor {}", store.id, store.floor)
+}
+
+fn holder(seat: &Seat) -> Holder {
+    Holder { instance_id: seat.instance_id.clone(), incarnation: seat.incarnation }
+}
+
+fn acquired(seat: &Seat, store: &ClaimStore, lease: i64, taken: &Taken) -> Answer<Acquired> {
+    match taken {
+        Taken::Made(revision) => {
+            let epoch = store.epoch(u64::try_from(*revision).unwrap_or_default());
+            epoch
+                .map(Acquired::Granted)
+                .map_err(|error| Failure::OtherStore(format!("{error}; the floor of the store of claims is too high")))
+        }
+        Taken::There(entry) => Ok(match decode_claim(entry) {
+            // One under another lease is of a record that was replaced, and ends with that lease.
+            Ok(claim) if claim.holder == holder(seat) && entry.lease == lease => Acquired::Granted(claim.epoch),
+            _ => Acquired::Held,
+        }),
+    }
+}
