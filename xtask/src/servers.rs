@@ -13,8 +13,9 @@ use crate::steps::Passed;
 pub(crate) fn run() -> Result<(), Failure> {
     let fetched = fetch()?;
     for server in SERVERS {
-        let new = fetched.contains(&server.package);
-        say(&format!("{} {}: {}", server.package, server.version, if new { "fetched" } else { "was there" }));
+        let title = server.title();
+        let state = if fetched.contains(&title) { "fetched" } else { "was there" };
+        say(&format!("{title}: {state}"));
     }
     Ok(())
 }
@@ -48,7 +49,7 @@ pub(crate) fn failed(error: impl std::fmt::Display) -> Failure {
     Failure::new(error.to_string())
 }
 
-fn fetch() -> Result<Vec<&'static str>, Failure> {
+fn fetch() -> Result<Vec<String>, Failure> {
     let fetched = servers::fetch().map_err(|error| failed(error).repeated_by("cargo xtask servers".into()))?;
-    Ok(fetched.iter().map(|server| server.package).collect())
+    Ok(fetched.iter().map(|server| server.title()).collect())
 }

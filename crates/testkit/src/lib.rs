@@ -1,6 +1,6 @@
 //! Real servers, certificates and a bad network for tests.
 //!
-//! [`Consul`] and [`Etcd`] start the servers that `cargo xtask servers` fetched: each on ports of its own, in a folder of its own,
+//! [`Consul`], [`Etcd`] and [`Postgres`] start the servers that `cargo xtask servers` fetched: each on ports of its own, in a folder of its own,
 //! and gone with the test, however that ends. Nothing here is published, and nothing is a mock.
 
 mod certs;
@@ -9,6 +9,7 @@ mod error;
 mod etcd;
 mod http;
 mod ports;
+mod postgres;
 mod process;
 mod proxy;
 mod python;
@@ -19,6 +20,7 @@ pub use certs::{Authority, Identity};
 pub use consul::{Consul, ConsulCluster, ConsulOptions, ConsulToken};
 pub use error::{Error, Result};
 pub use etcd::{Access, Etcd, EtcdCluster, EtcdOptions};
+pub use postgres::{Database, Postgres, PostgresOptions};
 pub use proxy::{Direction, Speech, TcpProxy};
 pub use python::python_with;
 pub use usage::Usage;

@@ -1,13 +1,13 @@
 //! A server's process: started, killed, paused, and gone with us in every case.
 
 use std::fs::OpenOptions;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError, mpsc};
 use std::time::{Duration, Instant};
 
 use nix::sys::signal::{Signal, kill};
-use nix::unistd::Pid;
+use nix::unistd::{Pid, User};
 
 use crate::error::{Error, Result};
 use crate::usage::Usage;
@@ -20,6 +20,9 @@ pub(crate) const TAKEN: &str = "address already in use";
 pub(crate) const ATTEMPTS: u32 = 5;
 /// How often a condition is looked at.
 pub(crate) const LOOK_EVERY: Duration = Duration::from_millis(20);
+/// How long one that must tidy up may take for it, and how often that is looked at.
+const TIDY_WITHIN: Duration = Duration::from_secs(10);
+const TIDY_LOOK: Duration = Duration::from_millis(2);
 /// Lines of a server's log that are shown when something went wrong.
 const TAIL_LINES: usize = 40;
 
@@ -31,12 +34,28 @@ pub(crate) struct Process {
     pub(crate) program: PathBuf,
     pub(crate) arguments: Vec<String>,
     pub(crate) log: PathBuf,
+    /// What ends it, when we want it to and when we die.
+    farewell: Signal,
+    /// Who runs it instead of us.
+    user: Option<User>,
     child: Mutex<Option<Child>>,
 }
 
 impl Process {
     pub(crate) fn new(name: String, program: PathBuf, arguments: Vec<String>, log: PathBuf) -> Self {
-        Self { name, program, arguments, log, child: Mutex::new(None) }
+        Self { name, program, arguments, log, farewell: Signal::SIGKILL, user: None, child: Mutex::new(None) }
+    }
+
+    /// One that must tidy up: SIGQUIT ends it, and SIGKILL only if that does not.
+    pub(crate) fn ended_by_quit(mut self) -> Self {
+        self.farewell = Signal::SIGQUIT;
+        self
+    }
+
+    /// One that somebody else runs; for that we must be root.
+    pub(crate) fn run_by(mut self, user: Option<User>) -> Self {
+        self.user = user;
+        self
     }
 
     fn child(&self) -> MutexGuard<'_, Option<Child>> {
@@ -51,19 +70,24 @@ impl Process {
         }
         let log = OpenOptions::new().create(true).append(true).open(&self.log).map_err(Error::io(self.log.display()))?;
         let errors = log.try_clone().map_err(Error::io(self.log.display()))?;
-        // The kernel kills the server when we die, however we die; and Ctrl-C at the terminal is for us alone. The environment is
-        // left out because servers read settings from it.
-        let mut command = Command::new("setpriv");
-        command.args(["--pdeathsig", "KILL", "--"]).arg(&self.program).args(&self.arguments).env_clear();
-        command.env("PATH", std::env::var_os("PATH").unwrap_or_default());
+        // The kernel kills the server when we die, however we die; and Ctrl-C at the terminal is for us alone.
+        let mut command = leashed(self.farewell, self.user.as_ref(), &self.program);
+        command.args(&self.arguments);
         std::os::unix::process::CommandExt::process_group(&mut command, 0);
         command.stdin(Stdio::null()).stdout(log).stderr(errors);
         *child = Some(launch(command).map_err(Error::io("setpriv, of the package util-linux"))?);
         Ok(())
     }
 
-    /// SIGKILL, and waits for the end. One that is not running is left alone.
+    /// No farewell to anybody, and waits for the end. One that is not running is left alone.
     pub(crate) fn kill(&self) -> Result<()> {
+        if self.farewell != Signal::SIGKILL && self.child().is_some() {
+            self.signal(self.farewell)?;
+            let asked = Instant::now();
+            while self.ended().is_none() && asked.elapsed() < TIDY_WITHIN {
+                std::thread::sleep(TIDY_LOOK);
+            }
+        }
         let Some(mut child) = self.child().take() else { return Ok(()) };
         child.kill().and_then(|()| child.wait()).map_err(Error::io(&self.name))?;
         Ok(())
@@ -129,6 +153,17 @@ impl Drop for Process {
         }
         let _ = self.kill();
     }
+}
+
+/// A command that gets this signal from the kernel when we die, without our environment, from which servers read settings.
+pub(crate) fn leashed(farewell: Signal, user: Option<&User>, program: &Path) -> Command {
+    let mut command = Command::new("setpriv");
+    command.args(["--pdeathsig", farewell.as_str().trim_start_matches("SIG")]);
+    if let Some(user) = user {
+        command.args(["--reuid", &user.uid.to_string(), "--regid", &user.gid.to_string(), "--clear-groups"]);
+    }
+    command.arg("--").arg(program).env_clear().env("PATH", std::env::var_os("PATH").unwrap_or_default());
+    command
 }
 
 type Order = (Command, mpsc::Sender<std::io::Result<Child>>);

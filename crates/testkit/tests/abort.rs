@@ -2,10 +2,11 @@
 
 use std::io::{BufRead, BufReader};
 use std::net::{SocketAddr, TcpStream};
+use std::os::unix::fs::PermissionsExt as _;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-use shardwise_testkit::Etcd;
+use shardwise_testkit::{Etcd, Postgres};
 
 /// Set in the copy of this test that is to be killed.
 const COPY: &str = "SHARDWISE_TESTKIT_COPY";
@@ -13,21 +14,13 @@ const COPY: &str = "SHARDWISE_TESTKIT_COPY";
 const SAYS: &str = "the server is at ";
 const PATIENCE: Duration = Duration::from_secs(20);
 
-#[tokio::test]
-async fn a_server_dies_with_the_test_that_is_killed() {
-    if std::env::var_os(COPY).is_some() {
-        let etcd = Etcd::single().await.unwrap();
-        // Standing on a line of its own, which it does not share with the harness.
-        println!("\n{SAYS}{}", etcd.socket_addr());
-        return std::future::pending().await;
-    }
+/// Runs the test of that name once more in a process of its own, kills that, and waits until the server that it told of is gone.
+fn kill_a_copy_of(test: &str) {
     // The server's folder is left behind by one that is killed; in this one it vanishes.
     let folder = tempfile::tempdir().unwrap();
+    std::fs::set_permissions(folder.path(), std::fs::Permissions::from_mode(0o755)).unwrap();
     let mut copy = Command::new(std::env::current_exe().unwrap());
-    copy.args(["--nocapture", "a_server_dies_with_the_test_that_is_killed"])
-        .env(COPY, "yes")
-        .env("TMPDIR", folder.path())
-        .stdout(Stdio::piped());
+    copy.args(["--nocapture", "--exact", test]).env(COPY, "yes").env("TMPDIR", folder.path()).stdout(Stdio::piped());
     let mut copy = copy.spawn().unwrap();
     let mut lines = BufReader::new(copy.stdout.take().unwrap()).lines().map(Result::unwrap);
     let address: SocketAddr = lines.find_map(|line| line.strip_prefix(SAYS).map(str::to_owned)).unwrap().parse().unwrap();
@@ -39,4 +32,28 @@ async fn a_server_dies_with_the_test_that_is_killed() {
         assert!(killed.elapsed() < PATIENCE, "the server at {address} goes on");
         std::thread::sleep(Duration::from_millis(5));
     }
+}
+
+/// Standing on a line of its own, which it does not share with the harness.
+async fn wait_at(address: SocketAddr) {
+    println!("\n{SAYS}{address}");
+    std::future::pending().await
+}
+
+#[tokio::test]
+async fn a_server_dies_with_the_test_that_is_killed() {
+    if std::env::var_os(COPY).is_some() {
+        let etcd = Etcd::single().await.unwrap();
+        return wait_at(etcd.socket_addr()).await;
+    }
+    kill_a_copy_of("a_server_dies_with_the_test_that_is_killed");
+}
+
+#[tokio::test]
+async fn postgres_which_somebody_else_runs_dies_too() {
+    if std::env::var_os(COPY).is_some() {
+        let postgres = Postgres::shared().await.unwrap();
+        return wait_at(postgres.socket_addr()).await;
+    }
+    kill_a_copy_of("postgres_which_somebody_else_runs_dies_too");
 }

@@ -5,9 +5,10 @@
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::process::Command;
 
 use super::Server;
+use super::command;
 use crate::error::{Error, Result};
 
 /// The keys of all suites, from the package `debian-archive-keyring`.
@@ -38,7 +39,8 @@ pub(super) fn fetch(servers: &Path, wanted: &[&'static Server]) -> Result<()> {
             }
         }
     }
-    let names: Vec<_> = wanted.iter().map(|server| format!("{} {} of {}", server.package, server.version, server.suite)).collect();
+    let names: Vec<_> =
+        wanted.iter().map(|server| format!("{} {} of {}", server.package, server.version, server.suite().unwrap_or_default())).collect();
     Err(Error::new(format!("no archive of apt's configuration gave {}: {ADVICE}, and a network{refusals}", names.join(", "))))
 }
 
@@ -73,7 +75,7 @@ impl Apt {
             let path = folder.join(below);
             std::fs::create_dir_all(&path).map_err(Error::io(path.display()))?;
         }
-        let suites: BTreeSet<_> = wanted.iter().map(|server| server.suite).collect();
+        let suites: BTreeSet<_> = wanted.iter().filter_map(|server| server.suite()).collect();
         let suites = suites.into_iter().collect::<Vec<_>>().join(" ");
         let source = format!("Types: deb\nURIs: {archive}\nSuites: {suites}\nComponents: main\nTargets: Packages\nSigned-By: {KEYRING}\n");
         let path = folder.display();
@@ -114,26 +116,10 @@ impl Apt {
         let package = package.ok_or_else(|| Error::new(format!("apt-get download left no package {}", server.package)))?;
         let unpacked = self.folder.join(server.package);
         run(Command::new("dpkg").arg("--extract").arg(package.path()).arg(&unpacked))?;
-        if let Some(program) = server.programs.iter().find(|program| !unpacked.join(program).is_file()) {
-            return Err(Error::new(format!("the package {} has no {program}", server.package)));
-        }
-        let place = server.folder(servers);
-        if place.exists() {
-            std::fs::remove_dir_all(&place).map_err(Error::io(place.display()))?;
-        }
-        std::fs::rename(&unpacked, &place).map_err(Error::io(place.display()))
+        server.adopt(&unpacked, servers)
     }
 }
 
-/// Runs a command to its end and gives back what it printed.
 fn run(command: &mut Command) -> Result<String> {
-    let program = command.get_program().to_string_lossy().into_owned();
-    command.stdin(Stdio::null()).env("LC_ALL", "C").env("DEBIAN_FRONTEND", "noninteractive");
-    let output = command.output().map_err(|error| Error::new(format!("{program} cannot be run ({error}): {ADVICE}")))?;
-    if output.status.success() {
-        return Ok(String::from_utf8_lossy(&output.stdout).into_owned());
-    }
-    let arguments: Vec<_> = command.get_args().map(|argument| argument.to_string_lossy().into_owned()).collect();
-    let said = String::from_utf8_lossy(&output.stderr);
-    Err(Error::new(format!("{program} {}: {}\n{}", arguments.join(" "), output.status, said.trim())))
+    command::run(command, ADVICE)
 }

