@@ -10,11 +10,13 @@ use cargo_metadata::{Metadata, MetadataCommand, Package};
 
 /// For each crate, the crates of ours that it may depend on, in any way. One way only: cli -> outbox -> shardwise -> backends ->
 /// discovery -> core. A backend is named `backends/*` here, so that a new one needs no line.
-const MAY_USE: [(&str, &[&str]); 11] = [
+const MAY_USE: [(&str, &[&str]); 12] = [
     ("shardwise-core", &[]),
     ("shardwise-discovery", &["shardwise-core"]),
     ("backends/*", &["shardwise-core", "shardwise-discovery", "shardwise-testkit"]),
     ("shardwise", &["shardwise-core", "shardwise-discovery", "backends/*", "shardwise-testkit"]),
+    // Writes in the user's own database; the names and epochs are the core's.
+    ("shardwise-fencing", &["shardwise-core", "shardwise-testkit"]),
     // Only the library's public API: what an outbox of somebody else's could use too.
     ("shardwise-outbox", &["shardwise"]),
     ("shardwise-cli", &["shardwise", "shardwise-outbox", "shardwise-testkit"]),

@@ -1,0 +1,28 @@
+//! One conditional statement for each database, and what there is around it.
+
+pub mod postgres;
+pub mod sqlite;
+
+#[cfg(any(feature = "postgres", feature = "sqlite"))]
+use shardwise_core::{Epoch, GroupName, Resource};
+
+#[cfg(any(feature = "postgres", feature = "sqlite"))]
+use crate::error::Refused;
+
+/// What the database knows of a resource, if it has a higher epoch than this.
+#[cfg(any(feature = "postgres", feature = "sqlite"))]
+fn refused(group: &GroupName, resource: &Resource, epoch: Epoch, seen: Option<i64>) -> Refused {
+    Refused { group: group.clone(), resource: resource.clone(), epoch, seen: seen.and_then(from_sql) }
+}
+
+/// An epoch as BIGINT.
+#[cfg(any(feature = "postgres", feature = "sqlite"))]
+pub(crate) fn to_sql(epoch: Epoch) -> i64 {
+    epoch.get().cast_signed()
+}
+
+/// BIGINT as an epoch, if it is one.
+#[cfg(any(feature = "postgres", feature = "sqlite"))]
+pub(crate) fn from_sql(number: i64) -> Option<Epoch> {
+    u64::try_from(number).ok().and_then(|number| Epoch::new(number).ok())
+}

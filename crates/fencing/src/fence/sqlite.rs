@@ -1,0 +1,80 @@
+//! Fences in SQLite, 3.24 and newer.
+//!
+//! A file has one writer at a time, so the statement that checks the epoch is also the one that takes the file's write lock, and keeps it
+//! until the transaction ends. A transaction that has read before, and whose reading is outdated by then, is told so by SQLite itself
+//! (`SQLITE_BUSY_SNAPSHOT`) and begins again: `BEGIN IMMEDIATE` spares that.
+
+/// Creates the table of fences; does nothing if it is there. For the user's own migrations.
+pub const FENCE_UP: &str = include_str!("../../sql/sqlite/fence.up.sql");
+/// Removes the table of fences.
+pub const FENCE_DOWN: &str = include_str!("../../sql/sqlite/fence.down.sql");
+/// Creates the tables of journals; does nothing if they are there. For the user's own migrations.
+pub const JOURNAL_UP: &str = include_str!("../../sql/sqlite/journal.up.sql");
+/// Removes the tables of journals.
+pub const JOURNAL_DOWN: &str = include_str!("../../sql/sqlite/journal.down.sql");
+
+/// The fence in one statement that every language can send: `?1` the group, `?2` the resource as text, `?3` the epoch. One row
+/// changed: go on. None: roll back and give up.
+pub const CHECK: &str = "INSERT INTO shardwise_fence (group_name, resource, epoch) VALUES (?1, ?2, ?3)
+ON CONFLICT (group_name, resource) DO UPDATE SET epoch = excluded.epoch WHERE shardwise_fence.epoch <= excluded.epoch";
+
+#[cfg(feature = "sqlite")]
+pub use with_sqlx::{check, create_tables};
+
+#[cfg(feature = "sqlite")]
+mod with_sqlx {
+    use shardwise_core::{Epoch, GroupName, Resource};
+    use sqlx::{Connection, SqliteConnection};
+
+    use super::{CHECK, FENCE_UP, JOURNAL_UP};
+    use crate::error::FenceError;
+    use crate::fence::{refused, to_sql};
+    use crate::resource_text;
+
+    const SEEN: &str = "SELECT epoch FROM shardwise_fence WHERE group_name = ?1 AND resource = ?2";
+
+    /// Lets this transaction write under the epoch, to its end; refuses an epoch below one that was seen.
+    ///
+    /// ```no_run
+    /// # async fn example(pool: sqlx::SqlitePool, group: shardwise_fencing::GroupName, fence: shardwise_fencing::Fence)
+    /// # -> Result<(), Box<dyn std::error::Error>> {
+    /// use shardwise_fencing::{Resource, sqlite};
+    ///
+    /// let mut tx = pool.begin_with("BEGIN IMMEDIATE").await?;
+    /// sqlite::check(&mut tx, &group, &Resource::Slot(fence.slot), fence.epoch).await?;
+    /// sqlx::query("UPDATE account SET balance = balance - 10 WHERE id = 42").execute(&mut *tx).await?;
+    /// tx.commit().await?;
+    /// # Ok(()) }
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// [`FenceError::Refused`] for an old epoch, without a transaction, and the database's own. After each of them the transaction is to be
+    /// rolled back.
+    pub async fn check(conn: &mut SqliteConnection, group: &GroupName, resource: &Resource, epoch: Epoch) -> Result<(), FenceError> {
+        if !conn.is_in_transaction() {
+            return Err(FenceError::NoTransaction);
+        }
+        let text = resource_text(resource);
+        let done = sqlx::query(CHECK).bind(group.as_str()).bind(&text).bind(to_sql(epoch)).execute(&mut *conn).await?;
+        if done.rows_affected() == 1 {
+            return Ok(());
+        }
+        let seen = sqlx::query_scalar(SEEN).bind(group.as_str()).bind(&text).fetch_optional(conn).await?;
+        Err(refused(group, resource, epoch, seen).into())
+    }
+
+    /// Creates the tables of fences and journals where they are missing; several processes at once are fine. For programs without
+    /// migrations of their own; others take [`FENCE_UP`] and [`JOURNAL_UP`] into theirs.
+    ///
+    /// # Errors
+    ///
+    /// The database's own, such as a file that is read-only.
+    pub async fn create_tables(conn: &mut SqliteConnection) -> Result<(), sqlx::Error> {
+        let mut tx = conn.begin_with("BEGIN IMMEDIATE").await?;
+        for sql in [FENCE_UP, JOURNAL_UP] {
+            sqlx::raw_sql(sql).execute(&mut *tx).await?;
+        }
+        tx.commit().await
+    }
+}

@@ -1,0 +1,163 @@
+//! The one row that says where a journal is, and what may be done to it.
+
+use shardwise_core::{ClaimName, Epoch, GroupName, Resource};
+
+use crate::error::{JournalError, Refused};
+use crate::fence::{from_sql, to_sql};
+
+/// The most bytes in one event.
+pub const EVENT_BYTES_MAX: u64 = 1 << 20;
+/// The most events in one [`Journal::append`](crate::Journal::append).
+pub const APPEND_EVENTS_MAX: u64 = 1_000;
+/// The most bytes in the events of one [`Journal::append`](crate::Journal::append).
+pub const APPEND_BYTES_MAX: u64 = 8 << 20;
+/// The most bytes in a snapshot.
+pub const STATE_BYTES_MAX: u64 = 16 << 20;
+/// The most events after the latest snapshot.
+pub const TAIL_EVENTS_MAX: u64 = 100_000;
+/// The most bytes in the events after the latest snapshot.
+pub const TAIL_BYTES_MAX: u64 = 64 << 20;
+
+/// Which journal.
+#[derive(Debug, Clone)]
+pub(super) struct Name {
+    pub(super) group: GroupName,
+    pub(super) name: ClaimName,
+    /// The name once more, for refusals.
+    pub(super) resource: Resource,
+}
+
+/// The row. Versions and epochs are as in SQL.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Head {
+    pub(super) id: i64,
+    pub(super) epoch: i64,
+    pub(super) version: i64,
+    pub(super) snapshot: i64,
+    pub(super) pruned: i64,
+    pub(super) tail_bytes: i64,
+}
+
+impl Head {
+    /// Refuses a lower epoch than was seen, and remembers a higher one.
+    pub(super) fn admit(&mut self, name: &Name, epoch: Epoch) -> Result<(), Refused> {
+        if to_sql(epoch) < self.epoch {
+            let seen = from_sql(self.epoch);
+            return Err(Refused { group: name.group.clone(), resource: name.resource.clone(), epoch, seen });
+        }
+        self.epoch = to_sql(epoch);
+        Ok(())
+    }
+
+    /// Goes on by these events, if the journal is where the caller believes it to be and a snapshot is not overdue.
+    pub(super) fn append(&mut self, expected: u64, events: &[&[u8]]) -> Result<(), JournalError> {
+        let found = self.version.cast_unsigned();
+        if expected != found {
+            return Err(JournalError::Version { expected, found });
+        }
+        let version = self.version.saturating_add(signed(count(events)));
+        let (tail, tail_bytes) = (version - self.snapshot, self.tail_bytes.saturating_add(signed(bytes(events))));
+        if tail > signed(TAIL_EVENTS_MAX) || tail_bytes > signed(TAIL_BYTES_MAX) {
+            return Err(JournalError::SnapshotDue { events: tail.cast_unsigned(), bytes: tail_bytes.cast_unsigned() });
+        }
+        (self.version, self.tail_bytes) = (version, tail_bytes);
+        Ok(())
+    }
+
+    /// The version of a new snapshot; `None` if the latest one covers more.
+    pub(super) fn covers(&self, version: u64) -> Result<Option<i64>, JournalError> {
+        let found = self.version.cast_unsigned();
+        if version > found {
+            return Err(JournalError::Version { expected: version, found });
+        }
+        Ok(Some(signed(version)).filter(|version| *version >= self.snapshot))
+    }
+
+    /// Where reading begins.
+    pub(super) fn readable_from(&self, from: u64) -> Result<i64, JournalError> {
+        let from = signed(from).max(1);
+        if from <= self.pruned { Err(JournalError::Pruned { upto: self.pruned.cast_unsigned() }) } else { Ok(from) }
+    }
+}
+
+/// What may not be appended whatever the journal.
+pub(super) fn check_append(events: &[&[u8]]) -> Result<(), JournalError> {
+    let largest = events.iter().map(|event| event.len() as u64).max().unwrap_or(0);
+    at_most("events in one append", count(events), APPEND_EVENTS_MAX)?;
+    at_most("bytes in one event", largest, EVENT_BYTES_MAX)?;
+    at_most("bytes in one append", bytes(events), APPEND_BYTES_MAX)
+}
+
+/// What may not be a snapshot whatever the journal.
+pub(super) fn check_state(state: &[u8]) -> Result<(), JournalError> {
+    at_most("bytes in one snapshot", state.len() as u64, STATE_BYTES_MAX)
+}
+
+fn at_most(what: &'static str, given: u64, max: u64) -> Result<(), JournalError> {
+    if given > max { Err(JournalError::TooLarge { what, given, max }) } else { Ok(()) }
+}
+
+fn count(events: &[&[u8]]) -> u64 {
+    events.len() as u64
+}
+
+fn bytes(events: &[&[u8]]) -> u64 {
+    events.iter().map(|event| event.len() as u64).sum()
+}
+
+/// A version beyond what SQL can hold is beyond every journal.
+fn signed(number: u64) -> i64 {
+    i64::try_from(number).unwrap_or(i64::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn head() -> Head {
+        Head { id: 1, epoch: 5, version: 10, snapshot: 4, pruned: 3, tail_bytes: 60 }
+    }
+
+    #[test]
+    fn the_tail_is_bounded_in_number_and_in_bytes() {
+        let mut full = Head { version: signed(TAIL_EVENTS_MAX) + 3, ..head() };
+        let at = full.version.cast_unsigned();
+        full.append(at, &[b"last"]).unwrap();
+        assert!(matches!(full.append(at + 1, &[b"x"]), Err(JournalError::SnapshotDue { events, .. }) if events == TAIL_EVENTS_MAX + 1));
+        let mut heavy = Head { tail_bytes: signed(TAIL_BYTES_MAX) - 1, ..head() };
+        heavy.append(10, &[b"x"]).unwrap();
+        assert!(matches!(heavy.append(11, &[b"x"]), Err(JournalError::SnapshotDue { bytes, .. }) if bytes == TAIL_BYTES_MAX + 1));
+        assert_eq!(heavy.version, 11, "a refused append changes nothing");
+    }
+
+    #[test]
+    fn limits_are_told_with_what_was_given() {
+        let large = vec![0; usize::try_from(EVENT_BYTES_MAX).unwrap()];
+        check_append(&[&large]).unwrap();
+        let texts = [
+            check_append(&[&[0][..]; 1_001]).unwrap_err().to_string(),
+            check_append(&[&[&large[..], b"x"].concat()]).unwrap_err().to_string(),
+            check_append(&[&large[..]; 9]).unwrap_err().to_string(),
+            check_state(&large.repeat(17)).unwrap_err().to_string(),
+        ];
+        let expected = [
+            "events in one append: 1001 is too much, 1000 at most",
+            "bytes in one event: 1048577 is too much, 1048576 at most",
+            "bytes in one append: 9437184 is too much, 8388608 at most",
+            "bytes in one snapshot: 17825792 is too much, 16777216 at most",
+        ];
+        assert_eq!(texts, expected);
+    }
+
+    #[test]
+    fn versions_beyond_the_journal_or_deleted_are_refused() {
+        let head = head();
+        assert!(matches!(head.covers(11), Err(JournalError::Version { expected: 11, found: 10 })));
+        assert!(matches!(head.covers(u64::MAX), Err(JournalError::Version { .. })));
+        assert_eq!(head.covers(3).unwrap(), None, "the latest snapshot covers more");
+        assert_eq!(head.covers(4).unwrap(), Some(4));
+        assert!(matches!(head.readable_from(0), Err(JournalError::Pruned { upto: 3 })));
+        assert_eq!(head.readable_from(4).unwrap(), 4);
+        assert_eq!(head.readable_from(u64::MAX).unwrap(), i64::MAX);
+    }
+}

@@ -1,0 +1,173 @@
+//! The statements. Both databases understand all of them but how a transaction begins, how a row is locked and how many events go in.
+
+use std::future::Future;
+
+use shardwise_core::Epoch;
+
+use super::head::{Head, Name};
+use super::{Event, Snapshot};
+use crate::fence::to_sql;
+
+const CREATE: &str = "INSERT INTO shardwise_journal (group_name, name, epoch, version, snapshot, pruned, tail_bytes)
+    VALUES ($1, $2, $3, 0, 0, 0, 0) ON CONFLICT (group_name, name) DO NOTHING";
+const PUT: &str = "UPDATE shardwise_journal SET epoch = $2, version = $3, snapshot = $4, pruned = $5, tail_bytes = $6 WHERE id = $1";
+const SNAPSHOT: &str = "SELECT version, state FROM shardwise_journal_snapshot WHERE journal = $1";
+const PUT_SNAPSHOT: &str = "INSERT INTO shardwise_journal_snapshot (journal, version, state) VALUES ($1, $2, $3)
+    ON CONFLICT (journal) DO UPDATE SET version = excluded.version, state = excluded.state";
+const BYTES_AFTER: &str = "SELECT CAST(coalesce(sum(length(payload)), 0) AS bigint) FROM shardwise_journal_event
+    WHERE journal = $1 AND version > $2";
+const DELETE: &str = "DELETE FROM shardwise_journal_event WHERE journal = $1 AND version <= $2";
+/// `$3` is the most events, `$4` the most bytes; the first event comes whatever its size.
+const EVENTS: &str = "SELECT version, epoch, payload FROM (
+        SELECT version, epoch, payload, sum(length(payload)) OVER (ORDER BY version) AS bytes FROM (
+            SELECT version, epoch, payload FROM shardwise_journal_event WHERE journal = $1 AND version >= $2 ORDER BY version LIMIT $3
+        ) AS page
+    ) AS sized WHERE bytes <= $4 OR bytes = length(payload) ORDER BY version";
+macro_rules! find {
+    ($lock:literal) => {
+        concat!("SELECT id, epoch, version, snapshot, pruned, tail_bytes FROM shardwise_journal WHERE group_name = $1 AND name = $2", $lock)
+    };
+}
+
+type Result<T> = std::result::Result<T, sqlx::Error>;
+
+/// One transaction on one journal; rolled back unless it is committed.
+pub(super) trait Transaction: Send {
+    /// The head; locked until the end of a transaction that writes. `None` if nothing was ever written.
+    fn find(&mut self, name: &Name) -> impl Future<Output = Result<Option<Head>>> + Send;
+    /// The head, made with this epoch if it is not there.
+    fn create(&mut self, name: &Name, epoch: Epoch) -> impl Future<Output = Result<Head>> + Send;
+    /// Writes the head.
+    fn put(&mut self, head: &Head) -> impl Future<Output = Result<()>> + Send;
+    /// Events from this version on, at most so many with at most so many bytes.
+    fn events(&mut self, journal: i64, from: i64, limit: i64, bytes: i64) -> impl Future<Output = Result<Vec<Event>>> + Send;
+    /// Writes events, the first of them with this version.
+    fn put_events(&mut self, journal: i64, first: i64, epoch: i64, events: &[&[u8]]) -> impl Future<Output = Result<()>> + Send;
+    /// The latest snapshot.
+    fn snapshot(&mut self, journal: i64) -> impl Future<Output = Result<Option<Snapshot>>> + Send;
+    /// Replaces the snapshot.
+    fn put_snapshot(&mut self, journal: i64, version: i64, state: &[u8]) -> impl Future<Output = Result<()>> + Send;
+    /// Bytes in the events after this version.
+    fn bytes_after(&mut self, journal: i64, version: i64) -> impl Future<Output = Result<i64>> + Send;
+    /// Deletes the events up to this version, and says how many.
+    fn delete(&mut self, journal: i64, upto: i64) -> impl Future<Output = Result<u64>> + Send;
+    /// Makes it all true.
+    fn commit(self) -> impl Future<Output = Result<()>> + Send;
+}
+
+/// The same code twice, because sqlx has a type for each database and none for both.
+macro_rules! transaction {
+    ($database:ty, $pool:ty, $writing:literal, $lock:literal, $reading:literal, $put_events:ident) => {
+        /// A transaction of this database.
+        pub(in crate::journal) struct Tx {
+            tx: sqlx::Transaction<'static, $database>,
+            find: &'static str,
+        }
+
+        pub(in crate::journal) async fn writing(pool: &$pool) -> Result<Tx> {
+            Ok(Tx { tx: pool.begin_with($writing).await?, find: find!($lock) })
+        }
+
+        pub(in crate::journal) async fn reading(pool: &$pool) -> Result<Tx> {
+            Ok(Tx { tx: pool.begin_with($reading).await?, find: find!("") })
+        }
+
+        impl Transaction for Tx {
+            async fn find(&mut self, name: &Name) -> Result<Option<Head>> {
+                let query = sqlx::query_as(self.find).bind(name.group.as_str()).bind(name.name.as_str());
+                let row: Option<(i64, i64, i64, i64, i64, i64)> = query.fetch_optional(&mut *self.tx).await?;
+                Ok(row.map(|(id, epoch, version, snapshot, pruned, tail_bytes)| Head { id, epoch, version, snapshot, pruned, tail_bytes }))
+            }
+
+            async fn create(&mut self, name: &Name, epoch: Epoch) -> Result<Head> {
+                if let Some(head) = self.find(name).await? {
+                    return Ok(head);
+                }
+                let create = sqlx::query(CREATE).bind(name.group.as_str()).bind(name.name.as_str()).bind(to_sql(epoch));
+                create.execute(&mut *self.tx).await?;
+                self.find(name).await?.ok_or(sqlx::Error::RowNotFound)
+            }
+
+            async fn put(&mut self, head: &Head) -> Result<()> {
+                let put = sqlx::query(PUT).bind(head.id).bind(head.epoch).bind(head.version).bind(head.snapshot).bind(head.pruned);
+                put.bind(head.tail_bytes).execute(&mut *self.tx).await.map(drop)
+            }
+
+            async fn events(&mut self, journal: i64, from: i64, limit: i64, bytes: i64) -> Result<Vec<Event>> {
+                let query = sqlx::query_as(EVENTS).bind(journal).bind(from).bind(limit).bind(bytes);
+                let rows: Vec<(i64, i64, Vec<u8>)> = query.fetch_all(&mut *self.tx).await?;
+                let event = |(version, epoch, payload): (i64, i64, _)| Event {
+                    version: version.cast_unsigned(),
+                    epoch: epoch.cast_unsigned(),
+                    payload,
+                };
+                Ok(rows.into_iter().map(event).collect())
+            }
+
+            async fn put_events(&mut self, journal: i64, first: i64, epoch: i64, events: &[&[u8]]) -> Result<()> {
+                $put_events(&mut self.tx, journal, first, epoch, events).await
+            }
+
+            async fn snapshot(&mut self, journal: i64) -> Result<Option<Snapshot>> {
+                let row: Option<(i64, Vec<u8>)> = sqlx::query_as(SNAPSHOT).bind(journal).fetch_optional(&mut *self.tx).await?;
+                Ok(row.map(|(version, state)| Snapshot { version: version.cast_unsigned(), state }))
+            }
+
+            async fn put_snapshot(&mut self, journal: i64, version: i64, state: &[u8]) -> Result<()> {
+                let put = sqlx::query(PUT_SNAPSHOT).bind(journal).bind(version).bind(state);
+                put.execute(&mut *self.tx).await.map(drop)
+            }
+
+            async fn bytes_after(&mut self, journal: i64, version: i64) -> Result<i64> {
+                sqlx::query_scalar(BYTES_AFTER).bind(journal).bind(version).fetch_one(&mut *self.tx).await
+            }
+
+            async fn delete(&mut self, journal: i64, upto: i64) -> Result<u64> {
+                let deleted = sqlx::query(DELETE).bind(journal).bind(upto).execute(&mut *self.tx).await?;
+                Ok(deleted.rows_affected())
+            }
+
+            async fn commit(self) -> Result<()> {
+                self.tx.commit().await
+            }
+        }
+    };
+}
+
+#[cfg(feature = "postgres")]
+pub(super) mod postgres {
+    use super::*;
+
+    // Whatever the role's default isolation is: the head's lock orders the writers, and each statement sees what was committed before it.
+    transaction!(
+        sqlx::Postgres,
+        sqlx::PgPool,
+        "BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE",
+        " FOR UPDATE",
+        "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY",
+        put_all
+    );
+
+    const PUT_ALL: &str = "INSERT INTO shardwise_journal_event (journal, version, epoch, payload)
+        SELECT $1, $2 + place - 1, $3, payload FROM unnest($4::bytea[]) WITH ORDINALITY AS given (payload, place)";
+
+    async fn put_all(conn: &mut sqlx::PgConnection, journal: i64, first: i64, epoch: i64, events: &[&[u8]]) -> Result<()> {
+        sqlx::query(PUT_ALL).bind(journal).bind(first).bind(epoch).bind(events).execute(conn).await.map(drop)
+    }
+}
+
+#[cfg(feature = "sqlite")]
+pub(super) mod sqlite {
+    use super::*;
+
+    transaction!(sqlx::Sqlite, sqlx::SqlitePool, "BEGIN IMMEDIATE", "", "BEGIN", put_each);
+
+    const PUT_ONE: &str = "INSERT INTO shardwise_journal_event (journal, version, epoch, payload) VALUES ($1, $2, $3, $4)";
+
+    async fn put_each(conn: &mut sqlx::SqliteConnection, journal: i64, first: i64, epoch: i64, events: &[&[u8]]) -> Result<()> {
+        for (version, event) in (first..).zip(events) {
+            sqlx::query(PUT_ONE).bind(journal).bind(version).bind(epoch).bind(*event).execute(&mut *conn).await?;
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,30 @@
+//! Writes that a database refuses once somebody else owns the work.
+//!
+//! No lease can stop a paused process from writing later. So every slot and every name comes with an epoch that rises with each
+//! acquisition, and the database that is written to remembers the highest epoch it has seen and refuses every lower one:
+//!
+//! - a *fence*: [`postgres::check`](crate::postgres::check) or [`sqlite::check`](crate::sqlite::check) in the user's own transaction, or
+//!   the same statements in any language (`docs/fencing.md`);
+//! - a [`Journal`]: state that outlives its owner, as a list of events with snapshots, appended by one owner at a time.
+//!
+//! Features: `postgres` and `sqlite`, neither by default. With neither there are the names and the SQL, and no database library.
+
+#![cfg_attr(not(all(feature = "postgres", feature = "sqlite")), allow(rustdoc::broken_intra_doc_links))]
+
+mod error;
+mod fence;
+#[cfg(any(feature = "postgres", feature = "sqlite"))]
+mod journal;
+mod resource;
+
+pub use error::Refused;
+#[cfg(any(feature = "postgres", feature = "sqlite"))]
+pub use error::{FenceError, JournalError};
+pub use fence::{postgres, sqlite};
+#[cfg(any(feature = "postgres", feature = "sqlite"))]
+pub use journal::{
+    APPEND_BYTES_MAX, APPEND_EVENTS_MAX, EVENT_BYTES_MAX, Event, Journal, Loaded, READ_BYTES_MAX, READ_EVENTS_MAX, STATE_BYTES_MAX,
+    Snapshot, TAIL_BYTES_MAX, TAIL_EVENTS_MAX,
+};
+pub use resource::resource_text;
+pub use shardwise_core::{ClaimName, Epoch, Fence, GroupName, Resource};
