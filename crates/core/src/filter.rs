@@ -6,8 +6,8 @@
 
 use crate::{Moment, Ownership, SLOTS_DEFAULT, SLOTS_MAX, SLOTS_OUTBOX, ShardKey, SlotSet, slot_of};
 
-/// Keys looked at before those held are moved to the result: few enough to stay in the fastest cache.
-const BLOCK: usize = 128;
+/// Keys looked at before those held are moved to the result: few enough to stay in the fastest cache, and for a byte to count them.
+const BLOCK: usize = u8::MAX as usize;
 
 /// Lists shorter than this are filtered faster by one thread than by two, measured by the benchmark `keys`.
 #[cfg(feature = "parallel")]
@@ -86,33 +86,52 @@ impl Ownership {
             return held.map(|(position, item)| pick(position, item)).collect();
         }
         let set: &SlotSet = &self.held.slots;
-        // Where the compiler knows the number of slots, finding a key's is a shift: a sixth of the whole cost of a short key.
+        // Where the compiler knows the number of slots, finding a key's bit is three shifts: a sixth of the whole cost of a short key.
         match set.slots() {
-            SLOTS_OUTBOX => sift(set, items, pick, |hash| slot_of(hash, SLOTS_OUTBOX)),
-            SLOTS_DEFAULT => sift(set, items, pick, |hash| slot_of(hash, SLOTS_DEFAULT)),
-            SLOTS_MAX => sift(set, items, pick, |hash| slot_of(hash, SLOTS_MAX)),
-            slots => sift(set, items, pick, |hash| slot_of(hash, slots)),
+            SLOTS_OUTBOX => sift_known::<SLOTS_OUTBOX, { words(SLOTS_OUTBOX) }, _, _>(set, items, pick),
+            SLOTS_DEFAULT => sift_known::<SLOTS_DEFAULT, { words(SLOTS_DEFAULT) }, _, _>(set, items, pick),
+            SLOTS_MAX => sift_known::<SLOTS_MAX, { words(SLOTS_MAX) }, _, _>(set, items, pick),
+            slots => sift(set, items, pick, |hash| set.has(slot_of(hash, slots))),
         }
     }
 }
 
-/// What `pick` makes of the position and the item, for every item whose slot is in the set. `slot` gives a hash's slot on the set's circle.
-fn sift<'a, K, T>(set: &SlotSet, items: &'a [K], pick: impl Fn(usize, &'a K) -> T, slot: impl Fn(u64) -> u32) -> Vec<T>
+/// Words of the bitmap of so many slots, which are a multiple of 64.
+const fn words(slots: u32) -> usize {
+    (slots / u64::BITS) as usize
+}
+
+/// [`sift`] for a set of `SLOTS` slots in `WORDS` words, where the compiler sees that no slot lies outside.
+fn sift_known<'a, const SLOTS: u32, const WORDS: usize, K, T>(set: &SlotSet, items: &'a [K], pick: impl Fn(usize, &'a K) -> T) -> Vec<T>
+where
+    K: ShardKey,
+    T: Copy,
+{
+    // The caller has looked at the number of slots, so the words are there.
+    let Some(words) = set.words().first_chunk::<WORDS>() else { return Vec::new() };
+    sift(set, items, pick, |hash| {
+        let slot = slot_of(hash, SLOTS);
+        words[(slot >> 6) as usize] >> (slot & 63) & 1 == 1
+    })
+}
+
+/// What `pick` makes of the position and the item, for every item whose slot is in the set. `held` tells of a hash whether it is.
+fn sift<'a, K, T>(set: &SlotSet, items: &'a [K], pick: impl Fn(usize, &'a K) -> T, held: impl Fn(u64) -> bool) -> Vec<T>
 where
     K: ShardKey,
     T: Copy,
 {
     let Some(first) = items.first().filter(|_| !set.is_empty()) else { return Vec::new() };
     let mut picked = Vec::with_capacity(expected(set, items.len()));
-    let mut held = [pick(0, first); BLOCK];
+    // One more than a block, so that the compiler sees that every count of a byte is in it.
+    let mut block_picked = [pick(0, first); BLOCK + 1];
     for (begin, block) in (0..).step_by(BLOCK).zip(items.chunks(BLOCK)) {
-        let mut count = 0;
+        let mut count = 0_u8;
         for (position, item) in (begin..).zip(block) {
-            // `count` is below BLOCK here; the remainder only tells the compiler so.
-            held[count % BLOCK] = pick(position, item);
-            count += usize::from(set.has(slot(item.key_hash())));
+            block_picked[usize::from(count)] = pick(position, item);
+            count += u8::from(held(item.key_hash()));
         }
-        picked.extend_from_slice(&held[..count]);
+        picked.extend_from_slice(&block_picked[..usize::from(count)]);
     }
     picked
 }
@@ -167,6 +186,19 @@ mod tests {
         let ownership = holding(SlotSet::empty(0), 100);
         assert!(ownership.filter_at(&["a", "b"], Moment::ZERO).is_empty());
         assert_eq!(ownership.count_at(&["a", "b"], Moment::ZERO), 0);
+    }
+
+    /// Blocks that are full to the last key, with one more, and with one less.
+    #[test]
+    fn of_a_full_circle_every_key_is_kept() {
+        for slots in [SLOTS_OUTBOX, SLOTS_DEFAULT, SLOTS_MAX, 10_000] {
+            let ownership = holding(SlotSet::full(slots), 100);
+            for count in [BLOCK - 1, BLOCK, BLOCK + 1, 2 * BLOCK, 2 * BLOCK + 1] {
+                let keys: Vec<u64> = (0..count as u64).collect();
+                assert!(ownership.filter_at(&keys, Moment::ZERO).into_iter().eq(&keys), "{slots} slots, {count} keys");
+                assert!(ownership.filter_indices_at(&keys, Moment::ZERO).into_iter().eq(0..count), "{slots} slots, {count} keys");
+            }
+        }
     }
 
     proptest! {

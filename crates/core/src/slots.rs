@@ -55,6 +55,11 @@ impl SlotSet {
         self.words[(slot >> 6) as usize] >> (slot & 63) & 1 == 1
     }
 
+    /// The bitmap: slot `s` is bit `s % 64` of word `s / 64`.
+    pub(crate) fn words(&self) -> &[u64] {
+        &self.words
+    }
+
     /// Whether the slot of `key` is in the set.
     #[inline]
     pub fn holds<K: ShardKey + ?Sized>(&self, key: &K) -> bool {
