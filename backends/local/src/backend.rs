@@ -7,7 +7,9 @@ use std::time::Duration;
 use async_trait::async_trait;
 use shardwise_core::{GroupName, MEMBERS_MAX, Member, Moment};
 use shardwise_discovery::feeds::Hub;
-use shardwise_discovery::{Capabilities, Clock, Discovery, Grant, Record, Registration, Result, Seat, Snapshot, WatchStream};
+use shardwise_discovery::{
+    Capabilities, ClaimTable, Claims, Clock, Discovery, Grant, Record, Registration, Result, Seat, Snapshot, WatchStream,
+};
 use tokio::time::timeout;
 
 use crate::LocalConfig;
@@ -24,17 +26,18 @@ pub const RECORDS_MAX: u32 = 4 * MEMBERS_MAX;
 /// How much later than its TTL a silent member may leave the view: a poll, and a busy machine.
 const MARGIN: Duration = Duration::from_millis(100);
 /// How long a list waits for dead records to be deleted before it is filtered instead.
-const REAP_PATIENCE: Duration = Duration::from_millis(50);
+pub(crate) const REAP_PATIENCE: Duration = Duration::from_millis(50);
 /// How soon deleting dead records is tried again.
-const REAP_AGAIN: Duration = Duration::from_millis(250);
+pub(crate) const REAP_AGAIN: Duration = Duration::from_millis(250);
 /// How often a registration is tried while the record that stands in its way disappears.
 const REGISTER_ATTEMPTS: usize = 3;
 
 /// The embedded backend: members that name the same file see each other. Clones share the connections.
 #[derive(Clone)]
 pub struct LocalBackend {
-    client: Arc<Client>,
+    pub(crate) client: Arc<Client>,
     hub: Hub<Polling>,
+    pub(crate) claims_hub: Hub<Polling, ClaimTable>,
 }
 
 impl LocalBackend {
@@ -48,11 +51,12 @@ impl LocalBackend {
         let path = config.absolute().map_err(|failure| failure.during("open"))?;
         drop(config);
         let client = Arc::new(Client::new(path, clock.clone()));
-        Ok(Self { hub: Hub::new(Arc::new(Polling::new(Arc::clone(&client))), clock, LIMITS), client })
+        let polling = Arc::new(Polling::new(Arc::clone(&client)));
+        Ok(Self { hub: Hub::new(Arc::clone(&polling), clock.clone(), LIMITS), claims_hub: Hub::new(polling, clock, LIMITS), client })
     }
 
     /// Tells the watches of this process at once; those of other processes find out by themselves.
-    fn announce<T>(&self, done: T) -> T {
+    pub(crate) fn announce<T>(&self, done: T) -> T {
         self.hub.source().wake();
         done
     }
@@ -130,6 +134,10 @@ impl Discovery for LocalBackend {
 
     fn watch(&self, group: &GroupName, prove_every: Duration) -> WatchStream {
         self.hub.watch(group, prove_every)
+    }
+
+    fn as_claims(&self) -> Option<&dyn Claims> {
+        Some(self)
     }
 }
 

@@ -35,9 +35,12 @@ const WAL_BYTES_KEPT: &str = "4194304";
 
 /// "shwd", so that `file` and SQLite know whose file it is.
 const APPLICATION_ID: i64 = 0x7368_7764;
-/// The scripts that make the schema, in order; the n-th leads from version n to n + 1.
-const MIGRATIONS: [&str; 1] = [include_str!("../migrations/0001_members.sql")];
+/// The version of the schema that a program has to know to use the file. Additions that it may leave alone do not raise it, so that
+/// programs of both kinds share a file in any order; they are found by their tables.
 const SCHEMA_VERSION: i64 = 1;
+const MEMBERS: &str = include_str!("../migrations/0001_members.sql");
+/// An addition to version 1.
+const CLAIMS: &str = include_str!("../migrations/0002_claims.sql");
 
 /// The way to the file: opens it on first use, again after a failure, and anew when it was replaced.
 pub(crate) struct Client {
@@ -47,6 +50,8 @@ pub(crate) struct Client {
     current: Mutex<Arc<OnceCell<Arc<Store>>>>,
     /// The highest revision handed out: a file put in place of another must go on above it.
     highest: AtomicU64,
+    /// The id of the last store that was opened.
+    last_id: Mutex<Option<String>>,
 }
 
 /// One open file.
@@ -63,7 +68,7 @@ pub(crate) struct Store {
 
 impl Client {
     pub(crate) fn new(path: PathBuf, clock: Clock) -> Self {
-        Self { path, clock, current: Mutex::default(), highest: AtomicU64::new(0) }
+        Self { path, clock, current: Mutex::default(), highest: AtomicU64::new(0), last_id: Mutex::default() }
     }
 
     pub(crate) fn path(&self) -> &Path {
@@ -128,8 +133,8 @@ impl Client {
         let (file, boot) = prepared.await.map_err(|_| Failure::ShuttingDown)??;
         let writer = pool(WRITERS, options(&self.path));
         let readers = pool(READERS, options(&self.path).pragma("query_only", "ON"));
-        let opening = self.open_schema(&writer, self.known());
-        let id = opening.await.map_err(|error| self.explained(error))?;
+        let id = self.open_schema(&writer).await.map_err(|error| self.explained(error))?;
+        self.last_id.lock().unwrap_or_else(PoisonError::into_inner).replace(id.clone());
         let store = Store { path: self.path.clone(), boot, id, clock: self.clock.clone(), writer, readers, file };
         if FileId::of(&self.path).ok() != Some(file) {
             return Err(Failure::Replaced { path: self.path.clone() });
@@ -151,16 +156,17 @@ impl Client {
         }
     }
 
-    /// Brings the schema up to date if the file is new, old, or in the place of one that we knew up to `highest`. Answers the store's id.
-    async fn open_schema(&self, writer: &SqlitePool, highest: u64) -> Result<String, OpenError> {
+    /// Brings the schema up to date if the file is new, old, or in the place of one that we knew. Answers the store's id.
+    async fn open_schema(&self, writer: &SqlitePool) -> Result<String, OpenError> {
+        let (highest, last_id) = (self.known(), self.last_id.lock().unwrap_or_else(PoisonError::into_inner).clone());
         let mut connection = writer.acquire().await?;
-        let found = version(&mut connection).await?;
+        let found = look(&mut connection).await?;
         switch_to_wal(&mut connection).await?;
-        if found < SCHEMA_VERSION || highest > 0 {
+        if found != Found::Everything || highest > 0 {
             // The only transaction of several statements: the first worker of a file makes it, and the others wait.
             let mut transaction = connection.begin_with("BEGIN IMMEDIATE").await?;
             migrate(&mut transaction).await?;
-            lift(&mut transaction, highest).await?;
+            lift(&mut transaction, highest, last_id.as_deref()).await?;
             transaction.commit().await?;
         }
         Ok(sqlx::query_scalar("SELECT store_id FROM store").fetch_one(&mut *connection).await?)
@@ -219,15 +225,24 @@ fn pool(connections: u32, options: SqliteConnectOptions) -> SqlitePool {
         .connect_lazy_with(options)
 }
 
-/// The schema's version, 0 for an empty file. Looks only: a file of somebody else is left as it is.
-async fn version(connection: &mut SqliteConnection) -> Result<i64, OpenError> {
+/// What a file has of the schema.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Found {
+    Nothing,
+    Members,
+    Everything,
+}
+
+/// What there is. Looks only: a file of somebody else is left as it is.
+async fn look(connection: &mut SqliteConnection) -> Result<Found, OpenError> {
     // One statement, since another process may be making the file right now.
     let look = "SELECT (SELECT application_id FROM pragma_application_id), (SELECT user_version FROM pragma_user_version),
-        (SELECT count(*) FROM sqlite_schema)";
-    let (application, version, objects): (i64, i64, i64) = sqlx::query_as(look).fetch_one(connection).await?;
+        (SELECT count(*) FROM sqlite_schema), EXISTS (SELECT 1 FROM sqlite_schema WHERE type = 'table' AND name = 'claim')";
+    let (application, version, objects, claims): (i64, i64, i64, bool) = sqlx::query_as(look).fetch_one(connection).await?;
     match (application, version, objects) {
-        (0, 0, 0) => Ok(0),
-        (APPLICATION_ID, 1..=SCHEMA_VERSION, _) => Ok(version),
+        (0, 0, 0) => Ok(Found::Nothing),
+        (APPLICATION_ID, 1..=SCHEMA_VERSION, _) if claims => Ok(Found::Everything),
+        (APPLICATION_ID, 1..=SCHEMA_VERSION, _) => Ok(Found::Members),
         (APPLICATION_ID, ..) => Err(OpenError::Newer(version)),
         _ => Err(OpenError::Foreign(application)),
     }
@@ -258,23 +273,25 @@ fn is_busy(error: &sqlx::Error) -> bool {
 
 /// Runs the scripts that the file has not seen. Inside a transaction, so another process may have been faster but never halfway.
 async fn migrate(connection: &mut SqliteConnection) -> Result<(), OpenError> {
-    let found = version(connection).await?;
-    let missing = MIGRATIONS.iter().zip(1i64..).filter(|(_, version)| *version > found);
-    for (script, _) in missing {
-        sqlx::raw_sql(*script).execute(&mut *connection).await?;
-    }
-    if found < SCHEMA_VERSION {
+    let found = look(connection).await?;
+    if found == Found::Nothing {
+        sqlx::raw_sql(MEMBERS).execute(&mut *connection).await?;
         sqlx::raw_sql("PRAGMA application_id = 0x73687764; PRAGMA user_version = 1").execute(&mut *connection).await?;
+    }
+    if found != Found::Everything {
+        sqlx::raw_sql(CLAIMS).execute(&mut *connection).await?;
     }
     Ok(())
 }
 
-/// After a replacement the counter goes on above what was handed out before, so that no view goes back.
-async fn lift(connection: &mut SqliteConnection, highest: u64) -> Result<(), OpenError> {
+/// After a replacement the counter goes on above what was handed out before, so that no view goes back. An older copy of the file that
+/// we knew gets another id: it does not know every epoch that was granted.
+async fn lift(connection: &mut SqliteConnection, highest: u64, last_id: Option<&str>) -> Result<(), OpenError> {
     if highest > 0 {
         let highest = i64::try_from(highest).unwrap_or(i64::MAX);
-        let lift = "UPDATE store SET counter = max(counter, ?1) + 1";
-        sqlx::query(lift).bind(highest).execute(&mut *connection).await?;
+        let lift = "UPDATE store SET counter = max(counter, ?1) + 1,
+            store_id = iif(store_id = ?2 AND counter < ?1, lower(hex(randomblob(16))), store_id)";
+        sqlx::query(lift).bind(highest).bind(last_id).execute(&mut *connection).await?;
         sqlx::query("UPDATE member_group SET revision = (SELECT counter FROM store)").execute(&mut *connection).await?;
     }
     Ok(())
@@ -287,6 +304,6 @@ mod tests {
     #[test]
     fn the_numbers_in_the_scripts_are_the_ones_checked() {
         assert_eq!(APPLICATION_ID, 0x7368_7764);
-        assert_eq!(usize::try_from(SCHEMA_VERSION), Ok(MIGRATIONS.len()));
+        assert_eq!(SCHEMA_VERSION, 1);
     }
 }

@@ -4,7 +4,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use shardwise_core::{Address, InstanceId, MEMBERS_MAX};
+use shardwise_core::{Address, ClaimStore, EpochError, InstanceId, MEMBERS_MAX, SLOTS_MAX};
 use shardwise_discovery::{Error, ErrorKind, Unwritable, one_line};
 
 /// Each message is one line: what is wrong, with which file, and what to do. Paths are quoted, so that odd characters cannot
@@ -65,6 +65,18 @@ pub(crate) enum Failure {
     Unreadable { instance_id: String, why: String },
     #[error(transparent)]
     Unwritable(Unwritable),
+    #[error("the store of claims is {} with the floor {} now, it was {} with {}; ask for it again", .now.id, .now.floor, .was.id, .was.floor)]
+    OtherStore { now: ClaimStore, was: ClaimStore },
+    #[error("the numbers of acquisitions are used up: {0}")]
+    NoEpoch(EpochError),
+    #[error("{slot} is no slot; slots are the numbers below {SLOTS_MAX}")]
+    NoSlot { slot: u32 },
+    #[error("{count} resources are too many for one call; {SLOTS_MAX} are allowed")]
+    TooManyClaims { count: usize },
+    #[error("cannot read a claim in {path:?}: {why}; somebody has edited the table `claim`, delete that row")]
+    BadClaim { path: PathBuf, why: String },
+    #[error("cannot write the request as JSON: {0}")]
+    NotWritten(serde_json::Error),
     #[error("the process is shutting down")]
     ShuttingDown,
 }
@@ -116,7 +128,10 @@ impl Failure {
             | Self::NoWal { .. }
             | Self::NoBootId { .. }
             | Self::TimeNamespace
-            | Self::Unreadable { .. } => ErrorKind::Misconfigured,
+            | Self::Unreadable { .. }
+            | Self::NoEpoch(_)
+            | Self::BadClaim { .. }
+            | Self::NotWritten(_) => ErrorKind::Misconfigured,
             Self::Locked { .. }
             | Self::Crowded { .. }
             | Self::Full { .. }
@@ -127,7 +142,8 @@ impl Failure {
             Self::Unwritable(refused) => refused.kind(),
             Self::Lost { .. } => ErrorKind::Lost,
             Self::InUse { address, stamp, .. } => ErrorKind::InUse { address: address.clone(), stamp: *stamp },
-            Self::TooMany { .. } | Self::TooManyWatchers { .. } => ErrorKind::TooLarge,
+            Self::OtherStore { .. } => ErrorKind::OtherStore,
+            Self::TooMany { .. } | Self::TooManyWatchers { .. } | Self::NoSlot { .. } | Self::TooManyClaims { .. } => ErrorKind::TooLarge,
         }
     }
 

@@ -1,11 +1,14 @@
 #![doc = include_str!("../docs.md")]
 //!
 //! Inside: `config` is the setting, `place` looks at the file before SQLite does, `client` opens it and keeps it open, `statements` holds
-//! all SQL, `backend` is the contract, `poller` follows groups, `error` says what went wrong. No SQL outside `client` and
-//! `statements`.
+//! all SQL of members and `claim_statements` that of claims (with `claim_json` for what goes in and out in bulk), `backend` is the contract,
+//! `claims` its second part, `poller` follows groups, `error` says what went wrong. No SQL outside these.
 
 mod backend;
 mod boot;
+mod claim_json;
+mod claim_statements;
+mod claims;
 mod client;
 mod config;
 mod error;

@@ -1,14 +1,17 @@
 //! One task per backend that looks whether the file has changed, for all watches together.
 //!
 //! SQLite tells nobody about changes, so somebody has to look. One look is one `PRAGMA data_version`, which touches shared memory
-//! only; the rows are read when the group's revision has risen or a record expires. The task runs while somebody watches.
+//! only; the rows are read when the group's revision has risen or a record expires. The task runs while somebody watches. How it follows
+//! claims is in `claims`.
+
+mod claims;
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use shardwise_core::{GroupName, Moment, View};
-use shardwise_discovery::Error;
-use shardwise_discovery::feeds::{Feed, Full, Limits, Source};
+use shardwise_discovery::feeds::{Feed, Full, Limits, Source, Topic};
+use shardwise_discovery::{ClaimTable, Error};
 use sqlx::sqlite::SqliteConnection;
 use tokio::sync::Notify;
 use tokio::time::timeout;
@@ -17,6 +20,7 @@ use crate::backend::read_alive;
 use crate::client::{Client, Store};
 use crate::error::Failure;
 use crate::statements::Judged;
+use claims::FollowedClaims;
 
 /// How often the file is looked at.
 const LOOK_EVERY: Duration = Duration::from_millis(25);
@@ -43,6 +47,7 @@ pub(crate) struct Polling {
 struct Queue {
     /// For the poller to take in.
     fresh: Vec<Feed>,
+    fresh_claims: Vec<Feed<ClaimTable>>,
     /// Whether a poller runs.
     polled: bool,
 }
@@ -61,18 +66,28 @@ impl Polling {
         // Nothing under this lock can panic halfway through a change.
         self.queue.lock().unwrap_or_else(PoisonError::into_inner)
     }
+
+    /// Has the poller take something in, and starts it if it does not run.
+    fn poll(self: Arc<Self>, put: impl FnOnce(&mut Queue)) {
+        let polled = {
+            let mut queue = self.queue();
+            put(&mut queue);
+            std::mem::replace(&mut queue.polled, true)
+        };
+        if !polled {
+            tokio::spawn(Poller { polling: self, link: None, followed: Vec::new(), claims: Vec::new(), ended: false }.run());
+        }
+    }
+
+    fn no_room(&self, full: Full, operation: &'static str) -> Error {
+        let (Full::Watches(max) | Full::Groups(max)) = full;
+        Failure::TooManyWatchers { path: self.client.path().to_owned(), max }.during(operation)
+    }
 }
 
 impl Source for Polling {
     fn start(self: Arc<Self>, feed: Feed) {
-        let polled = {
-            let mut queue = self.queue();
-            queue.fresh.push(feed);
-            std::mem::replace(&mut queue.polled, true)
-        };
-        if !polled {
-            tokio::spawn(Poller { polling: self, link: None, followed: Vec::new(), ended: false }.run());
-        }
+        self.poll(|queue| queue.fresh.push(feed));
     }
 
     fn stirred(&self) {
@@ -80,8 +95,21 @@ impl Source for Polling {
     }
 
     fn full(&self, full: Full) -> Error {
-        let (Full::Watches(max) | Full::Groups(max)) = full;
-        Failure::TooManyWatchers { path: self.client.path().to_owned(), max }.during("watch")
+        self.no_room(full, "watch")
+    }
+}
+
+impl Source<ClaimTable> for Polling {
+    fn start(self: Arc<Self>, feed: Feed<ClaimTable>) {
+        self.poll(|queue| queue.fresh_claims.push(feed));
+    }
+
+    fn stirred(&self) {
+        self.wake();
+    }
+
+    fn full(&self, full: Full) -> Error {
+        self.no_room(full, "watch_claims")
     }
 }
 
@@ -89,6 +117,7 @@ struct Poller {
     polling: Arc<Polling>,
     link: Option<Link>,
     followed: Vec<Followed>,
+    claims: Vec<FollowedClaims>,
     ended: bool,
 }
 
@@ -132,7 +161,9 @@ impl Poller {
         let mut queue = self.polling.queue();
         self.followed.extend(queue.fresh.drain(..).map(|feed| Followed { feed, known: None }));
         self.followed.retain(|followed| !followed.feed.end_unwatched());
-        self.ended = self.followed.is_empty();
+        self.claims.extend(queue.fresh_claims.drain(..).map(FollowedClaims::new));
+        self.claims.retain(|followed| !followed.feed.end_unwatched());
+        self.ended = self.followed.is_empty() && self.claims.is_empty();
         queue.polled = !self.ended;
         !self.ended
     }
@@ -163,6 +194,9 @@ impl Poller {
                 Err(failure) => return Err(failure),
             }
         }
+        for followed in &mut self.claims {
+            followed.look(client, link, changed, now).await?;
+        }
         // Only now: after a failure everything is looked at again.
         link.data_version = Some(version);
         Ok(())
@@ -173,6 +207,9 @@ impl Poller {
         for followed in &self.followed {
             followed.feed.fail(error.clone());
         }
+        for followed in &self.claims {
+            followed.feed.fail(failure.during("watch_claims"));
+        }
         // A slow disk needs no new connection, and one more per failure would pile up.
         if !matches!(failure, Failure::TimedOut { .. }) {
             self.link = None;
@@ -181,7 +218,8 @@ impl Poller {
     }
 
     fn until_next_end(&self) -> Duration {
-        let next_end = self.followed.iter().filter_map(|followed| followed.known.as_ref()?.next_end).min();
+        let ends = self.followed.iter().filter_map(|followed| followed.known.as_ref()?.next_end);
+        let next_end = ends.chain(self.claims.iter().filter_map(FollowedClaims::next_end)).min();
         let wait = next_end.map_or(LOOK_EVERY, |end| end.since(self.polling.client.now()));
         // A clock that stands still must not make this spin.
         wait.max(Duration::from_millis(1))
@@ -194,7 +232,7 @@ impl Drop for Poller {
         if !self.ended {
             let mut queue = self.polling.queue();
             queue.polled = false;
-            let fresh = std::mem::take(&mut queue.fresh);
+            let fresh = (std::mem::take(&mut queue.fresh), std::mem::take(&mut queue.fresh_claims));
             drop(queue);
             drop(fresh);
         }
@@ -246,7 +284,7 @@ impl Link {
 }
 
 /// Nothing has changed, which is told only when somebody waits for it.
-fn confirm(feed: &Feed, now: Moment) {
+fn confirm<T: Topic>(feed: &Feed<T>, now: Moment) {
     if feed.wants_proof(now) {
         feed.prove(now);
     }

@@ -1,4 +1,4 @@
-//! All SQL of an open file. Every write is one statement, so that no process can be stopped between two halves of a change.
+//! All SQL of members in an open file. Every write is one statement, so that no process can be stopped between two halves of a change.
 
 use shardwise_core::{Address, GroupName, InstanceId, MEMBERS_MAX, Member, Moment, View};
 use shardwise_discovery::{Record, Seat};
@@ -97,7 +97,7 @@ pub(crate) struct Judged {
 }
 
 /// Nanoseconds as SQLite keeps them; beyond 292 years of uptime they stay at the end.
-fn nanos(moment: Moment) -> i64 {
+pub(crate) fn nanos(moment: Moment) -> i64 {
     i64::try_from(moment.as_nanos()).unwrap_or(i64::MAX)
 }
 
@@ -220,16 +220,16 @@ impl Store {
         sqlx::query_scalar("PRAGMA data_version").fetch_one(connection).await.map_err(|error| self.failure(&error))
     }
 
-    fn of_seat<'q>(&'q self, sql: &'static str, seat: &'q Seat, now: Moment) -> Query<'q> {
+    pub(crate) fn of_seat<'q>(&'q self, sql: &'static str, seat: &'q Seat, now: Moment) -> Query<'q> {
         let Seat { group, instance_id, incarnation } = seat;
         let named = sqlx::query(sql).bind(group.as_str()).bind(instance_id.as_str()).bind(incarnation.to_string());
         named.bind(self.boot.as_str()).bind(nanos(now))
     }
 
     /// Runs a write to its end: reading only its first row would hide a failure of the commit, which comes after the rows.
-    async fn write(&self, query: Query<'_>) -> Result<Vec<SqliteRow>, Failure> {
+    pub(crate) async fn write(&self, query: Query<'_>) -> Result<Vec<SqliteRow>, Failure> {
         query.fetch_all(&self.writer).await.map_err(|error| self.failure(&error))
     }
 }
 
-type Query<'q> = sqlx::query::Query<'q, sqlx::Sqlite, sqlx::sqlite::SqliteArguments>;
+pub(crate) type Query<'q> = sqlx::query::Query<'q, sqlx::Sqlite, sqlx::sqlite::SqliteArguments>;

@@ -1,4 +1,4 @@
-//! The public conformance suite over two backends of one file, in real time.
+//! The public conformance suites over two backends of one file, in real time.
 
 #![expect(clippy::expect_used, reason = "tests")]
 
@@ -33,3 +33,4 @@ impl Fixture for Local {
 }
 
 shardwise_discovery::conformance_tests!(Local);
+shardwise_discovery::claims_conformance_tests!(Local);

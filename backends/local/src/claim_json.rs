@@ -1,0 +1,109 @@
+//! Resources and claims as the JSON that goes into statements and comes out of them: one value for thousands of rows.
+
+use serde::de::{Deserializer, Visitor};
+use serde::{Deserialize, Serialize};
+use shardwise_core::{Claim, ClaimName, Epoch, Holder, Incarnation, InstanceId, Resource, SLOTS_MAX};
+use shardwise_discovery::one_line;
+
+/// What has changed: what is held, and what came free before that.
+pub(crate) struct Changes {
+    pub(crate) held: Vec<(Resource, Claim)>,
+    pub(crate) ended: Vec<Resource>,
+}
+
+/// A slot is a number, a name is text.
+#[derive(Serialize)]
+#[serde(untagged)]
+enum Written<'a> {
+    Slot(u32),
+    Name(&'a str),
+}
+
+impl<'a> From<&'a Resource> for Written<'a> {
+    fn from(resource: &'a Resource) -> Self {
+        match resource {
+            Resource::Slot(slot) => Self::Slot(*slot),
+            Resource::Name(name) => Self::Name(name.as_str()),
+        }
+    }
+}
+
+/// A list of resources.
+pub(crate) fn encode<'a>(resources: impl IntoIterator<Item = &'a Resource>) -> serde_json::Result<String> {
+    let written: Vec<_> = resources.into_iter().map(Written::from).collect();
+    serde_json::to_string(&written)
+}
+
+/// A list of resources with epochs.
+pub(crate) fn encode_held(held: &[(Resource, Epoch)]) -> serde_json::Result<String> {
+    let written: Vec<_> = held.iter().map(|(resource, epoch)| (Written::from(resource), epoch.get())).collect();
+    serde_json::to_string(&written)
+}
+
+/// The inverse of [`encode_held`]. Whatever somebody wrote into the table by hand is an error that names the resource.
+pub(crate) fn decode_held(json: &str) -> Result<Vec<(Resource, Epoch)>, String> {
+    parsed::<Vec<(Read, i64)>>(json)?.into_iter().map(read_claim).collect()
+}
+
+pub(crate) fn decode_changes(held: &str, ended: &str) -> Result<Changes, String> {
+    let mut claims = Vec::new();
+    for (id, incarnation, held) in parsed::<Vec<(String, String, Vec<(Read, i64)>)>>(held)? {
+        let incarnation = Incarnation::from_hex(&incarnation).ok_or_else(|| format!("{id:?} has the incarnation {incarnation:?}"))?;
+        let instance_id = InstanceId::new(&id).map_err(|error| error.to_string())?;
+        let holder = Holder { instance_id, incarnation };
+        for pair in held {
+            let (resource, epoch) = read_claim(pair)?;
+            claims.push((resource, Claim { holder: holder.clone(), epoch }));
+        }
+    }
+    // What cannot be read was never told as held.
+    let ended = parsed::<Vec<Read>>(ended)?.into_iter().filter_map(|read| read.0.ok()).collect();
+    Ok(Changes { held: claims, ended })
+}
+
+fn parsed<'de, T: Deserialize<'de>>(json: &'de str) -> Result<T, String> {
+    serde_json::from_str(json).map_err(|error| one_line(&error.to_string()))
+}
+
+fn read_claim((read, epoch): (Read, i64)) -> Result<(Resource, Epoch), String> {
+    let resource = read.0?;
+    let epoch =
+        u64::try_from(epoch).map_err(|_| format!("{epoch} is no epoch")).and_then(|epoch| Epoch::new(epoch).map_err(|e| e.to_string()));
+    epoch.map(|epoch| (resource.clone(), epoch)).map_err(|why| format!("on {resource}: {why}"))
+}
+
+/// A resource, or why it is none.
+struct Read(Result<Resource, String>);
+
+impl<'de> Deserialize<'de> for Read {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        deserializer.deserialize_any(AnyResource).map(Self)
+    }
+}
+
+struct AnyResource;
+
+impl Visitor<'_> for AnyResource {
+    type Value = Result<Resource, String>;
+
+    fn expecting(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("a slot or a name")
+    }
+
+    fn visit_u64<E>(self, slot: u64) -> Result<Self::Value, E> {
+        let valid = u32::try_from(slot).ok().filter(|slot| *slot < SLOTS_MAX);
+        Ok(valid.map(Resource::Slot).ok_or_else(|| format!("{slot} is no slot")))
+    }
+
+    fn visit_i64<E>(self, slot: i64) -> Result<Self::Value, E> {
+        Ok(Err(format!("{slot} is no slot")))
+    }
+
+    fn visit_f64<E>(self, number: f64) -> Result<Self::Value, E> {
+        Ok(Err(format!("{number} is neither a slot nor a name")))
+    }
+
+    fn visit_str<E>(self, name: &str) -> Result<Self::Value, E> {
+        Ok(ClaimName::new(name).map(Resource::Name).map_err(|error| error.to_string()))
+    }
+}

@@ -1,0 +1,223 @@
+//! All SQL of claims. As with records, every write is one statement: the triggers of the schema number the change, and end a member's claims
+//! with its record, whoever deletes that.
+
+use shardwise_core::{ClaimStore, Epoch, GroupName, Moment, StoreId};
+use shardwise_discovery::Seat;
+use sqlx::Row;
+use sqlx::sqlite::{SqliteConnection, SqliteRow};
+
+use crate::claim_json::{Changes, decode_changes, decode_held};
+use crate::client::Store;
+use crate::error::Failure;
+use crate::statements::{Mark, nanos};
+
+const STORE: &str = "
+    SELECT store_id, coalesce((SELECT floor FROM claim_floor WHERE group_name = ?1), 0) AS floor FROM store";
+
+const RAISE_FLOOR: &str = "
+    INSERT INTO claim_floor (group_name, floor) VALUES (?1, ?2)
+    ON CONFLICT (group_name) DO UPDATE SET floor = excluded.floor WHERE excluded.floor > floor";
+
+// ?1 group, ?2 id, ?3 incarnation, ?4 boot, ?5 now, ?6 what is wanted, ?7 the store's id, ?8 its floor, ?9 the last epoch.
+// Held is what a living record holds, the asker's own included: that stays under its epoch. A claim whose holder is dead or was never there
+// is replaced. Nothing happens without a living record, or under another store.
+const ACQUIRE: &str = "
+    INSERT OR REPLACE INTO claim (group_id, resource, holder, number, epoch)
+    SELECT g.id, w.value, m.joined, s.counter + 1, s.counter + 1 + ?8
+    FROM store AS s CROSS JOIN claim_group AS g CROSS JOIN member AS m CROSS JOIN json_each(?6) AS w
+    WHERE g.name = ?1 AND s.counter + 1 + ?8 <= ?9
+        AND m.group_name = ?1 AND m.instance_id = ?2 AND m.incarnation = ?3 AND m.boot_id = ?4 AND m.deadline > ?5
+        AND substr(s.store_id, 1, 16) = ?7 AND coalesce((SELECT floor FROM claim_floor WHERE group_name = ?1), 0) = ?8
+        AND NOT EXISTS (
+            SELECT 1 FROM claim AS c CROSS JOIN member AS h
+            WHERE c.group_id = g.id AND c.resource = w.value AND h.joined = c.holder AND h.boot_id = ?4 AND h.deadline > ?5
+        )";
+
+// ?1 group, ?2 id, ?3 incarnation, ?4 boot, ?5 now, ?6 what is wanted. One row.
+const ANSWER: &str = "
+    SELECT s.store_id, s.counter, s.counter AS revision, coalesce((SELECT floor FROM claim_floor WHERE group_name = ?1), 0) AS floor,
+        m.joined IS NOT NULL AS alive,
+        (
+            SELECT json_group_array(json_array(c.resource, c.epoch)) FROM json_each(?6) AS w CROSS JOIN claim AS c
+            WHERE c.group_id = g.id AND c.resource = w.value AND c.holder = m.joined
+        ) AS held
+    FROM store AS s LEFT JOIN claim_group AS g ON g.name = ?1
+    LEFT JOIN member AS m
+        ON m.group_name = ?1 AND m.instance_id = ?2 AND m.incarnation = ?3 AND m.boot_id = ?4 AND m.deadline > ?5";
+
+// ?1 group, ?2 id, ?3 incarnation, ?4 what is given back, each with its epoch.
+const RELEASE: &str = "
+    DELETE FROM claim WHERE (group_id, resource, epoch, holder) IN (
+        SELECT g.id, r.value ->> 0, r.value ->> 1, m.joined
+        FROM claim_group AS g CROSS JOIN member AS m CROSS JOIN json_each(?4) AS r
+        WHERE g.name = ?1 AND m.group_name = ?1 AND m.instance_id = ?2 AND m.incarnation = ?3
+    )";
+
+const CLAIMS_MARK: &str = "
+    SELECT s.store_id, s.counter, coalesce(m.revision, s.counter) AS revision, coalesce(g.id, 0) AS group_id, coalesce(g.changed, 0) AS changed
+    FROM store AS s LEFT JOIN member_group AS m ON m.name = ?1 LEFT JOIN claim_group AS g ON g.name = ?1";
+
+// ?1 group, ?2 boot, ?3 now.
+const ENDS: &str = "
+    SELECT min(iif(boot_id = ?2 AND deadline > ?3, deadline, NULL)) AS next_end, coalesce(max(boot_id <> ?2 OR deadline <= ?3), 0) AS dead
+    FROM member WHERE group_name = ?1";
+
+// ?1 group, ?2 its id and ?3 the number up to which its claims are known; -1 if they are not. One statement, so all of it is of one moment.
+// `since` is -1 if everything has to be read: the group is another one by now, or what came free since may be forgotten.
+const CHANGES: &str = "
+    SELECT k.*,
+        (
+            SELECT json_group_array(json_array(h.instance_id, h.incarnation, json(h.claims))) FROM (
+                SELECT m.instance_id, m.incarnation, (
+                    SELECT json_group_array(json_array(c.resource, c.epoch)) FROM claim AS c
+                    WHERE c.holder = m.joined AND c.number > k.since AND c.group_id = k.group_id
+                ) AS claims
+                FROM member AS m WHERE m.group_name = ?1
+            ) AS h WHERE h.claims <> '[]'
+        ) AS held,
+        (SELECT json_group_array(e.resource) FROM claim_end AS e WHERE k.since >= 0 AND e.number > k.since AND e.group_id = k.group_id) AS ended
+    FROM (
+        SELECT s.store_id, s.counter, coalesce(g.id, 0) AS group_id, coalesce(g.changed, 0) AS changed, s.counter AS revision,
+            iif(g.id = ?2 AND ?3 >= coalesce((SELECT min(number) FROM claim_end), 0), ?3, -1) AS since
+        FROM store AS s LEFT JOIN claim_group AS g ON g.name = ?1
+    ) AS k";
+
+/// What became of an acquisition.
+pub(crate) struct Answered {
+    pub(crate) at: Mark,
+    pub(crate) store: ClaimStore,
+    /// The asker has a living record.
+    pub(crate) alive: bool,
+    /// What of the wanted it holds, as JSON; `None` without a record.
+    held: Option<String>,
+}
+
+/// The numbers that say whether a group's claims have changed.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct ClaimsMark {
+    /// Another one each time the group begins; 0 while it has no members.
+    group_id: i64,
+    /// The number of the last change.
+    changed: i64,
+}
+
+/// When records of a group end.
+pub(crate) struct Ends {
+    /// The next of those that are alive.
+    pub(crate) next: Option<Moment>,
+    /// There are dead ones.
+    pub(crate) dead: bool,
+}
+
+/// A group's claims, or what of them has changed.
+pub(crate) struct ClaimsReading {
+    pub(crate) at: Mark,
+    pub(crate) mark: ClaimsMark,
+    /// Everything was read.
+    pub(crate) whole: bool,
+    held: String,
+    ended: String,
+}
+
+impl Answered {
+    /// What of the wanted the asker holds, and under which epoch.
+    pub(crate) fn held(&self, store: &Store) -> Result<Vec<(shardwise_core::Resource, Epoch)>, Failure> {
+        self.held.as_deref().map_or_else(|| Ok(Vec::new()), |held| decode_held(held).map_err(|why| store.bad_claim(why)))
+    }
+}
+
+impl ClaimsReading {
+    pub(crate) fn changes(&self, store: &Store) -> Result<Changes, Failure> {
+        decode_changes(&self.held, &self.ended).map_err(|why| store.bad_claim(why))
+    }
+}
+
+fn claims_mark(row: &SqliteRow) -> sqlx::Result<ClaimsMark> {
+    Ok(ClaimsMark { group_id: row.try_get("group_id")?, changed: row.try_get("changed")? })
+}
+
+impl Store {
+    /// The group's store of claims.
+    pub(crate) async fn claim_store(&self, group: &GroupName) -> Result<ClaimStore, Failure> {
+        let query = sqlx::query(STORE).bind(group.as_str());
+        let row = query.fetch_one(&self.readers).await.map_err(|error| self.failure(&error))?;
+        self.read_claim_store(&row)
+    }
+
+    /// Lifts the group's floor, unless it is as high already.
+    pub(crate) async fn raise_floor(&self, group: &GroupName, floor: u64) -> Result<(), Failure> {
+        let query = sqlx::query(RAISE_FLOOR).bind(group.as_str()).bind(floor.min(ClaimStore::FLOOR_MAX).cast_signed());
+        self.write(query).await.map(drop)
+    }
+
+    /// Grants what is free of `wanted`, if the seat lives and the store is the one in force.
+    pub(crate) async fn acquire(&self, seat: &Seat, known: &ClaimStore, wanted: &str, now: Moment) -> Result<(), Failure> {
+        let floor = i64::try_from(known.floor).unwrap_or(i64::MAX);
+        let query =
+            self.of_seat(ACQUIRE, seat, now).bind(wanted).bind(known.id.to_string()).bind(floor).bind(Epoch::MAX.get().cast_signed());
+        self.write(query).await.map(drop)
+    }
+
+    /// What of `wanted` the seat holds now.
+    pub(crate) async fn answer(&self, seat: &Seat, wanted: &str, now: Moment) -> Result<Answered, Failure> {
+        let query = self.of_seat(ANSWER, seat, now).bind(wanted);
+        let row = query.fetch_one(&self.readers).await.map_err(|error| self.failure(&error))?;
+        let store = self.read_claim_store(&row)?;
+        let read = || Ok((sqlx::FromRow::from_row(&row)?, row.try_get("alive")?, row.try_get("held")?));
+        let (at, alive, held) = read().map_err(|error| self.failure(&error))?;
+        Ok(Answered { at, store, alive, held })
+    }
+
+    /// Deletes those claims of the seat that stand under these epochs.
+    pub(crate) async fn release(&self, seat: &Seat, held: &str) -> Result<(), Failure> {
+        let Seat { group, instance_id, incarnation } = seat;
+        let query = sqlx::query(RELEASE).bind(group.as_str()).bind(instance_id.as_str()).bind(incarnation.to_string());
+        self.write(query.bind(held)).await.map(drop)
+    }
+
+    /// The numbers of the group's records and claims.
+    pub(crate) async fn claims_mark(&self, connection: &mut SqliteConnection, group: &GroupName) -> Result<(Mark, ClaimsMark), Failure> {
+        let query = sqlx::query(CLAIMS_MARK).bind(group.as_str());
+        let row = query.fetch_one(connection).await.map_err(|error| self.failure(&error))?;
+        let read = || Ok((sqlx::FromRow::from_row(&row)?, claims_mark(&row)?));
+        read().map_err(|error| self.failure(&error))
+    }
+
+    /// When the group's records end.
+    pub(crate) async fn ends(&self, connection: &mut SqliteConnection, group: &GroupName, now: Moment) -> Result<Ends, Failure> {
+        let query = sqlx::query_as(ENDS).bind(group.as_str()).bind(&self.boot).bind(nanos(now));
+        let (next, dead): (Option<i64>, bool) = query.fetch_one(connection).await.map_err(|error| self.failure(&error))?;
+        Ok(Ends { next: next.map(|end| Moment::from_nanos(end.unsigned_abs())), dead })
+    }
+
+    /// The group's claims, or what has changed since `known`.
+    pub(crate) async fn read_claims(
+        &self,
+        connection: &mut SqliteConnection,
+        group: &GroupName,
+        known: Option<&ClaimsMark>,
+    ) -> Result<ClaimsReading, Failure> {
+        let (group_id, changed) = known.map_or((-1, -1), |known| (known.group_id, known.changed));
+        let query = sqlx::query(CHANGES).bind(group.as_str()).bind(group_id).bind(changed);
+        let row = query.fetch_one(connection).await.map_err(|error| self.failure(&error))?;
+        let read = || {
+            let whole = row.try_get::<i64, _>("since")? < 0;
+            let (at, mark) = (sqlx::FromRow::from_row(&row)?, claims_mark(&row)?);
+            Ok(ClaimsReading { at, mark, whole, held: row.try_get("held")?, ended: row.try_get("ended")? })
+        };
+        read().map_err(|error| self.failure(&error))
+    }
+
+    fn read_claim_store(&self, row: &SqliteRow) -> Result<ClaimStore, Failure> {
+        let read = || Ok((row.try_get::<String, _>("store_id")?, row.try_get::<i64, _>("floor")?));
+        let (id, floor) = read().map_err(|error| self.failure(&error))?;
+        let damaged = |what| Failure::Damaged { path: self.path.clone(), why: format!("{what} is not a valid one") };
+        let id = id.get(..16).and_then(StoreId::from_hex).ok_or_else(|| damaged(format!("the store's id {id:?}")))?;
+        let floor = u64::try_from(floor).map_err(|_| damaged(format!("the floor {floor}")))?;
+        Ok(ClaimStore { id, floor })
+    }
+
+    fn bad_claim(&self, why: String) -> Failure {
+        Failure::BadClaim { path: self.path.clone(), why }
+    }
+}

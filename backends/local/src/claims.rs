@@ -1,0 +1,106 @@
+//! Claims over the file: a claim is a row that goes with its holder's record, and the file's counter numbers the acquisitions.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+use async_trait::async_trait;
+use shardwise_core::{ClaimStore, Epoch, GroupName, Resource, SLOTS_MAX};
+use shardwise_discovery::{Acquired, Claims, ClaimsStream, Result, Seat};
+
+use crate::LocalBackend;
+use crate::claim_json::{encode, encode_held};
+use crate::claim_statements::Answered;
+use crate::client::{Client, Store};
+use crate::error::Failure;
+
+#[async_trait]
+impl Claims for LocalBackend {
+    async fn claim_store(&self, group: &GroupName, floor: u64) -> Result<ClaimStore> {
+        let call = async {
+            let store = self.client.store().await?;
+            let answer = claim_store(&store, group, floor).await;
+            self.client.settle(&store, answer)
+        };
+        self.client.bounded(call).await.map_err(|failure| failure.during("claim_store"))
+    }
+
+    async fn acquire(&self, seat: &Seat, store: &ClaimStore, wanted: &[Resource]) -> Result<Vec<(Resource, Acquired)>> {
+        let wanted: BTreeSet<_> = wanted.iter().cloned().collect();
+        let call = async {
+            let file = self.client.store().await?;
+            let answer = acquire(&self.client, &file, seat, store, wanted).await;
+            self.client.settle(&file, answer)
+        };
+        self.client.bounded(call).await.map(|answers| self.announce(answers)).map_err(|failure| failure.during("acquire"))
+    }
+
+    async fn release(&self, seat: &Seat, held: &[(Resource, Epoch)]) -> Result<()> {
+        let call = async {
+            let file = self.client.store().await?;
+            let answer = release(&file, seat, held).await;
+            self.client.settle(&file, answer)
+        };
+        self.client.bounded(call).await.map(|()| self.announce(())).map_err(|failure| failure.during("release"))
+    }
+
+    fn watch_claims(&self, group: &GroupName, prove_every: Duration) -> ClaimsStream {
+        self.claims_hub.watch(group, prove_every)
+    }
+}
+
+async fn claim_store(store: &Store, group: &GroupName, floor: u64) -> std::result::Result<ClaimStore, Failure> {
+    let known = store.claim_store(group).await?;
+    if floor.min(ClaimStore::FLOOR_MAX) <= known.floor {
+        return Ok(known);
+    }
+    store.raise_floor(group, floor).await?;
+    store.claim_store(group).await
+}
+
+async fn acquire(
+    client: &Client,
+    file: &Store,
+    seat: &Seat,
+    known: &ClaimStore,
+    wanted: BTreeSet<Resource>,
+) -> std::result::Result<Vec<(Resource, Acquired)>, Failure> {
+    refuse_too_many(wanted.len())?;
+    if let Some(Resource::Slot(slot)) = wanted.iter().find(|resource| matches!(resource, Resource::Slot(slot) if *slot >= SLOTS_MAX)) {
+        return Err(Failure::NoSlot { slot: *slot });
+    }
+    let text = encode(&wanted).map_err(Failure::NotWritten)?;
+    file.acquire(seat, known, &text, client.now()).await?;
+    // The answer is what is held after that, by a clock that is read after that: a record that expired while the write waited for its
+    // turn holds nothing against anybody, and its member is told so.
+    let highest = client.known();
+    let answered = file.answer(seat, &text, client.now()).await?;
+    client.check(file, &answered.at, highest)?;
+    refuse(seat, known, &answered)?;
+    let held: BTreeMap<_, _> = answered.held(file)?.into_iter().collect();
+    let answer = |resource: Resource| {
+        let acquired = held.get(&resource).map_or(Acquired::Held, |epoch| Acquired::Granted(*epoch));
+        (resource, acquired)
+    };
+    Ok(wanted.into_iter().map(answer).collect())
+}
+
+/// Why nothing was granted, if there is a reason.
+fn refuse(seat: &Seat, known: &ClaimStore, answered: &Answered) -> std::result::Result<(), Failure> {
+    if !answered.alive {
+        return Err(Failure::Lost { instance_id: seat.instance_id.clone() });
+    }
+    if answered.store != *known {
+        return Err(Failure::OtherStore { now: answered.store, was: *known });
+    }
+    // At the end of the range nothing more is granted, not even by somebody who has set the counter by hand.
+    known.epoch(answered.at.counter.saturating_add(1)).map(drop).map_err(Failure::NoEpoch)
+}
+
+async fn release(file: &Store, seat: &Seat, held: &[(Resource, Epoch)]) -> std::result::Result<(), Failure> {
+    refuse_too_many(held.len())?;
+    file.release(seat, &encode_held(held).map_err(Failure::NotWritten)?).await
+}
+
+const fn refuse_too_many(count: usize) -> std::result::Result<(), Failure> {
+    if count > SLOTS_MAX as usize { Err(Failure::TooManyClaims { count }) } else { Ok(()) }
+}
