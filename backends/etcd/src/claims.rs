@@ -76,7 +76,7 @@ impl Inner {
             let batch = batch.as_slice();
             self.pool.call(|link| async move { self.take(&link, seat, store, standing.clone(), batch).await }).await
         });
-        taking.buffer_unordered(IN_FLIGHT).try_concat().await
+        taking.buffered(IN_FLIGHT).try_concat().await
     }
 
     /// What the member's right to claim stands on, if it has any under this store.
@@ -129,7 +129,7 @@ impl Inner {
             let batch = batch.as_slice();
             self.pool.call(|link| async move { self.give_back(&link, seat, batch).await }).await
         });
-        releasing.buffer_unordered(IN_FLIGHT).try_collect().await
+        releasing.buffered(IN_FLIGHT).try_collect().await
     }
 
     /// Deletes what of a batch is still the seat's under that epoch.

@@ -1,15 +1,13 @@
 //! What etcd itself does on a bad day, with real servers.
 
-#![expect(clippy::unwrap_used, reason = "tests")]
-
 mod common;
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use common::{
-    Fleet, PACE, PATIENCE, Reader, TTL, backend, config, eventually, group, ids, next_proof, open, registration, url, view_of, view_where,
-    with_user,
+    ByHand, Fleet, PACE, PATIENCE, Reader, TTL, backend, config, eventually, group, ids, next_proof, open, registration, url, view_of,
+    view_where, with_user,
 };
 use futures::stream::{self, StreamExt};
 use serde_json::json;
@@ -125,7 +123,7 @@ async fn compacted_and_defragmented_while_the_watch_is_cut() {
         }
         let id = if round == 0 { "b" } else { "c" };
         fleet.join(id, 2).await;
-        compact(&server).await;
+        ByHand(&server).compact().await;
         server.api("/v3/maintenance/defragment", &json!({})).await.unwrap();
         // Once the old connection goes on, once it breaks.
         if round == 1 {
@@ -135,14 +133,6 @@ async fn compacted_and_defragmented_while_the_watch_is_cut() {
         reader.until(if round == 0 { &["a", "b"] } else { &["a", "b", "c"] }).await;
     }
     assert!(reader.always(&["a"]));
-}
-
-/// Compacts all history up to now.
-async fn compact(server: &Etcd) {
-    let answer = server.api("/v3/kv/range", &json!({ "key": "AA==" })).await.unwrap();
-    let revision = answer["header"]["revision"].as_str().unwrap();
-    // "Already compacted" is an error of etcd's, and all the same here.
-    let _ = server.api("/v3/kv/compaction", &json!({ "revision": revision, "physical": true })).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -157,7 +147,7 @@ async fn watches_open_while_history_is_compacted_all_the_time() {
             let mut a = registration("a", 1);
             a.member.version = Some(n.to_string());
             busy.update(&a).await.unwrap();
-            compact(&server).await;
+            ByHand(&server).compact().await;
         }
     };
     let opening = async {
@@ -225,13 +215,11 @@ async fn three_thousand_dead_records_go_and_the_living_stay() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_id_deleted_by_hand_is_told_as_lost() {
-    use base64::Engine as _;
     let server = Etcd::single().await.unwrap();
     let backend = open(&config(&[server.address()]));
     let a = registration("a", 1);
     backend.register(&a).await.unwrap();
-    let key = base64::prelude::BASE64_STANDARD.encode("/shardwise/v1/members/workers/a");
-    server.api("/v3/kv/deleterange", &json!({ "key": key })).await.unwrap();
+    ByHand(&server).delete("/shardwise/v1/members/workers/a").await;
     let error = backend.renew(&a.seat(), TTL).await.unwrap_err();
     assert_eq!(*error.kind(), ErrorKind::Lost, "its lease lives on, its record does not: {error}");
 }

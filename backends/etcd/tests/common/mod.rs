@@ -8,10 +8,17 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use base64::Engine as _;
+use base64::prelude::BASE64_STANDARD;
 use futures::StreamExt;
+use serde_json::{Value, json};
 use shardwise_backend_etcd::{EtcdBackend, EtcdConfig};
-use shardwise_core::{GroupName, Incarnation, InstanceId, Member, View};
-use shardwise_discovery::{Clock, Discovery, Error, ErrorKind, Registration, Result, WatchEvent, WatchStream, conformance};
+use shardwise_core::{Claim, ClaimStore, Epoch, GroupName, Incarnation, InstanceId, Member, Resource, View};
+use shardwise_discovery::{
+    Acquired, Claims, ClaimsEvent, ClaimsStream, Clock, Discovery, Error, ErrorKind, Registration, Result, Seat, WatchEvent, WatchStream,
+    conformance,
+};
+use shardwise_testkit::Etcd;
 use tokio::task::JoinHandle;
 
 /// Long enough for the busiest machine; a test that waits this long fails.
@@ -103,6 +110,143 @@ pub(crate) fn expect_error<T: std::fmt::Debug>(answer: Result<T>, kind: &ErrorKi
     assert_eq!(error.to_string(), text);
     assert_eq!(error.kind(), kind, "{text}");
     assert!(!text.contains('\n'));
+}
+
+/// The slots of a range as resources.
+pub(crate) fn slots(range: std::ops::Range<u32>) -> Vec<Resource> {
+    range.map(Resource::Slot).collect()
+}
+
+/// A member that claims, and lives for long without renewals.
+pub(crate) async fn claimant(backend: &EtcdBackend, id: &str, incarnation: u64) -> Seat {
+    let registration = Registration { ttl: Duration::from_mins(1), claims: true, ..registration(id, incarnation) };
+    backend.register(&registration).await.unwrap();
+    registration.seat()
+}
+
+pub(crate) async fn store(backend: &EtcdBackend) -> ClaimStore {
+    backend.claim_store(&group(), 0).await.unwrap()
+}
+
+/// Asks once; what is granted, in order.
+pub(crate) async fn granted(backend: &EtcdBackend, seat: &Seat, wanted: &[Resource]) -> Vec<(Resource, Epoch)> {
+    let answers = backend.acquire(seat, &store(backend).await, wanted).await.unwrap();
+    assert_eq!(answers.len(), wanted.len(), "each is answered");
+    only_granted(answers)
+}
+
+pub(crate) fn only_granted(answers: Vec<(Resource, Acquired)>) -> Vec<(Resource, Epoch)> {
+    let epoch = |acquired| if let Acquired::Granted(epoch) = acquired { Some(epoch) } else { None };
+    let mut granted: Vec<_> = answers.into_iter().filter_map(|(resource, acquired)| Some((resource, epoch(acquired)?))).collect();
+    granted.sort_unstable();
+    granted
+}
+
+/// A watch of claims and what it has told.
+pub(crate) struct Told {
+    stream: ClaimsStream,
+    pub(crate) claims: BTreeMap<Resource, Claim>,
+}
+
+impl Told {
+    pub(crate) fn of(backend: &EtcdBackend) -> Self {
+        Self { stream: backend.watch_claims(&group(), PACE), claims: BTreeMap::new() }
+    }
+
+    async fn next(&mut self) -> Result<()> {
+        match self.stream.next().await.unwrap()? {
+            ClaimsEvent::All { claims, .. } => self.claims = claims.into_iter().collect(),
+            ClaimsEvent::Changed { changes, .. } => {
+                for change in changes {
+                    match change.claim {
+                        Some(claim) => self.claims.insert(change.resource, claim),
+                        None => self.claims.remove(&change.resource),
+                    };
+                }
+            }
+            _ => {}
+        }
+        Ok(())
+    }
+
+    /// Reads until `wanted`, over errors.
+    pub(crate) async fn until(&mut self, what: &str, wanted: impl Fn(&BTreeMap<Resource, Claim>) -> bool) {
+        let read = async {
+            loop {
+                let _ = self.next().await;
+                if wanted(&self.claims) {
+                    return;
+                }
+            }
+        };
+        assert!(
+            tokio::time::timeout(PATIENCE, read).await.is_ok(),
+            "no news with {what} within {PATIENCE:?}, but {} claims: {:?}",
+            self.claims.len(),
+            self.claims.keys().take(9)
+        );
+    }
+
+    /// Reads until exactly these are held.
+    pub(crate) async fn until_held(&mut self, expected: &[Resource]) {
+        self.until(&format!("{} claims", expected.len()), |claims| claims.keys().eq(expected)).await;
+    }
+
+    pub(crate) async fn next_error(&mut self) -> Error {
+        let read = async {
+            loop {
+                if let Err(error) = self.next().await {
+                    return error;
+                }
+            }
+        };
+        tokio::time::timeout(PATIENCE, read).await.unwrap_or_else(|_| panic!("no error within {PATIENCE:?}"))
+    }
+}
+
+/// etcd as somebody with etcdctl sees it.
+pub(crate) struct ByHand<'a>(pub(crate) &'a Etcd);
+
+impl ByHand<'_> {
+    async fn ask(&self, path: &str, mut body: Value, key: &str) -> Value {
+        body["key"] = BASE64_STANDARD.encode(key).into();
+        self.0.api(path, &body).await.unwrap()
+    }
+
+    pub(crate) async fn get(&self, key: &str) -> Option<String> {
+        let answer = self.ask("/v3/kv/range", json!({}), key).await;
+        let value = answer["kvs"].get(0)?["value"].as_str()?.to_owned();
+        Some(String::from_utf8(BASE64_STANDARD.decode(value).unwrap()).unwrap())
+    }
+
+    pub(crate) async fn put(&self, key: &str, value: &str) {
+        self.put_under(key, value, 0).await;
+    }
+
+    pub(crate) async fn put_under(&self, key: &str, value: &str, lease: i64) {
+        self.ask("/v3/kv/put", json!({ "value": BASE64_STANDARD.encode(value), "lease": lease }), key).await;
+    }
+
+    pub(crate) async fn delete(&self, key: &str) {
+        self.ask("/v3/kv/deleterange", json!({}), key).await;
+    }
+
+    pub(crate) async fn lease(&self) -> i64 {
+        let answer = self.0.api("/v3/lease/grant", &json!({ "TTL": 600 })).await.unwrap();
+        answer["ID"].as_str().unwrap().parse().unwrap()
+    }
+
+    /// The revision of the store: it rises with every write.
+    pub(crate) async fn revision(&self) -> i64 {
+        let answer = self.ask("/v3/kv/range", json!({}), "x").await;
+        answer["header"]["revision"].as_str().unwrap().parse().unwrap()
+    }
+
+    /// Compacts all history up to now. "Already compacted" is an error of etcd's, and all the same here.
+    pub(crate) async fn compact(&self) {
+        let revision = self.revision().await.to_string();
+        let _ = self.0.api("/v3/kv/compaction", &json!({ "revision": revision, "physical": true })).await;
+    }
 }
 
 /// Reads a watch all the time: revisions never fall, equal ones show the same, and nothing is proven in the future.
