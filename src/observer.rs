@@ -10,7 +10,7 @@ use tokio::sync::watch;
 use tokio::task::AbortHandle;
 
 use crate::calls::follow;
-use crate::placers::placer;
+use crate::placers::{placed_ahead, placer};
 use crate::{Error, ErrorKind, Result};
 
 /// Members and owners of a group, as they are in the newest view. Made by [`crate::ShardingFactory::observe`]; it follows the group until
@@ -30,7 +30,7 @@ struct Sight {
 impl Observer {
     pub(crate) async fn start(policy: Policy, timing: Timing, backend: Arc<dyn Discovery>) -> Result<Self> {
         let (sender, mut sights) = watch::channel(None);
-        let mut watch = follow(&backend, &policy.group, timing.ttl / 2);
+        let mut watch = placed_ahead(follow(&backend, &policy.group, timing.ttl / 2), policy.clone());
         let (failures, mut failure) = watch::channel(None);
         let placing = policy.clone();
         let following = tokio::spawn(async move {

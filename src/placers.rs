@@ -2,7 +2,9 @@
 
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
-use shardwise_core::{GroupName, PlacementParams, Placer};
+use futures::StreamExt;
+use shardwise_core::{GroupName, PlacementParams, Placer, Policy, View};
+use shardwise_discovery::{WatchEvent, WatchStream};
 
 /// Kept by the process, because members that share a group in one process (a test of a thousand, a host of many tenants) need not share a
 /// factory. It holds nothing alive.
@@ -20,4 +22,33 @@ pub(crate) fn placer(group: &GroupName, params: PlacementParams) -> Arc<Placer> 
         known.push((group.clone(), params, Arc::downgrade(&placer)));
         placer
     })
+}
+
+/// A watch that tells of a view whose placement takes long only once it is placed, by a thread that may be blocked: whoever places it then finds it
+/// placed, and no task of the runtime is held up for that long. Everything comes in the order in which the backend tells it.
+pub(crate) fn placed_ahead(watch: WatchStream, policy: Policy) -> WatchStream {
+    // Kept until the next view, because it holds the placement.
+    let mut kept = None;
+    let ahead = move |event| {
+        let view = if let Ok(WatchEvent::View(snapshot)) = &event { takes_long(&policy, &snapshot.view) } else { None };
+        let placing = view.map(|(placer, view)| {
+            kept = Some(Arc::clone(&placer));
+            tokio::task::spawn_blocking(move || placer.place(&view).is_ok())
+        });
+        async move {
+            if let Some(placing) = placing {
+                // Whoever places it next meets the same error, and can tell of it.
+                let _ = placing.await;
+            }
+            event
+        }
+    };
+    watch.then(ahead).boxed()
+}
+
+/// That view and what places it, if that takes long.
+fn takes_long(policy: &Policy, view: &Arc<View>) -> Option<(Arc<Placer>, Arc<View>)> {
+    let params = policy.serving(view.group_fingerprint()).filter(|params| params.kind.by_key().is_some())?;
+    let placer = placer(&policy.group, params);
+    (view.active() >= policy.min_members as usize && placer.takes_long(view)).then(|| (placer, Arc::clone(view)))
 }

@@ -8,11 +8,15 @@ mod log;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
 
 use common::{World, eventually, policy};
 use log::Log;
 use shardwise::core::SLOTS_DEFAULT;
-use shardwise::{ErrorKind, LoadMargin, PlacementParams, Policy, ShardingService};
+use shardwise::discovery::{Discovery, Registration};
+use shardwise::{
+    ErrorKind, InstanceId, KeyOwners, KeyPlacement, LoadMargin, Member, PlacementKind, PlacementParams, Policy, ShardingService, Weight,
+};
 
 fn under(slots: u32, next: Option<u32>) -> Policy {
     let mut policy = policy();
@@ -127,4 +131,46 @@ async fn each_worker_logs_the_switch_once_even_where_nothing_moves() {
     let c = joined(&world, "c", policy()).await;
     eventually("it is taken back", || [&a, &b, &c].iter().all(|s| s.ownership().policy_fingerprint() == Some(from))).await;
     assert_eq!(log.lines_with(&format!("from={to} to={from} ")), 2);
+}
+
+/// The first placement of a heavy fleet by another fleet's rule takes long. No task of the runtime waits for it, neither with a worker nor with an
+/// observer. In real time, because that is what it is about.
+#[tokio::test]
+async fn a_long_placement_holds_nobody_up() {
+    let world = World::new();
+    let mut policy = policy();
+    policy.next = Some(PlacementParams { kind: PlacementKind::Key(KeyPlacement::Uhashring), ..policy.placement });
+    let heavy = |i: u32| Member {
+        weight: Weight::new(100).expect("allowed"),
+        fingerprints: policy.fingerprints(),
+        ..Member::named(InstanceId::new(format!("heavy-{i}")).expect("valid"))
+    };
+    let members: Vec<_> = (0..40).map(heavy).collect();
+    let begun = Instant::now();
+    let placed = KeyOwners::place(members.iter().map(|m| (m.instance_id.clone(), m.weight)), KeyPlacement::Uhashring, 1);
+    let takes = begun.elapsed();
+    assert!(placed.is_ok_and(|placed| placed.members().len() == members.len()));
+    for member in members {
+        let registration = Registration { group: policy.group.clone(), member, ttl: Duration::from_secs(60), claims: false };
+        world.store.register(&registration).await.expect("it is registered");
+    }
+
+    let longest = Arc::new(Mutex::new(Duration::ZERO));
+    let its = Arc::clone(&longest);
+    let ticking = tokio::spawn(async move {
+        loop {
+            let begun = Instant::now();
+            tokio::time::sleep(Duration::from_millis(1)).await;
+            let mut longest = its.lock().expect("not poisoned");
+            *longest = begun.elapsed().max(*longest);
+        }
+    });
+    let observer = world.factory_of("observer", Arc::new(world.store.link()), policy.clone()).observe("workers").await.expect("it sees");
+    assert!(observer.owner("key").is_ok_and(|owner| owner.is_some()));
+    drop(observer);
+    let worker = joined(&world, "worker", policy).await;
+    assert!(worker.ownership().keys().is_some_and(|keys| keys.owners().is_some()), "it goes by the key placement");
+    ticking.abort();
+    let longest = *longest.lock().expect("not poisoned");
+    assert!(longest < takes / 2, "another task waited for {longest:?}; the placement takes {takes:?}");
 }

@@ -18,6 +18,7 @@ use tokio::task::{AbortHandle, JoinSet};
 
 use crate::ServiceState;
 use crate::calls::follow;
+use crate::placers::placed_ahead;
 use crate::shared::Shared;
 use marks::Marks;
 
@@ -173,7 +174,8 @@ impl Driver {
             Action::StartWatch => {
                 self.shared.in_flight.reopen();
                 let prove_every = self.shared.timing.ttl / PROOFS_PER_TTL;
-                self.watch = Some(follow(&self.backend, &self.registration.group, prove_every));
+                let watch = follow(&self.backend, &self.registration.group, prove_every);
+                self.watch = Some(placed_ahead(watch, (*self.shared.policy).clone()));
             }
             Action::StopWatch => self.watch = None,
             Action::Look => self.look(),

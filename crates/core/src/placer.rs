@@ -1,9 +1,12 @@
 //! Placements shared by all members of one process that look at the same group: the circle is kept once, and a view is placed once.
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError, TryLockError};
 
 use crate::ownership::Held;
 use crate::{Circle, InstanceId, KeyOwners, PlacementParams, ShardKey, SlotOwners, SlotSet, TooManyPoints, View, Weight};
+
+/// More points of a key placement than a task of a runtime should make in one go: MD5 of so many takes some 15 ms.
+const POINTS_LONG: u64 = 65_536;
 
 /// Who owns what in a view: each slot, or, under a key placement, each key by itself.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -83,6 +86,12 @@ struct Placing {
     last: Option<Placed>,
 }
 
+impl Placing {
+    fn last_by_key(&self) -> Option<&KeyOwners> {
+        if let Some(Placed::Keys(last)) = &self.last { Some(last) } else { None }
+    }
+}
+
 impl Placer {
     /// Nothing placed so far. `params` are taken as valid (see [`PlacementParams::validated`]).
     pub fn new(params: PlacementParams) -> Self {
@@ -92,6 +101,24 @@ impl Placer {
     /// What it places by.
     pub const fn params(&self) -> &PlacementParams {
         &self.params
+    }
+
+    /// Whether to place `view` would take so long that a task of a runtime should leave it to a thread that may be blocked; told at once. It
+    /// is the first placement of a heavy fleet by a key placement, up to about a second, and not what follows on that: from then on only the
+    /// points of newcomers are made.
+    pub fn takes_long(&self, view: &View) -> bool {
+        let Some(placement) = self.params.kind.by_key() else { return false };
+        let to_make = |last| KeyOwners::points_to_make(last, view, placement, self.params.virtual_nodes);
+        if to_make(None) <= POINTS_LONG {
+            return false;
+        }
+        let placing = match self.placing.try_lock() {
+            Ok(placing) => placing,
+            Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
+            // Somebody else is placing such a fleet just now, and to wait for that takes as long.
+            Err(TryLockError::WouldBlock) => return true,
+        };
+        to_make(placing.last_by_key()) > POINTS_LONG
     }
 
     /// The placement of a view, as [`SlotOwners::of_view`] or [`KeyOwners::of_view`] gives it: the last one again if it is of this view.
@@ -108,8 +135,7 @@ impl Placer {
         let placed = match self.params.kind.by_key() {
             None => Placed::Slots(Arc::new(placing.circle.place_view(view))),
             Some(placement) => {
-                let last = placing.last.as_ref().and_then(|last| if let Placed::Keys(last) = last { Some(&**last) } else { None });
-                Placed::Keys(Arc::new(KeyOwners::of_view_after(last, view, placement, self.params.virtual_nodes)?))
+                Placed::Keys(Arc::new(KeyOwners::of_view_after(placing.last_by_key(), view, placement, self.params.virtual_nodes)?))
             }
         };
         placing.last = Some(placed.clone());
@@ -142,6 +168,28 @@ mod tests {
                 assert_eq!(*placed, anew);
                 assert!((0..200).all(|key| placed.owner(&key) == anew.owner(&key)));
             }
+        }
+    }
+
+    #[test]
+    fn what_takes_long_is_the_first_placement_of_many_points() {
+        let heavy = |members: u32| {
+            let weight = crate::Weight::new(100).unwrap();
+            let named = |i| Member { weight, ..Member::named(InstanceId::new(format!("worker-{i}")).unwrap()) };
+            View::new(u64::from(members), (0..members).map(named).collect())
+        };
+        let placer = |kind| Placer::new(PlacementParams { kind, virtual_nodes: 160, ..PlacementParams::default() });
+        let python = placer(PlacementKind::Key(KeyPlacement::Uhashring));
+        // 16,000 points each.
+        assert!(!python.takes_long(&heavy(4)) && python.takes_long(&heavy(5)) && python.takes_long(&heavy(50)));
+        let held = python.placing.lock().unwrap();
+        assert!(!python.takes_long(&heavy(4)) && python.takes_long(&heavy(5)), "it does not wait to tell");
+        drop(held);
+        python.place(&heavy(5)).unwrap();
+        assert!(!python.takes_long(&heavy(5)) && !python.takes_long(&heavy(9)), "only the points of newcomers are made");
+        assert!(python.takes_long(&heavy(10)));
+        for kind in [PlacementKind::Ring, PlacementKind::Key(KeyPlacement::Modulo)] {
+            assert!(!placer(kind).takes_long(&heavy(1_000)), "{kind:?} has no such points");
         }
     }
 

@@ -126,6 +126,15 @@ impl KeyOwners {
         Ok(Self { placement, per_weight, members, table })
     }
 
+    /// How many points placing `view` would make anew, if `last` was made by the same rules.
+    pub(crate) fn points_to_make(last: Option<&Self>, view: &View, placement: KeyPlacement, virtual_nodes: u32) -> u64 {
+        let is_new = |member: &(&InstanceId, Weight)| {
+            last.is_none_or(|last| last.members.binary_search_by(|(id, weight)| (id, *weight).cmp(member)).is_err())
+        };
+        let weights = inputs(view).filter(is_new).map(|(_, weight)| u64::from(weight.get()));
+        weights.sum::<u64>() * u64::from(per_weight(placement, virtual_nodes))
+    }
+
     /// Whether placing `view` would give this very placement again, told without placing it.
     pub fn is_of(&self, view: &View) -> bool {
         let mut inputs: Vec<_> = inputs(view).collect();
