@@ -1,5 +1,5 @@
 //! The endpoints of Consul's HTTP interface that are used, each with what it answers and which right it needs. Reading a group is
-//! in `health`; no path of Consul stands anywhere else.
+//! in `health`, keys are in `keys` and sessions in `sessions`; no path of Consul stands anywhere else.
 
 use std::collections::HashMap;
 use std::sync::atomic::Ordering;
@@ -8,7 +8,6 @@ use reqwest::Method;
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
 use serde_json::json;
-use shardwise_core::Incarnation;
 use shardwise_discovery::one_line;
 
 use crate::client::{Answer, Client};
@@ -20,13 +19,6 @@ use crate::wire::{AgentCheck, AgentService};
 const NO_SERVERS: [&str; 6] =
     ["No cluster leader", "No known Consul servers", "leadership lost", "not the leader", "failed to get conn", "stream closed"];
 
-/// Who holds a guard.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Held {
-    pub(crate) by: Incarnation,
-    pub(crate) index: u64,
-}
-
 /// The rights that Consul may find missing.
 #[derive(Debug, Clone)]
 pub(crate) enum Right<'a> {
@@ -34,6 +26,8 @@ pub(crate) enum Right<'a> {
     ReadService(&'a str),
     ReadNodes,
     Key,
+    ReadKey,
+    Session,
 }
 
 impl std::fmt::Display for Right<'_> {
@@ -43,69 +37,13 @@ impl std::fmt::Display for Right<'_> {
             Self::ReadService(name) => write!(f, "service:read for {name:?}"),
             Self::ReadNodes => f.write_str("node:read (node_prefix \"\")"),
             Self::Key => f.write_str("key:write (key_prefix \"shardwise/\")"),
+            Self::ReadKey => f.write_str("key:read (key_prefix \"shardwise/\")"),
+            Self::Session => f.write_str("session:write (session_prefix \"\")"),
         }
     }
-}
-
-#[derive(Deserialize)]
-#[serde(rename_all = "PascalCase")]
-struct Stored {
-    flags: u64,
-    modify_index: u64,
-}
-
-#[derive(Deserialize)]
-struct TxnDone {
-    #[serde(rename = "Results")]
-    results: Option<Vec<TxnResult>>,
-}
-
-#[derive(Deserialize)]
-struct TxnResult {
-    #[serde(rename = "KV")]
-    kv: Option<Stored>,
 }
 
 impl Client {
-    /// Takes the guard if its index is still `expected`, 0 for none. Answers its new index, or `None` if somebody else was faster.
-    pub(crate) async fn guard_take(&self, key: &str, by: Incarnation, expected: u64) -> Result<Option<u64>> {
-        let txn = json!([{"KV": {"Verb": "cas", "Key": key, "Value": "", "Flags": by.get(), "Index": expected}}]);
-        let Some(done) = self.guard_txn("taking the guard", txn.to_string()).await? else { return Ok(None) };
-        match done.results.unwrap_or_default().into_iter().next().and_then(|result| result.kv) {
-            Some(stored) => Ok(Some(stored.modify_index)),
-            None => Err(self.strange("a transaction without a result")),
-        }
-    }
-
-    /// Gives the guard back if it still is what it was.
-    pub(crate) async fn guard_free(&self, key: &str, index: u64) -> Result<()> {
-        let txn = json!([{"KV": {"Verb": "delete-cas", "Key": key, "Index": index}}]);
-        self.guard_txn("giving the guard back", txn.to_string()).await.map(drop)
-    }
-
-    /// A transaction on a guard; `None` if what it expected is no longer so.
-    async fn guard_txn(&self, what: &'static str, txn: String) -> Result<Option<TxnDone>> {
-        let answer = self.call(what, Method::PUT, &self.at("/v1/txn", &[]), Some(txn)).await?;
-        if answer.status == 409 && !says(&answer, "ermission denied") {
-            return Ok(None);
-        }
-        if answer.status == 409 {
-            return Err(self.no_right(&Right::Key, "Permission denied".to_owned()));
-        }
-        self.parsed(&self.checked(answer, &Right::Key)?).map(Some)
-    }
-
-    /// Who holds the guard now.
-    pub(crate) async fn guard_held(&self, key: &str) -> Result<Option<Held>> {
-        let path = format!("/v1/kv/{}", key.split('/').map(segment).collect::<Vec<_>>().join("/"));
-        let answer = self.call("reading the guard", Method::GET, &self.at(&path, &["consistent"]), None).await?;
-        if answer.status == 404 {
-            return Ok(None);
-        }
-        let stored: Vec<Stored> = self.parsed(&self.checked(answer, &Right::Key)?)?;
-        Ok(stored.first().map(|stored| Held { by: Incarnation::new(stored.flags), index: stored.modify_index }))
-    }
-
     /// Registers with the agent, in the place of whatever has the same service id there. `afresh` also takes the place of its checks.
     pub(crate) async fn register_service(&self, service: &str, definition: String, afresh: bool) -> Result<()> {
         let target = if afresh { "/v1/agent/service/register?replace-existing-checks=true" } else { "/v1/agent/service/register" };
@@ -170,6 +108,14 @@ impl Client {
             Some([true, true]) => Ok(()),
             Some(_) => Err(self.no_right(&Right::ReadNodes, said())),
             None => self.sees_a_node().await,
+        }
+    }
+
+    /// What it means that there are no keys with a prefix: that there are none, or that the token may not see them. Consul answers both alike.
+    pub(crate) async fn may_see_keys(&self, prefix: &str) -> Result<()> {
+        match self.may_read(&[("key", prefix)]).await?.as_deref() {
+            Some([false]) => Err(self.no_right(&Right::ReadKey, "the servers show no claims".to_owned())),
+            _ => Ok(()),
         }
     }
 
@@ -239,7 +185,7 @@ impl Client {
             400 if has("HTTP request to an HTTPS server") => Failure::TlsOnly { at },
             500 if has("No path to datacenter") => Failure::NoDatacenter { datacenter: self.datacenter.clone().unwrap_or_default(), said },
             500 if NO_SERVERS.iter().any(|text| has(text)) => self.no_servers(&said),
-            400 | 413 => Failure::Refused { at, said },
+            400 | 413 => self.refused(&said),
             429 | 500..=599 => Failure::Busy { at, said },
             status => Failure::NotConsul { at, why: format!("status {status}: {said}") },
         })
@@ -248,6 +194,10 @@ impl Client {
     pub(crate) fn no_right(&self, right: &Right<'_>, said: String) -> Failure {
         let right = right.to_string();
         if self.has_token { Failure::NoRight { right, said } } else { Failure::NoToken { right, said } }
+    }
+
+    pub(crate) fn refused(&self, said: &str) -> Failure {
+        Failure::Refused { at: self.endpoint.to_string(), said: one_line(said) }
     }
 
     pub(crate) fn no_servers(&self, said: &str) -> Failure {
@@ -259,6 +209,6 @@ impl Client {
     }
 }
 
-fn says(answer: &Answer, text: &str) -> bool {
+pub(crate) fn says(answer: &Answer, text: &str) -> bool {
     answer.said().contains(text)
 }

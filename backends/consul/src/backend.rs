@@ -7,10 +7,11 @@ use std::time::Duration;
 use async_trait::async_trait;
 use shardwise_core::GroupName;
 use shardwise_discovery::feeds::Hub;
-use shardwise_discovery::{Capabilities, Clock, Discovery, Grant, Registration, Result, Seat, Snapshot, WatchStream};
+use shardwise_discovery::{Capabilities, ClaimTable, Claims, Clock, Discovery, Grant, Registration, Result, Seat, Snapshot, WatchStream};
 
 use crate::ConsulConfig;
 use crate::caller::to_the_end;
+use crate::claims::ClaimFollowers;
 use crate::client::Client;
 use crate::error::{self, Failure};
 use crate::follower::{Followers, LIMITS};
@@ -23,8 +24,9 @@ pub(crate) const MARGIN: Duration = Duration::from_millis(250);
 /// Members that register with agents of one Consul datacenter see each other. Clones share connections and watches.
 #[derive(Clone)]
 pub struct ConsulBackend {
-    registrar: Arc<Registrar>,
+    pub(crate) registrar: Arc<Registrar>,
     hub: Hub<Followers>,
+    pub(crate) claims: Hub<ClaimFollowers, ClaimTable>,
 }
 
 impl ConsulBackend {
@@ -36,7 +38,9 @@ impl ConsulBackend {
         let client = Client::new(config, clock.clone()).map_err(|failure| failure.during("open"))?;
         let registrar = Arc::new(Registrar::new(client));
         let followers = Followers { registrar: Arc::clone(&registrar), revisions: Revisions::default() };
-        Ok(Self { hub: Hub::new(Arc::new(followers), clock, LIMITS), registrar })
+        let claim_followers = ClaimFollowers { registrar: Arc::clone(&registrar) };
+        let claims = Hub::new(Arc::new(claim_followers), clock.clone(), LIMITS);
+        Ok(Self { hub: Hub::new(Arc::new(followers), clock, LIMITS), claims, registrar })
     }
 }
 
@@ -83,10 +87,15 @@ impl Discovery for ConsulBackend {
     fn watch(&self, group: &GroupName, prove_every: Duration) -> WatchStream {
         self.hub.watch(group, prove_every)
     }
+
+    fn as_claims(&self) -> Option<&dyn Claims> {
+        Some(self)
+    }
 }
 
 /// A sign of life to the agent, and then the servers' word that it is seen. The sign alone is not enough: an agent takes it even when
-/// it has lost its servers. What counts is the start of the sign, the earlier of the two, since the agent's timer begins there.
+/// it has lost its servers. What counts is the start of the sign, the earlier of the two, since the agent's timer begins there. Of a member
+/// that claims the servers are asked for its session, and what counts is when they were asked, since the session's lock delay begins later.
 async fn renew(registrar: &Registrar, seat: &Seat) -> error::Result<Grant> {
     let client = &registrar.client;
     let lost = |why| Failure::Lost { instance_id: seat.instance_id.clone(), why };
@@ -106,10 +115,15 @@ async fn renew(registrar: &Registrar, seat: &Seat) -> error::Result<Grant> {
     } else {
         life.signed(started);
         life.stand(client).await?;
-        if registrar.is_shown(&life).await? {
-            return Ok(Grant { started, ttl: life.ttl });
+        match &life.session {
+            None if registrar.is_shown(&life).await? => return Ok(Grant { started, ttl: life.ttl }),
+            None => "the servers do not show it as passing",
+            // The session ends with the check. Alive when this was asked, it cannot have been over for a lock delay before the deadline.
+            Some(session) => match client.session_lives(&session.id).await? {
+                (true, asked) => return Ok(Grant { started: asked, ttl: life.ttl }),
+                (false, _) => "its session is over",
+            },
         }
-        "the servers do not show it as passing"
     };
     registrar.seats.forget(seat, &life);
     if let Err(failure) = client.check_fail(&life.service, &life.check).await {

@@ -28,6 +28,8 @@ const IDLE_FOR: Duration = Duration::from_secs(30);
 const ANSWER_BYTES_MAX: usize = 64 << 20;
 /// How much of a refusal is read.
 const REFUSAL_BYTES_MAX: usize = 4 << 10;
+/// How much of a transaction's refusal, which names each operation that was in the way with its key.
+const CONFLICT_BYTES_MAX: usize = 256 << 10;
 
 pub(crate) struct Client {
     http: reqwest::Client,
@@ -148,7 +150,11 @@ impl Client {
 /// Reads the answer; `None` if it is too large. A refusal is cut short instead.
 async fn read(mut response: Response) -> reqwest::Result<Option<Answer>> {
     let (status, headers) = (response.status().as_u16(), response.headers().clone());
-    let max = if status == 200 { ANSWER_BYTES_MAX } else { REFUSAL_BYTES_MAX };
+    let max = match status {
+        200 => ANSWER_BYTES_MAX,
+        409 => CONFLICT_BYTES_MAX,
+        _ => REFUSAL_BYTES_MAX,
+    };
     let mut body = Vec::new();
     while let Some(chunk) = response.chunk().await? {
         if body.len() + chunk.len() > max {

@@ -4,7 +4,7 @@ use std::io;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use shardwise_core::{Address, InstanceId, MEMBERS_MAX};
+use shardwise_core::{Address, ClaimStore, EpochError, InstanceId, MEMBERS_MAX, format_duration};
 use shardwise_discovery::{Error, ErrorKind, Unwritable};
 
 pub(crate) type Result<T> = std::result::Result<T, Failure>;
@@ -75,12 +75,35 @@ pub(crate) enum Failure {
     TooManyGroups { max: usize },
     #[error("cannot read the record of {instance_id:?}: {why}; if its worker is of another version, bring both to one")]
     BadRecord { instance_id: String, why: String },
+    #[error("the key {key:?} in Consul cannot be read ({why}); {remedy}")]
+    BadClaim { key: String, why: String, remedy: &'static str },
+    #[error("the store of claims {}; ask for it again", other(.asked, .found.as_ref()))]
+    OtherStore { asked: ClaimStore, found: Option<ClaimStore> },
+    #[error("the store of claims was written while it was asked for claims")]
+    StoreChanged,
+    #[error("{0}; epoch_floor and Consul's index together are too high")]
+    Epoch(EpochError),
+    #[error("{instance_id:?} was registered as a member that does not claim; register it with claims")]
+    DoesNotClaim { instance_id: InstanceId },
+    #[error(
+        "ttl is {}: for exclusive ownership Consul takes at most {}, since its lock delay, which is half of it, is at most {}",
+        format_duration(*.ttl), format_duration(*.max), format_duration(*.max / 2)
+    )]
+    TtlTooLong { ttl: Duration, max: Duration },
     #[error(transparent)]
     Unwritable(Unwritable),
     #[error("whoever asked for it has given up")]
     GivenUp,
     #[error("the process is shutting down")]
     ShuttingDown,
+}
+
+fn other(asked: &ClaimStore, found: Option<&ClaimStore>) -> String {
+    match found {
+        None => format!("{} is not there any more", asked.id),
+        Some(found) if found.id != asked.id => format!("is {} now, it was {}", found.id, asked.id),
+        Some(found) => format!("has the floor {} now, it was {}", found.floor, asked.floor),
+    }
 }
 
 fn at(address: Option<&Address>) -> String {
@@ -99,7 +122,12 @@ impl Failure {
             | Self::NoDatacenter { .. }
             | Self::OtherDatacenter { .. }
             | Self::Refused { .. }
-            | Self::BadRecord { .. } => ErrorKind::Misconfigured,
+            | Self::BadRecord { .. }
+            | Self::BadClaim { .. }
+            | Self::Epoch(_)
+            | Self::DoesNotClaim { .. }
+            | Self::TtlTooLong { .. } => ErrorKind::Misconfigured,
+            Self::OtherStore { .. } => ErrorKind::OtherStore,
             Self::SocketDenied { .. }
             | Self::ClientCertificate { .. }
             | Self::BadToken { .. }
@@ -109,6 +137,7 @@ impl Failure {
             | Self::NoServers { .. }
             | Self::Busy { .. }
             | Self::Overtaken
+            | Self::StoreChanged
             | Self::Contended { .. }
             | Self::NotShown { .. }
             | Self::GivenUp

@@ -2,13 +2,14 @@
 //!
 //! A blocking query asks for nobody (an empty answer costs the same for any group) and returns when the group's index has changed or
 //! after a while. An index that has not changed proves the view; one that has, by rising or by falling, is a reason to read the
-//! group again, and no more than that.
+//! group again, and no more than that. Members are followed so, and claims.
 
 use std::sync::Arc;
 use std::time::Duration;
 
+use shardwise_core::{GroupName, Moment, View};
 use shardwise_discovery::Error;
-use shardwise_discovery::feeds::{Feed, Full, Limits, Source};
+use shardwise_discovery::feeds::{Feed, Full, Limits, Source, Topic};
 use tokio::time::{Instant, sleep};
 
 use crate::error::{Failure, Result};
@@ -32,38 +33,52 @@ const LOOK_EVERY: Duration = Duration::from_millis(10);
 /// The most watches that one [`ConsulBackend`](crate::ConsulBackend) and its clones serve at a time.
 pub const WATCHERS_MAX: usize = 16_384;
 
-/// What followers share.
-pub(crate) struct Followers {
-    pub(crate) registrar: Arc<Registrar>,
-    pub(crate) revisions: Revisions,
+/// What of a group is followed.
+pub(crate) trait Subject: Send + 'static {
+    /// What is shown of it.
+    type Shown: Topic;
+    /// Names the watch in errors.
+    const OPERATION: &'static str;
+
+    /// The index of the group, once it is another one than `index` or the time is over, and when that was asked.
+    fn wait(&self, group: &GroupName, index: u64, wait: Duration) -> impl Future<Output = Result<(u64, Moment)>> + Send;
+
+    /// The group as it is now.
+    fn read(&mut self, group: &GroupName) -> impl Future<Output = Result<Look<Self::Shown>>> + Send;
+}
+
+/// What was read of a group.
+pub(crate) struct Look<T> {
+    pub(crate) shown: Arc<T>,
+    pub(crate) proven: Moment,
+    /// Consul's index of it.
+    pub(crate) index: u64,
 }
 
 pub(crate) const LIMITS: Limits = Limits { watches: WATCHERS_MAX, groups: GROUPS_MAX };
 
-impl Source for Followers {
-    fn start(self: Arc<Self>, feed: Feed) {
-        tokio::spawn(Follower { shared: self, feed, known: None, foreign: (0, 0) }.run());
-    }
-
-    fn full(&self, full: Full) -> Error {
-        let failure = match full {
-            Full::Watches(max) => Failure::TooManyWatches { max },
-            Full::Groups(max) => Failure::TooManyGroups { max },
-        };
-        failure.during("watch")
-    }
+/// Follows a group in a task while somebody watches.
+pub(crate) fn follow<S: Subject>(subject: S, feed: Feed<S::Shown>) {
+    tokio::spawn(Follower { subject, feed, known: None }.run());
 }
 
-struct Follower {
-    shared: Arc<Followers>,
-    feed: Feed,
-    /// The index of the last view; `None` where the group has to be read in any case.
+/// What a watch is told for which there is no room.
+pub(crate) fn no_room(full: Full, operation: &'static str) -> Error {
+    let failure = match full {
+        Full::Watches(max) => Failure::TooManyWatches { max },
+        Full::Groups(max) => Failure::TooManyGroups { max },
+    };
+    failure.during(operation)
+}
+
+struct Follower<S: Subject> {
+    subject: S,
+    feed: Feed<S::Shown>,
+    /// The index of what was shown last; `None` where the group has to be read in any case.
     known: Option<u64>,
-    /// How many instances of another fleet were there last, and how many more with ids that the view cannot carry.
-    foreign: (usize, usize),
 }
 
-impl Follower {
+impl<S: Subject> Follower<S> {
     /// Runs while somebody watches.
     async fn run(mut self) {
         let mut pace = Pace::new();
@@ -74,7 +89,7 @@ impl Follower {
                 Ok(()) => pause = PAUSE_FIRST,
                 Err(failure) => {
                     self.known = None;
-                    let error = failure.during("watch");
+                    let error = failure.during(S::OPERATION);
                     let rest = if error.is_retryable() { pause.mul_f64(rand::random_range(0.5..1.0)) } else { REPAIR_PAUSE };
                     self.feed.fail(error);
                     pause = (pause * 2).min(PAUSE_LONGEST);
@@ -86,14 +101,11 @@ impl Follower {
 
     /// Waits for a change and reads the group if there may have been one.
     async fn look(&mut self) -> Result<()> {
-        let Followers { registrar, revisions } = &*self.shared;
-        let client = &registrar.client;
-        if let (Some(index), Some(prove_every)) = (self.known, self.feed.pace()) {
+        if let (Some(known), Some(prove_every)) = (self.known, self.feed.pace()) {
             // Half of it, since what an answer proves is when its request began.
             let wait = (prove_every / 2).clamp(WAIT_SHORTEST, WAIT_LONGEST);
-            let service = names::service_name(self.feed.group());
-            let list = tokio::select! {
-                list = client.passing(&service, Whom::Nobody, Some((index, wait))) => list?,
+            let (index, started) = tokio::select! {
+                answer = self.subject.wait(self.feed.group(), known, wait) => answer?,
                 () = self.feed.stirred() => {
                     if self.feed.has_newcomer() {
                         self.known = None;
@@ -101,24 +113,58 @@ impl Follower {
                     return Ok(());
                 }
             };
-            if list.index == index {
-                self.feed.prove(list.started);
+            if index == known {
+                self.feed.prove(started);
                 return Ok(());
             }
         }
-        let reading = reader::read(client, &registrar.seats, revisions, self.feed.group()).await?;
-        self.known = Some(reading.index);
-        self.publish(reading);
+        let Look { shown, proven, index } = self.subject.read(self.feed.group()).await?;
+        self.known = Some(index);
+        self.feed.show(shown, Some(proven));
         Ok(())
     }
+}
 
-    fn publish(&mut self, reading: Reading) {
-        let Reading { view, proven, unnamed, .. } = reading;
+/// What followers of members share.
+pub(crate) struct Followers {
+    pub(crate) registrar: Arc<Registrar>,
+    pub(crate) revisions: Revisions,
+}
+
+impl Source for Followers {
+    fn start(self: Arc<Self>, feed: Feed) {
+        follow(Members { shared: self, foreign: (0, 0) }, feed);
+    }
+
+    fn full(&self, full: Full) -> Error {
+        no_room(full, Members::OPERATION)
+    }
+}
+
+/// The members of a group.
+struct Members {
+    shared: Arc<Followers>,
+    /// How many instances of another fleet were there last, and how many more with ids that the view cannot carry.
+    foreign: (usize, usize),
+}
+
+impl Subject for Members {
+    type Shown = View;
+    const OPERATION: &'static str = "watch";
+
+    async fn wait(&self, group: &GroupName, index: u64, wait: Duration) -> Result<(u64, Moment)> {
+        let list = self.shared.registrar.client.passing(&names::service_name(group), Whom::Nobody, Some((index, wait))).await?;
+        Ok((list.index, list.started))
+    }
+
+    async fn read(&mut self, group: &GroupName) -> Result<Look<View>> {
+        let Followers { registrar, revisions } = &*self.shared;
+        let Reading { view, proven, index, unnamed } = reader::read(&registrar.client, &registrar.seats, revisions, group).await?;
         let found = (view.foreign().len(), unnamed);
         if std::mem::replace(&mut self.foreign, found) != found {
-            tracing::info!(group = %self.feed.group(), foreign = found.0, unnamed, "passing instances of this service are not ours; their fleet shares its name");
+            tracing::info!(%group, foreign = found.0, unnamed, "passing instances of this service are not ours; their fleet shares its name");
         }
-        self.feed.show(view, Some(proven));
+        Ok(Look { shown: view, proven, index })
     }
 }
 

@@ -6,7 +6,7 @@ use reqwest::Method;
 use shardwise_core::Moment;
 
 use crate::api::Right;
-use crate::client::Client;
+use crate::client::{Answer, Client};
 use crate::error::Result;
 use crate::names::{literal, segment};
 use crate::wire::Entry;
@@ -80,6 +80,12 @@ impl Client {
             None => self.call(what, Method::GET, target, None).await?,
         };
         let answer = self.checked(answer, &Right::ReadService(service))?;
+        let index = self.index_of(&answer, &Right::ReadNodes)?;
+        Ok(List { started, index, entries: self.parsed(&answer)? })
+    }
+
+    /// The index of an answer that is of now; `right` is what lacks if the servers say that they have left something out.
+    pub(crate) fn index_of(&self, answer: &Answer, right: &Right<'_>) -> Result<u64> {
         let number = |name| answer.header(name).and_then(|text| text.parse::<u64>().ok());
         let Some(index) = number("x-consul-index") else { return Err(self.strange("a list without X-Consul-Index")) };
         if answer.header("x-consul-knownleader") != Some("true") {
@@ -94,9 +100,9 @@ impl Client {
         }
         // Said by newer versions only.
         if answer.header("x-consul-results-filtered-by-acls") == Some("true") {
-            return Err(self.no_right(&Right::ReadNodes, "the servers leave out what this token may not see".to_owned()));
+            return Err(self.no_right(right, "the servers leave out what this token may not see".to_owned()));
         }
         // Some restarts answer 0, with which the next query would not wait.
-        Ok(List { started, index: index.max(1), entries: self.parsed(&answer)? })
+        Ok(index.max(1))
     }
 }

@@ -3,16 +3,19 @@
 mod api;
 mod backend;
 mod caller;
+mod claims;
 mod client;
 mod config;
 mod error;
 mod follower;
 mod guard;
 mod health;
+mod keys;
 mod names;
 mod reader;
 mod registrar;
 mod seats;
+mod sessions;
 mod tls;
 mod wire;
 

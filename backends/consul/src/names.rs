@@ -75,6 +75,22 @@ fn escape(text: &str) -> String {
     percent(text, |byte| byte.is_ascii_lowercase() || byte.is_ascii_digit() || b"-_.".contains(&byte))
 }
 
+/// A text as one part of a key. Dots are not in it, since paths of Consul's interface cannot have parts of dots only.
+pub(crate) fn key_part(text: &str) -> String {
+    percent(text, |byte| byte.is_ascii_alphanumeric() || b"-_".contains(&byte))
+}
+
+/// The text of which [`key_part`] made this, if it can be one.
+pub(crate) fn key_text(part: &str) -> Option<String> {
+    let mut bytes = part.bytes();
+    let mut text = Vec::with_capacity(part.len());
+    while let Some(byte) = bytes.next() {
+        let digit = |digit: Option<u8>| char::from(digit?).to_digit(16).and_then(|digit| u8::try_from(digit).ok());
+        text.push(if byte == b'%' { digit(bytes.next())? << 4 | digit(bytes.next())? } else { byte });
+    }
+    String::from_utf8(text).ok()
+}
+
 /// One segment of a path, or one value of a query.
 pub(crate) fn segment(text: &str) -> String {
     percent(text, |byte| byte.is_ascii_alphanumeric() || b"-_.~".contains(&byte))

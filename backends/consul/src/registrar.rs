@@ -14,12 +14,14 @@ use tokio::time::timeout_at;
 
 use crate::backend::MARGIN;
 use crate::caller::Caller;
+use crate::claims::{self, Session};
 use crate::client::Client;
 use crate::error::{Failure, Result};
 use crate::guard::{Guard, Guards, HELD_FOR};
 use crate::health::Whom;
 use crate::names;
 use crate::seats::{Life, Seats};
+use crate::sessions::LOCK_DELAY_MAX;
 use crate::wire::{Service, Written};
 
 /// How long the servers may take to show what the agent has told them.
@@ -59,7 +61,7 @@ impl Registrar {
 
     /// Registers, and keeps the record only while somebody waits for the answer: nobody else would renew it.
     pub(crate) async fn register(&self, registration: &Registration, caller: &Caller) -> Result<Grant> {
-        let (seat, ttl) = (registration.seat(), registration.ttl);
+        let (seat, ttl) = (registration.seat(), check_ttl(registration)?);
         // What cannot be written is found before anything is contacted.
         let service = names::service_name(&seat.group);
         let nothing = Life::new(service.clone(), String::new(), String::new(), 0, ttl, self.client.clock.now());
@@ -91,19 +93,34 @@ impl Registrar {
         let change = self.next_change();
         let check = format!("{}{change}", names::check_prefix(seat));
         let started = self.client.clock.now();
-        let life = Life::new(service.to_owned(), service_id, check, joined, registration.ttl, started);
+        let mut life = Life::new(service.to_owned(), service_id, check, joined, check_ttl(registration)?, started);
         let definition = written(registration, &life, change).registration()?;
         let answer = async {
             // Waited for in any case, or what takes it back might overtake it.
             self.client.register_service(service, definition, true).await?;
-            caller.or_gone(self.while_held(guard, self.await_shown(seat, &life, change))).await
+            caller.or_gone(self.while_held(guard, self.await_shown(seat, &life, change))).await?;
+            if registration.claims { self.while_held(guard, self.open_session(&life)).await.map(Some) } else { Ok(None) }
         };
-        if let Err(failure) = answer.await {
-            // Perhaps it was carried out after all; nobody renews it, but nobody has to wait for its end either.
-            self.take_back(&life, Some(guard)).await;
-            return Err(failure);
+        match answer.await {
+            Ok(None) => Ok((life, started)),
+            // What counts is the session: whatever ends it, the deadline comes before its lock delay is over.
+            Ok(Some((session, started))) => {
+                life.session = Some(session);
+                Ok((life, started))
+            }
+            Err(failure) => {
+                // Perhaps it was carried out after all; nobody renews it, but nobody has to wait for its end either.
+                self.take_back(&life, Some(guard)).await;
+                Err(failure)
+            }
         }
-        Ok((life, started))
+    }
+
+    /// A session that ends with the check, and when it was asked for.
+    async fn open_session(&self, life: &Life) -> Result<(Session, Moment)> {
+        let started = self.client.clock.now();
+        let id = self.client.session_create(&life.check, life.ttl).await?;
+        Ok((Session::new(id), started))
     }
 
     /// Ends a registration that nobody will renew. Without a guard that is good it only fails the check, which no later registration
@@ -237,6 +254,12 @@ impl Registrar {
     /// Deletes the record of exactly this incarnation, from this agent.
     pub(crate) async fn deregister(&self, seat: &Seat, caller: &Caller) -> Result<()> {
         let life = self.seats.take(seat);
+        if let Some(session) = life.as_ref().and_then(|life| life.session.as_ref()) {
+            // What a session still has locked when it ends is held back from the next one.
+            if let Err(failure) = claims::release(&self.client, seat, session, &session.all_held()).await {
+                tracing::debug!(%failure, "the claims of a member that leaves come free with its session");
+            }
+        }
         let service = names::service_name(&seat.group);
         let change = self.deregister_guarded(seat, &service);
         let answer = self.guarded(seat, caller, async |guard| self.while_held(guard, change).await).await;
@@ -281,6 +304,21 @@ impl Registrar {
         let answer = timeout_at(guard.good_until, work).await;
         answer.unwrap_or_else(|_| Err(Failure::TimedOut { at: at(), what: "changing a record", after: HELD_FOR }))
     }
+}
+
+/// The TTL of a registration's check. A member that claims has the other half as its session's lock delay, so that its claims are free once
+/// both are over.
+fn check_ttl(registration: &Registration) -> Result<Duration> {
+    let ttl = registration.ttl;
+    if !registration.claims {
+        return Ok(ttl);
+    }
+    let max = LOCK_DELAY_MAX * 2;
+    if ttl > max {
+        return Err(Failure::TtlTooLong { ttl, max });
+    }
+    // Consul is told milliseconds.
+    Ok(Duration::from_millis(u64::try_from(ttl.as_millis() / 2).unwrap_or(u64::MAX)))
 }
 
 fn written<'a>(registration: &'a Registration, life: &'a Life, change: u64) -> Written<'a> {

@@ -8,6 +8,7 @@ use std::time::Duration;
 use shardwise_core::{GroupName, InstanceId, Moment};
 use shardwise_discovery::Seat;
 
+use crate::claims::Session;
 use crate::client::Client;
 use crate::error::Result;
 use crate::wire;
@@ -19,7 +20,10 @@ pub(crate) struct Life {
     pub(crate) service_id: String,
     pub(crate) check: String,
     pub(crate) joined: u64,
+    /// The TTL of the check.
     pub(crate) ttl: Duration,
+    /// What its claims hang on, if it claims.
+    pub(crate) session: Option<Session>,
     signs: AtomicU64,
     /// Whether the agent has been told that the second check passes.
     stands: AtomicBool,
@@ -29,7 +33,7 @@ pub(crate) struct Life {
 impl Life {
     pub(crate) fn new(service: String, service_id: String, check: String, joined: u64, ttl: Duration, started: Moment) -> Self {
         let (signs, stands, last_sign) = (AtomicU64::new(0), AtomicBool::new(false), Mutex::new(started));
-        Self { service, service_id, check, joined, ttl, signs, stands, last_sign }
+        Self { service, service_id, check, joined, ttl, session: None, signs, stands, last_sign }
     }
 
     /// The earliest moment at which the agent may have let it expire.

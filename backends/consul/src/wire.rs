@@ -34,6 +34,8 @@ pub(crate) struct Entry {
 #[derive(Debug, Deserialize)]
 #[serde(rename_all = "PascalCase")]
 pub(crate) struct Node {
+    #[serde(rename = "Node", default)]
+    pub(crate) name: String,
     #[serde(default)]
     pub(crate) datacenter: String,
 }

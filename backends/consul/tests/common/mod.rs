@@ -36,6 +36,11 @@ pub(crate) fn registration(group_name: &str, id: &str, incarnation: u64, ttl: Du
     Registration { group: group(group_name), member, ttl, claims: false }
 }
 
+/// One that claims.
+pub(crate) fn claimant(group_name: &str, id: &str, incarnation: u64, ttl: Duration) -> Registration {
+    Registration { claims: true, ..registration(group_name, id, incarnation, ttl) }
+}
+
 /// Asks again and again until there is an answer.
 pub(crate) async fn until<T>(what: &str, within: Duration, mut ask: impl AsyncFnMut() -> Option<T>) -> T {
     let started = Instant::now();

@@ -1,0 +1,218 @@
+//! Asking for resources and giving them back, in transactions of as many as Consul takes.
+//!
+//! A grant is the lock of a resource's key by the member's session; its epoch is the index that the locking transaction gave the key, above
+//! the store's floor. Each transaction also holds that the store's key is what it was when it was read, under this very session: a Consul
+//! that was wiped knows neither.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use futures::stream::{self, StreamExt, TryStreamExt};
+use serde_json::{Value, json};
+use shardwise_core::{ClaimStore, Epoch, Resource};
+use shardwise_discovery::{Acquired, Seat};
+
+use super::session::{Grip, Session};
+use super::{keys, store};
+use crate::api::Right;
+use crate::caller::Caller;
+use crate::client::Client;
+use crate::error::{Failure, Result};
+use crate::keys::{OPERATIONS_MAX, Refusal, Stored, Txn, Why, operation};
+
+/// How many transactions of one call are under way at a time.
+const AT_ONCE: usize = 4;
+/// One operation is for the store.
+const LOCKS_MAX: usize = OPERATIONS_MAX - 1;
+/// Each release is two operations.
+const RELEASES_MAX: usize = OPERATIONS_MAX / 2;
+
+type Answers = Vec<(Resource, Acquired)>;
+
+/// One call for some resources.
+pub(super) struct Asking<'a> {
+    pub(super) client: &'a Client,
+    pub(super) caller: &'a Caller,
+    pub(super) seat: &'a Seat,
+    pub(super) session: &'a Session,
+    pub(super) store: ClaimStore,
+}
+
+impl Asking<'_> {
+    pub(super) async fn all(&self, wanted: &[Resource]) -> Result<Answers> {
+        let index = self.store_index(false).await?;
+        match self.under(index, wanted).await {
+            // Perhaps it was only written again as it was.
+            Err(Failure::StoreChanged) => match self.under(self.store_index(true).await?, wanted).await {
+                Err(Failure::StoreChanged) => Err(Failure::Overtaken),
+                answer => answer,
+            },
+            answer => answer,
+        }
+    }
+
+    /// The index of the store's key while the store is the one that is asked under.
+    async fn store_index(&self, afresh: bool) -> Result<u64> {
+        if let Some(index) = self.session.store_index(&self.store).filter(|_| !afresh) {
+            return Ok(index);
+        }
+        match store::read(self.client, &self.seat.group).await? {
+            Some((found, index)) if found == self.store => {
+                self.session.know_store(found, index);
+                Ok(index)
+            }
+            found => Err(Failure::OtherStore { asked: self.store, found: found.map(|(found, _)| found) }),
+        }
+    }
+
+    async fn under(&self, index: u64, wanted: &[Resource]) -> Result<Answers> {
+        let wanted: BTreeSet<_> = wanted.iter().collect();
+        let (delayed, mut first): (Vec<_>, Vec<_>) = wanted.into_iter().cloned().partition(|resource| self.session.is_delayed(resource));
+        let mut answers = Answers::new();
+        // Those that are held back all come free at about the same time. Consul writes a line into its log for each that is asked for before.
+        if let Some(sample) = self.session.longest_delayed(&delayed) {
+            let answer = self.part(index, vec![sample.clone()]).await?;
+            let others = delayed.into_iter().filter(|resource| *resource != sample);
+            if answer.iter().any(|(_, acquired)| *acquired == Acquired::NotYet) {
+                answers.extend(others.map(|resource| (resource, Acquired::NotYet)));
+            } else {
+                first.extend(others);
+            }
+            answers.extend(answer);
+        }
+        let parts: Vec<_> = first.chunks(LOCKS_MAX).map(<[_]>::to_vec).collect();
+        let parts = parts.into_iter().map(|part| self.part(index, part));
+        let parts: Vec<Answers> = stream::iter(parts).buffer_unordered(AT_ONCE).try_collect().await?;
+        answers.extend(parts.into_iter().flatten());
+        Ok(answers)
+    }
+
+    /// As many as fit into one transaction. Each try settles at least one of them.
+    async fn part(&self, index: u64, mut left: Vec<Resource>) -> Result<Answers> {
+        let mut answers = Answers::with_capacity(left.len());
+        while !left.is_empty() {
+            if self.caller.is_gone() {
+                return Err(Failure::GivenUp);
+            }
+            match self.client.txn("acquiring claims", &self.locks(index, &left), &Right::Key).await? {
+                Txn::Done(stored) => {
+                    self.granted(left, &stored, &mut answers)?;
+                    break;
+                }
+                Txn::Refused(refusals) => self.refused(&mut left, &refusals, &mut answers)?,
+            }
+        }
+        Ok(answers)
+    }
+
+    fn locks(&self, index: u64, wanted: &[Resource]) -> Vec<Value> {
+        let prefix = keys::prefix(&self.seat.group);
+        let (value, flags) = (keys::claim_value(self.seat, &self.store), self.seat.incarnation.get());
+        let lock = json!({ "Session": self.session.id, "Value": value, "Flags": flags });
+        let same_store = operation("check-index", &keys::store_key(&self.seat.group), json!({ "Index": index }));
+        let locks = wanted.iter().map(|resource| operation("lock", &keys::claim_key(&prefix, resource), lock.clone()));
+        std::iter::once(same_store).chain(locks).collect()
+    }
+
+    fn granted(&self, wanted: Vec<Resource>, stored: &[Stored], answers: &mut Answers) -> Result<()> {
+        let prefix = keys::prefix(&self.seat.group);
+        let indexes: BTreeMap<_, _> = stored.iter().map(|stored| (stored.key.as_str(), stored.modify_index)).collect();
+        for resource in wanted {
+            let index = indexes.get(keys::claim_key(&prefix, &resource).as_str());
+            let index = *index.ok_or_else(|| self.client.strange("a transaction without a result"))?;
+            let epoch = self.store.epoch(index).map_err(Failure::Epoch)?;
+            self.session.holds(resource.clone(), Grip { epoch, index });
+            answers.push((resource, Acquired::Granted(epoch)));
+        }
+        Ok(())
+    }
+
+    /// Takes out what was refused.
+    fn refused(&self, left: &mut Vec<Resource>, refusals: &[Refusal], answers: &mut Answers) -> Result<()> {
+        if refusals.iter().any(|refusal| refusal.why() == Why::NoSession) {
+            return Err(Failure::Lost { instance_id: self.seat.instance_id.clone(), why: "its session is over" });
+        }
+        if refusals.is_empty() || refusals.iter().any(|refusal| refusal.at == 0) {
+            return Err(Failure::StoreChanged);
+        }
+        for refusal in refusals {
+            let Some(resource) = left.get(refusal.at - 1) else { return Err(self.client.strange("an operation that was not asked for")) };
+            let acquired = match refusal.why() {
+                Why::Held => {
+                    self.session.undelay(resource);
+                    Acquired::Held
+                }
+                Why::Delayed => {
+                    self.session.delay(resource.clone(), self.client.clock.now());
+                    Acquired::NotYet
+                }
+                _ => return Err(self.client.refused(&refusal.what)),
+            };
+            answers.push((resource.clone(), acquired));
+        }
+        taken_out(left, &refusals.iter().map(|refusal| refusal.at - 1).collect());
+        Ok(())
+    }
+}
+
+/// Gives back what is still held under exactly this epoch; the rest is not ours any more.
+pub(crate) async fn release(client: &Client, seat: &Seat, session: &Session, held: &[(Resource, Epoch)]) -> Result<()> {
+    let mut grips: Vec<(Resource, Grip)> = Vec::with_capacity(held.len());
+    let mut floor = None;
+    for (resource, epoch) in held {
+        let index = match (session.grip(resource, *epoch), floor) {
+            (Some(grip), _) => Some(grip.index),
+            // Granted in an answer that never came, or through another connection: the watch has told the epoch.
+            (None, Some(floor)) => epoch.get().checked_sub(floor),
+            (None, None) => match store::read(client, &seat.group).await? {
+                Some((found, _)) => epoch.get().checked_sub(*floor.insert(found.floor)),
+                None => None,
+            },
+        };
+        grips.extend(index.map(|index| (resource.clone(), Grip { epoch: *epoch, index })));
+    }
+    let parts: Vec<_> = grips.chunks(RELEASES_MAX).map(<[_]>::to_vec).collect();
+    let parts = parts.into_iter().map(|part| release_part(client, seat, session, part));
+    stream::iter(parts).buffer_unordered(AT_ONCE).try_collect().await
+}
+
+/// As many as fit into one transaction. Each try settles at least one of them.
+async fn release_part(client: &Client, seat: &Seat, session: &Session, mut left: Vec<(Resource, Grip)>) -> Result<()> {
+    let prefix = keys::prefix(&seat.group);
+    while !left.is_empty() {
+        let unlock = |(resource, grip): &(Resource, Grip)| {
+            let key = keys::claim_key(&prefix, resource);
+            [
+                operation("check-index", &key, json!({ "Index": grip.index })),
+                operation("unlock", &key, json!({ "Session": session.id, "Value": "" })),
+            ]
+        };
+        let unlocks: Vec<_> = left.iter().flat_map(unlock).collect();
+        match client.txn("releasing claims", &unlocks, &Right::Key).await? {
+            Txn::Done(_) => {
+                settled(session, &left);
+                break;
+            }
+            Txn::Refused(refusals) => {
+                let gone = taken_out(&mut left, &refusals.iter().map(|refusal| refusal.at / 2).collect());
+                if gone.is_empty() {
+                    return Err(client.strange("a transaction that was refused without a reason"));
+                }
+                settled(session, &gone);
+            }
+        }
+    }
+    Ok(())
+}
+
+fn settled(session: &Session, released: &[(Resource, Grip)]) {
+    for (resource, grip) in released {
+        session.lets_go(resource, grip.epoch);
+    }
+}
+
+/// Takes out what stands at these places.
+fn taken_out<T>(left: &mut Vec<T>, places: &BTreeSet<usize>) -> Vec<T> {
+    let (out, rest): (Vec<_>, Vec<_>) = std::mem::take(left).into_iter().enumerate().partition(|(at, _)| places.contains(at));
+    left.extend(rest.into_iter().map(|(_, one)| one));
+    out.into_iter().map(|(_, one)| one).collect()
+}

@@ -1,0 +1,121 @@
+//! Where claims stand in Consul and what is written there. A wire format: every version of every worker must write alike.
+//!
+//! `shardwise/claims/<group>/store` is the store's id and floor, `…/slot/<number>` and `…/name/<name>` are the claims. A claim's key is locked
+//! by its holder's session while it is held and stays there afterwards, so that its numbers go on rising. Its value says who holds it and
+//! above which floor its epoch is counted, its flags are the holder's incarnation.
+
+use serde::{Deserialize, Serialize};
+use shardwise_core::{Claim, ClaimName, ClaimStore, Epoch, GroupName, Holder, Incarnation, InstanceId, Resource, SLOTS_MAX, StoreId};
+use shardwise_discovery::{Seat, one_line};
+
+use crate::error::{Failure, Result};
+use crate::keys::{Stored, encoded};
+use crate::names::{key_part, key_text};
+
+/// How all keys of the group's claims begin.
+pub(super) fn prefix(group: &GroupName) -> String {
+    format!("shardwise/claims/{}/", key_part(group.as_str()))
+}
+
+pub(super) fn store_key(group: &GroupName) -> String {
+    format!("{}store", prefix(group))
+}
+
+pub(super) fn claim_key(prefix: &str, resource: &Resource) -> String {
+    match resource {
+        Resource::Slot(slot) => format!("{prefix}slot/{slot}"),
+        Resource::Name(name) => format!("{prefix}name/{}", key_part(name.as_str())),
+    }
+}
+
+/// What a key under the prefix is the claim on, if it is one that we write.
+fn resource(prefix: &str, key: &str) -> Option<Resource> {
+    let resource = match key.strip_prefix(prefix)?.split_once('/')? {
+        ("slot", slot) => Resource::Slot(slot.parse().ok().filter(|slot| *slot < SLOTS_MAX)?),
+        ("name", name) => Resource::Name(ClaimName::new(key_text(name)?).ok()?),
+        _ => return None,
+    };
+    // Another spelling of it would be a second key for one resource.
+    (claim_key(prefix, &resource) == key).then_some(resource)
+}
+
+/// What the store's key says.
+#[derive(Serialize, Deserialize)]
+struct Store {
+    id: String,
+    floor: u64,
+}
+
+pub(super) fn store_value(store: &ClaimStore) -> String {
+    let store = Store { id: store.id.to_string(), floor: store.floor };
+    encoded(&serde_json::to_vec(&store).unwrap_or_default())
+}
+
+pub(super) fn store(stored: &Stored) -> Result<ClaimStore> {
+    let unreadable = |why: &str| Failure::BadClaim {
+        key: stored.key.clone(),
+        why: one_line(why),
+        remedy: "put back what stood there, or delete it and set epoch_floor above the highest epoch used",
+    };
+    let Store { id, floor } = serde_json::from_slice(&stored.value()).map_err(|error| unreadable(&error.to_string()))?;
+    let id = StoreId::from_hex(&id).ok_or_else(|| unreadable("its id is not sixteen hexadecimal digits"))?;
+    if floor > ClaimStore::FLOOR_MAX {
+        return Err(unreadable("its floor is above 2^52"));
+    }
+    Ok(ClaimStore { id, floor })
+}
+
+/// What a claim's key says of its holder, beside the incarnation.
+#[derive(Serialize, Deserialize)]
+struct Holding {
+    id: InstanceId,
+    floor: u64,
+}
+
+pub(super) fn claim_value(seat: &Seat, store: &ClaimStore) -> String {
+    let holding = Holding { id: seat.instance_id.clone(), floor: store.floor };
+    encoded(&serde_json::to_vec(&holding).unwrap_or_default())
+}
+
+/// The claim that a key shows; `None` if nobody holds it, or if it is not ours.
+pub(super) fn claim(prefix: &str, stored: &Stored) -> Result<Option<(Resource, Claim)>> {
+    if stored.session.is_none() {
+        return Ok(None);
+    }
+    let unreadable = |why: &str| Failure::BadClaim {
+        key: stored.key.clone(),
+        why: one_line(why),
+        remedy: "somebody else has changed a key that is locked; delete it, and its holder lets go of it",
+    };
+    let resource = resource(prefix, &stored.key).ok_or_else(|| unreadable("it is on no slot and no name"))?;
+    let Holding { id, floor } = serde_json::from_slice(&stored.value()).map_err(|error| unreadable(&error.to_string()))?;
+    let epoch = Epoch::new(floor.saturating_add(stored.modify_index)).map_err(|error| unreadable(&error.to_string()))?;
+    let holder = Holder { instance_id: id, incarnation: Incarnation::new(stored.flags) };
+    Ok(Some((resource, Claim { holder, epoch })))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn keys_are_read_as_they_are_written_and_nothing_else_is() {
+        let prefix = prefix(&GroupName::new(".").unwrap());
+        assert_eq!(prefix, "shardwise/claims/%2E/", "Consul's paths know no dots");
+        let name = |name: &str| Resource::Name(ClaimName::new(name).unwrap());
+        for (on, key) in [
+            (Resource::Slot(0), "slot/0"),
+            (Resource::Slot(SLOTS_MAX - 1), "slot/65535"),
+            (name("slot/7"), "name/slot%2F7"),
+            (name("A b"), "name/A%20b"),
+            (name("é%2F"), "name/%C3%A9%252F"),
+        ] {
+            let key = format!("{prefix}{key}");
+            assert_eq!(claim_key(&prefix, &on), key);
+            assert_eq!(resource(&prefix, &key), Some(on));
+        }
+        for wrong in ["store", "slot/007", "slot/65536", "slot/-1", "name/a/b", "name/%2f", "name/%", "name/%C3", "name/", "other/1"] {
+            assert_eq!(resource(&prefix, &format!("{prefix}{wrong}")), None, "{wrong}");
+        }
+    }
+}

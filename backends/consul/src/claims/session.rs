@@ -1,0 +1,91 @@
+//! What this process knows of a member's session: what it holds by it, under which store, and what Consul holds back from it.
+
+use std::collections::HashMap;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use shardwise_core::{ClaimStore, Epoch, Moment, Resource};
+
+/// How something is held.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Grip {
+    pub(crate) epoch: Epoch,
+    /// The index that the acquiring transaction gave its key.
+    pub(crate) index: u64,
+}
+
+/// One session.
+#[derive(Debug)]
+pub(crate) struct Session {
+    pub(crate) id: String,
+    memory: Mutex<Memory>,
+}
+
+#[derive(Debug, Default)]
+struct Memory {
+    held: HashMap<Resource, Grip>,
+    /// The store that was read while this session was there, and the index of its key.
+    store: Option<(ClaimStore, u64)>,
+    /// Since when each has been held back.
+    delayed: HashMap<Resource, Moment>,
+}
+
+impl Session {
+    pub(crate) fn new(id: String) -> Self {
+        Self { id, memory: Mutex::default() }
+    }
+
+    pub(super) fn holds(&self, resource: Resource, grip: Grip) {
+        let mut memory = self.memory();
+        memory.delayed.remove(&resource);
+        memory.held.insert(resource, grip);
+    }
+
+    /// How it is held under this epoch.
+    pub(super) fn grip(&self, resource: &Resource, epoch: Epoch) -> Option<Grip> {
+        self.memory().held.get(resource).copied().filter(|grip| grip.epoch == epoch)
+    }
+
+    /// It is no longer held under this epoch.
+    pub(super) fn lets_go(&self, resource: &Resource, epoch: Epoch) {
+        let mut memory = self.memory();
+        if memory.held.get(resource).is_some_and(|grip| grip.epoch == epoch) {
+            memory.held.remove(resource);
+        }
+    }
+
+    pub(crate) fn all_held(&self) -> Vec<(Resource, Epoch)> {
+        self.memory().held.iter().map(|(resource, grip)| (resource.clone(), grip.epoch)).collect()
+    }
+
+    pub(super) fn store_index(&self, store: &ClaimStore) -> Option<u64> {
+        self.memory().store.filter(|(known, _)| known == store).map(|(_, index)| index)
+    }
+
+    pub(super) fn know_store(&self, store: ClaimStore, index: u64) {
+        self.memory().store = Some((store, index));
+    }
+
+    pub(super) fn delay(&self, resource: Resource, now: Moment) {
+        self.memory().delayed.entry(resource).or_insert(now);
+    }
+
+    pub(super) fn is_delayed(&self, resource: &Resource) -> bool {
+        self.memory().delayed.contains_key(resource)
+    }
+
+    /// Of these the one that has been held back for longest, and so comes free first.
+    pub(super) fn longest_delayed(&self, delayed: &[Resource]) -> Option<Resource> {
+        let memory = self.memory();
+        delayed.iter().min_by_key(|resource| memory.delayed.get(*resource)).cloned()
+    }
+
+    /// It is not held back: somebody else has it.
+    pub(super) fn undelay(&self, resource: &Resource) {
+        self.memory().delayed.remove(resource);
+    }
+
+    fn memory(&self) -> MutexGuard<'_, Memory> {
+        // Nothing under this lock can panic halfway through a change.
+        self.memory.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}

@@ -1,0 +1,82 @@
+//! Following a group's claims: a cheap look waits until something has changed, and then they are all read.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use shardwise_core::{GroupName, Moment};
+use shardwise_discovery::feeds::{Feed, Full, Source};
+use shardwise_discovery::{ClaimTable, Error};
+use tokio::time::{Instant, sleep_until};
+
+use super::keys;
+use crate::api::Right;
+use crate::client::Client;
+use crate::error::{Failure, Result};
+use crate::follower::{Look, Subject, follow, no_room};
+use crate::keys::{Listed, Stored};
+use crate::registrar::Registrar;
+
+/// What followers of claims share.
+pub(crate) struct ClaimFollowers {
+    pub(crate) registrar: Arc<Registrar>,
+}
+
+impl Source<ClaimTable> for ClaimFollowers {
+    fn start(self: Arc<Self>, feed: Feed<ClaimTable>) {
+        follow(GroupClaims { registrar: Arc::clone(&self.registrar), rested: Instant::now() }, feed);
+    }
+
+    fn full(&self, full: Full) -> Error {
+        no_room(full, GroupClaims::OPERATION)
+    }
+}
+
+/// The claims of a group.
+struct GroupClaims {
+    registrar: Arc<Registrar>,
+    /// After a read one rests for as long as it took: while thousands of slots change hands, each change would be a reason to read them all.
+    rested: Instant,
+}
+
+impl Subject for GroupClaims {
+    type Shown = ClaimTable;
+    const OPERATION: &'static str = "watch_claims";
+
+    async fn wait(&self, group: &GroupName, index: u64, wait: Duration) -> Result<(u64, Moment)> {
+        let listed = self.registrar.client.keys(&keys::prefix(group), Some((index, wait)), &Right::ReadKey).await?;
+        Ok((listed.index, listed.started))
+    }
+
+    async fn read(&mut self, group: &GroupName) -> Result<Look<ClaimTable>> {
+        sleep_until(self.rested).await;
+        let begun = Instant::now();
+        let prefix = keys::prefix(group);
+        let Listed { started, index, body } = listed(&self.registrar.client, &prefix).await?;
+        let table = match body {
+            None => ClaimTable::default(),
+            Some(answer) => {
+                // A megabyte for 4,096 slots: other tasks need not wait for it.
+                let registrar = Arc::clone(&self.registrar);
+                let parsing = tokio::task::spawn_blocking(move || table(&prefix, &registrar.client.parsed::<Vec<Stored>>(&answer)?));
+                parsing.await.unwrap_or(Err(Failure::ShuttingDown))?
+            }
+        };
+        self.rested = Instant::now() + begun.elapsed();
+        Ok(Look { shown: Arc::new(table), proven: started, index })
+    }
+}
+
+/// The claims' keys. Where there are none, one asks again, and whether one may see them.
+async fn listed(client: &Client, prefix: &str) -> Result<Listed> {
+    let listed = client.keys(prefix, None, &Right::ReadKey).await?;
+    if listed.body.is_some() {
+        return Ok(listed);
+    }
+    client.may_see_keys(prefix).await?;
+    client.keys(prefix, None, &Right::ReadKey).await
+}
+
+fn table(prefix: &str, stored: &[Stored]) -> Result<ClaimTable> {
+    let claims = stored.iter().filter_map(|stored| keys::claim(prefix, stored).transpose());
+    claims.collect::<Result<_>>().map(ClaimTable)
+}

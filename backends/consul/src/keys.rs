@@ -1,0 +1,200 @@
+//! The key-value store: transactions, single keys, and what begins with a prefix. Knows nothing of what is kept there, but for guards.
+
+use std::time::Duration;
+
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
+use reqwest::Method;
+use serde::Deserialize;
+use serde_json::{Value, json};
+use shardwise_core::{Incarnation, Moment};
+
+use crate::api::{Right, says};
+use crate::client::{Answer, Client};
+use crate::error::Result;
+use crate::names::segment;
+
+/// The most operations that Consul takes in one transaction.
+pub(crate) const OPERATIONS_MAX: usize = 64;
+
+/// Who holds a guard.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Held {
+    pub(crate) by: Incarnation,
+    pub(crate) index: u64,
+}
+
+/// One key.
+#[derive(Debug, Clone, Deserialize)]
+#[serde(rename_all = "PascalCase")]
+pub(crate) struct Stored {
+    pub(crate) key: String,
+    pub(crate) flags: u64,
+    pub(crate) modify_index: u64,
+    #[serde(default)]
+    pub(crate) session: Option<String>,
+    #[serde(default)]
+    value: Option<String>,
+}
+
+impl Stored {
+    /// What is written there; nothing if that is no base64, as it always is.
+    pub(crate) fn value(&self) -> Vec<u8> {
+        self.value.as_ref().and_then(|value| STANDARD.decode(value).ok()).unwrap_or_default()
+    }
+}
+
+/// The keys with a prefix, as the servers' leader knows them now.
+pub(crate) struct Listed {
+    /// Before the request.
+    pub(crate) started: Moment,
+    /// Consul's index of the prefix; at least 1.
+    pub(crate) index: u64,
+    /// `None`: there are no keys, or none that this token may see.
+    pub(crate) body: Option<Answer>,
+}
+
+/// What became of a transaction: all of it is done, or none.
+#[derive(Debug)]
+pub(crate) enum Txn {
+    /// The keys as they are now, one for each operation that gives one.
+    Done(Vec<Stored>),
+    /// Which operations stood in the way.
+    Refused(Vec<Refusal>),
+}
+
+/// Why an operation was refused.
+#[derive(Debug, Deserialize)]
+#[serde(rename_all = "PascalCase")]
+pub(crate) struct Refusal {
+    /// Which one.
+    #[serde(rename = "OpIndex")]
+    pub(crate) at: usize,
+    /// Consul's words.
+    pub(crate) what: String,
+}
+
+/// Consul's words, told apart.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Why {
+    /// Another session has the lock.
+    Held,
+    /// The session that had the lock ended a moment ago.
+    Delayed,
+    /// The session that asks is over.
+    NoSession,
+    /// Something else is not as expected.
+    Other,
+}
+
+impl Refusal {
+    pub(crate) fn why(&self) -> Why {
+        let has = |text| self.what.contains(text);
+        match () {
+            () if has("already held") => Why::Held,
+            () if has("lock delay") => Why::Delayed,
+            () if has("invalid session") => Why::NoSession,
+            () => Why::Other,
+        }
+    }
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "PascalCase")]
+struct TxnAnswer {
+    results: Option<Vec<TxnResult>>,
+    errors: Option<Vec<Refusal>>,
+}
+
+#[derive(Deserialize)]
+struct TxnResult {
+    #[serde(rename = "KV")]
+    kv: Option<Stored>,
+}
+
+/// One operation of a transaction.
+pub(crate) fn operation(verb: &str, key: &str, more: Value) -> Value {
+    let mut kv = json!({"Verb": verb, "Key": key});
+    if let (Some(kv), Value::Object(more)) = (kv.as_object_mut(), more) {
+        kv.extend(more);
+    }
+    json!({ "KV": kv })
+}
+
+/// A value as Consul's interface takes it.
+pub(crate) fn encoded(value: &[u8]) -> String {
+    STANDARD.encode(value)
+}
+
+impl Client {
+    /// Up to [`OPERATIONS_MAX`] operations, all or none.
+    pub(crate) async fn txn(&self, what: &'static str, operations: &[Value], right: &Right<'_>) -> Result<Txn> {
+        let answer = self.call(what, Method::PUT, &self.at("/v1/txn", &[]), Some(Value::from(operations).to_string())).await?;
+        if answer.status == 409 && says(&answer, "ermission denied") {
+            return Err(self.no_right(right, "Permission denied".to_owned()));
+        }
+        if answer.status == 409 {
+            let refused: TxnAnswer = self.parsed(&answer)?;
+            return Ok(Txn::Refused(refused.errors.unwrap_or_default()));
+        }
+        let done: TxnAnswer = self.parsed(&self.checked(answer, right)?)?;
+        Ok(Txn::Done(done.results.unwrap_or_default().into_iter().filter_map(|result| result.kv).collect()))
+    }
+
+    /// One key as it is now.
+    pub(crate) async fn key(&self, what: &'static str, key: &str, right: &Right<'_>) -> Result<Option<Stored>> {
+        let answer = self.call(what, Method::GET, &self.at(&path(key), &["consistent"]), None).await?;
+        if answer.status == 404 {
+            return Ok(None);
+        }
+        let stored: Vec<Stored> = self.parsed(&self.checked(answer, right)?)?;
+        Ok(stored.into_iter().next())
+    }
+
+    /// The keys with this prefix, which ends with a slash. With `wait` it answers once the index is another one or the time is over, and
+    /// then with little: the names up to the next slash.
+    pub(crate) async fn keys(&self, prefix: &str, wait: Option<(u64, Duration)>, right: &Right<'_>) -> Result<Listed> {
+        let what = "reading claims";
+        let started = self.clock.now();
+        let answer = match wait {
+            Some((index, wait)) => {
+                let index = format!("index={index}&wait={}ms", wait.as_millis());
+                self.wait(what, &self.at(&path(prefix), &["keys", "separator=/", "consistent", &index]), wait).await?
+            }
+            None => self.call(what, Method::GET, &self.at(&path(prefix), &["recurse", "consistent"]), None).await?,
+        };
+        if answer.status == 404 {
+            return Ok(Listed { started, index: self.index_of(&answer, right)?, body: None });
+        }
+        let answer = self.checked(answer, right)?;
+        Ok(Listed { started, index: self.index_of(&answer, right)?, body: Some(answer) })
+    }
+
+    /// Takes the guard if its index is still `expected`, 0 for none. Answers its new index, or `None` if somebody else was faster.
+    pub(crate) async fn guard_take(&self, key: &str, by: Incarnation, expected: u64) -> Result<Option<u64>> {
+        let take = operation("cas", key, json!({"Value": "", "Flags": by.get(), "Index": expected}));
+        match self.txn("taking the guard", &[take], &Right::Key).await? {
+            Txn::Refused(_) => Ok(None),
+            Txn::Done(stored) => match stored.first() {
+                Some(stored) => Ok(Some(stored.modify_index)),
+                None => Err(self.strange("a transaction without a result")),
+            },
+        }
+    }
+
+    /// Gives the guard back if it still is what it was.
+    pub(crate) async fn guard_free(&self, key: &str, index: u64) -> Result<()> {
+        let free = operation("delete-cas", key, json!({ "Index": index }));
+        self.txn("giving the guard back", &[free], &Right::Key).await.map(drop)
+    }
+
+    /// Who holds the guard now.
+    pub(crate) async fn guard_held(&self, key: &str) -> Result<Option<Held>> {
+        let stored = self.key("reading the guard", key, &Right::Key).await?;
+        Ok(stored.map(|stored| Held { by: Incarnation::new(stored.flags), index: stored.modify_index }))
+    }
+}
+
+fn path(key: &str) -> String {
+    format!("/v1/kv/{}", key.split('/').map(segment).collect::<Vec<_>>().join("/"))
+}
