@@ -6,9 +6,10 @@ use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
 use std::time::Duration;
 
+use futures::stream::BoxStream;
 use futures::{FutureExt, StreamExt, stream};
 use shardwise_core::GroupName;
-use shardwise_discovery::{Discovery, Error, ErrorKind, WatchEvent, WatchStream};
+use shardwise_discovery::{ClaimsStream, Discovery, Error, ErrorKind, WatchStream};
 use tokio::time::Instant;
 
 /// First pause before a watch that has ended, or that does nothing but fail, is read again; doubled until there is news.
@@ -36,14 +37,28 @@ pub(crate) async fn limited<T>(
     }
 }
 
-/// A watch that is opened again when it ends, and read slowly while it does nothing but fail.
+/// A watch of members that is opened again when it ends, and read slowly while it does nothing but fail.
 pub(crate) fn follow(backend: &Arc<dyn Discovery>, group: &GroupName, prove_every: Duration) -> WatchStream {
     let (backend, group) = (Arc::clone(backend), group.clone());
-    let open = move || {
+    followed(move || {
         let (backend, group) = (Arc::clone(&backend), group.clone());
-        let watch = stream::once(async move { backend.watch(&group, prove_every) }).flatten();
-        AssertUnwindSafe(watch).catch_unwind().map(|event| event.unwrap_or_else(|_panic| Err(panicked("watch")))).boxed()
-    };
+        stream::once(async move { backend.watch(&group, prove_every) }).flatten().boxed()
+    })
+}
+
+/// The same of claims; one that ends at once where the backend has none.
+pub(crate) fn follow_claims(backend: &Arc<dyn Discovery>, group: &GroupName, prove_every: Duration) -> ClaimsStream {
+    let (backend, group) = (Arc::clone(backend), group.clone());
+    followed(move || {
+        let (backend, group) = (Arc::clone(&backend), group.clone());
+        let open =
+            async move { backend.as_claims().map_or_else(|| stream::empty().boxed(), |claims| claims.watch_claims(&group, prove_every)) };
+        stream::once(open).flatten().boxed()
+    })
+}
+
+fn followed<T: Send + 'static>(open: impl Fn() -> Watch<T> + Send + 'static) -> Watch<T> {
+    let open = move || AssertUnwindSafe(open()).catch_unwind().map(|event| event.unwrap_or_else(|_panic| Err(panicked("watch")))).boxed();
     let followed = Followed { watch: open(), open, pause: REWATCH_FIRST, errors: 0 };
     stream::unfold(followed, |mut followed| async move {
         let event = followed.next().await;
@@ -52,16 +67,18 @@ pub(crate) fn follow(backend: &Arc<dyn Discovery>, group: &GroupName, prove_ever
     .boxed()
 }
 
-struct Followed<F> {
-    watch: WatchStream,
+type Watch<T> = BoxStream<'static, Result<T, Error>>;
+
+struct Followed<T, F> {
+    watch: Watch<T>,
     open: F,
     pause: Duration,
     /// In a row, each hard upon the one before.
     errors: u32,
 }
 
-impl<F: Fn() -> WatchStream> Followed<F> {
-    async fn next(&mut self) -> Result<WatchEvent, Error> {
+impl<T, F: Fn() -> Watch<T>> Followed<T, F> {
+    async fn next(&mut self) -> Result<T, Error> {
         let mut rested = self.errors >= ERRORS_AT_ONCE;
         if rested {
             self.rest().await;

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, HashMap};
 use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use shardwise_core::{InstanceId, Member, PolicyName};
+use shardwise_core::{InstanceId, Member, OwnershipMode, PolicyName};
 use shardwise_discovery::{Clock, Discovery, random_incarnation};
 
 use crate::observer::Observer;
@@ -162,11 +162,29 @@ impl ShardingFactory {
 
     fn make(&self, settings: &PolicySettings, made: &mut Made) -> Result<ShardingService> {
         let (policy, member, clock) = (settings.policy.clone(), self.member(), self.inner.clock.clone());
+        let exclusive = policy.ownership == OwnershipMode::Exclusive;
+        if !self.inner.enabled && exclusive {
+            let message = format!(
+                "policy {}: ownership = \"exclusive\" and enabled = false do not go together: without claims this worker and any other one would \
+                 own everything; remove one of them",
+                policy.name
+            );
+            return Err(Error::new(ErrorKind::Settings, message));
+        }
         if !self.inner.enabled {
             tracing::warn!(policy = %policy.name, "sharding is switched off (enabled = false): this worker owns everything; run only one");
             return Ok(ShardingService::unsharded(policy, member, clock));
         }
         let backend = self.backend(&settings.discovery, made)?;
+        if exclusive && backend.as_claims().is_none() {
+            let message = format!(
+                "policy {}: ownership = \"exclusive\" needs a backend that can hold claims, and {} cannot; use \"local\", \"consul\" or \"etcd\", or \
+                 ownership = \"eventual\"",
+                policy.name,
+                backend.capabilities().name
+            );
+            return Err(Error::new(ErrorKind::Settings, message));
+        }
         Ok(ShardingService::new(policy, settings.timing, member, backend, clock))
     }
 

@@ -1,7 +1,7 @@
 //! What a service, its driver and its runners share: the snapshot that readers see, and the news of its changes.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use arc_swap::{ArcSwap, ArcSwapOption};
 use shardwise_core::{InstanceId, Moment, Ownership, Policy, Rebalance, Timing};
@@ -11,6 +11,7 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use crate::listeners::Hub;
+use crate::runtime::Guards;
 use crate::service::Ranked;
 
 pub(crate) struct Shared {
@@ -20,6 +21,10 @@ pub(crate) struct Shared {
     pub(crate) clock: Clock,
     /// The user's work under ownership; a leaving service waits for it.
     pub(crate) in_flight: TaskTracker,
+    /// The same, by slot, name or key.
+    pub(crate) guards: Guards,
+    /// How often a slot was given away though work was still running in it.
+    pub(crate) overlaps: AtomicU64,
     /// Cancelled when a test's fleet kills the worker: its runners end at once.
     pub(crate) gone: CancellationToken,
     pub(crate) rebalances: Hub<Rebalance>,
@@ -46,6 +51,8 @@ impl Shared {
             instance_id,
             clock,
             in_flight: TaskTracker::new(),
+            guards: Guards::default(),
+            overlaps: AtomicU64::new(0),
             gone: CancellationToken::new(),
             rebalances: Hub::default(),
             snapshots: Hub::default(),
@@ -61,13 +68,26 @@ impl Shared {
 
     /// Makes `ownership` what readers see from here on, then tells those who wait for changes.
     pub(crate) fn publish(&self, ownership: Arc<Ownership>) {
+        let claims_ended = ownership.claims_end().is_none();
         self.current.store(Arc::clone(&ownership));
+        if claims_ended {
+            self.guards.revoke_all();
+        }
         self.snapshots.push(&ownership);
         self.changes.send_replace(ownership);
     }
 
     pub(crate) fn rebalanced(&self, rebalance: &Rebalance) {
+        self.guards.tell(rebalance);
         self.rebalances.push(rebalance);
+    }
+
+    /// So many pieces of work went on in slots that were given away.
+    pub(crate) fn count_overlaps(&self, running: usize) {
+        if running > 0 {
+            self.overlaps.fetch_add(running as u64, Ordering::Relaxed);
+            tracing::warn!(policy = %self.policy.name, running, "slots were given away while work in them still ran (on_drain_timeout = \"release\")");
+        }
     }
 
     pub(crate) fn changes(&self) -> watch::Receiver<Arc<Ownership>> {

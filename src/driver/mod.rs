@@ -2,6 +2,7 @@
 //!
 //! It decides nothing about ownership; what it adds are limits on how long a call may take.
 
+mod claims;
 mod marks;
 mod record;
 
@@ -9,15 +10,16 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
+use futures::stream::BoxStream;
 use futures::{FutureExt, StreamExt};
-use shardwise_core::machine::{Action, Input, Machine};
+use shardwise_core::machine::{Action, ClaimInput, Input, Machine};
 use shardwise_core::{Fingerprint, Moment};
-use shardwise_discovery::{Discovery, Error, Registration, WatchEvent, WatchStream};
+use shardwise_discovery::{ClaimsStream, Discovery, Error, Registration, WatchEvent, WatchStream};
 use tokio::sync::{mpsc, oneshot};
 use tokio::task::{AbortHandle, JoinSet};
 
 use crate::ServiceState;
-use crate::calls::follow;
+use crate::calls::{follow, follow_claims};
 use crate::placers::placed_ahead;
 use crate::shared::Shared;
 use marks::Marks;
@@ -59,6 +61,8 @@ pub(crate) struct Driver {
     /// Changes what the record says.
     marks: Marks,
     watch: Option<WatchStream>,
+    /// News of claims, under exclusive ownership.
+    claims: Option<ClaimsStream>,
     /// Why registering or renewing fails, which is logged once until it succeeds or fails for another reason.
     complaint: Option<String>,
     /// The watch fails, which is logged once until it succeeds.
@@ -76,6 +80,7 @@ impl Driver {
             call: None,
             marks: Marks::default(),
             watch: None,
+            claims: None,
             complaint: None,
             blind: false,
         }
@@ -83,6 +88,7 @@ impl Driver {
 
     /// Runs until the service has left and nobody holds a handle to it any more.
     pub(crate) async fn run(mut self, mut commands: mpsc::Receiver<Command>) {
+        let shared = Arc::clone(&self.shared);
         let mut orphaned = false;
         let mut actions = Vec::new();
         loop {
@@ -115,6 +121,11 @@ impl Driver {
                     Some(input) => input,
                     None => continue,
                 },
+                Some(event) = next(self.claims.as_mut()) => match self.claims_news(event) {
+                    Some(input) => input,
+                    None => continue,
+                },
+                idle = shared.guards.idle() => Input::Claims(ClaimInput::Idle(idle)),
                 () = until(&self.shared, wake_at) => Input::Woken,
             };
             self.step(input, &mut actions);
@@ -176,8 +187,10 @@ impl Driver {
                 let prove_every = self.shared.timing.ttl / PROOFS_PER_TTL;
                 let watch = follow(&self.backend, &self.registration.group, prove_every);
                 self.watch = Some(placed_ahead(watch, (*self.shared.policy).clone()));
+                self.claims = self.registration.claims.then(|| follow_claims(&self.backend, &self.registration.group, prove_every));
             }
-            Action::StopWatch => self.watch = None,
+            Action::StopWatch => (self.watch, self.claims) = (None, None),
+            Action::Claim(action) => self.claim(action),
             Action::Look => self.look(),
             Action::MarkDraining => self.mark_draining(),
             Action::MarkLoss(missing) => self.mark_loss(missing),
@@ -274,7 +287,7 @@ impl Driver {
     }
 }
 
-async fn next(watch: Option<&mut WatchStream>) -> Option<Result<WatchEvent, Error>> {
+async fn next<T>(watch: Option<&mut BoxStream<'static, Result<T, Error>>>) -> Option<Result<T, Error>> {
     watch?.next().await
 }
 

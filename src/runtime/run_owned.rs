@@ -6,14 +6,14 @@ use std::hash::Hash;
 use std::sync::Arc;
 
 use shardwise_core::{Ownership, Rebalance, ShardKey};
-use shardwise_discovery::Clock;
 use tokio::sync::watch;
 use tokio::task::{Id, JoinSet};
 use tokio_util::sync::CancellationToken;
-use tokio_util::task::TaskTracker;
 
+use super::enter::enter;
 use crate::listeners::Rebalances;
 use crate::service::ShardingService;
+use crate::shared::Shared;
 
 impl ShardingService {
     /// Runs `work(key, cancel)` for each key that is mine, as a task of its own: started when the key is gained, told by `cancel` when it is
@@ -34,11 +34,9 @@ impl ShardingService {
         let runner = Runner {
             rebalances: self.rebalances(),
             ownership: self.shared().changes(),
-            clock: self.shared().clock.clone(),
-            in_flight: self.shared().in_flight.clone(),
+            shared: Arc::clone(self.shared()),
             wanted: keys.subscribe(),
             stop: stop.clone(),
-            gone: self.shared().gone.clone(),
             work: Arc::new(work),
             tasks: JoinSet::new(),
             keys_of: HashMap::new(),
@@ -91,11 +89,9 @@ struct Runner<K, F> {
     rebalances: Rebalances,
     /// No handle to the service itself: it must be able to end while work runs.
     ownership: watch::Receiver<Arc<Ownership>>,
-    clock: Clock,
-    in_flight: TaskTracker,
+    shared: Arc<Shared>,
     wanted: watch::Receiver<Arc<HashSet<K>>>,
     stop: CancellationToken,
-    gone: CancellationToken,
     work: Arc<F>,
     tasks: JoinSet<()>,
     keys_of: HashMap<Id, K>,
@@ -113,7 +109,7 @@ where
         loop {
             tokio::select! {
                 () = self.stop.cancelled() => break,
-                () = self.gone.cancelled() => break,
+                () = self.shared.gone.cancelled() => break,
                 Some(ended) = self.tasks.join_next_with_id() => self.ended(ended.map_or_else(|e| (e.id(), Some(e)), |(id, ())| (id, None))),
                 rebalance = self.rebalances.recv() => match rebalance {
                     Some(rebalance) => self.settle(Some(&rebalance)),
@@ -137,7 +133,7 @@ where
         if matches!(self.runs.get(&key), Some(Run::Ending)) {
             self.runs.remove(&key);
             let wanted = self.wanted.borrow().contains(&key);
-            if wanted && self.ownership.borrow().owns_at(&key, self.clock.now()) {
+            if wanted && self.ownership.borrow().owns_at(&key, self.shared.clock.now()) {
                 self.start(key);
             }
         }
@@ -146,7 +142,7 @@ where
     /// Cancels what is not mine any more, or was not for a while, and starts what is mine and idle.
     fn settle(&mut self, rebalance: Option<&Rebalance>) {
         let wanted = Arc::clone(&self.wanted.borrow_and_update());
-        let (ownership, now) = (Arc::clone(&self.ownership.borrow()), self.clock.now());
+        let (ownership, now) = (Arc::clone(&self.ownership.borrow()), self.shared.clock.now());
         for (key, run) in &mut self.runs {
             let lost = rebalance.is_some_and(|rebalance| rebalance.loses(key));
             if lost || !wanted.contains(key) || !ownership.owns_at(key, now) {
@@ -164,10 +160,15 @@ where
     }
 
     fn start(&mut self, key: K) {
+        // Lost again by now; the news is on its way.
+        let Ok(guard) = enter(&self.shared, &key) else { return };
         let cancel = self.stop.child_token();
         let (work, its_key, its_cancel) = (Arc::clone(&self.work), key.clone(), cancel.clone());
         // The user's closure runs inside the task, so that a panic in it ends that task and nothing else.
-        let task = self.tasks.spawn(self.in_flight.track_future(async move { work(its_key, its_cancel).await }));
+        let task = self.tasks.spawn(self.shared.in_flight.track_future(async move {
+            let _guard = guard;
+            work(its_key, its_cancel).await;
+        }));
         self.keys_of.insert(task.id(), key.clone());
         self.runs.insert(key, Run::Held(cancel));
     }

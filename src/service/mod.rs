@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use futures::future::BoxFuture;
 use shardwise_core::machine::{Identity, Machine};
-use shardwise_core::{GroupName, InstanceId, Member, Moment, Ownership, Policy, Rebalance, ServiceState, Timing, View};
+use shardwise_core::{GroupName, InstanceId, Member, Moment, Ownership, OwnershipMode, Policy, Rebalance, ServiceState, Timing, View};
 use shardwise_discovery::{Clock, Discovery, Registration};
 use tokio::sync::{mpsc, oneshot, watch};
 
@@ -73,7 +73,8 @@ impl ShardingService {
         member.fingerprints = policy.fingerprints();
         let me = Identity { instance_id: member.instance_id.clone(), incarnation: member.incarnation };
         let machine = Machine::new(Arc::clone(&policy), timing, me, |params| placer(&policy.group, params), clock.now());
-        let registration = Registration { group: policy.group.clone(), member, ttl: timing.ttl, claims: false };
+        let registration =
+            Registration { group: policy.group.clone(), member, ttl: timing.ttl, claims: policy.ownership == OwnershipMode::Exclusive };
         let (id, ownership) = (registration.member.instance_id.clone(), Arc::clone(machine.ownership()));
         let shared = Arc::new(Shared::new(policy, timing, id, clock, ownership));
         let join_limit = timing.ttl + backend.capabilities().margin + JOIN_GRACE;

@@ -96,15 +96,15 @@ pub(super) const PLACEMENT: Key = key(
 );
 pub(super) const OWNERSHIP: Key = key(
     "ownership",
-    Shape::OneOf { built: &["eventual"], later: &["exclusive"] },
+    Shape::OneOf { built: &["eventual", "exclusive"], later: &[] },
     Fallback::Text("eventual"),
-    "eventual: for a moment around a change two workers may own one key",
+    "eventual: for a moment around a change two workers may own one key; exclusive: a slot has one owner at a time, under an epoch",
 );
 pub(super) const SLOTS: Key = key(
     "slots",
     Shape::Whole { min: 1, max: SLOTS_MAX },
     Fallback::Text("16384"),
-    "parts into which the keys are cut; 1024 unless set when an outbox uses the policy",
+    "parts into which the keys are cut; 1024 unless set when ownership is exclusive or an outbox uses the policy",
 );
 pub(super) const VIRTUAL_NODES: Key = key(
     "virtual_nodes",
@@ -144,7 +144,19 @@ pub(super) const DRAIN_TIMEOUT: Key = key(
     "drain_timeout",
     Shape::Time { min: Duration::ZERO, max: DRAIN_TIMEOUT_MAX },
     Fallback::Text("30s"),
-    "how long a leaving worker waits for its work in flight",
+    "how long a leaving worker waits for its work in flight, and with exclusive ownership work in a slot that goes to another worker",
+);
+pub(super) const ON_DRAIN_TIMEOUT: Key = key(
+    "on_drain_timeout",
+    Shape::OneOf { built: &["hold", "release"], later: &[] },
+    Fallback::Unset,
+    "only with exclusive ownership: hold keeps a slot whose work does not end until it does, release gives it away though work may still run",
+);
+pub(super) const EPOCH_FLOOR: Key = key(
+    "epoch_floor",
+    Shape::EpochFloor,
+    Fallback::Unset,
+    "only with exclusive ownership: after the store of claims was wiped or replaced, a number above the highest epoch used before",
 );
 
 pub(super) const ON_BACKEND_LOSS: Key = key(

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use shardwise_core::holdings::OnDrainTimeout;
 use shardwise_core::{BackendLoss, GroupName, OwnershipMode, PlacementKind, PlacementParams, Policy, PolicyName, SLOTS_OUTBOX, Timing};
 
 use shardwise_discovery::settings::{BackendSettings, BackendValue};
@@ -111,17 +112,20 @@ pub(super) fn policy(
     let group = reader.take(place, &keys::GROUP_NAME)?;
     let group = GroupName::new(group.text()?).map_err(|error| group.refuse(error))?;
     let mut policy = Policy::new(name, group);
-    policy.placement = placement(reader, place, drives_outbox)?;
-    // The table of keys lets only this one through.
-    reader.take(place, &keys::OWNERSHIP)?;
-    policy.ownership = OwnershipMode::Eventual;
+    let ownership = reader.take(place, &keys::OWNERSHIP)?;
+    // The table of keys lets none through that has no name.
+    policy.ownership = OwnershipMode::named(ownership.text()?).unwrap_or_default();
+    let fewer_slots = drives_outbox || policy.ownership == OwnershipMode::Exclusive;
+    policy.placement = placement(reader, place, drives_outbox, fewer_slots)?;
+    claims(reader, place, &mut policy)?;
     policy.min_members = reader.take(place, &keys::MIN_MEMBERS)?.whole()?;
     policy.drain_timeout = reader.take(place, &keys::DRAIN_TIMEOUT)?.time()?;
     policy.on_backend_loss = backend_loss(reader, place)?;
     let max_loss = reader.take_if_set(place, &keys::MAX_LOSS)?;
     policy.max_loss = max_loss.as_ref().map(Found::percent).transpose()?;
     policy.next = next::read(reader, place, &policy, drives_outbox)?;
-    let policy = policy.validated().map_err(|error| refused(&error, &place.path, &max_loss.iter().collect::<Vec<_>>()))?;
+    let related: Vec<_> = max_loss.iter().chain(std::iter::once(&ownership)).collect();
+    let policy = policy.validated().map_err(|error| refused(&error, &place.path, &related))?;
 
     let meeting = Place { path: place.path.join("discovery"), inherits: Some(common.clone()), origin: place.origin.clone() };
     let (discovery, timing) = discovery(reader, &meeting, base)?;
@@ -129,12 +133,12 @@ pub(super) fn policy(
 }
 
 /// Reads how keys are placed.
-fn placement(reader: &Reader, place: &Place, drives_outbox: bool) -> Result<PlacementParams, Error> {
+fn placement(reader: &Reader, place: &Place, drives_outbox: bool, fewer_slots: bool) -> Result<PlacementParams, Error> {
     let mut params = PlacementParams { kind: kind(&reader.take(place, &keys::PLACEMENT)?, drives_outbox)?, ..PlacementParams::default() };
     let [slots_key, virtual_nodes, load_margin] = [&keys::SLOTS, &keys::VIRTUAL_NODES, &keys::LOAD_MARGIN];
     refuse_unused(reader, place, params.kind, [slots_key, virtual_nodes, load_margin])?;
     if params.kind == PlacementKind::Ring {
-        params.slots = slots(reader, place, drives_outbox)?;
+        params.slots = slots(reader, place, fewer_slots)?;
         params.load_margin = reader.take(place, load_margin)?.margin()?;
     }
     if params.kind.uses_virtual_nodes() {
@@ -188,8 +192,26 @@ fn backend_loss(reader: &Reader, place: &Place) -> Result<BackendLoss, Error> {
     }
 }
 
-fn slots(reader: &Reader, place: &Place, drives_outbox: bool) -> Result<u32, Error> {
-    if !drives_outbox || reader.find(place, &keys::SLOTS, None)?.is_some() {
+/// Reads what means something under exclusive ownership alone.
+fn claims(reader: &Reader, place: &Place, policy: &mut Policy) -> Result<(), Error> {
+    let on_drain_timeout = reader.take_if_set(place, &keys::ON_DRAIN_TIMEOUT)?;
+    let epoch_floor = reader.take_if_set(place, &keys::EPOCH_FLOOR)?;
+    if policy.ownership != OwnershipMode::Exclusive {
+        let unused = on_drain_timeout.as_ref().or(epoch_floor.as_ref());
+        let refuse = |found: &Found| found.refuse("it is about claims: write ownership = \"exclusive\" beside it, or remove it");
+        return unused.map_or(Ok(()), |found| Err(refuse(found)));
+    }
+    match on_drain_timeout.as_ref().map(Found::text).transpose()? {
+        Some("release") => policy.on_drain_timeout = OnDrainTimeout::Release,
+        Some(_) => {}
+        None => reader.note_computed(place, &keys::ON_DRAIN_TIMEOUT, "hold"),
+    }
+    policy.epoch_floor = epoch_floor.as_ref().map(Found::epoch_floor).transpose()?.unwrap_or(0);
+    Ok(())
+}
+
+fn slots(reader: &Reader, place: &Place, fewer: bool) -> Result<u32, Error> {
+    if !fewer || reader.find(place, &keys::SLOTS, None)?.is_some() {
         return reader.take(place, &keys::SLOTS)?.whole();
     }
     reader.note_computed(place, &keys::SLOTS, SLOTS_OUTBOX);

@@ -82,6 +82,13 @@ impl Found {
         }
     }
 
+    pub(super) fn epoch_floor(&self) -> Result<u64, Error> {
+        match self.value {
+            Value::EpochFloor(number) => Ok(number),
+            _ => Err(self.misread()),
+        }
+    }
+
     pub(super) fn time(&self) -> Result<Duration, Error> {
         match self.value {
             Value::Time(duration) => Ok(duration),

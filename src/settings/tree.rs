@@ -60,6 +60,8 @@ const POLICY: &[Key] = &[
     keys::LOAD_MARGIN,
     keys::MIN_MEMBERS,
     keys::DRAIN_TIMEOUT,
+    keys::ON_DRAIN_TIMEOUT,
+    keys::EPOCH_FLOOR,
     keys::ON_BACKEND_LOSS,
     keys::KEEP_FOR,
     keys::MAX_LOSS,
@@ -67,7 +69,7 @@ const POLICY: &[Key] = &[
 
 const NEXT: &[Key] = &[keys::NEXT_PLACEMENT, keys::NEXT_SLOTS, keys::NEXT_VIRTUAL_NODES, keys::NEXT_LOAD_MARGIN];
 
-const POLICY_LATER: &[&str] = &["rejoin_grace", "on_drain_timeout", "epoch_floor", "peer_networks"];
+const POLICY_LATER: &[&str] = &["rejoin_grace", "peer_networks"];
 
 const OUTBOX: &[Key] = &[
     keys::POLICY,

@@ -4,7 +4,7 @@ use std::fmt;
 use std::time::Duration;
 
 use secrecy::SecretString;
-use shardwise_core::{LoadMargin, MaxLoss, format_duration, parse_duration};
+use shardwise_core::{ClaimStore, LoadMargin, MaxLoss, format_duration, parse_duration};
 use shardwise_discovery::settings::{MASK, without_user};
 use toml::de::DeValue;
 
@@ -88,6 +88,8 @@ pub(super) enum Shape {
         min: u32,
         max: u32,
     },
+    /// A number below which no epoch may be.
+    EpochFloor,
     Time {
         min: Duration,
         max: Duration,
@@ -105,6 +107,7 @@ pub(super) enum Value {
     Texts(Vec<String>),
     Secret(SecretString),
     Whole(u32),
+    EpochFloor(u64),
     Time(Duration),
     Margin(LoadMargin),
     Percent(MaxLoss),
@@ -118,6 +121,7 @@ impl fmt::Display for Value {
             Self::Texts(texts) => f.write_str(&texts.join(",")),
             Self::Secret(_) => f.write_str(MASK),
             Self::Whole(number) => write!(f, "{number}"),
+            Self::EpochFloor(number) => write!(f, "{number}"),
             Self::Time(duration) => f.write_str(&format_duration(*duration)),
             Self::Margin(margin) => write!(f, "{margin}"),
             Self::Percent(percent) => write!(f, "{percent}"),
@@ -134,7 +138,9 @@ impl Shape {
             Self::Texts => read_texts(raw),
             Self::Secret => secret_of(read_text(raw)?).map(Value::Secret),
             Self::OneOf { built, later } => read_choice(raw, built, later),
-            Self::Whole { min, max } => read_whole(raw, min, max),
+            Self::Whole { min, max } => read_whole(raw, u64::from(min), u64::from(max))
+                .and_then(|number| u32::try_from(number).map(Value::Whole).map_err(|error| error.to_string())),
+            Self::EpochFloor => read_whole(raw, 0, ClaimStore::FLOOR_MAX).map(Value::EpochFloor),
             Self::Time { min, max } => read_time(raw, min, max),
             Self::Margin => read_margin(raw),
             Self::Percent => read_percent(raw),
@@ -191,16 +197,13 @@ fn read_choice(raw: &Raw, built: &[&str], later: &[&str]) -> Result<Value, Strin
     }
 }
 
-fn read_whole(raw: &Raw, min: u32, max: u32) -> Result<Value, String> {
+fn read_whole(raw: &Raw, min: u64, max: u64) -> Result<u64, String> {
     let number = match raw {
         Raw::Bare(text) | Raw::Number(text) => text.parse().ok(),
         _ => None,
     };
     let quotes = if matches!(raw, Raw::Text(_)) { ", without quotes" } else { "" };
-    number
-        .filter(|number| (min..=max).contains(number))
-        .map(Value::Whole)
-        .ok_or_else(|| format!("a whole number from {min} to {max} is allowed{quotes}"))
+    number.filter(|number| (min..=max).contains(number)).ok_or_else(|| format!("a whole number from {min} to {max} is allowed{quotes}"))
 }
 
 fn read_time(raw: &Raw, min: Duration, max: Duration) -> Result<Value, String> {

@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::grants::Grants;
 use crate::machine::Refusal;
-use crate::{ClaimName, Epoch, Fence, Fingerprint, KeyShare, Moment, PlacementParams, ShardKey, SlotSet, View, slot_of};
+use crate::{ClaimName, Epoch, Fence, Fingerprint, KeyShare, Moment, PlacementParams, Resource, ShardKey, SlotSet, View, slot_of};
 
 /// Where a service stands in its life (DESIGN §6).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -88,6 +88,9 @@ pub enum NotHeld {
         /// The key's slot.
         slot: u32,
     },
+    /// The name is not held here.
+    #[error("the name is not held by this worker")]
+    NameElsewhere,
     /// The policy knows no epochs.
     #[error("there are no epochs: the policy's ownership is not \"exclusive\"")]
     NoEpochs,
@@ -221,14 +224,24 @@ impl Ownership {
     ///
     /// Why there is none.
     pub fn fence_at<K: ShardKey + ?Sized>(&self, key: &K, now: Moment) -> Result<Fence, NotHeld> {
-        let Some(grants) = &self.held.grants else {
-            return Err(if self.is_live_at(now) { NotHeld::NoEpochs } else { NotHeld::NotLive(self.state_at(now)) });
-        };
+        let slot = slot_of(key.key_hash(), self.held.slots.slots());
+        self.epoch_at(&Resource::Slot(slot), now).map(|epoch| Fence { slot, epoch })
+    }
+
+    /// The epoch under which a slot or a name is held at `now`.
+    ///
+    /// # Errors
+    ///
+    /// Why it is not.
+    pub fn epoch_at(&self, resource: &Resource, now: Moment) -> Result<Epoch, NotHeld> {
         if !self.is_live_at(now) {
             return Err(NotHeld::NotLive(self.state_at(now)));
         }
-        let slot = slot_of(key.key_hash(), self.held.slots.slots());
-        grants.of_slot(slot).map(|epoch| Fence { slot, epoch }).ok_or(NotHeld::Elsewhere { slot })
+        let grants = self.held.grants.as_ref().ok_or(NotHeld::NoEpochs)?;
+        match resource {
+            Resource::Slot(slot) => grants.of_slot(*slot).ok_or(NotHeld::Elsewhere { slot: *slot }),
+            Resource::Name(name) => grants.names().get(name).copied().ok_or(NotHeld::NameElsewhere),
+        }
     }
 
     /// The slots held, each with its epoch, ascending; empty but under exclusive ownership.

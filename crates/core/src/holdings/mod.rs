@@ -193,7 +193,7 @@ impl Holdings {
         let mut lost = Vec::new();
         for (resource, claim) in changes {
             if let Some(claim) = &claim {
-                self.note(claim.epoch);
+                self.note_seen(claim.epoch);
             }
             if self.is_lost(&resource, claim.as_ref()) {
                 self.mine.remove(&resource);
@@ -239,7 +239,7 @@ impl Holdings {
         for (resource, answer) in answers {
             match answer {
                 Answer::Granted(epoch) => {
-                    self.note(epoch);
+                    self.note_granted(epoch);
                     self.others.remove(&resource);
                     self.mine.insert(resource.clone(), Hold { epoch, phase: Phase::Serving });
                     gained.push((resource, epoch));

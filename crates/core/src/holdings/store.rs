@@ -37,15 +37,17 @@ pub(super) struct Store {
     pub(super) line: Line,
     /// The one in use, or the one used last.
     known: Option<ClaimStore>,
-    /// The highest epoch seen in it, anybody's.
-    highest: u64,
+    /// The highest epoch that was granted to this member, and the highest that it has seen, anybody's. What is seen may be another store's
+    /// already, so it is for people alone.
+    granted: u64,
+    seen: u64,
     pub(super) refused: Option<StoreRefusal>,
     /// Since the record was made.
     pub(super) accepted: bool,
 }
 
 impl Store {
-    pub(super) const NONE: Self = Self { line: Line::IDLE, known: None, highest: 0, refused: None, accepted: false };
+    pub(super) const NONE: Self = Self { line: Line::IDLE, known: None, granted: 0, seen: 0, refused: None, accepted: false };
 }
 
 impl Holdings {
@@ -67,10 +69,11 @@ impl Holdings {
         self.store.line.failures = 0;
         let other = self.store.known.filter(|known| known.id != found.id);
         match other {
-            Some(known) if found.floor < self.store.highest => {
+            // Whoever has raised the floor knows of the loss.
+            Some(known) if found.floor <= known.floor || found.floor < self.store.granted => {
                 self.drop_all(actions);
                 self.store.accepted = false;
-                self.store.refused = Some(StoreRefusal::Other { known: known.id, found: found.id, highest: self.store.highest });
+                self.store.refused = Some(StoreRefusal::Other { known: known.id, found: found.id, highest: self.store.seen });
                 self.store.line.not_before = now.plus(LOOK_AGAIN);
             }
             _ => {
@@ -97,8 +100,17 @@ impl Holdings {
         self.open = false;
     }
 
-    pub(super) fn note(&mut self, epoch: Epoch) {
-        self.store.highest = self.store.highest.max(epoch.get());
+    /// An epoch was granted to this member.
+    pub(super) fn note_granted(&mut self, epoch: Epoch) {
+        self.store.granted = self.store.granted.max(epoch.get());
+        self.note_seen(epoch);
+    }
+
+    /// An epoch of anybody's was seen.
+    pub(super) fn note_seen(&mut self, epoch: Epoch) {
+        if self.store.accepted {
+            self.store.seen = self.store.seen.max(epoch.get());
+        }
     }
 
     /// Asks for the store where it is needed and not known.

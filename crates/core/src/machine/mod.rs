@@ -59,6 +59,7 @@ pub struct Machine {
     drain_until: Option<Moment>,
     /// From then on a leaver does not keep its record alive for work that does not end.
     gives_up_at: Option<Moment>,
+    gives_up: bool,
     losses: loss::Losses,
     /// Under exclusive ownership alone.
     claiming: Option<claiming::Claiming>,
@@ -91,6 +92,7 @@ impl Machine {
             placements_computed: 0,
             drain_until: None,
             gives_up_at: None,
+            gives_up: false,
             losses: loss::Losses::default(),
             claiming,
             shown_until: None,
@@ -209,6 +211,7 @@ impl Machine {
     /// The call that the present state asks for, when it is due.
     fn wanted_call(&self) -> Option<Op> {
         match self.state() {
+            ServiceState::Draining if self.gives_up && !self.has_let_go() => None,
             _ if self.lease.is_held() => Some(Op::Renew),
             ServiceState::Joining | ServiceState::Fenced | ServiceState::Refused | ServiceState::Stale => Some(Op::Register),
             _ => None,
@@ -246,7 +249,7 @@ impl Machine {
                 }
                 actions.push(Action::AwaitInFlight);
                 self.drain_until = Some(now.plus(self.policy.drain_timeout));
-                self.gives_up_at = self.drain_until;
+                (self.gives_up_at, self.gives_up) = (self.drain_until, false);
                 self.shown_until = (self.lease.is_held() && self.policy.max_loss.is_some()).then(|| now.plus(self.lease.ttl()));
             }
         }
@@ -263,8 +266,8 @@ impl Machine {
             (self.drain_until, self.shown_until) = (None, None);
             actions.push(Action::Deregister);
         }
-        let gives_up = self.state() == ServiceState::Draining && !self.has_let_go() && self.gives_up_at.is_some_and(|at| now >= at);
-        if let Some(op) = self.wanted_call().filter(|_| self.lease.is_due(now) && !gives_up) {
+        self.gives_up |= self.state() == ServiceState::Draining && self.gives_up_at.is_some_and(|at| now >= at);
+        if let Some(op) = self.wanted_call().filter(|_| self.lease.is_due(now)) {
             self.lease.call(op, now, actions);
         }
     }

@@ -1,0 +1,116 @@
+//! What the driver does about claims: ask for them, give them back, follow them, and tell the work that is done under them.
+
+use std::future::Future;
+use std::sync::Arc;
+
+use shardwise_core::Resource;
+use shardwise_core::holdings::{Answer as ClaimAnswer, CallFailure, ClaimAction};
+use shardwise_core::machine::{ClaimInput, Input};
+use shardwise_discovery::{Acquired, Claims, ClaimsEvent, Discovery, Error, ErrorKind};
+
+use super::{Answer, Driver};
+use crate::calls::limited;
+
+/// No service is made with exclusive ownership over a backend that has no claims.
+fn able(backend: &dyn Discovery) -> Result<&dyn Claims, Error> {
+    let unable = || Error::new(ErrorKind::Misconfigured, "claims", "this backend has none; choose another one or ownership = \"eventual\"");
+    backend.as_claims().ok_or_else(unable)
+}
+
+impl Driver {
+    pub(super) fn claim(&mut self, action: ClaimAction) {
+        let guards = &self.shared.guards;
+        match action {
+            ClaimAction::OpenStore { attempt } => self.open_store(attempt),
+            ClaimAction::Acquire { attempt, wanted } => self.acquire(attempt, wanted),
+            ClaimAction::Release { attempt, held } => {
+                let (backend, seat) = (Arc::clone(&self.backend), self.registration.seat());
+                self.ask(attempt, "release", async move {
+                    able(&*backend)?.release(&seat, &held).await?;
+                    Ok(ClaimInput::Released { attempt })
+                });
+            }
+            ClaimAction::Gained(_) => {}
+            ClaimAction::Kept(resources) => guards.keep(&resources),
+            ClaimAction::Drain(resources) => guards.drain(resources),
+            ClaimAction::Cancel(resources) => {
+                let now = self.shared.clock.now();
+                for (resource, in_flight, since) in guards.cancel(&resources) {
+                    tracing::warn!(
+                        policy = %self.shared.policy.name, %resource, in_flight, age = ?now.since(since),
+                        "work did not end within drain_timeout and was told to stop; until it does, on_drain_timeout decides who has the slot"
+                    );
+                }
+            }
+            ClaimAction::Lost(resources) => {
+                tracing::warn!(policy = %self.shared.policy.name, claims = resources.len(), "claims are not this worker's any more");
+                guards.revoke(&resources);
+            }
+            ClaimAction::Overlap(resources) => {
+                let running = guards.cancel(&resources).len();
+                self.shared.count_overlaps(running);
+                guards.revoke(&resources);
+            }
+        }
+    }
+
+    fn open_store(&mut self, attempt: u64) {
+        let (backend, group, floor) = (Arc::clone(&self.backend), self.registration.group.clone(), self.shared.policy.epoch_floor);
+        self.ask(attempt, "claim_store", async move {
+            let store = able(&*backend)?.claim_store(&group, floor).await?;
+            Ok(ClaimInput::Opened { attempt, store })
+        });
+    }
+
+    fn acquire(&mut self, attempt: u64, wanted: Vec<Resource>) {
+        // The machine asks only once it knows the store.
+        let Some(store) = self.machine.claim_store() else { return };
+        let (backend, seat) = (Arc::clone(&self.backend), self.registration.seat());
+        self.ask(attempt, "acquire", async move {
+            let answers = able(&*backend)?.acquire(&seat, &store, &wanted).await?;
+            let answers = answers.into_iter().map(|(resource, acquired)| (resource, answer(acquired))).collect();
+            Ok(ClaimInput::Acquired { attempt, answers })
+        });
+    }
+
+    /// A call about claims that takes longer than a lease is given up: whatever it claimed is found by the watch.
+    fn ask(&mut self, attempt: u64, operation: &'static str, call: impl Future<Output = Result<ClaimInput, Error>> + Send + 'static) {
+        let (backend, limit) = (Arc::clone(&self.backend), self.shared.timing.ttl);
+        self.answers.spawn(async move {
+            match limited(limit, &*backend, operation, call).await {
+                Ok(input) => Input::Claims(input).into(),
+                Err(error) => Answer { input: Input::Claims(ClaimInput::Failed { attempt, failure: failure(&error) }), error: Some(error) },
+            }
+        });
+    }
+
+    pub(super) fn claims_news(&mut self, event: Result<ClaimsEvent, Error>) -> Option<Input> {
+        match event {
+            Ok(ClaimsEvent::All { claims, .. }) => Some(Input::Claims(ClaimInput::All(claims))),
+            Ok(ClaimsEvent::Changed { changes, .. }) => {
+                Some(Input::Claims(ClaimInput::Changed(changes.into_iter().map(|change| (change.resource, change.claim)).collect())))
+            }
+            Ok(_) => None,
+            Err(error) => {
+                self.complain(&error);
+                None
+            }
+        }
+    }
+}
+
+fn failure(error: &Error) -> CallFailure {
+    match error.kind() {
+        ErrorKind::OtherStore => CallFailure::OtherStore,
+        _ if error.is_retryable() => CallFailure::Retryable,
+        _ => CallFailure::Permanent(error.to_string().into()),
+    }
+}
+
+const fn answer(acquired: Acquired) -> ClaimAnswer {
+    match acquired {
+        Acquired::Granted(epoch) => ClaimAnswer::Granted(epoch),
+        Acquired::Held => ClaimAnswer::Held,
+        Acquired::NotYet => ClaimAnswer::NotYet,
+    }
+}

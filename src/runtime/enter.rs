@@ -1,0 +1,153 @@
+//! Working under ownership: a guard for as long as the work takes.
+
+use std::fmt;
+use std::future::Future;
+use std::sync::Arc;
+
+use shardwise_core::{Epoch, Fence, Moment, NotHeld, OwnedKey, Ownership, OwnershipMode, Resource, ShardKey, slot_of};
+
+use super::guards::{Signals, Under};
+use crate::service::ShardingService;
+use crate::shared::Shared;
+
+impl ShardingService {
+    /// The fence of `key`: its slot and the epoch under which it is mine right now. Put both into your own writes, so that your database
+    /// can refuse a worker that was paused and does not know yet that another one has taken over.
+    ///
+    /// Take it once for a piece of work and use it for all its writes: with a fence taken anew before each write, work that has lost the slot
+    /// and regained it would go on under the new epoch.
+    ///
+    /// # Errors
+    ///
+    /// [`NotHeld`]: the key is not mine, or ownership is not exclusive.
+    pub fn fence<K: ShardKey + ?Sized>(&self, key: &K) -> Result<Fence, NotHeld> {
+        self.shared().read(|ownership, now| ownership.fence_at(key, now))
+    }
+
+    /// Begins work on `key`. While the guard lives, the work counts as in flight: under exclusive ownership the slot is given to another
+    /// member only once it is dropped, or, where the policy says `on_drain_timeout = "release"`, once `drain_timeout` is over.
+    ///
+    /// # Errors
+    ///
+    /// [`NotHeld`]: the key is not mine.
+    pub fn enter<K: ShardKey + ?Sized>(&self, key: &K) -> Result<Guard, NotHeld> {
+        enter(self.shared(), key)
+    }
+
+    /// Runs `work` on `key`, which is mine, and drops it unfinished if it has to stop: when the key is lost, or, under exclusive ownership,
+    /// when the slot goes to another member and `drain_timeout` is over.
+    ///
+    /// What is dropped stops at its next await; whatever it had begun elsewhere goes on. So put the fence into your writes.
+    ///
+    /// # Errors
+    ///
+    /// [`NotHeld`]: the key is not mine, or was lost before the work was done.
+    pub async fn run_exclusive<K: ShardKey + ?Sized, T>(&self, key: &K, work: impl Future<Output = T>) -> Result<T, NotHeld> {
+        let guard = self.enter(key)?;
+        tokio::select! {
+            biased;
+            () = guard.lost() => Err(self.not_held(key)),
+            done = work => Ok(done),
+        }
+    }
+
+    fn not_held<K: ShardKey + ?Sized>(&self, key: &K) -> NotHeld {
+        let owned = self.shared().read(|ownership, now| owned_at(ownership, key, now));
+        // It may be back by now; the work was cancelled all the same.
+        owned.err().unwrap_or_else(|| NotHeld::Elsewhere { slot: slot_of(key.key_hash(), self.shared().policy.placement.slots) })
+    }
+}
+
+fn owned_at<K: ShardKey + ?Sized>(ownership: &Ownership, key: &K, now: Moment) -> Result<(), NotHeld> {
+    match ownership.fence_at(key, now) {
+        Err(NotHeld::NoEpochs) if ownership.owns_at(key, now) => Ok(()),
+        Err(NotHeld::NoEpochs) => Err(NotHeld::Elsewhere { slot: slot_of(key.key_hash(), ownership.slots().slots()) }),
+        answer => answer.map(drop),
+    }
+}
+
+pub(crate) fn enter<K: ShardKey + ?Sized>(shared: &Arc<Shared>, key: &K) -> Result<Guard, NotHeld> {
+    let policy = &shared.policy;
+    if policy.ownership == OwnershipMode::Exclusive {
+        return enter_claim(shared, Resource::Slot(slot_of(key.key_hash(), policy.placement.slots)));
+    }
+    let owned = |key: &OwnedKey| shared.read(|ownership, now| owned_at(ownership, key, now));
+    let (under, signals) = shared.guards.enter_key(key.with_key(|key| OwnedKey::from(key)), owned)?;
+    Ok(Guard { shared: Arc::clone(shared), under, signals })
+}
+
+/// Counts work under a claim that serves.
+pub(crate) fn enter_claim(shared: &Arc<Shared>, resource: Resource) -> Result<Guard, NotHeld> {
+    let held = || shared.read(|ownership, now| ownership.epoch_at(&resource, now));
+    let (under, signals) = shared.guards.enter_claim(resource.clone(), shared.clock.now(), held)?;
+    Ok(Guard { shared: Arc::clone(shared), under, signals })
+}
+
+/// Work on something that is mine, for as long as this lives.
+///
+/// A guard that is never dropped keeps its slot from going to another member as long as this worker's lease lasts; the log names its age once
+/// `drain_timeout` is over.
+#[must_use = "the work counts as in flight only while the guard lives"]
+pub struct Guard {
+    shared: Arc<Shared>,
+    under: Under,
+    signals: Signals,
+}
+
+impl Guard {
+    /// Whether what was entered has been mine without a gap until now. It reads the clock: a process that was paused beyond its lease is told
+    /// no, whether or not anything has noticed yet.
+    pub fn is_held(&self) -> bool {
+        !self.signals.lost.is_cancelled() && self.shared.read(|ownership, now| self.holds(ownership, now))
+    }
+
+    fn holds(&self, ownership: &Ownership, now: Moment) -> bool {
+        match self.under {
+            Under::Claim(..) => ownership.claims_end().is_some_and(|end| now < end),
+            Under::Key(_) => ownership.is_live_at(now),
+        }
+    }
+
+    /// The slot and the epoch of the claim, for the user's own writes; `None` where ownership is not exclusive, and for names.
+    pub const fn fence(&self) -> Option<Fence> {
+        match self.under {
+            Under::Claim(Resource::Slot(slot), epoch) => Some(Fence { slot, epoch }),
+            _ => None,
+        }
+    }
+
+    /// The epoch of the claim; `None` where ownership is not exclusive.
+    pub const fn epoch(&self) -> Option<Epoch> {
+        match self.under {
+            Under::Claim(_, epoch) => Some(epoch),
+            Under::Key(_) => None,
+        }
+    }
+
+    /// Ends when another member is to have it: finish soon, and begin nothing new. At once if it is lost.
+    pub async fn finish(&self) {
+        self.signals.finish.cancelled().await;
+    }
+
+    /// Ends when it is not mine any more, or when the time for finishing is over: stop now.
+    pub async fn lost(&self) {
+        self.signals.lost.cancelled().await;
+    }
+
+    /// Whether [`Guard::finish`] has ended.
+    pub fn is_asked_to_finish(&self) -> bool {
+        self.signals.finish.is_cancelled()
+    }
+}
+
+impl Drop for Guard {
+    fn drop(&mut self) {
+        self.shared.guards.leave(&self.under);
+    }
+}
+
+impl fmt::Debug for Guard {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Guard({:?}, held: {})", self.under, self.is_held())
+    }
+}

@@ -1,0 +1,136 @@
+//! Work in flight: what it keeps, what it is told, and when.
+
+use std::time::Duration;
+
+use shardwise::core::holdings::OnDrainTimeout;
+use shardwise::{Guard, NotHeld, ServiceState, ShardingService};
+
+use super::{SLOTS, World, eventually, held, joined, key_in, policy, service, share};
+
+/// A worker alone with a guard on each slot.
+async fn working(world: &World, policy: shardwise::Policy) -> (ShardingService, Vec<Guard>) {
+    let a = service(world, "a", policy);
+    a.register_self().await.expect("joins");
+    eventually("it holds everything", || share(&[&a])).await;
+    let guards = (0..SLOTS).map(|slot| a.enter(&key_in(slot)).expect("held")).collect();
+    (a, guards)
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_slot_moves_once_its_work_is_done_and_takes_no_new_work_before() {
+    let world = World::new();
+    let (a, mut guards) = working(&world, policy()).await;
+    let b = joined(&world, "b").await;
+    let leaving: Vec<u32> = {
+        eventually("some are to go", || held(&a).len() < SLOTS as usize).await;
+        (0..SLOTS).filter(|slot| !held(&a).contains_key(slot)).collect()
+    };
+    let slot = leaving[0];
+    assert!(guards[slot as usize].is_asked_to_finish() && guards[slot as usize].is_held(), "it may finish");
+    assert_eq!(a.enter(&key_in(slot)).err(), Some(NotHeld::Elsewhere { slot }), "nothing new");
+    assert!(!a.owns(&key_in(slot)) && !b.owns(&key_in(slot)), "nobody's until the work is done");
+    guards.clear();
+    eventually("it is the other's", || share(&[&a, &b]) && b.owns(&key_in(slot))).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn work_that_does_not_end_is_told_to_stop_and_keeps_its_slot_or_loses_it() {
+    for rule in [OnDrainTimeout::Hold, OnDrainTimeout::Release] {
+        let world = World::new();
+        let mut policy = policy();
+        policy.on_drain_timeout = rule;
+        let (a, guards) = working(&world, policy).await;
+        let b = joined(&world, "b").await;
+        eventually("some are to go", || held(&a).len() < SLOTS as usize).await;
+        let began = world.clock.now();
+        let slot = (0..SLOTS).find(|slot| !held(&a).contains_key(slot)).expect("one is to go") as usize;
+        guards[slot].lost().await;
+        let waited = world.clock.now().since(began);
+        assert!((1_900..2_200).contains(&waited.as_millis()), "drain_timeout is 2 s, waited {waited:?}");
+        match rule {
+            OnDrainTimeout::Hold => {
+                tokio::time::sleep(Duration::from_secs(20)).await;
+                assert!(!held(&b).contains_key(&(slot as u32)), "held as long as the work lives");
+                assert!(guards.iter().filter(|guard| guard.is_asked_to_finish()).all(|guard| !guard.is_held()));
+                drop(guards);
+            }
+            OnDrainTimeout::Release => {
+                eventually("it is given away all the same", || held(&b).contains_key(&(slot as u32))).await;
+                assert!(!guards[slot].is_held());
+            }
+        }
+        eventually("all is shared in the end", || share(&[&a, &b])).await;
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_worker_that_is_fenced_tells_its_work_at_once() {
+    let world = World::new();
+    let cut = world.store.link();
+    let a = world.factory_of("a", std::sync::Arc::new(cut.clone()), policy()).create("workers").expect("known");
+    a.register_self().await.expect("joins");
+    eventually("it holds everything", || share(&[&a])).await;
+    let guard = a.enter("k").expect("held");
+    let run = a.run_exclusive("other", std::future::pending::<()>());
+    cut.set_reachable(false);
+    let told = run.await;
+    assert_eq!(told, Err(NotHeld::NotLive(ServiceState::Fenced)));
+    assert!(!guard.is_held());
+    guard.lost().await;
+    cut.set_reachable(true);
+    eventually("it is back", || share(&[&a])).await;
+    assert!(!guard.is_held(), "regained is not held without a gap");
+    assert!(a.enter("k").expect("held").is_held());
+}
+
+#[tokio::test(start_paused = true)]
+async fn leaving_waits_for_work_and_a_leaked_guard_keeps_the_slots_until_the_lease_ends() {
+    let world = World::new();
+    let (a, mut guards) = working(&world, policy()).await;
+    let b = joined(&world, "b").await;
+    let leaked = guards.swap_remove(7);
+    let fence = leaked.fence().expect("a claim");
+    drop(guards);
+    let began = world.clock.now();
+    let leaving = a.clone();
+    let left = tokio::spawn(async move { leaving.deregister_self().await });
+    eventually("the rest goes over at once", || held(&b).len() == SLOTS as usize - 1).await;
+    assert!(world.clock.now().since(began) < Duration::from_secs(1));
+    left.await.expect("no panic").expect("left");
+    let took = world.clock.now().since(began);
+    assert!(took > Duration::from_millis(2_900) && took < Duration::from_secs(6), "2 s to drain and the rest of a lease of 3 s: {took:?}");
+    assert!(!leaked.is_held());
+    eventually("the last one is free with the lease", || share(&[&b])).await;
+    assert!(held(&b)[&fence.slot] > fence.epoch.get());
+}
+
+#[tokio::test(start_paused = true)]
+async fn exclusive_work_runs_to_its_end_or_is_dropped() {
+    let world = World::new();
+    let a = joined(&world, "a").await;
+    eventually("it holds everything", || share(&[&a])).await;
+    assert_eq!(a.run_exclusive("k", async { 7 }).await, Ok(7));
+    let b = joined(&world, "b").await;
+    eventually("they share", || share(&[&a, &b])).await;
+    let theirs = (0..100).map(|n: u32| n.to_string()).find(|key| b.owns(key)).expect("one");
+    assert!(matches!(a.run_exclusive(&theirs, async { 7 }).await, Err(NotHeld::Elsewhere { .. })));
+}
+
+/// Under eventual ownership a guard has no epoch, but tells of a gap all the same.
+#[tokio::test(start_paused = true)]
+async fn under_eventual_ownership_a_guard_tells_when_its_key_is_lost() {
+    let world = World::new();
+    let a = world.joined("a").await;
+    let guards: Vec<_> = (0..200u32).map(|key| (key, a.enter(&key).expect("mine"))).collect();
+    assert!(guards.iter().all(|(_, guard)| guard.is_held() && guard.fence().is_none()));
+    assert_eq!(a.fence(&7u32), Err(NotHeld::NoEpochs));
+    let b = world.joined("b").await;
+    eventually("b owns some", || (0..200u32).any(|key| b.owns(&key))).await;
+    eventually("a has heard", || (0..200u32).all(|key| a.owns(&key) != b.owns(&key))).await;
+    for (key, guard) in &guards {
+        assert_eq!(guard.is_held(), a.owns(key), "{key}");
+    }
+    b.deregister_self().await.expect("left");
+    eventually("all are back", || (0..200u32).all(|key| a.owns(&key))).await;
+    assert!(guards.iter().any(|(_, guard)| !guard.is_held()), "with a gap");
+}

@@ -1,0 +1,75 @@
+//! What does not go together with exclusive ownership.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use shardwise::discovery::{Capabilities, Discovery, Error, Grant, MemoryBackend, Registration, Seat, Snapshot, WatchStream};
+use shardwise::settings::PolicySettings;
+use shardwise::{GroupName, Settings, ShardingFactory};
+
+use super::{World, joined, policy, service};
+
+/// A backend of the user's own that knows nothing of claims.
+struct Plain(MemoryBackend);
+
+#[async_trait::async_trait]
+impl Discovery for Plain {
+    fn capabilities(&self) -> Capabilities {
+        self.0.capabilities()
+    }
+    async fn register(&self, registration: &Registration) -> Result<Grant, Error> {
+        self.0.register(registration).await
+    }
+    async fn renew(&self, seat: &Seat, ttl: Duration) -> Result<Grant, Error> {
+        self.0.renew(seat, ttl).await
+    }
+    async fn update(&self, registration: &Registration) -> Result<(), Error> {
+        self.0.update(registration).await
+    }
+    async fn deregister(&self, seat: &Seat) -> Result<(), Error> {
+        self.0.deregister(seat).await
+    }
+    async fn members(&self, group: &GroupName) -> Result<Snapshot, Error> {
+        self.0.members(group).await
+    }
+    fn watch(&self, group: &GroupName, prove_every: Duration) -> WatchStream {
+        self.0.watch(group, prove_every)
+    }
+}
+
+#[tokio::test]
+async fn a_backend_without_claims_is_refused_before_anything_is_contacted() {
+    let world = World::new();
+    let backend = Arc::new(Plain(world.store.link()));
+    let error = world.factory_of("a", backend, policy()).create("workers").expect_err("no claims");
+    let said = "policy workers: ownership = \"exclusive\" needs a backend that can hold claims, and memory cannot; use \"local\", \"consul\" or \"etcd\", or \
+                ownership = \"eventual\"";
+    assert_eq!(error.to_string(), said);
+}
+
+#[tokio::test]
+async fn without_coordination_nothing_is_exclusive() {
+    let settings = Settings::from_toml_str(
+        "[default.resilience.sharding]\nenabled = false\ndiscovery.backend = \"memory\"\npolicies.workers = { group_name = \"g\", ownership = \"exclusive\" }",
+    );
+    let error = settings.and_then(ShardingFactory::from_settings).and_then(|factory| factory.create("workers")).expect_err("refused");
+    assert!(error.to_string().contains("enabled = false do not go together"), "{error}");
+    let mut settings = PolicySettings::new(policy());
+    settings.discovery.backend = "memory".into();
+    assert!(
+        ShardingFactory::builder().policy(settings).build().and_then(|factory| factory.create("workers")).is_ok(),
+        "on its own it is fine"
+    );
+}
+
+/// Two numbers of slots would be two sets of claims.
+#[tokio::test(start_paused = true)]
+async fn a_worker_with_another_number_of_slots_is_told_both_fingerprints() {
+    let world = World::new();
+    let first = joined(&world, "a").await;
+    let mut other = policy();
+    other.placement.slots = 128;
+    let error = service(&world, "b", other.clone()).register_self().await.expect_err("another group's");
+    let said = error.to_string();
+    assert!(said.contains(&other.fingerprint().to_string()) && said.contains(&first.policy().fingerprint().to_string()), "{said}");
+}

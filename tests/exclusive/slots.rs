@@ -1,0 +1,71 @@
+//! One task per held slot.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use shardwise::{Epoch, ShardingService, SlotsRun};
+
+use super::{SLOTS, World, eventually, joined, share};
+
+/// What works in each slot now, over all workers, and every epoch under which something ever did.
+#[derive(Default)]
+struct Board {
+    now: BTreeMap<u32, Epoch>,
+    ever: Vec<(u32, Epoch)>,
+}
+
+fn follow(service: &ShardingService, board: &Arc<Mutex<Board>>, takes: Duration) -> SlotsRun {
+    let board = Arc::clone(board);
+    service.slots(move |slot, epoch, cancel| {
+        let board = Arc::clone(&board);
+        async move {
+            let other = board.lock().expect("whole").now.insert(slot, epoch);
+            assert_eq!(other, None, "slot {slot} has two workers");
+            board.lock().expect("whole").ever.push((slot, epoch));
+            cancel.cancelled().await;
+            tokio::time::sleep(takes).await;
+            board.lock().expect("whole").now.remove(&slot);
+        }
+    })
+}
+
+#[tokio::test(start_paused = true)]
+async fn each_slot_has_one_task_whoever_holds_it() {
+    let (world, board) = (World::new(), Arc::new(Mutex::new(Board::default())));
+    let works_everywhere = || board.lock().expect("whole").now.keys().copied().eq(0..SLOTS);
+    let a = joined(&world, "a").await;
+    let run_a = follow(&a, &board, Duration::from_millis(300));
+    eventually("all are worked in", works_everywhere).await;
+    let b = joined(&world, "b").await;
+    let _run_b = follow(&b, &board, Duration::from_millis(300));
+    eventually("both work", || share(&[&a, &b]) && works_everywhere()).await;
+    a.deregister_self().await.expect("left");
+    eventually("b works in all", || share(&[&b]) && works_everywhere()).await;
+    run_a.stop().await;
+    let mut ever = board.lock().expect("whole").ever.clone();
+    let count = ever.len();
+    ever.sort_unstable();
+    ever.dedup();
+    assert_eq!(ever.len(), count, "no slot is worked in twice under one epoch");
+    assert!(count > SLOTS as usize + SLOTS as usize / 2, "{count}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_task_that_panics_ends_and_the_others_go_on() {
+    let (world, begun) = (World::new(), Arc::new(Mutex::new(0)));
+    let a = joined(&world, "a").await;
+    let counted = Arc::clone(&begun);
+    let _run = a.slots(move |slot, _, cancel| {
+        *counted.lock().expect("whole") += 1;
+        async move {
+            assert_ne!(slot, 3, "a mistake in the user's code");
+            cancel.cancelled().await;
+        }
+    });
+    eventually("all were begun", || *begun.lock().expect("whole") == SLOTS).await;
+    tokio::time::sleep(Duration::from_secs(10)).await;
+    assert_eq!(*begun.lock().expect("whole"), SLOTS, "not begun again under the same epoch");
+    let b = joined(&world, "b").await;
+    eventually("it moves on all the same", || share(&[&a, &b])).await;
+}
