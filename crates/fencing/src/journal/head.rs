@@ -20,7 +20,7 @@ pub const TAIL_BYTES_MAX: u64 = 64 << 20;
 
 /// Which journal.
 #[derive(Debug, Clone)]
-pub(super) struct Name {
+pub(super) struct Which {
     pub(super) group: GroupName,
     pub(super) name: ClaimName,
     /// The name once more, for refusals.
@@ -40,7 +40,7 @@ pub(super) struct Head {
 
 impl Head {
     /// Refuses a lower epoch than was seen, and remembers a higher one.
-    pub(super) fn admit(&mut self, name: &Name, epoch: Epoch) -> Result<(), Refused> {
+    pub(super) fn admit(&mut self, name: &Which, epoch: Epoch) -> Result<(), Refused> {
         if to_sql(epoch) < self.epoch {
             let seen = from_sql(self.epoch);
             return Err(Refused { group: name.group.clone(), resource: name.resource.clone(), epoch, seen });

@@ -11,7 +11,7 @@ use shardwise_core::{ClaimName, Epoch, GroupName, Resource};
 pub use head::{APPEND_BYTES_MAX, APPEND_EVENTS_MAX, EVENT_BYTES_MAX, STATE_BYTES_MAX, TAIL_BYTES_MAX, TAIL_EVENTS_MAX};
 
 use crate::error::JournalError;
-use head::{Head, Name};
+use head::{Head, Which};
 
 /// The most events that one [`Journal::read`] gives back.
 pub const READ_EVENTS_MAX: u32 = 1_000;
@@ -40,7 +40,7 @@ const PRUNE_EVENTS: i64 = 1_000;
 #[derive(Debug, Clone)]
 pub struct Journal {
     pool: Pool,
-    name: Name,
+    name: Which,
 }
 
 #[derive(Debug, Clone)]
@@ -98,13 +98,13 @@ impl Journal {
     /// The journal of this name of the group in PostgreSQL, 13 or newer.
     #[cfg(feature = "postgres")]
     pub fn postgres(pool: sqlx::PgPool, group: GroupName, name: ClaimName) -> Self {
-        Self { pool: Pool::Postgres(pool), name: Name { group, resource: Resource::Name(name.clone()), name } }
+        Self { pool: Pool::Postgres(pool), name: Which { group, resource: Resource::Name(name.clone()), name } }
     }
 
     /// The journal of this name of the group in SQLite, 3.25 or newer.
     #[cfg(feature = "sqlite")]
     pub fn sqlite(pool: sqlx::SqlitePool, group: GroupName, name: ClaimName) -> Self {
-        Self { pool: Pool::Sqlite(pool), name: Name { group, resource: Resource::Name(name.clone()), name } }
+        Self { pool: Pool::Sqlite(pool), name: Which { group, resource: Resource::Name(name.clone()), name } }
     }
 
     /// What a new owner calls first: everything there is, and from then on every lower epoch is refused, so that it stays all there is.
@@ -178,7 +178,7 @@ impl Journal {
     }
 }
 
-async fn take_over(mut tx: impl tx::Transaction, name: &Name, epoch: Epoch) -> Result<Loaded, JournalError> {
+async fn take_over(mut tx: impl tx::Transaction, name: &Which, epoch: Epoch) -> Result<Loaded, JournalError> {
     let mut head = tx.create(name, epoch).await?;
     head.admit(name, epoch)?;
     tx.put(&head).await?;
@@ -187,7 +187,7 @@ async fn take_over(mut tx: impl tx::Transaction, name: &Name, epoch: Epoch) -> R
     Ok(loaded)
 }
 
-async fn load(mut tx: impl tx::Transaction, name: &Name) -> Result<Loaded, JournalError> {
+async fn load(mut tx: impl tx::Transaction, name: &Which) -> Result<Loaded, JournalError> {
     let head = tx.find(name).await?;
     let loaded = everything(&mut tx, head).await?;
     tx.commit().await?;
@@ -202,7 +202,7 @@ async fn everything(tx: &mut impl tx::Transaction, head: Option<Head>) -> Result
     Ok(Loaded { version: head.version.cast_unsigned(), snapshot, events })
 }
 
-async fn append(mut tx: impl tx::Transaction, name: &Name, expected: u64, epoch: Epoch, events: &[&[u8]]) -> Result<u64, JournalError> {
+async fn append(mut tx: impl tx::Transaction, name: &Which, expected: u64, epoch: Epoch, events: &[&[u8]]) -> Result<u64, JournalError> {
     let mut head = tx.create(name, epoch).await?;
     head.admit(name, epoch)?;
     let first = head.version + 1;
@@ -213,7 +213,7 @@ async fn append(mut tx: impl tx::Transaction, name: &Name, expected: u64, epoch:
     Ok(head.version.cast_unsigned())
 }
 
-async fn read(mut tx: impl tx::Transaction, name: &Name, from: u64, limit: u32) -> Result<Vec<Event>, JournalError> {
+async fn read(mut tx: impl tx::Transaction, name: &Which, from: u64, limit: u32) -> Result<Vec<Event>, JournalError> {
     let Some(head) = tx.find(name).await? else { return Ok(Vec::new()) };
     let from = head.readable_from(from)?;
     let limit = i64::from(limit.min(READ_EVENTS_MAX));
@@ -222,7 +222,7 @@ async fn read(mut tx: impl tx::Transaction, name: &Name, from: u64, limit: u32) 
     Ok(events)
 }
 
-async fn snapshot(mut tx: impl tx::Transaction, name: &Name, version: u64, epoch: Epoch, state: &[u8]) -> Result<(), JournalError> {
+async fn snapshot(mut tx: impl tx::Transaction, name: &Which, version: u64, epoch: Epoch, state: &[u8]) -> Result<(), JournalError> {
     let mut head = tx.create(name, epoch).await?;
     head.admit(name, epoch)?;
     if let Some(version) = head.covers(version)? {
@@ -235,14 +235,14 @@ async fn snapshot(mut tx: impl tx::Transaction, name: &Name, version: u64, epoch
     Ok(())
 }
 
-async fn covered(mut tx: impl tx::Transaction, name: &Name) -> Result<i64, JournalError> {
+async fn covered(mut tx: impl tx::Transaction, name: &Which) -> Result<i64, JournalError> {
     let head = tx.find(name).await?;
     tx.commit().await?;
     Ok(head.map_or(0, |head| head.snapshot))
 }
 
 /// Deletes the next events up to `covered`, and says how many; 0 if there are none left.
-async fn prune(mut tx: impl tx::Transaction, name: &Name, covered: i64) -> Result<u64, JournalError> {
+async fn prune(mut tx: impl tx::Transaction, name: &Which, covered: i64) -> Result<u64, JournalError> {
     let Some(mut head) = tx.find(name).await? else { return Ok(0) };
     let upto = covered.min(head.pruned + PRUNE_EVENTS);
     if upto <= head.pruned {

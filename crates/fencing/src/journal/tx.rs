@@ -4,7 +4,7 @@ use std::future::Future;
 
 use shardwise_core::Epoch;
 
-use super::head::{Head, Name};
+use super::head::{Head, Which};
 use super::{Event, Snapshot};
 use crate::fence::to_sql;
 
@@ -34,9 +34,9 @@ type Result<T> = std::result::Result<T, sqlx::Error>;
 /// One transaction on one journal; rolled back unless it is committed.
 pub(super) trait Transaction: Send {
     /// The head; locked until the end of a transaction that writes. `None` if nothing was ever written.
-    fn find(&mut self, name: &Name) -> impl Future<Output = Result<Option<Head>>> + Send;
+    fn find(&mut self, name: &Which) -> impl Future<Output = Result<Option<Head>>> + Send;
     /// The head, made with this epoch if it is not there.
-    fn create(&mut self, name: &Name, epoch: Epoch) -> impl Future<Output = Result<Head>> + Send;
+    fn create(&mut self, name: &Which, epoch: Epoch) -> impl Future<Output = Result<Head>> + Send;
     /// Writes the head.
     fn put(&mut self, head: &Head) -> impl Future<Output = Result<()>> + Send;
     /// Events from this version on, at most so many with at most so many bytes.
@@ -73,13 +73,13 @@ macro_rules! transaction {
         }
 
         impl Transaction for Tx {
-            async fn find(&mut self, name: &Name) -> Result<Option<Head>> {
+            async fn find(&mut self, name: &Which) -> Result<Option<Head>> {
                 let query = sqlx::query_as(self.find).bind(name.group.as_str()).bind(name.name.as_str());
                 let row: Option<(i64, i64, i64, i64, i64, i64)> = query.fetch_optional(&mut *self.tx).await?;
                 Ok(row.map(|(id, epoch, version, snapshot, pruned, tail_bytes)| Head { id, epoch, version, snapshot, pruned, tail_bytes }))
             }
 
-            async fn create(&mut self, name: &Name, epoch: Epoch) -> Result<Head> {
+            async fn create(&mut self, name: &Which, epoch: Epoch) -> Result<Head> {
                 if let Some(head) = self.find(name).await? {
                     return Ok(head);
                 }
@@ -136,7 +136,9 @@ macro_rules! transaction {
 
 #[cfg(feature = "postgres")]
 pub(super) mod postgres {
-    use super::*;
+    use super::{
+        BYTES_AFTER, CREATE, DELETE, EVENTS, Epoch, Event, Head, PUT, PUT_SNAPSHOT, Result, SNAPSHOT, Snapshot, Transaction, Which, to_sql,
+    };
 
     // Whatever the role's default isolation is: the head's lock orders the writers, and each statement sees what was committed before it.
     transaction!(
@@ -158,7 +160,9 @@ pub(super) mod postgres {
 
 #[cfg(feature = "sqlite")]
 pub(super) mod sqlite {
-    use super::*;
+    use super::{
+        BYTES_AFTER, CREATE, DELETE, EVENTS, Epoch, Event, Head, PUT, PUT_SNAPSHOT, Result, SNAPSHOT, Snapshot, Transaction, Which, to_sql,
+    };
 
     transaction!(sqlx::Sqlite, sqlx::SqlitePool, "BEGIN IMMEDIATE", "", "BEGIN", put_each);
 

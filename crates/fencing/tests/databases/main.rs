@@ -1,0 +1,11 @@
+//! Fences and journals in real databases: SQLite, and the newest and the oldest PostgreSQL.
+
+#![expect(clippy::unwrap_used, clippy::panic, reason = "tests")]
+
+mod common;
+mod fences_postgres;
+mod fences_sqlite;
+mod journals;
+mod journals_race;
+mod oldest;
+mod races;
