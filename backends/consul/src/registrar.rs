@@ -14,14 +14,13 @@ use tokio::time::timeout_at;
 
 use crate::backend::MARGIN;
 use crate::caller::Caller;
-use crate::claims::{self, Session};
+use crate::claims::{self, Session, check_ttl};
 use crate::client::Client;
 use crate::error::{Failure, Result};
 use crate::guard::{Guard, Guards, HELD_FOR};
 use crate::health::Whom;
 use crate::names;
 use crate::seats::{Life, Seats};
-use crate::sessions::LOCK_DELAY_MAX;
 use crate::wire::{Service, Written};
 
 /// How long the servers may take to show what the agent has told them.
@@ -99,7 +98,11 @@ impl Registrar {
             // Waited for in any case, or what takes it back might overtake it.
             self.client.register_service(service, definition, true).await?;
             caller.or_gone(self.while_held(guard, self.await_shown(seat, &life, change))).await?;
-            if registration.claims { self.while_held(guard, self.open_session(&life)).await.map(Some) } else { Ok(None) }
+            if registration.claims {
+                self.while_held(guard, Session::open(&self.client, &life.check, life.ttl)).await.map(Some)
+            } else {
+                Ok(None)
+            }
         };
         match answer.await {
             Ok(None) => Ok((life, started)),
@@ -114,13 +117,6 @@ impl Registrar {
                 Err(failure)
             }
         }
-    }
-
-    /// A session that ends with the check, and when it was asked for.
-    async fn open_session(&self, life: &Life) -> Result<(Session, Moment)> {
-        let started = self.client.clock.now();
-        let id = self.client.session_create(&life.check, life.ttl).await?;
-        Ok((Session::new(id), started))
     }
 
     /// Ends a registration that nobody will renew. Without a guard that is good it only fails the check, which no later registration
@@ -255,10 +251,7 @@ impl Registrar {
     pub(crate) async fn deregister(&self, seat: &Seat, caller: &Caller) -> Result<()> {
         let life = self.seats.take(seat);
         if let Some(session) = life.as_ref().and_then(|life| life.session.as_ref()) {
-            // What a session still has locked when it ends is held back from the next one.
-            if let Err(failure) = claims::release(&self.client, seat, session, &session.all_held()).await {
-                tracing::debug!(%failure, "the claims of a member that leaves come free with its session");
-            }
+            claims::release_all(&self.client, seat, session).await;
         }
         let service = names::service_name(&seat.group);
         let change = self.deregister_guarded(seat, &service);
@@ -304,21 +297,6 @@ impl Registrar {
         let answer = timeout_at(guard.good_until, work).await;
         answer.unwrap_or_else(|_| Err(Failure::TimedOut { at: at(), what: "changing a record", after: HELD_FOR }))
     }
-}
-
-/// The TTL of a registration's check. A member that claims has the other half as its session's lock delay, so that its claims are free once
-/// both are over.
-fn check_ttl(registration: &Registration) -> Result<Duration> {
-    let ttl = registration.ttl;
-    if !registration.claims {
-        return Ok(ttl);
-    }
-    let max = LOCK_DELAY_MAX * 2;
-    if ttl > max {
-        return Err(Failure::TtlTooLong { ttl, max });
-    }
-    // Consul is told milliseconds.
-    Ok(Duration::from_millis(u64::try_from(ttl.as_millis() / 2).unwrap_or(u64::MAX)))
 }
 
 fn written<'a>(registration: &'a Registration, life: &'a Life, change: u64) -> Written<'a> {

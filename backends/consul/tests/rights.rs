@@ -8,10 +8,11 @@ use std::io::Write;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use common::{backend, group, open, registration, until, with_token};
+use common::{backend, claimant, group, open, registration, until, with_token};
 use futures::StreamExt;
 use shardwise_backend_consul::{ConsulBackend, ConsulConfig};
-use shardwise_discovery::{Discovery, Error, ErrorKind, WatchEvent};
+use shardwise_core::Resource;
+use shardwise_discovery::{Acquired, Claims, ClaimsEvent, Discovery, Error, ErrorKind, WatchEvent};
 use shardwise_testkit::{Consul, ConsulOptions};
 use tracing_subscriber::fmt::MakeWriter;
 
@@ -22,10 +23,19 @@ const SERVICE: &str = "service \"workers\" { policy = \"write\" }";
 const NODE: &str = "node_prefix \"\" { policy = \"read\" }";
 const KEY: &str = "key_prefix \"shardwise/\" { policy = \"write\" }";
 
-/// The policy in docs.md, word for word.
-fn documented_policy() -> &'static str {
+/// The policies in docs.md, word for word.
+fn documented(nth: usize) -> &'static str {
     let docs = include_str!("../docs.md");
-    docs.split("```hcl\n").nth(1).and_then(|rest| rest.split("```").next()).unwrap()
+    docs.split("```hcl\n").nth(nth).and_then(|rest| rest.split("```").next()).unwrap()
+}
+
+fn documented_policy() -> &'static str {
+    documented(1)
+}
+
+/// Of members that claim.
+fn documented_policy_of_claims() -> String {
+    format!("{} {}", documented(1), documented(2))
 }
 
 async fn with_acl() -> Consul {
@@ -75,6 +85,48 @@ async fn each_missing_right_is_named_when_registering() {
     }
     let services = consul.api("GET", "/v1/agent/services", None).await.unwrap();
     assert_eq!(services, serde_json::json!({}), "nothing half done stays");
+}
+
+#[tokio::test]
+async fn the_documented_policies_are_enough_for_claims() {
+    let consul = with_acl().await;
+    let backend = holding(&consul, &documented_policy_of_claims()).await;
+    let claimant = claimant("workers", "w1", 1, TTL);
+    let mut watch = backend.watch_claims(&group("workers"), TTL / 3);
+    assert!(matches!(watch.next().await, Some(Ok(ClaimsEvent::All { claims, .. })) if claims.is_empty()), "no claims are news");
+    backend.register(&claimant).await.unwrap();
+    backend.renew(&claimant.seat(), TTL).await.unwrap();
+    let store = backend.claim_store(&group("workers"), 0).await.unwrap();
+    let answers = backend.acquire(&claimant.seat(), &store, &[Resource::Slot(1)]).await.unwrap();
+    let [(resource, Acquired::Granted(epoch))] = &*answers else { unreachable!("nobody else is there: {answers:?}") };
+    backend.release(&claimant.seat(), &[(resource.clone(), *epoch)]).await.unwrap();
+    backend.deregister(&claimant.seat()).await.unwrap();
+}
+
+#[tokio::test]
+async fn each_missing_right_is_named_when_claiming() {
+    let consul = with_acl().await;
+    let full = holding(&consul, &documented_policy_of_claims()).await;
+    let store = full.claim_store(&group("workers"), 0).await.unwrap();
+    let begun = Instant::now();
+    let told = |error: Error, missing| assert_told(&error, &ErrorKind::Denied, begun, &["discovery.consul.token", missing]);
+    let unsessioned = holding(&consul, documented_policy()).await;
+    told(unsessioned.register(&claimant("workers", "w1", 1, TTL)).await.unwrap_err(), "session:write (session_prefix \"\")");
+    let services = consul.api("GET", "/v1/agent/services", None).await.unwrap();
+    assert_eq!(services, serde_json::json!({}), "nothing half done stays");
+
+    let guards = "key_prefix \"shardwise/guard/\" { policy = \"write\" }";
+    let session = documented(2);
+    let reading = format!("{SERVICE} {NODE} {session} {guards} key_prefix \"shardwise/\" {{ policy = \"read\" }}");
+    let (reader, w2) = (holding(&consul, &reading).await, claimant("workers", "w2", 2, TTL));
+    reader.register(&w2).await.unwrap();
+    assert_eq!(reader.claim_store(&group("workers"), 0).await.unwrap(), store, "it is there already");
+    told(reader.claim_store(&group("workers"), 5).await.unwrap_err(), "key:write (key_prefix \"shardwise/\")");
+    told(reader.acquire(&w2.seat(), &store, &[Resource::Slot(1)]).await.unwrap_err(), "key:write (key_prefix \"shardwise/\")");
+
+    let blind = holding(&consul, &format!("{SERVICE} {NODE} {session} {guards}")).await;
+    told(blind.claim_store(&group("workers"), 0).await.unwrap_err(), "key:read (key_prefix \"shardwise/\")");
+    told(blind.watch_claims(&group("workers"), TTL / 3).next().await.unwrap().unwrap_err(), "key:read (key_prefix \"shardwise/\")");
 }
 
 /// Each would see itself and nobody else, and Consul would not say so.

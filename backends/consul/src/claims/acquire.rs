@@ -155,7 +155,7 @@ impl Asking<'_> {
 }
 
 /// Gives back what is still held under exactly this epoch; the rest is not ours any more.
-pub(crate) async fn release(client: &Client, seat: &Seat, session: &Session, held: &[(Resource, Epoch)]) -> Result<()> {
+pub(super) async fn release(client: &Client, seat: &Seat, session: &Session, held: &[(Resource, Epoch)]) -> Result<()> {
     let mut grips: Vec<(Resource, Grip)> = Vec::with_capacity(held.len());
     let mut floor = None;
     for (resource, epoch) in held {
@@ -173,6 +173,13 @@ pub(crate) async fn release(client: &Client, seat: &Seat, session: &Session, hel
     let parts: Vec<_> = grips.chunks(RELEASES_MAX).map(<[_]>::to_vec).collect();
     let parts = parts.into_iter().map(|part| release_part(client, seat, session, part));
     stream::iter(parts).buffer_unordered(AT_ONCE).try_collect().await
+}
+
+/// Gives back all that this process knows to be held, before the session ends: what is locked then is held back from everybody.
+pub(crate) async fn release_all(client: &Client, seat: &Seat, session: &Session) {
+    if let Err(failure) = release(client, seat, session, &session.all_held()).await {
+        tracing::debug!(%failure, "the claims of a member that leaves come free with its session");
+    }
 }
 
 /// As many as fit into one transaction. Each try settles at least one of them.

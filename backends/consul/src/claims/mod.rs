@@ -16,9 +16,9 @@ use async_trait::async_trait;
 use shardwise_core::{ClaimStore, Epoch, GroupName, Resource};
 use shardwise_discovery::{Acquired, Claims, ClaimsStream, Seat};
 
-use self::acquire::Asking;
-pub(crate) use self::acquire::release;
-pub(crate) use self::session::Session;
+pub(crate) use self::acquire::release_all;
+use self::acquire::{Asking, release};
+pub(crate) use self::session::{Session, check_ttl};
 pub(crate) use self::table::ClaimFollowers;
 use crate::ConsulBackend;
 use crate::caller::{Caller, to_the_end};

@@ -2,8 +2,29 @@
 
 use std::collections::HashMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use shardwise_core::{ClaimStore, Epoch, Moment, Resource};
+use shardwise_discovery::Registration;
+
+use crate::client::Client;
+use crate::error::{Failure, Result};
+use crate::sessions::LOCK_DELAY_MAX;
+
+/// The TTL of a registration's check. A member that claims has the other half as its session's lock delay, so that its claims are free once
+/// both are over.
+pub(crate) fn check_ttl(registration: &Registration) -> Result<Duration> {
+    let ttl = registration.ttl;
+    if !registration.claims {
+        return Ok(ttl);
+    }
+    let max = LOCK_DELAY_MAX * 2;
+    if ttl > max {
+        return Err(Failure::TtlTooLong { ttl, max });
+    }
+    // Consul is told milliseconds.
+    Ok(Duration::from_millis(u64::try_from(ttl.as_millis() / 2).unwrap_or(u64::MAX)))
+}
 
 /// How something is held.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -30,7 +51,14 @@ struct Memory {
 }
 
 impl Session {
-    pub(crate) fn new(id: String) -> Self {
+    /// One that ends with the check, and when it was asked for.
+    pub(crate) async fn open(client: &Client, check: &str, lock_delay: Duration) -> Result<(Self, Moment)> {
+        let started = client.clock.now();
+        let id = client.session_create(check, lock_delay).await?;
+        Ok((Self::new(id), started))
+    }
+
+    pub(super) fn new(id: String) -> Self {
         Self { id, memory: Mutex::default() }
     }
 
@@ -53,7 +81,7 @@ impl Session {
         }
     }
 
-    pub(crate) fn all_held(&self) -> Vec<(Resource, Epoch)> {
+    pub(super) fn all_held(&self) -> Vec<(Resource, Epoch)> {
         self.memory().held.iter().map(|(resource, grip)| (resource.clone(), grip.epoch)).collect()
     }
 

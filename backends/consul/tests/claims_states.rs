@@ -1,0 +1,269 @@
+//! What happens to claims when something is not as usual: members die or leave, somebody edits keys by hand, Consul is wiped.
+
+#![expect(clippy::unwrap_used, clippy::panic, reason = "tests")]
+
+mod common;
+
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+use common::{claimant, group, open, registration, settle, until};
+use futures::StreamExt;
+use serde_json::{Value, json};
+use shardwise_backend_consul::ConsulBackend;
+use shardwise_core::{Claim, ClaimStore, Epoch, Resource};
+use shardwise_discovery::{Acquired, Claims, ClaimsEvent, ClaimsStream, Clock, Discovery, Error, ErrorKind, Registration, Seat};
+use shardwise_testkit::{Consul, Direction, TcpProxy};
+
+const TTL: Duration = Duration::from_secs(2);
+const LONG: Duration = Duration::from_mins(1);
+const PATIENCE: Duration = Duration::from_secs(30);
+const KEYS: &str = "/v1/kv/shardwise/claims/g";
+
+fn slots(range: std::ops::Range<u32>) -> Vec<Resource> {
+    range.map(Resource::Slot).collect()
+}
+
+/// One server, and two members on its agent, each with a backend of its own.
+struct Pair {
+    consul: Consul,
+    one: ConsulBackend,
+    two: ConsulBackend,
+    a: Registration,
+    b: Registration,
+    store: ClaimStore,
+}
+
+impl Pair {
+    async fn with(ttl_of_a: Duration) -> Self {
+        let consul = Consul::single().await.unwrap();
+        settle(&consul).await;
+        let (one, two) = (open(&consul.address()), open(&consul.address()));
+        let (a, b) = (claimant("g", "a", 1, ttl_of_a), claimant("g", "b", 2, LONG));
+        one.register(&a).await.unwrap();
+        two.register(&b).await.unwrap();
+        let store = one.claim_store(&group("g"), 0).await.unwrap();
+        Self { consul, one, two, a, b, store }
+    }
+
+    async fn ask(&self, backend: &ConsulBackend, seat: &Seat, wanted: &[Resource]) -> Vec<Acquired> {
+        backend.acquire(seat, &self.store, wanted).await.unwrap().into_iter().map(|(_, acquired)| acquired).collect()
+    }
+
+    async fn a_holds(&self, wanted: &[Resource]) -> Epoch {
+        match *self.ask(&self.one, &self.a.seat(), wanted).await {
+            [Acquired::Granted(epoch), ..] => epoch,
+            ref other => panic!("{other:?}"),
+        }
+    }
+
+    async fn edit(&self, method: &str, key: &str, body: Option<&Value>) {
+        self.consul.api(method, &format!("{KEYS}/{key}"), body).await.unwrap();
+    }
+}
+
+async fn told(watch: &mut ClaimsStream) -> Result<ClaimsEvent, Error> {
+    tokio::time::timeout(PATIENCE, watch.next()).await.unwrap().unwrap()
+}
+
+/// Reads until the watch tells this of slot 1.
+async fn until_told(watch: &mut ClaimsStream, what: &str, wanted: impl Fn(Option<&Claim>) -> bool) {
+    let of = Resource::Slot(1);
+    loop {
+        match told(watch).await {
+            Ok(ClaimsEvent::All { claims, .. }) if wanted(claims.iter().find(|(on, _)| *on == of).map(|(_, claim)| claim)) => return,
+            Ok(ClaimsEvent::Changed { changes, .. })
+                if changes.iter().any(|change| change.resource == of && wanted(change.claim.as_ref())) =>
+            {
+                return;
+            }
+            Ok(_) => {}
+            Err(error) => panic!("{what}: {error}"),
+        }
+    }
+}
+
+/// First its session lives, then its lock delay, together at most the TTL; and the watch tells that it is free before it can be had.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_a_dead_member_held_is_held_back_and_then_free() {
+    let pair = Pair::with(TTL).await;
+    let grant = pair.one.renew(&pair.a.seat(), TTL).await.unwrap();
+    assert_eq!(grant.ttl, TTL / 2, "the other half is the lock delay");
+    pair.a_holds(&slots(0..200)).await;
+    let clock = Clock::system();
+    let mut seen = Vec::new();
+    let freed = loop {
+        let answers = pair.ask(&pair.two, &pair.b.seat(), &slots(0..200)).await;
+        let kinds: BTreeSet<_> = answers.iter().map(|acquired| format!("{acquired:?}").split('(').next().unwrap().to_owned()).collect();
+        seen.extend(kinds.clone());
+        if kinds.len() == 1 && kinds.contains("Granted") {
+            break clock.now();
+        }
+        let waited = clock.now().since(grant.started);
+        assert!(waited < TTL + Duration::from_secs(1), "after {waited:?} they are {kinds:?}");
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    };
+    seen.dedup();
+    assert!(freed.since(grant.started) >= grant.ttl, "before the holder's deadline");
+    assert_eq!((seen.first().map(String::as_str), seen.iter().any(|kind| kind == "NotYet")), (Some("Held"), true), "{seen:?}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_a_leaving_member_still_holds_is_free_at_once() {
+    let pair = Pair::with(LONG).await;
+    pair.a_holds(&slots(0..200)).await;
+    pair.one.deregister(&pair.a.seat()).await.unwrap();
+    let answers = pair.ask(&pair.two, &pair.b.seat(), &slots(0..200)).await;
+    assert!(answers.iter().all(|acquired| matches!(acquired, Acquired::Granted(_))), "{answers:?}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_claim_deleted_by_hand_is_told_as_free_and_its_next_epoch_is_higher() {
+    let pair = Pair::with(LONG).await;
+    let epoch = pair.a_holds(&slots(1..2)).await;
+    let mut watch = pair.one.watch_claims(&group("g"), LONG / 4);
+    until_told(&mut watch, "held", |claim| claim.is_some()).await;
+    pair.edit("DELETE", "slot/1", None).await;
+    until_told(&mut watch, "free", |claim| claim.is_none()).await;
+    let answers = pair.ask(&pair.two, &pair.b.seat(), &slots(1..2)).await;
+    assert!(matches!(*answers, [Acquired::Granted(next)] if next > epoch), "{answers:?} after {epoch}");
+    pair.one.release(&pair.a.seat(), &[(Resource::Slot(1), epoch)]).await.unwrap();
+    until_told(&mut watch, "b's", |claim| claim.is_some_and(|claim| claim.holder.instance_id.as_str() == "b")).await;
+    assert_eq!(pair.ask(&pair.one, &pair.a.seat(), &slots(1..2)).await, [Acquired::Held]);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_claim_overwritten_by_hand_is_an_error_that_names_it_until_its_holder_writes_it_again() {
+    let pair = Pair::with(LONG).await;
+    let epoch = pair.a_holds(&slots(1..2)).await;
+    pair.edit("PUT", "slot/1", Some(&json!("nonsense"))).await;
+    let mut watch = pair.two.watch_claims(&group("g"), LONG / 4);
+    let error = told(&mut watch).await.unwrap_err();
+    assert!(*error.kind() == ErrorKind::Misconfigured && error.to_string().contains("shardwise/claims/g/slot/1"), "{error}");
+    assert_eq!(pair.ask(&pair.two, &pair.b.seat(), &slots(1..3)).await.len(), 2, "the others can be had");
+    assert_eq!(pair.ask(&pair.two, &pair.b.seat(), &slots(1..2)).await, [Acquired::Held], "and this one is still a's");
+    assert!(pair.a_holds(&slots(1..2)).await > epoch);
+    until_told(&mut watch, "a's again", |claim| claim.is_some_and(|claim| claim.holder.instance_id.as_str() == "a")).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn keys_of_nobody_are_passed_over() {
+    let pair = Pair::with(LONG).await;
+    for key in ["slot/1", "slot/007", "slot/99999", "name/%", "other"] {
+        pair.edit("PUT", &key.replace('%', "%25"), Some(&json!("nonsense"))).await;
+    }
+    let mut watch = pair.two.watch_claims(&group("g"), LONG / 4);
+    assert!(matches!(told(&mut watch).await.unwrap(), ClaimsEvent::All { claims, .. } if claims.is_empty()));
+    pair.a_holds(&slots(1..2)).await;
+    until_told(&mut watch, "a's", |claim| claim.is_some()).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_store_edited_by_hand_is_an_error_and_deleted_it_is_another_one() {
+    let pair = Pair::with(LONG).await;
+    pair.a_holds(&slots(1..2)).await;
+    // The same, in other words, is the same.
+    let Value::String(was) = json!(pair.store.id.to_string()) else { unreachable!() };
+    pair.edit("PUT", "store", Some(&json!({ "floor": 0, "id": was, "more": 1 }))).await;
+    pair.a_holds(&slots(2..3)).await;
+    for nonsense in [json!("nonsense"), json!({ "id": "x", "floor": 0 }), json!({ "id": was, "floor": u64::MAX })] {
+        pair.edit("PUT", "store", Some(&nonsense)).await;
+        for error in [
+            pair.one.claim_store(&group("g"), 0).await.unwrap_err(),
+            pair.one.acquire(&pair.a.seat(), &pair.store, &slots(3..4)).await.unwrap_err(),
+        ] {
+            assert!(*error.kind() == ErrorKind::Misconfigured && error.to_string().contains("shardwise/claims/g/store"), "{error}");
+        }
+    }
+    pair.edit("DELETE", "store", None).await;
+    let error = pair.one.acquire(&pair.a.seat(), &pair.store, &slots(3..4)).await.unwrap_err();
+    assert_eq!(*error.kind(), ErrorKind::OtherStore, "{error}");
+    assert_ne!(pair.one.claim_store(&group("g"), 0).await.unwrap().id, pair.store.id);
+    let error = pair.one.acquire(&pair.a.seat(), &pair.store, &slots(3..4)).await.unwrap_err();
+    assert_eq!(*error.kind(), ErrorKind::OtherStore, "{error}");
+}
+
+/// Its indexes begin again, so that a store could stand at the very index of the one before.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_wiped_consul_grants_nothing_under_the_store_before() {
+    let pair = Pair::with(LONG).await;
+    pair.a_holds(&slots(0..10)).await;
+    pair.consul.restart(false).await.unwrap();
+    let lost = until("the loss is noticed", PATIENCE, async || {
+        let error = pair.one.acquire(&pair.a.seat(), &pair.store, &slots(10..11)).await.unwrap_err();
+        (!error.is_retryable()).then_some(error)
+    })
+    .await;
+    assert!(matches!(lost.kind(), ErrorKind::OtherStore | ErrorKind::Lost), "{lost}");
+    until("registered again", PATIENCE, async || pair.one.register(&pair.a).await.ok()).await;
+    let error = pair.one.acquire(&pair.a.seat(), &pair.store, &slots(10..11)).await.unwrap_err();
+    assert_eq!(*error.kind(), ErrorKind::OtherStore, "{error}");
+    let next = pair.one.claim_store(&group("g"), 1_000_000).await.unwrap();
+    assert_ne!(next.id, pair.store.id);
+    let error = pair.one.acquire(&pair.a.seat(), &pair.store, &slots(10..11)).await.unwrap_err();
+    assert_eq!(*error.kind(), ErrorKind::OtherStore, "{error}");
+    let granted = pair.one.acquire(&pair.a.seat(), &next, &slots(10..11)).await.unwrap();
+    assert!(matches!(*granted, [(_, Acquired::Granted(epoch))] if epoch.get() > 1_000_000), "{granted:?}");
+}
+
+/// A watch tells what is so after Consul has begun again with lower indexes, and nothing of what was.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_watch_goes_on_over_a_wiped_consul() {
+    let pair = Pair::with(LONG).await;
+    pair.a_holds(&slots(1..2)).await;
+    let mut watch = pair.two.watch_claims(&group("g"), TTL);
+    until_told(&mut watch, "held", |claim| claim.is_some()).await;
+    pair.consul.restart(false).await.unwrap();
+    let free = async {
+        loop {
+            if let Ok(ClaimsEvent::Changed { changes, .. }) = told(&mut watch).await {
+                break changes;
+            }
+        }
+    };
+    let changes = tokio::time::timeout(PATIENCE, free).await.unwrap();
+    assert!(matches!(&*changes, [change] if change.claim.is_none()), "{changes:?}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn who_was_not_registered_as_one_that_claims_is_told_so() {
+    let pair = Pair::with(LONG).await;
+    let plain = registration("g", "plain", 3, LONG);
+    pair.one.register(&plain).await.unwrap();
+    let error = pair.one.acquire(&plain.seat(), &pair.store, &slots(0..1)).await.unwrap_err();
+    assert!(*error.kind() == ErrorKind::Misconfigured && error.to_string().contains("\"plain\""), "{error}");
+}
+
+#[tokio::test]
+async fn a_ttl_beyond_consuls_lock_delay_is_refused_before_anything_is_contacted() {
+    let backend = open("http://127.0.0.1:9");
+    let error = backend.register(&claimant("g", "a", 1, Duration::from_millis(120_001))).await.unwrap_err();
+    assert!(*error.kind() == ErrorKind::Misconfigured && error.to_string().contains("ttl is 120001ms"), "{error}");
+    let error = backend.register(&claimant("g", "a", 1, Duration::from_mins(2))).await.unwrap_err();
+    assert!(error.is_retryable(), "that one is only out of reach: {error}");
+}
+
+/// Renewals do not count without the servers' word on the session, and once it comes it is of when it was asked for.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_renewal_counts_from_when_the_session_was_asked_for() {
+    let consul = Consul::single().await.unwrap();
+    let proxy = TcpProxy::start(consul.socket_addr()).await.unwrap();
+    let backend = open(&format!("http://{}", proxy.address()));
+    let a = claimant("g", "a", 1, Duration::from_secs(20));
+    backend.register(&a).await.unwrap();
+    backend.renew(&a.seat(), LONG).await.unwrap();
+    let clock = Clock::system();
+    let begun = clock.now();
+    proxy.delay(Direction::ToClient, Duration::from_millis(400));
+    let grant = backend.renew(&a.seat(), LONG).await.unwrap();
+    let waited = grant.started.since(begun);
+    assert!(waited >= Duration::from_millis(350) && clock.now().since(grant.started) >= Duration::from_millis(350), "{waited:?}");
+    proxy.delay(Direction::ToClient, Duration::ZERO);
+    let sessions = consul.api("GET", "/v1/session/list", None).await.unwrap();
+    assert_eq!(sessions[0]["LockDelay"], json!(10_000_000_000_u64), "{sessions}");
+    let id = sessions[0]["ID"].as_str().unwrap();
+    consul.api("PUT", &format!("/v1/session/destroy/{id}"), None).await.unwrap();
+    let error = backend.renew(&a.seat(), LONG).await.unwrap_err();
+    assert_eq!(*error.kind(), ErrorKind::Lost, "without its session: {error}");
+    assert!(backend.members(&group("g")).await.unwrap().view.members().is_empty(), "and so it is no member any more");
+}
