@@ -69,7 +69,7 @@ fn owned_at<K: ShardKey + ?Sized>(ownership: &Ownership, key: &K, now: Moment) -
 pub(crate) fn enter<K: ShardKey + ?Sized>(shared: &Arc<Shared>, key: &K) -> Result<Guard, NotHeld> {
     let policy = &shared.policy;
     if policy.ownership == OwnershipMode::Exclusive {
-        return enter_claim(shared, Resource::Slot(slot_of(key.key_hash(), policy.placement.slots)));
+        return enter_claim(shared, &Resource::Slot(slot_of(key.key_hash(), policy.placement.slots)));
     }
     let owned = |key: &OwnedKey| shared.read(|ownership, now| owned_at(ownership, key, now));
     let (under, signals) = shared.guards.enter_key(key.with_key(|key| OwnedKey::from(key)), owned)?;
@@ -77,8 +77,8 @@ pub(crate) fn enter<K: ShardKey + ?Sized>(shared: &Arc<Shared>, key: &K) -> Resu
 }
 
 /// Counts work under a claim that serves.
-pub(crate) fn enter_claim(shared: &Arc<Shared>, resource: Resource) -> Result<Guard, NotHeld> {
-    let held = || shared.read(|ownership, now| ownership.epoch_at(&resource, now));
+pub(crate) fn enter_claim(shared: &Arc<Shared>, resource: &Resource) -> Result<Guard, NotHeld> {
+    let held = || shared.read(|ownership, now| ownership.epoch_at(resource, now));
     let (under, signals) = shared.guards.enter_claim(resource.clone(), shared.clock.now(), held)?;
     Ok(Guard { shared: Arc::clone(shared), under, signals })
 }

@@ -162,7 +162,9 @@ impl Guards {
     /// No claim is this worker's any more.
     pub(crate) fn revoke_all(&self) {
         let claims = std::mem::take(&mut self.tables().claims);
-        claims.values().for_each(|claimed| claimed.signals.stop());
+        for claimed in claims.values() {
+            claimed.signals.stop();
+        }
     }
 
     /// Tells the work of those keys that are lost, or were for a moment.

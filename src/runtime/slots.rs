@@ -124,12 +124,14 @@ where
         let held: HashMap<u32, Epoch> = ownership.fences().map(|fence| (fence.slot, fence.epoch)).collect();
         self.begun.retain(|slot, epoch| held.get(slot) == Some(epoch));
         let new: Vec<u32> = held.into_keys().filter(|slot| !self.busy.contains(slot) && !self.begun.contains_key(slot)).collect();
-        new.into_iter().for_each(|slot| self.begin(slot));
+        for slot in new {
+            self.begin(slot);
+        }
     }
 
     fn begin(&mut self, slot: u32) {
         // Lost again by now; the next snapshot says so.
-        let Ok(guard) = enter_claim(&self.shared, Resource::Slot(slot)) else { return };
+        let Ok(guard) = enter_claim(&self.shared, &Resource::Slot(slot)) else { return };
         let Some(fence) = guard.fence() else { return };
         let (work, cancel, stop) = (Arc::clone(&self.work), CancellationToken::new(), self.stop.clone());
         let task = self.tasks.spawn(self.shared.in_flight.track_future(async move {

@@ -43,20 +43,21 @@ async fn work_that_does_not_end_is_told_to_stop_and_keeps_its_slot_or_loses_it()
         let b = joined(&world, "b").await;
         eventually("some are to go", || held(&a).len() < SLOTS as usize).await;
         let began = world.clock.now();
-        let slot = (0..SLOTS).find(|slot| !held(&a).contains_key(slot)).expect("one is to go") as usize;
-        guards[slot].lost().await;
+        let slot = (0..SLOTS).find(|slot| !held(&a).contains_key(slot)).expect("one is to go");
+        let guard = usize::try_from(slot).expect("small");
+        guards[guard].lost().await;
         let waited = world.clock.now().since(began);
         assert!((1_900..2_200).contains(&waited.as_millis()), "drain_timeout is 2 s, waited {waited:?}");
         match rule {
             OnDrainTimeout::Hold => {
                 tokio::time::sleep(Duration::from_secs(20)).await;
-                assert!(!held(&b).contains_key(&(slot as u32)), "held as long as the work lives");
+                assert!(!held(&b).contains_key(&slot), "held as long as the work lives");
                 assert!(guards.iter().filter(|guard| guard.is_asked_to_finish()).all(|guard| !guard.is_held()));
                 drop(guards);
             }
             OnDrainTimeout::Release => {
-                eventually("it is given away all the same", || held(&b).contains_key(&(slot as u32))).await;
-                assert!(!guards[slot].is_held());
+                eventually("it is given away all the same", || held(&b).contains_key(&slot)).await;
+                assert!(!guards[guard].is_held());
             }
         }
         eventually("all is shared in the end", || share(&[&a, &b])).await;

@@ -27,6 +27,7 @@ macro_rules! on_both {
 }
 
 mod bad_days;
+mod exclusive;
 mod meeting;
 mod members;
 mod other_fleet;
