@@ -42,6 +42,9 @@ pub enum FenceError {
     /// The check would end before the write that it is for. Begin with `begin` or `begin_with` of sqlx, which knows of no other `BEGIN`.
     #[error("a fence holds to the end of a transaction, and there is none: begin one with sqlx first, and write in it")]
     NoTransaction,
+    /// The epoch would be raised in a transaction that goes on, whose view of the database may be from before.
+    #[error("an epoch is raised in a transaction of its own: call `raise` on a connection that has begun none")]
+    InTransaction,
     /// The epoch is new, and the transaction's view of the database is from before: it would not see what the former owner wrote last.
     #[error(
         "epoch {epoch} of {resource} is new, and a transaction above READ COMMITTED does not see what its former owner wrote last: roll \

@@ -31,7 +31,7 @@ pub const CHECK: &str = "WITH held AS MATERIALIZED (
     RETURNING epoch
 )
 SELECT (SELECT epoch FROM held) AS seen, EXISTS (SELECT 1 FROM raised) AS raised,
-    current_setting('transaction_isolation') <> 'read committed' AS fixed";
+    current_setting('transaction_isolation') IN ('repeatable read', 'serializable') AS fixed";
 
 #[cfg(feature = "postgres")]
 pub use with_sqlx::{check, create_tables, raise};
@@ -88,13 +88,16 @@ mod with_sqlx {
         }
     }
 
-    /// Makes the epoch the highest that was seen, and waits for whoever writes under a lower one. Once after each acquisition, in a
-    /// transaction of its own (a connection without one is that): needed only if transactions above READ COMMITTED write under it.
+    /// Makes the epoch the highest that was seen, and waits for whoever writes under a lower one; a transaction of its own. Once after each
+    /// acquisition, and needed only if transactions above READ COMMITTED write under it.
     ///
     /// # Errors
     ///
-    /// [`FenceError::Refused`], and the database's own.
+    /// [`FenceError::Refused`]; inside of a transaction; and the database's own.
     pub async fn raise(conn: &mut PgConnection, group: &GroupName, resource: &Resource, epoch: Epoch) -> Result<(), FenceError> {
+        if conn.is_in_transaction() {
+            return Err(FenceError::InTransaction);
+        }
         let text = resource_text(resource);
         let done = sqlx::query(RAISE).bind(group.as_str()).bind(&text).bind(to_sql(epoch)).execute(&mut *conn).await?;
         if done.rows_affected() == 1 {

@@ -82,7 +82,7 @@ pub struct Loaded {
     pub events: Vec<Event>,
 }
 
-/// Runs a function of `steps` with a transaction of whichever database it is.
+/// Calls one of the functions below with a transaction, of whichever database it is.
 macro_rules! in_transaction {
     ($journal:expr, $kind:ident, $step:ident $(, $argument:expr)*) => {
         match &$journal.pool {

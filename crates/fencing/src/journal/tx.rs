@@ -18,11 +18,14 @@ const BYTES_AFTER: &str = "SELECT CAST(coalesce(sum(length(payload)), 0) AS bigi
     WHERE journal = $1 AND version > $2";
 const DELETE: &str = "DELETE FROM shardwise_journal_event WHERE journal = $1 AND version <= $2";
 /// `$3` is the most events, `$4` the most bytes; the first event comes whatever its size.
-const EVENTS: &str = "SELECT version, epoch, payload FROM (
-        SELECT version, epoch, payload, sum(length(payload)) OVER (ORDER BY version) AS bytes FROM (
-            SELECT version, epoch, payload FROM shardwise_journal_event WHERE journal = $1 AND version >= $2 ORDER BY version LIMIT $3
+/// Payloads are fetched only once it is known which ones.
+const EVENTS: &str = "SELECT event.version, event.epoch, event.payload FROM (
+        SELECT version, size, sum(size) OVER (ORDER BY version) AS bytes FROM (
+            SELECT version, length(payload) AS size FROM shardwise_journal_event WHERE journal = $1 AND version >= $2
+            ORDER BY version LIMIT $3
         ) AS page
-    ) AS sized WHERE bytes <= $4 OR bytes = length(payload) ORDER BY version";
+    ) AS sized JOIN shardwise_journal_event AS event ON event.journal = $1 AND event.version = sized.version
+    WHERE bytes <= $4 OR bytes = size ORDER BY event.version";
 macro_rules! find {
     ($lock:literal) => {
         concat!("SELECT id, epoch, version, snapshot, pruned, tail_bytes FROM shardwise_journal WHERE group_name = $1 AND name = $2", $lock)

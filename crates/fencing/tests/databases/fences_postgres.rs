@@ -117,6 +117,8 @@ async fn above_read_committed_a_new_epoch_is_raised_apart() {
         let mut tx = pool.begin_with(begin).await.unwrap();
         let told = check(&mut tx, &group(), &slot(17), epoch(number)).await.unwrap_err();
         assert!(matches!(told, FenceError::RaiseApart { .. }) && !told.is_retryable(), "{told}");
+        let told = raise(&mut tx, &group(), &slot(17), epoch(number)).await.unwrap_err();
+        assert!(matches!(told, FenceError::InTransaction), "{told}");
         tx.rollback().await.unwrap();
         raise(&mut conn, &group(), &slot(17), epoch(number)).await.unwrap();
         let (mut one, mut two) = (pool.begin_with(begin).await.unwrap(), pool.begin_with(begin).await.unwrap());

@@ -3,6 +3,7 @@
 #![expect(clippy::unwrap_used, clippy::panic, reason = "tests")]
 
 mod common;
+mod documentation;
 mod fences_postgres;
 mod fences_sqlite;
 mod journals;

@@ -21,7 +21,6 @@ use crate::error::{Error, Result};
 use crate::ports::Port;
 use crate::process::{ATTEMPTS, Process, leashed};
 use crate::servers;
-use crate::usage::Usage;
 
 /// What the server's log says when somebody else listens on its port.
 const TAKEN: &str = "Address already in use";
@@ -125,11 +124,6 @@ impl Postgres {
         self.process.kill()?;
         self.process.start()?;
         self.ready().await
-    }
-
-    /// What the server's first process has used since its start; the processes of its connections are counted apart.
-    pub fn usage(&self) -> Result<Usage> {
-        self.process.usage()
     }
 }
 

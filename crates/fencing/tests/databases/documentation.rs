@@ -1,0 +1,33 @@
+//! What `docs/fencing.md` shows for SQLite from Python does what it says.
+
+use std::path::Path;
+use std::process::Command;
+
+use crate::common::sqlite;
+
+/// After the document's own code: an owner, a ghost, and what is left.
+const THEN: &str = r#"
+write = lambda text: lambda db: db.execute("INSERT INTO written VALUES (?)", (text,))
+db.execute("CREATE TABLE written (text)")
+fenced(db, "billing", 17, 5, write("owner"))
+fenced(db, "billing", 17, 6, write("next owner"))
+try:
+    fenced(db, "billing", 17, 5, write("ghost"))
+except Refused as refused:
+    print(refused)
+fenced(db, "billing", 17, 6, write("next owner"))
+print([row[0] for row in db.execute("SELECT text FROM written")])
+"#;
+
+#[tokio::test]
+async fn python_on_sqlite_refuses_a_ghost() {
+    let document = std::fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/fencing.md")).unwrap();
+    let blocks = document.split("```python\n").skip(1).filter_map(|rest| rest.split("```").next());
+    let code = blocks.into_iter().find(|code| code.contains("import sqlite3")).unwrap();
+    let (folder, pool) = sqlite().await;
+    pool.close().await;
+    let program = format!("{}\n{THEN}", code.replace("app.db", "test.db"));
+    let python = Command::new("python3").args(["-c", &program]).current_dir(folder.path()).output().unwrap();
+    let said = format!("{}{}", String::from_utf8_lossy(&python.stdout), String::from_utf8_lossy(&python.stderr));
+    assert_eq!(said, "slot 17 is held under a higher epoch than 5\n['owner', 'next owner', 'next owner']\n");
+}
