@@ -11,7 +11,7 @@ CREATE TABLE claim_group (
 INSERT INTO claim_group (name) SELECT name FROM member_group;
 
 CREATE TRIGGER group_begins AFTER INSERT ON member_group BEGIN
-    INSERT INTO claim_group (name) VALUES (NEW.name);
+    INSERT INTO claim_group (name) VALUES (NEW.name) ON CONFLICT (name) DO NOTHING;
 END;
 
 CREATE TRIGGER group_ends AFTER DELETE ON member_group BEGIN

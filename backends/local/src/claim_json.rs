@@ -103,6 +103,10 @@ impl Visitor<'_> for AnyResource {
         Ok(Err(format!("{number} is neither a slot nor a name")))
     }
 
+    fn visit_unit<E>(self) -> Result<Self::Value, E> {
+        Ok(Err("there are bytes where a slot or a name should be".to_owned()))
+    }
+
     fn visit_str<E>(self, name: &str) -> Result<Self::Value, E> {
         Ok(ClaimName::new(name).map(Resource::Name).map_err(|error| error.to_string()))
     }

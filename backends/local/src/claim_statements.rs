@@ -36,7 +36,7 @@ const ACQUIRE: &str = "
 // ?1 group, ?2 id, ?3 incarnation, ?4 boot, ?5 now, ?6 what is wanted. One row.
 const ANSWER: &str = "
     SELECT s.store_id, s.counter, s.counter AS revision, coalesce((SELECT floor FROM claim_floor WHERE group_name = ?1), 0) AS floor,
-        m.joined IS NOT NULL AS alive,
+        m.joined IS NOT NULL AS alive, m.joined IS NULL OR g.id IS NOT NULL AS whole,
         (
             SELECT json_group_array(json_array(c.resource, c.epoch)) FROM json_each(?6) AS w CROSS JOIN claim AS c
             WHERE c.group_id = g.id AND c.resource = w.value AND c.holder = m.joined
@@ -63,19 +63,23 @@ const ENDS: &str = "
     FROM member WHERE group_name = ?1";
 
 // ?1 group, ?2 its id and ?3 the number up to which its claims are known; -1 if they are not. One statement, so all of it is of one moment.
-// `since` is -1 if everything has to be read: the group is another one by now, or what came free since may be forgotten.
+// `since` is -1 if everything has to be read: the group is another one by now, or what came free since may be forgotten. Bytes, which only
+// somebody else can have put there, would be taken for JSON.
 const CHANGES: &str = "
     SELECT k.*,
         (
             SELECT json_group_array(json_array(h.instance_id, h.incarnation, json(h.claims))) FROM (
                 SELECT m.instance_id, m.incarnation, (
-                    SELECT json_group_array(json_array(c.resource, c.epoch)) FROM claim AS c
+                    SELECT json_group_array(json_array(iif(typeof(c.resource) <> 'blob', c.resource, NULL), c.epoch)) FROM claim AS c
                     WHERE c.holder = m.joined AND c.number > k.since AND c.group_id = k.group_id
                 ) AS claims
                 FROM member AS m WHERE m.group_name = ?1
             ) AS h WHERE h.claims <> '[]'
         ) AS held,
-        (SELECT json_group_array(e.resource) FROM claim_end AS e WHERE k.since >= 0 AND e.number > k.since AND e.group_id = k.group_id) AS ended
+        (
+            SELECT json_group_array(e.resource) FROM claim_end AS e
+            WHERE k.since >= 0 AND e.number > k.since AND e.group_id = k.group_id AND typeof(e.resource) <> 'blob'
+        ) AS ended
     FROM (
         SELECT s.store_id, s.counter, coalesce(g.id, 0) AS group_id, coalesce(g.changed, 0) AS changed, s.counter AS revision,
             iif(g.id = ?2 AND ?3 >= coalesce((SELECT min(number) FROM claim_end), 0), ?3, -1) AS since
@@ -165,6 +169,9 @@ impl Store {
         let store = self.read_claim_store(&row)?;
         let read = || Ok((sqlx::FromRow::from_row(&row)?, row.try_get("alive")?, row.try_get("held")?));
         let (at, alive, held) = read().map_err(|error| self.failure(&error))?;
+        if !row.try_get::<bool, _>("whole").map_err(|error| self.failure(&error))? {
+            return Err(self.damaged(format!("the row of {:?} in the table `claim_group` is gone", seat.group)));
+        }
         Ok(Answered { at, store, alive, held })
     }
 
@@ -211,10 +218,14 @@ impl Store {
     fn read_claim_store(&self, row: &SqliteRow) -> Result<ClaimStore, Failure> {
         let read = || Ok((row.try_get::<String, _>("store_id")?, row.try_get::<i64, _>("floor")?));
         let (id, floor) = read().map_err(|error| self.failure(&error))?;
-        let damaged = |what| Failure::Damaged { path: self.path.clone(), why: format!("{what} is not a valid one") };
+        let damaged = |what| self.damaged(format!("{what} is not a valid one"));
         let id = id.get(..16).and_then(StoreId::from_hex).ok_or_else(|| damaged(format!("the store's id {id:?}")))?;
         let floor = u64::try_from(floor).map_err(|_| damaged(format!("the floor {floor}")))?;
         Ok(ClaimStore { id, floor })
+    }
+
+    fn damaged(&self, why: String) -> Failure {
+        Failure::Damaged { path: self.path.clone(), why }
     }
 
     fn bad_claim(&self, why: String) -> Failure {

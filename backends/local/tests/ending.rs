@@ -7,7 +7,7 @@ mod common;
 use std::fs;
 use std::time::Duration;
 
-use common::{Scratch, eventually, group, view_of};
+use common::{Follower, Scratch, eventually, group, view_of};
 use shardwise_discovery::Discovery;
 
 const TTL: Duration = Duration::from_secs(20);
@@ -29,8 +29,11 @@ async fn dropping_the_last_watch_ends_its_work_and_dropping_the_backend_ends_all
     for watch in &mut watches {
         view_of(watch, &[]).await;
     }
-    assert_eq!(connections(), before + 1, "one poller for both");
+    let mut claims = Follower::of(&backend, TTL);
+    claims.until(0..0).await;
+    assert_eq!(connections(), before + 1, "one poller for all");
     drop(watches);
+    drop(claims);
     eventually("the poller ends", async || (connections() == before).then_some(())).await;
     let mut again = backend.watch(&group(), TTL);
     view_of(&mut again, &[]).await;

@@ -4,56 +4,15 @@
 
 mod common;
 
-use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use common::{PATIENCE, Scratch, eventually, group, ids, registration, run_sql, view_of, with_clock};
+use common::{Hand, PATIENCE, Scratch, eventually, group, ids, registration, run_sql, view_of};
 use shardwise_backend_local::LocalBackend;
-use shardwise_core::Moment;
-use shardwise_discovery::{Clock, Discovery, ErrorKind, Registration};
+use shardwise_discovery::{Discovery, ErrorKind, Registration};
 use sqlx::Connection;
 use sqlx::sqlite::SqliteConnection;
 
 const TTL: Duration = Duration::from_secs(1);
-
-/// A clock that stands still until it is moved, and counts how often it is read.
-#[derive(Clone)]
-struct Hand {
-    nanos: Arc<AtomicU64>,
-    reads: Arc<AtomicU64>,
-}
-
-impl Hand {
-    fn new() -> Self {
-        Self { nanos: Arc::new(AtomicU64::new(1_000_000_000_000)), reads: Arc::default() }
-    }
-
-    fn clock(&self) -> Clock {
-        let Self { nanos, reads } = self.clone();
-        Clock::custom(move || {
-            reads.fetch_add(1, Ordering::SeqCst);
-            Moment::from_nanos(nanos.load(Ordering::SeqCst))
-        })
-    }
-
-    fn advance(&self, by: Duration) {
-        self.nanos.fetch_add(u64::try_from(by.as_nanos()).unwrap(), Ordering::SeqCst);
-    }
-
-    fn reads(&self) -> u64 {
-        self.reads.load(Ordering::SeqCst)
-    }
-
-    /// Waits until somebody has read the clock again.
-    async fn read_after(&self, reads: u64) {
-        eventually("the clock is read", async || (self.reads() > reads).then_some(())).await;
-    }
-
-    fn backend(&self, scratch: &Scratch) -> LocalBackend {
-        with_clock(&scratch.path(), self.clock())
-    }
-}
 
 async fn seen(backend: &LocalBackend) -> (u64, Vec<String>) {
     let view = backend.members(&group()).await.unwrap().view;

@@ -6,12 +6,13 @@ mod common;
 
 use std::path::PathBuf;
 use std::process::Stdio;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-use common::{PATIENCE, Scratch, backend, group, ids, registration, view_of};
+use common::{Follower, PATIENCE, Scratch, backend, granted, group, ids, registration, slots, view_of};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
-use shardwise_discovery::{Discovery, ErrorKind};
+use shardwise_backend_local::LocalBackend;
+use shardwise_discovery::{Discovery, ErrorKind, Seat};
 use tokio::io::{AsyncBufReadExt, BufReader, Lines};
 use tokio::process::{Child, ChildStdout, Command};
 
@@ -24,7 +25,10 @@ const RENEW_EVERY: Duration = Duration::from_millis(200);
 /// A worker that nobody ends ends by itself.
 const WORKER_LIFE: Duration = Duration::from_mins(1);
 
-/// Not a test: what a worker process runs. Says `registered` once all ids are, and `lost` when one is.
+/// How many slots the first of them claims.
+const SLOTS: u32 = 100;
+
+/// Not a test: what a worker process runs. Says `registered` once all ids are and the first holds what is free, and `lost` when one is.
 #[tokio::test]
 async fn worker_process() {
     let (Some(path), Ok(names)) = (std::env::var_os(PATH), std::env::var(IDS)) else { return };
@@ -33,6 +37,7 @@ async fn worker_process() {
     for registration in &registrations {
         backend.register(registration).await.unwrap();
     }
+    granted(&backend, &registrations[0].seat(), &slots(0..SLOTS)).await;
     println!("registered");
     let renewing = async {
         loop {
@@ -129,6 +134,53 @@ async fn a_killed_worker_leaves_the_view_and_a_sound_file() {
     view_of(&mut watch, &[]).await;
     let check: String = sqlx::query_scalar("PRAGMA integrity_check").fetch_one(&mut scratch.sql().await).await.unwrap();
     assert_eq!(check, "ok");
+}
+
+/// The heir waits for the watch, asks, and holds everything under higher epochs.
+async fn takes_over(heir: &LocalBackend, seat: &Seat, claims: &mut Follower) -> Duration {
+    let highest = claims.held.values().map(|claim| claim.epoch).max().unwrap();
+    let started = Instant::now();
+    claims.until(0..0).await;
+    let held = granted(heir, seat, &slots(0..SLOTS)).await;
+    let took = started.elapsed();
+    assert_eq!(held.len(), SLOTS as usize);
+    assert!(held.values().all(|epoch| *epoch > highest), "{held:?} after {highest}");
+    took
+}
+
+#[tokio::test]
+async fn a_killed_workers_claims_are_taken_over_within_its_ttl_and_a_second() {
+    let scratch = Scratch::new();
+    let heir = scratch.backend();
+    let b = registration("b", 2, PATIENCE);
+    heir.register(&b).await.unwrap();
+    let mut claims = Follower::of(&heir, TTL / 3);
+    let mut worker = Worker::start(&scratch, "a");
+    worker.says("registered").await;
+    claims.until(0..SLOTS).await;
+    worker.signal(Signal::SIGKILL);
+    let took = takes_over(&heir, &b.seat(), &mut claims).await;
+    println!("taken over after {took:?} with a TTL of {TTL:?}");
+    assert!(took <= TTL + Duration::from_secs(1), "{took:?}");
+}
+
+#[tokio::test]
+async fn a_worker_stopped_beyond_its_ttl_has_lost_its_claims_and_gets_none_back() {
+    let scratch = Scratch::new();
+    let heir = scratch.backend();
+    let b = registration("b", 2, PATIENCE);
+    heir.register(&b).await.unwrap();
+    let mut claims = Follower::of(&heir, TTL / 3);
+    let mut worker = Worker::start(&scratch, "a");
+    worker.says("registered").await;
+    claims.until(0..SLOTS).await;
+    worker.signal(Signal::SIGSTOP);
+    takes_over(&heir, &b.seat(), &mut claims).await;
+    worker.signal(Signal::SIGCONT);
+    worker.says("lost").await;
+    let mut seen = Follower::of(&scratch.backend(), TTL);
+    seen.until(0..SLOTS).await;
+    assert!(seen.held.values().all(|claim| claim.holder.instance_id == b.member.instance_id), "{:?}", seen.held);
 }
 
 #[tokio::test]

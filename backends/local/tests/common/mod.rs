@@ -1,15 +1,21 @@
 //! What the tests share.
 
 #![allow(dead_code, reason = "each test file uses a part of it")]
-#![expect(clippy::unwrap_used, reason = "helpers of tests")]
+#![allow(clippy::unwrap_used, clippy::expect_used, reason = "helpers of tests")]
 
+use std::collections::BTreeMap;
+use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
+use futures::StreamExt;
 use shardwise_backend_local::{LocalBackend, LocalConfig};
-use shardwise_core::{GroupName, Incarnation, InstanceId, Member, View};
-use shardwise_discovery::{Clock, Error, ErrorKind, Registration, WatchStream, conformance};
+use shardwise_core::{Claim, ClaimStore, Epoch, GroupName, Incarnation, InstanceId, Member, Moment, Resource, View};
+use shardwise_discovery::{
+    Acquired, Claims, ClaimsEvent, ClaimsStream, Clock, Error, ErrorKind, Registration, Seat, WatchStream, conformance,
+};
 use sqlx::sqlite::{SqliteConnectOptions, SqliteConnection};
 use sqlx::{ConnectOptions, Connection};
 
@@ -78,13 +84,51 @@ pub(crate) async fn run_sql(path: &Path, statements: &'static str) {
     connection.close().await.unwrap();
 }
 
+/// A clock that stands still until it is moved, and counts how often it is read.
+#[derive(Clone)]
+pub(crate) struct Hand {
+    nanos: Arc<AtomicU64>,
+    reads: Arc<AtomicU64>,
+}
+
+impl Hand {
+    pub(crate) fn new() -> Self {
+        Self { nanos: Arc::new(AtomicU64::new(1_000_000_000_000)), reads: Arc::default() }
+    }
+
+    pub(crate) fn clock(&self) -> Clock {
+        let Self { nanos, reads } = self.clone();
+        Clock::custom(move || {
+            reads.fetch_add(1, Ordering::SeqCst);
+            Moment::from_nanos(nanos.load(Ordering::SeqCst))
+        })
+    }
+
+    pub(crate) fn advance(&self, by: Duration) {
+        self.nanos.fetch_add(u64::try_from(by.as_nanos()).unwrap(), Ordering::SeqCst);
+    }
+
+    pub(crate) fn reads(&self) -> u64 {
+        self.reads.load(Ordering::SeqCst)
+    }
+
+    /// Waits until somebody has read the clock again.
+    pub(crate) async fn read_after(&self, reads: u64) {
+        eventually("the clock is read", async || (self.reads() > reads).then_some(())).await;
+    }
+
+    pub(crate) fn backend(&self, scratch: &Scratch) -> LocalBackend {
+        with_clock(&scratch.path(), self.clock())
+    }
+}
+
 pub(crate) fn group() -> GroupName {
     GroupName::new("workers").unwrap()
 }
 
 pub(crate) fn registration(id: &str, incarnation: u64, ttl: Duration) -> Registration {
     let member = Member { incarnation: Incarnation::new(incarnation), ..Member::named(InstanceId::new(id).unwrap()) };
-    Registration { group: group(), member, ttl, claims: false }
+    Registration { group: group(), member, ttl, claims: true }
 }
 
 pub(crate) fn ids(view: &View) -> Vec<&str> {
@@ -106,4 +150,77 @@ pub(crate) fn expect_error(error: &Error, kind: &ErrorKind, text: &str) {
     assert_eq!(error.to_string(), text);
     assert_eq!(error.kind(), kind, "{text}");
     assert!(!text.contains('\n'));
+}
+
+pub(crate) fn slots(range: Range<u32>) -> Vec<Resource> {
+    range.map(Resource::Slot).collect()
+}
+
+/// The store of claims in force.
+pub(crate) async fn store(backend: &LocalBackend) -> ClaimStore {
+    backend.claim_store(&group(), 0).await.unwrap()
+}
+
+/// Asks once, and returns what was granted.
+pub(crate) async fn granted(backend: &LocalBackend, seat: &Seat, wanted: &[Resource]) -> BTreeMap<Resource, Epoch> {
+    let answers = backend.acquire(seat, &store(backend).await, wanted).await.unwrap();
+    let epoch = |acquired| if let Acquired::Granted(epoch) = acquired { Some(epoch) } else { None };
+    answers.into_iter().filter_map(|(resource, acquired)| Some((resource, epoch(acquired)?))).collect()
+}
+
+pub(crate) async fn release(backend: &LocalBackend, seat: &Seat, held: &BTreeMap<Resource, Epoch>) {
+    let held: Vec<_> = held.iter().map(|(resource, epoch)| (resource.clone(), *epoch)).collect();
+    backend.release(seat, &held).await.unwrap();
+}
+
+/// Somebody who follows the claims of the group.
+pub(crate) struct Follower {
+    pub(crate) stream: ClaimsStream,
+    pub(crate) held: BTreeMap<Resource, Claim>,
+}
+
+impl Follower {
+    pub(crate) fn of(backend: &LocalBackend, prove_every: Duration) -> Self {
+        Self { stream: backend.watch_claims(&group(), prove_every), held: BTreeMap::new() }
+    }
+
+    /// The next news, taken in; errors are handed back.
+    pub(crate) async fn next(&mut self) -> Result<ClaimsEvent, Error> {
+        let event = tokio::time::timeout(PATIENCE, self.stream.next()).await.expect("news in time").expect("the watch goes on")?;
+        match &event {
+            ClaimsEvent::All { claims, .. } => self.held = claims.iter().cloned().collect(),
+            ClaimsEvent::Changed { changes, .. } => {
+                for change in changes {
+                    match &change.claim {
+                        Some(claim) => self.held.insert(change.resource.clone(), claim.clone()),
+                        None => self.held.remove(&change.resource),
+                    };
+                }
+            }
+            _ => {}
+        }
+        Ok(event)
+    }
+
+    /// Reads until these slots are held and nothing else; errors on the way are allowed.
+    pub(crate) async fn until(&mut self, expected: Range<u32>) {
+        let expected = slots(expected);
+        let started = Instant::now();
+        loop {
+            let told = self.next().await.is_ok();
+            if told && self.held.keys().eq(&expected) {
+                return;
+            }
+            assert!(started.elapsed() < PATIENCE, "waited in vain for {} slots, {} are held", expected.len(), self.held.len());
+        }
+    }
+
+    /// The next error.
+    pub(crate) async fn error(&mut self) -> Error {
+        loop {
+            if let Err(error) = self.next().await {
+                return error;
+            }
+        }
+    }
 }
