@@ -1,0 +1,161 @@
+//! Exclusive ownership: what is owned is what was claimed, and what is given back was published as lost before.
+
+use super::*;
+use crate::holdings::{Answer, ClaimAction, StoreRefusal};
+use crate::machine::ClaimInput;
+use crate::{ClaimStore, Epoch, OwnershipMode, Resource, StoreId};
+
+fn exclusive() -> Policy {
+    let placement = PlacementParams { slots: 16, ..PlacementParams::default() };
+    Policy { ownership: OwnershipMode::Exclusive, placement, drain_timeout: Duration::from_secs(2), ..policy() }
+}
+
+fn shown(id: &str, incarnation: u64) -> Member {
+    Member { fingerprints: exclusive().fingerprints(), ..member(id, incarnation) }
+}
+
+fn store(id: u64, floor: u64) -> ClaimStore {
+    ClaimStore { id: StoreId::new(id), floor }
+}
+
+fn claimed(actions: &[Action]) -> Vec<&ClaimAction> {
+    actions.iter().filter_map(|action| if let Action::Claim(claim) = action { Some(claim) } else { None }).collect()
+}
+
+fn opening(actions: &[Action]) -> Option<u64> {
+    claimed(actions).into_iter().find_map(|claim| if let ClaimAction::OpenStore { attempt } = claim { Some(*attempt) } else { None })
+}
+
+fn asked(actions: &[Action]) -> (u64, Vec<Resource>) {
+    let asked = claimed(actions).into_iter().find_map(|claim| match claim {
+        ClaimAction::Acquire { attempt, wanted } => Some((*attempt, wanted.clone())),
+        _ => None,
+    });
+    asked.unwrap_or_else(|| panic!("nothing is asked for: {actions:?}"))
+}
+
+/// The store is answered and the watch tells that nobody holds anything.
+fn opened(run: &mut Run, ms: u64, attempt: u64, store: ClaimStore) -> Vec<Action> {
+    run.step(ms, Input::Claims(ClaimInput::All(Vec::new())));
+    run.step(ms, Input::Claims(ClaimInput::Opened { attempt, store }))
+}
+
+fn grant(run: &mut Run, ms: u64, (attempt, wanted): (u64, Vec<Resource>), epoch: u64) -> Vec<Action> {
+    let epoch = Epoch::new(epoch).unwrap();
+    let answers = wanted.into_iter().map(|resource| (resource, Answer::Granted(epoch))).collect();
+    run.step(ms, Input::Claims(ClaimInput::Acquired { attempt, answers }))
+}
+
+/// Alone in its group with all 16 slots under epoch 5.
+fn holding() -> Run {
+    let mut run = Run::with(exclusive());
+    run.step(0, Input::Join);
+    let attempt = opening(&run.registered(10, 0)).expect("it asks for the store");
+    opened(&mut run, 12, attempt, store(1, 0));
+    let asked = asked(&run.viewed(20, vec![shown("me", 7)]));
+    grant(&mut run, 30, asked, 5);
+    assert_eq!((run.state(), run.owned()), (ServiceState::Active, 16));
+    run
+}
+
+#[test]
+fn nothing_is_owned_before_it_is_granted() {
+    let mut run = Run::with(exclusive());
+    run.step(0, Input::Join);
+    let attempt = opening(&run.registered(10, 0)).expect("it asks for the store");
+    run.viewed(20, vec![shown("me", 7)]);
+    assert_eq!((run.state(), run.owned()), (ServiceState::Joining, 0), "the store is not known");
+    let actions = opened(&mut run, 25, attempt, store(1, 0));
+    assert_eq!((run.state(), run.owned()), (ServiceState::Active, 0));
+    let asked = asked(&actions);
+    assert_eq!(asked.1, (0..16).map(Resource::Slot).collect::<Vec<_>>());
+    let actions = grant(&mut run, 30, asked, 5);
+    assert_eq!((run.owned(), cause(&actions)), (16, Some(Cause::Joined)));
+    let ownership = run.machine.ownership();
+    assert!(ownership.fences().all(|fence| fence.epoch.get() == 5) && ownership.fences().count() == 16);
+    assert_eq!((ownership.deadline(), ownership.claims_end()), (Some(at(8_810)), Some(at(8_810))));
+}
+
+#[test]
+fn what_goes_to_another_is_published_as_lost_then_drained_then_released() {
+    let mut run = holding();
+    let actions = run.viewed(100, vec![shown("me", 7), shown("other", 8)]);
+    let published = actions.iter().position(|action| matches!(action, Action::Publish(_))).unwrap();
+    let drained = actions.iter().position(|action| matches!(action, Action::Claim(ClaimAction::Drain(_)))).unwrap();
+    assert!(published < drained, "{actions:?}");
+    let Action::Claim(ClaimAction::Drain(leaving)) = &actions[drained] else { unreachable!() };
+    assert_eq!(run.owned() as usize + leaving.len(), 16);
+    assert!(claimed(&actions).iter().all(|claim| !matches!(claim, ClaimAction::Release { .. })), "work may be in flight");
+    let actions = run.step(150, Input::Claims(ClaimInput::Idle(leaving.clone())));
+    assert!(matches!(&claimed(&actions)[..], [ClaimAction::Release { held, .. }] if held.len() == leaving.len()), "{actions:?}");
+}
+
+#[test]
+fn at_the_deadline_all_is_over_and_nothing_is_asked_for_before_a_new_view() {
+    let mut run = holding();
+    let actions = run.step(8_810, Input::Woken);
+    assert_eq!((run.state(), run.owned(), cause(&actions)), (ServiceState::Fenced, 0, Some(Cause::Fenced)));
+    assert_eq!(run.machine.ownership().claims_end(), None, "which ends every guard");
+    let attempt = opening(&run.registered(8_900, 8_810)).expect("the store is asked for anew");
+    let actions = run.step(8_910, Input::Claims(ClaimInput::Opened { attempt, store: store(1, 0) }));
+    let given_back = claimed(&actions);
+    assert!(matches!(&given_back[..], [ClaimAction::Release { held, .. }] if held.len() == 16), "what it held goes first: {actions:?}");
+}
+
+#[test]
+fn leaving_gives_everything_back_before_the_record_goes() {
+    let mut run = holding();
+    let actions = run.step(100, Input::Leave);
+    assert!(actions.contains(&Action::MarkDraining) && run.owned() == 0);
+    assert_eq!(run.machine.ownership().claims_end(), Some(at(8_810)), "work in flight is still under its claims");
+    let all: Vec<_> = (0..16).map(Resource::Slot).collect();
+    assert!(!run.step(110, Input::InFlightDone).contains(&Action::Deregister), "the slots are not given back");
+    let actions = run.step(120, Input::Claims(ClaimInput::Idle(all)));
+    let release = claimed(&actions).into_iter().find_map(|claim| if let ClaimAction::Release { attempt, .. } = claim { Some(*attempt) } else { None });
+    let actions = run.step(130, Input::Claims(ClaimInput::Released { attempt: release.expect("released") }));
+    assert!(actions.contains(&Action::Deregister));
+}
+
+/// "hold": the claim is kept until the work ends or the lease does, and a leaver does not stay for ever.
+#[test]
+fn a_leaver_whose_work_does_not_end_stops_renewing_and_ends_with_its_lease() {
+    let mut run = holding();
+    run.step(100, Input::Leave);
+    run.step(110, Input::InFlightDone);
+    assert_eq!(calls(&run.step(3_000, Input::Woken)), [], "2 s to drain are over");
+    assert!(run.machine.wake_at().is_some_and(|wake| wake > at(3_000)), "and it does not spin: {:?}", run.machine.wake_at());
+    let actions = run.step(8_810, Input::Woken);
+    assert!(actions.contains(&Action::Deregister));
+    assert_eq!(run.machine.ownership().claims_end(), None);
+}
+
+#[test]
+fn another_store_is_refused_until_its_floor_was_raised_above_what_is_known() {
+    let mut run = holding();
+    let attempt = run.attempt;
+    run.step(3_000, Input::Woken);
+    run.step(3_010, Input::RecordLost { attempt: attempt + 1 });
+    let attempt = opening(&run.registered(3_020, 3_010)).expect("asked");
+    opened(&mut run, 3_030, attempt, store(2, 0));
+    let actions = run.viewed(3_040, vec![shown("me", 7)]);
+    assert_eq!(run.state(), ServiceState::Refused, "{actions:?}");
+    assert!(matches!(run.machine.ownership().refusal(), Some(Refusal::Store(StoreRefusal::Other { highest: 5, .. }))));
+    let attempt = opening(&run.step(4_100, Input::Woken)).expect("it looks again");
+    run.step(4_110, Input::Claims(ClaimInput::Opened { attempt, store: store(2, 4) }));
+    assert_eq!(run.state(), ServiceState::Refused, "4 is not above 5");
+    let attempt = opening(&run.step(5_200, Input::Woken)).expect("it looks again");
+    let actions = run.step(5_210, Input::Claims(ClaimInput::Opened { attempt, store: store(2, 5) }));
+    assert_eq!(run.state(), ServiceState::Active);
+    asked(&actions);
+}
+
+#[test]
+fn a_backend_that_grants_less_is_renewed_as_often_within_that() {
+    let mut run = Run::with(exclusive());
+    run.step(0, Input::Join);
+    let attempt = run.attempt;
+    run.step(10, Input::Registered { attempt, started: at(0), ttl: TTL / 2 });
+    assert_eq!(run.machine.wake_at(), Some(at(1_500)), "a sixth of 9 s");
+    run.step(1_500, Input::Woken);
+    assert_eq!(run.machine.ownership().claims_end(), Some(at(4_455 - 100)));
+}
