@@ -37,6 +37,13 @@ pub use identity::*;
 pub use names::*;
 pub use views::*;
 
+/// The TTL of members whose expiry no case waits for: none of them is over before a case is, however busy the machine is.
+const LASTING: Duration = Duration::from_secs(30);
+/// The least TTL of members that have to be seen alive and are not renewed meanwhile.
+const UNHURRIED: Duration = Duration::from_secs(3);
+/// How long anything may take whose time no clause limits: far less than [`LASTING`], so that no expiry passes for what was waited for.
+pub(crate) const SOON: Duration = Duration::from_secs(10);
+
 /// Builds scopes over one backend.
 #[async_trait]
 pub trait Fixture: Send + Sync {
@@ -52,7 +59,7 @@ pub struct Scope {
     pub peer: Arc<dyn Discovery>,
     /// A group of the case's own. Cases that need several derive their names from it.
     pub group: GroupName,
-    /// The TTL to use: short, but at least what the backend can do.
+    /// The TTL of members that are left to expire: short, but at least what the backend can do. Others get 30 s.
     pub ttl: Duration,
     /// The clock of the backend.
     pub clock: Clock,
@@ -61,20 +68,30 @@ pub struct Scope {
 }
 
 impl Scope {
-    /// A registration in the scope's group.
+    /// A registration in the scope's group, which does not expire while a case runs.
     pub fn registration(&self, id: &str, incarnation: u64) -> Registration {
+        self.registration_for(id, incarnation, LASTING.max(self.ttl))
+    }
+
+    /// A registration with this TTL.
+    pub fn registration_for(&self, id: &str, incarnation: u64, ttl: Duration) -> Registration {
         let instance_id = InstanceId::new(id).expect("the case uses valid names");
         let member = Member {
             incarnation: Incarnation::new(incarnation),
             fingerprints: vec![Fingerprint::of("conformance")],
             ..Member::named(instance_id)
         };
-        Registration { group: self.group.clone(), member, ttl: self.ttl, claims: false }
+        Registration { group: self.group.clone(), member, ttl, claims: false }
     }
 
-    /// Registers and returns what was registered.
+    /// Registers a member that does not expire while a case runs, and returns what was registered.
     pub async fn joined(&self, id: &str, incarnation: u64) -> Registration {
-        let registration = self.registration(id, incarnation);
+        self.joined_for(id, incarnation, LASTING.max(self.ttl)).await
+    }
+
+    /// Registers with this TTL and returns what was registered.
+    pub async fn joined_for(&self, id: &str, incarnation: u64, ttl: Duration) -> Registration {
+        let registration = self.registration_for(id, incarnation, ttl);
         self.backend.register(&registration).await.unwrap_or_else(|e| panic!("registering {id}: {e}"));
         registration
     }
@@ -85,20 +102,28 @@ impl Scope {
         ids(&snapshot.view)
     }
 
-    /// Waits until the peer reads exactly these ids, for at most `within`.
+    /// Waits until the peer reads exactly these ids. A read that begins later than `within` has to find them.
     pub async fn expect_ids(&self, expected: &[&str], within: Duration) {
         let started = self.clock.now();
-        let mut seen = self.ids().await;
-        while seen != expected {
-            assert!(self.clock.now().since(started) < within, "expected members {expected:?} within {within:?}, still see {seen:?}");
+        loop {
+            let asked = self.clock.now().since(started);
+            let seen = self.ids().await;
+            if seen == expected {
+                return;
+            }
+            assert!(asked < within, "expected members {expected:?} within {within:?}, still see {seen:?}");
             tokio::time::sleep(within / 100).await;
-            seen = self.ids().await;
         }
     }
 
-    /// The longest time in which a silent member must be gone: TTL plus margin, plus slack for a busy machine.
-    pub fn gone_within(&self) -> Duration {
-        self.ttl + self.backend.capabilities().margin + Duration::from_millis(500)
+    /// The TTL of a member that is left to expire once something has been seen of it, which may take a busy machine its time.
+    pub(crate) fn unhurried(&self) -> Duration {
+        self.ttl.max(UNHURRIED)
+    }
+
+    /// The longest time in which a silent member with this TTL must be gone: TTL plus margin, plus slack for a busy machine.
+    pub fn gone_within(&self, ttl: Duration) -> Duration {
+        ttl + self.backend.capabilities().margin + Duration::from_secs(1)
     }
 }
 

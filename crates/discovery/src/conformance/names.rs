@@ -9,7 +9,7 @@ use super::{Scope, ids};
 /// Errors say which operation failed and are not empty.
 pub async fn clause_10_errors_name_their_operation(scope: &Scope) {
     let nobody = scope.registration("nobody", 1);
-    let error = scope.backend.renew(&nobody.seat(), scope.ttl).await.expect_err("nothing to renew");
+    let error = scope.backend.renew(&nobody.seat(), nobody.ttl).await.expect_err("nothing to renew");
     assert_eq!(error.operation(), "renew");
     let shown = error.to_string();
     assert!(shown.starts_with("renew: ") && shown.contains("nobody") && !shown.contains('\n'), "{shown:?}");
@@ -25,8 +25,9 @@ pub async fn clause_11_any_name_goes(scope: &Scope) {
     names.sort_unstable();
     assert_eq!(scope.ids().await, names);
     for (incarnation, name) in (1..).zip(["a b", "a/b", "/", "🦀"]) {
-        let seat = scope.registration(name, incarnation).seat();
-        scope.backend.renew(&seat, scope.ttl).await.unwrap_or_else(|e| panic!("renewing {name:?}: {e}"));
+        let named = scope.registration(name, incarnation);
+        let seat = named.seat();
+        scope.backend.renew(&seat, named.ttl).await.unwrap_or_else(|e| panic!("renewing {name:?}: {e}"));
         scope.backend.deregister(&seat).await.unwrap_or_else(|e| panic!("deregistering {name:?}: {e}"));
         assert!(!scope.ids().await.contains(&name.to_owned()), "{name:?} is gone");
     }

@@ -1,12 +1,11 @@
 //! Clauses 4, 5 and 6: what a watch shows, and when.
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use futures::StreamExt;
 use futures::future::join_all;
 
-use super::{Scope, ids, view_where};
+use super::{SOON, Scope, ids, view_where};
 use crate::WatchEvent;
 
 /// Who watches learns of everybody who is there already.
@@ -15,7 +14,7 @@ pub async fn clause_04_the_first_view_is_full(scope: &Scope) {
         scope.joined(id, incarnation).await;
     }
     let mut watch = scope.peer.watch(&scope.group, scope.ttl / 3);
-    let first = tokio::time::timeout(scope.ttl, watch.next()).await.expect("a first view in time").expect("the watch goes on");
+    let first = tokio::time::timeout(SOON, watch.next()).await.expect("a first view in time").expect("the watch goes on");
     let Ok(WatchEvent::View(snapshot)) = first else { panic!("the first event is a view, not {first:?}") };
     assert_eq!(ids(&snapshot.view), ["a", "b", "c"]);
     assert!(snapshot.proven <= scope.clock.now());
@@ -28,11 +27,11 @@ pub async fn clause_04_no_change_is_lost_between_list_and_watch(scope: &Scope) {
         let registration = scope.registration(&id, round);
         let mut watch = scope.peer.watch(&scope.group, scope.ttl / 3);
         let (joined, view) =
-            tokio::join!(scope.backend.register(&registration), view_where(&mut watch, scope.ttl, &id, |view| ids(view).contains(&id)));
+            tokio::join!(scope.backend.register(&registration), view_where(&mut watch, SOON, &id, |view| ids(view).contains(&id)));
         joined.expect("register");
         assert!(view.member(&registration.member.instance_id).is_some());
         scope.backend.deregister(&registration.seat()).await.expect("deregister");
-        view_where(&mut watch, scope.ttl, &format!("{id} gone"), |view| !ids(view).contains(&id)).await;
+        view_where(&mut watch, SOON, &format!("{id} gone"), |view| !ids(view).contains(&id)).await;
     }
 }
 
@@ -51,7 +50,7 @@ pub async fn clause_04_views_never_go_back(scope: &Scope) {
     let reading = async {
         let mut seen: Vec<Arc<shardwise_core::View>> = Vec::new();
         loop {
-            let view = view_where(&mut watch, scope.ttl * 2, "the next change", |_| true).await;
+            let view = view_where(&mut watch, SOON, "the next change", |_| true).await;
             if let Some(before) = seen.last() {
                 assert!(view.revision() >= before.revision(), "revision {} after {}", view.revision(), before.revision());
                 assert!(view.revision() > before.revision() || ids(&view) == ids(before), "one revision, two views");
@@ -73,26 +72,28 @@ pub async fn clause_04_two_watchers_see_the_same_end(scope: &Scope) {
         scope.joined(&format!("m{n}"), n).await;
     }
     let all = |view: &shardwise_core::View| view.members().len() == 5;
-    let views = join_all(watches.iter_mut().map(|watch| view_where(watch, scope.ttl, "all five", all))).await;
+    let views = join_all(watches.iter_mut().map(|watch| view_where(watch, SOON, "all five", all))).await;
     assert_eq!(views[0].revision(), views[1].revision());
     assert_eq!(views[0].fingerprint(), views[1].fingerprint());
 }
 
 /// A member that dies silently disappears from an open watch.
 pub async fn clause_04_expiry_is_news(scope: &Scope) {
+    let ttl = scope.unhurried();
     let mut watch = scope.peer.watch(&scope.group, scope.ttl / 3);
-    scope.joined("silent", 1).await;
-    view_where(&mut watch, scope.ttl, "the member", |view| !view.members().is_empty()).await;
-    view_where(&mut watch, scope.gone_within(), "the member gone", |view| view.members().is_empty()).await;
+    scope.joined_for("silent", 1, ttl).await;
+    view_where(&mut watch, ttl, "the member", |view| !view.members().is_empty()).await;
+    view_where(&mut watch, scope.gone_within(ttl), "the member gone", |view| view.members().is_empty()).await;
 }
 
 /// An idle watch proves its view again and again.
 pub async fn clause_05_silence_is_proven(scope: &Scope) {
-    let every = scope.ttl / 3;
+    let ttl = scope.unhurried();
+    let every = ttl / 3;
     let mut watch = scope.peer.watch(&scope.group, every);
     let mut last = scope.clock.now();
     for _ in 0..4 {
-        let limit = every + scope.ttl / 2;
+        let limit = every + ttl / 2;
         let event = tokio::time::timeout(limit, watch.next()).await.unwrap_or_else(|_| panic!("silent for more than {limit:?}"));
         let proven = match event.expect("the watch goes on").expect("nothing is wrong") {
             WatchEvent::Proven(proven) => proven,
@@ -108,7 +109,7 @@ pub async fn clause_05_renewals_are_no_news(scope: &Scope) {
     let a = scope.joined("a", 1).await;
     let before = scope.peer.members(&scope.group).await.expect("members").view.revision();
     for _ in 0..5 {
-        scope.backend.renew(&a.seat(), scope.ttl).await.expect("renew");
+        scope.backend.renew(&a.seat(), a.ttl).await.expect("renew");
     }
     assert_eq!(scope.peer.members(&scope.group).await.expect("members").view.revision(), before);
 }
@@ -118,9 +119,9 @@ pub async fn clause_06_an_empty_group_is_an_empty_view(scope: &Scope) {
     assert!(scope.ids().await.is_empty());
     let a = scope.joined("a", 1).await;
     scope.backend.deregister(&a.seat()).await.expect("deregister");
-    scope.expect_ids(&[], Duration::from_secs(1)).await;
+    scope.expect_ids(&[], SOON).await;
     let mut watch = scope.peer.watch(&scope.group, scope.ttl / 3);
-    view_where(&mut watch, scope.ttl, "nobody", |view| view.members().is_empty()).await;
+    view_where(&mut watch, SOON, "nobody", |view| view.members().is_empty()).await;
 }
 
 /// Fifty members join at once and half of them leave at once; a watcher ends up with exactly the others.
@@ -137,10 +138,10 @@ pub async fn fifty_members_join_and_leave_at_once(scope: &Scope) {
     for leave in leaves {
         leave.expect("deregister");
     }
-    let renewals = join_all(staying.iter().map(|r| async { scope.backend.renew(&r.seat(), scope.ttl).await })).await;
+    let renewals = join_all(staying.iter().map(|r| async { scope.backend.renew(&r.seat(), r.ttl).await })).await;
     for renewal in renewals {
         renewal.expect("renew");
     }
     let expected: Vec<_> = staying.iter().map(|r| r.member.instance_id.to_string()).collect();
-    view_where(&mut watch, scope.ttl, "the half that stays", |view| ids(view) == expected).await;
+    view_where(&mut watch, SOON, "the half that stays", |view| ids(view) == expected).await;
 }

@@ -64,17 +64,23 @@ pub struct Faults<D> {
 pub(super) struct Dice {
     random: StdRng,
     rates: FaultRates,
+    happened: u64,
 }
 
 impl<D> Faults<D> {
     /// Lets the calls of `inner` go wrong at `rates`, drawn from `seed`.
     pub fn new(inner: D, seed: u64, rates: FaultRates) -> Self {
-        Self { inner, dice: Arc::new(Mutex::new(Dice { random: StdRng::seed_from_u64(seed), rates })) }
+        Self { inner, dice: Arc::new(Mutex::new(Dice { random: StdRng::seed_from_u64(seed), rates, happened: 0 })) }
     }
 
     /// From now on at these rates.
     pub fn set_rates(&self, rates: FaultRates) {
         with(&self.dice, |dice| dice.rates = rates);
+    }
+
+    /// How many faults have been drawn so far, of all kinds.
+    pub fn happened(&self) -> u64 {
+        with(&self.dice, |dice| dice.happened)
     }
 
     async fn faulty<T>(&self, operation: &'static str, call: impl Future<Output = Result<T>> + Send) -> Result<T> {
@@ -100,7 +106,9 @@ pub(super) fn with<T>(dice: &Mutex<Dice>, f: impl FnOnce(&mut Dice) -> T) -> T {
 impl Dice {
     pub(super) fn happens(&mut self, rate: impl Fn(&FaultRates) -> f64) -> bool {
         // Drawn even where the rate is zero, so that one rate's change leaves the other draws alone.
-        self.random.random_bool(rate(&self.rates).clamp(0.0, 1.0))
+        let happens = self.random.random_bool(rate(&self.rates).clamp(0.0, 1.0));
+        self.happened += u64::from(happens);
+        happens
     }
 
     pub(super) fn delay(&mut self) -> Duration {

@@ -2,15 +2,15 @@
 
 use super::{claims, slots};
 use crate::ErrorKind;
-use crate::conformance::Scope;
+use crate::conformance::{SOON, Scope};
 
-/// Beyond several TTLs, with renewals and nothing else.
+/// Beyond the TTL, with renewals and nothing else.
 pub async fn claims_04_renewing_keeps_claims(scope: &Scope) {
-    let (a, b) = (scope.claimant("a", 1).await, scope.claimant("b", 2).await);
+    let (a, b) = (scope.claimant_for("a", 1, scope.unhurried()).await, scope.claimant("b", 2).await);
     scope
         .alive(&[&a, &b], async {
             let held = scope.granted(&a.seat(), &slots(0..4)).await;
-            tokio::time::sleep(scope.ttl * 3).await;
+            tokio::time::sleep(a.ttl * 2).await;
             assert!(scope.granted(&b.seat(), &slots(0..4)).await.is_empty());
             let read = scope.read().await;
             assert!(held.iter().all(|(resource, epoch)| read[resource].epoch == *epoch), "{held:?}, read {read:?}");
@@ -23,20 +23,21 @@ pub async fn claims_04_a_silent_members_claims_come_free(scope: &Scope) {
     let b = scope.claimant("b", 2).await;
     scope
         .alive(&[&b], async {
-            let a = scope.claimant("a", 1).await;
+            let a = scope.claimant_for("a", 1, scope.unhurried()).await;
             scope.granted(&a.seat(), &slots(0..100)).await;
-            let grant = scope.backend.renew(&a.seat(), scope.ttl).await.expect("renew");
+            let grant = scope.backend.renew(&a.seat(), a.ttl).await.expect("renew");
             let ends = grant.started.plus(grant.ttl);
             let first = loop {
+                let asked = scope.clock.now().since(grant.started);
                 let granted = scope.granted(&b.seat(), &slots(0..1)).await;
                 if !granted.is_empty() {
                     break scope.clock.now();
                 }
-                assert!(scope.clock.now().since(grant.started) < scope.freed_within(), "still held long after the lease's end");
+                assert!(asked < scope.gone_within(a.ttl), "still held long after the lease's end");
                 tokio::time::sleep(scope.ttl / 100).await;
             };
             assert!(first >= ends, "granted {:?} before the lease's end", ends.since(first));
-            scope.all_granted(&b.seat(), &slots(0..100), scope.ttl / 2).await;
+            scope.all_granted(&b.seat(), &slots(0..100), a.ttl / 2).await;
         })
         .await;
 }
@@ -48,20 +49,20 @@ pub async fn claims_04_deregistering_frees(scope: &Scope) {
         .alive(&[&b], async {
             scope.granted(&a.seat(), &slots(0..10)).await;
             scope.backend.deregister(&a.seat()).await.expect("deregister");
-            scope.all_granted(&b.seat(), &slots(0..10), scope.freed_within()).await;
+            scope.all_granted(&b.seat(), &slots(0..10), SOON).await;
         })
         .await;
 }
 
 /// The same id under another incarnation begins with nothing, and the former life is not heard any more.
 pub async fn claims_04_a_new_life_does_not_hold_what_the_former_held(scope: &Scope) {
-    let former = scope.claimant("a", 1).await;
+    let former = scope.claimant_for("a", 1, scope.unhurried()).await;
     let old = scope.granted(&former.seat(), &slots(0..3)).await;
-    scope.expect_ids(&[], scope.gone_within()).await;
+    scope.expect_ids(&[], scope.gone_within(former.ttl)).await;
     let next = scope.claimant("a", 2).await;
     scope
         .alive(&[&next], async {
-            let held = scope.all_granted(&next.seat(), &slots(0..3), scope.freed_within()).await;
+            let held = scope.all_granted(&next.seat(), &slots(0..3), scope.gone_within(former.ttl)).await;
             assert!(held.iter().all(|(resource, epoch)| *epoch > old[resource]), "{old:?}, then {held:?}");
             scope.release(&former.seat(), &old).await;
             let error = claims(&*scope.backend).acquire(&former.seat(), &scope.store().await, &slots(3..4)).await.expect_err("it is dead");

@@ -3,7 +3,7 @@
 use shardwise_core::{ClaimStore, GroupName, StoreId};
 
 use super::{claims, granted, name, slots};
-use crate::conformance::Scope;
+use crate::conformance::{SOON, Scope};
 use crate::{Acquired, ErrorKind, Registration};
 
 /// What nobody holds is granted to whoever asks first.
@@ -82,21 +82,21 @@ pub async fn claims_02_epochs_rise_over_resources_and_members(scope: &Scope) {
 
 /// A slot that goes from hand to hand, by release and by death, has a higher epoch each time.
 pub async fn claims_02_epochs_rise_over_releases_and_deaths(scope: &Scope) {
-    let (a, b) = (scope.claimant("a", 1).await, scope.claimant("b", 2).await);
+    let (a, b) = (scope.claimant_for("a", 1, scope.unhurried()).await, scope.claimant("b", 2).await);
     let slot = slots(7..8);
     let mut seen = Vec::new();
     scope
         .alive(&[&a, &b], async {
             for round in 0..4 {
                 let seat = if round % 2 == 0 { a.seat() } else { b.seat() };
-                let held = scope.all_granted(&seat, &slot, scope.ttl).await;
+                let held = scope.all_granted(&seat, &slot, SOON).await;
                 seen.extend(held.values().copied());
                 scope.release(&seat, &held).await;
             }
             scope.granted(&a.seat(), &slot).await.values().for_each(|epoch| seen.push(*epoch));
         })
         .await;
-    let heir = async { seen.extend(scope.all_granted(&b.seat(), &slot, scope.freed_within()).await.values().copied()) };
+    let heir = async { seen.extend(scope.all_granted(&b.seat(), &slot, scope.gone_within(a.ttl)).await.values().copied()) };
     scope.alive(&[&b], heir).await;
     assert_eq!(seen.len(), 6);
     assert!(seen.is_sorted_by(|a, b| a < b), "{seen:?}");
@@ -114,8 +114,8 @@ pub async fn claims_03_only_a_living_record_claims(scope: &Scope) {
     lost(&scope.registration("a", 2), "it is another incarnation").await;
     scope.backend.deregister(&a.seat()).await.expect("deregister");
     lost(&a, "it has left").await;
-    let b = scope.claimant("b", 3).await;
-    scope.expect_ids(&[], scope.gone_within()).await;
+    let b = scope.claimant_for("b", 3, scope.ttl).await;
+    scope.expect_ids(&[], scope.gone_within(scope.ttl)).await;
     lost(&b, "it has expired").await;
     assert!(scope.read().await.is_empty());
 }
@@ -170,7 +170,7 @@ pub async fn claims_05_an_old_epoch_releases_nothing(scope: &Scope) {
         .alive(&[&a], async {
             let former = scope.granted(&a.seat(), &slots(0..2)).await;
             scope.release(&a.seat(), &former).await;
-            let held = scope.all_granted(&a.seat(), &slots(0..2), scope.ttl).await;
+            let held = scope.all_granted(&a.seat(), &slots(0..2), SOON).await;
             scope.release(&a.seat(), &former).await;
             assert_eq!(scope.read().await.len(), 2, "held under {held:?}");
         })
@@ -225,7 +225,7 @@ pub async fn claims_08_thousands_in_one_call(scope: &Scope) {
             assert_eq!(held.len(), 2_000);
             assert_eq!(scope.read().await.len(), 2_000);
             scope.release(&a.seat(), &held).await;
-            assert_eq!(scope.all_granted(&b.seat(), &slots(0..2_000), scope.ttl).await.len(), 2_000);
+            assert_eq!(scope.all_granted(&b.seat(), &slots(0..2_000), SOON).await.len(), 2_000);
         })
         .await;
 }

@@ -10,7 +10,7 @@ use std::time::Duration;
 use futures::StreamExt;
 use shardwise_core::{Claim, ClaimName, ClaimStore, Epoch, Resource};
 
-use super::Scope;
+use super::{LASTING, SOON, Scope};
 use crate::{Acquired, Claims, ClaimsEvent, ClaimsStream, Discovery, Registration, Seat};
 
 pub use ending::*;
@@ -31,9 +31,14 @@ fn claims(backend: &dyn Discovery) -> &dyn Claims {
 }
 
 impl Scope {
-    /// Registers a member that claims.
+    /// Registers a member that claims and does not expire while a case runs.
     pub async fn claimant(&self, id: &str, incarnation: u64) -> Registration {
-        let registration = Registration { claims: true, ..self.registration(id, incarnation) };
+        self.claimant_for(id, incarnation, LASTING.max(self.ttl)).await
+    }
+
+    /// Registers a member that claims, with this TTL.
+    pub async fn claimant_for(&self, id: &str, incarnation: u64, ttl: Duration) -> Registration {
+        let registration = Registration { claims: true, ..self.registration_for(id, incarnation, ttl) };
         self.backend.register(&registration).await.unwrap_or_else(|e| panic!("registering {id}: {e}"));
         registration
     }
@@ -42,10 +47,11 @@ impl Scope {
     async fn alive<T>(&self, members: &[&Registration], body: impl Future<Output = T>) -> T {
         let renew = || async {
             for member in members {
-                self.backend.renew(&member.seat(), self.ttl).await.unwrap_or_else(|e| panic!("renewing {:?}: {e}", member.seat()));
+                self.backend.renew(&member.seat(), member.ttl).await.unwrap_or_else(|e| panic!("renewing {:?}: {e}", member.seat()));
             }
         };
-        super::while_renewing(self.ttl / 8, renew, body).await
+        let least = members.iter().map(|member| member.ttl).min().unwrap_or(self.ttl);
+        super::while_renewing(least / 8, renew, body).await
     }
 
     async fn store(&self) -> ClaimStore {
@@ -62,16 +68,16 @@ impl Scope {
         granted(answers)
     }
 
-    /// Asks over and over until all of it is granted, for at most `within`.
+    /// Asks over and over until all of it is granted. Who asks later than `within` has to get it.
     async fn all_granted(&self, seat: &Seat, wanted: &[Resource], within: Duration) -> BTreeMap<Resource, Epoch> {
         let started = self.clock.now();
         loop {
+            let asked = self.clock.now().since(started);
             let granted = self.granted(seat, wanted).await;
             if granted.len() == wanted.len() {
                 return granted;
             }
-            let waited = self.clock.now().since(started);
-            assert!(waited < within, "{} of {} are granted within {within:?}", granted.len(), wanted.len());
+            assert!(asked < within, "{} of {} are granted within {within:?}", granted.len(), wanted.len());
             tokio::time::sleep(within / 100).await;
         }
     }
@@ -85,13 +91,8 @@ impl Scope {
     async fn read(&self) -> BTreeMap<Resource, Claim> {
         let mut stream = claims(&*self.peer).watch_claims(&self.group, self.ttl / 2);
         let mut table = Table::default();
-        table.until(&mut stream, self.ttl * 2, "any news", |_| true).await;
+        table.until(&mut stream, SOON, "any news", |_| true).await;
         table.claims
-    }
-
-    /// The longest time in which a dead member's claims must be free.
-    fn freed_within(&self) -> Duration {
-        self.gone_within()
     }
 }
 

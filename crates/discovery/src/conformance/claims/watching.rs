@@ -4,7 +4,7 @@ use futures::StreamExt;
 
 use super::{Table, claims, slots};
 use crate::ClaimsEvent;
-use crate::conformance::Scope;
+use crate::conformance::{SOON, Scope};
 
 /// Whoever begins to follow learns of everything that is held, and of nothing else.
 pub async fn claims_06_the_watch_begins_with_everything(scope: &Scope) {
@@ -29,15 +29,15 @@ pub async fn claims_06_no_change_is_lost(scope: &Scope) {
         .alive(&[&a, &b], async {
             for round in 0..10u32 {
                 let (giver, taker) = if round % 2 == 0 { (a.seat(), b.seat()) } else { (b.seat(), a.seat()) };
-                let held = scope.all_granted(&giver, &slots(round..round + 20), scope.ttl).await;
+                let held = scope.all_granted(&giver, &slots(round..round + 20), SOON).await;
                 scope.release(&giver, &held).await;
-                let last = scope.all_granted(&taker, &slots(round..round + 10), scope.ttl).await;
+                let last = scope.all_granted(&taker, &slots(round..round + 10), SOON).await;
                 if round < 9 {
                     scope.release(&taker, &last).await;
                 }
             }
             let wanted = slots(9..19);
-            table.until(&mut stream, scope.ttl * 2, "the last ten slots", |held| held.keys().eq(&wanted)).await;
+            table.until(&mut stream, SOON, "the last ten slots", |held| held.keys().eq(&wanted)).await;
             assert!(table.holders().iter().all(|(_, holder)| holder == "a"), "{:?}", table.holders());
         })
         .await;
@@ -45,16 +45,18 @@ pub async fn claims_06_no_change_is_lost(scope: &Scope) {
 
 /// The claims of a member that dies are told as free.
 pub async fn claims_06_a_death_is_news(scope: &Scope) {
-    let (a, b) = (scope.claimant("a", 1).await, scope.claimant("b", 2).await);
+    let ttl = scope.unhurried();
+    let b = scope.claimant("b", 2).await;
     let mut stream = claims(&*scope.peer).watch_claims(&scope.group, scope.ttl / 2);
     let mut table = Table::default();
     scope
         .alive(&[&b], async {
-            scope.granted(&a.seat(), &slots(0..10)).await;
             scope.granted(&b.seat(), &slots(10..12)).await;
-            table.until(&mut stream, scope.ttl, "all twelve", |held| held.len() == 12).await;
+            let a = scope.claimant_for("a", 1, ttl).await;
+            scope.granted(&a.seat(), &slots(0..10)).await;
+            table.until(&mut stream, ttl, "all twelve", |held| held.len() == 12).await;
             let wanted = slots(10..12);
-            table.until(&mut stream, scope.freed_within(), "the living member's only", |held| held.keys().eq(&wanted)).await;
+            table.until(&mut stream, scope.gone_within(ttl), "the living member's only", |held| held.keys().eq(&wanted)).await;
         })
         .await;
 }
@@ -65,7 +67,8 @@ pub async fn claims_06_silence_is_proven(scope: &Scope) {
     scope
         .alive(&[&a], async {
             scope.granted(&a.seat(), &slots(0..3)).await;
-            let mut stream = claims(&*scope.peer).watch_claims(&scope.group, scope.ttl / 2);
+            let ttl = scope.unhurried();
+            let mut stream = claims(&*scope.peer).watch_claims(&scope.group, ttl / 2);
             let mut proofs = Vec::new();
             let read = async {
                 while proofs.len() < 3 {
@@ -75,7 +78,7 @@ pub async fn claims_06_silence_is_proven(scope: &Scope) {
                     });
                 }
             };
-            tokio::time::timeout(scope.ttl * 3, read).await.expect("a proof every half TTL");
+            tokio::time::timeout(ttl * 3, read).await.expect("a proof every half TTL");
             assert!(proofs.is_sorted_by(|a, b| a <= b) && proofs[2] <= scope.clock.now(), "{proofs:?}");
         })
         .await;
