@@ -67,3 +67,48 @@ fn taken(answer: TxnOpResponse, revision: i64) -> Option<Taken> {
         _ => None,
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use shardwise_discovery::Clock;
+    use shardwise_testkit::Etcd;
+
+    use super::*;
+    use crate::{EtcdBackend, EtcdConfig};
+
+    /// What the transaction itself sees to, on a real server: the reads before it may be older.
+    #[tokio::test]
+    async fn nothing_is_made_once_the_standing_has_changed_and_nothing_deleted_that_was_written_since() {
+        let server = Etcd::single().await.unwrap();
+        let config = EtcdConfig { endpoints: vec![server.address()], ..EtcdConfig::default() };
+        let backend = EtcdBackend::open(&config, Clock::system()).unwrap();
+        let link = backend.inner.pool.call(|link| async move { Ok(link) }).await.unwrap();
+        let (lease, _) = link.grant(60).await.unwrap();
+        let (other, _) = link.grant(60).await.unwrap();
+        let (record, store, keys) = (b"/r".to_vec(), b"/s".to_vec(), [b"/1".to_vec(), b"/2".to_vec()]);
+        assert!(link.create(&record, "r", lease).await.unwrap() && link.create(&store, "s", 0).await.unwrap());
+        let there = async || link.read(&[&keys[0], &keys[1]]).await.unwrap().0.into_iter().flatten().collect::<Vec<_>>();
+        let written = link.read(&[&store]).await.unwrap().1;
+        let standing = Standing { record, lease, store, written };
+
+        let under_another_lease = Standing { lease: other, ..standing.clone() };
+        let of_another_store = Standing { written: written - 1, ..standing.clone() };
+        for changed in [&under_another_lease, &of_another_store] {
+            assert!(link.take(changed, &keys, "c").await.unwrap().is_none(), "{changed:?}");
+            assert!(there().await.is_empty());
+        }
+        let made = link.take(&standing, &keys, "c").await.unwrap().unwrap();
+        assert!(matches!(made[..], [Taken::Made(one), Taken::Made(two)] if one == two && one > written), "{made:?}");
+        let again = link.take(&standing, &keys, "d").await.unwrap().unwrap();
+        assert!(matches!(&again[..], [Taken::There(one), Taken::There(two)] if one.value == b"c" && two.key == keys[1]), "{again:?}");
+
+        let before = there().await;
+        assert!(link.replace(&before[1], "e", lease).await.unwrap());
+        link.give_back(&before).await.unwrap();
+        assert_eq!(there().await.iter().map(|entry| entry.value.as_slice()).collect::<Vec<_>>(), [b"e"]);
+
+        link.revoke(lease).await.unwrap();
+        assert!(link.take(&standing, &keys, "c").await.unwrap().is_none());
+        assert!(there().await.is_empty(), "claims end with the lease, and there are none without");
+    }
+}
