@@ -1,5 +1,7 @@
 //! A test that is killed leaves no server behind.
 
+#![expect(clippy::unwrap_used, clippy::print_stdout, reason = "helpers of tests; one process tells the other by its output")]
+
 use std::io::{BufRead, BufReader};
 use std::net::{SocketAddr, TcpStream};
 use std::os::unix::fs::PermissionsExt as _;
@@ -37,7 +39,7 @@ fn kill_a_copy_of(test: &str) {
 /// Standing on a line of its own, which it does not share with the harness.
 async fn wait_at(address: SocketAddr) {
     println!("\n{SAYS}{address}");
-    std::future::pending().await
+    std::future::pending::<()>().await;
 }
 
 #[tokio::test]

@@ -1,5 +1,7 @@
 //! PostgreSQL: both ends of what is supported, databases for a test each, and what a crash leaves.
 
+#![expect(clippy::unwrap_used, reason = "a helper of tests")]
+
 use std::sync::Arc;
 
 use shardwise_testkit::{Postgres, PostgresOptions};

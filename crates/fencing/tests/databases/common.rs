@@ -12,7 +12,7 @@ use sqlx::{PgPool, SqlitePool};
 use tempfile::TempDir;
 
 /// How long anything may take before it counts as hanging.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
+pub(crate) const PATIENCE: Duration = Duration::from_mins(1);
 
 pub(crate) fn group() -> GroupName {
     GroupName::new("büro 1").unwrap()
@@ -75,6 +75,6 @@ pub(crate) async fn soon<T>(what: &str, work: impl Future<Output = T>) -> T {
 /// Chance from a seed that is printed: `FENCING_SEED` repeats a run.
 pub(crate) fn chance() -> (u64, StdRng) {
     let seed = std::env::var("FENCING_SEED").ok().map_or_else(rand::random, |seed| seed.parse().unwrap());
-    println!("repeat with FENCING_SEED={seed}");
+    eprintln!("repeat with FENCING_SEED={seed}");
     (seed, StdRng::seed_from_u64(seed))
 }

@@ -14,5 +14,5 @@ async fn the_oldest_postgres_understands_everything() {
     let (database, pool) = postgres_in(&server).await;
     fences_postgres::writers_of_one_owner_go_side_by_side(&database, &pool).await;
     journals::what_is_appended_is_there(&Journal::postgres(pool.clone(), group(), name("counter"))).await;
-    races::epochs_rise_in_the_order_of_commits(races::Store::postgres(pool).await).await;
+    races::epochs_rise_in_the_order_of_commits(races::Store::postgres(pool, races::Form::Mixed).await).await;
 }

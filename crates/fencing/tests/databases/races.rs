@@ -28,10 +28,21 @@ const WRITE: &str = "INSERT INTO written (resource, lane, number, epoch) VALUES 
 
 #[derive(Clone)]
 pub(crate) enum Store {
-    Postgres(PgPool),
-    /// With a check that looks and does not lock: what a fence must not be.
-    Careless(PgPool),
+    Postgres(PgPool, Form),
     Sqlite(SqlitePool),
+}
+
+/// What stands before a write in PostgreSQL.
+#[derive(Clone, Copy)]
+pub(crate) enum Form {
+    /// `check`.
+    Shared,
+    /// The statement for every language.
+    Queued,
+    /// Now this, now that.
+    Mixed,
+    /// A check that looks and does not lock: what a fence must not be.
+    Careless,
 }
 
 /// One transaction to be tried.
@@ -42,26 +53,29 @@ struct Attempt {
     /// How the transaction begins, as a number below 3.
     level: usize,
     pauses: [Duration; 2],
+    /// For the mixed form.
+    queued: bool,
     rolls_back: bool,
 }
 
 impl Store {
-    pub(crate) async fn postgres(pool: PgPool) -> Self {
+    pub(crate) async fn postgres(pool: PgPool, form: Form) -> Self {
         sqlx::raw_sql(WRITTEN).execute(&pool).await.unwrap();
-        Self::Postgres(pool)
+        Self::Postgres(pool, form)
     }
 
     /// Whether it was committed.
     async fn attempt(&self, attempt: &Attempt) -> Result<bool, FenceError> {
         match self {
-            Self::Postgres(pool) | Self::Careless(pool) => {
+            Self::Postgres(pool, form) => {
                 let levels = ["BEGIN", "BEGIN ISOLATION LEVEL REPEATABLE READ", "BEGIN ISOLATION LEVEL SERIALIZABLE"];
                 let mut tx = pool.begin_with(levels[attempt.level]).await?;
                 let resource = slot(attempt.resource);
-                let checked = if matches!(self, Self::Careless(_)) {
-                    look(&mut tx, &resource, attempt.epoch).await
-                } else {
-                    postgres::check(&mut tx, &group(), &resource, attempt.epoch).await
+                let checked = match form {
+                    Form::Careless => look(&mut tx, &resource, attempt.epoch).await,
+                    Form::Queued => queue(&mut tx, &resource, attempt.epoch).await,
+                    Form::Mixed if attempt.level == 0 && attempt.queued => queue(&mut tx, &resource, attempt.epoch).await,
+                    Form::Shared | Form::Mixed => postgres::check(&mut tx, &group(), &resource, attempt.epoch).await,
                 };
                 if let Err(FenceError::RaiseApart { .. }) = checked {
                     tx.rollback().await?;
@@ -98,12 +112,22 @@ impl Store {
         for (resource, lane) in (0..RESOURCES.cast_signed()).flat_map(|resource| (0..LANES).map(move |lane| (resource, lane))) {
             let sql = "SELECT number, epoch FROM written WHERE resource = $1 AND lane = $2 ORDER BY number, epoch";
             lanes.push(match self {
-                Self::Postgres(pool) | Self::Careless(pool) => sqlx::query_as(sql).bind(resource).bind(lane).fetch_all(pool).await.unwrap(),
+                Self::Postgres(pool, _) => sqlx::query_as(sql).bind(resource).bind(lane).fetch_all(pool).await.unwrap(),
                 Self::Sqlite(pool) => sqlx::query_as(sql).bind(resource).bind(lane).fetch_all(pool).await.unwrap(),
             });
         }
         lanes
     }
+}
+
+/// As another language would do it.
+async fn queue(conn: &mut PgConnection, resource: &Resource, epoch: Epoch) -> Result<(), FenceError> {
+    let text = shardwise_fencing::resource_text(resource);
+    let raise = sqlx::query(postgres::RAISE).bind(group().as_str().to_owned()).bind(text).bind(epoch.get().cast_signed());
+    if raise.execute(conn).await?.rows_affected() == 1 {
+        return Ok(());
+    }
+    Err(Refused { group: group(), resource: resource.clone(), epoch, seen: None }.into())
 }
 
 /// Compares, and remembers, but holds nothing.
@@ -127,7 +151,15 @@ async fn write(store: Store, resource: u32, lane: i32, epoch: Epoch, seed: u64, 
     for _ in 0..WRITES {
         let pause = |chance: &mut StdRng| Duration::from_micros(chance.random_range(0..3_000));
         let pauses = [pause(&mut chance), pause(&mut chance)];
-        let attempt = Attempt { resource, lane, epoch, level: chance.random_range(0..3), pauses, rolls_back: chance.random_bool(0.1) };
+        let attempt = Attempt {
+            resource,
+            lane,
+            epoch,
+            level: chance.random_range(0..3),
+            pauses,
+            queued: chance.random(),
+            rolls_back: chance.random_bool(0.1),
+        };
         match store.attempt(&attempt).await {
             Ok(true) => {
                 committed.fetch_add(1, Ordering::Relaxed);
@@ -177,14 +209,28 @@ pub(crate) async fn epochs_rise_in_the_order_of_commits(store: Store) {
     assert!(refused > 0, "nobody was ever refused, so nothing was tried");
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn epochs_rise_in_the_order_of_commits_on_postgres() {
+async fn on_postgres(form: Form) {
     let (_database, pool) = common::postgres().await;
-    epochs_rise_in_the_order_of_commits(Store::postgres(pool).await).await;
+    epochs_rise_in_the_order_of_commits(Store::postgres(pool, form).await).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn epochs_rise_in_the_order_of_commits_on_sqlite() {
+async fn epochs_rise_with_share_locks_on_postgres() {
+    on_postgres(Form::Shared).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn epochs_rise_with_the_statement_for_every_language_on_postgres() {
+    on_postgres(Form::Queued).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn epochs_rise_with_both_beside_each_other_on_postgres() {
+    on_postgres(Form::Mixed).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn epochs_rise_on_sqlite() {
     let (_folder, pool) = common::sqlite().await;
     sqlx::raw_sql(WRITTEN).execute(&pool).await.unwrap();
     epochs_rise_in_the_order_of_commits(Store::Sqlite(pool)).await;
@@ -195,8 +241,7 @@ async fn epochs_rise_in_the_order_of_commits_on_sqlite() {
 async fn a_check_that_only_looks_is_found() {
     for _ in 0..5 {
         let (_database, pool) = common::postgres().await;
-        sqlx::raw_sql(WRITTEN).execute(&pool).await.unwrap();
-        if !race(Store::Careless(pool)).await.0.is_empty() {
+        if !race(Store::postgres(pool, Form::Careless).await).await.0.is_empty() {
             return;
         }
     }
