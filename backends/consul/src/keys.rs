@@ -134,8 +134,9 @@ impl Client {
             return Err(self.no_right(right, "Permission denied".to_owned()));
         }
         if answer.status == 409 {
-            let refused: TxnAnswer = self.parsed(&answer)?;
-            return Ok(Txn::Refused(refused.errors.unwrap_or_default()));
+            // Nothing was done, whatever else it says.
+            let refused: Option<TxnAnswer> = self.parsed(&answer).ok();
+            return Ok(Txn::Refused(refused.and_then(|refused| refused.errors).unwrap_or_default()));
         }
         let done: TxnAnswer = self.parsed(&self.checked(answer, right)?)?;
         Ok(Txn::Done(done.results.unwrap_or_default().into_iter().filter_map(|result| result.kv).collect()))

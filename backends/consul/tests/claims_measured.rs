@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 
 use common::{claimant, group, open};
 use futures::StreamExt;
+use futures::future::join_all;
 use shardwise_backend_consul::ConsulBackend;
 use shardwise_core::{ClaimStore, Epoch, Resource};
 use shardwise_discovery::{Acquired, Claims, ClaimsEvent, ClaimsStream, Discovery, Seat};
@@ -94,6 +95,51 @@ async fn handovers(table: u32, times: u32) -> Duration {
     show(&format!("a slot of {table} released, told, and acquired by another"), took)
 }
 
+/// The fourth member's quarter goes over to it: the others give back what it is to have while it asks for what it is told is free, and all
+/// four follow.
+async fn joins(slots: u32) -> Duration {
+    let consul = Consul::single().await.unwrap();
+    let members: Vec<_> = (0..4u64).map(|n| (open(&consul.address()), claimant("g", &format!("m{n}"), n, TTL))).collect();
+    for (backend, member) in &members {
+        backend.register(member).await.unwrap();
+    }
+    let store = members[0].0.claim_store(&group("g"), 0).await.unwrap();
+    let wanted = |slot: &u32| slot % 4 == 3;
+    let mut gives = Vec::new();
+    for (n, (backend, member)) in (0..).zip(&members[..3]) {
+        let share: Vec<_> = (0..slots).filter(|slot| slot % 3 == n).map(Resource::Slot).collect();
+        let held = granted(backend, &member.seat(), &store, &share).await;
+        assert_eq!(held.len(), share.len());
+        gives.push(held.into_iter().filter(|(resource, _)| matches!(resource, Resource::Slot(slot) if wanted(slot))).collect::<Vec<_>>());
+    }
+    let mut following = Vec::new();
+    for (backend, _) in &members {
+        let mut watch = backend.watch_claims(&group("g"), TTL / 4);
+        assert!(matches!(watch.next().await.unwrap().unwrap(), ClaimsEvent::All { claims, .. } if claims.len() == slots as usize));
+        following.push(watch);
+    }
+    let mut watch = following.pop().unwrap();
+    for mut other in following {
+        tokio::spawn(async move { while other.next().await.is_some() {} });
+    }
+    let begun = Instant::now();
+    let giving = join_all(members.iter().zip(&gives).map(async |((backend, member), held)| {
+        backend.release(&member.seat(), held).await.unwrap();
+    }));
+    let taking = async {
+        let (mut had, (backend, member)) = (0, &members[3]);
+        while had < (0..slots).filter(wanted).count() {
+            let ClaimsEvent::Changed { changes, .. } = watch.next().await.unwrap().unwrap() else { continue };
+            let free: Vec<_> = changes.into_iter().filter(|change| change.claim.is_none()).map(|change| change.resource).collect();
+            had += granted(backend, &member.seat(), &store, &free).await.len();
+        }
+    };
+    tokio::join!(giving, taking);
+    let took = begun.elapsed();
+    println!("a fourth member has its quarter of {slots} slots after {took:?}");
+    took
+}
+
 /// `SHARDWISE_TEST_ROUNDS=200` asks for more handovers than a test run needs.
 fn rounds(unless_told: u32) -> u32 {
     std::env::var("SHARDWISE_TEST_ROUNDS").map_or(unless_told, |rounds| rounds.parse().unwrap())
@@ -109,4 +155,9 @@ async fn a_slot_of_the_usual_circle_is_handed_over_within_milliseconds() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_slot_of_thousands_is_handed_over_in_less_than_a_second() {
     assert!(handovers(4_096, rounds(6)).await < Duration::from_secs(1));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_fourth_member_has_its_share_of_thousands_in_seconds() {
+    assert!(joins(4_096).await < Duration::from_secs(10));
 }

@@ -37,7 +37,9 @@ struct Pair {
 impl Pair {
     async fn with(ttl_of_a: Duration) -> Self {
         let consul = Consul::single().await.unwrap();
-        settle(&consul).await;
+        if ttl_of_a < LONG {
+            settle(&consul).await;
+        }
         let (one, two) = (open(&consul.address()), open(&consul.address()));
         let (a, b) = (claimant("g", "a", 1, ttl_of_a), claimant("g", "b", 2, LONG));
         one.register(&a).await.unwrap();
@@ -115,6 +117,21 @@ async fn what_a_leaving_member_still_holds_is_free_at_once() {
     pair.one.deregister(&pair.a.seat()).await.unwrap();
     let answers = pair.ask(&pair.two, &pair.b.seat(), &slots(0..200)).await;
     assert!(answers.iter().all(|acquired| matches!(acquired, Acquired::Granted(_))), "{answers:?}");
+}
+
+/// It is a registration of the service anew, and the session hangs on one of its checks.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_change_of_the_record_keeps_claims() {
+    let pair = Pair::with(LONG).await;
+    let epoch = pair.a_holds(&slots(1..2)).await;
+    for n in 0..3 {
+        let mut changed = pair.a.clone();
+        changed.member.zone = Some(format!("zone {n}"));
+        pair.one.update(&changed).await.unwrap();
+        pair.one.renew(&pair.a.seat(), LONG).await.unwrap();
+    }
+    assert_eq!(pair.ask(&pair.two, &pair.b.seat(), &slots(1..2)).await, [Acquired::Held]);
+    assert_eq!(pair.a_holds(&slots(1..2)).await, epoch);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -266,4 +283,64 @@ async fn a_renewal_counts_from_when_the_session_was_asked_for() {
     let error = backend.renew(&a.seat(), LONG).await.unwrap_err();
     assert_eq!(*error.kind(), ErrorKind::Lost, "without its session: {error}");
     assert!(backend.members(&group("g")).await.unwrap().view.members().is_empty(), "and so it is no member any more");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_killed_leader_loses_no_claim_and_epochs_go_on_rising() {
+    let cluster = Consul::cluster(3).await.unwrap();
+    let agent = cluster.agent("worker-agent").await.unwrap();
+    let (one, two) = (open(&agent.address()), open(&agent.address()));
+    let (a, b) = (claimant("g", "a", 1, LONG), claimant("g", "b", 2, LONG));
+    one.register(&a).await.unwrap();
+    two.register(&b).await.unwrap();
+    let store = one.claim_store(&group("g"), 0).await.unwrap();
+    let before = one.acquire(&a.seat(), &store, &slots(0..100)).await.unwrap();
+    let highest = before.iter().map(|(_, acquired)| if let Acquired::Granted(epoch) = acquired { epoch.get() } else { 0 }).max().unwrap();
+    let mut watch = two.watch_claims(&group("g"), TTL);
+    until_told(&mut watch, "held", |claim| claim.is_some()).await;
+    let leader = cluster.leader().await.unwrap();
+    cluster.servers()[leader].kill().unwrap();
+    let answers =
+        until("b is answered under the new leader", PATIENCE, async || match two.acquire(&b.seat(), &store, &slots(50..150)).await {
+            Ok(answers) => Some(answers),
+            Err(error) => {
+                assert!(error.is_retryable(), "{error}");
+                None
+            }
+        })
+        .await;
+    for (resource, acquired) in answers {
+        match acquired {
+            Acquired::Held => assert!(resource < Resource::Slot(100), "{resource} was free"),
+            Acquired::Granted(epoch) => assert!(resource >= Resource::Slot(100) && epoch.get() > highest, "{resource} under {epoch}"),
+            Acquired::NotYet => panic!("{resource} is held back though nobody has died"),
+        }
+    }
+    until("a renews", PATIENCE, async || one.renew(&a.seat(), LONG).await.ok()).await;
+    let told = async {
+        loop {
+            if let Ok(ClaimsEvent::Changed { changes, .. }) = told(&mut watch).await {
+                assert!(changes.iter().all(|change| change.claim.is_some()), "an election frees nothing: {changes:?}");
+                if changes.iter().any(|change| change.resource == Resource::Slot(149)) {
+                    return;
+                }
+            }
+        }
+    };
+    tokio::time::timeout(PATIENCE, told).await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_restarted_server_keeps_claims_and_goes_on_above_their_epochs() {
+    let pair = Pair::with(LONG).await;
+    // What an agent has been told by a sign of life it remembers over its own restart.
+    pair.one.renew(&pair.a.seat(), LONG).await.unwrap();
+    pair.two.renew(&pair.b.seat(), LONG).await.unwrap();
+    let epoch = pair.a_holds(&slots(1..2)).await;
+    pair.consul.restart(true).await.unwrap();
+    let answers = until("b is answered", PATIENCE, async || pair.two.acquire(&pair.b.seat(), &pair.store, &slots(1..3)).await.ok()).await;
+    let answers: Vec<_> = answers.into_iter().map(|(_, acquired)| acquired).collect();
+    assert!(answers.contains(&Acquired::Held), "{answers:?}");
+    assert!(answers.iter().any(|acquired| matches!(acquired, Acquired::Granted(next) if *next > epoch)), "{answers:?} after {epoch}");
+    until("a renews", PATIENCE, async || pair.one.renew(&pair.a.seat(), LONG).await.ok()).await;
 }

@@ -20,7 +20,7 @@ use crate::error::{Failure, Result};
 use crate::keys::{OPERATIONS_MAX, Refusal, Stored, Txn, Why, operation};
 
 /// How many transactions of one call are under way at a time.
-const AT_ONCE: usize = 4;
+const AT_ONCE: usize = 8;
 /// One operation is for the store.
 const LOCKS_MAX: usize = OPERATIONS_MAX - 1;
 /// Each release is two operations.
