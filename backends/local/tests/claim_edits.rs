@@ -1,6 +1,6 @@
 //! Claims in files that somebody has edited, wiped, put back, or made with the first version of the schema.
 
-#![expect(clippy::unwrap_used, reason = "tests")]
+#![expect(clippy::unwrap_used, clippy::unnecessary_debug_formatting, reason = "tests")]
 
 mod common;
 
@@ -68,7 +68,8 @@ async fn cannot_be_read(statement: &'static str, why: &str) {
     let mut follower = Follower::of(&backend, TTL);
     let error = follower.error().await;
     assert_eq!(*error.kind(), ErrorKind::Misconfigured, "{error}");
-    let begin = format!("watch_claims: cannot read a claim in {:?}: {why}", scratch.path());
+    let path = scratch.path();
+    let begin = format!("watch_claims: cannot read a claim in {path:?}: {why}");
     assert!(error.to_string().starts_with(&begin), "{error}, not {begin}");
     assert!(error.to_string().ends_with("; somebody has edited the table `claim`, delete that row"), "{error}");
     // Others are not disturbed, and it is held like any other.

@@ -1,6 +1,6 @@
 //! Who holds what, over processes, deaths and waits for the file's lock.
 
-#![expect(clippy::unwrap_used, reason = "tests")]
+#![expect(clippy::unwrap_used, clippy::panic, clippy::print_stdout, reason = "tests")]
 
 mod common;
 
@@ -23,7 +23,9 @@ async fn joined(backend: &LocalBackend, id: &str, ttl: Duration) -> Registration
     registration
 }
 
-fn timed<T>(what: &str, started: Instant, done: T) -> T {
+async fn timed<T>(what: &str, call: impl Future<Output = T>) -> T {
+    let started = Instant::now();
+    let done = call.await;
     println!("{what}: {:.1} ms", started.elapsed().as_secs_f64() * 1e3);
     done
 }
@@ -37,20 +39,14 @@ async fn all_slots_there_can_be_are_acquired_and_released_in_one_call() {
     let mut follower = Follower::of(&peer, TTL);
     for count in [1_024, 4_096, SLOTS_MAX] {
         let all = slots(0..count);
-        let started = Instant::now();
-        let held = timed(&format!("acquire {count}"), started, granted(&backend, &a, &all).await);
+        let held = timed(&format!("acquire {count}"), granted(&backend, &a, &all)).await;
         assert_eq!(held.len(), all.len());
-        let started = Instant::now();
-        timed("  told", started, follower.until(0..count).await);
-        let started = Instant::now();
-        let again = timed("  acquire what is held by oneself", started, granted(&backend, &a, &all).await);
+        timed("  told", follower.until(0..count)).await;
+        let again = timed("  acquire what is held by oneself", granted(&backend, &a, &all)).await;
         assert_eq!(again, held, "the same epochs");
-        let started = Instant::now();
-        assert!(timed("  acquire what is held by another", started, granted(&peer, &b, &all).await).is_empty());
-        let started = Instant::now();
-        timed("  release", started, release(&backend, &a, &held).await);
-        let started = Instant::now();
-        timed("  told", started, follower.until(0..0).await);
+        assert!(timed("  acquire what is held by another", granted(&peer, &b, &all)).await.is_empty());
+        timed("  release", release(&backend, &a, &held)).await;
+        timed("  told", follower.until(0..0)).await;
     }
 }
 
@@ -248,7 +244,7 @@ async fn a_slot_goes_from_process_to_process_within_a_tenth_of_a_second() {
     assert!(took[25] <= Duration::from_millis(100), "{took:?}");
 }
 
-/// Numbers from a seed, one after the other (SplitMix64).
+/// Numbers from a seed, one after the other (`SplitMix64`).
 struct Random(u64);
 
 impl Random {
@@ -272,14 +268,17 @@ struct Site {
 /// Takes and gives back what it gets, and checks that nobody else is there.
 async fn contend(backend: LocalBackend, seat: Seat, me: u64, sites: &[Site]) -> (usize, Vec<Duration>) {
     let (mut random, mut grants, mut took) = (Random(me), 0, Vec::new());
+    let site = |resource: &Resource| match resource {
+        Resource::Slot(slot) => &sites[*slot as usize],
+        Resource::Name(name) => panic!("only slots were asked for, and {name} was granted"),
+    };
     for _ in 0..40 {
         let from = u32::try_from(random.below(u64::from(CONTESTED) - 10)).unwrap();
         let started = Instant::now();
         let held = granted(&backend, &seat, &slots(from..from + 10)).await;
         took.push(started.elapsed());
         for (resource, epoch) in &held {
-            let Resource::Slot(slot) = resource else { panic!("only slots were asked for") };
-            let site = &sites[*slot as usize];
+            let site = site(resource);
             assert_eq!(site.holder.swap(me, Ordering::SeqCst), 0, "{resource} has two holders");
             let before = site.epoch.swap(epoch.get(), Ordering::SeqCst);
             assert!(before < epoch.get(), "{resource}: epoch {epoch} after {before}");
@@ -289,8 +288,7 @@ async fn contend(backend: LocalBackend, seat: Seat, me: u64, sites: &[Site]) -> 
             tokio::time::sleep(Duration::from_millis(random.below(4))).await;
         }
         for resource in held.keys() {
-            let Resource::Slot(slot) = resource else { panic!("only slots were asked for") };
-            assert_eq!(sites[*slot as usize].holder.swap(0, Ordering::SeqCst), me, "{resource} was taken away");
+            assert_eq!(site(resource).holder.swap(0, Ordering::SeqCst), me, "{resource} was taken away");
         }
         release(&backend, &seat, &held).await;
     }

@@ -136,51 +136,60 @@ async fn a_killed_worker_leaves_the_view_and_a_sound_file() {
     assert_eq!(check, "ok");
 }
 
-/// The heir waits for the watch, asks, and holds everything under higher epochs.
-async fn takes_over(heir: &LocalBackend, seat: &Seat, claims: &mut Follower) -> Duration {
-    let highest = claims.held.values().map(|claim| claim.epoch).max().unwrap();
-    let started = Instant::now();
-    claims.until(0..0).await;
-    let held = granted(heir, seat, &slots(0..SLOTS)).await;
-    let took = started.elapsed();
-    assert_eq!(held.len(), SLOTS as usize);
-    assert!(held.values().all(|epoch| *epoch > highest), "{held:?} after {highest}");
-    took
+/// A worker process that holds slots, and somebody who waits for them.
+struct Succession {
+    scratch: Scratch,
+    worker: Worker,
+    heir: LocalBackend,
+    seat: Seat,
+    claims: Follower,
+}
+
+impl Succession {
+    async fn begin() -> Self {
+        let scratch = Scratch::new();
+        let heir = scratch.backend();
+        let b = registration("b", 2, PATIENCE);
+        heir.register(&b).await.unwrap();
+        let mut claims = Follower::of(&heir, TTL / 3);
+        let mut worker = Worker::start(&scratch, "a");
+        worker.says("registered").await;
+        claims.until(0..SLOTS).await;
+        Self { scratch, worker, heir, seat: b.seat(), claims }
+    }
+
+    /// The heir waits for the watch, asks, and holds everything under higher epochs. How long that took.
+    async fn takes_place(&mut self) -> Duration {
+        let highest = self.claims.held.values().map(|claim| claim.epoch).max().unwrap();
+        let started = Instant::now();
+        self.claims.until(0..0).await;
+        let held = granted(&self.heir, &self.seat, &slots(0..SLOTS)).await;
+        let took = started.elapsed();
+        assert_eq!(held.len(), SLOTS as usize);
+        assert!(held.values().all(|epoch| *epoch > highest), "{held:?} after {highest}");
+        took
+    }
 }
 
 #[tokio::test]
 async fn a_killed_workers_claims_are_taken_over_within_its_ttl_and_a_second() {
-    let scratch = Scratch::new();
-    let heir = scratch.backend();
-    let b = registration("b", 2, PATIENCE);
-    heir.register(&b).await.unwrap();
-    let mut claims = Follower::of(&heir, TTL / 3);
-    let mut worker = Worker::start(&scratch, "a");
-    worker.says("registered").await;
-    claims.until(0..SLOTS).await;
-    worker.signal(Signal::SIGKILL);
-    let took = takes_over(&heir, &b.seat(), &mut claims).await;
+    let mut succession = Succession::begin().await;
+    succession.worker.signal(Signal::SIGKILL);
+    let took = succession.takes_place().await;
     println!("taken over after {took:?} with a TTL of {TTL:?}");
     assert!(took <= TTL + Duration::from_secs(1), "{took:?}");
 }
 
 #[tokio::test]
 async fn a_worker_stopped_beyond_its_ttl_has_lost_its_claims_and_gets_none_back() {
-    let scratch = Scratch::new();
-    let heir = scratch.backend();
-    let b = registration("b", 2, PATIENCE);
-    heir.register(&b).await.unwrap();
-    let mut claims = Follower::of(&heir, TTL / 3);
-    let mut worker = Worker::start(&scratch, "a");
-    worker.says("registered").await;
-    claims.until(0..SLOTS).await;
-    worker.signal(Signal::SIGSTOP);
-    takes_over(&heir, &b.seat(), &mut claims).await;
-    worker.signal(Signal::SIGCONT);
-    worker.says("lost").await;
-    let mut seen = Follower::of(&scratch.backend(), TTL);
+    let mut succession = Succession::begin().await;
+    succession.worker.signal(Signal::SIGSTOP);
+    succession.takes_place().await;
+    succession.worker.signal(Signal::SIGCONT);
+    succession.worker.says("lost").await;
+    let mut seen = Follower::of(&succession.scratch.backend(), TTL);
     seen.until(0..SLOTS).await;
-    assert!(seen.held.values().all(|claim| claim.holder.instance_id == b.member.instance_id), "{:?}", seen.held);
+    assert!(seen.held.values().all(|claim| claim.holder.instance_id == succession.seat.instance_id), "{:?}", seen.held);
 }
 
 #[tokio::test]
