@@ -3,8 +3,8 @@
 //! No lease can stop a paused process from writing later. So every slot and every name comes with an epoch that rises with each
 //! acquisition, and the database that is written to remembers the highest epoch it has seen and refuses every lower one:
 //!
-//! - a *fence*: [`postgres::check`](crate::postgres::check) or [`sqlite::check`](crate::sqlite::check) in the user's own transaction, or
-//!   the same statements in any language (`docs/fencing.md`);
+//! - a *fence*: [`postgres::check`] or [`sqlite::check`] in the user's own transaction, or the same statements in any language
+//!   (`docs/fencing.md`);
 //! - a [`Journal`]: state that outlives its owner, as a list of events with snapshots, appended by one owner at a time.
 //!
 //! Features: `postgres` and `sqlite`, neither by default. With neither there are the names and the SQL, and no database library.
