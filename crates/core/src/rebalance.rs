@@ -28,6 +28,8 @@ pub enum Cause {
     Refused,
     /// The backend says that somebody else holds the claim now, or nobody. Only after an operator's hand or a wiped store.
     ClaimLost,
+    /// The slots' owner did not claim them for a TTL, so the next in line did.
+    OwnerAbsent,
 }
 
 impl Cause {
@@ -42,6 +44,7 @@ impl Cause {
             Self::Draining => "draining",
             Self::Refused => "refused",
             Self::ClaimLost => "claim_lost",
+            Self::OwnerAbsent => "owner_absent",
         }
     }
 }

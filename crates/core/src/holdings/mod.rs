@@ -20,7 +20,7 @@ pub use store::StoreRefusal;
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use crate::{Claim, Epoch, Holder, Moment, Resource};
+use crate::{Claim, Epoch, Holder, Moment, Resource, SlotSet};
 use line::Line;
 
 /// Pause before asking again for what the backend holds back, or what somebody else held a moment ago.
@@ -118,6 +118,17 @@ impl Holdings {
     /// Whether nothing is held or being given back, so that the record may go.
     pub fn is_empty(&self) -> bool {
         self.mine.is_empty() && self.orphans.is_empty() && self.asked.is_empty()
+    }
+
+    /// The slots of a circle of so many that nobody holds, as far as is known; none before anything is.
+    pub fn free_slots(&self, slots: u32) -> SlotSet {
+        let mut free = if self.told { SlotSet::full(slots) } else { SlotSet::empty(slots) };
+        for resource in self.others.keys().chain(self.mine.keys()).chain(self.orphans.keys()) {
+            if let Resource::Slot(slot) = resource {
+                free.remove(*slot);
+            }
+        }
+        free
     }
 
     /// A number that changes whenever what serves does.

@@ -5,20 +5,27 @@
 use std::collections::BTreeSet;
 use std::iter;
 use std::sync::Arc;
+use std::time::Duration;
 
+use super::next_in_line::{self, Unclaimed};
 use super::{Action, ClaimInput, Machine, Refusal};
 use crate::grants::Grants;
 use crate::holdings::{ClaimAction, HoldingRules, Holdings, StoreRefusal};
 use crate::ownership::Held;
-use crate::{Cause, ClaimStore, Epoch, Holder, Moment, Ownership, OwnershipMode, Policy, Resource, ServiceState, SlotSet};
+use crate::{Cause, ClaimStore, Epoch, Fingerprint, Holder, Moment, Ownership, OwnershipMode, Policy, Resource, ServiceState, SlotSet};
 
 /// The claims of a member, and what of them readers see.
 #[derive(Debug)]
 pub(super) struct Claiming {
     holdings: Holdings,
-    /// The slots that are to be held, as they were wanted last, and why.
+    /// The slots that the placement gives, as they were wanted last, and why.
     wanted: Arc<SlotSet>,
     cause: Cause,
+    /// Slots whose owner did not come, and that are held in its place until the placement changes.
+    stood_in: SlotSet,
+    unclaimed: Unclaimed,
+    /// The placement by which others own what they own.
+    placed_at: Option<Fingerprint>,
     /// What serves, as of this many changes of it.
     held: Held,
     changes: u64,
@@ -35,6 +42,9 @@ impl Claiming {
             holdings: Holdings::new(rules, me),
             wanted: Arc::new(SlotSet::empty(slots)),
             cause: Cause::Joined,
+            stood_in: SlotSet::empty(slots),
+            unclaimed: Unclaimed::default(),
+            placed_at: None,
             held: serving(slots, iter::empty()),
             changes: 0,
             pending: Vec::new(),
@@ -52,6 +62,7 @@ impl Claiming {
         self.pending.clear();
         // What should be held is for the next view to say.
         self.wanted = Arc::new(SlotSet::empty(self.wanted.slots()));
+        (self.stood_in, self.unclaimed, self.placed_at) = (SlotSet::empty(self.wanted.slots()), Unclaimed::default(), None);
         self.holdings.want(Moment::ZERO, BTreeSet::new(), &mut self.pending);
     }
 
@@ -59,15 +70,50 @@ impl Claiming {
     pub(super) fn want(&mut self, now: Moment, slots: &Arc<SlotSet>, cause: Cause) -> Held {
         if self.wanted != *slots {
             (self.wanted, self.cause) = (Arc::clone(slots), cause);
-            let wanted: BTreeSet<_> = slots.iter().map(Resource::Slot).collect();
-            self.holdings.want(now, wanted, &mut self.pending);
+            self.want_all(now);
         }
         self.held()
     }
 
+    /// Tells the group as it is now: where it is another one, owners that did not come have their time again.
+    pub(super) fn meet(&mut self, now: Moment, group: Fingerprint) {
+        if self.placed_at.replace(group) != Some(group) {
+            self.unclaimed.start_over();
+            if !self.stood_in.is_empty() {
+                self.stood_in = SlotSet::empty(self.wanted.slots());
+                self.want_all(now);
+            }
+        }
+    }
+
+    fn want_all(&mut self, now: Moment) {
+        let wanted: BTreeSet<_> = self.wanted.union(&self.stood_in).iter().map(Resource::Slot).collect();
+        self.holdings.want(now, wanted, &mut self.pending);
+    }
+
+    /// Takes the slots that nobody has claimed for too long and for which this member is next.
+    fn stand_in(&mut self, now: Moment, ttl: Duration, next: impl FnOnce(&[(u32, usize)]) -> Vec<u32>) {
+        if !self.holdings.is_open() {
+            return;
+        }
+        let (slots, wanted, holdings) = (self.wanted.slots(), self.wanted.union(&self.stood_in), &self.holdings);
+        let waiting = self.unclaimed.look(now, ttl, || holdings.free_slots(slots).minus(&wanted));
+        let taken = next(&waiting);
+        if !taken.is_empty() {
+            self.cause = Cause::OwnerAbsent;
+            for slot in taken {
+                self.stood_in.insert(slot);
+            }
+            self.want_all(now);
+        }
+    }
+
     pub(super) fn want_nothing(&mut self, now: Moment, cause: Cause) {
         let nothing = Arc::new(SlotSet::empty(self.wanted.slots()));
+        self.stood_in = SlotSet::empty(self.wanted.slots());
         self.want(now, &nothing, cause);
+        // Where the placement gave nothing anyway.
+        self.want_all(now);
     }
 
     fn take(&mut self, now: Moment, input: ClaimInput) {
@@ -107,10 +153,6 @@ impl Claiming {
         self.holdings.is_empty()
     }
 
-    pub(super) fn wake_at(&self) -> Option<Moment> {
-        self.holdings.wake_at()
-    }
-
     pub(super) const fn store(&self) -> Option<ClaimStore> {
         self.holdings.store()
     }
@@ -132,6 +174,13 @@ impl Machine {
         !self.lease.is_held() || self.claiming.as_ref().is_none_or(Claiming::is_empty)
     }
 
+    pub(super) fn claims_wake_at(&self) -> Option<Moment> {
+        let claiming = self.claiming.as_ref()?;
+        let looks = self.ownership.state == ServiceState::Active && claiming.holdings.is_open();
+        let look = looks.then(|| claiming.unclaimed.next_look(self.lease.ttl()));
+        claiming.holdings.wake_at().into_iter().chain(look).min()
+    }
+
     pub(super) fn claims(&mut self, now: Moment, input: ClaimInput, actions: &mut Vec<Action>) {
         let Some(claiming) = &mut self.claiming else { return };
         let standing = claiming.standing().is_ok();
@@ -144,6 +193,11 @@ impl Machine {
     /// Publishes what serves and until when, then asks for what has to be done about it. The last thing in each step.
     pub(super) fn settle_claims(&mut self, now: Moment, actions: &mut Vec<Action>) {
         let Some(claiming) = &mut self.claiming else { return };
+        if self.ownership.state == ServiceState::Active {
+            let (view, me) = (&self.ownership.view, &self.me.instance_id);
+            let params = self.policy.serving(view.group_fingerprint()).unwrap_or(self.policy.placement);
+            claiming.stand_in(now, self.lease.ttl(), |waiting| next_in_line::mine(waiting, view, params, me));
+        }
         claiming.holdings.woken(now, &mut claiming.pending);
         let (claims_end, pending) = (self.lease.deadline(), std::mem::take(&mut claiming.pending));
         let held = if self.ownership.state == ServiceState::Active { claiming.held() } else { self.ownership.held.clone() };

@@ -6,14 +6,16 @@
 //! Rules kept here (DESIGN §5 and §6): ownership ends at the start of the last renewal that counted plus 0.99 of the granted TTL
 //! less the margin, or two TTLs after the view was last proven current, whichever comes first. A fenced member registers anew and
 //! owns nothing until a view that is newer than that registration shows it. A refused one goes on asking, but slowly. What happens at the
-//! deadline where the policy keeps the last view is in `ending`, what happens when too many members vanish in `loss`.
+//! deadline where the policy keeps the last view is in `ending`, what happens when too many members vanish in `loss`, and leaving in `leaving`.
 
 mod claiming;
 mod ending;
 mod entry;
 mod io;
 mod lease;
+mod leaving;
 mod loss;
+mod next_in_line;
 mod standing;
 #[cfg(test)]
 mod tests;
@@ -24,14 +26,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::{
-    Cause, Fingerprint, Holder, Incarnation, InstanceId, MemberState, Moment, Ownership, Placed, PlacementParams, Placer, Policy,
-    Rebalance, ServiceState, Timing, View,
+    Cause, Fingerprint, Holder, Incarnation, InstanceId, Moment, Ownership, Placed, PlacementParams, Placer, Policy, Rebalance,
+    ServiceState, Timing, View,
 };
 use lease::Lease;
-
-/// How long a member that drains is shown so, once it has seen that itself, where a sudden end would be mistaken for a death: longer than any
-/// backend takes from one watcher to the next.
-const SHOWN_FOR: Duration = Duration::from_millis(250);
 
 /// Who the machine speaks for.
 #[derive(Debug, Clone)]
@@ -67,6 +65,8 @@ pub struct Machine {
     shown_until: Option<Moment>,
     /// The driver follows the group.
     watching: bool,
+    /// When the last input was handled.
+    stepped: Moment,
     ownership: Arc<Ownership>,
 }
 
@@ -97,6 +97,7 @@ impl Machine {
             claiming,
             shown_until: None,
             watching: false,
+            stepped: now,
             ownership,
         }
     }
@@ -104,6 +105,11 @@ impl Machine {
     /// The latest snapshot.
     pub const fn ownership(&self) -> &Arc<Ownership> {
         &self.ownership
+    }
+
+    /// The latest view, which that of the snapshot falls behind in states in which nothing is owned.
+    pub const fn view(&self) -> Option<&Arc<View>> {
+        self.view.as_ref()
     }
 
     /// The latest placement, once a view has shown this member.
@@ -121,7 +127,7 @@ impl Machine {
         let lease = self.wanted_call().and_then(|_| self.lease.wake_at());
         let deadline = if self.state() == ServiceState::Stale { self.ownership.deadline } else { self.due_end() };
         let leaves = self.leaves_at().filter(|_| self.has_let_go());
-        [lease, deadline, leaves, self.claiming.as_ref().and_then(claiming::Claiming::wake_at)].into_iter().flatten().min()
+        [lease, deadline, leaves, self.claims_wake_at()].into_iter().flatten().min()
     }
 
     /// Handles one input at `now` and appends what the driver has to do.
@@ -175,6 +181,7 @@ impl Machine {
         }
         self.keep_up(now, actions);
         self.settle_claims(now, actions);
+        self.stepped = now;
     }
 
     /// Keeps a view unless it is older than the one there is. Two reads may overtake each other, and the one that began later may have
@@ -185,9 +192,7 @@ impl Machine {
             if let Some(max) = self.policy.max_loss {
                 self.losses.take(now, &view, self.lease.ttl(), max);
             }
-            if self.shown_until.is_some() && view.member(&self.me.instance_id).is_some_and(|me| me.state == MemberState::Draining) {
-                self.shown_until = self.shown_until.map(|until| until.min(now.plus(SHOWN_FOR)));
-            }
+            self.see_oneself_drain(now, &view);
             (self.view, self.view_proven) = (Some(view), proven);
         }
         newer
@@ -233,40 +238,9 @@ impl Machine {
         self.lease.deadline()
     }
 
-    fn leave(&mut self, now: Moment, actions: &mut Vec<Action>) {
-        match self.state() {
-            ServiceState::Created => self.turn(now, ServiceState::Left, actions),
-            ServiceState::Left | ServiceState::Draining | ServiceState::Unsharded => {}
-            ServiceState::Active | ServiceState::Stale | ServiceState::Joining | ServiceState::Refused | ServiceState::Fenced => {
-                if let Some(claiming) = &mut self.claiming {
-                    claiming.want_nothing(now, Cause::Draining);
-                }
-                self.turn(now, ServiceState::Draining, actions);
-                if self.lease.is_held() {
-                    actions.push(Action::MarkDraining);
-                } else if !self.lease.is_in_flight() {
-                    self.drop_record();
-                }
-                actions.push(Action::AwaitInFlight);
-                self.drain_until = Some(now.plus(self.policy.drain_timeout));
-                (self.gives_up_at, self.gives_up) = (self.drain_until, false);
-                self.shown_until = (self.lease.is_held() && self.policy.max_loss.is_some()).then(|| now.plus(self.lease.ttl()));
-            }
-        }
-    }
-
-    /// When a draining member deletes its record: its work is done or given up, and the others have had time to see it drain.
-    fn leaves_at(&self) -> Option<Moment> {
-        self.drain_until.map(|until| self.shown_until.map_or(until, |shown| shown.max(until)))
-    }
-
     /// Sends what is due: a registration, a renewal, or the end of a drain.
     fn keep_up(&mut self, now: Moment, actions: &mut Vec<Action>) {
-        if self.state() == ServiceState::Draining && self.has_let_go() && self.leaves_at().is_some_and(|at| now >= at) {
-            (self.drain_until, self.shown_until) = (None, None);
-            actions.push(Action::Deregister);
-        }
-        self.gives_up |= self.state() == ServiceState::Draining && self.gives_up_at.is_some_and(|at| now >= at);
+        self.end_drain(now, actions);
         if let Some(op) = self.wanted_call().filter(|_| self.lease.is_due(now)) {
             self.lease.call(op, now, actions);
         }

@@ -59,6 +59,9 @@ impl Machine {
         let cause = self.cause(state, &view, group);
         let held = match &mut self.claiming {
             Some(claiming) => {
+                if !Arc::ptr_eq(&view, &self.ownership.view) {
+                    claiming.meet(now, view.fingerprint());
+                }
                 let held = if state == ServiceState::Active { held } else { Held::nothing(&self.policy.placement) };
                 let serving = claiming.want(now, &held.slots, cause);
                 if state == ServiceState::Active { serving } else { self.none() }

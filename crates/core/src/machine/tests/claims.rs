@@ -111,7 +111,9 @@ fn leaving_gives_everything_back_before_the_record_goes() {
     let all: Vec<_> = (0..16).map(Resource::Slot).collect();
     assert!(!run.step(110, Input::InFlightDone).contains(&Action::Deregister), "the slots are not given back");
     let actions = run.step(120, Input::Claims(ClaimInput::Idle(all)));
-    let release = claimed(&actions).into_iter().find_map(|claim| if let ClaimAction::Release { attempt, .. } = claim { Some(*attempt) } else { None });
+    let release = claimed(&actions)
+        .into_iter()
+        .find_map(|claim| if let ClaimAction::Release { attempt, .. } = claim { Some(*attempt) } else { None });
     let actions = run.step(130, Input::Claims(ClaimInput::Released { attempt: release.expect("released") }));
     assert!(actions.contains(&Action::Deregister));
 }
@@ -147,6 +149,43 @@ fn another_store_is_refused_until_its_floor_was_raised_above_what_is_known() {
     let actions = run.step(5_210, Input::Claims(ClaimInput::Opened { attempt, store: store(2, 5) }));
     assert_eq!(run.state(), ServiceState::Active);
     asked(&actions);
+}
+
+/// A member that is in the view and has no right to claim, say.
+#[test]
+fn a_slot_whose_owner_does_not_come_is_taken_by_the_next_until_the_group_changes() {
+    let mut run = holding();
+    let Some(Action::Claim(ClaimAction::Drain(leaving))) = run
+        .viewed(100, vec![shown("me", 7), shown("mute", 8)])
+        .into_iter()
+        .find(|action| matches!(action, Action::Claim(ClaimAction::Drain(_))))
+    else {
+        panic!("some slots go to the other")
+    };
+    let kept = run.owned();
+    let release = run.step(150, Input::Claims(ClaimInput::Idle(leaving.clone())));
+    let Some(ClaimAction::Release { attempt, .. }) = claimed(&release).into_iter().next() else { panic!("{release:?}") };
+    run.step(160, Input::Claims(ClaimInput::Released { attempt: *attempt }));
+    let mut now = 160;
+    let again = loop {
+        now += 100;
+        assert!(now < 25_000, "nobody takes them");
+        let actions = run.step(now, Input::Woken);
+        run.step(now, Input::Proven { at: at(now) });
+        if calls(&actions).contains(&Op::Renew) {
+            run.renewed(now, now);
+        }
+        if claimed(&actions).iter().any(|claim| matches!(claim, ClaimAction::Acquire { .. })) {
+            break actions;
+        }
+    };
+    assert!((9_000..12_000).contains(&now), "after one TTL of 9 s and a look: {now} ms");
+    let again = asked(&again);
+    assert_eq!(again.1, leaving);
+    let actions = grant(&mut run, now + 10, again, 9);
+    assert_eq!((run.owned(), cause(&actions)), (16, Some(Cause::OwnerAbsent)));
+    run.step(now + 20, Input::Viewed { view: Arc::new(View::new(99_999, vec![shown("me", 7), shown("mute", 9)])), proven: at(now + 20) });
+    assert_eq!(run.owned(), kept, "the other was restarted and has its time again");
 }
 
 #[test]
