@@ -26,11 +26,15 @@ async fn an_update_that_arrives_after_the_member_has_left_brings_nobody_back() {
     let backend = open(&format!("http://{}", proxy.address()));
     let mut a = registration("g", "a", 1, TTL);
     backend.register(&a).await.unwrap();
-    proxy.delay(Direction::ToServer, Duration::from_millis(1_700));
+    let slowness = Duration::from_millis(1_200);
+    proxy.delay(Direction::ToServer, slowness);
     a.member.zone = Some("changed".into());
     let (updated, ()) = tokio::join!(backend.update(&a), async {
+        // The look is on its way, and what comes after it takes longer than anybody waits.
+        sleep(slowness * 3 / 2).await;
+        proxy.delay(Direction::ToServer, slowness * 4);
         // What is on its way stays slow; all that is sent from now on is quick.
-        sleep(Duration::from_secs(4)).await;
+        sleep(slowness * 4 / 3).await;
         proxy.delay(Direction::ToServer, Duration::from_millis(1));
     });
     updated.unwrap_err();

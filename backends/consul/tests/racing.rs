@@ -32,10 +32,12 @@ async fn racer_process() {
     let registration = registration("race", "the one", incarnation.parse().unwrap(), TTL);
     let start = shardwise_core::Moment::from_nanos(start.parse().unwrap());
     tokio::time::sleep(start.since(clock.now())).await;
-    match backend.register(&registration).await {
-        Ok(_) => {}
-        Err(error) if matches!(error.kind(), ErrorKind::InUse { .. }) => std::process::exit(3),
-        Err(error) => panic!("{error}"),
+    while let Err(error) = backend.register(&registration).await {
+        if matches!(error.kind(), ErrorKind::InUse { .. }) {
+            std::process::exit(3);
+        }
+        // On a busy machine the other one may hold the guard for longer than one waits for it.
+        assert!(error.is_retryable(), "{error}");
     }
     for _ in 0..10 {
         backend.renew(&registration.seat(), TTL).await.unwrap();
