@@ -18,9 +18,15 @@
 //! # }
 //! ```
 //!
-//! The mode built so far is *eventual* ownership: two workers may own one key while their views of the group differ, normally
-//! for milliseconds, never longer than two TTLs; and a worker cut off from the backend owns nothing. Where that is not enough, let your
-//! database refuse the past, as the outbox of `shardwise-outbox` does.
+//! # Eventual and exclusive
+//!
+//! By default ownership is *eventual*: two workers may own one key while their views of the group differ, normally for milliseconds, never longer
+//! than two TTLs; and a worker cut off from the backend owns nothing.
+//!
+//! With `ownership = "exclusive"` a slot is owned only while its claim is held in the backend, and at most one worker holds it. Work is entered
+//! ([`ShardingService::enter`], [`ShardingService::run_exclusive`], [`ShardingService::slots`]), so that a slot moves only once nothing works in it; and
+//! each claim has an epoch ([`ShardingService::fence`]), with which your database can refuse a worker that was paused and does not know that its time is
+//! over. `docs/guarantees.md` says what rests on what.
 //!
 //! # Features
 //!
