@@ -14,7 +14,7 @@ use futures::StreamExt;
 use shardwise_backend_local::{LocalBackend, LocalConfig};
 use shardwise_core::{Claim, ClaimStore, Epoch, GroupName, Incarnation, InstanceId, Member, Moment, Resource, View};
 use shardwise_discovery::{
-    Acquired, Claims, ClaimsEvent, ClaimsStream, Clock, Error, ErrorKind, Registration, Seat, WatchStream, conformance,
+    Acquired, Claims, ClaimsEvent, ClaimsStream, Clock, Discovery, Error, ErrorKind, Registration, Seat, WatchStream, conformance,
 };
 use sqlx::sqlite::{SqliteConnectOptions, SqliteConnection};
 use sqlx::{ConnectOptions, Connection};
@@ -129,6 +129,13 @@ pub(crate) fn group() -> GroupName {
 pub(crate) fn registration(id: &str, incarnation: u64, ttl: Duration) -> Registration {
     let member = Member { incarnation: Incarnation::new(incarnation), ..Member::named(InstanceId::new(id).unwrap()) };
     Registration { group: group(), member, ttl, claims: true }
+}
+
+/// Registers a member that lives so long.
+pub(crate) async fn joined(backend: &LocalBackend, id: &str, ttl: Duration) -> Registration {
+    let registration = registration(id, 1, ttl);
+    backend.register(&registration).await.unwrap();
+    registration
 }
 
 pub(crate) fn ids(view: &View) -> Vec<&str> {

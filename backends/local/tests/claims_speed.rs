@@ -1,0 +1,65 @@
+//! How long claims take. Alone in its file, so that other tests do not count.
+
+#![expect(clippy::print_stdout, reason = "tests")]
+
+mod common;
+
+use std::time::{Duration, Instant};
+
+use common::{Follower, PATIENCE, Scratch, granted, joined, release, slots};
+use shardwise_core::SLOTS_MAX;
+
+const TTL: Duration = Duration::from_secs(20);
+
+async fn timed<T>(what: &str, call: impl Future<Output = T>) -> T {
+    let started = Instant::now();
+    let done = call.await;
+    println!("{what}: {:.1} ms", started.elapsed().as_secs_f64() * 1e3);
+    done
+}
+
+/// Prints how long each takes. One that took four seconds would fail.
+#[tokio::test]
+async fn all_slots_there_can_be_are_acquired_and_released_in_one_call() {
+    let scratch = Scratch::new();
+    let (backend, peer) = (scratch.backend(), scratch.backend());
+    let (a, b) = (joined(&backend, "a", PATIENCE).await.seat(), joined(&peer, "b", PATIENCE).await.seat());
+    let mut follower = Follower::of(&peer, TTL);
+    for count in [1_024, 4_096, SLOTS_MAX] {
+        let all = slots(0..count);
+        let held = timed(&format!("acquire {count}"), granted(&backend, &a, &all)).await;
+        assert_eq!(held.len(), all.len());
+        timed("  told", follower.until(0..count)).await;
+        let again = timed("  acquire what is held by oneself", granted(&backend, &a, &all)).await;
+        assert_eq!(again, held, "the same epochs");
+        assert!(timed("  acquire what is held by another", granted(&peer, &b, &all)).await.is_empty());
+        timed("  release", release(&backend, &a, &held)).await;
+        timed("  told", follower.until(0..0)).await;
+    }
+}
+
+/// Prints the distribution.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_slot_goes_from_process_to_process_within_a_tenth_of_a_second() {
+    let scratch = Scratch::new();
+    let (backend, peer) = (scratch.backend(), scratch.backend());
+    let (a, b) = (joined(&backend, "a", PATIENCE).await.seat(), joined(&peer, "b", PATIENCE).await.seat());
+    let (mut of_a, mut of_b) = (Follower::of(&backend, TTL), Follower::of(&peer, TTL));
+    let mut took = Vec::new();
+    let mut held = granted(&backend, &a, &slots(0..50)).await;
+    for round in 0..50 {
+        let (giver, seat, taker, heir, follower) =
+            if round % 2 == 0 { (&backend, &a, &peer, &b, &mut of_b) } else { (&peer, &b, &backend, &a, &mut of_a) };
+        follower.until(0..50).await;
+        let started = Instant::now();
+        release(giver, seat, &held).await;
+        follower.until(0..0).await;
+        held = granted(taker, heir, &slots(0..50)).await;
+        took.push(started.elapsed());
+        assert_eq!(held.len(), 50);
+    }
+    took.sort_unstable();
+    println!("handover of 50 slots, 50 times: median {:?}, 49th {:?}, worst {:?}", took[25], took[48], took[49]);
+    // The middle one, since other programs on the machine may hold up any single one.
+    assert!(took[25] <= Duration::from_millis(100), "{took:?}");
+}
