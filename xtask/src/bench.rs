@@ -12,6 +12,11 @@ use crate::peers;
 use crate::report::say;
 use crate::run::{Failure, Log};
 
+/// The benchmark that has one thread beside two.
+const KEYS: &str = "keys";
+/// How many keys the promise about two threads is for, and what it promises.
+const PROMISED: (&str, f64) = ("10000000", 1.7);
+
 /// Runs the named benchmark, or lists the names.
 pub(crate) fn run(context: &Context, name: Option<&str>) -> Result<(), Failure> {
     let benches = context.targets(&TargetKind::Bench);
@@ -45,12 +50,26 @@ pub(crate) fn run(context: &Context, name: Option<&str>) -> Result<(), Failure> 
         figures.extend(peers::uhashring(&log, beside)?);
         peers::write(&log, &figures)?;
     }
+    if name == KEYS {
+        for line in two_threads(&figures) {
+            say(&line);
+        }
+    }
     let section = measured::section(name, &measured::head(context, &Machine::this()), &figures);
     let path = context.root().join("docs/measured.md");
     let before = std::fs::read_to_string(&path).unwrap_or_default();
     std::fs::write(&path, measured::replace(&before, name, &section)).map_err(|e| failed(&path, &e))?;
     say(&format!("docs/measured.md: section {name} has {} figures", figures.len()));
     Ok(())
+}
+
+/// How many times as fast as one thread more of them are, in a sentence each.
+fn two_threads(figures: &[Figure]) -> Vec<String> {
+    let (keys, wanted) = PROMISED;
+    let fastest = |what: &str| Some(figures.iter().find(|figure| figure.name == format!("parallel/{what}/{keys}"))?.fastest);
+    let over = |one: &str, more: &str| Some(format!("{keys} keys, {more}: {:.2} times as fast as {one}", fastest(one)? / fastest(more)?));
+    let kept = over("one thread, list kept", "two threads, lists kept").map(|text| format!("{text} (wanted: {wanted})"));
+    kept.into_iter().chain(over("one thread", "all threads")).collect()
 }
 
 fn failed(path: &Path, e: &dyn std::error::Error) -> Failure {
@@ -98,6 +117,19 @@ fn figure(benchmark: &Value, estimates: &Value, sample: &Value) -> Option<Figure
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn two_threads_are_compared_with_one_by_the_fastest_samples() {
+        let figure = |name: &str, fastest| Figure { name: name.into(), nanos: 99.0, low: 9.0, high: 999.0, fastest, elements: Some(1e7) };
+        let samples = [("one thread, list kept", 90.0), ("one thread", 120.0), ("two threads, lists kept", 50.0), ("all threads", 80.0)];
+        let figures = samples.map(|(what, fastest)| figure(&format!("parallel/{what}/10000000"), fastest));
+        let told = [
+            "10000000 keys, two threads, lists kept: 1.80 times as fast as one thread, list kept (wanted: 1.7)",
+            "10000000 keys, all threads: 1.50 times as fast as one thread",
+        ];
+        assert_eq!(two_threads(&figures), told);
+        assert!(two_threads(&figures[2..]).is_empty());
+    }
 
     #[test]
     fn a_figure_is_read_from_criterions_files() {

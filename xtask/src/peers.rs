@@ -26,9 +26,13 @@ const LISTS: [(&str, &str); 4] = [
 const OURS: &str = "filter_at";
 const HASH: &str = "floor: XXH3 of each key";
 /// What is asked with every number of members, and how the page calls it.
-const ASKED: [(&str, &str); 8] = [
+const ASKED: [(&str, &str); 12] = [
     (OURS, "`filter_at`"),
     ("filter_indices_at", "`filter_indices_at`"),
+    ("owners of three", "`owners(key, 3)`"),
+    ("placement uhashring", "placement `uhashring`"),
+    ("placement modulo", "placement `modulo`"),
+    ("placement hashring", "placement `hashring`"),
     ("hashring", "`hashring`"),
     ("hashring with XXH3", "`hashring` with XXH3"),
     ("anchorhash", "`anchorhash`"),
@@ -48,9 +52,11 @@ pub(crate) struct Beside {
     pub(crate) words: PathBuf,
 }
 
-/// Fetches the packages by their names, once; of uhashring the version that `crates/core` follows.
+/// Fetches the packages by their names and versions, once; of uhashring the version that `crates/core` follows. The folder names both versions, so
+/// that others are not taken for them.
 pub(crate) fn prepare(log: &Log<'_>) -> Result<Beside, Failure> {
-    let python = vectors::environment(log, "venv-peers-2.4", &[("uhashring==2.4", "uhashring"), ("english-words", "english_words")])?;
+    let packages = [("uhashring==2.4", "uhashring"), ("english-words==2.0.2", "english_words")];
+    let python = vectors::environment(log, "venv-peers-2.4-2.0.2", &packages)?;
     let words = log.context.scratch("words.txt");
     log.run(log.context.command(&python.to_string_lossy(), &["-c", WRITE_WORDS, &words.to_string_lossy()]))?;
     Ok(Beside { python, words })

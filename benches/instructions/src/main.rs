@@ -10,7 +10,8 @@ use std::process::ExitCode;
 use std::sync::Arc;
 
 use shardwise_core::{
-    Circle, InstanceId, Moment, NameError, Ownership, PlacementParams, ServiceState, SlotOwners, View, Weight, hash_bytes,
+    Circle, InstanceId, KeyOwners, KeyPlacement, KeyShare, Member, Moment, NameError, Ownership, PlacementParams, Replicas, ServiceState,
+    SlotOwners, View, Weight, hash_bytes,
 };
 
 const KEYS: usize = 4_096;
@@ -24,7 +25,7 @@ struct Case {
 
 type Round = Box<dyn FnMut()>;
 
-const CASES: [Case; 10] = [
+const CASES: [Case; 14] = [
     Case { name: "hash, ids of 15 bytes", things: KEYS, prepare: || Ok(hash(ids())) },
     Case { name: "hash, URLs of 200 bytes", things: KEYS, prepare: || Ok(hash(urls())) },
     Case { name: "filter_at, ids of 15 bytes", things: KEYS, prepare: || filter(ids(), 16_384) },
@@ -43,6 +44,10 @@ const CASES: [Case; 10] = [
         prepare: || on_ids(|ownership, keys, now| keys.iter().filter(|key| ownership.owns_at(*key, now)).count()),
     },
     Case { name: "one of 50 leaves or joins", things: 1, prepare: change },
+    Case { name: "three owners of 1,000", things: KEYS, prepare: three_owners },
+    Case { name: "uhashring of 1,000", things: KEYS, prepare: || by_key(KeyPlacement::Uhashring) },
+    Case { name: "modulo of 1,000", things: KEYS, prepare: || by_key(KeyPlacement::Modulo) },
+    Case { name: "hashring of 1,000", things: KEYS, prepare: || by_key(KeyPlacement::Hashring) },
 ];
 
 fn ids() -> Vec<String> {
@@ -95,6 +100,28 @@ fn change() -> Result<Round, NameError> {
     Ok(Box::new(move || {
         whole = !whole;
         black_box(circle.place(all.iter().skip(usize::from(!whole)).cloned()));
+    }))
+}
+
+/// The first three members for each id, of a thousand; few points, because what is asked of them does not depend on their number.
+fn three_owners() -> Result<Round, NameError> {
+    let view = View::new(1, fleet(1_000)?.into_iter().map(|(id, _)| Member::named(id)).collect());
+    let replicas = Replicas::of_view(&view, PlacementParams { virtual_nodes: 32, ..PlacementParams::default() }, 3);
+    let keys = ids();
+    Ok(Box::new(move || {
+        let bytes = |key: &String| replicas.owners(key, 3).map(|id| id.as_str().len()).sum::<usize>();
+        black_box(black_box(&keys).iter().map(bytes).sum::<usize>());
+    }))
+}
+
+/// Which ids belong to one of a thousand by another fleet's rule, with 160 points for each member where it has points.
+fn by_key(placement: KeyPlacement) -> Result<Round, NameError> {
+    let fleet = fleet(1_000)?;
+    let owners = KeyOwners::place(fleet.iter().cloned(), placement, 160).map(Arc::new);
+    let share = owners.ok().zip(fleet.first()).map_or_else(KeyShare::nothing, |(owners, (me, _))| owners.share_of(me));
+    let keys = ids();
+    Ok(Box::new(move || {
+        black_box(black_box(&keys).iter().filter(|key| share.holds(*key)).count());
     }))
 }
 

@@ -62,17 +62,35 @@ fn filter(c: &mut Criterion) {
     group.finish();
 }
 
-/// From how many keys on a second thread pays.
+/// The keys held, in a list that has room for them already: what a thread costs without the operating system's work for fresh memory.
+#[cfg(feature = "parallel")]
+fn into_kept<'a>(ownership: &Ownership, keys: &'a [u64], kept: &mut Vec<&'a u64>) {
+    kept.clear();
+    keys.chunks(16_384).for_each(|part| kept.extend_from_slice(&ownership.filter_at(part, Moment::ZERO)));
+}
+
+/// From how many keys on a second thread pays; and how much two can do at best, each with half of the keys and a list of its own that is kept.
+/// `cargo xtask bench keys` says how many times as fast as one thread that is.
 #[cfg(feature = "parallel")]
 fn parallel(c: &mut Criterion) {
+    let two = rayon::ThreadPoolBuilder::new().num_threads(2).build().unwrap();
     let ownership = share(3);
     let mut group = c.benchmark_group("parallel");
     group.sample_size(20);
     for keys in [4_096_u64, 8_192, 16_384, 32_768, 65_536, 1_000_000, 10_000_000] {
         let list: Vec<u64> = (0..keys).collect();
+        let (mut one_kept, mut other_kept) = (Vec::with_capacity(list.len()), Vec::with_capacity(list.len()));
         group.throughput(Throughput::Elements(keys));
         group.bench_function(BenchmarkId::new("one thread", keys), |b| b.iter(|| ownership.filter_at(black_box(&list), Moment::ZERO)));
         group.bench_function(BenchmarkId::new("all threads", keys), |b| b.iter(|| ownership.par_filter_at(black_box(&list), Moment::ZERO)));
+        group.bench_function(BenchmarkId::new("one thread, list kept", keys), |b| {
+            b.iter(|| into_kept(&ownership, black_box(&list), &mut one_kept));
+        });
+        group.bench_function(BenchmarkId::new("two threads, lists kept", keys), |b| {
+            let (one, other) = black_box(&list).split_at(list.len() / 2);
+            let mut both = || rayon::join(|| into_kept(&ownership, one, &mut one_kept), || into_kept(&ownership, other, &mut other_kept));
+            two.install(|| b.iter(&mut both));
+        });
     }
     group.finish();
 }

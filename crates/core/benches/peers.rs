@@ -16,7 +16,10 @@ use criterion::measurement::WallTime;
 use criterion::{BenchmarkGroup, BenchmarkId, Criterion, SamplingMode, Throughput, criterion_group, criterion_main};
 use hashring::HashRing;
 use jumphash::JumpHasher;
-use shardwise_core::{InstanceId, Moment, Ownership, PlacementParams, ServiceState, SlotOwners, View, Weight, hash_bytes};
+use shardwise_core::{
+    InstanceId, KeyOwners, KeyPlacement, Member, Moment, Ownership, PlacementParams, Replicas, ServiceState, SlotOwners, View, Weight,
+    hash_bytes,
+};
 
 const KEYS: u32 = 200_000;
 const FLEETS: [u32; 4] = [3, 16, 256, 1_000];
@@ -57,9 +60,12 @@ fn words() -> Option<List> {
     Some(("words", std::fs::read_to_string(path).unwrap().lines().map(str::to_owned).collect()))
 }
 
+fn id(member: u32) -> InstanceId {
+    InstanceId::new(format!("worker-{member}")).unwrap()
+}
+
 /// One worker's share of a fleet's slots, as the service would hold it.
 fn share(members: u32) -> Ownership {
-    let id = |member: u32| InstanceId::new(format!("worker-{member}")).unwrap();
     let placed = SlotOwners::place((0..members).map(|member| (id(member), Weight::ONE)), PlacementParams::default());
     Ownership::fixed(ServiceState::Active, placed.slots_of(&id(0)), Arc::new(View::default()), Moment::ZERO)
 }
@@ -88,6 +94,24 @@ fn ours(group: &mut BenchmarkGroup<'_, WallTime>, name: &str, keys: &[String], m
     let id = |what| BenchmarkId::new(what, name);
     group.bench_function(id("filter_at"), |b| b.iter(|| ownership.filter_at(black_box(keys), Moment::ZERO)));
     group.bench_function(id("filter_indices_at"), |b| b.iter(|| ownership.filter_indices_at(black_box(keys), Moment::ZERO)));
+}
+
+/// What else we have: keys that are kept three times, and other fleets' rules, with as many points as the peers have.
+fn ours_by_key(group: &mut BenchmarkGroup<'_, WallTime>, name: &str, keys: &[String], members: u32) {
+    let view = View::new(1, (0..members).map(|member| Member::named(id(member))).collect());
+    let (replicas, me) = (Replicas::of_view(&view, PlacementParams::default(), 3), id(0));
+    let mine = |key: &&String| replicas.owners(*key, 3).any(|owner| *owner == me);
+    group.bench_function(BenchmarkId::new("owners of three", name), |b| {
+        b.iter(|| black_box(keys).iter().filter(mine).collect::<Vec<_>>());
+    });
+    for placement in [KeyPlacement::Uhashring, KeyPlacement::Modulo, KeyPlacement::Hashring] {
+        let owners = Arc::new(KeyOwners::of_view(&view, placement, PEERS_POINTS).unwrap());
+        let share = owners.share_of(&me);
+        let mine = |key: &&String| share.holds(*key);
+        group.bench_function(BenchmarkId::new(format!("placement {placement}"), name), |b| {
+            b.iter(|| black_box(keys).iter().filter(mine).collect::<Vec<_>>());
+        });
+    }
 }
 
 fn peers(group: &mut BenchmarkGroup<'_, WallTime>, name: &str, keys: &[String], members: u32) {
@@ -132,6 +156,7 @@ fn all(c: &mut Criterion) {
         for members in FLEETS {
             let name = format!("{name}, {members} members");
             ours(&mut group, &name, &keys, members);
+            ours_by_key(&mut group, &name, &keys, members);
             peers(&mut group, &name, &keys, members);
         }
     }

@@ -124,7 +124,7 @@ mod tests {
 
     #[test]
     fn the_peak_is_at_most_five_percent_and_one_slot_above_the_mean() {
-        for members in [2, 3, 7, 10, 20, 35, 50] {
+        for members in [2, 3, 7, 10, 20, 35, 50, 100, 200, 300] {
             let placed = SlotOwners::place(fleet(0..members), PlacementParams::default());
             let mean = f64::from(placed.params.slots) / f64::from(members);
             let peak = placed.members.iter().map(|(id, _)| placed.slots_of(id).len()).max().unwrap();
@@ -132,7 +132,7 @@ mod tests {
         }
     }
 
-    /// 200 random fleets of 50: one member more or less moves at most 1.15 times the unavoidable share, in the mean.
+    /// 200 random fleets of 50: one member more or less moves at most 1.10 times the unavoidable share in the mean, and 1.25 times in the worst.
     #[test]
     fn one_more_or_less_of_fifty_moves_little_more_than_it_must() {
         const FLEETS: u32 = 200;
@@ -145,8 +145,43 @@ mod tests {
                 let with = SlotOwners::place(fleet(ids), params);
                 f64::from(moved(&without, &with)) / (f64::from(params.slots) / of)
             };
-            let mean = (0..FLEETS).map(ratio).sum::<f64>() / f64::from(FLEETS);
-            assert!(mean <= 1.15, "{members} members, one less: moved {mean:.3} times the unavoidable share");
+            let ratios: Vec<_> = (0..FLEETS).map(ratio).collect();
+            let (mean, worst) = (ratios.iter().sum::<f64>() / f64::from(FLEETS), ratios.iter().copied().fold(0.0, f64::max));
+            assert!(
+                mean <= 1.10 && worst <= 1.25,
+                "{members} members, one less: moved {mean:.3} times the unavoidable share, worst {worst:.3}"
+            );
+        }
+    }
+
+    /// Over twenty fleets the mean share of every weight is within 2 % of the weight, with as many slots as `docs/placement-study.md` names for it;
+    /// and nobody is above its capacity, with fewer neither. 1, 10 and 100 with 16,384 slots are 5 % off: the lightest is entitled to 24 slots.
+    #[test]
+    fn the_mean_share_of_a_weight_is_within_two_percent_of_it() {
+        const FLEETS: u32 = 20;
+        const MEMBERS: u32 = 20;
+        let ten = (1..=10).collect::<Vec<_>>();
+        let cases = [(&ten[..4], 16_384, 0.02), (&ten, 16_384, 0.02), (&[1, 10], 16_384, 0.02), (&[1, 10, 100], 65_536, 0.02)];
+        for (weights, slots, off_max) in cases.into_iter().chain([(&[1, 10, 100][..], 16_384, 0.055)]) {
+            let params = PlacementParams { slots, ..PlacementParams::default() };
+            let mut ratios = std::collections::BTreeMap::<u64, Vec<f64>>::new();
+            for number in 0..FLEETS {
+                let member = |(i, weight): (u32, &u64)| (id(format!("worker-{number}-{i}")), Weight::new(*weight).unwrap());
+                let placed = SlotOwners::place((0..MEMBERS).zip(weights.iter().cycle()).map(member), params);
+                let sum: u64 = placed.members.iter().map(|(_, weight)| u64::from(weight.get())).sum();
+                for (id, weight) in &placed.members {
+                    let (weight, has) = (u64::from(weight.get()), u64::from(placed.slots_of(id).len()));
+                    assert!(
+                        has <= (u64::from(slots) * weight * 1_050).div_ceil(1_000 * sum),
+                        "{id} of weight {weight} among {sum}: {has} slots"
+                    );
+                    ratios.entry(weight).or_default().push(has as f64 * sum as f64 / (f64::from(slots) * weight as f64));
+                }
+            }
+            for (weight, ratios) in ratios {
+                let mean = ratios.iter().sum::<f64>() / ratios.len() as f64;
+                assert!((mean - 1.0).abs() <= off_max, "weights {weights:?}, {slots} slots: weight {weight} has {mean:.4} of its share");
+            }
         }
     }
 

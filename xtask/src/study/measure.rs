@@ -33,11 +33,11 @@ pub(super) struct Measured {
     pub(super) moved: Spread,
 }
 
-fn spread(values: &[f64], worst: fn(f64, f64) -> f64) -> Spread {
+pub(super) fn spread(values: &[f64], worst: fn(f64, f64) -> f64) -> Spread {
     Spread { mean: values.iter().sum::<f64>() / values.len() as f64, worst: values.iter().copied().reduce(worst).unwrap_or(f64::NAN) }
 }
 
-fn member(fleet: u32, number: u32, weight: Weight) -> Result<(InstanceId, Weight), NameError> {
+pub(super) fn member(fleet: u32, number: u32, weight: Weight) -> Result<(InstanceId, Weight), NameError> {
     Ok((InstanceId::new(format!("worker-{fleet}-{number}"))?, weight))
 }
 
@@ -59,67 +59,6 @@ pub(super) fn measure(case: &Case) -> Result<Measured, NameError> {
 
 fn moves(before: &SlotOwners, after: &SlotOwners) -> u32 {
     (0..before.params().slots).map(|slot| u32::from(before.owner_of_slot(slot) != after.owner_of_slot(slot))).sum()
-}
-
-/// How members of one weight did, over all fleets: their slots over what the weight entitles them to.
-#[derive(Debug, Clone, Copy, PartialEq)]
-pub(super) struct ByWeight {
-    pub(super) weight: u8,
-    pub(super) mean: f64,
-    /// The standard error of that mean.
-    pub(super) error: f64,
-    pub(super) least: f64,
-    pub(super) most: f64,
-    /// Half of the members deviate by less.
-    pub(super) median_deviation: f64,
-}
-
-/// Fleets whose weights are taken from a list in turn.
-#[derive(Debug, Clone)]
-pub(super) struct Weighted {
-    /// The weights as the page calls them.
-    pub(super) name: &'static str,
-    pub(super) weights: Vec<Weight>,
-    pub(super) case: Case,
-}
-
-impl Weighted {
-    /// The slots that the lightest member is entitled to.
-    pub(super) fn lightest(&self) -> f64 {
-        let members = self.weights.iter().cycle().take(self.case.members as usize).map(|weight| f64::from(weight.get()));
-        let lightest = members.clone().fold(f64::INFINITY, f64::min);
-        f64::from(self.case.params.slots) * lightest / members.sum::<f64>()
-    }
-}
-
-/// How the members of each weight did, in the order of the weights.
-pub(super) fn by_weight(of: &Weighted) -> Result<Vec<ByWeight>, NameError> {
-    let Weighted { weights, case: Case { members, params, fleets }, .. } = of;
-    let mut ratios: Vec<(u8, f64)> = Vec::new();
-    for fleet in 0..*fleets {
-        let members = (0..*members).zip(weights.iter().cycle()).map(|(number, weight)| member(fleet, number, *weight));
-        let placed = SlotOwners::place(members.collect::<Result<Vec<_>, _>>()?, *params);
-        let sum: f64 = placed.members().iter().map(|(_, weight)| f64::from(weight.get())).sum();
-        let ratio = |(id, weight): &(InstanceId, Weight)| {
-            let fair = f64::from(params.slots) * f64::from(weight.get()) / sum;
-            (weight.get(), f64::from(placed.slots_of(id).len()) / fair)
-        };
-        ratios.extend(placed.members().iter().map(ratio));
-    }
-    let mut known: Vec<u8> = ratios.iter().map(|(weight, _)| *weight).collect();
-    known.sort_unstable();
-    known.dedup();
-    let of = |weight: u8| {
-        let ratios: Vec<f64> = ratios.iter().filter(|(w, _)| *w == weight).map(|(_, ratio)| *ratio).collect();
-        let (most, least) = (spread(&ratios, f64::max), spread(&ratios, f64::min));
-        let mut deviations: Vec<f64> = ratios.iter().map(|ratio| (ratio - 1.0).abs()).collect();
-        deviations.sort_by(f64::total_cmp);
-        let median_deviation = deviations.get(deviations.len() / 2).copied().unwrap_or(f64::NAN);
-        let variance = ratios.iter().map(|ratio| (ratio - most.mean).powi(2)).sum::<f64>() / (ratios.len() as f64 - 1.0);
-        let error = (variance / ratios.len() as f64).sqrt();
-        ByWeight { weight, mean: most.mean, error, least: least.worst, most: most.worst, median_deviation }
-    };
-    Ok(known.into_iter().map(of).collect())
 }
 
 /// Every case's figures, on all cores.
@@ -161,17 +100,5 @@ mod tests {
         assert!((measured.peak.worst - 1.0).abs() < 1e-9 && (measured.least.worst - 1.0).abs() < 1e-9, "alone it has all: {measured:?}");
         assert!((0.5..1.5).contains(&measured.moved.mean), "{measured:?}");
         assert_eq!(measure_all(&[case, case], |_, _| ()).unwrap(), [measured, measured]);
-    }
-
-    #[test]
-    fn members_are_told_apart_by_weight() {
-        let case = Case { members: 4, params: constants(10_000, 256, LoadMargin::DEFAULT), fleets: 5 };
-        let of = Weighted { name: "1 and 3", weights: vec![Weight::ONE, Weight::new(3).unwrap()], case };
-        assert!((of.lightest() - 1_250.0).abs() < 1e-9);
-        let told = by_weight(&of).unwrap();
-        assert_eq!(told.iter().map(|of| of.weight).collect::<Vec<_>>(), [1, 3]);
-        for of in told {
-            assert!(of.least <= of.mean && of.mean <= of.most && of.most <= 1.051 && of.error < 0.1 && of.median_deviation < 0.2, "{of:?}");
-        }
     }
 }

@@ -3,13 +3,15 @@
 mod measure;
 mod page;
 mod plot;
+mod weights;
 
-use shardwise_core::{LoadMargin, PlacementParams, Weight};
+use shardwise_core::{LoadMargin, NameError, PlacementParams, Weight};
 
 use crate::context::Context;
 use crate::report::say;
 use crate::run::Failure;
-use measure::{ByWeight, Case, Measured, Weighted, constants};
+use measure::{Case, Measured, constants};
+use weights::{ByWeight, Enough, FLEETS_PROMISED, Flow, Weighted};
 
 /// Sizes of the fleets with the default constants.
 const SIZES: [u32; 11] = [2, 3, 5, 10, 20, 50, 100, 200, 300, 500, 1_000];
@@ -33,6 +35,10 @@ struct Study {
     others: Vec<Row>,
     /// Members of different weights; first those of [`WEIGHTS`] that something is promised for.
     weights: Vec<(Weighted, Vec<ByWeight>)>,
+    /// How many slots are enough for fleets of different weights.
+    enough: Vec<Enough>,
+    /// What the margin takes and gives.
+    flows: Vec<(Weighted, Vec<Flow>)>,
 }
 
 /// Measures, and writes `docs/placement-study.md` and `docs/placement-study.svg`.
@@ -64,7 +70,14 @@ fn study() -> Result<Study, Failure> {
         measure::measure_all(&cases, |case, measured| say(&page::in_a_line(case, measured))).map_err(|e| Failure::new(e.to_string()))?;
     let mut rows = cases.into_iter().zip(measured);
     let mut take = |count: usize| rows.by_ref().take(count).collect::<Vec<_>>();
-    Ok(Study { defaults: take(defaults.len()), fine: take(fine.len()), others: take(others.len()), weights: weights()? })
+    Ok(Study {
+        defaults: take(defaults.len()),
+        fine: take(fine.len()),
+        others: take(others.len()),
+        weights: weights()?,
+        enough: all_enough()?,
+        flows: flows()?,
+    })
 }
 
 /// Protocol 1's constants with one of them changed.
@@ -99,14 +112,47 @@ const WEIGHTS: [Fleet; 10] = [
     ("1 and 100", &[1, 100], 20, 65_536, Some(50)),
 ];
 /// Fleets of weights: those that the promise names, and so many that chance says little.
-const WEIGHTED_FLEETS: [u32; 2] = [20, 200];
+const WEIGHTED_FLEETS: [u32; 2] = [FLEETS_PROMISED, 200];
+
+fn weighted((name, of, members, slots, margin): &Fleet, fleets: u32) -> Weighted {
+    let params = constants(*slots, PlacementParams::default().virtual_nodes, margin.map_or(LoadMargin::None, LoadMargin::Thousandths));
+    Weighted { name, weights: of.iter().copied().filter_map(Weight::new).collect(), case: Case { members: *members, params, fleets } }
+}
+
+fn failed(e: &NameError) -> Failure {
+    Failure::new(e.to_string())
+}
 
 fn weights() -> Result<Vec<(Weighted, Vec<ByWeight>)>, Failure> {
-    let fleets = |(name, weights, members, slots, margin): &Fleet| {
-        let weights: Vec<_> = weights.iter().filter_map(|weight| Weight::new(*weight)).collect();
-        let params = constants(*slots, PlacementParams::default().virtual_nodes, margin.map_or(LoadMargin::None, LoadMargin::Thousandths));
-        WEIGHTED_FLEETS.map(|fleets| Weighted { name, weights: weights.clone(), case: Case { members: *members, params, fleets } })
+    let all = WEIGHTS.iter().flat_map(|fleet| WEIGHTED_FLEETS.map(|fleets| weighted(fleet, fleets)));
+    all.map(|of| weights::by_weight(&of).map(|told| (of, told)).map_err(|e| failed(&e))).collect()
+}
+
+/// For which weights, members and margins the smallest number of slots is looked for.
+fn all_enough() -> Result<Vec<Enough>, Failure> {
+    let to = |last: u64| (1..=last).collect::<Vec<_>>();
+    let (few, ten, far) = (to(4), to(10), vec![1, 10, 100]);
+    let mixes = [
+        ("1 to 4", few.clone(), 20, LoadMargin::DEFAULT),
+        ("1 to 4", few, 50, LoadMargin::DEFAULT),
+        ("1 to 10", ten.clone(), 20, LoadMargin::DEFAULT),
+        ("1 to 10", ten, 50, LoadMargin::DEFAULT),
+        ("1 and 10", vec![1, 10], 20, LoadMargin::DEFAULT),
+        ("1, 10 and 100", far.clone(), 20, LoadMargin::DEFAULT),
+        ("1, 10 and 100", far.clone(), 20, LoadMargin::Thousandths(100)),
+        ("1, 10 and 100", far.clone(), 20, LoadMargin::Thousandths(250)),
+        ("1, 10 and 100", far, 20, LoadMargin::None),
+        ("each of 1 to 100", to(100), 100, LoadMargin::DEFAULT),
+        ("each of 1 to 100", to(100), 100, LoadMargin::None),
+    ];
+    let enough = |(name, weights, members, margin): (_, Vec<u64>, _, _)| {
+        let weights: Vec<_> = weights.into_iter().filter_map(Weight::new).collect();
+        weights::enough(name, &weights, members, margin).map_err(|e| failed(&e))
     };
-    let all = WEIGHTS.iter().flat_map(fleets);
-    all.map(|of| measure::by_weight(&of).map(|told| (of, told)).map_err(|e| Failure::new(e.to_string()))).collect()
+    mixes.into_iter().map(enough).collect()
+}
+
+fn flows() -> Result<Vec<(Weighted, Vec<Flow>)>, Failure> {
+    let fleets = WEIGHTS.iter().take(3).map(|fleet| weighted(fleet, WEIGHTED_FLEETS[1]));
+    fleets.map(|of| weights::flows(&of).map(|told| (of, told)).map_err(|e| failed(&e))).collect()
 }
