@@ -1,6 +1,7 @@
 //! What the driver does with the member's record: write it, keep it alive, change what it says, delete it.
 
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use shardwise_core::machine::{Failure, Input, Op};
@@ -13,6 +14,8 @@ use crate::calls::limited;
 
 /// How long leaving may take beyond the drain: the record dies by its TTL anyway. At most half of it is for showing the member as draining.
 const LEAVE_LIMIT: Duration = Duration::from_secs(2);
+/// The same where no backend has answered since the wish to join, and nobody has been seen: hardly anything was written there.
+const LEAVE_UNHEARD_LIMIT: Duration = Duration::from_millis(500);
 const MISSING_UNTOLD: &str = "could not tell the others which members are missing; it is tried again";
 
 impl Driver {
@@ -98,9 +101,11 @@ impl Driver {
             earlier.abort();
         }
         let (backend, seat, marks) = (Arc::clone(&self.backend), self.registration.seat(), std::mem::take(&mut self.marks));
+        let unheard = !self.shared.answered.load(Ordering::Relaxed) && self.machine.ownership().view().members().is_empty();
+        let limit = if unheard { LEAVE_UNHEARD_LIMIT } else { LEAVE_LIMIT };
         self.answers.spawn(async move {
-            let left = limited(LEAVE_LIMIT, &*backend, "deregister", async {
-                marks.finish(LEAVE_LIMIT / 2).await;
+            let left = limited(limit, &*backend, "deregister", async {
+                marks.finish(limit / 2).await;
                 backend.deregister(&seat).await
             });
             if let Err(error) = left.await {

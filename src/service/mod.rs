@@ -25,7 +25,7 @@ use crate::{Error, ErrorKind, Result};
 
 /// How long registering may take beyond the TTL after which a silent former self is gone.
 const JOIN_GRACE: Duration = Duration::from_secs(5);
-/// How long a backend that has not answered at all is waited for, whatever the TTL. Giving up takes up to two seconds more, and within ten
+/// How long a backend that has not answered at all is waited for, whatever the TTL. Giving up takes half a second more, and within ten
 /// whoever made a mistake in the settings is to know.
 const SILENCE_MAX: Duration = Duration::from_secs(7);
 /// Requests waiting for the driver.

@@ -112,6 +112,7 @@ async fn bad_day(terms: Terms, seed: u64) {
         tokio::time::sleep(LOOK_EVERY).await;
     }
     let changes = history.known.len();
+    let faults: Vec<_> = workers.iter().map(|worker| worker.faults.happened()).collect();
     for worker in &workers {
         worker.faults.set_rates(FaultRates::NONE);
     }
@@ -122,8 +123,9 @@ async fn bad_day(terms: Terms, seed: u64) {
         history.look(&workers, seed).await;
         tokio::time::sleep(LOOK_EVERY).await;
     }
-    assert!(changes > WORKERS, "the day was not bad: the group changed {changes} times");
-    println!("{}: the group changed {changes} times, and settled {:?} after the last fault", terms.kind.name(), healed.elapsed());
+    // Some sixty each; that one has none is less likely than one in a billion.
+    assert!(faults.iter().all(|faults| *faults > 0), "the day was not bad for everybody: {faults:?}; SHARDWISE_SEED={seed} repeats it");
+    println!("{}: {faults:?} faults, {changes} changes of the group, settled {:?} after the last", terms.kind.name(), healed.elapsed());
 }
 
 /// Whether all are members and own, and all go by what somebody without faults sees too.
