@@ -62,6 +62,29 @@ async fn an_outage_stops_everybody_or_nobody_as_the_policy_says() {
     }
 }
 
+/// A runtime that was busy for 150 ms around the deadline was taken for a process that had been stopped.
+#[tokio::test(start_paused = true)]
+async fn a_busy_moment_at_the_deadline_does_not_undo_keep_and_standing_still_beyond_the_ttl_does() {
+    const TTL: Duration = Duration::from_secs(3);
+    for (before, stall, state) in [
+        (Duration::from_millis(5), Duration::from_millis(150), ServiceState::Stale),
+        (Duration::from_millis(5), Duration::from_millis(700), ServiceState::Stale),
+        (TTL / 2, TTL + Duration::from_millis(100), ServiceState::Fenced),
+    ] {
+        let mut fleet = TestFleet::start_with(2, with(BackendLoss::Keep { keep_for: Duration::from_mins(5) })).await;
+        let service = fleet.service(0).clone();
+        (0..2).for_each(|i| fleet.partition(i));
+        let deadline = service.ownership().deadline().expect("it is active");
+        tokio::time::sleep(deadline.since(service.now()) - before).await;
+        fleet.pause(0);
+        tokio::time::sleep(stall).await;
+        fleet.resume(0);
+        tokio::time::sleep(Duration::from_millis(500)).await;
+        assert_eq!(service.state(), state, "it stood still for {stall:?}");
+        assert_eq!(service.ownership().slots().is_empty(), state == ServiceState::Fenced);
+    }
+}
+
 #[tokio::test(start_paused = true)]
 async fn the_last_view_is_not_kept_for_ever() {
     let keep_for = Duration::from_secs(20);
@@ -124,6 +147,28 @@ async fn leaving_in_good_order_is_no_loss() {
     }
     let last = fleet.service(9).clone();
     eventually("the last owns everything", || last.ownership().slots().len() == 16_384).await;
+}
+
+/// Readers see the newest view alone: who did not look for 250 ms saw nine of ten die.
+#[tokio::test(start_paused = true)]
+async fn leaving_in_good_order_is_no_loss_to_whoever_looks_away_for_a_while() {
+    for stall in [300, 600, 1_200].map(Duration::from_millis) {
+        let mut fleet = TestFleet::start_with(10, guarded()).await;
+        let last = fleet.service(9).clone();
+        fleet.pause(9);
+        let mut leaving = tokio::task::JoinSet::new();
+        for i in 0..9 {
+            let service = fleet.service(i).clone();
+            leaving.spawn(async move { service.deregister_self().await });
+        }
+        tokio::time::sleep(stall).await;
+        fleet.resume(9);
+        for left in leaving.join_all().await {
+            left.expect("it leaves");
+        }
+        eventually("the last owns everything", || last.ownership().slots().len() == 16_384).await;
+        assert!(!last.ownership().stands_still(), "it looked away for {stall:?}");
+    }
 }
 
 #[tokio::test(start_paused = true)]

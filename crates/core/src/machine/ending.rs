@@ -29,13 +29,15 @@ impl Machine {
         self.is_joined().then(|| self.deadline()).flatten()
     }
 
-    /// Until when the last view is kept; `None` if it is not. A member that stood still itself (SIGSTOP, a suspended machine) has not lost
-    /// the backend: it looks at the clock when its record may be gone, and the others may have taken over.
+    /// Until when the last view is kept; `None` if it is not. While the record lives nobody can have taken over. After that a member is
+    /// believed that it has lost the backend if it has asked in vain and has not stood still for long itself (SIGSTOP, a suspended machine): a
+    /// runtime that is busy at the deadline is no reason to stop, but one that slept through its renewals has lost nothing but time.
     fn kept_until(&self, now: Moment, deadline: Moment) -> Option<Moment> {
         let BackendLoss::Keep { keep_for } = self.policy.on_backend_loss else { return None };
-        let awake = now < self.lease.lives_until();
+        let lives = now < self.lease.lives_until();
+        let awake = self.lease.is_failing() && now.since(self.stepped) < self.lease.ttl() * 2 / 3;
         let until = deadline.plus(keep_for);
-        (self.state() == ServiceState::Active && awake && now < until).then_some(until)
+        (self.state() == ServiceState::Active && (lives || awake) && now < until).then_some(until)
     }
 
     fn go_stale(&mut self, now: Moment, until: Moment, actions: &mut Vec<Action>) {

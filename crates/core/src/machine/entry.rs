@@ -30,9 +30,7 @@ impl Machine {
             return;
         }
         if self.state() == ServiceState::Draining {
-            // It was on its way when the wish to leave came: others must not count on it.
-            actions.push(Action::MarkDraining);
-            return;
+            return self.registered_too_late(started, actions);
         }
         if matches!(self.state(), ServiceState::Fenced | ServiceState::Refused) {
             self.turn(now, ServiceState::Joining, actions);

@@ -140,6 +140,11 @@ impl Lease {
         (self.held_since, self.in_flight, self.due, self.rival, self.failures) = (None, false, None, None, 0);
     }
 
+    /// Whether a call has failed since the last success, or is unanswered.
+    pub(super) const fn is_failing(&self) -> bool {
+        self.in_flight || self.failures > 0
+    }
+
     pub(super) const fn is_in_flight(&self) -> bool {
         self.in_flight
     }

@@ -122,3 +122,47 @@ fn a_busy_moment_when_the_view_ends_does_not_undo_keep_while_the_record_lives() 
     run.step(18_020 + 250, Input::Woken);
     assert_eq!(run.state(), ServiceState::Stale);
 }
+
+/// It was fenced if the deadline was looked at once the record might be gone: 190 ms later with a TTL of 9 s.
+#[test]
+fn a_busy_moment_at_the_leases_end_does_not_undo_keep_in_an_outage() {
+    for late in [150, 1_000, 4_000] {
+        let mut run = keeping();
+        run.step(3_000, Input::Woken);
+        run.failed(6_000, Failure::Retryable);
+        run.step(8_000, Input::Woken);
+        run.failed(8_010, Failure::Retryable);
+        run.step(DEADLINE + 190 + late, Input::Woken);
+        assert_eq!(run.state(), ServiceState::Stale, "{late} ms after its record may be gone");
+    }
+    // An unanswered call is none that has succeeded.
+    let mut silent = keeping();
+    silent.step(3_000, Input::Woken);
+    silent.step(5_000, Input::Proven { at: at(5_000) });
+    silent.step(DEADLINE + 500, Input::Woken);
+    assert_eq!(silent.state(), ServiceState::Stale);
+}
+
+#[test]
+fn neither_a_failure_before_nor_a_call_on_its_way_makes_up_for_standing_still() {
+    let mut failed = keeping();
+    failed.step(3_000, Input::Woken);
+    failed.failed(3_010, Failure::Retryable);
+    failed.step(3_010 + 6_000, Input::Woken);
+    assert_eq!((failed.state(), failed.owned()), (ServiceState::Fenced, 0), "two thirds of its TTL of 9 s");
+    let mut asked = keeping();
+    asked.step(3_000, Input::Woken);
+    asked.step(12_500, Input::Woken);
+    assert_eq!((asked.state(), asked.owned()), (ServiceState::Fenced, 0));
+}
+
+#[test]
+fn a_backend_that_was_never_asked_is_not_lost() {
+    let mut run = keeping();
+    run.step(3_000, Input::Woken);
+    run.renewed(3_010, 3_000);
+    run.step(5_990, Input::Proven { at: at(5_980) });
+    // It slept through the renewal that was due, and its record may be gone.
+    run.step(12_000, Input::Woken);
+    assert_eq!((run.state(), run.owned()), (ServiceState::Fenced, 0));
+}

@@ -161,21 +161,83 @@ fn after_an_absence_of_its_own_nothing_can_be_told() {
     assert_eq!((run.state(), stands_still(&run)), (ServiceState::Active, false));
 }
 
+/// `me` drains among the others.
+fn shown_draining() -> Vec<Member> {
+    OTHERS.iter().map(|id| member(id, 1)).chain([Member { state: MemberState::Draining, ..member(MINE, 7) }]).collect()
+}
+
+/// Readers see the newest view alone: shown for 250 ms, a leaver was a death to whoever looked away for longer.
 #[test]
-fn a_leaver_stays_until_the_others_have_seen_it_drain() {
+fn a_leaver_stays_until_the_others_have_seen_it_drain_even_if_they_rest_for_a_third_of_the_ttl() {
     let mut run = among_four(guarded(50));
     run.step(1_000, Input::Leave);
     assert!(!run.step(1_001, Input::InFlightDone).contains(&Action::Deregister));
-    let shown: Vec<Member> =
-        OTHERS.iter().map(|id| member(id, 1)).chain([Member { state: MemberState::Draining, ..member(MINE, 7) }]).collect();
-    assert!(!run.viewed(1_010, shown).contains(&Action::Deregister));
-    assert_eq!(run.machine.wake_at(), Some(at(1_260)));
-    assert!(run.step(1_260, Input::Woken).contains(&Action::Deregister));
+    assert!(!run.viewed(1_010, shown_draining()).contains(&Action::Deregister));
+    run.step(3_000, Input::Woken);
+    assert_eq!(run.renewed(3_001, 3_000), []);
+    run.viewed(3_500, shown_draining());
+    assert_eq!(run.machine.wake_at(), Some(at(4_010)), "the first view counts");
+    assert!(run.step(4_010, Input::Woken).contains(&Action::Deregister));
     // Without the backend it does not wait for ever.
     let mut cut_off = among_four(guarded(50));
     cut_off.step(1_000, Input::Leave);
     cut_off.step(1_001, Input::InFlightDone);
     assert!(cut_off.step(10_000, Input::Woken).contains(&Action::Deregister));
+}
+
+/// It may appear as active, and was deleted at once.
+#[test]
+fn a_leaver_waits_for_its_registration_and_until_the_others_have_seen_it_drain() {
+    let leaving = || {
+        let mut run = Run::with(guarded(50));
+        run.step(0, Input::Join);
+        run.step(10, Input::Leave);
+        assert!(!run.step(11, Input::InFlightDone).contains(&Action::Deregister), "its registration is on its way");
+        assert_eq!(run.machine.wake_at(), Some(at(1_010)), "for a second");
+        run
+    };
+    let mut run = leaving();
+    let actions = run.registered(500, 5);
+    assert!(actions.contains(&Action::MarkDraining) && !actions.contains(&Action::Deregister));
+    assert!(!run.viewed(510, group(&OTHERS)).contains(&Action::Deregister), "the view is older than the mark");
+    assert!(!run.viewed(600, shown_draining()).contains(&Action::Deregister));
+    run.step(3_000, Input::Woken);
+    run.renewed(3_001, 3_000);
+    assert!(!run.step(3_590, Input::Woken).contains(&Action::Deregister));
+    assert!(run.step(3_600, Input::Woken).contains(&Action::Deregister));
+
+    // A mark that nobody shows keeps it no longer than a TTL.
+    let mut unseen = leaving();
+    unseen.registered(500, 5);
+    assert!(!unseen.step(9_004, Input::Woken).contains(&Action::Deregister));
+    assert!(unseen.step(9_005, Input::Woken).contains(&Action::Deregister));
+
+    let no_record: [fn(&mut Run) -> Vec<Action>; 4] = [
+        |run| run.failed(500, Failure::Retryable),
+        |run| run.failed(500, Failure::Permanent { message: "no".into() }),
+        |run| {
+            let attempt = run.attempt;
+            run.step(500, Input::RecordLost { attempt })
+        },
+        |run| {
+            let attempt = run.attempt;
+            run.step(500, Input::Registered { attempt, started: at(0), ttl: Duration::from_millis(400) })
+        },
+    ];
+    for end in no_record {
+        assert!(end(&mut leaving()).contains(&Action::Deregister), "there is no record to be shown");
+    }
+    assert!(leaving().step(1_010, Input::Woken).contains(&Action::Deregister), "a backend that is silent");
+}
+
+#[test]
+fn a_leaver_whose_record_is_lost_has_nothing_to_show() {
+    let mut run = among_four(guarded(50));
+    run.step(1_000, Input::Leave);
+    run.step(1_001, Input::InFlightDone);
+    run.step(3_000, Input::Woken);
+    let attempt = run.attempt;
+    assert!(run.step(3_010, Input::RecordLost { attempt }).contains(&Action::Deregister));
 }
 
 /// Whatever the past of each, once the records tell of the missing everybody goes by the same placement.

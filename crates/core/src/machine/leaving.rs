@@ -1,0 +1,79 @@
+//! Leaving in good order: the work in flight is waited for, and under `max_loss` the others get the time to see this member drain.
+//!
+//! A reader sees the newest view alone. Whoever does not look between the mark and the end of the record sees an active member and then none,
+//! which under `max_loss` is a death. So the record stays for a while after this member has seen itself drain, and is deleted then. Left to
+//! expire it would show the mark for longer yet, and the process could end at once; but the id would be taken for up to a TTL, so that a
+//! worker that is restarted under its own id waits for it each time, and on Consul an ordinary stop would leave a failing check behind.
+
+use std::time::Duration;
+
+use super::{Action, Machine};
+use crate::{Cause, MemberState, Moment, ServiceState, View};
+
+/// How long the answer to a registration is waited for that was on its way when the wish to leave came.
+const ANSWERED_WITHIN: Duration = Duration::from_secs(1);
+/// Of the TTL a leaver is shown for one part in so many, which is no less than the time between two renewals: a reader that stands still for
+/// longer loses its own lease soon.
+const SHOWN_PART_OF_TTL: u32 = 3;
+/// And no shorter than this: longer than a reader rests after a failure that may pass, which is a second at most.
+const SHOWN_LEAST: Duration = Duration::from_millis(1_250);
+
+impl Machine {
+    pub(super) fn leave(&mut self, now: Moment, actions: &mut Vec<Action>) {
+        match self.state() {
+            ServiceState::Created => self.turn(now, ServiceState::Left, actions),
+            ServiceState::Left | ServiceState::Draining | ServiceState::Unsharded => {}
+            ServiceState::Active | ServiceState::Stale | ServiceState::Joining | ServiceState::Refused | ServiceState::Fenced => {
+                if let Some(claiming) = &mut self.claiming {
+                    claiming.want_nothing(now, Cause::Draining);
+                }
+                self.turn(now, ServiceState::Draining, actions);
+                if self.lease.is_held() {
+                    actions.push(Action::MarkDraining);
+                } else if !self.lease.is_in_flight() {
+                    self.drop_record();
+                }
+                actions.push(Action::AwaitInFlight);
+                self.drain_until = Some(now.plus(self.policy.drain_timeout));
+                (self.gives_up_at, self.gives_up) = (self.drain_until, false);
+                // At the latest: a backend that takes no mark, or shows none, keeps nobody for longer.
+                let wait = if self.lease.is_held() { self.lease.ttl() } else { self.lease.ttl().min(ANSWERED_WITHIN) };
+                self.shown_until = self.policy.max_loss.map(|_| now.plus(wait));
+            }
+        }
+    }
+
+    /// A registration that began then has been answered behind the wish to leave: the others must not count on it.
+    pub(super) fn registered_too_late(&mut self, started: Moment, actions: &mut Vec<Action>) {
+        self.shown_until = self.shown_until.map(|_| started.plus(self.lease.ttl()));
+        actions.push(Action::MarkDraining);
+    }
+
+    /// The others have the rest of the time to see what this member sees now.
+    pub(super) fn see_oneself_drain(&mut self, now: Moment, view: &View) {
+        let Some(until) = self.shown_until else { return };
+        if view.member(&self.me.instance_id).is_some_and(|me| me.state == MemberState::Draining) {
+            let shown_for = (self.lease.ttl() / SHOWN_PART_OF_TTL).max(SHOWN_LEAST);
+            self.shown_until = Some(until.min(now.plus(shown_for)));
+        }
+    }
+
+    /// When a draining member deletes its record: its work is done or given up, and the others have had time to see it drain. A
+    /// registration that is on its way counts: it may have been seen by now, as active.
+    pub(super) fn leaves_at(&self) -> Option<Moment> {
+        let shown = self.shown_until.filter(|_| self.lease.is_held() || self.lease.is_in_flight());
+        self.drain_until.map(|until| shown.map_or(until, |shown| shown.max(until)))
+    }
+
+    /// Deletes the record when that is due.
+    pub(super) fn end_drain(&mut self, now: Moment, actions: &mut Vec<Action>) {
+        if self.state() != ServiceState::Draining {
+            return;
+        }
+        if self.has_let_go() && self.leaves_at().is_some_and(|at| now >= at) {
+            (self.drain_until, self.shown_until) = (None, None);
+            actions.push(Action::Deregister);
+        }
+        self.gives_up |= self.gives_up_at.is_some_and(|at| now >= at);
+    }
+}
