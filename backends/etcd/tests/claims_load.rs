@@ -1,4 +1,5 @@
-//! Thousands of claims, and how long they take. The best of a few rounds counts: the machine may be busy with something else.
+//! Thousands of claims: how many writes they are, and how long they take. The times are printed; what is wanted of them holds on a machine that
+//! does nothing else, so only a wide limit is checked here.
 
 #![expect(clippy::unwrap_used, reason = "tests")]
 
@@ -7,7 +8,7 @@ mod common;
 use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
 
-use common::{PACE, Told, backend, claimant, granted, group, only_granted, slots, store, view_where};
+use common::{ByHand, PACE, Told, backend, claimant, granted, group, only_granted, slots, store, view_where};
 use futures::future::join_all;
 use shardwise_backend_etcd::EtcdBackend;
 use shardwise_core::{Epoch, Resource};
@@ -18,7 +19,11 @@ use tokio::sync::Mutex;
 /// These tests measure, so they run one after the other.
 static ALONE: Mutex<()> = Mutex::const_new(());
 const SLOTS: u32 = 4_096;
-const ROUNDS: usize = 5;
+const ROUNDS: usize = 3;
+/// So many writes are that many slots at once.
+const TRANSACTIONS: i64 = 33;
+/// Enough on a machine that has three times as much to do as it can.
+const LIMIT: Duration = Duration::from_secs(10);
 
 /// p50, p99 and worst.
 fn spread(mut took: Vec<Duration>) -> [Duration; 3] {
@@ -28,17 +33,17 @@ fn spread(mut took: Vec<Duration>) -> [Duration; 3] {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn thousands_are_acquired_and_released_at_once() {
-    const LIMIT: Duration = Duration::from_millis(500);
     let _alone = ALONE.lock().await;
     let server = Etcd::single().await.unwrap();
-    let here = backend(&[server.address()]);
+    let (etcd, here) = (ByHand(&server), backend(&[server.address()]));
     let a = claimant(&here, "a", 1).await;
-    let mut best = [Duration::MAX; 3];
+    store(&here).await;
     for _ in 0..ROUNDS {
-        let begun = Instant::now();
+        let (before, begun) = (etcd.revision().await, Instant::now());
         let held = granted(&here, &a, &slots(0..SLOTS)).await;
         let acquired = begun.elapsed();
         assert_eq!(held.len(), SLOTS as usize);
+        assert_eq!(etcd.revision().await - before, TRANSACTIONS, "127 to a transaction");
         let begun = Instant::now();
         Told::of(&backend(&[server.address()])).until_held(&slots(0..SLOTS)).await;
         let told = begun.elapsed();
@@ -46,41 +51,28 @@ async fn thousands_are_acquired_and_released_at_once() {
         here.release(&a, &held).await.unwrap();
         let took = [acquired, told, begun.elapsed()];
         println!("{SLOTS} acquired, told to a new watch, released: {took:?}");
-        best = [0, 1, 2].map(|step| best[step].min(took[step]));
-        if best.iter().all(|best| *best < LIMIT) {
-            return;
-        }
+        assert_eq!(etcd.revision().await - before, 2 * TRANSACTIONS);
+        assert!(took.iter().all(|took| *took < LIMIT), "{took:?}");
     }
-    assert!(best.iter().all(|best| *best < LIMIT), "{best:?}");
 }
 
 /// From the call of release to the answer to the next holder, who acquires when its watch tells.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_slot_goes_from_one_to_the_other_at_once() {
-    const LIMIT: Duration = Duration::from_millis(50);
     let _alone = ALONE.lock().await;
     let server = Etcd::single().await.unwrap();
     let (here, there) = (backend(&[server.address()]), backend(&[server.address()]));
     let (a, b) = (claimant(&here, "a", 1).await, claimant(&there, "b", 2).await);
     let (mut at_a, mut at_b) = (Told::of(&here), Told::of(&there));
-    let mut best = Duration::MAX;
-    for _ in 0..ROUNDS {
-        let mut took = Vec::new();
-        let mut held = granted(&here, &a, &slots(7..8)).await;
-        for _ in 0..100 {
-            held = hand_over(&mut took, (&here, &a), (&there, &b), &mut at_b, held).await;
-            held = hand_over(&mut took, (&there, &b), (&here, &a), &mut at_a, held).await;
-        }
-        here.release(&a, &held).await.unwrap();
-        let [p50, p99, worst] = spread(took);
-        println!("p50, p99 and worst of 200 handovers: {p50:?}, {p99:?}, {worst:?}");
-        // The median: some of two hundred are always late where other tests run beside. The rest is for a soak.
-        best = best.min(p50);
-        if best < LIMIT {
-            return;
-        }
+    let mut took = Vec::new();
+    let mut held = granted(&here, &a, &slots(7..8)).await;
+    for _ in 0..100 {
+        held = hand_over(&mut took, (&here, &a), (&there, &b), &mut at_b, held).await;
+        held = hand_over(&mut took, (&there, &b), (&here, &a), &mut at_a, held).await;
     }
-    assert!(best < LIMIT, "p50 {best:?}");
+    let [p50, p99, worst] = spread(took);
+    println!("p50, p99 and worst of 200 handovers: {p50:?}, {p99:?}, {worst:?}");
+    assert!(p50 < LIMIT / 30, "p50 {p50:?}");
 }
 
 async fn hand_over(
@@ -108,19 +100,13 @@ async fn hand_over(
 /// acquires what its watch tells.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_fourth_member_joins_three_with_4096_slots() {
-    const LIMIT: Duration = Duration::from_millis(300);
     let _alone = ALONE.lock().await;
     let server = Etcd::single().await.unwrap();
-    let mut best = Duration::MAX;
-    for round in 0..ROUNDS {
+    for _ in 0..ROUNDS {
         let took = fourth(&[server.address()]).await;
-        println!("round {round}: a fourth member had its quarter of {SLOTS} slots after {took:?}");
-        best = best.min(took);
-        if best < LIMIT {
-            return;
-        }
+        println!("a fourth member had its quarter of {SLOTS} slots after {took:?}");
+        assert!(took < LIMIT, "{took:?}");
     }
-    assert!(best < LIMIT, "{best:?}");
 }
 
 async fn fourth(addresses: &[String]) -> Duration {
