@@ -23,7 +23,6 @@ mod tests;
 pub use io::{Action, ClaimInput, Failure, Input, Op, Refusal};
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use crate::{
     Cause, Fingerprint, Holder, Incarnation, InstanceId, Moment, Ownership, Placed, PlacementParams, Placer, Policy, Rebalance,
