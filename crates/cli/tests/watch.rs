@@ -262,7 +262,7 @@ fn a_signal_that_is_sent_twice_counts_once() {
 #[test]
 fn workers_that_are_restarted_with_next_change_over_once() {
     const NEXT: u64 = 160;
-    let place = place("1s");
+    let place = place("3s");
     let ids = ["a", "b", "c", "d", "e"];
     let mut workers: Vec<_> = ids.iter().map(|id| join(&place, id, &EVERYTHING)).collect();
     let mut former = Vec::new();

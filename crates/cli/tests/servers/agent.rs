@@ -8,7 +8,7 @@ use tokio::runtime::Runtime;
 
 use crate::common::Place;
 use crate::common::lines::{number, owns};
-use crate::meeting::{Kind, SLOTS, SOON, differ_at_most, is_active_of, leave, now_ns, policy, settle, shared, start_worker};
+use crate::meeting::{Kind, SLOTS, SOON, alone, differ_at_most, is_active_of, leave, now_ns, policy, settle, shared, start_worker};
 use crate::soak;
 
 const TTL: Duration = Duration::from_secs(2);
@@ -17,6 +17,7 @@ const GOSSIP_MAX: Duration = Duration::from_mins(1);
 
 #[test]
 fn a_worker_whose_agent_has_lost_its_servers_stops_by_its_deadline_and_the_others_take_over() {
+    let _alone = alone();
     let runtime = Runtime::new().unwrap();
     let server = runtime.block_on(Consul::start(ConsulOptions::default().with_network())).unwrap();
     let agent = runtime.block_on(server.agent("far")).unwrap();

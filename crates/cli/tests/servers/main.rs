@@ -7,19 +7,21 @@
 #[path = "../common/mod.rs"]
 mod common;
 
-/// Runs a scene on both backends.
+/// Runs a scene on both backends, one after the other: the scenes have limits for real time.
 macro_rules! on_both {
     ($scene:ident) => {
         mod $scene {
-            use crate::meeting::Kind;
+            use crate::meeting::{Kind, alone};
 
             #[test]
             fn consul() {
+                let _alone = alone();
                 super::$scene(Kind::Consul);
             }
 
             #[test]
             fn etcd() {
+                let _alone = alone();
                 super::$scene(Kind::Etcd);
             }
         }

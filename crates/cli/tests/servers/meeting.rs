@@ -2,6 +2,7 @@
 
 use std::any::Any;
 use std::net::SocketAddr;
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use serde_json::Value;
@@ -16,6 +17,12 @@ use crate::common::process::Process;
 pub(crate) const SLOTS: u32 = 64;
 /// How long a change may take where its time is not what the test is about.
 pub(crate) const SOON: Duration = Duration::from_secs(30);
+
+/// Held by the one scene that runs.
+pub(crate) fn alone() -> MutexGuard<'static, ()> {
+    static ALONE: Mutex<()> = Mutex::new(());
+    ALONE.lock().unwrap_or_else(PoisonError::into_inner)
+}
 
 /// Which server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
