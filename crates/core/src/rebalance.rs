@@ -1,11 +1,12 @@
 //! Ownership before and after a change.
 
+use std::collections::HashSet;
 use std::fmt;
 
 use serde::Serialize;
 
 use crate::ownership::Held;
-use crate::{InstanceId, Moment, ShardKey, SlotSet};
+use crate::{InstanceId, MEMBERS_MAX, Moment, ShardKey, SlotSet};
 
 /// Why slots were gained or lost.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize)]
@@ -83,9 +84,9 @@ pub struct Rebalance {
     pub lost: SlotSet,
     /// Why; the latest reason if several changes are merged.
     pub cause: Cause,
-    /// Members that came since the last view.
+    /// Members that came since the last view, each once; in merged changes the latest 16,384. Who came and went in between is in both lists.
     pub members_joined: Vec<InstanceId>,
-    /// Members that went since the last view.
+    /// Members that went since the last view, likewise.
     pub members_left: Vec<InstanceId>,
     /// What was held before, in between if several changes are merged, and after.
     pub(crate) history: Vec<Held>,
@@ -99,10 +100,8 @@ impl Rebalance {
         // What is lost and was held at the beginning already; of the rest nobody has heard.
         let lost = self.lost.union(&next.lost.minus(&self.gained.minus(&self.lost)));
         let gained = self.gained.minus(&next.lost).union(&next.gained);
-        let mut members_joined = self.members_joined;
-        let mut members_left = self.members_left;
-        members_joined.extend(next.members_joined);
-        members_left.extend(next.members_left);
+        let members_joined = merged(self.members_joined, next.members_joined);
+        let members_left = merged(self.members_left, next.members_left);
         let mut history = self.history;
         history.extend(next.history);
         history.dedup();
@@ -140,6 +139,19 @@ impl Rebalance {
     }
 }
 
+/// Both lists as one that names each member once, where it was named last; of too many the latest. As many as a group may have are not too
+/// many.
+fn merged(earlier: Vec<InstanceId>, later: Vec<InstanceId>) -> Vec<InstanceId> {
+    if earlier.is_empty() {
+        return later;
+    }
+    let again: HashSet<_> = later.iter().collect();
+    let mut all: Vec<_> = earlier.into_iter().filter(|id| !again.contains(id)).collect();
+    all.extend(later);
+    all.drain(..all.len().saturating_sub(MEMBERS_MAX as usize));
+    all
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -159,6 +171,30 @@ mod tests {
             members_left: vec![],
             history: [before, after].map(|slots| Held { slots: Arc::new(slots.clone()), keys: None, grants: None }).into(),
         }
+    }
+
+    /// The lists of a stream that was held and not read grew with every change.
+    #[test]
+    fn merged_changes_name_each_member_once_and_no_more_than_a_group_may_have() {
+        let id = |n: u32| InstanceId::new(format!("w{n}")).unwrap();
+        let nothing = SlotSet::empty(12);
+        let change = |joined: Vec<InstanceId>, left: Vec<InstanceId>| Rebalance {
+            members_joined: joined,
+            members_left: left,
+            ..change(&nothing, &nothing)
+        };
+        let merged = [change(vec![id(1), id(2)], vec![]), change(vec![], vec![id(1)]), change(vec![id(1)], vec![id(3)])]
+            .into_iter()
+            .reduce(Rebalance::then)
+            .unwrap();
+        assert_eq!((merged.members_joined, merged.members_left), (vec![id(2), id(1)], vec![id(1), id(3)]));
+        // One that comes and goes all the time, and ever new ones.
+        let flapping = (0..1_000).map(|_| change(vec![id(1)], vec![id(1)])).reduce(Rebalance::then).unwrap();
+        assert_eq!((flapping.members_joined.len(), flapping.members_left.len()), (1, 1));
+        let ids = |from: u32| (from..from + 10_000).map(id).collect::<Vec<_>>();
+        let new = [0, 10_000, 20_000].into_iter().map(|n| change(ids(n), ids(n))).reduce(Rebalance::then).unwrap();
+        assert_eq!(new.members_joined.len(), MEMBERS_MAX as usize);
+        assert_eq!((new.members_left.first(), new.members_left.last()), (Some(&id(30_000 - MEMBERS_MAX)), Some(&id(29_999))));
     }
 
     proptest! {
