@@ -79,8 +79,11 @@ impl Discovery for ConsulBackend {
     }
 
     async fn members(&self, group: &GroupName) -> Result<Snapshot> {
-        let reading = reader::read(&self.registrar.client, &self.registrar.seats, &self.hub.source().revisions, group).await;
-        let reading = reading.map_err(|failure| failure.during("members"))?;
+        let reading = async {
+            let tracked = self.hub.source().revisions.of(group)?;
+            reader::read(&self.registrar.client, &self.registrar.seats, &tracked, group).await
+        };
+        let reading = reading.await.map_err(|failure| failure.during("members"))?;
         Ok(Snapshot { view: reading.view, proven: reading.proven })
     }
 

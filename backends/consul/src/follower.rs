@@ -15,7 +15,7 @@ use tokio::time::{Instant, sleep};
 use crate::error::{Failure, Result};
 use crate::health::Whom;
 use crate::names;
-use crate::reader::{self, GROUPS_MAX, Reading, Revisions};
+use crate::reader::{self, GROUPS_MAX, Reading, Revisions, Tracked};
 use crate::registrar::Registrar;
 
 /// The longest and the shortest wait of a blocking query.
@@ -133,7 +133,7 @@ pub(crate) struct Followers {
 
 impl Source for Followers {
     fn start(self: Arc<Self>, feed: Feed) {
-        follow(Members { shared: self, foreign: (0, 0) }, feed);
+        follow(Members { shared: self, tracked: None, foreign: (0, 0) }, feed);
     }
 
     fn full(&self, full: Full) -> Error {
@@ -144,6 +144,8 @@ impl Source for Followers {
 /// The members of a group.
 struct Members {
     shared: Arc<Followers>,
+    /// Kept, so that the group is not forgotten.
+    tracked: Option<Tracked>,
     /// How many instances of another fleet were there last, and how many more with ids that the view cannot carry.
     foreign: (usize, usize),
 }
@@ -159,7 +161,12 @@ impl Subject for Members {
 
     async fn read(&mut self, group: &GroupName) -> Result<Look<View>> {
         let Followers { registrar, revisions } = &*self.shared;
-        let Reading { view, proven, index, unnamed } = reader::read(&registrar.client, &registrar.seats, revisions, group).await?;
+        let tracked = match self.tracked.take() {
+            Some(tracked) => tracked,
+            None => revisions.of(group)?,
+        };
+        let tracked = self.tracked.insert(tracked);
+        let Reading { view, proven, index, unnamed } = reader::read(&registrar.client, &registrar.seats, tracked, group).await?;
         let found = (view.foreign().len(), unnamed);
         if std::mem::replace(&mut self.foreign, found) != found {
             tracing::info!(%group, foreign = found.0, unnamed, "passing instances of this service are not ours; their fleet shares its name");

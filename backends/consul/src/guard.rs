@@ -20,9 +20,11 @@ use crate::names;
 
 /// How long a change may take while it holds the guard.
 pub(crate) const HELD_FOR: Duration = Duration::from_secs(3);
-/// When a guard that has not moved belongs to a process that died in the middle. Longer than any change takes, requests on their way
-/// included.
-const VOID_AFTER: Duration = Duration::from_secs(6);
+/// When a guard that has not moved belongs to a process that died in the middle. Longer than any change takes: the answer to taking the guard
+/// may come 2 s after the servers have written it ([`ANSWER_TIMEOUT`](crate::client::ANSWER_TIMEOUT)), the guard is good for 3 s from then
+/// ([`HELD_FOR`]), and the last request that begins within that is waited for 2 s. That makes 7 s; 3 more are for a request that was given up
+/// and is carried out all the same.
+const VOID_AFTER: Duration = Duration::from_secs(10);
 /// How long one waits for a guard that is taken.
 const PATIENCE: Duration = Duration::from_secs(2);
 /// How soon a taken guard is looked at again.
@@ -44,7 +46,7 @@ pub(crate) struct Guard {
     pub(crate) index: u64,
     /// Until then nobody else takes it for void.
     pub(crate) good_until: Instant,
-    _turn: OwnedMutexGuard<()>,
+    turn: OwnedMutexGuard<()>,
 }
 
 impl Guard {
@@ -72,7 +74,7 @@ impl Guards {
             }
             if let Some(index) = client.guard_take(&key, by, expected).await? {
                 self.seen().remove(&key);
-                return Ok(Guard { key, index, good_until: Instant::now() + HELD_FOR, _turn: turn });
+                return Ok(Guard { key, index, good_until: Instant::now() + HELD_FOR, turn });
             }
             expected = match client.guard_held(&key).await? {
                 None => 0,
@@ -91,7 +93,13 @@ impl Guards {
         if let Err(failure) = client.guard_free(&guard.key, guard.index).await {
             tracing::debug!(%failure, "a guard could not be given back and is void in a few seconds");
         }
-        let Guard { key, .. } = guard;
+        self.end_turn(guard);
+    }
+
+    fn end_turn(&self, guard: Guard) {
+        let Guard { key, turn, .. } = guard;
+        // It has the lane as well.
+        drop(turn);
         let mut lanes = self.lanes.lock().unwrap_or_else(PoisonError::into_inner);
         // Nobody waits: only the map has it.
         if lanes.get(&key).is_some_and(|lane| Arc::strong_count(lane) == 1) {
@@ -124,16 +132,40 @@ impl Guards {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::client::ANSWER_TIMEOUT;
 
     #[test]
     fn a_guard_is_void_once_it_has_not_moved_for_long() {
         let guards = Guards::default();
         let at = |seconds: u64| Moment::from_nanos(seconds * 1_000_000_000);
         assert!(!guards.is_void("k", 5, at(1)));
-        assert!(!guards.is_void("k", 5, at(6)));
-        assert!(guards.is_void("k", 5, at(7)));
-        assert!(!guards.is_void("k", 6, at(8)), "it has moved");
-        assert!(!guards.is_void("l", 5, at(9)), "each key by itself");
+        assert!(!guards.is_void("k", 5, at(10)));
+        assert!(guards.is_void("k", 5, at(11)));
+        assert!(!guards.is_void("k", 6, at(12)), "it has moved");
+        assert!(!guards.is_void("l", 5, at(13)), "each key by itself");
+    }
+
+    #[test]
+    fn a_guard_that_nobody_else_takes_is_void_after_any_change_is_over() {
+        assert!(ANSWER_TIMEOUT + HELD_FOR + ANSWER_TIMEOUT + Duration::from_secs(1) < VOID_AFTER);
+    }
+
+    /// The lane was let go only after it had been looked at who else has it.
+    #[tokio::test]
+    async fn a_lane_goes_with_its_last_turn_and_stays_while_somebody_waits() {
+        let guards = Guards::default();
+        let guard = async |key: &str| {
+            let turn = guards.lane(key).lock_owned().await;
+            Guard { key: key.to_owned(), index: 1, good_until: Instant::now() + HELD_FOR, turn }
+        };
+        let (first, other) = (guard("a").await, guard("b").await);
+        let next = guards.lane("a");
+        guards.end_turn(other);
+        guards.end_turn(first);
+        assert_eq!(guards.lanes.lock().unwrap().keys().collect::<Vec<_>>(), ["a"], "somebody waits for it");
+        let turn = next.lock_owned().await;
+        guards.end_turn(Guard { key: "a".to_owned(), index: 2, good_until: Instant::now() + HELD_FOR, turn });
+        assert!(guards.lanes.lock().unwrap().is_empty());
     }
 
     #[test]

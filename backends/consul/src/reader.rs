@@ -28,10 +28,22 @@ pub(crate) struct Reading {
 
 /// What has been seen of each group's index.
 #[derive(Default)]
-pub(crate) struct Revisions(Mutex<HashMap<GroupName, Track>>);
+pub(crate) struct Revisions(Mutex<Tracks>);
+
+#[derive(Default)]
+struct Tracks {
+    by_group: HashMap<GroupName, Arc<Mutex<Track>>>,
+    /// The highest revision that was given of a group that is forgotten.
+    forgotten: u64,
+}
+
+/// A group that is being read. It is not forgotten while somebody has this: its followers, and every read that is under way.
+pub(crate) struct Tracked(Arc<Mutex<Track>>);
 
 #[derive(Default)]
 struct Track {
+    /// Every revision is above this one.
+    least: u64,
     /// What is added to Consul's index, so that revisions rise although the index has fallen.
     base: u64,
     highest: u64,
@@ -40,6 +52,16 @@ struct Track {
 }
 
 impl Track {
+    /// Begins above a revision.
+    const fn above(revision: u64) -> Self {
+        Self { least: revision, base: 0, highest: 0, arrived: Moment::ZERO }
+    }
+
+    /// The highest revision that it has given, or begins above.
+    fn given(&self) -> u64 {
+        self.least.max(self.base + self.highest)
+    }
+
     /// The revision for an index, or `None` if a newer answer has overtaken this one. A smaller index than before in an answer that was
     /// asked for after that one had arrived means that the servers lost or replaced their data.
     fn revision(&mut self, index: u64, started: Moment, arrived: Moment) -> Option<u64> {
@@ -52,29 +74,51 @@ impl Track {
         if index != self.highest {
             (self.highest, self.arrived) = (index, arrived);
         }
+        if self.base + index <= self.least {
+            self.base = self.least + 1 - index;
+        }
         Some(self.base + index)
     }
 }
 
 impl Revisions {
-    fn of(&self, group: &GroupName, list: &List, arrived: Moment) -> Result<Option<u64>> {
+    /// Where there is no room, the groups are forgotten that nobody reads. One that is read again later begins above whatever was given, so
+    /// that its revisions rise all the same.
+    pub(crate) fn of(&self, group: &GroupName) -> Result<Tracked> {
         let mut tracks = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        if tracks.len() >= GROUPS_MAX && !tracks.contains_key(group) {
-            return Err(Failure::TooManyGroups { max: GROUPS_MAX });
+        let Tracks { by_group, forgotten } = &mut *tracks;
+        if by_group.len() >= GROUPS_MAX && !by_group.contains_key(group) {
+            by_group.retain(|_, track| {
+                let is_read = Arc::strong_count(track) > 1;
+                if !is_read {
+                    *forgotten = (*forgotten).max(track.lock().unwrap_or_else(PoisonError::into_inner).given());
+                }
+                is_read
+            });
+            if by_group.len() >= GROUPS_MAX {
+                return Err(Failure::TooManyGroups { max: GROUPS_MAX });
+            }
         }
-        Ok(tracks.entry(group.clone()).or_default().revision(list.index, list.started, arrived))
+        let track = by_group.entry(group.clone()).or_insert_with(|| Arc::new(Mutex::new(Track::above(*forgotten))));
+        Ok(Tracked(Arc::clone(track)))
+    }
+}
+
+impl Tracked {
+    fn revision(&self, list: &List, arrived: Moment) -> Option<u64> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).revision(list.index, list.started, arrived)
     }
 }
 
 /// Reads the group as it is now.
-pub(crate) async fn read(client: &Client, seats: &Seats, revisions: &Revisions, group: &GroupName) -> Result<Reading> {
+pub(crate) async fn read(client: &Client, seats: &Seats, tracked: &Tracked, group: &GroupName) -> Result<Reading> {
     let service = names::service_name(group);
     for _ in 0..ATTEMPTS {
         let mut list = client.passing(&service, Whom::Everybody, None).await?;
         if is_doubtful(&list, &service, &seats.alive(group, client.clock.now())) {
             list = confirmed(client, &service).await?;
         }
-        if let Some(revision) = revisions.of(group, &list, client.clock.now())? {
+        if let Some(revision) = tracked.revision(&list, client.clock.now()) {
             return reading(list, &service, revision);
         }
     }
@@ -131,6 +175,42 @@ mod tests {
         assert_eq!(track.revision(7, at(5), at(6)), Some(101));
         assert_eq!(track.revision(9, at(7), at(8)), Some(103));
         assert_eq!(track.revision(1, at(9), at(10)), Some(104), "and again");
+    }
+
+    fn group(n: usize) -> GroupName {
+        GroupName::new(format!("g{n}")).unwrap()
+    }
+
+    fn seen(tracked: &Tracked, index: u64, second: u64) -> u64 {
+        tracked.0.lock().unwrap().revision(index, at(second), at(second)).unwrap()
+    }
+
+    /// After 1,024 different groups in the life of a process every further one was refused for good.
+    #[test]
+    fn groups_that_nobody_reads_make_room_and_their_revisions_rise_all_the_same() {
+        let revisions = Revisions::default();
+        let followed = revisions.of(&group(0)).unwrap();
+        assert_eq!(seen(&followed, 50, 1), 50);
+        for n in 1..GROUPS_MAX * 3 {
+            assert_eq!(seen(&revisions.of(&group(n)).unwrap(), 100 + n as u64, 2), 100 + n as u64);
+        }
+        assert!(revisions.0.lock().unwrap().by_group.len() <= GROUPS_MAX);
+        assert_eq!(seen(&followed, 51, 3), 51);
+        assert_eq!(seen(&revisions.of(&group(0)).unwrap(), 52, 4), 52, "somebody has read it all the time");
+        let again = revisions.of(&group(1)).unwrap();
+        let forgotten = revisions.0.lock().unwrap().forgotten;
+        assert!(forgotten >= 101);
+        assert_eq!([101, 102, 90].map(|index| seen(&again, index, 5)), [1, 2, 3].map(|n| forgotten + n), "above what it was given before");
+    }
+
+    #[test]
+    fn groups_that_are_read_keep_their_place() {
+        let revisions = Revisions::default();
+        let all: Vec<_> = (0..GROUPS_MAX).map(|n| revisions.of(&group(n)).unwrap()).collect();
+        assert!(matches!(revisions.of(&group(GROUPS_MAX)), Err(Failure::TooManyGroups { .. })));
+        assert!(revisions.of(&group(7)).is_ok());
+        drop(all);
+        assert!(revisions.of(&group(GROUPS_MAX)).is_ok());
     }
 
     #[test]
