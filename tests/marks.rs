@@ -3,7 +3,7 @@
 #![expect(clippy::expect_used, clippy::panic, reason = "tests report by panicking")]
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use shardwise::discovery::{Discovery, ErrorKind, MemoryBackend, Record};
@@ -11,10 +11,13 @@ use shardwise::{MaxLoss, Policy, ServiceState, ShardingService};
 
 #[expect(dead_code, reason = "each test file uses its part")]
 mod common;
+#[path = "common/log.rs"]
+mod log;
 #[path = "common/scripted.rs"]
 mod scripted;
 
 use common::{World, eventually, policy};
+use log::Log;
 use scripted::{How, Scripted};
 
 const TTL: Duration = Duration::from_secs(3);
@@ -55,6 +58,7 @@ fn owned(services: &[&ShardingService]) -> (u32, u32) {
 /// Two changes close upon each other: the first is taken late, the second not at all for a while.
 #[tokio::test(start_paused = true)]
 async fn a_change_that_fails_behind_one_that_does_not_is_tried_again() {
+    let (_log, _logging) = Log::start();
     let world = World::new();
     let mut updates = 0;
     let shaky = Scripted::new(world.store.link(), move |(operation, _)| {
@@ -81,8 +85,72 @@ async fn a_change_that_fails_behind_one_that_does_not_is_tried_again() {
     assert_eq!(owned(&[&a, &others[0].0, &others[2].0, &others[3].0]), (0, 16_384));
 }
 
+/// What stands in the record is not written again with every renewal: the snapshot's view stands still while a member drains, the group's
+/// does not.
+#[tokio::test(start_paused = true)]
+async fn a_drain_writes_its_mark_once_however_long_it_takes() {
+    let (_log, _logging) = Log::start();
+    for policy in [policy(), guarded(50)] {
+        let world = World::new();
+        let updates = Arc::new(AtomicUsize::new(0));
+        let count = Arc::clone(&updates);
+        let counting = Scripted::new(world.store.link(), move |(operation, _)| {
+            count.fetch_add(usize::from(operation == "update"), Ordering::Relaxed);
+            How::Now
+        });
+        let a = joined(&world, "a", counting, policy).await;
+        let others = plain(&world, [String::from("b")]).await;
+        eventually("two members", || a.members().members().len() == 2 && others[0].0.members().members().len() == 2).await;
+        let _run = a.run_owned(0..10u32, |_, cancel| async move {
+            cancel.cancelled().await;
+            tokio::time::sleep(TTL * 6).await;
+        });
+        tokio::time::sleep(Duration::from_millis(100)).await;
+        let begun = a.now();
+        a.deregister_self().await.expect("it leaves");
+        assert!(a.now().since(begun) >= TTL * 6, "it renewed its record meanwhile");
+        assert_eq!(updates.load(Ordering::Relaxed), 1);
+    }
+}
+
+/// Each renewal tries again and says nothing new, until it has worked in between.
+#[tokio::test(start_paused = true)]
+async fn a_mark_that_is_not_taken_is_complained_about_once_until_one_is() {
+    const SAYS: &str = "could not tell the others which members are missing";
+    let (log, _logging) = Log::start();
+    let world = World::new();
+    let refused = Arc::new(AtomicBool::new(true));
+    let is_refused = Arc::clone(&refused);
+    let updates = Arc::new(AtomicUsize::new(0));
+    let count = Arc::clone(&updates);
+    let backend = Scripted::new(world.store.link(), move |(operation, _)| {
+        count.fetch_add(usize::from(operation == "update"), Ordering::Relaxed);
+        let refused = operation == "update" && is_refused.load(Ordering::Relaxed);
+        if refused { How::Fails(ErrorKind::Unavailable) } else { How::Now }
+    });
+    let me = joined(&world, "me", backend, guarded(50)).await;
+    let others = plain(&world, ["b", "c", "d", "e"].map(String::from)).await;
+    let (stays, goes) = (&others[0].0, &others[1..]);
+    let is_told = || stays.members().members().iter().any(|member| member.loss.is_some());
+    for complaints in 1..=2 {
+        eventually("five members", || me.members().members().len() == 5).await;
+        goes.iter().for_each(|(_, link)| link.set_reachable(false));
+        eventually("it stands still", || me.ownership().stands_still()).await;
+        let before = updates.load(Ordering::Relaxed);
+        tokio::time::sleep(TTL * 5).await;
+        assert!(updates.load(Ordering::Relaxed) > before + 10, "it is tried again");
+        assert_eq!(log.lines_with(SAYS), complaints);
+        refused.store(false, Ordering::Relaxed);
+        eventually("it is told", is_told).await;
+        goes.iter().for_each(|(_, link)| link.set_reachable(true));
+        eventually("it is taken back", || !is_told()).await;
+        refused.store(true, Ordering::Relaxed);
+    }
+}
+
 #[tokio::test(start_paused = true)]
 async fn leaving_a_silent_backend_takes_what_the_documentation_says() {
+    let (_log, _logging) = Log::start();
     for (policy, within) in [(policy(), LEAVES_WITHIN), (guarded(50), TTL + LEAVES_WITHIN)] {
         let world = World::new();
         let silent = Arc::new(AtomicBool::new(false));
@@ -100,6 +168,7 @@ async fn leaving_a_silent_backend_takes_what_the_documentation_says() {
 /// The views change with every death, and none of the lists can be written.
 #[tokio::test(start_paused = true)]
 async fn changes_that_are_not_taken_give_no_slot_two_owners_and_keep_no_leaver() {
+    let (_log, _logging) = Log::start();
     let world = World::new();
     let silent = Arc::new(AtomicBool::new(false));
     let is_silent = Arc::clone(&silent);
@@ -135,6 +204,7 @@ async fn changes_that_are_not_taken_give_no_slot_two_owners_and_keep_no_leaver()
 /// The most that a record may have on Consul, and ids nearly as long as they may be.
 #[tokio::test(start_paused = true)]
 async fn the_list_of_the_missing_fits_and_a_new_record_begins_without_one() {
+    let (_log, _logging) = Log::start();
     const RECORD_BYTES_MAX: usize = 28_504;
     let world = World::new();
     let others = plain(&world, (0..140).map(|i| format!("{i:0>215}"))).await;

@@ -67,13 +67,17 @@ impl Marks {
     }
 }
 
-/// Writes what is wanted until nobody can want anything any more.
+/// Writes what is wanted until nobody can want anything any more. What cannot be had is said once until something could: renewals ask again.
 async fn write(backend: Arc<dyn Discovery>, limit: Duration, mut wanted: watch::Receiver<Wish>) {
+    let mut said = None;
     while wanted.changed().await.is_ok() {
         for attempt in 1..=ATTEMPTS {
             let Wish { registration, or_else } = wanted.borrow_and_update().clone();
             match limited(limit, &*backend, "update", async { backend.update(&registration).await }).await {
-                Ok(()) => break,
+                Ok(()) => {
+                    said = None;
+                    break;
+                }
                 Err(error) if error.is_retryable() && attempt < ATTEMPTS => {
                     // A newer wish need not wait, and a leaver does not.
                     if let Ok(Err(_leaving)) = tokio::time::timeout(PAUSE, wanted.changed()).await {
@@ -81,7 +85,9 @@ async fn write(backend: Arc<dyn Discovery>, limit: Duration, mut wanted: watch::
                     }
                 }
                 Err(error) => {
-                    tracing::warn!(%error, "{or_else}");
+                    if said.replace(or_else) != Some(or_else) {
+                        tracing::warn!(%error, "{or_else}");
+                    }
                     break;
                 }
             }

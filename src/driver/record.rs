@@ -80,13 +80,13 @@ impl Driver {
     }
 
     /// Says in the record what ought to stand there, if the group sees something else: the others go by it. Whatever became of a call, what
-    /// is seen tells.
+    /// is seen tells; the snapshot's view stands still while this member drains.
     pub(super) fn mark_if_missed(&mut self) {
         let wish =
             self.marks.wanted().unwrap_or_else(|| Wish { registration: Arc::new(self.registration.clone()), or_else: MISSING_UNTOLD });
         let wanted = &wish.registration.member;
         let other = |seen: &Member| seen.incarnation == wanted.incarnation && (seen.state, &seen.loss) != (wanted.state, &wanted.loss);
-        if self.machine.ownership().view().member(&wanted.instance_id).is_some_and(other) {
+        if self.machine.view().and_then(|view| view.member(&wanted.instance_id)).is_some_and(other) {
             self.marks.want(&self.backend, self.shared.timing.renew_every, wish);
         }
     }
