@@ -1,5 +1,6 @@
 //! What a service, its driver and its runners share: the snapshot that readers see, and the news of its changes.
 
+use std::ops::Deref;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
@@ -14,19 +15,25 @@ use crate::listeners::Hub;
 use crate::runtime::Guards;
 use crate::service::Ranked;
 
-pub(crate) struct Shared {
+/// What work under ownership stands on. Whoever holds it keeps no stream open and no service alive.
+pub(crate) struct Ground {
     pub(crate) policy: Arc<Policy>,
-    pub(crate) timing: Timing,
-    pub(crate) instance_id: InstanceId,
     pub(crate) clock: Clock,
     /// The user's work under ownership; a leaving service waits for it.
     pub(crate) in_flight: TaskTracker,
     /// The same, by slot, name or key.
     pub(crate) guards: Guards,
-    /// How often a slot was given away though work was still running in it.
-    pub(crate) overlaps: AtomicU64,
     /// Cancelled when a test's fleet kills the worker: its runners end at once.
     pub(crate) gone: CancellationToken,
+    current: ArcSwap<Ownership>,
+}
+
+pub(crate) struct Shared {
+    pub(crate) ground: Arc<Ground>,
+    pub(crate) timing: Timing,
+    pub(crate) instance_id: InstanceId,
+    /// How often a slot was given away though work was still running in it.
+    pub(crate) overlaps: AtomicU64,
     pub(crate) rebalances: Hub<Rebalance>,
     pub(crate) snapshots: Hub<Arc<Ownership>>,
     /// What the backend said last when it failed, since the wish to join: a join that takes too long ends with it.
@@ -39,21 +46,24 @@ pub(crate) struct Shared {
     pub(crate) rebuilds: AtomicU64,
     /// Who comes after each slot's owner, once somebody has asked.
     pub(crate) ranked: ArcSwapOption<Ranked>,
-    current: ArcSwap<Ownership>,
     changes: watch::Sender<Arc<Ownership>>,
 }
 
 impl Shared {
     pub(crate) fn new(policy: Arc<Policy>, timing: Timing, instance_id: InstanceId, clock: Clock, ownership: Arc<Ownership>) -> Self {
-        Self {
+        let ground = Ground {
             policy,
-            timing,
-            instance_id,
             clock,
             in_flight: TaskTracker::new(),
             guards: Guards::default(),
-            overlaps: AtomicU64::new(0),
             gone: CancellationToken::new(),
+            current: ArcSwap::new(Arc::clone(&ownership)),
+        };
+        Self {
+            ground: Arc::new(ground),
+            timing,
+            instance_id,
+            overlaps: AtomicU64::new(0),
             rebalances: Hub::default(),
             snapshots: Hub::default(),
             failure: ArcSwapOption::empty(),
@@ -61,7 +71,6 @@ impl Shared {
             answered: AtomicBool::new(false),
             rebuilds: AtomicU64::new(0),
             ranked: ArcSwapOption::empty(),
-            current: ArcSwap::new(Arc::clone(&ownership)),
             changes: watch::Sender::new(ownership),
         }
     }
@@ -93,7 +102,17 @@ impl Shared {
     pub(crate) fn changes(&self) -> watch::Receiver<Arc<Ownership>> {
         self.changes.subscribe()
     }
+}
 
+impl Deref for Shared {
+    type Target = Ground;
+
+    fn deref(&self) -> &Ground {
+        &self.ground
+    }
+}
+
+impl Ground {
     pub(crate) fn ownership(&self) -> Arc<Ownership> {
         self.current.load_full()
     }

@@ -75,7 +75,7 @@ async fn a_busy_moment_at_the_deadline_does_not_undo_keep_and_standing_still_bey
         let service = fleet.service(0).clone();
         (0..2).for_each(|i| fleet.partition(i));
         let deadline = service.ownership().deadline().expect("it is active");
-        tokio::time::sleep(deadline.since(service.now()) - before).await;
+        tokio::time::sleep(deadline.since(service.now()).saturating_sub(before)).await;
         fleet.pause(0);
         tokio::time::sleep(stall).await;
         fleet.resume(0);

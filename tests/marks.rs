@@ -134,7 +134,9 @@ async fn a_mark_that_is_not_taken_is_complained_about_once_until_one_is() {
     let is_told = || stays.members().members().iter().any(|member| member.loss.is_some());
     for complaints in 1..=2 {
         eventually("five members", || me.members().members().len() == 5).await;
-        goes.iter().for_each(|(_, link)| link.set_reachable(false));
+        for (_, link) in goes {
+            link.set_reachable(false);
+        }
         eventually("it stands still", || me.ownership().stands_still()).await;
         let before = updates.load(Ordering::Relaxed);
         tokio::time::sleep(TTL * 5).await;
@@ -142,7 +144,9 @@ async fn a_mark_that_is_not_taken_is_complained_about_once_until_one_is() {
         assert_eq!(log.lines_with(SAYS), complaints);
         refused.store(false, Ordering::Relaxed);
         eventually("it is told", is_told).await;
-        goes.iter().for_each(|(_, link)| link.set_reachable(true));
+        for (_, link) in goes {
+            link.set_reachable(true);
+        }
         eventually("it is taken back", || !is_told()).await;
         refused.store(true, Ordering::Relaxed);
     }
@@ -204,8 +208,8 @@ async fn changes_that_are_not_taken_give_no_slot_two_owners_and_keep_no_leaver()
 /// The most that a record may have on Consul, and ids nearly as long as they may be.
 #[tokio::test(start_paused = true)]
 async fn the_list_of_the_missing_fits_and_a_new_record_begins_without_one() {
-    let (_log, _logging) = Log::start();
     const RECORD_BYTES_MAX: usize = 28_504;
+    let (_log, _logging) = Log::start();
     let world = World::new();
     let others = plain(&world, (0..140).map(|i| format!("{i:0>215}"))).await;
     let link = world.store.link();

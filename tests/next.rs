@@ -151,7 +151,7 @@ async fn a_long_placement_holds_nobody_up() {
     let takes = begun.elapsed();
     assert!(placed.is_ok_and(|placed| placed.members().len() == members.len()));
     for member in members {
-        let registration = Registration { group: policy.group.clone(), member, ttl: Duration::from_secs(60), claims: false };
+        let registration = Registration { group: policy.group.clone(), member, ttl: Duration::from_mins(1), claims: false };
         world.store.register(&registration).await.expect("it is registered");
     }
 

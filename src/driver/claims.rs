@@ -84,6 +84,15 @@ impl Driver {
         });
     }
 
+    /// Once, until something was claimed; renewals go on meanwhile and say nothing of it.
+    pub(super) fn complain_of_claims(&mut self, error: &Error) {
+        let reason = error.to_string();
+        if self.claims_complaint.as_ref() != Some(&reason) {
+            tracing::warn!(%error, retryable = error.is_retryable(), "the discovery backend failed about claims");
+            self.claims_complaint = Some(reason);
+        }
+    }
+
     pub(super) fn claims_news(&mut self, event: Result<ClaimsEvent, Error>) -> Option<Input> {
         match event {
             Ok(ClaimsEvent::All { claims, .. }) => Some(Input::Claims(ClaimInput::All(claims))),
@@ -92,7 +101,7 @@ impl Driver {
             }
             Ok(_) => None,
             Err(error) => {
-                self.complain(&error);
+                self.complain_of_claims(&error);
                 None
             }
         }

@@ -65,6 +65,8 @@ pub(crate) struct Driver {
     claims: Option<ClaimsStream>,
     /// Why registering or renewing fails, which is logged once until it succeeds or fails for another reason.
     complaint: Option<String>,
+    /// The same of claims.
+    claims_complaint: Option<String>,
     /// The watch fails, which is logged once until it succeeds.
     blind: bool,
 }
@@ -82,6 +84,7 @@ impl Driver {
             watch: None,
             claims: None,
             complaint: None,
+            claims_complaint: None,
             blind: false,
         }
     }
@@ -137,6 +140,11 @@ impl Driver {
 
     fn heard(&mut self, Answer { input, error }: Answer) -> Input {
         match (&input, error) {
+            (Input::Claims(_), Some(error)) => {
+                self.shared.failure.store(Some(Arc::new(error.to_string())));
+                self.complain_of_claims(&error);
+            }
+            (Input::Claims(ClaimInput::Acquired { .. }), None) => self.claims_complaint = None,
             (_, Some(error)) => {
                 self.complain(&error);
                 if !error.is_retryable() {

@@ -8,7 +8,7 @@ use shardwise_core::{Epoch, Fence, Moment, NotHeld, OwnedKey, Ownership, Ownersh
 
 use super::guards::{Signals, Under};
 use crate::service::ShardingService;
-use crate::shared::Shared;
+use crate::shared::Ground;
 
 impl ShardingService {
     /// The fence of `key`: its slot and the epoch under which it is mine right now. Put both into your own writes, so that your database
@@ -24,14 +24,15 @@ impl ShardingService {
         self.shared().read(|ownership, now| ownership.fence_at(key, now))
     }
 
-    /// Begins work on `key`. While the guard lives, the work counts as in flight: under exclusive ownership the slot is given to another
-    /// member only once it is dropped, or, where the policy says `on_drain_timeout = "release"`, once `drain_timeout` is over.
+    /// Begins work on `key`. Under exclusive ownership it counts as in flight while the guard lives: the slot is given to another member only once
+    /// the guard is dropped, or, where the policy says `on_drain_timeout = "release"`, once `drain_timeout` is over. Under eventual ownership the
+    /// guard only tells whether and when the key is lost, and nobody waits for it.
     ///
     /// # Errors
     ///
     /// [`NotHeld`]: the key is not mine.
     pub fn enter<K: ShardKey + ?Sized>(&self, key: &K) -> Result<Guard, NotHeld> {
-        enter(self.shared(), key)
+        enter(&self.shared().ground, key)
     }
 
     /// Runs `work` on `key`, which is mine, and drops it unfinished if it has to stop: when the key is lost, or, under exclusive ownership,
@@ -66,21 +67,21 @@ fn owned_at<K: ShardKey + ?Sized>(ownership: &Ownership, key: &K, now: Moment) -
     }
 }
 
-pub(crate) fn enter<K: ShardKey + ?Sized>(shared: &Arc<Shared>, key: &K) -> Result<Guard, NotHeld> {
-    let policy = &shared.policy;
+pub(crate) fn enter<K: ShardKey + ?Sized>(ground: &Arc<Ground>, key: &K) -> Result<Guard, NotHeld> {
+    let policy = &ground.policy;
     if policy.ownership == OwnershipMode::Exclusive {
-        return enter_claim(shared, &Resource::Slot(slot_of(key.key_hash(), policy.placement.slots)));
+        return enter_claim(ground, &Resource::Slot(slot_of(key.key_hash(), policy.placement.slots)));
     }
-    let owned = |key: &OwnedKey| shared.read(|ownership, now| owned_at(ownership, key, now));
-    let (under, signals) = shared.guards.enter_key(key.with_key(|key| OwnedKey::from(key)), owned)?;
-    Ok(Guard { shared: Arc::clone(shared), under, signals })
+    let owned = |key: &OwnedKey| ground.read(|ownership, now| owned_at(ownership, key, now));
+    let (under, signals) = ground.guards.enter_key(key.with_key(|key| OwnedKey::from(key)), owned)?;
+    Ok(Guard { ground: Arc::clone(ground), under, signals })
 }
 
 /// Counts work under a claim that serves.
-pub(crate) fn enter_claim(shared: &Arc<Shared>, resource: &Resource) -> Result<Guard, NotHeld> {
-    let held = || shared.read(|ownership, now| ownership.epoch_at(resource, now));
-    let (under, signals) = shared.guards.enter_claim(resource.clone(), shared.clock.now(), held)?;
-    Ok(Guard { shared: Arc::clone(shared), under, signals })
+pub(crate) fn enter_claim(ground: &Arc<Ground>, resource: &Resource) -> Result<Guard, NotHeld> {
+    let held = || ground.read(|ownership, now| ownership.epoch_at(resource, now));
+    let (under, signals) = ground.guards.enter_claim(resource.clone(), ground.clock.now(), held)?;
+    Ok(Guard { ground: Arc::clone(ground), under, signals })
 }
 
 /// Work on something that is mine, for as long as this lives.
@@ -89,7 +90,7 @@ pub(crate) fn enter_claim(shared: &Arc<Shared>, resource: &Resource) -> Result<G
 /// `drain_timeout` is over.
 #[must_use = "the work counts as in flight only while the guard lives"]
 pub struct Guard {
-    shared: Arc<Shared>,
+    ground: Arc<Ground>,
     under: Under,
     signals: Signals,
 }
@@ -98,7 +99,7 @@ impl Guard {
     /// Whether what was entered has been mine without a gap until now. It reads the clock: a process that was paused beyond its lease is told
     /// no, whether or not anything has noticed yet.
     pub fn is_held(&self) -> bool {
-        !self.signals.lost.is_cancelled() && self.shared.read(|ownership, now| self.holds(ownership, now))
+        !self.signals.lost.is_cancelled() && self.ground.read(|ownership, now| self.holds(ownership, now))
     }
 
     fn holds(&self, ownership: &Ownership, now: Moment) -> bool {
@@ -142,7 +143,7 @@ impl Guard {
 
 impl Drop for Guard {
     fn drop(&mut self) {
-        self.shared.guards.leave(&self.under);
+        self.ground.guards.leave(&self.under);
     }
 }
 

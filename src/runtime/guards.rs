@@ -69,7 +69,7 @@ impl Guards {
             Entry::Occupied(known) if known.get().epoch == epoch => known.into_mut(),
             // What is left of an earlier time of serving was told to stop, and counts no more.
             Entry::Occupied(mut stale) => {
-                stale.get().signals.lost.cancel();
+                stale.get().signals.stop();
                 stale.insert(fresh());
                 stale.into_mut()
             }

@@ -13,7 +13,7 @@ use tokio_util::sync::CancellationToken;
 use super::enter::enter;
 use crate::listeners::Rebalances;
 use crate::service::ShardingService;
-use crate::shared::Shared;
+use crate::shared::Ground;
 
 impl ShardingService {
     /// Runs `work(key, cancel)` for each key that is mine, as a task of its own: started when the key is gained, told by `cancel` when it is
@@ -34,7 +34,7 @@ impl ShardingService {
         let runner = Runner {
             rebalances: self.rebalances(),
             ownership: self.shared().changes(),
-            shared: Arc::clone(self.shared()),
+            ground: Arc::clone(&self.shared().ground),
             wanted: keys.subscribe(),
             stop: stop.clone(),
             work: Arc::new(work),
@@ -89,7 +89,7 @@ struct Runner<K, F> {
     rebalances: Rebalances,
     /// No handle to the service itself: it must be able to end while work runs.
     ownership: watch::Receiver<Arc<Ownership>>,
-    shared: Arc<Shared>,
+    ground: Arc<Ground>,
     wanted: watch::Receiver<Arc<HashSet<K>>>,
     stop: CancellationToken,
     work: Arc<F>,
@@ -109,7 +109,7 @@ where
         loop {
             tokio::select! {
                 () = self.stop.cancelled() => break,
-                () = self.shared.gone.cancelled() => break,
+                () = self.ground.gone.cancelled() => break,
                 Some(ended) = self.tasks.join_next_with_id() => self.ended(ended.map_or_else(|e| (e.id(), Some(e)), |(id, ())| (id, None))),
                 rebalance = self.rebalances.recv() => match rebalance {
                     Some(rebalance) => self.settle(Some(&rebalance)),
@@ -133,7 +133,7 @@ where
         if matches!(self.runs.get(&key), Some(Run::Ending)) {
             self.runs.remove(&key);
             let wanted = self.wanted.borrow().contains(&key);
-            if wanted && self.ownership.borrow().owns_at(&key, self.shared.clock.now()) {
+            if wanted && self.ownership.borrow().owns_at(&key, self.ground.clock.now()) {
                 self.start(key);
             }
         }
@@ -142,7 +142,7 @@ where
     /// Cancels what is not mine any more, or was not for a while, and starts what is mine and idle.
     fn settle(&mut self, rebalance: Option<&Rebalance>) {
         let wanted = Arc::clone(&self.wanted.borrow_and_update());
-        let (ownership, now) = (Arc::clone(&self.ownership.borrow()), self.shared.clock.now());
+        let (ownership, now) = (Arc::clone(&self.ownership.borrow()), self.ground.clock.now());
         for (key, run) in &mut self.runs {
             let lost = rebalance.is_some_and(|rebalance| rebalance.loses(key));
             if lost || !wanted.contains(key) || !ownership.owns_at(key, now) {
@@ -161,11 +161,11 @@ where
 
     fn start(&mut self, key: K) {
         // Lost again by now; the news is on its way.
-        let Ok(guard) = enter(&self.shared, &key) else { return };
+        let Ok(guard) = enter(&self.ground, &key) else { return };
         let cancel = self.stop.child_token();
         let (work, its_key, its_cancel) = (Arc::clone(&self.work), key.clone(), cancel.clone());
         // The user's closure runs inside the task, so that a panic in it ends that task and nothing else.
-        let task = self.tasks.spawn(self.shared.in_flight.track_future(async move {
+        let task = self.tasks.spawn(self.ground.in_flight.track_future(async move {
             let _guard = guard;
             work(its_key, its_cancel).await;
         }));

@@ -11,7 +11,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::enter::enter_claim;
 use crate::service::ShardingService;
-use crate::shared::Shared;
+use crate::shared::Ground;
 
 impl ShardingService {
     /// Runs `work(slot, epoch, cancel)` for each slot that this worker holds, as a task of its own: begun when the slot is claimed, told by
@@ -28,7 +28,7 @@ impl ShardingService {
     {
         let (stop, finished) = (CancellationToken::new(), CancellationToken::new());
         let runner = Runner {
-            shared: Arc::clone(self.shared()),
+            ground: Arc::clone(&self.shared().ground),
             ownership: self.shared().changes(),
             stop: stop.clone(),
             work: Arc::new(work),
@@ -67,7 +67,7 @@ impl Drop for SlotsRun {
 }
 
 struct Runner<F> {
-    shared: Arc<Shared>,
+    ground: Arc<Ground>,
     ownership: watch::Receiver<Arc<Ownership>>,
     stop: CancellationToken,
     work: Arc<F>,
@@ -90,7 +90,7 @@ where
         loop {
             tokio::select! {
                 () = self.stop.cancelled() => break,
-                () = self.shared.gone.cancelled() => break,
+                () = self.ground.gone.cancelled() => break,
                 Some(ended) = self.tasks.join_next_with_id() => match ended {
                     Ok((id, told)) => self.ended(id, told),
                     Err(error) => {
@@ -131,10 +131,10 @@ where
 
     fn begin(&mut self, slot: u32) {
         // Lost again by now; the next snapshot says so.
-        let Ok(guard) = enter_claim(&self.shared, &Resource::Slot(slot)) else { return };
+        let Ok(guard) = enter_claim(&self.ground, &Resource::Slot(slot)) else { return };
         let Some(fence) = guard.fence() else { return };
         let (work, cancel, stop) = (Arc::clone(&self.work), CancellationToken::new(), self.stop.clone());
-        let task = self.tasks.spawn(self.shared.in_flight.track_future(async move {
+        let task = self.tasks.spawn(self.ground.in_flight.track_future(async move {
             let told = cancel.clone();
             let work = async move { work(fence.slot, fence.epoch, told).await };
             let ends = async {

@@ -5,6 +5,7 @@
 #[path = "../common/mod.rs"]
 mod common;
 mod guards;
+mod lives;
 mod refused;
 mod slots;
 mod stores;

@@ -60,6 +60,8 @@ pub struct Holdings {
     open: bool,
     wanted: BTreeSet<Resource>,
     mine: BTreeMap<Resource, Hold>,
+    /// Under which epoch each resource served last.
+    served: BTreeMap<Resource, Epoch>,
     /// Held before a fence, or granted in an answer that never came: not used, to be given back.
     orphans: BTreeMap<Resource, Epoch>,
     /// What the watch shows as this member's.
@@ -91,6 +93,7 @@ impl Holdings {
             open: false,
             wanted: BTreeSet::new(),
             mine: BTreeMap::new(),
+            served: BTreeMap::new(),
             orphans: BTreeMap::new(),
             shown: BTreeMap::new(),
             others: BTreeMap::new(),
@@ -117,7 +120,7 @@ impl Holdings {
 
     /// Whether nothing is held or being given back, so that the record may go.
     pub fn is_empty(&self) -> bool {
-        self.mine.is_empty() && self.orphans.is_empty() && self.asked.is_empty()
+        self.mine.is_empty() && self.asked.is_empty()
     }
 
     /// The slots of a circle of so many that nobody holds, as far as is known; none before anything is.
@@ -163,12 +166,11 @@ impl Holdings {
         (self.acquiring, self.releasing, self.store.line) = (Line::IDLE, Line::IDLE, Line::IDLE);
     }
 
-    /// The record's claims are gone, and so is whatever was known of others'.
+    /// Nothing serves any more. What was held may still be there, if only the store's own record is another: it is given back.
     fn drop_all(&mut self, actions: &mut Vec<ClaimAction>) {
-        let lost: Vec<_> = std::mem::take(&mut self.mine).into_keys().collect();
-        for table in [&mut self.orphans, &mut self.shown] {
-            table.clear();
-        }
+        let held = std::mem::take(&mut self.mine);
+        let lost: Vec<_> = held.keys().cloned().collect();
+        self.orphans.extend(held.into_iter().map(|(resource, hold)| (resource, hold.epoch)));
         (self.acquiring, self.releasing) = (Line::IDLE, Line::IDLE);
         self.asked.clear();
         self.sent.clear();
@@ -249,9 +251,16 @@ impl Holdings {
         let mut gained = Vec::new();
         for (resource, answer) in answers {
             match answer {
+                Answer::Granted(epoch) if self.others.get(&resource).is_some_and(|other| other.epoch > epoch) => {}
+                Answer::Granted(epoch) if self.served.get(&resource).is_some_and(|served| *served >= epoch) => {
+                    // It was this member's all the time, though the news had said otherwise. An epoch serves once, so it goes back first.
+                    self.others.remove(&resource);
+                    self.orphans.insert(resource, epoch);
+                }
                 Answer::Granted(epoch) => {
                     self.note_granted(epoch);
                     self.others.remove(&resource);
+                    self.served.insert(resource.clone(), epoch);
                     self.mine.insert(resource.clone(), Hold { epoch, phase: Phase::Serving });
                     gained.push((resource, epoch));
                 }
@@ -305,7 +314,7 @@ impl Holdings {
     /// When to call [`Holdings::woken`] if nothing happens before.
     pub fn wake_at(&self) -> Option<Moment> {
         let drains = self.mine.values().filter_map(|hold| match hold.phase {
-            Phase::Draining { until, cancelled: false, .. } => Some(until),
+            Phase::Draining { until, idle: false, cancelled: false } => Some(until),
             _ => None,
         });
         let again = (self.open && self.acquiring.in_flight.is_none()).then(|| {

@@ -78,7 +78,7 @@ impl Holdings {
             }
             _ => {
                 if other.is_some() {
-                    // Nothing that was claimed in the store before means anything in this one.
+                    // What was claimed in the store before means nothing in this one.
                     self.drop_all(actions);
                 }
                 (self.store.known, self.store.refused, self.store.accepted) = (Some(found), None, true);

@@ -12,7 +12,9 @@ use super::{Action, ClaimInput, Machine, Refusal};
 use crate::grants::Grants;
 use crate::holdings::{ClaimAction, HoldingRules, Holdings, StoreRefusal};
 use crate::ownership::Held;
-use crate::{Cause, ClaimStore, Epoch, Fingerprint, Holder, Moment, Ownership, OwnershipMode, Policy, Resource, ServiceState, SlotSet};
+use crate::{
+    Cause, ClaimStore, Epoch, Fingerprint, Holder, Moment, Ownership, OwnershipMode, Policy, Replicas, Resource, ServiceState, SlotSet,
+};
 
 /// The claims of a member, and what of them readers see.
 #[derive(Debug)]
@@ -24,6 +26,8 @@ pub(super) struct Claiming {
     /// Slots whose owner did not come, and that are held in its place until the placement changes.
     stood_in: SlotSet,
     unclaimed: Unclaimed,
+    /// What is wanted has changed and was not told.
+    stale: bool,
     /// The placement by which others own what they own.
     placed_at: Option<Fingerprint>,
     /// What serves, as of this many changes of it.
@@ -44,6 +48,7 @@ impl Claiming {
             cause: Cause::Joined,
             stood_in: SlotSet::empty(slots),
             unclaimed: Unclaimed::default(),
+            stale: false,
             placed_at: None,
             held: serving(slots, iter::empty()),
             changes: 0,
@@ -68,20 +73,21 @@ impl Claiming {
 
     /// What should be held from now on; gives what is held.
     pub(super) fn want(&mut self, now: Moment, slots: &Arc<SlotSet>, cause: Cause) -> Held {
-        if self.wanted != *slots {
+        if self.wanted != *slots || std::mem::take(&mut self.stale) {
             (self.wanted, self.cause) = (Arc::clone(slots), cause);
             self.want_all(now);
         }
         self.held()
     }
 
-    /// Tells the group as it is now: where it is another one, owners that did not come have their time again.
-    pub(super) fn meet(&mut self, now: Moment, group: Fingerprint) {
+    /// Tells the group as it is now: where it is another one, owners that did not come have their time again. What was held in their place is
+    /// let go of by the next [`Claiming::want`], unless that wants it.
+    pub(super) fn meet(&mut self, group: Fingerprint) {
         if self.placed_at.replace(group) != Some(group) {
             self.unclaimed.start_over();
             if !self.stood_in.is_empty() {
                 self.stood_in = SlotSet::empty(self.wanted.slots());
-                self.want_all(now);
+                self.stale = true;
             }
         }
     }
@@ -92,13 +98,13 @@ impl Claiming {
     }
 
     /// Takes the slots that nobody has claimed for too long and for which this member is next.
-    fn stand_in(&mut self, now: Moment, ttl: Duration, next: impl FnOnce(&[(u32, usize)]) -> Vec<u32>) {
+    fn stand_in(&mut self, now: Moment, ttl: Duration, next: impl FnOnce(&[(u32, usize)], &mut Option<Replicas>) -> Vec<u32>) {
         if !self.holdings.is_open() {
             return;
         }
         let (slots, wanted, holdings) = (self.wanted.slots(), self.wanted.union(&self.stood_in), &self.holdings);
         let waiting = self.unclaimed.look(now, ttl, || holdings.free_slots(slots).minus(&wanted));
-        let taken = next(&waiting);
+        let taken = next(&waiting, self.unclaimed.line());
         if !taken.is_empty() {
             self.cause = Cause::OwnerAbsent;
             for slot in taken {
@@ -110,10 +116,8 @@ impl Claiming {
 
     pub(super) fn want_nothing(&mut self, now: Moment, cause: Cause) {
         let nothing = Arc::new(SlotSet::empty(self.wanted.slots()));
-        self.stood_in = SlotSet::empty(self.wanted.slots());
+        (self.stood_in, self.stale) = (SlotSet::empty(self.wanted.slots()), true);
         self.want(now, &nothing, cause);
-        // Where the placement gave nothing anyway.
-        self.want_all(now);
     }
 
     fn take(&mut self, now: Moment, input: ClaimInput) {
@@ -176,27 +180,33 @@ impl Machine {
 
     pub(super) fn claims_wake_at(&self) -> Option<Moment> {
         let claiming = self.claiming.as_ref()?;
-        let looks = self.ownership.state == ServiceState::Active && claiming.holdings.is_open();
+        let looks = self.looks() && claiming.holdings.is_open();
         let look = looks.then(|| claiming.unclaimed.next_look(self.lease.ttl()));
         claiming.holdings.wake_at().into_iter().chain(look).min()
     }
 
+    fn looks(&self) -> bool {
+        let ownership = &self.ownership;
+        ownership.state == ServiceState::Active && !ownership.stands_still && ownership.view.active() >= self.policy.min_members as usize
+    }
+
     pub(super) fn claims(&mut self, now: Moment, input: ClaimInput, actions: &mut Vec<Action>) {
         let Some(claiming) = &mut self.claiming else { return };
-        let standing = claiming.standing().is_ok();
+        let standing = claiming.standing();
         claiming.take(now, input);
-        if claiming.standing().is_ok() != standing {
+        if claiming.standing() != standing {
             self.reconsider(now, actions);
         }
     }
 
     /// Publishes what serves and until when, then asks for what has to be done about it. The last thing in each step.
     pub(super) fn settle_claims(&mut self, now: Moment, actions: &mut Vec<Action>) {
+        let looks = self.looks();
         let Some(claiming) = &mut self.claiming else { return };
-        if self.ownership.state == ServiceState::Active {
+        if looks {
             let (view, me) = (&self.ownership.view, &self.me.instance_id);
             let params = self.policy.serving(view.group_fingerprint()).unwrap_or(self.policy.placement);
-            claiming.stand_in(now, self.lease.ttl(), |waiting| next_in_line::mine(waiting, view, params, me));
+            claiming.stand_in(now, self.lease.ttl(), |waiting, line| next_in_line::mine(waiting, line, view, params, me));
         }
         claiming.holdings.woken(now, &mut claiming.pending);
         let (claims_end, pending) = (self.lease.deadline(), std::mem::take(&mut claiming.pending));

@@ -16,12 +16,19 @@ const LOOKS_PER_TTL: u32 = 4;
 pub(super) struct Unclaimed {
     since: BTreeMap<u32, Moment>,
     looked: Option<Moment>,
+    /// Who comes after whom in the present group, once that was needed.
+    line: Option<Replicas>,
 }
 
 impl Unclaimed {
     /// Forgets what it has seen: owners have their time to come again.
     pub(super) fn start_over(&mut self) {
         self.since.clear();
+        self.line = None;
+    }
+
+    pub(super) const fn line(&mut self) -> &mut Option<Replicas> {
+        &mut self.line
     }
 
     pub(super) fn next_look(&self, ttl: Duration) -> Moment {
@@ -46,11 +53,17 @@ impl Unclaimed {
 
 /// Those of the slots for which `me` is next in line after as many TTLs as they have been free: the first after the owner when it is one, and
 /// so on.
-pub(super) fn mine(waiting: &[(u32, usize)], view: &View, params: PlacementParams, me: &InstanceId) -> Vec<u32> {
+pub(super) fn mine(
+    waiting: &[(u32, usize)],
+    line: &mut Option<Replicas>,
+    view: &View,
+    params: PlacementParams,
+    me: &InstanceId,
+) -> Vec<u32> {
     if waiting.is_empty() {
         return Vec::new();
     }
-    let replicas = Replicas::of_view(view, params, REPLICAS_MAX);
+    let replicas = line.get_or_insert_with(|| Replicas::of_view(view, params, REPLICAS_MAX));
     let is_next =
         |(slot, ttls): &&(u32, usize)| replicas.owners_of_slot(*slot, REPLICAS_MAX).take(ttls.saturating_add(1)).any(|id| id == me);
     waiting.iter().filter(is_next).map(|(slot, _)| *slot).collect()
@@ -89,7 +102,11 @@ mod tests {
             let line: Vec<_> = replicas.owners_of_slot(slot, 3).collect();
             for (place, id) in line.into_iter().enumerate() {
                 for ttls in 1..4 {
-                    assert_eq!(!mine(&[(slot, ttls)], &view, params, id).is_empty(), place <= ttls, "{id} is at {place} after {ttls}");
+                    assert_eq!(
+                        !mine(&[(slot, ttls)], &mut None, &view, params, id).is_empty(),
+                        place <= ttls,
+                        "{id} is at {place} after {ttls}"
+                    );
                 }
             }
         }

@@ -60,7 +60,7 @@ impl Machine {
         let held = match &mut self.claiming {
             Some(claiming) => {
                 if !Arc::ptr_eq(&view, &self.ownership.view) {
-                    claiming.meet(now, view.fingerprint());
+                    claiming.meet(view.fingerprint());
                 }
                 let held = if state == ServiceState::Active { held } else { Held::nothing(&self.policy.placement) };
                 let serving = claiming.want(now, &held.slots, cause);

@@ -148,7 +148,9 @@ fn another_store_is_refused_until_its_floor_was_raised_above_what_is_known() {
     let attempt = opening(&run.step(5_200, Input::Woken)).expect("it looks again");
     let actions = run.step(5_210, Input::Claims(ClaimInput::Opened { attempt, store: store(2, 5) }));
     assert_eq!(run.state(), ServiceState::Active);
-    asked(&actions);
+    let Some(ClaimAction::Release { attempt, held }) = claimed(&actions).into_iter().next() else { panic!("{actions:?}") };
+    assert_eq!(held.len(), 16, "if they are there after all, they are given back before they are asked for");
+    asked(&run.step(5_220, Input::Claims(ClaimInput::Released { attempt: *attempt })));
 }
 
 /// A member that is in the view and has no right to claim, say.
@@ -197,4 +199,83 @@ fn a_backend_that_grants_less_is_renewed_as_often_within_that() {
     assert_eq!(run.machine.wake_at(), Some(at(1_500)), "a sixth of 9 s");
     run.step(1_500, Input::Woken);
     assert_eq!(run.machine.ownership().claims_end(), Some(at(4_455 - 100)));
+}
+
+fn pump(run: &mut Run, from: u64, to: u64) -> Option<(u64, Vec<Action>)> {
+    let mut now = from;
+    while now < to {
+        now += 100;
+        let actions = run.step(now, Input::Woken);
+        run.step(now, Input::Proven { at: at(now) });
+        if calls(&actions).contains(&Op::Renew) {
+            run.renewed(now, now);
+        }
+        if claimed(&actions).iter().any(|claim| matches!(claim, ClaimAction::Acquire { .. })) {
+            return Some((now, actions));
+        }
+    }
+    None
+}
+
+#[test]
+fn below_min_members_nobody_stands_in_for_anybody() {
+    let policy = Policy { min_members: 2, ..exclusive() };
+    let mut run = Run::with(policy.clone());
+    run.step(0, Input::Join);
+    let attempt = opening(&run.registered(10, 0)).unwrap();
+    opened(&mut run, 12, attempt, store(1, 0));
+    run.viewed(20, vec![Member { fingerprints: policy.fingerprints(), ..member("me", 7) }]);
+    assert_eq!((run.state(), run.owned()), (ServiceState::Active, 0));
+    if let Some((now, actions)) = pump(&mut run, 20, 30_000) {
+        let asked = asked(&actions);
+        let n = asked.1.len();
+        grant(&mut run, now + 1, asked, 5);
+        panic!("below min_members: asks for {n} at {now}, owns {} {:?}", run.owned(), run.machine.ownership().fence_at("k", at(now + 2)));
+    }
+}
+
+#[test]
+fn what_the_missing_had_is_nobodys_to_stand_in_for() {
+    let policy = Policy { max_loss: crate::MaxLoss::percent(50), ..exclusive() };
+    let m = |id: &str, inc| Member { fingerprints: policy.fingerprints(), ..member(id, inc) };
+    let mut run = Run::with(policy.clone());
+    run.step(0, Input::Join);
+    let attempt = opening(&run.registered(10, 0)).unwrap();
+    run.step(11, Input::Claims(ClaimInput::All(Vec::new())));
+    run.step(12, Input::Claims(ClaimInput::Opened { attempt, store: store(1, 0) }));
+    let a = run.viewed(20, vec![m("a", 1), m("b", 1), m("c", 1), m("me", 7)]);
+    let q = asked(&a);
+    grant(&mut run, 30, q, 5);
+    let before = run.owned();
+    run.viewed(1_000, vec![m("me", 7)]);
+    assert!(run.machine.ownership().stands_still());
+    assert_eq!(run.owned(), before);
+    if let Some((now, actions)) = pump(&mut run, 1_000, 60_000) {
+        let asked = asked(&actions);
+        let n = asked.1.len();
+        grant(&mut run, now + 1, asked, 9);
+        panic!("stands still {}: asks for {n} at {now}, owns {} instead of {before}", run.machine.ownership().stands_still(), run.owned());
+    }
+}
+
+#[test]
+fn a_leaver_does_not_wait_for_what_it_held_before_a_fence() {
+    let mut run = holding();
+    run.step(8_810, Input::Woken);
+    run.step(8_850, Input::Leave);
+    run.registered(8_900, 8_810);
+    let actions = run.step(8_910, Input::InFlightDone);
+    assert!(actions.contains(&Action::Deregister), "{actions:?} wakes {:?}", run.machine.wake_at());
+}
+
+#[test]
+fn a_store_that_is_not_accepted_shows_at_once() {
+    let mut run = holding();
+    let attempt = run.attempt;
+    run.step(3_000, Input::Woken);
+    run.step(3_010, Input::RecordLost { attempt: attempt + 1 });
+    let attempt = opening(&run.registered(3_020, 3_010)).expect("asked");
+    run.viewed(3_025, vec![shown("me", 7)]);
+    opened(&mut run, 3_030, attempt, store(2, 0));
+    assert_eq!(run.state(), ServiceState::Refused);
 }
