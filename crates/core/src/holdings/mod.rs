@@ -7,9 +7,11 @@
 //! release, then nothing. A fenced member serves nothing at once. What it held before the fence may still be its own in the backend; that is
 //! given back before it is asked for again, so that every time of serving has an epoch of its own.
 
+mod answers;
 mod draining;
 mod io;
 mod line;
+mod news;
 mod store;
 #[cfg(test)]
 mod tests;
@@ -18,13 +20,9 @@ pub use io::{Answer, CallFailure, ClaimAction, HoldingRules, OnDrainTimeout};
 pub use store::StoreRefusal;
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::time::Duration;
 
 use crate::{Claim, Epoch, Holder, Moment, Resource, SlotSet};
 use line::Line;
-
-/// Pause before asking again for what the backend holds back, or what somebody else held a moment ago.
-const ASK_AGAIN: Duration = Duration::from_millis(100);
 
 /// One resource that this member holds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -187,127 +185,8 @@ impl Holdings {
         self.keep_up(now, actions);
     }
 
-    /// Everything that is held in the group, as the watch tells it at its beginning.
-    pub fn told_all(&mut self, now: Moment, claims: impl IntoIterator<Item = (Resource, Claim)>, actions: &mut Vec<ClaimAction>) {
-        let claims: BTreeMap<_, _> = claims.into_iter().collect();
-        let gone: Vec<_> = self.others.keys().chain(self.shown.keys()).filter(|known| !claims.contains_key(*known)).cloned().collect();
-        self.told = true;
-        let changes = claims.into_iter().map(|(resource, claim)| (resource, Some(claim)));
-        self.told_changes(now, changes.chain(gone.into_iter().map(|resource| (resource, None))), actions);
-    }
-
-    /// Changes since the last news; `None`: nobody holds it.
-    pub fn told_changes(
-        &mut self,
-        now: Moment,
-        changes: impl IntoIterator<Item = (Resource, Option<Claim>)>,
-        actions: &mut Vec<ClaimAction>,
-    ) {
-        let mut lost = Vec::new();
-        for (resource, claim) in changes {
-            if let Some(claim) = &claim {
-                self.note_seen(claim.epoch);
-            }
-            if self.is_lost(&resource, claim.as_ref()) {
-                self.mine.remove(&resource);
-                lost.push(resource.clone());
-            }
-            let (others, shown) = match claim {
-                Some(claim) if claim.holder == self.me => (None, Some(claim.epoch)),
-                other => (other, None),
-            };
-            put(&mut self.others, &resource, others);
-            put(&mut self.shown, &resource, shown);
-        }
-        if !lost.is_empty() {
-            self.changes += 1;
-            actions.push(ClaimAction::Lost(lost));
-        }
-        self.keep_up(now, actions);
-    }
-
-    /// Whether news of a resource says that what is held here is held no longer. News may be older than a grant: only somebody else's higher
-    /// epoch, or an end after the grant itself was shown, is later for sure.
-    fn is_lost(&self, resource: &Resource, claim: Option<&Claim>) -> bool {
-        let Some(hold) = self.mine.get(resource).filter(|hold| hold.phase != Phase::Releasing) else { return false };
-        match claim {
-            Some(claim) => claim.holder != self.me && claim.epoch > hold.epoch,
-            None => self.shown.get(resource).is_some_and(|shown| *shown >= hold.epoch),
-        }
-    }
-
     /// The time of [`Holdings::wake_at`] has come.
     pub fn woken(&mut self, now: Moment, actions: &mut Vec<ClaimAction>) {
-        self.keep_up(now, actions);
-    }
-
-    /// What became of an [`ClaimAction::Acquire`].
-    pub fn acquired(&mut self, now: Moment, attempt: u64, answers: Vec<(Resource, Answer)>, actions: &mut Vec<ClaimAction>) {
-        if !self.acquiring.answered(attempt) {
-            return;
-        }
-        self.acquiring.failures = 0;
-        self.asked.clear();
-        let mut gained = Vec::new();
-        for (resource, answer) in answers {
-            match answer {
-                Answer::Granted(epoch) if self.others.get(&resource).is_some_and(|other| other.epoch > epoch) => {}
-                Answer::Granted(epoch) if self.served.get(&resource).is_some_and(|served| *served >= epoch) => {
-                    // It was this member's all the time, though the news had said otherwise. An epoch serves once, so it goes back first.
-                    self.others.remove(&resource);
-                    self.orphans.insert(resource, epoch);
-                }
-                Answer::Granted(epoch) => {
-                    self.note_granted(epoch);
-                    self.others.remove(&resource);
-                    self.served.insert(resource.clone(), epoch);
-                    self.mine.insert(resource.clone(), Hold { epoch, phase: Phase::Serving });
-                    gained.push((resource, epoch));
-                }
-                // If the watch says by now that it is free, it was given back in between; if not yet, it will tell.
-                Answer::Held | Answer::NotYet => {
-                    self.held_back.insert(resource, now.plus(ASK_AGAIN));
-                }
-            }
-        }
-        if !gained.is_empty() {
-            self.changes += 1;
-            actions.push(ClaimAction::Gained(gained));
-        }
-        self.let_go(now, actions);
-        self.keep_up(now, actions);
-    }
-
-    /// A [`ClaimAction::Release`] was carried out.
-    pub fn released(&mut self, now: Moment, attempt: u64, actions: &mut Vec<ClaimAction>) {
-        if !self.releasing.answered(attempt) {
-            return;
-        }
-        self.releasing.failures = 0;
-        for (resource, epoch) in std::mem::take(&mut self.sent) {
-            self.mine.remove(&resource);
-            for table in [&mut self.orphans, &mut self.shown] {
-                if table.get(&resource).is_some_and(|known| *known <= epoch) {
-                    table.remove(&resource);
-                }
-            }
-        }
-        self.keep_up(now, actions);
-    }
-
-    /// A call failed; it is made again after a pause.
-    pub fn failed(&mut self, now: Moment, attempt: u64, failure: CallFailure, actions: &mut Vec<ClaimAction>) {
-        let asking = self.acquiring.failed(attempt, now);
-        if asking {
-            self.asked.clear();
-        }
-        let opening = self.store.line.failed(attempt, now);
-        self.releasing.failed(attempt, now);
-        match failure {
-            CallFailure::Permanent(why) if opening => self.deny(why),
-            CallFailure::OtherStore if asking => self.reopen(),
-            _ => {}
-        }
         self.keep_up(now, actions);
     }
 
@@ -356,25 +235,8 @@ impl Holdings {
         }
     }
 
-    /// What is this member's in the backend though it neither holds nor wants it: granted in an answer that never came.
-    fn find_orphans(&mut self) {
-        for (resource, epoch) in &self.shown {
-            let known = self.mine.contains_key(resource) || self.asked.contains(resource) || self.wanted.contains(resource);
-            if !known {
-                self.orphans.entry(resource.clone()).or_insert(*epoch);
-            }
-        }
-    }
-
     const fn next_attempt(&mut self) -> u64 {
         self.attempt += 1;
         self.attempt
     }
-}
-
-fn put<V>(table: &mut BTreeMap<Resource, V>, resource: &Resource, value: Option<V>) {
-    match value {
-        Some(value) => table.insert(resource.clone(), value),
-        None => table.remove(resource),
-    };
 }

@@ -2,6 +2,8 @@
 
 mod fleet;
 
+use std::time::Duration;
+
 use super::*;
 use crate::{Incarnation, InstanceId};
 

@@ -1,0 +1,81 @@
+//! What the backend answers: granted, given back, or failed.
+
+use std::time::Duration;
+
+use super::{Answer, CallFailure, ClaimAction, Hold, Holdings, Phase};
+use crate::{Moment, Resource};
+
+/// Pause before asking again for what the backend holds back, or what somebody else held a moment ago.
+const ASK_AGAIN: Duration = Duration::from_millis(100);
+
+impl Holdings {
+    /// What became of an [`ClaimAction::Acquire`].
+    pub fn acquired(&mut self, now: Moment, attempt: u64, answers: Vec<(Resource, Answer)>, actions: &mut Vec<ClaimAction>) {
+        if !self.acquiring.answered(attempt) {
+            return;
+        }
+        self.acquiring.failures = 0;
+        self.asked.clear();
+        let mut gained = Vec::new();
+        for (resource, answer) in answers {
+            match answer {
+                Answer::Granted(epoch) if self.others.get(&resource).is_some_and(|other| other.epoch > epoch) => {}
+                Answer::Granted(epoch) if self.served.get(&resource).is_some_and(|served| *served >= epoch) => {
+                    // It was this member's all the time, though the news had said otherwise. An epoch serves once, so it goes back first.
+                    self.others.remove(&resource);
+                    self.orphans.insert(resource, epoch);
+                }
+                Answer::Granted(epoch) => {
+                    self.note_granted(epoch);
+                    self.others.remove(&resource);
+                    self.served.insert(resource.clone(), epoch);
+                    self.mine.insert(resource.clone(), Hold { epoch, phase: Phase::Serving });
+                    gained.push((resource, epoch));
+                }
+                // If the watch says by now that it is free, it was given back in between; if not yet, it will tell.
+                Answer::Held | Answer::NotYet => {
+                    self.held_back.insert(resource, now.plus(ASK_AGAIN));
+                }
+            }
+        }
+        if !gained.is_empty() {
+            self.changes += 1;
+            actions.push(ClaimAction::Gained(gained));
+        }
+        self.let_go(now, actions);
+        self.keep_up(now, actions);
+    }
+
+    /// A [`ClaimAction::Release`] was carried out.
+    pub fn released(&mut self, now: Moment, attempt: u64, actions: &mut Vec<ClaimAction>) {
+        if !self.releasing.answered(attempt) {
+            return;
+        }
+        self.releasing.failures = 0;
+        for (resource, epoch) in std::mem::take(&mut self.sent) {
+            self.mine.remove(&resource);
+            for table in [&mut self.orphans, &mut self.shown] {
+                if table.get(&resource).is_some_and(|known| *known <= epoch) {
+                    table.remove(&resource);
+                }
+            }
+        }
+        self.keep_up(now, actions);
+    }
+
+    /// A call failed; it is made again after a pause.
+    pub fn failed(&mut self, now: Moment, attempt: u64, failure: CallFailure, actions: &mut Vec<ClaimAction>) {
+        let asking = self.acquiring.failed(attempt, now);
+        if asking {
+            self.asked.clear();
+        }
+        let opening = self.store.line.failed(attempt, now);
+        self.releasing.failed(attempt, now);
+        match failure {
+            CallFailure::Permanent(why) if opening => self.deny(why),
+            CallFailure::OtherStore if asking => self.reopen(),
+            _ => {}
+        }
+        self.keep_up(now, actions);
+    }
+}
