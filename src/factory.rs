@@ -8,6 +8,7 @@ use shardwise_core::{InstanceId, Member, OwnershipMode, PolicyName};
 use shardwise_discovery::{Clock, Discovery, random_incarnation};
 
 use crate::observer::Observer;
+use crate::runtime::Singleton;
 use crate::service::ShardingService;
 use crate::settings::{DiscoverySettings, InstanceSettings, LoadOptions, PolicySettings, Settings};
 use crate::{Error, ErrorKind, Result, backend, confirm, places};
@@ -104,6 +105,27 @@ impl ShardingFactory {
         let service = self.make(settings, &mut made)?;
         made.services.insert(settings.policy.name.clone(), service.clone());
         Ok(service)
+    }
+
+    /// Work of this name, to run on exactly one member of the group whose policy has exclusive ownership. Its service is registered as ever:
+    /// [`ShardingFactory::create`], then [`ShardingService::register_self`].
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::Settings`] if not exactly one policy has exclusive ownership; [`ShardingService::singleton`] of the one that is meant then tells
+    /// which. Those of [`ShardingFactory::create`].
+    pub fn singleton(&self, name: &str) -> Result<Singleton> {
+        let exclusive = || self.inner.policies.values().filter(|settings| settings.policy.ownership == OwnershipMode::Exclusive);
+        let names: Vec<_> = exclusive().map(|settings| settings.policy.name.as_str()).collect();
+        let [only] = names[..] else {
+            let those = if names.is_empty() { "none".to_owned() } else { names.join(", ") };
+            let message = format!(
+                "singleton {name:?} needs a group: exactly one policy with ownership = \"exclusive\", and there are: {those}; or ask the service of \
+                 the policy that is meant for it"
+            );
+            return Err(Error::new(ErrorKind::Settings, message));
+        };
+        self.create(only)?.singleton(name)
     }
 
     /// Sees the members and owners of a policy's group without joining it. Waits for the first view.

@@ -66,15 +66,15 @@ pub use error::{Error, ErrorKind, Result};
 pub use factory::{ShardingFactory, ShardingFactoryBuilder};
 pub use listeners::{Listener, News, Rebalances, Snapshots, WatchMembers};
 pub use observer::Observer;
-pub use runtime::{Guard, OwnedRun, SlotsRun};
+pub use runtime::{Guard, OwnedRun, Singleton, SingletonContext, SingletonRun, SlotsRun};
 pub use service::ShardingService;
 pub use settings::Settings;
 pub use sharding::Sharding;
 pub use shardwise_core as core;
 pub use shardwise_core::{
-    Address, BackendLoss, Cause, Epoch, Fence, Fingerprint, GroupName, Incarnation, InstanceId, KeyOwners, KeyPlacement, KeyShare,
-    LoadMargin, MaxLoss, Member, MemberState, Moment, NotHeld, NotOwning, Ownership, OwnershipMode, PlacementKind, PlacementParams, Policy,
-    PolicyName, Rebalance, ServiceState, ShardKey, SlotOwners, SlotSet, Timing, View, Weight, slot_of,
+    Address, BackendLoss, Cause, ClaimName, Epoch, Fence, Fingerprint, GroupName, Incarnation, InstanceId, KeyOwners, KeyPlacement,
+    KeyShare, LoadMargin, MaxLoss, Member, MemberState, Moment, NotHeld, NotOwning, Ownership, OwnershipMode, PlacementKind,
+    PlacementParams, Policy, PolicyName, Rebalance, ServiceState, ShardKey, SlotOwners, SlotSet, Timing, View, Weight, slot_of,
 };
 pub use shardwise_discovery as discovery;
 

@@ -12,7 +12,7 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use crate::listeners::Hub;
-use crate::runtime::Guards;
+use crate::runtime::{Guards, Names};
 use crate::service::Ranked;
 
 /// What work under ownership stands on. Whoever holds it keeps no stream open and no service alive.
@@ -32,6 +32,7 @@ pub(crate) struct Shared {
     pub(crate) ground: Arc<Ground>,
     pub(crate) timing: Timing,
     pub(crate) instance_id: InstanceId,
+    pub(crate) names: Names,
     /// How often a slot was given away though work was still running in it.
     pub(crate) overlaps: AtomicU64,
     pub(crate) rebalances: Hub<Rebalance>,
@@ -63,6 +64,7 @@ impl Shared {
             ground: Arc::new(ground),
             timing,
             instance_id,
+            names: Names::default(),
             overlaps: AtomicU64::new(0),
             rebalances: Hub::default(),
             snapshots: Hub::default(),

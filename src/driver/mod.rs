@@ -92,6 +92,7 @@ impl Driver {
     /// Runs until the service has left and nobody holds a handle to it any more.
     pub(crate) async fn run(mut self, mut commands: mpsc::Receiver<Command>) {
         let shared = Arc::clone(&self.shared);
+        let mut names = shared.names.follow();
         let mut orphaned = false;
         let mut actions = Vec::new();
         loop {
@@ -128,6 +129,7 @@ impl Driver {
                     Some(input) => input,
                     None => continue,
                 },
+                offered = names.next() => Input::Names(offered),
                 idle = shared.guards.idle() => Input::Claims(ClaimInput::Idle(idle)),
                 () = until(&self.shared, wake_at) => Input::Woken,
             };

@@ -12,13 +12,14 @@ use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
 use shardwise::core::holdings::OnDrainTimeout;
 use shardwise::discovery::{FaultRates, Faults, MemoryBackend};
-use shardwise::{Epoch, Fence, Guard, Policy, ShardingService};
+use shardwise::{ClaimName, Epoch, Fence, Guard, Policy, ShardingService, SingletonRun};
 
 use super::{SLOTS, World, held, key_in, policy};
 
 const LIVES: u64 = 30;
 const BEGIN_WITH: usize = 4;
 const STEPS: u32 = 40;
+const NAMES: [&str; 5] = ["a", "b", "c", "d", "e"];
 const LOOK_EVERY: Duration = Duration::from_millis(20);
 const SETTLES_WITHIN: Duration = Duration::from_secs(20);
 
@@ -40,6 +41,7 @@ struct Worker {
     link: MemoryBackend,
     faults: Faults<MemoryBackend>,
     guards: Vec<Guard>,
+    _singletons: Vec<SingletonRun>,
     leaves: bool,
 }
 
@@ -73,10 +75,17 @@ impl Life {
         let id = format!("w{:03}", self.born);
         let factory = self.world.factory_of(&id, Arc::new(faults.clone()), self.policy.clone());
         let service = factory.create("workers").expect("a known policy");
+        let singletons = NAMES.map(|name| {
+            let singleton = service.singleton(name).expect("exclusive");
+            singleton.run(|context| async move {
+                context.cancel().cancelled().await;
+                Ok::<(), String>(())
+            })
+        });
         let joining = service.clone();
         // It may take longer than `register_self` waits.
         drop(tokio::spawn(async move { while joining.register_self().await.is_err() {} }));
-        self.workers.push(Worker { service, link, faults, guards: Vec::new(), leaves: false });
+        self.workers.push(Worker { service, link, faults, guards: Vec::new(), _singletons: singletons.into(), leaves: false });
     }
 
     fn something_happens(&mut self) {
@@ -112,7 +121,12 @@ impl Life {
     fn look(&mut self) {
         let seed = self.seed;
         let mut holders: BTreeMap<u32, String> = BTreeMap::new();
+        let mut named: BTreeSet<ClaimName> = BTreeSet::new();
         for worker in &self.workers {
+            let ownership = worker.service.ownership();
+            for (name, _) in ownership.names().filter(|_| ownership.is_live_at(worker.service.now())) {
+                assert!(named.insert(name.clone()), "seed {seed}: {name} has two holders; SHARDWISE_SEED={seed} repeats the faults");
+            }
             let serving = held(&worker.service).into_iter();
             let guarded = worker.guards.iter().filter(|guard| guard.is_held()).filter_map(Guard::fence);
             let claims: BTreeSet<(u32, u64)> = serving.chain(guarded.map(|Fence { slot, epoch }| (slot, epoch.get()))).collect();
@@ -146,8 +160,9 @@ impl Life {
     fn settled(&self) -> bool {
         let mut all: Vec<u32> = self.workers.iter().flat_map(|worker| held(&worker.service).into_keys()).collect();
         all.sort_unstable();
+        let named: usize = self.workers.iter().map(|worker| worker.service.ownership().names().count()).sum();
         let staying = self.workers.iter().filter(|worker| !worker.leaves);
-        all.into_iter().eq(0..SLOTS) && staying.clone().all(|worker| !held(&worker.service).is_empty())
+        named == NAMES.len() && all.into_iter().eq(0..SLOTS) && staying.clone().all(|worker| !held(&worker.service).is_empty())
     }
 
     async fn lived(mut self) -> (u64, u64) {

@@ -7,6 +7,7 @@ mod common;
 mod guards;
 mod lives;
 mod refused;
+mod singletons;
 mod slots;
 mod stores;
 

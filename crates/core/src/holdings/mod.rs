@@ -132,6 +132,11 @@ impl Holdings {
         free
     }
 
+    /// Whether nobody holds it, as far as is known.
+    pub fn is_free(&self, resource: &Resource) -> bool {
+        self.told && !self.others.contains_key(resource) && !self.mine.contains_key(resource) && !self.orphans.contains_key(resource)
+    }
+
     /// A number that changes whenever what serves does.
     pub const fn changes(&self) -> u64 {
         self.changes

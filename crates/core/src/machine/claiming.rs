@@ -7,13 +7,14 @@ use std::iter;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::next_in_line::{self, Unclaimed};
+use super::next_in_line::{Line, Unclaimed};
 use super::{Action, ClaimInput, Machine, Refusal};
 use crate::grants::Grants;
 use crate::holdings::{ClaimAction, HoldingRules, Holdings, StoreRefusal};
 use crate::ownership::Held;
 use crate::{
-    Cause, ClaimStore, Epoch, Fingerprint, Holder, Moment, Ownership, OwnershipMode, Policy, Replicas, Resource, ServiceState, SlotSet,
+    Cause, ClaimName, ClaimStore, Epoch, Fingerprint, Holder, InstanceId, Moment, NameOwners, Ownership, OwnershipMode, PlacementParams,
+    Policy, Resource, ServiceState, SlotSet, View,
 };
 
 /// The claims of a member, and what of them readers see.
@@ -23,13 +24,16 @@ pub(super) struct Claiming {
     /// The slots that the placement gives, as they were wanted last, and why.
     wanted: Arc<SlotSet>,
     cause: Cause,
-    /// Slots whose owner did not come, and that are held in its place until the placement changes.
-    stood_in: SlotSet,
+    /// The names that this worker can serve, and which of them the placement gives it.
+    names: BTreeSet<ClaimName>,
+    wanted_names: BTreeSet<ClaimName>,
+    /// Slots and names whose owner did not come, and that are held in its place until the placement changes.
+    stood_in: BTreeSet<Resource>,
     unclaimed: Unclaimed,
     /// What is wanted has changed and was not told.
     stale: bool,
-    /// The placement by which others own what they own.
-    placed_at: Option<Fingerprint>,
+    /// The group by which names were placed and absent owners were given their time.
+    placed_at: Option<(Arc<View>, Fingerprint)>,
     /// What serves, as of this many changes of it.
     held: Held,
     changes: u64,
@@ -46,7 +50,9 @@ impl Claiming {
             holdings: Holdings::new(rules, me),
             wanted: Arc::new(SlotSet::empty(slots)),
             cause: Cause::Joined,
-            stood_in: SlotSet::empty(slots),
+            names: BTreeSet::new(),
+            wanted_names: BTreeSet::new(),
+            stood_in: BTreeSet::new(),
             unclaimed: Unclaimed::default(),
             stale: false,
             placed_at: None,
@@ -67,7 +73,8 @@ impl Claiming {
         self.pending.clear();
         // What should be held is for the next view to say.
         self.wanted = Arc::new(SlotSet::empty(self.wanted.slots()));
-        (self.stood_in, self.unclaimed, self.placed_at) = (SlotSet::empty(self.wanted.slots()), Unclaimed::default(), None);
+        self.wanted_names.clear();
+        (self.stood_in, self.unclaimed, self.placed_at) = (BTreeSet::new(), Unclaimed::default(), None);
         self.holdings.want(Moment::ZERO, BTreeSet::new(), &mut self.pending);
     }
 
@@ -82,41 +89,72 @@ impl Claiming {
 
     /// Tells the group as it is now: where it is another one, owners that did not come have their time again. What was held in their place is
     /// let go of by the next [`Claiming::want`], unless that wants it.
-    pub(super) fn meet(&mut self, group: Fingerprint) {
-        if self.placed_at.replace(group) != Some(group) {
-            self.unclaimed.start_over();
-            if !self.stood_in.is_empty() {
-                self.stood_in = SlotSet::empty(self.wanted.slots());
-                self.stale = true;
-            }
+    pub(super) fn meet(&mut self, view: &Arc<View>, params: PlacementParams, me: &InstanceId) {
+        if self.placed_at.as_ref().is_some_and(|(known, _)| Arc::ptr_eq(known, view)) {
+            return;
         }
+        let group = view.fingerprint();
+        if self.placed_at.replace((Arc::clone(view), group)).is_none_or(|(_, known)| known != group) {
+            self.unclaimed.start_over();
+            self.stale |= !self.stood_in.is_empty();
+            self.stood_in.clear();
+            let names = if self.names.is_empty() {
+                BTreeSet::new()
+            } else {
+                NameOwners::of_view(view, params, &self.names).names_of(me).cloned().collect()
+            };
+            self.stale |= names != self.wanted_names;
+            self.wanted_names = names;
+        }
+    }
+
+    /// No name is this member's until it meets the group again.
+    pub(super) fn rest(&mut self) {
+        self.stale |= !self.wanted_names.is_empty() || !self.stood_in.is_empty();
+        self.wanted_names.clear();
+        self.stood_in.clear();
+        self.placed_at = None;
+    }
+
+    /// What this worker can serve from now on.
+    pub(super) fn offer(&mut self, names: BTreeSet<ClaimName>) {
+        self.names = names;
+        // Who is given which is found out again.
+        self.placed_at = None;
     }
 
     fn want_all(&mut self, now: Moment) {
-        let wanted: BTreeSet<_> = self.wanted.union(&self.stood_in).iter().map(Resource::Slot).collect();
+        let wanted = self.all_wanted();
         self.holdings.want(now, wanted, &mut self.pending);
     }
 
-    /// Takes the slots that nobody has claimed for too long and for which this member is next.
-    fn stand_in(&mut self, now: Moment, ttl: Duration, next: impl FnOnce(&[(u32, usize)], &mut Option<Replicas>) -> Vec<u32>) {
+    fn all_wanted(&self) -> BTreeSet<Resource> {
+        let slots = self.wanted.iter().map(Resource::Slot);
+        slots.chain(self.wanted_names.iter().cloned().map(Resource::Name)).chain(self.stood_in.iter().cloned()).collect()
+    }
+
+    /// Takes what nobody has claimed for too long and for which this member is next.
+    fn stand_in(&mut self, now: Moment, ttl: Duration, view: &View, params: PlacementParams, me: &InstanceId) {
         if !self.holdings.is_open() {
             return;
         }
-        let (slots, wanted, holdings) = (self.wanted.slots(), self.wanted.union(&self.stood_in), &self.holdings);
-        let waiting = self.unclaimed.look(now, ttl, || holdings.free_slots(slots).minus(&wanted));
-        let taken = next(&waiting, self.unclaimed.line());
+        let Self { holdings, names, wanted, wanted_names, stood_in, .. } = self;
+        let free = || {
+            let slots = holdings.free_slots(wanted.slots()).minus(wanted);
+            let names = names.difference(wanted_names).cloned().map(Resource::Name).filter(|name| holdings.is_free(name));
+            slots.iter().map(Resource::Slot).chain(names).filter(|resource| !stood_in.contains(resource)).collect()
+        };
+        let taken = self.unclaimed.look(now, ttl, free, || Line::of(view, params, names), me);
         if !taken.is_empty() {
             self.cause = Cause::OwnerAbsent;
-            for slot in taken {
-                self.stood_in.insert(slot);
-            }
+            self.stood_in.extend(taken);
             self.want_all(now);
         }
     }
 
     pub(super) fn want_nothing(&mut self, now: Moment, cause: Cause) {
         let nothing = Arc::new(SlotSet::empty(self.wanted.slots()));
-        (self.stood_in, self.stale) = (SlotSet::empty(self.wanted.slots()), true);
+        self.rest();
         self.want(now, &nothing, cause);
     }
 
@@ -204,9 +242,9 @@ impl Machine {
         let looks = self.looks();
         let Some(claiming) = &mut self.claiming else { return };
         if looks {
-            let (view, me) = (&self.ownership.view, &self.me.instance_id);
+            let view = &self.ownership.view;
             let params = self.policy.serving(view.group_fingerprint()).unwrap_or(self.policy.placement);
-            claiming.stand_in(now, self.lease.ttl(), |waiting, line| next_in_line::mine(waiting, line, view, params, me));
+            claiming.stand_in(now, self.lease.ttl(), view, params, &self.me.instance_id);
         }
         claiming.holdings.woken(now, &mut claiming.pending);
         let (claims_end, pending) = (self.lease.deadline(), std::mem::take(&mut claiming.pending));

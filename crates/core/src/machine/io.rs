@@ -1,11 +1,13 @@
 //! What goes into the machine and what comes out.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
 use crate::holdings::{Answer, CallFailure, ClaimAction, StoreRefusal};
 use crate::{
-    Address, Claim, ClaimStore, Fingerprint, InstanceId, Missing, Moment, Ownership, Policy, Rebalance, Resource, TooManyPoints, View,
+    Address, Claim, ClaimName, ClaimStore, Fingerprint, InstanceId, Missing, Moment, Ownership, Policy, Rebalance, Resource, TooManyPoints,
+    View,
 };
 
 /// Something that happened. `attempt` names the call it answers; answers to calls that are no longer waited for fall away.
@@ -61,6 +63,8 @@ pub enum Input {
     },
     /// News of claims, under exclusive ownership.
     Claims(ClaimInput),
+    /// The names that this worker can serve from now on, under exclusive ownership: singletons, daemons, timers.
+    Names(BTreeSet<ClaimName>),
     /// Nothing of the user's work is in flight any more.
     InFlightDone,
     /// The record is gone, or was given up.

@@ -169,6 +169,12 @@ impl Machine {
                 self.reconsider(now, actions);
             }
             Input::Claims(input) => self.claims(now, input, actions),
+            Input::Names(names) => {
+                if let Some(claiming) = &mut self.claiming {
+                    claiming.offer(names);
+                    self.reconsider(now, actions);
+                }
+            }
             Input::InFlightDone => self.drain_until = self.drain_until.map(|_| now),
             Input::Deregistered => {
                 if self.state() == ServiceState::Draining {

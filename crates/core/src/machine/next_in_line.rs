@@ -1,23 +1,45 @@
-//! Slots that nobody claims: their owner is in the view and does not come, because it is refused, has no right to claim, or runs something
+//! Slots and names that nobody claims: their owner is in the view and does not come, because it is refused, has no right to claim, or runs something
 //! else under the group's name. The next in line takes them.
 //!
 //! It keeps them until the placement changes, which it does when the owner is restarted or leaves.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use crate::{InstanceId, Moment, PlacementParams, REPLICAS_MAX, Replicas, SlotSet, View};
+use crate::{ClaimName, InstanceId, Moment, NameOwners, PlacementParams, REPLICAS_MAX, Replicas, Resource, View};
 
 /// How often unclaimed slots are looked for within one TTL.
 const LOOKS_PER_TTL: u32 = 4;
 
-/// Since when slots have had no holder.
+/// Since when slots and names have had no holder.
 #[derive(Debug, Default)]
 pub(super) struct Unclaimed {
-    since: BTreeMap<u32, Moment>,
+    since: BTreeMap<Resource, Moment>,
     looked: Option<Moment>,
     /// Who comes after whom in the present group, once that was needed.
-    line: Option<Replicas>,
+    line: Option<Line>,
+}
+
+/// Who comes after whom in one group.
+#[derive(Debug)]
+pub(super) struct Line {
+    slots: Replicas,
+    names: NameOwners,
+}
+
+impl Line {
+    pub(super) fn of(view: &View, params: PlacementParams, names: &BTreeSet<ClaimName>) -> Self {
+        Self { slots: Replicas::of_view(view, params, REPLICAS_MAX), names: NameOwners::of_view(view, params, names) }
+    }
+
+    /// Whether `me` is among the owner and the first `after` behind it.
+    fn has(&self, resource: &Resource, after: usize, me: &InstanceId) -> bool {
+        let count = after.saturating_add(1);
+        match resource {
+            Resource::Slot(slot) => self.slots.owners_of_slot(*slot, REPLICAS_MAX).take(count).any(|id| id == me),
+            Resource::Name(name) => self.names.line(name).take(count).any(|id| id == me),
+        }
+    }
 }
 
 impl Unclaimed {
@@ -27,46 +49,37 @@ impl Unclaimed {
         self.line = None;
     }
 
-    pub(super) const fn line(&mut self) -> &mut Option<Replicas> {
-        &mut self.line
-    }
-
     pub(super) fn next_look(&self, ttl: Duration) -> Moment {
         self.looked.map_or(Moment::ZERO, |looked| looked.plus(ttl / LOOKS_PER_TTL))
     }
 
-    /// Looks, if it is time, at which slots are free; gives those that have been for a TTL, and for how many whole ones.
-    pub(super) fn look(&mut self, now: Moment, ttl: Duration, free: impl FnOnce() -> SlotSet) -> Vec<(u32, usize)> {
+    /// Looks, if it is time, at what is free, and gives what has been for at least a TTL and of which `me` is next: the first after the owner when
+    /// it is one, and so on.
+    pub(super) fn look(
+        &mut self,
+        now: Moment,
+        ttl: Duration,
+        free: impl FnOnce() -> BTreeSet<Resource>,
+        line: impl FnOnce() -> Line,
+        me: &InstanceId,
+    ) -> Vec<Resource> {
         if now < self.next_look(ttl) {
             return Vec::new();
         }
         self.looked = Some(now);
         let free = free();
-        self.since.retain(|slot, _| free.contains(*slot));
-        for slot in free.iter() {
-            self.since.entry(slot).or_insert(now);
+        self.since.retain(|resource, _| free.contains(resource));
+        for resource in free {
+            self.since.entry(resource).or_insert(now);
         }
         let waited = |since: Moment| usize::try_from(now.since(since).as_nanos() / ttl.as_nanos().max(1)).unwrap_or(usize::MAX);
-        self.since.iter().map(|(slot, since)| (*slot, waited(*since))).filter(|(_, ttls)| *ttls > 0).collect()
+        let mut waiting = self.since.iter().map(|(resource, since)| (resource, waited(*since))).filter(|(_, ttls)| *ttls > 0).peekable();
+        if waiting.peek().is_none() {
+            return Vec::new();
+        }
+        let line = self.line.get_or_insert_with(line);
+        waiting.filter(|(resource, ttls)| line.has(resource, *ttls, me)).map(|(resource, _)| resource.clone()).collect()
     }
-}
-
-/// Those of the slots for which `me` is next in line after as many TTLs as they have been free: the first after the owner when it is one, and
-/// so on.
-pub(super) fn mine(
-    waiting: &[(u32, usize)],
-    line: &mut Option<Replicas>,
-    view: &View,
-    params: PlacementParams,
-    me: &InstanceId,
-) -> Vec<u32> {
-    if waiting.is_empty() {
-        return Vec::new();
-    }
-    let replicas = line.get_or_insert_with(|| Replicas::of_view(view, params, REPLICAS_MAX));
-    let is_next =
-        |(slot, ttls): &&(u32, usize)| replicas.owners_of_slot(*slot, REPLICAS_MAX).take(ttls.saturating_add(1)).any(|id| id == me);
-    waiting.iter().filter(is_next).map(|(slot, _)| *slot).collect()
 }
 
 #[cfg(test)]
@@ -80,35 +93,55 @@ mod tests {
         Moment::from_nanos(ms * 1_000_000)
     }
 
+    fn id(id: &str) -> InstanceId {
+        InstanceId::new(id).unwrap()
+    }
+
+    fn line() -> Line {
+        let view = View::new(1, ["a", "b", "c"].map(|name| Member::named(id(name))).to_vec());
+        Line::of(&view, PlacementParams { slots: 16, ..PlacementParams::default() }, &[ClaimName::new("leader").unwrap()].into())
+    }
+
+    fn everything() -> BTreeSet<Resource> {
+        (0..16).map(Resource::Slot).chain([Resource::Name(ClaimName::new("leader").unwrap())]).collect()
+    }
+
     #[test]
-    fn a_slot_counts_from_when_it_was_first_seen_free_and_not_while_it_is_held() {
+    fn what_is_free_counts_from_when_it_was_first_seen_so_and_not_while_it_is_held() {
         let mut unclaimed = Unclaimed::default();
-        let free = |slots: &[u32]| SlotSet::from_slots(8, slots.iter().copied());
-        assert_eq!(unclaimed.look(at(0), TTL, || free(&[1, 2])), []);
-        assert_eq!(unclaimed.look(at(999), TTL, || panic!("too soon")), []);
-        assert_eq!(unclaimed.look(at(3_999), TTL, || free(&[1, 2, 3])), []);
-        assert_eq!(unclaimed.look(at(5_000), TTL, || free(&[1, 3])), [(1, 1)]);
-        assert_eq!(unclaimed.look(at(8_000), TTL, || free(&[1, 2, 3])), [(1, 2), (3, 1)]);
+        let free = |slots: &[u32]| slots.iter().copied().map(Resource::Slot).collect::<BTreeSet<_>>();
+        let mut look = |ms, slots: &[u32]| {
+            // Of three members each is next after two TTLs at the latest.
+            let mut taken: Vec<_> = ["a", "b", "c"]
+                .iter()
+                .flat_map(|me| {
+                    let mut copy = Unclaimed { since: unclaimed.since.clone(), looked: unclaimed.looked, line: None };
+                    copy.look(at(ms), TTL, || free(slots), line, &id(me))
+                })
+                .collect();
+            unclaimed.look(at(ms), TTL, || free(slots), line, &id("nobody"));
+            taken.sort_unstable();
+            taken.dedup();
+            taken
+        };
+        assert_eq!(look(0, &[1, 2]), []);
+        assert_eq!(look(3_999, &[1, 2, 3]), []);
+        assert_eq!(look(5_000, &[1, 3]), [Resource::Slot(1)]);
+        assert_eq!(look(8_000, &[1, 2, 3]), [Resource::Slot(1), Resource::Slot(3)]);
         unclaimed.start_over();
-        assert_eq!(unclaimed.look(at(9_000), TTL, || free(&[1])), []);
+        assert!(unclaimed.since.is_empty() && unclaimed.line.is_none());
+        assert_eq!(unclaimed.look(at(8_001), TTL, || panic!("too soon"), line, &id("a")), []);
     }
 
     #[test]
     fn one_more_in_line_takes_it_with_each_ttl() {
-        let members = ["a", "b", "c"].map(|id| Member::named(InstanceId::new(id).unwrap()));
-        let (view, params) = (View::new(1, members.to_vec()), PlacementParams { slots: 16, ..PlacementParams::default() });
-        let replicas = Replicas::of_view(&view, params, 3);
-        for slot in 0..16 {
-            let line: Vec<_> = replicas.owners_of_slot(slot, 3).collect();
-            for (place, id) in line.into_iter().enumerate() {
-                for ttls in 1..4 {
-                    assert_eq!(
-                        !mine(&[(slot, ttls)], &mut None, &view, params, id).is_empty(),
-                        place <= ttls,
-                        "{id} is at {place} after {ttls}"
-                    );
-                }
-            }
+        let group = line();
+        for ttls in 1..4u64 {
+            let takers = |resource: &Resource| {
+                ["a", "b", "c"].iter().filter(|me| group.has(resource, usize::try_from(ttls).unwrap(), &id(me))).count()
+            };
+            let expected = usize::try_from(ttls + 1).unwrap().min(3);
+            assert!(everything().iter().all(|resource| takers(resource) == expected), "after {ttls} TTLs");
         }
     }
 }

@@ -59,8 +59,13 @@ impl Machine {
         let cause = self.cause(state, &view, group);
         let held = match &mut self.claiming {
             Some(claiming) => {
-                if !Arc::ptr_eq(&view, &self.ownership.view) {
-                    claiming.meet(view.fingerprint());
+                // Without a share by slots nobody has one by names.
+                let gated = view.active() < self.policy.min_members as usize;
+                if state == ServiceState::Active && !gated {
+                    let params = self.policy.serving(group).unwrap_or(self.policy.placement);
+                    claiming.meet(&wanted, params, &self.me.instance_id);
+                } else {
+                    claiming.rest();
                 }
                 let held = if state == ServiceState::Active { held } else { Held::nothing(&self.policy.placement) };
                 let serving = claiming.want(now, &held.slots, cause);

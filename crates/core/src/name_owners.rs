@@ -1,0 +1,128 @@
+//! Who should hold each of a group's names: singletons, daemons, timers (DESIGN §5 and §3.5).
+//!
+//! Names stand on the circle at their XXH3-64 and are placed like slots, in the order of their bytes, with the number of names in the place of
+//! the number of slots: so many names are spread over the members, and none has more than its share and the margin.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use crate::ring::{self, Point};
+use crate::{ClaimName, InstanceId, PlacementParams, SlotOwners, View, hash_bytes};
+
+/// Who owns each name, and who comes after.
+#[derive(Debug, Clone)]
+pub struct NameOwners {
+    members: Vec<InstanceId>,
+    points: Vec<Point>,
+    /// Index into `members`; empty without members.
+    owners: BTreeMap<ClaimName, u32>,
+}
+
+impl NameOwners {
+    /// Places the names on the members of a view. It makes the circle anew, which takes time for each point.
+    pub fn of_view(view: &View, params: PlacementParams, names: &BTreeSet<ClaimName>) -> Self {
+        let members = ring::in_order(SlotOwners::inputs(view));
+        let ids = || members.iter().map(|(id, _)| id.clone()).collect();
+        if members.is_empty() || names.is_empty() {
+            return Self { members: ids(), points: Vec::new(), owners: BTreeMap::new() };
+        }
+        let points = ring::circle(&members, params.virtual_nodes, hash_bytes);
+        // More names than there can be slots still have room, where each counts as one.
+        let count = u32::try_from(names.len()).unwrap_or(u32::MAX);
+        let mut room = ring::capacities(&members, count, params.load_margin);
+        let mut place = |name: &ClaimName| {
+            let owner = clockwise(&points, name).find(|member| room[*member as usize] > 0);
+            // Capacities add up to at least the number of names, so there is one; 0 keeps this total without a panic.
+            let owner = owner.unwrap_or(0);
+            room[owner as usize] = room[owner as usize].saturating_sub(1);
+            owner
+        };
+        let owners = names.iter().map(|name| (name.clone(), place(name))).collect();
+        Self { members: ids(), points, owners }
+    }
+
+    /// The owner of a name; `None` without members or for a name that was not placed.
+    pub fn owner(&self, name: &ClaimName) -> Option<&InstanceId> {
+        self.owners.get(name).map(|owner| &self.members[*owner as usize])
+    }
+
+    /// The names of one member.
+    pub fn names_of<'a>(&'a self, me: &'a InstanceId) -> impl Iterator<Item = &'a ClaimName> {
+        self.owners.iter().filter(move |(_, owner)| self.members[**owner as usize] == *me).map(|(name, _)| name)
+    }
+
+    /// The owner of a name, then the others as they come clockwise, each once.
+    pub fn line(&self, name: &ClaimName) -> impl Iterator<Item = &InstanceId> {
+        let owner = self.owners.get(name).copied();
+        let mut seen: BTreeSet<u32> = owner.into_iter().collect();
+        let others = clockwise(&self.points, name).filter(move |member| seen.insert(*member));
+        owner.into_iter().chain(others).map(|member| &self.members[member as usize])
+    }
+}
+
+/// The members of the points from the name's place on, one turn.
+fn clockwise<'a>(points: &'a [Point], name: &ClaimName) -> impl Iterator<Item = u32> + use<'a> {
+    let hash = hash_bytes(name.as_str().as_bytes());
+    let first = points.partition_point(|point| point.hash < hash);
+    points[first..].iter().chain(&points[..first]).map(|point| point.member)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{LoadMargin, Member};
+    use proptest::prelude::*;
+
+    fn view(members: usize) -> View {
+        View::new(1, (0..members).map(|i| Member::named(InstanceId::new(format!("m{i}")).unwrap())).collect())
+    }
+
+    fn names(count: usize) -> BTreeSet<ClaimName> {
+        (0..count).map(|i| ClaimName::new(format!("daemon/{i}")).unwrap()).collect()
+    }
+
+    #[test]
+    fn nobody_owns_without_members_and_one_owns_all() {
+        let none = NameOwners::of_view(&view(0), PlacementParams::default(), &names(3));
+        assert!(names(3).iter().all(|name| none.owner(name).is_none() && none.line(name).count() == 0));
+        let one = NameOwners::of_view(&view(1), PlacementParams::default(), &names(3));
+        assert_eq!(one.names_of(&InstanceId::new("m0").unwrap()).count(), 3);
+    }
+
+    proptest! {
+        #[test]
+        fn names_are_spread_and_everybody_stands_in_line_once(members in 1usize..8, count in 1usize..40, margin in 0u32..200) {
+            let params = PlacementParams { virtual_nodes: 64, load_margin: LoadMargin::Thousandths(margin), ..PlacementParams::default() };
+            let placed = NameOwners::of_view(&view(members), params, &names(count));
+            let most = (count * (1_000 + margin as usize)).div_ceil(1_000 * members);
+            for i in 0..members {
+                let me = InstanceId::new(format!("m{i}")).unwrap();
+                prop_assert!(placed.names_of(&me).count() <= most);
+            }
+            for name in names(count) {
+                let line: Vec<_> = placed.line(&name).collect();
+                prop_assert_eq!(placed.owner(&name), line.first().copied());
+                prop_assert_eq!(line.iter().collect::<BTreeSet<_>>().len(), members);
+                prop_assert_eq!(line.len(), members);
+            }
+        }
+
+        /// As DESIGN has it, word for word: in the order of the names, to the first point clockwise whose member has room.
+        #[test]
+        fn the_walk_is_the_text(members in 1usize..6, count in 1usize..20) {
+            let params = PlacementParams { virtual_nodes: 8, ..PlacementParams::default() };
+            let placed = NameOwners::of_view(&view(members), params, &names(count));
+            let sorted = ring::in_order(SlotOwners::inputs(&view(members)));
+            let mut points: Vec<(u64, u32)> = ring::circle(&sorted, 8, hash_bytes).into_iter().map(|point| (point.hash, point.member)).collect();
+            points.sort_unstable();
+            let mut taken = vec![0; members];
+            let room = (count * 1_050).div_ceil(1_000 * members);
+            for name in names(count) {
+                let hash = hash_bytes(name.as_str().as_bytes());
+                let from = points.iter().filter(|(at, _)| *at >= hash).chain(points.iter().filter(|(at, _)| *at < hash));
+                let owner = from.map(|(_, member)| *member as usize).find(|member| taken[*member] < room).unwrap();
+                taken[owner] += 1;
+                prop_assert_eq!(placed.owner(&name), Some(&sorted[owner].0));
+            }
+        }
+    }
+}
