@@ -22,7 +22,7 @@ pub struct FaultRates {
     pub fail_before: f64,
     /// A call was carried out and its answer is lost.
     pub fail_after: f64,
-    /// A call, or a watch's news, comes late, by up to [`FaultRates::delay_max`].
+    /// A call, its answer, or a watch's news, comes late, by up to [`FaultRates::delay_max`].
     pub delay: f64,
     /// The longest delay.
     pub delay_max: Duration,
@@ -85,12 +85,13 @@ impl<D> Faults<D> {
 
     async fn faulty<T>(&self, operation: &'static str, call: impl Future<Output = Result<T>> + Send) -> Result<T> {
         let (late, before, after) =
-            with(&self.dice, |dice| (dice.delay(), dice.happens(|rates| rates.fail_before), dice.happens(|rates| rates.fail_after)));
-        tokio::time::sleep(late).await;
+            with(&self.dice, |dice| (dice.late(), dice.happens(|rates| rates.fail_before), dice.happens(|rates| rates.fail_after)));
+        tokio::time::sleep(late.call).await;
         if before {
             return Err(injected(operation, "not carried out"));
         }
         let answer = call.await?;
+        tokio::time::sleep(late.answer).await;
         if after { Err(injected(operation, "carried out, the answer was lost")) } else { Ok(answer) }
     }
 }
@@ -103,12 +104,24 @@ pub(super) fn with<T>(dice: &Mutex<Dice>, f: impl FnOnce(&mut Dice) -> T) -> T {
     f(&mut dice.lock().unwrap_or_else(PoisonError::into_inner))
 }
 
+/// By how much a call, and its answer, come late.
+struct Late {
+    call: Duration,
+    answer: Duration,
+}
+
 impl Dice {
     pub(super) fn happens(&mut self, rate: impl Fn(&FaultRates) -> f64) -> bool {
         // Drawn even where the rate is zero, so that one rate's change leaves the other draws alone.
         let happens = self.random.random_bool(rate(&self.rates).clamp(0.0, 1.0));
         self.happened += u64::from(happens);
         happens
+    }
+
+    /// Either the call or its answer comes late, if any does.
+    fn late(&mut self) -> Late {
+        let (delay, none) = (self.delay(), Duration::ZERO);
+        if self.random.random() { Late { call: delay, answer: none } } else { Late { call: none, answer: delay } }
     }
 
     pub(super) fn delay(&mut self) -> Duration {
