@@ -1,6 +1,6 @@
 //! The table of keys against the file that documents it. What a user sees of bad input is tested from outside, in `tests/settings.rs`.
 
-use shardwise_core::BackendLoss;
+use shardwise_core::{BackendLoss, OwnershipMode};
 
 use super::keys::{Fallback, Key};
 use super::origin::fail;
@@ -68,6 +68,9 @@ fn the_documented_file_loads_as_it_stands_and_with_everything_uncommented() {
     let policies = |settings: &Settings| settings.policies.values().map(|p| (p.policy.clone(), p.discovery.clone())).collect::<Vec<_>>();
     // What has no default, or another, is an example.
     let mut examples = all.clone();
+    let exclusive = examples.policies.iter().find(|(name, _)| name.as_str() == "exclusive_workers").map(|(name, _)| name.clone()).unwrap();
+    let exclusive = examples.policies.remove(&exclusive).unwrap().policy;
+    assert_eq!((exclusive.ownership, exclusive.placement.slots, exclusive.epoch_floor), (OwnershipMode::Exclusive, 1_024, 0));
     for policy in examples.policies.values_mut() {
         (policy.policy.on_backend_loss, policy.policy.max_loss, policy.policy.next) = (BackendLoss::Stop, None, None);
     }
@@ -89,6 +92,7 @@ fn the_documented_file_has_every_key_with_its_default_and_why() {
             match key.fallback {
                 Fallback::Text(_) if path.ends_with("outbox_publishers.slots") => assert_eq!(value, "1024"),
                 Fallback::Text(_) if path.ends_with("my_custom_workers.on_backend_loss") => assert_eq!(value, "keep"),
+                Fallback::Text(_) if path.ends_with("exclusive_workers.ownership") => assert_eq!(value, "exclusive"),
                 Fallback::Text(default) => assert_eq!(value, default, "{path}"),
                 Fallback::Computed | Fallback::Unset | Fallback::Required(_) => {}
             }

@@ -1,5 +1,7 @@
 //! Each mistake, and the one line that answers it.
 
+use shardwise::OwnershipMode;
+
 use super::*;
 
 #[test]
@@ -86,8 +88,30 @@ fn what_is_not_built_yet_says_so() {
         let value = refused_policy_line(&format!("discovery.backend = \"{backend}\""));
         assert_eq!(value, format!("discovery.backend is \"{backend}\": this is not built yet; write \"local\""));
     }
-    let exclusive = refused_policy_line("ownership = \"exclusive\"");
-    assert_eq!(exclusive, "ownership is \"exclusive\": this is not built yet; write \"eventual\"");
+}
+
+#[test]
+fn what_goes_with_one_kind_of_ownership_alone() {
+    for (line, value) in [("on_drain_timeout = \"hold\"", "on_drain_timeout is \"hold\""), ("epoch_floor = 7", "epoch_floor is 7")] {
+        assert_eq!(
+            refused_policy_line(line),
+            format!("{value}: it is about claims: write ownership = \"exclusive\" beside it, or remove it")
+        );
+    }
+    let exclusive = |line: &str| refused_policy_line(&format!("{line}\nownership = \"exclusive\""));
+    assert_eq!(exclusive("on_drain_timeout = \"wait\""), "on_drain_timeout is \"wait\": write \"hold\" or \"release\"");
+    for number in ["-1", "1.5", "4503599627370497", "\"1\""] {
+        let said = exclusive(&format!("epoch_floor = {number}"));
+        assert!(said.starts_with(&format!("epoch_floor is {number}: a whole number from 0 to 4503599627370496 is allowed")), "{said}");
+    }
+    assert!(exclusive("on_backend_loss = \"keep\"").contains("a claim ends with the lease"), "{}", exclusive("on_backend_loss = \"keep\""));
+    let said = exclusive("next = { slots = 64 }");
+    assert!(said.contains("claims are on slots, so their number cannot change while members run: keep 1024"), "{said}");
+    let settings = "[default.resilience.sharding.policies.workers]\ngroup_name = \"g\"\nownership = \"exclusive\"\non_drain_timeout = \"release\"\n\
+                    epoch_floor = 4503599627370496\nnext = { virtual_nodes = 64 }";
+    let policy = Settings::from_toml_str(settings).unwrap().policy("workers").unwrap().policy.clone();
+    assert_eq!((policy.ownership, policy.placement.slots, policy.epoch_floor), (OwnershipMode::Exclusive, 1_024, 1 << 52));
+    assert_eq!(policy.next.map(|next| (next.slots, next.virtual_nodes)), Some((1_024, 64)));
 }
 
 #[test]
@@ -113,7 +137,13 @@ fn what_means_nothing_under_a_key_placement_is_refused() {
             format!("next.slots is 64: placement {placement} has no slots; remove it")
         );
         let exclusive = with("ownership = \"exclusive\"");
-        assert_eq!(exclusive, "ownership is \"exclusive\": this is not built yet; write \"eventual\"");
+        assert_eq!(
+            exclusive,
+            format!(
+                "ownership is \"exclusive\": placement {placement} has no slots that could be claimed; write placement = \"ring\" or ownership = \
+                 \"eventual\""
+            )
+        );
     }
     for placement in ["uhashring", "modulo"] {
         assert_eq!(
@@ -207,7 +237,7 @@ fn wrong_types_and_ranges() {
         assert!(message.starts_with(&seen), "{line}: {message}");
     }
     let long = refused_policy_line(&format!("ownership = \"{}\"", "é".repeat(500_000)));
-    assert!(long.len() < 300 && long.ends_with("…\": write \"eventual\""), "{long}");
+    assert!(long.len() < 300 && long.ends_with("…\": write \"eventual\" or \"exclusive\""), "{long}");
 }
 
 #[test]
@@ -352,7 +382,10 @@ fn variables_that_name_no_setting() {
     assert_eq!(seen("~POLICIES=1"), "it ends before the name and the key of a setting");
     assert_eq!(seen("~POLICIES__=1"), "it ends before the name and the key of a setting");
     assert_eq!(seen("~INSTANCE__METADATA=1"), "after ~INSTANCE__METADATA one name of your choice is expected");
-    assert_eq!(seen("~POLICIES__WORKERS__EPOCH_FLOOR=1"), "resilience.sharding.policies.workers.epoch_floor is not built yet: remove it");
+    assert_eq!(
+        seen("~POLICIES__WORKERS__REJOIN_GRACE=1s"),
+        "resilience.sharding.policies.workers.rejoin_grace is not built yet: remove it"
+    );
     assert_eq!(
         seen("~POLICIES__WORKERS__NEXT=1"),
         "it names a table, not a setting: add __ and one of PLACEMENT, SLOTS, VIRTUAL_NODES, LOAD_MARGIN"
