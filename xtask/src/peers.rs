@@ -127,17 +127,17 @@ fn tables(head: &str, figures: &[Figure]) -> String {
             row(&mut text, name, &cell);
         }
         for (what, name) in FLOORS {
-            row(&mut text, name, &|_| Some(nanos(each(figures, &format!("filter/{what}/{list}"))?)));
+            row(&mut text, name, &|members| Some(nanos(cost(what, members)?)));
         }
-        let over = |members| Some(format!("{:.2}", cost(OURS, members)? / each(figures, &format!("filter/{HASH}/{list}"))?));
+        let over = |members| Some(format!("{:.2}", cost(OURS, members)? / cost(HASH, members)?));
         row(&mut text, "`filter_at` over the hash alone", &over);
     }
     let _ = write!(text, "\n### A million keys, which no cache holds: over the hash alone\n\n{columns}");
     for (list, title) in &LISTS[..3] {
         for (what, name) in &ASKED[..2] {
             let over = |members: u32| {
-                let cost = each(figures, &format!("a million/{what}/{list}, {members} members"))?;
-                Some(format!("{:.2}", cost / each(figures, &format!("a million/{HASH}/{list}"))?))
+                let cost = |what| each(figures, &format!("a million/{what}/{list}, {members} members"));
+                Some(format!("{:.2}", cost(what)? / cost(HASH)?))
             };
             row(&mut text, &format!("{title}, {name}"), &over);
         }

@@ -6,8 +6,10 @@
 
 use std::hint::black_box;
 use std::sync::Arc;
+use std::time::Duration;
 
-use criterion::{BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
+use criterion::measurement::WallTime;
+use criterion::{BenchmarkGroup, BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
 use hashring::HashRing;
 use shardwise_core::{InstanceId, Moment, Ownership, PlacementParams, ServiceState, SlotOwners, View, Weight, hash_bytes};
 
@@ -33,11 +35,17 @@ fn share(members: u32) -> Ownership {
     Ownership::fixed(ServiceState::Active, placed(members).slots_of(&id(0)), Arc::new(View::default()), Moment::ZERO)
 }
 
+/// Twenty samples within a second: the whole run takes two minutes.
+fn briefly(group: &mut BenchmarkGroup<'_, WallTime>) {
+    group.sample_size(20).warm_up_time(Duration::from_millis(200)).measurement_time(Duration::from_secs(1));
+}
+
 /// One worker of a fleet filters the list of all keys.
 fn filter(c: &mut Criterion) {
     let keys = keys();
     let mut group = c.benchmark_group("filter");
-    group.throughput(Throughput::Elements(u64::from(KEYS))).sample_size(20);
+    briefly(&mut group);
+    group.throughput(Throughput::Elements(u64::from(KEYS)));
     group.bench_function("memory: one byte of each key", |b| {
         b.iter(|| keys.iter().filter(|key| key.as_bytes().last() == Some(&b'7')).count());
     });
@@ -76,7 +84,7 @@ fn parallel(c: &mut Criterion) {
     let two = rayon::ThreadPoolBuilder::new().num_threads(2).build().unwrap();
     let ownership = share(3);
     let mut group = c.benchmark_group("parallel");
-    group.sample_size(20);
+    briefly(&mut group);
     for keys in [4_096_u64, 8_192, 16_384, 32_768, 65_536, 1_000_000, 10_000_000] {
         let list: Vec<u64> = (0..keys).collect();
         let (mut one_kept, mut other_kept) = (Vec::with_capacity(list.len()), Vec::with_capacity(list.len()));
@@ -101,7 +109,7 @@ fn parallel(_: &mut Criterion) {}
 /// The group changed: place all slots anew.
 fn place(c: &mut Criterion) {
     let mut group = c.benchmark_group("place");
-    group.sample_size(10);
+    briefly(&mut group);
     for members in FLEETS {
         group.bench_function(BenchmarkId::new("16384 slots, 1024 points", members), |b| b.iter(|| placed(black_box(members))));
     }
