@@ -4,10 +4,10 @@ use std::time::Duration;
 
 use cargo_metadata::TargetKind;
 
-use crate::fleets;
 use crate::report::say;
 use crate::run::{Failure, Log, count_tests};
 use crate::steps::Passed;
+use crate::{binaries, fleets};
 
 /// An example shows something and ends; one that takes longer than this hangs or does too much.
 const EXAMPLE_LIMIT: Duration = Duration::from_mins(1);
@@ -29,7 +29,12 @@ pub(crate) fn clippy(log: &Log<'_>) -> Result<Passed, Failure> {
 }
 
 pub(crate) fn test(log: &Log<'_>) -> Result<Passed, Failure> {
-    tests(log, &["test", "--workspace", "--all-features", "--tests", "--no-fail-fast"])
+    // Shown while they run, they would speak at the same time.
+    if log.context.verbose {
+        tests(log, &["test", "--workspace", "--all-features", "--tests", "--no-fail-fast"])
+    } else {
+        binaries::all(log)
+    }
 }
 
 pub(crate) fn test_default(log: &Log<'_>) -> Result<Passed, Failure> {

@@ -136,7 +136,7 @@ fn tables(head: &str, figures: &[Figure]) -> String {
     for (list, title) in &LISTS[..3] {
         for (what, name) in &ASKED[..2] {
             let over = |members: u32| {
-                let cost = |what| each(figures, &format!("a million/{what}/{list}, {members} members"));
+                let cost = |what: &str| each(figures, &format!("a million/{what}/{list}, {members} members"));
                 Some(format!("{:.2}", cost(what)? / cost(HASH)?))
             };
             row(&mut text, &format!("{title}, {name}"), &over);
@@ -167,7 +167,7 @@ mod tests {
         let figures = [
             figure("filter/filter_at/words, 16 members", 24.0),
             figure("filter/hashring/words, 16 members", 480.0),
-            figure("filter/floor: XXH3 of each key/words", 20.0),
+            figure("filter/floor: XXH3 of each key/words, 16 members", 20.0),
         ];
         let text = tables("Some machine.", &figures);
         assert!(text.contains("| `hashring` | – | 48 (20×) | – | – |"), "{text}");

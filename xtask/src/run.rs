@@ -34,6 +34,11 @@ impl Failure {
         Self { why: why.into(), repeat: None, failed: 1, passed: 0 }
     }
 
+    /// So many tests passed and so many failed.
+    pub(crate) fn counted(why: impl Into<String>, passed: u64, failed: u64) -> Self {
+        Self { failed, passed, ..Self::new(why) }
+    }
+
     /// The same failure, repeated by another command.
     pub(crate) fn repeated_by(self, command: String) -> Self {
         Self { repeat: Some(command), ..self }
