@@ -31,8 +31,10 @@ struct Binary {
 
 /// Builds and runs all tests of the workspace with all features.
 pub(crate) fn all(log: &Log<'_>) -> Result<Passed, Failure> {
-    let build = ["test", "--workspace", "--all-features", "--tests", "--no-run", "--message-format", "json-render-diagnostics"];
-    let built = log.run(log.context.cargo(&build))?;
+    // Twice, because of the two one is for people to read and the other for us; what is built already costs no time.
+    let build = ["test", "--workspace", "--all-features", "--tests", "--no-run"];
+    log.run(log.context.cargo(&build))?;
+    let built = log.run(log.context.cargo(&[&build[..], &["--message-format", "json"]].concat()))?;
     let waiting = Mutex::new(in_order(binaries(log.context, &built)));
     let next = || waiting.lock().unwrap_or_else(PoisonError::into_inner).pop_front();
     let run_some = || -> Vec<_> { std::iter::from_fn(next).map(|binary| run(log, &binary)).collect() };
