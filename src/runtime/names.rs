@@ -4,10 +4,15 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use shardwise_core::ClaimName;
-use tokio::sync::watch;
+use tokio::sync::{Semaphore, watch};
 
 /// What is offered, each name as often as somebody offers it. The driver follows it.
-pub(crate) struct Names(Arc<watch::Sender<BTreeMap<ClaimName, usize>>>);
+pub(crate) struct Names(Arc<watch::Sender<BTreeMap<ClaimName, Offered>>>);
+
+struct Offered {
+    times: usize,
+    turn: Arc<Semaphore>,
+}
 
 impl Default for Names {
     fn default() -> Self {
@@ -17,14 +22,21 @@ impl Default for Names {
 
 /// An offer; dropping it takes it back.
 pub(crate) struct Offer {
-    names: Arc<watch::Sender<BTreeMap<ClaimName, usize>>>,
+    names: Arc<watch::Sender<BTreeMap<ClaimName, Offered>>>,
     name: ClaimName,
+    /// Of those of one worker that offer the same name, one at a time works under it.
+    turn: Arc<Semaphore>,
 }
 
 impl Names {
     pub(crate) fn offer(&self, name: ClaimName) -> Offer {
-        self.0.send_modify(|names| *names.entry(name.clone()).or_default() += 1);
-        Offer { names: Arc::clone(&self.0), name }
+        let mut turn = Arc::new(Semaphore::new(1));
+        self.0.send_modify(|names| {
+            let offered = names.entry(name.clone()).or_insert_with(|| Offered { times: 0, turn: Arc::clone(&turn) });
+            offered.times += 1;
+            turn = Arc::clone(&offered.turn);
+        });
+        Offer { names: Arc::clone(&self.0), name, turn }
     }
 
     pub(crate) fn follow(&self) -> Followed {
@@ -34,12 +46,18 @@ impl Names {
     }
 }
 
+impl Offer {
+    pub(crate) fn turn(&self) -> Arc<Semaphore> {
+        Arc::clone(&self.turn)
+    }
+}
+
 impl Drop for Offer {
     fn drop(&mut self) {
         self.names.send_modify(|names| {
-            if let Some(count) = names.get_mut(&self.name) {
-                *count -= 1;
-                if *count == 0 {
+            if let Some(offered) = names.get_mut(&self.name) {
+                offered.times -= 1;
+                if offered.times == 0 {
                     names.remove(&self.name);
                 }
             }
@@ -48,7 +66,7 @@ impl Drop for Offer {
 }
 
 /// What is offered, as it changes.
-pub(crate) struct Followed(watch::Receiver<BTreeMap<ClaimName, usize>>);
+pub(crate) struct Followed(watch::Receiver<BTreeMap<ClaimName, Offered>>);
 
 impl Followed {
     /// What is offered now, at first and after each change. Never again once nobody can change it.

@@ -11,6 +11,7 @@ use tokio::task::{Id, JoinSet};
 use tokio_util::sync::CancellationToken;
 
 use super::enter::enter;
+use super::run::Run;
 use crate::listeners::Rebalances;
 use crate::service::ShardingService;
 use crate::shared::Ground;
@@ -30,33 +31,26 @@ impl ShardingService {
         W: Future<Output = ()> + Send + 'static,
     {
         let keys = watch::Sender::new(Arc::new(keys.into_iter().collect::<HashSet<K>>()));
-        let stop = CancellationToken::new();
-        let runner = Runner {
+        let runner = |stop| Runner {
             rebalances: self.rebalances(),
             ownership: self.shared().changes(),
             ground: Arc::clone(&self.shared().ground),
             wanted: keys.subscribe(),
-            stop: stop.clone(),
+            stop,
             work: Arc::new(work),
             tasks: JoinSet::new(),
             keys_of: HashMap::new(),
             runs: HashMap::new(),
         };
-        let finished = CancellationToken::new();
-        let done = finished.clone().drop_guard();
-        tokio::spawn(async move {
-            runner.run().await;
-            drop(done);
-        });
-        OwnedRun { keys, stop, finished }
+        let run = Run::spawn(|stop| runner(stop).run());
+        OwnedRun { keys, run }
     }
 }
 
 /// The tasks of one [`ShardingService::run_owned`]; dropping it cancels them.
 pub struct OwnedRun<K> {
     keys: watch::Sender<Arc<HashSet<K>>>,
-    stop: CancellationToken,
-    finished: CancellationToken,
+    run: Run,
 }
 
 impl<K: Eq + Hash> OwnedRun<K> {
@@ -67,18 +61,11 @@ impl<K: Eq + Hash> OwnedRun<K> {
 
     /// Cancels all work and waits until it has finished.
     pub async fn stop(self) {
-        self.stop.cancel();
-        self.finished.cancelled().await;
+        self.run.stop().await;
     }
 }
 
-impl<K> Drop for OwnedRun<K> {
-    fn drop(&mut self) {
-        self.stop.cancel();
-    }
-}
-
-enum Run {
+enum Piece {
     /// Running, or finished by itself without having been lost since.
     Held(CancellationToken),
     /// Cancelled, still finishing.
@@ -95,7 +82,7 @@ struct Runner<K, F> {
     work: Arc<F>,
     tasks: JoinSet<()>,
     keys_of: HashMap<Id, K>,
-    runs: HashMap<K, Run>,
+    runs: HashMap<K, Piece>,
 }
 
 impl<K, F, W> Runner<K, F>
@@ -121,7 +108,7 @@ where
                 },
             }
         }
-        self.runs.values().for_each(Run::cancel);
+        self.runs.values().for_each(Piece::cancel);
         while self.tasks.join_next().await.is_some() {}
     }
 
@@ -130,7 +117,7 @@ where
             tracing::error!("work on an owned key panicked; it is started again when the key is lost and regained");
         }
         let Some(key) = self.keys_of.remove(&id) else { return };
-        if matches!(self.runs.get(&key), Some(Run::Ending)) {
+        if matches!(self.runs.get(&key), Some(Piece::Ending)) {
             self.runs.remove(&key);
             let wanted = self.wanted.borrow().contains(&key);
             if wanted && self.ownership.borrow().owns_at(&key, self.ground.clock.now()) {
@@ -147,12 +134,12 @@ where
             let lost = rebalance.is_some_and(|rebalance| rebalance.loses(key));
             if lost || !wanted.contains(key) || !ownership.owns_at(key, now) {
                 run.cancel();
-                *run = Run::Ending;
+                *run = Piece::Ending;
             }
         }
         // What had ended by itself has no task any more that could report its end.
         let tasks: HashSet<&K> = self.keys_of.values().collect();
-        self.runs.retain(|key, run| matches!(run, Run::Held(_)) || tasks.contains(key));
+        self.runs.retain(|key, run| matches!(run, Piece::Held(_)) || tasks.contains(key));
         let idle: Vec<K> = wanted.iter().filter(|key| ownership.owns_at(*key, now) && !self.runs.contains_key(*key)).cloned().collect();
         for key in idle {
             self.start(key);
@@ -170,11 +157,11 @@ where
             work(its_key, its_cancel).await;
         }));
         self.keys_of.insert(task.id(), key.clone());
-        self.runs.insert(key, Run::Held(cancel));
+        self.runs.insert(key, Piece::Held(cancel));
     }
 }
 
-impl Run {
+impl Piece {
     fn cancel(&self) {
         if let Self::Held(cancel) = self {
             cancel.cancel();

@@ -10,6 +10,7 @@ use tokio::task::{Id, JoinSet};
 use tokio_util::sync::CancellationToken;
 
 use super::enter::enter_claim;
+use super::run::Run;
 use crate::service::ShardingService;
 use crate::shared::Ground;
 
@@ -21,48 +22,22 @@ impl ShardingService {
     /// Work that ends by itself is not begun again before the slot is held under another epoch. A panic in it is logged and counts as an end.
     ///
     /// Under eventual ownership there is nothing to hold, and nothing is ever run. Must be called inside a tokio runtime.
-    pub fn slots<F, W>(&self, work: F) -> SlotsRun
+    pub fn slots<F, W>(&self, work: F) -> Run
     where
         F: Fn(u32, Epoch, CancellationToken) -> W + Send + Sync + 'static,
         W: Future<Output = ()> + Send + 'static,
     {
-        let (stop, finished) = (CancellationToken::new(), CancellationToken::new());
-        let runner = Runner {
+        let runner = |stop| Runner {
             ground: Arc::clone(&self.shared().ground),
             ownership: self.shared().changes(),
-            stop: stop.clone(),
+            stop,
             work: Arc::new(work),
             tasks: JoinSet::new(),
             slots: HashMap::new(),
             busy: HashSet::new(),
             begun: HashMap::new(),
         };
-        let done = finished.clone().drop_guard();
-        tokio::spawn(async move {
-            runner.run().await;
-            drop(done);
-        });
-        SlotsRun { stop, finished }
-    }
-}
-
-/// The tasks of one [`ShardingService::slots`]; dropping it cancels them.
-pub struct SlotsRun {
-    stop: CancellationToken,
-    finished: CancellationToken,
-}
-
-impl SlotsRun {
-    /// Cancels all work and waits until it has finished.
-    pub async fn stop(self) {
-        self.stop.cancel();
-        self.finished.cancelled().await;
-    }
-}
-
-impl Drop for SlotsRun {
-    fn drop(&mut self) {
-        self.stop.cancel();
+        Run::spawn(|stop| runner(stop).run())
     }
 }
 

@@ -12,7 +12,7 @@ use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
 use shardwise::core::holdings::OnDrainTimeout;
 use shardwise::discovery::{FaultRates, Faults, MemoryBackend};
-use shardwise::{ClaimName, Epoch, Fence, Guard, Policy, ShardingService, SingletonRun};
+use shardwise::{ClaimName, Epoch, Fence, Guard, Policy, Run, ShardingService};
 
 use super::{SLOTS, World, held, key_in, policy};
 
@@ -41,7 +41,7 @@ struct Worker {
     link: MemoryBackend,
     faults: Faults<MemoryBackend>,
     guards: Vec<Guard>,
-    _singletons: Vec<SingletonRun>,
+    _singletons: Vec<Run>,
     leaves: bool,
 }
 

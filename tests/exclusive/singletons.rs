@@ -3,7 +3,7 @@
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use shardwise::{Epoch, ShardingService, SingletonRun};
+use shardwise::{Epoch, Run, ShardingService};
 
 use super::{World, common, eventually, joined, policy, service};
 
@@ -37,7 +37,7 @@ fn board(board: &Shown) -> std::sync::MutexGuard<'_, Board> {
 }
 
 /// Offers to run it until it is told to end.
-fn offer(service: &ShardingService, id: &'static str, shown: &Shown) -> SingletonRun {
+fn offer(service: &ShardingService, id: &'static str, shown: &Shown) -> Run {
     let shown = Arc::clone(shown);
     let singleton = service.singleton("leader").expect("exclusive");
     singleton.run(move |context| {
@@ -161,4 +161,34 @@ async fn a_singleton_needs_exclusive_ownership() {
     let exclusive = world.factory_of("b", Arc::new(world.store.link()), policy());
     assert!(exclusive.singleton("x").is_ok());
     assert!(service(&world, "c", policy()).singleton("").is_err() || service(&world, "c", policy()).singleton("\0").is_err());
+}
+
+/// Two runs of one name in one worker hold the same claim, and still do not work at once.
+#[tokio::test(start_paused = true)]
+async fn of_two_runs_of_one_name_in_one_worker_the_second_waits_for_the_first() {
+    let (world, shown) = (World::new(), Shown::default());
+    let a = joined(&world, "a").await;
+    let (first, second) = (offer(&a, "first", &shown), offer(&a, "second", &shown));
+    eventually("it runs", || only(&shown) == Some("first")).await;
+    tokio::time::sleep(Duration::from_secs(5)).await;
+    assert_eq!(only(&shown), Some("first"));
+    first.stop().await;
+    eventually("the other one runs", || only(&shown) == Some("second")).await;
+    second.stop().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn stopping_work_that_does_not_end_takes_no_longer_than_a_drain() {
+    let world = World::new();
+    let a = joined(&world, "a").await;
+    let begun = Arc::new(Mutex::new(false));
+    let told = Arc::clone(&begun);
+    let run = a.singleton("deaf").expect("exclusive").run(move |_| {
+        *told.lock().expect("whole") = true;
+        std::future::pending::<Result<(), String>>()
+    });
+    eventually("it runs", || *begun.lock().expect("whole")).await;
+    let stopped = world.clock.now();
+    run.stop().await;
+    assert!(world.clock.now().since(stopped) <= Duration::from_secs(3), "drain_timeout is 2 s");
 }

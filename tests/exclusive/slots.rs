@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use shardwise::{Epoch, ShardingService, SlotsRun};
+use shardwise::{Epoch, Run, ShardingService};
 
 use super::{SLOTS, World, eventually, joined, share};
 
@@ -17,7 +17,7 @@ struct Board {
     twice: Vec<u32>,
 }
 
-fn follow(service: &ShardingService, board: &Arc<Mutex<Board>>, takes: Duration) -> SlotsRun {
+fn follow(service: &ShardingService, board: &Arc<Mutex<Board>>, takes: Duration) -> Run {
     let board = Arc::clone(board);
     service.slots(move |slot, epoch, cancel| {
         let board = Arc::clone(&board);

@@ -1,0 +1,196 @@
+//! Work under a claim on a name, which one member holds at a time: what singletons, daemons and timers have in common.
+
+use std::fmt::{self, Display};
+use std::future::Future;
+use std::pin::pin;
+use std::sync::Arc;
+use std::time::Duration;
+
+use shardwise_core::{ClaimName, Epoch, Moment, Ownership, OwnershipMode, Resource};
+use tokio::sync::watch;
+use tokio_util::sync::CancellationToken;
+
+use super::enter::{Guard, enter_claim};
+use super::names::Offer;
+use crate::service::ShardingService;
+use crate::shared::Ground;
+use crate::{Error, ErrorKind, Result};
+
+/// First pause before work that failed is begun again; doubled for each further failure.
+const RETRY_FIRST: Duration = Duration::from_millis(500);
+/// Longest such pause.
+const RETRY_LONGEST: Duration = Duration::from_secs(30);
+/// Work that has run for this long begins with the first pause again.
+const RUNS_WELL: Duration = Duration::from_mins(1);
+
+/// One time of working under a name that this worker holds.
+#[derive(Clone)]
+pub struct Tenure {
+    name: ClaimName,
+    epoch: Epoch,
+    cancel: CancellationToken,
+    guard: Arc<Guard>,
+}
+
+impl Tenure {
+    /// The name in full, such as `singleton/leader`, `daemon/3` or `timer/report`.
+    pub const fn name(&self) -> &ClaimName {
+        &self.name
+    }
+
+    /// The epoch under which it is held: higher than that of every holder of this name before. Put it into your own writes.
+    pub const fn epoch(&self) -> Epoch {
+        self.epoch
+    }
+
+    /// Cancelled when the work has to end: the name goes to another member or is lost, or the work is stopped. After `drain_timeout`, or at
+    /// once if the name is lost, the work is dropped where it awaits.
+    pub const fn cancel(&self) -> &CancellationToken {
+        &self.cancel
+    }
+
+    /// Whether the name has been this worker's without a gap until now; reads the clock.
+    pub fn is_held(&self) -> bool {
+        self.guard.is_held()
+    }
+}
+
+impl fmt::Debug for Tenure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} under epoch {}", self.name, self.epoch)
+    }
+}
+
+/// The claim's name for `what` of that name; `kind` is the word for it in messages.
+pub(super) fn claim_name(service: &ShardingService, kind: &str, what: &str, name: String) -> Result<ClaimName> {
+    if service.policy().ownership != OwnershipMode::Exclusive {
+        let message = format!(
+            "{kind} {what:?}: policy {} has ownership = \"eventual\", and then two members may run it; write ownership = \"exclusive\"",
+            service.policy().name
+        );
+        return Err(Error::new(ErrorKind::Settings, message));
+    }
+    ClaimName::new(name).map_err(|error| Error::new(ErrorKind::Settings, format!("{kind} {what:?}: {error}")))
+}
+
+/// Runs work wherever this worker holds the name.
+pub(super) struct Named<F> {
+    ground: Arc<Ground>,
+    ownership: watch::Receiver<Arc<Ownership>>,
+    name: ClaimName,
+    stop: CancellationToken,
+    work: Arc<F>,
+}
+
+/// How one run came to its end.
+enum Ended {
+    Well,
+    Failed,
+    Told,
+}
+
+impl<F, W, E> Named<F>
+where
+    F: Fn(Tenure) -> W + Send + Sync + 'static,
+    W: Future<Output = std::result::Result<(), E>> + Send + 'static,
+    E: Display + Send + 'static,
+{
+    pub(super) fn new(service: &ShardingService, name: ClaimName, stop: CancellationToken, work: F) -> Self {
+        let shared = service.shared();
+        Self { ground: Arc::clone(&shared.ground), ownership: shared.changes(), name, stop, work: Arc::new(work) }
+    }
+
+    /// Until it is stopped or the service is gone. The offer ends with it.
+    pub(super) async fn run(mut self, offer: Offer) {
+        let (turn, gone, stop) = (offer.turn(), self.ground.gone.clone(), self.stop.clone());
+        let turn = tokio::select! {
+            turn = turn.acquire() => turn,
+            () = stop.cancelled() => return,
+        };
+        tokio::select! {
+            () = self.follow() => {}
+            () = gone.cancelled() => {}
+        }
+        drop((turn, offer));
+    }
+
+    async fn follow(&mut self) {
+        let (mut pause, mut done) = (RETRY_FIRST, None);
+        while !self.stop.is_cancelled() {
+            let Some(guard) = self.held(done).await else { return };
+            let (epoch, begun) = (guard.epoch(), self.ground.clock.now());
+            match self.once(guard).await {
+                Ended::Well => done = epoch,
+                Ended::Told => {}
+                Ended::Failed => {
+                    pause = if lasted(begun, self.ground.clock.now()) { RETRY_FIRST } else { pause };
+                    tokio::select! {
+                        () = tokio::time::sleep(pause) => {}
+                        () = self.stop.cancelled() => return,
+                    }
+                    pause = (pause * 2).min(RETRY_LONGEST);
+                }
+            }
+        }
+    }
+
+    /// Waits until the name is held under another epoch than the one under which it was done; `None` when that cannot be any more.
+    async fn held(&mut self, done: Option<Epoch>) -> Option<Guard> {
+        loop {
+            let seen = self.ownership.borrow_and_update().names().find(|(name, _)| **name == self.name).map(|(_, epoch)| epoch);
+            let wanted = seen.is_some() && seen != done;
+            if let Some(guard) = wanted.then(|| enter_claim(&self.ground, &Resource::Name(self.name.clone())).ok()).flatten() {
+                return Some(guard);
+            }
+            tokio::select! {
+                changed = self.ownership.changed() => changed.ok()?,
+                () = self.stop.cancelled() => return None,
+            }
+        }
+    }
+
+    async fn once(&self, guard: Guard) -> Ended {
+        let Some(epoch) = guard.epoch() else { return Ended::Told };
+        let guard = Arc::new(guard);
+        let tenure = Tenure { name: self.name.clone(), epoch, cancel: CancellationToken::new(), guard: Arc::clone(&guard) };
+        let (cancel, work) = (tenure.cancel.clone(), Arc::clone(&self.work));
+        // A task of its own, so that a panic ends it and nothing else; dropped with this future.
+        let mut task =
+            tokio_util::task::AbortOnDropHandle::new(tokio::spawn(self.ground.in_flight.track_future(async move { work(tenure).await })));
+        let mut told = pin!(async {
+            let patience = tokio::select! {
+                () = guard.finish() => None,
+                () = self.stop.cancelled() => Some(self.ground.policy.drain_timeout),
+            };
+            cancel.cancel();
+            match patience {
+                Some(patience) => drop(tokio::time::timeout(patience, guard.lost()).await),
+                None => guard.lost().await,
+            }
+        });
+        let ended = tokio::select! {
+            ended = &mut task => ended,
+            () = &mut told => {
+                tracing::warn!(name = %self.name, "work under this name did not end in time and was dropped");
+                task.abort();
+                task.await
+            }
+        };
+        match ended {
+            Ok(Ok(())) if !cancel.is_cancelled() => Ended::Well,
+            Ok(Err(error)) if !cancel.is_cancelled() => {
+                tracing::error!(name = %self.name, %error, "work under this name failed; it is begun again after a pause");
+                Ended::Failed
+            }
+            Err(error) if error.is_panic() => {
+                tracing::error!(name = %self.name, "work under this name panicked; it is begun again after a pause");
+                Ended::Failed
+            }
+            _ => Ended::Told,
+        }
+    }
+}
+
+fn lasted(begun: Moment, now: Moment) -> bool {
+    now.since(begun) >= RUNS_WELL
+}
