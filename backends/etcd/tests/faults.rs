@@ -208,11 +208,12 @@ async fn three_thousand_dead_records_go_and_the_living_stay() {
     registering.buffer_unordered(64).collect::<Vec<_>>().await;
     let (registered, all) = (started.elapsed(), Instant::now());
     let mut watch = backend.watch(&group(), PACE);
-    view_where(&mut watch, "all", |view| view.members().len() as u64 == DEAD + 1).await;
+    // On a slow machine the first are gone before the last has come.
+    view_where(&mut watch, "a thousand", |view| view.members().len() > 1_000).await;
     view_of(&mut watch, &["living"]).await;
     println!("{DEAD} registered in {registered:?}, gone {:?} after the last", all.elapsed());
-    // The TTL, etcd's own pace of a thousand in a second, and the margin.
-    assert!(all.elapsed() < TTL * 7 + Duration::from_secs(3 + 2));
+    // The TTL and etcd's own pace of a thousand in a second; and as much again, for a machine with other work.
+    assert!(all.elapsed() < TTL * 7 + Duration::from_secs(3 * 2 + 4));
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
