@@ -18,7 +18,9 @@ const AT_ONCE: usize = 2;
 /// No binary takes longer; one that does hangs.
 const BINARY_LIMIT: Duration = Duration::from_mins(8);
 /// The longest begin first, so that none of them is left alone at the end.
-const LONGEST: [&str; 6] = ["servers", "conformance", "racing", "network", "faults", "load"];
+const LONGEST: [&str; 5] = ["servers", "conformance", "racing", "network", "faults"];
+/// These have hundreds of members or thousands of claims, and run alone when the others are done: beside others they would measure those.
+const ALONE: [&str; 4] = ["load", "claims_load", "claims_measured", "claims_speed"];
 
 /// A test binary, and how one would run it by hand.
 #[derive(Debug, PartialEq)]
@@ -29,22 +31,29 @@ struct Binary {
     repeat: String,
 }
 
+impl Binary {
+    /// Whether it is an integration test of one of these names.
+    fn is_one_of(&self, names: &[&str]) -> bool {
+        names.iter().any(|name| self.name.ends_with(&format!("--test-{name}")))
+    }
+}
+
 /// Builds and runs all tests of the workspace with all features.
 pub(crate) fn all(log: &Log<'_>) -> Result<Passed, Failure> {
     // Twice, because of the two one is for people to read and the other for us; what is built already costs no time.
     let build = ["test", "--workspace", "--all-features", "--tests", "--no-run"];
     log.run(log.context.cargo(&build))?;
     let built = log.run(log.context.cargo(&[&build[..], &["--message-format", "json"]].concat()))?;
-    let waiting = Mutex::new(in_order(binaries(log.context, &built)));
+    let (alone, together): (Vec<_>, Vec<_>) = binaries(log.context, &built).into_iter().partition(|binary| binary.is_one_of(&ALONE));
+    let waiting = Mutex::new(in_order(together));
     let next = || waiting.lock().unwrap_or_else(PoisonError::into_inner).pop_front();
     let run_some = || -> Vec<_> { std::iter::from_fn(next).map(|binary| run(log, &binary)).collect() };
-    let outcomes: Vec<_> = std::thread::scope(|scope| {
+    let mut outcomes: Vec<_> = std::thread::scope(|scope| {
         let runners: Vec<_> = (0..AT_ONCE).map(|_| scope.spawn(run_some)).collect();
-        runners
-            .into_iter()
-            .flat_map(|runner| runner.join().unwrap_or_else(|_| vec![Err(Failure::new("a runner of tests panicked"))]))
-            .collect()
+        let broken = |_| vec![Err(Failure::new("a runner of tests panicked"))];
+        runners.into_iter().flat_map(|runner| runner.join().unwrap_or_else(broken)).collect()
     });
+    outcomes.extend(alone.iter().map(|binary| run(log, binary)));
     summed(outcomes)
 }
 
@@ -106,8 +115,7 @@ fn binaries(context: &Context, messages: &str) -> Vec<Binary> {
 }
 
 fn in_order(mut binaries: Vec<Binary>) -> VecDeque<Binary> {
-    let place = |binary: &Binary| LONGEST.iter().position(|name| binary.name.ends_with(&format!("--test-{name}"))).unwrap_or(LONGEST.len());
-    binaries.sort_by_key(place);
+    binaries.sort_by_key(|binary| LONGEST.iter().position(|name| binary.is_one_of(&[name])).unwrap_or(LONGEST.len()));
     binaries.into()
 }
 
@@ -130,8 +138,8 @@ mod tests {
     #[test]
     fn the_longest_begin_first() {
         let named = |name: &str| Binary { name: name.into(), executable: PathBuf::new(), folder: PathBuf::new(), repeat: String::new() };
-        let names = ["a---lib", "b---test-load", "c---test-slots", "d---test-servers", "e---test-conformance"].map(named);
+        let names = ["a---lib", "b---test-faults", "c---test-slots", "d---test-servers", "e---test-conformance"].map(named);
         let order: Vec<_> = in_order(names.into()).into_iter().map(|binary| binary.name).collect();
-        assert_eq!(order, ["d---test-servers", "e---test-conformance", "b---test-load", "a---lib", "c---test-slots"]);
+        assert_eq!(order, ["d---test-servers", "e---test-conformance", "b---test-faults", "a---lib", "c---test-slots"]);
     }
 }
