@@ -14,13 +14,14 @@ const MAY_USE: [(&str, &[&str]); 12] = [
     ("shardwise-core", &[]),
     ("shardwise-discovery", &["shardwise-core"]),
     ("backends/*", &["shardwise-core", "shardwise-discovery", "shardwise-testkit"]),
-    ("shardwise", &["shardwise-core", "shardwise-discovery", "backends/*", "shardwise-testkit"]),
+    // Fencing in its tests only: the tables that refuse ghosts.
+    ("shardwise", &["shardwise-core", "shardwise-discovery", "backends/*", "shardwise-fencing", "shardwise-testkit"]),
     // Writes in the user's own database; the names and epochs are the core's.
     ("shardwise-fencing", &["shardwise-core", "shardwise-testkit"]),
     // Only the library's public API: what an outbox of somebody else's could use too.
     ("shardwise-outbox", &["shardwise"]),
     ("shardwise-cli", &["shardwise", "shardwise-outbox", "shardwise-testkit"]),
-    ("shardwise-examples", &["shardwise", "shardwise-outbox"]),
+    ("shardwise-examples", &["shardwise", "shardwise-fencing", "shardwise-outbox", "shardwise-testkit"]),
     ("xtask", &["shardwise-core", "shardwise-testkit"]),
     // Try out and measure what users get; never published.
     ("shardwise-fuzz", &["shardwise", "shardwise-core"]),

@@ -3,7 +3,7 @@
 //! `cargo xtask soak members` runs the first for longer and with more.
 
 #![cfg(target_os = "linux")]
-#![expect(clippy::unwrap_used, clippy::print_stdout, reason = "tests report by panicking, and print what they measured")]
+#![expect(clippy::unwrap_used, clippy::panic, clippy::print_stdout, reason = "tests report by panicking, and print what they measured")]
 
 /// Runs a scene on both backends, one after the other: the scenes measure.
 macro_rules! on_both {
@@ -28,6 +28,8 @@ macro_rules! on_both {
 
 mod bad_days;
 mod exclusive;
+mod faults;
+mod figures;
 mod meeting;
 mod members;
 mod other_fleet;

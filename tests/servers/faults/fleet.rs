@@ -1,0 +1,106 @@
+//! The worker processes of the fault test, as seen by whoever does things to them.
+
+use std::collections::BTreeSet;
+use std::path::Path;
+use std::process::{Child, ChildStdin};
+use std::time::Duration;
+
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+use shardwise_testkit::TcpProxy;
+
+use super::lines::{Line, Reader};
+use super::worker;
+
+/// A worker process, living or dead.
+pub(crate) struct Member {
+    pub(crate) name: String,
+    child: Child,
+    /// Closed when it is to leave.
+    input: Option<ChildStdin>,
+    reader: Reader,
+    /// Everything that it has written down so far.
+    pub(crate) lines: Vec<Line>,
+    /// The slots that it holds, as its lines say.
+    pub(crate) holds: BTreeSet<u32>,
+    /// Those of them to which it has written since it entered.
+    pub(crate) wrote: BTreeSet<u32>,
+    pub(crate) proxies: Vec<TcpProxy>,
+    /// Neither killed nor told to leave.
+    pub(crate) is_there: bool,
+    pub(crate) is_killed: bool,
+    /// Something is being done to it that will end.
+    pub(crate) is_struck: bool,
+}
+
+impl Member {
+    /// Starts one, whose settings are in the folder.
+    pub(crate) fn start(folder: &Path, name: String, proxies: Vec<TcpProxy>) -> Self {
+        let reader = Reader::open(&folder.join(format!("{name}.jsonl")));
+        let (child, input) = worker::start(folder, &name);
+        let (holds, wrote) = (BTreeSet::new(), BTreeSet::new());
+        let (is_there, is_killed, is_struck) = (true, false, false);
+        Self { name, child, input: Some(input), reader, lines: Vec::new(), holds, wrote, proxies, is_there, is_killed, is_struck }
+    }
+
+    /// Reads what it has written since.
+    pub(crate) fn catch_up(&mut self) {
+        for line in self.reader.news() {
+            match line {
+                Line::Enter { slot, .. } => {
+                    self.holds.insert(slot);
+                }
+                Line::Leave { slot, .. } | Line::Lost { slot, .. } => {
+                    self.holds.remove(&slot);
+                    self.wrote.remove(&slot);
+                }
+                Line::Wrote { slot, passed: true, .. } if self.holds.contains(&slot) => {
+                    self.wrote.insert(slot);
+                }
+                Line::Wrote { .. } | Line::Held { .. } => {}
+            }
+            self.lines.push(line);
+        }
+        if !self.is_there && self.has_ended() {
+            self.holds.clear();
+        }
+    }
+
+    pub(crate) fn signal(&self, signal: Signal) {
+        kill(Pid::from_raw(i32::try_from(self.child.id()).unwrap()), signal).unwrap();
+    }
+
+    /// SIGKILL, and waits for the end.
+    pub(crate) fn kill(&mut self) {
+        self.catch_up();
+        self.child.kill().unwrap();
+        self.child.wait().unwrap();
+        (self.is_there, self.is_killed, self.input) = (false, true, None);
+        self.catch_up();
+    }
+
+    /// Tells it to leave in good order.
+    pub(crate) fn leave(&mut self) {
+        (self.is_there, self.input) = (false, None);
+    }
+
+    fn has_ended(&mut self) -> bool {
+        self.child.try_wait().unwrap().is_some()
+    }
+
+    /// Waits for the end of one that leaves.
+    pub(crate) fn ends_well(&mut self, within: Duration) {
+        let name = self.name.clone();
+        crate::meeting::until(&format!("{name} leaves"), within, || if self.has_ended() { Ok(()) } else { Err("it still runs".into()) });
+        assert!(self.child.wait().unwrap().success(), "{name} did not end well: see its log");
+        self.catch_up();
+    }
+}
+
+impl Drop for Member {
+    fn drop(&mut self) {
+        // One that has ended needs no end.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}

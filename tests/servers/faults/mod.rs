@@ -1,0 +1,110 @@
+//! A fleet of real worker processes with exclusive ownership, to which things are done at random: killed, stopped for less or more than their TTL, cut
+//! off, told to leave, their server killed or their file locked. What they wrote down is looked through for a slot that two held at once, and for
+//! writes of ghosts that a fenced table let pass.
+//!
+//! `SHARDWISE_SEED=N` repeats the order of the faults. `cargo xtask soak exclusive` makes it hundreds of faults on clusters of three.
+
+mod figures;
+mod fleet;
+mod intervals;
+mod lines;
+mod play;
+mod stage;
+mod worker;
+
+use std::time::Duration;
+
+use rand::rngs::StdRng;
+use rand::seq::SliceRandom;
+use rand::{RngExt, SeedableRng};
+
+use crate::meeting::alone;
+use play::Play;
+
+const SLOTS: u32 = 16;
+const TTL: Duration = Duration::from_secs(2);
+
+/// Something that is done to the fleet.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Fault {
+    /// SIGKILL. Another worker comes in its place.
+    Kill,
+    /// SIGSTOP, and SIGCONT after up to a TTL and a second.
+    Pause,
+    /// SIGSTOP, and SIGCONT once the others hold what it held and have written to it.
+    PauseUntilReplaced,
+    /// The way to the server: bytes held in one direction or both, connections reset, or new ones refused, for up to a TTL and a second.
+    Cut,
+    /// The server that leads is killed, and started again up to a second later.
+    Server,
+    /// The file cannot be written for up to a TTL and a second.
+    Lock,
+    /// One leaves in good order, and another one comes. No fault, but slots change hands.
+    Leave,
+}
+
+impl Fault {
+    fn name(self) -> &'static str {
+        match self {
+            Self::Kill => "SIGKILL",
+            Self::Pause => "SIGSTOP for a while",
+            Self::PauseUntilReplaced => "SIGSTOP until replaced",
+            Self::Cut => "connections cut",
+            Self::Server => "leading server killed",
+            Self::Lock => "file locked",
+            Self::Leave => "told to leave",
+        }
+    }
+}
+
+/// One of each kind in the ordinary test, of which each must end within 15 s.
+fn short(backend: &str, rng: &mut StdRng) -> Vec<Fault> {
+    let network = if backend == "local" { Fault::Lock } else { Fault::Cut };
+    let restart = if backend == "local" { Fault::Lock } else { Fault::Server };
+    let mut faults = vec![Fault::PauseUntilReplaced, Fault::Kill, network, Fault::Pause, restart, Fault::Leave];
+    faults.shuffle(rng);
+    faults
+}
+
+/// So many of all kinds, at random.
+fn long(backend: &str, count: usize, rng: &mut StdRng) -> Vec<Fault> {
+    let kinds: &[(Fault, u32)] = match backend {
+        "local" => &[(Fault::Kill, 5), (Fault::Pause, 5), (Fault::PauseUntilReplaced, 3), (Fault::Lock, 4), (Fault::Leave, 2)],
+        _ => &[(Fault::Kill, 5), (Fault::Pause, 4), (Fault::PauseUntilReplaced, 3), (Fault::Cut, 5), (Fault::Server, 2), (Fault::Leave, 2)],
+    };
+    let bag: Vec<_> = kinds.iter().flat_map(|(fault, often)| std::iter::repeat_n(*fault, *often as usize)).collect();
+    (0..count).map(|_| bag[rng.random_range(0..bag.len())]).collect()
+}
+
+fn a_fleet_holds_no_slot_twice_whatever_is_done_to_it(backend: &str) {
+    let _alone = alone();
+    let seed = std::env::var("SHARDWISE_SEED").map_or_else(|_| rand::random(), |seed| seed.parse().unwrap());
+    println!("{backend}: SHARDWISE_SEED={seed} repeats the order of the faults");
+    let mut rng = StdRng::seed_from_u64(seed);
+    let (faults, servers) = match crate::figures::wanted() {
+        Some(count) => (long(backend, count, &mut rng), 3),
+        None => (short(backend, &mut rng), 1),
+    };
+    let mut play = Play::start(backend, servers, rng);
+    for fault in faults {
+        play.strike(fault);
+    }
+    let mut told = play.end();
+    told["seed"] = seed.into();
+    crate::figures::note(&told);
+}
+
+#[test]
+fn local() {
+    a_fleet_holds_no_slot_twice_whatever_is_done_to_it("local");
+}
+
+#[test]
+fn consul() {
+    a_fleet_holds_no_slot_twice_whatever_is_done_to_it("consul");
+}
+
+#[test]
+fn etcd() {
+    a_fleet_holds_no_slot_twice_whatever_is_done_to_it("etcd");
+}

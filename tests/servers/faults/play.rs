@@ -1,0 +1,271 @@
+//! What is done to the fleet, when, and what came of it.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::{Duration, Instant};
+
+use nix::sys::signal::Signal;
+use rand::RngExt;
+use rand::rngs::StdRng;
+use serde_json::Value;
+use shardwise::discovery::Clock;
+use shardwise_testkit::Direction;
+use sqlx::SqliteConnection;
+use tokio::runtime::Runtime;
+
+use super::figures::{Kill, disorder, figures, held};
+use super::fleet::Member;
+use super::intervals::{Findings, findings};
+use super::lines::At;
+use super::stage::Stage;
+use super::{Fault, SLOTS, TTL};
+use crate::meeting::runtime;
+
+/// How many workers there are, but for those that are just being replaced.
+const MEMBERS: usize = 4;
+/// In which a fleet has settled to which nothing is done any more, on a busy machine.
+const SETTLED_WITHIN: Duration = Duration::from_secs(30);
+/// In which the others hold and have written to what one held that is stopped.
+const REPLACED_WITHIN: Duration = Duration::from_secs(10);
+const LOOK_EVERY: Duration = Duration::from_millis(5);
+
+/// How a fault ends.
+enum Undo {
+    Continue(usize),
+    Heal(usize),
+    Revive(usize),
+    Unlock(SqliteConnection),
+    Replace,
+}
+
+pub(crate) struct Play {
+    backend: String,
+    stage: Stage,
+    members: Vec<Member>,
+    rng: StdRng,
+    undo: Vec<(Instant, Undo)>,
+    counts: BTreeMap<Fault, u32>,
+    kills: Vec<Kill>,
+    /// Slots of those that were stopped until others held them: their writes after that must be refused.
+    replaced: usize,
+    // Dropped last: servers and proxies stand on it.
+    runtime: Runtime,
+}
+
+impl Play {
+    pub(crate) fn start(backend: &str, servers: usize, rng: StdRng) -> Self {
+        let runtime = runtime("play");
+        let stage = runtime.block_on(Stage::start(backend, servers));
+        let (undo, counts, kills) = (Vec::new(), BTreeMap::new(), Vec::new());
+        let mut play = Self { backend: backend.to_owned(), stage, members: Vec::new(), rng, undo, counts, kills, replaced: 0, runtime };
+        (0..MEMBERS).for_each(|_| play.admit());
+        play.settle();
+        play
+    }
+
+    fn admit(&mut self) {
+        let number = self.members.len();
+        let name = format!("worker-{number}");
+        let proxies = self.runtime.block_on(self.stage.admit(&name, number));
+        self.members.push(Member::start(self.stage.folder(), name, proxies));
+    }
+
+    fn up_to(&mut self, longest: Duration) -> Duration {
+        longest.mul_f64(self.rng.random())
+    }
+
+    /// Does it to the fleet, alone or while others go on, and waits a little.
+    pub(crate) fn strike(&mut self, fault: Fault) {
+        let alone = fault == Fault::PauseUntilReplaced || self.rng.random_bool(0.4);
+        if alone {
+            self.settle();
+        }
+        let free: Vec<_> = (0..self.members.len()).filter(|n| self.members[*n].is_there && !self.members[*n].is_struck).collect();
+        let server_is_up = !self.undo.iter().any(|(_, undo)| matches!(undo, Undo::Revive(_) | Undo::Unlock(_)));
+        let to_server = matches!(fault, Fault::Server | Fault::Lock);
+        if free.len() < 2 || to_server && !server_is_up {
+            self.settle();
+            return self.strike(fault);
+        }
+        let victim = free[self.rng.random_range(0..free.len())];
+        *self.counts.entry(fault).or_default() += 1;
+        println!("{:>12} {}{}", now(), fault.name(), if to_server { String::new() } else { format!(": {}", self.members[victim].name) });
+        self.carry_out(fault, victim, alone);
+        let rest = self.up_to(Duration::from_secs(1));
+        if alone { self.settle() } else { self.wait(rest) }
+    }
+
+    fn carry_out(&mut self, fault: Fault, victim: usize, alone: bool) {
+        let (brief, long) = (self.up_to(Duration::from_secs(1)), self.up_to(TTL + Duration::from_secs(1)));
+        match fault {
+            Fault::Kill => {
+                let at = now();
+                self.members[victim].kill();
+                if alone {
+                    self.kills.push(Kill { at, held: held(&self.members[victim].lines) });
+                    self.settle();
+                }
+                self.later(brief, Undo::Replace);
+            }
+            Fault::Pause => {
+                self.strike_one(victim, |member| member.signal(Signal::SIGSTOP));
+                self.later(long, Undo::Continue(victim));
+            }
+            Fault::PauseUntilReplaced => {
+                self.strike_one(victim, |member| member.signal(Signal::SIGSTOP));
+                self.members[victim].catch_up();
+                let before = self.members[victim].holds.clone();
+                // It may have been stopped inside of a write, and then nobody else can write until it goes on.
+                if self.waited(REPLACED_WITHIN, |members| others_work(members, victim, &before)).is_ok() {
+                    self.replaced += before.len();
+                }
+                self.later(Duration::ZERO, Undo::Continue(victim));
+            }
+            Fault::Cut => {
+                let how = self.rng.random_range(0..5);
+                let runtime = self.runtime.handle().clone();
+                self.strike_one(victim, |member| {
+                    for proxy in &member.proxies {
+                        match how {
+                            0 => proxy.cut(Direction::ToServer),
+                            1 => proxy.cut(Direction::ToClient),
+                            2 => proxy.reset(),
+                            3 => runtime.block_on(proxy.refuse()).unwrap(),
+                            _ => proxy.cut_both(),
+                        }
+                    }
+                });
+                self.later(long, Undo::Heal(victim));
+            }
+            Fault::Server => {
+                let server = self.runtime.block_on(self.stage.kill_leader());
+                self.later(brief, Undo::Revive(server));
+            }
+            Fault::Lock => {
+                let lock = self.runtime.block_on(self.stage.lock());
+                self.later(long, Undo::Unlock(lock));
+            }
+            Fault::Leave => {
+                self.members[victim].leave();
+                self.later(brief, Undo::Replace);
+            }
+        }
+    }
+
+    fn strike_one(&mut self, victim: usize, does: impl Fn(&Member)) {
+        let member = &mut self.members[victim];
+        member.is_struck = true;
+        does(member);
+    }
+
+    fn later(&mut self, after: Duration, undo: Undo) {
+        self.undo.push((Instant::now() + after, undo));
+    }
+
+    /// Ends the faults whose time has come, and reads what the workers have written.
+    fn look(&mut self) {
+        let now = Instant::now();
+        for (_, undo) in self.undo.extract_if(.., |(at, _)| *at <= now).collect::<Vec<_>>() {
+            match undo {
+                Undo::Continue(victim) => {
+                    self.members[victim].signal(Signal::SIGCONT);
+                    self.members[victim].is_struck = false;
+                }
+                Undo::Heal(victim) => {
+                    for proxy in &self.members[victim].proxies {
+                        self.runtime.block_on(proxy.heal()).unwrap();
+                    }
+                    self.members[victim].is_struck = false;
+                }
+                Undo::Revive(server) => self.runtime.block_on(self.stage.revive(server)),
+                Undo::Unlock(lock) => drop(lock),
+                Undo::Replace => self.admit(),
+            }
+        }
+        self.members.iter_mut().for_each(Member::catch_up);
+    }
+
+    fn wait(&mut self, long: Duration) {
+        let begun = Instant::now();
+        loop {
+            self.look();
+            if begun.elapsed() >= long {
+                return;
+            }
+            std::thread::sleep(LOOK_EVERY);
+        }
+    }
+
+    /// Waits until `look` finds nothing missing; what is missing if that does not come.
+    fn waited(&mut self, within: Duration, look: impl Fn(&[Member]) -> Result<(), String>) -> Result<(), String> {
+        let begun = Instant::now();
+        loop {
+            self.look();
+            match look(&self.members) {
+                Err(_) if begun.elapsed() < within => std::thread::sleep(LOOK_EVERY),
+                seen => return seen,
+            }
+        }
+    }
+
+    /// Ends all faults, and waits until each slot is held once and everybody who is there holds some.
+    fn settle(&mut self) {
+        while let Some(last) = self.undo.iter().map(|(at, _)| *at).max() {
+            self.wait(last.saturating_duration_since(Instant::now()));
+        }
+        if let Err(why) = self.waited(SETTLED_WITHIN, shared) {
+            self.stage.keep();
+            panic!("not settled within {SETTLED_WITHIN:?}: {why}; what the workers wrote is in {}", self.stage.folder().display());
+        }
+    }
+
+    /// Ends everything in good order, and tells what came of it.
+    pub(crate) fn end(mut self) -> Value {
+        self.settle();
+        self.members.iter_mut().filter(|member| member.is_there).for_each(Member::leave);
+        self.members.iter_mut().filter(|member| !member.is_killed).for_each(|member| member.ends_well(SETTLED_WITHIN));
+        let lines: Vec<_> = self.members.iter().map(|member| member.lines.clone()).collect();
+        let found = findings(&lines);
+        let disorder = self.runtime.block_on(disorder(&self.stage));
+        let told = figures(&self.backend, &self.counts, &self.kills, &found);
+        let well = found.overlaps.is_empty()
+            && found.falls.is_empty()
+            && found.ghosts.is_empty()
+            && (found.owned_late, found.wrongly_refused, disorder) == (0, 0, 0)
+            // Each one that was stopped until others held its slots has asked the table once more for each.
+            && found.late_refused >= self.replaced;
+        if !well {
+            self.stage.keep();
+            let Findings { overlaps, falls, ghosts, .. } = &found;
+            panic!(
+                "overlaps: {overlaps:?}\nfallen epochs: {falls:?}\nghosts' writes that passed: {ghosts:?}\nrows out of order: {disorder}; {} slots \
+                 were taken from stopped workers\n{told}\nwhat the workers wrote is in {}",
+                self.replaced,
+                self.stage.folder().display()
+            );
+        }
+        told
+    }
+}
+
+/// The present moment on the clock of the lines.
+fn now() -> At {
+    Clock::system().now().as_nanos()
+}
+
+fn others_work(members: &[Member], victim: usize, slots: &BTreeSet<u32>) -> Result<(), String> {
+    let others = || members.iter().enumerate().filter(|(number, member)| *number != victim && member.is_there);
+    let missing: Vec<_> = slots.iter().filter(|slot| !others().any(|(_, member)| member.wrote.contains(slot))).collect();
+    if missing.is_empty() { Ok(()) } else { Err(format!("nobody else works in {missing:?}")) }
+}
+
+fn shared(members: &[Member]) -> Result<(), String> {
+    let holds: Vec<_> = members.iter().filter(|member| !member.holds.is_empty()).map(|member| (&member.name, &member.holds)).collect();
+    let idle = members.iter().find(|member| member.is_there && member.holds.is_empty());
+    let mut all: Vec<_> = holds.iter().flat_map(|(_, slots)| slots.iter().copied()).collect();
+    all.sort_unstable();
+    match idle {
+        Some(member) => Err(format!("{} holds nothing; {holds:?}", member.name)),
+        None if all.iter().copied().eq(0..SLOTS) => Ok(()),
+        None => Err(format!("not each slot is held once: {holds:?}")),
+    }
+}

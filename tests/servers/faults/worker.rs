@@ -1,0 +1,216 @@
+//! The worker process of the fault test: the whole library with exclusive ownership, one piece of work in each slot that it holds, and a fenced table
+//! that all workers write to.
+
+use std::io::BufRead;
+use std::path::{Path, PathBuf};
+use std::process::{Child, ChildStdin, Command, Stdio};
+use std::sync::Arc;
+use std::time::Duration;
+
+use shardwise::core::{Epoch, Fence, GroupName, Resource, slot_of};
+use shardwise::{Guard, Moment, ShardKey, ShardingFactory, ShardingService};
+use shardwise_fencing::{FenceError, sqlite};
+use sqlx::SqlitePool;
+use sqlx::sqlite::{SqliteConnectOptions, SqlitePoolOptions, SqliteSynchronous};
+use tokio::sync::oneshot;
+use tokio_util::sync::CancellationToken;
+
+use super::lines::{At, Book, Line};
+
+/// The folder and the name of a worker process; unset in the tests themselves.
+const FOLDER: &str = "SHARDWISE_TEST_WORKER_FOLDER";
+const NAME: &str = "SHARDWISE_TEST_WORKER_NAME";
+/// How often work looks whether it is still to go on, and every which time it writes.
+const STEP: Duration = Duration::from_millis(40);
+const STEPS_A_WRITE: u32 = 5;
+/// How long a slot is drained.
+const DRAIN: Duration = Duration::from_millis(10);
+/// How often code that does not ask tries to write, if the table is busy.
+const GHOST_TRIES: u32 = 20;
+/// Another process may have been stopped in the middle of its write.
+const BUSY_MAX: Duration = Duration::from_millis(300);
+/// How long a worker that could not join waits before it tries again.
+const AGAIN: Duration = Duration::from_millis(200);
+
+/// Not a test: what a worker process runs, until its input ends.
+#[test]
+fn worker_process() {
+    let (Some(folder), Ok(name)) = (std::env::var_os(FOLDER), std::env::var(NAME)) else { return };
+    crate::meeting::runtime(&name).block_on(work(&PathBuf::from(folder), &name));
+}
+
+/// Starts one, whose settings are in the folder. It is killed by the kernel when the thread ends that starts it.
+pub(crate) fn start(folder: &Path, name: &str) -> (Child, ChildStdin) {
+    let mut command = Command::new("setpriv");
+    command.args(["--pdeathsig", "KILL", "--"]).arg(std::env::current_exe().unwrap());
+    command.args(["--exact", "faults::worker::worker_process", "--nocapture"]).env(FOLDER, folder).env(NAME, name);
+    let log = std::fs::File::options().create(true).append(true).open(folder.join(format!("{name}.log"))).unwrap();
+    let mut child = command.stdin(Stdio::piped()).stdout(log.try_clone().unwrap()).stderr(log).spawn().unwrap();
+    let input = child.stdin.take().unwrap();
+    (child, input)
+}
+
+/// The table that all workers write to: each row names the slot and the epoch that it was written under.
+pub(crate) async fn table(folder: &Path) -> SqlitePool {
+    let options = SqliteConnectOptions::new().filename(folder.join("table.db")).create_if_missing(true);
+    let options = options.journal_mode(sqlx::sqlite::SqliteJournalMode::Wal).synchronous(SqliteSynchronous::Off).busy_timeout(BUSY_MAX);
+    SqlitePoolOptions::new().max_connections(2).connect_with(options).await.unwrap()
+}
+
+pub(crate) async fn make_table(folder: &Path) {
+    let pool = table(folder).await;
+    sqlite::create_tables(&mut pool.acquire().await.unwrap()).await.unwrap();
+    sqlx::raw_sql("CREATE TABLE work (number INTEGER PRIMARY KEY AUTOINCREMENT, slot INTEGER, epoch INTEGER)")
+        .execute(&pool)
+        .await
+        .unwrap();
+    pool.close().await;
+}
+
+async fn work(folder: &Path, name: &str) {
+    let _log = tracing_subscriber::fmt().with_ansi(false).with_max_level(tracing::Level::INFO).try_init();
+    let service = ShardingFactory::from_file(folder.join(format!("{name}.toml"))).unwrap().create("workers").unwrap();
+    let worker = Worker {
+        keys: keys(service.policy().placement.slots),
+        book: Book::open(&folder.join(format!("{name}.jsonl"))),
+        table: table(folder).await,
+        service,
+    };
+    let (worker, done) = (Arc::new(worker), input_ends());
+    let runs = worker.service.slots({
+        let worker = Arc::clone(&worker);
+        move |slot, epoch, cancel| {
+            // On a task of its own, which nobody drops: as work that does not look is in the hands of nobody.
+            let stay = tokio::spawn(Arc::clone(&worker).stay(slot, epoch, cancel));
+            async move { stay.await.unwrap() }
+        }
+    });
+    let joining = async {
+        while let Err(error) = worker.service.register_self().await {
+            println!("not joined: {error}");
+            tokio::time::sleep(AGAIN).await;
+        }
+        std::future::pending::<()>().await;
+    };
+    tokio::select! {
+        () = joining => {}
+        _ = done => {}
+    }
+    worker.service.deregister_self().await.unwrap();
+    runs.stop().await;
+}
+
+/// Ends with the input of this process, which is closed when it is to leave.
+fn input_ends() -> oneshot::Receiver<()> {
+    let (ended, done) = oneshot::channel();
+    std::thread::spawn(move || {
+        std::io::stdin().lock().lines().for_each(drop);
+        ended.send(())
+    });
+    done
+}
+
+/// A key in each slot.
+fn keys(slots: u32) -> Vec<u64> {
+    let key_in = |slot: u32| (0..u64::MAX).find(|key| slot_of(key.key_hash(), slots) == slot);
+    (0..slots).filter_map(key_in).collect()
+}
+
+struct Worker {
+    keys: Vec<u64>,
+    book: Book,
+    table: SqlitePool,
+    service: ShardingService,
+}
+
+/// What a look at the deadline has shown: at that moment it was held or not, and if so, until then.
+struct Look {
+    at: At,
+    held: Option<At>,
+}
+
+impl Worker {
+    /// Works in a slot until it is told to leave, or finds that the slot is not held any more.
+    async fn stay(self: Arc<Self>, slot: u32, epoch: Epoch, cancel: CancellationToken) {
+        let Ok(guard) = self.service.enter(&self.keys[slot as usize]) else { return };
+        let fence = Fence { slot, epoch };
+        if guard.fence() != Some(fence) {
+            return;
+        }
+        let epoch = epoch.get();
+        let Look { at, held: Some(mut told) } = self.look(&guard) else { return };
+        self.book.write(Line::Enter { slot, epoch, at, until: told });
+        for step in 0_u32.. {
+            if step.is_multiple_of(STEPS_A_WRITE) {
+                self.write(fence).await;
+            }
+            let told_to_leave = tokio::time::timeout(STEP, cancel.cancelled()).await.is_ok();
+            let Look { at, held } = self.look(&guard);
+            match held {
+                None => return self.ghost(fence).await,
+                Some(until) if until > told => {
+                    told = until;
+                    self.book.write(Line::Held { slot, epoch, at, until });
+                }
+                Some(_) => {}
+            }
+            if told_to_leave {
+                break;
+            }
+        }
+        tokio::time::sleep(DRAIN).await;
+        match self.look(&guard) {
+            Look { at, held: Some(_) } => self.book.write(Line::Leave { slot, epoch, at }),
+            Look { .. } => self.ghost(fence).await,
+        }
+    }
+
+    /// The deadline is read first, then the clock, and held is asked last: if it is held without a gap by then, it was at that moment, and that deadline counted.
+    fn look(&self, guard: &Guard) -> Look {
+        let until = self.service.ownership().claims_end();
+        let at = self.service.now();
+        let held = until.filter(|_| guard.is_held()).map(Moment::as_nanos);
+        // Renewed in the very moment between the two: the newer deadline is told with the next look.
+        let held = held.map(|until| until.max(at.as_nanos()));
+        Look { at: at.as_nanos(), held }
+    }
+
+    /// What code does that does not ask before it writes.
+    async fn ghost(&self, fence: Fence) {
+        let (slot, epoch) = (fence.slot, fence.epoch.get());
+        let owns = self.service.fence(&self.keys[slot as usize]) == Ok(fence);
+        self.book.write(Line::Lost { slot, epoch, at: self.service.now().as_nanos(), owns });
+        for _ in 0..GHOST_TRIES {
+            if self.write(fence).await {
+                return;
+            }
+        }
+    }
+
+    /// Writes a row under the fence, and tells whether there was an answer: another process may have been stopped in the middle of a write.
+    async fn write(&self, fence: Fence) -> bool {
+        let at = self.service.now().as_nanos();
+        let passed = match self.try_write(fence).await {
+            Ok(()) => true,
+            Err(FenceError::Refused(_)) => false,
+            Err(error) if error.is_retryable() => {
+                println!("not written: {error}");
+                return false;
+            }
+            Err(error) => panic!("{error}"),
+        };
+        let done = self.service.now().as_nanos();
+        self.book.write(Line::Wrote { slot: fence.slot, epoch: fence.epoch.get(), at, done, passed });
+        true
+    }
+
+    async fn try_write(&self, Fence { slot, epoch }: Fence) -> Result<(), FenceError> {
+        let mut tx = self.table.begin_with("BEGIN IMMEDIATE").await?;
+        let group: GroupName = self.service.group_name().clone();
+        sqlite::check(&mut tx, &group, &Resource::Slot(slot), epoch).await?;
+        let row = sqlx::query("INSERT INTO work (slot, epoch) VALUES (?, ?)").bind(slot).bind(epoch.get().cast_signed());
+        row.execute(&mut *tx).await?;
+        tx.commit().await?;
+        Ok(())
+    }
+}
