@@ -15,19 +15,18 @@
 // A test fleet reports by panicking, as tests do.
 #![expect(clippy::panic, clippy::expect_used, reason = "this module is for tests")]
 
-use std::future::Future;
-use std::pin::Pin;
-use std::sync::{Arc, Mutex, PoisonError};
-use std::task::{Context, Poll, Waker};
+mod worker;
+
+use std::sync::Arc;
 use std::time::Duration;
 
 use shardwise_core::{
     GroupName, InstanceId, Member, Ownership, Policy, PolicyName, ServiceState, ShardKey, SlotOwners, SlotSet, Timing, View, slot_of,
 };
 use shardwise_discovery::{Clock, Discovery, MemoryBackend, random_incarnation};
-use tokio::task::AbortHandle;
 
-use crate::service::{ShardingService, Spawn};
+use crate::service::ShardingService;
+pub use worker::TestWorker;
 
 /// How long a fleet may take to settle, in the runtime's time.
 const SETTLE_LIMIT: Duration = Duration::from_mins(2);
@@ -70,10 +69,15 @@ pub struct TestFleet {
 }
 
 struct Worker {
-    service: ShardingService,
+    it: TestWorker,
     link: MemoryBackend,
-    gate: Gate,
     state: Fate,
+}
+
+impl Worker {
+    const fn service(&self) -> &ShardingService {
+        self.it.service()
+    }
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -116,17 +120,18 @@ impl TestFleet {
         let number = self.workers.len();
         let id = InstanceId::new(format!("worker-{number}")).expect("a valid name");
         let member = Member { incarnation: random_incarnation(), ..Member::named(id) };
-        let (link, gate) = (self.store.link(), Gate::default());
+        let link = self.store.link();
         let backend: Arc<dyn Discovery> = Arc::new(link.clone());
-        let service = ShardingService::driven_by(gate.spawner(), self.policy.clone(), self.timing, member, backend, self.clock.clone());
-        self.workers.push(Worker { service: service.clone(), link, gate, state: Fate::Alive });
+        let it = TestWorker::new(self.policy.clone(), self.timing, member, backend, self.clock.clone());
+        let service = it.service().clone();
+        self.workers.push(Worker { it, link, state: Fate::Alive });
         service.register_self().await.unwrap_or_else(|error| panic!("worker-{number} cannot join: {error}"));
         number
     }
 
     /// The service of member `i`.
     pub fn service(&self, i: usize) -> &ShardingService {
-        &self.workers[i].service
+        self.workers[i].service()
     }
 
     /// How many members were ever started.
@@ -142,25 +147,20 @@ impl TestFleet {
     /// Member `i` dies as by SIGKILL: its driver and what it ran by `run_owned` end, nothing is deregistered. Tasks that your test started
     /// itself go on; its service answers that nothing is its own.
     pub fn kill(&mut self, i: usize) {
-        let worker = &mut self.workers[i];
-        worker.gate.kill();
-        worker.state = Fate::Gone;
-        let shared = worker.service.shared();
-        let (nothing, view) = (SlotSet::empty(worker.service.ownership().slots().slots()), worker.service.members());
-        shared.publish(Arc::new(Ownership::fixed(ServiceState::Left, nothing, view, self.clock.now())));
-        shared.gone.cancel();
+        self.workers[i].it.kill();
+        self.workers[i].state = Fate::Gone;
     }
 
     /// Member `i` stops as by SIGSTOP: its driver does nothing, not even notice that time passes. What it answers to your test's questions
     /// is what it would answer at its first instruction after [`TestFleet::resume`].
     pub fn pause(&mut self, i: usize) {
-        self.workers[i].gate.set_paused(true);
+        self.workers[i].it.pause();
         self.workers[i].state = Fate::Paused;
     }
 
     /// Member `i` goes on.
     pub fn resume(&mut self, i: usize) {
-        self.workers[i].gate.set_paused(false);
+        self.workers[i].it.resume();
         self.workers[i].state = Fate::Alive;
     }
 
@@ -192,13 +192,13 @@ impl TestFleet {
     ///
     /// If leaving fails.
     pub async fn leave(&mut self, i: usize) {
-        self.workers[i].service.deregister_self().await.unwrap_or_else(|error| panic!("worker-{i} cannot leave: {error}"));
+        self.workers[i].service().deregister_self().await.unwrap_or_else(|error| panic!("worker-{i} cannot leave: {error}"));
         self.workers[i].state = Fate::Gone;
     }
 
     /// The numbers of the members that say right now that `key` is theirs.
     pub fn owners<K: ShardKey + ?Sized>(&self, key: &K) -> Vec<usize> {
-        (0..self.len()).filter(|i| self.workers[*i].service.owns(key)).collect()
+        (0..self.len()).filter(|i| self.workers[*i].service().owns(key)).collect()
     }
 
     /// Waits until the members that are alive see each other and nobody else, and own every slot exactly once.
@@ -220,14 +220,14 @@ impl TestFleet {
         let mut owned = SlotSet::empty(slots);
         let mut owned_total = 0;
         for worker in &alive {
-            let (id, view) = (worker.service.instance_id(), worker.service.members());
-            if worker.service.state() != ServiceState::Active {
-                return Err(format!("{id} is {}", worker.service.state()));
+            let (id, view) = (worker.service().instance_id(), worker.service().members());
+            if worker.service().state() != ServiceState::Active {
+                return Err(format!("{id} is {}", worker.service().state()));
             }
             if view.members().len() != alive.len() {
                 return Err(format!("{id} sees {} members of {}", view.members().len(), alive.len()));
             }
-            let held = worker.service.ownership().slots().clone();
+            let held = worker.service().ownership().slots().clone();
             owned_total += held.len();
             owned = owned.union(&held);
         }
@@ -243,64 +243,6 @@ impl TestFleet {
     /// How many slots the circle has on which the first living member is.
     fn slots(&self) -> u32 {
         let alive = self.workers.iter().find(|worker| worker.state == Fate::Alive);
-        alive.map_or(self.policy.placement.slots, |worker| worker.service.ownership().slots().slots())
-    }
-}
-
-/// Holds a driver back while its worker is paused, and ends it when it is killed.
-#[derive(Clone, Default)]
-struct Gate(Arc<Mutex<GateState>>);
-
-#[derive(Default)]
-struct GateState {
-    paused: bool,
-    waker: Option<Waker>,
-    task: Option<AbortHandle>,
-}
-
-impl Gate {
-    fn with<T>(&self, f: impl FnOnce(&mut GateState) -> T) -> T {
-        f(&mut self.0.lock().unwrap_or_else(PoisonError::into_inner))
-    }
-
-    fn spawner(&self) -> Spawn {
-        let gate = self.clone();
-        Box::new(move |driver| {
-            let task = tokio::spawn(Gated { gate: gate.clone(), driver }).abort_handle();
-            gate.with(|state| state.task = Some(task));
-        })
-    }
-
-    fn set_paused(&self, paused: bool) {
-        let waker = self.with(|state| {
-            state.paused = paused;
-            state.waker.take()
-        });
-        if let Some(waker) = waker {
-            waker.wake();
-        }
-    }
-
-    fn kill(&self) {
-        if let Some(task) = self.with(|state| state.task.take()) {
-            task.abort();
-        }
-    }
-}
-
-struct Gated<F> {
-    gate: Gate,
-    driver: F,
-}
-
-impl<F: Future<Output = ()> + Unpin> Future for Gated<F> {
-    type Output = ();
-
-    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<()> {
-        let paused = self.gate.with(|state| {
-            state.waker = Some(context.waker().clone());
-            state.paused
-        });
-        if paused { Poll::Pending } else { Pin::new(&mut self.driver).poll(context) }
+        alive.map_or(self.policy.placement.slots, |worker| worker.service().ownership().slots().slots())
     }
 }

@@ -97,7 +97,9 @@ impl Driver {
         let mut actions = Vec::new();
         loop {
             let wake_at = self.machine.wake_at();
+            // In this order, so that a seed repeats a life. Each step looks at the time first, so timers may come last.
             let input = tokio::select! {
+                biased;
                 command = commands.recv(), if !orphaned => match command {
                     Some(Command::Join(taken)) => {
                         self.shared.failure.store(None);

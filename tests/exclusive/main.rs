@@ -5,7 +5,6 @@
 #[path = "../common/mod.rs"]
 mod common;
 mod guards;
-mod lives;
 mod refused;
 mod singletons;
 mod slots;

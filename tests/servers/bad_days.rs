@@ -112,7 +112,7 @@ async fn bad_day(terms: Terms, seed: u64) {
         tokio::time::sleep(LOOK_EVERY).await;
     }
     let changes = history.known.len();
-    let faults: Vec<_> = workers.iter().map(|worker| worker.faults.happened()).collect();
+    let faults: Vec<_> = workers.iter().map(|worker| worker.faults.happened().values().sum::<u64>()).collect();
     for worker in &workers {
         worker.faults.set_rates(FaultRates::NONE);
     }

@@ -18,6 +18,7 @@ mod peers;
 mod report;
 mod run;
 mod servers;
+mod simulate;
 mod soak;
 mod steps;
 mod study;
@@ -61,6 +62,15 @@ enum Task {
     Servers,
     /// Measure balance and movement of the placement over fleets and constants, into docs/placement-study.md and .svg.
     PlacementStudy,
+    /// Live seeded lives of a fleet under exclusive ownership with faults, and write the figures of a thousand or more into docs/measured.md.
+    Simulate {
+        /// How many lives.
+        #[arg(long, default_value_t = 1_000, value_parser = clap::value_parser!(u64).range(1..=1_000_000))]
+        seeds: u64,
+        /// The first seed.
+        #[arg(long, default_value_t = 0)]
+        from: u64,
+    },
     /// Repeat what takes too long for every test run, and write the figures into docs/measured.md.
     Soak {
         /// Name of the soak; without it, the names that exist are listed.
@@ -98,6 +108,7 @@ fn main() -> ExitCode {
         Task::PlacementStudy => Context::load(false).and_then(|context| study::run(&context)).map(|()| true),
         Task::Servers => servers::run().map(|()| true),
         Task::Soak { name, runs } => Context::load(false).and_then(|context| soak::run(&context, name.as_deref(), runs)).map(|()| true),
+        Task::Simulate { seeds, from } => Context::load(false).and_then(|context| simulate::run(&context, seeds, from)).map(|()| true),
         Task::Fuzz { target, seconds } => {
             Context::load(false).and_then(|context| fuzz::run(&context, target.as_deref(), seconds)).map(|()| true)
         }

@@ -6,7 +6,7 @@ use crate::context::Context;
 
 const HEAD: &str = "# Measured
 
-Written by `cargo xtask bench NAME` and `cargo xtask soak NAME`, one section for each name. Compare within a section, and quote ratios: other machines differ.
+Written by `cargo xtask bench NAME`, `cargo xtask soak NAME` and `cargo xtask simulate`, one section for each name. Compare within a section, and quote ratios: other machines differ.
 ";
 
 /// One benchmark's time, with the bounds of its 95 % confidence interval.

@@ -22,6 +22,8 @@ mod key;
 mod key_placements;
 pub mod machine;
 mod member;
+#[doc(hidden)]
+pub mod mistakes;
 mod moment;
 mod name_owners;
 mod names;

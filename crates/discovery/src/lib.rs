@@ -27,7 +27,7 @@ pub use contract::{Capabilities, Discovery, Grant, Registration, Seat, Snapshot,
 pub use error::{Error, ErrorKind, Result, one_line};
 pub use memory::MemoryBackend;
 pub use record::{FINGERPRINTS_MAX, METADATA_BYTES_MAX, RECORD_SCHEMA, Record, RecordError, Unwritable};
-pub use wrap::{FaultRates, Faults, Retry, Timeout, Traced};
+pub use wrap::{Fault, FaultRates, Faults, Retry, Timeout, Traced};
 
 /// A fresh incarnation, drawn at random.
 pub fn random_incarnation() -> shardwise_core::Incarnation {

@@ -1,6 +1,7 @@
 //! Letting go: drain, then release.
 
 use super::{ClaimAction, Holdings, OnDrainTimeout, Phase};
+use crate::mistakes::{Mistake, made};
 use crate::{Moment, Resource};
 
 impl Holdings {
@@ -62,10 +63,12 @@ impl Holdings {
     }
 
     /// Whether a resource that drains is to be given back.
-    const fn is_done(phase: Phase, rule: OnDrainTimeout) -> bool {
+    fn is_done(phase: Phase, rule: OnDrainTimeout) -> bool {
         match phase {
             Phase::Serving => false,
-            Phase::Draining { idle, cancelled, .. } => idle || (cancelled && matches!(rule, OnDrainTimeout::Release)),
+            Phase::Draining { idle, cancelled, .. } => {
+                idle || (cancelled && rule == OnDrainTimeout::Release) || made(Mistake::ReleaseBeforeDrain)
+            }
             // Was to be given back before, in a call that failed.
             Phase::Releasing => true,
         }

@@ -21,6 +21,7 @@ pub use store::StoreRefusal;
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use crate::mistakes::{Mistake, made};
 use crate::{Claim, Epoch, Holder, Moment, Resource, SlotSet};
 use line::Line;
 
@@ -108,7 +109,9 @@ impl Holdings {
 
     /// What serves now, with its epoch: new work may be taken on for it.
     pub fn serving(&self) -> impl Iterator<Item = (&Resource, Epoch)> {
-        self.mine.iter().filter(|(_, hold)| hold.phase == Phase::Serving).map(|(resource, hold)| (resource, hold.epoch))
+        let members_own = made(Mistake::EpochPerMember).then(|| self.served.values().min().copied()).flatten();
+        let serving = self.mine.iter().filter(|(_, hold)| hold.phase == Phase::Serving);
+        serving.map(move |(resource, hold)| (resource, members_own.unwrap_or(hold.epoch)))
     }
 
     /// What is held now, with its epoch: what serves, and what drains and is not being given back yet.

@@ -6,6 +6,7 @@
 use std::time::Duration;
 
 use super::{Action, Failure, Machine, Op, Refusal};
+use crate::mistakes::lease_begins;
 use crate::{Moment, ServiceState};
 
 impl Machine {
@@ -24,7 +25,7 @@ impl Machine {
         if !self.lease.answered(attempt) {
             return;
         }
-        if !self.lease.registered(now, started, ttl) {
+        if !self.lease.registered(now, lease_begins(started, now), ttl) {
             // The answer took longer than the lease lasts; nothing was ever owned under it, and the record counts as never made.
             self.lease.fail(now);
             return;

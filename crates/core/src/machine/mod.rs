@@ -24,6 +24,7 @@ pub use io::{Action, ClaimInput, Failure, Input, Op, Refusal};
 
 use std::sync::Arc;
 
+use crate::mistakes::lease_begins;
 use crate::{
     Cause, Fingerprint, Holder, Incarnation, InstanceId, Moment, Ownership, Placed, PlacementParams, Placer, Policy, Rebalance,
     ServiceState, Timing, View,
@@ -139,7 +140,7 @@ impl Machine {
             Input::Registered { attempt, started, ttl } => self.registered(now, attempt, started, ttl, actions),
             Input::Renewed { attempt, started, ttl } => {
                 if self.lease.answered(attempt) {
-                    self.lease.renewed(started, ttl);
+                    self.lease.renewed(lease_begins(started, now), ttl);
                     self.reconsider(now, actions);
                 }
             }

@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use shardwise_core::{GroupName, MEMBERS_MAX, Member, Moment};
-use tokio::sync::watch::Sender;
+use tokio::sync::Notify;
 
 use crate::{Capabilities, Claims, Clock, Discovery, Error, ErrorKind, Grant, Registration, Result, Seat, Snapshot, WatchStream};
 use groups::{Groups, Stored};
@@ -27,14 +27,15 @@ pub struct MemoryBackend {
 #[derive(Debug)]
 struct Store {
     groups: Mutex<Groups>,
-    /// Raised with every change to any group, and when a connection is cut or restored.
-    changes: Sender<u64>,
+    /// Told of every change to any group, and when a connection is cut or restored. Whoever waits is woken in the order of waiting, so that a
+    /// simulation can be repeated.
+    changes: Notify,
 }
 
 impl MemoryBackend {
     /// An empty store whose leases run on `clock`.
     pub fn new(clock: Clock) -> Self {
-        let store = Store { groups: Mutex::new(Groups::new()), changes: Sender::new(0) };
+        let store = Store { groups: Mutex::new(Groups::new()), changes: Notify::new() };
         Self { clock, store: Arc::new(store), reachable: Arc::new(AtomicBool::new(true)) }
     }
 
@@ -81,7 +82,7 @@ impl MemoryBackend {
 
 impl Store {
     fn changed(&self) {
-        self.changes.send_modify(|n| *n += 1);
+        self.changes.notify_waiters();
     }
 }
 

@@ -1,11 +1,12 @@
 //! Following a group: its records, or its claims.
 
 use std::pin::Pin;
+use std::sync::Arc;
 use std::time::Duration;
 
 use futures::{Stream, stream};
 use shardwise_core::{GroupName, Moment};
-use tokio::sync::watch;
+use tokio::sync::futures::Notified;
 
 use super::MemoryBackend;
 use super::groups::{Group, Groups};
@@ -54,9 +55,8 @@ pub(super) fn follow<S: Subject>(
     prove_every: Duration,
     subject: S,
 ) -> Pin<Box<dyn Stream<Item = Result<S::Event>> + Send>> {
-    let changes = backend.store.changes.subscribe();
     let (backend, group) = (backend.clone(), group.clone());
-    let watcher = Watcher { backend, group, prove_every, subject, changes, seen: None, cut: false, proven: Moment::ZERO };
+    let watcher = Watcher { backend, group, prove_every, subject, seen: None, cut: false, proven: Moment::ZERO };
     Box::pin(stream::unfold(watcher, |mut watcher| async move {
         let event = watcher.next().await;
         Some((event, watcher))
@@ -68,7 +68,6 @@ struct Watcher<S> {
     group: GroupName,
     prove_every: Duration,
     subject: S,
-    changes: watch::Receiver<u64>,
     /// The mark of what was shown last.
     seen: Option<u64>,
     /// The connection is cut, and that was told.
@@ -89,7 +88,9 @@ struct Look<E> {
 impl<S: Subject> Watcher<S> {
     async fn next(&mut self) -> Result<S::Event> {
         loop {
-            self.changes.mark_unchanged();
+            // From here on, so that no change after the look is missed.
+            let store = Arc::clone(&self.backend.store);
+            let changed = store.changes.notified();
             let Look { now, mark, news, next_end } = match self.look() {
                 Ok(look) => look,
                 Err(error) => {
@@ -99,7 +100,7 @@ impl<S: Subject> Watcher<S> {
                     if !std::mem::replace(&mut self.cut, true) {
                         return Err(error);
                     }
-                    self.wait(self.prove_every).await;
+                    wait(changed, self.prove_every).await;
                     continue;
                 }
             };
@@ -114,7 +115,7 @@ impl<S: Subject> Watcher<S> {
                 return Ok(S::proven(now));
             }
             let until = next_end.map_or(prove_at, |end| end.min(prove_at));
-            self.wait(until.since(now)).await;
+            wait(changed, until.since(now)).await;
         }
     }
 
@@ -129,9 +130,9 @@ impl<S: Subject> Watcher<S> {
             Ok(Look { now, mark, news, next_end })
         })
     }
+}
 
-    async fn wait(&mut self, at_most: Duration) {
-        // A closed channel is impossible while the backend, which holds the sender, lives in `self`.
-        let _ = tokio::time::timeout(at_most, self.changes.changed()).await;
-    }
+async fn wait(changed: Notified<'_>, at_most: Duration) {
+    // Either will do.
+    let _ = tokio::time::timeout(at_most, changed).await;
 }

@@ -1,5 +1,6 @@
 //! Faults on purpose, from a seed: what a backend may do to its callers on a bad day, without breaking the contract.
 
+use std::collections::BTreeMap;
 use std::future::Future;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -37,6 +38,18 @@ pub struct FaultRates {
 }
 
 impl FaultRates {
+    const fn of(&self, fault: Fault) -> f64 {
+        match fault {
+            Fault::FailBefore => self.fail_before,
+            Fault::FailAfter => self.fail_after,
+            Fault::Delay => self.delay,
+            Fault::LoseLease => self.lose_lease,
+            Fault::FailWatch => self.fail_watch,
+            Fault::DropEvent => self.drop_event,
+            Fault::RepeatEvent => self.repeat_event,
+        }
+    }
+
     /// No faults at all.
     pub const NONE: Self = Self {
         fail_before: 0.0,
@@ -48,6 +61,26 @@ impl FaultRates {
         drop_event: 0.0,
         repeat_event: 0.0,
     };
+}
+
+/// A kind of fault; each has its rate in [`FaultRates`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[non_exhaustive]
+pub enum Fault {
+    /// A call failed and was not carried out.
+    FailBefore,
+    /// A call was carried out and its answer was lost.
+    FailAfter,
+    /// A call, its answer, or a watch's news, came late.
+    Delay,
+    /// A renewal found that the record was gone.
+    LoseLease,
+    /// A watch said that it could not prove the view.
+    FailWatch,
+    /// A watch kept something to itself.
+    DropEvent,
+    /// A watch said something twice.
+    RepeatEvent,
 }
 
 /// Any backend, with faults drawn from a seed: the same calls in the same order meet the same faults. A failed call is retryable; a
@@ -64,13 +97,13 @@ pub struct Faults<D> {
 pub(super) struct Dice {
     random: StdRng,
     rates: FaultRates,
-    happened: u64,
+    happened: BTreeMap<Fault, u64>,
 }
 
 impl<D> Faults<D> {
     /// Lets the calls of `inner` go wrong at `rates`, drawn from `seed`.
     pub fn new(inner: D, seed: u64, rates: FaultRates) -> Self {
-        Self { inner, dice: Arc::new(Mutex::new(Dice { random: StdRng::seed_from_u64(seed), rates, happened: 0 })) }
+        Self { inner, dice: Arc::new(Mutex::new(Dice { random: StdRng::seed_from_u64(seed), rates, happened: BTreeMap::new() })) }
     }
 
     /// From now on at these rates.
@@ -78,14 +111,13 @@ impl<D> Faults<D> {
         with(&self.dice, |dice| dice.rates = rates);
     }
 
-    /// How many faults have been drawn so far, of all kinds.
-    pub fn happened(&self) -> u64 {
-        with(&self.dice, |dice| dice.happened)
+    /// How many faults have been drawn so far, by kind.
+    pub fn happened(&self) -> BTreeMap<Fault, u64> {
+        with(&self.dice, |dice| dice.happened.clone())
     }
 
     async fn faulty<T>(&self, operation: &'static str, call: impl Future<Output = Result<T>> + Send) -> Result<T> {
-        let (late, before, after) =
-            with(&self.dice, |dice| (dice.late(), dice.happens(|rates| rates.fail_before), dice.happens(|rates| rates.fail_after)));
+        let (late, before, after) = with(&self.dice, |dice| (dice.late(), dice.happens(Fault::FailBefore), dice.happens(Fault::FailAfter)));
         tokio::time::sleep(late.call).await;
         if before {
             return Err(injected(operation, "not carried out"));
@@ -111,10 +143,12 @@ struct Late {
 }
 
 impl Dice {
-    pub(super) fn happens(&mut self, rate: impl Fn(&FaultRates) -> f64) -> bool {
+    pub(super) fn happens(&mut self, fault: Fault) -> bool {
         // Drawn even where the rate is zero, so that one rate's change leaves the other draws alone.
-        let happens = self.random.random_bool(rate(&self.rates).clamp(0.0, 1.0));
-        self.happened += u64::from(happens);
+        let happens = self.random.random_bool(self.rates.of(fault).clamp(0.0, 1.0));
+        if happens {
+            *self.happened.entry(fault).or_default() += 1;
+        }
         happens
     }
 
@@ -126,7 +160,7 @@ impl Dice {
 
     pub(super) fn delay(&mut self) -> Duration {
         let share: f64 = self.random.random();
-        if self.happens(|rates| rates.delay) { self.rates.delay_max.mul_f64(share) } else { Duration::ZERO }
+        if self.happens(Fault::Delay) { self.rates.delay_max.mul_f64(share) } else { Duration::ZERO }
     }
 }
 
@@ -141,7 +175,7 @@ impl<D: Discovery> Discovery for Faults<D> {
     }
 
     async fn renew(&self, seat: &Seat, ttl: Duration) -> Result<Grant> {
-        if with(&self.dice, |dice| dice.happens(|rates| rates.lose_lease)) {
+        if with(&self.dice, |dice| dice.happens(Fault::LoseLease)) {
             self.inner.deregister(seat).await?;
         }
         self.faulty("renew", self.inner.renew(seat, ttl)).await

@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex};
 use futures::StreamExt;
 use futures::stream::{BoxStream, unfold};
 
-use super::faults::{Dice, injected, with};
+use super::faults::{Dice, Fault, injected, with};
 use crate::{ClaimChange, ClaimsEvent, Result, Snapshot, WatchEvent};
 
 /// News that can be told together with what was withheld before it.
@@ -82,8 +82,8 @@ impl<E: News> Watch<E> {
         loop {
             let news = self.news.next().await;
             let (late, fails, drops, repeats) = with(&self.dice, |dice| {
-                let draws = (dice.delay(), dice.happens(|rates| rates.fail_watch));
-                (draws.0, draws.1, dice.happens(|rates| rates.drop_event), dice.happens(|rates| rates.repeat_event))
+                let draws = (dice.delay(), dice.happens(Fault::FailWatch));
+                (draws.0, draws.1, dice.happens(Fault::DropEvent), dice.happens(Fault::RepeatEvent))
             });
             tokio::time::sleep(late).await;
             let event = match (news, self.withheld.take()) {

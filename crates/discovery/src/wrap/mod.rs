@@ -14,7 +14,7 @@ use shardwise_core::GroupName;
 
 use crate::{Claims, ClaimsStream, Discovery, Error, ErrorKind, Result};
 
-pub use faults::{FaultRates, Faults};
+pub use faults::{Fault, FaultRates, Faults};
 pub use retry::Retry;
 pub use timeout::Timeout;
 pub use traced::Traced;

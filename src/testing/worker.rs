@@ -1,0 +1,110 @@
+//! One worker of a test's making, which can be paused and killed.
+
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::task::{Context, Poll, Waker};
+
+use shardwise_core::{Member, Ownership, Policy, ServiceState, SlotSet, Timing};
+use shardwise_discovery::{Clock, Discovery};
+use tokio::task::AbortHandle;
+
+use crate::service::{ShardingService, Spawn};
+
+/// A worker over a backend and on a clock of the test's own, to be paused and killed.
+pub struct TestWorker {
+    service: ShardingService,
+    gate: Gate,
+}
+
+impl TestWorker {
+    /// A worker that says this of itself and has not joined yet.
+    pub fn new(policy: Policy, timing: Timing, member: Member, backend: Arc<dyn Discovery>, clock: Clock) -> Self {
+        let gate = Gate::default();
+        Self { service: ShardingService::driven_by(gate.spawner(), policy, timing, member, backend, clock), gate }
+    }
+
+    /// Its service.
+    pub const fn service(&self) -> &ShardingService {
+        &self.service
+    }
+
+    /// It dies as by SIGKILL: its driver and what it ran by `run_owned`, `slots` and singletons end, nothing is deregistered. Tasks that your
+    /// test started itself go on; its service answers that nothing is its own.
+    pub fn kill(&self) {
+        self.gate.kill();
+        let shared = self.service.shared();
+        let (nothing, view) = (SlotSet::empty(self.service.ownership().slots().slots()), self.service.members());
+        shared.publish(Arc::new(Ownership::fixed(ServiceState::Left, nothing, view, shared.clock.now())));
+        shared.gone.cancel();
+    }
+
+    /// It stops as by SIGSTOP: its driver does nothing, not even notice that time passes. What it answers to your test's questions is what it
+    /// would answer at its first instruction after [`TestWorker::resume`].
+    pub fn pause(&self) {
+        self.gate.set_paused(true);
+    }
+
+    /// It goes on.
+    pub fn resume(&self) {
+        self.gate.set_paused(false);
+    }
+}
+
+/// Holds a driver back while its worker is paused, and ends it when it is killed.
+#[derive(Clone, Default)]
+struct Gate(Arc<Mutex<GateState>>);
+
+#[derive(Default)]
+struct GateState {
+    paused: bool,
+    waker: Option<Waker>,
+    task: Option<AbortHandle>,
+}
+
+impl Gate {
+    fn with<T>(&self, f: impl FnOnce(&mut GateState) -> T) -> T {
+        f(&mut self.0.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    fn spawner(&self) -> Spawn {
+        let gate = self.clone();
+        Box::new(move |driver| {
+            let task = tokio::spawn(Gated { gate: gate.clone(), driver }).abort_handle();
+            gate.with(|state| state.task = Some(task));
+        })
+    }
+
+    fn set_paused(&self, paused: bool) {
+        let waker = self.with(|state| {
+            state.paused = paused;
+            state.waker.take()
+        });
+        if let Some(waker) = waker {
+            waker.wake();
+        }
+    }
+
+    fn kill(&self) {
+        if let Some(task) = self.with(|state| state.task.take()) {
+            task.abort();
+        }
+    }
+}
+
+struct Gated<F> {
+    gate: Gate,
+    driver: F,
+}
+
+impl<F: Future<Output = ()> + Unpin> Future for Gated<F> {
+    type Output = ();
+
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<()> {
+        let paused = self.gate.with(|state| {
+            state.waker = Some(context.waker().clone());
+            state.paused
+        });
+        if paused { Poll::Pending } else { Pin::new(&mut self.driver).poll(context) }
+    }
+}

@@ -1,0 +1,46 @@
+//! Clocks that run at rates of their own, and begin anywhere.
+
+use rand::RngExt;
+use rand::rngs::StdRng;
+use shardwise::Moment;
+use shardwise::discovery::Clock;
+
+/// By how much a member's clock may be faster or slower than the backend's, in millionths: 1 %, which is what is promised for.
+pub(crate) const DRIFT_MAX: u64 = 10_000;
+const MILLION: u64 = 1_000_000;
+
+/// A member's own clock. The backend's shows the true time.
+#[derive(Clone)]
+pub(crate) struct OwnClock {
+    truth: Clock,
+    begins: u64,
+    per_million: u64,
+}
+
+impl OwnClock {
+    /// Half of them are as slow or as fast as `drift` allows.
+    pub(crate) fn drawn(dice: &mut StdRng, truth: &Clock, drift: u64) -> Self {
+        let per_million = match dice.random_range(0..4) {
+            0 => MILLION - drift,
+            1 => MILLION + drift,
+            _ => dice.random_range(MILLION - drift..=MILLION + drift),
+        };
+        Self { truth: truth.clone(), begins: dice.random_range(1_000_000_000..1_000_000_000_000), per_million }
+    }
+
+    /// What it shows at a moment of true time.
+    pub(crate) fn shows(&self, at: Moment) -> Moment {
+        let passed = (u128::from(at.as_nanos()) * u128::from(self.per_million)).div_ceil(u128::from(MILLION));
+        Moment::from_nanos(self.begins + u64::try_from(passed).unwrap_or(u64::MAX))
+    }
+
+    pub(crate) fn now(&self) -> Moment {
+        self.shows(self.truth.now())
+    }
+
+    /// As the library takes it.
+    pub(crate) fn clock(&self) -> Clock {
+        let own = self.clone();
+        Clock::custom(move || own.now())
+    }
+}

@@ -1,0 +1,178 @@
+//! One worker of a simulated fleet: the real service over a faulty wire, on a clock of its own.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use rand::RngExt;
+use rand::rngs::StdRng;
+use shardwise::discovery::{Clock, FaultRates, Faults, MemoryBackend};
+use shardwise::testing::TestWorker;
+use shardwise::{Fence, Guard, Incarnation, InstanceId, Member, Moment, Ownership, Policy, Run, ServiceState, ShardingService, Timing};
+use tokio::sync::Notify;
+use tokio::task::JoinHandle;
+
+use crate::clocks::OwnClock;
+use crate::wire::{Cut, Wire};
+
+pub(crate) const TTL: Duration = Duration::from_secs(3);
+/// Names of singletons that every worker offers. The tasks of several would be woken in any order, and no life could be repeated.
+pub(crate) const NAMES: [&str; 1] = ["a"];
+
+const BAD: FaultRates = FaultRates {
+    fail_before: 0.1,
+    fail_after: 0.1,
+    delay: 0.3,
+    delay_max: Duration::from_millis(900),
+    // A backend that forgets a record before its time forgets its claims, and hands them to somebody else while their holder does not know:
+    // no promise covers that, and the user's table does.
+    lose_lease: 0.0,
+    fail_watch: 0.05,
+    drop_event: 0.05,
+    repeat_event: 0.05,
+};
+
+/// What has become of it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Fate {
+    Runs,
+    /// Until that moment of true time.
+    Paused(Moment),
+    /// Cut off for ever, but not dead: it goes on by itself.
+    Lost,
+    Leaves,
+    Dead,
+}
+
+/// What all workers of a life share.
+pub(crate) struct Group {
+    pub(crate) truth: Clock,
+    pub(crate) store: MemoryBackend,
+    pub(crate) policy: Policy,
+    /// How far clocks are off at most, in millionths.
+    pub(crate) drift: u64,
+    /// Told of each snapshot of each worker.
+    pub(crate) published: Arc<Notify>,
+}
+
+pub(crate) struct Worker {
+    pub(crate) id: InstanceId,
+    pub(crate) fate: Fate,
+    pub(crate) wire: Wire,
+    pub(crate) faults: Faults<MemoryBackend>,
+    /// Work in flight, and what is left of it.
+    pub(crate) guards: Vec<Guard>,
+    link: MemoryBackend,
+    it: TestWorker,
+    joining: JoinHandle<()>,
+    _told: JoinHandle<()>,
+    _singletons: Vec<Run>,
+}
+
+impl Worker {
+    /// Begins to join.
+    pub(crate) fn joins(id: InstanceId, dice: &mut StdRng, group: &Group) -> Self {
+        let (link, clock) = (group.store.link(), OwnClock::drawn(dice, &group.truth, group.drift));
+        let faults = Faults::new(link.clone(), dice.random(), BAD);
+        let wire = Wire::new(faults.clone(), clock.clone());
+        // Without a margin what is left between the deadline and the end of the lease is for the clocks alone.
+        let margin = Duration::from_millis(if dice.random() { 0 } else { 100 });
+        let timing = Timing::new(TTL, None, margin).expect("valid");
+        let member = Member { incarnation: Incarnation::new(dice.random()), ..Member::named(id.clone()) };
+        let it = TestWorker::new(group.policy.clone(), timing, member, Arc::new(wire.clone()), clock.clock());
+        let singletons = NAMES.map(|name| {
+            let singleton = it.service().singleton(name).expect("exclusive");
+            singleton.run(|context| async move {
+                context.cancel().cancelled().await;
+                Ok::<(), String>(())
+            })
+        });
+        let (mut snapshots, published) = (it.service().snapshots(), Arc::clone(&group.published));
+        let told = tokio::spawn(async move {
+            while snapshots.recv().await.is_some() {
+                published.notify_one();
+            }
+        });
+        let service = it.service().clone();
+        // It may take longer than `register_self` waits.
+        let joining = tokio::spawn(async move { while service.register_self().await.is_err() {} });
+        Self { id, fate: Fate::Runs, wire, faults, guards: Vec::new(), link, it, joining, _told: told, _singletons: singletons.into() }
+    }
+
+    pub(crate) fn service(&self) -> &ShardingService {
+        self.it.service()
+    }
+
+    pub(crate) fn runs(&self) -> bool {
+        self.fate == Fate::Runs
+    }
+
+    /// Is, or will be, a member of the group.
+    pub(crate) fn stays(&self) -> bool {
+        matches!(self.fate, Fate::Runs | Fate::Paused(_))
+    }
+
+    pub(crate) fn dies(&mut self) {
+        self.joining.abort();
+        self.it.kill();
+        self.link.set_reachable(false);
+        self.guards.clear();
+        self.fate = Fate::Dead;
+    }
+
+    pub(crate) fn pauses(&mut self, until: Moment) {
+        self.it.pause();
+        self.fate = Fate::Paused(until);
+    }
+
+    pub(crate) fn goes_on(&mut self) {
+        self.it.resume();
+        self.fate = Fate::Runs;
+    }
+
+    pub(crate) fn leaves(&mut self) {
+        self.joining.abort();
+        self.fate = Fate::Leaves;
+        let service = self.service().clone();
+        drop(tokio::spawn(async move { service.deregister_self().await }));
+    }
+
+    pub(crate) fn set_reachable(&self, reachable: bool) {
+        self.link.set_reachable(reachable);
+    }
+
+    /// No faults any more.
+    pub(crate) fn is_healed(&mut self) {
+        self.faults.set_rates(FaultRates::NONE);
+        self.wire.cut(Cut::Nowhere);
+        self.guards.clear();
+        if let Fate::Paused(_) = self.fate {
+            self.goes_on();
+        }
+        if self.stays() {
+            self.set_reachable(true);
+        }
+    }
+
+    /// Its snapshot, if it is in force by its own clock.
+    pub(crate) fn live(&self) -> Option<Arc<Ownership>> {
+        let ownership = self.service().ownership();
+        ownership.is_live_at(self.service().now()).then_some(ownership)
+    }
+
+    /// The fences of work that may go on, by its own clock.
+    pub(crate) fn working(&self) -> impl Iterator<Item = Fence> + '_ {
+        self.guards.iter().filter(|guard| guard.is_held()).filter_map(Guard::fence)
+    }
+
+    /// The fences of work that may not go on any more.
+    pub(crate) fn ghosts(&self) -> impl Iterator<Item = Fence> + '_ {
+        self.guards.iter().filter(|guard| !guard.is_held()).filter_map(Guard::fence)
+    }
+
+    /// Whether it is active and sees exactly these.
+    pub(crate) fn agrees(&self, ids: &[&InstanceId]) -> bool {
+        let ownership = self.service().ownership();
+        ownership.state() == ServiceState::Active
+            && ownership.view().members().iter().map(|member| &member.instance_id).eq(ids.iter().copied())
+    }
+}

@@ -1,0 +1,102 @@
+//! `cargo xtask simulate`: the lives of `tests/simulation`, as many as wanted.
+
+use std::fmt::Write as _;
+use std::time::Duration;
+
+use crate::context::Context;
+use crate::measured::{self, Machine};
+use crate::report::say;
+use crate::run::{Failure, Log};
+
+/// From so many lives on the figures are worth keeping.
+const WRITTEN_FROM: u64 = 1_000;
+/// For building.
+const ALLOWANCE: Duration = Duration::from_mins(20);
+/// What one life may take at most, with others beside it.
+const LIFE_MAX: Duration = Duration::from_secs(1);
+const TEST: &str = "no_slot_has_two_holders_and_in_the_end_each_has_one";
+
+/// Lives `seeds` lives from seed `from` on.
+pub(crate) fn run(context: &Context, seeds: u64, from: u64) -> Result<(), Failure> {
+    let log = Log::begin(context, "simulate")?;
+    let arguments = [
+        "test",
+        "--release",
+        "--package",
+        "shardwise",
+        "--features",
+        "testing",
+        "--test",
+        "simulation",
+        "--",
+        "--exact",
+        TEST,
+        "--nocapture",
+    ];
+    let mut command = context.cargo(&arguments);
+    command.env("SHARDWISE_SIMULATE_FROM", from.to_string()).env("SHARDWISE_SIMULATE_SEEDS", seeds.to_string());
+    let limit = ALLOWANCE + LIFE_MAX * u32::try_from(seeds).unwrap_or(u32::MAX);
+    let output = log.quietly(command, limit).map_err(|(failure, output)| failed(failure, &output))?;
+    let text = table(&output, from, seeds)?;
+    say(&text);
+    if seeds < WRITTEN_FROM {
+        return Ok(());
+    }
+    let path = context.root().join("docs/measured.md");
+    let before = std::fs::read_to_string(&path).unwrap_or_default();
+    let section = format!("## simulate\n\n{}\n\n{text}", measured::head(context, &Machine::this()));
+    std::fs::write(&path, measured::replace(&before, "simulate", &section))
+        .map_err(|e| Failure::new(format!("{}: {e}", path.display())))?;
+    say("docs/measured.md: section simulate is written");
+    Ok(())
+}
+
+/// What went wrong in which life, and how to live it again.
+fn failed(failure: Failure, output: &str) -> Failure {
+    let wrong = output.lines().find_map(|line| line.strip_prefix("seed ")).and_then(|told| told.split_once(": "));
+    wrong.map_or(failure, |(seed, why)| {
+        Failure::new(format!("seed {seed}: {why}")).repeated_by(format!("cargo xtask simulate --seeds 1 --from {seed}"))
+    })
+}
+
+/// The figures that the lives told.
+fn table(output: &str, from: u64, seeds: u64) -> Result<String, Failure> {
+    let told = |kind| output.lines().filter_map(move |line| line.strip_prefix(kind)?.rsplit_once(": "));
+    let mut text = format!(
+        "Seeds {from} to {}: each the life of a fleet of four to seven workers under exclusive ownership, the real machine and driver over the memory backend on \
+         simulated time, with a TTL of 3 s and clocks up to 1 % off. No slot and no name had two holders, no holder was refused by the \
+         fenced table, and each life settled.\n\n| in all lives together | |\n|---|---:|\n",
+        from + seeds - 1
+    );
+    let rows = told("count: ").map(|(what, times)| (what.to_owned(), times.to_owned()));
+    let rows: Vec<_> = rows.chain(told("worst ms: ").map(|(what, ms)| (format!("worst: {what}, ms"), ms.to_owned()))).collect();
+    if rows.is_empty() {
+        return Err(Failure::new(format!("the test {TEST} told no figures")));
+    }
+    for (what, value) in rows {
+        // Writing to a String cannot fail.
+        let _ = writeln!(text, "| {what} | {value} |");
+    }
+    Ok(text)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn figures_are_told_in_the_order_of_the_output() {
+        let text = table("running 1 test\ncount: crashes: 7\nworst ms: taken over after a death: 3000\n", 0, 1_000).unwrap();
+        assert!(text.starts_with("Seeds 0 to 999:"), "{text}");
+        assert!(text.ends_with("|---|---:|\n| crashes | 7 |\n| worst: taken over after a death, ms | 3000 |\n"), "{text}");
+        assert!(table("running 0 tests", 0, 1).is_err());
+    }
+
+    #[test]
+    fn a_failure_names_the_life_and_repeats_it() {
+        let output = "thread panicked at main.rs:\nseed 41: slot 3 has two holders: a and b\nrepeat with: cargo xtask simulate --seeds 1 --from 41\n";
+        let failure = failed(Failure::new("exit code 101"), output).to_string();
+        assert_eq!(failure, "seed 41: slot 3 has two holders: a and b; repeat with: cargo xtask simulate --seeds 1 --from 41");
+        assert_eq!(failed(Failure::new("exit code 101"), "error: could not compile").to_string(), "exit code 101");
+    }
+}
