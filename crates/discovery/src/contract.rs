@@ -7,7 +7,7 @@ use async_trait::async_trait;
 use futures::stream::BoxStream;
 use shardwise_core::{GroupName, Incarnation, InstanceId, Member, Moment, View};
 
-use crate::{Claims, Result};
+use crate::{Claims, Notes, Result};
 
 /// A member's record as it wants to be seen, and for how long it lives without renewal.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -143,6 +143,11 @@ pub trait Discovery: Send + Sync + 'static {
     fn as_claims(&self) -> Option<&dyn Claims> {
         None
     }
+
+    /// The same backend as a place for notes; `None` if it has none, and then there are no daemons and no timers on it.
+    fn as_notes(&self) -> Option<&dyn Notes> {
+        None
+    }
 }
 
 #[async_trait]
@@ -177,5 +182,9 @@ impl<D: Discovery + ?Sized> Discovery for Arc<D> {
 
     fn as_claims(&self) -> Option<&dyn Claims> {
         (**self).as_claims()
+    }
+
+    fn as_notes(&self) -> Option<&dyn Notes> {
+        (**self).as_notes()
     }
 }

@@ -17,6 +17,7 @@ mod contract;
 mod error;
 pub mod feeds;
 mod memory;
+mod notes;
 mod record;
 pub mod settings;
 mod wrap;
@@ -26,6 +27,7 @@ pub use clock::Clock;
 pub use contract::{Capabilities, Discovery, Grant, Registration, Seat, Snapshot, WatchEvent, WatchStream};
 pub use error::{Error, ErrorKind, Result, one_line};
 pub use memory::MemoryBackend;
+pub use notes::{NOTE_BYTES_MAX, Note, Noted, Notes, check_note};
 pub use record::{FINGERPRINTS_MAX, METADATA_BYTES_MAX, RECORD_SCHEMA, Record, RecordError, Unwritable};
 pub use wrap::{Fault, FaultRates, Faults, Retry, Timeout, Traced};
 

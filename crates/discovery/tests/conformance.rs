@@ -34,24 +34,28 @@ mod bare {
     use super::*;
     shardwise_discovery::conformance_tests!(Memory(|m| Arc::new(m)); start_paused = true);
     shardwise_discovery::claims_conformance_tests!(Memory(|m| Arc::new(m)); start_paused = true);
+    shardwise_discovery::notes_conformance_tests!(Memory(|m| Arc::new(m)); start_paused = true);
 }
 
 mod with_timeout {
     use super::*;
     shardwise_discovery::conformance_tests!(Memory(|m| Arc::new(Timeout::new(m, Duration::from_secs(1)))); start_paused = true);
     shardwise_discovery::claims_conformance_tests!(Memory(|m| Arc::new(Timeout::new(m, Duration::from_secs(1)))); start_paused = true);
+    shardwise_discovery::notes_conformance_tests!(Memory(|m| Arc::new(Timeout::new(m, Duration::from_secs(1)))); start_paused = true);
 }
 
 mod with_retry {
     use super::*;
     shardwise_discovery::conformance_tests!(Memory(|m| Arc::new(Retry::new(m, 3, Duration::from_millis(10)))); start_paused = true);
     shardwise_discovery::claims_conformance_tests!(Memory(|m| Arc::new(Retry::new(m, 3, Duration::from_millis(10)))); start_paused = true);
+    shardwise_discovery::notes_conformance_tests!(Memory(|m| Arc::new(Retry::new(m, 3, Duration::from_millis(10)))); start_paused = true);
 }
 
 mod traced {
     use super::*;
     shardwise_discovery::conformance_tests!(Memory(|m| Arc::new(Traced::new(m))); start_paused = true);
     shardwise_discovery::claims_conformance_tests!(Memory(|m| Arc::new(Traced::new(m))); start_paused = true);
+    shardwise_discovery::notes_conformance_tests!(Memory(|m| Arc::new(Traced::new(m))); start_paused = true);
 }
 
 /// Late, merged and repeated news is within the contract; calls that fail are not what the suite is about.
@@ -62,4 +66,5 @@ mod with_faults {
     use super::*;
     shardwise_discovery::conformance_tests!(Memory(|m| Arc::new(Faults::new(m, 7, AWKWARD))); start_paused = true);
     shardwise_discovery::claims_conformance_tests!(Memory(|m| Arc::new(Faults::new(m, 7, AWKWARD))); start_paused = true);
+    shardwise_discovery::notes_conformance_tests!(Memory(|m| Arc::new(Faults::new(m, 7, AWKWARD))); start_paused = true);
 }

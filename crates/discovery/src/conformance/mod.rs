@@ -17,6 +17,7 @@ mod claims;
 mod claims_of_time;
 mod identity;
 mod names;
+mod notes;
 mod views;
 
 use std::any::Any;
@@ -35,6 +36,7 @@ pub use claims::*;
 pub use claims_of_time::*;
 pub use identity::*;
 pub use names::*;
+pub use notes::*;
 pub use views::*;
 
 /// The TTL of members whose expiry no case waits for: none of them is over before a case is, however busy the machine is.

@@ -3,9 +3,9 @@
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
-use shardwise_core::{Claim, ClaimStore, GroupName, InstanceId, Member, Moment, Resource, StoreId, View};
+use shardwise_core::{Claim, ClaimName, ClaimStore, GroupName, InstanceId, Member, Moment, Resource, StoreId, View};
 
-use crate::{Error, ErrorKind, Result, Seat};
+use crate::{Error, ErrorKind, Note, Result, Seat};
 
 /// The most groups with members one memory backend holds.
 const GROUPS_MAX: usize = 1_024;
@@ -21,6 +21,10 @@ pub(super) struct Groups {
     pub(super) claim_store: ClaimStore,
     /// How many acquisitions there were; their numbers, with the store's floor, are the epochs.
     pub(super) acquisitions: u64,
+    /// They outlive their group's members.
+    pub(super) notes: HashMap<(GroupName, ClaimName), Note>,
+    /// How many writes of notes there were; their numbers are the versions.
+    pub(super) notes_written: u64,
 }
 
 #[derive(Debug, Default)]
@@ -57,7 +61,7 @@ impl Groups {
     /// No groups, and a store of claims of its own.
     pub(super) fn new() -> Self {
         let claim_store = ClaimStore { id: StoreId::new(rand::random()), floor: 0 };
-        Self { revision: 0, by_name: HashMap::new(), claim_store, acquisitions: 0 }
+        Self { revision: 0, by_name: HashMap::new(), claim_store, acquisitions: 0, notes: HashMap::new(), notes_written: 0 }
     }
 
     /// Forgets everything but its own numbering of changes, as a backend does that is wiped and started empty.

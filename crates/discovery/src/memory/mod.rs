@@ -2,6 +2,7 @@
 
 mod claims;
 mod groups;
+mod notes;
 mod watch;
 
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -12,7 +13,7 @@ use async_trait::async_trait;
 use shardwise_core::{GroupName, MEMBERS_MAX, Member, Moment};
 use tokio::sync::Notify;
 
-use crate::{Capabilities, Claims, Clock, Discovery, Error, ErrorKind, Grant, Registration, Result, Seat, Snapshot, WatchStream};
+use crate::{Capabilities, Claims, Clock, Discovery, Error, ErrorKind, Grant, Notes, Registration, Result, Seat, Snapshot, WatchStream};
 use groups::{Groups, Stored};
 
 /// Members of one process. Clones share one store; [`MemoryBackend::link`] gives each worker of a test a connection of its own that can
@@ -159,6 +160,10 @@ impl Discovery for MemoryBackend {
     }
 
     fn as_claims(&self) -> Option<&dyn Claims> {
+        Some(self)
+    }
+
+    fn as_notes(&self) -> Option<&dyn Notes> {
         Some(self)
     }
 }

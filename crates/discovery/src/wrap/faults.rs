@@ -8,12 +8,13 @@ use std::time::Duration;
 use async_trait::async_trait;
 use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
-use shardwise_core::{ClaimStore, Epoch, GroupName, Resource};
+use shardwise_core::{ClaimName, ClaimStore, Epoch, GroupName, Resource};
 
 use super::faulty_watch::faulty;
-use super::{claims_of, watched_claims};
+use super::{claims_of, notes_of, watched_claims};
 use crate::{
-    Acquired, Capabilities, Claims, ClaimsStream, Discovery, Error, ErrorKind, Grant, Registration, Result, Seat, Snapshot, WatchStream,
+    Acquired, Capabilities, Claims, ClaimsStream, Discovery, Error, ErrorKind, Grant, Note, Noted, Notes, Registration, Result, Seat,
+    Snapshot, WatchStream,
 };
 
 /// How often each fault happens, from 0 (never) to 1 (always).
@@ -200,6 +201,10 @@ impl<D: Discovery> Discovery for Faults<D> {
     fn as_claims(&self) -> Option<&dyn Claims> {
         self.inner.as_claims().map(|_| self as &dyn Claims)
     }
+
+    fn as_notes(&self) -> Option<&dyn Notes> {
+        self.inner.as_notes().map(|_| self as &dyn Notes)
+    }
 }
 
 #[async_trait]
@@ -221,5 +226,18 @@ impl<D: Discovery> Claims for Faults<D> {
 
     fn watch_claims(&self, group: &GroupName, prove_every: Duration) -> ClaimsStream {
         faulty(watched_claims(&self.inner, group, prove_every), Arc::clone(&self.dice))
+    }
+}
+
+#[async_trait]
+impl<D: Discovery> Notes for Faults<D> {
+    async fn note(&self, group: &GroupName, name: &ClaimName) -> Result<Option<Note>> {
+        let inner = notes_of(&self.inner, "note")?;
+        self.faulty("note", inner.note(group, name)).await
+    }
+
+    async fn write_note(&self, group: &GroupName, name: &ClaimName, expected: u64, text: &str) -> Result<Noted> {
+        let inner = notes_of(&self.inner, "write_note")?;
+        self.faulty("write_note", inner.write_note(group, name, expected, text)).await
     }
 }

@@ -12,7 +12,7 @@ use futures::StreamExt;
 use futures::stream;
 use shardwise_core::GroupName;
 
-use crate::{Claims, ClaimsStream, Discovery, Error, ErrorKind, Result};
+use crate::{Claims, ClaimsStream, Discovery, Error, ErrorKind, Notes, Result};
 
 pub use faults::{Fault, FaultRates, Faults};
 pub use retry::Retry;
@@ -23,6 +23,12 @@ pub use traced::Traced;
 fn claims_of<'a>(inner: &'a impl Discovery, operation: &'static str) -> Result<&'a dyn Claims> {
     let none = || Error::new(ErrorKind::Misconfigured, operation, format!("the backend {} has no claims", inner.capabilities().name));
     inner.as_claims().ok_or_else(none)
+}
+
+/// The notes of a wrapped backend, likewise.
+fn notes_of<'a>(inner: &'a impl Discovery, operation: &'static str) -> Result<&'a dyn Notes> {
+    let none = || Error::new(ErrorKind::Misconfigured, operation, format!("the backend {} has no notes", inner.capabilities().name));
+    inner.as_notes().ok_or_else(none)
 }
 
 fn watched_claims(inner: &impl Discovery, group: &GroupName, prove_every: Duration) -> ClaimsStream {

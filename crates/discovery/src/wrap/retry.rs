@@ -5,10 +5,13 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use backon::{ExponentialBuilder, Retryable};
-use shardwise_core::{ClaimStore, Epoch, GroupName, Resource};
+use shardwise_core::{ClaimName, ClaimStore, Epoch, GroupName, Resource};
 
-use super::{claims_of, watched_claims};
-use crate::{Acquired, Capabilities, Claims, ClaimsStream, Discovery, Error, Grant, Registration, Result, Seat, Snapshot, WatchStream};
+use super::{claims_of, notes_of, watched_claims};
+use crate::{
+    Acquired, Capabilities, Claims, ClaimsStream, Discovery, Error, Grant, Note, Noted, Notes, Registration, Result, Seat, Snapshot,
+    WatchStream,
+};
 
 /// Repeats calls that failed in a way that may pass, with growing, jittered pauses. A repeated call's [`Grant::started`] is the start
 /// of the attempt that was answered.
@@ -64,6 +67,10 @@ impl<D: Discovery> Discovery for Retry<D> {
     fn as_claims(&self) -> Option<&dyn Claims> {
         self.inner.as_claims().map(|_| self as &dyn Claims)
     }
+
+    fn as_notes(&self) -> Option<&dyn Notes> {
+        self.inner.as_notes().map(|_| self as &dyn Notes)
+    }
 }
 
 #[async_trait]
@@ -85,5 +92,19 @@ impl<D: Discovery> Claims for Retry<D> {
 
     fn watch_claims(&self, group: &GroupName, prove_every: Duration) -> ClaimsStream {
         watched_claims(&self.inner, group, prove_every)
+    }
+}
+
+#[async_trait]
+impl<D: Discovery> Notes for Retry<D> {
+    async fn note(&self, group: &GroupName, name: &ClaimName) -> Result<Option<Note>> {
+        let inner = notes_of(&self.inner, "note")?;
+        self.again(|| inner.note(group, name)).await
+    }
+
+    /// A write that is repeated after its answer was lost may be told of itself as of somebody else's.
+    async fn write_note(&self, group: &GroupName, name: &ClaimName, expected: u64, text: &str) -> Result<Noted> {
+        let inner = notes_of(&self.inner, "write_note")?;
+        self.again(|| inner.write_note(group, name, expected, text)).await
     }
 }

@@ -4,11 +4,12 @@ use std::future::Future;
 use std::time::Duration;
 
 use async_trait::async_trait;
-use shardwise_core::{ClaimStore, Epoch, GroupName, Resource};
+use shardwise_core::{ClaimName, ClaimStore, Epoch, GroupName, Resource};
 
-use super::{claims_of, watched_claims};
+use super::{claims_of, notes_of, watched_claims};
 use crate::{
-    Acquired, Capabilities, Claims, ClaimsStream, Discovery, Error, ErrorKind, Grant, Registration, Result, Seat, Snapshot, WatchStream,
+    Acquired, Capabilities, Claims, ClaimsStream, Discovery, Error, ErrorKind, Grant, Note, Noted, Notes, Registration, Result, Seat,
+    Snapshot, WatchStream,
 };
 
 /// Fails a call that takes longer than the limit. Watches have no limit: their silence is judged by the reader (clause 5).
@@ -63,6 +64,10 @@ impl<D: Discovery> Discovery for Timeout<D> {
     fn as_claims(&self) -> Option<&dyn Claims> {
         self.inner.as_claims().map(|_| self as &dyn Claims)
     }
+
+    fn as_notes(&self) -> Option<&dyn Notes> {
+        self.inner.as_notes().map(|_| self as &dyn Notes)
+    }
 }
 
 #[async_trait]
@@ -84,5 +89,18 @@ impl<D: Discovery> Claims for Timeout<D> {
 
     fn watch_claims(&self, group: &GroupName, prove_every: Duration) -> ClaimsStream {
         watched_claims(&self.inner, group, prove_every)
+    }
+}
+
+#[async_trait]
+impl<D: Discovery> Notes for Timeout<D> {
+    async fn note(&self, group: &GroupName, name: &ClaimName) -> Result<Option<Note>> {
+        let inner = notes_of(&self.inner, "note")?;
+        self.within("note", inner.note(group, name)).await
+    }
+
+    async fn write_note(&self, group: &GroupName, name: &ClaimName, expected: u64, text: &str) -> Result<Noted> {
+        let inner = notes_of(&self.inner, "write_note")?;
+        self.within("write_note", inner.write_note(group, name, expected, text)).await
     }
 }

@@ -5,11 +5,13 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use futures::StreamExt;
-use shardwise_core::{ClaimStore, Epoch, GroupName, Resource};
+use shardwise_core::{ClaimName, ClaimStore, Epoch, GroupName, Resource};
 use tracing::Instrument;
 
-use super::{claims_of, watched_claims};
-use crate::{Acquired, Capabilities, Claims, ClaimsStream, Discovery, Grant, Registration, Result, Seat, Snapshot, WatchStream};
+use super::{claims_of, notes_of, watched_claims};
+use crate::{
+    Acquired, Capabilities, Claims, ClaimsStream, Discovery, Grant, Note, Noted, Notes, Registration, Result, Seat, Snapshot, WatchStream,
+};
 
 /// Puts each call into a `discovery` span at debug level and logs failures with their kind.
 #[derive(Debug, Clone)]
@@ -72,6 +74,10 @@ impl<D: Discovery> Discovery for Traced<D> {
     fn as_claims(&self) -> Option<&dyn Claims> {
         self.inner.as_claims().map(|_| self as &dyn Claims)
     }
+
+    fn as_notes(&self) -> Option<&dyn Notes> {
+        self.inner.as_notes().map(|_| self as &dyn Notes)
+    }
 }
 
 #[async_trait]
@@ -99,5 +105,18 @@ impl<D: Discovery> Claims for Traced<D> {
             }
         };
         watched_claims(&self.inner, group, prove_every).inspect(log).boxed()
+    }
+}
+
+#[async_trait]
+impl<D: Discovery> Notes for Traced<D> {
+    async fn note(&self, group: &GroupName, name: &ClaimName) -> Result<Option<Note>> {
+        let inner = notes_of(&self.inner, "note")?;
+        self.traced("note", group, inner.note(group, name)).await
+    }
+
+    async fn write_note(&self, group: &GroupName, name: &ClaimName, expected: u64, text: &str) -> Result<Noted> {
+        let inner = notes_of(&self.inner, "write_note")?;
+        self.traced("write_note", group, inner.write_note(group, name, expected, text)).await
     }
 }
