@@ -7,7 +7,9 @@ use std::time::Duration;
 use async_trait::async_trait;
 use shardwise_core::GroupName;
 use shardwise_discovery::feeds::Hub;
-use shardwise_discovery::{Capabilities, ClaimTable, Claims, Clock, Discovery, Grant, Registration, Result, Seat, Snapshot, WatchStream};
+use shardwise_discovery::{
+    Capabilities, ClaimTable, Claims, Clock, Discovery, Grant, Notes, Registration, Result, Seat, Snapshot, WatchStream,
+};
 
 use crate::ConsulConfig;
 use crate::caller::to_the_end;
@@ -92,6 +94,10 @@ impl Discovery for ConsulBackend {
     }
 
     fn as_claims(&self) -> Option<&dyn Claims> {
+        Some(self)
+    }
+
+    fn as_notes(&self) -> Option<&dyn Notes> {
         Some(self)
     }
 }

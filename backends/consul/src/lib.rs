@@ -12,6 +12,7 @@ mod guard;
 mod health;
 mod keys;
 mod names;
+mod notes;
 mod reader;
 mod registrar;
 mod seats;

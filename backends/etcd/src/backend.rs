@@ -7,7 +7,9 @@ use std::time::Duration;
 use async_trait::async_trait;
 use shardwise_core::{GroupName, MEMBERS_MAX, Member};
 use shardwise_discovery::feeds::Hub;
-use shardwise_discovery::{Capabilities, ClaimTable, Claims, Clock, Discovery, Grant, Registration, Result, Seat, Snapshot, WatchStream};
+use shardwise_discovery::{
+    Capabilities, ClaimTable, Claims, Clock, Discovery, Grant, Notes, Registration, Result, Seat, Snapshot, WatchStream,
+};
 
 use crate::EtcdConfig;
 use crate::claim_records::Stores;
@@ -120,6 +122,10 @@ impl Discovery for EtcdBackend {
     }
 
     fn as_claims(&self) -> Option<&dyn Claims> {
+        Some(self)
+    }
+
+    fn as_notes(&self) -> Option<&dyn Notes> {
         Some(self)
     }
 }

@@ -71,6 +71,8 @@ pub(crate) enum Failure {
     OtherStore(String),
     #[error("the store of claims {key:?} in etcd cannot be read: {why}; delete that key, and set epoch_floor above the highest epoch used")]
     DamagedStore { key: String, why: String },
+    #[error("the note {key:?} in etcd is no text; put back what stood there, or delete that key")]
+    DamagedNote { key: String },
     #[error("there are already {max} {what} of etcd in this process; drop some")]
     TooManyWatches { what: &'static str, max: usize },
     #[error("cannot read the record of {instance_id:?}: {why}; if its worker is of another version, bring both to one")]
@@ -103,6 +105,7 @@ impl Failure {
             | Self::NoAuthentication
             | Self::Unreadable { .. }
             | Self::DamagedStore { .. }
+            | Self::DamagedNote { .. }
             | Self::Refused { .. } => ErrorKind::Misconfigured,
             Self::Unreachable { .. }
             | Self::Broken { .. }

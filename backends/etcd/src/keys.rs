@@ -6,6 +6,7 @@
 //! <prefix>/v1/claims/<group>/slots/<slot>      who holds the slot; under the lease of the holder's record
 //! <prefix>/v1/claims/<group>/names/<name>      who holds the name; likewise
 //! <prefix>/v1/claim-stores/<group>             the id and the floor of the group's store of claims; under no lease, never deleted
+//! <prefix>/v1/notes/<group>/<name>             a note of the group; likewise
 //! ```
 //!
 //! Names are percent-encoded where they need it, so that a group's keys are exactly those that begin with its folder.
@@ -60,6 +61,11 @@ impl Prefix {
     /// The key of a group's store of claims.
     pub(crate) fn claim_store(&self, group: &GroupName) -> Vec<u8> {
         format!("{}/v1/claim-stores/{}", self.0, encoded(group.as_str())).into_bytes()
+    }
+
+    /// The key of a group's note.
+    pub(crate) fn note(&self, group: &GroupName, name: &ClaimName) -> Vec<u8> {
+        format!("{}/v1/notes/{}/{}", self.0, encoded(group.as_str()), encoded(name.as_str())).into_bytes()
     }
 
     pub(crate) fn keys(&self, seat: &Seat) -> Keys {

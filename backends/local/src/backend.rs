@@ -8,7 +8,7 @@ use async_trait::async_trait;
 use shardwise_core::{GroupName, MEMBERS_MAX, Member, Moment};
 use shardwise_discovery::feeds::Hub;
 use shardwise_discovery::{
-    Capabilities, ClaimTable, Claims, Clock, Discovery, Grant, Record, Registration, Result, Seat, Snapshot, WatchStream,
+    Capabilities, ClaimTable, Claims, Clock, Discovery, Grant, Notes, Record, Registration, Result, Seat, Snapshot, WatchStream,
 };
 use tokio::time::timeout;
 
@@ -137,6 +137,10 @@ impl Discovery for LocalBackend {
     }
 
     fn as_claims(&self) -> Option<&dyn Claims> {
+        Some(self)
+    }
+
+    fn as_notes(&self) -> Option<&dyn Notes> {
         Some(self)
     }
 }

@@ -39,8 +39,9 @@ const APPLICATION_ID: i64 = 0x7368_7764;
 /// programs of both kinds share a file in any order; they are found by their tables.
 const SCHEMA_VERSION: i64 = 1;
 const MEMBERS: &str = include_str!("../migrations/0001_members.sql");
-/// An addition to version 1.
+/// Additions to version 1.
 const CLAIMS: &str = include_str!("../migrations/0002_claims.sql");
+const NOTES: &str = include_str!("../migrations/0003_notes.sql");
 
 /// The way to the file: opens it on first use, again after a failure, and anew when it was replaced.
 pub(crate) struct Client {
@@ -225,11 +226,12 @@ fn pool(connections: u32, options: SqliteConnectOptions) -> SqlitePool {
         .connect_lazy_with(options)
 }
 
-/// What a file has of the schema.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+/// What a file has of the schema, each with all before it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Found {
     Nothing,
     Members,
+    Claims,
     Everything,
 }
 
@@ -237,11 +239,13 @@ enum Found {
 async fn look(connection: &mut SqliteConnection) -> Result<Found, OpenError> {
     // One statement, since another process may be making the file right now.
     let look = "SELECT (SELECT application_id FROM pragma_application_id), (SELECT user_version FROM pragma_user_version),
-        (SELECT count(*) FROM sqlite_schema), EXISTS (SELECT 1 FROM sqlite_schema WHERE type = 'table' AND name = 'claim')";
-    let (application, version, objects, claims): (i64, i64, i64, bool) = sqlx::query_as(look).fetch_one(connection).await?;
+        (SELECT count(*) FROM sqlite_schema), EXISTS (SELECT 1 FROM sqlite_schema WHERE type = 'table' AND name = 'claim'),
+        EXISTS (SELECT 1 FROM sqlite_schema WHERE type = 'table' AND name = 'note')";
+    let (application, version, objects, claims, notes): (i64, i64, i64, bool, bool) = sqlx::query_as(look).fetch_one(connection).await?;
     match (application, version, objects) {
         (0, 0, 0) => Ok(Found::Nothing),
-        (APPLICATION_ID, 1..=SCHEMA_VERSION, _) if claims => Ok(Found::Everything),
+        (APPLICATION_ID, 1..=SCHEMA_VERSION, _) if claims && notes => Ok(Found::Everything),
+        (APPLICATION_ID, 1..=SCHEMA_VERSION, _) if claims => Ok(Found::Claims),
         (APPLICATION_ID, 1..=SCHEMA_VERSION, _) => Ok(Found::Members),
         (APPLICATION_ID, ..) => Err(OpenError::Newer(version)),
         _ => Err(OpenError::Foreign(application)),
@@ -278,8 +282,11 @@ async fn migrate(connection: &mut SqliteConnection) -> Result<(), OpenError> {
         sqlx::raw_sql(MEMBERS).execute(&mut *connection).await?;
         sqlx::raw_sql("PRAGMA application_id = 0x73687764; PRAGMA user_version = 1").execute(&mut *connection).await?;
     }
-    if found != Found::Everything {
+    if found < Found::Claims {
         sqlx::raw_sql(CLAIMS).execute(&mut *connection).await?;
+    }
+    if found < Found::Everything {
+        sqlx::raw_sql(NOTES).execute(&mut *connection).await?;
     }
     Ok(())
 }

@@ -2,7 +2,7 @@
 //!
 //! Inside: `config` is the setting, `place` looks at the file before SQLite does, `client` opens it and keeps it open, `statements` holds
 //! all SQL of members and `claim_statements` that of claims (with `claim_json` for what goes in and out in bulk), `backend` is the contract,
-//! `claims` its second part, `poller` follows groups, `error` says what went wrong. No SQL outside these.
+//! `claims` its second part, `notes` its third with their SQL, `poller` follows groups, `error` says what went wrong. No SQL outside these.
 
 mod backend;
 mod boot;
@@ -12,6 +12,7 @@ mod claims;
 mod client;
 mod config;
 mod error;
+mod notes;
 mod place;
 mod poller;
 mod statements;

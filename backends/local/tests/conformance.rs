@@ -34,3 +34,4 @@ impl Fixture for Local {
 
 shardwise_discovery::conformance_tests!(Local);
 shardwise_discovery::claims_conformance_tests!(Local);
+shardwise_discovery::notes_conformance_tests!(Local);

@@ -1,0 +1,65 @@
+//! Notes in Consul: a key each, whose version is its `ModifyIndex`. Never deleted, so that no version comes back.
+//!
+//! `shardwise/notes/<group>/<name>` is the note, its value the text as it is, its flags a random number. A wire format: every version of every worker must write alike.
+
+use async_trait::async_trait;
+use serde_json::json;
+use shardwise_core::{ClaimName, GroupName};
+use shardwise_discovery::{Note, Noted, Notes, check_note};
+
+use crate::ConsulBackend;
+use crate::api::Right;
+use crate::client::Client;
+use crate::error::{Failure, Result};
+use crate::keys::{Stored, Txn, encoded, operation};
+use crate::names::key_part;
+
+/// How often a write is tried that was refused though what is there is as expected.
+const ATTEMPTS: usize = 3;
+
+#[async_trait]
+impl Notes for ConsulBackend {
+    async fn note(&self, group: &GroupName, name: &ClaimName) -> shardwise_discovery::Result<Option<Note>> {
+        read(&self.registrar.client, &key(group, name)).await.map_err(|failure| failure.during("note"))
+    }
+
+    async fn write_note(&self, group: &GroupName, name: &ClaimName, expected: u64, text: &str) -> shardwise_discovery::Result<Noted> {
+        check_note(name, text)?;
+        write(&self.registrar.client, &key(group, name), expected, text).await.map_err(|failure| failure.during("write_note"))
+    }
+}
+
+fn key(group: &GroupName, name: &ClaimName) -> String {
+    format!("shardwise/notes/{}/{}", key_part(group.as_str()), key_part(name.as_str()))
+}
+
+async fn read(client: &Client, key: &str) -> Result<Option<Note>> {
+    client.key("reading a note", key, &Right::ReadKey).await?.as_ref().map(decoded).transpose()
+}
+
+async fn write(client: &Client, key: &str, expected: u64, text: &str) -> Result<Noted> {
+    for _ in 0..ATTEMPTS {
+        // Consul leaves a key and its index as they are where the same is written again.
+        let flags: u64 = rand::random();
+        let set = [operation("cas", key, json!({ "Value": encoded(text.as_bytes()), "Flags": flags, "Index": expected }))];
+        if let Txn::Done(stored) = client.txn("writing a note", &set, &Right::Key).await? {
+            let stored = stored.into_iter().next().ok_or_else(|| client.strange("a transaction without a result"))?;
+            return Ok(Noted::Written(stored.modify_index));
+        }
+        let there = read(client, key).await?;
+        if there.as_ref().map_or(0, |note| note.version) != expected {
+            return Ok(Noted::Other(there));
+        }
+    }
+    Err(Failure::Overtaken)
+}
+
+fn decoded(stored: &Stored) -> Result<Note> {
+    let unreadable = |_| Failure::BadClaim {
+        key: stored.key.clone(),
+        why: "it is no text".to_owned(),
+        remedy: "put back what stood there, or delete it",
+    };
+    let text = String::from_utf8(stored.value()).map_err(unreadable)?;
+    Ok(Note { text, version: stored.modify_index })
+}

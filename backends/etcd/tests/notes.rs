@@ -1,0 +1,77 @@
+//! The conformance cases of notes over two members of a real cluster, with a password and no more rights than it takes; and a note that
+//! somebody has changed by hand.
+
+#![expect(clippy::expect_used, reason = "tests")]
+
+mod common;
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Weak};
+use std::time::Duration;
+
+use async_trait::async_trait;
+use base64::Engine as _;
+use base64::prelude::BASE64_STANDARD;
+use common::{backend, group, open, with_user};
+use serde_json::json;
+use shardwise_core::{ClaimName, GroupName};
+use shardwise_discovery::conformance::{Fixture, Scope};
+use shardwise_discovery::{Clock, ErrorKind, Noted, Notes};
+use shardwise_testkit::{Access, Etcd, EtcdCluster, EtcdOptions};
+use tokio::runtime::Handle;
+use tokio::sync::Mutex;
+use tokio::task::block_in_place;
+
+/// There as long as a case uses it.
+static SHARED: Mutex<Weak<EtcdCluster>> = Mutex::const_new(Weak::new());
+static GROUPS: AtomicU64 = AtomicU64::new(0);
+
+async fn shared() -> Arc<EtcdCluster> {
+    let mut shared = SHARED.lock().await;
+    if let Some(cluster) = shared.upgrade() {
+        return cluster;
+    }
+    let cluster = EtcdCluster::start(3, EtcdOptions::default().with_auth()).await.expect("three etcd servers");
+    cluster.members()[0].add_user("worker", "right", &[(Access::ReadWrite, "/shardwise/")]).await.expect("a user");
+    let cluster = Arc::new(cluster);
+    *shared = Arc::downgrade(&cluster);
+    cluster
+}
+
+struct OneCluster;
+
+#[async_trait]
+impl Fixture for OneCluster {
+    async fn scope(&self) -> Scope {
+        // Waits for servers: that is no future that may change threads.
+        let cluster = block_in_place(|| Handle::current().block_on(shared()));
+        let mut addresses = cluster.addresses();
+        let here = open(&with_user(&addresses, "worker", "right"));
+        addresses.rotate_left(1);
+        let peer = open(&with_user(&addresses, "worker", "right"));
+        let group = GroupName::new(format!("notes {}", GROUPS.fetch_add(1, Ordering::Relaxed))).expect("a valid name");
+        Scope { backend: here, peer, group, ttl: Duration::from_secs(3), clock: Clock::system(), guard: Box::new(cluster) }
+    }
+}
+
+shardwise_discovery::notes_conformance_tests!(OneCluster);
+
+#[tokio::test]
+async fn a_note_that_is_no_text_is_an_error_that_names_the_key_until_it_is_mended() {
+    let server = Etcd::single().await.expect("an etcd server");
+    let (here, name) = (backend(&[server.address()]), ClaimName::new("a b").expect("a valid name"));
+    let first = here.write_note(&group(), &name, 0, "3").await.expect("write_note");
+    let Noted::Written(first) = first else { unreachable!("nothing was there: {first:?}") };
+    let key = BASE64_STANDARD.encode("/shardwise/v1/notes/workers/a%20b");
+    let put = json!({ "key": key, "value": BASE64_STANDARD.encode([0xff]) });
+    server.api("/v3/kv/put", &put).await.expect("put by hand");
+    for error in [here.note(&group(), &name).await.map(drop), here.write_note(&group(), &name, first, "4").await.map(drop)] {
+        let error = error.expect_err("no text");
+        assert_eq!(*error.kind(), ErrorKind::Misconfigured);
+        assert!(error.to_string().contains("\"/shardwise/v1/notes/workers/a%20b\" in etcd is no text"), "{error}");
+    }
+    server.api("/v3/kv/deleterange", &json!({ "key": key })).await.expect("deleted by hand");
+    assert_eq!(here.write_note(&group(), &name, first, "4").await.expect("write_note"), Noted::Other(None), "its version went with it");
+    let again = here.write_note(&group(), &name, 0, "4").await.expect("write_note");
+    assert!(matches!(again, Noted::Written(version) if version > first), "{again:?}");
+}

@@ -1,0 +1,70 @@
+//! Notes over the file: a row each, written by one statement, and all SQL of them.
+
+use async_trait::async_trait;
+use shardwise_core::{ClaimName, GroupName};
+use shardwise_discovery::{Note, Noted, Notes, Result, check_note};
+use sqlx::Row;
+
+use crate::LocalBackend;
+use crate::client::Store;
+use crate::error::Failure;
+
+const READ: &str = "SELECT version, text FROM note WHERE group_name = ?1 AND name = ?2";
+
+// ?3 text, ?4 the version that is expected, 0 for none. No row comes back if there is another one.
+const WRITE: &str = "
+    INSERT OR REPLACE INTO note (group_name, name, text)
+    SELECT ?1, ?2, ?3 WHERE coalesce((SELECT version FROM note WHERE group_name = ?1 AND name = ?2), 0) = ?4
+    RETURNING version";
+
+#[async_trait]
+impl Notes for LocalBackend {
+    async fn note(&self, group: &GroupName, name: &ClaimName) -> Result<Option<Note>> {
+        let call = async {
+            let store = self.client.store().await?;
+            let answer = store.note(group, name).await;
+            self.client.settle(&store, answer)
+        };
+        self.client.bounded(call).await.map_err(|failure| failure.during("note"))
+    }
+
+    async fn write_note(&self, group: &GroupName, name: &ClaimName, expected: u64, text: &str) -> Result<Noted> {
+        check_note(name, text)?;
+        let call = async {
+            let store = self.client.store().await?;
+            let answer = write(&store, group, name, expected, text).await;
+            self.client.settle(&store, answer)
+        };
+        self.client.bounded(call).await.map_err(|failure| failure.during("write_note"))
+    }
+}
+
+async fn write(store: &Store, group: &GroupName, name: &ClaimName, expected: u64, text: &str) -> std::result::Result<Noted, Failure> {
+    match store.write_note(group, name, expected, text).await? {
+        Some(version) => Ok(Noted::Written(version)),
+        None => store.note(group, name).await.map(Noted::Other),
+    }
+}
+
+impl Store {
+    async fn note(&self, group: &GroupName, name: &ClaimName) -> std::result::Result<Option<Note>, Failure> {
+        let query = sqlx::query_as(READ).bind(group.as_str()).bind(name.as_str());
+        let found: Option<(i64, String)> = query.fetch_optional(&self.readers).await.map_err(|error| self.failure(&error))?;
+        Ok(found.map(|(version, text)| Note { text, version: version.unsigned_abs() }))
+    }
+
+    /// The version that was written; `None` if there is another one than expected.
+    async fn write_note(
+        &self,
+        group: &GroupName,
+        name: &ClaimName,
+        expected: u64,
+        text: &str,
+    ) -> std::result::Result<Option<u64>, Failure> {
+        let expected = i64::try_from(expected).unwrap_or(i64::MAX);
+        let query = sqlx::query(WRITE).bind(group.as_str()).bind(name.as_str()).bind(text).bind(expected);
+        let rows = self.write(query).await?;
+        let version = |row: &sqlx::sqlite::SqliteRow| row.try_get::<i64, _>(0).map(i64::unsigned_abs);
+        rows.first().map(version).transpose().map_err(|error| self.failure(&error))
+    }
+}
