@@ -26,6 +26,8 @@ pub enum ErrorKind {
     OtherPolicy,
     /// The service has been dropped or has left while this was waited for.
     Closed,
+    /// Somebody else changed it since it was read; the message says what is there now. Read it and decide anew.
+    Conflict,
 }
 
 /// A failure: kind, and one line that says what happened and what to do.

@@ -3,12 +3,13 @@
 use std::collections::{BTreeMap, HashMap};
 use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use shardwise_core::{InstanceId, Member, OwnershipMode, PolicyName};
 use shardwise_discovery::{Clock, Discovery, random_incarnation};
 
 use crate::observer::Observer;
-use crate::runtime::Singleton;
+use crate::runtime::{Daemons, Singleton, Timer};
 use crate::service::ShardingService;
 use crate::settings::{DiscoverySettings, InstanceSettings, LoadOptions, PolicySettings, Settings};
 use crate::{Error, ErrorKind, Result, backend, confirm, places};
@@ -115,17 +116,41 @@ impl ShardingFactory {
     /// [`ErrorKind::Settings`] if not exactly one policy has exclusive ownership; [`ShardingService::singleton`] of the one that is meant then tells
     /// which. Those of [`ShardingFactory::create`].
     pub fn singleton(&self, name: &str) -> Result<Singleton> {
+        self.exclusive("singleton", name)?.singleton(name)
+    }
+
+    /// Numbered workers of that set, each alive on exactly one member of the group whose policy has exclusive ownership; see
+    /// [`ShardingService::daemons`].
+    ///
+    /// # Errors
+    ///
+    /// As with [`ShardingFactory::singleton`]; those of [`ShardingService::daemons`].
+    pub fn daemons(&self, set: &str) -> Result<Daemons> {
+        self.exclusive("daemons", set)?.daemons(set)
+    }
+
+    /// A job that is fired once in each period, on one member of the group whose policy has exclusive ownership; see [`ShardingService::timer`].
+    ///
+    /// # Errors
+    ///
+    /// As with [`ShardingFactory::singleton`]; those of [`ShardingService::timer`].
+    pub fn timer(&self, name: &str, period: Duration) -> Result<Timer> {
+        self.exclusive("timer", name)?.timer(name, period)
+    }
+
+    /// The service of the only policy with exclusive ownership; `kind` and `name` are for the message.
+    fn exclusive(&self, kind: &str, name: &str) -> Result<ShardingService> {
         let exclusive = || self.inner.policies.values().filter(|settings| settings.policy.ownership == OwnershipMode::Exclusive);
         let names: Vec<_> = exclusive().map(|settings| settings.policy.name.as_str()).collect();
         let [only] = names[..] else {
             let those = if names.is_empty() { "none".to_owned() } else { names.join(", ") };
             let message = format!(
-                "singleton {name:?} needs a group: exactly one policy with ownership = \"exclusive\", and there are: {those}; or ask the service of \
+                "{kind} {name:?} needs a group: exactly one policy with ownership = \"exclusive\", and there are: {those}; or ask the service of \
                  the policy that is meant for it"
             );
             return Err(Error::new(ErrorKind::Settings, message));
         };
-        self.create(only)?.singleton(name)
+        self.create(only)
     }
 
     /// Sees the members and owners of a policy's group without joining it. Waits for the first view.

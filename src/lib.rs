@@ -66,7 +66,7 @@ pub use error::{Error, ErrorKind, Result};
 pub use factory::{ShardingFactory, ShardingFactoryBuilder};
 pub use listeners::{Listener, News, Rebalances, Snapshots, WatchMembers};
 pub use observer::Observer;
-pub use runtime::{Guard, OwnedRun, Run, Singleton, Tenure};
+pub use runtime::{DAEMONS_MAX, DaemonCount, Daemons, Guard, OwnedRun, PERIOD_LEAST, PERIOD_MOST, Period, Run, Singleton, Tenure, Timer};
 pub use service::ShardingService;
 pub use settings::Settings;
 pub use sharding::Sharding;

@@ -33,6 +33,8 @@ pub(crate) struct Shared {
     pub(crate) timing: Timing,
     pub(crate) instance_id: InstanceId,
     pub(crate) names: Names,
+    /// Told when this worker has changed a note that its runners follow.
+    pub(crate) noted: watch::Sender<()>,
     /// How often a slot was given away though work was still running in it.
     pub(crate) overlaps: AtomicU64,
     pub(crate) rebalances: Hub<Rebalance>,
@@ -65,6 +67,7 @@ impl Shared {
             timing,
             instance_id,
             names: Names::default(),
+            noted: watch::Sender::new(()),
             overlaps: AtomicU64::new(0),
             rebalances: Hub::default(),
             snapshots: Hub::default(),

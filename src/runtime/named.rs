@@ -11,7 +11,7 @@ use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
 use super::enter::{Guard, enter_claim};
-use super::names::Offer;
+use super::names::{Names, Offer};
 use crate::service::ShardingService;
 use crate::shared::Ground;
 use crate::{Error, ErrorKind, Result};
@@ -73,10 +73,26 @@ pub(super) fn claim_name(service: &ShardingService, kind: &str, what: &str, name
     ClaimName::new(name).map_err(|error| Error::new(ErrorKind::Settings, format!("{kind} {what:?}: {error}")))
 }
 
+/// What runners of named work stand on; as with [`Ground`], whoever holds it keeps no service alive.
+#[derive(Clone)]
+pub(super) struct Footing {
+    pub(super) ground: Arc<Ground>,
+    pub(super) ownership: watch::Receiver<Arc<Ownership>>,
+    pub(super) names: Names,
+}
+
+impl Footing {
+    pub(super) fn of(service: &ShardingService) -> Self {
+        let shared = service.shared();
+        Self { ground: Arc::clone(&shared.ground), ownership: shared.changes(), names: shared.names.clone() }
+    }
+}
+
 /// Runs work wherever this worker holds the name.
 pub(super) struct Named<F> {
     ground: Arc<Ground>,
     ownership: watch::Receiver<Arc<Ownership>>,
+    offer: Offer,
     name: ClaimName,
     stop: CancellationToken,
     work: Arc<F>,
@@ -95,14 +111,15 @@ where
     W: Future<Output = std::result::Result<(), E>> + Send + 'static,
     E: Display + Send + 'static,
 {
-    pub(super) fn new(service: &ShardingService, name: ClaimName, stop: CancellationToken, work: F) -> Self {
-        let shared = service.shared();
-        Self { ground: Arc::clone(&shared.ground), ownership: shared.changes(), name, stop, work: Arc::new(work) }
+    /// Offers the name from here on.
+    pub(super) fn new(footing: Footing, name: ClaimName, stop: CancellationToken, work: F) -> Self {
+        let Footing { ground, ownership, names } = footing;
+        Self { ground, ownership, offer: names.offer(name.clone()), name, stop, work: Arc::new(work) }
     }
 
     /// Until it is stopped or the service is gone. The offer ends with it.
-    pub(super) async fn run(mut self, offer: Offer) {
-        let (turn, gone, stop) = (offer.turn(), self.ground.gone.clone(), self.stop.clone());
+    pub(super) async fn run(mut self) {
+        let (turn, gone, stop) = (self.offer.turn(), self.ground.gone.clone(), self.stop.clone());
         let turn = tokio::select! {
             turn = turn.acquire() => turn,
             () = stop.cancelled() => return,
@@ -111,7 +128,7 @@ where
             () = self.follow() => {}
             () = gone.cancelled() => {}
         }
-        drop((turn, offer));
+        drop(turn);
     }
 
     async fn follow(&mut self) {

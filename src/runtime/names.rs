@@ -6,7 +6,8 @@ use std::sync::Arc;
 use shardwise_core::ClaimName;
 use tokio::sync::{Semaphore, watch};
 
-/// What is offered, each name as often as somebody offers it. The driver follows it.
+/// What is offered, each name as often as somebody offers it. The driver follows it. Clones share it.
+#[derive(Clone)]
 pub(crate) struct Names(Arc<watch::Sender<BTreeMap<ClaimName, Offered>>>);
 
 struct Offered {

@@ -5,7 +5,7 @@ use std::future::Future;
 
 use shardwise_core::ClaimName;
 
-use super::named::{Named, Tenure, claim_name};
+use super::named::{Footing, Named, Tenure, claim_name};
 use super::run::Run;
 use crate::Result;
 use crate::service::ShardingService;
@@ -45,7 +45,6 @@ impl Singleton {
         W: Future<Output = std::result::Result<(), E>> + Send + 'static,
         E: Display + Send + 'static,
     {
-        let offer = self.service.shared().names.offer(self.name.clone());
-        Run::spawn(|stop| Named::new(&self.service, self.name, stop, work).run(offer))
+        Run::spawn(|stop| Named::new(Footing::of(&self.service), self.name, stop, work).run())
     }
 }

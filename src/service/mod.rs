@@ -44,6 +44,7 @@ struct Handle {
     shared: Arc<Shared>,
     /// The driver, until it is started by the first registration; then the way to it. `None` for services that never join.
     engine: Option<Mutex<Engine>>,
+    backend: Option<Arc<dyn Discovery>>,
     join_limit: Duration,
 }
 
@@ -78,14 +79,15 @@ impl ShardingService {
         let (id, ownership) = (registration.member.instance_id.clone(), Arc::clone(machine.ownership()));
         let shared = Arc::new(Shared::new(policy, timing, id, clock, ownership));
         let join_limit = timing.ttl + backend.capabilities().margin + JOIN_GRACE;
-        let driver = Driver::new(Arc::clone(&shared), backend, machine, registration);
-        Self { handle: Arc::new(Handle { shared, engine: Some(Mutex::new(Engine::Parked(Box::new(driver), spawn))), join_limit }) }
+        let driver = Driver::new(Arc::clone(&shared), Arc::clone(&backend), machine, registration);
+        let engine = Some(Mutex::new(Engine::Parked(Box::new(driver), spawn)));
+        Self { handle: Arc::new(Handle { shared, engine, backend: Some(backend), join_limit }) }
     }
 
     /// A service that never joins and whose share never changes.
     pub(crate) fn fixed(policy: Policy, member: Member, ownership: Ownership, clock: Clock) -> Self {
         let shared = Arc::new(Shared::new(Arc::new(policy), Timing::default(), member.instance_id, clock, Arc::new(ownership)));
-        Self { handle: Arc::new(Handle { shared, engine: None, join_limit: Duration::ZERO }) }
+        Self { handle: Arc::new(Handle { shared, engine: None, backend: None, join_limit: Duration::ZERO }) }
     }
 
     /// A service of one worker that owns everything, without any backend.
@@ -204,6 +206,11 @@ impl ShardingService {
 
     pub(crate) fn shared(&self) -> &Arc<Shared> {
         &self.handle.shared
+    }
+
+    /// Where it meets the others; `None` for services that never join.
+    pub(crate) fn backend(&self) -> Option<&Arc<dyn Discovery>> {
+        self.handle.backend.as_ref()
     }
 
     /// The latest snapshot. Ask it with [`ShardingService::now`], so that its deadline counts.

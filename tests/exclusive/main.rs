@@ -4,11 +4,13 @@
 
 #[path = "../common/mod.rs"]
 mod common;
+mod daemons;
 mod guards;
 mod refused;
 mod singletons;
 mod slots;
 mod stores;
+mod timers;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

@@ -2,6 +2,7 @@
 
 use std::fmt;
 use std::sync::Arc;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use shardwise_core::Moment;
 
@@ -40,6 +41,15 @@ impl Clock {
             Source::Boot => boot_time(),
             Source::Tokio(origin) => Moment::from_nanos(1_000_000_000).plus(origin.elapsed()),
             Source::Custom(now) => now(),
+        }
+    }
+
+    /// The time of day: how long it is since the beginning of 1970 (UTC), as this machine's wall clock has it. It may jump either way. A
+    /// stand-in shows its own moment.
+    pub fn since_1970(&self) -> Duration {
+        match &self.0 {
+            Source::Boot => SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default(),
+            Source::Tokio(_) | Source::Custom(_) => Duration::from_nanos(self.now().as_nanos()),
         }
     }
 }

@@ -1,0 +1,56 @@
+//! A note of the group, read and written with a time limit.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use shardwise_core::{ClaimName, GroupName};
+use shardwise_discovery::{Discovery, Error, ErrorKind, Note, Noted, Notes};
+
+use crate::calls::limited;
+use crate::service::ShardingService;
+
+/// One note in the service's backend.
+#[derive(Clone)]
+pub(super) struct NoteBook {
+    backend: Arc<dyn Discovery>,
+    group: GroupName,
+    name: ClaimName,
+    limit: Duration,
+}
+
+impl NoteBook {
+    /// The note of that name; an error if the backend keeps none. `what` is for the message.
+    pub(super) fn of(service: &ShardingService, what: &ClaimName, name: ClaimName) -> crate::Result<Self> {
+        let backend = service.backend().filter(|backend| backend.as_notes().is_some()).ok_or_else(|| {
+            let message = format!(
+                "{what}: policy {} has a backend that keeps no notes; use \"local\", \"consul\" or \"etcd\", or implement Notes for your own",
+                service.policy().name
+            );
+            crate::Error::new(crate::ErrorKind::Settings, message)
+        })?;
+        let limit = service.shared().timing.renew_every;
+        Ok(Self { backend: Arc::clone(backend), group: service.group_name().clone(), name, limit })
+    }
+
+    pub(super) async fn read(&self) -> Result<Option<Note>, Error> {
+        limited(self.limit, &*self.backend, "note", async { self.notes("note")?.note(&self.group, &self.name).await }).await
+    }
+
+    /// Writes over that version, 0 for none. What was written by this very call, and told as somebody else's after its answer was lost, counts
+    /// as written.
+    pub(super) async fn write(&self, expected: u64, text: &str) -> Result<Noted, Error> {
+        let writing = async { self.notes("write_note")?.write_note(&self.group, &self.name, expected, text).await };
+        Ok(match limited(self.limit, &*self.backend, "write_note", writing).await? {
+            Noted::Other(Some(note)) if note.text == text => Noted::Written(note.version),
+            noted => noted,
+        })
+    }
+
+    pub(super) const fn name(&self) -> &ClaimName {
+        &self.name
+    }
+
+    fn notes(&self, operation: &'static str) -> Result<&dyn Notes, Error> {
+        self.backend.as_notes().ok_or_else(|| Error::new(ErrorKind::Misconfigured, operation, "the backend keeps no notes any more"))
+    }
+}
