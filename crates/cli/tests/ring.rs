@@ -171,7 +171,14 @@ fn a_plan_tells_what_moves() {
         .map(|pair| ((pair["from"].as_str().unwrap().into(), pair["to"].as_str().unwrap().into()), pair["slots"].as_u64().unwrap()))
         .collect();
     assert_eq!(pairs, moves);
-    assert_eq!((&told["slots"], &told["moved"]), (&json!(1_000), &json!(moves.values().sum::<u64>())));
+    let moved = moves.values().sum::<u64>();
+    assert_eq!((&told["slots"], &told["moved"]), (&json!(1_000), &json!(moved)));
+    // Shares are slots over all slots, in each pair, together, and between exact shares, where four sevenths of the weight are new.
+    let is_share = |share: &Value, slots: f64| assert!((share.as_f64().unwrap() - slots / 1_000.0).abs() < 1e-9, "{share} for {slots}");
+    told["moves"].as_array().unwrap().iter().for_each(|pair| is_share(&pair["share"], pair["slots"].as_f64().unwrap()));
+    is_share(&told["moved_share"], moved as f64);
+    is_share(&told["exact_share"], told["exact"].as_f64().unwrap());
+    is_share(&told["exact_share"], 4_000.0 / 7.0);
     assert_eq!((&told["before"]["members"], &told["after"]["members"]), (&json!(3), &json!(4)));
 
     let words = plan(&[]).well();
@@ -193,12 +200,27 @@ fn a_plan_for_nothing_and_for_nobody() {
     let plan = |options: &[&str]| Place::empty().run(&[&["ring", "plan", "--slots", "10"], options].concat());
     assert!(plan(&["--members", "a,b"]).well().starts_with("0 of 10 slots move: 0.00 %; between exact shares it would be 0.00 %\n"));
     let gone = plan(&["--members", "a", "--leave", "a", "--json"]).json();
-    assert_eq!(gone["moves"], json!([{"from": "a", "to": null, "slots": 10}]));
+    assert_eq!(gone["moves"], json!([{"from": "a", "to": null, "slots": 10, "share": 1.0}]));
     plan(&["--members", "a", "--leave", "b"]).fails(2, &["--leave b", "--members"]);
     plan(&["--members", "a,b", "--leave", "a,a"]).fails(2, &["--leave a"]);
     plan(&["--members", "a", "--join", "a=2"]).fails(2, &["--join a", "already"]);
     plan(&["--members", "a", "--join", "b=0"]).fails(2, &["b=0", "1 to 100"]);
     plan(&["--members", "a", "--settings", "x.toml"]).fails(2, &["--settings has no use here"]);
+}
+
+#[test]
+fn ids_with_commas_join_and_leave() {
+    let place = Place::empty();
+    place.write("now.jsonl", "{\"id\":\"a,b\"}\n{\"id\":\"a\"}\n{\"id\":\"c\"}\n");
+    place.write("new.jsonl", "{\"id\":\"d,e\",\"weight\":2}\n");
+    let plan = |options: &[&str]| place.run(&[&["ring", "plan", "--slots", "10", "--members-file", "now.jsonl"], options].concat());
+    let whole = plan(&["--leave", "a,b", "--leave", "a", "--leave", "c", "--join-file", "new.jsonl", "--json"]).json();
+    let pairs = whole["moves"].as_array().unwrap();
+    assert_eq!(pairs.iter().map(|pair| pair["from"].as_str().unwrap()).collect::<BTreeSet<_>>(), ["a", "a,b", "c"].into());
+    assert!(pairs.iter().all(|pair| pair["to"] == "d,e"), "{whole}");
+    assert_eq!(plan(&["--leave", "a,c", "--json"]).json()["after"]["members"], 1, "no member is called a,c: they are two");
+    plan(&["--leave", "b"]).fails(2, &["--leave b"]);
+    plan(&["--join-file", "now.jsonl"]).fails(2, &["--join a,b", "already"]);
 }
 
 /// What a plan for another placement says is what `owners` says under both, within what can be told from so many keys.
@@ -268,6 +290,7 @@ fn explain_tells_who_was_passed_over_and_why() {
     };
     let told = explain(&["--json"]).json();
     assert_eq!((&told["key"], &told["slot"], &told["start"]), (&json!(key), &json!(24), &json!("c000000000000000")));
+    assert_eq!(told["placement"], json!("ring"));
     assert_eq!(told["hash"], json!(format!("{:016x}", shardwise::core::hash_bytes(key.as_bytes()))));
     assert_eq!(told["passed"], json!([{"id": "c", "point": 1, "place": "d81c7381e24a051a", "slots": 12, "capacity": 12}]));
     assert_eq!(told["owner"], json!({"id": "a", "point": 2, "place": "e50c031cb81f5a0d", "slots": 7, "capacity": 12}));

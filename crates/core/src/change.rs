@@ -234,7 +234,9 @@ mod tests {
         let (before, after) = (fleet(&[("a", 1), ("b", 2)]), fleet(&[("b", 2), ("c", 1)]));
         let params = PlacementParams { slots: 128, ..PlacementParams::default() };
         let (plan, change) = (Plan::new(before.clone(), after.clone(), params), Change::new((before, params), (after, params)).unwrap());
-        let shares: Vec<_> = plan.moves.iter().map(|pair| (pair.from.clone(), pair.to.clone(), f64::from(pair.slots) / 128.0)).collect();
+        let shares: Vec<_> = plan.moves.iter().map(|pair| (pair.from.clone(), pair.to.clone(), pair.share)).collect();
+        assert!(plan.moves.iter().all(|pair| (pair.share - f64::from(pair.slots) / 128.0).abs() < 1e-12), "{plan:?}");
+        assert_eq!((change.moved_share, change.exact_share), (plan.moved_share, plan.exact_share));
         assert_eq!(change.moves.into_iter().map(|pair| (pair.from, pair.to, pair.share)).collect::<Vec<_>>(), shares);
         assert_eq!((change.before.balance, change.after.balance), (plan.before, plan.after));
         let (nobody, from_nothing) = (fleet(&[]), PlacementParams { slots: 7, ..params });

@@ -94,7 +94,7 @@ impl Circle {
         let members = ring::in_order(members);
         let owners = match self.params.kind {
             PlacementKind::Key(_) => Vec::new(),
-            PlacementKind::Ring if members.is_empty() => {
+            PlacementKind::Ring if !ring::has_points(&members, &self.params) => {
                 *self = Self::with_hash(self.params, self.hash);
                 Vec::new()
             }
@@ -108,7 +108,7 @@ impl Circle {
         SlotOwners::from_parts(self.params, members, owners)
     }
 
-    /// Brings the points in line with `members`, which are in order, not empty, and no more than there are seats.
+    /// Brings the points in line with `members`, which are in order, have points, and are no more than there are seats.
     fn follow(&mut self, members: &[(InstanceId, Weight)]) {
         let per_weight = ring::points_per_weight(self.params.virtual_nodes, ring::weight_sum(members));
         let wanted: Vec<u32> = members.iter().map(|(_, weight)| per_weight * u32::from(weight.get())).collect();

@@ -7,21 +7,20 @@ use crate::{InstanceId, PlacementKind, PlacementParams, ShardKey, SlotSet, View,
 pub struct SlotOwners {
     params: PlacementParams,
     members: Vec<(InstanceId, Weight)>,
-    /// Index into `members` for every slot; empty if there are no members.
+    /// Index into `members` for every slot; empty if there are no members, and under a key placement.
     owners: Vec<u32>,
 }
 
 impl SlotOwners {
     /// Places every slot on the members, given in any order; an id that comes twice counts once, with its first weight.
     ///
-    /// `params` are taken as valid (see [`PlacementParams::validated`]). Without members no slot has an owner.
+    /// `params` are taken as valid (see [`PlacementParams::validated`]). Without members no slot has an owner, nor on a circle without points.
     pub fn place(members: impl IntoIterator<Item = (InstanceId, Weight)>, params: PlacementParams) -> Self {
         let members = ring::in_order(members);
         let owners = match params.kind {
-            _ if members.is_empty() => Vec::new(),
-            // Its keys have owners, its slots have none: see `KeyOwners`.
-            PlacementKind::Key(_) => Vec::new(),
-            PlacementKind::Ring => ring::owners(&members, &params, hash_bytes),
+            PlacementKind::Ring if ring::has_points(&members, &params) => ring::owners(&members, &params, hash_bytes),
+            // Under a key placement keys have owners, and slots have none: see `KeyOwners`.
+            PlacementKind::Ring | PlacementKind::Key(_) => Vec::new(),
         };
         Self { params, members, owners }
     }
@@ -71,7 +70,7 @@ impl SlotOwners {
         self.owners.get(slot as usize).map(|owner| &self.members[*owner as usize].0)
     }
 
-    /// For every slot the owner's index in [`SlotOwners::members`]; empty without members.
+    /// For every slot the owner's index in [`SlotOwners::members`]; empty where no slot has an owner.
     pub(crate) fn indices(&self) -> &[u32] {
         &self.owners
     }

@@ -7,7 +7,7 @@ use serde::Serialize;
 use crate::{InstanceId, KeyPlacement, PlacementKind, PlacementParams, SlotOwners, Weight};
 
 /// Slots that would go from one member to another.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Move {
     /// Who has them before; `None` if nobody is there.
     pub from: Option<InstanceId>,
@@ -15,6 +15,8 @@ pub struct Move {
     pub to: Option<InstanceId>,
     /// How many.
     pub slots: u32,
+    /// The same over all slots, from 0 to 1.
+    pub share: f64,
 }
 
 /// How evenly a placement spreads the keys.
@@ -24,7 +26,7 @@ pub struct Balance {
     pub members: usize,
     /// The most loaded member's slots over the mean; with weights, over what its weight entitles it to. 0 without members.
     pub peak: f64,
-    /// The same of the least loaded member.
+    /// The same of the least loaded member. Both are 0 where no slot has an owner.
     pub least: f64,
 }
 
@@ -33,7 +35,7 @@ impl Balance {
     pub fn of(placed: &SlotOwners) -> Self {
         let mut load = vec![0_u32; placed.members().len()];
         placed.indices().iter().for_each(|owner| load[*owner as usize] += 1);
-        let load: Vec<_> = load.into_iter().map(|slots| f64::from(slots) / f64::from(placed.params().slots)).collect();
+        let load: Vec<_> = load.into_iter().map(|slots| share(slots, placed.params().slots)).collect();
         Self::of_load(&load, &fair_shares(placed.params().kind, placed.members()))
     }
 
@@ -52,9 +54,13 @@ pub struct Plan {
     pub slots: u32,
     /// How many of them would have another owner.
     pub moved: u32,
+    /// The same over all slots, from 0 to 1.
+    pub moved_share: f64,
     /// How many would have to move between shares that are exactly as the weights say, for comparison. Shares are only nearly so, before and
     /// after, so that a good plan may move a little less.
     pub exact: f64,
+    /// The same over all slots, from 0 to 1.
+    pub exact_share: f64,
     /// Which, the largest first.
     pub moves: Vec<Move>,
     /// How even it is before.
@@ -79,17 +85,31 @@ impl Plan {
                 *pairs.entry((from, to)).or_insert(0) += 1;
             }
         }
-        let mut moves: Vec<_> = pairs.into_iter().map(|((from, to), slots)| Move { from: from.cloned(), to: to.cloned(), slots }).collect();
+        let told = |((from, to), slots): ((Option<&InstanceId>, Option<&InstanceId>), u32)| Move {
+            from: from.cloned(),
+            to: to.cloned(),
+            slots,
+            share: share(slots, params.slots),
+        };
+        let mut moves: Vec<_> = pairs.into_iter().map(told).collect();
         moves.sort_by_key(|pair| std::cmp::Reverse(pair.slots));
+        let (moved, exact_share) = (moves.iter().map(|pair| pair.slots).sum(), exact(&fair(&before), &fair(&after)));
         Self {
             slots: params.slots,
-            moved: moves.iter().map(|pair| pair.slots).sum(),
-            exact: exact(&fair(&before), &fair(&after)) * f64::from(params.slots),
+            moved,
+            moved_share: share(moved, params.slots),
+            exact: exact_share * f64::from(params.slots),
+            exact_share,
             moves,
             before: Balance::of(&before),
             after: Balance::of(&after),
         }
     }
+}
+
+/// So many slots over all of them; of none at all it is nothing.
+fn share(slots: u32, of: u32) -> f64 {
+    f64::from(slots) / f64::from(of.max(1))
 }
 
 /// Members, each with its share of all keys.
@@ -140,10 +160,10 @@ mod tests {
         let (nobody, a) = (fleet(&[]), fleet(&[("a", 3)]));
         let params = PlacementParams { slots: 100, ..PlacementParams::default() };
         let joined = Plan::new(nobody.clone(), a.clone(), params);
-        assert_eq!(joined.moves, [Move { from: None, to: Some(id("a")), slots: 100 }]);
+        assert_eq!(joined.moves, [Move { from: None, to: Some(id("a")), slots: 100, share: 1.0 }]);
         assert!((joined.exact - 100.0).abs() < 1e-9);
         let left = Plan::new(a.clone(), nobody.clone(), params);
-        assert_eq!(left.moves, [Move { from: Some(id("a")), to: None, slots: 100 }]);
+        assert_eq!(left.moves, [Move { from: Some(id("a")), to: None, slots: 100, share: 1.0 }]);
         assert!((left.exact - 100.0).abs() < 1e-9);
         assert_eq!(left.after, Balance { members: 0, peak: 0.0, least: 0.0 });
         let nothing = Plan::new(a.clone(), a, params);

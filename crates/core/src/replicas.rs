@@ -34,13 +34,15 @@ pub struct Replicas {
 }
 
 impl Replicas {
-    /// The owners of a view's slots and who comes after them, `most` in all; at most [`REPLICAS_MAX`], and no more than are placed.
+    /// The owners of a view's slots and who comes after them, `most` in all; at most [`REPLICAS_MAX`], and no more than are placed. Under a key
+    /// placement slots have no owners, and none comes after them.
     ///
     /// It takes two to three times as long as a placement from nothing, whatever the weights and zones: it looks at each point twice, and for each
     /// slot at no more than twice as many zones and members as it lists. It keeps four bytes for each slot and replica.
     pub fn of_view(view: &View, params: PlacementParams, most: usize) -> Self {
         let placed = SlotOwners::of_view(view, params);
-        let each = most.min(REPLICAS_MAX).min(placed.members().len());
+        let owners = if placed.indices().is_empty() { 0 } else { placed.members().len() };
+        let each = most.min(REPLICAS_MAX).min(owners);
         let ranked = if each == 0 { Vec::new() } else { ranked(&placed, &zones(view, &placed), each, || ()) };
         Self { slots: params.slots, members: placed.members().iter().map(|(id, _)| id.clone()).collect(), each, ranked }
     }
@@ -99,7 +101,7 @@ fn ranked(placed: &SlotOwners, zones: &[usize], each: usize, mut look: impl FnMu
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{LoadMargin, Member, MemberState, Weight};
+    use crate::{KeyPlacement, LoadMargin, Member, MemberState, PlacementKind, Weight};
     use proptest::prelude::*;
     use std::collections::BTreeSet;
 
@@ -200,6 +202,15 @@ mod tests {
         let view = fleet(&[(1, 1); 40]);
         assert_eq!(Replicas::of_view(&view, params, usize::MAX).owners("key", usize::MAX).count(), REPLICAS_MAX);
         assert_eq!(Replicas::of_view(&view, params, 2).owners("key", 3).count(), 2);
+    }
+
+    #[test]
+    fn a_key_placement_has_no_replicas() {
+        for placement in [KeyPlacement::Uhashring, KeyPlacement::Modulo, KeyPlacement::Hashring] {
+            let params = PlacementParams { kind: PlacementKind::Key(placement), ..PlacementParams::default() };
+            let replicas = Replicas::of_view(&fleet(&[(1, 1), (1, 2), (1, 3)]), params, 3);
+            assert_eq!(replicas.owners("key", 3).collect::<Vec<_>>(), Vec::<&InstanceId>::new(), "{placement}");
+        }
     }
 
     #[test]

@@ -18,10 +18,10 @@ pub fn slot_of(hash: u64, slots: u32) -> u32 {
     ((u128::from(hash) * u128::from(slots)) >> 64) as u32
 }
 
-/// Where slot `slot`'s arc begins: `ceil(slot * 2^64 / slots)`. `slot` is below `slots`.
+/// Where slot `slot`'s arc begins: `ceil(slot * 2^64 / slots)`. `slot` is below `slots`; without slots it is 0.
 pub fn slot_start(slot: u32, slots: u32) -> u64 {
-    // slot < slots, so the quotient is below 2^64.
-    (u128::from(slot) << 64).div_ceil(u128::from(slots)) as u64
+    // slot < slots, so the quotient is below 2^64. Nothing is divided by 0, whatever comes in.
+    (u128::from(slot) << 64).div_ceil(u128::from(slots.max(1))) as u64
 }
 
 /// One point of a member on the circle. Members are numbered in the order of their ids' bytes, so the derived order is the
@@ -95,7 +95,12 @@ pub(crate) fn capacities(members: &[(InstanceId, Weight)], slots: u32, margin: L
     members.iter().map(|(_, weight)| capacity(*weight)).collect()
 }
 
-/// The owner of every slot as an index into `members`, which are [in order](in_order) and not empty.
+/// Whether there is anybody who could own a slot. Valid parameters have points for each member; without any nobody owns.
+pub(crate) const fn has_points(members: &[(InstanceId, Weight)], params: &PlacementParams) -> bool {
+    !members.is_empty() && params.virtual_nodes > 0
+}
+
+/// The owner of every slot as an index into `members`, which are [in order](in_order) and [have points](has_points).
 ///
 /// Slots are placed in ascending order; each goes to the first point at or after its beginning whose member is not full. Capacities
 /// add up to at least `slots` and every member has a point, so the walk ends within one turn.

@@ -4,8 +4,8 @@
 #![expect(clippy::unwrap_used, reason = "a test; a name that is refused should stop it")]
 
 use shardwise_core::{
-    Circle, InstanceId, LoadMargin, POINTS_MAX, PlacementParams, Replicas, SLOTS_MAX, SlotOwners, SlotSet, VIRTUAL_NODES_MAX, View,
-    WEIGHT_MAX, Weight, slot_of,
+    Balance, Change, Circle, InstanceId, LoadMargin, Member, POINTS_MAX, PlacementParams, Plan, Replicas, SLOTS_MAX, SlotOwners, SlotSet,
+    VIRTUAL_NODES_MAX, View, WEIGHT_MAX, Weight, slot_of, slot_start,
 };
 
 fn id(name: &str) -> InstanceId {
@@ -14,6 +14,16 @@ fn id(name: &str) -> InstanceId {
 
 fn weight(weight: u64) -> Weight {
     Weight::new(weight).unwrap()
+}
+
+const ABC: [&str; 3] = ["a", "b", "c"];
+
+fn members(names: &[&str]) -> Vec<(InstanceId, Weight)> {
+    names.iter().map(|name| (id(name), Weight::ONE)).collect()
+}
+
+fn view(names: &[&str]) -> View {
+    View::new(1, names.iter().map(|name| Member::named(id(name))).collect())
 }
 
 /// How many slots each member has, in the order given; checked to be all slots, and the same for a circle that is kept.
@@ -110,4 +120,58 @@ fn ids_that_begin_with_each_other_share_fairly() {
         let ratio = f64::from(share) / mean;
         assert!((0.85..=1.051).contains(&ratio), "{id:?} has {ratio} of the mean");
     }
+}
+
+/// What [`PlacementParams::validated`] refuses, handed over all the same: on a circle without slots or without points nobody owns anything,
+/// everywhere alike, and every number can be written.
+#[test]
+fn without_slots_or_without_points_nobody_owns() {
+    assert_eq!((slot_start(0, 0), slot_of(u64::MAX, 0)), (0, 0));
+    let default = PlacementParams::default();
+    for params in [
+        PlacementParams { slots: 0, ..default },
+        PlacementParams { virtual_nodes: 0, ..default },
+        PlacementParams { slots: 0, virtual_nodes: 0, load_margin: LoadMargin::None, ..default },
+    ] {
+        let (two, three) = (&ABC[..2], &ABC[..]);
+        let placed = SlotOwners::place(members(three), params);
+        assert_eq!((placed.owner("key"), placed.owner_of_slot(0)), (None, None), "{params:?}");
+        assert!(placed.members().iter().all(|(id, _)| placed.slots_of(id).is_empty()), "{params:?}");
+        let told = placed.explain("key");
+        assert_eq!((told.owner, told.next, told.passed), (None, None, vec![]), "{params:?}");
+        let mut circle = Circle::new(params);
+        for fleet in [two, three, &[], three, &ABC[1..]] {
+            assert_eq!(circle.place(members(fleet)), SlotOwners::place(members(fleet), params), "{params:?}");
+        }
+        assert_eq!(Replicas::of_view(&view(three), params, 2).owners("key", 2).count(), 0, "{params:?}");
+        let plan = Plan::new(members(two), members(three), params);
+        assert_eq!((plan.moved, plan.before), (0, Balance { members: 2, peak: 0.0, least: 0.0 }), "{params:?}");
+        let change = Change::new((members(two), params), (members(three), default)).unwrap();
+        assert_eq!((change.moved_share, change.before.balance.least), (1.0, 0.0), "{params:?}: everything comes from nobody");
+        for json in [serde_json::to_string(&plan).unwrap(), serde_json::to_string(&change).unwrap()] {
+            let told: serde_json::Value = serde_json::from_str(&json).unwrap();
+            for key in ["/before/peak", "/before/least", "/after/peak", "/after/least"] {
+                assert!(told.pointer(key).is_some_and(serde_json::Value::is_number), "{key} of {json}");
+            }
+        }
+    }
+}
+
+/// More slots than a policy may have are slots like any others.
+#[test]
+fn above_the_most_slots_everything_is_as_below() {
+    let params = PlacementParams { slots: 70_000, virtual_nodes: 64, ..PlacementParams::default() };
+    assert!(params.slots > SLOTS_MAX);
+    assert_eq!(shares(&members(&ABC), params).iter().sum::<u32>(), 70_000);
+    let placed = SlotOwners::place(members(&ABC), params);
+    let told = placed.explain("key");
+    assert_eq!(told.owner.map(|stop| stop.instance_id).as_ref(), placed.owner("key"));
+    assert_eq!(told.slot, slot_of(shardwise_core::hash_bytes(b"key"), 70_000));
+    let replicas = Replicas::of_view(&view(&ABC), params, 3);
+    assert!((0..70_000).all(|slot| replicas.owners_of_slot(slot, 1).next() == placed.owner_of_slot(slot)));
+    assert_eq!(replicas.owners_of_slot(69_999, 3).count(), 3);
+    let plan = Plan::new(members(&ABC[..2]), members(&ABC), params);
+    let change = Change::new((members(&ABC[..2]), params), (members(&ABC), params)).unwrap();
+    assert!((change.moved_share - f64::from(plan.moved) / 70_000.0).abs() < 1e-9, "{plan:?} {change:?}");
+    assert!((20_000..27_000).contains(&plan.moved), "about a third: {plan:?}");
 }

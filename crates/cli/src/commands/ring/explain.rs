@@ -3,7 +3,7 @@
 use clap::Args;
 use serde_json::{Value, json};
 use shardwise::core::{Explanation, KeyExplanation, Placed, Stop};
-use shardwise::{InstanceId, KeyOwners};
+use shardwise::{InstanceId, KeyOwners, PlacementKind};
 
 use super::{Members, Placement, place};
 use crate::args::Common;
@@ -55,6 +55,7 @@ impl Explain {
         };
         json!({
             "key": self.key,
+            "placement": PlacementKind::Ring.as_str(),
             "hash": format!("{:016x}", explained.hash),
             "slot": explained.slot,
             "start": format!("{:016x}", explained.start),

@@ -1,10 +1,12 @@
 //! `shardwise ring plan`: what a change of the group, or of the placement, would move.
 
+use std::path::PathBuf;
+
 use clap::Args;
 use shardwise::core::{Balance, Change, Plan as Moves, Sample, Side};
 use shardwise::{InstanceId, LoadMargin, PlacementKind, PlacementParams, Weight};
 
-use super::{Members, Placement, list_of, refuse_unused, too_many, usage};
+use super::{Members, Placement, from_file, list_of, refuse_unused, too_many, usage};
 use crate::args::Common;
 use crate::exit::{Code, Result};
 use crate::output::{self, Format, count, table};
@@ -16,7 +18,10 @@ pub(crate) struct Plan {
     /// Who joins: ids separated by commas, each with =WEIGHT if it is not 1
     #[arg(long, value_name = "x,y=2")]
     join: Vec<String>,
-    /// Who leaves: ids separated by commas
+    /// Who joins, as JSON lines like those of --members-file, for ids with commas or equals signs
+    #[arg(long, value_name = "FILE")]
+    join_file: Option<PathBuf>,
+    /// Who leaves: ids separated by commas; an id that has commas itself stands alone, in a --leave of its own
     #[arg(long, value_name = "a,b")]
     leave: Vec<String>,
     #[command(flatten)]
@@ -84,7 +89,10 @@ impl Plan {
 
     fn after(&self, before: &[(InstanceId, Weight)]) -> Result<Vec<(InstanceId, Weight)>> {
         let mut after = before.to_vec();
-        for id in self.leave.iter().flat_map(|list| list.split(',')) {
+        // Whoever is there under the whole text is meant, not those between its commas.
+        let is_id = |text: &String| before.iter().any(|(known, _)| known.as_str() == text);
+        let leaving = self.leave.iter().flat_map(|list| if is_id(list) { vec![list.as_str()] } else { list.split(',').collect() });
+        for id in leaving {
             match after.iter().position(|(known, _)| known.as_str() == id) {
                 Some(at) => drop(after.remove(at)),
                 None => {
@@ -94,8 +102,9 @@ impl Plan {
                 }
             }
         }
-        for list in &self.join {
-            for (id, weight) in list_of(list)? {
+        let lists = self.join.iter().map(|list| list_of(list)).chain(self.join_file.iter().map(|file| from_file(file)));
+        for joining in lists {
+            for (id, weight) in joining? {
                 if after.iter().any(|(known, _)| *known == id) {
                     return Err(usage(format!(
                         "--join {id}: there is a member of that id already; to change a weight, let it leave and join"
@@ -117,14 +126,13 @@ fn percent(share: f64) -> String {
 }
 
 fn in_words(plan: &Moves) -> String {
-    let share = |slots: f64| percent(slots / f64::from(plan.slots));
     let moves: Vec<_> = plan
         .moves
         .iter()
-        .map(|pair| vec![name(pair.from.as_ref()), name(pair.to.as_ref()), pair.slots.to_string(), share(f64::from(pair.slots))])
+        .map(|pair| vec![name(pair.from.as_ref()), name(pair.to.as_ref()), pair.slots.to_string(), percent(pair.share)])
         .collect();
     let balances = [balance("before", &plan.before), balance("after", &plan.after)];
-    let (moved, exact) = (share(f64::from(plan.moved)), share(plan.exact));
+    let (moved, exact) = (percent(plan.moved_share), percent(plan.exact_share));
     let mut text =
         format!("{} of {} move: {moved}; between exact shares it would be {exact}\n\n", plan.moved, count(u64::from(plan.slots), "slot"));
     if !moves.is_empty() {
