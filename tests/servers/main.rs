@@ -36,3 +36,4 @@ mod other_fleet;
 mod restarts;
 mod rights;
 mod silence;
+mod still;

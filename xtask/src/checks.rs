@@ -7,7 +7,7 @@ use cargo_metadata::TargetKind;
 use crate::report::say;
 use crate::run::{Failure, Log, count_tests};
 use crate::steps::Passed;
-use crate::{binaries, fleets};
+use crate::{binaries, fleets, paused};
 
 /// An example shows something and ends; one that takes longer than this hangs or does too much.
 const EXAMPLE_LIMIT: Duration = Duration::from_mins(1);
@@ -62,6 +62,10 @@ pub(crate) fn examples(log: &Log<'_>) -> Result<Passed, Failure> {
         let binary = log.context.target().join("debug/examples").join(example.name);
         if fleets::is_fleet(example.name) {
             fleets::run(log.context, example.name, &binary)?;
+            continue;
+        }
+        if paused::is_paused(example.name) {
+            paused::run(log.context, example.name, &binary)?;
             continue;
         }
         let run = log.run_for(log.context.command(&binary.to_string_lossy(), &[]), EXAMPLE_LIMIT);

@@ -14,6 +14,7 @@ mod instructions;
 mod measured;
 mod outside;
 mod package;
+mod paused;
 mod peers;
 mod report;
 mod run;

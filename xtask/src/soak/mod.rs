@@ -2,6 +2,7 @@
 
 mod churn;
 mod demo;
+mod exclusive;
 mod figures;
 mod members;
 mod scenes;
@@ -17,6 +18,9 @@ const DEMO_RUNS: u32 = 20;
 /// Rounds of twenty random steps, unless told otherwise.
 const CHURN_ROUNDS: u32 = 50;
 
+/// Things that are done to the fleet of each backend, unless told otherwise.
+const FAULTS: u32 = 200;
+
 /// Runs the named soak, or lists the names.
 pub(crate) fn run(context: &Context, name: Option<&str>, runs: Option<u32>) -> Result<(), Failure> {
     let Some(name) = name else {
@@ -27,6 +31,7 @@ pub(crate) fn run(context: &Context, name: Option<&str>, runs: Option<u32>) -> R
     let text = match scene {
         _ if name == "demo" => demo::run(context, runs.unwrap_or(DEMO_RUNS))?,
         _ if name == "churn" => churn::run(context, runs.unwrap_or(CHURN_ROUNDS))?,
+        _ if name == "exclusive" => exclusive::run(context, runs.unwrap_or(FAULTS))?,
         _ if name == "members" => members::run(context, runs.unwrap_or(1))?,
         Some(scene) => scenes::run(context, scene, runs.unwrap_or(scene.runs))?,
         None => return Err(Failure::new(format!("no soak is called {name}; there are: {}", names().join(", ")))),
@@ -40,5 +45,5 @@ pub(crate) fn run(context: &Context, name: Option<&str>, runs: Option<u32>) -> R
 }
 
 fn names() -> Vec<&'static str> {
-    ["demo", "churn", "members"].into_iter().chain(SCENES.iter().map(|scene| scene.name)).collect()
+    ["demo", "churn", "exclusive", "members"].into_iter().chain(SCENES.iter().map(|scene| scene.name)).collect()
 }

@@ -1,0 +1,155 @@
+//! What `paused_sqlite`, `paused_postgres` and `paused_etcd` tell: nothing in it knows where the account is kept.
+//!
+//! The program starts itself once more as the first worker, stops that process (SIGSTOP) right before a payment, takes the account over as
+//! the second worker, and lets the first one go on (SIGCONT): its payment is refused.
+
+use std::error::Error;
+use std::path::{Path, PathBuf};
+use std::process::{ExitCode, Stdio};
+
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+use shardwise::core::Fence;
+use shardwise::{InstanceId, Settings, ShardingFactory, ShardingService};
+use tempfile::TempDir;
+use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader};
+use tokio::process::Command;
+
+pub(crate) type Result<T = ()> = std::result::Result<T, Box<dyn Error>>;
+
+/// The account that both workers pay from, and what is on it.
+pub(crate) const ACCOUNT: &str = "account-42";
+pub(crate) const BALANCE: i64 = 100;
+/// The last words of the first worker before it is stopped.
+const LAST_WORDS: &str = "is about to pay again";
+
+/// What came of a payment.
+pub(crate) enum Paid {
+    /// It was made, and so much is left.
+    Left(i64),
+    /// Somebody else has the account by now.
+    Refused(String),
+}
+
+/// A folder that both workers know; the second one makes it, and starts the first one with it.
+pub(crate) enum Place {
+    First(PathBuf),
+    Second(TempDir),
+}
+
+impl Place {
+    pub(crate) fn new() -> Result<Self> {
+        Ok(match std::env::args_os().nth(1) {
+            Some(folder) => Self::First(folder.into()),
+            None => Self::Second(TempDir::with_prefix("shardwise-example-")?),
+        })
+    }
+
+    pub(crate) fn folder(&self) -> &Path {
+        match self {
+            Self::First(folder) => folder,
+            Self::Second(folder) => folder.path(),
+        }
+    }
+
+    /// Whether this process has to set up what both work with.
+    pub(crate) fn is_new(&self) -> bool {
+        matches!(self, Self::Second(_))
+    }
+
+    /// A group of this run's own: whoever runs the example again begins with new epochs.
+    pub(crate) fn group(&self) -> String {
+        self.folder().file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default()
+    }
+
+    /// The policy of the workers, without the backend in which they meet.
+    pub(crate) fn policy(&self) -> String {
+        let table = "[default.resilience.sharding";
+        format!("{table}.policies.payers]\ngroup_name = {:?}\nownership = \"exclusive\"\n{table}.discovery]\nttl = \"2s\"\n", self.group())
+    }
+}
+
+/// Plays this process's part. `pay` takes 10 from the account under the fence; what goes wrong is told in one line.
+pub(crate) async fn tell(place: Place, settings: &str, pay: impl AsyncFn(&ShardingService, Fence) -> Result<Paid>) -> ExitCode {
+    let told = match &place {
+        Place::First(_) => first_worker(settings, pay).await,
+        Place::Second(folder) => second_worker(folder.path(), settings, pay).await,
+    };
+    match told {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("{error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+async fn join(settings: &str, name: &str) -> Result<ShardingService> {
+    let mut settings = Settings::from_toml_str(settings)?;
+    settings.instance.id = Some(InstanceId::new(name)?);
+    let sharding = ShardingFactory::from_settings(settings)?.create("payers")?;
+    sharding.register_self().await?;
+    Ok(sharding)
+}
+
+/// Waits until the account is this worker's.
+async fn held(sharding: &ShardingService) -> Result<Fence> {
+    let mut changes = sharding.ownership_changes();
+    loop {
+        if let Ok(fence) = sharding.fence(ACCOUNT) {
+            return Ok(fence);
+        }
+        changes.changed().await?;
+    }
+}
+
+async fn first_worker(settings: &str, pay: impl AsyncFn(&ShardingService, Fence) -> Result<Paid>) -> Result {
+    let sharding = join(settings, "first").await?;
+    let fence = held(&sharding).await?;
+    println!("first worker:  {ACCOUNT} is mine under epoch {}", fence.epoch);
+    if let Paid::Left(left) = pay(&sharding, fence).await? {
+        println!("first worker:  paid 10, {left} are left");
+    }
+    println!("first worker:  owns {ACCOUNT}: {}; {LAST_WORDS}", sharding.owns(ACCOUNT));
+    // A long collection of garbage, a debugger, a frozen container: whatever stops a process may do so here, between its last look and its write.
+    tokio::task::spawn_blocking(|| std::io::stdin().read_line(&mut String::new())).await??;
+    match pay(&sharding, fence).await? {
+        Paid::Left(left) => return Err(format!("the first worker paid, and {left} are left: nothing has refused it").into()),
+        Paid::Refused(why) => println!("first worker:  owns {ACCOUNT}: {}; payment refused: {why}", sharding.owns(ACCOUNT)),
+    }
+    Ok(sharding.deregister_self().await?)
+}
+
+async fn second_worker(folder: &Path, settings: &str, pay: impl AsyncFn(&ShardingService, Fence) -> Result<Paid>) -> Result {
+    let mut command = Command::new(std::env::current_exe()?);
+    let mut first = command.arg(folder).stdin(Stdio::piped()).stdout(Stdio::piped()).kill_on_drop(true).spawn()?;
+    let id = first.id().and_then(|id| i32::try_from(id).ok()).ok_or("the first worker has ended")?;
+    let (mut input, output) = (first.stdin.take().ok_or("no input")?, first.stdout.take().ok_or("no output")?);
+    let mut lines = BufReader::new(output).lines();
+    loop {
+        let line = lines.next_line().await?.ok_or("the first worker has ended before its time")?;
+        println!("{line}");
+        if line.ends_with(LAST_WORDS) {
+            break;
+        }
+    }
+    kill(Pid::from_raw(id), Signal::SIGSTOP)?;
+    println!("               the first worker is stopped (SIGSTOP)");
+    // It finds this when it goes on, and pays without another look.
+    input.write_all(b"\n").await?;
+
+    let sharding = join(settings, "second").await?;
+    let fence = held(&sharding).await?;
+    println!("second worker: {ACCOUNT} is mine under epoch {}", fence.epoch);
+    match pay(&sharding, fence).await? {
+        Paid::Left(left) => println!("second worker: paid 10, {left} are left"),
+        Paid::Refused(why) => return Err(format!("the second worker was refused: {why}").into()),
+    }
+    kill(Pid::from_raw(id), Signal::SIGCONT)?;
+    println!("               the first worker goes on (SIGCONT)");
+    while let Some(line) = lines.next_line().await? {
+        println!("{line}");
+    }
+    sharding.deregister_self().await?;
+    if first.wait().await?.success() { Ok(()) } else { Err("the first worker did not end well".into()) }
+}

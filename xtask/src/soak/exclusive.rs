@@ -1,0 +1,155 @@
+//! Exclusive ownership on real backends (`tests/servers`): hundreds of faults on real worker processes, slots that go from hand to hand, and thousands of
+//! them that settle.
+
+use std::collections::BTreeSet;
+use std::fmt::Write as _;
+use std::time::Duration;
+
+use serde_json::Value;
+
+use super::figures::{Figures, number};
+use crate::context::Context;
+use crate::report::say;
+use crate::run::{Failure, Log};
+
+/// For building and all scenes but the faults, and for one fault on each backend.
+const ALLOWANCE: Duration = Duration::from_mins(40);
+const FAULT_MAX: Duration = Duration::from_secs(30);
+const BACKENDS: [&str; 3] = ["local", "consul", "etcd"];
+/// TTL of the workers to which things are done, in milliseconds; a killed one must be replaced one second later.
+const TAKEOVER_MAX_MS: f64 = 3_000.0;
+/// Which part of the tests tells the figures of each scene, and what they may be on each backend.
+const SCENES: [&str; 3] = ["faults::", "exclusive::slots_go", "exclusive::four_thousand"];
+const HANDS_P99_MAX_MS: [f64; 3] = [150.0, 50.0, 50.0];
+/// `local` has no number to reach.
+const SETTLE_MAX_MS: [f64; 3] = [f64::INFINITY, 1_000.0, 300.0];
+
+/// What the faults came to, and what each figure is.
+const FAULTS: [(&str, &str); 9] = [
+    ("stays", "times that a worker held a slot under an epoch"),
+    ("overlaps", "**slots held by two workers at one moment**"),
+    ("late", "pieces of work that found themselves running after the end of that time"),
+    ("writes", "writes in time"),
+    ("late_refused", "writes after it, refused by the fenced table"),
+    ("late_first", "writes after it, before anybody had written under a higher epoch"),
+    ("ghosts", "**writes let pass after somebody had**"),
+    ("takeover_ms", "longest takeover after a SIGKILL to which nothing else came, ms"),
+    ("gap_ms", "longest time, after all deadlines, in which nobody held a slot, ms"),
+];
+
+/// Does that many things to the fleet on each backend, and tells what came of it. What must come of it is in the tests, but for the times.
+pub(super) fn run(context: &Context, faults: u32) -> Result<String, Failure> {
+    let log = Log::begin(context, "soak")?;
+    let collected = context.scratch("soak-exclusive.jsonl");
+    let unreadable = |e: std::io::Error| Failure::new(format!("{}: {e}", collected.display()));
+    std::fs::write(&collected, "").map_err(unreadable)?;
+    let features = ["--features", "local,consul,etcd", "--test", "servers", "--"];
+    let mut arguments = vec!["test", "--release", "--package", "shardwise"];
+    arguments.extend(features.into_iter().chain(SCENES).chain(["--test-threads=1", "--nocapture"]));
+    let mut command = context.cargo(&arguments);
+    command.env("SHARDWISE_SOAK_RUNS", faults.to_string()).env("SHARDWISE_SOAK_FIGURES", &collected);
+    let repeat = format!("cargo xtask soak exclusive --runs {faults}");
+    log.run_for(command, ALLOWANCE + FAULT_MAX * faults * 3).map_err(|failure| failure.repeated_by(repeat))?;
+    let told = std::fs::read_to_string(&collected).map_err(unreadable)?;
+    let told: Vec<Value> = told.lines().filter_map(|line| serde_json::from_str(line).ok()).collect();
+    let text = tables(&told)?;
+    say(&text);
+    match shortfalls(&told) {
+        found if found.is_empty() => Ok(text),
+        found => Err(Failure::new(found.join("; "))),
+    }
+}
+
+fn of<'a>(told: &'a [Value], scene: &'a str, backend: &'a str) -> impl Iterator<Item = &'a Value> {
+    told.iter().filter(move |run| run["scene"] == scene && run["backend"] == backend)
+}
+
+/// One line of a table: a figure on each backend.
+fn row(what: &str, mut cell: impl FnMut(&str) -> Option<String>) -> Result<String, Failure> {
+    let mut row = format!("| {what} |");
+    for backend in BACKENDS {
+        let cell = cell(backend).ok_or_else(|| Failure::new(format!("{backend} told nothing of {what}")))?;
+        // Writing to a String cannot fail.
+        let _ = write!(row, " {cell} |");
+    }
+    Ok(row + "\n")
+}
+
+fn tables(told: &[Value]) -> Result<String, Failure> {
+    let head = "| | local | consul | etcd |\n|---|---:|---:|---:|\n";
+    let mut text = format!(
+        "Four real worker processes with a TTL of 2 s and 16 slots, on clusters of three servers; each process writes down when it enters and leaves a slot, under which \
+         epoch and until which deadline, and what of its work ran on after that. A cut is one way or both, or connections reset or refused.\n\n{head}"
+    );
+    let kinds: BTreeSet<_> = told.iter().filter_map(|run| run["counts"].as_object()).flat_map(|counts| counts.keys()).collect();
+    text += &row("seed (SHARDWISE_SEED)", |backend| Some(of(told, "faults", backend).next()?["seed"].to_string()))?;
+    for kind in kinds {
+        text += &row(kind, |backend| {
+            Some(of(told, "faults", backend).next()?["counts"][kind.as_str()].as_u64().unwrap_or_default().to_string())
+        })?;
+    }
+    for (field, what) in FAULTS {
+        text += &row(what, |backend| Some(of(told, "faults", backend).next()?[field].to_string()))?;
+    }
+    text += "\nHandover of a slot in good order: from the moment in which its former holder, whose work in it is done, says so to its own readers, until \
+             the next holder says so to its. Settling: a fourth member joins three with 4,096 slots, from before it asks to register until each \
+             slot is held by the right one.\n\n";
+    text += head;
+    for (field, what) in [("slots", "slots handed over"), ("median_ms", "median, ms"), ("p99_ms", "p99, ms"), ("worst_ms", "worst, ms")] {
+        text += &row(what, |backend| Some(number(of(told, "hands", backend).next()?[field].as_f64()?)))?;
+    }
+    let settled = |backend: &str| Some(Figures::of(of(told, "settle", backend), "settle_ms")).filter(|figures| !figures.is_empty());
+    text += &row("4,096 slots settled, median, ms", |backend| Some(number(settled(backend)?.median())))?;
+    text += &row("worst, ms", |backend| Some(number(settled(backend)?.worst())))?;
+    Ok(text)
+}
+
+/// What took longer than it may. Figures that are missing were told before.
+fn shortfalls(told: &[Value]) -> Vec<String> {
+    let mut found = Vec::new();
+    for (index, backend) in BACKENDS.into_iter().enumerate() {
+        let mut check = |what: &str, ms: f64, max: f64| {
+            if ms > max {
+                found.push(format!("{backend}: {what} took up to {} ms, allowed are {max} ms", number(ms)));
+            }
+        };
+        check("takeover", Figures::of(of(told, "faults", backend), "takeover_ms").worst(), TAKEOVER_MAX_MS);
+        check("99 % of handovers", Figures::of(of(told, "hands", backend), "p99_ms").worst(), HANDS_P99_MAX_MS[index]);
+        check("half of the settlings", Figures::of(of(told, "settle", backend), "settle_ms").median(), SETTLE_MAX_MS[index]);
+    }
+    found
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    fn told(takeover: u64, p99: f64, settle: f64) -> Vec<Value> {
+        let scenes = |backend: &str| {
+            let mut faults = json!({ "scene": "faults", "backend": backend, "seed": 7, "counts": { "SIGKILL": 3 } });
+            for (field, _) in FAULTS {
+                faults[field] = 0.into();
+            }
+            faults["takeover_ms"] = takeover.into();
+            let hands = json!({ "scene": "hands", "backend": backend, "slots": 240, "median_ms": 1.0, "p99_ms": p99, "worst_ms": p99 });
+            [faults, hands, json!({ "scene": "settle", "backend": backend, "settle_ms": settle })]
+        };
+        BACKENDS.iter().flat_map(|backend| scenes(backend)).collect()
+    }
+
+    #[test]
+    fn every_figure_of_every_backend_is_told_or_missed() {
+        let text = tables(&told(2_500, 9.5, 200.0)).unwrap();
+        assert!(text.contains("| SIGKILL | 3 | 3 | 3 |\n") && text.contains("| p99, ms | 9.5 | 9.5 | 9.5 |\n"), "{text}");
+        let missing: Vec<_> = told(1, 1.0, 1.0).into_iter().filter(|run| run["scene"] != "settle").collect();
+        assert!(tables(&missing).unwrap_err().to_string().starts_with("local told nothing of 4,096 slots"));
+    }
+
+    #[test]
+    fn what_takes_too_long_falls_short() {
+        assert_eq!(shortfalls(&told(3_000, 50.0, 300.0)), Vec::<String>::new());
+        assert_eq!(shortfalls(&told(3_001, 50.0, 300.0)).len(), 3);
+        assert_eq!(shortfalls(&told(1, 100.0, 500.0)).len(), 3, "half a second is too long for etcd, a tenth for two of three");
+    }
+}
