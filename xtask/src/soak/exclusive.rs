@@ -18,8 +18,9 @@ const FAULT_MAX: Duration = Duration::from_secs(30);
 const BACKENDS: [&str; 3] = ["local", "consul", "etcd"];
 /// TTL of the workers to which things are done, in milliseconds; a killed one must be replaced one second later.
 const TAKEOVER_MAX_MS: f64 = 3_000.0;
-/// Which part of the tests tells the figures of each scene, and what they may be on each backend.
-const SCENES: [&str; 3] = ["faults::", "exclusive::slots_go", "exclusive::four_thousand"];
+/// What is run of the tests: the faults on all backends beside each other, and what measures times alone.
+const SCENES: [&[&str]; 2] = [&["faults::", "--test-threads=3"], &["exclusive::slots_go", "exclusive::four_thousand", "--test-threads=1"]];
+/// What the figures may be on each backend.
 const HANDS_P99_MAX_MS: [f64; 3] = [150.0, 50.0, 50.0];
 /// `local` has no number to reach.
 const SETTLE_MAX_MS: [f64; 3] = [f64::INFINITY, 1_000.0, 300.0];
@@ -43,13 +44,14 @@ pub(super) fn run(context: &Context, faults: u32) -> Result<String, Failure> {
     let collected = context.scratch("soak-exclusive.jsonl");
     let unreadable = |e: std::io::Error| Failure::new(format!("{}: {e}", collected.display()));
     std::fs::write(&collected, "").map_err(unreadable)?;
-    let features = ["--features", "local,consul,etcd", "--test", "servers", "--"];
-    let mut arguments = vec!["test", "--release", "--package", "shardwise"];
-    arguments.extend(features.into_iter().chain(SCENES).chain(["--test-threads=1", "--nocapture"]));
-    let mut command = context.cargo(&arguments);
-    command.env("SHARDWISE_SOAK_RUNS", faults.to_string()).env("SHARDWISE_SOAK_FIGURES", &collected);
-    let repeat = format!("cargo xtask soak exclusive --runs {faults}");
-    log.run_for(command, ALLOWANCE + FAULT_MAX * faults * 3).map_err(|failure| failure.repeated_by(repeat))?;
+    for scenes in SCENES {
+        let test =
+            ["test", "--release", "--package", "shardwise", "--features", "local,consul,etcd", "--test", "servers", "--", "--nocapture"];
+        let mut command = context.cargo(&[test.as_slice(), scenes].concat());
+        command.env("SHARDWISE_SOAK_RUNS", faults.to_string()).env("SHARDWISE_SOAK_FIGURES", &collected);
+        let repeat = format!("cargo xtask soak exclusive --runs {faults}");
+        log.run_for(command, ALLOWANCE + FAULT_MAX * faults).map_err(|failure| failure.repeated_by(repeat))?;
+    }
     let told = std::fs::read_to_string(&collected).map_err(unreadable)?;
     let told: Vec<Value> = told.lines().filter_map(|line| serde_json::from_str(line).ok()).collect();
     let text = tables(&told)?;
