@@ -5,7 +5,7 @@
 
 #![expect(clippy::cast_possible_truncation, reason = "each cast says beside it why the value fits")]
 
-use crate::ring::{self, PointHash};
+use crate::ring::{self, Point, PointHash};
 use crate::view::MEMBERS_MAX;
 use crate::{InstanceId, PlacementKind, PlacementParams, SlotOwners, View, Weight, hash_bytes, slot_start};
 
@@ -106,6 +106,22 @@ impl Circle {
             }
         };
         SlotOwners::from_parts(self.params, members, owners)
+    }
+
+    /// The points of `members`, which are in order, clockwise: what [`ring::circle`] makes of them.
+    pub(crate) fn points_of(&mut self, members: &[(InstanceId, Weight)]) -> Vec<Point> {
+        if !ring::has_points(members, &self.params) || members.len() > MEMBERS_MAX as usize {
+            return ring::circle(members, self.params.virtual_nodes, self.hash);
+        }
+        self.follow(members);
+        let mut index = vec![0; self.seats()];
+        (0u32..).zip(&self.seated).for_each(|(at, member)| index[usize::from(member.seat)] = at);
+        let mut points = Vec::with_capacity(self.buckets.iter().map(Vec::len).sum());
+        for (bucket, entries) in (0u64..).zip(&self.buckets) {
+            let place = |entry: &Entry| bucket << (u64::BITS - SEAT_BITS) | entry.place();
+            points.extend(entries.iter().map(|entry| Point { hash: place(entry), member: index[entry.seat()] }));
+        }
+        points
     }
 
     /// Brings the points in line with `members`, which are in order, have points, and are no more than there are seats.

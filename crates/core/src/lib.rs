@@ -36,6 +36,8 @@ mod rebalance;
 mod replicas;
 mod ring;
 mod slots;
+mod succession;
+mod version;
 mod view;
 
 pub use change::{Change, Sample, ShareMove, Side};
@@ -56,10 +58,12 @@ pub use placer::{Placed, Placer};
 pub use plan::{Balance, Move, Plan};
 pub use policy::{
     BackendLoss, DRAIN_TIMEOUT_MAX, KEEP_FOR_MAX, KeyPlacement, LoadMargin, MaxLoss, OwnershipMode, PlacementKind, PlacementParams, Policy,
-    PolicyError, SLOTS_DEFAULT, SLOTS_MAX, SLOTS_OUTBOX, Timing, VIRTUAL_NODES_DEFAULT, VIRTUAL_NODES_MAX,
+    PolicyError, SLOTS_DEFAULT, SLOTS_MAX, SLOTS_OUTBOX, Timing, VIRTUAL_NODES_DEFAULT, VIRTUAL_NODES_MAX, VersionRule,
 };
 pub use rebalance::{Cause, Rebalance};
 pub use replicas::{REPLICAS_MAX, Replicas};
 pub use ring::{POINTS_MAX, slot_of, slot_start};
 pub use slots::SlotSet;
+pub use succession::Succession;
+pub use version::Version;
 pub use view::{Duplicate, MEMBERS_MAX, View};

@@ -1,9 +1,13 @@
 //! Placements shared by all members of one process that look at the same group: the circle is kept once, and a view is placed once.
 
+use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex, PoisonError, TryLockError};
 
 use crate::ownership::Held;
-use crate::{Circle, InstanceId, KeyOwners, PlacementParams, ShardKey, SlotOwners, SlotSet, TooManyPoints, View, Weight};
+use crate::{
+    Circle, ClaimName, Holder, InstanceId, KeyOwners, PlacementParams, Resource, ShardKey, SlotOwners, SlotSet, Succession, TooManyPoints,
+    View, Weight,
+};
 
 /// More points of a key placement than a task of a runtime should make in one go: MD5 of so many takes some 15 ms.
 const POINTS_LONG: u64 = 65_536;
@@ -140,6 +144,17 @@ impl Placer {
         };
         placing.last = Some(placed.clone());
         Ok(placed)
+    }
+
+    /// Who should hold what in a view whose members hold this, as [`Succession::of_view`] gives it.
+    pub(crate) fn succession<'a>(
+        &self,
+        view: &View,
+        names: &BTreeSet<ClaimName>,
+        holders: impl IntoIterator<Item = (&'a Resource, &'a Holder)>,
+    ) -> Succession {
+        let points = |members: &[_]| self.placing.lock().unwrap_or_else(PoisonError::into_inner).circle.points_of(members);
+        Succession::new(view, self.params, names, holders, points)
     }
 }
 

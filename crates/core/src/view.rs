@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use std::collections::hash_map::Entry;
 use std::sync::Arc;
 
-use crate::{Fingerprint, Incarnation, InstanceId, Loss, Member, MemberState, Weight, hash_bytes};
+use crate::{Fingerprint, Incarnation, InstanceId, Loss, Member, MemberState, Version, Weight, hash_bytes};
 
 /// The most members one view may have; a backend that sees more reports an error instead of a view.
 pub const MEMBERS_MAX: u32 = 16_384;
@@ -106,8 +106,9 @@ impl View {
             let draining = member.state == MemberState::Draining;
             let fingerprints = member.fingerprints.iter().map(ToString::to_string).collect::<String>();
             let loss = member.loss.as_ref().map(|loss| format!(" {loss:?}")).unwrap_or_default();
-            let line = [format!("{id:016x} {} {} {draining} ", member.incarnation, member.weight.get()), fingerprints, loss, ";".into()];
-            canonical.extend(line);
+            let version = member.version.as_ref().map(|version| format!(" version {:016x}", hash_bytes(version.as_bytes())));
+            let line = format!("{id:016x} {} {} {draining} ", member.incarnation, member.weight.get());
+            canonical.extend([line, fingerprints, loss, version.unwrap_or_default(), ";".into()]);
         }
         canonical.extend(self.foreign.iter().map(|id| format!("foreign {:016x};", hash_bytes(id.as_str().as_bytes()))));
         Fingerprint::of(&canonical)
@@ -118,6 +119,13 @@ impl View {
         let serves = move |m: &&Member| group.is_none_or(|g| m.fingerprints.contains(&g));
         let any_active = self.members.iter().filter(serves).any(|m| m.state == MemberState::Active);
         self.members.iter().filter(serves).filter(move |m| !any_active || m.state == MemberState::Active)
+    }
+
+    /// Whether the members whom placement counts are of more than one version ([`Version`]).
+    pub fn versions_differ(&self) -> bool {
+        let mut versions = self.eligible(self.group).map(|member| Version::of(member.version.as_deref()));
+        let first = versions.next();
+        versions.any(|version| Some(version) != first)
     }
 
     /// Who has vanished and keeps its share in the placement: whom the members' records list as missing and who is not here, in the order of

@@ -93,7 +93,8 @@ proptest! {
         for change in &changes {
             apply(&mut members, change);
             let placed = circle.place(members.iter().cloned());
-            prop_assert_eq!(placed, simple(&members, params, hash), "after {:?}", change);
+            prop_assert_eq!(&placed, &simple(&members, params, hash), "after {:?}", change);
+            prop_assert_eq!(circle.points_of(placed.members()), ring::circle(placed.members(), nodes, hash), "after {:?}", change);
             assert_sound(&circle);
         }
     }

@@ -30,6 +30,7 @@ impl Holdings {
                     self.others.remove(&resource);
                     self.served.insert(resource.clone(), epoch);
                     self.mine.insert(resource.clone(), Hold { epoch, phase: Phase::Serving });
+                    self.note_move(&resource);
                     gained.push((resource, epoch));
                 }
                 // If the watch says by now that it is free, it was given back in between; if not yet, it will tell.
@@ -54,6 +55,7 @@ impl Holdings {
         self.releasing.failures = 0;
         for (resource, epoch) in std::mem::take(&mut self.sent) {
             self.mine.remove(&resource);
+            self.note_move(&resource);
             for table in [&mut self.orphans, &mut self.shown] {
                 if table.get(&resource).is_some_and(|known| *known <= epoch) {
                     table.remove(&resource);

@@ -56,6 +56,7 @@ impl Holdings {
         if over.is_empty() {
             return;
         }
+        over.iter().for_each(|resource| self.note_move(resource));
         actions.push(ClaimAction::Cancel(over.clone()));
         if self.rules.on_drain_timeout == OnDrainTimeout::Release {
             actions.push(ClaimAction::Overlap(over));
@@ -93,6 +94,7 @@ impl Holdings {
         }
         self.releasing.in_flight = Some(attempt);
         self.sent.clone_from(&held);
+        held.iter().for_each(|(resource, _)| self.note_move(resource));
         actions.push(ClaimAction::Release { attempt, held });
     }
 }

@@ -47,6 +47,13 @@ enum Phase {
     Releasing,
 }
 
+impl Phase {
+    /// Whether it goes on being held if that is wanted.
+    const fn may_stay(self) -> bool {
+        matches!(self, Self::Serving | Self::Draining { cancelled: false, .. })
+    }
+}
+
 /// The claims of one member of one group.
 #[derive(Debug)]
 pub struct Holdings {
@@ -79,6 +86,8 @@ pub struct Holdings {
     attempt: u64,
     /// Counts the changes of what serves.
     changes: u64,
+    /// What has got another holder, or none, since somebody looked; `None` unless that is asked for.
+    moves: Option<BTreeSet<Resource>>,
 }
 
 impl Holdings {
@@ -104,7 +113,43 @@ impl Holdings {
             sent: Vec::new(),
             attempt: 0,
             changes: 0,
+            moves: None,
         }
+    }
+
+    /// The same, and [`Holdings::take_moves`] tells what has changed hands.
+    pub(crate) fn that_tell_moves(rules: HoldingRules, me: Holder) -> Self {
+        Self { moves: Some(BTreeSet::new()), ..Self::new(rules, me) }
+    }
+
+    /// What may have got another holder, or none, since the last call.
+    pub(crate) fn take_moves(&mut self) -> BTreeSet<Resource> {
+        self.moves.as_mut().map(std::mem::take).unwrap_or_default()
+    }
+
+    fn note_move(&mut self, resource: &Resource) {
+        if let Some(moves) = &mut self.moves {
+            moves.insert(resource.clone());
+        }
+    }
+
+    /// Whether it is known who holds what.
+    pub(crate) const fn is_told(&self) -> bool {
+        self.told
+    }
+
+    /// Who holds a resource and will as long as that is wanted, as far as is known; what this member is giving back for good is nobody's.
+    pub(crate) fn holder_of(&self, resource: &Resource) -> Option<&Holder> {
+        match self.mine.get(resource) {
+            Some(hold) => hold.phase.may_stay().then_some(&self.me),
+            None => self.others.get(resource).map(|claim| &claim.holder),
+        }
+    }
+
+    /// Everything that has a holder, with it: see [`Holdings::holder_of`].
+    pub(crate) fn holders(&self) -> impl Iterator<Item = (&Resource, &Holder)> {
+        let theirs = self.others.keys().filter(|resource| !self.mine.contains_key(*resource));
+        theirs.chain(self.mine.keys()).filter_map(|resource| Some((resource, self.holder_of(resource)?)))
     }
 
     /// What serves now, with its epoch: new work may be taken on for it.

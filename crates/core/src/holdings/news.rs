@@ -37,6 +37,7 @@ impl Holdings {
             };
             put(&mut self.others, &resource, others);
             put(&mut self.shown, &resource, shown);
+            self.note_move(&resource);
         }
         if !lost.is_empty() {
             self.changes += 1;

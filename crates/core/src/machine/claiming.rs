@@ -8,13 +8,14 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::next_in_line::{Line, Unclaimed};
+use super::rolling::Rolling;
 use super::{Action, ClaimInput, Machine, Refusal};
 use crate::grants::Grants;
 use crate::holdings::{ClaimAction, HoldingRules, Holdings, StoreRefusal};
 use crate::ownership::Held;
 use crate::{
     Cause, ClaimName, ClaimStore, Epoch, Fingerprint, Holder, InstanceId, Moment, NameOwners, Ownership, OwnershipMode, PlacementParams,
-    Policy, Resource, ServiceState, SlotSet, View,
+    Placer, Policy, Resource, ServiceState, SlotSet, VersionRule, View,
 };
 
 /// The claims of a member, and what of them readers see.
@@ -32,6 +33,11 @@ pub(super) struct Claiming {
     unclaimed: Unclaimed,
     /// What is wanted has changed and was not told.
     stale: bool,
+    /// How much versions count, and what follows from them in the present group.
+    version_rule: VersionRule,
+    rolling: Option<Rolling>,
+    /// How often that was found out.
+    successions: u64,
     /// The group by which names were placed and absent owners were given their time.
     placed_at: Option<(Arc<View>, Fingerprint)>,
     /// What serves, as of this many changes of it.
@@ -47,7 +53,11 @@ impl Claiming {
         let rules = HoldingRules { drain_timeout: policy.drain_timeout, on_drain_timeout: policy.on_drain_timeout };
         let slots = policy.placement.circle();
         (policy.ownership == OwnershipMode::Exclusive).then(|| Self {
-            holdings: Holdings::new(rules, me),
+            holdings: if policy.version_rule == VersionRule::None {
+                Holdings::new(rules, me)
+            } else {
+                Holdings::that_tell_moves(rules, me)
+            },
             wanted: Arc::new(SlotSet::empty(slots)),
             cause: Cause::Joined,
             names: BTreeSet::new(),
@@ -55,6 +65,9 @@ impl Claiming {
             stood_in: BTreeSet::new(),
             unclaimed: Unclaimed::default(),
             stale: false,
+            version_rule: policy.version_rule,
+            rolling: None,
+            successions: 0,
             placed_at: None,
             held: serving(slots, iter::empty()),
             changes: 0,
@@ -74,14 +87,15 @@ impl Claiming {
         // What should be held is for the next view to say.
         self.wanted = Arc::new(SlotSet::empty(self.wanted.slots()));
         self.wanted_names.clear();
-        (self.stood_in, self.unclaimed, self.placed_at) = (BTreeSet::new(), Unclaimed::default(), None);
+        (self.stood_in, self.unclaimed, self.placed_at, self.rolling) = (BTreeSet::new(), Unclaimed::default(), None, None);
         self.holdings.want(Moment::ZERO, BTreeSet::new(), &mut self.pending);
     }
 
-    /// What should be held from now on; gives what is held.
-    pub(super) fn want(&mut self, now: Moment, slots: &Arc<SlotSet>, cause: Cause) -> Held {
-        if self.wanted != *slots || std::mem::take(&mut self.stale) {
-            (self.wanted, self.cause) = (Arc::clone(slots), cause);
+    /// What should be held from now on: what the placement gives, or, where versions count, what follows from them. Gives what is held.
+    pub(super) fn want(&mut self, now: Moment, placed: &Arc<SlotSet>, cause: Cause) -> Held {
+        let slots = self.rolling.as_ref().map_or_else(|| Arc::clone(placed), |rolling| Arc::new(rolling.slots()));
+        if self.wanted != slots || std::mem::take(&mut self.stale) {
+            (self.wanted, self.cause) = (slots, cause);
             self.want_all(now);
         }
         self.held()
@@ -89,7 +103,7 @@ impl Claiming {
 
     /// Tells the group as it is now: where it is another one, owners that did not come have their time again. What was held in their place is
     /// let go of by the next [`Claiming::want`], unless that wants it.
-    pub(super) fn meet(&mut self, view: &Arc<View>, params: PlacementParams, me: &InstanceId) {
+    pub(super) fn meet(&mut self, view: &Arc<View>, placer: &Arc<Placer>, me: &InstanceId) {
         if self.placed_at.as_ref().is_some_and(|(known, _)| Arc::ptr_eq(known, view)) {
             return;
         }
@@ -98,14 +112,54 @@ impl Claiming {
             self.unclaimed.start_over();
             self.stale |= !self.stood_in.is_empty();
             self.stood_in.clear();
-            let names = if self.names.is_empty() {
-                BTreeSet::new()
-            } else {
-                NameOwners::of_view(view, params, &self.names).names_of(me).cloned().collect()
-            };
-            self.stale |= names != self.wanted_names;
-            self.wanted_names = names;
+            self.rolling = Rolling::of(self.version_rule, view, placer, me, &self.names);
+            self.succeed();
+            if self.rolling.is_none() {
+                self.want_names(match self.names.is_empty() {
+                    true => BTreeSet::new(),
+                    false => NameOwners::of_view(view, *placer.params(), &self.names).names_of(me).cloned().collect(),
+                });
+            }
         }
+    }
+
+    /// Where versions count: finds out anew what follows from who holds what.
+    fn succeed(&mut self) {
+        // What has moved so far is in it.
+        self.holdings.take_moves();
+        if let Some(rolling) = &mut self.rolling {
+            self.successions += 1;
+            rolling.place(&self.holdings);
+            let names = rolling.names();
+            self.want_names(names);
+        }
+    }
+
+    /// Where versions count: looks at what has changed hands, and finds out anew what follows if that is not what was to come. Claims that go
+    /// where they should cost next to nothing.
+    fn follow(&mut self, now: Moment) {
+        let moves = self.holdings.take_moves();
+        let Some(rolling) = &mut self.rolling else { return };
+        if rolling.follows(&moves, &self.holdings) {
+            return;
+        }
+        self.succeed();
+        let slots = self.rolling.as_ref().map(Rolling::slots);
+        if let Some(slots) = slots.filter(|slots| *self.wanted != *slots) {
+            (self.wanted, self.stale) = (Arc::new(slots), true);
+        }
+        if std::mem::take(&mut self.stale) {
+            self.want_all(now);
+        }
+    }
+
+    fn want_names(&mut self, names: BTreeSet<ClaimName>) {
+        self.stale |= names != self.wanted_names;
+        self.wanted_names = names;
+    }
+
+    pub(super) const fn successions(&self) -> u64 {
+        self.successions
     }
 
     /// No name is this member's until it meets the group again.
@@ -113,7 +167,7 @@ impl Claiming {
         self.stale |= !self.wanted_names.is_empty() || !self.stood_in.is_empty();
         self.wanted_names.clear();
         self.stood_in.clear();
-        self.placed_at = None;
+        (self.placed_at, self.rolling) = (None, None);
     }
 
     /// What this worker can serve from now on.
@@ -241,6 +295,7 @@ impl Machine {
     pub(super) fn settle_claims(&mut self, now: Moment, actions: &mut Vec<Action>) {
         let looks = self.looks();
         let Some(claiming) = &mut self.claiming else { return };
+        claiming.follow(now);
         if looks {
             let view = &self.ownership.view;
             let params = self.policy.serving(view.group_fingerprint()).unwrap_or(self.policy.placement);

@@ -16,6 +16,7 @@ mod lease;
 mod leaving;
 mod loss;
 mod next_in_line;
+mod rolling;
 mod standing;
 #[cfg(test)]
 mod tests;
@@ -117,9 +118,9 @@ impl Machine {
         self.placed.as_ref().map(|placed| &placed.shown)
     }
 
-    /// How many placements this member has asked for; renewals and repeated views add none.
-    pub const fn placements_computed(&self) -> u64 {
-        self.placements_computed
+    /// How many placements this member has asked for; renewals and repeated views add none, nor do claims that go where they should.
+    pub fn placements_computed(&self) -> u64 {
+        self.placements_computed + self.claiming.as_ref().map_or(0, claiming::Claiming::successions)
     }
 
     /// When to call again with [`Input::Woken`], if nothing happens before.

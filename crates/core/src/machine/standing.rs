@@ -42,18 +42,18 @@ impl Machine {
         let group = view.group_fingerprint();
         let wanted = self.losses.with_mark(&view, &self.me.instance_id);
         let mut policy_fingerprint = self.ownership.policy_fingerprint;
-        let (state, held, refusal) = match self.standing(&view, group) {
+        let (state, held, placer, refusal) = match self.standing(&view, group) {
             // What it has while the backend is out of reach it keeps until lease and view are both good again.
             Standing::Unknown if self.state() == ServiceState::Stale => return,
             Standing::Active(..) if self.state() == ServiceState::Stale && self.deadline().is_none_or(|deadline| now >= deadline) => return,
-            Standing::Unknown => (ServiceState::Joining, self.none(), None),
-            Standing::Refused(refusal) => (ServiceState::Refused, self.none(), Some(refusal)),
+            Standing::Unknown => (ServiceState::Joining, self.none(), None, None),
+            Standing::Refused(refusal) => (ServiceState::Refused, self.none(), None, Some(refusal)),
             Standing::Active(served, placer) => match self.share(&view, &wanted, group, &placer) {
                 Ok(held) => {
                     policy_fingerprint = Some(served);
-                    (ServiceState::Active, held, None)
+                    (ServiceState::Active, held, Some(placer), None)
                 }
-                Err(too_many) => (ServiceState::Refused, self.none(), Some(Refusal::TooManyPoints(too_many))),
+                Err(too_many) => (ServiceState::Refused, self.none(), None, Some(Refusal::TooManyPoints(too_many))),
             },
         };
         let cause = self.cause(state, &view, group);
@@ -61,11 +61,9 @@ impl Machine {
             Some(claiming) => {
                 // Without a share by slots nobody has one by names.
                 let gated = view.active() < self.policy.min_members as usize;
-                if state == ServiceState::Active && !gated {
-                    let params = self.policy.serving(group).unwrap_or(self.policy.placement);
-                    claiming.meet(&wanted, params, &self.me.instance_id);
-                } else {
-                    claiming.rest();
+                match placer.filter(|_| !gated) {
+                    Some(placer) => claiming.meet(&wanted, &placer, &self.me.instance_id),
+                    None => claiming.rest(),
                 }
                 let held = if state == ServiceState::Active { held } else { Held::nothing(&self.policy.placement) };
                 let serving = claiming.want(now, &held.slots, cause);

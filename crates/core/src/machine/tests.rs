@@ -5,6 +5,7 @@ mod ending;
 mod keys;
 mod loss;
 mod next;
+mod versions;
 
 use super::*;
 use crate::{GroupName, Member, MemberState, PolicyName};

@@ -2,6 +2,7 @@
 
 mod placement;
 mod timing;
+mod version_rule;
 
 use std::fmt;
 use std::time::Duration;
@@ -11,6 +12,7 @@ pub use placement::{
     VIRTUAL_NODES_MAX,
 };
 pub use timing::Timing;
+pub use version_rule::VersionRule;
 
 use crate::holdings::OnDrainTimeout;
 use crate::{ClaimStore, Fingerprint, GroupName, PolicyName, format_duration};
@@ -124,6 +126,8 @@ pub struct Policy {
     /// Every epoch is above it. After the store of claims was wiped or replaced, the operator sets it above the highest epoch used before; at
     /// most [`ClaimStore::FLOOR_MAX`]. Under exclusive ownership alone.
     pub epoch_floor: u64,
+    /// Who gets what while the members' versions differ. Under exclusive ownership alone.
+    pub version_rule: VersionRule,
     /// What a member does without the backend.
     pub on_backend_loss: BackendLoss,
     /// When more members vanish within one TTL, nobody takes over what they had until enough are back or an operator confirms the loss;
@@ -144,6 +148,7 @@ impl Policy {
             drain_timeout: Duration::from_secs(30),
             on_drain_timeout: OnDrainTimeout::Hold,
             epoch_floor: 0,
+            version_rule: VersionRule::None,
             on_backend_loss: BackendLoss::Stop,
             max_loss: None,
         }
@@ -183,7 +188,7 @@ impl Policy {
             return Err(refuse("epoch_floor", self.epoch_floor, format!("at most {} is allowed", ClaimStore::FLOOR_MAX)));
         }
         if self.ownership != OwnershipMode::Exclusive {
-            return Ok(());
+            return self.version_rule.allowed_without_claims();
         }
         let by_key = std::iter::once(self.placement).chain(self.next).find_map(|params| params.kind.by_key());
         if let Some(placement) = by_key {
@@ -224,10 +229,11 @@ impl Policy {
 
     fn fingerprint_with(&self, placement: &PlacementParams) -> Fingerprint {
         Fingerprint::of(&format!(
-            "{} ownership={} min_members={} rejoin_grace=0 versions=none",
+            "{} ownership={} min_members={} rejoin_grace=0 versions={}",
             placement.canonical(),
             self.ownership.as_str(),
             self.min_members,
+            self.version_rule.as_str(),
         ))
     }
 }
@@ -347,9 +353,18 @@ mod tests {
             "on_backend_loss is keep: a claim ends with the lease, and nothing can be kept beyond it; remove it or write ownership = \"eventual\""
         );
         assert_eq!(
-            refused(Policy { epoch_floor: (1 << 52) + 1, ..exclusive }),
+            refused(Policy { epoch_floor: (1 << 52) + 1, ..exclusive.clone() }),
             "epoch_floor is 4503599627370497: at most 4503599627370496 is allowed"
         );
+        let upgrading = Policy { version_rule: VersionRule::Newest, ..exclusive.clone() }.validated().unwrap();
+        assert_ne!(upgrading.fingerprint(), exclusive.fingerprint(), "all members must agree on it");
+        for placement in [upgrading.placement, by_key] {
+            assert_eq!(
+                refused(Policy { ownership: OwnershipMode::Eventual, placement, ..upgrading.clone() }),
+                "version_rule is newest: it is about who keeps a claim; write ownership = \"exclusive\" beside it, which needs placement = \"ring\", \
+                 or write version_rule = \"none\""
+            );
+        }
     }
 
     #[test]

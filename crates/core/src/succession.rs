@@ -1,0 +1,200 @@
+//! Who should hold what while the group's versions differ (rule 8 of `docs/placement.md`): whoever holds it keeps it, and what is free goes to
+//! the newest version as long as that has room, then to the next older.
+
+use std::cmp::Reverse;
+use std::collections::{BTreeMap, BTreeSet};
+
+use crate::ring::{self, Point};
+use crate::{ClaimName, Holder, InstanceId, Member, PlacementParams, Resource, SlotSet, Version, View, Weight, hash_bytes, slot_start};
+
+/// Whose one resource should be. A member is an index into the members.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Seat {
+    /// This member holds it and keeps it.
+    Held(u32),
+    /// It is free, and this member takes it.
+    Next(u32),
+    /// It is free, and is to stay so.
+    Nobody,
+}
+
+/// Who should hold each slot and each name, by a view and by who holds what: a pure function of both.
+///
+/// As long as the members do what it says it stays the same for the same view, whatever they have done of it: a slot that its next owner takes
+/// changes nothing for the others. So it is made anew only where somebody does something else ([`Succession::follows`]).
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Succession {
+    /// The active members, in the order of the ids' bytes.
+    members: Vec<Holder>,
+    slots: Vec<Seat>,
+    names: BTreeMap<ClaimName, Seat>,
+}
+
+impl Succession {
+    /// By a view and by what its members hold. `names` are those that are to be placed; of a resource that is not listed nobody knows a holder.
+    /// While members are [missing](View::missing) what is free stays so. It makes the circle anew, which takes time for each point.
+    pub fn of_view<'a>(
+        view: &View,
+        params: PlacementParams,
+        names: &BTreeSet<ClaimName>,
+        holders: impl IntoIterator<Item = (&'a Resource, &'a Holder)>,
+    ) -> Self {
+        Self::new(view, params, names, holders, |members| ring::circle(members, params.virtual_nodes, hash_bytes))
+    }
+
+    /// The same, with the points of the members on the circle from somewhere else. They are needed only if something is free.
+    pub(crate) fn new<'a>(
+        view: &View,
+        params: PlacementParams,
+        names: &BTreeSet<ClaimName>,
+        holders: impl IntoIterator<Item = (&'a Resource, &'a Holder)>,
+        points: impl FnOnce(&[(InstanceId, Weight)]) -> Vec<Point>,
+    ) -> Self {
+        let members: Vec<&Member> = view.eligible(view.group_fingerprint()).collect();
+        let holder = |member: &&Member| Holder { instance_id: member.instance_id.clone(), incarnation: member.incarnation };
+        let mut this = Self {
+            members: members.iter().map(holder).collect(),
+            slots: vec![Seat::Nobody; params.circle() as usize],
+            names: names.iter().map(|name| (name.clone(), Seat::Nobody)).collect(),
+        };
+        for (resource, holder) in holders {
+            if let Some(member) = this.index_of(holder)
+                && let Some(seat) = this.seat_mut(resource)
+            {
+                *seat = Seat::Held(member);
+            }
+        }
+        let is_complete = this.slots.iter().chain(this.names.values()).all(|seat| *seat != Seat::Nobody);
+        if !is_complete && !members.is_empty() && view.missing().is_empty() {
+            this.place(&members, params, points);
+        }
+        this
+    }
+
+    /// Gives everything that is free to somebody.
+    fn place(&mut self, members: &[&Member], params: PlacementParams, points: impl FnOnce(&[(InstanceId, Weight)]) -> Vec<Point>) {
+        let weighed: Vec<_> = members.iter().map(|member| (member.instance_id.clone(), member.weight)).collect();
+        let points = points(&weighed);
+        let tiers = tiers(members);
+        let starts = (0..params.circle()).map(|slot| slot_start(slot, params.circle()));
+        let capacities = ring::capacities(&weighed, params.circle(), params.load_margin);
+        give(&points, &tiers, capacities, starts.zip(&mut self.slots));
+        // More names than there can be slots still have room, where each counts as one.
+        let count = u32::try_from(self.names.len()).unwrap_or(u32::MAX);
+        let capacities = ring::capacities(&weighed, count, params.load_margin);
+        give(&points, &tiers, capacities, self.names.iter_mut().map(|(name, seat)| (hash_bytes(name.as_str().as_bytes()), seat)));
+    }
+
+    /// Takes note of who holds a resource now; false if that is not what was to come, so that this is to be made anew.
+    pub fn follows(&mut self, resource: &Resource, holder: Option<&Holder>) -> bool {
+        let holder = holder.and_then(|holder| self.index_of(holder));
+        let Some(seat) = self.seat_mut(resource) else { return true };
+        match (*seat, holder) {
+            (Seat::Held(member), Some(holder)) => member == holder,
+            (Seat::Next(member), Some(holder)) if member == holder => {
+                *seat = Seat::Held(member);
+                true
+            }
+            (Seat::Next(_) | Seat::Nobody, None) => true,
+            _ => false,
+        }
+    }
+
+    /// Who should hold a resource; `None` if nobody should, or if it is not placed here.
+    pub fn owner(&self, resource: &Resource) -> Option<&InstanceId> {
+        let seat = match resource {
+            Resource::Slot(slot) => self.slots.get(*slot as usize),
+            Resource::Name(name) => self.names.get(name),
+        };
+        let member = seat.and_then(|seat| seat.member())?;
+        Some(&self.members[member as usize].instance_id)
+    }
+
+    /// The slots that this member should hold.
+    pub fn slots_of(&self, me: &InstanceId) -> SlotSet {
+        let circle = u32::try_from(self.slots.len()).unwrap_or(u32::MAX);
+        let me = self.number_of(me);
+        let mine = (0..circle).zip(&self.slots).filter(|(_, seat)| me.is_some() && seat.member() == me);
+        SlotSet::from_slots(circle, mine.map(|(slot, _)| slot))
+    }
+
+    /// The names that this member should hold.
+    pub fn names_of(&self, me: &InstanceId) -> impl Iterator<Item = &ClaimName> {
+        let me = self.number_of(me);
+        self.names.iter().filter(move |(_, seat)| me.is_some() && seat.member() == me).map(|(name, _)| name)
+    }
+
+    fn number_of(&self, id: &InstanceId) -> Option<u32> {
+        let at = self.members.binary_search_by(|member| member.instance_id.cmp(id)).ok()?;
+        u32::try_from(at).ok()
+    }
+
+    /// The number of a member in this very life.
+    fn index_of(&self, holder: &Holder) -> Option<u32> {
+        self.number_of(&holder.instance_id).filter(|at| self.members[*at as usize].incarnation == holder.incarnation)
+    }
+
+    fn seat_mut(&mut self, resource: &Resource) -> Option<&mut Seat> {
+        match resource {
+            Resource::Slot(slot) => self.slots.get_mut(*slot as usize),
+            Resource::Name(name) => self.names.get_mut(name),
+        }
+    }
+}
+
+impl Seat {
+    const fn member(self) -> Option<u32> {
+        match self {
+            Self::Held(member) | Self::Next(member) => Some(member),
+            Self::Nobody => None,
+        }
+    }
+}
+
+/// For each member its place among the versions: 0 for the newest.
+fn tiers(members: &[&Member]) -> Vec<usize> {
+    let versions: Vec<_> = members.iter().map(|member| Reverse(Version::of(member.version.as_deref()))).collect();
+    let mut newest_first = versions.clone();
+    newest_first.sort_unstable();
+    newest_first.dedup();
+    // Every version is found; 0 keeps this total without a panic.
+    versions.iter().map(|version| newest_first.binary_search(version).unwrap_or(0)).collect()
+}
+
+/// Gives what is free, in the order given, to the first point clockwise of its place whose member has room: of the members of the newest version
+/// as long as one of them has, then of the next older.
+fn give<'a>(points: &[Point], tiers: &[usize], capacities: Vec<u32>, seats: impl Iterator<Item = (u64, &'a mut Seat)>) {
+    let mut room = capacities;
+    let mut free = Vec::new();
+    for (place, seat) in seats {
+        match *seat {
+            // Whoever holds more than it would be given has no room, and keeps it all the same.
+            Seat::Held(member) => room[member as usize] = room[member as usize].saturating_sub(1),
+            Seat::Next(_) | Seat::Nobody => free.push((place, seat)),
+        }
+    }
+    let mut by_tier = vec![Vec::new(); tiers.iter().max().map_or(0, |last| last + 1)];
+    for point in points.iter().filter(|point| room[point.member as usize] > 0) {
+        by_tier[tiers[point.member as usize]].push(*point);
+    }
+    let mut free = free.into_iter();
+    for (tier, points) in by_tier.iter().enumerate() {
+        let members = || tiers.iter().zip(&room).filter(|(of, _)| **of == tier);
+        let mut left: u64 = members().map(|(_, room)| u64::from(*room)).sum();
+        while left > 0
+            && let Some((place, seat)) = free.next()
+        {
+            let first = points.partition_point(|point| point.hash < place);
+            let clockwise = points[first..].iter().chain(&points[..first]);
+            // Every member has a point, so there is one.
+            if let Some(member) = clockwise.map(|point| point.member).find(|member| room[*member as usize] > 0) {
+                room[member as usize] -= 1;
+                left -= 1;
+                *seat = Seat::Next(member);
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;
