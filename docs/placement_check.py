@@ -11,6 +11,7 @@ Needs the package `xxhash`.
 import argparse
 import bisect
 import pathlib
+import re
 import sys
 
 import xxhash
@@ -47,12 +48,16 @@ class Circle:
 
     def __init__(self, slots, virtual_nodes, load_margin):
         self.slots, self.virtual_nodes, self.load_margin = slots, virtual_nodes, load_margin
-        self.listed, self.zones = {}, {}
+        self.listed, self.zones, self.versions = {}, {}, {}
+        self.holders = {}
         self._owners = None
 
     def add(self, instance_id, weight, zone, draining=False):
         self.listed[instance_id] = (weight, draining)
         self.zones[instance_id] = zone
+
+    def hold(self, instance_id, slots):
+        self.holders.update((slot, instance_id) for slot in slots)
 
     def placed(self):
         """Members that take part, in the order of their ids' bytes, with their weights."""
@@ -139,6 +144,27 @@ class Circle:
         lists = self.replicas(range(self.slots), n)
         return f"{xxh3(b''.join(o.to_bytes(4, 'little') for taken in lists for o in taken)):016x}"
 
+    def successors(self):
+        """Rule 8: the position in `placed()` of whoever should hold each slot while versions differ."""
+        members = self.placed()
+        if not members:
+            return []
+        weights = sum(w for _, w in members)
+        circle = self._points(members, weights)
+        position = {id_: at for at, (id_, _) in enumerate(members)}
+        holders = [position.get(self.holders.get(slot)) for slot in range(self.slots)]
+        room = [max(0, self._capacity(w, weights) - holders.count(at)) for at, (_, w) in enumerate(members)]
+        version = [version_key(self.versions.get(id_)) for id_, _ in members]
+        for slot in range(self.slots):
+            if holders[slot] is not None:
+                continue
+            newest = max(version[member] for member in range(len(members)) if room[member] > 0)
+            at = bisect.bisect_left(circle, slot_start(slot, self.slots) << 16)
+            turn = (circle[(at + step) % len(circle)] & 0xFFFF for step in range(len(circle)))
+            holders[slot] = next(member for member in turn if room[member] > 0 and version[member] == newest)
+            room[holders[slot]] -= 1
+        return holders
+
     def name(self, position):
         return f'"{self.placed()[position][0]}"'
 
@@ -146,9 +172,9 @@ class Circle:
         owners = self.owners()
         return self.name(owners[slot]) if owners else "nobody"
 
-    def runs(self):
+    def runs(self, owners):
         """Every slot's owner, equal neighbours written once."""
-        owners, runs, first = self.owners(), [], 0
+        runs, first = [], 0
         for slot in range(1, len(owners) + 1):
             if slot == len(owners) or owners[slot] != owners[first]:
                 span = f"{first}" if slot - 1 == first else f"{first}-{slot - 1}"
@@ -162,6 +188,20 @@ class Circle:
     def count(self, instance_id):
         ids = [id_ for id_, _ in self.placed()]
         return self.owners().count(ids.index(instance_id)) if instance_id in ids else 0
+
+
+def version_key(version):
+    """Rule 8: what is compared of a member's version."""
+    if version is None:
+        return (0, [], b"")
+    numbers = re.match(r"([0-9]+(\.[0-9]+)*)?", version)[0]
+    rest = version[len(numbers) :]
+    return (1, [int(number) for number in numbers.split(".")] if numbers else [], rest.encode())
+
+
+def version_order(one, other):
+    one, other = version_key(one), version_key(other)
+    return "older" if one < other else "newer" if one > other else "same"
 
 
 def quoted(text):
@@ -199,19 +239,24 @@ class Replay:
     """Reads a file of vectors line by line: a line with an arrow asks, any other line sets the stage."""
 
     def __init__(self):
-        self.circle, self.zones = None, [""]
+        self.circle, self.zones, self.version = None, [""], None
 
     def tell(self, line):
         verb, _, rest = line.partition(" ")
         if verb == "circle":
-            self.zones = [""]
+            self.zones, self.version = [""], None
             words = dict(word.split("=") for word in rest.split())
             if "placement" in words:
                 self.circle = KeyCircle(words["placement"], int(words.get("virtual_nodes", 0)))
                 return
             self.circle = Circle(int(words["slots"]), int(words["virtual_nodes"]), margin(words["load_margin"]))
         elif verb in ("member", "draining"):
-            self.circle.add(quoted(rest), int(rest.split(" ")[0]), self.zones[0], draining=verb == "draining")
+            self.add(quoted(rest), int(rest.split(" ")[0]), self.zones[0], draining=verb == "draining")
+        elif verb == "version":
+            self.version = None if rest == "none" else quoted(rest)
+        elif verb == "holds":
+            first, last = rest.rsplit(" ", 1)[1].split("-")
+            self.circle.hold(quoted(rest), range(int(first), int(last) + 1))
         elif verb == "zone":
             self.zones = [quoted(rest)]
         elif verb == "zones":
@@ -220,9 +265,14 @@ class Replay:
             count, weights = rest.split(" ")[:2]
             weights = [int(w) for w in weights.split(",")]
             for i in range(int(count)):
-                self.circle.add(f"{quoted(rest)}{i}", weights[i % len(weights)], self.zones[i % len(self.zones)])
+                self.add(f"{quoted(rest)}{i}", weights[i % len(weights)], self.zones[i % len(self.zones)])
         else:
             raise ValueError(f"unknown line: {line}")
+
+    def add(self, instance_id, weight, zone, draining=False):
+        self.circle.add(instance_id, weight, zone, draining=draining)
+        if self.version is not None:
+            self.circle.versions[instance_id] = self.version
 
     def ask(self, question):
         verb, _, rest = question.partition(" ")
@@ -239,12 +289,16 @@ class Replay:
             return f"{slot_start(int(slot), slots):016x}"
         if verb == "point":
             return f"{point(quoted(rest), int(rest.split(' ')[0])):016x}"
+        if verb == "version-order":
+            return version_order(*quoted(rest).split('" "'))
         return self.ask_circle(verb, rest)
 
     def ask_circle(self, verb, rest):
         circle = self.circle
         if verb == "owners":
-            return circle.runs()
+            return circle.runs(circle.owners())
+        if verb == "successors":
+            return circle.runs(circle.successors())
         if verb == "digest":
             return circle.digest()
         if verb == "owns":

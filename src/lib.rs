@@ -74,7 +74,8 @@ pub use shardwise_core as core;
 pub use shardwise_core::{
     Address, BackendLoss, Cause, ClaimName, Epoch, Fence, Fingerprint, GroupName, Incarnation, InstanceId, KeyOwners, KeyPlacement,
     KeyShare, LoadMargin, MaxLoss, Member, MemberState, Moment, NotHeld, NotOwning, Ownership, OwnershipMode, PlacementKind,
-    PlacementParams, Policy, PolicyName, Rebalance, ServiceState, ShardKey, SlotOwners, SlotSet, Timing, View, Weight, slot_of,
+    PlacementParams, Policy, PolicyName, Rebalance, ServiceState, ShardKey, SlotOwners, SlotSet, Timing, VersionRule, View, Weight,
+    slot_of,
 };
 pub use shardwise_discovery as discovery;
 

@@ -57,7 +57,8 @@ pub(super) const WEIGHT: Key = key(
     Fallback::Text("1"),
     "its share beside the others': weight 2 gets twice the slots of weight 1",
 );
-pub(super) const VERSION: Key = key("version", Shape::Text, Fallback::Unset, "the application's version, shown to others");
+pub(super) const VERSION: Key =
+    key("version", Shape::Text, Fallback::Unset, "the application's version, shown to others; version_rule goes by it");
 pub(super) const METADATA: Key =
     key("metadata", Shape::Text, Fallback::Unset, "texts that others see beside this worker; at most 4096 bytes together");
 
@@ -159,6 +160,12 @@ pub(super) const EPOCH_FLOOR: Key = key(
     "only with exclusive ownership: after the store of claims was wiped or replaced, a number above the highest epoch used before",
 );
 
+pub(super) const VERSION_RULE: Key = key(
+    "version_rule",
+    Shape::OneOf { built: &["none", "newest"], later: &[] },
+    Fallback::Unset,
+    "only with exclusive ownership: while versions differ, newest lets workers keep what they hold and gives what is free to the newest; none unless set",
+);
 pub(super) const ON_BACKEND_LOSS: Key = key(
     "on_backend_loss",
     Shape::OneOf { built: &["stop", "keep"], later: &[] },

@@ -3,7 +3,9 @@
 use std::time::Duration;
 
 use shardwise_core::holdings::OnDrainTimeout;
-use shardwise_core::{BackendLoss, GroupName, OwnershipMode, PlacementKind, PlacementParams, Policy, PolicyName, SLOTS_OUTBOX, Timing};
+use shardwise_core::{
+    BackendLoss, GroupName, OwnershipMode, PlacementKind, PlacementParams, Policy, PolicyName, SLOTS_OUTBOX, Timing, VersionRule,
+};
 
 use shardwise_discovery::settings::{BackendSettings, BackendValue};
 
@@ -196,8 +198,9 @@ fn backend_loss(reader: &Reader, place: &Place) -> Result<BackendLoss, Error> {
 fn claims(reader: &Reader, place: &Place, policy: &mut Policy) -> Result<(), Error> {
     let on_drain_timeout = reader.take_if_set(place, &keys::ON_DRAIN_TIMEOUT)?;
     let epoch_floor = reader.take_if_set(place, &keys::EPOCH_FLOOR)?;
+    let version_rule = reader.take_if_set(place, &keys::VERSION_RULE)?;
     if policy.ownership != OwnershipMode::Exclusive {
-        let unused = on_drain_timeout.as_ref().or(epoch_floor.as_ref());
+        let unused = on_drain_timeout.as_ref().or(epoch_floor.as_ref()).or(version_rule.as_ref());
         let refuse = |found: &Found| found.refuse("it is about claims: write ownership = \"exclusive\" beside it, or remove it");
         return unused.map_or(Ok(()), |found| Err(refuse(found)));
     }
@@ -205,6 +208,11 @@ fn claims(reader: &Reader, place: &Place, policy: &mut Policy) -> Result<(), Err
         Some("release") => policy.on_drain_timeout = OnDrainTimeout::Release,
         Some(_) => {}
         None => reader.note_computed(place, &keys::ON_DRAIN_TIMEOUT, "hold"),
+    }
+    match version_rule.as_ref().map(Found::text).transpose()? {
+        // The table of keys lets none through that has no name.
+        Some(name) => policy.version_rule = VersionRule::named(name).unwrap_or_default(),
+        None => reader.note_computed(place, &keys::VERSION_RULE, policy.version_rule.as_str()),
     }
     policy.epoch_floor = epoch_floor.as_ref().map(Found::epoch_floor).transpose()?.unwrap_or(0);
     Ok(())

@@ -62,6 +62,7 @@ const POLICY: &[Key] = &[
     keys::DRAIN_TIMEOUT,
     keys::ON_DRAIN_TIMEOUT,
     keys::EPOCH_FLOOR,
+    keys::VERSION_RULE,
     keys::ON_BACKEND_LOSS,
     keys::KEEP_FOR,
     keys::MAX_LOSS,

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use shardwise::discovery::{Clock, Discovery, MemoryBackend};
-use shardwise::settings::PolicySettings;
+use shardwise::settings::{InstanceSettings, PolicySettings};
 use shardwise::{GroupName, InstanceId, Policy, PolicyName, ShardingFactory, ShardingService, Timing};
 
 pub(crate) fn policy() -> Policy {
@@ -24,10 +24,20 @@ impl World {
     }
 
     pub(crate) fn factory_of(&self, id: &str, backend: Arc<dyn Discovery>, policy: Policy) -> ShardingFactory {
+        self.factory_with(InstanceSettings::default(), id, backend, policy)
+    }
+
+    pub(crate) fn factory_with(
+        &self,
+        instance: InstanceSettings,
+        id: &str,
+        backend: Arc<dyn Discovery>,
+        policy: Policy,
+    ) -> ShardingFactory {
         let mut settings = PolicySettings::new(policy);
         settings.discovery.backend = "test".into();
         settings.timing = Timing::new(Duration::from_secs(3), None, Duration::from_millis(100)).expect("valid");
-        let builder = ShardingFactory::builder().policy(settings).backend("test", backend).clock(self.clock.clone());
+        let builder = ShardingFactory::builder().policy(settings).instance(instance).backend("test", backend).clock(self.clock.clone());
         builder.instance_id(InstanceId::new(id).expect("valid")).build().expect("a valid factory")
     }
 

@@ -11,6 +11,7 @@ mod singletons;
 mod slots;
 mod stores;
 mod timers;
+mod versions;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

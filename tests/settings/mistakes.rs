@@ -1,6 +1,6 @@
 //! Each mistake, and the one line that answers it.
 
-use shardwise::OwnershipMode;
+use shardwise::{OwnershipMode, VersionRule};
 
 use super::*;
 
@@ -92,7 +92,12 @@ fn what_is_not_built_yet_says_so() {
 
 #[test]
 fn what_goes_with_one_kind_of_ownership_alone() {
-    for (line, value) in [("on_drain_timeout = \"hold\"", "on_drain_timeout is \"hold\""), ("epoch_floor = 7", "epoch_floor is 7")] {
+    let lines = [
+        ("on_drain_timeout = \"hold\"", "on_drain_timeout is \"hold\""),
+        ("epoch_floor = 7", "epoch_floor is 7"),
+        ("version_rule = \"newest\"", "version_rule is \"newest\""),
+    ];
+    for (line, value) in lines {
         assert_eq!(
             refused_policy_line(line),
             format!("{value}: it is about claims: write ownership = \"exclusive\" beside it, or remove it")
@@ -100,6 +105,9 @@ fn what_goes_with_one_kind_of_ownership_alone() {
     }
     let exclusive = |line: &str| refused_policy_line(&format!("{line}\nownership = \"exclusive\""));
     assert_eq!(exclusive("on_drain_timeout = \"wait\""), "on_drain_timeout is \"wait\": write \"hold\" or \"release\"");
+    assert_eq!(exclusive("version_rule = \"oldest\""), "version_rule is \"oldest\": write \"none\" or \"newest\"");
+    let said = exclusive("version_rule = \"newest\"\nplacement = \"modulo\"");
+    assert!(said.contains("write placement = \"ring\" or ownership = \"eventual\""), "{said}");
     for number in ["-1", "1.5", "4503599627370497", "\"1\""] {
         let said = exclusive(&format!("epoch_floor = {number}"));
         assert!(said.starts_with(&format!("epoch_floor is {number}: a whole number from 0 to 4503599627370496 is allowed")), "{said}");
@@ -108,10 +116,11 @@ fn what_goes_with_one_kind_of_ownership_alone() {
     let said = exclusive("next = { slots = 64 }");
     assert!(said.contains("claims are on slots, so their number cannot change while members run: keep 1024"), "{said}");
     let settings = "[default.resilience.sharding.policies.workers]\ngroup_name = \"g\"\nownership = \"exclusive\"\non_drain_timeout = \"release\"\n\
-                    epoch_floor = 4503599627370496\nnext = { virtual_nodes = 64 }";
+                    epoch_floor = 4503599627370496\nversion_rule = \"newest\"\nnext = { virtual_nodes = 64 }";
     let policy = Settings::from_toml_str(settings).unwrap().policy("workers").unwrap().policy.clone();
     assert_eq!((policy.ownership, policy.placement.slots, policy.epoch_floor), (OwnershipMode::Exclusive, 1_024, 1 << 52));
     assert_eq!(policy.next.map(|next| (next.slots, next.virtual_nodes)), Some((1_024, 64)));
+    assert_eq!(policy.version_rule, VersionRule::Newest);
 }
 
 #[test]

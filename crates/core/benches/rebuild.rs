@@ -4,8 +4,10 @@
 
 #![expect(clippy::unwrap_used, reason = "a benchmark; what cannot be set up should stop it")]
 
+use std::collections::{BTreeMap, BTreeSet};
+
 use criterion::{BenchmarkId, Criterion, criterion_group, criterion_main};
-use shardwise_core::{Circle, InstanceId, PlacementParams, SlotOwners, Weight};
+use shardwise_core::{Circle, Holder, Incarnation, InstanceId, Member, PlacementParams, Resource, SlotOwners, Succession, View, Weight};
 
 const FLEETS: [u32; 4] = [3, 50, 300, 1_000];
 
@@ -43,5 +45,24 @@ fn rebuild(c: &mut Criterion) {
     group.finish();
 }
 
-criterion_group!(benches, rebuild);
+/// What follows from claims while versions differ: of a hundred members one has left, or nobody holds anything. With the circle from nothing.
+fn succession(c: &mut Criterion) {
+    let mut group = c.benchmark_group("versions differ");
+    group.sample_size(20);
+    let version = |number: u32| Some(if number < 50 { "1.9" } else { "1.10" }.to_owned());
+    let members = (0..100).map(|number| Member { version: version(number), ..Member::named(member(number).0) });
+    let (view, params, names) = (View::new(1, members.collect()), PlacementParams::default(), BTreeSet::new());
+    let placed = SlotOwners::of_view(&view, params);
+    let holder = |id: &InstanceId| Holder { instance_id: id.clone(), incarnation: Incarnation::new(0) };
+    let claims: BTreeMap<_, _> =
+        (0..params.slots).map(|slot| (Resource::Slot(slot), holder(placed.owner_of_slot(slot).unwrap()))).collect();
+    let without = view.members().iter().filter(|member| member.instance_id != claims[&Resource::Slot(0)].instance_id);
+    let left = View::new(2, without.cloned().collect());
+    group.bench_function("one has left", |b| b.iter(|| Succession::of_view(&left, params, &names, &claims)));
+    group.bench_function("nobody holds anything", |b| b.iter(|| Succession::of_view(&view, params, &names, [])));
+    group.bench_function("everything is held", |b| b.iter(|| Succession::of_view(&view, params, &names, &claims)));
+    group.finish();
+}
+
+criterion_group!(benches, rebuild, succession);
 criterion_main!(benches);

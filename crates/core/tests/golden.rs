@@ -4,12 +4,13 @@
 
 #![expect(clippy::unwrap_used, clippy::panic, reason = "a test; a vector that cannot be read should stop it")]
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
 use std::path::Path;
 
 use shardwise_core::{
-    Circle, InstanceId, LoadMargin, Member, MemberState, Placed, PlacementKind, PlacementParams, Replicas, ShardKey, SlotOwners, View,
-    Weight, hash_bytes, slot_of, slot_start,
+    Circle, Holder, Incarnation, InstanceId, LoadMargin, Member, MemberState, Placed, PlacementKind, PlacementParams, Replicas, Resource,
+    ShardKey, SlotOwners, Succession, Version, View, Weight, hash_bytes, slot_of, slot_start,
 };
 
 /// A key as the vectors write it; every kind goes through the type that a user would pass.
@@ -81,6 +82,9 @@ struct Stage {
     members: Vec<Member>,
     /// Where the members that follow are, in turn; nowhere if there is none.
     zones: Vec<String>,
+    /// Which version those that follow name.
+    version: Option<String>,
+    holders: BTreeMap<Resource, Holder>,
     placed: Option<SlotOwners>,
 }
 
@@ -91,6 +95,13 @@ impl Stage {
             "circle" => *self = Self { params: params(rest), ..Self::default() },
             "member" => self.add(id(rest), weight(rest.split_once(' ').unwrap().0), MemberState::Active),
             "draining" => self.add(id(rest), weight(rest.split_once(' ').unwrap().0), MemberState::Draining),
+            "version" => self.version = (rest != "none").then(|| quoted(rest).into()),
+            "holds" => {
+                let holder = Holder { instance_id: id(rest), incarnation: Incarnation::new(0) };
+                let (first, last) = rest.rsplit_once(' ').unwrap().1.split_once('-').unwrap();
+                let slots = first.parse::<u32>().unwrap()..=last.parse().unwrap();
+                self.holders.extend(slots.map(|slot| (Resource::Slot(slot), holder.clone())));
+            }
             "zone" => self.zones = vec![quoted(rest).into()],
             "zones" => {
                 let count: usize = rest.split_once(' ').unwrap().0.parse().unwrap();
@@ -105,6 +116,7 @@ impl Stage {
                     self.members.push(Member {
                         weight: *weight,
                         zone,
+                        version: self.version.clone(),
                         ..Member::named(InstanceId::new(format!("{}{i}", quoted(rest))).unwrap())
                     });
                 }
@@ -114,7 +126,8 @@ impl Stage {
     }
 
     fn add(&mut self, id: InstanceId, weight: Weight, state: MemberState) {
-        self.members.push(Member { weight, state, zone: self.zones.first().cloned(), ..Member::named(id) });
+        let (zone, version) = (self.zones.first().cloned(), self.version.clone());
+        self.members.push(Member { weight, state, zone, version, ..Member::named(id) });
     }
 
     fn view(&self) -> View {
@@ -151,7 +164,19 @@ impl Stage {
                 if list.is_empty() { name(None) } else { list.join(", ") }
             }
             "replicas-digest" => self.replicas_digest(rest.parse().unwrap()),
-            "owners" => runs(self.placed()),
+            "version-order" => {
+                let (one, other) = quoted(rest).split_once("\" \"").unwrap();
+                let order = Version::of(Some(one)).cmp(&Version::of(Some(other)));
+                ["older", "same", "newer"][usize::try_from(order as i8 + 1).unwrap()].into()
+            }
+            "successors" => {
+                let successors = Succession::of_view(&self.view(), self.params, &BTreeSet::new(), &self.holders);
+                runs(self.params.slots, |slot| successors.owner(&Resource::Slot(slot)))
+            }
+            "owners" => {
+                let (slots, placed) = (self.params.slots, self.placed());
+                runs(slots, |slot| placed.owner_of_slot(slot))
+            }
             "digest" => digest(self.placed()),
             "owns" => self.placed().slots_of(&id(rest)).len().to_string(),
             "owner-of-slot" => name(self.placed().owner_of_slot(rest.parse().unwrap())),
@@ -184,8 +209,8 @@ fn params(words: &str) -> PlacementParams {
 }
 
 /// Every slot's owner, equal neighbours written once.
-fn runs(placed: &SlotOwners) -> String {
-    let owners: Vec<_> = (0..placed.params().slots).map_while(|slot| placed.owner_of_slot(slot)).collect();
+fn runs<'a>(slots: u32, owner: impl Fn(u32) -> Option<&'a InstanceId>) -> String {
+    let owners: Vec<_> = (0..slots).map_while(owner).collect();
     let mut text = String::new();
     let mut first = 0;
     for run in owners.chunk_by(|a, b| a == b) {
@@ -242,6 +267,11 @@ fn fleets() {
 #[test]
 fn replicas() {
     replay("replicas.txt", 20);
+}
+
+#[test]
+fn versions() {
+    replay("versions.txt", 30);
 }
 
 #[test]

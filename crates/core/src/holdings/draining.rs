@@ -56,7 +56,9 @@ impl Holdings {
         if over.is_empty() {
             return;
         }
-        over.iter().for_each(|resource| self.note_move(resource));
+        for resource in &over {
+            self.note_move(resource);
+        }
         actions.push(ClaimAction::Cancel(over.clone()));
         if self.rules.on_drain_timeout == OnDrainTimeout::Release {
             actions.push(ClaimAction::Overlap(over));
@@ -94,7 +96,9 @@ impl Holdings {
         }
         self.releasing.in_flight = Some(attempt);
         self.sent.clone_from(&held);
-        held.iter().for_each(|(resource, _)| self.note_move(resource));
+        for (resource, _) in &held {
+            self.note_move(resource);
+        }
         actions.push(ClaimAction::Release { attempt, held });
     }
 }

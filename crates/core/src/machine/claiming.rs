@@ -115,10 +115,9 @@ impl Claiming {
             self.rolling = Rolling::of(self.version_rule, view, placer, me, &self.names);
             self.succeed();
             if self.rolling.is_none() {
-                self.want_names(match self.names.is_empty() {
-                    true => BTreeSet::new(),
-                    false => NameOwners::of_view(view, *placer.params(), &self.names).names_of(me).cloned().collect(),
-                });
+                let placed = || NameOwners::of_view(view, *placer.params(), &self.names).names_of(me).cloned().collect();
+                let names = if self.names.is_empty() { BTreeSet::new() } else { placed() };
+                self.want_names(names);
             }
         }
     }

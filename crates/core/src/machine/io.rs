@@ -194,7 +194,7 @@ pub enum Refusal {
     /// The group has agreed on other constants.
     #[error(
         "this worker's policy has fingerprint {mine}{}, the group serves {group}; \
-         make placement, slots, virtual_nodes, load_margin, ownership, min_members and next equal to the others'",
+         make placement, slots, virtual_nodes, load_margin, ownership, version_rule, min_members and next equal to the others'",
         .next.map(|next| format!(" and next {next}")).unwrap_or_default()
     )]
     OtherPolicy {
