@@ -1,0 +1,203 @@
+//! What can happen, and what comes of it: the store's rules and the member's.
+
+use crate::state::{Hold, Member, Renewal, State};
+
+/// A mistake put back on purpose; the model has to find each.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Mistake {
+    /// The deadline counts from the answer instead of from the request.
+    DeadlineFromAnswer,
+    /// A claim is given back while work is in flight.
+    ReleaseBeforeDrain,
+    /// The epoch is the member's and not the acquisition's.
+    EpochPerMember,
+}
+
+/// How long things last, in ticks, and what is done wrong.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Rules {
+    /// A record in the store, without renewal.
+    pub(crate) ttl: u8,
+    /// Ownership from the beginning of a renewal on, by the member's clock.
+    pub(crate) owned_for: u8,
+    pub(crate) mistake: Option<Mistake>,
+}
+
+/// One step of somebody's. A member that takes none while time passes is paused.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Step {
+    /// Time passes; the clocks of these members (a bitmap) miss the tick.
+    Tick(u8),
+    /// A registration or renewal is sent and carried out. To be carried out later would only prolong the record.
+    Renew(u8),
+    Answered(u8),
+    AnswerLost(u8),
+    /// The process dies, and another one is started in its place.
+    Dies(u8),
+    /// A free slot is acquired; which ones the placement gives does not matter here.
+    Acquire(u8, u8),
+    /// The same, and the answer is lost.
+    AcquireUnheard(u8, u8),
+    Drain(u8, u8),
+    Release(u8, u8),
+    /// Work is let in.
+    Enter(u8, u8),
+    /// It writes, and is done.
+    Write(u8),
+    /// A write of work that was lost arrives.
+    GhostWrites,
+}
+
+impl Rules {
+    /// Every step that is possible in `state`.
+    pub(crate) fn steps<const M: usize, const S: usize>(self, state: &State<M, S>, steps: &mut Vec<Step>) {
+        let numbers = |n: usize| 0..u8::try_from(n).unwrap_or_default();
+        let ticks = 0..1_u8 << M;
+        let all = ticks.map(Step::Tick).chain(std::iter::once(Step::GhostWrites)).chain(numbers(M).flat_map(|m| {
+            let own = [Step::Renew(m), Step::Answered(m), Step::AnswerLost(m), Step::Dies(m), Step::Write(m)];
+            let slots = numbers(S).flat_map(move |s| {
+                [Step::Acquire(m, s), Step::AcquireUnheard(m, s), Step::Drain(m, s), Step::Release(m, s), Step::Enter(m, s)]
+            });
+            own.into_iter().chain(slots)
+        }));
+        steps.extend(all.filter(|step| self.allows(state, *step)));
+    }
+
+    /// Whether this can happen here.
+    pub(crate) fn allows<const M: usize, const S: usize>(self, state: &State<M, S>, step: Step) -> bool {
+        let of = |m: u8| &state.members[usize::from(m)];
+        let hold = |m: u8, s: u8| of(m).holds[usize::from(s)].filter(|_| of(m).left > 0);
+        let acquires = |m: u8, s: u8| of(m).left > 0 && of(m).lease > 0 && state.claims[usize::from(s)].is_none();
+        match step {
+            Step::Tick(missing) => state.members.iter().enumerate().all(|(m, member)| missing & (1 << m) == 0 || member.misses()),
+            Step::Renew(m) => of(m).renewal.is_none() && !of(m).reborn,
+            Step::Answered(m) | Step::AnswerLost(m) => of(m).renewal.is_some(),
+            Step::Dies(m) => !of(m).reborn && of(m).lease > 0,
+            Step::Acquire(m, s) | Step::AcquireUnheard(m, s) => acquires(m, s) && of(m).holds[usize::from(s)].is_none(),
+            Step::Drain(m, s) => hold(m, s).is_some_and(|hold| !hold.draining),
+            Step::Release(m, s) => {
+                let is_mine = of(m).left > 0 && state.claims[usize::from(s)].is_some_and(|(holder, _)| holder == m);
+                let works = of(m).work.is_some_and(|(slot, _)| slot == s) && self.mistake != Some(Mistake::ReleaseBeforeDrain);
+                is_mine && hold(m, s).is_none_or(|hold| hold.draining && !works)
+            }
+            Step::Enter(m, s) => of(m).work.is_none() && hold(m, s).is_some_and(|hold| !hold.draining),
+            Step::Write(m) => of(m).work.is_some(),
+            Step::GhostWrites => state.ghost.is_some(),
+        }
+    }
+
+    /// The state after a step that it allows.
+    pub(crate) fn after<const M: usize, const S: usize>(self, state: &State<M, S>, step: Step) -> State<M, S> {
+        let mut next = state.clone();
+        match step {
+            Step::Tick(missing) => (0..M).for_each(|m| self.tick(&mut next, m, missing & (1 << m) != 0)),
+            Step::Renew(m) => {
+                let member = &mut next.members[usize::from(m)];
+                (member.lease, member.renewal) = (self.ttl, Some(Renewal { age: 0, missed: false }));
+            }
+            Step::Answered(m) => self.answered(&mut next.members[usize::from(m)]),
+            Step::AnswerLost(m) => next.members[usize::from(m)].renewal = None,
+            Step::Dies(m) => next.dies(usize::from(m)),
+            Step::Acquire(m, s) => {
+                let epoch = self.acquire(&mut next, m, s);
+                next.members[usize::from(m)].holds[usize::from(s)] = Some(Hold { epoch, draining: false });
+            }
+            Step::AcquireUnheard(m, s) => {
+                self.acquire(&mut next, m, s);
+            }
+            Step::Drain(m, s) => {
+                if let Some(hold) = &mut next.members[usize::from(m)].holds[usize::from(s)] {
+                    hold.draining = true;
+                }
+            }
+            Step::Release(m, s) => (next.claims[usize::from(s)], next.members[usize::from(m)].holds[usize::from(s)]) = (None, None),
+            Step::Enter(m, s) => {
+                let member = &mut next.members[usize::from(m)];
+                member.work = member.holds[usize::from(s)].map(|hold| (s, hold.epoch));
+            }
+            Step::Write(m) => {
+                let work = next.members[usize::from(m)].work.take();
+                next.write(work);
+            }
+            Step::GhostWrites => {
+                let ghost = next.ghost.take();
+                next.write(ghost);
+            }
+        }
+        if self.mistake != Some(Mistake::EpochPerMember) {
+            next.rank();
+        }
+        next
+    }
+
+    fn tick<const M: usize, const S: usize>(self, state: &mut State<M, S>, m: usize, missed: bool) {
+        let member = &mut state.members[m];
+        member.lease = member.lease.saturating_sub(1);
+        if member.lease == 0 {
+            member.reborn = false;
+            state.claims.iter_mut().for_each(|claim| *claim = claim.filter(|(holder, _)| usize::from(*holder) != m));
+        }
+        if missed {
+            member.may_miss = false;
+            member.renewal.iter_mut().for_each(|renewal| renewal.missed = true);
+            return;
+        }
+        if let Some(renewal) = &mut member.renewal {
+            renewal.age += 1;
+        }
+        // So late an answer is of no use, unless somebody counts from the answer; and then it is lost at last.
+        let useful = if self.mistake == Some(Mistake::DeadlineFromAnswer) { self.ttl } else { self.owned_for };
+        member.renewal = member.renewal.filter(|renewal| renewal.age < useful);
+        if member.left == 1 {
+            state.end(m);
+        }
+        state.members[m].left = state.members[m].left.saturating_sub(1);
+    }
+
+    fn answered<const S: usize>(self, member: &mut Member<S>) {
+        let Some(Renewal { age, missed }) = member.renewal.take() else { return };
+        let age = if self.mistake == Some(Mistake::DeadlineFromAnswer) { 0 } else { age };
+        let left = self.owned_for.saturating_sub(age);
+        if left > member.left {
+            (member.left, member.may_miss) = (left, !missed);
+        }
+    }
+
+    /// The store grants it, under an epoch above every one before.
+    fn acquire<const M: usize, const S: usize>(self, state: &mut State<M, S>, m: u8, s: u8) -> u8 {
+        let epoch = if self.mistake == Some(Mistake::EpochPerMember) { m + 1 } else { state.next_epoch(usize::from(s)) };
+        state.claims[usize::from(s)] = Some((m, epoch));
+        epoch
+    }
+}
+
+impl<const S: usize> Member<S> {
+    /// Whether its clock may miss the next tick, and whether that matters.
+    fn misses(&self) -> bool {
+        (self.left > 0 || self.renewal.is_some()) && (self.left == 0 || self.may_miss) && self.renewal.is_none_or(|renewal| !renewal.missed)
+    }
+}
+
+impl<const M: usize, const S: usize> State<M, S> {
+    /// Nothing is held any more, and what work was in flight is a ghost's. One ghost at a time.
+    fn end(&mut self, m: usize) {
+        let member = &mut self.members[m];
+        member.holds = [None; S];
+        self.ghost = self.ghost.or(member.work);
+        member.work = None;
+    }
+
+    fn dies(&mut self, m: usize) {
+        self.end(m);
+        let member = &mut self.members[m];
+        (member.left, member.may_miss, member.renewal, member.reborn) = (0, false, None, true);
+    }
+
+    /// The user's table takes a write unless it has seen a higher epoch.
+    fn write(&mut self, write: Option<(u8, u8)>) {
+        if let Some((slot, epoch)) = write {
+            let highest = &mut self.table[usize::from(slot)];
+            *highest = epoch.max(*highest);
+        }
+    }
+}
