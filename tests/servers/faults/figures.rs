@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 
 use super::Fault;
 use super::intervals::Findings;
-use super::lines::{At, Line};
+use super::lines::At;
 use super::stage::Stage;
 
 /// A kill to which nothing else came: when, and what the dead one held.
@@ -42,19 +42,6 @@ pub(crate) fn figures(backend: &str, counts: &BTreeMap<Fault, u32>, kills: &[Kil
         "takeover_ms": took.max().unwrap_or_default() / 1_000_000,
         "gap_ms": gaps.max().unwrap_or_default() / 1_000_000,
     })
-}
-
-/// What a worker held when it wrote its last line.
-pub(crate) fn held(lines: &[Line]) -> BTreeSet<u32> {
-    let mut held = BTreeSet::new();
-    for line in lines {
-        match line {
-            Line::Enter { slot, .. } => drop(held.insert(*slot)),
-            Line::Leave { slot, .. } | Line::Lost { slot, .. } => drop(held.remove(slot)),
-            _ => {}
-        }
-    }
-    held
 }
 
 /// How long after that moment somebody else worked in the slot.

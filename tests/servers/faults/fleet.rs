@@ -21,10 +21,10 @@ pub(crate) struct Member {
     reader: Reader,
     /// Everything that it has written down so far.
     pub(crate) lines: Vec<Line>,
-    /// The slots that it holds, as its lines say.
-    pub(crate) holds: BTreeSet<u32>,
+    /// The slots that it holds, each with its epoch, as its lines say: one that it has regained may still have work of an earlier epoch.
+    pub(crate) holds: BTreeSet<(u32, u64)>,
     /// Those of them to which it has written since it entered.
-    pub(crate) wrote: BTreeSet<u32>,
+    pub(crate) wrote: BTreeSet<(u32, u64)>,
     pub(crate) proxies: Vec<TcpProxy>,
     /// Neither killed nor told to leave.
     pub(crate) is_there: bool,
@@ -47,15 +47,15 @@ impl Member {
     pub(crate) fn catch_up(&mut self) {
         for line in self.reader.news() {
             match line {
-                Line::Enter { slot, .. } => {
-                    self.holds.insert(slot);
+                Line::Enter { slot, epoch, .. } => {
+                    self.holds.insert((slot, epoch));
                 }
-                Line::Leave { slot, .. } | Line::Lost { slot, .. } => {
-                    self.holds.remove(&slot);
-                    self.wrote.remove(&slot);
+                Line::Leave { slot, epoch, .. } | Line::Lost { slot, epoch, .. } => {
+                    self.holds.remove(&(slot, epoch));
+                    self.wrote.remove(&(slot, epoch));
                 }
-                Line::Wrote { slot, passed: true, .. } if self.holds.contains(&slot) => {
-                    self.wrote.insert(slot);
+                Line::Wrote { slot, epoch, passed: true, .. } if self.holds.contains(&(slot, epoch)) => {
+                    self.wrote.insert((slot, epoch));
                 }
                 Line::Wrote { .. } | Line::Held { .. } => {}
             }
@@ -66,17 +66,24 @@ impl Member {
         }
     }
 
+    /// The slots that it holds.
+    pub(crate) fn slots(&self) -> BTreeSet<u32> {
+        self.holds.iter().map(|(slot, _)| *slot).collect()
+    }
+
     pub(crate) fn signal(&self, signal: Signal) {
         kill(Pid::from_raw(i32::try_from(self.child.id()).unwrap()), signal).unwrap();
     }
 
-    /// SIGKILL, and waits for the end.
-    pub(crate) fn kill(&mut self) {
-        self.catch_up();
+    /// SIGKILL, and waits for the end; what it held.
+    pub(crate) fn kill(&mut self) -> BTreeSet<u32> {
         self.child.kill().unwrap();
         self.child.wait().unwrap();
+        self.catch_up();
+        let held = self.slots();
         (self.is_there, self.is_killed, self.input) = (false, true, None);
         self.catch_up();
+        held
     }
 
     /// Tells it to leave in good order.

@@ -12,7 +12,7 @@ use shardwise_testkit::Direction;
 use sqlx::SqliteConnection;
 use tokio::runtime::Runtime;
 
-use super::figures::{Kill, disorder, figures, held};
+use super::figures::{Kill, disorder, figures};
 use super::fleet::Member;
 use super::intervals::{Findings, findings};
 use super::lines::At;
@@ -99,9 +99,9 @@ impl Play {
         match fault {
             Fault::Kill => {
                 let at = now();
-                self.members[victim].kill();
+                let held = self.members[victim].kill();
                 if alone {
-                    self.kills.push(Kill { at, held: held(&self.members[victim].lines) });
+                    self.kills.push(Kill { at, held });
                     self.settle();
                 }
                 self.later(brief, Undo::Replace);
@@ -113,7 +113,7 @@ impl Play {
             Fault::PauseUntilReplaced => {
                 self.strike_one(victim, |member| member.signal(Signal::SIGSTOP));
                 self.members[victim].catch_up();
-                let before = self.members[victim].holds.clone();
+                let before = self.members[victim].slots();
                 // It may have been stopped inside of a write, and then nobody else can write until it goes on.
                 if self.waited(REPLACED_WITHIN, |members| others_work(members, victim, &before)).is_ok() {
                     self.replaced += before.len();
@@ -254,14 +254,15 @@ fn now() -> At {
 
 fn others_work(members: &[Member], victim: usize, slots: &BTreeSet<u32>) -> Result<(), String> {
     let others = || members.iter().enumerate().filter(|(number, member)| *number != victim && member.is_there);
-    let missing: Vec<_> = slots.iter().filter(|slot| !others().any(|(_, member)| member.wrote.contains(slot))).collect();
+    let missing: Vec<_> =
+        slots.iter().filter(|slot| !others().any(|(_, member)| member.wrote.iter().any(|(wrote, _)| wrote == *slot))).collect();
     if missing.is_empty() { Ok(()) } else { Err(format!("nobody else works in {missing:?}")) }
 }
 
 fn shared(members: &[Member]) -> Result<(), String> {
     let holds: Vec<_> = members.iter().filter(|member| !member.holds.is_empty()).map(|member| (&member.name, &member.holds)).collect();
     let idle = members.iter().find(|member| member.is_there && member.holds.is_empty());
-    let mut all: Vec<_> = holds.iter().flat_map(|(_, slots)| slots.iter().copied()).collect();
+    let mut all: Vec<_> = holds.iter().flat_map(|(_, held)| held.iter().map(|(slot, _)| *slot)).collect();
     all.sort_unstable();
     match idle {
         Some(member) => Err(format!("{} holds nothing; {holds:?}", member.name)),
