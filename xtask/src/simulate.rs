@@ -19,20 +19,9 @@ const TEST: &str = "no_slot_has_two_holders_and_in_the_end_each_has_one";
 /// Lives `seeds` lives from seed `from` on.
 pub(crate) fn run(context: &Context, seeds: u64, from: u64) -> Result<(), Failure> {
     let log = Log::begin(context, "simulate")?;
-    let arguments = [
-        "test",
-        "--release",
-        "--package",
-        "shardwise",
-        "--features",
-        "testing",
-        "--test",
-        "simulation",
-        "--",
-        "--exact",
-        TEST,
-        "--nocapture",
-    ];
+    // As the tests are built, with every check of arithmetic.
+    let arguments =
+        ["test", "--package", "shardwise", "--features", "testing", "--test", "simulation", "--", "--exact", TEST, "--nocapture"];
     let mut command = context.cargo(&arguments);
     command.env("SHARDWISE_SIMULATE_FROM", from.to_string()).env("SHARDWISE_SIMULATE_SEEDS", seeds.to_string());
     let limit = ALLOWANCE + LIFE_MAX * u32::try_from(seeds).unwrap_or(u32::MAX);
