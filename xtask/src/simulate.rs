@@ -16,6 +16,16 @@ const ALLOWANCE: Duration = Duration::from_mins(20);
 const LIFE_MAX: Duration = Duration::from_secs(1);
 const TEST: &str = "no_slot_has_two_holders_and_in_the_end_each_has_one";
 
+/// Kinds of faults of calls and watches, in the words of the table.
+const IN_WORDS: [(&str, &str); 6] = [
+    ("Delay", "late: calls, answers and news"),
+    ("DropEvent", "news kept back"),
+    ("FailAfter", "calls carried out whose answer was lost"),
+    ("FailBefore", "calls not carried out"),
+    ("FailWatch", "watches that could prove nothing"),
+    ("RepeatEvent", "news told twice"),
+];
+
 /// Lives `seeds` lives from seed `from` on.
 pub(crate) fn run(context: &Context, seeds: u64, from: u64) -> Result<(), Failure> {
     let log = Log::begin(context, "simulate")?;
@@ -57,7 +67,8 @@ fn table(output: &str, from: u64, seeds: u64) -> Result<String, Failure> {
          fenced table, and each life settled.\n\n| in all lives together | |\n|---|---:|\n",
         from + seeds - 1
     );
-    let rows = told("count: ").map(|(what, times)| (what.to_owned(), times.to_owned()));
+    let in_words = |what| IN_WORDS.iter().find(|(kind, _)| *kind == what).map_or(what, |(_, words)| *words);
+    let rows = told("count: ").map(|(what, times)| (in_words(what).to_owned(), times.to_owned()));
     let rows: Vec<_> = rows.chain(told("worst ms: ").map(|(what, ms)| (format!("worst: {what}, ms"), ms.to_owned()))).collect();
     if rows.is_empty() {
         return Err(Failure::new(format!("the test {TEST} told no figures")));
@@ -75,9 +86,15 @@ mod tests {
 
     #[test]
     fn figures_are_told_in_the_order_of_the_output() {
-        let text = table("running 1 test\ncount: crashes: 7\nworst ms: taken over after a death: 3000\n", 0, 1_000).unwrap();
+        let text =
+            table("running 1 test\ncount: Delay: 9\ncount: crashes: 7\nworst ms: taken over after a death: 3000\n", 0, 1_000).unwrap();
         assert!(text.starts_with("Seeds 0 to 999:"), "{text}");
-        assert!(text.ends_with("|---|---:|\n| crashes | 7 |\n| worst: taken over after a death, ms | 3000 |\n"), "{text}");
+        assert!(
+            text.ends_with(
+                "|---|---:|\n| late: calls, answers and news | 9 |\n| crashes | 7 |\n| worst: taken over after a death, ms | 3000 |\n"
+            ),
+            "{text}"
+        );
         assert!(table("running 0 tests", 0, 1).is_err());
     }
 
