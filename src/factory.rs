@@ -5,7 +5,7 @@ use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use shardwise_core::{InstanceId, Member, OwnershipMode, PolicyName};
+use shardwise_core::{InstanceId, Member, OwnershipMode, Policy, PolicyName};
 use shardwise_discovery::{Clock, Discovery, random_incarnation};
 
 use crate::observer::Observer;
@@ -232,7 +232,24 @@ impl ShardingFactory {
             );
             return Err(Error::new(ErrorKind::Settings, message));
         }
+        self.check_rejoin_grace(&policy, &*backend)?;
         Ok(ShardingService::new(policy, settings.timing, member, backend, clock))
+    }
+
+    fn check_rejoin_grace(&self, policy: &Policy, backend: &dyn Discovery) -> Result<()> {
+        let needed = if policy.rejoin_grace.is_zero() {
+            return Ok(());
+        } else if self.inner.instance.id.is_none() {
+            "it needs instance.id, a name that this worker keeps over restarts and no other one has: set instance.id".to_owned()
+        } else if !backend.capabilities().keeps_places {
+            let name = backend.capabilities().name;
+            format!("it needs a backend that can keep a place, and {name} cannot: use \"local\", \"consul\" or \"etcd\"")
+        } else {
+            return Ok(());
+        };
+        let grace = shardwise_core::format_duration(policy.rejoin_grace);
+        let message = format!("policy {}: rejoin_grace is {grace}: {needed}, or remove rejoin_grace", policy.name);
+        Err(Error::new(ErrorKind::Settings, message))
     }
 
     /// One backend for all policies that name the same place.

@@ -205,6 +205,7 @@ impl Driver {
             Action::Claim(action) => self.claim(action),
             Action::Look => self.look(),
             Action::MarkDraining => self.mark_draining(),
+            Action::MarkPausing => self.mark_pausing(),
             Action::MarkLoss(missing) => self.mark_loss(missing),
             Action::AwaitInFlight => {
                 self.shared.in_flight.close();
@@ -214,7 +215,8 @@ impl Driver {
                     Input::InFlightDone.into()
                 });
             }
-            Action::Deregister => self.deregister(),
+            Action::Deregister => self.leave(None),
+            Action::StepAway { grace } => self.leave(Some(grace)),
             Action::Publish(ownership) => {
                 let before = self.shared.ownership().state();
                 if ownership.state() == ServiceState::Stale && before != ServiceState::Stale {

@@ -6,13 +6,14 @@ use std::time::Duration;
 
 use shardwise_core::machine::{Failure, Input, Op};
 use shardwise_core::{Loss, Member, MemberState, Missing};
-use shardwise_discovery::{Error, ErrorKind, Registration};
+use shardwise_discovery::{Discovery, Error, ErrorKind, Registration, Seat};
 
 use super::marks::Wish;
 use super::{Answer, Driver};
 use crate::calls::limited;
 
-/// How long leaving may take beyond the drain: the record dies by its TTL anyway. At most half of it is for showing the member as draining.
+/// How long leaving may take beyond the drain: the record dies by its TTL anyway. At most half of it is for showing the member as draining. Where a
+/// place was to be kept and could not, half of it is added for leaving for good.
 const LEAVE_LIMIT: Duration = Duration::from_secs(2);
 /// The same where no backend has answered since the wish to join, and nobody has been seen: hardly anything was written there.
 const LEAVE_UNHEARD_LIMIT: Duration = Duration::from_millis(500);
@@ -79,6 +80,12 @@ impl Driver {
         self.mark(registration, "could not show this worker as draining; the others see it when it is gone");
     }
 
+    pub(super) fn mark_pausing(&mut self) {
+        let mut registration = self.registration.clone();
+        registration.member.state = MemberState::Pausing;
+        self.mark(registration, "could not show that this worker leaves for a while; the others see it when it is away");
+    }
+
     /// Says in the record what ought to stand there, if the group sees something else: the others go by it. Whatever became of a call, what
     /// is seen tells; the snapshot's view stands still while this member drains.
     pub(super) fn mark_if_missed(&mut self) {
@@ -96,23 +103,42 @@ impl Driver {
         self.marks.want(&self.backend, self.shared.timing.renew_every, wish);
     }
 
-    pub(super) fn deregister(&mut self) {
+    /// Deletes the record, or leaves one behind that keeps this worker's place for `grace`. A place that cannot be kept is given up, so that the
+    /// others need not wait for the record's end.
+    pub(super) fn leave(&mut self, grace: Option<Duration>) {
         if let Some(earlier) = self.call.take() {
             earlier.abort();
         }
-        let (backend, seat, marks) = (Arc::clone(&self.backend), self.registration.seat(), std::mem::take(&mut self.marks));
+        let (backend, registration, marks) = (Arc::clone(&self.backend), self.registration.clone(), std::mem::take(&mut self.marks));
         let unheard = !self.shared.answered.load(Ordering::Relaxed) && self.machine.ownership().view().members().is_empty();
         let limit = if unheard { LEAVE_UNHEARD_LIMIT } else { LEAVE_LIMIT };
         self.answers.spawn(async move {
-            let left = limited(limit, &*backend, "deregister", async {
-                marks.finish(limit / 2).await;
-                backend.deregister(&seat).await
-            });
-            if let Err(error) = left.await {
-                tracing::warn!(%error, "could not deregister; the record dies with its TTL");
+            let shown = marks.finish(limit / 2);
+            match grace {
+                None => deregister(&*backend, limit, shown, &registration.seat()).await,
+                Some(grace) => {
+                    let away = async {
+                        shown.await;
+                        backend.step_away(&registration, grace).await
+                    };
+                    if let Err(error) = limited(limit, &*backend, "step_away", away).await {
+                        tracing::warn!(%error, "this worker's place cannot be kept while it is away: it deregisters");
+                        deregister(&*backend, limit / 2, std::future::ready(()), &registration.seat()).await;
+                    }
+                }
             }
             Input::Deregistered.into()
         });
+    }
+}
+
+async fn deregister(backend: &dyn Discovery, limit: Duration, shown: impl Future<Output = ()>, seat: &Seat) {
+    let left = limited(limit, backend, "deregister", async {
+        shown.await;
+        backend.deregister(seat).await
+    });
+    if let Err(error) = left.await {
+        tracing::warn!(%error, "could not deregister; the record dies with its TTL");
     }
 }
 

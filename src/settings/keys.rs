@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use shardwise_core::{DRAIN_TIMEOUT_MAX, KEEP_FOR_MAX, MEMBERS_MAX, SLOTS_MAX, VIRTUAL_NODES_MAX, WEIGHT_MAX};
+use shardwise_core::{DRAIN_TIMEOUT_MAX, KEEP_FOR_MAX, MEMBERS_MAX, REJOIN_GRACE_MAX, SLOTS_MAX, VIRTUAL_NODES_MAX, WEIGHT_MAX};
 
 use super::value::Shape;
 
@@ -146,6 +146,12 @@ pub(super) const DRAIN_TIMEOUT: Key = key(
     Shape::Time { min: Duration::ZERO, max: DRAIN_TIMEOUT_MAX },
     Fallback::Text("30s"),
     "how long a leaving worker waits for its work in flight, and with exclusive ownership work in a slot that goes to another worker",
+);
+pub(super) const REJOIN_GRACE: Key = key(
+    "rejoin_grace",
+    Shape::Time { min: Duration::ZERO, max: REJOIN_GRACE_MAX },
+    Fallback::Text("0s"),
+    "how long the slots of a worker that was stopped in good order wait for it to come back under its own instance.id; 0s does not wait",
 );
 pub(super) const ON_DRAIN_TIMEOUT: Key = key(
     "on_drain_timeout",

@@ -122,11 +122,13 @@ pub(super) fn policy(
     claims(reader, place, &mut policy)?;
     policy.min_members = reader.take(place, &keys::MIN_MEMBERS)?.whole()?;
     policy.drain_timeout = reader.take(place, &keys::DRAIN_TIMEOUT)?.time()?;
+    let rejoin_grace = reader.take(place, &keys::REJOIN_GRACE)?;
+    policy.rejoin_grace = rejoin_grace.time()?;
     policy.on_backend_loss = backend_loss(reader, place)?;
     let max_loss = reader.take_if_set(place, &keys::MAX_LOSS)?;
     policy.max_loss = max_loss.as_ref().map(Found::percent).transpose()?;
     policy.next = next::read(reader, place, &policy, drives_outbox)?;
-    let related: Vec<_> = max_loss.iter().chain(std::iter::once(&ownership)).collect();
+    let related: Vec<_> = max_loss.iter().chain([&ownership, &rejoin_grace]).collect();
     let policy = policy.validated().map_err(|error| refused(&error, &place.path, &related))?;
 
     let meeting = Place { path: place.path.join("discovery"), inherits: Some(common.clone()), origin: place.origin.clone() };

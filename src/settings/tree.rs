@@ -60,6 +60,7 @@ const POLICY: &[Key] = &[
     keys::LOAD_MARGIN,
     keys::MIN_MEMBERS,
     keys::DRAIN_TIMEOUT,
+    keys::REJOIN_GRACE,
     keys::ON_DRAIN_TIMEOUT,
     keys::EPOCH_FLOOR,
     keys::VERSION_RULE,
@@ -70,7 +71,7 @@ const POLICY: &[Key] = &[
 
 const NEXT: &[Key] = &[keys::NEXT_PLACEMENT, keys::NEXT_SLOTS, keys::NEXT_VIRTUAL_NODES, keys::NEXT_LOAD_MARGIN];
 
-const POLICY_LATER: &[&str] = &["rejoin_grace", "peer_networks"];
+const POLICY_LATER: &[&str] = &["peer_networks"];
 
 const OUTBOX: &[Key] = &[
     keys::POLICY,

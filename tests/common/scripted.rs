@@ -70,6 +70,10 @@ impl<D: Discovery> Discovery for Scripted<D> {
         self.goes("deregister", None).await?;
         self.inner.deregister(seat).await
     }
+    async fn step_away(&self, registration: &Registration, grace: Duration) -> Result<()> {
+        self.goes("step_away", Some(registration)).await?;
+        self.inner.step_away(registration, grace).await
+    }
     async fn members(&self, group: &GroupName) -> Result<Snapshot> {
         self.inner.members(group).await
     }

@@ -6,6 +6,8 @@
 mod common;
 mod daemons;
 mod guards;
+#[path = "../common/plain.rs"]
+mod plain;
 mod refused;
 mod singletons;
 mod slots;

@@ -1,48 +1,19 @@
 //! What does not go together with exclusive ownership.
 
 use std::sync::Arc;
-use std::time::Duration;
 
-use shardwise::discovery::{Capabilities, Discovery, Error, Grant, MemoryBackend, Registration, Seat, Snapshot, WatchStream};
 use shardwise::settings::PolicySettings;
-use shardwise::{GroupName, Settings, ShardingFactory};
+use shardwise::{Settings, ShardingFactory};
 
+use super::plain::Plain;
 use super::{World, joined, policy, service};
-
-/// A backend of the user's own that knows nothing of claims.
-struct Plain(MemoryBackend);
-
-#[async_trait::async_trait]
-impl Discovery for Plain {
-    fn capabilities(&self) -> Capabilities {
-        self.0.capabilities()
-    }
-    async fn register(&self, registration: &Registration) -> Result<Grant, Error> {
-        self.0.register(registration).await
-    }
-    async fn renew(&self, seat: &Seat, ttl: Duration) -> Result<Grant, Error> {
-        self.0.renew(seat, ttl).await
-    }
-    async fn update(&self, registration: &Registration) -> Result<(), Error> {
-        self.0.update(registration).await
-    }
-    async fn deregister(&self, seat: &Seat) -> Result<(), Error> {
-        self.0.deregister(seat).await
-    }
-    async fn members(&self, group: &GroupName) -> Result<Snapshot, Error> {
-        self.0.members(group).await
-    }
-    fn watch(&self, group: &GroupName, prove_every: Duration) -> WatchStream {
-        self.0.watch(group, prove_every)
-    }
-}
 
 #[tokio::test]
 async fn a_backend_without_claims_is_refused_before_anything_is_contacted() {
     let world = World::new();
     let backend = Arc::new(Plain(world.store.link()));
     let error = world.factory_of("a", backend, policy()).create("workers").expect_err("no claims");
-    let said = "policy workers: ownership = \"exclusive\" needs a backend that can hold claims, and memory cannot; use \"local\", \"consul\" or \"etcd\", or \
+    let said = "policy workers: ownership = \"exclusive\" needs a backend that can hold claims, and plain cannot; use \"local\", \"consul\" or \"etcd\", or \
                 ownership = \"eventual\"";
     assert_eq!(error.to_string(), said);
 }

@@ -79,9 +79,7 @@ fn the_slots_of_an_outbox_cannot_change_while_publishers_run() {
 
 #[test]
 fn what_is_not_built_yet_says_so() {
-    for key in ["rejoin_grace", "peer_networks"] {
-        assert_eq!(refused_policy_line(&format!("{key} = \"1s\"")), format!("{key} is not built yet: remove it"));
-    }
+    assert_eq!(refused_policy_line("peer_networks = \"1s\""), "peer_networks is not built yet: remove it");
     for backend in ["nats", "valkey"] {
         let table = refused_policy_line(&format!("discovery.{backend}.address = \"x\""));
         assert_eq!(table, format!("discovery.{backend} is not built yet: remove it"));
@@ -233,6 +231,8 @@ fn wrong_types_and_ranges() {
         ("drain_timeout = 30", format!("drain_timeout is 30: {}", duration(" in quotes"))),
         ("drain_timeout = \"30 sec\"", format!("drain_timeout is \"30 sec\": {}", duration(""))),
         ("drain_timeout = \"25h\"", "drain_timeout is \"25h\": between 0s and 1d is allowed".into()),
+        ("rejoin_grace = \"61m\"", "rejoin_grace is \"61m\": between 0s and 1h is allowed".into()),
+        ("rejoin_grace = \"1s\"", "rejoin_grace is \"1s\": 0s or from 2s to 1h is allowed".into()),
         ("load_margin = 0.0505", format!("load_margin is 0.0505: {margin}")),
         ("load_margin = 11", format!("load_margin is 11: {margin}")),
         ("load_margin = \"0.05\"", format!("load_margin is \"0.05\": {margin}")),
@@ -392,8 +392,8 @@ fn variables_that_name_no_setting() {
     assert_eq!(seen("~POLICIES__=1"), "it ends before the name and the key of a setting");
     assert_eq!(seen("~INSTANCE__METADATA=1"), "after ~INSTANCE__METADATA one name of your choice is expected");
     assert_eq!(
-        seen("~POLICIES__WORKERS__REJOIN_GRACE=1s"),
-        "resilience.sharding.policies.workers.rejoin_grace is not built yet: remove it"
+        seen("~POLICIES__WORKERS__PEER_NETWORKS=1s"),
+        "resilience.sharding.policies.workers.peer_networks is not built yet: remove it"
     );
     assert_eq!(
         seen("~POLICIES__WORKERS__NEXT=1"),

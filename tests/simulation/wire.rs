@@ -111,6 +111,10 @@ impl Discovery for Wire {
         self.call(self.inner.deregister(seat)).await
     }
 
+    async fn step_away(&self, registration: &Registration, grace: Duration) -> Result<()> {
+        self.call(self.inner.step_away(registration, grace)).await
+    }
+
     async fn members(&self, group: &GroupName) -> Result<Snapshot> {
         let proven = self.clock.now();
         self.call(self.inner.members(group)).await.map(|snapshot| Snapshot { proven, ..snapshot })

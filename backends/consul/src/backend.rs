@@ -55,7 +55,7 @@ impl fmt::Debug for ConsulBackend {
 #[async_trait]
 impl Discovery for ConsulBackend {
     fn capabilities(&self) -> Capabilities {
-        Capabilities::new("consul", MARGIN)
+        Capabilities::new("consul", MARGIN).with_places()
     }
 
     async fn register(&self, registration: &Registration) -> Result<Grant> {
@@ -78,6 +78,12 @@ impl Discovery for ConsulBackend {
         let (registrar, seat) = (Arc::clone(&self.registrar), seat.clone());
         let answer = to_the_end(|caller| async move { registrar.deregister(&seat, &caller).await }).await;
         answer.map_err(|failure| failure.during("deregister"))
+    }
+
+    async fn step_away(&self, registration: &Registration, grace: Duration) -> Result<()> {
+        let (registrar, registration) = (Arc::clone(&self.registrar), registration.clone());
+        let answer = to_the_end(|caller| async move { registrar.step_away(&registration, grace, &caller).await }).await;
+        answer.map_err(|failure| failure.during("step_away"))
     }
 
     async fn members(&self, group: &GroupName) -> Result<Snapshot> {

@@ -1,6 +1,7 @@
 #![doc = include_str!("../docs.md")]
 
 mod api;
+mod away;
 mod backend;
 mod caller;
 mod claims;

@@ -142,6 +142,10 @@ impl Registrar {
                 return Err(self.in_use(seat, found).await);
             };
             if !check.starts_with(&names::check_prefix(seat)) {
+                // Who is away makes room.
+                if found.is_away() {
+                    continue;
+                }
                 return Err(self.in_use(seat, found).await);
             }
             joined = Some(found.member()?.joined);
@@ -189,7 +193,7 @@ impl Registrar {
     }
 
     /// Waits until the servers show this change of a registration, and that it passes, or says why they do not.
-    async fn await_shown(&self, seat: &Seat, life: &Life, change: u64) -> Result<()> {
+    pub(crate) async fn await_shown(&self, seat: &Seat, life: &Life, change: u64) -> Result<()> {
         let gives_up = self.client.clock.now().plus(SHOWN_WITHIN);
         let (service, whom) = (&life.service, Whom::Change(&life.check, change));
         let mut list = self.client.passing(service, whom, None).await?;
@@ -243,7 +247,7 @@ impl Registrar {
         self.guarded(&seat, caller, async |guard| self.while_held(guard, change).await).await
     }
 
-    fn next_change(&self) -> u64 {
+    pub(crate) fn next_change(&self) -> u64 {
         self.changes_made.fetch_add(1, Ordering::Relaxed)
     }
 
@@ -281,7 +285,7 @@ impl Registrar {
 
     /// Runs `change` under the guard of the seat's id. A change that has not begun when its caller gives up vanishes: in an outage
     /// callers try again and again, and only the newest try may wait.
-    async fn guarded<T>(&self, seat: &Seat, caller: &Caller, change: impl AsyncFnOnce(&Guard) -> Result<T>) -> Result<T> {
+    pub(crate) async fn guarded<T>(&self, seat: &Seat, caller: &Caller, change: impl AsyncFnOnce(&Guard) -> Result<T>) -> Result<T> {
         // Never closed.
         let turn = async { self.changes.acquire().await.map_err(|_| Failure::ShuttingDown) };
         let _turn = caller.or_gone(turn).await?;
@@ -292,14 +296,14 @@ impl Registrar {
     }
 
     /// The answer of `work`, if there is one while the guard is good.
-    async fn while_held<T>(&self, guard: &Guard, work: impl Future<Output = Result<T>>) -> Result<T> {
+    pub(crate) async fn while_held<T>(&self, guard: &Guard, work: impl Future<Output = Result<T>>) -> Result<T> {
         let at = || self.client.endpoint.to_string();
         let answer = timeout_at(guard.good_until, work).await;
         answer.unwrap_or_else(|_| Err(Failure::TimedOut { at: at(), what: "changing a record", after: HELD_FOR }))
     }
 }
 
-fn written<'a>(registration: &'a Registration, life: &'a Life, change: u64) -> Written<'a> {
+pub(crate) fn written<'a>(registration: &'a Registration, life: &'a Life, change: u64) -> Written<'a> {
     let Life { service, service_id, check, joined, ttl, .. } = life;
     Written { member: &registration.member, service, service_id, check, joined: *joined, ttl: *ttl, change }
 }

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use serde::{Deserialize, Deserializer};
 use serde_json::{Value, json};
-use shardwise_core::{Address, InstanceId, Member};
+use shardwise_core::{Address, InstanceId, Member, MemberState};
 use shardwise_discovery::{Record, one_line};
 
 use crate::error::{Failure, Result};
@@ -177,6 +177,11 @@ impl Service {
 
     pub(crate) fn address(&self) -> Option<Address> {
         (!self.address.is_empty()).then(|| Address { host: self.address.clone(), port: self.port })
+    }
+
+    /// Whether the member that registered it has left for a while.
+    pub(crate) fn is_away(&self) -> bool {
+        self.member().is_ok_and(|member| member.state == MemberState::Away)
     }
 
     /// The member that registered it.

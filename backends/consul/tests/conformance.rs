@@ -88,6 +88,8 @@ mod two_agents {
         clause_08_a_silent_holder_is_waited_out
         clause_08_of_many_racing_for_one_id_one_wins
         clause_09_renewing_after_expiry_is_lost
+        clause_12_whoever_steps_away_keeps_its_place_for_the_grace_and_no_longer
+        clause_12_stepping_away_and_coming_back_is_one_step
         what_is_registered_is_what_is_seen
         later_joins_have_higher_numbers
     );

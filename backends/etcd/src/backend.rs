@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
-use shardwise_core::{GroupName, MEMBERS_MAX, Member};
+use shardwise_core::{GroupName, MEMBERS_MAX, Member, MemberState};
 use shardwise_discovery::feeds::Hub;
 use shardwise_discovery::{
     Capabilities, ClaimTable, Claims, Clock, Discovery, Grant, Notes, Registration, Result, Seat, Snapshot, WatchStream,
@@ -80,7 +80,7 @@ impl fmt::Debug for EtcdBackend {
 #[async_trait]
 impl Discovery for EtcdBackend {
     fn capabilities(&self) -> Capabilities {
-        Capabilities::new("etcd", MARGIN)
+        Capabilities::new("etcd", MARGIN).with_places()
     }
 
     async fn register(&self, registration: &Registration) -> Result<Grant> {
@@ -111,6 +111,14 @@ impl Discovery for EtcdBackend {
         answer.map_err(|failure| failure.during("deregister"))
     }
 
+    async fn step_away(&self, registration: &Registration, grace: Duration) -> Result<()> {
+        let record = encode(&registration.away_member()).map_err(|failure| failure.during("step_away"))?;
+        let seat = &registration.seat();
+        let (inner, record) = (&*self.inner, record.as_str());
+        let answer = inner.pool.call(|link| async move { inner.step_away(&link, seat, record, grace).await }).await;
+        answer.map_err(|failure| failure.during("step_away"))
+    }
+
     async fn members(&self, group: &GroupName) -> Result<Snapshot> {
         let (inner, folder) = (&*self.inner, &self.inner.prefix.members(group));
         let answer = inner.pool.call(|link| async move { inner.members(&link, folder).await }).await;
@@ -136,13 +144,14 @@ impl Inner {
         for _ in 0..WRITE_TRIES {
             let place = link.place(&keys).await?;
             let started = self.clock.now();
+            let holder = place.record.as_ref().map(|entry| decode(&seat.instance_id, entry)).transpose()?;
+            let other = holder.is_some_and(|holder| !is_away(&holder) && holder.incarnation != seat.incarnation);
             let (lease_id, written) = match &place.record {
-                Some(entry) if decode(&seat.instance_id, entry)?.incarnation != seat.incarnation => {
-                    match self.refusal(link, &keys, seat, entry, place.knock).await? {
-                        Some(failure) => return Err(failure),
-                        None => continue,
-                    }
-                }
+                Some(entry) if other => match self.refusal(link, &keys, seat, entry, place.knock).await? {
+                    Some(failure) => return Err(failure),
+                    None => continue,
+                },
+                // Whoever is away makes room.
                 Some(own) => {
                     let (lease_id, ttl_s) = link.grant(seconds(ttl)).await?;
                     let written = link.replace(own, record, lease_id).await?.then_some(ttl_s);
@@ -188,11 +197,19 @@ impl Inner {
         Ok(stamp.map(|stamp| Failure::InUse { instance_id, address, stamp: stamp.unsigned_abs() }))
     }
 
-    /// The record of exactly this incarnation.
+    /// The living record of exactly this incarnation.
     pub(crate) fn own(seat: &Seat, record: Option<Entry>) -> std::result::Result<Entry, Failure> {
-        let lost = || Failure::Lost { instance_id: seat.instance_id.clone() };
-        let entry = record.ok_or_else(lost)?;
-        if decode(&seat.instance_id, &entry)?.incarnation == seat.incarnation { Ok(entry) } else { Err(lost()) }
+        match Self::there(seat, record)? {
+            Some((entry, member)) if !is_away(&member) => Ok(entry),
+            _ => Err(Failure::Lost { instance_id: seat.instance_id.clone() }),
+        }
+    }
+
+    /// The record of exactly this incarnation, living or away.
+    fn there(seat: &Seat, record: Option<Entry>) -> std::result::Result<Option<(Entry, Member)>, Failure> {
+        let Some(entry) = record else { return Ok(None) };
+        let member = decode(&seat.instance_id, &entry)?;
+        Ok((member.incarnation == seat.incarnation).then_some((entry, member)))
     }
 
     async fn renew(&self, link: &Link, seat: &Seat) -> std::result::Result<Grant, Failure> {
@@ -222,12 +239,29 @@ impl Inner {
     }
 
     async fn deregister(&self, link: &Link, seat: &Seat) -> std::result::Result<(), Failure> {
-        match Self::own(seat, link.place(&self.prefix.keys(seat)).await?.record) {
+        match Self::there(seat, link.place(&self.prefix.keys(seat)).await?.record)? {
             // The lease is this record's alone, so a record of somebody else's cannot be hit, however late this arrives.
-            Ok(own) => link.revoke(own.lease).await,
-            Err(Failure::Lost { .. }) => Ok(()),
-            Err(failure) => Err(failure),
+            Some((own, _)) => link.revoke(own.lease).await,
+            None => Ok(()),
         }
+    }
+
+    /// The record goes over to a lease of its own, which nobody prolongs; what is left under the former one, such as claims, ends with that.
+    async fn step_away(&self, link: &Link, seat: &Seat, record: &str, grace: Duration) -> std::result::Result<(), Failure> {
+        let keys = self.prefix.keys(seat);
+        for _ in 0..WRITE_TRIES {
+            let place = link.place(&keys).await?;
+            if Self::there(seat, place.record.clone())?.is_some_and(|(_, member)| is_away(&member)) {
+                return Ok(());
+            }
+            let own = Self::own(seat, place.record)?;
+            let (lease_id, _) = link.grant(seconds(grace)).await?;
+            if link.replace(&own, record, lease_id).await? {
+                return link.revoke(own.lease).await;
+            }
+            link.revoke(lease_id).await?;
+        }
+        Err(Failure::Contended { what: format!("the record of {:?}", seat.instance_id), tries: WRITE_TRIES })
     }
 
     async fn members(&self, link: &Link, folder: &Folder) -> std::result::Result<Snapshot, Failure> {
@@ -236,6 +270,10 @@ impl Inner {
         let view = Roll::of(folder, &entries)?.view(self.revisions.report(before, revision)?);
         Ok(Snapshot { view: Arc::new(view), proven })
     }
+}
+
+fn is_away(member: &Member) -> bool {
+    member.state == MemberState::Away
 }
 
 /// A TTL in whole seconds, as etcd counts; it takes what is too short for its own least.

@@ -71,7 +71,7 @@ impl fmt::Debug for LocalBackend {
 #[async_trait]
 impl Discovery for LocalBackend {
     fn capabilities(&self) -> Capabilities {
-        Capabilities::new("local", MARGIN)
+        Capabilities::new("local", MARGIN).with_places()
     }
 
     async fn register(&self, registration: &Registration) -> Result<Grant> {
@@ -121,6 +121,21 @@ impl Discovery for LocalBackend {
             self.client.settle(&store, answer)
         };
         self.client.bounded(call).await.map(|()| self.announce(())).map_err(|failure| failure.during("deregister"))
+    }
+
+    async fn step_away(&self, registration: &Registration, grace: Duration) -> Result<()> {
+        let record = encode(&registration.away_member()).map_err(|failure| failure.during("step_away"))?;
+        let seat = registration.seat();
+        let call = async {
+            let store = self.client.store().await?;
+            let now = store.clock.now();
+            let answer = match store.step_away(&seat, &record, now, now.plus(grace)).await {
+                Ok(false) => Err(Failure::Lost { instance_id: seat.instance_id.clone() }),
+                other => other.map(drop),
+            };
+            self.client.settle(&store, answer)
+        };
+        self.client.bounded(call).await.map(|()| self.announce(())).map_err(|failure| failure.during("step_away"))
     }
 
     async fn members(&self, group: &GroupName) -> Result<Snapshot> {

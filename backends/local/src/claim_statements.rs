@@ -9,7 +9,7 @@ use sqlx::sqlite::{SqliteConnection, SqliteRow};
 use crate::claim_json::{Changes, decode_changes, decode_held};
 use crate::client::Store;
 use crate::error::Failure;
-use crate::statements::{Mark, nanos};
+use crate::statements::{Mark, is_away, nanos};
 
 const STORE: &str = "
     SELECT store_id, coalesce((SELECT floor FROM claim_floor WHERE group_name = ?1), 0) AS floor FROM store";
@@ -21,20 +21,26 @@ const RAISE_FLOOR: &str = "
 // ?1 group, ?2 id, ?3 incarnation, ?4 boot, ?5 now, ?6 what is wanted, ?7 the store's id, ?8 its floor, ?9 the last epoch.
 // Held is what a living record holds, the asker's own included: that stays under its epoch. A claim whose holder is dead or was never there
 // is replaced. Nothing happens without a living record, or under another store.
-const ACQUIRE: &str = "
+const ACQUIRE: &str = concat!(
+    "
     INSERT OR REPLACE INTO claim (group_id, resource, holder, number, epoch)
     SELECT g.id, w.value, m.joined, s.counter + 1, s.counter + 1 + ?8
     FROM store AS s CROSS JOIN claim_group AS g CROSS JOIN member AS m CROSS JOIN json_each(?6) AS w
     WHERE g.name = ?1 AND s.counter + 1 + ?8 <= ?9
         AND m.group_name = ?1 AND m.instance_id = ?2 AND m.incarnation = ?3 AND m.boot_id = ?4 AND m.deadline > ?5
+        AND NOT ",
+    is_away!(),
+    "
         AND substr(s.store_id, 1, 16) = ?7 AND coalesce((SELECT floor FROM claim_floor WHERE group_name = ?1), 0) = ?8
         AND NOT EXISTS (
             SELECT 1 FROM claim AS c CROSS JOIN member AS h
             WHERE c.group_id = g.id AND c.resource = w.value AND h.joined = c.holder AND h.boot_id = ?4 AND h.deadline > ?5
-        )";
+        )"
+);
 
 // ?1 group, ?2 id, ?3 incarnation, ?4 boot, ?5 now, ?6 what is wanted. One row.
-const ANSWER: &str = "
+const ANSWER: &str = concat!(
+    "
     SELECT s.store_id, s.counter, s.counter AS revision, coalesce((SELECT floor FROM claim_floor WHERE group_name = ?1), 0) AS floor,
         m.joined IS NOT NULL AS alive, m.joined IS NULL OR g.id IS NOT NULL AS whole,
         (
@@ -43,7 +49,9 @@ const ANSWER: &str = "
         ) AS held
     FROM store AS s LEFT JOIN claim_group AS g ON g.name = ?1
     LEFT JOIN member AS m
-        ON m.group_name = ?1 AND m.instance_id = ?2 AND m.incarnation = ?3 AND m.boot_id = ?4 AND m.deadline > ?5";
+        ON m.group_name = ?1 AND m.instance_id = ?2 AND m.incarnation = ?3 AND m.boot_id = ?4 AND m.deadline > ?5 AND NOT ",
+    is_away!()
+);
 
 // ?1 group, ?2 id, ?3 incarnation, ?4 what is given back, each with its epoch.
 const RELEASE: &str = "

@@ -9,32 +9,78 @@ use crate::backend::RECORDS_MAX;
 use crate::client::Store;
 use crate::error::Failure;
 
+/// Whether a record's member is away. A record that is no JSON is a living one, of which this version knows nothing.
+macro_rules! is_away {
+    () => {
+        "CASE WHEN json_valid(record) THEN coalesce(record ->> 'state' = 'away', 0) ELSE 0 END"
+    };
+}
+
+pub(crate) use is_away;
+
+/// The row of a seat, as long as it is alive: ?1 group, ?2 id, ?3 incarnation, ?4 boot, ?5 now.
+macro_rules! living {
+    () => {
+        concat!("group_name = ?1 AND instance_id = ?2 AND incarnation = ?3 AND boot_id = ?4 AND deadline > ?5 AND NOT ", is_away!())
+    };
+}
+
 // ?1 group, ?2 id, ?3 incarnation, ?4 boot, ?5 now, ?6 deadline, ?7 record, ?8 members at most, ?9 records at most.
 // A record of this id that is alive under another incarnation stays, and no row comes back. The own one keeps its number of joining
-// while it is alive. In `DO UPDATE`, names without `excluded` mean the row as it was.
-const REGISTER: &str = "
+// while it is alive. One that is away makes room for whoever comes. In `DO UPDATE`, names without `excluded` mean the row as it was.
+const REGISTER: &str = concat!(
+    "
     INSERT INTO member (group_name, instance_id, incarnation, joined, boot_id, deadline, previous, renewals, record)
     SELECT ?1, ?2, ?3, counter + 1, ?4, ?6, ?6, 0, ?7 FROM store
     WHERE (records < ?9 AND coalesce((SELECT members FROM member_group WHERE name = ?1), 0) < ?8)
         OR EXISTS (SELECT 1 FROM member WHERE group_name = ?1 AND instance_id = ?2)
     ON CONFLICT (group_name, instance_id) DO UPDATE SET
-        joined = iif(incarnation = ?3 AND boot_id = ?4 AND deadline > ?5, joined, excluded.joined),
-        deadline = iif(incarnation = ?3 AND boot_id = ?4 AND deadline > ?5, max(deadline, ?6), ?6),
+        joined = iif(incarnation = ?3 AND boot_id = ?4 AND deadline > ?5 AND NOT ",
+    is_away!(),
+    ", joined, excluded.joined),
+        deadline = iif(incarnation = ?3 AND boot_id = ?4 AND deadline > ?5 AND NOT ",
+    is_away!(),
+    ", max(deadline, ?6), ?6),
         incarnation = ?3, boot_id = ?4, previous = ?6, renewals = renewals + 1, record = ?7
-    WHERE incarnation = ?3 OR boot_id <> ?4 OR deadline <= ?5
-    RETURNING joined";
+    WHERE incarnation = ?3 OR boot_id <> ?4 OR deadline <= ?5 OR ",
+    is_away!(),
+    "
+    RETURNING joined"
+);
 
 // ?1 group, ?2 id, ?3 incarnation, ?4 boot, ?5 now, ?6 deadline. Touches no column that the revision depends on.
-const RENEW: &str = "
+const RENEW: &str = concat!(
+    "
     UPDATE member SET previous = deadline, deadline = max(deadline, ?6), renewals = renewals + 1
-    WHERE group_name = ?1 AND instance_id = ?2 AND incarnation = ?3 AND boot_id = ?4 AND deadline > ?5
-    RETURNING previous";
+    WHERE ",
+    living!(),
+    "
+    RETURNING previous"
+);
 
 // ?6 record.
-const UPDATE: &str = "
+const UPDATE: &str = concat!(
+    "
     UPDATE member SET record = ?6
-    WHERE group_name = ?1 AND instance_id = ?2 AND incarnation = ?3 AND boot_id = ?4 AND deadline > ?5
-    RETURNING joined";
+    WHERE ",
+    living!(),
+    "
+    RETURNING joined"
+);
+
+// ?6 deadline, ?7 record. The number of joining is a new one, so that what the member had claimed ends with its life.
+const STEP_AWAY: &str = concat!(
+    "
+    UPDATE member SET joined = (SELECT counter + 1 FROM store), deadline = ?6, previous = ?6, record = ?7
+    WHERE ",
+    living!(),
+    "
+    RETURNING joined"
+);
+
+const IS_AWAY: &str = concat!("
+    SELECT EXISTS (SELECT 1 FROM member WHERE group_name = ?1 AND instance_id = ?2 AND incarnation = ?3 AND boot_id = ?4 AND deadline > ?5 AND ",
+    is_away!(), ")");
 
 const DELETE: &str = "DELETE FROM member WHERE group_name = ?1 AND instance_id = ?2 AND incarnation = ?3";
 
@@ -160,6 +206,16 @@ impl Store {
     pub(crate) async fn update(&self, seat: &Seat, record: &str) -> Result<bool, Failure> {
         let rows = self.write(self.of_seat(UPDATE, seat, self.clock.now()).bind(record)).await?;
         Ok(!rows.is_empty())
+    }
+
+    /// Puts a record that says its member is away in the place of the living one; `false` if there is neither a living one nor such a record.
+    pub(crate) async fn step_away(&self, seat: &Seat, record: &str, now: Moment, deadline: Moment) -> Result<bool, Failure> {
+        let query = self.of_seat(STEP_AWAY, seat, now).bind(nanos(deadline)).bind(record);
+        if !self.write(query).await?.is_empty() {
+            return Ok(true);
+        }
+        let rows = self.of_seat(IS_AWAY, seat, now).fetch_all(&self.readers).await.map_err(|error| self.failure(&error))?;
+        rows.first().map_or(Ok(false), |row| row.try_get(0).map_err(|error| self.failure(&error)))
     }
 
     /// Deletes the record of exactly this incarnation, if there is one.

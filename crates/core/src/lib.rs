@@ -58,7 +58,8 @@ pub use placer::{Placed, Placer};
 pub use plan::{Balance, Move, Plan};
 pub use policy::{
     BackendLoss, DRAIN_TIMEOUT_MAX, KEEP_FOR_MAX, KeyPlacement, LoadMargin, MaxLoss, OwnershipMode, PlacementKind, PlacementParams, Policy,
-    PolicyError, SLOTS_DEFAULT, SLOTS_MAX, SLOTS_OUTBOX, Timing, VIRTUAL_NODES_DEFAULT, VIRTUAL_NODES_MAX, VersionRule,
+    PolicyError, REJOIN_GRACE_LEAST, REJOIN_GRACE_MAX, SLOTS_DEFAULT, SLOTS_MAX, SLOTS_OUTBOX, Timing, VIRTUAL_NODES_DEFAULT,
+    VIRTUAL_NODES_MAX, VersionRule,
 };
 pub use rebalance::{Cause, Rebalance};
 pub use replicas::{REPLICAS_MAX, Replicas};

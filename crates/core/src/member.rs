@@ -119,6 +119,32 @@ pub enum MemberState {
     Active,
     /// Is leaving: still renews, is out of the placement.
     Draining,
+    /// Is leaving for a while: finishes its work and still renews. It keeps its share, which nobody serves.
+    Pausing,
+    /// Has left for a while, and its record lives on without it: it keeps its share, which nobody serves, until it is back or that time is over.
+    Away,
+}
+
+impl MemberState {
+    /// Whether the placement counts it.
+    pub const fn has_share(self) -> bool {
+        !matches!(self, Self::Draining)
+    }
+
+    /// Whether it has a share that nobody serves for a while.
+    pub const fn rests(self) -> bool {
+        matches!(self, Self::Pausing | Self::Away)
+    }
+
+    /// The name in records and in what people read.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Active => "active",
+            Self::Draining => "draining",
+            Self::Pausing => "pausing",
+            Self::Away => "away",
+        }
+    }
 }
 
 /// A member that has vanished and keeps its share in the placement.

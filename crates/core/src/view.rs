@@ -31,18 +31,21 @@ pub struct View {
 }
 
 impl View {
-    /// Sorts the members; of two records with one id the one that joined first stays and the other is set aside.
+    /// Sorts the members; of two records with one id the one that joined first stays and the other is set aside. A record that says its member
+    /// is away means nothing beside one of a life of that member.
     pub fn new(revision: u64, mut members: Vec<Member>) -> Self {
-        members.sort_by(|a, b| (&a.instance_id, a.joined, a.incarnation).cmp(&(&b.instance_id, b.joined, b.incarnation)));
+        let is_away = |member: &Member| member.state == MemberState::Away;
+        let order = |m: &Member| (is_away(m), m.joined, m.incarnation);
+        members.sort_by(|a, b| a.instance_id.cmp(&b.instance_id).then_with(|| order(a).cmp(&order(b))));
         let mut duplicates = Vec::new();
         members.dedup_by(|later, kept| {
             let same = later.instance_id == kept.instance_id;
-            if same && later.incarnation != kept.incarnation {
+            if same && later.incarnation != kept.incarnation && !is_away(later) {
                 duplicates.push(Duplicate { instance_id: later.instance_id.clone(), incarnation: later.incarnation });
             }
             same
         });
-        let group = group_fingerprint(&members);
+        let group = agreed(&members);
         Self { revision, members, duplicates, foreign: Vec::new(), group }
     }
 
@@ -84,13 +87,14 @@ impl View {
         self.members.binary_search_by(|m| m.instance_id.cmp(instance_id)).ok().map(|at| &self.members[at])
     }
 
-    /// How many members are active (not draining).
+    /// How many members are active: neither draining nor away.
     pub fn active(&self) -> usize {
         self.members.iter().filter(|m| m.state == MemberState::Active).count()
     }
 
     /// What the group serves: the last fingerprint that all list; else the one that most list, of those the smallest. `None` if nobody
-    /// lists any. Draining members count like all others: what one of them cannot serve, the group does not serve before it is gone.
+    /// lists any. Draining members count like all others: what one of them cannot serve, the group does not serve before it is gone. Those that
+    /// are away count as long as somebody who is here lists what comes out; else only those who are here do.
     ///
     /// The last one is the one that stands furthest back in any member's list; of several the smallest. So members that list the same two in
     /// different orders, of which some go one way and some the other, still agree.
@@ -103,7 +107,13 @@ impl View {
         let mut canonical = String::new();
         for member in &self.members {
             let id = hash_bytes(member.instance_id.as_str().as_bytes());
-            let draining = member.state == MemberState::Draining;
+            let draining = if member.state.rests() {
+                "away"
+            } else if member.state == MemberState::Draining {
+                "true"
+            } else {
+                "false"
+            };
             let fingerprints = member.fingerprints.iter().map(ToString::to_string).collect::<String>();
             let loss = member.loss.as_ref().map(|loss| format!(" {loss:?}")).unwrap_or_default();
             let version = member.version.as_ref().map(|version| format!(" version {:016x}", hash_bytes(version.as_bytes())));
@@ -114,11 +124,11 @@ impl View {
         Fingerprint::of(&canonical)
     }
 
-    /// Who placement counts: members that list `group`; of those the active ones, or all of them if every one is draining.
+    /// Who placement counts: members that list `group`; of those all that are not draining, or all of them if every one is.
     pub fn eligible(&self, group: Option<Fingerprint>) -> impl Iterator<Item = &Member> {
         let serves = move |m: &&Member| group.is_none_or(|g| m.fingerprints.contains(&g));
-        let any_active = self.members.iter().filter(serves).any(|m| m.state == MemberState::Active);
-        self.members.iter().filter(serves).filter(move |m| !any_active || m.state == MemberState::Active)
+        let any_share = self.members.iter().filter(serves).any(|m| m.state.has_share());
+        self.members.iter().filter(serves).filter(move |m| !any_share || m.state.has_share())
     }
 
     /// Whether the members whom placement counts are of more than one version ([`Version`]).
@@ -160,6 +170,19 @@ impl View {
         let known = |m: &&Member| before.member(&m.instance_id).is_some_and(|b| b.incarnation == m.incarnation);
         self.members.iter().filter(|m| !known(m)).map(|m| m.instance_id.clone()).collect()
     }
+}
+
+/// What the group serves: as if those that are away were here, unless nobody who is here could serve that. A group that was stopped as a whole
+/// and is started with other settings need not wait for the records of its former members.
+fn agreed(members: &[Member]) -> Option<Fingerprint> {
+    let all = group_fingerprint(members);
+    let is_here = |member: &&Member| member.state != MemberState::Away;
+    let listed_here = all.is_none_or(|group| members.iter().filter(is_here).any(|member| member.fingerprints.contains(&group)));
+    if listed_here {
+        return all;
+    }
+    let here: Vec<_> = members.iter().filter(is_here).cloned().collect();
+    group_fingerprint(&here).or(all)
 }
 
 /// See [`View::group_fingerprint`]. It takes time for each fingerprint that is listed, however many different ones there are.
@@ -233,6 +256,49 @@ mod tests {
         let ids = |view: &View| view.eligible(None).map(|m| m.instance_id.to_string()).collect::<Vec<_>>();
         assert_eq!(ids(&View::new(1, vec![member("a", 0), draining("b")])), ["a"]);
         assert_eq!(ids(&View::new(1, vec![draining("a"), draining("b")])), ["a", "b"]);
+    }
+
+    fn away(id: &str) -> Member {
+        Member { state: MemberState::Away, ..member(id, 0) }
+    }
+
+    #[test]
+    fn who_is_away_keeps_its_share_and_is_not_active() {
+        let ids = |view: &View| view.eligible(None).map(|m| m.instance_id.to_string()).collect::<Vec<_>>();
+        let pausing = Member { state: MemberState::Pausing, ..member("p", 0) };
+        let draining = Member { state: MemberState::Draining, ..member("d", 0) };
+        let view = View::new(1, vec![member("a", 0), away("b"), draining.clone(), pausing]);
+        assert_eq!((ids(&view), view.active()), (vec!["a".to_owned(), "b".into(), "p".into()], 1));
+        assert_eq!(ids(&View::new(1, vec![away("b"), draining])), ["b"]);
+        let fingerprint = |member| View::new(1, vec![member]).fingerprint();
+        assert_ne!(fingerprint(away("b")), fingerprint(member("b", 0)), "its slots are nobody's to take");
+    }
+
+    #[test]
+    fn beside_a_life_of_the_member_its_away_record_means_nothing() {
+        for (former, present) in [(1, 2), (2, 1)] {
+            let gone = Member { state: MemberState::Away, ..member("a", former) };
+            let view = View::new(1, vec![gone.clone(), member("a", present)]);
+            assert_eq!((view.members(), view.duplicates()), (&[member("a", present)][..], &[][..]));
+            let two = View::new(1, vec![gone, Member { state: MemberState::Away, ..member("a", present) }]);
+            assert_eq!((two.members().len(), two.duplicates()), (1, &[][..]));
+        }
+    }
+
+    #[test]
+    fn what_those_who_are_away_list_counts_as_long_as_somebody_here_lists_it() {
+        let group = |members: Vec<Member>| View::new(1, members).group_fingerprint();
+        let away = |id, names: &[&str]| Member { state: MemberState::Away, ..serving(id, names) };
+        let (old, new) = (Some(Fingerprint::of("old")), Some(Fingerprint::of("new")));
+        assert_eq!(group(vec![away("a", &["old"]), serving("b", &["old", "new"])]), old, "it cannot serve the new one");
+        assert_eq!(group(vec![away("a", &["old", "new"]), serving("b", &["old", "new"])]), new);
+        assert_eq!(
+            group(vec![away("a", &["old"]), away("b", &["old"]), serving("c", &["new"])]),
+            new,
+            "the fleet was started with other settings"
+        );
+        assert_eq!(group(vec![away("a", &["old"]), away("b", &["old"])]), old);
+        assert_eq!(group(vec![away("a", &["old"]), serving("b", &[])]), old);
     }
 
     #[test]

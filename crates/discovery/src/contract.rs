@@ -5,9 +5,9 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use futures::stream::BoxStream;
-use shardwise_core::{GroupName, Incarnation, InstanceId, Member, Moment, View};
+use shardwise_core::{GroupName, Incarnation, InstanceId, Member, MemberState, Moment, View};
 
-use crate::{Claims, Notes, Result};
+use crate::{Claims, Error, ErrorKind, Notes, Result};
 
 /// A member's record as it wants to be seen, and for how long it lives without renewal.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -27,6 +27,11 @@ impl Registration {
     pub fn seat(&self) -> Seat {
         let Member { instance_id, incarnation, .. } = &self.member;
         Seat { group: self.group.clone(), instance_id: instance_id.clone(), incarnation: *incarnation }
+    }
+
+    /// What stands in the place of the record while the member is away.
+    pub fn away_member(&self) -> Member {
+        Member { state: MemberState::Away, loss: None, ..self.member.clone() }
     }
 }
 
@@ -82,12 +87,20 @@ pub struct Capabilities {
     pub margin: Duration,
     /// The most bytes an instance or group name may have.
     pub name_bytes_max: usize,
+    /// It can keep a member's place while that is away: [`Discovery::step_away`].
+    pub keeps_places: bool,
 }
 
 impl Capabilities {
     /// A backend with that name and margin that takes names up to [`shardwise_core::NAME_BYTES_MAX`].
     pub const fn new(name: &'static str, margin: Duration) -> Self {
-        Self { name, margin, name_bytes_max: shardwise_core::NAME_BYTES_MAX }
+        Self { name, margin, name_bytes_max: shardwise_core::NAME_BYTES_MAX, keeps_places: false }
+    }
+
+    /// The same, of a backend that implements [`Discovery::step_away`].
+    #[must_use]
+    pub const fn with_places(self) -> Self {
+        Self { keeps_places: true, ..self }
     }
 }
 
@@ -116,6 +129,10 @@ impl Capabilities {
 ///     permanent. No Debug or Display of anything prints a secret.
 /// 11. Instance and group names may be any UTF-8 without NUL up to [`Capabilities::name_bytes_max`]; the backend escapes what it
 ///     must. Groups do not see each other.
+/// 12. A member that has stepped away has one record, in state `away`, which takes the place of its living one in the same step. It lives for the
+///     grace that was asked for, at least and not longer than that, a second for rounding up, and [`Capabilities::margin`], by the backend's own
+///     clock. Nobody renews or updates it: both are [`crate::ErrorKind::Lost`]. Whoever registers its id takes its place at once and in one step,
+///     so that at no moment the id is in a view twice or not at all. Only a living record steps away; what the member had claimed ends with that.
 #[async_trait]
 pub trait Discovery: Send + Sync + 'static {
     /// Name, margin and limits. Constant.
@@ -132,6 +149,15 @@ pub trait Discovery: Send + Sync + 'static {
 
     /// Deletes the record. It is no error if it is gone already, and a record of another incarnation stays.
     async fn deregister(&self, seat: &Seat) -> Result<()>;
+
+    /// Puts in the place of the living record what `registration` says, in state `away`, for so long: 2 s to 1 h
+    /// ([`shardwise_core::REJOIN_GRACE_LEAST`]). [`crate::ErrorKind::Lost`] if there is no living one; no error if it is away already.
+    ///
+    /// To be implemented where [`Capabilities::keeps_places`] says so.
+    async fn step_away(&self, _registration: &Registration, _grace: Duration) -> Result<()> {
+        let context = format!("the backend {} cannot keep a place for a member that is away", self.capabilities().name);
+        Err(Error::new(ErrorKind::Misconfigured, "step_away", context))
+    }
 
     /// The group now.
     async fn members(&self, group: &GroupName) -> Result<Snapshot>;
@@ -170,6 +196,10 @@ impl<D: Discovery + ?Sized> Discovery for Arc<D> {
 
     async fn deregister(&self, seat: &Seat) -> Result<()> {
         (**self).deregister(seat).await
+    }
+
+    async fn step_away(&self, registration: &Registration, grace: Duration) -> Result<()> {
+        (**self).step_away(registration, grace).await
     }
 
     async fn members(&self, group: &GroupName) -> Result<Snapshot> {

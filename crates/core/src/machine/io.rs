@@ -136,6 +136,8 @@ pub enum Action {
     StopWatch,
     /// Show the record as draining; whether that succeeds changes nothing here.
     MarkDraining,
+    /// Show the record as that of a member that leaves for a while; whether that succeeds changes nothing here.
+    MarkPausing,
     /// Show in the record, until the next registration, whom this member has seen vanish beyond what `max_loss` allows; nobody takes the
     /// mark back. To be tried until it is written, unless another one comes first: the others go by it.
     MarkLoss(Vec<Missing>),
@@ -143,6 +145,12 @@ pub enum Action {
     AwaitInFlight,
     /// Delete the record; answer with `Deregistered`, whatever came of it.
     Deregister,
+    /// Put in the place of the record one that lives for so long without anybody renewing it, or else delete it; answer with `Deregistered`,
+    /// whatever came of it.
+    StepAway {
+        /// For how long at most the member is away.
+        grace: Duration,
+    },
     /// Do this about claims.
     Claim(ClaimAction),
     /// Make this snapshot the one that readers see.
@@ -194,7 +202,7 @@ pub enum Refusal {
     /// The group has agreed on other constants.
     #[error(
         "this worker's policy has fingerprint {mine}{}, the group serves {group}; \
-         make placement, slots, virtual_nodes, load_margin, ownership, version_rule, min_members and next equal to the others'",
+         make placement, slots, virtual_nodes, load_margin, ownership, version_rule, min_members, rejoin_grace and next equal to the others'",
         .next.map(|next| format!(" and next {next}")).unwrap_or_default()
     )]
     OtherPolicy {

@@ -4,6 +4,9 @@
 //! which under `max_loss` is a death. So the record stays for a while after this member has seen itself drain, and is deleted then. Left to
 //! expire it would show the mark for longer yet, and the process could end at once; but the id would be taken for up to a TTL, so that a
 //! worker that is restarted under its own id waits for it each time, and on Consul an ordinary stop would leave a failing check behind.
+//!
+//! With `rejoin_grace` it leaves for a while: it is not taken out of the placement while its work ends, and then its record is replaced by one that
+//! keeps its place. A member that had no place, or has lost its record by then, leaves for good.
 
 use std::time::Duration;
 
@@ -27,9 +30,10 @@ impl Machine {
                 if let Some(claiming) = &mut self.claiming {
                     claiming.want_nothing(now, Cause::Draining);
                 }
+                self.returns = self.keeps_place();
                 self.turn(now, ServiceState::Draining, actions);
                 if self.lease.is_held() {
-                    actions.push(Action::MarkDraining);
+                    actions.push(if self.returns { Action::MarkPausing } else { Action::MarkDraining });
                 } else if !self.lease.is_in_flight() {
                     self.drop_record();
                 }
@@ -38,9 +42,16 @@ impl Machine {
                 (self.gives_up_at, self.gives_up) = (self.drain_until, false);
                 // At the latest: a backend that takes no mark, or shows none, keeps nobody for longer.
                 let wait = if self.lease.is_held() { self.lease.ttl() } else { self.lease.ttl().min(ANSWERED_WITHIN) };
-                self.shown_until = self.policy.max_loss.map(|_| now.plus(wait));
+                // Whoever is away is not gone.
+                self.shown_until = self.policy.max_loss.filter(|_| !self.returns).map(|_| now.plus(wait));
             }
         }
+    }
+
+    /// Whether the others are to count this member, which is about to leave, until it is back.
+    fn keeps_place(&self) -> bool {
+        let has_place = matches!(self.state(), ServiceState::Active | ServiceState::Stale | ServiceState::Joining);
+        !self.policy.rejoin_grace.is_zero() && has_place && self.lease.is_held()
     }
 
     /// A registration that began then has been answered behind the wish to leave: the others must not count on it.
@@ -72,7 +83,8 @@ impl Machine {
         }
         if self.has_let_go() && self.leaves_at().is_some_and(|at| now >= at) {
             (self.drain_until, self.shown_until) = (None, None);
-            actions.push(Action::Deregister);
+            let away = self.returns && self.lease.is_held();
+            actions.push(if away { Action::StepAway { grace: self.policy.rejoin_grace } } else { Action::Deregister });
         }
         self.gives_up |= self.gives_up_at.is_some_and(|at| now >= at);
     }

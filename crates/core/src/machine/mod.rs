@@ -59,6 +59,8 @@ pub struct Machine {
     /// From then on a leaver does not keep its record alive for work that does not end.
     gives_up_at: Option<Moment>,
     gives_up: bool,
+    /// A leaver keeps its place for `rejoin_grace`.
+    returns: bool,
     losses: loss::Losses,
     /// Under exclusive ownership alone.
     claiming: Option<claiming::Claiming>,
@@ -94,6 +96,7 @@ impl Machine {
             drain_until: None,
             gives_up_at: None,
             gives_up: false,
+            returns: false,
             losses: loss::Losses::default(),
             claiming,
             shown_until: None,

@@ -1,6 +1,8 @@
 //! Slots and names that nobody claims: their owner is in the view and does not come, because it is refused, has no right to claim, or runs something
 //! else under the group's name. The next in line takes them.
 //!
+//! Nobody takes what belongs to a member that is away for a while: that is what its place is kept for.
+//!
 //! It keeps them until the placement changes, which it does when the owner is restarted or leaves.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -25,11 +27,23 @@ pub(super) struct Unclaimed {
 pub(super) struct Line {
     slots: Replicas,
     names: NameOwners,
+    /// Members whose share rests until they are back.
+    resting: BTreeSet<InstanceId>,
 }
 
 impl Line {
     pub(super) fn of(view: &View, params: PlacementParams, names: &BTreeSet<ClaimName>) -> Self {
-        Self { slots: Replicas::of_view(view, params, REPLICAS_MAX), names: NameOwners::of_view(view, params, names) }
+        let resting = view.members().iter().filter(|member| member.state.rests()).map(|member| member.instance_id.clone()).collect();
+        Self { slots: Replicas::of_view(view, params, REPLICAS_MAX), names: NameOwners::of_view(view, params, names), resting }
+    }
+
+    /// Whether it is left alone until its owner is back.
+    fn rests(&self, resource: &Resource) -> bool {
+        let owner = match resource {
+            Resource::Slot(slot) => self.slots.owners_of_slot(*slot, 1).next(),
+            Resource::Name(name) => self.names.owner(name),
+        };
+        owner.is_some_and(|owner| self.resting.contains(owner))
     }
 
     /// Whether `me` is among the owner and the first `after` behind it.
@@ -78,14 +92,17 @@ impl Unclaimed {
             return Vec::new();
         }
         let line = self.line.get_or_insert_with(line);
-        waiting.filter(|(resource, ttls)| line.has(resource, *ttls, me)).map(|(resource, _)| resource.clone()).collect()
+        waiting
+            .filter(|(resource, ttls)| !line.rests(resource) && line.has(resource, *ttls, me))
+            .map(|(resource, _)| resource.clone())
+            .collect()
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::Member;
+    use crate::{Member, MemberState};
 
     const TTL: Duration = Duration::from_secs(4);
 
@@ -131,6 +148,24 @@ mod tests {
         unclaimed.start_over();
         assert!(unclaimed.since.is_empty() && unclaimed.line.is_none());
         assert_eq!(unclaimed.look(at(8_001), TTL, || panic!("too soon"), line, &id("a")), []);
+    }
+
+    #[test]
+    fn what_belongs_to_somebody_who_is_away_is_left_alone() {
+        for state in [MemberState::Away, MemberState::Pausing] {
+            let members = ["a", "b", "c"].map(|name| Member::named(id(name)));
+            let members = members.map(|member| if member.instance_id == id("b") { Member { state, ..member } } else { member });
+            let names = [ClaimName::new("leader").unwrap()].into();
+            let group = || Line::of(&View::new(1, members.to_vec()), PlacementParams { slots: 16, ..PlacementParams::default() }, &names);
+            let placed = line();
+            let of_b: Vec<_> = everything().into_iter().filter(|resource| placed.has(resource, 0, &id("b"))).collect();
+            assert!(!of_b.is_empty() && of_b.len() < 17);
+            let mut unclaimed = Unclaimed::default();
+            unclaimed.look(at(0), TTL, everything, group, &id("a"));
+            // After many TTLs everybody is in line.
+            let taken = unclaimed.look(at(400_000), TTL, everything, group, &id("a"));
+            assert_eq!(taken, everything().into_iter().filter(|resource| !of_b.contains(resource)).collect::<Vec<_>>());
+        }
     }
 
     #[test]

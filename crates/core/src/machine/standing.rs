@@ -5,7 +5,7 @@ use std::sync::Arc;
 use super::claiming::Claiming;
 use super::{Action, Machine, Refusal};
 use crate::ownership::Held;
-use crate::{Cause, Fingerprint, Moment, Ownership, Placer, ServiceState, TooManyPoints, View};
+use crate::{Cause, Fingerprint, MemberState, Moment, Ownership, Placer, ServiceState, TooManyPoints, View};
 
 enum Standing {
     /// The view does not tell yet, or shows no record of this incarnation.
@@ -89,6 +89,8 @@ impl Machine {
                 Some(Err(None)) => Standing::Unknown,
                 Some(Err(Some(refusal))) => Standing::Refused(refusal),
             },
+            // The view is of before the registration: that one takes a former self's place.
+            Some(former) if former.state == MemberState::Away => Standing::Unknown,
             Some(other) => Standing::Refused(Refusal::InUse { instance_id: other.instance_id.clone(), address: other.address.clone() }),
             None => Standing::Unknown,
         }

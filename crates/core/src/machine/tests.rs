@@ -1,5 +1,6 @@
 //! Scenarios as lists: what happens, then what must come out.
 
+mod away;
 mod claims;
 mod ending;
 mod keys;

@@ -21,6 +21,10 @@ use crate::{ClaimStore, Fingerprint, GroupName, PolicyName, format_duration};
 pub const DRAIN_TIMEOUT_MAX: Duration = Duration::from_hours(24);
 /// The longest time for which a member goes on without the backend.
 pub const KEEP_FOR_MAX: Duration = Duration::from_hours(24);
+/// The shortest time, beside none, for which a member's place is kept while it is away: shorter than this not every backend can do it.
+pub const REJOIN_GRACE_LEAST: Duration = Duration::from_secs(2);
+/// The longest.
+pub const REJOIN_GRACE_MAX: Duration = Duration::from_hours(1);
 const MIN_MEMBERS_MAX: u32 = crate::MEMBERS_MAX;
 
 /// A setting that is not allowed: which, what it is, and what is allowed.
@@ -128,6 +132,9 @@ pub struct Policy {
     pub epoch_floor: u64,
     /// Who gets what while the members' versions differ. Under exclusive ownership alone.
     pub version_rule: VersionRule,
+    /// For how long a member that leaves keeps its place: placement counts it, and nobody serves its slots, until it is back under the same id or
+    /// that time is over. Zero: it has none. Members must agree on it.
+    pub rejoin_grace: Duration,
     /// What a member does without the backend.
     pub on_backend_loss: BackendLoss,
     /// When more members vanish within one TTL, nobody takes over what they had until enough are back or an operator confirms the loss;
@@ -149,6 +156,7 @@ impl Policy {
             on_drain_timeout: OnDrainTimeout::Hold,
             epoch_floor: 0,
             version_rule: VersionRule::None,
+            rejoin_grace: Duration::ZERO,
             on_backend_loss: BackendLoss::Stop,
             max_loss: None,
         }
@@ -178,8 +186,24 @@ impl Policy {
             let allowed = format!("more than zero and at most {} is allowed", format_duration(KEEP_FOR_MAX));
             return Err(refuse("keep_for", format_duration(keep_for), allowed));
         }
+        policy.check_rejoin_grace()?;
         policy.check_exclusive()?;
         Ok(policy)
+    }
+
+    fn check_rejoin_grace(&self) -> Result<(), PolicyError> {
+        if self.rejoin_grace.is_zero() {
+            return Ok(());
+        }
+        let refuse = |allowed| Err(refuse("rejoin_grace", format_duration(self.rejoin_grace), allowed));
+        if !(REJOIN_GRACE_LEAST..=REJOIN_GRACE_MAX).contains(&self.rejoin_grace) {
+            let (least, max) = (format_duration(REJOIN_GRACE_LEAST), format_duration(REJOIN_GRACE_MAX));
+            return refuse(format!("0s or from {least} to {max} is allowed"));
+        }
+        match std::iter::once(self.placement).chain(self.next).find_map(|params| params.kind.by_key()) {
+            Some(placement) => refuse(format!("remove it: with placement {placement} the other fleet takes over whatever leaves")),
+            None => Ok(()),
+        }
     }
 
     /// What can and cannot be said beside `ownership`.
@@ -229,10 +253,11 @@ impl Policy {
 
     fn fingerprint_with(&self, placement: &PlacementParams) -> Fingerprint {
         Fingerprint::of(&format!(
-            "{} ownership={} min_members={} rejoin_grace=0 versions={}",
+            "{} ownership={} min_members={} rejoin_grace={} versions={}",
             placement.canonical(),
             self.ownership.as_str(),
             self.min_members,
+            self.rejoin_grace.as_millis(),
             self.version_rule.as_str(),
         ))
     }
@@ -279,7 +304,9 @@ mod tests {
         let same = Policy { name: PolicyName::new("q").unwrap(), drain_timeout: Duration::ZERO, ..policy() };
         assert_eq!(policy().fingerprint(), same.fingerprint());
         let mut seen = vec![policy().fingerprint()];
-        let changes: [fn(&mut Policy); 4] = [
+        let changes: [fn(&mut Policy); 6] = [
+            |p| p.rejoin_grace = Duration::from_secs(30),
+            |p| p.rejoin_grace = Duration::from_secs(31),
             |p| p.placement.slots = 1_024,
             |p| p.placement.virtual_nodes = 160,
             |p| p.placement.load_margin = LoadMargin::None,
@@ -328,6 +355,23 @@ mod tests {
                 "max_loss is 50%: remove it: with placement modulo the other fleet takes over whatever vanishes"
             );
             assert!(Policy { max_loss: None, ..policy }.validated().is_ok());
+        }
+    }
+
+    #[test]
+    fn a_place_is_kept_for_two_seconds_to_an_hour_and_for_slots_alone() {
+        let with = |ms| Policy { rejoin_grace: Duration::from_millis(ms), ..policy() };
+        for ms in [0, 2_000, 3_600_000] {
+            assert!(with(ms).validated().is_ok(), "{ms} ms");
+        }
+        for (ms, value) in [(1, "1ms"), (1_999, "1999ms"), (3_600_001, "3600001ms")] {
+            let said = with(ms).validated().unwrap_err().to_string();
+            assert_eq!(said, format!("rejoin_grace is {value}: 0s or from 2s to 1h is allowed"));
+        }
+        let keys = PlacementParams { kind: PlacementKind::Key(KeyPlacement::Modulo), ..PlacementParams::default() };
+        for policy in [Policy { placement: keys, ..with(2_000) }, Policy { next: Some(keys), ..with(2_000) }] {
+            let said = policy.validated().unwrap_err().to_string();
+            assert_eq!(said, "rejoin_grace is 2s: remove it: with placement modulo the other fleet takes over whatever leaves");
         }
     }
 

@@ -12,6 +12,7 @@
 // A case reports by panicking, as tests do.
 #![expect(clippy::panic, clippy::expect_used, reason = "conformance cases are tests")]
 
+mod away;
 mod calls;
 mod claims;
 mod claims_of_time;
@@ -31,6 +32,7 @@ use shardwise_core::{Fingerprint, GroupName, Incarnation, InstanceId, Member, Vi
 
 use crate::{Clock, Discovery, Error, Registration, WatchEvent, WatchStream};
 
+pub use away::*;
 pub use calls::*;
 pub use claims::*;
 pub use claims_of_time::*;
@@ -213,6 +215,13 @@ macro_rules! conformance_tests {
             clause_10_errors_name_their_operation
             clause_11_any_name_goes
             clause_11_groups_do_not_see_each_other
+            clause_12_whoever_steps_away_keeps_its_place_for_the_grace_and_no_longer
+            clause_12_stepping_away_and_coming_back_is_one_step
+            clause_12_an_away_record_is_not_kept_alive
+            clause_12_of_many_that_come_back_one_wins
+            clause_12_who_came_back_and_died_is_gone
+            clause_12_only_a_living_record_steps_away
+            clause_12_who_is_away_can_be_taken_out
             what_is_registered_is_what_is_seen
             deregistering_twice_is_no_error
             calls_that_were_given_up_and_made_again_are_harmless

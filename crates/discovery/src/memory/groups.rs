@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
-use shardwise_core::{Claim, ClaimName, ClaimStore, GroupName, InstanceId, Member, Moment, Resource, StoreId, View};
+use shardwise_core::{Claim, ClaimName, ClaimStore, GroupName, InstanceId, Member, MemberState, Moment, Resource, StoreId, View};
 
 use crate::{Error, ErrorKind, Note, Result, Seat};
 
@@ -45,12 +45,19 @@ pub(super) struct Stored {
     pub(super) renewals: u64,
 }
 
+impl Stored {
+    pub(super) fn is_away(&self) -> bool {
+        self.member.state == MemberState::Away
+    }
+}
+
 impl Group {
-    /// Frees what is held by records that are gone. Whether there was anything.
+    /// Frees what is held by records that are gone or away. Whether there was anything.
     fn free_orphans(&mut self) -> bool {
         let (records, before) = (&self.records, self.claims.len());
         let lives = |claim: &Claim| {
-            records.get(&claim.holder.instance_id).is_some_and(|stored| stored.member.incarnation == claim.holder.incarnation)
+            let holds = |stored: &Stored| stored.member.incarnation == claim.holder.incarnation && !stored.is_away();
+            records.get(&claim.holder.instance_id).is_some_and(holds)
         };
         self.claims.retain(|_, claim| lives(claim));
         self.claims.len() != before
@@ -114,10 +121,15 @@ impl Groups {
 
     /// The living record of exactly this incarnation.
     pub(super) fn own(&mut self, seat: &Seat, now: Moment, operation: &'static str) -> Result<&mut Stored> {
-        self.reap(&seat.group, now);
         let lost = || Error::new(ErrorKind::Lost, operation, format!("{:?} has no record here; register again", seat.instance_id));
+        self.there(seat, now).filter(|stored| !stored.is_away()).ok_or_else(lost)
+    }
+
+    /// The record of exactly this incarnation, living or away.
+    pub(super) fn there(&mut self, seat: &Seat, now: Moment) -> Option<&mut Stored> {
+        self.reap(&seat.group, now);
         let stored = self.by_name.get_mut(&seat.group).and_then(|group| group.records.get_mut(&seat.instance_id));
-        stored.filter(|stored| stored.member.incarnation == seat.incarnation).ok_or_else(lost)
+        stored.filter(|stored| stored.member.incarnation == seat.incarnation)
     }
 
     /// The group as it is; one without records is empty as of the store's last change.

@@ -90,7 +90,7 @@ impl Store {
 #[async_trait]
 impl Discovery for MemoryBackend {
     fn capabilities(&self) -> Capabilities {
-        Capabilities::new("memory", Duration::from_millis(50))
+        Capabilities::new("memory", Duration::from_millis(50)).with_places()
     }
 
     async fn register(&self, registration: &Registration) -> Result<Grant> {
@@ -99,6 +99,8 @@ impl Discovery for MemoryBackend {
             let next = groups.revision + 1;
             let records = groups.records(group, started)?;
             let joined = match records.get(&member.instance_id) {
+                // Who is away makes room for whoever comes under its id.
+                Some(stored) if stored.is_away() => next,
                 Some(other) if other.member.incarnation != member.incarnation => {
                     let kind = ErrorKind::InUse { address: other.member.address.clone(), stamp: other.renewals };
                     return Err(Error::new(kind, "register", format!("instance id {:?} is in use", member.instance_id)));
@@ -140,10 +142,24 @@ impl Discovery for MemoryBackend {
 
     async fn deregister(&self, seat: &Seat) -> Result<()> {
         self.with_groups("deregister", |groups, now| {
-            if groups.own(seat, now, "deregister").is_ok() {
+            if groups.there(seat, now).is_some() {
                 groups.by_name.get_mut(&seat.group).map(|group| group.records.remove(&seat.instance_id));
                 groups.changed(&seat.group);
             }
+            Ok(())
+        })
+    }
+
+    async fn step_away(&self, registration: &Registration, grace: Duration) -> Result<()> {
+        let seat = registration.seat();
+        self.with_groups("step_away", |groups, now| {
+            if groups.there(&seat, now).is_some_and(|stored| stored.is_away()) {
+                return Ok(());
+            }
+            let stored = groups.own(&seat, now, "step_away")?;
+            stored.member = Member { joined: stored.member.joined, ..registration.away_member() };
+            stored.ends = now.plus(grace);
+            groups.changed(&seat.group);
             Ok(())
         })
     }

@@ -190,6 +190,10 @@ impl<D: Discovery> Discovery for Faults<D> {
         self.faulty("deregister", self.inner.deregister(seat)).await
     }
 
+    async fn step_away(&self, registration: &Registration, grace: Duration) -> Result<()> {
+        self.faulty("step_away", self.inner.step_away(registration, grace)).await
+    }
+
     async fn members(&self, group: &GroupName) -> Result<Snapshot> {
         self.faulty("members", self.inner.members(group)).await
     }

@@ -56,6 +56,10 @@ impl<D: Discovery> Discovery for Retry<D> {
         self.again(|| self.inner.deregister(seat)).await
     }
 
+    async fn step_away(&self, registration: &Registration, grace: Duration) -> Result<()> {
+        self.again(|| self.inner.step_away(registration, grace)).await
+    }
+
     async fn members(&self, group: &GroupName) -> Result<Snapshot> {
         self.again(|| self.inner.members(group)).await
     }

@@ -53,6 +53,10 @@ impl<D: Discovery> Discovery for Timeout<D> {
         self.within("deregister", self.inner.deregister(seat)).await
     }
 
+    async fn step_away(&self, registration: &Registration, grace: Duration) -> Result<()> {
+        self.within("step_away", self.inner.step_away(registration, grace)).await
+    }
+
     async fn members(&self, group: &GroupName) -> Result<Snapshot> {
         self.within("members", self.inner.members(group)).await
     }

@@ -57,6 +57,10 @@ impl<D: Discovery> Discovery for Traced<D> {
         self.traced("deregister", &seat.group, self.inner.deregister(seat)).await
     }
 
+    async fn step_away(&self, registration: &Registration, grace: Duration) -> Result<()> {
+        self.traced("step_away", &registration.group, self.inner.step_away(registration, grace)).await
+    }
+
     async fn members(&self, group: &GroupName) -> Result<Snapshot> {
         self.traced("members", group, self.inner.members(group)).await
     }

@@ -169,6 +169,7 @@ impl Fleet {
                 Some(Input::Deregistered)
             }
             Action::Claim(claim) => self.carry_out_claim(at, claim).map(Input::Claims),
+            Action::MarkPausing | Action::StepAway { .. } => unreachable!("the policy has no rejoin_grace"),
             Action::StopWatch | Action::Publish(_) | Action::Rebalanced(_) => None,
         };
         self.workers[at].inbox.extend(reply);

@@ -54,6 +54,23 @@ pub async fn claims_04_deregistering_frees(scope: &Scope) {
         .await;
 }
 
+/// A member that leaves for a while without having released, and comes back: who is away holds nothing and claims nothing.
+pub async fn claims_04_stepping_away_frees(scope: &Scope) {
+    let (a, b) = (scope.claimant("a", 1).await, scope.claimant("b", 2).await);
+    scope
+        .alive(&[&b], async {
+            let old = scope.granted(&a.seat(), &slots(0..10)).await;
+            scope.backend.step_away(&a, SOON * 6).await.expect("stepping away");
+            scope.all_granted(&b.seat(), &slots(0..5), SOON).await;
+            let error = claims(&*scope.backend).acquire(&a.seat(), &scope.store().await, &slots(10..11)).await.expect_err("it is away");
+            assert_eq!(*error.kind(), ErrorKind::Lost, "{error}");
+            let back = scope.claimant("a", 3).await;
+            let held = scope.all_granted(&back.seat(), &slots(5..10), SOON).await;
+            assert!(held.iter().all(|(resource, epoch)| *epoch > old[resource]), "{old:?}, then {held:?}");
+        })
+        .await;
+}
+
 /// The same id under another incarnation begins with nothing, and the former life is not heard any more.
 pub async fn claims_04_a_new_life_does_not_hold_what_the_former_held(scope: &Scope) {
     let former = scope.claimant_for("a", 1, scope.unhurried()).await;

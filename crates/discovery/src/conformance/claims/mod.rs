@@ -172,6 +172,7 @@ macro_rules! claims_conformance_tests {
             claims_04_renewing_keeps_claims
             claims_04_a_silent_members_claims_come_free
             claims_04_deregistering_frees
+            claims_04_stepping_away_frees
             claims_04_a_new_life_does_not_hold_what_the_former_held
             claims_05_what_is_released_is_free_at_once
             claims_05_nobody_releases_what_is_not_theirs

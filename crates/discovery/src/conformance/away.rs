@@ -1,0 +1,166 @@
+//! Clause 12: members that leave for a while.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures::StreamExt;
+use futures::future::join_all;
+use shardwise_core::{Incarnation, MemberState, REJOIN_GRACE_LEAST, View};
+
+use super::{SOON, Scope, view_where};
+use crate::{ErrorKind, Registration, WatchEvent};
+
+/// A grace that is not over before a case is.
+const LONG: Duration = Duration::from_mins(1);
+/// What a backend may add to a grace by rounding it up.
+const ROUNDING: Duration = Duration::from_secs(1);
+
+impl Scope {
+    async fn stepped_away(&self, registration: &Registration, grace: Duration) {
+        self.backend.step_away(registration, grace).await.unwrap_or_else(|error| panic!("stepping away: {error}"));
+    }
+
+    /// Ids, incarnations and states, as the peer reads them.
+    async fn states(&self) -> Vec<(String, u64, MemberState)> {
+        states(&self.peer.members(&self.group).await.expect("members").view)
+    }
+}
+
+fn states(view: &View) -> Vec<(String, u64, MemberState)> {
+    view.members().iter().map(|m| (m.instance_id.to_string(), m.incarnation.get(), m.state)).collect()
+}
+
+fn in_state(state: MemberState) -> impl Fn(&View) -> bool {
+    move |view| view.members().iter().any(|member| member.state == state)
+}
+
+fn is_lost<T>(answer: crate::Result<T>) -> bool {
+    answer.is_err_and(|error| *error.kind() == ErrorKind::Lost)
+}
+
+/// It is seen at once, lives without renewal for as long as was asked for, and then ends, which is news.
+pub async fn clause_12_whoever_steps_away_keeps_its_place_for_the_grace_and_no_longer(scope: &Scope) {
+    let mut watch = scope.peer.watch(&scope.group, scope.ttl / 3);
+    let mut a = scope.registration("a", 1);
+    a.member.metadata.insert("team".into(), "orders".into());
+    scope.backend.register(&a).await.expect("register");
+    view_where(&mut watch, SOON, "a active", |view| view.active() == 1).await;
+    // Half a second more than a whole number, so that rounding down is found.
+    let grace = REJOIN_GRACE_LEAST + Duration::from_millis(500);
+    let asked = scope.clock.now();
+    scope.stepped_away(&a, grace).await;
+    let answered = scope.clock.now();
+    let view = view_where(&mut watch, SOON, "a away", in_state(MemberState::Away)).await;
+    assert_eq!((view.members().len(), view.active()), (1, 0));
+    assert_eq!(view.members()[0].metadata, a.member.metadata);
+    let longest = grace + ROUNDING + scope.backend.capabilities().margin + Duration::from_secs(1);
+    view_where(&mut watch, longest, "nobody", |view| view.members().is_empty()).await;
+    let gone = scope.clock.now();
+    assert!(gone.since(asked) >= grace, "gone after {:?} of {grace:?}", gone.since(asked));
+    assert!(gone.since(answered) < longest, "gone after {:?} of {grace:?}", gone.since(answered));
+    scope.expect_ids(&[], SOON).await;
+}
+
+/// A watch that sees every change sees the id in each view exactly once, whoever goes and comes.
+pub async fn clause_12_stepping_away_and_coming_back_is_one_step(scope: &Scope) {
+    let mut watch = scope.peer.watch(&scope.group, scope.ttl / 3);
+    let mut a = scope.joined("a", 1).await;
+    view_where(&mut watch, SOON, "a active", |view| view.active() == 1).await;
+    let mut last = 1;
+    for incarnation in 2..6 {
+        scope.stepped_away(&a, LONG).await;
+        a.member.incarnation = Incarnation::new(incarnation);
+        scope.backend.register(&a).await.unwrap_or_else(|error| panic!("coming back as {incarnation}: {error}"));
+        let back = async {
+            while last != incarnation {
+                let Some(event) = watch.next().await else { panic!("the watch ended") };
+                let Ok(WatchEvent::View(snapshot)) = event else { continue };
+                let seen = states(&snapshot.view);
+                assert_eq!(seen.iter().map(|(id, ..)| id.as_str()).collect::<Vec<_>>(), ["a"], "once in each view");
+                assert!(snapshot.view.duplicates().is_empty(), "{:?}", snapshot.view.duplicates());
+                if seen[0].2 == MemberState::Active {
+                    last = seen[0].1;
+                }
+            }
+        };
+        tokio::time::timeout(SOON, back).await.unwrap_or_else(|_| panic!("incarnation {incarnation} is not seen"));
+        assert_eq!(scope.states().await, [("a".to_owned(), incarnation, MemberState::Active)]);
+    }
+}
+
+/// Its own former life neither renews nor changes it, and stepping away again does not begin the time anew.
+pub async fn clause_12_an_away_record_is_not_kept_alive(scope: &Scope) {
+    let a = scope.joined("a", 1).await;
+    let started = scope.clock.now();
+    scope.stepped_away(&a, REJOIN_GRACE_LEAST).await;
+    assert!(is_lost(scope.backend.renew(&a.seat(), a.ttl).await), "there is nothing to renew");
+    assert!(is_lost(scope.backend.update(&a).await), "there is nothing to update");
+    assert_eq!(scope.states().await, [("a".to_owned(), 1, MemberState::Away)]);
+    let longest = REJOIN_GRACE_LEAST + ROUNDING + scope.backend.capabilities().margin + Duration::from_secs(1);
+    loop {
+        let asked = scope.clock.now().since(started);
+        if scope.states().await.is_empty() {
+            break;
+        }
+        assert!(asked < longest, "still there after {asked:?} of {REJOIN_GRACE_LEAST:?}");
+        let again = scope.backend.step_away(&a, REJOIN_GRACE_LEAST).await;
+        assert!(again.is_ok() || is_lost(again), "it is away, or that is over");
+        assert!(is_lost(scope.backend.renew(&a.seat(), a.ttl).await));
+        tokio::time::sleep(Duration::from_millis(200)).await;
+    }
+}
+
+/// Many lives of the member that is away register at once: one gets the place, the others hear that it is taken.
+pub async fn clause_12_of_many_that_come_back_one_wins(scope: &Scope) {
+    let a = scope.joined("a", 1).await;
+    scope.stepped_away(&a, LONG).await;
+    let race = (2..8).map(|incarnation| {
+        let (backend, registration) = (Arc::clone(&scope.backend), scope.registration("a", incarnation));
+        async move {
+            loop {
+                match backend.register(&registration).await {
+                    // Who waited for its turn for too long asks again.
+                    Err(error) if error.is_retryable() && !matches!(error.kind(), ErrorKind::InUse { .. }) => {}
+                    answer => return answer.map(|_| incarnation),
+                }
+            }
+        }
+    });
+    let (won, lost): (Vec<_>, Vec<_>) = join_all(race).await.into_iter().partition(Result::is_ok);
+    assert_eq!((won.len(), lost.len()), (1, 5), "winners {won:?}");
+    assert!(lost.iter().filter_map(|lost| lost.as_ref().err()).all(|error| matches!(error.kind(), ErrorKind::InUse { .. })), "{lost:?}");
+    let seen = scope.states().await;
+    assert_eq!(seen, won.into_iter().flatten().map(|won| ("a".to_owned(), won, MemberState::Active)).collect::<Vec<_>>());
+}
+
+/// Nothing of its absence is left once it is back, under whatever incarnation: the next death is a death.
+pub async fn clause_12_who_came_back_and_died_is_gone(scope: &Scope) {
+    for (former, next) in [(1, 2), (3, 3)] {
+        let a = scope.joined("a", former).await;
+        scope.stepped_away(&a, LONG).await;
+        let back = scope.joined_for("a", next, scope.ttl).await;
+        scope.expect_ids(&[], scope.gone_within(back.ttl)).await;
+    }
+}
+
+/// Nobody steps away who is not there, is dead, or is somebody else.
+pub async fn clause_12_only_a_living_record_steps_away(scope: &Scope) {
+    assert!(is_lost(scope.backend.step_away(&scope.registration("b", 1), LONG).await), "it was never there");
+    scope.joined("a", 1).await;
+    assert!(is_lost(scope.backend.step_away(&scope.registration("a", 2), LONG).await), "it is another life's record");
+    assert_eq!(scope.states().await, [("a".to_owned(), 1, MemberState::Active)]);
+    let dead = scope.joined_for("c", 1, scope.ttl).await;
+    scope.expect_ids(&["a"], scope.gone_within(dead.ttl)).await;
+    assert!(is_lost(scope.backend.step_away(&dead, LONG).await), "it has expired");
+    assert_eq!(scope.ids().await, ["a"]);
+}
+
+/// Deregistering ends an absence, for its own life alone.
+pub async fn clause_12_who_is_away_can_be_taken_out(scope: &Scope) {
+    let a = scope.joined("a", 1).await;
+    scope.stepped_away(&a, LONG).await;
+    scope.backend.deregister(&scope.registration("a", 2).seat()).await.expect("another life's is no error");
+    assert_eq!(scope.ids().await, ["a"]);
+    scope.backend.deregister(&a.seat()).await.expect("deregister");
+    scope.expect_ids(&[], SOON).await;
+}

@@ -1,0 +1,34 @@
+//! A backend that does what every backend has to, and no more.
+
+use std::time::Duration;
+
+use shardwise::GroupName;
+use shardwise::discovery::{Capabilities, Discovery, Error, Grant, MemoryBackend, Registration, Seat, Snapshot, WatchStream};
+
+/// A backend of the user's own that knows nothing of what is optional.
+pub(crate) struct Plain(pub(crate) MemoryBackend);
+
+#[async_trait::async_trait]
+impl Discovery for Plain {
+    fn capabilities(&self) -> Capabilities {
+        Capabilities::new("plain", self.0.capabilities().margin)
+    }
+    async fn register(&self, registration: &Registration) -> Result<Grant, Error> {
+        self.0.register(registration).await
+    }
+    async fn renew(&self, seat: &Seat, ttl: Duration) -> Result<Grant, Error> {
+        self.0.renew(seat, ttl).await
+    }
+    async fn update(&self, registration: &Registration) -> Result<(), Error> {
+        self.0.update(registration).await
+    }
+    async fn deregister(&self, seat: &Seat) -> Result<(), Error> {
+        self.0.deregister(seat).await
+    }
+    async fn members(&self, group: &GroupName) -> Result<Snapshot, Error> {
+        self.0.members(group).await
+    }
+    fn watch(&self, group: &GroupName, prove_every: Duration) -> WatchStream {
+        self.0.watch(group, prove_every)
+    }
+}
