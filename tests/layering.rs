@@ -19,7 +19,7 @@ const MAY_USE: [(&str, &[&str]); 12] = [
     // Writes in the user's own database; the names and epochs are the core's.
     ("shardwise-fencing", &["shardwise-core", "shardwise-testkit"]),
     // Only the library's public API: what an outbox of somebody else's could use too.
-    ("shardwise-outbox", &["shardwise"]),
+    ("shardwise-outbox", &["shardwise", "shardwise-testkit"]),
     ("shardwise-cli", &["shardwise", "shardwise-outbox", "shardwise-testkit"]),
     ("shardwise-examples", &["shardwise", "shardwise-fencing", "shardwise-outbox"]),
     ("xtask", &["shardwise-core", "shardwise-testkit"]),

@@ -201,7 +201,13 @@ pub(super) const STORE: Key = key(
     "store",
     Shape::Text,
     Fallback::Required("say where the events are, such as store = \"sqlite:outbox.db\""),
-    "where the events are: sqlite:PATH",
+    "where the events are: sqlite:PATH or postgres://USER@HOST:PORT/DATABASE",
+);
+pub(super) const STORE_PASSWORD_FILE: Key = key(
+    "store_password_file",
+    Shape::Text,
+    Fallback::Unset,
+    "a file with the password of a PostgreSQL store; without it PGPASSWORD or ~/.pgpass",
 );
 pub(super) const SINK: Key = key(
     "sink",

@@ -15,8 +15,9 @@ use super::read::{Found, Place, Reader};
 use super::suggest::listed;
 use crate::Error;
 
-/// Stores and sinks that the design names and nobody has built.
-const STORES_LATER: [&str; 2] = ["postgres", "postgresql"];
+/// What a store may be.
+const STORES: &str = "write sqlite: and a path, such as \"sqlite:outbox.db\", or postgres://USER@HOST:PORT/DATABASE";
+/// Sinks that the design names and nobody has built.
 const SINKS_LATER: [&str; 6] = ["nats", "redis", "valkey", "amqp", "http", "https"];
 
 /// One outbox.
@@ -75,12 +76,20 @@ pub enum StoreSettings {
         /// The database file.
         path: PathBuf,
     },
+    /// `postgres://USER@HOST:PORT/DATABASE?PARAMETERS`.
+    Postgres {
+        /// The address, without a password.
+        url: String,
+        /// A file with the password. A relative path in the settings file has been joined to the file's directory.
+        password_file: Option<PathBuf>,
+    },
 }
 
 impl fmt::Display for StoreSettings {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Sqlite { path } => write!(f, "sqlite:{}", path.display()),
+            Self::Postgres { url, .. } => f.write_str(url),
         }
     }
 }
@@ -146,13 +155,35 @@ fn store(reader: &Reader, place: &Place, base: &Base) -> Result<StoreSettings, E
         }
         Some(("sqlite", path)) if path.contains('?') => return Err(found.refuse("write the path alone, without ? and parameters")),
         Some(("sqlite", path)) => StoreSettings::Sqlite { path: base.resolve(&found, path.strip_prefix("//").unwrap_or(path))? },
-        Some((later, _)) if STORES_LATER.contains(&later) => {
-            return Err(found.refuse("this is not built yet; write sqlite: and a path, such as \"sqlite:outbox.db\""));
-        }
-        _ => return Err(found.refuse("write sqlite: and a path, such as \"sqlite:outbox.db\"")),
+        Some(("postgres" | "postgresql", address)) => postgres(reader, place, base, &found, address)?,
+        _ => return Err(found.refuse(STORES)),
     };
+    if let (StoreSettings::Sqlite { .. }, Some(password)) = (&store, reader.optional(place, &keys::STORE_PASSWORD_FILE)?) {
+        return Err(password.refuse("the store is a file; only a PostgreSQL store has a password"));
+    }
     reader.note(&found, &store);
     Ok(store)
+}
+
+/// What is wrong with the rest of the address, its reader says when the store is opened; a password must not get that far.
+fn postgres(reader: &Reader, place: &Place, base: &Base, found: &Found, address: &str) -> Result<StoreSettings, Error> {
+    let Some(rest) = address.strip_prefix("//").filter(|rest| !rest.is_empty()) else { return Err(found.refuse(STORES)) };
+    let (place_in_it, parameters) = rest.split_once('?').unwrap_or((rest, ""));
+    let has_password = place_in_it.rsplit_once('@').is_some_and(|(user, _)| user.contains(':'))
+        || parameters.split('&').any(|parameter| parameter.starts_with("password="));
+    if has_password {
+        let instead = "leave the password out, and put it into a file that store_password_file names, or into PGPASSWORD or ~/.pgpass";
+        return Err(found.refuse_masked(instead));
+    }
+    let password_file = match reader.optional(place, &keys::STORE_PASSWORD_FILE)? {
+        Some(file) => {
+            let path = base.resolve(&file, file.text()?)?;
+            reader.note(&file, path.display());
+            Some(path)
+        }
+        None => None,
+    };
+    Ok(StoreSettings::Postgres { url: found.text()?.to_owned(), password_file })
 }
 
 fn sink(reader: &Reader, place: &Place, base: &Base) -> Result<SinkSettings, Error> {
@@ -179,10 +210,10 @@ pub(super) fn refuse_shared_store(
     policies: &BTreeMap<PolicyName, PolicySettings>,
 ) -> Result<(), Error> {
     let found = reader.require(place, &keys::STORE)?;
-    if let Some((other, _)) = others.iter().find(|(_, other)| other.store == outbox.store) {
+    if let Some((other, _)) = others.iter().find(|(_, other)| other.store.to_string() == outbox.store.to_string()) {
         return Err(found.refuse(format_args!("outbox.{other} has the same store; give each outbox its own")));
     }
-    let StoreSettings::Sqlite { path } = &outbox.store;
+    let StoreSettings::Sqlite { path } = &outbox.store else { return Ok(()) };
     let meets_there = |discovery: &DiscoverySettings| {
         let key = discovery.options.iter().find(|(_, value)| matches!(value, BackendValue::Path(other) if other == path));
         key.map(|(key, _)| format!("discovery.{}.{key}", discovery.backend))

@@ -50,9 +50,14 @@ impl Found {
     /// The error that names key, value and what is allowed.
     pub(super) fn refuse(&self, allowed: impl std::fmt::Display) -> Error {
         match self.value {
-            Value::Secret(_) => self.origin.fail(format_args!("{} is {MASK}: {allowed}", self.written_as)),
+            Value::Secret(_) => self.refuse_masked(allowed),
             _ => self.origin.fail(format_args!("{} is {}: {allowed}", self.written_as, self.raw)),
         }
+    }
+
+    /// The same where the value must not be repeated.
+    pub(super) fn refuse_masked(&self, allowed: impl std::fmt::Display) -> Error {
+        self.origin.fail(format_args!("{} is {MASK}: {allowed}", self.written_as))
     }
 
     /// Of two keys that exclude each other the nearer one counts: written in the table itself rather than in the one it inherits from,

@@ -75,7 +75,11 @@ fn the_documented_file_loads_as_it_stands_and_with_everything_uncommented() {
         (policy.policy.on_backend_loss, policy.policy.max_loss, policy.policy.next) = (BackendLoss::Stop, None, None);
     }
     assert_eq!(policies(&examples), policies(&settings));
-    assert_eq!(all.outboxes, settings.outboxes);
+    let payments = examples.outboxes.iter().find(|(name, _)| name.as_str() == "payments").map(|(name, _)| name.clone()).unwrap();
+    let payments = examples.outboxes.remove(&payments).unwrap().store;
+    let url = "postgres://app@db.example:5432/app?sslmode=verify-full".to_owned();
+    assert_eq!(payments, StoreSettings::Postgres { url, password_file: Some("payments.password".into()) });
+    assert_eq!(examples.outboxes, settings.outboxes);
 }
 
 #[test]

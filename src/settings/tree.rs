@@ -76,6 +76,7 @@ const POLICY_LATER: &[&str] = &["peer_networks"];
 const OUTBOX: &[Key] = &[
     keys::POLICY,
     keys::STORE,
+    keys::STORE_PASSWORD_FILE,
     keys::SINK,
     keys::BATCH,
     keys::MAX_ATTEMPTS,

@@ -315,7 +315,7 @@ fn the_outbox() {
     let outbox = |lines: &str| {
         let good = "policy = \"workers\"\nstore = \"sqlite:o.db\"\nsink = \"stdout\"\n";
         let key = lines.split(' ').next().unwrap();
-        let others: Vec<&str> = good.lines().filter(|line| !line.starts_with(key)).collect();
+        let others: Vec<&str> = good.lines().filter(|line| !line.starts_with(&format!("{key} "))).collect();
         let seen = refused(&format!("{WORKERS}[default.outbox.o]\n{lines}\n{}", others.join("\n")));
         seen.replace("settings line 4: outbox.o.", "")
     };
@@ -324,12 +324,19 @@ fn the_outbox() {
         "policy is \"worker\": there is no such policy; known policies: workers (did you mean workers?)"
     );
     assert_eq!(outbox("policy = \"x\""), "policy is \"x\": there is no such policy; known policies: workers");
-    assert!(outbox("store = \"outbox.db\"").ends_with("write sqlite: and a path, such as \"sqlite:outbox.db\""));
+    assert!(outbox("store = \"outbox.db\"").contains("write sqlite: and a path, such as \"sqlite:outbox.db\", or postgres://"));
     assert!(outbox("store = \"sqlite:\"").ends_with("write the path of a file"));
     assert!(outbox("store = \"sqlite::memory:\"").contains("publishers must be able to share the store"));
     assert!(outbox("store = \"sqlite:o.db?mode=rwc\"").contains("write the path alone"));
     let with_password = outbox("store = \"postgres://user:hush@host/db\"");
-    assert!(with_password.starts_with("store is \"postgres://***@host/db\": this is not built yet"), "{with_password}");
+    assert!(
+        with_password.starts_with("store is ***: leave the password out, and put it into a file that store_password_file"),
+        "{with_password}"
+    );
+    assert!(outbox("store = \"postgres://host/db?sslmode=require&password=hush\"").starts_with("store is ***: leave the password out"));
+    assert!(outbox("store = \"postgres:db\"").ends_with("or postgres://USER@HOST:PORT/DATABASE"));
+    let of_a_file = outbox("store_password_file = \"secret\"");
+    assert_eq!(of_a_file, "store_password_file is \"secret\": the store is a file; only a PostgreSQL store has a password");
     assert!(!outbox("store = \"mysql://user:hu/sh@host/db\"").contains("hu"), "a password with a slash in it");
     assert!(outbox("sink = \"nats://h\"").contains("not built yet"));
     assert!(outbox("sink = \"stdin\"").ends_with("write \"stdout\" or file: and a path, such as \"file:events.jsonl\""));

@@ -17,12 +17,14 @@ pub enum ErrorKind {
     Settings,
     /// The store cannot be reached, is locked, or its disk is full; trying again may help.
     Unavailable,
-    /// The store's file or its directory does not exist.
+    /// The store's file, its directory or its database does not exist.
     Missing,
     /// The file is there and is no database, or a damaged one.
     NotADatabase,
     /// The store cannot be written.
     ReadOnly,
+    /// The store refuses this user, or cannot prove who it is: a password, a grant, a certificate.
+    Denied,
     /// The store has no outbox yet, or one of another schema.
     Schema,
     /// Living publishers of this outbox use another number of slots.

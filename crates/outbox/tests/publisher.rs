@@ -148,7 +148,7 @@ async fn a_paused_publisher_finds_itself_fenced_and_marks_nothing() {
     let slow = Slow { sink: late.clone(), permits: Arc::clone(&permits) };
     let paused = Running::start(publisher(&outbox, slow, &TestSharding::full("one")).await.clock(frozen));
     eventually("the send is on its way", LIMIT, async || paused.stats.snapshot().in_memory == 3).await;
-    outbox.advance(Duration::from_mins(1));
+    outbox.advance(Duration::from_mins(1)).await;
     let sink = ScriptedSink::accepting();
     let running = Running::start(publisher(&outbox, sink.clone(), &TestSharding::full("two")).await);
     drained(&outbox).await;

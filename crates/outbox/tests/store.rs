@@ -261,7 +261,7 @@ async fn a_taking_that_waits_for_the_lock_reads_the_clock_after_the_wait() {
     let (store, second) = (outbox.store().await, Duration::from_secs(1));
     store.register(&me(1)).await.unwrap();
     assert_eq!(store.take(&me(1), &SlotSet::from_slots(8, [0])).await.unwrap().len(), 1);
-    outbox.advance(9 * second);
+    outbox.advance(9 * second).await;
     store.register(&me(2)).await.unwrap();
     let mut conn = outbox.connection().await;
     let tx = conn.begin_with("BEGIN IMMEDIATE").await.unwrap();
@@ -279,7 +279,7 @@ async fn a_taking_that_waits_for_the_lock_reads_the_clock_after_the_wait() {
     let taker = SqliteStore::open(outbox.config().clock(clock, "this boot")).await.unwrap();
     let taking = tokio::spawn(async move { taker.take(&me(2), &SlotSet::full(8)).await.unwrap() });
     turns("it waits for the lock", 3).await;
-    outbox.advance(2 * second);
+    outbox.advance(2 * second).await;
     turns("it has waited on", 2).await;
     assert!(!taking.is_finished(), "the lock is still held");
     tx.rollback().await.unwrap();

@@ -62,13 +62,13 @@ async fn a_slot_has_one_holder_and_epochs_rise(harness: &impl StoreHarness) {
 async fn a_holder_is_replaced_only_after_its_ttl(harness: &impl StoreHarness) {
     let ((one, a), (two, b)) = (joined(harness, 1, 8).await, joined(harness, 2, 8).await);
     let held = take(&*one, &a, [0]).await;
-    harness.advance(TTL / 2);
+    harness.advance(TTL / 2).await;
     assert!(matches!(one.touch(&a).await.unwrap(), Touch::Seen(_)));
     two.touch(&b).await.unwrap();
-    harness.advance(Duration::from_millis(9_999));
+    harness.advance(Duration::from_millis(9_999)).await;
     two.touch(&b).await.unwrap();
     assert_eq!(take(&*two, &b, [0]).await, [], "clause 2: seen within its TTL");
-    harness.advance(Duration::from_millis(2));
+    harness.advance(Duration::from_millis(2)).await;
     let taken = take(&*two, &b, [0]).await;
     assert_eq!(numbers(&taken), [0], "clause 2: not seen within its TTL");
     assert!(taken[0].epoch > held[0].epoch);
@@ -80,7 +80,7 @@ async fn a_holder_is_replaced_only_after_its_ttl(harness: &impl StoreHarness) {
 
 async fn a_taker_must_be_alive_itself(harness: &impl StoreHarness) {
     let (one, a) = joined(harness, 1, 8).await;
-    harness.advance(TTL + Duration::from_secs(1));
+    harness.advance(TTL + Duration::from_secs(1)).await;
     assert_eq!(take(&*one, &a, 0..8).await, [], "clause 2: the taker was not seen within its TTL");
     assert_eq!(take(&*one, &publisher(9, 8), 0..8).await, [], "clause 2: the taker is not registered");
     if one.touch(&a).await.unwrap() == Touch::Unknown {
@@ -131,7 +131,7 @@ async fn another_number_of_slots_is_refused_while_somebody_lives(harness: &impl 
 async fn a_former_holder_under_another_number_of_slots_is_unknown(harness: &impl StoreHarness) {
     let (one, a) = joined(harness, 1, 8).await;
     take(&*one, &a, 0..8).await;
-    harness.advance(TTL + Duration::from_secs(1));
+    harness.advance(TTL + Duration::from_secs(1)).await;
     let (two, b) = joined(harness, 2, 16).await;
     assert_eq!(one.touch(&a).await.unwrap(), Touch::Unknown);
     assert_eq!(take(&*one, &a, 0..8).await, []);

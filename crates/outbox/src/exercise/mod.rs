@@ -36,7 +36,12 @@ pub trait StoreHarness: Send + Sync {
     async fn insert(&self, events: Vec<NewEvent>);
 
     /// Moves the clock of the fence on.
-    fn advance(&self, by: Duration);
+    async fn advance(&self, by: Duration);
+
+    /// Whether a payload of text may have a NUL in it; where the database has no such text it must refuse one.
+    fn text_may_have_nul(&self) -> bool {
+        true
+    }
 }
 
 /// A fresh destination, and what arrived there.

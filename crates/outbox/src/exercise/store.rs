@@ -67,7 +67,8 @@ fn ids(runs: &[Run]) -> Vec<&str> {
 async fn events_come_in_order_with_everything_they_carry(harness: &impl StoreHarness) {
     let full = NewEvent::new("order", "ü/1", "OrderPlaced", vec![0u8, 0xff]).with_id("first").with_header("traceparent", "00-1");
     let empty = NewEvent { payload: Payload::None, ..event("ü/1", 2) };
-    harness.insert(vec![full, empty, NewEvent::new("order", "ü/1", "OrderPaid", "\0 text")]).await;
+    let odd = if harness.text_may_have_nul() { "\0 text" } else { "\u{1} \\ text" };
+    harness.insert(vec![full, empty, NewEvent::new("order", "ü/1", "OrderPaid", odd)]).await;
     let (store, me) = owner(harness).await;
     let runs = fetch(&*store, &me).await;
     assert_eq!(runs.len(), 1);
@@ -77,7 +78,7 @@ async fn events_come_in_order_with_everything_they_carry(harness: &impl StoreHar
     assert_eq!((events[0].id.as_str(), events[0].key().as_str(), events[0].event_type.as_str()), ("first", "order/ü/1", "OrderPlaced"));
     assert_eq!(events[0].headers.as_deref(), Some(r#"{"traceparent":"00-1"}"#));
     let payloads: Vec<_> = events.iter().map(|event| event.payload.clone()).collect();
-    assert_eq!(payloads, [vec![0u8, 0xff].into(), Payload::None, "\0 text".into()]);
+    assert_eq!(payloads, [vec![0u8, 0xff].into(), Payload::None, odd.into()]);
     assert!(events.iter().all(|event| (event.slot, event.epoch) == (run.hold.slot, run.hold.epoch)));
     let hash = shardwise::ShardKey::key_hash("order/ü/1");
     assert_eq!(run.hold.slot, shardwise::slot_of(hash, SLOTS), "the slot is protocol 1's");
@@ -142,7 +143,7 @@ async fn a_fenced_publisher_records_nothing(harness: &impl StoreHarness) {
     harness.insert(events("a", 3)).await;
     let (one, a) = owner(harness).await;
     let stale = fetch(&*one, &a).await.remove(0);
-    harness.advance(TTL + Duration::from_secs(1));
+    harness.advance(TTL + Duration::from_secs(1)).await;
     let (two, b) = joined(harness, 2, SLOTS).await;
     take(&*two, &b, 0..SLOTS).await;
     for then in [

@@ -37,7 +37,7 @@ pub use sweep::DELIVERED;
 use self::error::{Context, store_error};
 use crate::options::RETRY_DELAY_MAX;
 use crate::store::{FetchRequest, Fetched, Hold, Outcome, Registration, Status, Store, Touch};
-use crate::{NewEvent, Result};
+use crate::{ErrorKind, NewEvent, Result};
 
 /// How long one turn of waiting for the write lock takes inside `SQLite`, which sleeps 1, 2 and 2 ms in it.
 const LOCK_TURN: &str = "PRAGMA busy_timeout = 5";
@@ -126,6 +126,22 @@ impl SqliteStore {
         }
         tx.commit().await.at(self)?;
         Ok(ids)
+    }
+
+    /// Writes events in one transaction of their own, and answers for each with its id, or why it was refused (kind `Event`); the others
+    /// are written all the same.
+    pub async fn enqueue_each(&self, events: Vec<NewEvent>) -> Result<Vec<Result<String>>> {
+        let mut tx = self.begin().await?;
+        let mut answers = Vec::with_capacity(events.len());
+        for event in events {
+            let answer = enqueue(&mut tx, event).await;
+            match &answer {
+                Err(error) if error.kind() != ErrorKind::Event => return answer.map(|_| answers).at(self),
+                _ => answers.push(answer),
+            }
+        }
+        tx.commit().await.at(self)?;
+        Ok(answers)
     }
 
     /// The file.

@@ -101,7 +101,7 @@ impl StoreHarness for Outbox {
         self.insert_plainly(events).await;
     }
 
-    fn advance(&self, by: Duration) {
+    async fn advance(&self, by: Duration) {
         self.clock.fetch_add(u64::try_from(by.as_nanos()).unwrap(), Ordering::SeqCst);
     }
 }

@@ -1,5 +1,6 @@
 //! `shardwise outbox`: make, fill, publish and inspect an outbox.
 
+mod opened;
 mod status;
 
 use std::path::PathBuf;
@@ -7,10 +8,11 @@ use std::sync::Arc;
 
 use clap::{Args, Subcommand};
 use serde_json::json;
-use shardwise::settings::{OutboxSettings, Settings, SinkSettings, StoreSettings};
+use shardwise::settings::{OutboxSettings, Settings, SinkSettings};
 use shardwise::{Sharding, ShardingFactory};
-use shardwise_outbox::{ErrorKind, FileSink, OutboxPublisher, Poison, PublisherOptions, Sink, SqliteStore, StdoutSink, Store};
+use shardwise_outbox::{ErrorKind, FileSink, OutboxPublisher, Poison, PublisherOptions, Sink, StdoutSink};
 
+use self::opened::Opened;
 use super::load_settings;
 use crate::args::Common;
 use crate::exit::{Code, Failure, Result};
@@ -75,8 +77,8 @@ pub(crate) struct Unblock {
 
 impl Unblock {
     async fn run(&self, outbox: &OutboxSettings, common: &Common) -> Result<Code> {
-        let store = open(outbox).await?;
-        let unblocked = store.unblock(self.key.as_deref()).await?;
+        let store = Opened::open(outbox).await?;
+        let unblocked = store.shared().unblock(self.key.as_deref()).await?;
         store.close().await;
         match common.format() {
             Format::Human => output::text(&format!("{} unblocked\n", count(unblocked, "aggregate")))?,
@@ -133,21 +135,11 @@ impl Which {
     }
 }
 
-async fn open(outbox: &OutboxSettings) -> Result<SqliteStore> {
-    match &outbox.store {
-        StoreSettings::Sqlite { path } => Ok(SqliteStore::open(path.clone()).await?),
-        other => Err(Failure::new(Code::Usage, format!("this program has no store {other}"))),
-    }
-}
-
 async fn init(outbox: &OutboxSettings, common: &Common) -> Result<Code> {
-    let store = match &outbox.store {
-        StoreSettings::Sqlite { path } => SqliteStore::init(path.clone()).await?,
-        other => return Err(Failure::new(Code::Usage, format!("this program has no store {other}"))),
-    };
+    let store = Opened::init(outbox).await?;
     store.close().await;
     match common.format() {
-        Format::Human => output::text(&format!("the outbox is ready: {}\n", store.path().display()))?,
+        Format::Human => output::text(&format!("the outbox is ready: {}\n", store.place()))?,
         Format::Json => output::json_line(&json!({"store": outbox.store.to_string()}))?,
     }
     Ok(Code::Ok)
@@ -155,7 +147,7 @@ async fn init(outbox: &OutboxSettings, common: &Common) -> Result<Code> {
 
 impl Enqueue {
     async fn run(&self, outbox: &OutboxSettings, common: &Common) -> Result<Code> {
-        let store = open(outbox).await?;
+        let store = Opened::open(outbox).await?;
         let shutdown = signals::shutdown()?;
         let mut lines = events::open(&self.from)?;
         let (mut enqueued, mut refused, mut refused_total) = (0u64, Vec::new(), 0u64);
@@ -198,29 +190,22 @@ impl Enqueue {
 }
 
 /// Writes the good lines of a batch in one transaction; a line that the store refuses does not take the others with it.
-async fn write(
-    store: &SqliteStore,
-    from: &std::path::Path,
-    batch: Vec<std::io::Result<events::Line>>,
-) -> Result<(u64, Vec<(u64, String)>)> {
-    let (mut written, mut refused) = (0, Vec::new());
-    let mut transaction = store.begin().await?;
+async fn write(store: &Opened, from: &std::path::Path, batch: Vec<std::io::Result<events::Line>>) -> Result<(u64, Vec<(u64, String)>)> {
+    let (mut good, mut numbers, mut refused) = (Vec::with_capacity(batch.len()), Vec::with_capacity(batch.len()), Vec::new());
     for line in batch {
         let line = line.map_err(|error| events::unreadable(from, &error))?;
-        let result = match line.event {
-            Ok(event) => match shardwise_outbox::sqlite::enqueue(&mut transaction, event).await {
-                Ok(_) => Ok(()),
-                Err(error) if error.kind() == ErrorKind::Event => Err(error.to_string()),
-                Err(error) => return Err(error.into()),
-            },
-            Err(why) => Err(why),
-        };
-        match result {
-            Ok(()) => written += 1,
+        match line.event {
+            Ok(event) => {
+                good.push(event);
+                numbers.push(line.number);
+            }
             Err(why) => refused.push((line.number, why)),
         }
     }
-    store.commit(transaction).await?;
+    let answers = store.enqueue_each(good).await?;
+    let written = answers.iter().filter(|answer| answer.is_ok()).count() as u64;
+    refused.extend(numbers.into_iter().zip(answers).filter_map(|(number, answer)| answer.err().map(|error| (number, error.to_string()))));
+    refused.sort_by_key(|(number, _)| *number);
     Ok((written, refused))
 }
 
@@ -235,8 +220,8 @@ impl Run {
         let sharding = ShardingFactory::from_settings(settings.clone())?.create(outbox.policy.as_str())?;
         let shared: Arc<dyn Sharding> = Arc::new(sharding.clone());
         let shutdown = signals::shutdown()?;
-        let store = open(outbox).await?;
-        let publisher = OutboxPublisher::builder().store(store.clone()).sink(sink).sharding(shared).options(options).build()?;
+        let store = Opened::open(outbox).await?;
+        let publisher = OutboxPublisher::builder().store(store.shared()).sink(sink).sharding(shared).options(options).build()?;
         let joined = tokio::select! {
             joined = sharding.register_self() => joined,
             () = shutdown.cancelled() => Ok(()),

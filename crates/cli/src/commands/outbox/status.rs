@@ -2,16 +2,16 @@
 
 use serde_json::json;
 use shardwise::settings::OutboxSettings;
-use shardwise_outbox::{Status, Store, one_line};
+use shardwise_outbox::{Status, one_line};
 
-use super::open;
+use super::opened::Opened;
 use crate::args::Common;
 use crate::exit::{Code, Result};
 use crate::output::{self, Format, count};
 
 pub(super) async fn run(outbox: &OutboxSettings, common: &Common) -> Result<Code> {
-    let store = open(outbox).await?;
-    let status = store.status().await?;
+    let store = Opened::open(outbox).await?;
+    let status = store.shared().status().await?;
     store.close().await;
     match common.format() {
         Format::Human => output::text(&told(&status))?,

@@ -1,0 +1,77 @@
+//! The store that the settings name.
+
+use std::sync::Arc;
+
+use shardwise::settings::{OutboxSettings, StoreSettings};
+use shardwise_outbox::{NewEvent, PostgresConfig, PostgresStore, SqliteStore, Store};
+
+use crate::exit::{Code, Failure, Result};
+
+/// An open store.
+pub(super) enum Opened {
+    Sqlite(SqliteStore),
+    Postgres(PostgresStore),
+}
+
+impl Opened {
+    pub(super) async fn open(outbox: &OutboxSettings) -> Result<Self> {
+        match &outbox.store {
+            StoreSettings::Sqlite { path } => Ok(Self::Sqlite(SqliteStore::open(path.clone()).await?)),
+            StoreSettings::Postgres { .. } => Ok(Self::Postgres(PostgresStore::open(config(&outbox.store)?).await?)),
+            other => Err(unknown(other)),
+        }
+    }
+
+    /// Makes the tables, or brings them up to date.
+    pub(super) async fn init(outbox: &OutboxSettings) -> Result<Self> {
+        match &outbox.store {
+            StoreSettings::Sqlite { path } => Ok(Self::Sqlite(SqliteStore::init(path.clone()).await?)),
+            StoreSettings::Postgres { .. } => Ok(Self::Postgres(PostgresStore::init(config(&outbox.store)?).await?)),
+            other => Err(unknown(other)),
+        }
+    }
+
+    /// As a publisher uses it.
+    pub(super) fn shared(&self) -> Arc<dyn Store> {
+        match self {
+            Self::Sqlite(store) => Arc::new(store.clone()),
+            Self::Postgres(store) => Arc::new(store.clone()),
+        }
+    }
+
+    /// Writes events in one transaction, and says for each whether it was refused.
+    pub(super) async fn enqueue_each(&self, events: Vec<NewEvent>) -> shardwise_outbox::Result<Vec<shardwise_outbox::Result<String>>> {
+        match self {
+            Self::Sqlite(store) => store.enqueue_each(events).await,
+            Self::Postgres(store) => store.enqueue_each(events).await,
+        }
+    }
+
+    /// Where it is, for people.
+    pub(super) fn place(&self) -> String {
+        match self {
+            Self::Sqlite(store) => store.path().display().to_string(),
+            Self::Postgres(store) => store.place(),
+        }
+    }
+
+    pub(super) async fn close(&self) {
+        match self {
+            Self::Sqlite(store) => store.close().await,
+            Self::Postgres(store) => store.close().await,
+        }
+    }
+}
+
+fn config(store: &StoreSettings) -> Result<PostgresConfig> {
+    let StoreSettings::Postgres { url, password_file } = store else { return Err(unknown(store)) };
+    let config = PostgresConfig::from_url(url)?;
+    Ok(match password_file {
+        Some(path) => config.password_file(path)?,
+        None => config,
+    })
+}
+
+fn unknown(store: &StoreSettings) -> Failure {
+    Failure::new(Code::Usage, format!("this program has no store {store}"))
+}

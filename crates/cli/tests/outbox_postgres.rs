@@ -1,0 +1,118 @@
+//! `shardwise outbox` with a PostgreSQL store: real publishers over a real server.
+
+#![cfg(target_os = "linux")]
+#![expect(clippy::unwrap_used, reason = "tests report by panicking")]
+
+mod common;
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use common::process::Process;
+use common::{PATIENCE, Place, eventually, workers};
+use nix::sys::signal::Signal;
+use serde_json::{Value, json};
+use shardwise_outbox::sink::read_events;
+use shardwise_testkit::{Database, Postgres};
+use tokio::runtime::Runtime;
+
+const SLOTS: u64 = 64;
+
+/// A fresh database, and an outbox in it that the settings name.
+fn outbox() -> (Runtime, Database, Place) {
+    let runtime = Runtime::new().unwrap();
+    let database = runtime.block_on(async { Postgres::shared().await.unwrap().database().await.unwrap() });
+    let place = Place::with_settings(
+        &(workers("1s", &format!("slots = {SLOTS}"))
+            + &format!(
+                "[default.outbox.orders]\npolicy = \"workers\"\nstore = \"{}\"\nstore_password_file = \"password\"\n\
+                 sink = \"file:delivered.jsonl\"\nbatch = 50\npoll = \"100ms\"\n",
+                database.url()
+            )),
+    );
+    place.write("password", "the server asks for none\n");
+    (runtime, database, place)
+}
+
+fn line(aggregate: u64, n: u64) -> String {
+    json!({"aggregatetype": "order", "aggregateid": aggregate.to_string(), "type": "Changed", "payload": {"n": n}}).to_string() + "\n"
+}
+
+fn status(place: &Place) -> Value {
+    place.run(&["outbox", "status", "--json"]).json()
+}
+
+fn publish(place: &Place, id: &str) -> Process {
+    let mut command = place.command(&["outbox", "run"]);
+    command.env("SHARDWISE__RESILIENCE__SHARDING__INSTANCE__ID", id);
+    Process::start(command)
+}
+
+#[test]
+fn two_publishers_share_the_outbox_and_one_that_is_killed_is_followed() {
+    let (_runtime, database, place) = outbox();
+    let url = database.url();
+    place.run(&["outbox", "status"]).fails(4, &["it has no outbox where its search_path leads: run `shardwise outbox init`"]);
+    let ready = place.run(&["outbox", "init"]).well();
+    let address = url.split_once('@').unwrap().1;
+    assert_eq!(ready, format!("the outbox is ready: {address}\n"));
+    assert_eq!(place.run(&["outbox", "init", "--json"]).json(), json!({"store": url}));
+    let lines: String = (0..500).map(|n| line(n % 50, n)).collect();
+    assert_eq!(place.run_with(&["outbox", "enqueue"], lines.as_bytes()).well(), "500 events enqueued, 0 lines refused\n");
+    assert_eq!(status(&place)["pending"], 500);
+    let (a, mut b) = (publish(&place, "a"), publish(&place, "b"));
+    eventually("both hold slots, together all", PATIENCE, || {
+        let slots: Vec<u64> = status(&place)["publishers"].as_array().unwrap().iter().map(|p| p["slots"].as_u64().unwrap()).collect();
+        (slots.len() == 2 && slots.iter().all(|slots| *slots > 0) && slots.iter().sum::<u64>() == SLOTS).then_some(())
+    });
+    a.signal(Signal::SIGKILL);
+    assert_eq!(place.run_with(&["outbox", "enqueue"], lines.as_bytes()).well(), "500 events enqueued, 0 lines refused\n");
+    eventually("nothing is pending", PATIENCE, || (status(&place)["pending"] == 0).then_some(()));
+    b.signal(Signal::SIGTERM);
+    assert_eq!(b.ends("after SIGTERM").code, Some(0));
+    let (mut seen, mut next) = (BTreeSet::new(), BTreeMap::<String, u64>::new());
+    for event in read_events(place.path("delivered.jsonl")).unwrap().map(Result::unwrap) {
+        if seen.insert(event.id) {
+            let next = next.entry(event.key.clone()).or_insert(1);
+            assert_eq!(event.sequence, *next, "{}", event.key);
+            *next += 1;
+        }
+    }
+    assert_eq!(seen.len(), 1_000);
+}
+
+#[test]
+fn refused_lines_are_told_and_take_no_others_with_them() {
+    let (runtime, database, place) = outbox();
+    place.run(&["outbox", "init"]).well();
+    let with_id = line(1, 1).replace("{\"agg", "{\"id\":\"mine\",\"agg");
+    let lines = [line(1, 0), with_id.clone(), with_id, line(1, 2).replace("order", ""), "no JSON\n".into(), line(1, 3)].concat();
+    let told = place.run_with(&["outbox", "enqueue", "--json"], lines.as_bytes());
+    assert_eq!(told.code, Some(1));
+    let told = told.json();
+    assert_eq!((&told["enqueued"], &told["refused_total"]), (&json!(3), &json!(3)));
+    assert_eq!(told["refused"][0], json!({"line": 3, "reason": "an event with this id is in the outbox already"}));
+    assert_eq!(told["refused"].as_array().unwrap().iter().map(|r| r["line"].clone()).collect::<Vec<_>>(), [3, 4, 5]);
+    assert_eq!(status(&place)["pending"], 3);
+    let block = "UPDATE outbox_head SET blocked_at = now(), last_error = 'no'";
+    runtime.block_on(database.execute(block)).unwrap();
+    assert_eq!(status(&place)["blocked"][0]["key"], "order/1");
+    assert_eq!(place.run(&["outbox", "unblock", "--key", "order/1"]).well(), "1 aggregate unblocked\n");
+    assert_eq!(status(&place)["blocked_aggregates"], 0);
+}
+
+#[test]
+fn what_is_wrong_with_the_store_is_one_line() {
+    let (_runtime, database, place) = outbox();
+    std::fs::remove_file(place.path("password")).unwrap();
+    place.run(&["outbox", "init"]).fails(2, &["the file with the outbox's password", "password, cannot be read: "]);
+    let elsewhere = |url: &str| {
+        let mut command = place.command(&["outbox", "status"]);
+        place.write("password", "hush");
+        command.env("SHARDWISE__OUTBOX__ORDERS__STORE", url);
+        common::run(command, b"")
+    };
+    elsewhere(&format!("{}_not_there", database.url())).fails(3, &["does not exist: create the database, or check its name"]);
+    elsewhere("postgres://me@127.0.0.1:1/app").fails(3, &["outbox 127.0.0.1:1/app: the server cannot be reached"]);
+    elsewhere("postgres://me:hush@127.0.0.1:1/app").fails(2, &["store is ***: leave the password out"]);
+    elsewhere("postgres://me@127.0.0.1:1/app?sslmod=x").fails(2, &["has the parameter sslmod, which is not known"]);
+}

@@ -1,0 +1,45 @@
+//! A connection for one call.
+
+use std::ops::{Deref, DerefMut};
+
+use sqlx::pool::PoolConnection;
+use sqlx::{PgConnection, Postgres};
+
+/// A connection out of the pool. A call that is given up half-way takes its connection with it: nobody knows when, or whether, the answer
+/// still comes, and the next call must not wait for it.
+pub(super) struct Leased(Option<PoolConnection<Postgres>>);
+
+impl Leased {
+    pub(super) fn new(conn: PoolConnection<Postgres>) -> Self {
+        Self(Some(conn))
+    }
+
+    /// The call is over: the connection goes back.
+    pub(super) fn back<T>(mut self, answer: T) -> T {
+        drop(self.0.take());
+        answer
+    }
+}
+
+impl Deref for Leased {
+    type Target = PgConnection;
+
+    #[expect(clippy::expect_used, reason = "it is there until `back`, which takes the whole of it")]
+    fn deref(&self) -> &PgConnection {
+        self.0.as_ref().expect("the connection is there")
+    }
+}
+
+impl DerefMut for Leased {
+    #[expect(clippy::expect_used, reason = "it is there until `back`, which takes the whole of it")]
+    fn deref_mut(&mut self) -> &mut PgConnection {
+        self.0.as_mut().expect("the connection is there")
+    }
+}
+
+impl Drop for Leased {
+    fn drop(&mut self) {
+        // Detached, the connection is closed as soon as it is dropped.
+        drop(self.0.take().map(PoolConnection::detach));
+    }
+}

@@ -1,0 +1,127 @@
+//! Which database, and how a session is set up.
+
+use std::fmt;
+use std::path::Path;
+use std::str::FromStr;
+
+use sqlx::postgres::PgConnectOptions;
+use sqlx::{ConnectOptions, PgConnection};
+
+use crate::{Error, ErrorKind, Result};
+
+/// What a session of a store is told first. The statements are written so that only nested loops over indexes answer them well; with the
+/// other ways switched off, no statistics, old or missing, can turn the plans around. Nothing here waits for ever.
+pub const SESSION: &str = "SET default_transaction_isolation = 'read committed'; SET jit = off; SET max_parallel_workers_per_gather = 0;
+    SET enable_seqscan = off; SET enable_bitmapscan = off; SET enable_hashjoin = off; SET enable_mergejoin = off;
+    SET plan_cache_mode = force_generic_plan; SET client_encoding = 'UTF8';
+    SET statement_timeout = '12s'; SET lock_timeout = '5s'; SET idle_in_transaction_session_timeout = '60s'";
+
+/// The parameters behind the `?` of an address that are understood.
+const PARAMETERS: [&str; 7] = ["sslmode", "sslrootcert", "sslcert", "sslkey", "application_name", "host", "options[search_path]"];
+
+/// Which database and as whom. `Debug` shows no password.
+#[derive(Clone)]
+pub struct PostgresConfig {
+    pub(super) options: PgConnectOptions,
+}
+
+impl PostgresConfig {
+    /// An address such as `postgres://user@host:5432/database?sslmode=verify-full`. What it leaves out comes from the variables `PGHOST`,
+    /// `PGUSER`, `PGPASSWORD` and so on, and from `~/.pgpass`. `sslmode` is `prefer` unless given: encrypted where the server can, and
+    /// without proof who the server is; only `verify-full` has that. `options[search_path]=NAME` chooses the schema.
+    pub fn from_url(url: &str) -> Result<Self> {
+        let wrong = |what: String| Error::new(ErrorKind::Settings, format!("the address of the outbox's database {what}"));
+        // What the parser says is not passed on: it may repeat a password.
+        let known = ["postgres://", "postgresql://"].iter().any(|scheme| url.starts_with(scheme));
+        if !known {
+            return Err(wrong("must begin with postgres://, as in postgres://user@host:5432/database".into()));
+        }
+        let query = url.split_once('?').map_or("", |(_, query)| query);
+        for name in query.split('&').filter_map(|pair| pair.split('=').next()).filter(|name| !name.is_empty()) {
+            let name = name.replace("%5B", "[").replace("%5D", "]");
+            if !PARAMETERS.contains(&name.as_str()) {
+                return Err(wrong(format!("has the parameter {name}, which is not known; known are {}", PARAMETERS.join(", "))));
+            }
+        }
+        let options = PgConnectOptions::from_str(url)
+            .map_err(|_| wrong("cannot be read: write postgres://user@host:5432/database, special characters as %XX".into()))?;
+        Ok(Self { options: options.disable_statement_logging() })
+    }
+
+    /// The same with this password.
+    #[must_use]
+    pub fn password(self, password: &str) -> Self {
+        Self { options: self.options.password(password) }
+    }
+
+    /// The same with the password in a file, without its last newline.
+    pub fn password_file(self, path: &Path) -> Result<Self> {
+        let wrong =
+            |what: String| Error::new(ErrorKind::Settings, format!("the file with the outbox's password, {}, {what}", path.display()));
+        let text = std::fs::read_to_string(path).map_err(|error| wrong(format!("cannot be read: {error}")))?;
+        let password = text.strip_suffix('\n').map_or(text.as_str(), |line| line.strip_suffix('\r').unwrap_or(line));
+        if password.is_empty() || password.contains(['\n', '\0']) {
+            return Err(wrong("must have the password in its first line and nothing else".into()));
+        }
+        Ok(self.password(password))
+    }
+
+    /// Host, port and database, for people.
+    pub fn place(&self) -> String {
+        let options = &self.options;
+        let host = options.get_socket().map_or_else(|| options.get_host().to_owned(), |socket| socket.display().to_string());
+        format!("{host}:{}/{}", options.get_port(), options.get_database().unwrap_or_else(|| options.get_username()))
+    }
+}
+
+impl fmt::Debug for PostgresConfig {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("PostgresConfig").field("place", &self.place()).field("user", &self.options.get_username()).finish_non_exhaustive()
+    }
+}
+
+pub(super) async fn set_up(conn: &mut PgConnection) -> Result<(), sqlx::Error> {
+    sqlx::raw_sql(SESSION).execute(conn).await.map(drop)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn nothing_shows_a_password() {
+        let config = PostgresConfig::from_url("postgres://me:secret@db.example:6432/app?sslmode=verify-full").unwrap();
+        assert_eq!(config.place(), "db.example:6432/app");
+        let shown = format!("{config:?}{:?}", config.clone().password("hidden"));
+        assert!(!shown.contains("secret") && !shown.contains("hidden") && shown.contains("\"me\""), "{shown}");
+    }
+
+    #[test]
+    fn a_password_comes_from_a_file_without_its_last_newline() {
+        let (folder, config) = (tempfile::tempdir().unwrap(), PostgresConfig::from_url("postgres://me@host/app").unwrap());
+        let path = folder.path().join("password");
+        std::fs::write(&path, " hush \r\n").unwrap();
+        let given = config.clone().password_file(&path).unwrap().options.to_url_lossy();
+        assert_eq!(given.password(), Some("%20hush%20"));
+        for text in ["", "\n", "two\nlines\n"] {
+            std::fs::write(&path, text).unwrap();
+            assert!(config.clone().password_file(&path).unwrap_err().to_string().contains("in its first line and nothing else"));
+        }
+        let missing = config.password_file(&folder.path().join("none")).unwrap_err().to_string();
+        assert!(missing.contains("none, cannot be read: "), "{missing}");
+    }
+
+    #[test]
+    fn what_cannot_be_read_is_told_without_repeating_it() {
+        for (url, told) in [
+            ("mysql://me:secret@host/app", "must begin with postgres://"),
+            ("postgres://me:secret@host:port/app", "cannot be read"),
+            ("postgres://me:secret@host/app?sslmode=secret", "cannot be read"),
+            ("postgres://me:secret@host/app?sslmod=disable", "has the parameter sslmod, which is not known; known are sslmode,"),
+        ] {
+            let error = PostgresConfig::from_url(url).unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::Settings);
+            assert!(error.to_string().contains(told) && !error.to_string().contains("secret"), "{error}");
+        }
+    }
+}

@@ -1,0 +1,157 @@
+//! What PostgreSQL's answers mean to the operator, and what to do.
+
+use sqlx::error::DatabaseError;
+
+use super::{PostgresConfig, PostgresStore};
+use crate::{Error, ErrorKind, Result};
+
+/// The rights on each table that a publisher needs; writers need `INSERT ON outbox` and no more.
+const GRANTS: [(&str, &str); 6] = [
+    ("outbox", "SELECT, UPDATE, DELETE"),
+    ("outbox_aggregate", "SELECT, UPDATE"),
+    ("outbox_head", "SELECT, UPDATE"),
+    ("outbox_meta", "SELECT, UPDATE"),
+    ("outbox_publisher", "SELECT, INSERT, UPDATE, DELETE"),
+    ("outbox_slot", "SELECT, INSERT, UPDATE, DELETE"),
+];
+
+/// Turns sqlx's errors into ours, with the place of the database.
+pub(super) trait Context<T> {
+    fn at(self, store: &PostgresStore) -> Result<T>;
+}
+
+impl<T> Context<T> for Result<T, sqlx::Error> {
+    fn at(self, store: &PostgresStore) -> Result<T> {
+        self.map_err(|error| store_error(&store.config, &error))
+    }
+}
+
+impl<T> Context<T> for Result<T> {
+    fn at(self, store: &PostgresStore) -> Result<T> {
+        self.map_err(|error| locate(error, &store.config))
+    }
+}
+
+/// What a statement fails with: the database's words, or ours already.
+#[derive(Debug)]
+pub(super) enum Fault {
+    Sql(sqlx::Error),
+    Ours(Error),
+}
+
+impl From<sqlx::Error> for Fault {
+    fn from(error: sqlx::Error) -> Self {
+        Self::Sql(error)
+    }
+}
+
+impl From<Error> for Fault {
+    fn from(error: Error) -> Self {
+        Self::Ours(error)
+    }
+}
+
+impl From<Fault> for Error {
+    fn from(fault: Fault) -> Self {
+        match fault {
+            Fault::Sql(error) => classify(&error),
+            Fault::Ours(error) => error,
+        }
+    }
+}
+
+impl<T> Context<T> for Result<T, Fault> {
+    fn at(self, store: &PostgresStore) -> Result<T> {
+        self.map_err(Error::from).at(store)
+    }
+}
+
+/// Puts the database's place before a message that has none.
+fn locate(error: Error, config: &PostgresConfig) -> Error {
+    match error.kind() {
+        ErrorKind::Event | ErrorKind::Settings => error,
+        kind => {
+            let text = error.to_string().replace("<role>", config.options.get_username());
+            Error::new(kind, format!("outbox {}: {text}", config.place()))
+        }
+    }
+}
+
+fn store_error(config: &PostgresConfig, error: &sqlx::Error) -> Error {
+    locate(classify(error), config)
+}
+
+fn classify(error: &sqlx::Error) -> Error {
+    match error {
+        sqlx::Error::Database(error) => answered(&**error),
+        sqlx::Error::PoolTimedOut => {
+            Error::new(ErrorKind::Unavailable, "the server has not answered in time, or no connection came free: try again")
+        }
+        sqlx::Error::Io(error) => {
+            Error::new(ErrorKind::Unavailable, format!("the server cannot be reached: check that it runs and listens there ({error})"))
+        }
+        sqlx::Error::Tls(error) => {
+            Error::new(ErrorKind::Denied, format!("TLS fails: check sslmode, sslrootcert and the server's certificate ({error})"))
+        }
+        sqlx::Error::Configuration(error) => Error::new(ErrorKind::Settings, format!("its address cannot be used ({error})")),
+        other => Error::new(ErrorKind::Internal, other.to_string()),
+    }
+}
+
+fn answered(error: &dyn DatabaseError) -> Error {
+    let message = error.message();
+    let code = error.code().unwrap_or_default();
+    let of = |kind, text: String| Error::new(kind, text);
+    match &*code {
+        "42501" => of(ErrorKind::Denied, missing_grant(message)),
+        "28P01" | "28000" => {
+            of(ErrorKind::Denied, format!("the server refuses this user: check the user, the password and pg_hba.conf ({message})"))
+        }
+        "3D000" => of(ErrorKind::Missing, format!("{message}: create the database, or check its name")),
+        "42P01" | "42703" | "42883" | "3F000" => of(
+            ErrorKind::Schema,
+            format!("its tables are not what this version expects ({message}): check search_path, run `shardwise outbox init`, or upgrade"),
+        ),
+        "25006" => of(ErrorKind::Unavailable, format!("the server takes no writes at present; it may be a standby ({message})")),
+        "53100" => of(ErrorKind::Unavailable, "the server's disk is full: free some space, then try again".into()),
+        "53300" => of(ErrorKind::Unavailable, format!("the server has no connection left: raise max_connections or use fewer ({message})")),
+        "55P03" => of(ErrorKind::Unavailable, "another session holds a lock: look for a long transaction on the outbox's tables".into()),
+        "40001" | "40P01" | "57014" => of(ErrorKind::Unavailable, format!("{message}: try again")),
+        "23505" if error.constraint() == Some("outbox_id_key") => {
+            of(ErrorKind::Event, "an event with this id is in the outbox already".into())
+        }
+        "23502" | "23505" | "23514" => of(ErrorKind::Event, constraint(error)),
+        // Connections that break, and a server that starts, stops or fails over.
+        _ if code.starts_with("08") || code.starts_with("57P") => of(ErrorKind::Unavailable, format!("{message}: try again")),
+        // Data that its column does not take: text that is no JSON, a NUL.
+        _ if code.starts_with("22") => of(ErrorKind::Event, message.to_owned()),
+        _ => of(ErrorKind::Internal, format!("{message} ({code})")),
+    }
+}
+
+/// A refused insert, in the constraint's own words.
+fn constraint(error: &dyn DatabaseError) -> String {
+    let message = error.message();
+    match error.constraint() {
+        Some(name) if name.contains(' ') => name.to_owned(),
+        _ => message.strip_prefix("outbox: ").unwrap_or(message).to_owned(),
+    }
+}
+
+/// The statement that the owner of the tables has to run; `<role>` is filled in where the name is known.
+fn missing_grant(message: &str) -> String {
+    let what = message.strip_prefix("permission denied for ").and_then(|rest| rest.split_once(' '));
+    let statement = match what {
+        Some(("table" | "relation", table)) => {
+            let table = table.trim_matches('"');
+            let rights = GRANTS.iter().find(|(name, _)| *name == table).map_or("SELECT", |(_, rights)| *rights);
+            format!("let their owner run GRANT {rights} ON {table} TO <role>")
+        }
+        Some(("schema", schema)) => {
+            format!("let its owner run GRANT USAGE ON SCHEMA {schema} TO <role>, and for `outbox init` GRANT CREATE as well")
+        }
+        Some(("database", database)) => format!("let its owner run GRANT CONNECT ON DATABASE {database} TO <role>"),
+        _ => "let the owner of the outbox's tables grant it to <role>".into(),
+    };
+    format!("{message}: {statement}")
+}

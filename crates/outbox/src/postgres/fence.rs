@@ -1,0 +1,175 @@
+//! Publishers and slots: who is alive, and who holds what under which epoch.
+//!
+//! One clause decides whether a publisher lives, here and in `status`: seen within its TTL, and not later than now by more than its TTL,
+//! which is what it looks like when the server's clock was set back. Either way the fence holds: a slot that is taken too early costs its
+//! former holder the slot, and nothing else.
+
+use shardwise::core::slot_start;
+use shardwise::{Incarnation, SlotSet};
+use sqlx::{Connection, PgConnection, Row};
+
+use super::error::Fault;
+use super::{to_ordered, unsigned};
+use crate::store::{Hold, Registration, Touch};
+use crate::{Error, ErrorKind};
+
+/// Whether the publisher `$p` lives, by how many TTLs it may not have been seen.
+#[rustfmt::skip]
+macro_rules! alive {
+    ($p:literal, $ttls:literal) => {
+        concat!("outbox_now() - ", $p, ".seen_at <= ", $ttls, " * ", $p, ".ttl AND ", $p, ".seen_at - outbox_now() <= ", $p, ".ttl")
+    };
+    ($p:literal) => {
+        alive!($p, 1)
+    };
+}
+pub(super) use alive;
+
+/// $1 incarnation, $2 name, $3 TTL in microseconds.
+const ANNOUNCE: &str = "INSERT INTO outbox_publisher (incarnation, publisher, seen_at, ttl)
+    VALUES ($1, $2, outbox_now(), $3::bigint * interval '1 microsecond')
+    ON CONFLICT (incarnation) DO UPDATE SET seen_at = excluded.seen_at, ttl = excluded.ttl";
+
+/// $1 own incarnation.
+const OTHERS_ALIVE: &str = concat!("SELECT publisher FROM outbox_publisher AS p WHERE p.incarnation <> $1 AND ", alive!("p"), " LIMIT 1");
+
+/// Rows of the dead that hold nothing; those that do are kept until their slots are taken.
+const FORGET: &str = concat!(
+    "DELETE FROM outbox_publisher AS p WHERE NOT (",
+    alive!("p", 10),
+    ") AND NOT EXISTS (SELECT 1 FROM outbox_slot AS s WHERE s.incarnation = p.incarnation)"
+);
+
+/// $1 incarnation, $2 slots. Under another number of slots a slot is another thing: unknown.
+const TOUCH: &str = "UPDATE outbox_publisher SET seen_at = outbox_now()
+    WHERE incarnation = $1 AND (SELECT slots FROM outbox_meta) = $2";
+
+const HELD: &str = "SELECT slot, epoch FROM outbox_slot WHERE incarnation = $1 ORDER BY slot";
+
+/// $1 slots, $2 incarnation, $3 number of slots. What may be taken: free, mine, or its holder's gone. A slot that changed after the
+/// reading, or that somebody is about to change, is left for the next time: a holder whom the reading did not see is not judged by it.
+const TAKE: &str = concat!(
+    "WITH takeable AS MATERIALIZED (
+        SELECT s.slot, s.epoch FROM outbox_slot AS s
+        WHERE s.slot = ANY ($1)
+          AND (s.incarnation IS NULL OR s.incarnation = $2 OR NOT EXISTS (
+              SELECT 1 FROM outbox_publisher AS p WHERE p.incarnation = s.incarnation AND ",
+    alive!("p"),
+    "))
+          AND EXISTS (SELECT 1 FROM outbox_publisher AS me WHERE me.incarnation = $2 AND ",
+    alive!("me"),
+    ")
+          AND (SELECT slots FROM outbox_meta) = $3
+    ), locked AS MATERIALIZED (
+        SELECT s.slot FROM takeable AS t JOIN outbox_slot AS s ON s.slot = t.slot AND s.epoch = t.epoch
+        ORDER BY s.slot FOR UPDATE OF s SKIP LOCKED
+    )
+    UPDATE outbox_slot AS s SET epoch = s.epoch + 1, incarnation = $2 FROM locked AS l WHERE s.slot = l.slot RETURNING s.slot, s.epoch"
+);
+
+/// $1 slots and $2 epochs side by side, $3 incarnation.
+const RELEASE: &str = "WITH mine AS MATERIALIZED (
+        SELECT s.slot FROM unnest($1::bigint[], $2::bigint[]) AS h (slot, epoch)
+        JOIN outbox_slot AS s ON s.slot = h.slot AND s.epoch = h.epoch AND s.incarnation = $3
+        ORDER BY s.slot FOR UPDATE OF s
+    )
+    UPDATE outbox_slot AS s SET incarnation = NULL FROM mine AS m WHERE s.slot = m.slot";
+
+/// $1 incarnation.
+const LEAVE: [&str; 2] = [
+    "WITH mine AS MATERIALIZED (SELECT slot FROM outbox_slot WHERE incarnation = $1 ORDER BY slot FOR UPDATE)
+     UPDATE outbox_slot AS s SET incarnation = NULL FROM mine AS m WHERE s.slot = m.slot",
+    "DELETE FROM outbox_publisher WHERE incarnation = $1",
+];
+
+pub(super) async fn register(conn: &mut PgConnection, me: &Registration) -> Result<(), Fault> {
+    let mut tx = conn.begin().await?;
+    // One at a time from here on, and what is read next is read behind the wait.
+    let recorded: Option<i64> = sqlx::query_scalar("SELECT slots FROM outbox_meta FOR UPDATE").fetch_one(&mut *tx).await?;
+    agree_on_slots(&mut tx, me, recorded).await?;
+    sqlx::query(FORGET).execute(&mut *tx).await?;
+    let ttl = i64::try_from(me.ttl.as_micros()).unwrap_or(i64::MAX);
+    sqlx::query(ANNOUNCE).bind(me.incarnation.to_string()).bind(&me.publisher).bind(ttl).execute(&mut *tx).await?;
+    Ok(tx.commit().await?)
+}
+
+/// Keeps the recorded number of slots, or changes it if no other publisher lives.
+async fn agree_on_slots(conn: &mut PgConnection, me: &Registration, recorded: Option<i64>) -> Result<(), Fault> {
+    if recorded == Some(i64::from(me.slots)) {
+        return Ok(());
+    }
+    let alive: Option<String> = sqlx::query_scalar(OTHERS_ALIVE).bind(me.incarnation.to_string()).fetch_optional(&mut *conn).await?;
+    if let (Some(recorded), Some(other)) = (recorded, alive) {
+        let text = format!(
+            "its publishers use {recorded} slots ({other} is alive), this one has {}: give all of them the same number, or stop the others first",
+            me.slots
+        );
+        return Err(Error::new(ErrorKind::OtherSlots, text).into());
+    }
+    Ok(lay_out(conn, me.slots).await?)
+}
+
+/// A row for every slot. All epochs end above every epoch there ever was, so that no former holder's fence fits.
+async fn lay_out(conn: &mut PgConnection, slots: u32) -> Result<(), sqlx::Error> {
+    let (mut numbers, mut from, mut to) = (Vec::new(), Vec::new(), Vec::new());
+    for slot in 0..slots {
+        let end = if slot + 1 == slots { u64::MAX } else { slot_start(slot + 1, slots) - 1 };
+        numbers.push(i64::from(slot));
+        from.push(to_ordered(slot_start(slot, slots)));
+        to.push(to_ordered(end));
+    }
+    // Waits for marks on their way, so that the highest epoch is the last.
+    sqlx::query("SELECT slot FROM outbox_slot ORDER BY slot FOR UPDATE").fetch_all(&mut *conn).await?;
+    let highest: i64 = sqlx::query_scalar("SELECT coalesce(max(epoch), 0) FROM outbox_slot").fetch_one(&mut *conn).await?;
+    sqlx::query("DELETE FROM outbox_slot").execute(&mut *conn).await?;
+    let insert = "INSERT INTO outbox_slot (slot, epoch, hash_from, hash_to)
+        SELECT s.slot, $4 + 1, s.hash_from, s.hash_to FROM unnest($1::bigint[], $2::bigint[], $3::bigint[]) AS s (slot, hash_from, hash_to)";
+    sqlx::query(insert).bind(numbers).bind(from).bind(to).bind(highest).execute(&mut *conn).await?;
+    sqlx::query("UPDATE outbox_meta SET slots = $1").bind(i64::from(slots)).execute(conn).await?;
+    Ok(())
+}
+
+pub(super) async fn touch(conn: &mut PgConnection, me: &Registration) -> Result<Touch, Fault> {
+    let touch = sqlx::query(TOUCH).bind(me.incarnation.to_string()).bind(i64::from(me.slots));
+    if touch.execute(&mut *conn).await?.rows_affected() == 0 {
+        return Ok(Touch::Unknown);
+    }
+    held(conn, me.incarnation).await.map(Touch::Seen)
+}
+
+async fn held(conn: &mut PgConnection, incarnation: Incarnation) -> Result<Vec<Hold>, Fault> {
+    holds(&sqlx::query(HELD).bind(incarnation.to_string()).fetch_all(conn).await?)
+}
+
+pub(super) fn holds(rows: &[sqlx::postgres::PgRow]) -> Result<Vec<Hold>, Fault> {
+    let hold = |row: &sqlx::postgres::PgRow| {
+        let (slot, epoch): (i64, i64) = (row.try_get(0)?, row.try_get(1)?);
+        Ok(Hold { slot: super::small(slot), epoch: unsigned(epoch) })
+    };
+    rows.iter().map(hold).collect()
+}
+
+pub(super) async fn take(conn: &mut PgConnection, me: &Registration, slots: &SlotSet) -> Result<Vec<Hold>, Fault> {
+    let wanted: Vec<i64> = slots.iter().map(i64::from).collect();
+    let take = sqlx::query(TAKE).bind(wanted).bind(me.incarnation.to_string()).bind(i64::from(me.slots));
+    holds(&take.fetch_all(conn).await?)
+}
+
+/// Slots and epochs side by side, as arrays.
+pub(super) fn columns(holds: &[Hold]) -> (Vec<i64>, Vec<i64>) {
+    holds.iter().map(|hold| (i64::from(hold.slot), hold.epoch.cast_signed())).unzip()
+}
+
+pub(super) async fn release(conn: &mut PgConnection, me: &Registration, holds: &[Hold]) -> Result<(), Fault> {
+    let (slots, epochs) = columns(holds);
+    sqlx::query(RELEASE).bind(slots).bind(epochs).bind(me.incarnation.to_string()).execute(conn).await?;
+    Ok(())
+}
+
+pub(super) async fn leave(conn: &mut PgConnection, me: &Registration) -> Result<(), Fault> {
+    let mut tx = conn.begin().await?;
+    for sql in LEAVE {
+        sqlx::query(sql).bind(me.incarnation.to_string()).execute(&mut *tx).await?;
+    }
+    Ok(tx.commit().await?)
+}

@@ -1,0 +1,193 @@
+//! Reading what is pending: by the publisher's slots, each a range of the index of aggregates with something to send.
+//!
+//! Neither other slots' rows nor rows behind a blocked head are looked at: the first are outside the ranges, the second not in the
+//! index. The statement picks events without their payloads first, so that what would not fit is never read; a test reads the plan.
+
+use futures::TryStreamExt;
+use sqlx::postgres::PgRow;
+use sqlx::{PgConnection, Row};
+
+use super::error::{Context, Fault};
+use super::{PostgresStore, ago, call, from_ordered, retry_ahead_max_ms, small, to_ordered, unsigned, upkeep};
+use crate::store::{FetchRequest, Fetched, HeadTrouble, Hold, Registration, Run};
+use crate::{Delivery, Payload};
+
+/// $1 incarnation, $2 and $3 first and last hash, $4 slots and $5 aggregates to leave out, $6 events at most, $7 the longest wait a retry
+/// can have in milliseconds (a longer one means that the clock was set back), $8 bytes. An aggregate with nothing to send is in it as a
+/// row without an event. Public for the test that reads the plan.
+pub const FETCH: &str = "
+    WITH picked AS MATERIALIZED (
+        SELECT s.slot, s.epoch, h.aggregate, h.hash, h.done_seq, h.last_seq, h.attempts, h.failures, h.failing_since, h.attempted_at,
+               e.nth, e.seq, e.position, e.bytes
+        FROM (
+            SELECT slot, epoch, greatest(hash_from, $2) AS low, least(hash_to, $3) AS high FROM outbox_slot
+            WHERE incarnation = $1 AND hash_to >= $2 AND hash_from <= $3 AND slot <> ALL ($4::bigint[]) ORDER BY slot
+        ) AS s
+        CROSS JOIN LATERAL (
+            SELECT h.*, a.last_seq FROM outbox_head AS h JOIN outbox_aggregate AS a ON a.id = h.aggregate
+            WHERE h.ready AND h.hash BETWEEN s.low AND s.high AND h.aggregate <> ALL ($5::bigint[])
+              AND (h.retry_at IS NULL OR h.retry_at <= statement_timestamp()
+                   OR h.retry_at > statement_timestamp() + $7::bigint * interval '1 millisecond')
+            ORDER BY h.hash, h.aggregate LIMIT $6
+        ) AS h
+        LEFT JOIN LATERAL (
+            SELECT row_number() OVER (ORDER BY o.seq) AS nth, o.seq, o.position,
+                   coalesce(octet_length(o.payload), octet_length(o.payload_bytes), 0) + coalesce(octet_length(o.headers), 0) AS bytes
+            FROM outbox AS o WHERE o.aggregate = h.aggregate AND o.seq > h.done_seq AND o.seq <= h.last_seq ORDER BY o.seq LIMIT $6
+        ) AS e ON true
+        LIMIT $6
+    ), counted AS (
+        SELECT p.*, count(*) OVER () AS picked,
+               coalesce(sum(p.bytes) OVER (ORDER BY p.slot, p.hash, p.aggregate, p.seq ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING), 0)
+                   AS bytes_before
+        FROM picked AS p
+    )
+    SELECT c.slot, c.epoch, c.aggregate, c.hash, c.done_seq, c.last_seq, c.attempts, c.failures,
+           (extract(epoch FROM statement_timestamp() - c.failing_since) * 1000)::bigint,
+           (extract(epoch FROM statement_timestamp() - c.attempted_at) * 1000)::bigint,
+           c.nth, c.seq, o.id, o.aggregatetype, o.aggregateid, o.type, o.payload, o.payload_bytes, o.headers,
+           (extract(epoch FROM o.created_at) * 1000)::bigint, c.picked
+    FROM counted AS c LEFT JOIN outbox AS o ON o.position = c.position
+    WHERE c.bytes_before < $8
+    ORDER BY c.slot, c.hash, c.aggregate, c.seq";
+
+pub(super) async fn fetch(store: &PostgresStore, me: &Registration, request: &FetchRequest) -> crate::Result<Fetched> {
+    let mut reading = Reading { events_left: request.events_max.max(1), bytes_left: request.bytes_max.max(1), ..Reading::default() };
+    let ranges = match request.after {
+        None => vec![(i64::MIN, i64::MAX)],
+        Some(after) => {
+            let after = to_ordered(after);
+            // Behind the cursor first, then around to it again; the cursor's own aggregate comes last.
+            after.checked_add(1).map(|from| (from, i64::MAX)).into_iter().chain([(i64::MIN, after)]).collect()
+        }
+    };
+    let complete = call!(store, conn => read_all(conn, me, request, ranges, &mut reading))?;
+    if !reading.drained.is_empty() && store.may_strike() {
+        call!(store, conn => upkeep::strike_off(conn, &reading.drained))?;
+    }
+    let resume = if complete { None } else { reading.last_hash.map(from_ordered) };
+    Ok(Fetched { runs: reading.runs, resume })
+}
+
+/// Answers whether all ranges were read to their ends.
+async fn read_all(
+    conn: &mut PgConnection,
+    me: &Registration,
+    request: &FetchRequest,
+    ranges: Vec<(i64, i64)>,
+    reading: &mut Reading,
+) -> Result<bool, Fault> {
+    for range in ranges {
+        if !read(conn, me, request, range, reading).await? {
+            return Ok(false);
+        }
+    }
+    Ok(true)
+}
+
+async fn read(
+    conn: &mut PgConnection,
+    me: &Registration,
+    request: &FetchRequest,
+    range: (i64, i64),
+    reading: &mut Reading,
+) -> Result<bool, Fault> {
+    let limit = i64::try_from(reading.events_left).unwrap_or(i64::MAX);
+    let except_slots: Vec<i64> = request.except_slots.iter().copied().map(i64::from).collect();
+    let query = sqlx::query(FETCH)
+        .bind(me.incarnation.to_string())
+        .bind(range.0)
+        .bind(range.1)
+        .bind(except_slots)
+        .bind(&request.except_aggregates)
+        .bind(limit)
+        .bind(retry_ahead_max_ms())
+        .bind(i64::try_from(reading.bytes_left).unwrap_or(i64::MAX));
+    let (mut rows, mut read, mut picked) = (query.fetch(conn), 0, 0);
+    while let Some(row) = rows.try_next().await? {
+        picked = row.try_get(20)?;
+        read += 1;
+        reading.add(&row)?;
+    }
+    Ok(read == picked && picked < limit && reading.bytes_left > 0)
+}
+
+#[derive(Default)]
+struct Reading {
+    events_left: usize,
+    bytes_left: usize,
+    runs: Vec<Run>,
+    last_hash: Option<i64>,
+    /// Aggregates on the list that have nothing to send.
+    drained: Vec<i64>,
+}
+
+impl Reading {
+    fn add(&mut self, row: &PgRow) -> Result<(), sqlx::Error> {
+        // Rows deleted by hand leave the place of an event empty, and then even the row counts against the limit.
+        self.events_left = self.events_left.saturating_sub(1);
+        let aggregate: i64 = row.try_get(2)?;
+        let (done, last): (i64, i64) = (row.try_get(4)?, row.try_get(5)?);
+        self.last_hash = Some(row.try_get(3)?);
+        if done >= last {
+            self.drained.push(aggregate);
+            return Ok(());
+        }
+        let sequence: Option<i64> = row.try_get(11)?;
+        if self.runs.last().is_none_or(|run| run.aggregate != aggregate) {
+            self.runs.push(new_run(row, aggregate, sequence)?);
+        }
+        let (Some(sequence), Some(run)) = (sequence, self.runs.last_mut()) else { return Ok(()) };
+        // Only what follows without a gap from what was picked: never past an event that this reading left out.
+        if row.try_get::<i64, _>(10)? != i64::try_from(run.events.len()).unwrap_or(i64::MAX).saturating_add(1) {
+            return Ok(());
+        }
+        let delivery = delivery(row, run.hold, aggregate, unsigned(sequence))?;
+        self.bytes_left = self.bytes_left.saturating_sub(delivery.bytes());
+        run.through = delivery.sequence;
+        run.events.push(delivery);
+        Ok(())
+    }
+}
+
+fn new_run(row: &PgRow, aggregate: i64, first: Option<i64>) -> Result<Run, sqlx::Error> {
+    let last = unsigned(row.try_get(5)?);
+    let (attempts, failures): (i64, i64) = (row.try_get(6)?, row.try_get(7)?);
+    Ok(Run {
+        aggregate,
+        hold: Hold { slot: small(row.try_get(0)?), epoch: unsigned(row.try_get(1)?) },
+        trouble: HeadTrouble {
+            attempts: small(attempts),
+            failures: small(failures),
+            failing_for: row.try_get::<Option<i64>, _>(8)?.map(ago),
+            attempted_ago: row.try_get::<Option<i64>, _>(9)?.map(ago),
+        },
+        // Without any event all up to the last were deleted by hand.
+        through: if first.is_some() { unsigned(row.try_get(4)?) } else { last },
+        last,
+        events: Vec::new(),
+    })
+}
+
+fn delivery(row: &PgRow, hold: Hold, aggregate: i64, sequence: u64) -> Result<Delivery, sqlx::Error> {
+    Ok(Delivery {
+        id: row.try_get(12)?,
+        aggregate_type: row.try_get(13)?,
+        aggregate_id: row.try_get(14)?,
+        event_type: row.try_get(15)?,
+        payload: payload(row)?,
+        headers: row.try_get(18)?,
+        created_at_unix_ms: row.try_get(19)?,
+        sequence,
+        slot: hold.slot,
+        epoch: hold.epoch,
+        aggregate,
+    })
+}
+
+fn payload(row: &PgRow) -> Result<Payload, sqlx::Error> {
+    if let Some(text) = row.try_get::<Option<String>, _>(16)? {
+        return Ok(Payload::Text(text));
+    }
+    Ok(row.try_get::<Option<Vec<u8>>, _>(17)?.map_or(Payload::None, Payload::Binary))
+}

@@ -1,0 +1,247 @@
+//! The PostgreSQL store (13 and newer): an outbox inside the application's own database, for publishers on any number of machines.
+//!
+//! Each file here is one concern: `config` (which database, and how a session is set up), `calls` (a connection for each call), `schema`
+//! (migrations), `fence` (publishers and slots), `fetch`, `record`, `sweep` (retention), `upkeep` (new aggregates, unblocking), `status`,
+//! `enqueue`, `error` (what PostgreSQL's codes mean to the operator).
+//!
+//! An aggregate has two rows, one that writers lock and one that publishers lock, so that no publisher waits for a writer
+//! (docs/adr/0023). All times are the database's.
+//!
+#![doc = include_str!("../../postgres.md")]
+
+mod calls;
+mod config;
+mod enqueue;
+mod error;
+mod fence;
+mod fetch;
+mod record;
+mod schema;
+mod status;
+mod sweep;
+mod upkeep;
+
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use async_trait::async_trait;
+use shardwise::SlotSet;
+use sqlx::postgres::PgPoolOptions;
+use sqlx::{ConnectOptions, Connection, PgConnection, PgPool, Postgres, Transaction};
+
+pub use config::PostgresConfig;
+#[doc(hidden)]
+pub use config::SESSION;
+pub use enqueue::enqueue;
+#[doc(hidden)]
+pub use fetch::FETCH;
+pub use schema::{MIGRATIONS, Migration, SCHEMA_VERSION, revert};
+
+use self::calls::Leased;
+use self::error::Context;
+use crate::options::RETRY_DELAY_MAX;
+use crate::store::{FetchRequest, Fetched, Hold, Outcome, Registration, Status, Store, Touch};
+use crate::{ErrorKind, NewEvent, Result};
+
+/// Connections of one store: a publisher's calls side by side are the fence, a reading, a marking and the upkeep.
+const CONNECTIONS: u32 = 4;
+/// How long a call waits for a connection.
+const ACQUIRE_TIMEOUT: Duration = Duration::from_secs(5);
+/// Between two tries at striking off what is drained and was in a writer's hands.
+const STRIKE_EVERY: Duration = Duration::from_secs(1);
+
+/// Does something on a connection of the store's.
+macro_rules! call {
+    ($store:expr, $conn:ident => $work:expr) => {{
+        let mut leased = $store.lease().await?;
+        let $conn: &mut PgConnection = &mut leased;
+        let answer = $work.await;
+        leased.back(answer).at(&$store)
+    }};
+}
+use call;
+
+/// An outbox in a PostgreSQL database. Cheap to clone; clones share their connections, four at most.
+#[derive(Debug, Clone)]
+pub struct PostgresStore {
+    config: Arc<PostgresConfig>,
+    pool: PgPool,
+    struck_at: Arc<Mutex<Option<Instant>>>,
+}
+
+impl PostgresStore {
+    /// Opens an outbox that [`PostgresStore::init`] or the files in `migrations/postgres` have made. Fails without creating anything if
+    /// there is none, or one of another schema.
+    pub async fn open(config: PostgresConfig) -> Result<Self> {
+        let store = Self::connect(config).await?;
+        call!(store, conn => schema::check(conn))?;
+        Ok(store)
+    }
+
+    /// Creates the outbox's tables, or what they lack, in the schema that is first in the `search_path`. Harmless on an outbox that is up
+    /// to date; a newer schema is an error.
+    pub async fn init(config: PostgresConfig) -> Result<Self> {
+        let store = Self::connect(config).await?;
+        call!(store, conn => schema::migrate(conn))?;
+        Ok(store)
+    }
+
+    async fn connect(config: PostgresConfig) -> Result<Self> {
+        let pool = PgPoolOptions::new().max_connections(CONNECTIONS).acquire_timeout(ACQUIRE_TIMEOUT).test_before_acquire(false);
+        let pool = pool.after_connect(|conn, _| Box::pin(config::set_up(conn)));
+        let pool = pool.connect_lazy_with(config.options.clone());
+        let store = Self { config: Arc::new(config), pool, struck_at: Arc::default() };
+        // The pool would try again and again and then say no more than that it took too long.
+        match tokio::time::timeout(ACQUIRE_TIMEOUT, store.config.options.connect()).await {
+            Ok(connected) => connected.at(&store)?.close().await.at(&store)?,
+            Err(_) => return Err(sqlx::Error::PoolTimedOut).at(&store),
+        }
+        Ok(store)
+    }
+
+    /// A connection for one call.
+    async fn lease(&self) -> Result<Leased> {
+        self.pool.acquire().await.map(Leased::new).at(self)
+    }
+
+    /// Begins a transaction for [`enqueue`], for programs that have no pool of their own.
+    pub async fn begin(&self) -> Result<Transaction<'static, Postgres>> {
+        self.pool.begin().await.at(self)
+    }
+
+    /// Commits what [`PostgresStore::begin`] began.
+    pub async fn commit(&self, tx: Transaction<'static, Postgres>) -> Result<()> {
+        tx.commit().await.at(self)
+    }
+
+    /// Writes events in one transaction of their own, and returns their ids.
+    pub async fn enqueue_all(&self, events: Vec<NewEvent>) -> Result<Vec<String>> {
+        let mut tx = self.begin().await?;
+        let mut ids = Vec::with_capacity(events.len());
+        for event in events {
+            ids.push(enqueue(&mut tx, event).await.at(self)?);
+        }
+        self.commit(tx).await?;
+        Ok(ids)
+    }
+
+    /// Writes events in one transaction of their own, and answers for each with its id, or why it was refused (kind `Event`); the others
+    /// are written all the same.
+    pub async fn enqueue_each(&self, events: Vec<NewEvent>) -> Result<Vec<Result<String>>> {
+        let mut tx = self.begin().await?;
+        let mut answers = Vec::with_capacity(events.len());
+        for event in events {
+            let mut savepoint = tx.begin().await.at(self)?;
+            let answer = enqueue(&mut savepoint, event).await;
+            match &answer {
+                Ok(_) => savepoint.commit().await.at(self)?,
+                Err(error) if error.kind() == ErrorKind::Event => savepoint.rollback().await.at(self)?,
+                Err(_) => return answer.map(|_| answers).at(self),
+            }
+            answers.push(answer);
+        }
+        self.commit(tx).await?;
+        Ok(answers)
+    }
+
+    /// Where it is: host, port and database.
+    pub fn place(&self) -> String {
+        self.config.place()
+    }
+
+    /// Closes the connections; calls under way finish first.
+    pub async fn close(&self) {
+        self.pool.close().await;
+    }
+
+    /// Whether it is time for another try at striking off.
+    fn may_strike(&self) -> bool {
+        let mut struck_at = self.struck_at.lock().unwrap_or_else(PoisonError::into_inner);
+        let due = struck_at.is_none_or(|at| at.elapsed() >= STRIKE_EVERY);
+        if due {
+            *struck_at = Some(Instant::now());
+        }
+        due
+    }
+}
+
+/// A retry further ahead than this, in milliseconds, means that the clock was set back: it is due.
+fn retry_ahead_max_ms() -> i64 {
+    2 * millis(RETRY_DELAY_MAX)
+}
+
+fn millis(duration: Duration) -> i64 {
+    i64::try_from(duration.as_millis()).unwrap_or(i64::MAX)
+}
+
+/// A time ago in milliseconds, which a clock that was set back makes negative.
+fn ago(ms: i64) -> Duration {
+    Duration::from_millis(unsigned(ms))
+}
+
+/// Unsigned hashes as PostgreSQL's signed integers, in the same order.
+const fn to_ordered(hash: u64) -> i64 {
+    (hash ^ (1 << 63)).cast_signed()
+}
+
+/// The way back from [`to_ordered`].
+const fn from_ordered(stored: i64) -> u64 {
+    stored.cast_unsigned() ^ (1 << 63)
+}
+
+/// A number the schema keeps non-negative.
+fn unsigned(number: i64) -> u64 {
+    u64::try_from(number).unwrap_or(0)
+}
+
+/// A number the schema keeps between 0 and a few thousand.
+fn small(number: i64) -> u32 {
+    u32::try_from(number).unwrap_or(0)
+}
+
+#[async_trait]
+impl Store for PostgresStore {
+    async fn register(&self, me: &Registration) -> Result<()> {
+        call!(self, conn => fence::register(conn, me))
+    }
+
+    async fn touch(&self, me: &Registration) -> Result<Touch> {
+        call!(self, conn => fence::touch(conn, me))
+    }
+
+    async fn take(&self, me: &Registration, slots: &SlotSet) -> Result<Vec<Hold>> {
+        call!(self, conn => fence::take(conn, me, slots))
+    }
+
+    async fn release(&self, me: &Registration, holds: &[Hold]) -> Result<()> {
+        call!(self, conn => fence::release(conn, me, holds))
+    }
+
+    async fn leave(&self, me: &Registration) -> Result<()> {
+        call!(self, conn => fence::leave(conn, me))
+    }
+
+    async fn fetch(&self, me: &Registration, request: &FetchRequest) -> Result<Fetched> {
+        fetch::fetch(self, me, request).await
+    }
+
+    async fn record(&self, me: &Registration, outcomes: &[Outcome], delete: bool) -> Result<Vec<Hold>> {
+        call!(self, conn => record::record(conn, me, outcomes, delete))
+    }
+
+    async fn place_new(&self, limit: usize) -> Result<usize> {
+        call!(self, conn => upkeep::place_new(conn, limit))
+    }
+
+    async fn sweep(&self, retention: Duration, position: i64, limit: usize) -> Result<Option<i64>> {
+        call!(self, conn => sweep::sweep(conn, retention, position, limit))
+    }
+
+    async fn status(&self) -> Result<Status> {
+        call!(self, conn => status::status(conn))
+    }
+
+    async fn unblock(&self, key: Option<&str>) -> Result<u64> {
+        call!(self, conn => upkeep::unblock(conn, key))
+    }
+}

@@ -1,0 +1,190 @@
+//! Writing what became of events, under the fence: one conditional statement each, and one transaction for a whole batch.
+
+use sqlx::{Connection, PgConnection};
+
+use super::error::Fault;
+use super::fence::{columns, holds};
+use super::millis;
+use crate::store::{Hold, Outcome, Registration, Then};
+
+/// The most bytes of a sink's message that are kept.
+const ERROR_BYTES_MAX: usize = 1_000;
+
+/// The outcomes whose holds are current; a slot stays as it is until the transaction ends. $1 aggregates, $2 slots and $3 epochs side by
+/// side, $4 incarnation; `$what` are the other columns.
+#[rustfmt::skip]
+macro_rules! under_the_fence {
+    ($columns:literal, $arrays:literal) => {
+        concat!(
+            "WITH given AS MATERIALIZED (
+                SELECT * FROM unnest($1::bigint[], $2::bigint[], $3::bigint[], ", $arrays, ") AS g (aggregate, slot, epoch, ", $columns, ")
+            ), fence AS MATERIALIZED (
+                SELECT s.slot, s.epoch FROM outbox_slot AS s
+                WHERE s.slot IN (SELECT slot FROM given) AND s.incarnation = $4 ORDER BY s.slot FOR SHARE
+            ), allowed AS MATERIALIZED (
+                SELECT g.* FROM given AS g JOIN fence AS f ON f.slot = g.slot AND f.epoch = g.epoch
+            )"
+        )
+    };
+}
+
+/// $5 sequences. One row an aggregate, not one an event. An aggregate of which all is delivered is struck off the list, unless a writer
+/// has it: then there will be more. Each outcome of a current hold changes exactly one row, so their number tells whether any was fenced.
+const MARK: &str = concat!(
+    under_the_fence!("through", "$5::bigint[]"),
+    ", drained AS (
+        UPDATE outbox_aggregate AS a SET drained_seq = a.last_seq
+        FROM (
+            SELECT a.id FROM allowed AS m JOIN outbox_aggregate AS a ON a.id = m.aggregate AND a.last_seq = m.through
+            FOR NO KEY UPDATE OF a SKIP LOCKED
+        ) AS free
+        WHERE a.id = free.id RETURNING a.id
+    )
+    UPDATE outbox_head AS h
+    SET done_seq = m.through, listed = h.aggregate NOT IN (SELECT id FROM drained), attempts = 0, failures = 0, failing_since = NULL,
+        attempted_at = NULL, retry_at = NULL, last_error = NULL
+    FROM allowed AS m WHERE h.aggregate = m.aggregate AND h.done_seq <= m.through AND h.listed"
+);
+
+/// $1 aggregates and $2 sequences; deletes what was just marked.
+const DELETE: &str = "DELETE FROM outbox AS o
+    USING unnest($1::bigint[], $2::bigint[]) AS m (aggregate, through) JOIN outbox_head AS h ON h.aggregate = m.aggregate
+    WHERE h.done_seq >= m.through AND o.aggregate = m.aggregate AND o.seq <= m.through AND o.parked_at IS NULL";
+
+/// $1 slots and $2 epochs, $3 incarnation: those that are not current.
+const FENCED: &str = "SELECT h.slot, h.epoch FROM unnest($1::bigint[], $2::bigint[]) AS h (slot, epoch)
+    WHERE NOT EXISTS (SELECT 1 FROM outbox_slot AS s WHERE s.slot = h.slot AND s.epoch = h.epoch AND s.incarnation = $3)";
+
+/// $5 attempts, $6 failures, $7 milliseconds until the next attempt or NULL, $8 blocked, $9 errors.
+const FAIL: &str = concat!(
+    under_the_fence!("attempts, failures, retry_in, blocked, error", "$5::bigint[], $6::bigint[], $7::bigint[], $8::boolean[], $9::text[]"),
+    "UPDATE outbox_head AS h
+     SET attempts = f.attempts, failures = f.failures, failing_since = coalesce(h.failing_since, statement_timestamp()),
+         attempted_at = statement_timestamp(), retry_at = statement_timestamp() + f.retry_in * interval '1 millisecond',
+         blocked_at = CASE WHEN f.blocked THEN statement_timestamp() END, last_error = f.error
+     FROM allowed AS f WHERE h.aggregate = f.aggregate AND h.listed"
+);
+
+/// $5 sequences, $6 errors.
+const PARK: &str = concat!(
+    under_the_fence!("seq, error", "$5::bigint[], $6::text[]"),
+    "UPDATE outbox AS o SET parked_at = statement_timestamp(), parked_error = p.error
+     FROM allowed AS p WHERE o.aggregate = p.aggregate AND o.seq = p.seq"
+);
+
+/// Outcomes of one kind, as arrays.
+#[derive(Default)]
+struct Columns {
+    aggregates: Vec<i64>,
+    slots: Vec<i64>,
+    epochs: Vec<i64>,
+}
+
+impl Columns {
+    fn push(&mut self, outcome: &Outcome) {
+        self.aggregates.push(outcome.aggregate);
+        self.slots.push(i64::from(outcome.hold.slot));
+        self.epochs.push(outcome.hold.epoch.cast_signed());
+    }
+}
+
+pub(super) async fn record(conn: &mut PgConnection, me: &Registration, outcomes: &[Outcome], delete: bool) -> Result<Vec<Hold>, Fault> {
+    let incarnation = me.incarnation.to_string();
+    let expected = outcomes.iter().map(changes).sum::<u64>();
+    let written = if !delete && outcomes.iter().all(|outcome| outcome.then == Then::Next) {
+        mark(conn, &incarnation, outcomes, false).await?
+    } else {
+        let mut tx = conn.begin().await?;
+        // Parking first: the mark behind it may delete what is delivered, and must see what is set aside.
+        park(&mut tx, &incarnation, outcomes).await?;
+        let written = mark(&mut tx, &incarnation, outcomes, delete).await? + fail(&mut tx, &incarnation, outcomes).await?;
+        tx.commit().await?;
+        written
+    };
+    if written == expected { Ok(Vec::new()) } else { fenced(conn, &incarnation, outcomes).await }
+}
+
+/// Up to where an outcome moves its aggregate; `None` if it stays where it is.
+fn done_through(outcome: &Outcome) -> Option<u64> {
+    match outcome.then {
+        Then::Park { sequence, .. } => Some(sequence),
+        Then::Next | Then::Retry { .. } | Then::Block { .. } => outcome.through,
+    }
+}
+
+/// How many rows of `outbox_head` an outcome of a current hold changes.
+fn changes(outcome: &Outcome) -> u64 {
+    let fails = matches!(outcome.then, Then::Retry { .. } | Then::Block { .. });
+    u64::from(done_through(outcome).is_some()) + u64::from(fails)
+}
+
+async fn mark(conn: &mut PgConnection, incarnation: &str, outcomes: &[Outcome], delete: bool) -> Result<u64, sqlx::Error> {
+    let (mut columns, mut through) = (Columns::default(), Vec::new());
+    for outcome in outcomes {
+        let Some(done) = done_through(outcome) else { continue };
+        columns.push(outcome);
+        through.push(done.cast_signed());
+    }
+    if through.is_empty() {
+        return Ok(0);
+    }
+    let Columns { aggregates, slots, epochs } = columns;
+    let mark = sqlx::query(MARK).bind(&aggregates).bind(slots).bind(epochs).bind(incarnation).bind(&through);
+    let marked = mark.execute(&mut *conn).await?.rows_affected();
+    if delete {
+        sqlx::query(DELETE).bind(aggregates).bind(through).execute(conn).await?;
+    }
+    Ok(marked)
+}
+
+async fn park(conn: &mut PgConnection, incarnation: &str, outcomes: &[Outcome]) -> Result<(), sqlx::Error> {
+    let (mut columns, mut sequences, mut errors) = (Columns::default(), Vec::new(), Vec::new());
+    for outcome in outcomes {
+        let Then::Park { sequence, error } = &outcome.then else { continue };
+        columns.push(outcome);
+        sequences.push(sequence.cast_signed());
+        errors.push(kept(error));
+    }
+    if !errors.is_empty() {
+        let park = sqlx::query(PARK).bind(columns.aggregates).bind(columns.slots).bind(columns.epochs).bind(incarnation);
+        park.bind(sequences).bind(errors).execute(conn).await?;
+    }
+    Ok(())
+}
+
+async fn fail(conn: &mut PgConnection, incarnation: &str, outcomes: &[Outcome]) -> Result<u64, sqlx::Error> {
+    let mut columns = Columns::default();
+    let (mut attempts, mut failures, mut retry_in, mut blocked, mut errors) = (vec![], vec![], vec![], vec![], vec![]);
+    for outcome in outcomes {
+        let (charged, failed, wait, error) = match &outcome.then {
+            Then::Retry { attempts, failures, retry_in, error } => (*attempts, *failures, Some(millis(*retry_in)), error),
+            Then::Block { attempts, error } => (*attempts, *attempts, None, error),
+            Then::Next | Then::Park { .. } => continue,
+        };
+        columns.push(outcome);
+        attempts.push(i64::from(charged));
+        failures.push(i64::from(failed));
+        retry_in.push(wait);
+        blocked.push(wait.is_none());
+        errors.push(kept(error));
+    }
+    if errors.is_empty() {
+        return Ok(0);
+    }
+    let fail = sqlx::query(FAIL).bind(columns.aggregates).bind(columns.slots).bind(columns.epochs).bind(incarnation);
+    let fail = fail.bind(attempts).bind(failures).bind(retry_in).bind(blocked).bind(errors);
+    Ok(fail.execute(conn).await?.rows_affected())
+}
+
+/// The sink's words, cut at a character and without the one that PostgreSQL's text cannot hold.
+fn kept(error: &str) -> String {
+    error[..error.floor_char_boundary(ERROR_BYTES_MAX)].replace('\0', "\u{fffd}")
+}
+
+async fn fenced(conn: &mut PgConnection, incarnation: &str, outcomes: &[Outcome]) -> Result<Vec<Hold>, Fault> {
+    let mut asked: Vec<Hold> = outcomes.iter().map(|outcome| outcome.hold).collect();
+    asked.sort_unstable();
+    asked.dedup();
+    let (slots, epochs) = columns(&asked);
+    holds(&sqlx::query(FENCED).bind(slots).bind(epochs).bind(incarnation).fetch_all(conn).await?)
+}

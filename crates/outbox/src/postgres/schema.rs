@@ -1,0 +1,122 @@
+//! Migrations: plain SQL files, one transaction each.
+
+use sqlx::{Connection, PgConnection};
+
+use super::error::Fault;
+use crate::{Error, ErrorKind};
+
+/// The schema this version reads and writes.
+pub const SCHEMA_VERSION: i64 = 1;
+
+/// One migration, for the user's own tool: to what it leads, how, and the way back. Each runs in one transaction.
+#[derive(Debug, Clone, Copy)]
+pub struct Migration {
+    /// The schema it leads to.
+    pub version: i64,
+    /// The statements.
+    pub up: &'static str,
+    /// The statements that take it back, events and all.
+    pub down: &'static str,
+}
+
+/// All migrations, in order.
+pub const MIGRATIONS: [Migration; 1] = [Migration {
+    version: 1,
+    up: include_str!("../../migrations/postgres/0001_outbox.up.sql"),
+    down: include_str!("../../migrations/postgres/0001_outbox.down.sql"),
+}];
+
+/// The oldest server there is SQL for, as `server_version_num` counts.
+const SERVER_MIN: i32 = 130_000;
+
+/// Two processes that create one table at once disturb each other; the number is any that nobody else locks.
+const ONE_AT_A_TIME: &str = "SELECT pg_advisory_xact_lock(7738157320411812468)";
+
+/// Brings the schema up to date; several processes at once are fine.
+pub(super) async fn migrate(conn: &mut PgConnection) -> Result<(), Fault> {
+    require_server(conn).await?;
+    for migration in &MIGRATIONS {
+        let mut tx = conn.begin().await?;
+        sqlx::raw_sql(ONE_AT_A_TIME).execute(&mut *tx).await?;
+        let found = version(&mut tx).await?;
+        refuse_newer(found)?;
+        if found < migration.version {
+            sqlx::raw_sql(migration.up).execute(&mut *tx).await.map_err(occupied)?;
+        }
+        tx.commit().await?;
+    }
+    Ok(())
+}
+
+/// Fails unless the schema is exactly this version's.
+pub(super) async fn check(conn: &mut PgConnection) -> Result<(), Fault> {
+    let found = version(conn).await?;
+    refuse_newer(found)?;
+    if found == SCHEMA_VERSION {
+        return Ok(());
+    }
+    let what = if found == 0 {
+        "it has no outbox where its search_path leads".to_owned()
+    } else {
+        format!("its schema is {found}, this version needs {SCHEMA_VERSION}")
+    };
+    Err(Error::new(ErrorKind::Schema, format!("{what}: run `shardwise outbox init`")).into())
+}
+
+/// Removes the outbox from a database, with every event in it. For tests and for starting afresh.
+pub async fn revert(conn: &mut PgConnection) -> crate::Result<()> {
+    Ok(take_back(conn).await?)
+}
+
+async fn take_back(conn: &mut PgConnection) -> Result<(), Fault> {
+    let mut tx = conn.begin().await?;
+    let found = version(&mut tx).await?;
+    refuse_newer(found)?;
+    for migration in MIGRATIONS.iter().rev().filter(|migration| migration.version <= found) {
+        sqlx::raw_sql(migration.down).execute(&mut *tx).await?;
+    }
+    Ok(tx.commit().await?)
+}
+
+/// 0 if there is no outbox.
+async fn version(conn: &mut PgConnection) -> Result<i64, Fault> {
+    let there: bool = sqlx::query_scalar("SELECT to_regclass('outbox_meta') IS NOT NULL").fetch_one(&mut *conn).await?;
+    if !there {
+        return Ok(0);
+    }
+    Ok(sqlx::query_scalar("SELECT schema_version FROM outbox_meta").fetch_one(conn).await?)
+}
+
+fn refuse_newer(found: i64) -> Result<(), Fault> {
+    if found > SCHEMA_VERSION {
+        let text = format!("its schema is {found}, newer than this version's {SCHEMA_VERSION}: use a newer shardwise");
+        return Err(Error::new(ErrorKind::Schema, text).into());
+    }
+    Ok(())
+}
+
+/// Keys are hashed as their bytes in UTF-8, and the statements need PostgreSQL 13.
+async fn require_server(conn: &mut PgConnection) -> Result<(), Fault> {
+    let sql = "SELECT current_setting('server_version_num')::integer, current_setting('server_encoding')";
+    let (version, encoding): (i32, String) = sqlx::query_as(sql).fetch_one(conn).await?;
+    let refuse = |what: String| Err(Error::new(ErrorKind::Schema, what).into());
+    if version < SERVER_MIN {
+        return refuse(format!("its PostgreSQL is version {}: an outbox needs 13 or newer", version / 10_000));
+    }
+    if encoding != "UTF8" {
+        return refuse(format!("the database's encoding is {encoding}: an outbox needs UTF8"));
+    }
+    Ok(())
+}
+
+/// A table of ours that is there without `outbox_meta` is somebody else's.
+fn occupied(error: sqlx::Error) -> Fault {
+    let code = error.as_database_error().and_then(|error| error.code().map(std::borrow::Cow::into_owned));
+    match code.as_deref() {
+        Some("42P07" | "42710" | "42723") => {
+            let text = format!("{error}, and it is not ours: rename it, or use another schema by options[search_path]");
+            Error::new(ErrorKind::Schema, text).into()
+        }
+        _ => error.into(),
+    }
+}

@@ -1,0 +1,131 @@
+//! How the outbox stands, for people. Reads all pending aggregates once, in one snapshot and as of its beginning.
+
+use std::time::Duration;
+
+use sqlx::{Connection, PgConnection, Row};
+
+use super::error::Fault;
+use super::fence::alive;
+use super::{ago, retry_ahead_max_ms, small, unsigned};
+use crate::one_line;
+use crate::store::{BlockedAggregate, ERROR_CHARS_MAX, PublisherStatus, Retrying, Status};
+
+/// Milliseconds since a time.
+macro_rules! ms_since {
+    ($time:literal) => {
+        concat!("(extract(epoch FROM now() - ", $time, ") * 1000)::bigint")
+    };
+}
+
+/// New aggregates are pending too; their hash is NULL. Those on the list that have nothing to send are not counted by either sum.
+const PENDING: &str = concat!(
+    "SELECT coalesce(sum(a.last_seq - h.done_seq), 0)::bigint, ",
+    ms_since!("min(o.created_at)"),
+    ", count(*) FILTER (WHERE h.blocked_at IS NOT NULL)
+    FROM outbox_head AS h JOIN outbox_aggregate AS a ON a.id = h.aggregate
+    LEFT JOIN outbox AS o ON o.aggregate = h.aggregate AND o.seq = h.done_seq + 1
+    WHERE h.ready OR h.blocked_at IS NOT NULL"
+);
+const BLOCKED_LIST: &str = concat!(
+    "SELECT a.key, a.last_seq - h.done_seq, ",
+    ms_since!("h.blocked_at"),
+    ", coalesce(h.last_error, '') FROM outbox_head AS h JOIN outbox_aggregate AS a ON a.id = h.aggregate
+    WHERE h.blocked_at IS NOT NULL ORDER BY h.blocked_at LIMIT 100"
+);
+/// $1 the longest wait a retry can have, in milliseconds: a longer one means that the clock was set back, and is due, as for a fetch.
+const RETRYING: &str = concat!(
+    "SELECT count(*), coalesce(sum(a.last_seq - h.done_seq), 0)::bigint, coalesce(",
+    ms_since!("min(h.failing_since)"),
+    ", 0), coalesce(-",
+    ms_since!("min(h.retry_at) FILTER (WHERE h.retry_at <= now() + $1::bigint * interval '1 millisecond')"),
+    ", 0) FROM outbox_head AS h JOIN outbox_aggregate AS a ON a.id = h.aggregate AND h.done_seq < a.last_seq
+    WHERE h.ready AND h.retry_at IS NOT NULL"
+);
+const LATEST_FAILURE: &str = concat!(
+    "SELECT a.key, coalesce(",
+    ms_since!("h.attempted_at"),
+    ", 0), coalesce(h.last_error, '') FROM outbox_head AS h JOIN outbox_aggregate AS a ON a.id = h.aggregate AND h.done_seq < a.last_seq
+    WHERE h.ready AND h.retry_at IS NOT NULL ORDER BY h.attempted_at DESC NULLS LAST, a.id LIMIT 1"
+);
+const PUBLISHERS: &str = concat!(
+    "SELECT p.publisher, p.incarnation, ",
+    alive!("p"),
+    ", (extract(epoch FROM outbox_now() - p.seen_at) * 1000)::bigint,
+    (SELECT count(*) FROM outbox_slot AS s WHERE s.incarnation = p.incarnation)
+    FROM outbox_publisher AS p ORDER BY p.publisher, p.incarnation LIMIT 10000"
+);
+const FREE: &str = concat!(
+    "SELECT count(*) FROM outbox_slot AS s WHERE s.incarnation IS NULL OR NOT EXISTS (
+        SELECT 1 FROM outbox_publisher AS p WHERE p.incarnation = s.incarnation AND ",
+    alive!("p"),
+    ")"
+);
+
+pub(super) async fn status(conn: &mut PgConnection) -> Result<Status, Fault> {
+    let mut tx = conn.begin_with("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY").await?;
+    let mut status = read(&mut tx).await?;
+    status.publishers = publishers(&mut tx).await?;
+    tx.commit().await?;
+    Ok(status)
+}
+
+async fn read(conn: &mut PgConnection) -> Result<Status, sqlx::Error> {
+    let (pending, oldest, blocked_count): (i64, Option<i64>, i64) = sqlx::query_as(PENDING).fetch_one(&mut *conn).await?;
+    let mut blocked = Vec::new();
+    for row in sqlx::query(BLOCKED_LIST).fetch_all(&mut *conn).await? {
+        blocked.push(BlockedAggregate {
+            key: row.try_get(0)?,
+            pending: unsigned(row.try_get(1)?),
+            blocked_for: ago(row.try_get(2)?),
+            error: shown(row.try_get(3)?),
+        });
+    }
+    let retrying = retrying(conn).await?;
+    let parked: i64 = sqlx::query_scalar("SELECT count(*) FROM outbox WHERE parked_at IS NOT NULL").fetch_one(&mut *conn).await?;
+    let slots: Option<i64> = sqlx::query_scalar("SELECT slots FROM outbox_meta").fetch_one(&mut *conn).await?;
+    let free: i64 = sqlx::query_scalar(FREE).fetch_one(conn).await?;
+    Ok(Status {
+        pending: unsigned(pending),
+        oldest_pending_age: oldest.map(ago),
+        blocked_aggregates: unsigned(blocked_count),
+        blocked,
+        retrying,
+        parked: unsigned(parked),
+        publishers: Vec::new(),
+        slots: slots.map(small),
+        free_slots: small(free),
+    })
+}
+
+async fn retrying(conn: &mut PgConnection) -> Result<Option<Retrying>, sqlx::Error> {
+    let sums = sqlx::query_as(RETRYING).bind(retry_ahead_max_ms()).fetch_one(&mut *conn).await?;
+    let (aggregates, pending, failing, next): (i64, i64, i64, i64) = sums;
+    let Some(latest) = sqlx::query(LATEST_FAILURE).fetch_optional(conn).await? else { return Ok(None) };
+    Ok(Some(Retrying {
+        aggregates: unsigned(aggregates),
+        pending: unsigned(pending),
+        failing_for: ago(failing),
+        next_attempt_in: ago(next),
+        key: latest.try_get(0)?,
+        failed_ago: ago(latest.try_get(1)?),
+        error: shown(latest.try_get(2)?),
+    }))
+}
+
+/// A sink's words as the status has them.
+fn shown(error: &str) -> String {
+    one_line(error, ERROR_CHARS_MAX)
+}
+
+async fn publishers(conn: &mut PgConnection) -> Result<Vec<PublisherStatus>, sqlx::Error> {
+    let publisher = |row: &sqlx::postgres::PgRow| {
+        Ok(PublisherStatus {
+            publisher: row.try_get(0)?,
+            incarnation: row.try_get(1)?,
+            alive: row.try_get(2)?,
+            seen_ago: Some(Duration::from_millis(unsigned(row.try_get(3)?))),
+            slots: small(row.try_get(4)?),
+        })
+    };
+    sqlx::query(PUBLISHERS).fetch_all(conn).await?.iter().map(publisher).collect()
+}

@@ -1,0 +1,65 @@
+//! Retention: deleting what is delivered, a few rows at a time. Rows that another publisher is deleting are left to it.
+
+use std::time::Duration;
+
+use sqlx::PgConnection;
+
+use super::error::Fault;
+use super::millis;
+
+/// $1 position, $2 rows to look at, $3 the age from which on they go, in milliseconds.
+const OLD: &str = "WITH looked AS MATERIALIZED (
+        SELECT position, created_at, aggregate, seq, parked_at FROM outbox WHERE position > $1 ORDER BY position LIMIT $2
+    ), gone AS (
+        DELETE FROM outbox AS d USING (
+            SELECT o.position FROM looked AS l JOIN outbox_head AS h ON h.aggregate = l.aggregate AND l.seq <= h.done_seq
+            JOIN outbox AS o ON o.position = l.position
+            WHERE l.created_at < statement_timestamp() - $3::bigint * interval '1 millisecond' AND o.parked_at IS NULL
+            FOR UPDATE OF o SKIP LOCKED
+        ) AS old WHERE d.position = old.position
+    )
+    SELECT count(*), max(position), bool_or(created_at < statement_timestamp() - $3::bigint * interval '1 millisecond') FROM looked";
+
+/// $1 aggregate, $2 aggregates to look at, $3 rows at most. Rows that wait are not looked at, however many.
+const DELIVERED: &str = "WITH looked AS MATERIALIZED (
+        SELECT aggregate, done_seq FROM outbox_head WHERE aggregate > $1 ORDER BY aggregate LIMIT $2
+    ), done AS MATERIALIZED (
+        SELECT l.aggregate, e.position FROM looked AS l CROSS JOIN LATERAL (
+            SELECT o.position FROM outbox AS o WHERE o.aggregate = l.aggregate AND o.seq <= l.done_seq AND o.parked_at IS NULL
+            ORDER BY o.seq LIMIT $3
+        ) AS e
+        ORDER BY l.aggregate LIMIT $3
+    ), gone AS (
+        DELETE FROM outbox AS d USING (
+            SELECT o.position FROM done AS t JOIN outbox AS o ON o.position = t.position FOR UPDATE OF o SKIP LOCKED
+        ) AS old WHERE d.position = old.position
+    )
+    SELECT count(*), max(aggregate), (SELECT count(*) FROM done), (SELECT max(aggregate) FROM done) FROM looked";
+
+pub(super) async fn sweep(conn: &mut PgConnection, retention: Duration, position: i64, limit: usize) -> Result<Option<i64>, Fault> {
+    let limit = i64::try_from(limit).unwrap_or(i64::MAX);
+    if retention.is_zero() { all_delivered(conn, position, limit).await } else { old(conn, retention, position, limit).await }
+}
+
+/// By the rows, from the oldest on; the position is a row's.
+async fn old(conn: &mut PgConnection, retention: Duration, position: i64, limit: i64) -> Result<Option<i64>, Fault> {
+    let window = sqlx::query_as(OLD).bind(position).bind(limit).bind(millis(retention).min(RETENTION_MS_MAX)).fetch_one(conn).await?;
+    let (looked_at, last, any_old): (i64, Option<i64>, Option<bool>) = window;
+    // Positions rise with time but for late commits: behind a window without anything old there is nothing old.
+    Ok(if looked_at == limit && any_old == Some(true) { last } else { None })
+}
+
+/// A thousand years: longer than any event is kept, and short enough for every clock.
+const RETENTION_MS_MAX: i64 = 1_000 * 366 * 24 * 3_600 * 1_000;
+
+/// By the aggregates; the position is an aggregate's. Publishers delete what they deliver, so this finds only what was delivered under
+/// another retention: as a rule nothing.
+async fn all_delivered(conn: &mut PgConnection, position: i64, limit: i64) -> Result<Option<i64>, Fault> {
+    let window = sqlx::query_as(DELIVERED).bind(position).bind(limit).bind(limit).fetch_one(conn).await?;
+    let (looked_at, last, found, last_found): (i64, Option<i64>, i64, Option<i64>) = window;
+    // The last aggregate may have more.
+    if found == limit {
+        return Ok(last_found.map(|aggregate| aggregate - 1));
+    }
+    Ok(if looked_at == limit { last } else { None })
+}

@@ -1,0 +1,53 @@
+//! What has to be done now and then and needs no slot: hashes of new aggregates, striking off what is drained, letting blocked aggregates
+//! go on.
+
+use shardwise::ShardKey;
+use sqlx::PgConnection;
+
+use super::error::Fault;
+use super::to_ordered;
+
+/// $1 aggregates on the list. Those that have nothing to send are struck off, unless a writer has them.
+const STRIKE_OFF: &str = "WITH drained AS (
+        UPDATE outbox_aggregate AS a SET drained_seq = a.last_seq
+        FROM (
+            SELECT a.id FROM outbox_head AS h JOIN outbox_aggregate AS a ON a.id = h.aggregate AND a.last_seq = h.done_seq
+            WHERE h.aggregate = ANY ($1::bigint[]) AND h.listed
+            FOR NO KEY UPDATE OF a, h SKIP LOCKED
+        ) AS free
+        WHERE a.id = free.id RETURNING a.id
+    )
+    UPDATE outbox_head AS h SET listed = false FROM drained AS d WHERE h.aggregate = d.id";
+
+pub(super) async fn strike_off(conn: &mut PgConnection, aggregates: &[i64]) -> Result<(), Fault> {
+    sqlx::query(STRIKE_OFF).bind(aggregates).execute(conn).await?;
+    Ok(())
+}
+
+pub(super) async fn place_new(conn: &mut PgConnection, limit: usize) -> Result<usize, Fault> {
+    let limit = i64::try_from(limit).unwrap_or(i64::MAX);
+    let select = "SELECT h.aggregate, a.key FROM outbox_head AS h JOIN outbox_aggregate AS a ON a.id = h.aggregate
+        WHERE h.hash IS NULL ORDER BY h.aggregate LIMIT $1";
+    let new: Vec<(i64, String)> = sqlx::query_as(select).bind(limit).fetch_all(&mut *conn).await?;
+    if new.is_empty() {
+        return Ok(0);
+    }
+    let (ids, hashes): (Vec<i64>, Vec<i64>) = new.iter().map(|(id, key)| (*id, to_ordered(key.as_str().key_hash()))).unzip();
+    // Another publisher that is at the same rows is not waited for: what it writes is the same.
+    let update = "WITH free AS MATERIALIZED (
+            SELECT h.aggregate, n.hash FROM unnest($1::bigint[], $2::bigint[]) AS n (aggregate, hash)
+            JOIN outbox_head AS h ON h.aggregate = n.aggregate AND h.hash IS NULL
+            FOR NO KEY UPDATE OF h SKIP LOCKED
+        )
+        UPDATE outbox_head AS h SET hash = f.hash FROM free AS f WHERE h.aggregate = f.aggregate";
+    sqlx::query(update).bind(ids).bind(hashes).execute(conn).await?;
+    Ok(new.len())
+}
+
+pub(super) async fn unblock(conn: &mut PgConnection, key: Option<&str>) -> Result<u64, Fault> {
+    let update = "UPDATE outbox_head AS h
+        SET blocked_at = NULL, retry_at = NULL, attempts = 0, failures = 0, failing_since = NULL, attempted_at = NULL
+        FROM outbox_aggregate AS a
+        WHERE h.blocked_at IS NOT NULL AND a.id = h.aggregate AND ($1::text IS NULL OR a.key = $1)";
+    Ok(sqlx::query(update).bind(key).execute(conn).await?.rows_affected())
+}

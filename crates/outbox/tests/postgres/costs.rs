@@ -1,0 +1,91 @@
+//! What calls cost: by their plans, and by what the server counts.
+
+use std::time::Duration;
+
+use shardwise_outbox::exercise::StoreHarness;
+use shardwise_outbox::{Store, postgres};
+use sqlx::Connection;
+
+use crate::common::{Outbox, insert};
+use crate::shared::{events, eventually};
+
+/// The plan must stay one of seeks, whatever statistics say.
+#[tokio::test]
+async fn a_fetch_seeks_and_never_scans() {
+    let outbox = Outbox::new().await;
+    for analyzed in [false, true] {
+        if analyzed {
+            outbox.insert((0..500).flat_map(|n| events(&n.to_string(), 1..=3)).collect()).await;
+            outbox.store().await.place_new(1_000).await.unwrap();
+            outbox.execute("ANALYZE").await;
+        }
+        let sql = format!(
+            "{}; PREPARE f (text, bigint, bigint, bigint[], bigint[], bigint, bigint, bigint) AS {};
+             EXPLAIN EXECUTE f ('x', 0, 1, '{{}}', '{{}}', 10, 0, 1000)",
+            postgres::SESSION,
+            postgres::FETCH
+        );
+        let plan: Vec<String> = outbox.execute(&sql).await.into_iter().filter_map(|row| row.into_iter().next().flatten()).collect();
+        let scans: Vec<&str> = plan.iter().filter(|step| step.contains("Scan")).filter_map(|step| step.split("->").nth(1)).collect();
+        for index in ["outbox_slot_of", "outbox_head_ready", "outbox_aggregate_pkey", "outbox_in_order", "outbox_pkey"] {
+            assert_eq!(scans.iter().filter(|step| step.contains(&format!("using {index} "))).count(), 1, "{index}: {plan:#?}");
+        }
+        assert!(!scans.iter().any(|step| step.contains("Seq Scan") || step.contains("Bitmap")), "{plan:#?}");
+    }
+}
+
+/// Rows of other slots, and rows behind a blocked head, must not be looked at: the server says how many blocks it touched.
+#[tokio::test]
+async fn what_waits_elsewhere_costs_a_fetch_nothing() {
+    let outbox = Outbox::new().await;
+    outbox.insert((0..20).flat_map(|n| events(&n.to_string(), 1..=2)).collect()).await;
+    let store = outbox.store().await;
+    store.place_new(100).await.unwrap();
+    outbox
+        .execute(
+            "INSERT INTO outbox_slot (slot, epoch, incarnation, hash_from, hash_to) VALUES
+                (0, 1, 'me', -9223372036854775808, -1), (1, 1, 'other', 0, 9223372036854775807)",
+        )
+        .await;
+    let blocks = async || {
+        outbox.execute("VACUUM ANALYZE").await;
+        let sql = format!(
+            "{}; PREPARE f (text, bigint, bigint, bigint[], bigint[], bigint, bigint, bigint) AS {};
+             EXPLAIN (ANALYZE, BUFFERS, TIMING OFF, SUMMARY OFF)
+             EXECUTE f ('me', -9223372036854775808, 9223372036854775807, '{{}}', '{{}}', 1000, 0, 1000000)",
+            postgres::SESSION,
+            postgres::FETCH
+        );
+        let plan: Vec<String> = outbox.execute(&sql).await.into_iter().filter_map(|row| row.into_iter().next().flatten()).collect();
+        let hit = plan.iter().find_map(|line| line.split_once("shared hit=")).unwrap().1.to_owned();
+        hit.split(' ').next().unwrap().parse::<u32>().unwrap()
+    };
+    let before = blocks().await;
+    let sql = "
+        INSERT INTO outbox_aggregate (key, last_seq) SELECT 'other/' || n, 1 FROM generate_series(1, 20000) AS n;
+        INSERT INTO outbox_head (aggregate, hash) SELECT id, id FROM outbox_aggregate WHERE key LIKE 'other/%';
+        INSERT INTO outbox (aggregatetype, aggregateid, type) SELECT 'order', 'blocked', 't' FROM generate_series(1, 20000);
+        UPDATE outbox_head SET hash = -5, blocked_at = now() WHERE hash IS NULL";
+    outbox.execute(sql).await;
+    let after = blocks().await;
+    // The indexes may have grown by a level.
+    assert!(after <= before * 2, "{before} blocks before, {after} with 40,000 rows more that are none of mine");
+}
+
+/// A busy aggregate must not fill the indexes with its past.
+#[tokio::test]
+async fn events_of_an_aggregate_that_waits_touch_no_index_of_its_rows() {
+    let outbox = Outbox::new().await;
+    let mut conn = outbox.connection().await;
+    for event in events("a", 1..=200) {
+        insert(&mut conn, event).await.unwrap();
+    }
+    conn.close().await.unwrap();
+    let count = "SELECT n_tup_upd, n_tup_hot_upd FROM pg_stat_user_tables WHERE relname = 'outbox_aggregate'";
+    eventually("the server has counted", Duration::from_secs(30), async || {
+        let counts: Vec<u32> = outbox.execute(count).await[0].iter().flatten().map(|text| text.parse().unwrap()).collect();
+        counts[0] == 199 && counts[1] >= 190
+    })
+    .await;
+    assert_eq!(outbox.execute("SELECT n_tup_upd FROM pg_stat_user_tables WHERE relname = 'outbox_head'").await[0][0].as_deref(), Some("0"));
+}

@@ -1,0 +1,180 @@
+//! Publishers beside writers: nothing is lost, the order is that of the commits, and nobody waits for a transaction that stays open.
+
+use std::collections::{BTreeMap, HashSet};
+use std::time::Duration;
+
+use rand::rngs::StdRng;
+use rand::{RngExt as _, SeedableRng as _};
+use shardwise::SlotSet;
+use shardwise_outbox::exercise::{ScriptedSink, StoreHarness};
+use shardwise_outbox::{Delivery, NewEvent, OutboxPublisher, Payload, PublisherOptions, Store};
+use sqlx::{Connection, PgConnection};
+
+use crate::common::{Outbox, insert};
+use crate::shared::{Running, SLOTS, TestSharding, events, eventually, within};
+
+const LIMIT: Duration = Duration::from_mins(1);
+
+async fn publisher(outbox: &Outbox, sink: &ScriptedSink, sharding: TestSharding) -> Running {
+    let options = PublisherOptions { poll: Duration::from_millis(100), ..PublisherOptions::default() };
+    Running::start(OutboxPublisher::builder().store(outbox.store().await).sink(sink.clone()).sharding(sharding).options(options))
+}
+
+/// Delivers what is pending; answers what arrived.
+pub(crate) async fn delivered(outbox: &Outbox) -> Vec<Delivery> {
+    let (sink, store) = (ScriptedSink::accepting(), outbox.store().await);
+    let running = publisher(outbox, &sink, TestSharding::full("one")).await;
+    eventually("nothing is pending", LIMIT, async || store.status().await.unwrap().pending == 0).await;
+    running.stop().await;
+    sink.arrived()
+}
+
+/// Two transactions stay open: a writer's in the middle of an aggregate that has something to deliver, and an old snapshot's.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_transaction_that_stays_open_delays_nobody() {
+    let outbox = Outbox::new().await;
+    let (mut writer, mut reader) = (outbox.connection().await, outbox.connection().await);
+    let mut snapshot = reader.begin_with("BEGIN ISOLATION LEVEL REPEATABLE READ").await.unwrap();
+    sqlx::query("SELECT pg_current_xact_id()::text, count(*) FROM outbox").fetch_one(&mut *snapshot).await.unwrap();
+    outbox.insert([events("held", 1..=2), events("free", 1..=2)].concat()).await;
+    let mut open = writer.begin().await.unwrap();
+    insert(&mut open, NewEvent::new("order", "held", "OrderChanged", "{}").with_id("held-3")).await.unwrap();
+    insert(&mut open, NewEvent::new("order", "new", "OrderChanged", "{}")).await.unwrap();
+    let (sink, store) = (ScriptedSink::accepting(), outbox.store().await);
+    let running = publisher(&outbox, &sink, TestSharding::full("one")).await;
+    let pending = async || store.status().await.unwrap().pending;
+    eventually("all that is committed is delivered and marked", LIMIT, async || pending().await == 0).await;
+    assert_eq!(sink.arrived().len(), 4);
+    outbox.insert(events("free", 3..=4)).await;
+    eventually("and what comes later", LIMIT, async || sink.arrived().len() == 6 && pending().await == 0).await;
+    assert_eq!(running.stats.snapshot().fenced, 0);
+    open.rollback().await.unwrap();
+    // The aggregate could not be struck off while the writer had it. Nothing came of that; it goes all the same.
+    let listed = "SELECT 1 FROM outbox_head WHERE listed";
+    eventually("it is struck off", LIMIT, async || outbox.execute(listed).await.is_empty()).await;
+    outbox.insert(events("held", 3..=3)).await;
+    eventually("it is listed again", LIMIT, async || sink.arrived().len() == 7 && pending().await == 0).await;
+    snapshot.rollback().await.unwrap();
+    running.stop().await;
+}
+
+const WRITERS: u64 = 64;
+const TRANSACTIONS: u64 = 12;
+const AGGREGATES: u64 = 24;
+
+/// One transaction: events of up to three aggregates in sorted order, a pause, and now and then a change of mind. Beside each event a
+/// number is counted up in the same transaction, behind the insert: it tells the order of the commits without asking the outbox.
+async fn write(conn: &mut PgConnection, chance: &mut StdRng) -> u64 {
+    let mut aggregates: Vec<u64> = (0..chance.random_range(1..=3)).map(|_| chance.random_range(0..AGGREGATES)).collect();
+    aggregates.sort_by_key(|aggregate| format!("order/{aggregate}"));
+    let mut tx = conn.begin().await.unwrap();
+    for aggregate in &aggregates {
+        let id = format!("{aggregate}-{:032x}", chance.random::<u128>());
+        insert(&mut tx, NewEvent::new("order", aggregate.to_string(), "OrderChanged", "{}").with_id(id.clone())).await.unwrap();
+        let truth = "WITH t AS (UPDATE truth SET n = n + 1 WHERE aggregate = $1 RETURNING n)
+            UPDATE outbox SET payload = (SELECT n FROM t) WHERE id = $2";
+        sqlx::query(truth).bind(i64::try_from(*aggregate).unwrap()).bind(id).execute(&mut *tx).await.unwrap();
+    }
+    tokio::time::sleep(Duration::from_micros(chance.random_range(0..4_000))).await;
+    if chance.random_bool(0.2) {
+        tx.rollback().await.unwrap();
+        return 0;
+    }
+    tx.commit().await.unwrap();
+    aggregates.len() as u64
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn nothing_is_lost_and_the_order_is_that_of_the_commits() {
+    let seed = std::env::var("OUTBOX_SEED").ok().map_or_else(rand::random, |seed| seed.parse().unwrap());
+    eprintln!("repeat with OUTBOX_SEED={seed}");
+    let mut chance = StdRng::seed_from_u64(seed);
+    let outbox = Outbox::new().await;
+    outbox
+        .execute(&format!("CREATE TABLE truth AS SELECT n::bigint AS aggregate, 0::bigint AS n FROM generate_series(0, {AGGREGATES}) AS n"))
+        .await;
+    let sink = ScriptedSink::accepting();
+    let halves = [SlotSet::from_slots(SLOTS, 0..SLOTS / 2), SlotSet::from_slots(SLOTS, SLOTS / 2..SLOTS)];
+    let shardings = [TestSharding::of("one", halves[0].clone()), TestSharding::of("two", halves[1].clone())];
+    let mut publishers = Vec::new();
+    for sharding in &shardings {
+        publishers.push(publisher(&outbox, &sink, sharding.clone()).await);
+    }
+    let mut writers = tokio::task::JoinSet::new();
+    for _ in 0..WRITERS {
+        let (mut conn, mut chance) = (outbox.connection().await, StdRng::seed_from_u64(chance.random()));
+        writers.spawn(async move {
+            let mut written = 0;
+            for _ in 0..TRANSACTIONS {
+                written += write(&mut conn, &mut chance).await;
+            }
+            conn.close().await.unwrap();
+            written
+        });
+    }
+    let (mut written, mut swaps, mut swap) = (0, 0usize, tokio::time::interval(Duration::from_millis(400)));
+    loop {
+        tokio::select! {
+            done = within("a writer", LIMIT, writers.join_next()) => match done {
+                Some(done) => written += done.unwrap(),
+                None => break,
+            },
+            _ = swap.tick() => {
+                swaps += 1;
+                shardings[0].own(halves[swaps % 2].clone());
+                shardings[1].own(halves[(swaps + 1) % 2].clone());
+            }
+        }
+    }
+    let store = outbox.store().await;
+    eventually("all is delivered", LIMIT, async || store.status().await.unwrap().pending == 0).await;
+    let fenced: u64 = publishers.iter().map(|publisher| publisher.stats.snapshot().fenced).sum();
+    for publisher in publishers {
+        publisher.stop().await;
+    }
+    let arrived = sink.arrived();
+    let (mut seen, mut orders) = (HashSet::new(), BTreeMap::<String, Vec<(u64, u64)>>::new());
+    for event in arrived.iter().filter(|event| seen.insert(event.id.clone())) {
+        let Payload::Text(number) = &event.payload else { panic!("{event:?}") };
+        orders.entry(event.key()).or_default().push((event.sequence, number.parse().unwrap()));
+    }
+    eprintln!(
+        "{written} events written, {} delivered, {} of them again, {swaps} handovers, {fenced} fenced",
+        arrived.len(),
+        arrived.len() - seen.len()
+    );
+    assert_eq!(seen.len() as u64, written, "seed {seed}");
+    for (key, order) in orders {
+        let commits: Vec<_> = (1..=order.len() as u64).map(|n| (n, n)).collect();
+        assert_eq!(order, commits, "seed {seed}: {key}");
+    }
+}
+
+/// The server goes away in the middle and comes back; connections of publishers are broken one by one as well.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_server_that_restarts_in_the_middle_loses_nothing() {
+    let server = shardwise_testkit::Postgres::start(shardwise_testkit::PostgresOptions::default()).await.unwrap();
+    let outbox = Outbox::on(&server).await;
+    let sink = ScriptedSink::accepting();
+    let running = publisher(&outbox, &sink, TestSharding::full("one")).await;
+    let end = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = current_database() AND pid <> pg_backend_pid()";
+    for round in 0..4 {
+        outbox.insert((0..40).flat_map(|n| events(&n.to_string(), round * 5 + 1..=round * 5 + 5)).collect()).await;
+        if round % 2 == 1 {
+            server.restart().await.unwrap();
+        } else {
+            outbox.execute(end).await;
+        }
+    }
+    let ids = || sink.arrived().into_iter().map(|event| event.id).collect::<HashSet<_>>();
+    eventually("all events arrive", LIMIT, async || ids().len() == 40 * 20).await;
+    let pending = "SELECT 1 FROM outbox_head WHERE listed";
+    eventually("and are marked", LIMIT, async || outbox.execute(pending).await.is_empty()).await;
+    running.stop().await;
+    let mut last = BTreeMap::new();
+    let mut seen = HashSet::new();
+    for event in sink.arrived().into_iter().filter(|event| seen.insert(event.id.clone())) {
+        let before = last.insert(event.key(), event.sequence).unwrap_or(0);
+        assert_eq!(event.sequence, before + 1, "{}", event.key());
+    }
+}

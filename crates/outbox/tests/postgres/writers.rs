@@ -1,0 +1,107 @@
+//! Writers beside each other: who waits for whom, and who is refused.
+
+use std::time::Duration;
+
+use shardwise_outbox::exercise::StoreHarness;
+use shardwise_outbox::{ErrorKind, NewEvent, Store, postgres};
+use sqlx::{Connection, Executor, PgConnection};
+
+use crate::common::{Outbox, insert};
+use crate::shared::{events, eventually, within};
+
+const LIMIT: Duration = Duration::from_secs(20);
+
+fn event(id: &str) -> NewEvent {
+    NewEvent::new("order", id, "OrderChanged", "{}")
+}
+
+fn code(error: &sqlx::Error) -> String {
+    error.as_database_error().and_then(|error| error.code().map(std::borrow::Cow::into_owned)).unwrap()
+}
+
+async fn waits(outbox: &Outbox, count: usize) {
+    let sql = "SELECT 1 FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'";
+    eventually("a writer waits", LIMIT, async || outbox.execute(sql).await.len() == count).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn writers_wait_for_those_of_the_same_aggregate_only() {
+    let outbox = Outbox::new().await;
+    let (mut one, mut two, mut three) = (outbox.connection().await, outbox.connection().await, outbox.connection().await);
+    let mut first = one.begin().await.unwrap();
+    insert(&mut first, event("a").with_id("first")).await.unwrap();
+    within("another aggregate", LIMIT, insert(&mut two, event("b"))).await.unwrap();
+    let second = tokio::spawn(async move { insert(&mut three, event("a").with_id("second")).await });
+    waits(&outbox, 1).await;
+    first.commit().await.unwrap();
+    within("the second comes", LIMIT, second).await.unwrap().unwrap();
+    let order = outbox.execute("SELECT id FROM outbox WHERE aggregateid = 'a' ORDER BY seq").await;
+    assert_eq!(order, [["first"], ["second"]].map(|row| row.map(|text| Some(text.to_owned()))));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn several_aggregates_in_one_order_never_meet_a_deadlock_and_in_another_one_is_told() {
+    let outbox = Outbox::new().await;
+    let (mut one, mut two) = (outbox.connection().await, outbox.connection().await);
+    let mut first = one.begin().await.unwrap();
+    insert(&mut first, event("a")).await.unwrap();
+    let second = tokio::spawn(async move {
+        let mut tx = two.begin().await.unwrap();
+        insert(&mut tx, event("b")).await.unwrap();
+        let done = insert(&mut tx, event("a")).await;
+        if done.is_ok() { tx.commit().await } else { done }
+    });
+    waits(&outbox, 1).await;
+    let done = insert(&mut first, event("b")).await;
+    let done = if done.is_ok() { first.commit().await } else { done };
+    let results = [done, within("the other one", LIMIT, second).await.unwrap()];
+    let told: Vec<_> = results.iter().filter_map(|result| result.as_ref().err()).map(code).collect();
+    assert_eq!(told, ["40P01"], "one of them goes through");
+    // In sorted order the second waits, and that is all.
+    let mut writers = tokio::task::JoinSet::new();
+    for _ in 0..8 {
+        let mut conn = outbox.connection().await;
+        writers.spawn(async move {
+            for _ in 0..10 {
+                let mut tx = conn.begin().await.unwrap();
+                for id in ["a", "b", "c"] {
+                    insert(&mut tx, event(id)).await.unwrap();
+                }
+                tx.commit().await.unwrap();
+            }
+        });
+    }
+    while let Some(done) = within("a sorted writer", LIMIT, writers.join_next()).await {
+        done.unwrap();
+    }
+}
+
+async fn begin_repeatable(conn: &mut PgConnection) {
+    conn.execute("BEGIN ISOLATION LEVEL REPEATABLE READ").await.unwrap();
+    conn.execute("SELECT 1 FROM outbox_meta").await.unwrap();
+}
+
+/// Above READ COMMITTED a writer is refused if the aggregate has changed since its transaction began, and also if publishers have struck
+/// it off since: its event would be on no list.
+#[tokio::test]
+async fn a_repeatable_read_that_comes_second_is_refused_and_loses_nothing() {
+    let outbox = Outbox::new().await;
+    outbox.insert(events("a", 1..=1)).await;
+    let (mut old, mut other) = (outbox.connection().await, outbox.connection().await);
+    begin_repeatable(&mut old).await;
+    insert(&mut other, event("a")).await.unwrap();
+    let refused = postgres::enqueue(&mut old, event("a")).await.unwrap_err();
+    assert!(refused.kind() == ErrorKind::Unavailable && refused.is_retryable(), "{refused}");
+    old.execute("ROLLBACK").await.unwrap();
+    begin_repeatable(&mut old).await;
+    let delivered = crate::publishing::delivered(&outbox).await;
+    assert_eq!(delivered.len(), 2);
+    assert_eq!(outbox.execute("SELECT 1 FROM outbox_head WHERE listed").await.len(), 0, "struck off");
+    assert_eq!(code(&insert(&mut old, event("a")).await.unwrap_err()), "40001");
+    old.execute("ROLLBACK").await.unwrap();
+    begin_repeatable(&mut old).await;
+    insert(&mut old, event("a")).await.unwrap();
+    old.execute("COMMIT").await.unwrap();
+    assert_eq!(outbox.store().await.status().await.unwrap().pending, 1);
+    assert_eq!(crate::publishing::delivered(&outbox).await.len(), 1);
+}
