@@ -4,6 +4,9 @@
 //! reaches and goes on from there. What one of them finds belongs into `samples` of its target, so that the tests try it for ever.
 
 mod bytes;
+mod events;
+mod fleet;
+mod key_placements;
 mod placement;
 mod records;
 mod settings;
@@ -23,7 +26,9 @@ pub struct Target {
 /// All targets.
 pub const TARGETS: &[Target] = &[
     Target { name: "durations", run: text::durations, samples: text::DURATIONS },
+    Target { name: "events", run: events::events, samples: events::EVENTS },
     Target { name: "fingerprints", run: text::fingerprints, samples: text::FINGERPRINTS },
+    Target { name: "key_placements", run: key_placements::key_placements, samples: key_placements::KEY_FLEETS },
     Target { name: "keys", run: text::keys, samples: text::KEYS },
     Target { name: "load_margins", run: text::load_margins, samples: text::LOAD_MARGINS },
     Target { name: "names", run: text::names, samples: text::NAMES },

@@ -1,18 +1,20 @@
 //! Placement: every slot has a living owner within its capacity, and nothing depends on the order in which members are listed.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use shardwise_core::{
-    Circle, InstanceId, LoadMargin, Member, PlacementParams, REPLICAS_MAX, Replicas, SLOTS_MAX, SlotOwners, VIRTUAL_NODES_MAX, View, Weight,
+    Circle, InstanceId, LoadMargin, Loss, Member, MemberState, PlacementParams, REPLICAS_MAX, Replicas, SLOTS_MAX, SlotOwners,
+    VIRTUAL_NODES_MAX, View, Weight,
 };
 
 use crate::bytes::Bytes;
+use crate::fleet::Fleet;
 
 pub(crate) const PARAMETERS: &[&[u8]] =
     &[&[0; 12], &[0, 0, 64, 0, 0, 0, 4, 0, 0, 0, 0, 50], &[0xff; 12], &[0, 1, 0, 1, 0, 1, 0, 0, 0, 0, 39, 17]];
 pub(crate) const FLEETS: &[&[u8]] = &[
     b"",
-    // Slots, points and margin; then members of a weight, a zone and a name of up to seven letters.
+    // Slots, points and margin; then members of a weight, a zone with what else there is to say, and a name of up to eight letters.
     &[0, 63, 15, 0, 51, 0, 0, 0x12, 0, 0, 0x11, 99, 1, 0x21],
     // Ids that are prefixes of each other, equal ids, and all weights.
     &[1, 0, 3, 0, 51, 0, 0, 0x01, 0, 0, 0x02, 9, 1, 0x03, 99, 2, 0x01, 0, 0, 0x01],
@@ -20,6 +22,13 @@ pub(crate) const FLEETS: &[&[u8]] = &[
     &[0, 0, 0, 0, 0, 0, 0, 0x13, 0, 0, 0x14],
     // The tightest limit, and few points.
     &[1, 43, 0, 0, 1, 9, 0, 0x31, 8, 0, 0x32, 99, 0, 0x33, 0, 0, 0x34],
+    // One drains; one lists nothing, one something foreign, two the change to come; all drain.
+    &[0, 63, 15, 0, 51, 0, 4, 0x12, 0, 0, 0x11, 9, 1, 0x21],
+    &[0, 63, 15, 0, 51, 0, 8, 0x12, 0, 16, 0x11, 9, 24, 0x21, 9, 44, 0x22],
+    &[0, 63, 15, 0, 51, 0, 4, 0x12, 0, 5, 0x11],
+    // Two have vanished and keep their share: one of them is here under the same id; and somebody has confirmed it.
+    &[0, 63, 15, 0, 51, 0, 128, 0x12, 5, 0x31, 2, 0x11, 0, 0, 0x11],
+    &[0, 63, 15, 0, 51, 0, 128, 0x12, 5, 0x31, 2, 0x11, 0, 64, 0x11],
 ];
 
 /// Numbers of any size are refused or are within what is promised.
@@ -29,34 +38,6 @@ pub(crate) fn parameters(input: &[u8]) {
     let params = PlacementParams { slots, virtual_nodes, load_margin: LoadMargin::Thousandths(margin), ..PlacementParams::default() };
     let within = (1..=SLOTS_MAX).contains(&slots) && (1..=VIRTUAL_NODES_MAX).contains(&virtual_nodes) && margin <= 10_000;
     assert_eq!(params.validated().is_ok(), within, "{params:?}");
-}
-
-/// A small circle and who stands on it, out of any bytes.
-struct Fleet {
-    params: PlacementParams,
-    members: Vec<Member>,
-}
-
-impl Fleet {
-    fn read(input: &[u8]) -> Self {
-        let mut bytes = Bytes(input);
-        let (slots, virtual_nodes) = (bytes.short() % 500 + 1, u32::from(bytes.byte() % 40) + 1);
-        // 0 stands for no limit.
-        let load_margin = bytes.short().checked_sub(1).map_or(LoadMargin::None, |margin| LoadMargin::Thousandths(margin % 10_001));
-        let mut members = Vec::new();
-        while !bytes.is_empty() && members.len() < 16 {
-            let (weight, zone, name) = (u64::from(bytes.byte() % 100) + 1, bytes.byte() % 4, bytes.byte());
-            // Few letters and short: equal ids, and ids that are the beginnings of others.
-            let letter = ['a', 'b', 'é', '🦀'][usize::from(name >> 4 & 3)];
-            let id = InstanceId::new(String::from(letter).repeat(usize::from(name % 8) + 1));
-            members.extend(id.ok().zip(Weight::new(weight)).map(|(id, weight)| Member {
-                weight,
-                zone: (zone > 0).then(|| zone.to_string()),
-                ..Member::named(id)
-            }));
-        }
-        Self { params: PlacementParams { slots, virtual_nodes, load_margin, ..PlacementParams::default() }, members }
-    }
 }
 
 fn inputs(members: &[Member]) -> Vec<(InstanceId, Weight)> {
@@ -79,8 +60,9 @@ pub(crate) fn placement(input: &[u8]) {
     assert_eq!(circle.place(inputs(&members)), SlotOwners::place(inputs(&members), params));
     let mut seen = BTreeSet::new();
     members.retain(|member| seen.insert(member.instance_id.clone()));
-    let placed = SlotOwners::place(inputs(&members), params);
-    owned(&placed, &members);
+    let everybody = inputs(&members);
+    let placed = SlotOwners::place(everybody.clone(), params);
+    owned(&placed, &everybody);
 
     let half = members.len() / 2;
     circle.place(inputs(&members[half..]));
@@ -89,17 +71,50 @@ pub(crate) fn placement(input: &[u8]) {
     assert_eq!(circle.place(inputs(&members)), placed, "a circle that was another before, and another order");
     members.reverse();
     assert_eq!(SlotOwners::place(inputs(&members), params), placed, "another order");
-    replicas(&view, &placed);
+    seen_by_a_member(&view, params, circle);
+}
+
+/// Who counts in a view, by DESIGN's words: of those that list the group's fingerprint the active ones, or all if every one drains; and whoever
+/// has vanished and is not here, unless somebody has confirmed the loss.
+fn counted(view: &View) -> Vec<(InstanceId, Weight)> {
+    let group = view.group_fingerprint();
+    let serving: Vec<_> = view.members().iter().filter(|m| group.is_none_or(|group| m.fingerprints.contains(&group))).collect();
+    let active: Vec<_> = serving.iter().copied().filter(|m| m.state == MemberState::Active).collect();
+    let living = if active.is_empty() { serving } else { active };
+    let mut counted: Vec<_> = living.into_iter().map(|m| (m.instance_id.clone(), m.weight)).collect();
+    let marks: Vec<_> = view.members().iter().filter_map(|m| m.loss.as_ref()).collect();
+    if !marks.contains(&&Loss::Confirmed) {
+        // Of several weights of one id the smallest counts.
+        let mut vanished = BTreeMap::new();
+        for missing in marks.iter().flat_map(|mark| if let Loss::Missing(missing) = mark { missing.as_slice() } else { &[] }) {
+            let least = vanished.entry(missing.instance_id.clone()).or_insert(missing.weight);
+            *least = missing.weight.min(*least);
+        }
+        vanished.retain(|id, _| view.member(id).is_none());
+        counted.extend(vanished);
+    }
+    counted
+}
+
+/// The placement of a view is that of whom it counts, both ways, and no slot is with anybody else.
+fn seen_by_a_member(view: &View, params: PlacementParams, mut circle: Circle) {
+    let counted = counted(view);
+    let placed = SlotOwners::of_view(view, params);
+    assert_eq!(placed, SlotOwners::place(counted.clone(), params), "{view:?}");
+    assert_eq!(circle.place_view(view), placed, "{view:?}");
+    assert!(placed.is_of(view));
+    owned(&placed, &counted);
+    replicas(view, &placed);
 }
 
 /// Every slot has an owner among the members, and nobody more than it takes.
-fn owned(placed: &SlotOwners, members: &[Member]) {
+fn owned(placed: &SlotOwners, members: &[(InstanceId, Weight)]) {
     let params = placed.params();
-    let sum = members.iter().map(|member| u64::from(member.weight.get())).sum();
+    let sum = members.iter().map(|(_, weight)| u64::from(weight.get())).sum();
     let mut all = 0;
-    for member in members {
-        let mine = u64::from(placed.slots_of(&member.instance_id).len());
-        assert!(mine <= capacity(params, member.weight, sum), "{member:?} has {mine} slots");
+    for (id, weight) in members {
+        let mine = u64::from(placed.slots_of(id).len());
+        assert!(mine <= capacity(params, *weight, sum), "{id:?} has {mine} slots");
         all += mine;
     }
     assert_eq!(all, if members.is_empty() { 0 } else { u64::from(params.slots) });
@@ -111,8 +126,10 @@ fn owned(placed: &SlotOwners, members: &[Member]) {
 fn replicas(view: &View, placed: &SlotOwners) {
     let params = placed.params();
     let replicas = Replicas::of_view(view, *params, 3);
-    let zones = |ids: &[&InstanceId]| ids.iter().map(|id| view.member(id).map(|member| member.zone.clone())).collect::<BTreeSet<_>>().len();
-    let all: Vec<_> = view.members().iter().map(|member| &member.instance_id).collect();
+    // Nobody knows where somebody stands who names no zone, or has vanished.
+    let zone = |id: &&InstanceId| view.member(id).and_then(|member| member.zone.clone());
+    let zones = |ids: &[&InstanceId]| ids.iter().map(zone).collect::<BTreeSet<_>>().len();
+    let all: Vec<_> = placed.members().iter().map(|(id, _)| id).collect();
     for slot in 0..params.slots {
         let list: Vec<_> = replicas.owners_of_slot(slot, REPLICAS_MAX).collect();
         assert_eq!(list.first().copied(), placed.owner_of_slot(slot));

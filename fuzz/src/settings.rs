@@ -10,6 +10,11 @@ pub(crate) const SETTINGS: &[&[u8]] = &[
     b"[default.resilience.sharding.policies.p]\ngroup_name = \"g\"\nslots = 65537\nvirtual_nodes = 65536\nload_margin = \"none\"",
     b"[default.resilience.sharding.policies.p]\ngroup_name = \"g\"\nload_margin = 10.0005",
     b"[default.resilience.sharding.policies.p]\ngroup_name = \"g\"\n[default.resilience.sharding.policies.p.next]\nslots = 1024",
+    b"[default.resilience.sharding.policies.p]\ngroup_name = \"g\"\nplacement = \"uhashring\"\n[default.resilience.sharding.policies.p.next]\n\
+      placement = \"ring\"\nslots = 64",
+    b"[default.resilience.sharding.policies.p]\ngroup_name = \"g\"\nownership = \"exclusive\"\nepoch_floor = 7\nmin_members = 2\n\
+      on_drain_timeout = \"release\"\n[default.resilience.sharding.policies.p.next]\nvirtual_nodes = 16",
+    b"[default.resilience.sharding.policies.p]\ngroup_name = \"g\"\non_backend_loss = \"keep\"\nkeep_for = \"1h\"\nmax_loss = \"50%\"",
     b"[default.resilience.sharding.instance]\nweight = 101\n",
     b"[default.resilience.sharding.discovery]\nttl = \"1ms\"\nbackend = 5",
     b"default = 1",
@@ -42,8 +47,14 @@ fn check(read: Result<Settings, shardwise::Error>) {
         Ok(settings) => {
             for (name, of) in &settings.policies {
                 assert_eq!(of.policy.name, *name);
-                let placement = of.policy.placement;
-                assert_eq!(placement.validated(), Ok(placement));
+                // What one change of the settings would make of it is as valid as what they say now.
+                let mut changed = of.policy.clone();
+                let next = changed.next.take();
+                changed.placement = next.unwrap_or(changed.placement);
+                for policy in [of.policy.clone(), changed] {
+                    assert_eq!(policy.clone().validated().err(), None, "{policy:?}");
+                    assert_eq!(policy.placement.validated(), Ok(policy.placement));
+                }
             }
         }
         Err(error) => {

@@ -98,4 +98,4 @@ macro_rules! targets {
         }
     };
 }
-targets!(durations, fingerprints, keys, load_margins, names, parameters, placement, records, settings, variables);
+targets!(durations, events, fingerprints, key_placements, keys, load_margins, names, parameters, placement, records, settings, variables);
