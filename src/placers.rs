@@ -48,7 +48,7 @@ pub(crate) fn placed_ahead(watch: WatchStream, policy: Policy) -> WatchStream {
 
 /// That view and what places it, if that takes long.
 fn takes_long(policy: &Policy, view: &Arc<View>) -> Option<(Arc<Placer>, Arc<View>)> {
-    let params = policy.serving(view.group_fingerprint()).filter(|params| params.kind.by_key().is_some())?;
+    let params = policy.serving(view.group_fingerprint())?;
     let placer = placer(&policy.group, params);
     (view.active() >= policy.min_members as usize && placer.takes_long(view)).then(|| (placer, Arc::clone(view)))
 }

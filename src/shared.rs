@@ -13,7 +13,7 @@ use tokio_util::task::TaskTracker;
 
 use crate::listeners::Hub;
 use crate::runtime::{Guards, Names};
-use crate::service::Ranked;
+use crate::service::Ranking;
 
 /// What work under ownership stands on. Whoever holds it keeps no stream open and no service alive.
 pub(crate) struct Ground {
@@ -47,8 +47,8 @@ pub(crate) struct Shared {
     pub(crate) answered: AtomicBool,
     /// Placements asked for so far.
     pub(crate) rebuilds: AtomicU64,
-    /// Who comes after each slot's owner, once somebody has asked.
-    pub(crate) ranked: ArcSwapOption<Ranked>,
+    /// Who comes after each slot's owner.
+    pub(crate) ranking: Ranking,
     changes: watch::Sender<Arc<Ownership>>,
 }
 
@@ -75,7 +75,7 @@ impl Shared {
             blinded: watch::Sender::new(None),
             answered: AtomicBool::new(false),
             rebuilds: AtomicU64::new(0),
-            ranked: ArcSwapOption::empty(),
+            ranking: Ranking::default(),
             changes: watch::Sender::new(ownership),
         }
     }

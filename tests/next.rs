@@ -12,11 +12,12 @@ use std::time::{Duration, Instant};
 
 use common::{World, eventually, policy};
 use log::Log;
-use shardwise::core::SLOTS_DEFAULT;
+use shardwise::core::{Placed, SLOTS_DEFAULT};
 use shardwise::discovery::{Discovery, Registration};
 use shardwise::{
-    ErrorKind, InstanceId, KeyOwners, KeyPlacement, LoadMargin, Member, PlacementKind, PlacementParams, Policy, ShardingService, Weight,
+    ErrorKind, InstanceId, KeyPlacement, LoadMargin, Member, PlacementKind, PlacementParams, Policy, ShardingService, View, Weight,
 };
+use tokio::task::JoinHandle;
 
 fn under(slots: u32, next: Option<u32>) -> Policy {
     let mut policy = policy();
@@ -133,28 +134,48 @@ async fn each_worker_logs_the_switch_once_even_where_nothing_moves() {
     assert_eq!(log.lines_with(&format!("from={to} to={from} ")), 2);
 }
 
-/// The first placement of a heavy fleet by another fleet's rule takes long. No task of the runtime waits for it, neither with a worker nor with an
-/// observer. In real time, because that is what it is about.
+/// The first placement of a heavy fleet takes long, by another fleet's rule and on the ring. No task of the runtime waits for it, neither with a
+/// worker nor with an observer. In real time, because that is what it is about.
 #[tokio::test]
 async fn a_long_placement_holds_nobody_up() {
-    let world = World::new();
-    let mut policy = policy();
-    policy.next = Some(PlacementParams { kind: PlacementKind::Key(KeyPlacement::Uhashring), ..policy.placement });
-    let heavy = |i: u32| Member {
-        weight: Weight::new(100).expect("allowed"),
-        fingerprints: policy.fingerprints(),
-        ..Member::named(InstanceId::new(format!("heavy-{i}")).expect("valid"))
-    };
-    let members: Vec<_> = (0..40).map(heavy).collect();
-    let begun = Instant::now();
-    let placed = KeyOwners::place(members.iter().map(|m| (m.instance_id.clone(), m.weight)), KeyPlacement::Uhashring, 1);
-    let takes = begun.elapsed();
-    assert!(placed.is_ok_and(|placed| placed.members().len() == members.len()));
-    for member in members {
-        let registration = Registration { group: policy.group.clone(), member, ttl: Duration::from_mins(1), claims: false };
-        world.store.register(&registration).await.expect("it is registered");
-    }
+    for kind in [PlacementKind::Key(KeyPlacement::Uhashring), PlacementKind::Ring] {
+        // What it waits for takes long on a machine with much other work.
+        let world = World { ttl: Duration::from_mins(1), ..World::new() };
+        let mut policy = policy();
+        // Another constant for the ring, so that there is something to change over to.
+        policy.next = Some(PlacementParams { kind, slots: 4_096, ..policy.placement });
+        let [.., serving] = policy.fingerprints()[..] else { panic!("two") };
+        let heavy = |i: u32| Member {
+            weight: Weight::new(100).expect("allowed"),
+            fingerprints: policy.fingerprints(),
+            ..Member::named(InstanceId::new(format!("heavy-{i}")).expect("valid"))
+        };
+        let members: Vec<_> = (0..10).map(heavy).collect();
+        let view = View::new(1, members.clone());
+        let begun = Instant::now();
+        let placed = Placed::of_view(&view, policy.next.expect("just set"));
+        let takes = begun.elapsed();
+        assert!(placed.is_ok_and(|placed| placed.members().len() == members.len()));
+        for member in members {
+            let registration = Registration { group: policy.group.clone(), member, ttl: Duration::from_mins(1), claims: false };
+            world.store.register(&registration).await.expect("it is registered");
+        }
 
+        let (longest, ticking) = longest_wait();
+        let observer =
+            world.factory_of("observer", Arc::new(world.store.link()), policy.clone()).observe("workers").await.expect("it sees");
+        assert!(observer.owner("key").is_ok_and(|owner| owner.is_some()));
+        drop(observer);
+        let worker = joined(&world, "worker", policy).await;
+        assert_eq!(worker.ownership().policy_fingerprint(), Some(serving));
+        ticking.abort();
+        let longest = *longest.lock().expect("not poisoned");
+        assert!(longest < takes / 2, "{kind:?}: another task waited for {longest:?}; the placement takes {takes:?}");
+    }
+}
+
+/// How long a task that wants to run each millisecond had to wait at most, until it is ended.
+fn longest_wait() -> (Arc<Mutex<Duration>>, JoinHandle<()>) {
     let longest = Arc::new(Mutex::new(Duration::ZERO));
     let its = Arc::clone(&longest);
     let ticking = tokio::spawn(async move {
@@ -165,12 +186,5 @@ async fn a_long_placement_holds_nobody_up() {
             *longest = begun.elapsed().max(*longest);
         }
     });
-    let observer = world.factory_of("observer", Arc::new(world.store.link()), policy.clone()).observe("workers").await.expect("it sees");
-    assert!(observer.owner("key").is_ok_and(|owner| owner.is_some()));
-    drop(observer);
-    let worker = joined(&world, "worker", policy).await;
-    assert!(worker.ownership().keys().is_some_and(|keys| keys.owners().is_some()), "it goes by the key placement");
-    ticking.abort();
-    let longest = *longest.lock().expect("not poisoned");
-    assert!(longest < takes / 2, "another task waited for {longest:?}; the placement takes {takes:?}");
+    (longest, ticking)
 }

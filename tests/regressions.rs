@@ -206,7 +206,7 @@ async fn owned_work_is_cancelled_soon_after_a_suspended_machine_wakes_up() {
     let slept = Arc::new(AtomicU64::new(0));
     let (hours, awake) = (Arc::clone(&slept), Clock::tokio());
     let clock = Clock::custom(move || awake.now().plus(Duration::from_hours(hours.load(Ordering::SeqCst))));
-    let world = World { store: MemoryBackend::new(clock.clone()), clock };
+    let world = World { store: MemoryBackend::new(clock.clone()), clock, ..World::new() };
     let service = world.joined("a").await;
     let running = Arc::new(AtomicUsize::new(0));
     let count = Arc::clone(&running);

@@ -114,7 +114,7 @@ async fn an_empty_list_gives_an_empty_list() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn many_tasks_creating_at_once_get_one_service() {
     let clock = Clock::system();
-    let world = World { store: MemoryBackend::new(clock.clone()), clock };
+    let world = World { store: MemoryBackend::new(clock.clone()), clock, ..World::new() };
     let factory = world.factory("a");
     let made = futures::future::join_all((0..64).map(|_| {
         let factory = factory.clone();

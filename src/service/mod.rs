@@ -3,7 +3,7 @@
 mod keys;
 mod replicas;
 
-pub(crate) use replicas::Ranked;
+pub(crate) use replicas::Ranking;
 
 use std::pin::pin;
 use std::sync::atomic::Ordering;

@@ -1,24 +1,61 @@
 //! Who a key belongs to and who comes after: for data that is kept more than once, and for callers that look for another worker.
 
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
+use arc_swap::{ArcSwapOption, Guard};
 use shardwise_core::{InstanceId, REPLICAS_MAX, Replicas, ShardKey, View};
 
 use super::ShardingService;
 
 /// The members of every slot of one view, kept until the group changes.
 #[derive(Debug)]
-pub(crate) struct Ranked {
+struct Ranked {
     view: Arc<View>,
     /// How many members for each slot were asked for.
     most: usize,
-    replicas: Replicas,
+    /// Filled by the first who asks; others who ask meanwhile wait for that.
+    replicas: OnceLock<Replicas>,
 }
 
 impl Ranked {
     fn serves(&self, view: &Arc<View>, n: usize) -> bool {
         self.most >= n && (Arc::ptr_eq(&self.view, view) || self.view.members() == view.members())
     }
+}
+
+/// What was ranked last, once somebody has asked.
+#[derive(Debug, Default)]
+pub(crate) struct Ranking(ArcSwapOption<Ranked>);
+
+impl Ranking {
+    /// Hands over the members of every slot of `view`, at least `n` of each: those that are kept, or as `rank` makes them for the number that it
+    /// is told. Of several who ask for the same at once one makes them.
+    fn with<T>(&self, view: &Arc<View>, n: usize, rank: impl FnOnce(usize) -> Replicas, read: impl FnOnce(&Replicas) -> T) -> T {
+        let ranked = self.ranked(view, n);
+        read(ranked.replicas.get_or_init(|| rank(ranked.most)))
+    }
+
+    /// What serves that, made or about to be made; `n` or as many as were asked for before.
+    fn ranked(&self, view: &Arc<View>, n: usize) -> Arc<Ranked> {
+        let mut kept = self.0.load();
+        loop {
+            if let Some(ranked) = kept.as_ref().filter(|ranked| ranked.serves(view, n)) {
+                return Arc::clone(ranked);
+            }
+            let most = kept.as_ref().map_or(n, |before| before.most.max(n));
+            let new = Arc::new(Ranked { view: Arc::clone(view), most, replicas: OnceLock::new() });
+            let before = self.0.compare_and_swap(&*kept, Some(Arc::clone(&new)));
+            if same(&before, &kept) {
+                return new;
+            }
+            // Somebody else was faster, with this view or with another one.
+            kept = before;
+        }
+    }
+}
+
+fn same(one: &Guard<Option<Arc<Ranked>>>, other: &Guard<Option<Arc<Ranked>>>) -> bool {
+    one.as_ref().map(Arc::as_ptr) == other.as_ref().map(Arc::as_ptr)
 }
 
 impl ShardingService {
@@ -40,19 +77,73 @@ impl ShardingService {
         if let Some(keys) = ownership.keys() {
             return keys.owners().and_then(|owners| owners.owner(key)).into_iter().take(n).cloned().collect();
         }
-        let view = ownership.view();
-        let known = self.shared().ranked.load_full().filter(|known| known.serves(view, n));
-        let Some(ranked) = known.or_else(|| self.rank(view, n)) else { return Vec::new() };
-        ranked.replicas.owners(key, n).cloned().collect()
+        let (view, shared) = (ownership.view(), self.shared());
+        let Some(params) = shared.policy.serving(view.group_fingerprint()) else { return Vec::new() };
+        let rank = |most| Replicas::of_view(view, params, most);
+        shared.ranking.with(view, n, rank, |replicas| replicas.owners(key, n).cloned().collect())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicUsize, Ordering};
+    use std::sync::{Barrier, mpsc};
+    use std::thread;
+    use std::time::Duration;
+
+    use shardwise_core::{Member, PlacementParams};
+
+    use super::*;
+
+    fn view(revision: u64, members: u32) -> Arc<View> {
+        let named = |i| Member::named(InstanceId::new(format!("w{i}")).unwrap());
+        Arc::new(View::new(revision, (0..members).map(named).collect()))
     }
 
-    /// The members of every slot of `view`, `n` or as many as were asked for before, kept for the next call. Two callers at once do it twice.
-    fn rank(&self, view: &Arc<View>, n: usize) -> Option<Arc<Ranked>> {
-        let shared = self.shared();
-        let params = shared.policy.serving(view.group_fingerprint())?;
-        let most = shared.ranked.load().as_ref().map_or(n, |before| before.most.max(n));
-        let ranked = Arc::new(Ranked { view: Arc::clone(view), most, replicas: Replicas::of_view(view, params, most) });
-        shared.ranked.store(Some(Arc::clone(&ranked)));
-        Some(ranked)
+    fn rank(view: &View, most: usize) -> Replicas {
+        Replicas::of_view(view, PlacementParams { slots: 16, virtual_nodes: 4, ..PlacementParams::default() }, most)
+    }
+
+    /// Whoever begins to rank goes on only when everybody has asked, or has waited in vain.
+    #[test]
+    fn of_many_who_ask_at_once_one_ranks() {
+        const CALLERS: usize = 8;
+        let (ranking, view, made) = (Ranking::default(), view(1, 5), AtomicUsize::new(0));
+        let (arrived, all_there) = mpsc::channel();
+        let (all_there, begin) = (std::sync::Mutex::new(all_there), Barrier::new(CALLERS));
+        let ask = |arrived: mpsc::Sender<()>| {
+            begin.wait();
+            arrived.send(()).unwrap();
+            let slow = |most| {
+                made.fetch_add(1, Ordering::SeqCst);
+                let there = all_there.lock().unwrap();
+                // A second one who ranks finds fewer to wait for, and is counted.
+                while made.load(Ordering::SeqCst) == 1 && there.recv_timeout(Duration::from_millis(200)).is_ok() {}
+                rank(&view, most)
+            };
+            ranking.with(&view, 3, slow, |replicas| replicas.owners_of_slot(7, 3).cloned().collect::<Vec<_>>())
+        };
+        let answers: Vec<_> = thread::scope(|scope| {
+            let callers: Vec<_> = (0..CALLERS).map(|_| scope.spawn(|| ask(arrived.clone()))).collect();
+            callers.into_iter().map(|caller| caller.join().unwrap()).collect()
+        });
+        assert_eq!(made.load(Ordering::SeqCst), 1, "ranked so many times");
+        assert_eq!(answers, vec![rank(&view, 3).owners_of_slot(7, 3).cloned().collect::<Vec<_>>(); CALLERS]);
+    }
+
+    #[test]
+    fn it_is_kept_until_the_group_changes_or_more_are_asked_for() {
+        let (ranking, made) = (Ranking::default(), AtomicUsize::new(0));
+        for (revision, members, n, made_so_far) in
+            [(1, 5, 2, 1), (1, 5, 1, 1), (2, 5, 2, 1), (2, 5, 3, 2), (2, 5, 2, 2), (3, 4, 1, 3), (3, 4, 3, 3)]
+        {
+            let view = view(revision, members);
+            let rank = |most| {
+                made.fetch_add(1, Ordering::SeqCst);
+                rank(&view, most)
+            };
+            let told = ranking.with(&view, n, rank, |replicas| replicas.owners_of_slot(0, n).count());
+            assert_eq!((told, made.load(Ordering::SeqCst)), (n, made_so_far), "{n} of {members} at revision {revision}");
+        }
     }
 }

@@ -11,16 +11,17 @@ pub(crate) fn policy() -> Policy {
     Policy::new(PolicyName::new("workers").expect("valid"), GroupName::new("group").expect("valid"))
 }
 
-/// Workers of one test, each with a factory of its own over one memory store on tokio's clock, with a TTL of 3 s.
+/// Workers of one test, each with a factory of its own over one memory store on tokio's clock, with a TTL of 3 s unless set otherwise.
 pub(crate) struct World {
     pub(crate) clock: Clock,
     pub(crate) store: MemoryBackend,
+    pub(crate) ttl: Duration,
 }
 
 impl World {
     pub(crate) fn new() -> Self {
         let clock = Clock::tokio();
-        Self { store: MemoryBackend::new(clock.clone()), clock }
+        Self { store: MemoryBackend::new(clock.clone()), clock, ttl: Duration::from_secs(3) }
     }
 
     pub(crate) fn factory_of(&self, id: &str, backend: Arc<dyn Discovery>, policy: Policy) -> ShardingFactory {
@@ -36,7 +37,7 @@ impl World {
     ) -> ShardingFactory {
         let mut settings = PolicySettings::new(policy);
         settings.discovery.backend = "test".into();
-        settings.timing = Timing::new(Duration::from_secs(3), None, Duration::from_millis(100)).expect("valid");
+        settings.timing = Timing::new(self.ttl, None, Duration::from_millis(100)).expect("valid");
         let builder = ShardingFactory::builder().policy(settings).instance(instance).backend("test", backend).clock(self.clock.clone());
         builder.instance_id(InstanceId::new(id).expect("valid")).build().expect("a valid factory")
     }

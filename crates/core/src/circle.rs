@@ -36,6 +36,13 @@ impl Entry {
     }
 }
 
+/// How many points each of some members is to have, and all of them; and what merging the changed ones costs, in points made from nothing.
+struct Wanted {
+    points: Vec<u32>,
+    total: u64,
+    merged: u64,
+}
+
 const fn bucket_of(hash: u64) -> usize {
     // The upper 14 bits.
     (hash >> (u64::BITS - SEAT_BITS)) as usize
@@ -80,7 +87,7 @@ impl Circle {
         Self::with_hash(params, hash_bytes)
     }
 
-    fn with_hash(params: PlacementParams, hash: PointHash) -> Self {
+    pub(crate) fn with_hash(params: PlacementParams, hash: PointHash) -> Self {
         Self { params, hash, seated: Vec::new(), free: Vec::new(), buckets: Vec::new() }
     }
 
@@ -126,17 +133,11 @@ impl Circle {
 
     /// Brings the points in line with `members`, which are in order, have points, and are no more than there are seats.
     fn follow(&mut self, members: &[(InstanceId, Weight)]) {
-        let per_weight = ring::points_per_weight(self.params.virtual_nodes, ring::weight_sum(members));
-        let wanted: Vec<u32> = members.iter().map(|(_, weight)| per_weight * u32::from(weight.get())).collect();
-        let (stay, gone) = self.compare(members);
-        let changed = gone.iter().map(|old| u64::from(old.points));
-        let changed =
-            changed.chain(wanted.iter().zip(&stay).map(|(wanted, old)| wanted.abs_diff(old.as_ref().map_or(0, |o| o.points)).into()));
-        let total: u64 = wanted.iter().map(|points| u64::from(*points)).sum();
-        // Putting a point into its bucket costs about four times its share of filling them all anew.
-        if changed.sum::<u64>() > total / 4 {
+        let Wanted { points: wanted, total, merged } = self.wanted(members);
+        if merged > total {
             return self.fill(members, &wanted, total);
         }
+        let (stay, gone) = self.compare(members);
         for old in gone {
             self.remove_points(&old, 0);
             self.free.push(old.seat);
@@ -162,6 +163,25 @@ impl Circle {
             .map(|((old, (id, _)), points)| Seated { id: id.clone(), seat: old.map_or_else(&mut seat, |old| old.seat), points: *points })
             .collect();
         self.add_points(&had);
+    }
+
+    /// The work of placing a view next, in points made from nothing: all of them, or what merging those that have changed costs.
+    pub(crate) fn points_to_make(&self, view: &View) -> u64 {
+        let Wanted { total, merged, .. } = self.wanted(&ring::in_order(SlotOwners::inputs(view)));
+        merged.min(total)
+    }
+
+    /// What it takes to come in line with `members`, which are in order.
+    fn wanted(&self, members: &[(InstanceId, Weight)]) -> Wanted {
+        let per_weight = ring::points_per_weight(self.params.virtual_nodes, ring::weight_sum(members));
+        let points: Vec<u32> = members.iter().map(|(_, weight)| per_weight * u32::from(weight.get())).collect();
+        let had = |id| self.seated.binary_search_by(|seated| seated.id.cmp(id)).map_or(0, |at| self.seated[at].points);
+        let sum = |points: &[u32]| points.iter().copied().map(u64::from).sum::<u64>();
+        let had: Vec<u32> = members.iter().map(|(id, _)| had(id)).collect();
+        let gone = self.seated.iter().map(|seated| u64::from(seated.points)).sum::<u64>() - sum(&had);
+        let changed = gone + points.iter().zip(&had).map(|(wanted, had)| u64::from(wanted.abs_diff(*had))).sum::<u64>();
+        // Putting a point into its bucket costs about four times its share of filling them all anew.
+        Wanted { total: sum(&points), merged: 4 * changed, points }
     }
 
     /// For each of `members` its seat if it has one, and who is not among them any more.

@@ -1,6 +1,7 @@
 //! Why a key has the owner that it has, step by step.
 
-use crate::{InstanceId, ShardKey, SlotOwners, hash_bytes, ring, slot_of, slot_start};
+use crate::ring::{self, PointHash};
+use crate::{InstanceId, ShardKey, SlotOwners, hash_bytes, slot_of, slot_start};
 
 /// A member that the walk for a slot came to.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -43,7 +44,7 @@ impl SlotOwners {
         let owner = self.indices().get(slot as usize).copied();
         let (mut passed, mut taken) = (Vec::new(), None);
         if let Some(owner) = owner {
-            let mut met = self.walk(slot, start, owner);
+            let mut met = self.walk(slot, start, owner, hash_bytes);
             taken = met.pop();
             passed = met;
         }
@@ -53,19 +54,19 @@ impl SlotOwners {
     }
 
     /// Everybody whom the walk for `slot` met until it came to `owner`, the last one.
-    fn walk(&self, slot: u32, start: u64, owner: u32) -> Vec<Stop> {
+    fn walk(&self, slot: u32, start: u64, owner: u32, hash: PointHash) -> Vec<Stop> {
         let params = self.params();
         let mut slots = vec![0; self.members().len()];
         self.indices().iter().take(slot as usize).for_each(|owner| slots[*owner as usize] += 1);
         let capacities = ring::capacities(self.members(), params.slots, params.load_margin);
-        let points = ring::circle(self.members(), params.virtual_nodes, hash_bytes);
+        let points = ring::circle(self.members(), params.virtual_nodes, hash);
         let first = points.partition_point(|point| point.hash < start);
         let mut stops: Vec<Stop> = Vec::new();
         for point in points[first..].iter().chain(&points[..first]) {
             let at = point.member as usize;
             let instance_id = &self.members()[at].0;
             if stops.iter().all(|stop| stop.instance_id != *instance_id) {
-                let number = self.number_of(at, point.hash);
+                let number = self.number_of(at, point.hash, hash);
                 stops.push(Stop {
                     instance_id: instance_id.clone(),
                     point: number,
@@ -82,11 +83,11 @@ impl SlotOwners {
     }
 
     /// The number of the member's first point that stands at `place`.
-    fn number_of(&self, member: usize, place: u64) -> u32 {
+    fn number_of(&self, member: usize, place: u64, hash: PointHash) -> u32 {
         let (id, weight) = &self.members()[member];
         let per_weight = ring::points_per_weight(self.params().virtual_nodes, ring::weight_sum(self.members()));
         let (mut number, mut found) = (0, None);
-        ring::each_point(id, 0..per_weight * u32::from(weight.get()), hash_bytes, |hash| {
+        ring::each_point(id, 0..per_weight * u32::from(weight.get()), hash, |hash| {
             found = found.or((hash == place).then_some(number));
             number += 1;
         });
@@ -98,8 +99,9 @@ impl SlotOwners {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{PlacementParams, Weight};
+    use crate::{Circle, PlacementParams, Weight};
     use proptest::prelude::*;
+    use std::collections::BTreeSet;
 
     fn id(name: &str) -> InstanceId {
         InstanceId::new(name).unwrap()
@@ -133,6 +135,32 @@ mod tests {
         assert_eq!((nobody.owner, nobody.next, nobody.passed), (None, None, vec![]));
         let one = SlotOwners::place([(id("a"), Weight::ONE)], PlacementParams::default()).explain("key");
         assert_eq!((one.owner.unwrap().instance_id, one.next), (id("a"), None));
+    }
+
+    /// All points on few places: the walk goes by the smaller id, names each member once with its first point there, and ends at the owner.
+    #[test]
+    fn points_that_collide_are_met_in_the_order_of_the_ids() {
+        let crowded: PointHash = |bytes| hash_bytes(bytes) >> 61 << 61;
+        let stacked: PointHash = |_| 7;
+        let members: Vec<_> = ["c", "a", "b", "d"].map(|name| (id(name), Weight::ONE)).into();
+        for hash in [crowded, stacked] {
+            let params = PlacementParams { slots: 40, virtual_nodes: 6, ..PlacementParams::default() };
+            let placed = Circle::with_hash(params, hash).place(members.clone());
+            for slot in 0..40 {
+                let owner = placed.indices()[slot as usize];
+                let met = placed.walk(slot, slot_start(slot, 40), owner, hash);
+                let (last, passed) = met.split_last().unwrap();
+                assert_eq!(Some(&last.instance_id), placed.owner_of_slot(slot));
+                assert!(last.slots < last.capacity && passed.iter().all(|stop| stop.slots == stop.capacity), "{met:?}");
+                assert_eq!(met.iter().map(|stop| &stop.instance_id).collect::<BTreeSet<_>>().len(), met.len(), "each once");
+                let turned = |stop: &Stop| (stop.place.wrapping_sub(slot_start(slot, 40)), stop.instance_id.clone());
+                assert!(met.is_sorted_by_key(turned), "{met:?}");
+                for stop in &met {
+                    let place = |point: u32| hash(&[stop.instance_id.as_str().as_bytes(), &point.to_le_bytes()].concat());
+                    assert!(place(stop.point) == stop.place && (0..stop.point).all(|before| place(before) != stop.place), "{stop:?}");
+                }
+            }
+        }
     }
 
     proptest! {

@@ -55,6 +55,11 @@ impl SlotOwners {
         Self::present(view).chain(view.missing()).map(|(id, weight)| (id.clone(), weight))
     }
 
+    /// How many points the circle of a view has.
+    pub(crate) fn points_of(view: &View, virtual_nodes: u32) -> u64 {
+        ring::points_of(Self::present(view).chain(view.missing()).map(|(_, weight)| weight), virtual_nodes)
+    }
+
     /// The parameters it was made with.
     pub const fn params(&self) -> &PlacementParams {
         &self.params
@@ -131,25 +136,42 @@ mod tests {
         }
     }
 
+    /// What one member less, or again one more, moves as a multiple of the unavoidable share: mean and worst of so many random fleets, those of
+    /// `members` that lose one. What a join moves its leaving moves back; the share is that of one of `of`.
+    fn movement(fleets: u32, members: u32, of: u32, params: PlacementParams) -> (f64, f64) {
+        let ratio = |seed: u32| {
+            let ids = (0..members).map(|i| seed * 1_000 + i);
+            let without = SlotOwners::place(fleet(ids.clone().skip(1)), params);
+            let with = SlotOwners::place(fleet(ids), params);
+            f64::from(moved(&without, &with)) / (f64::from(params.slots) / f64::from(of))
+        };
+        let ratios: Vec<_> = (0..fleets).map(ratio).collect();
+        (ratios.iter().sum::<f64>() / f64::from(fleets), ratios.iter().copied().fold(0.0, f64::max))
+    }
+
     /// 200 random fleets of 50: one member more or less moves at most 1.10 times the unavoidable share in the mean, and 1.25 times in the worst.
     #[test]
     fn one_more_or_less_of_fifty_moves_little_more_than_it_must() {
-        const FLEETS: u32 = 200;
-        let params = PlacementParams::default();
-        // A join of one more and its leaving again move the same slots; the smaller of the two fleets decides which share it was of.
-        for (members, of) in [(51, 51.0), (50, 50.0)] {
-            let ratio = |seed: u32| {
-                let ids = (0..members).map(|i| seed * 1_000 + i);
-                let without = SlotOwners::place(fleet(ids.clone().skip(1)), params);
-                let with = SlotOwners::place(fleet(ids), params);
-                f64::from(moved(&without, &with)) / (f64::from(params.slots) / of)
-            };
-            let ratios: Vec<_> = (0..FLEETS).map(ratio).collect();
-            let (mean, worst) = (ratios.iter().sum::<f64>() / f64::from(FLEETS), ratios.iter().copied().fold(0.0, f64::max));
+        // The smaller of the two fleets decides which share it was of.
+        for (members, of) in [(51, 51), (50, 50)] {
+            let (mean, worst) = movement(200, members, of, PlacementParams::default());
             assert!(
                 mean <= 1.10 && worst <= 1.25,
                 "{members} members, one less: moved {mean:.3} times the unavoidable share, worst {worst:.3}"
             );
+        }
+    }
+
+    /// In larger fleets 1.25 times in the mean, with 16,384 slots up to 100 and with 65,536 up to 200. Of few fleets, because of the time they
+    /// take; `docs/placement-study.md` has those of 200.
+    #[test]
+    fn one_more_or_less_of_a_hundred_and_of_two_hundred_moves_at_most_a_quarter_more() {
+        for (members, slots, fleets) in [(100, 16_384, 20), (200, 65_536, 10)] {
+            let params = PlacementParams { slots, ..PlacementParams::default() };
+            for size in [members + 1, members] {
+                let (mean, worst) = movement(fleets, size, size, params);
+                assert!(mean <= 1.25, "{size} members, one less: moved {mean:.3} times the unavoidable share, worst {worst:.3}");
+            }
         }
     }
 

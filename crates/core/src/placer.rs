@@ -10,7 +10,9 @@ use crate::{
 };
 
 /// More points of a key placement than a task of a runtime should make in one go: MD5 of so many takes some 15 ms.
-const POINTS_LONG: u64 = 65_536;
+const KEY_POINTS_LONG: u64 = 65_536;
+/// The same of the ring, whose points are cheaper.
+const RING_POINTS_LONG: u64 = 400_000;
 
 /// Who owns what in a view: each slot, or, under a key placement, each key by itself.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -108,12 +110,11 @@ impl Placer {
     }
 
     /// Whether to place `view` would take so long that a task of a runtime should leave it to a thread that may be blocked; told at once. It
-    /// is the first placement of a heavy fleet by a key placement, up to about a second, and not what follows on that: from then on only the
-    /// points of newcomers are made.
+    /// is the first placement of a large or heavy fleet, up to about 0.2 s on the ring and a second by a key placement, and not what follows on
+    /// that: from then on only the points of newcomers are made.
     pub fn takes_long(&self, view: &View) -> bool {
-        let Some(placement) = self.params.kind.by_key() else { return false };
-        let to_make = |last| KeyOwners::points_to_make(last, view, placement, self.params.virtual_nodes);
-        if to_make(None) <= POINTS_LONG {
+        // From nothing it is the most.
+        if !self.is_long(self.points_to_make(None, view)) {
             return false;
         }
         let placing = match self.placing.try_lock() {
@@ -122,7 +123,21 @@ impl Placer {
             // Somebody else is placing such a fleet just now, and to wait for that takes as long.
             Err(TryLockError::WouldBlock) => return true,
         };
-        to_make(placing.last_by_key()) > POINTS_LONG
+        self.is_long(self.points_to_make(Some(&placing), view))
+    }
+
+    /// How many points placing `view` would make, after what was placed last or from nothing.
+    fn points_to_make(&self, last: Option<&Placing>, view: &View) -> u64 {
+        let PlacementParams { kind, virtual_nodes, .. } = self.params;
+        match (kind.by_key(), last) {
+            (None, None) => SlotOwners::points_of(view, virtual_nodes),
+            (None, Some(last)) => last.circle.points_to_make(view),
+            (Some(placement), last) => KeyOwners::points_to_make(last.and_then(Placing::last_by_key), view, placement, virtual_nodes),
+        }
+    }
+
+    const fn is_long(&self, points: u64) -> bool {
+        points > if self.params.kind.by_key().is_none() { RING_POINTS_LONG } else { KEY_POINTS_LONG }
     }
 
     /// The placement of a view, as [`SlotOwners::of_view`] or [`KeyOwners::of_view`] gives it: the last one again if it is of this view.
@@ -161,7 +176,7 @@ impl Placer {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{KeyPlacement, Member, PlacementKind};
+    use crate::{KeyPlacement, Member, Moment, Ownership, PlacementKind, ServiceState};
 
     fn view(members: u32) -> View {
         View::new(u64::from(members), (0..members).map(|i| Member::named(InstanceId::new(format!("worker-{i}")).unwrap())).collect())
@@ -203,8 +218,46 @@ mod tests {
         python.place(&heavy(5)).unwrap();
         assert!(!python.takes_long(&heavy(5)) && !python.takes_long(&heavy(9)), "only the points of newcomers are made");
         assert!(python.takes_long(&heavy(10)));
-        for kind in [PlacementKind::Ring, PlacementKind::Key(KeyPlacement::Modulo)] {
-            assert!(!placer(kind).takes_long(&heavy(1_000)), "{kind:?} has no such points");
+        assert!(!placer(PlacementKind::Key(KeyPlacement::Modulo)).takes_long(&heavy(1_000)), "it has no points");
+    }
+
+    #[test]
+    fn on_the_ring_it_is_the_first_of_a_large_fleet_and_no_join() {
+        let placer = Placer::new(PlacementParams::default());
+        // 1,024 points each.
+        assert!(!placer.takes_long(&view(390)) && placer.takes_long(&view(391)));
+        let held = placer.placing.lock().unwrap();
+        assert!(!placer.takes_long(&view(390)) && placer.takes_long(&view(391)), "it does not wait to tell");
+        drop(held);
+        placer.place(&view(600)).unwrap();
+        // A point that is merged costs four that are made from nothing.
+        assert!(!placer.takes_long(&view(600)) && !placer.takes_long(&view(697)) && !placer.takes_long(&view(503)));
+        assert!(placer.takes_long(&view(698)) && placer.takes_long(&view(502)), "a hundred at once");
+        assert!(placer.takes_long(&view(6_000)), "from here on everybody has fewer points");
+    }
+
+    /// While somebody places, whoever filters by what was placed before gets an answer.
+    #[test]
+    fn readers_do_not_wait_for_a_placement() {
+        for kind in [PlacementKind::Ring, PlacementKind::Key(KeyPlacement::Uhashring)] {
+            let placer = Placer::new(PlacementParams { kind, slots: 512, virtual_nodes: 16, ..PlacementParams::default() });
+            let three = Arc::new(view(3));
+            let placed = placer.place(&three).unwrap();
+            let me = &three.members()[0].instance_id;
+            let expected = (0..1_000_u32).filter(|key| placed.owner(key) == Some(me)).collect::<Vec<_>>();
+            let before = Ownership::fixed(ServiceState::Active, SlotSet::empty(512), Arc::clone(&three), Moment::ZERO);
+            let ownership = Ownership { held: placed.held_by(me), ..before };
+            // As long as this is held, a placement is under way.
+            let held = placer.placing.lock().unwrap();
+            let (answer, answered) = std::sync::mpsc::channel();
+            let reader = std::thread::spawn(move || {
+                let keys: Vec<u32> = (0..1_000).collect();
+                answer.send(ownership.filter_at(&keys, Moment::ZERO).into_iter().copied().collect::<Vec<_>>()).unwrap();
+            });
+            let filtered = answered.recv_timeout(std::time::Duration::from_mins(1)).expect("a reader waits for whoever places");
+            assert!(filtered == expected && !filtered.is_empty(), "{kind:?}");
+            drop(held);
+            reader.join().unwrap();
         }
     }
 

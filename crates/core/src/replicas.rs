@@ -5,7 +5,8 @@ mod ahead;
 
 use ahead::Ahead;
 
-use crate::{InstanceId, PlacementParams, ShardKey, SlotOwners, View, hash_bytes, ring, slot_of, slot_start};
+use crate::ring::{self, PointHash};
+use crate::{InstanceId, PlacementParams, ShardKey, SlotOwners, View, hash_bytes, slot_of, slot_start};
 
 /// The most members that one key may be given.
 pub const REPLICAS_MAX: usize = 32;
@@ -43,7 +44,7 @@ impl Replicas {
         let placed = SlotOwners::of_view(view, params);
         let owners = if placed.indices().is_empty() { 0 } else { placed.members().len() };
         let each = most.min(REPLICAS_MAX).min(owners);
-        let ranked = if each == 0 { Vec::new() } else { ranked(&placed, &zones(view, &placed), each, || ()) };
+        let ranked = if each == 0 { Vec::new() } else { ranked(&placed, &zones(view, &placed), each, hash_bytes, || ()) };
         Self { slots: params.slots, members: placed.members().iter().map(|(id, _)| id.clone()).collect(), each, ranked }
     }
 
@@ -76,9 +77,9 @@ fn zones(view: &View, placed: &SlotOwners) -> Vec<usize> {
 ///
 /// It goes backwards over the points twice and over the slots once. `look` is told of every point, zone and member looked at: at most
 /// `2 * points + 2 * each * slots`, whatever the weights and zones.
-fn ranked(placed: &SlotOwners, zones: &[usize], each: usize, mut look: impl FnMut()) -> Vec<u32> {
+fn ranked(placed: &SlotOwners, zones: &[usize], each: usize, hash: PointHash, mut look: impl FnMut()) -> Vec<u32> {
     let params = placed.params();
-    let points = ring::circle(placed.members(), params.virtual_nodes, hash_bytes);
+    let points = ring::circle(placed.members(), params.virtual_nodes, hash);
     let mut ahead = Ahead::new(zones);
     // Once around: behind the last point come the first ones.
     for point in points.iter().rev() {
@@ -101,7 +102,7 @@ fn ranked(placed: &SlotOwners, zones: &[usize], each: usize, mut look: impl FnMu
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{KeyPlacement, LoadMargin, Member, MemberState, PlacementKind, Weight};
+    use crate::{Circle, KeyPlacement, LoadMargin, Member, MemberState, PlacementKind, Weight};
     use proptest::prelude::*;
     use std::collections::BTreeSet;
 
@@ -119,14 +120,14 @@ mod tests {
     }
 
     /// Rule 7 as it is written: two turns around all points, for every slot.
-    fn as_written(view: &View, params: PlacementParams, slot: u32, n: usize) -> Vec<InstanceId> {
-        let placed = SlotOwners::of_view(view, params);
+    fn as_written(view: &View, placed: &SlotOwners, hash: PointHash, slot: u32, n: usize) -> Vec<InstanceId> {
+        let params = placed.params();
         let sum: u64 = placed.members().iter().map(|(_, weight)| u64::from(weight.get())).sum();
         assert!(sum * u64::from(params.virtual_nodes) <= u64::from(ring::POINTS_MAX));
         let mut points = Vec::new();
         for (id, weight) in placed.members() {
             for i in 0..params.virtual_nodes * u32::from(weight.get()) {
-                points.push((hash_bytes(&[id.as_str().as_bytes(), &i.to_le_bytes()].concat()), id));
+                points.push((hash(&[id.as_str().as_bytes(), &i.to_le_bytes()].concat()), id));
             }
         }
         points.sort_unstable();
@@ -153,10 +154,25 @@ mod tests {
         fn it_is_the_text(members in proptest::collection::vec((1u8..5, 0u8..4), 0..9), slots in 1u32..40, nodes in 1u32..12, n in 0usize..10) {
             let params = PlacementParams { slots, virtual_nodes: nodes, ..PlacementParams::default() };
             let view = fleet(&members);
-            let replicas = Replicas::of_view(&view, params, n);
+            let (placed, replicas) = (SlotOwners::of_view(&view, params), Replicas::of_view(&view, params, n));
             for slot in 0..=slots {
-                let expected = if slot < slots { as_written(&view, params, slot, n) } else { Vec::new() };
+                let expected = if slot < slots { as_written(&view, &placed, hash_bytes, slot, n) } else { Vec::new() };
                 prop_assert_eq!(replicas.owners_of_slot(slot, n).cloned().collect::<Vec<_>>(), expected, "slot {}", slot);
+            }
+        }
+
+        /// The same where points collide: those of a place come in the order of the ids.
+        #[test]
+        fn it_is_the_text_where_points_collide(members in proptest::collection::vec((1u8..5, 0u8..4), 1..9), slots in 1u32..40, stacked in any::<bool>(), n in 1usize..10) {
+            let hash: PointHash = if stacked { |_| 7 } else { |bytes| hash_bytes(bytes) >> 61 << 61 };
+            let params = PlacementParams { slots, virtual_nodes: 6, ..PlacementParams::default() };
+            let view = fleet(&members);
+            let placed = Circle::with_hash(params, hash).place_view(&view);
+            let each = n.min(members.len());
+            let lists = ranked(&placed, &zones(&view, &placed), each, hash, || ());
+            for (list, slot) in lists.chunks_exact(each).zip(0..slots) {
+                let told: Vec<_> = list.iter().map(|member| placed.members()[*member as usize].0.clone()).collect();
+                prop_assert_eq!(told, as_written(&view, &placed, hash, slot, n), "slot {}", slot);
             }
         }
 
@@ -188,7 +204,7 @@ mod tests {
         let points = 64 * (99 * 100 + 1);
         for each in [2, 3, REPLICAS_MAX] {
             let mut looked = 0;
-            let lists = ranked(&placed, &zones(&view, &placed), each, || looked += 1);
+            let lists = ranked(&placed, &zones(&view, &placed), each, hash_bytes, || looked += 1);
             assert_eq!(lists.len(), each * 4_096);
             let ceiling = 2 * points + 2 * each * 4_096;
             assert!((points..=ceiling).contains(&looked), "{looked} looks for {each} members a slot, at most {ceiling} are stated");

@@ -58,6 +58,12 @@ pub(crate) fn points_per_weight(virtual_nodes: u32, weight_sum: u64) -> u32 {
     }
 }
 
+/// How many points the circle of a view has.
+pub(crate) fn points_of(weights: impl Iterator<Item = Weight>, virtual_nodes: u32) -> u64 {
+    let sum = weights.map(|weight| u64::from(weight.get())).sum();
+    u64::from(points_per_weight(virtual_nodes, sum)) * sum
+}
+
 /// Where the points `which` of a member stand, one after the other.
 pub(crate) fn each_point(id: &InstanceId, which: Range<u32>, hash: PointHash, mut put: impl FnMut(u64)) {
     let mut bytes = [id.as_str().as_bytes(), &[0; 4]].concat();

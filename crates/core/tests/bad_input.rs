@@ -1,5 +1,5 @@
-//! Input that nobody should give: an error or a defined answer, never a panic. (Colliding points are in `circle/tests.rs`, any bytes at
-//! all in the package `fuzz`.)
+//! Input that nobody should give: an error or a defined answer, never a panic. (Colliding points are in `circle/tests.rs` and beside
+//! `Replicas` and `explain`, any bytes at all in the package `fuzz`.)
 
 #![expect(clippy::unwrap_used, reason = "a test; a name that is refused should stop it")]
 
