@@ -16,7 +16,7 @@ use shardwise::{InstanceId, KeyOwners, KeyPlacement, ShardKey, Weight};
 use shardwise_testkit::python_with;
 
 const KEYS: usize = 1_000_000;
-const KEYS_PER_FLEET: usize = 10_000;
+const KEYS_PER_FLEET: usize = 1_000;
 
 /// What text is made of: letters, signs of Python and JSON, combining marks, letters with and without marks of their own, right to left,
 /// emoji with joiners and skin, the first and the last characters of each length in UTF-8, a byte order mark, controls.

@@ -12,8 +12,8 @@ use rand::{RngExt, SeedableRng};
 use shardwise::discovery::{Clock, FaultRates, Faults, MemoryBackend};
 use shardwise::settings::PolicySettings;
 use shardwise::{
-    Cause, ErrorKind, GroupName, InstanceId, KeyPlacement, Moment, Ownership, PlacementKind, PlacementParams, Policy, PolicyName,
-    ServiceState, ShardingFactory, ShardingService, Timing,
+    Cause, ErrorKind, GroupName, InstanceId, KeyPlacement, LoadMargin, Moment, Ownership, PlacementKind, PlacementParams, Policy,
+    PolicyName, ServiceState, ShardingFactory, ShardingService, Timing,
 };
 
 const WORKERS: usize = 20;
@@ -290,11 +290,14 @@ async fn change_over(seed: u64, old: PlacementParams, next: PlacementParams) {
     fleet.check(&[&done(old), &done(next)]);
 }
 
-/// To twice as many slots, to a number that has no circle in common with the old one, and to the same number otherwise placed.
+/// To twice as many slots, to a number that has no circle in common with the old one, to the same number with other points, and to another load
+/// margin alone.
 #[tokio::test(start_paused = true)]
 async fn twenty_workers_change_over_with_one_switch() {
-    for (seed, slots) in [(1, 2 * SLOTS), (2, 1_031), (3, SLOTS)] {
-        change_over(seed, old().placement, next_placement(slots)).await;
+    let wider = PlacementParams { load_margin: LoadMargin::parse("0.5").expect("a margin"), ..old().placement };
+    let [twice, odd, same] = [2 * SLOTS, 1_031, SLOTS].map(next_placement);
+    for (seed, next) in [(1, twice), (2, odd), (3, same), (6, wider)] {
+        change_over(seed, old().placement, next).await;
     }
 }
 

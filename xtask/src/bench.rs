@@ -28,6 +28,8 @@ pub(crate) fn run(context: &Context, name: Option<&str>) -> Result<(), Failure> 
     let found = benches.iter().find(|bench| bench.name == name);
     let bench = found.ok_or_else(|| Failure::new(format!("no benchmark is called {name}; there are: {}", names.join(", "))))?;
 
+    // What is measured is the tree as it is now, before any page of it is written.
+    let head = measured::head(context, &Machine::this());
     // A folder of its own, emptied first: what lies in it afterwards is from this run.
     let results = context.scratch("criterion").join(name);
     if results.exists() {
@@ -48,14 +50,14 @@ pub(crate) fn run(context: &Context, name: Option<&str>) -> Result<(), Failure> 
     }
     if let Some(beside) = &beside {
         figures.extend(peers::uhashring(&log, beside)?);
-        peers::write(&log, &figures)?;
+        peers::write(&log, &head, &figures)?;
     }
     if name == KEYS {
         for line in two_threads(&figures) {
             say(&line);
         }
     }
-    let section = measured::section(name, &measured::head(context, &Machine::this()), &figures);
+    let section = measured::section(name, &head, &figures);
     let path = context.root().join("docs/measured.md");
     let before = std::fs::read_to_string(&path).unwrap_or_default();
     std::fs::write(&path, measured::replace(&before, name, &section)).map_err(|e| failed(&path, &e))?;

@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 use std::path::PathBuf;
 use std::process::Stdio;
 
-use crate::measured::{Figure, Machine, head};
+use crate::measured::Figure;
 use crate::run::{Failure, Log};
 use crate::vectors;
 
@@ -82,11 +82,11 @@ fn told(line: &str) -> Option<Figure> {
 }
 
 /// Writes the tables between the marks of the page.
-pub(crate) fn write(log: &Log<'_>, figures: &[Figure]) -> Result<(), Failure> {
+pub(crate) fn write(log: &Log<'_>, head: &str, figures: &[Figure]) -> Result<(), Failure> {
     let path = log.context.root().join(PAGE);
     let failed = |e: std::io::Error| Failure::new(format!("{}: {e}", path.display()));
     let page = std::fs::read_to_string(&path).map_err(failed)?;
-    let tables = tables(&head(log.context, &Machine::this()), figures);
+    let tables = tables(head, figures);
     let page = between(&page, &tables).ok_or_else(|| Failure::new(format!("{PAGE}: the marks are missing: {BEGIN} and {END}")))?;
     std::fs::write(&path, page).map_err(failed)
 }
