@@ -1,0 +1,146 @@
+//! A counter that survives the death of its owner: a singleton that keeps its state in a journal.
+//!
+//! `cargo run -p shardwise-examples --example counter` starts three workers as processes of their own, kills the one that counts with SIGKILL,
+//! twice, and makes sure that each next one goes on where the last one stopped: nothing that was acknowledged is lost or counted twice.
+
+#![expect(clippy::print_stdout, reason = "an example talks to its reader")]
+
+use std::env;
+use std::path::Path;
+use std::process::Stdio;
+use std::time::Duration;
+
+use shardwise::{ClaimName, InstanceId, Settings, ShardingFactory, Tenure};
+use shardwise_fencing::{Journal, JournalError, Loaded, sqlite};
+use sqlx::sqlite::{SqliteConnectOptions, SqlitePool};
+use tokio::io::{AsyncBufReadExt, BufReader};
+use tokio::process::{Child, Command};
+use tokio::sync::mpsc;
+
+const PAUSE: Duration = Duration::from_millis(20);
+/// How far the journal grows between two snapshots.
+const SNAPSHOT_EVERY: u64 = 50;
+
+type Result<T = ()> = std::result::Result<T, Box<dyn std::error::Error>>;
+
+#[tokio::main]
+async fn main() -> Result {
+    let arguments: Vec<String> = env::args().skip(1).collect();
+    match &arguments[..] {
+        [] => demonstration().await,
+        [folder, id] => worker(Path::new(folder), id).await,
+        _ => Err("give a folder and a name for one worker, or nothing for the demonstration".into()),
+    }
+}
+
+/// One worker of three: it offers to count, and counts while it is the one that does.
+async fn worker(folder: &Path, id: &str) -> Result {
+    let settings = format!(
+        "[default.resilience.sharding]
+         policies.counters = {{ group_name = \"counters\", ownership = \"exclusive\" }}
+         discovery = {{ backend = \"local\", ttl = \"1s\", local.path = '{}' }}",
+        folder.join("members.db").display()
+    );
+    let settings = Settings::from_toml_str(&settings)?;
+    let factory = ShardingFactory::builder().settings(settings).instance_id(InstanceId::new(id)?).build()?;
+    let sharding = factory.create("counters")?;
+    let pool = SqlitePool::connect_with(SqliteConnectOptions::new().filename(folder.join("counter.db")).create_if_missing(true)).await?;
+    sqlite::create_tables(&mut *pool.acquire().await?).await?;
+    let journal = Journal::sqlite(pool, sharding.group_name().clone(), ClaimName::new("counter")?);
+    sharding.register_self().await?;
+
+    let name = id.to_owned();
+    let run = factory.singleton("counter")?.run(move |tenure| count(journal.clone(), name.clone(), tenure));
+    tokio::signal::ctrl_c().await?;
+    run.stop().await;
+    sharding.deregister_self().await?;
+    Ok(())
+}
+
+/// Runs on one worker at a time, under its epoch. The journal refuses whoever was the owner before.
+async fn count(journal: Journal, id: String, tenure: Tenure) -> std::result::Result<(), JournalError> {
+    let epoch = tenure.epoch();
+    let loaded = journal.take_over(epoch).await?;
+    let (mut version, mut counter) = (loaded.version, restored(&loaded));
+    while !tenure.cancel().is_cancelled() {
+        version = journal.append(version, epoch, &[b"one more"]).await?;
+        counter += 1;
+        // It is in the journal: whoever reads this may rely on it.
+        println!("{id} {epoch} {counter}");
+        if counter % SNAPSHOT_EVERY == 0 {
+            journal.snapshot(version, epoch, &counter.to_be_bytes()).await?;
+        }
+        tokio::time::sleep(PAUSE).await;
+    }
+    Ok(())
+}
+
+/// Where the last owner stopped.
+fn restored(loaded: &Loaded) -> u64 {
+    let snapshot = loaded.snapshot.as_ref().and_then(|snapshot| snapshot.state.as_slice().try_into().ok()).map_or(0, u64::from_be_bytes);
+    snapshot + loaded.events.len() as u64
+}
+
+/// So many numbers are read of each owner before it is killed.
+const OF_EACH: u64 = 60;
+const LONGEST: Duration = Duration::from_mins(1);
+
+async fn demonstration() -> Result {
+    let folder = tempfile::tempdir()?;
+    let (said, heard) = mpsc::channel(64);
+    let mut workers = Vec::new();
+    for id in ["ada", "bob", "eve"] {
+        workers.push((id, started(folder.path(), id, said.clone())?));
+    }
+    drop(said);
+    tokio::time::timeout(LONGEST, watched(workers, heard)).await.map_err(|_| format!("not done within {LONGEST:?}"))?
+}
+
+fn started(folder: &Path, id: &'static str, said: mpsc::Sender<String>) -> Result<Child> {
+    let mut command = Command::new(env::current_exe()?);
+    let mut child = command.arg(folder).arg(id).stdout(Stdio::piped()).kill_on_drop(true).spawn()?;
+    let mut lines = BufReader::new(child.stdout.take().ok_or("a child without output")?).lines();
+    tokio::spawn(async move {
+        while let Ok(Some(line)) = lines.next_line().await {
+            if said.send(line).await.is_err() {
+                return;
+            }
+        }
+    });
+    Ok(child)
+}
+
+/// Reads what is counted, and kills the owner while there is another.
+async fn watched(mut workers: Vec<(&'static str, Child)>, mut heard: mpsc::Receiver<String>) -> Result {
+    let (mut owner, mut epoch, mut counter, mut since) = (String::new(), 0_u64, 0_u64, 0_u64);
+    while let Some(line) = heard.recv().await {
+        let [id, under, number] = line.split(' ').collect::<Vec<_>>()[..] else { return Err(format!("{line:?} is no count").into()) };
+        let (under, number): (u64, u64) = (under.parse()?, number.parse()?);
+        if under == epoch {
+            expect(id == owner && number == counter + 1, &line, counter)?;
+        } else {
+            // The last owner may have written one more and died before it could say so.
+            expect(under > epoch && (counter + 1..=counter + 2).contains(&number), &line, counter)?;
+            println!("{id} counts from {number}, under epoch {under}");
+            (owner, epoch, since) = (id.to_owned(), under, number);
+        }
+        counter = number;
+        if counter < since + OF_EACH {
+            continue;
+        }
+        if workers.len() == 1 {
+            println!("{counter} counted by three owners, none lost, none twice");
+            return Ok(());
+        }
+        if let Some(at) = workers.iter().position(|(id, _)| *id == owner) {
+            let (id, mut child) = workers.remove(at);
+            child.kill().await?;
+            println!("{id} is killed at {counter}");
+        }
+    }
+    Err("all workers are gone".into())
+}
+
+fn expect(right: bool, line: &str, counter: u64) -> Result {
+    if right { Ok(()) } else { Err(format!("{line:?} came after {counter}").into()) }
+}
