@@ -5,7 +5,7 @@
 //! `enqueue`, `error` (what PostgreSQL's codes mean to the operator).
 //!
 //! An aggregate has two rows, one that writers lock and one that publishers lock, so that no publisher waits for a writer
-//! (docs/adr/0023). All times are the database's.
+//! (docs/adr/0021). All times are the database's.
 //!
 #![doc = include_str!("../../postgres.md")]
 
