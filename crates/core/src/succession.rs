@@ -5,7 +5,10 @@ use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
 
 use crate::ring::{self, Point};
-use crate::{ClaimName, Holder, InstanceId, Member, PlacementParams, Resource, SlotSet, Version, View, Weight, hash_bytes, slot_start};
+use crate::{
+    ClaimName, Holder, InstanceId, Member, NameOwners, PlacementParams, Resource, SlotOwners, SlotSet, Version, View, Weight, hash_bytes,
+    slot_start,
+};
 
 /// Whose one resource should be. A member is an index into the members.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -32,7 +35,8 @@ pub struct Succession {
 
 impl Succession {
     /// By a view and by what its members hold. `names` are those that are to be placed; of a resource that is not listed nobody knows a holder.
-    /// While members are [missing](View::missing) what is free stays so. It makes the circle anew, which takes time for each point.
+    /// While members are [missing](View::missing) what is free stays so; while one is away, what the placement gives to that one. It makes the
+    /// circle anew, which takes time for each point.
     pub fn of_view<'a>(
         view: &View,
         params: PlacementParams,
@@ -50,7 +54,7 @@ impl Succession {
         holders: impl IntoIterator<Item = (&'a Resource, &'a Holder)>,
         points: impl FnOnce(&[(InstanceId, Weight)]) -> Vec<Point>,
     ) -> Self {
-        let members: Vec<&Member> = view.eligible(view.group_fingerprint()).collect();
+        let members: Vec<&Member> = view.eligible(view.group_fingerprint()).filter(|member| !member.state.rests()).collect();
         let holder = |member: &&Member| Holder { instance_id: member.instance_id.clone(), incarnation: member.incarnation };
         let mut this = Self {
             members: members.iter().map(holder).collect(),
@@ -66,23 +70,31 @@ impl Succession {
         }
         let is_complete = this.slots.iter().chain(this.names.values()).all(|seat| *seat != Seat::Nobody);
         if !is_complete && !members.is_empty() && view.missing().is_empty() {
-            this.place(&members, params, points);
+            let kept = Kept::of(view, params, names);
+            this.place(&members, params, &kept, points);
         }
         this
     }
 
-    /// Gives everything that is free to somebody.
-    fn place(&mut self, members: &[&Member], params: PlacementParams, points: impl FnOnce(&[(InstanceId, Weight)]) -> Vec<Point>) {
+    /// Gives everything that is free to somebody, but for what is kept for those who are away.
+    fn place(
+        &mut self,
+        members: &[&Member],
+        params: PlacementParams,
+        kept: &Kept,
+        points: impl FnOnce(&[(InstanceId, Weight)]) -> Vec<Point>,
+    ) {
         let weighed: Vec<_> = members.iter().map(|member| (member.instance_id.clone(), member.weight)).collect();
         let points = points(&weighed);
         let tiers = tiers(members);
-        let starts = (0..params.circle()).map(|slot| slot_start(slot, params.circle()));
+        let slots = (0..params.circle()).zip(&mut self.slots).filter(|(slot, seat)| seat.is_held() || !kept.slots.contains(*slot));
         let capacities = ring::capacities(&weighed, params.circle(), params.load_margin);
-        give(&points, &tiers, capacities, starts.zip(&mut self.slots));
+        give(&points, &tiers, capacities, slots.map(|(slot, seat)| (slot_start(slot, params.circle()), seat)));
         // More names than there can be slots still have room, where each counts as one.
         let count = u32::try_from(self.names.len()).unwrap_or(u32::MAX);
         let capacities = ring::capacities(&weighed, count, params.load_margin);
-        give(&points, &tiers, capacities, self.names.iter_mut().map(|(name, seat)| (hash_bytes(name.as_str().as_bytes()), seat)));
+        let names = self.names.iter_mut().filter(|(name, seat)| seat.is_held() || !kept.names.contains(*name));
+        give(&points, &tiers, capacities, names.map(|(name, seat)| (hash_bytes(name.as_str().as_bytes()), seat)));
     }
 
     /// Takes note of who holds a resource now; false if that is not what was to come, so that this is to be made anew.
@@ -142,7 +154,33 @@ impl Succession {
     }
 }
 
+/// What the placement gives to members that are away: it stays free until they are back.
+struct Kept {
+    slots: SlotSet,
+    names: BTreeSet<ClaimName>,
+}
+
+impl Kept {
+    fn of(view: &View, params: PlacementParams, names: &BTreeSet<ClaimName>) -> Self {
+        let mut kept = Self { slots: SlotSet::empty(params.circle()), names: BTreeSet::new() };
+        let resting: Vec<_> = view.members().iter().filter(|member| member.state.rests()).map(|member| &member.instance_id).collect();
+        if resting.is_empty() {
+            return kept;
+        }
+        let (by_slot, by_name) = (SlotOwners::of_view(view, params), NameOwners::of_view(view, params, names));
+        for id in resting {
+            kept.slots = kept.slots.union(&by_slot.slots_of(id));
+            kept.names.extend(by_name.names_of(id).cloned());
+        }
+        kept
+    }
+}
+
 impl Seat {
+    const fn is_held(self) -> bool {
+        matches!(self, Self::Held(_))
+    }
+
     const fn member(self) -> Option<u32> {
         match self {
             Self::Held(member) | Self::Next(member) => Some(member),

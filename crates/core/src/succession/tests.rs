@@ -78,6 +78,35 @@ fn while_members_are_missing_what_is_free_stays_free() {
     assert_eq!((placed.slots_of(&id("other")).len(), placed.names_of(&id("here")).count()), (0, 0));
 }
 
+/// In a rolling restart with `rejoin_grace` the worker comes back, of the new version, to what it had.
+#[test]
+fn what_belongs_to_somebody_who_is_away_stays_free_until_it_is_back() {
+    let members = ["a", "b", "c"].map(|name| member(name, "1"));
+    let plain = SlotOwners::of_view(&View::new(1, members.to_vec()), params(30));
+    let had = |name: &str| held_by(name, plain.slots_of(&id(name)).iter());
+    let holders = [had("a"), had("c")].concat();
+    for state in [MemberState::Pausing, MemberState::Away] {
+        let mut members = members.clone();
+        members[0].version = Some("2".to_owned());
+        members[1].state = state;
+        // What it has not given back yet is no more its own than what it has.
+        for holders in [holders.clone(), [holders.clone(), had("b")].concat()] {
+            let away = succession(&View::new(2, members.to_vec()), params(30), &names(4), &holders);
+            assert!(["a", "c"].iter().all(|name| away.slots_of(&id(name)) == plain.slots_of(&id(name))), "nobody takes them");
+            let by_name = crate::NameOwners::of_view(&View::new(1, members.to_vec()), params(30), &names(4));
+            for name in names(4) {
+                let is_kept = by_name.owner(&name) == Some(&id("b"));
+                assert_eq!(away.owner(&Resource::Name(name)).is_none(), is_kept);
+            }
+        }
+    }
+    let mut back = members;
+    (back[0].version, back[1].version) = (Some("2".to_owned()), Some("2".to_owned()));
+    let back = succession(&View::new(3, back.to_vec()), params(30), &names(0), &holders);
+    let moved = plain.slots_of(&id("b")).minus(&back.slots_of(&id("b")));
+    assert!(moved.len() <= 1, "but for what the other new one has room for: {moved:?}");
+}
+
 #[test]
 fn without_members_nobody_owns() {
     let nobody = succession(&View::default(), params(30), &names(2), &held_by("gone", 0..4));
