@@ -1,4 +1,4 @@
-//! The step `test`: everything is built once, and the test binaries run two at a time. Those against real servers wait most of their time for leases to
+//! The step `test`: everything is built once, and the test binaries run three at a time. Those against real servers wait most of their time for leases to
 //! end, so that one after the other would leave the cores idle for half of the step.
 
 use std::collections::VecDeque;
@@ -14,7 +14,7 @@ use crate::run::{Failure, Log, count_tests};
 use crate::steps::Passed;
 
 /// How many run at the same time.
-const AT_ONCE: usize = 2;
+const AT_ONCE: usize = 3;
 /// No binary takes longer; one that does hangs.
 const BINARY_LIMIT: Duration = Duration::from_mins(8);
 /// The longest begin first, so that none of them is left alone at the end.
