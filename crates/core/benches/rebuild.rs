@@ -7,7 +7,10 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use criterion::{BenchmarkId, Criterion, criterion_group, criterion_main};
-use shardwise_core::{Circle, Holder, Incarnation, InstanceId, Member, PlacementParams, Resource, SlotOwners, Succession, View, Weight};
+use shardwise_core::{
+    Circle, ClaimName, Holder, Incarnation, InstanceId, Member, NameOwners, PlacementParams, Placer, Resource, SlotOwners, Succession,
+    View, Weight,
+};
 
 const FLEETS: [u32; 4] = [3, 50, 300, 1_000];
 
@@ -64,5 +67,30 @@ fn succession(c: &mut Criterion) {
     group.finish();
 }
 
-criterion_group!(benches, rebuild, succession);
+/// What the same change costs a member that offers names, beside the slots.
+fn names(c: &mut Criterion) {
+    let mut group = c.benchmark_group("names");
+    group.sample_size(20);
+    let names: BTreeSet<_> = (0..10).map(|n| ClaimName::new(format!("daemon/{n}")).unwrap()).collect();
+    for size in FLEETS {
+        let view = |size: u32| View::new(1, (0..size).map(|n| Member::named(InstanceId::new(format!("worker-{n}")).unwrap())).collect());
+        let views = [view(size), view(size + 1)];
+        let params = PlacementParams::default();
+        group.bench_function(BenchmarkId::new("from nothing", size), |b| b.iter(|| NameOwners::of_view(&views[0], params, &names)));
+        let placer = Placer::new(params);
+        let mut turn = 0;
+        group.bench_function(BenchmarkId::new("on the placer's circle, one joins or leaves", size), |b| {
+            b.iter(|| {
+                turn += 1;
+                placer.place_names(&views[turn % 2], &names)
+            });
+        });
+        group.bench_function(BenchmarkId::new("on the placer's circle, already placed", size), |b| {
+            b.iter(|| placer.place_names(&views[0], &names));
+        });
+    }
+    group.finish();
+}
+
+criterion_group!(benches, rebuild, succession, names);
 criterion_main!(benches);

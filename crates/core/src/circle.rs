@@ -292,5 +292,6 @@ fn grow(bucket: &mut Vec<Entry>) -> &mut Vec<Entry> {
     bucket
 }
 
+mod names;
 #[cfg(test)]
 mod tests;

@@ -18,7 +18,8 @@ pub struct NameOwners {
 }
 
 impl NameOwners {
-    /// Places the names on the members of a view. It makes the circle anew, which takes time for each point.
+    /// Places the names on the members of a view. It makes the circle anew, which takes time for each point: for the line of those who come after.
+    /// Who has a [`Placer`](crate::Placer) and asks for owners alone asks that.
     pub fn of_view(view: &View, params: PlacementParams, names: &BTreeSet<ClaimName>) -> Self {
         let members = ring::in_order(SlotOwners::inputs(view));
         let ids = || members.iter().map(|(id, _)| id.clone()).collect();
@@ -26,9 +27,7 @@ impl NameOwners {
             return Self { members: ids(), points: Vec::new(), owners: BTreeMap::new() };
         }
         let points = ring::circle(&members, params.virtual_nodes, hash_bytes);
-        // More names than there can be slots still have room, where each counts as one.
-        let count = u32::try_from(names.len()).unwrap_or(u32::MAX);
-        let mut room = ring::capacities(&members, count, params.load_margin);
+        let mut room = ring::capacities(&members, Self::count(names), params.load_margin);
         let mut place = |name: &ClaimName| {
             let owner = clockwise(&points, name).find(|member| room[*member as usize] > 0);
             // Capacities add up to at least the number of names, so there is one; 0 keeps this total without a panic.
@@ -40,14 +39,14 @@ impl NameOwners {
         Self { members: ids(), points, owners }
     }
 
+    /// What stands in the place of the number of slots. More names than there can be slots still have room, where each counts as one.
+    pub(crate) fn count(names: &BTreeSet<ClaimName>) -> u32 {
+        u32::try_from(names.len()).unwrap_or(u32::MAX)
+    }
+
     /// The owner of a name; `None` without members or for a name that was not placed.
     pub fn owner(&self, name: &ClaimName) -> Option<&InstanceId> {
         self.owners.get(name).map(|owner| &self.members[*owner as usize])
-    }
-
-    /// The names of one member.
-    pub fn names_of<'a>(&'a self, me: &'a InstanceId) -> impl Iterator<Item = &'a ClaimName> {
-        self.owners.iter().filter(move |(_, owner)| self.members[**owner as usize] == *me).map(|(name, _)| name)
     }
 
     /// The owner of a name, then the others as they come clockwise, each once.
@@ -85,7 +84,7 @@ mod tests {
         let none = NameOwners::of_view(&view(0), PlacementParams::default(), &names(3));
         assert!(names(3).iter().all(|name| none.owner(name).is_none() && none.line(name).count() == 0));
         let one = NameOwners::of_view(&view(1), PlacementParams::default(), &names(3));
-        assert_eq!(one.names_of(&InstanceId::new("m0").unwrap()).count(), 3);
+        assert!(names(3).iter().all(|name| one.owner(name).is_some_and(|owner| owner.as_str() == "m0")));
     }
 
     proptest! {
@@ -96,13 +95,39 @@ mod tests {
             let most = (count * (1_000 + margin as usize)).div_ceil(1_000 * members);
             for i in 0..members {
                 let me = InstanceId::new(format!("m{i}")).unwrap();
-                prop_assert!(placed.names_of(&me).count() <= most);
+                prop_assert!(names(count).iter().filter(|name| placed.owner(name) == Some(&me)).count() <= most);
             }
             for name in names(count) {
                 let line: Vec<_> = placed.line(&name).collect();
                 prop_assert_eq!(placed.owner(&name), line.first().copied());
                 prop_assert_eq!(line.iter().collect::<BTreeSet<_>>().len(), members);
                 prop_assert_eq!(line.len(), members);
+            }
+        }
+
+        /// A group that changes, on one circle that goes along, with weights and with few points.
+        #[test]
+        fn on_the_placers_circle_they_have_the_same_owners(
+            fleets in prop::collection::vec(prop::collection::btree_map(0usize..12, 1u64..4, 0..8), 1..6),
+            count in 0usize..40,
+            margin in prop::option::of(0u32..200),
+            virtual_nodes in 1u32..40,
+        ) {
+            let load_margin = margin.map_or(LoadMargin::None, LoadMargin::Thousandths);
+            let params = PlacementParams { virtual_nodes, load_margin, slots: 16, ..PlacementParams::default() };
+            let placer = crate::Placer::new(params);
+            for (revision, fleet) in (1..).zip(fleets) {
+                let member = |(i, weight)| Member {
+                    weight: crate::Weight::new(weight).unwrap(),
+                    ..Member::named(InstanceId::new(format!("m{i}")).unwrap())
+                };
+                let view = View::new(revision, fleet.into_iter().map(member).collect());
+                if revision % 2 == 0 {
+                    placer.place(&view).unwrap();
+                }
+                let anew = NameOwners::of_view(&view, params, &names(count));
+                let owners = names(count).into_iter().filter_map(|name| Some((name.clone(), anew.owner(&name)?.clone()))).collect();
+                prop_assert_eq!(placer.place_names(&view, &names(count)), owners);
             }
         }
 

@@ -1,6 +1,6 @@
 //! Placements shared by all members of one process that look at the same group: the circle is kept once, and a view is placed once.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, PoisonError, TryLockError};
 
 use crate::ownership::Held;
@@ -170,6 +170,11 @@ impl Placer {
     ) -> Succession {
         let points = |members: &[_]| self.placing.lock().unwrap_or_else(PoisonError::into_inner).circle.points_of(members);
         Succession::new(view, self.params, names, holders, points)
+    }
+
+    /// Who owns each name in a view, as [`NameOwners::of_view`](crate::NameOwners::of_view) says, on the circle that it has.
+    pub fn place_names(&self, view: &View, names: &BTreeSet<ClaimName>) -> BTreeMap<ClaimName, InstanceId> {
+        self.placing.lock().unwrap_or_else(PoisonError::into_inner).circle.place_names(view, names)
     }
 }
 

@@ -14,8 +14,8 @@ use crate::grants::Grants;
 use crate::holdings::{ClaimAction, HoldingRules, Holdings, StoreRefusal};
 use crate::ownership::Held;
 use crate::{
-    Cause, ClaimName, ClaimStore, Epoch, Fingerprint, Holder, InstanceId, Moment, NameOwners, Ownership, OwnershipMode, PlacementParams,
-    Placer, Policy, Resource, ServiceState, SlotSet, VersionRule, View,
+    Cause, ClaimName, ClaimStore, Epoch, Fingerprint, Holder, InstanceId, Moment, Ownership, OwnershipMode, PlacementParams, Placer,
+    Policy, Resource, ServiceState, SlotSet, VersionRule, View,
 };
 
 /// The claims of a member, and what of them readers see.
@@ -115,9 +115,8 @@ impl Claiming {
             self.rolling = Rolling::of(self.version_rule, view, placer, me, &self.names);
             self.succeed();
             if self.rolling.is_none() {
-                let placed = || NameOwners::of_view(view, *placer.params(), &self.names).names_of(me).cloned().collect();
-                let names = if self.names.is_empty() { BTreeSet::new() } else { placed() };
-                self.want_names(names);
+                let owners = placer.place_names(view, &self.names);
+                self.want_names(owners.into_iter().filter(|(_, owner)| owner == me).map(|(name, _)| name).collect());
             }
         }
     }
