@@ -168,9 +168,9 @@ impl Kept {
             return kept;
         }
         let (by_slot, by_name) = (SlotOwners::of_view(view, params), NameOwners::of_view(view, params, names));
+        kept.names = names.iter().filter(|name| by_name.owner(name).is_some_and(|owner| resting.contains(&owner))).cloned().collect();
         for id in resting {
             kept.slots = kept.slots.union(&by_slot.slots_of(id));
-            kept.names.extend(by_name.names_of(id).cloned());
         }
         kept
     }
