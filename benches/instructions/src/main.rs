@@ -25,13 +25,14 @@ struct Case {
 
 type Round = Box<dyn FnMut()>;
 
-const CASES: [Case; 14] = [
+const CASES: [Case; 16] = [
     Case { name: "hash, ids of 15 bytes", things: KEYS, prepare: || Ok(hash(ids())) },
     Case { name: "hash, URLs of 200 bytes", things: KEYS, prepare: || Ok(hash(urls())) },
-    Case { name: "filter_at, ids of 15 bytes", things: KEYS, prepare: || filter(ids(), 16_384) },
-    Case { name: "filter_at, UUIDs as text", things: KEYS, prepare: || filter(uuids(), 16_384) },
-    Case { name: "filter_at, URLs of 200 bytes", things: KEYS, prepare: || filter(urls(), 16_384) },
-    Case { name: "filter_at, ids, 10,000 slots", things: KEYS, prepare: || filter(ids(), 10_000) },
+    Case { name: "filter_at, ids of 15 bytes", things: KEYS, prepare: || filter(ids(), 3, 16_384) },
+    Case { name: "filter_at, ids, one of 1,000", things: KEYS, prepare: || filter(ids(), 1_000, 16_384) },
+    Case { name: "filter_at, UUIDs as text", things: KEYS, prepare: || filter(uuids(), 3, 16_384) },
+    Case { name: "filter_at, URLs of 200 bytes", things: KEYS, prepare: || filter(urls(), 3, 16_384) },
+    Case { name: "filter_at, ids, 10,000 slots", things: KEYS, prepare: || filter(ids(), 3, 10_000) },
     Case {
         name: "filter_indices_at, ids of 15 bytes",
         things: KEYS,
@@ -43,7 +44,8 @@ const CASES: [Case; 14] = [
         things: KEYS,
         prepare: || on_ids(|ownership, keys, now| keys.iter().filter(|key| ownership.owns_at(*key, now)).count()),
     },
-    Case { name: "one of 50 leaves or joins", things: 1, prepare: change },
+    Case { name: "one of 50 leaves or joins", things: 1, prepare: || change(50) },
+    Case { name: "one of 1,000 leaves or joins", things: 1, prepare: || change(1_000) },
     Case { name: "three owners of 1,000", things: KEYS, prepare: three_owners },
     Case { name: "uhashring of 1,000", things: KEYS, prepare: || by_key(KeyPlacement::Uhashring) },
     Case { name: "modulo of 1,000", things: KEYS, prepare: || by_key(KeyPlacement::Modulo) },
@@ -66,9 +68,9 @@ fn fleet(size: u32) -> Result<Vec<(InstanceId, Weight)>, NameError> {
     (0..size).map(|i| Ok((InstanceId::new(format!("worker-{i}"))?, Weight::ONE))).collect()
 }
 
-/// What one of three workers holds.
-fn share(slots: u32) -> Result<Ownership, NameError> {
-    let fleet = fleet(3)?;
+/// What one of so many workers holds.
+fn share(members: u32, slots: u32) -> Result<Ownership, NameError> {
+    let fleet = fleet(members)?;
     let placed = SlotOwners::place(fleet.iter().cloned(), PlacementParams { slots, ..PlacementParams::default() });
     let mine = fleet.first().map_or_else(|| shardwise_core::SlotSet::empty(slots), |(id, _)| placed.slots_of(id));
     Ok(Ownership::fixed(ServiceState::Active, mine, Arc::new(View::default()), Moment::ZERO))
@@ -80,21 +82,21 @@ fn hash(keys: Vec<String>) -> Round {
     })
 }
 
-fn filter(keys: Vec<String>, slots: u32) -> Result<Round, NameError> {
-    let ownership = share(slots)?;
+fn filter(keys: Vec<String>, members: u32, slots: u32) -> Result<Round, NameError> {
+    let ownership = share(members, slots)?;
     Ok(Box::new(move || drop(black_box(ownership.filter_at(black_box(&keys), Moment::ZERO)))))
 }
 
 fn on_ids(ask: fn(&Ownership, &[String], Moment) -> usize) -> Result<Round, NameError> {
-    let (ownership, keys) = (share(16_384)?, ids());
+    let (ownership, keys) = (share(3, 16_384)?, ids());
     Ok(Box::new(move || {
         black_box(ask(&ownership, black_box(&keys), Moment::ZERO));
     }))
 }
 
 /// A member leaves, and is there again in the next round.
-fn change() -> Result<Round, NameError> {
-    let (all, mut circle) = (fleet(50)?, Circle::new(PlacementParams::default()));
+fn change(members: u32) -> Result<Round, NameError> {
+    let (all, mut circle) = (fleet(members)?, Circle::new(PlacementParams::default()));
     circle.place(all.iter().cloned());
     let mut whole = true;
     Ok(Box::new(move || {
