@@ -98,4 +98,19 @@ macro_rules! targets {
         }
     };
 }
-targets!(durations, events, fingerprints, key_placements, keys, load_margins, names, parameters, placement, records, settings, variables);
+targets!(
+    changes,
+    durations,
+    events,
+    fingerprints,
+    key_placements,
+    keys,
+    load_margins,
+    members,
+    names,
+    parameters,
+    placement,
+    records,
+    settings,
+    variables
+);

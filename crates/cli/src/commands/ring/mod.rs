@@ -3,17 +3,18 @@
 mod explain;
 mod owners;
 mod plan;
+mod text;
 
 use std::path::{Path, PathBuf};
 
 use clap::{Args, Subcommand};
-use serde::Deserialize;
 use shardwise::core::{Placed, TooManyPoints};
-use shardwise::{InstanceId, LoadMargin, PlacementKind, PlacementParams, Weight};
+use shardwise::{LoadMargin, PlacementKind, PlacementParams};
 
 use crate::args::Common;
 use crate::exit::{Code, Failure, Result};
 use crate::files;
+use text::{Listed, in_order, members_of_lines, members_of_list, refuse_unused};
 
 /// The most bytes of a file of members: more than a hundred thousand.
 const MEMBERS_BYTES_MAX: u64 = 1 << 24;
@@ -79,14 +80,6 @@ struct Placement {
     load_margin: Option<String>,
 }
 
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-struct MemberLine {
-    id: String,
-    #[serde(default)]
-    weight: Option<u64>,
-}
-
 fn usage(line: impl Into<String>) -> Failure {
     Failure::new(Code::Usage, line)
 }
@@ -108,7 +101,7 @@ impl Placement {
         let mut params = PlacementParams { kind: PlacementKind::named(&self.kind).unwrap_or_default(), ..PlacementParams::default() };
         let given =
             [("slots", self.slots.is_some()), ("virtual_nodes", self.virtual_nodes.is_some()), ("load_margin", self.load_margin.is_some())];
-        refuse_unused(params.kind, given.into_iter().filter_map(|(name, is_given)| is_given.then_some(name)))?;
+        refuse_unused(params.kind, given.into_iter().filter_map(|(name, is_given)| is_given.then_some(name))).map_err(usage)?;
         params.slots = self.slots.unwrap_or(params.slots);
         params.virtual_nodes = self.virtual_nodes.unwrap_or(params.virtual_nodes);
         if let Some(text) = &self.load_margin {
@@ -118,20 +111,7 @@ impl Placement {
     }
 }
 
-/// Refuses numbers that mean nothing to the placement: whoever wrote them expects something else than what the other fleet does.
-fn refuse_unused<'a>(kind: PlacementKind, mut given: impl Iterator<Item = &'a str>) -> Result<()> {
-    let is_unused = |name: &str| match name {
-        "virtual_nodes" => !kind.uses_virtual_nodes(),
-        "slots" | "load_margin" => kind.by_key().is_some(),
-        _ => false,
-    };
-    match given.find(|name| is_unused(name)) {
-        Some(name) => Err(usage(format!("placement {} has no {name}; remove it", kind.as_str()))),
-        None => Ok(()),
-    }
-}
-
-fn place(members: Vec<(InstanceId, Weight)>, params: PlacementParams) -> Result<Placed> {
+fn place(members: Vec<Listed>, params: PlacementParams) -> Result<Placed> {
     Placed::place(members, params).map_err(|error| too_many(&error))
 }
 
@@ -140,54 +120,24 @@ fn too_many(error: &TooManyPoints) -> Failure {
 }
 
 impl Members {
-    fn read(&self) -> Result<Vec<(InstanceId, Weight)>> {
-        let mut members = match (&self.members, &self.members_file) {
+    fn read(&self) -> Result<Vec<Listed>> {
+        let members = match (&self.members, &self.members_file) {
             (Some(list), _) => list_of(list)?,
             (None, Some(file)) => from_file(file)?,
             (None, None) => Vec::new(),
         };
-        members.sort();
-        match members.windows(2).find(|pair| pair[0].0 == pair[1].0) {
-            Some(pair) => Err(usage(format!("member {:?} is given twice; ids are unique in a group", pair[0].0))),
-            None => Ok(members),
-        }
+        in_order(members).map_err(usage)
     }
 }
 
-/// Members separated by commas.
-fn list_of(text: &str) -> Result<Vec<(InstanceId, Weight)>> {
-    text.split(',').map(listed).collect()
+fn list_of(text: &str) -> Result<Vec<Listed>> {
+    members_of_list(text).map_err(usage)
 }
 
-/// `id` or `id=weight`.
-fn listed(text: &str) -> Result<(InstanceId, Weight)> {
-    let (id, weight) = match text.rsplit_once('=') {
-        Some((id, weight)) => {
-            let number = weight.parse().map_err(|_| {
-                usage(format!("member {text:?}: {weight:?} after = is not a weight from 1 to 100; ids with = go into --members-file"))
-            })?;
-            (id, Some(number))
-        }
-        None => (text, None),
-    };
-    member(id, weight).map_err(|why| usage(format!("member {text:?}: {why}")))
-}
-
-fn member(id: &str, weight: Option<u64>) -> std::result::Result<(InstanceId, Weight), String> {
-    let id = InstanceId::new(id).map_err(|error| error.to_string())?;
-    Ok((id, Weight::try_from(weight.unwrap_or(1))?))
-}
-
-fn from_file(path: &Path) -> Result<Vec<(InstanceId, Weight)>> {
+fn from_file(path: &Path) -> Result<Vec<Listed>> {
     let text = String::from_utf8(files::read(path, MEMBERS_BYTES_MAX)?)
         .map_err(|error| usage(format!("{} is not UTF-8 text after byte {}", path.display(), error.utf8_error().valid_up_to())))?;
-    let lines = (1..).zip(text.lines()).filter(|(_, line)| !line.trim().is_empty());
-    let read = |(number, line): (usize, &str)| {
-        let MemberLine { id, weight } =
-            serde_json::from_str(line).map_err(|error| error.to_string()).map_err(|why| at(path, number, &why))?;
-        member(&id, weight).map_err(|why| at(path, number, &why))
-    };
-    lines.map(read).collect()
+    members_of_lines(&text).map_err(|(line, why)| at(path, line, &why))
 }
 
 fn at(path: &Path, line: usize, why: &str) -> Failure {

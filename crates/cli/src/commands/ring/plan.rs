@@ -4,9 +4,10 @@ use std::path::PathBuf;
 
 use clap::Args;
 use shardwise::core::{Balance, Change, Plan as Moves, Sample, Side};
-use shardwise::{InstanceId, LoadMargin, PlacementKind, PlacementParams, Weight};
+use shardwise::{InstanceId, PlacementParams};
 
-use super::{Members, Placement, from_file, list_of, refuse_unused, too_many, usage};
+use super::text::{Listed, placement_after};
+use super::{Members, Placement, from_file, list_of, too_many, usage};
 use crate::args::Common;
 use crate::exit::{Code, Result};
 use crate::output::{self, Format, count, table};
@@ -54,40 +55,13 @@ impl Plan {
         Ok(Code::Ok)
     }
 
-    /// What `--to` makes of the placement; `None` without it. As in the table `next` of the settings, what it does not name stays as it is, and
-    /// with another placement it is that one's default.
+    /// What `--to` makes of the placement; `None` without it.
     fn next(&self, now: PlacementParams) -> Result<Option<PlacementParams>> {
-        let parts = || self.to.iter().flat_map(|list| list.split(','));
-        let kind = parts().find_map(|part| part.strip_prefix("placement=")).and_then(PlacementKind::named).unwrap_or(now.kind);
-        let mut next = if kind == now.kind { now } else { PlacementParams { kind, ..PlacementParams::default() } };
-        let mut named = Vec::new();
-        for part in parts() {
-            let (key, value) = part.split_once('=').unwrap_or((part, ""));
-            if named.contains(&key) {
-                return Err(usage(format!("--to {part}: {key} is given twice")));
-            }
-            named.push(key);
-            let number =
-                || value.parse().map_err(|_| usage(format!("--to {part}: {value:?} is not a whole number that can be meant here")));
-            match (key, value) {
-                ("placement", _) => {
-                    PlacementKind::named(value).ok_or_else(|| usage(format!("--to {part}: write ring, uhashring, modulo or hashring")))?;
-                }
-                ("slots", _) => next.slots = number()?,
-                ("virtual_nodes", _) => next.virtual_nodes = number()?,
-                ("load_margin", _) => next.load_margin = LoadMargin::parse(value).map_err(|error| usage(format!("--to: {error}")))?,
-                _ => {
-                    let known = "write KEY=VALUE with placement, slots, virtual_nodes or load_margin, separated by commas";
-                    return Err(usage(format!("--to {part}: {known}")));
-                }
-            }
-        }
-        refuse_unused(next.kind, named.iter().copied())?;
-        let next = next.validated().map_err(|error| usage(format!("--to: {error}")))?;
-        Ok((!named.is_empty()).then_some(next))
+        let change = || placement_after(now, &self.to.join(",")).map_err(usage);
+        (!self.to.is_empty()).then(change).transpose()
     }
 
-    fn after(&self, before: &[(InstanceId, Weight)]) -> Result<Vec<(InstanceId, Weight)>> {
+    fn after(&self, before: &[Listed]) -> Result<Vec<Listed>> {
         let mut after = before.to_vec();
         // Whoever is there under the whole text is meant, not those between its commas.
         let is_id = |text: &String| before.iter().any(|(known, _)| known.as_str() == text);
