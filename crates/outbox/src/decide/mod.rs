@@ -187,7 +187,8 @@ impl Engine {
 
     fn sent(&mut self, id: SendId, accepted: &Accepted, unknown_end: bool, now: Moment) {
         let before = self.flow.events_under_way();
-        if accepted.events > 0 {
+        let events = self.flow.accepted_of(id, accepted);
+        if events > 0 {
             self.destination.accepted(now);
         }
         let Self { flow, slots, destination, options, jitter, .. } = self;
@@ -201,7 +202,7 @@ impl Engine {
             destination.verdict(refusal, head, sequence, options, now, jitter.next())
         });
         if unknown_end {
-            self.counters.repeated += (before - self.flow.events_under_way()).saturating_sub(accepted.events) as u64;
+            self.counters.repeated += (before - self.flow.events_under_way()).saturating_sub(events) as u64;
         }
     }
 

@@ -1,5 +1,6 @@
 //! The engine as a whole: small stories as lists of actions, and a seeded simulation of several engines over a model of a store.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use shardwise::SlotSet;
@@ -88,7 +89,7 @@ fn read(engine: &mut Engine, runs: Vec<Run>, now: Moment) -> Vec<Action> {
 }
 
 fn accepted(events: usize) -> Accepted {
-    Accepted { events, refusal: None }
+    Accepted { events, refusal: None, apart: BTreeMap::new() }
 }
 
 fn answer(engine: &mut Engine, id: SendId, accepted: Accepted, now: Moment) -> Vec<Action> {
@@ -132,6 +133,26 @@ fn a_refusal_keeps_its_aggregate_and_sends_the_others_again() {
     assert_eq!((outcomes[0].through, &outcomes[0].then), (Some(2), &Then::Next));
     assert_eq!(outcomes[1].through, Some(1));
     assert!(matches!(outcomes[1].then, Then::Retry { attempts: 0, failures: 1, .. }), "{outcomes:?}");
+}
+
+/// A sink that treats aggregates apart says so for each, and what was accepted of the others is not sent again.
+#[test]
+fn a_refusal_apart_holds_up_nobody_else() {
+    let mut engine = holding(options(), SinkLimits::default());
+    let runs = vec![run(1, HOLD, 1..=3, 3), run(2, HOLD, 1..=2, 2), run(3, HOLD, 1..=1, 1)];
+    let sends = sent(&read(&mut engine, runs, at(3)));
+    let apart = BTreeMap::from([(1, (1, Refusal::retryable("503"))), (3, (0, Refusal::permanent("too large")))]);
+    let all = Accepted { events: sends[0].1.len(), refusal: None, apart };
+    let actions = answer(&mut engine, 0, all, at(4));
+    assert!(sent(&actions).is_empty(), "{actions:?}");
+    let mut outcomes = recorded(&actions);
+    outcomes.sort_by_key(|outcome| outcome.aggregate);
+    assert_eq!(outcomes.iter().map(|outcome| outcome.through).collect::<Vec<_>>(), [Some(1), Some(2), None]);
+    assert!(matches!(outcomes[0].then, Then::Retry { failures: 1, .. }), "{outcomes:?}");
+    assert_eq!(outcomes[1].then, Then::Next);
+    assert!(matches!(outcomes[2].then, Then::Block { .. }), "{outcomes:?}");
+    engine.on(Input::Recorded { fenced: vec![] }, at(5));
+    assert_eq!(engine.counters(at(5)).delivered, 3);
 }
 
 #[test]

@@ -184,8 +184,10 @@ impl Runner {
             Input::Recorded { .. } => Call::Record,
             Input::Swept(_) => Call::Sweep,
             Input::Sent { accepted, .. } => {
-                if let Some(refusal) = &accepted.refusal {
+                for refusal in accepted.refusals() {
                     tracing::debug!(sink = self.sink.name(), error = %refusal, permanent = refusal.permanent, "an event was refused");
+                }
+                if let Some(refusal) = accepted.refusals().last() {
                     self.stats.note_error(Some(refusal.message.clone()));
                 } else if self.failing.is_empty() {
                     self.stats.note_error(None);

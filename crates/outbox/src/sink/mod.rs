@@ -5,13 +5,14 @@ mod file;
 mod read;
 mod stdout;
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
 use tokio::sync::Semaphore;
 
-use crate::Delivery;
+use crate::{AggregateId, Delivery};
 
 pub use cloud_event::encode;
 pub use file::FileSink;
@@ -62,32 +63,51 @@ impl Refusal {
     }
 }
 
-/// What became of a batch: an accepted prefix and, unless it is the whole, why it ends there.
+/// What became of a batch: an accepted prefix and, unless it is the whole, why it ends there; where each aggregate fares alone, also
+/// those that fared otherwise.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Accepted {
     /// How many events were accepted, from the first.
     pub events: usize,
     /// Why the next one was not; events after that one were not tried.
     pub refusal: Option<Refusal>,
+    /// Aggregates for which not that prefix counts but a prefix of their own: how many of their events in this batch were accepted, and
+    /// why the next one was not.
+    pub apart: BTreeMap<AggregateId, (usize, Refusal)>,
 }
 
 impl Accepted {
     /// The whole batch.
     pub const fn all(batch: &[Delivery]) -> Self {
-        Self { events: batch.len(), refusal: None }
+        Self { events: batch.len(), refusal: None, apart: BTreeMap::new() }
     }
 
     /// The first `events`; the next one was refused.
     pub const fn up_to(events: usize, refusal: Refusal) -> Self {
-        Self { events, refusal: Some(refusal) }
+        Self { events, refusal: Some(refusal), apart: BTreeMap::new() }
+    }
+
+    /// The whole batch but for these aggregates: how many events of each were accepted, and why the next one was not.
+    pub const fn all_but(batch: &[Delivery], apart: BTreeMap<AggregateId, (usize, Refusal)>) -> Self {
+        Self { events: batch.len(), refusal: None, apart }
+    }
+
+    /// Every reason why something was not accepted.
+    pub fn refusals(&self) -> impl Iterator<Item = &Refusal> {
+        self.refusal.iter().chain(self.apart.values().map(|(_, refusal)| refusal))
+    }
+
+    /// Whether everything was.
+    pub fn is_all(&self) -> bool {
+        self.refusals().next().is_none()
     }
 }
 
 /// A destination. Every implementation passes `exercise::sink`:
 ///
-/// 1. Events become visible in the order of the batch; those of one call before those of a later one.
+/// 1. Events of one aggregate become visible in the order of the batch; those of one call before those of a later one.
 /// 2. What is reported as accepted is safe with the destination: the publisher marks it and never sends it again.
-/// 3. At most one event of a call is refused, and nothing behind it was tried.
+/// 3. At most one event of an aggregate is refused in a call, and nothing of that aggregate behind it was tried.
 /// 4. A dropped call (timeout, lost slot) leaves the sink usable. What it had begun may or may not arrive.
 #[async_trait]
 pub trait Sink: Send + Sync + 'static {

@@ -20,6 +20,17 @@ struct Part {
     through: u64,
 }
 
+impl Part {
+    /// How many of its events were accepted, if it stands at `start` of its batch.
+    fn delivered(&self, start: usize, accepted: &Accepted) -> usize {
+        match accepted.apart.get(&self.aggregate) {
+            // One is refused, whatever the sink counts.
+            Some((events, _)) => (*events).min(self.events.saturating_sub(1)),
+            None => accepted.events.saturating_sub(start).min(self.events),
+        }
+    }
+}
+
 #[derive(Debug)]
 pub(super) struct Sending {
     batch: Arc<[Delivery]>,
@@ -102,8 +113,19 @@ impl Flow {
         cancelled.iter().map(|(id, sending)| (*id, sending.batch.len())).collect()
     }
 
+    /// How many events of a send were accepted.
+    pub(crate) fn accepted_of(&self, id: SendId, accepted: &Accepted) -> usize {
+        let parts = self.sends.get(&id).map_or(&[][..], |sending| &sending.parts);
+        let mut start = 0;
+        let delivered = parts.iter().map(|part| {
+            start += part.events;
+            part.delivered(start - part.events, accepted)
+        });
+        delivered.sum()
+    }
+
     /// Takes the answer to a send apart. What was not tried waits again if it `may_send`. `decide` says what becomes of a refused head;
-    /// it is called at most once, last.
+    /// it is called at most once for each aggregate.
     pub(crate) fn sent(
         &mut self,
         id: SendId,
@@ -112,10 +134,14 @@ impl Flow {
         mut decide: impl FnMut(RefusedHead<'_>) -> Then,
     ) {
         let Some(Sending { batch, parts }) = self.sends.remove(&id) else { return };
-        let taken = accepted.events.min(batch.len());
         let (mut start, mut refusal, mut back) = (0, accepted.refusal.as_ref(), Vec::new());
         for part in parts {
-            let (events, delivered) = (&batch[start..start + part.events], taken.saturating_sub(start).min(part.events));
+            let (events, delivered) = (&batch[start..start + part.events], part.delivered(start, accepted));
+            let refusal = match accepted.apart.get(&part.aggregate) {
+                Some((_, refusal)) => Some(refusal),
+                None if delivered < part.events => refusal.take(),
+                None => None,
+            };
             start += part.events;
             let rest = self.rests.remove(&part.aggregate);
             if let Some(rest) = &rest {
@@ -124,7 +150,7 @@ impl Flow {
             if delivered == part.events {
                 self.settle(part.aggregate, part.hold, Some(part.through), Then::Next, delivered);
                 back.extend(rest);
-            } else if let Some(refusal) = refusal.take() {
+            } else if let Some(refusal) = refusal {
                 self.refused(&part, events, delivered, refusal, &mut decide);
             } else {
                 back.push(unsent(&part, events, rest));

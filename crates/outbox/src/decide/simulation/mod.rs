@@ -205,20 +205,33 @@ impl World {
         self.workers[n].inbox.push((due, input));
     }
 
-    /// A batch reaches the destination, and the answer its sender, if that still lives; or the answer is lost.
+    /// A batch reaches the destination, and the answer its sender, if that still lives; or the answer is lost. Either an event stops the
+    /// batch, or each aggregate of it fares alone.
     fn arrive(&mut self, from: u64, id: SendId, batch: &[Delivery]) {
         let refused_at = if self.fault(50) { Some(usize::try_from(self.below(batch.len() as u64)).unwrap()) } else { None };
-        let events = refused_at.unwrap_or(batch.len());
-        for event in &batch[..events] {
+        let alone = self.below(2) == 0;
+        let stops = |event: &Delivery| refused_at.map(|at| &batch[at]).is_some_and(|refused| event.aggregate == refused.aggregate);
+        let mut apart = BTreeMap::new();
+        let mut events = 0;
+        for (index, event) in batch.iter().enumerate() {
+            if refused_at.is_some_and(|at| index >= at && (!alone || stops(event))) {
+                continue;
+            }
+            events += 1;
             let aggregate = self.aggregates.get_mut(&event.aggregate).unwrap();
             assert!(event.sequence <= aggregate.arrived + 1, "{} after {}", event.id, aggregate.arrived);
             aggregate.arrived = aggregate.arrived.max(event.sequence);
             aggregate.deliveries += 1;
         }
         let unknown_end = self.fault(20);
-        let events = if unknown_end { 0 } else { events };
-        let refusal = (unknown_end || refused_at.is_some()).then(|| Refusal::retryable("no"));
-        let input = Input::Sent { id, accepted: Accepted { events, refusal }, unknown_end };
+        if let Some(at) = refused_at.filter(|_| alone && !unknown_end) {
+            let before = batch[..at].iter().filter(|event| stops(event)).count();
+            apart.insert(batch[at].aggregate, (before, Refusal::retryable("no")));
+            events = batch.len();
+        }
+        let refusal = (unknown_end || refused_at.is_some_and(|_| !alone)).then(|| Refusal::retryable("no"));
+        let accepted = Accepted { events: if unknown_end { 0 } else { events }, refusal, apart };
+        let input = Input::Sent { id, accepted, unknown_end };
         if let Some(worker) = self.workers.iter_mut().find(|worker| worker.incarnation == from) {
             worker.inbox.push((self.now, input));
         }
