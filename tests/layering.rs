@@ -24,7 +24,7 @@ const MAY_USE: [(&str, &[&str]); 12] = [
     ("shardwise-examples", &["shardwise", "shardwise-fencing", "shardwise-outbox"]),
     ("xtask", &["shardwise-core", "shardwise-testkit"]),
     // Try out and measure what users get; never published.
-    ("shardwise-fuzz", &["shardwise", "shardwise-core", "shardwise-outbox"]),
+    ("shardwise-fuzz", &["shardwise", "shardwise-core", "shardwise-outbox", "backends/*"]),
     ("shardwise-instructions", &["shardwise-core"]),
     // Real servers for tests; knows nothing of us, is never published and so in no user's tree.
     ("shardwise-testkit", &[]),

@@ -1,6 +1,11 @@
-//! Lines of an event file as a consumer reads them back: any line at all, since a file may be torn or somebody else's.
+//! Lines of an event file as a consumer reads them back: any line at all, since a file may be torn or somebody else's. And lines of new events as
+//! `shardwise outbox write` takes them.
 
+use shardwise_outbox::Payload;
 use shardwise_outbox::sink::parse_line;
+
+#[path = "../../crates/cli/src/event_lines.rs"]
+mod lines;
 
 pub(crate) const EVENTS: &[&[u8]] = &[
     br#"{"specversion":"1.0","id":"1","type":"placed","subject":"order/7","sequence":"1","shardslot":3,"shardepoch":9,"data":{"a":[1,null]}}"#,
@@ -23,4 +28,32 @@ pub(crate) fn events(input: &[u8]) {
     for end in [line.len() / 2, line.len() - 1] {
         assert_eq!(parse_line(&line[..end]), None, "a torn line");
     }
+}
+
+pub(crate) const NEW_EVENTS: &[&[u8]] = &[
+    br#"{"aggregatetype":"order","aggregateid":"4 2/\u00e9","type":"Placed","payload":{"n": 1.10},"id":"7","headers":{"a":[null]}}"#,
+    b"\n{\"aggregatetype\":\"a\",\"aggregateid\":\"b\",\"type\":\"c\",\"payload\":null}\r\n \n{}",
+    br#"{"aggregatetype":"","aggregateid":"b\u0000","type":"c","payload":1e999}"#,
+    b"{\"aggregatetype\":\"\xff\"}\nnonsense",
+];
+
+/// Every line that is not blank is told once, in order, as an event that could be written or with what is wrong with it.
+pub(crate) fn new_events(input: &[u8]) {
+    let mut lines = lines::Lines::of(input);
+    let mut told = Vec::new();
+    while let Ok(Some(line)) = lines.next_line() {
+        told.push(line.number);
+        match line.event {
+            Ok(event) => {
+                assert!(event.validated().is_ok(), "{event:?}");
+                let Payload::Text(json) = &event.payload else { unreachable!("a line is text") };
+                assert!(serde_json::from_str::<&serde_json::value::RawValue>(json).is_ok(), "{json:?}");
+            }
+            Err(why) => assert!(!why.is_empty()),
+        }
+    }
+    let blank = |line: &&[u8]| line.trim_ascii().is_empty();
+    let expected: Vec<_> =
+        (1..).zip(input.split(|byte| *byte == b'\n')).filter(|(_, line)| !blank(line)).map(|(number, _)| number).collect();
+    assert_eq!(told, expected);
 }

@@ -98,16 +98,38 @@ macro_rules! targets {
         }
     };
 }
+
+/// What stands between two backticks is a target, and every target stands there.
+#[test]
+fn the_table_of_parsers_names_all_targets() {
+    let text = include_str!("../parsers.md");
+    let cells = text.lines().filter(|line| line.starts_with("| `")).filter_map(|line| line.trim_end_matches('|').rsplit('|').next());
+    let named: std::collections::BTreeSet<_> = cells.flat_map(|cell| cell.split('`').skip(1).step_by(2)).collect();
+    assert_eq!(named, TARGETS.iter().map(|target| target.name).collect());
+}
+
 targets!(
     changes,
+    consul_addresses,
+    consul_keys,
+    consul_records,
+    consul_services,
+    databases,
     durations,
+    etcd_addresses,
+    etcd_keys,
+    etcd_records,
     events,
     fingerprints,
     key_placements,
     keys,
     load_margins,
+    local_claims,
+    local_mounts,
+    local_paths,
     members,
     names,
+    new_events,
     parameters,
     placement,
     records,

@@ -9,6 +9,9 @@ mod client;
 mod config;
 mod error;
 mod follower;
+#[cfg(feature = "fuzzing")]
+#[doc(hidden)]
+pub mod fuzzing;
 mod guard;
 mod health;
 mod keys;

@@ -54,7 +54,7 @@ async fn write(client: &Client, key: &str, expected: u64, text: &str) -> Result<
     Err(Failure::Overtaken)
 }
 
-fn decoded(stored: &Stored) -> Result<Note> {
+pub(crate) fn decoded(stored: &Stored) -> Result<Note> {
     let unreadable = |_| Failure::BadClaim {
         key: stored.key.clone(),
         why: "it is no text".to_owned(),

@@ -139,7 +139,7 @@ impl Written<'_> {
         Ok(definition.to_string())
     }
 
-    fn meta(&self) -> Result<BTreeMap<String, String>> {
+    pub(crate) fn meta(&self) -> Result<BTreeMap<String, String>> {
         let record = Record::encode_within(RECORD_BYTES_MAX, self.member).map_err(Failure::Unwritable)?;
         let own = [
             ("shardwise_id", self.member.instance_id.to_string()),

@@ -15,6 +15,9 @@ mod dial;
 mod error;
 mod followed;
 mod follower;
+#[cfg(feature = "fuzzing")]
+#[doc(hidden)]
+pub mod fuzzing;
 mod keys;
 mod lease;
 mod notes;

@@ -12,6 +12,9 @@ mod claims;
 mod client;
 mod config;
 mod error;
+#[cfg(feature = "fuzzing")]
+#[doc(hidden)]
+pub mod fuzzing;
 mod notes;
 mod place;
 mod poller;

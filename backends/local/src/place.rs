@@ -145,7 +145,7 @@ fn refuse_network_in(mounts: &str, real: &Path) -> Result<(), Failure> {
 
 /// The type of the file system that holds `real`, from the text of `/proc/self/mountinfo`: the deepest mount point, and of several on
 /// one point the last, which covers the others.
-fn file_system_of<'m>(mounts: &'m str, real: &Path) -> Option<&'m str> {
+pub(crate) fn file_system_of<'m>(mounts: &'m str, real: &Path) -> Option<&'m str> {
     let mut found: Option<(usize, &str)> = None;
     for line in mounts.lines() {
         let Some((left, right)) = line.split_once(" - ") else { continue };

@@ -3,37 +3,15 @@
 use std::io::{self, BufRead, BufReader};
 use std::path::{Path, PathBuf};
 
-use serde::Deserialize;
-use serde_json::value::RawValue;
-use shardwise_outbox::{NewEvent, PAYLOAD_BYTES_MAX, Payload};
 use tokio::sync::mpsc;
 
+pub(crate) use crate::event_lines::Line;
+use crate::event_lines::Lines;
 use crate::exit::{Failure, Result};
 use crate::output;
 
-/// The most bytes of one line: the largest payload, its escapes, and the rest.
-const LINE_BYTES_MAX: usize = 2 * PAYLOAD_BYTES_MAX + 256 * 1_024;
 /// Lines read ahead.
 const LINES_AHEAD: usize = 1_024;
-
-/// One line: its number from 1, and the event or why there is none.
-pub(crate) struct Line {
-    pub(crate) number: u64,
-    pub(crate) event: std::result::Result<NewEvent, String>,
-}
-
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-struct Fields<'a> {
-    aggregatetype: String,
-    aggregateid: String,
-    #[serde(rename = "type")]
-    event_type: String,
-    #[serde(borrow)]
-    payload: &'a RawValue,
-    id: Option<String>,
-    headers: Option<serde_json::Map<String, serde_json::Value>>,
-}
 
 /// Where lines come from: a file, or stdin for `-`.
 pub(crate) fn open(from: &Path) -> Result<mpsc::Receiver<io::Result<Line>>> {
@@ -46,7 +24,7 @@ pub(crate) fn open(from: &Path) -> Result<mpsc::Receiver<io::Result<Line>>> {
     };
     let (sender, receiver) = mpsc::channel(LINES_AHEAD);
     std::thread::spawn(move || {
-        let mut lines = Lines { reader, number: 0, bytes: Vec::new() };
+        let mut lines = Lines::of(reader);
         while let Some(line) = lines.next_line().transpose() {
             if sender.blocking_send(line).is_err() {
                 break;
@@ -60,103 +38,4 @@ pub(crate) fn open(from: &Path) -> Result<mpsc::Receiver<io::Result<Line>>> {
 pub(crate) fn unreadable(from: &Path, error: &io::Error) -> Failure {
     let name = if from == Path::new("-") { PathBuf::from("stdin") } else { from.into() };
     Failure::io(format_args!("read {}", name.display()), error)
-}
-
-struct Lines<R> {
-    reader: R,
-    number: u64,
-    bytes: Vec<u8>,
-}
-
-impl<R: BufRead> Lines<R> {
-    /// The next line that is not blank.
-    fn next_line(&mut self) -> io::Result<Option<Line>> {
-        loop {
-            self.bytes.clear();
-            let whole = read_bounded(&mut self.reader, &mut self.bytes)?;
-            let Some(whole) = whole else { return Ok(None) };
-            self.number += 1;
-            if whole && self.bytes.trim_ascii().is_empty() {
-                continue;
-            }
-            let event = if whole { parse(&self.bytes) } else { Err(format!("the line has more than {LINE_BYTES_MAX} bytes")) };
-            return Ok(Some(Line { number: self.number, event }));
-        }
-    }
-}
-
-/// Reads up to the line feed; beyond the limit the rest of the line is passed over. `None` at the end, `false` for a line cut short.
-fn read_bounded(reader: &mut impl BufRead, line: &mut Vec<u8>) -> io::Result<Option<bool>> {
-    let (mut any, mut whole) = (false, true);
-    loop {
-        let chunk = reader.fill_buf()?;
-        if chunk.is_empty() {
-            return Ok(any.then_some(whole));
-        }
-        any = true;
-        let end = chunk.iter().position(|byte| *byte == b'\n');
-        let taken = end.unwrap_or(chunk.len());
-        if line.len() + taken <= LINE_BYTES_MAX {
-            line.extend_from_slice(&chunk[..taken]);
-        } else {
-            whole = false;
-        }
-        reader.consume(taken + usize::from(end.is_some()));
-        if end.is_some() {
-            return Ok(Some(whole));
-        }
-    }
-}
-
-fn parse(line: &[u8]) -> std::result::Result<NewEvent, String> {
-    let text = std::str::from_utf8(line).map_err(|error| format!("not UTF-8 after byte {}", error.valid_up_to()))?;
-    let fields: Fields<'_> = serde_json::from_str(text).map_err(|error| error.to_string())?;
-    let mut event = NewEvent::new(fields.aggregatetype, fields.aggregateid, fields.event_type, Payload::Text(fields.payload.get().into()));
-    (event.id, event.headers) = (fields.id, fields.headers);
-    event.validated().map_err(|error| error.to_string())?;
-    Ok(event)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn lines(bytes: &[u8]) -> Vec<(u64, std::result::Result<NewEvent, String>)> {
-        let mut lines = Lines { reader: bytes, number: 0, bytes: Vec::new() };
-        std::iter::from_fn(|| lines.next_line().unwrap()).map(|line| (line.number, line.event)).collect()
-    }
-
-    const GOOD: &str = r#"{"aggregatetype":"order","aggregateid":"4 2/🦀","type":"Placed","payload":{"n": 1.10}}"#;
-
-    #[test]
-    fn payloads_are_kept_as_they_were_written() {
-        let read = lines(format!("\n{GOOD}\n\n{GOOD}").as_bytes());
-        assert_eq!(read.iter().map(|(number, _)| *number).collect::<Vec<_>>(), [2, 4]);
-        assert_eq!(read[0].1.as_ref().unwrap().payload, Payload::Text(r#"{"n": 1.10}"#.into()));
-    }
-
-    #[test]
-    fn bad_lines_are_named_and_good_ones_kept() {
-        let nul = GOOD.replace("order", "or\\u0000der");
-        let empty = GOOD.replace("order", "");
-        let mut bytes = format!("{GOOD}\n{{}}\n{nul}\n{empty}\nnonsense\n").into_bytes();
-        bytes.extend_from_slice(b"{\"aggregatetype\":\"\xff\"}\n");
-        bytes.extend_from_slice(&vec![b'x'; LINE_BYTES_MAX + 1]);
-        bytes.extend_from_slice(format!("\n{GOOD}\n").as_bytes());
-        let read = lines(&bytes);
-        let refused: Vec<_> = read.iter().filter_map(|(number, event)| event.as_ref().err().map(|why| (*number, why.as_str()))).collect();
-        let expected = [
-            (2, "missing field"),
-            (3, "aggregatetype contains a NUL"),
-            (4, "aggregatetype is empty"),
-            (5, "expected ident"),
-            (6, "not UTF-8 after byte 18"),
-            (7, "more than"),
-        ];
-        assert_eq!(refused.len(), expected.len(), "{refused:?}");
-        for ((number, why), (at, part)) in refused.iter().zip(expected) {
-            assert!(*number == at && why.contains(part), "line {number}: {why}, expected {at}: {part}");
-        }
-        assert_eq!(read.last().map(|(number, event)| (*number, event.is_ok())), Some((8, true)));
-    }
 }

@@ -29,7 +29,7 @@ pub(super) fn claim_key(prefix: &str, resource: &Resource) -> String {
 }
 
 /// What a key under the prefix is the claim on, if it is one that we write.
-fn resource(prefix: &str, key: &str) -> Option<Resource> {
+pub(super) fn resource(prefix: &str, key: &str) -> Option<Resource> {
     let resource = match key.strip_prefix(prefix)?.split_once('/')? {
         ("slot", slot) => Resource::Slot(slot.parse().ok().filter(|slot| *slot < SLOTS_MAX)?),
         ("name", name) => Resource::Name(ClaimName::new(key_text(name)?).ok()?),

@@ -4,6 +4,8 @@
 //! A member's deadline is counted from a read that showed the session alive, so nobody else is given anything before that deadline.
 
 mod acquire;
+#[cfg(feature = "fuzzing")]
+pub(crate) mod fuzzing;
 mod keys;
 mod session;
 mod store;
