@@ -16,6 +16,8 @@ mod options;
 #[cfg(feature = "postgres")]
 pub mod postgres;
 mod publisher;
+#[cfg(any(feature = "postgres", feature = "tls"))]
+mod secret;
 pub mod sink;
 #[cfg(feature = "sqlite")]
 pub mod sqlite;

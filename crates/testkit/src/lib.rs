@@ -1,6 +1,6 @@
 //! Real servers, certificates and a bad network for tests.
 //!
-//! [`Consul`], [`Etcd`] and [`Postgres`] start the servers that `cargo xtask servers` fetched: each on ports of its own, in a folder of its own,
+//! [`Consul`], [`Etcd`], [`Postgres`], [`Nats`], [`Redis`] and [`RabbitMq`] start the servers that `cargo xtask servers` fetched: each on ports of its own, in a folder of its own,
 //! and gone with the test, however that ends. Nothing here is published, and nothing is a mock.
 
 mod certs;
@@ -8,11 +8,14 @@ mod consul;
 mod error;
 mod etcd;
 mod http;
+mod nats;
 mod ports;
 mod postgres;
 mod process;
 mod proxy;
 mod python;
+mod rabbitmq;
+mod redis;
 pub mod servers;
 mod usage;
 
@@ -20,7 +23,10 @@ pub use certs::{Authority, Identity};
 pub use consul::{Consul, ConsulCluster, ConsulOptions, ConsulToken};
 pub use error::{Error, Result};
 pub use etcd::{Access, Etcd, EtcdCluster, EtcdOptions};
+pub use nats::{Nats, NatsOptions};
 pub use postgres::{Database, Postgres, PostgresOptions};
 pub use proxy::{Direction, Speech, TcpProxy};
 pub use python::python_with;
+pub use rabbitmq::{RabbitMq, RabbitMqOptions};
+pub use redis::{Redis, RedisOptions};
 pub use usage::Usage;

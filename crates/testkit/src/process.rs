@@ -33,6 +33,7 @@ pub(crate) struct Process {
     pub(crate) name: String,
     pub(crate) program: PathBuf,
     pub(crate) arguments: Vec<String>,
+    environment: Vec<(&'static str, String)>,
     pub(crate) log: PathBuf,
     /// What ends it, when we want it to and when we die.
     farewell: Signal,
@@ -43,12 +44,18 @@ pub(crate) struct Process {
 
 impl Process {
     pub(crate) fn new(name: String, program: PathBuf, arguments: Vec<String>, log: PathBuf) -> Self {
-        Self { name, program, arguments, log, farewell: Signal::SIGKILL, user: None, child: Mutex::new(None) }
+        Self { name, program, arguments, environment: Vec::new(), log, farewell: Signal::SIGKILL, user: None, child: Mutex::new(None) }
     }
 
     /// One that must tidy up: SIGQUIT ends it, and SIGKILL only if that does not.
     pub(crate) fn ended_by_quit(mut self) -> Self {
         self.farewell = Signal::SIGQUIT;
+        self
+    }
+
+    /// One that is told something by its environment, which is empty otherwise but for `PATH`.
+    pub(crate) fn with_environment(mut self, environment: impl IntoIterator<Item = (&'static str, String)>) -> Self {
+        self.environment.extend(environment);
         self
     }
 
@@ -72,7 +79,7 @@ impl Process {
         let errors = log.try_clone().map_err(Error::io(self.log.display()))?;
         // The kernel kills the server when we die, however we die; and Ctrl-C at the terminal is for us alone.
         let mut command = leashed(self.farewell, self.user.as_ref(), &self.program);
-        command.args(&self.arguments);
+        command.args(&self.arguments).envs(self.environment.iter().map(|(name, value)| (name, value)));
         std::os::unix::process::CommandExt::process_group(&mut command, 0);
         command.stdin(Stdio::null()).stdout(log).stderr(errors);
         *child = Some(launch(command).map_err(Error::io("setpriv, of the package util-linux"))?);

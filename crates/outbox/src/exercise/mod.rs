@@ -52,6 +52,30 @@ pub trait SinkHarness: Send + Sync {
 
     /// What a consumer sees, in order: key, sequence and id of each event, repetitions included.
     async fn arrived(&self) -> Vec<(String, u64, String)>;
+
+    /// The destination's server, for the cases that are about one; `None` where there is none.
+    fn server(&self) -> Option<&dyn SinkServer> {
+        None
+    }
+}
+
+/// The server of a destination, which can fail.
+#[async_trait]
+pub trait SinkServer: Send + Sync {
+    /// Kills it and starts it again with what it had stored; gives back when it is ready.
+    async fn restart(&self);
+
+    /// From now on what is sent arrives, and no answer comes back; or answers come again.
+    async fn lose_answers(&self, lose: bool);
+
+    /// Whether it drops what it has already.
+    fn drops_repeats(&self) -> bool;
+
+    /// A payload of this size is too large for it.
+    fn too_large(&self) -> usize;
+
+    /// The same destination with credentials that are wrong; `None` where it asks for none.
+    async fn open_as_stranger(&self) -> Option<Arc<dyn Sink>>;
 }
 
 /// Runs every case of the store suite, each on a fresh outbox.

@@ -1,5 +1,7 @@
 //! The cases of the sink suite, by the clauses of [`Sink`].
 
+mod server;
+
 use std::collections::BTreeMap;
 use std::future::Future;
 use std::time::Duration;
@@ -15,6 +17,7 @@ pub(super) async fn all<H: SinkHarness, F: Future<Output = H>>(fresh: &impl Fn()
     odd_events_arrive(&fresh().await).await;
     two_processes_lose_nothing_and_keep_each_ones_order(&fresh().await).await;
     a_dropped_call_leaves_it_usable(&fresh().await).await;
+    server::all(fresh).await;
 }
 
 fn expected(events: &[Delivery]) -> Arrived {

@@ -7,7 +7,7 @@ use std::str::FromStr;
 use sqlx::postgres::PgConnectOptions;
 use sqlx::{ConnectOptions, PgConnection};
 
-use crate::{Error, ErrorKind, Result};
+use crate::{Error, ErrorKind, Result, secret};
 
 /// What a session of a store is told first. The statements are written so that only nested loops over indexes answer them well; with the
 /// other ways switched off, no statistics, old or missing, can turn the plans around. Nothing here waits for ever.
@@ -56,13 +56,7 @@ impl PostgresConfig {
 
     /// The same with the password in a file, without its last newline.
     pub fn password_file(self, path: &Path) -> Result<Self> {
-        let wrong =
-            |what: String| Error::new(ErrorKind::Settings, format!("the file with the outbox's password, {}, {what}", path.display()));
-        let text = std::fs::read_to_string(path).map_err(|error| wrong(format!("cannot be read: {error}")))?;
-        let password = text.strip_suffix('\n').map_or(text.as_str(), |line| line.strip_suffix('\r').unwrap_or(line));
-        if password.is_empty() || password.contains(['\n', '\0']) {
-            return Err(wrong("must have the password in its first line and nothing else".into()));
-        }
+        let password = &secret::in_file(path, "the file with the outbox's password")?;
         Ok(self.password(password))
     }
 

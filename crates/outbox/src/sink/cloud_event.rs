@@ -43,14 +43,18 @@ const ATTRIBUTE_BYTES_MAX: usize = 20;
 /// JSON nested deeper than this is carried as text.
 const JSON_DEPTH_MAX: u32 = 100;
 
-/// Writes one event as one line, with a newline at its end and none within.
-pub fn encode(event: &Delivery, source: &str, line: &mut Vec<u8>) {
-    let (headers, unread) = match event.headers.as_deref().map(|text| (text, serde_json::from_str::<Map<String, Value>>(text))) {
+/// An event's headers, and their text if it cannot be read because it is nested too deeply; then it is carried as it is.
+pub(super) fn headers_of(event: &Delivery) -> (Map<String, Value>, Option<&str>) {
+    match event.headers.as_deref().map(|text| (text, serde_json::from_str::<Map<String, Value>>(text))) {
         None => (Map::new(), None),
         Some((_, Ok(headers))) => (headers, None),
-        // Nested too deeply: carried as it is.
         Some((text, Err(_))) => (Map::new(), Some(text)),
-    };
+    }
+}
+
+/// Writes one event as one line, with a newline at its end and none within.
+pub fn encode(event: &Delivery, source: &str, line: &mut Vec<u8>) {
+    let (headers, unread) = headers_of(event);
     let key = event.key();
     line.extend_from_slice(b"{\"specversion\":\"1.0\"");
     attribute(line, "id", &event.id);
@@ -88,22 +92,34 @@ fn raw(line: &mut Vec<u8>, name: &str, json: &[u8]) {
 }
 
 fn extensions(line: &mut Vec<u8>, headers: &Map<String, Value>) {
+    let others = attributes_of(headers, |name, value| match value {
+        Value::String(text) => attribute(line, name, text),
+        other => raw(line, name, other.to_string().as_bytes()),
+    });
+    if let Some(others) = others {
+        attribute(line, "outboxheaders", &others);
+    }
+}
+
+/// Calls for each header that can be an attribute, and returns the others as JSON.
+pub(super) fn attributes_of(headers: &Map<String, Value>, mut attribute: impl FnMut(&str, &Value)) -> Option<String> {
     let mut others = Map::new();
     for (name, value) in headers {
-        match value {
-            _ if name == "datacontenttype" && value.is_string() => {}
-            _ if !is_attribute_name(name) => drop(others.insert(name.clone(), value.clone())),
-            Value::String(text) => attribute(line, name, text),
-            Value::Bool(_) => raw(line, name, value.to_string().as_bytes()),
-            Value::Number(number) if number.as_i64().is_some_and(|n| i32::try_from(n).is_ok()) => {
-                raw(line, name, value.to_string().as_bytes());
-            }
-            _ => drop(others.insert(name.clone(), value.clone())),
+        let fits = match value {
+            Value::String(_) | Value::Bool(_) => true,
+            Value::Number(number) => number.as_i64().is_some_and(|n| i32::try_from(n).is_ok()),
+            _ => false,
+        };
+        if name == "datacontenttype" && value.is_string() {
+            continue;
+        }
+        if fits && is_attribute_name(name) {
+            attribute(name, value);
+        } else {
+            others.insert(name.clone(), value.clone());
         }
     }
-    if !others.is_empty() {
-        attribute(line, "outboxheaders", &Value::Object(others).to_string());
-    }
+    (!others.is_empty()).then(|| Value::Object(others).to_string())
 }
 
 fn is_attribute_name(name: &str) -> bool {
@@ -112,38 +128,51 @@ fn is_attribute_name(name: &str) -> bool {
         && !RESERVED.contains(&name)
 }
 
-fn data(line: &mut Vec<u8>, payload: &Payload, stated: Option<&str>) {
+/// What a payload is, and of which media type.
+pub(super) enum Datum<'a> {
+    Nothing,
+    Json(&'a str),
+    Text(&'a str),
+    Bytes(&'a [u8]),
+}
+
+/// Reads a payload for what it is; `stated` is the header `datacontenttype`.
+pub(super) fn datum<'a>(payload: &'a Payload, stated: Option<&'a str>) -> (Datum<'a>, Option<&'a str>) {
     let stated_json = stated.is_none_or(is_json_type);
     match payload {
-        Payload::None => {
-            if let Some(stated) = stated {
-                attribute(line, "datacontenttype", stated);
-            }
-        }
-        Payload::Text(text) if stated_json && is_json(text) => json_data(line, text, stated),
-        Payload::Text(text) => {
-            // Text that claims to be JSON and is not would be taken for a JSON string: it is called what it is.
-            attribute(line, "datacontenttype", stated.filter(|stated| !is_json_type(stated)).unwrap_or("text/plain"));
-            attribute(line, "data", text);
-        }
+        Payload::None => (Datum::Nothing, stated),
+        Payload::Text(text) if stated_json && is_json(text) => (Datum::Json(text), Some(stated.unwrap_or("application/json"))),
+        // Text that claims to be JSON and is not would be taken for a JSON string: it is called what it is.
+        Payload::Text(text) => (Datum::Text(text), Some(stated.filter(|stated| !is_json_type(stated)).unwrap_or("text/plain"))),
         Payload::Binary(bytes) => match std::str::from_utf8(bytes) {
             // A number or a word in bytes may be anything; an object or a list that parses is JSON.
-            Ok(text) if stated_json && text.starts_with(['{', '[']) && is_json(text) => json_data(line, text, stated),
-            _ => {
-                attribute(line, "datacontenttype", stated.unwrap_or("application/octet-stream"));
-                raw(line, "data_base64", b"\"");
-                line.extend_from_slice(STANDARD.encode(bytes).as_bytes());
-                line.push(b'"');
+            Ok(text) if stated_json && text.starts_with(['{', '[']) && is_json(text) => {
+                (Datum::Json(text), Some(stated.unwrap_or("application/json")))
             }
+            _ => (Datum::Bytes(bytes), Some(stated.unwrap_or("application/octet-stream"))),
         },
     }
 }
 
-fn json_data(line: &mut Vec<u8>, json: &str, stated: Option<&str>) {
-    attribute(line, "datacontenttype", stated.unwrap_or("application/json"));
-    line.extend_from_slice(b",\"data\":");
-    // In valid JSON a line break stands only between tokens, where a space means the same.
-    line.extend(json.bytes().map(|byte| if matches!(byte, b'\n' | b'\r') { b' ' } else { byte }));
+fn data(line: &mut Vec<u8>, payload: &Payload, stated: Option<&str>) {
+    let (datum, media_type) = datum(payload, stated);
+    if let Some(media_type) = media_type {
+        attribute(line, "datacontenttype", media_type);
+    }
+    match datum {
+        Datum::Nothing => {}
+        Datum::Json(json) => {
+            line.extend_from_slice(b",\"data\":");
+            // In valid JSON a line break stands only between tokens, where a space means the same.
+            line.extend(json.bytes().map(|byte| if matches!(byte, b'\n' | b'\r') { b' ' } else { byte }));
+        }
+        Datum::Text(text) => attribute(line, "data", text),
+        Datum::Bytes(bytes) => {
+            raw(line, "data_base64", b"\"");
+            line.extend_from_slice(STANDARD.encode(bytes).as_bytes());
+            line.push(b'"');
+        }
+    }
 }
 
 fn is_json(text: &str) -> bool {
@@ -175,7 +204,7 @@ fn is_json_type(media_type: &str) -> bool {
 }
 
 /// Milliseconds since 1970 as `2026-01-02T03:04:05.678Z`.
-fn rfc3339(unix_ms: i64) -> String {
+pub(super) fn rfc3339(unix_ms: i64) -> String {
     let (days, ms) = (unix_ms.div_euclid(86_400_000), unix_ms.rem_euclid(86_400_000));
     let (year, month, day) = civil(days);
     let (hour, minute, second, ms) = (ms / 3_600_000, ms / 60_000 % 60, ms / 1_000 % 60, ms % 1_000);

@@ -2,8 +2,15 @@
 
 pub(crate) mod cloud_event;
 mod file;
+#[cfg(feature = "nats")]
+mod message;
+#[cfg(feature = "nats")]
+mod nats;
 mod read;
 mod stdout;
+mod template;
+#[cfg(feature = "tls")]
+mod tls;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -12,12 +19,19 @@ use std::time::Duration;
 use async_trait::async_trait;
 use tokio::sync::Semaphore;
 
-use crate::{AggregateId, Delivery};
+use crate::{AggregateId, Delivery, Result};
 
 pub use cloud_event::encode;
 pub use file::FileSink;
+#[cfg(feature = "nats")]
+pub use message::Mode;
+#[cfg(feature = "nats")]
+pub use nats::{NatsConfig, NatsSink};
 pub use read::{EventReader, ReadEvent, parse_line, read_events};
 pub use stdout::StdoutSink;
+pub use template::Template;
+#[cfg(feature = "tls")]
+pub use tls::TlsFiles;
 
 /// What a sink can take at once.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -119,6 +133,12 @@ pub trait Sink: Send + Sync + 'static {
         SinkLimits::default()
     }
 
+    /// Contacts the destination, so that a start fails early. An error that is not retryable is for an operator: wrong credentials, a
+    /// missing stream.
+    async fn check(&self) -> Result<()> {
+        Ok(())
+    }
+
     /// Sends a batch of one event or more, in order.
     async fn deliver(&self, batch: Arc<[Delivery]>) -> Accepted;
 }
@@ -131,6 +151,10 @@ impl<S: Sink + ?Sized> Sink for Arc<S> {
 
     fn limits(&self) -> SinkLimits {
         (**self).limits()
+    }
+
+    async fn check(&self) -> Result<()> {
+        (**self).check().await
     }
 
     async fn deliver(&self, batch: Arc<[Delivery]>) -> Accepted {

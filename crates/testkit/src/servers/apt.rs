@@ -103,20 +103,31 @@ impl Apt {
     fn download(&self, wanted: &[&'static Server]) -> Result<()> {
         // Otherwise a list that could not be had is a warning, and the packages are missing for no reason told.
         run(self.command().args(["update", "--error-on=any"]))?;
-        run(self.command().arg("download").args(wanted.iter().map(|server| format!("{}={}*", server.package, server.version))))?;
+        for server in wanted {
+            let mut command = self.command();
+            command.arg("download").arg(format!("{}={}*", server.package, server.version));
+            // Of two suites that have it, the server's own.
+            run(command.args(server.beside().iter().map(|package| format!("{package}/{}", server.suite().unwrap_or_default()))))?;
+        }
         Ok(())
     }
 
     /// Unpacks beside the place where it belongs and moves it there whole.
     fn unpack(&self, server: &Server, servers: &Path) -> Result<()> {
+        let unpacked = self.folder.join(server.package);
+        for package in [server.package].iter().chain(server.beside()) {
+            run(Command::new("dpkg").arg("--extract").arg(self.package(package)?).arg(&unpacked))?;
+        }
+        server.adopt(&unpacked, servers)
+    }
+
+    /// The file of a package that was fetched.
+    fn package(&self, package: &str) -> Result<PathBuf> {
         let packages = self.folder.join("packages");
         let mut files = std::fs::read_dir(&packages).map_err(Error::io(packages.display()))?.filter_map(std::result::Result::ok);
-        let start = format!("{}_", server.package);
-        let package = files.find(|file| file.file_name().to_string_lossy().starts_with(&start));
-        let package = package.ok_or_else(|| Error::new(format!("apt-get download left no package {}", server.package)))?;
-        let unpacked = self.folder.join(server.package);
-        run(Command::new("dpkg").arg("--extract").arg(package.path()).arg(&unpacked))?;
-        server.adopt(&unpacked, servers)
+        let start = format!("{package}_");
+        let found = files.find(|file| file.file_name().to_string_lossy().starts_with(&start)).map(|file| file.path());
+        found.ok_or_else(|| Error::new(format!("apt-get download left no package {package}")))
     }
 }
 

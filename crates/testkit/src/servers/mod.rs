@@ -29,6 +29,8 @@ pub enum Source {
     Debian {
         /// The suite.
         suite: &'static str,
+        /// Packages of the same suite that are unpacked into the same folder: what the programs need beside them, in whatever version.
+        beside: &'static [&'static str],
     },
     /// npm's registry.
     Npm {
@@ -87,10 +89,62 @@ pub const POSTGRES_NEWEST: Server = Server {
     programs: &["bin/postgres", "bin/initdb"],
 };
 
-/// All servers. The programs need no package beside them, and run on Debian bookworm and later.
+/// Redis. Its server and its tools are one program.
+pub const REDIS: Server = Server {
+    package: "redis-server",
+    version: "5:7.0.15",
+    source: Source::Debian { suite: "bookworm", beside: &["redis-tools", "libjemalloc2", "liblzf1"] },
+    programs: &["usr/bin/redis-check-rdb"],
+};
+
+/// RabbitMQ, with the Erlang that it runs on.
+pub const RABBITMQ: Server = Server {
+    package: "rabbitmq-server",
+    version: "3.10.8",
+    source: Source::Debian {
+        suite: "bookworm",
+        beside: &[
+            "erlang-base",
+            "erlang-asn1",
+            "erlang-crypto",
+            "erlang-eldap",
+            "erlang-inets",
+            "erlang-mnesia",
+            "erlang-os-mon",
+            "erlang-parsetools",
+            "erlang-public-key",
+            "erlang-runtime-tools",
+            "erlang-ssl",
+            "erlang-syntax-tools",
+            "erlang-tools",
+            "erlang-xmerl",
+        ],
+    },
+    programs: &["usr/lib/rabbitmq/lib/rabbitmq_server-3.10.8/sbin/rabbitmq-server", "usr/lib/erlang/bin/epmd"],
+};
+
+/// All servers. The programs run on Debian bookworm and later.
 pub const SERVERS: &[Server] = &[
-    Server { package: "consul", version: "1.8.7", source: Source::Debian { suite: "bullseye" }, programs: &["usr/bin/consul"] },
-    Server { package: "etcd-server", version: "3.5.16", source: Source::Debian { suite: "trixie" }, programs: &["usr/bin/etcd"] },
+    Server {
+        package: "consul",
+        version: "1.8.7",
+        source: Source::Debian { suite: "bullseye", beside: &[] },
+        programs: &["usr/bin/consul"],
+    },
+    Server {
+        package: "etcd-server",
+        version: "3.5.16",
+        source: Source::Debian { suite: "trixie", beside: &[] },
+        programs: &["usr/bin/etcd"],
+    },
+    Server {
+        package: "nats-server",
+        version: "2.10.27",
+        source: Source::Debian { suite: "trixie", beside: &[] },
+        programs: &["usr/sbin/nats-server"],
+    },
+    REDIS,
+    RABBITMQ,
     POSTGRES_OLDEST,
     POSTGRES_NEWEST,
 ];
@@ -98,7 +152,12 @@ pub const SERVERS: &[Server] = &[
 impl Server {
     /// The suite of Debian's that has it, if one has.
     fn suite(&self) -> Option<&'static str> {
-        if let Source::Debian { suite } = self.source { Some(suite) } else { None }
+        if let Source::Debian { suite, .. } = self.source { Some(suite) } else { None }
+    }
+
+    /// Packages of that suite that go into the same folder.
+    fn beside(&self) -> &'static [&'static str] {
+        if let Source::Debian { beside, .. } = self.source { beside } else { &[] }
     }
 
     /// What tells it from all others.
@@ -120,7 +179,7 @@ impl Server {
 
     /// The folder of the unpacked package. It comes into being with everything in it, so it is its own stamp.
     fn folder(&self, servers: &Path) -> PathBuf {
-        servers.join(format!("{}-{}", self.package, self.version))
+        servers.join(format!("{}-{}", self.package, self.version.replace(':', "_")))
     }
 
     /// A program by its path in the package.

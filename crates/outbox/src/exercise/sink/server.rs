@@ -1,0 +1,154 @@
+//! The cases about a destination that is a server: too large, restarted, no answer, wrong credentials.
+
+use std::collections::BTreeMap;
+use std::future::Future;
+use std::time::Duration;
+
+use tokio::time::{Instant, sleep, timeout};
+
+use super::{SinkHarness, deliveries};
+use crate::sink::Accepted;
+use crate::{AggregateId, Delivery, Sink};
+
+/// How long anything may take on a busy machine.
+const PATIENCE: Duration = Duration::from_mins(1);
+/// How long a call may take whose answer is lost.
+const GIVEN_UP_AFTER: Duration = Duration::from_secs(2);
+const AGGREGATES: AggregateId = 5;
+
+pub(super) async fn all<H: SinkHarness, F: Future<Output = H>>(fresh: &impl Fn() -> F) {
+    if fresh().await.server().is_none() {
+        return;
+    }
+    what_is_too_large_is_refused_for_good_and_stops_only_its_aggregate(&fresh().await).await;
+    a_restart_in_the_middle_loses_nothing_and_keeps_the_order(&fresh().await).await;
+    what_was_not_acknowledged_is_sent_again_under_the_same_id(&fresh().await).await;
+    a_stranger_is_told_what_to_do(&fresh().await).await;
+}
+
+/// Events of several aggregates, one after the other in turn.
+fn interleaved(from: u64, events: u64) -> Vec<Delivery> {
+    let of = |aggregate: AggregateId| {
+        let events = deliveries(&format!("agg-{aggregate}"), from, events).into_iter();
+        events.map(move |event| Delivery { aggregate, ..event }).collect::<Vec<_>>()
+    };
+    let aggregates: Vec<_> = (1..=AGGREGATES).map(of).collect();
+    (0..aggregates[0].len()).flat_map(|turn| aggregates.iter().map(move |events| events[turn].clone())).collect()
+}
+
+/// What of a batch has to be sent again after this answer.
+fn rest(batch: &[Delivery], answer: &Accepted) -> Vec<Delivery> {
+    let mut left: BTreeMap<AggregateId, usize> = answer.apart.iter().map(|(aggregate, (events, _))| (*aggregate, *events)).collect();
+    let accepted = |index: usize, event: &Delivery, left: &mut BTreeMap<AggregateId, usize>| match left.get_mut(&event.aggregate) {
+        Some(0) => false,
+        Some(events) => {
+            *events -= 1;
+            true
+        }
+        None => index < answer.events,
+    };
+    batch.iter().enumerate().filter(|(index, event)| !accepted(*index, event, &mut left)).map(|(_, event)| event.clone()).collect()
+}
+
+async fn send_until_accepted(sink: &dyn Sink, mut batch: Vec<Delivery>) {
+    let begun = Instant::now();
+    let mut last = None;
+    while !batch.is_empty() {
+        assert!(begun.elapsed() < PATIENCE, "still not accepted after {PATIENCE:?}; last: {last:?}");
+        if let Ok(answer) = timeout(PATIENCE, sink.deliver(batch.clone().into())).await {
+            batch = rest(&batch, &answer);
+            if let Some(refusal) = answer.refusals().next() {
+                assert!(!refusal.permanent, "refused for good: {refusal}");
+                last = Some(refusal.clone());
+                sleep(Duration::from_millis(50)).await;
+            }
+        }
+    }
+}
+
+/// Each aggregate's sequences as a consumer sees them that drops what it has seen.
+fn first_deliveries(arrived: Vec<(String, u64, String)>) -> BTreeMap<String, Vec<u64>> {
+    let mut by_key: BTreeMap<String, Vec<u64>> = BTreeMap::new();
+    for (key, sequence, id) in arrived {
+        assert!(id.ends_with(&format!("-{sequence}")), "a repetition has the same id");
+        let seen = by_key.entry(key).or_default();
+        if !seen.contains(&sequence) {
+            seen.push(sequence);
+        }
+    }
+    by_key
+}
+
+fn assert_in_order(arrived: Vec<(String, u64, String)>, events: u64) {
+    let by_key = first_deliveries(arrived);
+    assert_eq!(by_key.len() as u64, AGGREGATES.cast_unsigned());
+    for (key, sequences) in by_key {
+        assert_eq!(sequences, (1..=events).collect::<Vec<_>>(), "{key}");
+    }
+}
+
+async fn what_is_too_large_is_refused_for_good_and_stops_only_its_aggregate(harness: &impl SinkHarness) {
+    let (sink, server) = (harness.open().await, harness.server().unwrap());
+    let mut batch = interleaved(1, 3);
+    let large = batch.iter().position(|event| (event.aggregate, event.sequence) == (3, 2)).unwrap();
+    batch[large].payload = vec![b'x'; server.too_large()].into();
+    let answer = sink.deliver(batch.clone().into()).await;
+    assert!(answer.refusals().all(|refusal| refusal.permanent), "{answer:?}");
+    let left = rest(&batch, &answer);
+    assert_eq!((left[0].aggregate, left[0].sequence), (3, 2), "the one that is too large is the first that is left");
+    let others: Vec<_> = left.into_iter().filter(|event| event.aggregate != 3).collect();
+    send_until_accepted(&*sink, others).await;
+    let mut by_key = first_deliveries(harness.arrived().await);
+    assert_eq!(by_key.remove("order/agg-3"), Some(vec![1]), "nothing behind it was tried");
+    assert!(by_key.values().all(|sequences| *sequences == [1, 2, 3]), "{by_key:?}");
+}
+
+async fn a_restart_in_the_middle_loses_nothing_and_keeps_the_order(harness: &impl SinkHarness) {
+    const EVENTS: u64 = 60;
+    let (sink, server) = (harness.open().await, harness.server().unwrap());
+    let send = async {
+        for from in (1..=EVENTS).step_by(2) {
+            send_until_accepted(&*sink, interleaved(from, 2)).await;
+        }
+    };
+    let restart = async {
+        // As soon as something has arrived, and again in what comes then.
+        for events in [10, 100] {
+            let begun = Instant::now();
+            while (harness.arrived().await.len() as u64) < events {
+                assert!(begun.elapsed() < PATIENCE, "{events} events have not arrived within {PATIENCE:?}");
+                sleep(Duration::from_millis(2)).await;
+            }
+            server.restart().await;
+        }
+    };
+    futures::join!(send, restart);
+    assert_in_order(harness.arrived().await, EVENTS);
+}
+
+async fn what_was_not_acknowledged_is_sent_again_under_the_same_id(harness: &impl SinkHarness) {
+    let (sink, server) = (harness.open().await, harness.server().unwrap());
+    send_until_accepted(&*sink, interleaved(1, 1)).await;
+    server.lose_answers(true).await;
+    let batch = interleaved(2, 3);
+    let answer = timeout(GIVEN_UP_AFTER, sink.deliver(batch.clone().into())).await;
+    assert!(answer.is_err() || answer.is_ok_and(|answer| rest(&batch, &answer).len() == batch.len()), "accepted without an answer");
+    server.lose_answers(false).await;
+    send_until_accepted(&*sink, batch).await;
+    let arrived = harness.arrived().await;
+    if server.drops_repeats() {
+        assert_eq!(arrived.len() as u64, 4 * AGGREGATES.cast_unsigned(), "{arrived:?}");
+    }
+    assert_in_order(arrived, 4);
+}
+
+async fn a_stranger_is_told_what_to_do(harness: &impl SinkHarness) {
+    let Some(stranger) = harness.server().unwrap().open_as_stranger().await else { return };
+    let error = stranger.check().await.unwrap_err();
+    assert!(!error.is_retryable(), "{error}");
+    assert!(error.to_string().contains("correct"), "says what to do: {error}");
+    // Correcting it is not the event's business.
+    let answer = stranger.deliver(interleaved(1, 1).into()).await;
+    assert!(answer.refusals().all(|refusal| !refusal.permanent) && !answer.is_all(), "{answer:?}");
+    assert!(harness.arrived().await.is_empty());
+}

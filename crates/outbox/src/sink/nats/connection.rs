@@ -1,0 +1,141 @@
+//! One connection to NATS at a time. The client's own way of connecting again is not used: it would send what had waited on the broken
+//! connection, late, and long after it was given up for lost.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use async_nats::jetstream::context::{ContextBuilder, GetStreamError, GetStreamErrorKind};
+use async_nats::jetstream::stream::{Config, Stream};
+use async_nats::jetstream::{Context, ErrorCode};
+use async_nats::{Auth, AuthError, ConnectError, ConnectErrorKind, ConnectOptions, Event};
+use tokio::sync::watch;
+
+use super::{NatsConfig, words};
+use crate::{Error, ErrorKind, Result};
+
+/// How long the server may take to answer before it counts as not answering.
+const ANSWER_WITHIN: Duration = Duration::from_secs(5);
+/// How many messages may wait for their acknowledgement.
+const IN_FLIGHT_MAX: usize = 4_096;
+/// In a stream made by us: how long a repeated event is known as repeated.
+const DUPLICATE_WINDOW: Duration = Duration::from_mins(10);
+
+/// A connection that works, or worked.
+#[derive(Debug)]
+pub(super) struct Live {
+    pub(super) context: Context,
+    pub(super) stream: Stream,
+    pub(super) broken: watch::Receiver<bool>,
+    /// The most bytes of one message that the stream takes, if it has a limit of its own.
+    pub(super) message_bytes_max: Option<usize>,
+}
+
+impl Live {
+    pub(super) async fn open(config: &NatsConfig) -> Result<Self> {
+        let (lost, broken) = watch::channel(false);
+        let established = Arc::new(AtomicBool::new(false));
+        let options = options(config, lost, Arc::clone(&established))?;
+        let client = match tokio::time::timeout(2 * ANSWER_WITHIN, options.connect(config.servers.clone())).await {
+            Ok(Ok(client)) => client,
+            Ok(Err(error)) => return Err(refused(&config.place, &error)),
+            Err(_) => return Err(unavailable(&config.place, "does not answer")),
+        };
+        established.store(true, Ordering::Relaxed);
+        let builder = ContextBuilder::new().timeout(ANSWER_WITHIN).ack_timeout(ANSWER_WITHIN);
+        let context = builder.max_ack_inflight(IN_FLIGHT_MAX).backpressure_on_inflight(true).build(client);
+        let stream = stream(config, &context).await?;
+        let settings = &stream.cached_info().config;
+        if settings.no_ack {
+            let text = format!("the stream {} of NATS acknowledges nothing: set its no_ack to false", config.stream);
+            return Err(Error::new(ErrorKind::Denied, text));
+        }
+        let message_bytes_max = usize::try_from(settings.max_message_size).ok().filter(|bytes| *bytes > 0);
+        Ok(Self { context, stream, broken, message_bytes_max })
+    }
+
+    pub(super) fn is_broken(&self) -> bool {
+        *self.broken.borrow()
+    }
+}
+
+/// For one connection: once it is `established`, no other is made.
+fn options(config: &NatsConfig, lost: watch::Sender<bool>, established: Arc<AtomicBool>) -> Result<ConnectOptions> {
+    let mut auth = Auth::new();
+    match (&config.user, config.secret()) {
+        (Some(user), password) => (auth.username, auth.password) = (Some(user.clone()), password),
+        (None, token) => auth.token = token,
+    }
+    let options = ConnectOptions::with_auth_callback(move |_nonce| {
+        let ended = established.load(Ordering::Relaxed);
+        let answer = if ended { Err(AuthError::new("the connection has ended, and the sink makes another one")) } else { Ok(auth.clone()) };
+        async move { answer }
+    });
+    let lost = Arc::new(lost);
+    let options = options.event_callback(move |event| {
+        let lost = Arc::clone(&lost);
+        async move {
+            if matches!(event, Event::Disconnected | Event::Closed) {
+                lost.send_replace(true);
+            }
+        }
+    });
+    Ok(options
+        .name("shardwise outbox")
+        .connection_timeout(ANSWER_WITHIN)
+        .request_timeout(Some(ANSWER_WITHIN))
+        .max_reconnects(config.servers.len())
+        .ignore_discovered_servers()
+        .require_tls(config.tls_needed)
+        .tls_client_config(config.tls.client_config(config.tls_needed)?))
+}
+
+/// The stream, made if it is missing and that was asked for.
+async fn stream(config: &NatsConfig, context: &Context) -> Result<Stream> {
+    let name = &config.stream;
+    match context.get_stream(name).await {
+        Ok(stream) => Ok(stream),
+        Err(error) if code(&error) == Some(ErrorCode::STREAM_NOT_FOUND) => create(config, context).await,
+        Err(error) if matches!(code(&error), Some(ErrorCode::JETSTREAM_NOT_ENABLED | ErrorCode::JETSTREAM_NOT_ENABLED_FOR_ACCOUNT)) => {
+            let text = format!("NATS at {} has no JetStream for this user: turn it on", config.place);
+            Err(Error::new(ErrorKind::Denied, text))
+        }
+        Err(error) => {
+            let what = format!("does not tell of the stream {name}, for which this user needs the right: {}", words(&error));
+            Err(unavailable(&config.place, &what))
+        }
+    }
+}
+
+fn code(error: &GetStreamError) -> Option<ErrorCode> {
+    if let GetStreamErrorKind::JetStream(error) = error.kind() { Some(error.error_code()) } else { None }
+}
+
+async fn create(config: &NatsConfig, context: &Context) -> Result<Stream> {
+    let (name, pattern) = (&config.stream, config.subject.pattern('.'));
+    if !config.create {
+        let text = format!("NATS at {} has no stream {name}: make it, with the subjects {pattern}", config.place);
+        return Err(Error::new(ErrorKind::Missing, text));
+    }
+    let settings =
+        Config { name: name.clone(), subjects: vec![pattern], duplicate_window: DUPLICATE_WINDOW, allow_direct: true, ..Config::default() };
+    context.get_or_create_stream(settings).await.map_err(|error| {
+        let text = format!("NATS at {} does not make the stream {name}: {}", config.place, words(&error));
+        Error::new(ErrorKind::Denied, text)
+    })
+}
+
+fn refused(place: &str, error: &ConnectError) -> Error {
+    match error.kind() {
+        ConnectErrorKind::AuthorizationViolation | ConnectErrorKind::Authentication => {
+            let text = format!("NATS at {place} does not accept this user and password: correct the address and the password's file");
+            Error::new(ErrorKind::Denied, text)
+        }
+        ConnectErrorKind::Tls => Error::new(ErrorKind::Denied, format!("TLS with NATS at {place} fails: {}", words(error))),
+        _ => unavailable(place, &format!("cannot be reached: {}", words(error))),
+    }
+}
+
+fn unavailable(place: &str, what: &str) -> Error {
+    Error::new(ErrorKind::Unavailable, format!("NATS at {place} {what}"))
+}

@@ -1,0 +1,226 @@
+//! NATS `JetStream`.
+//!
+//! Order: an aggregate's next event is sent when the one before is acknowledged; aggregates go side by side. Several of one aggregate on
+//! their way at once would be faster and wrong: when the stream's leader changes, the first may be lost and the second taken, and then
+//! the first, sent again, stands behind the second.
+
+mod config;
+mod connection;
+mod fence;
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use async_nats::HeaderMap;
+use async_nats::jetstream::ErrorCode;
+use async_nats::jetstream::context::{PublishError, PublishErrorKind};
+use async_nats::jetstream::message::PublishMessage;
+use async_trait::async_trait;
+use futures::StreamExt as _;
+use futures::stream::FuturesUnordered;
+
+pub use self::config::NatsConfig;
+use self::connection::Live;
+use self::fence::Remembered;
+use super::message::{Message, header_value};
+use super::{Accepted, Refusal, Sink, SinkLimits};
+use crate::{Delivery, Result, one_line};
+
+/// The longest subject: a server takes 4,096 bytes of a message's first line by default, and hangs up at more.
+const SUBJECT_BYTES_MAX: usize = 3_500;
+/// A text of the server's that is longer is cut.
+const WORDS_MAX: usize = 300;
+
+/// Publishes events to a stream of NATS `JetStream`, as `CloudEvents` with the event's id as `Nats-Msg-Id`.
+#[derive(Debug)]
+pub struct NatsSink {
+    config: NatsConfig,
+    name: String,
+    live: tokio::sync::Mutex<Option<Arc<Live>>>,
+    remembered: Remembered,
+}
+
+/// Why an event was not acknowledged.
+enum Failure {
+    Refused(Refusal),
+    /// The subject's last message is not the one that this one was to follow.
+    Overtaken,
+}
+
+impl From<Refusal> for Failure {
+    fn from(refusal: Refusal) -> Self {
+        Self::Refused(refusal)
+    }
+}
+
+impl From<Failure> for Refusal {
+    fn from(failure: Failure) -> Self {
+        match failure {
+            Failure::Refused(refusal) => refusal,
+            Failure::Overtaken => Self::retryable("somebody else writes to this event's subject: only publishers of this outbox may"),
+        }
+    }
+}
+
+impl NatsSink {
+    /// A sink that connects when it is used.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::Settings`](crate::ErrorKind::Settings): options that cannot be together.
+    pub fn new(config: NatsConfig) -> Result<Self> {
+        let config = config.validated()?;
+        let name = format!("nats {} stream {}", config.place, config.stream);
+        Ok(Self { config, name, live: tokio::sync::Mutex::default(), remembered: Remembered::default() })
+    }
+
+    /// The connection, made anew if it is broken. One call makes it, others wait.
+    async fn live(&self) -> Result<Arc<Live>> {
+        let mut live = self.live.lock().await;
+        if let Some(live) = live.as_ref().filter(|live| !live.is_broken()) {
+            return Ok(Arc::clone(live));
+        }
+        // The old one goes before the new one comes, and with it what waited to be sent.
+        *live = None;
+        let opened = Arc::new(Live::open(&self.config).await?);
+        *live = Some(Arc::clone(&opened));
+        Ok(opened)
+    }
+
+    /// Sends an aggregate's events one after the other and counts those that were acknowledged.
+    async fn chain(&self, live: &Live, events: &[&Delivery], done: &AtomicUsize) -> Option<Refusal> {
+        for event in events {
+            let subject = self.config.subject.render(event);
+            let sent = if self.config.fence {
+                self.publish_fenced(live, event, subject).await
+            } else {
+                self.publish(live, event, subject, None).await.map(drop)
+            };
+            if let Err(failure) = sent {
+                return Some(failure.into());
+            }
+            done.fetch_add(1, Ordering::Relaxed);
+        }
+        None
+    }
+
+    /// Sends one event and waits for its acknowledgement, which says where in the stream it is.
+    async fn publish(&self, live: &Live, event: &Delivery, subject: String, follows: Option<u64>) -> std::result::Result<u64, Failure> {
+        let too_large = |what: String| Failure::Refused(Refusal::permanent(format!("{}: {what}", self.name)));
+        if subject.len() > SUBJECT_BYTES_MAX {
+            return Err(too_large(format!("the event's subject has {} bytes, and {SUBJECT_BYTES_MAX} are allowed", subject.len())));
+        }
+        let message = Message::new(event, &self.config.source, self.config.mode);
+        let headers = headers(&message);
+        let bytes = message.body.len() + bytes_of(&headers);
+        if let Some(most) = live.message_bytes_max.filter(|most| bytes > *most) {
+            return Err(too_large(format!("the event has {bytes} bytes, and the stream takes {most}")));
+        }
+        let publish = PublishMessage::build().payload(message.body.into()).headers(headers);
+        let publish = publish.expected_stream(&self.config.stream).message_id(header_value(&event.id));
+        let publish = match follows {
+            Some(place) => publish.expected_last_subject_sequence(place),
+            None => publish,
+        };
+        let acknowledged = match live.context.send_publish(subject, publish).await {
+            Ok(acknowledgement) => acknowledgement.await,
+            Err(error) => Err(error),
+        };
+        acknowledged.map(|acknowledged| acknowledged.sequence).map_err(|error| self.failure(&error))
+    }
+
+    fn failure(&self, error: &PublishError) -> Failure {
+        let code = std::error::Error::source(error).and_then(|source| source.downcast_ref::<async_nats::jetstream::Error>());
+        let told = |what: &str| format!("{}: {what}", self.name);
+        match error.kind() {
+            PublishErrorKind::WrongLastSequence => Failure::Overtaken,
+            PublishErrorKind::MaxPayloadExceeded => Refusal::permanent(told(&words(error))).into(),
+            PublishErrorKind::StreamNotFound => {
+                let what =
+                    format!("no stream takes the event's subject: give the stream the subjects {}", self.config.subject.pattern('.'));
+                Refusal::retryable(told(&what)).into()
+            }
+            _ if code.is_some_and(|error| error.error_code() == ErrorCode::STREAM_MESSAGE_EXCEEDS_MAXIMUM) => {
+                Refusal::permanent(told(&words(error))).into()
+            }
+            _ => Refusal::retryable(told(&words(error))).into(),
+        }
+    }
+}
+
+/// Somebody else's words, on one line.
+fn words(error: &impl std::fmt::Display) -> String {
+    one_line(&error.to_string(), WORDS_MAX)
+}
+
+/// About how many bytes headers are to the server.
+fn bytes_of(headers: &HeaderMap) -> usize {
+    let of = |name: &str, value: &str| name.len() + value.len() + 4;
+    headers.iter().map(|(name, values)| values.iter().map(|value| of(name.as_ref(), value.as_str())).sum::<usize>()).sum()
+}
+
+fn headers(message: &Message) -> HeaderMap {
+    let mut headers = HeaderMap::new();
+    for (name, value) in &message.attributes {
+        headers.insert(format!("ce-{name}"), header_value(value));
+    }
+    if let Some(content_type) = &message.content_type {
+        headers.insert("content-type", content_type.as_str());
+    }
+    for (name, value) in &message.trace {
+        headers.insert(*name, value.as_str());
+    }
+    headers
+}
+
+#[async_trait]
+impl Sink for NatsSink {
+    fn name(&self) -> &str {
+        &self.name
+    }
+
+    fn limits(&self) -> SinkLimits {
+        SinkLimits { concurrency: 4, ..SinkLimits::default() }
+    }
+
+    async fn check(&self) -> Result<()> {
+        self.live().await.map(drop)
+    }
+
+    async fn deliver(&self, batch: Arc<[Delivery]>) -> Accepted {
+        let live = match self.live().await {
+            Ok(live) => live,
+            Err(error) => return Accepted::up_to(0, Refusal::retryable(error.to_string())),
+        };
+        let mut aggregates: BTreeMap<_, Vec<&Delivery>> = BTreeMap::new();
+        for event in batch.iter() {
+            aggregates.entry(event.aggregate).or_default().push(event);
+        }
+        let done: BTreeMap<_, _> = aggregates.keys().map(|aggregate| (*aggregate, AtomicUsize::new(0))).collect();
+        let mut refusals = BTreeMap::new();
+        let chains = aggregates.iter().zip(done.values()).map(|((aggregate, events), done)| {
+            let live = &live;
+            async move { (*aggregate, self.chain(live, events, done).await) }
+        });
+        let mut chains: FuturesUnordered<_> = chains.collect();
+        let mut broken = live.broken.clone();
+        loop {
+            tokio::select! {
+                ended = chains.next() => match ended {
+                    Some((aggregate, refusal)) => drop(refusal.and_then(|refusal| refusals.insert(aggregate, refusal))),
+                    None => break,
+                },
+                // No acknowledgement comes any more, and waiting for its time to be up would be in vain.
+                _ = broken.wait_for(|broken| *broken) => break,
+            }
+        }
+        drop(chains);
+        let apart = aggregates.iter().zip(done.values()).filter_map(|((aggregate, events), done)| {
+            let done = done.load(Ordering::Relaxed);
+            let lost = || Refusal::retryable(format!("{}: the connection broke", self.name));
+            (done < events.len()).then(|| (*aggregate, (done, refusals.remove(aggregate).unwrap_or_else(lost))))
+        });
+        Accepted::all_but(&batch, apart.collect())
+    }
+}

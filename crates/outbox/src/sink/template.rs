@@ -1,0 +1,174 @@
+//! Names at a destination made from what an event says: `orders.{aggregatetype}.{aggregateid}`.
+
+use std::fmt::Write as _;
+
+use crate::{Delivery, Error, ErrorKind, Result};
+
+/// What a template may have in braces.
+const FIELDS: [(&str, Field); 5] = [
+    ("aggregatetype", Field::AggregateType),
+    ("aggregateid", Field::AggregateId),
+    ("type", Field::EventType),
+    ("id", Field::Id),
+    ("shardslot", Field::Slot),
+];
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Field {
+    AggregateType,
+    AggregateId,
+    EventType,
+    Id,
+    Slot,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+enum Piece {
+    Text(String),
+    Field(Field),
+}
+
+/// A text with `{aggregatetype}`, `{aggregateid}`, `{type}`, `{id}` and `{shardslot}` in it.
+///
+/// What an event puts in stands there escaped: everything but ASCII letters, digits, `-` and `_` becomes `%XX`, byte by byte. So an event
+/// can neither leave its place in the name nor make two names one.
+///
+/// ```
+/// use shardwise_outbox::exercise::deliveries;
+/// use shardwise_outbox::sink::Template;
+///
+/// let subject = Template::parse("orders.{aggregatetype}.{aggregateid}")?;
+/// assert_eq!(subject.render(&deliveries("a.b *", 1, 1)[0]), "orders.order.a%2Eb%20%2A");
+/// # Ok::<_, shardwise_outbox::Error>(())
+/// ```
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Template(Vec<Piece>);
+
+impl Template {
+    /// Reads a template.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::Settings`]: a brace without its other, or a name in braces that is not known.
+    pub fn parse(text: &str) -> Result<Self> {
+        let wrong = |what: &str| Error::new(ErrorKind::Settings, format!("the template {text:?} {what}"));
+        let (mut pieces, mut rest) = (Vec::new(), text);
+        while let Some((before, behind)) = rest.split_once('{') {
+            let (name, after) = behind.split_once('}').ok_or_else(|| wrong("has a { without its }"))?;
+            let field = FIELDS.iter().find(|(known, _)| *known == name).map(|(_, field)| *field).ok_or_else(|| {
+                let known: Vec<_> = FIELDS.iter().map(|(known, _)| format!("{{{known}}}")).collect();
+                wrong(&format!("has {{{name}}}, which is not known; known are {}", known.join(", ")))
+            })?;
+            pieces.extend([Piece::Text(before.to_owned()), Piece::Field(field)]);
+            rest = after;
+        }
+        pieces.push(Piece::Text(rest.to_owned()));
+        pieces.retain(|piece| *piece != Piece::Text(String::new()));
+        if pieces.iter().any(|piece| matches!(piece, Piece::Text(text) if text.contains('}'))) {
+            return Err(wrong("has a } without its {"));
+        }
+        if pieces.is_empty() { Err(wrong("is empty: write a name")) } else { Ok(Self(pieces)) }
+    }
+
+    /// The name for an event.
+    pub fn render(&self, event: &Delivery) -> String {
+        self.render_with(event, |_| true)
+    }
+
+    /// The name without what tells single aggregates and events apart: where all of a kind go.
+    pub fn kind(&self, event: &Delivery) -> String {
+        self.render_with(event, |field| matches!(field, Field::AggregateType | Field::EventType))
+    }
+
+    fn render_with(&self, event: &Delivery, shown: impl Fn(Field) -> bool) -> String {
+        let mut name = String::new();
+        for piece in &self.0 {
+            match piece {
+                Piece::Text(text) => name.push_str(text),
+                Piece::Field(field) if !shown(*field) => name.push('*'),
+                Piece::Field(Field::AggregateType) => escape(&event.aggregate_type, &mut name),
+                Piece::Field(Field::AggregateId) => escape(&event.aggregate_id, &mut name),
+                Piece::Field(Field::EventType) => escape(&event.event_type, &mut name),
+                Piece::Field(Field::Id) => escape(&event.id, &mut name),
+                // Writing to a text does not fail.
+                Piece::Field(Field::Slot) => drop(write!(name, "{}", event.slot)),
+            }
+        }
+        name
+    }
+
+    /// Whether no two aggregates have a name in common, and all events of one have the same.
+    pub fn is_per_aggregate(&self) -> bool {
+        self.has(Field::AggregateType) && self.has(Field::AggregateId) && !self.has(Field::EventType) && !self.has(Field::Id)
+    }
+
+    /// Whether all events of a name are of one slot.
+    pub fn is_per_slot(&self) -> bool {
+        self.has(Field::Slot)
+    }
+
+    /// What all its names look like: the words between separators, `*` for those that events put something into.
+    pub fn pattern(&self, separator: char) -> String {
+        let text: String = self.0.iter().map(|piece| if let Piece::Text(text) = piece { text } else { "\0" }).collect();
+        let words: Vec<_> = text.split(separator).map(|word| if word.contains('\0') { "*" } else { word }).collect();
+        words.join(&separator.to_string())
+    }
+
+    fn has(&self, field: Field) -> bool {
+        self.0.contains(&Piece::Field(field))
+    }
+}
+
+fn escape(value: &str, name: &mut String) {
+    for byte in value.bytes() {
+        if byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_') {
+            name.push(char::from(byte));
+        } else {
+            let _ = write!(name, "%{byte:02X}");
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::exercise::deliveries;
+    use proptest::prelude::*;
+
+    fn event(aggregate_type: &str, aggregate_id: &str) -> Delivery {
+        Delivery { aggregate_type: aggregate_type.into(), ..deliveries(aggregate_id, 1, 1).remove(0) }
+    }
+
+    #[test]
+    fn fields_stand_in_their_places() {
+        let template = Template::parse("/{shardslot}/{type}-{id}.{aggregatetype}").unwrap();
+        let event = Delivery { slot: 7, event_type: "Order/Placed".into(), id: "é".into(), ..event("order", "1") };
+        assert_eq!(template.render(&event), "/7/Order%2FPlaced-%C3%A9.order");
+        assert_eq!(template.kind(&event), "/*/Order%2FPlaced-*.order");
+        assert_eq!(Template::parse("plain").unwrap().render(&event), "plain");
+        assert_eq!(Template::parse("a.b{id}.c.{type}").unwrap().pattern('.'), "a.*.c.*");
+    }
+
+    #[test]
+    fn what_is_no_template_is_told() {
+        for (text, told) in [
+            ("", "is empty"),
+            ("a.{", "has a { without its }"),
+            ("a.}", "has a } without its {"),
+            ("a.{key}", "has {key}, which is not known; known are {aggregatetype}, {aggregateid},"),
+        ] {
+            let error = Template::parse(text).unwrap_err().to_string();
+            assert!(error.contains(told), "{error}");
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn no_two_aggregates_have_a_name_in_common(a in ".{1,6}", b in ".{1,6}", c in ".{1,6}", d in ".{1,6}") {
+            let template = Template::parse("x.{aggregatetype}.{aggregateid}").unwrap();
+            let names = [template.render(&event(&a, &b)), template.render(&event(&c, &d))];
+            prop_assert_eq!(names[0] == names[1], (a, b) == (c, d));
+            prop_assert!(names[0].bytes().all(|byte| byte.is_ascii_graphic() && byte != b'*' && byte != b'>'));
+        }
+    }
+}

@@ -1,0 +1,36 @@
+//! What the tests of all sinks need.
+
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use shardwise_outbox::Delivery;
+use shardwise_outbox::exercise::deliveries;
+
+/// A name that no other test of this program has.
+pub(crate) fn unique(start: &str) -> String {
+    static NEXT: AtomicU32 = AtomicU32::new(1);
+    format!("{start}{}", NEXT.fetch_add(1, Ordering::Relaxed))
+}
+
+/// Runs what cannot move between threads on one of its own.
+pub(crate) async fn aside<F: Future<Output = ()>>(work: impl FnOnce() -> F + Send + 'static) {
+    let runtime = tokio::runtime::Handle::current();
+    tokio::task::spawn_blocking(move || runtime.block_on(work())).await.unwrap();
+}
+
+/// `%XX` as the byte it stands for.
+pub(crate) fn decoded(text: &str) -> String {
+    let (mut bytes, mut rest) = (Vec::new(), text.as_bytes());
+    while let Some((first, behind)) = rest.split_first() {
+        let hex = behind.get(..2).filter(|_| *first == b'%').map(|hex| u8::from_str_radix(std::str::from_utf8(hex).unwrap(), 16).unwrap());
+        bytes.push(hex.unwrap_or(*first));
+        rest = if hex.is_some() { &behind[2..] } else { behind };
+    }
+    String::from_utf8(bytes).unwrap()
+}
+
+/// One event with all that an event can have.
+pub(crate) fn rich(aggregate_id: &str) -> Delivery {
+    let headers =
+        r#"{"traceparent":"00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01","tracestate":"a=1","tenant":"ü 1","X-Odd":[1]}"#;
+    Delivery { headers: Some(headers.into()), slot: 7, epoch: 9, ..deliveries(aggregate_id, 1, 1).remove(0) }
+}

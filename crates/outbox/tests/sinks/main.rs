@@ -1,0 +1,6 @@
+//! Every sink on its real server: the public suite, and what is a server's own.
+#![allow(clippy::unwrap_used, clippy::panic, reason = "tests")]
+
+mod common;
+#[cfg(feature = "nats")]
+mod nats;

@@ -1,0 +1,222 @@
+//! NATS `JetStream`.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use async_nats::jetstream::stream::{Config, Stream};
+use async_trait::async_trait;
+use shardwise_outbox::exercise::{self, SinkHarness, SinkServer, deliveries};
+use shardwise_outbox::sink::{Accepted, Mode, NatsConfig, NatsSink, Template, TlsFiles, parse_line};
+use shardwise_outbox::{Delivery, ErrorKind, Sink};
+use shardwise_testkit::{Authority, Direction, Nats, NatsOptions, TcpProxy};
+use tokio::sync::OnceCell;
+
+use crate::common::{aside, decoded, rich, unique};
+
+/// Larger than the largest event of the suite, smaller than what a server allows.
+const PAYLOAD_MAX: usize = 2 << 20;
+
+/// A stream of its own on a server that the cases share.
+struct Harness {
+    nats: Arc<Nats>,
+    proxy: TcpProxy,
+    name: String,
+    fence: bool,
+}
+
+impl Harness {
+    async fn new(nats: Arc<Nats>, fence: bool) -> Self {
+        let proxy = TcpProxy::start(nats.socket_addr()).await.unwrap();
+        let harness = Self { nats, proxy, name: unique("s"), fence };
+        let settings = Config { name: harness.name.clone(), subjects: vec![format!("{}.>", harness.name)], ..Config::default() };
+        let context = async_nats::jetstream::new(harness.client().await);
+        context.create_stream(settings).await.unwrap();
+        harness
+    }
+
+    async fn client(&self) -> async_nats::Client {
+        let options = async_nats::ConnectOptions::with_user_and_password("app".into(), "secret".into());
+        options.retry_on_initial_connect().connect(self.nats.address()).await.unwrap()
+    }
+
+    async fn stream(&self) -> Stream {
+        let mut context = async_nats::jetstream::new(self.client().await);
+        context.set_timeout(Duration::from_secs(30));
+        context.get_stream(&self.name).await.unwrap()
+    }
+
+    fn config(&self) -> NatsConfig {
+        let subject = Template::parse(&format!("{}.{{aggregatetype}}.{{aggregateid}}", self.name)).unwrap();
+        let config = NatsConfig::from_url(&format!("nats://app@{}", self.proxy.address()), "/outbox/test").unwrap();
+        config.password("secret").stream(&self.name, false).subject(subject).unwrap().fence(self.fence)
+    }
+
+    async fn messages(&self) -> Vec<async_nats::jetstream::message::StreamMessage> {
+        let mut stream = self.stream().await;
+        let state = stream.info().await.unwrap().state.clone();
+        let mut messages = Vec::new();
+        for place in state.first_sequence.max(1)..=state.last_sequence {
+            messages.push(stream.get_raw_message(place).await.unwrap());
+        }
+        messages
+    }
+}
+
+#[async_trait]
+impl SinkHarness for Harness {
+    async fn open(&self) -> Arc<dyn Sink> {
+        Arc::new(NatsSink::new(self.config()).unwrap())
+    }
+
+    async fn arrived(&self) -> Vec<(String, u64, String)> {
+        let header =
+            |message: &async_nats::jetstream::message::StreamMessage, name: &str| decoded(message.headers.get(name).unwrap().as_str());
+        let event = |message| (header(message, "ce-subject"), header(message, "ce-sequence").parse().unwrap(), header(message, "ce-id"));
+        self.messages().await.iter().map(event).collect()
+    }
+
+    fn server(&self) -> Option<&dyn SinkServer> {
+        Some(self)
+    }
+}
+
+#[async_trait]
+impl SinkServer for Harness {
+    async fn restart(&self) {
+        let nats = Arc::clone(&self.nats);
+        aside(move || async move { nats.restart().await.unwrap() }).await;
+    }
+
+    async fn lose_answers(&self, lose: bool) {
+        if lose {
+            self.proxy.cut(Direction::ToClient);
+        } else {
+            self.proxy.reset();
+            self.proxy.heal().await.unwrap();
+        }
+    }
+
+    fn drops_repeats(&self) -> bool {
+        true
+    }
+
+    fn too_large(&self) -> usize {
+        PAYLOAD_MAX
+    }
+
+    async fn open_as_stranger(&self) -> Option<Arc<dyn Sink>> {
+        Some(Arc::new(NatsSink::new(self.config().password("wrong")).unwrap()))
+    }
+}
+
+async fn server() -> Arc<Nats> {
+    let options = NatsOptions::default().with_user("app", "secret").with_setting(format!("max_payload: {PAYLOAD_MAX}"));
+    Arc::new(Nats::start(options).await.unwrap())
+}
+
+async fn passes_the_suite(fence: bool) {
+    let nats = OnceCell::new();
+    exercise::sink(|| async { Harness::new(Arc::clone(nats.get_or_init(server).await), fence).await }).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn jetstream_is_a_sink() {
+    passes_the_suite(false).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn jetstream_with_its_fence_is_a_sink() {
+    passes_the_suite(true).await;
+}
+
+#[tokio::test]
+async fn an_event_is_a_cloud_event_in_both_modes() {
+    let harness = Harness::new(server().await, false).await;
+    let event = rich("a.b *");
+    for mode in [Mode::Binary, Mode::Structured] {
+        let sink = NatsSink::new(harness.config().mode(mode)).unwrap();
+        // The second one would be dropped as a repetition of the first.
+        let event = Delivery { id: format!("{mode:?}"), ..event.clone() };
+        assert_eq!(sink.deliver([event.clone()].into()).await, Accepted::all(&[event]));
+    }
+    let messages = harness.messages().await;
+    assert_eq!(messages[0].subject.as_str(), format!("{}.order.a%2Eb%20%2A", harness.name));
+    let headers: std::collections::BTreeMap<_, _> =
+        messages[0].headers.iter().map(|(name, values)| (name.to_string(), decoded(values[0].as_str()))).collect();
+    for (name, value) in [
+        ("Nats-Msg-Id", "Binary"),
+        ("ce-specversion", "1.0"),
+        ("ce-id", "Binary"),
+        ("ce-source", "/outbox/test"),
+        ("ce-type", "OrderChanged"),
+        ("ce-subject", "order/a.b *"),
+        ("ce-sequence", "1"),
+        ("ce-shardslot", "7"),
+        ("ce-shardepoch", "9"),
+        ("ce-tenant", "ü 1"),
+        ("ce-outboxheaders", r#"{"X-Odd":[1]}"#),
+        ("ce-traceparent", "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"),
+        ("traceparent", "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"),
+        ("tracestate", "a=1"),
+        ("content-type", "application/json"),
+    ] {
+        assert_eq!(headers.get(name).map(String::as_str), Some(value), "{name} of {headers:?}");
+    }
+    assert_eq!(&messages[0].payload[..], br#"{"n":1}"#);
+    assert_eq!(messages[1].headers.get("content-type").unwrap().as_str(), "application/cloudevents+json; charset=utf-8");
+    let read = parse_line(&messages[1].payload).unwrap();
+    assert_eq!((read.id.as_str(), read.sequence, read.slot, read.epoch), ("Structured", 1, 7, 9));
+}
+
+/// A paused publisher's sends arrive after its slot went to another: the stream refuses what is in its past, and not only for as long as it
+/// remembers ids.
+#[tokio::test]
+async fn the_fence_refuses_the_past() {
+    let harness = Harness::new(server().await, true).await;
+    let (one, two) = (NatsSink::new(harness.config()).unwrap(), NatsSink::new(harness.config()).unwrap());
+    let events = deliveries("a", 1, 4);
+    assert_eq!(one.deliver(events[..2].into()).await, Accepted::all(&events[..2]));
+    let later: Vec<_> = events[1..3].iter().map(|event| Delivery { epoch: 2, id: format!("{}-x", event.id), ..event.clone() }).collect();
+    assert_eq!(two.deliver(later.clone().into()).await, Accepted::all(&later), "what is there already counts as accepted");
+    // The first one does not know yet, and has another id, so that only the fence can stop it.
+    let late = Delivery { id: "late".into(), ..events[2].clone() };
+    assert_eq!(one.deliver([late.clone()].into()).await, Accepted::all(&[late]), "it is there already");
+    let ahead = one.deliver(events[3..].into()).await;
+    let (_, refusal) = &ahead.apart[&1];
+    assert!(!refusal.permanent && refusal.message.contains("newer epoch"), "{ahead:?}");
+    let sequences: Vec<_> = harness.arrived().await.into_iter().map(|(_, sequence, _)| sequence).collect();
+    assert_eq!(sequences, [1, 2, 3]);
+}
+
+#[tokio::test]
+async fn a_stream_that_is_missing_is_made_only_if_told() {
+    let harness = Harness::new(server().await, false).await;
+    let config = |create| harness.config().stream("other", create).subject(Template::parse("other.{type}").unwrap()).unwrap();
+    let error = NatsSink::new(config(false)).unwrap().check().await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Missing);
+    assert!(error.to_string().ends_with("has no stream other: make it, with the subjects other.*"), "{error}");
+    let sink = NatsSink::new(config(true)).unwrap();
+    sink.check().await.unwrap();
+    let batch = deliveries("a", 1, 3);
+    assert_eq!(sink.deliver(batch.clone().into()).await, Accepted::all(&batch));
+    // A stream that has other subjects than ours.
+    let elsewhere = harness.config().subject(Template::parse("elsewhere.{type}").unwrap()).unwrap();
+    let answer = NatsSink::new(elsewhere).unwrap().deliver(batch.into()).await;
+    assert!(answer.apart[&1].1.message.contains("give the stream the subjects elsewhere.*"), "{answer:?}");
+}
+
+#[tokio::test]
+async fn tls_is_checked_and_demanded() {
+    let authority = Authority::new().unwrap();
+    let nats = Nats::start(NatsOptions::default().with_tls(&authority.server().unwrap())).await.unwrap();
+    let config = || NatsConfig::from_url(&nats.address(), "/").unwrap().stream("s", true);
+    let trusting = TlsFiles { ca: Some(authority.file()), identity: None };
+    NatsSink::new(config().tls(trusting)).unwrap().check().await.unwrap();
+    let stranger = Authority::new().unwrap();
+    let suspicious = TlsFiles { ca: Some(stranger.file()), identity: None };
+    let error = NatsSink::new(config().tls(suspicious)).unwrap().check().await.unwrap_err();
+    assert!(error.to_string().contains("certificate"), "{error}");
+    let plain = Nats::start(NatsOptions::default()).await.unwrap();
+    let demanding = NatsConfig::from_url(&format!("tls://{}", plain.socket_addr()), "/").unwrap();
+    assert!(NatsSink::new(demanding).unwrap().check().await.is_err(), "nothing is sent without TLS");
+}

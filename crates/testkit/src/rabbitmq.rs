@@ -1,0 +1,148 @@
+//! RabbitMQ: one node.
+
+use std::fmt::Write as _;
+use std::net::SocketAddr;
+
+use tempfile::TempDir;
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::net::TcpStream;
+
+use crate::error::{Error, Result};
+use crate::ports::Port;
+use crate::process::Process;
+use crate::servers::{self, RABBITMQ};
+
+/// What a client of AMQP 0.9.1 says first.
+const GREETING: &[u8] = b"AMQP\0\0\x09\x01";
+
+/// How a node is started. The default: the user `guest` with the password `guest`.
+#[derive(Clone, Debug, Default)]
+pub struct RabbitMqOptions {
+    settings: Vec<String>,
+}
+
+impl RabbitMqOptions {
+    /// A line of `rabbitmq.conf`, such as `max_message_size = 4096`.
+    #[must_use]
+    pub fn with_setting(mut self, line: impl Into<String>) -> Self {
+        self.settings.push(line.into());
+        self
+    }
+}
+
+/// One running node; killed when dropped.
+#[derive(Debug)]
+pub struct RabbitMq {
+    // Dropped first: the folder and the ports outlive the processes.
+    process: Process,
+    /// Erlang's directory of nodes, without which none starts.
+    directory: Process,
+    port: Port,
+    _ports: [Port; 2],
+    _folder: TempDir,
+}
+
+impl RabbitMq {
+    /// A node with these options, ready for clients.
+    pub async fn start(options: RabbitMqOptions) -> Result<Self> {
+        let home = servers::home(&RABBITMQ)?;
+        let (port, nodes, peers) = (Port::reserve()?, Port::reserve()?, Port::reserve()?);
+        let folder = tempfile::Builder::new().prefix("shardwise-rabbitmq-").tempdir().map_err(Error::io("a folder for RabbitMQ"))?;
+        let mut text = format!("listeners.tcp.default = 127.0.0.1:{}\nlog.console = true\nlog.file = false\n", port.number());
+        for line in &options.settings {
+            // Writing to a text does not fail.
+            let _ = writeln!(text, "{line}");
+        }
+        for (name, text) in [("rabbitmq.conf", text.as_str()), ("enabled_plugins", "[].")] {
+            std::fs::write(folder.path().join(name), text).map_err(Error::io(name))?;
+        }
+        let place = |name: &str| folder.path().join(name).display().to_string();
+        let erlang = home.join("usr/lib/erlang");
+        let bin = erlang_programs(&erlang)?;
+        let rabbit = home.join("usr/lib/rabbitmq/lib/rabbitmq_server-3.10.8");
+        let at_home = |path: &str| rabbit.join(path).display().to_string();
+        let directory_arguments = ["-port".to_owned(), nodes.number().to_string(), "-address".to_owned(), "127.0.0.1".to_owned()];
+        let directory = Process::new("epmd".into(), bin.join("epmd"), directory_arguments.into(), folder.path().join("epmd.log"));
+        let environment = [
+            ("HOME", folder.path().display().to_string()),
+            ("ROOTDIR", erlang.display().to_string()),
+            ("BINDIR", bin.display().to_string()),
+            ("EMU", "beam".to_owned()),
+            ("PROGNAME", "erl".to_owned()),
+            ("ERL_EPMD_PORT", nodes.number().to_string()),
+            ("ERL_EPMD_ADDRESS", "127.0.0.1".to_owned()),
+            ("RABBITMQ_HOME", rabbit.display().to_string()),
+            ("RABBITMQ_NODENAME", "test@localhost".to_owned()),
+            ("RABBITMQ_DIST_PORT", peers.number().to_string()),
+            ("RABBITMQ_CONFIG_FILE", place("rabbitmq.conf")),
+            ("RABBITMQ_ENABLED_PLUGINS_FILE", place("enabled_plugins")),
+            ("RABBITMQ_PLUGINS_DIR", at_home("plugins")),
+            ("RABBITMQ_MNESIA_BASE", place("mnesia")),
+            ("RABBITMQ_LOG_BASE", place("logs")),
+            ("RABBITMQ_LOGS", "-".to_owned()),
+            ("RABBITMQ_PID_FILE", place("pid")),
+            ("RABBITMQ_GENERATED_CONFIG_DIR", place("generated")),
+            ("RABBITMQ_FEATURE_FLAGS_FILE", place("flags")),
+        ];
+        let mut arguments: Vec<String> = Vec::new();
+        let plugins = rabbit.join("plugins");
+        for entry in std::fs::read_dir(&plugins).map_err(Error::io(plugins.display()))?.filter_map(std::result::Result::ok) {
+            arguments.extend(["-pa".to_owned(), entry.path().join("ebin").display().to_string()]);
+        }
+        arguments.extend(["-noinput", "-boot", "start_sasl", "-s", "rabbit", "boot", "-kernel"].map(str::to_owned));
+        arguments.extend(["inet_dist_use_interface".to_owned(), "{127,0,0,1}".to_owned()]);
+        for limit in ["inet_dist_listen_min", "inet_dist_listen_max"] {
+            arguments.extend(["-kernel".to_owned(), limit.to_owned(), peers.number().to_string()]);
+        }
+        let process = Process::new(RABBITMQ.title(), bin.join("erlexec"), arguments, folder.path().join("log"));
+        let process = process.with_environment(environment);
+        directory.start()?;
+        process.start()?;
+        let node = Self { process, directory, port, _ports: [nodes, peers], _folder: folder };
+        node.ready().await.map(|()| node)
+    }
+
+    /// Waits until it answers clients.
+    async fn ready(&self) -> Result<()> {
+        let look = async || {
+            let told = |error: std::io::Error| error.to_string();
+            let mut stream = TcpStream::connect(self.socket_addr()).await.map_err(told)?;
+            stream.write_all(GREETING).await.map_err(told)?;
+            // A frame of the first channel.
+            let mut answer = [0; 3];
+            stream.read_exact(&mut answer).await.map_err(told)?;
+            if answer == [1, 0, 0] { Ok(()) } else { Err(format!("it says {answer:?}")) }
+        };
+        self.process.until("it answers", look).await
+    }
+
+    /// Where clients connect, as `amqp://127.0.0.1:PORT`.
+    pub fn address(&self) -> String {
+        format!("amqp://{}", self.socket_addr())
+    }
+
+    /// Where clients connect, for a proxy.
+    pub fn socket_addr(&self) -> SocketAddr {
+        self.port.address()
+    }
+
+    /// SIGKILL: no farewell to anybody.
+    pub fn kill(&self) -> Result<()> {
+        self.process.kill()
+    }
+
+    /// Kills it if it runs, and starts it on the same port with what it had stored; gives back when it is ready.
+    pub async fn restart(&self) -> Result<()> {
+        self.process.kill()?;
+        self.directory.start()?;
+        self.process.start()?;
+        self.ready().await
+    }
+}
+
+/// The folder with the virtual machine, whose name has its version.
+fn erlang_programs(erlang: &std::path::Path) -> Result<std::path::PathBuf> {
+    let mut entries = std::fs::read_dir(erlang).map_err(Error::io(erlang.display()))?.filter_map(std::result::Result::ok);
+    let found = entries.find(|entry| entry.file_name().to_string_lossy().starts_with("erts-")).map(|entry| entry.path().join("bin"));
+    found.ok_or_else(|| Error::new(format!("{} has no virtual machine", erlang.display())))
+}

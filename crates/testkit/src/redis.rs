@@ -1,0 +1,158 @@
+//! Redis: one server.
+
+use std::net::SocketAddr;
+
+use nix::sys::signal::Signal;
+use tempfile::TempDir;
+use tokio::io::{AsyncBufReadExt as _, AsyncWriteExt as _, BufReader};
+use tokio::net::TcpStream;
+
+use crate::certs::Identity;
+use crate::error::{Error, Result};
+use crate::ports::Port;
+use crate::process::{ATTEMPTS, Process};
+use crate::servers::{self, REDIS};
+
+/// What the server's log says when somebody else listens on its port.
+const TAKEN: &str = "Address already in use";
+/// Where the package has the libraries that the system may lack.
+const LIBRARIES: [&str; 2] = ["usr/lib/x86_64-linux-gnu", "usr/lib/aarch64-linux-gnu"];
+
+/// How a server is started. The default: everything is kept over a restart, no password, no TLS.
+#[derive(Clone, Debug, Default)]
+pub struct RedisOptions {
+    password: Option<String>,
+    tls: Option<Identity>,
+    settings: Vec<(String, String)>,
+}
+
+impl RedisOptions {
+    /// Only with this password.
+    #[must_use]
+    pub fn with_password(mut self, password: &str) -> Self {
+        self.password = Some(password.to_owned());
+        self
+    }
+
+    /// Only with TLS, with this certificate.
+    #[must_use]
+    pub fn with_tls(mut self, identity: &Identity) -> Self {
+        self.tls = Some(identity.clone());
+        self
+    }
+
+    /// A setting as in `redis.conf`, such as `maxmemory` and `3mb`.
+    #[must_use]
+    pub fn with_setting(mut self, name: &str, value: &str) -> Self {
+        self.settings.push((name.to_owned(), value.to_owned()));
+        self
+    }
+
+    fn arguments(&self, folder: &TempDir, port: u16) -> Vec<String> {
+        let port = port.to_string();
+        let mut set = vec![
+            ("bind", "127.0.0.1".to_owned()),
+            ("dir", folder.path().display().to_string()),
+            ("appendonly", "yes".to_owned()),
+            ("save", String::new()),
+        ];
+        match &self.tls {
+            None => set.push(("port", port)),
+            Some(identity) => {
+                set.extend([("port", "0".to_owned()), ("tls-port", port), ("tls-auth-clients", "no".to_owned())]);
+                set.push(("tls-cert-file", identity.certificate().display().to_string()));
+                set.push(("tls-key-file", identity.key().display().to_string()));
+            }
+        }
+        set.extend(self.password.clone().map(|password| ("requirepass", password)));
+        let own = self.settings.iter().map(|(name, value)| (name.as_str(), value.clone()));
+        set.into_iter().chain(own).flat_map(|(name, value)| [format!("--{name}"), value]).collect()
+    }
+}
+
+/// One running Redis; killed when dropped.
+#[derive(Debug)]
+pub struct Redis {
+    // Dropped first: the folder and the port outlive the process.
+    process: Process,
+    port: Port,
+    options: RedisOptions,
+    _folder: TempDir,
+}
+
+impl Redis {
+    /// A server with these options, ready for clients.
+    pub async fn start(options: RedisOptions) -> Result<Self> {
+        let mut attempt = 1;
+        loop {
+            let redis = Self::launch(&options)?;
+            match redis.ready().await {
+                Err(_) if attempt < ATTEMPTS && redis.process.said(TAKEN) => attempt += 1,
+                ready => return ready.map(|()| redis),
+            }
+        }
+    }
+
+    /// Starts the process and does not wait for it.
+    fn launch(options: &RedisOptions) -> Result<Self> {
+        let (port, home) = (Port::reserve()?, servers::home(&REDIS)?);
+        let folder = tempfile::Builder::new().prefix("shardwise-redis-").tempdir().map_err(Error::io("a folder for Redis"))?;
+        // Called by its own name it is the server, by that in the package one of the tools.
+        let program = folder.path().join("redis-server");
+        std::os::unix::fs::symlink(home.join(REDIS.programs[0]), &program).map_err(Error::io(program.display()))?;
+        let libraries = LIBRARIES.map(|path| home.join(path).display().to_string()).join(":");
+        let arguments = options.arguments(&folder, port.number());
+        let process = Process::new(REDIS.title(), program, arguments, folder.path().join("log"));
+        let process = process.with_environment([("LD_LIBRARY_PATH", libraries)]);
+        process.start()?;
+        Ok(Self { process, port, options: options.clone(), _folder: folder })
+    }
+
+    /// Waits until it listens and, where it can be asked in plain words, has read what it had stored.
+    async fn ready(&self) -> Result<()> {
+        let look = async || {
+            let told = |error: std::io::Error| error.to_string();
+            let mut stream = TcpStream::connect(self.socket_addr()).await.map_err(told)?;
+            if self.options.tls.is_some() {
+                return Ok(());
+            }
+            stream.write_all(b"PING\r\n").await.map_err(told)?;
+            let mut answer = String::new();
+            BufReader::new(stream).read_line(&mut answer).await.map_err(told)?;
+            if answer.starts_with("+PONG") || answer.starts_with("-NOAUTH") { Ok(()) } else { Err(answer) }
+        };
+        self.process.until("it answers", look).await
+    }
+
+    /// Where clients connect, as `redis://127.0.0.1:PORT`, or `rediss` if it was started with TLS.
+    pub fn address(&self) -> String {
+        format!("{}://{}", if self.options.tls.is_some() { "rediss" } else { "redis" }, self.socket_addr())
+    }
+
+    /// Where clients connect, for a proxy.
+    pub fn socket_addr(&self) -> SocketAddr {
+        self.port.address()
+    }
+
+    /// SIGKILL: no farewell to anybody. What was written is there after a restart.
+    pub fn kill(&self) -> Result<()> {
+        self.process.kill()
+    }
+
+    /// Kills it if it runs, and starts it on the same port with what it had stored; gives back when it is ready.
+    pub async fn restart(&self) -> Result<()> {
+        self.process.kill()?;
+        self.process.start()?;
+        self.ready().await
+    }
+
+    /// SIGSTOP: connections stay, answers do not come.
+    pub fn pause(&self) -> Result<()> {
+        self.process.signal(Signal::SIGSTOP)
+    }
+
+    /// SIGCONT, after [`Redis::pause`].
+    pub fn resume(&self) -> Result<()> {
+        self.process.signal(Signal::SIGCONT)
+    }
+}

@@ -1,0 +1,55 @@
+//! The servers that sinks write to: they come up, keep what they had over a restart, and ask for what they are told to ask for.
+
+#![expect(clippy::unwrap_used, clippy::panic, reason = "a helper of tests")]
+
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use shardwise_testkit::{Nats, NatsOptions, RabbitMq, RabbitMqOptions, Redis, RedisOptions};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
+
+/// Says something and gives back what is answered up to `until`.
+async fn talk(to: SocketAddr, words: &str, until: &str) -> String {
+    let mut stream = TcpStream::connect(to).await.unwrap();
+    stream.write_all(words.as_bytes()).await.unwrap();
+    let (mut answer, mut part) = (String::new(), [0; 4096]);
+    while !answer.contains(until) {
+        let read = tokio::time::timeout(Duration::from_secs(30), stream.read(&mut part)).await;
+        let bytes = read.unwrap_or_else(|_| panic!("waited 30 s in vain for {until:?}; heard {answer:?}")).unwrap();
+        assert!(bytes > 0, "the connection ended before {until:?} came; heard {answer:?}");
+        answer.push_str(&String::from_utf8_lossy(&part[..bytes]));
+    }
+    answer
+}
+
+#[tokio::test]
+async fn nats_keeps_streams_over_a_restart_and_asks_for_the_password() {
+    let options = NatsOptions::default().with_user("app", "secret");
+    let nats = Nats::start(options).await.unwrap();
+    let request = |api: &str, body: &str| {
+        let login = "CONNECT {\"verbose\":false,\"user\":\"app\",\"pass\":\"secret\"}\r\nSUB answer 1\r\n";
+        format!("{login}PUB $JS.API.{api} answer {}\r\n{body}\r\n", body.len())
+    };
+    talk(nats.socket_addr(), &request("STREAM.CREATE.S", r#"{"name":"S","subjects":["s.>"]}"#), "did_create").await;
+    nats.restart().await.unwrap();
+    talk(nats.socket_addr(), &request("STREAM.INFO.S", ""), "\"subjects\":[\"s.").await;
+    talk(nats.socket_addr(), "CONNECT {}\r\nPING\r\n", "Authorization Violation").await;
+}
+
+#[tokio::test]
+async fn redis_keeps_keys_over_a_restart_and_asks_for_the_password() {
+    let redis = Redis::start(RedisOptions::default().with_password("secret")).await.unwrap();
+    talk(redis.socket_addr(), "AUTH secret\r\nSET key value\r\n", "+OK\r\n+OK").await;
+    redis.restart().await.unwrap();
+    talk(redis.socket_addr(), "AUTH secret\r\nGET key\r\n", "value").await;
+    talk(redis.socket_addr(), "GET key\r\n", "NOAUTH").await;
+}
+
+#[tokio::test]
+async fn rabbitmq_answers_before_and_after_a_restart() {
+    let rabbit = RabbitMq::start(RabbitMqOptions::default()).await.unwrap();
+    talk(rabbit.socket_addr(), "AMQP\0\0\u{9}\u{1}", "RabbitMQ").await;
+    rabbit.restart().await.unwrap();
+    talk(rabbit.socket_addr(), "AMQP\0\0\u{9}\u{1}", "RabbitMQ").await;
+}
