@@ -35,13 +35,18 @@ impl Place {
     }
 
     pub(crate) fn service(&self, id: &str, slots: u32, ttl: Duration) -> ShardingService {
+        self.service_by(&format!("slots = {slots}\n"), id, ttl)
+    }
+
+    /// A member whose policy has these lines besides its group and its ownership.
+    pub(crate) fn service_by(&self, rules: &str, id: &str, ttl: Duration) -> ShardingService {
         let table = "[default.resilience.sharding";
         let (name, at) = match self {
             Self::Server(Kind::Consul, server) => ("consul", format!("address = \"http://{}\"", server.address())),
             Self::Server(Kind::Etcd, server) => ("etcd", format!("endpoints = [\"http://{}\"]", server.address())),
             Self::Local(folder) => ("local", format!("path = \"{}\"", folder.path().join("workers.db").display())),
         };
-        let mut text = format!("{table}.policies.workers]\ngroup_name = \"workers\"\nownership = \"exclusive\"\nslots = {slots}\n");
+        let mut text = format!("{table}.policies.workers]\ngroup_name = \"workers\"\nownership = \"exclusive\"\n{rules}");
         // Writing to a String cannot fail.
         let _ =
             write!(text, "{table}.instance]\nid = \"{id}\"\n{table}.discovery]\nbackend = \"{name}\"\nttl = \"{}ms\"\n", ttl.as_millis());

@@ -26,14 +26,36 @@ macro_rules! on_both {
     };
 }
 
+/// Runs a scene on all backends at once: such scenes wait, and measure nothing.
+macro_rules! on_all_at_once {
+    ($scene:ident) => {
+        mod $scene {
+            use crate::meeting::{Kind, beside};
+
+            #[test]
+            fn local_consul_and_etcd() {
+                let _beside = beside();
+                std::thread::scope(|scope| {
+                    for (name, kind) in [("local", None), ("consul", Some(Kind::Consul)), ("etcd", Some(Kind::Etcd))] {
+                        // A panic in one of them names it, and fails the test once all have ended.
+                        std::thread::Builder::new().name(name.to_owned()).spawn_scoped(scope, move || super::$scene(kind)).unwrap();
+                    }
+                });
+            }
+        }
+    };
+}
+
 mod bad_days;
 mod exclusive;
 mod faults;
 mod figures;
 mod meeting;
 mod members;
+mod named;
 mod other_fleet;
 mod restarts;
 mod rights;
+mod rolling;
 mod silence;
 mod still;

@@ -2,7 +2,7 @@
 
 use std::fmt::Write as _;
 use std::net::SocketAddr;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use std::time::{Duration, Instant};
 
 use shardwise::discovery::{Clock, Discovery};
@@ -13,10 +13,17 @@ use tokio::runtime::Runtime;
 pub(crate) const GROUP: &str = "workers";
 const LOOK_EVERY: Duration = Duration::from_millis(10);
 
+/// Held for writing by the one test that runs, or for reading by several that measure nothing.
+static ALONE: RwLock<()> = RwLock::new(());
+
 /// Held by the one test that runs.
-pub(crate) fn alone() -> MutexGuard<'static, ()> {
-    static ALONE: Mutex<()> = Mutex::new(());
-    ALONE.lock().unwrap_or_else(PoisonError::into_inner)
+pub(crate) fn alone() -> RwLockWriteGuard<'static, ()> {
+    ALONE.write().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Held by tests that mostly wait, beside each other.
+pub(crate) fn beside() -> RwLockReadGuard<'static, ()> {
+    ALONE.read().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// A runtime whose threads have this name, by which what they use is told apart.

@@ -14,25 +14,48 @@ pub enum Mistake {
     EpochPerMember,
 }
 
-#[cfg(feature = "mistakes")]
+impl Mistake {
+    /// All of them.
+    pub const ALL: [Self; 3] = [Self::DeadlineFromAnswer, Self::ReleaseBeforeDrain, Self::EpochPerMember];
+
+    /// As it is called on a command line.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::DeadlineFromAnswer => "deadline-from-answer",
+            Self::ReleaseBeforeDrain => "release-before-drain",
+            Self::EpochPerMember => "epoch-per-member",
+        }
+    }
+}
+
+#[cfg(any(test, feature = "mistakes"))]
 thread_local! {
     static MADE: std::cell::Cell<Option<Mistake>> = const { std::cell::Cell::new(None) };
 }
 
+#[cfg(any(test, feature = "mistakes"))]
+static MADE_EVERYWHERE: std::sync::OnceLock<Mistake> = std::sync::OnceLock::new();
+
 /// From now on this thread makes that mistake, or none.
-#[cfg(feature = "mistakes")]
+#[cfg(any(test, feature = "mistakes"))]
 pub fn make(mistake: Option<Mistake>) {
     MADE.set(mistake);
 }
 
-/// Whether this mistake is made.
-#[cfg(feature = "mistakes")]
-pub(crate) fn made(mistake: Mistake) -> bool {
-    MADE.get() == Some(mistake)
+/// From now on every thread of this process makes that mistake; the first word counts.
+#[cfg(any(test, feature = "mistakes"))]
+pub fn make_everywhere(mistake: Mistake) {
+    MADE_EVERYWHERE.get_or_init(|| mistake);
 }
 
 /// Whether this mistake is made.
-#[cfg(not(feature = "mistakes"))]
+#[cfg(any(test, feature = "mistakes"))]
+pub(crate) fn made(mistake: Mistake) -> bool {
+    MADE.get() == Some(mistake) || MADE_EVERYWHERE.get() == Some(&mistake)
+}
+
+/// Whether this mistake is made.
+#[cfg(not(any(test, feature = "mistakes")))]
 pub(crate) const fn made(_: Mistake) -> bool {
     false
 }

@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
+use shardwise::core::mistakes::Mistake;
 use shardwise_testkit::TcpProxy;
 
 use super::lines::{Line, Reader};
@@ -35,9 +36,9 @@ pub(crate) struct Member {
 
 impl Member {
     /// Starts one, whose settings are in the folder.
-    pub(crate) fn start(folder: &Path, name: String, proxies: Vec<TcpProxy>) -> Self {
+    pub(crate) fn start(folder: &Path, name: String, proxies: Vec<TcpProxy>, mistake: Option<Mistake>) -> Self {
         let reader = Reader::open(&folder.join(format!("{name}.jsonl")));
-        let (child, input) = worker::start(folder, &name);
+        let (child, input) = worker::start(folder, &name, mistake);
         let (holds, wrote) = (BTreeSet::new(), BTreeSet::new());
         let (is_there, is_killed, is_struck) = (true, false, false);
         Self { name, child, input: Some(input), reader, lines: Vec::new(), holds, wrote, proxies, is_there, is_killed, is_struck }

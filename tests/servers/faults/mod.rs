@@ -2,12 +2,14 @@
 //! off, told to leave, their server killed or their file locked. What they wrote down is looked through for a slot that two held at once, and for
 //! writes of ghosts that a fenced table let pass.
 //!
-//! `SHARDWISE_SEED=N` repeats the order of the faults. `cargo xtask soak exclusive` makes it hundreds of faults on clusters of three.
+//! `SHARDWISE_SEED=N` repeats the order of the faults. `cargo xtask soak exclusive` makes it hundreds of faults on clusters of three, and with
+//! `--mistake NAME` a mistake is put back into the workers' library, which must be found.
 
 mod figures;
 mod fleet;
 mod intervals;
 mod lines;
+mod mistakes;
 mod play;
 mod stage;
 mod worker;
@@ -35,6 +37,8 @@ pub(crate) enum Fault {
     PauseUntilReplaced,
     /// The way to the server: bytes held in one direction or both, connections reset, or new ones refused, for up to a TTL and a second.
     Cut,
+    /// Answers come so late that they only just count; then nothing that is asked arrives any more, for a TTL and a second.
+    Late,
     /// The server that leads is killed, and started again up to a second later.
     Server,
     /// The file cannot be written for up to a TTL and a second.
@@ -50,6 +54,7 @@ impl Fault {
             Self::Pause => "SIGSTOP for a while",
             Self::PauseUntilReplaced => "SIGSTOP until replaced",
             Self::Cut => "connections cut",
+            Self::Late => "answers late, then requests cut",
             Self::Server => "leading server killed",
             Self::Lock => "file locked",
             Self::Leave => "told to leave",
@@ -70,7 +75,15 @@ fn short(backend: &str, rng: &mut StdRng) -> Vec<Fault> {
 fn long(backend: &str, count: usize, rng: &mut StdRng) -> Vec<Fault> {
     let kinds: &[(Fault, u32)] = match backend {
         "local" => &[(Fault::Kill, 5), (Fault::Pause, 5), (Fault::PauseUntilReplaced, 3), (Fault::Lock, 4), (Fault::Leave, 2)],
-        _ => &[(Fault::Kill, 5), (Fault::Pause, 4), (Fault::PauseUntilReplaced, 3), (Fault::Cut, 5), (Fault::Server, 2), (Fault::Leave, 2)],
+        _ => &[
+            (Fault::Kill, 5),
+            (Fault::Pause, 4),
+            (Fault::PauseUntilReplaced, 3),
+            (Fault::Cut, 4),
+            (Fault::Late, 2),
+            (Fault::Server, 2),
+            (Fault::Leave, 2),
+        ],
     };
     let bag: Vec<_> = kinds.iter().flat_map(|(fault, often)| std::iter::repeat_n(*fault, *often as usize)).collect();
     let mut all = Vec::new();
@@ -91,7 +104,7 @@ fn a_fleet_holds_no_slot_twice_whatever_is_done_to_it(backend: &str) {
         Some(count) => (long(backend, count, &mut rng), 3),
         None => (short(backend, &mut rng), 1),
     };
-    let mut play = Play::start(backend, servers, rng);
+    let mut play = Play::start(backend, servers, rng, None);
     for fault in faults {
         play.strike(fault);
     }

@@ -7,6 +7,7 @@ use nix::sys::signal::Signal;
 use rand::RngExt;
 use rand::rngs::StdRng;
 use serde_json::Value;
+use shardwise::core::mistakes::Mistake;
 use shardwise::discovery::Clock;
 use shardwise_testkit::Direction;
 use sqlx::SqliteConnection;
@@ -27,18 +28,33 @@ const SETTLED_WITHIN: Duration = Duration::from_secs(30);
 /// In which the others hold and have written to what one held that is stopped.
 const REPLACED_WITHIN: Duration = Duration::from_secs(10);
 const LOOK_EVERY: Duration = Duration::from_millis(5);
+/// Less than a renewal waits for its answer: a third of the TTL, on etcd.
+const LATE: Duration = Duration::from_millis(600);
 
 /// How a fault ends.
 enum Undo {
     Continue(usize),
+    /// Nothing reaches the servers any more, though answers still come.
+    Silence(usize),
     Heal(usize),
     Revive(usize),
     Unlock(SqliteConnection),
     Replace,
 }
 
+/// What came of a play in which the workers make a mistake.
+pub(crate) struct Wrong {
+    pub(crate) faults: u32,
+    /// Slots held by two workers at one moment.
+    pub(crate) overlaps: usize,
+    /// Slots held under an epoch that is not above an earlier one.
+    pub(crate) falls: usize,
+}
+
 pub(crate) struct Play {
     backend: String,
+    /// What the workers do wrong.
+    mistake: Option<Mistake>,
     stage: Stage,
     members: Vec<Member>,
     rng: StdRng,
@@ -52,11 +68,12 @@ pub(crate) struct Play {
 }
 
 impl Play {
-    pub(crate) fn start(backend: &str, servers: usize, rng: StdRng) -> Self {
+    pub(crate) fn start(backend: &str, servers: usize, rng: StdRng, mistake: Option<Mistake>) -> Self {
         let runtime = runtime("play");
         let stage = runtime.block_on(Stage::start(backend, servers));
         let (undo, counts, kills) = (Vec::new(), BTreeMap::new(), Vec::new());
-        let mut play = Self { backend: backend.to_owned(), stage, members: Vec::new(), rng, undo, counts, kills, replaced: 0, runtime };
+        let (backend, members) = (backend.to_owned(), Vec::new());
+        let mut play = Self { backend, mistake, stage, members, rng, undo, counts, kills, replaced: 0, runtime };
         (0..MEMBERS).for_each(|_| play.admit());
         play.settle();
         play
@@ -66,7 +83,7 @@ impl Play {
         let number = self.members.len();
         let name = format!("worker-{number}");
         let proxies = self.runtime.block_on(self.stage.admit(&name, number));
-        self.members.push(Member::start(self.stage.folder(), name, proxies));
+        self.members.push(Member::start(self.stage.folder(), name, proxies, self.mistake));
     }
 
     fn up_to(&mut self, longest: Duration) -> Duration {
@@ -136,6 +153,10 @@ impl Play {
                 });
                 self.later(long, Undo::Heal(victim));
             }
+            Fault::Late => {
+                self.strike_one(victim, |member| member.proxies.iter().for_each(|proxy| proxy.delay(Direction::ToClient, LATE)));
+                self.later(TTL, Undo::Silence(victim));
+            }
             Fault::Server => {
                 let server = self.runtime.block_on(self.stage.kill_leader());
                 self.later(brief, Undo::Revive(server));
@@ -169,6 +190,10 @@ impl Play {
                 Undo::Continue(victim) => {
                     self.members[victim].signal(Signal::SIGCONT);
                     self.members[victim].is_struck = false;
+                }
+                Undo::Silence(victim) => {
+                    self.members[victim].proxies.iter().for_each(|proxy| proxy.cut(Direction::ToServer));
+                    self.later(TTL + Duration::from_secs(1), Undo::Heal(victim));
                 }
                 Undo::Heal(victim) => {
                     for proxy in &self.members[victim].proxies {
@@ -218,13 +243,34 @@ impl Play {
         }
     }
 
-    /// Ends everything in good order, and tells what came of it.
-    pub(crate) fn end(mut self) -> Value {
+    /// Ends everything in good order.
+    fn ends(&mut self) {
         self.settle();
         self.members.iter_mut().filter(|member| member.is_there).for_each(Member::leave);
         self.members.iter_mut().filter(|member| !member.is_killed).for_each(|member| member.ends_well(SETTLED_WITHIN));
-        let lines: Vec<_> = self.members.iter().map(|member| member.lines.clone()).collect();
-        let found = findings(&lines);
+    }
+
+    /// What the lines of the workers say so far.
+    fn found(&self) -> Findings {
+        findings(&self.members.iter().map(|member| member.lines.clone()).collect::<Vec<_>>())
+    }
+
+    /// What is wrong so far, where the workers make a mistake.
+    pub(crate) fn wrong(&self) -> Wrong {
+        let Findings { overlaps, falls, .. } = self.found();
+        Wrong { faults: self.counts.values().sum(), overlaps: overlaps.len(), falls: falls.len() }
+    }
+
+    /// Ends a play in which the workers make a mistake.
+    pub(crate) fn end_wrong(mut self) -> Wrong {
+        self.ends();
+        self.wrong()
+    }
+
+    /// Ends it, and tells what came of it.
+    pub(crate) fn end(mut self) -> Value {
+        self.ends();
+        let found = self.found();
         let disorder = self.runtime.block_on(disorder(&self.stage));
         let told = figures(&self.backend, &self.counts, &self.kills, &found);
         let well = found.overlaps.is_empty()

@@ -7,6 +7,7 @@ use std::process::{Child, ChildStdin, Command, Stdio};
 use std::sync::Arc;
 use std::time::Duration;
 
+use shardwise::core::mistakes::{Mistake, make_everywhere};
 use shardwise::core::{Epoch, Fence, GroupName, Resource, slot_of};
 use shardwise::{Guard, Moment, ShardKey, ShardingFactory, ShardingService};
 use shardwise_fencing::{FenceError, sqlite};
@@ -20,11 +21,15 @@ use super::lines::{At, Book, Line};
 /// The folder and the name of a worker process; unset in the tests themselves.
 const FOLDER: &str = "SHARDWISE_TEST_WORKER_FOLDER";
 const NAME: &str = "SHARDWISE_TEST_WORKER_NAME";
+/// A known mistake for the process to make.
+const MISTAKE: &str = "SHARDWISE_TEST_WORKER_MISTAKE";
 /// How often work looks whether it is still to go on, and every which time it writes.
 const STEP: Duration = Duration::from_millis(40);
 const STEPS_A_WRITE: u32 = 5;
 /// How long a slot is drained.
 const DRAIN: Duration = Duration::from_millis(10);
+/// The same beside a mistake: longer than the news of a claim takes on a busy machine.
+const DRAIN_BY_MISTAKE: Duration = Duration::from_millis(500);
 /// How often code that does not ask tries to write, if the table is busy.
 const GHOST_TRIES: u32 = 20;
 /// Another process may have been stopped in the middle of its write.
@@ -36,14 +41,23 @@ const AGAIN: Duration = Duration::from_millis(200);
 #[test]
 fn worker_process() {
     let (Some(folder), Ok(name)) = (std::env::var_os(FOLDER), std::env::var(NAME)) else { return };
-    crate::meeting::runtime(&name).block_on(work(&PathBuf::from(folder), &name));
+    let mistake = std::env::var(MISTAKE).ok().map(|name| mistake(&name));
+    mistake.into_iter().for_each(make_everywhere);
+    let drain = if mistake.is_some() { DRAIN_BY_MISTAKE } else { DRAIN };
+    crate::meeting::runtime(&name).block_on(work(&PathBuf::from(folder), &name, drain));
+}
+
+/// The mistake of that name.
+pub(crate) fn mistake(name: &str) -> Mistake {
+    Mistake::ALL.into_iter().find(|mistake| mistake.name() == name).unwrap_or_else(|| panic!("no mistake is called {name}"))
 }
 
 /// Starts one, whose settings are in the folder. It is killed by the kernel when the thread ends that starts it.
-pub(crate) fn start(folder: &Path, name: &str) -> (Child, ChildStdin) {
+pub(crate) fn start(folder: &Path, name: &str, mistake: Option<Mistake>) -> (Child, ChildStdin) {
     let mut command = Command::new("setpriv");
     command.args(["--pdeathsig", "KILL", "--"]).arg(std::env::current_exe().unwrap());
     command.args(["--exact", "faults::worker::worker_process", "--nocapture"]).env(FOLDER, folder).env(NAME, name);
+    command.envs(mistake.map(|mistake| (MISTAKE, mistake.name())));
     let log = std::fs::File::options().create(true).append(true).open(folder.join(format!("{name}.log"))).unwrap();
     let mut child = command.stdin(Stdio::piped()).stdout(log.try_clone().unwrap()).stderr(log).spawn().unwrap();
     let input = child.stdin.take().unwrap();
@@ -67,7 +81,7 @@ pub(crate) async fn make_table(folder: &Path) {
     pool.close().await;
 }
 
-async fn work(folder: &Path, name: &str) {
+async fn work(folder: &Path, name: &str, drain: Duration) {
     let _log = tracing_subscriber::fmt().with_ansi(false).with_max_level(tracing::Level::INFO).try_init();
     let service = ShardingFactory::from_file(folder.join(format!("{name}.toml"))).unwrap().create("workers").unwrap();
     let worker = Worker {
@@ -75,6 +89,7 @@ async fn work(folder: &Path, name: &str) {
         book: Book::open(&folder.join(format!("{name}.jsonl"))),
         table: table(folder).await,
         service,
+        drain,
     };
     let (worker, done) = (Arc::new(worker), input_ends());
     let runs = worker.service.slots({
@@ -121,6 +136,8 @@ struct Worker {
     book: Book,
     table: SqlitePool,
     service: ShardingService,
+    /// How long a slot is drained.
+    drain: Duration,
 }
 
 /// What a look at the deadline has shown: at that moment it was held or not, and if so, until then.
@@ -158,7 +175,7 @@ impl Worker {
                 break;
             }
         }
-        tokio::time::sleep(DRAIN).await;
+        tokio::time::sleep(self.drain).await;
         match self.look(&guard) {
             Look { at, held: Some(_) } => self.book.write(Line::Leave { slot, epoch, at }),
             Look { .. } => self.ghost(fence).await,

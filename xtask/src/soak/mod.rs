@@ -5,12 +5,14 @@ mod demo;
 mod exclusive;
 mod figures;
 mod members;
+mod mistakes;
 mod scenes;
 
 use crate::context::Context;
 use crate::measured::{self, Machine};
 use crate::report::say;
 use crate::run::Failure;
+pub(crate) use mistakes::names as mistakes_known;
 use scenes::SCENES;
 
 /// How often the demo is run, unless told otherwise.
@@ -21,14 +23,21 @@ const CHURN_ROUNDS: u32 = 50;
 /// Things that are done to the fleet of each backend, unless told otherwise.
 const FAULTS: u32 = 200;
 
+/// Things that are done to a fleet whose workers make a mistake, unless told otherwise.
+const FAULTS_BY_MISTAKE: u32 = 10;
+
 /// Runs the named soak, or lists the names.
-pub(crate) fn run(context: &Context, name: Option<&str>, runs: Option<u32>) -> Result<(), Failure> {
+pub(crate) fn run(context: &Context, name: Option<&str>, runs: Option<u32>, mistake: Option<&str>) -> Result<(), Failure> {
     let Some(name) = name else {
         say(&names().join("\n"));
         return Ok(());
     };
     let scene = SCENES.iter().find(|scene| scene.name == name);
+    if mistake.is_some() && name != "exclusive" {
+        return Err(Failure::new(format!("--mistake goes with the soak exclusive, and not with {name}")));
+    }
     let text = match scene {
+        _ if let Some(mistake) = mistake => mistakes::run(context, mistake, runs.unwrap_or(FAULTS_BY_MISTAKE))?,
         _ if name == "demo" => demo::run(context, runs.unwrap_or(DEMO_RUNS))?,
         _ if name == "churn" => churn::run(context, runs.unwrap_or(CHURN_ROUNDS))?,
         _ if name == "exclusive" => exclusive::run(context, runs.unwrap_or(FAULTS))?,
@@ -36,7 +45,8 @@ pub(crate) fn run(context: &Context, name: Option<&str>, runs: Option<u32>) -> R
         Some(scene) => scenes::run(context, scene, runs.unwrap_or(scene.runs))?,
         None => return Err(Failure::new(format!("no soak is called {name}; there are: {}", names().join(", ")))),
     };
-    let (path, section) = (context.root().join("docs/measured.md"), format!("soak {name}"));
+    let section = mistake.map_or_else(|| format!("soak {name}"), |mistake| format!("soak {name}, mistake {mistake}"));
+    let path = context.root().join("docs/measured.md");
     let before = std::fs::read_to_string(&path).unwrap_or_default();
     let text = format!("## {section}\n\n{}\n\n{text}", measured::head(context, &Machine::this()));
     std::fs::write(&path, measured::replace(&before, &section, &text)).map_err(|e| Failure::new(format!("{}: {e}", path.display())))?;

@@ -1,0 +1,71 @@
+//! `cargo xtask soak exclusive --mistake NAME`: a known mistake is put back into the library of real workers, and the fault test must find it.
+
+use std::time::Duration;
+
+use serde_json::Value;
+use shardwise_core::mistakes::Mistake;
+
+use crate::context::Context;
+use crate::report::say;
+use crate::run::{Failure, Log};
+
+const TEST: &str = "faults::mistakes::the_mistake_of_a_soak_is_found::local_consul_and_etcd";
+/// For building and for servers to start.
+const ALLOWANCE: Duration = Duration::from_mins(20);
+const FAULT_MAX: Duration = Duration::from_secs(30);
+
+/// What the mistakes are called.
+pub(crate) fn names() -> [&'static str; 3] {
+    Mistake::ALL.map(Mistake::name)
+}
+
+/// Does that many things to a fleet that makes the mistake, on each backend on which it shows, and tells what was found.
+pub(super) fn run(context: &Context, mistake: &str, faults: u32) -> Result<String, Failure> {
+    let log = Log::begin(context, "soak")?;
+    let collected = context.scratch("soak-mistake.jsonl");
+    let unreadable = |e: std::io::Error| Failure::new(format!("{}: {e}", collected.display()));
+    std::fs::write(&collected, "").map_err(unreadable)?;
+    let test = [
+        &["test", "--release", "--package", "shardwise", "--features", "local,consul,etcd", "--test", "servers"][..],
+        &["--", "--nocapture", "--exact", TEST],
+    ];
+    let mut command = context.cargo(&test.concat());
+    command.env("SHARDWISE_SOAK_RUNS", faults.to_string()).env("SHARDWISE_SOAK_FIGURES", &collected);
+    command.env("SHARDWISE_SOAK_MISTAKE", mistake);
+    let repeat = format!("cargo xtask soak exclusive --mistake {mistake} --runs {faults}");
+    log.run_for(command, ALLOWANCE + FAULT_MAX * faults).map_err(|failure| failure.repeated_by(repeat))?;
+    let told = std::fs::read_to_string(&collected).map_err(unreadable)?;
+    let told: Vec<Value> = told.lines().filter_map(|line| serde_json::from_str(line).ok()).collect();
+    let text = table(mistake, &told)?;
+    say(&text);
+    Ok(text)
+}
+
+fn table(mistake: &str, told: &[Value]) -> Result<String, Failure> {
+    if told.is_empty() {
+        return Err(Failure::new(format!("the test {TEST} told no figures")));
+    }
+    let row = |run: &Value| {
+        let backend = run["backend"].as_str().unwrap_or_default();
+        format!("| {backend} | {} | {} | {} | {} |\n", run["seed"], run["faults"], run["overlaps"], run["falls"])
+    };
+    let rows: String = told.iter().map(row).collect();
+    Ok(format!(
+        "Four real worker processes whose library makes the mistake `{mistake}`, on clusters of three servers. It is found: that the same test finds \
+         nothing without it says something.\n\n| backend | seed | things done to the fleet | slots held by two workers at one moment | slots held under an \
+         epoch that is not above an earlier one |\n|---|---:|---:|---:|---:|\n{rows}"
+    ))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_was_found_is_told_for_each_backend_and_nothing_is_no_figure() {
+        let run = serde_json::json!({ "scene": "mistake", "backend": "etcd", "seed": 7, "faults": 3, "overlaps": 5, "falls": 0 });
+        let text = table("release-before-drain", &[run]).unwrap();
+        assert!(text.ends_with("| etcd | 7 | 3 | 5 | 0 |\n"), "{text}");
+        assert!(table("release-before-drain", &[]).is_err());
+    }
+}
