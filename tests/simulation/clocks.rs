@@ -1,5 +1,7 @@
 //! Clocks that run at rates of their own, and begin anywhere.
 
+use std::time::Duration;
+
 use rand::RngExt;
 use rand::rngs::StdRng;
 use shardwise::Moment;
@@ -15,7 +17,12 @@ pub(crate) struct OwnClock {
     truth: Clock,
     begins: u64,
     per_million: u64,
+    /// By how much the wall clock is ahead of the truth, less [`WALL_OFF_MAX`].
+    wall_ahead: Duration,
 }
+
+/// Wall clocks are off by so much at most, either way.
+const WALL_OFF_MAX: Duration = Duration::from_secs(4);
 
 impl OwnClock {
     /// Half of them are as slow or as fast as `drift` allows.
@@ -25,7 +32,11 @@ impl OwnClock {
             1 => MILLION + drift,
             _ => dice.random_range(MILLION - drift..=MILLION + drift),
         };
-        Self { truth: truth.clone(), begins: dice.random_range(1_000_000_000..1_000_000_000_000), per_million }
+        let begins = dice.random_range(1_000_000_000..1_000_000_000_000);
+        // Most of them are right within a tenth of a second.
+        let off_max = if dice.random_bool(0.2) { 1.0 } else { 0.03 };
+        let wall_ahead = WALL_OFF_MAX.mul_f64(1.0 + dice.random_range(-off_max..off_max));
+        Self { truth: truth.clone(), begins, per_million, wall_ahead }
     }
 
     /// What it shows at a moment of true time.
@@ -40,7 +51,7 @@ impl OwnClock {
 
     /// As the library takes it.
     pub(crate) fn clock(&self) -> Clock {
-        let own = self.clone();
-        Clock::custom(move || own.now())
+        let (own, truth, ahead) = (self.clone(), self.truth.clone(), self.wall_ahead);
+        Clock::custom(move || own.now()).with_time_of_day(move || truth.since_1970() + ahead)
     }
 }

@@ -4,6 +4,7 @@
 use std::collections::BTreeMap;
 
 use shardwise::Fence;
+use shardwise::core::Resource;
 
 use crate::worker::{Fate, Worker};
 
@@ -20,6 +21,52 @@ pub(crate) struct Judge {
     pub(crate) refused: u64,
     /// Changes with everything that was ever seen.
     pub(crate) digest: u64,
+    /// While one worker is restarted in good order: who has what, and nobody else may.
+    pub(crate) pinned: Option<Pinned>,
+}
+
+/// Everything that is held: by which worker, and under which epoch.
+pub(crate) type Held = BTreeMap<Resource, (usize, u64)>;
+
+/// What everybody had when somebody went who is to come back.
+pub(crate) struct Pinned {
+    pub(crate) before: Held,
+    /// Those who go and come, as one worker and as the next.
+    pub(crate) restarted: Vec<usize>,
+}
+
+impl Pinned {
+    /// # Errors
+    ///
+    /// If somebody has what was somebody else's, or has something no more that stays.
+    fn check(&self, workers: &[Worker]) -> Result<(), String> {
+        let now = held(workers);
+        let is_restarted = |number: &usize| self.restarted.contains(number);
+        for (resource, (number, epoch)) in &self.before {
+            match now.get(resource) {
+                None if is_restarted(number) => {}
+                Some((holder, _)) if is_restarted(number) && is_restarted(holder) => {}
+                Some(same) if *same == (*number, *epoch) => {}
+                other => {
+                    let id = &workers[*number].id;
+                    return Err(format!("{resource} moved in a restart in good order: {id} had it under epoch {epoch}, now {other:?}"));
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+/// What is held now, by snapshots that are in force.
+pub(crate) fn held(workers: &[Worker]) -> Held {
+    let living = workers.iter().enumerate().filter(|(_, worker)| worker.fate != Fate::Dead);
+    let live = living.filter_map(|(number, worker)| Some((number, worker.live()?)));
+    live.flat_map(|(number, ownership)| {
+        let slots = ownership.fences().map(|fence| (Resource::Slot(fence.slot), fence.epoch));
+        let names = ownership.names().map(|(name, epoch)| (Resource::Name(name.clone()), epoch));
+        slots.chain(names).map(|(resource, epoch)| (resource, (number, epoch.get()))).collect::<Vec<_>>()
+    })
+    .collect()
 }
 
 impl Judge {
@@ -43,7 +90,7 @@ impl Judge {
                 }
             }
         }
-        Ok(())
+        self.pinned.as_ref().map_or(Ok(()), |pinned| pinned.check(workers))
     }
 
     /// Whoever does not ask whether its guard is still good meets the table.

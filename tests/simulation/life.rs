@@ -1,40 +1,54 @@
 //! One life of a fleet: a phase of faults, in which nothing may go wrong, a phase without, in which everything must come right, and a death.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
 use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
+use shardwise::core::VersionRule;
 use shardwise::core::holdings::OnDrainTimeout;
-use shardwise::discovery::{Clock, MemoryBackend};
-use shardwise::{GroupName, InstanceId, Moment, OwnershipMode, Policy, PolicyName};
+use shardwise::discovery::{Clock, FaultRates, MemoryBackend, Notes};
+use shardwise::{ClaimName, GroupName, InstanceId, Moment, OwnershipMode, Policy, PolicyName};
 use tokio::sync::Notify;
 
+use crate::board::Board;
 use crate::figures::Figures;
 use crate::judge::Judge;
 use crate::wire::Cut;
-use crate::worker::{Fate, Group, NAMES, TTL, Worker};
+use crate::worker::{BAD, Fate, Group, SINGLETONS, TTL, Worker};
 
 const SLOTS: u32 = 24;
 const BEGIN_WITH: u64 = 4;
 const WORKERS_MAX: usize = 7;
+const DAEMONS_MAX: u32 = 4;
+/// Longer than a life: whoever leaves for a while comes back before.
+const GRACE: Duration = Duration::from_mins(10);
 const STEPS: u32 = 25;
 /// Longest between two steps.
 const STEP_MAX_MS: u64 = 1_500;
 /// Besides every snapshot.
 const LOOK_EVERY: Duration = Duration::from_millis(100);
+/// How often it is looked whether a life has settled.
+const SETTLED_EVERY: Duration = Duration::from_millis(50);
 /// From the end of the faults on: two TTLs and a second.
 const SETTLES_WITHIN: Duration = Duration::from_secs(7);
 /// From a death on, where nothing else is wrong.
 const TAKEN_OVER_WITHIN: Duration = Duration::from_secs(4);
 
 pub(crate) struct Life {
-    dice: StdRng,
-    group: Group,
+    pub(crate) dice: StdRng,
+    pub(crate) group: Group,
     born: u64,
-    workers: Vec<Worker>,
-    judge: Judge,
+    pub(crate) workers: Vec<Worker>,
+    pub(crate) judge: Judge,
     figures: Figures,
+    /// The number of the newest version that is out.
+    version: u32,
+    /// How many daemons there are to be.
+    daemons: u32,
+    /// Those who have left for a while, and are to come back.
+    pub(crate) away: BTreeSet<InstanceId>,
     /// One key in each slot.
     keys: Vec<String>,
 }
@@ -55,12 +69,14 @@ pub(crate) fn live(seed: u64, drift: u64) -> Result<Lived, String> {
     runtime.block_on(async { Life::new(seed, drift).lived().await })
 }
 
-fn policy(seed: u64) -> Policy {
+fn policy(dice: &mut StdRng) -> Policy {
     let mut policy = Policy::new(PolicyName::new("workers").expect("valid"), GroupName::new("group").expect("valid"));
     policy.ownership = OwnershipMode::Exclusive;
     (policy.placement.slots, policy.placement.virtual_nodes) = (SLOTS, 16);
     policy.drain_timeout = Duration::from_secs(1);
-    policy.on_drain_timeout = if seed.is_multiple_of(2) { OnDrainTimeout::Hold } else { OnDrainTimeout::Release };
+    policy.on_drain_timeout = if dice.random() { OnDrainTimeout::Hold } else { OnDrainTimeout::Release };
+    policy.version_rule = if dice.random() { VersionRule::Newest } else { VersionRule::None };
+    policy.rejoin_grace = if dice.random() { GRACE } else { Duration::ZERO };
     policy
 }
 
@@ -71,12 +87,16 @@ fn key_in(slot: u32) -> String {
 
 impl Life {
     fn new(seed: u64, drift: u64) -> Self {
-        let truth = Clock::tokio();
-        let store = MemoryBackend::new(truth.clone());
-        let group = Group { truth, store, policy: policy(seed), drift, published: Arc::new(Notify::new()) };
+        let (truth, mut dice) = (Clock::tokio(), StdRng::seed_from_u64(seed));
+        let (store, policy) = (MemoryBackend::new(truth.clone()), policy(&mut dice));
+        let (published, board) = (Arc::new(Notify::new()), Board::default());
+        let group = Group { truth, store, policy, drift, rates: BAD, board, published };
         Self {
-            dice: StdRng::seed_from_u64(seed),
+            dice,
             group,
+            version: 1,
+            daemons: 0,
+            away: BTreeSet::new(),
             born: 0,
             workers: Vec::new(),
             judge: Judge::default(),
@@ -85,24 +105,31 @@ impl Life {
         }
     }
 
-    fn now(&self) -> Moment {
+    pub(crate) fn now(&self) -> Moment {
         self.group.truth.now()
     }
 
     async fn lived(mut self) -> Result<Lived, String> {
         let begun = self.now();
+        if self.group.policy.version_rule == VersionRule::Newest {
+            self.happened("lives with versions");
+        }
         (0..BEGIN_WITH).for_each(|_| self.joins());
         self.passes(TTL).await?;
         for _ in 0..STEPS {
-            self.something_happens();
+            self.something_happens().await;
             let time = Duration::from_millis(self.dice.random_range(10..STEP_MAX_MS));
             self.passes(time).await?;
         }
         self.settles().await?;
+        self.one_is_restarted().await?;
         self.one_dies().await?;
-        for (fault, times) in self.workers.iter().flat_map(|worker| worker.faults.happened()) {
-            self.figures.count(&format!("{fault:?}"), times);
+        for faults in self.workers.iter().flat_map(|worker| [&worker.faults, &worker.faults_of_notes]) {
+            for (fault, times) in faults.happened() {
+                self.figures.count(&format!("{fault:?}"), times);
+            }
         }
+        self.figures.count("periods fired", self.group.board.periods());
         self.figures.count("lives", 1);
         self.figures.count("simulated seconds", self.now().since(begun).as_secs());
         self.figures.count("writes accepted", self.judge.accepted);
@@ -110,25 +137,44 @@ impl Life {
         Ok(Lived { figures: self.figures, digest: self.judge.digest })
     }
 
-    fn happened(&mut self, what: &str) {
+    pub(crate) fn happened(&mut self, what: &str) {
         self.figures.count(what, 1);
     }
 
     fn joins(&mut self) {
-        self.born += 1;
-        self.joins_as(InstanceId::new(format!("w{:03}", self.born)).expect("valid"));
+        let id = self.new_id();
+        self.joins_as(id);
     }
 
-    fn joins_as(&mut self, id: InstanceId) {
-        let worker = Worker::joins(id, &mut self.dice, &self.group);
+    pub(crate) fn new_id(&mut self) -> InstanceId {
+        self.born += 1;
+        InstanceId::new(format!("w{:03}", self.born)).expect("valid")
+    }
+
+    /// Everything that is to run somewhere.
+    pub(crate) fn names(&self) -> BTreeSet<ClaimName> {
+        let singletons = SINGLETONS.into_iter().map(|name| format!("singleton/{name}"));
+        let all = singletons.chain((0..self.daemons).map(|number| format!("daemon/{number}"))).chain(["timer/tick".to_owned()]);
+        all.map(|name| ClaimName::new(name).expect("valid")).collect()
+    }
+
+    pub(crate) fn joins_as(&mut self, id: InstanceId) {
+        // Of the newest version or the one before.
+        let version = self.dice.random_range(self.version - 1..=self.version);
+        self.joins_with(id, version);
+    }
+
+    pub(crate) fn joins_with(&mut self, id: InstanceId, version: u32) {
+        self.away.remove(&id);
+        let worker = Worker::joins(self.workers.len(), id, version, &mut self.dice, &self.group);
         self.workers.push(worker);
         self.happened("joins");
     }
 
-    fn something_happens(&mut self) {
+    async fn something_happens(&mut self) {
         let any = self.dice.random_range(0..self.workers.len());
         let staying = self.workers.iter().filter(|worker| worker.stays()).count();
-        match self.dice.random_range(0..20) {
+        match self.dice.random_range(0..23) {
             0..2 if staying < WORKERS_MAX => self.joins(),
             2..4 if staying > 2 => self.dies(any),
             4..6 if staying > 2 => self.goes(any),
@@ -137,6 +183,12 @@ impl Life {
             11 => self.backend_restarts(),
             12 | 13 => self.heals(),
             14 => self.workers[any].guards.clear(),
+            15 => self.daemons_change().await,
+            16 => {
+                self.version += 1;
+                self.happened("new versions");
+            }
+            17 | 18 => self.one_comes_back(),
             _ => self.works(any),
         }
     }
@@ -161,7 +213,13 @@ impl Life {
         }
         if self.dice.random() {
             worker.leaves();
-            self.happened("leaves");
+            let id = worker.id.clone();
+            if self.group.policy.rejoin_grace.is_zero() {
+                self.happened("leaves");
+            } else {
+                self.away.insert(id);
+                self.happened("leaves for a while");
+            }
         } else {
             worker.set_reachable(false);
             worker.fate = Fate::Lost;
@@ -193,6 +251,24 @@ impl Life {
         }
     }
 
+    /// An operator, whose way to the backend is a good one, sets another number of daemons.
+    async fn daemons_change(&mut self) {
+        self.daemons = self.dice.random_range(0..=DAEMONS_MAX);
+        let (store, group) = (&self.group.store, &self.group.policy.group);
+        let name = ClaimName::new("daemon").expect("valid");
+        let there = store.note(group, &name).await.expect("read").map_or(0, |note| note.version);
+        store.write_note(group, &name, there, &format!("{{\"n\":{}}}", self.daemons)).await.expect("written");
+        self.happened("numbers of daemons changed");
+    }
+
+    /// One of those who left for a while is started again, as another process: the former one has ended by then, or is ended.
+    fn one_comes_back(&mut self) {
+        let Some(id) = self.away.first().cloned() else { return };
+        self.workers.iter_mut().filter(|worker| worker.id == id).for_each(Worker::dies);
+        self.joins_as(id);
+        self.happened("comes back");
+    }
+
     /// It ends every connection, and keeps what it has confirmed.
     fn backend_restarts(&mut self) {
         self.workers.iter().for_each(|worker| worker.set_reachable(false));
@@ -217,13 +293,14 @@ impl Life {
         }
     }
 
-    async fn passes(&mut self, time: Duration) -> Result<(), String> {
+    pub(crate) async fn passes(&mut self, time: Duration) -> Result<(), String> {
         let ends = self.now().plus(time);
         loop {
             let now = self.now();
             self.wake(now);
             self.judge.note([now.as_nanos(), 0, 0]);
             self.judge.look(&self.workers)?;
+            self.group.board.look()?;
             if now >= ends {
                 return Ok(());
             }
@@ -246,13 +323,17 @@ impl Life {
 
     async fn settles(&mut self) -> Result<(), String> {
         self.workers.iter_mut().for_each(Worker::is_healed);
+        self.group.rates = FaultRates::NONE;
+        while !self.away.is_empty() {
+            self.one_comes_back();
+        }
         let healed = self.now();
         while !self.is_settled() {
             let waited = self.now().since(healed);
             if waited > SETTLES_WITHIN {
                 return Err(format!("not settled {waited:?} after the last fault: {}", self.told()));
             }
-            self.passes(Duration::from_millis(20)).await?;
+            self.passes(SETTLED_EVERY).await?;
         }
         self.took("settled after the last fault", healed);
         Ok(())
@@ -272,7 +353,7 @@ impl Life {
             if waited > TAKEN_OVER_WITHIN {
                 return Err(format!("not taken over {waited:?} after a death: {}", self.told()));
             }
-            self.passes(Duration::from_millis(20)).await?;
+            self.passes(SETTLED_EVERY).await?;
         }
         self.took("taken over after a death", died);
         Ok(())
@@ -287,17 +368,20 @@ impl Life {
         let living = || self.workers.iter().filter(|worker| worker.fate != Fate::Dead).filter_map(Worker::live);
         let mut slots: Vec<u32> = living().flat_map(|ownership| ownership.fences().map(|fence| fence.slot).collect::<Vec<_>>()).collect();
         slots.sort_unstable();
-        slots.into_iter().eq(0..SLOTS) && living().map(|ownership| ownership.names().count()).sum::<usize>() == NAMES.len()
+        let mut names: Vec<_> =
+            living().flat_map(|ownership| ownership.names().map(|(name, _)| name.clone()).collect::<Vec<_>>()).collect();
+        names.sort_unstable();
+        slots.into_iter().eq(0..SLOTS) && names.iter().eq(&self.names())
     }
 
     /// Every slot and every name is held once, and those who stay see each other and nobody else.
-    fn is_settled(&self) -> bool {
+    pub(crate) fn is_settled(&self) -> bool {
         let mut ids: Vec<_> = self.workers.iter().filter(|worker| worker.stays()).map(|worker| &worker.id).collect();
         ids.sort();
         self.is_whole() && self.workers.iter().filter(|worker| worker.stays()).all(|worker| worker.agrees(&ids))
     }
 
-    fn told(&self) -> String {
+    pub(crate) fn told(&self) -> String {
         self.workers.iter().map(|worker| format!("{:?} ({:?})", worker.service(), worker.fate)).collect::<Vec<_>>().join("; ")
     }
 }

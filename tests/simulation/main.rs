@@ -3,18 +3,21 @@
 //!
 //! In a life workers join, crash, are started again, pause beyond their leases, are cut off in one direction or both, and leave; calls and their
 //! answers are lost or come late; watches keep news to themselves or tell them twice; the backend restarts; and every worker's clock runs at a
-//! rate of its own, up to 1 % off. At no moment two workers hold one slot or name, by claim or by a guard that says so, each by its own clock; no holder is
-//! refused by the user's own fenced table; epochs of a slot only rise. When the faults are over everything is held once again and everybody
-//! agrees; and what one holds who dies then is taken over within the TTL and a second.
+//! rate of its own, up to 1 % off. At no moment two workers hold one slot or name, by claim or by a guard that says so, each by its own clock; no
+//! holder is refused by the user's own fenced table; epochs of a slot only rise; no daemon or singleton works at two, and no timer's period is fired
+//! twice. When the faults are over everything is held once again and everybody agrees; with `rejoin_grace` a restart in good order moves nothing; and
+//! what one holds who dies then is taken over within the TTL and a second.
 //!
 //! `cargo xtask simulate --seeds N --from S` runs as many as wanted.
 
 #![expect(clippy::expect_used, clippy::panic, reason = "tests report by panicking")]
 
+mod board;
 mod clocks;
 mod figures;
 mod judge;
 mod life;
+mod restarts;
 mod wire;
 mod worker;
 
@@ -36,7 +39,7 @@ fn number(variable: &str) -> Option<u64> {
 }
 
 /// Every kind of fault that a full run meets.
-const FAULTS: [&str; 15] = [
+const FAULTS: [&str; 21] = [
     "Delay",
     "DropEvent",
     "FailAfter",
@@ -48,6 +51,12 @@ const FAULTS: [&str; 15] = [
     "crashes",
     "cut off for ever",
     "leaves",
+    "leaves for a while",
+    "lives with versions",
+    "new versions",
+    "numbers of daemons changed",
+    "periods fired",
+    "restarts in good order that move nothing",
     "pauses beyond the TTL",
     "requests cut",
     "restarts of the backend",
@@ -88,7 +97,7 @@ fn lives_on(threads: usize, seeds: Range<u64>) -> Figures {
 #[test]
 fn no_slot_has_two_holders_and_in_the_end_each_has_one() {
     let (from, seeds) = (number("SHARDWISE_SIMULATE_FROM").unwrap_or(0), number("SHARDWISE_SIMULATE_SEEDS").unwrap_or(SEEDS));
-    let threads = if seeds > SEEDS { std::thread::available_parallelism().map_or(1, NonZero::get) } else { 1 };
+    let threads = std::thread::available_parallelism().map_or(1, NonZero::get);
     let figures = lives_on(threads, from..from + seeds);
     for (what, times) in &figures.counts {
         println!("count: {what}: {times}");

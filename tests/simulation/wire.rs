@@ -9,10 +9,10 @@ use futures::StreamExt;
 use futures::stream::BoxStream;
 use shardwise::core::{ClaimStore, Resource};
 use shardwise::discovery::{
-    Acquired, Capabilities, Claims, ClaimsEvent, ClaimsStream, Discovery, Faults, Grant, MemoryBackend, Registration, Result, Seat,
-    Snapshot, WatchEvent, WatchStream,
+    Acquired, Capabilities, Claims, ClaimsEvent, ClaimsStream, Discovery, Faults, Grant, MemoryBackend, Note, Noted, Notes, Registration,
+    Result, Seat, Snapshot, WatchEvent, WatchStream,
 };
-use shardwise::{Epoch, GroupName};
+use shardwise::{ClaimName, Epoch, GroupName};
 use tokio::sync::Notify;
 
 use crate::clocks::OwnClock;
@@ -31,6 +31,8 @@ pub(crate) enum Cut {
 #[derive(Clone)]
 pub(crate) struct Wire {
     inner: Faults<MemoryBackend>,
+    /// With dice of their own: which of several tasks that wake at one moment asks first must not matter to the others.
+    notes: Faults<MemoryBackend>,
     clock: OwnClock,
     cut: Arc<Cutting>,
 }
@@ -54,8 +56,8 @@ impl Cutting {
 }
 
 impl Wire {
-    pub(crate) fn new(inner: Faults<MemoryBackend>, clock: OwnClock) -> Self {
-        Self { inner, clock, cut: Arc::new(Cutting { now: Mutex::new(Cut::Nowhere), changed: Notify::new() }) }
+    pub(crate) fn new(inner: Faults<MemoryBackend>, notes: Faults<MemoryBackend>, clock: OwnClock) -> Self {
+        Self { inner, notes, clock, cut: Arc::new(Cutting { now: Mutex::new(Cut::Nowhere), changed: Notify::new() }) }
     }
 
     pub(crate) fn cut(&self, where_: Cut) {
@@ -130,6 +132,21 @@ impl Discovery for Wire {
 
     fn as_claims(&self) -> Option<&dyn Claims> {
         Some(self)
+    }
+
+    fn as_notes(&self) -> Option<&dyn Notes> {
+        Some(self)
+    }
+}
+
+#[async_trait]
+impl Notes for Wire {
+    async fn note(&self, group: &GroupName, name: &ClaimName) -> Result<Option<Note>> {
+        self.call(self.notes.note(group, name)).await
+    }
+
+    async fn write_note(&self, group: &GroupName, name: &ClaimName, expected: u64, text: &str) -> Result<Noted> {
+        self.call(self.notes.write_note(group, name, expected, text)).await
     }
 }
 

@@ -11,14 +11,16 @@ use shardwise::{Fence, Guard, Incarnation, InstanceId, Member, Moment, Ownership
 use tokio::sync::Notify;
 use tokio::task::JoinHandle;
 
+use crate::board::Board;
 use crate::clocks::OwnClock;
 use crate::wire::{Cut, Wire};
 
 pub(crate) const TTL: Duration = Duration::from_secs(3);
-/// Names of singletons that every worker offers. The tasks of several would be woken in any order, and no life could be repeated.
-pub(crate) const NAMES: [&str; 1] = ["a"];
+/// Names of singletons that every worker offers, beside its daemons and one timer.
+pub(crate) const SINGLETONS: [&str; 2] = ["a", "b"];
+const TIMER_PERIOD: Duration = Duration::from_secs(1);
 
-const BAD: FaultRates = FaultRates {
+pub(crate) const BAD: FaultRates = FaultRates {
     fail_before: 0.1,
     fail_after: 0.1,
     delay: 0.3,
@@ -50,42 +52,44 @@ pub(crate) struct Group {
     pub(crate) policy: Policy,
     /// How far clocks are off at most, in millionths.
     pub(crate) drift: u64,
+    /// Of the calls of those that join.
+    pub(crate) rates: FaultRates,
+    pub(crate) board: Board,
     /// Told of each snapshot of each worker.
     pub(crate) published: Arc<Notify>,
 }
 
 pub(crate) struct Worker {
     pub(crate) id: InstanceId,
+    pub(crate) version: u32,
     pub(crate) fate: Fate,
     pub(crate) wire: Wire,
     pub(crate) faults: Faults<MemoryBackend>,
+    pub(crate) faults_of_notes: Faults<MemoryBackend>,
     /// Work in flight, and what is left of it.
     pub(crate) guards: Vec<Guard>,
     link: MemoryBackend,
     it: TestWorker,
     joining: JoinHandle<()>,
     _told: JoinHandle<()>,
-    _singletons: Vec<Run>,
+    _runs: Vec<Run>,
 }
 
 impl Worker {
-    /// Begins to join.
-    pub(crate) fn joins(id: InstanceId, dice: &mut StdRng, group: &Group) -> Self {
+    /// Begins to join as the worker of that number.
+    pub(crate) fn joins(number: usize, id: InstanceId, version: u32, dice: &mut StdRng, group: &Group) -> Self {
         let (link, clock) = (group.store.link(), OwnClock::drawn(dice, &group.truth, group.drift));
-        let faults = Faults::new(link.clone(), dice.random(), BAD);
-        let wire = Wire::new(faults.clone(), clock.clone());
+        let [faults, faults_of_notes] = [(); 2].map(|()| Faults::new(link.clone(), dice.random(), group.rates));
+        let wire = Wire::new(faults.clone(), faults_of_notes.clone(), clock.clone());
         // Without a margin what is left between the deadline and the end of the lease is for the clocks alone.
         let margin = Duration::from_millis(if dice.random() { 0 } else { 100 });
         let timing = Timing::new(TTL, None, margin).expect("valid");
-        let member = Member { incarnation: Incarnation::new(dice.random()), ..Member::named(id.clone()) };
+        let member =
+            Member { incarnation: Incarnation::new(dice.random()), version: Some(format!("1.{version}")), ..Member::named(id.clone()) };
         let it = TestWorker::new(group.policy.clone(), timing, member, Arc::new(wire.clone()), clock.clock());
-        let singletons = NAMES.map(|name| {
-            let singleton = it.service().singleton(name).expect("exclusive");
-            singleton.run(|context| async move {
-                context.cancel().cancelled().await;
-                Ok::<(), String>(())
-            })
-        });
+        // At once, within drain_timeout, and beyond it.
+        let winds_down = Duration::from_millis([0, 300, 1_700][dice.random_range(0..3)]);
+        let runs = offers(it.service(), number, winds_down, &group.board);
         let (mut snapshots, published) = (it.service().snapshots(), Arc::clone(&group.published));
         let told = tokio::spawn(async move {
             while snapshots.recv().await.is_some() {
@@ -95,7 +99,20 @@ impl Worker {
         let service = it.service().clone();
         // It may take longer than `register_self` waits.
         let joining = tokio::spawn(async move { while service.register_self().await.is_err() {} });
-        Self { id, fate: Fate::Runs, wire, faults, guards: Vec::new(), link, it, joining, _told: told, _singletons: singletons.into() }
+        Self {
+            id,
+            version,
+            fate: Fate::Runs,
+            wire,
+            faults,
+            faults_of_notes,
+            guards: Vec::new(),
+            link,
+            it,
+            joining,
+            _told: told,
+            _runs: runs,
+        }
     }
 
     pub(crate) fn service(&self) -> &ShardingService {
@@ -143,6 +160,7 @@ impl Worker {
     /// No faults any more.
     pub(crate) fn is_healed(&mut self) {
         self.faults.set_rates(FaultRates::NONE);
+        self.faults_of_notes.set_rates(FaultRates::NONE);
         self.wire.cut(Cut::Nowhere);
         self.guards.clear();
         if let Fate::Paused(_) = self.fate {
@@ -175,4 +193,23 @@ impl Worker {
         ownership.state() == ServiceState::Active
             && ownership.view().members().iter().map(|member| &member.instance_id).eq(ids.iter().copied())
     }
+}
+
+/// What every worker runs wherever it holds the name.
+fn offers(service: &ShardingService, number: usize, winds_down: Duration, board: &Board) -> Vec<Run> {
+    let singletons = SINGLETONS.into_iter().map(|name| {
+        let board = board.clone();
+        service.singleton(name).expect("exclusive").run(move |tenure| board.clone().work(number, tenure, winds_down))
+    });
+    let mut runs: Vec<_> = singletons.collect();
+    let shown = board.clone();
+    let daemons = service.daemons("").expect("exclusive");
+    runs.push(daemons.run(move |_, tenure| shown.clone().work(number, tenure, winds_down)));
+    let shown = board.clone();
+    let timer = service.timer("tick", TIMER_PERIOD).expect("exclusive");
+    runs.push(timer.run(move |period, tenure| {
+        shown.fires(number, period, &tenure);
+        async { Ok::<(), String>(()) }
+    }));
+    runs
 }

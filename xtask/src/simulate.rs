@@ -63,8 +63,9 @@ fn table(output: &str, from: u64, seeds: u64) -> Result<String, Failure> {
     let told = |kind| output.lines().filter_map(move |line| line.strip_prefix(kind)?.rsplit_once(": "));
     let mut text = format!(
         "Seeds {from} to {}: each the life of a fleet of four to seven workers under exclusive ownership, the real machine and driver over the memory backend on \
-         simulated time, with a TTL of 3 s and clocks up to 1 % off. No slot and no name had two holders, no holder was refused by the \
-         fenced table, and each life settled.\n\n| in all lives together | |\n|---|---:|\n",
+         simulated time, with a TTL of 3 s and clocks up to 1 % off; with and without `version_rule`, `rejoin_grace` and waiting for work that does not end; with two \
+         singletons, up to four daemons and a timer. No slot and no name had two holders, no period was fired twice, no holder was refused by the \
+         fenced table, a restart in good order moved nothing, and each life settled.\n\n| in all lives together | |\n|---|---:|\n",
         from + seeds - 1
     );
     let in_words = |what| IN_WORDS.iter().find(|(kind, _)| *kind == what).map_or(what, |(_, words)| *words);

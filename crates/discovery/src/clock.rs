@@ -14,7 +14,7 @@ pub struct Clock(Source);
 enum Source {
     Boot,
     Tokio(tokio::time::Instant),
-    Custom(Arc<dyn Fn() -> Moment + Send + Sync>),
+    Custom(Arc<dyn Fn() -> Moment + Send + Sync>, Option<Arc<dyn Fn() -> Duration + Send + Sync>>),
 }
 
 impl Clock {
@@ -31,7 +31,14 @@ impl Clock {
 
     /// A clock of the caller's own, for simulations. It must never go backwards.
     pub fn custom(now: impl Fn() -> Moment + Send + Sync + 'static) -> Self {
-        Self(Source::Custom(Arc::new(now)))
+        Self(Source::Custom(Arc::new(now), None))
+    }
+
+    /// The same with a time of day of its own, which may be wrong and go backwards, as wall clocks do.
+    #[must_use]
+    pub fn with_time_of_day(self, since_1970: impl Fn() -> Duration + Send + Sync + 'static) -> Self {
+        let clock = self.clone();
+        Self(Source::Custom(Arc::new(move || clock.now()), Some(Arc::new(since_1970))))
     }
 
     /// The present moment.
@@ -40,16 +47,17 @@ impl Clock {
         match &self.0 {
             Source::Boot => boot_time(),
             Source::Tokio(origin) => Moment::from_nanos(1_000_000_000).plus(origin.elapsed()),
-            Source::Custom(now) => now(),
+            Source::Custom(now, _) => now(),
         }
     }
 
     /// The time of day: how long it is since the beginning of 1970 (UTC), as this machine's wall clock has it. It may jump either way. A
-    /// stand-in shows its own moment.
+    /// stand-in without one of its own shows its own moment.
     pub fn since_1970(&self) -> Duration {
         match &self.0 {
             Source::Boot => SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default(),
-            Source::Tokio(_) | Source::Custom(_) => Duration::from_nanos(self.now().as_nanos()),
+            Source::Custom(_, Some(since_1970)) => since_1970(),
+            Source::Tokio(_) | Source::Custom(_, None) => Duration::from_nanos(self.now().as_nanos()),
         }
     }
 }
@@ -69,7 +77,7 @@ impl fmt::Debug for Clock {
         f.write_str(match self.0 {
             Source::Boot => "Clock::system",
             Source::Tokio(_) => "Clock::tokio",
-            Source::Custom(_) => "Clock::custom",
+            Source::Custom(..) => "Clock::custom",
         })
     }
 }
