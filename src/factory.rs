@@ -8,6 +8,7 @@ use std::time::Duration;
 use shardwise_core::{InstanceId, Member, OwnershipMode, Policy, PolicyName};
 use shardwise_discovery::{Clock, Discovery, random_incarnation};
 
+use crate::messages::unreachable_by;
 use crate::observer::Observer;
 use crate::runtime::{Daemons, Singleton, Timer};
 use crate::service::ShardingService;
@@ -220,7 +221,7 @@ impl ShardingFactory {
         }
         if !self.inner.enabled {
             tracing::warn!(policy = %policy.name, "sharding is switched off (enabled = false): this worker owns everything; run only one");
-            return Ok(ShardingService::unsharded(policy, member, clock));
+            return Ok(ShardingService::unsharded(policy, &member, clock));
         }
         let backend = self.backend(&settings.discovery, made)?;
         if exclusive && backend.as_claims().is_none() {
@@ -233,7 +234,8 @@ impl ShardingFactory {
             return Err(Error::new(ErrorKind::Settings, message));
         }
         self.check_rejoin_grace(&policy, &*backend)?;
-        Ok(ShardingService::new(policy, settings.timing, member, backend, clock))
+        check_messages(settings, &member)?;
+        Ok(ShardingService::new(settings, member, backend, clock))
     }
 
     fn check_rejoin_grace(&self, policy: &Policy, backend: &dyn Discovery) -> Result<()> {
@@ -273,6 +275,16 @@ impl ShardingFactory {
         let incarnation = random_incarnation();
         Member { incarnation, address, weight, zone, version, metadata, ..Member::named(self.inner.instance_id.clone()) }
     }
+}
+
+/// Of settings made in code nobody has looked at the messages yet.
+fn check_messages(settings: &PolicySettings, member: &Member) -> Result<()> {
+    let listen = settings.messages.listen;
+    if let Some(mistake) = settings.messages.mistake() {
+        return Err(Error::new(ErrorKind::Settings, format!("policy {}: messages_listen is {listen}: {mistake}", settings.policy.name)));
+    }
+    let unknown = listen.ip().is_unspecified() && member.address.is_none();
+    if unknown { Err(unreachable_by(listen)) } else { Ok(()) }
 }
 
 impl std::fmt::Debug for ShardingFactory {

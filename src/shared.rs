@@ -5,15 +5,17 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use arc_swap::{ArcSwap, ArcSwapOption};
-use shardwise_core::{InstanceId, Moment, Ownership, Policy, Rebalance, Timing};
+use shardwise_core::{InstanceId, Member, Moment, Ownership, Policy, Rebalance, Timing};
 use shardwise_discovery::Clock;
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use crate::listeners::Hub;
+use crate::messages::Post;
 use crate::runtime::{Guards, Names};
 use crate::service::Ranking;
+use crate::settings::MessagesSettings;
 
 /// What work under ownership stands on. Whoever holds it keeps no stream open and no service alive.
 pub(crate) struct Ground {
@@ -33,6 +35,8 @@ pub(crate) struct Shared {
     pub(crate) timing: Timing,
     pub(crate) instance_id: InstanceId,
     pub(crate) names: Names,
+    /// Messages to whoever holds a name.
+    pub(crate) post: Arc<Post>,
     /// Told when this worker has changed a note that its runners follow.
     pub(crate) noted: watch::Sender<()>,
     /// How often a slot was given away though work was still running in it.
@@ -53,7 +57,14 @@ pub(crate) struct Shared {
 }
 
 impl Shared {
-    pub(crate) fn new(policy: Arc<Policy>, timing: Timing, instance_id: InstanceId, clock: Clock, ownership: Arc<Ownership>) -> Self {
+    pub(crate) fn new(
+        policy: Arc<Policy>,
+        timing: Timing,
+        member: &Member,
+        messages: MessagesSettings,
+        clock: Clock,
+        ownership: Arc<Ownership>,
+    ) -> Self {
         let ground = Ground {
             policy,
             clock,
@@ -62,10 +73,12 @@ impl Shared {
             gone: CancellationToken::new(),
             current: ArcSwap::new(Arc::clone(&ownership)),
         };
+        let post = Post::new(ground.policy.group.clone(), member, messages, &ground.gone);
         Self {
             ground: Arc::new(ground),
             timing,
-            instance_id,
+            instance_id: member.instance_id.clone(),
+            post: Arc::new(post),
             names: Names::default(),
             noted: watch::Sender::new(()),
             overlaps: AtomicU64::new(0),

@@ -52,7 +52,7 @@ impl ShardingService {
         let slots = SlotOwners::of_view(&view, policy().placement).slots_of(&myself.instance_id);
         let clock = Clock::system();
         let ownership = Ownership::fixed(ServiceState::Active, slots, Arc::new(view), clock.now());
-        Self::fixed(policy(), myself, ownership, clock)
+        Self::fixed(policy(), &myself, ownership, clock)
     }
 }
 

@@ -94,6 +94,9 @@ impl Driver {
     }
 
     pub(super) fn claims_news(&mut self, event: Result<ClaimsEvent, Error>) -> Option<Input> {
+        if let Ok(event) = &event {
+            self.shared.post.hear(event);
+        }
         match event {
             Ok(ClaimsEvent::All { claims, .. }) => Some(Input::Claims(ClaimInput::All(claims))),
             Ok(ClaimsEvent::Changed { changes, .. }) => {

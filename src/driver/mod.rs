@@ -93,6 +93,8 @@ impl Driver {
     pub(crate) async fn run(mut self, mut commands: mpsc::Receiver<Command>) {
         let shared = Arc::clone(&self.shared);
         let mut names = shared.names.follow();
+        let mut address = shared.post.address();
+        address.mark_changed();
         let mut orphaned = false;
         let mut actions = Vec::new();
         loop {
@@ -133,6 +135,11 @@ impl Driver {
                 },
                 offered = names.next() => Input::Names(offered),
                 idle = shared.guards.idle() => Input::Claims(ClaimInput::Idle(idle)),
+                Ok(()) = address.changed() => {
+                    let address = address.borrow_and_update().clone();
+                    self.show_address(address);
+                    continue;
+                }
                 () = until(&self.shared, wake_at) => Input::Woken,
             };
             self.step(input, &mut actions);
@@ -201,7 +208,10 @@ impl Driver {
                 self.watch = Some(placed_ahead(watch, (*self.shared.policy).clone()));
                 self.claims = self.registration.claims.then(|| follow_claims(&self.backend, &self.registration.group, prove_every));
             }
-            Action::StopWatch => (self.watch, self.claims) = (None, None),
+            Action::StopWatch => {
+                (self.watch, self.claims) = (None, None);
+                self.shared.post.hear_nothing();
+            }
             Action::Claim(action) => self.claim(action),
             Action::Look => self.look(),
             Action::MarkDraining => self.mark_draining(),

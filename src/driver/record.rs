@@ -10,7 +10,9 @@ use shardwise_discovery::{Discovery, Error, ErrorKind, Registration, Seat};
 
 use super::marks::Wish;
 use super::{Answer, Driver};
+use crate::ServiceState;
 use crate::calls::limited;
+use crate::messages::ADDRESS_KEY;
 
 /// How long leaving may take beyond the drain: the record dies by its TTL anyway. At most half of it is for showing the member as draining. Where a
 /// place was to be kept and could not, half of it is added for leaving for good.
@@ -86,13 +88,26 @@ impl Driver {
         self.mark(registration, "could not show that this worker leaves for a while; the others see it when it is away");
     }
 
+    /// Says in the record where messages to this worker arrive. One that is just being written gets it with the next renewal.
+    pub(super) fn show_address(&mut self, address: Option<String>) {
+        let Some(address) = address else { return };
+        self.registration.member.metadata.insert(ADDRESS_KEY.into(), address.clone());
+        if matches!(self.machine.ownership().state(), ServiceState::Active | ServiceState::Draining | ServiceState::Stale) {
+            let wanted = self.marks.wanted().map(|wish| (*wish.registration).clone());
+            let mut registration = wanted.unwrap_or_else(|| self.registration.clone());
+            registration.member.metadata.insert(ADDRESS_KEY.into(), address);
+            self.mark(registration, "could not show where messages to this worker arrive; it is tried again");
+        }
+    }
+
     /// Says in the record what ought to stand there, if the group sees something else: the others go by it. Whatever became of a call, what
     /// is seen tells; the snapshot's view stands still while this member drains.
     pub(super) fn mark_if_missed(&mut self) {
         let wish =
             self.marks.wanted().unwrap_or_else(|| Wish { registration: Arc::new(self.registration.clone()), or_else: MISSING_UNTOLD });
         let wanted = &wish.registration.member;
-        let other = |seen: &Member| seen.incarnation == wanted.incarnation && (seen.state, &seen.loss) != (wanted.state, &wanted.loss);
+        let says = |member: &Member| (member.state, member.loss.clone(), member.metadata.get(ADDRESS_KEY).cloned());
+        let other = |seen: &Member| seen.incarnation == wanted.incarnation && says(seen) != says(wanted);
         if self.machine.view().and_then(|view| view.member(&wanted.instance_id)).is_some_and(other) {
             self.marks.want(&self.backend, self.shared.timing.renew_every, wish);
         }

@@ -12,6 +12,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::enter::{Guard, enter_claim};
 use super::names::{Names, Offer};
+use crate::messages::{Inbox, Post};
 use crate::service::ShardingService;
 use crate::shared::Ground;
 use crate::{Error, ErrorKind, Result};
@@ -30,6 +31,7 @@ pub struct Tenure {
     epoch: Epoch,
     cancel: CancellationToken,
     guard: Arc<Guard>,
+    post: Arc<Post>,
 }
 
 impl Tenure {
@@ -47,6 +49,18 @@ impl Tenure {
     /// once if the name is lost, the work is dropped where it awaits.
     pub const fn cancel(&self) -> &CancellationToken {
         &self.cancel
+    }
+
+    /// The messages that members send to whoever holds this name ([`crate::Singleton::handle`]), each to be replied to. One inbox at a time: a second
+    /// one takes the place of the first, which then ends. Messages that wait when the work has to end go to the next holder.
+    ///
+    /// The first call makes this worker listen, if [`crate::Singleton::handle`] has not, and the members learn where; until then messages wait.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::Settings`] if it cannot listen at `messages_listen`.
+    pub async fn messages<M, R>(&self) -> Result<Inbox<M, R>> {
+        self.post.inbox(&self.name, self.epoch, &self.guard, &self.cancel).await
     }
 
     /// Whether the name has been this worker's without a gap until now; reads the clock.
@@ -79,12 +93,18 @@ pub(super) struct Footing {
     pub(super) ground: Arc<Ground>,
     pub(super) ownership: watch::Receiver<Arc<Ownership>>,
     pub(super) names: Names,
+    pub(super) post: Arc<Post>,
 }
 
 impl Footing {
     pub(super) fn of(service: &ShardingService) -> Self {
         let shared = service.shared();
-        Self { ground: Arc::clone(&shared.ground), ownership: shared.changes(), names: shared.names.clone() }
+        Self {
+            ground: Arc::clone(&shared.ground),
+            ownership: shared.changes(),
+            names: shared.names.clone(),
+            post: Arc::clone(&shared.post),
+        }
     }
 }
 
@@ -93,6 +113,7 @@ pub(super) struct Named<F> {
     ground: Arc<Ground>,
     ownership: watch::Receiver<Arc<Ownership>>,
     offer: Offer,
+    post: Arc<Post>,
     name: ClaimName,
     stop: CancellationToken,
     work: Arc<F>,
@@ -113,8 +134,8 @@ where
 {
     /// Offers the name from here on.
     pub(super) fn new(footing: Footing, name: ClaimName, stop: CancellationToken, work: F) -> Self {
-        let Footing { ground, ownership, names } = footing;
-        Self { ground, ownership, offer: names.offer(name.clone()), name, stop, work: Arc::new(work) }
+        let Footing { ground, ownership, names, post } = footing;
+        Self { ground, ownership, offer: names.offer(name.clone()), post, name, stop, work: Arc::new(work) }
     }
 
     /// Until it is stopped or the service is gone. The offer ends with it.
@@ -169,7 +190,8 @@ where
     async fn once(&self, guard: Guard) -> Ended {
         let Some(epoch) = guard.epoch() else { return Ended::Told };
         let guard = Arc::new(guard);
-        let tenure = Tenure { name: self.name.clone(), epoch, cancel: CancellationToken::new(), guard: Arc::clone(&guard) };
+        let (name, post) = (self.name.clone(), Arc::clone(&self.post));
+        let tenure = Tenure { name, epoch, cancel: CancellationToken::new(), guard: Arc::clone(&guard), post };
         let (cancel, work) = (tenure.cancel.clone(), Arc::clone(&self.work));
         // A task of its own, so that a panic ends it and nothing else; dropped with this future.
         let mut task =

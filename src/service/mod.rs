@@ -19,6 +19,7 @@ use tokio::sync::{mpsc, oneshot, watch};
 use crate::driver::{Command, Driver};
 use crate::listeners::{Rebalances, Snapshots, WatchMembers};
 use crate::placers::placer;
+use crate::settings::{MessagesSettings, PolicySettings};
 use crate::sharding::Sharding;
 use crate::shared::Shared;
 use crate::{Error, ErrorKind, Result};
@@ -57,27 +58,26 @@ enum Engine {
 }
 
 impl ShardingService {
-    pub(crate) fn new(policy: Policy, timing: Timing, member: Member, backend: Arc<dyn Discovery>, clock: Clock) -> Self {
+    pub(crate) fn new(settings: &PolicySettings, member: Member, backend: Arc<dyn Discovery>, clock: Clock) -> Self {
         let spawn = Box::new(|driver: BoxFuture<'static, ()>| drop(tokio::spawn(driver)));
-        Self::driven_by(spawn, policy, timing, member, backend, clock)
+        Self::driven_by(spawn, settings, member, backend, clock)
     }
 
     pub(crate) fn driven_by(
         spawn: Spawn,
-        policy: Policy,
-        timing: Timing,
+        settings: &PolicySettings,
         mut member: Member,
         backend: Arc<dyn Discovery>,
         clock: Clock,
     ) -> Self {
-        let policy = Arc::new(policy);
+        let (policy, timing) = (Arc::new(settings.policy.clone()), settings.timing);
         member.fingerprints = policy.fingerprints();
         let me = Identity { instance_id: member.instance_id.clone(), incarnation: member.incarnation };
         let machine = Machine::new(Arc::clone(&policy), timing, me, |params| placer(&policy.group, params), clock.now());
         let registration =
             Registration { group: policy.group.clone(), member, ttl: timing.ttl, claims: policy.ownership == OwnershipMode::Exclusive };
-        let (id, ownership) = (registration.member.instance_id.clone(), Arc::clone(machine.ownership()));
-        let shared = Arc::new(Shared::new(policy, timing, id, clock, ownership));
+        let (messages, ownership) = (settings.messages.clone(), Arc::clone(machine.ownership()));
+        let shared = Arc::new(Shared::new(policy, timing, &registration.member, messages, clock, ownership));
         let join_limit = timing.ttl + backend.capabilities().margin + JOIN_GRACE;
         let driver = Driver::new(Arc::clone(&shared), Arc::clone(&backend), machine, registration);
         let engine = Some(Mutex::new(Engine::Parked(Box::new(driver), spawn)));
@@ -85,13 +85,14 @@ impl ShardingService {
     }
 
     /// A service that never joins and whose share never changes.
-    pub(crate) fn fixed(policy: Policy, member: Member, ownership: Ownership, clock: Clock) -> Self {
-        let shared = Arc::new(Shared::new(Arc::new(policy), Timing::default(), member.instance_id, clock, Arc::new(ownership)));
+    pub(crate) fn fixed(policy: Policy, member: &Member, ownership: Ownership, clock: Clock) -> Self {
+        let messages = MessagesSettings::default();
+        let shared = Arc::new(Shared::new(Arc::new(policy), Timing::default(), member, messages, clock, Arc::new(ownership)));
         Self { handle: Arc::new(Handle { shared, engine: None, backend: None, join_limit: Duration::ZERO }) }
     }
 
     /// A service of one worker that owns everything, without any backend.
-    pub(crate) fn unsharded(policy: Policy, member: Member, clock: Clock) -> Self {
+    pub(crate) fn unsharded(policy: Policy, member: &Member, clock: Clock) -> Self {
         let view = Arc::new(View::new(0, vec![member.clone()]));
         let ownership = Ownership::unsharded(&policy.placement, view, clock.now());
         Self::fixed(policy, member, ownership, clock)

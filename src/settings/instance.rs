@@ -107,6 +107,9 @@ fn metadata(reader: &Reader, place: &Place) -> Result<BTreeMap<String, String>, 
     let mut metadata = BTreeMap::new();
     let mut bytes = 0;
     for (name, found) in reader.take_all(place, &keys::METADATA)? {
+        if name == crate::messages::ADDRESS_KEY {
+            return Err(found.refuse("shardwise itself writes this name; choose another one"));
+        }
         let text = found.text()?.to_owned();
         bytes += name.len() + text.len();
         if bytes > METADATA_BYTES_MAX {

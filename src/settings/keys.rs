@@ -172,6 +172,18 @@ pub(super) const VERSION_RULE: Key = key(
     Fallback::Unset,
     "only with exclusive ownership: while versions differ, newest lets workers keep what they hold and gives what is free to the newest; none unless set",
 );
+pub(super) const MESSAGES_LISTEN: Key = key(
+    "messages_listen",
+    Shape::Text,
+    Fallback::Unset,
+    "only with exclusive ownership: IP address and port where messages to singletons arrive; a free port of this machine alone unless set",
+);
+pub(super) const MESSAGES_TOKEN_FILE: Key = key(
+    "messages_token_file",
+    Shape::Text,
+    Fallback::Unset,
+    "a file with what callers must show there, the same for all workers; needed unless messages_listen is this machine alone",
+);
 pub(super) const ON_BACKEND_LOSS: Key = key(
     "on_backend_loss",
     Shape::OneOf { built: &["stop", "keep"], later: &[] },

@@ -39,6 +39,7 @@ mod files;
 mod instance;
 mod keys;
 mod layers;
+mod messages;
 mod next;
 mod options;
 mod origin;
@@ -59,6 +60,7 @@ use std::path::PathBuf;
 use shardwise_core::PolicyName;
 
 pub use instance::InstanceSettings;
+pub use messages::MessagesSettings;
 pub use origin::{Origin, Setting};
 pub use outbox::{OutboxSettings, Poison, SinkSettings, StoreSettings};
 pub use policy::{DiscoverySettings, PolicySettings};

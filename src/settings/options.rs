@@ -120,10 +120,15 @@ fn taken(reader: &Reader, found: &Found) -> BackendValue {
 }
 
 fn from_file(reader: &Reader, found: &Found, base: &Base) -> Result<BackendValue, Error> {
+    secret_from_file(reader, found, base).map(BackendValue::Secret)
+}
+
+/// The secret in the file that is named there.
+pub(super) fn secret_from_file(reader: &Reader, found: &Found, base: &Base) -> Result<SecretString, Error> {
     let path = base.resolve(found, found.text()?)?;
     let secret = read_secret(&path).map_err(|why| found.refuse(why))?;
     reader.note(found, path.display());
-    Ok(BackendValue::Secret(secret))
+    Ok(secret)
 }
 
 /// The file's text without its last newline. Messages never repeat any of it.

@@ -10,6 +10,7 @@ use shardwise_core::{
 use shardwise_discovery::settings::{BackendSettings, BackendValue};
 
 use super::files::Base;
+use super::messages::{self, MessagesSettings};
 use super::origin::Path;
 use super::read::{Found, Place, Reader, refused};
 use super::{keys, next, options, tree};
@@ -28,6 +29,8 @@ pub struct PolicySettings {
     pub timing: Timing,
     /// Where its members meet.
     pub discovery: DiscoverySettings,
+    /// Where messages to its singletons arrive.
+    pub messages: MessagesSettings,
 }
 
 /// Where workers meet.
@@ -59,7 +62,7 @@ impl DiscoverySettings {
 impl PolicySettings {
     /// A policy made in code, with the default timing and discovery; assign the fields to change them.
     pub fn new(policy: Policy) -> Self {
-        Self { policy, timing: Timing::default(), discovery: DiscoverySettings::default() }
+        Self { policy, timing: Timing::default(), discovery: DiscoverySettings::default(), messages: MessagesSettings::default() }
     }
 }
 
@@ -131,9 +134,10 @@ pub(super) fn policy(
     let related: Vec<_> = max_loss.iter().chain([&ownership, &rejoin_grace]).collect();
     let policy = policy.validated().map_err(|error| refused(&error, &place.path, &related))?;
 
+    let messages = messages::read(reader, place, &policy, base)?;
     let meeting = Place { path: place.path.join("discovery"), inherits: Some(common.clone()), origin: place.origin.clone() };
     let (discovery, timing) = discovery(reader, &meeting, base)?;
-    Ok(PolicySettings { policy, timing, discovery })
+    Ok(PolicySettings { policy, timing, discovery, messages })
 }
 
 /// Reads how keys are placed.

@@ -64,6 +64,8 @@ const POLICY: &[Key] = &[
     keys::ON_DRAIN_TIMEOUT,
     keys::EPOCH_FLOOR,
     keys::VERSION_RULE,
+    keys::MESSAGES_LISTEN,
+    keys::MESSAGES_TOKEN_FILE,
     keys::ON_BACKEND_LOSS,
     keys::KEEP_FOR,
     keys::MAX_LOSS,

@@ -10,6 +10,7 @@ use shardwise_discovery::{Clock, Discovery};
 use tokio::task::AbortHandle;
 
 use crate::service::{ShardingService, Spawn};
+use crate::settings::PolicySettings;
 
 /// A worker over a backend and on a clock of the test's own, to be paused and killed.
 pub struct TestWorker {
@@ -21,7 +22,8 @@ impl TestWorker {
     /// A worker that says this of itself and has not joined yet.
     pub fn new(policy: Policy, timing: Timing, member: Member, backend: Arc<dyn Discovery>, clock: Clock) -> Self {
         let gate = Gate::default();
-        Self { service: ShardingService::driven_by(gate.spawner(), policy, timing, member, backend, clock), gate }
+        let settings = PolicySettings { timing, ..PolicySettings::new(policy) };
+        Self { service: ShardingService::driven_by(gate.spawner(), &settings, member, backend, clock), gate }
     }
 
     /// Its service.

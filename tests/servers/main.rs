@@ -52,6 +52,7 @@ mod faults;
 mod figures;
 mod meeting;
 mod members;
+mod messages;
 mod named;
 mod other_fleet;
 mod restarts;

@@ -95,6 +95,8 @@ fn what_goes_with_one_kind_of_ownership_alone() {
         ("epoch_floor = 7", "epoch_floor is 7"),
         ("version_rule = \"newest\"", "version_rule is \"newest\""),
     ];
+    let said = refused_policy_line("messages_listen = \"127.0.0.1:0\"");
+    assert!(said.starts_with("messages_listen is \"127.0.0.1:0\": it is about singletons, which need claims"), "{said}");
     for (line, value) in lines {
         assert_eq!(
             refused_policy_line(line),
@@ -119,6 +121,40 @@ fn what_goes_with_one_kind_of_ownership_alone() {
     assert_eq!((policy.ownership, policy.placement.slots, policy.epoch_floor), (OwnershipMode::Exclusive, 1_024, 1 << 52));
     assert_eq!(policy.next.map(|next| (next.slots, next.virtual_nodes)), Some((1_024, 64)));
     assert_eq!(policy.version_rule, VersionRule::Newest);
+}
+
+#[test]
+fn where_messages_arrive_is_an_address_and_has_a_token_where_others_can_connect() {
+    let folder = tempfile::tempdir().unwrap();
+    let with_token = |text: &str| {
+        let file = folder.path().join(format!("token-{}", text.len()));
+        std::fs::write(&file, text).unwrap();
+        format!("messages_token_file = '{}'", file.display())
+    };
+    let exclusive = |lines: &str| {
+        format!(
+            "[default.resilience.sharding.policies.workers]\ngroup_name = \"g\"\nownership = \"exclusive\"\ndiscovery.backend = \"memory\"\n{lines}"
+        )
+    };
+    for (lines, said) in [
+        ("messages_listen = \"localhost:7400\"".to_owned(), "messages_listen is \"localhost:7400\": write an IP address and a port"),
+        ("messages_listen = \"0.0.0.0:7400\"".to_owned(), "messages_listen is \"0.0.0.0:7400\": others than this machine's processes"),
+        ("messages_token_file = \"nowhere\"".to_owned(), "messages_token_file is \"nowhere\": the file cannot be read"),
+        (with_token(""), "a secret that is empty is none"),
+        (with_token(&"x".repeat(1_025)), "at most 1024 bytes are allowed"),
+    ] {
+        let refused = refused(&exclusive(&lines));
+        assert!(refused.contains(said), "{refused}");
+    }
+    let settings = read(&exclusive(&format!("messages_listen = \"0.0.0.0:7400\"\n{}", with_token("hush\n"))));
+    let messages = &settings.policy("workers").unwrap().messages;
+    assert_eq!((messages.listen.to_string().as_str(), messages.token.is_some()), ("0.0.0.0:7400", true));
+    assert!(!format!("{settings:?}").contains("hush"));
+    // Nobody could know where that is.
+    let nowhere = message(shardwise::ShardingFactory::from_settings(settings.clone()).unwrap().create("workers").map(|_| settings));
+    assert!(nowhere.contains("set instance.address and instance.port"), "{nowhere}");
+    let own = refused("[default.resilience.sharding.instance]\nmetadata.\"shardwise.messages\" = \"x\"");
+    assert!(own.contains("shardwise itself writes this name"), "{own}");
 }
 
 #[test]

@@ -1,0 +1,223 @@
+//! The sender's end: finds the holder, brings the message there, and says exactly what is known of what became of it.
+
+use std::fmt;
+use std::marker::PhantomData;
+use std::sync::Arc;
+use std::time::Duration;
+
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use serde_json::value::{RawValue, to_raw_value};
+use shardwise_core::{Claim, ClaimName, Epoch, Holder, Ownership};
+use tokio::sync::watch;
+use tokio::time::{Instant, sleep, timeout_at};
+
+use super::error::MessageError;
+use super::peer::{Sent, Ticket};
+use super::post::{ADDRESS_KEY, OUTSTANDING_MAX, Post};
+use super::wire::{Answer, MESSAGE_BYTES_MAX, Request};
+use crate::service::ShardingService;
+
+/// How long [`SingletonHandle::send`] waits.
+pub const MESSAGE_WAIT: Duration = Duration::from_secs(30);
+/// First pause before a message that was not taken is brought again, unless there is news before; doubled up to the longest.
+const PAUSE_FIRST: Duration = Duration::from_millis(10);
+const PAUSE_LONGEST: Duration = Duration::from_millis(500);
+/// How long a reply is waited for once the name has another holder: it may be on its way.
+const LAST_WORDS: Duration = Duration::from_secs(1);
+
+/// Sends typed messages to whoever holds a name. Made by [`crate::Singleton::handle`]; clones are cheap, and none keeps the service alive.
+pub struct SingletonHandle<M, R> {
+    post: Arc<Post>,
+    ownership: watch::Receiver<Arc<Ownership>>,
+    name: ClaimName,
+    types: PhantomData<fn(M) -> R>,
+}
+
+/// What the sender does after one try.
+enum Tried<R> {
+    Done(Result<R, MessageError>),
+    /// It was certainly not handled; try again.
+    Again {
+        why: String,
+        full: bool,
+    },
+}
+
+impl<R> Tried<R> {
+    fn again(why: impl Into<String>) -> Self {
+        Self::Again { why: why.into(), full: false }
+    }
+}
+
+impl<M, R> SingletonHandle<M, R> {
+    pub(crate) fn new(service: &ShardingService, name: ClaimName) -> Self {
+        let shared = service.shared();
+        Self { post: Arc::clone(&shared.post), ownership: shared.changes(), name, types: PhantomData }
+    }
+}
+
+impl<M: Serialize, R: DeserializeOwned> SingletonHandle<M, R> {
+    /// Sends a message to the holder and waits for its reply, 30 s ([`MESSAGE_WAIT`]) at most in all.
+    ///
+    /// While nobody holds the name, or its holder cannot be reached or takes no messages yet, the message waits. It is brought again as long as it was
+    /// certainly not handled, and never after it may have been: each message is handled at most once. Messages that are sent at once have no order.
+    ///
+    /// # Errors
+    ///
+    /// [`MessageError`]; [`MessageError::may_have_been_handled`] tells the one case that matters.
+    pub async fn send(&self, message: M) -> Result<R, MessageError> {
+        self.send_within(message, MESSAGE_WAIT).await
+    }
+
+    /// The same with a time limit of its own, for the waiting and the reply together.
+    ///
+    /// # Errors
+    ///
+    /// As [`SingletonHandle::send`].
+    pub async fn send_within(&self, message: M, limit: Duration) -> Result<R, MessageError> {
+        let body = to_raw_value(&message).map_err(|error| MessageError::Unwritable(error.to_string()))?;
+        drop(message);
+        if body.get().len() > MESSAGE_BYTES_MAX {
+            return Err(MessageError::TooLarge { bytes: body.get().len(), most: MESSAGE_BYTES_MAX });
+        }
+        let Ok(_place) = self.post.outstanding.try_acquire() else {
+            return Err(self.full(format!("{OUTSTANDING_MAX} messages of this worker wait already")));
+        };
+        let (begun, mut pause) = (Instant::now(), PAUSE_FIRST);
+        let until = begun + limit;
+        let (mut leaders, mut ownership) = (self.post.leaders(), self.ownership.clone());
+        loop {
+            // Whatever changes from here on is news.
+            leaders.mark_unchanged();
+            ownership.mark_unchanged();
+            let (why, full) = match self.try_once(body.clone(), until).await {
+                Tried::Done(done) => return done,
+                Tried::Again { why, full } => (why, full),
+            };
+            let news = async {
+                tokio::select! {
+                    Ok(()) = leaders.changed() => true,
+                    changed = ownership.changed() => changed.is_ok(),
+                    () = sleep(pause) => true,
+                }
+            };
+            match timeout_at(until, news).await {
+                Ok(true) => pause = (pause * 2).min(PAUSE_LONGEST),
+                Ok(false) => return Err(MessageError::Closed),
+                Err(_) if full => return Err(self.full(why)),
+                Err(_) => return Err(MessageError::NoLeader { name: self.name.to_string(), waited: begun.elapsed(), why }),
+            }
+        }
+    }
+
+    async fn try_once(&self, body: Box<RawValue>, until: Instant) -> Tried<R> {
+        // What is held here is known here first.
+        if let Some(epoch) = self.post.mailboxes.epoch_of(&self.name) {
+            return self.to_oneself(epoch, body, until).await;
+        }
+        let leader = self.post.leaders().borrow().get(&self.name).cloned();
+        let Some(Claim { holder, epoch }) = leader else { return Tried::again("nobody holds the name") };
+        let is_me = holder == *self.post.me();
+        match self.address_of(&holder).filter(|_| !is_me) {
+            Some(address) => self.to_another(&holder, &address, epoch, body, until).await,
+            None => Tried::again(format!("{} holds the name and takes no messages yet", holder.instance_id)),
+        }
+    }
+
+    fn address_of(&self, holder: &Holder) -> Option<String> {
+        let ownership = self.ownership.borrow();
+        let member = ownership.view().member(&holder.instance_id)?;
+        (member.incarnation == holder.incarnation).then(|| member.metadata.get(ADDRESS_KEY).cloned())?
+    }
+
+    async fn to_oneself(&self, epoch: Epoch, body: Box<RawValue>, until: Instant) -> Tried<R> {
+        match self.post.mailboxes.deliver(&self.name, epoch, body) {
+            Err(answer) => self.judged(epoch, answer),
+            Ok(answer) => match timeout_at(until, answer).await {
+                Ok(Ok(answer)) => self.judged(epoch, answer),
+                Ok(Err(_)) => self.lost(epoch, "its holder ended before it had replied"),
+                Err(_) => self.lost(epoch, "there was no reply in time"),
+            },
+        }
+    }
+
+    async fn to_another(&self, holder: &Holder, address: &str, epoch: Epoch, body: Box<RawValue>, until: Instant) -> Tried<R> {
+        let left = until.saturating_duration_since(Instant::now());
+        let within_ms = u64::try_from(left.as_millis()).unwrap_or(u64::MAX);
+        let request = Request { id: 0, to: self.name.clone(), epoch, within_ms, body };
+        let peer = self.post.peer(holder, address);
+        let mut ticket = match timeout_at(until, peer.send(request)).await {
+            Ok(Ok(ticket)) => ticket,
+            Ok(Err(sent)) => return self.concluded(epoch, sent),
+            Err(_) => return Tried::again(format!("{address} takes nothing")),
+        };
+        let why = tokio::select! {
+            sent = timeout_at(until, ticket.sent()) => match sent {
+                Ok(sent) => return self.concluded(epoch, sent),
+                Err(_) => "there was no reply in time",
+            },
+            () = self.overtaken(epoch) => "its holder has lost the name since",
+        };
+        self.unanswered(ticket, epoch, why)
+    }
+
+    fn unanswered(&self, ticket: Ticket, epoch: Epoch, why: &str) -> Tried<R> {
+        if ticket.withdraw() { self.lost(epoch, why) } else { Tried::again("its holder cannot be reached") }
+    }
+
+    /// Ends some time after somebody else is seen to hold the name.
+    async fn overtaken(&self, epoch: Epoch) {
+        let mut leaders = self.post.leaders();
+        let later = leaders.wait_for(|leaders| leaders.get(&self.name).is_some_and(|claim| claim.epoch > epoch)).await.is_ok();
+        if !later {
+            std::future::pending::<()>().await;
+        }
+        sleep(LAST_WORDS).await;
+    }
+
+    fn concluded(&self, epoch: Epoch, sent: Sent) -> Tried<R> {
+        match sent {
+            Sent::Answered(answer) => self.judged(epoch, answer),
+            Sent::Unsent(why) => Tried::again(why),
+            Sent::Refused(why) => Tried::Done(Err(self.refused(why))),
+            Sent::Unknown(why) => self.lost(epoch, why),
+        }
+    }
+
+    fn judged(&self, epoch: Epoch, answer: Answer) -> Tried<R> {
+        let reply = |why: String| MessageError::Reply { name: self.name.to_string(), why };
+        match answer {
+            Answer::Reply(body) => Tried::Done(serde_json::from_str(body.get()).map_err(|error| reply(error.to_string()))),
+            Answer::NotMine => Tried::again("who held the name gives it up, or takes no messages yet"),
+            Answer::Busy => Tried::Again { why: "its holder has too many messages waiting".into(), full: true },
+            Answer::Unreadable(why) => Tried::Done(Err(self.refused(format!("it is no message of the holder's type: {why}")))),
+            Answer::Lost(why) => self.lost(epoch, why),
+            Answer::Unwritable(why) => Tried::Done(Err(reply(why))),
+        }
+    }
+
+    fn full(&self, why: String) -> MessageError {
+        MessageError::Full { name: self.name.to_string(), why }
+    }
+
+    fn refused(&self, why: String) -> MessageError {
+        MessageError::Refused { name: self.name.to_string(), why }
+    }
+
+    fn lost(&self, epoch: Epoch, why: impl Into<String>) -> Tried<R> {
+        Tried::Done(Err(MessageError::Lost { name: self.name.to_string(), epoch, why: why.into() }))
+    }
+}
+
+impl<M, R> Clone for SingletonHandle<M, R> {
+    fn clone(&self) -> Self {
+        Self { post: Arc::clone(&self.post), ownership: self.ownership.clone(), name: self.name.clone(), types: PhantomData }
+    }
+}
+
+impl<M, R> fmt::Debug for SingletonHandle<M, R> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "SingletonHandle({})", self.name)
+    }
+}

@@ -1,0 +1,143 @@
+//! The holder's end: messages one after another, each with its reply.
+
+use std::marker::PhantomData;
+use std::sync::{Arc, Weak};
+
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use serde_json::value::{RawValue, to_raw_value};
+use shardwise_core::Epoch;
+use tokio::sync::{mpsc, oneshot};
+use tokio_util::sync::CancellationToken;
+
+use super::mailboxes::{Mailboxes, Number};
+use super::wire::{Answer, MESSAGE_BYTES_MAX};
+use crate::runtime::Guard;
+
+/// A message on its way to whoever takes it. One that is dropped before that was not handled.
+pub(super) struct Envelope {
+    body: Box<RawValue>,
+    answer: Option<oneshot::Sender<Answer>>,
+}
+
+impl Envelope {
+    pub(super) const fn new(body: Box<RawValue>, answer: oneshot::Sender<Answer>) -> Self {
+        Self { body, answer: Some(answer) }
+    }
+}
+
+impl Drop for Envelope {
+    fn drop(&mut self) {
+        if let Some(answer) = self.answer.take() {
+            let _ = answer.send(Answer::NotMine);
+        }
+    }
+}
+
+/// The messages of one time of holding a name. Made by [`crate::Tenure::messages`]; dropping it sends those that nobody has taken back to their
+/// senders, who bring them to the next holder.
+pub struct Inbox<M, R> {
+    pub(super) queue: mpsc::Receiver<Envelope>,
+    pub(super) number: Number,
+    pub(super) mailboxes: Arc<Mailboxes>,
+    pub(super) epoch: Epoch,
+    pub(super) cancel: CancellationToken,
+    pub(super) guard: Weak<Guard>,
+    pub(super) types: PhantomData<fn() -> (M, R)>,
+}
+
+/// A message and the way back.
+#[derive(Debug)]
+pub struct Message<M, R> {
+    /// What was sent.
+    pub body: M,
+    /// The epoch under which it is handled: for its writes.
+    pub epoch: Epoch,
+    /// To be answered with once it is handled.
+    pub reply: Reply<R>,
+}
+
+/// The way back to a message's sender. Dropping it tells him that nobody knows whether the message was handled.
+pub struct Reply<R> {
+    answer: Option<oneshot::Sender<Answer>>,
+    guard: Weak<Guard>,
+    type_: PhantomData<fn(R)>,
+}
+
+impl<M: DeserializeOwned, R: Serialize> Inbox<M, R> {
+    /// The next message; `None` once the work has to end: those that nobody has taken then go to the next holder. Cancel safe.
+    pub async fn recv(&mut self) -> Option<Message<M, R>> {
+        loop {
+            let envelope = tokio::select! {
+                biased;
+                () = self.cancel.cancelled() => None,
+                envelope = self.queue.recv() => envelope,
+            };
+            let Some(mut envelope) = envelope.filter(|_| self.guard.upgrade().is_some_and(|guard| guard.is_held())) else {
+                self.close();
+                return None;
+            };
+            // Whoever does not wait any more has been told that it may have been handled; all the better if it was not.
+            let Some(answer) = envelope.answer.take().filter(|answer| !answer.is_closed()) else { continue };
+            match serde_json::from_str(envelope.body.get()) {
+                Ok(body) => {
+                    let reply = Reply { answer: Some(answer), guard: Weak::clone(&self.guard), type_: PhantomData };
+                    return Some(Message { body, epoch: self.epoch, reply });
+                }
+                Err(error) => drop(answer.send(Answer::Unreadable(error.to_string()))),
+            }
+        }
+    }
+}
+
+impl<M, R> Inbox<M, R> {
+    fn close(&mut self) {
+        self.mailboxes.remove(self.number);
+        self.queue.close();
+        while self.queue.try_recv().is_ok() {}
+    }
+}
+
+impl<M, R> Drop for Inbox<M, R> {
+    fn drop(&mut self) {
+        self.close();
+    }
+}
+
+impl<R: Serialize> Reply<R> {
+    /// Tells the sender that his message was handled, and what came of it. If the name was lost meanwhile he is told that this is unknown: what was
+    /// written under the old epoch may have been refused.
+    pub fn send(mut self, reply: R) {
+        let Some(answer) = self.answer.take() else { return };
+        let held = self.guard.upgrade().is_some_and(|guard| guard.is_held());
+        let _ = answer.send(if held { written(&reply) } else { Answer::Lost("its holder lost the name before it had replied".into()) });
+    }
+}
+
+fn written(reply: &impl Serialize) -> Answer {
+    match to_raw_value(reply) {
+        Ok(reply) if reply.get().len() <= MESSAGE_BYTES_MAX => Answer::Reply(reply),
+        Ok(reply) => Answer::Unwritable(format!("it has {} bytes as JSON; at most {MESSAGE_BYTES_MAX} are allowed", reply.get().len())),
+        Err(error) => Answer::Unwritable(error.to_string()),
+    }
+}
+
+impl<R> Drop for Reply<R> {
+    fn drop(&mut self) {
+        if let Some(answer) = self.answer.take() {
+            let _ = answer.send(Answer::Lost("its holder took it and gave no reply".into()));
+        }
+    }
+}
+
+impl<R> std::fmt::Debug for Reply<R> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Reply")
+    }
+}
+
+impl<M, R> std::fmt::Debug for Inbox<M, R> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Inbox(under epoch {})", self.epoch)
+    }
+}

@@ -1,0 +1,92 @@
+//! Which names take messages here, and under which epoch.
+
+use std::collections::HashMap;
+use std::sync::{Mutex, MutexGuard, PoisonError, Weak};
+
+use serde_json::value::RawValue;
+use shardwise_core::{ClaimName, Epoch};
+use tokio::sync::{mpsc, oneshot};
+use tokio_util::sync::CancellationToken;
+
+use super::inbox::Envelope;
+use super::wire::Answer;
+use crate::runtime::Guard;
+
+/// The most messages that wait for one name's holder to take them.
+pub(super) const INBOX_MAX: usize = 256;
+
+/// Which mailbox: a name has another one each time somebody opens it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Number(u64);
+
+#[derive(Default)]
+pub(super) struct Mailboxes(Mutex<Table>);
+
+#[derive(Default)]
+struct Table {
+    opened: u64,
+    open: HashMap<ClaimName, Mailbox>,
+}
+
+struct Mailbox {
+    number: Number,
+    epoch: Epoch,
+    /// Not what keeps the name from going to another member.
+    guard: Weak<Guard>,
+    cancel: CancellationToken,
+    queue: mpsc::Sender<Envelope>,
+}
+
+impl Mailbox {
+    fn takes(&self) -> bool {
+        let held = self.guard.upgrade().is_some_and(|guard| guard.is_held() && !guard.is_asked_to_finish());
+        held && !self.cancel.is_cancelled()
+    }
+}
+
+impl Mailboxes {
+    /// Opens a mailbox; one that the name has already takes nothing from here on.
+    pub(super) fn open(
+        &self,
+        name: ClaimName,
+        epoch: Epoch,
+        guard: Weak<Guard>,
+        cancel: CancellationToken,
+    ) -> (Number, mpsc::Receiver<Envelope>) {
+        let (queue, envelopes) = mpsc::channel(INBOX_MAX);
+        let mut table = self.table();
+        table.opened += 1;
+        let number = Number(table.opened);
+        table.open.insert(name, Mailbox { number, epoch, guard, cancel, queue });
+        (number, envelopes)
+    }
+
+    pub(super) fn remove(&self, number: Number) {
+        self.table().open.retain(|_, mailbox| mailbox.number != number);
+    }
+
+    /// The epoch under which messages to that name are taken here.
+    pub(super) fn epoch_of(&self, name: &ClaimName) -> Option<Epoch> {
+        self.table().open.get(name).filter(|mailbox| mailbox.takes()).map(|mailbox| mailbox.epoch)
+    }
+
+    /// Hands a message over, or says why not. An answer that never comes is one that nobody knows.
+    pub(super) fn deliver(&self, name: &ClaimName, epoch: Epoch, body: Box<RawValue>) -> Result<oneshot::Receiver<Answer>, Answer> {
+        let table = self.table();
+        let mailbox = table.open.get(name).filter(|mailbox| mailbox.epoch == epoch && mailbox.takes()).ok_or(Answer::NotMine)?;
+        let (answer, receiver) = oneshot::channel();
+        match mailbox.queue.try_reserve() {
+            Ok(place) => {
+                place.send(Envelope::new(body, answer));
+                Ok(receiver)
+            }
+            Err(mpsc::error::TrySendError::Full(())) => Err(Answer::Busy),
+            Err(mpsc::error::TrySendError::Closed(())) => Err(Answer::NotMine),
+        }
+    }
+
+    fn table(&self) -> MutexGuard<'_, Table> {
+        // Nothing under the lock can panic half-way: no code of the user's runs there.
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}

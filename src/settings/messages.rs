@@ -1,0 +1,88 @@
+//! Where messages to singletons arrive, and what protects that place.
+
+use std::fmt;
+use std::net::{Ipv4Addr, SocketAddr};
+
+use secrecy::{ExposeSecret, SecretString};
+use shardwise_core::{OwnershipMode, Policy};
+
+use super::files::Base;
+use super::read::{Place, Reader};
+use super::{keys, options};
+use crate::Error;
+
+/// The most bytes of the token.
+const TOKEN_BYTES_MAX: usize = 1_024;
+
+/// Where messages to singletons arrive ([`crate::Singleton::handle`]). `Debug` does not show the token.
+#[derive(Clone)]
+#[non_exhaustive]
+pub struct MessagesSettings {
+    /// Where to listen, once a singleton takes messages. Port 0 is any free one.
+    pub listen: SocketAddr,
+    /// What callers must show; needed where others than this machine's can connect.
+    pub token: Option<SecretString>,
+}
+
+impl Default for MessagesSettings {
+    /// Any free port of this machine's own address, without a token.
+    fn default() -> Self {
+        Self { listen: SocketAddr::from((Ipv4Addr::LOCALHOST, 0)), token: None }
+    }
+}
+
+impl PartialEq for MessagesSettings {
+    fn eq(&self, other: &Self) -> bool {
+        let token = |settings: &Self| settings.token.as_ref().map(|token| token.expose_secret().to_owned());
+        self.listen == other.listen && token(self) == token(other)
+    }
+}
+
+impl Eq for MessagesSettings {}
+
+impl fmt::Debug for MessagesSettings {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "MessagesSettings({}, token: {})", self.listen, if self.token.is_some() { "***" } else { "none" })
+    }
+}
+
+impl MessagesSettings {
+    /// What is wrong with it; `None` if nothing is.
+    pub(crate) fn mistake(&self) -> Option<&'static str> {
+        if self.listen.ip().is_loopback() || self.token.is_some() {
+            return None;
+        }
+        Some("others than this machine's processes can connect there: write messages_token_file beside it, or listen on 127.0.0.1")
+    }
+}
+
+/// Reads it at the policy's place.
+pub(super) fn read(reader: &Reader, place: &Place, policy: &Policy, base: &Base) -> Result<MessagesSettings, Error> {
+    let listen = reader.take_if_set(place, &keys::MESSAGES_LISTEN)?;
+    let token = reader.optional(place, &keys::MESSAGES_TOKEN_FILE)?;
+    let mut settings = MessagesSettings::default();
+    if policy.ownership != OwnershipMode::Exclusive {
+        let unused = listen.as_ref().or(token.as_ref());
+        return unused.map_or(Ok(settings), |found| {
+            Err(found.refuse("it is about singletons, which need claims: write ownership = \"exclusive\" beside it, or remove it"))
+        });
+    }
+    if let Some(found) = &listen {
+        let parsed = found.text()?.parse();
+        settings.listen =
+            parsed.map_err(|_| found.refuse("write an IP address and a port, such as \"10.0.0.7:7400\" or \"[fd00::7]:7400\""))?;
+    } else {
+        reader.note_computed(place, &keys::MESSAGES_LISTEN, settings.listen);
+    }
+    if let Some(found) = &token {
+        let secret = options::secret_from_file(reader, found, base)?;
+        if secret.expose_secret().len() > TOKEN_BYTES_MAX {
+            return Err(found.refuse(format_args!("the file's text is too long; at most {TOKEN_BYTES_MAX} bytes are allowed")));
+        }
+        settings.token = Some(secret);
+    }
+    match (settings.mistake(), listen) {
+        (Some(mistake), Some(found)) => Err(found.refuse(mistake)),
+        _ => Ok(settings),
+    }
+}
