@@ -259,6 +259,12 @@ pub(super) const POLL: Key = key(
     Fallback::Text("1s"),
     "the longest time between two looks into an idle outbox",
 );
+pub(super) const LISTEN: Key = key(
+    "listen",
+    Shape::Flag,
+    Fallback::Text("false"),
+    "PostgreSQL: be told of commits instead of finding them at the next look; makes all writers commit one after the other",
+);
 pub(super) const RETENTION: Key = key(
     "retention",
     Shape::Time { min: Duration::ZERO, max: Duration::from_hours(3_650 * 24) },

@@ -42,6 +42,8 @@ pub struct OutboxSettings {
     pub outage_limit: Duration,
     /// The longest time between two looks into an idle outbox, 25 ms to 1 min.
     pub poll: Duration,
+    /// Whether publishers on PostgreSQL are told of commits, instead of finding them at their next look.
+    pub listen: bool,
     /// How long delivered events stay in the store, counted from their writing, 0 to 3,650 days; 0 deletes them at once.
     pub retention: Duration,
 }
@@ -123,9 +125,9 @@ pub(super) fn policy_of(reader: &Reader, place: &Place) -> Result<Option<String>
 
 /// Reads the outbox at `place`; `policies` are the known ones.
 pub(super) fn outbox(reader: &Reader, place: &Place, policies: &[PolicyName], base: &Base) -> Result<OutboxSettings, Error> {
+    let store = store(reader, place, base)?;
     Ok(OutboxSettings {
         policy: known_policy(&reader.take(place, &keys::POLICY)?, policies)?,
-        store: store(reader, place, base)?,
         sink: sink(reader, place, base)?,
         batch: reader.take(place, &keys::BATCH)?.whole()?,
         max_attempts: reader.take(place, &keys::MAX_ATTEMPTS)?.whole()?,
@@ -133,8 +135,21 @@ pub(super) fn outbox(reader: &Reader, place: &Place, policies: &[PolicyName], ba
         poison: if reader.take(place, &keys::POISON)?.text()? == Poison::Park.as_str() { Poison::Park } else { Poison::Block },
         outage_limit: reader.take(place, &keys::OUTAGE_LIMIT)?.time()?,
         poll: reader.take(place, &keys::POLL)?.time()?,
+        listen: listen(reader, place, &store)?,
         retention: reader.take(place, &keys::RETENTION)?.time()?,
+        store,
     })
+}
+
+fn listen(reader: &Reader, place: &Place, store: &StoreSettings) -> Result<bool, Error> {
+    let found = reader.take(place, &keys::LISTEN)?;
+    let listen = found.flag()?;
+    if listen && matches!(store, StoreSettings::Sqlite { .. }) {
+        return Err(
+            found.refuse("the store is a file, which is looked at every 25 ms to 100 ms for next to nothing; only PostgreSQL can tell")
+        );
+    }
+    Ok(listen)
 }
 
 fn known_policy(found: &Found, policies: &[PolicyName]) -> Result<PolicyName, Error> {

@@ -86,6 +86,7 @@ const OUTBOX: &[Key] = &[
     keys::POISON,
     keys::OUTAGE_LIMIT,
     keys::POLL,
+    keys::LISTEN,
     keys::RETENTION,
 ];
 

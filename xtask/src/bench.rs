@@ -8,6 +8,7 @@ use serde_json::Value;
 
 use crate::context::Context;
 use crate::measured::{self, Figure, Machine};
+use crate::outbox;
 use crate::peers;
 use crate::report::say;
 use crate::run::{Failure, Log};
@@ -30,6 +31,9 @@ pub(crate) fn run(context: &Context, name: Option<&str>) -> Result<(), Failure> 
 
     // What is measured is the tree as it is now, before any page of it is written.
     let head = measured::head(context, &Machine::this());
+    if name == outbox::NAME {
+        return write(context, name, &outbox::run(context, &head)?);
+    }
     // A folder of its own, emptied first: what lies in it afterwards is from this run.
     let results = context.scratch("criterion").join(name);
     if results.exists() {
@@ -57,11 +61,15 @@ pub(crate) fn run(context: &Context, name: Option<&str>) -> Result<(), Failure> 
             say(&line);
         }
     }
-    let section = measured::section(name, &head, &figures);
+    write(context, name, &measured::section(name, &head, &figures))
+}
+
+/// Puts the section into `docs/measured.md`.
+fn write(context: &Context, name: &str, section: &str) -> Result<(), Failure> {
     let path = context.root().join("docs/measured.md");
     let before = std::fs::read_to_string(&path).unwrap_or_default();
-    std::fs::write(&path, measured::replace(&before, name, &section)).map_err(|e| failed(&path, &e))?;
-    say(&format!("docs/measured.md: section {name} has {} figures", figures.len()));
+    std::fs::write(&path, measured::replace(&before, name, section)).map_err(|e| failed(&path, &e))?;
+    say(&format!("docs/measured.md: section {name} is written"));
     Ok(())
 }
 

@@ -329,29 +329,27 @@ async fn a_fetch_seeks_and_never_sorts_or_scans() {
             outbox.store().await.place_new(1_000).await.unwrap();
             sqlx::query("ANALYZE").execute(&mut conn).await.unwrap();
         }
-        let sql = format!("EXPLAIN QUERY PLAN {}", sqlite::FETCH);
-        let query = sqlx::query_as(sqlx::AssertSqlSafe(sql))
-            .bind("x")
-            .bind(0i64)
-            .bind(1i64)
-            .bind("[]")
-            .bind("[]")
-            .bind(10i64)
-            .bind(0i64)
-            .bind(0i64);
-        let plan: Vec<(i64, i64, i64, String)> = query.fetch_all(&mut conn).await.unwrap();
-        let steps: Vec<&str> = plan.iter().map(|step| step.3.as_str()).filter(|step| step.contains("SEARCH")).collect();
-        assert_eq!(
-            steps,
-            [
-                "SEARCH s USING INDEX outbox_slot_of (incarnation=?)",
-                "SEARCH a USING INDEX outbox_aggregate_pending (hash>? AND hash<?)",
-                "SEARCH o USING INDEX outbox_in_order (aggregate=? AND seq>? AND seq<?) LEFT-JOIN",
-                "SEARCH n USING COVERING INDEX outbox_in_order (aggregate=? AND seq>? AND seq<?)",
-            ],
-            "{plan:?}"
-        );
-        assert!(!plan.iter().any(|step| step.3.contains("TEMP B-TREE")), "{plan:?}");
+        let due = [
+            "SEARCH a USING INDEX outbox_aggregate_waiting (retry_at>? AND retry_at<?)",
+            "SEARCH s USING INTEGER PRIMARY KEY (rowid=?)",
+            "SEARCH b USING COVERING INDEX outbox_slot_at (hash_from<?)",
+            "SEARCH o USING INDEX outbox_in_order (aggregate=? AND seq=?) LEFT-JOIN",
+            "SEARCH n USING COVERING INDEX outbox_in_order (aggregate=? AND seq>? AND seq<?)",
+        ];
+        let pending = [
+            "SEARCH s USING INDEX outbox_slot_of (incarnation=?)",
+            "SEARCH a USING INDEX outbox_aggregate_pending (hash>? AND hash<?)",
+            "SEARCH o USING INDEX outbox_in_order (aggregate=? AND seq>? AND seq<?) LEFT-JOIN",
+            "SEARCH n USING COVERING INDEX outbox_in_order (aggregate=? AND seq>? AND seq<?)",
+        ];
+        for (statement, expected) in [(sqlite::FETCH, &pending[..]), (sqlite::DUE, &due[..])] {
+            let query = sqlx::query_as(sqlx::AssertSqlSafe(format!("EXPLAIN QUERY PLAN {statement}")));
+            let query = query.bind("x").bind(0i64).bind(1i64).bind("[]").bind("[]").bind(10i64);
+            let plan: Vec<(i64, i64, i64, String)> = query.fetch_all(&mut conn).await.unwrap();
+            let steps: Vec<&str> = plan.iter().map(|step| step.3.as_str()).filter(|step| step.contains("SEARCH")).collect();
+            assert_eq!(steps, expected, "{plan:?}");
+            assert!(!plan.iter().any(|step| step.3.contains("TEMP B-TREE")), "{plan:?}");
+        }
     }
 }
 

@@ -195,7 +195,8 @@ async fn a_retry_waits_and_remembers(harness: &impl StoreHarness) {
     assert_eq!(store.record(&me, &[outcome(&run, None, retry(Duration::ZERO, 4))], false).await.unwrap(), []);
     let retrying = store.status().await.unwrap().retrying.unwrap();
     assert_eq!((retrying.aggregates, retrying.next_attempt_in), (1, Duration::ZERO), "it is due");
-    let due = fetch(&*store, &me).await.into_iter().find(|run| run.events.len() == 2).unwrap();
+    let due = fetch(&*store, &me).await.into_iter().find(|run| run.events.first().is_some_and(|event| event.id == "a-2")).unwrap();
+    assert_eq!((due.events.len(), due.through, due.last), (1, 2, 3), "the head alone, until it is through");
     assert_eq!((due.trouble.attempts, due.trouble.failures), (2, 4));
     assert!(due.trouble.failing_for >= due.trouble.attempted_ago && due.trouble.failing_for.is_some());
     assert_eq!(store.record(&me, &[outcome(&due, Some(2), Then::Next)], false).await.unwrap(), []);

@@ -23,6 +23,7 @@ const PARAMETERS: [&str; 7] = ["sslmode", "sslrootcert", "sslcert", "sslkey", "a
 #[derive(Clone)]
 pub struct PostgresConfig {
     pub(super) options: PgConnectOptions,
+    pub(super) listen: bool,
 }
 
 impl PostgresConfig {
@@ -45,13 +46,20 @@ impl PostgresConfig {
         }
         let options = PgConnectOptions::from_str(url)
             .map_err(|_| wrong("cannot be read: write postgres://user@host:5432/database, special characters as %XX".into()))?;
-        Ok(Self { options: options.disable_statement_logging() })
+        Ok(Self { options: options.disable_statement_logging(), listen: false })
     }
 
     /// The same with this password.
     #[must_use]
     pub fn password(self, password: &str) -> Self {
-        Self { options: self.options.password(password) }
+        Self { options: self.options.password(password), ..self }
+    }
+
+    /// Whether publishers are told of commits by LISTEN and NOTIFY, instead of finding them at their next look; off unless set. NOTIFY makes
+    /// all writers of the server's databases commit one after the other: `docs/measured.md` has what that costs.
+    #[must_use]
+    pub fn listen(self, listen: bool) -> Self {
+        Self { listen, ..self }
     }
 
     /// The same with the password in a file, without its last newline.

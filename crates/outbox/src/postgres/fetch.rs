@@ -8,79 +8,84 @@ use sqlx::postgres::PgRow;
 use sqlx::{PgConnection, Row};
 
 use super::error::{Context, Fault};
-use super::{PostgresStore, ago, call, from_ordered, retry_ahead_max_ms, small, to_ordered, unsigned, upkeep};
+use super::{PostgresStore, ago, call, retry_ahead_max_ms, small, upkeep};
+use crate::store::sql::{around, from_ordered, unsigned};
 use crate::store::{FetchRequest, Fetched, HeadTrouble, Hold, Registration, Run};
 use crate::{Delivery, Payload};
 
 /// $1 incarnation, $2 and $3 first and last hash, $4 slots and $5 aggregates to leave out, $6 events at most, $7 the longest wait a retry
-/// can have in milliseconds (a longer one means that the clock was set back), $8 bytes. An aggregate with nothing to send is in it as a
-/// row without an event. Public for the test that reads the plan.
+/// can have in milliseconds (a longer one means that the clock was set back), $8 bytes, $9 how many aggregates whose retry is due, $10 the number of slots. An
+/// aggregate with nothing to send is in it as a row without an event. Public for the test that reads the plan.
+///
+/// Heads that wait for a retry are in an index of their own, by the time of it, so that they cost nothing before. Rows come as the nested loops
+/// find them, without a sort (what is left out is looked up in a hash, which an array would not be); `nth` lets the reader see that nothing is missing in between. A payload that is not kept in its row is looked up
+/// only when the row is sent.
 pub const FETCH: &str = "
-    WITH picked AS MATERIALIZED (
-        SELECT s.slot, s.epoch, h.aggregate, h.hash, h.done_seq, h.last_seq, h.attempts, h.failures, h.failing_since, h.attempted_at,
-               e.nth, e.seq, e.position, e.bytes
+    SELECT f.slot, f.epoch, f.aggregate, f.hash, f.done_seq, f.last_seq, f.attempts, f.failures,
+           (extract(epoch FROM statement_timestamp() - f.failing_since) * 1000)::bigint,
+           (extract(epoch FROM statement_timestamp() - f.attempted_at) * 1000)::bigint,
+           f.nth, f.seq, f.id, f.aggregatetype, f.aggregateid, f.type, f.payload, f.payload_bytes, f.headers,
+           (extract(epoch FROM f.created_at) * 1000)::bigint, f.due
+    FROM (
+        SELECT h.*, a.last_seq, e.*, coalesce(sum(e.bytes) OVER (ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING), 0) AS bytes_before
         FROM (
-            SELECT slot, epoch, greatest(hash_from, $2) AS low, least(hash_to, $3) AS high FROM outbox_slot
-            WHERE incarnation = $1 AND hash_to >= $2 AND hash_from <= $3 AND slot <> ALL ($4::bigint[]) ORDER BY slot
-        ) AS s
-        CROSS JOIN LATERAL (
-            SELECT h.*, a.last_seq FROM outbox_head AS h JOIN outbox_aggregate AS a ON a.id = h.aggregate
-            WHERE h.ready AND h.hash BETWEEN s.low AND s.high AND h.aggregate <> ALL ($5::bigint[])
-              AND (h.retry_at IS NULL OR h.retry_at <= statement_timestamp()
-                   OR h.retry_at > statement_timestamp() + $7::bigint * interval '1 millisecond')
-            ORDER BY h.hash, h.aggregate LIMIT $6
+            (SELECT s.slot, s.epoch, true AS due, r.*
+             FROM (
+                (SELECT h.aggregate, h.hash, h.done_seq, h.attempts, h.failures, h.failing_since, h.attempted_at FROM outbox_head AS h
+                 WHERE h.waiting AND h.retry_at <= statement_timestamp() ORDER BY h.retry_at)
+                UNION ALL
+                (SELECT h.aggregate, h.hash, h.done_seq, h.attempts, h.failures, h.failing_since, h.attempted_at FROM outbox_head AS h
+                 WHERE h.waiting AND h.retry_at > statement_timestamp() + $7::bigint * interval '1 millisecond')
+             ) AS r
+             CROSS JOIN LATERAL (
+                SELECT t.* FROM outbox_slot AS t
+                WHERE t.slot = floor((r.hash::numeric + 9223372036854775808) * $10::bigint / 18446744073709551616)::bigint OFFSET 0
+             ) AS s
+             WHERE s.incarnation = $1 AND s.slot NOT IN (SELECT unnest($4::bigint[])) AND r.aggregate NOT IN (SELECT unnest($5::bigint[])) LIMIT $9)
+            UNION ALL
+            (SELECT s.slot, s.epoch, false AS due, r.*
+             FROM (
+                SELECT slot, epoch, greatest(hash_from, $2) AS low, least(hash_to, $3) AS high FROM outbox_slot
+                WHERE incarnation = $1 AND hash_to >= $2 AND hash_from <= $3 AND slot NOT IN (SELECT unnest($4::bigint[])) ORDER BY slot
+             ) AS s
+             CROSS JOIN LATERAL (
+                SELECT h.aggregate, h.hash, h.done_seq, h.attempts, h.failures, h.failing_since, h.attempted_at FROM outbox_head AS h
+                WHERE h.ready AND h.hash BETWEEN s.low AND s.high AND h.aggregate NOT IN (SELECT unnest($5::bigint[]))
+                ORDER BY h.hash, h.aggregate LIMIT $6
+             ) AS r)
         ) AS h
+        JOIN outbox_aggregate AS a ON a.id = h.aggregate
         LEFT JOIN LATERAL (
-            SELECT row_number() OVER (ORDER BY o.seq) AS nth, o.seq, o.position,
+            SELECT row_number() OVER (ORDER BY o.seq) AS nth, o.seq, o.id, o.aggregatetype, o.aggregateid, o.type, o.payload, o.payload_bytes,
+                   o.headers, o.created_at,
                    coalesce(octet_length(o.payload), octet_length(o.payload_bytes), 0) + coalesce(octet_length(o.headers), 0) AS bytes
-            FROM outbox AS o WHERE o.aggregate = h.aggregate AND o.seq > h.done_seq AND o.seq <= h.last_seq ORDER BY o.seq LIMIT $6
+            FROM outbox AS o WHERE o.aggregate = h.aggregate AND o.seq > h.done_seq AND o.seq <= a.last_seq
+            ORDER BY o.seq LIMIT CASE WHEN h.due THEN 1 ELSE $6 END
         ) AS e ON true
         LIMIT $6
-    ), counted AS (
-        SELECT p.*, count(*) OVER () AS picked,
-               coalesce(sum(p.bytes) OVER (ORDER BY p.slot, p.hash, p.aggregate, p.seq ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING), 0)
-                   AS bytes_before
-        FROM picked AS p
-    )
-    SELECT c.slot, c.epoch, c.aggregate, c.hash, c.done_seq, c.last_seq, c.attempts, c.failures,
-           (extract(epoch FROM statement_timestamp() - c.failing_since) * 1000)::bigint,
-           (extract(epoch FROM statement_timestamp() - c.attempted_at) * 1000)::bigint,
-           c.nth, c.seq, o.id, o.aggregatetype, o.aggregateid, o.type, o.payload, o.payload_bytes, o.headers,
-           (extract(epoch FROM o.created_at) * 1000)::bigint, c.picked
-    FROM counted AS c LEFT JOIN outbox AS o ON o.position = c.position
-    WHERE c.bytes_before < $8
-    ORDER BY c.slot, c.hash, c.aggregate, c.seq";
+    ) AS f
+    WHERE f.bytes_before < $8";
 
 pub(super) async fn fetch(store: &PostgresStore, me: &Registration, request: &FetchRequest) -> crate::Result<Fetched> {
     let mut reading = Reading { events_left: request.events_max.max(1), bytes_left: request.bytes_max.max(1), ..Reading::default() };
-    let ranges = match request.after {
-        None => vec![(i64::MIN, i64::MAX)],
-        Some(after) => {
-            let after = to_ordered(after);
-            // Behind the cursor first, then around to it again; the cursor's own aggregate comes last.
-            after.checked_add(1).map(|from| (from, i64::MAX)).into_iter().chain([(i64::MIN, after)]).collect()
-        }
-    };
-    let complete = call!(store, conn => read_all(conn, me, request, ranges, &mut reading))?;
+    let complete = call!(store, conn => read_all(conn, me, request, &mut reading))?;
     if !reading.drained.is_empty() && store.may_strike() {
         call!(store, conn => upkeep::strike_off(conn, &reading.drained))?;
     }
-    let resume = if complete { None } else { reading.last_hash.map(from_ordered) };
-    Ok(Fetched { runs: reading.runs, resume })
+    // Where only retries were read, the others' turn is where it was.
+    let last = reading.last_hash.map(from_ordered).or(request.after).unwrap_or(u64::MAX);
+    Ok(Fetched { runs: reading.runs, resume: (!complete).then_some(last) })
 }
 
 /// Answers whether all ranges were read to their ends.
-async fn read_all(
-    conn: &mut PgConnection,
-    me: &Registration,
-    request: &FetchRequest,
-    ranges: Vec<(i64, i64)>,
-    reading: &mut Reading,
-) -> Result<bool, Fault> {
-    for range in ranges {
-        if !read(conn, me, request, range, reading).await? {
+async fn read_all(conn: &mut PgConnection, me: &Registration, request: &FetchRequest, reading: &mut Reading) -> Result<bool, Fault> {
+    // Retries that are due come first, and leave room for others.
+    let mut due = i64::try_from(reading.events_left.div_ceil(2)).unwrap_or(i64::MAX);
+    for range in around(request.after) {
+        if !read(conn, me, request, range, due, reading).await? {
             return Ok(false);
         }
+        due = 0;
     }
     Ok(true)
 }
@@ -90,6 +95,7 @@ async fn read(
     me: &Registration,
     request: &FetchRequest,
     range: (i64, i64),
+    due: i64,
     reading: &mut Reading,
 ) -> Result<bool, Fault> {
     let limit = i64::try_from(reading.events_left).unwrap_or(i64::MAX);
@@ -102,14 +108,18 @@ async fn read(
         .bind(&request.except_aggregates)
         .bind(limit)
         .bind(retry_ahead_max_ms())
-        .bind(i64::try_from(reading.bytes_left).unwrap_or(i64::MAX));
-    let (mut rows, mut read, mut picked) = (query.fetch(conn), 0, 0);
+        .bind(i64::try_from(reading.bytes_left).unwrap_or(i64::MAX))
+        .bind(due)
+        .bind(i64::from(me.slots));
+    let (mut rows, mut read, mut read_due) = (query.fetch(conn), 0, 0);
     while let Some(row) = rows.try_next().await? {
-        picked = row.try_get(20)?;
         read += 1;
-        reading.add(&row)?;
+        let is_due = row.try_get(20)?;
+        read_due += i64::from(is_due);
+        reading.add(&row, is_due)?;
     }
-    Ok(read == picked && picked < limit && reading.bytes_left > 0)
+    // What the server left out for its size is more than the bytes here too: these count more than a payload.
+    Ok(read < limit && reading.bytes_left > 0 && (due == 0 || read_due < due))
 }
 
 #[derive(Default)]
@@ -123,12 +133,14 @@ struct Reading {
 }
 
 impl Reading {
-    fn add(&mut self, row: &PgRow) -> Result<(), sqlx::Error> {
+    fn add(&mut self, row: &PgRow, is_due: bool) -> Result<(), sqlx::Error> {
         // Rows deleted by hand leave the place of an event empty, and then even the row counts against the limit.
         self.events_left = self.events_left.saturating_sub(1);
         let aggregate: i64 = row.try_get(2)?;
         let (done, last): (i64, i64) = (row.try_get(4)?, row.try_get(5)?);
-        self.last_hash = Some(row.try_get(3)?);
+        if !is_due {
+            self.last_hash = Some(row.try_get(3)?);
+        }
         if done >= last {
             self.drained.push(aggregate);
             return Ok(());

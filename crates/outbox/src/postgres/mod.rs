@@ -1,7 +1,7 @@
 //! The PostgreSQL store (13 and newer): an outbox inside the application's own database, for publishers on any number of machines.
 //!
 //! Each file here is one concern: `config` (which database, and how a session is set up), `calls` (a connection for each call), `schema`
-//! (migrations), `fence` (publishers and slots), `fetch`, `record`, `sweep` (retention), `upkeep` (new aggregates, unblocking), `status`,
+//! (migrations), `fence` (publishers and slots), `fetch`, `wakes` (LISTEN), `record`, `sweep` (retention), `upkeep` (new aggregates, unblocking), `status`,
 //! `enqueue`, `error` (what PostgreSQL's codes mean to the operator).
 //!
 //! An aggregate has two rows, one that writers lock and one that publishers lock, so that no publisher waits for a writer
@@ -20,11 +20,13 @@ mod schema;
 mod status;
 mod sweep;
 mod upkeep;
+mod wakes;
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use async_trait::async_trait;
+use futures::stream::{self, BoxStream, StreamExt as _};
 use shardwise::SlotSet;
 use sqlx::postgres::PgPoolOptions;
 use sqlx::{ConnectOptions, Connection, PgConnection, PgPool, Postgres, Transaction};
@@ -40,6 +42,7 @@ pub use schema::{MIGRATIONS, Migration, SCHEMA_VERSION, revert};
 use self::calls::Leased;
 use self::error::Context;
 use crate::options::RETRY_DELAY_MAX;
+use crate::store::sql::{to_ordered, unsigned};
 use crate::store::{FetchRequest, Fetched, Hold, Outcome, Registration, Status, Store, Touch};
 use crate::{ErrorKind, NewEvent, Result};
 
@@ -75,19 +78,29 @@ impl PostgresStore {
     pub async fn open(config: PostgresConfig) -> Result<Self> {
         let store = Self::connect(config).await?;
         call!(store, conn => schema::check(conn))?;
+        if store.config.listen {
+            store.tell(true).await?;
+        }
         Ok(store)
     }
 
     /// Creates the outbox's tables, or what they lack, in the schema that is first in the `search_path`. Harmless on an outbox that is up
-    /// to date; a newer schema is an error.
+    /// to date; a newer schema is an error. Writers tell of their commits from then on if `config` listens, and else not any more.
     pub async fn init(config: PostgresConfig) -> Result<Self> {
         let store = Self::connect(config).await?;
         call!(store, conn => schema::migrate(conn))?;
+        store.tell(store.config.listen).await?;
         Ok(store)
     }
 
+    /// Has writers tell of their commits, or not.
+    async fn tell(&self, listen: bool) -> Result<()> {
+        sqlx::query(wakes::TELL).bind(listen).execute(&self.pool).await.at(self).map(drop)
+    }
+
     async fn connect(config: PostgresConfig) -> Result<Self> {
-        let pool = PgPoolOptions::new().max_connections(CONNECTIONS).acquire_timeout(ACQUIRE_TIMEOUT).test_before_acquire(false);
+        let connections = CONNECTIONS + u32::from(config.listen);
+        let pool = PgPoolOptions::new().max_connections(connections).acquire_timeout(ACQUIRE_TIMEOUT).test_before_acquire(false);
         let pool = pool.after_connect(|conn, _| Box::pin(config::set_up(conn)));
         let pool = pool.connect_lazy_with(config.options.clone());
         let store = Self { config: Arc::new(config), pool, struck_at: Arc::default() };
@@ -179,21 +192,6 @@ fn ago(ms: i64) -> Duration {
     Duration::from_millis(unsigned(ms))
 }
 
-/// Unsigned hashes as PostgreSQL's signed integers, in the same order.
-const fn to_ordered(hash: u64) -> i64 {
-    (hash ^ (1 << 63)).cast_signed()
-}
-
-/// The way back from [`to_ordered`].
-const fn from_ordered(stored: i64) -> u64 {
-    stored.cast_unsigned() ^ (1 << 63)
-}
-
-/// A number the schema keeps non-negative.
-fn unsigned(number: i64) -> u64 {
-    u64::try_from(number).unwrap_or(0)
-}
-
 /// A number the schema keeps between 0 and a few thousand.
 fn small(number: i64) -> u32 {
     u32::try_from(number).unwrap_or(0)
@@ -235,6 +233,10 @@ impl Store for PostgresStore {
 
     async fn sweep(&self, retention: Duration, position: i64, limit: usize) -> Result<Option<i64>> {
         call!(self, conn => sweep::sweep(conn, retention, position, limit))
+    }
+
+    fn wakes(&self) -> BoxStream<'static, Result<()>> {
+        if self.config.listen { wakes::wakes(self.clone()) } else { stream::pending().boxed() }
     }
 
     async fn status(&self) -> Result<Status> {

@@ -5,12 +5,10 @@ use sqlx::{Connection, PgConnection};
 use super::error::Fault;
 use super::fence::{columns, holds};
 use super::millis;
+use crate::store::sql::{changes, done_through, shortened};
 use crate::store::{Hold, Outcome, Registration, Then};
 
-/// The most bytes of a sink's message that are kept.
-const ERROR_BYTES_MAX: usize = 1_000;
-
-/// The outcomes whose holds are current; a slot stays as it is until the transaction ends. $1 aggregates, $2 slots and $3 epochs side by
+/// The outcomes whose holds are current, looked up in a hash (IS TRUE keeps it from becoming a nested loop); a slot stays as it is until the transaction ends. $1 aggregates, $2 slots and $3 epochs side by
 /// side, $4 incarnation; `$what` are the other columns.
 #[rustfmt::skip]
 macro_rules! under_the_fence {
@@ -22,7 +20,7 @@ macro_rules! under_the_fence {
                 SELECT s.slot, s.epoch FROM outbox_slot AS s
                 WHERE s.slot IN (SELECT slot FROM given) AND s.incarnation = $4 ORDER BY s.slot FOR SHARE
             ), allowed AS MATERIALIZED (
-                SELECT g.* FROM given AS g JOIN fence AS f ON f.slot = g.slot AND f.epoch = g.epoch
+                SELECT g.* FROM given AS g WHERE ((g.slot, g.epoch) IN (SELECT slot, epoch FROM fence)) IS TRUE
             )"
         )
     };
@@ -90,7 +88,7 @@ impl Columns {
 
 pub(super) async fn record(conn: &mut PgConnection, me: &Registration, outcomes: &[Outcome], delete: bool) -> Result<Vec<Hold>, Fault> {
     let incarnation = me.incarnation.to_string();
-    let expected = outcomes.iter().map(changes).sum::<u64>();
+    let expected = changes(outcomes);
     let written = if !delete && outcomes.iter().all(|outcome| outcome.then == Then::Next) {
         mark(conn, &incarnation, outcomes, false).await?
     } else {
@@ -102,20 +100,6 @@ pub(super) async fn record(conn: &mut PgConnection, me: &Registration, outcomes:
         written
     };
     if written == expected { Ok(Vec::new()) } else { fenced(conn, &incarnation, outcomes).await }
-}
-
-/// Up to where an outcome moves its aggregate; `None` if it stays where it is.
-fn done_through(outcome: &Outcome) -> Option<u64> {
-    match outcome.then {
-        Then::Park { sequence, .. } => Some(sequence),
-        Then::Next | Then::Retry { .. } | Then::Block { .. } => outcome.through,
-    }
-}
-
-/// How many rows of `outbox_head` an outcome of a current hold changes.
-fn changes(outcome: &Outcome) -> u64 {
-    let fails = matches!(outcome.then, Then::Retry { .. } | Then::Block { .. });
-    u64::from(done_through(outcome).is_some()) + u64::from(fails)
 }
 
 async fn mark(conn: &mut PgConnection, incarnation: &str, outcomes: &[Outcome], delete: bool) -> Result<u64, sqlx::Error> {
@@ -176,9 +160,9 @@ async fn fail(conn: &mut PgConnection, incarnation: &str, outcomes: &[Outcome]) 
     Ok(fail.execute(conn).await?.rows_affected())
 }
 
-/// The sink's words, cut at a character and without the one that PostgreSQL's text cannot hold.
+/// The sink's words, cut and without the one that PostgreSQL's text cannot hold.
 fn kept(error: &str) -> String {
-    error[..error.floor_char_boundary(ERROR_BYTES_MAX)].replace('\0', "\u{fffd}")
+    shortened(error).replace('\0', "\u{fffd}")
 }
 
 async fn fenced(conn: &mut PgConnection, incarnation: &str, outcomes: &[Outcome]) -> Result<Vec<Hold>, Fault> {

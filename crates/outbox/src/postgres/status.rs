@@ -24,7 +24,7 @@ const PENDING: &str = concat!(
     ", count(*) FILTER (WHERE h.blocked_at IS NOT NULL)
     FROM outbox_head AS h JOIN outbox_aggregate AS a ON a.id = h.aggregate
     LEFT JOIN outbox AS o ON o.aggregate = h.aggregate AND o.seq = h.done_seq + 1
-    WHERE h.ready OR h.blocked_at IS NOT NULL"
+    WHERE h.ready OR h.waiting OR h.blocked_at IS NOT NULL"
 );
 const BLOCKED_LIST: &str = concat!(
     "SELECT a.key, a.last_seq - h.done_seq, ",
@@ -39,13 +39,13 @@ const RETRYING: &str = concat!(
     ", 0), coalesce(-",
     ms_since!("min(h.retry_at) FILTER (WHERE h.retry_at <= now() + $1::bigint * interval '1 millisecond')"),
     ", 0) FROM outbox_head AS h JOIN outbox_aggregate AS a ON a.id = h.aggregate AND h.done_seq < a.last_seq
-    WHERE h.ready AND h.retry_at IS NOT NULL"
+    WHERE h.waiting"
 );
 const LATEST_FAILURE: &str = concat!(
     "SELECT a.key, coalesce(",
     ms_since!("h.attempted_at"),
     ", 0), coalesce(h.last_error, '') FROM outbox_head AS h JOIN outbox_aggregate AS a ON a.id = h.aggregate AND h.done_seq < a.last_seq
-    WHERE h.ready AND h.retry_at IS NOT NULL ORDER BY h.attempted_at DESC NULLS LAST, a.id LIMIT 1"
+    WHERE h.waiting ORDER BY h.attempted_at DESC NULLS LAST, a.id LIMIT 1"
 );
 const PUBLISHERS: &str = concat!(
     "SELECT p.publisher, p.incarnation, ",

@@ -3,6 +3,7 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
+use futures::StreamExt as _;
 use shardwise::discovery::Clock;
 use shardwise::{Ownership, Sharding, SlotSet};
 use tokio::sync::watch;
@@ -28,6 +29,8 @@ pub(super) struct Runner {
     /// What fails at present, so that each failure is told once.
     failing: HashMap<Call, String>,
     destination_down: bool,
+    /// Whether the store could not be told of commits last time.
+    deaf: bool,
 }
 
 impl Runner {
@@ -47,6 +50,7 @@ impl Runner {
             jobs: Jobs::default(),
             failing: HashMap::new(),
             destination_down: false,
+            deaf: false,
         }
     }
 
@@ -55,6 +59,7 @@ impl Runner {
         let (mut stopping, mut follows) = (false, true);
         let ownership = changes.borrow_and_update().clone();
         self.want(&ownership)?;
+        let mut wakes = self.store.wakes().fuse();
         loop {
             let now = self.clock.now();
             for action in self.engine.next(now) {
@@ -76,9 +81,25 @@ impl Runner {
                     let now = self.clock.now();
                     self.engine.on(Input::Stop { by: now.plus(self.options.drain_timeout) }, now);
                 }
+                Some(woken) = wakes.next() => self.woken(woken),
                 () = self.nudge.0.notified() => self.engine.on(Input::Nudged, self.clock.now()),
                 () = tokio::time::sleep(sleep) => {}
             }
+        }
+    }
+
+    /// The store was told of a commit; or cannot be told, and then there is the next poll.
+    fn woken(&mut self, woken: Result<()>) {
+        match woken {
+            Ok(()) => {
+                self.deaf = false;
+                self.engine.on(Input::Nudged, self.clock.now());
+            }
+            Err(error) if !self.deaf => {
+                self.deaf = true;
+                tracing::warn!(error = %error, "the outbox's store is not told of commits; trying again, and polling meanwhile");
+            }
+            Err(_) => {}
         }
     }
 

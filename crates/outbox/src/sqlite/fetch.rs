@@ -1,7 +1,7 @@
 //! Reading what is pending: by the publisher's slots, each a range of the index of pending aggregates.
 //!
 //! Neither other slots' rows nor rows behind a blocked head are looked at: the first are outside the ranges, the second not in the
-//! index. The loops are nested by `CROSS JOIN` and the index is named, so that no statistics can turn them around; a test reads the plan.
+//! index. Heads that wait for a retry are in an index by the time of it. The loops are nested by `CROSS JOIN` and the index is named, so that no statistics can turn them around; a test reads the plan.
 
 use std::time::Duration;
 
@@ -11,63 +11,95 @@ use sqlx::Row;
 use sqlx::sqlite::SqliteRow;
 
 use super::error::Context;
-use super::{SqliteStore, from_ordered, retry_ahead_max_ms, to_ordered, unix_ms, unsigned};
+use super::{SqliteStore, retry_ahead_max_ms, unix_ms};
+use crate::store::sql::{around, from_ordered, unsigned};
 use crate::store::{FetchRequest, Fetched, HeadTrouble, Hold, Registration, Run};
 use crate::{Delivery, Payload, Result};
 
-/// ?1 incarnation, ?2 and ?3 first and last hash, ?4 slots and ?5 aggregates to leave out, ?6 events at most, ?7 now (ms), ?8 the longest
-/// wait a retry can have (a longer one means that the wall clock was set back). Public for the test that reads the plan.
-pub const FETCH: &str = "
-    SELECT s.slot, s.epoch, a.id, a.hash, a.done_seq, a.last_seq, a.attempts, a.failures, a.failing_since, a.attempted_at,
+/// What a reading returns of a slot `s`, an aggregate `a` and an event `o`.
+#[rustfmt::skip]
+macro_rules! columns {
+    () => {
+        "SELECT s.slot, s.epoch, a.id, a.hash, a.done_seq, a.last_seq, a.attempts, a.failures, a.failing_since, a.attempted_at,
            o.seq, o.id, o.aggregatetype, o.aggregateid, o.type, o.payload, typeof(o.payload), o.headers,
            CAST(o.created_at AS INTEGER),
            iif(o.seq IS NULL, (SELECT min(n.seq) FROM outbox AS n INDEXED BY outbox_in_order
-                               WHERE n.aggregate = a.id AND n.seq > a.done_seq AND n.seq <= a.last_seq), NULL)
-    FROM outbox_slot AS s INDEXED BY outbox_slot_of
+                               WHERE n.aggregate = a.id AND n.seq > a.done_seq AND n.seq <= a.last_seq), NULL) "
+    };
+}
+
+/// ?1 incarnation, ?2 and ?3 first and last hash, ?4 slots and ?5 aggregates to leave out, ?6 events at most. Public for the test that reads
+/// the plan.
+pub const FETCH: &str = concat!(
+    columns!(),
+    "FROM outbox_slot AS s INDEXED BY outbox_slot_of
     CROSS JOIN outbox_aggregate AS a INDEXED BY outbox_aggregate_pending
     LEFT JOIN outbox AS o INDEXED BY outbox_in_order
            ON o.aggregate = a.id AND o.seq > a.done_seq AND o.seq <= a.done_seq + ?6
     WHERE s.incarnation = ?1 AND s.hash_to >= ?2 AND s.hash_from <= ?3
       AND s.slot NOT IN (SELECT value FROM json_each(?4))
       AND a.hash BETWEEN max(s.hash_from, ?2) AND min(s.hash_to, ?3)
-      AND a.done_seq < a.last_seq AND a.blocked_at IS NULL
-      AND (a.retry_at IS NULL OR a.retry_at <= ?7 OR a.retry_at > ?7 + ?8)
+      AND a.done_seq < a.last_seq AND a.blocked_at IS NULL AND a.retry_at IS NULL
       AND a.id NOT IN (SELECT value FROM json_each(?5))
     ORDER BY s.slot, a.hash, a.id, o.seq
-    LIMIT ?6";
+    LIMIT ?6"
+);
+
+/// The heads whose retry is due, and no event behind them: ?2 and ?3 first and last time of it (ms), the others as for [`FETCH`].
+pub const DUE: &str = concat!(
+    columns!(),
+    "FROM outbox_aggregate AS a INDEXED BY outbox_aggregate_waiting
+    CROSS JOIN outbox_slot AS s
+    LEFT JOIN outbox AS o INDEXED BY outbox_in_order ON o.aggregate = a.id AND o.seq = a.done_seq + 1
+    WHERE a.retry_at BETWEEN ?2 AND ?3 AND a.done_seq < a.last_seq AND a.blocked_at IS NULL AND a.retry_at IS NOT NULL
+      AND s.slot = (SELECT b.slot FROM outbox_slot AS b INDEXED BY outbox_slot_at WHERE b.hash_from <= a.hash ORDER BY b.hash_from DESC LIMIT 1)
+      AND s.incarnation = ?1
+      AND s.slot NOT IN (SELECT value FROM json_each(?4))
+      AND a.id NOT IN (SELECT value FROM json_each(?5))
+    ORDER BY a.retry_at
+    LIMIT ?6"
+);
 
 pub(super) async fn fetch(store: &SqliteStore, me: &Registration, request: &FetchRequest) -> Result<Fetched> {
-    let mut reading = Reading { events_left: request.events_max.max(1), bytes_left: request.bytes_max, runs: Vec::new(), last_hash: None };
-    let ranges = match request.after {
-        None => vec![(i64::MIN, i64::MAX)],
-        Some(after) => {
-            let after = to_ordered(after);
-            // Behind the cursor first, then around to it again; the cursor's own aggregate comes last.
-            after.checked_add(1).map(|from| (from, i64::MAX)).into_iter().chain([(i64::MIN, after)]).collect()
-        }
-    };
-    for range in ranges {
-        if !read(store, me, request, range, &mut reading).await? {
-            let resume = reading.last_hash.map(from_ordered);
-            return Ok(Fetched { runs: reading.runs, resume });
+    let events_max = request.events_max.max(1);
+    let mut reading = Reading { events_left: events_max, bytes_left: request.bytes_max, runs: Vec::new(), last_hash: None };
+    let now = unix_ms();
+    // A retry further ahead than any can be means that the wall clock was set back. Retries leave room for others.
+    for due in [(i64::MIN, now), (now.saturating_add(retry_ahead_max_ms() + 1), i64::MAX)] {
+        let room = events_max.div_ceil(2).min(reading.events_left);
+        read(store, DUE, me, request, due, room, &mut reading).await?;
+    }
+    let retries_left = events_max - reading.events_left >= events_max.div_ceil(2);
+    // Where only retries were read, the others' turn is where it was.
+    reading.last_hash = None;
+    let resume = |last: Option<i64>| Some(last.map(from_ordered).or(request.after).unwrap_or(u64::MAX));
+    for range in around(request.after) {
+        let room = reading.events_left;
+        if room == 0 || reading.bytes_left == 0 || !read(store, FETCH, me, request, range, room, &mut reading).await? {
+            return Ok(Fetched { resume: resume(reading.last_hash), runs: reading.runs });
         }
     }
-    Ok(Fetched { runs: reading.runs, resume: None })
+    Ok(Fetched { resume: retries_left.then(|| resume(reading.last_hash)).flatten(), runs: reading.runs })
 }
 
-/// Reads one range of hashes; answers whether it was read to its end.
-async fn read(store: &SqliteStore, me: &Registration, request: &FetchRequest, range: (i64, i64), reading: &mut Reading) -> Result<bool> {
-    let limit = i64::try_from(reading.events_left).unwrap_or(i64::MAX);
+/// Reads one range of hashes or times; answers whether it was read to its end.
+async fn read(
+    store: &SqliteStore,
+    statement: &'static str,
+    me: &Registration,
+    request: &FetchRequest,
+    range: (i64, i64),
+    room: usize,
+    reading: &mut Reading,
+) -> Result<bool> {
     let now = unix_ms();
-    let query = sqlx::query(FETCH)
+    let query = sqlx::query(statement)
         .bind(me.incarnation.to_string())
         .bind(range.0)
         .bind(range.1)
         .bind(json!(request.except_slots).to_string())
         .bind(json!(request.except_aggregates).to_string())
-        .bind(limit)
-        .bind(now)
-        .bind(retry_ahead_max_ms());
+        .bind(i64::try_from(room).unwrap_or(i64::MAX));
     let mut rows = query.fetch(&store.readers);
     while let Some(row) = rows.try_next().await.at(store)? {
         reading.add(&row, now).at(store)?;

@@ -28,7 +28,7 @@ use sqlx::{Sqlite, SqlitePool, Transaction};
 pub use config::SqliteConfig;
 pub use enqueue::enqueue;
 #[doc(hidden)]
-pub use fetch::FETCH;
+pub use fetch::{DUE, FETCH};
 pub use holders::Holder;
 pub use schema::{SCHEMA_VERSION, revert};
 #[doc(hidden)]
@@ -36,6 +36,7 @@ pub use sweep::DELIVERED;
 
 use self::error::{Context, store_error};
 use crate::options::RETRY_DELAY_MAX;
+use crate::store::sql::{to_ordered, unsigned};
 use crate::store::{FetchRequest, Fetched, Hold, Outcome, Registration, Status, Store, Touch};
 use crate::{ErrorKind, NewEvent, Result};
 
@@ -180,21 +181,6 @@ fn nanos(duration: Duration) -> i64 {
     i64::try_from(duration.as_nanos()).unwrap_or(i64::MAX)
 }
 
-/// Unsigned hashes as SQLite's signed integers, in the same order.
-const fn to_ordered(hash: u64) -> i64 {
-    (hash ^ (1 << 63)).cast_signed()
-}
-
-/// The way back from [`to_ordered`].
-const fn from_ordered(stored: i64) -> u64 {
-    stored.cast_unsigned() ^ (1 << 63)
-}
-
-/// A number the schema keeps non-negative.
-fn unsigned(number: i64) -> u64 {
-    u64::try_from(number).unwrap_or(0)
-}
-
 #[async_trait]
 impl Store for SqliteStore {
     async fn register(&self, me: &Registration) -> Result<()> {
@@ -244,18 +230,5 @@ impl Store for SqliteStore {
 
     async fn unblock(&self, key: Option<&str>) -> Result<u64> {
         upkeep::unblock(self, key).await
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn stored_hashes_keep_their_order() {
-        let hashes = [0, 1, u64::MAX / 2, u64::MAX / 2 + 1, u64::MAX - 1, u64::MAX];
-        assert!(hashes.windows(2).all(|pair| to_ordered(pair[0]) < to_ordered(pair[1])));
-        assert!(hashes.iter().all(|hash| from_ordered(to_ordered(*hash)) == *hash));
-        assert_eq!((to_ordered(0), to_ordered(u64::MAX)), (i64::MIN, i64::MAX));
     }
 }

@@ -8,10 +8,8 @@ use super::error::Context;
 use super::fence::pairs;
 use super::{SqliteStore, millis, unix_ms};
 use crate::Result;
+use crate::store::sql::{changes, done_through, shortened};
 use crate::store::{Hold, Outcome, Registration, Then};
-
-/// The most bytes of a sink's message that are kept.
-const ERROR_BYTES_MAX: usize = 1_000;
 
 /// ?1 outcomes as JSON lists of aggregate, slot, epoch and sequence; ?2 incarnation. One row an aggregate, not one an event. Each
 /// outcome of a current hold changes exactly one row, so their number tells whether any was fenced.
@@ -57,7 +55,7 @@ const PARK: &str =
 pub(super) async fn record(store: &SqliteStore, me: &Registration, outcomes: &[Outcome], delete: bool) -> Result<Vec<Hold>> {
     let incarnation = me.incarnation.to_string();
     let marks = marks(outcomes);
-    let expected = outcomes.iter().map(changes).sum::<u64>();
+    let expected = changes(outcomes);
     if !delete && outcomes.iter().all(|outcome| outcome.then == Then::Next) {
         let mark = || sqlx::query(MARK).bind(&marks).bind(&incarnation).execute(&store.writer);
         let marked = store.when_free(mark).await.at(store)?.rows_affected();
@@ -77,20 +75,6 @@ pub(super) async fn record(store: &SqliteStore, me: &Registration, outcomes: &[O
     }
     tx.commit().await.at(store)?;
     if written == expected { Ok(Vec::new()) } else { fenced(store, &incarnation, outcomes).await }
-}
-
-/// Up to where an outcome moves its aggregate; `None` if it stays where it is.
-fn done_through(outcome: &Outcome) -> Option<u64> {
-    match outcome.then {
-        Then::Park { sequence, .. } => Some(sequence),
-        Then::Next | Then::Retry { .. } | Then::Block { .. } => outcome.through,
-    }
-}
-
-/// How many rows of `outbox_aggregate` an outcome of a current hold changes.
-fn changes(outcome: &Outcome) -> u64 {
-    let fails = matches!(outcome.then, Then::Retry { .. } | Then::Block { .. });
-    u64::from(done_through(outcome).is_some()) + u64::from(fails)
 }
 
 fn marks(outcomes: &[Outcome]) -> String {
@@ -124,11 +108,6 @@ async fn write_failure(conn: &mut SqliteConnection, incarnation: &str, outcome: 
     let fail = sqlx::query(FAIL).bind(outcome.aggregate).bind(hold.slot).bind(hold.epoch.cast_signed()).bind(incarnation);
     let fail = fail.bind(attempts).bind(failures).bind(now).bind(retry_at).bind(blocked_at);
     Ok(fail.bind(shortened(error)).execute(conn).await?.rows_affected())
-}
-
-/// The sink's words, cut at a character.
-fn shortened(error: &str) -> &str {
-    &error[..error.floor_char_boundary(ERROR_BYTES_MAX)]
 }
 
 async fn fenced(store: &SqliteStore, incarnation: &str, outcomes: &[Outcome]) -> Result<Vec<Hold>> {

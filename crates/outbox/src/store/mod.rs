@@ -1,11 +1,14 @@
 //! What a publisher needs of the place where events wait.
 
+#[cfg(any(feature = "sqlite", feature = "postgres"))]
+pub(crate) mod sql;
 mod status;
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
+use futures::stream::{self, BoxStream, StreamExt as _};
 use shardwise::{Incarnation, SlotSet};
 
 pub use self::status::{BlockedAggregate, ERROR_CHARS_MAX, PublisherStatus, Retrying, Status};
@@ -192,6 +195,13 @@ pub trait Store: Send + Sync + 'static {
         Ok(None)
     }
 
+    /// Tells of writes as they are committed, one item for one or more of them, if the store is told; by default nothing ever comes. A
+    /// publisher looks at once then, instead of at its next poll; an item that gets lost costs no more than that poll. After an error it goes
+    /// on by itself.
+    fn wakes(&self) -> BoxStream<'static, Result<()>> {
+        stream::pending().boxed()
+    }
+
     /// How the outbox stands. May take time in proportion to the number of pending aggregates.
     async fn status(&self) -> Result<Status>;
 
@@ -239,6 +249,10 @@ impl<S: Store + ?Sized> Store for Arc<S> {
 
     async fn change_mark(&self) -> Result<Option<u64>> {
         (**self).change_mark().await
+    }
+
+    fn wakes(&self) -> BoxStream<'static, Result<()>> {
+        (**self).wakes()
     }
 
     async fn status(&self) -> Result<Status> {

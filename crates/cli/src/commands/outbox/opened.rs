@@ -17,7 +17,7 @@ impl Opened {
     pub(super) async fn open(outbox: &OutboxSettings) -> Result<Self> {
         match &outbox.store {
             StoreSettings::Sqlite { path } => Ok(Self::Sqlite(SqliteStore::open(path.clone()).await?)),
-            StoreSettings::Postgres { .. } => Ok(Self::Postgres(PostgresStore::open(config(&outbox.store)?).await?)),
+            StoreSettings::Postgres { .. } => Ok(Self::Postgres(PostgresStore::open(config(outbox)?).await?)),
             other => Err(unknown(other)),
         }
     }
@@ -26,7 +26,7 @@ impl Opened {
     pub(super) async fn init(outbox: &OutboxSettings) -> Result<Self> {
         match &outbox.store {
             StoreSettings::Sqlite { path } => Ok(Self::Sqlite(SqliteStore::init(path.clone()).await?)),
-            StoreSettings::Postgres { .. } => Ok(Self::Postgres(PostgresStore::init(config(&outbox.store)?).await?)),
+            StoreSettings::Postgres { .. } => Ok(Self::Postgres(PostgresStore::init(config(outbox)?).await?)),
             other => Err(unknown(other)),
         }
     }
@@ -63,9 +63,9 @@ impl Opened {
     }
 }
 
-fn config(store: &StoreSettings) -> Result<PostgresConfig> {
-    let StoreSettings::Postgres { url, password_file } = store else { return Err(unknown(store)) };
-    let config = PostgresConfig::from_url(url)?;
+fn config(outbox: &OutboxSettings) -> Result<PostgresConfig> {
+    let StoreSettings::Postgres { url, password_file } = &outbox.store else { return Err(unknown(&outbox.store)) };
+    let config = PostgresConfig::from_url(url)?.listen(outbox.listen);
     Ok(match password_file {
         Some(path) => config.password_file(path)?,
         None => config,

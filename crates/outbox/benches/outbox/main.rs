@@ -1,0 +1,91 @@
+//! What an outbox in PostgreSQL gives, beside what others do with the same server, in one run: `cargo xtask bench outbox`.
+//!
+//! Everyone begins with a copy of the same full database, right behind a checkpoint, and the server flushes as servers do by default. Rounds go over
+//! all contestants in turn, so that what else the machine does meets each of them. A line of JSON for each run goes into the file of
+//! `SHARDWISE_OUTBOX_FIGURES`. Under `cargo test --benches` everything is a hundred times smaller.
+#![allow(clippy::unwrap_used, clippy::print_stdout, missing_docs, reason = "a benchmark reports by panicking")]
+
+mod latency;
+mod ours;
+mod peers;
+mod stage;
+
+use std::io::Write as _;
+
+use serde_json::{Value, json};
+use shardwise_testkit::{Nats, NatsOptions};
+use tokio::runtime::Runtime;
+
+use self::stage::{Shape, Stage};
+
+/// Rounds over all contestants.
+const ROUNDS: u32 = 3;
+
+/// Whether this is a measurement and not a test whether it runs.
+fn in_earnest() -> bool {
+    std::env::args().any(|argument| argument == "--bench")
+}
+
+/// One figure: to the terminal, and into the file.
+fn tell(figure: &Value) {
+    println!("{figure}");
+    if let Some(path) = std::env::var_os("SHARDWISE_OUTBOX_FIGURES") {
+        let mut file = std::fs::OpenOptions::new().create(true).append(true).open(path).unwrap();
+        writeln!(file, "{figure}").unwrap();
+    }
+}
+
+fn main() {
+    let runtime = Runtime::new().unwrap();
+    if ours::is_publisher() {
+        runtime.block_on(ours::publisher());
+        return;
+    }
+    let only = std::env::var("SHARDWISE_OUTBOX_ONLY").unwrap_or_default();
+    let wanted = |name: &str| only.is_empty() || only.split(',').any(|part| part == name);
+    let (rounds, scale) = if in_earnest() { (ROUNDS, 1) } else { (1, 100) };
+    runtime.block_on(async {
+        let shapes = [("many", Shape { events: 200_000 / scale, each: 10 }), ("single", Shape { events: 200_000 / scale, each: 1 })];
+        let stage = Stage::new(&shapes).await;
+        for round in 1..=rounds {
+            for (shape_name, shape) in shapes {
+                let told = |name: &str, seconds: f64| {
+                    let figure = json!({"name": name, "shape": shape_name, "round": round, "events": shape.events, "seconds": seconds});
+                    tell(&figure);
+                };
+                if wanted("ceiling") {
+                    told("ceiling", peers::ceiling(&stage.copy(shape_name).await.url(), shape.events).await);
+                }
+                for publishers in [1, 2] {
+                    if wanted("ours") {
+                        let database = stage.copy(shape_name).await;
+                        told(&format!("ours {publishers}"), ours::drain(&database.url(), "nowhere", publishers, shape.events).await);
+                    }
+                }
+            }
+            let shape = shapes[0].1;
+            for publishers in [1, 2] {
+                if wanted("nats") {
+                    let (database, server) = (stage.copy("many").await, Nats::start(NatsOptions::default()).await.unwrap());
+                    let seconds = ours::drain(&database.url(), &server.address(), publishers, shape.events).await;
+                    tell(&json!({"name": format!("nats {publishers}"), "shape": "many", "round": round, "events": shape.events, "seconds": seconds}));
+                }
+            }
+            let told = |name: &str, seconds: f64| {
+                tell(&json!({"name": name, "shape": "jobs", "round": round, "events": shape.events, "seconds": seconds}));
+            };
+            if wanted("skip locked") {
+                told("skip locked", peers::skip_locked(&stage.empty().await.url(), shape.events).await);
+            }
+            if wanted("graphile") && in_earnest() {
+                match peers::graphile_worker(&stage.empty().await.url(), shape.events) {
+                    Ok(seconds) => told("graphile-worker", seconds),
+                    Err(missing) => tell(&json!({"name": "graphile-worker", "missing": missing})),
+                }
+            }
+        }
+        if wanted("latency") {
+            latency::run(&stage, rounds).await;
+        }
+    });
+}

@@ -1,0 +1,153 @@
+//! Our publisher, one process each, into a sink that takes everything at once, or into `JetStream`.
+
+use std::process::Stdio;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use async_trait::async_trait;
+use shardwise::discovery::Clock;
+use shardwise::{InstanceId, Moment, Ownership, ServiceState, Sharding, SlotSet, Timing};
+use shardwise_outbox::sink::{Accepted, NatsConfig, NatsSink};
+use shardwise_outbox::{Delivery, OutboxPublisher, PostgresConfig, PostgresStore, PublisherOptions, Sink};
+use tokio::io::{AsyncBufReadExt as _, AsyncReadExt as _, AsyncWriteExt as _, BufReader};
+use tokio::process::{Child, ChildStdout, Command};
+use tokio::sync::watch;
+use tokio_util::sync::CancellationToken;
+
+const SLOTS: u32 = 1_024;
+/// The variable that makes this program a publisher: the address of its database, its number, how many there are, and the sink.
+const PUBLISHER: &str = "SHARDWISE_OUTBOX_PUBLISHER";
+
+pub(crate) fn is_publisher() -> bool {
+    std::env::var_os(PUBLISHER).is_some()
+}
+
+/// A fixed share of the slots.
+pub(crate) struct Share(InstanceId, watch::Sender<Arc<Ownership>>);
+
+impl Share {
+    pub(crate) fn new(number: u32, of: u32) -> Self {
+        let slots = SlotSet::from_slots(SLOTS, (0..SLOTS).filter(|slot| slot % of == number));
+        let ownership = Ownership::fixed(ServiceState::Unsharded, slots, Arc::default(), Moment::ZERO);
+        Self(InstanceId::new(format!("bench-{number}")).unwrap(), watch::Sender::new(Arc::new(ownership)))
+    }
+}
+
+impl Sharding for Share {
+    fn ownership(&self) -> Arc<Ownership> {
+        self.1.borrow().clone()
+    }
+
+    fn ownership_changes(&self) -> watch::Receiver<Arc<Ownership>> {
+        self.1.subscribe()
+    }
+
+    fn now(&self) -> Moment {
+        Clock::system().now()
+    }
+
+    fn instance_id(&self) -> &InstanceId {
+        &self.0
+    }
+
+    fn timing(&self) -> Timing {
+        Timing::default()
+    }
+}
+
+/// Takes everything at once.
+struct NoSink;
+
+#[async_trait]
+impl Sink for NoSink {
+    fn name(&self) -> &'static str {
+        "nowhere"
+    }
+
+    async fn deliver(&self, batch: Arc<[Delivery]>) -> Accepted {
+        Accepted::all(&batch)
+    }
+}
+
+/// The publisher's process: says "ready", begins at a byte on stdin, tells how many are delivered and marked whenever that changes, and ends
+/// when stdin does.
+pub(crate) async fn publisher() {
+    let told = std::env::var(PUBLISHER).unwrap();
+    let [number, of, sink, url] = told.splitn(4, ' ').collect::<Vec<_>>().try_into().unwrap();
+    let store = PostgresStore::open(PostgresConfig::from_url(url).unwrap()).await.unwrap();
+    let share = Share::new(number.parse().unwrap(), of.parse().unwrap());
+    // Marked rows stay, as they do by default.
+    let options = PublisherOptions::default();
+    let sink: Arc<dyn Sink> = match sink {
+        "nowhere" => Arc::new(NoSink),
+        address => Arc::new(NatsSink::new(NatsConfig::from_url(address, "/bench").unwrap().stream("outbox", true)).unwrap()),
+    };
+    let publisher = OutboxPublisher::builder().store(store).sink(sink).sharding(share).options(options).build().unwrap();
+    let (stats, shutdown) = (publisher.stats(), CancellationToken::new());
+    println!("ready");
+    let mut stdin = tokio::io::stdin();
+    stdin.read_u8().await.unwrap();
+    let stop = shutdown.clone();
+    tokio::spawn(async move {
+        let _ = stdin.read_u8().await;
+        stop.cancel();
+    });
+    let task = tokio::spawn(publisher.run(shutdown.clone()));
+    let mut delivered = 0;
+    while !task.is_finished() {
+        tokio::time::sleep(Duration::from_millis(2)).await;
+        let now = stats.snapshot().delivered;
+        if now != delivered {
+            delivered = now;
+            println!("{delivered}");
+        }
+    }
+    task.await.unwrap().unwrap();
+}
+
+struct Process {
+    child: Child,
+    lines: tokio::io::Lines<BufReader<ChildStdout>>,
+}
+
+async fn start(url: &str, sink: &str, number: u32, of: u32) -> Process {
+    let mut command = Command::new(std::env::current_exe().unwrap());
+    command.env(PUBLISHER, format!("{number} {of} {sink} {url}")).stdin(Stdio::piped()).stdout(Stdio::piped()).kill_on_drop(true);
+    let mut child = command.spawn().unwrap();
+    let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
+    assert_eq!(lines.next_line().await.unwrap().as_deref(), Some("ready"));
+    Process { child, lines }
+}
+
+/// Seconds from the start of that many publishers to the last event marked.
+pub(crate) async fn drain(url: &str, sink: &str, publishers: u32, events: u64) -> f64 {
+    let mut processes = Vec::new();
+    for number in 0..publishers {
+        processes.push(start(url, sink, number, publishers).await);
+    }
+    let begun = Instant::now();
+    for process in &mut processes {
+        process.child.stdin.as_mut().unwrap().write_all(b"!").await.unwrap();
+    }
+    let counts: Vec<_> = processes.iter().map(|_| watch::Sender::new(0)).collect();
+    let (mut children, mut readers) = (Vec::new(), tokio::task::JoinSet::new());
+    for (Process { child, mut lines }, count) in processes.into_iter().zip(counts.iter().cloned()) {
+        children.push(child);
+        readers.spawn(async move {
+            while let Some(line) = lines.next_line().await.unwrap() {
+                count.send_replace(line.parse::<u64>().unwrap());
+            }
+        });
+    }
+    while counts.iter().map(|count| *count.borrow()).sum::<u64>() < events {
+        assert_eq!(readers.len(), publishers as usize);
+        assert!(readers.try_join_next().is_none(), "a publisher ended by itself");
+        tokio::time::sleep(Duration::from_millis(1)).await;
+    }
+    let took = begun.elapsed().as_secs_f64();
+    for mut child in children {
+        drop(child.stdin.take());
+        assert!(child.wait().await.unwrap().success());
+    }
+    took
+}

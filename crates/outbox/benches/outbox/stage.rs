@@ -1,0 +1,80 @@
+//! The server, and full databases to begin with.
+
+use std::sync::Arc;
+
+use shardwise_outbox::{PostgresConfig, PostgresStore, Store};
+use shardwise_testkit::{Database, Postgres, PostgresOptions};
+
+/// How many events, and how many of them each aggregate has.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Shape {
+    pub(crate) events: u64,
+    pub(crate) each: u64,
+}
+
+pub(crate) struct Stage {
+    server: Arc<Postgres>,
+}
+
+impl Stage {
+    /// A server as by default, and for each shape a database `full_NAME`.
+    pub(crate) async fn new(shapes: &[(&str, Shape)]) -> Self {
+        let server = Postgres::start(PostgresOptions::default().durable()).await.unwrap();
+        for (name, shape) in shapes {
+            let database = server.database().await.unwrap();
+            fill(&database, *shape).await;
+            server.execute(&format!("ALTER DATABASE {} RENAME TO full_{name}", database.name())).await.unwrap();
+        }
+        Self { server }
+    }
+
+    /// A fresh copy of a full database, with everything flushed.
+    pub(crate) async fn copy(&self, name: &str) -> Database {
+        self.clear().await;
+        let database = self.server.database().await.unwrap();
+        let sql = format!("DROP DATABASE {0}; CREATE DATABASE {0} TEMPLATE full_{name} STRATEGY file_copy; CHECKPOINT", database.name());
+        self.each(&sql).await;
+        database
+    }
+
+    pub(crate) async fn empty(&self) -> Database {
+        self.clear().await;
+        self.server.database().await.unwrap()
+    }
+
+    /// Lets go of what earlier contestants left, so that the disk holds one at a time.
+    async fn clear(&self) {
+        let databases = self.server.execute("SELECT datname FROM pg_database WHERE datname LIKE 'test\\_%'").await.unwrap();
+        for name in databases.into_iter().filter_map(|row| row.into_iter().next().flatten()) {
+            self.each(&format!("DROP DATABASE {name} WITH (FORCE)")).await;
+        }
+        self.each("CHECKPOINT").await;
+    }
+
+    /// One statement after the other, each in a transaction of its own.
+    async fn each(&self, sql: &str) {
+        for statement in sql.split(';') {
+            self.server.execute(statement).await.unwrap();
+        }
+    }
+}
+
+/// The columns of an event of about 150 bytes; `n` is its number.
+pub(crate) const PAYLOAD: &str = r#"'{"order":' || n || ',"customer":"0b9f8a44-3b1c-4c1e-9b0a-2f6d1f2e7c55","lines":[{"sku":"A-1","amount":2},{"sku":"B-2","amount":1}],"total":1299}'"#;
+
+/// Events by the one plain statement, round robin over the aggregates.
+async fn fill(database: &Database, shape: Shape) {
+    let store = PostgresStore::init(PostgresConfig::from_url(&database.url()).unwrap()).await.unwrap();
+    let aggregates = shape.events / shape.each;
+    let insert = format!(
+        "INSERT INTO outbox (aggregatetype, aggregateid, type, payload)
+         SELECT 'order', (n % {aggregates})::text, 'OrderPlaced', {PAYLOAD} FROM generate_series(1, {}) AS n",
+        shape.events
+    );
+    database.execute(&insert).await.unwrap();
+    while store.place_new(1_000).await.unwrap() > 0 {}
+    store.close().await;
+    for table in ["outbox", "outbox_aggregate", "outbox_head"] {
+        database.execute(&format!("VACUUM ANALYZE {table}")).await.unwrap();
+    }
+}

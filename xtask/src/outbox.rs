@@ -1,0 +1,199 @@
+//! `cargo xtask bench outbox`: the program `crates/outbox/benches/outbox` tells its figures, and this judges them and writes the page.
+
+use std::fmt::Write as _;
+
+use serde_json::Value;
+
+use crate::context::Context;
+use crate::report::say;
+use crate::run::{Failure, Log};
+
+/// The benchmark that this is about.
+pub(crate) const NAME: &str = "outbox";
+
+/// Who took part, in the order of the page: the name and the shape that the program tells, and what they are called.
+const CONTESTANTS: [(&str, &str, &str); 10] = [
+    ("ceiling", "many", "the ceiling, 10 events an aggregate"),
+    ("ours 1", "many", "one publisher"),
+    ("ours 2", "many", "two publishers"),
+    ("ceiling", "single", "the ceiling, one event an aggregate"),
+    ("ours 1", "single", "one publisher"),
+    ("ours 2", "single", "two publishers"),
+    ("skip locked", "jobs", "two workers with `FOR UPDATE SKIP LOCKED`"),
+    ("graphile-worker", "jobs", "graphile-worker"),
+    ("nats 1", "many", "one publisher into JetStream"),
+    ("nats 2", "many", "two publishers into JetStream"),
+];
+
+const WHAT: &str = "Events a second from a full outbox in PostgreSQL (default durability, on the same machine) into a sink that takes everything at once, each publisher a \
+    process. The ceiling: one connection that reads rows of the same table in order and marks them with `UPDATE … = ANY` in batches of 1,000, without fence and sequence. \
+    `SKIP LOCKED`: two workers on a plain table, batches of 100, deleted in the transaction that locks them, without order. graphile-worker: jobs that do nothing, local queue of \
+    500, batched completion. Each begins on a fresh copy behind a checkpoint; rounds go over all in turn. Latency: from the writer's return from COMMIT to the sink.";
+
+/// What must be reached.
+struct Goal {
+    what: &'static str,
+    reached: fn(&Told) -> Option<(f64, bool)>,
+}
+
+const GOALS: [Goal; 8] = [
+    Goal { what: "one publisher over the ceiling, wanted 0.6", reached: |told| over(told, ("ours 1", "many"), ("ceiling", "many"), 0.6) },
+    Goal { what: "two publishers over one, wanted more than 1", reached: |told| over(told, ("ours 2", "many"), ("ours 1", "many"), 1.0) },
+    Goal {
+        what: "one publisher over graphile-worker, wanted 2",
+        reached: |told| over(told, ("ours 1", "many"), ("graphile-worker", "jobs"), 2.0),
+    },
+    Goal {
+        what: "one publisher over `SKIP LOCKED`, wanted 1",
+        reached: |told| over(told, ("ours 1", "many"), ("skip locked", "jobs"), 1.0),
+    },
+    Goal {
+        what: "into JetStream, wanted 30,000 a second",
+        reached: |told| {
+            let fastest = ["nats 1", "nats 2"]
+                .into_iter()
+                .filter_map(|name| told.fastest(name, "many"))
+                .fold(None, |a: Option<f64>, b| Some(a.map_or(b, |a| a.max(b))))?;
+            Some((fastest, fastest >= 30_000.0))
+        },
+    },
+    Goal {
+        what: "commit to sink with wake-up at half load, median in ms, wanted below 10",
+        reached: |told| below(told, "woken, half load", "p50_ms", 10.0),
+    },
+    Goal { what: "the same, p99 in ms, wanted below 30", reached: |told| below(told, "woken, half load", "p99_ms", 30.0) },
+    Goal {
+        what: "commit to sink by polling only, idle, p99 in ms, wanted below 1,100",
+        reached: |told| below(told, "polling, idle", "p99_ms", 1_100.0),
+    },
+];
+
+/// All that the program told.
+struct Told(Vec<Value>);
+
+impl Told {
+    /// Events a second of every round, sorted.
+    fn rates(&self, name: &str, shape: &str) -> Vec<f64> {
+        let of = self.0.iter().filter(|figure| figure["name"] == name && figure["shape"] == shape);
+        let mut rates: Vec<f64> = of.filter_map(|figure| Some(figure["events"].as_f64()? / figure["seconds"].as_f64()?)).collect();
+        rates.sort_by(f64::total_cmp);
+        rates
+    }
+
+    /// Where other work disturbs, the fastest round tells more than the mean.
+    fn fastest(&self, name: &str, shape: &str) -> Option<f64> {
+        self.rates(name, shape).last().copied()
+    }
+
+    /// The best round of a latency.
+    fn latency(&self, name: &str, field: &str) -> Option<f64> {
+        self.0.iter().filter(|figure| figure["latency"] == name).filter_map(|figure| figure[field].as_f64()).min_by(f64::total_cmp)
+    }
+}
+
+fn over(told: &Told, ours: (&str, &str), theirs: (&str, &str), wanted: f64) -> Option<(f64, bool)> {
+    let ratio = told.fastest(ours.0, ours.1)? / told.fastest(theirs.0, theirs.1)?;
+    Some((ratio, ratio >= wanted))
+}
+
+fn below(told: &Told, name: &str, field: &str, limit: f64) -> Option<(f64, bool)> {
+    let found = told.latency(name, field)?;
+    Some((found, found < limit))
+}
+
+/// Runs it and gives back the section's text.
+pub(crate) fn run(context: &Context, head: &str) -> Result<String, Failure> {
+    let figures = context.scratch("bench-outbox.jsonl");
+    let log = Log::begin(context, "bench")?;
+    std::fs::write(&figures, "").map_err(|e| Failure::new(format!("{}: {e}", figures.display())))?;
+    let mut command = context.cargo(&["bench", "--package", "shardwise-outbox", "--all-features", "--bench", NAME]);
+    command.env("SHARDWISE_OUTBOX_FIGURES", &figures);
+    log.run(command)?;
+    let text = std::fs::read_to_string(&figures).map_err(|e| Failure::new(format!("{}: {e}", figures.display())))?;
+    let told = Told(text.lines().filter_map(|line| serde_json::from_str(line).ok()).collect());
+    if told.0.is_empty() {
+        return Err(Failure::new("the benchmark told no figures"));
+    }
+    let page = page(&told);
+    say(&page);
+    Ok(format!("## {NAME}\n\n{head}\n\n{page}"))
+}
+
+/// Writing to a String cannot fail, so what `writeln!` answers is let go.
+fn page(told: &Told) -> String {
+    let mut text = format!("{WHAT}\n\n| | fastest round | median |\n|---|---:|---:|\n");
+    for (name, shape, title) in CONTESTANTS {
+        let rates = told.rates(name, shape);
+        if let (Some(fastest), Some(median)) = (rates.last(), rates.get(rates.len() / 2)) {
+            let _ = writeln!(text, "| {title} | {fastest:.0} | {median:.0} |");
+        }
+    }
+    for missing in told.0.iter().filter(|figure| figure["missing"].is_string()) {
+        let _ = writeln!(
+            text,
+            "| {}: could not run: {} | | |",
+            missing["name"].as_str().unwrap_or_default(),
+            missing["missing"].as_str().unwrap_or_default()
+        );
+    }
+    let latencies: Vec<&Value> = told.0.iter().filter(|figure| figure["latency"].is_string()).collect();
+    if !latencies.is_empty() {
+        text += "\n| commit to sink | events a second | p50, ms | p99, ms |\n|---|---:|---:|---:|\n";
+        for figure in latencies {
+            let number = |field: &str| figure[field].as_f64().unwrap_or_default();
+            let name = figure["latency"].as_str().unwrap_or_default();
+            let _ = writeln!(text, "| {name} | {:.0} | {:.1} | {:.1} |", number("rate"), number("p50_ms"), number("p99_ms"));
+        }
+    }
+    let writers: Vec<&Value> = told.0.iter().filter(|figure| figure["writers"].is_string()).collect();
+    if !writers.is_empty() {
+        text += "\n| 64 committing writers, no publisher | transactions a second |\n|---|---:|\n";
+        for figure in writers {
+            let _ = writeln!(
+                text,
+                "| {} | {:.0} |",
+                figure["writers"].as_str().unwrap_or_default(),
+                figure["rate"].as_f64().unwrap_or_default()
+            );
+        }
+    }
+    text += "\n| wanted | found | |\n|---|---:|---|\n";
+    for goal in GOALS {
+        let (found, verdict) = match (goal.reached)(told) {
+            Some((found, reached)) => {
+                (if found < 100.0 { format!("{found:.2}") } else { format!("{found:.0}") }, if reached { "reached" } else { "missed" })
+            }
+            None => ("–".into(), "not measured"),
+        };
+        let _ = writeln!(text, "| {} | {found} | {verdict} |", goal.what);
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn goals_are_judged_by_the_fastest_rounds() {
+        let run =
+            |name: &str, shape: &str, seconds: f64| serde_json::json!({"name": name, "shape": shape, "events": 1_000, "seconds": seconds});
+        let told = Told(vec![
+            run("ceiling", "many", 0.02),
+            run("ceiling", "many", 0.01),
+            run("ours 1", "many", 0.5),
+            run("ours 1", "many", 0.016),
+            run("ours 2", "many", 0.017),
+            serde_json::json!({"latency": "woken, half load", "rate": 5_000, "p50_ms": 9.0, "p99_ms": 31.0}),
+            serde_json::json!({"name": "graphile-worker", "missing": "no node"}),
+        ]);
+        let page = page(&told);
+        assert!(page.contains("| one publisher | 62500 | 62500 |\n"), "{page}");
+        assert!(page.contains("wanted 0.6 | 0.62 | reached |\n"), "{page}");
+        assert!(page.contains("wanted more than 1 | 0.94 | missed |\n"), "{page}");
+        assert!(page.contains("median in ms, wanted below 10 | 9.00 | reached |\n"), "{page}");
+        assert!(page.contains("the same, p99 in ms, wanted below 30 | 31.00 | missed |\n"), "{page}");
+        assert!(page.contains("graphile-worker, wanted 2 | – | not measured |\n"), "{page}");
+        assert!(page.contains("graphile-worker: could not run: no node"), "{page}");
+    }
+}
