@@ -26,6 +26,8 @@ pub enum ErrorKind {
     OtherPolicy,
     /// The service has been dropped or has left while this was waited for.
     Closed,
+    /// The group has no member of that id; the message lists those it has.
+    UnknownInstance,
     /// Somebody else changed it since it was read; the message says what is there now. Read it and decide anew.
     Conflict,
 }

@@ -8,12 +8,13 @@ use std::time::Duration;
 use shardwise_core::{InstanceId, Member, OwnershipMode, Policy, PolicyName};
 use shardwise_discovery::{Clock, Discovery, random_incarnation};
 
+use crate::drain::{Drains, Wish};
 use crate::messages::unreachable_by;
 use crate::observer::Observer;
 use crate::runtime::{Daemons, Singleton, Timer};
 use crate::service::ShardingService;
 use crate::settings::{DiscoverySettings, InstanceSettings, LoadOptions, PolicySettings, Settings};
-use crate::{Error, ErrorKind, Result, backend, confirm, places};
+use crate::{Error, ErrorKind, Result, backend, confirm, drain, places};
 
 /// Builds one [`ShardingService`] per named policy. Clones share their services.
 ///
@@ -177,6 +178,71 @@ impl ShardingFactory {
         let settings = self.policy(policy_name)?;
         let backend = self.backend(&settings.discovery, &mut self.made())?;
         confirm::confirm_loss(&settings.policy, settings.timing, backend).await
+    }
+
+    /// Keeps the wish that a member stays in its group and owns nothing, over its restarts too, until [`ShardingFactory::undrain`]. It hears of that
+    /// within a TTL; of this factory's own workers at once. `false`: the wish was there already.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::UnknownPolicy`]; [`ErrorKind::UnknownInstance`] if the group has no such member; [`ErrorKind::Settings`] for a key placement,
+    /// which counts drained members, for a backend that keeps no notes, and if too many are drained; [`ErrorKind::Backend`]; retryable,
+    /// [`ErrorKind::Unavailable`].
+    pub async fn drain(&self, policy_name: &str, instance_id: &InstanceId) -> Result<bool> {
+        self.wish(policy_name, instance_id, Wish::Drain).await
+    }
+
+    /// Takes the wish of [`ShardingFactory::drain`] back; also of a member that is not there. `false`: there was none.
+    ///
+    /// # Errors
+    ///
+    /// As [`ShardingFactory::drain`], but for the unknown member.
+    pub async fn undrain(&self, policy_name: &str, instance_id: &InstanceId) -> Result<bool> {
+        self.wish(policy_name, instance_id, Wish::Undrain).await
+    }
+
+    /// Who is drained by an operator's wish, whether it is there or not; the latest last.
+    ///
+    /// # Errors
+    ///
+    /// As [`ShardingFactory::undrain`].
+    pub async fn drained(&self, policy_name: &str) -> Result<Vec<InstanceId>> {
+        self.drains(policy_name)?.0.drained().await
+    }
+
+    async fn wish(&self, policy_name: &str, id: &InstanceId, wish: Wish) -> Result<bool> {
+        let (drains, settings, backend) = self.drains(policy_name)?;
+        let view = drain::view_of(&settings.policy, settings.timing, &*backend).await?;
+        if wish == Wish::Drain && view.member(id).is_none() {
+            return Err(drain::unknown(id, &view));
+        }
+        let changed = drains.set(id, wish, &view).await?;
+        if let Some(service) = self.made().services.get(&settings.policy.name) {
+            service.shared().noted.send_replace(());
+        }
+        Ok(changed)
+    }
+
+    fn drains(&self, policy_name: &str) -> Result<(Drains, &PolicySettings, Arc<dyn Discovery>)> {
+        let settings = self.policy(policy_name)?;
+        let policy = &settings.policy;
+        if policy.placement.kind.by_key().is_some() {
+            let message = format!(
+                "policy {}: placement {} counts every member until it has left, so nobody can be drained; stop the worker instead",
+                policy.name,
+                policy.placement.kind.as_str()
+            );
+            return Err(Error::new(ErrorKind::Settings, message));
+        }
+        let backend = self.backend(&settings.discovery, &mut self.made())?;
+        let drains = Drains::of(policy, settings.timing, &backend).ok_or_else(|| {
+            let message = format!(
+                "policy {}: its backend keeps no notes, so nobody can be drained; use \"local\", \"consul\" or \"etcd\"",
+                policy.name
+            );
+            Error::new(ErrorKind::Settings, message)
+        })?;
+        Ok((drains, settings, backend))
     }
 
     /// Forgets the services made so far: the next [`ShardingFactory::create`] makes new ones, and a service to which nobody else holds a

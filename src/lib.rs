@@ -47,6 +47,7 @@
 mod backend;
 mod calls;
 mod confirm;
+mod drain;
 mod driver;
 mod error;
 mod factory;

@@ -108,7 +108,12 @@ impl Observer {
         }
     }
 
-    fn placed(&self) -> Result<Option<Placed>> {
+    /// The placement of the newest view, by slots or by keys; `None` if nobody owns.
+    ///
+    /// # Errors
+    ///
+    /// As [`Observer::owner`].
+    pub fn placed(&self) -> Result<Option<Placed>> {
         self.sight().map_or(Ok(None), |sight| sight.placed.clone())
     }
 

@@ -10,7 +10,7 @@ use cargo_metadata::{Metadata, MetadataCommand, Package};
 
 /// For each crate, the crates of ours that it may depend on, in any way. One way only: cli -> outbox -> shardwise -> backends ->
 /// discovery -> core. A backend is named `backends/*` here, so that a new one needs no line.
-const MAY_USE: [(&str, &[&str]); 12] = [
+const MAY_USE: [(&str, &[&str]); 13] = [
     ("shardwise-core", &[]),
     ("shardwise-discovery", &["shardwise-core"]),
     ("backends/*", &["shardwise-core", "shardwise-discovery", "shardwise-testkit"]),
@@ -20,7 +20,9 @@ const MAY_USE: [(&str, &[&str]); 12] = [
     ("shardwise-fencing", &["shardwise-core", "shardwise-testkit"]),
     // Only the library's public API: what an outbox of somebody else's could use too.
     ("shardwise-outbox", &["shardwise", "shardwise-testkit"]),
-    ("shardwise-cli", &["shardwise", "shardwise-outbox", "shardwise-testkit"]),
+    // HTTP over the library, for the command to start: `shardwise serve` (ADR 29).
+    ("shardwise-sidecar", &["shardwise"]),
+    ("shardwise-cli", &["shardwise", "shardwise-outbox", "shardwise-sidecar", "shardwise-testkit"]),
     ("shardwise-examples", &["shardwise", "shardwise-fencing", "shardwise-outbox"]),
     ("xtask", &["shardwise-core", "shardwise-testkit"]),
     // Try out and measure what users get; never published.

@@ -35,6 +35,8 @@ const PROOFS_PER_TTL: u32 = 4;
 pub(crate) enum Command {
     Join(oneshot::Sender<()>),
     Leave(oneshot::Sender<()>),
+    /// An operator wants this member to stay and own nothing, or not any more.
+    Drain(bool, oneshot::Sender<()>),
 }
 
 /// What came of something that the driver had set going.
@@ -113,6 +115,11 @@ impl Driver {
                     }
                     Some(Command::Leave(taken)) => {
                         self.step(Input::Leave, &mut actions);
+                        let _ = taken.send(());
+                        continue;
+                    }
+                    Some(Command::Drain(drained, taken)) => {
+                        self.show_drained(drained);
                         let _ = taken.send(());
                         continue;
                     }

@@ -82,6 +82,19 @@ impl Driver {
         self.mark(registration, "could not show this worker as draining; the others see it when it is gone");
     }
 
+    /// Has the record say from now on, over registrations, that this member is drained by an operator, or is not. A leaver's record says what it is to
+    /// say already, and where there is none, registering writes it; one that is on its way is set right with the next renewal.
+    pub(super) fn show_drained(&mut self, drained: bool) {
+        let state = if drained { MemberState::Draining } else { MemberState::Active };
+        if std::mem::replace(&mut self.registration.member.state, state) == state {
+            return;
+        }
+        tracing::info!(policy = %self.shared.policy.name, instance = %self.shared.instance_id, drained, "an operator's wish");
+        if matches!(self.machine.ownership().state(), ServiceState::Active | ServiceState::Stale | ServiceState::Refused) {
+            self.mark(self.registration.clone(), "could not show that this worker is drained or is not; it is tried again");
+        }
+    }
+
     pub(super) fn mark_pausing(&mut self) {
         let mut registration = self.registration.clone();
         registration.member.state = MemberState::Pausing;

@@ -17,6 +17,7 @@ pub use enter::Guard;
 pub(crate) use guards::Guards;
 pub use named::Tenure;
 pub(crate) use names::Names;
+pub(crate) use note::NoteBook;
 pub use run::Run;
 pub use run_owned::OwnedRun;
 pub use singleton::Singleton;

@@ -11,7 +11,7 @@ use crate::service::ShardingService;
 
 /// One note in the service's backend.
 #[derive(Clone)]
-pub(super) struct NoteBook {
+pub(crate) struct NoteBook {
     backend: Arc<dyn Discovery>,
     group: GroupName,
     name: ClaimName,
@@ -19,6 +19,10 @@ pub(super) struct NoteBook {
 }
 
 impl NoteBook {
+    pub(crate) const fn new(backend: Arc<dyn Discovery>, group: GroupName, name: ClaimName, limit: Duration) -> Self {
+        Self { backend, group, name, limit }
+    }
+
     /// The note of that name; an error if the backend keeps none. `what` is for the message.
     pub(super) fn of(service: &ShardingService, what: &ClaimName, name: ClaimName) -> crate::Result<Self> {
         let backend = service.backend().filter(|backend| backend.as_notes().is_some()).ok_or_else(|| {
@@ -29,16 +33,16 @@ impl NoteBook {
             crate::Error::new(crate::ErrorKind::Settings, message)
         })?;
         let limit = service.shared().timing.renew_every;
-        Ok(Self { backend: Arc::clone(backend), group: service.group_name().clone(), name, limit })
+        Ok(Self::new(Arc::clone(backend), service.group_name().clone(), name, limit))
     }
 
-    pub(super) async fn read(&self) -> Result<Option<Note>, Error> {
+    pub(crate) async fn read(&self) -> Result<Option<Note>, Error> {
         limited(self.limit, &*self.backend, "note", async { self.notes("note")?.note(&self.group, &self.name).await }).await
     }
 
     /// Writes over that version, 0 for none. What was written by this very call, and told as somebody else's after its answer was lost, counts
     /// as written.
-    pub(super) async fn write(&self, expected: u64, text: &str) -> Result<Noted, Error> {
+    pub(crate) async fn write(&self, expected: u64, text: &str) -> Result<Noted, Error> {
         let writing = async { self.notes("write_note")?.write_note(&self.group, &self.name, expected, text).await };
         Ok(match limited(self.limit, &*self.backend, "write_note", writing).await? {
             Noted::Other(Some(note)) if note.text == text => Noted::Written(note.version),

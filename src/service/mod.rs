@@ -12,10 +12,13 @@ use std::time::Duration;
 
 use futures::future::BoxFuture;
 use shardwise_core::machine::{Identity, Machine};
-use shardwise_core::{GroupName, InstanceId, Member, Moment, Ownership, OwnershipMode, Policy, Rebalance, ServiceState, Timing, View};
+use shardwise_core::{
+    GroupName, InstanceId, Member, MemberState, Moment, Ownership, OwnershipMode, Policy, Rebalance, ServiceState, Timing, View,
+};
 use shardwise_discovery::{Clock, Discovery, Registration};
 use tokio::sync::{mpsc, oneshot, watch};
 
+use crate::drain::{Drains, Follower};
 use crate::driver::{Command, Driver};
 use crate::listeners::{Rebalances, Snapshots, WatchMembers};
 use crate::placers::placer;
@@ -47,6 +50,8 @@ struct Handle {
     engine: Option<Mutex<Engine>>,
     backend: Option<Arc<dyn Discovery>>,
     join_limit: Duration,
+    /// Follows what operators want of this member, once it has been registered; `None` then, and where nobody can want anything.
+    follower: Mutex<Option<Follower>>,
 }
 
 /// How the driver is set going: `tokio::spawn`, but for test fleets.
@@ -60,7 +65,12 @@ enum Engine {
 impl ShardingService {
     pub(crate) fn new(settings: &PolicySettings, member: Member, backend: Arc<dyn Discovery>, clock: Clock) -> Self {
         let spawn = Box::new(|driver: BoxFuture<'static, ()>| drop(tokio::spawn(driver)));
-        Self::driven_by(spawn, settings, member, backend, clock)
+        let PolicySettings { policy, timing, .. } = settings;
+        let follower = Drains::of(policy, *timing, &backend).filter(|_| policy.placement.kind.by_key().is_none());
+        let follower = follower.map(|drains| Follower { drains, me: member.instance_id.clone(), read_every: timing.ttl / 2 });
+        let service = Self::driven_by(spawn, settings, member, backend, clock);
+        *service.handle.follower.lock().unwrap_or_else(PoisonError::into_inner) = follower;
+        service
     }
 
     pub(crate) fn driven_by(
@@ -81,14 +91,14 @@ impl ShardingService {
         let join_limit = timing.ttl + backend.capabilities().margin + JOIN_GRACE;
         let driver = Driver::new(Arc::clone(&shared), Arc::clone(&backend), machine, registration);
         let engine = Some(Mutex::new(Engine::Parked(Box::new(driver), spawn)));
-        Self { handle: Arc::new(Handle { shared, engine, backend: Some(backend), join_limit }) }
+        Self { handle: Arc::new(Handle { shared, engine, backend: Some(backend), join_limit, follower: Mutex::default() }) }
     }
 
     /// A service that never joins and whose share never changes.
     pub(crate) fn fixed(policy: Policy, member: &Member, ownership: Ownership, clock: Clock) -> Self {
         let messages = MessagesSettings::default();
         let shared = Arc::new(Shared::new(Arc::new(policy), Timing::default(), member, messages, clock, Arc::new(ownership)));
-        Self { handle: Arc::new(Handle { shared, engine: None, backend: None, join_limit: Duration::ZERO }) }
+        Self { handle: Arc::new(Handle { shared, engine: None, backend: None, join_limit: Duration::ZERO, follower: Mutex::default() }) }
     }
 
     /// A service of one worker that owns everything, without any backend.
@@ -114,6 +124,7 @@ impl ShardingService {
     ///
     /// Dropping the future does not take the wish back: the worker goes on joining. Call [`ShardingService::deregister_self`] for that.
     pub async fn register_self(&self) -> Result<()> {
+        self.hear_operators().await?;
         let Some(commands) = self.ask(Command::Join).await? else { return Ok(()) };
         let mut blinded = self.shared().blinded.subscribe();
         let decision = tokio::select! {
@@ -134,6 +145,20 @@ impl ShardingService {
         };
         self.deregister_self().await?;
         Err(error)
+    }
+
+    /// Takes in whether an operator wants this member drained, and follows that from the first registration on.
+    async fn hear_operators(&self) -> Result<()> {
+        let follower = || self.handle.follower.lock().unwrap_or_else(PoisonError::into_inner);
+        let Some(known) = follower().clone() else { return Ok(()) };
+        if known.wanted_at_start().await {
+            self.ask(|taken| Command::Drain(true, taken)).await?;
+        }
+        let taken = follower().take();
+        if let (Some(follower), Some(ways)) = (taken, self.commands()) {
+            tokio::spawn(follower.follow(ways.downgrade(), self.shared().changes(), self.shared().noted.subscribe()));
+        }
+        Ok(())
     }
 
     /// The snapshot with which joining ends, or why there is none in time.
@@ -227,6 +252,14 @@ impl ShardingService {
     /// Where the service stands right now.
     pub fn state(&self) -> ServiceState {
         self.shared().read(Ownership::state_at)
+    }
+
+    /// Whether the group sees this worker as drained by an operator's wish: it is a member and owns nothing
+    /// ([`crate::ShardingFactory::drain`]).
+    pub fn is_drained(&self) -> bool {
+        let ownership = self.shared().ownership();
+        let me = ownership.view().member(self.instance_id());
+        ownership.state() == ServiceState::Active && me.is_some_and(|me| me.state == MemberState::Draining)
     }
 
     /// How many placements this worker has asked for: one for each change of the group that it took in, none for a renewal.

@@ -6,7 +6,7 @@ use std::process::ExitCode;
 use clap::error::ErrorKind;
 use clap::{Args as ClapArgs, Parser, Subcommand};
 
-use crate::commands::{confirm_loss, demo, outbox, ring, settings, watch};
+use crate::commands::{confirm_loss, demo, live, manual, outbox, ring, serve, settings, watch};
 use crate::exit::{Code, Failure, Result};
 use crate::output::{self, Format};
 
@@ -73,12 +73,30 @@ pub(crate) enum Command {
     Watch(watch::Watch),
     /// Say that members which have vanished are gone for good
     ConfirmLoss(confirm_loss::ConfirmLoss),
+    /// Answer over HTTP beside a worker in any language
+    Serve(serve::Serve),
+    /// List a group's members, without joining it
+    Members(live::Members),
+    /// Tell who owns a key, without joining
+    Owner(live::Owner),
+    /// Tell step by step why a key has its owner in the group as it is
+    Explain(live::Explain),
+    /// Print what moves between a group's members, as it happens
+    Rebalances(live::Rebalances),
+    /// Let a member stay and own nothing, over its restarts too
+    Drain(live::Drain),
+    /// Let a drained member take its share again
+    Undrain(live::Undrain),
     /// Ask the placement offline, without any backend
     #[command(subcommand)]
     Ring(ring::Ring),
     /// Make, fill, publish and inspect an outbox
     #[command(subcommand)]
     Outbox(outbox::Outbox),
+    /// Print a shell's completions
+    Completions(manual::Completions),
+    /// Print the manual page, or write one for each command
+    Man(manual::Man),
 }
 
 /// What a command line gets that is no command to run: help or the version, or one line that says what is wrong with it.

@@ -99,6 +99,18 @@ impl From<shardwise::Error> for Failure {
     }
 }
 
+impl From<shardwise_sidecar::Error> for Failure {
+    fn from(error: shardwise_sidecar::Error) -> Self {
+        use shardwise_sidecar::Error;
+        match error {
+            Error::Sharding(error) => error.into(),
+            Error::File(path, error) => Self::io(format_args!("read {}", path.display()), &error),
+            Error::Options(line) => Self::new(Code::Usage, line),
+            _ => Self::new(Code::Unavailable, error.to_string()),
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

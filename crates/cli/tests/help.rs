@@ -5,11 +5,20 @@ mod common;
 use common::Place;
 
 /// Every command, and options that its help must name.
-const COMMANDS: [(&[&str], &[&str]); 14] = [
+const COMMANDS: [(&[&str], &[&str]); 23] = [
     (&[], &["demo", "outbox", "watch", "ring", "settings", "--version"]),
     (&["demo"], &["--workers", "--events", "20000", "--aggregates", "--rate", "2000", "--ttl", "3s", "--keep", "--from", "SIGKILL"]),
     (&["settings"], &["--why"]),
     (&["watch"], &["--policy", "--items", "--renewals", "--slots", "owned_until_ns", "view_fingerprint", "SIGTERM"]),
+    (&["serve"], &["--policy", "--listen", "127.0.0.1:8087", "--token-file", "--tls-cert", "--allow-host", "openapi.json", "SIGTERM"]),
+    (&["members"], &["--policy", "drained", "Exit code 1"]),
+    (&["owner"], &["<KEY>", "--policy", "Exit code 1"]),
+    (&["explain"], &["<KEY>", "--policy", "Exit code 1"]),
+    (&["rebalances"], &["--follow", "--policy", "moved_share"]),
+    (&["drain"], &["<ID>", "--policy", "Exit code 1"]),
+    (&["undrain"], &["<ID>", "--policy", "Exit code 1"]),
+    (&["completions"], &["<SHELL>", "fish"]),
+    (&["man"], &["--out"]),
     (&["ring"], &["owners", "plan", "explain"]),
     (&["ring", "plan"], &["--members", "--members-file", "--join", "--leave", "--slots", "1024"]),
     (&["ring", "explain"], &["<KEY>", "--members", "--members-file", "--slots", "1024"]),

@@ -2,8 +2,11 @@
 
 pub(crate) mod confirm_loss;
 pub(crate) mod demo;
+pub(crate) mod live;
+pub(crate) mod manual;
 pub(crate) mod outbox;
 pub(crate) mod ring;
+pub(crate) mod serve;
 pub(crate) mod settings;
 pub(crate) mod watch;
 
@@ -24,6 +27,15 @@ pub(crate) fn run(args: Args) -> Result<Code> {
         Command::Watch(command) => block_on(command.run(&common)),
         Command::ConfirmLoss(command) => command.run(&common),
         Command::Ring(command) => command.run(&common),
+        Command::Serve(command) => command.run(&common),
+        Command::Members(command) => block_on(command.run(&common)),
+        Command::Owner(command) => block_on(command.run(&common)),
+        Command::Explain(command) => block_on(command.run(&common)),
+        Command::Rebalances(command) => block_on(command.run(&common)),
+        Command::Drain(command) => block_on(command.run(&common)),
+        Command::Undrain(command) => block_on(command.run(&common)),
+        Command::Completions(command) => command.run(&common),
+        Command::Man(command) => command.run(&common),
         Command::Outbox(command) => block_on(command.run(&common)),
     }
 }

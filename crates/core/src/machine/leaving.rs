@@ -51,7 +51,10 @@ impl Machine {
     /// Whether the others are to count this member, which is about to leave, until it is back.
     fn keeps_place(&self) -> bool {
         let has_place = matches!(self.state(), ServiceState::Active | ServiceState::Stale | ServiceState::Joining);
-        !self.policy.rejoin_grace.is_zero() && has_place && self.lease.is_held()
+        // Whom an operator has drained has none either, though it is a member.
+        let is_drained =
+            self.view.as_ref().and_then(|view| view.member(&self.me.instance_id)).is_some_and(|me| me.state == MemberState::Draining);
+        !self.policy.rejoin_grace.is_zero() && has_place && !is_drained && self.lease.is_held()
     }
 
     /// A registration that began then has been answered behind the wish to leave: the others must not count on it.

@@ -22,48 +22,52 @@ pub(crate) struct Explain {
 
 impl Explain {
     pub(super) fn run(&self, common: &Common) -> Result<Code> {
-        let params = self.placement.params()?;
-        match (place(self.members.read()?, params)?, common.format()) {
-            (Placed::Slots(owners), Format::Json) => output::json_line(&self.as_json(&owners.explain(self.key.as_str())))?,
-            (Placed::Slots(owners), Format::Human) => output::text(&in_words(&owners.explain(self.key.as_str()), params.slots))?,
-            (Placed::Keys(owners), Format::Json) => output::json_line(&self.key_as_json(&owners))?,
-            (Placed::Keys(owners), Format::Human) => output::text(&key_in_words(&owners.explain(self.key.as_str()), &owners))?,
-        }
+        tell(&place(self.members.read()?, self.placement.params()?)?, &self.key, common)?;
         Ok(Code::Ok)
     }
+}
 
-    fn key_as_json(&self, owners: &KeyOwners) -> Value {
-        let KeyExplanation { hash, point, position, owner, next } = owners.explain(self.key.as_str());
-        let owner = owner.map(|id| json!({"id": id, "position": position, "point": point}));
-        json!({
-            "key": self.key,
-            "placement": owners.placement().as_str(),
-            "hash": hash,
-            "members": owners.members().len(),
-            "owner": owner,
-            "next": next,
-        })
+/// Prints why `key` has its owner under that placement.
+pub(crate) fn tell(placed: &Placed, key: &str, common: &Common) -> Result<()> {
+    match (placed, common.format()) {
+        (Placed::Slots(owners), Format::Json) => output::json_line(&as_json(key, &owners.explain(key))),
+        (Placed::Slots(owners), Format::Human) => output::text(&in_words(&owners.explain(key), owners.params().slots)),
+        (Placed::Keys(owners), Format::Json) => output::json_line(&key_as_json(key, owners)),
+        (Placed::Keys(owners), Format::Human) => output::text(&key_in_words(&owners.explain(key), owners)),
     }
+}
 
-    /// Places on the circle as text: they are 64-bit numbers, and JSON's readers keep 53.
-    fn as_json(&self, explained: &Explanation) -> Value {
-        let stop = |stop: &Stop| {
-            json!({
-                "id": stop.instance_id, "point": stop.point, "place": format!("{:016x}", stop.place),
-                "slots": stop.slots, "capacity": stop.capacity,
-            })
-        };
+fn key_as_json(key: &str, owners: &KeyOwners) -> Value {
+    let KeyExplanation { hash, point, position, owner, next } = owners.explain(key);
+    let owner = owner.map(|id| json!({"id": id, "position": position, "point": point}));
+    json!({
+        "key": key,
+        "placement": owners.placement().as_str(),
+        "hash": hash,
+        "members": owners.members().len(),
+        "owner": owner,
+        "next": next,
+    })
+}
+
+/// Places on the circle as text: they are 64-bit numbers, and JSON's readers keep 53.
+fn as_json(key: &str, explained: &Explanation) -> Value {
+    let stop = |stop: &Stop| {
         json!({
-            "key": self.key,
-            "placement": PlacementKind::Ring.as_str(),
-            "hash": format!("{:016x}", explained.hash),
-            "slot": explained.slot,
-            "start": format!("{:016x}", explained.start),
-            "passed": explained.passed.iter().map(stop).collect::<Vec<_>>(),
-            "owner": explained.owner.as_ref().map(stop),
-            "next": explained.next,
+            "id": stop.instance_id, "point": stop.point, "place": format!("{:016x}", stop.place),
+            "slots": stop.slots, "capacity": stop.capacity,
         })
-    }
+    };
+    json!({
+        "key": key,
+        "placement": PlacementKind::Ring.as_str(),
+        "hash": format!("{:016x}", explained.hash),
+        "slot": explained.slot,
+        "start": format!("{:016x}", explained.start),
+        "passed": explained.passed.iter().map(stop).collect::<Vec<_>>(),
+        "owner": explained.owner.as_ref().map(stop),
+        "next": explained.next,
+    })
 }
 
 fn in_words(explained: &Explanation, slots: u32) -> String {

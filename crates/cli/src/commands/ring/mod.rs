@@ -1,6 +1,6 @@
 //! `shardwise ring`: the placement, offline.
 
-mod explain;
+pub(crate) mod explain;
 mod owners;
 mod plan;
 mod text;

@@ -1,0 +1,35 @@
+//! `shardwise explain`: why a key has its owner in the group as it is.
+
+use clap::Args;
+
+use super::Group;
+use crate::args::Common;
+use crate::commands::ring;
+use crate::exit::{Code, Result};
+use crate::output;
+
+/// Tell step by step why a key has its owner in the group as it is
+#[derive(Debug, Args)]
+#[command(after_help = "\
+The same as `ring explain`, with the members and the placement of the live group. Exit code 1: nobody
+owns it.
+
+  shardwise explain tenant-7 --policy my_custom_workers")]
+pub(crate) struct Explain {
+    /// The key, as text
+    key: String,
+    #[command(flatten)]
+    group: Group,
+}
+
+impl Explain {
+    pub(crate) async fn run(&self, common: &Common) -> Result<Code> {
+        let (_, _, observer) = self.group.observe(common).await?;
+        let Some(placed) = observer.placed()? else {
+            output::note("nobody owns it: there are too few active members");
+            return Ok(Code::No);
+        };
+        ring::explain::tell(&placed, &self.key, common)?;
+        Ok(Code::Ok)
+    }
+}

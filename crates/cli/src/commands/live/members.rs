@@ -1,0 +1,103 @@
+//! `shardwise members`: who is in the group, and with which share.
+
+use std::collections::BTreeMap;
+
+use clap::Args;
+use serde::Serialize;
+use shardwise::core::Placed;
+use shardwise::{InstanceId, Member, MemberState, Observer};
+
+use super::Group;
+use crate::args::Common;
+use crate::exit::{Code, Result};
+use crate::output::{self, Format, count, table};
+
+/// List a group's members, without joining it
+#[derive(Debug, Args)]
+#[command(after_help = "\
+States: active, draining (leaves), drained (stays and owns nothing, because an operator wants it so),
+pausing and away (leaves or has left for a while and keeps its place). Exit code 1: there is nobody.
+
+  shardwise members --policy my_custom_workers")]
+pub(crate) struct Members {
+    #[command(flatten)]
+    group: Group,
+}
+
+#[derive(Serialize)]
+struct Told<'a> {
+    policy: &'a str,
+    revision: u64,
+    view_fingerprint: String,
+    members: Vec<OneMember<'a>>,
+}
+
+#[derive(Serialize)]
+struct OneMember<'a> {
+    instance_id: &'a str,
+    state: &'static str,
+    address: Option<String>,
+    zone: Option<&'a str>,
+    version: Option<&'a str>,
+    weight: u8,
+    /// `None` under a key placement, or while nobody owns.
+    slots: Option<u32>,
+    metadata: &'a BTreeMap<String, String>,
+}
+
+impl Members {
+    pub(crate) async fn run(&self, common: &Common) -> Result<Code> {
+        let (factory, policy, observer) = self.group.observe(common).await?;
+        // Where nobody can be drained, nobody is.
+        let drained = factory.drained(&policy).await.unwrap_or_default();
+        let (view, slots) = (observer.members(), slots(&observer));
+        let members: Vec<_> = view.members().iter().map(|member| one(member, slots.get(&member.instance_id).copied(), &drained)).collect();
+        let code = if members.is_empty() { Code::No } else { Code::Ok };
+        let told = Told { policy: &policy, revision: view.revision(), view_fingerprint: view.fingerprint().to_string(), members };
+        match common.format() {
+            Format::Json => output::json_line(&told)?,
+            Format::Human => output::text(&in_words(&told))?,
+        }
+        Ok(code)
+    }
+}
+
+/// How many slots each member has; nothing where there are none.
+fn slots(observer: &Observer) -> BTreeMap<InstanceId, u32> {
+    let Ok(Some(Placed::Slots(owners))) = observer.placed() else { return BTreeMap::new() };
+    owners.members().iter().map(|(id, _)| (id.clone(), owners.slots_of(id).len())).collect()
+}
+
+fn one<'a>(member: &'a Member, slots: Option<u32>, drained: &[InstanceId]) -> OneMember<'a> {
+    let is_drained = member.state == MemberState::Draining && drained.contains(&member.instance_id);
+    OneMember {
+        instance_id: member.instance_id.as_str(),
+        state: if is_drained { "drained" } else { member.state.as_str() },
+        address: member.address.as_ref().map(ToString::to_string),
+        zone: member.zone.as_deref(),
+        version: member.version.as_deref(),
+        weight: member.weight.get(),
+        slots,
+        metadata: &member.metadata,
+    }
+}
+
+fn in_words(told: &Told<'_>) -> String {
+    let text = |text: Option<&str>| text.unwrap_or("-").to_owned();
+    let row = |member: &OneMember<'_>| {
+        let slots = member.slots.map_or_else(|| "-".to_owned(), |slots| slots.to_string());
+        vec![
+            member.instance_id.to_owned(),
+            member.state.to_owned(),
+            slots,
+            member.weight.to_string(),
+            text(member.zone),
+            text(member.version),
+            text(member.address.as_deref()),
+        ]
+    };
+    let rows: Vec<_> = told.members.iter().map(row).collect();
+    let heading = ["member", "state", "slots", "weight", "zone", "version", "address"];
+    let total = count(told.members.len() as u64, "member");
+    format!("{}\n{total} at revision {}, view {}\n", table(&heading, &rows), told.revision, told.view_fingerprint)
+}

@@ -1,0 +1,47 @@
+//! `shardwise owner`: who owns a key.
+
+use clap::Args;
+use serde::Serialize;
+use shardwise::InstanceId;
+
+use super::Group;
+use crate::args::Common;
+use crate::exit::{Code, Result};
+use crate::output::{self, Format};
+
+/// Tell who owns a key, without joining
+#[derive(Debug, Args)]
+#[command(after_help = "\
+By the newest view of the group. Under exclusive ownership a slot may be held by somebody else for a
+moment longer. Exit code 1: nobody owns it.
+
+  shardwise owner tenant-7 --policy my_custom_workers")]
+pub(crate) struct Owner {
+    /// The key, as text
+    key: String,
+    #[command(flatten)]
+    group: Group,
+}
+
+#[derive(Serialize)]
+struct Told<'a> {
+    key: &'a str,
+    owner: Option<&'a str>,
+    address: Option<String>,
+    revision: u64,
+}
+
+impl Owner {
+    pub(crate) async fn run(&self, common: &Common) -> Result<Code> {
+        let (_, _, observer) = self.group.observe(common).await?;
+        let (owner, view) = (observer.owner(self.key.as_str())?, observer.members());
+        let address = owner.as_ref().and_then(|id| view.member(id)).and_then(|member| member.address.as_ref()).map(ToString::to_string);
+        let told = Told { key: &self.key, owner: owner.as_ref().map(InstanceId::as_str), address, revision: view.revision() };
+        match (common.format(), told.owner) {
+            (Format::Json, _) => output::json_line(&told)?,
+            (Format::Human, Some(owner)) => output::text(&format!("{owner}\n"))?,
+            (Format::Human, None) => output::note("nobody owns it: there are too few active members"),
+        }
+        Ok(if owner.is_some() { Code::Ok } else { Code::No })
+    }
+}

@@ -1,0 +1,169 @@
+//! `shardwise rebalances --follow`: what moves between the members.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::SystemTime;
+
+use clap::Args;
+use serde::Serialize;
+use shardwise::core::Placed;
+use shardwise::{InstanceId, MemberState, Observer, SlotOwners, View};
+
+use super::Group;
+use crate::args::Common;
+use crate::exit::{Code, Failure, Result};
+use crate::output::{self, Format};
+use crate::signals;
+
+/// Print what moves between a group's members, as it happens
+#[derive(Debug, Args)]
+#[command(after_help = "\
+The first line is the group as it is. With --output json one object a line: at, revision, members,
+joined, left, state_changed, moved (slots), moved_share, moves. Without slots, or where their number
+changes, the last three are null. What has happened before is not kept in the backend: a sidecar
+(`shardwise serve`) keeps its own worker's. Ctrl-C and SIGTERM end it.
+
+  shardwise rebalances --follow --policy my_custom_workers")]
+pub(crate) struct Rebalances {
+    /// Go on until it is stopped
+    #[arg(long)]
+    follow: bool,
+    #[command(flatten)]
+    group: Group,
+}
+
+/// The group at one moment.
+struct Sight {
+    view: Arc<View>,
+    owners: Option<Arc<SlotOwners>>,
+}
+
+#[derive(Serialize)]
+struct Line<'a> {
+    at: String,
+    revision: u64,
+    members: usize,
+    joined: Vec<&'a str>,
+    left: Vec<&'a str>,
+    state_changed: Vec<Changed<'a>>,
+    moved: Option<u32>,
+    moved_share: Option<f64>,
+    moves: Option<Vec<Move<'a>>>,
+}
+
+#[derive(Serialize)]
+struct Changed<'a> {
+    instance_id: &'a str,
+    from: &'static str,
+    to: &'static str,
+}
+
+#[derive(Serialize)]
+struct Move<'a> {
+    from: Option<&'a str>,
+    to: Option<&'a str>,
+    slots: u32,
+}
+
+impl Rebalances {
+    pub(crate) async fn run(&self, common: &Common) -> Result<Code> {
+        if !self.follow {
+            return Err(Failure::new(
+                Code::Usage,
+                "write --follow: the backend keeps no history; ask a sidecar for what has happened before",
+            ));
+        }
+        let shutdown = signals::shutdown()?;
+        let (_, _, mut observer) = self.group.observe(common).await?;
+        output::release_log();
+        let mut before = Sight { view: Arc::default(), owners: None };
+        let mut has_told = false;
+        loop {
+            let now = Sight::of(&observer);
+            if !std::mem::replace(&mut has_told, true) || now.differs(&before) {
+                tell(&before, &now, common)?;
+                before = now;
+            }
+            tokio::select! {
+                changed = observer.changed() => if !changed { return Ok(Code::Ok) },
+                () = shutdown.cancelled() => return Ok(Code::Ok),
+            }
+        }
+    }
+}
+
+impl Sight {
+    fn of(observer: &Observer) -> Self {
+        let owners = match observer.placed() {
+            Ok(Some(Placed::Slots(owners))) => Some(owners),
+            _ => None,
+        };
+        Self { view: observer.members(), owners }
+    }
+
+    fn differs(&self, before: &Self) -> bool {
+        let owners = |sight: &Self| sight.owners.as_ref().map(|owners| (owners.members().to_vec(), *owners.params()));
+        self.view.members() != before.view.members() || owners(self) != owners(before)
+    }
+
+    /// Which slots went from whom to whom; `None` if they cannot be compared.
+    fn moves<'a>(&'a self, before: &'a Self) -> Option<Vec<Move<'a>>> {
+        let (now, then) = (self.owners.as_ref()?, before.owners.as_ref()?);
+        if now.params().slots != then.params().slots {
+            return None;
+        }
+        let mut pairs = BTreeMap::new();
+        for slot in 0..now.params().slots {
+            let (from, to) = (then.owner_of_slot(slot), now.owner_of_slot(slot));
+            if from != to {
+                *pairs.entry((from, to)).or_insert(0) += 1;
+            }
+        }
+        let told = |((from, to), slots): ((Option<&'a InstanceId>, Option<&'a InstanceId>), u32)| Move {
+            from: from.map(InstanceId::as_str),
+            to: to.map(InstanceId::as_str),
+            slots,
+        };
+        Some(pairs.into_iter().map(told).collect())
+    }
+}
+
+fn tell(before: &Sight, now: &Sight, common: &Common) -> Result<()> {
+    let absent = |from: &'_ Sight, to: &'_ Sight| to.view.joined_since(&from.view);
+    let (joined, left) = (absent(before, now), absent(now, before));
+    let state = |sight: &Sight, id: &InstanceId| sight.view.member(id).map(|member| member.state);
+    let changed = now.view.members().iter().filter_map(|member| {
+        let (from, to): (MemberState, _) = (state(before, &member.instance_id)?, member.state);
+        (from != to).then(|| Changed { instance_id: member.instance_id.as_str(), from: from.as_str(), to: to.as_str() })
+    });
+    let moves = now.moves(before);
+    let moved: Option<u32> = moves.as_ref().map(|moves| moves.iter().map(|pair| pair.slots).sum());
+    let slots = now.owners.as_ref().map_or(1, |owners| owners.params().slots);
+    let line = Line {
+        at: humantime::format_rfc3339_millis(SystemTime::now()).to_string(),
+        revision: now.view.revision(),
+        members: now.view.members().len(),
+        joined: joined.iter().map(InstanceId::as_str).collect(),
+        left: left.iter().map(InstanceId::as_str).collect(),
+        state_changed: changed.collect(),
+        moved,
+        moved_share: moved.map(|moved| f64::from(moved) / f64::from(slots)),
+        moves,
+    };
+    match common.format() {
+        Format::Json => output::json_line(&line),
+        Format::Human => output::text(&in_words(&line)),
+    }
+}
+
+fn in_words(line: &Line<'_>) -> String {
+    let (at, members) = (&line.at, output::count(line.members as u64, "member"));
+    let mut words = vec![format!("{at}  {members}")];
+    words.extend(line.joined.iter().map(|id| format!("+{id}")));
+    words.extend(line.left.iter().map(|id| format!("-{id}")));
+    words.extend(line.state_changed.iter().map(|one| format!("{}: {} -> {}", one.instance_id, one.from, one.to)));
+    if let (Some(moved), Some(share)) = (line.moved, line.moved_share) {
+        words.push(format!(" {moved} slots move ({:.1} %)", share * 100.0));
+    }
+    words.join(" ") + "\n"
+}

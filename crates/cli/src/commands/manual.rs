@@ -1,0 +1,54 @@
+//! `shardwise completions` and `shardwise man`: made from the command line's own description.
+
+use std::path::PathBuf;
+
+use clap::{Args as ClapArgs, CommandFactory};
+use clap_complete::Shell;
+
+use crate::args::{Args, Common};
+use crate::exit::{Code, Failure, Result};
+use crate::output;
+
+/// Print a shell's completions
+#[derive(Debug, ClapArgs)]
+#[command(after_help = "  shardwise completions bash > ~/.local/share/bash-completion/completions/shardwise")]
+pub(crate) struct Completions {
+    /// The shell
+    #[arg(value_enum, value_name = "SHELL")]
+    shell: Shell,
+}
+
+/// Print the manual page, or write one for each command
+#[derive(Debug, ClapArgs)]
+#[command(after_help = "  shardwise man | man -l -\n  shardwise man --out ~/.local/share/man/man1")]
+pub(crate) struct Man {
+    /// A folder to write the pages of all commands into
+    #[arg(long, value_name = "FOLDER")]
+    out: Option<PathBuf>,
+}
+
+impl Completions {
+    pub(crate) fn run(&self, common: &Common) -> Result<Code> {
+        common.without_settings("completions are the same everywhere")?;
+        let mut text = Vec::new();
+        clap_complete::generate(self.shell, &mut Args::command(), "shardwise", &mut text);
+        output::text(&String::from_utf8_lossy(&text))?;
+        Ok(Code::Ok)
+    }
+}
+
+impl Man {
+    pub(crate) fn run(&self, common: &Common) -> Result<Code> {
+        common.without_settings("the manual is the same everywhere")?;
+        if let Some(folder) = &self.out {
+            let failed = |error: std::io::Error| Failure::io(format_args!("write into {}", folder.display()), &error);
+            clap_mangen::generate_to(Args::command(), folder).map_err(failed)?;
+            return Ok(Code::Ok);
+        }
+        let mut text = Vec::new();
+        let rendered = clap_mangen::Man::new(Args::command()).render(&mut text);
+        rendered.map_err(|error| Failure::io("write the manual", &error))?;
+        output::text(&String::from_utf8_lossy(&text))?;
+        Ok(Code::Ok)
+    }
+}

@@ -1,0 +1,116 @@
+//! `shardwise serve`: the sidecar.
+
+use std::cell::Cell;
+use std::net::SocketAddr;
+use std::path::PathBuf;
+
+use clap::Args;
+use metrics_exporter_prometheus::PrometheusBuilder;
+use serde::Serialize;
+use shardwise::ShardingFactory;
+use shardwise_sidecar::{Options, Render, Sidecar, Tls, Token};
+
+use super::load_settings;
+use crate::args::Common;
+use crate::exit::{Code, Failure, Result};
+use crate::{output, signals};
+
+/// Answer over HTTP beside a worker in any language
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Joins under each policy and answers for this worker; GET /openapi.json tells how. One JSON line says
+where, once it has joined: {\"listening\":\"127.0.0.1:8087\",...}. Beyond loopback it needs a token and
+TLS. Drain and undrain need a token in any case, sent as Authorization: Bearer <token>.
+SIGTERM and Ctrl-C drain and deregister; a second one ends at once.
+
+  shardwise serve --policy my_custom_workers
+  curl -H 'Content-Type: application/json' -d '[\"tenant-7\",\"tenant-8\"]' \\
+    http://127.0.0.1:8087/v1/policies/my_custom_workers/owned")]
+pub(crate) struct Serve {
+    /// A policy to join under; may be given several times
+    #[arg(long, value_name = "NAME", required = true)]
+    policy: Vec<String>,
+    /// Where to listen; port 0 takes any that is free
+    #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1:8087")]
+    listen: SocketAddr,
+    /// A file with the token that clients must send, at least 16 bytes
+    #[arg(long, value_name = "FILE")]
+    token_file: Option<PathBuf>,
+    /// The certificate chain, in PEM
+    #[arg(long, value_name = "FILE", requires = "tls_key")]
+    tls_cert: Option<PathBuf>,
+    /// Its private key, in PEM
+    #[arg(long, value_name = "FILE", requires = "tls_cert")]
+    tls_key: Option<PathBuf>,
+    /// A host name by which clients call it, beside localhost and addresses; may be given several times
+    #[arg(long, value_name = "NAME")]
+    allow_host: Vec<String>,
+    /// The most bytes of a list of keys
+    #[arg(long, value_name = "BYTES", default_value_t = shardwise_sidecar::Limits::default().list_bytes, value_parser = clap::value_parser!(u64).range(1..))]
+    max_list: u64,
+    /// The most connections at a time; whoever is idle for longest makes room
+    #[arg(long, value_name = "N", default_value_t = shardwise_sidecar::Limits::default().connections)]
+    max_connections: usize,
+    /// The most requests a second [default: no limit]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    rate: Option<u32>,
+}
+
+#[derive(Serialize)]
+struct Ready<'a> {
+    listening: SocketAddr,
+    tls: bool,
+    policies: &'a [String],
+    instance_id: &'a str,
+}
+
+impl Serve {
+    pub(crate) fn run(&self, common: &Common) -> Result<Code> {
+        let settings = load_settings(common)?;
+        if !settings.enabled {
+            return Err(Failure::new(
+                Code::Usage,
+                "enabled = false: there is no group to answer for; set it to true, or do without a sidecar",
+            ));
+        }
+        let options = self.options()?;
+        let factory = ShardingFactory::from_settings(settings)?;
+        let sidecar = Sidecar::new(factory.clone(), &self.policy, options)?;
+        let (address, unheard) = (sidecar.address(), Cell::new(None));
+        let ready = || {
+            output::release_log();
+            let (tls, instance_id) = (self.tls_cert.is_some(), factory.instance_id().as_str());
+            output::json_line(&Ready { listening: address, tls, policies: &self.policy, instance_id })
+        };
+        let shutdown = async {
+            match signals::shutdown() {
+                Ok(token) => token.cancelled().await,
+                Err(failure) => unheard.set(Some(failure)),
+            }
+        };
+        sidecar.run(ready, shutdown)?;
+        unheard.take().map_or(Ok(Code::Ok), Err)
+    }
+
+    fn options(&self) -> Result<Options> {
+        let mut options = Options::new(self.listen);
+        options.token = self.token_file.as_deref().map(Token::from_file).transpose()?;
+        if let (Some(chain), Some(key)) = (&self.tls_cert, &self.tls_key) {
+            options.tls = Some(Tls::from_files(chain, key)?);
+        }
+        options.hosts.clone_from(&self.allow_host);
+        (options.limits.list_bytes, options.limits.connections, options.limits.rate) = (self.max_list, self.max_connections, self.rate);
+        options.render = Some(recorder()?);
+        Ok(options)
+    }
+}
+
+/// Begins to count, for `/metrics`.
+fn recorder() -> Result<Render> {
+    let failed = |error: &dyn std::fmt::Display| Failure::new(Code::Unavailable, format!("cannot count for /metrics: {error}"));
+    let handle = PrometheusBuilder::new().install_recorder().map_err(|error| failed(&error))?;
+    Ok(Box::new(move || {
+        handle.run_upkeep();
+        handle.render()
+    }))
+}

@@ -1,0 +1,69 @@
+//! The terminal asks the living group, without joining it.
+
+use nix::sys::signal::Signal;
+use serde_json::json;
+
+use crate::common::process::Process;
+use crate::common::{PATIENCE, eventually};
+use crate::{Served, place};
+
+#[test]
+fn the_terminal_sees_what_the_group_sees_and_drains_a_member() {
+    let place = place();
+    let nobody = place.run(&["members", "--json"]);
+    assert!(nobody.code == Some(1) && nobody.json()["members"] == json!([]), "{nobody:?}");
+    let mut follower = Process::start(place.command(&["rebalances", "--follow", "--json"]));
+    follower.tells("nobody is there", |line| line["members"] == 0);
+
+    let (one, other) = (Served::start(&place, &[]), Served::start(&place, &[]));
+    follower.tells("both are there", |line| line["members"] == 2 && line["moved"].as_u64().is_some_and(|moved| moved > 0));
+    let told = place.run(&["members", "--json"]).json();
+    let ids: Vec<_> = told["members"].as_array().unwrap().iter().map(|member| member["instance_id"].as_str().unwrap()).collect();
+    assert!(ids.contains(&one.id.as_str()) && ids.contains(&other.id.as_str()) && ids.len() == 2, "{told}");
+    assert_eq!(one.ownership()["members"], 2, "whoever looks is no member");
+
+    let owner = place.run(&["owner", "tenant-7"]).well();
+    assert_eq!(owner.trim(), one.get("owner/tenant-7").well("owner")["owner"]);
+    let explained = place.run(&["explain", "tenant-7"]).well();
+    assert!(explained.contains(&format!("owner  {}", owner.trim())) && explained.contains("clockwise"), "{explained}");
+    assert_eq!(place.run(&["explain", "tenant-7", "--json"]).json()["owner"]["id"], owner.trim());
+
+    place.run(&["drain", &one.id]).well();
+    assert_eq!(place.run(&["drain", &one.id]).code, Some(1), "already");
+    follower.tells("it drains", |line| line["state_changed"][0]["to"] == "draining");
+    other.settles(2, |owned| owned == 256);
+    let table = place.run(&["members"]).well();
+    assert!(table.lines().any(|line| line.contains(&one.id) && line.contains("drained")), "{table}");
+    place.run(&["undrain", &one.id, "--json"]).well();
+    one.settles(2, |owned| owned > 0);
+    place.run(&["drain", "nobody"]).fails(4, &["no member \"nobody\"", &one.id]);
+    place.run(&["rebalances"]).fails(2, &["--follow"]);
+
+    follower.signal(Signal::SIGTERM);
+    assert_eq!(follower.ends("after SIGTERM").code, Some(0));
+}
+
+#[test]
+fn with_several_policies_one_has_to_be_named() {
+    let place = place();
+    let settings = std::fs::read_to_string(place.path("settings.toml")).unwrap();
+    place.write("settings.toml", settings + "[default.resilience.sharding.policies.others]\ngroup_name = \"others\"\n");
+    place.run(&["owner", "x"]).fails(2, &["--policy is needed", "others, workers"]);
+    assert_eq!(place.run(&["owner", "x", "--policy", "others"]).code, Some(1), "nobody owns anything there");
+}
+
+#[test]
+fn completions_and_manual_know_every_command() {
+    let place = place();
+    for shell in ["bash", "zsh", "fish"] {
+        let completions = place.run(&["completions", shell]).well();
+        for command in ["serve", "members", "rebalances", "undrain", "follow"] {
+            assert!(completions.contains(command), "{shell} does not complete {command}");
+        }
+    }
+    assert!(place.run(&["man"]).well().contains(".TH shardwise"));
+    std::fs::create_dir(place.path("man1")).unwrap();
+    place.run(&["man", "--out", "man1"]).well();
+    eventually("the pages are there", PATIENCE, || place.path("man1/shardwise-serve.1").is_file().then_some(()));
+    place.run(&["man", "--out", "nowhere"]).fails(3, &["nowhere"]);
+}

@@ -1,0 +1,81 @@
+//! `shardwise serve` as a process: what it answers, and what it refuses. Nothing that a client sends changes what is owned.
+
+#![expect(clippy::unwrap_used, clippy::panic, reason = "tests report by panicking")]
+
+mod answers;
+mod bad;
+#[path = "../common/mod.rs"]
+mod common;
+mod http;
+mod live;
+mod schema;
+
+use std::net::SocketAddr;
+
+use serde_json::Value;
+
+use common::process::Process;
+use common::{PATIENCE, Place, eventually};
+use http::Answer;
+
+/// Short enough to be typed, long enough to be taken.
+const TOKEN: &str = "correct-horse-battery-staple";
+
+/// A sidecar that has joined.
+struct Served {
+    process: Process,
+    at: SocketAddr,
+    id: String,
+}
+
+impl Served {
+    /// In the group `workers` of that place, with more arguments.
+    fn start(place: &Place, arguments: &[&str]) -> Self {
+        let mut process =
+            Process::start(place.command(&[&["serve", "--policy", "workers", "--listen", "127.0.0.1:0"], arguments].concat()));
+        let line = process.tells("it listens", |line| line["listening"].is_string());
+        Self { process, at: line["listening"].as_str().unwrap().parse().unwrap(), id: line["instance_id"].as_str().unwrap().to_owned() }
+    }
+
+    fn path(rest: &str) -> String {
+        format!("/v1/policies/workers/{rest}")
+    }
+
+    fn get(&self, rest: &str) -> Answer {
+        http::get(self.at, &Self::path(rest))
+    }
+
+    fn post(&self, rest: &str, headers: &str, body: impl AsRef<[u8]>) -> Answer {
+        http::post(self.at, &Self::path(rest), headers, body.as_ref())
+    }
+
+    /// With JSON and the token.
+    fn acts(&self, rest: &str, body: &Value) -> Answer {
+        self.post(rest, &format!("Content-Type: application/json\r\nAuthorization: Bearer {TOKEN}\r\n"), body.to_string())
+    }
+
+    fn ownership(&self) -> Value {
+        self.get("ownership").well("ownership")
+    }
+
+    /// Waits until it has so many members and slots.
+    fn settles(&self, members: u64, slots: impl Fn(u64) -> bool) {
+        eventually("the group has settled", PATIENCE, || {
+            let seen = self.ownership();
+            (seen["members"] == members && slots(seen["slots_owned"].as_u64().unwrap())).then_some(())
+        });
+    }
+
+    /// Bytes of memory that are in use.
+    fn memory(&self) -> u64 {
+        let status = std::fs::read_to_string(format!("/proc/{}/status", self.process.pid())).unwrap();
+        let line = status.lines().find(|line| line.starts_with("VmRSS:")).unwrap();
+        line.split_whitespace().nth(1).unwrap().parse::<u64>().unwrap() << 10
+    }
+}
+
+fn place() -> Place {
+    let place = Place::of_workers("5s", "slots = 256");
+    place.write("token", format!("{TOKEN}\n"));
+    place
+}

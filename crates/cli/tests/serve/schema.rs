@@ -1,0 +1,39 @@
+//! The document beside the sidecar itself, by schemathesis.
+
+use std::process::Command;
+
+use serde_json::Value;
+
+use crate::common::run;
+use crate::{Served, TOKEN, http, place};
+
+/// The release that was tried.
+const SCHEMATHESIS: &str = "schemathesis==4.32.5";
+
+#[test]
+fn the_document_tells_the_truth() {
+    let python = shardwise_testkit::python_with(SCHEMATHESIS).unwrap();
+    let place = place();
+    let one = Served::start(&place, &["--token-file", "token"]);
+    let document = place.path("openapi.json");
+    let request = format!("GET /openapi.json HTTP/1.1\r\nHost: {}\r\nAuthorization: Bearer {TOKEN}\r\nConnection: close\r\n\r\n", one.at);
+    let answer = http::raw(one.at, request.as_bytes());
+    let told: Value = answer.json();
+    assert_eq!(told["paths"].as_object().unwrap().len(), 13, "{told}");
+    std::fs::write(&document, &answer.body).unwrap();
+
+    let mut schemathesis = Command::new(python);
+    schemathesis.args(["-m", "schemathesis.cli", "run"]).arg(&document).args(["--url", &format!("http://{}", one.at)]);
+    schemathesis.args(["--header", &format!("Authorization: Bearer {TOKEN}"), "--seed", "7", "--max-examples", "8", "--no-color"]);
+    // A stream of events has no end.
+    schemathesis.args(["--request-timeout", "20", "--exclude-path-regex", "rebalances"]).current_dir(place.path(""));
+    let ran = run(schemathesis, b"");
+    assert_eq!(ran.code, Some(0), "{}\n{}", ran.text(), ran.err);
+    assert_eq!(one_state(&one), "active");
+}
+
+fn one_state(one: &Served) -> Value {
+    let path = Served::path("ownership");
+    let request = format!("GET {path} HTTP/1.1\r\nHost: {}\r\nAuthorization: Bearer {TOKEN}\r\nConnection: close\r\n\r\n", one.at);
+    http::raw(one.at, request.as_bytes()).well("ownership")["state"].clone()
+}

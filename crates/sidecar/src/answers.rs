@@ -1,0 +1,197 @@
+//! Who owns a key, what this worker has, and who is in the group.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use axum::Json;
+use axum::extract::State;
+use serde::Serialize;
+use shardwise::core::Placed;
+use shardwise::{InstanceId, ShardKey};
+use shardwise::{Member, Ownership, slot_of};
+use utoipa::ToSchema;
+
+use crate::app::{App, InPath, Joined, Of};
+use crate::problem::Result;
+
+/// Who owns a key.
+#[derive(Debug, Serialize, ToSchema)]
+pub(crate) struct KeyOwner {
+    /// The key that was understood.
+    key: String,
+    /// Its slot; null under a key placement and while nobody owns.
+    slot: Option<u32>,
+    /// Who owns it by the newest view; null if nobody does.
+    owner: Option<String>,
+    /// Where the owner says it can be reached.
+    address: Option<String>,
+    /// Whether this worker owns it right now, by its own deadline.
+    mine: bool,
+    /// The view's number.
+    revision: u64,
+}
+
+/// Who owns this key?
+///
+/// The key stands in the path, percent-encoded (a slash as %2F); a path that ends with the slash has the key of 0 bytes. A path has at most 65,534
+/// bytes: ask for longer keys by `owned`.
+#[utoipa::path(
+    get, path = "/v1/policies/{policy}/owner/{key}", tag = "keys",
+    params(("policy" = String, Path, description = "A policy that this sidecar serves"), ("key" = String, Path, description = "The key")),
+    responses((status = 200, description = "Who owns it", body = KeyOwner))
+)]
+pub(crate) async fn owner(Of(joined): Of, InPath(key): InPath) -> Result<Json<KeyOwner>> {
+    let placed = joined.placed()?;
+    let view = joined.observer()?.members();
+    let owner = placed.as_ref().and_then(|placed| placed.owner(&key)).cloned();
+    let slot = match &placed {
+        Some(Placed::Slots(owners)) => Some(slot_of(key.key_hash(), owners.params().slots)),
+        _ => None,
+    };
+    let address = owner.as_ref().and_then(|id| view.member(id)).and_then(|member| member.address.as_ref()).map(ToString::to_string);
+    let mine = joined.service.owns(&key);
+    Ok(Json(KeyOwner { slot, owner: owner.map(|id| id.to_string()), address, mine, revision: view.revision(), key }))
+}
+
+/// What this worker has.
+#[derive(Debug, Serialize, ToSchema)]
+pub(crate) struct WorkerShare {
+    policy: String,
+    group: String,
+    instance_id: String,
+    /// Where it stands: created, joining, active, stale, draining, left, fenced, refused or unsharded.
+    state: &'static str,
+    /// Why nothing is its own, where that is so.
+    hint: Option<String>,
+    /// An operator wants it to stay and own nothing.
+    drained: bool,
+    /// Milliseconds until its ownership ends unless it is renewed; null if nothing is owned.
+    owned_for_ms: Option<u64>,
+    /// The view's number.
+    revision: u64,
+    /// The same for all workers that see the same group.
+    view_fingerprint: String,
+    /// By which policy the group goes; null until this worker has been active.
+    policy_fingerprint: Option<String>,
+    members: usize,
+    /// How many slots there are, and how many are owned; null under a key placement.
+    slots: Option<u32>,
+    slots_owned: Option<u32>,
+    /// The owned slots as inclusive ranges; null under a key placement.
+    ranges: Option<Vec<[u32; 2]>>,
+    /// More members have vanished than `max_loss` allows: nobody takes over what they had.
+    stands_still: bool,
+}
+
+/// What does this worker have?
+#[utoipa::path(
+    get, path = "/v1/policies/{policy}/ownership", tag = "group",
+    params(("policy" = String, Path, description = "A policy that this sidecar serves")),
+    responses((status = 200, description = "State, deadline and slots", body = WorkerShare))
+)]
+pub(crate) async fn ownership(Of(joined): Of) -> Json<WorkerShare> {
+    Json(joined.owned())
+}
+
+impl Joined {
+    fn owned(&self) -> WorkerShare {
+        let (service, ownership, now) = (&self.service, self.service.ownership(), self.service.now());
+        let is_live = ownership.is_live_at(now);
+        let slots_owned = ownership.slots_owned().map(|owned| if is_live { owned } else { 0 });
+        let ranges = || if is_live { ranges(&ownership) } else { Vec::new() };
+        WorkerShare {
+            policy: service.policy().name.to_string(),
+            group: service.group_name().to_string(),
+            instance_id: service.instance_id().to_string(),
+            state: ownership.state_at(now).as_str(),
+            hint: ownership.not_owning_at(now).map(|why| why.hint),
+            drained: service.is_drained(),
+            owned_for_ms: ownership.deadline().filter(|_| is_live).map(|end| u64::try_from(end.since(now).as_millis()).unwrap_or(u64::MAX)),
+            revision: ownership.view().revision(),
+            view_fingerprint: ownership.view().fingerprint().to_string(),
+            policy_fingerprint: ownership.policy_fingerprint().map(|fingerprint| fingerprint.to_string()),
+            members: ownership.view().members().len(),
+            slots: slots_owned.map(|_| ownership.slots().slots()),
+            slots_owned,
+            ranges: slots_owned.map(|_| ranges()),
+            stands_still: ownership.stands_still(),
+        }
+    }
+}
+
+fn ranges(ownership: &Ownership) -> Vec<[u32; 2]> {
+    ownership.slots().ranges().into_iter().map(|range| [*range.start(), *range.end()]).collect()
+}
+
+/// The group.
+#[derive(Debug, Serialize, ToSchema)]
+pub(crate) struct Group {
+    revision: u64,
+    view_fingerprint: String,
+    /// By the bytes of their ids.
+    members: Vec<OneMember>,
+    /// Healthy instances of the group's name that have no record of ours.
+    foreign: Vec<String>,
+}
+
+/// One member as its record shows it.
+#[derive(Debug, Serialize, ToSchema)]
+pub(crate) struct OneMember {
+    instance_id: String,
+    incarnation: String,
+    /// active, draining (also of one that is drained by an operator), pausing or away.
+    state: &'static str,
+    /// Host and port where it says it can be reached.
+    address: Option<String>,
+    zone: Option<String>,
+    version: Option<String>,
+    weight: u32,
+    /// How many slots the placement gives it; null under a key placement.
+    slots: Option<u32>,
+    metadata: BTreeMap<String, String>,
+}
+
+/// Who is in the group?
+#[utoipa::path(
+    get, path = "/v1/policies/{policy}/members", tag = "group",
+    params(("policy" = String, Path, description = "A policy that this sidecar serves")),
+    responses((status = 200, description = "The members", body = Group))
+)]
+pub(crate) async fn members(State(app): State<Arc<App>>, Of(joined): Of) -> Result<Json<Group>> {
+    // Of a large group it is much to write.
+    app.spend()?;
+    let view = joined.observer()?.members();
+    // A group that goes by something else is shown all the same.
+    let loads = joined.placed().ok().flatten().map(|placed| loads(&placed)).unwrap_or_default();
+    let members = view.members().iter().map(|member| OneMember::of(member, loads.get(&member.instance_id).copied())).collect();
+    let foreign = view.foreign().iter().map(ToString::to_string).collect();
+    Ok(Json(Group { revision: view.revision(), view_fingerprint: view.fingerprint().to_string(), members, foreign }))
+}
+
+/// How many slots each member has; nothing under a key placement.
+fn loads(placed: &Placed) -> BTreeMap<InstanceId, u32> {
+    let Placed::Slots(owners) = placed else { return BTreeMap::new() };
+    let mut loads: BTreeMap<_, u32> = owners.members().iter().map(|(id, _)| (id.clone(), 0)).collect();
+    for slot in 0..owners.params().slots {
+        if let Some(load) = owners.owner_of_slot(slot).and_then(|owner| loads.get_mut(owner)) {
+            *load += 1;
+        }
+    }
+    loads
+}
+
+impl OneMember {
+    fn of(member: &Member, slots: Option<u32>) -> Self {
+        Self {
+            instance_id: member.instance_id.to_string(),
+            incarnation: member.incarnation.to_string(),
+            state: member.state.as_str(),
+            address: member.address.as_ref().map(ToString::to_string),
+            zone: member.zone.clone(),
+            version: member.version.clone(),
+            weight: member.weight.get().into(),
+            slots,
+            metadata: member.metadata.clone(),
+        }
+    }
+}

@@ -1,0 +1,195 @@
+//! What all requests share, and how a request names a policy and a key.
+
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, OnceLock};
+use std::time::Duration;
+
+use axum::extract::{FromRequestParts, RawPathParams};
+use axum::http::request::Parts;
+use bytes::Bytes;
+use shardwise::core::Placed;
+use shardwise::{Observer, ServiceState, ShardingFactory, ShardingService};
+use tokio::runtime::Handle;
+use tokio::sync::Semaphore;
+
+use crate::history::History;
+use crate::options::{Limits, Token};
+use crate::problem::{Problem, Result};
+use crate::rate::Rate;
+use crate::seats::Seats;
+use crate::sieve::KEY_BYTES_MAX;
+
+/// How many requests a second may ask for what takes a placement or a call of the backend.
+const COSTLY_PER_SECOND: u32 = 50;
+/// How many placements are made for clients at a time.
+const PLACING_MOST: usize = 2;
+/// How many clients may follow what happens.
+pub(crate) const FOLLOWERS_MOST: usize = 64;
+/// How long a call of the backend may take that a client waits for.
+const CALL_WITHIN: Duration = Duration::from_secs(10);
+
+/// One group that this sidecar is a member of.
+pub(crate) struct Joined {
+    pub(crate) service: ShardingService,
+    /// Sees the owners of all keys, once there was a first view.
+    pub(crate) observer: OnceLock<Observer>,
+    pub(crate) history: History,
+}
+
+pub(crate) struct App {
+    pub(crate) factory: ShardingFactory,
+    pub(crate) policies: BTreeMap<String, Arc<Joined>>,
+    /// Where the services live.
+    pub(crate) renewals: Handle,
+    pub(crate) token: Option<Token>,
+    pub(crate) hosts: Vec<String>,
+    pub(crate) limits: Limits,
+    pub(crate) rate: Option<Rate>,
+    pub(crate) seats: Arc<Seats>,
+    pub(crate) followers: Arc<Semaphore>,
+    pub(crate) leaving: AtomicBool,
+    pub(crate) document: Bytes,
+    pub(crate) render: Option<crate::options::Render>,
+    costly: Rate,
+    placing: Arc<Semaphore>,
+}
+
+/// What an [`App`] is made of.
+pub(crate) struct Made {
+    pub(crate) factory: ShardingFactory,
+    pub(crate) policies: BTreeMap<String, Arc<Joined>>,
+    pub(crate) renewals: Handle,
+    pub(crate) document: Bytes,
+}
+
+impl App {
+    pub(crate) fn new(parts: Made, options: crate::options::Options) -> Self {
+        let Made { factory, policies, renewals, document } = parts;
+        let rate = options.limits.rate.map(Rate::new);
+        Self {
+            factory,
+            policies,
+            renewals,
+            token: options.token,
+            hosts: options.hosts,
+            rate,
+            seats: Seats::new(options.limits.connections),
+            limits: options.limits,
+            followers: Arc::new(Semaphore::new(FOLLOWERS_MOST)),
+            leaving: AtomicBool::new(false),
+            document,
+            render: options.render,
+            costly: Rate::new(COSTLY_PER_SECOND),
+            placing: Arc::new(Semaphore::new(PLACING_MOST)),
+        }
+    }
+
+    /// # Errors
+    ///
+    /// If too many have asked for much within the last seconds.
+    pub(crate) fn spend(&self) -> Result<()> {
+        let message = format!("at most {COSTLY_PER_SECOND} such requests a second");
+        if self.costly.passes() { Ok(()) } else { Err(Problem::too_many(message)) }
+    }
+
+    /// Has something computed that takes long, on a thread made for that.
+    pub(crate) async fn compute<T: Send + 'static>(&self, work: impl FnOnce() -> T + Send + 'static) -> Result<T> {
+        self.spend()?;
+        let _turn = self.placing.acquire().await;
+        tokio::task::spawn_blocking(work).await.map_err(|_| Problem::unavailable("this could not be computed; try again"))
+    }
+
+    /// Has the backend called on the runtime on which its connections live.
+    pub(crate) async fn call<T, W>(&self, call: impl FnOnce(ShardingFactory) -> W) -> Result<T>
+    where
+        T: Send + 'static,
+        W: Future<Output = shardwise::Result<T>> + Send + 'static,
+    {
+        self.spend()?;
+        let call = self.renewals.spawn(tokio::time::timeout(CALL_WITHIN, call(self.factory.clone())));
+        match call.await {
+            Ok(Ok(answer)) => Ok(answer?),
+            Ok(Err(_)) => Err(Problem::unavailable(format!("the backend has not answered within {CALL_WITHIN:?}; try again"))),
+            Err(_) => Err(Problem::unavailable("this worker is stopping")),
+        }
+    }
+
+    /// Why this worker is not ready; `None` if it is.
+    pub(crate) fn not_ready(&self) -> Option<String> {
+        if self.leaving.load(Ordering::Relaxed) {
+            return Some("this worker is leaving".into());
+        }
+        self.policies.iter().find_map(|(name, joined)| Some(format!("policy {name}: {}", joined.not_ready()?)))
+    }
+}
+
+impl Joined {
+    fn not_ready(&self) -> Option<String> {
+        let (ownership, now) = (self.service.ownership(), self.service.now());
+        if let Some(why) = ownership.not_owning_at(now) {
+            return Some(why.to_string());
+        }
+        if self.service.is_drained() {
+            return Some("drained by an operator".into());
+        }
+        self.observer.get().is_none().then(|| "the group has not been seen yet".into())
+    }
+
+    /// Who sees the group.
+    ///
+    /// # Errors
+    ///
+    /// Before the first view.
+    pub(crate) fn observer(&self) -> Result<&Observer> {
+        self.observer.get().ok_or_else(|| Problem::unavailable("the group has not been seen yet"))
+    }
+
+    /// The placement that the group goes by; `None` if nobody owns.
+    pub(crate) fn placed(&self) -> Result<Option<Placed>> {
+        Ok(self.observer()?.placed()?)
+    }
+
+    pub(crate) fn state(&self) -> ServiceState {
+        self.service.state()
+    }
+}
+
+/// The policy that the path names.
+pub(crate) struct Of(pub(crate) Arc<Joined>);
+
+/// The key that the path names: what stands there, percent-decoded.
+pub(crate) struct InPath(pub(crate) String);
+
+async fn parameter(parts: &mut Parts, wanted: &str) -> Result<Option<String>> {
+    let refused = |_| Problem::bad_key("what stands in the path, percent-decoded, is not UTF-8");
+    let parameters = RawPathParams::from_request_parts(parts, &()).await.map_err(refused)?;
+    Ok(parameters.iter().find(|(name, _)| *name == wanted).map(|(_, value)| value.to_owned()))
+}
+
+impl FromRequestParts<Arc<App>> for Of {
+    type Rejection = Problem;
+
+    async fn from_request_parts(parts: &mut Parts, app: &Arc<App>) -> Result<Self> {
+        let name = parameter(parts, "policy").await?.unwrap_or_default();
+        let known = || app.policies.keys().map(String::as_str).collect::<Vec<_>>().join(", ");
+        let joined = app.policies.get(&name).ok_or_else(|| {
+            let name: String = name.chars().take(64).collect();
+            Problem::not_found(format!("this sidecar serves no policy {name:?}; it serves: {}", known()))
+        })?;
+        Ok(Self(Arc::clone(joined)))
+    }
+}
+
+impl FromRequestParts<Arc<App>> for InPath {
+    type Rejection = Problem;
+
+    async fn from_request_parts(parts: &mut Parts, _: &Arc<App>) -> Result<Self> {
+        // Of 0 bytes where the path ends with the slash.
+        let key = parameter(parts, "key").await?.unwrap_or_default();
+        if key.len() > KEY_BYTES_MAX {
+            return Err(Problem::bad_key(format!("a key has at most {KEY_BYTES_MAX} bytes")));
+        }
+        Ok(Self(key))
+    }
+}

@@ -1,0 +1,91 @@
+//! Why a key has its owner, step by step.
+
+use std::sync::Arc;
+
+use axum::Json;
+use axum::extract::State;
+use serde::Serialize;
+use shardwise::PlacementKind;
+use shardwise::core::{Explanation, KeyExplanation, Placed, Stop};
+use utoipa::ToSchema;
+
+use crate::app::{App, InPath, Of};
+use crate::problem::Result;
+
+/// The way from a key to its owner. Places on the circle and hashes are hexadecimal text: they have 64 bits, and JSON's readers keep 53.
+#[derive(Debug, Default, Serialize, ToSchema)]
+pub(crate) struct Explained {
+    key: String,
+    /// ring, uhashring, modulo or hashring; null while nobody owns.
+    placement: Option<&'static str>,
+    hash: Option<String>,
+    slot: Option<u32>,
+    /// Where the slot begins: the walk goes clockwise from there.
+    start: Option<String>,
+    /// Who was passed over because of being full, in the order of the walk.
+    passed: Vec<Step>,
+    /// Who took it; null if nobody owns.
+    owner: Option<Step>,
+    /// Who would own it if the owner left.
+    next: Option<String>,
+}
+
+/// A member that the walk came to.
+#[derive(Debug, Serialize, ToSchema)]
+pub(crate) struct Step {
+    instance_id: String,
+    /// Which of its points, from 0.
+    point: Option<u32>,
+    /// Where that point stands.
+    place: Option<String>,
+    /// How many slots it had been given before this one.
+    slots: Option<u32>,
+    /// How many it takes at most.
+    capacity: Option<u32>,
+}
+
+/// Why does this key have its owner?
+///
+/// For people: it takes the time of two placements.
+#[utoipa::path(
+    get, path = "/v1/policies/{policy}/explain/{key}", tag = "keys",
+    params(("policy" = String, Path, description = "A policy that this sidecar serves"), ("key" = String, Path, description = "The key")),
+    responses((status = 200, description = "The way from the key to its owner", body = Explained))
+)]
+pub(crate) async fn explain(State(app): State<Arc<App>>, Of(joined): Of, InPath(key): InPath) -> Result<Json<Explained>> {
+    let Some(placed) = joined.placed()? else { return Ok(Json(Explained { key, ..Explained::default() })) };
+    app.compute(move || match placed {
+        Placed::Slots(owners) => by_slot(key.clone(), owners.explain(&key)),
+        Placed::Keys(owners) => by_key(key.clone(), owners.placement().as_str(), owners.explain(&key)),
+    })
+    .await
+    .map(Json)
+}
+
+fn by_slot(key: String, Explanation { hash, slot, start, passed, owner, next }: Explanation) -> Explained {
+    Explained {
+        key,
+        placement: Some(PlacementKind::Ring.as_str()),
+        hash: Some(format!("{hash:016x}")),
+        slot: Some(slot),
+        start: Some(format!("{start:016x}")),
+        passed: passed.iter().map(step).collect(),
+        owner: owner.as_ref().map(step),
+        next: next.map(|id| id.to_string()),
+    }
+}
+
+fn step(stop: &Stop) -> Step {
+    Step {
+        instance_id: stop.instance_id.to_string(),
+        point: Some(stop.point),
+        place: Some(format!("{:016x}", stop.place)),
+        slots: Some(stop.slots),
+        capacity: Some(stop.capacity),
+    }
+}
+
+fn by_key(key: String, placement: &'static str, KeyExplanation { hash, point, position: _, owner, next }: KeyExplanation) -> Explained {
+    let owner = owner.map(|id| Step { instance_id: id.to_string(), point: None, place: point, slots: None, capacity: None });
+    Explained { key, placement: Some(placement), hash: Some(hash), owner, next: next.map(|id| id.to_string()), ..Explained::default() }
+}

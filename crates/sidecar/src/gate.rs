@@ -1,0 +1,138 @@
+//! Who may ask at all: the right host, no page of another origin, no more than the rate, and the token where one is set.
+
+use std::net::{IpAddr, SocketAddr};
+use std::str::FromStr;
+use std::sync::Arc;
+
+use axum::extract::{MatchedPath, Request, State};
+use axum::http::header::{AUTHORIZATION, HOST, ORIGIN};
+use axum::http::uri::Authority;
+use axum::http::{HeaderMap, Version};
+use axum::middleware::Next;
+use axum::response::{IntoResponse, Response};
+
+use crate::app::App;
+use crate::problem::{Problem, Result};
+
+/// Where the connection came in, among a request's extensions.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Local(pub(crate) SocketAddr);
+
+/// Paths that probes ask, which have no token.
+const OPEN: [&str; 2] = ["/livez", "/readyz"];
+
+/// Lets a request through or answers itself, and counts both.
+pub(crate) async fn gate(State(app): State<Arc<App>>, request: Request, next: Next) -> Response {
+    // The route and not the path: no key ever becomes a label.
+    let route = request.extensions().get::<MatchedPath>().map_or_else(|| "none".to_owned(), |path| path.as_str().to_owned());
+    let response = match admit(&app, &request) {
+        Ok(()) => next.run(request).await,
+        Err(problem) => problem.into_response(),
+    };
+    let status = response.status().as_str().to_owned();
+    metrics::counter!("shardwise_sidecar_requests_total", "route" => route, "status" => status).increment(1);
+    response
+}
+
+fn admit(app: &App, request: &Request) -> Result<()> {
+    let local = request.extensions().get::<Local>().map(|local| local.0.ip());
+    let is_ours = |text: &str| host_of(text).is_some_and(|host| is_ours(&host, local, &app.hosts));
+    check_host(request, is_ours)?;
+    check_origin(request.headers(), is_ours)?;
+    if app.rate.as_ref().is_some_and(|rate| !rate.passes()) {
+        return Err(Problem::too_many("there are more requests a second than --rate allows"));
+    }
+    match &app.token {
+        Some(token) if !OPEN.contains(&request.uri().path()) => {
+            let shown = shown(request.headers()).ok_or_else(Problem::unauthorized)?;
+            if token.is(shown) { Ok(()) } else { Err(Problem::unauthorized()) }
+        }
+        _ => Ok(()),
+    }
+}
+
+/// A page of somebody else's whose name is made to lead here sends its own name.
+fn check_host(request: &Request, is_ours: impl Fn(&str) -> bool) -> Result<()> {
+    let mut hosts = request.headers().get_all(HOST).iter();
+    let host = match (hosts.next(), hosts.next()) {
+        (Some(host), None) => Some(host.to_str().map_err(|_| Problem::bad_request("the header Host is no text"))?),
+        (Some(_), Some(_)) => return Err(Problem::bad_request("there is more than one header Host")),
+        (None, _) if request.version() < Version::HTTP_11 => None,
+        (None, _) => return Err(Problem::bad_request("there is no header Host")),
+    };
+    let in_line = request.uri().authority().is_none_or(|authority| is_ours(authority.as_str()));
+    if in_line && host.is_none_or(&is_ours) {
+        return Ok(());
+    }
+    Err(Problem::misdirected(
+        "this host is not served here: call 127.0.0.1, localhost or the address it listens on, or start it with --allow-host",
+    ))
+}
+
+fn check_origin(headers: &HeaderMap, is_ours: impl Fn(&str) -> bool) -> Result<()> {
+    let foreign = |origin: &axum::http::HeaderValue| {
+        let text = origin.to_str().unwrap_or_default();
+        !text.strip_prefix("http://").or_else(|| text.strip_prefix("https://")).is_some_and(&is_ours)
+    };
+    if headers.get_all(ORIGIN).iter().any(foreign) {
+        return Err(Problem::forbidden("a page of another origin may not ask; it would have to be served from here"));
+    }
+    Ok(())
+}
+
+/// The host without the port; `None` if that is none.
+fn host_of(text: &str) -> Option<String> {
+    let authority = Authority::from_str(text).ok().filter(|authority| !authority.as_str().contains('@'))?;
+    Some(authority.host().trim_start_matches('[').trim_end_matches(']').to_ascii_lowercase())
+}
+
+/// Names can be made to lead anywhere, addresses cannot: so of names only those that were set, and `localhost` on this machine.
+fn is_ours(host: &str, local: Option<IpAddr>, hosts: &[String]) -> bool {
+    let on_loopback = local.is_none_or(|local| local.to_canonical().is_loopback());
+    match host.parse::<IpAddr>() {
+        Ok(address) => on_loopback && address.is_loopback() || local.is_some_and(|local| local.to_canonical() == address.to_canonical()),
+        Err(_) => on_loopback && host == "localhost" || hosts.iter().any(|known| known.eq_ignore_ascii_case(host)),
+    }
+}
+
+fn shown(headers: &HeaderMap) -> Option<&[u8]> {
+    let value = headers.get(AUTHORIZATION)?.as_bytes();
+    let (scheme, token) = value.split_at_checked(7)?;
+    scheme.eq_ignore_ascii_case(b"bearer ").then_some(token)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn addresses_of_this_connection_and_set_names_are_ours() {
+        let hosts = ["side.example".to_owned()];
+        let ours = |text: &str, local: &str| host_of(text).is_some_and(|host| is_ours(&host, local.parse().ok(), &hosts));
+        for (text, local) in [
+            ("127.0.0.1:80", "127.0.0.1"),
+            ("LOCALHOST", "::1"),
+            ("localhost:1", "127.0.0.1"),
+            ("[::1]:80", "127.0.0.1"),
+            ("10.0.0.7", "10.0.0.7"),
+            ("10.0.0.7:8", "::ffff:10.0.0.7"),
+            ("Side.Example:443", "10.0.0.7"),
+        ] {
+            assert!(ours(text, local), "{text} at {local}");
+        }
+        for (text, local) in [
+            ("evil.example", "127.0.0.1"),
+            ("localhost.evil.example", "127.0.0.1"),
+            ("localhost", "10.0.0.7"),
+            ("127.0.0.1", "10.0.0.7"),
+            ("10.0.0.8", "10.0.0.7"),
+            ("", "127.0.0.1"),
+            ("user@127.0.0.1", "127.0.0.1"),
+            ("127.0.0.1:80/x", "127.0.0.1"),
+            ("127.1", "127.0.0.1"),
+            ("side.example.", "127.0.0.1"),
+        ] {
+            assert!(!ours(text, local), "{text} at {local}");
+        }
+    }
+}

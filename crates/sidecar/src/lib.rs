@@ -1,0 +1,29 @@
+//! HTTP beside a worker in any language: which keys are mine, who owns what and why, and what moves.
+//!
+//! A [`Sidecar`] joins groups in the name of a worker and answers for it. Renewals run on a thread of their own: whatever clients do, they are not
+//! late because of it. Everything that a client can send is bounded in size, number and time.
+//!
+//! Here are routes, limits and who may ask; what is answered comes from the library.
+
+mod answers;
+mod app;
+mod body;
+mod explain;
+mod gate;
+mod health;
+mod history;
+mod openapi;
+mod options;
+mod owned;
+mod plan;
+mod problem;
+mod rate;
+mod rebalances;
+mod seats;
+mod server;
+mod sieve;
+mod steady;
+mod wishes;
+
+pub use options::{Limits, Options, Render, Tls, Token};
+pub use server::{Error, Sidecar};

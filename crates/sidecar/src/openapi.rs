@@ -1,0 +1,80 @@
+//! The document of all routes.
+
+use bytes::Bytes;
+use serde_json::{Map, Value, json};
+use utoipa::OpenApi;
+
+use crate::problem::{PROBLEM_JSON, Problem};
+use crate::{answers, explain, health, owned, plan, rebalances, wishes};
+
+#[derive(OpenApi)]
+#[openapi(
+    info(
+        title = "shardwise sidecar",
+        description = "Which keys are mine, who owns what and why, and what moves. Every error is RFC 9457's."
+    ),
+    paths(
+        owned::owned,
+        answers::owner,
+        explain::explain,
+        answers::ownership,
+        answers::members,
+        rebalances::rebalances,
+        plan::plan,
+        wishes::drain,
+        wishes::undrain,
+        health::livez,
+        health::readyz,
+        health::metrics,
+        health::document,
+    ),
+    components(schemas(Problem))
+)]
+struct Document;
+
+/// How any route may refuse.
+const REFUSALS: [(&str, &str); 13] = [
+    ("400", "What was sent cannot be understood"),
+    ("401", "A token is set, and this one is not it"),
+    ("403", "A page of another origin, or an action where no token is set"),
+    ("404", "There is no such policy, member or path"),
+    ("405", "Another method"),
+    ("408", "The body did not come in time"),
+    ("409", "It does not go with the group as it is"),
+    ("413", "The body is too large"),
+    ("415", "The body is of another type"),
+    ("421", "A host that is not served here"),
+    ("429", "Too much at once"),
+    ("500", "The backend refuses"),
+    ("503", "Not a member yet, or not any more, or the backend is away"),
+];
+
+/// The document for those policies. What holds for every route is written into it once for all.
+pub(crate) fn document<'a>(policies: impl Iterator<Item = &'a str>, has_token: bool) -> Bytes {
+    let mut document = serde_json::to_value(Document::openapi()).unwrap_or_default();
+    let policies: Vec<_> = policies.collect();
+    if let Some(paths) = document["paths"].as_object_mut() {
+        paths.values_mut().filter_map(Value::as_object_mut).flat_map(Map::values_mut).for_each(|operation| complete(operation, &policies));
+    }
+    if has_token {
+        document["components"]["securitySchemes"] = json!({"token": {"type": "http", "scheme": "bearer"}});
+        for (path, operations) in document["paths"].as_object_mut().into_iter().flatten() {
+            let open = path == "/livez" || path == "/readyz";
+            operations.as_object_mut().into_iter().flat_map(Map::values_mut).filter(|_| !open).for_each(|operation| {
+                operation["security"] = json!([{"token": []}]);
+            });
+        }
+    }
+    serde_json::to_vec(&document).unwrap_or_default().into()
+}
+
+fn complete(operation: &mut Value, policies: &[&str]) {
+    for (status, description) in REFUSALS {
+        operation["responses"][status] =
+            json!({"description": description, "content": {PROBLEM_JSON: {"schema": {"$ref": "#/components/schemas/Problem"}}}});
+    }
+    let parameters = operation.get_mut("parameters").and_then(Value::as_array_mut);
+    for parameter in parameters.into_iter().flatten().filter(|parameter| parameter["name"] == "policy") {
+        parameter["schema"]["enum"] = json!(policies);
+    }
+}

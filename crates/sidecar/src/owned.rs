@@ -1,0 +1,96 @@
+//! Which of these keys are mine? A list in, the owned ones out in the same form, while it comes in.
+
+use std::sync::Arc;
+
+use axum::body::Body;
+use axum::extract::{Request, State};
+use axum::http::HeaderName;
+use axum::http::header::CONTENT_TYPE;
+use axum::response::{IntoResponse, Response};
+use bytes::Bytes;
+use futures::stream;
+
+use crate::app::{App, Joined, Of};
+use crate::body::{Incoming, media_type};
+use crate::problem::{Problem, Result};
+use crate::sieve::{Array, Lines, Sieve};
+
+/// What is judged before the status is sent: a mistake in it gets a proper answer. One that comes later ends the connection without the answer's end.
+const JUDGED_FIRST: usize = 1 << 20;
+/// How large a piece of the answer is.
+const PIECE_BYTES: usize = 64 << 10;
+/// Where this worker stands; in any state but `active`, `stale` and `unsharded` nothing is its own.
+const STATE: HeaderName = HeaderName::from_static("shardwise-state");
+
+/// Which of these keys are mine?
+///
+/// The answer has the form of the question, and the keys their order. What is owned is looked up for each piece that comes in, so it holds when that
+/// piece is answered. Read the answer while you send: nothing is kept for you.
+#[utoipa::path(
+    post, path = "/v1/policies/{policy}/owned", tag = "keys",
+    params(("policy" = String, Path, description = "A policy that this sidecar serves")),
+    request_body(
+        content((Vec<String> = "application/json"), (String = "text/plain")),
+        description = "A JSON list of texts, or one key a line; an empty line is the key of 0 bytes. A key has at most 65,536 bytes."
+    ),
+    responses((
+        status = 200, description = "The owned ones, as JSON or as lines",
+        content((Vec<String> = "application/json"), (String = "text/plain")),
+        headers(("shardwise-state" = String, description = "Where this worker stands; unless it is active, stale or unsharded, nothing is its own"))
+    ))
+)]
+pub(crate) async fn owned(State(app): State<Arc<App>>, Of(joined): Of, request: Request) -> Result<Response> {
+    let (sieve, kind) = match media_type(request.headers()).as_deref() {
+        Some("application/json") => (Sieve::Json(Array::default()), "application/json"),
+        Some("text/plain") => (Sieve::Text(Lines::default()), "text/plain; charset=utf-8"),
+        _ => return Err(Problem::media_type("application/json or text/plain, in UTF-8")),
+    };
+    let state = joined.state().as_str();
+    let incoming = Incoming::new(request.into_body(), app.limits.list_bytes, &app.limits)?;
+    let mut sift = Sift { incoming, sieve, joined, is_done: false };
+    let mut first = Vec::new();
+    while first.len() < JUDGED_FIRST && sift.sift(&mut first, JUDGED_FIRST).await? {}
+    let headers = [(CONTENT_TYPE, kind), (STATE, state)];
+    if sift.is_done {
+        return Ok((headers, first).into_response());
+    }
+    let rest = stream::unfold(Some(sift), |sift| async move {
+        let mut sift = sift?;
+        let mut piece = Vec::with_capacity(PIECE_BYTES + 1_024);
+        match sift.sift(&mut piece, PIECE_BYTES).await {
+            Ok(true) => Some((Ok(Bytes::from(piece)), Some(sift))),
+            Ok(false) if piece.is_empty() => None,
+            Ok(false) => Some((Ok(Bytes::from(piece)), None)),
+            // Too late for a status: the answer must not look whole.
+            Err(_) => Some((Err(std::io::Error::other("the list is refused")), None)),
+        }
+    });
+    let whole = futures::StreamExt::chain(stream::iter([Ok(Bytes::from(first))]), rest);
+    Ok((headers, Body::from_stream(whole)).into_response())
+}
+
+struct Sift {
+    incoming: Incoming,
+    sieve: Sieve,
+    joined: Arc<Joined>,
+    is_done: bool,
+}
+
+impl Sift {
+    /// Goes on until so much has come out or nothing more comes in; then `false`.
+    async fn sift(&mut self, out: &mut Vec<u8>, most: usize) -> Result<bool> {
+        while !self.is_done && out.len() < most {
+            let piece = self.incoming.next().await?;
+            // The clock is read once for each piece.
+            let (ownership, now) = (self.joined.service.ownership(), self.joined.service.now());
+            let mine = |key: &[u8]| ownership.owns_at(key, now);
+            match &piece {
+                Some(bytes) => self.sieve.feed(bytes, &mine, out),
+                None => self.sieve.finish(&mine, out),
+            }
+            .map_err(Problem::bad_key)?;
+            self.is_done = piece.is_none();
+        }
+        Ok(!self.is_done)
+    }
+}

@@ -1,0 +1,148 @@
+//! What would move if members joined or left.
+
+use std::sync::Arc;
+
+use axum::Json;
+use axum::extract::{Request, State};
+use serde::{Deserialize, Serialize};
+use shardwise::core::{Balance, Change, MEMBERS_MAX, Placed, WEIGHT_MAX};
+use shardwise::{InstanceId, PlacementParams, Weight};
+use utoipa::ToSchema;
+
+use crate::app::{App, Of};
+use crate::body;
+use crate::problem::{Problem, Result};
+
+/// A change of the group that is only thought of.
+#[derive(Debug, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Wanted {
+    /// Who would join.
+    #[serde(default)]
+    #[schema(max_items = 1_000)]
+    join: Vec<Newcomer>,
+    /// The ids of those that would leave.
+    #[serde(default)]
+    #[schema(max_items = 1_000)]
+    leave: Vec<String>,
+}
+
+/// A member to be.
+#[derive(Debug, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Newcomer {
+    instance_id: String,
+    /// 1 unless set.
+    #[schema(value_type = Option<u32>, minimum = 1, maximum = 100)]
+    weight: Option<f64>,
+}
+
+/// What would move.
+#[derive(Debug, Serialize, ToSchema)]
+pub(crate) struct Planned {
+    placement: &'static str,
+    /// The share of all keys that would have another owner, from 0 to 1.
+    moved_share: f64,
+    /// What would have to move between shares that are exactly as the weights say.
+    exact_share: f64,
+    /// From whom to whom, the largest first.
+    moves: Vec<Moved>,
+    before: Evenness,
+    after: Evenness,
+}
+
+/// Keys that would go from one member to another.
+#[derive(Debug, Serialize, ToSchema)]
+pub(crate) struct Moved {
+    /// Null: from nobody.
+    from: Option<String>,
+    /// Null: to nobody.
+    to: Option<String>,
+    /// Of all keys, from 0 to 1.
+    share: f64,
+}
+
+/// How even it is.
+#[derive(Debug, Serialize, ToSchema)]
+pub(crate) struct Evenness {
+    members: usize,
+    /// The most loaded member over what its weight entitles it to.
+    peak: f64,
+    /// The same of the least loaded one.
+    least: f64,
+}
+
+/// The most members that may join or leave in one question.
+const CHANGES_MOST: usize = 1_000;
+
+type Weighed = Vec<(InstanceId, Weight)>;
+
+/// What would move if these joined and those left?
+///
+/// Nothing is changed. It goes by the members whom the placement counts now.
+#[utoipa::path(
+    post, path = "/v1/policies/{policy}/plan", tag = "group",
+    params(("policy" = String, Path, description = "A policy that this sidecar serves")),
+    request_body(content = Wanted, content_type = "application/json"),
+    responses((status = 200, description = "What would move", body = Planned))
+)]
+pub(crate) async fn plan(State(app): State<Arc<App>>, Of(joined): Of, request: Request) -> Result<Json<Planned>> {
+    let (parts, body) = request.into_parts();
+    let wanted: Wanted = body::json(&parts.headers, body, &app.limits).await?;
+    let (params, before) = match joined.placed()? {
+        Some(Placed::Slots(owners)) => (*owners.params(), owners.members().to_vec()),
+        Some(Placed::Keys(owners)) => (joined.service.policy().placement, owners.members().to_vec()),
+        None => (joined.service.policy().placement, Vec::new()),
+    };
+    let after = after(&before, wanted)?;
+    app.compute(move || planned(before, after, params)).await?.map(Json)
+}
+
+fn after(before: &[(InstanceId, Weight)], wanted: Wanted) -> Result<Weighed> {
+    if wanted.join.len().max(wanted.leave.len()) > CHANGES_MOST {
+        return Err(Problem::bad_request(format!("at most {CHANGES_MOST} may join and as many leave")));
+    }
+    let mut after = before.to_vec();
+    for id in &wanted.leave {
+        let Some(at) = after.iter().position(|(known, _)| known.as_str() == id) else {
+            let there = before.iter().take(32).map(|(id, _)| id.as_str()).collect::<Vec<_>>().join(", ");
+            return Err(Problem::unknown_instance(format!("nobody {:?} is there to leave; there are: {there}", short(id))));
+        };
+        after.remove(at);
+    }
+    for Newcomer { instance_id, weight } in wanted.join {
+        let join = |why: &dyn std::fmt::Display| format!("join {:?}: {why}", short(&instance_id));
+        let id = InstanceId::new(&instance_id).map_err(|error| Problem::conflict(join(&error)))?;
+        let weight = (1..=WEIGHT_MAX)
+            .find(|whole| f64::from(*whole).total_cmp(&weight.unwrap_or(1.0)).is_eq())
+            .and_then(|whole| Weight::new(whole.into()));
+        let weight =
+            weight.ok_or_else(|| Problem::bad_request(join(&format_args!("a weight is a whole number from 1 to {WEIGHT_MAX}"))))?;
+        if after.iter().any(|(known, _)| *known == id) {
+            return Err(Problem::conflict(format!("join {:?}: there is a member of that id already", short(&instance_id))));
+        }
+        after.push((id, weight));
+    }
+    if after.len() > MEMBERS_MAX as usize {
+        return Err(Problem::conflict(format!("a group has at most {MEMBERS_MAX} members")));
+    }
+    Ok(after)
+}
+
+fn short(id: &str) -> String {
+    id.chars().take(64).collect()
+}
+
+fn planned(before: Weighed, after: Weighed, params: PlacementParams) -> Result<Planned> {
+    let change = Change::new((before, params), (after, params)).map_err(|error| Problem::conflict(error.to_string()))?;
+    let evenness = |balance: &Balance| Evenness { members: balance.members, peak: balance.peak, least: balance.least };
+    let text = |id: Option<InstanceId>| id.map(|id| id.to_string());
+    Ok(Planned {
+        placement: change.before.placement,
+        moved_share: change.moved_share,
+        exact_share: change.exact_share,
+        before: evenness(&change.before.balance),
+        after: evenness(&change.after.balance),
+        moves: change.moves.into_iter().map(|pair| Moved { from: text(pair.from), to: text(pair.to), share: pair.share }).collect(),
+    })
+}

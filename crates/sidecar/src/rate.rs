@@ -1,0 +1,45 @@
+//! So many a second and no more.
+
+use std::sync::{Mutex, PoisonError};
+use std::time::Instant;
+
+/// A bucket that fills at a steady rate and holds two seconds' worth.
+#[derive(Debug)]
+pub(crate) struct Rate {
+    per_second: f64,
+    bucket: Mutex<(f64, Instant)>,
+}
+
+impl Rate {
+    pub(crate) fn new(per_second: u32) -> Self {
+        let per_second = f64::from(per_second);
+        Self { per_second, bucket: Mutex::new((per_second * 2.0, Instant::now())) }
+    }
+
+    /// Whether one more may pass now.
+    pub(crate) fn passes(&self) -> bool {
+        self.passes_at(Instant::now())
+    }
+
+    fn passes_at(&self, now: Instant) -> bool {
+        let mut bucket = self.bucket.lock().unwrap_or_else(PoisonError::into_inner);
+        let (left, filled) = *bucket;
+        let left = (left + now.saturating_duration_since(filled).as_secs_f64() * self.per_second).min(self.per_second * 2.0);
+        let passes = left >= 1.0;
+        *bucket = (if passes { left - 1.0 } else { left }, now.max(filled));
+        passes
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::time::Duration;
+
+    #[test]
+    fn two_seconds_worth_at_once_and_then_at_the_rate() {
+        let (rate, begin) = (Rate::new(5), Instant::now());
+        let passed = |after: u64| (0..100).filter(|_| rate.passes_at(begin + Duration::from_millis(after))).count();
+        assert_eq!([0, 0, 1_000, 1_200, 1_100, 60_000].map(passed), [10, 0, 5, 1, 0, 10]);
+    }
+}

@@ -1,0 +1,100 @@
+//! What has moved, and what moves: the history, and server-sent events that resume.
+
+use std::fmt::Write;
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::Json;
+use axum::body::Body;
+use axum::extract::State;
+use axum::http::HeaderMap;
+use axum::http::header::{ACCEPT, CACHE_CONTROL, CONTENT_TYPE};
+use axum::response::{IntoResponse, Response};
+use bytes::Bytes;
+use futures::stream;
+use tokio::sync::{OwnedSemaphorePermit, watch};
+
+use crate::app::{App, FOLLOWERS_MOST, Joined, Of};
+use crate::history::{Cursor, New, Past};
+use crate::problem::{Problem, Result};
+
+/// How often a stream says something when nothing happens, so that both sides notice when the other one is gone.
+const ALIVE_EVERY: Duration = Duration::from_secs(15);
+
+/// What has moved, and, as server-sent events, what moves.
+///
+/// With `Accept: text/event-stream` the answer goes on: each rebalance is an event `rebalance` with its id, and whoever comes back with the header
+/// Last-Event-ID goes on behind it. The event `gap` says that some in between are not kept any more: ask for what is owned now.
+#[utoipa::path(
+    get, path = "/v1/policies/{policy}/rebalances", tag = "group",
+    params(
+        ("policy" = String, Path, description = "A policy that this sidecar serves"),
+        ("Last-Event-ID" = Option<String>, Header, description = "Of a stream: the last event that was read")
+    ),
+    responses((
+        status = 200, description = "The latest rebalances of this worker, the oldest first; as a stream those to come",
+        content((Past = "application/json"), (String = "text/event-stream"))
+    ))
+)]
+pub(crate) async fn rebalances(State(app): State<Arc<App>>, Of(joined): Of, headers: HeaderMap) -> Result<Response> {
+    let wants_stream =
+        headers.get_all(ACCEPT).iter().any(|accept| accept.to_str().is_ok_and(|accept| accept.contains("text/event-stream")));
+    if !wants_stream {
+        app.spend()?;
+        return Ok(Json(joined.history.past()).into_response());
+    }
+    let busy = |_| Problem::too_many(format!("{FOLLOWERS_MOST} clients follow already"));
+    let seat = Arc::clone(&app.followers).try_acquire_owned().map_err(busy)?;
+    let last = headers.get("last-event-id").map(|id| joined.history.behind(id.to_str().unwrap_or_default()));
+    let (cursor, missed) = match last {
+        None => (joined.history.now(), false),
+        Some(Ok(cursor)) => (cursor, false),
+        Some(Err(first)) => (first, true),
+    };
+    let changes = joined.history.changes();
+    let follower = Follower { joined, cursor, missed, changes, _seat: seat, has_begun: false };
+    let events = stream::unfold(follower, |mut follower| async move {
+        let text = follower.next().await?;
+        Some((Ok::<_, std::io::Error>(Bytes::from(text)), follower))
+    });
+    Ok(([(CONTENT_TYPE, "text/event-stream"), (CACHE_CONTROL, "no-store")], Body::from_stream(events)).into_response())
+}
+
+struct Follower {
+    joined: Arc<Joined>,
+    cursor: Cursor,
+    missed: bool,
+    changes: watch::Receiver<u64>,
+    _seat: OwnedSemaphorePermit,
+    has_begun: bool,
+}
+
+impl Follower {
+    /// What is to be said next; `None` once nothing happens any more.
+    async fn next(&mut self) -> Option<String> {
+        if !std::mem::replace(&mut self.has_begun, true) {
+            // At once, so that the client knows that it is heard.
+            return Some(": following\nretry: 1000\n\n".into());
+        }
+        loop {
+            self.changes.mark_unchanged();
+            let New { events, has_gap } = self.joined.history.take(&mut self.cursor);
+            let mut text = String::new();
+            if std::mem::take(&mut self.missed) || has_gap {
+                text += "event: gap\ndata: {}\n\n";
+            }
+            for event in &events {
+                let data = serde_json::to_string(event).ok()?;
+                let _ = write!(text, "event: rebalance\nid: {}\ndata: {data}\n\n", event.id());
+            }
+            if !text.is_empty() {
+                return Some(text);
+            }
+            match tokio::time::timeout(ALIVE_EVERY, self.changes.changed()).await {
+                Ok(Ok(())) => {}
+                Ok(Err(_)) => return None,
+                Err(_) => return Some(": alive\n\n".into()),
+            }
+        }
+    }
+}

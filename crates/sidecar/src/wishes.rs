@@ -1,0 +1,70 @@
+//! What an operator may do: drain a member and take it back. Needs the token, always.
+
+use std::sync::Arc;
+
+use axum::Json;
+use axum::extract::{Request, State};
+use serde::{Deserialize, Serialize};
+use shardwise::InstanceId;
+use utoipa::ToSchema;
+
+use crate::app::{App, Of};
+use crate::body;
+use crate::problem::{Problem, Result};
+
+/// Whom it is about.
+#[derive(Debug, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Whom {
+    instance_id: String,
+}
+
+/// What has become of the wish.
+#[derive(Debug, Serialize, ToSchema)]
+pub(crate) struct Heard {
+    instance_id: String,
+    /// Whether it is drained from now on; the member hears of it within a TTL.
+    drained: bool,
+    /// False: it was so already.
+    changed: bool,
+}
+
+/// Let a member stay and own nothing, over its restarts too.
+#[utoipa::path(
+    post, path = "/v1/policies/{policy}/drain", tag = "operator",
+    params(("policy" = String, Path, description = "A policy that this sidecar serves")),
+    request_body(content = Whom, content_type = "application/json"),
+    responses((status = 200, description = "The wish is kept", body = Heard))
+)]
+pub(crate) async fn drain(app: State<Arc<App>>, of: Of, request: Request) -> Result<Json<Heard>> {
+    wish(app, of, request, true).await
+}
+
+/// Let a member that was drained take its share again.
+#[utoipa::path(
+    post, path = "/v1/policies/{policy}/undrain", tag = "operator",
+    params(("policy" = String, Path, description = "A policy that this sidecar serves")),
+    request_body(content = Whom, content_type = "application/json"),
+    responses((status = 200, description = "The wish is taken back", body = Heard))
+)]
+pub(crate) async fn undrain(app: State<Arc<App>>, of: Of, request: Request) -> Result<Json<Heard>> {
+    wish(app, of, request, false).await
+}
+
+async fn wish(State(app): State<Arc<App>>, Of(joined): Of, request: Request, drained: bool) -> Result<Json<Heard>> {
+    if app.token.is_none() {
+        return Err(Problem::forbidden("without a token nobody may act: start it with --token-file"));
+    }
+    let (parts, body) = request.into_parts();
+    let Whom { instance_id } = body::json(&parts.headers, body, &app.limits).await?;
+    // What cannot be an id is nobody's.
+    let id = InstanceId::new(&instance_id).map_err(|error| Problem::unknown_instance(error.to_string()))?;
+    let policy = joined.service.policy().name.to_string();
+    let (name, whom) = (policy.clone(), id.clone());
+    let call = |factory: shardwise::ShardingFactory| async move {
+        if drained { factory.drain(&name, &whom).await } else { factory.undrain(&name, &whom).await }
+    };
+    let changed = app.call(call).await?;
+    tracing::info!(policy, instance = %id, drained, changed, "an operator's wish, over HTTP");
+    Ok(Json(Heard { instance_id, drained, changed }))
+}

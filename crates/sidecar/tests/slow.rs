@@ -1,0 +1,134 @@
+//! Clients that take their time, against a sidecar in this process whose limits are short.
+
+#![expect(clippy::unwrap_used, reason = "tests report by panicking")]
+
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpStream};
+use std::sync::mpsc;
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use shardwise::{ServiceState, Settings, ShardingFactory, ShardingService};
+use shardwise_sidecar::{Error, Options, Sidecar};
+use tokio::sync::oneshot;
+
+/// Far more than any limit below, on the busiest machine.
+const PATIENCE: Duration = Duration::from_secs(40);
+
+struct Served {
+    at: SocketAddr,
+    service: ShardingService,
+    stop: Option<oneshot::Sender<()>>,
+    end: Option<JoinHandle<Result<(), Error>>>,
+}
+
+fn served() -> Served {
+    let settings = Settings::from_toml_str(
+        "[default.resilience.sharding]\npolicies.workers.group_name = \"workers\"\ndiscovery.backend = \"memory\"\ndiscovery.ttl = \"5s\"",
+    );
+    let factory = ShardingFactory::from_settings(settings.unwrap()).unwrap();
+    let service = factory.create("workers").unwrap();
+    let mut options = Options::new("127.0.0.1:0".parse().unwrap());
+    options.limits.head = Duration::from_secs(1);
+    options.limits.stall = Duration::from_secs(1);
+    options.limits.body = Duration::from_secs(3);
+    let sidecar = Sidecar::new(factory, &["workers".into()], options).unwrap();
+    let at = sidecar.address();
+    let ((ready, is_ready), (stop, stopped)) = (mpsc::channel(), oneshot::channel::<()>());
+    let run = move || sidecar.run(|| ready.send(()).map_err(|_| Error::Options("nobody waits".into())), async { drop(stopped.await) });
+    let end = Some(std::thread::spawn(run));
+    is_ready.recv_timeout(PATIENCE).unwrap();
+    Served { at, service, stop: Some(stop), end }
+}
+
+impl Served {
+    fn connect(&self) -> TcpStream {
+        let stream = TcpStream::connect(self.at).unwrap();
+        stream.set_read_timeout(Some(PATIENCE)).unwrap();
+        stream.set_write_timeout(Some(PATIENCE)).unwrap();
+        stream
+    }
+
+    fn head(&self, rest: &str) -> String {
+        format!("POST /v1/policies/workers/owned HTTP/1.1\r\nHost: {}\r\nContent-Type: text/plain\r\n{rest}\r\n", self.at)
+    }
+}
+
+impl Drop for Served {
+    fn drop(&mut self) {
+        if !std::thread::panicking() {
+            assert_eq!(self.service.state(), ServiceState::Active, "whatever clients do");
+        }
+        self.stop.take();
+        let end = self.end.take().map(JoinHandle::join);
+        if !std::thread::panicking() {
+            end.unwrap().unwrap().unwrap();
+        }
+    }
+}
+
+fn read(stream: &mut TcpStream) -> String {
+    let mut bytes = Vec::new();
+    // What came before a reset counts.
+    let _ = stream.read_to_end(&mut bytes);
+    String::from_utf8_lossy(&bytes).into_owned()
+}
+
+/// Sends a byte now and then until the other side has had enough.
+fn drip(stream: &TcpStream, every: Duration) -> JoinHandle<Duration> {
+    let mut sending = stream.try_clone().unwrap();
+    std::thread::spawn(move || {
+        let begun = Instant::now();
+        while begun.elapsed() < PATIENCE && sending.write_all(b"x").is_ok() {
+            std::thread::sleep(every);
+        }
+        begun.elapsed()
+    })
+}
+
+#[test]
+fn who_says_nothing_or_takes_long_to_ask_is_let_go() {
+    let served = served();
+    let mut silent = served.connect();
+    assert_eq!(read(&mut silent), "");
+    let mut slow = served.connect();
+    slow.write_all(b"GET /livez HTTP/1.1\r\nX: ").unwrap();
+    let dripping = drip(&slow, Duration::from_millis(100));
+    let answer = read(&mut slow);
+    assert!(answer.is_empty() || answer.starts_with("HTTP/1.1 4"), "{answer}");
+    drop(slow);
+    assert!(dripping.join().unwrap() < PATIENCE);
+    let mut kept = served.connect();
+    write!(kept, "GET /livez HTTP/1.1\r\nHost: {}\r\n\r\n", served.at).unwrap();
+    assert!(read(&mut kept).starts_with("HTTP/1.1 200"), "answered, and then closed because nothing more is asked");
+}
+
+#[test]
+fn a_body_that_comes_byte_by_byte_or_not_at_all_is_refused() {
+    let served = served();
+    for every in [Duration::from_millis(200), PATIENCE] {
+        let mut stream = served.connect();
+        stream.write_all(served.head("Content-Length: 100000\r\n").as_bytes()).unwrap();
+        let begun = Instant::now();
+        // Of the other kind nothing comes at all.
+        let dripping = (every < PATIENCE).then(|| drip(&stream, every));
+        let answer = read(&mut stream);
+        assert!(answer.starts_with("HTTP/1.1 408") && answer.contains("application/problem+json"), "{answer}");
+        assert!(begun.elapsed() < PATIENCE);
+        drop(stream);
+        if let Some(dripping) = dripping {
+            assert!(dripping.join().unwrap() < PATIENCE);
+        }
+    }
+}
+
+#[test]
+fn who_does_not_read_the_answer_is_not_waited_for() {
+    let served = served();
+    let mut stream = served.connect();
+    let keys = "a-key-that-is-mine-because-i-am-alone\n".repeat(1_000_000);
+    stream.write_all(served.head(&format!("Content-Length: {}\r\n", keys.len())).as_bytes()).unwrap();
+    let begun = Instant::now();
+    let sent = stream.write_all(keys.as_bytes());
+    assert!(sent.is_err() && begun.elapsed() < PATIENCE, "38 MB were taken for somebody who reads nothing: {sent:?}");
+}
