@@ -53,6 +53,7 @@ mod error;
 mod factory;
 mod listeners;
 mod messages;
+pub mod metrics;
 mod observer;
 mod placers;
 mod places;

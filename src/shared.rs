@@ -27,6 +27,8 @@ pub(crate) struct Ground {
     pub(crate) guards: Guards,
     /// Cancelled when a test's fleet kills the worker: its runners end at once.
     pub(crate) gone: CancellationToken,
+    /// How often a fence or a guard was refused.
+    pub(crate) refused: AtomicU64,
     current: ArcSwap<Ownership>,
 }
 
@@ -71,6 +73,7 @@ impl Shared {
             in_flight: TaskTracker::new(),
             guards: Guards::default(),
             gone: CancellationToken::new(),
+            refused: AtomicU64::new(0),
             current: ArcSwap::new(Arc::clone(&ownership)),
         };
         let post = Post::new(ground.policy.group.clone(), member, messages, &ground.gone);
@@ -113,6 +116,7 @@ impl Shared {
     pub(crate) fn count_overlaps(&self, running: usize) {
         if running > 0 {
             self.overlaps.fetch_add(running as u64, Ordering::Relaxed);
+            crate::metrics::overlapped(&self.policy, running);
             tracing::warn!(policy = %self.policy.name, running, "slots were given away while work in them still ran (on_drain_timeout = \"release\")");
         }
     }

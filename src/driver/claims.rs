@@ -104,6 +104,7 @@ impl Driver {
             }
             Ok(_) => None,
             Err(error) => {
+                self.meters.failed(&error);
                 self.complain_of_claims(&error);
                 None
             }

@@ -20,8 +20,9 @@ use tokio::task::{AbortHandle, JoinSet};
 
 use crate::ServiceState;
 use crate::calls::{follow, follow_claims};
+use crate::metrics::Meters;
 use crate::placers::placed_ahead;
-use crate::shared::Shared;
+use crate::shared::{Ground, Shared};
 use marks::Marks;
 
 /// Timers stand still while the machine is suspended and deadlines do not, so the clock is looked at this often.
@@ -71,10 +72,12 @@ pub(crate) struct Driver {
     claims_complaint: Option<String>,
     /// The watch fails, which is logged once until it succeeds.
     blind: bool,
+    meters: Meters,
 }
 
 impl Driver {
     pub(crate) fn new(shared: Arc<Shared>, backend: Arc<dyn Discovery>, machine: Machine, registration: Registration) -> Self {
+        let meters = Meters::new(&shared.policy);
         Self {
             shared,
             backend,
@@ -88,6 +91,7 @@ impl Driver {
             complaint: None,
             claims_complaint: None,
             blind: false,
+            meters,
         }
     }
 
@@ -99,6 +103,7 @@ impl Driver {
         address.mark_changed();
         let mut orphaned = false;
         let mut actions = Vec::new();
+        self.meters.begin();
         loop {
             let wake_at = self.machine.wake_at();
             // In this order, so that a seed repeats a life. Each step looks at the time first, so timers may come last.
@@ -157,6 +162,12 @@ impl Driver {
     }
 
     fn heard(&mut self, Answer { input, error }: Answer) -> Input {
+        if let Some(error) = &error {
+            self.meters.failed(error);
+        }
+        if let Input::Renewed { started, .. } = &input {
+            self.meters.renewed(self.shared.clock.now(), *started, self.machine.ownership().deadline());
+        }
         match (&input, error) {
             (Input::Claims(_), Some(error)) => {
                 self.shared.failure.store(Some(Arc::new(error.to_string())));
@@ -203,6 +214,8 @@ impl Driver {
         for action in actions.drain(..) {
             self.carry_out(action);
         }
+        let Ground { refused, guards, clock, .. } = &*self.shared.ground;
+        self.meters.look(clock.now(), self.machine.proven_at(), refused.load(Ordering::Relaxed), || guards.oldest_drain());
     }
 
     fn carry_out(&mut self, action: Action) {
@@ -235,7 +248,9 @@ impl Driver {
             Action::Deregister => self.leave(None),
             Action::StepAway { grace } => self.leave(Some(grace)),
             Action::Publish(ownership) => {
-                let before = self.shared.ownership().state();
+                let published = self.shared.ownership();
+                self.meters.published(self.shared.clock.now(), &published, &ownership, self.machine.wanted_slots());
+                let before = published.state();
                 if ownership.state() == ServiceState::Stale && before != ServiceState::Stale {
                     tracing::warn!(
                         policy = %self.shared.policy.name,
@@ -253,6 +268,7 @@ impl Driver {
                     policy = %self.shared.policy.name, cause = %rebalance.cause, members = rebalance.members_total,
                     owned = ?rebalance.slots_owned, gained = rebalance.gained.len(), lost = rebalance.lost.len(), "rebalanced"
                 );
+                self.meters.rebalanced(&rebalance);
                 self.shared.rebalanced(&rebalance);
             }
         }
@@ -297,6 +313,9 @@ impl Driver {
             let now = event.as_ref().err().filter(|error| !error.is_retryable()).map(|error| error.to_string().into());
             std::mem::replace(why, now) != *why
         });
+        if let Err(error) = &event {
+            self.meters.failed(error);
+        }
         match event {
             Ok(WatchEvent::View(snapshot)) => {
                 self.blind = false;

@@ -3,6 +3,7 @@
 use std::fmt;
 use std::future::Future;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 use shardwise_core::{Epoch, Fence, Moment, NotHeld, OwnedKey, Ownership, OwnershipMode, Resource, ShardKey, slot_of};
 
@@ -21,7 +22,8 @@ impl ShardingService {
     ///
     /// [`NotHeld`]: the key is not mine, or ownership is not exclusive.
     pub fn fence<K: ShardKey + ?Sized>(&self, key: &K) -> Result<Fence, NotHeld> {
-        self.shared().read(|ownership, now| ownership.fence_at(key, now))
+        let shared = self.shared();
+        counted(shared, shared.read(|ownership, now| ownership.fence_at(key, now)))
     }
 
     /// Begins work on `key`. Under exclusive ownership it counts as in flight while the guard lives: the slot is given to another member only once
@@ -32,7 +34,8 @@ impl ShardingService {
     ///
     /// [`NotHeld`]: the key is not mine.
     pub fn enter<K: ShardKey + ?Sized>(&self, key: &K) -> Result<Guard, NotHeld> {
-        enter(&self.shared().ground, key)
+        let ground = &self.shared().ground;
+        counted(ground, enter(ground, key))
     }
 
     /// Runs `work` on `key`, which is mine, and drops it unfinished if it has to stop: when the key is lost, or, under exclusive ownership,
@@ -57,6 +60,14 @@ impl ShardingService {
         // It may be back by now; the work was cancelled all the same.
         owned.err().unwrap_or_else(|| NotHeld::Elsewhere { slot: slot_of(key.key_hash(), self.shared().policy.placement.slots) })
     }
+}
+
+/// Counts refusals; a number is all that this costs.
+fn counted<T>(ground: &Ground, answer: Result<T, NotHeld>) -> Result<T, NotHeld> {
+    if answer.is_err() {
+        ground.refused.fetch_add(1, Ordering::Relaxed);
+    }
+    answer
 }
 
 fn owned_at<K: ShardKey + ?Sized>(ownership: &Ownership, key: &K, now: Moment) -> Result<(), NotHeld> {

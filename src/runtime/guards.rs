@@ -179,6 +179,11 @@ impl Guards {
         });
     }
 
+    /// Since when the oldest work is there that drains.
+    pub(crate) fn oldest_drain(&self) -> Option<Moment> {
+        self.tables().claims.values().filter(|claimed| claimed.draining).map(|claimed| claimed.since).min()
+    }
+
     /// What drains and has had no work since it was asked last. Waits until there is something.
     pub(crate) async fn idle(&self) -> Vec<Resource> {
         loop {

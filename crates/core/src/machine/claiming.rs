@@ -263,6 +263,11 @@ impl Machine {
         self.claiming.as_ref().and_then(Claiming::store)
     }
 
+    /// The slots that the placement gives to this member, which it holds once it has claimed them; `None` unless ownership is exclusive.
+    pub fn wanted_slots(&self) -> Option<&SlotSet> {
+        self.claiming.as_ref().map(|claiming| &*claiming.wanted)
+    }
+
     /// Whether nothing is claimed that work might still be in flight on, as far as this member's record goes.
     pub(super) fn has_let_go(&self) -> bool {
         !self.lease.is_held() || self.claiming.as_ref().is_none_or(Claiming::is_empty)

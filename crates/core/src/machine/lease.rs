@@ -58,6 +58,10 @@ impl Lease {
         self.proven = self.proven.max(at);
     }
 
+    pub(super) const fn proven_at(&self) -> Moment {
+        self.proven
+    }
+
     /// When ownership ends: with the lease, or with the view's last proof plus two TTLs.
     pub(super) fn deadline(&self) -> Option<Moment> {
         self.is_held().then(|| if self.is_seen() { self.ends.min(self.proven.plus(self.timing.ttl * VIEW_LASTS_TTLS)) } else { self.ends })

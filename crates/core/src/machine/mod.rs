@@ -116,6 +116,11 @@ impl Machine {
         self.view.as_ref()
     }
 
+    /// When the request that last proved the view current began; `None` without a view.
+    pub fn proven_at(&self) -> Option<Moment> {
+        self.view.as_ref().map(|_| self.lease.proven_at())
+    }
+
     /// The latest placement, once a view has shown this member.
     pub fn placement(&self) -> Option<&Placed> {
         self.placed.as_ref().map(|placed| &placed.shown)

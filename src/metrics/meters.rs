@@ -1,0 +1,185 @@
+//! What one service's driver tells the exporter. The exporter is asked for anew each time, so that one that is installed later hears too; all of it
+//! happens when the group changes or a call is answered, never when ownership is asked for.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use ::metrics::{Key, Label, Level, Metadata, SharedString, with_recorder};
+use shardwise_core::{MemberState, Moment, Ownership, OwnershipMode, Policy, Rebalance, SlotSet, View};
+use shardwise_discovery::{Error, ErrorKind};
+
+use super::{
+    DEADLINE_MARGIN, DISCOVERY_ERRORS, DRAIN_GUARD_AGE, FENCES_REFUSED, HANDOVER, MEMBERS, Metric, OVERLAPS, REBALANCES, RENEWAL,
+    SERVICE_STATE, SLOTS_GAINED, SLOTS_LOST, SLOTS_OWNED, SLOTS_WANTED, VIEW_AGE, VIEW_FINGERPRINT, VIEW_REVISION,
+};
+
+static METADATA: Metadata<'static> = Metadata::new("shardwise", Level::INFO, Some(module_path!()));
+/// Ages are looked at no more often than this.
+const LOOK_EVERY: Duration = Duration::from_millis(100);
+/// A double keeps so many bits of a fingerprint exactly.
+const FINGERPRINT_DIGITS: usize = 12;
+
+/// What is remembered between two pieces of news.
+pub(crate) struct Meters {
+    policy: SharedString,
+    exclusive: bool,
+    looked: Option<Moment>,
+    /// When the last view was proven that there was.
+    proven: Option<Moment>,
+    refused: u64,
+    gap: Option<Gap>,
+}
+
+/// Slots that this worker is to have and does not hold yet.
+struct Gap {
+    since: Moment,
+    /// A member has vanished without leaving.
+    emergency: bool,
+    /// Some of them have come.
+    gained: bool,
+}
+
+/// So many pieces of work went on in what was given away.
+pub(crate) fn overlapped(policy: &Policy, running: usize) {
+    count(&OVERLAPS, vec![Label::new("policy", label(policy))], running as u64);
+}
+
+impl Meters {
+    pub(crate) fn new(policy: &Policy) -> Self {
+        let exclusive = policy.ownership == OwnershipMode::Exclusive;
+        Self { policy: label(policy), exclusive, looked: None, proven: None, refused: 0, gap: None }
+    }
+
+    /// What is counted from 0 is there before it happens, so that an alert can see its first time.
+    pub(crate) fn begin(&self) {
+        for metric in [&FENCES_REFUSED, &OVERLAPS] {
+            count(metric, self.labels(), 0);
+        }
+    }
+
+    pub(crate) fn failed(&self, error: &Error) {
+        let kind = match error.kind() {
+            ErrorKind::Unavailable => "unavailable",
+            ErrorKind::TimedOut => "timed_out",
+            ErrorKind::Lost => "lost",
+            ErrorKind::InUse { .. } => "in_use",
+            ErrorKind::OtherStore => "other_store",
+            ErrorKind::Denied => "denied",
+            ErrorKind::Misconfigured => "misconfigured",
+            ErrorKind::TooLarge => "too_large",
+            _ => "other",
+        };
+        count(&DISCOVERY_ERRORS, self.with("kind", kind), 1);
+    }
+
+    /// A renewal that began then was answered now, while this deadline was in force.
+    pub(crate) fn renewed(&self, now: Moment, started: Moment, deadline: Option<Moment>) {
+        time(&RENEWAL, self.labels(), now.since(started));
+        if let Some(deadline) = deadline {
+            gauge(&DEADLINE_MARGIN, self.labels(), deadline.since(now).as_secs_f64());
+        }
+    }
+
+    pub(crate) fn rebalanced(&self, rebalance: &Rebalance) {
+        let cause = rebalance.cause.as_str();
+        count(&REBALANCES, self.with("cause", cause), 1);
+        for (metric, slots) in [(&SLOTS_GAINED, &rebalance.gained), (&SLOTS_LOST, &rebalance.lost)] {
+            count(metric, self.with("cause", cause), u64::from(slots.len()));
+        }
+    }
+
+    /// The snapshot that readers see from now on, and what the placement gives.
+    pub(crate) fn published(&mut self, now: Moment, before: &Ownership, after: &Ownership, wanted: Option<&SlotSet>) {
+        if before.state() != after.state() {
+            gauge(&SERVICE_STATE, self.with("state", before.state().as_str()), 0.0);
+        }
+        gauge(&SERVICE_STATE, self.with("state", after.state().as_str()), 1.0);
+        let owned = after.slots_owned();
+        if let Some(owned) = owned {
+            gauge(&SLOTS_OWNED, self.labels(), f64::from(owned));
+        }
+        if let Some(wanted) = wanted.map(SlotSet::len).or(owned) {
+            gauge(&SLOTS_WANTED, self.labels(), f64::from(wanted));
+        }
+        let changed = !Arc::ptr_eq(before.view(), after.view());
+        if changed {
+            self.viewed(after.view());
+        }
+        if let Some(wanted) = wanted.filter(|_| self.exclusive) {
+            let vanished = changed && has_vanished(before.view(), after.view());
+            self.follow_gap(now, wanted, before.slots(), after.slots(), vanished);
+        }
+    }
+
+    fn viewed(&self, view: &View) {
+        for state in [MemberState::Active, MemberState::Draining, MemberState::Pausing, MemberState::Away] {
+            let members = view.members().iter().filter(|member| member.state == state).count();
+            gauge(&MEMBERS, self.with("state", state.as_str()), members as f64);
+        }
+        gauge(&VIEW_REVISION, self.labels(), view.revision() as f64);
+        let digits = view.fingerprint().to_string();
+        let number = digits.get(..FINGERPRINT_DIGITS).and_then(|digits| u64::from_str_radix(digits, 16).ok());
+        gauge(&VIEW_FINGERPRINT, self.labels(), number.unwrap_or_default() as f64);
+    }
+
+    fn follow_gap(&mut self, now: Moment, wanted: &SlotSet, before: &SlotSet, after: &SlotSet, vanished: bool) {
+        let mut gap = self.gap.take().unwrap_or(Gap { since: now, emergency: false, gained: false });
+        gap.emergency |= vanished;
+        gap.gained |= !after.minus(before).is_empty();
+        if !wanted.minus(after).is_empty() {
+            self.gap = Some(gap);
+        } else if gap.gained {
+            time(&HANDOVER, self.with("kind", if gap.emergency { "emergency" } else { "graceful" }), now.since(gap.since));
+        }
+    }
+
+    /// What changes by itself: how old the view is, and the oldest work that drains; and how often a fence was refused so far.
+    pub(crate) fn look(&mut self, now: Moment, proven: Option<Moment>, refused: u64, oldest: impl FnOnce() -> Option<Moment>) {
+        if self.looked.is_some_and(|looked| now.since(looked) < LOOK_EVERY) {
+            return;
+        }
+        self.looked = Some(now);
+        // A fenced worker has none, and the last one goes on getting older.
+        self.proven = proven.or(self.proven);
+        if let Some(proven) = self.proven {
+            gauge(&VIEW_AGE, self.labels(), now.since(proven).as_secs_f64());
+        }
+        if self.exclusive {
+            gauge(&DRAIN_GUARD_AGE, self.labels(), oldest().map_or(Duration::ZERO, |since| now.since(since)).as_secs_f64());
+        }
+        if refused > self.refused {
+            count(&FENCES_REFUSED, self.labels(), refused - self.refused);
+            self.refused = refused;
+        }
+    }
+
+    fn labels(&self) -> Vec<Label> {
+        vec![Label::new("policy", self.policy.clone())]
+    }
+
+    fn with(&self, name: &'static str, value: &'static str) -> Vec<Label> {
+        vec![Label::new("policy", self.policy.clone()), Label::from_static_parts(name, value)]
+    }
+}
+
+/// Whether somebody who took part is gone and was not seen leaving.
+fn has_vanished(before: &View, after: &View) -> bool {
+    let gone = before.members().iter().filter(|member| member.state == MemberState::Active);
+    gone.filter(|member| after.member(&member.instance_id).is_none()).count() > 0
+}
+
+fn label(policy: &Policy) -> SharedString {
+    policy.name.as_str().to_owned().into()
+}
+
+fn count(metric: &Metric, labels: Vec<Label>, more: u64) {
+    with_recorder(|recorder| recorder.register_counter(&Key::from_parts(metric.name, labels), &METADATA).increment(more));
+}
+
+fn gauge(metric: &Metric, labels: Vec<Label>, value: f64) {
+    with_recorder(|recorder| recorder.register_gauge(&Key::from_parts(metric.name, labels), &METADATA).set(value));
+}
+
+fn time(metric: &Metric, labels: Vec<Label>, took: Duration) {
+    with_recorder(|recorder| recorder.register_histogram(&Key::from_parts(metric.name, labels), &METADATA).record(took.as_secs_f64()));
+}
