@@ -157,10 +157,12 @@ impl Follower {
                             return;
                         }
                     }
+                    // An outage is told of by the driver.
+                    Err(error) if error.is_retryable() => {}
                     Err(error) => {
                         let said = Some(error.to_string());
                         if complaint != said {
-                            tracing::warn!(%error, "whether this worker is to be drained cannot be read; it goes on as it was");
+                            tracing::info!(%error, "this worker may not read whether it is to be drained, so it cannot be; it goes on as it was");
                             complaint = said;
                         }
                     }

@@ -29,6 +29,7 @@ macro_rules! on_both {
 }
 
 mod agent;
+mod drained;
 mod handover;
 mod meeting;
 mod mistakes;
