@@ -243,9 +243,9 @@ pub(super) const BACKOFF: Key = key(
 );
 pub(super) const POISON: Key = key(
     "poison",
-    Shape::OneOf { built: &["block", "park"], later: &["discard"] },
+    Shape::OneOf { built: &["block", "park", "discard"], later: &[] },
     Fallback::Text("block"),
-    "what a poison event does: block its aggregate until somebody helps, or park and let later events pass",
+    "what a poison event does: block its aggregate until somebody helps, park and let later events pass, or discard: it is lost, and noted",
 );
 pub(super) const OUTAGE_LIMIT: Key = key(
     "outage_limit",
@@ -264,6 +264,12 @@ pub(super) const LISTEN: Key = key(
     Shape::Flag,
     Fallback::Text("false"),
     "PostgreSQL: be told of commits instead of finding them at the next look; makes all writers commit one after the other",
+);
+pub(super) const PARKED_RETENTION: Key = key(
+    "parked_retention",
+    Shape::Time { min: SECOND, max: Duration::from_hours(3_650 * 24) },
+    Fallback::Text("7d"),
+    "how long parked events stay in the store, counted from when they were parked; then they are deleted, and noted",
 );
 pub(super) const RETENTION: Key = key(
     "retention",

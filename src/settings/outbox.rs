@@ -46,6 +46,8 @@ pub struct OutboxSettings {
     pub listen: bool,
     /// How long delivered events stay in the store, counted from their writing, 0 to 3,650 days; 0 deletes them at once.
     pub retention: Duration,
+    /// How long parked events stay in the store, counted from when they were parked, 1 s to 3,650 days.
+    pub parked_retention: Duration,
 }
 
 /// What a poison event does.
@@ -57,6 +59,8 @@ pub enum Poison {
     Block,
     /// It is set aside, and the aggregate's later events pass.
     Park,
+    /// It is given up for good, with a line in the outbox's record, and the aggregate's later events pass.
+    Discard,
 }
 
 impl Poison {
@@ -65,6 +69,7 @@ impl Poison {
         match self {
             Self::Block => "block",
             Self::Park => "park",
+            Self::Discard => "discard",
         }
     }
 }
@@ -132,11 +137,12 @@ pub(super) fn outbox(reader: &Reader, place: &Place, policies: &[PolicyName], ba
         batch: reader.take(place, &keys::BATCH)?.whole()?,
         max_attempts: reader.take(place, &keys::MAX_ATTEMPTS)?.whole()?,
         backoff: reader.take(place, &keys::BACKOFF)?.time()?,
-        poison: if reader.take(place, &keys::POISON)?.text()? == Poison::Park.as_str() { Poison::Park } else { Poison::Block },
+        poison: poison(reader, place)?,
         outage_limit: reader.take(place, &keys::OUTAGE_LIMIT)?.time()?,
         poll: reader.take(place, &keys::POLL)?.time()?,
         listen: listen(reader, place, &store)?,
         retention: reader.take(place, &keys::RETENTION)?.time()?,
+        parked_retention: reader.take(place, &keys::PARKED_RETENTION)?.time()?,
         store,
     })
 }
@@ -150,6 +156,12 @@ fn listen(reader: &Reader, place: &Place, store: &StoreSettings) -> Result<bool,
         );
     }
     Ok(listen)
+}
+
+fn poison(reader: &Reader, place: &Place) -> Result<Poison, Error> {
+    let found = reader.take(place, &keys::POISON)?;
+    let given = found.text()?;
+    Ok([Poison::Park, Poison::Discard].into_iter().find(|poison| poison.as_str() == given).unwrap_or_default())
 }
 
 fn known_policy(found: &Found, policies: &[PolicyName]) -> Result<PolicyName, Error> {

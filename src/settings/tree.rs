@@ -88,6 +88,7 @@ const OUTBOX: &[Key] = &[
     keys::POLL,
     keys::LISTEN,
     keys::RETENTION,
+    keys::PARKED_RETENTION,
 ];
 
 fn sharding() -> Vec<Node> {

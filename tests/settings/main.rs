@@ -97,7 +97,8 @@ fn everything_that_can_be_written_arrives() {
         batch = 7
         max_attempts = 3
         backoff = "1s"
-        poison = "park"
+        poison = "discard"
+        parked_retention = "30d"
         outage_limit = "2h"
         poll = "1s"
         retention = "7d"
@@ -119,8 +120,9 @@ fn everything_that_can_be_written_arrives() {
     let orders = settings.outbox("orders").unwrap();
     assert_eq!(orders.store, StoreSettings::Sqlite { path: PathBuf::from("/var/o.db") });
     assert_eq!(orders.sink, SinkSettings::File { path: PathBuf::from("out.jsonl") });
-    assert_eq!((orders.batch, orders.max_attempts, orders.poison), (7, 3, Poison::Park));
+    assert_eq!((orders.batch, orders.max_attempts, orders.poison), (7, 3, Poison::Discard));
     assert_eq!((orders.backoff, orders.poll), (Duration::from_secs(1), Duration::from_secs(1)));
+    assert_eq!(orders.parked_retention, Duration::from_hours(30 * 24));
     assert_eq!((orders.outage_limit, orders.retention), (Duration::from_hours(2), Duration::from_hours(7 * 24)));
 }
 

@@ -377,7 +377,9 @@ fn the_outbox() {
     assert!(outbox("sink = \"nats://h\"").contains("not built yet"));
     assert!(outbox("sink = \"stdin\"").ends_with("write \"stdout\" or file: and a path, such as \"file:events.jsonl\""));
     assert!(outbox("sink = \"file:\"").ends_with("write the path of a file"));
-    assert_eq!(outbox("poison = \"discard\""), "poison is \"discard\": this is not built yet; write \"block\" or \"park\"");
+    let poison = outbox("poison = \"skip\"");
+    assert!(poison.contains("\"block\"") && poison.contains("\"discard\""), "{poison}");
+    assert_eq!(outbox("parked_retention = \"0\""), "parked_retention is \"0\": between 1s and 3650days is allowed");
     assert_eq!(outbox("batch = 10001"), "batch is 10001: a whole number from 1 to 10000 is allowed");
     assert_eq!(outbox("backoff = \"0\""), "backoff is \"0\": between 1ms and 1h is allowed");
     for missing in ["policy", "store", "sink"] {

@@ -12,6 +12,7 @@ mod fleets;
 mod fuzz;
 mod instructions;
 mod measured;
+mod orders;
 mod outbox;
 mod outside;
 mod package;

@@ -5,7 +5,7 @@ mod common;
 use common::Place;
 
 /// Every command, and options that its help must name.
-const COMMANDS: [(&[&str], &[&str]); 23] = [
+const COMMANDS: [(&[&str], &[&str]); 28] = [
     (&[], &["demo", "outbox", "watch", "ring", "settings", "--version"]),
     (&["demo"], &["--workers", "--events", "20000", "--aggregates", "--rate", "2000", "--ttl", "3s", "--keep", "--from", "SIGKILL"]),
     (&["settings"], &["--why"]),
@@ -26,12 +26,17 @@ const COMMANDS: [(&[&str], &[&str]); 23] = [
         &["ring", "owners"],
         &["--members", "--members-file", "--placement", "--slots", "--virtual-nodes", "--load-margin", "-0", "empty key"],
     ),
-    (&["outbox"], &["init", "enqueue", "run", "status", "unblock"]),
+    (&["outbox"], &["init", "enqueue", "run", "status", "unblock", "list", "replay", "replay-aggregate", "discard", "audit"]),
     (&["outbox", "init"], &["--name"]),
     (&["outbox", "enqueue"], &["--name", "--from", "aggregatetype", "Exit code 1"]),
-    (&["outbox", "run"], &["--name", "SIGTERM"]),
+    (&["outbox", "run"], &["--name", "--listen", "/metrics", "SIGTERM"]),
     (&["outbox", "status"], &["--name"]),
     (&["outbox", "unblock"], &["--name", "--key", "Exit code 1"]),
+    (&["outbox", "list"], &["--name", "--key", "--limit"]),
+    (&["outbox", "replay"], &["--name", "--all", "--reason", "--as", "newest event of its aggregate", "Exit code 1"]),
+    (&["outbox", "replay-aggregate"], &["--name", "<KEY>", "--from", "--limit", "--reason", "--as", "Exit code 1"]),
+    (&["outbox", "discard"], &["--name", "<ID>", "--reason", "--as", "Exit code 1"]),
+    (&["outbox", "audit"], &["--name", "--limit"]),
 ];
 
 #[test]

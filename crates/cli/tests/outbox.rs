@@ -5,7 +5,7 @@
 mod common;
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::io::Read;
+use std::io::{Read, Write};
 use std::process::Stdio;
 use std::time::{Duration, Instant};
 
@@ -315,4 +315,113 @@ fn unblock_says_when_there_is_nothing_to_unblock() {
     let place = outbox();
     let ran = place.run(&["outbox", "unblock", "--key", "order/1"]);
     assert_eq!((ran.code, ran.text().trim()), (Some(1), "0 aggregates unblocked"));
+}
+
+/// Publishes with a sink that cannot be written until an event is parked by hand; the operator does the rest.
+#[test]
+fn dead_letters_are_listed_replayed_and_discarded_and_all_of_it_is_written_down() {
+    let place = outbox();
+    let lines: String = (1..=4).map(|n| line(7, n).replace("{\"agg", &format!("{{\"id\":\"e-{n}\",\"agg"))).collect();
+    place.run_with(&["outbox", "enqueue"], lines.as_bytes()).well();
+    assert_eq!(place.run(&["outbox", "list"]).well(), "no dead letter\n");
+    assert_eq!(place.run(&["outbox", "replay", "--all", "--reason", "x"]).well(), "nothing is parked\n");
+    place.run(&["outbox", "replay", "e-1"]).fails(2, &["--reason"]);
+    place.run(&["outbox", "discard", "e-1", "--reason", " "]).fails(2, &["who does this, and why?"]);
+    sql(
+        &place,
+        "UPDATE outbox SET parked_at = 0, parked_error = '422' WHERE id IN ('e-2', 'e-3');
+         UPDATE outbox_aggregate SET done_seq = 4",
+    );
+    let listed = place.run(&["outbox", "list", "--key", "order/7", "--json"]).json();
+    let found = &listed["dead_letters"][0];
+    assert_eq!(
+        (&found["id"], &found["state"], &found["error"], &listed["cut"]),
+        (&json!("e-2"), &json!("parked"), &json!("422"), &json!(false))
+    );
+    assert!(place.run(&["outbox", "list"]).well().contains("e-2    order/7    Changed  2         parked"));
+    let told = place.run(&["outbox", "replay", "e-2", "e-1", "--reason", "mended", "--as", "ann"]);
+    assert_eq!((told.code, told.text().lines().next()), (Some(1), Some("e-2: replayed, its sequence is now 5")));
+    assert!(told.text().contains("e-1: neither parked nor at the head"));
+    assert_eq!(place.run(&["outbox", "replay-aggregate", "order/8", "--reason", "x"]).code, Some(1));
+    place
+        .run(&["outbox", "replay-aggregate", "order/7", "--limit", "1", "--reason", "x"])
+        .fails(4, &["has 3 events from there on, more than 1"]);
+    let told = place.run(&["outbox", "replay-aggregate", "order/7", "--reason", "from there on"]).well();
+    assert_eq!(told, "3 events sent again, the sequence goes on with 6\n");
+    let mut a = publish(&place, "a");
+    all_delivered(&place);
+    a.signal(Signal::SIGTERM);
+    assert_eq!(a.ends("after SIGTERM").code, Some(0));
+    let lines = std::fs::read_to_string(place.path("delivered.jsonl")).unwrap();
+    let events: Vec<Value> = lines.lines().filter(|line| !line.is_empty()).map(|line| serde_json::from_str(line).unwrap()).collect();
+    let seen: Vec<_> =
+        events.iter().map(|e| (e["id"].as_str().unwrap(), e["sequence"].as_str().unwrap(), e["replayed"].as_str())).collect();
+    assert_eq!(seen, [("e-3", "6", Some("3")), ("e-4", "7", Some("4")), ("e-2", "8", Some("2"))]);
+    sql(&place, "UPDATE outbox SET parked_at = 0 WHERE id = 'e-3'");
+    assert_eq!(place.run(&["outbox", "discard", "e-3", "--reason", "not wanted"]).well(), "e-3: discarded\n");
+    assert_eq!(place.run(&["outbox", "discard", "e-3", "--reason", "not wanted"]).code, Some(1));
+    let audit = place.run(&["outbox", "audit", "--json"]).json();
+    let lines = audit["audit"].as_array().unwrap();
+    let done: Vec<_> = lines.iter().map(|e| (e["action"].as_str().unwrap(), e["event"].as_str().unwrap())).collect();
+    assert_eq!(done, [("discard", "e-3"), ("replay-aggregate", "e-3"), ("replay", "e-2")]);
+    assert_eq!((&lines[2]["who"], &lines[2]["why"]), (&json!("ann"), &json!("mended")));
+    assert!(!lines[0]["who"].as_str().unwrap().is_empty(), "the user of the process");
+    assert!(place.run(&["outbox", "audit"]).well().contains("ann"));
+}
+
+/// Runs statements on the outbox's file, as somebody with rights to it.
+fn sql(place: &Place, statements: &'static str) {
+    let runtime = tokio::runtime::Runtime::new().unwrap();
+    runtime.block_on(async {
+        let store = shardwise_outbox::SqliteStore::open(place.path("outbox.db")).await.unwrap();
+        let mut tx = store.begin().await.unwrap();
+        sqlx::raw_sql(statements).execute(&mut *tx).await.unwrap();
+        store.commit(tx).await.unwrap();
+        store.close().await;
+    });
+}
+
+/// One request, and the whole answer; nothing if the connection is closed without one.
+fn asked(port: u16, request: &str) -> String {
+    let mut answer = String::new();
+    if let Ok(mut stream) = std::net::TcpStream::connect(("127.0.0.1", port)) {
+        stream.set_read_timeout(Some(PATIENCE)).unwrap();
+        let _ = write!(stream, "{request} HTTP/1.1\r\nhost: here\r\n\r\n");
+        let _ = stream.read_to_string(&mut answer);
+    }
+    answer
+}
+
+/// Whoever connects and says nothing takes nothing from the publisher.
+#[test]
+fn a_publisher_that_listens_tells_how_it_is() {
+    let place = outbox();
+    let port = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+    let mut command = place.command(&["outbox", "run", "--listen", &port.to_string()]);
+    command.env("SHARDWISE__RESILIENCE__SHARDING__INSTANCE__ID", "a");
+    let mut a = Process::start(command);
+    eventually("it is ready", PATIENCE, || asked(port, "GET /readyz").starts_with("HTTP/1.1 200").then_some(()));
+    place.run(&["outbox", "run", "--listen", &port.to_string()]).fails(3, &[&format!("cannot listen on 127.0.0.1:{port}")]);
+    place.run(&["outbox", "run", "--listen", "localhost"]).fails(2, &["write a port, such as 9600"]);
+    let ready = asked(port, "GET /readyz");
+    let body: Value = serde_json::from_str(ready.rsplit("\r\n\r\n").next().unwrap()).unwrap();
+    assert_eq!((&body["ready"], &body["state"], &body["held_slots"]), (&json!(true), &json!("active"), &json!(SLOTS)));
+    assert!(asked(port, "GET /livez").ends_with("alive\n"));
+    assert!(asked(port, "GET /etc/passwd").starts_with("HTTP/1.1 404"));
+    assert!(asked(port, "DELETE /metrics").starts_with("HTTP/1.1 405"));
+    let silent: Vec<_> = (0..64).map(|_| std::net::TcpStream::connect(("127.0.0.1", port))).collect();
+    enqueue(&place, 300);
+    all_delivered(&place);
+    drop(silent);
+    let metrics = eventually("all are counted", PATIENCE, || {
+        let metrics = asked(port, "GET /metrics");
+        metrics.contains("shardwise_outbox_delivered_total{sink=\"file delivered.jsonl\"} 300").then_some(metrics)
+    });
+    for line in
+        ["# TYPE shardwise_outbox_publish_latency_seconds histogram", "shardwise_outbox_held_slots{", "shardwise_outbox_backlog_complete{"]
+    {
+        assert!(metrics.contains(line), "{line}: {metrics}");
+    }
+    a.signal(Signal::SIGTERM);
+    assert_eq!(a.ends("after SIGTERM").code, Some(0));
 }

@@ -163,6 +163,8 @@ pub struct Delivery {
     pub created_at_unix_ms: i64,
     /// Its place in the aggregate's commit order, from 1; rises without repeating, so a consumer can drop the past.
     pub sequence: u64,
+    /// The sequence it had first, if it is sent again on an operator's word: late by definition, and under a sequence of its own.
+    pub replayed: Option<u64>,
     /// The slot of its aggregate.
     pub slot: u32,
     /// The epoch under which the slot is held by the publisher that sends it.

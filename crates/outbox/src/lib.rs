@@ -12,6 +12,9 @@ mod error;
 mod event;
 #[cfg(feature = "testing")]
 pub mod exercise;
+#[cfg(any(feature = "postgres", feature = "sqlite"))]
+pub mod inbox;
+pub mod metrics;
 mod options;
 #[cfg(feature = "postgres")]
 pub mod postgres;
@@ -33,5 +36,5 @@ pub use publisher::{Nudge, OutboxPublisher, OutboxPublisherBuilder, PublisherSta
 pub use sink::{FileSink, Sink, StdoutSink};
 #[cfg(feature = "sqlite")]
 pub use sqlite::{Holder, SqliteConfig, SqliteStore};
-pub use store::{Status, Store};
+pub use store::{DeadLetters, Status, Store};
 pub use text::one_line;

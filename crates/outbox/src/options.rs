@@ -17,6 +17,8 @@ pub enum Poison {
     Block,
     /// It is set aside and the aggregate goes on with the next.
     Park,
+    /// It is given up for good, with a line in the outbox's record, and the aggregate goes on with the next.
+    Discard,
 }
 
 /// How a publisher works. The defaults are those of the settings; every field can be set alone:
@@ -43,6 +45,8 @@ pub struct PublisherOptions {
     pub poll: Duration,
     /// How long delivered events are kept, counted from their writing; zero deletes them together with the mark; default 6 h.
     pub retention: Duration,
+    /// How long events that are set aside are kept, counted from when they were; more than zero, default 7 days.
+    pub parked_retention: Duration,
     /// How long a sink may take for one batch before it counts as not answering: more than zero, default 30 s.
     pub send_timeout: Duration,
     /// How long a graceful stop waits for what is in flight; default 30 s.
@@ -59,6 +63,7 @@ impl Default for PublisherOptions {
             outage_limit: Duration::from_hours(1),
             poll: Duration::from_secs(1),
             retention: Duration::from_hours(6),
+            parked_retention: Duration::from_hours(7 * 24),
             send_timeout: Duration::from_secs(30),
             drain_timeout: Duration::from_secs(30),
         }
@@ -83,6 +88,9 @@ impl PublisherOptions {
         }
         if self.poll < Self::POLL_MIN {
             return refuse(format!("poll is {:?}: 25ms or more is allowed", self.poll));
+        }
+        if self.parked_retention.is_zero() {
+            return refuse("parked_retention is 0s: more than zero is needed".into());
         }
         if self.send_timeout.is_zero() {
             return refuse("send_timeout is 0s: more than zero is needed".into());

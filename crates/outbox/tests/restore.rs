@@ -14,9 +14,9 @@ const DOCUMENT: &str = include_str!("../operations.md");
 const LIMIT: Duration = Duration::from_secs(20);
 
 /// The document's blocks of SQL: lifting by the replaced file; lifting the epochs, and a key, by numbers.
-fn sql_of_the_document() -> [&'static str; 3] {
+fn sql_of_the_document() -> [&'static str; 4] {
     let blocks: Vec<_> = DOCUMENT.split("```sql\n").skip(1).map(|rest| rest.split_once("```").unwrap().0).collect();
-    blocks.try_into().unwrap_or_else(|blocks| panic!("three blocks of SQL were there: {blocks:?}"))
+    blocks.try_into().unwrap_or_else(|blocks| panic!("four blocks of SQL were there: {blocks:?}"))
 }
 
 /// Puts `new` where the document has `old`.
@@ -125,8 +125,10 @@ async fn what_the_consumers_know_lifts_a_restored_copy() {
     for early in [false, true] {
         let (outbox, consumer) = restored(early).await;
         execute(&outbox, with(sql_of_the_document()[1], "1000000", &consumer.epoch.to_string())).await;
+        let highest = consumer.sequences.values().max().unwrap().to_string();
+        execute(&outbox, with(sql_of_the_document()[2], "1000)", &format!("{highest})"))).await;
         for (key, sequence) in &consumer.sequences {
-            execute(&outbox, with(sql_of_the_document()[2], "('order/42', 17, 17)", &format!("('{key}', {sequence}, {sequence})"))).await;
+            execute(&outbox, with(sql_of_the_document()[3], "('order/42', 17, 17)", &format!("('{key}', {sequence}, {sequence})"))).await;
         }
         assert_eq!(taken_of_three(&outbox, &consumer).await, 3);
     }

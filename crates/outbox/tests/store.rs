@@ -167,7 +167,7 @@ async fn a_newer_schema_and_somebody_elses_table_are_refused() {
     for result in [SqliteStore::open(outbox.config()).await, SqliteStore::init(outbox.config()).await] {
         let error = result.unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Schema);
-        assert!(error.to_string().contains("its schema is 99, newer than this version's 1: use a newer shardwise"), "{error}");
+        assert!(error.to_string().contains("its schema is 99, newer than this version's 2: use a newer shardwise"), "{error}");
     }
     let outbox = Outbox::new().await;
     let mut conn = outbox.connection().await;
@@ -441,4 +441,23 @@ async fn times_at_the_end_of_numbers_stop_nobody() {
         deliver(&store, &me, 1).await;
         store.sweep(Duration::from_secs(1), 0, 10).await.unwrap();
     }
+}
+
+#[tokio::test]
+async fn an_inbox_sees_each_event_once() {
+    use shardwise_outbox::inbox::sqlite::{create_table, forget, seen};
+    let outbox = Outbox::new().await;
+    let mut conn = outbox.connection().await;
+    create_table(&mut conn).await.unwrap();
+    create_table(&mut conn).await.unwrap();
+    let mut tx = conn.begin().await.unwrap();
+    assert!(!seen(&mut tx, "billing", "e-1").await.unwrap());
+    tx.rollback().await.unwrap();
+    assert!(!seen(&mut conn, "billing", "e-1").await.unwrap(), "what is rolled back was not seen");
+    assert!(seen(&mut conn, "billing", "e-1").await.unwrap());
+    assert!(!seen(&mut conn, "shipping", "e-1").await.unwrap(), "another consumer has not seen it");
+    assert_eq!(forget(&mut conn, Duration::from_hours(1), 10).await.unwrap(), 0);
+    sqlx::query("UPDATE outbox_inbox SET seen_at = seen_at - 7200").execute(&mut conn).await.unwrap();
+    assert_eq!(forget(&mut conn, Duration::from_hours(1), 1).await.unwrap(), 1, "a batch at a time");
+    assert_eq!(forget(&mut conn, Duration::from_hours(1), 10).await.unwrap(), 1);
 }

@@ -6,6 +6,7 @@ mod exclusive;
 mod figures;
 mod members;
 mod mistakes;
+mod retention;
 mod scenes;
 
 use crate::context::Context;
@@ -22,6 +23,9 @@ const CHURN_ROUNDS: u32 = 50;
 
 /// Things that are done to the fleet of each backend, unless told otherwise.
 const FAULTS: u32 = 200;
+
+/// Rounds of writing, delivering and sweeping, unless told otherwise.
+const RETENTION_ROUNDS: u32 = 1_000;
 
 /// Things that are done to a fleet whose workers make a mistake, unless told otherwise.
 const FAULTS_BY_MISTAKE: u32 = 10;
@@ -42,6 +46,7 @@ pub(crate) fn run(context: &Context, name: Option<&str>, runs: Option<u32>, mist
         _ if name == "churn" => churn::run(context, runs.unwrap_or(CHURN_ROUNDS))?,
         _ if name == "exclusive" => exclusive::run(context, runs.unwrap_or(FAULTS))?,
         _ if name == "members" => members::run(context, runs.unwrap_or(1))?,
+        _ if name == "outbox-retention" => retention::run(context, runs.unwrap_or(RETENTION_ROUNDS))?,
         Some(scene) => scenes::run(context, scene, runs.unwrap_or(scene.runs))?,
         None => return Err(Failure::new(format!("no soak is called {name}; there are: {}", names().join(", ")))),
     };
@@ -55,5 +60,5 @@ pub(crate) fn run(context: &Context, name: Option<&str>, runs: Option<u32>, mist
 }
 
 fn names() -> Vec<&'static str> {
-    ["demo", "churn", "exclusive", "members"].into_iter().chain(SCENES.iter().map(|scene| scene.name)).collect()
+    ["demo", "churn", "exclusive", "members", "outbox-retention"].into_iter().chain(SCENES.iter().map(|scene| scene.name)).collect()
 }

@@ -118,6 +118,7 @@ impl Destination {
             return match options.poison {
                 Poison::Block => Then::Block { attempts, error },
                 Poison::Park => Then::Park { sequence, error },
+                Poison::Discard => Then::Discard { sequence, error },
             };
         }
         let longest = if charged { RETRY_DELAY_MAX } else { OUTAGE_DELAY_MAX };

@@ -101,6 +101,8 @@ pub(crate) struct Counters {
     pub(crate) blocked: u64,
     /// Events set aside.
     pub(crate) parked: u64,
+    /// Events given up for good.
+    pub(crate) discarded: u64,
     /// Slots found to be another's at a write or a touch.
     pub(crate) fenced: u64,
     /// Times the own fence ran out before it could be renewed.

@@ -226,6 +226,7 @@ impl Engine {
             }
             Then::Block { .. } => self.counters.blocked += 1,
             Then::Park { .. } => self.counters.parked += 1,
+            Then::Discard { .. } => self.counters.discarded += 1,
         }
     }
 

@@ -24,6 +24,7 @@ pub(super) fn delivery(aggregate: AggregateId, hold: Hold, sequence: u64) -> Del
         headers: None,
         created_at_unix_ms: 0,
         sequence,
+        replayed: None,
         slot: hold.slot,
         epoch: hold.epoch,
         aggregate,

@@ -11,6 +11,7 @@
 //! ```
 #![expect(clippy::unwrap_used, reason = "a test suite reports by panicking")]
 
+mod dead_letters;
 mod fence;
 mod scripted;
 mod sink;
@@ -24,13 +25,16 @@ use async_trait::async_trait;
 
 pub use scripted::{Reply, ScriptedSink};
 
-use crate::{Delivery, NewEvent, Sink, Store};
+use crate::{DeadLetters, Delivery, NewEvent, Sink, Store};
 
 /// A fresh outbox, and what the suite needs beside the trait.
 #[async_trait]
 pub trait StoreHarness: Send + Sync {
     /// The outbox as a process of its own opens it.
     async fn open(&self) -> Arc<dyn Store>;
+
+    /// The same for an operator.
+    async fn open_dead_letters(&self) -> Arc<dyn DeadLetters>;
 
     /// Inserts events as an application does: the one plain statement, in one transaction.
     async fn insert(&self, events: Vec<NewEvent>);
@@ -86,6 +90,7 @@ where
 {
     fence::all(&fresh).await;
     store::all(&fresh).await;
+    dead_letters::all(&fresh).await;
 }
 
 /// Runs every case of the sink suite, each on a fresh destination.
@@ -108,6 +113,7 @@ pub fn deliveries(aggregate_id: &str, from: u64, events: u64) -> Vec<Delivery> {
         headers: None,
         created_at_unix_ms: 1_700_000_000_000,
         sequence,
+        replayed: None,
         slot: 0,
         epoch: 1,
         aggregate: 1,

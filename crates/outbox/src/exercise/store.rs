@@ -31,7 +31,7 @@ fn event(id: &str, number: usize) -> NewEvent {
     NewEvent::new("order", id, "OrderChanged", format!("{{\"n\":{number}}}")).with_id(format!("{id}-{number}"))
 }
 
-fn events(id: &str, count: usize) -> Vec<NewEvent> {
+pub(super) fn events(id: &str, count: usize) -> Vec<NewEvent> {
     (1..=count).map(|number| event(id, number)).collect()
 }
 
@@ -40,27 +40,32 @@ fn request() -> FetchRequest {
 }
 
 /// A publisher that holds every slot of an outbox whose aggregates are placed.
-async fn owner(harness: &impl StoreHarness) -> (Arc<dyn Store>, Registration) {
+pub(super) async fn owner(harness: &impl StoreHarness) -> (Arc<dyn Store>, Registration) {
     let (store, me) = joined(harness, 1, SLOTS).await;
     take(&*store, &me, 0..SLOTS).await;
     place(&*store).await;
     (store, me)
 }
 
+/// Takes whatever slot the publisher has lost.
+pub(super) async fn retake(store: &dyn Store, me: &Registration) {
+    take(store, me, 0..SLOTS).await;
+}
+
 async fn place(store: &dyn Store) {
     while store.place_new(2).await.unwrap() > 0 {}
 }
 
-async fn fetch(store: &dyn Store, me: &Registration) -> Vec<Run> {
+pub(super) async fn fetch(store: &dyn Store, me: &Registration) -> Vec<Run> {
     place(store).await;
     store.fetch(me, &request()).await.unwrap().runs
 }
 
-fn outcome(run: &Run, through: Option<u64>, then: Then) -> Outcome {
+pub(super) fn outcome(run: &Run, through: Option<u64>, then: Then) -> Outcome {
     Outcome { aggregate: run.aggregate, hold: run.hold, through, then }
 }
 
-fn ids(runs: &[Run]) -> Vec<&str> {
+pub(super) fn ids(runs: &[Run]) -> Vec<&str> {
     runs.iter().flat_map(|run| &run.events).map(|event| event.id.as_str()).collect()
 }
 

@@ -6,10 +6,12 @@ use super::{PostgresConfig, PostgresStore};
 use crate::{Error, ErrorKind, Result};
 
 /// The rights on each table that a publisher needs; writers need `INSERT ON outbox` and no more.
-const GRANTS: [(&str, &str); 6] = [
+const GRANTS: [(&str, &str); 8] = [
     ("outbox", "SELECT, UPDATE, DELETE"),
-    ("outbox_aggregate", "SELECT, UPDATE"),
-    ("outbox_head", "SELECT, UPDATE"),
+    ("outbox_aggregate", "SELECT, UPDATE, DELETE"),
+    ("outbox_audit", "SELECT, INSERT, DELETE"),
+    ("outbox_floor", "SELECT, UPDATE"),
+    ("outbox_head", "SELECT, UPDATE, DELETE"),
     ("outbox_meta", "SELECT, UPDATE"),
     ("outbox_publisher", "SELECT, INSERT, UPDATE, DELETE"),
     ("outbox_slot", "SELECT, INSERT, UPDATE, DELETE"),
@@ -87,15 +89,19 @@ fn classify(error: &sqlx::Error) -> Error {
         sqlx::Error::PoolTimedOut => {
             Error::new(ErrorKind::Unavailable, "the server has not answered in time, or no connection came free: try again")
         }
+        // What rustls does not accept comes as the connection's error, and trying again does not help.
+        sqlx::Error::Io(error) if error.kind() == std::io::ErrorKind::InvalidData => tls(error),
         sqlx::Error::Io(error) => {
             Error::new(ErrorKind::Unavailable, format!("the server cannot be reached: check that it runs and listens there ({error})"))
         }
-        sqlx::Error::Tls(error) => {
-            Error::new(ErrorKind::Denied, format!("TLS fails: check sslmode, sslrootcert and the server's certificate ({error})"))
-        }
+        sqlx::Error::Tls(error) => tls(error),
         sqlx::Error::Configuration(error) => Error::new(ErrorKind::Settings, format!("its address cannot be used ({error})")),
         other => Error::new(ErrorKind::Internal, other.to_string()),
     }
+}
+
+fn tls(error: &dyn std::fmt::Display) -> Error {
+    Error::new(ErrorKind::Denied, format!("TLS fails: check sslmode, sslrootcert and the server's certificate ({error})"))
 }
 
 fn answered(error: &dyn DatabaseError) -> Error {
@@ -146,6 +152,11 @@ fn missing_grant(message: &str) -> String {
             let table = table.trim_matches('"');
             let rights = GRANTS.iter().find(|(name, _)| *name == table).map_or("SELECT", |(_, rights)| *rights);
             format!("let their owner run GRANT {rights} ON {table} TO <role>")
+        }
+        Some(("sequence", sequence)) => {
+            let sequence = sequence.trim_matches('"');
+            let rights = GRANTS.iter().find(|(name, _)| *name == sequence).map_or("USAGE", |(_, rights)| *rights);
+            format!("let their owner run GRANT {rights} ON SEQUENCE {sequence} TO <role>")
         }
         Some(("schema", schema)) => {
             format!("let its owner run GRANT USAGE ON SCHEMA {schema} TO <role>, and for `outbox init` GRANT CREATE as well")

@@ -25,7 +25,7 @@ pub const FETCH: &str = "
            (extract(epoch FROM statement_timestamp() - f.failing_since) * 1000)::bigint,
            (extract(epoch FROM statement_timestamp() - f.attempted_at) * 1000)::bigint,
            f.nth, f.seq, f.id, f.aggregatetype, f.aggregateid, f.type, f.payload, f.payload_bytes, f.headers,
-           (extract(epoch FROM f.created_at) * 1000)::bigint, f.due
+           (extract(epoch FROM f.created_at) * 1000)::bigint, f.due, f.replayed
     FROM (
         SELECT h.*, a.last_seq, e.*, coalesce(sum(e.bytes) OVER (ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING), 0) AS bytes_before
         FROM (
@@ -57,7 +57,7 @@ pub const FETCH: &str = "
         JOIN outbox_aggregate AS a ON a.id = h.aggregate
         LEFT JOIN LATERAL (
             SELECT row_number() OVER (ORDER BY o.seq) AS nth, o.seq, o.id, o.aggregatetype, o.aggregateid, o.type, o.payload, o.payload_bytes,
-                   o.headers, o.created_at,
+                   o.headers, o.created_at, o.replayed,
                    coalesce(octet_length(o.payload), octet_length(o.payload_bytes), 0) + coalesce(octet_length(o.headers), 0) AS bytes
             FROM outbox AS o WHERE o.aggregate = h.aggregate AND o.seq > h.done_seq AND o.seq <= a.last_seq
             ORDER BY o.seq LIMIT CASE WHEN h.due THEN 1 ELSE $6 END
@@ -191,6 +191,7 @@ fn delivery(row: &PgRow, hold: Hold, aggregate: i64, sequence: u64) -> Result<De
         headers: row.try_get(18)?,
         created_at_unix_ms: row.try_get(19)?,
         sequence,
+        replayed: row.try_get::<Option<i64>, _>(21)?.map(unsigned),
         slot: hold.slot,
         epoch: hold.epoch,
         aggregate,

@@ -1,7 +1,7 @@
 //! The PostgreSQL store (13 and newer): an outbox inside the application's own database, for publishers on any number of machines.
 //!
 //! Each file here is one concern: `config` (which database, and how a session is set up), `calls` (a connection for each call), `schema`
-//! (migrations), `fence` (publishers and slots), `fetch`, `wakes` (LISTEN), `record`, `sweep` (retention), `upkeep` (new aggregates, unblocking), `status`,
+//! (migrations), `fence` (publishers and slots), `fetch`, `wakes` (LISTEN), `record`, `sweep` (retention), `clean` (what falls due now and then), `dead_letters`, `upkeep` (new aggregates, unblocking), `status`,
 //! `enqueue`, `error` (what PostgreSQL's codes mean to the operator).
 //!
 //! An aggregate has two rows, one that writers lock and one that publishers lock, so that no publisher waits for a writer
@@ -10,7 +10,9 @@
 #![doc = include_str!("../../postgres.md")]
 
 mod calls;
+mod clean;
 mod config;
+mod dead_letters;
 mod enqueue;
 mod error;
 mod fence;
@@ -43,7 +45,10 @@ use self::calls::Leased;
 use self::error::Context;
 use crate::options::RETRY_DELAY_MAX;
 use crate::store::sql::{to_ordered, unsigned};
-use crate::store::{FetchRequest, Fetched, Hold, Outcome, Registration, Status, Store, Touch};
+use crate::store::{
+    AuditEntry, Backlog, Cleaned, DeadLetter, DeadLetters, FetchRequest, Fetched, Hold, Outcome, Registration, Replayed, Resent, Signature,
+    Status, Store, Touch,
+};
 use crate::{ErrorKind, NewEvent, Result};
 
 /// Connections of one store: a publisher's calls side by side are the fence, a reading, a marking and the upkeep.
@@ -70,6 +75,8 @@ pub struct PostgresStore {
     config: Arc<PostgresConfig>,
     pool: PgPool,
     struck_at: Arc<Mutex<Option<Instant>>>,
+    /// Behind this aggregate the search for idle ones goes on.
+    forget_after: Arc<Mutex<i64>>,
 }
 
 impl PostgresStore {
@@ -103,7 +110,7 @@ impl PostgresStore {
         let pool = PgPoolOptions::new().max_connections(connections).acquire_timeout(ACQUIRE_TIMEOUT).test_before_acquire(false);
         let pool = pool.after_connect(|conn, _| Box::pin(config::set_up(conn)));
         let pool = pool.connect_lazy_with(config.options.clone());
-        let store = Self { config: Arc::new(config), pool, struck_at: Arc::default() };
+        let store = Self { config: Arc::new(config), pool, struck_at: Arc::default(), forget_after: Arc::default() };
         // The pool would try again and again and then say no more than that it took too long.
         match tokio::time::timeout(ACQUIRE_TIMEOUT, store.config.options.connect()).await {
             Ok(connected) => connected.at(&store)?.close().await.at(&store)?,
@@ -239,11 +246,42 @@ impl Store for PostgresStore {
         if self.config.listen { wakes::wakes(self.clone()) } else { stream::pending().boxed() }
     }
 
+    async fn clean(&self, parked_retention: Duration, limit: usize) -> Result<Cleaned> {
+        clean::clean(self, parked_retention, limit).await
+    }
+
     async fn status(&self) -> Result<Status> {
         call!(self, conn => status::status(conn))
     }
 
+    async fn backlog(&self, most: usize) -> Result<Option<Backlog>> {
+        call!(self, conn => status::backlog(conn, most)).map(Some)
+    }
+
     async fn unblock(&self, key: Option<&str>) -> Result<u64> {
         call!(self, conn => upkeep::unblock(conn, key))
+    }
+}
+
+#[async_trait]
+impl DeadLetters for PostgresStore {
+    async fn dead_letters(&self, key: Option<&str>, limit: usize) -> Result<Vec<DeadLetter>> {
+        call!(self, conn => dead_letters::list(conn, key, limit))
+    }
+
+    async fn replay(&self, id: &str, by: &Signature) -> Result<Option<Replayed>> {
+        call!(self, conn => dead_letters::replay(conn, id, by))
+    }
+
+    async fn replay_aggregate(&self, key: &str, from: Option<&str>, events_max: usize, by: &Signature) -> Result<Option<Resent>> {
+        call!(self, conn => dead_letters::replay_aggregate(conn, key, from, events_max, by))
+    }
+
+    async fn discard(&self, id: &str, by: &Signature) -> Result<bool> {
+        call!(self, conn => dead_letters::discard(conn, id, by))
+    }
+
+    async fn audit(&self, limit: usize) -> Result<Vec<AuditEntry>> {
+        call!(self, conn => dead_letters::audit(conn, limit))
     }
 }

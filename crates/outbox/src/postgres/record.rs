@@ -70,6 +70,15 @@ const PARK: &str = concat!(
      FROM allowed AS p WHERE o.aggregate = p.aggregate AND o.seq = p.seq"
 );
 
+/// $5 sequences, $6 errors, $7 who. The event is marked behind this, and goes with the delivered ones. Repeated, it writes nothing.
+const DISCARD: &str = concat!(
+    under_the_fence!("seq, error", "$5::bigint[], $6::text[]"),
+    "INSERT INTO outbox_audit (who, action, event, key, seq, why)
+     SELECT $7, 'discard', o.id, o.aggregatetype || '/' || o.aggregateid, o.seq, d.error
+     FROM allowed AS d JOIN outbox AS o ON o.aggregate = d.aggregate AND o.seq = d.seq
+     JOIN outbox_head AS h ON h.aggregate = d.aggregate AND h.done_seq < d.seq"
+);
+
 /// Outcomes of one kind, as arrays.
 #[derive(Default)]
 struct Columns {
@@ -95,6 +104,7 @@ pub(super) async fn record(conn: &mut PgConnection, me: &Registration, outcomes:
         let mut tx = conn.begin().await?;
         // Parking first: the mark behind it may delete what is delivered, and must see what is set aside.
         park(&mut tx, &incarnation, outcomes).await?;
+        discard(&mut tx, me, &incarnation, outcomes).await?;
         let written = mark(&mut tx, &incarnation, outcomes, delete).await? + fail(&mut tx, &incarnation, outcomes).await?;
         tx.commit().await?;
         written
@@ -136,6 +146,21 @@ async fn park(conn: &mut PgConnection, incarnation: &str, outcomes: &[Outcome]) 
     Ok(())
 }
 
+async fn discard(conn: &mut PgConnection, me: &Registration, incarnation: &str, outcomes: &[Outcome]) -> Result<(), sqlx::Error> {
+    let (mut columns, mut sequences, mut errors) = (Columns::default(), Vec::new(), Vec::new());
+    for outcome in outcomes {
+        let Then::Discard { sequence, error } = &outcome.then else { continue };
+        columns.push(outcome);
+        sequences.push(sequence.cast_signed());
+        errors.push(kept(error));
+    }
+    if !errors.is_empty() {
+        let discard = sqlx::query(DISCARD).bind(columns.aggregates).bind(columns.slots).bind(columns.epochs).bind(incarnation);
+        discard.bind(sequences).bind(errors).bind(format!("publisher {}", me.publisher)).execute(conn).await?;
+    }
+    Ok(())
+}
+
 async fn fail(conn: &mut PgConnection, incarnation: &str, outcomes: &[Outcome]) -> Result<u64, sqlx::Error> {
     let mut columns = Columns::default();
     let (mut attempts, mut failures, mut retry_in, mut blocked, mut errors) = (vec![], vec![], vec![], vec![], vec![]);
@@ -143,7 +168,7 @@ async fn fail(conn: &mut PgConnection, incarnation: &str, outcomes: &[Outcome]) 
         let (charged, failed, wait, error) = match &outcome.then {
             Then::Retry { attempts, failures, retry_in, error } => (*attempts, *failures, Some(millis(*retry_in)), error),
             Then::Block { attempts, error } => (*attempts, *attempts, None, error),
-            Then::Next | Then::Park { .. } => continue,
+            Then::Next | Then::Park { .. } | Then::Discard { .. } => continue,
         };
         columns.push(outcome);
         attempts.push(i64::from(charged));

@@ -6,7 +6,7 @@ use super::error::Fault;
 use crate::{Error, ErrorKind};
 
 /// The schema this version reads and writes.
-pub const SCHEMA_VERSION: i64 = 1;
+pub const SCHEMA_VERSION: i64 = 2;
 
 /// One migration, for the user's own tool: to what it leads, how, and the way back. Each runs in one transaction.
 #[derive(Debug, Clone, Copy)]
@@ -20,11 +20,18 @@ pub struct Migration {
 }
 
 /// All migrations, in order.
-pub const MIGRATIONS: [Migration; 1] = [Migration {
-    version: 1,
-    up: include_str!("../../migrations/postgres/0001_outbox.up.sql"),
-    down: include_str!("../../migrations/postgres/0001_outbox.down.sql"),
-}];
+pub const MIGRATIONS: [Migration; 2] = [
+    Migration {
+        version: 1,
+        up: include_str!("../../migrations/postgres/0001_outbox.up.sql"),
+        down: include_str!("../../migrations/postgres/0001_outbox.down.sql"),
+    },
+    Migration {
+        version: 2,
+        up: include_str!("../../migrations/postgres/0002_dead_letters.up.sql"),
+        down: include_str!("../../migrations/postgres/0002_dead_letters.down.sql"),
+    },
+];
 
 /// The oldest server there is SQL for, as `server_version_num` counts.
 const SERVER_MIN: i32 = 130_000;

@@ -8,7 +8,7 @@ use super::error::Fault;
 use super::fence::alive;
 use super::{ago, retry_ahead_max_ms, small, unsigned};
 use crate::one_line;
-use crate::store::{BlockedAggregate, ERROR_CHARS_MAX, PublisherStatus, Retrying, Status};
+use crate::store::{Backlog, BlockedAggregate, ERROR_CHARS_MAX, PublisherStatus, Retrying, Status};
 
 /// Milliseconds since a time.
 macro_rules! ms_since {
@@ -60,6 +60,39 @@ const FREE: &str = concat!(
     alive!("p"),
     ")"
 );
+
+/// $1 how many of each kind are looked at.
+const BACKLOG: &str = concat!(
+    "WITH waiting AS MATERIALIZED (
+        SELECT h.aggregate, h.done_seq, a.last_seq FROM outbox_head AS h JOIN outbox_aggregate AS a ON a.id = h.aggregate
+        WHERE h.ready ORDER BY h.hash, h.aggregate LIMIT $1
+    ), retrying AS MATERIALIZED (
+        SELECT h.aggregate, h.done_seq, a.last_seq FROM outbox_head AS h JOIN outbox_aggregate AS a ON a.id = h.aggregate
+        WHERE h.waiting ORDER BY h.retry_at LIMIT $1
+    ), blocked AS MATERIALIZED (
+        SELECT h.aggregate, h.done_seq, a.last_seq FROM outbox_head AS h JOIN outbox_aggregate AS a ON a.id = h.aggregate
+        WHERE h.blocked_at IS NOT NULL ORDER BY h.blocked_at LIMIT $1
+    ), parked AS MATERIALIZED (
+        SELECT 1 FROM outbox WHERE parked_at IS NOT NULL ORDER BY parked_at LIMIT $1
+    ), every AS (SELECT * FROM waiting UNION ALL SELECT * FROM retrying UNION ALL SELECT * FROM blocked)
+    SELECT coalesce(sum(b.last_seq - b.done_seq), 0)::bigint, ",
+    ms_since!("min(o.created_at)"),
+    ", greatest((SELECT count(*) FROM waiting), (SELECT count(*) FROM retrying)), (SELECT count(*) FROM blocked), (SELECT count(*) FROM parked)
+    FROM every AS b LEFT JOIN outbox AS o ON o.aggregate = b.aggregate AND o.seq = b.done_seq + 1"
+);
+
+pub(super) async fn backlog(conn: &mut PgConnection, most: usize) -> Result<Backlog, Fault> {
+    let most = i64::try_from(most).unwrap_or(i64::MAX);
+    let found = sqlx::query_as(BACKLOG).bind(most).fetch_one(conn).await?;
+    let (pending, oldest, waiting, blocked, parked): (i64, Option<i64>, i64, i64, i64) = found;
+    Ok(Backlog {
+        pending: unsigned(pending),
+        oldest_pending_age: oldest.map(ago),
+        blocked_aggregates: unsigned(blocked),
+        parked: unsigned(parked),
+        complete: waiting.max(blocked).max(parked) < most,
+    })
+}
 
 pub(super) async fn status(conn: &mut PgConnection) -> Result<Status, Fault> {
     let mut tx = conn.begin_with("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY").await?;

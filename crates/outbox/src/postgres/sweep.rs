@@ -50,7 +50,7 @@ async fn old(conn: &mut PgConnection, retention: Duration, position: i64, limit:
 }
 
 /// A thousand years: longer than any event is kept, and short enough for every clock.
-const RETENTION_MS_MAX: i64 = 1_000 * 366 * 24 * 3_600 * 1_000;
+pub(super) const RETENTION_MS_MAX: i64 = 1_000 * 366 * 24 * 3_600 * 1_000;
 
 /// By the aggregates; the position is an aggregate's. Publishers delete what they deliver, so this finds only what was delivered under
 /// another retention: as a rule nothing.

@@ -3,8 +3,9 @@
 use std::collections::HashMap;
 use std::future::Future;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
+use metrics::Histogram;
 use tokio::task::{AbortHandle, Id, JoinSet};
 use tokio::time::timeout;
 
@@ -51,11 +52,14 @@ impl Jobs {
         self.by_task.insert(handle.id(), Job::Call(call));
     }
 
-    pub(super) fn send(&mut self, id: SendId, batch: Arc<[Delivery]>, sink: &Arc<dyn Sink>, within: Duration) {
+    pub(super) fn send(&mut self, id: SendId, batch: Arc<[Delivery]>, sink: &Arc<dyn Sink>, within: Duration, took: Histogram) {
         let sink = Arc::clone(sink);
         let handle = self.tasks.spawn(async move {
             let events = batch.len();
-            match timeout(within, sink.deliver(batch)).await {
+            let begun = Instant::now();
+            let answer = timeout(within, sink.deliver(batch)).await;
+            took.record(begun.elapsed());
+            match answer {
                 Ok(accepted) => Done::Input(Input::Sent { id, accepted: reasoned(accepted, events), unknown_end: false }),
                 Err(_) => Done::Input(broken_send(id, format!("{} has not answered within {within:?}", sink.name()))),
             }

@@ -3,6 +3,7 @@
 mod jobs;
 mod runner;
 mod stats;
+mod watch;
 
 use std::fmt;
 use std::sync::Arc;

@@ -2,16 +2,19 @@
 
 use std::collections::HashMap;
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use futures::StreamExt as _;
 use shardwise::discovery::Clock;
 use shardwise::{Ownership, Sharding, SlotSet};
-use tokio::sync::watch;
+use tokio::sync::watch::Receiver;
 use tokio_util::sync::CancellationToken;
 
 use super::jobs::{Done, Jobs};
+use super::watch;
 use super::{Nudge, OutboxPublisher, PublisherStats};
 use crate::decide::{Action, Call, Engine, Input};
+use crate::metrics::Meters;
 use crate::store::{Outcome, Registration, Then};
 use crate::{Error, ErrorKind, PublisherOptions, Result, Sink, Store};
 
@@ -31,11 +34,13 @@ pub(super) struct Runner {
     destination_down: bool,
     /// Whether the store could not be told of commits last time.
     deaf: bool,
+    meters: Meters,
 }
 
 impl Runner {
     pub(super) fn new(publisher: OutboxPublisher, me: Registration) -> Self {
         let OutboxPublisher { store, sink, sharding, options, clock, stats, nudge } = publisher;
+        let meters = Meters::new(sink.name());
         let engine = Engine::new(options.clone(), sink.limits(), sharding.timing(), me.slots, me.incarnation.get());
         Self {
             store,
@@ -51,6 +56,7 @@ impl Runner {
             failing: HashMap::new(),
             destination_down: false,
             deaf: false,
+            meters,
         }
     }
 
@@ -60,10 +66,12 @@ impl Runner {
         let ownership = changes.borrow_and_update().clone();
         self.want(&ownership)?;
         let mut wakes = self.store.wakes().fuse();
+        let _watched = watch::watch(&self.store, &self.meters);
         loop {
             let now = self.clock.now();
             for action in self.engine.next(now) {
                 if action == Action::Finish {
+                    self.publish(now);
                     return Ok(());
                 }
                 self.carry_out(action);
@@ -104,7 +112,7 @@ impl Runner {
     }
 
     /// The sharding has something new, or is gone: then nothing is owned.
-    fn follow(&mut self, changes: &mut watch::Receiver<Arc<Ownership>>, there: bool) -> Result<()> {
+    fn follow(&mut self, changes: &mut Receiver<Arc<Ownership>>, there: bool) -> Result<()> {
         if there {
             let ownership = changes.borrow_and_update().clone();
             return self.want(&ownership);
@@ -136,7 +144,7 @@ impl Runner {
 
     fn carry_out(&mut self, action: Action) {
         let (store, me) = (Arc::clone(&self.store), Arc::clone(&self.me));
-        let started = self.clock.now();
+        let (started, begun) = (self.clock.now(), Instant::now());
         match action {
             Action::Register => self.jobs.call(Call::Fence, async move {
                 store.register(&me).await?;
@@ -159,15 +167,27 @@ impl Runner {
             Action::Fetch(request) => {
                 self.jobs.call(Call::Fetch, async move { Ok(Input::Fetched(store.fetch(&me, &request).await?)) });
             }
-            Action::Send { id, batch } => self.jobs.send(id, batch, &self.sink, self.options.send_timeout),
+            Action::Send { id, batch } => self.jobs.send(id, batch, &self.sink, self.options.send_timeout, self.meters.publish_histogram()),
             Action::Cancel(id) => self.jobs.cancel(id),
             Action::Record(outcomes) => {
                 tell(&outcomes, self.sink.name());
                 let delete = self.options.retention.is_zero();
-                self.jobs.call(Call::Record, async move { Ok(Input::Recorded { fenced: store.record(&me, &outcomes, delete).await? }) });
+                let took = self.meters.mark_histogram();
+                self.jobs.call(Call::Record, async move {
+                    let fenced = store.record(&me, &outcomes, delete).await?;
+                    took.record(begun.elapsed());
+                    Ok(Input::Recorded { fenced })
+                });
             }
             Action::Sweep { retention, position, limit } => {
-                self.jobs.call(Call::Sweep, async move { Ok(Input::Swept(store.sweep(retention, position, limit).await?)) });
+                let parked_retention = self.options.parked_retention;
+                self.jobs.call(Call::Sweep, async move {
+                    // Once a round.
+                    if position == 0 {
+                        clean(&*store, parked_retention, limit).await?;
+                    }
+                    Ok(Input::Swept(store.sweep(retention, position, limit).await?))
+                });
             }
             Action::Finish => {}
         }
@@ -233,6 +253,7 @@ impl Runner {
                 tracing::info!(sink = self.sink.name(), "the destination answers again");
             }
         }
+        self.meters.count(&counters);
         self.stats.publish(counters);
     }
 }
@@ -240,6 +261,17 @@ impl Runner {
 /// Trying again does not help against these.
 fn is_for_the_operator(kind: ErrorKind) -> bool {
     !matches!(kind, ErrorKind::Unavailable | ErrorKind::Internal | ErrorKind::Event)
+}
+
+async fn clean(store: &dyn Store, parked_retention: Duration, limit: usize) -> Result<()> {
+    let cleaned = store.clean(parked_retention, limit).await?;
+    if cleaned.expired > 0 {
+        tracing::warn!(
+            events = cleaned.expired,
+            "events that were set aside for longer than parked_retention are deleted; see `shardwise outbox audit`"
+        );
+    }
+    Ok(())
 }
 
 /// What an operator should hear of.
@@ -257,6 +289,9 @@ fn tell(outcomes: &[Outcome], sink: &str) {
             }
             Then::Park { sequence, error } => {
                 tracing::warn!(sink, aggregate = outcome.aggregate, sequence, error, "an event is refused for good: set aside");
+            }
+            Then::Discard { sequence, error } => {
+                tracing::warn!(sink, aggregate = outcome.aggregate, sequence, error, "an event is refused for good: discarded");
             }
             Then::Next | Then::Retry { .. } => {}
         }

@@ -1,12 +1,19 @@
 //! A publisher's numbers, readable while it runs.
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
 
 use crate::decide::Counters;
 
 /// Reads a running publisher's numbers; cheap to clone and to ask.
 #[derive(Debug, Clone, Default)]
-pub struct PublisherStats(Arc<Mutex<Snapshot>>);
+pub struct PublisherStats(Arc<Mutex<Kept>>);
+
+#[derive(Debug, Default)]
+struct Kept {
+    snapshot: Snapshot,
+    turned: Option<Instant>,
+}
 
 /// A publisher's numbers at one moment. Sums count since its start.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
@@ -22,6 +29,8 @@ pub struct Snapshot {
     pub blocked: u64,
     /// Events set aside by this publisher.
     pub parked: u64,
+    /// Events given up for good by this publisher (poison = "discard").
+    pub discarded: u64,
     /// Slots found to be another's, by a refused write or by looking.
     pub fenced: u64,
     /// Times the publisher could not renew its fence in time and dropped everything.
@@ -41,18 +50,30 @@ pub struct Snapshot {
 impl PublisherStats {
     /// The numbers now.
     pub fn snapshot(&self) -> Snapshot {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).clone()
+        self.kept().snapshot.clone()
+    }
+
+    /// Time since the publisher last looked around, which it does several times a TTL; `None` before its first time. A publisher that has not
+    /// done so for many TTLs hangs.
+    pub fn turned_ago(&self) -> Option<Duration> {
+        self.kept().turned.map(|turned| turned.elapsed())
+    }
+
+    fn kept(&self) -> MutexGuard<'_, Kept> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     pub(super) fn publish(&self, counters: Counters) {
-        let mut snapshot = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let last_error = snapshot.last_error.take();
-        *snapshot = Snapshot {
+        let mut kept = self.kept();
+        let last_error = kept.snapshot.last_error.take();
+        kept.turned = Some(Instant::now());
+        kept.snapshot = Snapshot {
             delivered: counters.delivered,
             repeated: counters.repeated,
             retried: counters.retried,
             blocked: counters.blocked,
             parked: counters.parked,
+            discarded: counters.discarded,
             fenced: counters.fenced,
             lapsed: counters.lapsed,
             held_slots: counters.held,
@@ -64,6 +85,6 @@ impl PublisherStats {
     }
 
     pub(super) fn note_error(&self, error: Option<String>) {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).last_error = error;
+        self.kept().snapshot.last_error = error;
     }
 }

@@ -5,6 +5,7 @@
 //! | `id`, `type`, `source`, `time` | the event's id, its type, the sink's source, when it was written |
 //! | `subject`, `partitionkey` | the aggregate's key, `aggregatetype/aggregateid` |
 //! | `sequence` | the place in the aggregate's order, from 1, as text |
+//! | `replayed` | on an event that is sent again on an operator's word: the sequence that it had first, as text |
 //! | `shardslot`, `shardepoch` | the slot and the epoch under which it was sent |
 //! | `datacontenttype`, `data` | JSON payloads as they are; other text as a string, `text/plain` |
 //! | | JSON nested more than 100 deep, which many readers refuse, as a string, `text/plain` |
@@ -64,6 +65,9 @@ pub fn encode(event: &Delivery, source: &str, line: &mut Vec<u8>) {
     attribute(line, "time", &rfc3339(event.created_at_unix_ms));
     attribute(line, "partitionkey", &key);
     attribute(line, "sequence", &event.sequence.to_string());
+    if let Some(first) = event.replayed {
+        attribute(line, "replayed", &first.to_string());
+    }
     raw(line, "shardslot", event.slot.to_string().as_bytes());
     raw(line, "shardepoch", event.epoch.to_string().as_bytes());
     if !headers.is_empty() {
@@ -238,6 +242,7 @@ mod tests {
             headers: headers.map(Into::into),
             created_at_unix_ms: 1_767_323_045_678,
             sequence: 7,
+            replayed: None,
             slot: 3,
             epoch: 9,
             aggregate: 1,
@@ -260,6 +265,15 @@ mod tests {
         });
         assert_eq!(written("{\n  \"total\":\r\n12}", None), expected);
         assert_eq!(written(br#"{"total":12}"#.to_vec(), None), expected);
+    }
+
+    #[test]
+    fn what_is_sent_again_says_so() {
+        let mut line = Vec::new();
+        encode(&Delivery { replayed: Some(3), ..delivery(Payload::None, None) }, "/outbox/orders", &mut line);
+        let event: Value = serde_json::from_slice(&line).unwrap();
+        assert_eq!((&event["sequence"], &event["replayed"]), (&json!("7"), &json!("3")));
+        assert!(written("{}", Some(r#"{"replayed":"forged"}"#)).get("replayed").is_none(), "no header can say so");
     }
 
     #[test]

@@ -24,7 +24,8 @@ macro_rules! columns {
            o.seq, o.id, o.aggregatetype, o.aggregateid, o.type, o.payload, typeof(o.payload), o.headers,
            CAST(o.created_at AS INTEGER),
            iif(o.seq IS NULL, (SELECT min(n.seq) FROM outbox AS n INDEXED BY outbox_in_order
-                               WHERE n.aggregate = a.id AND n.seq > a.done_seq AND n.seq <= a.last_seq), NULL) "
+                               WHERE n.aggregate = a.id AND n.seq > a.done_seq AND n.seq <= a.last_seq), NULL),
+           o.replayed "
     };
 }
 
@@ -172,6 +173,7 @@ fn delivery(row: &SqliteRow, hold: Hold, aggregate: i64, sequence: u64) -> Resul
         headers: row.try_get::<Option<&[u8]>, _>(17)?.map(|bytes| String::from_utf8_lossy(bytes).into_owned()),
         created_at_unix_ms: row.try_get(18)?,
         sequence,
+        replayed: row.try_get::<Option<i64>, _>(20)?.map(unsigned),
         slot: hold.slot,
         epoch: hold.epoch,
         aggregate,

@@ -1,10 +1,12 @@
 //! The SQLite store: an outbox inside the application's own database file, for publishers on one machine.
 //!
 //! Each file here is one concern: `config` (which file, and how it is opened), `schema` (migrations), `fence` (publishers and slots),
-//! `fetch`, `record`, `sweep` (retention), `upkeep` (new aggregates, unblocking), `status`, `holders`, `enqueue`, `error` (what SQLite's codes mean to the
+//! `fetch`, `record`, `sweep` (retention), `clean` (what falls due now and then), `dead_letters`, `upkeep` (new aggregates, unblocking), `status`, `holders`, `enqueue`, `error` (what SQLite's codes mean to the
 //! operator).
 
+mod clean;
 mod config;
+mod dead_letters;
 mod enqueue;
 mod error;
 mod fence;
@@ -18,6 +20,7 @@ mod upkeep;
 
 use std::future::Future;
 use std::path::Path;
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use async_trait::async_trait;
@@ -37,7 +40,10 @@ pub use sweep::DELIVERED;
 use self::error::{Context, store_error};
 use crate::options::RETRY_DELAY_MAX;
 use crate::store::sql::{to_ordered, unsigned};
-use crate::store::{FetchRequest, Fetched, Hold, Outcome, Registration, Status, Store, Touch};
+use crate::store::{
+    AuditEntry, Backlog, Cleaned, DeadLetter, DeadLetters, FetchRequest, Fetched, Hold, Outcome, Registration, Replayed, Resent, Signature,
+    Status, Store, Touch,
+};
 use crate::{ErrorKind, NewEvent, Result};
 
 /// How long one turn of waiting for the write lock takes inside `SQLite`, which sleeps 1, 2 and 2 ms in it.
@@ -51,6 +57,8 @@ pub struct SqliteStore {
     readers: SqlitePool,
     /// A connection of its own, because `PRAGMA data_version` tells of the commits of *other* connections.
     watcher: SqlitePool,
+    /// Behind this aggregate the search for idle ones goes on.
+    forget_after: Arc<Mutex<i64>>,
 }
 
 impl SqliteStore {
@@ -83,7 +91,13 @@ impl SqliteStore {
                 .test_before_acquire(false)
         };
         let writer = pool(1).connect_with(options.clone()).await.map_err(|e| store_error(&config.path, &e))?;
-        Ok(Self { writer, readers: pool(2).connect_lazy_with(options.clone()), watcher: pool(1).connect_lazy_with(options), config })
+        Ok(Self {
+            writer,
+            readers: pool(2).connect_lazy_with(options.clone()),
+            watcher: pool(1).connect_lazy_with(options),
+            config,
+            forget_after: Arc::default(),
+        })
     }
 
     /// From here on the writer tries for the lock in short turns, see [`SqliteStore::when_free`].
@@ -224,11 +238,42 @@ impl Store for SqliteStore {
         Ok(Some(version.cast_unsigned()))
     }
 
+    async fn clean(&self, parked_retention: Duration, limit: usize) -> Result<Cleaned> {
+        clean::clean(self, parked_retention, limit).await
+    }
+
     async fn status(&self) -> Result<Status> {
         status::status(self).await
     }
 
+    async fn backlog(&self, most: usize) -> Result<Option<Backlog>> {
+        status::backlog(self, most).await.map(Some)
+    }
+
     async fn unblock(&self, key: Option<&str>) -> Result<u64> {
         upkeep::unblock(self, key).await
+    }
+}
+
+#[async_trait]
+impl DeadLetters for SqliteStore {
+    async fn dead_letters(&self, key: Option<&str>, limit: usize) -> Result<Vec<DeadLetter>> {
+        dead_letters::list(self, key, limit).await
+    }
+
+    async fn replay(&self, id: &str, by: &Signature) -> Result<Option<Replayed>> {
+        dead_letters::replay(self, id, by).await
+    }
+
+    async fn replay_aggregate(&self, key: &str, from: Option<&str>, events_max: usize, by: &Signature) -> Result<Option<Resent>> {
+        dead_letters::replay_aggregate(self, key, from, events_max, by).await
+    }
+
+    async fn discard(&self, id: &str, by: &Signature) -> Result<bool> {
+        dead_letters::discard(self, id, by).await
+    }
+
+    async fn audit(&self, limit: usize) -> Result<Vec<AuditEntry>> {
+        dead_letters::audit(self, limit).await
     }
 }

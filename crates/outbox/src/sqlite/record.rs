@@ -52,6 +52,16 @@ const FAIL: &str = concat!(
 const PARK: &str =
     concat!("UPDATE outbox SET parked_at = ?6, parked_error = ?7 WHERE aggregate = ?1 AND seq = ?5 AND ", under_the_fence!());
 
+/// ?1 aggregate, ?2 slot, ?3 epoch, ?4 incarnation, ?5 sequence, ?6 now, ?7 error, ?8 who. The event is marked behind this, and goes with
+/// the delivered ones. Repeated, it writes nothing.
+const DISCARD: &str = concat!(
+    "INSERT INTO outbox_audit (at, who, action, event, key, seq, why)
+     SELECT ?6, ?8, 'discard', o.id, o.aggregatetype || '/' || o.aggregateid, o.seq, ?7
+     FROM outbox AS o CROSS JOIN outbox_aggregate AS a
+     WHERE o.aggregate = ?1 AND o.seq = ?5 AND a.id = ?1 AND a.done_seq < ?5 AND ",
+    under_the_fence!()
+);
+
 pub(super) async fn record(store: &SqliteStore, me: &Registration, outcomes: &[Outcome], delete: bool) -> Result<Vec<Hold>> {
     let incarnation = me.incarnation.to_string();
     let marks = marks(outcomes);
@@ -65,6 +75,7 @@ pub(super) async fn record(store: &SqliteStore, me: &Registration, outcomes: &[O
     // Parking first: the mark behind it may delete what is delivered, and must see what is set aside.
     for outcome in outcomes {
         write_park(&mut tx, &incarnation, outcome).await.at(store)?;
+        write_discard(&mut tx, me, outcome).await.at(store)?;
     }
     let mut written = sqlx::query(MARK).bind(&marks).bind(&incarnation).execute(&mut *tx).await.at(store)?.rows_affected();
     for outcome in outcomes {
@@ -97,12 +108,21 @@ async fn write_park(conn: &mut SqliteConnection, incarnation: &str, outcome: &Ou
     Ok(())
 }
 
+async fn write_discard(conn: &mut SqliteConnection, me: &Registration, outcome: &Outcome) -> Result<(), sqlx::Error> {
+    let Then::Discard { sequence, error } = &outcome.then else { return Ok(()) };
+    let hold = outcome.hold;
+    let discard = sqlx::query(DISCARD).bind(outcome.aggregate).bind(hold.slot).bind(hold.epoch.cast_signed());
+    let discard = discard.bind(me.incarnation.to_string()).bind(sequence.cast_signed()).bind(unix_ms()).bind(shortened(error));
+    discard.bind(format!("publisher {}", me.publisher)).execute(conn).await?;
+    Ok(())
+}
+
 async fn write_failure(conn: &mut SqliteConnection, incarnation: &str, outcome: &Outcome) -> Result<u64, sqlx::Error> {
     let now = unix_ms();
     let (attempts, failures, retry_at, blocked_at, error) = match &outcome.then {
         Then::Retry { attempts, failures, retry_in, error } => (*attempts, *failures, Some(now + millis(*retry_in)), None, error),
         Then::Block { attempts, error } => (*attempts, *attempts, None, Some(now), error),
-        Then::Next | Then::Park { .. } => return Ok(0),
+        Then::Next | Then::Park { .. } | Then::Discard { .. } => return Ok(0),
     };
     let hold = outcome.hold;
     let fail = sqlx::query(FAIL).bind(outcome.aggregate).bind(hold.slot).bind(hold.epoch.cast_signed()).bind(incarnation);

@@ -6,7 +6,7 @@ use super::error::classify;
 use crate::{Error, ErrorKind, Result};
 
 /// The schema this version reads and writes.
-pub const SCHEMA_VERSION: i64 = 1;
+pub const SCHEMA_VERSION: i64 = 2;
 
 /// One migration: to what it leads, how, and the way back.
 struct Migration {
@@ -15,11 +15,18 @@ struct Migration {
     down: &'static str,
 }
 
-const MIGRATIONS: [Migration; 1] = [Migration {
-    version: 1,
-    up: include_str!("../../migrations/sqlite/0001_outbox.up.sql"),
-    down: include_str!("../../migrations/sqlite/0001_outbox.down.sql"),
-}];
+const MIGRATIONS: [Migration; 2] = [
+    Migration {
+        version: 1,
+        up: include_str!("../../migrations/sqlite/0001_outbox.up.sql"),
+        down: include_str!("../../migrations/sqlite/0001_outbox.down.sql"),
+    },
+    Migration {
+        version: 2,
+        up: include_str!("../../migrations/sqlite/0002_dead_letters.up.sql"),
+        down: include_str!("../../migrations/sqlite/0002_dead_letters.down.sql"),
+    },
+];
 
 /// Brings the schema up to date; several processes at once are fine.
 pub(super) async fn migrate(pool: &SqlitePool) -> Result<()> {

@@ -7,7 +7,7 @@ use sqlx::{Row, SqliteConnection};
 use super::error::Context;
 use super::fence::alive;
 use super::{SqliteStore, retry_ahead_max_ms, unix_ms, unsigned};
-use crate::store::{BlockedAggregate, ERROR_CHARS_MAX, PublisherStatus, Retrying, Status};
+use crate::store::{Backlog, BlockedAggregate, ERROR_CHARS_MAX, PublisherStatus, Retrying, Status};
 use crate::{Result, one_line};
 
 /// The blocked are counted apart, since they are in another index.
@@ -49,6 +49,43 @@ const FREE: &str = concat!(
     alive!("p", "?1", "?2"),
     ")"
 );
+
+/// Events, when the oldest was written, and aggregates, of an index. ?1 how many are looked at.
+#[rustfmt::skip]
+macro_rules! counted {
+    ($index:literal, $which:literal) => {
+        concat!(
+            "SELECT coalesce(sum(a.last_seq - a.done_seq), 0), min(iif(typeof(o.created_at) = 'integer', o.created_at, NULL)), count(*)
+            FROM (SELECT id, done_seq, last_seq FROM outbox_aggregate INDEXED BY ", $index, " WHERE ", $which, " LIMIT ?1) AS a
+            LEFT JOIN outbox AS o INDEXED BY outbox_in_order ON o.aggregate = a.id AND o.seq = a.done_seq + 1"
+        )
+    };
+}
+const COUNTED: [&str; 3] = [
+    counted!("outbox_aggregate_pending", "done_seq < last_seq AND blocked_at IS NULL AND retry_at IS NULL"),
+    counted!("outbox_aggregate_waiting", "done_seq < last_seq AND blocked_at IS NULL AND retry_at IS NOT NULL"),
+    counted!("outbox_aggregate_blocked", "blocked_at IS NOT NULL"),
+];
+const PARKED: &str = "SELECT count(*) FROM (SELECT 1 FROM outbox INDEXED BY outbox_parked WHERE parked_at IS NOT NULL LIMIT ?1)";
+
+pub(super) async fn backlog(store: &SqliteStore, most: usize) -> Result<Backlog> {
+    let most = i64::try_from(most).unwrap_or(i64::MAX);
+    let mut tx = store.readers.begin().await.at(store)?;
+    let mut backlog = Backlog { complete: true, ..Backlog::default() };
+    let mut oldest: Option<i64> = None;
+    for sql in COUNTED {
+        let counted = sqlx::query_as(sql).bind(most).fetch_one(&mut *tx).await.at(store)?;
+        let (events, since, aggregates): (i64, Option<i64>, i64) = counted;
+        backlog.pending += unsigned(events);
+        backlog.complete &= aggregates < most;
+        // The last of them counts; the others are not blocked.
+        backlog.blocked_aggregates = unsigned(aggregates);
+        oldest = oldest.into_iter().chain(since).min();
+    }
+    let parked: i64 = sqlx::query_scalar(PARKED).bind(most).fetch_one(&mut *tx).await.at(store)?;
+    backlog.complete &= parked < most;
+    Ok(Backlog { parked: unsigned(parked), oldest_pending_age: oldest.map(|since| between(since, unix_ms())), ..backlog })
+}
 
 pub(super) async fn status(store: &SqliteStore) -> Result<Status> {
     let mut tx = store.readers.begin().await.at(store)?;

@@ -1,5 +1,6 @@
 //! What a publisher needs of the place where events wait.
 
+mod dead_letters;
 #[cfg(any(feature = "sqlite", feature = "postgres"))]
 pub(crate) mod sql;
 mod status;
@@ -11,7 +12,9 @@ use async_trait::async_trait;
 use futures::stream::{self, BoxStream, StreamExt as _};
 use shardwise::{Incarnation, SlotSet};
 
-pub use self::status::{BlockedAggregate, ERROR_CHARS_MAX, PublisherStatus, Retrying, Status};
+pub(crate) use self::dead_letters::too_many;
+pub use self::dead_letters::{AuditEntry, DeadLetter, DeadLetters, DeadState, LIST_MAX, REPLAY_EVENTS_MAX, Replayed, Resent, Signature};
+pub use self::status::{Backlog, BlockedAggregate, ERROR_CHARS_MAX, PublisherStatus, Retrying, Status};
 use crate::{AggregateId, Delivery, Result};
 
 /// A publisher that announces itself to a store.
@@ -142,6 +145,22 @@ pub enum Then {
         /// The sink's own words.
         error: String,
     },
+    /// It is given up for good, with a line in the record; the aggregate goes on behind it.
+    Discard {
+        /// Its sequence; everything up to it is done.
+        sequence: u64,
+        /// The sink's own words.
+        error: String,
+    },
+}
+
+/// What [`Store::clean`] has done.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Cleaned {
+    /// Events deleted that had been set aside for too long; each has a line in the record.
+    pub expired: u64,
+    /// Aggregates forgotten that have no event any more.
+    pub forgotten: u64,
 }
 
 /// The place where events wait, and the fence that says who may send and mark.
@@ -189,6 +208,14 @@ pub trait Store: Send + Sync + 'static {
     /// is the beginning. Returns the position to go on from under the same retention; `None` when there is nothing older to look at.
     async fn sweep(&self, retention: Duration, position: i64, limit: usize) -> Result<Option<i64>>;
 
+    /// Bounded work that falls due now and then, in batches of at most `limit`: deletes events that have been set aside for longer than
+    /// `parked_retention`, forgets aggregates without events (their sequences go on where they stopped, should they come back), and drops
+    /// lines of the record that are older than a year. Needs no slot.
+    async fn clean(&self, parked_retention: Duration, limit: usize) -> Result<Cleaned> {
+        let _ = (parked_retention, limit);
+        Ok(Cleaned::default())
+    }
+
     /// A number that differs after any change to the store, cheap to ask for; `None` if the store has no such thing. Must be asked
     /// before a fetch to be of use for it.
     async fn change_mark(&self) -> Result<Option<u64>> {
@@ -204,6 +231,13 @@ pub trait Store: Send + Sync + 'static {
 
     /// How the outbox stands. May take time in proportion to the number of pending aggregates.
     async fn status(&self) -> Result<Status>;
+
+    /// How much waits. Looks at `most` aggregates with something to send, blocked aggregates and parked events, of each, and no more, so
+    /// that its cost has a bound. `None` if the store does not count.
+    async fn backlog(&self, most: usize) -> Result<Option<Backlog>> {
+        let _ = most;
+        Ok(None)
+    }
 
     /// Lets blocked aggregates go on with their heads, attempts forgotten: the one of `key`, or all. Returns how many.
     async fn unblock(&self, key: Option<&str>) -> Result<u64>;
@@ -247,6 +281,10 @@ impl<S: Store + ?Sized> Store for Arc<S> {
         (**self).sweep(retention, position, limit).await
     }
 
+    async fn clean(&self, parked_retention: Duration, limit: usize) -> Result<Cleaned> {
+        (**self).clean(parked_retention, limit).await
+    }
+
     async fn change_mark(&self) -> Result<Option<u64>> {
         (**self).change_mark().await
     }
@@ -257,6 +295,10 @@ impl<S: Store + ?Sized> Store for Arc<S> {
 
     async fn status(&self) -> Result<Status> {
         (**self).status().await
+    }
+
+    async fn backlog(&self, most: usize) -> Result<Option<Backlog>> {
+        (**self).backlog(most).await
     }
 
     async fn unblock(&self, key: Option<&str>) -> Result<u64> {

@@ -34,7 +34,7 @@ pub(crate) fn shortened(error: &str) -> &str {
 /// Up to where an outcome moves its aggregate; `None` if it stays where it is.
 pub(crate) fn done_through(outcome: &Outcome) -> Option<u64> {
     match outcome.then {
-        Then::Park { sequence, .. } => Some(sequence),
+        Then::Park { sequence, .. } | Then::Discard { sequence, .. } => Some(sequence),
         Then::Next | Then::Retry { .. } | Then::Block { .. } => outcome.through,
     }
 }

@@ -53,6 +53,21 @@ pub struct PublisherStatus {
     pub slots: u32,
 }
 
+/// How much waits, counted up to a limit so that it may be asked for often; see [`Store::backlog`](super::Store::backlog).
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Backlog {
+    /// Events not delivered yet, those behind a blocked head included, parked ones not.
+    pub pending: u64,
+    /// Age of the oldest of them by the writer's clock.
+    pub oldest_pending_age: Option<Duration>,
+    /// How many aggregates are blocked.
+    pub blocked_aggregates: u64,
+    /// Events set aside.
+    pub parked: u64,
+    /// Whether everything was counted; if not, each number is a lower bound.
+    pub complete: bool,
+}
+
 /// How an outbox stands.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Status {

@@ -11,7 +11,7 @@ use async_trait::async_trait;
 use shardwise::discovery::Clock;
 use shardwise::{InstanceId, Moment, Ownership, ServiceState, Sharding, SlotSet, Timing};
 use shardwise_outbox::exercise::StoreHarness;
-use shardwise_outbox::{NewEvent, OutboxPublisher, OutboxPublisherBuilder, Payload, SqliteConfig, SqliteStore, Store};
+use shardwise_outbox::{DeadLetters, NewEvent, OutboxPublisher, OutboxPublisherBuilder, Payload, SqliteConfig, SqliteStore, Store};
 use sqlx::sqlite::{SqliteConnectOptions, SqliteConnection};
 use sqlx::{ConnectOptions, Connection};
 use tempfile::TempDir;
@@ -94,6 +94,10 @@ impl Outbox {
 #[async_trait]
 impl StoreHarness for Outbox {
     async fn open(&self) -> Arc<dyn Store> {
+        Arc::new(self.store().await)
+    }
+
+    async fn open_dead_letters(&self) -> Arc<dyn DeadLetters> {
         Arc::new(self.store().await)
     }
 

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use shardwise_outbox::exercise::StoreHarness;
-use shardwise_outbox::{NewEvent, Payload, PostgresConfig, PostgresStore, Store};
+use shardwise_outbox::{DeadLetters, NewEvent, Payload, PostgresConfig, PostgresStore, Store};
 use shardwise_testkit::{Database, Postgres};
 use sqlx::postgres::PgConnectOptions;
 use sqlx::{ConnectOptions, Connection, PgConnection};
@@ -27,6 +27,11 @@ impl Outbox {
         let outbox = Self { database: server.database().await.unwrap(), schema: None };
         PostgresStore::init(outbox.config()).await.unwrap().close().await;
         outbox
+    }
+
+    /// What is, or will be, in this database.
+    pub(crate) fn of(database: &Database) -> Self {
+        Self { database: database.clone(), schema: None }
     }
 
     /// In a schema of its own, with a clock that only `advance` moves.
@@ -83,6 +88,10 @@ pub(crate) async fn insert(conn: &mut PgConnection, event: NewEvent) -> Result<(
 #[async_trait]
 impl StoreHarness for Outbox {
     async fn open(&self) -> Arc<dyn Store> {
+        Arc::new(self.store().await)
+    }
+
+    async fn open_dead_letters(&self) -> Arc<dyn DeadLetters> {
         Arc::new(self.store().await)
     }
 

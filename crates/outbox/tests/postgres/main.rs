@@ -1,10 +1,13 @@
 //! The PostgreSQL store on real servers: the newest version and the oldest.
 #![expect(clippy::unwrap_used, clippy::panic, reason = "tests")]
 
+mod adoption;
+mod bad_input;
 mod common;
 mod costs;
 mod publishing;
 mod refusals;
+mod retention;
 #[path = "../common/mod.rs"]
 mod shared;
 mod suite;

@@ -36,6 +36,7 @@ pub struct Postgres {
     port: Port,
     databases: AtomicU32,
     folder: TempDir,
+    options: PostgresOptions,
 }
 
 /// A new and empty database of a server. It lasts as long as the server, which lasts as long as this.
@@ -50,7 +51,7 @@ impl Postgres {
     pub async fn start(options: PostgresOptions) -> Result<Arc<Self>> {
         let mut attempt = 1;
         loop {
-            let postgres = Self::launch(&options).await?;
+            let postgres = Self::launch(&options, None).await?;
             match postgres.ready().await {
                 Err(_) if attempt < ATTEMPTS && postgres.process.said(TAKEN) => attempt += 1,
                 ready => return ready.map(|()| Arc::new(postgres)),
@@ -72,24 +73,41 @@ impl Postgres {
     }
 
     /// Starts the process and does not wait for it.
-    async fn launch(options: &PostgresOptions) -> Result<Self> {
+    async fn launch(options: &PostgresOptions, copy_of: Option<&Path>) -> Result<Self> {
         let port = Port::reserve()?;
         let server = options.server();
         let (home, user) = (servers::home(&server)?, account::other_than_root()?);
         let folder = tempfile::Builder::new().prefix("shardwise-postgres-").tempdir().map_err(Error::io("a folder for PostgreSQL"))?;
         let home = account::settle(user.as_ref(), &home, folder.path())?;
         let arguments = options.arguments(folder.path(), port.number());
-        init(home.join("bin/initdb"), user.clone(), folder.path()).await?;
+        match copy_of {
+            None => init(home.join("bin/initdb"), user.clone(), folder.path()).await?,
+            Some(data) => copy(data, folder.path()).await?,
+        }
         // Killed by SIGKILL it would leave shared memory behind, of which the kernel has only so many pieces.
         let process = Process::new(server.title(), home.join("bin/postgres"), arguments, folder.path().join("log"));
         let process = process.ended_by_quit().run_by(user);
         process.start()?;
-        Ok(Self { process, port, databases: AtomicU32::new(1), folder })
+        Ok(Self { process, port, databases: AtomicU32::new(1), folder, options: options.clone() })
     }
 
     async fn ready(&self) -> Result<()> {
         let look = async || self.execute("SELECT 1").await.map(drop).map_err(|error| error.to_string());
         self.process.until("it answers", look).await
+    }
+
+    /// A standby that follows this server, and may be read; `SELECT pg_promote()` makes it one that is written. This server is restarted for
+    /// it.
+    pub async fn standby(&self) -> Result<Arc<Self>> {
+        let address = self.socket_addr();
+        let source = format!("host={} port={} user={SUPERUSER}", address.ip(), address.port());
+        let options = self.options.clone().with_setting("primary_conninfo", source);
+        self.kill()?;
+        let standby = Self::launch(&options, Some(&self.folder.path().join("data"))).await;
+        self.restart().await?;
+        let standby = standby?;
+        standby.ready().await?;
+        Ok(Arc::new(standby))
     }
 
     /// A new and empty database in UTF-8.
@@ -143,6 +161,12 @@ impl Database {
         wire::execute(self.server.socket_addr(), SUPERUSER, &self.name, sql).await
     }
 
+    /// The same database on another server, such as a standby of its own.
+    #[must_use]
+    pub fn on(&self, server: &Arc<Postgres>) -> Self {
+        Self { server: server.clone(), name: self.name.clone() }
+    }
+
     /// Its name.
     pub fn name(&self) -> &str {
         &self.name
@@ -152,6 +176,21 @@ impl Database {
     pub fn server(&self) -> &Arc<Postgres> {
         &self.server
     }
+}
+
+/// Copies a stopped server's data, owners and all, and says that whoever starts on it is a standby.
+async fn copy(data: &Path, folder: &Path) -> Result<()> {
+    let (data, copy) = (data.to_owned(), folder.join("data"));
+    let run = move || {
+        let status = std::process::Command::new("cp").arg("-a").args([&data, &copy]).status().map_err(Error::io("cp"))?;
+        if !status.success() {
+            return Err(Error::new(format!("{} cannot be copied: {status}", data.display())));
+        }
+        // Of the stopped server's process; there is none in the copy.
+        let _ = std::fs::remove_file(copy.join("postmaster.pid"));
+        std::fs::write(copy.join("standby.signal"), "").map_err(Error::io(copy.display()))
+    };
+    tokio::task::spawn_blocking(run).await.map_err(|error| Error::new(format!("cp: {error}")))?
 }
 
 /// Lays out the server's folder; takes about a second.

@@ -69,7 +69,8 @@ async fn through(client: &mut TcpStream, from: IpAddr, shared: &Shared) -> io::R
     let mut rules = shared.rules.clone();
     let ways = [Direction::ToServer, Direction::ToClient];
     rules.wait_for(|rules| ways.iter().all(|way| !rules.way(*way, from).cut)).await.map_err(io::Error::other)?;
-    let mut server = ServerEnd { stream: TcpStream::connect(shared.target).await?, ended: false };
+    let target = shared.rules.borrow().target.unwrap_or(shared.target);
+    let mut server = ServerEnd { stream: TcpStream::connect(target).await?, ended: false };
     client.set_nodelay(true)?;
     server.stream.set_nodelay(true)?;
     let ears = shared.kind.map(|kind| Mutex::new(Ears::new(kind)));

@@ -39,6 +39,8 @@ struct Rules {
     refuse: bool,
     /// Requests of the kind get no answer; only for a proxy that knows one.
     ignore: bool,
+    /// Where new connections lead instead, after a failover.
+    target: Option<SocketAddr>,
     /// Grows with each [`TcpProxy::reset`].
     resets: u64,
 }
@@ -174,6 +176,11 @@ impl TcpProxy {
         self.rules.send_modify(|rules| rules.resets += 1);
     }
 
+    /// New connections lead to another server, as after a failover.
+    pub fn lead_to(&self, target: SocketAddr) {
+        self.rules.send_modify(|rules| rules.target = Some(target));
+    }
+
     /// Requests that are meant (see [`TcpProxy::telling`]) get no answer any more, nor do those that wait for one; all others do. Whoever
     /// waited in vain has to ask again after [`TcpProxy::heal`].
     pub fn ignore(&self) {
@@ -188,7 +195,7 @@ impl TcpProxy {
 
     /// Everything passes again at once: what was held, what comes, and new connections.
     pub async fn heal(&self) -> Result<()> {
-        self.rules.send_modify(|rules| *rules = Rules { resets: rules.resets, ..Rules::default() });
+        self.rules.send_modify(|rules| *rules = Rules { resets: rules.resets, target: rules.target, ..Rules::default() });
         self.until_listening(true).await
     }
 

@@ -1,5 +1,7 @@
 //! `shardwise outbox`: make, fill, publish and inspect an outbox.
 
+mod dead;
+mod listen;
 mod opened;
 mod status;
 
@@ -48,6 +50,19 @@ and give the slots back; a second one ends at once, and the others take over aft
     /// Let blocked aggregates try their first event again
     #[command(after_help = "Exit code 1 if nothing was blocked, or not that aggregate.")]
     Unblock(Unblock),
+    /// List dead letters: events that are parked, or at the head of a blocked aggregate
+    List(dead::List),
+    /// Send dead letters again
+    #[command(after_help = dead::REPLAY_HELP)]
+    Replay(dead::Replay),
+    /// Send an aggregate again from its parked event on
+    #[command(after_help = dead::REPLAY_AGGREGATE_HELP)]
+    ReplayAggregate(dead::ReplayAggregate),
+    /// Delete dead letters; a blocked aggregate goes on behind its one
+    #[command(after_help = "Exit code 1 if one of the events is no dead letter; the others are deleted all the same.")]
+    Discard(dead::Discard),
+    /// Tell who replayed or discarded what and why
+    Audit(dead::Audit),
 }
 
 #[derive(Debug, Args)]
@@ -92,6 +107,9 @@ impl Unblock {
 pub(crate) struct Run {
     #[command(flatten)]
     which: Which,
+    /// Serve /livez, /readyz and /metrics: a port for this machine alone, or ADDRESS:PORT
+    #[arg(long, value_name = "ADDR")]
+    listen: Option<listen::Address>,
     /// Stop when the process that started this one, which has this id, is gone
     #[arg(long, hide = true, value_name = "PID")]
     exit_with_parent: Option<u32>,
@@ -117,6 +135,11 @@ impl Outbox {
             Self::Run(run) => run.run(&settings).await,
             Self::Status(which) => status::run(which.of(&settings)?, common).await,
             Self::Unblock(unblock) => unblock.run(unblock.which.of(&settings)?, common).await,
+            Self::List(list) => list.run(&settings, common).await,
+            Self::Replay(replay) => replay.run(&settings, common).await,
+            Self::ReplayAggregate(replay) => replay.run(&settings, common).await,
+            Self::Discard(discard) => discard.run(&settings, common).await,
+            Self::Audit(audit) => audit.run(&settings, common).await,
         }
     }
 }
@@ -220,6 +243,10 @@ impl Run {
         let sharding = ShardingFactory::from_settings(settings.clone())?.create(outbox.policy.as_str())?;
         let shared: Arc<dyn Sharding> = Arc::new(sharding.clone());
         let shutdown = signals::shutdown()?;
+        let listener = match self.listen {
+            Some(address) => Some(listen::bind(address).await?),
+            None => None,
+        };
         let store = Opened::open(outbox).await?;
         let publisher = OutboxPublisher::builder().store(store.shared()).sink(sink).sharding(shared).options(options).build()?;
         let joined = tokio::select! {
@@ -233,6 +260,12 @@ impl Run {
         output::release_log();
         output::note(format_args!("publishing as {}; Ctrl-C or SIGTERM stops", sharding.instance_id()));
         let stats = publisher.stats();
+        let _listening = listener.map(|(listener, metrics)| {
+            if let Ok(address) = listener.local_addr() {
+                output::note(format_args!("listening on http://{address}"));
+            }
+            listen::serve(listener, listen::Told { stats: stats.clone(), sharding: sharding.clone(), metrics })
+        });
         let published = publisher.run(shutdown).await;
         let left = sharding.deregister_self().await;
         store.close().await;
@@ -240,8 +273,8 @@ impl Run {
         left?;
         let now = stats.snapshot();
         output::note(format_args!(
-            "stopped: {} delivered, {} retried, {} parked, {} fenced",
-            now.delivered, now.retried, now.parked, now.fenced
+            "stopped: {} delivered, {} retried, {} parked, {} discarded, {} fenced",
+            now.delivered, now.retried, now.parked, now.discarded, now.fenced
         ));
         Ok(Code::Ok)
     }
@@ -274,11 +307,13 @@ fn options(outbox: &OutboxSettings, settings: &Settings) -> Result<PublisherOpti
         backoff: outbox.backoff,
         poison: match outbox.poison {
             shardwise::settings::Poison::Park => Poison::Park,
+            shardwise::settings::Poison::Discard => Poison::Discard,
             _ => Poison::Block,
         },
         outage_limit: outbox.outage_limit,
         poll: outbox.poll,
         retention: outbox.retention,
+        parked_retention: outbox.parked_retention,
         drain_timeout: settings.policy(outbox.policy.as_str())?.policy.drain_timeout,
         ..PublisherOptions::default()
     })

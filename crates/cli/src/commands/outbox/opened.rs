@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use shardwise::settings::{OutboxSettings, StoreSettings};
-use shardwise_outbox::{NewEvent, PostgresConfig, PostgresStore, SqliteStore, Store};
+use shardwise_outbox::{DeadLetters, NewEvent, PostgresConfig, PostgresStore, SqliteStore, Store};
 
 use crate::exit::{Code, Failure, Result};
 
@@ -33,6 +33,14 @@ impl Opened {
 
     /// As a publisher uses it.
     pub(super) fn shared(&self) -> Arc<dyn Store> {
+        match self {
+            Self::Sqlite(store) => Arc::new(store.clone()),
+            Self::Postgres(store) => Arc::new(store.clone()),
+        }
+    }
+
+    /// As an operator uses it.
+    pub(super) fn dead_letters(&self) -> Arc<dyn DeadLetters> {
         match self {
             Self::Sqlite(store) => Arc::new(store.clone()),
             Self::Postgres(store) => Arc::new(store.clone()),

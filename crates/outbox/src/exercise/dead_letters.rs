@@ -1,0 +1,185 @@
+//! The cases of the store suite about dead letters and about what is forgotten.
+
+use std::future::Future;
+use std::time::Duration;
+
+use super::StoreHarness;
+use super::store::{events, fetch, ids, outcome, owner, retake};
+use crate::store::{DeadState, Replayed, Resent, Signature, Then};
+use crate::{ErrorKind, Store};
+
+pub(super) async fn all<H: StoreHarness, F: Future<Output = H>>(fresh: &impl Fn() -> F) {
+    what_is_set_aside_is_sent_again_as_the_newest(&fresh().await).await;
+    what_is_blocked_is_tried_again_in_its_place(&fresh().await).await;
+    what_is_discarded_is_gone_and_written_down(&fresh().await).await;
+    an_aggregate_is_sent_again_from_what_was_set_aside(&fresh().await).await;
+    what_a_publisher_discards_is_written_down_once(&fresh().await).await;
+    what_was_set_aside_too_long_ago_goes(&fresh().await).await;
+    the_sequence_of_a_forgotten_aggregate_goes_on(&fresh().await).await;
+}
+
+fn ann() -> Signature {
+    Signature::new("ann", "the broker is mended").unwrap()
+}
+
+/// `a` has three events: the first is delivered, the second set aside, the third delivered.
+async fn with_one_set_aside(harness: &impl StoreHarness) -> (std::sync::Arc<dyn Store>, crate::store::Registration) {
+    harness.insert(events("a", 3)).await;
+    let (store, me) = owner(harness).await;
+    let run = fetch(&*store, &me).await.remove(0);
+    let park = outcome(&run, Some(1), Then::Park { sequence: 2, error: "422\nno".into() });
+    assert_eq!(store.record(&me, &[park], false).await.unwrap(), []);
+    let rest = fetch(&*store, &me).await.remove(0);
+    assert_eq!(store.record(&me, &[outcome(&rest, Some(3), Then::Next)], false).await.unwrap(), []);
+    (store, me)
+}
+
+async fn what_is_set_aside_is_sent_again_as_the_newest(harness: &impl StoreHarness) {
+    let (store, me) = with_one_set_aside(harness).await;
+    let dead = harness.open_dead_letters().await;
+    assert_eq!(dead.dead_letters(Some("order/b"), 10).await.unwrap(), []);
+    let letter = dead.dead_letters(None, 10).await.unwrap().remove(0);
+    assert_eq!((letter.id.as_str(), letter.key.as_str(), letter.sequence, letter.state), ("a-2", "order/a", 2, DeadState::Parked));
+    assert_eq!((letter.error.as_str(), letter.event_type.as_str(), letter.payload_bytes), ("422 no", "OrderChanged", 7));
+    assert_eq!(dead.replay("a-1", &ann()).await.unwrap(), None, "it is delivered, and no dead letter");
+    assert_eq!(dead.replay("nobody", &ann()).await.unwrap(), None);
+    assert_eq!(dead.replay("a-2", &ann()).await.unwrap(), Some(Replayed::Appended { sequence: 4 }));
+    assert_eq!(dead.replay("a-2", &ann()).await.unwrap(), None, "twice does nothing the second time");
+    assert_eq!(dead.dead_letters(None, 10).await.unwrap(), []);
+    let run = fetch(&*store, &me).await.remove(0);
+    let event = &run.events[0];
+    assert_eq!((event.id.as_str(), event.sequence, event.replayed), ("a-2", 4, Some(2)));
+    let park = outcome(&run, None, Then::Park { sequence: 4, error: "again".into() });
+    store.record(&me, &[park], false).await.unwrap();
+    assert_eq!(dead.dead_letters(Some("order/a"), 10).await.unwrap()[0].replayed, Some(2));
+    assert_eq!(dead.replay("a-2", &ann()).await.unwrap(), Some(Replayed::Appended { sequence: 5 }));
+    let event = fetch(&*store, &me).await.remove(0).events.remove(0);
+    assert_eq!((event.sequence, event.replayed), (5, Some(2)), "what it had first stays");
+    let audit = dead.audit(10).await.unwrap();
+    let lines: Vec<_> = audit.iter().map(|e| (&*e.who, &*e.action, &*e.event, &*e.key, e.sequence, e.events, &*e.why)).collect();
+    let line = |sequence| ("ann", "replay", "a-2", "order/a", sequence, 1, "the broker is mended");
+    assert_eq!(lines, [line(4), line(2)]);
+}
+
+async fn what_is_blocked_is_tried_again_in_its_place(harness: &impl StoreHarness) {
+    harness.insert([events("a", 3), events("b", 1)].concat()).await;
+    let (store, me) = owner(harness).await;
+    let run = fetch(&*store, &me).await.into_iter().find(|run| run.events.len() == 3).unwrap();
+    let block = outcome(&run, Some(1), Then::Block { attempts: 10, error: "413".into() });
+    store.record(&me, &[block], false).await.unwrap();
+    let dead = harness.open_dead_letters().await;
+    let letters = dead.dead_letters(None, 10).await.unwrap();
+    assert_eq!((letters.len(), letters[0].id.as_str(), letters[0].state), (1, "a-2", DeadState::Blocked));
+    assert_eq!(dead.replay("a-3", &ann()).await.unwrap(), None, "it only waits behind the blocked one");
+    assert_eq!(dead.replay("b-1", &ann()).await.unwrap(), None, "it may be on its way");
+    assert_eq!(dead.replay_aggregate("order/a", None, 10, &ann()).await.unwrap(), None, "nothing is set aside");
+    assert_eq!(dead.replay("a-2", &ann()).await.unwrap(), Some(Replayed::Unblocked));
+    assert_eq!(dead.replay("a-2", &ann()).await.unwrap(), None);
+    let run = fetch(&*store, &me).await.into_iter().find(|run| run.events.len() == 2).unwrap();
+    assert_eq!(run.events.iter().map(|event| (event.sequence, event.replayed)).collect::<Vec<_>>(), [(2, None), (3, None)]);
+    assert_eq!(dead.audit(10).await.unwrap()[0].action, "unblock");
+}
+
+async fn what_is_discarded_is_gone_and_written_down(harness: &impl StoreHarness) {
+    let (store, me) = with_one_set_aside(harness).await;
+    harness.insert(events("b", 2)).await;
+    let run = fetch(&*store, &me).await.remove(0);
+    store.record(&me, &[outcome(&run, None, Then::Block { attempts: 1, error: "no".into() })], false).await.unwrap();
+    let dead = harness.open_dead_letters().await;
+    assert_eq!(dead.dead_letters(None, 1).await.unwrap().len(), 1);
+    assert_eq!(dead.dead_letters(None, 10).await.unwrap().len(), 2);
+    for (id, discarded) in [("a-1", false), ("a-2", true), ("a-2", false), ("b-2", false), ("b-1", true), ("b-1", false), ("x", false)] {
+        assert_eq!(dead.discard(id, &ann()).await.unwrap(), discarded, "{id}");
+    }
+    assert_eq!(dead.dead_letters(None, 10).await.unwrap(), []);
+    assert_eq!(ids(&fetch(&*store, &me).await), ["b-2"], "the aggregate goes on behind it");
+    let audit = dead.audit(10).await.unwrap();
+    assert_eq!(audit.iter().map(|e| (&*e.action, &*e.event)).collect::<Vec<_>>(), [("discard", "b-1"), ("discard", "a-2")]);
+    assert_eq!(dead.audit(1).await.unwrap().len(), 1);
+}
+
+async fn an_aggregate_is_sent_again_from_what_was_set_aside(harness: &impl StoreHarness) {
+    let (store, me) = with_one_set_aside(harness).await;
+    let more = events("a", 5).split_off(3);
+    harness.insert([more, events("b", 1)].concat()).await;
+    // Both are in the publisher's hands when the operator comes.
+    let in_hand = fetch(&*store, &me).await;
+    let run = in_hand.iter().find(|run| run.events.len() == 2).unwrap();
+    let dead = harness.open_dead_letters().await;
+    let refused = dead.replay_aggregate("order/a", None, 3, &ann()).await.unwrap_err();
+    assert!(refused.kind() == ErrorKind::Event && refused.to_string().contains("has 4 events from there on, more than 3"), "{refused}");
+    for (key, from) in [("order/x", None), ("order/a", Some("a-3")), ("order/b", None)] {
+        assert_eq!(dead.replay_aggregate(key, from, 10, &ann()).await.unwrap(), None, "{key} {from:?}");
+    }
+    let resent = dead.replay_aggregate("order/a", Some("a-2"), 10, &ann()).await.unwrap();
+    assert_eq!(resent, Some(Resent { events: 4, gone: 0, from: 6 }));
+    assert_eq!(dead.replay_aggregate("order/a", None, 10, &ann()).await.unwrap(), None, "twice does nothing the second time");
+    // What was on its way is fenced: it may neither mark what is to come nor say anything about the new head.
+    let late = outcome(run, Some(5), Then::Next);
+    assert_eq!(store.record(&me, &[late], false).await.unwrap(), [run.hold]);
+    retake(&*store, &me).await;
+    let again = fetch(&*store, &me).await;
+    let run = again.iter().find(|run| run.events.len() == 4).unwrap();
+    let found: Vec<_> = run.events.iter().map(|event| (event.id.as_str(), event.sequence, event.replayed)).collect();
+    assert_eq!(found, [("a-2", 6, Some(2)), ("a-3", 7, Some(3)), ("a-4", 8, None), ("a-5", 9, None)]);
+    assert_eq!(store.record(&me, &[outcome(run, Some(9), Then::Next)], false).await.unwrap(), []);
+    assert!(!ids(&fetch(&*store, &me).await).iter().any(|id| id.starts_with('a')));
+    let line = dead.audit(1).await.unwrap().remove(0);
+    assert_eq!((&*line.action, &*line.event, line.sequence, line.events), ("replay-aggregate", "a-2", 2, 4));
+}
+
+async fn what_a_publisher_discards_is_written_down_once(harness: &impl StoreHarness) {
+    harness.insert(events("a", 3)).await;
+    let (store, me) = owner(harness).await;
+    let run = fetch(&*store, &me).await.remove(0);
+    let discard = [outcome(&run, Some(1), Then::Discard { sequence: 2, error: "422".into() })];
+    for _ in 0..2 {
+        assert_eq!(store.record(&me, &discard, false).await.unwrap(), []);
+    }
+    assert_eq!(ids(&fetch(&*store, &me).await), ["a-3"]);
+    let dead = harness.open_dead_letters().await;
+    assert_eq!(dead.dead_letters(None, 10).await.unwrap(), []);
+    let audit = dead.audit(10).await.unwrap();
+    let lines: Vec<_> = audit.iter().map(|e| (&*e.who, &*e.action, &*e.event, e.sequence, &*e.why)).collect();
+    assert_eq!(lines, [("publisher worker-1", "discard", "a-2", 2, "422")]);
+}
+
+async fn what_was_set_aside_too_long_ago_goes(harness: &impl StoreHarness) {
+    let (store, _) = with_one_set_aside(harness).await;
+    let hour = Duration::from_hours(1);
+    assert_eq!(store.clean(hour, 10).await.unwrap().expired, 0, "it is younger than an hour");
+    tokio::time::sleep(Duration::from_millis(5)).await;
+    assert_eq!(store.clean(Duration::from_millis(1), 10).await.unwrap().expired, 1);
+    assert_eq!(store.status().await.unwrap().parked, 0);
+    let line = harness.open_dead_letters().await.audit(1).await.unwrap().remove(0);
+    assert_eq!((&*line.action, &*line.event, &*line.why), ("expire", "a-2", "422\nno"));
+}
+
+async fn the_sequence_of_a_forgotten_aggregate_goes_on(harness: &impl StoreHarness) {
+    harness.insert([events("a", 3), events("b", 2)].concat()).await;
+    let (store, me) = owner(harness).await;
+    for run in fetch(&*store, &me).await {
+        if run.events[0].aggregate_id == "a" {
+            store.record(&me, &[outcome(&run, Some(3), Then::Next)], true).await.unwrap();
+        }
+    }
+    // Now and then a writer has the row, or what is drained is not struck off yet.
+    fetch(&*store, &me).await;
+    assert_eq!(store.clean(Duration::from_hours(1), 1).await.unwrap().forgotten, 1, "only the one without events");
+    assert_eq!(store.clean(Duration::from_hours(1), 1).await.unwrap().forgotten, 0);
+    let more = |id: &str| events(id, 5).split_off(3);
+    harness.insert([more("a"), events("c", 2), more("b")].concat()).await;
+    let runs = fetch(&*store, &me).await;
+    let sequences = |id: &str| {
+        let run = runs.iter().find(|run| run.events[0].aggregate_id == id).unwrap();
+        run.events.iter().map(|event| event.sequence).collect::<Vec<_>>()
+    };
+    assert_eq!(sequences("a"), [4, 5], "never a number that was there before");
+    assert_eq!(sequences("b"), [1, 2, 3, 4]);
+    assert_eq!(sequences("c"), [4, 5], "nobody remembers which keys were forgotten: all new ones begin above");
+    for run in &runs {
+        assert_eq!(store.record(&me, &[outcome(run, Some(run.last), Then::Next)], false).await.unwrap(), []);
+    }
+    assert_eq!(fetch(&*store, &me).await, []);
+    assert_eq!(store.status().await.unwrap().pending, 0);
+}

@@ -1,0 +1,262 @@
+//! What a publisher counts, for whatever exporter the application installs (the `metrics` facade; we install none). One table: names and
+//! texts of the code, and the page `metrics.md`.
+//!
+//! An exporter has to be installed before the publisher runs: a publisher asks for its counters once.
+
+use std::time::Duration;
+
+use metrics::{Counter, Gauge, Histogram, Label};
+
+use crate::decide::Counters;
+use crate::store::Backlog;
+
+/// How a metric is to be read.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Kind {
+    /// A sum since the publisher's start.
+    Counter,
+    /// How something stands.
+    Gauge,
+    /// How long something took, in seconds.
+    Histogram,
+}
+
+impl Kind {
+    /// Its name in the page.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Counter => "counter",
+            Self::Gauge => "gauge",
+            Self::Histogram => "histogram",
+        }
+    }
+}
+
+/// One metric. All have the label `sink`, the destination's name.
+#[derive(Debug, Clone, Copy)]
+pub struct Metric {
+    /// Its name.
+    pub name: &'static str,
+    /// How it is to be read.
+    pub kind: Kind,
+    /// What it says, and in which unit.
+    pub help: &'static str,
+}
+
+const fn metric(name: &'static str, kind: Kind, help: &'static str) -> Metric {
+    Metric { name, kind, help }
+}
+
+const DELIVERED: Metric =
+    metric("shardwise_outbox_delivered_total", Kind::Counter, "Events that the sink accepted and that are marked as delivered");
+const RETRIED: Metric = metric("shardwise_outbox_retried_total", Kind::Counter, "Failed sends of events that are tried again");
+const PARKED: Metric = metric("shardwise_outbox_parked_total", Kind::Counter, "Events set aside by this publisher");
+const DISCARDED: Metric = metric("shardwise_outbox_discarded_total", Kind::Counter, "Events given up for good by this publisher");
+const BLOCKED: Metric = metric("shardwise_outbox_blocked_total", Kind::Counter, "Aggregates blocked by this publisher");
+const REPEATED: Metric = metric(
+    "shardwise_outbox_repeated_total",
+    Kind::Counter,
+    "Events sent again although an earlier send may have arrived: it took too long, or its slot was lost on the way",
+);
+const FENCED: Metric = metric(
+    "shardwise_outbox_fenced_writes_total",
+    Kind::Counter,
+    "Slots found to be another publisher's, mostly by a write that the store refused; 0 while nothing changes",
+);
+const LAPSED: Metric = metric(
+    "shardwise_outbox_lapsed_total",
+    Kind::Counter,
+    "Times this publisher could not renew its fence in time and dropped everything in its hands",
+);
+const PUBLISH: Metric = metric(
+    "shardwise_outbox_publish_latency_seconds",
+    Kind::Histogram,
+    "From handing a batch to the sink until its answer, whatever that is",
+);
+const MARK: Metric =
+    metric("shardwise_outbox_mark_latency_seconds", Kind::Histogram, "From handing outcomes to the store until they are written");
+const HELD: Metric = metric("shardwise_outbox_held_slots", Kind::Gauge, "Slots that this publisher holds");
+const WANTED: Metric = metric("shardwise_outbox_wanted_slots", Kind::Gauge, "Slots that the sharding gives to this publisher");
+const IN_MEMORY: Metric = metric("shardwise_outbox_in_memory_events", Kind::Gauge, "Events in this publisher's memory");
+const DOWN: Metric = metric(
+    "shardwise_outbox_destination_down",
+    Kind::Gauge,
+    "1 while the sink refuses everything and only single events are tried, else 0",
+);
+const PENDING: Metric = metric(
+    "shardwise_outbox_pending_events",
+    Kind::Gauge,
+    "Events of the whole outbox that are not delivered yet, those behind a blocked one included; at least so many if backlog_complete is 0",
+);
+const OLDEST: Metric = metric(
+    "shardwise_outbox_oldest_pending_age_seconds",
+    Kind::Gauge,
+    "Age of the oldest of them by the writer's clock, 0 if there is none; at least so old if backlog_complete is 0",
+);
+const BLOCKED_NOW: Metric =
+    metric("shardwise_outbox_blocked_aggregates", Kind::Gauge, "Aggregates of the whole outbox that wait for an operator");
+const PARKED_NOW: Metric = metric("shardwise_outbox_parked_events", Kind::Gauge, "Events of the whole outbox that are set aside");
+const COMPLETE: Metric = metric(
+    "shardwise_outbox_backlog_complete",
+    Kind::Gauge,
+    "1 if the four gauges of the whole outbox are exact, 0 if there was more than is counted",
+);
+
+/// All metrics.
+pub const METRICS: [Metric; 19] = [
+    PENDING,
+    OLDEST,
+    BLOCKED_NOW,
+    PARKED_NOW,
+    COMPLETE,
+    DELIVERED,
+    RETRIED,
+    PARKED,
+    DISCARDED,
+    BLOCKED,
+    REPEATED,
+    FENCED,
+    LAPSED,
+    PUBLISH,
+    MARK,
+    HELD,
+    WANTED,
+    IN_MEMORY,
+    DOWN,
+];
+
+/// What is counted, and what of the engine's numbers it shows.
+type Fed<M, T> = (M, fn(&Counters) -> T);
+
+/// A publisher's counters, asked for once.
+#[derive(Debug, Clone)]
+pub(crate) struct Meters {
+    counters: [Fed<Counter, u64>; 8],
+    gauges: [Fed<Gauge, f64>; 4],
+    publish: Histogram,
+    mark: Histogram,
+    backlog: [Gauge; 5],
+    counted: Counters,
+}
+
+fn counter(metric: Metric, labels: &[Label]) -> Counter {
+    metrics::describe_counter!(metric.name, metric.help);
+    metrics::counter!(metric.name, labels.iter())
+}
+
+fn gauge(metric: Metric, labels: &[Label]) -> Gauge {
+    metrics::describe_gauge!(metric.name, metric.help);
+    metrics::gauge!(metric.name, labels.iter())
+}
+
+fn histogram(metric: Metric, labels: &[Label]) -> Histogram {
+    metrics::describe_histogram!(metric.name, metrics::Unit::Seconds, metric.help);
+    metrics::histogram!(metric.name, labels.iter())
+}
+
+impl Meters {
+    pub(crate) fn new(sink: &str) -> Self {
+        let labels = [Label::new("sink", sink.to_owned())];
+        let counter = |metric| counter(metric, &labels);
+        let gauge = |metric| gauge(metric, &labels);
+        Self {
+            counters: [
+                (counter(DELIVERED), |counters| counters.delivered),
+                (counter(RETRIED), |counters| counters.retried),
+                (counter(PARKED), |counters| counters.parked),
+                (counter(DISCARDED), |counters| counters.discarded),
+                (counter(BLOCKED), |counters| counters.blocked),
+                (counter(REPEATED), |counters| counters.repeated),
+                (counter(FENCED), |counters| counters.fenced),
+                (counter(LAPSED), |counters| counters.lapsed),
+            ],
+            gauges: [
+                (gauge(HELD), |counters| f64::from(counters.held)),
+                (gauge(WANTED), |counters| f64::from(counters.wanted)),
+                (gauge(IN_MEMORY), |counters| counters.in_memory as f64),
+                (gauge(DOWN), |counters| f64::from(u8::from(counters.destination_down))),
+            ],
+            publish: histogram(PUBLISH, &labels),
+            mark: histogram(MARK, &labels),
+            backlog: [PENDING, OLDEST, BLOCKED_NOW, PARKED_NOW, COMPLETE].map(gauge),
+            counted: Counters::default(),
+        }
+    }
+
+    /// Passes on what has changed since the last time.
+    pub(crate) fn count(&mut self, now: &Counters) {
+        if *now == self.counted {
+            return;
+        }
+        for (counter, of) in &self.counters {
+            counter.increment(of(now).saturating_sub(of(&self.counted)));
+        }
+        for (gauge, of) in &self.gauges {
+            gauge.set(of(now));
+        }
+        self.counted = *now;
+    }
+
+    pub(crate) fn publish_histogram(&self) -> Histogram {
+        self.publish.clone()
+    }
+
+    pub(crate) fn mark_histogram(&self) -> Histogram {
+        self.mark.clone()
+    }
+
+    pub(crate) fn backlog(&self, backlog: &Backlog) {
+        let values = [
+            backlog.pending as f64,
+            backlog.oldest_pending_age.unwrap_or(Duration::ZERO).as_secs_f64(),
+            backlog.blocked_aggregates as f64,
+            backlog.parked as f64,
+            f64::from(u8::from(backlog.complete)),
+        ];
+        self.backlog.iter().zip(values).for_each(|(gauge, value)| gauge.set(value));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fmt::Write as _;
+
+    use super::*;
+
+    const BEGINNING: &str = "# Metrics of an outbox publisher
+
+Generated from the table in `src/metrics.rs`; `METRICS_WRITE=1 cargo test -p shardwise-outbox --lib metrics` writes it.
+
+The library speaks through the `metrics` facade and installs no exporter. `shardwise outbox run --listen ADDR` serves these at `/metrics` in
+Prometheus' form. Each has the label `sink`, the destination's name; no label carries a key.
+
+Gauges of the whole outbox come from the store every ten seconds, from each publisher: take their `max`, not their sum. So that a look never
+costs more than a few milliseconds, each of their counts stops at 10,000 aggregates with something to send, 10,000 blocked ones and 10,000
+parked events; where one of them stopped, `backlog_complete` is 0 and the numbers say \"at least\".
+
+| metric | kind | meaning |
+|---|---|---|
+";
+
+    #[test]
+    fn the_page_is_the_table() {
+        let mut page = BEGINNING.to_owned();
+        for Metric { name, kind, help } in METRICS {
+            writeln!(page, "| `{name}` | {} | {help} |", kind.as_str()).unwrap();
+        }
+        let path = concat!(env!("CARGO_MANIFEST_DIR"), "/metrics.md");
+        if std::env::var_os("METRICS_WRITE").is_some() {
+            std::fs::write(path, &page).unwrap();
+        }
+        assert_eq!(std::fs::read_to_string(path).unwrap(), page, "metrics.md is not the table's: METRICS_WRITE=1 writes it");
+    }
+
+    #[test]
+    fn names_say_what_they_are() {
+        for Metric { name, kind, help } in METRICS {
+            assert!(name.starts_with("shardwise_outbox_") && !help.ends_with('.'), "{name}");
+            assert_eq!(name.ends_with("_total"), kind == Kind::Counter, "{name}");
+            assert!(kind != Kind::Histogram || name.ends_with("_seconds"), "{name}");
+        }
+    }
+}

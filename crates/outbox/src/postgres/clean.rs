@@ -1,0 +1,92 @@
+//! What falls due now and then: events that were set aside long ago, aggregates without events, old lines of the record.
+
+use std::sync::PoisonError;
+use std::time::{Duration, Instant};
+
+use sqlx::{Connection, PgConnection};
+
+use super::error::{Context, Fault};
+use super::{PostgresStore, call, millis, unsigned};
+use crate::Result;
+use crate::store::Cleaned;
+
+/// Batches of one kind at one time, and how long they may take together.
+const BATCHES: usize = 20;
+const WITHIN: Duration = Duration::from_secs(3);
+
+/// $1 age in milliseconds, $2 how many. Each leaves a line: it was never delivered.
+const EXPIRE: &str = "WITH old AS MATERIALIZED (
+        SELECT o.position FROM outbox AS o WHERE o.parked_at < statement_timestamp() - $1::bigint * interval '1 millisecond'
+        ORDER BY o.parked_at LIMIT $2 FOR UPDATE SKIP LOCKED
+    ), gone AS (
+        DELETE FROM outbox AS d USING old WHERE d.position = old.position
+        RETURNING d.id, d.aggregatetype || '/' || d.aggregateid AS key, d.seq, d.parked_error
+    )
+    INSERT INTO outbox_audit (who, action, event, key, seq, why)
+    SELECT 'retention', 'expire', id, key, seq, coalesce(parked_error, '') FROM gone";
+
+const FORGET_LINES: &str = "DELETE FROM outbox_audit AS d USING (
+        SELECT id FROM outbox_audit WHERE at < statement_timestamp() - interval '365 days' ORDER BY at LIMIT $1
+    ) AS old WHERE d.id = old.id";
+
+/// $1 aggregate, $2 how many to look at. Idle: struck off, so that nobody has anything of it in hand, and without a row.
+const IDLE: &str = "WITH looked AS MATERIALIZED (
+        SELECT id, last_seq, drained_seq FROM outbox_aggregate WHERE id > $1 ORDER BY id LIMIT $2
+    ), idle AS MATERIALIZED (
+        SELECT a.id, a.last_seq FROM looked AS l JOIN outbox_aggregate AS a ON a.id = l.id AND a.last_seq = a.drained_seq
+        JOIN outbox_head AS h ON h.aggregate = a.id AND NOT h.listed
+        WHERE l.last_seq = l.drained_seq AND NOT EXISTS (SELECT 1 FROM outbox AS o WHERE o.aggregate = l.id)
+        FOR UPDATE OF a, h SKIP LOCKED
+    )
+    SELECT (SELECT count(*) FROM looked), (SELECT max(id) FROM looked), coalesce(array_agg(id), '{}'), coalesce(max(last_seq), 0)::bigint
+    FROM idle";
+
+/// $1 the highest sequence of what is to be forgotten. Seen by every transaction from now on, even if this one fails.
+const RAISE: &str = "SELECT setval('outbox_floor', $1) FROM outbox_floor WHERE last_value < $1";
+
+pub(super) async fn clean(store: &PostgresStore, parked_retention: Duration, limit: usize) -> Result<Cleaned> {
+    let (begun, rows) = (Instant::now(), i64::try_from(limit).unwrap_or(i64::MAX));
+    let mut cleaned = Cleaned::default();
+    for _ in 0..BATCHES {
+        let expired = call!(store, conn => expire(conn, parked_retention, rows))?;
+        cleaned.expired += expired;
+        if expired < limit as u64 || begun.elapsed() > WITHIN {
+            break;
+        }
+    }
+    for _ in 0..BATCHES {
+        let after = *store.forget_after.lock().unwrap_or_else(PoisonError::into_inner);
+        let (forgotten, next) = call!(store, conn => forget(conn, after, rows))?;
+        cleaned.forgotten += forgotten;
+        *store.forget_after.lock().unwrap_or_else(PoisonError::into_inner) = next.unwrap_or(0);
+        if next.is_none() || begun.elapsed() > WITHIN {
+            break;
+        }
+    }
+    Ok(cleaned)
+}
+
+async fn expire(conn: &mut PgConnection, parked_retention: Duration, limit: i64) -> Result<u64, Fault> {
+    sqlx::query(FORGET_LINES).bind(limit).execute(&mut *conn).await?;
+    let age = millis(parked_retention).min(super::sweep::RETENTION_MS_MAX);
+    Ok(sqlx::query(EXPIRE).bind(age).bind(limit).execute(conn).await?.rows_affected())
+}
+
+/// Answers how many were forgotten, and where to go on.
+async fn forget(conn: &mut PgConnection, after: i64, limit: i64) -> Result<(u64, Option<i64>), Fault> {
+    let mut tx = conn.begin().await?;
+    // One at a time, or a lower floor might be set after a higher one.
+    let alone = sqlx::query("SELECT 1 FROM outbox_meta FOR UPDATE SKIP LOCKED").fetch_optional(&mut *tx).await?;
+    if alone.is_none() {
+        return Ok((0, None));
+    }
+    let idle = sqlx::query_as(IDLE).bind(after).bind(limit).fetch_one(&mut *tx).await?;
+    let (looked_at, last, idle, highest): (i64, Option<i64>, Vec<i64>, i64) = idle;
+    if !idle.is_empty() {
+        sqlx::query(RAISE).bind(highest).execute(&mut *tx).await?;
+        sqlx::query("DELETE FROM outbox_head WHERE aggregate = ANY ($1)").bind(&idle).execute(&mut *tx).await?;
+        sqlx::query("DELETE FROM outbox_aggregate WHERE id = ANY ($1)").bind(&idle).execute(&mut *tx).await?;
+    }
+    tx.commit().await?;
+    Ok((unsigned(i64::try_from(idle.len()).unwrap_or(0)), if looked_at == limit { last } else { None }))
+}

@@ -1,0 +1,192 @@
+//! What an operator does with dead letters: each a transaction, with its line in the record.
+//!
+//! Locks are taken in the order of writers and publishers: the aggregate's row, the slot, the head, the events.
+
+use sqlx::{Connection, PgConnection, Row};
+
+use super::error::Fault;
+use super::{ago, unsigned};
+use crate::one_line;
+use crate::store::{AuditEntry, DeadLetter, DeadState, ERROR_CHARS_MAX, LIST_MAX, Replayed, Resent, Signature, too_many};
+
+/// $1 key or NULL, $2 how many.
+const LIST: &str = "
+    (SELECT e.id, a.key, e.type, e.seq, true, (extract(epoch FROM now() - h.blocked_at) * 1000)::bigint, coalesce(h.last_error, ''),
+            e.bytes, e.replayed
+     FROM outbox_head AS h JOIN outbox_aggregate AS a ON a.id = h.aggregate
+     CROSS JOIN LATERAL (
+         SELECT o.id, o.type, o.seq, o.replayed, coalesce(octet_length(o.payload), octet_length(o.payload_bytes), 0) AS bytes
+         FROM outbox AS o WHERE o.aggregate = h.aggregate AND o.seq > h.done_seq ORDER BY o.seq LIMIT 1
+     ) AS e
+     WHERE h.blocked_at IS NOT NULL AND ($1::text IS NULL OR a.key = $1) ORDER BY h.blocked_at LIMIT $2)
+    UNION ALL
+    (SELECT o.id, a.key, o.type, o.seq, false, (extract(epoch FROM now() - o.parked_at) * 1000)::bigint, coalesce(o.parked_error, ''),
+            coalesce(octet_length(o.payload), octet_length(o.payload_bytes), 0), o.replayed
+     FROM outbox AS o JOIN outbox_aggregate AS a ON a.id = o.aggregate
+     WHERE o.parked_at IS NOT NULL AND ($1::text IS NULL OR a.key = $1) ORDER BY o.parked_at, o.position LIMIT $2)";
+
+/// The columns that make an event, for moving it to the end of its aggregate: written once more, it gets the next sequence, as from a writer.
+#[rustfmt::skip]
+macro_rules! moved {
+    ($which:literal, $replayed:literal) => {
+        concat!(
+            "WITH gone AS (DELETE FROM outbox WHERE ", $which, " RETURNING *)
+             INSERT INTO outbox (id, aggregatetype, aggregateid, type, payload, payload_bytes, headers, created_at, replayed)
+             SELECT id, aggregatetype, aggregateid, type, payload, payload_bytes, headers, created_at, ", $replayed,
+            " FROM gone ORDER BY seq RETURNING seq, replayed"
+        )
+    };
+}
+
+/// $1 id.
+const APPEND: &str = moved!("id = $1 AND parked_at IS NOT NULL", "coalesce(replayed, seq)");
+/// $1 aggregate, $2 from this sequence on, $3 up to where they were delivered.
+const APPEND_ALL: &str = moved!("aggregate = $1 AND seq >= $2", "CASE WHEN seq <= $3 THEN coalesce(replayed, seq) ELSE replayed END");
+
+/// $1 id. The event and its aggregate; the aggregate's row keeps writers and other operators away.
+const FIND: &str = "SELECT o.aggregate, a.key, o.seq, o.parked_at IS NOT NULL
+    FROM outbox AS o JOIN outbox_aggregate AS a ON a.id = o.aggregate WHERE o.id = $1 FOR UPDATE OF a";
+
+/// $1 aggregate, $2 sequence, $3 up to where the aggregate is done from now on. Only if that event is at the head, and blocked.
+const RELEASE_HEAD: &str = "UPDATE outbox_head AS h
+    SET blocked_at = NULL, retry_at = NULL, attempts = 0, failures = 0, failing_since = NULL, attempted_at = NULL, done_seq = $3
+    WHERE h.aggregate = $1 AND h.blocked_at IS NOT NULL
+      AND $2 = (SELECT min(o.seq) FROM outbox AS o WHERE o.aggregate = h.aggregate AND o.seq > h.done_seq)
+    RETURNING h.done_seq";
+
+/// $1 aggregate. What its holder has in its hands is not written any more: the epoch is another one.
+const FENCE: &str = "UPDATE outbox_slot AS s SET epoch = s.epoch + 1, incarnation = NULL
+    FROM outbox_head AS h WHERE h.aggregate = $1 AND h.hash BETWEEN s.hash_from AND s.hash_to";
+
+/// $1 who, $2 action, $3 event, $4 key, $5 sequence, $6 events, $7 why.
+const NOTE: &str = "INSERT INTO outbox_audit (who, action, event, key, seq, events, why) VALUES ($1, $2, $3, $4, $5, $6, $7)";
+
+fn bounded(limit: usize) -> i64 {
+    i64::try_from(limit.clamp(1, LIST_MAX)).unwrap_or(i64::MAX)
+}
+
+pub(super) async fn list(conn: &mut PgConnection, key: Option<&str>, limit: usize) -> Result<Vec<DeadLetter>, Fault> {
+    let letter = |row: &sqlx::postgres::PgRow| {
+        Ok(DeadLetter {
+            id: row.try_get(0)?,
+            key: row.try_get(1)?,
+            event_type: row.try_get(2)?,
+            sequence: unsigned(row.try_get(3)?),
+            state: if row.try_get(4)? { DeadState::Blocked } else { DeadState::Parked },
+            dead_for: ago(row.try_get(5)?),
+            error: one_line(row.try_get(6)?, ERROR_CHARS_MAX),
+            payload_bytes: u64::try_from(row.try_get::<i32, _>(7)?).unwrap_or(0),
+            replayed: row.try_get::<Option<i64>, _>(8)?.map(unsigned),
+        })
+    };
+    let rows = sqlx::query(LIST).bind(key).bind(bounded(limit)).fetch_all(conn).await?;
+    rows.iter().take(limit.clamp(1, LIST_MAX)).map(letter).collect()
+}
+
+/// An event as an operator names it.
+struct Found {
+    aggregate: i64,
+    key: String,
+    seq: i64,
+    parked: bool,
+}
+
+async fn find(conn: &mut PgConnection, id: &str) -> Result<Option<Found>, Fault> {
+    let found: Option<(i64, String, i64, bool)> = sqlx::query_as(FIND).bind(id).fetch_optional(conn).await?;
+    Ok(found.map(|(aggregate, key, seq, parked)| Found { aggregate, key, seq, parked }))
+}
+
+async fn note(conn: &mut PgConnection, by: &Signature, action: &str, id: &str, found: &Found, events: i64) -> Result<(), Fault> {
+    let note = sqlx::query(NOTE).bind(by.who()).bind(action).bind(id).bind(&found.key).bind(found.seq).bind(events).bind(by.why());
+    note.execute(conn).await?;
+    Ok(())
+}
+
+/// Whether the event was the blocked head; if so, its aggregate goes on behind `done`.
+async fn release(conn: &mut PgConnection, found: &Found, done: i64) -> Result<bool, Fault> {
+    let released = sqlx::query(RELEASE_HEAD).bind(found.aggregate).bind(found.seq).bind(done).fetch_optional(conn).await?;
+    Ok(released.is_some())
+}
+
+pub(super) async fn replay(conn: &mut PgConnection, id: &str, by: &Signature) -> Result<Option<Replayed>, Fault> {
+    let mut tx = conn.begin().await?;
+    let Some(found) = find(&mut tx, id).await? else { return Ok(None) };
+    let (replayed, action) = if found.parked {
+        let moved: Option<(i64, i64)> = sqlx::query_as(APPEND).bind(id).fetch_optional(&mut *tx).await?;
+        let Some((sequence, _)) = moved else { return Ok(None) };
+        (Replayed::Appended { sequence: unsigned(sequence) }, "replay")
+    } else if release(&mut tx, &found, found.seq - 1).await? {
+        (Replayed::Unblocked, "unblock")
+    } else {
+        return Ok(None);
+    };
+    note(&mut tx, by, action, id, &found, 1).await?;
+    tx.commit().await?;
+    Ok(Some(replayed))
+}
+
+pub(super) async fn discard(conn: &mut PgConnection, id: &str, by: &Signature) -> Result<bool, Fault> {
+    let mut tx = conn.begin().await?;
+    let Some(found) = find(&mut tx, id).await? else { return Ok(false) };
+    if !found.parked && !release(&mut tx, &found, found.seq).await? {
+        return Ok(false);
+    }
+    let delete = sqlx::query("DELETE FROM outbox WHERE id = $1").bind(id).execute(&mut *tx).await?;
+    if delete.rows_affected() == 0 {
+        return Ok(false);
+    }
+    note(&mut tx, by, "discard", id, &found, 1).await?;
+    tx.commit().await?;
+    Ok(true)
+}
+
+pub(super) async fn replay_aggregate(
+    conn: &mut PgConnection,
+    key: &str,
+    from: Option<&str>,
+    events_max: usize,
+    by: &Signature,
+) -> Result<Option<Resent>, Fault> {
+    let mut tx = conn.begin().await?;
+    let aggregate = "SELECT id, last_seq FROM outbox_aggregate WHERE key = $1 FOR UPDATE";
+    let Some((aggregate, last)) = sqlx::query_as::<_, (i64, i64)>(aggregate).bind(key).fetch_optional(&mut *tx).await? else {
+        return Ok(None);
+    };
+    let first = "SELECT o.id, o.seq, (SELECT count(*) FROM outbox AS n WHERE n.aggregate = $1 AND n.seq >= o.seq)
+        FROM outbox AS o WHERE o.aggregate = $1 AND o.parked_at IS NOT NULL AND ($2::text IS NULL OR o.id = $2) ORDER BY o.seq LIMIT 1";
+    let first: Option<(String, i64, i64)> = sqlx::query_as(first).bind(aggregate).bind(from).fetch_optional(&mut *tx).await?;
+    let Some((id, seq, events)) = first else { return Ok(None) };
+    if usize::try_from(events).unwrap_or(usize::MAX) > events_max {
+        return Err(too_many(key, unsigned(events), events_max).into());
+    }
+    sqlx::query(FENCE).bind(aggregate).execute(&mut *tx).await?;
+    // Behind the fence, and so behind every mark.
+    let done: i64 =
+        sqlx::query_scalar("SELECT done_seq FROM outbox_head WHERE aggregate = $1 FOR UPDATE").bind(aggregate).fetch_one(&mut *tx).await?;
+    let moved = sqlx::query(APPEND_ALL).bind(aggregate).bind(seq).bind(done).fetch_all(&mut *tx).await?;
+    let head = "UPDATE outbox_head SET done_seq = $2, blocked_at = NULL, retry_at = NULL, attempts = 0, failures = 0, failing_since = NULL,
+        attempted_at = NULL, last_error = NULL WHERE aggregate = $1";
+    sqlx::query(head).bind(aggregate).bind(last).execute(&mut *tx).await?;
+    let events = i64::try_from(moved.len()).unwrap_or(i64::MAX);
+    note(&mut tx, by, "replay-aggregate", &id, &Found { aggregate, key: key.to_owned(), seq, parked: true }, events).await?;
+    tx.commit().await?;
+    Ok(Some(Resent { events: unsigned(events), gone: unsigned(last - seq + 1 - events), from: unsigned(last + 1) }))
+}
+
+pub(super) async fn audit(conn: &mut PgConnection, limit: usize) -> Result<Vec<AuditEntry>, Fault> {
+    let sql = "SELECT (extract(epoch FROM now() - at) * 1000)::bigint, who, action, event, key, seq, events, why
+        FROM outbox_audit ORDER BY id DESC LIMIT $1";
+    let entry = |row: &sqlx::postgres::PgRow| {
+        Ok(AuditEntry {
+            ago: ago(row.try_get(0)?),
+            who: row.try_get(1)?,
+            action: row.try_get(2)?,
+            event: row.try_get(3)?,
+            key: row.try_get(4)?,
+            sequence: unsigned(row.try_get(5)?),
+            events: unsigned(row.try_get(6)?),
+            why: row.try_get(7)?,
+        })
+    };
+    sqlx::query(sql).bind(bounded(limit)).fetch_all(conn).await?.iter().map(entry).collect()
+}

@@ -1,0 +1,36 @@
+//! Looks now and then how much waits in the whole outbox, for the metrics.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::time::{MissedTickBehavior, interval, timeout};
+use tokio_util::task::AbortOnDropHandle;
+
+use crate::Store;
+use crate::metrics::Meters;
+
+/// Between two looks.
+const EVERY: Duration = Duration::from_secs(10);
+/// A look that takes longer is given up; the gauges stay as they were.
+const WITHIN: Duration = Duration::from_secs(5);
+/// So much of each kind is looked at, which bounds the cost.
+const MOST: usize = 10_000;
+
+/// Looks until the handle is dropped.
+pub(super) fn watch(store: &Arc<dyn Store>, meters: &Meters) -> AbortOnDropHandle<()> {
+    let (store, meters) = (Arc::clone(store), meters.clone());
+    AbortOnDropHandle::new(tokio::spawn(async move {
+        let mut turns = interval(EVERY);
+        turns.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        loop {
+            turns.tick().await;
+            match timeout(WITHIN, store.backlog(MOST)).await {
+                Ok(Ok(Some(backlog))) => meters.backlog(&backlog),
+                // This store does not count.
+                Ok(Ok(None)) => return,
+                Ok(Err(error)) => tracing::debug!(%error, "the backlog cannot be counted; trying again"),
+                Err(_) => tracing::debug!("the backlog was not counted in time; trying again"),
+            }
+        }
+    }))
+}

@@ -1,0 +1,127 @@
+//! Each metric of the table moves when what it counts happens.
+#![expect(clippy::unwrap_used, clippy::panic, reason = "tests")]
+
+mod common;
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use common::{Outbox, Running, TestSharding, events, eventually};
+use metrics_util::debugging::{DebugValue, DebuggingRecorder, Snapshotter};
+use shardwise_outbox::exercise::{Reply, ScriptedSink};
+use shardwise_outbox::metrics::METRICS;
+use shardwise_outbox::sink::Refusal;
+use shardwise_outbox::{OutboxPublisher, Poison, PublisherOptions, Store};
+use sqlx::Connection;
+
+const LIMIT: Duration = Duration::from_secs(60);
+
+/// What was counted since the last look is added; of gauges the highest value stays, because looking sets them back.
+fn read(snapshotter: &Snapshotter, sums: &mut BTreeMap<String, f64>) {
+    for (key, _, _, value) in snapshotter.snapshot().into_vec() {
+        let name = key.key().name().to_owned();
+        assert_eq!(key.key().labels().map(|label| (label.key(), label.value())).collect::<Vec<_>>(), [("sink", "script")], "{name}");
+        match value {
+            DebugValue::Counter(count) => *sums.entry(name).or_default() += count as f64,
+            DebugValue::Gauge(gauge) => {
+                let most = sums.entry(name).or_default();
+                *most = most.max(gauge.into_inner());
+            }
+            DebugValue::Histogram(values) => *sums.entry(name).or_default() += values.len() as f64,
+        }
+    }
+}
+
+async fn publish(poison: Poison, recorder: &DebuggingRecorder, sums: &mut BTreeMap<String, f64>) {
+    let outbox = Outbox::new().await;
+    // `bad` is refused for good, `slow` at its first try only, and one hangs so long that it is sent again.
+    let (tried, hung) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicBool::new(false)));
+    let sink = ScriptedSink::new(move |event| match event.aggregate_id.as_str() {
+        "bad" => Reply::Refuse(Refusal::permanent("422")),
+        "slow" if !tried.swap(true, Ordering::SeqCst) => Reply::Refuse(Refusal::retryable("503")),
+        "hangs" if !hung.swap(true, Ordering::SeqCst) => Reply::Hang,
+        _ => Reply::Accept,
+    });
+    outbox.insert_plainly([events("good", 1..=5), events("bad", 1..=1), events("slow", 1..=1), events("hangs", 1..=1)].concat()).await;
+    if poison == Poison::Block {
+        let mut conn = outbox.connection().await;
+        sqlx::query("UPDATE outbox SET parked_at = 0 WHERE id = 'good-1'").execute(&mut conn).await.unwrap();
+        conn.close().await.unwrap();
+    }
+    let options = PublisherOptions {
+        poison,
+        backoff: Duration::from_millis(10),
+        poll: Duration::from_millis(50),
+        send_timeout: Duration::from_millis(300),
+        ..PublisherOptions::default()
+    };
+    let store = outbox.store().await;
+    let builder = OutboxPublisher::builder().store(store.clone()).sink(sink.clone()).sharding(TestSharding::full("one")).options(options);
+    let running = Running::start(builder);
+    let snapshotter = recorder.snapshotter();
+    let left = u64::from(poison == Poison::Block);
+    eventually("all that can be is delivered, and that is counted", LIMIT, async || {
+        read(&snapshotter, sums);
+        store.status().await.unwrap().pending == left && sink.arrived().len() >= 7 && running.stats.snapshot().in_memory == 0
+    })
+    .await;
+    // Somebody else takes a slot: a fenced write or a touch that finds out.
+    if poison == Poison::Discard {
+        let mut conn = outbox.connection().await;
+        sqlx::query("UPDATE outbox_slot SET epoch = epoch + 1, incarnation = NULL").execute(&mut conn).await.unwrap();
+        conn.close().await.unwrap();
+        eventually("it finds out", LIMIT, async || running.stats.snapshot().fenced > 0).await;
+    }
+    read(&snapshotter, sums);
+    running.stop().await;
+    read(&snapshotter, sums);
+}
+
+/// On one thread, because the recorder is the thread's.
+#[tokio::test]
+async fn each_metric_moves_with_what_it_counts() {
+    let (recorder, mut sums) = (DebuggingRecorder::new(), BTreeMap::new());
+    let _guard = metrics::set_default_local_recorder(&recorder);
+    let mut seen = BTreeMap::new();
+    for poison in [Poison::Block, Poison::Park, Poison::Discard] {
+        publish(poison, &recorder, &mut sums).await;
+        for (name, value) in &sums {
+            let most: &mut f64 = seen.entry(name.clone()).or_default();
+            *most = most.max(*value);
+        }
+    }
+    let known: Vec<&str> = METRICS.iter().map(|metric| metric.name).collect();
+    assert!(seen.keys().all(|name| known.contains(&name.as_str())), "{seen:?}");
+    assert_eq!(seen.len(), known.len(), "{seen:?}");
+    for (name, least) in [
+        ("delivered", 18.0),
+        ("retried", 3.0),
+        ("parked", 1.0),
+        ("discarded", 1.0),
+        ("blocked", 1.0),
+        ("repeated", 1.0),
+        ("fenced_writes", 1.0),
+    ] {
+        let value = seen[&format!("shardwise_outbox_{name}_total")];
+        assert!(value >= least, "{name}: {value} of {least}; {seen:?}");
+    }
+    for name in ["publish_latency_seconds", "mark_latency_seconds", "held_slots", "wanted_slots", "backlog_complete"] {
+        assert!(seen[&format!("shardwise_outbox_{name}")] > 0.0, "{name}: {seen:?}");
+    }
+}
+
+#[tokio::test]
+async fn a_backlog_is_counted_up_to_its_limit() {
+    let outbox = Outbox::new().await;
+    let store = outbox.store().await;
+    let all: Vec<_> = (0..10).flat_map(|n| events(&n.to_string(), 1..=2)).collect();
+    outbox.insert_plainly(all).await;
+    store.place_new(100).await.unwrap();
+    let exact = store.backlog(11).await.unwrap().unwrap();
+    assert_eq!((exact.pending, exact.parked, exact.blocked_aggregates, exact.complete), (20, 0, 0, true));
+    assert!(exact.oldest_pending_age.is_some());
+    let bounded = store.backlog(4).await.unwrap().unwrap();
+    assert_eq!((bounded.pending, bounded.complete), (8, false), "at least so many");
+}

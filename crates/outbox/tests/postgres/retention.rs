@@ -1,0 +1,81 @@
+//! What is delivered goes, and so do aggregates without events: tables and indexes stay as large as what is kept. A few rounds in a test run, many
+//! in `cargo xtask soak outbox-retention`.
+
+use std::io::Write as _;
+use std::time::Duration;
+
+use shardwise::{Incarnation, SlotSet};
+use shardwise_outbox::store::{FetchRequest, Outcome, Registration, Then};
+use shardwise_outbox::{PostgresStore, Store};
+
+use crate::common::Outbox;
+
+/// Each round: two events for each of 400 keys that never come again, twenty for each of 20 that always do.
+const WRITE: &str = "INSERT INTO outbox (aggregatetype, aggregateid, type, payload)
+        SELECT 'once', ROUND || '-' || n % 400, 't', repeat('x', 200) FROM generate_series(1, 800) AS n;
+    INSERT INTO outbox (aggregatetype, aggregateid, type, payload)
+        SELECT 'often', n % 20, 't', repeat('x', 200) FROM generate_series(1, 400) AS n";
+const TABLES: [&str; 3] = ["outbox", "outbox_aggregate", "outbox_head"];
+/// Rounds until everything has its size.
+const SETTLED: usize = 4;
+/// A few pages more or less say nothing.
+const SLACK: u64 = 256 * 1024;
+
+async fn deliver(store: &PostgresStore, me: &Registration) {
+    while store.place_new(1_000).await.unwrap() > 0 {}
+    loop {
+        let request = FetchRequest { after: None, events_max: 1_000, bytes_max: 1 << 24, except_slots: vec![], except_aggregates: vec![] };
+        let runs = store.fetch(me, &request).await.unwrap().runs;
+        if runs.is_empty() {
+            return;
+        }
+        let next = |run: &shardwise_outbox::store::Run| Outcome {
+            aggregate: run.aggregate,
+            hold: run.hold,
+            through: Some(run.through),
+            then: Then::Next,
+        };
+        let outcomes: Vec<_> = runs.iter().map(next).collect();
+        assert_eq!(store.record(me, &outcomes, false).await.unwrap(), []);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn tables_and_indexes_stay_as_large_as_what_is_kept() {
+    let rounds = std::env::var("SHARDWISE_SOAK_RUNS").map_or(8, |rounds| rounds.parse::<usize>().unwrap().max(SETTLED + 2));
+    let outbox = Outbox::new().await;
+    let store = outbox.store().await;
+    let me = Registration { publisher: "w".into(), incarnation: Incarnation::new(1), ttl: Duration::from_hours(24), slots: 8 };
+    store.register(&me).await.unwrap();
+    store.take(&me, &SlotSet::full(8)).await.unwrap();
+    let mut sizes: Vec<[u64; 3]> = Vec::new();
+    for round in 0..rounds {
+        outbox.execute(&WRITE.replace("ROUND", &round.to_string())).await;
+        deliver(&store, &me).await;
+        let (mut position, mut forgotten) = (0, 0);
+        while let Some(next) = store.sweep(Duration::from_nanos(1), position, 1_000).await.unwrap() {
+            position = next;
+        }
+        while let cleaned @ 1.. = store.clean(Duration::from_hours(1), 1_000).await.unwrap().forgotten {
+            forgotten += cleaned;
+        }
+        assert!(forgotten >= 400, "{forgotten} of 400 keys that never come again were forgotten in round {round}");
+        let mut size = [0; 3];
+        for (table, size) in TABLES.into_iter().zip(&mut size) {
+            outbox.execute(&format!("VACUUM {table}")).await;
+            let found = outbox.execute(&format!("SELECT pg_total_relation_size('{table}')")).await;
+            *size = found[0][0].as_deref().unwrap().parse().unwrap();
+        }
+        sizes.push(size);
+    }
+    let (settled, last) = (sizes[SETTLED - 1], sizes[rounds - 1]);
+    if let Ok(path) = std::env::var("SHARDWISE_SOAK_FIGURES") {
+        let mut file = std::fs::OpenOptions::new().append(true).open(path).unwrap();
+        for ((table, settled), last) in TABLES.into_iter().zip(settled).zip(last) {
+            writeln!(file, "{}", serde_json::json!({"table": table, "rounds": rounds, "settled": settled, "last": last})).unwrap();
+        }
+    }
+    for ((table, settled), last) in TABLES.into_iter().zip(settled).zip(last) {
+        assert!(last <= settled + settled / 4 + SLACK, "{table}: {settled} bytes after {SETTLED} rounds, {last} after {rounds}: {sizes:?}");
+    }
+}
