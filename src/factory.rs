@@ -14,7 +14,7 @@ use crate::observer::Observer;
 use crate::runtime::{Daemons, Singleton, Timer};
 use crate::service::ShardingService;
 use crate::settings::{DiscoverySettings, InstanceSettings, LoadOptions, PolicySettings, Settings};
-use crate::{Error, ErrorKind, Result, backend, confirm, drain, places};
+use crate::{Error, ErrorKind, Result, absence, backend, confirm, drain, places};
 
 /// Builds one [`ShardingService`] per named policy. Clones share their services.
 ///
@@ -164,7 +164,7 @@ impl ShardingFactory {
     pub async fn observe(&self, policy_name: &str) -> Result<Observer> {
         let settings = self.policy(policy_name)?;
         let backend = self.backend(&settings.discovery, &mut self.made())?;
-        Observer::start(settings.policy.clone(), settings.timing, backend).await
+        Observer::start(settings.policy.clone(), settings.timing, backend, self.inner.clock.clone()).await
     }
 
     /// Says for a policy's group that members which have vanished are gone for good: whoever keeps what it has because more have vanished
@@ -243,6 +243,19 @@ impl ShardingFactory {
             Error::new(ErrorKind::Settings, message)
         })?;
         Ok((drains, settings, backend))
+    }
+
+    /// Takes a worker that has left for a while (`rejoin_grace`) out of a policy's group for good: the others take over what was its own at once. Whether
+    /// somebody of that name was there.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::UnknownPolicy`]; [`ErrorKind::Conflict`] if that worker is not away; [`ErrorKind::Backend`]; retryable, [`ErrorKind::Unavailable`] if
+    /// the backend does not answer, or goes on showing it: on Consul that takes the agent at which the worker was.
+    pub async fn end_absence(&self, policy_name: &str, instance_id: &InstanceId) -> Result<bool> {
+        let settings = self.policy(policy_name)?;
+        let backend = self.backend(&settings.discovery, &mut self.made())?;
+        absence::end_absence(&settings.policy, settings.timing, backend, instance_id).await
     }
 
     /// Forgets the services made so far: the next [`ShardingFactory::create`] makes new ones, and a service to which nobody else holds a

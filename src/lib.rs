@@ -44,6 +44,7 @@
 //! `consul` and `etcd` speak TLS through rustls with ring, configured by the backend itself. The default provider of the process
 //! (`rustls::crypto::CryptoProvider`) is neither needed nor set: a program may have none, or aws-lc.
 
+mod absence;
 mod backend;
 mod calls;
 mod confirm;
@@ -65,6 +66,7 @@ mod shared;
 #[cfg(feature = "testing")]
 pub mod testing;
 
+pub use absence::Absence;
 pub use error::{Error, ErrorKind, Result};
 pub use factory::{ShardingFactory, ShardingFactoryBuilder};
 pub use listeners::{Listener, News, Rebalances, Snapshots, WatchMembers};

@@ -5,10 +5,11 @@ use std::sync::Arc;
 use futures::StreamExt;
 use shardwise_core::machine::Refusal;
 use shardwise_core::{InstanceId, Placed, PlacementParams, Placer, Policy, ShardKey, SlotOwners, Timing, View};
-use shardwise_discovery::{Discovery, WatchEvent};
+use shardwise_discovery::{Clock, Discovery, WatchEvent};
 use tokio::sync::watch;
 use tokio::task::AbortHandle;
 
+use crate::absence::{Absence, Absences};
 use crate::calls::follow;
 use crate::placers::{placed_ahead, placer};
 use crate::{Error, ErrorKind, Result};
@@ -17,6 +18,8 @@ use crate::{Error, ErrorKind, Result};
 /// it is dropped.
 pub struct Observer {
     policy: Policy,
+    clock: Clock,
+    absences: Arc<Absences>,
     sights: watch::Receiver<Option<Arc<Sight>>>,
     following: AbortHandle,
 }
@@ -28,11 +31,12 @@ struct Sight {
 }
 
 impl Observer {
-    pub(crate) async fn start(policy: Policy, timing: Timing, backend: Arc<dyn Discovery>) -> Result<Self> {
+    pub(crate) async fn start(policy: Policy, timing: Timing, backend: Arc<dyn Discovery>, clock: Clock) -> Result<Self> {
         let (sender, mut sights) = watch::channel(None);
         let mut watch = placed_ahead(follow(&backend, &policy.group, timing.ttl / 2), policy.clone());
         let (failures, mut failure) = watch::channel(None);
-        let placing = policy.clone();
+        let (placing, absences) = (policy.clone(), Arc::<Absences>::default());
+        let (seen, by) = (Arc::clone(&absences), clock.clone());
         let following = tokio::spawn(async move {
             let mut placing = Placing { placer: placer(&placing.group, placing.placement), by: placing.placement, policy: placing };
             // Logged once until it passes.
@@ -41,6 +45,7 @@ impl Observer {
                 let blind_before = std::mem::replace(&mut blind, event.is_err());
                 match event {
                     Ok(WatchEvent::View(snapshot)) => {
+                        seen.saw(&snapshot.view, by.now());
                         sender.send_replace(Some(Arc::new(placing.sight(snapshot.view))));
                     }
                     Ok(_) => {}
@@ -53,7 +58,7 @@ impl Observer {
                 }
             }
         });
-        let mut observer = Self { policy, sights: sights.clone(), following: following.abort_handle() };
+        let mut observer = Self { policy, clock, absences, sights: sights.clone(), following: following.abort_handle() };
         let seen = tokio::select! {
             seen = tokio::time::timeout(timing.ttl, sights.wait_for(Option::is_some)) => seen.is_ok_and(|seen| seen.is_ok()),
             permanent = failure.wait_for(|error| error.as_ref().is_some_and(|e: &shardwise_discovery::Error| !e.is_retryable())) => {
@@ -80,6 +85,11 @@ impl Observer {
     /// The group's members as last seen.
     pub fn members(&self) -> Arc<View> {
         self.sight().map(|sight| Arc::clone(&sight.view)).unwrap_or_default()
+    }
+
+    /// The members that have left for a while (`rejoin_grace`), and how long their places are kept for them at most.
+    pub fn absences(&self) -> Vec<Absence> {
+        self.absences.told(&self.members(), self.policy.rejoin_grace, self.clock.now())
     }
 
     /// The owner of a key by the newest view; `None` if nobody owns.

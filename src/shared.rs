@@ -11,6 +11,7 @@ use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
+use crate::absence::Absences;
 use crate::listeners::Hub;
 use crate::messages::Post;
 use crate::runtime::{Guards, Names};
@@ -51,6 +52,8 @@ pub(crate) struct Shared {
     pub(crate) blinded: watch::Sender<Option<Arc<str>>>,
     /// The backend has answered since the wish to join, if only with a refusal.
     pub(crate) answered: AtomicBool,
+    /// Who is away, and since when.
+    pub(crate) absences: Absences,
     /// Placements asked for so far.
     pub(crate) rebuilds: AtomicU64,
     /// Who comes after each slot's owner.
@@ -90,6 +93,7 @@ impl Shared {
             failure: ArcSwapOption::empty(),
             blinded: watch::Sender::new(None),
             answered: AtomicBool::new(false),
+            absences: Absences::default(),
             rebuilds: AtomicU64::new(0),
             ranking: Ranking::default(),
             changes: watch::Sender::new(ownership),
@@ -98,6 +102,9 @@ impl Shared {
 
     /// Makes `ownership` what readers see from here on, then tells those who wait for changes.
     pub(crate) fn publish(&self, ownership: Arc<Ownership>) {
+        if !self.policy.rejoin_grace.is_zero() && !Arc::ptr_eq(ownership.view(), self.ownership().view()) {
+            self.absences.saw(ownership.view(), self.clock.now());
+        }
         let claims_ended = ownership.claims_end().is_none();
         self.current.store(Arc::clone(&ownership));
         if claims_ended {

@@ -5,7 +5,7 @@
 mod common;
 
 use std::collections::BTreeSet;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -162,6 +162,41 @@ async fn switched_off_one_worker_owns_everything() {
     service.register_self().await.expect("nothing to do");
     assert_eq!((service.state(), service.filter_owned_items(&keys()).len()), (ServiceState::Unsharded, 1_000));
     service.deregister_self().await.expect("nothing to do");
+    assert_eq!((service.state(), service.owns("k")), (ServiceState::Left, false));
+}
+
+/// Leaving without anybody to leave is the end of the work all the same, and joining again its beginning.
+#[tokio::test(start_paused = true)]
+async fn switched_off_leaving_ends_the_work_and_waits_for_it() {
+    let text = "[default.resilience.sharding]\nenabled = false\npolicies.workers = { group_name = \"g\", drain_timeout = \"5s\" }\ndiscovery.backend = \"memory\"";
+    let factory = ShardingFactory::from_settings(Settings::from_toml_str(text).expect("valid")).expect("valid");
+    let service = factory.create("workers").expect("known");
+    service.register_self().await.expect("nothing to do");
+    let (running, stubborn) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicBool::new(false)));
+    let (counted, deaf) = (Arc::clone(&running), Arc::clone(&stubborn));
+    let _run = service.run_owned(["a", "b", "c"], move |_, cancel| {
+        let (counted, deaf) = (Arc::clone(&counted), Arc::clone(&deaf));
+        async move {
+            counted.fetch_add(1, Ordering::SeqCst);
+            cancel.cancelled().await;
+            tokio::time::sleep(Duration::from_secs(if deaf.load(Ordering::SeqCst) { 60 } else { 2 })).await;
+            counted.fetch_sub(1, Ordering::SeqCst);
+        }
+    });
+    let works = |count: usize| running.load(Ordering::SeqCst) == count;
+    eventually("all are worked on", || works(3)).await;
+    for (is_deaf, least, most, left) in [(false, 2, 3, 0), (true, 5, 6, 3)] {
+        stubborn.store(is_deaf, Ordering::SeqCst);
+        let asked = tokio::time::Instant::now();
+        service.deregister_self().await.expect("leaves");
+        assert!((least..most).contains(&asked.elapsed().as_secs()), "{:?}", asked.elapsed());
+        assert!(works(left) && service.state() == ServiceState::Left && !service.owns("a"));
+        assert!(service.filter_owned_items(&keys()).is_empty() && service.enter("a").is_err());
+        service.deregister_self().await.expect("once is enough");
+        service.register_self().await.expect("joins again");
+        assert!(service.state() == ServiceState::Unsharded && service.owns("a"));
+        eventually("all are worked on again", || works(3)).await;
+    }
 }
 
 #[tokio::test(start_paused = true)]

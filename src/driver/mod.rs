@@ -38,6 +38,7 @@ pub(crate) enum Command {
     Leave(oneshot::Sender<()>),
     /// An operator wants this member to stay and own nothing, or not any more.
     Drain(bool, oneshot::Sender<()>),
+    LeaveForGood(oneshot::Sender<()>),
 }
 
 /// What came of something that the driver had set going.
@@ -125,6 +126,11 @@ impl Driver {
                     }
                     Some(Command::Drain(drained, taken)) => {
                         self.show_drained(drained);
+                        let _ = taken.send(());
+                        continue;
+                    }
+                    Some(Command::LeaveForGood(taken)) => {
+                        self.step(Input::LeaveForGood, &mut actions);
                         let _ = taken.send(());
                         continue;
                     }

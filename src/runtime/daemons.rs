@@ -212,6 +212,8 @@ where
                 next = tokio::time::Instant::now() + self.read_every;
             }
             tokio::select! {
+                // In this order, so that a seed repeats a life.
+                biased;
                 () = tokio::time::sleep_until(next), if is_member => {}
                 changed = self.footing.ownership.changed() => if changed.is_err() { return },
                 changed = self.noted.changed() => match changed {

@@ -181,8 +181,10 @@ where
                 return Some(guard);
             }
             tokio::select! {
-                changed = self.ownership.changed() => changed.ok()?,
+                // In this order, here and below, so that a seed repeats a life.
+                biased;
                 () = self.stop.cancelled() => return None,
+                changed = self.ownership.changed() => changed.ok()?,
             }
         }
     }
@@ -198,6 +200,7 @@ where
             tokio_util::task::AbortOnDropHandle::new(tokio::spawn(self.ground.in_flight.track_future(async move { work(tenure).await })));
         let mut told = pin!(async {
             let patience = tokio::select! {
+                biased;
                 () = guard.finish() => None,
                 () = self.stop.cancelled() => Some(self.ground.policy.drain_timeout),
             };
@@ -208,6 +211,7 @@ where
             }
         });
         let ended = tokio::select! {
+            biased;
             ended = &mut task => ended,
             () = &mut told => {
                 tracing::warn!(name = %self.name, "work under this name did not end in time and was dropped");

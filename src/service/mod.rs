@@ -1,5 +1,6 @@
 //! One worker's membership in one group, and the answers to "which keys are mine?".
 
+mod alone;
 mod keys;
 mod replicas;
 
@@ -18,6 +19,7 @@ use shardwise_core::{
 use shardwise_discovery::{Clock, Discovery, Registration};
 use tokio::sync::{mpsc, oneshot, watch};
 
+use crate::absence::Absence;
 use crate::drain::{Drains, Follower};
 use crate::driver::{Command, Driver};
 use crate::listeners::{Rebalances, Snapshots, WatchMembers};
@@ -125,7 +127,10 @@ impl ShardingService {
     /// Dropping the future does not take the wish back: the worker goes on joining. Call [`ShardingService::deregister_self`] for that.
     pub async fn register_self(&self) -> Result<()> {
         self.hear_operators().await?;
-        let Some(commands) = self.ask(Command::Join).await? else { return Ok(()) };
+        let Some(commands) = self.ask(Command::Join).await? else {
+            self.begin_alone();
+            return Ok(());
+        };
         let mut blinded = self.shared().blinded.subscribe();
         let decision = tokio::select! {
             decision = self.decision() => decision,
@@ -191,10 +196,26 @@ impl ShardingService {
     ///
     /// [`ErrorKind::Closed`] if the runtime that ran the service is gone.
     pub async fn deregister_self(&self) -> Result<()> {
+        self.leave(Command::Leave).await
+    }
+
+    /// The same without keeping a place for this worker, whatever `rejoin_grace` says: the others take over at once. A worker that has left already
+    /// and whose place is kept gives it up. For whoever will not come back; for one that is gone see
+    /// [`crate::ShardingFactory::end_absence`].
+    ///
+    /// # Errors
+    ///
+    /// Those of [`ShardingService::deregister_self`].
+    pub async fn deregister_self_for_good(&self) -> Result<()> {
+        self.leave(Command::LeaveForGood).await
+    }
+
+    async fn leave(&self, command: impl FnOnce(oneshot::Sender<()>) -> Command) -> Result<()> {
         if !self.is_running() {
+            self.end_alone().await;
             return Ok(());
         }
-        let Some(commands) = self.ask(Command::Leave).await? else { return Ok(()) };
+        let Some(commands) = self.ask(command).await? else { return Ok(()) };
         let mut changes = self.shared().changes();
         tokio::select! {
             biased;
@@ -247,6 +268,11 @@ impl ShardingService {
     /// The group's members as last seen.
     pub fn members(&self) -> Arc<View> {
         Arc::clone(self.shared().ownership().view())
+    }
+
+    /// The members that have left for a while (`rejoin_grace`), and how long their places are kept for them at most.
+    pub fn absences(&self) -> Vec<Absence> {
+        self.shared().absences.told(&self.members(), self.policy().rejoin_grace, self.now())
     }
 
     /// Where the service stands right now.

@@ -125,6 +125,74 @@ async fn an_observer_sees_who_is_away() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn how_long_somebody_is_still_away_is_told() {
+    let world = World::new();
+    let patient = || policy(OwnershipMode::Eventual, GRACE);
+    let (a, b) = (joined(&world, "a", patient()).await, joined(&world, "b", patient()).await);
+    let observe =
+        async |id| world.factory_of(id, Arc::new(world.store.link()), patient()).observe("workers").await.expect("it sees the group");
+    let early = observe("early").await;
+    eventually("they share", || settled([&a, &b]) && early.members().active() == 2).await;
+    assert!(a.absences().is_empty() && early.absences().is_empty());
+    b.deregister_self().await.expect("leaves");
+    eventually("b is seen away", || !a.absences().is_empty() && !early.absences().is_empty()).await;
+    tokio::time::sleep(AWAY).await;
+    let late = observe("late").await;
+    eventually("the late one sees it too", || !late.absences().is_empty()).await;
+    let soon = Duration::from_millis(500);
+    for (absences, passed) in [(a.absences(), AWAY), (early.absences(), AWAY), (late.absences(), Duration::ZERO)] {
+        let [absence] = &absences[..] else { panic!("{absences:?}") };
+        assert_eq!(absence.instance_id, *b.instance_id());
+        assert!(absence.within + passed <= GRACE && absence.within + passed + soon > GRACE, "{absence:?} after {passed:?}");
+    }
+    let b = joined(&world, "b", patient()).await;
+    eventually("it is back", || settled([&a, &b]) && a.absences().is_empty()).await;
+    b.deregister_self().await.expect("leaves");
+    eventually("b is away anew", || a.absences().first().is_some_and(|absence| absence.within + soon > GRACE)).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn who_leaves_for_good_is_replaced_at_once_before_it_goes_and_after() {
+    for ownership in [OwnershipMode::Eventual, OwnershipMode::Exclusive] {
+        for is_away in [false, true] {
+            let world = World::new();
+            let (a, b) = (joined(&world, "a", policy(ownership, GRACE)).await, joined(&world, "b", policy(ownership, GRACE)).await);
+            eventually("they share", || settled([&a, &b]) && !owned(&b).is_empty()).await;
+            if is_away {
+                b.deregister_self().await.expect("leaves");
+                eventually("b is seen away", || state_of(&a, "b") == Some(MemberState::Away)).await;
+                tokio::time::sleep(AWAY).await;
+                assert!(!settled([&a]), "its place is kept");
+            }
+            let asked = world.clock.now();
+            b.deregister_self_for_good().await.expect("leaves");
+            assert_eq!(b.state(), ServiceState::Left);
+            eventually("the other has everything", || settled([&a])).await;
+            assert!(world.clock.now().since(asked) < Duration::from_secs(1), "{:?}", world.clock.now().since(asked));
+            assert_eq!(state_of(&a, "b"), None);
+            b.register_self().await.expect("it may join again");
+            eventually("they share again", || settled([&a, &b]) && !owned(&b).is_empty()).await;
+        }
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_operator_ends_an_absence_and_nothing_else() {
+    let world = World::new();
+    let patient = || policy(OwnershipMode::Exclusive, GRACE);
+    let (a, b) = (joined(&world, "a", patient()).await, joined(&world, "b", patient()).await);
+    eventually("they share", || settled([&a, &b]) && !owned(&b).is_empty()).await;
+    let operator = world.factory_of("o", Arc::new(world.store.link()), patient());
+    let error = operator.end_absence("workers", b.instance_id()).await.expect_err("it is there");
+    assert_eq!((error.kind(), error.is_retryable()), (ErrorKind::Conflict, false), "{error}");
+    assert_eq!(error.to_string(), "\"b\" is not away but active: stop that worker itself if it is to leave");
+    b.deregister_self().await.expect("leaves");
+    assert!(operator.end_absence("workers", b.instance_id()).await.expect("it is away"));
+    eventually("the other has everything", || settled([&a])).await;
+    assert!(!operator.end_absence("workers", b.instance_id()).await.expect("nobody"));
+}
+
+#[tokio::test(start_paused = true)]
 async fn members_must_agree_on_it_and_by_default_there_is_none() {
     let world = World::new();
     let a = joined(&world, "a", policy(OwnershipMode::Eventual, GRACE)).await;

@@ -129,11 +129,25 @@ fn with_rejoin_grace_a_rolling_restart_moves_no_slot(kind: Option<Kind>) {
     }
     assert_eq!(fleet.holders(), before);
     assert!(seen >= NAMES.len() * (NAMES.len() - 1), "each has at least seen each of the others go: {seen} snapshots");
+    gives_up_its_place(&mut fleet);
     let name = fleet.place.name();
     figures::note(&json!({
         "scene": "rolling", "backend": name, "rejoin_grace": true, "restarts": NAMES.len(), "slots": SLOTS, "moved": 0, "snapshots": seen,
         "longest_away_ms": longest.as_millis()
     }));
+}
+
+/// One that is away, and whose absence the others see, decides not to come back: its slots are theirs at once.
+fn gives_up_its_place(fleet: &mut Fleet) {
+    let leaver = fleet.members.remove("a").unwrap();
+    fleet.runtime.block_on(leaver.deregister_self()).unwrap();
+    let sees = |service: &ShardingService| service.absences().iter().any(|absence| absence.instance_id == *leaver.instance_id());
+    until("the others see it away", SETTLED_WITHIN, || {
+        let blind = fleet.members.values().find(|service| !sees(service));
+        blind.map_or(Ok(()), |service| Err(format!("{} sees {:?}", service.instance_id(), service.members())))
+    });
+    fleet.runtime.block_on(leaver.deregister_self_for_good()).unwrap();
+    fleet.settles();
 }
 
 /// The counterpart: the slots of whoever is restarted go out and come back, and with them some of the others' that bounded load moves.

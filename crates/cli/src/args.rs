@@ -6,7 +6,7 @@ use std::process::ExitCode;
 use clap::error::ErrorKind;
 use clap::{Args as ClapArgs, Parser, Subcommand};
 
-use crate::commands::{confirm_loss, demo, live, manual, outbox, ring, serve, settings, watch};
+use crate::commands::{confirm_loss, demo, end_absence, live, manual, outbox, ring, serve, settings, watch};
 use crate::exit::{Code, Failure, Result};
 use crate::output::{self, Format};
 
@@ -87,6 +87,8 @@ pub(crate) enum Command {
     Drain(live::Drain),
     /// Let a drained member take its share again
     Undrain(live::Undrain),
+    /// Say that a worker which has left for a while will not come back
+    EndAbsence(end_absence::EndAbsence),
     /// Ask the placement offline, without any backend
     #[command(subcommand)]
     Ring(ring::Ring),

@@ -181,6 +181,12 @@ impl Ownership {
         Self { state: ServiceState::Unsharded, held, view, ..Self::created(params, since) }
     }
 
+    /// The last snapshot of a service without a backend that leaves: nothing.
+    #[must_use]
+    pub fn left(&self, since: Moment) -> Self {
+        Self { state: ServiceState::Left, since, held: self.held.emptied(), ..self.clone() }
+    }
+
     /// Where the service stands as of this snapshot. Past the deadline an `Active` snapshot owns nothing all the same.
     pub const fn state(&self) -> ServiceState {
         self.state

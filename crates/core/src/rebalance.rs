@@ -6,7 +6,7 @@ use std::fmt;
 use serde::Serialize;
 
 use crate::ownership::Held;
-use crate::{InstanceId, MEMBERS_MAX, Moment, ShardKey, SlotSet};
+use crate::{InstanceId, MEMBERS_MAX, Moment, Ownership, ShardKey, SlotSet};
 
 /// Why slots were gained or lost.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize)]
@@ -93,6 +93,27 @@ pub struct Rebalance {
 }
 
 impl Rebalance {
+    /// From one snapshot to the next; `None` if the same is held.
+    pub fn between(before: &Ownership, after: &Ownership, cause: Cause, at: Moment) -> Option<Self> {
+        let (gained, lost) = (after.held.slots.minus(&before.held.slots), before.held.slots.minus(&after.held.slots));
+        let keys = |ownership: &Ownership| ownership.held.keys.clone().filter(|keys| !keys.is_nothing());
+        if gained.is_empty() && lost.is_empty() && keys(before) == keys(after) {
+            return None;
+        }
+        Some(Self {
+            at,
+            revision: after.view.revision(),
+            members_total: after.view.members().len(),
+            slots_owned: after.slots_owned(),
+            gained,
+            lost,
+            cause,
+            members_joined: after.view.joined_since(&before.view),
+            members_left: before.view.joined_since(&after.view),
+            history: vec![before.held.clone(), after.held.clone()],
+        })
+    }
+
     /// This change and then `next`, as one: a slot lost and regained is in both `lost` and `gained`, one gained and lost again in
     /// neither.
     #[must_use]

@@ -2,6 +2,7 @@
 
 pub(crate) mod confirm_loss;
 pub(crate) mod demo;
+pub(crate) mod end_absence;
 pub(crate) mod live;
 pub(crate) mod manual;
 pub(crate) mod outbox;
@@ -26,6 +27,7 @@ pub(crate) fn run(args: Args) -> Result<Code> {
         Command::Settings(command) => command.run(&common),
         Command::Watch(command) => block_on(command.run(&common)),
         Command::ConfirmLoss(command) => command.run(&common),
+        Command::EndAbsence(command) => command.run(&common),
         Command::Ring(command) => command.run(&common),
         Command::Serve(command) => command.run(&common),
         Command::Members(command) => block_on(command.run(&common)),

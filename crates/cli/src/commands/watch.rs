@@ -7,7 +7,7 @@ use std::time::SystemTime;
 use clap::Args;
 use futures::FutureExt;
 use serde::Serialize;
-use shardwise::{Ownership, ShardingFactory, ShardingService, SlotSet, Snapshots};
+use shardwise::{Absence, Ownership, ShardingFactory, ShardingService, SlotSet, Snapshots};
 use tokio_util::sync::CancellationToken;
 
 use super::load_settings;
@@ -23,7 +23,7 @@ const ITEMS_BYTES_MAX: u64 = 1 << 30;
 #[command(after_help = "\
 Fields: at, monotonic_ns, owned_until_ns (the deadline, same clock), policy, instance_id, state,
   revision, view_fingerprint, policy_fingerprint, members, slots, slots_owned, stands_still,
-  gained, lost;
+  away (who has left for a while, and for how many milliseconds at most), gained, lost;
   with --slots also gained_slots, lost_slots; with --items also items_owned.
   Where slots, the number there are, changes, gained and lost are counted in parts that divide
   both the former number and the new one, or, if those would be too many, as all and all.
@@ -48,6 +48,19 @@ pub(crate) struct Watch {
 }
 
 #[derive(Serialize)]
+struct Away {
+    instance_id: String,
+    /// At most.
+    within_ms: u64,
+}
+
+impl From<Absence> for Away {
+    fn from(Absence { instance_id, within, .. }: Absence) -> Self {
+        Self { instance_id: instance_id.to_string(), within_ms: u64::try_from(within.as_millis()).unwrap_or(u64::MAX) }
+    }
+}
+
+#[derive(Serialize)]
 struct Line<'a> {
     at: String,
     monotonic_ns: u64,
@@ -65,6 +78,8 @@ struct Line<'a> {
     slots_owned: Option<u32>,
     /// More members have vanished than `max_loss` allows: nobody takes over what they had.
     stands_still: bool,
+    /// Who has left for a while.
+    away: Vec<Away>,
     gained: Option<u32>,
     lost: Option<u32>,
     #[serde(flatten)]
@@ -186,6 +201,7 @@ impl Teller<'_> {
             slots: now.slots_owned().map(|_| now.slots().slots()),
             slots_owned: now.slots_owned(),
             stands_still: now.stands_still(),
+            away: self.service.absences().into_iter().map(Away::from).collect(),
             gained: now.slots_owned().map(|_| gained.len()),
             lost: now.slots_owned().map(|_| lost.len()),
             which: self.watch.slots.then(|| Which { gained_slots: ranges(&gained), lost_slots: ranges(&lost) }),

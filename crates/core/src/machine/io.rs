@@ -17,6 +17,8 @@ pub enum Input {
     Join,
     /// The user wants to leave.
     Leave,
+    /// The same, without keeping a place; also of a worker that has left and is away.
+    LeaveForGood,
     /// The time of [`super::Machine::wake_at`] has come.
     Woken,
     /// The record is in the backend, for `ttl` from `started` on.

@@ -48,6 +48,27 @@ impl Machine {
         }
     }
 
+    /// Leaves without keeping a place, or gives up the place that was kept.
+    pub(super) fn leave_for_good(&mut self, now: Moment, actions: &mut Vec<Action>) {
+        self.leave(now, actions);
+        if !std::mem::take(&mut self.returns) {
+            return;
+        }
+        match self.state() {
+            // The record that was left behind is this life's own.
+            ServiceState::Left => {
+                self.turn(now, ServiceState::Draining, actions);
+                actions.push(Action::Deregister);
+            }
+            _ if self.lease.is_held() => {
+                actions.retain(|action| *action != Action::MarkPausing);
+                actions.push(Action::MarkDraining);
+                self.shown_until = self.policy.max_loss.map(|_| now.plus(self.lease.ttl()));
+            }
+            _ => {}
+        }
+    }
+
     /// Whether the others are to count this member, which is about to leave, until it is back.
     fn keeps_place(&self) -> bool {
         let has_place = matches!(self.state(), ServiceState::Active | ServiceState::Stale | ServiceState::Joining);

@@ -145,6 +145,7 @@ impl Machine {
         match input {
             Input::Join => self.join(now, actions),
             Input::Leave => self.leave(now, actions),
+            Input::LeaveForGood => self.leave_for_good(now, actions),
             Input::Woken => {}
             Input::Registered { attempt, started, ttl } => self.registered(now, attempt, started, ttl, actions),
             Input::Renewed { attempt, started, ttl } => {
@@ -285,22 +286,6 @@ impl Machine {
         let before = std::mem::replace(&mut self.ownership, Arc::new(next));
         let after = &self.ownership;
         actions.push(Action::Publish(Arc::clone(after)));
-        let (gained, lost) = (after.held.slots.minus(&before.held.slots), before.held.slots.minus(&after.held.slots));
-        let keys = |ownership: &Ownership| ownership.held.keys.clone().filter(|keys| !keys.is_nothing());
-        if gained.is_empty() && lost.is_empty() && keys(&before) == keys(after) {
-            return;
-        }
-        actions.push(Action::Rebalanced(Rebalance {
-            at: now,
-            revision: after.view.revision(),
-            members_total: after.view.members().len(),
-            slots_owned: after.slots_owned(),
-            gained,
-            lost,
-            cause,
-            members_joined: after.view.joined_since(&before.view),
-            members_left: before.view.joined_since(&after.view),
-            history: vec![before.held.clone(), after.held.clone()],
-        }));
+        actions.extend(Rebalance::between(&before, after, cause, now).map(Action::Rebalanced));
     }
 }

@@ -8,7 +8,7 @@ use futures::future::join_all;
 use shardwise_core::{Incarnation, MemberState, REJOIN_GRACE_LEAST, View};
 
 use super::{SOON, Scope, view_where};
-use crate::{ErrorKind, Registration, WatchEvent};
+use crate::{ErrorKind, Registration, Seat, WatchEvent};
 
 /// A grace that is not over before a case is.
 const LONG: Duration = Duration::from_mins(1);
@@ -162,5 +162,13 @@ pub async fn clause_12_who_is_away_can_be_taken_out(scope: &Scope) {
     scope.backend.deregister(&scope.registration("a", 2).seat()).await.expect("another life's is no error");
     assert_eq!(scope.ids().await, ["a"]);
     scope.backend.deregister(&a.seat()).await.expect("deregister");
+    scope.expect_ids(&[], SOON).await;
+    // By somebody else too, who knows of it what the group shows.
+    let b = scope.joined("b", 3).await;
+    scope.stepped_away(&b, LONG).await;
+    let view = scope.peer.members(&scope.group).await.expect("members").view;
+    let [seen] = view.members() else { panic!("b alone is away: {view:?}") };
+    let (group, instance_id, incarnation) = (scope.group.clone(), seen.instance_id.clone(), seen.incarnation);
+    scope.peer.deregister(&Seat { group, instance_id, incarnation }).await.expect("deregister");
     scope.expect_ids(&[], SOON).await;
 }

@@ -192,3 +192,34 @@ fn exclusive_what_it_had_is_claimed_once_the_grace_is_over() {
     let wanted: usize = claimed(&actions).map(|claim| if let ClaimAction::Acquire { wanted, .. } = claim { wanted.len() } else { 0 }).sum();
     assert_eq!(wanted + run.owned() as usize, 64);
 }
+
+#[test]
+fn who_leaves_for_good_keeps_no_place() {
+    let policy = patient(OwnershipMode::Eventual);
+    let mut run = active(&policy);
+    let actions = run.step(100, Input::LeaveForGood);
+    assert!(actions.contains(&Action::MarkDraining) && !actions.contains(&Action::MarkPausing), "{actions:?}");
+    assert_eq!(left(&run.step(150, Input::InFlightDone)), [&Action::Deregister]);
+    run.step(160, Input::Deregistered);
+    assert_eq!(left(&run.step(170, Input::LeaveForGood)), Vec::<&Action>::new(), "it has left");
+
+    let mut run = active(&policy);
+    run.step(100, Input::Leave);
+    assert!(run.step(110, Input::LeaveForGood).contains(&Action::MarkDraining), "it has changed its mind");
+    assert_eq!(left(&run.step(150, Input::InFlightDone)), [&Action::Deregister]);
+}
+
+#[test]
+fn who_is_away_can_give_up_its_place() {
+    let mut run = active(&patient(OwnershipMode::Eventual));
+    run.step(100, Input::Leave);
+    assert_eq!(left(&run.step(150, Input::InFlightDone)), [&Action::StepAway { grace: GRACE }]);
+    run.step(160, Input::Deregistered);
+    assert_eq!(run.state(), ServiceState::Left);
+    assert_eq!(left(&run.step(200, Input::LeaveForGood)), [&Action::Deregister]);
+    let meanwhile = run.step(210, Input::Woken);
+    assert!(!meanwhile.iter().any(|action| matches!(action, Action::Call { .. })), "{meanwhile:?}");
+    run.step(220, Input::Deregistered);
+    assert_eq!(run.state(), ServiceState::Left);
+    assert_eq!(left(&run.step(230, Input::LeaveForGood)), Vec::<&Action>::new(), "once");
+}
