@@ -6,6 +6,7 @@ mod exclusive;
 mod figures;
 mod members;
 mod mistakes;
+mod outbox;
 mod retention;
 mod scenes;
 
@@ -45,6 +46,7 @@ pub(crate) fn run(context: &Context, name: Option<&str>, runs: Option<u32>, mist
         _ if name == "demo" => demo::run(context, runs.unwrap_or(DEMO_RUNS))?,
         _ if name == "churn" => churn::run(context, runs.unwrap_or(CHURN_ROUNDS))?,
         _ if name == "exclusive" => exclusive::run(context, runs.unwrap_or(FAULTS))?,
+        _ if name == "outbox" => outbox::run(context, runs.unwrap_or(1))?,
         _ if name == "members" => members::run(context, runs.unwrap_or(1))?,
         _ if name == "outbox-retention" => retention::run(context, runs.unwrap_or(RETENTION_ROUNDS))?,
         Some(scene) => scenes::run(context, scene, runs.unwrap_or(scene.runs))?,
@@ -60,5 +62,8 @@ pub(crate) fn run(context: &Context, name: Option<&str>, runs: Option<u32>, mist
 }
 
 fn names() -> Vec<&'static str> {
-    ["demo", "churn", "exclusive", "members", "outbox-retention"].into_iter().chain(SCENES.iter().map(|scene| scene.name)).collect()
+    ["demo", "churn", "exclusive", "members", "outbox", "outbox-retention"]
+        .into_iter()
+        .chain(SCENES.iter().map(|scene| scene.name))
+        .collect()
 }

@@ -11,4 +11,5 @@ mod retention;
 #[path = "../common/mod.rs"]
 mod shared;
 mod suite;
+mod waking;
 mod writers;

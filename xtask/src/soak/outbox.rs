@@ -1,0 +1,82 @@
+//! Publishers over PostgreSQL that are killed and stopped while 64 writers write, and then restarted in good order.
+
+use std::fmt::Write as _;
+use std::time::Duration;
+
+use serde_json::Value;
+
+use crate::context::Context;
+use crate::report::say;
+use crate::run::{Failure, Log};
+
+/// Events of one run while publishers are killed and stopped, and about how long they are written for; half as many in half the time come in the rolling restart.
+const EVENTS: &str = "1000000";
+const SECONDS: &str = "600";
+/// For building, and for one run.
+const ALLOWANCE: Duration = Duration::from_mins(20);
+const RUN_MAX: Duration = Duration::from_mins(40);
+/// In the rolling restart nothing comes for at most so long.
+const GAP_MS_MAX: u64 = 500;
+
+/// Runs it that often, and tells what came of it.
+pub(super) fn run(context: &Context, runs: u32) -> Result<String, Failure> {
+    let log = Log::begin(context, "soak")?;
+    let figures = context.scratch("soak-outbox.jsonl");
+    std::fs::write(&figures, "").map_err(|e| Failure::new(format!("{}: {e}", figures.display())))?;
+    for _ in 0..runs {
+        let arguments = ["test", "--release", "--package", "shardwise-cli", "--test", "outbox_soak", "--", "--nocapture"];
+        let mut command = context.cargo(&arguments);
+        command.env("SHARDWISE_SOAK_EVENTS", EVENTS).env("SHARDWISE_SOAK_SECONDS", SECONDS).env("SHARDWISE_SOAK_FIGURES", &figures);
+        log.run_for(command, ALLOWANCE + RUN_MAX)?;
+    }
+    let text = std::fs::read_to_string(&figures).map_err(|e| Failure::new(format!("{}: {e}", figures.display())))?;
+    let told: Vec<Value> = text.lines().filter_map(|line| serde_json::from_str(line).ok()).collect();
+    let text = table(&told);
+    say(&text);
+    match shortfall(&told) {
+        None => Ok(text),
+        Some(why) => Err(Failure::new(why)),
+    }
+}
+
+fn table(told: &[Value]) -> String {
+    let mut text = format!(
+        "{} runs. Four `shardwise outbox run` over PostgreSQL with a TTL of 3 s, 64 writers with transactions of ten events over 500 aggregates, one in ten rolled back. Every three \
+         seconds a publisher is killed (SIGKILL) and started again, or stopped (SIGSTOP) for up to twice the TTL. Then all are restarted one after the other (SIGTERM) under the same \
+         load: `rolled_repeated`, and the longest time without a delivery, `gap_ms`.\n\n",
+        told.len()
+    );
+    let fields = ["events", "kills", "stops", "lost", "out_of_order", "repeated", "rolled_repeated", "gap_ms"];
+    // Writing to a String cannot fail.
+    let _ = write!(text, "| {} |\n|{}\n", fields.join(" | "), "---:|".repeat(fields.len()));
+    for run in told {
+        let cells: Vec<_> = fields.iter().map(|field| run[field].to_string()).collect();
+        let _ = writeln!(text, "| {} |", cells.join(" | "));
+    }
+    text
+}
+
+/// What is worse than it may be; what is lost or out of order has failed the test already.
+fn shortfall(told: &[Value]) -> Option<String> {
+    let short = |run: &&Value| {
+        run["rolled_repeated"] != 0 || run["gap_ms"].as_u64().is_none_or(|gap| gap >= GAP_MS_MAX) || run["under_load"] != true
+    };
+    match told.iter().find(short) {
+        Some(run) => Some(format!("the rolling restart repeated events, took more than {GAP_MS_MAX} ms or was not under load: {run}")),
+        None if told.is_empty() => Some("no run told anything".into()),
+        None => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_rolling_restart_falls_short_by_repeats_and_by_its_gap() {
+        let run = |repeated: u64, gap: u64| serde_json::json!({"rolled_repeated": repeated, "gap_ms": gap, "under_load": true});
+        assert_eq!(shortfall(&[run(0, 499)]), None);
+        assert!(shortfall(&[run(0, 499), run(1, 20)]).is_some() && shortfall(&[run(0, 500)]).is_some() && shortfall(&[]).is_some());
+        assert!(table(&[run(0, 20)]).ends_with("| null | null | null | null | null | null | 0 | 20 |\n"));
+    }
+}
