@@ -225,7 +225,74 @@ pub(super) const SINK: Key = key(
     "sink",
     Shape::Text,
     Fallback::Required("say where the events go: sink = \"stdout\" or sink = \"file:events.jsonl\""),
-    "where the events go: stdout or file:PATH",
+    "where the events go: stdout, file:PATH, or a server: nats://HOST, redis://HOST, amqp://HOST/VHOST, https://HOST/PATH",
+);
+pub(super) const SINK_PASSWORD_FILE: Key = key(
+    "sink_password_file",
+    Shape::Text,
+    Fallback::Unset,
+    "a file with the password of the address's user, or with a token: NATS's where the address has no user, and a webhook's bearer token",
+);
+pub(super) const SINK_CA_FILE: Key = key(
+    "sink_ca_file",
+    Shape::Text,
+    Fallback::Unset,
+    "the CA, in PEM, that must have signed the sink's certificate; without it the system's",
+);
+pub(super) const SINK_CERT_FILE: Key =
+    key("sink_cert_file", Shape::Text, Fallback::Unset, "this client's certificate chain for the sink, in PEM");
+pub(super) const SINK_KEY_FILE: Key = key("sink_key_file", Shape::Text, Fallback::Unset, "the key of sink_cert_file, in PEM");
+pub(super) const SINK_TO: Key = key(
+    "sink_to",
+    Shape::Text,
+    Fallback::Unset,
+    "the subject (NATS), stream (Redis) or routing key (RabbitMQ) of an event, made of {aggregatetype}, {aggregateid}, {type}, {id} and {shardslot}; in HTTP the address itself has them",
+);
+pub(super) const SINK_FORMAT: Key = key(
+    "sink_format",
+    Shape::OneOf { built: &["binary", "structured"], later: &[] },
+    Fallback::Unset,
+    "binary: CloudEvents attributes are headers or fields; structured: an event is one JSON text; unless set, binary, and structured over HTTP",
+);
+pub(super) const SINK_STREAM: Key =
+    key("sink_stream", Shape::Text, Fallback::Unset, "the stream of NATS, outbox unless set; its limits and replicas are yours to choose");
+pub(super) const SINK_CREATE: Key = key(
+    "sink_create",
+    Shape::Flag,
+    Fallback::Unset,
+    "true: a stream of NATS that is missing is made, with one replica; for trying things out",
+);
+pub(super) const SINK_FENCE: Key = key(
+    "sink_fence",
+    Shape::Flag,
+    Fallback::Unset,
+    "true: NATS takes an event only right behind its aggregate's last one, so that what is late or repeated is refused; costs a question for each aggregate that is new to a publisher",
+);
+pub(super) const SINK_EXCHANGE: Key = key(
+    "sink_exchange",
+    Shape::Text,
+    Fallback::Unset,
+    "the exchange of RabbitMQ, outbox unless set; it must exist, and every event must reach a queue",
+);
+pub(super) const SINK_LENGTH: Key = key(
+    "sink_length",
+    Shape::Whole { min: 1, max: u32::MAX },
+    Fallback::Unset,
+    "about how many entries each stream of Redis keeps; all unless set",
+);
+pub(super) const SINK_SECRET_FILE: Key = key(
+    "sink_secret_file",
+    Shape::Text,
+    Fallback::Unset,
+    "a file with the secret that webhooks are signed with, as text or as whsec_ and Base64",
+);
+pub(super) const SINK_PRIVATE: Key =
+    key("sink_private", Shape::Flag, Fallback::Unset, "true: a webhook may be at an address that is not of the public internet");
+pub(super) const SINK_TIMEOUT: Key = key(
+    "sink_timeout",
+    Shape::Time { min: Duration::from_millis(100), max: Duration::from_secs(20) },
+    Fallback::Unset,
+    "how long a webhook may take to answer; 15s unless set",
 );
 pub(super) const BATCH: Key =
     key("batch", Shape::Whole { min: 1, max: 10_000 }, Fallback::Text("1000"), "the most events fetched, sent and marked at once");

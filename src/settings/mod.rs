@@ -46,6 +46,7 @@ mod origin;
 mod outbox;
 mod policy;
 mod read;
+mod sink;
 mod sources;
 mod suggest;
 #[cfg(test)]
@@ -62,8 +63,9 @@ use shardwise_core::PolicyName;
 pub use instance::InstanceSettings;
 pub use messages::MessagesSettings;
 pub use origin::{Origin, Setting};
-pub use outbox::{OutboxSettings, Poison, SinkSettings, StoreSettings};
+pub use outbox::{OutboxSettings, Poison, StoreSettings};
 pub use policy::{DiscoverySettings, PolicySettings};
+pub use sink::{RemoteSink, SinkFormat, SinkKind, SinkSettings};
 pub use sources::{FILE_BYTES_MAX, LoadOptions};
 
 use crate::{Error, ErrorKind};

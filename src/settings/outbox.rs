@@ -12,13 +12,12 @@ use super::files::Base;
 use super::keys;
 use super::policy::{DiscoverySettings, PolicySettings};
 use super::read::{Found, Place, Reader};
+use super::sink::{self, SinkSettings};
 use super::suggest::listed;
 use crate::Error;
 
 /// What a store may be.
 const STORES: &str = "write sqlite: and a path, such as \"sqlite:outbox.db\", or postgres://USER@HOST:PORT/DATABASE";
-/// Sinks that the design names and nobody has built.
-const SINKS_LATER: [&str; 6] = ["nats", "redis", "valkey", "amqp", "http", "https"];
 
 /// One outbox.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -101,28 +100,6 @@ impl fmt::Display for StoreSettings {
     }
 }
 
-/// Where an outbox's events go.
-#[derive(Debug, Clone, PartialEq, Eq, Hash)]
-#[non_exhaustive]
-pub enum SinkSettings {
-    /// `stdout`: one JSON line an event.
-    Stdout,
-    /// `file:PATH`: one JSON line an event, appended. A relative path in the settings file has been joined to the file's directory.
-    File {
-        /// The file to append to.
-        path: PathBuf,
-    },
-}
-
-impl fmt::Display for SinkSettings {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Stdout => f.write_str("stdout"),
-            Self::File { path } => write!(f, "file:{}", path.display()),
-        }
-    }
-}
-
 /// Which policy the outbox at `place` names. `None` if it names none; the error for that comes from [`outbox`].
 pub(super) fn policy_of(reader: &Reader, place: &Place) -> Result<Option<String>, Error> {
     reader.find(place, &keys::POLICY, None)?.map(|found| found.text().map(ToOwned::to_owned)).transpose()
@@ -133,7 +110,7 @@ pub(super) fn outbox(reader: &Reader, place: &Place, policies: &[PolicyName], ba
     let store = store(reader, place, base)?;
     Ok(OutboxSettings {
         policy: known_policy(&reader.take(place, &keys::POLICY)?, policies)?,
-        sink: sink(reader, place, base)?,
+        sink: sink::sink(reader, place, base)?,
         batch: reader.take(place, &keys::BATCH)?.whole()?,
         max_attempts: reader.take(place, &keys::MAX_ATTEMPTS)?.whole()?,
         backoff: reader.take(place, &keys::BACKOFF)?.time()?,
@@ -211,21 +188,6 @@ fn postgres(reader: &Reader, place: &Place, base: &Base, found: &Found, address:
         None => None,
     };
     Ok(StoreSettings::Postgres { url: found.text()?.to_owned(), password_file })
-}
-
-fn sink(reader: &Reader, place: &Place, base: &Base) -> Result<SinkSettings, Error> {
-    let found = reader.require(place, &keys::SINK)?;
-    let text = found.text()?;
-    let sink = match text.split_once(':') {
-        None if text == "stdout" => SinkSettings::Stdout,
-        Some(("file", path)) => SinkSettings::File { path: base.resolve(&found, path.strip_prefix("//").unwrap_or(path))? },
-        Some((later, _)) if SINKS_LATER.contains(&later) => {
-            return Err(found.refuse("this is not built yet; write \"stdout\" or file: and a path, such as \"file:events.jsonl\""));
-        }
-        _ => return Err(found.refuse("write \"stdout\" or file: and a path, such as \"file:events.jsonl\"")),
-    };
-    reader.note(&found, &sink);
-    Ok(sink)
 }
 
 /// An event can be delivered by one outbox only, and the workers' meeting file has a schema of its own.

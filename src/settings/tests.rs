@@ -81,6 +81,15 @@ fn the_documented_file_loads_as_it_stands_and_with_everything_uncommented() {
     let payments = examples.outboxes.remove(&payments).unwrap().store;
     let url = "postgres://app@db.example:5432/app?sslmode=verify-full".to_owned();
     assert_eq!(payments, StoreSettings::Postgres { url, password_file: Some("payments.password".into()) });
+    let mut kinds = Vec::new();
+    examples.outboxes.retain(|_, outbox| match &outbox.sink {
+        SinkSettings::Remote(remote) => {
+            kinds.push(remote.kind);
+            false
+        }
+        _ => true,
+    });
+    assert_eq!(kinds, [SinkKind::RabbitMq, SinkKind::Http, SinkKind::Nats, SinkKind::Redis], "invoices, notices, shipments, stocks");
     assert_eq!(examples.outboxes, settings.outboxes);
 }
 

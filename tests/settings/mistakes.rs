@@ -374,8 +374,15 @@ fn the_outbox() {
     let of_a_file = outbox("store_password_file = \"secret\"");
     assert_eq!(of_a_file, "store_password_file is \"secret\": the store is a file; only a PostgreSQL store has a password");
     assert!(!outbox("store = \"mysql://user:hu/sh@host/db\"").contains("hu"), "a password with a slash in it");
-    assert!(outbox("sink = \"nats://h\"").contains("not built yet"));
-    assert!(outbox("sink = \"stdin\"").ends_with("write \"stdout\" or file: and a path, such as \"file:events.jsonl\""));
+    assert!(outbox("sink = \"amqps://h\"").ends_with("the RabbitMQ sink has no TLS yet; write amqp://"));
+    assert!(
+        outbox("sink = \"nats://me:hush@h\"").starts_with("sink is ***: leave the password out, and put it into a file that sink_password")
+    );
+    let elsewhere = outbox("sink = \"redis://h\"\nsink_fence = true");
+    assert!(elsewhere.ends_with("sink_fence is true: only a sink of these has it: NATS; remove it"), "{elsewhere}");
+    assert!(outbox("sink_to = \"a\"").contains("only a sink of these has it: NATS, Redis, RabbitMQ; remove it"), "stdout has no name");
+    assert!(outbox("sink = \"nats://h\"\nsink_key_file = \"k\"").contains("sink_cert_file and sink_key_file belong together"));
+    assert!(outbox("sink = \"stdin\"").contains("write \"stdout\", file: and a path, such as \"file:events.jsonl\", or an address"));
     assert!(outbox("sink = \"file:\"").ends_with("write the path of a file"));
     let poison = outbox("poison = \"skip\"");
     assert!(poison.contains("\"block\"") && poison.contains("\"discard\""), "{poison}");

@@ -140,20 +140,22 @@ fn a_refusal_keeps_its_aggregate_and_sends_the_others_again() {
 #[test]
 fn a_refusal_apart_holds_up_nobody_else() {
     let mut engine = holding(options(), SinkLimits::default());
-    let runs = vec![run(1, HOLD, 1..=3, 3), run(2, HOLD, 1..=2, 2), run(3, HOLD, 1..=1, 1)];
+    let runs = vec![run(1, HOLD, 1..=3, 3), run(2, HOLD, 1..=2, 2), run(3, HOLD, 1..=1, 1), run(4, HOLD, 1..=3, 3)];
     let sends = sent(&read(&mut engine, runs, at(3)));
-    let apart = BTreeMap::from([(1, (1, Refusal::retryable("503"))), (3, (0, Refusal::permanent("too large")))]);
-    let all = Accepted { events: sends[0].1.len(), refusal: None, apart };
-    let actions = answer(&mut engine, 0, all, at(4));
-    assert!(sent(&actions).is_empty(), "{actions:?}");
+    let (busy, large) = (Refusal::retryable("503"), Refusal::permanent("too large"));
+    let apart = BTreeMap::from([(1, (1, Some(busy))), (3, (0, Some(large))), (4, (2, None))]);
+    let all = || Accepted { events: sends[0].1.len(), refusal: None, apart: apart.clone() };
+    let actions = answer(&mut engine, 0, all(), at(4));
+    assert_eq!(sent(&actions), [(1, vec!["4-3".into()])], "what was not tried for want of time");
+    assert_eq!(answer(&mut engine, 0, all(), at(4)), [], "an answer that comes twice counts once");
     let mut outcomes = recorded(&actions);
     outcomes.sort_by_key(|outcome| outcome.aggregate);
-    assert_eq!(outcomes.iter().map(|outcome| outcome.through).collect::<Vec<_>>(), [Some(1), Some(2), None]);
+    assert_eq!(outcomes.iter().map(|outcome| outcome.through).collect::<Vec<_>>(), [Some(1), Some(2), None, Some(2)]);
     assert!(matches!(outcomes[0].then, Then::Retry { failures: 1, .. }), "{outcomes:?}");
     assert_eq!(outcomes[1].then, Then::Next);
     assert!(matches!(outcomes[2].then, Then::Block { .. }), "{outcomes:?}");
     engine.on(Input::Recorded { fenced: vec![] }, at(5));
-    assert_eq!(engine.counters(at(5)).delivered, 3);
+    assert_eq!(engine.counters(at(5)).delivered, 5);
 }
 
 #[test]

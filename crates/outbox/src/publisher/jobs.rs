@@ -110,8 +110,14 @@ fn broken_send(id: SendId, message: String) -> Input {
 
 /// A sink that stops short without a reason must not make the publisher spin.
 fn reasoned(mut accepted: Accepted, events: usize) -> Accepted {
+    let unreasoned = || Some(Refusal::retryable("the sink took only part of the batch and gave no reason"));
     if accepted.events < events && accepted.refusal.is_none() {
-        accepted.refusal = Some(Refusal::retryable("the sink took only part of the batch and gave no reason"));
+        accepted.refusal = unreasoned();
+    }
+    for (taken, refusal) in accepted.apart.values_mut() {
+        if *taken == 0 && refusal.is_none() {
+            *refusal = unreasoned();
+        }
     }
     accepted
 }

@@ -1,12 +1,24 @@
 //! Where events go: the trait, and the sinks that come with the crate.
+//!
+#![doc = include_str!("../../sinks.md")]
 
 pub(crate) mod cloud_event;
 mod file;
-#[cfg(feature = "nats")]
+#[cfg(feature = "http")]
+mod http;
+#[cfg(feature = "tls")]
 mod message;
 #[cfg(feature = "nats")]
 mod nats;
+#[cfg(any(feature = "redis", feature = "rabbitmq"))]
+mod net;
+#[cfg(feature = "rabbitmq")]
+mod rabbitmq;
 mod read;
+#[cfg(feature = "redis")]
+mod redis;
+#[cfg(feature = "tls")]
+mod side_by_side;
 mod stdout;
 mod template;
 #[cfg(feature = "tls")]
@@ -23,11 +35,17 @@ use crate::{AggregateId, Delivery, Result};
 
 pub use cloud_event::encode;
 pub use file::FileSink;
-#[cfg(feature = "nats")]
+#[cfg(feature = "http")]
+pub use http::{HttpConfig, HttpSink};
+#[cfg(feature = "tls")]
 pub use message::Mode;
 #[cfg(feature = "nats")]
 pub use nats::{NatsConfig, NatsSink};
+#[cfg(feature = "rabbitmq")]
+pub use rabbitmq::{RabbitMqConfig, RabbitMqSink};
 pub use read::{EventReader, ReadEvent, parse_line, read_events};
+#[cfg(feature = "redis")]
+pub use redis::{RedisConfig, RedisSink};
 pub use stdout::StdoutSink;
 pub use template::Template;
 #[cfg(feature = "tls")]
@@ -86,8 +104,8 @@ pub struct Accepted {
     /// Why the next one was not; events after that one were not tried.
     pub refusal: Option<Refusal>,
     /// Aggregates for which not that prefix counts but a prefix of their own: how many of their events in this batch were accepted, and
-    /// why the next one was not.
-    pub apart: BTreeMap<AggregateId, (usize, Refusal)>,
+    /// why the next one was not; without a reason it was not tried, for want of time, and something before it was accepted.
+    pub apart: BTreeMap<AggregateId, (usize, Option<Refusal>)>,
 }
 
 impl Accepted {
@@ -101,19 +119,14 @@ impl Accepted {
         Self { events, refusal: Some(refusal), apart: BTreeMap::new() }
     }
 
-    /// The whole batch but for these aggregates: how many events of each were accepted, and why the next one was not.
-    pub const fn all_but(batch: &[Delivery], apart: BTreeMap<AggregateId, (usize, Refusal)>) -> Self {
+    /// The whole batch but for these aggregates: how many events of each were accepted, and why the next one was not, if it was tried.
+    pub const fn all_but(batch: &[Delivery], apart: BTreeMap<AggregateId, (usize, Option<Refusal>)>) -> Self {
         Self { events: batch.len(), refusal: None, apart }
     }
 
     /// Every reason why something was not accepted.
     pub fn refusals(&self) -> impl Iterator<Item = &Refusal> {
-        self.refusal.iter().chain(self.apart.values().map(|(_, refusal)| refusal))
-    }
-
-    /// Whether everything was.
-    pub fn is_all(&self) -> bool {
-        self.refusals().next().is_none()
+        self.refusal.iter().chain(self.apart.values().filter_map(|(_, refusal)| refusal.as_ref()))
     }
 }
 

@@ -2,5 +2,7 @@
 #![allow(clippy::unwrap_used, clippy::panic, reason = "tests")]
 
 mod common;
-#[cfg(feature = "nats")]
+mod http;
 mod nats;
+mod rabbitmq;
+mod redis;

@@ -182,7 +182,7 @@ async fn the_fence_refuses_the_past() {
     let late = Delivery { id: "late".into(), ..events[2].clone() };
     assert_eq!(one.deliver([late.clone()].into()).await, Accepted::all(&[late]), "it is there already");
     let ahead = one.deliver(events[3..].into()).await;
-    let (_, refusal) = &ahead.apart[&1];
+    let refusal = ahead.refusals().next().unwrap();
     assert!(!refusal.permanent && refusal.message.contains("newer epoch"), "{ahead:?}");
     let sequences: Vec<_> = harness.arrived().await.into_iter().map(|(_, sequence, _)| sequence).collect();
     assert_eq!(sequences, [1, 2, 3]);
@@ -202,7 +202,7 @@ async fn a_stream_that_is_missing_is_made_only_if_told() {
     // A stream that has other subjects than ours.
     let elsewhere = harness.config().subject(Template::parse("elsewhere.{type}").unwrap()).unwrap();
     let answer = NatsSink::new(elsewhere).unwrap().deliver(batch.into()).await;
-    assert!(answer.apart[&1].1.message.contains("give the stream the subjects elsewhere.*"), "{answer:?}");
+    assert!(answer.refusals().next().unwrap().message.contains("give the stream the subjects elsewhere.*"), "{answer:?}");
 }
 
 #[tokio::test]

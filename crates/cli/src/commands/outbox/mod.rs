@@ -3,6 +3,7 @@
 mod dead;
 mod listen;
 mod opened;
+mod sink;
 mod status;
 
 use std::path::PathBuf;
@@ -10,9 +11,9 @@ use std::sync::Arc;
 
 use clap::{Args, Subcommand};
 use serde_json::json;
-use shardwise::settings::{OutboxSettings, Settings, SinkSettings};
+use shardwise::settings::{OutboxSettings, Settings};
 use shardwise::{Sharding, ShardingFactory};
-use shardwise_outbox::{ErrorKind, FileSink, OutboxPublisher, Poison, PublisherOptions, Sink, StdoutSink};
+use shardwise_outbox::{ErrorKind, OutboxPublisher, Poison, PublisherOptions};
 
 use self::opened::Opened;
 use super::load_settings;
@@ -21,8 +22,6 @@ use crate::exit::{Code, Failure, Result};
 use crate::output::{self, Format, count};
 use crate::{events, signals};
 
-/// The `source` of what the command publishes.
-const SOURCE: &str = "/shardwise/outbox";
 /// The most refused lines that the JSON answer lists; it counts all.
 const REFUSED_SHOWN_MAX: usize = 10_000;
 /// Lines of one transaction.
@@ -239,7 +238,7 @@ impl Run {
         }
         // What is wrong comes in this order: the settings, before anything is contacted; the store; the group.
         let outbox = self.which.of(settings)?;
-        let (sink, options) = (sink(outbox)?, options(outbox, settings)?);
+        let (sink, options) = (sink::made(outbox)?, options(outbox, settings)?);
         let sharding = ShardingFactory::from_settings(settings.clone())?.create(outbox.policy.as_str())?;
         let shared: Arc<dyn Sharding> = Arc::new(sharding.clone());
         let shutdown = signals::shutdown()?;
@@ -248,6 +247,10 @@ impl Run {
             None => None,
         };
         let store = Opened::open(outbox).await?;
+        if let Err(error) = sink::checked(&*sink).await {
+            store.close().await;
+            return Err(error);
+        }
         let publisher = OutboxPublisher::builder().store(store.shared()).sink(sink).sharding(shared).options(options).build()?;
         let joined = tokio::select! {
             joined = sharding.register_self() => joined,
@@ -289,14 +292,6 @@ fn exit_with_parent(parent: u32) -> Result<()> {
         Ok(())
     } else {
         Err(Failure::new(Code::No, "the process that started this one is gone"))
-    }
-}
-
-fn sink(outbox: &OutboxSettings) -> Result<Arc<dyn Sink>> {
-    match &outbox.sink {
-        SinkSettings::Stdout => Ok(Arc::new(StdoutSink::new(SOURCE))),
-        SinkSettings::File { path } => Ok(Arc::new(FileSink::new(path, SOURCE))),
-        other => Err(Failure::new(Code::Usage, format!("this program has no sink {other}"))),
     }
 }
 

@@ -24,7 +24,7 @@ impl Part {
     /// How many of its events were accepted, if it stands at `start` of its batch.
     fn delivered(&self, start: usize, accepted: &Accepted) -> usize {
         match accepted.apart.get(&self.aggregate) {
-            // One is refused, whatever the sink counts.
+            // One is left, whatever the sink counts.
             Some((events, _)) => (*events).min(self.events.saturating_sub(1)),
             None => accepted.events.saturating_sub(start).min(self.events),
         }
@@ -138,7 +138,7 @@ impl Flow {
         for part in parts {
             let (events, delivered) = (&batch[start..start + part.events], part.delivered(start, accepted));
             let refusal = match accepted.apart.get(&part.aggregate) {
-                Some((_, refusal)) => Some(refusal),
+                Some((_, refusal)) => refusal.as_ref(),
                 None if delivered < part.events => refusal.take(),
                 None => None,
             };
@@ -153,7 +153,10 @@ impl Flow {
             } else if let Some(refusal) = refusal {
                 self.refused(&part, events, delivered, refusal, &mut decide);
             } else {
-                back.push(unsent(&part, events, rest));
+                if let Some(last) = delivered.checked_sub(1) {
+                    self.settle(part.aggregate, part.hold, Some(events[last].sequence), Then::Next, delivered);
+                }
+                back.push(unsent(&part, &events[delivered..], rest));
             }
             self.leave(part.aggregate, part.hold.slot);
         }
@@ -179,7 +182,10 @@ impl Flow {
 /// What of a part was not tried, with what waits behind it.
 fn unsent(part: &Part, events: &[Delivery], rest: Option<Waiting>) -> Waiting {
     let through = rest.as_ref().map_or(part.through, |rest| rest.through);
+    let left = events.len();
     let mut events: VecDeque<_> = events.iter().cloned().collect();
     events.extend(rest.into_iter().flat_map(|rest| rest.events));
-    Waiting { aggregate: part.aggregate, hold: part.hold, head: part.head, through, events }
+    // Behind what was delivered there is another head, which has not been tried.
+    let head = if part.events == left { part.head } else { Head::default() };
+    Waiting { aggregate: part.aggregate, hold: part.hold, head, through, events }
 }

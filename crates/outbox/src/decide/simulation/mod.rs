@@ -226,7 +226,9 @@ impl World {
         let unknown_end = self.fault(20);
         if let Some(at) = refused_at.filter(|_| alone && !unknown_end) {
             let before = batch[..at].iter().filter(|event| stops(event)).count();
-            apart.insert(batch[at].aggregate, (before, Refusal::retryable("no")));
+            // For want of time only if something was accepted.
+            let refusal = (before == 0 || self.below(2) == 0).then(|| Refusal::retryable("no"));
+            apart.insert(batch[at].aggregate, (before, refusal));
             events = batch.len();
         }
         let refusal = (unknown_end || refused_at.is_some_and(|_| !alone)).then(|| Refusal::retryable("no"));

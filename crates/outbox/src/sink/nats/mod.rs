@@ -8,22 +8,19 @@ mod config;
 mod connection;
 mod fence;
 
-use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
 
 use async_nats::HeaderMap;
 use async_nats::jetstream::ErrorCode;
 use async_nats::jetstream::context::{PublishError, PublishErrorKind};
 use async_nats::jetstream::message::PublishMessage;
 use async_trait::async_trait;
-use futures::StreamExt as _;
-use futures::stream::FuturesUnordered;
 
 pub use self::config::NatsConfig;
 use self::connection::Live;
 use self::fence::Remembered;
 use super::message::{Message, header_value};
+use super::side_by_side::{self, Connection, SendOne};
 use super::{Accepted, Refusal, Sink, SinkLimits};
 use crate::{Delivery, Result, one_line};
 
@@ -37,7 +34,7 @@ const WORDS_MAX: usize = 300;
 pub struct NatsSink {
     config: NatsConfig,
     name: String,
-    live: tokio::sync::Mutex<Option<Arc<Live>>>,
+    connection: Connection<Live>,
     remembered: Remembered,
 }
 
@@ -72,37 +69,11 @@ impl NatsSink {
     pub fn new(config: NatsConfig) -> Result<Self> {
         let config = config.validated()?;
         let name = format!("nats {} stream {}", config.place, config.stream);
-        Ok(Self { config, name, live: tokio::sync::Mutex::default(), remembered: Remembered::default() })
+        Ok(Self { config, name, connection: Connection::default(), remembered: Remembered::default() })
     }
 
-    /// The connection, made anew if it is broken. One call makes it, others wait.
     async fn live(&self) -> Result<Arc<Live>> {
-        let mut live = self.live.lock().await;
-        if let Some(live) = live.as_ref().filter(|live| !live.is_broken()) {
-            return Ok(Arc::clone(live));
-        }
-        // The old one goes before the new one comes, and with it what waited to be sent.
-        *live = None;
-        let opened = Arc::new(Live::open(&self.config).await?);
-        *live = Some(Arc::clone(&opened));
-        Ok(opened)
-    }
-
-    /// Sends an aggregate's events one after the other and counts those that were acknowledged.
-    async fn chain(&self, live: &Live, events: &[&Delivery], done: &AtomicUsize) -> Option<Refusal> {
-        for event in events {
-            let subject = self.config.subject.render(event);
-            let sent = if self.config.fence {
-                self.publish_fenced(live, event, subject).await
-            } else {
-                self.publish(live, event, subject, None).await.map(drop)
-            };
-            if let Err(failure) = sent {
-                return Some(failure.into());
-            }
-            done.fetch_add(1, Ordering::Relaxed);
-        }
-        None
+        self.connection.get(Live::is_broken, Live::open(&self.config)).await
     }
 
     /// Sends one event and waits for its acknowledgement, which says where in the stream it is.
@@ -174,6 +145,22 @@ fn headers(message: &Message) -> HeaderMap {
     headers
 }
 
+struct Publishing<'a>(&'a NatsSink, &'a Live);
+
+#[async_trait]
+impl SendOne for Publishing<'_> {
+    async fn send(&self, event: &Delivery) -> std::result::Result<(), Refusal> {
+        let Self(sink, live) = self;
+        let subject = sink.config.subject.render(event);
+        let sent = if sink.config.fence {
+            sink.publish_fenced(live, event, subject).await
+        } else {
+            sink.publish(live, event, subject, None).await.map(drop)
+        };
+        sent.map_err(Refusal::from)
+    }
+}
+
 #[async_trait]
 impl Sink for NatsSink {
     fn name(&self) -> &str {
@@ -193,34 +180,12 @@ impl Sink for NatsSink {
             Ok(live) => live,
             Err(error) => return Accepted::up_to(0, Refusal::retryable(error.to_string())),
         };
-        let mut aggregates: BTreeMap<_, Vec<&Delivery>> = BTreeMap::new();
-        for event in batch.iter() {
-            aggregates.entry(event.aggregate).or_default().push(event);
-        }
-        let done: BTreeMap<_, _> = aggregates.keys().map(|aggregate| (*aggregate, AtomicUsize::new(0))).collect();
-        let mut refusals = BTreeMap::new();
-        let chains = aggregates.iter().zip(done.values()).map(|((aggregate, events), done)| {
-            let live = &live;
-            async move { (*aggregate, self.chain(live, events, done).await) }
-        });
-        let mut chains: FuturesUnordered<_> = chains.collect();
         let mut broken = live.broken.clone();
-        loop {
-            tokio::select! {
-                ended = chains.next() => match ended {
-                    Some((aggregate, refusal)) => drop(refusal.and_then(|refusal| refusals.insert(aggregate, refusal))),
-                    None => break,
-                },
-                // No acknowledgement comes any more, and waiting for its time to be up would be in vain.
-                _ = broken.wait_for(|broken| *broken) => break,
-            }
-        }
-        drop(chains);
-        let apart = aggregates.iter().zip(done.values()).filter_map(|((aggregate, events), done)| {
-            let done = done.load(Ordering::Relaxed);
-            let lost = || Refusal::retryable(format!("{}: the connection broke", self.name));
-            (done < events.len()).then(|| (*aggregate, (done, refusals.remove(aggregate).unwrap_or_else(lost))))
-        });
-        Accepted::all_but(&batch, apart.collect())
+        let broken = async {
+            // No acknowledgement comes any more, and waiting for its time to be up would be in vain.
+            let _ = broken.wait_for(|broken| *broken).await;
+            Refusal::retryable(format!("{}: the connection broke", self.name))
+        };
+        side_by_side::deliver(&batch, &Publishing(self, &live), broken).await
     }
 }

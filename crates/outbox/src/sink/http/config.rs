@@ -1,0 +1,169 @@
+//! Where a webhook is, and how it is called.
+
+use std::fmt;
+use std::net::IpAddr;
+use std::path::Path;
+use std::time::Duration;
+
+use reqwest::Url;
+use secrecy::{ExposeSecret, SecretString};
+
+use super::super::{Mode, Template, TlsFiles};
+use super::address::{is_public, refused};
+use super::signature::Signer;
+use crate::{Error, ErrorKind, Result, secret};
+
+/// How an [`HttpSink`](super::HttpSink) calls a webhook. `Debug` shows no secret.
+#[derive(Clone)]
+pub struct HttpConfig {
+    pub(super) url: Template,
+    pub(super) origin: String,
+    pub(super) source: String,
+    pub(super) mode: Mode,
+    pub(super) signer: Option<Signer>,
+    token: Option<SecretString>,
+    pub(super) tls: TlsFiles,
+    pub(super) tls_needed: bool,
+    pub(super) timeout: Duration,
+    pub(super) private_allowed: bool,
+    host: String,
+}
+
+impl HttpConfig {
+    /// A URL such as `https://hooks.example/orders/{aggregatetype}`, with fields in the path or the query only; `source` is the
+    /// `CloudEvents` attribute, say `/outbox/orders`. Events are structured unless told otherwise, because a signature covers the body
+    /// and no headers.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::Settings`]: no such URL, fields in its host, or a password or a fragment in it.
+    pub fn from_url(url: &str, source: impl Into<String>) -> Result<Self> {
+        let wrong = |what: &str| Error::new(ErrorKind::Settings, format!("the address of the HTTP sink {what}"));
+        let template = Template::parse(url)?;
+        let parsed = Url::parse(&template.pattern('/')).ok().filter(|parsed| matches!(parsed.scheme(), "http" | "https"));
+        let parsed = parsed.ok_or_else(|| wrong("must begin with http:// or https:// and a host, as in https://hooks.example/orders"))?;
+        if !parsed.username().is_empty() || parsed.password().is_some() {
+            return Err(wrong("has a user or a password in it: put a token into a file"));
+        }
+        if parsed.fragment().is_some() {
+            return Err(wrong("has a # in it, and what stands behind that is never sent"));
+        }
+        let host = parsed.host_str().unwrap_or_default().to_owned();
+        let behind_scheme = url.split_once("://").map_or("", |(_, rest)| rest);
+        if host.contains('*') || behind_scheme.split(['/', '?']).next().is_some_and(|authority| authority.contains('{')) {
+            return Err(wrong("has a field in its host: only the path and the query may have some"));
+        }
+        Ok(Self {
+            origin: parsed.origin().ascii_serialization(),
+            tls_needed: parsed.scheme() == "https",
+            url: template,
+            source: source.into(),
+            mode: Mode::Structured,
+            signer: None,
+            token: None,
+            tls: TlsFiles::default(),
+            timeout: Duration::from_secs(15),
+            private_allowed: false,
+            host,
+        })
+    }
+
+    /// How an event is laid out.
+    #[must_use]
+    pub fn mode(self, mode: Mode) -> Self {
+        Self { mode, ..self }
+    }
+
+    /// The secret that requests are signed with: text, or `whsec_` and Base64; at least 16 bytes.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::Settings`]: it is too short, or not in Base64.
+    pub fn signing_secret(self, secret: &str) -> Result<Self> {
+        Ok(Self { signer: Some(Signer::new(secret)?), ..self })
+    }
+
+    /// The same in a file, without its last newline.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::Settings`]: it cannot be read or used.
+    pub fn signing_secret_file(self, path: &Path) -> Result<Self> {
+        Ok(Self { signer: Some(Signer::from_file(path)?), ..self })
+    }
+
+    /// A token for the header `authorization: Bearer …`, in a file, without its last newline.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::Settings`]: it cannot be read or used.
+    pub fn token_file(self, path: &Path) -> Result<Self> {
+        let token = secret::in_file(path, "the file with the HTTP sink's token")?;
+        if !token.bytes().all(|byte| byte.is_ascii_graphic()) {
+            return Err(Error::new(ErrorKind::Settings, format!("{} has a token that no header can carry", path.display())));
+        }
+        Ok(Self { token: Some(token.into()), ..self })
+    }
+
+    /// Whom to trust, and this client's own certificate.
+    #[must_use]
+    pub fn tls(self, tls: TlsFiles) -> Self {
+        Self { tls, ..self }
+    }
+
+    /// How long one request may take, from the connection to the end of the answer: 15 s unless set, and at most 20 s.
+    #[must_use]
+    pub fn timeout(self, timeout: Duration) -> Self {
+        Self { timeout: timeout.min(Duration::from_secs(20)), ..self }
+    }
+
+    /// Whether addresses that are not of the public internet may be called.
+    #[must_use]
+    pub fn allow_private(self, allowed: bool) -> Self {
+        Self { private_allowed: allowed, ..self }
+    }
+
+    /// A host that is an address is not looked up: it is judged here.
+    pub(super) fn validated(self) -> Result<Self> {
+        let address: Option<IpAddr> = self.host.trim_start_matches('[').trim_end_matches(']').parse().ok();
+        if !self.private_allowed && address.is_some_and(|address| !is_public(address)) {
+            return Err(Error::new(ErrorKind::Settings, format!("the HTTP sink: {}", refused(&self.host))));
+        }
+        Ok(self)
+    }
+
+    pub(super) fn authorization(&self) -> Option<String> {
+        self.token.as_ref().map(|token| format!("Bearer {}", token.expose_secret()))
+    }
+}
+
+impl fmt::Debug for HttpConfig {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("HttpConfig").field("origin", &self.origin).field("mode", &self.mode).finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn addresses_that_cannot_be_used_are_told() {
+        for (url, told) in [
+            ("ftp://host/", "must begin with http:// or https://"),
+            ("https://", "must begin with http:// or https://"),
+            ("https://{type}.example/", "has a field in its host"),
+            ("https://example:{id}/", "must begin with"),
+            ("https://me:secret@host/", "put a token into a file"),
+            ("https://host/#{id}", "has a # in it"),
+        ] {
+            let error = HttpConfig::from_url(url, "/").unwrap_err().to_string();
+            assert!(error.contains(told) && !error.contains("secret"), "{url}: {error}");
+        }
+        for url in ["http://127.0.0.1:80/", "http://[::1]/", "http://0x7f.1/", "http://2130706433/", "http://[::ffff:10.0.0.1]/"] {
+            let config = HttpConfig::from_url(url, "/").unwrap();
+            assert!(config.clone().validated().unwrap_err().to_string().contains("no public address"), "{url}");
+            assert!(config.allow_private(true).validated().is_ok());
+        }
+    }
+}

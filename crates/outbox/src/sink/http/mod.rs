@@ -1,0 +1,166 @@
+//! HTTP webhooks: a request an event, `POST`, an aggregate's next one after the answer to the one before.
+
+mod address;
+mod config;
+mod retry_after;
+mod signature;
+
+use std::sync::Arc;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use async_trait::async_trait;
+use reqwest::{Client, Response, StatusCode, Url};
+
+pub use self::config::HttpConfig;
+use super::message::{Message, header_value};
+use super::side_by_side::{self, SendOne};
+use super::{Accepted, Refusal, Sink, SinkLimits};
+use crate::{Delivery, Error, ErrorKind, Result, one_line};
+
+const CONNECT_WITHIN: Duration = Duration::from_secs(5);
+/// How much of an answer is read; of one that is longer the connection is not used again.
+const ANSWER_BYTES_MAX: usize = 64 << 10;
+/// How much of an answer is told.
+const WORDS_MAX: usize = 200;
+
+/// Posts events to a webhook, as `CloudEvents`, signed if there is a secret.
+///
+/// Accepted is what is answered with 2xx. Nothing follows a redirect. Never accepted is what is answered with 4xx, but for 401, 403, 408,
+/// 425 and 429. `Retry-After` is heeded, up to five minutes.
+#[derive(Debug)]
+pub struct HttpSink {
+    config: HttpConfig,
+    name: String,
+    client: Client,
+}
+
+impl HttpSink {
+    /// A sink that connects when it is used.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::Settings`]: the address is not public and that is not allowed, or a file of TLS cannot be used.
+    pub fn new(config: HttpConfig) -> Result<Self> {
+        let config = config.validated()?;
+        let mut builder = Client::builder()
+            .tls_backend_preconfigured(config.tls.client_config(config.tls_needed)?)
+            .connect_timeout(CONNECT_WITHIN)
+            .timeout(config.timeout)
+            .redirect(reqwest::redirect::Policy::none())
+            .retry(reqwest::retry::never())
+            .no_proxy();
+        if !config.private_allowed {
+            builder = builder.dns_resolver(Arc::new(address::PublicOnly));
+        }
+        let client = builder.build().map_err(|error| Error::new(ErrorKind::Settings, format!("the HTTP sink cannot be made: {error}")))?;
+        Ok(Self { name: format!("http {}", config.origin), config, client })
+    }
+
+    fn url(&self, event: &Delivery) -> Result<Url, Refusal> {
+        let text = self.config.url.render(event);
+        let url = Url::parse(&text).ok();
+        // `..` and `.` cannot be written in a path: they would lead elsewhere.
+        let same = |url: &Url| url.as_str() == text || url.as_str().strip_suffix('/') == Some(&text) || has_default_port(url, &text);
+        url.filter(same).ok_or_else(|| Refusal::permanent(format!("{}: no URL can be made of this event's names", self.name)))
+    }
+
+    async fn request(&self, event: &Delivery) -> Result<Response, Refusal> {
+        let url = self.url(event)?;
+        let message = Message::new(event, &self.config.source, self.config.mode);
+        let id = header_value(&event.id);
+        let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
+        let mut request = self.client.post(url).header("idempotency-key", &id).header("webhook-id", &id).header("webhook-timestamp", now);
+        if let Some(signer) = &self.config.signer {
+            request = request.header("webhook-signature", signer.sign(&id, now, &message.body));
+        }
+        if let Some(authorization) = self.config.authorization() {
+            request = request.header("authorization", authorization);
+        }
+        for (name, value) in &message.attributes {
+            request = request.header(format!("ce-{name}"), header_value(value));
+        }
+        for (name, value) in &message.trace {
+            request = request.header(*name, value);
+        }
+        if let Some(content_type) = &message.content_type {
+            request = request.header("content-type", content_type);
+        }
+        request.body(message.body).send().await.map_err(|error| {
+            let why = if error.is_timeout() { "has not answered in time".to_owned() } else { innermost(&error) };
+            Refusal::retryable(format!("{}: {why}", self.name))
+        })
+    }
+
+    /// What an answer that is not 2xx means.
+    async fn refusal(&self, answer: Response) -> Refusal {
+        let status = answer.status();
+        let retry_after = answer.headers().get("retry-after").and_then(|value| value.to_str().ok()).and_then(retry_after::read);
+        let body = String::from_utf8_lossy(&beginning(answer).await).into_owned();
+        let advice = match status {
+            StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN => ": correct the token or the signing secret",
+            _ if status.is_redirection() => ": redirects are not followed, correct the address",
+            _ => "",
+        };
+        let words = one_line(&body, WORDS_MAX);
+        let said = if words.is_empty() { String::new() } else { format!(", and says: {words}") };
+        let message = format!("{} answers {}{advice}{said}", self.name, status.as_u16());
+        // Wrong credentials are not the event's fault.
+        let later = [401, 403, 408, 425, 429].contains(&status.as_u16());
+        Refusal { permanent: status.is_client_error() && !later, message, retry_after }
+    }
+}
+
+/// Whether a text differs from its URL only by a port that goes without saying.
+fn has_default_port(url: &Url, text: &str) -> bool {
+    let port = if url.scheme() == "https" { ":443" } else { ":80" };
+    text.replacen(port, "", 1) == url.as_str()
+}
+
+/// The first bytes of an answer; the rest is left unread.
+async fn beginning(mut answer: Response) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    while bytes.len() < ANSWER_BYTES_MAX
+        && let Ok(Some(part)) = answer.chunk().await
+    {
+        bytes.extend_from_slice(&part[..part.len().min(ANSWER_BYTES_MAX - bytes.len())]);
+    }
+    bytes
+}
+
+/// The cause at the bottom, which says what happened; what is above repeats the URL.
+fn innermost(error: &dyn std::error::Error) -> String {
+    let mut error = error;
+    while let Some(source) = error.source() {
+        error = source;
+    }
+    one_line(&error.to_string(), WORDS_MAX)
+}
+
+#[async_trait]
+impl SendOne for HttpSink {
+    async fn send(&self, event: &Delivery) -> Result<(), Refusal> {
+        let answer = self.request(event).await?;
+        if answer.status().is_success() {
+            // Read, so that the connection can be used again.
+            beginning(answer).await;
+            return Ok(());
+        }
+        Err(self.refusal(answer).await)
+    }
+}
+
+#[async_trait]
+impl Sink for HttpSink {
+    fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// One aggregate a call: a slow one delays no other.
+    fn limits(&self) -> SinkLimits {
+        SinkLimits { batch_events: 100, concurrency: 64, mixed: false, ..SinkLimits::default() }
+    }
+
+    async fn deliver(&self, batch: Arc<[Delivery]>) -> Accepted {
+        side_by_side::deliver(&batch, self, std::future::pending()).await
+    }
+}

@@ -1,0 +1,73 @@
+//! Plain addresses of servers: `user@host:port`.
+
+use crate::{Error, ErrorKind, Result};
+
+/// What an address says.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Address {
+    pub(super) tls: bool,
+    pub(super) user: Option<String>,
+    pub(super) host: String,
+    pub(super) port: u16,
+    /// What stands behind the slash.
+    pub(super) path: String,
+}
+
+impl Address {
+    /// Reads `scheme://user@host:port/path`; `schemes` are the plain one and the one with TLS, with their ports.
+    pub(super) fn parse(url: &str, sink: &str, schemes: [(&str, u16); 2]) -> Result<Self> {
+        let wrong = |what: String| Error::new(ErrorKind::Settings, format!("the address of the {sink} sink {what}"));
+        let [(plain, _), (secure, _)] = schemes;
+        let found = schemes.iter().position(|(scheme, _)| url.strip_prefix(scheme).is_some_and(|rest| rest.starts_with("://")));
+        let found = found.ok_or_else(|| wrong(format!("must begin with {plain}:// or {secure}://, as in {plain}://user@host")))?;
+        let (scheme, port) = schemes[found];
+        let rest = &url[scheme.len() + 3..];
+        let (authority, path) = rest.split_once('/').unwrap_or((rest, ""));
+        let (user, place) = authority.rsplit_once('@').map_or((None, authority), |(user, place)| (Some(user), place));
+        if user.is_some_and(|user| user.contains(':')) {
+            return Err(wrong("has a password in it: put it into a file".into()));
+        }
+        let (host, port) = match place.strip_prefix('[').and_then(|rest| rest.split_once(']')) {
+            Some((host, "")) => (host, Some(port)),
+            Some((host, behind)) => (host, behind.strip_prefix(':').and_then(|port| port.parse().ok())),
+            None => place.split_once(':').map_or((place, Some(port)), |(host, port)| (host, port.parse().ok())),
+        };
+        let readable = !host.is_empty() && !host.contains(['?', '#', ' ']) && !path.contains(['?', '#']);
+        match port.filter(|port| *port > 0 && readable) {
+            Some(port) => Ok(Self { tls: found == 1, user: user.map(str::to_owned), host: host.to_owned(), port, path: path.to_owned() }),
+            None => Err(wrong(format!("cannot be read: write {plain}://user@host:port"))),
+        }
+    }
+
+    /// Host and port, for people.
+    pub(super) fn place(&self) -> String {
+        if self.host.contains(':') { format!("[{}]:{}", self.host, self.port) } else { format!("{}:{}", self.host, self.port) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SCHEMES: [(&str, u16); 2] = [("redis", 6379), ("rediss", 6380)];
+
+    #[test]
+    fn addresses_are_read_and_what_is_none_is_told() {
+        let address = Address::parse("rediss://me@db.example/3", "Redis", SCHEMES).unwrap();
+        assert_eq!((address.tls, address.user.as_deref(), address.place().as_str()), (true, Some("me"), "db.example:6380"));
+        assert_eq!(address.path, "3");
+        let address = Address::parse("redis://[::1]:7000", "Redis", SCHEMES).unwrap();
+        assert_eq!((address.host.as_str(), address.port, address.place().as_str()), ("::1", 7000, "[::1]:7000"));
+        for (url, told) in [
+            ("http://host", "must begin with redis:// or rediss://, as in redis://user@host"),
+            ("redis://", "cannot be read"),
+            ("redis://host:port", "cannot be read"),
+            ("redis://host:0", "cannot be read"),
+            ("redis://host?db=1", "cannot be read"),
+            ("redis://me:secret@host", "put it into a file"),
+        ] {
+            let error = Address::parse(url, "Redis", SCHEMES).unwrap_err().to_string();
+            assert!(error.contains(told) && !error.contains("secret"), "{error}");
+        }
+    }
+}

@@ -1,0 +1,280 @@
+//! Redis and Valkey streams.
+//!
+//! Order: a script adds an aggregate's events one after the other and stops at the first that is not taken, so a batch is an ordered
+//! prefix.
+
+mod config;
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use futures::StreamExt as _;
+use futures::stream::FuturesUnordered;
+use redis::aio::MultiplexedConnection;
+use redis::{AsyncConnectionConfig, RedisConnectionInfo, RedisError};
+use rustls::pki_types::ServerName;
+use tokio::net::TcpStream;
+use tokio::sync::watch;
+use tokio::time::timeout;
+use tokio_rustls::TlsConnector;
+
+pub use self::config::RedisConfig;
+use super::message::Message;
+use super::side_by_side::Connection;
+use super::{Accepted, Mode, Refusal, Sink, SinkLimits};
+use crate::{Delivery, Error, ErrorKind, Result, one_line};
+
+const SCRIPT: &str = include_str!("add.lua");
+/// How long the server may take to answer before it counts as not answering.
+const ANSWER_WITHIN: Duration = Duration::from_secs(5);
+/// Events of one call of the script: the server does nothing else meanwhile.
+const SCRIPT_EVENTS_MAX: usize = 200;
+/// A text of the server's that is longer is cut.
+const WORDS_MAX: usize = 300;
+
+/// Adds events to streams of Redis or Valkey, as `CloudEvents`.
+#[derive(Debug)]
+pub struct RedisSink {
+    config: RedisConfig,
+    name: String,
+    connection: Connection<Live>,
+}
+
+#[derive(Debug)]
+struct Live {
+    redis: MultiplexedConnection,
+    /// A call that took too long, or found the connection at its end, sets this: the next call makes a new one.
+    broken: watch::Sender<bool>,
+    driver: tokio::task::JoinHandle<()>,
+}
+
+impl Drop for Live {
+    fn drop(&mut self) {
+        self.driver.abort();
+    }
+}
+
+impl Live {
+    fn is_broken(&self) -> bool {
+        *self.broken.borrow() || self.driver.is_finished()
+    }
+}
+
+impl RedisSink {
+    /// A sink that connects when it is used.
+    pub fn new(config: RedisConfig) -> Self {
+        Self { name: format!("redis {}", config.address.place()), config, connection: Connection::default() }
+    }
+
+    async fn open(&self) -> Result<Live> {
+        match timeout(2 * ANSWER_WITHIN, self.connect()).await {
+            Ok(opened) => opened,
+            Err(_) => Err(self.unavailable("does not answer")),
+        }
+    }
+
+    fn unavailable(&self, what: &str) -> Error {
+        Error::new(ErrorKind::Unavailable, format!("Redis at {} {what}", self.config.address.place()))
+    }
+
+    async fn connect(&self) -> Result<Live> {
+        let address = &self.config.address;
+        let unreachable = |error: std::io::Error| self.unavailable(&format!("cannot be reached: {}", words(&error)));
+        let stream = TcpStream::connect((address.host.as_str(), address.port)).await.map_err(unreachable)?;
+        stream.set_nodelay(true).map_err(unreachable)?;
+        if !address.tls {
+            return self.greet(stream).await;
+        }
+        let name = ServerName::try_from(address.host.clone())
+            .map_err(|_| Error::new(ErrorKind::Settings, format!("{} is no name of a server", address.host)))?;
+        let connector = TlsConnector::from(Arc::new(self.config.tls.client_config(true)?));
+        let stream = connector.connect(name, stream).await.map_err(|error| {
+            let text = format!("TLS with Redis at {} fails: {}", address.place(), words(&error));
+            let kind = if error.get_ref().and_then(|inner| inner.downcast_ref::<rustls::Error>()).is_some() {
+                ErrorKind::Denied
+            } else {
+                ErrorKind::Unavailable
+            };
+            Error::new(kind, text)
+        })?;
+        self.greet(stream).await
+    }
+
+    async fn greet<S>(&self, stream: S) -> Result<Live>
+    where
+        S: tokio::io::AsyncRead + tokio::io::AsyncWrite + Unpin + Send + 'static,
+    {
+        let mut info = RedisConnectionInfo::default().set_db(self.config.database).set_lib_name("shardwise", env!("CARGO_PKG_VERSION"));
+        if let Some(user) = &self.config.address.user {
+            info = info.set_username(user);
+        }
+        if let Some(password) = self.config.secret() {
+            info = info.set_password(password);
+        }
+        let config = AsyncConnectionConfig::new().set_response_timeout(Some(ANSWER_WITHIN));
+        let opened = MultiplexedConnection::new_with_config(&info, stream, config).await;
+        let (mut redis, driver) = opened.map_err(|error| self.refused(&error))?;
+        let driver = tokio::spawn(driver);
+        // Without a password nothing has been asked yet, and the server may want one.
+        let asked: std::result::Result<String, _> = redis::cmd("PING").query_async(&mut redis).await;
+        let live = Live { redis, broken: watch::Sender::new(false), driver };
+        asked.map(|_| live).map_err(|error| self.refused(&error))
+    }
+
+    fn refused(&self, error: &RedisError) -> Error {
+        let place = self.config.address.place();
+        if is_about_credentials(error) {
+            let text = format!("Redis at {place} does not accept this user and password: correct the address and the password's file");
+            return Error::new(ErrorKind::Denied, text);
+        }
+        self.unavailable(&format!("cannot be used: {}", words(error)))
+    }
+
+    /// Adds the events of one aggregate, which all go to the same stream or, where the template tells events apart, to several.
+    async fn add(&self, live: &Live, events: &[&Delivery]) -> (usize, Option<Refusal>) {
+        let mut done = 0;
+        let mut rest = events;
+        while let Some(first) = rest.first() {
+            let stream = self.config.stream.render(first);
+            let same = rest.iter().take(SCRIPT_EVENTS_MAX).take_while(|event| self.config.stream.render(event) == stream).count();
+            let (now, later) = rest.split_at(same);
+            let (taken, refusal) = self.add_to(live, stream, now).await;
+            done += taken;
+            if refusal.is_some() || taken < now.len() {
+                return (done, refusal);
+            }
+            rest = later;
+        }
+        (done, None)
+    }
+
+    async fn add_to(&self, live: &Live, stream: String, events: &[&Delivery]) -> (usize, Option<Refusal>) {
+        let mut script = redis::cmd("EVAL");
+        script.arg(SCRIPT).arg(1).arg(&stream).arg(self.config.length_max.unwrap_or(0));
+        let mut fitting = 0;
+        let mut too_large = None;
+        for event in events {
+            let fields = self.fields(event);
+            let bytes: usize = fields.iter().map(|(name, value)| name.len() + value.len()).sum();
+            if bytes > self.config.event_bytes_max {
+                let text = format!("{}: the event has {bytes} bytes, and {} are allowed", self.name, self.config.event_bytes_max);
+                too_large = Some(Refusal::permanent(text));
+                break;
+            }
+            script.arg(self.place(event)).arg(&event.id).arg(2 * fields.len());
+            for (name, value) in &fields {
+                script.arg(name).arg(value);
+            }
+            fitting += 1;
+        }
+        if fitting == 0 {
+            return (0, too_large);
+        }
+        let answer: std::result::Result<(usize, String), _> = script.query_async(&mut live.redis.clone()).await;
+        match answer {
+            Ok((taken, why)) if why.is_empty() => (taken, too_large),
+            Ok((taken, why)) => (taken, Some(self.not_taken(&why, &stream))),
+            Err(error) => {
+                if error.is_io_error() || error.is_timeout() || error.is_unrecoverable_error() {
+                    live.broken.send_replace(true);
+                }
+                (0, Some(Refusal::retryable(self.told(&error))))
+            }
+        }
+    }
+
+    fn told(&self, error: &RedisError) -> String {
+        let advice = match error.code() {
+            _ if is_about_credentials(error) => ": correct the user, its password or its rights (EVAL, XADD, XRANGE on the streams)",
+            Some("OOM") => ": give it more memory, or trim the streams",
+            _ => "",
+        };
+        format!("{}: {}{advice}", self.name, words(error))
+    }
+
+    /// The script's word for why an event is not in the stream.
+    fn not_taken(&self, why: &str, stream: &str) -> Refusal {
+        let name = &self.name;
+        match why {
+            "NEWER" => Refusal::retryable(format!("{name}: a publisher with a newer epoch has added to {stream}")),
+            "PAST" => Refusal::permanent(format!(
+                "{name}: {stream} has later events than this one, which is not in it, and its ids cannot go back: \
+                 it was trimmed, or this is an old event played again"
+            )),
+            "OTHER" => Refusal::permanent(format!(
+                "{name}: {stream} has another event at this place: it is another outbox's, or this outbox was made anew; use another stream"
+            )),
+            why => Refusal::retryable(format!("{name}: {stream}: {}", one_line(why, WORDS_MAX))),
+        }
+    }
+
+    /// The entry's id in the stream.
+    fn place(&self, event: &Delivery) -> String {
+        if self.config.stream.is_per_aggregate() {
+            format!("{}-0", event.sequence)
+        } else if self.config.stream.is_per_slot() {
+            format!("{}-*", event.epoch)
+        } else {
+            "*".to_owned()
+        }
+    }
+
+    fn fields(&self, event: &Delivery) -> Vec<(String, Vec<u8>)> {
+        let message = Message::new(event, &self.config.source, self.config.mode);
+        if self.config.mode == Mode::Structured {
+            return vec![("id".into(), event.id.clone().into_bytes()), ("event".into(), message.body)];
+        }
+        let attributes = message.attributes.into_iter().map(|(name, value)| (name, value.into_bytes()));
+        let content_type = message.content_type.map(|content_type| ("datacontenttype".to_owned(), content_type.into_bytes()));
+        attributes.chain(content_type).chain([("data".to_owned(), message.body)]).collect()
+    }
+}
+
+fn is_about_credentials(error: &RedisError) -> bool {
+    error.kind() == redis::ErrorKind::AuthenticationFailed || matches!(error.code(), Some("WRONGPASS" | "NOAUTH" | "NOPERM"))
+}
+
+/// Somebody else's words, on one line.
+fn words(error: &impl std::fmt::Display) -> String {
+    one_line(&error.to_string(), WORDS_MAX)
+}
+
+#[async_trait]
+impl Sink for RedisSink {
+    fn name(&self) -> &str {
+        &self.name
+    }
+
+    fn limits(&self) -> SinkLimits {
+        SinkLimits { batch_events: 2_000, concurrency: 2, ..SinkLimits::default() }
+    }
+
+    async fn check(&self) -> Result<()> {
+        self.connection.get(Live::is_broken, self.open()).await.map(drop)
+    }
+
+    async fn deliver(&self, batch: Arc<[Delivery]>) -> Accepted {
+        let live = match self.connection.get(Live::is_broken, self.open()).await {
+            Ok(live) => live,
+            Err(error) => return Accepted::up_to(0, Refusal::retryable(error.to_string())),
+        };
+        let mut aggregates: BTreeMap<_, Vec<&Delivery>> = BTreeMap::new();
+        for event in batch.iter() {
+            aggregates.entry(event.aggregate).or_default().push(event);
+        }
+        let adds = aggregates.iter().map(|(aggregate, events)| {
+            let live = &live;
+            async move { (*aggregate, events.len(), self.add(live, events).await) }
+        });
+        let mut adds: FuturesUnordered<_> = adds.collect();
+        let mut apart = BTreeMap::new();
+        while let Some((aggregate, events, (done, refusal))) = adds.next().await {
+            if done < events {
+                apart.insert(aggregate, (done, refusal));
+            }
+        }
+        Accepted::all_but(&batch, apart)
+    }
+}

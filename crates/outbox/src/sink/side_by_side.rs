@@ -1,0 +1,129 @@
+//! Aggregates side by side, the events of each one after the other: for destinations that may take a later event and lose an earlier one
+//! when both are on their way.
+
+use std::collections::BTreeMap;
+use std::future::Future;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+use async_trait::async_trait;
+use futures::StreamExt as _;
+use futures::stream::FuturesUnordered;
+use tokio::time::Instant;
+
+use super::{Accepted, Refusal};
+use crate::{Delivery, Result};
+
+/// No event of a batch is begun later than this after the batch; what is left comes in a later one. A batch of many events of one aggregate
+/// would otherwise be given up as a whole where a single answer takes long.
+const BEGIN_WITHIN: Duration = Duration::from_secs(10);
+
+/// Sends one event and waits until the destination has it.
+#[async_trait]
+pub(super) trait SendOne: Sync {
+    async fn send(&self, event: &Delivery) -> Result<(), Refusal>;
+}
+
+/// Sends a batch. When `broken` ends, no answer comes any more: what has none is refused for that reason.
+pub(super) async fn deliver(batch: &[Delivery], to: &dyn SendOne, broken: impl Future<Output = Refusal>) -> Accepted {
+    let mut aggregates: BTreeMap<_, Vec<&Delivery>> = BTreeMap::new();
+    for event in batch {
+        aggregates.entry(event.aggregate).or_default().push(event);
+    }
+    let done: BTreeMap<_, _> = aggregates.keys().map(|aggregate| (*aggregate, AtomicUsize::new(0))).collect();
+    let until = Instant::now() + BEGIN_WITHIN;
+    let chains = aggregates
+        .iter()
+        .zip(done.values())
+        .map(|((aggregate, events), done)| async move { (*aggregate, one_after_the_other(events, to, until, done).await) });
+    let mut chains: FuturesUnordered<_> = chains.collect();
+    let (mut refusals, mut no_answer) = (BTreeMap::new(), None);
+    tokio::pin!(broken);
+    loop {
+        tokio::select! {
+            ended = chains.next() => match ended {
+                Some((aggregate, refusal)) => drop(refusals.insert(aggregate, refusal)),
+                None => break,
+            },
+            refusal = &mut broken => {
+                no_answer = Some(refusal);
+                break;
+            }
+        }
+    }
+    drop(chains);
+    let apart = aggregates.iter().zip(done.values()).filter_map(|((aggregate, events), done)| {
+        let done = done.load(Ordering::Relaxed);
+        (done < events.len()).then(|| (*aggregate, (done, refusals.remove(aggregate).unwrap_or_else(|| no_answer.clone()))))
+    });
+    Accepted::all_but(batch, apart.collect())
+}
+
+async fn one_after_the_other(events: &[&Delivery], to: &dyn SendOne, until: Instant, done: &AtomicUsize) -> Option<Refusal> {
+    for event in events {
+        if let Err(refusal) = to.send(event).await {
+            return Some(refusal);
+        }
+        done.fetch_add(1, Ordering::Relaxed);
+        if Instant::now() >= until {
+            break;
+        }
+    }
+    None
+}
+
+/// The one connection of a sink: made when it is needed, and anew when it is broken. One call makes it, others wait.
+#[derive(Debug)]
+pub(super) struct Connection<L>(tokio::sync::Mutex<Option<Arc<L>>>);
+
+impl<L> Default for Connection<L> {
+    fn default() -> Self {
+        Self(tokio::sync::Mutex::default())
+    }
+}
+
+impl<L> Connection<L> {
+    pub(super) async fn get(&self, is_broken: impl Fn(&L) -> bool + Send, open: impl Future<Output = Result<L>> + Send) -> Result<Arc<L>> {
+        let mut live = self.0.lock().await;
+        if let Some(live) = live.as_ref().filter(|live| !is_broken(live)) {
+            return Ok(Arc::clone(live));
+        }
+        // The old one goes before the new one comes, and with it what waited to be sent.
+        *live = None;
+        let opened = Arc::new(open.await?);
+        *live = Some(Arc::clone(&opened));
+        Ok(opened)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::exercise::deliveries;
+
+    struct Slow;
+
+    #[async_trait]
+    impl SendOne for Slow {
+        async fn send(&self, event: &Delivery) -> Result<(), Refusal> {
+            tokio::time::sleep(Duration::from_secs(4)).await;
+            if event.aggregate == 2 { Err(Refusal::retryable("busy")) } else { Ok(()) }
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn what_does_not_fit_into_the_time_is_left_without_a_reason_and_nobody_waits_for_others() {
+        let second = deliveries("b", 1, 2).into_iter().map(|event| Delivery { aggregate: 2, ..event });
+        let batch: Vec<_> = deliveries("a", 1, 5).into_iter().chain(second).collect();
+        let answer = deliver(&batch, &Slow, std::future::pending()).await;
+        let apart = BTreeMap::from([(1, (3, None)), (2, (0, Some(Refusal::retryable("busy"))))]);
+        assert_eq!(answer, Accepted::all_but(&batch, apart));
+        let broken = async {
+            tokio::time::sleep(Duration::from_secs(5)).await;
+            Refusal::retryable("gone")
+        };
+        let answer = deliver(&batch[..5], &Slow, broken).await;
+        assert_eq!(answer.apart, BTreeMap::from([(1, (1, Some(Refusal::retryable("gone"))))]));
+    }
+}

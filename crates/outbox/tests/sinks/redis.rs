@@ -1,0 +1,218 @@
+//! Redis streams.
+
+use std::sync::Arc;
+
+use async_trait::async_trait;
+use redis::aio::MultiplexedConnection;
+use shardwise_outbox::exercise::{self, SinkHarness, SinkServer, deliveries};
+use shardwise_outbox::sink::{Accepted, Mode, RedisConfig, RedisSink, Template, TlsFiles, parse_line};
+use shardwise_outbox::{Delivery, Sink};
+use shardwise_testkit::{Authority, Direction, Redis, RedisOptions, TcpProxy};
+use tokio::sync::OnceCell;
+
+use crate::common::{aside, rich, unique};
+
+/// Larger than the largest event of the suite.
+const EVENT_MAX: usize = 2 << 20;
+const PER_AGGREGATE: &str = "{aggregatetype}.{aggregateid}";
+
+/// Streams of its own, by the beginning of their names, on a server that the cases share.
+struct Harness {
+    redis: Arc<Redis>,
+    proxy: TcpProxy,
+    name: String,
+    stream: &'static str,
+}
+
+/// An entry: its id, and fields with values.
+type Entry = (String, Vec<Vec<u8>>);
+
+fn field(entry: &Entry, name: &str) -> String {
+    let mut fields = entry.1.chunks(2).filter(|pair| pair[0] == name.as_bytes());
+    String::from_utf8(fields.next().unwrap_or_else(|| panic!("no {name} in {entry:?}"))[1].clone()).unwrap()
+}
+
+impl Harness {
+    async fn new(redis: Arc<Redis>, stream: &'static str) -> Self {
+        let proxy = TcpProxy::start(redis.socket_addr()).await.unwrap();
+        Self { redis, proxy, name: unique("s"), stream }
+    }
+
+    fn config(&self) -> RedisConfig {
+        let stream = Template::parse(&format!("{}:{}", self.name, self.stream)).unwrap();
+        let config = RedisConfig::from_url(&format!("redis://{}", self.proxy.address()), "/outbox/test").unwrap();
+        config.password("secret").stream(stream).event_bytes_max(EVENT_MAX)
+    }
+
+    async fn connection(&self) -> MultiplexedConnection {
+        let client = redis::Client::open(format!("redis://:secret@{}", self.redis.socket_addr())).unwrap();
+        client.get_multiplexed_async_connection().await.unwrap()
+    }
+
+    /// All streams by name, and their entries.
+    async fn streams(&self) -> Vec<(String, Vec<Entry>)> {
+        let mut connection = self.connection().await;
+        let mut names: Vec<String> = redis::cmd("KEYS").arg(format!("{}:*", self.name)).query_async(&mut connection).await.unwrap();
+        names.sort();
+        let mut streams = Vec::new();
+        for name in names {
+            let entries = redis::cmd("XRANGE").arg(&name).arg("-").arg("+").query_async(&mut connection).await.unwrap();
+            streams.push((name, entries));
+        }
+        streams
+    }
+}
+
+#[async_trait]
+impl SinkHarness for Harness {
+    async fn open(&self) -> Arc<dyn Sink> {
+        Arc::new(RedisSink::new(self.config()))
+    }
+
+    async fn arrived(&self) -> Vec<(String, u64, String)> {
+        let streams = self.streams().await;
+        let entries = streams.iter().flat_map(|(_, entries)| entries);
+        entries.map(|entry| (field(entry, "subject"), field(entry, "sequence").parse().unwrap(), field(entry, "id"))).collect()
+    }
+
+    fn server(&self) -> Option<&dyn SinkServer> {
+        Some(self)
+    }
+}
+
+#[async_trait]
+impl SinkServer for Harness {
+    async fn restart(&self) {
+        let redis = Arc::clone(&self.redis);
+        aside(move || async move { redis.restart().await.unwrap() }).await;
+    }
+
+    async fn lose_answers(&self, lose: bool) {
+        if lose {
+            self.proxy.cut(Direction::ToClient);
+        } else {
+            self.proxy.reset();
+            self.proxy.heal().await.unwrap();
+        }
+    }
+
+    fn drops_repeats(&self) -> bool {
+        self.stream == PER_AGGREGATE
+    }
+
+    fn too_large(&self) -> usize {
+        EVENT_MAX
+    }
+
+    async fn open_as_stranger(&self) -> Option<Arc<dyn Sink>> {
+        Some(Arc::new(RedisSink::new(self.config().password("wrong"))))
+    }
+}
+
+async fn server() -> Arc<Redis> {
+    Arc::new(Redis::start(RedisOptions::default().with_password("secret")).await.unwrap())
+}
+
+async fn passes_the_suite(stream: &'static str) {
+    let redis = OnceCell::new();
+    exercise::sink(|| async { Harness::new(Arc::clone(redis.get_or_init(server).await), stream).await }).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_stream_for_each_aggregate_is_a_sink() {
+    passes_the_suite(PER_AGGREGATE).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn one_stream_for_all_is_a_sink() {
+    passes_the_suite("all").await;
+}
+
+#[tokio::test]
+async fn an_event_is_a_cloud_event_in_both_modes() {
+    let harness = Harness::new(server().await, "{type}").await;
+    for mode in [Mode::Binary, Mode::Structured] {
+        let sink = RedisSink::new(harness.config().mode(mode));
+        let event = rich("a.b *");
+        assert_eq!(sink.deliver([event.clone()].into()).await, Accepted::all(&[event]));
+    }
+    let (name, entries) = harness.streams().await.remove(0);
+    assert!(name.ends_with(":OrderChanged"), "{name}");
+    for (name, value) in [
+        ("specversion", "1.0"),
+        ("id", "a.b *-1"),
+        ("type", "OrderChanged"),
+        ("subject", "order/a.b *"),
+        ("sequence", "1"),
+        ("shardslot", "7"),
+        ("shardepoch", "9"),
+        ("tenant", "ü 1"),
+        ("traceparent", "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"),
+        ("outboxheaders", r#"{"X-Odd":[1]}"#),
+        ("datacontenttype", "application/json"),
+        ("data", r#"{"n":1}"#),
+    ] {
+        assert_eq!(field(&entries[0], name), value, "{name}");
+    }
+    let read = parse_line(field(&entries[1], "event").as_bytes()).unwrap();
+    assert_eq!((read.id.as_str(), read.sequence, read.epoch), ("a.b *-1", 1, 9));
+}
+
+#[tokio::test]
+async fn ids_are_places_in_the_aggregate_and_cannot_go_back() {
+    let harness = Harness::new(server().await, PER_AGGREGATE).await;
+    let sink = RedisSink::new(harness.config());
+    let events = deliveries("a", 1, 4);
+    assert_eq!(sink.deliver(events[1..3].into()).await, Accepted::all(&events[1..3]));
+    assert_eq!(sink.deliver(events[1..].into()).await, Accepted::all(&events[1..]), "what is there is not added again");
+    let ids: Vec<_> = harness.streams().await.remove(0).1.into_iter().map(|(id, _)| id).collect();
+    assert_eq!(ids, ["2-0", "3-0", "4-0"]);
+    let late = sink.deliver(events[..1].into()).await;
+    let refusal = late.refusals().next().unwrap();
+    assert!(refusal.permanent && refusal.message.contains("its ids cannot go back"), "{late:?}");
+    let other = [Delivery { id: "other".into(), ..events[1].clone() }];
+    let other = sink.deliver(other.into()).await;
+    let refusal = other.refusals().next().unwrap();
+    assert!(refusal.permanent && refusal.message.contains("use another stream"), "{other:?}");
+}
+
+#[tokio::test]
+async fn a_stream_for_each_slot_refuses_an_older_epoch() {
+    let harness = Harness::new(server().await, "slot-{shardslot}").await;
+    let sink = RedisSink::new(harness.config().length_max(Some(100)));
+    let of = |epoch: u64, from: u64| deliveries("a", from, 2).into_iter().map(move |event| Delivery { epoch, ..event }).collect::<Vec<_>>();
+    for batch in [of(3, 1), of(3, 3), of(4, 5)] {
+        assert_eq!(sink.deliver(batch.clone().into()).await, Accepted::all(&batch));
+    }
+    let late = sink.deliver(of(3, 7).into()).await;
+    let refusal = late.refusals().next().unwrap();
+    assert!(!refusal.permanent && refusal.message.contains("newer epoch"), "{late:?}");
+    let ids: Vec<_> = harness.streams().await.remove(0).1.into_iter().map(|(id, _)| id).collect();
+    assert_eq!(ids, ["3-0", "3-1", "3-2", "3-3", "4-0", "4-1"]);
+}
+
+#[tokio::test]
+async fn a_server_without_memory_is_an_outage_that_says_what_to_do() {
+    let options = RedisOptions::default().with_setting("maxmemory", "100kb").with_setting("maxmemory-policy", "noeviction");
+    let redis = Redis::start(options).await.unwrap();
+    let sink = RedisSink::new(RedisConfig::from_url(&redis.address(), "/").unwrap());
+    let answer = sink.deliver(deliveries("a", 1, 2).into()).await;
+    let refusal = answer.refusals().next().unwrap();
+    assert!(!refusal.permanent && refusal.message.contains("give it more memory"), "{answer:?}");
+}
+
+#[tokio::test]
+async fn tls_is_checked() {
+    let authority = Authority::new().unwrap();
+    let redis = Redis::start(RedisOptions::default().with_tls(&authority.server().unwrap())).await.unwrap();
+    let config = || RedisConfig::from_url(&redis.address(), "/").unwrap();
+    let trusting = TlsFiles { ca: Some(authority.file()), identity: None };
+    let sink = RedisSink::new(config().tls(trusting));
+    sink.check().await.unwrap();
+    let batch = deliveries("a", 1, 2);
+    assert_eq!(sink.deliver(batch.clone().into()).await, Accepted::all(&batch));
+    let stranger = Authority::new().unwrap();
+    let suspicious = TlsFiles { ca: Some(stranger.file()), identity: None };
+    let error = RedisSink::new(config().tls(suspicious)).check().await.unwrap_err();
+    assert!(!error.is_retryable() && error.to_string().contains("certificate"), "{error}");
+}

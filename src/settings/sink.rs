@@ -1,0 +1,215 @@
+//! Where an outbox's events go: `sink` and the keys beside it.
+
+use std::fmt;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use super::files::Base;
+use super::keys::{self, Key};
+use super::read::{Found, Place, Reader};
+use crate::Error;
+
+/// What a sink may be.
+const SINKS: &str = "write \"stdout\", file: and a path, such as \"file:events.jsonl\", or an address that begins with nats://, tls:// (NATS), \
+                     redis://, rediss://, amqp://, http:// or https://";
+
+/// Where an outbox's events go.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum SinkSettings {
+    /// `stdout`: one JSON line an event.
+    Stdout,
+    /// `file:PATH`: one JSON line an event, appended. A relative path in the settings file has been joined to the file's directory.
+    File {
+        /// The file to append to.
+        path: PathBuf,
+    },
+    /// A server.
+    Remote(Box<RemoteSink>),
+}
+
+impl fmt::Display for SinkSettings {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Stdout => f.write_str("stdout"),
+            Self::File { path } => write!(f, "file:{}", path.display()),
+            Self::Remote(remote) => f.write_str(&remote.url),
+        }
+    }
+}
+
+/// What a server speaks that events go to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum SinkKind {
+    /// NATS `JetStream`.
+    Nats,
+    /// Redis or Valkey streams.
+    Redis,
+    /// RabbitMQ.
+    RabbitMq,
+    /// A webhook.
+    Http,
+}
+
+impl SinkKind {
+    const BY_SCHEME: [(&str, Self); 7] = [
+        ("nats", Self::Nats),
+        ("tls", Self::Nats),
+        ("redis", Self::Redis),
+        ("rediss", Self::Redis),
+        ("amqp", Self::RabbitMq),
+        ("http", Self::Http),
+        ("https", Self::Http),
+    ];
+
+    const fn name(self) -> &'static str {
+        match self {
+            Self::Nats => "NATS",
+            Self::Redis => "Redis",
+            Self::RabbitMq => "RabbitMQ",
+            Self::Http => "HTTP",
+        }
+    }
+}
+
+/// How events are laid out.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum SinkFormat {
+    /// Attributes beside the payload, as the destination has headers or fields.
+    Binary,
+    /// All of it in JSON.
+    Structured,
+}
+
+/// A server that events go to. What is not set is for the sink to choose. Relative paths in the settings file have been joined to the file's
+/// directory.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub struct RemoteSink {
+    /// What it speaks.
+    pub kind: SinkKind,
+    /// The address, without a password.
+    pub url: String,
+    /// A file with the password or the token.
+    pub password_file: Option<PathBuf>,
+    /// A file with the CA that must have signed the server's certificate.
+    pub ca_file: Option<PathBuf>,
+    /// This client's certificate chain and its key.
+    pub identity: Option<(PathBuf, PathBuf)>,
+    /// The subject, stream or routing key, with fields in braces.
+    pub to: Option<String>,
+    /// The stream of NATS.
+    pub stream: Option<String>,
+    /// Whether that is made if it is missing.
+    pub create: bool,
+    /// Whether NATS is told which message each one must follow.
+    pub fence: bool,
+    /// The exchange of RabbitMQ.
+    pub exchange: Option<String>,
+    /// About how many entries a stream of Redis keeps.
+    pub length: Option<u32>,
+    /// How events are laid out.
+    pub format: Option<SinkFormat>,
+    /// A file with the secret that webhooks are signed with.
+    pub secret_file: Option<PathBuf>,
+    /// Whether a webhook may be at an address that is not public.
+    pub private: bool,
+    /// How long a webhook may take.
+    pub timeout: Option<Duration>,
+}
+
+/// Keys that only some sinks have.
+const ONLY: [(&Key, &[SinkKind]); 14] = {
+    use SinkKind::{Http, Nats, RabbitMq, Redis};
+    [
+        (&keys::SINK_PASSWORD_FILE, &[Nats, Redis, RabbitMq, Http]),
+        (&keys::SINK_CA_FILE, &[Nats, Redis, Http]),
+        (&keys::SINK_CERT_FILE, &[Nats, Redis, Http]),
+        (&keys::SINK_KEY_FILE, &[Nats, Redis, Http]),
+        (&keys::SINK_TO, &[Nats, Redis, RabbitMq]),
+        (&keys::SINK_FORMAT, &[Nats, Redis, RabbitMq, Http]),
+        (&keys::SINK_STREAM, &[Nats]),
+        (&keys::SINK_CREATE, &[Nats]),
+        (&keys::SINK_FENCE, &[Nats]),
+        (&keys::SINK_EXCHANGE, &[RabbitMq]),
+        (&keys::SINK_LENGTH, &[Redis]),
+        (&keys::SINK_SECRET_FILE, &[Http]),
+        (&keys::SINK_PRIVATE, &[Http]),
+        (&keys::SINK_TIMEOUT, &[Http]),
+    ]
+};
+
+pub(super) fn sink(reader: &Reader, place: &Place, base: &Base) -> Result<SinkSettings, Error> {
+    let found = reader.require(place, &keys::SINK)?;
+    let text = found.text()?;
+    let kind = text.split_once("://").and_then(|(scheme, _)| SinkKind::BY_SCHEME.iter().find(|(known, _)| *known == scheme));
+    let kind = kind.map(|(_, kind)| *kind);
+    only_fitting(reader, place, kind)?;
+    let sink = match (text, kind) {
+        ("stdout", _) => SinkSettings::Stdout,
+        (_, Some(kind)) => SinkSettings::Remote(Box::new(remote(reader, place, base, &found, kind)?)),
+        _ => match text.split_once(':') {
+            Some(("file", path)) => SinkSettings::File { path: base.resolve(&found, path.strip_prefix("//").unwrap_or(path))? },
+            Some(("amqps", _)) => return Err(found.refuse("the RabbitMQ sink has no TLS yet; write amqp://")),
+            _ => return Err(found.refuse(SINKS)),
+        },
+    };
+    reader.note(&found, &sink);
+    Ok(sink)
+}
+
+/// A key that this sink has nothing to do with would be believed to do something.
+fn only_fitting(reader: &Reader, place: &Place, kind: Option<SinkKind>) -> Result<(), Error> {
+    for (key, kinds) in ONLY {
+        if kind.is_some_and(|kind| kinds.contains(&kind)) {
+            continue;
+        }
+        if let Some(found) = reader.optional(place, key)? {
+            let names: Vec<_> = kinds.iter().map(|kind| kind.name()).collect();
+            return Err(found.refuse(format_args!("only a sink of these has it: {}; remove it", names.join(", "))));
+        }
+    }
+    Ok(())
+}
+
+/// What is wrong with the rest of the address, the sink says when it is made; a password must not get that far.
+fn remote(reader: &Reader, place: &Place, base: &Base, found: &Found, kind: SinkKind) -> Result<RemoteSink, Error> {
+    let url = found.text()?;
+    let authority = url.split_once("://").map_or("", |(_, rest)| rest);
+    if authority.rsplit_once('@').is_some_and(|(user, _)| user.contains(':')) {
+        return Err(found.refuse_masked("leave the password out, and put it into a file that sink_password_file names"));
+    }
+    let file = |key: &Key| -> Result<Option<PathBuf>, Error> {
+        let Some(found) = reader.optional(place, key)? else { return Ok(None) };
+        let path = base.resolve(&found, found.text()?)?;
+        reader.note(&found, path.display());
+        Ok(Some(path))
+    };
+    let text = |key: &Key| reader.take_if_set(place, key)?.map(|found| found.text().map(str::to_owned)).transpose();
+    let flag = |key: &Key| reader.take_if_set(place, key)?.map_or(Ok(false), |found| found.flag());
+    let identity = match (file(&keys::SINK_CERT_FILE)?, file(&keys::SINK_KEY_FILE)?) {
+        (Some(certificate), Some(key)) => Some((certificate, key)),
+        (None, None) => None,
+        _ => return Err(found.refuse("sink_cert_file and sink_key_file belong together; set both or none")),
+    };
+    let format = text(&keys::SINK_FORMAT)?.map(|format| if format == "binary" { SinkFormat::Binary } else { SinkFormat::Structured });
+    Ok(RemoteSink {
+        kind,
+        url: url.to_owned(),
+        password_file: file(&keys::SINK_PASSWORD_FILE)?,
+        ca_file: file(&keys::SINK_CA_FILE)?,
+        identity,
+        to: text(&keys::SINK_TO)?,
+        stream: text(&keys::SINK_STREAM)?,
+        create: flag(&keys::SINK_CREATE)?,
+        fence: flag(&keys::SINK_FENCE)?,
+        exchange: text(&keys::SINK_EXCHANGE)?,
+        length: reader.take_if_set(place, &keys::SINK_LENGTH)?.map(|found| found.whole()).transpose()?,
+        format,
+        secret_file: file(&keys::SINK_SECRET_FILE)?,
+        private: flag(&keys::SINK_PRIVATE)?,
+        timeout: reader.take_if_set(place, &keys::SINK_TIMEOUT)?.map(|found| found.time()).transpose()?,
+    })
+}
