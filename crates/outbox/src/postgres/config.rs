@@ -56,7 +56,7 @@ impl PostgresConfig {
     }
 
     /// Whether publishers are told of commits by LISTEN and NOTIFY, instead of finding them at their next look; off unless set. NOTIFY makes
-    /// all writers of the server's databases commit one after the other: `docs/measured.md` has what that costs.
+    /// all writers of the server's databases commit one after the other: `cargo xtask bench outbox` measures what that costs.
     #[must_use]
     pub fn listen(self, listen: bool) -> Self {
         Self { listen, ..self }
