@@ -10,6 +10,7 @@ Needs the package `xxhash`.
 
 import argparse
 import bisect
+import fractions
 import pathlib
 import re
 import sys
@@ -46,8 +47,8 @@ def point(instance_id, i):
 class Circle:
     """The members and constants of one placement; placed when the first question is asked."""
 
-    def __init__(self, slots, virtual_nodes, load_margin):
-        self.slots, self.virtual_nodes, self.load_margin = slots, virtual_nodes, load_margin
+    def __init__(self, slots, virtual_nodes, load_margin, quota=False):
+        self.slots, self.virtual_nodes, self.load_margin, self.quota = slots, virtual_nodes, load_margin, quota
         self.listed, self.zones, self.versions = {}, {}, {}
         self.holders = {}
         self._owners = None
@@ -78,31 +79,76 @@ class Circle:
         weights = sum(w for _, w in members)
         circle = self._points(members, weights)
         room = [self._capacity(w, weights) for _, w in members]
+        least, most = self._classes(members, weights) if self.quota else ({}, {})
+        together = dict.fromkeys(most, 0)
         owners = []
         for slot in range(self.slots):
             # Every point carries its member in the low 16 bits, so "at or after" is a comparison with the start itself.
             at = bisect.bisect_left(circle, slot_start(slot, self.slots) << 16)
             for step in range(len(circle)):
                 member = circle[(at + step) % len(circle)] & 0xFFFF
-                if room[member] > 0:
+                weight = members[member][1]
+                if room[member] > 0 and not (self.quota and together[weight] >= most[weight]):
                     break
             else:
                 sys.exit("no member has room: rule 5 says that this cannot be")
             room[member] -= 1
+            if self.quota:
+                together[weight] += 1
             owners.append(member)
+        for weight in sorted(least):
+            self._fill(weight, members, weights, owners, room, together, least)
         return owners
+
+    def _classes(self, members, weights):
+        """Rule 9: by weight, how many slots all members of that weight have together, at least and at most."""
+        total, first = {}, {}
+        for id_, weight in members:
+            total[weight] = total.get(weight, 0) + self.slots * weight
+            first.setdefault(weight, id_)
+        quota = {weight: all_ // weights for weight, all_ in total.items()}
+        cut = {weight: all_ % weights for weight, all_ in total.items() if all_ % weights > 0}
+        draw = {weight: xxh3(first[weight].encode()) >> 32 for weight in cut}
+        order = sorted(cut, key=lambda weight: (fractions.Fraction(draw[weight], cut[weight]), weight))
+        for weight in order[: self.slots - sum(quota.values())]:
+            quota[weight] += 1
+        least = {weight: min(quota[weight], -(-all_ * 990 // (1000 * weights))) for weight, all_ in total.items()}
+        most = {weight: max(quota[weight], all_ * 1010 // (1000 * weights)) for weight, all_ in total.items()}
+        return least, most
+
+    def _fill(self, weight, members, weights, owners, room, together, least):
+        """Rule 9: the members of this weight take what lacks."""
+        per_weight = self._per_weight(weights)
+        mine = [position for position, (_, w) in enumerate(members) if w == weight]
+        for back in range(self.slots):
+            for i in range(per_weight * weight):
+                for member in mine:
+                    if together[weight] >= least[weight]:
+                        return
+                    slot = (slot_of(point(members[member][0], i), self.slots) - back) % self.slots
+                    giver = members[owners[slot]][1]
+                    if room[member] > 0 and giver != weight and together[giver] > least[giver]:
+                        room[owners[slot]] += 1
+                        room[member] -= 1
+                        together[giver] -= 1
+                        together[weight] += 1
+                        owners[slot] = member
 
     def _points(self, members, weights):
         """Rule 3: sorted by hash, then by the bytes of the id, which is the order of the members."""
-        per_weight = self.virtual_nodes
-        if per_weight * weights > POINTS_MAX:
-            per_weight = max(1, POINTS_MAX // weights)
+        per_weight = self._per_weight(weights)
         circle = []
         for position, (id_, weight) in enumerate(members):
             prefix = id_.encode()
             circle += [(xxh3(prefix + i.to_bytes(4, "little")) << 16) | position for i in range(per_weight * weight)]
         circle.sort()
         return circle
+
+    def _per_weight(self, weights):
+        """Rule 3: points for each unit of weight."""
+        if self.virtual_nodes * weights > POINTS_MAX:
+            return max(1, POINTS_MAX // weights)
+        return self.virtual_nodes
 
     def _capacity(self, weight, weights):
         """Rule 5."""
@@ -246,10 +292,11 @@ class Replay:
         if verb == "circle":
             self.zones, self.version = [""], None
             words = dict(word.split("=") for word in rest.split())
-            if "placement" in words:
+            if words.get("placement", "quota") != "quota":
                 self.circle = KeyCircle(words["placement"], int(words.get("virtual_nodes", 0)))
                 return
-            self.circle = Circle(int(words["slots"]), int(words["virtual_nodes"]), margin(words["load_margin"]))
+            quota = words.get("placement") == "quota"
+            self.circle = Circle(int(words["slots"]), int(words["virtual_nodes"]), margin(words["load_margin"]), quota)
         elif verb in ("member", "draining"):
             self.add(quoted(rest), int(rest.split(" ")[0]), self.zones[0], draining=verb == "draining")
         elif verb == "version":

@@ -12,6 +12,7 @@ pub(crate) const MEMBERS: &[&[u8]] =
 pub(crate) const CHANGES: &[&[u8]] = &[
     b"slots=65536,load_margin=0.1",
     b"placement=uhashring",
+    b"placement=quota,slots=64",
     b"placement=hashring,virtual_nodes=40",
     b"placement=modulo,slots=64",
     b"slots=0",
@@ -37,7 +38,7 @@ pub(crate) fn members(input: &[u8]) {
 /// What `--to` says: what is accepted is a placement that the settings would take, and nothing of it means nothing.
 pub(crate) fn changes(input: &[u8]) {
     let Ok(given) = std::str::from_utf8(input) else { return };
-    for kind in [PlacementKind::Ring, PlacementKind::Key(KeyPlacement::Uhashring)] {
+    for kind in [PlacementKind::Ring, PlacementKind::Quota, PlacementKind::Key(KeyPlacement::Uhashring)] {
         let now = PlacementParams { kind, ..PlacementParams::default() };
         match text::placement_after(now, given) {
             Ok(next) => {

@@ -3,8 +3,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use shardwise_core::{
-    Circle, InstanceId, LoadMargin, Loss, Member, MemberState, PlacementParams, REPLICAS_MAX, Replicas, SLOTS_MAX, SlotOwners,
-    VIRTUAL_NODES_MAX, View, Weight,
+    Circle, InstanceId, LoadMargin, Loss, Member, MemberState, PlacementKind, PlacementParams, REPLICAS_MAX, Replicas, SLOTS_MAX,
+    SlotOwners, VIRTUAL_NODES_MAX, View, Weight,
 };
 
 use crate::bytes::Bytes;
@@ -54,7 +54,13 @@ fn capacity(params: &PlacementParams, weight: Weight, sum: u64) -> u64 {
 }
 
 pub(crate) fn placement(input: &[u8]) {
-    let Fleet { params, mut members } = Fleet::read(input);
+    for kind in [PlacementKind::Ring, PlacementKind::Quota] {
+        let Fleet { params, members } = Fleet::read(input);
+        placed_by(PlacementParams { kind, ..params }, members);
+    }
+}
+
+fn placed_by(params: PlacementParams, mut members: Vec<Member>) {
     let mut circle = Circle::new(params);
     // An id that comes twice counts with its first weight, in both ways to place.
     assert_eq!(circle.place(inputs(&members)), SlotOwners::place(inputs(&members), params));
@@ -117,9 +123,26 @@ fn owned(placed: &SlotOwners, members: &[(InstanceId, Weight)]) {
         assert!(mine <= capacity(params, *weight, sum), "{id:?} has {mine} slots");
         all += mine;
     }
+    if params.kind == PlacementKind::Quota {
+        by_weight(placed, sum);
+    }
     assert_eq!(all, if members.is_empty() { 0 } else { u64::from(params.slots) });
     assert!((0..params.slots).all(|slot| placed.owner_of_slot(slot).is_none() == members.is_empty()));
     assert_eq!(placed.owner_of_slot(params.slots), None);
+}
+
+/// The members of each weight together are less than one slot from their share, or within 1 % of it (rule 9).
+fn by_weight(placed: &SlotOwners, sum: u64) {
+    let mut together = BTreeMap::<Weight, (u64, u64)>::new();
+    for (id, weight) in placed.members() {
+        let (has, entitled) = together.entry(*weight).or_default();
+        *has += u64::from(placed.slots_of(id).len()) * sum;
+        *entitled += u64::from(placed.params().slots) * u64::from(weight.get());
+    }
+    for (weight, (has, entitled)) in together {
+        let off = has.abs_diff(entitled);
+        assert!(off < sum || off * 100 <= entitled, "weight {weight:?} has {has} of {entitled}, both times {sum}");
+    }
 }
 
 /// Different members, the owner first, and as many zones as there can be.

@@ -88,7 +88,7 @@ pub(super) const GROUP_NAME: Key = key(
     Fallback::Required("name the group of workers that share this work, such as group_name = \"orders\""),
     "the workers that share one workload; all of them write the same name",
 );
-const PLACEMENTS: Shape = Shape::OneOf { built: &["ring", "uhashring", "modulo", "hashring"], later: &[] };
+const PLACEMENTS: Shape = Shape::OneOf { built: &["ring", "quota", "uhashring", "modulo", "hashring"], later: &[] };
 pub(super) const PLACEMENT: Key = key(
     "placement",
     PLACEMENTS,

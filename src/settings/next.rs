@@ -2,7 +2,7 @@
 
 use std::fmt::Display;
 
-use shardwise_core::{PlacementKind, PlacementParams, Policy};
+use shardwise_core::{PlacementParams, Policy};
 
 use super::keys::{self, Key};
 use super::origin::Origin;
@@ -77,12 +77,12 @@ impl Written {
 
     /// Keeps account of what is in force though nobody wrote it here: whoever makes `next` the policy's own has to write the same.
     fn note_the_rest(&self, reader: &Reader, place: &Place, next: &PlacementParams, unnamed: &Origin) {
-        let is_ring = next.kind == PlacementKind::Ring;
+        let has_slots = next.kind.by_key().is_none();
         let rest: [(bool, &Option<Found>, &Key, &dyn Display); 4] = [
             (true, &self.placement, &keys::NEXT_PLACEMENT, &next.kind.as_str()),
-            (is_ring, &self.slots, &keys::NEXT_SLOTS, &next.slots),
+            (has_slots, &self.slots, &keys::NEXT_SLOTS, &next.slots),
             (next.kind.uses_virtual_nodes(), &self.virtual_nodes, &keys::NEXT_VIRTUAL_NODES, &next.virtual_nodes),
-            (is_ring, &self.load_margin, &keys::NEXT_LOAD_MARGIN, &next.load_margin),
+            (has_slots, &self.load_margin, &keys::NEXT_LOAD_MARGIN, &next.load_margin),
         ];
         for (_, _, key, value) in rest.into_iter().filter(|(counts, written, ..)| *counts && written.is_none()) {
             reader.note_from(place, key, value, unnamed.clone());

@@ -145,7 +145,7 @@ fn placement(reader: &Reader, place: &Place, drives_outbox: bool, fewer_slots: b
     let mut params = PlacementParams { kind: kind(&reader.take(place, &keys::PLACEMENT)?, drives_outbox)?, ..PlacementParams::default() };
     let [slots_key, virtual_nodes, load_margin] = [&keys::SLOTS, &keys::VIRTUAL_NODES, &keys::LOAD_MARGIN];
     refuse_unused(reader, place, params.kind, [slots_key, virtual_nodes, load_margin])?;
-    if params.kind == PlacementKind::Ring {
+    if params.kind.by_key().is_none() {
         params.slots = slots(reader, place, fewer_slots)?;
         params.load_margin = reader.take(place, load_margin)?.margin()?;
     }
@@ -160,7 +160,7 @@ pub(super) fn kind(found: &Found, drives_outbox: bool) -> Result<PlacementKind, 
     let kind = PlacementKind::named(found.text()?).unwrap_or_default();
     if drives_outbox && kind.by_key().is_some() {
         return Err(
-            found.refuse("an outbox uses this policy and fences each slot in its database, and only \"ring\" has slots; write \"ring\"")
+            found.refuse("an outbox uses this policy and fences each slot in its database, and only \"ring\" and \"quota\" have slots; write one of these")
         );
     }
     Ok(kind)

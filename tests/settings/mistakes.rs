@@ -204,7 +204,7 @@ fn an_outbox_has_no_key_placement_now_or_next() {
              [default.resilience.sharding.policies.workers]\ngroup_name = \"g\"\n{line}"
         );
         let refused = refused(&text);
-        let expected = "placement is \"modulo\": an outbox uses this policy and fences each slot in its database, and only \"ring\" has slots; write \"ring\"";
+        let expected = "placement is \"modulo\": an outbox uses this policy and fences each slot in its database, and only \"ring\" and \"quota\" have slots; write one of these";
         assert!(refused.ends_with(expected), "{refused}");
     }
 }

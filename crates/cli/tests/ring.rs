@@ -132,7 +132,7 @@ fn what_cannot_be_placed_is_refused_in_one_line() {
         (&["--members", "a", "--virtual-nodes", "0"], &["virtual_nodes is 0"]),
         (&["--members", "a", "--load-margin", "0.0501"], &["0.0501", "three decimals"]),
         (&["--members", "a", "--load-margin", "11"], &["11", "0 to 10"]),
-        (&["--members", "a", "--placement", "rendezvous"], &["rendezvous", "ring", "uhashring", "modulo", "hashring"]),
+        (&["--members", "a", "--placement", "rendezvous"], &["rendezvous", "ring", "quota", "uhashring", "modulo", "hashring"]),
         (&["--members", "a", "--placement", "modulo", "--slots", "64"], &["placement modulo has no slots; remove it"]),
         (&["--members", "a", "--placement", "hashring", "--load-margin", "0.1"], &["placement hashring has no load_margin"]),
         (&["--members", "a", "--placement", "uhashring", "--virtual-nodes", "160"], &["placement uhashring has no virtual_nodes"]),
@@ -261,7 +261,7 @@ fn a_plan_for_another_placement_tells_the_share_that_moves() {
 #[test]
 fn a_plan_for_a_placement_that_cannot_be_is_refused() {
     let cases: [(&str, &[&str]); 12] = [
-        ("placement=rendezvous", &["placement=rendezvous", "ring, uhashring, modulo or hashring"]),
+        ("placement=rendezvous", &["placement=rendezvous", "ring, quota, uhashring, modulo or hashring"]),
         ("placement=modulo,slots=64", &["placement modulo has no slots"]),
         ("virtual_nodes=5,placement=uhashring", &["placement uhashring has no virtual_nodes"]),
         ("slots=0", &["slots is 0", "1 to 65536"]),

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use serde::Serialize;
 
 use crate::plan::{Balance, exact, fair_shares};
-use crate::{InstanceId, Placed, PlacementKind, PlacementParams, SlotOwners, TooManyPoints, Weight, hash_bytes, slot_start};
+use crate::{InstanceId, Placed, PlacementParams, SlotOwners, TooManyPoints, Weight, hash_bytes, slot_start};
 
 /// A share of all keys that would go from one member to another.
 #[derive(Debug, Clone, PartialEq, Serialize)]
@@ -132,7 +132,7 @@ impl Measured {
     /// `loads` are shares of owners, each in parts; they count where there are no slots to be counted.
     fn side(&self, loads: impl Iterator<Item = (InstanceId, f64)>) -> Side {
         let PlacementParams { kind, slots, virtual_nodes, load_margin } = self.params;
-        let is_ring = kind == PlacementKind::Ring;
+        let has_slots = kind.by_key().is_none();
         let balance = match &self.placed {
             Placed::Slots(owners) => Balance::of(owners),
             Placed::Keys(_) => {
@@ -144,9 +144,9 @@ impl Measured {
         };
         Side {
             placement: kind.as_str(),
-            slots: is_ring.then_some(slots),
+            slots: has_slots.then_some(slots),
             virtual_nodes: kind.uses_virtual_nodes().then_some(virtual_nodes),
-            load_margin: is_ring.then(|| load_margin.to_string()),
+            load_margin: has_slots.then(|| load_margin.to_string()),
             balance,
         }
     }
@@ -185,7 +185,7 @@ fn each_common_arc(slots: u32, others: u32, mut visit: impl FnMut(u32, u32, u128
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{KeyPlacement, LoadMargin, Plan};
+    use crate::{KeyPlacement, LoadMargin, PlacementKind, Plan};
     use proptest::prelude::*;
 
     fn id(name: &str) -> InstanceId {

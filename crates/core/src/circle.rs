@@ -5,6 +5,7 @@
 
 #![expect(clippy::cast_possible_truncation, reason = "each cast says beside it why the value fits")]
 
+use crate::quota::Classes;
 use crate::ring::{self, Point, PointHash};
 use crate::view::MEMBERS_MAX;
 use crate::{InstanceId, PlacementKind, PlacementParams, SlotOwners, View, Weight, hash_bytes, slot_start};
@@ -101,13 +102,13 @@ impl Circle {
         let members = ring::in_order(members);
         let owners = match self.params.kind {
             PlacementKind::Key(_) => Vec::new(),
-            PlacementKind::Ring if !ring::has_points(&members, &self.params) => {
+            _ if !ring::has_points(&members, &self.params) => {
                 *self = Self::with_hash(self.params, self.hash);
                 Vec::new()
             }
             // More than any view has, and than there are seats.
-            PlacementKind::Ring if members.len() > MEMBERS_MAX as usize => ring::owners(&members, &self.params, self.hash),
-            PlacementKind::Ring => {
+            _ if members.len() > MEMBERS_MAX as usize => ring::owners(&members, &self.params, self.hash),
+            PlacementKind::Ring | PlacementKind::Quota => {
                 self.follow(&members);
                 self.walk(&members)
             }
@@ -249,10 +250,14 @@ impl Circle {
         self.seated.len() + self.free.len()
     }
 
-    /// Rules 4 and 5 over the buckets: the owner of every slot as an index into `members`.
+    /// Rules 4 and 5, and 9 of `quota`, over the buckets: the owner of every slot as an index into `members`.
     fn walk(&self, members: &[(InstanceId, Weight)]) -> Vec<u32> {
         let (mut room, mut index) = (vec![0; self.seats()], vec![0; self.seats()]);
-        let capacities = ring::capacities(members, self.params.slots, self.params.load_margin);
+        let mut capacities = ring::capacities(members, self.params.slots, self.params.load_margin);
+        let mut classes = Classes::of(members, &self.params, self.hash);
+        if let Some(classes) = &classes {
+            classes.limit(&mut capacities);
+        }
         for ((at, member), capacity) in (0u32..).zip(&self.seated).zip(capacities) {
             (room[usize::from(member.seat)], index[usize::from(member.seat)]) = (capacity, at);
         }
@@ -278,9 +283,16 @@ impl Circle {
             // Room is left for every slot, see `ring::owners`; 0 keeps this total without a panic.
             let seat = taker.map_or(0, |entry| entry.seat());
             room[seat] = room[seat].saturating_sub(1);
+            if let Some(classes) = &mut classes {
+                classes.take(index[seat] as usize, |member| room[usize::from(self.seated[member].seat)] = 0);
+            }
             index[seat]
         };
-        (0..self.params.slots).map(place).collect()
+        let mut owners: Vec<u32> = (0..self.params.slots).map(place).collect();
+        if let Some(classes) = &mut classes {
+            classes.fill(members, &self.params, self.hash, &mut owners);
+        }
+        owners
     }
 }
 

@@ -1,5 +1,6 @@
 //! Why a key has the owner that it has, step by step.
 
+use crate::quota::{Classes, Given};
 use crate::ring::{self, PointHash};
 use crate::{InstanceId, ShardKey, SlotOwners, hash_bytes, slot_of, slot_start};
 
@@ -16,6 +17,17 @@ pub struct Stop {
     pub slots: u32,
     /// How many it takes at most; with as many it is full and passed over.
     pub capacity: u32,
+    /// Under `quota`, where weights differ: what the members of its weight had together. With their most all of them are passed over.
+    pub together: Option<Together>,
+}
+
+/// The slots of all members of one weight.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Together {
+    /// How many they had been given when the slot was placed.
+    pub slots: u32,
+    /// How many they take at most.
+    pub most: u32,
 }
 
 /// The way from a key to its owner.
@@ -31,6 +43,8 @@ pub struct Explanation {
     pub passed: Vec<Stop>,
     /// Whose point took the slot; `None` without members.
     pub owner: Option<Stop>,
+    /// Under `quota`, where the owner took the slot because the members of its weight had too little: who had been given it first.
+    pub before: Option<Stop>,
     /// Who would own the slot if the owner left; `None` if nobody else is there.
     pub next: Option<InstanceId>,
 }
@@ -41,23 +55,49 @@ impl SlotOwners {
         let (hash, params) = (key.key_hash(), self.params());
         let slot = slot_of(hash, params.slots);
         let start = slot_start(slot, params.slots);
-        let owner = self.indices().get(slot as usize).copied();
-        let (mut passed, mut taken) = (Vec::new(), None);
-        if let Some(owner) = owner {
-            let mut met = self.walk(slot, start, owner, hash_bytes);
-            taken = met.pop();
-            passed = met;
+        let (mut passed, mut owner, mut before) = (Vec::new(), None, None);
+        if !self.indices().is_empty() {
+            let (walked, given) = self.walked(slot, hash_bytes);
+            passed = self.met(slot, start, &walked, hash_bytes);
+            owner = passed.pop();
+            if let Some(given) = given {
+                before = owner.replace(given);
+            }
         }
         let others = self.members().iter().filter(|(id, _)| self.owner_of_slot(slot) != Some(id)).cloned();
         let next = SlotOwners::place(others, *params).owner_of_slot(slot).cloned();
-        Explanation { hash, slot, start, passed, owner: taken, next }
+        Explanation { hash, slot, start, passed, owner, before, next }
     }
 
-    /// Everybody whom the walk for `slot` met until it came to `owner`, the last one.
-    fn walk(&self, slot: u32, start: u64, owner: u32, hash: PointHash) -> Vec<Stop> {
+    /// Every slot's owner after the walk, and who took `slot` then because its weight had too little.
+    fn walked(&self, slot: u32, hash: PointHash) -> (Vec<u32>, Option<Stop>) {
+        let (members, params) = (self.members(), self.params());
+        let (walked, Some(classes)) = ring::walk(members, params, hash) else { return (self.indices().to_vec(), None) };
+        let capacities = ring::capacities(members, params.slots, params.load_margin);
+        let given = classes.clone().fill(members, params, hash, &mut walked.clone());
+        let taker = given.iter().position(|given| given.slot == slot).map(|at| {
+            let Given { to, point, place, had, .. } = given[at];
+            let to = to as usize;
+            // Nobody's class takes and gives.
+            let before = given[..at].iter().filter(|given| classes.is_same(given.to as usize, to)).map(|_| 1).sum();
+            let together = classes.together(to, before);
+            Stop { instance_id: members[to].0.clone(), point, place, slots: had, capacity: capacities[to], together: Some(together) }
+        });
+        (walked, taker)
+    }
+
+    /// Everybody whom the walk for `slot` met until it came to the owner, the last one.
+    fn met(&self, slot: u32, start: u64, walked: &[u32], hash: PointHash) -> Vec<Stop> {
         let params = self.params();
         let mut slots = vec![0; self.members().len()];
-        self.indices().iter().take(slot as usize).for_each(|owner| slots[*owner as usize] += 1);
+        let mut classes = Classes::of(self.members(), params, hash);
+        for owner in &walked[..slot as usize] {
+            slots[*owner as usize] += 1;
+            if let Some(classes) = &mut classes {
+                classes.take(*owner as usize, |_| ());
+            }
+        }
+        let owner = walked[slot as usize];
         let capacities = ring::capacities(self.members(), params.slots, params.load_margin);
         let points = ring::circle(self.members(), params.virtual_nodes, hash);
         let first = points.partition_point(|point| point.hash < start);
@@ -73,6 +113,7 @@ impl SlotOwners {
                     place: point.hash,
                     slots: slots[at],
                     capacity: capacities[at],
+                    together: classes.as_ref().map(|classes| classes.together(at, 0)),
                 });
             }
             if point.member == owner {
@@ -147,8 +188,7 @@ mod tests {
             let params = PlacementParams { slots: 40, virtual_nodes: 6, ..PlacementParams::default() };
             let placed = Circle::with_hash(params, hash).place(members.clone());
             for slot in 0..40 {
-                let owner = placed.indices()[slot as usize];
-                let met = placed.walk(slot, slot_start(slot, 40), owner, hash);
+                let met = placed.met(slot, slot_start(slot, 40), placed.indices(), hash);
                 let (last, passed) = met.split_last().unwrap();
                 assert_eq!(Some(&last.instance_id), placed.owner_of_slot(slot));
                 assert!(last.slots < last.capacity && passed.iter().all(|stop| stop.slots == stop.capacity), "{met:?}");
@@ -177,6 +217,29 @@ mod tests {
                 prop_assert_eq!(placed.slots_of(&stop.instance_id).len(), stop.capacity);
                 prop_assert_eq!(hash_bytes(&[stop.instance_id.as_str().as_bytes(), &stop.point.to_le_bytes()].concat()), stop.place);
             }
+        }
+    }
+    proptest! {
+        /// Every step that is told is true of the placement: who was passed over had no room, nor had its weight; and of two owners the second took it
+        /// for its weight.
+        #[test]
+        fn under_quota_it_tells_whose_weight_was_full_and_who_took_the_slot_from_whom(
+            weights in proptest::collection::vec(prop_oneof![Just(1u64), Just(2), Just(20)], 2..9), slots in 1u32..80, key in any::<u64>(),
+        ) {
+            let params = PlacementParams { kind: crate::PlacementKind::Quota, slots, virtual_nodes: 3, ..PlacementParams::default() };
+            let members = (0..).zip(&weights).map(|(i, weight)| (id(&format!("w{i}")), Weight::new(*weight).unwrap()));
+            let placed = SlotOwners::place(members, params);
+            let told = placed.explain(&key);
+            let weight_of = |stop: &Stop| placed.members().iter().find(|(id, _)| *id == stop.instance_id).unwrap().1;
+            let has_room = |stop: &Stop| stop.slots < stop.capacity && stop.together.is_none_or(|all| all.slots < all.most);
+            let owner = told.owner.unwrap();
+            prop_assert_eq!(Some(&owner.instance_id), placed.owner(&key));
+            prop_assert!(has_room(&owner), "{:?}", owner);
+            prop_assert_eq!(hash_bytes(&[owner.instance_id.as_str().as_bytes(), &owner.point.to_le_bytes()].concat()), owner.place);
+            prop_assert!(told.passed.iter().all(|stop| !has_room(stop)), "{:?}", told.passed);
+            prop_assert!(told.before.as_ref().is_none_or(|before| has_room(before) && weight_of(before) != weight_of(&owner)));
+            let one_weight = weights.iter().all(|weight| *weight == weights[0]);
+            prop_assert_eq!(owner.together.is_none(), one_weight);
         }
     }
 }

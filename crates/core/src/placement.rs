@@ -18,9 +18,11 @@ impl SlotOwners {
     pub fn place(members: impl IntoIterator<Item = (InstanceId, Weight)>, params: PlacementParams) -> Self {
         let members = ring::in_order(members);
         let owners = match params.kind {
-            PlacementKind::Ring if ring::has_points(&members, &params) => ring::owners(&members, &params, hash_bytes),
+            PlacementKind::Ring | PlacementKind::Quota if ring::has_points(&members, &params) => {
+                ring::owners(&members, &params, hash_bytes)
+            }
             // Under a key placement keys have owners, and slots have none: see `KeyOwners`.
-            PlacementKind::Ring | PlacementKind::Key(_) => Vec::new(),
+            PlacementKind::Ring | PlacementKind::Quota | PlacementKind::Key(_) => Vec::new(),
         };
         Self { params, members, owners }
     }

@@ -6,6 +6,7 @@
 
 use std::ops::Range;
 
+use crate::quota::Classes;
 use crate::{InstanceId, LoadMargin, PlacementParams, Weight};
 
 /// The most points on one circle; with more asked for, every member gets fewer per unit of weight.
@@ -107,12 +108,25 @@ pub(crate) const fn has_points(members: &[(InstanceId, Weight)], params: &Placem
 }
 
 /// The owner of every slot as an index into `members`, which are [in order](in_order) and [have points](has_points).
+pub(crate) fn owners(members: &[(InstanceId, Weight)], params: &PlacementParams, hash: PointHash) -> Vec<u32> {
+    let (mut owners, classes) = walk(members, params, hash);
+    if let Some(mut classes) = classes {
+        classes.fill(members, params, hash, &mut owners);
+    }
+    owners
+}
+
+/// Rules 4 and 5, and under `quota` what the classes of members have then.
 ///
 /// Slots are placed in ascending order; each goes to the first point at or after its beginning whose member is not full. Capacities
 /// add up to at least `slots` and every member has a point, so the walk ends within one turn.
-pub(crate) fn owners(members: &[(InstanceId, Weight)], params: &PlacementParams, hash: PointHash) -> Vec<u32> {
+pub(crate) fn walk(members: &[(InstanceId, Weight)], params: &PlacementParams, hash: PointHash) -> (Vec<u32>, Option<Classes>) {
     let points = circle(members, params.virtual_nodes, hash);
     let mut room = capacities(members, params.slots, params.load_margin);
+    let mut classes = Classes::of(members, params, hash);
+    if let Some(classes) = &classes {
+        classes.limit(&mut room);
+    }
     let mut first = 0;
     let place = |slot: u32| {
         let start = slot_start(slot, params.slots);
@@ -124,9 +138,12 @@ pub(crate) fn owners(members: &[(InstanceId, Weight)], params: &PlacementParams,
         // Room is left for every slot, see above; 0 keeps this total without a panic.
         let owner = owner.unwrap_or(0);
         room[owner as usize] = room[owner as usize].saturating_sub(1);
+        if let Some(classes) = &mut classes {
+            classes.take(owner as usize, |member| room[member] = 0);
+        }
         owner
     };
-    (0..params.slots).map(place).collect()
+    ((0..params.slots).map(place).collect(), classes)
 }
 
 #[cfg(test)]

@@ -265,6 +265,11 @@ fn fleets() {
 }
 
 #[test]
+fn quotas() {
+    replay("quotas.txt", 28);
+}
+
+#[test]
 fn replicas() {
     replay("replicas.txt", 20);
 }

@@ -55,17 +55,18 @@ pub(crate) struct Step {
 pub(crate) async fn explain(State(app): State<Arc<App>>, Of(joined): Of, InPath(key): InPath) -> Result<Json<Explained>> {
     let Some(placed) = joined.placed()? else { return Ok(Json(Explained { key, ..Explained::default() })) };
     app.compute(move || match placed {
-        Placed::Slots(owners) => by_slot(key.clone(), owners.explain(&key)),
+        Placed::Slots(owners) => by_slot(key.clone(), owners.params().kind.as_str(), owners.explain(&key)),
         Placed::Keys(owners) => by_key(key.clone(), owners.placement().as_str(), owners.explain(&key)),
     })
     .await
     .map(Json)
 }
 
-fn by_slot(key: String, Explanation { hash, slot, start, passed, owner, next }: Explanation) -> Explained {
+fn by_slot(key: String, placement: &'static str, explained: Explanation) -> Explained {
+    let Explanation { hash, slot, start, passed, owner, next, .. } = explained;
     Explained {
         key,
-        placement: Some(PlacementKind::Ring.as_str()),
+        placement: Some(placement),
         hash: Some(format!("{hash:016x}")),
         slot: Some(slot),
         start: Some(format!("{start:016x}")),

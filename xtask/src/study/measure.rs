@@ -57,7 +57,7 @@ pub(super) fn measure(case: &Case) -> Result<Measured, NameError> {
     Ok(Measured { peak: spread(&peak, f64::max), least: spread(&least, f64::min), moved: spread(&moved, f64::max) })
 }
 
-fn moves(before: &SlotOwners, after: &SlotOwners) -> u32 {
+pub(super) fn moves(before: &SlotOwners, after: &SlotOwners) -> u32 {
     (0..before.params().slots).map(|slot| u32::from(before.owner_of_slot(slot) != after.owner_of_slot(slot))).sum()
 }
 

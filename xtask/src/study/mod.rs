@@ -3,6 +3,7 @@
 mod measure;
 mod page;
 mod plot;
+mod quotas;
 mod weights;
 
 use shardwise_core::{LoadMargin, NameError, PlacementParams, Weight};
@@ -11,6 +12,7 @@ use crate::context::Context;
 use crate::report::say;
 use crate::run::Failure;
 use measure::{Case, Measured, constants};
+use quotas::Beside;
 use weights::{ByWeight, Enough, FLEETS_PROMISED, Flow, Weighted};
 
 /// Sizes of the fleets with the default constants.
@@ -39,6 +41,8 @@ struct Study {
     enough: Vec<Enough>,
     /// What the margin takes and gives.
     flows: Vec<(Weighted, Vec<Flow>)>,
+    /// Placement `quota` beside `ring`.
+    quotas: Vec<Beside>,
 }
 
 /// Measures, and writes `docs/placement-study.md` and `docs/placement-study.svg`.
@@ -77,6 +81,7 @@ fn study() -> Result<Study, Failure> {
         weights: weights()?,
         enough: all_enough()?,
         flows: flows()?,
+        quotas: quotas::beside().map_err(|e| failed(&e))?,
     })
 }
 

@@ -4,8 +4,9 @@ use std::fmt::Write as _;
 
 use shardwise_core::LoadMargin;
 
-use super::measure::{Case, Measured};
+use super::measure::{Case, Measured, Spread};
 use super::plot::{Curve, Panel, svg};
+use super::quotas::Beside;
 use super::weights::{Enough, Flow, OFF_MAX, Weighted, off};
 use super::{FEW_SIZES, FEWER_FLEETS, FLEETS, Row, SIZES, Study};
 
@@ -22,7 +23,7 @@ after one member has joined, over the newcomer's exact share, 1/(N + 1) of all. 
 
 /// Something that has to be reached, and whether it is.
 pub(super) struct Target {
-    pub(super) what: &'static str,
+    pub(super) what: String,
     pub(super) measured: String,
     pub(super) reached: bool,
 }
@@ -56,23 +57,23 @@ pub(super) fn targets(study: &Study) -> Vec<Target> {
         (measured.peak.worst - 1.05) * mean
     };
     let above = study.defaults.iter().filter(|(case, _)| case.members <= 300).map(above).fold(f64::MIN, f64::max);
-    let moved = |rows, members, what, mean, worst| {
+    let moved = |rows, members, what: &str, mean, worst| {
         let moved = of_size(rows, members).map(|measured| measured.moved);
         let reached = moved.is_some_and(|moved| moved.mean <= mean && moved.worst <= worst);
-        Target { what, measured: moved.map_or_else(String::new, |m| format!("{:.3}, worst {:.3}", m.mean, m.worst)), reached }
+        Target { what: what.into(), measured: moved.map_or_else(String::new, |m| format!("{:.3}, worst {:.3}", m.mean, m.worst)), reached }
     };
     // Each stands twice: as promised, over 20 fleets, and over more.
-    let weights = |at: usize, what| {
+    let weights = |at: usize, what: &str| {
         let off = study.weights.get(2 * at).map(|(_, weights)| off(weights));
         Target {
-            what,
+            what: what.into(),
             measured: off.map_or_else(String::new, |off| format!("off by at most {:.2} %", off * 100.0)),
             reached: off.is_some_and(|off| off <= OFF_MAX),
         }
     };
-    vec![
+    let mut targets = vec![
         Target {
-            what: "the peak is at most 1.05 times the mean and one slot, every fleet up to 300 members",
+            what: "the peak is at most 1.05 times the mean and one slot, every fleet up to 300 members".into(),
             measured: format!("at most {above:.2} slots above 1.05"),
             reached: above <= 1.0,
         },
@@ -82,7 +83,19 @@ pub(super) fn targets(study: &Study) -> Vec<Target> {
         weights(0, "weights 1 to 4: the mean share of a weight is within 2 % of it"),
         weights(1, "weights 1, 10 and 100, 16,384 slots: the mean share of a weight is within 2 % of it"),
         weights(2, "weights 1, 10 and 100, 65,536 slots: the mean share of a weight is within 2 % of it"),
-    ]
+    ];
+    targets.extend(study.quotas.iter().map(of_quota));
+    targets
+}
+
+/// The same promise under `quota`.
+fn of_quota(Beside { of, off: [_, off], .. }: &Beside) -> Target {
+    let (members, slots) = (of.case.members, of.case.params.slots);
+    Target {
+        what: format!("`quota`, weights {}, {members} members, {slots} slots: the mean share of a weight is within 2 % of it", of.name),
+        measured: format!("off by at most {:.2} %", off * 100.0),
+        reached: *off <= OFF_MAX,
+    }
 }
 
 /// `docs/placement-study.md`. Writing to a String cannot fail, so what `writeln!` answers is let go.
@@ -100,8 +113,31 @@ pub(super) fn markdown(study: &Study) -> String {
     rows(&mut text, &study.fine);
     let _ = writeln!(text, "\n## One constant changed\n\n{FEWER_FLEETS} fleets of each size.\n");
     rows(&mut text, &study.others);
+    quotas(&mut text, &study.quotas);
     weights(&mut text, study);
     text
+}
+
+const QUOTA: &str = "
+## Quota
+
+Placement `quota`, protocol 5, beside `ring`, protocol 1, where weights differ; where they are equal both are the same to the last slot. **Off** is how far the mean share of any weight over
+20 fleets is from the weight. **Moved** is as above, for one more member of the weight that is next, over what that one is entitled to. **Lightest** is how many slots the lightest member is
+entitled to: of a weight with one member, entitled to three slots and a quarter, 20 fleets are off by chance, because slots are whole.
+
+| weights in the fleet | members | slots | lightest | off: `ring` | off: `quota` | moved: `ring` | moved: `quota` |
+|---|---:|---:|---:|---:|---:|---:|---:|
+";
+
+fn quotas(text: &mut String, all: &[Beside]) {
+    *text += QUOTA;
+    for Beside { of, off: [ring, quota], moved: [by_ring, by_quota] } in all {
+        let (members, slots) = (of.case.members, of.case.params.slots);
+        let off = |off: &f64| format!("{:.2} %", off * 100.0);
+        let moved = |moved: &Spread| format!("{:.3}, {:.3}", moved.mean, moved.worst);
+        let (ring, quota, by_ring, by_quota) = (off(ring), off(quota), moved(by_ring), moved(by_quota));
+        let _ = writeln!(text, "| {} | {members} | {slots} | {:.1} | {ring} | {quota} | {by_ring} | {by_quota} |", of.name, of.lightest());
+    }
 }
 
 const WEIGHTS: &str = "

@@ -23,6 +23,8 @@ pub enum PlacementKind {
     /// Protocol 1: slots on a ring of virtual nodes with bounded load.
     #[default]
     Ring,
+    /// Protocol 5: the ring, on which the members of each weight together get what their weight entitles them to.
+    Quota,
     /// Another fleet's rule, for each key by itself and without slots.
     Key(KeyPlacement),
 }
@@ -32,6 +34,7 @@ impl PlacementKind {
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::Ring => "ring",
+            Self::Quota => "quota",
             Self::Key(placement) => placement.as_str(),
         }
     }
@@ -43,24 +46,25 @@ impl PlacementKind {
             Self::Key(KeyPlacement::Uhashring) => 2,
             Self::Key(KeyPlacement::Modulo) => 3,
             Self::Key(KeyPlacement::Hashring) => 4,
+            Self::Quota => 5,
         }
     }
 
     /// The algorithm of that name.
     pub fn named(name: &str) -> Option<Self> {
         let keys = [KeyPlacement::Uhashring, KeyPlacement::Modulo, KeyPlacement::Hashring].map(Self::Key);
-        std::iter::once(Self::Ring).chain(keys).find(|kind| kind.as_str() == name)
+        [Self::Ring, Self::Quota].into_iter().chain(keys).find(|kind| kind.as_str() == name)
     }
 
     /// Whether it has points whose number the policy says.
     pub const fn uses_virtual_nodes(self) -> bool {
-        matches!(self, Self::Ring | Self::Key(KeyPlacement::Hashring))
+        matches!(self, Self::Ring | Self::Quota | Self::Key(KeyPlacement::Hashring))
     }
 
     /// The key placement, if it is one.
     pub const fn by_key(self) -> Option<KeyPlacement> {
         match self {
-            Self::Ring => None,
+            Self::Ring | Self::Quota => None,
             Self::Key(placement) => Some(placement),
         }
     }
@@ -168,7 +172,7 @@ impl PlacementParams {
     /// Slots of the circle; under a key placement it has none, whatever `slots` says.
     pub const fn circle(&self) -> u32 {
         match self.kind {
-            PlacementKind::Ring => self.slots,
+            PlacementKind::Ring | PlacementKind::Quota => self.slots,
             PlacementKind::Key(_) => 0,
         }
     }
@@ -178,7 +182,9 @@ impl PlacementParams {
         let Self { kind, slots, virtual_nodes, load_margin } = self;
         let name = format!("protocol={} placement={}", kind.protocol(), kind.as_str());
         match kind {
-            PlacementKind::Ring => format!("{name} slots={slots} virtual_nodes={virtual_nodes} load_margin={load_margin}"),
+            PlacementKind::Ring | PlacementKind::Quota => {
+                format!("{name} slots={slots} virtual_nodes={virtual_nodes} load_margin={load_margin}")
+            }
             PlacementKind::Key(KeyPlacement::Hashring) => format!("{name} virtual_nodes={virtual_nodes}"),
             PlacementKind::Key(KeyPlacement::Uhashring | KeyPlacement::Modulo) => name,
         }
@@ -205,9 +211,9 @@ mod tests {
 
     #[test]
     fn every_kind_has_a_name_and_a_number_of_its_own() {
-        let kinds = ["ring", "uhashring", "modulo", "hashring"].map(|name| (name, PlacementKind::named(name).unwrap()));
+        let kinds = ["ring", "uhashring", "modulo", "hashring", "quota"].map(|name| (name, PlacementKind::named(name).unwrap()));
         for ((name, kind), protocol) in kinds.into_iter().zip(1..) {
-            assert_eq!((kind.as_str(), kind.protocol(), kind.by_key().is_none()), (name, protocol, name == "ring"));
+            assert_eq!((kind.as_str(), kind.protocol(), kind.by_key().is_none()), (name, protocol, ["ring", "quota"].contains(&name)));
         }
         assert_eq!(PlacementKind::named("rendezvous"), None);
     }

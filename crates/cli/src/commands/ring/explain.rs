@@ -2,7 +2,7 @@
 
 use clap::Args;
 use serde_json::{Value, json};
-use shardwise::core::{Explanation, KeyExplanation, Placed, Stop};
+use shardwise::core::{Explanation, KeyExplanation, Placed, Stop, Together};
 use shardwise::{InstanceId, KeyOwners, PlacementKind};
 
 use super::{Members, Placement, place};
@@ -30,7 +30,7 @@ impl Explain {
 /// Prints why `key` has its owner under that placement.
 pub(crate) fn tell(placed: &Placed, key: &str, common: &Common) -> Result<()> {
     match (placed, common.format()) {
-        (Placed::Slots(owners), Format::Json) => output::json_line(&as_json(key, &owners.explain(key))),
+        (Placed::Slots(owners), Format::Json) => output::json_line(&as_json(key, owners.params().kind, &owners.explain(key))),
         (Placed::Slots(owners), Format::Human) => output::text(&in_words(&owners.explain(key), owners.params().slots)),
         (Placed::Keys(owners), Format::Json) => output::json_line(&key_as_json(key, owners)),
         (Placed::Keys(owners), Format::Human) => output::text(&key_in_words(&owners.explain(key), owners)),
@@ -51,36 +51,57 @@ fn key_as_json(key: &str, owners: &KeyOwners) -> Value {
 }
 
 /// Places on the circle as text: they are 64-bit numbers, and JSON's readers keep 53.
-fn as_json(key: &str, explained: &Explanation) -> Value {
+fn as_json(key: &str, kind: PlacementKind, explained: &Explanation) -> Value {
     let stop = |stop: &Stop| {
-        json!({
+        let mut told = json!({
             "id": stop.instance_id, "point": stop.point, "place": format!("{:016x}", stop.place),
             "slots": stop.slots, "capacity": stop.capacity,
-        })
+        });
+        if let Some(Together { slots, most }) = stop.together {
+            told["weight_slots"] = json!(slots);
+            told["weight_capacity"] = json!(most);
+        }
+        told
     };
-    json!({
+    let mut told = json!({
         "key": key,
-        "placement": PlacementKind::Ring.as_str(),
+        "placement": kind.as_str(),
         "hash": format!("{:016x}", explained.hash),
         "slot": explained.slot,
         "start": format!("{:016x}", explained.start),
         "passed": explained.passed.iter().map(stop).collect::<Vec<_>>(),
         "owner": explained.owner.as_ref().map(stop),
         "next": explained.next,
-    })
+    });
+    if kind == PlacementKind::Quota {
+        told["before"] = json!(explained.before.as_ref().map(stop));
+    }
+    told
 }
 
 fn in_words(explained: &Explanation, slots: u32) -> String {
-    let Explanation { hash, slot, start, passed, owner, next } = explained;
+    let Explanation { hash, slot, start, passed, owner, before, next } = explained;
     let head = format!("hash   {hash:016x}\nslot   {slot} of {slots}, from {start:016x}\nowner  ");
     let Some(owner) = owner else {
         return head + "nobody: there are no members\n";
     };
     let next = next_in_words(next.as_ref());
     let row = |stop: &Stop, verdict| vec![stop.instance_id.to_string(), stop.point.to_string(), format!("{:016x}", stop.place), verdict];
-    let full = |stop: &Stop| row(stop, format!("passed over: full with {}", count(u64::from(stop.capacity), "slot")));
-    let takes = row(owner, format!("takes it: had {} of at most {}", owner.slots, owner.capacity));
-    let way: Vec<_> = passed.iter().map(full).chain([takes]).collect();
+    let full = |stop: &Stop| match stop.together {
+        Some(Together { slots, most }) if slots >= most => {
+            row(stop, format!("passed over: all of its weight are full with {} together", count(u64::from(most), "slot")))
+        }
+        _ => row(stop, format!("passed over: full with {}", count(u64::from(stop.capacity), "slot"))),
+    };
+    let had = |stop: &Stop| format!("had {} of at most {}", stop.slots, stop.capacity);
+    let takes = match before {
+        None => vec![row(owner, format!("takes it: {}", had(owner)))],
+        Some(before) => vec![
+            row(before, format!("is given it first: {}", had(before))),
+            row(owner, format!("takes it then, because all of its weight had too little: {}", had(owner))),
+        ],
+    };
+    let way: Vec<_> = passed.iter().map(full).chain(takes).collect();
     format!("{head}{}\nnext   {next}\n\n{}", owner.instance_id, table(&["clockwise", "point", "at", ""], &way))
 }
 

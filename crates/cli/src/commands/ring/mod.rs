@@ -67,8 +67,8 @@ struct Members {
 
 #[derive(Debug, Args)]
 struct Placement {
-    /// The algorithm: ring, or another fleet's rule, which has no slots and no load margin
-    #[arg(long = "placement", value_parser = ["ring", "uhashring", "modulo", "hashring"], default_value = "ring")]
+    /// The algorithm: ring, quota for members of different weights, or another fleet's rule, which has no slots and no load margin
+    #[arg(long = "placement", value_parser = ["ring", "quota", "uhashring", "modulo", "hashring"], default_value = "ring")]
     kind: String,
     #[arg(long, value_name = "N", help = format!("Slots of the circle [default: {}]", PlacementParams::default().slots))]
     slots: Option<u32>,

@@ -73,7 +73,7 @@ pub(crate) fn placement_after(now: PlacementParams, text: &str) -> Result<Placem
         let number = || value.parse().map_err(|_| format!("--to {part}: {value:?} is not a whole number that can be meant here"));
         match (key, value) {
             ("placement", _) => {
-                PlacementKind::named(value).ok_or_else(|| format!("--to {part}: write ring, uhashring, modulo or hashring"))?;
+                PlacementKind::named(value).ok_or_else(|| format!("--to {part}: write ring, quota, uhashring, modulo or hashring"))?;
             }
             ("slots", _) => next.slots = number()?,
             ("virtual_nodes", _) => next.virtual_nodes = number()?,

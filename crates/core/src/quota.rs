@@ -1,0 +1,175 @@
+//! Placement `quota`, protocol 5: the circle of protocol 1, on which the members of each weight together get what their weight entitles them to
+//! (rule 9 of `docs/placement.md`, ADR 0022).
+//!
+//! The limit of protocol 1 cuts what a light member has by chance above its share and gives nothing back for what is below. Here all members of
+//! one weight together stay within 1 % of their share: above it their points are passed over, and what lacks below it they take. Among
+//! members of one weight nothing differs from protocol 1, and where all are of one weight nothing at all.
+
+#![expect(clippy::cast_possible_truncation, reason = "each cast says beside it why the value fits")]
+
+use crate::ring::{self, PointHash};
+use crate::{InstanceId, PlacementKind, PlacementParams, Together, Weight, slot_of};
+
+/// How far the members of one weight together may be from their share, in thousandths of it.
+const BAND: u64 = 10;
+
+/// All members of one weight.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Class {
+    weight: Weight,
+    /// How many slots they have together, at least and at most.
+    least: u32,
+    most: u32,
+    /// How many they have.
+    taken: u32,
+}
+
+/// The members by their weights.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Classes {
+    /// In ascending weight, which is at most 100.
+    classes: Vec<Class>,
+    /// The class of each member.
+    of: Vec<u8>,
+}
+
+/// A slot that was taken from its first owner so that a class has its least.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Given {
+    pub(crate) slot: u32,
+    pub(crate) to: u32,
+    /// By which of its points, and where that stands.
+    pub(crate) point: u32,
+    pub(crate) place: u64,
+    /// How many slots it had before.
+    pub(crate) had: u32,
+}
+
+impl Classes {
+    /// Of `members`, which are in order; `None` where they make no difference: under another placement, and where all are of one weight.
+    pub(crate) fn of(members: &[(InstanceId, Weight)], params: &PlacementParams, hash: PointHash) -> Option<Self> {
+        let mut weights: Vec<_> = members.iter().map(|(_, weight)| *weight).collect();
+        weights.sort_unstable();
+        weights.dedup();
+        if params.kind != PlacementKind::Quota || weights.len() < 2 {
+            return None;
+        }
+        // Weights are at most 100, and every one of them is found.
+        let of: Vec<u8> = members.iter().map(|(_, weight)| weights.partition_point(|other| other < weight) as u8).collect();
+        let (slots, sum) = (u64::from(params.slots), ring::weight_sum(members));
+        let totals: Vec<u64> = (0..weights.len())
+            .map(|class| of.iter().filter(|of| usize::from(**of) == class).count() as u64 * u64::from(weights[class].get()))
+            .collect();
+        let quotas = quotas(&totals, slots, sum, |class| {
+            // Each class has a member, and the first is the one with the smallest id.
+            let first = of.iter().position(|of| usize::from(*of) == class).unwrap_or(0);
+            hash(members[first].0.as_str().as_bytes())
+        });
+        let class = |((weight, total), quota): ((Weight, u64), u64)| Class {
+            weight,
+            // Nobody's least is above its quota or its most below, and quotas add up to `slots`: all of it is at most 65,536.
+            least: (slots * total * (1_000 - BAND)).div_ceil(1_000 * sum).min(quota) as u32,
+            most: (slots * total * (1_000 + BAND) / (1_000 * sum)).max(quota).min(slots) as u32,
+            taken: 0,
+        };
+        Some(Self { classes: weights.into_iter().zip(totals).zip(quotas).map(class).collect(), of })
+    }
+
+    /// Nobody has more room than its class.
+    pub(crate) fn limit(&self, room: &mut [u32]) {
+        for (room, class) in room.iter_mut().zip(&self.of) {
+            *room = (*room).min(self.classes[usize::from(*class)].most);
+        }
+    }
+
+    /// One more slot for this member. Names every member of its weight if they have their most with it.
+    pub(crate) fn take(&mut self, member: usize, full: impl FnMut(usize)) {
+        let of = self.of[member];
+        let class = &mut self.classes[usize::from(of)];
+        class.taken += 1;
+        if class.taken >= class.most {
+            (0..self.of.len()).filter(|other| self.of[*other] == of).for_each(full);
+        }
+    }
+
+    /// How many slots all members of this one's weight have together with so many `more`, and at most.
+    pub(crate) fn together(&self, member: usize, more: u32) -> Together {
+        let class = &self.classes[usize::from(self.of[member])];
+        Together { slots: class.taken + more, most: class.most }
+    }
+
+    /// Whether both are of one weight.
+    pub(crate) fn is_same(&self, one: usize, other: usize) -> bool {
+        self.of[one] == self.of[other]
+    }
+
+    /// Brings every class to its least, after the walk has given away all slots.
+    ///
+    /// Classes take in ascending weight. The members of a class take in turn, the smaller id first, each by its point 0, then each by its point 1
+    /// and so on: the slot in which the point stands, if the member is not full and the owner is of another class that has more than its
+    /// least. If that is not enough, once more with the slot before that one, and so on.
+    pub(crate) fn fill(
+        &mut self,
+        members: &[(InstanceId, Weight)],
+        params: &PlacementParams,
+        hash: PointHash,
+        owners: &mut [u32],
+    ) -> Vec<Given> {
+        let mut room = ring::capacities(members, params.slots, params.load_margin);
+        let capacities = room.clone();
+        for owner in owners.iter() {
+            room[*owner as usize] = room[*owner as usize].saturating_sub(1);
+        }
+        let per_weight = ring::points_per_weight(params.virtual_nodes, ring::weight_sum(members));
+        let mut given = Vec::new();
+        for class in 0..self.classes.len() {
+            // There are at most MEMBERS_MAX members in a view and 65,536 slots.
+            let mine: Vec<u32> = (0..self.of.len() as u32).filter(|member| usize::from(self.of[*member as usize]) == class).collect();
+            let points = per_weight * u32::from(self.classes[class].weight.get());
+            let tries = (0..params.slots).flat_map(|back| (0..points).map(move |point| (back, point)));
+            let mut tries = tries.flat_map(|(back, point)| mine.iter().map(move |member| (back, point, *member)));
+            while self.classes[class].taken < self.classes[class].least
+                // Somebody else has more than its quota, in some slot, and somebody in here is below its limit.
+                && let Some((back, point, member)) = tries.next()
+            {
+                let to = member as usize;
+                if room[to] == 0 {
+                    continue;
+                }
+                let mut place = 0;
+                ring::each_point(&members[to].0, point..point + 1, hash, |hash| place = hash);
+                let slot = (slot_of(place, params.slots) + params.slots - back) % params.slots;
+                let from = owners[slot as usize] as usize;
+                let giver = usize::from(self.of[from]);
+                if giver == class || self.classes[giver].taken <= self.classes[giver].least {
+                    continue;
+                }
+                given.push(Given { slot, to: member, point, place, had: capacities[to] - room[to] });
+                owners[slot as usize] = member;
+                room[from] += 1;
+                room[to] -= 1;
+                self.classes[giver].taken -= 1;
+                self.classes[class].taken += 1;
+            }
+        }
+        given
+    }
+}
+
+/// The share of each class in whole slots, `slots` together: rounded down, and one more for as many classes as it takes. The larger what was cut
+/// off, the sooner a class gets one: first the one whose draw, the upper half of `hash`, is the smallest multiple of it.
+fn quotas(totals: &[u64], slots: u64, sum: u64, hash: impl Fn(usize) -> u64) -> Vec<u64> {
+    let mut quotas: Vec<u64> = totals.iter().map(|total| slots * total / sum).collect();
+    let more = slots - quotas.iter().sum::<u64>();
+    let mut drawn: Vec<_> = (0..totals.len()).map(|class| (hash(class) >> 32, slots * totals[class] % sum, class)).collect();
+    drawn.retain(|(_, cut, _)| *cut > 0);
+    // Draws have 32 bits, and what is cut off is below the sum of the weights.
+    drawn.sort_by(|one, other| (one.0 * other.1).cmp(&(other.0 * one.1)).then(one.2.cmp(&other.2)));
+    for (_, _, class) in drawn.into_iter().take(more as usize) {
+        quotas[class] += 1;
+    }
+    quotas
+}
+
+#[cfg(test)]
+mod tests;
