@@ -5,7 +5,6 @@ use std::sync::Arc;
 use axum::Json;
 use axum::extract::State;
 use serde::Serialize;
-use shardwise::PlacementKind;
 use shardwise::core::{Explanation, KeyExplanation, Placed, Stop};
 use utoipa::ToSchema;
 
