@@ -130,11 +130,12 @@ pub(crate) struct Follower {
 }
 
 impl Follower {
-    /// What is wanted of this member before it joins: a drained one that is restarted must not take slots for a moment. An answer that does not
-    /// come soon is not waited for.
-    pub(crate) async fn wanted_at_start(&self) -> bool {
+    /// Whether this member is to be drained, before it joins: a drained one that is restarted must not take slots for a moment. An answer that does
+    /// not come soon is not waited for: whoever starts while the backend is out of reach may own for up to half a TTL once it is back.
+    pub(crate) async fn wanted_at_start(&self) -> Option<bool> {
         let read = tokio::time::timeout(HEARD_WITHIN, self.drains.drained()).await;
-        matches!(read, Ok(Ok(drained)) if drained.contains(&self.me))
+        let drained = read.ok()?.ok()?;
+        Some(drained.contains(&self.me))
     }
 
     /// Tells the driver what is wanted, until the service is gone. While it is no member, nothing is read.

@@ -5,7 +5,7 @@ use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use shardwise_core::{InstanceId, Member, OwnershipMode, Policy, PolicyName};
+use shardwise_core::{InstanceId, Member, OwnershipMode, PlacementParams, Policy, PolicyName};
 use shardwise_discovery::{Clock, Discovery, random_incarnation};
 
 use crate::drain::{Drains, Wish};
@@ -226,11 +226,12 @@ impl ShardingFactory {
     fn drains(&self, policy_name: &str) -> Result<(Drains, &PolicySettings, Arc<dyn Discovery>)> {
         let settings = self.policy(policy_name)?;
         let policy = &settings.policy;
-        if policy.placement.kind.by_key().is_some() {
+        let by_key = |params: &&PlacementParams| params.kind.by_key().is_some();
+        if let Some(params) = [Some(&policy.placement), policy.next.as_ref()].into_iter().flatten().find(by_key) {
             let message = format!(
                 "policy {}: placement {} counts every member until it has left, so nobody can be drained; stop the worker instead",
                 policy.name,
-                policy.placement.kind.as_str()
+                params.kind.as_str()
             );
             return Err(Error::new(ErrorKind::Settings, message));
         }

@@ -58,6 +58,35 @@ async fn a_drained_worker_owns_nothing_over_its_restarts_until_it_is_undrained()
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_wish_that_came_while_a_service_was_no_member_is_heard_when_it_joins_again() {
+    let world = World::new();
+    let factory = |name| world.factory_of(name, Arc::new(world.store.link()), policy());
+    let (a, operator) = (factory("a"), factory("operator"));
+    let service = a.create("workers").unwrap();
+    service.register_self().await.unwrap();
+    let other = factory("b").create("workers").unwrap();
+    other.register_self().await.unwrap();
+    assert!(operator.drain("workers", &id("a")).await.unwrap());
+    eventually("it is drained", || service.is_drained() && slots(&service) == 0).await;
+    service.deregister_self().await.unwrap();
+    assert!(operator.undrain("workers", &id("a")).await.unwrap());
+    service.register_self().await.unwrap();
+    assert!(!service.is_drained(), "undrained while it was away");
+    service.deregister_self().await.unwrap();
+    other.deregister_self().await.unwrap();
+
+    let elsewhere = factory("a").create("workers").unwrap();
+    elsewhere.register_self().await.unwrap();
+    assert!(operator.drain("workers", &id("a")).await.unwrap());
+    elsewhere.deregister_self().await.unwrap();
+    let mut snapshots = service.snapshots();
+    service.register_self().await.unwrap();
+    tokio::time::sleep(world.ttl * 3).await;
+    let most = std::iter::from_fn(|| futures::FutureExt::now_or_never(snapshots.recv()).flatten()).map(|seen| seen.slots().len()).max();
+    assert_eq!((most, service.is_drained()), (Some(0), true), "it took slots, if only for a moment");
+}
+
+#[tokio::test(start_paused = true)]
 async fn who_drains_itself_hears_of_it_at_once_and_alone_it_owns_nothing_either() {
     let world = World { ttl: Duration::from_mins(10), ..World::new() };
     let factory = world.factory("a");

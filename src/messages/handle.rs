@@ -20,6 +20,7 @@ use crate::service::ShardingService;
 
 /// How long [`SingletonHandle::send`] waits.
 pub const MESSAGE_WAIT: Duration = Duration::from_secs(30);
+const WAIT_LONGEST: Duration = Duration::from_hours(24 * 366);
 /// First pause before a message that was not taken is brought again, unless there is news before; doubled up to the longest.
 const PAUSE_FIRST: Duration = Duration::from_millis(10);
 const PAUSE_LONGEST: Duration = Duration::from_millis(500);
@@ -85,7 +86,8 @@ impl<M: Serialize, R: DeserializeOwned> SingletonHandle<M, R> {
             return Err(self.full(format!("{OUTSTANDING_MAX} messages of this worker wait already")));
         };
         let (begun, mut pause) = (Instant::now(), PAUSE_FIRST);
-        let until = begun + limit;
+        // Whoever waits without end waits for a year.
+        let until = begun.checked_add(limit.min(WAIT_LONGEST)).unwrap_or(begun);
         let (mut leaders, mut ownership) = (self.post.leaders(), self.ownership.clone());
         loop {
             // Whatever changes from here on is news.

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use ::metrics::{Key, Label, Level, Metadata, SharedString, with_recorder};
-use shardwise_core::{MemberState, Moment, Ownership, OwnershipMode, Policy, Rebalance, SlotSet, View};
+use shardwise_core::{MemberState, Moment, Ownership, OwnershipMode, Policy, Rebalance, ServiceState, SlotSet, View};
 use shardwise_discovery::{Error, ErrorKind};
 
 use super::{
@@ -107,7 +107,12 @@ impl Meters {
         }
         if let Some(wanted) = wanted.filter(|_| self.exclusive) {
             let vanished = changed && has_vanished(before.view(), after.view());
-            self.follow_gap(now, wanted, before.slots(), after.slots(), vanished);
+            if after.state() == ServiceState::Active {
+                self.follow_gap(now, wanted, before.slots(), after.slots(), vanished);
+            } else {
+                // Whoever is fenced or leaves wants nothing, which finishes no handover.
+                self.gap = None;
+            }
         }
     }
 

@@ -7,8 +7,8 @@ mod replicas;
 pub(crate) use replicas::Ranking;
 
 use std::pin::pin;
-use std::sync::atomic::Ordering;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::Duration;
 
 use futures::future::BoxFuture;
@@ -52,8 +52,10 @@ struct Handle {
     engine: Option<Mutex<Engine>>,
     backend: Option<Arc<dyn Discovery>>,
     join_limit: Duration,
-    /// Follows what operators want of this member, once it has been registered; `None` then, and where nobody can want anything.
-    follower: Mutex<Option<Follower>>,
+    /// What operators want of this member; nothing where nobody can want anything.
+    follower: OnceLock<Follower>,
+    /// That is followed, from the first registration on.
+    follows: AtomicBool,
 }
 
 /// How the driver is set going: `tokio::spawn`, but for test fleets.
@@ -71,7 +73,10 @@ impl ShardingService {
         let follower = Drains::of(policy, *timing, &backend).filter(|_| policy.placement.kind.by_key().is_none());
         let follower = follower.map(|drains| Follower { drains, me: member.instance_id.clone(), read_every: timing.ttl / 2 });
         let service = Self::driven_by(spawn, settings, member, backend, clock);
-        *service.handle.follower.lock().unwrap_or_else(PoisonError::into_inner) = follower;
+        if let Some(follower) = follower {
+            // It is a new service's, so nobody has set it.
+            let _ = service.handle.follower.set(follower);
+        }
         service
     }
 
@@ -93,14 +98,32 @@ impl ShardingService {
         let join_limit = timing.ttl + backend.capabilities().margin + JOIN_GRACE;
         let driver = Driver::new(Arc::clone(&shared), Arc::clone(&backend), machine, registration);
         let engine = Some(Mutex::new(Engine::Parked(Box::new(driver), spawn)));
-        Self { handle: Arc::new(Handle { shared, engine, backend: Some(backend), join_limit, follower: Mutex::default() }) }
+        Self {
+            handle: Arc::new(Handle {
+                shared,
+                engine,
+                backend: Some(backend),
+                join_limit,
+                follower: OnceLock::new(),
+                follows: AtomicBool::new(false),
+            }),
+        }
     }
 
     /// A service that never joins and whose share never changes.
     pub(crate) fn fixed(policy: Policy, member: &Member, ownership: Ownership, clock: Clock) -> Self {
         let messages = MessagesSettings::default();
         let shared = Arc::new(Shared::new(Arc::new(policy), Timing::default(), member, messages, clock, Arc::new(ownership)));
-        Self { handle: Arc::new(Handle { shared, engine: None, backend: None, join_limit: Duration::ZERO, follower: Mutex::default() }) }
+        Self {
+            handle: Arc::new(Handle {
+                shared,
+                engine: None,
+                backend: None,
+                join_limit: Duration::ZERO,
+                follower: OnceLock::new(),
+                follows: AtomicBool::new(false),
+            }),
+        }
     }
 
     /// A service of one worker that owns everything, without any backend.
@@ -152,16 +175,16 @@ impl ShardingService {
         Err(error)
     }
 
-    /// Takes in whether an operator wants this member drained, and follows that from the first registration on.
+    /// Takes in whether an operator wants this member drained, each time it joins, and follows that from the first time on.
     async fn hear_operators(&self) -> Result<()> {
-        let follower = || self.handle.follower.lock().unwrap_or_else(PoisonError::into_inner);
-        let Some(known) = follower().clone() else { return Ok(()) };
-        if known.wanted_at_start().await {
-            self.ask(|taken| Command::Drain(true, taken)).await?;
+        let Some(follower) = self.handle.follower.get() else { return Ok(()) };
+        if let Some(wanted) = follower.wanted_at_start().await {
+            self.ask(|taken| Command::Drain(wanted, taken)).await?;
         }
-        let taken = follower().take();
-        if let (Some(follower), Some(ways)) = (taken, self.commands()) {
-            tokio::spawn(follower.follow(ways.downgrade(), self.shared().changes(), self.shared().noted.subscribe()));
+        if let Some(ways) = self.commands()
+            && !self.handle.follows.swap(true, Ordering::Relaxed)
+        {
+            tokio::spawn(follower.clone().follow(ways.downgrade(), self.shared().changes(), self.shared().noted.subscribe()));
         }
         Ok(())
     }

@@ -93,7 +93,7 @@ pub(super) const PLACEMENT: Key = key(
     "placement",
     PLACEMENTS,
     Fallback::Text("ring"),
-    "how keys find their owner: ring is slots on a consistent-hash ring; uhashring, modulo and hashring are other fleets' rules",
+    "how keys find their owner: ring is slots on a consistent-hash ring, quota the same for workers of different weights; uhashring, modulo and hashring are other fleets' rules",
 );
 pub(super) const OWNERSHIP: Key = key(
     "ownership",

@@ -60,3 +60,4 @@ mod rights;
 mod rolling;
 mod silence;
 mod still;
+mod wiped;

@@ -161,7 +161,7 @@ fn where_messages_arrive_is_an_address_and_has_a_token_where_others_can_connect(
 fn a_placement_that_nobody_knows() {
     assert_eq!(
         refused_policy_line("placement = \"rings\""),
-        "placement is \"rings\": write \"ring\" or \"uhashring\" or \"modulo\" or \"hashring\""
+        "placement is \"rings\": write \"ring\" or \"quota\" or \"uhashring\" or \"modulo\" or \"hashring\""
     );
 }
 
@@ -386,7 +386,7 @@ fn the_outbox() {
     assert!(outbox("sink = \"file:\"").ends_with("write the path of a file"));
     let poison = outbox("poison = \"skip\"");
     assert!(poison.contains("\"block\"") && poison.contains("\"discard\""), "{poison}");
-    assert_eq!(outbox("parked_retention = \"0\""), "parked_retention is \"0\": between 1s and 3650days is allowed");
+    assert_eq!(outbox("parked_retention = \"0\""), "parked_retention is \"0\": between 1s and 3650d is allowed");
     assert_eq!(outbox("batch = 10001"), "batch is 10001: a whole number from 1 to 10000 is allowed");
     assert_eq!(outbox("backoff = \"0\""), "backoff is \"0\": between 1ms and 1h is allowed");
     for missing in ["policy", "store", "sink"] {

@@ -29,7 +29,8 @@ impl Life {
         // What a member stands in for, it keeps until the view changes; so somebody joins first.
         let newest = self.new_id();
         self.joins_with(newest, version);
-        self.comes_true("there when another one joins", |life| life.is_settled() && (!pins || life.is_placed())).await?;
+        self.comes_true("there when another one joins", |life| life.is_settled() && life.is_renewed() && (!pins || life.is_placed()))
+            .await?;
         let before = held(&self.workers);
         if pins {
             self.judge.pinned = Some(Pinned { before: before.clone(), restarted: vec![leaver, self.workers.len()] });
@@ -49,6 +50,13 @@ impl Life {
             self.happened("restarts in good order that move nothing");
         }
         Ok(())
+    }
+
+    /// Whether nobody's lease is still marked by what went wrong before.
+    fn is_renewed(&self) -> bool {
+        let soon = self.now().plus(TTL / 2);
+        let staying = self.workers.iter().filter(|worker| worker.stays());
+        staying.clone().all(|worker| worker.service().ownership().deadline().is_some_and(|deadline| deadline > soon))
     }
 
     /// Whether everything is held by whom the placement gives it to.

@@ -51,6 +51,7 @@ fn a_line_has_exactly_the_promised_fields() {
         "slots",
         "slots_owned",
         "stands_still",
+        "away",
         "gained",
         "lost",
     ];

@@ -39,16 +39,19 @@ fn admit(app: &App, request: &Request) -> Result<()> {
     let is_ours = |text: &str| host_of(text).is_some_and(|host| is_ours(&host, local, &app.hosts));
     check_host(request, is_ours)?;
     check_origin(request.headers(), is_ours)?;
+    if OPEN.contains(&request.uri().path()) {
+        return Ok(());
+    }
+    if let Some(token) = &app.token
+        && !shown(request.headers()).is_some_and(|shown| token.is(shown))
+    {
+        return Err(Problem::unauthorized());
+    }
+    // Behind the token: a stranger takes nothing of what those may ask who are let in.
     if app.rate.as_ref().is_some_and(|rate| !rate.passes()) {
         return Err(Problem::too_many("there are more requests a second than --rate allows"));
     }
-    match &app.token {
-        Some(token) if !OPEN.contains(&request.uri().path()) => {
-            let shown = shown(request.headers()).ok_or_else(Problem::unauthorized)?;
-            if token.is(shown) { Ok(()) } else { Err(Problem::unauthorized()) }
-        }
-        _ => Ok(()),
-    }
+    Ok(())
 }
 
 /// A page of somebody else's whose name is made to lead here sends its own name.

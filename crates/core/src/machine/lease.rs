@@ -100,11 +100,15 @@ impl Lease {
         self.due = Some(started.plus(self.timing.renew_every.min(ttl / 3)));
     }
 
-    /// Tries again after a pause that doubles up to a second.
+    /// Tries again after a pause that doubles up to a second. It takes at most half of what is left of the lease: a backend that is back before the
+    /// end is asked before the end.
     pub(super) fn fail(&mut self, now: Moment) {
         self.failures = self.failures.saturating_add(1);
         let pause = RETRY_FIRST * 2u32.saturating_pow(self.failures.saturating_sub(1).min(10));
-        self.ask_again_after(pause.min(RETRY_LONGEST), now);
+        // Behind the end, with `keep`, there is nothing left to save.
+        let left = self.deadline().filter(|deadline| now < *deadline).map(|deadline| deadline.since(now) / 2);
+        let most = left.map_or(RETRY_LONGEST, |left| left.clamp(RETRY_FIRST, RETRY_LONGEST));
+        self.ask_again_after(pause.min(most), now);
     }
 
     /// Tries again after a TTL, but no less than the longest usual pause and no more than 30 s.

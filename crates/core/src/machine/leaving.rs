@@ -60,6 +60,8 @@ impl Machine {
                 self.turn(now, ServiceState::Draining, actions);
                 actions.push(Action::Deregister);
             }
+            // Its record is being replaced by one that keeps its place: that one goes as soon as it is there.
+            ServiceState::Draining if self.drain_until.is_none() => self.unreturns = true,
             _ if self.lease.is_held() => {
                 actions.retain(|action| *action != Action::MarkPausing);
                 actions.push(Action::MarkDraining);

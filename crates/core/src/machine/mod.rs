@@ -61,6 +61,8 @@ pub struct Machine {
     gives_up: bool,
     /// A leaver keeps its place for `rejoin_grace`.
     returns: bool,
+    /// And does not want that any more since the record that keeps it was on its way: that one goes too.
+    unreturns: bool,
     losses: loss::Losses,
     /// Under exclusive ownership alone.
     claiming: Option<claiming::Claiming>,
@@ -97,6 +99,7 @@ impl Machine {
             gives_up_at: None,
             gives_up: false,
             returns: false,
+            unreturns: false,
             losses: loss::Losses::default(),
             claiming,
             shown_until: None,
@@ -187,6 +190,7 @@ impl Machine {
                 }
             }
             Input::InFlightDone => self.drain_until = self.drain_until.map(|_| now),
+            Input::Deregistered if std::mem::take(&mut self.unreturns) => actions.push(Action::Deregister),
             Input::Deregistered => {
                 if self.state() == ServiceState::Draining {
                     self.drop_record();

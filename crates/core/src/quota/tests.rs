@@ -26,7 +26,7 @@ fn as_written(members: &[(InstanceId, Weight)], params: &PlacementParams, hash: 
     // Quotas.
     let total: BTreeMap<u64, u64> = weights.iter().map(|weight| (*weight, slots * weight * of(*weight).count() as u64)).collect();
     let mut quota: BTreeMap<u64, u64> = total.iter().map(|(weight, total)| (*weight, total / sum)).collect();
-    let mut order: Vec<u64> = weights.iter().copied().filter(|weight| total[weight] % sum > 0).collect();
+    let mut order: Vec<u64> = weights.iter().copied().filter(|weight| !total[weight].is_multiple_of(sum)).collect();
     let draw = |weight: u64| u128::from(hash(members[of(weight).next().unwrap()].0.as_str().as_bytes()) >> 32);
     order.sort_by(|a, b| (draw(*a) * u128::from(total[b] % sum)).cmp(&(draw(*b) * u128::from(total[a] % sum))).then(a.cmp(b)));
     let missing = slots - quota.values().sum::<u64>();

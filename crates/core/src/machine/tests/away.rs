@@ -194,6 +194,18 @@ fn exclusive_what_it_had_is_claimed_once_the_grace_is_over() {
 }
 
 #[test]
+fn a_place_that_is_just_being_kept_is_given_up_once_that_is_answered() {
+    let mut run = active(&patient(OwnershipMode::Eventual));
+    run.step(100, Input::Leave);
+    assert_eq!(left(&run.step(150, Input::InFlightDone)), [&Action::StepAway { grace: GRACE }]);
+    assert_eq!(left(&run.step(155, Input::LeaveForGood)), Vec::<&Action>::new(), "the record that keeps it is on its way");
+    assert_eq!(left(&run.step(160, Input::Deregistered)), [&Action::Deregister]);
+    assert_eq!(run.state(), ServiceState::Draining);
+    run.step(170, Input::Deregistered);
+    assert_eq!(run.state(), ServiceState::Left);
+}
+
+#[test]
 fn who_leaves_for_good_keeps_no_place() {
     let policy = patient(OwnershipMode::Eventual);
     let mut run = active(&policy);

@@ -153,7 +153,7 @@ mod tests {
             ("ftp://host/", "must begin with http:// or https://"),
             ("https://", "must begin with http:// or https://"),
             ("https://{type}.example/", "has a field in its host"),
-            ("https://example:{id}/", "must begin with"),
+            ("https://example:{id}/", "has a field in its host"),
             ("https://me:secret@host/", "put a token into a file"),
             ("https://host/#{id}", "has a # in it"),
         ] {

@@ -1,0 +1,76 @@
+//! Exclusive ownership of the whole library where the backend is not what it was, wiped and started empty, and where it refuses the TTL.
+
+use std::time::{Duration, Instant};
+
+use serde_json::json;
+use shardwise::{ErrorKind, ServiceState, ShardingService};
+
+use crate::exclusive::{Place, share};
+use crate::figures;
+use crate::meeting::{Kind, beside, runtime, until};
+
+const SLOTS: u32 = 16;
+const TTL: Duration = Duration::from_secs(3);
+const WITHIN: Duration = Duration::from_secs(30);
+
+// On `local` the file is the backend, and `backends/local/tests/claim_edits.rs` has its wipe.
+on_both!(after_a_wipe_nobody_owns_anything_until_the_floor_is_above_what_was_used);
+
+fn each(services: &[ShardingService], what: &str, holds: impl Fn(&ShardingService) -> bool) {
+    until(what, WITHIN, || {
+        let other = services.iter().find(|service| !holds(service));
+        other.map_or(Ok(()), |service| Err(format!("{service:?}")))
+    });
+}
+
+fn after_a_wipe_nobody_owns_anything_until_the_floor_is_above_what_was_used(kind: Kind) {
+    let runtime = runtime("wiped");
+    let _inside = runtime.enter();
+    let place = runtime.block_on(Place::start(Some(kind)));
+    let Place::Server(_, server) = &place else { panic!("a server was started") };
+    let mut fleet: Vec<_> = ["a", "b"].map(|id| place.service(id, SLOTS, TTL)).into();
+    for service in &fleet {
+        runtime.block_on(service.register_self()).unwrap();
+    }
+    until("two share", WITHIN, || share(&fleet.iter().collect::<Vec<_>>()));
+    let epochs = |fleet: &[ShardingService]| -> Vec<u64> {
+        fleet.iter().flat_map(|service| service.ownership().fences().map(|fence| fence.epoch.get()).collect::<Vec<_>>()).collect()
+    };
+    let highest = epochs(&fleet).into_iter().max().unwrap();
+    runtime.block_on(server.restart(false));
+    each(&fleet, "both are refused", |service| service.state() == ServiceState::Refused);
+    for service in &fleet {
+        let why = service.ownership().not_owning_at(service.now()).unwrap().hint;
+        assert!(why.contains("wiped or replaced") && why.contains("epoch_floor"), "{why}");
+    }
+    // For good, and not only until something is tried again.
+    let end = Instant::now() + TTL;
+    while Instant::now() < end {
+        assert!(
+            fleet.iter().all(|service| service.state() == ServiceState::Refused && service.ownership().slots().is_empty()),
+            "{fleet:?}"
+        );
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    let raised = place.service_by(&format!("slots = {SLOTS}\nepoch_floor = {}\n", highest + 1_000), "c", TTL);
+    runtime.block_on(raised.register_self()).unwrap();
+    fleet.push(raised);
+    until("all three share", WITHIN, || share(&fleet.iter().collect::<Vec<_>>()));
+    let lowest = epochs(&fleet).into_iter().min().unwrap();
+    assert!(lowest > highest + 1_000, "epochs go on above the floor: {lowest} after {highest}");
+    figures::note(&json!({ "scene": "wiped", "backend": place.name(), "highest_before": highest, "lowest_after": lowest }));
+}
+
+/// Consul alone refuses one: half of it is a lock delay, and that is a minute at most.
+#[test]
+fn a_ttl_that_the_backend_refuses_is_told_before_anybody_joins() {
+    let _beside = beside();
+    let runtime = runtime("refused");
+    let _inside = runtime.enter();
+    let place = runtime.block_on(Place::start(Some(Kind::Consul)));
+    let service = place.service("a", SLOTS, Duration::from_mins(5));
+    let error = runtime.block_on(service.register_self()).unwrap_err();
+    assert_eq!((error.kind(), error.is_retryable(), service.state()), (ErrorKind::Backend, false, ServiceState::Left), "{error}");
+    let said = error.to_string();
+    assert!(said.contains("ttl") && said.contains("5m") && said.contains("2m"), "{said}");
+}
