@@ -461,3 +461,34 @@ async fn an_inbox_sees_each_event_once() {
     assert_eq!(forget(&mut conn, Duration::from_hours(1), 1).await.unwrap(), 1, "a batch at a time");
     assert_eq!(forget(&mut conn, Duration::from_hours(1), 10).await.unwrap(), 1);
 }
+
+/// What `0001` had in it for a while, and `0002` has now.
+const FOR_A_WHILE: &str = "DROP INDEX outbox_aggregate_pending;
+    CREATE INDEX outbox_aggregate_pending ON outbox_aggregate (hash) WHERE done_seq < last_seq AND blocked_at IS NULL AND retry_at IS NULL;
+    CREATE INDEX outbox_aggregate_waiting ON outbox_aggregate (retry_at) WHERE done_seq < last_seq AND blocked_at IS NULL AND retry_at IS NOT NULL;
+    CREATE INDEX outbox_slot_at ON outbox_slot (hash_from);";
+
+#[tokio::test]
+async fn an_outbox_of_schema_1_goes_on_with_what_is_pending() {
+    for also in ["", FOR_A_WHILE] {
+        let outbox = Outbox::new().await;
+        let mut conn = outbox.connection().await;
+        sqlite::revert(&mut conn).await.unwrap();
+        sqlx::raw_sql(include_str!("../migrations/sqlite/0001_outbox.up.sql")).execute(&mut conn).await.unwrap();
+        sqlx::raw_sql(also).execute(&mut conn).await.unwrap();
+        outbox.insert_plainly([events("a", 1..=3), events("b", 1..=1)].concat()).await;
+        sqlx::query("UPDATE outbox_aggregate SET retry_at = 1 WHERE key = 'order/b'").execute(&mut conn).await.unwrap();
+        let store = SqliteStore::init(outbox.config()).await.unwrap();
+        outbox.insert_plainly(events("a", 4..=4)).await;
+        let me = owner(&store).await;
+        store.place_new(10).await.unwrap();
+        let mut found: Vec<_> =
+            store.fetch(&me, &request()).await.unwrap().runs.into_iter().flat_map(|run| run.events).map(|e| e.id).collect();
+        found.sort();
+        assert_eq!(found, ["a-1", "a-2", "a-3", "a-4", "b-1"], "{also}");
+        // And the way back, where writers go on.
+        sqlx::raw_sql(include_str!("../migrations/sqlite/0002_dead_letters.down.sql")).execute(&mut conn).await.unwrap();
+        outbox.insert_plainly(events("a", 5..=5)).await;
+        assert_eq!(SqliteStore::init(outbox.config()).await.unwrap().status().await.unwrap().pending, 6, "{also}");
+    }
+}

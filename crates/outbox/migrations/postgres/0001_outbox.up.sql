@@ -22,9 +22,7 @@ CREATE TABLE outbox_meta (
     -- The number of slots that all publishers agree on; NULL until the first one comes.
     slots             bigint,
     -- Above every payload an insert is refused.
-    payload_bytes_max bigint NOT NULL DEFAULT 1048576,
-    -- Whether writers tell publishers of their commits. It makes all of them commit one after the other.
-    notify            boolean NOT NULL DEFAULT false
+    payload_bytes_max bigint NOT NULL DEFAULT 1048576
 );
 INSERT INTO outbox_meta (schema_version) VALUES (1);
 
@@ -94,15 +92,12 @@ CREATE TABLE outbox_head (
     -- Waits for an operator (poison = "block").
     blocked_at    timestamptz,
     last_error    text,
-    -- Columns and not the indexes' conditions, so that moving done_seq touches no index. Who waits for a retry is in an index of its own,
-    -- and costs a poll nothing before its time.
-    ready         boolean GENERATED ALWAYS AS (listed AND blocked_at IS NULL AND retry_at IS NULL) STORED,
-    waiting       boolean GENERATED ALWAYS AS (listed AND blocked_at IS NULL AND retry_at IS NOT NULL) STORED
+    -- A column and not the index's condition, so that moving done_seq touches no index.
+    ready         boolean GENERATED ALWAYS AS (listed AND blocked_at IS NULL) STORED
 ) WITH (fillfactor = 70);
 CREATE INDEX outbox_head_new ON outbox_head (aggregate) WHERE hash IS NULL;
 -- What makes fetching cheap: only aggregates with something to send, in the order of their hashes, so that a slot is a range.
 CREATE INDEX outbox_head_ready ON outbox_head (hash, aggregate) WHERE ready;
-CREATE INDEX outbox_head_waiting ON outbox_head (retry_at) WHERE waiting;
 CREATE INDEX outbox_head_blocked ON outbox_head (blocked_at) WHERE blocked_at IS NOT NULL;
 
 -- Who is there, by the clock of outbox_now().
@@ -131,10 +126,9 @@ CREATE FUNCTION outbox_sequence() RETURNS trigger LANGUAGE plpgsql SECURITY DEFI
 DECLARE
     bytes bigint := coalesce(octet_length(NEW.payload), octet_length(NEW.payload_bytes), 0);
     bytes_max bigint;
-    tell boolean;
     drained bigint;
 BEGIN
-    SELECT payload_bytes_max, notify INTO bytes_max, tell FROM outbox_meta;
+    SELECT payload_bytes_max INTO bytes_max FROM outbox_meta;
     IF bytes > bytes_max THEN
         RAISE EXCEPTION USING ERRCODE = 'check_violation', MESSAGE = format(
             'outbox: the payload of %s/%s has %s bytes; at most %s are allowed: store it elsewhere and send a reference, or raise payload_bytes_max in outbox_meta',
@@ -153,10 +147,6 @@ BEGIN
             ON CONFLICT (aggregate) DO UPDATE SET listed = true, hash = coalesce(h.hash, excluded.hash);
     END IF;
     NEW.keyhash := NULL;
-    IF tell THEN
-        -- Once for a transaction, however many events it has.
-        PERFORM pg_notify('shardwise_outbox_' || 'outbox_meta'::regclass::oid, '');
-    END IF;
     RETURN NEW;
 END $$;
 CREATE TRIGGER outbox_sequence BEFORE INSERT ON outbox FOR EACH ROW EXECUTE FUNCTION outbox_sequence();

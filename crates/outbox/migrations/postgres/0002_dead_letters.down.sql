@@ -18,10 +18,9 @@ CREATE OR REPLACE FUNCTION outbox_sequence() RETURNS trigger LANGUAGE plpgsql SE
 DECLARE
     bytes bigint := coalesce(octet_length(NEW.payload), octet_length(NEW.payload_bytes), 0);
     bytes_max bigint;
-    tell boolean;
     drained bigint;
 BEGIN
-    SELECT payload_bytes_max, notify INTO bytes_max, tell FROM outbox_meta;
+    SELECT payload_bytes_max INTO bytes_max FROM outbox_meta;
     IF bytes > bytes_max THEN
         RAISE EXCEPTION USING ERRCODE = 'check_violation', MESSAGE = format(
             'outbox: the payload of %s/%s has %s bytes; at most %s are allowed: store it elsewhere and send a reference, or raise payload_bytes_max in outbox_meta',
@@ -40,13 +39,14 @@ BEGIN
             ON CONFLICT (aggregate) DO UPDATE SET listed = true, hash = coalesce(h.hash, excluded.hash);
     END IF;
     NEW.keyhash := NULL;
-    IF tell THEN
-        -- Once for a transaction, however many events it has.
-        PERFORM pg_notify('shardwise_outbox_' || 'outbox_meta'::regclass::oid, '');
-    END IF;
     RETURN NEW;
 END $$;
 
+ALTER TABLE outbox_meta DROP COLUMN notify;
+-- Their indexes go with them.
+ALTER TABLE outbox_head DROP COLUMN waiting, DROP COLUMN ready;
+ALTER TABLE outbox_head ADD COLUMN ready boolean GENERATED ALWAYS AS (listed AND blocked_at IS NULL) STORED;
+CREATE INDEX outbox_head_ready ON outbox_head (hash, aggregate) WHERE ready;
 DROP SEQUENCE outbox_floor;
 DROP TABLE outbox_audit;
 ALTER TABLE outbox DROP COLUMN replayed;

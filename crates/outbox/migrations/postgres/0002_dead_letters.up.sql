@@ -1,4 +1,5 @@
--- Schema 2: dead letters are sent again and discarded, with a record of who did it; aggregates without events can be forgotten.
+-- Schema 2: dead letters are sent again and discarded, with a record of who did it; aggregates without events can be forgotten; heads that
+-- wait for a retry cost a poll nothing; writers can tell of their commits.
 -- Run it in one transaction, with a search_path that leads to the outbox.
 
 SELECT set_config('search_path',
@@ -13,6 +14,24 @@ BEGIN
         RAISE EXCEPTION 'run this file in one transaction, such as with psql --single-transaction';
     END IF;
 END $$;
+
+-- For a while 0001 had these three already: where they are there, nothing is to be done.
+-- Whether writers tell publishers of their commits. It makes all of them commit one after the other.
+ALTER TABLE outbox_meta ADD COLUMN IF NOT EXISTS notify boolean NOT NULL DEFAULT false;
+-- Columns and not the indexes' conditions, so that moving done_seq touches no index. Who waits for a retry is in an index of its own, and costs
+-- a poll nothing before its time.
+DO $$
+BEGIN
+    IF NOT EXISTS (SELECT 1 FROM pg_attribute WHERE attrelid = 'outbox_head'::regclass AND attname = 'waiting' AND NOT attisdropped) THEN
+        -- Its index goes with it.
+        ALTER TABLE outbox_head DROP COLUMN ready;
+        ALTER TABLE outbox_head
+            ADD COLUMN ready boolean GENERATED ALWAYS AS (listed AND blocked_at IS NULL AND retry_at IS NULL) STORED,
+            ADD COLUMN waiting boolean GENERATED ALWAYS AS (listed AND blocked_at IS NULL AND retry_at IS NOT NULL) STORED;
+    END IF;
+END $$;
+CREATE INDEX IF NOT EXISTS outbox_head_ready ON outbox_head (hash, aggregate) WHERE ready;
+CREATE INDEX IF NOT EXISTS outbox_head_waiting ON outbox_head (retry_at) WHERE waiting;
 
 -- The sequence that the event had first, if it is sent again on an operator's word.
 ALTER TABLE outbox ADD COLUMN replayed bigint;
@@ -35,6 +54,17 @@ CREATE INDEX outbox_audit_at ON outbox_audit (at);
 -- Above every sequence of an aggregate that was forgotten. A sequence object and no row, because every transaction must see it at once,
 -- whatever its snapshot.
 CREATE SEQUENCE outbox_floor MINVALUE 0 START WITH 0;
+
+-- The trigger's function runs with the rights of who owns it, which may be somebody else than who runs this file.
+DO $$
+DECLARE
+    owner name := (SELECT pg_get_userbyid(relowner) FROM pg_class WHERE oid = 'outbox'::regclass);
+BEGIN
+    IF owner <> current_user THEN
+        EXECUTE format('ALTER TABLE outbox_audit OWNER TO %I', owner);
+        EXECUTE format('ALTER SEQUENCE outbox_floor OWNER TO %I', owner);
+    END IF;
+END $$;
 
 -- As in schema 1, but for a new aggregate, which begins above the floor: should it be one that was forgotten, its sequence goes on.
 CREATE OR REPLACE FUNCTION outbox_sequence() RETURNS trigger LANGUAGE plpgsql SECURITY DEFINER SET search_path FROM CURRENT AS $$

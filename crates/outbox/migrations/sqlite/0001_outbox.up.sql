@@ -73,9 +73,7 @@ CREATE TABLE outbox_aggregate (
 );
 CREATE INDEX outbox_aggregate_new ON outbox_aggregate (id) WHERE hash IS NULL;
 -- What makes fetching cheap: only aggregates with something to send, in the order of their hashes, so that a slot is a range.
-CREATE INDEX outbox_aggregate_pending ON outbox_aggregate (hash) WHERE done_seq < last_seq AND blocked_at IS NULL AND retry_at IS NULL;
--- Those whose head waits for a retry, by its time: before it they cost a poll nothing.
-CREATE INDEX outbox_aggregate_waiting ON outbox_aggregate (retry_at) WHERE done_seq < last_seq AND blocked_at IS NULL AND retry_at IS NOT NULL;
+CREATE INDEX outbox_aggregate_pending ON outbox_aggregate (hash) WHERE done_seq < last_seq AND blocked_at IS NULL;
 CREATE INDEX outbox_aggregate_blocked ON outbox_aggregate (blocked_at) WHERE blocked_at IS NOT NULL;
 
 -- Who is there. Times are CLOCK_BOOTTIME in nanoseconds and mean something only together with the boot id.
@@ -96,7 +94,6 @@ CREATE TABLE outbox_slot (
     hash_to     INTEGER NOT NULL
 );
 CREATE INDEX outbox_slot_of ON outbox_slot (incarnation, slot);
-CREATE INDEX outbox_slot_at ON outbox_slot (hash_from);
 
 CREATE TRIGGER outbox_payload_limit BEFORE INSERT ON outbox
 WHEN length(CAST(NEW.payload AS BLOB)) > (SELECT payload_bytes_max FROM outbox_meta)

@@ -9,6 +9,10 @@ BEGIN
         WHERE position = NEW.position;
 END;
 
+DROP INDEX outbox_slot_at;
+DROP INDEX outbox_aggregate_waiting;
+DROP INDEX outbox_aggregate_pending;
+CREATE INDEX outbox_aggregate_pending ON outbox_aggregate (hash) WHERE done_seq < last_seq AND blocked_at IS NULL;
 DROP TABLE outbox_audit;
 ALTER TABLE outbox_meta DROP COLUMN seq_floor;
 ALTER TABLE outbox DROP COLUMN replayed;

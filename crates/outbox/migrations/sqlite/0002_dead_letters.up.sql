@@ -1,6 +1,14 @@
 -- Schema 2: dead letters are sent again and discarded, with a record of who did it; aggregates without events can be forgotten.
 -- What runs inside the writer's own SQLite library needs nothing newer than version 3.24.
 
+-- Heads that wait for a retry are in an index of their own, by its time: before it they cost a poll nothing. For a while 0001 had these
+-- already; here they are made anew, or are there.
+DROP INDEX outbox_aggregate_pending;
+CREATE INDEX outbox_aggregate_pending ON outbox_aggregate (hash) WHERE done_seq < last_seq AND blocked_at IS NULL AND retry_at IS NULL;
+CREATE INDEX IF NOT EXISTS outbox_aggregate_waiting ON outbox_aggregate (retry_at)
+    WHERE done_seq < last_seq AND blocked_at IS NULL AND retry_at IS NOT NULL;
+CREATE INDEX IF NOT EXISTS outbox_slot_at ON outbox_slot (hash_from);
+
 -- The sequence that the event had first, if it is sent again on an operator's word.
 ALTER TABLE outbox ADD COLUMN replayed INTEGER;
 
