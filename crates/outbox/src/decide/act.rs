@@ -82,12 +82,16 @@ impl Engine {
     fn send(&mut self, now: Moment, actions: &mut Vec<Action>) {
         // While outcomes cannot be recorded, no more than they cover is sent.
         while self.flow.unrecorded() < 2 * self.options.batch && self.flow.sends_under_way() < self.limits.concurrency.max(1) {
-            let events_max = match self.destination.gate(self.flow.sends_under_way(), now) {
+            let gate = self.destination.gate(self.flow.sends_under_way(), now);
+            let events_max = match gate {
                 Gate::Open => self.options.batch,
                 Gate::Probe => 1,
                 Gate::Shut { .. } => return,
             };
             let Some((id, batch)) = self.flow.send_next(&self.limits, events_max) else { return };
+            if gate == Gate::Probe {
+                self.destination.probing(id);
+            }
             actions.push(Action::Send { id, batch });
         }
     }
@@ -109,9 +113,12 @@ impl Engine {
             actions.push(Action::Look);
         }
         // With a retention of zero too: of what was delivered under another one.
-        let sweeps = self.slots.holds_slot(SWEEP_SLOT) && now >= self.sweep_at;
-        if sweeps && self.under_way.insert(Call::Sweep) {
+        let keeps = self.slots.holds_slot(SWEEP_SLOT);
+        if keeps && now >= self.sweep_at && self.under_way.insert(Call::Sweep) {
             actions.push(Action::Sweep { retention: self.options.retention, position: self.sweep_position, limit: SWEEP_ROWS });
+        }
+        if keeps && now >= self.clean_at && self.under_way.insert(Call::Clean) {
+            actions.push(Action::Clean { parked_retention: self.options.parked_retention, limit: SWEEP_ROWS });
         }
     }
 
@@ -138,7 +145,7 @@ impl Engine {
         };
         let fence = self.registered.then_some(self.touch_at);
         let pauses = [self.fence_pause, self.read_pause, self.record_pause].map(|pause| pause.until(now));
-        let sweep = self.slots.holds_slot(SWEEP_SLOT).then_some(self.sweep_at);
+        let sweep = self.slots.holds_slot(SWEEP_SLOT).then_some(self.sweep_at.min(self.clean_at));
         let other = [gate, fence, sweep, self.stop_by].into_iter().chain(pauses).flatten();
         // What is due and waits for an answer, or for room, comes up with that answer.
         let wakes = other.chain(self.slots.wake_at(now)).chain(self.poller.wake_at()).filter(|at| *at > now);

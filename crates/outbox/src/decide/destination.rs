@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use shardwise::Moment;
 
+use super::io::SendId;
 use super::pause::exponential;
 use crate::options::RETRY_DELAY_MAX;
 use crate::sink::Refusal;
@@ -55,6 +56,8 @@ pub(crate) struct Destination {
     down_since: Option<Moment>,
     probes: u32,
     probe_at: Moment,
+    /// The send that asks whether it is up again.
+    probing: Option<SendId>,
 }
 
 impl Destination {
@@ -67,14 +70,27 @@ impl Destination {
         *self = Self { last_accepted: self.last_accepted, ..Self::default() };
     }
 
-    /// A retryable refusal.
-    pub(crate) fn refused(&mut self, aggregate: AggregateId, backoff: Duration, now: Moment) {
-        if self.refused.len() < DOWN_AFTER && !self.refused.contains(&aggregate) {
-            self.refused.push(aggregate);
+    /// This send is the one that [`Gate::Probe`] allows.
+    pub(crate) fn probing(&mut self, send: SendId) {
+        self.probing = Some(send);
+    }
+
+    /// The answer to a send of which nothing was accepted: it refuses the heads of these aggregates for the time being. Call it once for an
+    /// answer, and not for one that accepted something: what is refused beside that says nothing about the destination.
+    pub(crate) fn refused(&mut self, send: SendId, aggregates: &[AggregateId], backoff: Duration, now: Moment) {
+        // What was under way when it went down is the same news once more.
+        if aggregates.is_empty() || (self.is_down() && self.probing != Some(send)) {
+            return;
+        }
+        for aggregate in aggregates {
+            if self.refused.len() < DOWN_AFTER && !self.refused.contains(aggregate) {
+                self.refused.push(*aggregate);
+            }
         }
         if self.refused.len() < DOWN_AFTER {
             return;
         }
+        self.probing = None;
         self.down_since.get_or_insert(now);
         self.probe_at = now.plus(exponential(backoff, self.probes, OUTAGE_DELAY_MAX));
         self.probes = self.probes.saturating_add(1);
@@ -116,7 +132,7 @@ impl Destination {
         let error = refusal.message.clone();
         if attempts >= options.max_attempts {
             return match options.poison {
-                Poison::Block => Then::Block { attempts, error },
+                Poison::Block => Then::Block { sequence, attempts, error },
                 Poison::Park => Then::Park { sequence, error },
                 Poison::Discard => Then::Discard { sequence, error },
             };
@@ -126,7 +142,7 @@ impl Destination {
         // Between half of it and the whole, so that what failed together is not tried together.
         let delay = delay / 2 + (delay / 2).mul_f64((jitter >> 11) as f64 / (1u64 << 53) as f64);
         let retry_in = delay.max(refusal.retry_after.unwrap_or_default().min(RETRY_DELAY_MAX));
-        Then::Retry { attempts, failures: head.failures.saturating_add(1), retry_in, error }
+        Then::Retry { sequence, attempts, failures: head.failures.saturating_add(1), retry_in, error }
     }
 }
 
@@ -165,7 +181,7 @@ mod tests {
         let (mut destination, mut head, mut now) = (Destination::default(), Head::default(), at(1));
         let mut last = Then::Next;
         for _ in 0..times {
-            destination.refused(1, options.backoff, now);
+            destination.refused(0, &[1], options.backoff, now);
             last = destination.verdict(&Refusal::retryable("503"), head, 1, options, now, u64::MAX);
             let Then::Retry { attempts, failures, retry_in, .. } = last else { return (last, now) };
             head = Head { attempts, failures, failing_since: head.failing_since.or(Some(now)), attempted_at: Some(now) };
@@ -190,7 +206,7 @@ mod tests {
         let (last, _) = fail(3, &options(), Destination::accepted);
         assert!(matches!(last, Then::Retry { attempts: 2, .. }), "{last:?}");
         let (last, _) = fail(4, &options(), Destination::accepted);
-        assert_eq!(last, Then::Block { attempts: 3, error: "503".into() });
+        assert_eq!(last, Then::Block { sequence: 1, attempts: 3, error: "503".into() });
     }
 
     #[test]
@@ -206,15 +222,18 @@ mod tests {
         let mut destination = Destination::default();
         let second = Duration::from_secs(1);
         for _ in 0..9 {
-            destination.refused(1, second, at(1));
+            destination.refused(0, &[1], second, at(1));
         }
         assert_eq!(destination.gate(0, at(1)), Gate::Open, "one aggregate alone may be its own fault");
-        destination.refused(2, second, at(1));
-        destination.refused(3, second, at(1));
+        destination.refused(1, &[2], second, at(1));
+        destination.refused(2, &[3, 4, 5], second, at(1));
         assert_eq!(destination.gate(0, at(1)), Gate::Shut { until: at(2) });
         assert_eq!(destination.gate(0, at(2)), Gate::Probe);
         assert!(matches!(destination.gate(1, at(2)), Gate::Shut { .. }), "one probe at a time");
-        destination.refused(4, second, at(2));
+        destination.refused(3, &[6, 7], second, at(2));
+        assert_eq!(destination.gate(0, at(2)), Gate::Probe, "what was under way before the probe says nothing new");
+        destination.probing(4);
+        destination.refused(4, &[1, 2, 3], second, at(2));
         assert_eq!(destination.gate(0, at(3)), Gate::Shut { until: at(4) }, "the next one later");
         destination.accepted(at(4));
         assert_eq!(destination.gate(0, at(4)), Gate::Open);

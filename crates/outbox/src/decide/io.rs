@@ -39,6 +39,8 @@ pub(crate) enum Input {
     Recorded { fenced: Vec<Hold> },
     /// The answer to `Sweep`: where to go on.
     Swept(Option<i64>),
+    /// The answer to `Clean`: whether the same may find more at once.
+    Cleaned { more: bool },
     /// The store failed on that one, and nothing is known to have happened.
     Failed(Call),
     /// Somebody in this process says that there is something new.
@@ -57,6 +59,7 @@ pub(crate) enum Call {
     Fetch,
     Record,
     Sweep,
+    Clean,
 }
 
 /// Something to be done.
@@ -82,6 +85,11 @@ pub(crate) enum Action {
     Sweep {
         retention: Duration,
         position: i64,
+        limit: usize,
+    },
+    /// What falls due now and then. It goes wrong or well without anything else.
+    Clean {
+        parked_retention: Duration,
         limit: usize,
     },
     /// The publisher is done.

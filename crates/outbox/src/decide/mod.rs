@@ -55,8 +55,11 @@ pub(crate) struct Engine {
     touch_at: Moment,
     /// Behind this hash the next reading begins.
     cursor: Option<u64>,
+    /// How much of the circle readings in a row have gone without finding anything.
+    barren: u64,
     sweep_at: Moment,
     sweep_position: i64,
+    clean_at: Moment,
     under_way: BTreeSet<Call>,
     fence_pause: Pause,
     read_pause: Pause,
@@ -83,8 +86,10 @@ impl Engine {
             destination: Destination::default(),
             touch_at: Moment::ZERO,
             cursor: None,
+            barren: 0,
             sweep_at: Moment::ZERO,
             sweep_position: 0,
+            clean_at: Moment::ZERO,
             under_way: BTreeSet::new(),
             fence_pause: Pause::default(),
             read_pause: Pause::default(),
@@ -129,6 +134,10 @@ impl Engine {
             Input::Sent { id, accepted, unknown_end } => self.sent(id, &accepted, unknown_end, now),
             Input::Recorded { fenced } => self.recorded(&fenced, now),
             Input::Swept(resume) => self.swept(resume, now),
+            Input::Cleaned { more } => {
+                self.under_way.remove(&Call::Clean);
+                self.clean_at = now.plus(if more { SWEEP_PAUSE } else { SWEEP_EVERY });
+            }
             Input::Failed(call) => self.failed(call, now),
             Input::Nudged => self.poller.nudged(),
             Input::Stop { by } => {
@@ -171,11 +180,8 @@ impl Engine {
 
     fn fetched(&mut self, fetched: Fetched, now: Moment) {
         self.read_answered(Call::Fetch);
-        let (found, cut) = (!fetched.runs.is_empty(), fetched.resume.is_some());
-        if found {
-            self.cursor = fetched.resume;
-        }
-        let more = cut || fetched.runs.iter().any(|run| run.through < run.last);
+        let found = !fetched.runs.is_empty();
+        let more = self.goes_on(found, fetched.resume) || fetched.runs.iter().any(|run| run.through < run.last);
         self.poller.read(found, more);
         for run in fetched.runs {
             // What was read under another epoch than ours, or for a slot given up meanwhile, is not ours to send.
@@ -185,6 +191,25 @@ impl Engine {
         }
     }
 
+    /// Moves the cursor to where the reading stopped, and answers whether to read on from there at once. A store may have to look at
+    /// aggregates that turn out to have nothing to send, and then even a reading without events was cut short. Once that has gone all the
+    /// way around, there is nothing, and the next reading waits for its time.
+    fn goes_on(&mut self, found: bool, resume: Option<u64>) -> bool {
+        let Some(stopped) = resume else {
+            self.barren = 0;
+            if found {
+                self.cursor = None;
+            }
+            return false;
+        };
+        // 0: the whole way, or none.
+        let step = stopped.wrapping_sub(self.cursor.unwrap_or(u64::MAX));
+        self.cursor = Some(stopped);
+        let so_far = self.barren.checked_add(step).filter(|_| step > 0 && !found);
+        self.barren = so_far.unwrap_or(0);
+        found || so_far.is_some()
+    }
+
     fn sent(&mut self, id: SendId, accepted: &Accepted, unknown_end: bool, now: Moment) {
         let before = self.flow.events_under_way();
         let events = self.flow.accepted_of(id, accepted);
@@ -192,15 +217,22 @@ impl Engine {
             self.destination.accepted(now);
         }
         let Self { flow, slots, destination, options, jitter, .. } = self;
+        let (mut refused, mut answered) = (Vec::new(), false);
         let may_send = |hold| slots.may_send(hold, now);
         flow.sent(id, accepted, may_send, |RefusedHead { aggregate, sequence, head, refusal }| {
             if refusal.permanent {
-                destination.answered();
+                answered = true;
             } else {
-                destination.refused(aggregate, options.backoff, now);
+                refused.push(aggregate);
             }
             destination.verdict(refusal, head, sequence, options, now, jitter.next())
         });
+        // One judgement for one answer, whatever the order of its parts.
+        if answered {
+            destination.answered();
+        } else if events == 0 {
+            destination.refused(id, &refused, options.backoff, now);
+        }
         if unknown_end {
             self.counters.repeated += (before - self.flow.events_under_way()).saturating_sub(events) as u64;
         }
@@ -281,6 +313,7 @@ impl Engine {
                 self.record_pause.failed(now);
             }
             Call::Sweep => self.sweep_at = now.plus(SWEEP_EVERY),
+            Call::Clean => self.clean_at = now.plus(SWEEP_EVERY),
         }
     }
 

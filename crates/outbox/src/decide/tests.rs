@@ -315,3 +315,104 @@ fn without_retention_it_sweeps_too() {
     engine.on(Input::Swept(None), at(4));
     assert!(!sweeps(&engine.next(at(5))), "once a minute");
 }
+
+/// Three aggregates refused beside others that were accepted are their own trouble, not an outage.
+#[test]
+fn an_answer_that_accepts_something_does_not_say_that_the_destination_is_down() {
+    let mut engine = holding(options(), SinkLimits::default());
+    let runs = (1..=5).map(|aggregate| run(aggregate, HOLD, 1..=1, 1)).collect();
+    assert_eq!(sent(&read(&mut engine, runs, at(3))).len(), 1);
+    let refused =
+        |range: std::ops::RangeInclusive<AggregateId>| range.map(|aggregate| (aggregate, (0, Some(Refusal::retryable("503"))))).collect();
+    answer(&mut engine, 0, Accepted { events: 5, refusal: None, apart: refused(2..=5) }, at(4));
+    assert!(!engine.counters(at(4)).destination_down, "aggregate 1 was accepted");
+    engine.on(Input::Recorded { fenced: vec![] }, at(5));
+    let actions = read(&mut engine, (6..=10).map(|aggregate| run(aggregate, HOLD, 1..=1, 1)).collect(), at(5));
+    assert_eq!(sent(&actions)[0].1.len(), 5, "and the gate is open");
+    answer(&mut engine, 1, Accepted { events: 5, refusal: None, apart: refused(6..=10) }, at(6));
+    assert!(engine.counters(at(6)).destination_down, "five refused and nothing accepted");
+}
+
+/// However many aggregates a batch has, its answer is one failure.
+#[test]
+fn one_answer_doubles_the_wait_for_the_next_probe_once() {
+    let limits = SinkLimits { batch_events: 5, concurrency: 2, ..SinkLimits::default() };
+    let mut engine = holding(options(), limits);
+    let actions = read(&mut engine, (1..=10).map(|aggregate| run(aggregate, HOLD, 1..=1, 1)).collect(), at(3));
+    assert_eq!(sent(&actions).len(), 2);
+    let refused = |range: std::ops::RangeInclusive<AggregateId>| Accepted {
+        events: 5,
+        refusal: None,
+        apart: range.map(|aggregate| (aggregate, (0, Some(Refusal::retryable("503"))))).collect(),
+    };
+    answer(&mut engine, 0, refused(1..=5), at(4));
+    answer(&mut engine, 1, refused(6..=10), at(5));
+    let first = at(4).plus(engine.options.backoff);
+    let gate = |engine: &Engine| engine.destination.gate(0, at(5));
+    assert_eq!(gate(&engine), destination::Gate::Shut { until: first }, "the second one was under way, and says nothing new");
+    engine.on(Input::Recorded { fenced: vec![] }, at(6));
+    engine.on(Input::Fetched(Fetched { runs: vec![run(11, HOLD, 1..=1, 1)], resume: None }), at(6));
+    assert_eq!(sent(&engine.next(at(6))), []);
+    assert_eq!(sent(&engine.next(first)), [(2, vec!["11-1".into()])], "the probe");
+    answer(&mut engine, 2, Accepted::up_to(0, Refusal::retryable("503")), first);
+    assert_eq!(gate(&engine), destination::Gate::Shut { until: first.plus(engine.options.backoff * 2) });
+}
+
+/// All accepted, and said so apart.
+#[test]
+fn an_aggregate_of_which_all_is_accepted_is_delivered() {
+    let mut engine = holding(options(), SinkLimits::default());
+    assert_eq!(sent(&read(&mut engine, vec![run(1, HOLD, 1..=3, 3), run(2, HOLD, 1..=1, 1)], at(3))).len(), 1);
+    let apart = BTreeMap::from([(1, (3, None)), (2, (7, None))]);
+    let actions = answer(&mut engine, 0, Accepted { events: 4, refusal: None, apart }, at(4));
+    assert_eq!(sent(&actions), [], "nothing is left to send");
+    assert_eq!(recorded(&actions).iter().map(|outcome| outcome.through).collect::<Vec<_>>(), [Some(3), Some(1)]);
+    engine.on(Input::Recorded { fenced: vec![] }, at(5));
+    assert_eq!(engine.counters(at(5)).delivered, 4);
+}
+
+/// Where readings begin.
+fn fetches_after(actions: &[Action]) -> Vec<Option<u64>> {
+    actions.iter().filter_map(|action| if let Action::Fetch(request) = action { Some(request.after) } else { None }).collect()
+}
+
+/// A store may list aggregates that have nothing to send, as long as a writer has them.
+#[test]
+fn a_reading_that_is_cut_short_without_events_goes_on_behind_and_once_around() {
+    let mut engine = holding(options(), SinkLimits::default());
+    let empty = |resume| Input::Fetched(Fetched { runs: vec![], resume: Some(resume) });
+    assert_eq!(fetches_after(&engine.next(at(3))), [None]);
+    for quarter in 1..=3 {
+        engine.on(empty(quarter << 62), at(3));
+        assert_eq!(fetches_after(&engine.next(at(3))), [Some(quarter << 62)]);
+    }
+    engine.on(empty(7), at(3));
+    assert_eq!(fetches_after(&engine.next(at(3))), [], "once around, and nothing: it waits");
+    let later = at(3).plus(engine.options.poll);
+    assert_eq!(fetches_after(&engine.next(later)), [Some(7)]);
+    engine.on(Input::Fetched(Fetched { runs: vec![run(1, HOLD, 1..=1, 1)], resume: Some(9) }), later);
+    assert_eq!(sent(&engine.next(later)).len(), 1);
+    engine.on(empty(9), later);
+    assert_eq!(fetches_after(&engine.next(later)), [], "no step is the whole way");
+}
+
+/// A right that only the cleaning needs stops nothing else.
+#[test]
+fn cleaning_fails_and_goes_on_by_itself() {
+    let mut engine = holding(options(), SinkLimits::default());
+    let cleans = |actions: &[Action]| actions.iter().any(|action| matches!(action, Action::Clean { .. }));
+    let sweeps = |actions: &[Action]| actions.iter().any(|action| matches!(action, Action::Sweep { .. }));
+    let first = engine.next(at(3));
+    assert!(cleans(&first) && sweeps(&first));
+    engine.on(Input::Failed(Call::Clean), at(4));
+    engine.on(Input::Swept(Some(7)), at(4));
+    let next = engine.next(at(4).plus(SWEEP_PAUSE));
+    assert!(sweeps(&next) && !cleans(&next), "{next:?}");
+    let later = at(4).plus(SWEEP_EVERY);
+    engine.on(Input::Touched { started: later, touch: Touch::Seen(vec![HOLD]) }, later);
+    assert!(cleans(&engine.next(later)));
+    engine.on(Input::Cleaned { more: true }, later);
+    assert!(cleans(&engine.next(later.plus(SWEEP_PAUSE))), "there is more");
+    engine.on(Input::Cleaned { more: false }, later.plus(SWEEP_PAUSE));
+    assert!(!cleans(&engine.next(later.plus(SWEEP_PAUSE * 2))));
+}

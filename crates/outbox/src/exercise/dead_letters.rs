@@ -12,6 +12,7 @@ pub(super) async fn all<H: StoreHarness, F: Future<Output = H>>(fresh: &impl Fn(
     what_is_set_aside_is_sent_again_as_the_newest(&fresh().await).await;
     what_is_blocked_is_tried_again_in_its_place(&fresh().await).await;
     what_is_discarded_is_gone_and_written_down(&fresh().await).await;
+    a_failure_that_is_recorded_again_is_not_the_next_events(&fresh().await).await;
     an_aggregate_is_sent_again_from_what_was_set_aside(&fresh().await).await;
     what_a_publisher_discards_is_written_down_once(&fresh().await).await;
     what_was_set_aside_too_long_ago_goes(&fresh().await).await;
@@ -65,7 +66,7 @@ async fn what_is_blocked_is_tried_again_in_its_place(harness: &impl StoreHarness
     harness.insert([events("a", 3), events("b", 1)].concat()).await;
     let (store, me) = owner(harness).await;
     let run = fetch(&*store, &me).await.into_iter().find(|run| run.events.len() == 3).unwrap();
-    let block = outcome(&run, Some(1), Then::Block { attempts: 10, error: "413".into() });
+    let block = outcome(&run, Some(1), Then::Block { sequence: 2, attempts: 10, error: "413".into() });
     store.record(&me, &[block], false).await.unwrap();
     let dead = harness.open_dead_letters().await;
     let letters = dead.dead_letters(None, 10).await.unwrap();
@@ -84,7 +85,7 @@ async fn what_is_discarded_is_gone_and_written_down(harness: &impl StoreHarness)
     let (store, me) = with_one_set_aside(harness).await;
     harness.insert(events("b", 2)).await;
     let run = fetch(&*store, &me).await.remove(0);
-    store.record(&me, &[outcome(&run, None, Then::Block { attempts: 1, error: "no".into() })], false).await.unwrap();
+    store.record(&me, &[outcome(&run, None, Then::Block { sequence: 1, attempts: 1, error: "no".into() })], false).await.unwrap();
     let dead = harness.open_dead_letters().await;
     assert_eq!(dead.dead_letters(None, 1).await.unwrap().len(), 1);
     assert_eq!(dead.dead_letters(None, 10).await.unwrap().len(), 2);
@@ -96,6 +97,24 @@ async fn what_is_discarded_is_gone_and_written_down(harness: &impl StoreHarness)
     let audit = dead.audit(10).await.unwrap();
     assert_eq!(audit.iter().map(|e| (&*e.action, &*e.event)).collect::<Vec<_>>(), [("discard", "b-1"), ("discard", "a-2")]);
     assert_eq!(dead.audit(1).await.unwrap().len(), 1);
+}
+
+/// The answer to a recording was lost, an operator came, and the recording comes once more.
+async fn a_failure_that_is_recorded_again_is_not_the_next_events(harness: &impl StoreHarness) {
+    harness.insert([events("a", 3), events("b", 3)].concat()).await;
+    let (store, me) = owner(harness).await;
+    let runs = fetch(&*store, &me).await;
+    let block = |run: &crate::store::Run| outcome(run, Some(1), Then::Block { sequence: 2, attempts: 10, error: "413".into() });
+    let blocks: Vec<_> = runs.iter().map(block).collect();
+    assert_eq!(store.record(&me, &blocks, false).await.unwrap(), []);
+    assert!(harness.open_dead_letters().await.discard("a-2", &ann()).await.unwrap());
+    let retry = Then::Retry { sequence: 2, attempts: 1, failures: 1, retry_in: Duration::from_secs(200), error: "503".into() };
+    let a = runs.iter().find(|run| run.events[0].aggregate_id == "a").unwrap();
+    for again in [blocks, vec![outcome(a, Some(1), retry)]] {
+        assert_eq!(store.record(&me, &again, false).await.unwrap(), [], "nobody is fenced");
+        assert_eq!(ids(&fetch(&*store, &me).await), ["a-3"], "the event behind it has done nothing");
+        assert_eq!(store.status().await.unwrap().blocked_aggregates, 1);
+    }
 }
 
 async fn an_aggregate_is_sent_again_from_what_was_set_aside(harness: &impl StoreHarness) {

@@ -153,8 +153,8 @@ async fn a_fenced_publisher_records_nothing(harness: &impl StoreHarness) {
     take(&*two, &b, 0..SLOTS).await;
     for then in [
         Then::Next,
-        Then::Retry { attempts: 1, failures: 1, retry_in: TTL, error: "late".into() },
-        Then::Block { attempts: 1, error: "late".into() },
+        Then::Retry { sequence: 2, attempts: 1, failures: 1, retry_in: TTL, error: "late".into() },
+        Then::Block { sequence: 2, attempts: 1, error: "late".into() },
         Then::Park { sequence: 1, error: "late".into() },
     ] {
         for delete in [false, true] {
@@ -188,7 +188,13 @@ async fn a_retry_waits_and_remembers(harness: &impl StoreHarness) {
     let (store, me) = owner(harness).await;
     let run = fetch(&*store, &me).await.into_iter().find(|run| run.events.len() == 3).unwrap();
     assert_eq!(store.status().await.unwrap().retrying, None);
-    let retry = |retry_in, failures| Then::Retry { attempts: 2, failures, retry_in, error: "503\n\u{1b}[31m".repeat(failures as usize) };
+    let retry = |retry_in, failures| Then::Retry {
+        sequence: 2,
+        attempts: 2,
+        failures,
+        retry_in,
+        error: "503\n\u{1b}[31m".repeat(failures as usize),
+    };
     let long = outcome(&run, Some(1), retry(Duration::from_secs(200), 3));
     assert_eq!(store.record(&me, &[long], false).await.unwrap(), []);
     assert_eq!(ids(&fetch(&*store, &me).await), ["b-1"], "it waits, others do not");
@@ -214,7 +220,7 @@ async fn a_blocked_aggregate_waits_for_the_operator(harness: &impl StoreHarness)
     harness.insert([events("a", 3), events("b", 1)].concat()).await;
     let (store, me) = owner(harness).await;
     let run = fetch(&*store, &me).await.into_iter().find(|run| run.events.len() == 3).unwrap();
-    let block = outcome(&run, Some(1), Then::Block { attempts: 10, error: "413 too large".into() });
+    let block = outcome(&run, Some(1), Then::Block { sequence: 2, attempts: 10, error: "413 too large".into() });
     assert_eq!(store.record(&me, &[block], false).await.unwrap(), []);
     assert_eq!(ids(&fetch(&*store, &me).await), ["b-1"]);
     let status = store.status().await.unwrap();

@@ -29,11 +29,12 @@ const FORGET_LINES: &str = "DELETE FROM outbox_audit AS d USING (
         SELECT id FROM outbox_audit WHERE at < statement_timestamp() - interval '365 days' ORDER BY at LIMIT $1
     ) AS old WHERE d.id = old.id";
 
-/// $1 aggregate, $2 how many to look at. Idle: struck off, so that nobody has anything of it in hand, and without a row.
+/// $1 aggregate, $2 how many to look at. Idle: struck off, so that nobody has anything of it in hand, and without a row. What has changed since it
+/// was looked at is found when its row is locked, by its last event's sequence.
 const IDLE: &str = "WITH looked AS MATERIALIZED (
         SELECT id, last_seq, drained_seq FROM outbox_aggregate WHERE id > $1 ORDER BY id LIMIT $2
     ), idle AS MATERIALIZED (
-        SELECT a.id, a.last_seq FROM looked AS l JOIN outbox_aggregate AS a ON a.id = l.id AND a.last_seq = a.drained_seq
+        SELECT a.id, a.last_seq FROM looked AS l JOIN outbox_aggregate AS a ON a.id = l.id AND a.last_seq = l.last_seq AND a.last_seq = a.drained_seq
         JOIN outbox_head AS h ON h.aggregate = a.id AND NOT h.listed
         WHERE l.last_seq = l.drained_seq AND NOT EXISTS (SELECT 1 FROM outbox AS o WHERE o.aggregate = l.id)
         FOR UPDATE OF a, h SKIP LOCKED
@@ -50,19 +51,23 @@ pub(super) async fn clean(store: &PostgresStore, parked_retention: Duration, lim
     for _ in 0..BATCHES {
         let expired = call!(store, conn => expire(conn, parked_retention, rows))?;
         cleaned.expired += expired;
-        if expired < limit as u64 || begun.elapsed() > WITHIN {
+        cleaned.more = expired >= limit as u64;
+        if !cleaned.more || begun.elapsed() > WITHIN {
             break;
         }
     }
+    let mut further = false;
     for _ in 0..BATCHES {
         let after = *store.forget_after.lock().unwrap_or_else(PoisonError::into_inner);
         let (forgotten, next) = call!(store, conn => forget(conn, after, rows))?;
         cleaned.forgotten += forgotten;
         *store.forget_after.lock().unwrap_or_else(PoisonError::into_inner) = next.unwrap_or(0);
-        if next.is_none() || begun.elapsed() > WITHIN {
+        further = next.is_some();
+        if !further || begun.elapsed() > WITHIN {
             break;
         }
     }
+    cleaned.more |= further && cleaned.forgotten > 0;
     Ok(cleaned)
 }
 

@@ -131,7 +131,9 @@ pub(super) async fn discard(conn: &mut PgConnection, id: &str, by: &Signature) -
     if !found.parked && !release(&mut tx, &found, found.seq).await? {
         return Ok(false);
     }
-    let delete = sqlx::query("DELETE FROM outbox WHERE id = $1").bind(id).execute(&mut *tx).await?;
+    // Found before the wait for the aggregate's row: somebody may have sent it again meanwhile, under another sequence.
+    let delete = "DELETE FROM outbox WHERE id = $1 AND seq = $2 AND (parked_at IS NOT NULL) = $3";
+    let delete = sqlx::query(delete).bind(id).bind(found.seq).bind(found.parked).execute(&mut *tx).await?;
     if delete.rows_affected() == 0 {
         return Ok(false);
     }

@@ -53,14 +53,18 @@ const DELETE: &str = "DELETE FROM outbox AS o
 const FENCED: &str = "SELECT h.slot, h.epoch FROM unnest($1::bigint[], $2::bigint[]) AS h (slot, epoch)
     WHERE NOT EXISTS (SELECT 1 FROM outbox_slot AS s WHERE s.slot = h.slot AND s.epoch = h.epoch AND s.incarnation = $3)";
 
-/// $5 attempts, $6 failures, $7 milliseconds until the next attempt or NULL, $8 blocked, $9 errors.
+/// $5 attempts, $6 failures, $7 milliseconds until the next attempt or NULL, $8 blocked, $9 errors, $10 sequences. Repeated after the head
+/// went on (an operator's discard, say), it writes nothing: the next event is innocent.
 const FAIL: &str = concat!(
-    under_the_fence!("attempts, failures, retry_in, blocked, error", "$5::bigint[], $6::bigint[], $7::bigint[], $8::boolean[], $9::text[]"),
+    under_the_fence!(
+        "attempts, failures, retry_in, blocked, error, seq",
+        "$5::bigint[], $6::bigint[], $7::bigint[], $8::boolean[], $9::text[], $10::bigint[]"
+    ),
     "UPDATE outbox_head AS h
      SET attempts = f.attempts, failures = f.failures, failing_since = coalesce(h.failing_since, statement_timestamp()),
          attempted_at = statement_timestamp(), retry_at = statement_timestamp() + f.retry_in * interval '1 millisecond',
          blocked_at = CASE WHEN f.blocked THEN statement_timestamp() END, last_error = f.error
-     FROM allowed AS f WHERE h.aggregate = f.aggregate AND h.listed"
+     FROM allowed AS f WHERE h.aggregate = f.aggregate AND h.listed AND h.done_seq < f.seq"
 );
 
 /// $5 sequences, $6 errors.
@@ -163,14 +167,18 @@ async fn discard(conn: &mut PgConnection, me: &Registration, incarnation: &str, 
 
 async fn fail(conn: &mut PgConnection, incarnation: &str, outcomes: &[Outcome]) -> Result<u64, sqlx::Error> {
     let mut columns = Columns::default();
-    let (mut attempts, mut failures, mut retry_in, mut blocked, mut errors) = (vec![], vec![], vec![], vec![], vec![]);
+    let (mut attempts, mut failures, mut retry_in, mut blocked, mut errors, mut sequences) =
+        (vec![], vec![], vec![], vec![], vec![], vec![]);
     for outcome in outcomes {
-        let (charged, failed, wait, error) = match &outcome.then {
-            Then::Retry { attempts, failures, retry_in, error } => (*attempts, *failures, Some(millis(*retry_in)), error),
-            Then::Block { attempts, error } => (*attempts, *attempts, None, error),
+        let (sequence, charged, failed, wait, error) = match &outcome.then {
+            Then::Retry { sequence, attempts, failures, retry_in, error } => {
+                (*sequence, *attempts, *failures, Some(millis(*retry_in)), error)
+            }
+            Then::Block { sequence, attempts, error } => (*sequence, *attempts, *attempts, None, error),
             Then::Next | Then::Park { .. } | Then::Discard { .. } => continue,
         };
         columns.push(outcome);
+        sequences.push(sequence.cast_signed());
         attempts.push(i64::from(charged));
         failures.push(i64::from(failed));
         retry_in.push(wait);
@@ -181,7 +189,7 @@ async fn fail(conn: &mut PgConnection, incarnation: &str, outcomes: &[Outcome]) 
         return Ok(0);
     }
     let fail = sqlx::query(FAIL).bind(columns.aggregates).bind(columns.slots).bind(columns.epochs).bind(incarnation);
-    let fail = fail.bind(attempts).bind(failures).bind(retry_in).bind(blocked).bind(errors);
+    let fail = fail.bind(attempts).bind(failures).bind(retry_in).bind(blocked).bind(errors).bind(sequences);
     Ok(fail.execute(conn).await?.rows_affected())
 }
 

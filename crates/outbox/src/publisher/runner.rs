@@ -180,14 +180,10 @@ impl Runner {
                 });
             }
             Action::Sweep { retention, position, limit } => {
-                let parked_retention = self.options.parked_retention;
-                self.jobs.call(Call::Sweep, async move {
-                    // Once a round.
-                    if position == 0 {
-                        clean(&*store, parked_retention, limit).await?;
-                    }
-                    Ok(Input::Swept(store.sweep(retention, position, limit).await?))
-                });
+                self.jobs.call(Call::Sweep, async move { Ok(Input::Swept(store.sweep(retention, position, limit).await?)) });
+            }
+            Action::Clean { parked_retention, limit } => {
+                self.jobs.call(Call::Clean, async move { Ok(Input::Cleaned { more: clean(&*store, parked_retention, limit).await? }) });
             }
             Action::Finish => {}
         }
@@ -201,7 +197,8 @@ impl Runner {
                 self.engine.on(input, now);
             }
             Done::Failed(call, error) => {
-                if is_for_the_operator(error.kind()) {
+                // Events go their way without the cleaning: no publisher ends for a right that only it needs.
+                if is_for_the_operator(error.kind()) && call != Call::Clean {
                     return Err(error);
                 }
                 let text = error.to_string();
@@ -224,6 +221,7 @@ impl Runner {
             Input::Fetched(_) => Call::Fetch,
             Input::Recorded { .. } => Call::Record,
             Input::Swept(_) => Call::Sweep,
+            Input::Cleaned { .. } => Call::Clean,
             Input::Sent { accepted, .. } => {
                 for refusal in accepted.refusals() {
                     tracing::debug!(sink = self.sink.name(), error = %refusal, permanent = refusal.permanent, "an event was refused");
@@ -263,7 +261,8 @@ fn is_for_the_operator(kind: ErrorKind) -> bool {
     !matches!(kind, ErrorKind::Unavailable | ErrorKind::Internal | ErrorKind::Event)
 }
 
-async fn clean(store: &dyn Store, parked_retention: Duration, limit: usize) -> Result<()> {
+/// Answers whether there is more.
+async fn clean(store: &dyn Store, parked_retention: Duration, limit: usize) -> Result<bool> {
     let cleaned = store.clean(parked_retention, limit).await?;
     if cleaned.expired > 0 {
         tracing::warn!(
@@ -271,17 +270,18 @@ async fn clean(store: &dyn Store, parked_retention: Duration, limit: usize) -> R
             "events that were set aside for longer than parked_retention are deleted; see `shardwise outbox audit`"
         );
     }
-    Ok(())
+    Ok(cleaned.more)
 }
 
 /// What an operator should hear of.
 fn tell(outcomes: &[Outcome], sink: &str) {
     for outcome in outcomes {
         match &outcome.then {
-            Then::Block { attempts, error } => {
+            Then::Block { sequence, attempts, error } => {
                 tracing::warn!(
                     sink,
                     aggregate = outcome.aggregate,
+                    sequence,
                     attempts,
                     error,
                     "an event is refused for good: its aggregate is blocked"

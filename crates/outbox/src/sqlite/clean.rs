@@ -54,19 +54,23 @@ pub(super) async fn clean(store: &SqliteStore, parked_retention: Duration, limit
     for _ in 0..BATCHES {
         let expired = expire(store, unix_ms().saturating_sub(millis(parked_retention)), rows).await?;
         cleaned.expired += expired;
-        if expired < limit as u64 || begun.elapsed() > WITHIN {
+        cleaned.more = expired >= limit as u64;
+        if !cleaned.more || begun.elapsed() > WITHIN {
             break;
         }
     }
+    let mut further = false;
     for _ in 0..BATCHES {
         let after = *store.forget_after.lock().unwrap_or_else(PoisonError::into_inner);
         let (forgotten, next) = forget(store, after, rows).await?;
         cleaned.forgotten += forgotten;
         *store.forget_after.lock().unwrap_or_else(PoisonError::into_inner) = next.unwrap_or(0);
-        if next.is_none() || begun.elapsed() > WITHIN {
+        further = next.is_some();
+        if !further || begun.elapsed() > WITHIN {
             break;
         }
     }
+    cleaned.more |= further && cleaned.forgotten > 0;
     Ok(cleaned)
 }
 

@@ -40,11 +40,12 @@ macro_rules! under_the_fence {
     };
 }
 
-/// ?5 attempts, ?6 failures, ?7 now, ?8 retry at or NULL, ?9 blocked at or NULL, ?10 error.
+/// ?5 attempts, ?6 failures, ?7 now, ?8 retry at or NULL, ?9 blocked at or NULL, ?10 error, ?11 sequence. Repeated after the head went on
+/// (an operator's discard, say), it writes nothing: the next event is innocent.
 const FAIL: &str = concat!(
     "UPDATE outbox_aggregate SET attempts = ?5, failures = ?6, failing_since = coalesce(failing_since, ?7), attempted_at = ?7,
          retry_at = ?8, blocked_at = ?9, last_error = ?10
-     WHERE id = ?1 AND ",
+     WHERE id = ?1 AND done_seq < ?11 AND ",
     under_the_fence!()
 );
 
@@ -119,15 +120,17 @@ async fn write_discard(conn: &mut SqliteConnection, me: &Registration, outcome: 
 
 async fn write_failure(conn: &mut SqliteConnection, incarnation: &str, outcome: &Outcome) -> Result<u64, sqlx::Error> {
     let now = unix_ms();
-    let (attempts, failures, retry_at, blocked_at, error) = match &outcome.then {
-        Then::Retry { attempts, failures, retry_in, error } => (*attempts, *failures, Some(now + millis(*retry_in)), None, error),
-        Then::Block { attempts, error } => (*attempts, *attempts, None, Some(now), error),
+    let (sequence, attempts, failures, retry_at, blocked_at, error) = match &outcome.then {
+        Then::Retry { sequence, attempts, failures, retry_in, error } => {
+            (*sequence, *attempts, *failures, Some(now + millis(*retry_in)), None, error)
+        }
+        Then::Block { sequence, attempts, error } => (*sequence, *attempts, *attempts, None, Some(now), error),
         Then::Next | Then::Park { .. } | Then::Discard { .. } => return Ok(0),
     };
     let hold = outcome.hold;
     let fail = sqlx::query(FAIL).bind(outcome.aggregate).bind(hold.slot).bind(hold.epoch.cast_signed()).bind(incarnation);
     let fail = fail.bind(attempts).bind(failures).bind(now).bind(retry_at).bind(blocked_at);
-    Ok(fail.bind(shortened(error)).execute(conn).await?.rows_affected())
+    Ok(fail.bind(shortened(error)).bind(sequence.cast_signed()).execute(conn).await?.rows_affected())
 }
 
 async fn fenced(store: &SqliteStore, incarnation: &str, outcomes: &[Outcome]) -> Result<Vec<Hold>> {

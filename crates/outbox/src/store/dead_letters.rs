@@ -8,8 +8,9 @@ use crate::{Error, ErrorKind, Result, one_line};
 
 /// The most dead letters or lines of the record that are read at once.
 pub const LIST_MAX: usize = 10_000;
-/// The most events that [`DeadLetters::replay_aggregate`] moves in one transaction.
-pub const REPLAY_EVENTS_MAX: usize = 100_000;
+/// The most events that [`DeadLetters::replay_aggregate`] moves in one transaction: while it does, the aggregate's slot can neither be marked
+/// nor taken, and its holder's other slots wait with it.
+pub const REPLAY_EVENTS_MAX: usize = 10_000;
 /// The most characters of who and of why.
 const WORDS_CHARS_MAX: usize = 500;
 
@@ -167,7 +168,10 @@ pub trait DeadLetters: Send + Sync + 'static {
 
 /// The error for an aggregate with more events than may be moved at once.
 pub(crate) fn too_many(key: &str, events: u64, events_max: usize) -> Error {
-    let text = format!("{key} has {events} events from there on, more than {events_max}: allow more, or replay the one event alone");
+    let text = format!(
+        "{key} has {events} events from there on, more than {events_max}: allow more (at most {REPLAY_EVENTS_MAX}), begin at a later one that is \
+         parked, or replay the parked events one by one"
+    );
     Error::new(ErrorKind::Event, text)
 }
 

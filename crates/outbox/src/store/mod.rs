@@ -122,6 +122,8 @@ pub enum Then {
     Next,
     /// It failed and is tried again.
     Retry {
+        /// Its sequence; nothing is written if the head is a later one by now, as when this comes twice.
+        sequence: u64,
         /// Attempts charged so far.
         attempts: u32,
         /// Sends failed in a row.
@@ -133,6 +135,8 @@ pub enum Then {
     },
     /// It stays at the head, and the aggregate waits for an operator.
     Block {
+        /// Its sequence; nothing is written if the head is a later one by now, as when this comes twice.
+        sequence: u64,
         /// Attempts charged.
         attempts: u32,
         /// The sink's own words.
@@ -161,6 +165,8 @@ pub struct Cleaned {
     pub expired: u64,
     /// Aggregates forgotten that have no event any more.
     pub forgotten: u64,
+    /// Something was found, and there was more to look at than one call looks at: call again soon.
+    pub more: bool,
 }
 
 /// The place where events wait, and the fence that says who may send and mark.

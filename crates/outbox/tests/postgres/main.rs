@@ -5,6 +5,7 @@ mod adoption;
 mod bad_input;
 mod common;
 mod costs;
+mod crossings;
 mod migrations;
 mod publishing;
 mod refusals;

@@ -190,7 +190,7 @@ pub(crate) struct ReplayAggregate {
     /// The parked event to begin with [default: the first one of the aggregate]
     #[arg(long, value_name = "ID")]
     from: Option<String>,
-    /// Refuse if there are more events than this from there on, up to 100000
+    /// Refuse if there are more events than this from there on, up to 10000
     #[arg(long, default_value_t = 10_000, value_name = "N")]
     limit: usize,
     #[command(flatten)]

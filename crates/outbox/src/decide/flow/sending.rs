@@ -24,8 +24,8 @@ impl Part {
     /// How many of its events were accepted, if it stands at `start` of its batch.
     fn delivered(&self, start: usize, accepted: &Accepted) -> usize {
         match accepted.apart.get(&self.aggregate) {
-            // One is left, whatever the sink counts.
-            Some((events, _)) => (*events).min(self.events.saturating_sub(1)),
+            // With a refusal one is left, whatever the sink counts.
+            Some((events, refusal)) => (*events).min(self.events.saturating_sub(usize::from(refusal.is_some()))),
             None => accepted.events.saturating_sub(start).min(self.events),
         }
     }

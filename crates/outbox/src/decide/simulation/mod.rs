@@ -123,7 +123,9 @@ impl World {
             let worker = &mut self.workers[n];
             let due: Vec<_> = worker.inbox.extract_if(.., |(due, _)| *due <= self.now).collect();
             for (_, input) in due {
+                let accepts = matches!(&input, Input::Sent { id, accepted, .. } if worker.engine.flow.accepted_of(*id, accepted) > 0);
                 worker.engine.on(input, now);
+                assert!(!accepts || !worker.engine.counters(now).destination_down, "it has just accepted something");
             }
             let actions = worker.engine.next(now);
             assert!(worker.engine.counters(now).in_memory <= 5 * BATCH, "memory: {:?}", worker.engine.counters(now));
@@ -178,6 +180,7 @@ impl World {
             Action::Fetch(_) => Some(Call::Fetch),
             Action::Record(_) => Some(Call::Record),
             Action::Sweep { .. } => Some(Call::Sweep),
+            Action::Clean { .. } => Some(Call::Clean),
             Action::Send { .. } | Action::Cancel(_) | Action::Finish => None,
         };
         if let Some(call) = call.filter(|_| self.fault(20)) {
@@ -206,15 +209,23 @@ impl World {
     }
 
     /// A batch reaches the destination, and the answer its sender, if that still lives; or the answer is lost. Either an event stops the
-    /// batch, or each aggregate of it fares alone.
+    /// batch, or each aggregate of it fares alone, and then several may be refused.
     fn arrive(&mut self, from: u64, id: SendId, batch: &[Delivery]) {
-        let refused_at = if self.fault(50) { Some(usize::try_from(self.below(batch.len() as u64)).unwrap()) } else { None };
+        // Aggregate to the first of its events that is refused.
+        let mut refused_at: BTreeMap<AggregateId, usize> = BTreeMap::new();
+        if self.fault(50) {
+            for _ in 0..=self.below(4) {
+                let at = usize::try_from(self.below(batch.len() as u64)).unwrap();
+                refused_at.entry(batch[at].aggregate).and_modify(|first| *first = at.min(*first)).or_insert(at);
+            }
+        }
         let alone = self.below(2) == 0;
-        let stops = |event: &Delivery| refused_at.map(|at| &batch[at]).is_some_and(|refused| event.aggregate == refused.aggregate);
+        let first = refused_at.values().min().copied();
         let mut apart = BTreeMap::new();
         let mut events = 0;
         for (index, event) in batch.iter().enumerate() {
-            if refused_at.is_some_and(|at| index >= at && (!alone || stops(event))) {
+            let stop = if alone { refused_at.get(&event.aggregate).copied() } else { first };
+            if stop.is_some_and(|stop| index >= stop) {
                 continue;
             }
             events += 1;
@@ -224,14 +235,16 @@ impl World {
             aggregate.deliveries += 1;
         }
         let unknown_end = self.fault(20);
-        if let Some(at) = refused_at.filter(|_| alone && !unknown_end) {
-            let before = batch[..at].iter().filter(|event| stops(event)).count();
-            // For want of time only if something was accepted.
-            let refusal = (before == 0 || self.below(2) == 0).then(|| Refusal::retryable("no"));
-            apart.insert(batch[at].aggregate, (before, refusal));
+        if alone && !unknown_end {
+            for (aggregate, at) in &refused_at {
+                let before = batch[..*at].iter().filter(|event| event.aggregate == *aggregate).count();
+                // For want of time only if something was accepted.
+                let refusal = (before == 0 || self.below(2) == 0).then(|| Refusal::retryable("no"));
+                apart.insert(*aggregate, (before, refusal));
+            }
             events = batch.len();
         }
-        let refusal = (unknown_end || refused_at.is_some_and(|_| !alone)).then(|| Refusal::retryable("no"));
+        let refusal = (unknown_end || (!alone && first.is_some())).then(|| Refusal::retryable("no"));
         let accepted = Accepted { events: if unknown_end { 0 } else { events }, refusal, apart };
         let input = Input::Sent { id, accepted, unknown_end };
         if let Some(worker) = self.workers.iter_mut().find(|worker| worker.incarnation == from) {

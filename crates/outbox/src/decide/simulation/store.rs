@@ -33,6 +33,7 @@ impl World {
             Action::Look => Input::Looked(Some(self.now / 30)),
             Action::Place { .. } => Input::Placed(0),
             Action::Sweep { .. } => Input::Swept(None),
+            Action::Clean { .. } => Input::Cleaned { more: false },
             Action::Fetch(request) => Input::Fetched(self.fetch(me, &request)),
             Action::Record(outcomes) => self.record(me, &outcomes),
             other => unreachable!("{other:?}"),

@@ -1,0 +1,107 @@
+//! What crosses: an operator and another operator, publishers and a writer with many aggregates, publishers and a missing right.
+
+use std::time::Duration;
+
+use shardwise_outbox::exercise::{ScriptedSink, StoreHarness as _};
+use shardwise_outbox::store::{Outcome, Registration, Signature, Then};
+use shardwise_outbox::{DeadLetters as _, NewEvent, OutboxPublisher, PostgresConfig, PostgresStore, PublisherOptions, Store};
+use sqlx::Connection as _;
+
+use crate::common::{Outbox, insert};
+use crate::shared::{Running, TestSharding, events, eventually, within};
+
+const LIMIT: Duration = Duration::from_secs(30);
+
+/// Aggregates whose row a long transaction has stay listed, although they have nothing to send: more of them than a reading takes.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn many_aggregates_in_a_writers_hands_hide_nobody() {
+    let outbox = Outbox::new().await;
+    let held: Vec<String> = (0..100).map(|n| format!("held-{n:03}")).collect();
+    outbox.insert(held.iter().flat_map(|id| events(id, 1..=1)).collect()).await;
+    let mut writer = outbox.connection().await;
+    let mut open = writer.begin().await.unwrap();
+    for id in &held {
+        insert(&mut open, NewEvent::new("order", id.as_str(), "OrderChanged", "{}")).await.unwrap();
+    }
+    let (sink, store) = (ScriptedSink::accepting(), outbox.store().await);
+    let options = PublisherOptions { batch: 10, poll: Duration::from_millis(100), ..PublisherOptions::default() };
+    let builder = OutboxPublisher::builder().store(outbox.store().await).sink(sink.clone()).sharding(TestSharding::full("one"));
+    let running = Running::start(builder.options(options));
+    eventually("all that is committed arrives", LIMIT, async || sink.arrived().len() == 100).await;
+    outbox.insert((0..5).flat_map(|n| events(&format!("free-{n}"), 1..=2)).collect()).await;
+    eventually("others arrive beside them", LIMIT, async || sink.arrived().len() == 110).await;
+    eventually("and are marked", LIMIT, async || store.status().await.unwrap().pending == 0).await;
+    open.commit().await.unwrap();
+    eventually("what was held comes", LIMIT, async || sink.arrived().len() == 210).await;
+    running.stop().await;
+}
+
+/// `discard` waits for the aggregate's row, and meanwhile the event is sent again.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_discard_that_had_to_wait_leaves_what_was_replayed() {
+    let outbox = Outbox::new().await;
+    outbox.insert(events("a", 1..=2)).await;
+    let store = outbox.store().await;
+    let me = Registration { publisher: "w".into(), incarnation: shardwise::Incarnation::new(1), ttl: LIMIT, slots: 8 };
+    store.register(&me).await.unwrap();
+    store.take(&me, &shardwise::SlotSet::full(8)).await.unwrap();
+    store.place_new(10).await.unwrap();
+    let request = shardwise_outbox::store::FetchRequest {
+        after: None,
+        events_max: 10,
+        bytes_max: 1 << 20,
+        except_slots: vec![],
+        except_aggregates: vec![],
+    };
+    let run = store.fetch(&me, &request).await.unwrap().runs.remove(0);
+    let then = Then::Park { sequence: 1, error: "422".into() };
+    store.record(&me, &[Outcome { aggregate: run.aggregate, hold: run.hold, through: None, then }], false).await.unwrap();
+    let mut conn = outbox.connection().await;
+    let mut other = conn.begin().await.unwrap();
+    sqlx::query("SELECT 1 FROM outbox_aggregate FOR UPDATE").fetch_one(&mut *other).await.unwrap();
+    let by = Signature::new("ann", "not needed").unwrap();
+    let discard = tokio::spawn({
+        let store = store.clone();
+        async move { store.discard("a-1", &by).await }
+    });
+    let waits = "SELECT 1 FROM pg_locks AS l JOIN pg_database AS d ON true
+        WHERE d.datname = current_database() AND NOT l.granted AND l.pid IN (SELECT pid FROM pg_stat_activity WHERE datname = d.datname)";
+    eventually("the discard waits", LIMIT, async || !outbox.execute(waits).await.is_empty()).await;
+    // What `replay` does.
+    let replay = "WITH gone AS (DELETE FROM outbox WHERE id = 'a-1' AND parked_at IS NOT NULL RETURNING *)
+        INSERT INTO outbox (id, aggregatetype, aggregateid, type, payload, created_at, replayed)
+        SELECT id, aggregatetype, aggregateid, type, payload, created_at, seq FROM gone";
+    sqlx::query(replay).execute(&mut *other).await.unwrap();
+    other.commit().await.unwrap();
+    assert!(!within("the discard", LIMIT, discard).await.unwrap().unwrap(), "it is no dead letter any more");
+    assert_eq!(outbox.execute("SELECT seq FROM outbox WHERE id = 'a-1'").await, [[Some("3".to_owned())]]);
+}
+
+/// Only the cleaning needs this right.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_right_that_only_the_cleaning_needs_ends_no_publisher() {
+    let outbox = Outbox::new().await;
+    let role = format!("cleaner_{}", outbox.database.name());
+    outbox
+        .execute(&format!(
+            "CREATE ROLE {role} LOGIN; GRANT ALL ON ALL TABLES IN SCHEMA public TO {role}; REVOKE ALL ON outbox_audit FROM {role};
+             GRANT ALL ON ALL SEQUENCES IN SCHEMA public TO {role}"
+        ))
+        .await;
+    let config = PostgresConfig::from_url(&outbox.database.url().replace("postgres@", &format!("{role}@"))).unwrap();
+    outbox.insert(events("a", 1..=3)).await;
+    let sink = ScriptedSink::accepting();
+    let builder = OutboxPublisher::builder().store(PostgresStore::open(config).await.unwrap()).sink(sink.clone());
+    let options = PublisherOptions { retention: Duration::from_nanos(1), poll: Duration::from_millis(100), ..PublisherOptions::default() };
+    let running = Running::start(builder.sharding(TestSharding::full("one")).options(options));
+    let told = || running.stats.snapshot().last_error.unwrap_or_default();
+    eventually("events arrive", LIMIT, async || sink.arrived().len() == 3).await;
+    let mut heard = false;
+    eventually("the missing grant is told", LIMIT, async || {
+        heard |= told().contains("outbox_audit");
+        heard || running.task.is_finished()
+    })
+    .await;
+    assert!(!running.task.is_finished(), "it goes on");
+    running.stop().await;
+}
