@@ -34,3 +34,9 @@ pub(crate) fn rich(aggregate_id: &str) -> Delivery {
         r#"{"traceparent":"00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01","tracestate":"a=1","tenant":"ü 1","X-Odd":[1]}"#;
     Delivery { headers: Some(headers.into()), slot: 7, epoch: 9, ..deliveries(aggregate_id, 1, 1).remove(0) }
 }
+
+/// So many headers that are attributes, of about 50 bytes each.
+pub(crate) fn headers(count: usize) -> String {
+    let headers: Vec<_> = (0..count).map(|n| format!("\"h{n}\":\"{}\"", "x".repeat(40))).collect();
+    format!("{{{}}}", headers.join(","))
+}

@@ -271,3 +271,18 @@ async fn private_addresses_are_called_only_if_allowed() {
     let batch = deliveries("a", 1, 1);
     assert_eq!(HttpSink::new(by_name.allow_private(true)).unwrap().deliver(batch.clone().into()).await, Accepted::all(&batch));
 }
+
+/// An address may have a secret anywhere, also where it cannot be read.
+#[test]
+fn no_error_shows_what_an_address_has_in_it() {
+    for (url, told) in [
+        ("https://me:secret@host/{", "put a token into a file"),
+        ("https://{secret}@host/", "put a token into a file"),
+        ("https://host/?token=secret&x={", "has a { without its }"),
+        ("https://host/?token=secret}", "has a } without its {"),
+        ("https://host/?token={secret}", "has a name in braces that is not known"),
+    ] {
+        let error = HttpConfig::from_url(url, "/").unwrap_err().to_string();
+        assert!(error.contains(told) && !error.contains("secret"), "{error}");
+    }
+}

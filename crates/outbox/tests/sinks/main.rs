@@ -1,8 +1,9 @@
 //! Every sink on its real server: the public suite, and what is a server's own.
-#![allow(clippy::unwrap_used, clippy::panic, reason = "tests")]
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "tests")]
 
 mod common;
 mod http;
 mod nats;
 mod rabbitmq;
 mod redis;
+mod template;

@@ -176,16 +176,56 @@ async fn the_fence_refuses_the_past() {
     let (one, two) = (NatsSink::new(harness.config()).unwrap(), NatsSink::new(harness.config()).unwrap());
     let events = deliveries("a", 1, 4);
     assert_eq!(one.deliver(events[..2].into()).await, Accepted::all(&events[..2]));
-    let later: Vec<_> = events[1..3].iter().map(|event| Delivery { epoch: 2, id: format!("{}-x", event.id), ..event.clone() }).collect();
+    let later: Vec<_> = events[..3].iter().map(|event| Delivery { epoch: 2, ..event.clone() }).collect();
     assert_eq!(two.deliver(later.clone().into()).await, Accepted::all(&later), "what is there already counts as accepted");
-    // The first one does not know yet, and has another id, so that only the fence can stop it.
+    // The first one does not know yet. Another id, so that only the fence can stop the one that is there.
     let late = Delivery { id: "late".into(), ..events[2].clone() };
-    assert_eq!(one.deliver([late.clone()].into()).await, Accepted::all(&[late]), "it is there already");
-    let ahead = one.deliver(events[3..].into()).await;
-    let refusal = ahead.refusals().next().unwrap();
-    assert!(!refusal.permanent && refusal.message.contains("newer epoch"), "{ahead:?}");
+    for late in [[late], [events[3].clone()]] {
+        let late = one.deliver(late.into()).await;
+        let refusal = late.refusals().next().unwrap();
+        assert!(!refusal.permanent && refusal.message.contains("newer epoch"), "{late:?}");
+    }
     let sequences: Vec<_> = harness.arrived().await.into_iter().map(|(_, sequence, _)| sequence).collect();
     assert_eq!(sequences, [1, 2, 3]);
+}
+
+/// To take somebody else's event for one's own would lose one's own without a word.
+#[tokio::test]
+async fn the_fence_takes_no_other_event_for_this_one() {
+    let harness = Harness::new(server().await, true).await;
+    let sink = || NatsSink::new(harness.config()).unwrap();
+    let events = deliveries("a", 1, 9);
+    let known = sink();
+    assert_eq!(known.deliver(events.clone().into()).await, Accepted::all(&events));
+    // An outbox made anew begins at 1 again.
+    let anew: Vec<_> = events.iter().map(|event| Delivery { id: format!("{}-anew", event.id), ..event.clone() }).collect();
+    for at in [0, 3, 8] {
+        for (sink, knows) in [(&known, true), (&sink(), false)] {
+            let answer = sink.deliver(anew[at..=at].into()).await;
+            let refusal = answer.refusals().next().unwrap_or_else(|| panic!("{at} {knows}: {answer:?}"));
+            assert!(refusal.permanent && refusal.message.contains("has another event at this place"), "{at} {knows}: {answer:?}");
+        }
+        let answer = sink().deliver(events[at..=at].into()).await;
+        assert_eq!(answer, Accepted::all(&events[at..=at]), "this one is there");
+    }
+    // A stranger's message with a sequence far ahead.
+    let mut headers = async_nats::HeaderMap::new();
+    for (name, value) in [("ce-sequence", "999"), ("ce-source", "/elsewhere"), ("ce-id", "b-1")] {
+        headers.insert(name, value);
+    }
+    let context = async_nats::jetstream::new(harness.client().await);
+    let subject = format!("{}.order.b", harness.name);
+    context.publish_with_headers(subject, headers, "".into()).await.unwrap().await.unwrap();
+    let answer = sink().deliver(deliveries("b", 1, 2).into()).await;
+    let refusal = answer.refusals().next().unwrap();
+    assert!(refusal.permanent && refusal.message.contains("use another subject"), "{answer:?}");
+    // What was removed can no longer be proven to have been there.
+    let stream = harness.stream().await;
+    stream.delete_message(5).await.unwrap();
+    let answer = sink().deliver(events[4..5].into()).await;
+    let refusal = answer.refusals().next().unwrap();
+    assert!(refusal.permanent && refusal.message.contains("has later events than this one, which is not in it"), "{answer:?}");
+    assert_eq!(harness.stream().await.info().await.unwrap().state.messages, 9, "nothing was added");
 }
 
 #[tokio::test]

@@ -1,19 +1,23 @@
 //! RabbitMQ.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use async_trait::async_trait;
 use lapin::message::BasicGetMessage;
 use lapin::options::{BasicGetOptions, ExchangeDeclareOptions, QueueBindOptions, QueueDeclareOptions};
-use lapin::types::{AMQPValue, FieldTable};
+use lapin::types::{AMQPValue, FieldTable, ShortString};
 use lapin::{Connection, ConnectionProperties, ExchangeKind};
 use shardwise_outbox::exercise::{self, SinkHarness, SinkServer, deliveries};
 use shardwise_outbox::sink::{Accepted, Mode, RabbitMqConfig, RabbitMqSink, Template, parse_line};
-use shardwise_outbox::{ErrorKind, Sink};
+use shardwise_outbox::{Delivery, ErrorKind, Sink};
 use shardwise_testkit::{Direction, RabbitMq, RabbitMqOptions, TcpProxy};
-use tokio::sync::OnceCell;
+use tokio::io::AsyncReadExt as _;
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::{Notify, OnceCell};
+use tokio::time::timeout;
 
-use crate::common::{aside, rich, unique};
+use crate::common::{aside, headers, rich, unique};
 
 /// Larger than the largest event of the suite.
 const EVENT_MAX: usize = 2 << 20;
@@ -160,8 +164,8 @@ async fn an_event_is_a_cloud_event_in_both_modes() {
         assert_eq!(header(&messages[0], name), value, "{name}");
     }
     let properties = &messages[0].properties;
-    assert_eq!(properties.message_id().as_ref().map(|id| id.as_str()), Some("a.b *-1"));
-    assert_eq!(properties.content_type().as_ref().map(|kind| kind.as_str()), Some("application/json"));
+    assert_eq!(properties.message_id().as_ref().map(ShortString::as_str), Some("a.b *-1"));
+    assert_eq!(properties.content_type().as_ref().map(ShortString::as_str), Some("application/json"));
     assert_eq!(*properties.delivery_mode(), Some(2));
     assert_eq!(messages[0].data, br#"{"n":1}"#);
     assert_eq!(parse_line(&messages[1].data).unwrap().id, "a.b *-1");
@@ -182,4 +186,137 @@ async fn what_reaches_no_queue_is_refused_and_a_missing_exchange_is_told() {
     let answer = RabbitMqSink::new(harness.config()).deliver(long.into()).await;
     let refusal = answer.refusals().next().unwrap();
     assert!(refusal.permanent && refusal.message.contains("routing key has 306 bytes"), "{answer:?}");
+}
+
+/// Events of an aggregate of this number.
+fn of(aggregate: u64, aggregate_type: &str, from: u64) -> impl Iterator<Item = Delivery> {
+    let named = deliveries(&format!("n{aggregate}"), from, 2).into_iter();
+    let aggregate_type = aggregate_type.to_owned();
+    named.map(move |event| Delivery { aggregate: aggregate.try_into().unwrap(), aggregate_type: aggregate_type.clone(), ..event })
+}
+
+/// The server returns what reaches no queue, without a number: what was returned must not be told of another event that is on its way.
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn unroutable_events_are_not_mistaken_for_those_beside_them() {
+    let harness = Harness::new(shared().await).await;
+    let sink = RabbitMqSink::new(harness.config());
+    let kind = |n: u64| if n.is_multiple_of(2) { "order" } else { "astray" };
+    for from in [1, 3, 5] {
+        let batch: Vec<_> = (0..300).flat_map(|n| of(n, kind(n), from)).collect();
+        let answer = sink.deliver(batch.clone().into()).await;
+        let refused: Vec<_> = answer.apart.keys().map(|aggregate| u64::try_from(*aggregate).unwrap()).collect();
+        assert_eq!(refused, (0..300).filter(|n| n % 2 == 1).collect::<Vec<_>>());
+        for (aggregate, (done, refusal)) in &answer.apart {
+            let refusal = refusal.as_ref().unwrap();
+            assert!(*done == 0 && !refusal.permanent && refusal.message.contains("bind one"), "{aggregate}: {done} {refusal}");
+        }
+    }
+    let mut arrived = harness.arrived().await;
+    // Stable: the order inside an aggregate stays.
+    arrived.sort_by(|(one, ..), (other, ..)| one.cmp(other));
+    let mut expected: Vec<_> = (0..300).step_by(2).map(|n| format!("order/n{n}")).collect();
+    expected.sort();
+    let expected: Vec<_> = expected.into_iter().flat_map(|key| (1..=6).map(move |sequence| (key.clone(), sequence))).collect();
+    assert_eq!(arrived.into_iter().map(|(key, sequence, _)| (key, sequence)).collect::<Vec<_>>(), expected);
+}
+
+/// Reads until the other side ends the connection; answers how much there was, and how it ended.
+async fn rest_of(stream: &mut TcpStream) -> (usize, std::io::Result<()>) {
+    let (mut bytes, mut part) = (0, vec![0; 1 << 16]);
+    loop {
+        match timeout(Duration::from_secs(20), stream.read(&mut part)).await.expect("the connection is still there") {
+            Ok(0) => return (bytes, Ok(())),
+            Ok(read) => bytes += read,
+            Err(error) => return (bytes, Err(error)),
+        }
+    }
+}
+
+/// What is not confirmed must not be sent later, when another publisher may have gone on.
+#[tokio::test]
+async fn what_is_not_confirmed_is_not_sent_later() {
+    let harness = Harness::new(shared().await).await;
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let (way, server) = (listener.local_addr().unwrap(), harness.rabbit.socket_addr());
+    let stop = Arc::new(Notify::new());
+    let stopped = Arc::clone(&stop);
+    let relay = tokio::spawn(async move {
+        let (mut client, _) = listener.accept().await.unwrap();
+        let mut server = TcpStream::connect(server).await.unwrap();
+        tokio::select! {
+            ended = tokio::io::copy_bidirectional(&mut client, &mut server) => panic!("the connection ended: {ended:?}"),
+            () = stopped.notified() => (client, server),
+        }
+    });
+    let config = RabbitMqConfig::from_url(&format!("amqp://guest@{way}"), "/outbox/test").unwrap();
+    let sink = RabbitMqSink::new(config.password("guest").exchange(&harness.name).unwrap());
+    let first = deliveries("a", 1, 1);
+    assert_eq!(sink.deliver(first.clone().into()).await, Accepted::all(&first));
+    stop.notify_one();
+    let (mut client, _server) = relay.await.unwrap();
+    // More than sockets hold.
+    let size = 15 << 20;
+    let large = Delivery { payload: "x".repeat(size).into(), ..deliveries("a", 2, 1).remove(0) };
+    let answer = sink.deliver([large].into()).await;
+    let refusal = answer.refusals().next().unwrap();
+    assert!(!refusal.permanent && refusal.message.contains("confirmed"), "{answer:?}");
+    let (bytes, end) = rest_of(&mut client).await;
+    assert!(bytes < size, "all of it was sent");
+    assert_eq!(end.unwrap_err().kind(), std::io::ErrorKind::ConnectionReset);
+}
+
+#[tokio::test]
+async fn a_server_that_says_nothing_costs_no_connection() {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let url = format!("amqp://guest@{}", listener.local_addr().unwrap());
+    let sink = RabbitMqSink::new(RabbitMqConfig::from_url(&url, "/").unwrap());
+    let (checked, accepted) = tokio::join!(sink.check(), listener.accept());
+    let error = checked.unwrap_err();
+    assert!(error.is_retryable() && error.to_string().contains("does not answer"), "{error}");
+    let (greeting, _) = rest_of(&mut accepted.unwrap().0).await;
+    assert_eq!(greeting, b"AMQP\x00\x00\x09\x01".len());
+}
+
+#[tokio::test]
+async fn a_server_short_of_memory_is_an_outage() {
+    let options = RabbitMqOptions::default().with_setting("vm_memory_high_watermark.absolute = 1000000");
+    let harness = Harness::new(Arc::new(RabbitMq::start(options).await.unwrap())).await;
+    let sink = Arc::new(RabbitMqSink::new(harness.config()));
+    let first = tokio::spawn({
+        let sink = Arc::clone(&sink);
+        async move { sink.deliver(deliveries("a", 1, 1).into()).await }
+    });
+    // The server tells it only to those who send something.
+    let told = timeout(Duration::from_secs(30), async {
+        loop {
+            match sink.check().await {
+                Err(error) if error.to_string().contains("takes no events now") => break error,
+                _ => tokio::time::sleep(Duration::from_millis(20)).await,
+            }
+        }
+    });
+    assert_eq!(told.await.expect("the server tells it").kind(), ErrorKind::Unavailable);
+    let second = sink.deliver(deliveries("b", 1, 1).into()).await;
+    let refusal = second.refusals().next().unwrap();
+    assert!(!refusal.permanent && refusal.message.contains("takes no events now"), "{second:?}");
+    let first = first.await.unwrap();
+    let refusal = first.refusals().next().unwrap();
+    assert!(!refusal.permanent && refusal.message.contains("may be short of memory or disk"), "{first:?}");
+    assert!(harness.arrived().await.is_empty());
+}
+
+#[tokio::test]
+async fn an_event_with_thousands_of_headers_is_refused_and_those_beside_it_are_not() {
+    let harness = Harness::new(shared().await).await;
+    let large = of(1, "order", 1).map(|event| Delivery { headers: Some(headers(5_000)), ..event });
+    let batch: Vec<_> = large.chain(of(2, "order", 1)).collect();
+    let answer = RabbitMqSink::new(harness.config()).deliver(batch.into()).await;
+    assert_eq!(answer.apart.keys().collect::<Vec<_>>(), [&1]);
+    let (done, refusal) = &answer.apart[&1];
+    let refusal = refusal.as_ref().unwrap();
+    assert!(*done == 0 && refusal.permanent && refusal.message.contains("the event's headers have"), "{answer:?}");
+    assert_eq!(harness.arrived().await.len(), 2);
+    let structured = RabbitMqSink::new(harness.config().mode(Mode::Structured));
+    let large = of(1, "order", 1).map(|event| Delivery { headers: Some(headers(5_000)), ..event }).collect::<Vec<_>>();
+    assert_eq!(structured.deliver(large.clone().into()).await, Accepted::all(&large));
 }

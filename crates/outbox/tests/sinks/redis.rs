@@ -10,7 +10,7 @@ use shardwise_outbox::{Delivery, Sink};
 use shardwise_testkit::{Authority, Direction, Redis, RedisOptions, TcpProxy};
 use tokio::sync::OnceCell;
 
-use crate::common::{aside, rich, unique};
+use crate::common::{aside, headers, rich, unique};
 
 /// Larger than the largest event of the suite.
 const EVENT_MAX: usize = 2 << 20;
@@ -174,6 +174,20 @@ async fn ids_are_places_in_the_aggregate_and_cannot_go_back() {
     let other = sink.deliver(other.into()).await;
     let refusal = other.refusals().next().unwrap();
     assert!(refusal.permanent && refusal.message.contains("use another stream"), "{other:?}");
+}
+
+#[tokio::test]
+async fn an_event_with_thousands_of_headers_is_refused_and_those_before_it_are_not() {
+    let harness = Harness::new(server().await, PER_AGGREGATE).await;
+    let mut events = deliveries("a", 1, 3);
+    events[1].headers = Some(headers(5_000));
+    let answer = RedisSink::new(harness.config()).deliver(events.clone().into()).await;
+    let (done, refusal) = &answer.apart[&1];
+    let refusal = refusal.as_ref().unwrap();
+    assert_eq!((*done, refusal.permanent), (1, true), "{answer:?}");
+    assert!(refusal.message.contains("fields of an entry, and 1000 are allowed"), "{answer:?}");
+    events[1].headers = Some(headers(900));
+    assert_eq!(RedisSink::new(harness.config()).deliver(events.clone().into()).await, Accepted::all(&events));
 }
 
 #[tokio::test]

@@ -39,6 +39,11 @@ impl HttpConfig {
     /// [`ErrorKind::Settings`]: no such URL, fields in its host, or a password or a fragment in it.
     pub fn from_url(url: &str, source: impl Into<String>) -> Result<Self> {
         let wrong = |what: &str| Error::new(ErrorKind::Settings, format!("the address of the HTTP sink {what}"));
+        let behind_scheme = url.split_once("://").map_or(url, |(_, rest)| rest);
+        let authority = behind_scheme.split(['/', '?', '#', '\\']).next().unwrap_or_default();
+        if authority.contains('@') {
+            return Err(wrong("has a user or a password in it: put a token into a file"));
+        }
         let template = Template::parse(url)?;
         let parsed = Url::parse(&template.pattern('/')).ok().filter(|parsed| matches!(parsed.scheme(), "http" | "https"));
         let parsed = parsed.ok_or_else(|| wrong("must begin with http:// or https:// and a host, as in https://hooks.example/orders"))?;
@@ -49,8 +54,7 @@ impl HttpConfig {
             return Err(wrong("has a # in it, and what stands behind that is never sent"));
         }
         let host = parsed.host_str().unwrap_or_default().to_owned();
-        let behind_scheme = url.split_once("://").map_or("", |(_, rest)| rest);
-        if host.contains('*') || behind_scheme.split(['/', '?']).next().is_some_and(|authority| authority.contains('{')) {
+        if host.contains('*') || authority.contains('{') {
             return Err(wrong("has a field in its host: only the path and the query may have some"));
         }
         Ok(Self {

@@ -125,7 +125,7 @@ impl NatsConfig {
         }
         if self.fence && !self.subject.is_per_aggregate() {
             return wrong(
-                "needs a subject for each aggregate: one with {aggregatetype} and {aggregateid}, and with neither {type} nor {id}",
+                "needs a subject for each aggregate: one with {aggregatetype} and {aggregateid}, a dot between the two, and neither {type} nor {id}",
             );
         }
         Ok(self)

@@ -3,68 +3,93 @@
 use std::collections::HashMap;
 use std::sync::{Mutex, PoisonError};
 
-use async_nats::jetstream::stream::LastRawMessageErrorKind;
+use async_nats::jetstream::message::StreamMessage;
+use async_nats::jetstream::stream::{LastRawMessageError, LastRawMessageErrorKind};
 
 use super::connection::Live;
 use super::{Failure, NatsSink, words};
 use crate::Delivery;
 use crate::sink::Refusal;
+use crate::sink::message::header_value;
 
 /// How many subjects' last messages are remembered.
 const REMEMBERED_MAX: usize = 100_000;
 /// How often a message that somebody overtook looks again.
 const LOOKS: usize = 3;
 
-/// The place in the stream of the last message of a subject.
+/// The place in the stream of the last message of a subject, and its sequence.
 #[derive(Debug, Default)]
-pub(super) struct Remembered(Mutex<HashMap<String, u64>>);
+pub(super) struct Remembered(Mutex<HashMap<String, (u64, u64)>>);
 
 impl Remembered {
-    fn get(&self, subject: &str) -> Option<u64> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).get(subject).copied()
+    /// The place that an event of this sequence follows. One that is not later than the last is looked at closely instead.
+    fn before(&self, subject: &str, sequence: u64) -> Option<u64> {
+        let places = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        places.get(subject).filter(|(_, last)| *last < sequence).map(|(place, _)| *place)
     }
 
     fn forget(&self, subject: &str) {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).remove(subject);
     }
 
-    fn set(&self, subject: String, place: u64) {
+    fn set(&self, subject: String, place: u64, sequence: u64) {
         let mut places = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         if places.len() >= REMEMBERED_MAX && !places.contains_key(&subject) {
             // What is forgotten is asked for again.
             places.clear();
         }
-        places.insert(subject, place);
+        places.insert(subject, (place, sequence));
     }
 }
 
-/// The last message of a subject.
-struct Last {
+/// A message of a subject, with what its headers say of its event.
+struct There {
     place: u64,
     sequence: u64,
     epoch: u64,
+    id: Option<String>,
+    source: Option<String>,
+}
+
+impl From<StreamMessage> for There {
+    fn from(message: StreamMessage) -> Self {
+        let text = |name: &str| message.headers.get(name).map(|value| value.as_str().to_owned());
+        // Somebody else's message may have none, and is followed like any other.
+        let number = |name: &str| text(name).and_then(|value| value.parse().ok()).unwrap_or(0);
+        Self {
+            place: message.sequence,
+            sequence: number("ce-sequence"),
+            epoch: number("ce-shardepoch"),
+            id: text("ce-id"),
+            source: text("ce-source"),
+        }
+    }
 }
 
 impl NatsSink {
-    /// Sends one event behind the last message of its subject, unless that is this one or a later one.
+    /// Sends one event behind the last message of its subject, unless it is there already.
     pub(super) async fn publish_fenced(&self, live: &Live, event: &Delivery, subject: String) -> Result<(), Failure> {
         for _ in 0..LOOKS {
-            let follows = match self.remembered.get(&subject) {
+            let follows = match self.remembered.before(&subject, event.sequence) {
                 Some(place) => place,
                 None => match self.last_of(live, &subject).await? {
                     None => 0,
-                    // It is there already: its acknowledgement was lost, or another publisher sent it.
-                    Some(last) if last.sequence >= event.sequence => return Ok(()),
                     Some(last) if last.epoch > event.epoch => {
-                        let text = format!("{}: a publisher with a newer epoch has sent to this subject", self.name);
+                        let text = format!(
+                            "{}: a publisher with a newer epoch has sent to {subject}; if there is none, it was another outbox: use another \
+                             subject",
+                            self.name
+                        );
                         return Err(Refusal::retryable(text).into());
                     }
+                    // Its acknowledgement was lost, or another publisher sent it; or this is not the outbox that wrote there.
+                    Some(last) if last.sequence >= event.sequence => return self.is_there(live, event, &subject, last).await,
                     Some(last) => last.place,
                 },
             };
             match self.publish(live, event, subject.clone(), Some(follows)).await {
                 Ok(place) => {
-                    self.remembered.set(subject, place);
+                    self.remembered.set(subject, place, event.sequence);
                     return Ok(());
                 }
                 Err(Failure::Overtaken) => self.remembered.forget(&subject),
@@ -78,17 +103,63 @@ impl NatsSink {
         Err(Failure::Overtaken)
     }
 
-    async fn last_of(&self, live: &Live, subject: &str) -> Result<Option<Last>, Failure> {
-        let message = match live.stream.get_last_raw_message_by_subject(subject).await {
-            Ok(message) => message,
-            Err(error) if error.kind() == LastRawMessageErrorKind::NoMessageFound => return Ok(None),
-            Err(error) => {
-                let text = format!("{}: the last message of {subject} cannot be read: {}", self.name, words(&error));
-                return Err(Refusal::retryable(text).into());
-            }
+    /// Whether what stands in the subject at this event's sequence is this very event. To take it for delivered otherwise would lose it.
+    async fn is_there(&self, live: &Live, event: &Delivery, subject: &str, last: There) -> Result<(), Failure> {
+        let source = header_value(&self.config.source);
+        let ours = |there: &There| there.source.as_ref() == Some(&source);
+        let other = || {
+            let text = format!(
+                "{}: {subject} has another event at this place: it is another outbox's, or this outbox was made anew; use another subject",
+                self.name
+            );
+            Err(Refusal::permanent(text).into())
         };
-        let number = |name: &str| message.headers.get(name).and_then(|value| value.as_str().parse().ok()).unwrap_or(0);
-        // Somebody else's message has neither, and is followed like any other.
-        Ok(Some(Last { place: message.sequence, sequence: number("ce-sequence"), epoch: number("ce-shardepoch") }))
+        if !ours(&last) {
+            return other();
+        }
+        let Some(there) = self.find(live, event.sequence, subject, last).await? else {
+            let text = format!(
+                "{}: {subject} has later events than this one, which is not in it, and what is there cannot be put behind it: it was \
+                 removed, or this is an old event played again, or this outbox was made anew; use another subject",
+                self.name
+            );
+            return Err(Refusal::permanent(text).into());
+        };
+        if ours(&there) && there.id == Some(header_value(&event.id)) { Ok(()) } else { other() }
+    }
+
+    /// The message of a sequence: sequences grow with the places, so that each look halves what is left.
+    async fn find(&self, live: &Live, sequence: u64, subject: &str, last: There) -> Result<Option<There>, Failure> {
+        let (mut from, mut to) = (1, last.place);
+        let mut there = last;
+        while there.sequence != sequence {
+            if from >= to {
+                return Ok(None);
+            }
+            let middle = from + (to - from) / 2;
+            there = match live.stream.get_first_raw_message_by_subject(subject, middle).await {
+                Ok(message) => message.into(),
+                Err(error) if error.kind() == LastRawMessageErrorKind::NoMessageFound => return Ok(None),
+                Err(error) => return Err(self.unread(subject, &error)),
+            };
+            if there.sequence < sequence {
+                from = there.place + 1;
+            } else {
+                to = middle;
+            }
+        }
+        Ok(Some(there))
+    }
+
+    async fn last_of(&self, live: &Live, subject: &str) -> Result<Option<There>, Failure> {
+        match live.stream.get_last_raw_message_by_subject(subject).await {
+            Ok(message) => Ok(Some(message.into())),
+            Err(error) if error.kind() == LastRawMessageErrorKind::NoMessageFound => Ok(None),
+            Err(error) => Err(self.unread(subject, &error)),
+        }
+    }
+
+    fn unread(&self, subject: &str, error: &LastRawMessageError) -> Failure {
+        Refusal::retryable(format!("{}: the messages of {subject} cannot be read: {}", self.name, words(error))).into()
     }
 }

@@ -4,18 +4,20 @@
 //! confirmation may be lost with the connection.
 
 mod config;
+mod connection;
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
-use lapin::options::{BasicPublishOptions, ConfirmSelectOptions, ExchangeDeclareOptions};
+use lapin::options::ExchangeDeclareOptions;
 use lapin::types::{AMQPValue, FieldTable, LongString, ShortString};
 use lapin::uri::{AMQPAuthority, AMQPQueryString, AMQPScheme, AMQPUri, AMQPUserInfo};
-use lapin::{BasicProperties, Channel, Confirmation, Connection as Amqp, ConnectionProperties, ExchangeKind};
+use lapin::{BasicProperties, Confirmation, ExchangeKind};
 use tokio::time::timeout;
 
 pub use self::config::RabbitMqConfig;
+use self::connection::Live;
 use super::message::Message;
 use super::side_by_side::{self, Connection, SendOne};
 use super::{Accepted, Refusal, Sink, SinkLimits};
@@ -31,8 +33,12 @@ const NOT_FOUND: u16 = 404;
 const PERSISTENT: u8 = 2;
 /// Text in the protocol's short form.
 const SHORT_BYTES_MAX: usize = 255;
+/// What a frame of properties has besides headers and texts: lengths, flags, numbers.
+const FRAME_OVERHEAD: usize = 64;
 /// A text of the server's that is longer is cut.
 const WORDS_MAX: usize = 300;
+/// What an operator looks at when nothing is confirmed.
+const SHORT_OF: &str = "the server may be short of memory or disk";
 
 /// Publishes events to an exchange of RabbitMQ, as `CloudEvents`; accepted is what is confirmed and has reached a queue.
 #[derive(Debug)]
@@ -40,24 +46,6 @@ pub struct RabbitMqSink {
     config: RabbitMqConfig,
     name: String,
     connection: Connection<Live>,
-}
-
-struct Live {
-    channel: Channel,
-    /// Ends with the last that has it.
-    _connection: Amqp,
-}
-
-impl std::fmt::Debug for Live {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("Live")
-    }
-}
-
-impl Live {
-    fn is_broken(&self) -> bool {
-        !self.channel.status().connected()
-    }
 }
 
 impl RabbitMqSink {
@@ -68,7 +56,8 @@ impl RabbitMqSink {
     }
 
     async fn live(&self) -> Result<Arc<Live>> {
-        self.connection.get(Live::is_broken, self.open()).await
+        let live = self.connection.get(Live::is_broken, self.open()).await?;
+        if live.is_blocked() { Err(self.unavailable("takes no events now: give it more memory or disk")) } else { Ok(live) }
     }
 
     async fn open(&self) -> Result<Live> {
@@ -92,16 +81,13 @@ impl RabbitMqSink {
             vhost: if address.path.is_empty() { "/".into() } else { address.path.replace("%2F", "/").replace("%2f", "/") },
             query: AMQPQueryString { heartbeat: Some(10), ..AMQPQueryString::default() },
         };
-        let properties = ConnectionProperties::default().with_connection_name("shardwise outbox".into());
-        let connection = Amqp::connect_uri(uri, properties).await?;
-        let channel = connection.create_channel().await?;
+        let live = Live::open(uri, ANSWER_WITHIN).await?;
         if !self.config.exchange.is_empty() {
             let asks = ExchangeDeclareOptions { passive: true, ..ExchangeDeclareOptions::default() };
             // The kind is not looked at.
-            channel.exchange_declare(self.exchange(), ExchangeKind::Topic, asks, FieldTable::default()).await?;
+            live.channel().await?.exchange_declare(self.exchange(), ExchangeKind::Topic, asks, FieldTable::default()).await?;
         }
-        channel.confirm_select(ConfirmSelectOptions::default()).await?;
-        Ok(Live { channel, _connection: connection })
+        Ok(live)
     }
 
     fn exchange(&self) -> ShortString {
@@ -135,14 +121,21 @@ impl RabbitMqSink {
             return permanent(format!("the event has {} bytes, and {} are allowed", message.body.len(), self.config.event_bytes_max));
         }
         let key = ShortString::try_new(routing_key.clone()).unwrap_or_default();
-        let options = BasicPublishOptions { mandatory: true, ..BasicPublishOptions::default() };
-        let properties = properties(event, &message);
-        let confirmed = async {
-            let confirm = live.channel.basic_publish(self.exchange(), key, options, &message.body, properties).await?;
-            confirm.await
-        };
+        let (properties, header_bytes) = properties(event, &message);
+        if header_bytes > live.frame_bytes_max() {
+            let most = live.frame_bytes_max();
+            return permanent(format!(
+                "the event's headers have {header_bytes} bytes, and the server takes {most}: send fewer, or structured"
+            ));
+        }
         let told = |what: String| Err(Refusal::retryable(format!("{}: {what}", self.name)));
-        match timeout(ANSWER_WITHIN, confirmed).await {
+        let turn = match timeout(ANSWER_WITHIN, live.turn()).await {
+            Ok(Ok(Some(turn))) if !live.is_blocked() => turn,
+            Ok(Ok(_)) => return told(format!("it takes no events now: {SHORT_OF}")),
+            Ok(Err(error)) => return told(words(&error)),
+            Err(_) => return told(format!("no channel is free within {ANSWER_WITHIN:?}: it answers slowly")),
+        };
+        match timeout(ANSWER_WITHIN, turn.publish(self.exchange(), key, &message.body, properties)).await {
             Ok(Ok(Confirmation::Ack(None))) => Ok(()),
             Ok(Ok(Confirmation::Ack(Some(_)) | Confirmation::Nack(Some(_)))) => {
                 told(format!("no queue takes the routing key {routing_key}: bind one"))
@@ -150,22 +143,30 @@ impl RabbitMqSink {
             Ok(Ok(Confirmation::Nack(None))) => told("a queue refuses it: it is full, or has trouble".into()),
             Ok(Ok(Confirmation::NotRequested)) => told("the server confirms nothing".into()),
             Ok(Err(error)) => told(words(&error)),
-            Err(_) => told(format!("it has not confirmed within {ANSWER_WITHIN:?}: it may be short of memory or disk")),
+            Err(_) => told(format!("it has not confirmed within {ANSWER_WITHIN:?}: {SHORT_OF}")),
         }
     }
 }
 
-fn properties(event: &Delivery, message: &Message) -> BasicProperties {
+/// The properties of a message, and about how many bytes their frame has.
+fn properties(event: &Delivery, message: &Message) -> (BasicProperties, usize) {
     let short = |text: &str| ShortString::try_new(text.to_owned()).ok();
     let mut headers = FieldTable::default();
-    let text = |value: &str| AMQPValue::LongString(LongString::from(value));
+    let texts =
+        [&event.id, &event.event_type].map(String::len).iter().sum::<usize>() + message.content_type.as_ref().map_or(0, String::len);
+    let mut bytes = FRAME_OVERHEAD + texts;
+    let mut add = |name: ShortString, value: &str| {
+        // A length, a kind and another length.
+        bytes += name.as_str().len() + value.len() + 6;
+        headers.insert(name, AMQPValue::LongString(LongString::from(value)));
+    };
     for (name, value) in &message.attributes {
         if let Some(name) = short(&format!("cloudEvents_{name}")) {
-            headers.insert(name, text(value));
+            add(name, value);
         }
     }
     for (name, value) in &message.trace {
-        headers.insert(ShortString::from(*name), text(value));
+        add(ShortString::from(*name), value);
     }
     let mut properties = BasicProperties::default().with_delivery_mode(PERSISTENT).with_headers(headers);
     if let Some(id) = short(&event.id) {
@@ -177,10 +178,10 @@ fn properties(event: &Delivery, message: &Message) -> BasicProperties {
     if let Ok(seconds) = u64::try_from(event.created_at_unix_ms) {
         properties = properties.with_timestamp(seconds / 1_000);
     }
-    match message.content_type.as_deref().and_then(short) {
-        Some(content_type) => properties.with_content_type(content_type),
-        None => properties,
+    if let Some(content_type) = message.content_type.as_deref().and_then(short) {
+        properties = properties.with_content_type(content_type);
     }
+    (properties, bytes)
 }
 
 /// Somebody else's words, on one line.
@@ -203,8 +204,9 @@ impl Sink for RabbitMqSink {
         &self.name
     }
 
+    /// As many as find a channel in time.
     fn limits(&self) -> SinkLimits {
-        SinkLimits { concurrency: 4, ..SinkLimits::default() }
+        SinkLimits { batch_events: 500, concurrency: 2, ..SinkLimits::default() }
     }
 
     async fn check(&self) -> Result<()> {
@@ -212,10 +214,14 @@ impl Sink for RabbitMqSink {
     }
 
     async fn deliver(&self, batch: Arc<[Delivery]>) -> Accepted {
-        match self.live().await {
-            // A broken connection ends what waits for its confirmations by itself.
-            Ok(live) => side_by_side::deliver(&batch, &Publishing(self, &live), std::future::pending()).await,
-            Err(error) => Accepted::up_to(0, Refusal::retryable(error.to_string())),
-        }
+        let live = match self.live().await {
+            Ok(live) => live,
+            Err(error) => return Accepted::up_to(0, Refusal::retryable(error.to_string())),
+        };
+        let given_up = async {
+            live.given_up().await;
+            Refusal::retryable(format!("{}: the connection was given up, because an event on it was not confirmed: {SHORT_OF}", self.name))
+        };
+        side_by_side::deliver(&batch, &Publishing(self, &live), given_up).await
     }
 }

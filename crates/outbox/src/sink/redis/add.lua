@@ -13,7 +13,11 @@ while at <= #ARGV do
   for i = at + 3, at + 2 + words do
     add[#add + 1] = ARGV[i]
   end
-  local added = redis.pcall(unpack(add))
+  local called, added = pcall(function() return redis.pcall(unpack(add)) end)
+  if not called then
+    -- What is there stays there, and only this event is told of.
+    return { taken, tostring(added) }
+  end
   if type(added) == 'table' and added.err then
     if not string.find(added.err, 'equal or smaller', 1, true) then
       return { taken, added.err }

@@ -80,7 +80,7 @@ impl RedisConfig {
     ///
     /// | the template has | ids | a repeated event | a publisher that lost its slot |
     /// |---|---|---|---|
-    /// | `{aggregatetype}` and `{aggregateid}`, neither `{type}` nor `{id}` | `sequence-0` | is recognised and not added again | cannot go back |
+    /// | `{aggregatetype}` and `{aggregateid}`, apart by a sign such as a dot, neither `{type}` nor `{id}` | `sequence-0` | is recognised and not added again | cannot go back |
     /// | else `{shardslot}` | `epoch-N` | is added again | is refused |
     /// | neither | the server's | is added again | is not noticed |
     #[must_use]

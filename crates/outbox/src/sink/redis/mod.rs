@@ -31,6 +31,8 @@ const SCRIPT: &str = include_str!("add.lua");
 const ANSWER_WITHIN: Duration = Duration::from_secs(5);
 /// Events of one call of the script: the server does nothing else meanwhile.
 const SCRIPT_EVENTS_MAX: usize = 200;
+/// Fields of one entry: the script's language calls nothing with more than some thousand words.
+const FIELDS_MAX: usize = 1_000;
 /// A text of the server's that is longer is cut.
 const WORDS_MAX: usize = 300;
 
@@ -157,10 +159,8 @@ impl RedisSink {
         let mut too_large = None;
         for event in events {
             let fields = self.fields(event);
-            let bytes: usize = fields.iter().map(|(name, value)| name.len() + value.len()).sum();
-            if bytes > self.config.event_bytes_max {
-                let text = format!("{}: the event has {bytes} bytes, and {} are allowed", self.name, self.config.event_bytes_max);
-                too_large = Some(Refusal::permanent(text));
+            too_large = self.too_large(&fields);
+            if too_large.is_some() {
                 break;
             }
             script.arg(self.place(event)).arg(&event.id).arg(2 * fields.len());
@@ -183,6 +183,19 @@ impl RedisSink {
                 (0, Some(Refusal::retryable(self.told(&error))))
             }
         }
+    }
+
+    /// What is refused before it is sent.
+    fn too_large(&self, fields: &[(String, Vec<u8>)]) -> Option<Refusal> {
+        let refused = |what: String| Some(Refusal::permanent(format!("{}: the event has {what} are allowed", self.name)));
+        let bytes: usize = fields.iter().map(|(name, value)| name.len() + value.len()).sum();
+        if bytes > self.config.event_bytes_max {
+            return refused(format!("{bytes} bytes, and {}", self.config.event_bytes_max));
+        }
+        if fields.len() > FIELDS_MAX {
+            return refused(format!("headers that make {} fields of an entry, and {FIELDS_MAX}", fields.len()));
+        }
+        None
     }
 
     fn told(&self, error: &RedisError) -> String {

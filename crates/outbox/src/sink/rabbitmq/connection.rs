@@ -1,0 +1,219 @@
+//! One connection to a node at a time, and its channels.
+//!
+//! The client library tells confirmations and returned messages of one channel apart only as long as one event is on its way there. So a
+//! channel carries one event at a time, and is used again only after a clear answer. An event without an answer would stay in the library's
+//! queue and be sent late, behind what somebody else has sent meanwhile: then the connection is reset, and what waited goes with it.
+
+use std::net::{Shutdown, TcpStream};
+use std::os::fd::AsFd as _;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use lapin::options::{BasicPublishOptions, ConfirmSelectOptions};
+use lapin::tcp::AMQPUriTcpExt as _;
+use lapin::types::ShortString;
+use lapin::uri::AMQPUri;
+use lapin::{AsyncTcpStream, BasicProperties, Channel, Confirmation, Connection as Amqp, ConnectionProperties};
+use tokio::sync::{Semaphore, SemaphorePermit, watch};
+use tokio::time::timeout;
+
+/// How many events may be on their way at once.
+const CHANNELS_MAX: u16 = 64;
+
+/// A connection that works, or worked.
+pub(super) struct Live {
+    amqp: Amqp,
+    socket: Socket,
+    free: Semaphore,
+    idle: Mutex<Vec<Channel>>,
+    given_up: watch::Sender<bool>,
+}
+
+impl std::fmt::Debug for Live {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Live")
+    }
+}
+
+impl Live {
+    /// Connects. Neither a server that stays silent nor a call that is dropped leaves anything behind.
+    pub(super) async fn open(uri: AMQPUri, within: Duration) -> lapin::Result<Self> {
+        let properties = ConnectionProperties::default().with_connection_name("shardwise outbox".into());
+        let socket = Socket::default();
+        let opening = CloseOnDrop(Some(socket.clone()));
+        let kept = socket.clone();
+        let runtime = lapin::runtime::default_runtime()?;
+        let connecting = Amqp::connector(
+            uri,
+            runtime,
+            async move |uri, runtime| {
+                let stream = timeout(within, uri.connect_async(&runtime)).await.map_err(std::io::Error::from)??;
+                if let AsyncTcpStream::Plain(plain) = &stream {
+                    // When it is closed, what has not been sent yet is thrown away.
+                    plain.get_ref().set_zero_linger()?;
+                    kept.keep(plain.get_ref().as_fd().try_clone_to_owned()?.into())?;
+                }
+                Ok(stream)
+            },
+            properties,
+        );
+        let amqp = connecting.await?;
+        let most = match amqp.configuration().channel_max() {
+            0 => CHANNELS_MAX,
+            most => most.min(CHANNELS_MAX),
+        };
+        opening.keep();
+        let free = Semaphore::new(most.into());
+        Ok(Self { amqp, socket, free, idle: Mutex::default(), given_up: watch::Sender::new(false) })
+    }
+
+    pub(super) fn is_broken(&self) -> bool {
+        *self.given_up.borrow() || !self.amqp.status().connected()
+    }
+
+    /// Whether the server has said that it takes no events now. What is sent nevertheless would wait in a queue of the library's.
+    pub(super) fn is_blocked(&self) -> bool {
+        self.amqp.status().blocked()
+    }
+
+    /// Ends when the connection was given up.
+    pub(super) async fn given_up(&self) {
+        let mut given_up = self.given_up.subscribe();
+        // It cannot end otherwise: the sender is here.
+        let _ = given_up.wait_for(|given_up| *given_up).await;
+    }
+
+    /// The most bytes of a frame; an event's headers are one.
+    pub(super) fn frame_bytes_max(&self) -> usize {
+        usize::try_from(self.amqp.configuration().frame_max()).unwrap_or(usize::MAX)
+    }
+
+    /// A new channel that is nobody's turn, with nothing on its way.
+    pub(super) async fn channel(&self) -> lapin::Result<Channel> {
+        let channel = self.amqp.create_channel().await?;
+        channel.confirm_select(ConfirmSelectOptions::default()).await?;
+        Ok(channel)
+    }
+
+    /// Waits until a channel is free.
+    pub(super) async fn turn(&self) -> lapin::Result<Option<Turn<'_>>> {
+        // It is never closed.
+        let Ok(permit) = self.free.acquire().await else { return Ok(None) };
+        let idle = self.idle.lock().unwrap_or_else(PoisonError::into_inner).pop();
+        let mut opening = Unanswered { live: self, waiting: true };
+        let channel = match idle.filter(|channel| channel.status().connected()) {
+            Some(channel) => Ok(channel),
+            None => self.channel().await,
+        };
+        opening.waiting = false;
+        Ok(Some(Turn { channel: channel?, unanswered: opening, _permit: permit }))
+    }
+
+    fn give_up(&self) {
+        self.given_up.send_replace(true);
+        self.socket.close();
+    }
+}
+
+impl Drop for Live {
+    fn drop(&mut self) {
+        // Otherwise the library says farewell to the server; where the server does not listen it would wait for that.
+        if self.is_broken() || self.is_blocked() {
+            self.socket.close();
+        }
+    }
+}
+
+/// A question to the server. If it is dropped while it waits, nobody can tell what becomes of what was sent, and the connection is given up.
+struct Unanswered<'a> {
+    live: &'a Live,
+    waiting: bool,
+}
+
+impl Drop for Unanswered<'_> {
+    fn drop(&mut self) {
+        if self.waiting {
+            self.live.give_up();
+        }
+    }
+}
+
+/// A channel that one event has for itself.
+pub(super) struct Turn<'a> {
+    unanswered: Unanswered<'a>,
+    channel: Channel,
+    _permit: SemaphorePermit<'a>,
+}
+
+impl Turn<'_> {
+    /// Sends an event and waits for the answer to it.
+    pub(super) async fn publish(
+        mut self,
+        exchange: ShortString,
+        routing_key: ShortString,
+        body: &[u8],
+        properties: BasicProperties,
+    ) -> lapin::Result<Confirmation> {
+        let options = BasicPublishOptions { mandatory: true, ..BasicPublishOptions::default() };
+        self.unanswered.waiting = true;
+        let confirmed = match self.channel.basic_publish(exchange, routing_key, options, body, properties).await {
+            Ok(confirm) => confirm.await,
+            Err(error) => Err(error),
+        };
+        self.unanswered.waiting = false;
+        // After an error the channel is not used again.
+        if confirmed.is_ok() {
+            let mut idle = self.unanswered.live.idle.lock().unwrap_or_else(PoisonError::into_inner);
+            idle.push(self.channel.clone());
+        }
+        confirmed
+    }
+}
+
+/// A second handle of the connection's socket, because the library has no way to let go of it at once.
+#[derive(Clone, Default)]
+struct Socket(Arc<Mutex<Handle>>);
+
+#[derive(Default)]
+enum Handle {
+    #[default]
+    None,
+    Open(TcpStream),
+    Closed,
+}
+
+impl Socket {
+    fn keep(&self, stream: TcpStream) -> std::io::Result<()> {
+        let mut handle = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if matches!(*handle, Handle::Closed) {
+            return Err(std::io::ErrorKind::ConnectionAborted.into());
+        }
+        *handle = Handle::Open(stream);
+        Ok(())
+    }
+
+    /// Ends the connection under the library, which lets go of its own handle then.
+    fn close(&self) {
+        let handle = std::mem::replace(&mut *self.0.lock().unwrap_or_else(PoisonError::into_inner), Handle::Closed);
+        if let Handle::Open(stream) = handle {
+            // It may have ended by itself.
+            let _ = stream.shutdown(Shutdown::Both);
+        }
+    }
+}
+
+struct CloseOnDrop(Option<Socket>);
+
+impl CloseOnDrop {
+    fn keep(mut self) {
+        self.0 = None;
+    }
+}
+
+impl Drop for CloseOnDrop {
+    fn drop(&mut self) {
+        if let Some(socket) = &self.0 {
+            socket.close();
+        }
+    }
+}
