@@ -199,12 +199,8 @@ impl RedisSink {
     }
 
     fn told(&self, error: &RedisError) -> String {
-        let advice = match error.code() {
-            _ if is_about_credentials(error) => ": correct the user, its password or its rights (EVAL, XADD, XRANGE on the streams)",
-            Some("OOM") => ": give it more memory, or trim the streams",
-            _ => "",
-        };
-        format!("{}: {}{advice}", self.name, words(error))
+        let code = if is_about_credentials(error) { "NOPERM" } else { error.code().unwrap_or_default() };
+        format!("{}: {}{}", self.name, words(error), advice(code))
     }
 
     /// The script's word for why an event is not in the stream.
@@ -219,7 +215,10 @@ impl RedisSink {
             "OTHER" => Refusal::permanent(format!(
                 "{name}: {stream} has another event at this place: it is another outbox's, or this outbox was made anew; use another stream"
             )),
-            why => Refusal::retryable(format!("{name}: {stream}: {}", one_line(why, WORDS_MAX))),
+            why => {
+                let code = why.split(' ').next().unwrap_or_default();
+                Refusal::retryable(format!("{name}: {stream}: {}{}", one_line(why, WORDS_MAX), advice(code)))
+            }
         }
     }
 
@@ -242,6 +241,15 @@ impl RedisSink {
         let attributes = message.attributes.into_iter().map(|(name, value)| (name, value.into_bytes()));
         let content_type = message.content_type.map(|content_type| ("datacontenttype".to_owned(), content_type.into_bytes()));
         attributes.chain(content_type).chain([("data".to_owned(), message.body)]).collect()
+    }
+}
+
+/// What to do about an error of this code.
+fn advice(code: &str) -> &'static str {
+    match code {
+        "NOPERM" => ": correct the user, its password or its rights (EVAL, XADD, XRANGE on the streams)",
+        "OOM" => ": give it more memory, or trim the streams",
+        _ => "",
     }
 }
 
