@@ -214,7 +214,7 @@ impl World {
         // Aggregate to the first of its events that is refused.
         let mut refused_at: BTreeMap<AggregateId, usize> = BTreeMap::new();
         if self.fault(50) {
-            for _ in 0..=self.below(4) {
+            for _ in 0..=self.below(2 * batch.len() as u64) {
                 let at = usize::try_from(self.below(batch.len() as u64)).unwrap();
                 refused_at.entry(batch[at].aggregate).and_modify(|first| *first = at.min(*first)).or_insert(at);
             }
