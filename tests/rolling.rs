@@ -10,10 +10,10 @@ use rand::rngs::StdRng;
 use rand::seq::SliceRandom;
 use rand::{RngExt, SeedableRng};
 use shardwise::discovery::{Clock, FaultRates, Faults, MemoryBackend};
-use shardwise::settings::PolicySettings;
+use shardwise::settings::{InstanceSettings, PolicySettings};
 use shardwise::{
     Cause, ErrorKind, GroupName, InstanceId, KeyPlacement, LoadMargin, Moment, Ownership, PlacementKind, PlacementParams, Policy,
-    PolicyName, ServiceState, ShardingFactory, ShardingService, Timing,
+    PolicyName, ServiceState, ShardingFactory, ShardingService, Timing, Weight,
 };
 
 const WORKERS: usize = 20;
@@ -126,7 +126,11 @@ impl Fleet {
         settings.discovery.backend = "test".into();
         settings.timing = Timing::new(TTL, None, Duration::from_millis(100)).expect("valid");
         let builder = ShardingFactory::builder().policy(settings).backend("test", Arc::new(faults)).clock(self.clock.clone());
-        let factory = builder.instance_id(InstanceId::new(format!("worker-{worker}")).expect("valid")).build().expect("a valid factory");
+        let mut instance = InstanceSettings::default();
+        instance.id = Some(InstanceId::new(format!("worker-{worker}")).expect("valid"));
+        // Where others' rules count no weights, they do no harm.
+        instance.weight = Weight::new([1, 2, 4, 10][worker % 4]).expect("valid");
+        let factory = builder.instance(instance).build().expect("a valid factory");
         let service = factory.create("workers").expect("a known policy");
         let mut snapshots = service.snapshots();
         let log = Arc::clone(&self.log);
@@ -290,13 +294,14 @@ async fn change_over(seed: u64, old: PlacementParams, next: PlacementParams) {
     fleet.check(&[&done(old), &done(next)]);
 }
 
-/// To twice as many slots, to a number that has no circle in common with the old one, to the same number with other points, and to another load
-/// margin alone.
+/// To twice as many slots, to a number that has no circle in common with the old one, to the same number with other points, to another load
+/// margin alone, and to the placement that keeps the shares of weights.
 #[tokio::test(start_paused = true)]
 async fn twenty_workers_change_over_with_one_switch() {
     let wider = PlacementParams { load_margin: LoadMargin::parse("0.5").expect("a margin"), ..old().placement };
     let [twice, odd, same] = [2 * SLOTS, 1_031, SLOTS].map(next_placement);
-    for (seed, next) in [(1, twice), (2, odd), (3, same), (6, wider)] {
+    let quota = PlacementParams { kind: PlacementKind::Quota, ..old().placement };
+    for (seed, next) in [(1, twice), (2, odd), (3, same), (6, wider), (7, quota)] {
         change_over(seed, old().placement, next).await;
     }
 }

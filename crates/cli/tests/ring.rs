@@ -279,6 +279,34 @@ fn a_plan_for_a_placement_that_cannot_be_is_refused() {
     }
 }
 
+/// The fleet "Two weights" of the vectors: what c, which has three times the weight, would be given beyond its share goes past it.
+#[test]
+fn explain_tells_that_a_weight_has_its_share() {
+    let key_in = |slot: u128| {
+        let hash = |key: &String| u128::from(shardwise::core::hash_bytes(key.as_bytes()));
+        (0..10_000).map(|n| n.to_string()).find(|key| (hash(key) * 32) >> 64 == slot).unwrap()
+    };
+    let owners = [
+        "c", "b", "b", "c", "c", "c", "c", "c", "c", "c", "a", "a", "a", "a", "a", "a", "b", "a", "c", "c", "c", "c", "c", "c", "c", "c",
+        "c", "c", "c", "b", "b", "b",
+    ];
+    let mut passed = 0;
+    for (slot, owner) in (0..).zip(owners) {
+        let key = key_in(slot);
+        let fleet = ["--members", "a,b,c=3", "--slots", "32", "--virtual-nodes", "4", "--placement", "quota"];
+        let explain = |format: &[&str]| Place::empty().run(&[&["ring", "explain", &key], &fleet[..], format].concat());
+        let told = explain(&["--json"]).json();
+        assert_eq!((&told["placement"], &told["owner"]["id"]), (&json!("quota"), &json!(owner)), "slot {slot}");
+        let full = told["passed"].as_array().unwrap().iter().find(|stop| stop["weight_slots"] == stop["weight_capacity"]);
+        if let Some(full) = full {
+            passed += 1;
+            let (words, most) = (explain(&[]).well(), full["weight_capacity"].as_u64().unwrap());
+            assert!(words.contains(&format!("passed over: all of its weight are full with {most} slots together")), "{words}");
+        }
+    }
+    assert!(passed > 0, "no weight had its share before all slots were given");
+}
+
 /// The worked example of docs/placement.md: slots 24 to 27 go past c, who is full.
 #[test]
 fn explain_tells_who_was_passed_over_and_why() {

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use axum::Json;
 use axum::extract::State;
 use serde::Serialize;
+use shardwise::InstanceId;
 use shardwise::core::{Explanation, KeyExplanation, Placed, Stop};
 use utoipa::ToSchema;
 
@@ -15,7 +16,7 @@ use crate::problem::Result;
 #[derive(Debug, Default, Serialize, ToSchema)]
 pub(crate) struct Explained {
     key: String,
-    /// ring, uhashring, modulo or hashring; null while nobody owns.
+    /// ring, quota, uhashring, modulo or hashring; null while nobody owns.
     placement: Option<&'static str>,
     hash: Option<String>,
     slot: Option<u32>,
@@ -25,6 +26,8 @@ pub(crate) struct Explained {
     passed: Vec<Step>,
     /// Who took it; null if nobody owns.
     owner: Option<Step>,
+    /// Under quota: who was given it first, where the owner was given it from that one's share; else null.
+    before: Option<Step>,
     /// Who would own it if the owner left.
     next: Option<String>,
 }
@@ -41,6 +44,10 @@ pub(crate) struct Step {
     slots: Option<u32>,
     /// How many it takes at most.
     capacity: Option<u32>,
+    /// Under quota, where weights differ: how many all members of its weight had together; else null.
+    weight_slots: Option<u32>,
+    /// How many they take together at most: with as many all of them are passed over.
+    weight_capacity: Option<u32>,
 }
 
 /// Why does this key have its owner?
@@ -62,7 +69,7 @@ pub(crate) async fn explain(State(app): State<Arc<App>>, Of(joined): Of, InPath(
 }
 
 fn by_slot(key: String, placement: &'static str, explained: Explanation) -> Explained {
-    let Explanation { hash, slot, start, passed, owner, next, .. } = explained;
+    let Explanation { hash, slot, start, passed, owner, before, next } = explained;
     Explained {
         key,
         placement: Some(placement),
@@ -71,6 +78,7 @@ fn by_slot(key: String, placement: &'static str, explained: Explanation) -> Expl
         start: Some(format!("{start:016x}")),
         passed: passed.iter().map(step).collect(),
         owner: owner.as_ref().map(step),
+        before: before.as_ref().map(step),
         next: next.map(|id| id.to_string()),
     }
 }
@@ -82,10 +90,21 @@ fn step(stop: &Stop) -> Step {
         place: Some(format!("{:016x}", stop.place)),
         slots: Some(stop.slots),
         capacity: Some(stop.capacity),
+        weight_slots: stop.together.map(|together| together.slots),
+        weight_capacity: stop.together.map(|together| together.most),
     }
 }
 
 fn by_key(key: String, placement: &'static str, KeyExplanation { hash, point, position: _, owner, next }: KeyExplanation) -> Explained {
-    let owner = owner.map(|id| Step { instance_id: id.to_string(), point: None, place: point, slots: None, capacity: None });
+    let step = |id: InstanceId| Step {
+        instance_id: id.to_string(),
+        point: None,
+        place: point,
+        slots: None,
+        capacity: None,
+        weight_slots: None,
+        weight_capacity: None,
+    };
+    let owner = owner.map(step);
     Explained { key, placement: Some(placement), hash: Some(hash), owner, next: next.map(|id| id.to_string()), ..Explained::default() }
 }
