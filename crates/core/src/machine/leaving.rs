@@ -21,6 +21,16 @@ const SHOWN_PART_OF_TTL: u32 = 3;
 /// And no shorter than this: longer than a reader rests after a failure that may pass, which is a second at most.
 const SHOWN_LEAST: Duration = Duration::from_millis(1_250);
 
+/// What becomes of a leaver's place.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Place {
+    Free,
+    /// It waits for the leaver to come back.
+    Kept,
+    /// It was to be kept, and is not any more since the record that keeps it was on its way: that one goes too.
+    GivenUp,
+}
+
 impl Machine {
     pub(super) fn leave(&mut self, now: Moment, actions: &mut Vec<Action>) {
         match self.state() {
@@ -30,10 +40,11 @@ impl Machine {
                 if let Some(claiming) = &mut self.claiming {
                     claiming.want_nothing(now, Cause::Draining);
                 }
-                self.returns = self.keeps_place();
+                self.place = if self.keeps_place() { Place::Kept } else { Place::Free };
+                let returns = self.place == Place::Kept;
                 self.turn(now, ServiceState::Draining, actions);
                 if self.lease.is_held() {
-                    actions.push(if self.returns { Action::MarkPausing } else { Action::MarkDraining });
+                    actions.push(if returns { Action::MarkPausing } else { Action::MarkDraining });
                 } else if !self.lease.is_in_flight() {
                     self.drop_record();
                 }
@@ -43,7 +54,7 @@ impl Machine {
                 // At the latest: a backend that takes no mark, or shows none, keeps nobody for longer.
                 let wait = if self.lease.is_held() { self.lease.ttl() } else { self.lease.ttl().min(ANSWERED_WITHIN) };
                 // Whoever is away is not gone.
-                self.shown_until = self.policy.max_loss.filter(|_| !self.returns).map(|_| now.plus(wait));
+                self.shown_until = self.policy.max_loss.filter(|_| !returns).map(|_| now.plus(wait));
             }
         }
     }
@@ -51,9 +62,10 @@ impl Machine {
     /// Leaves without keeping a place, or gives up the place that was kept.
     pub(super) fn leave_for_good(&mut self, now: Moment, actions: &mut Vec<Action>) {
         self.leave(now, actions);
-        if !std::mem::take(&mut self.returns) {
+        if self.place != Place::Kept {
             return;
         }
+        self.place = Place::Free;
         match self.state() {
             // The record that was left behind is this life's own.
             ServiceState::Left => {
@@ -61,7 +73,7 @@ impl Machine {
                 actions.push(Action::Deregister);
             }
             // Its record is being replaced by one that keeps its place: that one goes as soon as it is there.
-            ServiceState::Draining if self.drain_until.is_none() => self.unreturns = true,
+            ServiceState::Draining if self.drain_until.is_none() => self.place = Place::GivenUp,
             _ if self.lease.is_held() => {
                 actions.retain(|action| *action != Action::MarkPausing);
                 actions.push(Action::MarkDraining);
@@ -109,7 +121,7 @@ impl Machine {
         }
         if self.has_let_go() && self.leaves_at().is_some_and(|at| now >= at) {
             (self.drain_until, self.shown_until) = (None, None);
-            let away = self.returns && self.lease.is_held();
+            let away = self.place == Place::Kept && self.lease.is_held();
             actions.push(if away { Action::StepAway { grace: self.policy.rejoin_grace } } else { Action::Deregister });
         }
         self.gives_up |= self.gives_up_at.is_some_and(|at| now >= at);

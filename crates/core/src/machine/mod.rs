@@ -59,10 +59,8 @@ pub struct Machine {
     /// From then on a leaver does not keep its record alive for work that does not end.
     gives_up_at: Option<Moment>,
     gives_up: bool,
-    /// A leaver keeps its place for `rejoin_grace`.
-    returns: bool,
-    /// And does not want that any more since the record that keeps it was on its way: that one goes too.
-    unreturns: bool,
+    /// Whether a leaver keeps its place for `rejoin_grace`.
+    place: leaving::Place,
     losses: loss::Losses,
     /// Under exclusive ownership alone.
     claiming: Option<claiming::Claiming>,
@@ -98,8 +96,7 @@ impl Machine {
             drain_until: None,
             gives_up_at: None,
             gives_up: false,
-            returns: false,
-            unreturns: false,
+            place: leaving::Place::Free,
             losses: loss::Losses::default(),
             claiming,
             shown_until: None,
@@ -190,7 +187,10 @@ impl Machine {
                 }
             }
             Input::InFlightDone => self.drain_until = self.drain_until.map(|_| now),
-            Input::Deregistered if std::mem::take(&mut self.unreturns) => actions.push(Action::Deregister),
+            Input::Deregistered if self.place == leaving::Place::GivenUp => {
+                self.place = leaving::Place::Free;
+                actions.push(Action::Deregister);
+            }
             Input::Deregistered => {
                 if self.state() == ServiceState::Draining {
                     self.drop_record();
