@@ -26,7 +26,7 @@ pub(crate) struct EndAbsence {
 }
 
 #[derive(Serialize)]
-struct Ended<'a> {
+struct Outcome<'a> {
     policy: &'a str,
     instance_id: &'a str,
     /// Whether somebody of that name was there.
@@ -44,7 +44,7 @@ impl EndAbsence {
         let factory = ShardingFactory::from_settings(load_settings(common)?)?;
         let ended = factory.end_absence(policy, &id).await?;
         match common.format() {
-            Format::Json => output::json_line(&Ended { policy, instance_id, ended })?,
+            Format::Json => output::json_line(&Outcome { policy, instance_id, ended })?,
             Format::Human if ended => output::text(&format!("{policy}: the others take over what was {instance_id}'s\n"))?,
             Format::Human => output::text(&format!("{policy}: nobody called {instance_id} is there\n"))?,
         }
