@@ -1,6 +1,7 @@
 //! What can be set, checked before anything is contacted.
 
 use std::fmt;
+use std::net::Ipv6Addr;
 use std::path::PathBuf;
 
 use http::Uri;
@@ -102,12 +103,11 @@ impl Endpoint {
             Some("https") => true,
             _ => return Err(refused("only http:// and https:// are possible")),
         };
-        let host = uri.host().filter(|host| !host.is_empty()).ok_or_else(|| refused(example))?;
+        let host = uri.host().and_then(name_or_address).ok_or_else(|| refused(example))?.to_owned();
         // What stands behind a # is not in what was parsed.
         if !matches!(uri.path(), "" | "/") || uri.query().is_some() || text.contains('#') {
             return Err(refused("it must end with the port; write it as https://host:2379"));
         }
-        let host = host.trim_start_matches('[').trim_end_matches(']').to_owned();
         let port = uri.port_u16().ok_or_else(|| refused("it has no port; etcd's is usually 2379"))?;
         Ok(Self { tls, host, port })
     }
@@ -138,6 +138,14 @@ impl EtcdConfig {
             (Some(_), None) => Err(missing("password", "username")),
             (None, Some(_)) => Err(missing("username", "password")),
         }
+    }
+}
+
+/// What a URL has for a host, without the brackets around an address; `None` if something else is in brackets.
+fn name_or_address(host: &str) -> Option<&str> {
+    match host.strip_prefix('[').and_then(|rest| rest.strip_suffix(']')) {
+        Some(address) => address.parse::<Ipv6Addr>().is_ok().then_some(address),
+        None => (!host.is_empty() && !host.contains(['[', ']'])).then_some(host),
     }
 }
 

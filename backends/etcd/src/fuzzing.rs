@@ -44,6 +44,7 @@ pub const ADDRESSES: &[&[u8]] = &[
     b"http://me:pass@h:1",
     b"h:1/#x",
     b"[h]]:1",
+    b"https://[]:2379/",
     b"ftp://h:1?x",
     b"/shardwise/",
 ];

@@ -13,9 +13,9 @@ use shardwise_outbox::{Delivery, NewEvent, OutboxPublisher, PublisherOptions, St
 const DOCUMENT: &str = include_str!("../operations.md");
 const LIMIT: Duration = Duration::from_secs(20);
 
-/// The document's blocks of SQL: lifting by the replaced file; lifting the epochs, and a key, by numbers.
+/// The document's first blocks of SQL: lifting by the replaced file; lifting the epochs, and a key, by numbers.
 fn sql_of_the_document() -> [&'static str; 4] {
-    let blocks: Vec<_> = DOCUMENT.split("```sql\n").skip(1).map(|rest| rest.split_once("```").unwrap().0).collect();
+    let blocks: Vec<_> = DOCUMENT.split("```sql\n").skip(1).take(4).map(|rest| rest.split_once("```").unwrap().0).collect();
     blocks.try_into().unwrap_or_else(|blocks| panic!("four blocks of SQL were there: {blocks:?}"))
 }
 

@@ -15,7 +15,10 @@ fn the_terminal_sees_what_the_group_sees_and_drains_a_member() {
     let mut follower = Process::start(place.command(&["rebalances", "--follow", "--json"]));
     follower.tells("nobody is there", |line| line["members"] == 0);
 
-    let (one, other) = (Served::start(&place, &[]), Served::start(&place, &[]));
+    // One after the other: of whoever comes where nobody was nothing moves.
+    let one = Served::start(&place, &[]);
+    follower.tells("one is there", |line| line["members"] == 1);
+    let other = Served::start(&place, &[]);
     follower.tells("both are there", |line| line["members"] == 2 && line["moved"].as_u64().is_some_and(|moved| moved > 0));
     let told = place.run(&["members", "--json"]).json();
     let ids: Vec<_> = told["members"].as_array().unwrap().iter().map(|member| member["instance_id"].as_str().unwrap()).collect();

@@ -44,14 +44,14 @@ impl HttpConfig {
         if authority.contains('@') {
             return Err(wrong("has a user or a password in it: put a token into a file"));
         }
+        if url.contains('#') {
+            return Err(wrong("has a # in it, and what stands behind that is never sent"));
+        }
         let template = Template::parse(url)?;
         let parsed = Url::parse(&template.pattern('/')).ok().filter(|parsed| matches!(parsed.scheme(), "http" | "https"));
         let parsed = parsed.ok_or_else(|| wrong("must begin with http:// or https:// and a host, as in https://hooks.example/orders"))?;
         if !parsed.username().is_empty() || parsed.password().is_some() {
             return Err(wrong("has a user or a password in it: put a token into a file"));
-        }
-        if parsed.fragment().is_some() {
-            return Err(wrong("has a # in it, and what stands behind that is never sent"));
         }
         let host = parsed.host_str().unwrap_or_default().to_owned();
         if host.contains('*') || authority.contains('{') {
