@@ -9,7 +9,7 @@ use crate::keys::Stored;
 use crate::wire::{AgentService, Entry, Service, Written};
 use crate::{claims, names, notes};
 
-/// Samples for [`keys`].
+/// Samples for `keys`.
 pub const KEYS: &[&[u8]] = &[
     b"slot/0",
     b"slot/65535",
@@ -27,7 +27,7 @@ pub const KEYS: &[&[u8]] = &[
     "Größe 🦀".as_bytes(),
 ];
 
-/// Samples for [`records`]: what the key-value store answers.
+/// Samples for `records`: what the key-value store answers.
 pub const RECORDS: &[&[u8]] = &[
     // {"id":"a","floor":7}
     br#"[{"Key":"slot/7","Flags":255,"ModifyIndex":12,"LockIndex":1,"Session":"s","Value":"eyJpZCI6ImEiLCJmbG9vciI6N30="}]"#,
@@ -37,7 +37,7 @@ pub const RECORDS: &[&[u8]] = &[
     br#"[{"Key":"store","Flags":0,"ModifyIndex":12,"Value":null},{"Key":"slot/1","Flags":0,"ModifyIndex":1,"Session":"s","Value":"?"}]"#,
 ];
 
-/// Samples for [`services`]: what the catalog and the agent answer.
+/// Samples for `services`: what the catalog and the agent answer.
 pub const SERVICES: &[&[u8]] = &[
     br#"[{"Node":{"Node":"n","Datacenter":"dc1"},"Service":{"ID":"w","Service":"g","Address":"10.0.0.1","Port":80,"Meta":{"shardwise_id":"w",
         "shardwise_joined":"7","shardwise_check":"c","shardwise_ttl_ms":"3000","shardwise_record_0":
@@ -47,7 +47,7 @@ pub const SERVICES: &[&[u8]] = &[
     br#"{"w":{"ID":"w","Service":"g","Meta":{"shardwise_check":"c"}}}"#,
 ];
 
-/// Samples for [`addresses`].
+/// Samples for `addresses`.
 pub const ADDRESSES: &[&[u8]] =
     &[b"http://127.0.0.1:8500", b"https://[::1]:8501/base/", b"consul:8500", b"unix:///run/consul.sock", b"http://me:pass@x", b"ftp://x?y"];
 

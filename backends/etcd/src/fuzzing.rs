@@ -11,7 +11,7 @@ use crate::client::Entry;
 use crate::keys::Prefix;
 use crate::records;
 
-/// Samples for [`keys`].
+/// Samples for `keys`.
 pub const KEYS: &[&[u8]] = &[
     b"slots/0",
     b"slots/65535",
@@ -27,7 +27,7 @@ pub const KEYS: &[&[u8]] = &[
     b"/",
 ];
 
-/// Samples for [`records`].
+/// Samples for `records`.
 pub const RECORDS: &[&[u8]] = &[
     br#"{"schema":1,"instance_id":"a","incarnation":"00000000000000ff","floor":7}"#,
     br#"{"schema":1,"instance_id":"a","incarnation":"00000000000000ff","floor":9007199254740991}"#,
@@ -36,7 +36,7 @@ pub const RECORDS: &[&[u8]] = &[
     br#"{"schema":1,"incarnation":"0000000000000001","weight":1,"state":"active","address":{"host":"::1","port":1}}"#,
 ];
 
-/// Samples for [`addresses`].
+/// Samples for `addresses`.
 pub const ADDRESSES: &[&[u8]] = &[
     b"http://127.0.0.1:2379",
     b"https://[::1]:2379/",

@@ -9,7 +9,7 @@ use crate::LocalConfig;
 use crate::claim_json::{decode_changes, decode_held, encode, encode_held};
 use crate::place::file_system_of;
 
-/// Samples for [`claims`]. Behind a line feed stands what has ended.
+/// Samples for `claims`. Behind a line feed stands what has ended.
 pub const CLAIMS: &[&[u8]] = &[
     br#"[[7,1],["a \"name\"",9007199254740991]]"#,
     b"[[65536,1]]",
@@ -18,13 +18,13 @@ pub const CLAIMS: &[&[u8]] = &[
     b"[[\"w\",\"+0000000000000ff\",[]],[\"\",\"00000000000000ff\",[[18446744073709551615,0]]]]\n[]",
 ];
 
-/// Samples for [`mounts`]: a path and, behind a line feed, the table.
+/// Samples for `mounts`: a path and, behind a line feed, the table.
 pub const MOUNTS: &[&[u8]] = &[
     b"/srv/team data/a.db\n27 1 254:0 / / rw,relatime - ext4 /dev/vda rw\n30 27 0:40 / /srv/team\\040data rw - nfs4 files:/export rw",
     b"/mnt/a.db\n32 27 0:42 / /mnt rw - ext4 /dev/vdc rw\n33 32 0:43 / /mnt rw - fuse.sshfs me@there: rw\n - \n34 27 -",
 ];
 
-/// Samples for [`paths`].
+/// Samples for `paths`.
 pub const PATHS: &[&[u8]] = &[b"shardwise.db", b"/run/a b/\xc3\xbc.db", b":memory:", b"sqlite:x", b"../x/", b"x\0y", b""];
 
 /// Lists of claims as a statement gives them: what is read is written so that it is read again, and what is refused is told in one line.
