@@ -158,6 +158,9 @@ impl ConsulConfig {
         if given.contains('@') {
             return Err(refused("contains an @; leave user and password out, Consul takes a token (discovery.consul.token)"));
         }
+        if given.contains(|sign: char| sign.is_whitespace() || sign.is_control()) {
+            return Err(shown("which has a blank or a control character in it"));
+        }
         let (tls, rest) = match given.split_once("://") {
             Some(("http", rest)) => (false, rest),
             Some(("https", rest)) => (true, rest),

@@ -48,8 +48,15 @@ pub const SERVICES: &[&[u8]] = &[
 ];
 
 /// Samples for `addresses`.
-pub const ADDRESSES: &[&[u8]] =
-    &[b"http://127.0.0.1:8500", b"https://[::1]:8501/base/", b"consul:8500", b"unix:///run/consul.sock", b"http://me:pass@x", b"ftp://x?y"];
+pub const ADDRESSES: &[&[u8]] = &[
+    b"http://127.0.0.1:8500",
+    b"https://[::1]:8501/base/",
+    b"consul:8500",
+    b"unix:///run/consul.sock",
+    b"http://me:pass@x",
+    b"ftp://x?y",
+    b"ph/ \0/ /",
+];
 
 /// Keys and names: what a key is read as is written as the same key, and any name is read back from its part of a key.
 pub fn keys(input: &[u8]) {
