@@ -113,7 +113,8 @@ fn read(path: &Path) -> Result<Value, Failure> {
 /// One benchmark's figure from Criterion's three files about it.
 fn figure(benchmark: &Value, estimates: &Value, sample: &Value) -> Option<Figure> {
     let numbers = |name: &str| Some(sample[name].as_array()?.iter().filter_map(Value::as_f64));
-    let estimate = if estimates["slope"].is_object() { &estimates["slope"] } else { &estimates["mean"] };
+    // The median, because one sample that a neighbour disturbed spoils a mean.
+    let estimate = &estimates["median"];
     Some(Figure {
         name: benchmark["full_id"].as_str()?.to_owned(),
         nanos: estimate["point_estimate"].as_f64()?,
@@ -145,7 +146,7 @@ mod tests {
     fn a_figure_is_read_from_criterions_files() {
         let benchmark = serde_json::json!({"full_id": "filter/ours/3", "throughput": {"Elements": 1000}});
         let interval = serde_json::json!({"lower_bound": 9.0, "upper_bound": 11.0});
-        let estimates = serde_json::json!({"slope": null, "mean": {"point_estimate": 10.0, "confidence_interval": interval}});
+        let estimates = serde_json::json!({"mean": null, "median": {"point_estimate": 10.0, "confidence_interval": interval}});
         let sample = serde_json::json!({"iters": [1.0, 2.0, 3.0], "times": [12.0, 17.0, 33.0]});
         let expected = Figure { name: "filter/ours/3".into(), nanos: 10.0, low: 9.0, high: 11.0, fastest: 8.5, elements: Some(1000.0) };
         assert_eq!(figure(&benchmark, &estimates, &sample), Some(expected));

@@ -3,11 +3,11 @@
 
 use std::collections::VecDeque;
 use std::path::PathBuf;
-use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use cargo_metadata::{Artifact, Message, TargetKind};
 
+use crate::beside;
 use crate::context::Context;
 use crate::report::say;
 use crate::run::{Failure, Log, count_tests};
@@ -45,14 +45,7 @@ pub(crate) fn all(log: &Log<'_>) -> Result<Passed, Failure> {
     log.run(log.context.cargo(&build))?;
     let built = log.run(log.context.cargo(&[&build[..], &["--message-format", "json"]].concat()))?;
     let (alone, together): (Vec<_>, Vec<_>) = binaries(log.context, &built).into_iter().partition(|binary| binary.is_one_of(&ALONE));
-    let waiting = Mutex::new(in_order(together));
-    let next = || waiting.lock().unwrap_or_else(PoisonError::into_inner).pop_front();
-    let run_some = || -> Vec<_> { std::iter::from_fn(next).map(|binary| run(log, &binary)).collect() };
-    let mut outcomes: Vec<_> = std::thread::scope(|scope| {
-        let runners: Vec<_> = (0..AT_ONCE).map(|_| scope.spawn(run_some)).collect();
-        let broken = |_| vec![Err(Failure::new("a runner of tests panicked"))];
-        runners.into_iter().flat_map(|runner| runner.join().unwrap_or_else(broken)).collect()
-    });
+    let mut outcomes = beside::each(in_order(together), AT_ONCE, |binary| run(log, &binary));
     outcomes.extend(alone.iter().map(|binary| run(log, binary)));
     summed(outcomes)
 }

@@ -37,8 +37,11 @@ pub(crate) fn test(log: &Log<'_>) -> Result<Passed, Failure> {
     }
 }
 
+/// What may break without the optional features is that something does not compile, or that a backend which is not built in is told as such. What the
+/// tests from outside say of workers and fleets, they have said with all features.
 pub(crate) fn test_default(log: &Log<'_>) -> Result<Passed, Failure> {
-    tests(log, &["test", "--package", "shardwise", "--tests", "--no-fail-fast"])
+    log.run(log.context.cargo(&["check", "--package", "shardwise", "--tests"]))?;
+    tests(log, &["test", "--package", "shardwise", "--lib", "--test", "settings", "--no-fail-fast"])
 }
 
 pub(crate) fn doctest(log: &Log<'_>) -> Result<Passed, Failure> {

@@ -1,9 +1,11 @@
 //! `cargo xtask fuzz`: the targets of the package `fuzz` under libFuzzer, which follows what an input reaches. It needs a C++ compiler and no
 //! nightly: the compiler's own pass counts edges (docs/adr/0013).
 
+use std::collections::VecDeque;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use crate::beside;
 use crate::context::Context;
 use crate::report::say;
 use crate::run::{Failure, Log};
@@ -11,6 +13,8 @@ use crate::steps::Passed;
 
 /// How long each target is tried in a test run.
 const BRIEFLY: u32 = 5;
+/// A target is one thread.
+const AT_ONCE: usize = 2;
 /// Beyond the time that libFuzzer was given: it ends after the input at hand.
 const GRACE: Duration = Duration::from_mins(2);
 /// For reading what is on this machine; another cargo may hold its lock.
@@ -96,11 +100,12 @@ fn all(log: &Log<'_>, name: Option<&str>, seconds: u32) -> Result<u64, Failure> 
     list.env("SHARDWISE_FUZZ_SAMPLES", &corpus);
     let listed = log.run(list)?;
     let known: Vec<_> = listed.lines().filter_map(|line| line.strip_prefix("target ")).collect();
-    let chosen: Vec<_> = known.iter().filter(|known| name.is_none_or(|name| name == **known)).collect();
+    let chosen: VecDeque<&str> = known.iter().copied().filter(|known| name.is_none_or(|name| name == *known)).collect();
     if chosen.is_empty() {
         return Err(Failure::new(format!("no target is called {}; there are: {}", name.unwrap_or_default(), known.join(", "))));
     }
-    for target in &chosen {
+    let count = chosen.len() as u64;
+    let one = |target: &str| {
         say(&format!("    {target}"));
         // What libFuzzer finds worth keeping joins the samples for the next run on this machine.
         let inputs = corpus.join(target);
@@ -110,9 +115,16 @@ fn all(log: &Log<'_>, name: Option<&str>, seconds: u32) -> Result<u64, Failure> 
         let mut command = log.context.command(&program.to_string_lossy(), &arguments);
         command.env("SHARDWISE_FUZZ_TARGET", target);
         let limit = Duration::from_secs(seconds.into()) + GRACE;
-        log.run_for(command, limit).map_err(|failure| failure.repeated_by(format!("cargo xtask fuzz {target}")))?;
+        let log = Log::begin(log.context, &format!("fuzz-{target}"))?;
+        log.run_for(command, limit).map_err(|failure| failure.repeated_by(format!("cargo xtask fuzz {target}")))
+    };
+    // All of them are tried, so that one find does not hide the next.
+    let failures: Vec<_> = beside::each(chosen, AT_ONCE, one).into_iter().filter_map(Result::err).collect();
+    if failures.is_empty() {
+        return Ok(count);
     }
-    Ok(chosen.len() as u64)
+    let (failed, why) = (failures.len() as u64, failures.iter().map(ToString::to_string).collect::<Vec<_>>());
+    Err(Failure::counted(why.join("\n    "), count - failed, failed))
 }
 
 fn build(log: &Log<'_>) -> Result<PathBuf, Failure> {

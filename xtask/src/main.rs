@@ -4,6 +4,7 @@
 //! repeat what failed. Every command's whole output is kept under `target/xtask/`.
 
 mod bench;
+mod beside;
 mod binaries;
 mod checks;
 mod context;

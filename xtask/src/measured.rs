@@ -9,7 +9,7 @@ const HEAD: &str = "# Measured
 Written by `cargo xtask bench NAME`, `cargo xtask soak NAME` and `cargo xtask simulate`, one section for each name. Compare within a section, and quote ratios: other machines differ.
 ";
 
-/// One benchmark's time, with the bounds of its 95 % confidence interval.
+/// One benchmark's median time, with the bounds of its 95 % confidence interval.
 #[derive(Debug, PartialEq)]
 pub(crate) struct Figure {
     pub(crate) name: String,
@@ -58,7 +58,7 @@ fn revision(context: &Context) -> String {
 /// The section of one benchmark.
 pub(crate) fn section(name: &str, head: &str, figures: &[Figure]) -> String {
     let mut text = format!("## {name}\n\n{head}\n\n");
-    text += "| benchmark | time | 95 % interval | for each element |\n|---|---:|---:|---:|\n";
+    text += "| benchmark | median | 95 % interval | for each element |\n|---|---:|---:|---:|\n";
     for f in figures {
         let each = f
             .elements

@@ -6,10 +6,11 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use criterion::{BenchmarkId, Criterion, criterion_group, criterion_main};
+use criterion::measurement::WallTime;
+use criterion::{BenchmarkGroup, BenchmarkId, Criterion, criterion_group, criterion_main};
 use shardwise_core::{
-    Circle, ClaimName, Holder, Incarnation, InstanceId, Member, NameOwners, PlacementParams, Placer, Resource, SlotOwners, Succession,
-    View, Weight,
+    Circle, ClaimName, Holder, Incarnation, InstanceId, Member, NameOwners, PlacementKind, PlacementParams, Placer, Resource, SlotOwners,
+    Succession, View, Weight,
 };
 
 const FLEETS: [u32; 4] = [3, 50, 300, 1_000];
@@ -45,7 +46,31 @@ fn rebuild(c: &mut Criterion) {
         });
         group.bench_function(BenchmarkId::new("nothing changed but the walk", size), |b| b.iter(|| circle.place(fleet.iter().cloned())));
     }
+    weights(&mut group);
     group.finish();
+}
+
+/// A thousand members of every weight from 1 to 4, whose shares `ring` gives roughly and `quota` exactly.
+fn weights(group: &mut BenchmarkGroup<'_, WallTime>) {
+    let weighted = |number: u32| (member(number).0, Weight::new(u64::from(number % 4 + 1)).unwrap());
+    for kind in [PlacementKind::Ring, PlacementKind::Quota] {
+        let params = PlacementParams { kind, ..PlacementParams::default() };
+        let mut fleet: Vec<_> = (0..1_000).map(weighted).collect();
+        let mut circle = Circle::new(params);
+        circle.place(fleet.iter().cloned());
+        let mut newcomer = 1_000;
+        group.bench_function(BenchmarkId::new(format!("one joins or leaves, weights 1 to 4, {}", kind.as_str()), 1_000), |b| {
+            b.iter(|| {
+                if fleet.len() == 1_000 {
+                    fleet.remove((newcomer % 1_000) as usize);
+                } else {
+                    newcomer += 1;
+                    fleet.push(weighted(newcomer));
+                }
+                circle.place(fleet.iter().cloned())
+            });
+        });
+    }
 }
 
 /// What follows from claims while versions differ: of a hundred members one has left, or nobody holds anything. With the circle from nothing.

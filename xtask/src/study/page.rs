@@ -122,21 +122,23 @@ const QUOTA: &str = "
 ## Quota
 
 Placement `quota`, protocol 5, beside `ring`, protocol 1, where weights differ; where they are equal both are the same to the last slot. **Off** is how far the mean share of any weight over
-20 fleets is from the weight. **Moved** is as above, for one more member of the weight that is next, over what that one is entitled to. **Lightest** is how many slots the lightest member is
+20 fleets is from the weight. **Single** are the least and the most that a single member had of what it is entitled to. **Moved** is as above, for one more member of the weight that is next, over what that one is entitled to. **Lightest** is how many slots the lightest member is
 entitled to: of a weight with one member, entitled to three slots and a quarter, 20 fleets are off by chance, because slots are whole.
 
-| weights in the fleet | members | slots | lightest | off: `ring` | off: `quota` | moved: `ring` | moved: `quota` |
-|---|---:|---:|---:|---:|---:|---:|---:|
+| weights in the fleet | members | slots | lightest | off: `ring` | off: `quota` | single: `ring` | single: `quota` | moved: `ring` | moved: `quota` |
+|---|---:|---:|---:|---:|---:|---:|---:|---:|---:|
 ";
 
 fn quotas(text: &mut String, all: &[Beside]) {
     *text += QUOTA;
-    for Beside { of, off: [ring, quota], moved: [by_ring, by_quota] } in all {
+    for Beside { of, off: [ring, quota], single, moved: [by_ring, by_quota] } in all {
         let (members, slots) = (of.case.members, of.case.params.slots);
         let off = |off: &f64| format!("{:.2} %", off * 100.0);
         let moved = |moved: &Spread| format!("{:.3}, {:.3}", moved.mean, moved.worst);
         let (ring, quota, by_ring, by_quota) = (off(ring), off(quota), moved(by_ring), moved(by_quota));
-        let _ = writeln!(text, "| {} | {members} | {slots} | {:.1} | {ring} | {quota} | {by_ring} | {by_quota} |", of.name, of.lightest());
+        let [one_of_ring, one_of_quota] = single.map(|(least, most)| format!("{least:.3} to {most:.3}"));
+        let told = format!("{ring} | {quota} | {one_of_ring} | {one_of_quota} | {by_ring} | {by_quota}");
+        let _ = writeln!(text, "| {} | {members} | {slots} | {:.1} | {told} |", of.name, of.lightest());
     }
 }
 

@@ -3,7 +3,7 @@
 use shardwise_core::{Circle, NameError, PlacementKind, PlacementParams, Weight};
 
 use super::measure::{Case, Spread, constants, member, moves, spread};
-use super::weights::{FLEETS_PROMISED, Weighted, by_weight, off};
+use super::weights::{ByWeight, FLEETS_PROMISED, Weighted, by_weight, off};
 
 /// What both gave for one kind of fleet: first `ring`, then `quota`.
 #[derive(Debug, Clone)]
@@ -11,6 +11,8 @@ pub(super) struct Beside {
     pub(super) of: Weighted,
     /// How far the mean share of any weight is off.
     pub(super) off: [f64; 2],
+    /// The slots of the worst single members over what they are entitled to: the least and the most of all fleets.
+    pub(super) single: [(f64, f64); 2],
     /// Slots that move when one member joins, over the newcomer's exact share.
     pub(super) moved: [Spread; 2],
 }
@@ -43,9 +45,16 @@ fn one((name, weights, members, slots): &Fleet) -> Result<Beside, NameError> {
         Weighted { name, weights: weights.clone(), case: Case { members: *members, params, fleets: FLEETS_PROMISED } }
     };
     let (ring, quota) = (of(PlacementKind::Ring), of(PlacementKind::Quota));
-    let off = [off(&by_weight(&ring)?), off(&by_weight(&quota)?)];
+    let [by_ring, by_quota] = [by_weight(&ring)?, by_weight(&quota)?];
+    let off = [off(&by_ring), off(&by_quota)];
+    let single = [single(&by_ring), single(&by_quota)];
     let moved = [moved(&ring)?, moved(&quota)?];
-    Ok(Beside { of: quota, off, moved })
+    Ok(Beside { of: quota, off, single, moved })
+}
+
+fn single(weights: &[ByWeight]) -> (f64, f64) {
+    let least = weights.iter().map(|of| of.least).fold(f64::INFINITY, f64::min);
+    (least, weights.iter().map(|of| of.most).fold(0.0, f64::max))
 }
 
 /// What one more member, of the weight that is next, moves over what it is entitled to.
@@ -70,9 +79,10 @@ mod tests {
 
     #[test]
     fn the_ring_and_the_quota_are_measured_on_the_same_fleets() {
-        let Beside { of, off: [ring, quota], moved } = one(&("1 and 10", &[1, 10], 4, 512)).unwrap();
+        let Beside { of, off: [ring, quota], single, moved } = one(&("1 and 10", &[1, 10], 4, 512)).unwrap();
         assert_eq!((of.case.fleets, of.case.params.kind), (FLEETS_PROMISED, PlacementKind::Quota));
         assert!(quota < 0.03 && ring > quota, "off by {ring} and {quota}");
+        assert!(single.iter().all(|(least, most)| *least < 1.0 && *most > 1.0), "{single:?}");
         assert!(moved.iter().all(|moved| (0.5..2.0).contains(&moved.mean) && moved.worst >= moved.mean), "{moved:?}");
     }
 }
