@@ -44,14 +44,14 @@ pub(crate) fn head(context: &Context, machine: &Machine) -> String {
     format!("Commit {}; {}, {} cores.", revision(context), machine.cpu, machine.cores)
 }
 
-/// The commit that was measured, and whether the tree had changes beside it.
+/// The commit that was measured, and whether the tree had changes beside it; pages like the one that is written do not count.
 fn revision(context: &Context) -> String {
     let git = |arguments: &[&str]| {
         let output = context.command("git", arguments).output().ok()?;
         output.status.success().then(|| String::from_utf8_lossy(&output.stdout).trim().to_owned())
     };
     let commit = git(&["rev-parse", "--short=12", "HEAD"]).unwrap_or_else(|| "unknown".into());
-    let clean = git(&["status", "--porcelain", "--untracked-files=no"]).is_some_and(|changes| changes.is_empty());
+    let clean = git(&["status", "--porcelain", "--untracked-files=no", "--", ".", ":!docs"]).is_some_and(|changes| changes.is_empty());
     if clean { commit } else { format!("{commit} with uncommitted changes") }
 }
 
