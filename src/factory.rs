@@ -314,7 +314,7 @@ impl ShardingFactory {
             return Err(Error::new(ErrorKind::Settings, message));
         }
         self.check_rejoin_grace(&policy, &*backend)?;
-        check_messages(settings, &member)?;
+        check_listeners(settings, &member)?;
         Ok(ShardingService::new(settings, member, backend, clock))
     }
 
@@ -357,11 +357,15 @@ impl ShardingFactory {
     }
 }
 
-/// Of settings made in code nobody has looked at the messages yet.
-fn check_messages(settings: &PolicySettings, member: &Member) -> Result<()> {
+/// Of settings made in code nobody has looked at the listeners yet.
+fn check_listeners(settings: &PolicySettings, member: &Member) -> Result<()> {
     let listen = settings.messages.listen;
     if let Some(mistake) = settings.messages.mistake() {
         return Err(Error::new(ErrorKind::Settings, format!("policy {}: messages_listen is {listen}: {mistake}", settings.policy.name)));
+    }
+    if let Some(mistake) = settings.peers.mistake() {
+        let message = format!("policy {}: peer_listen is {}: {mistake}", settings.policy.name, settings.peers.listen);
+        return Err(Error::new(ErrorKind::Settings, message));
     }
     let unknown = listen.ip().is_unspecified() && member.address.is_none();
     if unknown { Err(unreachable_by(listen)) } else { Ok(()) }

@@ -37,6 +37,7 @@
 //! - `etcd`: workers on several machines meet in etcd. Needs `protoc` when it is compiled: `apt install protobuf-compiler`, or
 //!   `cargo install protox --features bin` and the variable `PROTOC` set to it.
 //! - `parallel`: `par_filter_owned_items`, for lists of keys so long that a second thread pays.
+//! - `requests`: `ShardingService::listen_for_requests`, for a worker that answers requests of its group without a sidecar; brings hyper.
 //! - `testing`: `ShardingService::frozen` and `testing::TestFleet`, for your own tests.
 //!
 //! # TLS
@@ -58,6 +59,7 @@ pub mod metrics;
 mod observer;
 mod placers;
 mod places;
+pub mod requests;
 mod runtime;
 mod service;
 pub mod settings;

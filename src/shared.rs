@@ -1,8 +1,9 @@
 //! What a service, its driver and its runners share: the snapshot that readers see, and the news of its changes.
 
 use std::ops::Deref;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
 
 use arc_swap::{ArcSwap, ArcSwapOption};
 use shardwise_core::{InstanceId, Member, Moment, Ownership, Policy, Rebalance, Timing};
@@ -14,9 +15,10 @@ use tokio_util::task::TaskTracker;
 use crate::absence::Absences;
 use crate::listeners::Hub;
 use crate::messages::Post;
+use crate::requests::Desk;
 use crate::runtime::{Guards, Names};
 use crate::service::Ranking;
-use crate::settings::MessagesSettings;
+use crate::settings::{MessagesSettings, PeersSettings};
 
 /// What work under ownership stands on. Whoever holds it keeps no stream open and no service alive.
 pub(crate) struct Ground {
@@ -40,6 +42,10 @@ pub(crate) struct Shared {
     pub(crate) names: Names,
     /// Messages to whoever holds a name.
     pub(crate) post: Arc<Post>,
+    /// Requests to this worker.
+    pub(crate) desk: Desk,
+    /// When the view was last proven current; it stays when the worker is fenced.
+    pub(crate) proven: Mutex<Option<Moment>>,
     /// Told when this worker has changed a note that its runners follow.
     pub(crate) noted: watch::Sender<()>,
     /// How often a slot was given away though work was still running in it.
@@ -66,7 +72,7 @@ impl Shared {
         policy: Arc<Policy>,
         timing: Timing,
         member: &Member,
-        messages: MessagesSettings,
+        (messages, peers): (MessagesSettings, PeersSettings),
         clock: Clock,
         ownership: Arc<Ownership>,
     ) -> Self {
@@ -80,11 +86,14 @@ impl Shared {
             current: ArcSwap::new(Arc::clone(&ownership)),
         };
         let post = Post::new(ground.policy.group.clone(), member, messages, &ground.gone);
+        let desk = Desk::new(&ground.policy.group, member, peers, &ground.gone);
         Self {
             ground: Arc::new(ground),
             timing,
             instance_id: member.instance_id.clone(),
             post: Arc::new(post),
+            desk,
+            proven: Mutex::default(),
             names: Names::default(),
             noted: watch::Sender::new(()),
             overlaps: AtomicU64::new(0),
@@ -126,6 +135,12 @@ impl Shared {
             crate::metrics::overlapped(&self.policy, running);
             tracing::warn!(policy = %self.policy.name, running, "slots were given away while work in them still ran (on_drain_timeout = \"release\")");
         }
+    }
+
+    /// How long ago the view was last proven current; `None` before the first one.
+    pub(crate) fn view_age(&self) -> Option<Duration> {
+        let proven = *self.proven.lock().unwrap_or_else(PoisonError::into_inner);
+        proven.map(|proven| self.clock.now().since(proven))
     }
 
     pub(crate) fn changes(&self) -> watch::Receiver<Arc<Ownership>> {

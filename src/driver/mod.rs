@@ -6,8 +6,8 @@ mod claims;
 mod marks;
 mod record;
 
-use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
 use futures::stream::BoxStream;
@@ -20,8 +20,10 @@ use tokio::task::{AbortHandle, JoinSet};
 
 use crate::ServiceState;
 use crate::calls::{follow, follow_claims};
+use crate::messages::ADDRESS_KEY as MESSAGES_KEY;
 use crate::metrics::Meters;
 use crate::placers::placed_ahead;
+use crate::requests::ADDRESS_KEY as REQUESTS_KEY;
 use crate::shared::{Ground, Shared};
 use marks::Marks;
 
@@ -102,6 +104,10 @@ impl Driver {
         let mut names = shared.names.follow();
         let mut address = shared.post.address();
         address.mark_changed();
+        let mut requests = shared.desk.address();
+        // Known before it joins, it is in the first record already.
+        let known = requests.borrow_and_update().clone();
+        self.show_address(REQUESTS_KEY, known);
         let mut orphaned = false;
         let mut actions = Vec::new();
         self.meters.begin();
@@ -155,7 +161,12 @@ impl Driver {
                 idle = shared.guards.idle() => Input::Claims(ClaimInput::Idle(idle)),
                 Ok(()) = address.changed() => {
                     let address = address.borrow_and_update().clone();
-                    self.show_address(address);
+                    self.show_address(MESSAGES_KEY, address);
+                    continue;
+                }
+                Ok(()) = requests.changed() => {
+                    let address = requests.borrow_and_update().clone();
+                    self.show_address(REQUESTS_KEY, address);
                     continue;
                 }
                 () = until(&self.shared, wake_at) => Input::Woken,
@@ -216,6 +227,9 @@ impl Driver {
 
     fn step(&mut self, input: Input, actions: &mut Vec<Action>) {
         self.machine.step(self.shared.clock.now(), input, actions);
+        if let Some(proven) = self.machine.proven_at() {
+            *self.shared.proven.lock().unwrap_or_else(PoisonError::into_inner) = Some(proven);
+        }
         self.shared.rebuilds.store(self.machine.placements_computed(), Ordering::Relaxed);
         for action in actions.drain(..) {
             self.carry_out(action);

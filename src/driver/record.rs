@@ -12,7 +12,8 @@ use super::marks::Wish;
 use super::{Answer, Driver};
 use crate::ServiceState;
 use crate::calls::limited;
-use crate::messages::ADDRESS_KEY;
+use crate::messages::ADDRESS_KEY as MESSAGES_KEY;
+use crate::requests::ADDRESS_KEY as REQUESTS_KEY;
 
 /// How long leaving may take beyond the drain: the record dies by its TTL anyway. At most half of it is for showing the member as draining. Where a
 /// place was to be kept and could not, half of it is added for leaving for good.
@@ -101,15 +102,15 @@ impl Driver {
         self.mark(registration, "could not show that this worker leaves for a while; the others see it when it is away");
     }
 
-    /// Says in the record where messages to this worker arrive. One that is just being written gets it with the next renewal.
-    pub(super) fn show_address(&mut self, address: Option<String>) {
+    /// Says in the record where messages or requests to this worker arrive. One that is just being written gets it with the next renewal.
+    pub(super) fn show_address(&mut self, key: &str, address: Option<String>) {
         let Some(address) = address else { return };
-        self.registration.member.metadata.insert(ADDRESS_KEY.into(), address.clone());
+        self.registration.member.metadata.insert(key.into(), address.clone());
         if matches!(self.machine.ownership().state(), ServiceState::Active | ServiceState::Draining | ServiceState::Stale) {
             let wanted = self.marks.wanted().map(|wish| (*wish.registration).clone());
             let mut registration = wanted.unwrap_or_else(|| self.registration.clone());
-            registration.member.metadata.insert(ADDRESS_KEY.into(), address);
-            self.mark(registration, "could not show where messages to this worker arrive; it is tried again");
+            registration.member.metadata.insert(key.into(), address);
+            self.mark(registration, "could not show where messages or requests to this worker arrive; it is tried again");
         }
     }
 
@@ -119,7 +120,8 @@ impl Driver {
         let wish =
             self.marks.wanted().unwrap_or_else(|| Wish { registration: Arc::new(self.registration.clone()), or_else: MISSING_UNTOLD });
         let wanted = &wish.registration.member;
-        let says = |member: &Member| (member.state, member.loss.clone(), member.metadata.get(ADDRESS_KEY).cloned());
+        let address = |member: &Member, key| member.metadata.get(key).cloned();
+        let says = |member: &Member| (member.state, member.loss.clone(), [MESSAGES_KEY, REQUESTS_KEY].map(|key| address(member, key)));
         let other = |seen: &Member| seen.incarnation == wanted.incarnation && says(seen) != says(wanted);
         if self.machine.view().and_then(|view| view.member(&wanted.instance_id)).is_some_and(other) {
             self.marks.want(&self.backend, self.shared.timing.renew_every, wish);

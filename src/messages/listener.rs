@@ -46,7 +46,7 @@ impl Door {
         let given = hello.token.as_deref().unwrap_or_default();
         if hello.shardwise != PROTOCOL {
             Welcome::OtherProtocol
-        } else if self.token.as_ref().is_some_and(|token| !wire::same(token.expose_secret(), given)) {
+        } else if self.token.as_ref().is_some_and(|token| !wire::same(token.expose_secret().as_bytes(), given.as_bytes())) {
             Welcome::WrongToken
         } else if hello.group != self.group || hello.instance_id != self.me.instance_id || hello.incarnation != self.me.incarnation {
             Welcome::SomebodyElse

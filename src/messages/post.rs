@@ -100,7 +100,7 @@ impl Post {
         self.leaders.subscribe()
     }
 
-    pub(super) const fn me(&self) -> &Holder {
+    pub(crate) const fn me(&self) -> &Holder {
         &self.me
     }
 

@@ -3,6 +3,7 @@
 mod alone;
 mod keys;
 mod replicas;
+mod requests;
 
 pub(crate) use replicas::Ranking;
 
@@ -24,7 +25,7 @@ use crate::drain::{Drains, Follower};
 use crate::driver::{Command, Driver};
 use crate::listeners::{Rebalances, Snapshots, WatchMembers};
 use crate::placers::placer;
-use crate::settings::{MessagesSettings, PolicySettings};
+use crate::settings::{MessagesSettings, PeersSettings, PolicySettings};
 use crate::sharding::Sharding;
 use crate::shared::Shared;
 use crate::{Error, ErrorKind, Result};
@@ -93,8 +94,9 @@ impl ShardingService {
         let machine = Machine::new(Arc::clone(&policy), timing, me, |params| placer(&policy.group, params), clock.now());
         let registration =
             Registration { group: policy.group.clone(), member, ttl: timing.ttl, claims: policy.ownership == OwnershipMode::Exclusive };
-        let (messages, ownership) = (settings.messages.clone(), Arc::clone(machine.ownership()));
-        let shared = Arc::new(Shared::new(policy, timing, &registration.member, messages, clock, ownership));
+        let ways = (settings.messages.clone(), settings.peers.clone());
+        let ownership = Arc::clone(machine.ownership());
+        let shared = Arc::new(Shared::new(policy, timing, &registration.member, ways, clock, ownership));
         let join_limit = timing.ttl + backend.capabilities().margin + JOIN_GRACE;
         let driver = Driver::new(Arc::clone(&shared), Arc::clone(&backend), machine, registration);
         let engine = Some(Mutex::new(Engine::Parked(Box::new(driver), spawn)));
@@ -112,8 +114,8 @@ impl ShardingService {
 
     /// A service that never joins and whose share never changes.
     pub(crate) fn fixed(policy: Policy, member: &Member, ownership: Ownership, clock: Clock) -> Self {
-        let messages = MessagesSettings::default();
-        let shared = Arc::new(Shared::new(Arc::new(policy), Timing::default(), member, messages, clock, Arc::new(ownership)));
+        let ways = (MessagesSettings::default(), PeersSettings::default());
+        let shared = Arc::new(Shared::new(Arc::new(policy), Timing::default(), member, ways, clock, Arc::new(ownership)));
         Self {
             handle: Arc::new(Handle {
                 shared,

@@ -107,7 +107,7 @@ fn metadata(reader: &Reader, place: &Place) -> Result<BTreeMap<String, String>, 
     let mut metadata = BTreeMap::new();
     let mut bytes = 0;
     for (name, found) in reader.take_all(place, &keys::METADATA)? {
-        if name == crate::messages::ADDRESS_KEY {
+        if [crate::messages::ADDRESS_KEY, crate::requests::ADDRESS_KEY].contains(&name.as_str()) {
             return Err(found.refuse("shardwise itself writes this name; choose another one"));
         }
         let text = found.text()?.to_owned();

@@ -184,6 +184,24 @@ pub(super) const MESSAGES_TOKEN_FILE: Key = key(
     Fallback::Unset,
     "a file with what callers must show there, the same for all workers; needed unless messages_listen is this machine alone",
 );
+pub(super) const PEER_NETWORKS: Key = key(
+    "peer_networks",
+    Shape::Texts,
+    Fallback::Text("127.0.0.0/8,::1/128"),
+    "networks in which a sidecar may call other members to bring them requests; addresses elsewhere are never connected to",
+);
+pub(super) const PEER_LISTEN: Key = key(
+    "peer_listen",
+    Shape::Text,
+    Fallback::Unset,
+    "IP address and port where a worker without a sidecar listens for requests, on this machine alone; a free port unless set",
+);
+pub(super) const PEER_TOKEN_FILE: Key = key(
+    "peer_token_file",
+    Shape::Text,
+    Fallback::Unset,
+    "a file with the token that members show each other with requests, the same for all, at least 16 bytes; without it only GET is answered",
+);
 pub(super) const ON_BACKEND_LOSS: Key = key(
     "on_backend_loss",
     Shape::OneOf { built: &["stop", "keep"], later: &[] },

@@ -12,6 +12,7 @@ use shardwise_discovery::settings::{BackendSettings, BackendValue};
 use super::files::Base;
 use super::messages::{self, MessagesSettings};
 use super::origin::Path;
+use super::peers::{self, PeersSettings};
 use super::read::{Found, Place, Reader, refused};
 use super::{keys, next, options, tree};
 use crate::{Error, backend};
@@ -31,6 +32,8 @@ pub struct PolicySettings {
     pub discovery: DiscoverySettings,
     /// Where messages to its singletons arrive.
     pub messages: MessagesSettings,
+    /// Requests between its members.
+    pub peers: PeersSettings,
 }
 
 /// Where workers meet.
@@ -62,7 +65,13 @@ impl DiscoverySettings {
 impl PolicySettings {
     /// A policy made in code, with the default timing and discovery; assign the fields to change them.
     pub fn new(policy: Policy) -> Self {
-        Self { policy, timing: Timing::default(), discovery: DiscoverySettings::default(), messages: MessagesSettings::default() }
+        Self {
+            policy,
+            timing: Timing::default(),
+            discovery: DiscoverySettings::default(),
+            messages: MessagesSettings::default(),
+            peers: PeersSettings::default(),
+        }
     }
 }
 
@@ -135,9 +144,10 @@ pub(super) fn policy(
     let policy = policy.validated().map_err(|error| refused(&error, &place.path, &related))?;
 
     let messages = messages::read(reader, place, &policy, base)?;
+    let peers = peers::read(reader, place, base)?;
     let meeting = Place { path: place.path.join("discovery"), inherits: Some(common.clone()), origin: place.origin.clone() };
     let (discovery, timing) = discovery(reader, &meeting, base)?;
-    Ok(PolicySettings { policy, timing, discovery, messages })
+    Ok(PolicySettings { policy, timing, discovery, messages, peers })
 }
 
 /// Reads how keys are placed.

@@ -73,6 +73,13 @@ impl Found {
         }
     }
 
+    pub(super) fn texts(&self) -> Result<&[String], Error> {
+        match &self.value {
+            Value::Texts(texts) => Ok(texts),
+            _ => Err(self.misread()),
+        }
+    }
+
     pub(super) fn flag(&self) -> Result<bool, Error> {
         match self.value {
             Value::Flag(flag) => Ok(flag),

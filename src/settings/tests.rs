@@ -64,8 +64,9 @@ fn the_documented_file_loads_as_it_stands_and_with_everything_uncommented() {
     assert_eq!(settings.policy("my_custom_workers").unwrap().policy.placement.slots, 16_384);
     assert_eq!(settings.outbox("orders").unwrap().policy.as_str(), "outbox_publishers");
     let production = LoadOptions::default().with_variables([("SHARDWISE_ENV", "production")]);
-    // This one is read at once, and nobody has written it here.
-    let text = uncommented().replace("messages_token_file = \"messages.token\"\n", "");
+    // These are read at once, and nobody has written them here.
+    let unwritten = ["messages_token_file = \"messages.token\"\n", "peer_token_file = \"peers.token\"\n"];
+    let text = unwritten.iter().fold(uncommented(), |text, line| text.replace(line, ""));
     let all = Settings::from_toml_str_with(&text, &production).unwrap();
     let policies = |settings: &Settings| settings.policies.values().map(|p| (p.policy.clone(), p.discovery.clone())).collect::<Vec<_>>();
     // What has no default, or another, is an example.

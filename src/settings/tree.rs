@@ -69,11 +69,12 @@ const POLICY: &[Key] = &[
     keys::ON_BACKEND_LOSS,
     keys::KEEP_FOR,
     keys::MAX_LOSS,
+    keys::PEER_NETWORKS,
+    keys::PEER_LISTEN,
+    keys::PEER_TOKEN_FILE,
 ];
 
 const NEXT: &[Key] = &[keys::NEXT_PLACEMENT, keys::NEXT_SLOTS, keys::NEXT_VIRTUAL_NODES, keys::NEXT_LOAD_MARGIN];
-
-const POLICY_LATER: &[&str] = &["peer_networks"];
 
 const OUTBOX: &[Key] = &[
     keys::POLICY,
@@ -108,20 +109,13 @@ const OUTBOX: &[Key] = &[
 fn sharding() -> Vec<Node> {
     let mut instance = leaves(INSTANCE);
     instance.push(Node::Free(keys::METADATA));
-    vec![
-        Node::Leaf(keys::ENABLED),
-        table("instance", instance),
-        discovery(),
-        Node::Named { name: "policies", each: policy() },
-        Node::Later("peer_networks"),
-    ]
+    vec![Node::Leaf(keys::ENABLED), table("instance", instance), discovery(), Node::Named { name: "policies", each: policy() }]
 }
 
 fn policy() -> Vec<Node> {
     let mut fields = leaves(POLICY);
     fields.push(table("next", leaves(NEXT)));
     fields.push(discovery());
-    fields.extend(POLICY_LATER.iter().copied().map(Node::Later));
     fields
 }
 

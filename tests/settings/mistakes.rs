@@ -79,7 +79,6 @@ fn the_slots_of_an_outbox_cannot_change_while_publishers_run() {
 
 #[test]
 fn what_is_not_built_yet_says_so() {
-    assert_eq!(refused_policy_line("peer_networks = \"1s\""), "peer_networks is not built yet: remove it");
     for backend in ["nats", "valkey"] {
         let table = refused_policy_line(&format!("discovery.{backend}.address = \"x\""));
         assert_eq!(table, format!("discovery.{backend} is not built yet: remove it"));
@@ -154,6 +153,36 @@ fn where_messages_arrive_is_an_address_and_has_a_token_where_others_can_connect(
     let nowhere = message(shardwise::ShardingFactory::from_settings(settings.clone()).unwrap().create("workers").map(|_| settings));
     assert!(nowhere.contains("set instance.address and instance.port"), "{nowhere}");
     let own = refused("[default.resilience.sharding.instance]\nmetadata.\"shardwise.messages\" = \"x\"");
+    assert!(own.contains("shardwise itself writes this name"), "{own}");
+}
+
+#[test]
+fn requests_between_members_stay_on_this_machine_unless_networks_are_named() {
+    let folder = tempfile::tempdir().unwrap();
+    let with_token = |text: &str| {
+        let file = folder.path().join(format!("token-{}", text.len()));
+        std::fs::write(&file, text).unwrap();
+        format!("peer_token_file = '{}'", file.display())
+    };
+    for (line, said) in [
+        ("peer_networks = [\"10.0.0.7/8\"]".to_owned(), "peer_networks is [\"10.0.0.7/8\"]: the address has bits behind"),
+        ("peer_networks = [\"10.0.0.0\"]".to_owned(), "write networks as \"10.0.0.0/8\""),
+        ("peer_networks = []".to_owned(), "peer_networks is []"),
+        ("peer_listen = \"localhost:7500\"".to_owned(), "peer_listen is \"localhost:7500\": write an IP address and a port"),
+        ("peer_listen = \"0.0.0.0:7500\"".to_owned(), "peer_listen is \"0.0.0.0:7500\": others than this machine's programs"),
+        ("peer_token_file = \"nowhere\"".to_owned(), "peer_token_file is \"nowhere\": the file cannot be read"),
+        (with_token("hush-too-short"), "a token is 16 to 1024 bytes"),
+        (with_token("hush with blanks in it"), "a token is 16 to 1024 bytes"),
+    ] {
+        let refused = refused_policy_line(&line);
+        assert!(refused.contains(said) && !refused.contains("hush"), "{refused}");
+    }
+    let lines = format!("{WORKERS}peer_networks = [\"10.0.0.0/8\", \"fd00::/8\"]\n{}", with_token("hush-hush-hush-hush\n"));
+    let settings = read(&lines);
+    let peers = &settings.policy("workers").unwrap().peers;
+    assert_eq!(peers.networks.iter().map(ToString::to_string).collect::<Vec<_>>(), ["10.0.0.0/8", "fd00::/8"]);
+    assert!(peers.token.is_some() && peers.listen.ip().is_loopback() && !format!("{settings:?}").contains("hush"));
+    let own = refused("[default.resilience.sharding.instance]\nmetadata.\"shardwise.requests\" = \"x\"");
     assert!(own.contains("shardwise itself writes this name"), "{own}");
 }
 
@@ -444,8 +473,8 @@ fn variables_that_name_no_setting() {
     assert_eq!(seen("~POLICIES__=1"), "it ends before the name and the key of a setting");
     assert_eq!(seen("~INSTANCE__METADATA=1"), "after ~INSTANCE__METADATA one name of your choice is expected");
     assert_eq!(
-        seen("~POLICIES__WORKERS__PEER_NETWORKS=1s"),
-        "resilience.sharding.policies.workers.peer_networks is not built yet: remove it"
+        seen("~POLICIES__WORKERS__DISCOVERY__NATS__ADDRESS=1s"),
+        "resilience.sharding.policies.workers.discovery.nats is not built yet: remove it"
     );
     assert_eq!(
         seen("~POLICIES__WORKERS__NEXT=1"),

@@ -14,7 +14,7 @@ use tokio::runtime::Handle;
 use tokio::sync::Semaphore;
 
 use crate::history::History;
-use crate::options::{Limits, Token};
+use crate::options::{Limits, Peers, Token};
 use crate::problem::{Problem, Result};
 use crate::rate::Rate;
 use crate::seats::Seats;
@@ -51,6 +51,8 @@ pub(crate) struct App {
     pub(crate) leaving: AtomicBool,
     pub(crate) document: Bytes,
     pub(crate) render: Option<crate::options::Render>,
+    /// Requests between members.
+    pub(crate) peers: Peers,
     costly: Rate,
     placing: Arc<Semaphore>,
 }
@@ -80,6 +82,7 @@ impl App {
             leaving: AtomicBool::new(false),
             document,
             render: options.render,
+            peers: options.peers,
             costly: Rate::new(COSTLY_PER_SECOND),
             placing: Arc::new(Semaphore::new(PLACING_MOST)),
         }
@@ -96,8 +99,7 @@ impl App {
     /// Has something computed that takes long, on a thread made for that.
     pub(crate) async fn compute<T: Send + 'static>(&self, work: impl FnOnce() -> T + Send + 'static) -> Result<T> {
         self.spend()?;
-        let _turn = self.placing.acquire().await;
-        tokio::task::spawn_blocking(work).await.map_err(|_| Problem::unavailable("this could not be computed; try again"))
+        in_turn(&self.placing, work).await
     }
 
     /// Has the backend called on the runtime on which its connections live.
@@ -122,6 +124,18 @@ impl App {
         }
         self.policies.iter().find_map(|(name, joined)| Some(format!("policy {name}: {}", joined.not_ready()?)))
     }
+}
+
+/// Computes when it is its turn, which is given back when it has been computed: also if nobody waits for it any more.
+async fn in_turn<T: Send + 'static>(turns: &Arc<Semaphore>, work: impl FnOnce() -> T + Send + 'static) -> Result<T> {
+    let late = || Problem::unavailable(format!("others have much computed; it was not this one's turn within {CALL_WITHIN:?}; try again"));
+    let turn = tokio::time::timeout(CALL_WITHIN, Arc::clone(turns).acquire_owned()).await.map_err(|_| late())?;
+    let computed = tokio::task::spawn_blocking(move || {
+        let computed = work();
+        drop(turn);
+        computed
+    });
+    computed.await.map_err(|_| Problem::unavailable("this could not be computed; try again"))
 }
 
 impl Joined {
@@ -161,6 +175,9 @@ pub(crate) struct Of(pub(crate) Arc<Joined>);
 /// The key that the path names: what stands there, percent-decoded.
 pub(crate) struct InPath(pub(crate) String);
 
+/// The member that the path names, percent-decoded.
+pub(crate) struct InstanceInPath(pub(crate) String);
+
 async fn parameter(parts: &mut Parts, wanted: &str) -> Result<Option<String>> {
     let refused = |_| Problem::bad_key("what stands in the path, percent-decoded, is not UTF-8");
     let parameters = RawPathParams::from_request_parts(parts, &()).await.map_err(refused)?;
@@ -191,5 +208,42 @@ impl FromRequestParts<Arc<App>> for InPath {
             return Err(Problem::bad_key(format!("a key has at most {KEY_BYTES_MAX} bytes")));
         }
         Ok(Self(key))
+    }
+}
+
+impl FromRequestParts<Arc<App>> for InstanceInPath {
+    type Rejection = Problem;
+
+    async fn from_request_parts(parts: &mut Parts, _: &Arc<App>) -> Result<Self> {
+        Ok(Self(parameter(parts, "instance_id").await?.unwrap_or_default()))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::mpsc;
+
+    #[tokio::test]
+    async fn a_turn_ends_with_the_work_and_not_with_whoever_waits_for_it() {
+        let turns = Arc::new(Semaphore::new(1));
+        let ((go, wait), (begun, begins)) = (mpsc::channel::<()>(), mpsc::channel());
+        let work = in_turn(&turns, move || {
+            begun.send(()).unwrap();
+            let _ = wait.recv();
+        });
+        assert!(tokio::time::timeout(Duration::from_millis(1), work).await.is_err(), "nobody waits for it any more");
+        tokio::task::spawn_blocking(move || begins.recv().unwrap()).await.unwrap();
+        assert_eq!(turns.available_permits(), 0, "and it is being computed still");
+        drop(go);
+        assert!(in_turn(&turns, || 7).await.is_ok_and(|seven| seven == 7));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn nobody_waits_for_ever_for_a_turn() {
+        let turns = Arc::new(Semaphore::new(0));
+        let begun = tokio::time::Instant::now();
+        let refusal = in_turn(&turns, || ()).await.unwrap_err();
+        assert_eq!((refusal.status(), begun.elapsed()), (503, CALL_WITHIN));
     }
 }

@@ -61,16 +61,22 @@ pub(crate) fn media_type(headers: &HeaderMap) -> Option<String> {
     parts.filter_map(charset).all(|charset| charset == "utf-8").then_some(kind)
 }
 
-/// A body of JSON, read as a whole.
-pub(crate) async fn json<T: DeserializeOwned>(headers: &HeaderMap, body: Body, limits: &Limits) -> Result<T> {
-    if media_type(headers).as_deref() != Some("application/json") {
-        return Err(Problem::media_type("application/json"));
-    }
+/// A body, read as a whole.
+pub(crate) async fn whole(body: Body, limits: &Limits) -> Result<Vec<u8>> {
     let mut incoming = Incoming::new(body, WHOLE_BYTES_MAX, limits)?;
     let mut bytes = Vec::new();
     while let Some(piece) = incoming.next().await? {
         bytes.extend_from_slice(&piece);
     }
+    Ok(bytes)
+}
+
+/// A body of JSON, read as a whole.
+pub(crate) async fn json<T: DeserializeOwned>(headers: &HeaderMap, body: Body, limits: &Limits) -> Result<T> {
+    if media_type(headers).as_deref() != Some("application/json") {
+        return Err(Problem::media_type("application/json"));
+    }
+    let bytes = whole(body, limits).await?;
     let refused = |error: serde_json::Error| Problem::bad_request(format!("the body: {error}"));
     // An object, because serde would take a list of the values as well.
     let object: Map<String, Value> = serde_json::from_slice(&bytes).map_err(refused)?;

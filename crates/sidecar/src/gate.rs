@@ -12,6 +12,7 @@ use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
 
 use crate::app::App;
+use crate::peers::PEERS;
 use crate::problem::{Problem, Result};
 
 /// Where the connection came in, among a request's extensions.
@@ -19,7 +20,7 @@ use crate::problem::{Problem, Result};
 pub(crate) struct Local(pub(crate) SocketAddr);
 
 /// Paths that probes ask, which have no token.
-const OPEN: [&str; 2] = ["/livez", "/readyz"];
+pub(crate) const OPEN: [&str; 2] = ["/livez", "/readyz"];
 
 /// Lets a request through or answers itself, and counts both.
 pub(crate) async fn gate(State(app): State<Arc<App>>, request: Request, next: Next) -> Response {
@@ -35,15 +36,18 @@ pub(crate) async fn gate(State(app): State<Arc<App>>, request: Request, next: Ne
 }
 
 fn admit(app: &App, request: &Request) -> Result<()> {
-    let local = request.extensions().get::<Local>().map(|local| local.0.ip());
+    let at = request.extensions().get::<Local>().map(|local| local.0);
+    let local = at.map(|at| at.ip());
     let is_ours = |text: &str| host_of(text).is_some_and(|host| is_ours(&host, local, &app.hosts));
     check_host(request, is_ours)?;
-    check_origin(request.headers(), is_ours)?;
+    check_origin(request.headers(), is_ours, at.map(|at| at.port()))?;
     if OPEN.contains(&request.uri().path()) {
         return Ok(());
     }
-    if let Some(token) = &app.token
-        && !shown(request.headers()).is_some_and(|shown| token.is(shown))
+    // Members show each other a token of their own.
+    if !request.uri().path().starts_with(PEERS)
+        && let Some(token) = &app.token
+        && !bearer(request.headers()).is_some_and(|shown| token.is(shown))
     {
         return Err(Problem::unauthorized());
     }
@@ -72,15 +76,31 @@ fn check_host(request: &Request, is_ours: impl Fn(&str) -> bool) -> Result<()> {
     ))
 }
 
-fn check_origin(headers: &HeaderMap, is_ours: impl Fn(&str) -> bool) -> Result<()> {
+fn check_origin(headers: &HeaderMap, is_ours: impl Fn(&str) -> bool, port: Option<u16>) -> Result<()> {
+    let asked = headers.get(HOST).and_then(|host| host.to_str().ok()).unwrap_or_default();
     let foreign = |origin: &axum::http::HeaderValue| {
         let text = origin.to_str().unwrap_or_default();
-        !text.strip_prefix("http://").or_else(|| text.strip_prefix("https://")).is_some_and(&is_ours)
+        let authority = text.strip_prefix("http://").map(|rest| (rest, 80)).or_else(|| Some((text.strip_prefix("https://")?, 443)));
+        // Another program of this machine has the same host and another port.
+        !authority.is_some_and(|(rest, usual)| {
+            let theirs = port_of(rest, usual);
+            is_ours(rest) && theirs.is_some() && (theirs == port || theirs == port_of(asked, usual))
+        })
     };
     if headers.get_all(ORIGIN).iter().any(foreign) {
         return Err(Problem::forbidden("a page of another origin may not ask; it would have to be served from here"));
     }
     Ok(())
+}
+
+/// The port that is named, or else the usual one; `None` if that is none.
+pub(crate) fn port_of(text: &str, usual: u16) -> Option<u16> {
+    let authority = Authority::from_str(text).ok()?;
+    // What is no number, or too large a one, counts as none named in there.
+    match authority.as_str().strip_prefix(authority.host())? {
+        "" => Some(usual),
+        named => named.strip_prefix(':')?.parse().ok(),
+    }
 }
 
 /// The host without the port; `None` if that is none.
@@ -98,7 +118,8 @@ fn is_ours(host: &str, local: Option<IpAddr>, hosts: &[String]) -> bool {
     }
 }
 
-fn shown(headers: &HeaderMap) -> Option<&[u8]> {
+/// The token that is shown.
+pub(crate) fn bearer(headers: &HeaderMap) -> Option<&[u8]> {
     let value = headers.get(AUTHORIZATION)?.as_bytes();
     let (scheme, token) = value.split_at_checked(7)?;
     scheme.eq_ignore_ascii_case(b"bearer ").then_some(token)
@@ -136,6 +157,38 @@ mod tests {
             ("side.example.", "127.0.0.1"),
         ] {
             assert!(!ours(text, local), "{text} at {local}");
+        }
+    }
+
+    #[test]
+    fn a_page_of_another_port_is_another_origin() {
+        let passes = |origin: &str, host: &str| {
+            let mut headers = HeaderMap::new();
+            headers.insert(ORIGIN, origin.parse().unwrap());
+            headers.insert(HOST, host.parse().unwrap());
+            let is_ours = |text: &str| host_of(text).is_some_and(|host| host == "localhost" || host == "side.example");
+            check_origin(&headers, is_ours, Some(8087)).is_ok()
+        };
+        for (origin, host) in [
+            ("http://localhost:8087", "localhost:8087"),
+            ("http://localhost:8087", "localhost"),
+            // Through something that listens elsewhere and hands the name on.
+            ("https://side.example", "side.example"),
+            ("https://side.example:8443", "side.example:8443"),
+            ("http://localhost:9000", "localhost:9000"),
+        ] {
+            assert!(passes(origin, host), "{origin} at {host}");
+        }
+        for (origin, host) in [
+            ("http://localhost:3000", "localhost:8087"),
+            ("http://localhost", "localhost:8087"),
+            ("https://side.example:8443", "side.example"),
+            ("http://evil.example:8087", "localhost:8087"),
+            ("http://localhost:x", "localhost:8087"),
+            ("http://localhost:99999", "localhost"),
+            ("null", "localhost:8087"),
+        ] {
+            assert!(!passes(origin, host), "{origin} at {host}");
         }
     }
 }

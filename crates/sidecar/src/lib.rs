@@ -8,13 +8,16 @@
 mod answers;
 mod app;
 mod body;
+mod dial;
 mod explain;
+mod forward;
 mod gate;
 mod health;
 mod history;
 mod openapi;
 mod options;
 mod owned;
+mod peers;
 mod plan;
 mod problem;
 mod rate;
@@ -25,5 +28,5 @@ mod sieve;
 mod steady;
 mod wishes;
 
-pub use options::{Limits, Options, Render, Tls, Token};
+pub use options::{Limits, Options, Peers, Render, Tls, Token};
 pub use server::{Error, Sidecar};

@@ -5,7 +5,7 @@ use serde_json::{Map, Value, json};
 use utoipa::OpenApi;
 
 use crate::problem::{PROBLEM_JSON, Problem};
-use crate::{answers, explain, health, owned, plan, rebalances, wishes};
+use crate::{answers, explain, forward, health, owned, plan, rebalances, wishes};
 
 #[derive(OpenApi)]
 #[openapi(
@@ -23,6 +23,10 @@ use crate::{answers, explain, health, owned, plan, rebalances, wishes};
         plan::plan,
         wishes::drain,
         wishes::undrain,
+        forward::of_one,
+        forward::to_one,
+        forward::of_any,
+        forward::to_any,
         health::livez,
         health::readyz,
         health::metrics,
@@ -33,7 +37,7 @@ use crate::{answers, explain, health, owned, plan, rebalances, wishes};
 struct Document;
 
 /// How any route may refuse.
-const REFUSALS: [(&str, &str); 13] = [
+const REFUSALS: [(&str, &str); 15] = [
     ("400", "What was sent cannot be understood"),
     ("401", "A token is set, and this one is not it"),
     ("403", "A page of another origin, or an action where no token is set"),
@@ -46,7 +50,9 @@ const REFUSALS: [(&str, &str); 13] = [
     ("421", "A host that is not served here"),
     ("429", "Too much at once"),
     ("500", "The backend refuses"),
+    ("502", "Another member gives no answer"),
     ("503", "Not a member yet, or not any more, or the backend is away"),
+    ("504", "Another member gives no answer in time"),
 ];
 
 /// The document for those policies. What holds for every route is written into it once for all.

@@ -3,14 +3,18 @@
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::sync::atomic::AtomicUsize;
 use std::time::Duration;
 
-use rustls::ServerConfig;
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
+use rustls::{ClientConfig, RootCertStore, ServerConfig};
 use secrecy::{ExposeSecret, SecretSlice};
 use subtle::ConstantTimeEq;
+use tokio::sync::Semaphore;
 
+use crate::dial::Target;
+use crate::forward::FORWARDS_MOST;
 use crate::server::Error;
 
 /// The fewest bytes of a token: fewer can be guessed.
@@ -30,6 +34,8 @@ pub struct Options {
     pub hosts: Vec<String>,
     /// How much of anything.
     pub limits: Limits,
+    /// Requests between members.
+    pub peers: Peers,
     /// What `/metrics` answers: the text format of whatever the program counts with. Without it there is no such path.
     pub render: Option<Render>,
 }
@@ -40,7 +46,7 @@ pub type Render = Box<dyn Fn() -> String + Send + Sync>;
 impl Options {
     /// On that address, with nothing else set.
     pub fn new(listen: SocketAddr) -> Self {
-        Self { listen, token: None, tls: None, hosts: Vec::new(), limits: Limits::default(), render: None }
+        Self { listen, token: None, tls: None, hosts: Vec::new(), limits: Limits::default(), peers: Peers::default(), render: None }
     }
 
     /// # Errors
@@ -88,8 +94,64 @@ impl Default for Limits {
     }
 }
 
-/// A secret that is compared in constant time and never shown.
+/// How requests are brought from member to member.
 #[derive(Debug)]
+pub struct Peers {
+    /// What members show each other, instead of what the settings say.
+    pub token: Option<Token>,
+    /// Who signs the certificates of other members.
+    pub(crate) tls: Option<Arc<ClientConfig>>,
+    /// The worker beside, for what is not answered here.
+    pub(crate) forward_to: Option<Target>,
+    /// How many are on their way at a time.
+    pub(crate) turns: Semaphore,
+    /// Where the next search for any member begins.
+    pub(crate) next: AtomicUsize,
+}
+
+impl Default for Peers {
+    fn default() -> Self {
+        Self { token: None, tls: None, forward_to: None, turns: Semaphore::new(FORWARDS_MOST), next: AtomicUsize::new(0) }
+    }
+}
+
+impl Peers {
+    /// Members that speak TLS are believed if one of the certificates in this PEM file has signed theirs.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Options`] if there is none in it.
+    pub fn trust(&mut self, file: &Path) -> Result<(), Error> {
+        let refused = |why: &dyn std::fmt::Display| Error::Options(format!("{}: no certificates in PEM: {why}", file.display()));
+        let mut roots = RootCertStore::empty();
+        for certificate in CertificateDer::pem_file_iter(file).map_err(|error| refused(&error))? {
+            let certificate = certificate.map_err(|error| refused(&error))?;
+            roots.add(certificate).map_err(|error| refused(&error))?;
+        }
+        if roots.is_empty() {
+            return Err(refused(&"it is empty"));
+        }
+        let provider = Arc::new(rustls::crypto::ring::default_provider());
+        let config =
+            ClientConfig::builder_with_provider(provider).with_safe_default_protocol_versions().map_err(|error| refused(&error))?;
+        self.tls = Some(Arc::new(config.with_root_certificates(roots).with_no_client_auth()));
+        Ok(())
+    }
+
+    /// What this sidecar does not answer itself is asked of the worker at this address of the same machine, such as `http://127.0.0.1:8000/hooks`.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Options`] if it is another machine's, or none.
+    pub fn forward_to(&mut self, address: &str) -> Result<(), Error> {
+        let refused = || Error::Options("the worker beside is at an address of this machine, such as http://127.0.0.1:8000".into());
+        self.forward_to = Some(Target::parse(address).filter(Target::is_beside).ok_or_else(refused)?);
+        Ok(())
+    }
+}
+
+/// A secret that is compared in constant time and never shown.
+#[derive(Debug, Clone)]
 pub struct Token(SecretSlice<u8>);
 
 impl Token {
@@ -110,6 +172,14 @@ impl Token {
             return refused("a token is printable ASCII without blanks");
         }
         Ok(Self(token.to_vec().into()))
+    }
+
+    pub(crate) fn of(token: &[u8]) -> Self {
+        Self(token.to_vec().into())
+    }
+
+    pub(crate) fn bytes(&self) -> &[u8] {
+        self.0.expose_secret()
     }
 
     pub(crate) fn is(&self, shown: &[u8]) -> bool {

@@ -97,6 +97,18 @@ impl Problem {
         Self::new(StatusCode::SERVICE_UNAVAILABLE, "unavailable", "Not now", detail).with(RETRY_AFTER, "1")
     }
 
+    pub(crate) fn bad_gateway(detail: impl Into<String>) -> Self {
+        Self::new(StatusCode::BAD_GATEWAY, "bad-gateway", "The member gives no answer", detail)
+    }
+
+    pub(crate) fn too_late(detail: impl Into<String>) -> Self {
+        Self::new(StatusCode::GATEWAY_TIMEOUT, "too-late", "No answer in time", detail)
+    }
+
+    pub(crate) const fn status(&self) -> u16 {
+        self.status
+    }
+
     fn internal(detail: impl Into<String>) -> Self {
         Self::new(StatusCode::INTERNAL_SERVER_ERROR, "failed", "The backend refuses", detail)
     }

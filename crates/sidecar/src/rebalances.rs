@@ -19,7 +19,7 @@ use crate::history::{Cursor, New, Past};
 use crate::problem::{Problem, Result};
 
 /// How often a stream says something when nothing happens, so that both sides notice when the other one is gone.
-const ALIVE_EVERY: Duration = Duration::from_secs(15);
+const ALIVE_EVERY: Duration = Duration::from_secs(3);
 
 /// What has moved, and, as server-sent events, what moves.
 ///

@@ -7,6 +7,9 @@ use std::time::Instant;
 
 use tokio_util::sync::CancellationToken;
 
+/// More seats than that are there for probes, when all others are busy.
+const FOR_PROBES: usize = 8;
+
 /// The seats of one listener.
 #[derive(Debug)]
 pub(crate) struct Seats {
@@ -18,6 +21,8 @@ pub(crate) struct Seats {
 struct Taken {
     next: u64,
     seats: HashMap<u64, Arc<Seat>>,
+    /// Those of them that may only probe.
+    probes: usize,
 }
 
 /// One connection.
@@ -27,6 +32,7 @@ struct Seat {
     /// Since when nothing is asked.
     idle: Mutex<Instant>,
     closed: CancellationToken,
+    probes_only: bool,
 }
 
 /// A connection's right to be there; given back when dropped.
@@ -51,26 +57,51 @@ impl Seats {
         self.taken.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A seat, if need be that of the one that has been idle for longest; `None` if everybody is busy.
+    /// A seat, if need be that of the one that has been idle for longest, or one that may only probe where everybody is busy; `None` if those are busy too.
     pub(crate) fn take(self: &Arc<Self>) -> Option<Ticket> {
         let mut taken = self.taken();
-        if taken.seats.len() >= self.most {
-            let idle = taken.seats.iter().filter(|(_, seat)| seat.requests.load(Ordering::Relaxed) == 0);
-            let longest = idle.min_by_key(|(_, seat)| *lock(&seat.idle)).map(|(number, _)| *number)?;
-            if let Some(seat) = taken.seats.remove(&longest) {
-                seat.closed.cancel();
-            }
+        let probes_only = !taken.has_room(false, self.most);
+        if probes_only && !taken.has_room(true, FOR_PROBES) {
+            return None;
         }
         taken.next += 1;
         let number = taken.next;
-        let seat = Arc::new(Seat { requests: AtomicUsize::new(0), idle: Mutex::new(Instant::now()), closed: CancellationToken::new() });
-        taken.seats.insert(number, Arc::clone(&seat));
+        let (requests, idle, closed) = (AtomicUsize::new(0), Mutex::new(Instant::now()), CancellationToken::new());
+        let seat = Arc::new(Seat { requests, idle, closed, probes_only });
+        taken.add(number, Arc::clone(&seat));
         Some(Ticket { seats: Arc::clone(self), number, seat })
     }
 
     /// How many are taken.
     pub(crate) fn len(&self) -> usize {
         self.taken().seats.len()
+    }
+}
+
+impl Taken {
+    /// Whether there is room for one more of that kind, which is made if somebody is idle.
+    fn has_room(&mut self, probes_only: bool, most: usize) -> bool {
+        let there = if probes_only { self.probes } else { self.seats.len() - self.probes };
+        if there < most {
+            return true;
+        }
+        let alike = self.seats.iter().filter(|(_, seat)| seat.probes_only == probes_only && seat.requests.load(Ordering::Relaxed) == 0);
+        let Some(longest) = alike.min_by_key(|(_, seat)| *lock(&seat.idle)).map(|(number, _)| *number) else { return false };
+        if let Some(seat) = self.remove(longest) {
+            seat.closed.cancel();
+        }
+        true
+    }
+
+    fn add(&mut self, number: u64, seat: Arc<Seat>) {
+        self.probes += usize::from(seat.probes_only);
+        self.seats.insert(number, seat);
+    }
+
+    fn remove(&mut self, number: u64) -> Option<Arc<Seat>> {
+        let seat = self.seats.remove(&number)?;
+        self.probes -= usize::from(seat.probes_only);
+        Some(seat)
     }
 }
 
@@ -84,6 +115,11 @@ impl Ticket {
         &self.seat.closed
     }
 
+    /// Whether everybody else was busy, so that only probes are answered here.
+    pub(crate) fn probes_only(&self) -> bool {
+        self.seat.probes_only
+    }
+
     pub(crate) fn busy(&self) -> Busy {
         self.seat.requests.fetch_add(1, Ordering::Relaxed);
         Busy(Arc::clone(&self.seat))
@@ -92,7 +128,7 @@ impl Ticket {
 
 impl Drop for Ticket {
     fn drop(&mut self) {
-        self.seats.taken().seats.remove(&self.number);
+        self.seats.taken().remove(self.number);
     }
 }
 
@@ -117,12 +153,31 @@ mod tests {
         drop(second);
         assert_eq!(seats.len(), 3);
         let all = [third.busy(), fourth.busy()];
-        assert!(seats.take().is_none(), "everybody is busy");
+        assert!(seats.take().is_some_and(|seat| seat.probes_only()), "everybody is busy");
         drop((asks, all));
         // The first was the first to be idle again.
         let fifth = seats.take().unwrap();
         assert!(first.closed().is_cancelled());
         drop((first, third, fourth, fifth));
         assert_eq!(seats.len(), 0);
+    }
+
+    #[test]
+    fn when_everybody_is_busy_there_is_room_for_probes_all_the_same() {
+        let seats = Seats::new(2);
+        let busy = [(); 2].map(|()| seats.take().unwrap());
+        let asks: Vec<_> = busy.iter().map(Ticket::busy).collect();
+        assert!(busy.iter().all(|seat| !seat.probes_only()));
+        let probes: Vec<_> = (0..FOR_PROBES).map(|_| seats.take().unwrap()).collect();
+        assert!(probes.iter().all(Ticket::probes_only));
+        // Who came for a probe and says nothing makes room too, and never at the cost of the others.
+        let late = seats.take().unwrap();
+        assert!(late.probes_only() && probes[0].closed().is_cancelled() && busy.iter().all(|seat| !seat.closed().is_cancelled()));
+        let probing: Vec<_> = probes.iter().skip(1).chain([&late]).map(Ticket::busy).collect();
+        assert!(seats.take().is_none());
+        drop((asks, probing));
+        assert!(seats.take().is_some_and(|seat| !seat.probes_only()));
+        drop((busy, probes, late));
+        assert_eq!((seats.len(), seats.taken().probes), (0, 0));
     }
 }

@@ -14,8 +14,11 @@ use std::time::Duration;
 use axum::Router;
 use axum::body::{Body, HttpBody};
 use axum::extract::Request;
+use axum::http::HeaderValue;
+use axum::http::header::CONNECTION;
 use axum::middleware::from_fn_with_state;
-use axum::routing::{get, post};
+use axum::response::IntoResponse;
+use axum::routing::{any, get, post};
 use bytes::Bytes;
 use hyper::body::{Frame, Incoming, SizeHint};
 use hyper::server::conn::http1;
@@ -31,13 +34,13 @@ use tokio_util::sync::CancellationToken;
 use tower::ServiceExt;
 
 use crate::app::{App, Joined, Made};
-use crate::gate::{Local, gate};
+use crate::gate::{Local, OPEN, gate};
 use crate::history::History;
 use crate::options::{Limits, Options, Tls};
 use crate::problem::Problem;
 use crate::seats::{Busy, Ticket};
 use crate::steady::Steady;
-use crate::{answers, explain, health, openapi, owned, plan, rebalances, wishes};
+use crate::{answers, explain, forward, health, openapi, owned, peers, plan, rebalances, wishes};
 
 /// The most bytes of a request's head: the longest path there can be, and as much for headers.
 const HEAD_BYTES_MAX: usize = 128 << 10;
@@ -101,6 +104,12 @@ impl Sidecar {
             Ok((name.clone(), Arc::new(Joined { service, observer: OnceLock::new(), history: History::new(life) })))
         };
         let policies = policies.iter().map(joined).collect::<Result<BTreeMap<_, _>, Error>>()?;
+        for (name, joined) in &policies {
+            // Where nobody can know where it is, it goes on without being asked by others.
+            if let Err(error) = joined.service.requests_arrive_at(address, options.tls.is_some()) {
+                tracing::warn!(policy = name, %error, "other members cannot bring requests here");
+            }
+        }
         let document = openapi::document(policies.keys().map(String::as_str), options.token.is_some());
         let tls = options.tls.take();
         let made = Made { factory, policies, renewals: renewals.handle().clone(), document };
@@ -244,11 +253,18 @@ impl Serving {
 
     async fn http(self, stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static, local: SocketAddr) {
         let Self { routes, limits, ticket, stop } = self;
+        let probes_only = ticket.probes_only();
         let answer = service_fn(move |request: hyper::Request<Incoming>| {
             let (routes, busy) = (routes.clone(), ticket.busy());
             async move {
                 let mut request: Request = request.map(Body::new);
                 request.extensions_mut().insert(Local(local));
+                if probes_only && !OPEN.contains(&request.uri().path()) {
+                    let mut response =
+                        Problem::too_many("all connections are busy; this one is for /livez and /readyz alone").into_response();
+                    response.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
+                    return Ok::<_, Infallible>(response.map(|body| Held { body, _busy: busy }));
+                }
                 let response = routes.oneshot(request).await.unwrap_or_else(|never: Infallible| match never {});
                 Ok::<_, Infallible>(response.map(|body| Held { body, _busy: busy }))
             }
@@ -293,6 +309,7 @@ impl HttpBody for Held {
 
 fn routes(app: &Arc<App>) -> Router {
     let get_only = || async { Problem::method_not_allowed("GET, HEAD") };
+    let get_or_post = || async { Problem::method_not_allowed("GET, POST") };
     let post_only = || async { Problem::method_not_allowed("POST") };
     let of = |path: &str| format!("/v1/policies/{{policy}}/{path}");
     Router::new()
@@ -307,6 +324,9 @@ fn routes(app: &Arc<App>) -> Router {
         .route(&of("plan"), post(plan::plan).fallback(post_only))
         .route(&of("drain"), post(wishes::drain).fallback(post_only))
         .route(&of("undrain"), post(wishes::undrain).fallback(post_only))
+        .route(&of("instances/{instance_id}/{*path}"), get(forward::of_one).post(forward::to_one).fallback(get_or_post))
+        .route(&of("any/{*path}"), get(forward::of_any).post(forward::to_any).fallback(get_or_post))
+        .route("/v1/peers/{*path}", any(peers::peers))
         .route("/livez", get(health::livez).fallback(get_only))
         .route("/readyz", get(health::readyz).fallback(get_only))
         .route("/metrics", get(health::metrics).fallback(get_only))

@@ -45,6 +45,15 @@ pub(crate) struct Serve {
     /// A host name by which clients call it, beside localhost and addresses; may be given several times
     #[arg(long, value_name = "NAME")]
     allow_host: Vec<String>,
+    /// A file with the token that members show each other, instead of what the settings say
+    #[arg(long, value_name = "FILE")]
+    peer_token_file: Option<PathBuf>,
+    /// Who signs other members' certificates, in PEM
+    #[arg(long, value_name = "FILE")]
+    peer_ca_file: Option<PathBuf>,
+    /// The worker's own HTTP on this machine, for requests of members that are not answered here
+    #[arg(long, value_name = "URL")]
+    forward_to: Option<String>,
     /// The most bytes of a list of keys
     #[arg(long, value_name = "BYTES", default_value_t = shardwise_sidecar::Limits::default().list_bytes, value_parser = clap::value_parser!(u64).range(1..))]
     max_list: u64,
@@ -98,6 +107,9 @@ impl Serve {
         if let (Some(chain), Some(key)) = (&self.tls_cert, &self.tls_key) {
             options.tls = Some(Tls::from_files(chain, key)?);
         }
+        options.peers.token = self.peer_token_file.as_deref().map(Token::from_file).transpose()?;
+        self.peer_ca_file.as_deref().map_or(Ok(()), |file| options.peers.trust(file))?;
+        self.forward_to.as_deref().map_or(Ok(()), |address| options.peers.forward_to(address))?;
         options.hosts.clone_from(&self.allow_host);
         (options.limits.list_bytes, options.limits.connections, options.limits.rate) = (self.max_list, self.max_connections, self.rate);
         options.render = Some(recorder()?);

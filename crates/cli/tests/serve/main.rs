@@ -8,6 +8,7 @@ mod bad;
 mod common;
 mod http;
 mod live;
+mod peers;
 mod schema;
 
 use std::net::SocketAddr;

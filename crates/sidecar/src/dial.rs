@@ -1,0 +1,304 @@
+//! One request to another member, or to the worker beside: only to addresses that are allowed, with nothing of the caller's but what is asked, and within
+//! limits. Redirects are not followed.
+
+use std::io::ErrorKind;
+use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::body::Body;
+use axum::http::header::{AUTHORIZATION, CONTENT_TYPE, HOST};
+use axum::http::uri::{Authority, Uri};
+use axum::http::{HeaderMap, HeaderValue};
+use hyper::client::conn::http1;
+use hyper_util::rt::TokioIo;
+use rustls::ClientConfig;
+use rustls::pki_types::ServerName;
+use shardwise::requests::{Answer, BODY_BYTES_MAX, Method, PEER_HEADER, REFUSED, Request, SPOKEN};
+use shardwise::settings::Network;
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::net::TcpStream;
+use tokio::time::timeout;
+use tokio_rustls::TlsConnector;
+use tokio_util::task::AbortOnDropHandle;
+
+use crate::body::Incoming;
+use crate::gate::port_of;
+use crate::options::{Limits, Peers, Token};
+
+/// How long a name may take to be found, a connection to be there, and TLS to be agreed on, each.
+const CONNECT_WITHIN: Duration = Duration::from_secs(2);
+/// How long the answer may take: longer than a handler may.
+const ANSWER_WITHIN: Duration = Duration::from_secs(12);
+/// The most addresses of one name that are tried.
+const ADDRESSES_MOST: usize = 4;
+/// The most bytes of an answer's head.
+const HEAD_BYTES_MAX: usize = 16 << 10;
+
+/// Why there is no answer.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum Failed {
+    /// Nobody is there, or somebody else is by now: nothing was handled.
+    Nobody(String),
+    /// It may not be asked, or does not let us in: nothing was handled.
+    Barred(String),
+    /// The connection broke, or what came back is no answer.
+    Broken(String),
+    /// It takes too long.
+    Late,
+}
+
+/// An address as a member's record has it, or as the worker beside was named.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Target {
+    tls: bool,
+    host: String,
+    port: u16,
+    /// What stands in front of every path.
+    prefix: String,
+}
+
+impl Target {
+    /// The address without user, query and fragment; `None` if it is none.
+    pub(crate) fn parse(text: &str) -> Option<Self> {
+        let uri: Uri = text.parse().ok()?;
+        let tls = match uri.scheme_str()? {
+            "http" => false,
+            "https" => true,
+            _ => return None,
+        };
+        let authority: &Authority = uri.authority().filter(|authority| !authority.as_str().contains('@'))?;
+        let host = authority.host().trim_start_matches('[').trim_end_matches(']').to_owned();
+        if uri.query().is_some() || host.is_empty() {
+            return None;
+        }
+        let port = port_of(authority.as_str(), if tls { 443 } else { 80 })?;
+        Some(Self { tls, host, port, prefix: uri.path().trim_end_matches('/').to_owned() })
+    }
+
+    /// Whether it is this machine, said by address or as `localhost`, without TLS.
+    pub(crate) fn is_beside(&self) -> bool {
+        !self.tls && (self.host == "localhost" || self.host.parse::<IpAddr>().is_ok_and(|address| address.is_loopback()))
+    }
+}
+
+/// Another member: where it is, and what it is shown.
+pub(crate) struct Member<'a> {
+    pub(crate) peers: &'a Peers,
+    pub(crate) networks: &'a [Network],
+    pub(crate) token: Option<HeaderValue>,
+    pub(crate) limits: &'a Limits,
+}
+
+/// Who is asked decides what is checked.
+pub(crate) enum Whom<'a> {
+    /// Another member of the group.
+    Member(Member<'a>),
+    /// The worker beside this process.
+    Beside(&'a Limits),
+}
+
+impl Whom<'_> {
+    /// Why that address may not be called; `None` if it may. Asked of what the name was resolved to, and of nothing else.
+    fn barred(&self, target: &Target, address: IpAddr) -> Option<String> {
+        let is_loopback = address.to_canonical().is_loopback();
+        match self {
+            Self::Beside(_) => (!is_loopback).then(|| format!("{address} is not this machine")),
+            Self::Member(member) if !member.networks.iter().any(|network| network.contains(address)) => {
+                Some(format!("{address} is in none of peer_networks"))
+            }
+            Self::Member(_) if !is_loopback && !target.tls => {
+                Some(format!("{address} is not this machine, and its address is without TLS"))
+            }
+            Self::Member(member) if target.tls && member.peers.tls.is_none() => {
+                Some("it speaks TLS, and nothing says whose certificates are right: start this sidecar with --peer-ca-file".into())
+            }
+            Self::Member(_) => None,
+        }
+    }
+
+    const fn limits(&self) -> &Limits {
+        match self {
+            Self::Member(member) => member.limits,
+            Self::Beside(limits) => limits,
+        }
+    }
+}
+
+/// Asks at that path, which begins with a slash, and waits for the answer.
+pub(crate) async fn ask(whom: &Whom<'_>, target: &Target, path: &str, request: &Request) -> Result<Answer, Failed> {
+    let (stream, address) = connect(whom, target).await?;
+    let answered = async {
+        match whom {
+            Whom::Member(Member { peers: Peers { tls: Some(tls), .. }, .. }) if target.tls => {
+                exchange(whom, secured(stream, target, tls).await?, address, &format!("{}{path}", target.prefix), request).await
+            }
+            _ => exchange(whom, stream, address, &format!("{}{path}", target.prefix), request).await,
+        }
+    };
+    timeout(ANSWER_WITHIN, answered).await.unwrap_or(Err(Failed::Late))
+}
+
+/// A connection to the first of its addresses that is allowed and there.
+async fn connect(whom: &Whom<'_>, target: &Target) -> Result<(TcpStream, SocketAddr), Failed> {
+    let found = timeout(CONNECT_WITHIN, tokio::net::lookup_host((target.host.as_str(), target.port))).await;
+    let addresses = match found {
+        Ok(Ok(addresses)) => addresses.take(ADDRESSES_MOST),
+        Ok(Err(error)) => return Err(Failed::Nobody(format!("{}: {error}", target.host))),
+        Err(_) => return Err(Failed::Nobody(format!("{} is not found within {CONNECT_WITHIN:?}", target.host))),
+    };
+    let mut failed = Failed::Nobody(format!("{} has no address", target.host));
+    for address in addresses {
+        if let Some(why) = whom.barred(target, address.ip()) {
+            failed = Failed::Barred(why);
+            continue;
+        }
+        match timeout(CONNECT_WITHIN, TcpStream::connect(address)).await {
+            Ok(Ok(stream)) => {
+                let _ = stream.set_nodelay(true);
+                return Ok((stream, address));
+            }
+            Ok(Err(error)) => failed = Failed::Nobody(format!("{address}: {error}")),
+            Err(_) => failed = Failed::Nobody(format!("{address}: no connection within {CONNECT_WITHIN:?}")),
+        }
+    }
+    Err(failed)
+}
+
+async fn secured(
+    stream: TcpStream,
+    target: &Target,
+    config: &Arc<ClientConfig>,
+) -> Result<tokio_rustls::client::TlsStream<TcpStream>, Failed> {
+    let name = ServerName::try_from(target.host.clone()).map_err(|error| Failed::Barred(error.to_string()))?;
+    let agreed = timeout(CONNECT_WITHIN, TlsConnector::from(Arc::clone(config)).connect(name, stream)).await;
+    match agreed {
+        Ok(Ok(stream)) => Ok(stream),
+        // A certificate that is not the right one is nobody we talk to.
+        Ok(Err(error)) if error.kind() == ErrorKind::InvalidData => Err(Failed::Barred(format!("{}: {error}", target.host))),
+        Ok(Err(error)) => Err(Failed::Broken(format!("{}: {error}", target.host))),
+        Err(_) => Err(Failed::Late),
+    }
+}
+
+async fn exchange(
+    whom: &Whom<'_>,
+    stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static,
+    address: SocketAddr,
+    path: &str,
+    request: &Request,
+) -> Result<Answer, Failed> {
+    let broken = |error: &dyn std::fmt::Display| Failed::Broken(format!("{address}: {error}"));
+    let mut client = http1::Builder::new();
+    let (mut sender, connection) =
+        client.max_buf_size(HEAD_BYTES_MAX).handshake(TokioIo::new(stream)).await.map_err(|error| broken(&error))?;
+    // It ends with the exchange.
+    let _connection = AbortOnDropHandle::new(tokio::spawn(connection));
+    let asked = asked(whom, address, path, request).map_err(|error| broken(&error))?;
+    let (head, body) = sender.send_request(asked).await.map_err(|error| broken(&error))?.into_parts();
+    let refused = let_in(whom, &head.headers, address)?;
+    let mut incoming = Incoming::new(Body::new(body), BODY_BYTES_MAX as u64, whom.limits())
+        .map_err(|_| broken(&format_args!("its answer has more than {BODY_BYTES_MAX} bytes")))?;
+    let mut bytes = Vec::new();
+    while let Some(piece) = incoming.next().await.map_err(|_| broken(&"its answer is too long, too slow or cut off"))? {
+        bytes.extend_from_slice(&piece);
+    }
+    let status = head.status.as_u16();
+    if refused {
+        return Err(refusal(status, address));
+    }
+    if !matches!(status, 200..=299 | 400..=599) {
+        return Err(broken(&format_args!("it answers with status {status}, which is not passed on")));
+    }
+    let kind = head.headers.get(CONTENT_TYPE).and_then(|kind| kind.to_str().ok()).unwrap_or("application/octet-stream");
+    Ok(Answer::bytes(kind, bytes).with_status(status))
+}
+
+/// Whether the member has not let it in.
+fn let_in(whom: &Whom<'_>, headers: &HeaderMap, address: SocketAddr) -> Result<bool, Failed> {
+    match (whom, headers.get(PEER_HEADER)) {
+        (Whom::Beside(_), _) => Ok(false),
+        (Whom::Member(_), Some(by)) => Ok(by == REFUSED),
+        (Whom::Member(_), None) => Err(Failed::Nobody(format!("{address}: who is there is no member of the group"))),
+    }
+}
+
+fn refusal(status: u16, address: SocketAddr) -> Failed {
+    match status {
+        421 | 503 => Failed::Nobody(format!("{address}: another member is there now, or it is stopping")),
+        401 | 403 => Failed::Barred(format!("{address} does not take the token that it is shown: give all members the same peer token")),
+        429 => Failed::Broken(format!("{address}: too many ask it at once; try again")),
+        _ => Failed::Broken(format!("{address}: it refuses the request with status {status}")),
+    }
+}
+
+/// The request as it is sent: its method, path and body, the body's type, and what members show each other. Nothing else that the caller has sent.
+fn asked(whom: &Whom<'_>, address: SocketAddr, path: &str, request: &Request) -> Result<hyper::Request<Body>, axum::http::Error> {
+    let line = request.query.as_ref().map_or_else(|| path.to_owned(), |query| format!("{path}?{query}"));
+    let method = match request.method {
+        Method::Get => hyper::Method::GET,
+        Method::Post => hyper::Method::POST,
+    };
+    let mut asked = hyper::Request::builder().method(method).uri(line).header(HOST, address.to_string());
+    if let Some(kind) = &request.content_type {
+        asked = asked.header(CONTENT_TYPE, kind);
+    }
+    if let Whom::Member(member) = whom {
+        asked = asked.header(PEER_HEADER, SPOKEN);
+        if let Some(token) = &member.token {
+            asked = asked.header(AUTHORIZATION, token);
+        }
+    }
+    asked.body(Body::from(request.body.clone()))
+}
+
+/// A token as it is shown.
+pub(crate) fn shown(token: &Token) -> Option<HeaderValue> {
+    let mut value = HeaderValue::from_bytes(&[b"Bearer ", token.bytes()].concat()).ok()?;
+    value.set_sensitive(true);
+    Some(value)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_address_is_a_scheme_a_host_and_a_port() {
+        let beside = Target::parse("http://127.0.0.1:8000/hooks/").unwrap();
+        assert_eq!((beside.port, beside.prefix.as_str(), beside.is_beside()), (8000, "/hooks", true));
+        assert!(Target::parse("http://[::1]:80").unwrap().is_beside() && Target::parse("http://localhost").unwrap().is_beside());
+        for other in ["https://127.0.0.1:1", "http://10.0.0.7:1", "http://localhost.evil.example", "http://[fd00::7]:1"] {
+            assert!(!Target::parse(other).unwrap().is_beside(), "{other}");
+        }
+        for bad in [
+            "",
+            "127.0.0.1:80",
+            "ftp://x:1",
+            "http://u@127.0.0.1",
+            "http://127.0.0.1@evil.example:1",
+            "http://x:99999",
+            "http://x/?a=b",
+            "http:///x",
+        ] {
+            assert_eq!(Target::parse(bad), None, "{bad}");
+        }
+    }
+
+    #[test]
+    fn what_may_be_called_is_asked_of_the_address_that_a_name_leads_to() {
+        let (peers, limits) = (Peers::default(), Limits::default());
+        let barred = |target: &str, address: &str, networks: &[&str]| {
+            let networks: Vec<Network> = networks.iter().map(|network| network.parse().unwrap()).collect();
+            let whom = Whom::Member(Member { peers: &peers, networks: &networks, token: None, limits: &limits });
+            whom.barred(&Target::parse(target).unwrap(), address.parse().unwrap()).is_some()
+        };
+        let loopback = ["127.0.0.0/8", "::1/128"];
+        assert!(!barred("http://a.example:1", "127.0.0.1", &loopback) && !barred("http://a.example:1", "::ffff:127.0.0.1", &loopback));
+        assert!(barred("http://a.example:1", "169.254.169.254", &loopback), "a name may lead anywhere");
+        assert!(barred("http://10.0.0.7:1", "10.0.0.7", &["10.0.0.0/8"]), "beyond loopback there is TLS or nothing");
+        assert!(barred("https://10.0.0.7:1", "10.0.0.7", &["10.0.0.0/8"]), "and somebody has to say whose certificates");
+        let beside = Whom::Beside(&limits);
+        assert!(beside.barred(&Target::parse("http://localhost:1").unwrap(), "10.0.0.7".parse().unwrap()).is_some());
+    }
+}

@@ -1,0 +1,227 @@
+//! One instance, any instance: a request is brought to the member that is named, or to a healthy one.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use axum::extract::{Request, State};
+use axum::http::{HeaderName, HeaderValue};
+use axum::response::Response;
+use shardwise::requests::{self, ADDRESS_KEY, Answer, Method, encoded, is_path, path_to};
+use shardwise::{InstanceId, Member, MemberState, View};
+
+use crate::app::{App, InstanceInPath, Joined, Of};
+use crate::dial::{self, Failed, Target, Whom};
+use crate::peers::{answer_here, method_of, no_path, requested, sent, token};
+use crate::problem::{Problem, Result};
+
+/// How many requests are brought to others at a time.
+pub(crate) const FORWARDS_MOST: usize = 64;
+/// How many members are tried for a request that any may answer.
+const TRIES: usize = 3;
+/// How many members a refusal names.
+const NAMED: usize = 20;
+/// Which member has answered, percent-encoded.
+const INSTANCE: HeaderName = HeaderName::from_static("shardwise-instance");
+
+/// Ask one member.
+///
+/// It answers `status` by itself, and whatever its worker has handlers for; further parts of the path may follow, with slashes between them. Query and body
+/// (1 MiB at most, in both directions) are handed over, the caller's credentials, cookies and other headers are not. Who is not there is 404, and the
+/// living are named.
+#[utoipa::path(
+    get, path = "/v1/policies/{policy}/instances/{instance_id}/{path}", tag = "members",
+    params(
+        ("policy" = String, Path, description = "A policy that this sidecar serves"),
+        ("instance_id" = String, Path, description = "The member"),
+        ("path" = String, Path, description = "What it is asked, such as status", min_length = 1, max_length = 256, pattern = "^[A-Za-z0-9_~-][A-Za-z0-9_.~-]*$")
+    ),
+    responses((
+        status = 200, description = "What the member answers, of whatever type",
+        content((serde_json::Value = "application/json"), (String = "text/plain"), (Vec<u8> = "application/octet-stream")),
+        headers(("shardwise-instance" = String, description = "Which member has answered"))
+    ))
+)]
+pub(crate) async fn of_one(State(app): State<Arc<App>>, Of(joined): Of, whom: InstanceInPath, request: Request) -> Result<Response> {
+    one(&app, &joined, &whom.0, request).await
+}
+
+/// Have one member do something. Needs the token, always.
+#[utoipa::path(
+    post, path = "/v1/policies/{policy}/instances/{instance_id}/{path}", tag = "members",
+    params(
+        ("policy" = String, Path, description = "A policy that this sidecar serves"),
+        ("instance_id" = String, Path, description = "The member"),
+        ("path" = String, Path, description = "What it is asked", min_length = 1, max_length = 256, pattern = "^[A-Za-z0-9_~-][A-Za-z0-9_.~-]*$")
+    ),
+    request_body(content((Vec<u8> = "application/octet-stream")), description = "Of whatever type, at most 1 MiB"),
+    responses((
+        status = 200, description = "What the member answers, of whatever type",
+        content((serde_json::Value = "application/json"), (String = "text/plain"), (Vec<u8> = "application/octet-stream")),
+        headers(("shardwise-instance" = String, description = "Which member has answered"))
+    ))
+)]
+pub(crate) async fn to_one(State(app): State<Arc<App>>, Of(joined): Of, whom: InstanceInPath, request: Request) -> Result<Response> {
+    one(&app, &joined, &whom.0, request).await
+}
+
+/// Ask any healthy member, another one than this if there is one.
+#[utoipa::path(
+    get, path = "/v1/policies/{policy}/any/{path}", tag = "members",
+    params(
+        ("policy" = String, Path, description = "A policy that this sidecar serves"),
+        ("path" = String, Path, description = "What it is asked, such as status", min_length = 1, max_length = 256, pattern = "^[A-Za-z0-9_~-][A-Za-z0-9_.~-]*$")
+    ),
+    responses((
+        status = 200, description = "What the member answers, of whatever type",
+        content((serde_json::Value = "application/json"), (String = "text/plain"), (Vec<u8> = "application/octet-stream")),
+        headers(("shardwise-instance" = String, description = "Which member has answered"))
+    ))
+)]
+pub(crate) async fn of_any(State(app): State<Arc<App>>, Of(joined): Of, request: Request) -> Result<Response> {
+    any(&app, &joined, request).await
+}
+
+/// Have any healthy member do something. Needs the token, always.
+#[utoipa::path(
+    post, path = "/v1/policies/{policy}/any/{path}", tag = "members",
+    params(
+        ("policy" = String, Path, description = "A policy that this sidecar serves"),
+        ("path" = String, Path, description = "What it is asked", min_length = 1, max_length = 256, pattern = "^[A-Za-z0-9_~-][A-Za-z0-9_.~-]*$")
+    ),
+    request_body(content((Vec<u8> = "application/octet-stream")), description = "Of whatever type, at most 1 MiB"),
+    responses((
+        status = 200, description = "What the member answers, of whatever type",
+        content((serde_json::Value = "application/json"), (String = "text/plain"), (Vec<u8> = "application/octet-stream")),
+        headers(("shardwise-instance" = String, description = "Which member has answered"))
+    ))
+)]
+pub(crate) async fn to_any(State(app): State<Arc<App>>, Of(joined): Of, request: Request) -> Result<Response> {
+    any(&app, &joined, request).await
+}
+
+/// A request that was found to be one: the path as it stands there, with nothing decoded, and what is handed over.
+async fn taken(app: &App, request: Request, parts_before: usize) -> Result<(String, requests::Request)> {
+    let (head, body) = request.into_parts();
+    let method = method_of(&head)?;
+    let path = head.uri.path().splitn(parts_before + 1, '/').nth(parts_before).unwrap_or_default();
+    if !is_path(path) {
+        return Err(no_path());
+    }
+    if method == Method::Post && app.token.is_none() {
+        return Err(Problem::forbidden("without a token nobody may act: start it with --token-file"));
+    }
+    let path = path.to_owned();
+    Ok((path, requested(app, &head, body, method).await?))
+}
+
+async fn one(app: &App, joined: &Joined, whom: &str, request: Request) -> Result<Response> {
+    let _turn = app.peers.turns.try_acquire().map_err(|_| too_many())?;
+    // Behind "", v1, policies, the policy, instances and the member.
+    let (path, request) = taken(app, request, 6).await?;
+    let view = joined.observer()?.members();
+    let id = InstanceId::new(whom).ok();
+    let Some(member) = id.as_ref().and_then(|id| view.member(id)).filter(|member| is_there(member)) else {
+        return Err(count("unknown", unknown(&view, "there is no living member of that name")));
+    };
+    if is_me(joined, member) {
+        return Ok(answered(member, answer_here(app, joined, &path, request).await));
+    }
+    match ask(app, joined, member, &path, &request).await {
+        Ok(answer) => Ok(answered(member, answer)),
+        Err(failed) => Err(problem(&view, member, failed)),
+    }
+}
+
+async fn any(app: &App, joined: &Joined, request: Request) -> Result<Response> {
+    let _turn = app.peers.turns.try_acquire().map_err(|_| too_many())?;
+    // Behind "", v1, policies, the policy and any.
+    let (path, request) = taken(app, request, 5).await?;
+    let view = joined.observer()?.members();
+    let is_other =
+        |member: &&Member| member.state == MemberState::Active && member.metadata.contains_key(ADDRESS_KEY) && !is_me(joined, member);
+    let healthy: Vec<&Member> = view.members().iter().filter(is_other).collect();
+    let me = view.member(joined.service.instance_id());
+    if healthy.is_empty() {
+        let me = me.ok_or_else(|| Problem::unavailable("this worker is not a member yet, and there is no other one"))?;
+        return Ok(answered(me, answer_here(app, joined, &path, request).await));
+    }
+    let first = app.peers.next.fetch_add(1, Ordering::Relaxed);
+    // What may have done something is not asked of a second one.
+    let tries = if request.method == Method::Get { TRIES.min(healthy.len()) } else { 1 };
+    let mut last = None;
+    for n in 0..tries {
+        let Some(member) = healthy.get(first.wrapping_add(n) % healthy.len()) else { break };
+        match ask(app, joined, member, &path, &request).await {
+            Ok(answer) => return Ok(answered(member, answer)),
+            Err(failed @ Failed::Nobody(_)) => last = Some((*member, failed)),
+            Err(failed) => return Err(problem(&view, member, failed)),
+        }
+    }
+    let (member, failed) = last.ok_or_else(|| Problem::unavailable("there is no healthy member"))?;
+    let Failed::Nobody(why) = failed else { return Err(problem(&view, member, failed)) };
+    tracing::warn!(why, tries, "no member could be reached");
+    Err(count("unreachable", Problem::unavailable(format!("{tries} members were tried and none is there; the last one: {why}"))))
+}
+
+fn is_there(member: &Member) -> bool {
+    member.state != MemberState::Away
+}
+
+fn is_me(joined: &Joined, member: &Member) -> bool {
+    joined.service.requests_path() == path_to(joined.service.group_name(), &member.instance_id, member.incarnation)
+}
+
+async fn ask(app: &App, joined: &Joined, member: &Member, path: &str, request: &requests::Request) -> std::result::Result<Answer, Failed> {
+    let Some(address) = member.metadata.get(ADDRESS_KEY) else {
+        return Err(Failed::Barred(
+            "it takes no requests: it has no sidecar and does not listen for them, or only where nobody can know".into(),
+        ));
+    };
+    let target = Target::parse(address).ok_or_else(|| Failed::Barred("its record has no address that is one".into()))?;
+    let token = token(app, joined).as_ref().and_then(dial::shown);
+    let networks = &joined.service.peers().networks;
+    let whom = Whom::Member(dial::Member { peers: &app.peers, networks, token, limits: &app.limits });
+    let path = path_to(joined.service.group_name(), &member.instance_id, member.incarnation) + path;
+    dial::ask(&whom, &target, &path, request).await
+}
+
+fn answered(member: &Member, answer: Answer) -> Response {
+    count("answered", ());
+    let mut response = sent(answer);
+    if let Ok(id) = HeaderValue::from_str(&encoded(member.instance_id.as_str())) {
+        response.headers_mut().insert(INSTANCE, id);
+    }
+    response
+}
+
+fn problem(view: &View, member: &Member, failed: Failed) -> Problem {
+    let id = &member.instance_id;
+    tracing::warn!(instance = %id, why = ?failed, "a request was not brought to a member");
+    match failed {
+        Failed::Nobody(why) => count("unreachable", unknown(view, &format!("nobody answers for {id}: {why}"))),
+        Failed::Barred(why) => count("barred", Problem::bad_gateway(format!("{id} was not asked: {why}"))),
+        Failed::Broken(why) => {
+            count("broken", Problem::bad_gateway(format!("{id} gives no answer, and it is unknown if it has done something: {why}")))
+        }
+        Failed::Late => count("late", Problem::too_late(format!("{id} takes too long, and it is unknown if it has done something"))),
+    }
+}
+
+/// What has become of a request, counted.
+fn count<T>(outcome: &'static str, told: T) -> T {
+    metrics::counter!("shardwise_sidecar_forwards_total", "outcome" => outcome).increment(1);
+    told
+}
+
+fn too_many() -> Problem {
+    Problem::too_many(format!("{FORWARDS_MOST} requests are brought to members at a time, and no more"))
+}
+
+/// Names the living, the first of very many.
+fn unknown(view: &View, why: &str) -> Problem {
+    let living: Vec<&Member> = view.members().iter().filter(|member| is_there(member)).collect();
+    let names: Vec<_> = living.iter().take(NAMED).map(|member| member.instance_id.as_str()).collect();
+    let more = living.len().saturating_sub(NAMED);
+    let more = if more > 0 { format!(" and {more} more") } else { String::new() };
+    Problem::unknown_instance(format!("{why}; the living are: {}{more}", names.join(", ")))
+}

@@ -1,0 +1,160 @@
+//! What a handler is asked, and what it answers.
+
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use serde_json::{Value, json};
+
+use super::BODY_BYTES_MAX;
+
+/// The media type of refusals (RFC 9457).
+pub const PROBLEM_JSON: &str = "application/problem+json";
+
+const JSON: &str = "application/json";
+
+/// How it is asked.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Method {
+    /// It changes nothing, so it may be asked twice.
+    Get,
+    /// It may change something, and is brought once at most.
+    Post,
+}
+
+/// What a handler is asked. Nothing in it says who asks: that was settled before.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Request {
+    /// How it is asked.
+    pub method: Method,
+    /// What stood behind the question mark, as it was sent.
+    pub query: Option<String>,
+    /// Of what type the body says it is.
+    pub content_type: Option<String>,
+    /// The body, at most [`BODY_BYTES_MAX`] bytes.
+    pub body: Vec<u8>,
+}
+
+impl Request {
+    /// One with that method and nothing else.
+    pub const fn new(method: Method) -> Self {
+        Self { method, query: None, content_type: None, body: Vec::new() }
+    }
+
+    /// The body, read as JSON, whatever type it says it is of.
+    ///
+    /// # Errors
+    ///
+    /// The answer 400 that says what is wrong with it.
+    pub fn json<T: DeserializeOwned>(&self) -> Result<T, Answer> {
+        serde_json::from_slice(&self.body)
+            .map_err(|error| Answer::problem(400, "bad-request", "The request cannot be understood", &format!("the body: {error}")))
+    }
+}
+
+/// What a handler answers: 200 unless another status is set.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Answer {
+    /// From 200 to 299 or from 400 to 599.
+    pub status: u16,
+    /// Of what type the body is.
+    pub content_type: String,
+    /// The body, at most [`BODY_BYTES_MAX`] bytes.
+    pub body: Vec<u8>,
+}
+
+impl Answer {
+    /// Bytes of that type.
+    pub fn bytes(content_type: impl Into<String>, body: impl Into<Vec<u8>>) -> Self {
+        Self { status: 200, content_type: content_type.into(), body: body.into() }
+    }
+
+    /// Text.
+    pub fn text(text: impl Into<String>) -> Self {
+        Self::bytes("text/plain; charset=utf-8", text.into())
+    }
+
+    /// A value as JSON; one that cannot be written as that is the answer 500.
+    pub fn json(value: &impl Serialize) -> Self {
+        match serde_json::to_vec(value) {
+            Ok(body) => Self::bytes(JSON, body),
+            Err(error) => Self::failed(&format!("the answer cannot be written as JSON: {error}")),
+        }
+    }
+
+    /// A refusal as RFC 9457 has it: a `kind` that does not change, the same for people, and what happened this time.
+    pub fn problem(status: u16, kind: &str, title: &str, detail: &str) -> Self {
+        let problem = json!({"type": format!("urn:shardwise:problem:{kind}"), "title": title, "status": status, "detail": detail});
+        Self::bytes(PROBLEM_JSON, problem.to_string()).with_status(status)
+    }
+
+    /// The same with another status.
+    #[must_use]
+    pub fn with_status(self, status: u16) -> Self {
+        Self { status, ..self }
+    }
+
+    pub(super) fn failed(detail: &str) -> Self {
+        Self::problem(500, "handler-failed", "The worker's handler failed", detail)
+    }
+
+    /// What may be sent of it.
+    pub(super) fn checked(self) -> Self {
+        let is_type = !self.content_type.is_empty() && self.content_type.bytes().all(|byte| (b' '..=b'~').contains(&byte));
+        if !matches!(self.status, 200..=299 | 400..=599) {
+            Self::failed(&format!("its status is {}; from 200 to 299 and from 400 to 599 are allowed", self.status))
+        } else if self.body.len() > BODY_BYTES_MAX {
+            Self::failed(&format!("its answer has {} bytes; at most {BODY_BYTES_MAX} are allowed", self.body.len()))
+        } else if !is_type {
+            Self::failed("the type of its answer is no media type")
+        } else {
+            self
+        }
+    }
+}
+
+impl From<String> for Answer {
+    fn from(text: String) -> Self {
+        Self::text(text)
+    }
+}
+
+impl From<&'static str> for Answer {
+    fn from(text: &'static str) -> Self {
+        Self::text(text)
+    }
+}
+
+impl From<Value> for Answer {
+    fn from(value: Value) -> Self {
+        Self::json(&value)
+    }
+}
+
+impl<A: Into<Self>> From<Result<A, Self>> for Answer {
+    fn from(result: Result<A, Self>) -> Self {
+        result.map_or_else(|refusal| refusal, Into::into)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_cannot_be_sent_is_an_error_of_the_handler() {
+        let fits = Answer::bytes("x/y", vec![0; BODY_BYTES_MAX]).with_status(404);
+        assert_eq!(fits.clone().checked(), fits);
+        for odd in [
+            Answer::text("moved").with_status(302),
+            Answer::text("?").with_status(99),
+            Answer::text("?").with_status(600),
+            Answer::bytes("x/y", vec![0; BODY_BYTES_MAX + 1]),
+            Answer::bytes("x/y\r\nset-cookie: a=b", "x"),
+            Answer::bytes("", "x"),
+        ] {
+            let answer = odd.checked();
+            assert_eq!((answer.status, answer.content_type.as_str()), (500, PROBLEM_JSON));
+        }
+    }
+}

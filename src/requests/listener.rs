@@ -1,0 +1,186 @@
+//! Where requests arrive at a worker that has no sidecar: HTTP/1.1 on this machine, few connections, one request at a time on each. Whoever connects may
+//! be anybody: everything here has a limit in number, bytes and time.
+
+use std::convert::Infallible;
+use std::net::SocketAddr;
+use std::pin::Pin;
+use std::sync::{Arc, Weak};
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use hyper::body::{Body, Bytes, Frame, Incoming, SizeHint};
+use hyper::header::{AUTHORIZATION, CONTENT_TYPE, HeaderMap, HeaderValue};
+use hyper::server::conn::http1;
+use hyper::service::service_fn;
+use hyper::{Response, StatusCode};
+use hyper_util::rt::{TokioIo, TokioTimer};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::Semaphore;
+use tokio::time::{sleep, timeout};
+
+use super::{Answer, BODY_BYTES_MAX, Desk, Method, PEER_HEADER, QUERY_BYTES_MAX, REFUSED, Request, SPOKEN, is_path};
+use crate::shared::Shared;
+use crate::{Error, ErrorKind, Result};
+
+/// The most connections; a further one is closed at once.
+const CONNECTIONS_MAX: usize = 128;
+/// How long a request's head may take, and a connection be idle.
+const HEAD_WITHIN: Duration = Duration::from_secs(5);
+/// How long a body may take.
+const BODY_WITHIN: Duration = Duration::from_secs(10);
+/// How long a connection may take in all: it has one request.
+const CONNECTION_WITHIN: Duration = Duration::from_secs(40);
+/// The most bytes of a head.
+const HEAD_BYTES_MAX: usize = 16 * 1024;
+/// The pause after the system had no connection to give.
+const ACCEPT_AGAIN: Duration = Duration::from_millis(100);
+
+/// Listens, if it does not yet.
+pub(crate) async fn listen(shared: &Arc<Shared>) -> Result<SocketAddr> {
+    let desk = &shared.desk;
+    let mut listening = desk.listening.lock().await;
+    if let Some(address) = *listening {
+        return Ok(address);
+    }
+    let wanted = desk.settings.listen;
+    if let Some(mistake) = desk.settings.mistake() {
+        return Err(Error::new(ErrorKind::Settings, format!("peer_listen is {wanted}: {mistake}")));
+    }
+    let failed = |error| {
+        let message = format!("cannot listen for requests on {wanted}: {error}; change peer_listen, or end what listens there");
+        Error::new(ErrorKind::Settings, message)
+    };
+    let listener = TcpListener::bind(wanted).await.map_err(failed)?;
+    let address = listener.local_addr().map_err(failed)?;
+    let messages = shared.post.address().borrow().as_ref().map_or(0, |other| crate::messages::ADDRESS_KEY.len() + other.len());
+    desk.arrive_at(address, false, messages)?;
+    let (closed, asked) = (desk.closed.clone(), Arc::downgrade(shared));
+    tokio::spawn(async move { closed.run_until_cancelled(serve(listener, asked)).await });
+    *listening = Some(address);
+    tracing::info!(policy = %shared.policy.name, %address, "listens for requests");
+    Ok(address)
+}
+
+/// Takes connections for ever; dropping it ends them all.
+async fn serve(listener: TcpListener, asked: Weak<Shared>) {
+    let seats = Arc::new(Semaphore::new(CONNECTIONS_MAX));
+    let mut connections = tokio::task::JoinSet::new();
+    loop {
+        while connections.try_join_next().is_some() {}
+        let Ok((stream, _)) = listener.accept().await else {
+            sleep(ACCEPT_AGAIN).await;
+            continue;
+        };
+        let Ok(seat) = Arc::clone(&seats).try_acquire_owned() else { continue };
+        let asked = asked.clone();
+        connections.spawn(async move {
+            // An answer that is not taken, or a request that is none, concerns nobody else.
+            let _ = timeout(CONNECTION_WITHIN, connection(stream, asked)).await;
+            drop(seat);
+        });
+    }
+}
+
+async fn connection(stream: TcpStream, asked: Weak<Shared>) -> hyper::Result<()> {
+    let service = service_fn(move |request: hyper::Request<Incoming>| {
+        let asked = asked.clone();
+        async move { Ok::<_, Infallible>(respond(request, &asked).await) }
+    });
+    let mut server = http1::Builder::new();
+    server.timer(TokioTimer::new()).header_read_timeout(HEAD_WITHIN).max_buf_size(HEAD_BYTES_MAX).keep_alive(false);
+    server.serve_connection(TokioIo::new(stream), service).await
+}
+
+async fn respond(request: hyper::Request<Incoming>, asked: &Weak<Shared>) -> Response<Whole> {
+    let Some(shared) = asked.upgrade() else {
+        return sent(Answer::problem(503, "unavailable", "Not now", "this worker is stopping"), REFUSED);
+    };
+    let (head, body) = request.into_parts();
+    let path = match let_in(&shared.desk, &head) {
+        Ok(path) => path,
+        Err(refusal) => return sent(refusal, REFUSED),
+    };
+    let method = if head.method == hyper::Method::GET { Method::Get } else { Method::Post };
+    let body = match timeout(BODY_WITHIN, whole(body)).await {
+        Ok(Ok(body)) => body,
+        Ok(Err(refusal)) => return sent(refusal, REFUSED),
+        Err(_) => return sent(Answer::problem(408, "too-slow", "The body did not come in time", "send the body faster"), REFUSED),
+    };
+    let content_type = head.headers.get(CONTENT_TYPE).and_then(|kind| kind.to_str().ok()).map(str::to_owned);
+    let request = Request { method, query: head.uri.query().map(str::to_owned), content_type, body };
+    sent(Desk::answer(&shared, path, request).await, SPOKEN)
+}
+
+/// The handler's path, if the request is for this very member, from one of the group.
+fn let_in<'a>(desk: &Desk, head: &'a hyper::http::request::Parts) -> std::result::Result<&'a str, Answer> {
+    let token = bearer(&head.headers);
+    if !head.headers.contains_key(PEER_HEADER) {
+        return Err(Answer::problem(
+            403,
+            "forbidden",
+            "This may not be done here",
+            "only members of the group are answered; ask a sidecar",
+        ));
+    }
+    let Some(path) = head.uri.path().strip_prefix(&desk.path) else {
+        return Err(Answer::problem(421, "misdirected", "This is not the member that was asked for", "another member is here now"));
+    };
+    desk.settings.admits(token, head.method == hyper::Method::GET)?;
+    if head.method != hyper::Method::GET && head.method != hyper::Method::POST {
+        return Err(Answer::problem(405, "method-not-allowed", "The path does not take this method", "this path takes GET, POST"));
+    }
+    if !is_path(path) || head.uri.query().is_some_and(|query| query.len() > QUERY_BYTES_MAX) {
+        return Err(Answer::problem(400, "bad-request", "The request cannot be understood", "the path or the query is none"));
+    }
+    Ok(path)
+}
+
+fn bearer(headers: &HeaderMap) -> Option<&[u8]> {
+    let (scheme, token) = headers.get(AUTHORIZATION)?.as_bytes().split_at_checked(7)?;
+    scheme.eq_ignore_ascii_case(b"bearer ").then_some(token)
+}
+
+async fn whole(mut body: Incoming) -> std::result::Result<Vec<u8>, Answer> {
+    let mut bytes = Vec::new();
+    while let Some(frame) = std::future::poll_fn(|context| Pin::new(&mut body).poll_frame(context)).await {
+        let broken = |_| Answer::problem(400, "bad-request", "The request cannot be understood", "the body ends before its end");
+        let Ok(piece) = frame.map_err(broken)?.into_data() else { continue };
+        if bytes.len() + piece.len() > BODY_BYTES_MAX {
+            let detail = format!("at most {BODY_BYTES_MAX} bytes");
+            return Err(Answer::problem(413, "too-large", "The body is too large", &detail));
+        }
+        bytes.extend_from_slice(&piece);
+    }
+    Ok(bytes)
+}
+
+fn sent(answer: Answer, by: &'static str) -> Response<Whole> {
+    let mut response = Response::new(Whole(Some(answer.body.into())));
+    *response.status_mut() = StatusCode::from_u16(answer.status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
+    let headers = response.headers_mut();
+    headers.insert(PEER_HEADER, HeaderValue::from_static(by));
+    if let Ok(kind) = HeaderValue::from_str(&answer.content_type) {
+        headers.insert(CONTENT_TYPE, kind);
+    }
+    response
+}
+
+/// A body that is there as a whole.
+struct Whole(Option<Bytes>);
+
+impl Body for Whole {
+    type Data = Bytes;
+    type Error = Infallible;
+
+    fn poll_frame(mut self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<Option<std::result::Result<Frame<Bytes>, Infallible>>> {
+        Poll::Ready(self.0.take().map(|bytes| Ok(Frame::data(bytes))))
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.0.is_none()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        SizeHint::with_exact(self.0.as_ref().map_or(0, |bytes| bytes.len() as u64))
+    }
+}

@@ -1,0 +1,38 @@
+//! Requests to one member: a worker registers handlers ([`crate::ShardingService::on_request`]), and any sidecar of the group brings requests to it, by
+//! its name or because any healthy one will do.
+//!
+//! What a handler answers is for people and tools, such as a cache's size or "reload now". Work belongs to whoever owns its key, and what only one may do
+//! to a singleton and its messages.
+//!
+//! Here is what a request and an answer are, and how a member's address looks; [`crate::ShardingService::listen_for_requests`] (feature `requests`), or a
+//! sidecar in the same process, is where they arrive.
+
+mod answer;
+mod desk;
+#[cfg(feature = "requests")]
+mod listener;
+mod path;
+mod status;
+
+use std::time::Duration;
+
+pub use answer::{Answer, Method, PROBLEM_JSON, Request};
+pub(crate) use desk::Desk;
+#[cfg(feature = "requests")]
+pub(crate) use listener::listen;
+pub use path::{PATH_BYTES_MAX, encoded, is_path, path_to};
+
+/// The metadata under which a member's record says where requests to it arrive: `http://` or `https://`, a host and a port.
+pub const ADDRESS_KEY: &str = "shardwise.requests";
+/// The header of requests and answers between members. What has it not is somebody else's.
+pub const PEER_HEADER: &str = "shardwise-peer";
+/// The header's value in an answer that the member itself gives and not its handler: the request was not let in.
+pub const REFUSED: &str = "refused";
+/// The header's value otherwise.
+pub const SPOKEN: &str = "1";
+/// The most bytes of a request's body, and of an answer's.
+pub const BODY_BYTES_MAX: usize = 1 << 20;
+/// The most bytes of a query.
+pub const QUERY_BYTES_MAX: usize = 4_096;
+/// How long a handler may take.
+pub const ANSWER_WITHIN: Duration = Duration::from_secs(10);

@@ -1,0 +1,88 @@
+//! Requests to this very worker.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::ShardingService;
+use crate::Result;
+use crate::messages::ADDRESS_KEY;
+use crate::requests::{Answer, Desk, Request};
+use crate::settings::PeersSettings;
+
+impl ShardingService {
+    /// Answers requests that are brought to this worker at `path`, such as `cache/size`, from now on; `status` is answered without a handler. An earlier
+    /// handler of the same path goes.
+    ///
+    /// Requests come through a sidecar of the group (`…/instances/{instance_id}/{path}`, `…/any/{path}`), once this worker listens
+    /// (`listen_for_requests`, or a sidecar in this process). A handler has 10 s ([`crate::requests::ANSWER_WITHIN`]), bodies have 1 MiB at most
+    /// in both directions, 64 are answered at a time, and a panic is the answer 500.
+    ///
+    /// The handler lives as long as the service: one that holds the service itself keeps it alive for ever.
+    ///
+    /// # Errors
+    ///
+    /// [`crate::ErrorKind::Settings`] if that is no path ([`crate::requests::is_path`]), or 256 handlers are there.
+    pub fn on_request<W, A>(&self, path: &str, handler: impl Fn(Request) -> W + Send + Sync + 'static) -> Result<()>
+    where
+        W: Future<Output = A> + Send + 'static,
+        A: Into<Answer>,
+    {
+        let handler = Arc::new(handler);
+        let boxed = move |request| -> futures::future::BoxFuture<'static, Answer> {
+            let handler = Arc::clone(&handler);
+            // What the handler does before its first await belongs to the task too.
+            Box::pin(async move { handler(request).await.into() })
+        };
+        self.shared().desk.register(path, Arc::new(boxed))
+    }
+
+    /// Listens for requests where the setting `peer_listen` says, and shows the others where that is. Listening twice is listening once.
+    ///
+    /// Call it before [`ShardingService::register_self`], so that the first record has the address. It ends with the service. What arrives is answered only
+    /// with the token of `peer_token_file`; where that is not set, `GET` is answered to this machine's programs.
+    ///
+    /// # Errors
+    ///
+    /// [`crate::ErrorKind::Settings`] if it cannot listen there, or others than this machine's programs could connect: that takes TLS, which a sidecar has.
+    #[cfg(feature = "requests")]
+    pub async fn listen_for_requests(&self) -> Result<SocketAddr> {
+        crate::requests::listen(self.shared()).await
+    }
+
+    /// What this worker answers at that path, as if it had been asked by another one.
+    pub async fn answer(&self, path: &str, request: Request) -> Answer {
+        Desk::answer(self.shared(), path, request).await
+    }
+
+    /// Whether this worker answers at that path.
+    pub fn answers_at(&self, path: &str) -> bool {
+        self.shared().desk.handles(path)
+    }
+
+    /// What the path of each request to this worker begins with ([`crate::requests::path_to`]).
+    pub fn requests_path(&self) -> &str {
+        &self.shared().desk.path
+    }
+
+    /// For whoever listens in this worker's name: shows the others that requests to it arrive there. Answers the address as the others see it: the host of
+    /// `instance.address` where it listens on all addresses or with a certificate.
+    ///
+    /// # Errors
+    ///
+    /// [`crate::ErrorKind::Settings`] if nothing says where that is, or the metadata gets too long.
+    pub fn requests_arrive_at(&self, listening: SocketAddr, tls: bool) -> Result<String> {
+        let messages = self.shared().post.address().borrow().as_ref().map_or(0, |address| ADDRESS_KEY.len() + address.len());
+        self.shared().desk.arrive_at(listening, tls, messages)
+    }
+
+    /// Which members may be asked, and what they are shown.
+    pub fn peers(&self) -> &PeersSettings {
+        &self.shared().desk.settings
+    }
+
+    /// How long ago the view of the group was last proven current; `None` before the first view.
+    pub fn view_age(&self) -> Option<Duration> {
+        self.shared().view_age()
+    }
+}

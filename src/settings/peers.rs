@@ -1,0 +1,230 @@
+//! Requests between members: where they arrive, what protects that place, and whom a sidecar may call.
+
+use std::fmt;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::str::FromStr;
+
+use secrecy::{ExposeSecret, SecretString};
+
+use super::files::Base;
+use super::read::{Place, Reader};
+use super::{keys, options};
+use crate::Error;
+use crate::messages::same;
+use crate::requests::Answer;
+
+/// The fewest bytes of the token: fewer can be guessed.
+const TOKEN_BYTES_LEAST: usize = 16;
+/// The most.
+const TOKEN_BYTES_MAX: usize = 1_024;
+
+/// Addresses that begin alike, such as `10.0.0.0/8`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Network {
+    address: IpAddr,
+    bits: u8,
+}
+
+impl Network {
+    /// Whether the address is in it. An IPv4 address that is written as an IPv6 one is an IPv4 address.
+    pub fn contains(&self, address: IpAddr) -> bool {
+        match (self.address, address.to_canonical()) {
+            (IpAddr::V4(own), IpAddr::V4(other)) => {
+                let differ = u32::from(own) ^ u32::from(other);
+                differ.checked_shr(32 - u32::from(self.bits)).unwrap_or(0) == 0
+            }
+            (IpAddr::V6(own), IpAddr::V6(other)) => {
+                let differ = u128::from(own) ^ u128::from(other);
+                differ.checked_shr(128 - u32::from(self.bits)).unwrap_or(0) == 0
+            }
+            _ => false,
+        }
+    }
+}
+
+impl fmt::Display for Network {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}/{}", self.address, self.bits)
+    }
+}
+
+impl FromStr for Network {
+    type Err = &'static str;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        const WANTED: &str = "write networks as \"10.0.0.0/8\" or \"fd00::/8\", single addresses as \"10.0.0.7/32\"";
+        let (address, bits) = text.split_once('/').ok_or(WANTED)?;
+        let address: IpAddr = address.parse().map_err(|_| WANTED)?;
+        let most = if address.is_ipv4() { 32 } else { 128 };
+        let is_number = !bits.is_empty() && bits.bytes().all(|byte| byte.is_ascii_digit());
+        let bits = bits.parse().ok().filter(|bits| is_number && *bits <= most).ok_or(WANTED)?;
+        if address.to_canonical() != address {
+            return Err("write an IPv4 network as one");
+        }
+        let network = Self { address, bits };
+        // Whoever writes 10.0.0.7/8 means one or the other.
+        if network.first() == address { Ok(network) } else { Err("the address has bits behind the network's; write its first address") }
+    }
+}
+
+impl Network {
+    fn first(&self) -> IpAddr {
+        match self.address {
+            IpAddr::V4(own) => Ipv4Addr::from(u32::from(own) & u32::MAX.checked_shl(32 - u32::from(self.bits)).unwrap_or(0)).into(),
+            IpAddr::V6(own) => Ipv6Addr::from(u128::from(own) & u128::MAX.checked_shl(128 - u32::from(self.bits)).unwrap_or(0)).into(),
+        }
+    }
+}
+
+/// Requests between members ([`crate::ShardingService::on_request`]). `Debug` does not show the token.
+#[derive(Clone)]
+#[non_exhaustive]
+pub struct PeersSettings {
+    /// Where a worker without a sidecar listens for them, once it is told to. Port 0 is any free one.
+    pub listen: SocketAddr,
+    /// What members show each other, at least 16 bytes of printable ASCII. Without it only `GET` is answered.
+    pub token: Option<SecretString>,
+    /// Whom a sidecar may call: addresses of members outside of these are never connected to.
+    pub networks: Vec<Network>,
+}
+
+impl Default for PeersSettings {
+    /// This machine alone, without a token.
+    fn default() -> Self {
+        let loopback = [(IpAddr::from(Ipv4Addr::new(127, 0, 0, 0)), 8), (Ipv6Addr::LOCALHOST.into(), 128)];
+        let networks = loopback.map(|(address, bits)| Network { address, bits }).into();
+        Self { listen: SocketAddr::from((Ipv4Addr::LOCALHOST, 0)), token: None, networks }
+    }
+}
+
+impl PartialEq for PeersSettings {
+    fn eq(&self, other: &Self) -> bool {
+        let token = |settings: &Self| settings.token.as_ref().map(|token| token.expose_secret().to_owned());
+        self.listen == other.listen && self.networks == other.networks && token(self) == token(other)
+    }
+}
+
+impl Eq for PeersSettings {}
+
+impl fmt::Debug for PeersSettings {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let token = if self.token.is_some() { "***" } else { "none" };
+        write!(f, "PeersSettings({}, {:?}, token: {token})", self.listen, self.networks)
+    }
+}
+
+impl PeersSettings {
+    /// What is wrong with where it listens; `None` if nothing is.
+    pub(crate) fn mistake(&self) -> Option<&'static str> {
+        if self.listen.ip().is_loopback() {
+            return None;
+        }
+        Some(
+            "others than this machine's programs can connect there, and that takes TLS: listen on 127.0.0.1, or let a sidecar serve this worker",
+        )
+    }
+
+    /// Whether a member that has shown `shown` is answered.
+    ///
+    /// # Errors
+    ///
+    /// The refusal to send.
+    pub fn admits(&self, shown: Option<&[u8]>, only_reads: bool) -> Result<(), Answer> {
+        let known = self.token.as_ref().map(|token| token.expose_secret().as_bytes());
+        match known {
+            Some(known) if shown.is_some_and(|shown| same(known, shown)) => Ok(()),
+            Some(_) => Err(Answer::problem(
+                401,
+                "unauthorized",
+                "No token, or not the right one",
+                "members show each other the token of peer_token_file; give all the same",
+            )),
+            None if only_reads => Ok(()),
+            None => Err(Answer::problem(
+                403,
+                "forbidden",
+                "This may not be done here",
+                "without a token only GET is answered: set peer_token_file",
+            )),
+        }
+    }
+}
+
+/// Reads it at the policy's place.
+pub(super) fn read(reader: &Reader, place: &Place, base: &Base) -> Result<PeersSettings, Error> {
+    let mut settings = PeersSettings::default();
+    let networks = reader.take(place, &keys::PEER_NETWORKS)?;
+    settings.networks =
+        networks.texts()?.iter().map(|text| text.parse().map_err(|why: &str| networks.refuse(why))).collect::<Result<_, _>>()?;
+    if let Some(found) = reader.take_if_set(place, &keys::PEER_LISTEN)? {
+        let parsed = found.text()?.parse();
+        settings.listen = parsed.map_err(|_| found.refuse("write an IP address and a port, such as \"127.0.0.1:7500\""))?;
+        if let Some(mistake) = settings.mistake() {
+            return Err(found.refuse(mistake));
+        }
+    }
+    if let Some(found) = reader.optional(place, &keys::PEER_TOKEN_FILE)? {
+        let secret = options::secret_from_file(reader, &found, base)?;
+        let text = secret.expose_secret();
+        if !(TOKEN_BYTES_LEAST..=TOKEN_BYTES_MAX).contains(&text.len()) || !text.bytes().all(|byte| byte.is_ascii_graphic()) {
+            return Err(found.refuse(format_args!(
+                "a token is {TOKEN_BYTES_LEAST} to {TOKEN_BYTES_MAX} bytes of printable ASCII without blanks; 32 random hexadecimal digits would be one"
+            )));
+        }
+        settings.token = Some(secret);
+    }
+    Ok(settings)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_network_has_its_own_addresses_alone() {
+        let has = |network: &str, address: &str| network.parse::<Network>().unwrap().contains(address.parse().unwrap());
+        for (network, inside, outside) in [
+            ("10.0.0.0/8", "10.255.0.1", "11.0.0.0"),
+            ("10.1.2.3/32", "10.1.2.3", "10.1.2.2"),
+            ("0.0.0.0/0", "255.255.255.255", "::1"),
+            ("192.168.128.0/17", "::ffff:192.168.128.1", "192.168.127.255"),
+            ("fd00::/8", "fdff::1", "fe00::1"),
+            ("::1/128", "::1", "127.0.0.1"),
+            ("::/0", "fe80::1", "10.0.0.1"),
+        ] {
+            assert!(has(network, inside) && !has(network, outside), "{network}");
+        }
+        for bad in [
+            "",
+            "10.0.0.0",
+            "10.0.0.0/",
+            "10.0.0.0/33",
+            "10.0.0.0/+8",
+            "10.0.0.7/8",
+            "::/129",
+            "::ffff:10.0.0.0/104",
+            "host/8",
+            "10.0.0.0/8/8",
+        ] {
+            assert!(bad.parse::<Network>().is_err(), "{bad}");
+        }
+        for shown in ["10.0.0.0/8", "::1/128"] {
+            assert_eq!(shown.parse::<Network>().unwrap().to_string(), shown);
+        }
+    }
+
+    #[test]
+    fn who_may_ask() {
+        let token = "0123456789abcdef".to_owned();
+        let with = PeersSettings { token: Some(token.clone().into()), ..PeersSettings::default() };
+        let without = PeersSettings::default();
+        let status =
+            |settings: &PeersSettings, shown: Option<&[u8]>, reads| settings.admits(shown, reads).err().map(|refusal| refusal.status);
+        assert_eq!(status(&with, Some(token.as_bytes()), false), None);
+        for wrong in [None, Some(&b"0123456789abcdeg"[..]), Some(b""), Some(b"0123456789abcde")] {
+            assert_eq!(status(&with, wrong, true), Some(401));
+        }
+        assert_eq!((status(&without, None, true), status(&without, Some(b"x"), false)), (None, Some(403)));
+        assert!(!format!("{with:?}").contains("0123"));
+    }
+}

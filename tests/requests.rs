@@ -1,0 +1,190 @@
+//! Requests to one member, and the listener where they arrive: with real sockets, over the memory backend.
+
+#![expect(clippy::expect_used, clippy::panic, clippy::unwrap_used, reason = "tests report by panicking")]
+
+#[expect(dead_code, reason = "each test file uses its part")]
+mod common;
+
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpStream};
+use std::sync::Arc;
+use std::time::Duration;
+
+use serde_json::{Value, json};
+use shardwise::requests::{ADDRESS_KEY, ANSWER_WITHIN, Answer, BODY_BYTES_MAX, Method, Request};
+use shardwise::settings::PolicySettings;
+use shardwise::{ErrorKind, InstanceId, ShardingFactory, ShardingService, Timing};
+
+use common::{World, eventually, policy};
+
+const TOKEN: &str = "correct-horse-battery-staple";
+
+fn body(answer: &Answer) -> Value {
+    serde_json::from_slice(&answer.body).unwrap_or_else(|error| panic!("no JSON ({error}): {answer:?}"))
+}
+
+#[tokio::test(start_paused = true)]
+async fn handlers_answer_whatever_they_do_and_in_time() {
+    let world = World::new();
+    let one = world.factory("one").create("workers").unwrap();
+    one.on_request("cache/size", |_| async { "7" }).unwrap();
+    one.on_request("double", |request: Request| async move {
+        let number: i64 = request.json()?;
+        Ok::<_, Answer>(json!({"doubled": 2 * number, "query": request.query}))
+    })
+    .unwrap();
+    one.on_request("panic", |_| async { if true { panic!("a mistake in the user's code") } else { "never" } }).unwrap();
+    one.on_request("hang", |_| std::future::pending::<String>()).unwrap();
+    one.on_request("moved", |_| async { Answer::text("x").with_status(301) }).unwrap();
+    one.on_request("large", |_| async { Answer::bytes("x/y", vec![0; BODY_BYTES_MAX + 1]) }).unwrap();
+
+    let get = || Request::new(Method::Get);
+    let size = one.answer("cache/size", get()).await;
+    assert_eq!((size.status, size.body.as_slice()), (200, &b"7"[..]));
+    let mut asked = Request::new(Method::Post);
+    (asked.body, asked.query) = (b"21".to_vec(), Some("a=b".into()));
+    assert_eq!(body(&one.answer("double", asked).await), json!({"doubled": 42, "query": "a=b"}));
+    for (path, status) in [("double", 400), ("panic", 500), ("moved", 500), ("large", 500), ("nothing", 404)] {
+        let answer = one.answer(path, get()).await;
+        assert!(answer.status == status && body(&answer)["status"] == status, "{path}: {answer:?}");
+    }
+    assert!(body(&one.answer("nothing", get()).await)["detail"].as_str().unwrap().contains("cache/size"));
+    let begun = tokio::time::Instant::now();
+    assert_eq!(one.answer("hang", get()).await.status, 504);
+    assert_eq!(begun.elapsed(), ANSWER_WITHIN);
+    for path in ["", "a//b", "../x", "a b"] {
+        assert_eq!(one.on_request(path, |_| async { "x" }).unwrap_err().kind(), ErrorKind::Settings, "{path:?}");
+    }
+    assert!(one.answers_at("status") && one.answers_at("hang") && !one.answers_at("nothing"));
+}
+
+#[tokio::test(start_paused = true)]
+async fn not_more_than_64_are_answered_at_a_time() {
+    let world = World::new();
+    let one = world.factory("one").create("workers").unwrap();
+    one.on_request("hang", |_| std::future::pending::<String>()).unwrap();
+    let hanging: Vec<_> = (0..64)
+        .map(|_| {
+            let one = one.clone();
+            tokio::spawn(async move { one.answer("hang", Request::new(Method::Get)).await.status })
+        })
+        .collect();
+    for _ in 0..10 {
+        tokio::task::yield_now().await;
+    }
+    assert_eq!(one.answer("hang", Request::new(Method::Get)).await.status, 429);
+    for status in futures::future::join_all(hanging).await {
+        assert_eq!(status.unwrap(), 504);
+    }
+    assert_eq!(one.answer("status", Request::new(Method::Get)).await.status, 200);
+}
+
+#[tokio::test]
+async fn every_member_has_a_status() {
+    let world = World::new();
+    let one = world.factory("one").create("workers").unwrap();
+    let status = |service: ShardingService| async move { body(&service.answer("status", Request::new(Method::Get)).await) };
+    let before = status(one.clone()).await;
+    assert_eq!((&before["state"], &before["view_age_ms"], &before["slots_owned"]), (&json!("created"), &Value::Null, &json!(0)));
+    one.register_self().await.unwrap();
+    let after = status(one.clone()).await;
+    assert_eq!((&after["state"], &after["instance_id"], &after["members"]), (&json!("active"), &json!("one"), &json!(1)));
+    assert_eq!(after["view_fingerprint"], one.members().fingerprint().to_string());
+    assert!(after["slots_owned"] == 16_384 && after["view_age_ms"].as_u64().unwrap() < 60_000, "{after}");
+    one.on_request("status", |_| async { "mine" }).unwrap();
+    assert_eq!(one.answer("status", Request::new(Method::Get)).await.body, b"mine", "its own goes first");
+}
+
+/// A worker with a token or without one.
+fn worker(world: &World, id: &str, token: Option<&str>) -> ShardingService {
+    let mut settings = PolicySettings::new(policy());
+    settings.discovery.backend = "test".into();
+    settings.timing = Timing::new(world.ttl, None, Duration::from_millis(100)).unwrap();
+    settings.peers.token = token.map(|token| token.to_owned().into());
+    let builder = ShardingFactory::builder().policy(settings).backend("test", Arc::new(world.store.link())).clock(world.clock.clone());
+    builder.instance_id(InstanceId::new(id).unwrap()).build().unwrap().create("workers").unwrap()
+}
+
+/// The status, and all that came back.
+async fn raw(to: SocketAddr, request: Vec<u8>) -> (u16, String) {
+    let exchange = move || {
+        let mut stream = TcpStream::connect(to).unwrap();
+        stream.set_read_timeout(Some(Duration::from_secs(50))).unwrap();
+        // A refusal may come before the last byte is sent.
+        let _ = stream.write_all(&request);
+        let mut bytes = Vec::new();
+        let _ = stream.read_to_end(&mut bytes);
+        String::from_utf8_lossy(&bytes).into_owned()
+    };
+    let text = tokio::task::spawn_blocking(exchange).await.unwrap();
+    let status = text.split(' ').nth(1).and_then(|status| status.parse().ok()).unwrap_or_else(|| panic!("no answer: {text:?}"));
+    (status, text)
+}
+
+fn head(method: &str, path: &str, headers: &str) -> Vec<u8> {
+    format!("{method} {path} HTTP/1.1\r\nHost: x\r\n{headers}\r\n").into_bytes()
+}
+
+const PEER: &str = "shardwise-peer: 1\r\n";
+
+#[tokio::test]
+async fn a_listening_worker_is_found_by_its_record_and_answers_its_members_alone() {
+    let world = World::new();
+    let (one, other) = (worker(&world, "one/é", Some(TOKEN)), worker(&world, "other", None));
+    one.on_request("echo", |request: Request| async move { Answer::bytes("text/x", request.body) }).unwrap();
+    let at = one.listen_for_requests().await.unwrap();
+    assert_eq!(one.listen_for_requests().await.unwrap(), at, "it listens once");
+    one.register_self().await.unwrap();
+    other.register_self().await.unwrap();
+    let shown = || other.members().member(&InstanceId::new("one/é").unwrap())?.metadata.get(ADDRESS_KEY).cloned();
+    eventually("the other one sees where", || shown() == Some(format!("http://{at}"))).await;
+
+    let path = |rest: &str| format!("{}{rest}", one.requests_path());
+    let bearer = format!("{PEER}Authorization: Bearer {TOKEN}\r\n");
+    let (status, text) = raw(at, head("GET", &path("status"), &bearer)).await;
+    assert!(status == 200 && text.contains("\"state\":\"active\"") && text.to_lowercase().contains("shardwise-peer: 1"), "{text}");
+    let (status, text) =
+        raw(at, [head("POST", &path("echo"), &format!("{bearer}Content-Length: 5\r\n")), b"hello".to_vec()].concat()).await;
+    assert!(status == 200 && text.ends_with("\r\n\r\nhello") && text.contains("content-type: text/x"), "{text}");
+
+    let elsewhere = one.requests_path().replace("group", "gruppe");
+    let large = format!("{bearer}Content-Length: {}\r\n", BODY_BYTES_MAX + 1);
+    for (request, status) in [
+        (head("GET", &path("status"), PEER), 401),
+        (head("GET", &path("status"), &format!("{PEER}Authorization: Bearer {TOKEN}x\r\n")), 401),
+        // A page of somebody's cannot send that header without asking first.
+        (head("GET", &path("status"), &format!("Authorization: Bearer {TOKEN}\r\n")), 403),
+        (head("GET", &format!("{elsewhere}status"), &bearer), 421),
+        (head("GET", other.requests_path(), &bearer), 421),
+        (head("GET", "/", &bearer), 421),
+        (head("DELETE", &path("status"), &bearer), 405),
+        (head("GET", &path("nothing"), &bearer), 404),
+        (head("GET", &path("a/../status"), &bearer), 400),
+        (head("GET", &path("%2e%2e"), &bearer), 400),
+        (head("GET", &path(""), &bearer), 400),
+        ([head("POST", &path("echo"), &large), vec![b'x'; BODY_BYTES_MAX + 1]].concat(), 413),
+    ] {
+        let (found, text) = raw(at, request.clone()).await;
+        assert_eq!(found, status, "{}: {text}", String::from_utf8_lossy(&request[..request.len().min(300)]));
+        let has_token = text.contains(TOKEN);
+        assert!(!has_token && text.contains("urn:shardwise:problem:"), "{text}");
+    }
+
+    let at = other.listen_for_requests().await.unwrap();
+    let path = format!("{}status", other.requests_path());
+    assert_eq!(raw(at, head("GET", &path, PEER)).await.0, 200, "without a token it may be read");
+    assert_eq!(raw(at, head("POST", &path, &format!("{PEER}Content-Length: 0\r\n"))).await.0, 403, "and nothing else");
+    drop(other);
+    eventually("with its service the listener ends", || TcpStream::connect(at).is_err()).await;
+}
+
+#[tokio::test]
+async fn it_listens_on_this_machine_alone() {
+    let world = World::new();
+    let mut settings = PolicySettings::new(policy());
+    settings.discovery.backend = "test".into();
+    settings.peers.listen = "0.0.0.0:0".parse().unwrap();
+    let builder = ShardingFactory::builder().policy(settings).backend("test", Arc::new(world.store.link()));
+    let error = builder.build().unwrap().create("workers").unwrap_err().to_string();
+    assert!(error.contains("peer_listen is 0.0.0.0:0") && error.contains("TLS"), "{error}");
+}
