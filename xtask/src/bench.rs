@@ -12,6 +12,7 @@ use crate::outbox;
 use crate::peers;
 use crate::report::say;
 use crate::run::{Failure, Log};
+use crate::sidecar;
 
 /// The benchmark that has one thread beside two.
 const KEYS: &str = "keys";
@@ -33,6 +34,9 @@ pub(crate) fn run(context: &Context, name: Option<&str>) -> Result<(), Failure> 
     let head = measured::head(context, &Machine::this());
     if name == outbox::NAME {
         return write(context, name, &outbox::run(context, &head)?);
+    }
+    if name == sidecar::NAME {
+        return write(context, name, &sidecar::run(context, &head)?);
     }
     // A folder of its own, emptied first: what lies in it afterwards is from this run.
     let results = context.scratch("criterion").join(name);

@@ -22,6 +22,7 @@ mod peers;
 mod report;
 mod run;
 mod servers;
+mod sidecar;
 mod simulate;
 mod soak;
 mod steps;

@@ -1,0 +1,108 @@
+//! As much of an HTTP client as the figures need: one connection that is kept, and answers that are read and counted.
+
+use std::io::{BufRead as _, BufReader, Read as _, Write as _};
+use std::net::{SocketAddr, TcpStream};
+use std::time::Duration;
+
+/// No answer takes longer on the busiest machine.
+const PATIENCE: Duration = Duration::from_mins(1);
+
+pub(crate) struct Client {
+    at: SocketAddr,
+    sending: TcpStream,
+    reading: BufReader<TcpStream>,
+    piece: Vec<u8>,
+}
+
+impl Client {
+    pub(crate) fn connect(at: SocketAddr) -> Self {
+        let sending = TcpStream::connect(at).unwrap();
+        sending.set_nodelay(true).unwrap();
+        sending.set_read_timeout(Some(PATIENCE)).unwrap();
+        sending.set_write_timeout(Some(PATIENCE)).unwrap();
+        let reading = BufReader::with_capacity(64 << 10, sending.try_clone().unwrap());
+        Self { at, sending, reading, piece: Vec::new() }
+    }
+
+    /// How many bytes the answer has.
+    pub(crate) fn get(&mut self, path: &str) -> u64 {
+        let request = format!("GET {path} HTTP/1.1\r\nHost: {}\r\n\r\n", self.at);
+        self.sending.write_all(request.as_bytes()).unwrap();
+        self.answer(&mut |_| ())
+    }
+
+    pub(crate) fn text(&mut self, path: &str) -> String {
+        let request = format!("GET {path} HTTP/1.1\r\nHost: {}\r\n\r\n", self.at);
+        self.sending.write_all(request.as_bytes()).unwrap();
+        let mut text = Vec::new();
+        self.answer(&mut |piece| text.extend_from_slice(piece));
+        String::from_utf8(text).unwrap()
+    }
+
+    pub(crate) fn post(&mut self, path: &str, kind: &str, body: &[u8]) -> u64 {
+        self.send(path, kind, body, 1)
+    }
+
+    /// The same text several times over.
+    pub(crate) fn stream(&mut self, path: &str, body: &[u8], times: usize) -> u64 {
+        self.send(path, "text/plain", body, times)
+    }
+
+    /// Sends while it reads, because nothing is kept for us.
+    fn send(&mut self, path: &str, kind: &str, body: &[u8], times: usize) -> u64 {
+        let (mut sending, length) = (self.sending.try_clone().unwrap(), body.len() * times);
+        let head = format!("POST {path} HTTP/1.1\r\nHost: {}\r\nContent-Type: {kind}\r\nContent-Length: {length}\r\n\r\n", self.at);
+        std::thread::scope(|threads| {
+            threads.spawn(move || {
+                sending.write_all(head.as_bytes()).unwrap();
+                for _ in 0..times {
+                    sending.write_all(body).unwrap();
+                }
+            });
+            self.answer(&mut |_| ())
+        })
+    }
+
+    fn line(&mut self) -> String {
+        let mut line = String::new();
+        self.reading.read_line(&mut line).unwrap();
+        line
+    }
+
+    /// Reads an answer, which must be 200; its length.
+    fn answer(&mut self, told: &mut impl FnMut(&[u8])) -> u64 {
+        let status = self.line();
+        assert!(status.starts_with("HTTP/1.1 200"), "{status}");
+        let (mut length, mut is_chunked) = (0, false);
+        loop {
+            let line = self.line().to_ascii_lowercase();
+            if let Some(value) = line.strip_prefix("content-length:") {
+                length = value.trim().parse().unwrap();
+            }
+            is_chunked |= line.starts_with("transfer-encoding: chunked");
+            if line == "\r\n" {
+                break;
+            }
+        }
+        if !is_chunked {
+            self.take(length, told);
+            return length as u64;
+        }
+        let mut total = 0;
+        loop {
+            let size = usize::from_str_radix(self.line().trim(), 16).unwrap();
+            self.take(size, told);
+            assert_eq!(self.line(), "\r\n");
+            total += size as u64;
+            if size == 0 {
+                return total;
+            }
+        }
+    }
+
+    fn take(&mut self, bytes: usize, told: &mut impl FnMut(&[u8])) {
+        self.piece.resize(bytes, 0);
+        self.reading.read_exact(&mut self.piece).unwrap();
+        told(&self.piece);
+    }
+}

@@ -1,0 +1,84 @@
+//! A real sidecar, alone in its group, and what can be seen of it from outside.
+
+use std::io::{BufRead as _, BufReader};
+use std::net::SocketAddr;
+use std::process::{Child, Command, Stdio};
+
+use serde_json::Value;
+use tempfile::TempDir;
+
+use crate::client::Client;
+
+/// Short, so that there are many renewals in a minute.
+const SETTINGS: &str = "[default.resilience.sharding.discovery]\nttl = \"3s\"\n\
+                        [default.resilience.sharding.policies.workers]\ngroup_name = \"workers\"\n";
+
+pub(crate) fn path(rest: &str) -> String {
+    format!("/v1/policies/workers/{rest}")
+}
+
+/// A running sidecar; killed when dropped.
+pub(crate) struct Served {
+    child: Child,
+    pub(crate) at: SocketAddr,
+    _place: TempDir,
+}
+
+impl Served {
+    pub(crate) fn start() -> Self {
+        let place = TempDir::new().unwrap();
+        std::fs::write(place.path().join("settings.toml"), SETTINGS).unwrap();
+        let mut command = Command::new(env!("CARGO_BIN_EXE_shardwise"));
+        std::env::vars_os().filter(|(name, _)| name.to_string_lossy().starts_with("SHARDWISE")).for_each(|(name, _)| {
+            command.env_remove(name);
+        });
+        command.args(["serve", "--policy", "workers", "--listen", "127.0.0.1:0"]).current_dir(place.path());
+        let mut child = command.stdin(Stdio::null()).stdout(Stdio::piped()).spawn().unwrap();
+        let mut line = String::new();
+        BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
+        let ready: Value = serde_json::from_str(&line).unwrap_or_else(|error| panic!("it does not serve ({error}): {line}"));
+        Self { child, at: ready["listening"].as_str().unwrap().parse().unwrap(), _place: place }
+    }
+
+    /// The most memory that was in use since [`Served::forget_peak`], in bytes.
+    pub(crate) fn peak(&self) -> u64 {
+        let status = std::fs::read_to_string(format!("/proc/{}/status", self.child.id())).unwrap();
+        let line = status.lines().find(|line| line.starts_with("VmHWM:")).unwrap();
+        line.split_whitespace().nth(1).unwrap().parse::<u64>().unwrap() << 10
+    }
+
+    pub(crate) fn forget_peak(&self) {
+        std::fs::write(format!("/proc/{}/clear_refs", self.child.id()), "5").unwrap();
+    }
+
+    fn metrics(&self) -> String {
+        Client::connect(self.at).text("/metrics")
+    }
+
+    /// How many seconds were left of the lease when the last renewal was answered.
+    pub(crate) fn margin(&self) -> f64 {
+        loop {
+            let metrics = self.metrics();
+            let line = metrics.lines().find(|line| line.starts_with("shardwise_deadline_margin_seconds{"));
+            // Before the first renewal there is none.
+            if let Some(line) = line {
+                return line.rsplit(' ').next().unwrap().parse().unwrap();
+            }
+            std::thread::sleep(crate::LOOK_EVERY);
+        }
+    }
+
+    /// How often its lease ended in between.
+    pub(crate) fn lost(&self) -> usize {
+        let history: Value = serde_json::from_str(&Client::connect(self.at).text(&path("rebalances"))).unwrap();
+        history["rebalances"].as_array().unwrap().iter().filter(|event| event["cause"] == "fenced").count()
+    }
+}
+
+impl Drop for Served {
+    fn drop(&mut self) {
+        // One that has ended needs no end.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}

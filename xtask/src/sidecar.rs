@@ -1,0 +1,148 @@
+//! `cargo xtask bench sidecar`: the program `crates/cli/benches/sidecar` tells its figures, and this judges them and writes the page.
+
+use std::fmt::Write as _;
+
+use serde_json::Value;
+
+use crate::context::Context;
+use crate::report::say;
+use crate::run::{Failure, Log};
+
+/// The benchmark that this is about.
+pub(crate) const NAME: &str = "sidecar";
+
+const MIB: f64 = 1024.0 * 1024.0;
+/// How much more memory a body of four times the length may take at its peak and still count as none.
+const GROWTH_MAX: f64 = 8.0;
+
+const WHAT: &str = "A real `shardwise serve`, alone in its group on the backend `local` (TTL 3 s), asked over loopback by one process with plain blocking sockets that shares the \
+    cores with it; the load generator is our own, not `wrk`. Lists and streams come back whole, because everything is the worker's own. Peak memory is the process's `VmHWM`, forgotten before each row. How late renewals are is what \
+    `shardwise_deadline_margin_seconds` loses under load (16 connections that ask for owners, two that send lists) against the same sidecar idle.";
+
+/// What must be reached: the figure, one of its numbers, and the bound.
+struct Goal {
+    what: &'static str,
+    found: fn(&Told) -> Option<f64>,
+    reached: fn(f64) -> bool,
+}
+
+const GOALS: [Goal; 5] = [
+    Goal {
+        what: "100,000 keys in JSON, round trip in ms (fastest), wanted below 60",
+        found: |told| told.number("list", "fastest_ms"),
+        reached: |found| found < 60.0,
+    },
+    Goal {
+        what: "1,000,000 keys as a stream of text, in ms (fastest), wanted below 600",
+        found: |told| told.number("stream", "fastest_ms"),
+        reached: |found| found < 600.0,
+    },
+    Goal {
+        what: "peak memory that four times the body takes more, in MiB, wanted none (below 8)",
+        found: |told| Some((told.number("memory", "four_times")? - told.number("memory", "once")?).max(0.0) / MIB),
+        reached: |found| found < GROWTH_MAX,
+    },
+    Goal {
+        what: "`owner` requests a second over 16 connections, wanted 15,000",
+        found: |told| told.number("owner", "best"),
+        reached: |found| found >= 15_000.0,
+    },
+    Goal {
+        what: "margin of the worst renewal beside a minute of load, in ms, wanted above 0 and no lease lost",
+        found: |told| if told.number("renewals", "lost")? > 0.0 { Some(0.0) } else { told.number("renewals", "margin_lowest_ms") },
+        reached: |found| found > 0.0,
+    },
+];
+
+/// All that the program told.
+struct Told(Vec<Value>);
+
+impl Told {
+    fn number(&self, figure: &str, field: &str) -> Option<f64> {
+        self.0.iter().find(|told| told["figure"] == figure)?[field].as_f64()
+    }
+}
+
+/// Runs it and gives back the section's text.
+pub(crate) fn run(context: &Context, head: &str) -> Result<String, Failure> {
+    let figures = context.scratch("bench-sidecar.jsonl");
+    let log = Log::begin(context, "bench")?;
+    std::fs::write(&figures, "").map_err(|e| Failure::new(format!("{}: {e}", figures.display())))?;
+    let mut command = context.cargo(&["bench", "--package", "shardwise-cli", "--bench", NAME]);
+    command.env("SHARDWISE_SIDECAR_FIGURES", &figures);
+    log.run(command)?;
+    let text = std::fs::read_to_string(&figures).map_err(|e| Failure::new(format!("{}: {e}", figures.display())))?;
+    let told = Told(text.lines().filter_map(|line| serde_json::from_str(line).ok()).collect());
+    if told.0.is_empty() {
+        return Err(Failure::new("the benchmark told no figures"));
+    }
+    let page = page(&told);
+    say(&page);
+    Ok(format!("## {NAME}\n\n{head}\n\n{page}"))
+}
+
+/// Writing to a String cannot fail, so what `writeln!` answers is let go.
+fn page(told: &Told) -> String {
+    let number = |figure, field| told.number(figure, field).unwrap_or(f64::NAN);
+    let mut text = format!("{WHAT}\n\n| | fastest | median |\n|---|---:|---:|\n");
+    for (figure, title) in [("list", "keys in JSON"), ("stream", "keys as a stream of text")] {
+        let [keys, fastest, median] = ["keys", "fastest_ms", "median_ms"].map(|field| number(figure, field));
+        let _ = writeln!(text, "| {keys} {title} | {fastest:.1} ms | {median:.1} ms |");
+    }
+    let _ = writeln!(
+        text,
+        "| `owner` over 16 connections | {:.0} a second | {:.0} a second |",
+        number("owner", "best"),
+        number("owner", "median")
+    );
+    let [idle, once, more] = ["idle", "once", "four_times"].map(|field| number("memory", field) / MIB);
+    let _ = writeln!(text, "\nPeak memory: {idle:.1} MiB idle, {once:.1} MiB with the stream, {more:.1} MiB with one four times as long.");
+    let [seconds, owners, lists, late] = ["seconds", "owners", "lists", "late_ms"].map(|field| number("renewals", field));
+    let _ = writeln!(
+        text,
+        "Renewals beside {seconds:.0} s of load ({owners:.0} owners, {lists:.0} lists): at worst {late:.0} ms later than idle, {} leases lost.",
+        number("renewals", "lost")
+    );
+    text += "\n| wanted | found | |\n|---|---:|---|\n";
+    for goal in GOALS {
+        let (found, verdict) = match (goal.found)(told) {
+            Some(found) => {
+                let shown = if found < 100.0 { format!("{found:.1}") } else { format!("{found:.0}") };
+                (shown, if (goal.reached)(found) { "reached" } else { "missed" })
+            }
+            None => ("–".into(), "not measured"),
+        };
+        let _ = writeln!(text, "| {} | {found} | {verdict} |", goal.what);
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn each_wanted_figure_has_its_verdict() {
+        let told = Told(vec![
+            json!({"figure": "list", "keys": 100_000, "fastest_ms": 41.25, "median_ms": 70.0}),
+            json!({"figure": "stream", "keys": 1_000_000, "fastest_ms": 600.0, "median_ms": 700.0}),
+            json!({"figure": "memory", "idle": 20_971_520, "once": 31_457_280, "four_times": 30_408_704}),
+            json!({"figure": "owner", "best": 15_000.0, "median": 14_000.0}),
+            json!({"figure": "renewals", "seconds": 60.0, "owners": 9, "lists": 2, "late_ms": 12.0, "margin_lowest_ms": 1_800.0, "lost": 1}),
+        ]);
+        let page = page(&told);
+        for line in [
+            "| 100000 keys in JSON | 41.2 ms | 70.0 ms |\n",
+            "wanted below 60 | 41.2 | reached |\n",
+            "wanted below 600 | 600 | missed |\n",
+            "wanted none (below 8) | 0.0 | reached |\n",
+            "wanted 15,000 | 15000 | reached |\n",
+            "no lease lost | 0.0 | missed |\n",
+            "20.0 MiB idle, 30.0 MiB with the stream, 29.0 MiB",
+        ] {
+            assert!(page.contains(line), "{line}: {page}");
+        }
+        assert!(super::page(&Told(Vec::new())).contains("| – | not measured |"));
+    }
+}
