@@ -67,11 +67,12 @@ const TAKE: &str = concat!(
     UPDATE outbox_slot AS s SET epoch = s.epoch + 1, incarnation = $2 FROM locked AS l WHERE s.slot = l.slot RETURNING s.slot, s.epoch"
 );
 
-/// $1 slots and $2 epochs side by side, $3 incarnation.
-const RELEASE: &str = "WITH mine AS MATERIALIZED (
-        SELECT s.slot FROM unnest($1::bigint[], $2::bigint[]) AS h (slot, epoch)
-        JOIN outbox_slot AS s ON s.slot = h.slot AND s.epoch = h.epoch AND s.incarnation = $3
-        ORDER BY s.slot FOR UPDATE OF s
+/// $1 slots and $2 epochs side by side, $3 incarnation. Slots are looked up one by one (LATERAL), whatever the server knows of their table. Public for the test that reads the plan.
+pub const RELEASE: &str = "WITH mine AS MATERIALIZED (
+        SELECT s.slot FROM (SELECT * FROM unnest($1::bigint[], $2::bigint[]) AS g (slot, epoch) ORDER BY slot) AS h
+        CROSS JOIN LATERAL (
+            SELECT t.slot FROM outbox_slot AS t WHERE t.slot = h.slot AND t.epoch = h.epoch AND t.incarnation = $3 FOR UPDATE
+        ) AS s
     )
     UPDATE outbox_slot AS s SET incarnation = NULL FROM mine AS m WHERE s.slot = m.slot";
 

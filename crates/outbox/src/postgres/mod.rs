@@ -38,7 +38,11 @@ pub use config::PostgresConfig;
 pub use config::SESSION;
 pub use enqueue::enqueue;
 #[doc(hidden)]
+pub use fence::RELEASE;
+#[doc(hidden)]
 pub use fetch::FETCH;
+#[doc(hidden)]
+pub use record::MARK;
 pub use schema::{MIGRATIONS, Migration, SCHEMA_VERSION, revert};
 
 use self::calls::Leased;

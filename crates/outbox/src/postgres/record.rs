@@ -9,7 +9,8 @@ use crate::store::sql::{changes, done_through, shortened};
 use crate::store::{Hold, Outcome, Registration, Then};
 
 /// The outcomes whose holds are current, looked up in a hash (IS TRUE keeps it from becoming a nested loop); a slot stays as it is until the transaction ends. $1 aggregates, $2 slots and $3 epochs side by
-/// side, $4 incarnation; `$what` are the other columns.
+/// side, $4 incarnation; `$what` are the other columns. Slots are looked up one by one (LATERAL): left to choose, a server that knows nothing of the slots' table yet compares each slot that is held with each
+/// outcome.
 #[rustfmt::skip]
 macro_rules! under_the_fence {
     ($columns:literal, $arrays:literal) => {
@@ -17,8 +18,10 @@ macro_rules! under_the_fence {
             "WITH given AS MATERIALIZED (
                 SELECT * FROM unnest($1::bigint[], $2::bigint[], $3::bigint[], ", $arrays, ") AS g (aggregate, slot, epoch, ", $columns, ")
             ), fence AS MATERIALIZED (
-                SELECT s.slot, s.epoch FROM outbox_slot AS s
-                WHERE s.slot IN (SELECT slot FROM given) AND s.incarnation = $4 ORDER BY s.slot FOR SHARE
+                SELECT s.slot, s.epoch FROM (SELECT DISTINCT slot FROM given ORDER BY slot) AS w
+                CROSS JOIN LATERAL (
+                    SELECT t.slot, t.epoch FROM outbox_slot AS t WHERE t.slot = w.slot AND t.incarnation = $4 FOR SHARE
+                ) AS s
             ), allowed AS MATERIALIZED (
                 SELECT g.* FROM given AS g WHERE ((g.slot, g.epoch) IN (SELECT slot, epoch FROM fence)) IS TRUE
             )"
@@ -28,7 +31,8 @@ macro_rules! under_the_fence {
 
 /// $5 sequences. One row an aggregate, not one an event. An aggregate of which all is delivered is struck off the list, unless a writer
 /// has it: then there will be more. Each outcome of a current hold changes exactly one row, so their number tells whether any was fenced.
-const MARK: &str = concat!(
+/// Public for the test that reads the plan.
+pub const MARK: &str = concat!(
     under_the_fence!("through", "$5::bigint[]"),
     ", drained AS (
         UPDATE outbox_aggregate AS a SET drained_seq = a.last_seq
