@@ -1,5 +1,7 @@
 //! An event on its way in and on its way out.
 
+use std::borrow::Cow;
+
 use crate::{Error, ErrorKind, Result};
 
 /// The default of the largest payload, in bytes (1 MiB); the store's own `payload_bytes_max` decides.
@@ -147,7 +149,7 @@ pub type AggregateId = i64;
 /// An event on its way to a sink.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Delivery {
-    /// Its id; the same on every repetition, so that a consumer can drop what it has seen.
+    /// Its id; the same on every repetition and replay, so that a consumer can drop what it has seen.
     pub id: String,
     /// Column `aggregatetype`.
     pub aggregate_type: String,
@@ -177,6 +179,15 @@ impl Delivery {
     /// The aggregate's key: `aggregatetype + "/" + aggregateid`.
     pub fn key(&self) -> String {
         format!("{}/{}", self.aggregate_type, self.aggregate_id)
+    }
+
+    /// Its name as a message, by which a destination tells a repetition from news: its id, the same at every repetition. What is sent again on an
+    /// operator's word must not be taken for a repetition of what was sent before: it has `.r` and its new sequence behind its id.
+    pub fn message_id(&self) -> Cow<'_, str> {
+        match self.replayed {
+            None => Cow::Borrowed(&self.id),
+            Some(_) => Cow::Owned(format!("{}.r{}", self.id, self.sequence)),
+        }
     }
 
     /// About how many bytes it takes in memory and on the way.

@@ -49,7 +49,8 @@ const fn metric(name: &'static str, kind: Kind, help: &'static str) -> Metric {
 
 const DELIVERED: Metric =
     metric("shardwise_outbox_delivered_total", Kind::Counter, "Events that the sink accepted and that are marked as delivered");
-const RETRIED: Metric = metric("shardwise_outbox_retried_total", Kind::Counter, "Failed sends of events that are tried again");
+const RETRIED: Metric =
+    metric("shardwise_outbox_retried_total", Kind::Counter, "Heads that failed, or whose destination was down, and that are tried later");
 const PARKED: Metric = metric("shardwise_outbox_parked_total", Kind::Counter, "Events set aside by this publisher");
 const DISCARDED: Metric = metric("shardwise_outbox_discarded_total", Kind::Counter, "Events given up for good by this publisher");
 const BLOCKED: Metric = metric("shardwise_outbox_blocked_total", Kind::Counter, "Aggregates blocked by this publisher");
@@ -81,7 +82,7 @@ const IN_MEMORY: Metric = metric("shardwise_outbox_in_memory_events", Kind::Gaug
 const DOWN: Metric = metric(
     "shardwise_outbox_destination_down",
     Kind::Gauge,
-    "1 while the sink refuses everything and only single events are tried, else 0",
+    "Destinations of the sink that refuse everything, so that only single events are tried there; 1 or 0 where the sink is one destination",
 );
 const PENDING: Metric = metric(
     "shardwise_outbox_pending_events",
@@ -174,7 +175,7 @@ impl Meters {
                 (gauge(HELD), |counters| f64::from(counters.held)),
                 (gauge(WANTED), |counters| f64::from(counters.wanted)),
                 (gauge(IN_MEMORY), |counters| counters.in_memory as f64),
-                (gauge(DOWN), |counters| f64::from(u8::from(counters.destination_down))),
+                (gauge(DOWN), |counters| counters.destinations_down as f64),
             ],
             publish: histogram(PUBLISH, &labels),
             mark: histogram(MARK, &labels),

@@ -3,6 +3,8 @@
 use shardwise::Moment;
 
 use super::destination::Gate;
+use super::destinations::Place;
+use super::flow::Put;
 use super::{Action, Call, Engine, PLACE_MAX};
 use crate::store::FetchRequest;
 
@@ -82,17 +84,31 @@ impl Engine {
     fn send(&mut self, now: Moment, actions: &mut Vec<Action>) {
         // While outcomes cannot be recorded, no more than they cover is sent.
         while self.flow.unrecorded() < 2 * self.options.batch && self.flow.sends_under_way() < self.limits.concurrency.max(1) {
-            let gate = self.destination.gate(self.flow.sends_under_way(), now);
-            let events_max = match gate {
-                Gate::Open => self.options.batch,
-                Gate::Probe => 1,
-                Gate::Shut { .. } => return,
-            };
-            let Some((id, batch)) = self.flow.send_next(&self.limits, events_max) else { return };
-            if gate == Gate::Probe {
-                self.destination.probing(id);
+            let gate = |to: &Place, under_way| self.destinations.gate(to, under_way, now);
+            let Some(Put { id, batch, probes }) = self.flow.send_next(&self.limits, self.options.batch, gate) else { break };
+            if let Some(to) = probes {
+                self.destinations.probing(&to, id);
             }
             actions.push(Action::Send { id, batch });
+        }
+        self.put_off(now, actions);
+    }
+
+    /// Makes room for others where a destination is down.
+    fn put_off(&mut self, now: Moment, actions: &mut Vec<Action>) {
+        if self.destinations.down() == 0 || self.flow.unrecorded() >= 2 * self.options.batch {
+            return;
+        }
+        let Self { destinations, flow, jitter, options, .. } = self;
+        let is_shut = |to: &Place, under_way: usize| {
+            matches!(destinations.gate(to, under_way, now), Gate::Shut { .. }) && destinations.may_put_off(to, now)
+        };
+        let gone = flow.put_off(is_shut, |to, head, sequence| {
+            destinations.judge(to, |destination| destination.put_off(head, sequence, options.backoff, now, jitter.next()))
+        });
+        if gone > 0 {
+            destinations.put_off(now);
+            actions.extend(self.record(now));
         }
     }
 
@@ -139,14 +155,11 @@ impl Engine {
 
     /// When to ask again although nothing has happened.
     pub(crate) fn wake_at(&self, now: Moment) -> Moment {
-        let gate = match self.destination.gate(self.flow.sends_under_way(), now) {
-            Gate::Shut { until } if self.flow.sends_under_way() == 0 => Some(until),
-            _ => None,
-        };
+        let gates = self.destinations.wake_at(|to| self.flow.sends_to(to), now);
         let fence = self.registered.then_some(self.touch_at);
         let pauses = [self.fence_pause, self.read_pause, self.record_pause].map(|pause| pause.until(now));
         let sweep = self.slots.holds_slot(SWEEP_SLOT).then_some(self.sweep_at.min(self.clean_at));
-        let other = [gate, fence, sweep, self.stop_by].into_iter().chain(pauses).flatten();
+        let other = [fence, sweep, self.stop_by].into_iter().chain(pauses).chain(gates).flatten();
         // What is due and waits for an answer, or for room, comes up with that answer.
         let wakes = other.chain(self.slots.wake_at(now)).chain(self.poller.wake_at()).filter(|at| *at > now);
         wakes.min().unwrap_or_else(|| now.plus(self.options.poll))

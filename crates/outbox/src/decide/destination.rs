@@ -1,4 +1,4 @@
-//! Failures: whether an event's attempt is charged, what becomes of the event, and whether the destination as a whole seems to be down.
+//! Failures: whether an event's attempt is charged, what becomes of the event, and whether its destination as a whole seems to be down.
 
 use std::time::Duration;
 
@@ -47,7 +47,7 @@ pub(crate) enum Gate {
     },
 }
 
-/// What is known of the one destination.
+/// What is known of one destination.
 #[derive(Debug, Default)]
 pub(crate) struct Destination {
     last_accepted: Option<Moment>,
@@ -58,6 +58,8 @@ pub(crate) struct Destination {
     probe_at: Moment,
     /// The send that asks whether it is up again.
     probing: Option<SendId>,
+    /// Its last words, while it is down.
+    said: String,
 }
 
 impl Destination {
@@ -77,7 +79,7 @@ impl Destination {
 
     /// The answer to a send of which nothing was accepted: it refuses the heads of these aggregates for the time being. Call it once for an
     /// answer, and not for one that accepted something: what is refused beside that says nothing about the destination.
-    pub(crate) fn refused(&mut self, send: SendId, aggregates: &[AggregateId], backoff: Duration, now: Moment) {
+    pub(crate) fn refused(&mut self, send: SendId, aggregates: &[AggregateId], said: &str, backoff: Duration, now: Moment) {
         // What was under way when it went down is the same news once more.
         if aggregates.is_empty() || (self.is_down() && self.probing != Some(send)) {
             return;
@@ -91,6 +93,7 @@ impl Destination {
             return;
         }
         self.probing = None;
+        said.clone_into(&mut self.said);
         self.down_since.get_or_insert(now);
         self.probe_at = now.plus(exponential(backoff, self.probes, OUTAGE_DELAY_MAX));
         self.probes = self.probes.saturating_add(1);
@@ -112,6 +115,8 @@ impl Destination {
     /// outage.
     fn charges(&self, head: Head, outage_limit: Duration, now: Moment) -> bool {
         let others_accepted = head.attempted_at.zip(self.last_accepted).is_some_and(|(attempted, accepted)| accepted > attempted);
+        // What was put off and not tried has no attempt before this one.
+        let others_accepted = others_accepted && head.failures > 0;
         let since = [head.failing_since, self.down_since].into_iter().flatten().min();
         others_accepted || since.is_some_and(|since| now.since(since) >= outage_limit)
     }
@@ -138,12 +143,22 @@ impl Destination {
             };
         }
         let longest = if charged { RETRY_DELAY_MAX } else { OUTAGE_DELAY_MAX };
-        let delay = exponential(options.backoff, head.failures, longest);
-        // Between half of it and the whole, so that what failed together is not tried together.
-        let delay = delay / 2 + (delay / 2).mul_f64((jitter >> 11) as f64 / (1u64 << 53) as f64);
+        let delay = spread(exponential(options.backoff, head.failures, longest), jitter);
         let retry_in = delay.max(refusal.retry_after.unwrap_or_default().min(RETRY_DELAY_MAX));
         Then::Retry { sequence, attempts, failures: head.failures.saturating_add(1), retry_in, error }
     }
+
+    /// What becomes of a head that is not tried because this destination is down: it waits until about the next probe, and nothing is charged.
+    pub(crate) fn put_off(&self, head: Head, sequence: u64, backoff: Duration, now: Moment, jitter: u64) -> Then {
+        let delay = spread(exponential(backoff, self.probes, OUTAGE_DELAY_MAX), jitter);
+        let retry_in = delay.max(self.probe_at.since(now));
+        Then::Retry { sequence, attempts: head.attempts, failures: head.failures, retry_in, error: self.said.clone() }
+    }
+}
+
+/// Between half of a delay and the whole, so that what failed together is not tried together.
+fn spread(delay: Duration, jitter: u64) -> Duration {
+    delay / 2 + (delay / 2).mul_f64((jitter >> 11) as f64 / (1u64 << 53) as f64)
 }
 
 /// A small random sequence from a seed (xorshift64*); for jitter only.
@@ -181,7 +196,7 @@ mod tests {
         let (mut destination, mut head, mut now) = (Destination::default(), Head::default(), at(1));
         let mut last = Then::Next;
         for _ in 0..times {
-            destination.refused(0, &[1], options.backoff, now);
+            destination.refused(0, &[1], "503", options.backoff, now);
             last = destination.verdict(&Refusal::retryable("503"), head, 1, options, now, u64::MAX);
             let Then::Retry { attempts, failures, retry_in, .. } = last else { return (last, now) };
             head = Head { attempts, failures, failing_since: head.failing_since.or(Some(now)), attempted_at: Some(now) };
@@ -222,21 +237,41 @@ mod tests {
         let mut destination = Destination::default();
         let second = Duration::from_secs(1);
         for _ in 0..9 {
-            destination.refused(0, &[1], second, at(1));
+            destination.refused(0, &[1], "503", second, at(1));
         }
         assert_eq!(destination.gate(0, at(1)), Gate::Open, "one aggregate alone may be its own fault");
-        destination.refused(1, &[2], second, at(1));
-        destination.refused(2, &[3, 4, 5], second, at(1));
+        destination.refused(1, &[2], "503", second, at(1));
+        destination.refused(2, &[3, 4, 5], "503", second, at(1));
         assert_eq!(destination.gate(0, at(1)), Gate::Shut { until: at(2) });
         assert_eq!(destination.gate(0, at(2)), Gate::Probe);
         assert!(matches!(destination.gate(1, at(2)), Gate::Shut { .. }), "one probe at a time");
-        destination.refused(3, &[6, 7], second, at(2));
+        destination.refused(3, &[6, 7], "503", second, at(2));
         assert_eq!(destination.gate(0, at(2)), Gate::Probe, "what was under way before the probe says nothing new");
         destination.probing(4);
-        destination.refused(4, &[1, 2, 3], second, at(2));
+        destination.refused(4, &[1, 2, 3], "503", second, at(2));
         assert_eq!(destination.gate(0, at(3)), Gate::Shut { until: at(4) }, "the next one later");
         destination.accepted(at(4));
         assert_eq!(destination.gate(0, at(4)), Gate::Open);
+    }
+
+    #[test]
+    fn what_is_put_off_waits_for_the_probe_and_is_not_charged_for_it() {
+        let mut destination = Destination::default();
+        let (second, mut head) = (Duration::from_secs(1), Head { attempts: 2, failures: 5, ..Head::default() });
+        destination.refused(0, &[1, 2, 3], "503", second, at(1));
+        for jitter in [0, u64::MAX] {
+            let Then::Retry { sequence: 9, attempts: 2, failures: 5, retry_in, error } =
+                destination.put_off(head, 9, second, at(1), jitter)
+            else {
+                panic!("charged")
+            };
+            assert!(retry_in >= second && retry_in <= 2 * second && error == "503", "{retry_in:?} {error}");
+        }
+        // Put off without ever having been tried, and then others passed: the first attempt is not charged.
+        destination.accepted(at(3));
+        head = Head { attempted_at: Some(at(1)), failing_since: Some(at(1)), ..Head::default() };
+        let verdict = destination.verdict(&Refusal::retryable("503"), head, 9, &options(), at(4), 0);
+        assert!(matches!(verdict, Then::Retry { attempts: 0, failures: 1, .. }), "{verdict:?}");
     }
 
     proptest! {

@@ -103,7 +103,7 @@ pub(crate) struct Counters {
     pub(crate) delivered: u64,
     /// Events sent again after a send whose end is not known.
     pub(crate) repeated: u64,
-    /// Failed sends of a head that is tried again.
+    /// Heads that failed, or whose destination was down, and that are tried later.
     pub(crate) retried: u64,
     /// Aggregates blocked.
     pub(crate) blocked: u64,
@@ -121,6 +121,6 @@ pub(crate) struct Counters {
     pub(crate) wanted: u32,
     /// Events in memory now, on their way or waiting.
     pub(crate) in_memory: usize,
-    /// Whether the destination is taken to be down.
-    pub(crate) destination_down: bool,
+    /// Destinations that are taken to be down.
+    pub(crate) destinations_down: usize,
 }

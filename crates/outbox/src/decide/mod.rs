@@ -1,41 +1,55 @@
 //! Every decision of a publisher: a state machine without a clock, randomness or I/O. It is told what happened ([`Input`]) and asked what
 //! to do ([`Engine::next`]), and the runner does it.
 //!
-//! Parts: this file (taking note), `act` (what to do), `slots` (what to take and give back), `flow` (the way of events), `destination` (failures), `poll` (when to read), `pause`
-//! (a failing store). At most one call of each kind is under way; touches, takes and releases count as one kind.
+//! Parts: this file (taking note), `act` (what to do), `slots` (what to take and give back), `flow` (the way of events), `destination` (failures), `destinations` (each its own), `poll`
+//! (when to read), `pause` (a failing store). At most one call of each kind is under way; touches, takes and releases count as one kind.
 
 mod act;
 mod destination;
+mod destinations;
 mod flow;
 mod io;
 mod pause;
 mod poll;
+#[cfg(test)]
+mod several;
 #[cfg(test)]
 mod simulation;
 mod slots;
 #[cfg(test)]
 mod tests;
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use shardwise::{Moment, Timing};
 
-use self::destination::{Destination, Jitter};
+use self::destination::Jitter;
+use self::destinations::Destinations;
+pub(crate) use self::destinations::{Address, Place};
 use self::flow::{Flow, RefusedHead};
 pub(crate) use self::io::{Action, Call, Counters, Input, SendId};
 use self::pause::Pause;
 use self::poll::Poller;
 use self::slots::Slots;
-use crate::PublisherOptions;
 use crate::sink::{Accepted, SinkLimits};
 use crate::store::{Fetched, Hold, Outcome, Then, Touch};
+use crate::{AggregateId, PublisherOptions};
 
 /// The most aggregates that get their hash in one go.
 const PLACE_MAX: usize = 1_000;
 /// Between two steps of the retention, while there is more and when there is not.
 const SWEEP_PAUSE: Duration = Duration::from_millis(50);
 const SWEEP_EVERY: Duration = Duration::from_mins(1);
+
+/// What one destination refused in one answer.
+#[derive(Default)]
+struct Refused {
+    aggregates: Vec<AggregateId>,
+    /// It refused something for good, and so it is there.
+    for_good: bool,
+    said: String,
+}
 
 /// A publisher's mind.
 #[derive(Debug)]
@@ -50,7 +64,7 @@ pub(crate) struct Engine {
     /// The slots' state when what waits was last looked through.
     looked_through: (u64, bool, bool),
     flow: Flow,
-    destination: Destination,
+    destinations: Destinations,
     poller: Poller,
     touch_at: Moment,
     /// Behind this hash the next reading begins.
@@ -83,7 +97,7 @@ impl Engine {
             slots: Slots::new(slots),
             looked_through: (0, false, false),
             flow: Flow::default(),
-            destination: Destination::default(),
+            destinations: Destinations::default(),
             touch_at: Moment::ZERO,
             cursor: None,
             barren: 0,
@@ -98,6 +112,11 @@ impl Engine {
             cancelled: Vec::new(),
             counters: Counters::default(),
         }
+    }
+
+    /// The same for a sink of several destinations, which `address` tells apart.
+    pub(crate) fn addressed(self, address: Address) -> Self {
+        Self { flow: Flow::addressed(address), ..self }
     }
 
     /// Takes note of something that happened.
@@ -212,27 +231,32 @@ impl Engine {
 
     fn sent(&mut self, id: SendId, accepted: &Accepted, unknown_end: bool, now: Moment) {
         let before = self.flow.events_under_way();
-        let events = self.flow.accepted_of(id, accepted);
-        if events > 0 {
-            self.destination.accepted(now);
+        let taken = self.flow.accepted_of(id, accepted);
+        for to in taken.keys() {
+            self.destinations.accepted(to, now);
         }
-        let Self { flow, slots, destination, options, jitter, .. } = self;
-        let (mut refused, mut answered) = (Vec::new(), false);
+        let Self { flow, slots, destinations, options, jitter, .. } = self;
+        let mut refused: BTreeMap<Place, Refused> = BTreeMap::new();
         let may_send = |hold| slots.may_send(hold, now);
-        flow.sent(id, accepted, may_send, |RefusedHead { aggregate, sequence, head, refusal }| {
+        flow.sent(id, accepted, may_send, |RefusedHead { aggregate, sequence, head, to, refusal }| {
+            let refused = refused.entry(to.clone()).or_default();
             if refusal.permanent {
-                answered = true;
+                refused.for_good = true;
             } else {
-                refused.push(aggregate);
+                refused.aggregates.push(aggregate);
+                refused.said.clone_from(&refusal.message);
             }
-            destination.verdict(refusal, head, sequence, options, now, jitter.next())
+            destinations.judge(to, |destination| destination.verdict(refusal, head, sequence, options, now, jitter.next()))
         });
-        // One judgement for one answer, whatever the order of its parts.
-        if answered {
-            destination.answered();
-        } else if events == 0 {
-            destination.refused(id, &refused, options.backoff, now);
+        // One judgement of each destination for one answer, whatever the order of its parts.
+        for (to, Refused { aggregates, for_good, said }) in refused {
+            if for_good {
+                destinations.answered(&to);
+            } else if !taken.contains_key(&to) {
+                destinations.refused(&to, id, &aggregates, &said, options.backoff, now);
+            }
         }
+        let events: usize = taken.values().sum();
         if unknown_end {
             self.counters.repeated += (before - self.flow.events_under_way()).saturating_sub(events) as u64;
         }
@@ -317,13 +341,18 @@ impl Engine {
         }
     }
 
+    /// Destinations that went down (true) or answer again since the last time.
+    pub(crate) fn destination_news(&mut self) -> Vec<(Place, bool)> {
+        self.destinations.news()
+    }
+
     /// Sums and gauges.
     pub(crate) fn counters(&self, now: Moment) -> Counters {
         Counters {
             held: self.slots.held_count(),
             wanted: self.slots.wanted_count(now),
             in_memory: self.flow.waiting_events() + self.flow.events_under_way(),
-            destination_down: self.destination.is_down(),
+            destinations_down: self.destinations.down(),
             ..self.counters
         }
     }

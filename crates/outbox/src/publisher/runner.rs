@@ -13,7 +13,7 @@ use tokio_util::sync::CancellationToken;
 use super::jobs::{Done, Jobs};
 use super::watch;
 use super::{Nudge, OutboxPublisher, PublisherStats};
-use crate::decide::{Action, Call, Engine, Input};
+use crate::decide::{Action, Address, Call, Engine, Input};
 use crate::metrics::Meters;
 use crate::store::{Outcome, Registration, Then};
 use crate::{Error, ErrorKind, PublisherOptions, Result, Sink, Store};
@@ -31,7 +31,6 @@ pub(super) struct Runner {
     jobs: Jobs,
     /// What fails at present, so that each failure is told once.
     failing: HashMap<Call, String>,
-    destination_down: bool,
     /// Whether the store could not be told of commits last time.
     deaf: bool,
     meters: Meters,
@@ -41,7 +40,11 @@ impl Runner {
     pub(super) fn new(publisher: OutboxPublisher, me: Registration) -> Self {
         let OutboxPublisher { store, sink, sharding, options, clock, stats, nudge } = publisher;
         let meters = Meters::new(sink.name());
-        let engine = Engine::new(options.clone(), sink.limits(), sharding.timing(), me.slots, me.incarnation.get());
+        let address = {
+            let sink = Arc::clone(&sink);
+            Address::new(move |event| sink.destination(event).map(Arc::from))
+        };
+        let engine = Engine::new(options.clone(), sink.limits(), sharding.timing(), me.slots, me.incarnation.get()).addressed(address);
         Self {
             store,
             sink,
@@ -54,7 +57,6 @@ impl Runner {
             engine,
             jobs: Jobs::default(),
             failing: HashMap::new(),
-            destination_down: false,
             deaf: false,
             meters,
         }
@@ -243,12 +245,12 @@ impl Runner {
 
     fn publish(&mut self, now: shardwise::Moment) {
         let counters = self.engine.counters(now);
-        if counters.destination_down != self.destination_down {
-            self.destination_down = counters.destination_down;
-            if self.destination_down {
-                tracing::warn!(sink = self.sink.name(), "the destination refuses everything; trying single events until it accepts one");
+        for (to, down) in self.engine.destination_news() {
+            let (sink, destination) = (self.sink.name(), to.as_deref().unwrap_or("all of it"));
+            if down {
+                tracing::warn!(sink, destination, "the destination refuses everything; trying single events until it accepts one");
             } else {
-                tracing::info!(sink = self.sink.name(), "the destination answers again");
+                tracing::info!(sink, destination, "the destination answers again");
             }
         }
         self.meters.count(&counters);

@@ -23,7 +23,7 @@ pub struct Snapshot {
     pub delivered: u64,
     /// Events sent again although an earlier send may have arrived, because it took too long or its slot was lost on the way.
     pub repeated: u64,
-    /// Failed sends of events that are tried again.
+    /// Heads that failed, or whose destination was down, and that are tried later.
     pub retried: u64,
     /// Aggregates blocked by this publisher.
     pub blocked: u64,
@@ -41,7 +41,7 @@ pub struct Snapshot {
     pub wanted_slots: u32,
     /// Events in memory now.
     pub in_memory: usize,
-    /// Whether the destination seems to be down: it refuses everything, and only single events are tried.
+    /// Whether the destination, or one of several, seems to be down: it refuses everything, and only single events are tried there.
     pub destination_down: bool,
     /// The latest failure of the store or the sink, if the same thing has not succeeded since.
     pub last_error: Option<String>,
@@ -79,7 +79,7 @@ impl PublisherStats {
             held_slots: counters.held,
             wanted_slots: counters.wanted,
             in_memory: counters.in_memory,
-            destination_down: counters.destination_down,
+            destination_down: counters.destinations_down > 0,
             last_error,
         };
     }

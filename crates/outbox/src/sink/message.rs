@@ -68,6 +68,7 @@ impl Message {
         ]
         .map(|(name, value)| (name.to_owned(), value))
         .into();
+        attributes.extend(event.replayed.map(|first| ("replayed".to_owned(), first.to_string())));
         let others = attributes_of(&headers, |name, value| {
             attributes.push((name.to_owned(), value.as_str().map_or_else(|| value.to_string(), str::to_owned)));
         });

@@ -146,6 +146,13 @@ pub trait Sink: Send + Sync + 'static {
         SinkLimits::default()
     }
 
+    /// Where within the sink an event goes, if parts of it may be down while others are up: a circuit is kept for each, up to 1,024 of them. Always the
+    /// same of the same event, short, and never a secret: it stands in the log. `None`: the sink is one destination.
+    fn destination(&self, event: &Delivery) -> Option<String> {
+        let _ = event;
+        None
+    }
+
     /// Contacts the destination, so that a start fails early. An error that is not retryable is for an operator: wrong credentials, a
     /// missing stream.
     async fn check(&self) -> Result<()> {
@@ -164,6 +171,10 @@ impl<S: Sink + ?Sized> Sink for Arc<S> {
 
     fn limits(&self) -> SinkLimits {
         (**self).limits()
+    }
+
+    fn destination(&self, event: &Delivery) -> Option<String> {
+        (**self).destination(event)
     }
 
     async fn check(&self) -> Result<()> {

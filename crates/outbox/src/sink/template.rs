@@ -73,20 +73,10 @@ impl Template {
 
     /// The name for an event.
     pub fn render(&self, event: &Delivery) -> String {
-        self.render_with(event, |_| true)
-    }
-
-    /// The name without what tells single aggregates and events apart: where all of a kind go.
-    pub fn kind(&self, event: &Delivery) -> String {
-        self.render_with(event, |field| matches!(field, Field::AggregateType | Field::EventType))
-    }
-
-    fn render_with(&self, event: &Delivery, shown: impl Fn(Field) -> bool) -> String {
         let mut name = String::new();
         for piece in &self.0 {
             match piece {
                 Piece::Text(text) => name.push_str(text),
-                Piece::Field(field) if !shown(*field) => name.push('*'),
                 Piece::Field(Field::AggregateType) => escape(&event.aggregate_type, &mut name),
                 Piece::Field(Field::AggregateId) => escape(&event.aggregate_id, &mut name),
                 Piece::Field(Field::EventType) => escape(&event.event_type, &mut name),
@@ -96,6 +86,24 @@ impl Template {
             }
         }
         name
+    }
+
+    /// What tells an event's kind from others, without the rest of the name, which may have a secret in it; `None` if the template has nothing like that.
+    /// Where all of a kind go may be down alone.
+    pub fn destination(&self, event: &Delivery) -> Option<String> {
+        let mut name = String::new();
+        for piece in &self.0 {
+            let told = match piece {
+                Piece::Field(Field::AggregateType) => &event.aggregate_type,
+                Piece::Field(Field::EventType) => &event.event_type,
+                _ => continue,
+            };
+            if !name.is_empty() {
+                name.push('/');
+            }
+            escape(told, &mut name);
+        }
+        (!name.is_empty()).then_some(name)
     }
 
     /// Whether no two aggregates have a name in common, and all events of one have the same. Fields stand apart only if something is between
@@ -164,7 +172,8 @@ mod tests {
         let template = Template::parse("/{shardslot}/{type}-{id}.{aggregatetype}").unwrap();
         let event = Delivery { slot: 7, event_type: "Order/Placed".into(), id: "é".into(), ..event("order", "1") };
         assert_eq!(template.render(&event), "/7/Order%2FPlaced-%C3%A9.order");
-        assert_eq!(template.kind(&event), "/*/Order%2FPlaced-*.order");
+        assert_eq!(template.destination(&event), Some("Order%2FPlaced/order".into()));
+        assert_eq!(Template::parse("/{id}").unwrap().destination(&event), None, "no two kinds, and so one place");
         assert_eq!(Template::parse("plain").unwrap().render(&event), "plain");
         assert_eq!(Template::parse("a.b{id}.c.{type}").unwrap().pattern('.'), "a.*.c.*");
     }

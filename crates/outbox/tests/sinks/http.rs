@@ -22,11 +22,11 @@ const BODY_MAX: usize = 3 << 20;
 
 /// A request as it came.
 #[derive(Clone, Debug)]
-struct Request {
+pub(crate) struct Request {
     method: Method,
-    uri: Uri,
+    pub(crate) uri: Uri,
     headers: HeaderMap,
-    body: Bytes,
+    pub(crate) body: Bytes,
 }
 
 type Answer = Arc<dyn Fn(&Request) -> Response + Send + Sync>;
@@ -52,14 +52,14 @@ async fn handle(State(consumer): State<Consumer>, method: Method, uri: Uri, head
 }
 
 /// A server with a runtime of its own, so that its end is the end of all its connections.
-struct Server {
+pub(crate) struct Server {
     runtime: Mutex<Option<tokio::runtime::Runtime>>,
-    address: SocketAddr,
+    pub(crate) address: SocketAddr,
     consumer: Consumer,
 }
 
 impl Server {
-    fn start(answer: impl Fn(&Request) -> Response + Send + Sync + 'static) -> Self {
+    pub(crate) fn start(answer: impl Fn(&Request) -> Response + Send + Sync + 'static) -> Self {
         let consumer = Consumer { taken: Arc::default(), answer: Arc::new(answer) };
         let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
         let address = listener.local_addr().unwrap();
@@ -67,8 +67,15 @@ impl Server {
         Self { runtime, address, consumer }
     }
 
-    fn restart(&self) {
-        self.runtime.lock().unwrap().take().unwrap().shutdown_background();
+    /// From now on nobody listens there.
+    pub(crate) fn stop(&self) {
+        if let Some(runtime) = self.runtime.lock().unwrap().take() {
+            runtime.shutdown_background();
+        }
+    }
+
+    pub(crate) fn restart(&self) {
+        self.stop();
         let begun = std::time::Instant::now();
         let listener = loop {
             match std::net::TcpListener::bind(self.address) {
@@ -80,20 +87,18 @@ impl Server {
         *self.runtime.lock().unwrap() = Some(serve(listener, self.consumer.clone()));
     }
 
-    fn taken(&self) -> Vec<Request> {
+    pub(crate) fn taken(&self) -> Vec<Request> {
         self.consumer.taken.lock().unwrap().clone()
     }
 
-    fn config(&self, path: &str) -> HttpConfig {
+    pub(crate) fn config(&self, path: &str) -> HttpConfig {
         HttpConfig::from_url(&format!("http://{}{path}", self.address), "/outbox/test").unwrap().allow_private(true)
     }
 }
 
 impl Drop for Server {
     fn drop(&mut self) {
-        if let Some(runtime) = self.runtime.lock().unwrap().take() {
-            runtime.shutdown_background();
-        }
+        self.stop();
     }
 }
 
@@ -108,7 +113,7 @@ fn serve(listener: std::net::TcpListener, consumer: Consumer) -> tokio::runtime:
     runtime
 }
 
-fn ok(_: &Request) -> Response {
+pub(crate) fn ok(_: &Request) -> Response {
     StatusCode::NO_CONTENT.into_response()
 }
 

@@ -2,8 +2,12 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "tests")]
 
 mod common;
+mod destinations;
 mod http;
 mod nats;
 mod rabbitmq;
 mod redis;
+mod replays;
+#[path = "../common/mod.rs"]
+mod shared;
 mod template;

@@ -17,15 +17,15 @@ use crate::common::{aside, decoded, rich, unique};
 const PAYLOAD_MAX: usize = 2 << 20;
 
 /// A stream of its own on a server that the cases share.
-struct Harness {
+pub(crate) struct Harness {
     nats: Arc<Nats>,
     proxy: TcpProxy,
-    name: String,
+    pub(crate) name: String,
     fence: bool,
 }
 
 impl Harness {
-    async fn new(nats: Arc<Nats>, fence: bool) -> Self {
+    pub(crate) async fn new(nats: Arc<Nats>, fence: bool) -> Self {
         let proxy = TcpProxy::start(nats.socket_addr()).await.unwrap();
         let harness = Self { nats, proxy, name: unique("s"), fence };
         let settings = Config { name: harness.name.clone(), subjects: vec![format!("{}.>", harness.name)], ..Config::default() };
@@ -34,7 +34,7 @@ impl Harness {
         harness
     }
 
-    async fn client(&self) -> async_nats::Client {
+    pub(crate) async fn client(&self) -> async_nats::Client {
         let options = async_nats::ConnectOptions::with_user_and_password("app".into(), "secret".into());
         options.retry_on_initial_connect().connect(self.nats.address()).await.unwrap()
     }
@@ -45,13 +45,13 @@ impl Harness {
         context.get_stream(&self.name).await.unwrap()
     }
 
-    fn config(&self) -> NatsConfig {
+    pub(crate) fn config(&self) -> NatsConfig {
         let subject = Template::parse(&format!("{}.{{aggregatetype}}.{{aggregateid}}", self.name)).unwrap();
         let config = NatsConfig::from_url(&format!("nats://app@{}", self.proxy.address()), "/outbox/test").unwrap();
         config.password("secret").stream(&self.name, false).subject(subject).unwrap().fence(self.fence)
     }
 
-    async fn messages(&self) -> Vec<async_nats::jetstream::message::StreamMessage> {
+    pub(crate) async fn messages(&self) -> Vec<async_nats::jetstream::message::StreamMessage> {
         let mut stream = self.stream().await;
         let state = stream.info().await.unwrap().state.clone();
         let mut messages = Vec::new();
@@ -109,7 +109,7 @@ impl SinkServer for Harness {
     }
 }
 
-async fn server() -> Arc<Nats> {
+pub(crate) async fn server() -> Arc<Nats> {
     let options = NatsOptions::default().with_user("app", "secret").with_setting(format!("max_payload: {PAYLOAD_MAX}"));
     Arc::new(Nats::start(options).await.unwrap())
 }

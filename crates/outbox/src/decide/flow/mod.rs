@@ -3,8 +3,10 @@
 //! An aggregate is in use as long as anything of it is anywhere on that way, and is not read again before. Within it, events are sent only
 //! after those before them were accepted, or in one batch with them. A slot is in use while an aggregate of it is.
 //!
-//! This file: what is in hand, and what waits. `sending`: batches on their way and their answers. `outcomes`: what is to be recorded.
+//! This file: what is in hand, and what waits. `sending`: batches on their way and their answers. `outcomes`: what is to be recorded. `lanes`: how
+//! much of it is for which destination.
 
+mod lanes;
 mod outcomes;
 mod sending;
 
@@ -13,10 +15,12 @@ use std::collections::{BTreeMap, VecDeque};
 
 use shardwise::Moment;
 
+use self::lanes::Lanes;
 use self::outcomes::Unrecorded;
-pub(crate) use self::sending::RefusedHead;
 use self::sending::Sending;
+pub(crate) use self::sending::{Put, RefusedHead};
 use super::destination::Head;
+use super::destinations::{Address, Place};
 use super::io::SendId;
 use crate::store::{Hold, Run, Then};
 use crate::{AggregateId, Delivery};
@@ -29,12 +33,16 @@ struct Waiting {
     head: Head,
     /// Delivered up to here once the last event is.
     through: u64,
+    /// Where the first of them goes.
+    to: Place,
     events: VecDeque<Delivery>,
 }
 
 /// All events this publisher has in its hands.
 #[derive(Debug, Default)]
 pub(crate) struct Flow {
+    address: Address,
+    lanes: Lanes,
     ready: VecDeque<Waiting>,
     /// What waits behind a part that is on its way.
     rests: BTreeMap<AggregateId, Waiting>,
@@ -49,6 +57,11 @@ pub(crate) struct Flow {
 }
 
 impl Flow {
+    /// With destinations that `address` tells apart.
+    pub(crate) fn addressed(address: Address) -> Self {
+        Self { address, ..Self::default() }
+    }
+
     pub(crate) fn waiting_events(&self) -> usize {
         self.waiting_events
     }
@@ -85,6 +98,7 @@ impl Flow {
             hold: run.hold,
             head: Head::read(run.trouble, now),
             through: run.through,
+            to: run.events.first().and_then(|event| self.address.of(event)),
             events: run.events.into(),
         };
         if waiting.events.is_empty() {
@@ -97,12 +111,14 @@ impl Flow {
 
     fn count_in(&mut self, waiting: &Waiting) {
         self.enter(waiting.aggregate, waiting.hold.slot);
+        self.lanes.waits(&waiting.to);
         self.waiting_events += waiting.events.len();
         self.waiting_bytes += waiting.events.iter().map(Delivery::bytes).sum::<usize>();
     }
 
     fn count_out(&mut self, waiting: &Waiting) {
         self.leave(waiting.aggregate, waiting.hold.slot);
+        self.lanes.waits_no_more(&waiting.to);
         self.waiting_events -= waiting.events.len();
         self.waiting_bytes -= waiting.events.iter().map(Delivery::bytes).sum::<usize>();
     }
@@ -117,6 +133,29 @@ impl Flow {
             self.count_in(&waiting);
             self.ready.push_front(waiting);
         }
+    }
+
+    /// Gives back to the store what waits for a destination that `is_shut`; `then` says what becomes of its head.
+    pub(crate) fn put_off(&mut self, is_shut: impl Fn(&Place, usize) -> bool, mut then: impl FnMut(&Place, Head, u64) -> Then) -> usize {
+        let shut = |waiting: &Waiting| is_shut(&waiting.to, self.lanes.sends(&waiting.to));
+        if !self.ready.iter().any(shut) {
+            return 0;
+        }
+        let (gone, keep): (VecDeque<_>, VecDeque<_>) = std::mem::take(&mut self.ready).into_iter().partition(shut);
+        self.ready = keep;
+        for waiting in &gone {
+            self.count_out(waiting);
+            if let Some(head) = waiting.events.front() {
+                let then = then(&waiting.to, waiting.head, head.sequence);
+                self.settle(waiting.aggregate, waiting.hold, None, then, 0);
+            }
+        }
+        gone.len()
+    }
+
+    /// How many sends are under way to that destination.
+    pub(crate) fn sends_to(&self, to: &Place) -> usize {
+        self.lanes.sends(to)
     }
 
     /// Drops what waits and may not be sent.

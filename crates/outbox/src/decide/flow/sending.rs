@@ -1,16 +1,17 @@
 //! Batches on their way: put together from what waits, and taken apart by their answers.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 
-use super::super::destination::Head;
+use super::super::destination::{Gate, Head};
+use super::super::destinations::Place;
 use super::super::io::SendId;
 use super::{Flow, Waiting};
 use crate::sink::{Accepted, Refusal, SinkLimits};
 use crate::store::{Hold, Then};
 use crate::{AggregateId, Delivery};
 
-/// Events of one aggregate within a send.
+/// Events of one aggregate within a send, all to one destination.
 #[derive(Debug)]
 struct Part {
     aggregate: AggregateId,
@@ -18,6 +19,7 @@ struct Part {
     head: Head,
     events: usize,
     through: u64,
+    to: Place,
 }
 
 impl Part {
@@ -35,6 +37,17 @@ impl Part {
 pub(super) struct Sending {
     batch: Arc<[Delivery]>,
     parts: Vec<Part>,
+    /// Where they go.
+    to: BTreeSet<Place>,
+}
+
+/// A batch that is to be sent.
+#[derive(Debug)]
+pub(crate) struct Put {
+    pub(crate) id: SendId,
+    pub(crate) batch: Arc<[Delivery]>,
+    /// It asks whether this destination is up again.
+    pub(crate) probes: Option<Place>,
 }
 
 /// A refused head, for the decision what becomes of it.
@@ -43,6 +56,7 @@ pub(crate) struct RefusedHead<'a> {
     pub(crate) aggregate: AggregateId,
     pub(crate) sequence: u64,
     pub(crate) head: Head,
+    pub(crate) to: &'a Place,
     pub(crate) refusal: &'a Refusal,
 }
 
@@ -55,17 +69,26 @@ impl Flow {
         self.sends.values().map(|sending| sending.batch.len()).sum()
     }
 
-    /// Puts the next batch together and sends it on its way; `None` if nothing is ready. All that waits may be sent: the caller has
-    /// dropped the rest just now.
-    pub(crate) fn send_next(&mut self, limits: &SinkLimits, events_max: usize) -> Option<(SendId, Arc<[Delivery]>)> {
-        let events_max = events_max.min(limits.batch_events).max(1);
+    /// Puts the next batch together and sends it on its way; `None` if nothing is ready whose destination is open, or asks for a probe, which is one
+    /// event alone. All that waits may be sent otherwise: the caller has dropped the rest just now.
+    pub(crate) fn send_next(&mut self, limits: &SinkLimits, events_max: usize, gate: impl Fn(&Place, usize) -> Gate) -> Option<Put> {
+        let may_go = |flow: &Self, to: &Place| match gate(to, flow.lanes.sends(to)) {
+            Gate::Open => flow.lanes.has_room(to, limits),
+            Gate::Probe => true,
+            Gate::Shut { .. } => false,
+        };
+        let mut at = self.ready.iter().position(|waiting| may_go(self, &waiting.to))?;
+        let probes = self.ready.get(at).map(|first| first.to.clone()).filter(|to| gate(to, self.lanes.sends(to)) == Gate::Probe);
+        let events_max = if probes.is_some() { 1 } else { events_max.min(limits.batch_events).max(1) };
         let (mut batch, mut parts, mut bytes) = (Vec::new(), Vec::new(), 0);
         while batch.len() < events_max && (limits.mixed || parts.is_empty()) {
-            let Some(mut waiting) = self.ready.pop_front() else { break };
+            let Some(mut waiting) = self.ready.remove(at) else { break };
             self.count_out(&waiting);
             let before = batch.len();
             while batch.len() < events_max
-                && let Some(event) = waiting.events.pop_front_if(|event| batch.is_empty() || bytes + event.bytes() <= limits.batch_bytes)
+                && let Some(event) = waiting.events.pop_front_if(|event| {
+                    (batch.is_empty() || bytes + event.bytes() <= limits.batch_bytes) && self.address.of(event) == waiting.to
+                })
             {
                 bytes += event.bytes();
                 batch.push(event);
@@ -75,14 +98,21 @@ impl Flow {
                 break;
             }
             parts.push(self.part(waiting, &batch[before..]));
+            let is_open = |waiting: &Waiting| gate(&waiting.to, self.lanes.sends(&waiting.to)) == Gate::Open;
+            let Some(further) = self.ready.iter().skip(at).position(is_open) else { break };
+            at += further;
         }
         if batch.is_empty() {
             return None;
         }
         let (id, batch): (_, Arc<[Delivery]>) = (self.next_send, batch.into());
         self.next_send += 1;
-        self.sends.insert(id, Sending { batch: Arc::clone(&batch), parts });
-        Some((id, batch))
+        let to: BTreeSet<Place> = parts.iter().map(|part: &Part| part.to.clone()).collect();
+        for to in &to {
+            self.lanes.sends_one(to);
+        }
+        self.sends.insert(id, Sending { batch: Arc::clone(&batch), parts, to });
+        Some(Put { id, batch, probes })
     }
 
     /// The part of a batch that `events` make; what is left of them waits behind it.
@@ -91,11 +121,13 @@ impl Flow {
             Some(last) if !rest.events.is_empty() => last.sequence,
             _ => rest.through,
         };
-        let part = Part { aggregate: rest.aggregate, hold: rest.hold, head: rest.head, events: events.len(), through };
+        let (next, events) = (rest.events.front().and_then(|event| self.address.of(event)), events.len());
+        let part = Part { aggregate: rest.aggregate, hold: rest.hold, head: rest.head, events, through, to: rest.to.clone() };
         self.enter(part.aggregate, part.hold.slot);
         if !rest.events.is_empty() {
+            let rest = Waiting { head: Head::default(), to: next, ..rest };
             self.count_in(&rest);
-            self.rests.insert(rest.aggregate, Waiting { head: Head::default(), ..rest });
+            self.rests.insert(rest.aggregate, rest);
         }
         part
     }
@@ -104,6 +136,9 @@ impl Flow {
     pub(crate) fn cancel(&mut self, lost: impl Fn(Hold) -> bool) -> Vec<(SendId, usize)> {
         let cancelled = self.sends.extract_if(.., |_, sending| sending.parts.iter().all(|part| lost(part.hold)));
         let cancelled: Vec<_> = cancelled.collect();
+        for to in cancelled.iter().flat_map(|(_, sending)| &sending.to) {
+            self.lanes.has_sent_one(to);
+        }
         for part in cancelled.iter().flat_map(|(_, sending)| &sending.parts) {
             if let Some(rest) = self.rests.remove(&part.aggregate) {
                 self.count_out(&rest);
@@ -113,15 +148,18 @@ impl Flow {
         cancelled.iter().map(|(id, sending)| (*id, sending.batch.len())).collect()
     }
 
-    /// How many events of a send were accepted.
-    pub(crate) fn accepted_of(&self, id: SendId, accepted: &Accepted) -> usize {
+    /// How many events of a send were accepted, by the destinations that accepted any.
+    pub(crate) fn accepted_of(&self, id: SendId, accepted: &Accepted) -> BTreeMap<Place, usize> {
         let parts = self.sends.get(&id).map_or(&[][..], |sending| &sending.parts);
-        let mut start = 0;
-        let delivered = parts.iter().map(|part| {
+        let (mut start, mut taken) = (0, BTreeMap::new());
+        for part in parts {
+            let delivered = part.delivered(start, accepted);
             start += part.events;
-            part.delivered(start - part.events, accepted)
-        });
-        delivered.sum()
+            if delivered > 0 {
+                *taken.entry(part.to.clone()).or_default() += delivered;
+            }
+        }
+        taken
     }
 
     /// Takes the answer to a send apart. What was not tried waits again if it `may_send`. `decide` says what becomes of a refused head;
@@ -133,7 +171,10 @@ impl Flow {
         may_send: impl Fn(Hold) -> bool,
         mut decide: impl FnMut(RefusedHead<'_>) -> Then,
     ) {
-        let Some(Sending { batch, parts }) = self.sends.remove(&id) else { return };
+        let Some(Sending { batch, parts, to }) = self.sends.remove(&id) else { return };
+        for to in &to {
+            self.lanes.has_sent_one(to);
+        }
         let (mut start, mut refusal, mut back) = (0, accepted.refusal.as_ref(), Vec::new());
         for part in parts {
             let (events, delivered) = (&batch[start..start + part.events], part.delivered(start, accepted));
@@ -173,7 +214,7 @@ impl Flow {
         decide: &mut impl FnMut(RefusedHead<'_>) -> Then,
     ) {
         let head = if delivered == 0 { part.head } else { Head::default() };
-        let then = decide(RefusedHead { aggregate: part.aggregate, sequence: events[delivered].sequence, head, refusal });
+        let then = decide(RefusedHead { aggregate: part.aggregate, sequence: events[delivered].sequence, head, to: &part.to, refusal });
         let through = delivered.checked_sub(1).map(|last| events[last].sequence);
         self.settle(part.aggregate, part.hold, through, then, delivered);
     }
@@ -187,5 +228,5 @@ fn unsent(part: &Part, events: &[Delivery], rest: Option<Waiting>) -> Waiting {
     events.extend(rest.into_iter().flat_map(|rest| rest.events));
     // Behind what was delivered there is another head, which has not been tried.
     let head = if part.events == left { part.head } else { Head::default() };
-    Waiting { aggregate: part.aggregate, hold: part.hold, head, through, events }
+    Waiting { aggregate: part.aggregate, hold: part.hold, head, through, to: part.to.clone(), events }
 }

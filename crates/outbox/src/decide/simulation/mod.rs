@@ -13,6 +13,7 @@ use std::sync::Arc;
 
 use shardwise::SlotSet;
 
+use super::destination::Gate;
 use super::tests::at;
 use super::*;
 use crate::sink::Refusal;
@@ -22,6 +23,9 @@ use crate::{AggregateId, Delivery, Poison};
 const SLOTS: u32 = 8;
 const ENGINES: usize = 3;
 const AGGREGATES: AggregateId = 24;
+/// Aggregates go to so many destinations; one of them is down for a while.
+const KINDS: AggregateId = 3;
+const OUTAGE_MS: std::ops::Range<u64> = 5_000..12_000;
 const TTL_MS: u64 = 3_000;
 const BATCH: usize = 7;
 
@@ -103,7 +107,12 @@ impl World {
         let limits =
             SinkLimits { concurrency: 1 + usize::try_from(self.below(3)).unwrap(), mixed: self.below(2) == 0, ..SinkLimits::default() };
         let timing = Timing::new(Duration::from_millis(TTL_MS), None, Duration::from_millis(100)).unwrap();
-        let engine = Engine::new(options, limits, timing, SLOTS, self.incarnations);
+        let kinds = self.below(3);
+        let address = Address::new(move |event| {
+            let kind = (event.aggregate % KINDS, if kinds == 2 { event.sequence % 2 } else { 0 });
+            (kinds > 0).then(|| format!("{kind:?}").into())
+        });
+        let engine = Engine::new(options, limits, timing, SLOTS, self.incarnations).addressed(address);
         Worker { engine, incarnation: self.incarnations, paused_until: 0, inbox: Vec::new() }
     }
 
@@ -123,9 +132,14 @@ impl World {
             let worker = &mut self.workers[n];
             let due: Vec<_> = worker.inbox.extract_if(.., |(due, _)| *due <= self.now).collect();
             for (_, input) in due {
-                let accepts = matches!(&input, Input::Sent { id, accepted, .. } if worker.engine.flow.accepted_of(*id, accepted) > 0);
+                let taken = match &input {
+                    Input::Sent { id, accepted, .. } => worker.engine.flow.accepted_of(*id, accepted),
+                    _ => BTreeMap::new(),
+                };
                 worker.engine.on(input, now);
-                assert!(!accepts || !worker.engine.counters(now).destination_down, "it has just accepted something");
+                for to in taken.keys() {
+                    assert_eq!(worker.engine.destinations.gate(to, 0, now), Gate::Open, "it has just accepted something");
+                }
             }
             let actions = worker.engine.next(now);
             assert!(worker.engine.counters(now).in_memory <= 5 * BATCH, "memory: {:?}", worker.engine.counters(now));
@@ -217,6 +231,11 @@ impl World {
             for _ in 0..=self.below(2 * batch.len() as u64) {
                 let at = usize::try_from(self.below(batch.len() as u64)).unwrap();
                 refused_at.entry(batch[at].aggregate).and_modify(|first| *first = at.min(*first)).or_insert(at);
+            }
+        }
+        if self.faults && OUTAGE_MS.contains(&self.now) {
+            for (index, event) in batch.iter().enumerate().rev().filter(|(_, event)| event.aggregate % KINDS == 0) {
+                refused_at.insert(event.aggregate, index);
             }
         }
         let alone = self.below(2) == 0;

@@ -23,6 +23,7 @@ pub(super) async fn all<H: SinkHarness, F: Future<Output = H>>(fresh: &impl Fn()
     what_is_too_large_is_refused_for_good_and_stops_only_its_aggregate(&fresh().await).await;
     a_restart_in_the_middle_loses_nothing_and_keeps_the_order(&fresh().await).await;
     what_was_not_acknowledged_is_sent_again_under_the_same_id(&fresh().await).await;
+    what_is_replayed_arrives_beside_what_it_repeats(&fresh().await).await;
     a_stranger_is_told_what_to_do(&fresh().await).await;
 }
 
@@ -137,6 +138,23 @@ async fn what_was_not_acknowledged_is_sent_again_under_the_same_id(harness: &imp
         assert_eq!(arrived.len() as u64, 4 * AGGREGATES.cast_unsigned(), "{arrived:?}");
     }
     assert_in_order(arrived, 4);
+}
+
+/// A destination that drops repetitions must not take a replay for one.
+async fn what_is_replayed_arrives_beside_what_it_repeats(harness: &impl SinkHarness) {
+    let (sink, drops_repeats) = (harness.open().await, harness.server().unwrap().drops_repeats());
+    let events = deliveries("a", 1, 2);
+    let replays: Vec<_> = [3, 4].map(|sequence| Delivery { sequence, replayed: Some(1), ..events[0].clone() }).into();
+    for batch in [&events, &replays] {
+        send_until_accepted(&*sink, batch.clone()).await;
+    }
+    let arrived: Vec<_> = harness.arrived().await.into_iter().map(|(_, sequence, id)| (sequence, id)).collect();
+    let expected = [(1, "a-1"), (2, "a-2"), (3, "a-1"), (4, "a-1")].map(|(sequence, id)| (sequence, id.to_owned()));
+    assert_eq!(arrived, expected, "under its own id, each time anew");
+    // Another one than the last, and the last one, come once more.
+    send_until_accepted(&*sink, replays).await;
+    let again = if drops_repeats { 0 } else { 2 };
+    assert_eq!(harness.arrived().await.len(), expected.len() + again, "a replay's own repetition is one");
 }
 
 async fn a_stranger_is_told_what_to_do(harness: &impl SinkHarness) {

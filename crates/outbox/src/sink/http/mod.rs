@@ -67,7 +67,7 @@ impl HttpSink {
     async fn request(&self, event: &Delivery) -> Result<Response, Refusal> {
         let url = self.url(event)?;
         let message = Message::new(event, &self.config.source, self.config.mode);
-        let id = header_value(&event.id);
+        let id = header_value(&event.message_id());
         let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
         let mut request = self.client.post(url).header("idempotency-key", &id).header("webhook-id", &id).header("webhook-timestamp", now);
         if let Some(signer) = &self.config.signer {
@@ -158,6 +158,10 @@ impl Sink for HttpSink {
     /// One aggregate a call: a slow one delays no other.
     fn limits(&self) -> SinkLimits {
         SinkLimits { batch_events: 100, concurrency: 64, mixed: false, ..SinkLimits::default() }
+    }
+
+    fn destination(&self, event: &Delivery) -> Option<String> {
+        self.config.url.destination(event)
     }
 
     async fn deliver(&self, batch: Arc<[Delivery]>) -> Accepted {

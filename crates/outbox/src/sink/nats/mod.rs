@@ -29,7 +29,7 @@ const SUBJECT_BYTES_MAX: usize = 3_500;
 /// A text of the server's that is longer is cut.
 const WORDS_MAX: usize = 300;
 
-/// Publishes events to a stream of NATS `JetStream`, as `CloudEvents` with the event's id as `Nats-Msg-Id`.
+/// Publishes events to a stream of NATS `JetStream`, as `CloudEvents` with [`Delivery::message_id`] as `Nats-Msg-Id`.
 #[derive(Debug)]
 pub struct NatsSink {
     config: NatsConfig,
@@ -89,7 +89,7 @@ impl NatsSink {
             return Err(too_large(format!("the event has {bytes} bytes, and the stream takes {most}")));
         }
         let publish = PublishMessage::build().payload(message.body.into()).headers(headers);
-        let publish = publish.expected_stream(&self.config.stream).message_id(header_value(&event.id));
+        let publish = publish.expected_stream(&self.config.stream).message_id(header_value(&event.message_id()));
         let publish = match follows {
             Some(place) => publish.expected_last_subject_sequence(place),
             None => publish,
@@ -169,6 +169,10 @@ impl Sink for NatsSink {
 
     fn limits(&self) -> SinkLimits {
         SinkLimits { concurrency: 4, ..SinkLimits::default() }
+    }
+
+    fn destination(&self, event: &Delivery) -> Option<String> {
+        self.config.subject.destination(event)
     }
 
     async fn check(&self) -> Result<()> {

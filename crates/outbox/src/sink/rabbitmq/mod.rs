@@ -152,8 +152,8 @@ impl RabbitMqSink {
 fn properties(event: &Delivery, message: &Message) -> (BasicProperties, usize) {
     let short = |text: &str| ShortString::try_new(text.to_owned()).ok();
     let mut headers = FieldTable::default();
-    let texts =
-        [&event.id, &event.event_type].map(String::len).iter().sum::<usize>() + message.content_type.as_ref().map_or(0, String::len);
+    let id = event.message_id();
+    let texts = id.len() + event.event_type.len() + message.content_type.as_ref().map_or(0, String::len);
     let mut bytes = FRAME_OVERHEAD + texts;
     let mut add = |name: ShortString, value: &str| {
         // A length, a kind and another length.
@@ -169,7 +169,7 @@ fn properties(event: &Delivery, message: &Message) -> (BasicProperties, usize) {
         add(ShortString::from(*name), value);
     }
     let mut properties = BasicProperties::default().with_delivery_mode(PERSISTENT).with_headers(headers);
-    if let Some(id) = short(&event.id) {
+    if let Some(id) = short(&id) {
         properties = properties.with_message_id(id);
     }
     if let Some(name) = short(&event.event_type) {
@@ -207,6 +207,10 @@ impl Sink for RabbitMqSink {
     /// As many as find a channel in time.
     fn limits(&self) -> SinkLimits {
         SinkLimits { batch_events: 500, concurrency: 2, ..SinkLimits::default() }
+    }
+
+    fn destination(&self, event: &Delivery) -> Option<String> {
+        self.config.routing_key.destination(event)
     }
 
     async fn check(&self) -> Result<()> {

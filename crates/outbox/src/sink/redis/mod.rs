@@ -272,6 +272,10 @@ impl Sink for RedisSink {
         SinkLimits { batch_events: 2_000, concurrency: 2, ..SinkLimits::default() }
     }
 
+    fn destination(&self, event: &Delivery) -> Option<String> {
+        self.config.stream.destination(event)
+    }
+
     async fn check(&self) -> Result<()> {
         self.connection.get(Live::is_broken, self.open()).await.map(drop)
     }

@@ -1,0 +1,238 @@
+//! The destinations of one sink, each with a circuit of its own: what one of them refuses is charged to nobody else, and holds nobody else up.
+//!
+//! What waits for one that is down must not fill the memory, because then nothing of the others would be read. So it is put off: back into the
+//! store until about the next probe. Where nothing at all is accepted, everything may be down, and putting off would only keep the store
+//! busy: it goes in steps then, each twice as far from the one before.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use shardwise::Moment;
+
+use super::destination::{Destination, Gate};
+use super::io::SendId;
+use super::pause::exponential;
+use crate::{AggregateId, Delivery};
+
+/// So many are remembered. Of more, the one that was not heard of for the longest time is forgotten: its next failure is not charged, and it is
+/// open until it has failed again.
+pub(super) const DESTINATIONS_MAX: usize = 1_024;
+/// As long after something was accepted as others are taken to be up.
+const LIVELY: Duration = Duration::from_secs(1);
+/// Between two steps of putting off while nothing is accepted, at first and at most.
+const STEP: Duration = Duration::from_millis(250);
+const STEP_MAX: Duration = Duration::from_secs(5);
+
+/// Where an event goes within the sink; `None` is the sink as a whole.
+pub(crate) type Place = Option<Arc<str>>;
+
+/// Says where an event goes: always the same of the same event.
+#[derive(Clone)]
+pub(crate) struct Address(Arc<dyn Fn(&Delivery) -> Place + Send + Sync>);
+
+impl Address {
+    pub(crate) fn new(of: impl Fn(&Delivery) -> Place + Send + Sync + 'static) -> Self {
+        Self(Arc::new(of))
+    }
+
+    pub(crate) fn of(&self, event: &Delivery) -> Place {
+        (self.0)(event)
+    }
+}
+
+impl Default for Address {
+    /// The sink is one destination.
+    fn default() -> Self {
+        Self::new(|_| None)
+    }
+}
+
+impl fmt::Debug for Address {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Address")
+    }
+}
+
+#[derive(Debug, Default)]
+struct Known {
+    destination: Destination,
+    /// Rises with every word of it, over all destinations.
+    heard: u64,
+}
+
+/// What is known of a sink's destinations.
+#[derive(Debug, Default)]
+pub(crate) struct Destinations {
+    known: BTreeMap<Place, Known>,
+    words: u64,
+    down: usize,
+    news: Vec<(Place, bool)>,
+    last_accepted: Option<Moment>,
+    steps: u32,
+    step_at: Moment,
+}
+
+impl Destinations {
+    /// Changes what is known of a destination.
+    fn tell(&mut self, to: &Place, change: impl FnOnce(&mut Destination)) {
+        if self.known.len() >= DESTINATIONS_MAX && !self.known.contains_key(to) {
+            self.forget_one();
+        }
+        self.words += 1;
+        let known = self.known.entry(to.clone()).or_default();
+        known.heard = self.words;
+        let before = known.destination.is_down();
+        change(&mut known.destination);
+        let after = known.destination.is_down();
+        if before != after {
+            self.down = if after { self.down + 1 } else { self.down.saturating_sub(1) };
+            self.news.push((to.clone(), after));
+        }
+    }
+
+    /// One that is up, if there is one.
+    fn forget_one(&mut self) {
+        let oldest = self.known.iter().min_by_key(|(_, known)| (known.destination.is_down(), known.heard));
+        let Some(oldest) = oldest.map(|(to, _)| to.clone()) else { return };
+        if self.known.remove(&oldest).is_some_and(|known| known.destination.is_down()) {
+            self.down = self.down.saturating_sub(1);
+        }
+    }
+
+    pub(crate) fn accepted(&mut self, to: &Place, now: Moment) {
+        self.tell(to, |destination| destination.accepted(now));
+        (self.last_accepted, self.steps, self.step_at) = (Some(now), 0, now);
+    }
+
+    /// See [`Destination::answered`].
+    pub(crate) fn answered(&mut self, to: &Place) {
+        self.tell(to, Destination::answered);
+    }
+
+    /// See [`Destination::probing`].
+    pub(crate) fn probing(&mut self, to: &Place, send: SendId) {
+        self.tell(to, |destination| destination.probing(send));
+    }
+
+    /// See [`Destination::refused`].
+    pub(crate) fn refused(&mut self, to: &Place, send: SendId, aggregates: &[AggregateId], said: &str, backoff: Duration, now: Moment) {
+        self.tell(to, |destination| destination.refused(send, aggregates, said, backoff, now));
+    }
+
+    /// What may be sent there, where so many sends are under way.
+    pub(crate) fn gate(&self, to: &Place, sends_under_way: usize, now: Moment) -> Gate {
+        self.known.get(to).map_or(Gate::Open, |known| known.destination.gate(sends_under_way, now))
+    }
+
+    /// Judges by what is known of that destination.
+    pub(crate) fn judge<T>(&self, to: &Place, judge: impl FnOnce(&Destination) -> T) -> T {
+        match self.known.get(to) {
+            Some(known) => judge(&known.destination),
+            None => judge(&Destination::default()),
+        }
+    }
+
+    pub(crate) const fn down(&self) -> usize {
+        self.down
+    }
+
+    /// Destinations that went down (true) or answer again since the last time.
+    pub(crate) fn news(&mut self) -> Vec<(Place, bool)> {
+        std::mem::take(&mut self.news)
+    }
+
+    /// Whether what waits for a destination that is down may be put off now. A sink that is one destination has nobody else to make room for.
+    pub(crate) fn may_put_off(&self, to: &Place, now: Moment) -> bool {
+        to.is_some() && (self.is_lively(now) || now >= self.step_at)
+    }
+
+    /// Something was put off.
+    pub(crate) fn put_off(&mut self, now: Moment) {
+        if !self.is_lively(now) {
+            self.step_at = now.plus(exponential(STEP, self.steps, STEP_MAX));
+            self.steps = self.steps.saturating_add(1);
+        }
+    }
+
+    fn is_lively(&self, now: Moment) -> bool {
+        self.last_accepted.is_some_and(|accepted| now.since(accepted) < LIVELY)
+    }
+
+    /// When a gate opens for a probe, or the next step may be taken; `sends_to` says how many sends are under way.
+    pub(crate) fn wake_at(&self, sends_to: impl Fn(&Place) -> usize, now: Moment) -> [Option<Moment>; 2] {
+        let until = |(to, known): (&Place, &Known)| {
+            let under_way = sends_to(to);
+            match known.destination.gate(under_way, now) {
+                Gate::Shut { until } if under_way == 0 => Some(until),
+                _ => None,
+            }
+        };
+        if self.down == 0 { [None; 2] } else { [self.known.iter().filter_map(until).min(), Some(self.step_at)] }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::tests::at;
+    use super::*;
+
+    fn named(name: impl Into<Arc<str>>) -> Arc<str> {
+        name.into()
+    }
+
+    fn take_down(destinations: &mut Destinations, place: &Place, ms: u64) {
+        destinations.refused(place, 1, &[1, 2, 3], "503", Duration::from_secs(1), at(ms));
+        assert_ne!(destinations.gate(place, 0, at(ms)), Gate::Open);
+    }
+
+    #[test]
+    fn one_that_is_down_shuts_no_other() {
+        let (mut destinations, a, b) = (Destinations::default(), Some(named("a")), Some(named("b")));
+        destinations.refused(&a, 1, &[1, 2], "503", Duration::from_secs(1), at(0));
+        destinations.refused(&b, 1, &[3, 4], "503", Duration::from_secs(1), at(0));
+        assert_eq!((destinations.down(), destinations.gate(&a, 0, at(0))), (0, Gate::Open), "two of each are not three of one");
+        take_down(&mut destinations, &a, 0);
+        assert_eq!((destinations.down(), destinations.gate(&b, 0, at(0))), (1, Gate::Open));
+        assert_eq!(destinations.news(), [(a.clone(), true)]);
+        destinations.accepted(&b, at(1));
+        assert_ne!(destinations.gate(&a, 0, at(1)), Gate::Open, "another's success says nothing about it");
+        destinations.accepted(&a, at(2));
+        assert_eq!((destinations.down(), destinations.news()), (0, vec![(a, false)]));
+    }
+
+    #[test]
+    fn so_many_are_remembered_and_those_that_are_down_the_longest() {
+        let mut destinations = Destinations::default();
+        take_down(&mut destinations, &Some(named("down")), 0);
+        for n in 0..3 * DESTINATIONS_MAX {
+            destinations.accepted(&Some(named(n.to_string())), at(1));
+        }
+        assert_eq!((destinations.known.len(), destinations.down()), (DESTINATIONS_MAX, 1));
+        for n in 0..DESTINATIONS_MAX {
+            take_down(&mut destinations, &Some(named(format!("also down {n}"))), 2);
+        }
+        assert_eq!((destinations.known.len(), destinations.down()), (DESTINATIONS_MAX, DESTINATIONS_MAX));
+        assert_eq!(destinations.gate(&Some(named("down")), 0, at(2)), Gate::Open, "forgotten");
+    }
+
+    #[test]
+    fn putting_off_slows_down_while_nothing_is_accepted_and_a_whole_sink_is_never_put_off() {
+        let (mut destinations, a) = (Destinations::default(), Some(named("a")));
+        take_down(&mut destinations, &a, 0);
+        let (mut now, mut waits) = (0, Vec::new());
+        for _ in 0..7 {
+            assert!(destinations.may_put_off(&a, at(now)) && !destinations.may_put_off(&None, at(now)));
+            destinations.put_off(at(now));
+            let next = (now..now + 10_000).find(|ms| destinations.may_put_off(&a, at(*ms))).unwrap();
+            assert!(destinations.wake_at(|_| 0, at(now)).contains(&Some(at(next))), "it wakes then");
+            waits.push(next - now);
+            now = next;
+        }
+        assert_eq!(waits, [250, 500, 1_000, 2_000, 4_000, 5_000, 5_000]);
+        destinations.accepted(&Some(named("b")), at(now));
+        destinations.put_off(at(now));
+        assert!(destinations.may_put_off(&a, at(now)), "others are up, and need the room");
+    }
+}

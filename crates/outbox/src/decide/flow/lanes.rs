@@ -1,0 +1,90 @@
+//! How much is waiting for and on its way to each destination, and how many sends one of them may have at a time.
+
+use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
+
+use super::super::destinations::Place;
+use crate::sink::SinkLimits;
+
+#[derive(Debug, Default)]
+struct Lane {
+    /// Aggregates.
+    waiting: usize,
+    sends: usize,
+}
+
+/// Destinations for which there is anything in hand.
+#[derive(Debug, Default)]
+pub(super) struct Lanes(BTreeMap<Place, Lane>);
+
+impl Lanes {
+    pub(super) fn sends(&self, to: &Place) -> usize {
+        self.0.get(to).map_or(0, |lane| lane.sends)
+    }
+
+    pub(super) fn waits(&mut self, to: &Place) {
+        self.0.entry(to.clone()).or_default().waiting += 1;
+    }
+
+    pub(super) fn waits_no_more(&mut self, to: &Place) {
+        self.change(to, |lane| lane.waiting -= 1);
+    }
+
+    pub(super) fn sends_one(&mut self, to: &Place) {
+        self.0.entry(to.clone()).or_default().sends += 1;
+    }
+
+    pub(super) fn has_sent_one(&mut self, to: &Place) {
+        self.change(to, |lane| lane.sends -= 1);
+    }
+
+    fn change(&mut self, to: &Place, change: impl FnOnce(&mut Lane)) {
+        if let Entry::Occupied(mut lane) = self.0.entry(to.clone()) {
+            change(lane.get_mut());
+            if lane.get().waiting == 0 && lane.get().sends == 0 {
+                lane.remove();
+            }
+        }
+    }
+
+    /// Whether a destination may have one send more. Where each send is one aggregate's, and may hang for as long as its answer takes, no destination
+    /// takes more than its share; of several, none is ever without one.
+    pub(super) fn has_room(&self, to: &Place, limits: &SinkLimits) -> bool {
+        let most = limits.concurrency.max(1);
+        let share = match self.0.len() {
+            _ if limits.mixed || to.is_none() => most,
+            0 | 1 => most - most / 4,
+            several => (most / several).max(1),
+        };
+        self.sends(to) < share
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_destination_has_its_share_and_leaves_room_for_another() {
+        let limits = SinkLimits { concurrency: 8, mixed: false, ..SinkLimits::default() };
+        let (mut lanes, a, b) = (Lanes::default(), Some("a".into()), Some("b".into()));
+        for _ in 0..6 {
+            assert!(lanes.has_room(&a, &limits));
+            lanes.sends_one(&a);
+        }
+        assert!(!lanes.has_room(&a, &limits) && lanes.has_room(&b, &limits));
+        lanes.waits(&b);
+        for _ in 0..2 {
+            lanes.has_sent_one(&a);
+        }
+        assert!(!lanes.has_room(&a, &limits), "half of it is the other's now");
+        lanes.has_sent_one(&a);
+        assert!(lanes.has_room(&a, &limits));
+        lanes.waits_no_more(&b);
+        (0..3).for_each(|_| lanes.has_sent_one(&a));
+        assert!(lanes.0.is_empty(), "what is not in hand is forgotten: {lanes:?}");
+        let mixed = SinkLimits { mixed: true, ..limits };
+        (0..7).for_each(|_| lanes.sends_one(&a));
+        assert!(lanes.has_room(&a, &mixed), "a batch of several has no share");
+    }
+}
