@@ -1,5 +1,5 @@
-//! Publishers as real processes over PostgreSQL that are killed and stopped while 64 writers write, and then all restarted one after the other. The
-//! short form of `cargo xtask soak outbox`.
+//! Publishers as real processes over PostgreSQL that are killed and stopped while 64 writers write, then all restarted one after the other, and one killed
+//! at rest to see how soon its events flow again. The short form of `cargo xtask soak outbox`.
 
 #![cfg(target_os = "linux")]
 #![expect(clippy::unwrap_used, reason = "tests report by panicking")]
@@ -7,7 +7,7 @@
 mod common;
 
 use std::collections::{BTreeMap, HashSet};
-use std::io::Write as _;
+use std::io::{Read as _, Seek as _, SeekFrom, Write as _};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
@@ -27,6 +27,10 @@ const BATCH: u64 = 200;
 /// Events of one transaction.
 const TOGETHER: u64 = 10;
 const TTL: Duration = Duration::from_secs(3);
+/// After a crash its events flow again within this time.
+const TAKEOVER_MAX: Duration = Duration::from_secs(4);
+/// So often that is tried, because another test may have the processor just then.
+const TAKEOVERS: usize = 3;
 
 fn number(variable: &str, default: u64) -> u64 {
     std::env::var(variable).ok().map_or(default, |text| text.parse().unwrap())
@@ -84,6 +88,8 @@ impl Stage {
             let (database, written, mut chance) = (self.database.clone(), Arc::clone(&written), Chance(seed ^ (writer + 1)));
             tasks.spawn_on(
                 async move {
+                    // Not all at the same moment: what is measured as a gap would be theirs.
+                    tokio::time::sleep(every * u32::try_from(writer).unwrap() / u32::try_from(WRITERS).unwrap()).await;
                     for _ in 0..transactions {
                         let due = tokio::time::Instant::now() + every;
                         let mut aggregates: Vec<u64> = (0..TOGETHER).map(|_| chance.below(AGGREGATES)).collect();
@@ -120,12 +126,22 @@ impl Stage {
         (written, done)
     }
 
+    fn execute(&self, sql: &str) -> Vec<Vec<Option<String>>> {
+        self.runtime.block_on(self.database.execute(sql)).unwrap()
+    }
+
+    /// Waits until a publisher holds slots.
+    fn holds_slots(&self, publisher: usize) {
+        let holds = format!(
+            "SELECT 1 FROM outbox_slot AS s JOIN outbox_publisher AS p ON p.incarnation = s.incarnation WHERE p.publisher = 'p{publisher}' LIMIT 1"
+        );
+        eventually("the new one has slots", Duration::from_mins(1), || (!self.execute(&holds).is_empty()).then_some(()));
+    }
+
     fn all_is_delivered(&self) {
         let pending =
             "SELECT 1 FROM outbox_head AS h JOIN outbox_aggregate AS a ON a.id = h.aggregate WHERE a.last_seq > h.done_seq LIMIT 1";
-        eventually("nothing is pending", Duration::from_mins(2), || {
-            self.runtime.block_on(self.database.execute(pending)).unwrap().is_empty().then_some(())
-        });
+        eventually("nothing is pending", Duration::from_mins(2), || self.execute(pending).is_empty().then_some(()));
     }
 }
 
@@ -172,15 +188,53 @@ fn roll(stage: &Stage, publishers: &mut [Process]) -> Duration {
         publisher.signal(Signal::SIGTERM);
         assert_eq!(publisher.ends("after SIGTERM").code, Some(0));
         *publisher = stage.publisher(number);
-        let holds = format!(
-            "SELECT 1 FROM outbox_slot AS s JOIN outbox_publisher AS p ON p.incarnation = s.incarnation WHERE p.publisher = 'p{number}' LIMIT 1"
-        );
-        eventually("the new one has slots", Duration::from_mins(1), || {
-            (!stage.runtime.block_on(stage.database.execute(&holds)).unwrap().is_empty()).then_some(())
-        });
+        stage.holds_slots(number);
     }
     over.store(true, Ordering::SeqCst);
     watcher.join().unwrap()
+}
+
+/// Kills a publisher, writes an event to each aggregate of its slots, and answers how long after the kill the first of them came, and how many
+/// were written.
+fn takeover(stage: &Stage, publisher: &Process, number: usize) -> (Duration, u64) {
+    let theirs = format!(
+        "FROM outbox_head AS h JOIN outbox_aggregate AS a ON a.id = h.aggregate JOIN outbox_slot AS s ON h.hash BETWEEN s.hash_from AND s.hash_to
+         JOIN outbox_publisher AS p ON p.incarnation = s.incarnation WHERE p.publisher = 'p{number}'"
+    );
+    let path = stage.place.path("delivered.jsonl");
+    let before = std::fs::metadata(&path).unwrap().len();
+    publisher.signal(Signal::SIGKILL);
+    let killed = Instant::now();
+    let insert = format!(
+        "INSERT INTO outbox (aggregatetype, aggregateid, type, payload, id)
+         SELECT 'order', split_part(a.key, '/', 2), 'Changed', '{{}}', 'kill-{number}-' || a.key {theirs} ORDER BY a.key RETURNING id"
+    );
+    let written = stage.execute(&insert).len() as u64;
+    assert!(written > 0, "it held no slot with an aggregate");
+    let mut file = std::fs::File::open(path).unwrap();
+    file.seek(SeekFrom::Start(before)).unwrap();
+    let (mut news, first) = (String::new(), format!("\"kill-{number}-"));
+    eventually("an event of the killed one's aggregates", Duration::from_mins(1), || {
+        file.read_to_string(&mut news).unwrap();
+        news.contains(&first).then_some(())
+    });
+    (killed.elapsed(), written)
+}
+
+/// The soonest of some takeovers, and how many events were written for them; each publisher that is killed is started again.
+fn takeovers(stage: &Stage, publishers: &mut [Process]) -> (Duration, u64) {
+    let (mut soonest, mut events) = (Duration::MAX, 0);
+    for (number, publisher) in publishers.iter_mut().enumerate().take(TAKEOVERS) {
+        let (took, written) = takeover(stage, publisher, number);
+        (soonest, events) = (soonest.min(took), events + written);
+        *publisher = stage.publisher(number);
+        stage.holds_slots(number);
+        stage.all_is_delivered();
+        if soonest <= TAKEOVER_MAX {
+            break;
+        }
+    }
+    (soonest, events)
 }
 
 /// What is in the file: events delivered once or more, those that came again, and of these those behind the first `before` lines. Panics if an
@@ -228,9 +282,14 @@ fn nothing_is_lost_and_the_order_is_kept_whatever_happens_to_publishers() {
     stage.all_is_delivered();
     let (all, _, rolled) = delivered(&stage, lines);
     assert_eq!(all, written.load(Ordering::SeqCst) + more.load(Ordering::SeqCst), "lost");
+
+    let (takeover, events) = takeovers(&stage, &mut publishers);
+    assert!(takeover <= TAKEOVER_MAX, "{takeover:?} from a kill to the first event of the killed one's aggregates, with a TTL of {TTL:?}");
+    stage.all_is_delivered();
+    assert_eq!(delivered(&stage, lines).0, all + events, "lost");
     let figures = json!({
         "events": all, "kills": kills, "stops": stops, "repeated": repeated, "rolled_repeated": rolled, "under_load": under_load,
-        "gap_ms": u64::try_from(gap.as_millis()).unwrap(), "lost": 0, "out_of_order": 0,
+        "takeover_ms": u64::try_from(takeover.as_millis()).unwrap(), "gap_ms": u64::try_from(gap.as_millis()).unwrap(), "lost": 0, "out_of_order": 0,
     });
     eprintln!("{figures}");
     if let Some(path) = std::env::var_os("SHARDWISE_SOAK_FIGURES") {

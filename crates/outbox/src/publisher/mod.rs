@@ -64,6 +64,9 @@ impl OutboxPublisher {
     /// Works until `shutdown` is cancelled, then finishes or gives back what is in flight, releases its slots and returns. Dropping the
     /// future is like a crash: other publishers take over after the TTL.
     ///
+    /// Leave the group (`deregister_self`) at the same time and not behind it: the others want the slots then while they are being given back, and
+    /// have each of them at once.
+    ///
     /// Failures that pass are retried for ever and shown in the numbers and the log. What an operator has to change ends it with an
     /// error: another schema or number of slots, a store that is not one, missing or read-only.
     pub async fn run(self, shutdown: CancellationToken) -> Result<()> {

@@ -269,8 +269,18 @@ impl Run {
             }
             listen::serve(listener, listen::Told { stats: stats.clone(), sharding: sharding.clone(), metrics })
         });
-        let published = publisher.run(shutdown).await;
-        let left = sharding.deregister_self().await;
+        // Both at once: the others want its slots while it finishes what is on its way, and have each as soon as that is given back.
+        let stopped = shutdown.clone();
+        let publishing = async {
+            let published = publisher.run(shutdown.clone()).await;
+            shutdown.cancel();
+            published
+        };
+        let leaving = async {
+            stopped.cancelled().await;
+            sharding.deregister_self().await
+        };
+        let (published, left) = tokio::join!(publishing, leaving);
         store.close().await;
         published?;
         left?;
