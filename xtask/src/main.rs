@@ -83,6 +83,9 @@ enum Task {
         /// How often, if not as often as that soak usually runs.
         #[arg(long, value_parser = clap::value_parser!(u32).range(1..=10_000))]
         runs: Option<u32>,
+        /// Of `outbox-backlog` alone: how many rows wait, if not ten million.
+        #[arg(long)]
+        rows: Option<u64>,
         /// Of `exclusive` alone: a known mistake that is put back into the library of all workers, and must be found.
         #[arg(long, value_name = "NAME", value_parser = soak::mistakes_known())]
         mistake: Option<String>,
@@ -115,8 +118,8 @@ fn main() -> ExitCode {
         Task::Test(args) => Context::load(args.verbose).and_then(|context| steps::run(&context, &args.only, args.keep_going)),
         Task::PlacementStudy => Context::load(false).and_then(|context| study::run(&context)).map(|()| true),
         Task::Servers => servers::run().map(|()| true),
-        Task::Soak { name, runs, mistake } => {
-            Context::load(false).and_then(|context| soak::run(&context, name.as_deref(), runs, mistake.as_deref())).map(|()| true)
+        Task::Soak { name, runs, rows, mistake } => {
+            Context::load(false).and_then(|context| soak::run(&context, name.as_deref(), runs, rows, mistake.as_deref())).map(|()| true)
         }
         Task::Simulate { seeds, from } => Context::load(false).and_then(|context| simulate::run(&context, seeds, from)).map(|()| true),
         Task::Fuzz { target, seconds } => {

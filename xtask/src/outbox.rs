@@ -12,10 +12,11 @@ use crate::run::{Failure, Log};
 pub(crate) const NAME: &str = "outbox";
 
 /// Who took part, in the order of the page: the name and the shape that the program tells, and what they are called.
-const CONTESTANTS: [(&str, &str, &str); 10] = [
+const CONTESTANTS: [(&str, &str, &str); 11] = [
     ("ceiling", "many", "the ceiling, 10 events an aggregate"),
     ("ours 1", "many", "one publisher"),
     ("ours 2", "many", "two publishers"),
+    ("poison 1", "many", "one publisher, one aggregate in a hundred poison: the others' events"),
     ("ceiling", "single", "the ceiling, one event an aggregate"),
     ("ours 1", "single", "one publisher"),
     ("ours 2", "single", "two publishers"),
@@ -28,7 +29,11 @@ const CONTESTANTS: [(&str, &str, &str); 10] = [
 const WHAT: &str = "Events a second from a full outbox in PostgreSQL (default durability, on the same machine) into a sink that takes everything at once, each publisher a \
     process. The ceiling: one connection that reads rows of the same table in order and marks them with `UPDATE … = ANY` in batches of 1,000, without fence and sequence. \
     `SKIP LOCKED`: two workers on a plain table, batches of 100, deleted in the transaction that locks them, without order. graphile-worker: jobs that do nothing, local queue of \
-    500, batched completion. Each begins on a fresh copy behind a checkpoint; rounds go over all in turn. Latency: from the writer's return from COMMIT to the sink.";
+    500, batched completion. Poison: the sink refuses every event of 1 % of the aggregates, for the time being. Each begins on a fresh copy behind a checkpoint; rounds go over all in turn. Latency: from the writer's return from COMMIT to the sink.";
+
+/// Around the place in the page about the switch `listen` where its cost stands.
+const COST_BEGINS: &str = "<!-- the cost of listen, by cargo xtask bench outbox -->";
+const COST_ENDS: &str = "<!-- -->";
 
 /// What must be reached.
 struct Goal {
@@ -36,9 +41,13 @@ struct Goal {
     reached: fn(&Told) -> Option<(f64, bool)>,
 }
 
-const GOALS: [Goal; 8] = [
+const GOALS: [Goal; 9] = [
     Goal { what: "one publisher over the ceiling, wanted 0.6", reached: |told| over(told, ("ours 1", "many"), ("ceiling", "many"), 0.6) },
     Goal { what: "two publishers over one, wanted more than 1", reached: |told| over(told, ("ours 2", "many"), ("ours 1", "many"), 1.0) },
+    Goal {
+        what: "the others' events beside 1 % poison aggregates over all events without, wanted 0.95",
+        reached: |told| over(told, ("poison 1", "many"), ("ours 1", "many"), 0.95),
+    },
     Goal {
         what: "one publisher over graphile-worker, wanted 2",
         reached: |told| over(told, ("ours 1", "many"), ("graphile-worker", "jobs"), 2.0),
@@ -116,7 +125,32 @@ pub(crate) fn run(context: &Context, head: &str) -> Result<String, Failure> {
     }
     let page = page(&told);
     say(&page);
+    if let Some(cost) = listen_cost(&told) {
+        let path = context.root().join("crates/outbox/postgres.md");
+        let failed = |e: std::io::Error| Failure::new(format!("{}: {e}", path.display()));
+        let text = std::fs::read_to_string(&path).map_err(failed)?;
+        let text = beside_the_switch(&text, &cost)
+            .ok_or_else(|| Failure::new(format!("{} has no place for what listening costs", path.display())))?;
+        std::fs::write(&path, text).map_err(failed)?;
+    }
     Ok(format!("## {NAME}\n\n{head}\n\n{page}"))
+}
+
+/// What being told of commits costs those who commit, in the fastest rounds.
+fn listen_cost(told: &Told) -> Option<String> {
+    let fastest = |name: &str| {
+        let of = told.0.iter().filter(|figure| figure["writers"] == name);
+        of.filter_map(|figure| figure["rate"].as_f64()).max_by(f64::total_cmp)
+    };
+    let (off, on) = (fastest("`listen = false`")?, fastest("`listen = true`")?);
+    Some(format!("{on:.0} transactions a second instead of {off:.0} ({:+.0} %)", (on / off - 1.0) * 100.0))
+}
+
+/// The page that tells of the switch, with the figure in its place.
+fn beside_the_switch(text: &str, cost: &str) -> Option<String> {
+    let (before, rest) = text.split_once(COST_BEGINS)?;
+    let (_, after) = rest.split_once(COST_ENDS)?;
+    Some(format!("{before}{COST_BEGINS}{cost}{COST_ENDS}{after}"))
 }
 
 /// Writing to a String cannot fail, so what `writeln!` answers is let go.
@@ -157,6 +191,9 @@ fn page(told: &Told) -> String {
             );
         }
     }
+    if let Some(cost) = listen_cost(told) {
+        let _ = writeln!(text, "\nWith `listen = true`: {cost}, by the fastest rounds.");
+    }
     text += "\n| wanted | found | |\n|---|---:|---|\n";
     for goal in GOALS {
         let (found, verdict) = match (goal.reached)(told) {
@@ -184,6 +221,10 @@ mod tests {
             run("ours 1", "many", 0.5),
             run("ours 1", "many", 0.016),
             run("ours 2", "many", 0.017),
+            run("poison 1", "many", 0.017),
+            serde_json::json!({"writers": "`listen = false`", "rate": 2_000.0}),
+            serde_json::json!({"writers": "`listen = false`", "rate": 4_000.0}),
+            serde_json::json!({"writers": "`listen = true`", "rate": 3_000.0}),
             serde_json::json!({"latency": "woken, half load", "rate": 5_000, "p50_ms": 9.0, "p99_ms": 31.0}),
             serde_json::json!({"name": "graphile-worker", "missing": "no node"}),
         ]);
@@ -191,9 +232,23 @@ mod tests {
         assert!(page.contains("| one publisher | 62500 | 62500 |\n"), "{page}");
         assert!(page.contains("wanted 0.6 | 0.62 | reached |\n"), "{page}");
         assert!(page.contains("wanted more than 1 | 0.94 | missed |\n"), "{page}");
+        assert!(page.contains("all events without, wanted 0.95 | 0.94 | missed |\n"), "{page}");
+        assert!(
+            page.contains("With `listen = true`: 3000 transactions a second instead of 4000 (-25 %), by the fastest rounds.\n"),
+            "{page}"
+        );
         assert!(page.contains("median in ms, wanted below 10 | 9.00 | reached |\n"), "{page}");
         assert!(page.contains("the same, p99 in ms, wanted below 30 | 31.00 | missed |\n"), "{page}");
         assert!(page.contains("graphile-worker, wanted 2 | – | not measured |\n"), "{page}");
         assert!(page.contains("graphile-worker: could not run: no node"), "{page}");
+    }
+    #[test]
+    fn the_page_about_the_switch_has_a_place_for_its_cost() {
+        let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../crates/outbox/postgres.md");
+        let text = std::fs::read_to_string(path).unwrap();
+        let filled = beside_the_switch(&text, "much").unwrap();
+        assert!(filled.contains(&format!("{COST_BEGINS}much{COST_ENDS}")) && filled.contains("# The outbox in PostgreSQL"), "{filled}");
+        assert_eq!(beside_the_switch(&filled, "much").unwrap(), filled);
+        assert_eq!(beside_the_switch("no place", "much"), None);
     }
 }

@@ -1,5 +1,6 @@
 //! `cargo xtask soak NAME`: what takes too long for every test run, with the figures into `docs/measured.md`.
 
+mod backlog;
 mod churn;
 mod demo;
 mod exclusive;
@@ -32,7 +33,13 @@ const RETENTION_ROUNDS: u32 = 1_000;
 const FAULTS_BY_MISTAKE: u32 = 10;
 
 /// Runs the named soak, or lists the names.
-pub(crate) fn run(context: &Context, name: Option<&str>, runs: Option<u32>, mistake: Option<&str>) -> Result<(), Failure> {
+pub(crate) fn run(
+    context: &Context,
+    name: Option<&str>,
+    runs: Option<u32>,
+    rows: Option<u64>,
+    mistake: Option<&str>,
+) -> Result<(), Failure> {
     let Some(name) = name else {
         say(&names().join("\n"));
         return Ok(());
@@ -41,6 +48,9 @@ pub(crate) fn run(context: &Context, name: Option<&str>, runs: Option<u32>, mist
     if mistake.is_some() && name != "exclusive" {
         return Err(Failure::new(format!("--mistake goes with the soak exclusive, and not with {name}")));
     }
+    if rows.is_some() && name != "outbox-backlog" {
+        return Err(Failure::new(format!("--rows goes with the soak outbox-backlog, and not with {name}")));
+    }
     let text = match scene {
         _ if let Some(mistake) = mistake => mistakes::run(context, mistake, runs.unwrap_or(FAULTS_BY_MISTAKE))?,
         _ if name == "demo" => demo::run(context, runs.unwrap_or(DEMO_RUNS))?,
@@ -48,6 +58,7 @@ pub(crate) fn run(context: &Context, name: Option<&str>, runs: Option<u32>, mist
         _ if name == "exclusive" => exclusive::run(context, runs.unwrap_or(FAULTS))?,
         _ if name == "outbox" => outbox::run(context, runs.unwrap_or(1))?,
         _ if name == "members" => members::run(context, runs.unwrap_or(1))?,
+        _ if name == "outbox-backlog" => backlog::run(context, rows.unwrap_or(backlog::ROWS))?,
         _ if name == "outbox-retention" => retention::run(context, runs.unwrap_or(RETENTION_ROUNDS))?,
         Some(scene) => scenes::run(context, scene, runs.unwrap_or(scene.runs))?,
         None => return Err(Failure::new(format!("no soak is called {name}; there are: {}", names().join(", ")))),
@@ -62,7 +73,7 @@ pub(crate) fn run(context: &Context, name: Option<&str>, runs: Option<u32>, mist
 }
 
 fn names() -> Vec<&'static str> {
-    ["demo", "churn", "exclusive", "members", "outbox", "outbox-retention"]
+    ["demo", "churn", "exclusive", "members", "outbox", "outbox-backlog", "outbox-retention"]
         .into_iter()
         .chain(SCENES.iter().map(|scene| scene.name))
         .collect()

@@ -64,6 +64,12 @@ fn main() {
                 }
             }
             let shape = shapes[0].1;
+            if wanted("poison") {
+                // The same copy as above; what counts are the events of the others.
+                let (database, rest) = (stage.copy("many").await, shape.events - shape.events / ours::POISON_ONE_IN);
+                let seconds = ours::drain(&database.url(), "poisoned", 1, rest).await;
+                tell(&json!({"name": "poison 1", "shape": "many", "round": round, "events": rest, "seconds": seconds}));
+            }
             for publishers in [1, 2] {
                 if wanted("nats") {
                     let (database, server) = (stage.copy("many").await, Nats::start(NatsOptions::default()).await.unwrap());

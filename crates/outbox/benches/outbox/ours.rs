@@ -1,5 +1,6 @@
-//! Our publisher, one process each, into a sink that takes everything at once, or into `JetStream`.
+//! Our publisher, one process each, into a sink that takes everything at once, or all but the poison, or into `JetStream`.
 
+use std::collections::BTreeMap;
 use std::process::Stdio;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -7,7 +8,7 @@ use std::time::{Duration, Instant};
 use async_trait::async_trait;
 use shardwise::discovery::Clock;
 use shardwise::{InstanceId, Moment, Ownership, ServiceState, Sharding, SlotSet, Timing};
-use shardwise_outbox::sink::{Accepted, NatsConfig, NatsSink};
+use shardwise_outbox::sink::{Accepted, NatsConfig, NatsSink, Refusal};
 use shardwise_outbox::{Delivery, OutboxPublisher, PostgresConfig, PostgresStore, PublisherOptions, Sink};
 use tokio::io::{AsyncBufReadExt as _, AsyncReadExt as _, AsyncWriteExt as _, BufReader};
 use tokio::process::{Child, ChildStdout, Command};
@@ -69,6 +70,26 @@ impl Sink for NoSink {
     }
 }
 
+/// One in so many aggregates has nothing but events that nobody can digest.
+pub(crate) const POISON_ONE_IN: u64 = 100;
+
+/// Takes everything at once but the poison, which is refused as by somebody who hopes that it will get better.
+struct PoisonedSink;
+
+#[async_trait]
+impl Sink for PoisonedSink {
+    fn name(&self) -> &'static str {
+        "poisoned"
+    }
+
+    async fn deliver(&self, batch: Arc<[Delivery]>) -> Accepted {
+        let poison = batch.iter().filter(|event| event.aggregate_id.parse::<u64>().unwrap() % POISON_ONE_IN == 0);
+        let apart = poison.map(|event| (event.aggregate, (0, Some(Refusal::retryable("cannot digest")))));
+        let apart: BTreeMap<_, _> = apart.collect();
+        Accepted::all_but(&batch, apart)
+    }
+}
+
 /// The publisher's process: says "ready", begins at a byte on stdin, tells how many are delivered and marked whenever that changes, and ends
 /// when stdin does.
 pub(crate) async fn publisher() {
@@ -80,6 +101,7 @@ pub(crate) async fn publisher() {
     let options = PublisherOptions::default();
     let sink: Arc<dyn Sink> = match sink {
         "nowhere" => Arc::new(NoSink),
+        "poisoned" => Arc::new(PoisonedSink),
         address => Arc::new(NatsSink::new(NatsConfig::from_url(address, "/bench").unwrap().stream("outbox", true)).unwrap()),
     };
     let publisher = OutboxPublisher::builder().store(store).sink(sink).sharding(share).options(options).build().unwrap();

@@ -2,6 +2,7 @@
 #![expect(clippy::unwrap_used, clippy::panic, reason = "tests")]
 
 mod adoption;
+mod backlog;
 mod bad_input;
 mod common;
 mod costs;

@@ -1,0 +1,94 @@
+//! An outbox in PostgreSQL with ten million rows (`crates/outbox/tests/postgres/backlog.rs`): what a poll takes.
+
+use std::fmt::Write as _;
+use std::time::Duration;
+
+use serde_json::Value;
+
+use super::figures::number;
+use crate::context::Context;
+use crate::report::say;
+use crate::run::{Failure, Log};
+
+/// Rows, unless told otherwise, and the fewest: each of 1,024 slots must have enough for a poll.
+pub(super) const ROWS: u64 = 10_000_000;
+const ROWS_MIN: u64 = 2_000_000;
+const ALLOWANCE: Duration = Duration::from_mins(40);
+/// A poll takes less, 99 of 100 times.
+const P99_MS_MAX: f64 = 10.0;
+/// Held slots, sizes of a batch, with and without what is held back.
+const FIGURES: usize = 4 * 2 * 2;
+
+/// Fills the outbox, polls, and tells the times.
+pub(super) fn run(context: &Context, rows: u64) -> Result<String, Failure> {
+    if rows < ROWS_MIN {
+        return Err(Failure::new(format!("--rows is {rows}: {ROWS_MIN} or more is needed")));
+    }
+    let log = Log::begin(context, "soak")?;
+    let collected = context.scratch("soak-outbox-backlog.jsonl");
+    let unreadable = |e: std::io::Error| Failure::new(format!("{}: {e}", collected.display()));
+    std::fs::write(&collected, "").map_err(unreadable)?;
+    let arguments =
+        ["test", "--release", "--package", "shardwise-outbox", "--all-features", "--test", "postgres", "--", "backlog::", "--nocapture"];
+    let mut command = context.cargo(&arguments);
+    command.env("SHARDWISE_SOAK_ROWS", rows.to_string()).env("SHARDWISE_SOAK_FIGURES", &collected);
+    let repeat = format!("cargo xtask soak outbox-backlog --rows {rows}");
+    log.run_for(command, ALLOWANCE).map_err(|failure| failure.repeated_by(repeat))?;
+    let told = std::fs::read_to_string(&collected).map_err(unreadable)?;
+    let told: Vec<Value> = told.lines().filter_map(|line| serde_json::from_str(line).ok()).collect();
+    let text = table(rows, &told);
+    say(&text);
+    match shortfall(&told) {
+        None => Ok(text),
+        Some(why) => Err(Failure::new(why)),
+    }
+}
+
+fn table(rows: u64, told: &[Value]) -> String {
+    let mut text = format!(
+        "{rows} pending events of {} aggregates in PostgreSQL (default durability), 1,024 slots. A poll reads a batch and goes on where the one before ended; {} polls each. Held back: \
+         as many events more behind one blocked aggregate of a slot that is held.\n\n\
+         | slots held | batch | held back | p50, ms | p99, ms | worst, ms |\n|---:|---:|---:|---:|---:|---:|\n",
+        rows / 10,
+        told.first().map_or(&Value::Null, |run| &run["polls"])
+    );
+    for run in told {
+        let ms = |field: &str| run[field].as_f64().map_or_else(|| "–".into(), number);
+        // Writing to a String cannot fail.
+        let _ = writeln!(
+            text,
+            "| {} | {} | {} | {} | {} | {} |",
+            run["held"],
+            run["batch"],
+            run["held_back"],
+            ms("p50_ms"),
+            ms("p99_ms"),
+            ms("worst_ms")
+        );
+    }
+    text
+}
+
+fn shortfall(told: &[Value]) -> Option<String> {
+    if told.len() != FIGURES {
+        return Some(format!("{} figures are told, and not {FIGURES}", told.len()));
+    }
+    let slow = told.iter().find(|run| run["p99_ms"].as_f64().is_none_or(|p99| p99 >= P99_MS_MAX))?;
+    Some(format!("one in a hundred polls took {P99_MS_MAX} ms or more: {slow}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_slow_poll_and_a_missing_figure_fall_short() {
+        let run = |p99: f64| serde_json::json!({"held": 16, "batch": 100, "held_back": 0, "polls": 300, "p50_ms": 1.25, "p99_ms": p99, "worst_ms": 120.4});
+        let mut told = vec![run(9.9); FIGURES];
+        assert_eq!(shortfall(&told), None);
+        assert!(shortfall(&told[1..]).is_some());
+        assert!(table(10, &told).contains("\n| 16 | 100 | 0 | 1.2 | 9.9 | 120 |\n"), "{}", table(10, &told));
+        told[3] = run(10.0);
+        assert!(shortfall(&told).unwrap().contains("\"p99_ms\":10.0"));
+    }
+}
