@@ -21,7 +21,7 @@ const MAY_USE: [(&str, &[&str]); 13] = [
     // Only the library's public API: what an outbox of somebody else's could use too.
     ("shardwise-outbox", &["shardwise", "shardwise-testkit"]),
     // HTTP over the library, for the command to start: `shardwise serve` (ADR 29).
-    ("shardwise-sidecar", &["shardwise"]),
+    ("shardwise-sidecar", &["shardwise", "shardwise-testkit"]),
     ("shardwise-cli", &["shardwise", "shardwise-outbox", "shardwise-sidecar", "shardwise-testkit"]),
     ("shardwise-examples", &["shardwise", "shardwise-fencing", "shardwise-outbox"]),
     ("xtask", &["shardwise-core", "shardwise-testkit"]),

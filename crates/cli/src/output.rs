@@ -30,11 +30,11 @@ fn held() -> MutexGuard<'static, Option<(Instant, Vec<u8>)>> {
     HELD.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Logs go to stderr: warnings and errors (of the database driver errors only: slow SQL says nothing to the user), or what `RUST_LOG` asks for, which is never held back.
+/// Logs go to stderr: warnings and errors (of the database driver errors only: slow SQL says nothing to the user) and what operators do over HTTP, or what `RUST_LOG` asks for, which is never held back.
 pub(crate) fn start_log() {
     let asked = EnvFilter::try_from_default_env().ok();
     *held() = asked.is_none().then(|| (Instant::now(), Vec::new()));
-    let filter = asked.unwrap_or_else(|| EnvFilter::new("warn,sqlx=error"));
+    let filter = asked.unwrap_or_else(|| EnvFilter::new("warn,sqlx=error,shardwise::operator=info"));
     tracing_subscriber::fmt().with_env_filter(filter).with_writer(|| Log).with_ansi(io::stderr().is_terminal()).init();
 }
 

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::time::Duration;
 
 use axum::Json;
 use axum::extract::State;
@@ -67,6 +68,10 @@ pub(crate) struct WorkerShare {
     drained: bool,
     /// Milliseconds until its ownership ends unless it is renewed; null if nothing is owned.
     owned_for_ms: Option<u64>,
+    /// Milliseconds since the latest renewal that counted was answered; null before the first one.
+    renewed_ms_ago: Option<u64>,
+    /// For how many milliseconds this worker has gone by this view; null before it has one.
+    viewed_ms_ago: Option<u64>,
     /// The view's number.
     revision: u64,
     /// The same for all workers that see the same group.
@@ -99,6 +104,7 @@ impl Joined {
         let is_live = ownership.is_live_at(now);
         let slots_owned = ownership.slots_owned().map(|owned| if is_live { owned } else { 0 });
         let ranges = || if is_live { ranges(&ownership) } else { Vec::new() };
+        let millis = |time: Duration| u64::try_from(time.as_millis()).unwrap_or(u64::MAX);
         WorkerShare {
             policy: service.policy().name.to_string(),
             group: service.group_name().to_string(),
@@ -106,7 +112,9 @@ impl Joined {
             state: ownership.state_at(now).as_str(),
             hint: ownership.not_owning_at(now).map(|why| why.hint),
             drained: service.is_drained(),
-            owned_for_ms: ownership.deadline().filter(|_| is_live).map(|end| u64::try_from(end.since(now).as_millis()).unwrap_or(u64::MAX)),
+            owned_for_ms: ownership.deadline().filter(|_| is_live).map(|end| millis(end.since(now))),
+            renewed_ms_ago: self.signs.renewed_ago(now).map(millis),
+            viewed_ms_ago: self.signs.viewed_ago(now).map(millis),
             revision: ownership.view().revision(),
             view_fingerprint: ownership.view().fingerprint().to_string(),
             policy_fingerprint: ownership.policy_fingerprint().map(|fingerprint| fingerprint.to_string()),

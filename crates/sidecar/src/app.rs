@@ -15,10 +15,13 @@ use tokio::sync::Semaphore;
 
 use crate::history::History;
 use crate::options::{Limits, Peers, Token};
+use crate::outbox::Outbox;
+use crate::page::Page;
 use crate::problem::{Problem, Result};
 use crate::rate::Rate;
 use crate::seats::Seats;
 use crate::sieve::KEY_BYTES_MAX;
+use crate::signs::Signs;
 
 /// How many requests a second may ask for what takes a placement or a call of the backend.
 const COSTLY_PER_SECOND: u32 = 50;
@@ -35,6 +38,7 @@ pub(crate) struct Joined {
     /// Sees the owners of all keys, once there was a first view.
     pub(crate) observer: OnceLock<Observer>,
     pub(crate) history: History,
+    pub(crate) signs: Signs,
 }
 
 pub(crate) struct App {
@@ -53,6 +57,8 @@ pub(crate) struct App {
     pub(crate) render: Option<crate::options::Render>,
     /// Requests between members.
     pub(crate) peers: Peers,
+    pub(crate) page: Page,
+    pub(crate) outbox: Option<Arc<dyn Outbox>>,
     costly: Rate,
     placing: Arc<Semaphore>,
 }
@@ -83,6 +89,8 @@ impl App {
             document,
             render: options.render,
             peers: options.peers,
+            page: Page::new(),
+            outbox: options.outbox,
             costly: Rate::new(COSTLY_PER_SECOND),
             placing: Arc::new(Semaphore::new(PLACING_MOST)),
         }

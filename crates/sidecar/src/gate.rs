@@ -12,6 +12,7 @@ use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
 
 use crate::app::App;
+use crate::page;
 use crate::peers::PEERS;
 use crate::problem::{Problem, Result};
 
@@ -26,10 +27,11 @@ pub(crate) const OPEN: [&str; 2] = ["/livez", "/readyz"];
 pub(crate) async fn gate(State(app): State<Arc<App>>, request: Request, next: Next) -> Response {
     // The route and not the path: no key ever becomes a label.
     let route = request.extensions().get::<MatchedPath>().map_or_else(|| "none".to_owned(), |path| path.as_str().to_owned());
-    let response = match admit(&app, &request) {
+    let mut response = match admit(&app, &request) {
         Ok(()) => next.run(request).await,
         Err(problem) => problem.into_response(),
     };
+    page::guard(response.headers_mut());
     let status = response.status().as_str().to_owned();
     metrics::counter!("shardwise_sidecar_requests_total", "route" => route, "status" => status).increment(1);
     response
@@ -41,7 +43,7 @@ fn admit(app: &App, request: &Request) -> Result<()> {
     let is_ours = |text: &str| host_of(text).is_some_and(|host| is_ours(&host, local, &app.hosts));
     check_host(request, is_ours)?;
     check_origin(request.headers(), is_ours, at.map(|at| at.port()))?;
-    if OPEN.contains(&request.uri().path()) {
+    if OPEN.contains(&request.uri().path()) || page::is_file(request.uri().path()) {
         return Ok(());
     }
     // Members show each other a token of their own.

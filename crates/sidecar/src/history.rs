@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 use std::sync::{Mutex, MutexGuard, PoisonError};
-use std::time::SystemTime;
+use std::time::{Duration, SystemTime};
 
 use serde::Serialize;
 use shardwise::{InstanceId, Rebalance};
@@ -39,6 +39,9 @@ pub(crate) struct Event {
     lost: Option<u32>,
     /// The share of all keys that this worker gained and lost together; null under a key placement.
     moved_share: Option<f64>,
+    /// Milliseconds from this worker's seeing the view to having changed what it holds: claims, and work in flight that was waited for. How long a dead
+    /// member's lease had still to run is not in it.
+    took_ms: u64,
 }
 
 /// What has happened.
@@ -79,10 +82,11 @@ impl History {
         self.events.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    pub(crate) fn push(&self, rebalance: &Rebalance) {
+    /// `took`: how long after its view it came about.
+    pub(crate) fn push(&self, rebalance: &Rebalance, took: Duration) {
         let number = *self.total.borrow() + 1;
         let mut events = self.events();
-        events.push_back(Event::of(self.id(number), rebalance));
+        events.push_back(Event::of(self.id(number), rebalance, took));
         if events.len() > KEPT {
             events.pop_front();
         }
@@ -132,7 +136,7 @@ impl History {
 }
 
 impl Event {
-    fn of(id: String, rebalance: &Rebalance) -> Self {
+    fn of(id: String, rebalance: &Rebalance, took: Duration) -> Self {
         let by_slot = rebalance.slots_owned.is_some();
         let count = |slots: u32| by_slot.then_some(slots);
         let names = |ids: &[InstanceId]| ids.iter().take(NAMED).map(ToString::to_string).collect();
@@ -151,6 +155,7 @@ impl Event {
             gained: count(gained),
             lost: count(lost),
             moved_share: by_slot.then(|| f64::from(gained + lost) / f64::from(slots)),
+            took_ms: u64::try_from(took.as_millis()).unwrap_or(u64::MAX),
         }
     }
 
@@ -179,6 +184,7 @@ mod tests {
             gained: None,
             lost: None,
             moved_share: None,
+            took_ms: 0,
         };
         events.push_back(none);
         if events.len() > KEPT {

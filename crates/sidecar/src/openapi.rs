@@ -5,7 +5,7 @@ use serde_json::{Map, Value, json};
 use utoipa::OpenApi;
 
 use crate::problem::{PROBLEM_JSON, Problem};
-use crate::{answers, explain, forward, health, owned, plan, rebalances, wishes};
+use crate::{answers, explain, forward, health, outbox, owned, plan, rebalances, slots, wishes};
 
 #[derive(OpenApi)]
 #[openapi(
@@ -19,6 +19,11 @@ use crate::{answers, explain, forward, health, owned, plan, rebalances, wishes};
         explain::explain,
         answers::ownership,
         answers::members,
+        slots::slots,
+        slots::policies,
+        slots::drained,
+        outbox::status,
+        outbox::replay,
         rebalances::rebalances,
         plan::plan,
         wishes::drain,

@@ -15,6 +15,7 @@ use tokio::sync::Semaphore;
 
 use crate::dial::Target;
 use crate::forward::FORWARDS_MOST;
+use crate::outbox::Outbox;
 use crate::server::Error;
 
 /// The fewest bytes of a token: fewer can be guessed.
@@ -38,6 +39,8 @@ pub struct Options {
     pub peers: Peers,
     /// What `/metrics` answers: the text format of whatever the program counts with. Without it there is no such path.
     pub render: Option<Render>,
+    /// An outbox to show and to repair.
+    pub outbox: Option<Arc<dyn Outbox>>,
 }
 
 /// Writes down all metrics in Prometheus' text format.
@@ -46,7 +49,16 @@ pub type Render = Box<dyn Fn() -> String + Send + Sync>;
 impl Options {
     /// On that address, with nothing else set.
     pub fn new(listen: SocketAddr) -> Self {
-        Self { listen, token: None, tls: None, hosts: Vec::new(), limits: Limits::default(), peers: Peers::default(), render: None }
+        Self {
+            listen,
+            token: None,
+            tls: None,
+            hosts: Vec::new(),
+            limits: Limits::default(),
+            peers: Peers::default(),
+            render: None,
+            outbox: None,
+        }
     }
 
     /// # Errors

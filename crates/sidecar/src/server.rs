@@ -39,8 +39,9 @@ use crate::history::History;
 use crate::options::{Limits, Options, Tls};
 use crate::problem::Problem;
 use crate::seats::{Busy, Ticket};
+use crate::signs::Signs;
 use crate::steady::Steady;
-use crate::{answers, explain, forward, health, openapi, owned, peers, plan, rebalances, wishes};
+use crate::{answers, explain, forward, health, openapi, outbox, owned, page, peers, plan, rebalances, slots, wishes};
 
 /// The most bytes of a request's head: the longest path there can be, and as much for headers.
 const HEAD_BYTES_MAX: usize = 128 << 10;
@@ -101,7 +102,10 @@ impl Sidecar {
         let joined = |name: &String| {
             let service = factory.create(name)?;
             let life = shardwise::discovery::random_incarnation().get();
-            Ok((name.clone(), Arc::new(Joined { service, observer: OnceLock::new(), history: History::new(life) })))
+            Ok((
+                name.clone(),
+                Arc::new(Joined { service, observer: OnceLock::new(), history: History::new(life), signs: Signs::default() }),
+            ))
         };
         let policies = policies.iter().map(joined).collect::<Result<BTreeMap<_, _>, Error>>()?;
         for (name, joined) in &policies {
@@ -164,11 +168,16 @@ async fn join(app: &Arc<App>) -> Result<(), Error> {
     let mut joining = JoinSet::new();
     for (name, joined) in &app.policies {
         let (factory, name, joined) = (app.factory.clone(), name.clone(), Arc::clone(joined));
-        let mut rebalances = joined.service.rebalances();
+        let (mut rebalances, mut snapshots) = (joined.service.rebalances(), joined.service.snapshots());
         let told = Arc::clone(&joined);
         tokio::spawn(async move {
-            while let Some(rebalance) = rebalances.recv().await {
-                told.history.push(&rebalance);
+            loop {
+                tokio::select! {
+                    biased;
+                    Some(snapshot) = snapshots.recv() => told.signs.saw(&snapshot, told.service.now()),
+                    Some(rebalance) = rebalances.recv() => told.history.push(&rebalance, told.signs.took(&rebalance)),
+                    else => break,
+                }
             }
         });
         joining.spawn(async move {
@@ -327,6 +336,13 @@ fn routes(app: &Arc<App>) -> Router {
         .route(&of("instances/{instance_id}/{*path}"), get(forward::of_one).post(forward::to_one).fallback(get_or_post))
         .route(&of("any/{*path}"), get(forward::of_any).post(forward::to_any).fallback(get_or_post))
         .route("/v1/peers/{*path}", any(peers::peers))
+        .route(&of("slots"), get(slots::slots).fallback(get_only))
+        .route(&of("drained"), get(slots::drained).fallback(get_only))
+        .route("/v1/outbox", get(outbox::status).fallback(get_only))
+        .route("/v1/outbox/replay", post(outbox::replay).fallback(post_only))
+        .route("/v1/policies", get(slots::policies).fallback(get_only))
+        .route(page::ROOT, get(page::root).fallback(get_only))
+        .route("/assets/{name}", get(page::asset).fallback(get_only))
         .route("/livez", get(health::livez).fallback(get_only))
         .route("/readyz", get(health::readyz).fallback(get_only))
         .route("/metrics", get(health::metrics).fallback(get_only))

@@ -10,6 +10,7 @@ use utoipa::ToSchema;
 
 use crate::app::{App, Of};
 use crate::body;
+use crate::page::{LOG, may_act};
 use crate::problem::{Problem, Result};
 
 /// Whom it is about.
@@ -52,10 +53,8 @@ pub(crate) async fn undrain(app: State<Arc<App>>, of: Of, request: Request) -> R
 }
 
 async fn wish(State(app): State<Arc<App>>, Of(joined): Of, request: Request, drained: bool) -> Result<Json<Heard>> {
-    if app.token.is_none() {
-        return Err(Problem::forbidden("without a token nobody may act: start it with --token-file"));
-    }
     let (parts, body) = request.into_parts();
+    may_act(&app, &parts.headers)?;
     let Whom { instance_id } = body::json(&parts.headers, body, &app.limits).await?;
     // What cannot be an id is nobody's.
     let id = InstanceId::new(&instance_id).map_err(|error| Problem::unknown_instance(error.to_string()))?;
@@ -65,6 +64,6 @@ async fn wish(State(app): State<Arc<App>>, Of(joined): Of, request: Request, dra
         if drained { factory.drain(&name, &whom).await } else { factory.undrain(&name, &whom).await }
     };
     let changed = app.call(call).await?;
-    tracing::info!(policy, instance = %id, drained, changed, "an operator's wish, over HTTP");
+    tracing::info!(target: LOG, policy, instance = %id, drained, changed, "an operator's wish, over HTTP");
     Ok(Json(Heard { instance_id, drained, changed }))
 }

@@ -1,8 +1,9 @@
 //! Real servers, certificates and a bad network for tests.
 //!
 //! [`Consul`], [`Etcd`], [`Postgres`], [`Nats`], [`Redis`] and [`RabbitMq`] start the servers that `cargo xtask servers` fetched: each on ports of its own, in a folder of its own,
-//! and gone with the test, however that ends. Nothing here is published, and nothing is a mock.
+//! and gone with the test, however that ends. [`Browser`] is Chromium from the same place. Nothing here is published, and nothing is a mock.
 
+mod browser;
 mod certs;
 mod consul;
 mod error;
@@ -19,6 +20,7 @@ mod redis;
 pub mod servers;
 mod usage;
 
+pub use browser::{Browser, Look, Tab};
 pub use certs::{Authority, Identity};
 pub use consul::{Consul, ConsulCluster, ConsulOptions, ConsulToken};
 pub use error::{Error, Result};

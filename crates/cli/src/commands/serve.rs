@@ -11,6 +11,7 @@ use shardwise::ShardingFactory;
 use shardwise_sidecar::{Options, Render, Sidecar, Tls, Token};
 
 use super::load_settings;
+use super::outbox::Shown;
 use crate::args::Common;
 use crate::exit::{Code, Failure, Result};
 use crate::{output, signals};
@@ -19,7 +20,8 @@ use crate::{output, signals};
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Joins under each policy and answers for this worker; GET /openapi.json tells how. One JSON line says
-where, once it has joined: {\"listening\":\"127.0.0.1:8087\",...}. Beyond loopback it needs a token and
+where, once it has joined: {\"listening\":\"127.0.0.1:8087\",...}. A browser sees the group there.
+Beyond loopback it needs a token and
 TLS. Drain and undrain need a token in any case, sent as Authorization: Bearer <token>.
 SIGTERM and Ctrl-C drain and deregister; a second one ends at once.
 
@@ -54,6 +56,9 @@ pub(crate) struct Serve {
     /// The worker's own HTTP on this machine, for requests of members that are not answered here
     #[arg(long, value_name = "URL")]
     forward_to: Option<String>,
+    /// An outbox of the settings to show on the page, and to replay its dead letters there
+    #[arg(long, value_name = "NAME")]
+    outbox: Option<String>,
     /// The most bytes of a list of keys
     #[arg(long, value_name = "BYTES", default_value_t = shardwise_sidecar::Limits::default().list_bytes, value_parser = clap::value_parser!(u64).range(1..))]
     max_list: u64,
@@ -82,7 +87,10 @@ impl Serve {
                 "enabled = false: there is no group to answer for; set it to true, or do without a sidecar",
             ));
         }
-        let options = self.options()?;
+        let mut options = self.options()?;
+        if let Some(name) = &self.outbox {
+            options.outbox = Some(Shown::new(name, settings.outbox(name)?));
+        }
         let factory = ShardingFactory::from_settings(settings)?;
         let sidecar = Sidecar::new(factory.clone(), &self.policy, options)?;
         let (address, unheard) = (sidecar.address(), Cell::new(None));

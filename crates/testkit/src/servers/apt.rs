@@ -105,9 +105,12 @@ impl Apt {
         run(self.command().args(["update", "--error-on=any"]))?;
         for server in wanted {
             let mut command = self.command();
-            command.arg("download").arg(format!("{}={}*", server.package, server.version));
             // Of two suites that have it, the server's own.
-            run(command.args(server.beside().iter().map(|package| format!("{package}/{}", server.suite().unwrap_or_default()))))?;
+            let of_suite = |package: &str| format!("{package}/{}", server.suite().unwrap_or_default());
+            let wanted =
+                if server.version.is_empty() { of_suite(server.package) } else { format!("{}={}*", server.package, server.version) };
+            command.arg("download").arg(wanted).args(server.beside().iter().map(|package| of_suite(package)));
+            run(&mut command)?;
         }
         Ok(())
     }

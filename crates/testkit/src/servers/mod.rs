@@ -14,7 +14,7 @@ use crate::error::{Error, Result};
 pub struct Server {
     /// The package.
     pub package: &'static str,
-    /// The version of the server; the package's own counting behind it may grow.
+    /// The version of the server; the package's own counting behind it may grow. Empty: whatever the suite has, for what must be new.
     pub version: &'static str,
     /// Who has the package.
     pub source: Source,
@@ -123,6 +123,32 @@ pub const RABBITMQ: Server = Server {
     programs: &["usr/lib/rabbitmq/lib/rabbitmq_server-3.10.8/sbin/rabbitmq-server", "usr/lib/erlang/bin/epmd"],
 };
 
+/// A browser, for tests of pages. Debian replaces it in its suites whenever there is a new one.
+pub const CHROMIUM: Server = Server {
+    package: "chromium",
+    version: "",
+    source: Source::Debian {
+        suite: "bookworm",
+        // With everything that a machine without windows may lack.
+        #[rustfmt::skip]
+        beside: &[
+            "chromium-common", "fonts-dejavu-core", "libasound2", "libasyncns0", "libatk-bridge2.0-0", "libatk1.0-0", "libatspi2.0-0",
+            "libavahi-client3", "libavahi-common3", "libblkid1", "libbrotli1", "libbsd0", "libcairo2", "libcap2", "libcom-err2",
+            "libcups2", "libdatrie1", "libdav1d6", "libdbus-1-3", "libdouble-conversion3", "libdrm2", "libexpat1", "libffi8", "libflac12",
+            "libfontconfig1", "libfreetype6", "libfribidi0", "libgbm1", "libgcrypt20", "libglib2.0-0", "libgmp10", "libgnutls30",
+            "libgpg-error0", "libgraphite2-3", "libgssapi-krb5-2", "libharfbuzz-subset0", "libharfbuzz0b", "libhogweed6", "libidn2-0",
+            "libjpeg62-turbo", "libk5crypto3", "libkeyutils1", "libkrb5-3", "libkrb5support0", "liblcms2-2", "liblz4-1", "liblzma5",
+            "libmd0", "libminizip1", "libmount1", "libmp3lame0", "libmpg123-0", "libnettle8", "libnspr4", "libnss3", "libogg0",
+            "libopenh264-7", "libopenjp2-7", "libopus0", "libp11-kit0", "libpango-1.0-0", "libpcre2-8-0", "libpixman-1-0", "libpng16-16",
+            "libpulse0", "libselinux1", "libsndfile1", "libsqlite3-0", "libstdc++6", "libsystemd0", "libtasn1-6", "libthai0", "libudev1",
+            "libunistring2", "libvorbis0a", "libvorbisenc2", "libwayland-server0", "libx11-6", "libx11-xcb1", "libxau6", "libxcb-render0",
+            "libxcb-shm0", "libxcb1", "libxcomposite1", "libxdamage1", "libxdmcp6", "libxext6", "libxfixes3", "libxi6", "libxkbcommon0",
+            "libxnvctrl0", "libxrandr2", "libxrender1", "libzstd1",
+        ],
+    },
+    programs: &["usr/lib/chromium/chromium"],
+};
+
 /// All servers. The programs run on Debian bookworm and later.
 pub const SERVERS: &[Server] = &[
     Server {
@@ -145,6 +171,7 @@ pub const SERVERS: &[Server] = &[
     },
     REDIS,
     RABBITMQ,
+    CHROMIUM,
     POSTGRES_OLDEST,
     POSTGRES_NEWEST,
 ];
@@ -162,7 +189,7 @@ impl Server {
 
     /// What tells it from all others.
     pub fn title(&self) -> String {
-        format!("{} {}", self.package, self.version)
+        format!("{} {}", self.package, self.version).trim_end().to_owned()
     }
 
     /// Moves what was unpacked to where it belongs, whole.
@@ -179,7 +206,7 @@ impl Server {
 
     /// The folder of the unpacked package. It comes into being with everything in it, so it is its own stamp.
     fn folder(&self, servers: &Path) -> PathBuf {
-        servers.join(format!("{}-{}", self.package, self.version.replace(':', "_")))
+        servers.join(self.title().replace(' ', "-").replace(':', "_"))
     }
 
     /// A program by its path in the package.

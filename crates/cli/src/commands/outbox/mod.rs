@@ -3,6 +3,7 @@
 mod dead;
 mod listen;
 mod opened;
+mod shown;
 mod sink;
 mod status;
 
@@ -16,6 +17,7 @@ use shardwise::{Sharding, ShardingFactory};
 use shardwise_outbox::{ErrorKind, OutboxPublisher, Poison, PublisherOptions};
 
 use self::opened::Opened;
+pub(crate) use self::shown::Shown;
 use super::load_settings;
 use crate::args::Common;
 use crate::exit::{Code, Failure, Result};

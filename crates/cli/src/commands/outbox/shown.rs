@@ -1,0 +1,89 @@
+//! An outbox as the sidecar shows it.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures::FutureExt as _;
+use futures::future::BoxFuture;
+use shardwise::settings::OutboxSettings;
+use shardwise_outbox::store::{DeadLetter, Replayed, Signature};
+use shardwise_sidecar::{OutboxLetter, OutboxReplay, OutboxStatus};
+use tokio::sync::OnceCell;
+
+use super::opened::Opened;
+
+/// The most dead letters shown.
+const SHOWN: usize = 100;
+
+/// The store is opened by the first question, and again by the next one if that failed: without it the worker beside it does its work all the same.
+pub(crate) struct Shown {
+    name: String,
+    settings: OutboxSettings,
+    store: OnceCell<Opened>,
+}
+
+impl Shown {
+    pub(crate) fn new(name: &str, settings: &OutboxSettings) -> Arc<Self> {
+        Arc::new(Self { name: name.to_owned(), settings: settings.clone(), store: OnceCell::new() })
+    }
+
+    async fn store(&self) -> Result<&Opened, String> {
+        self.store.get_or_try_init(|| Opened::open(&self.settings)).await.map_err(|failure| failure.to_string())
+    }
+
+    async fn status(&self) -> Result<OutboxStatus, String> {
+        let store = self.store().await?;
+        let told = |error: shardwise_outbox::Error| error.to_string();
+        let status = store.shared().status().await.map_err(told)?;
+        let mut dead = store.dead_letters().dead_letters(None, SHOWN + 1).await.map_err(told)?;
+        let more = dead.len() > SHOWN;
+        dead.truncate(SHOWN);
+        Ok(OutboxStatus {
+            outbox: self.name.clone(),
+            pending: status.pending,
+            oldest_pending_age_ms: status.oldest_pending_age.map(millis),
+            blocked_aggregates: status.blocked_aggregates,
+            retrying_aggregates: status.retrying.as_ref().map_or(0, |retrying| retrying.aggregates),
+            parked: status.parked,
+            free_slots: status.free_slots,
+            publishers: status.publishers.iter().filter(|publisher| publisher.alive).count(),
+            dead: dead.into_iter().map(letter).collect(),
+            more,
+        })
+    }
+
+    async fn replay(&self, event: &str, who: &str, why: &str) -> Result<OutboxReplay, String> {
+        let told = |error: shardwise_outbox::Error| error.to_string();
+        let signature = Signature::new(who, why).map_err(told)?;
+        let replayed = self.store().await?.dead_letters().replay(event, &signature).await.map_err(told)?;
+        let (done, sequence) = match replayed {
+            None => (None, None),
+            Some(Replayed::Unblocked) => (Some("unblocked".to_owned()), None),
+            Some(Replayed::Appended { sequence }) => (Some("replayed".to_owned()), Some(sequence)),
+        };
+        Ok(OutboxReplay { id: event.to_owned(), done, sequence })
+    }
+}
+
+impl shardwise_sidecar::Outbox for Shown {
+    fn name(&self) -> &str {
+        &self.name
+    }
+
+    fn status(&self) -> BoxFuture<'_, Result<OutboxStatus, String>> {
+        self.status().boxed()
+    }
+
+    fn replay<'a>(&'a self, event: &'a str, who: &'a str, why: &'a str) -> BoxFuture<'a, Result<OutboxReplay, String>> {
+        self.replay(event, who, why).boxed()
+    }
+}
+
+fn millis(time: Duration) -> u64 {
+    u64::try_from(time.as_millis()).unwrap_or(u64::MAX)
+}
+
+fn letter(letter: DeadLetter) -> OutboxLetter {
+    let DeadLetter { id, key, event_type, sequence, state, dead_for, error, .. } = letter;
+    OutboxLetter { id, key, event_type, sequence, state: state.as_str().to_owned(), dead_for_ms: millis(dead_for), error }
+}

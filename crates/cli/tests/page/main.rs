@@ -1,0 +1,77 @@
+//! The page of `shardwise serve` in a real browser: what it shows of real processes, and what it may do.
+
+#![expect(clippy::unwrap_used, clippy::panic, reason = "tests report by panicking")]
+
+mod acting;
+#[path = "../common/mod.rs"]
+mod common;
+#[path = "../serve/http.rs"]
+mod http;
+mod shown;
+mod stuck;
+
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+
+use serde_json::Value;
+use shardwise_testkit::{Look, Tab};
+
+use common::process::Process;
+use common::{PATIENCE, Place, eventually};
+
+/// A worker with its sidecar.
+struct Worker {
+    process: Process,
+    at: SocketAddr,
+}
+
+impl Worker {
+    fn start(place: &Place, number: u32, arguments: &[&str]) -> Self {
+        let mut command = place.command(&[&["serve", "--policy", "workers", "--listen", "127.0.0.1:0"], arguments].concat());
+        let zone = ["eu-a", "eu-b", "eu-c"][number as usize % 3];
+        for (key, value) in [("ID", format!("worker-{number}")), ("ZONE", zone.to_owned()), ("VERSION", "2.4.1".to_owned())] {
+            command.env(format!("SHARDWISE__RESILIENCE__SHARDING__INSTANCE__{key}"), value);
+        }
+        let mut process = Process::start(command);
+        let line = process.tells("it listens", |line| line["listening"].is_string());
+        Self { process, at: line["listening"].as_str().unwrap().parse().unwrap() }
+    }
+
+    fn url(&self) -> String {
+        format!("http://{}/", self.at)
+    }
+
+    fn get(&self, rest: &str) -> Value {
+        http::get(self.at, &format!("/v1/policies/workers/{rest}")).well(rest)
+    }
+
+    /// Waits until it sees so many members.
+    fn sees(&self, members: u64) {
+        eventually("the group has so many members", PATIENCE, || {
+            let seen = (self.get("members"), self.get("ownership"));
+            (seen.0["members"].as_array().unwrap().len() as u64 == members && seen.1["members"] == members).then_some(())
+        });
+    }
+}
+
+/// Pictures for people to look at.
+fn picture(tab: &Tab<'_>, name: &str) {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../target/screenshots");
+    tab.screenshot(&folder.join(format!("{name}.png"))).unwrap();
+}
+
+fn pictures(tab: &Tab<'_>, name: &str) -> Vec<PathBuf> {
+    let looks = [("desktop-light", Look::DESKTOP), ("desktop-dark", Look::DESKTOP.dark()), ("phone", Look::PHONE)];
+    looks
+        .map(|(look, how)| {
+            tab.look(how).unwrap();
+            // Two frames later everything is drawn in its new size.
+            tab.eval("new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(() => done(true))))").unwrap();
+            let wide = tab.eval("document.documentElement.scrollWidth <= window.innerWidth").unwrap();
+            assert_eq!(wide, true, "the page is wider than the screen: {look}");
+            let name = format!("{name}-{look}");
+            picture(tab, &name);
+            PathBuf::from(name)
+        })
+        .into()
+}

@@ -1,0 +1,172 @@
+//! What the page shows, of a group that changes under its eyes.
+
+use std::time::{Duration, Instant};
+
+use nix::sys::signal::Signal;
+use serde_json::{Value, json};
+use shardwise_testkit::{Browser, Look, Tab};
+
+use crate::common::Place;
+use crate::{Worker, http, pictures};
+
+/// How long after the takeover the page may still show the former owner.
+const SHOWN_WITHIN: Duration = Duration::from_secs(2);
+/// The colours of the outer band, as a share of it; and those of the arcs.
+const COLOURS: &str = "(() => {
+    const band = document.getElementById('slots-band'), pen = band.getContext('2d');
+    const [middle, radius, steps, seen] = [band.width / 2, (233 * band.width) / 520, 2000, {}];
+    for (let step = 0; step < steps; step += 1) {
+        const angle = (step * 2 * Math.PI) / steps;
+        const dot = pen.getImageData(middle + Math.cos(angle) * radius, middle + Math.sin(angle) * radius, 1, 1).data;
+        const colour = dot.slice(0, 3).join(' ');
+        seen[colour] = (seen[colour] ?? 0) + 1 / steps;
+    }
+    const arcs = [...document.querySelectorAll('#ring .arc')].map((arc) => {
+        const colour = arc.querySelector('path').getAttribute('fill').match(/\\d+/g).join(' ');
+        return { member: arc.dataset.member, slots: Number(arc.dataset.slots), drawn: seen[colour] ?? 0 };
+    });
+    return arcs;
+})()";
+
+fn text(tab: &Tab<'_>, of: &str) -> String {
+    tab.eval(&format!("document.querySelector({}).innerText", json!(of))).unwrap().as_str().unwrap().to_owned()
+}
+
+#[test]
+fn the_page_shows_the_group_and_what_becomes_of_it() {
+    let place = Place::of_workers("2s", "slots = 256");
+    let mut workers: Vec<_> = (1..=3).map(|number| Worker::start(&place, number, &[])).collect();
+    workers.iter().for_each(|worker| worker.sees(3));
+    let browser = Browser::start().unwrap();
+    let tab = browser.open(&workers[0].url(), Look::DESKTOP).unwrap();
+    tab.until("three workers are on the ring", "document.querySelectorAll('#ring .arc').length === 3").unwrap();
+
+    ring(&tab, &workers[0]);
+    keyboard(&tab);
+    one_key(&tab, &place);
+    what_if(&tab, &place);
+    tab.eval("document.activeElement.blur()").unwrap();
+    let drawn = pictures(&tab, "group");
+    assert_eq!(drawn.len(), 3);
+    tab.look(Look::DESKTOP).unwrap();
+    killed(&tab, &mut workers);
+    from_here_alone(&tab, &workers[0]);
+    gone(&tab, &mut workers);
+}
+
+/// Every arc stands for the slots that the sidecar tells, and the band has each worker's colour on its part of the ring.
+fn ring(tab: &Tab<'_>, worker: &Worker) {
+    let slots = worker.get("slots");
+    let owned = |id: &str| {
+        let members = slots["members"].as_array().unwrap();
+        let place = members.iter().position(|member| member["instance_id"] == id).unwrap();
+        slots["owners"].as_array().unwrap().iter().filter(|owner| **owner == place).count()
+    };
+    let drawn = tab.eval(COLOURS).unwrap();
+    assert_eq!(drawn.as_array().unwrap().len(), 3, "{drawn}");
+    for arc in drawn.as_array().unwrap() {
+        let slots = owned(arc["member"].as_str().unwrap());
+        assert_eq!(arc["slots"], slots, "{drawn}");
+        let (share, drawn_share) = (f64::from(u32::try_from(slots).unwrap()) / 256.0, arc["drawn"].as_f64().unwrap());
+        assert!((share - drawn_share).abs() < 0.12, "{arc} ought to have {share} of the band");
+    }
+    let table = tab.eval("[...document.querySelectorAll('#ring-table tbody tr')].length").unwrap();
+    assert_eq!(table, 3, "the picture has a table");
+    let told = text(tab, "#verdict");
+    assert!(told.contains("All is well") && told.contains("256 slots"), "{told}");
+}
+
+/// The ring is reached and walked with keys, and says in words what it shows.
+fn keyboard(tab: &Tab<'_>) {
+    tab.eval("document.getElementById('ring-pick').focus()").unwrap();
+    let picked = || tab.eval("document.getElementById('ring-pick').getAttribute('aria-valuetext')").unwrap().as_str().unwrap().to_owned();
+    assert_eq!(picked(), "all workers");
+    for wanted in ["worker-1", "worker-2", "worker-3", "all workers"] {
+        tab.press("ArrowRight").unwrap();
+        assert!(picked().starts_with(wanted), "{} instead of {wanted}", picked());
+    }
+}
+
+fn one_key(tab: &Tab<'_>, place: &Place) {
+    let owner = place.run(&["owner", "tenant-7/ü"]).well();
+    tab.eval("document.getElementById('key').value = 'tenant-7/ü'; document.getElementById('owner-form').requestSubmit()").unwrap();
+    tab.until("the key's owner is explained", "document.querySelector('#owner .steps li:nth-child(4)')").unwrap();
+    let told = text(tab, "#owner");
+    assert!(told.starts_with(owner.trim()) && told.contains("XXH3-64") && told.contains("clockwise"), "{told}");
+    let marked = tab.eval("!document.getElementById('ring-mark').hasAttribute('hidden')").unwrap();
+    assert_eq!(marked, true, "its slot is marked on the ring");
+}
+
+fn what_if(tab: &Tab<'_>, place: &Place) {
+    let members = ["--members", "worker-1,worker-2,worker-3", "--slots", "256", "--json"];
+    for (change, arguments) in [
+        ("document.querySelector('#leavers input[value=worker-2]').click()", &["--leave", "worker-2"][..]),
+        (
+            "document.getElementById('join-id').value = 'worker-9'; document.getElementById('join-weight').value = '3'; \
+             document.getElementById('join-form').requestSubmit()",
+            &["--leave", "worker-2", "--join", "worker-9=3"][..],
+        ),
+    ] {
+        let planned = place.run(&[&["ring", "plan"], &members[..], arguments].concat()).json();
+        let moved = planned["moved_share"].as_f64().unwrap();
+        assert!(moved > 0.1, "{planned}");
+        tab.eval(change).unwrap();
+        let same = format!("Number(document.querySelector('#whatif .answer')?.dataset.moved) === {moved}");
+        tab.until("the what-if says what ring plan says", &same).unwrap();
+        let rows = planned["moves"].as_array().unwrap().len();
+        assert_eq!(tab.eval("document.querySelectorAll('#whatif tbody tr').length").unwrap(), rows);
+        let least = planned["after"]["peak"].as_f64().unwrap();
+        assert!(text(tab, "#whatif").contains(&format!("peak over mean {least:.2}")), "{}", text(tab, "#whatif"));
+    }
+}
+
+/// SIGKILL, the lease runs out, somebody takes over: from then on the page has little time, and is not loaded again.
+fn killed(tab: &Tab<'_>, workers: &mut Vec<Worker>) {
+    tab.eval("window.same = true").unwrap();
+    let killed = workers.pop().unwrap();
+    killed.process.signal(Signal::SIGKILL);
+    workers[0].sees(2);
+    let taken_over = Instant::now();
+    tab.until("the killed worker's arc is gone", "document.querySelectorAll('#ring .arc').length === 2").unwrap();
+    let took = taken_over.elapsed();
+    println!("the page showed the takeover {took:?} after the sidecar did");
+    assert!(took < SHOWN_WITHIN, "{took:?}");
+    let slots = tab.eval("[...document.querySelectorAll('#ring .arc')].reduce((sum, arc) => sum + Number(arc.dataset.slots), 0)").unwrap();
+    assert_eq!(slots, 256, "nothing of it is lost");
+    tab.until("it is told why", "document.getElementById('timeline').innerText.includes('worker-3 went')").unwrap();
+    assert_eq!(tab.eval("window.same").unwrap(), true, "the page was not loaded again");
+}
+
+/// No request of the page went anywhere else, and its policy for browsers says so too.
+fn from_here_alone(tab: &Tab<'_>, worker: &Worker) {
+    let fetched = tab.fetched();
+    assert!(fetched.len() > 15, "{fetched:?}");
+    let strangers: Vec<_> = fetched.iter().filter(|url| !url.starts_with(&worker.url())).collect();
+    assert!(strangers.is_empty(), "{strangers:?}");
+    assert_eq!(tab.complaints(), Vec::<String>::new());
+    let page = http::get(worker.at, "/");
+    assert_eq!(page.status, 200);
+    for (name, value) in [
+        ("content-security-policy", "default-src 'none'; script-src 'self'; style-src 'self'"),
+        ("content-security-policy", "frame-ancestors 'none'"),
+        ("x-content-type-options", "nosniff"),
+        ("referrer-policy", "no-referrer"),
+        ("cache-control", "no-store"),
+    ] {
+        let header = page.head.lines().find_map(|line| line.strip_prefix(&format!("{name}: ")));
+        assert!(header.is_some_and(|header| header.contains(value)), "{name}: {value} is not in {}", page.head);
+    }
+    http::get(worker.at, "/assets/nothing.js").refuses(404, "no such file");
+    http::get(worker.at, "/assets/..%2f..%2fCargo.toml").refuses(404, "no way out");
+}
+
+/// Without its sidecar the page says since when it is old, and goes on asking.
+fn gone(tab: &Tab<'_>, workers: &mut Vec<Worker>) {
+    workers.remove(0).process.signal(Signal::SIGKILL);
+    let lost = "!document.getElementById('lost').hidden && document.getElementById('lost').innerText";
+    let told = tab.until("the page knows that it is old", lost).unwrap();
+    let told = told.as_str().unwrap();
+    assert!(told.contains("has not answered since") && told.contains("What you see is from then"), "{told}");
+    let fresh: Value = tab.eval("document.getElementById('fresh').innerText").unwrap();
+    assert_eq!(fresh, "old");
+}

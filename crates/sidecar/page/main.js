@@ -1,0 +1,194 @@
+// The page's life: which group, what is fetched when, and what is said when the sidecar does not answer.
+
+import { $, clock, fill, h, say } from "./dom.js";
+import { Refusal, follow, forgetToken, get, hasToken, keepToken, look } from "./api.js";
+import { assign } from "./colours.js";
+import * as agree from "./agree.js";
+import * as members from "./members.js";
+import * as outbox from "./outbox.js";
+import * as owner from "./owner.js";
+import * as ring from "./ring.js";
+import * as shares from "./shares.js";
+import * as summary from "./summary.js";
+import * as timeline from "./timeline.js";
+import * as whatif from "./whatif.js";
+
+/** How often it is looked whether anything has changed; events come at once. */
+const LOOK_EVERY = 1000;
+const LOOK_HIDDEN = 10000;
+/** After so long without an answer what is shown counts as old. */
+const OLD_AFTER = 2500;
+const FOLLOW_AGAIN = 1000;
+
+let state = null;
+let answered = Date.now();
+let timer = null;
+let looking = false;
+let again = false;
+let following = null;
+
+/** Asks for what has changed, and shows it. One at a time; who comes meanwhile has it done once more. */
+async function refresh() {
+  if (looking) {
+    again = true;
+    return;
+  }
+  looking = true;
+  clearTimeout(timer);
+  const asked = state;
+  try {
+    await fetchNews(asked);
+    if (asked === state) heard();
+  } catch (error) {
+    if (asked === state) failed(error);
+  }
+  looking = false;
+  if ($("sign-in").hidden) timer = setTimeout(refresh, again ? 0 : document.hidden ? LOOK_HIDDEN : LOOK_EVERY);
+  again = false;
+}
+
+async function fetchNews(asked) {
+  const own = await look(asked.policy, "ownership");
+  const seen = `${own.view_fingerprint} ${own.revision}`;
+  const isNew = asked.seen !== seen;
+  if (isNew) {
+    const [slots, group] = await Promise.all([look(asked.policy, "slots"), look(asked.policy, "members")]);
+    const draining = group.members.some((member) => member.state === "draining");
+    asked.drained = draining ? (await look(asked.policy, "drained").catch(() => ({ drained: asked.drained }))).drained : [];
+    Object.assign(asked, { slots, members: group });
+    // The sidecar's two sights of the group may be a moment apart: then it is asked once more.
+    asked.seen = slots.view_fingerprint === own.view_fingerprint ? seen : "";
+  }
+  asked.own = own;
+  if (asked !== state) return;
+  // First, so that what is drawn has a width.
+  $("content").hidden = false;
+  if (isNew) {
+    assign(asked.members.members.map((member) => member.instance_id));
+    ring.show(asked.slots);
+    shares.show(asked.slots);
+    whatif.show(asked);
+  }
+  summary.show(asked);
+  agree.show(asked);
+  members.show(asked);
+  if (isNew && document.body.dataset.ready !== "yes") {
+    document.body.dataset.ready = "yes";
+    performance.mark("ready");
+  }
+}
+
+function heard() {
+  answered = Date.now();
+  $("lost").hidden = true;
+  document.body.classList.remove("old");
+  const { own } = state;
+  say($("where"), `${own.instance_id}, group ${own.group}`);
+  say($("fresh"), "live");
+  $("fresh").dataset.state = "live";
+  document.title = own.state === "active" ? `${own.group} – shardwise` : `(${own.state}) ${own.group} – shardwise`;
+}
+
+function failed(error) {
+  if (error instanceof Refusal && error.status === 401) {
+    signIn(hasToken() ? "This is not the token that the sidecar was started with." : "");
+    return;
+  }
+  if (Date.now() - answered < OLD_AFTER && error.status === 0) return;
+  const since = clock(new Date(answered));
+  const why = error.status === 0 ? `The sidecar has not answered since ${since}` : `The sidecar answers since ${since}, but: ${error.message}`;
+  say($("lost"), state.own ? `${why}. What you see is from then. It is asked again every second.` : `${why}. It is asked again every second.`);
+  $("lost").hidden = false;
+  say($("fresh"), "old");
+  $("fresh").dataset.state = "old";
+  document.body.classList.toggle("old", Boolean(state.own));
+}
+
+/** Hears of rebalances as they happen, and comes back where it was when the connection ends. */
+async function listen(asked) {
+  let last = null;
+  while (asked === state) {
+    following = new AbortController();
+    try {
+      // Followed first, read then: nothing between the two is missed, and what comes twice is known by its id.
+      const live = follow(asked.policy, last, following.signal, (kind, data, id) => {
+        last = id ?? last;
+        if (kind === "gap") timeline.gap();
+        if (kind === "rebalance") timeline.add(data);
+        refresh();
+      });
+      if (last === null) {
+        const past = await look(asked.policy, "rebalances").catch(() => null);
+        if (past !== null && asked === state) timeline.take(past);
+        last = timeline.latest()?.id ?? null;
+      }
+      await live;
+    } catch {
+      // The other loop tells that it does not answer.
+    }
+    await new Promise((resolve) => setTimeout(resolve, FOLLOW_AGAIN));
+  }
+}
+
+function choose(policy, told) {
+  following?.abort();
+  agree.forget();
+  whatif.forget();
+  state = { policy: policy.policy, ttl: policy.ttl_ms, minMembers: policy.min_members, mayAct: told.may_act, drained: [], seen: "", refresh };
+  ring.pick(null);
+  refresh();
+  listen(state);
+}
+
+function signIn(why) {
+  clearTimeout(timer);
+  following?.abort();
+  state = null;
+  forgetToken();
+  $("content").hidden = true;
+  $("sign-in").hidden = false;
+  say($("sign-in-error"), why);
+  say($("fresh"), "locked");
+  $("fresh").dataset.state = "old";
+  $("token").focus();
+}
+
+async function start() {
+  try {
+    const told = await get("/v1/policies");
+    $("sign-in").hidden = true;
+    $("lost").hidden = true;
+    outbox.begin(told);
+    const select = $("group");
+    fill(select, told.policies.map((policy) => h("option", { value: policy.policy }, `${policy.group} (policy ${policy.policy})`)));
+    $("group-label").hidden = told.policies.length < 2;
+    select.onchange = () => choose(told.policies[select.selectedIndex], told);
+    choose(told.policies[0], told);
+  } catch (error) {
+    if (error.status === 401) {
+      signIn(hasToken() ? "This is not the token that the sidecar was started with." : "");
+      return;
+    }
+    say($("lost"), `The group cannot be shown: ${error.message}. It is asked again every second.`);
+    $("lost").hidden = false;
+    setTimeout(start, LOOK_EVERY);
+  }
+}
+
+const current = () => state;
+ring.begin();
+shares.begin();
+members.begin();
+agree.begin(current);
+owner.begin(current);
+whatif.begin(current);
+$("sign-in").addEventListener("submit", (event) => {
+  event.preventDefault();
+  keepToken($("token").value.trim());
+  $("token").value = "";
+  start();
+});
+document.addEventListener("visibilitychange", () => {
+  if (!document.hidden && state !== null) refresh();
+});
+start();

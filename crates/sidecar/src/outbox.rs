@@ -1,0 +1,142 @@
+//! An outbox beside the worker: how it stands, and sending its dead letters again. What an outbox is the program knows that starts the sidecar; here is
+//! what is asked of it, by whom and how often.
+
+use std::future::Future;
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::Json;
+use axum::extract::{Request, State};
+use futures::future::BoxFuture;
+use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
+
+use crate::app::App;
+use crate::body;
+use crate::page::{LOG, may_act};
+use crate::problem::{Problem, Result};
+
+/// How long a database may take that a client waits for.
+const ANSWER_WITHIN: Duration = Duration::from_secs(10);
+/// The most bytes of a name or a reason in a request: more is no name.
+const WORDS_BYTES_MAX: usize = 4_096;
+
+/// An outbox whose state is shown, and whose dead letters can be sent again.
+pub trait Outbox: Send + Sync {
+    /// Its name in the settings.
+    fn name(&self) -> &str;
+
+    /// How it stands now. The error is for people.
+    fn status(&self) -> BoxFuture<'_, std::result::Result<OutboxStatus, String>>;
+
+    /// Sends a dead letter again. `who` and `why` go into the outbox's own record, and neither is empty.
+    fn replay<'a>(&'a self, event: &'a str, who: &'a str, why: &'a str) -> BoxFuture<'a, std::result::Result<OutboxReplay, String>>;
+}
+
+/// How an outbox stands.
+#[derive(Debug, Serialize, ToSchema)]
+pub struct OutboxStatus {
+    /// Its name in the settings.
+    pub outbox: String,
+    /// Events not delivered yet, parked ones not counted.
+    pub pending: u64,
+    /// Age of the oldest of them in milliseconds; null if there is none.
+    pub oldest_pending_age_ms: Option<u64>,
+    /// How many aggregates wait for an operator.
+    pub blocked_aggregates: u64,
+    /// How many aggregates' first event has failed and is tried again.
+    pub retrying_aggregates: u64,
+    /// Events set aside.
+    pub parked: u64,
+    /// Slots that no living publisher holds.
+    pub free_slots: u32,
+    /// Publishers that are alive.
+    pub publishers: usize,
+    /// The dead letters that are dead for longest: parked, or at the head of a blocked aggregate.
+    pub dead: Vec<OutboxLetter>,
+    /// There are more of them.
+    pub more: bool,
+}
+
+/// An event that is parked or that blocks its aggregate.
+#[derive(Debug, Serialize, ToSchema)]
+pub struct OutboxLetter {
+    /// The event's id.
+    pub id: String,
+    /// Its aggregate: type, slash, id.
+    pub key: String,
+    /// The event's type.
+    pub event_type: String,
+    /// Its place in the aggregate's order.
+    pub sequence: u64,
+    /// parked or blocked.
+    pub state: String,
+    /// For how many milliseconds.
+    pub dead_for_ms: u64,
+    /// What the sink said.
+    pub error: String,
+}
+
+/// What became of an event that was to be sent again.
+#[derive(Debug, Serialize, ToSchema)]
+pub struct OutboxReplay {
+    /// The event's id.
+    pub id: String,
+    /// replayed, unblocked, or null: it is no dead letter.
+    pub done: Option<String>,
+    /// The sequence that it has now, where that is a new one.
+    pub sequence: Option<u64>,
+}
+
+/// What is to be sent again.
+#[derive(Debug, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Again {
+    /// The event's id.
+    #[schema(min_length = 1, max_length = 1_000)]
+    id: String,
+    /// Who wants it; goes into the outbox's record.
+    #[schema(min_length = 1, max_length = 500)]
+    who: String,
+    /// Why; goes there too.
+    #[schema(min_length = 1, max_length = 500)]
+    reason: String,
+}
+
+/// How does the outbox stand?
+#[utoipa::path(get, path = "/v1/outbox", tag = "outbox", responses((status = 200, description = "How it stands", body = OutboxStatus)))]
+pub(crate) async fn status(State(app): State<Arc<App>>) -> Result<Json<OutboxStatus>> {
+    app.spend()?;
+    in_time(named(&app)?.status()).await.map(Json)
+}
+
+/// Send a parked event, or one that blocks its aggregate, again.
+#[utoipa::path(
+    post, path = "/v1/outbox/replay", tag = "outbox", request_body(content = Again, content_type = "application/json"),
+    responses((status = 200, description = "What became of it", body = OutboxReplay))
+)]
+pub(crate) async fn replay(State(app): State<Arc<App>>, request: Request) -> Result<Json<OutboxReplay>> {
+    let (parts, body) = request.into_parts();
+    may_act(&app, &parts.headers)?;
+    let outbox = named(&app)?;
+    let Again { id, who, reason } = body::json(&parts.headers, body, &app.limits).await?;
+    if [&id, &who, &reason].iter().any(|text| text.trim().is_empty() || text.len() > WORDS_BYTES_MAX) {
+        return Err(Problem::bad_request(format!("id, who and reason are texts of 1 to {WORDS_BYTES_MAX} bytes")));
+    }
+    app.spend()?;
+    let replay = in_time(outbox.replay(&id, &who, &reason)).await?;
+    tracing::info!(target: LOG, outbox = outbox.name(), event = ?id, ?who, ?reason, done = replay.done.as_deref(), "a dead letter was to be sent again, over HTTP");
+    Ok(Json(replay))
+}
+
+fn named(app: &App) -> Result<&dyn Outbox> {
+    let none = || Problem::not_found("this sidecar was started without an outbox: --outbox NAME names one of the settings");
+    app.outbox.as_deref().ok_or_else(none)
+}
+
+async fn in_time<T>(answer: impl Future<Output = std::result::Result<T, String>>) -> Result<T> {
+    match tokio::time::timeout(ANSWER_WITHIN, answer).await {
+        Ok(answer) => answer.map_err(Problem::unavailable),
+        Err(_) => Err(Problem::unavailable(format!("the outbox's database has not answered within {ANSWER_WITHIN:?}; try again"))),
+    }
+}

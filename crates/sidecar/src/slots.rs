@@ -1,0 +1,138 @@
+//! Who owns which slot, and which policies there are: what a picture of the group is drawn from.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use axum::Json;
+use axum::extract::State;
+use serde::Serialize;
+use shardwise::core::{Placed, SlotOwners};
+use shardwise::{Sharding as _, core::View};
+use utoipa::ToSchema;
+
+use crate::app::{App, Of};
+use crate::problem::Result;
+
+/// The policies of a sidecar.
+#[derive(Debug, Serialize, ToSchema)]
+pub(crate) struct Policies {
+    /// The worker in whose name it answers.
+    instance_id: String,
+    /// Whether whoever has the token may drain members; without a token nobody may.
+    may_act: bool,
+    /// The outbox that is shown at /v1/outbox; null where none is named.
+    outbox: Option<String>,
+    /// By name.
+    policies: Vec<OnePolicy>,
+}
+
+/// A policy.
+#[derive(Debug, Serialize, ToSchema)]
+pub(crate) struct OnePolicy {
+    policy: String,
+    group: String,
+    /// eventual or exclusive.
+    ownership: &'static str,
+    /// Below so many active members nobody owns.
+    min_members: u32,
+    /// How long a record lives without renewal.
+    ttl_ms: u64,
+}
+
+/// Which policies does this sidecar serve?
+#[utoipa::path(get, path = "/v1/policies", tag = "group", responses((status = 200, description = "The policies", body = Policies)))]
+pub(crate) async fn policies(State(app): State<Arc<App>>) -> Json<Policies> {
+    let one = |(name, joined): (&String, &Arc<crate::app::Joined>)| {
+        let (service, policy) = (&joined.service, joined.service.policy());
+        OnePolicy {
+            policy: name.clone(),
+            group: policy.group.to_string(),
+            ownership: policy.ownership.as_str(),
+            min_members: policy.min_members,
+            ttl_ms: u64::try_from(service.timing().ttl.as_millis()).unwrap_or(u64::MAX),
+        }
+    };
+    Json(Policies {
+        instance_id: app.factory.instance_id().to_string(),
+        may_act: app.token.is_some(),
+        outbox: app.outbox.as_deref().map(|outbox| outbox.name().to_owned()),
+        policies: app.policies.iter().map(one).collect(),
+    })
+}
+
+/// The owner of every slot.
+#[derive(Debug, Serialize, ToSchema)]
+pub(crate) struct Slots {
+    revision: u64,
+    view_fingerprint: String,
+    /// ring, quota, uhashring, modulo or hashring; null while nobody owns.
+    placement: Option<&'static str>,
+    /// Whom the placement counts, by the bytes of their ids.
+    members: Vec<Weighed>,
+    /// For every slot its owner's place in `members`, from 0; null under a key placement and while nobody owns.
+    owners: Option<Vec<usize>>,
+}
+
+/// A member that the placement counts.
+#[derive(Debug, Serialize, ToSchema)]
+pub(crate) struct Weighed {
+    instance_id: String,
+    weight: u32,
+}
+
+/// Who owns which slot?
+///
+/// By the placement of the newest view. Under exclusive ownership a slot may still be on its way there.
+#[utoipa::path(
+    get, path = "/v1/policies/{policy}/slots", tag = "group",
+    params(("policy" = String, Path, description = "A policy that this sidecar serves")),
+    responses((status = 200, description = "The owner of every slot", body = Slots))
+)]
+pub(crate) async fn slots(State(app): State<Arc<App>>, Of(joined): Of) -> Result<Json<Slots>> {
+    app.spend()?;
+    // In this order: where the view is newer than the placement, whoever compares asks once more.
+    let placed = joined.placed()?;
+    Ok(Json(Slots::of(&joined.observer()?.members(), placed.as_ref())))
+}
+
+impl Slots {
+    fn of(view: &View, placed: Option<&Placed>) -> Self {
+        let (placement, members, owners) = match placed {
+            None => (None, Vec::new(), None),
+            Some(Placed::Keys(owners)) => (Some(owners.placement().as_str()), owners.members().to_vec(), None),
+            Some(Placed::Slots(owners)) => (Some(owners.params().kind.as_str()), owners.members().to_vec(), places(owners)),
+        };
+        Self {
+            revision: view.revision(),
+            view_fingerprint: view.fingerprint().to_string(),
+            placement,
+            members: members.into_iter().map(|(id, weight)| Weighed { instance_id: id.to_string(), weight: weight.get().into() }).collect(),
+            owners,
+        }
+    }
+}
+
+/// `None` where no slot has an owner.
+fn places(owners: &SlotOwners) -> Option<Vec<usize>> {
+    let places: HashMap<_, _> = owners.members().iter().enumerate().map(|(place, (id, _))| (id, place)).collect();
+    (0..owners.params().slots).map(|slot| owners.owner_of_slot(slot).and_then(|id| places.get(id)).copied()).collect()
+}
+
+/// Whom operators want to own nothing.
+#[derive(Debug, Serialize, ToSchema)]
+pub(crate) struct Drained {
+    /// Whether they are there or not; the latest wish last.
+    drained: Vec<String>,
+}
+
+/// Who is drained?
+#[utoipa::path(
+    get, path = "/v1/policies/{policy}/drained", tag = "operator",
+    params(("policy" = String, Path, description = "A policy that this sidecar serves")),
+    responses((status = 200, description = "Whom operators have drained", body = Drained))
+)]
+pub(crate) async fn drained(State(app): State<Arc<App>>, Of(joined): Of) -> Result<Json<Drained>> {
+    let policy = joined.service.policy().name.to_string();
+    let drained = app.call(|factory: shardwise::ShardingFactory| async move { factory.drained(&policy).await }).await?;
+    Ok(Json(Drained { drained: drained.iter().map(ToString::to_string).collect() }))
+}
