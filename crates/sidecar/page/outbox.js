@@ -37,7 +37,8 @@ function row(letter) {
 function show(status) {
   const { dead } = status;
   const stuck = status.blocked_aggregates + status.parked > 0;
-  const verdict = stuck ? `${many(status.blocked_aggregates, "aggregate")} blocked and ${many(status.parked, "event")} parked.` : status.publishers === 0 && status.pending > 0 ? "Events wait, and no publisher is alive." : "Nothing is stuck.";
+  const parts = [[status.blocked_aggregates, "aggregate", "blocked"], [status.parked, "event", "parked"]].filter(([n]) => n > 0);
+  const verdict = stuck ? `${parts.map(([n, word, is]) => `${many(n, word)} ${is}`).join(" and ")}.` : status.publishers === 0 && status.pending > 0 ? "Events wait, and no publisher is alive." : "Nothing is stuck.";
   const heads = ["Event", "Aggregate", "Type", "Is", "For", "Why", "Action"];
   refill(
     $("outbox"),

@@ -39,7 +39,7 @@ export function show(state) {
   const found = troubles(state);
   const even = evenness(slots);
   const active = members.members.filter((one) => one.state === "active").length;
-  const sharing = even === null ? `${many(active, "worker")} share the keys` : `${many(active, "worker")} share ${many(slots.owners.length, "slot")}; the fullest has ${percent(Math.max(even.peak - 1, 0))} more than its part`;
+  const sharing = active === 1 ? "one worker has everything" : even === null ? `${many(active, "worker")} share the keys` : `${many(active, "worker")} share ${many(slots.owners.length, "slot")}; the fullest has ${percent(Math.max(even.peak - 1, 0))} more than its part`;
   const verdict = $("verdict");
   verdict.dataset.state = found[0]?.style ?? "good";
   const text = found.length === 0 ? `All is well: ${sharing}.` : found.map((one) => one.text).join(" ");

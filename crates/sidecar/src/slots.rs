@@ -15,7 +15,7 @@ use crate::problem::Result;
 
 /// The policies of a sidecar.
 #[derive(Debug, Serialize, ToSchema)]
-pub(crate) struct Policies {
+pub(crate) struct Served {
     /// The worker in whose name it answers.
     instance_id: String,
     /// Whether whoever has the token may drain members; without a token nobody may.
@@ -40,8 +40,8 @@ pub(crate) struct OnePolicy {
 }
 
 /// Which policies does this sidecar serve?
-#[utoipa::path(get, path = "/v1/policies", tag = "group", responses((status = 200, description = "The policies", body = Policies)))]
-pub(crate) async fn policies(State(app): State<Arc<App>>) -> Json<Policies> {
+#[utoipa::path(get, path = "/v1/policies", tag = "group", responses((status = 200, description = "The policies", body = Served)))]
+pub(crate) async fn policies(State(app): State<Arc<App>>) -> Json<Served> {
     let one = |(name, joined): (&String, &Arc<crate::app::Joined>)| {
         let (service, policy) = (&joined.service, joined.service.policy());
         OnePolicy {
@@ -52,7 +52,7 @@ pub(crate) async fn policies(State(app): State<Arc<App>>) -> Json<Policies> {
             ttl_ms: u64::try_from(service.timing().ttl.as_millis()).unwrap_or(u64::MAX),
         }
     };
-    Json(Policies {
+    Json(Served {
         instance_id: app.factory.instance_id().to_string(),
         may_act: app.token.is_some(),
         outbox: app.outbox.as_deref().map(|outbox| outbox.name().to_owned()),

@@ -57,12 +57,12 @@ fn two_hundred_members_are_shown_soon() {
     let slots = tab.eval("[...document.querySelectorAll('#ring .arc')].reduce((sum, arc) => sum + Number(arc.dataset.slots), 0)").unwrap();
     assert_eq!(slots, 16_384);
     assert_eq!(tab.eval("document.querySelectorAll('#members tbody tr').length").unwrap(), MEMBERS);
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../target/screenshots");
+    tab.screenshot(&folder.join("large-desktop-light.png")).unwrap();
     tab.eval("document.getElementById('filter').value = 'worker-19'; document.getElementById('filter').dispatchEvent(new Event('input'))")
         .unwrap();
     assert_eq!(tab.eval("document.querySelectorAll('#members tbody tr').length").unwrap(), 10);
     assert_eq!(tab.complaints(), Vec::<String>::new());
-    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../target/screenshots");
-    tab.screenshot(&folder.join("large-desktop-light.png")).unwrap();
 
     drop(stop);
     end.join().unwrap().unwrap();

@@ -1,6 +1,7 @@
 //! The page of `shardwise serve` in a real browser: what it shows of real processes, and what it may do.
 
 #![expect(clippy::unwrap_used, clippy::panic, reason = "tests report by panicking")]
+#![expect(clippy::print_stdout, reason = "what was measured is told")]
 
 mod acting;
 #[path = "../common/mod.rs"]
@@ -12,6 +13,7 @@ mod stuck;
 
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use serde_json::Value;
 use shardwise_testkit::{Look, Tab};
@@ -45,11 +47,13 @@ impl Worker {
         http::get(self.at, &format!("/v1/policies/workers/{rest}")).well(rest)
     }
 
-    /// Waits until it sees so many members.
+    /// Waits until it sees so many members, the worker first and then who looks at the group for it.
     fn sees(&self, members: u64) {
+        eventually("the worker sees so many members", PATIENCE, || (self.get("ownership")["members"] == members).then_some(()));
         eventually("the group has so many members", PATIENCE, || {
-            let seen = (self.get("members"), self.get("ownership"));
-            (seen.0["members"].as_array().unwrap().len() as u64 == members && seen.1["members"] == members).then_some(())
+            // Only so many of these are answered in a second.
+            std::thread::sleep(Duration::from_millis(50));
+            (self.get("members")["members"].as_array().unwrap().len() as u64 == members).then_some(())
         });
     }
 }

@@ -36,7 +36,9 @@ fn text(tab: &Tab<'_>, of: &str) -> String {
 fn the_page_shows_the_group_and_what_becomes_of_it() {
     let place = Place::of_workers("2s", "slots = 256");
     let mut workers: Vec<_> = (1..=3).map(|number| Worker::start(&place, number, &[])).collect();
-    workers.iter().for_each(|worker| worker.sees(3));
+    for worker in &workers {
+        worker.sees(3);
+    }
     let browser = Browser::start().unwrap();
     let tab = browser.open(&workers[0].url(), Look::DESKTOP).unwrap();
     tab.until("three workers are on the ring", "document.querySelectorAll('#ring .arc').length === 3").unwrap();

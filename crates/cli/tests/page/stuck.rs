@@ -50,9 +50,15 @@ fn a_parked_event_is_shown_and_sent_again_by_somebody_with_a_reason() {
 
     click(&tab, "Replay e-2");
     tab.until("it asks", "document.getElementById('ask').open").unwrap();
+    let words = |why: &str| {
+        let fill =
+            format!("document.querySelectorAll('#ask input').forEach((input, at) => {{ input.value = ['ann', {}][at]; }})", json!(why));
+        tab.eval(&fill).unwrap();
+    };
+    words(" ");
     click(&tab, "Send it again");
     tab.until("it wants a reason", "document.getElementById('ask-error').innerText.includes('both are needed')").unwrap();
-    tab.eval("document.querySelectorAll('#ask input').forEach((input, at) => { input.value = ['ann', 'customer mended'][at]; })").unwrap();
+    words("customer mended");
     click(&tab, "Send it again");
     tab.until("nothing is stuck any more", "document.querySelectorAll('#outbox tbody tr').length === 0").unwrap();
     assert!(place.run(&["outbox", "list"]).well().contains("no dead letter"));

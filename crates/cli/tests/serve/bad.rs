@@ -85,7 +85,9 @@ fn paths(one: &Served) {
     let unknown = http::get(one.at, "/v1/policies/strangers/owner/x").refuses(404, "unknown policy");
     assert!(unknown["detail"].as_str().unwrap().contains("workers"), "{unknown}");
     for path in [
-        "/",
+        "/assets/",
+        "/assets/../livez",
+        "/assets/page.css/x",
         "/v1",
         "/v1/policies//owner/x",
         "/v1/policies/workers/owner/a/b",

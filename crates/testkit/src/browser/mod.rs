@@ -19,7 +19,7 @@ use crate::servers::{self, CHROMIUM};
 /// Gives the program its two pipes as the file descriptors that it expects.
 const WITH_PIPES: &str = "exec \"$0\" \"$@\" 3<\"$PIPE_TO\" 4>\"$PIPE_FROM\"";
 /// It asks nobody outside for anything, and needs no window, sound, keyring or shared memory.
-const FLAGS: [&str; 14] = [
+const FLAGS: [&str; 15] = [
     "--headless=new",
     "--remote-debugging-pipe",
     "--no-first-run",
@@ -34,6 +34,8 @@ const FLAGS: [&str; 14] = [
     "--mute-audio",
     "--password-store=basic",
     "--force-color-profile=srgb",
+    // What it misses of a desktop fills pages.
+    "--log-level=3",
 ];
 
 /// A running browser with a profile of its own; gone when dropped.
