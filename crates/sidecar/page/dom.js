@@ -45,6 +45,7 @@ export function lasting(ms) {
   const [d, hh, m] = [Math.floor(s / 86400), Math.floor(s / 3600) % 24, Math.floor(s / 60) % 60];
   if (d > 0) return `${d} d ${hh} h`;
   if (hh > 0) return `${hh} h ${m} min`;
+  if (m > 0 && Math.floor(s % 60) === 0) return `${m} min`;
   return m > 0 ? `${m} min ${Math.floor(s % 60)} s` : `${Math.floor(s)} s`;
 }
 

@@ -170,7 +170,7 @@ function frame() {
   const edge = 16;
   return svg(
     "svg",
-    { viewBox: `${-SIZE / 2 - edge} ${-SIZE / 2 - edge} ${SIZE + 2 * edge} ${SIZE + 2 * edge}`, ...slider },
+    { class: max > 60 ? "many" : null, viewBox: `${-SIZE / 2 - edge} ${-SIZE / 2 - edge} ${SIZE + 2 * edge} ${SIZE + 2 * edge}`, ...slider },
     patterns(),
     arcs(),
     svg("path", { id: "ring-mark", class: "mark", hidden: marked === null }),
