@@ -44,6 +44,8 @@ fn the_page_shows_the_group_and_what_becomes_of_it() {
     tab.until("three workers are on the ring", "document.querySelectorAll('#ring .arc').length === 3").unwrap();
 
     ring(&tab, &workers[0]);
+    let agree = "document.getElementById('agree-said').innerText.startsWith('Yes: 3 workers')";
+    tab.until("all three were asked and see the same", agree).unwrap();
     keyboard(&tab);
     one_key(&tab, &place);
     what_if(&tab, &place);
