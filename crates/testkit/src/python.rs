@@ -13,23 +13,32 @@ use crate::error::{Error, Result};
 ///
 /// What is missing on this machine, or what Python had to say.
 pub fn python_with(requirement: &str) -> Result<PathBuf> {
+    python_with_all(&[requirement])
+}
+
+/// [`python_with`] for several packages together.
+///
+/// # Errors
+///
+/// As there.
+pub fn python_with_all(requirements: &[&str]) -> Result<PathBuf> {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../target/python");
     std::fs::create_dir_all(&folder).map_err(Error::io(folder.display()))?;
     let lock = File::create(folder.join("lock")).map_err(Error::io(folder.display()))?;
     lock.lock().map_err(Error::io("the lock of the folder of Python packages"))?;
-    let home = folder.join(requirement);
+    let home = folder.join(requirements.join("+"));
     let (python, done) = (home.join("bin/python"), home.join("done"));
     if done.is_file() {
         return Ok(python);
     }
     run(Command::new("python3").args(["-m", "venv", "--clear"]).arg(&home), "install Python 3.9 or newer with its venv module")?;
-    let install = ["-m", "pip", "install", "--quiet", "--disable-pip-version-check", requirement];
-    run(Command::new(&python).args(install), "pip needs a package index that it can reach")?;
+    let install = ["-m", "pip", "install", "--quiet", "--disable-pip-version-check"];
+    run(Command::new(&python).args(install).args(requirements), "pip needs a package index that it can reach")?;
     File::create(&done).map_err(Error::io(done.display()))?;
     Ok(python)
 }
 
-fn run(command: &mut Command, needs: &str) -> Result<()> {
+pub(crate) fn run(command: &mut Command, needs: &str) -> Result<()> {
     let said = match command.output() {
         Ok(output) if output.status.success() => return Ok(()),
         Ok(output) => String::from_utf8_lossy(&output.stderr).into_owned(),

@@ -1,0 +1,248 @@
+"""The client against two sidecars of one group that run: `cargo test -p shardwise-cli --test clients` starts them and runs this.
+
+SHARDWISE_ONE and SHARDWISE_OTHER are their addresses, SHARDWISE_TOKEN is the token of both; the policy is `workers`.
+"""
+
+import asyncio
+import os
+import sys
+import time
+import unittest
+from collections.abc import AsyncIterator, Awaitable
+from typing import Callable, Optional
+from urllib.parse import urlsplit
+
+from shardwise_client import Client, Event, Problem, ShardwiseError, Unavailable
+
+ONE, OTHER, TOKEN = (os.environ[f"SHARDWISE_{name}"] for name in ("ONE", "OTHER", "TOKEN"))
+PATIENCE = 60.0
+
+
+def client(url: str = ONE, *, token: str = TOKEN, policy: str = "workers", timeout: float = PATIENCE, attempts: int = 3) -> Client:
+    return Client(policy, url, token=token, timeout=timeout, attempts=attempts)
+
+
+async def eventually(what: str, condition: Callable[[], Awaitable[bool]]) -> None:
+    until = time.monotonic() + PATIENCE
+    while not await condition():
+        if time.monotonic() > until:
+            raise AssertionError(f"waited {PATIENCE} s in vain: {what}")
+        await asyncio.sleep(0.02)
+
+
+class Proxy:
+    """A way to a sidecar that can be cut, refuse, keep silent, or swallow answers."""
+
+    def __init__(self) -> None:
+        self.requests, self.refusals = 0, 0
+        self.is_cut, self.is_mute, self.swallows = False, False, False
+        self._writers: list[asyncio.StreamWriter] = []
+
+    async def __aenter__(self) -> "Proxy":
+        self._server = await asyncio.start_server(self._serve, "127.0.0.1", 0)
+        self.url = f"http://127.0.0.1:{self._server.sockets[0].getsockname()[1]}"
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        self.cut()
+        self._server.close()
+
+    def cut(self) -> None:
+        self.is_cut = True
+        for writer in self._writers:
+            writer.close()
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self._writers.append(writer)
+        if self.is_cut:
+            writer.close()
+            return
+        self.requests += 1
+        if self.is_mute:
+            return
+        if self.refusals > 0:
+            self.refusals -= 1
+            await reader.readuntil(b"\r\n\r\n")
+            writer.write(b"HTTP/1.1 503 Not Now\r\nretry-after: 0\r\ncontent-length: 0\r\nconnection: close\r\n\r\n")
+            writer.close()
+            return
+        target = urlsplit(ONE)
+        there, back = await asyncio.open_connection(target.hostname, target.port)
+        self._writers.append(back)
+        await asyncio.gather(self._pump(reader, back), self._pump(there, writer, swallow=self.swallows), return_exceptions=True)
+
+    @staticmethod
+    async def _pump(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, *, swallow: bool = False) -> None:
+        try:
+            while (piece := await reader.read(65536)) and not swallow:
+                writer.write(piece)
+                await writer.drain()
+        finally:
+            writer.close()
+
+
+class Answers(unittest.IsolatedAsyncioTestCase):
+    async def asyncSetUp(self) -> None:
+        self.one, self.other = client(ONE), client(OTHER)
+        self.addAsyncCleanup(self.one.close)
+        self.addAsyncCleanup(self.other.close)
+        await eventually("both share the slots", self.is_shared)
+
+    async def is_shared(self) -> bool:
+        shares = [(await each.ownership())["slots_owned"] or 0 for each in (self.one, self.other)]
+        return sum(shares) == 256 and min(shares) > 0
+
+    async def test_lists_are_shared_whole_and_in_parts(self) -> None:
+        # Some five parts.
+        keys = [f'tenant-{n} "größe" \u2028 \U0001f4a1 \\' for n in range(60_000)]
+        mine, theirs = await self.one.owned(keys), await self.other.owned(keys)
+        self.assertEqual((mine.state, theirs.state), ("active", "active"))
+        owned = set(mine.keys)
+        self.assertTrue(len(mine.keys) > 10_000 and len(theirs.keys) > 10_000)
+        self.assertEqual(mine.keys, [key for key in keys if key in owned], "in their order")
+        self.assertEqual(theirs.keys, [key for key in keys if key not in owned], "each key has one owner")
+        self.assertEqual([key async for key in self.one.owned_stream(keys)], mine.keys)
+
+        async def slowly() -> AsyncIterator[str]:
+            for key in keys:
+                yield key
+
+        self.assertEqual([key async for key in self.one.owned_stream(slowly())], mine.keys)
+        self.assertEqual((await self.one.owned([])), ([], "active"))
+        self.assertEqual([key async for key in self.one.owned_stream([])], [])
+
+    async def test_owners_of_any_key(self) -> None:
+        id_ = (await self.one.ownership())["instance_id"]
+        for key in ["tenant-7", "größe /../\0", "..", ".", "a/../b", "%2e%2E", "a?b=c#d&e+f", "", " ", "\u2028\U0001f4a1", "k" * 50_000]:
+            here, there = await self.one.owner(key), await self.other.owner(key)
+            self.assertEqual((here["key"], here["owner"], here["slot"]), (key, there["owner"], there["slot"]))
+            self.assertEqual((here["mine"], there["mine"]), (here["owner"] == id_, here["owner"] != id_))
+            self.assertEqual((await self.one.owned([key])).keys, [key] if here["mine"] else [])
+            explained = await self.other.explain(key)
+            self.assertEqual((explained["slot"], explained["owner"] and explained["owner"]["instance_id"]), (here["slot"], here["owner"]))
+        with self.assertRaises(ShardwiseError):
+            await self.one.owner("k" * 70_000)
+
+    async def test_the_group_and_what_would_move(self) -> None:
+        ownership, group = await self.one.ownership(), await self.one.members()
+        self.assertEqual((ownership["policy"], ownership["state"], ownership["slots"]), ("workers", "active", 256))
+        self.assertGreater(ownership["owned_for_ms"] or 0, 0)
+        self.assertEqual(sum(member["slots"] or 0 for member in group["members"]), 256)
+        self.assertIn(ownership["instance_id"], [member["instance_id"] for member in group["members"]])
+        plan = await self.one.plan(join=[("new", 2)], leave=[ownership["instance_id"]])
+        self.assertTrue(plan["after"]["members"] == 2 and plan["moved_share"] > 0.3 and plan["moves"][0]["share"] > 0)
+        self.assertEqual((await self.one.plan())["moves"], [])
+
+    async def test_refusals_are_problems(self) -> None:
+        async def refused(status: int, kind: str, asked: Awaitable[object]) -> Problem:
+            with self.assertRaises(Problem) as caught:
+                await asked
+            problem = caught.exception
+            self.assertEqual((problem.status, problem.kind, problem.passes), (status, kind, False))
+            self.assertTrue(problem.title and problem.detail and problem.detail in str(problem))
+            return problem
+
+        async with client(token="not the right token") as stranger, client(policy="no/such") as lost:
+            await refused(401, "unauthorized", stranger.ownership())
+            await refused(401, "unauthorized", stranger.rebalances().__anext__())
+            await refused(404, "not-found", lost.owned(["a"]))
+        await refused(404, "unknown-instance", self.one.plan(leave=["nobody"]))
+        await refused(404, "unknown-instance", self.one.drain("nobody"))
+        await refused(400, "bad-key", self.one.owned(["a", "k" * 70_000]))
+
+    async def test_who_does_not_answer_is_unavailable_in_time(self) -> None:
+        async with Proxy() as proxy:
+            proxy.is_mute = True
+            async with client(proxy.url, timeout=0.5) as deaf:
+                for asked in (deaf.owner("a"), deaf.drain("nobody")):
+                    begun = time.monotonic()
+                    with self.assertRaises(Unavailable) as caught:
+                        await asked
+                    self.assertTrue(caught.exception.passes and time.monotonic() - begun < PATIENCE / 2)
+        async with client(proxy.url) as nobody:
+            with self.assertRaises(Unavailable):
+                await nobody.ownership()
+
+    @unittest.skipIf(sys.version_info < (3, 11), "before 3.11 a task does not know that it is cancelled")
+    async def test_a_cancellation_is_not_lost_at_a_dead_sidecar(self) -> None:
+        async with Proxy() as proxy:
+            pass
+        async with client(proxy.url, attempts=1_000_000) as nobody:
+            asking = [asyncio.create_task(nobody.owner(str(n))) for n in range(100)]
+            await asyncio.sleep(0.05)
+            for task in asking:
+                task.cancel()
+            _, pending = await asyncio.wait(asking, timeout=PATIENCE / 2)
+            self.assertFalse(pending)
+
+    async def test_only_what_is_safe_is_tried_again(self) -> None:
+        async with Proxy() as proxy, client(proxy.url) as patient, client(proxy.url, attempts=2) as hasty:
+            proxy.refusals = 2
+            self.assertEqual((await patient.owner("a"))["key"], "a")
+            self.assertEqual(proxy.requests, 3)
+        async with Proxy() as proxy, client(proxy.url) as patient, client(proxy.url, attempts=2) as hasty:
+            proxy.refusals = 2
+            with self.assertRaises(Problem) as caught:
+                await hasty.owned(["a"])
+            self.assertEqual((caught.exception.status, caught.exception.passes, proxy.requests), (503, True, 2))
+            proxy.refusals = 1
+            with self.assertRaises(Problem):
+                await patient.drain("nobody")
+            self.assertEqual(proxy.requests, 3, "a wish is not told twice")
+        async with Proxy() as proxy, client(proxy.url) as patient:
+            proxy.swallows = True
+            with self.assertRaises(Unavailable):
+                await patient.undrain("nobody")
+            self.assertEqual(proxy.requests, 1, "a wish that may have arrived is not told twice")
+            with self.assertRaises(Unavailable):
+                await patient.owner("a")
+            self.assertEqual(proxy.requests, 4)
+
+    async def test_followers_go_on_behind_a_break(self) -> None:
+        theirs = (await self.other.ownership())["instance_id"]
+        async with Proxy() as proxy, client(proxy.url) as follower:
+            events = follower.rebalances()
+
+            async def comes(kind: str) -> Event:
+                event = await asyncio.wait_for(events.__anext__(), PATIENCE)
+                self.assertEqual(event.kind, kind, event)
+                return event
+
+            async def until(slots: int) -> list[str]:
+                ids, owned = [], -1
+                while owned != slots:
+                    rebalance = (await comes("rebalance")).rebalance
+                    assert rebalance is not None
+                    ids.append(rebalance["id"])
+                    owned = rebalance["slots_owned"] or 0
+                return ids
+
+            await comes("gap")
+            share = (await self.one.ownership())["slots_owned"] or 0
+            self.assertEqual(await self.one.drain(theirs), {"instance_id": theirs, "drained": True, "changed": True})
+            seen = await until(256)
+            proxy.cut()
+            await comes("lost")
+            self.assertTrue((await self.one.undrain(theirs))["changed"])
+            await eventually("both share the slots again", self.is_shared)
+            proxy.is_cut = False
+            await comes("gap")
+            missed = await until(share)
+            numbers = [int(id_.rpartition("-")[2]) for id_ in seen + missed]
+            self.assertEqual(numbers, list(range(numbers[0], numbers[0] + len(numbers))), "nothing twice, nothing missed")
+            await events.aclose()
+            again = await self.first(follower, seen[0], 1)
+            self.assertEqual([event.rebalance and event.rebalance["id"] for event in again], [(seen + missed)[1]])
+        stranger = await self.first(self.one, "of-another-life", 2)
+        self.assertEqual([event.kind for event in stranger], ["gap", "rebalance"])
+
+    @staticmethod
+    async def first(follower: Client, last: Optional[str], count: int) -> list[Event]:
+        events = follower.rebalances(last)
+        seen = [await asyncio.wait_for(events.__anext__(), PATIENCE) for _ in range(count)]
+        await events.aclose()
+        return seen
+
+
+if __name__ == "__main__":
+    unittest.main()

@@ -1,0 +1,239 @@
+/**
+ * The client against two sidecars of one group that run: `cargo test -p shardwise-cli --test clients` starts them and runs this with Node's test runner.
+ *
+ * SHARDWISE_ONE and SHARDWISE_OTHER are their addresses, SHARDWISE_TOKEN is the token of both; the policy is `workers`.
+ */
+
+import assert from "node:assert/strict";
+import net from "node:net";
+import { beforeEach, test } from "node:test";
+import { setTimeout as sleep } from "node:timers/promises";
+
+import { Client, type Event, type Options, Problem, ShardwiseError, Unavailable } from "../src/index.js";
+
+const [ONE, OTHER, TOKEN] = ["ONE", "OTHER", "TOKEN"].map((name) => process.env[`SHARDWISE_${name}`] ?? "") as [string, string, string];
+const PATIENCE_MS = 60_000;
+
+function client(url: string, options: Options = {}, policy = "workers"): Client {
+  return new Client(policy, { url, token: TOKEN, timeoutMs: PATIENCE_MS, ...options });
+}
+
+const [one, other] = [client(ONE), client(OTHER)];
+
+async function eventually(what: string, condition: () => Promise<boolean>): Promise<void> {
+  const until = Date.now() + PATIENCE_MS;
+  while (!(await condition())) {
+    assert.ok(Date.now() < until, `waited ${PATIENCE_MS} ms in vain: ${what}`);
+    await sleep(20);
+  }
+}
+
+async function isShared(): Promise<boolean> {
+  const [here, there] = await Promise.all([one, other].map(async (each) => (await each.ownership()).slots_owned ?? 0));
+  return here !== undefined && there !== undefined && here + there === 256 && Math.min(here, there) > 0;
+}
+
+async function collected(stream: AsyncIterable<string>): Promise<string[]> {
+  const keys = [];
+  for await (const key of stream) keys.push(key);
+  return keys;
+}
+
+/** A way to a sidecar that can be cut, refuse, keep silent, or swallow answers. */
+class Proxy {
+  requests = 0;
+  refusals = 0;
+  isCut = false;
+  isMute = false;
+  swallows = false;
+  readonly #sockets = new Set<net.Socket>();
+  readonly #server = net.createServer((socket) => this.#serve(socket));
+
+  static async with(use: (proxy: Proxy, url: string) => Promise<void>): Promise<void> {
+    const proxy = new Proxy();
+    await new Promise<void>((listening) => proxy.#server.listen(0, "127.0.0.1", listening));
+    try {
+      await use(proxy, `http://127.0.0.1:${(proxy.#server.address() as net.AddressInfo).port}`);
+    } finally {
+      proxy.cut();
+      proxy.#server.close();
+    }
+  }
+
+  cut(): void {
+    this.isCut = true;
+    for (const socket of this.#sockets) socket.destroy();
+  }
+
+  #serve(socket: net.Socket): void {
+    this.#sockets.add(socket);
+    socket.on("error", () => undefined);
+    if (this.isCut) {
+      socket.destroy();
+      return;
+    }
+    this.requests += 1;
+    if (this.isMute) return;
+    if (this.refusals > 0) {
+      this.refusals -= 1;
+      socket.once("data", () => socket.end("HTTP/1.1 503 Not Now\r\nretry-after: 0\r\ncontent-length: 0\r\nconnection: close\r\n\r\n"));
+      return;
+    }
+    const target = new URL(ONE);
+    const back = net.connect(Number(target.port), target.hostname);
+    this.#sockets.add(back);
+    back.on("error", () => undefined);
+    socket.pipe(back);
+    if (this.swallows) back.once("data", () => { socket.destroy(); back.destroy(); });
+    else back.pipe(socket);
+    socket.on("close", () => back.destroy());
+    back.on("close", () => socket.destroy());
+  }
+}
+
+beforeEach(() => eventually("both share the slots", isShared));
+
+test("lists are shared, whole and in parts", async () => {
+  const keys = Array.from({ length: 60_000 }, (_, n) => `tenant-${n} "größe" \u2028 \u{1f4a1} \\`);
+  const [mine, theirs] = [await one.owned(keys), await other.owned(keys)];
+  const owned = new Set(mine.keys);
+  assert.deepEqual([mine.state, theirs.state], ["active", "active"]);
+  assert.ok(mine.keys.length > 10_000 && theirs.keys.length > 10_000);
+  assert.deepEqual(mine.keys, keys.filter((key) => owned.has(key)), "in their order");
+  assert.deepEqual(theirs.keys, keys.filter((key) => !owned.has(key)), "each key has one owner");
+  assert.deepEqual(await collected(one.ownedStream(keys)), mine.keys);
+  async function* slowly() { yield* keys; }
+  assert.deepEqual(await collected(one.ownedStream(slowly())), mine.keys);
+  assert.deepEqual(await one.owned([]), { keys: [], state: "active" });
+  assert.deepEqual(await collected(one.ownedStream([])), []);
+});
+
+test("owners of any key", async () => {
+  const id = (await one.ownership()).instance_id;
+  for (const key of ["tenant-7", "größe /../\0", "...", "a/../b", "%2e%2E", "a?b=c#d&e+f", "", " ", "\u2028\u{1f4a1}", "k".repeat(50_000)]) {
+    const [here, there] = [await one.owner(key), await other.owner(key)];
+    assert.deepEqual([here.key, here.owner, here.slot], [key, there.owner, there.slot]);
+    assert.deepEqual([here.mine, there.mine], [here.owner === id, here.owner !== id]);
+    assert.deepEqual((await one.owned([key])).keys, here.mine ? [key] : []);
+    const explained = await other.explain(key);
+    assert.deepEqual([explained.slot, explained.owner?.instance_id], [here.slot, here.owner]);
+  }
+  await assert.rejects(one.owner("k".repeat(70_000)), ShardwiseError);
+  for (const dots of [".", ".."]) {
+    assert.throws(() => one.owner(dots), /ask by a list/);
+    const both = [...(await one.owned([dots])).keys, ...(await other.owned([dots])).keys];
+    assert.deepEqual(both, [dots]);
+  }
+});
+
+test("the group and what would move", async () => {
+  const [ownership, group] = [await one.ownership(), await one.members()];
+  assert.deepEqual([ownership.policy, ownership.state, ownership.slots], ["workers", "active", 256]);
+  assert.ok((ownership.owned_for_ms ?? 0) > 0);
+  assert.equal(group.members.reduce((sum, member) => sum + (member.slots ?? 0), 0), 256);
+  assert.ok(group.members.some((member) => member.instance_id === ownership.instance_id));
+  const plan = await one.plan({ join: [{ instance_id: "new", weight: 2 }], leave: [ownership.instance_id] });
+  assert.ok(plan.after.members === 2 && plan.moved_share > 0.3 && (plan.moves[0]?.share ?? 0) > 0);
+  assert.deepEqual((await one.plan()).moves, []);
+});
+
+test("refusals are problems", async () => {
+  const refused = (status: number, kind: string, asked: Promise<unknown>) =>
+    assert.rejects(asked, (error) => {
+      assert.ok(error instanceof Problem, String(error));
+      assert.deepEqual([error.status, error.kind, error.passes], [status, kind, false]);
+      assert.ok(error.title !== "" && error.detail !== "" && error.message.includes(error.detail));
+      return true;
+    });
+  const stranger = client(ONE, { token: "not the right token" });
+  await refused(401, "unauthorized", stranger.ownership());
+  await refused(401, "unauthorized", stranger.rebalances().next());
+  await refused(404, "not-found", client(ONE, {}, "no/such").owned(["a"]));
+  await refused(404, "unknown-instance", one.plan({ leave: ["nobody"] }));
+  await refused(404, "unknown-instance", one.drain("nobody"));
+  await refused(400, "bad-key", one.owned(["a", "k".repeat(70_000)]));
+});
+
+test("who does not answer is unavailable in time", async () => {
+  let gone = "";
+  await Proxy.with(async (proxy, url) => {
+    [gone, proxy.isMute] = [url, true];
+    const deaf = client(url, { timeoutMs: 500 });
+    for (const asked of [() => deaf.owner("a"), () => deaf.drain("nobody")]) {
+      const begun = Date.now();
+      await assert.rejects(asked(), (error) => error instanceof Unavailable && error.passes);
+      assert.ok(Date.now() - begun < PATIENCE_MS / 2);
+    }
+  });
+  await assert.rejects(client(gone).ownership(), Unavailable);
+});
+
+test("only what is safe is tried again", async () => {
+  await Proxy.with(async (proxy, url) => {
+    proxy.refusals = 2;
+    assert.equal((await client(url).owner("a")).key, "a");
+    assert.equal(proxy.requests, 3);
+  });
+  await Proxy.with(async (proxy, url) => {
+    proxy.refusals = 2;
+    await assert.rejects(client(url, { attempts: 2 }).owned(["a"]), (error) => error instanceof Problem && error.status === 503 && error.passes);
+    assert.equal(proxy.requests, 2);
+    proxy.refusals = 1;
+    await assert.rejects(client(url).drain("nobody"), Problem);
+    assert.equal(proxy.requests, 3, "a wish is not told twice");
+  });
+  await Proxy.with(async (proxy, url) => {
+    proxy.swallows = true;
+    await assert.rejects(client(url).undrain("nobody"), Unavailable);
+    assert.equal(proxy.requests, 1, "a wish that may have arrived is not told twice");
+    await assert.rejects(client(url).owner("a"), Unavailable);
+    assert.equal(proxy.requests, 4);
+  });
+});
+
+test("followers go on behind a break", async () => {
+  const theirs = (await other.ownership()).instance_id;
+  await Proxy.with(async (proxy, url) => {
+    const follower = client(url);
+    const leaving = new AbortController();
+    const following = follower.rebalances({ signal: leaving.signal });
+    const comes = async (kind: Event["kind"]): Promise<Event> => {
+      const { value } = await following.next();
+      assert.equal(value?.kind, kind, JSON.stringify(value));
+      return value as Event;
+    };
+    const until = async (slots: number): Promise<string[]> => {
+      const ids: string[] = [];
+      for (;;) {
+        const event = await comes("rebalance");
+        assert.ok(event.kind === "rebalance");
+        ids.push(event.rebalance.id);
+        if (event.rebalance.slots_owned === slots) return ids;
+      }
+    };
+    await comes("gap");
+    const share = (await one.ownership()).slots_owned ?? 0;
+    assert.deepEqual(await one.drain(theirs), { instance_id: theirs, drained: true, changed: true });
+    const seen = await until(256);
+    proxy.cut();
+    await comes("lost");
+    assert.ok((await one.undrain(theirs)).changed);
+    await eventually("both share the slots again", isShared);
+    proxy.isCut = false;
+    await comes("gap");
+    const ids = [...seen, ...(await until(share))];
+    const numbers = ids.map((id) => Number(id.slice(id.lastIndexOf("-") + 1)));
+    assert.deepEqual(numbers, numbers.map((_, at) => (numbers[0] ?? 0) + at), "nothing twice, nothing missed");
+    const waiting = following.next();
+    leaving.abort();
+    assert.deepEqual(await waiting, { done: true, value: undefined });
+
+    const again = follower.rebalances({ lastEventId: ids[0] ?? "" });
+    const { value } = await again.next();
+    assert.ok(value?.kind === "rebalance" && value.rebalance.id === ids[1], JSON.stringify(value));
+    await again.return();
+  });
+  const stranger = one.rebalances({ lastEventId: "of-another-life" });
+  assert.deepEqual([(await stranger.next()).value?.kind, (await stranger.next()).value?.kind], ["gap", "rebalance"]);
+  await stranger.return();
+});

@@ -1,0 +1,55 @@
+//! The clients in other languages, against sidecars that run. Their own tests are written in their own languages; here are the sidecars, and workers that lose theirs.
+
+#![expect(clippy::unwrap_used, clippy::panic, reason = "tests report by panicking")]
+
+#[path = "../common/mod.rs"]
+mod common;
+mod python;
+mod typescript;
+mod workers;
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use common::process::Process;
+use common::{Place, Ran, run};
+
+/// Short enough to be typed, long enough to be taken.
+const TOKEN: &str = "correct-horse-battery-staple";
+
+/// A sidecar that has joined.
+struct Sidecar {
+    process: Process,
+    url: String,
+}
+
+impl Sidecar {
+    /// In the group `workers` of that place, with more arguments.
+    fn start(place: &Place, arguments: &[&str]) -> Self {
+        let serve = ["serve", "--policy", "workers", "--listen", "127.0.0.1:0"];
+        let mut process = Process::start(place.command(&[&serve, arguments].concat()));
+        let line = process.tells("it listens", |line| line["listening"].is_string());
+        Self { process, url: format!("http://{}", line["listening"].as_str().unwrap()) }
+    }
+}
+
+fn place() -> Place {
+    let place = Place::of_workers("5s", "slots = 256");
+    place.write("token", format!("{TOKEN}\n"));
+    place
+}
+
+/// The folder of that client.
+fn client(name: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../../clients").join(name).canonicalize().unwrap()
+}
+
+/// Runs a client's own tests beside two sidecars, which need a token.
+fn beside_two_sidecars(mut tests: Command) -> Ran {
+    let place = place();
+    let [one, other] = [(); 2].map(|()| Sidecar::start(&place, &["--token-file", "token"]));
+    tests.env("SHARDWISE_ONE", &one.url).env("SHARDWISE_OTHER", &other.url).env("SHARDWISE_TOKEN", TOKEN);
+    // A loopback address is never asked for by way of somebody else.
+    tests.env("HTTP_PROXY", "http://127.0.0.1:9").env("http_proxy", "http://127.0.0.1:9");
+    run(tests, b"")
+}
