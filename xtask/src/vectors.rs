@@ -1,4 +1,5 @@
-//! The second reading of the placement protocol: `docs/placement_check.py` in a virtual environment of our own.
+//! The second reading of the placement protocol, `docs/placement_check.py`, and the third, which is the Python in `docs/protocol.md`; in a virtual environment
+//! of our own.
 
 use std::path::PathBuf;
 
@@ -7,10 +8,13 @@ use crate::steps::Passed;
 
 pub(crate) fn replay(log: &Log<'_>) -> Result<Passed, Failure> {
     let python = environment(log, "venv", &[("xxhash", "xxhash")])?;
-    let output = log.run(log.context.command(&python.to_string_lossy(), &["-B", "docs/placement_check.py"]))?;
-    let count = output.lines().find_map(|line| line.split_once(" vectors passed")?.0.parse().ok());
-    let count = count.ok_or_else(|| Failure::new("docs/placement_check.py did not say how many vectors passed"))?;
-    Ok(Passed::many(count))
+    let mut passed = 0;
+    for program in ["docs/placement_check.py", "docs/protocol_check.py"] {
+        let output = log.run(log.context.command(&python.to_string_lossy(), &["-B", program]))?;
+        let count: Option<u64> = output.lines().find_map(|line| line.split_once(" vectors passed")?.0.parse().ok());
+        passed += count.ok_or_else(|| Failure::new(format!("{program} did not say how many vectors passed")))?;
+    }
+    Ok(Passed::many(passed))
 }
 
 /// The Python of an environment of our own in that folder, with these packages, each with the name that it is imported by; made once.
