@@ -6,7 +6,7 @@ use std::process::ExitCode;
 use clap::error::ErrorKind;
 use clap::{Args as ClapArgs, Parser, Subcommand};
 
-use crate::commands::{confirm_loss, demo, end_absence, live, manual, outbox, ring, serve, settings, watch};
+use crate::commands::{confirm_loss, demo, end_absence, live, manual, outbox, probe, ring, serve, settings, watch};
 use crate::exit::{Code, Failure, Result};
 use crate::output::{self, Format};
 
@@ -75,6 +75,8 @@ pub(crate) enum Command {
     ConfirmLoss(confirm_loss::ConfirmLoss),
     /// Answer over HTTP beside a worker in any language
     Serve(serve::Serve),
+    /// Ask a sidecar or a publisher on this machine whether it is well
+    Probe(probe::Probe),
     /// List a group's members, without joining it
     Members(live::Members),
     /// Tell who owns a key, without joining

@@ -8,6 +8,7 @@ mod exit;
 mod files;
 mod output;
 mod signals;
+mod supervisor;
 
 use std::process::ExitCode;
 

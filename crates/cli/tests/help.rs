@@ -5,7 +5,7 @@ mod common;
 use common::Place;
 
 /// Every command, and options that its help must name.
-const COMMANDS: [(&[&str], &[&str]); 28] = [
+const COMMANDS: [(&[&str], &[&str]); 29] = [
     (&[], &["demo", "outbox", "watch", "ring", "settings", "--version"]),
     (&["demo"], &["--workers", "--events", "20000", "--aggregates", "--rate", "2000", "--ttl", "3s", "--keep", "--from", "SIGKILL"]),
     (&["settings"], &["--why"]),
@@ -17,6 +17,7 @@ const COMMANDS: [(&[&str], &[&str]); 28] = [
     (&["rebalances"], &["--follow", "--policy", "moved_share"]),
     (&["drain"], &["<ID>", "--policy", "Exit code 1"]),
     (&["undrain"], &["<ID>", "--policy", "Exit code 1"]),
+    (&["probe"], &["--at", "127.0.0.1:8087", "--path", "/readyz", "/livez", "--within", "Exit code 1"]),
     (&["completions"], &["<SHELL>", "fish"]),
     (&["man"], &["--out"]),
     (&["ring"], &["owners", "plan", "explain"]),

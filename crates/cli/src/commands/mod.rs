@@ -6,6 +6,7 @@ pub(crate) mod end_absence;
 pub(crate) mod live;
 pub(crate) mod manual;
 pub(crate) mod outbox;
+pub(crate) mod probe;
 pub(crate) mod ring;
 pub(crate) mod serve;
 pub(crate) mod settings;
@@ -30,6 +31,7 @@ pub(crate) fn run(args: Args) -> Result<Code> {
         Command::EndAbsence(command) => command.run(&common),
         Command::Ring(command) => command.run(&common),
         Command::Serve(command) => command.run(&common),
+        Command::Probe(command) => command.run(&common),
         Command::Members(command) => block_on(command.run(&common)),
         Command::Owner(command) => block_on(command.run(&common)),
         Command::Explain(command) => block_on(command.run(&common)),

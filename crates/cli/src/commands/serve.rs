@@ -14,6 +14,7 @@ use super::load_settings;
 use super::outbox::Shown;
 use crate::args::Common;
 use crate::exit::{Code, Failure, Result};
+use crate::supervisor::{Supervisor, goes_on};
 use crate::{output, signals};
 
 /// Answer over HTTP beside a worker in any language
@@ -93,17 +94,24 @@ impl Serve {
         }
         let factory = ShardingFactory::from_settings(settings)?;
         let sidecar = Sidecar::new(factory.clone(), &self.policy, options)?;
+        let services = self.policy.iter().map(|policy| factory.create(policy)).collect::<shardwise::Result<Vec<_>>>()?;
+        let (supervisor, watched) = (Supervisor::from_environment(), Cell::new(None));
         let (address, unheard) = (sidecar.address(), Cell::new(None));
         let ready = || {
             output::release_log();
             let (tls, instance_id) = (self.tls_cert.is_some(), factory.instance_id().as_str());
-            output::json_line(&Ready { listening: address, tls, policies: &self.policy, instance_id })
+            output::json_line(&Ready { listening: address, tls, policies: &self.policy, instance_id })?;
+            supervisor.ready();
+            // On the thread of the renewals, so that a thread that hangs gives no sign.
+            watched.set(supervisor.watch(move || services.iter().all(goes_on)));
+            Ok::<_, Failure>(())
         };
         let shutdown = async {
             match signals::shutdown() {
                 Ok(token) => token.cancelled().await,
                 Err(failure) => unheard.set(Some(failure)),
             }
+            supervisor.stopping();
         };
         sidecar.run(ready, shutdown)?;
         unheard.take().map_or(Ok(Code::Ok), Err)

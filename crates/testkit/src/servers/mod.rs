@@ -169,6 +169,13 @@ pub const SERVERS: &[Server] = &[
         source: Source::Debian { suite: "trixie", beside: &[] },
         programs: &["usr/sbin/nats-server"],
     },
+    // For promtool, which checks rules and tries them.
+    Server {
+        package: "prometheus",
+        version: "2.42.0",
+        source: Source::Debian { suite: "bookworm", beside: &[] },
+        programs: &["usr/bin/promtool"],
+    },
     REDIS,
     RABBITMQ,
     CHROMIUM,

@@ -130,12 +130,20 @@ fn respond(method: &Method, path: &str, told: &Told) -> Response<String> {
 
 const PLAIN: &str = "text/plain; charset=utf-8";
 
-/// Alive as long as the publisher looks around; before its first time it is about to.
+/// Whether the publisher looks around; before its first time it is about to.
+///
+/// # Errors
+///
+/// For how long it has not.
+pub(super) fn turns(stats: &PublisherStats, sharding: &ShardingService) -> std::result::Result<(), Duration> {
+    let longest = TURN_MIN.max(sharding.timing().ttl * TTLS_MAX);
+    stats.turned_ago().filter(|ago| *ago > longest).map_or(Ok(()), Err)
+}
+
 fn alive(told: &Told) -> (StatusCode, &'static str, String) {
-    let longest = TURN_MIN.max(told.sharding.timing().ttl * TTLS_MAX);
-    match told.stats.turned_ago().filter(|ago| *ago > longest) {
-        None => (StatusCode::OK, PLAIN, "alive\n".into()),
-        Some(ago) => (StatusCode::SERVICE_UNAVAILABLE, PLAIN, format!("the publisher has done nothing for {ago:.0?}\n")),
+    match turns(&told.stats, &told.sharding) {
+        Ok(()) => (StatusCode::OK, PLAIN, "alive\n".into()),
+        Err(ago) => (StatusCode::SERVICE_UNAVAILABLE, PLAIN, format!("the publisher has done nothing for {ago:.0?}\n")),
     }
 }
 

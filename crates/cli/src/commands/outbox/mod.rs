@@ -15,6 +15,7 @@ use serde_json::json;
 use shardwise::settings::{OutboxSettings, Settings};
 use shardwise::{Sharding, ShardingFactory};
 use shardwise_outbox::{ErrorKind, OutboxPublisher, Poison, PublisherOptions};
+use tokio_util::task::AbortOnDropHandle;
 
 use self::opened::Opened;
 pub(crate) use self::shown::Shown;
@@ -22,6 +23,7 @@ use super::load_settings;
 use crate::args::Common;
 use crate::exit::{Code, Failure, Result};
 use crate::output::{self, Format, count};
+use crate::supervisor::{Supervisor, goes_on};
 use crate::{events, signals};
 
 /// The most refused lines that the JSON answer lists; it counts all.
@@ -271,6 +273,15 @@ impl Run {
             }
             listen::serve(listener, listen::Told { stats: stats.clone(), sharding: sharding.clone(), metrics })
         });
+        let supervisor = Supervisor::from_environment();
+        supervisor.ready();
+        let (turns, driver) = (stats.clone(), sharding.clone());
+        let _watched = supervisor.watch(move || listen::turns(&turns, &driver).is_ok() && goes_on(&driver));
+        let ends = shutdown.clone();
+        let _told = AbortOnDropHandle::new(tokio::spawn(async move {
+            ends.cancelled().await;
+            supervisor.stopping();
+        }));
         // Both at once: the others want its slots while it finishes what is on its way, and have each as soon as that is given back.
         let stopped = shutdown.clone();
         let publishing = async {

@@ -1,0 +1,73 @@
+//! `shardwise probe`: asks a process of ours whether it is well, for containers that have no other program.
+
+use std::io::{ErrorKind, Read, Write};
+use std::net::{SocketAddr, TcpStream};
+use std::time::{Duration, Instant};
+
+use clap::Args;
+use serde_json::json;
+
+use crate::args::Common;
+use crate::exit::{Code, Failure, Result};
+use crate::output::{self, Format};
+
+/// The most bytes of an answer that are read.
+const ANSWER_BYTES: u64 = 64 * 1024;
+
+/// Ask a sidecar or a publisher on this machine whether it is well
+#[derive(Debug, Args)]
+#[command(after_help = "\
+For a container's health check: the image has no other program. It speaks HTTP without TLS.
+Exit code 1 if the answer is no, 3 if there is none.
+
+  shardwise probe                                  # /readyz of `serve`
+  shardwise probe --at 127.0.0.1:9600 --path /livez")]
+pub(crate) struct Probe {
+    /// Where it listens
+    #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1:8087")]
+    at: SocketAddr,
+    /// What to ask: /readyz, may it own something, or /livez, does it answer
+    #[arg(long, value_name = "PATH", default_value = "/readyz", value_parser = ["/readyz", "/livez"])]
+    path: String,
+    /// How long the answer may take, in seconds
+    #[arg(long, value_name = "SECONDS", default_value_t = 2, value_parser = clap::value_parser!(u64).range(1..=60))]
+    within: u64,
+}
+
+impl Probe {
+    pub(crate) fn run(&self, common: &Common) -> Result<Code> {
+        common.without_settings("it asks a process, not a group")?;
+        let (status, answer) = self.ask().map_err(|error| {
+            let late = matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut);
+            let why = if late { format!("no answer within {} s", self.within) } else { error.to_string() };
+            Failure::new(Code::Unavailable, format!("cannot ask {}: {why}", self.at))
+        })?;
+        let is_well = status == 200;
+        match common.format() {
+            Format::Human => output::text(&format!("{status} {}\n", answer.trim()))?,
+            Format::Json => output::json_line(&json!({"well": is_well, "status": status, "answer": answer.trim()}))?,
+        }
+        Ok(if is_well { Code::Ok } else { Code::No })
+    }
+
+    /// The status and what was said with it.
+    fn ask(&self) -> std::io::Result<(u16, String)> {
+        let end = Instant::now() + Duration::from_secs(self.within);
+        let left = || end.checked_duration_since(Instant::now()).filter(|left| !left.is_zero()).ok_or(ErrorKind::TimedOut);
+        let mut stream = TcpStream::connect_timeout(&self.at, left()?)?;
+        stream.set_write_timeout(Some(left()?))?;
+        write!(stream, "GET {} HTTP/1.1\r\nHost: {}\r\nConnection: close\r\n\r\n", self.path, self.at)?;
+        let (mut answer, mut piece) = (Vec::new(), [0; 4096]);
+        while (answer.len() as u64) < ANSWER_BYTES {
+            stream.set_read_timeout(Some(left()?))?;
+            match stream.read(&mut piece)? {
+                0 => break,
+                read => answer.extend_from_slice(&piece[..read]),
+            }
+        }
+        let text = String::from_utf8_lossy(&answer);
+        let status = text.strip_prefix("HTTP/1.1 ").and_then(|rest| rest.get(..3)?.parse().ok());
+        let status = status.ok_or_else(|| std::io::Error::new(ErrorKind::InvalidData, "what answers there speaks no HTTP"))?;
+        Ok((status, text.split_once("\r\n\r\n").map(|(_, body)| body.to_owned()).unwrap_or_default()))
+    }
+}

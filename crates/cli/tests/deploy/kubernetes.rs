@@ -1,0 +1,170 @@
+//! `deploy/kubernetes`: against Kubernetes' own schemas, and against the program.
+
+use std::path::PathBuf;
+
+use serde_json::Value;
+
+use crate::common::{Place, Ran, run};
+use crate::{file, is_pinned, listens_at, probes, python, seconds, settings, strings, takes, yaml};
+
+const FILES: [&str; 3] = ["outbox-deployment.yaml", "outbox-statefulset.yaml", "sidecar-deployment.yaml"];
+const INSTANCE: &str = "SHARDWISE__RESILIENCE__SHARDING__INSTANCE__";
+
+/// One manifest of ours.
+struct Manifest {
+    name: &'static str,
+    documents: Vec<Value>,
+}
+
+impl Manifest {
+    fn all() -> Vec<Self> {
+        FILES.into_iter().map(|name| Self { name, documents: yaml(&format!("kubernetes/{name}")) }).collect()
+    }
+
+    fn of_kind(&self, kind: &str) -> Option<&Value> {
+        self.documents.iter().find(|document| document["kind"] == kind)
+    }
+
+    fn workload(&self) -> &Value {
+        self.of_kind("Deployment").or_else(|| self.of_kind("StatefulSet")).unwrap()
+    }
+
+    fn pod(&self) -> &Value {
+        &self.workload()["spec"]["template"]["spec"]
+    }
+
+    fn containers(&self) -> Vec<&Value> {
+        ["containers", "initContainers"].iter().filter_map(|name| self.pod()[name].as_array()).flatten().collect()
+    }
+
+    /// The one that runs our program.
+    fn ours(&self) -> &Value {
+        self.containers().into_iter().find(|container| container["image"].as_str().unwrap().starts_with("shardwise:")).unwrap()
+    }
+}
+
+/// What Kubernetes' schemas of that version say of the files; fields that are not in them are errors.
+fn validated(version: &str, files: &[PathBuf]) -> Ran {
+    let mut validate = python();
+    validate.args(["-m", "kubernetes_validate", "--strict", "--kubernetes-version", version]).args(files);
+    run(validate, b"")
+}
+
+#[test]
+fn kubernetes_schemas_take_them() {
+    let files = FILES.map(|name| file(&format!("kubernetes/{name}")));
+    let documents: usize = Manifest::all().iter().map(|manifest| manifest.documents.len()).sum();
+    for version in ["1.31", "1.37"] {
+        let ran = validated(version, &files);
+        let passed = (ran.text() + &ran.err).matches(" passed for resource ").count();
+        assert_eq!((ran.code, passed), (Some(0), documents), "{version}: {ran:?}");
+    }
+    let place = Place::empty();
+    place.write("misspelt.yaml", std::fs::read_to_string(&files[0]).unwrap().replace("runAsNonRoot", "runAsNonRot"));
+    assert_eq!(validated("1.37", &[place.path("misspelt.yaml")]).code, Some(1), "a mistake is seen");
+}
+
+#[test]
+fn nobody_is_root_and_nothing_is_left_open() {
+    for manifest in Manifest::all() {
+        let (name, pod) = (manifest.name, manifest.pod());
+        assert!(pod["securityContext"]["runAsNonRoot"] == true && pod["securityContext"]["runAsUser"].as_u64().unwrap() > 0, "{name}");
+        assert_eq!(pod["automountServiceAccountToken"], false, "{name} needs nothing of Kubernetes");
+        for container in manifest.containers() {
+            is_pinned(container["image"].as_str().unwrap());
+            let context = &container["securityContext"];
+            assert!(context["readOnlyRootFilesystem"] == true && context["allowPrivilegeEscalation"] == false, "{name}: {context}");
+            assert_eq!(strings(&context["capabilities"]["drop"]), ["ALL"], "{name}");
+            assert!(
+                container["resources"]["limits"]["memory"].is_string() && container["resources"]["requests"]["cpu"].is_string(),
+                "{name}"
+            );
+            for mount in container["volumeMounts"].as_array().into_iter().flatten() {
+                let volume = pod["volumes"].as_array().unwrap().iter().find(|volume| volume["name"] == mount["name"]);
+                let volume = volume.unwrap_or_else(|| panic!("{name}: there is no volume {}", mount["name"]));
+                if let Some(map) = volume.get("configMap") {
+                    assert_eq!(map["name"], manifest.of_kind("ConfigMap").unwrap()["metadata"]["name"], "{name}");
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn selectors_select_the_pods() {
+    for manifest in Manifest::all() {
+        let labels = &manifest.workload()["spec"]["template"]["metadata"]["labels"];
+        assert_eq!(manifest.workload()["spec"]["selector"]["matchLabels"], *labels, "{}", manifest.name);
+        if let Some(budget) = manifest.of_kind("PodDisruptionBudget") {
+            assert_eq!(budget["spec"]["selector"]["matchLabels"], *labels, "{}", manifest.name);
+        }
+        if let Some(service) = manifest.of_kind("Service") {
+            assert_eq!(service["spec"]["selector"], *labels, "{}", manifest.name);
+            assert_eq!(manifest.workload()["spec"]["serviceName"], service["metadata"]["name"], "{}", manifest.name);
+        }
+    }
+}
+
+#[test]
+fn arguments_settings_and_ports_fit_the_program() {
+    for manifest in Manifest::all() {
+        let (name, container) = (manifest.name, manifest.ours());
+        let arguments = strings(&container["args"]);
+        takes(&arguments);
+        let content = manifest.of_kind("ConfigMap").unwrap()["data"]["settings.toml"].as_str().unwrap();
+        let environment = container["env"].as_array().unwrap();
+        let variables: Vec<_> = environment.iter().map(|each| (each["name"].as_str().unwrap(), downward(each))).collect();
+        let get = settings(content, &variables);
+        assert_eq!(get("resilience.sharding.instance.id"), "a-pod", "{name}: each pod its own id");
+        assert_eq!(get("resilience.sharding.instance.address"), "10.1.2.3", "{name}: by the downward API");
+        let port = get("resilience.sharding.instance.port");
+
+        let policy = arguments.iter().position(|argument| *argument == "--policy").map(|at| arguments[at + 1].to_owned());
+        let policy = policy.unwrap_or_else(|| get("outbox.orders.policy"));
+        let drain = seconds(&get(&format!("resilience.sharding.policies.{policy}.drain_timeout")));
+        let before = container["lifecycle"]["preStop"]["sleep"]["seconds"].as_u64().unwrap_or(0);
+        let patience = manifest.pod()["terminationGracePeriodSeconds"].as_u64().unwrap();
+        assert!(patience >= before + drain + 2, "{name} is killed while it drains");
+
+        for probe in ["startupProbe", "livenessProbe", "readinessProbe"].map(|probe| &container[probe]) {
+            if let Some(http) = probe.get("httpGet") {
+                let ports = container["ports"].as_array().unwrap();
+                let named = ports.iter().find(|port| port["name"] == http["port"]).unwrap_or_else(|| panic!("{name}: {http}"));
+                assert_eq!(
+                    (named["containerPort"].to_string(), listens_at(&arguments).to_string()),
+                    (port.clone(), port.clone()),
+                    "{name}"
+                );
+                assert!(["/livez", "/readyz"].contains(&http["path"].as_str().unwrap()), "{name}");
+            } else {
+                assert_eq!(probes(&strings(&probe["exec"]["command"])), 8087, "{name}: {probe}");
+            }
+        }
+        let starts = |what: &str| container["startupProbe"][what].as_u64().unwrap();
+        let ttl = seconds(&get("resilience.sharding.discovery.ttl"));
+        assert!(starts("periodSeconds") * starts("failureThreshold") > ttl + 5, "{name}: a former self is waited for");
+    }
+}
+
+/// What a variable is in a pod.
+fn downward(variable: &Value) -> &str {
+    assert!(variable["name"].as_str().unwrap().starts_with(INSTANCE), "{variable}");
+    match variable["valueFrom"]["fieldRef"]["fieldPath"].as_str() {
+        Some("metadata.name") => "a-pod",
+        Some("status.podIP") => "10.1.2.3",
+        _ => variable["value"].as_str().unwrap(),
+    }
+}
+
+#[test]
+fn a_stateful_set_keeps_places_and_a_deployment_none() {
+    let content = |manifest: &Manifest| manifest.of_kind("ConfigMap").unwrap()["data"]["settings.toml"].as_str().unwrap().to_owned();
+    for manifest in Manifest::all() {
+        let grace = settings(&content(&manifest), &[])(&format!(
+            "resilience.sharding.policies.{}.rejoin_grace",
+            if manifest.name.starts_with("sidecar") { "my_custom_workers" } else { "publishers" }
+        ));
+        let is_fixed = manifest.of_kind("StatefulSet").is_some();
+        assert_eq!(grace != "0s", is_fixed, "{}: places are kept for ids that come back", manifest.name);
+    }
+}

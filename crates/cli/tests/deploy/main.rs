@@ -1,0 +1,97 @@
+//! What stands in `deploy/`: docker and kubectl do not run here, so the files are read, and everything in them that has to fit the program is held against it.
+
+#![cfg(target_os = "linux")]
+#![expect(clippy::unwrap_used, clippy::panic, reason = "tests report by panicking")]
+
+#[path = "../common/mod.rs"]
+mod common;
+mod compose;
+mod grafana;
+mod images;
+mod kubernetes;
+mod live;
+mod prometheus;
+mod systemd;
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use serde_json::Value;
+use shardwise_testkit::python_with_all;
+
+use common::{Place, run};
+
+/// The releases that were tried.
+const PACKAGES: [&str; 2] = ["pyyaml==6.0.3", "kubernetes-validate==1.37.0"];
+
+/// What is in `deploy/` under that name.
+fn file(name: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../../deploy").join(name).canonicalize().unwrap_or_else(|error| panic!("{name}: {error}"))
+}
+
+fn text(name: &str) -> String {
+    std::fs::read_to_string(file(name)).unwrap()
+}
+
+fn python() -> Command {
+    Command::new(python_with_all(&PACKAGES).unwrap())
+}
+
+/// The documents of a file of YAML.
+fn yaml(name: &str) -> Vec<Value> {
+    let mut read = python();
+    read.args(["-c", "import json, sys, yaml; json.dump(list(yaml.safe_load_all(open(sys.argv[1]))), sys.stdout)"]).arg(file(name));
+    let ran = run(read, b"");
+    assert_eq!(ran.code, Some(0), "{name}: {ran:?}");
+    ran.json().as_array().unwrap().clone()
+}
+
+fn strings(list: &Value) -> Vec<&str> {
+    list.as_array().unwrap_or_else(|| panic!("no list: {list}")).iter().map(|each| each.as_str().unwrap()).collect()
+}
+
+/// The program takes these arguments: with `--help` behind them it says what it would do, and to those that it does not know it says no.
+fn takes(arguments: &[&str]) {
+    let ran = Place::empty().run(&[arguments, &["--help"]].concat());
+    assert!(ran.code == Some(0) && ran.text().contains("Usage: shardwise"), "{arguments:?}: {ran:?}");
+}
+
+/// Our loader takes these settings with these variables; gives back what is in force.
+fn settings(content: &str, variables: &[(&str, &str)]) -> impl Fn(&str) -> String + use<> {
+    let place = Place::with_settings(content);
+    let mut command = place.command(&["settings", "--json"]);
+    command.envs(variables.iter().copied());
+    let ran = run(command, b"");
+    assert_eq!(ran.code, Some(0), "{content}\n{ran:?}");
+    let rows = ran.json();
+    move |key| {
+        let row = rows.as_array().unwrap().iter().find(|row| row["key"] == key);
+        row.unwrap_or_else(|| panic!("{key} is not set"))["value"].as_str().unwrap().to_owned()
+    }
+}
+
+/// Seconds of `30s`.
+fn seconds(duration: &str) -> u64 {
+    duration.strip_suffix('s').and_then(|number| number.parse().ok()).unwrap_or_else(|| panic!("no seconds: {duration}"))
+}
+
+/// An image is named with a version, or by its digest.
+fn is_pinned(image: &str) {
+    let tag = image.split_once(':').unwrap_or_else(|| panic!("{image} has no version")).1;
+    let is_version = tag.starts_with(|first: char| first.is_ascii_digit()) && tag.matches('.').count() >= 1;
+    assert!(is_version || image.contains("@sha256:"), "{image} moves by itself");
+}
+
+/// The number behind `--listen`.
+fn listens_at(arguments: &[&str]) -> u16 {
+    let at = arguments.iter().position(|argument| *argument == "--listen").unwrap();
+    arguments[at + 1].rsplit(':').next().unwrap().parse().unwrap()
+}
+
+/// Where `shardwise probe` asks, if this is such a command.
+fn probes(command: &[&str]) -> u16 {
+    assert_eq!(command[..2], ["shardwise", "probe"]);
+    takes(&command[1..]);
+    let at = command.iter().position(|argument| *argument == "--at").map_or("127.0.0.1:8087", |at| command[at + 1]);
+    at.rsplit(':').next().unwrap().parse().unwrap()
+}
