@@ -53,8 +53,8 @@ const GOALS: [Goal; 9] = [
         reached: |told| over(told, ("ours 1", "many"), ("graphile-worker", "jobs"), 2.0),
     },
     Goal {
-        what: "one publisher over `SKIP LOCKED`, wanted 1",
-        reached: |told| over(told, ("ours 1", "many"), ("skip locked", "jobs"), 1.0),
+        what: "two publishers over two workers with `SKIP LOCKED`, wanted 1",
+        reached: |told| over(told, ("ours 2", "many"), ("skip locked", "jobs"), 1.0),
     },
     Goal {
         what: "into JetStream, wanted 30,000 a second",
