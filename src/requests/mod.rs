@@ -4,6 +4,17 @@
 //! What a handler answers is for people and tools, such as a cache's size or "reload now". Work belongs to whoever owns its key, and what only one may do
 //! to a singleton and its messages.
 //!
+//! ```no_run
+//! use shardwise::requests::{Answer, Request};
+//! # async fn demo(service: shardwise::ShardingService, size: std::sync::Arc<std::sync::atomic::AtomicU64>) -> shardwise::Result<()> {
+//! service.on_request("cache/size", move |_: Request| {
+//!     let size = size.load(std::sync::atomic::Ordering::Relaxed);
+//!     async move { Answer::text(size.to_string()) }
+//! })?;
+//! # Ok(())
+//! # }
+//! ```
+//!
 //! Here is what a request and an answer are, and how a member's address looks; [`crate::ShardingService::listen_for_requests`] (feature `requests`), or a
 //! sidecar in the same process, is where they arrive.
 

@@ -23,12 +23,17 @@ struct Served {
 }
 
 fn served() -> Served {
+    served_for(Options::new("127.0.0.1:0".parse().unwrap()).limits.connections)
+}
+
+fn served_for(connections: usize) -> Served {
     let settings = Settings::from_toml_str(
         "[default.resilience.sharding]\npolicies.workers.group_name = \"workers\"\ndiscovery.backend = \"memory\"\ndiscovery.ttl = \"5s\"",
     );
     let factory = ShardingFactory::from_settings(settings.unwrap()).unwrap();
     let service = factory.create("workers").unwrap();
     let mut options = Options::new("127.0.0.1:0".parse().unwrap());
+    options.limits.connections = connections;
     options.limits.head = Duration::from_secs(1);
     options.limits.stall = Duration::from_secs(1);
     options.limits.body = Duration::from_secs(3);
@@ -131,4 +136,41 @@ fn who_does_not_read_the_answer_is_not_waited_for() {
     let begun = Instant::now();
     let sent = stream.write_all(keys.as_bytes());
     assert!(sent.is_err() && begun.elapsed() < PATIENCE, "38 MB were taken for somebody who reads nothing: {sent:?}");
+}
+
+/// The status of a path.
+fn asks(served: &Served, path: &str) -> String {
+    let mut stream = served.connect();
+    write!(stream, "GET {path} HTTP/1.1\r\nHost: {}\r\nConnection: close\r\n\r\n", served.at).unwrap();
+    read(&mut stream)
+}
+
+#[test]
+fn probes_are_answered_when_everybody_is_busy_and_who_has_gone_is_noticed() {
+    let served = served_for(2);
+    let ownership = "/v1/policies/workers/ownership";
+    let followers = [(); 2].map(|()| {
+        let mut stream = served.connect();
+        let path = "/v1/policies/workers/rebalances";
+        write!(stream, "GET {path} HTTP/1.1\r\nHost: {}\r\nAccept: text/event-stream\r\n\r\n", served.at).unwrap();
+        let mut text = String::new();
+        let mut bytes = [0; 1_024];
+        while !text.contains(": following") {
+            let read = stream.read(&mut bytes).unwrap();
+            assert!(read > 0, "no stream: {text}");
+            text += &String::from_utf8_lossy(&bytes[..read]);
+        }
+        stream
+    });
+    for probe in ["/livez", "/readyz"] {
+        assert!(asks(&served, probe).starts_with("HTTP/1.1 200"), "{probe}");
+    }
+    let refused = asks(&served, ownership);
+    assert!(refused.starts_with("HTTP/1.1 429") && refused.contains("application/problem+json"), "{refused}");
+    let begun = Instant::now();
+    drop(followers);
+    while !asks(&served, ownership).starts_with("HTTP/1.1 200") {
+        assert!(begun.elapsed() < Duration::from_secs(25), "whoever follows and has gone keeps his place");
+        std::thread::sleep(Duration::from_millis(50));
+    }
 }

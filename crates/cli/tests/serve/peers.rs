@@ -6,7 +6,7 @@ use std::sync::mpsc::{self, Receiver};
 
 use nix::sys::signal::Signal;
 use serde_json::json;
-use shardwise::requests::encoded;
+use shardwise::requests::{self, Request, encoded};
 use shardwise::{Settings, ShardingFactory, ShardingService};
 use shardwise_testkit::Authority;
 use tokio::runtime::Runtime;
@@ -76,15 +76,20 @@ fn answering(answer: &'static str) -> (SocketAddr, Receiver<String>) {
     (at, requests)
 }
 
-/// A member of the place's group in this process that says that requests to it arrive there.
-fn member(runtime: &Runtime, place: &Place, id: &str, at: SocketAddr, tls: bool) -> ShardingService {
+/// A service in this process for the place's group, with more lines in its policy.
+fn service(runtime: &Runtime, place: &Place, id: &str, lines: &str) -> ShardingService {
     let _on = runtime.enter();
     let text = std::fs::read_to_string(place.path("settings.toml")).unwrap()
         + &format!(
-            "\n[default.resilience.sharding.instance]\nid = \"{id}\"\n[default.resilience.sharding.discovery.local]\npath = '{}'\n",
+            "{lines}[default.resilience.sharding.instance]\nid = \"{id}\"\n[default.resilience.sharding.discovery.local]\npath = '{}'\n",
             place.path("shardwise.db").display()
         );
-    let service = ShardingFactory::from_settings(Settings::from_toml_str(&text).unwrap()).unwrap().create("workers").unwrap();
+    ShardingFactory::from_settings(Settings::from_toml_str(&text).unwrap()).unwrap().create("workers").unwrap()
+}
+
+/// A member of the place's group in this process that says that requests to it arrive there.
+fn member(runtime: &Runtime, place: &Place, id: &str, at: SocketAddr, tls: bool) -> ShardingService {
+    let service = service(runtime, place, id, "");
     service.requests_arrive_at(at, tls).unwrap();
     runtime.block_on(service.register_self()).unwrap();
     service
@@ -303,6 +308,41 @@ fn the_worker_beside_answers_what_the_sidecar_does_not() {
     for elsewhere in ["http://10.0.0.7:80", "https://127.0.0.1:1", "127.0.0.1:80", "http://user@127.0.0.1:1"] {
         place.run(&["serve", "--policy", "workers", "--forward-to", elsewhere]).fails(2, &["of this machine"]);
     }
+}
+
+#[test]
+fn a_rust_worker_without_a_sidecar_answers_by_its_own_handlers() {
+    let (place, runtime) = (place_of_peers(), Runtime::new().unwrap());
+    let one = Served::start(&place, &["--token-file", "token", "--peer-token-file", "peers"]);
+    let tokened = format!("peer_token_file = '{}'\n", place.path("peers").display());
+    let [worker, stranger] = [("wörker/1", tokened.as_str()), ("stranger", "")].map(|(id, lines)| {
+        let service = service(&runtime, &place, id, lines);
+        service
+            .on_request("cache/size", |request: Request| async move {
+                let asked = String::from_utf8(request.body).unwrap();
+                requests::Answer::json(&json!({"size": 7, "asked": asked, "query": request.query})).with_status(202)
+            })
+            .unwrap();
+        runtime.block_on(service.listen_for_requests()).unwrap();
+        runtime.block_on(service.register_self()).unwrap();
+        service
+    });
+    // The one with a token asks whoever has it; whoever has none is read all the same.
+    for worker in [&worker, &stranger] {
+        let id = encoded(worker.instance_id().as_str());
+        let status = eventually("it is seen", PATIENCE, || Some(status_of(&one, &id)).filter(|answer| answer.status == 200));
+        assert_eq!(by(&status), id.to_lowercase());
+        assert_eq!(status.well("status")["instance_id"], worker.instance_id().as_str());
+    }
+    let id = encoded(worker.instance_id().as_str());
+    let answer = asks(&one, "POST", &format!("instances/{id}/cache/size?a=b"), "{\"a\":1}");
+    assert_eq!((answer.status, answer.json()), (202, json!({"size": 7, "asked": "{\"a\":1}", "query": "a=b"})));
+    asks(&one, "POST", "instances/stranger/cache/size", "").refuses(502, "without a token only GET");
+    let nothing = asks(&one, "GET", &format!("instances/{id}/nothing"), "").refuses(404, "no handler");
+    assert!(nothing["detail"].as_str().unwrap().contains("cache/size"), "{nothing}");
+    runtime.block_on(worker.deregister_self()).unwrap();
+    eventually("it has left", PATIENCE, || (status_of(&one, &id).status == 404).then_some(()));
+    drop((worker, stranger, runtime));
 }
 
 #[test]
