@@ -11,6 +11,7 @@ use shardwise::{InstanceId, Member, MemberState, View};
 
 use crate::app::{App, InstanceInPath, Joined, Of};
 use crate::dial::{self, Failed, Target, Whom};
+use crate::page;
 use crate::peers::{answer_here, method_of, no_path, requested, sent, token};
 use crate::problem::{Problem, Result};
 
@@ -107,8 +108,9 @@ async fn taken(app: &App, request: Request, parts_before: usize) -> Result<(Stri
     if !is_path(path) {
         return Err(no_path());
     }
-    if method == Method::Post && app.token.is_none() {
-        return Err(Problem::forbidden("without a token nobody may act: start it with --token-file"));
+    if method == Method::Post {
+        page::may_act(app, &head.headers)?;
+        tracing::info!(target: page::LOG, path, "an action is brought to a member, over HTTP");
     }
     let path = path.to_owned();
     Ok((path, requested(app, &head, body, method).await?))

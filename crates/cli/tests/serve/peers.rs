@@ -275,6 +275,9 @@ fn who_acts_has_tokens_and_who_is_no_member_is_not_let_in() {
         assert!(refusal["detail"].as_str().unwrap().contains("token"), "{refusal}");
     }
 
+    let page = format!("Authorization: Bearer {TOKEN}\r\nOrigin: http://{}\r\n", closed.at);
+    closed.post(&format!("instances/{}/status", closed.id), &page, "").refuses(403, "from a browser, and not from the page");
+
     let path = get(&closed, &closed).well("status");
     let path = format!("/v1/peers/workers/{}/{}/status", closed.id, path["incarnation"].as_str().unwrap());
     let direct = |path: &str, headers: &str| {
