@@ -94,10 +94,10 @@ function failed(error) {
     signIn(hasToken() ? "This is not the token that the sidecar was started with." : "");
     return;
   }
-  if (Date.now() - answered < OLD_AFTER && error.status === 0) return;
+  if (Date.now() - answered < OLD_AFTER) return;
   const since = clock(new Date(answered));
-  const why = error.status === 0 ? `The sidecar has not answered since ${since}` : `The sidecar answers since ${since}, but: ${error.message}`;
-  say($("lost"), state.own ? `${why}. What you see is from then. It is asked again every second.` : `${why}. It is asked again every second.`);
+  const why = error.status === 0 ? `The sidecar has not answered since ${since}` : `Since ${since} the sidecar refuses: ${error.message}`;
+  say($("lost"), state?.own ? `${why}. What you see is from then. It is asked again every second.` : `${why}. It is asked again every second.`);
   $("lost").hidden = false;
   say($("fresh"), "old");
   $("fresh").dataset.state = "old";

@@ -52,3 +52,33 @@ impl Signs {
         seen.map_or(Duration::ZERO, |(_, at)| rebalance.at.since(at))
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use shardwise::core::{Cause, ServiceState, SlotSet, View};
+    use std::sync::Arc;
+
+    fn at(millis: u64) -> Moment {
+        Moment::ZERO.plus(Duration::from_millis(millis))
+    }
+
+    fn holding(revision: u64, slots: SlotSet) -> Ownership {
+        Ownership::fixed(ServiceState::Active, slots, Arc::new(View::new(revision, Vec::new())), at(0))
+    }
+
+    #[test]
+    fn a_change_took_as_long_as_its_view_was_known_before() {
+        let signs = Signs::default();
+        let (before, after) = (holding(7, SlotSet::empty(8)), holding(7, SlotSet::full(8)));
+        let change = Rebalance::between(&before, &after, Cause::MembersChanged, at(3_500)).unwrap();
+        assert_eq!(signs.took(&change), Duration::ZERO, "a view that was not seen yet came with it");
+        signs.saw(&before, at(1_000));
+        signs.saw(&after, at(2_000));
+        assert_eq!(signs.took(&change), Duration::from_millis(2_500));
+        assert_eq!(signs.viewed_ago(at(4_000)), Some(Duration::from_secs(3)), "of the same view from the first time on");
+        signs.saw(&holding(8, SlotSet::full(8)), at(4_000));
+        assert_eq!((signs.took(&change), signs.viewed_ago(at(4_000))), (Duration::ZERO, Some(Duration::ZERO)));
+        assert_eq!(signs.renewed_ago(at(5_000)), None, "without a deadline nothing was renewed");
+    }
+}

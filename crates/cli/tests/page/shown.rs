@@ -49,6 +49,8 @@ fn the_page_shows_the_group_and_what_becomes_of_it() {
     keyboard(&tab);
     one_key(&tab, &place);
     what_if(&tab, &place);
+    tab.eval("document.getElementById('ring-pick').focus()").unwrap();
+    tab.press("Escape").unwrap();
     tab.eval("document.activeElement.blur()").unwrap();
     let drawn = pictures(&tab, "group");
     assert_eq!(drawn.len(), 3);
@@ -56,6 +58,23 @@ fn the_page_shows_the_group_and_what_becomes_of_it() {
     killed(&tab, &mut workers);
     from_here_alone(&tab, &workers[0]);
     gone(&tab, &mut workers);
+}
+
+/// Another fleet's rule has no slots: there is nothing to draw, and everything else is there.
+#[test]
+fn a_group_without_slots_says_why_there_is_no_ring() {
+    let place = Place::of_workers("5s", "placement = \"modulo\"");
+    let worker = Worker::start(&place, 1, &[]);
+    worker.sees(1);
+    assert_eq!(worker.get("slots")["owners"], Value::Null);
+    let browser = Browser::start().unwrap();
+    let tab = browser.open(&worker.url(), Look::PHONE).unwrap();
+    tab.until("it says why", "document.getElementById('ring-said').innerText.includes('modulo has no slots')").unwrap();
+    assert_eq!(tab.eval("document.querySelectorAll('#ring .arc').length").unwrap(), 0);
+    assert!(text(&tab, "#verdict").contains("All is well"), "{}", text(&tab, "#verdict"));
+    tab.eval("document.getElementById('key').value = 'tenant-a'; document.getElementById('owner-form').requestSubmit()").unwrap();
+    tab.until("the owner is told", "document.getElementById('owner').innerText.includes('FNV-1a')").unwrap();
+    assert_eq!(tab.complaints(), Vec::<String>::new());
 }
 
 /// Every arc stands for the slots that the sidecar tells, and the band has each worker's colour on its part of the ring.
