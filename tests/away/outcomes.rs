@@ -192,6 +192,28 @@ async fn an_operator_ends_an_absence_and_nothing_else() {
     assert!(!operator.end_absence("workers", b.instance_id()).await.expect("nobody"));
 }
 
+/// Between the look and what follows from it the member comes back: its living record stays, and what it has claimed.
+#[tokio::test(start_paused = true)]
+async fn who_comes_back_while_an_operator_ends_its_absence_loses_nothing() {
+    let world = World::new();
+    let patient = || policy(OwnershipMode::Exclusive, GRACE);
+    let (a, b) = (joined(&world, "a", patient()).await, joined(&world, "b", patient()).await);
+    eventually("they share", || settled([&a, &b]) && !owned(&b).is_empty()).await;
+    b.deregister_self().await.expect("leaves");
+    let late = Scripted::new(world.store.link(), |_| How::After(Duration::from_secs(1)));
+    let operator = world.factory_of("o", Arc::new(late), patient());
+    let (ended, joined) = tokio::join!(operator.end_absence("workers", b.instance_id()), async {
+        b.register_self().await.expect("it comes back");
+        eventually("they share", || settled([&a, &b]) && !owned(&b).is_empty()).await;
+        (owned(&a), owned(&b))
+    });
+    let error = ended.expect_err("it is back");
+    assert_eq!((error.kind(), error.is_retryable()), (ErrorKind::Conflict, false), "{error}");
+    tokio::time::sleep(2 * TTL).await;
+    assert_eq!((owned(&a), owned(&b)), joined, "neither a slot nor an epoch has changed");
+    assert!(operator.end_absence("workers", a.instance_id()).await.is_err());
+}
+
 #[tokio::test(start_paused = true)]
 async fn members_must_agree_on_it_and_by_default_there_is_none() {
     let world = World::new();
