@@ -40,6 +40,10 @@ impl Place {
 
     /// A member whose policy has these lines besides its group and its ownership.
     pub(crate) fn service_by(&self, rules: &str, id: &str, ttl: Duration) -> ShardingService {
+        self.factory_by(rules, id, ttl).create("workers").unwrap()
+    }
+
+    pub(crate) fn factory_by(&self, rules: &str, id: &str, ttl: Duration) -> ShardingFactory {
         let table = "[default.resilience.sharding";
         let (name, at) = match self {
             Self::Server(Kind::Consul, server) => ("consul", format!("address = \"http://{}\"", server.address())),
@@ -52,7 +56,7 @@ impl Place {
             write!(text, "{table}.instance]\nid = \"{id}\"\n{table}.discovery]\nbackend = \"{name}\"\nttl = \"{}ms\"\n", ttl.as_millis());
         let _ = write!(text, "{table}.discovery.{name}]\n{at}\n");
         let settings = Settings::from_toml_str(&text).unwrap();
-        ShardingFactory::from_settings(settings).unwrap().create("workers").unwrap()
+        ShardingFactory::from_settings(settings).unwrap()
     }
 }
 

@@ -137,17 +137,33 @@ fn with_rejoin_grace_a_rolling_restart_moves_no_slot(kind: Option<Kind>) {
     }));
 }
 
-/// One that is away, and whose absence the others see, decides not to come back: its slots are theirs at once.
+/// Of those that are away, and whose absence the others see, one decides not to come back, and of another an operator says so: their slots are the others'
+/// at once. The second one comes back all the same, as a newcomer.
 fn gives_up_its_place(fleet: &mut Fleet) {
-    let leaver = fleet.members.remove("a").unwrap();
+    let leaver = goes_away(fleet, "a");
+    fleet.runtime.block_on(leaver.deregister_self_for_good()).unwrap();
+    fleet.settles();
+    let leaver = goes_away(fleet, "b");
+    let operator = {
+        let _inside = fleet.runtime.enter();
+        fleet.place.factory_by(&fleet.rules, "operator", TTL)
+    };
+    assert!(fleet.runtime.block_on(operator.end_absence("workers", leaver.instance_id())).unwrap());
+    fleet.settles();
+    fleet.runtime.block_on(leaver.register_self()).unwrap();
+    fleet.members.insert("b", leaver);
+    fleet.settles();
+}
+
+fn goes_away(fleet: &mut Fleet, id: &str) -> ShardingService {
+    let leaver = fleet.members.remove(id).unwrap();
     fleet.runtime.block_on(leaver.deregister_self()).unwrap();
     let sees = |service: &ShardingService| service.absences().iter().any(|absence| absence.instance_id == *leaver.instance_id());
     until("the others see it away", SETTLED_WITHIN, || {
         let blind = fleet.members.values().find(|service| !sees(service));
         blind.map_or(Ok(()), |service| Err(format!("{} sees {:?}", service.instance_id(), service.members())))
     });
-    fleet.runtime.block_on(leaver.deregister_self_for_good()).unwrap();
-    fleet.settles();
+    leaver
 }
 
 /// The counterpart: the slots of whoever is restarted go out and come back, and with them some of the others' that bounded load moves.
