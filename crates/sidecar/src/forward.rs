@@ -43,7 +43,7 @@ const INSTANCE: HeaderName = HeaderName::from_static("shardwise-instance");
     ))
 )]
 pub(crate) async fn of_one(State(app): State<Arc<App>>, Of(joined): Of, whom: InstanceInPath, request: Request) -> Result<Response> {
-    one(&app, &joined, &whom.0, request).await
+    one(&app, &joined, &whom.0, request).await.inspect_err(refused)
 }
 
 /// Have one member do something. Needs the token, always.
@@ -62,7 +62,7 @@ pub(crate) async fn of_one(State(app): State<Arc<App>>, Of(joined): Of, whom: In
     ))
 )]
 pub(crate) async fn to_one(State(app): State<Arc<App>>, Of(joined): Of, whom: InstanceInPath, request: Request) -> Result<Response> {
-    one(&app, &joined, &whom.0, request).await
+    one(&app, &joined, &whom.0, request).await.inspect_err(refused)
 }
 
 /// Ask any healthy member, another one than this if there is one.
@@ -79,7 +79,7 @@ pub(crate) async fn to_one(State(app): State<Arc<App>>, Of(joined): Of, whom: In
     ))
 )]
 pub(crate) async fn of_any(State(app): State<Arc<App>>, Of(joined): Of, request: Request) -> Result<Response> {
-    any(&app, &joined, request).await
+    any(&app, &joined, request).await.inspect_err(refused)
 }
 
 /// Have any healthy member do something. Needs the token, always.
@@ -97,7 +97,7 @@ pub(crate) async fn of_any(State(app): State<Arc<App>>, Of(joined): Of, request:
     ))
 )]
 pub(crate) async fn to_any(State(app): State<Arc<App>>, Of(joined): Of, request: Request) -> Result<Response> {
-    any(&app, &joined, request).await
+    any(&app, &joined, request).await.inspect_err(refused)
 }
 
 /// A request that was found to be one: the path as it stands there, with nothing decoded, and what is handed over.
@@ -161,8 +161,12 @@ async fn any(app: &App, joined: &Joined, request: Request) -> Result<Response> {
     }
     let (member, failed) = last.ok_or_else(|| Problem::unavailable("there is no healthy member"))?;
     let Failed::Nobody(why) = failed else { return Err(problem(&view, member, failed)) };
-    tracing::warn!(why, tries, "no member could be reached");
     Err(count("unreachable", Problem::unavailable(format!("{tries} members were tried and none is there; the last one: {why}"))))
+}
+
+/// Each request that is not brought to a member is a line in the log; nothing in it is the caller's or a secret but the member's name.
+fn refused(problem: &Problem) {
+    tracing::warn!(status = problem.status(), why = problem.detail(), "a request was not brought to a member");
 }
 
 fn is_there(member: &Member) -> bool {
@@ -198,7 +202,6 @@ fn answered(member: &Member, answer: Answer) -> Response {
 
 fn problem(view: &View, member: &Member, failed: Failed) -> Problem {
     let id = &member.instance_id;
-    tracing::warn!(instance = %id, why = ?failed, "a request was not brought to a member");
     match failed {
         Failed::Nobody(why) => count("unreachable", unknown(view, &format!("nobody answers for {id}: {why}"))),
         Failed::Barred(why) => count("barred", Problem::bad_gateway(format!("{id} was not asked: {why}"))),

@@ -109,6 +109,10 @@ impl Problem {
         self.status
     }
 
+    pub(crate) fn detail(&self) -> &str {
+        &self.detail
+    }
+
     fn internal(detail: impl Into<String>) -> Self {
         Self::new(StatusCode::INTERNAL_SERVER_ERROR, "failed", "The backend refuses", detail)
     }

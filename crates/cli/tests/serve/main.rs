@@ -8,6 +8,7 @@ mod bad;
 mod common;
 mod http;
 mod live;
+mod members;
 mod peers;
 mod schema;
 

@@ -1,0 +1,120 @@
+//! One instance, any instance: who is let in, and who answers: a sidecar, the worker beside it, a Rust worker of its own, with TLS and without.
+
+use serde_json::json;
+use shardwise::requests::{self, Request, encoded};
+use shardwise_testkit::Authority;
+use tokio::runtime::Runtime;
+
+use crate::common::{PATIENCE, eventually};
+use crate::peers::{PEER_TOKEN, answering, asks, by, place_of_peers, service, status_of};
+use crate::{Served, TOKEN, http};
+
+#[test]
+fn who_acts_has_tokens_and_who_is_no_member_is_not_let_in() {
+    let place = place_of_peers();
+    let open = Served::start(&place, &[]);
+    let tokened = Served::start(&place, &["--token-file", "token"]);
+    let closed = Served::start(&place, &["--token-file", "token", "--peer-token-file", "peers"]);
+    let foreign = Served::start(&place, &["--token-file", "token", "--peer-token-file", "others"]);
+    open.settles(4, |_| true);
+    let get = |from: &Served, to: &Served| status_of(from, &to.id);
+    assert_eq!(get(&tokened, &open).status, 200, "on this machine it may be read without tokens");
+    open.post(&format!("any/{}", "status"), "", "").refuses(403, "without an operator's token nobody acts");
+    asks(&tokened, "POST", &format!("instances/{}/status", open.id), "").refuses(502, "nor without a peer's");
+    for (from, to) in [(&open, &closed), (&foreign, &closed), (&closed, &foreign), (&open, &tokened)] {
+        let refusal = get(from, to).refuses(502, "another token or none");
+        assert!(refusal["detail"].as_str().unwrap().contains("token"), "{refusal}");
+    }
+
+    let page = format!("Authorization: Bearer {TOKEN}\r\nOrigin: http://{}\r\n", closed.at);
+    closed.post(&format!("instances/{}/status", closed.id), &page, "").refuses(403, "from a browser, and not from the page");
+
+    let path = get(&closed, &closed).well("status");
+    let path = format!("/v1/peers/workers/{}/{}/status", closed.id, path["incarnation"].as_str().unwrap());
+    let direct = |path: &str, headers: &str| {
+        http::raw(closed.at, format!("GET {path} HTTP/1.1\r\nHost: {}\r\nConnection: close\r\n{headers}\r\n", closed.at).as_bytes())
+    };
+    let peer = format!("shardwise-peer: 1\r\nAuthorization: Bearer {PEER_TOKEN}\r\n");
+    assert_eq!(direct(&path, &peer).status, 200);
+    direct(&path, &format!("Authorization: Bearer {PEER_TOKEN}\r\n")).refuses(403, "no member");
+    direct(&path, &format!("shardwise-peer: 1\r\nAuthorization: Bearer {TOKEN}\r\n"))
+        .refuses(401, "the operator's token is none of the peers'");
+    direct(&path, "shardwise-peer: 1\r\n").refuses(401, "no token");
+    direct("/v1/peers/workers/nobody/0000000000000000/status", &peer).refuses(421, "somebody else");
+    direct(&path.replace("/status", "/a/../status"), &peer).refuses(400, "no path");
+    let members = direct(&Served::path("members"), &peer).refuses(401, "a peer's token is no operator's");
+    assert!(!members.to_string().contains(PEER_TOKEN));
+}
+
+#[test]
+fn the_worker_beside_answers_what_the_sidecar_does_not() {
+    let place = place_of_peers();
+    let (beside, arrived) = answering("HTTP/1.1 200 OK\r\ncontent-type: text/plain\r\ncontent-length: 2\r\n\r\nok");
+    let forward = format!("http://{beside}/hooks");
+    let one = Served::start(&place, &["--token-file", "token", "--peer-token-file", "peers"]);
+    let other = Served::start(&place, &["--token-file", "token", "--peer-token-file", "peers", "--forward-to", &forward]);
+    eventually("it is seen", PATIENCE, || (status_of(&one, &other.id).status == 200).then_some(()));
+    let answer = asks(&one, "POST", &format!("instances/{}/cache/flush", other.id), "{\"a\":1}");
+    assert_eq!((answer.status, answer.body.as_slice()), (200, &b"ok"[..]), "{answer:?}");
+    let request = arrived.recv_timeout(PATIENCE).unwrap();
+    assert!(request.starts_with("POST /hooks/cache/flush HTTP/1.1\r\n") && request.ends_with("{\"a\":1}"), "{request}");
+    assert!(!request.to_lowercase().contains("authorization") && !request.contains("of-the-caller"), "{request}");
+    for elsewhere in ["http://10.0.0.7:80", "https://127.0.0.1:1", "127.0.0.1:80", "http://user@127.0.0.1:1"] {
+        place.run(&["serve", "--policy", "workers", "--forward-to", elsewhere]).fails(2, &["of this machine"]);
+    }
+}
+
+#[test]
+fn a_rust_worker_without_a_sidecar_answers_by_its_own_handlers() {
+    let (place, runtime) = (place_of_peers(), Runtime::new().unwrap());
+    let one = Served::start(&place, &["--token-file", "token", "--peer-token-file", "peers"]);
+    let tokened = format!("peer_token_file = '{}'\n", place.path("peers").display());
+    let [worker, stranger] = [("wörker/1", tokened.as_str()), ("stranger", "")].map(|(id, lines)| {
+        let service = service(&runtime, &place, id, lines);
+        service
+            .on_request("cache/size", |request: Request| async move {
+                let asked = String::from_utf8(request.body).unwrap();
+                requests::Answer::json(&json!({"size": 7, "asked": asked, "query": request.query})).with_status(202)
+            })
+            .unwrap();
+        runtime.block_on(service.listen_for_requests()).unwrap();
+        runtime.block_on(service.register_self()).unwrap();
+        service
+    });
+    // The one with a token asks whoever has it; whoever has none is read all the same.
+    for worker in [&worker, &stranger] {
+        let id = encoded(worker.instance_id().as_str());
+        let status = eventually("it is seen", PATIENCE, || Some(status_of(&one, &id)).filter(|answer| answer.status == 200));
+        assert_eq!(by(&status), id.to_lowercase());
+        assert_eq!(status.well("status")["instance_id"], worker.instance_id().as_str());
+    }
+    let id = encoded(worker.instance_id().as_str());
+    let answer = asks(&one, "POST", &format!("instances/{id}/cache/size?a=b"), "{\"a\":1}");
+    assert_eq!((answer.status, answer.json()), (202, json!({"size": 7, "asked": "{\"a\":1}", "query": "a=b"})));
+    asks(&one, "POST", "instances/stranger/cache/size", "").refuses(502, "without a token only GET");
+    let nothing = asks(&one, "GET", &format!("instances/{id}/nothing"), "").refuses(404, "no handler");
+    assert!(nothing["detail"].as_str().unwrap().contains("cache/size"), "{nothing}");
+    runtime.block_on(worker.deregister_self()).unwrap();
+    eventually("it has left", PATIENCE, || (status_of(&one, &id).status == 404).then_some(()));
+    drop((worker, stranger, runtime));
+}
+
+#[test]
+fn members_that_speak_tls_are_believed_by_their_certificate() {
+    let (place, good, bad) = (place_of_peers(), Authority::new().unwrap(), Authority::new().unwrap());
+    let server = good.server().unwrap();
+    let [chain, key] = [server.certificate(), server.key()].map(|path| path.display().to_string());
+    let tls = ["--tls-cert", &chain, "--tls-key", &key, "--token-file", "token", "--peer-token-file", "peers"];
+    let other = Served::start(&place, &tls);
+    let asking = |ca: &[&str]| Served::start(&place, &[&["--token-file", "token", "--peer-token-file", "peers"], ca].concat());
+    let [good, bad] = [good.file(), bad.file()].map(|path| path.display().to_string());
+    let trusting = asking(&["--peer-ca-file", &good]);
+    eventually("it is seen", PATIENCE, || (status_of(&trusting, &other.id).status == 200).then_some(()));
+    for (ca, why) in [(&[][..], "--peer-ca-file"), (&["--peer-ca-file", &bad], "certificate")] {
+        let one = asking(ca);
+        let refusal = eventually("it is seen", PATIENCE, || Some(status_of(&one, &other.id)).filter(|answer| answer.status != 404));
+        let refusal = refusal.refuses(502, why);
+        assert!(refusal["detail"].as_str().unwrap().contains(why), "{refusal}");
+    }
+    place.run(&["serve", "--policy", "workers", "--peer-ca-file", "token"]).fails(2, &["token", "no certificates"]);
+}
