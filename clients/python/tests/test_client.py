@@ -5,7 +5,6 @@ SHARDWISE_ONE and SHARDWISE_OTHER are their addresses, SHARDWISE_TOKEN is the to
 
 import asyncio
 import os
-import sys
 import time
 import unittest
 from collections.abc import AsyncIterator, Awaitable
@@ -93,12 +92,12 @@ class Answers(unittest.IsolatedAsyncioTestCase):
         return sum(shares) == 256 and min(shares) > 0
 
     async def test_lists_are_shared_whole_and_in_parts(self) -> None:
-        # Some five parts.
-        keys = [f'tenant-{n} "größe" \u2028 \U0001f4a1 \\' for n in range(60_000)]
+        # Some three parts.
+        keys = [f'tenant-{n} "größe" \u2028 \U0001f4a1 \\' for n in range(30_000)]
         mine, theirs = await self.one.owned(keys), await self.other.owned(keys)
         self.assertEqual((mine.state, theirs.state), ("active", "active"))
         owned = set(mine.keys)
-        self.assertTrue(len(mine.keys) > 10_000 and len(theirs.keys) > 10_000)
+        self.assertTrue(len(mine.keys) > 5_000 and len(theirs.keys) > 5_000)
         self.assertEqual(mine.keys, [key for key in keys if key in owned], "in their order")
         self.assertEqual(theirs.keys, [key for key in keys if key not in owned], "each key has one owner")
         self.assertEqual([key async for key in self.one.owned_stream(keys)], mine.keys)
@@ -163,17 +162,21 @@ class Answers(unittest.IsolatedAsyncioTestCase):
             with self.assertRaises(Unavailable):
                 await nobody.ownership()
 
-    @unittest.skipIf(sys.version_info < (3, 11), "before 3.11 a task does not know that it is cancelled")
-    async def test_a_cancellation_is_not_lost_at_a_dead_sidecar(self) -> None:
+    async def test_a_cancellation_is_never_lost(self) -> None:
         async with Proxy() as proxy:
             pass
-        async with client(proxy.url, attempts=1_000_000) as nobody:
-            asking = [asyncio.create_task(nobody.owner(str(n))) for n in range(100)]
-            await asyncio.sleep(0.05)
-            for task in asking:
-                task.cancel()
-            _, pending = await asyncio.wait(asking, timeout=PATIENCE / 2)
-            self.assertFalse(pending)
+        for url in (ONE, proxy.url):
+            for steps in range(60):
+                # A connection is made anew each time, and the cancellation comes one step later each time.
+                async with Client("workers", url, token=TOKEN, verify=False, attempts=2) as asked:
+                    task = asyncio.create_task(asked.owner("a"))
+                    for _ in range(steps):
+                        await asyncio.sleep(0)
+                    if task.cancel():
+                        await asyncio.wait({task}, timeout=PATIENCE)
+                        self.assertTrue(task.cancelled(), f"after {steps} steps at {url}")
+                    else:
+                        task.exception()
 
     async def test_only_what_is_safe_is_tried_again(self) -> None:
         async with Proxy() as proxy, client(proxy.url) as patient, client(proxy.url, attempts=2) as hasty:

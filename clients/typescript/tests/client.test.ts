@@ -94,11 +94,11 @@ class Proxy {
 beforeEach(() => eventually("both share the slots", isShared));
 
 test("lists are shared, whole and in parts", async () => {
-  const keys = Array.from({ length: 60_000 }, (_, n) => `tenant-${n} "größe" \u2028 \u{1f4a1} \\`);
+  const keys = Array.from({ length: 30_000 }, (_, n) => `tenant-${n} "größe" \u2028 \u{1f4a1} \\`);
   const [mine, theirs] = [await one.owned(keys), await other.owned(keys)];
   const owned = new Set(mine.keys);
   assert.deepEqual([mine.state, theirs.state], ["active", "active"]);
-  assert.ok(mine.keys.length > 10_000 && theirs.keys.length > 10_000);
+  assert.ok(mine.keys.length > 5_000 && theirs.keys.length > 5_000);
   assert.deepEqual(mine.keys, keys.filter((key) => owned.has(key)), "in their order");
   assert.deepEqual(theirs.keys, keys.filter((key) => !owned.has(key)), "each key has one owner");
   assert.deepEqual(await collected(one.ownedStream(keys)), mine.keys);

@@ -4,52 +4,46 @@ import asyncio
 import json
 import random
 import ssl
-from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Iterable
-from typing import Any, Literal, NamedTuple, Optional, TypedDict, Union
+import time
+from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Awaitable, Iterable
+from typing import Any, Literal, NamedTuple, Optional, TypedDict, TypeVar, Union, cast
 from urllib.parse import quote
 
-import anyio
 import httpx
 
-# The most bytes of a list in one request. The sidecar keeps nothing for us, and we send everything before we read.
+# Of a list in one request: the sidecar keeps nothing for us, and we send everything before we read.
 _LIST_BYTES = 512 * 1024
 # The sidecar says something every 15 s; a stream that is silent for longer than this is dead.
 _SILENCE = 40.0
 _PAUSE_FIRST, _PAUSE_LONGEST = 0.1, 5.0
 _EVENT_BYTES = 1024 * 1024
+T = TypeVar("T")
 
 # Answers, as /openapi.json describes them. A newer sidecar may add fields.
 Owner = TypedDict("Owner", {
-    "key": str, "slot": Optional[int], "owner": Optional[str], "address": Optional[str], "mine": bool, "revision": int,
-})  # fmt: skip
+    "key": str, "slot": Optional[int], "owner": Optional[str], "address": Optional[str], "mine": bool, "revision": int})  # fmt: skip
 Ownership = TypedDict("Ownership", {
     "policy": str, "group": str, "instance_id": str, "state": str, "hint": Optional[str], "drained": bool, "owned_for_ms": Optional[int],
     "revision": int, "view_fingerprint": str, "policy_fingerprint": Optional[str], "members": int, "slots": Optional[int],
-    "slots_owned": Optional[int], "ranges": Optional[list[list[int]]], "stands_still": bool,
-})  # fmt: skip
+    "slots_owned": Optional[int], "ranges": Optional[list[list[int]]], "stands_still": bool})  # fmt: skip
 Member = TypedDict("Member", {
     "instance_id": str, "incarnation": str, "state": str, "address": Optional[str], "zone": Optional[str], "version": Optional[str],
-    "weight": int, "slots": Optional[int], "metadata": dict[str, str],
-})  # fmt: skip
+    "weight": int, "slots": Optional[int], "metadata": dict[str, str]})  # fmt: skip
 Group = TypedDict("Group", {"revision": int, "view_fingerprint": str, "members": list[Member], "foreign": list[str]})
 Step = TypedDict("Step", {
     "instance_id": str, "point": Optional[int], "place": Optional[str], "slots": Optional[int], "capacity": Optional[int],
-    "weight_slots": Optional[int], "weight_capacity": Optional[int],
-})  # fmt: skip
+    "weight_slots": Optional[int], "weight_capacity": Optional[int]})  # fmt: skip
 Explanation = TypedDict("Explanation", {
     "key": str, "placement": Optional[str], "hash": Optional[str], "slot": Optional[int], "start": Optional[str], "passed": list[Step],
-    "owner": Optional[Step], "before": Optional[Step], "next": Optional[str],
-})  # fmt: skip
+    "owner": Optional[Step], "before": Optional[Step], "next": Optional[str]})  # fmt: skip
 Move = TypedDict("Move", {"from": Optional[str], "to": Optional[str], "share": float})
 Evenness = TypedDict("Evenness", {"members": int, "peak": float, "least": float})
 Plan = TypedDict("Plan", {
-    "placement": str, "moved_share": float, "exact_share": float, "moves": list[Move], "before": Evenness, "after": Evenness,
-})  # fmt: skip
+    "placement": str, "moved_share": float, "exact_share": float, "moves": list[Move], "before": Evenness, "after": Evenness})  # fmt: skip
 Wish = TypedDict("Wish", {"instance_id": str, "drained": bool, "changed": bool})
 Rebalance = TypedDict("Rebalance", {
     "id": str, "at": str, "cause": str, "revision": int, "members": int, "joined": int, "members_joined": list[str], "left": int,
-    "members_left": list[str], "slots_owned": Optional[int], "gained": Optional[int], "lost": Optional[int], "moved_share": Optional[float],
-})  # fmt: skip
+    "members_left": list[str], "slots_owned": Optional[int], "gained": Optional[int], "lost": Optional[int], "moved_share": Optional[float]})  # fmt: skip
 
 
 class Owned(NamedTuple):
@@ -75,7 +69,6 @@ class ShardwiseError(Exception):
 
 class Unavailable(ShardwiseError):
     """The sidecar does not answer, or not in time."""
-
     passes = True
 
 
@@ -83,15 +76,15 @@ class Problem(ShardwiseError):
     """The sidecar refuses, as RFC 9457 has it. `kind` is a name that does not change, such as `unknown-instance`."""
 
     def __init__(self, response: httpx.Response) -> None:
-        told = _json(response) if response.headers.get("content-type", "") == "application/problem+json" else {}
+        told = _json(response) if response.headers.get("content-type") == "application/problem+json" else {}
         self.status = response.status_code
         self.passes = self.status in (429, 503)
         self.type = str(told.get("type", "about:blank"))
         self.kind = self.type.rpartition(":")[2]
         self.title = str(told.get("title", response.reason_phrase))
         self.detail = str(told.get("detail", ""))
-        after = response.headers.get("retry-after", "")
-        self.retry_after = float(after) if after.isdigit() else None
+        after = response.headers.get("retry-after", "0")
+        self.retry_after = float(after) if after.isdigit() else 0.0
         super().__init__(f"{self.status} {self.title}: {self.detail}")
 
 
@@ -106,7 +99,7 @@ class Client:
     def __init__(self, policy: str, base_url: str = "http://127.0.0.1:8087", *, token: Optional[str] = None, timeout: float = 15.0,
                  attempts: int = 3, verify: Union[ssl.SSLContext, bool] = True) -> None:  # fmt: skip
         headers = {"authorization": f"Bearer {token}"} if token is not None else {}
-        self._http = httpx.AsyncClient(headers=headers, timeout=timeout, trust_env=False, verify=verify)
+        self._http = httpx.AsyncClient(headers=headers, timeout=None, trust_env=False, verify=verify)
         self._base = f"{base_url.rstrip('/')}/v1/policies/{_encoded(policy)}/"
         self._timeout, self._attempts = timeout, max(1, attempts)
 
@@ -129,8 +122,8 @@ class Client:
         """The same for a list of any length, of which one part at a time is in memory."""
         if isinstance(keys, Iterable):
             for part in _parts(keys):
-                for key in (await self._owned(part)).keys:
-                    yield key
+                for mine in (await self._owned(part)).keys:
+                    yield mine
             return
         gathered: list[str] = []
         async for key in keys:
@@ -144,29 +137,24 @@ class Client:
 
     async def owner(self, key: str) -> Owner:
         """Who owns the key by the newest view, and whether it is mine right now, by this worker's own deadline."""
-        owner: Owner = _json(await self._ask("GET", f"owner/{_encoded(key)}"))
-        return owner
+        return await self._told(Owner, "GET", f"owner/{_encoded(key)}")
 
     async def explain(self, key: str) -> Explanation:
         """Why the key has its owner, for people."""
-        explanation: Explanation = _json(await self._ask("GET", f"explain/{_encoded(key)}"))
-        return explanation
+        return await self._told(Explanation, "GET", f"explain/{_encoded(key)}")
 
     async def ownership(self) -> Ownership:
         """What this worker has, and for how long unless it is renewed."""
-        ownership: Ownership = _json(await self._ask("GET", "ownership"))
-        return ownership
+        return await self._told(Ownership, "GET", "ownership")
 
     async def members(self) -> Group:
         """Who is in the group."""
-        group: Group = _json(await self._ask("GET", "members"))
-        return group
+        return await self._told(Group, "GET", "members")
 
     async def plan(self, *, join: Iterable[tuple[str, int]] = (), leave: Iterable[str] = ()) -> Plan:
         """What would move if these (id and weight) joined and those left; nothing is changed."""
         wanted = {"join": [{"instance_id": id_, "weight": weight} for id_, weight in join], "leave": list(leave)}
-        plan: Plan = _json(await self._ask("POST", "plan", json.dumps(wanted).encode()))
-        return plan
+        return await self._told(Plan, "POST", "plan", json.dumps(wanted).encode())
 
     async def drain(self, instance_id: str) -> Wish:
         """Lets a member stay and own nothing, over its restarts too. Needs the token."""
@@ -182,31 +170,35 @@ class Client:
         last, is_lost, tries = last_event_id, False, 0
         while True:
             headers = {"accept": "text/event-stream", **({"last-event-id": last} if last else {})}
+            response: Optional[httpx.Response] = None
             try:
-                limits = httpx.Timeout(self._timeout, read=_SILENCE)
-                async with self._http.stream("GET", self._base + "rebalances", headers=headers, timeout=limits) as response:
-                    if response.status_code != 200:
-                        await response.aread()
-                        raise Problem(response)
-                    if is_lost or last is None:
+                request = self._http.build_request("GET", self._base + "rebalances", headers=headers, timeout=_SILENCE)
+                response = await _within(self._timeout, self._http.send(request, stream=True))
+                if response.status_code != 200:
+                    await _within(self._timeout, response.aread())
+                    raise Problem(response)
+                if is_lost or last is None:
+                    yield Event("gap")
+                is_lost, tries = False, 0
+                async for fields in _fields(response.aiter_bytes()):
+                    if fields.get("event") == "gap":
                         yield Event("gap")
-                    is_lost, tries = False, 0
-                    async for fields in _fields(response.aiter_bytes()):
-                        if fields.get("event") == "gap":
-                            yield Event("gap")
-                        elif fields.get("event") == "rebalance":
-                            rebalance: Rebalance = json.loads(fields["data"])
-                            last = rebalance["id"]
-                            yield Event("rebalance", rebalance)
+                    elif fields.get("event") == "rebalance":
+                        rebalance: Rebalance = json.loads(fields["data"])
+                        last = rebalance["id"]
+                        yield Event("rebalance", rebalance)
             except httpx.TransportError:
-                _unless_cancelled()
+                pass
             except Problem as problem:
                 if not problem.passes:
                     raise
+            finally:
+                if response is not None:
+                    await response.aclose()
             if not is_lost:
                 is_lost = True
                 yield Event("lost")
-            await anyio.sleep(_pause(tries))
+            await asyncio.sleep(_pause(tries))
             tries += 1
 
     async def _owned(self, part: bytes) -> Owned:
@@ -214,35 +206,51 @@ class Client:
         return Owned(_json(response, list), response.headers.get("shardwise-state", ""))
 
     async def _wish(self, route: str, instance_id: str) -> Wish:
-        wish: Wish = _json(await self._ask("POST", route, json.dumps({"instance_id": instance_id}).encode(), is_safe=False))
-        return wish
+        return await self._told(Wish, "POST", route, json.dumps({"instance_id": instance_id}).encode(), is_safe=False)
+
+    async def _told(self, kind: type[T], method: str, path: str, body: Optional[bytes] = None, *, is_safe: bool = True) -> T:
+        return cast(T, _json(await self._ask(method, path, body, is_safe=is_safe)))
 
     async def _ask(self, method: str, path: str, body: Optional[bytes] = None, *, is_safe: bool = True) -> httpx.Response:
         """An answer with status 200, at the latest when the time is over."""
         error: ShardwiseError = Unavailable(f"{self._base} has not answered within {self._timeout} s")
         headers = {} if body is None else {"content-type": "application/json"}
-        with anyio.move_on_after(self._timeout):
-            for attempt in range(self._attempts):
-                pause = _pause(attempt)
-                try:
-                    response = await self._http.request(method, self._base + path, content=body, headers=headers)
-                    if response.status_code == 200:
-                        return response
-                    problem = Problem(response)
-                    error, pause = problem, max(pause, problem.retry_after or 0)
-                    if not problem.passes or not is_safe:
-                        break
-                except httpx.TransportError as broken:
-                    _unless_cancelled()
-                    error = Unavailable(f"{self._base} does not answer: {str(broken) or type(broken).__name__}")
-                    # Where no connection came about nothing has been asked.
-                    if not is_safe and not isinstance(broken, (httpx.ConnectError, httpx.ConnectTimeout)):
-                        break
-                except httpx.InvalidURL as wrong:
-                    raise ShardwiseError(f"this cannot be asked by a path, ask by a list: {wrong}") from wrong
-                if attempt + 1 < self._attempts:
-                    await anyio.sleep(pause)
+        until, pause = time.monotonic() + self._timeout, 0.0
+        for attempt in range(self._attempts):
+            await asyncio.sleep(min(pause, max(0.0, until - time.monotonic())))
+            if time.monotonic() >= until:
+                break
+            pause = _pause(attempt)
+            try:
+                request = self._http.build_request(method, self._base + path, content=body, headers=headers)
+                response = await _within(until - time.monotonic(), self._http.send(request))
+                if response.status_code == 200:
+                    return response
+                error = problem = Problem(response)
+                pause = max(pause, problem.retry_after)
+                if not problem.passes or not is_safe:
+                    break
+            except httpx.TransportError as broken:
+                error = Unavailable(f"{self._base} does not answer: {str(broken) or type(broken).__name__}")
+                # Where no connection came about nothing has been asked.
+                if not is_safe and not isinstance(broken, httpx.ConnectError):
+                    break
+            except httpx.InvalidURL as wrong:
+                raise ShardwiseError(f"this cannot be asked by a path, ask by a list: {wrong}") from wrong
         raise error
+
+
+async def _within(seconds: float, coming: Awaitable[T]) -> T:
+    """What comes of it in time. It runs as a task of its own: below httpx a cancellation is lost now and then, and our caller's must not be."""
+    task = asyncio.ensure_future(coming)
+    task.add_done_callback(lambda ended: ended.cancelled() or ended.exception())
+    try:
+        await asyncio.wait({task}, timeout=seconds)
+        if not task.done():
+            raise httpx.ReadTimeout(f"nothing for {seconds:.1f} s")
+        return task.result()
+    finally:
+        task.cancel()
 
 
 def _json(response: httpx.Response, kind: type = dict) -> Any:
@@ -258,13 +266,6 @@ def _json(response: httpx.Response, kind: type = dict) -> Any:
 def _encoded(text: str) -> str:
     # Dots too: a segment of nothing else would lead elsewhere.
     return quote(text, safe="").replace(".", "%2E")
-
-
-def _unless_cancelled() -> None:
-    # A cancellation that meets a refused connection comes out as the refusal.
-    task = asyncio.current_task()
-    if task is not None and getattr(task, "cancelling", int)() > 0:
-        raise asyncio.CancelledError
 
 
 def _pause(tries: int) -> float:

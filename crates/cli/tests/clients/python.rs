@@ -31,7 +31,7 @@ fn it_agrees_with_its_types() {
 #[test]
 fn it_agrees_with_two_sidecars() {
     let mut tests = python();
-    tests.args(["-X", "dev", "-W", "error", "-m", "unittest", "tests.test_client"]);
+    tests.args(["-W", "error", "-m", "unittest", "tests.test_client"]);
     let ran = beside_two_sidecars(tests);
     assert!(ran.code == Some(0) && ran.err.contains("Ran 8 tests"), "{ran:?}");
 }
