@@ -1,5 +1,7 @@
 //! The engine's other half: from what is known to what is to be done.
 
+use std::time::Duration;
+
 use shardwise::Moment;
 
 use super::destination::Gate;
@@ -12,6 +14,10 @@ use crate::store::FetchRequest;
 const FETCH_BYTES_MAX: usize = 16 << 20;
 /// Rows the retention looks at in one step.
 const SWEEP_ROWS: usize = 1_000;
+/// So many outcomes make a recording that is not to be slowed down by heads that are tried later.
+const MANY: usize = 32;
+/// How long those wait at most.
+const RETRIES_WITHIN: Duration = Duration::from_millis(100);
 /// Retention is the business of whoever holds this slot, so that one publisher does it.
 const SWEEP_SLOT: u32 = 0;
 
@@ -38,8 +44,22 @@ impl Engine {
         if !self.registered || !self.record_pause.over(now) || self.flow.is_recording() {
             return None;
         }
-        let outcomes = self.flow.record_next();
+        let retries_too = self.retries_go_too(now);
+        let outcomes = self.flow.record_next(retries_too);
         (!outcomes.is_empty() && self.under_way.insert(Call::Record)).then_some(Action::Record(outcomes))
+    }
+
+    /// Heads that are tried later cost a recording statements of their own. While large ones follow each other they wait for company, so that one poison
+    /// head in each batch costs the rest next to nothing. Nothing is lost with one that is not written: its head is only tried sooner.
+    fn retries_go_too(&mut self, now: Moment) -> bool {
+        let (retries, others) = self.flow.retries_and_others();
+        if others >= MANY {
+            self.busy_until = now.plus(RETRIES_WITHIN);
+        }
+        let by = (retries > 0).then(|| self.retries_by.unwrap_or(now.plus(RETRIES_WITHIN)));
+        let go = self.stop_by.is_some() || now >= self.busy_until || retries >= MANY || by.is_some_and(|by| now >= by);
+        self.retries_by = by.filter(|_| !go);
+        go
     }
 
     /// One step for the fence: being alive comes first, then giving back, then taking.
@@ -159,7 +179,7 @@ impl Engine {
         let fence = self.registered.then_some(self.touch_at);
         let pauses = [self.fence_pause, self.read_pause, self.record_pause].map(|pause| pause.until(now));
         let sweep = self.slots.holds_slot(SWEEP_SLOT).then_some(self.sweep_at.min(self.clean_at));
-        let other = [fence, sweep, self.stop_by].into_iter().chain(pauses).chain(gates).flatten();
+        let other = [fence, sweep, self.stop_by, self.retries_by].into_iter().chain(pauses).chain(gates).flatten();
         // What is due and waits for an answer, or for room, comes up with that answer.
         let wakes = other.chain(self.slots.wake_at(now)).chain(self.poller.wake_at()).filter(|at| *at > now);
         wakes.min().unwrap_or_else(|| now.plus(self.options.poll))

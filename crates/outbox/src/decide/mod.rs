@@ -71,6 +71,10 @@ pub(crate) struct Engine {
     cursor: Option<u64>,
     /// How much of the circle readings in a row have gone without finding anything.
     barren: u64,
+    /// When heads that are tried later must be recorded.
+    retries_by: Option<Moment>,
+    /// Until then they may wait for others.
+    busy_until: Moment,
     sweep_at: Moment,
     sweep_position: i64,
     clean_at: Moment,
@@ -101,6 +105,8 @@ impl Engine {
             touch_at: Moment::ZERO,
             cursor: None,
             barren: 0,
+            retries_by: None,
+            busy_until: Moment::ZERO,
             sweep_at: Moment::ZERO,
             sweep_position: 0,
             clean_at: Moment::ZERO,

@@ -416,3 +416,20 @@ fn cleaning_fails_and_goes_on_by_itself() {
     engine.on(Input::Cleaned { more: false }, later.plus(SWEEP_PAUSE));
     assert!(!cleans(&engine.next(later.plus(SWEEP_PAUSE * 2))));
 }
+
+/// Statements for one poison head in each large batch would cost all others.
+#[test]
+fn few_retries_beside_many_marks_wait_for_company() {
+    let mut engine = holding(PublisherOptions { batch: 100, ..options() }, SinkLimits::default());
+    let refused = || BTreeMap::from([(1, (0, Some(Refusal::retryable("503"))))]);
+    let runs = (1..=40).map(|aggregate| run(aggregate, HOLD, 1..=1, 1)).collect();
+    assert_eq!(sent(&read(&mut engine, runs, at(3))).len(), 1);
+    let marks = recorded(&answer(&mut engine, 0, Accepted { apart: refused(), ..accepted(40) }, at(4)));
+    assert_eq!((marks.len(), marks[0].aggregate), (39, 2), "all but the one that is tried later");
+    engine.on(Input::Recorded { fenced: vec![] }, at(5));
+    let last = at(4).plus(Duration::from_millis(100));
+    assert_eq!(recorded(&engine.next(at(90))), []);
+    assert_eq!(engine.wake_at(at(90)), last, "not longer than that");
+    let retries = recorded(&engine.next(last));
+    assert!(matches!(&retries[..], [Outcome { aggregate: 1, then: Then::Retry { .. }, .. }]), "{retries:?}");
+}

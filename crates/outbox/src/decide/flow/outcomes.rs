@@ -1,5 +1,7 @@
 //! What became of events and is not in the store yet.
 
+use std::collections::BTreeMap;
+
 use super::Flow;
 use crate::AggregateId;
 use crate::store::{Hold, Outcome, Then};
@@ -9,6 +11,12 @@ use crate::store::{Hold, Outcome, Then};
 pub(super) struct Unrecorded {
     outcome: Outcome,
     delivered: u64,
+}
+
+impl Unrecorded {
+    const fn is_retry(&self) -> bool {
+        matches!(self.outcome.then, Then::Retry { .. })
+    }
 }
 
 impl Flow {
@@ -34,10 +42,20 @@ impl Flow {
         self.outcomes.insert(aggregate, Unrecorded { outcome: Outcome { aggregate, hold, through, then }, delivered });
     }
 
-    /// Begins to record what has come together; empty while a recording is under way or there is nothing.
-    pub(crate) fn record_next(&mut self) -> Vec<Outcome> {
+    /// How many of what is to be recorded next are heads that are tried later, and how many are anything else.
+    pub(crate) fn retries_and_others(&self) -> (usize, usize) {
+        let retries = self.outcomes.values().filter(|unrecorded| unrecorded.is_retry()).count();
+        (retries, self.outcomes.len() - retries)
+    }
+
+    /// Begins to record what has come together, without heads that are tried later unless `retries_too`; empty while a recording is under way or
+    /// there is nothing.
+    pub(crate) fn record_next(&mut self, retries_too: bool) -> Vec<Outcome> {
         if self.recording.is_empty() {
-            self.recording = std::mem::take(&mut self.outcomes).into_values().collect();
+            let (later, now): (BTreeMap<_, _>, BTreeMap<_, _>) =
+                std::mem::take(&mut self.outcomes).into_iter().partition(|(_, unrecorded)| !retries_too && unrecorded.is_retry());
+            self.outcomes = later;
+            self.recording = now.into_values().collect();
             return self.recording.iter().map(|unrecorded| unrecorded.outcome.clone()).collect();
         }
         Vec::new()
