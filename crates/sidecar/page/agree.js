@@ -72,8 +72,8 @@ function row(view, state) {
   const name = h("span", {}, chip(view.id), view.id, view.id === state.own.instance_id ? h("span", { class: "tag" }, "this one") : null);
   if (status === undefined) return [name, "unknown", "–", "–", "–", view.why ?? "not asked"];
   const same = status.view_fingerprint === state.own.view_fingerprint;
-  const age = status.view_age_ms === null || status.view_age_ms === undefined ? "–" : `${lasting(status.view_age_ms)} before`;
-  const owns = status.owned_for_ms === null ? "owns nothing" : `${lasting(status.owned_for_ms)} more`;
+  const age = status.view_age_ms === null || status.view_age_ms === undefined ? "–" : lasting(status.view_age_ms);
+  const owns = status.owned_for_ms === null ? "owns nothing" : lasting(status.owned_for_ms);
   const mark = h("span", { class: same ? "pill good" : "pill bad" }, same ? "same" : "other");
   return [name, h("code", {}, status.view_fingerprint.slice(0, 12)), String(status.revision), age, owns, mark];
 }
@@ -85,7 +85,7 @@ export function show(state) {
   const now = JSON.stringify([state.policy, state.own.revision, state.members.revision, asked]);
   if (all.length > ASKED_ALWAYS && now === drawn) return;
   drawn = now;
-  fill($("agree"), table("What each worker sees", ["Worker", "View", "Revision", "Proven", "Owns for", "The same?"], all.map((view) => row(view, state)), [2]));
+  fill($("agree"), table("What each worker sees", ["Worker", "View", "Revision", "Proven ago", "Owns for", "The same?"], all.map((view) => row(view, state)), [2]));
   if (all.length > 1 && all.length <= ASKED_ALWAYS && Date.now() - asked > ASK_EVERY) askAll(state);
 }
 
