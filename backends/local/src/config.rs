@@ -54,7 +54,7 @@ fn objection(path: &str) -> Option<&'static str> {
         "" => Some("is empty"),
         ":memory:" => Some("names no file (for one process, use the memory backend)"),
         _ if path.contains('\0') => Some("contains a NUL character"),
-        _ if path.ends_with('/') => Some("names a directory"),
+        _ if matches!(path.rsplit('/').next(), Some("" | "." | "..")) => Some("names a directory"),
         _ if path.starts_with("sqlite:") || path.starts_with("file:") => Some("is a URL"),
         _ => None,
     }
@@ -82,6 +82,9 @@ mod tests {
             ("file:x.db?mode=ro", "is a URL"),
             ("sqlite://x.db", "is a URL"),
             ("/run/", "names a directory"),
+            ("/.", "names a directory"),
+            ("run/..", "names a directory"),
+            (".", "names a directory"),
             ("a\0b", "contains a NUL character"),
         ] {
             let said = absolute(path).unwrap_err();

@@ -25,7 +25,7 @@ pub const MOUNTS: &[&[u8]] = &[
 ];
 
 /// Samples for `paths`.
-pub const PATHS: &[&[u8]] = &[b"shardwise.db", b"/run/a b/\xc3\xbc.db", b":memory:", b"sqlite:x", b"../x/", b"x\0y", b""];
+pub const PATHS: &[&[u8]] = &[b"shardwise.db", b"/run/a b/\xc3\xbc.db", b":memory:", b"sqlite:x", b"../x/", b"x\0y", b"", b"/."];
 
 /// Lists of claims as a statement gives them: what is read is written so that it is read again, and what is refused is told in one line.
 pub fn claims(input: &[u8]) {
