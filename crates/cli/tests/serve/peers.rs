@@ -104,12 +104,13 @@ fn each_member_is_asked_by_its_name_and_any_healthy_one_without() {
             (asks(&one, "GET", "ownership", "").well("ownership")["members"] == wanted).then_some(())
         });
     };
-    members(3);
     for served in [&one, &other, &third] {
-        let answer = eventually("it is seen", PATIENCE, || Some(status_of(&one, &served.id)).filter(|answer| answer.status != 404));
-        assert_eq!(by(&answer), name(served), "{answer:?}");
-        let status = answer.well("status");
-        assert_eq!((&status["instance_id"], &status["state"], &status["members"]), (&json!(served.id), &json!("active"), &json!(3)));
+        // Each of them must have seen all three, and its requests' address must have arrived here.
+        let status = eventually("all see all", PATIENCE, || {
+            let answer = status_of(&one, &served.id);
+            (answer.status == 200 && by(&answer) == name(served)).then(|| answer.well("status")).filter(|status| status["members"] == 3)
+        });
+        assert_eq!((&status["instance_id"], &status["state"]), (&json!(served.id), &json!("active")));
         assert!(status["view_age_ms"].as_u64().is_some() && status["view_fingerprint"].is_string(), "{status}");
     }
     let any_of = |times: usize| (0..times).map(|_| by(&asks(&one, "GET", "any/status", "")).to_owned()).collect::<BTreeSet<_>>();
