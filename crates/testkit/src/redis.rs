@@ -54,6 +54,8 @@ impl RedisOptions {
             ("bind", "127.0.0.1".to_owned()),
             ("dir", folder.path().display().to_string()),
             ("appendonly", "yes".to_owned()),
+            // With `everysec` a busy disk lets Redis answer before it has written its log, for up to two seconds.
+            ("appendfsync", "always".to_owned()),
             ("save", String::new()),
         ];
         match &self.tls {
