@@ -76,6 +76,11 @@ impl Target {
         Some(Self { tls, host, port, prefix: uri.path().trim_end_matches('/').to_owned() })
     }
 
+    /// The address in a member's record: the path that is called is ours to say, so there is none in it.
+    pub(crate) fn of_member(text: &str) -> Option<Self> {
+        Self::parse(text).filter(|target| target.prefix.is_empty())
+    }
+
     /// Whether it is this machine, said by address or as `localhost`, without TLS.
     pub(crate) fn is_beside(&self) -> bool {
         !self.tls && (self.host == "localhost" || self.host.parse::<IpAddr>().is_ok_and(|address| address.is_loopback()))
@@ -282,6 +287,16 @@ mod tests {
             "http:///x",
         ] {
             assert_eq!(Target::parse(bad), None, "{bad}");
+        }
+    }
+
+    #[test]
+    fn a_members_record_does_not_choose_the_path() {
+        for whole in ["http://127.0.0.1:1", "https://10.0.0.7:1/"] {
+            assert!(Target::of_member(whole).is_some(), "{whole}");
+        }
+        for path in ["http://127.0.0.1:1/admin", "http://127.0.0.1:1/admin/", "https://10.0.0.7:1//x", "http://127.0.0.1:1/?a=b"] {
+            assert_eq!(Target::of_member(path), None, "{path}");
         }
     }
 

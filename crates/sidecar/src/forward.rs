@@ -183,7 +183,7 @@ async fn ask(app: &App, joined: &Joined, member: &Member, path: &str, request: &
             "it takes no requests: it has no sidecar and does not listen for them, or only where nobody can know".into(),
         ));
     };
-    let target = Target::parse(address).ok_or_else(|| Failed::Barred("its record has no address that is one".into()))?;
+    let target = Target::of_member(address).ok_or_else(|| Failed::Barred("its record has no address that is one".into()))?;
     let token = token(app, joined).as_ref().and_then(dial::shown);
     let networks = &joined.service.peers().networks;
     let whom = Whom::Member(dial::Member { peers: &app.peers, networks, token, limits: &app.limits });
