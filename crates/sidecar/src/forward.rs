@@ -100,7 +100,7 @@ pub(crate) async fn to_any(State(app): State<Arc<App>>, Of(joined): Of, request:
     any(&app, &joined, request).await.inspect_err(refused)
 }
 
-/// A request that was found to be one: the path as it stands there, with nothing decoded, and what is handed over.
+/// A request that was found to be one, and is all here, so that nobody who sends it slowly keeps a place: the path as it stands there, with nothing decoded, and what is handed over.
 async fn taken(app: &App, request: Request, parts_before: usize) -> Result<(String, requests::Request)> {
     let (head, body) = request.into_parts();
     let method = method_of(&head)?;
@@ -117,16 +117,16 @@ async fn taken(app: &App, request: Request, parts_before: usize) -> Result<(Stri
 }
 
 async fn one(app: &App, joined: &Joined, whom: &str, request: Request) -> Result<Response> {
-    let _turn = app.peers.turns.try_acquire().map_err(|_| too_many())?;
     // Behind "", v1, policies, the policy, instances and the member.
     let (path, request) = taken(app, request, 6).await?;
+    let _turn = app.peers.turns.try_acquire().map_err(|_| too_many())?;
     let view = joined.observer()?.members();
     let id = InstanceId::new(whom).ok();
     let Some(member) = id.as_ref().and_then(|id| view.member(id)).filter(|member| is_there(member)) else {
         return Err(count("unknown", unknown(&view, "there is no living member of that name")));
     };
     if is_me(joined, member) {
-        return Ok(answered(member, answer_here(app, joined, &path, request).await));
+        return Ok(answered(member, answer_here(app, joined, &path, request).await?));
     }
     match ask(app, joined, member, &path, &request).await {
         Ok(answer) => Ok(answered(member, answer)),
@@ -135,9 +135,9 @@ async fn one(app: &App, joined: &Joined, whom: &str, request: Request) -> Result
 }
 
 async fn any(app: &App, joined: &Joined, request: Request) -> Result<Response> {
-    let _turn = app.peers.turns.try_acquire().map_err(|_| too_many())?;
     // Behind "", v1, policies, the policy and any.
     let (path, request) = taken(app, request, 5).await?;
+    let _turn = app.peers.turns.try_acquire().map_err(|_| too_many())?;
     let view = joined.observer()?.members();
     let is_other =
         |member: &&Member| member.state == MemberState::Active && member.metadata.contains_key(ADDRESS_KEY) && !is_me(joined, member);
@@ -145,7 +145,7 @@ async fn any(app: &App, joined: &Joined, request: Request) -> Result<Response> {
     let me = view.member(joined.service.instance_id());
     if healthy.is_empty() {
         let me = me.ok_or_else(|| Problem::unavailable("this worker is not a member yet, and there is no other one"))?;
-        return Ok(answered(me, answer_here(app, joined, &path, request).await));
+        return Ok(answered(me, answer_here(app, joined, &path, request).await?));
     }
     let first = app.peers.next.fetch_add(1, Ordering::Relaxed);
     // What may have done something is not asked of a second one.

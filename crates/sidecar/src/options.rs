@@ -117,13 +117,16 @@ pub struct Peers {
     pub(crate) forward_to: Option<Target>,
     /// How many are on their way at a time.
     pub(crate) turns: Semaphore,
+    /// How many are answered here at a time.
+    pub(crate) answers: Semaphore,
     /// Where the next search for any member begins.
     pub(crate) next: AtomicUsize,
 }
 
 impl Default for Peers {
     fn default() -> Self {
-        Self { token: None, tls: None, forward_to: None, turns: Semaphore::new(FORWARDS_MOST), next: AtomicUsize::new(0) }
+        let [turns, answers] = [(); 2].map(|()| Semaphore::new(FORWARDS_MOST));
+        Self { token: None, tls: None, forward_to: None, turns, answers, next: AtomicUsize::new(0) }
     }
 }
 

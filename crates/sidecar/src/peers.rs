@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use axum::body::Body;
+use axum::body::{Body, HttpBody};
 use axum::extract::{Request, State};
 use axum::http::header::{CACHE_CONTROL, CONTENT_SECURITY_POLICY, CONTENT_TYPE, X_CONTENT_TYPE_OPTIONS};
 use axum::http::request::Parts;
@@ -14,6 +14,7 @@ use shardwise::requests::{self, Answer, Method, PEER_HEADER, REFUSED, SPOKEN, is
 use crate::app::{App, Joined};
 use crate::body;
 use crate::dial::{self, Failed, Whom};
+use crate::forward::FORWARDS_MOST;
 use crate::gate::bearer;
 use crate::options::Token;
 use crate::problem::{Problem, Result};
@@ -26,7 +27,10 @@ pub(crate) async fn peers(State(app): State<Arc<App>>, request: Request) -> Resp
     let (head, body) = request.into_parts();
     let (mut response, by) = match let_in(&app, &head) {
         Ok((joined, path, method)) => match requested(&app, &head, body, method).await {
-            Ok(request) => (sent(answer_here(&app, joined, path, request).await), SPOKEN),
+            Ok(request) => match answer_here(&app, joined, path, request).await {
+                Ok(answer) => (sent(answer), SPOKEN),
+                Err(problem) => (problem.into_response(), REFUSED),
+            },
             Err(problem) => (problem.into_response(), REFUSED),
         },
         Err(problem) => {
@@ -89,6 +93,9 @@ pub(crate) async fn requested(app: &App, head: &Parts, body: Body, method: Metho
     if query.is_some_and(|query| query.len() > requests::QUERY_BYTES_MAX) {
         return Err(Problem::bad_request(format!("a query has at most {} bytes", requests::QUERY_BYTES_MAX)));
     }
+    if method == Method::Get && !body.is_end_stream() {
+        return Err(Problem::bad_request("a GET has no body here; send what it takes in the query, or POST"));
+    }
     let mut request = requests::Request::new(method);
     request.query = query.map(str::to_owned);
     request.content_type = head.headers.get(CONTENT_TYPE).and_then(|kind| kind.to_str().ok()).map(str::to_owned);
@@ -96,8 +103,14 @@ pub(crate) async fn requested(app: &App, head: &Parts, body: Body, method: Metho
     Ok(request)
 }
 
-/// What this member answers.
-pub(crate) async fn answer_here(app: &App, joined: &Joined, path: &str, request: requests::Request) -> Answer {
+/// What this member answers, to so many at a time.
+pub(crate) async fn answer_here(app: &App, joined: &Joined, path: &str, request: requests::Request) -> Result<Answer> {
+    let busy = |_| Problem::too_many(format!("{FORWARDS_MOST} requests are answered here at a time, and no more"));
+    let _turn = app.peers.answers.try_acquire().map_err(busy)?;
+    Ok(answered(app, joined, path, request).await)
+}
+
+async fn answered(app: &App, joined: &Joined, path: &str, request: requests::Request) -> Answer {
     let Some(beside) = app.peers.forward_to.as_ref().filter(|_| !joined.service.answers_at(path)) else {
         return joined.service.answer(path, request).await;
     };

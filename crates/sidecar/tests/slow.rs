@@ -9,7 +9,7 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use shardwise::{ServiceState, Settings, ShardingFactory, ShardingService};
-use shardwise_sidecar::{Error, Options, Sidecar};
+use shardwise_sidecar::{Error, Options, Sidecar, Token};
 use tokio::sync::oneshot;
 
 /// Far more than any limit below, on the busiest machine.
@@ -27,6 +27,10 @@ fn served() -> Served {
 }
 
 fn served_for(connections: usize) -> Served {
+    served_with(connections, None)
+}
+
+fn served_with(connections: usize, token: Option<Token>) -> Served {
     let settings = Settings::from_toml_str(
         "[default.resilience.sharding]\npolicies.workers.group_name = \"workers\"\ndiscovery.backend = \"memory\"\ndiscovery.ttl = \"5s\"",
     );
@@ -34,6 +38,7 @@ fn served_for(connections: usize) -> Served {
     let service = factory.create("workers").unwrap();
     let mut options = Options::new("127.0.0.1:0".parse().unwrap());
     options.limits.connections = connections;
+    options.token = token;
     options.limits.head = Duration::from_secs(1);
     options.limits.stall = Duration::from_secs(1);
     options.limits.body = Duration::from_secs(3);
@@ -136,6 +141,35 @@ fn who_does_not_read_the_answer_is_not_waited_for() {
     let begun = Instant::now();
     let sent = stream.write_all(keys.as_bytes());
     assert!(sent.is_err() && begun.elapsed() < PATIENCE, "38 MB were taken for somebody who reads nothing: {sent:?}");
+}
+
+#[test]
+fn who_sends_slowly_takes_no_place_of_those_who_are_brought_to_a_member() {
+    const TOKEN: &str = "correct-horse-battery-staple";
+    let file = std::env::temp_dir().join(format!("shardwise-slow-{}", std::process::id()));
+    std::fs::write(&file, TOKEN).unwrap();
+    let served = served_with(512, Some(Token::from_file(&file).unwrap()));
+    std::fs::remove_file(&file).unwrap();
+    let asks = |method: &str, rest: &str| {
+        let mut stream = served.connect();
+        let head = format!("Host: {}\r\nAuthorization: Bearer {TOKEN}\r\nConnection: close\r\n{rest}\r\n", served.at);
+        write!(stream, "{method} /v1/policies/workers/any/status HTTP/1.1\r\n{head}").unwrap();
+        stream
+    };
+    let mut slow: Vec<TcpStream> = (0..80).map(|_| asks("POST", "Content-Length: 100\r\n")).collect();
+    let late = std::thread::spawn(move || slow.iter_mut().map(read).collect::<Vec<_>>());
+    let mut times = 0;
+    // For as long as they are there, and once more.
+    while !late.is_finished() || times == 0 {
+        let answer = read(&mut asks("GET", ""));
+        assert!(answer.starts_with("HTTP/1.1 200"), "after {times} times: {answer}");
+        times += 1;
+    }
+    for answer in late.join().unwrap() {
+        assert!(answer.starts_with("HTTP/1.1 408"), "{answer}");
+    }
+    let refused = read(&mut asks("GET", "Content-Length: 100\r\n"));
+    assert!(refused.starts_with("HTTP/1.1 400") && refused.contains("a GET has no body"), "{refused}");
 }
 
 /// The status of a path.
