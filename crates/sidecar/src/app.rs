@@ -18,7 +18,7 @@ use crate::options::{Limits, Peers, Token};
 use crate::outbox::Outbox;
 use crate::page::Page;
 use crate::problem::{Problem, Result};
-use crate::rate::Rate;
+use crate::rate::{Rate, Seldom};
 use crate::seats::Seats;
 use crate::sieve::KEY_BYTES_MAX;
 use crate::signs::Signs;
@@ -49,7 +49,7 @@ pub(crate) struct App {
     pub(crate) token: Option<Token>,
     pub(crate) hosts: Vec<String>,
     pub(crate) limits: Limits,
-    pub(crate) rate: Option<Rate>,
+    rate: Option<Rate>,
     pub(crate) seats: Arc<Seats>,
     pub(crate) followers: Arc<Semaphore>,
     pub(crate) leaving: AtomicBool,
@@ -59,6 +59,8 @@ pub(crate) struct App {
     pub(crate) peers: Peers,
     pub(crate) page: Page,
     pub(crate) outbox: Option<Arc<dyn Outbox>>,
+    /// Requests between members that were not let in.
+    pub(crate) strangers: Seldom,
     costly: Rate,
     placing: Arc<Semaphore>,
 }
@@ -91,9 +93,20 @@ impl App {
             peers: options.peers,
             page: Page::new(),
             outbox: options.outbox,
+            strangers: Seldom::default(),
             costly: Rate::new(COSTLY_PER_SECOND),
             placing: Arc::new(Semaphore::new(PLACING_MOST)),
         }
+    }
+
+    /// Takes one request of those that everybody together may send, from somebody who has been let in.
+    ///
+    /// # Errors
+    ///
+    /// If there is none left.
+    pub(crate) fn admit(&self) -> Result<()> {
+        let is_left = self.rate.as_ref().is_none_or(Rate::passes);
+        if is_left { Ok(()) } else { Err(Problem::too_many("there are more requests a second than --rate allows")) }
     }
 
     /// # Errors

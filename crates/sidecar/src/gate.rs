@@ -46,18 +46,17 @@ fn admit(app: &App, request: &Request) -> Result<()> {
     if OPEN.contains(&request.uri().path()) || page::is_file(request.uri().path()) {
         return Ok(());
     }
-    // Members show each other a token of their own.
-    if !request.uri().path().starts_with(PEERS)
-        && let Some(token) = &app.token
+    // Members show each other a token of their own, and are counted once it was seen.
+    if request.uri().path().starts_with(PEERS) {
+        return Ok(());
+    }
+    if let Some(token) = &app.token
         && !bearer(request.headers()).is_some_and(|shown| token.is(shown))
     {
         return Err(Problem::unauthorized());
     }
     // Behind the token: a stranger takes nothing of what those may ask who are let in.
-    if app.rate.as_ref().is_some_and(|rate| !rate.passes()) {
-        return Err(Problem::too_many("there are more requests a second than --rate allows"));
-    }
-    Ok(())
+    app.admit()
 }
 
 /// A page of somebody else's whose name is made to lead here sends its own name.

@@ -34,7 +34,9 @@ pub(crate) async fn peers(State(app): State<Arc<App>>, request: Request) -> Resp
             Err(problem) => (problem.into_response(), REFUSED),
         },
         Err(problem) => {
-            tracing::warn!(status = problem.status(), "a request between members was not let in");
+            if let Some(refused) = app.strangers.another() {
+                tracing::warn!(status = problem.status(), refused, "requests between members were not let in");
+            }
             (problem.into_response(), REFUSED)
         }
     };
@@ -52,6 +54,7 @@ fn let_in<'a>(app: &'a App, head: &'a Parts) -> Result<(&'a Arc<Joined>, &'a str
     let (joined, path) = found.ok_or_else(|| Problem::misdirected("the member that was asked for is not here, or not any more"))?;
     let method = method_of(head)?;
     admits(app, joined, &head.headers, method)?;
+    app.admit()?;
     if is_path(path) { Ok((joined, path, method)) } else { Err(no_path()) }
 }
 

@@ -1,4 +1,4 @@
-//! Clients that take their time, against a sidecar in this process whose limits are short.
+//! Clients that take their time, or ask without end, against a sidecar in this process whose limits are short.
 
 #![expect(clippy::unwrap_used, reason = "tests report by panicking")]
 
@@ -27,21 +27,20 @@ fn served() -> Served {
 }
 
 fn served_for(connections: usize) -> Served {
-    served_with(connections, None)
+    served_with(|options| options.limits.connections = connections)
 }
 
-fn served_with(connections: usize, token: Option<Token>) -> Served {
+fn served_with(also: impl FnOnce(&mut Options)) -> Served {
     let settings = Settings::from_toml_str(
         "[default.resilience.sharding]\npolicies.workers.group_name = \"workers\"\ndiscovery.backend = \"memory\"\ndiscovery.ttl = \"5s\"",
     );
     let factory = ShardingFactory::from_settings(settings.unwrap()).unwrap();
     let service = factory.create("workers").unwrap();
     let mut options = Options::new("127.0.0.1:0".parse().unwrap());
-    options.limits.connections = connections;
-    options.token = token;
     options.limits.head = Duration::from_secs(1);
     options.limits.stall = Duration::from_secs(1);
     options.limits.body = Duration::from_secs(3);
+    also(&mut options);
     let sidecar = Sidecar::new(factory, &["workers".into()], options).unwrap();
     let at = sidecar.address();
     let ((ready, is_ready), (stop, stopped)) = (mpsc::channel(), oneshot::channel::<()>());
@@ -148,7 +147,7 @@ fn who_sends_slowly_takes_no_place_of_those_who_are_brought_to_a_member() {
     const TOKEN: &str = "correct-horse-battery-staple";
     let file = std::env::temp_dir().join(format!("shardwise-slow-{}", std::process::id()));
     std::fs::write(&file, TOKEN).unwrap();
-    let served = served_with(512, Some(Token::from_file(&file).unwrap()));
+    let served = served_with(|options| options.token = Some(Token::from_file(&file).unwrap()));
     std::fs::remove_file(&file).unwrap();
     let asks = |method: &str, rest: &str| {
         let mut stream = served.connect();
@@ -170,6 +169,17 @@ fn who_sends_slowly_takes_no_place_of_those_who_are_brought_to_a_member() {
     }
     let refused = read(&mut asks("GET", "Content-Length: 100\r\n"));
     assert!(refused.starts_with("HTTP/1.1 400") && refused.contains("a GET has no body"), "{refused}");
+}
+
+#[test]
+fn a_stranger_without_a_peers_token_takes_nothing_of_the_rate() {
+    let served = served_with(|options| options.limits.rate = Some(1));
+    for path in ["workers/nobody/0000000000000000/status", "x"].repeat(5) {
+        let refused = asks(&served, &format!("/v1/peers/{path}"));
+        assert!(refused.starts_with("HTTP/1.1 403"), "{refused}");
+    }
+    let answer = asks(&served, "/v1/policies/workers/ownership");
+    assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");
 }
 
 /// The status of a path.
