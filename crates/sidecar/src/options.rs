@@ -10,6 +10,7 @@ use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use rustls::{ClientConfig, RootCertStore, ServerConfig};
 use secrecy::{ExposeSecret, SecretSlice};
+use shardwise::settings::PeersSettings;
 use subtle::ConstantTimeEq;
 use tokio::sync::Semaphore;
 
@@ -72,6 +73,22 @@ impl Options {
             "{} can be reached from other machines: that needs a token (--token-file) and TLS (--tls-cert and --tls-key); or listen on 127.0.0.1",
             self.listen
         )))
+    }
+}
+
+impl Options {
+    /// # Errors
+    ///
+    /// If members show each other, by these options or a policy's settings, what operators show: then every member could do what an operator may.
+    pub(crate) fn keeps_apart<'a>(&self, policies: impl IntoIterator<Item = &'a PeersSettings>) -> Result<(), Error> {
+        let Some(operators) = &self.token else { return Ok(()) };
+        let mut set = policies.into_iter().filter_map(|peers| peers.token.as_ref());
+        if self.peers.token.as_ref().is_some_and(|token| operators.is(token.bytes()))
+            || set.any(|token| operators.is(token.expose_secret().as_bytes()))
+        {
+            return Err(Error::Options("the operator's token (--token-file) and the members' (--peer-token-file, peer_token_file) are the same: members would be operators; make two".into()));
+        }
+        Ok(())
     }
 }
 
@@ -251,6 +268,22 @@ mod tests {
             let error = at(open).unwrap_err().to_string();
             assert!(error.contains(open) && error.contains("--token-file") && error.contains("--tls-cert"), "{error}");
         }
+    }
+
+    #[test]
+    fn the_peers_token_is_not_the_operators() {
+        let [operators, peers] = ["operators-show-this-one", "peers-show-each-other-this"];
+        let is_taken = |own: Option<&str>, set: Option<&str>| {
+            let mut options = Options::new(([127, 0, 0, 1], 0).into());
+            options.token = Some(Token::of(operators.as_bytes()));
+            options.peers.token = own.map(|token| Token::of(token.as_bytes()));
+            let mut settings = PeersSettings::default();
+            settings.token = set.map(|token| token.to_owned().into());
+            let checked = options.keeps_apart([&PeersSettings::default(), &settings]);
+            checked.inspect_err(|error| assert!(!error.to_string().contains(operators), "{error}")).is_ok()
+        };
+        assert!(is_taken(None, None) && is_taken(Some(peers), None) && is_taken(None, Some(peers)));
+        assert!(!is_taken(Some(operators), None) && !is_taken(None, Some(operators)) && !is_taken(Some(peers), Some(operators)));
     }
 
     #[test]

@@ -108,6 +108,7 @@ impl Sidecar {
             ))
         };
         let policies = policies.iter().map(joined).collect::<Result<BTreeMap<_, _>, Error>>()?;
+        options.keeps_apart(policies.values().map(|joined| joined.service.peers()))?;
         for (name, joined) in &policies {
             // Where nobody can know where it is, it goes on without being asked by others.
             if let Err(error) = joined.service.requests_arrive_at(address, options.tls.is_some()) {
