@@ -65,7 +65,7 @@ pub(crate) async fn to_one(State(app): State<Arc<App>>, Of(joined): Of, whom: In
     one(&app, &joined, &whom.0, request).await.inspect_err(refused)
 }
 
-/// Ask any healthy member, another one than this if there is one.
+/// Ask any healthy member, another one than this if there is one that can be asked.
 #[utoipa::path(
     get, path = "/v1/policies/{policy}/any/{path}", tag = "members",
     params(
@@ -142,11 +142,6 @@ async fn any(app: &App, joined: &Joined, request: Request) -> Result<Response> {
     let is_other =
         |member: &&Member| member.state == MemberState::Active && member.metadata.contains_key(ADDRESS_KEY) && !is_me(joined, member);
     let healthy: Vec<&Member> = view.members().iter().filter(is_other).collect();
-    let me = view.member(joined.service.instance_id());
-    if healthy.is_empty() {
-        let me = me.ok_or_else(|| Problem::unavailable("this worker is not a member yet, and there is no other one"))?;
-        return Ok(answered(me, answer_here(app, joined, &path, request).await?));
-    }
     let first = app.peers.next.fetch_add(1, Ordering::Relaxed);
     // What may have done something is not asked of a second one.
     let tries = if request.method == Method::Get { TRIES.min(healthy.len()) } else { 1 };
@@ -155,11 +150,17 @@ async fn any(app: &App, joined: &Joined, request: Request) -> Result<Response> {
         let Some(member) = healthy.get(first.wrapping_add(n) % healthy.len()) else { break };
         match ask(app, joined, member, &path, &request).await {
             Ok(answer) => return Ok(answered(member, answer)),
-            Err(failed @ Failed::Nobody(_)) => last = Some((*member, failed)),
+            // Nothing was handled there.
+            Err(failed @ (Failed::Nobody(_) | Failed::Barred(_))) => last = Some((*member, failed)),
             Err(failed) => return Err(problem(&view, member, failed)),
         }
     }
-    let (member, failed) = last.ok_or_else(|| Problem::unavailable("there is no healthy member"))?;
+    // Alone it answers however it is, and for others that cannot be asked if it is healthy.
+    let me = view.member(joined.service.instance_id());
+    if let Some(me) = me.filter(|me| last.is_none() || me.state == MemberState::Active) {
+        return Ok(answered(me, answer_here(app, joined, &path, request).await?));
+    }
+    let (member, failed) = last.ok_or_else(|| Problem::unavailable("this worker is not a member yet, and there is no other one"))?;
     let Failed::Nobody(why) = failed else { return Err(problem(&view, member, failed)) };
     Err(count("unreachable", Problem::unavailable(format!("{tries} members were tried and none is there; the last one: {why}"))))
 }

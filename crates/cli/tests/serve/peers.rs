@@ -98,7 +98,8 @@ fn member(runtime: &Runtime, place: &Place, id: &str, at: SocketAddr, tls: bool)
 #[test]
 fn each_member_is_asked_by_its_name_and_any_healthy_one_without() {
     let place = place_of_peers();
-    let [one, other, mut third] = std::array::from_fn(|_| Served::start(&place, &["--token-file", "token", "--peer-token-file", "peers"]));
+    let [one, mut other, mut third] =
+        std::array::from_fn(|_| Served::start(&place, &["--token-file", "token", "--peer-token-file", "peers"]));
     let members = |wanted: usize| {
         eventually("they see each other", PATIENCE, || {
             (asks(&one, "GET", "ownership", "").well("ownership")["members"] == wanted).then_some(())
@@ -142,7 +143,11 @@ fn each_member_is_asked_by_its_name_and_any_healthy_one_without() {
         let gone = status_of(&one, &third.id).refuses(404, "gone");
         (!gone["detail"].as_str().unwrap().contains(&third.id)).then_some(())
     });
-    drop(other);
+    other.process.signal(Signal::SIGKILL);
+    other.process.ends("after SIGKILL");
+    // Before the group has noticed it, and with a body that nobody has handled.
+    assert_eq!(by(&asks(&one, "GET", "any/status", "")), name(&one), "nobody else is there");
+    assert_eq!(by(&asks(&one, "POST", "any/status", "{}")), name(&one), "nobody else is there");
     members(1);
     eventually("alone it answers itself", PATIENCE, || (by(&asks(&one, "GET", "any/status", "")) == name(&one)).then_some(()));
     let metrics = String::from_utf8(asks_root(&one, "/metrics").body).unwrap();
