@@ -123,7 +123,7 @@ async fn one(app: &App, joined: &Joined, whom: &str, request: Request) -> Result
     let view = joined.observer()?.members();
     let id = InstanceId::new(whom).ok();
     let Some(member) = id.as_ref().and_then(|id| view.member(id)).filter(|member| is_there(member)) else {
-        return Err(count("unknown", unknown(&view, "there is no living member of that name")));
+        return Err(count("unknown", unknown(&view, None, "there is no living member of that name")));
     };
     if is_me(joined, member) {
         return Ok(answered(member, answer_here(app, joined, &path, request).await?));
@@ -204,7 +204,7 @@ fn answered(member: &Member, answer: Answer) -> Response {
 fn problem(view: &View, member: &Member, failed: Failed) -> Problem {
     let id = &member.instance_id;
     match failed {
-        Failed::Nobody(why) => count("unreachable", unknown(view, &format!("nobody answers for {id}: {why}"))),
+        Failed::Nobody(why) => count("unreachable", unknown(view, Some(id), &format!("nobody answers for {id}: {why}"))),
         Failed::Barred(why) => count("barred", Problem::bad_gateway(format!("{id} was not asked: {why}"))),
         Failed::Broken(why) => {
             count("broken", Problem::bad_gateway(format!("{id} gives no answer, and it is unknown if it has done something: {why}")))
@@ -223,9 +223,9 @@ fn too_many() -> Problem {
     Problem::too_many(format!("{FORWARDS_MOST} requests are brought to members at a time, and no more"))
 }
 
-/// Names the living, the first of very many.
-fn unknown(view: &View, why: &str) -> Problem {
-    let living: Vec<&Member> = view.members().iter().filter(|member| is_there(member)).collect();
+/// Names the living, the first of very many, without whom nobody answers for.
+fn unknown(view: &View, dead: Option<&InstanceId>, why: &str) -> Problem {
+    let living: Vec<&Member> = view.members().iter().filter(|member| is_there(member) && dead != Some(&member.instance_id)).collect();
     let names: Vec<_> = living.iter().take(NAMED).map(|member| member.instance_id.as_str()).collect();
     let more = living.len().saturating_sub(NAMED);
     let more = if more > 0 { format!(" and {more} more") } else { String::new() };
