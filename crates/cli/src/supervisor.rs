@@ -4,8 +4,6 @@ use std::os::unix::net::{SocketAddr, UnixDatagram};
 use std::sync::Arc;
 use std::time::Duration;
 
-use shardwise::core::Moment;
-use shardwise::{Sharding as _, ShardingService};
 use tokio::time::{MissedTickBehavior, interval};
 use tokio_util::task::AbortOnDropHandle;
 
@@ -86,24 +84,36 @@ fn abstract_name(_: &str) -> Option<SocketAddr> {
     None
 }
 
-/// Whether the service's driver goes on: within a TTL of its deadline it has noticed that, or it hangs. A backend that is away is no reason to be restarted.
-pub(crate) fn goes_on(service: &ShardingService) -> bool {
-    is_noticed(service.ownership().deadline(), service.now(), service.timing().ttl)
-}
-
-fn is_noticed(deadline: Option<Moment>, now: Moment, ttl: Duration) -> bool {
-    deadline.is_none_or(|deadline| now <= deadline.plus(ttl))
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::sync::atomic::{AtomicBool, Ordering};
 
-    #[test]
-    fn a_deadline_that_nobody_has_noticed_for_a_ttl_is_a_hung_driver() {
-        let at = |seconds: u64| Moment::from_nanos(seconds * 1_000_000_000);
-        let noticed = |deadline, now| is_noticed(deadline, at(now), Duration::from_secs(10));
-        assert!(noticed(None, 1_000) && noticed(Some(at(50)), 40) && noticed(Some(at(50)), 60));
-        assert!(!noticed(Some(at(50)), 61));
+    #[tokio::test]
+    async fn who_is_not_alive_gives_no_sign() {
+        let path = std::env::temp_dir().join(format!("shardwise-supervisor-{}", std::process::id()));
+        let _ = std::fs::remove_file(&path);
+        let listening = UnixDatagram::bind(&path).unwrap();
+        listening.set_nonblocking(true).unwrap();
+        let told = Some(Arc::new(socket(path.to_str().unwrap()).unwrap()));
+        let supervisor = Supervisor { told, patience: Some(SIGNS_APART * 3) };
+        let (alive, asked) = (Arc::new(AtomicBool::new(true)), Arc::new(tokio::sync::Notify::new()));
+        let (is_alive, is_asked) = (Arc::clone(&alive), Arc::clone(&asked));
+        let _watched = supervisor.watch(move || {
+            is_asked.notify_one();
+            is_alive.load(Ordering::Relaxed)
+        });
+        // Whether it is alive is asked, and a sign given, in one go.
+        asked.notified().await;
+        let mut sign = [0; 32];
+        let length = listening.recv(&mut sign).unwrap();
+        assert_eq!(&sign[..length], b"WATCHDOG=1");
+        alive.store(false, Ordering::Relaxed);
+        while listening.recv(&mut sign).is_ok() {}
+        for _ in 0..3 {
+            asked.notified().await;
+        }
+        assert!(listening.recv(&mut sign).is_err(), "it says that it is alive");
+        std::fs::remove_file(&path).unwrap();
     }
 }

@@ -1,12 +1,15 @@
 //! For probes and scrapers: is this process alive, may work be sent to it, and its metrics.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use axum::Json;
 use axum::extract::State;
 use axum::http::header::CONTENT_TYPE;
 use axum::response::{IntoResponse, Response};
 use serde::Serialize;
+use shardwise::core::Moment;
+use shardwise::{Sharding as _, ShardingService};
 use utoipa::ToSchema;
 
 use crate::app::App;
@@ -23,10 +26,21 @@ const OK: Json<Health> = Json(Health { status: "ok" });
 
 /// Is this process alive?
 ///
-/// It says nothing of the backend: to restart a worker because the backend is away would help nobody.
+/// It says nothing of the backend: to restart a worker because the backend is away would help nobody. It is 503 when nobody here has noticed for a TTL that
+/// ownership is over: then the thread that keeps it hangs or is gone.
 #[utoipa::path(get, path = "/livez", tag = "probes", responses((status = 200, description = "It is", body = Health)))]
-pub(crate) async fn livez() -> Json<Health> {
-    OK
+pub(crate) async fn livez(State(app): State<Arc<App>>) -> Result<Json<Health>> {
+    let hung = app.policies.iter().find(|(_, joined)| !goes_on(&joined.service));
+    hung.map_or(Ok(OK), |(name, _)| Err(Problem::unavailable(format!("policy {name}: what keeps its ownership hangs or is gone"))))
+}
+
+/// Whether the service's driver goes on: within a TTL of its deadline it has noticed that, or it hangs. A backend that is away is no reason to be restarted.
+pub fn goes_on(service: &ShardingService) -> bool {
+    is_noticed(service.ownership().deadline(), service.now(), service.timing().ttl)
+}
+
+fn is_noticed(deadline: Option<Moment>, now: Moment, ttl: Duration) -> bool {
+    deadline.is_none_or(|deadline| now <= deadline.plus(ttl))
 }
 
 /// Has this worker joined, seen the group, and is it not leaving?
@@ -48,4 +62,17 @@ pub(crate) async fn metrics(State(app): State<Arc<App>>) -> Result<Response> {
 #[utoipa::path(get, path = "/openapi.json", tag = "probes", responses((status = 200, description = "This document", body = serde_json::Value)))]
 pub(crate) async fn document(State(app): State<Arc<App>>) -> Response {
     ([(CONTENT_TYPE, "application/json")], app.document.clone()).into_response()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_deadline_that_nobody_has_noticed_for_a_ttl_is_a_hung_driver() {
+        let at = |seconds: u64| Moment::from_nanos(seconds * 1_000_000_000);
+        let noticed = |deadline, now| is_noticed(deadline, at(now), Duration::from_secs(10));
+        assert!(noticed(None, 1_000) && noticed(Some(at(50)), 40) && noticed(Some(at(50)), 60));
+        assert!(!noticed(Some(at(50)), 61));
+    }
 }

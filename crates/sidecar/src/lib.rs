@@ -32,6 +32,7 @@ mod slots;
 mod steady;
 mod wishes;
 
+pub use health::goes_on;
 pub use options::{Limits, Options, Peers, Render, Tls, Token};
 pub use outbox::{Outbox, OutboxLetter, OutboxReplay, OutboxStatus};
 pub use server::{Error, Sidecar};

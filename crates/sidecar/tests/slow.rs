@@ -31,9 +31,14 @@ fn served_for(connections: usize) -> Served {
 }
 
 fn served_with(also: impl FnOnce(&mut Options)) -> Served {
-    let settings = Settings::from_toml_str(
-        "[default.resilience.sharding]\npolicies.workers.group_name = \"workers\"\ndiscovery.backend = \"memory\"\ndiscovery.ttl = \"5s\"",
-    );
+    started("5s", also, || ())
+}
+
+/// With something that is done on the thread of the renewals once it has joined.
+fn started(ttl: &str, also: impl FnOnce(&mut Options), on_renewals: impl FnOnce() + Send + 'static) -> Served {
+    let settings = Settings::from_toml_str(&format!(
+        "[default.resilience.sharding]\npolicies.workers.group_name = \"workers\"\ndiscovery.backend = \"memory\"\ndiscovery.ttl = \"{ttl}\"",
+    ));
     let factory = ShardingFactory::from_settings(settings.unwrap()).unwrap();
     let service = factory.create("workers").unwrap();
     let mut options = Options::new("127.0.0.1:0".parse().unwrap());
@@ -44,7 +49,11 @@ fn served_with(also: impl FnOnce(&mut Options)) -> Served {
     let sidecar = Sidecar::new(factory, &["workers".into()], options).unwrap();
     let at = sidecar.address();
     let ((ready, is_ready), (stop, stopped)) = (mpsc::channel(), oneshot::channel::<()>());
-    let run = move || sidecar.run(|| ready.send(()).map_err(|_| Error::Options("nobody waits".into())), async { drop(stopped.await) });
+    let is_there = move || {
+        tokio::spawn(async { on_renewals() });
+        ready.send(()).map_err(|_| Error::Options("nobody waits".into()))
+    };
+    let run = move || sidecar.run(is_there, async { drop(stopped.await) });
     let end = Some(std::thread::spawn(run));
     is_ready.recv_timeout(PATIENCE).unwrap();
     Served { at, service, stop: Some(stop), end }
@@ -180,6 +189,32 @@ fn a_stranger_without_a_peers_token_takes_nothing_of_the_rate() {
     }
     let answer = asks(&served, "/v1/policies/workers/ownership");
     assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");
+}
+
+#[test]
+fn a_thread_of_renewals_that_hangs_is_not_called_alive() {
+    let (go_on, hangs) = mpsc::channel::<()>();
+    let served = started(
+        "1s",
+        |_| (),
+        move || {
+            let _ = hangs.recv();
+        },
+    );
+    let begun = Instant::now();
+    let becomes = |status: &str| {
+        while !asks(&served, "/livez").starts_with(&format!("HTTP/1.1 {status}")) {
+            assert!(begun.elapsed() < PATIENCE, "/livez is not {status}");
+            std::thread::sleep(Duration::from_millis(50));
+        }
+    };
+    becomes("503");
+    drop(go_on);
+    becomes("200");
+    while served.service.state() != ServiceState::Active {
+        assert!(begun.elapsed() < PATIENCE, "it does not come back");
+        std::thread::sleep(Duration::from_millis(50));
+    }
 }
 
 /// The status of a path.

@@ -8,13 +8,13 @@ use clap::Args;
 use metrics_exporter_prometheus::PrometheusBuilder;
 use serde::Serialize;
 use shardwise::ShardingFactory;
-use shardwise_sidecar::{Options, Render, Sidecar, Tls, Token};
+use shardwise_sidecar::{Options, Render, Sidecar, Tls, Token, goes_on};
 
 use super::load_settings;
 use super::outbox::Shown;
 use crate::args::Common;
 use crate::exit::{Code, Failure, Result};
-use crate::supervisor::{Supervisor, goes_on};
+use crate::supervisor::Supervisor;
 use crate::{output, signals};
 
 /// Answer over HTTP beside a worker in any language

@@ -15,6 +15,7 @@ use serde_json::json;
 use shardwise::settings::{OutboxSettings, Settings};
 use shardwise::{Sharding, ShardingFactory};
 use shardwise_outbox::{ErrorKind, OutboxPublisher, Poison, PublisherOptions};
+use shardwise_sidecar::goes_on;
 use tokio_util::task::AbortOnDropHandle;
 
 use self::opened::Opened;
@@ -23,7 +24,7 @@ use super::load_settings;
 use crate::args::Common;
 use crate::exit::{Code, Failure, Result};
 use crate::output::{self, Format, count};
-use crate::supervisor::{Supervisor, goes_on};
+use crate::supervisor::Supervisor;
 use crate::{events, signals};
 
 /// The most refused lines that the JSON answer lists; it counts all.
