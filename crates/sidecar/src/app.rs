@@ -61,6 +61,8 @@ pub(crate) struct App {
     pub(crate) outbox: Option<Arc<dyn Outbox>>,
     /// Requests between members that were not let in.
     pub(crate) strangers: Seldom,
+    /// Actions without the operator's token.
+    pub(crate) intruders: Seldom,
     costly: Rate,
     placing: Arc<Semaphore>,
 }
@@ -94,6 +96,7 @@ impl App {
             page: Page::new(),
             outbox: options.outbox,
             strangers: Seldom::default(),
+            intruders: Seldom::default(),
             costly: Rate::new(COSTLY_PER_SECOND),
             placing: Arc::new(Semaphore::new(PLACING_MOST)),
         }

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use axum::extract::{MatchedPath, Request, State};
 use axum::http::header::{AUTHORIZATION, HOST, ORIGIN};
 use axum::http::uri::Authority;
-use axum::http::{HeaderMap, Version};
+use axum::http::{HeaderMap, Method, Version};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
 
@@ -53,6 +53,11 @@ fn admit(app: &App, request: &Request) -> Result<()> {
     if let Some(token) = &app.token
         && !bearer(request.headers()).is_some_and(|shown| token.is(shown))
     {
+        if request.method() == Method::POST
+            && let Some(refused) = app.intruders.another()
+        {
+            tracing::warn!(target: page::LOG, refused, "requests over HTTP that may have been actions had no token, or not the right one");
+        }
         return Err(Problem::unauthorized());
     }
     // Behind the token: a stranger takes nothing of what those may ask who are let in.

@@ -124,8 +124,11 @@ pub(crate) async fn replay(State(app): State<Arc<App>>, request: Request) -> Res
         return Err(Problem::bad_request(format!("id, who and reason are texts of 1 to {WORDS_BYTES_MAX} bytes")));
     }
     app.spend()?;
-    let replay = in_time(outbox.replay(&id, &who, &reason)).await?;
-    tracing::info!(target: LOG, outbox = outbox.name(), event = ?id, ?who, ?reason, done = replay.done.as_deref(), "a dead letter was to be sent again, over HTTP");
+    tracing::info!(target: LOG, outbox = outbox.name(), event = ?id, ?who, ?reason, "a dead letter is to be sent again, over HTTP");
+    let replay = in_time(outbox.replay(&id, &who, &reason)).await.inspect_err(|problem| {
+        tracing::warn!(target: LOG, outbox = outbox.name(), event = ?id, why = problem.detail(), "it is unknown whether a dead letter is sent again");
+    })?;
+    tracing::info!(target: LOG, outbox = outbox.name(), event = ?id, done = replay.done.as_deref(), "what became of the dead letter");
     Ok(Json(replay))
 }
 

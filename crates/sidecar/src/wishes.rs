@@ -63,7 +63,10 @@ async fn wish(State(app): State<Arc<App>>, Of(joined): Of, request: Request, dra
     let call = |factory: shardwise::ShardingFactory| async move {
         if drained { factory.drain(&name, &whom).await } else { factory.undrain(&name, &whom).await }
     };
-    let changed = app.call(call).await?;
-    tracing::info!(target: LOG, policy, instance = %id, drained, changed, "an operator's wish, over HTTP");
+    tracing::info!(target: LOG, policy, instance = %id, drained, "an operator's wish, over HTTP");
+    let changed = app.call(call).await.inspect_err(|problem| {
+        tracing::warn!(target: LOG, policy, instance = %id, drained, why = problem.detail(), "it is unknown whether an operator's wish is kept");
+    })?;
+    tracing::info!(target: LOG, policy, instance = %id, drained, changed, "an operator's wish is kept");
     Ok(Json(Heard { instance_id, drained, changed }))
 }
