@@ -119,7 +119,13 @@ fn host_of(text: &str) -> Option<String> {
 fn is_ours(host: &str, local: Option<IpAddr>, hosts: &[String]) -> bool {
     let on_loopback = local.is_none_or(|local| local.to_canonical().is_loopback());
     match host.parse::<IpAddr>() {
-        Ok(address) => on_loopback && address.is_loopback() || local.is_some_and(|local| local.to_canonical() == address.to_canonical()),
+        Ok(address) => {
+            let is_it = |other: IpAddr| other.to_canonical() == address.to_canonical();
+            // One that was set leads here by way of others, which have another address on this side.
+            on_loopback && address.is_loopback()
+                || local.is_some_and(is_it)
+                || hosts.iter().filter_map(|known| known.parse().ok()).any(is_it)
+        }
         Err(_) => on_loopback && host == "localhost" || hosts.iter().any(|known| known.eq_ignore_ascii_case(host)),
     }
 }
@@ -137,7 +143,7 @@ mod tests {
 
     #[test]
     fn addresses_of_this_connection_and_set_names_are_ours() {
-        let hosts = ["side.example".to_owned()];
+        let hosts = ["side.example", "203.0.113.7", "fd00::7"].map(str::to_owned);
         let ours = |text: &str, local: &str| host_of(text).is_some_and(|host| is_ours(&host, local.parse().ok(), &hosts));
         for (text, local) in [
             ("127.0.0.1:80", "127.0.0.1"),
@@ -147,6 +153,8 @@ mod tests {
             ("10.0.0.7", "10.0.0.7"),
             ("10.0.0.7:8", "::ffff:10.0.0.7"),
             ("Side.Example:443", "10.0.0.7"),
+            ("203.0.113.7:8087", "10.0.0.7"),
+            ("[fd00::7]:8087", "10.0.0.7"),
         ] {
             assert!(ours(text, local), "{text} at {local}");
         }
@@ -156,6 +164,7 @@ mod tests {
             ("localhost", "10.0.0.7"),
             ("127.0.0.1", "10.0.0.7"),
             ("10.0.0.8", "10.0.0.7"),
+            ("203.0.113.8", "10.0.0.7"),
             ("", "127.0.0.1"),
             ("user@127.0.0.1", "127.0.0.1"),
             ("127.0.0.1:80/x", "127.0.0.1"),

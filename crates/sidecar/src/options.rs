@@ -32,7 +32,7 @@ pub struct Options {
     pub token: Option<Token>,
     /// Certificate and key.
     pub tls: Option<Tls>,
-    /// Host names by which clients may call it, beside the loopback ones and the addresses it listens on.
+    /// Host names and, where something maps it, addresses by which clients and members may call it, beside the loopback ones and the addresses it listens on.
     pub hosts: Vec<String>,
     /// How much of anything.
     pub limits: Limits,
