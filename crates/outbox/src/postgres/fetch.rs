@@ -13,6 +13,12 @@ use crate::store::sql::{around, from_ordered, unsigned};
 use crate::store::{FetchRequest, Fetched, HeadTrouble, Hold, Registration, Run};
 use crate::{Delivery, Payload};
 
+/// One statement looks at so many held slots at most, each of which takes a seek; more are visited in turns.
+const SLOTS_MAX: u32 = 1_024;
+/// $1 incarnation, $2 first hash, $3 its slot, $4 the slots to pass over: where the slot after them begins.
+const BEYOND: &str = "
+    SELECT hash_from FROM outbox_slot WHERE incarnation = $1 AND slot >= $3 AND hash_to >= $2 ORDER BY slot OFFSET $4 LIMIT 1";
+
 /// $1 incarnation, $2 and $3 first and last hash, $4 slots and $5 aggregates to leave out, $6 events at most, $7 the longest wait a retry
 /// can have in milliseconds (a longer one means that the clock was set back), $8 bytes, $9 how many aggregates whose retry is due, $10 the number of slots. An
 /// aggregate with nothing to send is in it as a row without an event. Public for the test that reads the plan.
@@ -46,7 +52,10 @@ pub const FETCH: &str = "
             (SELECT s.slot, s.epoch, false AS due, r.*
              FROM (
                 SELECT slot, epoch, greatest(hash_from, $2) AS low, least(hash_to, $3) AS high FROM outbox_slot
-                WHERE incarnation = $1 AND hash_to >= $2 AND hash_from <= $3 AND slot NOT IN (SELECT unnest($4::bigint[])) ORDER BY slot
+                WHERE incarnation = $1 AND hash_to >= $2 AND hash_from <= $3
+                  AND slot BETWEEN floor(($2::numeric + 9223372036854775808) * $10::bigint / 18446744073709551616)::bigint
+                               AND floor(($3::numeric + 9223372036854775808) * $10::bigint / 18446744073709551616)::bigint
+                  AND slot NOT IN (SELECT unnest($4::bigint[])) ORDER BY slot
              ) AS s
              CROSS JOIN LATERAL (
                 SELECT h.aggregate, h.hash, h.done_seq, h.attempts, h.failures, h.failing_since, h.attempted_at FROM outbox_head AS h
@@ -68,26 +77,59 @@ pub const FETCH: &str = "
 
 pub(super) async fn fetch(store: &PostgresStore, me: &Registration, request: &FetchRequest) -> crate::Result<Fetched> {
     let mut reading = Reading { events_left: request.events_max.max(1), bytes_left: request.bytes_max.max(1), ..Reading::default() };
-    let complete = call!(store, conn => read_all(conn, me, request, &mut reading))?;
+    let end = call!(store, conn => read_all(conn, me, request, &mut reading))?;
     if !reading.drained.is_empty() && store.may_strike() {
         call!(store, conn => upkeep::strike_off(conn, &reading.drained))?;
     }
-    // Where only retries were read, the others' turn is where it was.
-    let last = reading.last_hash.map(from_ordered).or(request.after).unwrap_or(u64::MAX);
-    Ok(Fetched { runs: reading.runs, resume: (!complete).then_some(last) })
+    let resume = match end {
+        End::All => None,
+        End::Slots(through) => Some(from_ordered(through)),
+        // Where only retries were read, the others' turn is where it was.
+        End::Full => Some(reading.last_hash.map(from_ordered).or(request.after).unwrap_or(u64::MAX)),
+    };
+    Ok(Fetched { runs: reading.runs, resume })
 }
 
-/// Answers whether all ranges were read to their ends.
-async fn read_all(conn: &mut PgConnection, me: &Registration, request: &FetchRequest, reading: &mut Reading) -> Result<bool, Fault> {
+/// How far a reading came.
+enum End {
+    /// All ranges were read to their ends.
+    All,
+    /// All slots up to this hash were, and it is the next ones' turn.
+    Slots(i64),
+    /// A limit cut it short.
+    Full,
+}
+
+async fn read_all(conn: &mut PgConnection, me: &Registration, request: &FetchRequest, reading: &mut Reading) -> Result<End, Fault> {
     // Retries that are due come first, and leave room for others.
     let mut due = i64::try_from(reading.events_left.div_ceil(2)).unwrap_or(i64::MAX);
-    for range in around(request.after) {
-        if !read(conn, me, request, range, due, reading).await? {
-            return Ok(false);
+    for (from, to) in around(request.after) {
+        let beyond = last_of_turn(conn, me, from).await?.filter(|through| *through < to);
+        // Of many slots, the first ones have a turn of their own behind the last ones.
+        let through = beyond.or((me.slots > SLOTS_MAX && from > i64::MIN && to == i64::MAX).then_some(to));
+        if !read(conn, me, request, (from, through.unwrap_or(to)), due, reading).await? {
+            return Ok(End::Full);
+        }
+        if let Some(through) = through {
+            return Ok(End::Slots(through));
         }
         due = 0;
     }
-    Ok(true)
+    Ok(End::All)
+}
+
+/// The last hash of the slots that one statement looks at from here on; `None` if there are not more than that.
+async fn last_of_turn(conn: &mut PgConnection, me: &Registration, from: i64) -> Result<Option<i64>, Fault> {
+    if me.slots <= SLOTS_MAX {
+        return Ok(None);
+    }
+    let slot = (u128::from(from_ordered(from)) * u128::from(me.slots)) >> 64;
+    let query = sqlx::query_scalar::<_, i64>(BEYOND)
+        .bind(me.incarnation.to_string())
+        .bind(from)
+        .bind(i64::try_from(slot).unwrap_or(i64::MAX))
+        .bind(i64::from(SLOTS_MAX));
+    Ok(query.fetch_optional(conn).await?.map(|beyond| beyond.saturating_sub(1)))
 }
 
 async fn read(

@@ -2,7 +2,9 @@
 
 use std::time::Duration;
 
+use shardwise::{Incarnation, SlotSet};
 use shardwise_outbox::exercise::StoreHarness;
+use shardwise_outbox::store::{FetchRequest, Registration};
 use shardwise_outbox::{Store, postgres};
 use sqlx::Connection;
 
@@ -123,6 +125,31 @@ async fn what_waits_elsewhere_costs_a_fetch_nothing() {
     outbox.execute(sql).await;
     let waiting = blocks().await;
     assert!(waiting <= before * 2, "{before} blocks before, {waiting} with 20,000 heads more that wait for a retry");
+}
+
+/// Each slot that is held costs a seek, so that one call looks at 1,024 of them, and the next call at the next ones.
+#[tokio::test]
+async fn more_slots_than_a_thousand_are_visited_in_turns() {
+    const SLOTS: u32 = 16_384;
+    let outbox = Outbox::new().await;
+    outbox.insert(events("a", 1..=1)).await;
+    let store = outbox.store().await;
+    store.place_new(10).await.unwrap();
+    outbox.execute("UPDATE outbox_head SET hash = 9223372036854775807").await;
+    let me = Registration { publisher: "w".into(), incarnation: Incarnation::new(1), ttl: Duration::from_hours(1), slots: SLOTS };
+    store.register(&me).await.unwrap();
+    store.take(&me, &SlotSet::full(SLOTS)).await.unwrap();
+    let (mut after, mut turns) = (None, Vec::new());
+    for turn in 1..=16_u64 {
+        let request = FetchRequest { after, events_max: 10, bytes_max: 1 << 20, except_slots: vec![], except_aggregates: vec![] };
+        let fetched = store.fetch(&me, &request).await.unwrap();
+        turns.push(fetched.runs.len());
+        after = fetched.resume;
+        // The hash at which the slots of this turn end.
+        let end = (1_024 * turn).wrapping_mul(u64::MAX / u64::from(SLOTS) + 1).wrapping_sub(1);
+        assert_eq!(after, Some(end), "turn {turn}");
+    }
+    assert_eq!(turns, [vec![0; 15], vec![1]].concat(), "the event is in the last slot");
 }
 
 /// A busy aggregate must not fill the indexes with its past.
