@@ -1,7 +1,7 @@
 //! The destinations of one sink, each with a circuit of its own: what one of them refuses is charged to nobody else, and holds nobody else up.
 //!
 //! What waits for one that is down must not fill the memory, because then nothing of the others would be read. So it is put off: back into the
-//! store until about the next probe. Where nothing at all is accepted, everything may be down, and putting off would only keep the store
+//! store until about the next probe, also for a destination that was last heard of long ago. Where none is known to accept anything, everything may be down, and putting off would only keep the store
 //! busy: it goes in steps then, each twice as far from the one before.
 
 use std::collections::BTreeMap;
@@ -23,7 +23,7 @@ pub(super) const DESTINATIONS_MAX: usize = 1_024;
 const LIVELY: Duration = Duration::from_secs(1);
 /// Between two steps of putting off while nothing is accepted, at first and at most.
 const STEP: Duration = Duration::from_millis(250);
-const STEP_MAX: Duration = Duration::from_secs(5);
+const STEP_MAX: Duration = Duration::from_millis(500);
 
 /// Where an event goes within the sink; `None` is the sink as a whole.
 pub(crate) type Place = Option<Arc<str>>;
@@ -58,8 +58,17 @@ impl fmt::Debug for Address {
 #[derive(Debug, Default)]
 struct Known {
     destination: Destination,
+    /// It has accepted something, ever.
+    accepted: bool,
     /// Rises with every word of it, over all destinations.
     heard: u64,
+}
+
+impl Known {
+    /// Up as far as anybody knows, however long ago it was asked.
+    const fn is_good(&self) -> bool {
+        self.accepted && !self.destination.is_down()
+    }
 }
 
 /// What is known of a sink's destinations.
@@ -68,6 +77,8 @@ pub(crate) struct Destinations {
     known: BTreeMap<Place, Known>,
     words: u64,
     down: usize,
+    /// So many have accepted something and are not down.
+    good: usize,
     news: Vec<(Place, bool)>,
     last_accepted: Option<Moment>,
     steps: u32,
@@ -75,17 +86,19 @@ pub(crate) struct Destinations {
 }
 
 impl Destinations {
-    /// Changes what is known of a destination.
-    fn tell(&mut self, to: &Place, change: impl FnOnce(&mut Destination)) {
+    /// Changes what is known of a destination; `accepts` says that it has accepted something.
+    fn tell(&mut self, to: &Place, accepts: bool, change: impl FnOnce(&mut Destination)) {
         if self.known.len() >= DESTINATIONS_MAX && !self.known.contains_key(to) {
             self.forget_one();
         }
         self.words += 1;
         let known = self.known.entry(to.clone()).or_default();
         known.heard = self.words;
-        let before = known.destination.is_down();
+        let (before, was_good) = (known.destination.is_down(), known.is_good());
         change(&mut known.destination);
         let after = known.destination.is_down();
+        known.accepted |= accepts;
+        self.good = self.good + usize::from(known.is_good()) - usize::from(was_good);
         if before != after {
             self.down = if after { self.down + 1 } else { self.down.saturating_sub(1) };
             self.news.push((to.clone(), after));
@@ -96,29 +109,29 @@ impl Destinations {
     fn forget_one(&mut self) {
         let oldest = self.known.iter().min_by_key(|(_, known)| (known.destination.is_down(), known.heard));
         let Some(oldest) = oldest.map(|(to, _)| to.clone()) else { return };
-        if self.known.remove(&oldest).is_some_and(|known| known.destination.is_down()) {
-            self.down = self.down.saturating_sub(1);
-        }
+        let Some(known) = self.known.remove(&oldest) else { return };
+        self.down -= usize::from(known.destination.is_down());
+        self.good -= usize::from(known.is_good());
     }
 
     pub(crate) fn accepted(&mut self, to: &Place, now: Moment) {
-        self.tell(to, |destination| destination.accepted(now));
+        self.tell(to, true, |destination| destination.accepted(now));
         (self.last_accepted, self.steps, self.step_at) = (Some(now), 0, now);
     }
 
     /// See [`Destination::answered`].
     pub(crate) fn answered(&mut self, to: &Place) {
-        self.tell(to, Destination::answered);
+        self.tell(to, false, Destination::answered);
     }
 
     /// See [`Destination::probing`].
     pub(crate) fn probing(&mut self, to: &Place, send: SendId) {
-        self.tell(to, |destination| destination.probing(send));
+        self.tell(to, false, |destination| destination.probing(send));
     }
 
     /// See [`Destination::refused`].
     pub(crate) fn refused(&mut self, to: &Place, send: SendId, aggregates: &[AggregateId], said: &str, backoff: Duration, now: Moment) {
-        self.tell(to, |destination| destination.refused(send, aggregates, said, backoff, now));
+        self.tell(to, false, |destination| destination.refused(send, aggregates, said, backoff, now));
     }
 
     /// What may be sent there, where so many sends are under way.
@@ -157,7 +170,7 @@ impl Destinations {
     }
 
     fn is_lively(&self, now: Moment) -> bool {
-        self.last_accepted.is_some_and(|accepted| now.since(accepted) < LIVELY)
+        self.good > 0 || self.last_accepted.is_some_and(|accepted| now.since(accepted) < LIVELY)
     }
 
     /// When a gate opens for a probe, or the next step may be taken; `sends_to` says how many sends are under way.
@@ -230,9 +243,16 @@ mod tests {
             waits.push(next - now);
             now = next;
         }
-        assert_eq!(waits, [250, 500, 1_000, 2_000, 4_000, 5_000, 5_000]);
-        destinations.accepted(&Some(named("b")), at(now));
+        assert_eq!(waits, [250, 500, 500, 500, 500, 500, 500]);
+        let b = Some(named("b"));
+        destinations.accepted(&b, at(now));
+        for later in [now, now + 3_600_000] {
+            destinations.put_off(at(later));
+            assert!(destinations.may_put_off(&a, at(later)), "another is up, and needs the room whenever it comes");
+        }
+        now += 3_600_000;
+        take_down(&mut destinations, &b, now);
         destinations.put_off(at(now));
-        assert!(destinations.may_put_off(&a, at(now)), "others are up, and need the room");
+        assert!(!destinations.may_put_off(&a, at(now)), "all are down");
     }
 }
