@@ -114,3 +114,12 @@ fn while_nothing_is_accepted_little_is_put_off() {
     }
     assert_eq!(put_off, 30, "a batch of ten at once, after 250 ms and after 750");
 }
+
+/// A sink that breaks its word about destinations costs batches, and nobody stops.
+#[test]
+fn a_destination_that_is_another_one_each_time_stops_nobody() {
+    let asked = std::sync::atomic::AtomicU64::new(0);
+    let address = Address::new(move |_| Some(asked.fetch_add(1, std::sync::atomic::Ordering::SeqCst).to_string().into()));
+    let mut engine = holding(options(), SinkLimits::default()).addressed(address);
+    assert_eq!(sent(&read(&mut engine, vec![single(1)], at(3))), [(0, vec!["1-1".into()])]);
+}

@@ -85,9 +85,11 @@ impl Flow {
             let Some(mut waiting) = self.ready.remove(at) else { break };
             self.count_out(&waiting);
             let before = batch.len();
+            // The first goes where it was said to go when it came: a sink that says something else each time stops nobody.
             while batch.len() < events_max
                 && let Some(event) = waiting.events.pop_front_if(|event| {
-                    (batch.is_empty() || bytes + event.bytes() <= limits.batch_bytes) && self.address.of(event) == waiting.to
+                    (batch.is_empty() || bytes + event.bytes() <= limits.batch_bytes)
+                        && (batch.len() == before || self.address.of(event) == waiting.to)
                 })
             {
                 bytes += event.bytes();
