@@ -77,6 +77,41 @@ async fn a_discard_that_had_to_wait_leaves_what_was_replayed() {
     assert_eq!(outbox.execute("SELECT seq FROM outbox WHERE id = 'a-1'").await, [[Some("3".to_owned())]]);
 }
 
+/// Another one takes the slot while a mark of it is on its way: it waits for the slot's row, and then sees whose that is now.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_mark_that_waited_for_another_taker_is_fenced() {
+    let outbox = Outbox::new().await;
+    outbox.insert(events("a", 1..=2)).await;
+    let store = outbox.store().await;
+    let me = Registration { publisher: "w".into(), incarnation: shardwise::Incarnation::new(1), ttl: LIMIT, slots: 8 };
+    store.register(&me).await.unwrap();
+    store.take(&me, &shardwise::SlotSet::full(8)).await.unwrap();
+    store.place_new(10).await.unwrap();
+    let request = shardwise_outbox::store::FetchRequest {
+        after: None,
+        events_max: 10,
+        bytes_max: 1 << 20,
+        except_slots: vec![],
+        except_aggregates: vec![],
+    };
+    let run = store.fetch(&me, &request).await.unwrap().runs.remove(0);
+    let mut conn = outbox.connection().await;
+    let mut taker = conn.begin().await.unwrap();
+    let take = "UPDATE outbox_slot SET epoch = epoch + 1, incarnation = 'another' WHERE slot = $1";
+    sqlx::query(take).bind(i64::from(run.hold.slot)).execute(&mut *taker).await.unwrap();
+    let mark = tokio::spawn({
+        let (store, me) = (store.clone(), me.clone());
+        let outcome = Outcome { aggregate: run.aggregate, hold: run.hold, through: Some(2), then: Then::Next };
+        async move { store.record(&me, &[outcome], false).await }
+    });
+    let waits = "SELECT 1 FROM pg_locks AS l JOIN pg_database AS d ON true
+        WHERE d.datname = current_database() AND NOT l.granted AND l.pid IN (SELECT pid FROM pg_stat_activity WHERE datname = d.datname)";
+    eventually("the mark waits", LIMIT, async || !outbox.execute(waits).await.is_empty()).await;
+    taker.commit().await.unwrap();
+    assert_eq!(within("the mark", LIMIT, mark).await.unwrap().unwrap(), [run.hold], "it is fenced");
+    assert_eq!(outbox.execute("SELECT done_seq FROM outbox_head").await, [[Some("0".to_owned())]]);
+}
+
 /// Only the cleaning needs this right.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_right_that_only_the_cleaning_needs_ends_no_publisher() {
