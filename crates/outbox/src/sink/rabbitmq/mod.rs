@@ -169,7 +169,8 @@ fn properties(event: &Delivery, message: &Message) -> (BasicProperties, usize) {
         add(ShortString::from(*name), value);
     }
     let mut properties = BasicProperties::default().with_delivery_mode(PERSISTENT).with_headers(headers);
-    if let Some(id) = short(&id) {
+    // A replay's own name may be too long where the event's is not.
+    if let Some(id) = short(&id).or_else(|| short(&event.id)) {
         properties = properties.with_message_id(id);
     }
     if let Some(name) = short(&event.event_type) {
