@@ -72,7 +72,8 @@ async def follow(client: Client, keys: list[str]) -> None:
 
 async def main() -> None:
     policy, url, file = sys.argv[1:4]
-    keys = Path(file).read_text(encoding="utf-8").splitlines()
+    # A key may have any sign that ends lines elsewhere.
+    keys = [key for key in Path(file).read_text(encoding="utf-8").split("\n") if key]
     async with Client(policy, url) as client:
         following = asyncio.create_task(follow(client, keys))
         asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, following.cancel)

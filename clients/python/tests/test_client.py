@@ -141,13 +141,22 @@ class Answers(unittest.IsolatedAsyncioTestCase):
             self.assertTrue(problem.title and problem.detail and problem.detail in str(problem))
             return problem
 
-        async with client(token="not the right token") as stranger, client(policy="no/such") as lost:
+        async with client(token="not-the-right-token") as stranger, client(policy="no/such") as lost:
             await refused(401, "unauthorized", stranger.ownership())
             await refused(401, "unauthorized", stranger.rebalances().__anext__())
             await refused(404, "not-found", lost.owned(["a"]))
         await refused(404, "unknown-instance", self.one.plan(leave=["nobody"]))
         await refused(404, "unknown-instance", self.one.drain("nobody"))
         await refused(400, "bad-key", self.one.owned(["a", "k" * 70_000]))
+
+    async def test_a_token_is_sent_well_and_never_shown(self) -> None:
+        async with client(token=f"{TOKEN}\n") as of_a_file:
+            self.assertEqual((await of_a_file.ownership())["policy"], "workers")
+        for token in (f"{TOKEN}\n\n", f"a\n{TOKEN}", f"größe{TOKEN}", f"{TOKEN}\0", f"{TOKEN} ", ""):
+            with self.assertRaises(ShardwiseError) as caught:
+                client(token=token)
+            self.assertFalse(caught.exception.passes)
+            self.assertNotIn(TOKEN, repr(caught.exception) + str(caught.exception))
 
     async def test_who_does_not_answer_is_unavailable_in_time(self) -> None:
         async with Proxy() as proxy:

@@ -2,8 +2,8 @@
 
 /** The most characters of a list in one request. The sidecar keeps nothing for us, and we send everything before we read. */
 const LIST_CHARACTERS = 256 * 1024;
-/** The sidecar says something every 15 s; a stream that is silent for longer than this is dead. */
-const SILENCE_MS = 40_000;
+/** The sidecar says something every 3 s; a stream that is silent for longer than this is dead. */
+const SILENCE_MS = 10_000;
 const [PAUSE_FIRST_MS, PAUSE_LONGEST_MS] = [100, 5_000];
 const EVENT_CHARACTERS = 1024 * 1024;
 // Answers, as /openapi.json describes them. A newer sidecar may add fields.
@@ -11,7 +11,7 @@ export interface Owner { key: string; slot: number | null; owner: string | null;
 export interface Ownership {
   policy: string; group: string; instance_id: string; state: string; hint: string | null; drained: boolean; owned_for_ms: number | null;
   revision: number; view_fingerprint: string; policy_fingerprint: string | null; members: number; slots: number | null;
-  slots_owned: number | null; ranges: [number, number][] | null; stands_still: boolean;
+  slots_owned: number | null; ranges: [number, number][] | null; stands_still: boolean; renewed_ms_ago: number | null; viewed_ms_ago: number | null;
 }
 export interface Member {
   instance_id: string; incarnation: string; state: string; address: string | null; zone: string | null; version: string | null;
@@ -35,6 +35,7 @@ export interface Wish { instance_id: string; drained: boolean; changed: boolean 
 export interface Rebalance {
   id: string; at: string; cause: string; revision: number; members: number; joined: number; members_joined: string[]; left: number;
   members_left: string[]; slots_owned: number | null; gained: number | null; lost: number | null; moved_share: number | null;
+  took_ms: number;
 }
 
 /** The keys of a list that are this worker's. Unless `state` is active, stale or unsharded, nothing is. */
@@ -96,7 +97,7 @@ export class Client {
 
   constructor(policy: string, { url = "http://127.0.0.1:8087", token, timeoutMs = 15_000, attempts = 3 }: Options = {}) {
     this.#base = `${url.replace(/\/+$/, "")}/v1/policies/${encoded(policy)}/`;
-    this.#headers = token === undefined ? {} : { authorization: `Bearer ${token}` };
+    this.#headers = token === undefined ? {} : { authorization: `Bearer ${sendable(token)}` };
     this.#timeoutMs = timeoutMs;
     this.#attempts = Math.max(1, attempts);
   }
@@ -128,10 +129,10 @@ export class Client {
   }
 
   /** Who owns the key by the newest view, and whether it is mine right now, by this worker's own deadline. */
-  owner(key: string): Promise<Owner> { return this.#json(`owner/${encoded(key)}`); }
+  async owner(key: string): Promise<Owner> { return this.#json(`owner/${encoded(key)}`); }
 
   /** Why the key has its owner, for people. */
-  explain(key: string): Promise<Explanation> { return this.#json(`explain/${encoded(key)}`); }
+  async explain(key: string): Promise<Explanation> { return this.#json(`explain/${encoded(key)}`); }
 
   /** What this worker has, and for how long unless it is renewed. */
   ownership(): Promise<Ownership> { return this.#json("ownership"); }
@@ -163,7 +164,7 @@ export class Client {
       try {
         const headers = { accept: "text/event-stream", ...(last === undefined ? {} : { "last-event-id": last }) };
         const response = await unless(ends, this.#timeoutMs, this.#fetch("rebalances", { headers, signal: ends.signal }));
-        if (response.status !== 200) throw await Problem.of(response);
+        if (response.status !== 200) throw await unless(ends, this.#timeoutMs, Problem.of(response));
         if (isLost || last === undefined) yield { kind: "gap" };
         [isLost, tries] = [false, 0];
         for await (const fields of events(response, ends)) {
@@ -233,6 +234,13 @@ export class Client {
   #strange(): ShardwiseError {
     return new ShardwiseError(`${this.#base} answers something else: is a shardwise sidecar there?`);
   }
+}
+
+/** The token without the line feed at the end of its file. `fetch` would show a header that it cannot send. */
+function sendable(token: string): string {
+  const text = token.replace(/\r?\n$/, "");
+  if (!/^[!-~]+$/.test(text) || text.includes("\n")) throw new ShardwiseError("the token is not printable ASCII");
+  return text;
 }
 
 function encoded(text: string): string {

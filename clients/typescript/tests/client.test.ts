@@ -120,7 +120,8 @@ test("owners of any key", async () => {
   }
   await assert.rejects(one.owner("k".repeat(70_000)), ShardwiseError);
   for (const dots of [".", ".."]) {
-    assert.throws(() => one.owner(dots), /ask by a list/);
+    await assert.rejects(one.owner(dots), /ask by a list/);
+    await assert.rejects(one.explain(dots), /ask by a list/);
     const both = [...(await one.owned([dots])).keys, ...(await other.owned([dots])).keys];
     assert.deepEqual(both, [dots]);
   }
@@ -145,13 +146,23 @@ test("refusals are problems", async () => {
       assert.ok(error.title !== "" && error.detail !== "" && error.message.includes(error.detail));
       return true;
     });
-  const stranger = client(ONE, { token: "not the right token" });
+  const stranger = client(ONE, { token: "not-the-right-token" });
   await refused(401, "unauthorized", stranger.ownership());
   await refused(401, "unauthorized", stranger.rebalances().next());
   await refused(404, "not-found", client(ONE, {}, "no/such").owned(["a"]));
   await refused(404, "unknown-instance", one.plan({ leave: ["nobody"] }));
   await refused(404, "unknown-instance", one.drain("nobody"));
   await refused(400, "bad-key", one.owned(["a", "k".repeat(70_000)]));
+});
+
+test("a token is sent well and never shown", async () => {
+  assert.equal((await client(ONE, { token: `${TOKEN}\n` }).ownership()).policy, "workers");
+  for (const token of [`${TOKEN}\n\n`, `a\n${TOKEN}`, `größe${TOKEN}`, `${TOKEN}\0`, `${TOKEN} `, ""]) {
+    assert.throws(() => client(ONE, { token }), (error) => {
+      assert.ok(error instanceof ShardwiseError && !error.passes && !`${error} ${error.cause}`.includes(TOKEN));
+      return true;
+    });
+  }
 });
 
 test("who does not answer is unavailable in time", async () => {

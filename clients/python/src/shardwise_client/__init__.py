@@ -13,8 +13,8 @@ import httpx
 
 # Of a list in one request: the sidecar keeps nothing for us, and we send everything before we read.
 _LIST_BYTES = 512 * 1024
-# The sidecar says something every 15 s; a stream that is silent for longer than this is dead.
-_SILENCE = 40.0
+# The sidecar says something every 3 s; a stream that is silent for longer than this is dead.
+_SILENCE = 10.0
 _PAUSE_FIRST, _PAUSE_LONGEST = 0.1, 5.0
 _EVENT_BYTES = 1024 * 1024
 T = TypeVar("T")
@@ -25,6 +25,7 @@ Owner = TypedDict("Owner", {
 Ownership = TypedDict("Ownership", {
     "policy": str, "group": str, "instance_id": str, "state": str, "hint": Optional[str], "drained": bool, "owned_for_ms": Optional[int],
     "revision": int, "view_fingerprint": str, "policy_fingerprint": Optional[str], "members": int, "slots": Optional[int],
+    "renewed_ms_ago": Optional[int], "viewed_ms_ago": Optional[int],
     "slots_owned": Optional[int], "ranges": Optional[list[list[int]]], "stands_still": bool})  # fmt: skip
 Member = TypedDict("Member", {
     "instance_id": str, "incarnation": str, "state": str, "address": Optional[str], "zone": Optional[str], "version": Optional[str],
@@ -43,7 +44,8 @@ Plan = TypedDict("Plan", {
 Wish = TypedDict("Wish", {"instance_id": str, "drained": bool, "changed": bool})
 Rebalance = TypedDict("Rebalance", {
     "id": str, "at": str, "cause": str, "revision": int, "members": int, "joined": int, "members_joined": list[str], "left": int,
-    "members_left": list[str], "slots_owned": Optional[int], "gained": Optional[int], "lost": Optional[int], "moved_share": Optional[float]})  # fmt: skip
+    "members_left": list[str], "slots_owned": Optional[int], "gained": Optional[int], "lost": Optional[int], "moved_share": Optional[float],
+    "took_ms": int})  # fmt: skip
 
 
 class Owned(NamedTuple):
@@ -98,7 +100,7 @@ class Client:
 
     def __init__(self, policy: str, base_url: str = "http://127.0.0.1:8087", *, token: Optional[str] = None, timeout: float = 15.0,
                  attempts: int = 3, verify: Union[ssl.SSLContext, bool] = True) -> None:  # fmt: skip
-        headers = {"authorization": f"Bearer {token}"} if token is not None else {}
+        headers = {"authorization": f"Bearer {_sendable(token)}"} if token is not None else {}
         self._http = httpx.AsyncClient(headers=headers, timeout=None, trust_env=False, verify=verify)
         self._base = f"{base_url.rstrip('/')}/v1/policies/{_encoded(policy)}/"
         self._timeout, self._attempts = timeout, max(1, attempts)
@@ -261,6 +263,15 @@ def _json(response: httpx.Response, kind: type = dict) -> Any:
     if not isinstance(value, kind):
         raise ShardwiseError(f"{response.url} answers something else: is a shardwise sidecar there?")
     return value
+
+
+def _sendable(token: str) -> str:
+    """The token without the line feed at the end of its file. httpx would show a header that it cannot send, and take it for an outage."""
+    token = token[:-1] if token.endswith("\n") else token
+    token = token[:-1] if token.endswith("\r") else token
+    if not token or not all("!" <= sign <= "~" for sign in token):
+        raise ShardwiseError("the token is not printable ASCII")
+    return token
 
 
 def _encoded(text: str) -> str:

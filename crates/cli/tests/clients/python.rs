@@ -33,7 +33,7 @@ fn it_agrees_with_two_sidecars() {
     let mut tests = python();
     tests.args(["-W", "error", "-m", "unittest", "tests.test_client"]);
     let ran = beside_two_sidecars(tests);
-    assert!(ran.code == Some(0) && ran.err.contains("Ran 8 tests"), "{ran:?}");
+    assert!(ran.code == Some(0) && ran.err.contains("Ran 9 tests"), "{ran:?}");
 }
 
 #[test]

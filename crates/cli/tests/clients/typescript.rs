@@ -65,7 +65,7 @@ fn it_agrees_with_two_sidecars() {
     let mut tests = node();
     tests.args(["--test-reporter=tap", "tests/client.test.js"]);
     let ran = beside_two_sidecars(tests);
-    assert!(ran.code == Some(0) && ran.text().contains("# pass 7"), "{ran:?}");
+    assert!(ran.code == Some(0) && ran.text().contains("# pass 8"), "{ran:?}");
 }
 
 #[test]
