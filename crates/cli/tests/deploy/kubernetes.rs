@@ -140,6 +140,9 @@ fn arguments_settings_and_ports_fit_the_program() {
                 assert_eq!(probes(&strings(&probe["exec"]["command"])), 8087, "{name}: {probe}");
             }
         }
+        for probe in ["startupProbe", "livenessProbe"] {
+            assert!(container[probe].to_string().contains("/livez"), "{name}: whoever is not ready is not restarted for it: {probe}");
+        }
         let starts = |what: &str| container["startupProbe"][what].as_u64().unwrap();
         let ttl = seconds(&get("resilience.sharding.discovery.ttl"));
         assert!(starts("periodSeconds") * starts("failureThreshold") > ttl + 5, "{name}: a former self is waited for");
