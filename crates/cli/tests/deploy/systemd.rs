@@ -24,7 +24,21 @@ fn units_fit_the_program() {
         let start = value(unit, "ExecStart");
         let mut words = start.split(' ');
         assert_eq!(words.next(), Some(PROGRAM));
-        takes(&words.map(|word| if word == "%i" { "orders" } else { word }).collect::<Vec<_>>());
+        let listen = "${SHARDWISE_LISTEN}";
+        let content = text(&format!("systemd/{unit}"));
+        let default = content.lines().find_map(|line| line.strip_prefix("Environment=SHARDWISE_LISTEN="));
+        let arguments: Vec<_> = words
+            .map(|word| match word {
+                "%i" => "orders",
+                word if word == listen => default.unwrap(),
+                word => word,
+            })
+            .collect();
+        takes(&arguments);
+        if unit.starts_with("shardwise-serve") {
+            assert!(arguments.contains(&"--listen"), "each policy can have a port of its own");
+            assert_eq!(value(unit, "EnvironmentFile"), "-/etc/shardwise/serve-%i.env");
+        }
         assert_eq!((value(unit, "Type").as_str(), value(unit, "NotifyAccess").as_str()), ("notify", "main"));
         let number = |name| value(unit, name).parse::<u64>().unwrap();
         assert!(number("WatchdogSec") > 2 * ttl, "a pause that only fences is no reason to be restarted");
