@@ -46,6 +46,8 @@ pub(crate) struct Shared {
     pub(crate) desk: Desk,
     /// When the view was last proven current; it stays when the worker is fenced.
     pub(crate) proven: Mutex<Option<Moment>>,
+    /// When the latest renewal was answered that moved the deadline.
+    renewed: Mutex<Option<Moment>>,
     /// Told when this worker has changed a note that its runners follow.
     pub(crate) noted: watch::Sender<()>,
     /// How often a slot was given away though work was still running in it.
@@ -94,6 +96,7 @@ impl Shared {
             post: Arc::new(post),
             desk,
             proven: Mutex::default(),
+            renewed: Mutex::default(),
             names: Names::default(),
             noted: watch::Sender::new(()),
             overlaps: AtomicU64::new(0),
@@ -113,6 +116,9 @@ impl Shared {
     pub(crate) fn publish(&self, ownership: Arc<Ownership>) {
         if !self.policy.rejoin_grace.is_zero() && !Arc::ptr_eq(ownership.view(), self.ownership().view()) {
             self.absences.saw(ownership.view(), self.clock.now());
+        }
+        if ownership.deadline() > self.ownership().deadline() {
+            *self.renewed.lock().unwrap_or_else(PoisonError::into_inner) = Some(self.clock.now());
         }
         let claims_ended = ownership.claims_end().is_none();
         self.current.store(Arc::clone(&ownership));
@@ -141,6 +147,12 @@ impl Shared {
     pub(crate) fn view_age(&self) -> Option<Duration> {
         let proven = *self.proven.lock().unwrap_or_else(PoisonError::into_inner);
         proven.map(|proven| self.clock.now().since(proven))
+    }
+
+    /// How long ago the latest renewal was answered; `None` before the first one.
+    pub(crate) fn renewed_ago(&self) -> Option<Duration> {
+        let renewed = *self.renewed.lock().unwrap_or_else(PoisonError::into_inner);
+        renewed.map(|renewed| self.clock.now().since(renewed))
     }
 
     pub(crate) fn changes(&self) -> watch::Receiver<Arc<Ownership>> {

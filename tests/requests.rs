@@ -90,9 +90,16 @@ async fn every_member_has_a_status() {
     let after = status(one.clone()).await;
     assert_eq!((&after["state"], &after["instance_id"], &after["members"]), (&json!("active"), &json!("one"), &json!(1)));
     assert_eq!(after["view_fingerprint"], one.members().fingerprint().to_string());
+    assert!(before["renewed_ms_ago"].is_null() && after["renewed_ms_ago"].as_u64().unwrap() < 60_000, "{after}");
     assert!(after["slots_owned"] == 16_384 && after["view_age_ms"].as_u64().unwrap() < 60_000, "{after}");
     one.on_request("status", |_| async { "mine" }).unwrap();
     assert_eq!(one.answer("status", Request::new(Method::Get)).await.body, b"mine", "its own goes first");
+    let reserved = body(&one.answer("shardwise/status", Request::new(Method::Get)).await);
+    assert_eq!(reserved["view_fingerprint"], after["view_fingerprint"], "and there it does not");
+    for path in ["shardwise/status", "shardwise", "shardwise/mine"] {
+        let refused = one.on_request(path, |_| async { "mine" }).unwrap_err();
+        assert!(refused.to_string().contains("shardwise itself"), "{refused}");
+    }
 }
 
 /// A worker with a token or without one.

@@ -13,7 +13,7 @@ use tokio::time::timeout;
 use tokio_util::sync::{CancellationToken, DropGuard};
 use tokio_util::task::AbortOnDropHandle;
 
-use super::status::{STATUS, status};
+use super::status::{OWN_STATUS, STATUS, is_reserved, status};
 use super::{ADDRESS_KEY, ANSWER_WITHIN, Answer, Request, is_path, path_to};
 use crate::settings::PeersSettings;
 use crate::shared::Shared;
@@ -83,6 +83,9 @@ impl Desk {
         if !is_path(path) {
             return refused("write parts of letters, digits and -._~ with single slashes between them, such as \"cache/size\"".into());
         }
+        if is_reserved(path) {
+            return refused("what begins with \"shardwise\" is answered by shardwise itself".into());
+        }
         let mut handlers = self.handlers();
         if handlers.len() >= HANDLERS_MAX && !handlers.contains_key(path) {
             drop(handlers);
@@ -94,7 +97,7 @@ impl Desk {
 
     /// Whether somebody answers at that path.
     pub(crate) fn handles(&self, path: &str) -> bool {
-        path == STATUS || self.handlers().contains_key(path)
+        path == STATUS || path == OWN_STATUS || self.handlers().contains_key(path)
     }
 
     fn unknown(&self, path: &str) -> Answer {
@@ -142,7 +145,7 @@ impl Desk {
         let handler = desk.handlers().get(path).cloned();
         let handler = match handler {
             Some(handler) => handler,
-            None if path == STATUS => return Answer::from(status(shared)),
+            None if path == STATUS || path == OWN_STATUS => return Answer::from(status(shared)),
             None => return desk.unknown(path),
         };
         let Ok(_turn) = desk.at_once.try_acquire() else {

@@ -8,8 +8,16 @@ use shardwise_core::MemberState;
 use crate::ServiceState;
 use crate::shared::Shared;
 
-/// The path of it.
+/// The path of it; a handler of the worker's own goes first there.
 pub(super) const STATUS: &str = "status";
+/// Where it is answered whatever handlers there are.
+pub(super) const OWN_STATUS: &str = "shardwise/status";
+/// What no handler's path begins with.
+const RESERVED: &str = "shardwise";
+
+pub(super) fn is_reserved(path: &str) -> bool {
+    path.split('/').next() == Some(RESERVED)
+}
 
 fn millis(duration: Duration) -> u64 {
     u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
@@ -36,6 +44,7 @@ pub(super) fn status(shared: &Shared) -> Value {
         "members": view.members().len(),
         "slots_owned": ownership.slots_owned().map(|owned| if is_live { owned } else { 0 }),
         "owned_for_ms": ownership.deadline().filter(|_| is_live).map(|end| millis(end.since(now))),
+        "renewed_ms_ago": shared.renewed_ago().map(millis),
         "stands_still": ownership.stands_still(),
     })
 }

@@ -12,7 +12,7 @@ use crate::settings::PeersSettings;
 
 impl ShardingService {
     /// Answers requests that are brought to this worker at `path`, such as `cache/size`, from now on; `status` is answered without a handler. An earlier
-    /// handler of the same path goes.
+    /// handler of the same path goes. Paths that begin with `shardwise` are its own: `shardwise/status` is answered even where `status` has a handler.
     ///
     /// Requests come through a sidecar of the group (`…/instances/{instance_id}/{path}`, `…/any/{path}`), once this worker listens
     /// (`listen_for_requests`, or a sidecar in this process). A handler has 10 s ([`crate::requests::ANSWER_WITHIN`]), bodies have 1 MiB at most
@@ -22,7 +22,7 @@ impl ShardingService {
     ///
     /// # Errors
     ///
-    /// [`crate::ErrorKind::Settings`] if that is no path ([`crate::requests::is_path`]), or 256 handlers are there.
+    /// [`crate::ErrorKind::Settings`] if that is no path ([`crate::requests::is_path`]), it begins with `shardwise`, or 256 handlers are there.
     pub fn on_request<W, A>(&self, path: &str, handler: impl Fn(Request) -> W + Send + Sync + 'static) -> Result<()>
     where
         W: Future<Output = A> + Send + 'static,
