@@ -7,21 +7,32 @@ import { chip } from "./ring.js";
 /** Groups up to this size are asked by themselves, larger ones when the button is pressed. */
 const ASKED_ALWAYS = 16;
 const ASK_EVERY = 5000;
+/** As long as they see different groups. */
+const ASK_AGAIN = 1000;
 const AT_A_TIME = 4;
+/** In the record of those who take requests. */
+const LISTENS = "shardwise.requests";
 
+/** By worker: its `status` or `why` there is none, and `under` which view of this worker's it was asked. */
 let answers = new Map();
 let asking = false;
 let asked = 0;
+let askedUnder = "";
 let drawn = "";
 
 /** What a worker said of itself; `undefined` if it was not asked or did not answer. */
 export const statusOf = (id) => answers.get(id)?.status;
 
-async function askOne(policy, id) {
+/** Asked where no handler of the worker's own can stand. */
+async function askOne(state, member) {
+  const id = member.instance_id;
+  const under = state.own.view_fingerprint;
+  if (id !== state.own.instance_id && member.metadata?.[LISTENS] === undefined) return { why: "it takes no requests", under };
   try {
-    answers.set(id, { status: await look(policy, `instances/${encodeURIComponent(id)}/status`) });
+    const status = await look(state.policy, `instances/${encodeURIComponent(id)}/shardwise/status`);
+    return typeof status?.view_fingerprint === "string" ? { status, under } : { why: "what it answers is no worker's status", under };
   } catch (error) {
-    answers.set(id, { why: error.message });
+    return { why: error.message, under };
   }
 }
 
@@ -29,24 +40,34 @@ async function askOne(policy, id) {
 async function askAll(state) {
   if (asking) return;
   asking = true;
-  const ids = state.members.members.map((member) => member.instance_id);
-  answers = new Map([...answers].filter(([id]) => ids.includes(id)));
+  askedUnder = state.own.view_fingerprint;
+  const rest = [...state.members.members];
+  const there = new Set(rest.map((member) => member.instance_id));
+  const mine = new Map([...answers].filter(([id]) => there.has(id)));
+  answers = mine;
   const lanes = Array.from({ length: AT_A_TIME }, async () => {
-    for (let id = ids.pop(); id !== undefined; id = ids.pop()) await askOne(state.policy, id);
+    for (let member = rest.pop(); member !== undefined && answers === mine; member = rest.pop()) mine.set(member.instance_id, await askOne(state, member));
   });
   await Promise.all(lanes);
+  // Meanwhile another group may have been chosen.
+  if (answers !== mine) return;
   asking = false;
   asked = Date.now();
+  state.refresh();
 }
 
-/** Who sees what: this worker, and those that answered. */
+/** Who sees what: this worker, and those that answered. What was asked before this worker's view changed says nothing, unless it is the new view already. */
 export function views(state) {
-  const asked = answers.get(state.own.instance_id);
+  const { own } = state;
+  const others = state.members.members.filter((member) => member.instance_id !== own.instance_id);
+  const view = (id) => {
+    const answer = answers.get(id) ?? {};
+    const isNow = answer.under === own.view_fingerprint || answer.status?.view_fingerprint === own.view_fingerprint;
+    return answer.under === undefined || isNow ? { id, ...answer } : { id, why: "not asked since the change", isOld: true };
+  };
   // Of itself the sidecar tells the newest with every look.
-  const age = asked?.status?.view_age_ms;
-  const own = { id: state.own.instance_id, status: { ...state.own, view_age_ms: age } };
-  const others = state.members.members.filter((member) => member.instance_id !== own.id);
-  return [own, ...others.map((member) => ({ id: member.instance_id, ...answers.get(member.instance_id) }))];
+  const age = statusOf(own.instance_id)?.view_age_ms;
+  return [{ id: own.instance_id, status: { ...own, view_age_ms: age } }, ...others.map((member) => view(member.instance_id))];
 }
 
 /** `null` while only this worker is known, else whether all that answered see the same. */
@@ -60,11 +81,13 @@ function told(all, state) {
   const known = all.filter((view) => view.status !== undefined);
   const others = known.filter((view) => view.status.view_fingerprint !== state.own.view_fingerprint);
   if (all.length === 1) return "There is only this worker.";
+  if (known.length === 1 && all.some((view) => view.isOld)) return "Not known: the group has changed since the others were asked.";
   if (known.length === 1) return "Only what this worker sees itself is known: no other has been asked, or none answered.";
   const rest = all.length - known.length;
   const silent = rest === 0 ? "" : ` ${many(rest, "worker")} did not say.`;
   if (others.length === 0) return `Yes: ${many(known.length, "worker")} see the same group.${silent}`;
-  return `No: ${others.map((view) => view.id).join(", ")} see${others.length === 1 ? "s" : ""} another group than this worker. For a moment around a change that is so; if it stays, look at their logs.${silent}`;
+  const again = all.length > ASKED_ALWAYS ? "ask again, and if it stays" : "if it stays";
+  return `No: ${others.map((view) => view.id).join(", ")} see${others.length === 1 ? "s" : ""} another group than this worker. For a moment around a change that is so; ${again}, look at their logs.${silent}`;
 }
 
 function row(view, state) {
@@ -78,15 +101,21 @@ function row(view, state) {
   return [name, h("code", {}, status.view_fingerprint.slice(0, 12)), String(status.revision), age, owns, mark];
 }
 
+/** Small groups are asked now and then, and at once when this worker's view is another one. */
+function isDue(state) {
+  if (askedUnder !== state.own.view_fingerprint) return true;
+  return Date.now() - asked >= (agree(state) === false ? ASK_AGAIN : ASK_EVERY);
+}
+
 export function show(state) {
   const all = views(state);
   say($("agree-said"), told(all, state));
   $("ask-all").hidden = all.length === 1;
-  const now = JSON.stringify([state.policy, state.own.revision, state.members.revision, asked]);
+  const now = JSON.stringify([state.policy, state.own.revision, state.own.view_fingerprint, state.members.revision, asked]);
   if (all.length > ASKED_ALWAYS && now === drawn) return;
   drawn = now;
   fill($("agree"), table("What each worker sees", ["Worker", "View", "Revision", "Proven ago", "Owns for", "The same?"], all.map((view) => row(view, state)), [2]));
-  if (all.length > 1 && all.length <= ASKED_ALWAYS && Date.now() - asked > ASK_EVERY) askAll(state);
+  if (all.length > 1 && all.length <= ASKED_ALWAYS && isDue(state)) askAll(state);
 }
 
 export function begin(current) {
@@ -96,12 +125,13 @@ export function begin(current) {
     $("ask-all").disabled = true;
     await askAll(state);
     $("ask-all").disabled = false;
-    show(current());
   });
 }
 
 /** Another group: nothing is known of it. */
 export function forget() {
   answers = new Map();
+  asking = false;
   asked = 0;
+  askedUnder = "";
 }

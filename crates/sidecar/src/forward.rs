@@ -43,7 +43,9 @@ const INSTANCE: HeaderName = HeaderName::from_static("shardwise-instance");
     ))
 )]
 pub(crate) async fn of_one(State(app): State<Arc<App>>, Of(joined): Of, whom: InstanceInPath, request: Request) -> Result<Response> {
-    one(&app, &joined, &whom.0, request).await.inspect_err(refused)
+    // The page asks each member for it every few seconds, and shows who does not say.
+    let is_look = request.uri().path().ends_with("/status");
+    one(&app, &joined, &whom.0, request).await.inspect_err(|problem| if is_look { unseen(problem) } else { refused(problem) })
 }
 
 /// Have one member do something. Needs the token, always.
@@ -163,6 +165,11 @@ async fn any(app: &App, joined: &Joined, request: Request) -> Result<Response> {
     let (member, failed) = last.ok_or_else(|| Problem::unavailable("this worker is not a member yet, and there is no other one"))?;
     let Failed::Nobody(why) = failed else { return Err(problem(&view, member, failed)) };
     Err(count("unreachable", Problem::unavailable(format!("{tries} members were tried and none is there; the last one: {why}"))))
+}
+
+/// As `refused`, of what is asked again and again.
+fn unseen(problem: &Problem) {
+    tracing::debug!(status = problem.status(), why = problem.detail(), "a member could not be looked at");
 }
 
 /// Each request that is not brought to a member is a line in the log; nothing in it is the caller's or a secret but the member's name.
