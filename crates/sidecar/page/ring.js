@@ -187,7 +187,7 @@ export function show(slots) {
   const drawn = slots.owners !== null;
   for (const part of ["ring", "closer-label", "close-up"]) $(part).toggleAttribute("hidden", !drawn);
   if (!drawn) {
-    const why = slots.placement === null ? "Nobody owns anything just now." : `The placement ${slots.placement} has no slots: it gives each key its owner, so there is no ring to draw. Ask for a key below.`;
+    const why = slots.hint !== null ? `Who owns what cannot be told here: ${slots.hint}` : slots.placement === null ? "Nobody owns anything just now." : `The placement ${slots.placement} has no slots: it gives each key its owner, so there is no ring to draw. Ask for a key below.`;
     say($("ring-said"), why);
     fill($("ring-table"));
     return;

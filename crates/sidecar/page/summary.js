@@ -13,7 +13,8 @@ function troubles(state) {
   const found = [];
   const add = (style, text) => found.push({ style, text });
   if (own.state !== "active" && own.state !== "unsharded") add("bad", `This worker is ${own.state}${own.hint ? `: ${own.hint}` : ""}.`);
-  if (slots.placement === null) add("bad", `Nobody owns anything: ${many(members.members.filter((one) => one.state === "active").length, "worker")} active, ${state.minMembers} needed.`);
+  if (slots.hint !== null) add("bad", `Who owns what cannot be told here: ${slots.hint}`);
+  else if (slots.placement === null) add("bad", `Nobody owns anything: ${many(members.members.filter((one) => one.state === "active").length, "worker")} active, ${state.minMembers} needed.`);
   if (own.stands_still) add("bad", "More workers vanished at once than max_loss allows: nobody takes over what they had. If they are gone for good: shardwise confirm-loss.");
   if (agree(state) === false) add("warn", "Workers see different groups. Around a change that is normal for a moment.");
   const counted = new Set(slots.members.map((one) => one.instance_id));

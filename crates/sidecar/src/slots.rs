@@ -7,7 +7,7 @@ use axum::Json;
 use axum::extract::State;
 use serde::Serialize;
 use shardwise::core::{Placed, SlotOwners};
-use shardwise::{Sharding as _, core::View};
+use shardwise::{ErrorKind, Sharding as _, core::View};
 use utoipa::ToSchema;
 
 use crate::app::{App, Of};
@@ -65,12 +65,14 @@ pub(crate) async fn policies(State(app): State<Arc<App>>) -> Json<Served> {
 pub(crate) struct Slots {
     revision: u64,
     view_fingerprint: String,
-    /// ring, quota, uhashring, modulo or hashring; null while nobody owns.
+    /// ring, quota, uhashring, modulo or hashring; null while nobody owns, and where `hint` says why it cannot be told.
     placement: Option<&'static str>,
     /// Whom the placement counts, by the bytes of their ids.
     members: Vec<Weighed>,
     /// For every slot its owner's place in `members`, from 0; null under a key placement and while nobody owns.
     owners: Option<Vec<usize>>,
+    /// Why this worker cannot tell what the group goes by, where that is so: its settings differ.
+    hint: Option<String>,
 }
 
 /// A member that the placement counts.
@@ -91,8 +93,14 @@ pub(crate) struct Weighed {
 pub(crate) async fn slots(State(app): State<Arc<App>>, Of(joined): Of) -> Result<Json<Slots>> {
     app.spend()?;
     // In this order: where the view is newer than the placement, whoever compares asks once more.
-    let placed = joined.placed()?;
-    Ok(Json(Slots::of(&joined.observer()?.members(), placed.as_ref())))
+    let observer = joined.observer()?;
+    let (placed, hint) = match observer.placed() {
+        Ok(placed) => (placed, None),
+        // The members are shown all the same, and whoever looks learns why.
+        Err(error) if matches!(error.kind(), ErrorKind::OtherPolicy | ErrorKind::Settings) => (None, Some(error.to_string())),
+        Err(error) => return Err(error.into()),
+    };
+    Ok(Json(Slots { hint, ..Slots::of(&observer.members(), placed.as_ref()) }))
 }
 
 impl Slots {
@@ -108,6 +116,7 @@ impl Slots {
             placement,
             members: members.into_iter().map(|(id, weight)| Weighed { instance_id: id.to_string(), weight: weight.get().into() }).collect(),
             owners,
+            hint: None,
         }
     }
 }
