@@ -73,22 +73,27 @@ export function table(caption, heads, rows, numbers = []) {
 /** Asks before something is done. `work` does it; what it throws is told, and asked again. */
 export function ask(title, text, verb, work) {
   const dialog = $("ask");
+  // Another question is never put under a finger that answers this one.
+  if (dialog.open) return;
+  const form = dialog.querySelector("form");
   say($("ask-title"), title);
   fill($("ask-text"), text);
   say($("ask-yes"), verb);
   say($("ask-error"), "");
   $("ask-yes").disabled = false;
-  dialog.querySelector("form").onsubmit = async (event) => {
+  const answered = async (event) => {
     if (event.submitter?.value !== "yes") return;
     event.preventDefault();
     $("ask-yes").disabled = true;
     try {
       await work();
-      dialog.close();
+      if (form.onsubmit === answered) dialog.close();
     } catch (error) {
+      if (form.onsubmit !== answered) return;
       say($("ask-error"), error.message);
       $("ask-yes").disabled = false;
     }
   };
+  form.onsubmit = answered;
   dialog.showModal();
 }

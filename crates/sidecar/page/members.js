@@ -25,17 +25,22 @@ let notice = { text: "", until: 0 };
 function renewed(member, state) {
   if (member.instance_id === state.own.instance_id) return h("span", { id: "own-renewed" }, `${lasting(state.own.renewed_ms_ago)} ago`);
   const told = statusOf(member.instance_id)?.renewed_ms_ago;
-  if (told !== undefined && told !== null) return `${lasting(told)} ago`;
+  if (told !== undefined && told !== null) return h("span", { class: "told-renewed", title: "So it said when it was asked last." }, `${lasting(told)} ago`);
   return h("span", { title: "The backend keeps a worker in the group only while it renews." }, `less than ${lasting(state.ttl)} ago`);
 }
 
 /** Asks, says what would move, and does it. */
-async function wish(member, state, drained) {
+function wish(member, state, drained) {
   const id = member.instance_id;
   const text = [h("p", {}, drained ? `${id} stays in the group and owns nothing, over its restarts too, until it is taken back.` : `${id} takes its share again.`)];
   if (drained) {
-    const plan = await post(state.policy, "plan", { leave: [id] }).catch(() => null);
-    if (plan !== null) text.push(h("p", {}, plan.after.members === 0 ? "Nobody else is there: then nobody owns anything." : `About ${percent(plan.moved_share)} of all keys get another owner.`));
+    // It is asked at once, and told when it is known.
+    const moves = h("p", { role: "status" }, "How much would move is being asked.");
+    text.push(moves);
+    post(state.policy, "plan", { leave: [id] }).then(
+      (plan) => say(moves, plan.after.members === 0 ? "Nobody else is there: then nobody owns anything." : `About ${percent(plan.moved_share)} of all keys get another owner.`),
+      () => say(moves, "How much would move could not be told."),
+    );
   }
   ask(drained ? `Drain ${id}?` : `Take ${id} back?`, text, drained ? "Drain it" : "Take it back", async () => {
     const heard = await actOn(state.policy, drained ? "drain" : "undrain", { instance_id: id });
