@@ -348,7 +348,7 @@ pub(super) const LISTEN: Key = key(
     "listen",
     Shape::Flag,
     Fallback::Text("false"),
-    "PostgreSQL: be told of commits instead of finding them at the next look; makes all writers commit one after the other",
+    "PostgreSQL: be told of commits instead of finding them at the next look; makes all writers commit one after the other, and crates/outbox/postgres.md says what that costs",
 );
 pub(super) const PARKED_RETENTION: Key = key(
     "parked_retention",

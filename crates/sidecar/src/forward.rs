@@ -146,9 +146,10 @@ async fn any(app: &App, joined: &Joined, request: Request) -> Result<Response> {
     let healthy: Vec<&Member> = view.members().iter().filter(is_other).collect();
     let first = app.peers.next.fetch_add(1, Ordering::Relaxed);
     // What may have done something is not asked of a second one.
-    let tries = if request.method == Method::Get { TRIES.min(healthy.len()) } else { 1 };
+    let tries = healthy.len().min(if request.method == Method::Get { TRIES } else { 1 });
     let mut last = None;
     for n in 0..tries {
+        // There is at least one where there is a try.
         let Some(member) = healthy.get(first.wrapping_add(n) % healthy.len()) else { break };
         match ask(app, joined, member, &path, &request).await {
             Ok(answer) => return Ok(answered(member, answer)),

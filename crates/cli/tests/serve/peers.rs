@@ -151,6 +151,7 @@ fn each_member_is_asked_by_its_name_and_any_healthy_one_without() {
     assert_eq!(by(&asks(&one, "POST", "any/status", "{}")), name(&one), "nobody else is there");
     members(1);
     eventually("alone it answers itself", PATIENCE, || (by(&asks(&one, "GET", "any/status", "")) == name(&one)).then_some(()));
+    assert_eq!(by(&asks(&one, "POST", "any/status", "{}")), name(&one), "alone it answers itself");
     let metrics = String::from_utf8(asks_root(&one, "/metrics").body).unwrap();
     for outcome in ["answered", "unknown", "unreachable"] {
         assert!(metrics.contains(&format!("shardwise_sidecar_forwards_total{{outcome=\"{outcome}\"}}")), "{metrics}");
