@@ -1,5 +1,7 @@
 //! Clusters: a leader, another after its death, members that come back, learners and client agents.
 
+use std::time::{Duration, Instant};
+
 use serde_json::json;
 use shardwise_testkit::{Consul, Etcd};
 
@@ -35,8 +37,12 @@ async fn consul_has_another_leader_after_the_first_is_paused() {
     let first = cluster.leader().await.unwrap();
     let old = &cluster.servers()[first];
     old.pause().unwrap();
-    let second = cluster.leader().await.unwrap();
-    assert_ne!(second, first);
+    // On a busy machine the others may still name the one that is paused, until they have missed its signs.
+    let (begun, mut second) = (Instant::now(), first);
+    while second == first {
+        assert!(begun.elapsed() < Duration::from_secs(30), "no other leader within 30 s");
+        second = cluster.leader().await.unwrap();
+    }
     old.resume().unwrap();
     cluster.servers()[second].api("PUT", "/v1/kv/a", Some(&json!(1))).await.unwrap();
     cluster.restart(true).await.unwrap();

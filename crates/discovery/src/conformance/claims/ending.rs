@@ -18,7 +18,9 @@ pub async fn claims_04_renewing_keeps_claims(scope: &Scope) {
         .await;
 }
 
-/// Nobody else is granted them while the member's lease may still be in force; then within TTL plus margin.
+/// Nobody else is granted them while the member's lease may still be in force, which is for 99 hundredths of its TTL: a holder leaves the last one out, because
+/// no two clocks run alike. (Consul takes the time of a session's end when it begins to free its locks, and shows the session until it has done so: some
+/// milliseconds.) Then within TTL plus margin.
 pub async fn claims_04_a_silent_members_claims_come_free(scope: &Scope) {
     let b = scope.claimant("b", 2).await;
     scope
@@ -26,7 +28,7 @@ pub async fn claims_04_a_silent_members_claims_come_free(scope: &Scope) {
             let a = scope.claimant_for("a", 1, scope.unhurried()).await;
             scope.granted(&a.seat(), &slots(0..100)).await;
             let grant = scope.backend.renew(&a.seat(), a.ttl).await.expect("renew");
-            let ends = grant.started.plus(grant.ttl);
+            let ends = grant.started.plus(grant.ttl * 99 / 100);
             let first = loop {
                 let asked = scope.clock.now().since(grant.started);
                 let granted = scope.granted(&b.seat(), &slots(0..1)).await;
