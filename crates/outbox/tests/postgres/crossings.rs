@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use shardwise_outbox::exercise::{ScriptedSink, StoreHarness as _};
-use shardwise_outbox::store::{Outcome, Registration, Signature, Then};
+use shardwise_outbox::store::{Outcome, Registration, Run, Signature, Then};
 use shardwise_outbox::{DeadLetters as _, NewEvent, OutboxPublisher, PostgresConfig, PostgresStore, PublisherOptions, Store};
 use sqlx::Connection as _;
 
@@ -36,10 +36,8 @@ async fn many_aggregates_in_a_writers_hands_hide_nobody() {
     running.stop().await;
 }
 
-/// `discard` waits for the aggregate's row, and meanwhile the event is sent again.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_discard_that_had_to_wait_leaves_what_was_replayed() {
-    let outbox = Outbox::new().await;
+/// An outbox of two events of one aggregate, whose publisher holds all slots and has read them.
+async fn two_events_read(outbox: &Outbox) -> (PostgresStore, Registration, Run) {
     outbox.insert(events("a", 1..=2)).await;
     let store = outbox.store().await;
     let me = Registration { publisher: "w".into(), incarnation: shardwise::Incarnation::new(1), ttl: LIMIT, slots: 8 };
@@ -54,6 +52,14 @@ async fn a_discard_that_had_to_wait_leaves_what_was_replayed() {
         except_aggregates: vec![],
     };
     let run = store.fetch(&me, &request).await.unwrap().runs.remove(0);
+    (store, me, run)
+}
+
+/// `discard` waits for the aggregate's row, and meanwhile the event is sent again.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_discard_that_had_to_wait_leaves_what_was_replayed() {
+    let outbox = Outbox::new().await;
+    let (store, me, run) = two_events_read(&outbox).await;
     let then = Then::Park { sequence: 1, error: "422".into() };
     store.record(&me, &[Outcome { aggregate: run.aggregate, hold: run.hold, through: None, then }], false).await.unwrap();
     let mut conn = outbox.connection().await;
@@ -81,20 +87,7 @@ async fn a_discard_that_had_to_wait_leaves_what_was_replayed() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_mark_that_waited_for_another_taker_is_fenced() {
     let outbox = Outbox::new().await;
-    outbox.insert(events("a", 1..=2)).await;
-    let store = outbox.store().await;
-    let me = Registration { publisher: "w".into(), incarnation: shardwise::Incarnation::new(1), ttl: LIMIT, slots: 8 };
-    store.register(&me).await.unwrap();
-    store.take(&me, &shardwise::SlotSet::full(8)).await.unwrap();
-    store.place_new(10).await.unwrap();
-    let request = shardwise_outbox::store::FetchRequest {
-        after: None,
-        events_max: 10,
-        bytes_max: 1 << 20,
-        except_slots: vec![],
-        except_aggregates: vec![],
-    };
-    let run = store.fetch(&me, &request).await.unwrap().runs.remove(0);
+    let (store, me, run) = two_events_read(&outbox).await;
     let mut conn = outbox.connection().await;
     let mut taker = conn.begin().await.unwrap();
     let take = "UPDATE outbox_slot SET epoch = epoch + 1, incarnation = 'another' WHERE slot = $1";
