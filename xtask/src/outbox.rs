@@ -29,7 +29,7 @@ const CONTESTANTS: [(&str, &str, &str); 11] = [
 const WHAT: &str = "Events a second from a full outbox in PostgreSQL (default durability, on the same machine) into a sink that takes everything at once, each publisher a \
     process. The ceiling: one connection that reads rows of the same table in order and marks them with `UPDATE … = ANY` in batches of 1,000, without fence and sequence. \
     `SKIP LOCKED`: two workers on a plain table, batches of 100, deleted in the transaction that locks them, without order. graphile-worker: jobs that do nothing, local queue of \
-    500, batched completion. Poison: the sink refuses every event of 1 % of the aggregates, for the time being. Each begins on a fresh copy behind a checkpoint; rounds go over all in turn. Latency: from the writer's return from COMMIT to the sink.";
+    500, batched completion. Poison: the sink refuses every event of 1 % of the aggregates, for the time being. Each begins on a fresh copy behind a checkpoint; rounds go over all in turn. Latency: from the writer's return from COMMIT to the sink; the best round is judged, as the fastest is of the rates.";
 
 /// Around the place in the page about the switch `listen` where its cost stands.
 const COST_BEGINS: &str = "<!-- the cost of listen, by cargo xtask bench outbox -->";
@@ -43,7 +43,10 @@ struct Goal {
 
 const GOALS: [Goal; 9] = [
     Goal { what: "one publisher over the ceiling, wanted 0.6", reached: |told| over(told, ("ours 1", "many"), ("ceiling", "many"), 0.6) },
-    Goal { what: "two publishers over one, wanted more than 1", reached: |told| over(told, ("ours 2", "many"), ("ours 1", "many"), 1.0) },
+    Goal {
+        what: "two publishers over one, wanted more than 1",
+        reached: |told| over(told, ("ours 2", "many"), ("ours 1", "many"), 1.0).map(|(ratio, _)| (ratio, ratio > 1.0)),
+    },
     Goal {
         what: "the others' events beside 1 % poison aggregates over all events without, wanted 0.95",
         reached: |told| over(told, ("poison 1", "many"), ("ours 1", "many"), 0.95),
@@ -75,6 +78,14 @@ const GOALS: [Goal; 9] = [
         what: "commit to sink by polling only, idle, p99 in ms, wanted below 1,100",
         reached: |told| below(told, "polling, idle", "p99_ms", 1_100.0),
     },
+];
+
+/// The same with one event an aggregate, where each event has the whole cost of its aggregate's order: shown beside, without a verdict.
+const BESIDE: [(&str, &str, (&str, &str)); 4] = [
+    ("one publisher over the ceiling", "ours 1", ("ceiling", "single")),
+    ("two publishers over one", "ours 2", ("ours 1", "single")),
+    ("one publisher over graphile-worker", "ours 1", ("graphile-worker", "jobs")),
+    ("two publishers over two workers with `SKIP LOCKED`", "ours 2", ("skip locked", "jobs")),
 ];
 
 /// All that the program told.
@@ -204,6 +215,13 @@ fn page(told: &Told) -> String {
         };
         let _ = writeln!(text, "| {} | {found} | {verdict} |", goal.what);
     }
+    let beside = BESIDE.iter().filter_map(|(what, ours, theirs)| Some((what, over(told, (ours, "single"), *theirs, 0.0)?.0)));
+    for (number, (what, found)) in beside.enumerate() {
+        if number == 0 {
+            text += "\n| with one event an aggregate instead of ten | found |\n|---|---:|\n";
+        }
+        let _ = writeln!(text, "| {what} | {found:.2} |");
+    }
     text
 }
 
@@ -222,6 +240,8 @@ mod tests {
             run("ours 1", "many", 0.016),
             run("ours 2", "many", 0.017),
             run("poison 1", "many", 0.017),
+            run("ceiling", "single", 0.02),
+            run("ours 1", "single", 0.04),
             serde_json::json!({"writers": "`listen = false`", "rate": 2_000.0}),
             serde_json::json!({"writers": "`listen = false`", "rate": 4_000.0}),
             serde_json::json!({"writers": "`listen = true`", "rate": 3_000.0}),
@@ -240,6 +260,7 @@ mod tests {
         assert!(page.contains("median in ms, wanted below 10 | 9.00 | reached |\n"), "{page}");
         assert!(page.contains("the same, p99 in ms, wanted below 30 | 31.00 | missed |\n"), "{page}");
         assert!(page.contains("graphile-worker, wanted 2 | – | not measured |\n"), "{page}");
+        assert!(page.ends_with("| found |\n|---|---:|\n| one publisher over the ceiling | 0.50 |\n"), "{page}");
         assert!(page.contains("graphile-worker: could not run: no node"), "{page}");
     }
     #[test]

@@ -15,9 +15,12 @@ const MIB: f64 = 1024.0 * 1024.0;
 /// How much more memory a body of four times the length may take at its peak and still count as none.
 const GROWTH_MAX: f64 = 8.0;
 
+/// How often the page is opened.
+const OPENED: usize = 5;
+
 const WHAT: &str = "A real `shardwise serve`, alone in its group on the backend `local` (TTL 3 s), asked over loopback by one process with plain blocking sockets that shares the \
     cores with it; the load generator is our own, not `wrk`. Lists and streams come back whole, because everything is the worker's own. Peak memory is the process's `VmHWM`, forgotten before each row. How late renewals are is what \
-    `shardwise_deadline_margin_seconds` loses under load (16 connections that ask for owners, two that send lists) against the same sidecar idle.";
+    `shardwise_deadline_margin_seconds` loses under load (16 connections that ask for owners, two that send lists) against the same sidecar idle. The page: a release build and headless Chromium, opened anew five times.";
 
 /// What must be reached: the figure, one of its numbers, and the bound.
 struct Goal {
@@ -26,7 +29,7 @@ struct Goal {
     reached: fn(f64) -> bool,
 }
 
-const GOALS: [Goal; 5] = [
+const GOALS: [Goal; 6] = [
     Goal {
         what: "100,000 keys in JSON, round trip in ms (fastest), wanted below 60",
         found: |told| told.number("list", "fastest_ms"),
@@ -52,6 +55,13 @@ const GOALS: [Goal; 5] = [
         found: |told| if told.number("renewals", "lost")? > 0.0 { Some(0.0) } else { told.number("renewals", "margin_lowest_ms") },
         reached: |found| found > 0.0,
     },
+    Goal {
+        what: "the page with 200 members and 16,384 slots, in ms until it can be used (slowest of five), wanted below 1,000",
+        found: |told| {
+            told.0.iter().filter(|told| told["figure"] == "page").filter_map(|told| told["usable_ms"].as_f64()).max_by(f64::total_cmp)
+        },
+        reached: |found| found < 1_000.0,
+    },
 ];
 
 /// All that the program told.
@@ -71,6 +81,11 @@ pub(crate) fn run(context: &Context, head: &str) -> Result<String, Failure> {
     let mut command = context.cargo(&["bench", "--package", "shardwise-cli", "--bench", NAME]);
     command.env("SHARDWISE_SIDECAR_FIGURES", &figures);
     log.run(command)?;
+    for _ in 0..OPENED {
+        let mut command = context.cargo(&["test", "--release", "--package", "shardwise-sidecar", "--test", "page", "two_hundred"]);
+        command.env("SHARDWISE_SIDECAR_FIGURES", &figures);
+        log.run(command)?;
+    }
     let text = std::fs::read_to_string(&figures).map_err(|e| Failure::new(format!("{}: {e}", figures.display())))?;
     let told = Told(text.lines().filter_map(|line| serde_json::from_str(line).ok()).collect());
     if told.0.is_empty() {
@@ -130,6 +145,8 @@ mod tests {
             json!({"figure": "memory", "idle": 20_971_520, "once": 31_457_280, "four_times": 30_408_704}),
             json!({"figure": "owner", "best": 15_000.0, "median": 14_000.0}),
             json!({"figure": "renewals", "seconds": 60.0, "owners": 9, "lists": 2, "late_ms": 12.0, "margin_lowest_ms": 1_800.0, "lost": 1}),
+            json!({"figure": "page", "usable_ms": 480.0}),
+            json!({"figure": "page", "usable_ms": 612.0}),
         ]);
         let page = page(&told);
         for line in [
@@ -139,6 +156,7 @@ mod tests {
             "wanted none (below 8) | 0.0 | reached |\n",
             "wanted 15,000 | 15000 | reached |\n",
             "no lease lost | 0.0 | missed |\n",
+            "wanted below 1,000 | 612 | reached |\n",
             "20.0 MiB idle, 30.0 MiB with the stream, 29.0 MiB",
         ] {
             assert!(page.contains(line), "{line}: {page}");

@@ -1,0 +1,77 @@
+//! What has arrived, as lines of a file.
+
+use std::collections::{BTreeMap, HashSet};
+use std::fs::File;
+use std::io::{Read as _, Seek as _, SeekFrom};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use shardwise_outbox::sink::read_events;
+
+use crate::stage::{Stage, Written};
+
+const FILE: &str = "delivered.jsonl";
+
+/// How many events are in the file.
+pub(crate) fn lines(stage: &Stage) -> usize {
+    read_events(stage.place.path(FILE)).unwrap().count()
+}
+
+/// What is in the file: events delivered once or more, those that came again, and of these those behind the first `before` lines. Panics if an
+/// aggregate's events first came in another order than 1, 2, 3 …
+pub(crate) fn delivered(stage: &Stage, before: usize) -> (u64, u64, u64) {
+    let (mut seen, mut next) = (HashSet::new(), BTreeMap::<String, u64>::new());
+    let (mut again, mut again_later) = (0, 0);
+    for (line, event) in read_events(stage.place.path(FILE)).unwrap().map(Result::unwrap).enumerate() {
+        if seen.insert(event.id) {
+            let next = next.entry(event.key.clone()).or_insert(1);
+            assert_eq!(event.sequence, *next, "out of order: {}", event.key);
+            *next += 1;
+        } else {
+            again += 1;
+            again_later += u64::from(line >= before);
+        }
+    }
+    (seen.len() as u64, again, again_later)
+}
+
+/// The ids of events as they come.
+pub(crate) struct News {
+    file: File,
+    torn: Vec<u8>,
+}
+
+impl News {
+    pub(crate) fn behind_the_last(stage: &Stage) -> Self {
+        let mut file = File::open(stage.place.path(FILE)).unwrap();
+        file.seek(SeekFrom::End(0)).unwrap();
+        Self { file, torn: Vec::new() }
+    }
+
+    /// What has come since it was last asked; a line that is not whole yet comes later.
+    pub(crate) fn read(&mut self) -> Vec<String> {
+        self.file.read_to_end(&mut self.torn).unwrap();
+        let whole = self.torn.iter().rposition(|byte| *byte == b'\n').map_or(0, |end| end + 1);
+        let lines: Vec<u8> = self.torn.drain(..whole).collect();
+        // The first may have begun before: it is no event then.
+        let id = |line: &[u8]| Some(serde_json::from_slice::<serde_json::Value>(line).ok()?["id"].as_str()?.to_owned());
+        lines.split(|byte| *byte == b'\n').filter_map(id).collect()
+    }
+}
+
+/// Watches what comes until it is told that all has; answers with the longest time from the commit of one of these events to its delivery.
+pub(crate) fn slowest(stage: &Stage, written: &Written, over: &Arc<AtomicBool>) -> JoinHandle<Duration> {
+    let (mut news, written, over) = (News::behind_the_last(stage), written.clone(), Arc::clone(over));
+    std::thread::spawn(move || {
+        let mut longest = Duration::ZERO;
+        while !over.load(Ordering::SeqCst) {
+            std::thread::sleep(Duration::from_millis(2));
+            // What comes before its writer knows of the commit has not waited.
+            longest = news.read().iter().filter_map(|id| written.age(id)).fold(longest, Duration::max);
+        }
+        assert!(!longest.is_zero(), "no event tells when it was written");
+        longest
+    })
+}

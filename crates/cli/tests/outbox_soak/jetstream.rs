@@ -1,0 +1,66 @@
+//! A stream that drops what it has already, read into the same file that the file's sink writes.
+
+use std::io::Write as _;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use async_nats::jetstream::consumer::pull::OrderedConfig;
+use async_nats::jetstream::stream::{Config, Stream};
+use futures::StreamExt as _;
+use shardwise_testkit::{Nats, NatsOptions};
+use tokio::runtime::Runtime;
+
+const STREAM: &str = "soak";
+
+pub(crate) struct JetStream {
+    server: Nats,
+    stream: Stream,
+    copied: Arc<AtomicU64>,
+}
+
+impl JetStream {
+    pub(crate) async fn start() -> Self {
+        let server = Nats::start(NatsOptions::default()).await.unwrap();
+        let client = async_nats::ConnectOptions::new().retry_on_initial_connect().connect(server.address()).await.unwrap();
+        let settings = Config {
+            name: STREAM.into(),
+            subjects: vec![format!("{STREAM}.>")],
+            // Longer than any run: what a publisher sends again is dropped, however late.
+            duplicate_window: Duration::from_hours(2),
+            ..Config::default()
+        };
+        let stream = async_nats::jetstream::new(client).create_stream(settings).await.unwrap();
+        Self { server, stream, copied: Arc::default() }
+    }
+
+    pub(crate) fn settings(&self) -> String {
+        format!(
+            "sink = \"{}\"\nsink_stream = \"{STREAM}\"\nsink_to = \"{STREAM}.{{aggregatetype}}.{{aggregateid}}\"\nsink_format = \"structured\"\n",
+            self.server.address()
+        )
+    }
+
+    /// Appends each message of the stream, in its order, to a file as a line.
+    pub(crate) fn copy_to(&self, runtime: &Runtime, path: PathBuf) {
+        let mut file = std::fs::File::create(path).unwrap();
+        let (stream, copied) = (self.stream.clone(), Arc::clone(&self.copied));
+        runtime.spawn(async move {
+            let consumer = stream.create_consumer(OrderedConfig::default()).await.unwrap();
+            let mut messages = consumer.messages().await.unwrap();
+            while let Some(message) = messages.next().await {
+                let mut line = message.unwrap().payload.to_vec();
+                line.push(b'\n');
+                file.write_all(&line).unwrap();
+                copied.fetch_add(1, Ordering::SeqCst);
+            }
+        });
+    }
+
+    /// Whether all that is in the stream now is in the file.
+    pub(crate) async fn is_copied(&self) -> bool {
+        let messages = self.stream.get_info().await.unwrap().state.messages;
+        self.copied.load(Ordering::SeqCst) >= messages
+    }
+}

@@ -1,0 +1,105 @@
+//! Publishers as real processes over PostgreSQL that are killed and stopped while 64 writers write, then all restarted one after the other, and some killed
+//! at rest to see how soon their events flow again; into a file and into `JetStream`. The short form of `cargo xtask soak outbox`.
+
+#![cfg(target_os = "linux")]
+#![expect(clippy::unwrap_used, reason = "tests report by panicking")]
+
+#[path = "../common/mod.rs"]
+mod common;
+mod delivered;
+mod jetstream;
+mod stage;
+mod trouble;
+
+use std::io::Write as _;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use common::eventually;
+use common::process::Process;
+use nix::sys::signal::Signal;
+use serde_json::json;
+
+use delivered::{delivered, lines, slowest};
+use stage::{Chance, PUBLISHERS, Stage};
+use trouble::{roll, takeovers, trouble};
+
+const BATCH: u64 = 200;
+const TTL: Duration = Duration::from_secs(3);
+/// After a crash its events flow again within this time.
+const TAKEOVER_MAX: Duration = Duration::from_secs(4);
+
+fn number(variable: &str, default: u64) -> u64 {
+    std::env::var(variable).ok().map_or(default, |text| text.parse().unwrap())
+}
+
+fn millis(time: Duration) -> u64 {
+    u64::try_from(time.as_millis()).unwrap()
+}
+
+#[test]
+fn nothing_is_lost_and_the_order_is_kept_whatever_happens_to_publishers() {
+    lives("file");
+}
+
+#[test]
+fn jetstream_has_each_event_once_whatever_happens_to_publishers() {
+    lives("JetStream");
+}
+
+/// A life of four publishers that send to that sink. What is lost, out of order or repeated without a reason fails; the rest is told as figures.
+fn lives(sink: &str) {
+    let (events, seconds) = (number("SHARDWISE_SOAK_EVENTS", 6_400), number("SHARDWISE_SOAK_SECONDS", 5));
+    let (rolling, long) = ((seconds / 10).max(3), seconds > 60);
+    let seed = number("SHARDWISE_SEED", u64::from(std::process::id()) | 1);
+    eprintln!("{sink}: repeat with SHARDWISE_SEED={seed}");
+    let (stage, mut chance) = (Stage::new(sink), Chance(seed));
+    let mut publishers: Vec<Process> = (0..PUBLISHERS).map(|number| stage.publisher(number)).collect();
+
+    let written = stage.write("trouble", events, Duration::from_secs(seconds), seed);
+    let (kills, stops, beyond) =
+        trouble(&stage, &mut publishers, &written, &mut chance, Duration::from_millis(if long { 3_000 } else { 1_200 }));
+    stage.all_is_delivered();
+    let (seen, repeated, _) = delivered(&stage, 0);
+    assert_eq!(seen, written.events(), "lost");
+    // What one of them can have on its way: a batch being sent, one that waits, and two whose marks are not written.
+    let repeats_max = if stage.drops_repeats() { 0 } else { (kills + beyond) * 4 * BATCH };
+    assert!(repeated <= repeats_max, "{repeated} repeated by {kills} kills and {beyond} long pauses");
+
+    // Whom the last kill has left waiting is not the restart's.
+    let served = stage.all_are_served("served");
+    let before = lines(&stage);
+    let more = stage.write("rolling", events * rolling / seconds, Duration::from_secs(rolling), seed + 1);
+    eventually("the first of them come", Duration::from_mins(1), || (lines(&stage) > before).then_some(()));
+    let over = Arc::new(AtomicBool::new(false));
+    let watcher = slowest(&stage, &more, &over);
+    roll(&stage, &mut publishers);
+    let under_load = !more.all();
+    eventually("the writers are done", Duration::from_mins(5), || more.all().then_some(()));
+    stage.all_is_delivered();
+    over.store(true, Ordering::SeqCst);
+    let gap = watcher.join().unwrap();
+    let (all, _, rolled) = delivered(&stage, before);
+    assert_eq!(all, written.events() + served + more.events(), "lost");
+    assert_eq!(rolled, 0, "repeated by a rolling restart");
+
+    let (takeovers, events) = takeovers(&stage, &mut publishers, long);
+    let (soonest, latest) = (takeovers.iter().min().unwrap(), takeovers.iter().max().unwrap());
+    assert!(*soonest <= TAKEOVER_MAX, "{takeovers:?} from a kill to the last event of the killed one's aggregates, with a TTL of {TTL:?}");
+    stage.all_is_delivered();
+    assert_eq!(delivered(&stage, before).0, all + events, "lost");
+    let figures = json!({
+        "sink": sink, "events": all, "kills": kills, "stops": stops, "repeated": repeated, "rolled_repeated": rolled, "under_load": under_load,
+        "takeover_ms": millis(*latest), "takeovers": takeovers.iter().copied().map(millis).collect::<Vec<_>>(), "gap_ms": millis(gap),
+        "lost": 0, "out_of_order": 0,
+    });
+    eprintln!("{figures}");
+    if let Some(path) = std::env::var_os("SHARDWISE_SOAK_FIGURES") {
+        writeln!(std::fs::OpenOptions::new().create(true).append(true).open(path).unwrap(), "{figures}").unwrap();
+    }
+    for mut publisher in publishers {
+        publisher.signal(Signal::SIGTERM);
+        assert_eq!(publisher.ends("after SIGTERM").code, Some(0));
+    }
+}

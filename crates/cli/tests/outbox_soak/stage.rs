@@ -1,0 +1,190 @@
+//! The database, the publishers and the writers.
+
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use shardwise_testkit::{Database, Postgres, PostgresOptions};
+use tokio::runtime::Runtime;
+
+use crate::common::process::Process;
+use crate::common::{Place, eventually, workers};
+use crate::jetstream::JetStream;
+use crate::{BATCH, TTL};
+
+const WRITERS: u64 = 64;
+const AGGREGATES: u64 = 500;
+/// Events of one transaction.
+const TOGETHER: u64 = 10;
+pub(crate) const PUBLISHERS: usize = 4;
+
+/// A small random sequence (xorshift), repeated by its seed.
+pub(crate) struct Chance(pub(crate) u64);
+
+impl Chance {
+    pub(crate) fn below(&mut self, limit: u64) -> u64 {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        (self.0 >> 11) % limit
+    }
+}
+
+/// What some writers have committed so far.
+#[derive(Clone, Default)]
+pub(crate) struct Written {
+    events: Arc<AtomicU64>,
+    all: Arc<AtomicBool>,
+    /// When the writer knew that a transaction is committed.
+    committed: Arc<Mutex<HashMap<String, Instant>>>,
+}
+
+impl Written {
+    pub(crate) fn events(&self) -> u64 {
+        self.events.load(Ordering::SeqCst)
+    }
+
+    /// Whether the writers are done.
+    pub(crate) fn all(&self) -> bool {
+        self.all.load(Ordering::SeqCst)
+    }
+
+    /// How long ago an event of this id was committed; nothing if its writer does not know yet, or it is not one of these.
+    pub(crate) fn age(&self, event: &str) -> Option<Duration> {
+        let (transaction, _) = event.rsplit_once('-')?;
+        self.committed.lock().unwrap().get(transaction).map(Instant::elapsed)
+    }
+
+    fn commit(&self, transaction: String) {
+        self.committed.lock().unwrap().insert(transaction, Instant::now());
+        self.events.fetch_add(TOGETHER, Ordering::SeqCst);
+    }
+}
+
+pub(crate) struct Stage {
+    pub(crate) runtime: Runtime,
+    database: Database,
+    pub(crate) place: Place,
+    jetstream: Option<JetStream>,
+}
+
+impl Stage {
+    pub(crate) fn new(sink: &str) -> Self {
+        let runtime = Runtime::new().unwrap();
+        let database = runtime.block_on(async {
+            let options = PostgresOptions::default().with_setting("max_connections", "300");
+            Postgres::start(options).await.unwrap().database().await.unwrap()
+        });
+        let jetstream = (sink == "JetStream").then(|| runtime.block_on(JetStream::start()));
+        let place = Place::with_settings(
+            &(workers("3s", "slots = 64")
+                + &format!(
+                    "[default.outbox.orders]\npolicy = \"workers\"\nstore = \"{}\"\nbatch = {BATCH}\npoll = \"100ms\"\n{}",
+                    database.url(),
+                    jetstream.as_ref().map_or_else(|| "sink = \"file:delivered.jsonl\"\n".into(), JetStream::settings)
+                )),
+        );
+        place.run(&["outbox", "init"]).well();
+        if let Some(jetstream) = &jetstream {
+            jetstream.copy_to(&runtime, place.path("delivered.jsonl"));
+        }
+        Self { runtime, database, place, jetstream }
+    }
+
+    /// Whether what is sent twice is there once.
+    pub(crate) const fn drops_repeats(&self) -> bool {
+        self.jetstream.is_some()
+    }
+
+    pub(crate) fn publisher(&self, number: usize) -> Process {
+        let mut command = self.place.command(&["outbox", "run"]);
+        command.env("SHARDWISE__RESILIENCE__SHARDING__INSTANCE__ID", format!("p{number}"));
+        Process::start(command)
+    }
+
+    /// So many events, by 64 writers side by side, within about that time. Their ids begin with `run`.
+    pub(crate) fn write(&self, run: &'static str, events: u64, within: Duration, seed: u64) -> Written {
+        let written = Written::default();
+        let transactions = events / WRITERS / TOGETHER;
+        let every = within / u32::try_from(transactions).unwrap();
+        let mut tasks = tokio::task::JoinSet::new();
+        for writer in 0..WRITERS {
+            let (database, written, mut chance) = (self.database.clone(), written.clone(), Chance(seed ^ (writer + 1)));
+            tasks.spawn_on(
+                async move {
+                    // Not all at the same moment: what is measured as a gap would be theirs.
+                    tokio::time::sleep(every * u32::try_from(writer).unwrap() / u32::try_from(WRITERS).unwrap()).await;
+                    for number in 0..transactions {
+                        let due = tokio::time::Instant::now() + every;
+                        let transaction = format!("{run}-{writer}-{number}");
+                        let (sql, commits) = sql(&transaction, &mut chance);
+                        database.execute(&sql).await.unwrap();
+                        if commits {
+                            written.commit(transaction);
+                        }
+                        tokio::time::sleep_until(due).await;
+                    }
+                },
+                self.runtime.handle(),
+            );
+        }
+        let all = Arc::clone(&written.all);
+        self.runtime.spawn(async move {
+            // A writer that fails leaves `all` false, and the test says that it waited in vain.
+            while let Some(ended) = tasks.join_next().await {
+                ended.unwrap();
+            }
+            all.store(true, Ordering::SeqCst);
+        });
+        written
+    }
+
+    pub(crate) fn execute(&self, sql: &str) -> Vec<Vec<Option<String>>> {
+        self.runtime.block_on(self.database.execute(sql)).unwrap()
+    }
+
+    /// Waits until a publisher holds slots.
+    pub(crate) fn holds_slots(&self, publisher: usize) {
+        let holds = format!(
+            "SELECT 1 FROM outbox_slot AS s JOIN outbox_publisher AS p ON p.incarnation = s.incarnation WHERE p.publisher = 'p{publisher}' LIMIT 1"
+        );
+        eventually("the new one has slots", Duration::from_mins(1), || (!self.execute(&holds).is_empty()).then_some(()));
+    }
+
+    /// Waits until no slot is a dead publisher's: an event of each aggregate is delivered. Answers how many those are.
+    pub(crate) fn all_are_served(&self, run: &str) -> u64 {
+        let insert = format!(
+            "INSERT INTO outbox (aggregatetype, aggregateid, type, payload, id)
+             SELECT 'order', n::text, 'Changed', '{{}}', '{run}-' || n FROM generate_series(0, {AGGREGATES} - 1) AS n ORDER BY n::text RETURNING id"
+        );
+        let written = self.execute(&insert).len() as u64;
+        self.all_is_delivered();
+        written
+    }
+
+    /// Waits until nothing is pending, and all that was sent is in the file.
+    pub(crate) fn all_is_delivered(&self) {
+        let pending =
+            "SELECT 1 FROM outbox_head AS h JOIN outbox_aggregate AS a ON a.id = h.aggregate WHERE a.last_seq > h.done_seq LIMIT 1";
+        eventually("nothing is pending", Duration::from_mins(2), || self.execute(pending).is_empty().then_some(()));
+        if let Some(jetstream) = &self.jetstream {
+            eventually("what is in the stream is read", Duration::from_mins(2), || {
+                self.runtime.block_on(jetstream.is_copied()).then_some(())
+            });
+        }
+    }
+}
+
+/// A transaction of ten events that sometimes waits before its end; whether that is a commit.
+fn sql(transaction: &str, chance: &mut Chance) -> (String, bool) {
+    let mut aggregates: Vec<u64> = (0..TOGETHER).map(|_| chance.below(AGGREGATES)).collect();
+    aggregates.sort_by_key(u64::to_string);
+    let row = |(place, id): (usize, &u64)| format!("('{transaction}-{place}', 'order', '{id}', 'Changed', '{{}}')");
+    let rows: Vec<_> = aggregates.iter().enumerate().map(row).collect();
+    let pause = if chance.below(4) == 0 { format!("SELECT pg_sleep({});", chance.below(20) as f64 / 1e3) } else { String::new() };
+    let commits = chance.below(10) != 0;
+    let end = if commits { "COMMIT" } else { "ROLLBACK" };
+    let insert = "INSERT INTO outbox (id, aggregatetype, aggregateid, type, payload) VALUES";
+    (format!("BEGIN; {insert} {}; {pause} {end}", rows.join(", ")), commits)
+}

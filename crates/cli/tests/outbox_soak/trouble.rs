@@ -1,0 +1,97 @@
+//! What happens to publishers: kills, pauses, restarts.
+
+use std::collections::HashSet;
+use std::time::{Duration, Instant};
+
+use nix::sys::signal::Signal;
+
+use crate::common::eventually;
+use crate::common::process::Process;
+use crate::delivered::News;
+use crate::stage::{Chance, PUBLISHERS, Stage, Written};
+use crate::{TAKEOVER_MAX, TTL};
+
+/// So often a takeover is tried, because another test may have the processor just then.
+const TAKEOVERS: usize = 3;
+
+/// Kills and stops publishers until the writers are done; answers how many of each, and how many of the pauses are long enough to lose slots.
+pub(crate) fn trouble(
+    stage: &Stage,
+    publishers: &mut [Process],
+    written: &Written,
+    chance: &mut Chance,
+    pause: Duration,
+) -> (u64, u64, u64) {
+    let (mut kills, mut stops, mut beyond) = (0, 0, 0);
+    while !written.all() {
+        std::thread::sleep(pause);
+        let unlucky = usize::try_from(chance.below(PUBLISHERS as u64)).unwrap();
+        if (kills + stops) % 2 == 0 {
+            kills += 1;
+            publishers[unlucky].signal(Signal::SIGKILL);
+            // The new one has the name of the dead one and waits for its place in the group.
+            publishers[unlucky] = stage.publisher(unlucky);
+        } else {
+            stops += 1;
+            publishers[unlucky].signal(Signal::SIGSTOP);
+            let stopped = Duration::from_millis(chance.below(2 * u64::try_from(TTL.as_millis()).unwrap()));
+            std::thread::sleep(stopped);
+            // A third of the TTL may be gone since it was seen, and it gives up a little before the end.
+            beyond += u64::from(stopped >= TTL / 2);
+            publishers[unlucky].signal(Signal::SIGCONT);
+        }
+    }
+    (kills, stops, beyond)
+}
+
+/// Restarts all in good order, one after the other.
+pub(crate) fn roll(stage: &Stage, publishers: &mut [Process]) {
+    for (number, publisher) in publishers.iter_mut().enumerate() {
+        publisher.signal(Signal::SIGTERM);
+        assert_eq!(publisher.ends("after SIGTERM").code, Some(0));
+        *publisher = stage.publisher(number);
+        stage.holds_slots(number);
+    }
+}
+
+/// Kills a publisher, writes an event to each aggregate of its slots, and answers how long after the kill the last of them came, and how many
+/// were written.
+fn takeover(stage: &Stage, publisher: &Process, number: usize) -> (Duration, u64) {
+    let theirs = format!(
+        "FROM outbox_head AS h JOIN outbox_aggregate AS a ON a.id = h.aggregate JOIN outbox_slot AS s ON h.hash BETWEEN s.hash_from AND s.hash_to
+         JOIN outbox_publisher AS p ON p.incarnation = s.incarnation WHERE p.publisher = 'p{number}'"
+    );
+    let mut news = News::behind_the_last(stage);
+    publisher.signal(Signal::SIGKILL);
+    let killed = Instant::now();
+    let insert = format!(
+        "INSERT INTO outbox (aggregatetype, aggregateid, type, payload, id)
+         SELECT 'order', split_part(a.key, '/', 2), 'Changed', '{{}}', 'kill-{number}-' || a.key {theirs} ORDER BY a.key RETURNING id"
+    );
+    let written = stage.execute(&insert).len();
+    assert!(written > 0, "it held no slot with an aggregate");
+    let (mut came, theirs) = (HashSet::new(), format!("kill-{number}-"));
+    eventually("the events of the killed one's aggregates", Duration::from_mins(1), || {
+        came.extend(news.read().into_iter().filter(|id| id.starts_with(&theirs)));
+        (came.len() == written).then_some(())
+    });
+    (killed.elapsed(), written as u64)
+}
+
+/// How long some takeovers took, and how many events were written for them; each publisher that is killed is started again. Where `all` are not asked for,
+/// one in time is enough.
+pub(crate) fn takeovers(stage: &Stage, publishers: &mut [Process], all: bool) -> (Vec<Duration>, u64) {
+    let (mut tries, mut events) = (Vec::new(), 0);
+    for (number, publisher) in publishers.iter_mut().enumerate().take(TAKEOVERS) {
+        let (took, written) = takeover(stage, publisher, number);
+        tries.push(took);
+        events += written;
+        *publisher = stage.publisher(number);
+        stage.holds_slots(number);
+        stage.all_is_delivered();
+        if took <= TAKEOVER_MAX && !all {
+            break;
+        }
+    }
+    (tries, events)
+}
