@@ -3,6 +3,7 @@
 
 use std::sync::Arc;
 
+use shardwise_core::{OwnershipMode, PolicyError, Timing};
 use shardwise_discovery::settings::BackendKind;
 use shardwise_discovery::{Clock, Discovery, MemoryBackend};
 
@@ -39,7 +40,8 @@ backends! {
 }
 
 /// Workers of one process, for tests: always there.
-const MEMORY: BackendKind = BackendKind { name: "memory", keys: &[], open: |_, clock| Ok(Arc::new(MemoryBackend::new(clock.clone()))) };
+const MEMORY: BackendKind =
+    BackendKind { name: "memory", keys: &[], claims_share: 1, open: |_, clock| Ok(Arc::new(MemoryBackend::new(clock.clone()))) };
 
 /// The backend of that name, if this program has it.
 pub(crate) fn find(name: &str) -> Option<&'static BackendKind> {
@@ -56,6 +58,12 @@ pub(crate) fn open(settings: &DiscoverySettings, clock: &Clock) -> Result<Arc<dy
     let kind = find(&settings.backend).ok_or_else(|| unknown(&settings.backend))?;
     // It contacts nobody, so what it finds wrong are the settings.
     (kind.open)(&settings.options, clock).map_err(|error| Error::new(ErrorKind::Settings, error.to_string()).caused_by(error))
+}
+
+/// Checks that a member of this policy owns something from one renewal to the next by what a backend of ours grants it.
+pub(crate) fn check_lease(name: &str, timing: &Timing, ownership: OwnershipMode) -> Result<(), PolicyError> {
+    let share = find(name).filter(|_| ownership == OwnershipMode::Exclusive).map_or(1, |kind| kind.claims_share);
+    timing.check_lease(timing.ttl / share)
 }
 
 /// Whether it is the backend whose members are those of one factory.

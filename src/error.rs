@@ -12,7 +12,8 @@ pub type Result<T, E = Error> = std::result::Result<T, E>;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum ErrorKind {
-    /// A setting is missing, unknown or not allowed, and nothing was contacted; or the group's weights do not go with the placement.
+    /// A setting is missing, unknown or not allowed, and nothing was contacted; or the group's weights do not go with the placement, or the lease
+    /// that the backend grants does not go with `stop_margin`.
     Settings,
     /// No policy of that name; the message lists the known ones.
     UnknownPolicy,
@@ -88,7 +89,7 @@ impl From<&Refusal> for Error {
         let kind = match refusal {
             Refusal::InUse { .. } => ErrorKind::InstanceIdInUse,
             Refusal::OtherPolicy { .. } => ErrorKind::OtherPolicy,
-            Refusal::TooManyPoints(_) => ErrorKind::Settings,
+            Refusal::TooManyPoints(_) | Refusal::Lease(_) => ErrorKind::Settings,
             _ => ErrorKind::Backend,
         };
         Self::new(kind, refusal.to_string())

@@ -313,9 +313,19 @@ impl ShardingFactory {
             );
             return Err(Error::new(ErrorKind::Settings, message));
         }
+        self.check_lease(settings)?;
         self.check_rejoin_grace(&policy, &*backend)?;
         check_listeners(settings, &member)?;
         Ok(ShardingService::new(settings, member, backend, clock))
+    }
+
+    /// Of settings made in code nobody has looked at it yet. What a backend of the user's own grants is seen when it grants it.
+    fn check_lease(&self, PolicySettings { policy, timing, discovery, .. }: &PolicySettings) -> Result<()> {
+        if self.inner.own_backends.contains_key(&discovery.backend) {
+            return Ok(());
+        }
+        let refused = |error| Error::new(ErrorKind::Settings, format!("policy {}: discovery.{error}", policy.name));
+        backend::check_lease(&discovery.backend, timing, policy.ownership).map_err(refused)
     }
 
     fn check_rejoin_grace(&self, policy: &Policy, backend: &dyn Discovery) -> Result<()> {

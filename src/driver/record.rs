@@ -36,7 +36,7 @@ impl Driver {
         let (backend, registration) = (Arc::clone(&self.backend), self.registration.clone());
         let limit = match op {
             Op::Register => self.shared.timing.ttl,
-            Op::Renew => self.shared.timing.renew_every,
+            Op::Renew => self.machine.renewal_takes(),
         };
         self.call = Some(self.answers.spawn(async move {
             let answer = match op {

@@ -59,7 +59,7 @@ mod variables;
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 
-use shardwise_core::PolicyName;
+use shardwise_core::{OwnershipMode, PolicyName};
 
 pub use instance::InstanceSettings;
 pub use messages::MessagesSettings;
@@ -164,7 +164,8 @@ impl Settings {
         let enabled = reader.take(&Place::at(sharding.clone()), &keys::ENABLED)?.flag()?;
         let instance = instance::read(&reader, &Place::at(sharding.join("instance")))?;
         let common = sharding.join("discovery");
-        policy::discovery(&reader, &Place::at(common.clone()), base)?;
+        // What goes with claims is looked at where a policy uses it.
+        policy::discovery(&reader, &Place::at(common.clone()), base, OwnershipMode::Eventual)?;
 
         let outbox_places = places(&reader, &Path::of(&["outbox"]), &keys::POLICY)?;
         let drive_outboxes: Vec<String> =

@@ -20,6 +20,7 @@ const KIND: BackendKind = BackendKind {
             why: "the file with the token",
         }),
     ],
+    claims_share: 1,
     open: |_, _| unreachable!("nobody opens it here"),
 };
 

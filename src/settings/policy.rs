@@ -4,7 +4,8 @@ use std::time::Duration;
 
 use shardwise_core::holdings::OnDrainTimeout;
 use shardwise_core::{
-    BackendLoss, GroupName, OwnershipMode, PlacementKind, PlacementParams, Policy, PolicyName, SLOTS_OUTBOX, Timing, VersionRule,
+    BackendLoss, GroupName, OwnershipMode, PlacementKind, PlacementParams, Policy, PolicyError, PolicyName, SLOTS_OUTBOX, Timing,
+    VersionRule,
 };
 
 use shardwise_discovery::settings::{BackendSettings, BackendValue};
@@ -82,16 +83,21 @@ impl Default for DiscoverySettings {
     }
 }
 
-/// Reads the discovery at `place`.
-pub(super) fn discovery(reader: &Reader, place: &Place, base: &Base) -> Result<(DiscoverySettings, Timing), Error> {
+/// Reads the discovery at `place`, of members with this ownership.
+pub(super) fn discovery(
+    reader: &Reader,
+    place: &Place,
+    base: &Base,
+    ownership: OwnershipMode,
+) -> Result<(DiscoverySettings, Timing), Error> {
     let backend = reader.take(place, &keys::BACKEND)?;
     match backend.text()? {
         "" => return Err(backend.refuse("write the backend's name, such as \"local\"")),
         name if tree::BACKENDS_LATER.contains(&name) => return Err(backend.refuse("this is not built yet; write \"local\"")),
         _ => {}
     }
-    let timing = timing(reader, place)?;
     let name = backend.text()?.to_owned();
+    let timing = timing(reader, place, |timing| backend::check_lease(&name, timing, ownership))?;
     let options = match backend::find(&name) {
         Some(kind) => options::read(reader, place, kind, base)?,
         None => BackendSettings::new(),
@@ -99,12 +105,13 @@ pub(super) fn discovery(reader: &Reader, place: &Place, base: &Base) -> Result<(
     Ok((DiscoverySettings { backend: name, options }, timing))
 }
 
-fn timing(reader: &Reader, place: &Place) -> Result<Timing, Error> {
+fn timing(reader: &Reader, place: &Place, check: impl Fn(&Timing) -> Result<(), PolicyError>) -> Result<Timing, Error> {
     let ttl = reader.take(place, &keys::TTL)?;
     let renew_every = reader.take_if_set(place, &keys::RENEW_EVERY)?;
     let stop_margin = reader.take(place, &keys::STOP_MARGIN)?;
     let renewal = renew_every.as_ref().map(Found::time).transpose()?;
-    let timing = Timing::new(ttl.time()?, renewal, stop_margin.time()?).map_err(|error| {
+    let timing = Timing::new(ttl.time()?, renewal, stop_margin.time()?).and_then(|timing| check(&timing).map(|()| timing));
+    let timing = timing.map_err(|error| {
         let related: Vec<_> = std::iter::once(&ttl).chain(&renew_every).chain(std::iter::once(&stop_margin)).collect();
         refused(&error, &place.path, &related)
     })?;
@@ -146,7 +153,7 @@ pub(super) fn policy(
     let messages = messages::read(reader, place, &policy, base)?;
     let peers = peers::read(reader, place, base)?;
     let meeting = Place { path: place.path.join("discovery"), inherits: Some(common.clone()), origin: place.origin.clone() };
-    let (discovery, timing) = discovery(reader, &meeting, base)?;
+    let (discovery, timing) = discovery(reader, &meeting, base, policy.ownership)?;
     Ok(PolicySettings { policy, timing, discovery, messages, peers })
 }
 

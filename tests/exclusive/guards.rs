@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use shardwise::core::holdings::OnDrainTimeout;
-use shardwise::{Guard, NotHeld, ServiceState, ShardingService};
+use shardwise::{Guard, InstanceId, NotHeld, ServiceState, ShardingService, SlotOwners, Weight};
 
 use super::{SLOTS, World, eventually, held, joined, key_in, policy, service, share};
 
@@ -14,6 +14,12 @@ async fn working(world: &World, policy: shardwise::Policy) -> (ShardingService, 
     eventually("it holds everything", || share(&[&a])).await;
     let guards = (0..SLOTS).map(|slot| a.enter(&key_in(slot)).expect("held")).collect();
     (a, guards)
+}
+
+/// Whether a key is that one's once it has joined the other.
+fn goes_to(newcomer: &InstanceId, key: &str, other: &ShardingService) -> bool {
+    let members = [newcomer, other.instance_id()].map(|id| (id.clone(), Weight::ONE));
+    SlotOwners::place(members, other.policy().placement).owner(key) == Some(newcomer)
 }
 
 #[tokio::test(start_paused = true)]
@@ -115,6 +121,54 @@ async fn exclusive_work_runs_to_its_end_or_is_dropped() {
     eventually("they share", || share(&[&a, &b])).await;
     let theirs = (0..100).map(|n: u32| n.to_string()).find(|key| b.owns(key)).expect("one");
     assert!(matches!(a.run_exclusive(&theirs, async { 7 }).await, Err(NotHeld::Elsewhere { .. })));
+}
+
+/// The panic is the caller's, and the slot is not kept from anybody by it.
+#[tokio::test(start_paused = true)]
+async fn exclusive_work_that_panics_is_over() {
+    let world = World::new();
+    let a = joined(&world, "a").await;
+    eventually("it holds everything", || share(&[&a])).await;
+    let b = service(&world, "b", policy());
+    let key = (0..SLOTS).map(key_in).find(|key| goes_to(b.instance_id(), key, &a)).expect("some slot goes to the other");
+    let worker = a.clone();
+    let of = key.clone();
+    let mistake: Result<(), _> = tokio::spawn(async move {
+        let done = worker.run_exclusive(&of, async { panic!("a mistake in the user's code") }).await;
+        done.expect("held");
+    })
+    .await;
+    assert!(mistake.is_err_and(|error| error.is_panic()));
+    assert!(a.owns(&key) && a.enter(&key).is_ok(), "it is held as before");
+    b.register_self().await.expect("joins");
+    let joined = world.clock.now();
+    eventually("it goes over at once", || b.owns(&key)).await;
+    assert!(world.clock.now().since(joined) < Duration::from_secs(1), "nothing is in flight, so drain_timeout is not waited for");
+}
+
+#[tokio::test(start_paused = true)]
+async fn exclusive_work_in_a_slot_that_goes_to_another_is_dropped_once_drain_timeout_is_over() {
+    for rule in [OnDrainTimeout::Hold, OnDrainTimeout::Release] {
+        let (world, mut policy) = (World::new(), policy());
+        policy.on_drain_timeout = rule;
+        let a = service(&world, "a", policy.clone());
+        a.register_self().await.expect("joins");
+        eventually("it holds everything", || share(&[&a])).await;
+        let b = service(&world, "b", policy);
+        let key = (0..SLOTS).map(key_in).find(|key| goes_to(b.instance_id(), key, &a)).expect("some slot goes to the other");
+        let (worker, of) = (a.clone(), key.clone());
+        let work = tokio::spawn(async move { worker.run_exclusive(&of, std::future::pending::<()>()).await });
+        tokio::task::yield_now().await;
+        b.register_self().await.expect("joins");
+        eventually("it is to go", || !a.owns(&key)).await;
+        let began = world.clock.now();
+        assert!(!work.is_finished(), "it has time to finish");
+        let told = work.await.expect("no panic");
+        let waited = world.clock.now().since(began);
+        assert!(matches!(told, Err(NotHeld::Elsewhere { .. })), "{told:?}");
+        assert!((1_900..2_200).contains(&waited.as_millis()), "drain_timeout is 2 s, waited {waited:?}");
+        eventually("what is dropped holds nothing back", || b.owns(&key)).await;
+    }
 }
 
 /// Under eventual ownership a guard has no epoch, but tells of a gap all the same.

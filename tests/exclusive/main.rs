@@ -6,11 +6,13 @@
 mod common;
 mod daemons;
 mod guards;
+mod leases;
 #[path = "../common/plain.rs"]
 mod plain;
 mod refused;
 mod singletons;
 mod slots;
+mod stand_in;
 mod stores;
 mod timers;
 mod versions;

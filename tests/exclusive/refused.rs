@@ -1,7 +1,11 @@
 //! What does not go together with exclusive ownership.
 
 use std::sync::Arc;
+#[cfg(feature = "consul")]
+use std::time::Duration;
 
+#[cfg(feature = "consul")]
+use shardwise::ErrorKind;
 use shardwise::settings::PolicySettings;
 use shardwise::{Settings, ShardingFactory};
 
@@ -31,6 +35,20 @@ async fn without_coordination_nothing_is_exclusive() {
         ShardingFactory::builder().policy(settings).build().and_then(|factory| factory.create("workers")).is_ok(),
         "on its own it is fine"
     );
+}
+
+/// Settings made in code, at which nobody has looked before.
+#[cfg(feature = "consul")]
+#[tokio::test]
+async fn a_stop_margin_that_is_too_long_for_what_consul_grants_is_refused_before_anything_is_contacted() {
+    let mut settings = PolicySettings::new(policy());
+    settings.discovery = shardwise::settings::DiscoverySettings::new("consul");
+    settings.timing =
+        shardwise::Timing::new(Duration::from_secs(10), None, Duration::from_secs(5)).expect("valid where all of it is granted");
+    let error = ShardingFactory::builder().policy(settings).build().and_then(|factory| factory.create("workers")).expect_err("refused");
+    let said = "policy workers: discovery.stop_margin is 5s: with ttl = 10s, of which the backend grants 5s, ownership would end before the first renewal; use \
+                less than 3283ms, or a longer ttl";
+    assert_eq!((error.kind(), error.to_string().as_str()), (ErrorKind::Settings, said));
 }
 
 /// Two numbers of slots would be two sets of claims.

@@ -266,9 +266,38 @@ fn a_ttl_that_does_not_cover_three_renewals() {
     assert_eq!(refused_policy_line("discovery.ttl = \"99ms\""), "discovery.ttl is \"99ms\": between 100ms and 1d is allowed");
     assert_eq!(
         refused_policy_line("discovery.stop_margin = \"9s\""),
-        "discovery.stop_margin is \"9s\": with ttl = 10s ownership would end before the first renewal; use less"
+        "discovery.stop_margin is \"9s\": with ttl = 10s ownership would end before the first renewal; use less than 6566ms, or a longer ttl"
     );
     assert_eq!(refused_policy_line("discovery.renew_every = \"0\""), "discovery.renew_every is \"0s\": more than zero is needed");
+}
+
+/// A worker that claims is granted half there: it never got in, or was fenced before each renewal.
+#[cfg(feature = "consul")]
+#[test]
+fn a_stop_margin_that_is_too_long_for_what_consul_grants() {
+    let with = |timing: &str, ownership: &str| {
+        format!("[default.resilience.sharding.discovery]\nbackend = \"consul\"\n{timing}\n{WORKERS}ownership = \"{ownership}\"")
+    };
+    for (margin, ttl) in [("5s", "10s"), ("4s", "10s")] {
+        let timing = format!("ttl = \"{ttl}\"\nstop_margin = \"{margin}\"");
+        assert_eq!(
+            refused(&with(&timing, "exclusive")),
+            format!(
+                "settings line 4: resilience.sharding.discovery.stop_margin is \"{margin}\": with ttl = {ttl}, of which the backend grants 5s, \
+                 ownership would end before the first renewal; use less than 3283ms, or a longer ttl"
+            )
+        );
+        assert!(Settings::from_toml_str(&with(&timing, "eventual")).is_ok(), "without claims all of it is granted");
+    }
+    // Nobody wrote the margin, so the line of the TTL is shown.
+    let short = refused(&with("ttl = \"300ms\"", "exclusive"));
+    assert!(
+        short.starts_with(
+            "settings line 3: resilience.sharding.policies.workers.discovery.stop_margin is \"100ms\": with ttl = 300ms, of which "
+        ),
+        "{short}"
+    );
+    assert!(Settings::from_toml_str(&with("ttl = \"10s\"\nstop_margin = \"3s\"", "exclusive")).is_ok());
 }
 
 #[test]

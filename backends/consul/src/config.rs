@@ -10,6 +10,7 @@ use shardwise_discovery::settings::{BackendKey, BackendKind, BackendSettings, Ba
 use shardwise_discovery::{Clock, Discovery};
 
 use crate::ConsulBackend;
+use crate::claims::SHARE;
 use crate::error::{Failure, Result};
 
 /// Where Consul's own tools look for the agent.
@@ -43,6 +44,7 @@ pub const BACKEND: BackendKind = BackendKind {
         key("tls", BackendShape::Flag, None, Some("CONSUL_HTTP_SSL"), "HTTPS where the address does not begin with http:// or https://"),
         key("verify", BackendShape::Flag, None, Some("CONSUL_HTTP_SSL_VERIFY"), "certificates are always checked; false is refused"),
     ],
+    claims_share: SHARE,
     open,
 };
 

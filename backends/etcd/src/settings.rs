@@ -9,7 +9,7 @@ use crate::config::{ENDPOINT_DEFAULT, PREFIX_DEFAULT};
 use crate::{EtcdBackend, EtcdConfig};
 
 /// `discovery.backend = "etcd"`.
-pub const BACKEND: BackendKind = BackendKind { name: "etcd", keys: KEYS, open };
+pub const BACKEND: BackendKind = BackendKind { name: "etcd", keys: KEYS, claims_share: 1, open };
 
 const KEYS: &[BackendKey] = &[
     BackendKey::new("endpoints", BackendShape::Texts, "the etcd servers, each as http://host:port or https://host:port")

@@ -15,6 +15,7 @@ const PATH_DEFAULT: &str = "shardwise.db";
 pub const BACKEND: BackendKind = BackendKind {
     name: "local",
     keys: &[BackendKey::new("path", BackendShape::Path, "the SQLite file where the workers of this machine meet").or(PATH_DEFAULT)],
+    claims_share: 1,
     open,
 };
 

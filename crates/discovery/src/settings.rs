@@ -17,6 +17,8 @@ pub struct BackendKind {
     pub name: &'static str,
     /// What can be set, in the order in which people should read it.
     pub keys: &'static [BackendKey],
+    /// A member that claims is granted its TTL divided by this: 1 where it is granted all of it.
+    pub claims_share: u32,
     /// Makes the backend. Cheap: it checks the settings and contacts nothing. An error is [`crate::ErrorKind::Misconfigured`] and names
     /// the setting and the cause.
     pub open: fn(&BackendSettings, &Clock) -> Result<Arc<dyn Discovery>>,

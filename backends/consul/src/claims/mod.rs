@@ -20,7 +20,7 @@ use shardwise_discovery::{Acquired, Claims, ClaimsStream, Seat};
 
 pub(crate) use self::acquire::release_all;
 use self::acquire::{Asking, release};
-pub(crate) use self::session::{Session, check_ttl};
+pub(crate) use self::session::{SHARE, Session, check_ttl};
 pub(crate) use self::table::ClaimFollowers;
 use crate::ConsulBackend;
 use crate::caller::{Caller, to_the_end};

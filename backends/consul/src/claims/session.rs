@@ -11,6 +11,9 @@ use crate::client::Client;
 use crate::error::{Failure, Result};
 use crate::sessions::LOCK_DELAY_MAX;
 
+/// A member that claims is granted this part of its TTL.
+pub(crate) const SHARE: u32 = 2;
+
 /// The TTL of a registration's check. A member that claims has the other half as its session's lock delay, so that its claims are free once
 /// both are over.
 pub(crate) fn check_ttl(registration: &Registration) -> Result<Duration> {
@@ -18,12 +21,12 @@ pub(crate) fn check_ttl(registration: &Registration) -> Result<Duration> {
     if !registration.claims {
         return Ok(ttl);
     }
-    let max = LOCK_DELAY_MAX * 2;
+    let max = LOCK_DELAY_MAX * SHARE;
     if ttl > max {
         return Err(Failure::TtlTooLong { ttl, max });
     }
     // Consul is told milliseconds.
-    Ok(Duration::from_millis(u64::try_from(ttl.as_millis() / 2).unwrap_or(u64::MAX)))
+    Ok(Duration::from_millis(u64::try_from(ttl.as_millis() / u128::from(SHARE)).unwrap_or(u64::MAX)))
 }
 
 /// How something is held.

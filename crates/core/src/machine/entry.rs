@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use super::{Action, Failure, Machine, Op, Refusal};
 use crate::mistakes::lease_begins;
-use crate::{Moment, ServiceState};
+use crate::{Moment, PolicyError, ServiceState};
 
 impl Machine {
     pub(super) fn join(&mut self, now: Moment, actions: &mut Vec<Action>) {
@@ -24,6 +24,11 @@ impl Machine {
     pub(super) fn registered(&mut self, now: Moment, attempt: u64, started: Moment, ttl: Duration, actions: &mut Vec<Action>) {
         if !self.lease.answered(attempt) {
             return;
+        }
+        if let Err(short) = self.lease.check(ttl)
+            && self.state() != ServiceState::Draining
+        {
+            return self.refuse_lease(now, short, actions);
         }
         if !self.lease.registered(now, lease_begins(started, now), ttl) {
             // The answer took longer than the lease lasts; nothing was ever owned under it, and the record counts as never made.
@@ -61,6 +66,16 @@ impl Machine {
         if entering && self.state() == ServiceState::Refused {
             // Whoever refused does not say so any more; what is left is the usual wait for an entry.
             self.turn(now, ServiceState::Joining, actions);
+        }
+    }
+
+    /// The record goes at once: to the others it would be a member that comes and goes with every try. The last view is kept for as long as it was
+    /// to be.
+    fn refuse_lease(&mut self, now: Moment, short: PolicyError, actions: &mut Vec<Action>) {
+        actions.push(Action::Deregister);
+        match self.state() {
+            ServiceState::Stale => self.lease.ask_again_slowly(now),
+            _ => self.refuse(now, Refusal::Lease(short), actions),
         }
     }
 

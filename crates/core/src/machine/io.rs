@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use crate::holdings::{Answer, CallFailure, ClaimAction, StoreRefusal};
 use crate::{
-    Address, Claim, ClaimName, ClaimStore, Fingerprint, InstanceId, Missing, Moment, Ownership, Policy, Rebalance, Resource, TooManyPoints,
-    View,
+    Address, Claim, ClaimName, ClaimStore, Fingerprint, InstanceId, Missing, Moment, Ownership, Policy, PolicyError, Rebalance, Resource,
+    TooManyPoints, View,
 };
 
 /// Something that happened. `attempt` names the call it answers; answers to calls that are no longer waited for fall away.
@@ -218,6 +218,9 @@ pub enum Refusal {
     /// The group's weights make more points than its key placement can keep.
     #[error(transparent)]
     TooManyPoints(#[from] TooManyPoints),
+    /// What the backend grants of the TTL is over before it would be renewed.
+    #[error("discovery.{0}")]
+    Lease(PolicyError),
     /// The store of claims is not one in which this member may claim.
     #[error(transparent)]
     Store(#[from] StoreRefusal),

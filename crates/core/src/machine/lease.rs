@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use super::{Action, Failure, Op, Refusal};
-use crate::{Incarnation, InstanceId, Moment, Timing, hash_bytes, slot_of};
+use crate::{Incarnation, InstanceId, Moment, PolicyError, Timing, hash_bytes, slot_of};
 
 /// First pause after a failed call; doubled for each further one.
 const RETRY_FIRST: Duration = Duration::from_millis(50);
@@ -25,6 +25,8 @@ pub(super) struct Lease {
     /// Start of the registration that made the record, while it is held.
     held_since: Option<Moment>,
     ends: Moment,
+    /// By what was granted last.
+    renewed_after: Duration,
     proven: Moment,
     /// Stamp of another incarnation's record when it was first seen in our way.
     rival: Option<u64>,
@@ -32,8 +34,20 @@ pub(super) struct Lease {
 
 impl Lease {
     pub(super) const fn new(timing: Timing, incarnation: Incarnation) -> Self {
-        let (ends, proven) = (Moment::ZERO, Moment::ZERO);
-        Self { timing, incarnation, attempt: 0, in_flight: false, failures: 0, due: None, held_since: None, ends, proven, rival: None }
+        let (ends, proven, renewed_after) = (Moment::ZERO, Moment::ZERO, timing.renew_every);
+        Self {
+            timing,
+            incarnation,
+            attempt: 0,
+            in_flight: false,
+            failures: 0,
+            due: None,
+            held_since: None,
+            ends,
+            renewed_after,
+            proven,
+            rival: None,
+        }
     }
 
     pub(super) const fn ttl(&self) -> Duration {
@@ -97,7 +111,18 @@ impl Lease {
         self.failures = 0;
         self.ends = self.ends.max(started.plus(self.timing.owned_for(ttl)));
         // A backend that grants less than was asked for, as Consul does for claims, is asked as often within that.
-        self.due = Some(started.plus(self.timing.renew_every.min(ttl / 3)));
+        self.renewed_after = self.timing.renewed_after(ttl);
+        self.due = Some(started.plus(self.renewed_after));
+    }
+
+    /// How long a renewal may take: until the one after it is due.
+    pub(super) const fn renewal_takes(&self) -> Duration {
+        self.renewed_after
+    }
+
+    /// Why a lease of this length is of no use, if it is not.
+    pub(super) fn check(&self, granted: Duration) -> Result<(), PolicyError> {
+        self.timing.check_lease(granted)
     }
 
     /// Tries again after a pause that doubles up to a second. It takes at most half of what is left of the lease: a backend that is back before the

@@ -24,6 +24,7 @@ mod tests;
 pub use io::{Action, ClaimInput, Failure, Input, Op, Refusal};
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use crate::mistakes::lease_begins;
 use crate::{
@@ -131,6 +132,11 @@ impl Machine {
         self.placements_computed + self.claiming.as_ref().map_or(0, claiming::Claiming::successions)
     }
 
+    /// How long a renewal may take before the next one goes out in its place: as long as there is between two of them.
+    pub const fn renewal_takes(&self) -> Duration {
+        self.lease.renewal_takes()
+    }
+
     /// When to call again with [`Input::Woken`], if nothing happens before.
     pub fn wake_at(&self) -> Option<Moment> {
         let lease = self.wanted_call().and_then(|_| self.lease.wake_at());
@@ -191,6 +197,8 @@ impl Machine {
                 self.place = leaving::Place::Free;
                 actions.push(Action::Deregister);
             }
+            // Of a record whose lease was refused, while the work of a leaver is still waited for.
+            Input::Deregistered if self.drain_until.is_some() => {}
             Input::Deregistered => {
                 if self.state() == ServiceState::Draining {
                     self.drop_record();

@@ -457,21 +457,66 @@ fn a_registration_answered_after_its_own_deadline_is_repeated() {
     assert!(run.attempt > 1, "it tries again");
 }
 
-/// A backend that grants no more than an instant was asked twenty times a second for ever.
+/// They were repeated twenty times a second for ever.
 #[test]
 fn registrations_that_are_over_when_they_are_answered_are_repeated_ever_more_rarely() {
     let mut run = Run::new();
     run.step(0, Input::Join);
-    let (mut now, mut tries) = (0, 0);
-    while now < 60_000 {
+    let (mut now, mut tries) = (9_000, 0);
+    while now < 69_000 {
         let attempt = run.attempt;
-        run.step(now, Input::Registered { attempt, started: at(now), ttl: Duration::from_millis(1) });
+        run.step(now, Input::Registered { attempt, started: at(now - 9_000), ttl: TTL });
         assert_eq!((run.state(), run.owned()), (ServiceState::Joining, 0));
         now = run.machine.wake_at().unwrap().as_nanos() / 1_000_000 + 1;
         run.step(now, Input::Woken);
         tries += 1;
     }
     assert!(tries < 150, "{tries} tries in a minute");
+}
+
+/// It was asked again and again without a word, or the member was fenced before each renewal.
+#[test]
+fn a_lease_that_ends_before_its_first_renewal_is_refused_with_both_numbers_and_its_record_goes() {
+    for granted in [1, 100, 149] {
+        let mut run = Run::new();
+        run.step(0, Input::Join);
+        let registered = |run: &mut Run, now| {
+            let attempt = run.attempt;
+            run.step(now, Input::Registered { attempt, started: at(now), ttl: Duration::from_millis(granted) })
+        };
+        let actions = registered(&mut run, 10);
+        assert!(actions.contains(&Action::Deregister) && actions.contains(&Action::StopWatch), "{granted} ms: {actions:?}");
+        let refusal = run.machine.ownership().refusal().map(ToString::to_string).unwrap_or_default();
+        assert_eq!(run.state(), ServiceState::Refused);
+        let said = format!(
+            "discovery.stop_margin is 100ms: with ttl = 9s, of which the backend grants {granted}ms, ownership would end before the first renewal;"
+        );
+        assert!(refusal.starts_with(&said), "{refusal}");
+        run.step(20, Input::Deregistered);
+        assert_eq!(calls(&run.step(4_000, Input::Woken)), [], "it asks slowly");
+        let now = run.machine.wake_at().unwrap().as_nanos() / 1_000_000 + 1;
+        run.step(now, Input::Woken);
+        run.registered(now, now);
+        assert_eq!((run.state(), run.machine.ownership().refusal()), (ServiceState::Joining, None), "once the whole is granted it gets in");
+    }
+    let mut run = Run::new();
+    run.step(0, Input::Join);
+    run.step(10, Input::Registered { attempt: run.attempt, started: at(10), ttl: Duration::from_millis(160) });
+    assert_eq!(run.state(), ServiceState::Joining, "of 160 ms it owns for 58.4, and renews after 53.3");
+}
+
+/// The end of the record whose lease was refused is not the end of a leaver's work.
+#[test]
+fn a_leaver_whose_lease_was_refused_waits_for_its_work() {
+    let mut run = Run::new();
+    run.step(0, Input::Join);
+    run.step(10, Input::Registered { attempt: run.attempt, started: at(10), ttl: Duration::from_millis(1) });
+    run.step(15, Input::Leave);
+    run.step(20, Input::Deregistered);
+    assert_eq!(run.state(), ServiceState::Draining);
+    assert!(run.step(30, Input::InFlightDone).contains(&Action::Deregister));
+    run.step(40, Input::Deregistered);
+    assert_eq!(run.state(), ServiceState::Left);
 }
 
 #[test]

@@ -299,6 +299,23 @@ mod tests {
         assert!(Timing::new(Duration::from_secs(1), None, Duration::from_millis(100)).is_ok());
     }
 
+    /// Consul grants half to a member that claims.
+    #[test]
+    fn a_lease_that_ends_before_its_first_renewal_is_refused_and_the_longest_margin_named() {
+        let timing = |ttl, margin| Timing::new(Duration::from_millis(ttl), None, Duration::from_millis(margin)).unwrap();
+        let short = |ttl, margin| timing(ttl, margin).check_lease(Duration::from_millis(ttl / 2)).unwrap_err().to_string();
+        assert_eq!(
+            short(10_000, 5_000),
+            "stop_margin is 5s: with ttl = 10s, of which the backend grants 5s, ownership would end before the first renewal; use less than 3283ms, or a longer ttl"
+        );
+        assert!(short(10_000, 4_000).starts_with("stop_margin is 4s: "), "fenced before each renewal, for ever");
+        assert!(short(300, 100).contains("use less than 98ms"));
+        for (ttl, margin) in [(10_000, 3_283), (300, 98), (2_000, 100)] {
+            assert_eq!(timing(ttl, margin).check_lease(Duration::from_millis(ttl / 2)), Ok(()));
+        }
+        assert_eq!(timing(10_000, 5_000).check_lease(Duration::from_secs(10)), Ok(()), "where all of it is granted");
+    }
+
     #[test]
     fn the_fingerprint_changes_with_whatever_members_must_agree_on_and_nothing_else() {
         let same = Policy { name: PolicyName::new("q").unwrap(), drain_timeout: Duration::ZERO, ..policy() };

@@ -41,11 +41,27 @@ impl Timing {
             ));
         }
         let timing = Self { ttl, renew_every: renew, stop_margin };
-        if timing.owned_for(ttl) <= renew {
-            let allowed = format!("with ttl = {} ownership would end before the first renewal; use less", format_duration(ttl));
-            return Err(refuse("stop_margin", format_duration(stop_margin), allowed));
+        timing.check_lease(ttl).map(|()| timing)
+    }
+
+    /// Checks that a renewal comes before the deadline where the backend grants `granted`, which may be less than the TTL that it was asked for.
+    pub fn check_lease(&self, granted: Duration) -> Result<(), PolicyError> {
+        if self.owned_for(granted) > self.renewed_after(granted) {
+            return Ok(());
         }
-        Ok(timing)
+        let most = granted.saturating_sub(granted / 100).saturating_sub(self.renewed_after(granted));
+        let (ttl, most) = (format_duration(self.ttl), format_duration(most));
+        let lease =
+            if granted == self.ttl { String::new() } else { format!(", of which the backend grants {},", format_duration(granted)) };
+        let allowed =
+            format!("with ttl = {ttl}{lease} ownership would end before the first renewal; use less than {most}, or a longer ttl");
+        Err(refuse("stop_margin", format_duration(self.stop_margin), allowed))
+    }
+
+    /// How long after the start of a renewal that granted `ttl` the next one begins, and how long that one may take: `renew_every`, or a third of what
+    /// was granted if that is less.
+    pub fn renewed_after(&self, ttl: Duration) -> Duration {
+        self.renew_every.min(ttl / 3)
     }
 
     /// How long ownership lasts from the start of a renewal that granted `ttl`: 0.99 of it (1 % bounds the difference of two clocks'

@@ -197,6 +197,7 @@ fn a_backend_that_grants_less_is_renewed_as_often_within_that() {
     let attempt = run.attempt;
     run.step(10, Input::Registered { attempt, started: at(0), ttl: TTL / 2 });
     assert_eq!(run.machine.wake_at(), Some(at(1_500)), "a sixth of 9 s");
+    assert_eq!(run.machine.renewal_takes(), Duration::from_millis(1_500), "one that hangs leaves time for two more");
     run.step(1_500, Input::Woken);
     assert_eq!(run.machine.ownership().claims_end(), Some(at(4_455 - 100)));
 }
