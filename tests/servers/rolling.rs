@@ -7,7 +7,7 @@ use serde_json::json;
 use shardwise::{Ownership, ServiceState, ShardingService, Snapshots};
 use tokio::runtime::Runtime;
 
-use crate::exclusive::{Place, share};
+use crate::exclusive::{Place, as_placed, placed};
 use crate::figures;
 use crate::meeting::{Kind, runtime, until};
 
@@ -62,13 +62,22 @@ impl Fleet {
         self.runtime.block_on(service.deregister_self()).unwrap();
     }
 
-    /// Until everybody sees everybody and each slot is held once.
+    /// Until everybody sees everybody and holds its own.
     fn settles(&self) {
         let all: Vec<_> = self.members.values().collect();
+        let owners = placed(&all);
         until("the fleet shares", SETTLED_WITHIN, || {
             let blind = all.iter().find(|service| service.members().active() != all.len());
-            blind.map_or_else(|| share(&all), |service| Err(format!("{} sees {:?}", service.instance_id(), service.members())))
+            blind.map_or_else(|| as_placed(&all, &owners), |service| Err(format!("{} sees {:?}", service.instance_id(), service.members())))
         });
+    }
+
+    /// How many slots have another owner without that one, by the placement alone.
+    fn move_without(&self, id: &str) -> usize {
+        let all: Vec<_> = self.members.values().collect();
+        let rest: Vec<_> = all.iter().copied().filter(|service| service.instance_id().as_str() != id).collect();
+        let (with, without) = (placed(&all), placed(&rest));
+        (0..SLOTS).filter(|slot| with.owner_of_slot(*slot) != without.owner_of_slot(*slot)).count()
     }
 
     fn holders(&self) -> BTreeMap<u32, &'static str> {
@@ -173,10 +182,12 @@ fn without_rejoin_grace_slots_go_out_and_come_back(kind: Option<Kind>) {
     let (mut own, mut out) = (0, 0);
     for id in NAMES {
         let had = fleet.members[id].ownership().slots().len();
+        let expected = fleet.move_without(id);
         fleet.stops(id);
         fleet.settles();
         let between = fleet.holders();
         let moved = before.iter().filter(|(slot, holder)| between[slot] != **holder).count();
+        assert_eq!(moved, expected, "{id}: by the placements with it and without it");
         assert!(moved >= had as usize, "{id}: {moved} of its {had} slots");
         fleet.starts(id);
         until("all is as it was", SETTLED_WITHIN, || if fleet.holders() == before { Ok(()) } else { Err(format!("{:?}", fleet.members)) });

@@ -4,10 +4,10 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use serde_json::{Value, json};
 
-use super::Fault;
 use super::intervals::Findings;
 use super::lines::At;
 use super::stage::Stage;
+use super::{Fault, SINGLETON, TIMER};
 
 /// A kill to which nothing else came: when, and what the dead one held.
 pub(crate) struct Kill {
@@ -19,7 +19,10 @@ pub(crate) struct Kill {
 pub(crate) fn figures(backend: &str, counts: &BTreeMap<Fault, u32>, kills: &[Kill], found: &Findings) -> Value {
     let by_name: BTreeMap<_, _> = counts.iter().map(|(fault, count)| (fault.name(), count)).collect();
     let took = kills.iter().flat_map(|kill| kill.held.iter().map(|slot| taken_after(found, *slot, kill.at)));
-    let gaps = found.stays.chunk_by(|one, other| one.slot == other.slot).flat_map(|stays| {
+    // Between the jobs of a timer nobody works.
+    let stays: Vec<_> = found.stays.iter().filter(|stay| stay.slot != TIMER).collect();
+    let of_singleton = stays.iter().filter(|stay| stay.slot == SINGLETON).count();
+    let gaps = stays.chunk_by(|one, other| one.slot == other.slot).flat_map(|stays| {
         stays.iter().scan(0, |end: &mut At, stay| {
             let gap = if *end == 0 { 0 } else { stay.begin.saturating_sub(*end) };
             *end = stay.end.max(*end);
@@ -31,7 +34,10 @@ pub(crate) fn figures(backend: &str, counts: &BTreeMap<Fault, u32>, kills: &[Kil
         "backend": backend,
         "faults": counts.iter().filter(|(fault, _)| **fault != Fault::Leave).map(|(_, count)| count).sum::<u32>(),
         "counts": by_name,
-        "stays": found.stays.len(),
+        "stays": stays.len() - of_singleton,
+        "stays_of_singleton": of_singleton,
+        "fired": found.fired,
+        "fired_twice": found.fired_twice.len(),
         "overlaps": found.overlaps.len(),
         "writes": found.writes,
         "late": found.late,

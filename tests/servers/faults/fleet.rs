@@ -11,7 +11,7 @@ use shardwise::core::mistakes::Mistake;
 use shardwise_testkit::TcpProxy;
 
 use super::lines::{Line, Reader};
-use super::worker;
+use super::{TIMER, worker};
 
 /// A worker process, living or dead.
 pub(crate) struct Member {
@@ -22,7 +22,7 @@ pub(crate) struct Member {
     reader: Reader,
     /// Everything that it has written down so far.
     pub(crate) lines: Vec<Line>,
-    /// The slots that it holds, each with its epoch, as its lines say: one that it has regained may still have work of an earlier epoch.
+    /// The slots that it holds, and the singleton, each with its epoch, as its lines say: one that it has regained may still have work of an earlier epoch.
     pub(crate) holds: BTreeSet<(u32, u64)>,
     /// Those of them to which it has written since it entered.
     pub(crate) wrote: BTreeSet<(u32, u64)>,
@@ -48,6 +48,8 @@ impl Member {
     pub(crate) fn catch_up(&mut self) {
         for line in self.reader.news() {
             match line {
+                // Its jobs come and go.
+                Line::Enter { slot: TIMER, .. } => {}
                 Line::Enter { slot, epoch, .. } => {
                     self.holds.insert((slot, epoch));
                 }
@@ -58,7 +60,7 @@ impl Member {
                 Line::Wrote { slot, epoch, passed: true, .. } if self.holds.contains(&(slot, epoch)) => {
                     self.wrote.insert((slot, epoch));
                 }
-                Line::Wrote { .. } | Line::Held { .. } => {}
+                Line::Wrote { .. } | Line::Held { .. } | Line::Fired { .. } => {}
             }
             self.lines.push(line);
         }

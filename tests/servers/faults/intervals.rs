@@ -39,6 +39,9 @@ pub(crate) struct Findings {
     pub(crate) writes: usize,
     /// Writes that were refused though nobody ever wrote under a higher epoch.
     pub(crate) wrongly_refused: usize,
+    /// Jobs of timers, and the periods for which there was more than one.
+    pub(crate) fired: usize,
+    pub(crate) fired_twice: Vec<u64>,
 }
 
 /// Looks at the lines of all workers, each in the order in which it wrote them.
@@ -66,6 +69,11 @@ pub(crate) fn findings(workers: &[Vec<Line>]) -> Findings {
         compare(of_slot, &mut found.overlaps, &mut found.falls);
     }
     judge(&writes, &mut found);
+    let period = |line: &Line| if let Line::Fired { slot, period, .. } = *line { Some((slot, period)) } else { None };
+    let mut fired: Vec<_> = workers.iter().flatten().filter_map(period).collect();
+    fired.sort_unstable();
+    found.fired = fired.len();
+    found.fired_twice = fired.windows(2).filter(|pair| pair[0] == pair[1]).map(|pair| pair[0].1).collect();
     found
 }
 
@@ -86,7 +94,7 @@ fn stays_of(worker: usize, lines: &[Line]) -> Vec<Stay> {
                 let stay = open.remove(&(slot, epoch)).unwrap();
                 stays.push(Stay { end: stay.end.min(at), ..stay });
             }
-            Line::Wrote { .. } => {}
+            Line::Wrote { .. } | Line::Fired { .. } => {}
         }
     }
     stays.extend(open.into_values());
@@ -230,6 +238,18 @@ mod tests {
         let ghost = vec![enter(1, 10, 50), wrote(1, 49, 90, false), lost(1, 91, false)];
         let owner = vec![enter(2, 60, 120), wrote(2, 61, 62, true)];
         assert_eq!(findings(&[ghost, owner]).late_refused, 1);
+    }
+
+    #[test]
+    fn a_period_that_was_fired_twice_is_found_whoever_fired_it() {
+        let fired = |epoch, at, period| Line::Fired { slot: SLOT, epoch, at, period };
+        let one = vec![fired(1, 10, 100), fired(1, 20, 101)];
+        let found = findings(&[one.clone(), vec![fired(2, 30, 102)]]);
+        assert_eq!((found.fired, found.fired_twice), (3, vec![]));
+        let found = findings(&[one.clone(), vec![fired(2, 30, 101), fired(2, 40, 103)]]);
+        assert_eq!((found.fired, found.fired_twice), (4, vec![101]));
+        let other = Line::Fired { slot: SLOT + 1, epoch: 3, at: 30, period: 100 };
+        assert_eq!(findings(&[one, vec![other]]).fired_twice, [0; 0], "another timer's");
     }
 
     #[test]

@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 /// A moment of the machine's boot clock, in nanoseconds: the same for all processes.
 pub(crate) type At = u64;
 
-/// One line.
+/// One line. A singleton and a timer have numbers behind those of the slots.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Line {
     /// Work began: at that moment the slot was held under the epoch, and would be until the deadline.
@@ -23,6 +23,8 @@ pub(crate) enum Line {
     Lost { slot: u32, epoch: u64, at: At, owns: bool },
     /// The work wrote into the fenced table: asked at `at`, answered at `done`.
     Wrote { slot: u32, epoch: u64, at: At, done: At, passed: bool },
+    /// A job of a timer begins, for the period of that number.
+    Fired { slot: u32, epoch: u64, at: At, period: u64 },
 }
 
 impl Line {
@@ -35,6 +37,7 @@ impl Line {
             Self::Wrote { slot, epoch, at, done, passed } => {
                 json!({ "line": "wrote", "slot": slot, "epoch": epoch, "at": at, "done": done, "passed": passed })
             }
+            Self::Fired { slot, epoch, at, period } => json!({ "line": "fired", "slot": slot, "epoch": epoch, "at": at, "period": period }),
         }
     }
 
@@ -48,6 +51,7 @@ impl Line {
             "leave" => Self::Leave { slot, epoch, at },
             "lost" => Self::Lost { slot, epoch, at, owns: line["owns"].as_bool()? },
             "wrote" => Self::Wrote { slot, epoch, at, done: number("done")?, passed: line["passed"].as_bool()? },
+            "fired" => Self::Fired { slot, epoch, at, period: number("period")? },
             _ => return None,
         })
     }
@@ -102,6 +106,7 @@ fn a_line_is_read_as_it_was_written_and_half_a_line_is_waited_for() {
         Line::Leave { slot, epoch, at },
         Line::Lost { slot, epoch, at, owns: false },
         Line::Wrote { slot, epoch, at, done: 12, passed: true },
+        Line::Fired { slot, epoch, at, period: 1_800_000_000 },
     ];
     for line in lines {
         book.write(line);

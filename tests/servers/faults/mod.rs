@@ -1,6 +1,6 @@
 //! A fleet of real worker processes with exclusive ownership, to which things are done at random: killed, stopped for less or more than their TTL, cut
-//! off, told to leave, their server killed or their file locked. What they wrote down is looked through for a slot that two held at once, and for
-//! writes of ghosts that a fenced table let pass.
+//! off, told to leave, their server killed or their file locked. What they wrote down is looked through for a slot or a singleton that two held at once, for a
+//! period of a timer that was fired twice, and for writes of ghosts that a fenced table let pass.
 //!
 //! `SHARDWISE_SEED=N` repeats the order of the faults. `cargo xtask soak exclusive` makes it hundreds of faults on clusters of three, and with
 //! `--mistake NAME` a mistake is put back into the workers' library, which must be found.
@@ -24,6 +24,11 @@ use crate::meeting::alone;
 use play::Play;
 
 const SLOTS: u32 = 16;
+/// The singleton and the timer go by numbers behind the slots.
+const SINGLETON: u32 = SLOTS;
+const TIMER: u32 = SLOTS + 1;
+/// What somebody holds all the time, unless something is being done to them: the slots and the singleton. Of the timer that is its jobs.
+const ALWAYS_HELD: u32 = SLOTS + 1;
 const TTL: Duration = Duration::from_secs(2);
 
 /// Something that is done to the fleet.

@@ -18,7 +18,7 @@ use super::fleet::Member;
 use super::intervals::{Findings, findings};
 use super::lines::At;
 use super::stage::Stage;
-use super::{Fault, SLOTS, TTL};
+use super::{ALWAYS_HELD, Fault, TTL};
 use crate::meeting::runtime;
 
 /// How many workers there are, but for those that are just being replaced.
@@ -276,15 +276,17 @@ impl Play {
         let well = found.overlaps.is_empty()
             && found.falls.is_empty()
             && found.ghosts.is_empty()
+            && found.fired_twice.is_empty()
+            && found.fired > 0
             && (found.owned_late, found.wrongly_refused, disorder) == (0, 0, 0)
             // Each one that was stopped until others held its slots has asked the table once more for each.
             && found.late_refused >= self.replaced;
         if !well {
             self.stage.keep();
-            let Findings { overlaps, falls, ghosts, .. } = &found;
+            let Findings { overlaps, falls, ghosts, fired, fired_twice, .. } = &found;
             panic!(
-                "overlaps: {overlaps:?}\nfallen epochs: {falls:?}\nghosts' writes that passed: {ghosts:?}\nrows out of order: {disorder}; {} slots \
-                 were taken from stopped workers\n{told}\nwhat the workers wrote is in {}",
+                "overlaps: {overlaps:?}\nfallen epochs: {falls:?}\nghosts' writes that passed: {ghosts:?}\nof {fired} periods fired twice: {fired_twice:?}\nrows out of \
+                 order: {disorder}; {} slots were taken from stopped workers\n{told}\nwhat the workers wrote is in {}",
                 self.replaced,
                 self.stage.folder().display()
             );
@@ -312,7 +314,7 @@ fn shared(members: &[Member]) -> Result<(), String> {
     all.sort_unstable();
     match idle {
         Some(member) => Err(format!("{} holds nothing; {holds:?}", member.name)),
-        None if all.iter().copied().eq(0..SLOTS) => Ok(()),
+        None if all.iter().copied().eq(0..ALWAYS_HELD) => Ok(()),
         None => Err(format!("not each slot is held once: {holds:?}")),
     }
 }

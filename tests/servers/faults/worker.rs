@@ -1,5 +1,5 @@
-//! The worker process of the fault test: the whole library with exclusive ownership, one piece of work in each slot that it holds, and a fenced table
-//! that all workers write to.
+//! The worker process of the fault test: the whole library with exclusive ownership, one piece of work in each slot that it holds, a singleton, a timer, and
+//! a fenced table that all workers write to.
 
 use std::io::BufRead;
 use std::path::{Path, PathBuf};
@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use shardwise::core::mistakes::{Mistake, make_everywhere};
 use shardwise::core::{Epoch, Fence, GroupName, Resource, slot_of};
-use shardwise::{Guard, Moment, ShardKey, ShardingFactory, ShardingService};
+use shardwise::{Guard, Moment, PERIOD_LEAST, Run, ShardKey, ShardingFactory, ShardingService, Tenure};
 use shardwise_fencing::{FenceError, sqlite};
 use sqlx::SqlitePool;
 use sqlx::sqlite::{SqliteConnectOptions, SqlitePoolOptions, SqliteSynchronous};
@@ -17,6 +17,7 @@ use tokio::sync::oneshot;
 use tokio_util::sync::CancellationToken;
 
 use super::lines::{At, Book, Line};
+use super::{SINGLETON, TIMER};
 
 /// The folder and the name of a worker process; unset in the tests themselves.
 const FOLDER: &str = "SHARDWISE_TEST_WORKER_FOLDER";
@@ -26,6 +27,8 @@ const MISTAKE: &str = "SHARDWISE_TEST_WORKER_MISTAKE";
 /// How often work looks whether it is still to go on, and every which time it writes.
 const STEP: Duration = Duration::from_millis(40);
 const STEPS_A_WRITE: u32 = 5;
+/// How long a job of the timer works.
+const JOB: Duration = Duration::from_millis(100);
 /// How long a slot is drained.
 const DRAIN: Duration = Duration::from_millis(10);
 /// The same beside a mistake: longer than the news of a claim takes on a busy machine.
@@ -92,14 +95,7 @@ async fn work(folder: &Path, name: &str, drain: Duration) {
         drain,
     };
     let (worker, done) = (Arc::new(worker), input_ends());
-    let runs = worker.service.slots({
-        let worker = Arc::clone(&worker);
-        move |slot, epoch, cancel| {
-            // On a task of its own, which nobody drops: as work that does not look is in the hands of nobody.
-            let stay = tokio::spawn(Arc::clone(&worker).stay(slot, epoch, cancel));
-            async move { stay.await.unwrap() }
-        }
-    });
+    let runs = work_of(&worker);
     let joining = async {
         while let Err(error) = worker.service.register_self().await {
             println!("not joined: {error}");
@@ -112,7 +108,47 @@ async fn work(folder: &Path, name: &str, drain: Duration) {
         _ = done => {}
     }
     worker.service.deregister_self().await.unwrap();
-    runs.stop().await;
+    for run in runs {
+        run.stop().await;
+    }
+}
+
+/// Work in each slot that is held, under a singleton, and of a timer: each on a task of its own, which nobody drops, as work that does not look is in the
+/// hands of nobody.
+fn work_of(worker: &Arc<Worker>) -> [Run; 3] {
+    let slots = worker.service.slots({
+        let worker = Arc::clone(worker);
+        move |slot, epoch, cancel| {
+            let hold = worker.hold(slot, epoch);
+            let stay = hold.map(|hold| tokio::spawn(Arc::clone(&worker).stay(hold, cancel)));
+            async move {
+                if let Some(stay) = stay {
+                    stay.await.unwrap();
+                }
+            }
+        }
+    });
+    let singleton = worker.service.singleton("one").unwrap().run({
+        let worker = Arc::clone(worker);
+        move |tenure| {
+            let cancel = tenure.cancel().clone();
+            tokio::spawn(Arc::clone(&worker).stay(Hold::of_name(SINGLETON, tenure), cancel))
+        }
+    });
+    let timer = worker.service.timer("tick", PERIOD_LEAST).unwrap().run({
+        let worker = Arc::clone(worker);
+        move |period, tenure| {
+            let (epoch, cancel) = (tenure.epoch().get(), tenure.cancel().child_token());
+            worker.book.write(Line::Fired { slot: TIMER, epoch, at: worker.service.now().as_nanos(), period: period.number });
+            let stay = tokio::spawn(Arc::clone(&worker).stay(Hold::of_name(TIMER, tenure), cancel.clone()));
+            async move {
+                tokio::time::sleep(JOB).await;
+                cancel.cancel();
+                stay.await
+            }
+        }
+    });
+    [slots, singleton, timer]
 }
 
 /// Ends with the input of this process, which is closed when it is to leave.
@@ -146,25 +182,55 @@ struct Look {
     held: Option<At>,
 }
 
-impl Worker {
-    /// Works in a slot until it is told to leave, or finds that the slot is not held any more.
-    async fn stay(self: Arc<Self>, slot: u32, epoch: Epoch, cancel: CancellationToken) {
-        let Ok(guard) = self.service.enter(&self.keys[slot as usize]) else { return };
-        let fence = Fence { slot, epoch };
-        if guard.fence() != Some(fence) {
-            return;
+/// What work is done under.
+struct Hold {
+    /// Its slot, or the number of the name.
+    number: u32,
+    resource: Resource,
+    epoch: Epoch,
+    by: By,
+}
+
+enum By {
+    Guard(Guard),
+    Tenure(Tenure),
+}
+
+impl Hold {
+    fn of_name(number: u32, tenure: Tenure) -> Self {
+        Self { number, resource: Resource::Name(tenure.name().clone()), epoch: tenure.epoch(), by: By::Tenure(tenure) }
+    }
+
+    /// Without a gap until now.
+    fn is_held(&self) -> bool {
+        match &self.by {
+            By::Guard(guard) => guard.is_held(),
+            By::Tenure(tenure) => tenure.is_held(),
         }
-        let epoch = epoch.get();
-        let Look { at, held: Some(mut told) } = self.look(&guard) else { return };
+    }
+}
+
+impl Worker {
+    /// A slot that is held under that epoch.
+    fn hold(&self, slot: u32, epoch: Epoch) -> Option<Hold> {
+        let guard = self.service.enter(&self.keys[slot as usize]).ok()?;
+        let is_that = guard.fence() == Some(Fence { slot, epoch });
+        is_that.then(|| Hold { number: slot, resource: Resource::Slot(slot), epoch, by: By::Guard(guard) })
+    }
+
+    /// Works until it is told to leave, or finds that what it works under is not held any more.
+    async fn stay(self: Arc<Self>, hold: Hold, cancel: CancellationToken) {
+        let (slot, epoch) = (hold.number, hold.epoch.get());
+        let Look { at, held: Some(mut told) } = self.look(&hold) else { return };
         self.book.write(Line::Enter { slot, epoch, at, until: told });
         for step in 0_u32.. {
             if step.is_multiple_of(STEPS_A_WRITE) {
-                self.write(fence).await;
+                self.write(&hold).await;
             }
             let told_to_leave = tokio::time::timeout(STEP, cancel.cancelled()).await.is_ok();
-            let Look { at, held } = self.look(&guard);
+            let Look { at, held } = self.look(&hold);
             match held {
-                None => return self.ghost(fence).await,
+                None => return self.ghost(&hold).await,
                 Some(until) if until > told => {
                     told = until;
                     self.book.write(Line::Held { slot, epoch, at, until });
@@ -176,38 +242,41 @@ impl Worker {
             }
         }
         tokio::time::sleep(self.drain).await;
-        match self.look(&guard) {
+        match self.look(&hold) {
             Look { at, held: Some(_) } => self.book.write(Line::Leave { slot, epoch, at }),
-            Look { .. } => self.ghost(fence).await,
+            Look { .. } => self.ghost(&hold).await,
         }
     }
 
     /// The deadline is read first, then the clock, and held is asked last: if it is held without a gap by then, it was at that moment, and that deadline counted.
-    fn look(&self, guard: &Guard) -> Look {
+    fn look(&self, hold: &Hold) -> Look {
         let until = self.service.ownership().claims_end();
         let at = self.service.now();
-        let held = until.filter(|_| guard.is_held()).map(Moment::as_nanos);
+        let held = until.filter(|_| hold.is_held()).map(Moment::as_nanos);
         // Renewed in the very moment between the two: the newer deadline is told with the next look.
         let held = held.map(|until| until.max(at.as_nanos()));
         Look { at: at.as_nanos(), held }
     }
 
     /// What code does that does not ask before it writes.
-    async fn ghost(&self, fence: Fence) {
-        let (slot, epoch) = (fence.slot, fence.epoch.get());
-        let owns = self.service.fence(&self.keys[slot as usize]) == Ok(fence);
+    async fn ghost(&self, hold: &Hold) {
+        let (slot, epoch) = (hold.number, hold.epoch.get());
+        let owns = match &hold.resource {
+            Resource::Slot(slot) => self.service.fence(&self.keys[*slot as usize]) == Ok(Fence { slot: *slot, epoch: hold.epoch }),
+            name @ Resource::Name(_) => self.service.ownership().epoch_at(name, self.service.now()) == Ok(hold.epoch),
+        };
         self.book.write(Line::Lost { slot, epoch, at: self.service.now().as_nanos(), owns });
         for _ in 0..GHOST_TRIES {
-            if self.write(fence).await {
+            if self.write(hold).await {
                 return;
             }
         }
     }
 
     /// Writes a row under the fence, and tells whether there was an answer: another process may have been stopped in the middle of a write.
-    async fn write(&self, fence: Fence) -> bool {
+    async fn write(&self, hold: &Hold) -> bool {
         let at = self.service.now().as_nanos();
-        let passed = match self.try_write(fence).await {
+        let passed = match self.try_write(hold).await {
             Ok(()) => true,
             Err(FenceError::Refused(_)) => false,
             Err(error) if error.is_retryable() => {
@@ -217,15 +286,15 @@ impl Worker {
             Err(error) => panic!("{error}"),
         };
         let done = self.service.now().as_nanos();
-        self.book.write(Line::Wrote { slot: fence.slot, epoch: fence.epoch.get(), at, done, passed });
+        self.book.write(Line::Wrote { slot: hold.number, epoch: hold.epoch.get(), at, done, passed });
         true
     }
 
-    async fn try_write(&self, Fence { slot, epoch }: Fence) -> Result<(), FenceError> {
+    async fn try_write(&self, Hold { number, resource, epoch, .. }: &Hold) -> Result<(), FenceError> {
         let mut tx = self.table.begin_with("BEGIN IMMEDIATE").await?;
         let group: GroupName = self.service.group_name().clone();
-        sqlite::check(&mut tx, &group, &Resource::Slot(slot), epoch).await?;
-        let row = sqlx::query("INSERT INTO work (slot, epoch) VALUES (?, ?)").bind(slot).bind(epoch.get().cast_signed());
+        sqlite::check(&mut tx, &group, resource, *epoch).await?;
+        let row = sqlx::query("INSERT INTO work (slot, epoch) VALUES (?, ?)").bind(number).bind(epoch.get().cast_signed());
         row.execute(&mut *tx).await?;
         tx.commit().await?;
         Ok(())

@@ -1,5 +1,5 @@
-//! Exclusive ownership on real backends (`tests/servers`): hundreds of faults on real worker processes, slots that go from hand to hand, and thousands of
-//! them that settle.
+//! Exclusive ownership on real backends (`tests/servers`): hundreds of faults on real worker processes, slots that go from hand to hand, thousands of
+//! them that settle, and rolling restarts.
 
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
@@ -19,16 +19,20 @@ const BACKENDS: [&str; 3] = ["local", "consul", "etcd"];
 /// TTL of the workers to which things are done, in milliseconds; a killed one must be replaced one second later.
 const TAKEOVER_MAX_MS: f64 = 3_000.0;
 /// What is run of the tests: the faults on all backends beside each other, and what measures times alone.
-const SCENES: [&[&str]; 2] = [&["faults::", "--test-threads=3"], &["exclusive::slots_go", "exclusive::four_thousand", "--test-threads=1"]];
+const SCENES: [&[&str]; 2] =
+    [&["faults::", "--test-threads=3"], &["exclusive::slots_go", "exclusive::four_thousand", "rolling::", "--test-threads=1"]];
 /// What the figures may be on each backend.
 const HANDS_P99_MAX_MS: [f64; 3] = [150.0, 50.0, 50.0];
 /// `local` has no number to reach.
 const SETTLE_MAX_MS: [f64; 3] = [f64::INFINITY, 1_000.0, 300.0];
 
 /// What the faults came to, and what each figure is.
-const FAULTS: [(&str, &str); 9] = [
+const FAULTS: [(&str, &str); 12] = [
     ("stays", "times that a worker held a slot under an epoch"),
-    ("overlaps", "**slots held by two workers at one moment**"),
+    ("stays_of_singleton", "times that a worker held the singleton"),
+    ("overlaps", "**slots, singletons or jobs of the timer held by two workers at one moment**"),
+    ("fired", "periods for which the timer was fired, one a second"),
+    ("fired_twice", "**periods for which it was fired twice**"),
     ("late", "pieces of work that found themselves running after the end of that time"),
     ("writes", "writes in time"),
     ("late_refused", "writes after it, refused by the fenced table"),
@@ -36,6 +40,16 @@ const FAULTS: [(&str, &str); 9] = [
     ("ghosts", "**writes let pass after somebody had**"),
     ("takeover_ms", "longest takeover after a SIGKILL to which nothing else came, ms"),
     ("gap_ms", "longest time, after all deadlines, in which nobody held a slot, ms"),
+];
+
+/// What a rolling restart came to, with `rejoin_grace` and without it.
+const ROLLING: [(bool, &str, &str); 6] = [
+    (true, "moved", "**with it: slots that moved**"),
+    (true, "snapshots", "snapshots of the others looked through for that"),
+    (true, "longest_away_ms", "longest time from leaving until all slots were back, ms"),
+    (false, "of_the_restarted", "without it: slots that were the restarted worker's own"),
+    (false, "moved_out", "slots that moved while it was gone"),
+    (false, "by_bounded_load", "of them by bounded load, from one of the others to another"),
 ];
 
 /// Does that many things to the fleet on each backend, and tells what came of it. What must come of it is in the tests, but for the times.
@@ -80,8 +94,10 @@ fn row(what: &str, mut cell: impl FnMut(&str) -> Option<String>) -> Result<Strin
 fn tables(told: &[Value]) -> Result<String, Failure> {
     let head = "| | local | consul | etcd |\n|---|---:|---:|---:|\n";
     let mut text = format!(
-        "Four real worker processes with a TTL of 2 s and 16 slots, on clusters of three servers; each process writes down when it enters and leaves a slot, under which \
-         epoch and until which deadline, and what of its work ran on after that. A cut is one way or both, or connections reset or refused.\n\n{head}"
+        "Four real worker processes with a TTL of 2 s, 16 slots, a singleton and a timer, on clusters of three servers, all on this machine (etcd without fsync, of which a killed process \
+         knows nothing); each process writes down when it enters and leaves a slot, under which epoch and until which deadline, and what of its work ran on after that. \
+         A cut is one way or both, or connections reset or refused. Answers that are late come so late that they only just count, and then nothing that is asked \
+         arrives any more.\n\n{head}"
     );
     let kinds: BTreeSet<_> = told.iter().filter_map(|run| run["counts"].as_object()).flat_map(|counts| counts.keys()).collect();
     text += &row("seed (SHARDWISE_SEED)", |backend| Some(of(told, "faults", backend).next()?["seed"].to_string()))?;
@@ -93,9 +109,13 @@ fn tables(told: &[Value]) -> Result<String, Failure> {
     for (field, what) in FAULTS {
         text += &row(what, |backend| Some(of(told, "faults", backend).next()?[field].to_string()))?;
     }
+    text += "\nWrites after the end of a stay are those of work that asks nobody before it writes, as code that was paused does. A table knows of an epoch from the first \
+             write under it, so it refuses what comes behind that and cannot tell what comes before from a write in time; such a write is no failure, because \
+             nobody has worked on what it changes. `owns` was false to all that work.\n";
     text += "\nHandover of a slot in good order: from the moment in which its former holder, whose work in it is done, says so to its own readers, until \
              the next holder says so to its. Settling: a fourth member joins three with 4,096 slots, from before it asks to register until each \
-             slot is held by the right one.\n\n";
+             of the four holds exactly the slots that the placement of all four gives it; looked at every 10 ms, 20 times. Both with three servers of Consul and of etcd on \
+             this machine, over loopback, each with fsync; workers in one process.\n\n";
     text += head;
     for (field, what) in [("slots", "slots handed over"), ("median_ms", "median, ms"), ("p99_ms", "p99, ms"), ("worst_ms", "worst, ms")] {
         text += &row(what, |backend| Some(number(of(told, "hands", backend).next()?[field].as_f64()?)))?;
@@ -103,6 +123,22 @@ fn tables(told: &[Value]) -> Result<String, Failure> {
     let settled = |backend: &str| Some(Figures::of(of(told, "settle", backend), "settle_ms")).filter(|figures| !figures.is_empty());
     text += &row("4,096 slots settled, median, ms", |backend| Some(number(settled(backend)?.median())))?;
     text += &row("worst, ms", |backend| Some(number(settled(backend)?.worst())))?;
+    text += &rolling(told, head)?;
+    Ok(text)
+}
+
+fn rolling(told: &[Value], head: &str) -> Result<String, Failure> {
+    let mut text = format!(
+        "\nRolling restart: four workers with 256 slots and a TTL of 3 s, in one process and on one server, are restarted one after the other, with `rejoin_grace` \
+         (the first is away for longer than a TTL) and without it. How many slots move without it follows from the placements; each of them moves back \
+         again.\n\n{head}"
+    );
+    for (grace, field, what) in ROLLING {
+        text += &row(what, |backend| {
+            let run = of(told, "rolling", backend).find(|run| run["rejoin_grace"] == grace)?;
+            Some(run[field].as_u64()?.to_string())
+        })?;
+    }
     Ok(text)
 }
 
@@ -117,7 +153,7 @@ fn shortfalls(told: &[Value]) -> Vec<String> {
         };
         check("takeover", Figures::of(of(told, "faults", backend), "takeover_ms").worst(), TAKEOVER_MAX_MS);
         check("99 % of handovers", Figures::of(of(told, "hands", backend), "p99_ms").worst(), HANDS_P99_MAX_MS[index]);
-        check("half of the settlings", Figures::of(of(told, "settle", backend), "settle_ms").median(), SETTLE_MAX_MS[index]);
+        check("settling", Figures::of(of(told, "settle", backend), "settle_ms").worst(), SETTLE_MAX_MS[index]);
     }
     found
 }
@@ -130,12 +166,21 @@ mod tests {
     fn told(takeover: u64, p99: f64, settle: f64) -> Vec<Value> {
         let scenes = |backend: &str| {
             let mut faults = json!({ "scene": "faults", "backend": backend, "seed": 7, "counts": { "SIGKILL": 3 } });
+            if backend != "local" {
+                faults["counts"]["answers late, then requests cut"] = 2.into();
+            }
             for (field, _) in FAULTS {
                 faults[field] = 0.into();
             }
             faults["takeover_ms"] = takeover.into();
             let hands = json!({ "scene": "hands", "backend": backend, "slots": 240, "median_ms": 1.0, "p99_ms": p99, "worst_ms": p99 });
-            [faults, hands, json!({ "scene": "settle", "backend": backend, "settle_ms": settle })]
+            let settled = [settle / 2.0, settle / 2.0, settle].map(|ms| json!({ "scene": "settle", "backend": backend, "settle_ms": ms }));
+            let rolling = [true, false].map(|grace| {
+                let mut run = json!({ "scene": "rolling", "backend": backend, "rejoin_grace": grace });
+                ROLLING.iter().filter(|(with, ..)| *with == grace).for_each(|(_, field, _)| run[field] = 4.into());
+                run
+            });
+            [faults, hands].into_iter().chain(settled).chain(rolling).collect::<Vec<_>>()
         };
         BACKENDS.iter().flat_map(|backend| scenes(backend)).collect()
     }
@@ -144,12 +189,14 @@ mod tests {
     fn every_figure_of_every_backend_is_told_or_missed() {
         let text = tables(&told(2_500, 9.5, 200.0)).unwrap();
         assert!(text.contains("| SIGKILL | 3 | 3 | 3 |\n") && text.contains("| p99, ms | 9.5 | 9.5 | 9.5 |\n"), "{text}");
+        assert!(text.contains("| answers late, then requests cut | 0 | 2 | 2 |\n"), "{text}");
+        assert!(text.ends_with("| of them by bounded load, from one of the others to another | 4 | 4 | 4 |\n"), "{text}");
         let missing: Vec<_> = told(1, 1.0, 1.0).into_iter().filter(|run| run["scene"] != "settle").collect();
         assert!(tables(&missing).unwrap_err().to_string().starts_with("local told nothing of 4,096 slots"));
     }
 
     #[test]
-    fn what_takes_too_long_falls_short() {
+    fn what_takes_too_long_falls_short_by_its_worst() {
         assert_eq!(shortfalls(&told(3_000, 50.0, 300.0)), Vec::<String>::new());
         assert_eq!(shortfalls(&told(3_001, 50.0, 300.0)).len(), 3);
         assert_eq!(shortfalls(&told(1, 100.0, 500.0)).len(), 3, "half a second is too long for etcd, a tenth for two of three");

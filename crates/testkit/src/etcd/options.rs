@@ -33,6 +33,7 @@ pub struct EtcdOptions {
     pub(super) auth: bool,
     pub(super) tls: Option<Identity>,
     pub(super) client_certificates: bool,
+    pub(super) fsync: bool,
 }
 
 /// What a member has to know of the others.
@@ -67,6 +68,13 @@ impl EtcdOptions {
         self
     }
 
+    /// Waits for the disk with each write, as etcd does unless told otherwise: for measuring how long things take.
+    #[must_use]
+    pub fn with_fsync(mut self) -> Self {
+        self.fsync = true;
+        self
+    }
+
     pub(super) fn scheme(&self) -> &'static str {
         if self.tls.is_some() { "https" } else { "http" }
     }
@@ -84,7 +92,7 @@ impl EtcdOptions {
             ("initial-cluster-state", if place.learner { "existing" } else { "new" }.into()),
             ("listen-metrics-urls", format!("http://{}", ports.metrics.address())),
             // A killed process loses nothing that it gave to the kernel; only a machine that loses power would.
-            ("unsafe-no-fsync", "true".into()),
+            ("unsafe-no-fsync", (!self.fsync).to_string()),
             // Passwords of tests need no protection that takes a tenth of a second of processor.
             ("bcrypt-cost", "4".into()),
         ];
