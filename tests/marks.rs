@@ -1,4 +1,5 @@
-//! What records say of the missing and of who drains, over a backend that takes changes late or not at all.
+//! What records say of the missing and of who drains, over a backend that takes changes late or not at all, and what the log says of work that keeps a
+//! drain waiting.
 
 #![expect(clippy::expect_used, clippy::panic, reason = "tests report by panicking")]
 
@@ -7,7 +8,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use shardwise::discovery::{Discovery, ErrorKind, MemoryBackend, Record};
-use shardwise::{MaxLoss, Policy, ServiceState, ShardingService};
+use shardwise::{Guard, MaxLoss, OwnershipMode, Policy, ServiceState, ShardKey, ShardingService, slot_of};
 
 #[expect(dead_code, reason = "each test file uses its part")]
 mod common;
@@ -238,4 +239,28 @@ async fn the_list_of_the_missing_fits_and_a_new_record_begins_without_one() {
     eventually("it is cut off", || me.state() == ServiceState::Fenced).await;
     link.set_reachable(true);
     eventually("it is back", || me.state() == ServiceState::Active).await;
+}
+
+/// Under exclusive ownership a slot that is to go waits for its work, so whoever looks for the reason has to find the work.
+#[tokio::test(start_paused = true)]
+async fn work_that_does_not_end_within_drain_timeout_is_named_with_its_slot_and_its_age() {
+    let (log, _logging) = Log::start();
+    let world = World::new();
+    let mut policy = policy();
+    (policy.ownership, policy.placement.slots, policy.drain_timeout) = (OwnershipMode::Exclusive, 4, Duration::from_secs(2));
+    let a = joined(&world, "a", world.store.link(), policy.clone()).await;
+    eventually("it holds all", || a.ownership().slots().len() == 4).await;
+    let key_in = |slot: u32| (0..u64::MAX).find(|key| slot_of(key.key_hash(), 4) == slot).expect("some key");
+    let guards: Vec<_> = (0..4).map(|slot| a.enter(&key_in(slot)).expect("held")).collect();
+    tokio::time::sleep(Duration::from_secs(5)).await;
+    let _b = joined(&world, "b", world.store.link(), policy).await;
+    eventually("some are to go", || guards.iter().any(Guard::is_asked_to_finish)).await;
+    assert_eq!(log.lines_with("work did not end"), 0, "it has time to finish");
+    let asked: Vec<_> = (0_u32..).zip(&guards).filter(|(_, guard)| guard.is_asked_to_finish()).map(|(slot, _)| slot).collect();
+    tokio::time::sleep(Duration::from_secs(4)).await;
+    for slot in &asked {
+        let said = format!("on_drain_timeout decides who has the slot policy=workers resource=slot {slot} in_flight=1 age=7");
+        assert_eq!(log.lines_with(&said), 1, "5 s before it was to end, and 2 s to drain");
+    }
+    assert_eq!(log.lines_with("work did not end"), asked.len());
 }
