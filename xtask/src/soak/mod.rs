@@ -51,11 +51,16 @@ pub(crate) fn run(
     if rows.is_some() && name != "outbox-backlog" {
         return Err(Failure::new(format!("--rows goes with the soak outbox-backlog, and not with {name}")));
     }
+    let mut short = Vec::new();
     let text = match scene {
         _ if let Some(mistake) = mistake => mistakes::run(context, mistake, runs.unwrap_or(FAULTS_BY_MISTAKE))?,
         _ if name == "demo" => demo::run(context, runs.unwrap_or(DEMO_RUNS))?,
         _ if name == "churn" => churn::run(context, runs.unwrap_or(CHURN_ROUNDS))?,
-        _ if name == "exclusive" => exclusive::run(context, runs.unwrap_or(FAULTS))?,
+        _ if name == "exclusive" => {
+            let (text, found) = exclusive::run(context, runs.unwrap_or(FAULTS))?;
+            short = found;
+            text
+        }
         _ if name == "outbox" => outbox::run(context, runs.unwrap_or(1))?,
         _ if name == "members" => members::run(context, runs.unwrap_or(1))?,
         _ if name == "outbox-backlog" => backlog::run(context, rows.unwrap_or(backlog::ROWS))?,
@@ -69,7 +74,7 @@ pub(crate) fn run(
     let text = format!("## {section}\n\n{}\n\n{text}", measured::head(context, &Machine::this()));
     std::fs::write(&path, measured::replace(&before, &section, &text)).map_err(|e| Failure::new(format!("{}: {e}", path.display())))?;
     say(&format!("docs/measured.md: section {section} is written"));
-    Ok(())
+    if short.is_empty() { Ok(()) } else { Err(Failure::new(short.join("; "))) }
 }
 
 fn names() -> Vec<&'static str> {
