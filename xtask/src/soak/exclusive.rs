@@ -77,11 +77,10 @@ pub(super) fn run(context: &Context, faults: u32) -> Result<(String, Vec<String>
 
 /// Whether the times are what they must be.
 fn verdict(found: &[String]) -> String {
-    let Some((last, rest)) = found.split_last() else {
+    if found.is_empty() {
         return "\nEvery time is within what it may take.\n".to_owned();
-    };
-    let rest: String = rest.iter().map(|one| format!("{one}; ")).collect();
-    format!("\n**Short of what must be reached**: {rest}{last}.\n")
+    }
+    format!("\n**Short of what must be reached**: {}.\n", found.join("; "))
 }
 
 fn of<'a>(told: &'a [Value], scene: &'a str, backend: &'a str) -> impl Iterator<Item = &'a Value> {
