@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 use sqlx::{Connection, PgConnection};
 
 use super::error::{Context, Fault};
+use super::record::short_of_a_deadlock;
 use super::{PostgresStore, call, millis, unsigned};
 use crate::Result;
 use crate::store::Cleaned;
@@ -31,8 +32,11 @@ const FORGET_LINES: &str = "DELETE FROM outbox_audit AS d USING (
 
 /// $1 aggregate, $2 how many to look at. Idle: struck off, so that nobody has anything of it in hand, and without a row. What has changed since it
 /// was looked at is found when its row is locked, by its last event's sequence.
-const IDLE: &str = "WITH looked AS MATERIALIZED (
-        SELECT id, last_seq, drained_seq FROM outbox_aggregate WHERE id > $1 ORDER BY id LIMIT $2
+const IDLE: &str = concat!(
+    "WITH patience AS MATERIALIZED (SELECT ",
+    short_of_a_deadlock!(),
+    "), looked AS MATERIALIZED (
+        SELECT id, last_seq, drained_seq FROM patience CROSS JOIN outbox_aggregate WHERE id > $1 ORDER BY id LIMIT $2
     ), idle AS MATERIALIZED (
         SELECT a.id, a.last_seq FROM looked AS l JOIN outbox_aggregate AS a ON a.id = l.id AND a.last_seq = l.last_seq AND a.last_seq = a.drained_seq
         JOIN outbox_head AS h ON h.aggregate = a.id AND NOT h.listed
@@ -40,7 +44,8 @@ const IDLE: &str = "WITH looked AS MATERIALIZED (
         FOR UPDATE OF a, h SKIP LOCKED
     )
     SELECT (SELECT count(*) FROM looked), (SELECT max(id) FROM looked), coalesce(array_agg(id), '{}'), coalesce(max(last_seq), 0)::bigint
-    FROM idle";
+    FROM idle"
+);
 
 /// $1 the highest sequence of what is to be forgotten. Seen by every transaction from now on, even if this one fails.
 const RAISE: &str = "SELECT setval('outbox_floor', $1) FROM outbox_floor WHERE last_value < $1";

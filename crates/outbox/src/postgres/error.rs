@@ -41,6 +41,14 @@ pub(super) enum Fault {
     Ours(Error),
 }
 
+impl Fault {
+    /// Whether it gave up waiting for a lock.
+    pub(super) fn gave_way(&self) -> bool {
+        let Self::Sql(sqlx::Error::Database(error)) = self else { return false };
+        error.code().as_deref() == Some("55P03")
+    }
+}
+
 impl From<sqlx::Error> for Fault {
     fn from(error: sqlx::Error) -> Self {
         Self::Sql(error)

@@ -29,15 +29,29 @@ macro_rules! under_the_fence {
     };
 }
 
+/// How long the rest of a transaction waits for a lock, as an expression: a quarter of the time after which the server looks for deadlocks, at most 200 ms.
+///
+/// SKIP LOCKED does wait at times: where a row's update was committed a moment ago and the next one is under way, PostgreSQL follows the row's versions and waits
+/// for the newest one's transaction (`heap_lock_updated_tuple`). Who holds other aggregates' rows meanwhile is in a deadlock with a writer whose order is right,
+/// and the writer must not be the one that pays for it: this side gives up before the server chooses.
+macro_rules! short_of_a_deadlock {
+    () => {
+        "set_config('lock_timeout', greatest(least(extract(epoch FROM current_setting('deadlock_timeout')::interval) * 250, 200), 1)::bigint::text, true)"
+    };
+}
+pub(super) use short_of_a_deadlock;
+
 /// $5 sequences. One row an aggregate, not one an event. An aggregate of which all is delivered is struck off the list, unless a writer
 /// has it: then there will be more. Each outcome of a current hold changes exactly one row, so their number tells whether any was fenced.
 /// Public for the test that reads the plan.
 pub const MARK: &str = concat!(
     under_the_fence!("through", "$5::bigint[]"),
-    ", drained AS (
+    ", patience AS MATERIALIZED (SELECT ",
+    short_of_a_deadlock!(),
+    " FROM (SELECT count(*) FROM allowed) AS behind_the_fence), drained AS (
         UPDATE outbox_aggregate AS a SET drained_seq = a.last_seq
         FROM (
-            SELECT a.id FROM allowed AS m JOIN outbox_aggregate AS a ON a.id = m.aggregate AND a.last_seq = m.through
+            SELECT a.id FROM patience CROSS JOIN allowed AS m JOIN outbox_aggregate AS a ON a.id = m.aggregate AND a.last_seq = m.through
             FOR NO KEY UPDATE OF a SKIP LOCKED
         ) AS free
         WHERE a.id = free.id RETURNING a.id
@@ -87,6 +101,9 @@ const DISCARD: &str = concat!(
      JOIN outbox_head AS h ON h.aggregate = d.aggregate AND h.done_seq < d.seq"
 );
 
+/// How often a recording that gave way is tried in one call.
+const TRIES: usize = 3;
+
 /// Outcomes of one kind, as arrays.
 #[derive(Default)]
 struct Columns {
@@ -103,7 +120,18 @@ impl Columns {
     }
 }
 
+/// Tries again at once where it gave up for a writer's sake, who is through then.
 pub(super) async fn record(conn: &mut PgConnection, me: &Registration, outcomes: &[Outcome], delete: bool) -> Result<Vec<Hold>, Fault> {
+    for _ in 1..TRIES {
+        match record_once(conn, me, outcomes, delete).await {
+            Err(fault) if fault.gave_way() => {}
+            other => return other,
+        }
+    }
+    record_once(conn, me, outcomes, delete).await
+}
+
+async fn record_once(conn: &mut PgConnection, me: &Registration, outcomes: &[Outcome], delete: bool) -> Result<Vec<Hold>, Fault> {
     let incarnation = me.incarnation.to_string();
     let expected = changes(outcomes);
     let written = if !delete && outcomes.iter().all(|outcome| outcome.then == Then::Next) {

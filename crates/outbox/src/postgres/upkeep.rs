@@ -5,23 +5,31 @@ use shardwise::ShardKey;
 use sqlx::PgConnection;
 
 use super::error::Fault;
+use super::record::short_of_a_deadlock;
 use super::to_ordered;
 
 /// $1 aggregates on the list. Those that have nothing to send are struck off, unless a writer has them.
-const STRIKE_OFF: &str = "WITH drained AS (
+const STRIKE_OFF: &str = concat!(
+    "WITH patience AS MATERIALIZED (SELECT ",
+    short_of_a_deadlock!(),
+    "), drained AS (
         UPDATE outbox_aggregate AS a SET drained_seq = a.last_seq
         FROM (
-            SELECT a.id FROM outbox_head AS h JOIN outbox_aggregate AS a ON a.id = h.aggregate AND a.last_seq = h.done_seq
+            SELECT a.id FROM patience CROSS JOIN outbox_head AS h JOIN outbox_aggregate AS a ON a.id = h.aggregate AND a.last_seq = h.done_seq
             WHERE h.aggregate = ANY ($1::bigint[]) AND h.listed
             FOR NO KEY UPDATE OF a, h SKIP LOCKED
         ) AS free
         WHERE a.id = free.id RETURNING a.id
     )
-    UPDATE outbox_head AS h SET listed = false FROM drained AS d WHERE h.aggregate = d.id";
+    UPDATE outbox_head AS h SET listed = false FROM drained AS d WHERE h.aggregate = d.id"
+);
 
 pub(super) async fn strike_off(conn: &mut PgConnection, aggregates: &[i64]) -> Result<(), Fault> {
-    sqlx::query(STRIKE_OFF).bind(aggregates).execute(conn).await?;
-    Ok(())
+    match sqlx::query(STRIKE_OFF).bind(aggregates).execute(conn).await.map_err(Fault::from) {
+        // They stay on the list until the next reading finds them.
+        Err(fault) if !fault.gave_way() => Err(fault),
+        _ => Ok(()),
+    }
 }
 
 pub(super) async fn place_new(conn: &mut PgConnection, limit: usize) -> Result<usize, Fault> {

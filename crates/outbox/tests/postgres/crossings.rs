@@ -2,8 +2,9 @@
 
 use std::time::Duration;
 
+use shardwise::SlotSet;
 use shardwise_outbox::exercise::{ScriptedSink, StoreHarness as _};
-use shardwise_outbox::store::{Outcome, Registration, Run, Signature, Then};
+use shardwise_outbox::store::{FetchRequest, Outcome, Registration, Run, Signature, Then};
 use shardwise_outbox::{DeadLetters as _, NewEvent, OutboxPublisher, PostgresConfig, PostgresStore, PublisherOptions, Store};
 use sqlx::Connection as _;
 
@@ -11,6 +12,9 @@ use crate::common::{Outbox, insert};
 use crate::shared::{Running, TestSharding, events, eventually, within};
 
 const LIMIT: Duration = Duration::from_secs(30);
+/// Something in this database waits for a lock.
+const WAITS: &str = "SELECT 1 FROM pg_locks AS l JOIN pg_database AS d ON true
+    WHERE d.datname = current_database() AND NOT l.granted AND l.pid IN (SELECT pid FROM pg_stat_activity WHERE datname = d.datname)";
 
 /// Aggregates whose row a long transaction has stay listed, although they have nothing to send: more of them than a reading takes.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -36,23 +40,54 @@ async fn many_aggregates_in_a_writers_hands_hide_nobody() {
     running.stop().await;
 }
 
+/// A mark that waits for somebody who then comes to a row of the mark's own. PostgreSQL makes it wait for a writer now and then, whatever SKIP LOCKED says;
+/// here it is a head that is held. Left to the server, the other one would be stopped: it looks for deadlocks first.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_mark_gives_way_before_a_writer_is_stopped_for_a_deadlock() {
+    let outbox = Outbox::new().await;
+    outbox.insert(events("a", 1..=1).into_iter().chain(events("b", 1..=1)).collect()).await;
+    let (store, me) = holder(&outbox).await;
+    let outcome = |run: &Run| Outcome { aggregate: run.aggregate, hold: run.hold, through: Some(1), then: Then::Next };
+    let outcomes: Vec<Outcome> = store.fetch(&me, &all()).await.unwrap().runs.iter().map(outcome).collect();
+    assert_eq!(outcomes.len(), 2);
+
+    let mut conn = outbox.connection().await;
+    sqlx::raw_sql("SET deadlock_timeout = '600ms'").execute(&mut conn).await.unwrap();
+    let mut writer = conn.begin().await.unwrap();
+    let held = "SELECT 1 FROM outbox_head WHERE aggregate = (SELECT id FROM outbox_aggregate WHERE key = 'order/a') FOR UPDATE";
+    sqlx::query(held).fetch_one(&mut *writer).await.unwrap();
+    let mark = tokio::spawn(async move {
+        // As often as the publisher, which tries again.
+        within("the mark", LIMIT, async { while store.record(&me, &outcomes, false).await.is_err() {} }).await;
+        store
+    });
+    eventually("the mark waits", LIMIT, async || !outbox.execute(WAITS).await.is_empty()).await;
+    insert(&mut writer, NewEvent::new("order", "b", "OrderChanged", "{}")).await.unwrap();
+    writer.commit().await.unwrap();
+    let status = mark.await.unwrap().status().await.unwrap();
+    assert_eq!(status.pending, 1, "the writer's event is there, and the others are marked");
+}
+
 /// An outbox of two events of one aggregate, whose publisher holds all slots and has read them.
 async fn two_events_read(outbox: &Outbox) -> (PostgresStore, Registration, Run) {
     outbox.insert(events("a", 1..=2)).await;
+    let (store, me) = holder(outbox).await;
+    let run = store.fetch(&me, &all()).await.unwrap().runs.remove(0);
+    (store, me, run)
+}
+
+/// A publisher that holds all slots, and knows the slot of each aggregate.
+async fn holder(outbox: &Outbox) -> (PostgresStore, Registration) {
     let store = outbox.store().await;
     let me = Registration { publisher: "w".into(), incarnation: shardwise::Incarnation::new(1), ttl: LIMIT, slots: 8 };
     store.register(&me).await.unwrap();
-    store.take(&me, &shardwise::SlotSet::full(8)).await.unwrap();
+    store.take(&me, &SlotSet::full(8)).await.unwrap();
     store.place_new(10).await.unwrap();
-    let request = shardwise_outbox::store::FetchRequest {
-        after: None,
-        events_max: 10,
-        bytes_max: 1 << 20,
-        except_slots: vec![],
-        except_aggregates: vec![],
-    };
-    let run = store.fetch(&me, &request).await.unwrap().runs.remove(0);
-    (store, me, run)
+    (store, me)
+}
+
+const fn all() -> FetchRequest {
+    FetchRequest { after: None, events_max: 10, bytes_max: 1 << 20, except_slots: vec![], except_aggregates: vec![] }
 }
 
 /// `discard` waits for the aggregate's row, and meanwhile the event is sent again.
@@ -70,9 +105,7 @@ async fn a_discard_that_had_to_wait_leaves_what_was_replayed() {
         let store = store.clone();
         async move { store.discard("a-1", &by).await }
     });
-    let waits = "SELECT 1 FROM pg_locks AS l JOIN pg_database AS d ON true
-        WHERE d.datname = current_database() AND NOT l.granted AND l.pid IN (SELECT pid FROM pg_stat_activity WHERE datname = d.datname)";
-    eventually("the discard waits", LIMIT, async || !outbox.execute(waits).await.is_empty()).await;
+    eventually("the discard waits", LIMIT, async || !outbox.execute(WAITS).await.is_empty()).await;
     // What `replay` does.
     let replay = "WITH gone AS (DELETE FROM outbox WHERE id = 'a-1' AND parked_at IS NOT NULL RETURNING *)
         INSERT INTO outbox (id, aggregatetype, aggregateid, type, payload, created_at, replayed)
@@ -97,9 +130,7 @@ async fn a_mark_that_waited_for_another_taker_is_fenced() {
         let outcome = Outcome { aggregate: run.aggregate, hold: run.hold, through: Some(2), then: Then::Next };
         async move { store.record(&me, &[outcome], false).await }
     });
-    let waits = "SELECT 1 FROM pg_locks AS l JOIN pg_database AS d ON true
-        WHERE d.datname = current_database() AND NOT l.granted AND l.pid IN (SELECT pid FROM pg_stat_activity WHERE datname = d.datname)";
-    eventually("the mark waits", LIMIT, async || !outbox.execute(waits).await.is_empty()).await;
+    eventually("the mark waits", LIMIT, async || !outbox.execute(WAITS).await.is_empty()).await;
     taker.commit().await.unwrap();
     assert_eq!(within("the mark", LIMIT, mark).await.unwrap().unwrap(), [run.hold], "it is fenced");
     assert_eq!(outbox.execute("SELECT done_seq FROM outbox_head").await, [[Some("0".to_owned())]]);
