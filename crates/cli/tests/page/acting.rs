@@ -69,7 +69,7 @@ pub(crate) fn sign_in(tab: &Tab<'_>, token: &str) {
 }
 
 /// Nothing happens before it is asked, nothing if that is refused, and then it does.
-fn drain(tab: &Tab<'_>, worker: &Worker) {
+pub(crate) fn drain(tab: &Tab<'_>, worker: &Worker) {
     let slots = || worker.get("ownership")["slots_owned"].clone();
     assert_ne!(slots(), 0);
     click(tab, "Drain worker-1");

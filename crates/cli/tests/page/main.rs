@@ -4,6 +4,7 @@
 #![expect(clippy::print_stdout, reason = "what was measured is told")]
 
 mod acting;
+mod beyond;
 #[path = "../common/mod.rs"]
 mod common;
 #[path = "../serve/http.rs"]
@@ -25,22 +26,28 @@ use common::{PATIENCE, Place, eventually};
 struct Worker {
     process: Process,
     at: SocketAddr,
+    scheme: &'static str,
 }
 
 impl Worker {
     fn start(place: &Place, number: u32, arguments: &[&str]) -> Self {
-        let mut command = place.command(&[&["serve", "--policy", "workers", "--listen", "127.0.0.1:0"], arguments].concat());
+        Self::start_at(place, number, "127.0.0.1:0", arguments)
+    }
+
+    fn start_at(place: &Place, number: u32, listen: &str, arguments: &[&str]) -> Self {
+        let mut command = place.command(&[&["serve", "--policy", "workers", "--listen", listen], arguments].concat());
         let zone = ["eu-a", "eu-b", "eu-c"][number as usize % 3];
         for (key, value) in [("ID", format!("worker-{number}")), ("ZONE", zone.to_owned()), ("VERSION", "2.4.1".to_owned())] {
             command.env(format!("SHARDWISE__RESILIENCE__SHARDING__INSTANCE__{key}"), value);
         }
         let mut process = Process::start(command);
         let line = process.tells("it listens", |line| line["listening"].is_string());
-        Self { process, at: line["listening"].as_str().unwrap().parse().unwrap() }
+        let scheme = if line["tls"] == true { "https" } else { "http" };
+        Self { process, at: line["listening"].as_str().unwrap().parse().unwrap(), scheme }
     }
 
     fn url(&self) -> String {
-        format!("http://{}/", self.at)
+        format!("{}://{}/", self.scheme, self.at)
     }
 
     fn get(&self, rest: &str) -> Value {

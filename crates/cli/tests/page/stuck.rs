@@ -1,10 +1,16 @@
 //! An outbox on the page: what is stuck, and sending it again.
 
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
+
 use serde_json::json;
-use shardwise_testkit::{Browser, Look};
+use shardwise_testkit::{Browser, Look, Tab};
 
 use crate::acting::{TOKEN, click, sign_in};
-use crate::common::{Place, workers};
+use crate::common::process::Process;
+use crate::common::{PATIENCE, Place, eventually, workers};
 use crate::{Worker, http, pictures};
 
 /// An outbox of which an event is parked. No publisher runs, so it stays as it is.
@@ -13,12 +19,7 @@ fn place() -> Place {
         + "[default.outbox.orders]\npolicy = \"workers\"\nstore = \"sqlite:outbox.db\"\nsink = \"file:delivered.jsonl\"\n";
     let place = Place::with_settings(&settings);
     place.write("token", format!("{TOKEN}\n"));
-    place.run(&["outbox", "init"]).well();
-    let line = |n: u32| {
-        json!({"id": format!("e-{n}"), "aggregatetype": "order", "aggregateid": "7", "type": "Changed", "payload": {"n": n}}).to_string()
-    };
-    let lines: String = (1..=3).map(|n| line(n) + "\n").collect();
-    place.run_with(&["outbox", "enqueue"], lines.as_bytes()).well();
+    three_events(&place);
     let runtime = tokio::runtime::Runtime::new().unwrap();
     runtime.block_on(async {
         let store = shardwise_outbox::SqliteStore::open(place.path("outbox.db")).await.unwrap();
@@ -29,6 +30,22 @@ fn place() -> Place {
         store.close().await;
     });
     place
+}
+
+/// Of one aggregate.
+fn three_events(place: &Place) {
+    place.run(&["outbox", "init"]).well();
+    let line = |n: u32| {
+        json!({"id": format!("e-{n}"), "aggregatetype": "order", "aggregateid": "7", "type": "Changed", "payload": {"n": n}}).to_string()
+    };
+    let lines: String = (1..=3).map(|n| line(n) + "\n").collect();
+    place.run_with(&["outbox", "enqueue"], lines.as_bytes()).well();
+}
+
+/// What is asked before an event is sent again is answered like this.
+fn words(tab: &Tab<'_>, why: &str) {
+    let fill = format!("document.querySelectorAll('#ask input').forEach((input, at) => {{ input.value = ['ann', {}][at]; }})", json!(why));
+    tab.eval(&fill).unwrap();
 }
 
 #[test]
@@ -50,21 +67,103 @@ fn a_parked_event_is_shown_and_sent_again_by_somebody_with_a_reason() {
 
     click(&tab, "Replay e-2");
     tab.until("it asks", "document.getElementById('ask').open").unwrap();
-    let words = |why: &str| {
-        let fill =
-            format!("document.querySelectorAll('#ask input').forEach((input, at) => {{ input.value = ['ann', {}][at]; }})", json!(why));
-        tab.eval(&fill).unwrap();
-    };
-    words(" ");
+    words(&tab, " ");
     click(&tab, "Send it again");
     tab.until("it wants a reason", "document.getElementById('ask-error').innerText.includes('both are needed')").unwrap();
-    words("customer mended");
+    words(&tab, "customer mended");
     click(&tab, "Send it again");
     tab.until("nothing is stuck any more", "document.querySelectorAll('#outbox tbody tr').length === 0").unwrap();
     assert!(place.run(&["outbox", "list"]).well().contains("no dead letter"));
     let audit = place.run(&["outbox", "audit"]).well();
     assert!(audit.contains("ann") && audit.contains("customer mended") && audit.contains("e-2"), "{audit}");
     assert_eq!(tab.complaints(), Vec::<String>::new());
+}
+
+/// A webhook that will have nothing of `e-2` until it is mended.
+#[derive(Clone, Default)]
+struct Hook {
+    mended: Arc<AtomicBool>,
+    /// The ids of what it took.
+    taken: Arc<Mutex<Vec<String>>>,
+}
+
+impl Hook {
+    fn start() -> (Self, SocketAddr) {
+        let (hook, listener) = (Self::default(), TcpListener::bind("127.0.0.1:0").unwrap());
+        let (at, answering) = (listener.local_addr().unwrap(), hook.clone());
+        std::thread::spawn(move || listener.incoming().map_while(Result::ok).for_each(|stream| answering.answer(stream)));
+        (hook, at)
+    }
+
+    /// One request, read to its end.
+    fn answer(&self, mut stream: TcpStream) {
+        let (mut text, mut bytes) = (String::new(), [0; 4_096]);
+        let header = |text: &str, name: &str| {
+            text.to_lowercase().lines().find_map(|line| line.strip_prefix(&format!("{name}: ")).map(|value| value.trim().to_owned()))
+        };
+        loop {
+            let body = text.split_once("\r\n\r\n").map(|(_, body)| body.len());
+            if body.is_some_and(|body| body >= header(&text, "content-length").map_or(0, |length| length.parse().unwrap())) {
+                break;
+            }
+            match stream.read(&mut bytes) {
+                Ok(read) if read > 0 => text += &String::from_utf8_lossy(&bytes[..read]),
+                _ => return,
+            }
+        }
+        let id = header(&text, "webhook-id").unwrap_or_default();
+        let takes = id != "e-2" || self.mended.load(Ordering::SeqCst);
+        if takes {
+            self.taken.lock().unwrap().push(id);
+        }
+        let status = if takes { "204 No Content" } else { "422 Unprocessable Content" };
+        let _ = write!(stream, "HTTP/1.1 {status}\r\nconnection: close\r\ncontent-length: 0\r\n\r\n");
+    }
+}
+
+#[test]
+fn a_blocked_aggregate_goes_on_from_where_it_stood_once_somebody_has_said_so() {
+    let (hook, at) = Hook::start();
+    let settings = workers("5s", "slots = 256")
+        + &format!(
+            "[default.resilience.sharding.policies.publishers]\ngroup_name = \"publishers\"\nslots = 64\n\
+             [default.outbox.orders]\npolicy = \"publishers\"\nstore = \"sqlite:outbox.db\"\nsink = \"http://{at}/hook\"\n\
+             sink_private = true\npoll = \"100ms\"\n"
+        );
+    let place = Place::with_settings(&settings);
+    place.write("token", format!("{TOKEN}\n"));
+    three_events(&place);
+    let mut publisher = Process::start(place.command(&["outbox", "run"]));
+    let status = || place.run(&["outbox", "status", "--json"]).json();
+    eventually("the publisher has blocked the aggregate", PATIENCE, || (status()["blocked_aggregates"] == 1).then_some(()));
+    let worker = Worker::start(&place, 1, &["--token-file", "token", "--outbox", "orders"]);
+
+    let browser = Browser::start().unwrap();
+    let tab = browser.open(&worker.url(), Look::DESKTOP).unwrap();
+    sign_in(&tab, TOKEN);
+    let row = "document.querySelector('#outbox tbody tr')?.innerText ?? ''";
+    tab.until("the aggregate's head is listed", &format!("/e-2[^]*order\\/7[^]*Changed[^]*blocked[^]*422/.test({row})")).unwrap();
+    let told = || tab.eval("document.getElementById('outbox').innerText").unwrap().as_str().unwrap().to_owned();
+    assert!(told().contains("1 aggregate blocked."), "{}", told());
+    pictures(&tab, "blocked");
+
+    hook.mended.store(true, Ordering::SeqCst);
+    click(&tab, "Replay e-2");
+    let asked = tab.until("it asks", "document.getElementById('ask').open && document.getElementById('ask').innerText").unwrap();
+    assert!(asked.as_str().unwrap().contains("tries it again, in order"), "{asked}");
+    assert_eq!(*hook.taken.lock().unwrap(), ["e-1"], "nothing has happened before somebody says why");
+    words(&tab, "the hook was mended");
+    click(&tab, "Send it again");
+    tab.until("its row is gone", "document.querySelectorAll('#outbox tbody tr').length === 0").unwrap();
+    tab.until("it is told what was done", "document.getElementById('outbox').innerText.includes('e-2: unblocked.')").unwrap();
+    assert!(told().contains("Nothing is stuck."), "{}", told());
+    eventually("all are delivered", PATIENCE, || (status()["pending"] == 0).then_some(()));
+    assert_eq!(*hook.taken.lock().unwrap(), ["e-1", "e-2", "e-3"], "in order, and each once");
+    let audit = place.run(&["outbox", "audit"]).well();
+    assert!(audit.contains("ann") && audit.contains("the hook was mended") && audit.contains("e-2"), "{audit}");
+    assert_eq!(tab.complaints(), Vec::<String>::new());
+    publisher.signal(nix::sys::signal::Signal::SIGTERM);
+    assert_eq!(publisher.ends("after SIGTERM").code, Some(0));
 }
 
 #[test]

@@ -168,6 +168,11 @@ impl Tab<'_> {
         went["errorText"].as_str().map_or(Ok(()), |error| Err(Error::new(format!("{url}: {error}"))))
     }
 
+    /// From now on believes every certificate, as somebody does who presses on behind the browser's warning.
+    pub fn believe_certificates(&self) -> Result<()> {
+        self.call("Security.setIgnoreCertificateErrors", &json!({"ignore": true})).map(drop)
+    }
+
     /// What an expression is worth, as JSON has it; a promise is waited for.
     pub fn eval(&self, expression: &str) -> Result<Value> {
         let params = json!({"expression": expression, "awaitPromise": true, "returnByValue": true, "userGesture": true});
