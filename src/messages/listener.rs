@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use secrecy::{ExposeSecret, SecretString};
 use shardwise_core::{GroupName, Holder};
+use shardwise_discovery::Seldom;
 use tokio::io::{AsyncWrite, BufReader};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{Semaphore, mpsc};
@@ -39,6 +40,8 @@ pub(super) struct Door {
     pub(super) me: Holder,
     pub(super) token: Option<SecretString>,
     pub(super) mailboxes: Arc<Mailboxes>,
+    /// Who was refused for the token.
+    pub(super) refused: Seldom<()>,
 }
 
 impl Door {
@@ -94,8 +97,10 @@ async fn connection(stream: TcpStream, door: &Door, members: &Semaphore, known: 
         (Welcome::Ok, Err(_)) => Welcome::Full,
         (judged, _) => judged,
     };
-    if welcome == Welcome::WrongToken {
-        tracing::warn!(group = %door.group, "somebody with another token, or none, has tried to send a message; it was refused");
+    if welcome == Welcome::WrongToken
+        && let Some(refused) = door.refused.another(())
+    {
+        tracing::warn!(group = %door.group, refused, "somebody with another token, or none, has tried to send messages and was refused; one line a minute at most");
     }
     wire::write(&mut writer, &wire::frame(&welcome)?).await?;
     if welcome != Welcome::Ok {

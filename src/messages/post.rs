@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use secrecy::ExposeSecret;
 use shardwise_core::{Claim, ClaimName, Epoch, GroupName, Holder, Member, Resource};
-use shardwise_discovery::{ClaimsEvent, METADATA_BYTES_MAX};
+use shardwise_discovery::{ClaimsEvent, METADATA_BYTES_MAX, Seldom};
 use tokio::net::TcpListener;
 use tokio::sync::{Semaphore, watch};
 use tokio_util::sync::{CancellationToken, DropGuard};
@@ -132,6 +132,7 @@ impl Post {
             me: self.me.clone(),
             token: self.settings.token.clone(),
             mailboxes: Arc::clone(&self.mailboxes),
+            refused: Seldom::default(),
         };
         let closed = self.closed.clone();
         tokio::spawn(async move { closed.run_until_cancelled(serve(listener, Arc::new(door))).await });

@@ -6,6 +6,8 @@
 #[expect(dead_code, reason = "each test file uses its part")]
 mod common;
 mod handover;
+#[path = "../common/log.rs"]
+mod log;
 mod outcomes;
 mod strangers;
 

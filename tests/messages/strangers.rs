@@ -4,6 +4,7 @@ use std::io::{Read, Write};
 use std::net::TcpStream;
 
 use super::*;
+use crate::log::Log;
 use serde_json::{Value, json};
 use shardwise::{MessageError, ServiceState};
 
@@ -121,6 +122,7 @@ async fn an_old_epoch_another_name_and_somebody_elses_port_are_not_served() {
 
 #[tokio::test]
 async fn another_token_is_refused_and_no_token_is_shown() {
+    let (log, _on) = Log::start();
     let world = World::new();
     let settings = |token: Option<&str>| {
         let mut messages = MessagesSettings::default();
@@ -145,6 +147,7 @@ async fn another_token_is_refused_and_no_token_is_shown() {
             Err(error) => panic!("{id}: {error:?}"),
         }
     }
+    assert_eq!(log.lines_with("another token, or none"), 1, "three were refused, and that is one line");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -19,6 +19,7 @@ pub mod feeds;
 mod memory;
 mod notes;
 mod record;
+mod seldom;
 pub mod settings;
 mod wrap;
 
@@ -29,6 +30,7 @@ pub use error::{Error, ErrorKind, Result, one_line};
 pub use memory::MemoryBackend;
 pub use notes::{NOTE_BYTES_MAX, Note, Noted, Notes, check_note};
 pub use record::{FINGERPRINTS_MAX, METADATA_BYTES_MAX, RECORD_SCHEMA, Record, RecordError, Unwritable};
+pub use seldom::Seldom;
 pub use wrap::{Fault, FaultRates, Faults, Retry, Timeout, Traced};
 
 /// A fresh incarnation, drawn at random.

@@ -9,6 +9,7 @@ use axum::extract::{FromRequestParts, RawPathParams};
 use axum::http::request::Parts;
 use bytes::Bytes;
 use shardwise::core::Placed;
+use shardwise::discovery::Seldom;
 use shardwise::{Observer, ServiceState, ShardingFactory, ShardingService};
 use tokio::runtime::Handle;
 use tokio::sync::Semaphore;
@@ -18,7 +19,7 @@ use crate::options::{Limits, Peers, Token};
 use crate::outbox::Outbox;
 use crate::page::Page;
 use crate::problem::{Problem, Result};
-use crate::rate::{Rate, Seldom};
+use crate::rate::Rate;
 use crate::seats::Seats;
 use crate::sieve::KEY_BYTES_MAX;
 use crate::signs::Signs;
@@ -59,10 +60,10 @@ pub(crate) struct App {
     pub(crate) peers: Peers,
     pub(crate) page: Page,
     pub(crate) outbox: Option<Arc<dyn Outbox>>,
-    /// Requests between members that were not let in.
-    pub(crate) strangers: Seldom,
+    /// Requests between members that were not let in, by status.
+    pub(crate) strangers: Seldom<u16>,
     /// Actions without the operator's token.
-    pub(crate) intruders: Seldom,
+    pub(crate) intruders: Seldom<()>,
     costly: Rate,
     placing: Arc<Semaphore>,
 }

@@ -54,7 +54,7 @@ fn admit(app: &App, request: &Request) -> Result<()> {
         && !bearer(request.headers()).is_some_and(|shown| token.is(shown))
     {
         if request.method() == Method::POST
-            && let Some(refused) = app.intruders.another()
+            && let Some(refused) = app.intruders.another(())
         {
             tracing::warn!(target: page::LOG, refused, "requests over HTTP that may have been actions had no token, or not the right one");
         }

@@ -34,8 +34,8 @@ pub(crate) async fn peers(State(app): State<Arc<App>>, request: Request) -> Resp
             Err(problem) => (problem.into_response(), REFUSED),
         },
         Err(problem) => {
-            if let Some(refused) = app.strangers.another() {
-                tracing::warn!(status = problem.status(), refused, "requests between members were not let in");
+            if let Some(refused) = app.strangers.another(problem.status()) {
+                tracing::warn!(status = problem.status(), refused, "requests between members were not let in; one line a minute at most");
             }
             (problem.into_response(), REFUSED)
         }

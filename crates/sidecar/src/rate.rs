@@ -1,10 +1,7 @@
 //! So many a second and no more.
 
 use std::sync::{Mutex, PoisonError};
-use std::time::{Duration, Instant};
-
-/// How far apart the lines of what strangers can cause are in the log.
-const LINES_APART: Duration = Duration::from_secs(5);
+use std::time::Instant;
 
 /// A bucket that fills at a steady rate and holds two seconds' worth.
 #[derive(Debug)]
@@ -34,35 +31,11 @@ impl Rate {
     }
 }
 
-/// Counts what strangers can cause as often as they like, so that it is a line in the log now and then.
-#[derive(Debug, Default)]
-pub(crate) struct Seldom(Mutex<(u64, Option<Instant>)>);
-
-impl Seldom {
-    /// One more; how many since the last line, if one is due.
-    pub(crate) fn another(&self) -> Option<u64> {
-        self.another_at(Instant::now())
-    }
-
-    fn another_at(&self, now: Instant) -> Option<u64> {
-        let mut state = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let (count, last) = *state;
-        let is_due = last.is_none_or(|last| now.saturating_duration_since(last) >= LINES_APART);
-        *state = if is_due { (0, Some(now)) } else { (count.saturating_add(1), last) };
-        is_due.then(|| count.saturating_add(1))
-    }
-}
-
 #[cfg(test)]
 mod tests {
-    use super::*;
+    use std::time::Duration;
 
-    #[test]
-    fn what_happens_often_is_a_line_now_and_then_that_counts_it() {
-        let (seldom, begin) = (Seldom::default(), Instant::now());
-        let lines = |after: u64| (0..100).filter_map(|_| seldom.another_at(begin + Duration::from_millis(after))).collect::<Vec<_>>();
-        assert_eq!([0, 4_999, 5_000, 60_000].map(lines), [vec![1], vec![], vec![200], vec![100]]);
-    }
+    use super::*;
 
     #[test]
     fn two_seconds_worth_at_once_and_then_at_the_rate() {
