@@ -2,6 +2,7 @@
 
 mod args;
 mod commands;
+mod descriptors;
 mod event_lines;
 mod events;
 mod exit;

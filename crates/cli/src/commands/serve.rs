@@ -15,7 +15,7 @@ use super::outbox::Shown;
 use crate::args::Common;
 use crate::exit::{Code, Failure, Result};
 use crate::supervisor::Supervisor;
-use crate::{output, signals};
+use crate::{descriptors, output, signals};
 
 /// Answer over HTTP beside a worker in any language
 #[derive(Debug, Args)]
@@ -127,7 +127,8 @@ impl Serve {
         self.peer_ca_file.as_deref().map_or(Ok(()), |file| options.peers.trust(file))?;
         self.forward_to.as_deref().map_or(Ok(()), |address| options.peers.forward_to(address))?;
         options.hosts.clone_from(&self.allow_host);
-        (options.limits.list_bytes, options.limits.connections, options.limits.rate) = (self.max_list, self.max_connections, self.rate);
+        (options.limits.list_bytes, options.limits.rate) = (self.max_list, self.rate);
+        options.limits.connections = descriptors::for_connections(self.max_connections);
         options.render = Some(recorder()?);
         Ok(options)
     }

@@ -6,6 +6,7 @@ mod answers;
 mod bad;
 #[path = "../common/mod.rs"]
 mod common;
+mod descriptors;
 mod http;
 mod live;
 mod members;
