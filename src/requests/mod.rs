@@ -39,6 +39,8 @@ pub const ADDRESS_KEY: &str = "shardwise.requests";
 pub const PEER_HEADER: &str = "shardwise-peer";
 /// The header's value in an answer that the member itself gives and not its handler: the request was not let in.
 pub const REFUSED: &str = "refused";
+/// The header's value where the request did not get as far as the member: by the host that it names, nobody may call there.
+pub const AT_THE_GATE: &str = "gate";
 /// The header's value otherwise.
 pub const SPOKEN: &str = "1";
 /// The most bytes of a request's body, and of an answer's.

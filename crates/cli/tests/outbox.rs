@@ -383,33 +383,58 @@ fn sql(place: &Place, statements: &'static str) {
 
 /// One request, and the whole answer; nothing if the connection is closed without one.
 fn asked(port: u16, request: &str) -> String {
+    asked_with(port, request, &format!("host: 127.0.0.1:{port}"))
+}
+
+fn asked_with(port: u16, request: &str, headers: &str) -> String {
     let mut answer = String::new();
     if let Ok(mut stream) = std::net::TcpStream::connect(("127.0.0.1", port)) {
         stream.set_read_timeout(Some(PATIENCE)).unwrap();
-        let _ = write!(stream, "{request} HTTP/1.1\r\nhost: here\r\n\r\n");
+        let _ = write!(stream, "{request} HTTP/1.1\r\n{headers}\r\nconnection: close\r\n\r\n");
         let _ = stream.read_to_string(&mut answer);
     }
     answer
 }
 
-/// Whoever connects and says nothing takes nothing from the publisher.
+fn free_port() -> u16 {
+    std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port()
+}
+
+fn readiness(port: u16) -> Value {
+    serde_json::from_str(asked(port, "GET /readyz").rsplit("\r\n\r\n").next().unwrap()).unwrap()
+}
+
+/// Whoever connects and says nothing takes nothing from the publisher, and keeps no probe out.
 #[test]
 fn a_publisher_that_listens_tells_how_it_is() {
     let place = outbox();
-    let port = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
-    let mut command = place.command(&["outbox", "run", "--listen", &port.to_string()]);
+    let port = free_port();
+    let mut command = place.command(&["outbox", "run", "--listen", &port.to_string(), "--allow-host", "publisher.example"]);
     command.env("SHARDWISE__RESILIENCE__SHARDING__INSTANCE__ID", "a");
     let mut a = Process::start(command);
     eventually("it is ready", PATIENCE, || asked(port, "GET /readyz").starts_with("HTTP/1.1 200").then_some(()));
     place.run(&["outbox", "run", "--listen", &port.to_string()]).fails(3, &[&format!("cannot listen on 127.0.0.1:{port}")]);
     place.run(&["outbox", "run", "--listen", "localhost"]).fails(2, &["write a port, such as 9600"]);
-    let ready = asked(port, "GET /readyz");
-    let body: Value = serde_json::from_str(ready.rsplit("\r\n\r\n").next().unwrap()).unwrap();
+    let body = readiness(port);
     assert_eq!((&body["ready"], &body["state"], &body["held_slots"]), (&json!(true), &json!("active"), &json!(SLOTS)));
+    assert!(body["trouble"].is_null(), "{body}");
+    for (headers, status) in [
+        ("host: localhost", 200),
+        ("host: publisher.example:9600", 200),
+        ("host: evil.example", 421),
+        ("x-host: none", 400),
+        ("host: localhost\r\norigin: http://evil.example", 403),
+    ] {
+        for path in ["/livez", "/readyz", "/metrics"] {
+            let answer = asked_with(port, &format!("GET {path}"), headers);
+            assert!(answer.starts_with(&format!("HTTP/1.1 {status}")), "{path} {headers}: {answer}");
+        }
+    }
     assert!(asked(port, "GET /livez").ends_with("alive\n"));
     assert!(asked(port, "GET /etc/passwd").starts_with("HTTP/1.1 404"));
     assert!(asked(port, "DELETE /metrics").starts_with("HTTP/1.1 405"));
-    let silent: Vec<_> = (0..64).map(|_| std::net::TcpStream::connect(("127.0.0.1", port))).collect();
+    let silent: Vec<_> = (0..64).map(|_| std::net::TcpStream::connect(("127.0.0.1", port)).unwrap()).collect();
+    assert!(asked(port, "GET /readyz").starts_with("HTTP/1.1 200"), "who is idle makes room");
     enqueue(&place, 300);
     all_delivered(&place);
     drop(silent);
@@ -422,6 +447,27 @@ fn a_publisher_that_listens_tells_how_it_is() {
     {
         assert!(metrics.contains(line), "{line}: {metrics}");
     }
+    a.signal(Signal::SIGTERM);
+    assert_eq!(a.ends("after SIGTERM").code, Some(0));
+}
+
+/// What a destination says may have names of machines and worse; whoever may probe is told of what kind the trouble is.
+#[test]
+fn a_probe_hears_of_what_kind_the_trouble_is_and_nothing_of_what_was_said() {
+    let place = outbox();
+    let (port, nobody) = (free_port(), free_port());
+    let mut command = place.command(&["outbox", "run", "--listen", &port.to_string()]);
+    command
+        .env("SHARDWISE__OUTBOX__ORDERS__SINK", format!("http://127.0.0.1:{nobody}/hook"))
+        .env("SHARDWISE__OUTBOX__ORDERS__SINK_PRIVATE", "true");
+    let mut a = Process::start(command);
+    eventually("it is ready", PATIENCE, || asked(port, "GET /readyz").starts_with("HTTP/1.1 200").then_some(()));
+    enqueue(&place, 2);
+    let told = eventually("the trouble is told", PATIENCE, || {
+        Some(asked(port, "GET /readyz")).filter(|told| told.contains("\"trouble\":\"destination\""))
+    });
+    assert!(!told.contains(&nobody.to_string()) && !told.contains("hook"), "{told}");
+    assert!(status(&place).to_string().contains(&nobody.to_string()), "an operator sees it all");
     a.signal(Signal::SIGTERM);
     assert_eq!(a.ends("after SIGTERM").code, Some(0));
 }

@@ -14,8 +14,9 @@ use shardwise::{Observer, ServiceState, ShardingFactory, ShardingService};
 use tokio::runtime::Handle;
 use tokio::sync::Semaphore;
 
+use crate::among::Peers;
 use crate::history::History;
-use crate::options::{Limits, Peers, Token};
+use crate::options::{Limits, Token};
 use crate::outbox::Outbox;
 use crate::page::Page;
 use crate::problem::{Problem, Result};

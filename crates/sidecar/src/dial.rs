@@ -1,30 +1,26 @@
-//! One request to another member, or to the worker beside: only to addresses that are allowed, with nothing of the caller's but what is asked, and within
-//! limits. Redirects are not followed.
+//! One request to another member, or to the worker beside: only to addresses that are allowed, over connections that are kept for a while where nothing can
+//! go wrong by that, and within limits. Redirects are not followed.
 
 use std::io::ErrorKind;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
 
-use axum::body::Body;
-use axum::http::header::{AUTHORIZATION, CONTENT_TYPE, HOST};
+use axum::http::HeaderValue;
 use axum::http::uri::{Authority, Uri};
-use axum::http::{HeaderMap, HeaderValue};
-use hyper::client::conn::http1;
-use hyper_util::rt::TokioIo;
 use rustls::ClientConfig;
 use rustls::pki_types::ServerName;
-use shardwise::requests::{Answer, BODY_BYTES_MAX, Method, PEER_HEADER, REFUSED, Request, SPOKEN};
+use shardwise::requests::{Answer, Method, Request};
 use shardwise::settings::Network;
-use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
 use tokio::time::timeout;
 use tokio_rustls::TlsConnector;
-use tokio_util::task::AbortOnDropHandle;
 
-use crate::body::Incoming;
+use crate::among::Peers;
+use crate::exchange::{Line, asked, taken_in};
 use crate::gate::port_of;
-use crate::options::{Limits, Peers, Token};
+use crate::kept::Kept;
+use crate::options::{Limits, Token};
 
 /// How long a name may take to be found, a connection to be there, and TLS to be agreed on, each.
 const CONNECT_WITHIN: Duration = Duration::from_secs(2);
@@ -32,8 +28,6 @@ const CONNECT_WITHIN: Duration = Duration::from_secs(2);
 const ANSWER_WITHIN: Duration = Duration::from_secs(12);
 /// The most addresses of one name that are tried.
 const ADDRESSES_MOST: usize = 4;
-/// The most bytes of an answer's head.
-const HEAD_BYTES_MAX: usize = 16 << 10;
 
 /// Why there is no answer.
 #[derive(Debug, PartialEq, Eq)]
@@ -81,13 +75,22 @@ impl Target {
         Self::parse(text).filter(|target| target.prefix.is_empty())
     }
 
+    /// Host and port, as whoever is there knows itself.
+    pub(crate) fn authority(&self) -> String {
+        if self.host.contains(':') { format!("[{}]:{}", self.host, self.port) } else { format!("{}:{}", self.host, self.port) }
+    }
+
+    pub(crate) fn into_host(self) -> String {
+        self.host
+    }
+
     /// Whether it is this machine, said by address or as `localhost`, without TLS.
     pub(crate) fn is_beside(&self) -> bool {
         !self.tls && (self.host == "localhost" || self.host.parse::<IpAddr>().is_ok_and(|address| address.is_loopback()))
     }
 }
 
-/// Another member: where it is, and what it is shown.
+/// Another member: whom this sidecar may ask, and what it shows.
 pub(crate) struct Member<'a> {
     pub(crate) peers: &'a Peers,
     pub(crate) networks: &'a [Network],
@@ -100,7 +103,7 @@ pub(crate) enum Whom<'a> {
     /// Another member of the group.
     Member(Member<'a>),
     /// The worker beside this process.
-    Beside(&'a Limits),
+    Beside(&'a Peers, &'a Limits),
 }
 
 impl Whom<'_> {
@@ -108,7 +111,7 @@ impl Whom<'_> {
     fn barred(&self, target: &Target, address: IpAddr) -> Option<String> {
         let is_loopback = address.to_canonical().is_loopback();
         match self {
-            Self::Beside(_) => (!is_loopback).then(|| format!("{address} is not this machine")),
+            Self::Beside(..) => (!is_loopback).then(|| format!("{address} is not this machine")),
             Self::Member(member) if !member.networks.iter().any(|network| network.contains(address)) => {
                 Some(format!("{address} is in none of peer_networks"))
             }
@@ -122,26 +125,75 @@ impl Whom<'_> {
         }
     }
 
-    const fn limits(&self) -> &Limits {
+    pub(crate) const fn limits(&self) -> &Limits {
         match self {
             Self::Member(member) => member.limits,
-            Self::Beside(limits) => limits,
+            Self::Beside(_, limits) => limits,
+        }
+    }
+
+    const fn kept(&self) -> &Kept<Line> {
+        match self {
+            Self::Member(member) => &member.peers.kept,
+            Self::Beside(peers, _) => &peers.kept,
         }
     }
 }
 
 /// Asks at that path, which begins with a slash, and waits for the answer.
 pub(crate) async fn ask(whom: &Whom<'_>, target: &Target, path: &str, request: &Request) -> Result<Answer, Failed> {
-    let (stream, address) = connect(whom, target).await?;
-    let answered = async {
-        match whom {
-            Whom::Member(Member { peers: Peers { tls: Some(tls), .. }, .. }) if target.tls => {
-                exchange(whom, secured(stream, target, tls).await?, address, &format!("{}{path}", target.prefix), request).await
-            }
-            _ => exchange(whom, stream, address, &format!("{}{path}", target.prefix), request).await,
+    let path = format!("{}{path}", target.prefix);
+    // What is brought once at most has a connection of its own: of one that breaks under it nobody could tell whether it had arrived.
+    if request.method == Method::Get
+        && let Some(line) = whom.kept().take(target, |line| line.is_open() && whom.barred(target, line.address().ip()).is_none())
+        && let Ok(answer) = ask_over(whom, line, target, &path, request).await?
+    {
+        return Ok(answer);
+    }
+    let line = opened(whom, target).await?;
+    let address = line.address();
+    ask_over(whom, line, target, &path, request).await?.map_err(|error| broken(address, &error))
+}
+
+/// With what is below it: of TLS the error itself says nothing.
+fn broken(address: SocketAddr, error: &hyper::Error) -> Failed {
+    let cause = std::error::Error::source(error).map(|cause| format!(": {cause}")).unwrap_or_default();
+    Failed::Broken(format!("{address}: {error}{cause}"))
+}
+
+/// Asks over that connection, and keeps it if it is good for more; the inner error is that it broke before there was an answer.
+async fn ask_over(
+    whom: &Whom<'_>,
+    mut line: Line,
+    target: &Target,
+    path: &str,
+    request: &Request,
+) -> Result<hyper::Result<Answer>, Failed> {
+    let exchange = async {
+        let asked = asked(whom, &target.authority(), path, request).map_err(|error| Failed::Broken(error.to_string()))?;
+        let response = match line.send(asked).await {
+            Ok(response) => response,
+            Err(error) => return Ok(Err(error)),
+        };
+        let (answer, is_whole) = taken_in(whom, response, line.address(), target).await;
+        if is_whole {
+            whom.kept().keep(target, line);
         }
+        answer.map(Ok)
     };
-    timeout(ANSWER_WITHIN, answered).await.unwrap_or(Err(Failed::Late))
+    timeout(ANSWER_WITHIN, exchange).await.unwrap_or(Err(Failed::Late))
+}
+
+/// A new connection, with TLS where the target says so.
+async fn opened(whom: &Whom<'_>, target: &Target) -> Result<Line, Failed> {
+    let (stream, address) = connect(whom, target).await?;
+    let opened = match whom {
+        Whom::Member(Member { peers: Peers { tls: Some(tls), .. }, .. }) if target.tls => {
+            Line::over(secured(stream, target, tls).await?, address).await
+        }
+        _ => Line::over(stream, address).await,
+    };
+    opened.map_err(|error| broken(address, &error))
 }
 
 /// A connection to the first of its addresses that is allowed and there.
@@ -184,77 +236,6 @@ async fn secured(
         Ok(Err(error)) => Err(Failed::Broken(format!("{}: {error}", target.host))),
         Err(_) => Err(Failed::Late),
     }
-}
-
-async fn exchange(
-    whom: &Whom<'_>,
-    stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static,
-    address: SocketAddr,
-    path: &str,
-    request: &Request,
-) -> Result<Answer, Failed> {
-    let broken = |error: &dyn std::fmt::Display| Failed::Broken(format!("{address}: {error}"));
-    let mut client = http1::Builder::new();
-    let (mut sender, connection) =
-        client.max_buf_size(HEAD_BYTES_MAX).handshake(TokioIo::new(stream)).await.map_err(|error| broken(&error))?;
-    // It ends with the exchange.
-    let _connection = AbortOnDropHandle::new(tokio::spawn(connection));
-    let asked = asked(whom, address, path, request).map_err(|error| broken(&error))?;
-    let (head, body) = sender.send_request(asked).await.map_err(|error| broken(&error))?.into_parts();
-    let refused = let_in(whom, &head.headers, address)?;
-    let mut incoming = Incoming::new(Body::new(body), BODY_BYTES_MAX as u64, whom.limits())
-        .map_err(|_| broken(&format_args!("its answer has more than {BODY_BYTES_MAX} bytes")))?;
-    let mut bytes = Vec::new();
-    while let Some(piece) = incoming.next().await.map_err(|_| broken(&"its answer is too long, too slow or cut off"))? {
-        bytes.extend_from_slice(&piece);
-    }
-    let status = head.status.as_u16();
-    if refused {
-        return Err(refusal(status, address));
-    }
-    if !matches!(status, 200..=299 | 400..=599) {
-        return Err(broken(&format_args!("it answers with status {status}, which is not passed on")));
-    }
-    let kind = head.headers.get(CONTENT_TYPE).and_then(|kind| kind.to_str().ok()).unwrap_or("application/octet-stream");
-    Ok(Answer::bytes(kind, bytes).with_status(status))
-}
-
-/// Whether the member has not let it in.
-fn let_in(whom: &Whom<'_>, headers: &HeaderMap, address: SocketAddr) -> Result<bool, Failed> {
-    match (whom, headers.get(PEER_HEADER)) {
-        (Whom::Beside(_), _) => Ok(false),
-        (Whom::Member(_), Some(by)) => Ok(by == REFUSED),
-        (Whom::Member(_), None) => Err(Failed::Nobody(format!("{address}: who is there is no member of the group"))),
-    }
-}
-
-fn refusal(status: u16, address: SocketAddr) -> Failed {
-    match status {
-        421 | 503 => Failed::Nobody(format!("{address}: another member is there now, or it is stopping")),
-        401 | 403 => Failed::Barred(format!("{address} does not take the token that it is shown: give all members the same peer token")),
-        429 => Failed::Broken(format!("{address}: too many ask it at once; try again")),
-        _ => Failed::Broken(format!("{address}: it refuses the request with status {status}")),
-    }
-}
-
-/// The request as it is sent: its method, path and body, the body's type, and what members show each other. Nothing else that the caller has sent.
-fn asked(whom: &Whom<'_>, address: SocketAddr, path: &str, request: &Request) -> Result<hyper::Request<Body>, axum::http::Error> {
-    let line = request.query.as_ref().map_or_else(|| path.to_owned(), |query| format!("{path}?{query}"));
-    let method = match request.method {
-        Method::Get => hyper::Method::GET,
-        Method::Post => hyper::Method::POST,
-    };
-    let mut asked = hyper::Request::builder().method(method).uri(line).header(HOST, address.to_string());
-    if let Some(kind) = &request.content_type {
-        asked = asked.header(CONTENT_TYPE, kind);
-    }
-    if let Whom::Member(member) = whom {
-        asked = asked.header(PEER_HEADER, SPOKEN);
-        if let Some(token) = &member.token {
-            asked = asked.header(AUTHORIZATION, token);
-        }
-    }
-    asked.body(Body::from(request.body.clone()))
 }
 
 /// A token as it is shown.
@@ -313,7 +294,7 @@ mod tests {
         assert!(barred("http://a.example:1", "169.254.169.254", &loopback), "a name may lead anywhere");
         assert!(barred("http://10.0.0.7:1", "10.0.0.7", &["10.0.0.0/8"]), "beyond loopback there is TLS or nothing");
         assert!(barred("https://10.0.0.7:1", "10.0.0.7", &["10.0.0.0/8"]), "and somebody has to say whose certificates");
-        let beside = Whom::Beside(&limits);
+        let beside = Whom::Beside(&peers, &limits);
         assert!(beside.barred(&Target::parse("http://localhost:1").unwrap(), "10.0.0.7".parse().unwrap()).is_some());
     }
 }

@@ -7,9 +7,10 @@ use std::sync::Arc;
 use axum::extract::{MatchedPath, Request, State};
 use axum::http::header::{AUTHORIZATION, HOST, ORIGIN};
 use axum::http::uri::Authority;
-use axum::http::{HeaderMap, Method, Version};
+use axum::http::{HeaderMap, HeaderValue, Method, Version};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
+use shardwise::requests::{AT_THE_GATE, PEER_HEADER};
 
 use crate::app::App;
 use crate::page;
@@ -27,9 +28,16 @@ pub(crate) const OPEN: [&str; 2] = ["/livez", "/readyz"];
 pub(crate) async fn gate(State(app): State<Arc<App>>, request: Request, next: Next) -> Response {
     // The route and not the path: no key ever becomes a label.
     let route = request.extensions().get::<MatchedPath>().map_or_else(|| "none".to_owned(), |path| path.as_str().to_owned());
+    let is_peers = request.uri().path().starts_with(PEERS);
     let mut response = match admit(&app, &request) {
         Ok(()) => next.run(request).await,
-        Err(problem) => problem.into_response(),
+        Err(problem) => {
+            let mut refusal = problem.into_response();
+            if is_peers {
+                refusal.headers_mut().insert(PEER_HEADER, HeaderValue::from_static(AT_THE_GATE));
+            }
+            refusal
+        }
     };
     page::guard(response.headers_mut());
     let status = response.status().as_str().to_owned();
@@ -37,12 +45,21 @@ pub(crate) async fn gate(State(app): State<Arc<App>>, request: Request, next: Ne
     response
 }
 
-fn admit(app: &App, request: &Request) -> Result<()> {
+/// Whether a request is meant for this place, and comes from no page of somebody else's. `hosts` are ours beside where the connection came in.
+///
+/// # Errors
+///
+/// The refusal.
+pub(crate) fn comes_here(request: &Request, hosts: &[String]) -> Result<()> {
     let at = request.extensions().get::<Local>().map(|local| local.0);
     let local = at.map(|at| at.ip());
-    let is_ours = |text: &str| host_of(text).is_some_and(|host| is_ours(&host, local, &app.hosts));
+    let is_ours = |text: &str| host_of(text).is_some_and(|host| is_ours(&host, local, hosts));
     check_host(request, is_ours)?;
-    check_origin(request.headers(), is_ours, at.map(|at| at.port()))?;
+    check_origin(request.headers(), is_ours, at.map(|at| at.port()))
+}
+
+fn admit(app: &App, request: &Request) -> Result<()> {
+    comes_here(request, &app.hosts)?;
     if OPEN.contains(&request.uri().path()) || page::is_file(request.uri().path()) {
         return Ok(());
     }
@@ -84,7 +101,7 @@ fn check_host(request: &Request, is_ours: impl Fn(&str) -> bool) -> Result<()> {
 
 fn check_origin(headers: &HeaderMap, is_ours: impl Fn(&str) -> bool, port: Option<u16>) -> Result<()> {
     let asked = headers.get(HOST).and_then(|host| host.to_str().ok()).unwrap_or_default();
-    let foreign = |origin: &axum::http::HeaderValue| {
+    let foreign = |origin: &HeaderValue| {
         let text = origin.to_str().unwrap_or_default();
         let authority = text.strip_prefix("http://").map(|rest| (rest, 80)).or_else(|| Some((text.strip_prefix("https://")?, 443)));
         // Another program of this machine has the same host and another port.

@@ -5,15 +5,20 @@
 //!
 //! Here are routes, limits and who may ask; what is answered comes from the library.
 
+mod among;
 mod answers;
 mod app;
 mod body;
+mod certificates;
+mod connections;
 mod dial;
+mod exchange;
 mod explain;
 mod forward;
 mod gate;
 mod health;
 mod history;
+mod kept;
 mod openapi;
 mod options;
 mod outbox;
@@ -23,6 +28,7 @@ mod peers;
 mod plan;
 mod problem;
 mod rate;
+mod readings;
 mod rebalances;
 mod seats;
 mod server;
@@ -32,7 +38,10 @@ mod slots;
 mod steady;
 mod wishes;
 
+pub use among::Peers;
+pub use certificates::Tls;
 pub use health::goes_on;
-pub use options::{Limits, Options, Peers, Render, Tls, Token};
+pub use options::{Limits, Options, Render, Token};
 pub use outbox::{Outbox, OutboxLetter, OutboxReplay, OutboxStatus};
+pub use readings::{Reading, Readings, serve_readings};
 pub use server::{Error, Sidecar};

@@ -3,19 +3,14 @@
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::sync::atomic::AtomicUsize;
 use std::time::Duration;
 
-use rustls::pki_types::pem::PemObject;
-use rustls::pki_types::{CertificateDer, PrivateKeyDer};
-use rustls::{ClientConfig, RootCertStore, ServerConfig};
 use secrecy::{ExposeSecret, SecretSlice};
 use shardwise::settings::PeersSettings;
 use subtle::ConstantTimeEq;
-use tokio::sync::Semaphore;
 
-use crate::dial::Target;
-use crate::forward::FORWARDS_MOST;
+use crate::among::Peers;
+use crate::certificates::Tls;
 use crate::outbox::Outbox;
 use crate::server::Error;
 
@@ -64,8 +59,11 @@ impl Options {
 
     /// # Errors
     ///
-    /// If others than this machine's programs could call it unseen or unasked.
+    /// If others than this machine's programs could call it unseen or unasked, or members cannot show what they are to show.
     pub(crate) fn check(&self) -> Result<(), Error> {
+        if self.peers.is_mutual() && self.tls.is_none() {
+            return Err(Error::Options("members show their certificates over TLS: --peer-cert needs --tls-cert and --tls-key".into()));
+        }
         if self.listen.ip().is_loopback() || self.token.is_some() && self.tls.is_some() {
             return Ok(());
         }
@@ -123,65 +121,6 @@ impl Default for Limits {
     }
 }
 
-/// How requests are brought from member to member.
-#[derive(Debug)]
-pub struct Peers {
-    /// What members show each other, instead of what the settings say.
-    pub token: Option<Token>,
-    /// Who signs the certificates of other members.
-    pub(crate) tls: Option<Arc<ClientConfig>>,
-    /// The worker beside, for what is not answered here.
-    pub(crate) forward_to: Option<Target>,
-    /// How many are on their way at a time.
-    pub(crate) turns: Semaphore,
-    /// How many are answered here at a time.
-    pub(crate) answers: Semaphore,
-    /// Where the next search for any member begins.
-    pub(crate) next: AtomicUsize,
-}
-
-impl Default for Peers {
-    fn default() -> Self {
-        let [turns, answers] = [(); 2].map(|()| Semaphore::new(FORWARDS_MOST));
-        Self { token: None, tls: None, forward_to: None, turns, answers, next: AtomicUsize::new(0) }
-    }
-}
-
-impl Peers {
-    /// Members that speak TLS are believed if one of the certificates in this PEM file has signed theirs.
-    ///
-    /// # Errors
-    ///
-    /// [`Error::Options`] if there is none in it.
-    pub fn trust(&mut self, file: &Path) -> Result<(), Error> {
-        let refused = |why: &dyn std::fmt::Display| Error::Options(format!("{}: no certificates in PEM: {why}", file.display()));
-        let mut roots = RootCertStore::empty();
-        for certificate in CertificateDer::pem_file_iter(file).map_err(|error| refused(&error))? {
-            let certificate = certificate.map_err(|error| refused(&error))?;
-            roots.add(certificate).map_err(|error| refused(&error))?;
-        }
-        if roots.is_empty() {
-            return Err(refused(&"it is empty"));
-        }
-        let provider = Arc::new(rustls::crypto::ring::default_provider());
-        let config =
-            ClientConfig::builder_with_provider(provider).with_safe_default_protocol_versions().map_err(|error| refused(&error))?;
-        self.tls = Some(Arc::new(config.with_root_certificates(roots).with_no_client_auth()));
-        Ok(())
-    }
-
-    /// What this sidecar does not answer itself is asked of the worker at this address of the same machine, such as `http://127.0.0.1:8000/hooks`.
-    ///
-    /// # Errors
-    ///
-    /// [`Error::Options`] if it is another machine's, or none.
-    pub fn forward_to(&mut self, address: &str) -> Result<(), Error> {
-        let refused = || Error::Options("the worker beside is at an address of this machine, such as http://127.0.0.1:8000".into());
-        self.forward_to = Some(Target::parse(address).filter(Target::is_beside).ok_or_else(refused)?);
-        Ok(())
-    }
-}
-
 /// A secret that is compared in constant time and never shown.
 #[derive(Debug, Clone)]
 pub struct Token(SecretSlice<u8>);
@@ -216,32 +155,6 @@ impl Token {
 
     pub(crate) fn is(&self, shown: &[u8]) -> bool {
         self.0.expose_secret().ct_eq(shown).into()
-    }
-}
-
-/// A server's certificate and key, read and found to fit.
-#[derive(Debug)]
-pub struct Tls(pub(crate) Arc<ServerConfig>);
-
-impl Tls {
-    /// The certificate chain and the private key in these PEM files.
-    ///
-    /// # Errors
-    ///
-    /// [`Error::Options`] if they cannot be read or do not go together.
-    pub fn from_files(chain: &Path, key: &Path) -> Result<Self, Error> {
-        let refused = |path: &Path, why: &dyn std::fmt::Display| Error::Options(format!("{}: {why}", path.display()));
-        let certificates = CertificateDer::pem_file_iter(chain)
-            .and_then(Iterator::collect::<Result<Vec<_>, _>>)
-            .map_err(|error| refused(chain, &format_args!("no certificates in PEM: {error}")))?;
-        if certificates.is_empty() {
-            return Err(refused(chain, &"no certificates in PEM"));
-        }
-        let secret = PrivateKeyDer::from_pem_file(key).map_err(|error| refused(key, &format_args!("no private key in PEM: {error}")))?;
-        let provider = Arc::new(rustls::crypto::ring::default_provider());
-        let versions = ServerConfig::builder_with_provider(provider).with_safe_default_protocol_versions();
-        let config = versions.and_then(|versions| versions.with_no_client_auth().with_single_cert(certificates, secret));
-        Ok(Self(Arc::new(config.map_err(|error| refused(chain, &error))?)))
     }
 }
 

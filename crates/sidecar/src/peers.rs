@@ -6,13 +6,14 @@ use axum::body::{Body, HttpBody};
 use axum::extract::{Request, State};
 use axum::http::header::{CACHE_CONTROL, CONTENT_SECURITY_POLICY, CONTENT_TYPE, X_CONTENT_TYPE_OPTIONS};
 use axum::http::request::Parts;
-use axum::http::{HeaderMap, HeaderValue, StatusCode};
+use axum::http::{HeaderValue, StatusCode};
 use axum::response::{IntoResponse, Response};
 use secrecy::ExposeSecret;
 use shardwise::requests::{self, Answer, Method, PEER_HEADER, REFUSED, SPOKEN, is_path};
 
 use crate::app::{App, Joined};
 use crate::body;
+use crate::connections::Certified;
 use crate::dial::{self, Failed, Whom};
 use crate::forward::FORWARDS_MOST;
 use crate::gate::bearer;
@@ -53,19 +54,23 @@ fn let_in<'a>(app: &'a App, head: &'a Parts) -> Result<(&'a Arc<Joined>, &'a str
     let found = app.policies.values().find_map(|joined| Some((joined, path.strip_prefix(joined.service.requests_path())?)));
     let (joined, path) = found.ok_or_else(|| Problem::misdirected("the member that was asked for is not here, or not any more"))?;
     let method = method_of(head)?;
-    admits(app, joined, &head.headers, method)?;
+    admits(app, joined, head, method)?;
     app.admit()?;
     if is_path(path) { Ok((joined, path, method)) } else { Err(no_path()) }
 }
 
-/// With a token whoever shows it; without one on this machine, and only to read.
-fn admits(app: &App, joined: &Joined, headers: &HeaderMap, method: Method) -> Result<()> {
+/// Whoever shows what members are to show: a certificate, a token, or both. Where neither is set, on this machine, and only to read.
+fn admits(app: &App, joined: &Joined, head: &Parts, method: Method) -> Result<()> {
+    let is_mutual = app.peers.is_mutual();
+    if is_mutual && head.extensions.get::<Certified>().is_none() {
+        return Err(Problem::forbidden("members show a certificate here: start theirs with --peer-cert and --peer-key"));
+    }
     match token(app, joined) {
-        Some(token) if bearer(headers).is_some_and(|shown| token.is(shown)) => Ok(()),
+        Some(token) if bearer(&head.headers).is_some_and(|shown| token.is(shown)) => Ok(()),
         Some(_) => Err(Problem::unauthorized()),
-        None if app.token.is_none() && method == Method::Get => Ok(()),
+        None if is_mutual || app.token.is_none() && method == Method::Get => Ok(()),
         None => Err(Problem::forbidden(
-            "without a peer token only GET is answered, and nothing where an operator's token is set: --peer-token-file",
+            "without a peer token or certificates only GET is answered, and nothing where an operator's token is set: --peer-token-file, --peer-cert",
         )),
     }
 }
@@ -118,7 +123,7 @@ async fn answered(app: &App, joined: &Joined, path: &str, request: requests::Req
         return joined.service.answer(path, request).await;
     };
     let problem = |status, why: &str| Answer::problem(status, "worker", "The worker beside this sidecar does not answer", why);
-    match dial::ask(&Whom::Beside(&app.limits), beside, &format!("/{path}"), &request).await {
+    match dial::ask(&Whom::Beside(&app.peers, &app.limits), beside, &format!("/{path}"), &request).await {
         Ok(answer) => answer,
         Err(Failed::Late) => problem(504, "it takes too long"),
         Err(Failed::Nobody(why) | Failed::Barred(why) | Failed::Broken(why)) => {

@@ -1,56 +1,31 @@
-//! A sidecar from its start to its end: two runtimes, connections, and the routes.
+//! A sidecar from its start to its end: two runtimes, and the routes.
 
 use std::collections::BTreeMap;
-use std::convert::Infallible;
 use std::io;
 use std::net::SocketAddr;
 use std::path::PathBuf;
-use std::pin::Pin;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, OnceLock};
-use std::task::{Context, Poll};
-use std::time::Duration;
 
 use axum::Router;
-use axum::body::{Body, HttpBody};
-use axum::extract::Request;
-use axum::http::HeaderValue;
-use axum::http::header::CONNECTION;
 use axum::middleware::from_fn_with_state;
-use axum::response::IntoResponse;
 use axum::routing::{any, get, post};
-use bytes::Bytes;
-use hyper::body::{Frame, Incoming, SizeHint};
-use hyper::server::conn::http1;
-use hyper::service::service_fn;
-use hyper_util::rt::{TokioIo, TokioTimer};
 use shardwise::ShardingFactory;
-use tokio::io::{AsyncRead, AsyncWrite};
-use tokio::net::{TcpListener, TcpStream};
+use tokio::net::TcpListener;
 use tokio::runtime::{Builder, Runtime};
 use tokio::task::JoinSet;
 use tokio_rustls::TlsAcceptor;
 use tokio_util::sync::CancellationToken;
-use tower::ServiceExt;
 
 use crate::app::{App, Joined, Made};
-use crate::gate::{Local, OPEN, gate};
+use crate::connections::{Floor, serve};
+use crate::dial::Target;
+use crate::gate::gate;
 use crate::history::History;
-use crate::options::{Limits, Options, Tls};
+use crate::options::Options;
 use crate::problem::Problem;
-use crate::seats::{Busy, Ticket};
 use crate::signs::Signs;
-use crate::steady::Steady;
 use crate::{answers, explain, forward, health, openapi, outbox, owned, page, peers, plan, rebalances, slots, wishes};
-
-/// The most bytes of a request's head: the longest path there can be, and as much for headers.
-const HEAD_BYTES_MAX: usize = 128 << 10;
-/// How long answers that are being written may take at the end.
-const FAREWELL: Duration = Duration::from_secs(1);
-/// How long new connections are not looked for, after one could not be taken.
-const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
-/// What is said to whom there is no room for.
-const FULL: &[u8] = b"HTTP/1.1 429 Too Many Requests\r\nretry-after: 1\r\nconnection: close\r\ncontent-length: 0\r\n\r\n";
 
 /// Why a sidecar does not start or ends.
 #[derive(Debug, thiserror::Error)]
@@ -77,7 +52,7 @@ pub enum Error {
 pub struct Sidecar {
     app: Arc<App>,
     listener: std::net::TcpListener,
-    tls: Option<Tls>,
+    tls: Option<TlsAcceptor>,
     /// One thread for everything that keeps ownership: no client can keep it busy.
     renewals: Runtime,
     clients: Runtime,
@@ -111,12 +86,15 @@ impl Sidecar {
         options.keeps_apart(policies.values().map(|joined| joined.service.peers()))?;
         for (name, joined) in &policies {
             // Where nobody can know where it is, it goes on without being asked by others.
-            if let Err(error) = joined.service.requests_arrive_at(address, options.tls.is_some()) {
-                tracing::warn!(policy = name, %error, "other members cannot bring requests here");
+            match joined.service.requests_arrive_at(address, options.tls.is_some()) {
+                // By that name the others call it, and the operator chose it.
+                Ok(shown) => options.hosts.extend(Target::of_member(&shown).map(Target::into_host)),
+                Err(error) => tracing::warn!(policy = name, %error, "other members cannot bring requests here"),
             }
         }
         let document = openapi::document(policies.keys().map(String::as_str), options.token.is_some());
-        let tls = options.tls.take();
+        let served = options.tls.take().map(|tls| tls.served(options.peers.members.clone())).transpose()?;
+        let tls = served.map(TlsAcceptor::from);
         let made = Made { factory, policies, renewals: renewals.handle().clone(), document };
         Ok(Self { app: Arc::new(App::new(made, options)), listener, tls, renewals, clients, address })
     }
@@ -138,7 +116,8 @@ impl Sidecar {
             let _on = clients.enter();
             TcpListener::from_std(listener).map_err(Error::Threads)?
         };
-        let server = clients.spawn(serve(listener, tls, Arc::clone(&app), stop.clone()));
+        let floor = Floor { routes: routes(&app), seats: Arc::clone(&app.seats), limits: app.limits.clone(), tls };
+        let server = clients.spawn(serve(listener, floor, stop.clone()));
         let result = renewals.block_on(async {
             tokio::pin!(shutdown);
             let result = tokio::select! {
@@ -198,122 +177,6 @@ async fn leave(app: &App) {
     let leaving = app.policies.values().map(|joined| joined.service.deregister_self());
     for error in futures::future::join_all(leaving).await.into_iter().filter_map(Result::err) {
         tracing::warn!(%error, "could not leave in good order; the lease ends by itself");
-    }
-}
-
-async fn serve(listener: TcpListener, tls: Option<Tls>, app: Arc<App>, stop: CancellationToken) {
-    let (acceptor, routes) = (tls.map(|tls| TlsAcceptor::from(tls.0)), routes(&app));
-    let mut connections = JoinSet::new();
-    loop {
-        tokio::select! {
-            accepted = listener.accept() => match accepted {
-                Ok((stream, _)) => {
-                    let Some(ticket) = app.seats.take() else {
-                        turn_away(&stream);
-                        continue;
-                    };
-                    let serving = Serving { routes: routes.clone(), limits: app.limits.clone(), ticket: Arc::new(ticket), stop: stop.clone() };
-                    connections.spawn(serving.connection(stream, acceptor.clone()));
-                }
-                // Nobody can be taken in just now, such as without file descriptors.
-                Err(_) => tokio::time::sleep(ACCEPT_PAUSE).await,
-            },
-            Some(_) = connections.join_next() => {}
-            () = stop.cancelled() => break,
-        }
-    }
-    drop(listener);
-    while connections.join_next().await.is_some() {}
-}
-
-/// As well as it goes without waiting.
-fn turn_away(stream: &TcpStream) {
-    let _ = stream.try_write(FULL);
-}
-
-struct Serving {
-    routes: Router,
-    limits: Limits,
-    ticket: Arc<Ticket>,
-    stop: CancellationToken,
-}
-
-impl Serving {
-    async fn connection(self, stream: TcpStream, tls: Option<TlsAcceptor>) {
-        let Ok(local) = stream.local_addr() else { return };
-        let _ = stream.set_nodelay(true);
-        let closed = self.ticket.closed().clone();
-        let limit = self.limits.head;
-        let steady = Steady::new(stream, self.limits.stall);
-        let served = async move {
-            match tls {
-                None => self.http(steady, local).await,
-                Some(acceptor) => {
-                    if let Ok(Ok(stream)) = tokio::time::timeout(limit, acceptor.accept(steady)).await {
-                        self.http(stream, local).await;
-                    }
-                }
-            }
-        };
-        tokio::select! {
-            () = served => {}
-            () = closed.cancelled() => {}
-        }
-    }
-
-    async fn http(self, stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static, local: SocketAddr) {
-        let Self { routes, limits, ticket, stop } = self;
-        let probes_only = ticket.probes_only();
-        let answer = service_fn(move |request: hyper::Request<Incoming>| {
-            let (routes, busy) = (routes.clone(), ticket.busy());
-            async move {
-                let mut request: Request = request.map(Body::new);
-                request.extensions_mut().insert(Local(local));
-                if probes_only && !OPEN.contains(&request.uri().path()) {
-                    let mut response =
-                        Problem::too_many("all connections are busy; this one is for /livez and /readyz alone").into_response();
-                    response.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
-                    return Ok::<_, Infallible>(response.map(|body| Held { body, _busy: busy }));
-                }
-                let response = routes.oneshot(request).await.unwrap_or_else(|never: Infallible| match never {});
-                Ok::<_, Infallible>(response.map(|body| Held { body, _busy: busy }))
-            }
-        });
-        let mut http = http1::Builder::new();
-        http.timer(TokioTimer::new()).header_read_timeout(limits.head).max_buf_size(HEAD_BYTES_MAX).half_close(true);
-        let connection = http.serve_connection(TokioIo::new(stream), answer);
-        tokio::pin!(connection);
-        tokio::select! {
-            // A client that goes away or sends nonsense has had its answer.
-            _ = connection.as_mut() => {}
-            () = stop.cancelled() => {
-                connection.as_mut().graceful_shutdown();
-                let _ = tokio::time::timeout(FAREWELL, connection).await;
-            }
-        }
-    }
-}
-
-/// An answer that keeps its connection busy until its last byte has been handed over.
-struct Held {
-    body: Body,
-    _busy: Busy,
-}
-
-impl HttpBody for Held {
-    type Data = Bytes;
-    type Error = axum::Error;
-
-    fn poll_frame(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, axum::Error>>> {
-        Pin::new(&mut self.body).poll_frame(context)
-    }
-
-    fn is_end_stream(&self) -> bool {
-        self.body.is_end_stream()
-    }
-
-    fn size_hint(&self) -> SizeHint {
-        self.body.size_hint()
     }
 }
 

@@ -22,9 +22,8 @@ use crate::{descriptors, output, signals};
 #[command(after_help = "\
 Joins under each policy and answers for this worker; GET /openapi.json tells how. One JSON line says
 where, once it has joined: {\"listening\":\"127.0.0.1:8087\",...}. A browser sees the group there.
-Beyond loopback it needs a token and
-TLS. Drain and undrain need a token in any case, sent as Authorization: Bearer <token>.
-SIGTERM and Ctrl-C drain and deregister; a second one ends at once.
+Beyond loopback it needs a token and TLS. Drain and undrain need a token in any case, sent as
+Authorization: Bearer <token>. SIGTERM and Ctrl-C drain and deregister; a second one ends at once.
 
   shardwise serve --policy my_custom_workers
   curl -H 'Content-Type: application/json' -d '[\"tenant-7\",\"tenant-8\"]' \\
@@ -33,7 +32,7 @@ pub(crate) struct Serve {
     /// A policy to join under; may be given several times
     #[arg(long, value_name = "NAME", required = true)]
     policy: Vec<String>,
-    /// Where to listen; port 0 takes any that is free
+    /// Where to listen; port 0 is any free one
     #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1:8087")]
     listen: SocketAddr,
     /// A file with the token that clients must send, at least 16 bytes
@@ -45,7 +44,7 @@ pub(crate) struct Serve {
     /// Its private key, in PEM
     #[arg(long, value_name = "FILE", requires = "tls_cert")]
     tls_key: Option<PathBuf>,
-    /// A host name by which clients call it, beside localhost and addresses; may be given several times
+    /// Another host name by which clients call it; may be given several times
     #[arg(long, value_name = "NAME")]
     allow_host: Vec<String>,
     /// A file with the token that members show each other, instead of what the settings say
@@ -54,6 +53,12 @@ pub(crate) struct Serve {
     /// Who signs other members' certificates, in PEM
     #[arg(long, value_name = "FILE")]
     peer_ca_file: Option<PathBuf>,
+    /// The certificate chain that this one shows members, who show one too, in PEM
+    #[arg(long, value_name = "FILE", requires_all = ["peer_key", "peer_ca_file", "tls_cert"])]
+    peer_cert: Option<PathBuf>,
+    /// Its private key, in PEM
+    #[arg(long, value_name = "FILE", requires = "peer_cert")]
+    peer_key: Option<PathBuf>,
     /// The worker's own HTTP on this machine, for requests of members that are not answered here
     #[arg(long, value_name = "URL")]
     forward_to: Option<String>,
@@ -124,7 +129,11 @@ impl Serve {
             options.tls = Some(Tls::from_files(chain, key)?);
         }
         options.peers.token = self.peer_token_file.as_deref().map(Token::from_file).transpose()?;
-        self.peer_ca_file.as_deref().map_or(Ok(()), |file| options.peers.trust(file))?;
+        match (&self.peer_ca_file, &self.peer_cert, &self.peer_key) {
+            (Some(file), Some(chain), Some(key)) => options.peers.trust_mutually(file, &Tls::from_files(chain, key)?)?,
+            (Some(file), ..) => options.peers.trust(file)?,
+            _ => {}
+        }
         self.forward_to.as_deref().map_or(Ok(()), |address| options.peers.forward_to(address))?;
         options.hosts.clone_from(&self.allow_host);
         (options.limits.list_bytes, options.limits.rate) = (self.max_list, self.rate);

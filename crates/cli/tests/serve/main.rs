@@ -8,6 +8,7 @@ mod bad;
 mod common;
 mod descriptors;
 mod http;
+mod kept;
 mod live;
 mod members;
 mod peers;

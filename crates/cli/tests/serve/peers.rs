@@ -78,17 +78,22 @@ pub(crate) fn answering(answer: &'static str) -> (SocketAddr, Receiver<String>) 
 
 /// A service in this process for the place's group, with more lines in its policy.
 pub(crate) fn service(runtime: &Runtime, place: &Place, id: &str, lines: &str) -> ShardingService {
+    service_at(runtime, place, id, lines, "")
+}
+
+/// The same, with more lines on where it is.
+pub(crate) fn service_at(runtime: &Runtime, place: &Place, id: &str, lines: &str, instance: &str) -> ShardingService {
     let _on = runtime.enter();
     let text = std::fs::read_to_string(place.path("settings.toml")).unwrap()
         + &format!(
-            "{lines}[default.resilience.sharding.instance]\nid = \"{id}\"\n[default.resilience.sharding.discovery.local]\npath = '{}'\n",
+            "{lines}[default.resilience.sharding.instance]\nid = \"{id}\"\n{instance}[default.resilience.sharding.discovery.local]\npath = '{}'\n",
             place.path("shardwise.db").display()
         );
     ShardingFactory::from_settings(Settings::from_toml_str(&text).unwrap()).unwrap().create("workers").unwrap()
 }
 
 /// A member of the place's group in this process that says that requests to it arrive there.
-fn member(runtime: &Runtime, place: &Place, id: &str, at: SocketAddr, tls: bool) -> ShardingService {
+pub(crate) fn member(runtime: &Runtime, place: &Place, id: &str, at: SocketAddr, tls: bool) -> ShardingService {
     let service = service(runtime, place, id, "");
     service.requests_arrive_at(at, tls).unwrap();
     runtime.block_on(service.register_self()).unwrap();

@@ -13,7 +13,7 @@ use shardwise::discovery::{Clock, random_incarnation};
 use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
 
-pub use stats::{PublisherStats, Snapshot};
+pub use stats::{PublisherStats, Snapshot, Trouble};
 
 use self::runner::Runner;
 use crate::store::Registration;

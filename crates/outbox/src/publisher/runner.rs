@@ -12,7 +12,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::jobs::{Done, Jobs};
 use super::watch;
-use super::{Nudge, OutboxPublisher, PublisherStats};
+use super::{Nudge, OutboxPublisher, PublisherStats, Trouble};
 use crate::decide::{Action, Address, Call, Engine, Input};
 use crate::metrics::Meters;
 use crate::store::{Outcome, Registration, Then};
@@ -206,7 +206,7 @@ impl Runner {
                 let text = error.to_string();
                 if self.failing.get(&call) != Some(&text) {
                     tracing::warn!(call = ?call, error = %text, "the outbox's store fails; trying again");
-                    self.stats.note_error(Some(text.clone()));
+                    self.stats.note_error(Some((Trouble::Store, text.clone())));
                     self.failing.insert(call, text);
                 }
                 self.engine.on(Input::Failed(call), now);
@@ -229,7 +229,8 @@ impl Runner {
                     tracing::debug!(sink = self.sink.name(), error = %refusal, permanent = refusal.permanent, "an event was refused");
                 }
                 if let Some(refusal) = accepted.refusals().last() {
-                    self.stats.note_error(Some(refusal.message.clone()));
+                    let trouble = if refusal.permanent { Trouble::Event } else { Trouble::Destination };
+                    self.stats.note_error(Some((trouble, refusal.message.clone())));
                 } else if self.failing.is_empty() {
                     self.stats.note_error(None);
                 }
@@ -239,7 +240,7 @@ impl Runner {
         };
         if self.failing.remove(&call).is_some() {
             tracing::info!(call = ?call, "the outbox's store works again");
-            self.stats.note_error(self.failing.values().next().cloned());
+            self.stats.note_error(self.failing.values().next().map(|text| (Trouble::Store, text.clone())));
         }
     }
 

@@ -45,6 +45,31 @@ pub struct Snapshot {
     pub destination_down: bool,
     /// The latest failure of the store or the sink, if the same thing has not succeeded since.
     pub last_error: Option<String>,
+    /// Of what kind that is: for whoever is not to read what a destination says.
+    pub trouble: Option<Trouble>,
+}
+
+/// What has failed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum Trouble {
+    /// The store does not do what it is asked to.
+    Store,
+    /// The destination does not take an event, and may later.
+    Destination,
+    /// The destination will never take an event: it is too large or malformed for it.
+    Event,
+}
+
+impl Trouble {
+    /// In small letters.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Store => "store",
+            Self::Destination => "destination",
+            Self::Event => "event",
+        }
+    }
 }
 
 impl PublisherStats {
@@ -65,7 +90,7 @@ impl PublisherStats {
 
     pub(super) fn publish(&self, counters: Counters) {
         let mut kept = self.kept();
-        let last_error = kept.snapshot.last_error.take();
+        let (last_error, trouble) = (kept.snapshot.last_error.take(), kept.snapshot.trouble);
         kept.turned = Some(Instant::now());
         kept.snapshot = Snapshot {
             delivered: counters.delivered,
@@ -81,10 +106,14 @@ impl PublisherStats {
             in_memory: counters.in_memory,
             destination_down: counters.destinations_down > 0,
             last_error,
+            trouble,
         };
     }
 
-    pub(super) fn note_error(&self, error: Option<String>) {
-        self.kept().snapshot.last_error = error;
+    /// `None` takes the last one back.
+    pub(super) fn note_error(&self, error: Option<(Trouble, String)>) {
+        let (trouble, text) = error.unzip();
+        let mut kept = self.kept();
+        (kept.snapshot.trouble, kept.snapshot.last_error) = (trouble, text);
     }
 }

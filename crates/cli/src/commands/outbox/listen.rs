@@ -1,36 +1,21 @@
-//! `--listen`: `/livez`, `/readyz` and `/metrics` of a publisher, for whatever watches it. Nothing here can change anything, and nobody who
-//! connects can hold the publisher up: few connections, short ones, one answer each.
+//! `--listen`: `/livez`, `/readyz` and `/metrics` of a publisher, for whatever watches it.
 
-use std::convert::Infallible;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::str::FromStr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use hyper::body::Incoming;
-use hyper::header::{ALLOW, CACHE_CONTROL, CONTENT_TYPE, HeaderValue};
-use hyper::server::conn::http1;
-use hyper::service::service_fn;
-use hyper::{Method, Request, Response, StatusCode};
-use hyper_util::rt::{TokioIo, TokioTimer};
 use metrics_exporter_prometheus::{Matcher, PrometheusBuilder, PrometheusHandle};
 use serde_json::json;
 use shardwise::{ServiceState, Sharding as _, ShardingService};
-use shardwise_outbox::PublisherStats;
-use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::Semaphore;
-use tokio::time::{interval, sleep, timeout};
+use shardwise_outbox::{PublisherStats, Trouble};
+use shardwise_sidecar::{Reading, serve_readings};
+use tokio::net::TcpListener;
+use tokio::time::interval;
 use tokio_util::task::AbortOnDropHandle;
 
 use crate::exit::{Code, Failure, Result};
 
-/// Connections at the same time; more are closed at once.
-const CONNECTIONS: usize = 32;
-/// From the first byte to the last, and the part of it for the request's head.
-const WITHIN: Duration = Duration::from_secs(10);
-const HEAD_WITHIN: Duration = Duration::from_secs(5);
-/// The most bytes of a request's head.
-const HEAD_BYTES: usize = 16 * 1024;
 /// How often the exporter tidies up.
 const UPKEEP_EVERY: Duration = Duration::from_secs(5);
 /// After so many TTLs without a look around, and at least the time below, a publisher hangs.
@@ -72,63 +57,26 @@ pub(super) async fn bind(address: Address) -> Result<(TcpListener, PrometheusHan
     Ok((listener, handle))
 }
 
-/// Answers until the handle is dropped.
-pub(super) fn serve(listener: TcpListener, told: Told) -> AbortOnDropHandle<()> {
-    let (told, free) = (Arc::new(told), Arc::new(Semaphore::new(CONNECTIONS)));
+/// Answers until the handle is dropped, by the names in `hosts` too.
+pub(super) fn serve(listener: TcpListener, hosts: Vec<String>, told: Told) -> AbortOnDropHandle<()> {
+    let told = Arc::new(told);
+    let reading = |read: fn(&Told) -> Reading| {
+        let told = Arc::clone(&told);
+        Box::new(move || read(&told)) as Box<dyn Fn() -> Reading + Send + Sync>
+    };
+    let readings = vec![("/livez", reading(alive)), ("/readyz", reading(ready)), ("/metrics", reading(metrics))];
     AbortOnDropHandle::new(tokio::spawn(async move {
         let mut upkeep = interval(UPKEEP_EVERY);
+        let serving = serve_readings(listener, hosts, readings);
+        tokio::pin!(serving);
         loop {
             tokio::select! {
-                accepted = listener.accept() => match accepted {
-                    Ok((stream, _)) => {
-                        // Dropped, and so closed, if there are too many.
-                        let Ok(permit) = Arc::clone(&free).try_acquire_owned() else { continue };
-                        let told = Arc::clone(&told);
-                        tokio::spawn(async move {
-                            // An answer that is not taken in time, or a request that is none, concerns nobody else.
-                            let _ = timeout(WITHIN, answer(stream, told)).await;
-                            drop(permit);
-                        });
-                    }
-                    // Out of descriptors, mostly: it passes or it does not, but the publisher goes on.
-                    Err(_) => sleep(Duration::from_millis(100)).await,
-                },
+                () = &mut serving => return,
                 _ = upkeep.tick() => told.metrics.run_upkeep(),
             }
         }
     }))
 }
-
-async fn answer(stream: TcpStream, told: Arc<Told>) -> hyper::Result<()> {
-    let service = service_fn(move |request: Request<Incoming>| {
-        let response = respond(request.method(), request.uri().path(), &told);
-        async move { Ok::<_, Infallible>(response) }
-    });
-    let mut server = http1::Builder::new();
-    server.timer(TokioTimer::new()).header_read_timeout(HEAD_WITHIN).max_buf_size(HEAD_BYTES).keep_alive(false);
-    server.serve_connection(TokioIo::new(stream), service).await
-}
-
-fn respond(method: &Method, path: &str, told: &Told) -> Response<String> {
-    let (status, kind, text) = match (method, path) {
-        (&Method::GET | &Method::HEAD, "/livez") => alive(told),
-        (&Method::GET | &Method::HEAD, "/readyz") => ready(told),
-        (&Method::GET | &Method::HEAD, "/metrics") => (StatusCode::OK, "text/plain; version=0.0.4; charset=utf-8", told.metrics.render()),
-        (&Method::GET | &Method::HEAD, _) => (StatusCode::NOT_FOUND, PLAIN, "there are /livez, /readyz and /metrics\n".into()),
-        _ => (StatusCode::METHOD_NOT_ALLOWED, PLAIN, "only GET\n".into()),
-    };
-    let mut response = Response::new(text);
-    *response.status_mut() = status;
-    let headers = response.headers_mut();
-    headers.insert(CONTENT_TYPE, HeaderValue::from_static(kind));
-    headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
-    if status == StatusCode::METHOD_NOT_ALLOWED {
-        headers.insert(ALLOW, HeaderValue::from_static("GET, HEAD"));
-    }
-    response
-}
-
-const PLAIN: &str = "text/plain; charset=utf-8";
 
 /// Whether the publisher looks around; before its first time it is about to.
 ///
@@ -140,24 +88,32 @@ pub(super) fn turns(stats: &PublisherStats, sharding: &ShardingService) -> std::
     stats.turned_ago().filter(|ago| *ago > longest).map_or(Ok(()), Err)
 }
 
-fn alive(told: &Told) -> (StatusCode, &'static str, String) {
+fn text(status: u16, text: String) -> Reading {
+    Reading { status, content_type: "text/plain; charset=utf-8", text }
+}
+
+fn alive(told: &Told) -> Reading {
     match turns(&told.stats, &told.sharding) {
-        Ok(()) => (StatusCode::OK, PLAIN, "alive\n".into()),
-        Err(ago) => (StatusCode::SERVICE_UNAVAILABLE, PLAIN, format!("the publisher has done nothing for {ago:.0?}\n")),
+        Ok(()) => text(200, "alive\n".into()),
+        Err(ago) => text(503, format!("the publisher has done nothing for {ago:.0?}\n")),
     }
 }
 
 /// Ready as a member that takes its share and holds something of it. A sink that is down is told, and does not make it unready: another
-/// publisher could do no better.
-fn ready(told: &Told) -> (StatusCode, &'static str, String) {
+/// publisher could do no better. What the sink says is for `outbox status` alone, which asks for the store's password.
+fn ready(told: &Told) -> Reading {
     let (now, state) = (told.stats.snapshot(), told.sharding.state());
     let takes_part = matches!(state, ServiceState::Active | ServiceState::Stale | ServiceState::Unsharded);
     let ready = takes_part && (now.held_slots > 0 || now.wanted_slots == 0);
     let body = json!({
         "ready": ready, "state": state.as_str(), "held_slots": now.held_slots, "wanted_slots": now.wanted_slots,
-        "destination_down": now.destination_down, "last_error": now.last_error,
+        "destination_down": now.destination_down, "trouble": now.trouble.map(Trouble::as_str),
     });
-    (if ready { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE }, "application/json", format!("{body}\n"))
+    Reading { status: if ready { 200 } else { 503 }, content_type: "application/json", text: format!("{body}\n") }
+}
+
+fn metrics(told: &Told) -> Reading {
+    Reading { status: 200, content_type: "text/plain; version=0.0.4; charset=utf-8", text: told.metrics.render() }
 }
 
 #[cfg(test)]

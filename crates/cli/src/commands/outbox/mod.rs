@@ -114,6 +114,9 @@ pub(crate) struct Run {
     /// Serve /livez, /readyz and /metrics: a port for this machine alone, or ADDRESS:PORT
     #[arg(long, value_name = "ADDR")]
     listen: Option<listen::Address>,
+    /// A host by which that is asked, beside its own address and instance.address; may be given several times
+    #[arg(long, value_name = "NAME", requires = "listen")]
+    allow_host: Vec<String>,
     /// Stop when the process that started this one, which has this id, is gone
     #[arg(long, hide = true, value_name = "PID")]
     exit_with_parent: Option<u32>,
@@ -272,7 +275,9 @@ impl Run {
             if let Ok(address) = listener.local_addr() {
                 output::note(format_args!("listening on http://{address}"));
             }
-            listen::serve(listener, listen::Told { stats: stats.clone(), sharding: sharding.clone(), metrics })
+            let own = settings.instance.address.iter().map(|address| address.host.clone());
+            let hosts = self.allow_host.iter().cloned().chain(own).collect();
+            listen::serve(listener, hosts, listen::Told { stats: stats.clone(), sharding: sharding.clone(), metrics })
         });
         let supervisor = Supervisor::from_environment();
         supervisor.ready();

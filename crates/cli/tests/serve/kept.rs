@@ -1,0 +1,108 @@
+//! Connections between members: which are used again, and by which name a member is called on them.
+
+use std::collections::BTreeSet;
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::sync::mpsc::{self, Receiver, Sender};
+
+use tokio::runtime::Runtime;
+
+use crate::Served;
+use crate::common::{PATIENCE, eventually};
+use crate::http::Answer;
+use crate::peers::{asks, member, place_of_peers, service_at, status_of};
+
+/// A place where requests arrive, so many on one connection at most, which then is closed without a word before. The number of the connection comes out with each request.
+fn answering(each: usize) -> (SocketAddr, Receiver<(usize, String)>) {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let at = listener.local_addr().unwrap();
+    let (arrived, requests) = mpsc::channel();
+    std::thread::spawn(move || {
+        for (number, stream) in listener.incoming().map_while(Result::ok).enumerate() {
+            let arrived = arrived.clone();
+            std::thread::spawn(move || answer(stream, number, each, &arrived));
+        }
+    });
+    (at, requests)
+}
+
+fn answer(mut stream: TcpStream, number: usize, each: usize, arrived: &Sender<(usize, String)>) {
+    let mut bytes = vec![0; 65_536];
+    for _ in 0..each {
+        let mut text = String::new();
+        while !text.contains("\r\n\r\n") || text.contains("content-length: 7") && !text.ends_with("{\"a\":1}") {
+            match stream.read(&mut bytes) {
+                Ok(read) if read > 0 => text += &String::from_utf8_lossy(&bytes[..read]),
+                _ => return,
+            }
+        }
+        let _ = stream.write_all(b"HTTP/1.1 200 OK\r\nshardwise-peer: 1\r\ncontent-length: 2\r\n\r\nok");
+        if arrived.send((number, text)).is_err() {
+            return;
+        }
+    }
+}
+
+#[test]
+fn questions_share_a_connection_and_an_action_has_one_of_its_own() {
+    let (place, runtime) = (place_of_peers(), Runtime::new().unwrap());
+    let one = Served::start(&place, &["--token-file", "token", "--peer-token-file", "peers"]);
+    let (lasting, long) = answering(usize::MAX);
+    let (closing, short) = answering(1);
+    let _members = [("lasting", lasting), ("closing", closing)].map(|(id, at)| member(&runtime, &place, id, at, false));
+    let get = |id: &str| asks(&one, "GET", &format!("instances/{id}/x"), "").status;
+    for (id, requests) in [("lasting", &long), ("closing", &short)] {
+        eventually("it is seen", PATIENCE, || (get(id) == 200).then_some(()));
+        requests.recv_timeout(PATIENCE).unwrap();
+    }
+    // A machine that stands still for so long that none is kept does so once, and not each time.
+    let ten = |id: &str, requests: &Receiver<(usize, String)>| -> BTreeSet<usize> {
+        let one = |_| {
+            assert_eq!(get(id), 200);
+            requests.recv_timeout(PATIENCE).unwrap().0
+        };
+        (0..10).map(one).collect()
+    };
+    let asked = ten("lasting", &long);
+    assert!(asked.len() < 5, "ten questions came on {} connections", asked.len());
+    for _ in 0..3 {
+        assert_eq!(asks(&one, "POST", "instances/lasting/x", "{\"a\":1}").status, 200);
+        let (number, request) = long.recv_timeout(PATIENCE).unwrap();
+        assert!(request.starts_with("POST ") && !asked.contains(&number), "an action came on connection {number}, as a question had");
+    }
+    // One that the other side has closed meanwhile is no answer: a question is asked again, on another one, and arrives once.
+    assert_eq!(ten("closing", &short).len(), 10);
+    assert!(short.try_recv().is_err() && long.try_recv().is_err());
+    drop(runtime);
+}
+
+#[test]
+fn a_member_is_called_by_the_name_in_its_record_and_says_so_where_that_is_not_its_own() {
+    let (place, runtime) = (place_of_peers(), Runtime::new().unwrap());
+    let arguments = ["--token-file", "token", "--peer-token-file", "peers"];
+    let one = Served::start(&place, &arguments);
+    // A name that leads to this machine, and that nobody here knows.
+    let name = "127.1";
+    let knowing = Served::start(&place, &[&arguments[..], &["--allow-host", name]].concat());
+    let mapped = |id: &str, to: &Served| {
+        let service = service_at(&runtime, &place, id, "", &format!("address = \"{name}\"\nport = {}\n", to.at.port()));
+        let shown = service.requests_arrive_at(([0, 0, 0, 0], to.at.port()).into(), false).unwrap();
+        assert_eq!(shown, format!("http://{name}:{}", to.at.port()));
+        runtime.block_on(service.register_self()).unwrap();
+        service
+    };
+    let _members = [mapped("unknown", &one), mapped("known", &knowing)];
+    let refused = |id: &str, status| {
+        let said = |answer: &Answer| answer.json()["detail"].as_str().unwrap().to_owned();
+        let answer =
+            eventually("it is seen", PATIENCE, || Some(status_of(&one, id)).filter(|answer| !said(answer).contains("no living member")));
+        answer.refuses(status, id);
+        said(&answer)
+    };
+    let why = refused("unknown", 502);
+    assert!(why.contains(&format!("is not to be called {name}:")) && why.contains("--allow-host"), "{why}");
+    // Behind the gate somebody else is there, by the incarnation.
+    let why = refused("known", 404);
+    assert!(why.contains("another member is there now"), "{why}");
+    drop(runtime);
+}

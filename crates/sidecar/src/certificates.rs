@@ -1,0 +1,109 @@
+//! Certificates and keys as files, and what TLS is made of: rustls with ring, which no program-wide provider is needed for.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use rustls::crypto::{CryptoProvider, ring};
+use rustls::pki_types::pem::PemObject;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer};
+use rustls::server::WebPkiClientVerifier;
+use rustls::server::danger::ClientCertVerifier;
+use rustls::{ClientConfig, RootCertStore, ServerConfig};
+
+use crate::server::Error;
+
+/// A certificate and its key, read and found to fit.
+#[derive(Debug)]
+pub struct Tls {
+    chain: Vec<CertificateDer<'static>>,
+    /// Not shown by `Debug`.
+    key: PrivateKeyDer<'static>,
+    /// For errors.
+    file: String,
+}
+
+impl Tls {
+    /// The certificate chain and the private key in these PEM files.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Options`] if they cannot be read or do not go together.
+    pub fn from_files(chain: &Path, key: &Path) -> Result<Self, Error> {
+        let refused = |path: &Path, why: &dyn std::fmt::Display| Error::Options(format!("{}: {why}", path.display()));
+        let certificates = CertificateDer::pem_file_iter(chain)
+            .and_then(Iterator::collect::<Result<Vec<_>, _>>)
+            .map_err(|error| refused(chain, &format_args!("no certificates in PEM: {error}")))?;
+        if certificates.is_empty() {
+            return Err(refused(chain, &"no certificates in PEM"));
+        }
+        let key = PrivateKeyDer::from_pem_file(key).map_err(|error| refused(key, &format_args!("no private key in PEM: {error}")))?;
+        let tls = Self { chain: certificates, key, file: chain.display().to_string() };
+        // Whether they go together is known when they are used.
+        tls.served(None)?;
+        Ok(tls)
+    }
+
+    /// How a listener speaks that shows it; `members` judges the certificates of those who show one.
+    pub(crate) fn served(&self, members: Option<Arc<dyn ClientCertVerifier>>) -> Result<Arc<ServerConfig>, Error> {
+        let builder =
+            ServerConfig::builder_with_provider(provider()).with_safe_default_protocol_versions().map_err(|error| self.bad(&error))?;
+        let builder = match members {
+            Some(members) => builder.with_client_cert_verifier(members),
+            None => builder.with_no_client_auth(),
+        };
+        builder.with_single_cert(self.chain.clone(), self.key.clone_key()).map(Arc::new).map_err(|error| self.bad(&error))
+    }
+
+    fn bad(&self, error: &rustls::Error) -> Error {
+        Error::Options(format!("{}: {error}", self.file))
+    }
+}
+
+fn provider() -> Arc<CryptoProvider> {
+    Arc::new(ring::default_provider())
+}
+
+/// Who signs what the other side shows: the certificates in a PEM file.
+#[derive(Debug)]
+pub(crate) struct Signers {
+    roots: Arc<RootCertStore>,
+    /// For errors.
+    file: String,
+}
+
+impl Signers {
+    /// # Errors
+    ///
+    /// [`Error::Options`] if there is none in the file.
+    pub(crate) fn from_file(file: &Path) -> Result<Self, Error> {
+        let refused = |why: &dyn std::fmt::Display| Error::Options(format!("{}: no certificates in PEM: {why}", file.display()));
+        let mut roots = RootCertStore::empty();
+        for certificate in CertificateDer::pem_file_iter(file).map_err(|error| refused(&error))? {
+            let certificate = certificate.map_err(|error| refused(&error))?;
+            roots.add(certificate).map_err(|error| refused(&error))?;
+        }
+        if roots.is_empty() { Err(refused(&"it is empty")) } else { Ok(Self { roots: Arc::new(roots), file: file.display().to_string() }) }
+    }
+
+    /// How a client speaks that believes who they have signed, and shows its `own`.
+    pub(crate) fn client(&self, own: Option<&Tls>) -> Result<Arc<ClientConfig>, Error> {
+        let builder =
+            ClientConfig::builder_with_provider(provider()).with_safe_default_protocol_versions().map_err(|error| self.bad(&error))?;
+        let builder = builder.with_root_certificates(Arc::clone(&self.roots));
+        let config = match own {
+            Some(own) => builder.with_client_auth_cert(own.chain.clone(), own.key.clone_key()).map_err(|error| own.bad(&error))?,
+            None => builder.with_no_client_auth(),
+        };
+        Ok(Arc::new(config))
+    }
+
+    /// What a listener thinks of certificates that clients show: none is fine there, and one that these have not signed is not.
+    pub(crate) fn judge(&self) -> Result<Arc<dyn ClientCertVerifier>, Error> {
+        let builder = WebPkiClientVerifier::builder_with_provider(Arc::clone(&self.roots), provider());
+        builder.allow_unauthenticated().build().map_err(|error| self.bad(&error))
+    }
+
+    fn bad(&self, error: &dyn std::fmt::Display) -> Error {
+        Error::Options(format!("{}: {error}", self.file))
+    }
+}

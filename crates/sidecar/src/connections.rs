@@ -1,0 +1,182 @@
+//! Connections of one listener: who is let sit down, for how long, and who answers.
+
+use std::convert::Infallible;
+use std::net::SocketAddr;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use axum::Router;
+use axum::body::{Body, HttpBody};
+use axum::extract::Request;
+use axum::http::HeaderValue;
+use axum::http::header::CONNECTION;
+use axum::response::{IntoResponse, Response};
+use bytes::Bytes;
+use hyper::body::{Frame, Incoming, SizeHint};
+use hyper::server::conn::http1;
+use hyper::service::service_fn;
+use hyper_util::rt::{TokioIo, TokioTimer};
+use shardwise::requests::{PEER_HEADER, REFUSED};
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::task::JoinSet;
+use tokio_rustls::TlsAcceptor;
+use tokio_util::sync::CancellationToken;
+use tower::ServiceExt;
+
+use crate::gate::{Local, OPEN};
+use crate::options::Limits;
+use crate::problem::Problem;
+use crate::seats::{Busy, Seats, Ticket};
+use crate::steady::Steady;
+
+/// The most bytes of a request's head: the longest path there can be, and as much for headers.
+const HEAD_BYTES_MAX: usize = 128 << 10;
+/// How long answers that are being written may take at the end.
+const FAREWELL: Duration = Duration::from_secs(1);
+/// How long new connections are not looked for, after one could not be taken.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
+/// What is said to whom there is no room for; a member that asks hears that nothing was handled.
+const FULL: &[u8] =
+    b"HTTP/1.1 429 Too Many Requests\r\nretry-after: 1\r\nshardwise-peer: refused\r\nconnection: close\r\ncontent-length: 0\r\n\r\n";
+
+/// What a listener's connections share.
+pub(crate) struct Floor {
+    pub(crate) routes: Router,
+    pub(crate) seats: Arc<Seats>,
+    pub(crate) limits: Limits,
+    pub(crate) tls: Option<TlsAcceptor>,
+}
+
+/// Among a request's extensions: on its connection a certificate was shown, and found good.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Certified;
+
+/// Takes connections until it is told to stop, and then lets them finish what they are at. Dropping it ends them all.
+pub(crate) async fn serve(listener: TcpListener, floor: Floor, stop: CancellationToken) {
+    let Floor { routes, seats, limits, tls } = floor;
+    let mut connections = JoinSet::new();
+    loop {
+        tokio::select! {
+            accepted = listener.accept() => match accepted {
+                Ok((stream, _)) => {
+                    let Some(ticket) = seats.take() else {
+                        turn_away(&stream);
+                        continue;
+                    };
+                    let serving = Serving { routes: routes.clone(), limits: limits.clone(), ticket: Arc::new(ticket), stop: stop.clone() };
+                    connections.spawn(serving.connection(stream, tls.clone()));
+                }
+                // Nobody can be taken in just now, such as without file descriptors.
+                Err(_) => tokio::time::sleep(ACCEPT_PAUSE).await,
+            },
+            Some(_) = connections.join_next() => {}
+            () = stop.cancelled() => break,
+        }
+    }
+    drop(listener);
+    while connections.join_next().await.is_some() {}
+}
+
+/// As well as it goes without waiting.
+fn turn_away(stream: &TcpStream) {
+    let _ = stream.try_write(FULL);
+}
+
+struct Serving {
+    routes: Router,
+    limits: Limits,
+    ticket: Arc<Ticket>,
+    stop: CancellationToken,
+}
+
+impl Serving {
+    async fn connection(self, stream: TcpStream, tls: Option<TlsAcceptor>) {
+        let Ok(local) = stream.local_addr() else { return };
+        let _ = stream.set_nodelay(true);
+        let closed = self.ticket.closed().clone();
+        let limit = self.limits.head;
+        let steady = Steady::new(stream, self.limits.stall);
+        let served = async move {
+            match tls {
+                None => self.http(steady, local, false).await,
+                Some(acceptor) => {
+                    if let Ok(Ok(stream)) = tokio::time::timeout(limit, acceptor.accept(steady)).await {
+                        let is_certified = stream.get_ref().1.peer_certificates().is_some();
+                        self.http(stream, local, is_certified).await;
+                    }
+                }
+            }
+        };
+        tokio::select! {
+            () = served => {}
+            () = closed.cancelled() => {}
+        }
+    }
+
+    async fn http(self, stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static, local: SocketAddr, is_certified: bool) {
+        let Self { routes, limits, ticket, stop } = self;
+        let probes_only = ticket.probes_only();
+        let answer = service_fn(move |request: hyper::Request<Incoming>| {
+            let (routes, busy) = (routes.clone(), ticket.busy());
+            async move {
+                let mut request: Request = request.map(Body::new);
+                request.extensions_mut().insert(Local(local));
+                if is_certified {
+                    request.extensions_mut().insert(Certified);
+                }
+                let response = if probes_only && !OPEN.contains(&request.uri().path()) {
+                    for_probes_alone()
+                } else {
+                    routes.oneshot(request).await.unwrap_or_else(|never: Infallible| match never {})
+                };
+                Ok::<_, Infallible>(response.map(|body| Held { body, _busy: busy }))
+            }
+        });
+        let mut http = http1::Builder::new();
+        http.timer(TokioTimer::new()).header_read_timeout(limits.head).max_buf_size(HEAD_BYTES_MAX).half_close(true);
+        let connection = http.serve_connection(TokioIo::new(stream), answer);
+        tokio::pin!(connection);
+        tokio::select! {
+            // A client that goes away or sends nonsense has had its answer.
+            _ = connection.as_mut() => {}
+            () = stop.cancelled() => {
+                connection.as_mut().graceful_shutdown();
+                let _ = tokio::time::timeout(FAREWELL, connection).await;
+            }
+        }
+    }
+}
+
+fn for_probes_alone() -> Response {
+    let mut response = Problem::too_many("all connections are busy; this one is for /livez and /readyz alone").into_response();
+    let headers = response.headers_mut();
+    headers.insert(CONNECTION, HeaderValue::from_static("close"));
+    headers.insert(PEER_HEADER, HeaderValue::from_static(REFUSED));
+    response
+}
+
+/// An answer that keeps its connection busy until its last byte has been handed over.
+struct Held {
+    body: Body,
+    _busy: Busy,
+}
+
+impl HttpBody for Held {
+    type Data = Bytes;
+    type Error = axum::Error;
+
+    fn poll_frame(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, axum::Error>>> {
+        Pin::new(&mut self.body).poll_frame(context)
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.body.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.body.size_hint()
+    }
+}

@@ -1,0 +1,148 @@
+//! One request and its answer on a connection: with nothing of the caller's but what is asked, and within limits.
+
+use std::net::SocketAddr;
+
+use axum::body::Body;
+use axum::http::header::{AUTHORIZATION, CONTENT_TYPE, HOST};
+use hyper::body::Incoming as Answering;
+use hyper::client::conn::http1::{self, SendRequest};
+use hyper_util::rt::TokioIo;
+use shardwise::requests::{AT_THE_GATE, Answer, BODY_BYTES_MAX, Method, PEER_HEADER, REFUSED, Request, SPOKEN};
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio_util::task::AbortOnDropHandle;
+
+use crate::body::Incoming;
+use crate::dial::{Failed, Target, Whom};
+
+/// The most bytes of an answer's head.
+const HEAD_BYTES_MAX: usize = 16 << 10;
+
+/// A connection on which one request at a time can be sent. It ends when it is dropped.
+#[derive(Debug)]
+pub(crate) struct Line {
+    sender: SendRequest<Body>,
+    address: SocketAddr,
+    _connection: AbortOnDropHandle<hyper::Result<()>>,
+}
+
+impl Line {
+    pub(crate) async fn over(stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static, address: SocketAddr) -> hyper::Result<Self> {
+        let mut client = http1::Builder::new();
+        let (sender, connection) = client.max_buf_size(HEAD_BYTES_MAX).handshake(TokioIo::new(stream)).await?;
+        Ok(Self { sender, address, _connection: AbortOnDropHandle::new(tokio::spawn(connection)) })
+    }
+
+    /// Who is at the other end.
+    pub(crate) const fn address(&self) -> SocketAddr {
+        self.address
+    }
+
+    /// Whether the other side has not closed it, as far as is known.
+    pub(crate) fn is_open(&self) -> bool {
+        !self.sender.is_closed()
+    }
+
+    /// The answer's head; an error if the connection breaks before.
+    pub(crate) async fn send(&mut self, request: hyper::Request<Body>) -> hyper::Result<hyper::Response<Answering>> {
+        self.sender.ready().await?;
+        self.sender.send_request(request).await
+    }
+}
+
+/// What has let a request in, or has not.
+#[derive(Debug, PartialEq, Eq)]
+enum By {
+    Member,
+    Refused,
+    Gate,
+    Stranger,
+}
+
+impl By {
+    fn of(whom: &Whom<'_>, head: &axum::http::response::Parts) -> Self {
+        match (whom, head.headers.get(PEER_HEADER)) {
+            (Whom::Member(_), Some(by)) if by == REFUSED => Self::Refused,
+            (Whom::Member(_), Some(by)) if by == AT_THE_GATE => Self::Gate,
+            (Whom::Beside(..), _) | (Whom::Member(_), Some(_)) => Self::Member,
+            (Whom::Member(_), None) => Self::Stranger,
+        }
+    }
+}
+
+/// The answer, and whether it has come to its end, so that the next one can be asked for.
+pub(crate) async fn taken_in(
+    whom: &Whom<'_>,
+    response: hyper::Response<Answering>,
+    address: SocketAddr,
+    target: &Target,
+) -> (Result<Answer, Failed>, bool) {
+    let (head, body) = response.into_parts();
+    let status = head.status.as_u16();
+    let by = By::of(whom, &head);
+    // What a stranger says is nothing to wait for.
+    if by == By::Stranger {
+        return (Err(Failed::Nobody(format!("{address}: who is there is no member of the group"))), false);
+    }
+    let bytes = match whole(whom, body, address).await {
+        Ok(bytes) => bytes,
+        Err(failed) => return (Err(failed), false),
+    };
+    let answer = match by {
+        By::Refused => Err(refusal(status, address)),
+        By::Gate => Err(Failed::Barred(format!(
+            "{address} is not to be called {} (status {status}): start its sidecar with --allow-host, or set instance.address there",
+            target.authority()
+        ))),
+        _ if !matches!(status, 200..=299 | 400..=599) => {
+            Err(Failed::Broken(format!("{address}: it answers with status {status}, which is not passed on")))
+        }
+        _ => {
+            let kind = head.headers.get(CONTENT_TYPE).and_then(|kind| kind.to_str().ok()).unwrap_or("application/octet-stream");
+            Ok(Answer::bytes(kind, bytes).with_status(status))
+        }
+    };
+    (answer, true)
+}
+
+async fn whole(whom: &Whom<'_>, body: Answering, address: SocketAddr) -> Result<Vec<u8>, Failed> {
+    let broken = |why: &str| Failed::Broken(format!("{address}: its answer {why}"));
+    let mut incoming = Incoming::new(Body::new(body), BODY_BYTES_MAX as u64, whom.limits())
+        .map_err(|_| broken(&format!("has more than {BODY_BYTES_MAX} bytes")))?;
+    let mut bytes = Vec::new();
+    while let Some(piece) = incoming.next().await.map_err(|_| broken("is too long, too slow or cut off"))? {
+        bytes.extend_from_slice(&piece);
+    }
+    Ok(bytes)
+}
+
+/// Of a request that the member did not let in, so that nothing was handled.
+fn refusal(status: u16, address: SocketAddr) -> Failed {
+    match status {
+        421 | 503 => Failed::Nobody(format!("{address}: another member is there now, or it is stopping")),
+        401 | 403 => Failed::Barred(format!(
+            "{address} does not take the token or certificate that it is shown: give all members the same peer token, and certificates of one authority"
+        )),
+        429 => Failed::Barred(format!("{address}: too many ask it at once; try again")),
+        _ => Failed::Barred(format!("{address}: it refuses the request with status {status}")),
+    }
+}
+
+/// The request as it is sent: its method, path and body, the body's type, and what members show each other. Nothing else that the caller has sent.
+pub(crate) fn asked(whom: &Whom<'_>, authority: &str, path: &str, request: &Request) -> Result<hyper::Request<Body>, axum::http::Error> {
+    let line = request.query.as_ref().map_or_else(|| path.to_owned(), |query| format!("{path}?{query}"));
+    let method = match request.method {
+        Method::Get => hyper::Method::GET,
+        Method::Post => hyper::Method::POST,
+    };
+    let mut asked = hyper::Request::builder().method(method).uri(line).header(HOST, authority);
+    if let Some(kind) = &request.content_type {
+        asked = asked.header(CONTENT_TYPE, kind);
+    }
+    if let Whom::Member(member) = whom {
+        asked = asked.header(PEER_HEADER, SPOKEN);
+        if let Some(token) = &member.token {
+            asked = asked.header(AUTHORIZATION, token);
+        }
+    }
+    asked.body(Body::from(request.body.clone()))
+}

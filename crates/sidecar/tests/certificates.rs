@@ -1,0 +1,169 @@
+//! What certificates say: by which name a sidecar may be called, and who is a member.
+
+#![expect(clippy::unwrap_used, reason = "tests report by panicking")]
+
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpStream};
+use std::sync::Arc;
+use std::sync::mpsc;
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use rustls::crypto::ring;
+use rustls::pki_types::pem::PemObject;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer};
+use rustls::{ClientConfig, ClientConnection, RootCertStore, StreamOwned};
+use shardwise::discovery::{Clock, Discovery, MemoryBackend};
+use shardwise::{Settings, ShardingFactory, ShardingService};
+use shardwise_sidecar::{Error, Options, Sidecar, Tls, Token};
+use shardwise_testkit::{Authority, Identity};
+use tokio::sync::oneshot;
+
+const PATIENCE: Duration = Duration::from_secs(40);
+const TOKEN: &str = "correct-horse-battery-staple";
+
+/// A member of the backend's group in this process, with a certificate for this machine.
+struct Served {
+    at: SocketAddr,
+    service: ShardingService,
+    stop: Option<oneshot::Sender<()>>,
+    end: Option<JoinHandle<Result<(), Error>>>,
+}
+
+fn tls(identity: &Identity) -> Tls {
+    Tls::from_files(&identity.certificate(), &identity.key()).unwrap()
+}
+
+fn operators() -> Token {
+    let file = tempfile::NamedTempFile::new().unwrap();
+    std::fs::write(file.path(), TOKEN).unwrap();
+    Token::from_file(file.path()).unwrap()
+}
+
+impl Served {
+    fn start(backend: &MemoryBackend, instance: &str, server: &Identity, also: impl FnOnce(&mut Options)) -> Self {
+        let text = format!(
+            "[default.resilience.sharding]\npolicies.workers.group_name = \"workers\"\ndiscovery.backend = \"memory\"\n\
+             discovery.ttl = \"10s\"\n{instance}"
+        );
+        let shared: Arc<dyn Discovery> = Arc::new(backend.clone());
+        let builder = ShardingFactory::builder().settings(Settings::from_toml_str(&text).unwrap()).backend("memory", shared);
+        let factory = builder.build().unwrap();
+        let service = factory.create("workers").unwrap();
+        let mut options = Options::new("127.0.0.1:0".parse().unwrap());
+        (options.tls, options.token) = (Some(tls(server)), Some(operators()));
+        also(&mut options);
+        let sidecar = Sidecar::new(factory, &["workers".into()], options).unwrap();
+        let at = sidecar.address();
+        let ((ready, is_ready), (stop, stopped)) = (mpsc::channel(), oneshot::channel::<()>());
+        let run = move || sidecar.run(|| ready.send(()).map_err(|_| Error::Options("nobody waits".into())), async { drop(stopped.await) });
+        let end = Some(std::thread::spawn(run));
+        is_ready.recv_timeout(PATIENCE).unwrap();
+        Self { at, service, stop: Some(stop), end }
+    }
+
+    /// What comes back to whoever believes the authority and shows that certificate.
+    fn asked(&self, authority: &Authority, shows: Option<&Identity>, request: &str, headers: &str) -> String {
+        let mut roots = RootCertStore::empty();
+        roots.add(CertificateDer::from_pem_file(authority.file()).unwrap()).unwrap();
+        let builder = ClientConfig::builder_with_provider(Arc::new(ring::default_provider())).with_safe_default_protocol_versions();
+        let builder = builder.unwrap().with_root_certificates(roots);
+        let config = match shows {
+            Some(identity) => {
+                let chain = vec![CertificateDer::from_pem_file(identity.certificate()).unwrap()];
+                builder.with_client_auth_cert(chain, PrivateKeyDer::from_pem_file(identity.key()).unwrap()).unwrap()
+            }
+            None => builder.with_no_client_auth(),
+        };
+        let stream = TcpStream::connect(self.at).unwrap();
+        stream.set_read_timeout(Some(PATIENCE)).unwrap();
+        let mut stream = StreamOwned::new(ClientConnection::new(Arc::new(config), "localhost".try_into().unwrap()).unwrap(), stream);
+        let mut bytes = Vec::new();
+        // Who is refused may hear of it while writing or while reading.
+        let _ = write!(stream, "{request} HTTP/1.1\r\nConnection: close\r\n{headers}\r\n");
+        let _ = stream.read_to_end(&mut bytes);
+        String::from_utf8_lossy(&bytes).into_owned()
+    }
+
+    /// The operator asks for another member.
+    fn asks(&self, authority: &Authority, method: &str, whom: &str) -> String {
+        let headers = format!("Host: {}\r\nAuthorization: Bearer {TOKEN}\r\nContent-Length: 0\r\n", self.at);
+        self.asked(authority, None, &format!("{method} /v1/policies/workers/instances/{whom}/status"), &headers)
+    }
+}
+
+impl Drop for Served {
+    fn drop(&mut self) {
+        self.stop.take();
+        let end = self.end.take().map(JoinHandle::join);
+        if !std::thread::panicking() {
+            end.unwrap().unwrap().unwrap();
+        }
+    }
+}
+
+/// The first answer to that which begins so.
+fn eventually(what: &str, wanted: &str, ask: impl Fn() -> String) -> String {
+    let begun = Instant::now();
+    loop {
+        let answer = ask();
+        if answer.starts_with(wanted) {
+            return answer;
+        }
+        assert!(begun.elapsed() < PATIENCE, "{what}: {answer}");
+        std::thread::sleep(Duration::from_millis(50));
+    }
+}
+
+#[test]
+fn a_sidecar_may_be_called_by_the_name_that_its_record_shows() {
+    let (backend, authority) = (MemoryBackend::new(Clock::system()), Authority::new().unwrap());
+    let named = "instance = { id = \"a\", address = \"side.example\", port = 7 }";
+    let served = Served::start(&backend, named, &authority.server().unwrap(), |_| ());
+    for (host, status) in [("side.example", 200), ("side.example:9", 200), ("127.0.0.1", 200), ("other.example", 421)] {
+        let answer = served.asked(&authority, None, "GET /livez", &format!("Host: {host}\r\n"));
+        assert!(answer.starts_with(&format!("HTTP/1.1 {status}")), "{host}: {answer}");
+    }
+}
+
+#[test]
+fn members_that_show_certificates_of_one_authority_need_no_token_and_others_are_not_let_in() {
+    let (backend, ours, theirs) = (MemoryBackend::new(Clock::system()), Authority::new().unwrap(), Authority::new().unwrap());
+    let (server, stranger) = (ours.server().unwrap(), theirs.server().unwrap());
+    let start = |id: &str, shows: Option<&Identity>| {
+        Served::start(&backend, &format!("instance.id = \"{id}\""), &server, |options| match shows {
+            Some(identity) => options.peers.trust_mutually(&ours.file(), &tls(identity)).unwrap(),
+            None => options.peers.trust(&ours.file()).unwrap(),
+        })
+    };
+    let (one, other) = (start("one", Some(&server)), start("other", Some(&server)));
+    let (silent, foreign) = (start("silent", None), start("foreign", Some(&stranger)));
+    for method in ["GET", "POST"] {
+        let answer = eventually("the other one answers", "HTTP/1.1 200", || one.asks(&ours, method, "other"));
+        assert!(answer.contains("\"instance_id\":\"other\""), "{answer}");
+    }
+    let refused = eventually("who shows none is not let in", "HTTP/1.1 502", || silent.asks(&ours, "GET", "other"));
+    assert!(refused.contains("does not take the token or certificate"), "{refused}");
+    eventually("who shows a stranger's is not let in", "HTTP/1.1 502", || foreign.asks(&ours, "GET", "other"));
+
+    // Operators and probes have none, and a certificate makes nobody an operator.
+    let host = format!("Host: {}\r\n", other.at);
+    assert!(other.asked(&ours, None, "GET /livez", &host).starts_with("HTTP/1.1 200"));
+    assert!(other.asked(&ours, Some(&server), "GET /v1/policies/workers/members", &host).starts_with("HTTP/1.1 401"));
+    let path = format!("GET {}status", other.service.requests_path());
+    let peer = format!("{host}shardwise-peer: 1\r\n");
+    assert!(other.asked(&ours, None, &path, &peer).starts_with("HTTP/1.1 403"));
+    assert!(other.asked(&ours, None, &path, &format!("{peer}Authorization: Bearer {TOKEN}\r\n")).starts_with("HTTP/1.1 403"));
+    assert!(other.asked(&ours, Some(&server), &path, &peer).starts_with("HTTP/1.1 200"));
+    assert_eq!(other.asked(&ours, Some(&stranger), &path, &peer), "");
+}
+
+#[test]
+fn certificates_are_shown_over_tls_or_not_at_all() {
+    let (authority, text) = (Authority::new().unwrap(), "[default.resilience.sharding]\npolicies.workers.group_name = \"workers\"\n");
+    let settings = Settings::from_toml_str(&format!("{text}discovery.backend = \"memory\"")).unwrap();
+    let mut options = Options::new("127.0.0.1:0".parse().unwrap());
+    options.peers.trust_mutually(&authority.file(), &tls(&authority.server().unwrap())).unwrap();
+    let refused = Sidecar::new(ShardingFactory::from_settings(settings).unwrap(), &["workers".into()], options).map(drop).unwrap_err();
+    assert!(refused.to_string().contains("--tls-cert"), "{refused}");
+}
