@@ -14,7 +14,10 @@ use metrics::{Counter, CounterFn, Gauge, GaugeFn, Histogram, HistogramFn, Key, K
 use shardwise::core::holdings::OnDrainTimeout;
 use shardwise::discovery::MemoryBackend;
 use shardwise::settings::PolicySettings;
-use shardwise::{GroupName, InstanceId, OwnershipMode, Policy, PolicyName, ShardingFactory, ShardingService, Timing};
+use shardwise::testing::TestFleet;
+use shardwise::{
+    GroupName, InstanceId, MaxLoss, OwnershipMode, Policy, PolicyName, ServiceState, ShardingFactory, ShardingService, Timing,
+};
 
 use common::{World, eventually};
 
@@ -137,14 +140,48 @@ impl Recorder for Seen {
     }
 }
 
+/// Runs a story in paused time, with an exporter that sees all of it.
+fn watched(seen: &Seen, story: impl Future<Output = ()>) {
+    let mut builder = tokio::runtime::Builder::new_current_thread();
+    let runtime = builder.enable_all().start_paused(true).build().expect("a runtime");
+    metrics::with_local_recorder(seen, || runtime.block_on(story));
+}
+
 #[test]
 fn each_metric_moves() {
     let seen = Seen::default();
-    let mut builder = tokio::runtime::Builder::new_current_thread();
-    let runtime = builder.enable_all().start_paused(true).build().expect("a runtime");
-    metrics::with_local_recorder(&seen, || {
-        shardwise::metrics::describe();
-        runtime.block_on(story(&seen));
+    metrics::with_local_recorder(&seen, shardwise::metrics::describe);
+    watched(&seen, story(&seen));
+}
+
+#[test]
+fn a_group_that_stands_still_is_seen_until_somebody_confirms() {
+    let seen = Seen::default();
+    watched(&seen, async {
+        let still = "shardwise_stands_still";
+        let mut policy = common::policy();
+        policy.max_loss = MaxLoss::percent(50);
+        let name = policy.name.to_string();
+        // Workers of one process and one policy share the gauge: who has changed last is seen.
+        let mut fleet = TestFleet::start_with(4, policy).await;
+        assert_eq!(seen.get(still, &name, None), Some(0.0), "there before it happens");
+        (0..3).for_each(|i| fleet.kill(i));
+        seen.until(still, &name, None, |is| is == 1.0).await;
+        assert!(fleet.service(3).ownership().stands_still());
+        assert_eq!(fleet.confirm_loss().await, 1);
+        seen.until(still, &name, None, |is| is == 0.0).await;
+        drop(fleet);
+
+        // Who is cut off does not know how the group goes on.
+        let mut policy = common::policy();
+        policy.max_loss = MaxLoss::percent(50);
+        let mut fleet = TestFleet::start_with(4, policy).await;
+        (0..3).for_each(|i| fleet.kill(i));
+        seen.until(still, &name, None, |is| is == 1.0).await;
+        fleet.partition(3);
+        eventually("it is fenced", || fleet.service(3).state() == ServiceState::Fenced).await;
+        assert!(fleet.service(3).ownership().stands_still(), "as far as it has heard");
+        seen.until(still, &name, None, |is| is == 0.0).await;
     });
 }
 

@@ -10,7 +10,7 @@ use shardwise_discovery::{Error, ErrorKind};
 
 use super::{
     DEADLINE_MARGIN, DISCOVERY_ERRORS, DRAIN_GUARD_AGE, FENCES_REFUSED, HANDOVER, MEMBERS, Metric, OVERLAPS, REBALANCES, RENEWAL,
-    SERVICE_STATE, SLOTS_GAINED, SLOTS_LOST, SLOTS_OWNED, SLOTS_WANTED, VIEW_AGE, VIEW_FINGERPRINT, VIEW_REVISION,
+    SERVICE_STATE, SLOTS_GAINED, SLOTS_LOST, SLOTS_OWNED, SLOTS_WANTED, STANDS_STILL, VIEW_AGE, VIEW_FINGERPRINT, VIEW_REVISION,
 };
 
 static METADATA: Metadata<'static> = Metadata::new("shardwise", Level::INFO, Some(module_path!()));
@@ -94,6 +94,9 @@ impl Meters {
             gauge(&SERVICE_STATE, self.with("state", before.state().as_str()), 0.0);
         }
         gauge(&SERVICE_STATE, self.with("state", after.state().as_str()), 1.0);
+        // Who is cut off or has left does not know how the group goes on.
+        let knows = matches!(after.state(), ServiceState::Active | ServiceState::Stale | ServiceState::Draining | ServiceState::Refused);
+        gauge(&STANDS_STILL, self.labels(), f64::from(u8::from(knows && after.stands_still())));
         let owned = after.slots_owned();
         if let Some(owned) = owned {
             gauge(&SLOTS_OWNED, self.labels(), f64::from(owned));

@@ -86,6 +86,14 @@ const VIEW_FINGERPRINT: Metric = metric(
     POLICY,
     "The first 48 bits of that view's fingerprint: workers that agree show the same number",
 );
+const STANDS_STILL: Metric = metric(
+    "shardwise_stands_still",
+    Gauge,
+    "none",
+    POLICY,
+    "1 while more members have vanished than `max_loss` allows, so that nobody takes over what they had (`shardwise confirm-loss`); 0 otherwise, and \
+     while this worker is fenced or no member",
+);
 const REBALANCES: Metric = metric("shardwise_rebalances_total", Counter, "rebalances", CAUSE, "Changes of what this worker owns, by cause");
 const SLOTS_GAINED: Metric = metric("shardwise_slots_gained_total", Counter, "slots", CAUSE, "Slots that came to this worker, by cause");
 const SLOTS_LOST: Metric = metric("shardwise_slots_lost_total", Counter, "slots", CAUSE, "Slots that went from this worker, by cause");
@@ -144,6 +152,7 @@ pub const METRICS: &[Metric] = &[
     VIEW_REVISION,
     VIEW_AGE,
     VIEW_FINGERPRINT,
+    STANDS_STILL,
     REBALANCES,
     SLOTS_GAINED,
     SLOTS_LOST,
