@@ -104,16 +104,19 @@ def records(page):
     for case in vectors["fingerprints"]:
         given = {name: value for name, value in case.items() if name != "is"}
         compare(given, page["fingerprint"](**given), case["is"])
+    asked = [vectors["owners"][name] for name in ("slots", "virtual_nodes", "load_margin_thousandths")]
+    keys = vectors["owners"]["keys"]
     for case in vectors["views"]:
         told = [(m["id"], m["joined"], m["record"]) for m in case["members"]]
         try:
             view = page["view_of"]([page["read_record"](*each) for each in told])
             compare(f"{case['why']}: group", page["group_fingerprint"](view), case["group"])
             compare(f"{case['why']}: placed", [list(member) for member in page["placed"](view)], case["placed"])
-            owner = page["owner_of"](b"tenant-a", told, 256, 64, 50)
-            compare(f"{case['why']}: somebody owns", owner in [id_ for id_, _ in case["placed"]], bool(case["placed"]))
+            for placement in ("ring", "quota"):
+                owners = [page["owner_of"](key.encode(), told, *asked, placement == "quota") for key in keys]
+                compare(f"{case['why']}: owners by {placement}", owners, case[placement])
         except ValueError:
-            compare(f"{case['why']}: unreadable", None, case["placed"])
+            compare(f"{case['why']}: unreadable", [None] * 3, [case[name] for name in ("placed", "ring", "quota")])
     return passed, wrong
 
 

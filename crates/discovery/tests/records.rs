@@ -1,4 +1,4 @@
-//! Replays `testdata/records.json`: what docs/protocol.md says of records, fingerprints and who is placed. The page's own Python replays it too
+//! Replays `testdata/records.json`: what docs/protocol.md says of records, fingerprints, who is placed and who owns. The page's own Python replays it too
 //! (`docs/protocol_check.py`).
 
 #![expect(clippy::unwrap_used, reason = "a test; a vector that cannot be read should stop it")]
@@ -55,7 +55,7 @@ fn who_is_placed() {
     for case in cases {
         let members: Result<Vec<_>, _> = case["members"].as_array().unwrap().iter().map(read).collect();
         let Ok(members) = members else {
-            assert!(case["placed"].is_null(), "cannot be read: {case}");
+            assert!(["placed", "ring", "quota"].iter().all(|name| case[*name].is_null()), "cannot be read: {case}");
             continue;
         };
         let view = View::new(1, members);
@@ -64,6 +64,30 @@ fn who_is_placed() {
         let placed: Vec<_> = placed.members().iter().map(|(id, weight)| json!([id.as_str(), weight.get()])).collect();
         assert_eq!(json!(placed), case["placed"], "{case}");
     }
+}
+
+#[test]
+fn who_owns() {
+    let vectors = vectors();
+    let (asked, keys) = (&vectors["owners"], vectors["owners"]["keys"].as_array().unwrap());
+    let mut differ = 0;
+    for case in vectors["views"].as_array().unwrap().iter().filter(|case| !case["placed"].is_null()) {
+        let members = case["members"].as_array().unwrap().iter().map(read).collect::<Result<Vec<_>, _>>();
+        let view = View::new(1, members.unwrap());
+        for name in ["ring", "quota"] {
+            let params = PlacementParams {
+                kind: PlacementKind::named(name).unwrap(),
+                slots: number(&asked["slots"]),
+                virtual_nodes: number(&asked["virtual_nodes"]),
+                load_margin: LoadMargin::Thousandths(number(&asked["load_margin_thousandths"])),
+            };
+            let placed = Placed::of_view(&view, params).unwrap();
+            let owners: Vec<_> = keys.iter().map(|key| placed.owner(key.as_str().unwrap()).map(InstanceId::as_str)).collect();
+            assert_eq!(json!(owners), case[name], "{name}: {case}");
+        }
+        differ += usize::from(case["ring"] != case["quota"]);
+    }
+    assert!(differ > 1, "nothing would tell the two placements apart");
 }
 
 fn read(member: &Value) -> Result<shardwise_core::Member, shardwise_discovery::RecordError> {
