@@ -1,83 +1,16 @@
-"""The client against two sidecars of one group that run: `cargo test -p shardwise-cli --test clients` starts them and runs this.
-
-SHARDWISE_ONE and SHARDWISE_OTHER are their addresses, SHARDWISE_TOKEN is the token of both; the policy is `workers`.
-"""
+"""The client against two sidecars of one group that run: `cargo test -p shardwise-cli --test clients` starts them and runs this."""
 
 import asyncio
-import os
 import time
 import unittest
 from collections.abc import AsyncIterator, Awaitable
-from typing import Callable, Optional
-from urllib.parse import urlsplit
+from typing import Optional
 
-from shardwise_client import Client, Event, Problem, ShardwiseError, Unavailable
+from shardwise_client import Client, Event, NotOwning, Problem, ShardwiseError, Unavailable
+from tests.common import ONE, OTHER, PATIENCE, TOKEN, Proxy, Scripted, client, eventually
 
-ONE, OTHER, TOKEN = (os.environ[f"SHARDWISE_{name}"] for name in ("ONE", "OTHER", "TOKEN"))
-PATIENCE = 60.0
-
-
-def client(url: str = ONE, *, token: str = TOKEN, policy: str = "workers", timeout: float = PATIENCE, attempts: int = 3) -> Client:
-    return Client(policy, url, token=token, timeout=timeout, attempts=attempts)
-
-
-async def eventually(what: str, condition: Callable[[], Awaitable[bool]]) -> None:
-    until = time.monotonic() + PATIENCE
-    while not await condition():
-        if time.monotonic() > until:
-            raise AssertionError(f"waited {PATIENCE} s in vain: {what}")
-        await asyncio.sleep(0.02)
-
-
-class Proxy:
-    """A way to a sidecar that can be cut, refuse, keep silent, or swallow answers."""
-
-    def __init__(self) -> None:
-        self.requests, self.refusals = 0, 0
-        self.is_cut, self.is_mute, self.swallows = False, False, False
-        self._writers: list[asyncio.StreamWriter] = []
-
-    async def __aenter__(self) -> "Proxy":
-        self._server = await asyncio.start_server(self._serve, "127.0.0.1", 0)
-        self.url = f"http://127.0.0.1:{self._server.sockets[0].getsockname()[1]}"
-        return self
-
-    async def __aexit__(self, *_: object) -> None:
-        self.cut()
-        self._server.close()
-
-    def cut(self) -> None:
-        self.is_cut = True
-        for writer in self._writers:
-            writer.close()
-
-    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        self._writers.append(writer)
-        if self.is_cut:
-            writer.close()
-            return
-        self.requests += 1
-        if self.is_mute:
-            return
-        if self.refusals > 0:
-            self.refusals -= 1
-            await reader.readuntil(b"\r\n\r\n")
-            writer.write(b"HTTP/1.1 503 Not Now\r\nretry-after: 0\r\ncontent-length: 0\r\nconnection: close\r\n\r\n")
-            writer.close()
-            return
-        target = urlsplit(ONE)
-        there, back = await asyncio.open_connection(target.hostname, target.port)
-        self._writers.append(back)
-        await asyncio.gather(self._pump(reader, back), self._pump(there, writer, swallow=self.swallows), return_exceptions=True)
-
-    @staticmethod
-    async def _pump(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, *, swallow: bool = False) -> None:
-        try:
-            while (piece := await reader.read(65536)) and not swallow:
-                writer.write(piece)
-                await writer.drain()
-        finally:
-            writer.close()
+# Each is alone in its part of a list.
+LONG = [f"{n}" * 600_000 for n in range(5)]
 
 
 class Answers(unittest.IsolatedAsyncioTestCase):
@@ -109,6 +42,30 @@ class Answers(unittest.IsolatedAsyncioTestCase):
         self.assertEqual([key async for key in self.one.owned_stream(slowly())], mine.keys)
         self.assertEqual((await self.one.owned([])), ([], "active"))
         self.assertEqual([key async for key in self.one.owned_stream([])], [])
+
+    async def test_a_list_has_one_deadline(self) -> None:
+        async with Scripted("active", seconds=0.5) as slow:
+            async with client(slow.url, timeout=1.2) as hasty:
+                begun = time.monotonic()
+                with self.assertRaises(Unavailable):
+                    await hasty.owned(LONG)
+                self.assertTrue(time.monotonic() - begun < PATIENCE / 2 and slow.asked < len(LONG), slow.asked)
+            async with client(slow.url) as patient:
+                self.assertEqual(await patient.owned(LONG), (LONG, "active"))
+
+    async def test_a_list_ends_with_the_first_state_in_which_nothing_is_owned(self) -> None:
+        for state in ("created", "joining", "draining", "left", "fenced", "refused"):
+            async with Scripted("active", "stale", state, "active") as changing, client(changing.url) as asking:
+                self.assertEqual(await asking.owned(LONG), ([], state))
+                self.assertEqual(changing.asked, 3)
+            async with Scripted("active", "unsharded", state, "active") as changing, client(changing.url) as asking:
+                mine = []
+                with self.assertRaises(NotOwning) as caught:
+                    async for key in asking.owned_stream(LONG):
+                        mine.append(key)
+                self.assertEqual((mine, caught.exception.state, caught.exception.passes), (LONG[:2], state, True))
+                self.assertIn(state, str(caught.exception))
+                self.assertEqual(changing.asked, 3)
 
     async def test_owners_of_any_key(self) -> None:
         id_ = (await self.one.ownership())["instance_id"]
@@ -157,6 +114,21 @@ class Answers(unittest.IsolatedAsyncioTestCase):
                 client(token=token)
             self.assertFalse(caught.exception.passes)
             self.assertNotIn(TOKEN, repr(caught.exception) + str(caught.exception))
+
+    async def test_a_wrong_url_is_no_outage(self) -> None:
+        for url in ("", "127.0.0.1:8087", "localhost:8087", "ftp://host", "unix:///run/it", "http://", "http:///v1", "http://host:99999", "http://host:0",
+                    "http://host:secret", "http://name:secret@host", "http://host/?secret", "http://host#secret", "http://[::1"):  # fmt: skip
+            with self.assertRaises(ShardwiseError, msg=url) as caught:
+                Client("workers", url)
+            self.assertFalse(caught.exception.passes)
+            self.assertNotIn("secret", repr(caught.exception) + str(caught.exception))
+        for url in (f"{ONE}/", f"{ONE}//"):
+            async with client(url) as asking:
+                self.assertEqual((await asking.ownership())["policy"], "workers")
+        # httpx takes what it cannot send for trouble of the network.
+        with self.assertRaises(ShardwiseError) as caught:
+            await self.one.rebalances("two\nlines").__anext__()
+        self.assertFalse(caught.exception.passes)
 
     async def test_who_does_not_answer_is_unavailable_in_time(self) -> None:
         async with Proxy() as proxy:
@@ -234,7 +206,8 @@ class Answers(unittest.IsolatedAsyncioTestCase):
             self.assertEqual(await self.one.drain(theirs), {"instance_id": theirs, "drained": True, "changed": True})
             seen = await until(256)
             proxy.cut()
-            await comes("lost")
+            lost = await comes("lost")
+            self.assertTrue(lost.error is not None and lost.error.passes and str(lost.error))
             self.assertTrue((await self.one.undrain(theirs))["changed"])
             await eventually("both share the slots again", self.is_shared)
             proxy.is_cut = False
@@ -248,13 +221,39 @@ class Answers(unittest.IsolatedAsyncioTestCase):
         stranger = await self.first(self.one, "of-another-life", 2)
         self.assertEqual([event.kind for event in stranger], ["gap", "rebalance"])
 
+    async def test_followers_notice_a_sidecar_that_goes_mute(self) -> None:
+        async with Proxy() as proxy, client(proxy.url, silence=1.0) as follower:
+            events = follower.rebalances("of-another-life")
+
+            async def next_but(kind: str) -> Event:
+                while (event := await asyncio.wait_for(events.__anext__(), PATIENCE)).kind == kind:
+                    pass
+                return event
+
+            self.assertEqual((await next_but("gap")).kind, "rebalance")
+            proxy.is_mute = True
+            lost = await next_but("rebalance")
+            self.assertEqual(lost.kind, "lost", lost)
+            self.assertIsInstance(lost.error, Unavailable)
+            self.assertIn("Timeout", str(lost.error))
+            proxy.cut()
+            proxy.is_mute = proxy.is_cut = False
+            self.assertEqual((await asyncio.wait_for(events.__anext__(), PATIENCE)).kind, "gap")
+            await events.aclose()
+
+    async def test_what_is_lost_says_why(self) -> None:
+        async with Client("workers", ONE.replace("http:", "https:"), token=TOKEN) as wrong:
+            event = (await self.first(wrong, None, 1))[0]
+            self.assertEqual(event.kind, "lost")
+            self.assertIn("SSL", str(event.error))
+        async with Proxy() as proxy, client(proxy.url) as busy:
+            proxy.refusals = 1
+            event = (await self.first(busy, None, 1))[0]
+            self.assertTrue(event.kind == "lost" and isinstance(event.error, Problem) and event.error.status == 503, event)
+
     @staticmethod
     async def first(follower: Client, last: Optional[str], count: int) -> list[Event]:
         events = follower.rebalances(last)
         seen = [await asyncio.wait_for(events.__anext__(), PATIENCE) for _ in range(count)]
         await events.aclose()
         return seen
-
-
-if __name__ == "__main__":
-    unittest.main()

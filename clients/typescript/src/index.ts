@@ -2,61 +2,55 @@
 
 /** The most characters of a list in one request. The sidecar keeps nothing for us, and we send everything before we read. */
 const LIST_CHARACTERS = 256 * 1024;
-/** The sidecar says something every 3 s; a stream that is silent for longer than this is dead. */
-const SILENCE_MS = 10_000;
-const [PAUSE_FIRST_MS, PAUSE_LONGEST_MS] = [100, 5_000];
-const EVENT_CHARACTERS = 1024 * 1024;
-// Answers, as /openapi.json describes them. A newer sidecar may add fields.
-export interface Owner { key: string; slot: number | null; owner: string | null; address: string | null; mine: boolean; revision: number }
+const [EVENT_CHARACTERS, PAUSE_FIRST_MS, PAUSE_LONGEST_MS] = [1024 * 1024, 100, 5_000];
+const OWNING = ["active", "stale", "unsharded"];
+type Str = string | null;
+type Num = number | null;
+// Answers, as /openapi.json describes them; a test compares the two. A newer sidecar may add fields.
+export interface Owner { key: string; slot: Num; owner: Str; address: Str; mine: boolean; revision: number }
 export interface Ownership {
-  policy: string; group: string; instance_id: string; state: string; hint: string | null; drained: boolean; owned_for_ms: number | null;
-  revision: number; view_fingerprint: string; policy_fingerprint: string | null; members: number; slots: number | null;
-  slots_owned: number | null; ranges: [number, number][] | null; stands_still: boolean; renewed_ms_ago: number | null; viewed_ms_ago: number | null;
+  policy: string; group: string; instance_id: string; state: string; hint: Str; drained: boolean; owned_for_ms: Num; revision: number;
+  renewed_ms_ago: Num; viewed_ms_ago: Num; view_fingerprint: string; policy_fingerprint: Str; members: number; slots: Num; slots_owned: Num;
+  ranges: number[][] | null; stands_still: boolean;
 }
 export interface Member {
-  instance_id: string; incarnation: string; state: string; address: string | null; zone: string | null; version: string | null;
-  weight: number; slots: number | null; metadata: Record<string, string>;
+  instance_id: string; incarnation: string; state: string; address: Str; zone: Str; version: Str; weight: number; slots: Num;
+  metadata: Record<string, string>;
 }
 export interface Group { revision: number; view_fingerprint: string; members: Member[]; foreign: string[] }
-export interface Step {
-  instance_id: string; point: number | null; place: string | null; slots: number | null; capacity: number | null;
-  weight_slots: number | null; weight_capacity: number | null;
-}
+export interface Step { instance_id: string; point: Num; place: Str; slots: Num; capacity: Num; weight_slots: Num; weight_capacity: Num }
 export interface Explanation {
-  key: string; placement: string | null; hash: string | null; slot: number | null; start: string | null; passed: Step[];
-  owner: Step | null; before: Step | null; next: string | null;
+  key: string; placement: Str; hash: Str; slot: Num; start: Str; passed: Step[]; owner: Step | null; before: Step | null; next: Str;
 }
 export interface Evenness { members: number; peak: number; least: number }
-export interface Plan {
-  placement: string; moved_share: number; exact_share: number; moves: { from: string | null; to: string | null; share: number }[];
-  before: Evenness; after: Evenness;
-}
+export interface Move { from: Str; to: Str; share: number }
+export interface Plan { placement: string; moved_share: number; exact_share: number; moves: Move[]; before: Evenness; after: Evenness }
 export interface Wish { instance_id: string; drained: boolean; changed: boolean }
 export interface Rebalance {
-  id: string; at: string; cause: string; revision: number; members: number; joined: number; members_joined: string[]; left: number;
-  members_left: string[]; slots_owned: number | null; gained: number | null; lost: number | null; moved_share: number | null;
-  took_ms: number;
+  id: string; at: string; cause: string; took_ms: number; revision: number; members: number; joined: number; members_joined: string[];
+  left: number; members_left: string[]; slots_owned: Num; gained: Num; lost: Num; moved_share: Num;
 }
 
 /** The keys of a list that are this worker's. Unless `state` is active, stale or unsharded, nothing is. */
 export interface Owned { keys: string[]; state: string }
+/** `rebalance`: what this worker owns has changed. `gap`: ask now what is owned, something may have changed that is not told; it comes first, and
+ * whenever the sidecar is back. `lost`: the sidecar cannot be heard, as `error` says, so what is owned may end unseen. */
+export type Event = { kind: "rebalance"; rebalance: Rebalance } | { kind: "gap" } | { kind: "lost"; error: ShardwiseError };
 
-/**
- * `rebalance`: what this worker owns has changed. `gap`: ask now what is owned, something may have changed that is not told; it comes first, and
- * whenever the sidecar is back. `lost`: the sidecar cannot be heard, so what is owned may end unseen.
- */
-export type Event = { kind: "rebalance"; rebalance: Rebalance } | { kind: "gap" } | { kind: "lost" };
-
-/** Whatever goes wrong with the sidecar; `passes` where it may pass by itself. */
+/** Whatever goes wrong with the sidecar; `passes` where it may pass by itself, then not before `retryAfterMs`. */
 export class ShardwiseError extends Error {
   override name = "ShardwiseError";
   readonly passes: boolean = false;
+  readonly retryAfterMs: number = 0;
 }
 
 /** The sidecar does not answer, or not in time. */
-export class Unavailable extends ShardwiseError {
-  override name = "Unavailable";
-  override readonly passes = true;
+export class Unavailable extends ShardwiseError { override name = "Unavailable"; override readonly passes = true; }
+
+/** This worker owns nothing at the moment, whatever the keys; `state` says where it stands. */
+export class NotOwning extends Unavailable {
+  override name = "NotOwning";
+  constructor(readonly state: string) { super(`this worker owns nothing at the moment: it is ${state}`); }
 }
 
 /** The sidecar refuses, as RFC 9457 has it. `kind` is a name that does not change, such as `unknown-instance`. */
@@ -64,13 +58,11 @@ export class Problem extends ShardwiseError {
   override name = "Problem";
   override readonly passes: boolean;
   readonly kind: string;
-
-  constructor(readonly status: number, readonly type: string, readonly title: string, readonly detail: string, readonly retryAfterMs: number) {
+  constructor(readonly status: number, readonly type: string, readonly title: string, readonly detail: string, override readonly retryAfterMs: number) {
     super(`${status} ${title}: ${detail}`);
     this.passes = status === 429 || status === 503;
     this.kind = type.slice(type.lastIndexOf(":") + 1);
   }
-
   static async of(response: Response): Promise<Problem> {
     const isProblem = response.headers.get("content-type") === "application/problem+json";
     const told = (isProblem ? await response.json() : {}) as Partial<Problem>;
@@ -81,159 +73,145 @@ export class Problem extends ShardwiseError {
   }
 }
 
-/**
- * `timeoutMs` is for a whole call, retries included. What changes nothing is tried `attempts` times while the sidecar is away, busy or no member yet;
- * `drain` and `undrain` once.
- */
-export interface Options { url?: string; token?: string; timeoutMs?: number; attempts?: number }
-interface Asked { method?: string; body?: string; isSafe?: boolean }
+/** `timeoutMs` is for a whole call, retries included; of `ownedStream` for each part. What changes nothing is tried `attempts` times while the sidecar
+ * is away, busy or no member yet; `drain` and `undrain` once. The sidecar says something every 3 s: who follows and hears nothing for `silenceMs`
+ * takes it for lost. */
+export interface Options { url?: string; token?: string; timeoutMs?: number; attempts?: number; silenceMs?: number }
+/** When the signal aborts, the call ends at once and throws the signal's reason. */
+export interface Call { signal?: AbortSignal | undefined }
+interface Asked extends Call { body?: string; isSafe?: boolean; until?: number }
 
 /** Asks one sidecar about one policy. */
 export class Client {
   readonly #base: string;
   readonly #headers: Record<string, string>;
-  readonly #timeoutMs: number;
-  readonly #attempts: number;
+  readonly #options: Required<Omit<Options, "url" | "token">>;
 
-  constructor(policy: string, { url = "http://127.0.0.1:8087", token, timeoutMs = 15_000, attempts = 3 }: Options = {}) {
-    this.#base = `${url.replace(/\/+$/, "")}/v1/policies/${encoded(policy)}/`;
+  constructor(policy: string, { url = "http://127.0.0.1:8087", token, timeoutMs = 15_000, attempts = 3, silenceMs = 10_000 }: Options = {}) {
+    this.#base = `${reachable(url)}/v1/policies/${encoded(policy)}/`;
     this.#headers = token === undefined ? {} : { authorization: `Bearer ${sendable(token)}` };
-    this.#timeoutMs = timeoutMs;
-    this.#attempts = Math.max(1, attempts);
+    this.#options = { timeoutMs, attempts: Math.max(1, attempts), silenceMs };
   }
 
-  /** Those of the keys that are mine, in their order; each holds for the moment when its part of the list was answered. */
-  async owned(keys: Iterable<string>): Promise<Owned> {
-    const owned: Owned = { keys: [], state: "" };
-    for (const part of parts(keys)) {
-      const { keys: mine, state } = await this.#owned(part);
+  /** Those of the keys that are mine, in their order; each holds for the moment when its part was answered. Where nothing is owned there are none. */
+  async owned(keys: Iterable<string>, { signal }: Call = {}): Promise<Owned> {
+    const [until, owned] = [this.#until(), { keys: [] as string[], state: "" }];
+    for await (const part of parts(keys)) {
+      const { keys: mine, state } = await this.#owned(part, { signal, until });
+      if (!OWNING.includes(state)) return { keys: [], state };
       for (const key of mine) owned.keys.push(key);
       owned.state = state;
     }
-    return owned.state === "" ? this.#owned("[]") : owned;
+    return owned;
   }
 
-  /** The same for a list of any length, of which one part at a time is in memory. */
-  async *ownedStream(keys: Iterable<string> | AsyncIterable<string>): AsyncGenerator<string, void, undefined> {
-    if (Symbol.iterator in keys) {
-      for (const part of parts(keys)) yield* (await this.#owned(part)).keys;
-      return;
+  /** The same for a list of any length, of which one part at a time is in memory. `NotOwning` is thrown as soon as nothing is owned. */
+  async *ownedStream(keys: Iterable<string> | AsyncIterable<string>, { signal }: Call = {}): AsyncGenerator<string, void, undefined> {
+    for await (const part of parts(keys)) {
+      const { keys: mine, state } = await this.#owned(part, { signal });
+      if (!OWNING.includes(state)) throw new NotOwning(state);
+      yield* mine;
     }
-    let gathered: string[] = [];
-    for await (const key of keys) {
-      if (gathered.push(key) < 10_000) continue;
-      yield* (await this.owned(gathered)).keys;
-      gathered = [];
-    }
-    yield* (await this.owned(gathered)).keys;
   }
 
   /** Who owns the key by the newest view, and whether it is mine right now, by this worker's own deadline. */
-  async owner(key: string): Promise<Owner> { return this.#json(`owner/${encoded(key)}`); }
-
+  async owner(key: string, call: Call = {}): Promise<Owner> { return this.#json(`owner/${encoded(key)}`, call); }
   /** Why the key has its owner, for people. */
-  async explain(key: string): Promise<Explanation> { return this.#json(`explain/${encoded(key)}`); }
-
+  async explain(key: string, call: Call = {}): Promise<Explanation> { return this.#json(`explain/${encoded(key)}`, call); }
   /** What this worker has, and for how long unless it is renewed. */
-  ownership(): Promise<Ownership> { return this.#json("ownership"); }
-
+  ownership(call: Call = {}): Promise<Ownership> { return this.#json("ownership", call); }
   /** Who is in the group. */
-  members(): Promise<Group> { return this.#json("members"); }
-
+  members(call: Call = {}): Promise<Group> { return this.#json("members", call); }
   /** What would move if these joined and those left; nothing is changed. */
-  plan(wanted: { join?: { instance_id: string; weight?: number }[]; leave?: string[] } = {}): Promise<Plan> {
-    return this.#json("plan", { method: "POST", body: JSON.stringify(wanted) });
+  plan(wanted: { join?: { instance_id: string; weight?: number }[]; leave?: string[] } = {}, { signal }: Call = {}): Promise<Plan> {
+    return this.#json("plan", { signal, body: JSON.stringify(wanted) });
   }
-
   /** Lets a member stay and own nothing, over its restarts too. Needs the token. */
-  drain(instance_id: string): Promise<Wish> { return this.#wish("drain", instance_id); }
-
+  drain(instance_id: string, call: Call = {}): Promise<Wish> { return this.#wish("drain", instance_id, call); }
   /** Lets a drained member take its share again. Needs the token. */
-  undrain(instance_id: string): Promise<Wish> { return this.#wish("undrain", instance_id); }
+  undrain(instance_id: string, call: Call = {}): Promise<Wish> { return this.#wish("undrain", instance_id, call); }
 
-  /**
-   * What moves, as it happens, until the iteration is left or the signal aborts it. It goes on behind the event of that id, and by itself behind the
-   * last one after each break of the connection. A refusal that does not pass by itself is thrown.
-   */
-  async *rebalances({ lastEventId, signal }: { lastEventId?: string; signal?: AbortSignal } = {}): AsyncGenerator<Event, void, undefined> {
+  /** What moves, as it happens, until the iteration is left or the signal aborts it. It goes on behind the event of that id, and by itself behind the
+   * last one after each break of the connection. A refusal that does not pass by itself is thrown. */
+  async *rebalances({ lastEventId, signal }: Call & { lastEventId?: string } = {}): AsyncGenerator<Event, void, undefined> {
     let [last, isLost, tries] = [lastEventId, false, 0];
     while (!signal?.aborted) {
-      const ends = new AbortController();
-      const end = () => ends.abort();
-      signal?.addEventListener("abort", end);
+      const [ends, end] = tied(signal);
+      let error: ShardwiseError = new Unavailable(`${this.#base}rebalances has ended`);
       try {
         const headers = { accept: "text/event-stream", ...(last === undefined ? {} : { "last-event-id": last }) };
-        const response = await unless(ends, this.#timeoutMs, this.#fetch("rebalances", { headers, signal: ends.signal }));
-        if (response.status !== 200) throw await unless(ends, this.#timeoutMs, Problem.of(response));
+        const response = await unless(ends, this.#options.timeoutMs, this.#fetch("rebalances", ends.signal, headers));
+        if (response.status !== 200) throw await unless(ends, this.#options.timeoutMs, Problem.of(response));
         if (isLost || last === undefined) yield { kind: "gap" };
         [isLost, tries] = [false, 0];
-        for await (const fields of events(response, ends)) {
+        for await (const fields of events(response, ends, this.#options.silenceMs)) {
           if (fields.get("event") === "gap") yield { kind: "gap" };
           if (fields.get("event") !== "rebalance") continue;
           const rebalance = JSON.parse(fields.get("data") ?? "null") as Rebalance;
           last = rebalance.id;
           yield { kind: "rebalance", rebalance };
         }
-      } catch (error) {
-        if (error instanceof ShardwiseError && !error.passes) throw error;
+      } catch (broken) {
+        error = this.#error(broken);
+        if (!error.passes) throw error;
       } finally {
-        signal?.removeEventListener("abort", end);
         end();
       }
-      if (signal?.aborted) return;
-      if (!isLost) yield { kind: "lost" };
+      if (!isLost && !signal?.aborted) yield { kind: "lost", error };
       isLost = true;
       await sleep(pause(tries++), signal);
     }
   }
 
-  async #owned(part: string): Promise<Owned> {
-    const { value, state } = await this.#ask("owned", { method: "POST", body: part });
+  async #owned(part: string, call: Asked): Promise<Owned> {
+    const { value, state } = await this.#ask("owned", { ...call, body: part });
     if (!Array.isArray(value)) throw this.#strange();
     return { keys: value as string[], state };
   }
-
-  #wish(route: string, instance_id: string): Promise<Wish> {
-    return this.#json(route, { method: "POST", body: JSON.stringify({ instance_id }), isSafe: false });
+  #wish(route: string, instance_id: string, { signal }: Call): Promise<Wish> {
+    return this.#json(route, { signal, body: JSON.stringify({ instance_id }), isSafe: false });
   }
-
-  async #json<T>(path: string, asked: Asked = {}): Promise<T> {
+  async #json<T>(path: string, asked: Asked): Promise<T> {
     const { value } = await this.#ask(path, asked);
     if (typeof value !== "object" || value === null || Array.isArray(value)) throw this.#strange();
     return value as T;
   }
-
   /** An answer with status 200, at the latest when the time is over. */
-  async #ask(path: string, { method = "GET", body, isSafe = true }: Asked): Promise<{ value: unknown; state: string }> {
-    const [ends, until] = [new AbortController(), Date.now() + this.#timeoutMs];
-    let error: ShardwiseError = new Unavailable(`${this.#base} has not answered within ${this.#timeoutMs} ms`);
-    for (let attempt = 0; attempt < this.#attempts && Date.now() < until; attempt++) {
-      const rest = Math.max(pause(attempt - 1), error instanceof Problem ? error.retryAfterMs : 0);
-      if (attempt > 0) await sleep(Math.min(rest, until - Date.now()));
-      try {
-        const sent = body === undefined ? {} : { body, headers: { "content-type": "application/json" } };
-        const response = await unless(ends, until - Date.now(), this.#fetch(path, { method, signal: ends.signal, ...sent }));
-        const answer = response.status === 200 ? response.json() : Problem.of(response);
-        const value: unknown = await unless(ends, until - Date.now(), answer);
-        if (!(value instanceof Problem)) return { value, state: response.headers.get("shardwise-state") ?? "" };
-        error = value;
-      } catch (broken) {
-        if (broken instanceof SyntaxError) throw this.#strange();
-        if (!ends.signal.aborted) error = new Unavailable(`${this.#base} does not answer: ${broken}`, { cause: broken });
+  async #ask(path: string, { body, isSafe = true, signal, until = this.#until() }: Asked): Promise<{ value: unknown; state: string }> {
+    const [ends, end] = tied(signal);
+    let error: ShardwiseError = new Unavailable(`${this.#base} has not answered within ${this.#options.timeoutMs} ms`);
+    try {
+      for (let attempt = 0; attempt < this.#options.attempts && Date.now() < until; attempt++) {
+        if (attempt > 0) await sleep(Math.min(Math.max(pause(attempt - 1), error.retryAfterMs), until - Date.now()), signal);
+        signal?.throwIfAborted();
+        try {
+          const response = await unless(ends, until - Date.now(), this.#fetch(path, ends.signal, { "content-type": "application/json" }, body));
+          const value: unknown = await unless(ends, until - Date.now(), response.status === 200 ? response.json() : Problem.of(response));
+          if (!(value instanceof Problem)) return { value, state: response.headers.get("shardwise-state") || "unknown" };
+          error = value;
+        } catch (broken) {
+          signal?.throwIfAborted();
+          if (!ends.signal.aborted) error = this.#error(broken);
+        }
+        if (!isSafe || !error.passes) break;
       }
-      if (!isSafe || !error.passes) break;
+    } finally {
+      end();
     }
     throw error;
   }
-
-  #fetch(path: string, request: RequestInit): Promise<Response> {
-    const headers = { ...this.#headers, ...(request.headers as Record<string, string> | undefined) };
-    return fetch(this.#base + path, { cache: "no-store", credentials: "omit", redirect: "error", ...request, headers });
+  #fetch(path: string, signal: AbortSignal, headers: Record<string, string>, body?: string): Promise<Response> {
+    const sent = { ...(body === undefined ? {} : { method: "POST", body }), headers: { ...this.#headers, ...headers }, signal };
+    return fetch(this.#base + path, { cache: "no-store", credentials: "omit", redirect: "error", ...sent });
   }
-
-  #strange(): ShardwiseError {
-    return new ShardwiseError(`${this.#base} answers something else: is a shardwise sidecar there?`);
+  #error(broken: unknown): ShardwiseError {
+    if (broken instanceof ShardwiseError) return broken;
+    if (broken instanceof SyntaxError) return this.#strange();
+    const why = broken instanceof Error && broken.cause !== undefined ? broken.cause : broken;
+    return new Unavailable(`${this.#base} does not answer: ${why}`, { cause: broken });
   }
+  #until(): number { return Date.now() + this.#options.timeoutMs; }
+  #strange(): ShardwiseError { return new ShardwiseError(`${this.#base} answers something else: is a shardwise sidecar there?`); }
 }
 
 /** The token without the line feed at the end of its file. `fetch` would show a header that it cannot send. */
@@ -241,6 +219,15 @@ function sendable(token: string): string {
   const text = token.replace(/\r?\n$/, "");
   if (!/^[!-~]+$/.test(text) || text.includes("\n")) throw new ShardwiseError("the token is not printable ASCII");
   return text;
+}
+
+/** Without slashes at its end, if `fetch` can go there. A wrong one is not shown, as it may have a password in it. */
+function reachable(url: string): string {
+  try {
+    const { href, protocol } = new URL(url);
+    if (/^https?:$/.test(protocol) && !/[@?#]/.test(url)) return href.replace(/\/+$/, "");
+  } catch { /* It is none. */ }
+  throw new ShardwiseError("the URL of the sidecar is to be like http://127.0.0.1:8087: http or https, a host, and no name, query or fragment");
 }
 
 function encoded(text: string): string {
@@ -254,19 +241,15 @@ function pause(tries: number): number {
 }
 
 /** Ends early, and well, when the signal aborts. */
-function sleep(ms: number, signal?: AbortSignal): Promise<void> {
-  return new Promise((resolve) => {
-    const wake = () => { clearTimeout(timer); signal?.removeEventListener("abort", wake); resolve(); };
-    const timer = setTimeout(wake, ms);
-    if (signal?.aborted) wake();
-    signal?.addEventListener("abort", wake);
-  });
+async function sleep(ms: number, signal?: AbortSignal): Promise<void> {
+  const [ends, end] = tied(signal);
+  await unless(ends, ms, new Promise<never>(() => undefined)).catch(end);
 }
 
-/** JSON lists of bounded size; a longer key is alone in its list. */
-function* parts(keys: Iterable<string>): Generator<string, void, undefined> {
+/** JSON lists of bounded size, at least one; a longer key is alone in its list. */
+async function* parts(keys: Iterable<string> | AsyncIterable<string>): AsyncGenerator<string, void, undefined> {
   let [part, size] = [[] as string[], 0];
-  for (const key of keys) {
+  for await (const key of keys) {
     const text = JSON.stringify(key);
     if (part.length > 0 && size + text.length > LIST_CHARACTERS) {
       yield `[${part.join(",")}]`;
@@ -275,13 +258,22 @@ function* parts(keys: Iterable<string>): Generator<string, void, undefined> {
     part.push(text);
     size += text.length + 1;
   }
-  if (part.length > 0) yield `[${part.join(",")}]`;
+  yield `[${part.join(",")}]`;
+}
+
+/** A controller that ends with the signal as well, and how to end and untie it. */
+function tied(signal: AbortSignal | undefined): [AbortController, () => void] {
+  const ends = new AbortController();
+  const end = () => { ends.abort(); signal?.removeEventListener("abort", end); };
+  signal?.addEventListener("abort", end);
+  if (signal?.aborted) end();
+  return [ends, end];
 }
 
 /** What comes of it, unless `ends` aborts before, as it does after so long. Node forgets at times that it was to end a request. */
 async function unless<T>(ends: AbortController, ms: number, coming: Promise<T>): Promise<T> {
   let stop = () => {};
-  const aborted = new Promise<never>((_, reject) => { stop = () => reject(new Error("aborted")); });
+  const aborted = new Promise<never>((_, reject) => { stop = () => reject(new Error(`nothing for ${ms} ms`)); });
   const timer = setTimeout(() => ends.abort(), ms);
   ends.signal.addEventListener("abort", stop);
   if (ends.signal.aborted) stop();
@@ -289,12 +281,12 @@ async function unless<T>(ends: AbortController, ms: number, coming: Promise<T>):
 }
 
 /** Server-sent events, whose lines end with a line feed. */
-async function* events(response: Response, ends: AbortController): AsyncGenerator<Map<string, string>, void, undefined> {
+async function* events(response: Response, ends: AbortController, silenceMs: number): AsyncGenerator<Map<string, string>, void, undefined> {
   if (response.body === null) return;
   const [reader, decoder] = [response.body.getReader(), new TextDecoder()];
   try {
     for (let kept = ""; ; ) {
-      const { done, value } = await unless(ends, SILENCE_MS, reader.read());
+      const { done, value } = await unless(ends, silenceMs, reader.read());
       if (done) return;
       const whole = (kept + decoder.decode(value, { stream: true })).split("\n\n");
       kept = whole.pop() ?? "";

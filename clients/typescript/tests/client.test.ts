@@ -1,32 +1,14 @@
-/**
- * The client against two sidecars of one group that run: `cargo test -p shardwise-cli --test clients` starts them and runs this with Node's test runner.
- *
- * SHARDWISE_ONE and SHARDWISE_OTHER are their addresses, SHARDWISE_TOKEN is the token of both; the policy is `workers`.
- */
+/** The client against two sidecars of one group that run: `cargo test -p shardwise-cli --test clients` starts them and runs this with Node's test runner. */
 
 import assert from "node:assert/strict";
-import net from "node:net";
 import { beforeEach, test } from "node:test";
-import { setTimeout as sleep } from "node:timers/promises";
 
-import { Client, type Event, type Options, Problem, ShardwiseError, Unavailable } from "../src/index.js";
-
-const [ONE, OTHER, TOKEN] = ["ONE", "OTHER", "TOKEN"].map((name) => process.env[`SHARDWISE_${name}`] ?? "") as [string, string, string];
-const PATIENCE_MS = 60_000;
-
-function client(url: string, options: Options = {}, policy = "workers"): Client {
-  return new Client(policy, { url, token: TOKEN, timeoutMs: PATIENCE_MS, ...options });
-}
+import { Client, type Event, NotOwning, Problem, ShardwiseError, Unavailable } from "../src/index.js";
+import { ONE, OTHER, PATIENCE_MS, Proxy, Scripted, TOKEN, client, eventually } from "./common.js";
 
 const [one, other] = [client(ONE), client(OTHER)];
-
-async function eventually(what: string, condition: () => Promise<boolean>): Promise<void> {
-  const until = Date.now() + PATIENCE_MS;
-  while (!(await condition())) {
-    assert.ok(Date.now() < until, `waited ${PATIENCE_MS} ms in vain: ${what}`);
-    await sleep(20);
-  }
-}
+/** Each is alone in its part of a list. */
+const LONG = Array.from({ length: 5 }, (_, n) => `${n}`.repeat(300_000));
 
 async function isShared(): Promise<boolean> {
   const [here, there] = await Promise.all([one, other].map(async (each) => (await each.ownership()).slots_owned ?? 0));
@@ -37,58 +19,6 @@ async function collected(stream: AsyncIterable<string>): Promise<string[]> {
   const keys = [];
   for await (const key of stream) keys.push(key);
   return keys;
-}
-
-/** A way to a sidecar that can be cut, refuse, keep silent, or swallow answers. */
-class Proxy {
-  requests = 0;
-  refusals = 0;
-  isCut = false;
-  isMute = false;
-  swallows = false;
-  readonly #sockets = new Set<net.Socket>();
-  readonly #server = net.createServer((socket) => this.#serve(socket));
-
-  static async with(use: (proxy: Proxy, url: string) => Promise<void>): Promise<void> {
-    const proxy = new Proxy();
-    await new Promise<void>((listening) => proxy.#server.listen(0, "127.0.0.1", listening));
-    try {
-      await use(proxy, `http://127.0.0.1:${(proxy.#server.address() as net.AddressInfo).port}`);
-    } finally {
-      proxy.cut();
-      proxy.#server.close();
-    }
-  }
-
-  cut(): void {
-    this.isCut = true;
-    for (const socket of this.#sockets) socket.destroy();
-  }
-
-  #serve(socket: net.Socket): void {
-    this.#sockets.add(socket);
-    socket.on("error", () => undefined);
-    if (this.isCut) {
-      socket.destroy();
-      return;
-    }
-    this.requests += 1;
-    if (this.isMute) return;
-    if (this.refusals > 0) {
-      this.refusals -= 1;
-      socket.once("data", () => socket.end("HTTP/1.1 503 Not Now\r\nretry-after: 0\r\ncontent-length: 0\r\nconnection: close\r\n\r\n"));
-      return;
-    }
-    const target = new URL(ONE);
-    const back = net.connect(Number(target.port), target.hostname);
-    this.#sockets.add(back);
-    back.on("error", () => undefined);
-    socket.pipe(back);
-    if (this.swallows) back.once("data", () => { socket.destroy(); back.destroy(); });
-    else back.pipe(socket);
-    socket.on("close", () => back.destroy());
-    back.on("close", () => socket.destroy());
-  }
 }
 
 beforeEach(() => eventually("both share the slots", isShared));
@@ -106,6 +36,52 @@ test("lists are shared, whole and in parts", async () => {
   assert.deepEqual(await collected(one.ownedStream(slowly())), mine.keys);
   assert.deepEqual(await one.owned([]), { keys: [], state: "active" });
   assert.deepEqual(await collected(one.ownedStream([])), []);
+});
+
+test("a list has one deadline", async () => {
+  await Scripted.with(["active"], 500, async (slow, url) => {
+    const begun = Date.now();
+    await assert.rejects(client(url, { timeoutMs: 1_200 }).owned(LONG), Unavailable);
+    assert.ok(Date.now() - begun < PATIENCE_MS / 2 && slow.asked < LONG.length, `${slow.asked}`);
+    assert.deepEqual(await client(url).owned(LONG), { keys: LONG, state: "active" });
+  });
+});
+
+test("a list ends with the first state in which nothing is owned", async () => {
+  for (const state of ["created", "joining", "draining", "left", "fenced", "refused"]) {
+    await Scripted.with(["active", "stale", state, "active"], 0, async (changing, url) => {
+      assert.deepEqual(await client(url).owned(LONG), { keys: [], state });
+      assert.equal(changing.asked, 3);
+    });
+    await Scripted.with(["active", "unsharded", state, "active"], 0, async (changing, url) => {
+      const mine: string[] = [];
+      const reading = async () => { for await (const key of client(url).ownedStream(LONG)) mine.push(key); };
+      await assert.rejects(reading(), (error) => error instanceof NotOwning && error.passes && error.state === state && error.message.includes(state));
+      assert.deepEqual([mine, changing.asked], [LONG.slice(0, 2), 3]);
+    });
+  }
+});
+
+test("a call ends with its signal", async () => {
+  await Proxy.with(async (proxy, url) => {
+    proxy.isMute = true;
+    const asking = client(url);
+    const calls: ((signal: AbortSignal) => Promise<unknown>)[] = [
+      (signal) => asking.owner("a", { signal }), (signal) => asking.explain("a", { signal }), (signal) => asking.ownership({ signal }),
+      (signal) => asking.members({ signal }), (signal) => asking.plan({}, { signal }), (signal) => asking.drain("nobody", { signal }),
+      (signal) => asking.undrain("nobody", { signal }), (signal) => asking.owned(["a"], { signal }),
+      (signal) => asking.ownedStream(["a"], { signal }).next(),
+    ];
+    for (const call of calls) {
+      const [leaving, reason, requests] = [new AbortController(), new Error("enough"), proxy.requests];
+      const asked = call(leaving.signal);
+      await eventually("it is under way", () => proxy.requests > requests);
+      leaving.abort(reason);
+      await assert.rejects(asked, reason, `${call}`);
+      await assert.rejects(call(AbortSignal.abort(reason)), reason, `${call}`);
+    }
+  });
+  assert.equal((await one.owner("a", { signal: new AbortController().signal })).key, "a");
 });
 
 test("owners of any key", async () => {
@@ -163,6 +139,19 @@ test("a token is sent well and never shown", async () => {
       return true;
     });
   }
+});
+
+test("a wrong URL is no outage", async () => {
+  for (const url of [
+    "", "127.0.0.1:8087", "localhost:8087", "ftp://host", "unix:///run/it", "http://", "http://host:99999", "http://host:secret",
+    "http://name:secret@host", "http://host/?secret", "http://host#secret", "http://[::1",
+  ]) {
+    assert.throws(() => new Client("workers", { url }), (error) => {
+      assert.ok(error instanceof ShardwiseError && !error.passes && !`${error} ${error.cause}`.includes("secret"), url);
+      return true;
+    }, url);
+  }
+  for (const url of [`${ONE}/`, `${ONE}//`]) assert.equal((await client(url).ownership()).policy, "workers");
 });
 
 test("who does not answer is unavailable in time", async () => {
@@ -227,7 +216,8 @@ test("followers go on behind a break", async () => {
     assert.deepEqual(await one.drain(theirs), { instance_id: theirs, drained: true, changed: true });
     const seen = await until(256);
     proxy.cut();
-    await comes("lost");
+    const lost = await comes("lost");
+    assert.ok(lost.kind === "lost" && lost.error.passes && lost.error.message !== "");
     assert.ok((await one.undrain(theirs)).changed);
     await eventually("both share the slots again", isShared);
     proxy.isCut = false;
@@ -247,4 +237,40 @@ test("followers go on behind a break", async () => {
   const stranger = one.rebalances({ lastEventId: "of-another-life" });
   assert.deepEqual([(await stranger.next()).value?.kind, (await stranger.next()).value?.kind], ["gap", "rebalance"]);
   await stranger.return();
+});
+
+test("followers notice a sidecar that goes mute", async () => {
+  await Proxy.with(async (proxy, url) => {
+    const following = client(url, { silenceMs: 1_000 }).rebalances({ lastEventId: "of-another-life" });
+    const nextBut = async (kind: Event["kind"]): Promise<Event> => {
+      for (;;) {
+        const { value } = await following.next();
+        if (value?.kind !== kind) return value as Event;
+      }
+    };
+    assert.equal((await nextBut("gap")).kind, "rebalance");
+    proxy.isMute = true;
+    const lost = await nextBut("rebalance");
+    assert.ok(lost.kind === "lost" && lost.error instanceof Unavailable && lost.error.message.includes("nothing for 1000 ms"), JSON.stringify(lost));
+    proxy.cut();
+    proxy.isMute = proxy.isCut = false;
+    assert.equal((await following.next()).value?.kind, "gap");
+    await following.return();
+  });
+});
+
+test("what is lost says why", async () => {
+  const lost = async (url: string) => {
+    const following = client(url).rebalances();
+    const { value } = await following.next();
+    await following.return();
+    assert.ok(value?.kind === "lost", JSON.stringify(value));
+    return value.error;
+  };
+  assert.match((await lost(ONE.replace("http:", "https:"))).message, /SSL/);
+  await Proxy.with(async (proxy, url) => {
+    proxy.refusals = 1;
+    const error = await lost(url);
+    assert.ok(error instanceof Problem && error.status === 503, String(error));
+  });
 });

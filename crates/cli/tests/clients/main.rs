@@ -53,3 +53,11 @@ fn beside_two_sidecars(mut tests: Command) -> Ran {
     tests.env("HTTP_PROXY", "http://127.0.0.1:9").env("http_proxy", "http://127.0.0.1:9");
     run(tests, b"")
 }
+
+#[test]
+fn each_client_is_one_small_file() {
+    for file in ["python/src/shardwise_client/__init__.py", "typescript/src/index.ts"] {
+        let lines = std::fs::read_to_string(client(file)).unwrap().lines().count();
+        assert!(lines < 300, "{file} has {lines} lines");
+    }
+}

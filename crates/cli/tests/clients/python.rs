@@ -13,7 +13,7 @@ const PACKAGES: [&str; 3] = ["anyio==4.12.0", "httpx==0.28.1", "mypy==1.19.1"];
 
 fn python() -> Command {
     let mut command = Command::new(python_with_all(&PACKAGES).unwrap());
-    command.current_dir(client("python")).env("PYTHONPATH", "src").env("PYTHONDONTWRITEBYTECODE", "1");
+    command.current_dir(client("python")).env("PYTHONPATH", "src:examples").env("PYTHONDONTWRITEBYTECODE", "1");
     command
 }
 
@@ -31,9 +31,9 @@ fn it_agrees_with_its_types() {
 #[test]
 fn it_agrees_with_two_sidecars() {
     let mut tests = python();
-    tests.args(["-W", "error", "-m", "unittest", "tests.test_client"]);
+    tests.args(["-W", "error", "-m", "unittest", "tests.test_client", "tests.test_types", "tests.test_worker"]);
     let ran = beside_two_sidecars(tests);
-    assert!(ran.code == Some(0) && ran.err.contains("Ran 9 tests"), "{ran:?}");
+    assert!(ran.code == Some(0) && ran.err.contains("Ran 16 tests"), "{ran:?}");
 }
 
 #[test]

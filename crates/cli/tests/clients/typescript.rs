@@ -1,4 +1,4 @@
-//! `clients/typescript`, with whatever Node is there from 18 on.
+//! `clients/typescript`: its tests with the oldest Node that it is for, its compiler and the example workers with whatever Node is there.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -9,6 +9,9 @@ use shardwise_testkit::node_modules;
 use crate::common::run;
 use crate::workers::{self, Workers};
 use crate::{beside_two_sidecars, client};
+
+/// The last of the Node that `package.json` names as the oldest, among npm's packages.
+const OLDEST: &str = "18.20.5";
 
 /// What `package.json` names for development.
 fn packages() -> Vec<String> {
@@ -46,7 +49,19 @@ fn compiled() -> &'static Path {
 }
 
 fn node() -> Command {
-    let mut node = Command::new("node");
+    run_by("node".into())
+}
+
+/// The program of npm's package; elsewhere than on Linux whatever is there.
+fn oldest_node() -> Command {
+    let cpu = if cfg!(target_arch = "aarch64") { "arm64" } else { "x64" };
+    let package = format!("node-linux-{cpu}");
+    let program = || node_modules(&[&format!("{package}@{OLDEST}")]).unwrap().join(&package).join("bin/node");
+    run_by(if cfg!(target_os = "linux") { program() } else { "node".into() })
+}
+
+fn run_by(program: PathBuf) -> Command {
+    let mut node = Command::new(program);
     node.current_dir(compiled()).env_remove("NODE_OPTIONS");
     node
 }
@@ -62,10 +77,14 @@ fn it_is_for_browsers_too() {
 
 #[test]
 fn it_agrees_with_two_sidecars() {
-    let mut tests = node();
-    tests.args(["--test-reporter=tap", "tests/client.test.js"]);
+    let mut version = oldest_node();
+    version.arg("--version");
+    assert!(!cfg!(target_os = "linux") || run(version, b"").well().trim() == format!("v{OLDEST}"));
+    let mut tests = oldest_node();
+    tests.args(["--test-reporter=tap", "tests/all.js"]);
+    tests.env("SHARDWISE_TSC", modules().join("typescript/bin/tsc")).env("SHARDWISE_CLIENT", client("typescript").join("src/index.js"));
     let ran = beside_two_sidecars(tests);
-    assert!(ran.code == Some(0) && ran.text().contains("# pass 8"), "{ran:?}");
+    assert!(ran.code == Some(0) && ran.text().contains("# pass 16"), "{ran:?}");
 }
 
 #[test]

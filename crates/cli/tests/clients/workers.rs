@@ -25,18 +25,24 @@ struct Worker {
     read: usize,
     at_work: BTreeSet<String>,
     worked: BTreeMap<String, usize>,
+    /// Why its sidecar could not be heard.
+    lost: Vec<String>,
 }
 
 impl Worker {
     fn start(workers: &Workers, sidecar: &Sidecar, keys: &PathBuf) -> Self {
         let mut command = (workers.command)();
         command.arg(&workers.program).args(["workers", &sidecar.url]).arg(keys);
-        Self { process: Process::start(command), read: 0, at_work: BTreeSet::new(), worked: BTreeMap::new() }
+        Self { process: Process::start(command), read: 0, at_work: BTreeSet::new(), worked: BTreeMap::new(), lost: Vec::new() }
     }
 
     fn catch_up(&mut self) {
         self.process.catch_up();
         for line in &self.process.told[self.read..] {
+            if line["did"] == "lost" {
+                self.lost.push(line["why"].as_str().unwrap().to_owned());
+                continue;
+            }
             let key = line["key"].as_str().unwrap().to_owned();
             match line["did"].as_str().unwrap() {
                 "began" => assert!(self.at_work.insert(key), "began twice: {line}"),
@@ -91,6 +97,7 @@ pub(crate) fn follow_their_sidecars(workers: &Workers) {
 
     sidecars[1].process.signal(Signal::SIGKILL);
     until("the worker without a sidecar has stopped", &mut [&mut one, &mut other], |both| both[1].at_work.is_empty());
+    assert!(other.lost.iter().any(|why| why.contains("127.0.0.1")), "it says which sidecar, and why: {:?}", other.lost);
     let taken: Vec<_> = keys.iter().filter(|key| !one.at_work.contains(*key)).cloned().collect();
     until("the other one has taken over", &mut [&mut one, &mut other], |both| {
         both[0].at_work.len() == KEYS && taken.iter().all(|key| both[0].worked.contains_key(key))
