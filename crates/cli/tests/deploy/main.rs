@@ -3,6 +3,7 @@
 #![cfg(target_os = "linux")]
 #![expect(clippy::unwrap_used, clippy::panic, reason = "tests report by panicking")]
 
+mod beyond;
 #[path = "../common/mod.rs"]
 mod common;
 mod compose;

@@ -1,11 +1,14 @@
 //! `deploy/systemd`.
 
+use std::net::SocketAddr;
 use std::process::Command;
 
 use crate::common::{Place, Ran, run};
 use crate::{seconds, settings, takes, text};
 
 const UNITS: [&str; 2] = ["shardwise-outbox@.service", "shardwise-serve@.service"];
+/// For units of that name; see `beyond.rs`.
+const DROP_IN: &str = "shardwise-serve@.service.d/beyond-loopback.conf";
 const PROGRAM: &str = "/usr/local/bin/shardwise";
 
 /// The value behind `name=`.
@@ -35,10 +38,10 @@ fn units_fit_the_program() {
             })
             .collect();
         takes(&arguments);
-        if unit.starts_with("shardwise-serve") {
-            assert!(arguments.contains(&"--listen"), "each policy can have a port of its own");
-            assert_eq!(value(unit, "EnvironmentFile"), "-/etc/shardwise/serve-%i.env");
-        }
+        let at = arguments.iter().position(|argument| *argument == "--listen").unwrap();
+        assert!(arguments[at + 1].parse::<SocketAddr>().unwrap().ip().is_loopback(), "{unit} is open to nobody else unless told");
+        let name = unit.trim_start_matches("shardwise-").trim_end_matches("@.service");
+        assert_eq!(value(unit, "EnvironmentFile"), format!("-/etc/shardwise/{name}-%i.env"), "each can have a port of its own");
         assert_eq!((value(unit, "Type").as_str(), value(unit, "NotifyAccess").as_str()), ("notify", "main"));
         let number = |name| value(unit, name).parse::<u64>().unwrap();
         assert!(number("WatchdogSec") > 2 * ttl, "a pause that only fences is no reason to be restarted");
@@ -53,9 +56,14 @@ fn units_fit_the_program() {
 }
 
 /// What systemd says of a unit, with our program in the place of the installed one.
-fn verified(unit: &str, content: &str) -> Ran {
+fn verified(unit: &str, content: &str, drop_in: Option<&str>) -> Ran {
     let (place, name) = (Place::empty(), unit.replace('@', "@orders"));
-    place.write(&name, content.replace(PROGRAM, env!("CARGO_BIN_EXE_shardwise")));
+    let ours = |content: &str| content.replace(PROGRAM, env!("CARGO_BIN_EXE_shardwise"));
+    place.write(&name, ours(content));
+    if let Some(drop_in) = drop_in {
+        std::fs::create_dir(place.path(format!("{name}.d"))).unwrap();
+        place.write(&format!("{name}.d/beyond-loopback.conf"), ours(drop_in));
+    }
     let mut verify = Command::new("systemd-analyze");
     verify.args(["verify", "--man=no"]).arg(place.path(&name));
     run(verify, b"")
@@ -65,9 +73,38 @@ fn verified(unit: &str, content: &str) -> Ran {
 fn systemd_takes_the_units() {
     for unit in UNITS {
         let content = text(&format!("systemd/{unit}"));
-        let ran = verified(unit, &content);
+        let ran = verified(unit, &content, None);
         assert!(ran.code == Some(0) && ran.err.is_empty(), "{unit}: {ran:?}; systemd-analyze is in the package systemd");
-        let misspelt = verified(unit, &content.replace("WatchdogSec", "WatchdogSecs"));
+        let misspelt = verified(unit, &content.replace("WatchdogSec", "WatchdogSecs"), None);
         assert!(misspelt.err.contains("WatchdogSecs"), "a mistake is seen: {misspelt:?}");
     }
+    let (unit, drop_in) = (text(&format!("systemd/{}", UNITS[1])), text(&format!("systemd/{DROP_IN}")));
+    let ran = verified(UNITS[1], &unit, Some(&drop_in));
+    assert!(ran.code == Some(0) && ran.err.is_empty(), "{ran:?}");
+    let misspelt = verified(UNITS[1], &unit, Some(&drop_in.replace("LoadCredential", "LoadCredentials")));
+    assert!(misspelt.err.contains("LoadCredentials"), "a mistake is seen: {misspelt:?}");
+}
+
+/// The arguments of the sidecar that other machines ask, as the drop-in starts it, with these files and this address in the places of its own.
+pub(crate) fn beyond_loopback(listen: &str, credential: impl Fn(&str) -> String) -> Vec<String> {
+    let content = text(&format!("systemd/{DROP_IN}"));
+    let mut starts = content.lines().filter_map(|line| line.strip_prefix("ExecStart="));
+    assert_eq!(starts.next(), Some(""), "the unit's own command is taken back");
+    let mut words = starts.next().unwrap().split(' ');
+    assert_eq!((words.next(), starts.next()), (Some(PROGRAM), None));
+    let loaded: Vec<_> = content.lines().filter_map(|line| line.strip_prefix("LoadCredential=")?.split_once(':')).collect();
+    let arguments = words.map(|word| match (word, word.strip_prefix("${CREDENTIALS_DIRECTORY}/")) {
+        ("%i", _) => "workers".into(),
+        ("%H", _) => "localhost".into(),
+        ("${SHARDWISE_LISTEN}", _) => listen.into(),
+        (_, Some(name)) => {
+            assert!(loaded.iter().any(|(known, path)| *known == name && path.starts_with("/etc/shardwise/")), "nobody loads {name}");
+            credential(name)
+        }
+        (word, None) => word.into(),
+    });
+    let arguments: Vec<_> = arguments.collect();
+    let default = content.lines().find_map(|line| line.strip_prefix("Environment=SHARDWISE_LISTEN=")).unwrap();
+    assert!(!default.parse::<SocketAddr>().unwrap().ip().is_loopback(), "{default}");
+    arguments
 }

@@ -169,12 +169,12 @@ pub const SERVERS: &[Server] = &[
         source: Source::Debian { suite: "trixie", beside: &[] },
         programs: &["usr/sbin/nats-server"],
     },
-    // For promtool, which checks rules and tries them.
+    // With promtool, which checks rules and tries them.
     Server {
         package: "prometheus",
         version: "2.42.0",
         source: Source::Debian { suite: "bookworm", beside: &[] },
-        programs: &["usr/bin/promtool"],
+        programs: &["usr/bin/promtool", "usr/bin/prometheus"],
     },
     REDIS,
     RABBITMQ,
