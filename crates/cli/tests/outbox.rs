@@ -467,7 +467,7 @@ fn a_probe_hears_of_what_kind_the_trouble_is_and_nothing_of_what_was_said() {
         Some(asked(port, "GET /readyz")).filter(|told| told.contains("\"trouble\":\"destination\""))
     });
     assert!(!told.contains(&nobody.to_string()) && !told.contains("hook"), "{told}");
-    assert!(status(&place).to_string().contains(&nobody.to_string()), "an operator sees it all");
+    eventually("an operator sees it all", PATIENCE, || status(&place).to_string().contains(&nobody.to_string()).then_some(()));
     a.signal(Signal::SIGTERM);
     assert_eq!(a.ends("after SIGTERM").code, Some(0));
 }
