@@ -7,13 +7,12 @@ use shardwise::Moment;
 use super::destination::Gate;
 use super::destinations::Place;
 use super::flow::Put;
+use super::retention::ROWS;
 use super::{Action, Call, Engine, PLACE_MAX};
 use crate::store::FetchRequest;
 
 /// The most bytes of one reading.
 const FETCH_BYTES_MAX: usize = 16 << 20;
-/// Rows the retention looks at in one step.
-const SWEEP_ROWS: usize = 1_000;
 /// So many outcomes make a recording that is not to be slowed down by heads that are tried later.
 const MANY: usize = 32;
 /// How long those wait at most.
@@ -150,11 +149,12 @@ impl Engine {
         }
         // With a retention of zero too: of what was delivered under another one.
         let keeps = self.slots.holds_slot(SWEEP_SLOT);
-        if keeps && now >= self.sweep_at && self.under_way.insert(Call::Sweep) {
-            actions.push(Action::Sweep { retention: self.options.retention, position: self.sweep_position, limit: SWEEP_ROWS });
+        if keeps && self.retention.should_sweep(now) && self.under_way.insert(Call::Sweep) {
+            let (position, limit) = self.retention.sweeping(now);
+            actions.push(Action::Sweep { retention: self.options.retention, position, limit });
         }
-        if keeps && now >= self.clean_at && self.under_way.insert(Call::Clean) {
-            actions.push(Action::Clean { parked_retention: self.options.parked_retention, limit: SWEEP_ROWS });
+        if keeps && self.retention.should_clean(now) && self.under_way.insert(Call::Clean) {
+            actions.push(Action::Clean { parked_retention: self.options.parked_retention, limit: ROWS });
         }
     }
 
@@ -178,7 +178,7 @@ impl Engine {
         let gates = self.destinations.wake_at(|to| self.flow.sends_to(to), now);
         let fence = self.registered.then_some(self.touch_at);
         let pauses = [self.fence_pause, self.read_pause, self.record_pause].map(|pause| pause.until(now));
-        let sweep = self.slots.holds_slot(SWEEP_SLOT).then_some(self.sweep_at.min(self.clean_at));
+        let sweep = self.slots.holds_slot(SWEEP_SLOT).then_some(self.retention.wake_at());
         let other = [fence, sweep, self.stop_by, self.retries_by].into_iter().chain(pauses).chain(gates).flatten();
         // What is due and waits for an answer, or for room, comes up with that answer.
         let wakes = other.chain(self.slots.wake_at(now)).chain(self.poller.wake_at()).filter(|at| *at > now);

@@ -2,7 +2,7 @@
 //! to do ([`Engine::next`]), and the runner does it.
 //!
 //! Parts: this file (taking note), `act` (what to do), `slots` (what to take and give back), `flow` (the way of events), `destination` (failures), `destinations` (each its own), `poll`
-//! (when to read), `pause` (a failing store). At most one call of each kind is under way; touches, takes and releases count as one kind.
+//! (when to read), `retention` (when to delete), `pause` (a failing store). At most one call of each kind is under way; touches, takes and releases count as one kind.
 
 mod act;
 mod destination;
@@ -11,6 +11,7 @@ mod flow;
 mod io;
 mod pause;
 mod poll;
+mod retention;
 #[cfg(test)]
 mod several;
 #[cfg(test)]
@@ -20,7 +21,6 @@ mod slots;
 mod tests;
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::time::Duration;
 
 use shardwise::{Moment, Timing};
 
@@ -31,6 +31,7 @@ use self::flow::{Flow, RefusedHead};
 pub(crate) use self::io::{Action, Call, Counters, Input, SendId};
 use self::pause::Pause;
 use self::poll::Poller;
+use self::retention::Retention;
 use self::slots::Slots;
 use crate::sink::{Accepted, SinkLimits};
 use crate::store::{Fetched, Hold, Outcome, Then, Touch};
@@ -38,10 +39,6 @@ use crate::{AggregateId, PublisherOptions};
 
 /// The most aggregates that get their hash in one go.
 const PLACE_MAX: usize = 1_000;
-/// Between two steps of the retention, while there is more and when there is not.
-const SWEEP_PAUSE: Duration = Duration::from_millis(50);
-const SWEEP_EVERY: Duration = Duration::from_mins(1);
-
 /// What one destination refused in one answer.
 #[derive(Default)]
 struct Refused {
@@ -75,9 +72,7 @@ pub(crate) struct Engine {
     retries_by: Option<Moment>,
     /// Until then they may wait for others.
     busy_until: Moment,
-    sweep_at: Moment,
-    sweep_position: i64,
-    clean_at: Moment,
+    retention: Retention,
     under_way: BTreeSet<Call>,
     fence_pause: Pause,
     read_pause: Pause,
@@ -107,9 +102,7 @@ impl Engine {
             barren: 0,
             retries_by: None,
             busy_until: Moment::ZERO,
-            sweep_at: Moment::ZERO,
-            sweep_position: 0,
-            clean_at: Moment::ZERO,
+            retention: Retention::default(),
             under_way: BTreeSet::new(),
             fence_pause: Pause::default(),
             read_pause: Pause::default(),
@@ -158,10 +151,13 @@ impl Engine {
             Input::Fetched(fetched) => self.fetched(fetched, now),
             Input::Sent { id, accepted, unknown_end } => self.sent(id, &accepted, unknown_end, now),
             Input::Recorded { fenced } => self.recorded(&fenced, now),
-            Input::Swept(resume) => self.swept(resume, now),
+            Input::Swept(resume) => {
+                self.under_way.remove(&Call::Sweep);
+                self.retention.swept(resume, self.options.retention, now);
+            }
             Input::Cleaned { more } => {
                 self.under_way.remove(&Call::Clean);
-                self.clean_at = now.plus(if more { SWEEP_PAUSE } else { SWEEP_EVERY });
+                self.retention.cleaned(more, now);
             }
             Input::Failed(call) => self.failed(call, now),
             Input::Nudged => self.poller.nudged(),
@@ -319,12 +315,6 @@ impl Engine {
         }
     }
 
-    fn swept(&mut self, resume: Option<i64>, now: Moment) {
-        self.under_way.remove(&Call::Sweep);
-        self.sweep_at = now.plus(if resume.is_some() { SWEEP_PAUSE } else { SWEEP_EVERY });
-        self.sweep_position = resume.unwrap_or(0);
-    }
-
     fn failed(&mut self, call: Call, now: Moment) {
         self.under_way.remove(&call);
         match call {
@@ -342,8 +332,8 @@ impl Engine {
                 self.flow.record_again();
                 self.record_pause.failed(now);
             }
-            Call::Sweep => self.sweep_at = now.plus(SWEEP_EVERY),
-            Call::Clean => self.clean_at = now.plus(SWEEP_EVERY),
+            Call::Sweep => self.retention.sweep_failed(now),
+            Call::Clean => self.retention.cleaned(false, now),
         }
     }
 

@@ -1,5 +1,7 @@
 //! Stories of a sink with several destinations, one of which is down: aggregates with an even number go to one, the others to the other.
 
+use std::time::Duration;
+
 use super::tests::{HOLD, accepted, answer, at, fetches, holding, options, read, recorded, run, sent};
 use super::*;
 use crate::sink::Refusal;
@@ -57,7 +59,7 @@ fn what_waits_for_a_destination_that_is_down_is_put_off_and_the_others_go_on() {
     let actions = engine.next(probe_at);
     assert_eq!(sent(&actions), [(2, vec!["2-1".into()])], "the probe goes alone, and the sink takes one batch at a time");
     assert_eq!(retries(&recorded(&actions)), [(4, 0, 0)]);
-    let actions = answer(&mut engine, 2, accepted(1), probe_at.plus(SWEEP_PAUSE));
+    let actions = answer(&mut engine, 2, accepted(1), probe_at.plus(Duration::from_millis(50)));
     assert_eq!(sent(&actions), [(3, vec!["11-1".into()])]);
     assert_eq!(engine.counters(probe_at).destinations_down, 0);
     assert_eq!(engine.destination_news(), [(Some("even".into()), false)]);

@@ -2,9 +2,11 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::time::Duration;
 
 use shardwise::SlotSet;
 
+use super::retention::{EVERY as SWEEP_EVERY, PAUSE as SWEEP_PAUSE};
 use super::*;
 use crate::sink::Refusal;
 use crate::store::{HeadTrouble, Run};

@@ -19,6 +19,13 @@ const SLOTS_MAX: u32 = 1_024;
 const BEYOND: &str = "
     SELECT hash_from FROM outbox_slot WHERE incarnation = $1 AND slot >= $3 AND hash_to >= $2 ORDER BY slot OFFSET $4 LIMIT 1";
 
+/// Whether anything at all is to be read, by anybody; $1 the longest wait a retry can have in milliseconds. Without it a publisher of many slots that has
+/// nothing to do would look at each of them at every poll, turn by turn.
+const ANY: &str = "
+    SELECT EXISTS (SELECT 1 FROM outbox_head WHERE ready ORDER BY hash LIMIT 1)
+        OR EXISTS (SELECT 1 FROM outbox_head WHERE waiting AND retry_at <= statement_timestamp() ORDER BY retry_at LIMIT 1)
+        OR EXISTS (SELECT 1 FROM outbox_head WHERE waiting AND retry_at > statement_timestamp() + $1::bigint * interval '1 millisecond' LIMIT 1)";
+
 /// $1 incarnation, $2 and $3 first and last hash, $4 slots and $5 aggregates to leave out, $6 events at most, $7 the longest wait a retry
 /// can have in milliseconds (a longer one means that the clock was set back), $8 bytes, $9 how many aggregates whose retry is due, $10 the number of slots. An
 /// aggregate with nothing to send is in it as a row without an event. Public for the test that reads the plan.
@@ -45,7 +52,7 @@ pub const FETCH: &str = "
              ) AS r
              CROSS JOIN LATERAL (
                 SELECT t.* FROM outbox_slot AS t
-                WHERE t.slot = floor((r.hash::numeric + 9223372036854775808) * $10::bigint / 18446744073709551616)::bigint OFFSET 0
+                WHERE t.slot = div((r.hash::numeric + 9223372036854775808) * $10::bigint, 18446744073709551616)::bigint OFFSET 0
              ) AS s
              WHERE s.incarnation = $1 AND s.slot NOT IN (SELECT unnest($4::bigint[])) AND r.aggregate NOT IN (SELECT unnest($5::bigint[])) LIMIT $9)
             UNION ALL
@@ -53,8 +60,8 @@ pub const FETCH: &str = "
              FROM (
                 SELECT slot, epoch, greatest(hash_from, $2) AS low, least(hash_to, $3) AS high FROM outbox_slot
                 WHERE incarnation = $1 AND hash_to >= $2 AND hash_from <= $3
-                  AND slot BETWEEN floor(($2::numeric + 9223372036854775808) * $10::bigint / 18446744073709551616)::bigint
-                               AND floor(($3::numeric + 9223372036854775808) * $10::bigint / 18446744073709551616)::bigint
+                  AND slot BETWEEN div(($2::numeric + 9223372036854775808) * $10::bigint, 18446744073709551616)::bigint
+                               AND div(($3::numeric + 9223372036854775808) * $10::bigint, 18446744073709551616)::bigint
                   AND slot NOT IN (SELECT unnest($4::bigint[])) ORDER BY slot
              ) AS s
              CROSS JOIN LATERAL (
@@ -101,6 +108,9 @@ enum End {
 }
 
 async fn read_all(conn: &mut PgConnection, me: &Registration, request: &FetchRequest, reading: &mut Reading) -> Result<End, Fault> {
+    if me.slots > SLOTS_MAX && !sqlx::query_scalar::<_, bool>(ANY).bind(retry_ahead_max_ms()).fetch_one(&mut *conn).await? {
+        return Ok(End::All);
+    }
     // Retries that are due come first, and leave room for others.
     let mut due = i64::try_from(reading.events_left.div_ceil(2)).unwrap_or(i64::MAX);
     for (from, to) in around(request.after) {

@@ -8,7 +8,7 @@
 //! | `replayed` | on an event that is sent again on an operator's word: the sequence that it had first, as text |
 //! | `shardslot`, `shardepoch` | the slot and the epoch under which it was sent |
 //! | `datacontenttype`, `data` | JSON payloads as they are; other text as a string, `text/plain` |
-//! | | JSON nested more than 100 deep, which many readers refuse, as a string, `text/plain` |
+//! | | JSON that many readers refuse (nested more than 100 deep, half of a surrogate pair, a number beyond a double), as a string, `text/plain` |
 //! | `data_base64` | bytes that are not JSON, `application/octet-stream` |
 //! | a header whose name is of `a-z0-9`, up to 20 long, and whose value is text, a whole number of 32 bits or a boolean | an attribute of that name |
 //! | `outboxheaders` | all other headers: a JSON object as text |
@@ -17,9 +17,9 @@
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
-use serde::de::IgnoredAny;
 use serde_json::{Map, Value};
 
+use super::json::is_json;
 use crate::{Delivery, Payload};
 
 const RESERVED: [&str; 16] = [
@@ -41,8 +41,6 @@ const RESERVED: [&str; 16] = [
     "headers",
 ];
 const ATTRIBUTE_BYTES_MAX: usize = 20;
-/// JSON nested deeper than this is carried as text.
-const JSON_DEPTH_MAX: u32 = 100;
 
 /// An event's headers, and their text if it cannot be read because it is nested too deeply; then it is carried as it is.
 pub(super) fn headers_of(event: &Delivery) -> (Map<String, Value>, Option<&str>) {
@@ -179,29 +177,6 @@ fn data(line: &mut Vec<u8>, payload: &Payload, stated: Option<&str>) {
     }
 }
 
-fn is_json(text: &str) -> bool {
-    serde_json::from_str::<IgnoredAny>(text).is_ok() && is_shallow(text)
-}
-
-/// Whether JSON is nested no deeper than any reader follows; many, this crate's among them, give up on the whole line.
-fn is_shallow(json: &str) -> bool {
-    let (mut depth, mut in_text, mut escaped) = (0, false, false);
-    for byte in json.bytes() {
-        match byte {
-            _ if escaped => escaped = false,
-            b'\\' => escaped = in_text,
-            b'"' => in_text = !in_text,
-            b'[' | b'{' if !in_text => depth += 1,
-            b']' | b'}' if !in_text => depth -= 1,
-            _ => {}
-        }
-        if depth > JSON_DEPTH_MAX {
-            return false;
-        }
-    }
-    true
-}
-
 fn is_json_type(media_type: &str) -> bool {
     let essence = media_type.split(';').next().unwrap_or_default().trim().to_ascii_lowercase();
     essence.ends_with("/json") || essence.ends_with("+json")
@@ -309,6 +284,23 @@ mod tests {
         }
         let brackets_in_text = format!("[\"{}\\\"{}\"]", "[".repeat(500), "{".repeat(500));
         assert!(written(brackets_in_text, None)["data"].is_array(), "brackets in a text do not nest");
+    }
+
+    /// The same for half of a surrogate pair, which is no text in UTF-8, and for numbers that are none to a reader.
+    #[test]
+    fn json_that_no_reader_takes_is_text() {
+        for json in [r#"{"a":"\ud800"}"#, r#"["\udc00\ud800"]"#, r#"{"\ud800":1}"#, r#""\ud83dx""#, "1e999", r#"{"a":[-1e999]}"#] {
+            let event = written(json, None);
+            assert_eq!((&event["datacontenttype"], &event["data"]), (&json!("text/plain"), &json!(json)));
+            let bytes = written(json.as_bytes().to_vec(), None);
+            assert_eq!(
+                (&bytes["datacontenttype"], &bytes["data_base64"]),
+                (&json!("application/octet-stream"), &json!(STANDARD.encode(json)))
+            );
+        }
+        for json in [r#"{"a":"\ud83d\ude00\u0000"}"#, "[1e308,18446744073709551616,-0.0]", "null", r#""\\ud800""#] {
+            assert_eq!(written(json, None)["datacontenttype"], json!("application/json"), "{json}");
+        }
     }
 
     #[test]

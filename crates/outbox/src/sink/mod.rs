@@ -6,6 +6,7 @@ pub(crate) mod cloud_event;
 mod file;
 #[cfg(feature = "http")]
 mod http;
+mod json;
 #[cfg(feature = "tls")]
 mod message;
 #[cfg(feature = "nats")]

@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use shardwise::{Incarnation, SlotSet};
 use shardwise_outbox::exercise::StoreHarness;
-use shardwise_outbox::store::{FetchRequest, Registration};
-use shardwise_outbox::{Store, postgres};
+use shardwise_outbox::store::{FetchRequest, Registration, Signature};
+use shardwise_outbox::{DeadLetters as _, Store, postgres};
 use sqlx::Connection;
 
 use crate::common::{Outbox, insert};
@@ -150,6 +150,65 @@ async fn more_slots_than_a_thousand_are_visited_in_turns() {
         assert_eq!(after, Some(end), "turn {turn}");
     }
     assert_eq!(turns, [vec![0; 15], vec![1]].concat(), "the event is in the last slot");
+}
+
+/// Each slot costs a seek, and many slots many statements: whoever has nothing to do asks once.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_poll_of_many_slots_that_finds_nothing_asks_once() {
+    const SLOTS: u32 = 16_384;
+    let outbox = Outbox::new().await;
+    let store = outbox.store().await;
+    let me = Registration { publisher: "w".into(), incarnation: Incarnation::new(1), ttl: Duration::from_hours(1), slots: SLOTS };
+    store.register(&me).await.unwrap();
+    store.take(&me, &SlotSet::full(SLOTS)).await.unwrap();
+    // All the way around, as a publisher goes.
+    let poll = async || {
+        let (begun, mut after, mut calls, mut found) = (std::time::Instant::now(), None, 0, 0);
+        loop {
+            let request = FetchRequest { after, events_max: 1_000, bytes_max: 1 << 20, except_slots: vec![], except_aggregates: vec![] };
+            let fetched = store.fetch(&me, &request).await.unwrap();
+            calls += 1;
+            found += fetched.runs.len();
+            after = fetched.resume;
+            if after.is_none_or(|after| after == u64::MAX) {
+                return (calls, found, begun.elapsed());
+            }
+        }
+    };
+    poll().await;
+    let (calls, found, took) = poll().await;
+    eprintln!("a poll of {SLOTS} slots that finds nothing: {calls} calls, {:.1} ms", took.as_secs_f64() * 1e3);
+    assert_eq!((calls, found), (1, 0));
+    outbox.insert(events("a", 1..=1)).await;
+    store.place_new(10).await.unwrap();
+    outbox.execute("UPDATE outbox_head SET hash = 9223372036854775807").await;
+    let (calls, found, took) = poll().await;
+    eprintln!("the same with one event in the last slot: {calls} calls, {:.1} ms", took.as_secs_f64() * 1e3);
+    assert_eq!((calls, found), (16, 1));
+    // A head whose retry is due is something, and one that waits for its time is not.
+    for (retry, something) in
+        [("now() + interval '5 minutes'", false), ("now() - interval '1 second'", true), ("now() + interval '1 day'", true)]
+    {
+        outbox.execute(&format!("UPDATE outbox_head SET retry_at = {retry}")).await;
+        let (_, found, _) = poll().await;
+        assert_eq!(found > 0, something, "{retry}");
+    }
+}
+
+/// It holds the row of the aggregate's slot: the slot's publisher waits for it. So many at most is allowed: `SHARDWISE_SOAK_ROWS=10000`.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn sending_many_events_of_an_aggregate_again_takes() {
+    let count: u64 = std::env::var("SHARDWISE_SOAK_ROWS").map_or(2_000, |rows| rows.parse().unwrap());
+    let outbox = Outbox::new().await;
+    for from in (1..=count).step_by(1_000) {
+        outbox.insert(events("a", from..from + 1_000)).await;
+    }
+    outbox.execute("UPDATE outbox SET parked_at = now(), parked_error = 'no' WHERE seq = 1; UPDATE outbox_head SET done_seq = 1").await;
+    let by = Signature::new("ann", "measured").unwrap();
+    let begun = std::time::Instant::now();
+    let resent = outbox.store().await.replay_aggregate("order/a", None, 10_000, &by).await.unwrap().unwrap();
+    eprintln!("replay-aggregate of {count} events: {:.0} ms", begun.elapsed().as_secs_f64() * 1e3);
+    assert_eq!((resent.events, resent.from), (count, count + 1));
 }
 
 /// A busy aggregate must not fill the indexes with its past.

@@ -7,6 +7,7 @@ mod bad_input;
 mod common;
 mod costs;
 mod crossings;
+mod encoding;
 mod migrations;
 mod publishing;
 mod refusals;

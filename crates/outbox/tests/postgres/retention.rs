@@ -5,10 +5,13 @@ use std::io::Write as _;
 use std::time::Duration;
 
 use shardwise::{Incarnation, SlotSet};
+use shardwise_outbox::exercise::ScriptedSink;
 use shardwise_outbox::store::{FetchRequest, Outcome, Registration, Then};
-use shardwise_outbox::{PostgresStore, Store};
+use shardwise_outbox::{OutboxPublisher, PostgresStore, Store};
+use shardwise_testkit::{Postgres, PostgresOptions};
 
 use crate::common::Outbox;
+use crate::shared::{Running, TestSharding, eventually};
 
 /// Each round: two events for each of 400 keys that never come again, twenty for each of 20 that always do.
 const WRITE: &str = "INSERT INTO outbox (aggregatetype, aggregateid, type, payload)
@@ -78,4 +81,32 @@ async fn tables_and_indexes_stay_as_large_as_what_is_kept() {
     for ((table, settled), last) in TABLES.into_iter().zip(settled).zip(last) {
         assert!(last <= settled + settled / 4 + SLACK, "{table}: {settled} bytes after {SETTLED} rounds, {last} after {rounds}: {sizes:?}");
     }
+}
+
+/// Delivered long ago, and as many as a publisher delivers in some seconds.
+const DELIVERED: &str = "ALTER TABLE outbox DISABLE TRIGGER outbox_sequence;
+    INSERT INTO outbox_aggregate (key, last_seq, drained_seq) SELECT 'order/' || n, 100, 100 FROM generate_series(1, 2000) AS n;
+    INSERT INTO outbox_head (aggregate, hash, listed, done_seq) SELECT id, id, false, 100 FROM outbox_aggregate;
+    INSERT INTO outbox (id, aggregatetype, aggregateid, type, payload, created_at, aggregate, seq)
+        SELECT a.id || '-' || n, 'order', split_part(a.key, '/', 2), 't', repeat('x', 200), now() - interval '7 hours', a.id, n
+        FROM generate_series(1, 100) AS n, outbox_aggregate AS a;
+    ALTER TABLE outbox ENABLE TRIGGER outbox_sequence;
+    INSERT INTO outbox (aggregatetype, aggregateid, type) SELECT 'fresh', n, 't' FROM generate_series(1, 100) AS n";
+
+/// How fast is printed; that it is no slower than a publisher delivers is shown without a clock, in `decide`.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_publisher_deletes_a_backlog_of_what_is_delivered_and_nothing_else() {
+    // A server of its own: long transactions beside the test above would keep what it measures from being removed.
+    let server = Postgres::start(PostgresOptions::default()).await.unwrap();
+    let (outbox, sink) = (Outbox::on(&server).await, ScriptedSink::accepting());
+    outbox.execute(DELIVERED).await;
+    outbox.execute("VACUUM ANALYZE").await;
+    let builder = OutboxPublisher::builder().store(outbox.store().await).sink(sink.clone()).sharding(TestSharding::full("one"));
+    let running = Running::start(builder);
+    let old = "SELECT 1 FROM outbox WHERE aggregatetype = 'order' LIMIT 1";
+    let took = eventually("what is old is gone", Duration::from_mins(1), async || outbox.execute(old).await.is_empty()).await;
+    eprintln!("200,000 delivered rows deleted beside a publisher at work: {:.0} a second", 200_000.0 / took.as_secs_f64());
+    eventually("what is new is delivered", Duration::from_mins(1), async || sink.arrived().len() == 100).await;
+    running.stop().await;
+    assert_eq!(outbox.execute("SELECT count(*) FROM outbox").await[0][0].as_deref(), Some("100"), "and kept");
 }

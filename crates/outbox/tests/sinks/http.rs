@@ -25,7 +25,7 @@ const BODY_MAX: usize = 3 << 20;
 pub(crate) struct Request {
     method: Method,
     pub(crate) uri: Uri,
-    headers: HeaderMap,
+    pub(crate) headers: HeaderMap,
     pub(crate) body: Bytes,
 }
 

@@ -5,9 +5,11 @@ mod common;
 mod destinations;
 mod http;
 mod nats;
+mod not_text;
 mod rabbitmq;
 mod redis;
 mod replays;
 #[path = "../common/mod.rs"]
 mod shared;
 mod template;
+mod twice;

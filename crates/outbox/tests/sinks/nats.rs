@@ -18,7 +18,7 @@ const PAYLOAD_MAX: usize = 2 << 20;
 
 /// A stream of its own on a server that the cases share.
 pub(crate) struct Harness {
-    nats: Arc<Nats>,
+    pub(crate) nats: Arc<Nats>,
     proxy: TcpProxy,
     pub(crate) name: String,
     fence: bool,

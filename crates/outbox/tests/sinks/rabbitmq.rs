@@ -23,7 +23,7 @@ use crate::common::{aside, headers, rich, unique};
 const EVENT_MAX: usize = 2 << 20;
 
 /// One node for all tests of this program, because it takes seconds to start. Those that end it have their own.
-async fn shared() -> Arc<RabbitMq> {
+pub(crate) async fn shared() -> Arc<RabbitMq> {
     static SHARED: tokio::sync::Mutex<std::sync::Weak<RabbitMq>> = tokio::sync::Mutex::const_new(std::sync::Weak::new());
     let mut shared = SHARED.lock().await;
     if let Some(running) = shared.upgrade() {
@@ -35,14 +35,14 @@ async fn shared() -> Arc<RabbitMq> {
 }
 
 /// An exchange and a queue of its own.
-struct Harness {
-    rabbit: Arc<RabbitMq>,
+pub(crate) struct Harness {
+    pub(crate) rabbit: Arc<RabbitMq>,
     proxy: TcpProxy,
-    name: String,
+    pub(crate) name: String,
 }
 
 impl Harness {
-    async fn new(rabbit: Arc<RabbitMq>) -> Self {
+    pub(crate) async fn new(rabbit: Arc<RabbitMq>) -> Self {
         let proxy = TcpProxy::start(rabbit.socket_addr()).await.unwrap();
         let harness = Self { rabbit, proxy, name: unique("x") };
         let connection = harness.connection().await;
@@ -62,13 +62,13 @@ impl Harness {
         Connection::connect(&url, ConnectionProperties::default()).await.unwrap()
     }
 
-    fn config(&self) -> RabbitMqConfig {
+    pub(crate) fn config(&self) -> RabbitMqConfig {
         let config = RabbitMqConfig::from_url(&format!("amqp://guest@{}", self.proxy.address()), "/outbox/test").unwrap();
         config.password("guest").exchange(&self.name).unwrap().event_bytes_max(EVENT_MAX)
     }
 
     /// Everything in the queue. It goes back, in its order, when the connection ends.
-    async fn messages(&self) -> Vec<BasicGetMessage> {
+    pub(crate) async fn messages(&self) -> Vec<BasicGetMessage> {
         let connection = self.connection().await;
         let channel = connection.create_channel().await.unwrap();
         let mut messages = Vec::new();
@@ -80,7 +80,7 @@ impl Harness {
     }
 }
 
-fn header(message: &BasicGetMessage, name: &str) -> String {
+pub(crate) fn header(message: &BasicGetMessage, name: &str) -> String {
     let headers = message.properties.headers().as_ref().unwrap();
     match headers.inner().get(name) {
         Some(AMQPValue::LongString(text)) => String::from_utf8(text.as_bytes().to_vec()).unwrap(),

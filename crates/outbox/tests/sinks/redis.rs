@@ -14,10 +14,10 @@ use crate::common::{aside, headers, rich, unique};
 
 /// Larger than the largest event of the suite.
 const EVENT_MAX: usize = 2 << 20;
-const PER_AGGREGATE: &str = "{aggregatetype}.{aggregateid}";
+pub(crate) const PER_AGGREGATE: &str = "{aggregatetype}.{aggregateid}";
 
 /// Streams of its own, by the beginning of their names, on a server that the cases share.
-struct Harness {
+pub(crate) struct Harness {
     redis: Arc<Redis>,
     proxy: TcpProxy,
     name: String,
@@ -25,7 +25,7 @@ struct Harness {
 }
 
 /// An entry: its id, and fields with values.
-type Entry = (String, Vec<Vec<u8>>);
+pub(crate) type Entry = (String, Vec<Vec<u8>>);
 
 fn field(entry: &Entry, name: &str) -> String {
     let mut fields = entry.1.chunks(2).filter(|pair| pair[0] == name.as_bytes());
@@ -33,12 +33,12 @@ fn field(entry: &Entry, name: &str) -> String {
 }
 
 impl Harness {
-    async fn new(redis: Arc<Redis>, stream: &'static str) -> Self {
+    pub(crate) async fn new(redis: Arc<Redis>, stream: &'static str) -> Self {
         let proxy = TcpProxy::start(redis.socket_addr()).await.unwrap();
         Self { redis, proxy, name: unique("s"), stream }
     }
 
-    fn config(&self) -> RedisConfig {
+    pub(crate) fn config(&self) -> RedisConfig {
         let stream = Template::parse(&format!("{}:{}", self.name, self.stream)).unwrap();
         let config = RedisConfig::from_url(&format!("redis://{}", self.proxy.address()), "/outbox/test").unwrap();
         config.password("secret").stream(stream).event_bytes_max(EVENT_MAX)
@@ -50,7 +50,7 @@ impl Harness {
     }
 
     /// All streams by name, and their entries.
-    async fn streams(&self) -> Vec<(String, Vec<Entry>)> {
+    pub(crate) async fn streams(&self) -> Vec<(String, Vec<Entry>)> {
         let mut connection = self.connection().await;
         let mut names: Vec<String> = redis::cmd("KEYS").arg(format!("{}:*", self.name)).query_async(&mut connection).await.unwrap();
         names.sort();
@@ -109,7 +109,7 @@ impl SinkServer for Harness {
     }
 }
 
-async fn server() -> Arc<Redis> {
+pub(crate) async fn server() -> Arc<Redis> {
     Arc::new(Redis::start(RedisOptions::default().with_password("secret")).await.unwrap())
 }
 

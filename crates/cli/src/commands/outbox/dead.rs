@@ -22,6 +22,7 @@ pub(super) const REPLAY_AGGREGATE_HELP: &str = "\
 Everything from the parked event on comes once more, in order, under sequences above all former
 ones; what was delivered before is marked `replayed`. What retention has deleted in between stays
 gone, and is told. What is in flight of the aggregate's slot may come twice, as at a takeover.
+The slot's publisher waits meanwhile: seconds on PostgreSQL where it is about thousands of events.
 Exit code 1 if nothing of the aggregate is parked.";
 
 /// What is done once, in the words of people and programs.

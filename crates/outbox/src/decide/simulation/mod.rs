@@ -10,6 +10,7 @@ mod store;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::time::Duration;
 
 use shardwise::SlotSet;
 

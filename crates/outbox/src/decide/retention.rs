@@ -1,0 +1,154 @@
+//! When delivered rows are deleted, and how many in one step: few at a time while there is little, and as fast as they come while there is much.
+//!
+//! A step holds the locks of its rows, so it grows only while steps are short. Between two steps others have the store for a part of the time that the
+//! step took, so that neither publishing nor writing has to wait for a long deletion.
+
+use std::time::Duration;
+
+use shardwise::Moment;
+
+/// Rows of a step, at first and at most.
+pub(super) const ROWS: usize = 1_000;
+const ROWS_MAX: usize = 16_000;
+/// Between two steps while there is more: the longest, and what part of the last step's time.
+pub(super) const PAUSE: Duration = Duration::from_millis(50);
+const PAUSE_PART: u32 = 4;
+/// Between two steps while there is not.
+pub(super) const EVERY: Duration = Duration::from_mins(1);
+/// A step that takes less may be larger next time, and one that takes more must be smaller.
+const SHORT: Duration = Duration::from_millis(20);
+const LONG: Duration = Duration::from_millis(50);
+
+/// Where the retention stands.
+#[derive(Debug)]
+pub(super) struct Retention {
+    sweep_at: Moment,
+    position: i64,
+    rows: usize,
+    began: Moment,
+    clean_at: Moment,
+}
+
+impl Default for Retention {
+    fn default() -> Self {
+        Self { sweep_at: Moment::ZERO, position: 0, rows: ROWS, began: Moment::ZERO, clean_at: Moment::ZERO }
+    }
+}
+
+impl Retention {
+    pub(super) fn should_sweep(&self, now: Moment) -> bool {
+        now >= self.sweep_at
+    }
+
+    /// A step begins: where, and with how many rows at most.
+    pub(super) fn sweeping(&mut self, now: Moment) -> (i64, usize) {
+        self.began = now;
+        (self.position, self.rows)
+    }
+
+    /// A step has ended; with `resume` it was full of rows that are old enough for `retention`, or, with a retention of zero, there are more aggregates to
+    /// look at, of which as a rule none has anything: that has time.
+    pub(super) fn swept(&mut self, resume: Option<i64>, retention: Duration, now: Moment) {
+        self.position = resume.unwrap_or(0);
+        let took = now.since(self.began);
+        (self.sweep_at, self.rows) = match resume {
+            None => (now.plus(EVERY), ROWS),
+            Some(_) if retention.is_zero() => (now.plus(PAUSE), ROWS),
+            Some(_) => {
+                let rows = if took < SHORT {
+                    (self.rows * 2).min(ROWS_MAX)
+                } else if took > LONG {
+                    (self.rows / 2).max(ROWS)
+                } else {
+                    self.rows
+                };
+                (now.plus((took / PAUSE_PART).min(PAUSE)), rows)
+            }
+        };
+    }
+
+    pub(super) fn sweep_failed(&mut self, now: Moment) {
+        (self.sweep_at, self.rows) = (now.plus(EVERY), ROWS);
+    }
+
+    pub(super) fn should_clean(&self, now: Moment) -> bool {
+        now >= self.clean_at
+    }
+
+    pub(super) fn cleaned(&mut self, more: bool, now: Moment) {
+        self.clean_at = now.plus(if more { PAUSE } else { EVERY });
+    }
+
+    pub(super) fn wake_at(&self) -> Moment {
+        self.sweep_at.min(self.clean_at)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::tests::{HOLD, at, holding, options};
+    use super::super::{Action, Input};
+    use super::*;
+    use crate::PublisherOptions;
+    use crate::sink::SinkLimits;
+    use crate::store::Touch;
+
+    /// A publisher whose store has `rows` old rows and takes `cost` for a thousand of them, for ten seconds. Answers with each step: when it began (ms), its rows, and how long it took.
+    fn sweep(retention: Duration, mut rows: usize, cost: Duration) -> Vec<(u64, usize, Duration)> {
+        let mut engine = holding(PublisherOptions { retention, ..options() }, SinkLimits::default());
+        let (mut steps, mut ends) = (Vec::new(), None);
+        for ms in 3..10_003 {
+            let now = at(ms);
+            if let Some((end, full)) = ends
+                && now >= end
+            {
+                engine.on(Input::Swept(full), now);
+                ends = None;
+            }
+            for action in engine.next(now) {
+                match action {
+                    Action::Sweep { limit, .. } => {
+                        let took = cost.mul_f64(limit.min(rows) as f64 / 1_000.0);
+                        steps.push((ms, limit.min(rows), took));
+                        ends = Some((now.plus(took), (rows >= limit).then_some(7)));
+                        rows -= limit.min(rows);
+                    }
+                    Action::Touch => engine.on(Input::Touched { started: now, touch: Touch::Seen(vec![HOLD]) }, now),
+                    _ => {}
+                }
+            }
+        }
+        steps
+    }
+
+    /// What a publisher delivers in a second must not take longer to delete.
+    #[test]
+    fn a_backlog_of_old_rows_goes_as_fast_as_a_publisher_delivers() {
+        let steps = sweep(Duration::from_hours(6), 100_000_000, Duration::from_millis(5));
+        let gone: usize = steps.iter().map(|(_, rows, _)| rows).sum();
+        assert!(gone > 1_000_000, "{gone} rows in ten seconds, where 100,000 a second may be delivered: {steps:?}");
+        assert!(steps.iter().all(|(_, rows, took)| *rows <= ROWS_MAX && *took <= LONG), "no step is long: {steps:?}");
+        let busy: Duration = steps.iter().map(|(.., took)| *took).sum();
+        assert!(busy < Duration::from_secs(9), "{busy:?} of ten seconds: the store is others' for a part of the time");
+    }
+
+    #[test]
+    fn a_slow_store_gets_small_steps_and_pauses() {
+        let steps = sweep(Duration::from_hours(6), 100_000_000, Duration::from_millis(400));
+        assert!(steps.iter().all(|(_, rows, _)| *rows == ROWS), "{steps:?}");
+        assert!(steps.windows(2).all(|pair| pair[1].0 - pair[0].0 >= 450), "{steps:?}");
+    }
+
+    #[test]
+    fn once_all_is_gone_it_looks_again_after_a_minute_and_begins_small() {
+        let steps = sweep(Duration::from_hours(6), 10_000, Duration::from_millis(5));
+        assert_eq!(steps.iter().map(|(_, rows, _)| *rows).collect::<Vec<_>>(), [1_000, 2_000, 4_000, 3_000]);
+    }
+
+    /// Without retention there is as a rule nothing to delete, however many aggregates are looked at.
+    #[test]
+    fn looking_through_aggregates_has_time() {
+        let steps = sweep(Duration::ZERO, 100_000_000, Duration::from_millis(1));
+        assert!(steps.iter().all(|(_, rows, _)| *rows == ROWS) && steps.len() < 200, "{steps:?}");
+    }
+}
