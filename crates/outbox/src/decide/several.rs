@@ -125,3 +125,103 @@ fn a_destination_that_is_another_one_each_time_stops_nobody() {
     let mut engine = holding(options(), SinkLimits::default()).addressed(address);
     assert_eq!(sent(&read(&mut engine, vec![single(1)], at(3))), [(0, vec!["1-1".into()])]);
 }
+
+/// The even ones are slow: three sends of four hang, and readings find little else.
+fn with_one_slow() -> Engine {
+    let limits = SinkLimits { batch_events: 1, concurrency: 4, mixed: false, ..SinkLimits::default() };
+    let mut engine = two(limits);
+    assert_eq!(sent(&read(&mut engine, (1..=10).map(|n| single(2 * n)).collect(), at(3))).len(), 3);
+    engine.on(Input::Nudged, at(4));
+    let actions = read(&mut engine, (11..=20).map(|n| single(2 * n)).collect(), at(4));
+    assert_eq!(sent(&actions), []);
+    // One for each share, and half a batch; the others go back, not tried and not charged.
+    let gone = retries(&recorded(&actions));
+    assert_eq!(gone, (9..=20).map(|n| (2 * n, 0, 0)).collect::<Vec<_>>());
+    engine
+}
+
+/// Nothing is down, and all that is read ahead waits for the one that is slow.
+#[test]
+fn a_slow_destination_keeps_little_of_the_memory_and_the_others_go_on() {
+    let mut engine = with_one_slow();
+    engine.on(Input::Recorded { fenced: vec![] }, at(5));
+    let actions = read(&mut engine, vec![single(1), single(3)], at(5));
+    assert_eq!(sent(&actions), [(3, vec!["1-1".into()])], "with the send that is kept for others");
+    assert_eq!(sent(&answer(&mut engine, 3, accepted(1), at(6))), [(4, vec!["3-1".into()])]);
+    assert_eq!(sent(&answer(&mut engine, 0, accepted(1), at(7))), [], "half of the sends are the other's now");
+    assert_eq!(sent(&answer(&mut engine, 4, accepted(1), at(8))), [(5, vec!["8-1".into()])], "and what was kept goes on in its order");
+    assert_eq!((engine.counters(at(8)).destinations_down, engine.counters(at(8)).in_memory), (0, 7));
+}
+
+/// What waits behind an event that is on its way comes later, and in order.
+#[test]
+fn a_large_aggregate_of_a_slow_destination_is_read_again_behind_what_was_sent() {
+    let limits = SinkLimits { batch_events: 1, concurrency: 4, mixed: false, ..SinkLimits::default() };
+    let mut engine = two(limits);
+    assert_eq!(sent(&read(&mut engine, vec![run(2, HOLD, 1..=10, 10)], at(3))), [(0, vec!["2-1".into()])]);
+    engine.on(Input::Nudged, at(4));
+    assert_eq!(sent(&read(&mut engine, vec![run(4, HOLD, 1..=10, 10)], at(4))), [(1, vec!["4-1".into()])]);
+    engine.on(Input::Nudged, at(5));
+    assert_eq!(sent(&read(&mut engine, vec![run(6, HOLD, 1..=1, 1), run(8, HOLD, 1..=10, 10)], at(5))), [(2, vec!["6-1".into()])]);
+    engine.on(Input::Recorded { fenced: vec![] }, at(6));
+    engine.on(Input::Nudged, at(6));
+    let actions = read(&mut engine, vec![single(1)], at(6));
+    assert_eq!(sent(&actions), [(3, vec!["1-1".into()])], "there is room: {:?}", engine.counters(at(6)));
+    // One of the two that had something behind them is told as far as it was sent, and read again from there.
+    let mut marks = recorded(&answer(&mut engine, 0, accepted(1), at(7)));
+    engine.on(Input::Recorded { fenced: vec![] }, at(8));
+    marks.extend(recorded(&answer(&mut engine, 1, accepted(1), at(8))));
+    let through: Vec<_> = marks.iter().map(|mark| (mark.aggregate, mark.through, mark.then == Then::Next)).collect();
+    assert_eq!(through, [(2, Some(1), true), (4, Some(1), true)]);
+}
+
+/// The longer it lasts, the rarer it is written back; and never more than memory has room for.
+#[test]
+fn what_a_slow_destination_has_to_wait_for_grows_and_memory_stays_bounded() {
+    let mut engine = with_one_slow();
+    engine.on(Input::Recorded { fenced: vec![] }, at(5));
+    let (mut next, mut first, mut last) = (100, None, None);
+    for ms in (5..120_000).step_by(5) {
+        let actions = engine.next(at(ms));
+        for action in &actions {
+            match action {
+                Action::Touch => engine.on(Input::Touched { started: at(ms), touch: crate::store::Touch::Seen(vec![HOLD]) }, at(ms)),
+                Action::Record(outcomes) => {
+                    for outcome in outcomes {
+                        let Then::Retry { retry_in, .. } = outcome.then else { panic!("{outcome:?}") };
+                        first.get_or_insert(retry_in);
+                        last = Some(retry_in);
+                    }
+                    engine.on(Input::Recorded { fenced: vec![] }, at(ms));
+                }
+                Action::Fetch(request) => {
+                    let runs = (0..request.events_max as u64).map(|n| single((next + 2 * n).cast_signed())).collect();
+                    next += 2 * request.events_max as u64;
+                    engine.on(Input::Fetched(Fetched { runs, resume: Some(1) }), at(ms));
+                }
+                _ => {}
+            }
+        }
+        assert!(engine.counters(at(ms)).in_memory <= 2 * 10 + 3, "{:?}", engine.counters(at(ms)));
+    }
+    assert!(first.unwrap() <= Duration::from_secs(1) && last.unwrap() >= Duration::from_secs(15), "{first:?} {last:?}");
+    assert!(next / 2 < 120_000 / 50 * 15 + 200, "{next}: some put off in each step, and no more");
+}
+
+/// Few large events fill the memory too.
+#[test]
+fn a_slow_destination_with_large_events_keeps_little_as_well() {
+    let limits = SinkLimits { batch_events: 1, concurrency: 4, mixed: false, ..SinkLimits::default() };
+    let mut engine = two(limits);
+    assert_eq!(sent(&read(&mut engine, (1..=3).map(|n| single(2 * n)).collect(), at(3))).len(), 3);
+    engine.on(Input::Nudged, at(4));
+    let large = |n: AggregateId| {
+        let mut run = single(2 * n);
+        run.events[0].payload = "x".repeat(6 << 20).into();
+        run
+    };
+    let actions = read(&mut engine, (4..=7).map(large).collect(), at(4));
+    assert_eq!(retries(&recorded(&actions)), [(10, 0, 0), (12, 0, 0), (14, 0, 0)], "of 24 MiB the first event stays");
+    engine.on(Input::Recorded { fenced: vec![] }, at(5));
+    assert_eq!(sent(&read(&mut engine, vec![single(1)], at(5))), [(3, vec!["1-1".into()])]);
+}
