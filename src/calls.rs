@@ -11,6 +11,10 @@ use futures::{FutureExt, StreamExt, stream};
 use shardwise_core::GroupName;
 use shardwise_discovery::{ClaimsStream, Discovery, Error, ErrorKind, WatchStream};
 use tokio::time::Instant;
+use tracing::{Instrument, Span, field};
+
+use crate::metrics::kind_of;
+use crate::trace;
 
 /// First pause before a watch that has ended, or that does nothing but fail, is read again; doubled until there is news.
 const REWATCH_FIRST: Duration = Duration::from_millis(200);
@@ -19,8 +23,47 @@ const REWATCH_LONGEST: Duration = Duration::from_secs(1);
 /// So many errors in a row are told as they come. Those of a watch that takes its time over each one do not count.
 const ERRORS_AT_ONCE: u32 = 5;
 
-/// The answer of a call, or an error that may pass if there is none within the limit.
+/// The answer of a call, or an error that may pass if there is none within the limit. Each call is a span.
 pub(crate) async fn limited<T>(
+    limit: Duration,
+    backend: &dyn Discovery,
+    operation: &'static str,
+    call: impl Future<Output = Result<T, Error>>,
+) -> Result<T, Error> {
+    let span = span_of(backend, operation);
+    let answer = answered(limit, backend, operation, call).instrument(span.clone()).await;
+    if let Err(error) = &answer {
+        trace::failed(&span, kind_of(error));
+    }
+    answer
+}
+
+/// What goes on all the time is for those who ask for everything.
+fn span_of(backend: &dyn Discovery, operation: &'static str) -> Span {
+    let name = || backend.capabilities().name;
+    if matches!(operation, "renew" | "members" | "note") {
+        return tracing::debug_span!(
+            "backend",
+            otel.name = format!("{} {operation}", name()),
+            otel.kind = "client",
+            otel.status_code = field::Empty,
+            "error.type" = field::Empty,
+            "shardwise.backend" = name(),
+            "shardwise.operation" = operation
+        );
+    }
+    tracing::info_span!(
+        "backend",
+        otel.name = format!("{} {operation}", name()),
+        otel.kind = "client",
+        otel.status_code = field::Empty,
+        "error.type" = field::Empty,
+        "shardwise.backend" = name(),
+        "shardwise.operation" = operation
+    )
+}
+
+async fn answered<T>(
     limit: Duration,
     backend: &dyn Discovery,
     operation: &'static str,

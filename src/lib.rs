@@ -67,6 +67,7 @@ mod sharding;
 mod shared;
 #[cfg(feature = "testing")]
 pub mod testing;
+pub mod trace;
 
 pub use absence::Absence;
 pub use error::{Error, ErrorKind, Result};

@@ -3,10 +3,11 @@
 use std::future::Future;
 use std::sync::Arc;
 
-use shardwise_core::Resource;
 use shardwise_core::holdings::{Answer as ClaimAnswer, CallFailure, ClaimAction};
 use shardwise_core::machine::{ClaimInput, Input};
+use shardwise_core::{Epoch, Resource};
 use shardwise_discovery::{Acquired, Claims, ClaimsEvent, Discovery, Error, ErrorKind};
+use tracing::{Instrument, Span};
 
 use super::{Answer, Driver};
 use crate::calls::limited;
@@ -23,16 +24,20 @@ impl Driver {
         match action {
             ClaimAction::OpenStore { attempt } => self.open_store(attempt),
             ClaimAction::Acquire { attempt, wanted } => self.acquire(attempt, wanted),
-            ClaimAction::Release { attempt, held } => {
-                let (backend, seat) = (Arc::clone(&self.backend), self.registration.seat());
-                self.ask(attempt, "release", async move {
-                    able(&*backend)?.release(&seat, &held).await?;
-                    Ok(ClaimInput::Released { attempt })
-                });
-            }
+            ClaimAction::Release { attempt, held } => self.release(attempt, held),
             ClaimAction::Gained(_) => {}
             ClaimAction::Kept(resources) => guards.keep(&resources),
-            ClaimAction::Drain(resources) => guards.drain(resources),
+            ClaimAction::Drain(resources) => {
+                if self.giving.is_none() {
+                    self.giving = tracing::info_span!(
+                        "handover",
+                        "shardwise.policy" = %self.shared.policy.name,
+                        "shardwise.direction" = "lose",
+                        "shardwise.slots" = resources.len()
+                    );
+                }
+                guards.drain(resources);
+            }
             ClaimAction::Cancel(resources) => {
                 let now = self.shared.clock.now();
                 for (resource, in_flight, since) in guards.cancel(&resources) {
@@ -43,6 +48,7 @@ impl Driver {
                 }
             }
             ClaimAction::Lost(resources) => {
+                self.giving = Span::none();
                 tracing::warn!(policy = %self.shared.policy.name, claims = resources.len(), "claims are not this worker's any more");
                 guards.revoke(&resources);
             }
@@ -65,7 +71,8 @@ impl Driver {
     fn acquire(&mut self, attempt: u64, wanted: Vec<Resource>) {
         // The machine asks only once it knows the store.
         let Some(store) = self.machine.claim_store() else { return };
-        let (backend, seat) = (Arc::clone(&self.backend), self.registration.seat());
+        let (backend, seat, handover) = (Arc::clone(&self.backend), self.registration.seat(), self.meters.handover());
+        let _within = handover.enter();
         self.ask(attempt, "acquire", async move {
             let answers = able(&*backend)?.acquire(&seat, &store, &wanted).await?;
             let answers = answers.into_iter().map(|(resource, acquired)| (resource, answer(acquired))).collect();
@@ -73,15 +80,29 @@ impl Driver {
         });
     }
 
+    fn release(&mut self, attempt: u64, held: Vec<(Resource, Epoch)>) {
+        let (backend, seat, giving) = (Arc::clone(&self.backend), self.registration.seat(), self.giving.clone());
+        // What has no work is given back at once, what has some when that is done: the last of it ends what is told.
+        if self.shared.guards.oldest_drain().is_none() {
+            self.giving = Span::none();
+        }
+        let _within = giving.enter();
+        self.ask(attempt, "release", async move {
+            able(&*backend)?.release(&seat, &held).await?;
+            Ok(ClaimInput::Released { attempt })
+        });
+    }
+
     /// A call about claims that takes longer than a lease is given up: whatever it claimed is found by the watch.
     fn ask(&mut self, attempt: u64, operation: &'static str, call: impl Future<Output = Result<ClaimInput, Error>> + Send + 'static) {
         let (backend, limit) = (Arc::clone(&self.backend), self.shared.timing.ttl);
-        self.answers.spawn(async move {
+        let asked = async move {
             match limited(limit, &*backend, operation, call).await {
                 Ok(input) => Input::Claims(input).into(),
                 Err(error) => Answer { input: Input::Claims(ClaimInput::Failed { attempt, failure: failure(&error) }), error: Some(error) },
             }
-        });
+        };
+        self.answers.spawn(asked.in_current_span());
     }
 
     /// Once, until something was claimed; renewals go on meanwhile and say nothing of it.

@@ -17,6 +17,7 @@ use shardwise_core::{Fingerprint, Moment};
 use shardwise_discovery::{ClaimsStream, Discovery, Error, Registration, WatchEvent, WatchStream};
 use tokio::sync::{mpsc, oneshot};
 use tokio::task::{AbortHandle, JoinSet};
+use tracing::{Instrument, Span};
 
 use crate::ServiceState;
 use crate::calls::{follow, follow_claims};
@@ -36,11 +37,11 @@ const PROOFS_PER_TTL: u32 = 4;
 
 /// What a service's handle asks of its driver. The reply comes once the machine has taken the request in.
 pub(crate) enum Command {
-    Join(oneshot::Sender<()>),
-    Leave(oneshot::Sender<()>),
+    Join(Span, oneshot::Sender<()>),
+    Leave(Span, oneshot::Sender<()>),
     /// An operator wants this member to stay and own nothing, or not any more.
     Drain(bool, oneshot::Sender<()>),
-    LeaveForGood(oneshot::Sender<()>),
+    LeaveForGood(Span, oneshot::Sender<()>),
 }
 
 /// What came of something that the driver had set going.
@@ -76,6 +77,10 @@ pub(crate) struct Driver {
     /// The watch fails, which is logged once until it succeeds.
     blind: bool,
     meters: Meters,
+    /// In the traces: joining, or leaving, while it goes on.
+    stage: Span,
+    /// In the traces: work that drains, and what is given back after it.
+    giving: Span,
 }
 
 impl Driver {
@@ -95,6 +100,8 @@ impl Driver {
             claims_complaint: None,
             blind: false,
             meters,
+            stage: Span::none(),
+            giving: Span::none(),
         }
     }
 
@@ -117,7 +124,8 @@ impl Driver {
             let input = tokio::select! {
                 biased;
                 command = commands.recv(), if !orphaned => match command {
-                    Some(Command::Join(taken)) => {
+                    Some(Command::Join(span, taken)) => {
+                        self.stage = span;
                         self.shared.failure.store(None);
                         self.shared.blinded.send_replace(None);
                         self.shared.answered.store(false, Ordering::Relaxed);
@@ -125,7 +133,8 @@ impl Driver {
                         let _ = taken.send(());
                         continue;
                     }
-                    Some(Command::Leave(taken)) => {
+                    Some(Command::Leave(span, taken)) => {
+                        self.stage = span;
                         self.step(Input::Leave, &mut actions);
                         let _ = taken.send(());
                         continue;
@@ -135,7 +144,8 @@ impl Driver {
                         let _ = taken.send(());
                         continue;
                     }
-                    Some(Command::LeaveForGood(taken)) => {
+                    Some(Command::LeaveForGood(span, taken)) => {
+                        self.stage = span;
                         self.step(Input::LeaveForGood, &mut actions);
                         let _ = taken.send(());
                         continue;
@@ -232,10 +242,19 @@ impl Driver {
         }
         self.shared.rebuilds.store(self.machine.placements_computed(), Ordering::Relaxed);
         for action in actions.drain(..) {
+            if matches!(&action, Action::Publish(after) if after.state() == ServiceState::Left) {
+                // Whoever waits for that may end the process: what is told of leaving is told by then.
+                self.stage = Span::none();
+            }
+            let stage = self.stage.clone();
+            let _within = stage.enter();
             self.carry_out(action);
         }
         let Ground { refused, guards, clock, .. } = &*self.shared.ground;
         self.meters.look(clock.now(), self.machine.proven_at(), refused.load(Ordering::Relaxed), || guards.oldest_drain());
+        if !matches!(self.machine.ownership().state(), ServiceState::Joining | ServiceState::Fenced | ServiceState::Draining) {
+            self.stage = Span::none();
+        }
     }
 
     fn carry_out(&mut self, action: Action) {
@@ -260,10 +279,11 @@ impl Driver {
             Action::AwaitInFlight => {
                 self.shared.in_flight.close();
                 let shared = Arc::clone(&self.shared);
-                self.answers.spawn(async move {
+                let drained = async move {
                     shared.in_flight.wait().await;
                     Input::InFlightDone.into()
-                });
+                };
+                self.answers.spawn(drained.instrument(tracing::info_span!("drain")));
             }
             Action::Deregister => self.leave(None),
             Action::StepAway { grace } => self.leave(Some(grace)),
@@ -284,6 +304,17 @@ impl Driver {
                 self.shared.publish(ownership);
             }
             Action::Rebalanced(rebalance) => {
+                let span = tracing::info_span!(
+                    "rebalance",
+                    "shardwise.policy" = %self.shared.policy.name,
+                    "shardwise.cause" = rebalance.cause.as_str(),
+                    "shardwise.revision" = rebalance.revision,
+                    "shardwise.members" = rebalance.members_total,
+                    "shardwise.owned" = rebalance.slots_owned,
+                    "shardwise.gained" = rebalance.gained.len(),
+                    "shardwise.lost" = rebalance.lost.len()
+                );
+                let _within = span.enter();
                 tracing::info!(
                     policy = %self.shared.policy.name, cause = %rebalance.cause, members = rebalance.members_total,
                     owned = ?rebalance.slots_owned, gained = rebalance.gained.len(), lost = rebalance.lost.len(), "rebalanced"

@@ -7,6 +7,7 @@ use std::time::Duration;
 use shardwise_core::machine::{Failure, Input, Op};
 use shardwise_core::{Loss, Member, MemberState, Missing};
 use shardwise_discovery::{Discovery, Error, ErrorKind, Registration, Seat};
+use tracing::Instrument;
 
 use super::marks::Wish;
 use super::{Answer, Driver};
@@ -38,7 +39,7 @@ impl Driver {
             Op::Register => self.shared.timing.ttl,
             Op::Renew => self.machine.renewal_takes(),
         };
-        self.call = Some(self.answers.spawn(async move {
+        let call = async move {
             let answer = match op {
                 Op::Register => limited(limit, &*backend, "register", async { backend.register(&registration).await }).await,
                 Op::Renew => {
@@ -50,7 +51,8 @@ impl Driver {
                 (Ok(grant), Op::Renew) => Input::Renewed { attempt, started: grant.started, ttl: grant.ttl }.into(),
                 (Err(error), _) => Answer { input: failed(attempt, &error), error: Some(error) },
             }
-        }));
+        };
+        self.call = Some(self.answers.spawn(call.in_current_span()));
     }
 
     pub(super) fn look(&mut self) {
@@ -142,7 +144,7 @@ impl Driver {
         let (backend, registration, marks) = (Arc::clone(&self.backend), self.registration.clone(), std::mem::take(&mut self.marks));
         let unheard = !self.shared.answered.load(Ordering::Relaxed) && self.machine.ownership().view().members().is_empty();
         let limit = if unheard { LEAVE_UNHEARD_LIMIT } else { LEAVE_LIMIT };
-        self.answers.spawn(async move {
+        let left = async move {
             let shown = marks.finish(limit / 2);
             match grace {
                 None => deregister(&*backend, limit, shown, &registration.seat()).await,
@@ -158,7 +160,8 @@ impl Driver {
                 }
             }
             Input::Deregistered.into()
-        });
+        };
+        self.answers.spawn(left.in_current_span());
     }
 }
 

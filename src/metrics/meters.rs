@@ -7,6 +7,7 @@ use std::time::Duration;
 use ::metrics::{Key, Label, Level, Metadata, SharedString, with_recorder};
 use shardwise_core::{MemberState, Moment, Ownership, OwnershipMode, Policy, Rebalance, ServiceState, SlotSet, View};
 use shardwise_discovery::{Error, ErrorKind};
+use tracing::{Span, field};
 
 use super::{
     DEADLINE_MARGIN, DISCOVERY_ERRORS, DRAIN_GUARD_AGE, FENCES_REFUSED, HANDOVER, MEMBERS, Metric, OVERLAPS, REBALANCES, RENEWAL,
@@ -37,6 +38,8 @@ struct Gap {
     emergency: bool,
     /// Some of them have come.
     gained: bool,
+    /// The same in the traces, once something is missing.
+    span: Span,
 }
 
 /// So many pieces of work went on in what was given away.
@@ -58,18 +61,7 @@ impl Meters {
     }
 
     pub(crate) fn failed(&self, error: &Error) {
-        let kind = match error.kind() {
-            ErrorKind::Unavailable => "unavailable",
-            ErrorKind::TimedOut => "timed_out",
-            ErrorKind::Lost => "lost",
-            ErrorKind::InUse { .. } => "in_use",
-            ErrorKind::OtherStore => "other_store",
-            ErrorKind::Denied => "denied",
-            ErrorKind::Misconfigured => "misconfigured",
-            ErrorKind::TooLarge => "too_large",
-            _ => "other",
-        };
-        count(&DISCOVERY_ERRORS, self.with("kind", kind), 1);
+        count(&DISCOVERY_ERRORS, self.with("kind", kind_of(error)), 1);
     }
 
     /// A renewal that began then was answered now, while this deadline was in force.
@@ -131,14 +123,36 @@ impl Meters {
     }
 
     fn follow_gap(&mut self, now: Moment, wanted: &SlotSet, before: &SlotSet, after: &SlotSet, vanished: bool) {
-        let mut gap = self.gap.take().unwrap_or(Gap { since: now, emergency: false, gained: false });
+        let mut gap = self.gap.take().unwrap_or(Gap { since: now, emergency: false, gained: false, span: Span::none() });
         gap.emergency |= vanished;
         gap.gained |= !after.minus(before).is_empty();
-        if !wanted.minus(after).is_empty() {
+        let missing = wanted.minus(after);
+        if !missing.is_empty() {
+            if gap.span.is_none() {
+                gap.span = self.gains(missing.len());
+            }
             self.gap = Some(gap);
         } else if gap.gained {
-            time(&HANDOVER, self.with("kind", if gap.emergency { "emergency" } else { "graceful" }), now.since(gap.since));
+            let kind = if gap.emergency { "emergency" } else { "graceful" };
+            gap.span.record("shardwise.kind", kind);
+            time(&HANDOVER, self.with("kind", kind), now.since(gap.since));
         }
+    }
+
+    fn gains(&self, slots: u32) -> Span {
+        let policy = &*self.policy;
+        tracing::info_span!(
+            "handover",
+            "shardwise.policy" = policy,
+            "shardwise.direction" = "gain",
+            "shardwise.slots" = slots,
+            "shardwise.kind" = field::Empty
+        )
+    }
+
+    /// What this worker is waiting for, in the traces.
+    pub(crate) fn handover(&self) -> Span {
+        self.gap.as_ref().map_or_else(Span::none, |gap| gap.span.clone())
     }
 
     /// What changes by itself: how old the view is, and the oldest work that drains; and how often a fence was refused so far.
@@ -167,6 +181,21 @@ impl Meters {
 
     fn with(&self, name: &'static str, value: &'static str) -> Vec<Label> {
         vec![Label::new("policy", self.policy.clone()), Label::from_static_parts(name, value)]
+    }
+}
+
+/// The kind of a backend's failure, in metrics and traces.
+pub(crate) const fn kind_of(error: &Error) -> &'static str {
+    match error.kind() {
+        ErrorKind::Unavailable => "unavailable",
+        ErrorKind::TimedOut => "timed_out",
+        ErrorKind::Lost => "lost",
+        ErrorKind::InUse { .. } => "in_use",
+        ErrorKind::OtherStore => "other_store",
+        ErrorKind::Denied => "denied",
+        ErrorKind::Misconfigured => "misconfigured",
+        ErrorKind::TooLarge => "too_large",
+        _ => "other",
     }
 }
 

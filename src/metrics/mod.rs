@@ -8,7 +8,7 @@ mod meters;
 
 use std::fmt::Write as _;
 
-pub(crate) use meters::{Meters, overlapped};
+pub(crate) use meters::{Meters, kind_of, overlapped};
 
 /// How a metric is to be read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]

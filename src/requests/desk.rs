@@ -12,6 +12,7 @@ use tokio::time::timeout;
 #[cfg(feature = "requests")]
 use tokio_util::sync::{CancellationToken, DropGuard};
 use tokio_util::task::AbortOnDropHandle;
+use tracing::Instrument;
 
 use super::status::{OWN_STATUS, STATUS, is_reserved, status};
 use super::{ADDRESS_KEY, ANSWER_WITHIN, Answer, Request, is_path, path_to};
@@ -153,7 +154,7 @@ impl Desk {
             return Answer::problem(429, "too-many", "Too much at once", &detail);
         };
         // A task of its own, so that a panic ends nobody else; it ends with whoever waits for it.
-        let answering = AbortOnDropHandle::new(tokio::spawn(async move { handler(request).await }));
+        let answering = AbortOnDropHandle::new(tokio::spawn(async move { handler(request).await }.in_current_span()));
         match timeout(ANSWER_WITHIN, answering).await {
             Ok(Ok(answer)) => answer.checked(),
             Ok(Err(_)) => {

@@ -10,6 +10,7 @@ use std::time::Duration;
 
 use hyper::body::{Body, Bytes, Frame, Incoming, SizeHint};
 use hyper::header::{AUTHORIZATION, CONTENT_TYPE, HeaderMap, HeaderValue};
+use hyper::http::request::Parts;
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper::{Response, StatusCode};
@@ -17,9 +18,11 @@ use hyper_util::rt::{TokioIo, TokioTimer};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::Semaphore;
 use tokio::time::{sleep, timeout};
+use tracing::{Instrument, field};
 
 use super::{Answer, BODY_BYTES_MAX, Desk, Method, PEER_HEADER, QUERY_BYTES_MAX, REFUSED, Request, SPOKEN, is_path};
 use crate::shared::Shared;
+use crate::trace::{self, TRACEPARENT, TraceParent};
 use crate::{Error, ErrorKind, Result};
 
 /// The most connections; a further one is closed at once.
@@ -32,6 +35,8 @@ const BODY_WITHIN: Duration = Duration::from_secs(10);
 const CONNECTION_WITHIN: Duration = Duration::from_secs(40);
 /// The most bytes of a head.
 const HEAD_BYTES_MAX: usize = 16 * 1024;
+/// How requests of members are called in traces, whichever member and handler it is.
+const ROUTE: &str = "/v1/peers/{*path}";
 /// The pause after the system had no connection to give.
 const ACCEPT_AGAIN: Duration = Duration::from_millis(100);
 
@@ -100,6 +105,24 @@ async fn respond(request: hyper::Request<Incoming>, asked: &Weak<Shared>) -> Res
         Ok(path) => path,
         Err(refusal) => return sent(refusal, REFUSED),
     };
+    let span = tracing::info_span!(
+        "request",
+        otel.name = format!("{} {ROUTE}", head.method),
+        otel.kind = "server",
+        http.request.method = head.method.as_str(),
+        http.route = ROUTE,
+        http.response.status_code = field::Empty
+    );
+    if let Some(parent) = TraceParent::of(head.headers.get_all(TRACEPARENT).iter().map(HeaderValue::as_bytes)) {
+        trace::continues(&span, parent);
+    }
+    let response = handled(&shared, path, &head, body).instrument(span.clone()).await;
+    span.record("http.response.status_code", response.status().as_u16());
+    response
+}
+
+/// A request of a member, once it was let in.
+async fn handled(shared: &Shared, path: &str, head: &Parts, body: Incoming) -> Response<Whole> {
     let method = if head.method == hyper::Method::GET { Method::Get } else { Method::Post };
     let body = match timeout(BODY_WITHIN, whole(body)).await {
         Ok(Ok(body)) => body,
@@ -108,11 +131,11 @@ async fn respond(request: hyper::Request<Incoming>, asked: &Weak<Shared>) -> Res
     };
     let content_type = head.headers.get(CONTENT_TYPE).and_then(|kind| kind.to_str().ok()).map(str::to_owned);
     let request = Request { method, query: head.uri.query().map(str::to_owned), content_type, body };
-    sent(Desk::answer(&shared, path, request).await, SPOKEN)
+    sent(Desk::answer(shared, path, request).await, SPOKEN)
 }
 
 /// The handler's path, if the request is for this very member, from one of the group.
-fn let_in<'a>(desk: &Desk, head: &'a hyper::http::request::Parts) -> std::result::Result<&'a str, Answer> {
+fn let_in<'a>(desk: &Desk, head: &'a Parts) -> std::result::Result<&'a str, Answer> {
     let token = bearer(&head.headers);
     if !head.headers.contains_key(PEER_HEADER) {
         return Err(Answer::problem(

@@ -19,6 +19,7 @@ use shardwise_core::{
 };
 use shardwise_discovery::{Clock, Discovery, Registration};
 use tokio::sync::{mpsc, oneshot, watch};
+use tracing::{Instrument, Span, field};
 
 use crate::absence::Absence;
 use crate::drain::{Drains, Follower};
@@ -28,7 +29,7 @@ use crate::placers::placer;
 use crate::settings::{MessagesSettings, PeersSettings, PolicySettings};
 use crate::sharding::Sharding;
 use crate::shared::Shared;
-use crate::{Error, ErrorKind, Result};
+use crate::{Error, ErrorKind, Result, trace};
 
 /// How long registering may take beyond the TTL after which a silent former self is gone.
 const JOIN_GRACE: Duration = Duration::from_secs(5);
@@ -151,8 +152,23 @@ impl ShardingService {
     ///
     /// Dropping the future does not take the wish back: the worker goes on joining. Call [`ShardingService::deregister_self`] for that.
     pub async fn register_self(&self) -> Result<()> {
+        let span = tracing::info_span!(
+            "join",
+            "shardwise.policy" = %self.shared().policy.name,
+            "shardwise.instance" = %self.shared().instance_id,
+            otel.status_code = field::Empty,
+            "error.type" = field::Empty
+        );
+        let joined = self.join(&span).instrument(span.clone()).await;
+        if joined.is_err() {
+            trace::failed(&span, "not_joined");
+        }
+        joined
+    }
+
+    async fn join(&self, span: &Span) -> Result<()> {
         self.hear_operators().await?;
-        let Some(commands) = self.ask(Command::Join).await? else {
+        let Some(commands) = self.ask(|taken| Command::Join(span.clone(), taken)).await? else {
             self.begin_alone();
             return Ok(());
         };
@@ -235,12 +251,17 @@ impl ShardingService {
         self.leave(Command::LeaveForGood).await
     }
 
-    async fn leave(&self, command: impl FnOnce(oneshot::Sender<()>) -> Command) -> Result<()> {
+    async fn leave(&self, command: impl FnOnce(Span, oneshot::Sender<()>) -> Command) -> Result<()> {
         if !self.is_running() {
             self.end_alone().await;
             return Ok(());
         }
-        let Some(commands) = self.ask(command).await? else { return Ok(()) };
+        let span = tracing::info_span!(
+            "leave",
+            "shardwise.policy" = %self.shared().policy.name,
+            "shardwise.instance" = %self.shared().instance_id
+        );
+        let Some(commands) = self.ask(|taken| command(span.clone(), taken)).await? else { return Ok(()) };
         let mut changes = self.shared().changes();
         tokio::select! {
             biased;

@@ -103,6 +103,13 @@ pub(crate) enum Command {
     Man(manual::Man),
 }
 
+impl Command {
+    /// Whether it runs until it is stopped, and so has something to tell in traces.
+    pub(crate) const fn serves(&self) -> bool {
+        matches!(self, Self::Serve(_) | Self::Outbox(outbox::Outbox::Run(_)))
+    }
+}
+
 /// What a command line gets that is no command to run: help or the version, or one line that says what is wrong with it.
 pub(crate) fn answer(answer: &clap::Error) -> ExitCode {
     if !answer.use_stderr() || answer.kind() == ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand {

@@ -10,6 +10,7 @@ mod files;
 mod output;
 mod signals;
 mod supervisor;
+mod traces;
 
 use std::process::ExitCode;
 
@@ -20,15 +21,17 @@ fn main() -> ExitCode {
         Ok(args) => args,
         Err(answer) => return args::answer(&answer),
     };
-    output::start_log();
-    match commands::run(args) {
+    let traces = traces::Traces::begin(args.command.serves());
+    let code = match commands::run(args) {
         Ok(code) => {
             output::release_log();
-            code.into()
+            code
         }
         Err(failure) => {
             output::complain(&failure);
-            failure.code().into()
+            failure.code()
         }
-    }
+    };
+    traces.end();
+    code.into()
 }

@@ -7,7 +7,9 @@ use std::time::{Duration, Instant};
 use clap::ValueEnum;
 use serde::Serialize;
 use shardwise_outbox::one_line;
-use tracing_subscriber::EnvFilter;
+use tracing_subscriber::layer::SubscriberExt;
+use tracing_subscriber::util::SubscriberInitExt;
+use tracing_subscriber::{EnvFilter, Layer, Registry, fmt};
 
 use crate::exit::{Failure, Result};
 
@@ -31,11 +33,13 @@ fn held() -> MutexGuard<'static, Option<(Instant, Vec<u8>)>> {
 }
 
 /// Logs go to stderr: warnings and errors (of the database driver errors only: slow SQL says nothing to the user) and what operators do over HTTP, or what `RUST_LOG` asks for, which is never held back.
-pub(crate) fn start_log() {
+/// Traces, if there are any, hear beside it and by rules of their own.
+pub(crate) fn start_log(traces: Option<impl Layer<Registry> + Send + Sync>) {
     let asked = EnvFilter::try_from_default_env().ok();
     *held() = asked.is_none().then(|| (Instant::now(), Vec::new()));
     let filter = asked.unwrap_or_else(|| EnvFilter::new("warn,sqlx=error,shardwise::operator=info"));
-    tracing_subscriber::fmt().with_env_filter(filter).with_writer(|| Log).with_ansi(io::stderr().is_terminal()).init();
+    let log = fmt::layer().with_writer(|| Log).with_ansi(io::stderr().is_terminal()).with_filter(filter);
+    tracing_subscriber::registry().with(traces).with(log).init();
 }
 
 /// What was held back comes out, and nothing is from now on.

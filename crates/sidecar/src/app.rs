@@ -13,6 +13,7 @@ use shardwise::discovery::Seldom;
 use shardwise::{Observer, ServiceState, ShardingFactory, ShardingService};
 use tokio::runtime::Handle;
 use tokio::sync::Semaphore;
+use tracing::Instrument;
 
 use crate::among::Peers;
 use crate::history::History;
@@ -135,7 +136,7 @@ impl App {
         W: Future<Output = shardwise::Result<T>> + Send + 'static,
     {
         self.spend()?;
-        let call = self.renewals.spawn(tokio::time::timeout(CALL_WITHIN, call(self.factory.clone())));
+        let call = self.renewals.spawn(tokio::time::timeout(CALL_WITHIN, call(self.factory.clone())).in_current_span());
         match call.await {
             Ok(Ok(answer)) => Ok(answer?),
             Ok(Err(_)) => Err(Problem::unavailable(format!("the backend has not answered within {CALL_WITHIN:?}; try again"))),

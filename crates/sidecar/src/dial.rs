@@ -10,11 +10,14 @@ use axum::http::HeaderValue;
 use axum::http::uri::{Authority, Uri};
 use rustls::ClientConfig;
 use rustls::pki_types::ServerName;
+use shardwise::InstanceId;
 use shardwise::requests::{Answer, Method, Request};
 use shardwise::settings::Network;
+use shardwise::trace;
 use tokio::net::TcpStream;
 use tokio::time::timeout;
 use tokio_rustls::TlsConnector;
+use tracing::{Instrument, field};
 
 use crate::among::Peers;
 use crate::exchange::{Line, asked, taken_in};
@@ -40,6 +43,18 @@ pub(crate) enum Failed {
     Broken(String),
     /// It takes too long.
     Late,
+}
+
+impl Failed {
+    /// Which one, in traces.
+    const fn as_str(&self) -> &'static str {
+        match self {
+            Self::Nobody(_) => "nobody",
+            Self::Barred(_) => "barred",
+            Self::Broken(_) => "broken",
+            Self::Late => "late",
+        }
+    }
 }
 
 /// An address as a member's record has it, or as the worker beside was named.
@@ -96,6 +111,7 @@ pub(crate) struct Member<'a> {
     pub(crate) networks: &'a [Network],
     pub(crate) token: Option<HeaderValue>,
     pub(crate) limits: &'a Limits,
+    pub(crate) id: &'a InstanceId,
 }
 
 /// Who is asked decides what is checked.
@@ -125,6 +141,21 @@ impl Whom<'_> {
         }
     }
 
+    /// Who it is, in traces.
+    const fn as_str(&self) -> &'static str {
+        match self {
+            Self::Member(_) => "member",
+            Self::Beside(..) => "worker beside",
+        }
+    }
+
+    fn instance(&self) -> Option<&str> {
+        match self {
+            Self::Member(member) => Some(member.id.as_str()),
+            Self::Beside(..) => None,
+        }
+    }
+
     pub(crate) const fn limits(&self) -> &Limits {
         match self {
             Self::Member(member) => member.limits,
@@ -142,6 +173,27 @@ impl Whom<'_> {
 
 /// Asks at that path, which begins with a slash, and waits for the answer.
 pub(crate) async fn ask(whom: &Whom<'_>, target: &Target, path: &str, request: &Request) -> Result<Answer, Failed> {
+    let span = tracing::info_span!(
+        "ask",
+        otel.name = format!("{} {}", word(request.method), whom.as_str()),
+        otel.kind = "client",
+        otel.status_code = field::Empty,
+        "error.type" = field::Empty,
+        http.request.method = word(request.method),
+        http.response.status_code = field::Empty,
+        "shardwise.instance" = whom.instance()
+    );
+    let answer = answer(whom, target, path, request).instrument(span.clone()).await;
+    match &answer {
+        Ok(answer) => {
+            span.record("http.response.status_code", answer.status);
+        }
+        Err(failed) => trace::failed(&span, failed.as_str()),
+    }
+    answer
+}
+
+async fn answer(whom: &Whom<'_>, target: &Target, path: &str, request: &Request) -> Result<Answer, Failed> {
     let path = format!("{}{path}", target.prefix);
     // What is brought once at most has a connection of its own: of one that breaks under it nobody could tell whether it had arrived.
     if request.method == Method::Get
@@ -153,6 +205,13 @@ pub(crate) async fn ask(whom: &Whom<'_>, target: &Target, path: &str, request: &
     let line = opened(whom, target).await?;
     let address = line.address();
     ask_over(whom, line, target, &path, request).await?.map_err(|error| broken(address, &error))
+}
+
+pub(crate) const fn word(method: Method) -> &'static str {
+    match method {
+        Method::Get => "GET",
+        Method::Post => "POST",
+    }
 }
 
 /// With what is below it: of TLS the error itself says nothing.
@@ -286,7 +345,8 @@ mod tests {
         let (peers, limits) = (Peers::default(), Limits::default());
         let barred = |target: &str, address: &str, networks: &[&str]| {
             let networks: Vec<Network> = networks.iter().map(|network| network.parse().unwrap()).collect();
-            let whom = Whom::Member(Member { peers: &peers, networks: &networks, token: None, limits: &limits });
+            let id = InstanceId::new("a").unwrap();
+            let whom = Whom::Member(Member { peers: &peers, networks: &networks, token: None, limits: &limits, id: &id });
             whom.barred(&Target::parse(target).unwrap(), address.parse().unwrap()).is_some()
         };
         let loopback = ["127.0.0.0/8", "::1/128"];

@@ -7,12 +7,14 @@ use axum::http::header::{AUTHORIZATION, CONTENT_TYPE, HOST};
 use hyper::body::Incoming as Answering;
 use hyper::client::conn::http1::{self, SendRequest};
 use hyper_util::rt::TokioIo;
-use shardwise::requests::{AT_THE_GATE, Answer, BODY_BYTES_MAX, Method, PEER_HEADER, REFUSED, Request, SPOKEN};
+use shardwise::requests::{AT_THE_GATE, Answer, BODY_BYTES_MAX, PEER_HEADER, REFUSED, Request, SPOKEN};
+use shardwise::trace::{self, TRACEPARENT};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio_util::task::AbortOnDropHandle;
+use tracing::Span;
 
 use crate::body::Incoming;
-use crate::dial::{Failed, Target, Whom};
+use crate::dial::{Failed, Target, Whom, word};
 
 /// The most bytes of an answer's head.
 const HEAD_BYTES_MAX: usize = 16 << 10;
@@ -127,16 +129,16 @@ fn refusal(status: u16, address: SocketAddr) -> Failed {
     }
 }
 
-/// The request as it is sent: its method, path and body, the body's type, and what members show each other. Nothing else that the caller has sent.
+/// The request as it is sent: its method, path and body, the body's type, what members show each other, and, where traces are exported, the span in
+/// which it is made. Nothing else that the caller has sent.
 pub(crate) fn asked(whom: &Whom<'_>, authority: &str, path: &str, request: &Request) -> Result<hyper::Request<Body>, axum::http::Error> {
     let line = request.query.as_ref().map_or_else(|| path.to_owned(), |query| format!("{path}?{query}"));
-    let method = match request.method {
-        Method::Get => hyper::Method::GET,
-        Method::Post => hyper::Method::POST,
-    };
-    let mut asked = hyper::Request::builder().method(method).uri(line).header(HOST, authority);
+    let mut asked = hyper::Request::builder().method(word(request.method)).uri(line).header(HOST, authority);
     if let Some(kind) = &request.content_type {
         asked = asked.header(CONTENT_TYPE, kind);
+    }
+    if let Some(span) = trace::name_of(&Span::current()) {
+        asked = asked.header(TRACEPARENT, span.to_string());
     }
     if let Whom::Member(member) = whom {
         asked = asked.header(PEER_HEADER, SPOKEN);

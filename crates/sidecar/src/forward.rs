@@ -195,7 +195,7 @@ async fn ask(app: &App, joined: &Joined, member: &Member, path: &str, request: &
     let target = Target::of_member(address).ok_or_else(|| Failed::Barred("its record has no address that is one".into()))?;
     let token = token(app, joined).as_ref().and_then(dial::shown);
     let networks = &joined.service.peers().networks;
-    let whom = Whom::Member(dial::Member { peers: &app.peers, networks, token, limits: &app.limits });
+    let whom = Whom::Member(dial::Member { peers: &app.peers, networks, token, limits: &app.limits, id: &member.instance_id });
     let path = path_to(joined.service.group_name(), &member.instance_id, member.incarnation) + path;
     dial::ask(&whom, &target, &path, request).await
 }

@@ -11,6 +11,8 @@ use axum::http::{HeaderMap, HeaderValue, Method, Version};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
 use shardwise::requests::{AT_THE_GATE, PEER_HEADER};
+use shardwise::trace::{self, TRACEPARENT, TraceParent};
+use tracing::{Instrument, Span, field};
 
 use crate::app::App;
 use crate::page;
@@ -29,8 +31,16 @@ pub(crate) async fn gate(State(app): State<Arc<App>>, request: Request, next: Ne
     // The route and not the path: no key ever becomes a label.
     let route = request.extensions().get::<MatchedPath>().map_or_else(|| "none".to_owned(), |path| path.as_str().to_owned());
     let is_peers = request.uri().path().starts_with(PEERS);
-    let mut response = match admit(&app, &request) {
-        Ok(()) => next.run(request).await,
+    let admitted = admit(&app, &request);
+    let span = span_of(&request, &route);
+    let mut response = match admitted {
+        Ok(()) => {
+            // Of nobody who was not let in: it decides whether this is recorded.
+            if let Some(parent) = TraceParent::of(request.headers().get_all(TRACEPARENT).iter().map(HeaderValue::as_bytes)) {
+                trace::continues(&span, parent);
+            }
+            next.run(request).instrument(span.clone()).await
+        }
         Err(problem) => {
             let mut refusal = problem.into_response();
             if is_peers {
@@ -40,9 +50,47 @@ pub(crate) async fn gate(State(app): State<Arc<App>>, request: Request, next: Ne
         }
     };
     page::guard(response.headers_mut());
+    span.record("http.response.status_code", response.status().as_u16());
+    if response.status().is_server_error() {
+        trace::failed(&span, response.status().as_str());
+    }
     let status = response.status().as_str().to_owned();
     metrics::counter!("shardwise_sidecar_requests_total", "route" => route, "status" => status).increment(1);
     response
+}
+
+/// A request in the traces: its method and route, and nothing of its path, its query or its headers. What is asked all the time, by probes and browsers, is for
+/// those who ask for everything.
+fn span_of(request: &Request, route: &str) -> Span {
+    let method = match *request.method() {
+        Method::GET => "GET",
+        Method::HEAD => "HEAD",
+        Method::POST => "POST",
+        // Whatever word it was.
+        _ => "_OTHER",
+    };
+    if route.starts_with("/v1/") {
+        return tracing::info_span!(
+            "request",
+            otel.name = format!("{method} {route}"),
+            otel.kind = "server",
+            otel.status_code = field::Empty,
+            "error.type" = field::Empty,
+            http.request.method = method,
+            http.route = route,
+            http.response.status_code = field::Empty
+        );
+    }
+    tracing::debug_span!(
+        "request",
+        otel.name = format!("{method} {route}"),
+        otel.kind = "server",
+        otel.status_code = field::Empty,
+        "error.type" = field::Empty,
+        http.request.method = method,
+        http.route = route,
+        http.response.status_code = field::Empty
+    )
 }
 
 /// Whether a request is meant for this place, and comes from no page of somebody else's. `hosts` are ours beside where the connection came in.

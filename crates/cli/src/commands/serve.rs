@@ -15,15 +15,15 @@ use super::outbox::Shown;
 use crate::args::Common;
 use crate::exit::{Code, Failure, Result};
 use crate::supervisor::Supervisor;
-use crate::{descriptors, output, signals};
+use crate::{descriptors, output, signals, traces};
 
 /// Answer over HTTP beside a worker in any language
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Joins under each policy and answers for this worker; GET /openapi.json tells how. One JSON line says
 where, once it has joined: {\"listening\":\"127.0.0.1:8087\",...}. A browser sees the group there.
-Beyond loopback it needs a token and TLS. Drain and undrain need a token in any case, sent as
-Authorization: Bearer <token>. SIGTERM and Ctrl-C drain and deregister; a second one ends at once.
+Beyond loopback it needs a token and TLS; drain and undrain always need Authorization: Bearer TOKEN.
+SIGTERM and Ctrl-C drain and leave; a second one ends at once. Traces: $OTEL_EXPORTER_OTLP_ENDPOINT.
 
   shardwise serve --policy my_custom_workers
   curl -H 'Content-Type: application/json' -d '[\"tenant-7\",\"tenant-8\"]' \\
@@ -98,6 +98,7 @@ impl Serve {
             options.outbox = Some(Shown::new(name, settings.outbox(name)?));
         }
         let factory = ShardingFactory::from_settings(settings)?;
+        traces::runs_as(factory.instance_id().as_str());
         let sidecar = Sidecar::new(factory.clone(), &self.policy, options)?;
         let services = self.policy.iter().map(|policy| factory.create(policy)).collect::<shardwise::Result<Vec<_>>>()?;
         let (supervisor, watched) = (Supervisor::from_environment(), Cell::new(None));

@@ -107,7 +107,8 @@ impl Place {
     /// The program, here, untouched by the environment of the tests.
     pub(crate) fn command(&self, arguments: &[&str]) -> Command {
         let mut command = Command::new(env!("CARGO_BIN_EXE_shardwise"));
-        std::env::vars_os().filter(|(name, _)| name.to_string_lossy().starts_with("SHARDWISE")).for_each(|(name, _)| {
+        let is_heard = |name: &str| ["SHARDWISE", "OTEL_"].iter().any(|start| name.starts_with(start));
+        std::env::vars_os().filter(|(name, _)| is_heard(&name.to_string_lossy())).for_each(|(name, _)| {
             command.env_remove(name);
         });
         command.args(arguments).current_dir(self.dir.path()).env_remove("RUST_LOG").env("COLUMNS", "100").env("TMPDIR", self.dir.path());

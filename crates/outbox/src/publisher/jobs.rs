@@ -8,7 +8,9 @@ use std::time::{Duration, Instant};
 use metrics::Histogram;
 use tokio::task::{AbortHandle, Id, JoinSet};
 use tokio::time::timeout;
+use tracing::Instrument;
 
+use super::traced;
 use crate::decide::{Call, Input, SendId};
 use crate::sink::{Accepted, Refusal};
 use crate::{Delivery, Error, ErrorKind, Result, Sink};
@@ -39,30 +41,37 @@ pub(super) struct Jobs {
 
 impl Jobs {
     pub(super) fn call(&mut self, call: Call, work: impl Future<Output = Result<Input>> + Send + 'static) {
+        let span = traced::call(call);
+        let work = work.instrument(span.clone());
         let handle = self.tasks.spawn(async move {
-            match timeout(CALL_TIMEOUT, work).await {
+            let done = match timeout(CALL_TIMEOUT, work).await {
                 Ok(Ok(input)) => Done::Input(input),
                 Ok(Err(error)) => Done::Failed(call, error),
                 Err(_) => {
                     let text = format!("the store has not answered within {CALL_TIMEOUT:?}: tried again");
                     Done::Failed(call, Error::new(ErrorKind::Unavailable, text))
                 }
-            }
+            };
+            traced::done(&span, &done);
+            done
         });
         self.by_task.insert(handle.id(), Job::Call(call));
     }
 
     pub(super) fn send(&mut self, id: SendId, batch: Arc<[Delivery]>, sink: &Arc<dyn Sink>, within: Duration, took: Histogram) {
         let sink = Arc::clone(sink);
+        let span = traced::send(sink.name(), &batch);
         let handle = self.tasks.spawn(async move {
             let events = batch.len();
             let begun = Instant::now();
-            let answer = timeout(within, sink.deliver(batch)).await;
+            let answer = timeout(within, sink.deliver(batch).instrument(span.clone())).await;
             took.record(begun.elapsed());
-            match answer {
+            let done = match answer {
                 Ok(accepted) => Done::Input(Input::Sent { id, accepted: reasoned(accepted, events), unknown_end: false }),
                 Err(_) => Done::Input(broken_send(id, format!("{} has not answered within {within:?}", sink.name()))),
-            }
+            };
+            traced::done(&span, &done);
+            done
         });
         self.by_task.insert(handle.id(), Job::Send(id));
         self.sends.insert(id, handle);

@@ -3,6 +3,7 @@
 mod jobs;
 mod runner;
 mod stats;
+mod traced;
 mod watch;
 
 use std::fmt;

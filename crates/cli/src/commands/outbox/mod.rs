@@ -25,7 +25,7 @@ use crate::args::Common;
 use crate::exit::{Code, Failure, Result};
 use crate::output::{self, Format, count};
 use crate::supervisor::Supervisor;
-use crate::{events, signals};
+use crate::{events, signals, traces};
 
 /// The most refused lines that the JSON answer lists; it counts all.
 const REFUSED_SHOWN_MAX: usize = 10_000;
@@ -47,7 +47,8 @@ refused. Ctrl-C stops between lines and says how far it came.")]
     /// Publish: share the outbox with the others, until SIGTERM or Ctrl-C
     #[command(after_help = "\
 Start as many as you like: each does its own share. SIGTERM and Ctrl-C finish what is on its way
-and give the slots back; a second one ends at once, and the others take over after a TTL.")]
+and give the slots back; a second one ends at once, and the others take over after a TTL.
+Traces go to $OTEL_EXPORTER_OTLP_ENDPOINT, if it is set.")]
     Run(Run),
     /// Tell how the outbox stands
     Status(Which),
@@ -248,6 +249,7 @@ impl Run {
         let outbox = self.which.of(settings)?;
         let (sink, options) = (sink::made(outbox)?, options(outbox, settings)?);
         let sharding = ShardingFactory::from_settings(settings.clone())?.create(outbox.policy.as_str())?;
+        traces::runs_as(sharding.instance_id().as_str());
         let shared: Arc<dyn Sharding> = Arc::new(sharding.clone());
         let shutdown = signals::shutdown()?;
         let listener = match self.listen {

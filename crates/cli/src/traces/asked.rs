@@ -1,0 +1,125 @@
+//! What the environment says about traces: the variables that OpenTelemetry has for every program, and one of ours.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use reqwest::Url;
+use tracing::level_filters::LevelFilter;
+
+const ENDPOINT: &str = "OTEL_EXPORTER_OTLP_ENDPOINT";
+const TRACES_ENDPOINT: &str = "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT";
+/// How long a request may take unless that is set, and at most.
+const WITHIN: Duration = Duration::from_secs(10);
+const WITHIN_MOST: Duration = Duration::from_mins(1);
+
+/// What to export, and where to.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct Asked {
+    /// The whole address.
+    pub(super) endpoint: Url,
+    /// How long a request may take, and until when it may be repeated.
+    pub(super) within: Duration,
+    /// The CA that must have signed the collector's certificate; without it those this machine trusts.
+    pub(super) ca: Option<PathBuf>,
+    pub(super) level: LevelFilter,
+}
+
+impl Asked {
+    /// `None` if nothing is asked for.
+    ///
+    /// # Errors
+    ///
+    /// Which variable is wrong. An endpoint is not repeated: it may hold a password.
+    pub(super) fn of(variable: &dyn Fn(&str) -> Option<String>) -> Result<Option<Self>, String> {
+        // One that is empty counts as none.
+        let set = |name: &str| variable(name).filter(|value| !value.is_empty());
+        let either = |name: &str| {
+            let [own, general] = ["OTEL_EXPORTER_OTLP_TRACES_", "OTEL_EXPORTER_OTLP_"].map(|start| format!("{start}{name}"));
+            set(&own).map(|value| (own, value)).or_else(|| set(&general).map(|value| (general, value)))
+        };
+        if set("OTEL_SDK_DISABLED").is_some_and(|value| value.eq_ignore_ascii_case("true")) {
+            return Ok(None);
+        }
+        let base = set(ENDPOINT).map(|base| (ENDPOINT, format!("{}/v1/traces", base.trim_end_matches('/'))));
+        let Some((name, endpoint)) = set(TRACES_ENDPOINT).map(|whole| (TRACES_ENDPOINT, whole)).or(base) else { return Ok(None) };
+        match set("OTEL_TRACES_EXPORTER").as_deref() {
+            None | Some("otlp") => {}
+            Some("none") => return Ok(None),
+            Some(other) => return Err(format!("OTEL_TRACES_EXPORTER is {other:?}: there are otlp and none")),
+        }
+        if let Some((name, other)) = either("PROTOCOL").filter(|(_, value)| value != "http/protobuf") {
+            return Err(format!("{name} is {other:?}: there is http/protobuf, which collectors take at port 4318"));
+        }
+        let is_http = |url: &Url| matches!(url.scheme(), "http" | "https") && url.has_host();
+        let endpoint = Url::parse(&endpoint).ok().filter(is_http).ok_or_else(|| format!("{name}: write it as http://HOST:4318"))?;
+        let within = either("TIMEOUT").and_then(|(_, value)| value.parse().ok()).map_or(WITHIN, Duration::from_millis);
+        let level = match set("SHARDWISE_TRACES").as_deref() {
+            None | Some("info") => LevelFilter::INFO,
+            Some("debug") => LevelFilter::DEBUG,
+            Some(other) => return Err(format!("SHARDWISE_TRACES is {other:?}: there are info and debug")),
+        };
+        let ca = either("CERTIFICATE").map(|(_, path)| path.into());
+        Ok(Some(Self { endpoint, within: within.clamp(Duration::from_millis(1), WITHIN_MOST), ca, level }))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn asked(variables: &[(&str, &str)]) -> Result<Option<Asked>, String> {
+        Asked::of(&|name| variables.iter().find(|(known, _)| *known == name).map(|(_, value)| (*value).to_owned()))
+    }
+
+    #[test]
+    fn nothing_is_exported_unless_somebody_says_where_to() {
+        for nothing in [
+            &[][..],
+            &[(ENDPOINT, "")],
+            &[("OTEL_SERVICE_NAME", "a"), ("OTEL_TRACES_SAMPLER", "always_on"), ("OTEL_TRACES_EXPORTER", "otlp")],
+            &[(ENDPOINT, "http://a:4318"), ("OTEL_SDK_DISABLED", "TRUE")],
+            &[(ENDPOINT, "http://a:4318"), ("OTEL_TRACES_EXPORTER", "none"), ("OTEL_EXPORTER_OTLP_PROTOCOL", "grpc")],
+        ] {
+            assert_eq!(asked(nothing), Ok(None), "{nothing:?}");
+        }
+    }
+
+    #[test]
+    fn what_is_said_of_traces_comes_before_what_is_said_of_everything() {
+        let endpoint = |variables: &[(&str, &str)]| asked(variables).unwrap().unwrap().endpoint.to_string();
+        assert_eq!(endpoint(&[(ENDPOINT, "http://a:4318")]), "http://a:4318/v1/traces");
+        assert_eq!(endpoint(&[(ENDPOINT, "https://a/otlp/")]), "https://a/otlp/v1/traces");
+        assert_eq!(endpoint(&[(ENDPOINT, "http://a:4318"), (TRACES_ENDPOINT, "http://b:1/in")]), "http://b:1/in");
+        let all = asked(&[
+            (ENDPOINT, "http://a:4318"),
+            ("OTEL_EXPORTER_OTLP_PROTOCOL", "grpc"),
+            ("OTEL_EXPORTER_OTLP_TRACES_PROTOCOL", "http/protobuf"),
+            ("OTEL_EXPORTER_OTLP_TIMEOUT", "2500"),
+            ("OTEL_EXPORTER_OTLP_CERTIFICATE", "ca.pem"),
+            ("SHARDWISE_TRACES", "debug"),
+        ]);
+        let all = all.unwrap().unwrap();
+        assert_eq!((all.within, all.ca, all.level), (Duration::from_millis(2_500), Some("ca.pem".into()), LevelFilter::DEBUG));
+    }
+
+    #[test]
+    fn an_export_takes_neither_no_time_nor_for_ever() {
+        let within = |value: &str| asked(&[(ENDPOINT, "http://a"), ("OTEL_EXPORTER_OTLP_TIMEOUT", value)]).unwrap().unwrap().within;
+        assert_eq!([within("0"), within("soon"), within("99999999999")], [Duration::from_millis(1), WITHIN, WITHIN_MOST]);
+    }
+
+    #[test]
+    fn what_is_wrong_is_said_and_no_password() {
+        for (name, value, told) in [
+            (ENDPOINT, "localhost:4318", "http://HOST:4318"),
+            (ENDPOINT, "ftp://user:hunter2@a", "http://HOST:4318"),
+            (TRACES_ENDPOINT, "http://", "http://HOST:4318"),
+            ("OTEL_TRACES_EXPORTER", "console", "otlp"),
+            ("OTEL_EXPORTER_OTLP_PROTOCOL", "grpc", "http/protobuf"),
+            ("SHARDWISE_TRACES", "trace", "debug"),
+        ] {
+            let why = asked(&[(name, value), (ENDPOINT, "http://a:4318")]).unwrap_err();
+            assert!(why.contains(name) && why.contains(told) && !why.contains("hunter2"), "{why}");
+        }
+    }
+}

@@ -1,0 +1,80 @@
+//! A collector that is not there, that hangs, or that cannot be: nothing else changes.
+
+use std::net::TcpListener;
+use std::time::{Duration, Instant};
+
+use crate::common::{PATIENCE, eventually};
+use crate::{KEY, Served, TOKEN, exporting, metric, place};
+
+/// The end waits two seconds for a collector; without that bound it would wait for the time limit of an export, a minute here.
+const ENDS_WITHIN: Duration = Duration::from_secs(30);
+
+/// Answers as ever, renews in time, and ends soon.
+fn goes_on(served: &mut Served) -> String {
+    let renewed = |served: &Served| metric(&served.metrics(), "shardwise_renewal_seconds_count", "");
+    let before = renewed(served);
+    eventually("some renewals more", PATIENCE, || {
+        for _ in 0..10 {
+            assert_eq!(served.get(&format!("/v1/policies/workers/owner/{KEY}"), TOKEN, "").status, 200);
+        }
+        (renewed(served) >= before + 5).then_some(())
+    });
+    assert_eq!(metric(&served.metrics(), "shardwise_rebalances_total", "fenced"), 0, "it was never late");
+    let stopping = Instant::now();
+    let err = served.stops();
+    assert!(stopping.elapsed() < ENDS_WITHIN, "it took {:?} to end", stopping.elapsed());
+    err
+}
+
+#[test]
+fn a_collector_that_hangs_costs_spans_which_are_counted() {
+    // Connections are there and nobody ever takes them.
+    let hangs = TcpListener::bind("127.0.0.1:0").unwrap();
+    let place = place("1s", "slots = 16");
+    let mut command = exporting(Served::command(&place), hangs.local_addr().unwrap());
+    command.env("OTEL_EXPORTER_OTLP_TIMEOUT", "60000").env("OTEL_BSP_MAX_QUEUE_SIZE", "8");
+    let mut served = Served::start(command);
+    eventually("more than the queue holds", PATIENCE, || {
+        served.get(&format!("/v1/policies/workers/owner/{KEY}"), TOKEN, "");
+        (metric(&served.metrics(), "shardwise_traces_spans_total", "dropped") > 0).then_some(())
+    });
+    goes_on(&mut served);
+}
+
+#[test]
+fn a_collector_that_is_not_there_is_told_once() {
+    let gone = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    let place = place("1s", "slots = 16");
+    let mut served = Served::start(exporting(Served::command(&place), gone));
+    eventually("some were not taken", PATIENCE, || (metric(&served.metrics(), "shardwise_traces_spans_total", "failed") > 0).then_some(()));
+    let err = goes_on(&mut served);
+    assert_eq!(err.matches("the collector does not take traces").count(), 1, "{err}");
+}
+
+#[test]
+fn what_cannot_be_exported_is_a_warning_and_the_worker_works() {
+    let place = place("1s", "slots = 16");
+    for (name, value) in [
+        ("OTEL_EXPORTER_OTLP_PROTOCOL", "grpc"),
+        ("OTEL_EXPORTER_OTLP_ENDPOINT", "localhost:4318"),
+        ("OTEL_EXPORTER_OTLP_CERTIFICATE", "there-is-none.pem"),
+    ] {
+        let mut command = exporting(Served::command(&place), ([127, 0, 0, 1], 1).into());
+        command.env(name, value);
+        let mut served = Served::start(command);
+        assert_eq!(served.get("/readyz", "", "").status, 200);
+        let err = served.stops();
+        assert!(err.contains("no traces are exported") && err.contains(if name.ends_with("CERTIFICATE") { value } else { name }), "{err}");
+    }
+}
+
+#[test]
+fn without_an_endpoint_nothing_is_exported() {
+    let place = place("1s", "slots = 16");
+    let mut command = Served::command(&place);
+    command.env("OTEL_SERVICE_NAME", "a").env("OTEL_TRACES_SAMPLER", "always_on");
+    let mut served = Served::start(command);
+    served.get(&format!("/v1/policies/workers/owner/{KEY}"), TOKEN, "");
+    assert!(!served.metrics().contains("shardwise_traces"));
+    assert!(!served.stops().contains("traces"));
+}
