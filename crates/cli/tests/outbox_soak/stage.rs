@@ -11,7 +11,7 @@ use tokio::runtime::Runtime;
 use crate::common::process::Process;
 use crate::common::{Place, eventually, workers};
 use crate::jetstream::JetStream;
-use crate::{BATCH, TTL};
+use crate::BATCH;
 
 const WRITERS: u64 = 64;
 const AGGREGATES: u64 = 500;
