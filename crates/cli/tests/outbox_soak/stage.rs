@@ -8,10 +8,10 @@ use std::time::{Duration, Instant};
 use shardwise_testkit::{Database, Postgres, PostgresOptions};
 use tokio::runtime::Runtime;
 
+use crate::BATCH;
 use crate::common::process::Process;
 use crate::common::{Place, eventually, workers};
 use crate::jetstream::JetStream;
-use crate::BATCH;
 
 const WRITERS: u64 = 64;
 const AGGREGATES: u64 = 500;
