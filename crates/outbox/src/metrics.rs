@@ -49,11 +49,8 @@ const fn metric(name: &'static str, kind: Kind, help: &'static str) -> Metric {
 
 const DELIVERED: Metric =
     metric("shardwise_outbox_delivered_total", Kind::Counter, "Events that the sink accepted and that are marked as delivered");
-const RETRIED: Metric = metric(
-    "shardwise_outbox_retried_total",
-    Kind::Counter,
-    "Heads that failed, or whose destination was down or slow, and that are tried later",
-);
+const RETRIED: Metric =
+    metric("shardwise_outbox_retried_total", Kind::Counter, "Heads that failed, or whose destination was down, and that are tried later");
 const PARKED: Metric = metric("shardwise_outbox_parked_total", Kind::Counter, "Events set aside by this publisher");
 const DISCARDED: Metric = metric("shardwise_outbox_discarded_total", Kind::Counter, "Events given up for good by this publisher");
 const BLOCKED: Metric = metric("shardwise_outbox_blocked_total", Kind::Counter, "Aggregates blocked by this publisher");

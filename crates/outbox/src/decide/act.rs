@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use shardwise::Moment;
 
-use super::destination::{Gate, wait_for_slow};
+use super::destination::Gate;
 use super::destinations::Place;
 use super::flow::Put;
 use super::retention::ROWS;
@@ -13,8 +13,6 @@ use crate::store::FetchRequest;
 
 /// The most bytes of one reading.
 const FETCH_BYTES_MAX: usize = 16 << 20;
-/// Between two times of making room: what waits for slow destinations is written back, and that must not be all that the store does.
-const ROOM_EVERY: Duration = Duration::from_millis(50);
 /// So many outcomes make a recording that is not to be slowed down by heads that are tried later.
 const MANY: usize = 32;
 /// How long those wait at most.
@@ -113,28 +111,6 @@ impl Engine {
             actions.push(Action::Send { id, batch });
         }
         self.put_off(now, actions);
-        self.make_room(now, actions);
-    }
-
-    /// Makes room for others where a destination is slow: nothing is known to be wrong there, but what waits for it would fill what may be read ahead.
-    fn make_room(&mut self, now: Moment, actions: &mut Vec<Action>) {
-        let Self { flow, limits, slow, jitter, .. } = self;
-        slow.retain(|to, _| flow.is_full(to, limits));
-        let crowded = flow.waiting_events() >= self.options.batch || flow.waiting_bytes() >= FETCH_BYTES_MAX;
-        if !crowded || now < self.room_at || flow.unrecorded() >= 2 * self.options.batch {
-            return;
-        }
-        for to in flow.full(limits) {
-            slow.entry(to).or_insert(now);
-        }
-        let gone = flow.make_room(limits, (self.options.batch, FETCH_BYTES_MAX), |to, head, sequence| {
-            let lasted = slow.get(to).map_or(Duration::ZERO, |since| now.since(*since));
-            wait_for_slow(head, sequence, lasted, jitter.next())
-        });
-        if gone > 0 {
-            self.room_at = now.plus(ROOM_EVERY);
-            actions.extend(self.record(now));
-        }
     }
 
     /// Makes room for others where a destination is down.
@@ -182,22 +158,16 @@ impl Engine {
         }
     }
 
-    /// Whether a reading fits into memory: one batch ahead of the one on its way, and beside it as much that waits for slow destinations.
+    /// Whether a reading fits into memory: one batch ahead of the one on its way.
     fn has_room(&self) -> bool {
-        let (events, bytes) = (self.flow.waiting_events(), self.flow.waiting_bytes());
-        let fits = |events, bytes| events < self.options.batch && bytes < FETCH_BYTES_MAX;
-        if fits(events, bytes) {
-            return true;
-        }
-        let (slow_events, slow_bytes) = self.flow.waiting_for_answers(&self.limits);
-        events < 2 * self.options.batch && bytes < 2 * FETCH_BYTES_MAX && fits(events - slow_events, bytes - slow_bytes)
+        self.flow.waiting_events() < self.options.batch && self.flow.waiting_bytes() < FETCH_BYTES_MAX
     }
 
     fn fetch_request(&self, now: Moment) -> FetchRequest {
         FetchRequest {
             after: self.cursor,
-            events_max: self.options.batch.min(2 * self.options.batch - self.flow.waiting_events()),
-            bytes_max: FETCH_BYTES_MAX.min(2 * FETCH_BYTES_MAX - self.flow.waiting_bytes()),
+            events_max: self.options.batch,
+            bytes_max: FETCH_BYTES_MAX,
             except_slots: self.slots.unwanted(now).map(|hold| hold.slot).collect(),
             except_aggregates: self.flow.aggregates_in_use(),
         }
@@ -209,7 +179,7 @@ impl Engine {
         let fence = self.registered.then_some(self.touch_at);
         let pauses = [self.fence_pause, self.read_pause, self.record_pause].map(|pause| pause.until(now));
         let sweep = self.slots.holds_slot(SWEEP_SLOT).then_some(self.retention.wake_at());
-        let other = [fence, sweep, self.stop_by, self.retries_by, Some(self.room_at)].into_iter().chain(pauses).chain(gates).flatten();
+        let other = [fence, sweep, self.stop_by, self.retries_by].into_iter().chain(pauses).chain(gates).flatten();
         // What is due and waits for an answer, or for room, comes up with that answer.
         let wakes = other.chain(self.slots.wake_at(now)).chain(self.poller.wake_at()).filter(|at| *at > now);
         wakes.min().unwrap_or_else(|| now.plus(self.options.poll))

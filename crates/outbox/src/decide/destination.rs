@@ -13,8 +13,6 @@ use crate::{AggregateId, Poison, PublisherOptions};
 
 /// The longest wait between attempts that are not charged, and between probes: how late the first event can be after an outage.
 const OUTAGE_DELAY_MAX: Duration = Duration::from_secs(30);
-/// The shortest wait of what waits for a destination that is slow.
-const SLOW_DELAY_MIN: Duration = Duration::from_secs(1);
 /// So many aggregates in a row refused, and none accepted in between: the destination is taken to be down.
 const DOWN_AFTER: usize = 3;
 
@@ -29,13 +27,11 @@ pub(crate) struct Head {
 
 impl Head {
     pub(crate) fn read(trouble: HeadTrouble, now: Moment) -> Self {
-        // What was only put off has not failed, and was not attempted.
-        let has_failed = trouble.failures > 0;
         Self {
             attempts: trouble.attempts,
             failures: trouble.failures,
-            failing_since: trouble.failing_for.filter(|_| has_failed).map(|ago| now.minus(ago)),
-            attempted_at: trouble.attempted_ago.filter(|_| has_failed).map(|ago| now.minus(ago)),
+            failing_since: trouble.failing_for.map(|ago| now.minus(ago)),
+            attempted_at: trouble.attempted_ago.map(|ago| now.minus(ago)),
         }
     }
 }
@@ -158,14 +154,6 @@ impl Destination {
         let retry_in = delay.max(self.probe_at.since(now));
         Then::Retry { sequence, attempts: head.attempts, failures: head.failures, retry_in, error: self.said.clone() }
     }
-}
-
-/// What becomes of a head that is not tried because its destination has had all the sends that it may have for so long, and others need the room: it waits about
-/// as long again, and nothing is charged.
-pub(crate) fn wait_for_slow(head: Head, sequence: u64, lasted: Duration, jitter: u64) -> Then {
-    let retry_in = spread(lasted.clamp(SLOW_DELAY_MIN, OUTAGE_DELAY_MAX), jitter);
-    let error = "not tried yet: its destination answers slowly".into();
-    Then::Retry { sequence, attempts: head.attempts, failures: head.failures, retry_in, error }
 }
 
 /// Between half of a delay and the whole, so that what failed together is not tried together.

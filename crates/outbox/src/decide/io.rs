@@ -103,7 +103,7 @@ pub(crate) struct Counters {
     pub(crate) delivered: u64,
     /// Events sent again after a send whose end is not known.
     pub(crate) repeated: u64,
-    /// Heads that failed, or whose destination was down or slow, and that are tried later.
+    /// Heads that failed, or whose destination was down, and that are tried later.
     pub(crate) retried: u64,
     /// Aggregates blocked.
     pub(crate) blocked: u64,

@@ -62,10 +62,6 @@ pub(crate) struct Engine {
     looked_through: (u64, bool, bool),
     flow: Flow,
     destinations: Destinations,
-    /// Destinations that have had all the sends they may have since then, with more waiting.
-    slow: BTreeMap<Place, Moment>,
-    /// When room may be made again.
-    room_at: Moment,
     poller: Poller,
     touch_at: Moment,
     /// Behind this hash the next reading begins.
@@ -101,8 +97,6 @@ impl Engine {
             looked_through: (0, false, false),
             flow: Flow::default(),
             destinations: Destinations::default(),
-            slow: BTreeMap::new(),
-            room_at: Moment::ZERO,
             touch_at: Moment::ZERO,
             cursor: None,
             barren: 0,

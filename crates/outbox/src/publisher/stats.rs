@@ -23,7 +23,7 @@ pub struct Snapshot {
     pub delivered: u64,
     /// Events sent again although an earlier send may have arrived, because it took too long or its slot was lost on the way.
     pub repeated: u64,
-    /// Heads that failed, or whose destination was down or slow, and that are tried later.
+    /// Heads that failed, or whose destination was down, and that are tried later.
     pub retried: u64,
     /// Aggregates blocked by this publisher.
     pub blocked: u64,

@@ -1,4 +1,4 @@
-//! Several services behind one address, one of them down, or slow.
+//! Several services behind one address, one of them down.
 
 use std::collections::BTreeMap;
 use std::net::{SocketAddr, TcpStream};
@@ -79,41 +79,4 @@ async fn a_service_that_is_down_is_an_outage_of_its_own_and_holds_nobody_up() {
     eventually("every invoice comes in order", LIMIT, async || all() == AGGREGATES).await;
     eventually("and it is up again", LIMIT, async || !running.stats.snapshot().destination_down).await;
     running.stop().await;
-}
-
-const MANY: u64 = 1_000;
-
-/// The service for invoices answers each request after two seconds, and a thousand invoices wait; nothing is down. Without room for them the orders would come as
-/// the invoices go: 24 a second.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_service_that_is_slow_holds_nobody_up() {
-    let outbox = Outbox::new().await;
-    let slow = |request: &crate::http::Request| Duration::from_secs(if request.uri.path() == "/invoice" { 2 } else { 0 });
-    let gateway = Server::slow(ok, slow);
-    let sink = HttpSink::new(gateway.config("/{aggregatetype}")).unwrap();
-    let options = PublisherOptions { batch: 100, poll: Duration::from_millis(50), ..PublisherOptions::default() };
-    for number in 1..=2 {
-        let invoice = |n: u64| NewEvent::new("invoice", n.to_string(), "Changed", format!("{{\"n\":{number}}}"));
-        outbox.insert_plainly((0..MANY).map(invoice).collect()).await;
-    }
-    let builder = OutboxPublisher::builder().store(outbox.store().await).sink(sink).sharding(TestSharding::full("one")).options(options);
-    let running = Running::start(builder);
-    let taken = |kind: &str| sequences(&gateway, kind).values().map(Vec::len).sum::<usize>() as u64;
-    eventually("invoices are on their way", LIMIT, async || taken("invoice") > 0).await;
-    for number in 1..=5 {
-        outbox.insert_plainly(events("order", number)).await;
-        eventually("orders pass all the while", LIMIT, async || taken("order") == number * AGGREGATES).await;
-    }
-    let invoices = taken("invoice");
-    assert!(invoices < MANY, "{invoices} of {} invoices were before the last order", 2 * MANY);
-    assert!(!running.stats.snapshot().destination_down);
-    eventually("invoices go on", LIMIT, async || taken("invoice") > invoices).await;
-    running.stop().await;
-    assert!(sequences(&gateway, "order").values().all(|sequences| *sequences == [1, 2, 3, 4, 5]));
-    assert!(sequences(&gateway, "invoice").values().all(|sequences| [&[1][..], &[1, 2]].contains(&&sequences[..])), "each in its order");
-    let status = outbox.store().await.status().await.unwrap();
-    assert_eq!((status.pending + taken("invoice"), status.blocked_aggregates, status.parked), (2 * MANY, 0, 0), "nothing is lost");
-    let mut conn = outbox.connection().await;
-    let charged: i64 = sqlx::query_scalar("SELECT sum(attempts + failures) FROM outbox_aggregate").fetch_one(&mut conn).await.unwrap();
-    assert_eq!(charged, 0, "and nothing is charged");
 }

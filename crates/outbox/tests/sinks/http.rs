@@ -30,15 +30,12 @@ pub(crate) struct Request {
 }
 
 type Answer = Arc<dyn Fn(&Request) -> Response + Send + Sync>;
-/// How long a request waits before it is answered.
-type Delay = fn(&Request) -> Duration;
 
 /// What the server has taken, and how it answers; both outlive it.
 #[derive(Clone)]
 struct Consumer {
     taken: Arc<Mutex<Vec<Request>>>,
     answer: Answer,
-    delay: Delay,
 }
 
 async fn handle(State(consumer): State<Consumer>, method: Method, uri: Uri, headers: HeaderMap, body: Bytes) -> Response {
@@ -47,7 +44,6 @@ async fn handle(State(consumer): State<Consumer>, method: Method, uri: Uri, head
         return StatusCode::PAYLOAD_TOO_LARGE.into_response();
     }
     let request = Request { method, uri, headers, body };
-    tokio::time::sleep((consumer.delay)(&request)).await;
     let answer = (consumer.answer)(&request);
     if answer.status().is_success() {
         consumer.taken.lock().unwrap().push(request);
@@ -64,11 +60,7 @@ pub(crate) struct Server {
 
 impl Server {
     pub(crate) fn start(answer: impl Fn(&Request) -> Response + Send + Sync + 'static) -> Self {
-        Self::slow(answer, |_| Duration::ZERO)
-    }
-
-    pub(crate) fn slow(answer: impl Fn(&Request) -> Response + Send + Sync + 'static, delay: Delay) -> Self {
-        let consumer = Consumer { taken: Arc::default(), answer: Arc::new(answer), delay };
+        let consumer = Consumer { taken: Arc::default(), answer: Arc::new(answer) };
         let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
         let address = listener.local_addr().unwrap();
         let runtime = Mutex::new(Some(serve(listener, consumer.clone())));

@@ -58,11 +58,6 @@ impl Lanes {
         };
         self.sends(to) < share
     }
-
-    /// Whether one of several destinations has all the sends that it may have: what waits for it waits for its answers, and others must not wait with it.
-    pub(super) fn is_full(&self, to: &Place, limits: &SinkLimits) -> bool {
-        !limits.mixed && to.is_some() && !self.has_room(to, limits)
-    }
 }
 
 #[cfg(test)]
@@ -78,7 +73,6 @@ mod tests {
             lanes.sends_one(&a);
         }
         assert!(!lanes.has_room(&a, &limits) && lanes.has_room(&b, &limits));
-        assert!(lanes.is_full(&a, &limits) && !lanes.is_full(&b, &limits) && !lanes.is_full(&None, &limits));
         lanes.waits(&b);
         for _ in 0..2 {
             lanes.has_sent_one(&a);
@@ -91,6 +85,6 @@ mod tests {
         assert!(lanes.0.is_empty(), "what is not in hand is forgotten: {lanes:?}");
         let mixed = SinkLimits { mixed: true, ..limits };
         (0..7).for_each(|_| lanes.sends_one(&a));
-        assert!(lanes.has_room(&a, &mixed) && !lanes.is_full(&a, &mixed), "a batch of several has no share");
+        assert!(lanes.has_room(&a, &mixed), "a batch of several has no share");
     }
 }

@@ -4,11 +4,10 @@
 //! after those before them were accepted, or in one batch with them. A slot is in use while an aggregate of it is.
 //!
 //! This file: what is in hand, and what waits. `sending`: batches on their way and their answers. `outcomes`: what is to be recorded. `lanes`: how
-//! much of it is for which destination. `room`: what a slow destination keeps of the memory.
+//! much of it is for which destination.
 
 mod lanes;
 mod outcomes;
-mod room;
 mod sending;
 
 use std::collections::btree_map::Entry;

@@ -27,8 +27,6 @@ const AGGREGATES: AggregateId = 24;
 /// Aggregates go to so many destinations; one of them is down for a while.
 const KINDS: AggregateId = 3;
 const OUTAGE_MS: std::ops::Range<u64> = 5_000..12_000;
-/// And another one is slow for a while.
-const SLOW_MS: std::ops::Range<u64> = 10_000..17_000;
 const TTL_MS: u64 = 3_000;
 const BATCH: usize = 7;
 
@@ -217,8 +215,7 @@ impl World {
                     assert!(self.workers[n].engine.slots.may_send(hold, at(self.now)), "{me} may not send {} of {hold:?}", event.id);
                     assert!(self.holds(me, hold) && self.is_alive(me), "{me} sends {} without {hold:?}: {:?}", event.id, self.slots);
                 }
-                let is_slow = self.faults && SLOW_MS.contains(&self.now) && batch[0].aggregate % KINDS == 1;
-                self.wire.push((due + if is_slow { 1_500 } else { 0 }, me, id, batch));
+                self.wire.push((due, me, id, batch));
                 return;
             }
             other => self.answer(me, other),
