@@ -6,7 +6,7 @@ use std::sync::Arc;
 use rustls::crypto::{CryptoProvider, ring};
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
-use rustls::server::WebPkiClientVerifier;
+use rustls::server::{NoServerSessionStorage, WebPkiClientVerifier};
 use rustls::server::danger::ClientCertVerifier;
 use rustls::{ClientConfig, RootCertStore, ServerConfig};
 
@@ -47,11 +47,18 @@ impl Tls {
     pub(crate) fn served(&self, members: Option<Arc<dyn ClientCertVerifier>>) -> Result<Arc<ServerConfig>, Error> {
         let builder =
             ServerConfig::builder_with_provider(provider()).with_safe_default_protocol_versions().map_err(|error| self.bad(&error))?;
+        let judges = members.is_some();
         let builder = match members {
             Some(members) => builder.with_client_cert_verifier(members),
             None => builder.with_no_client_auth(),
         };
-        builder.with_single_cert(self.chain.clone(), self.key.clone_key()).map(Arc::new).map_err(|error| self.bad(&error))
+        let mut config = builder.with_single_cert(self.chain.clone(), self.key.clone_key()).map_err(|error| self.bad(&error))?;
+        if judges {
+            // A session that is resumed brings its certificate along, and nobody would judge that again.
+            config.session_storage = Arc::new(NoServerSessionStorage {});
+            config.send_tls13_tickets = 0;
+        }
+        Ok(Arc::new(config))
     }
 
     fn bad(&self, error: &rustls::Error) -> Error {

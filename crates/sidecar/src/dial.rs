@@ -235,7 +235,7 @@ async fn ask_over(
             Err(error) => return Ok(Err(error)),
         };
         let (answer, is_whole) = taken_in(whom, response, line.address(), target).await;
-        if is_whole {
+        if is_whole && request.method == Method::Get {
             whom.kept().keep(target, line);
         }
         answer.map(Ok)

@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use rustls::crypto::ring;
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
-use rustls::{ClientConfig, ClientConnection, RootCertStore, StreamOwned};
+use rustls::{ClientConfig, ClientConnection, HandshakeKind, RootCertStore, StreamOwned};
 use shardwise::discovery::{Clock, Discovery, MemoryBackend};
 use shardwise::{Settings, ShardingFactory, ShardingService};
 use shardwise_sidecar::{Error, Options, Sidecar, Tls, Token};
@@ -64,25 +64,19 @@ impl Served {
 
     /// What comes back to whoever believes the authority and shows that certificate.
     fn asked(&self, authority: &Authority, shows: Option<&Identity>, request: &str, headers: &str) -> String {
-        let mut roots = RootCertStore::empty();
-        roots.add(CertificateDer::from_pem_file(authority.file()).unwrap()).unwrap();
-        let builder = ClientConfig::builder_with_provider(Arc::new(ring::default_provider())).with_safe_default_protocol_versions();
-        let builder = builder.unwrap().with_root_certificates(roots);
-        let config = match shows {
-            Some(identity) => {
-                let chain = vec![CertificateDer::from_pem_file(identity.certificate()).unwrap()];
-                builder.with_client_auth_cert(chain, PrivateKeyDer::from_pem_file(identity.key()).unwrap()).unwrap()
-            }
-            None => builder.with_no_client_auth(),
-        };
+        self.asked_by(&client(authority, shows), request, headers).0
+    }
+
+    /// The same, and how the connection began.
+    fn asked_by(&self, client: &Arc<ClientConfig>, request: &str, headers: &str) -> (String, Option<HandshakeKind>) {
         let stream = TcpStream::connect(self.at).unwrap();
         stream.set_read_timeout(Some(PATIENCE)).unwrap();
-        let mut stream = StreamOwned::new(ClientConnection::new(Arc::new(config), "localhost".try_into().unwrap()).unwrap(), stream);
+        let mut stream = StreamOwned::new(ClientConnection::new(Arc::clone(client), "localhost".try_into().unwrap()).unwrap(), stream);
         let mut bytes = Vec::new();
         // Who is refused may hear of it while writing or while reading.
         let _ = write!(stream, "{request} HTTP/1.1\r\nConnection: close\r\n{headers}\r\n");
         let _ = stream.read_to_end(&mut bytes);
-        String::from_utf8_lossy(&bytes).into_owned()
+        (String::from_utf8_lossy(&bytes).into_owned(), stream.conn.handshake_kind())
     }
 
     /// The operator asks for another member.
@@ -100,6 +94,21 @@ impl Drop for Served {
             end.unwrap().unwrap().unwrap();
         }
     }
+}
+
+/// Believes the authority, and shows that certificate.
+fn client(authority: &Authority, shows: Option<&Identity>) -> Arc<ClientConfig> {
+    let mut roots = RootCertStore::empty();
+    roots.add(CertificateDer::from_pem_file(authority.file()).unwrap()).unwrap();
+    let builder = ClientConfig::builder_with_provider(Arc::new(ring::default_provider())).with_safe_default_protocol_versions();
+    let builder = builder.unwrap().with_root_certificates(roots);
+    Arc::new(match shows {
+        Some(identity) => {
+            let chain = vec![CertificateDer::from_pem_file(identity.certificate()).unwrap()];
+            builder.with_client_auth_cert(chain, PrivateKeyDer::from_pem_file(identity.key()).unwrap()).unwrap()
+        }
+        None => builder.with_no_client_auth(),
+    })
 }
 
 /// The first answer to that which begins so.
@@ -123,6 +132,24 @@ fn a_sidecar_may_be_called_by_the_name_that_its_record_shows() {
     for (host, status) in [("side.example", 200), ("side.example:9", 200), ("127.0.0.1", 200), ("other.example", 421)] {
         let answer = served.asked(&authority, None, "GET /livez", &format!("Host: {host}\r\n"));
         assert!(answer.starts_with(&format!("HTTP/1.1 {status}")), "{host}: {answer}");
+    }
+}
+
+/// What was resumed would bring a certificate along that was judged at another time.
+#[test]
+fn a_members_certificate_is_judged_on_each_connection() {
+    let (backend, authority) = (MemoryBackend::new(Clock::system()), Authority::new().unwrap());
+    let server = authority.server().unwrap();
+    let mutual = Served::start(&backend, "instance.id = \"one\"", &server, |options| {
+        options.peers.trust_mutually(&authority.file(), &tls(&server)).unwrap();
+    });
+    let alone = Served::start(&backend, "instance.id = \"two\"", &server, |_| ());
+    for (served, shows, second) in [(&mutual, Some(&server), HandshakeKind::Full), (&alone, None, HandshakeKind::Resumed)] {
+        let client = client(&authority, shows);
+        let ask = || served.asked_by(&client, "GET /livez", "Host: localhost\r\n");
+        let ((answer, first), (_, again)) = (ask(), ask());
+        assert!(answer.starts_with("HTTP/1.1 "), "{answer}");
+        assert_eq!((first, again), (Some(HandshakeKind::Full), Some(second)));
     }
 }
 

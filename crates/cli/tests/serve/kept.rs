@@ -65,11 +65,14 @@ fn questions_share_a_connection_and_an_action_has_one_of_its_own() {
     };
     let asked = ten("lasting", &long);
     assert!(asked.len() < 5, "ten questions came on {} connections", asked.len());
+    let mut acted = BTreeSet::new();
     for _ in 0..3 {
         assert_eq!(asks(&one, "POST", "instances/lasting/x", "{\"a\":1}").status, 200);
         let (number, request) = long.recv_timeout(PATIENCE).unwrap();
         assert!(request.starts_with("POST ") && !asked.contains(&number), "an action came on connection {number}, as a question had");
+        acted.insert(number);
     }
+    assert!(ten("lasting", &long).is_disjoint(&acted), "a question came on the connection of an action: {acted:?}");
     // One that the other side has closed meanwhile is no answer: a question is asked again, on another one, and arrives once.
     assert_eq!(ten("closing", &short).len(), 10);
     assert!(short.try_recv().is_err() && long.try_recv().is_err());

@@ -30,7 +30,7 @@ fn goes_on(served: &mut Served) -> String {
 fn a_collector_that_hangs_costs_spans_which_are_counted() {
     // Connections are there and nobody ever takes them.
     let hangs = TcpListener::bind("127.0.0.1:0").unwrap();
-    let place = place("1s", "slots = 16");
+    let place = place("3s", "slots = 16");
     let mut command = exporting(Served::command(&place), hangs.local_addr().unwrap());
     command.env("OTEL_EXPORTER_OTLP_TIMEOUT", "60000").env("OTEL_BSP_MAX_QUEUE_SIZE", "8");
     let mut served = Served::start(command);
@@ -43,8 +43,9 @@ fn a_collector_that_hangs_costs_spans_which_are_counted() {
 
 #[test]
 fn a_collector_that_is_not_there_is_told_once() {
-    let gone = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
-    let place = place("1s", "slots = 16");
+    // Of the ports that only the system gives out; nobody listens there.
+    let gone = "127.0.0.1:1".parse().unwrap();
+    let place = place("3s", "slots = 16");
     let mut served = Served::start(exporting(Served::command(&place), gone));
     eventually("some were not taken", PATIENCE, || (metric(&served.metrics(), "shardwise_traces_spans_total", "failed") > 0).then_some(()));
     let err = goes_on(&mut served);
