@@ -18,7 +18,8 @@ pub(crate) struct Kill {
 /// What was done, and what came of it.
 pub(crate) fn figures(backend: &str, counts: &BTreeMap<Fault, u32>, kills: &[Kill], found: &Findings) -> Value {
     let by_name: BTreeMap<_, _> = counts.iter().map(|(fault, count)| (fault.name(), count)).collect();
-    let took = kills.iter().flat_map(|kill| kill.held.iter().map(|slot| taken_after(found, *slot, kill.at)));
+    let took = kills.iter().flat_map(|kill| kill.held.iter().map(|slot| (taken_after(found, *slot, kill.at), *slot, kill.at)));
+    let (slowest, slowest_slot, slowest_at) = took.max().unwrap_or_default();
     // Between the jobs of a timer nobody works.
     let stays: Vec<_> = found.stays.iter().filter(|stay| stay.slot != TIMER).collect();
     let of_singleton = stays.iter().filter(|stay| stay.slot == SINGLETON).count();
@@ -45,7 +46,9 @@ pub(crate) fn figures(backend: &str, counts: &BTreeMap<Fault, u32>, kills: &[Kil
         "late_first": found.late_first,
         "ghosts": found.ghosts.len(),
         "kills_alone": kills.len(),
-        "takeover_ms": took.max().unwrap_or_default() / 1_000_000,
+        "takeover_ms": slowest / 1_000_000,
+        "takeover_of": if slowest_slot == SINGLETON { "singleton".into() } else { format!("slot {slowest_slot}") },
+        "takeover_from": slowest_at,
         "gap_ms": gaps.max().unwrap_or_default() / 1_000_000,
     })
 }
