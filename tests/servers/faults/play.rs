@@ -105,7 +105,13 @@ impl Play {
         }
         let victim = free[self.rng.random_range(0..free.len())];
         *self.counts.entry(fault).or_default() += 1;
-        println!("{} {:>12} {}{}", self.backend, now(), fault.name(), if to_server { String::new() } else { format!(": {}", self.members[victim].name) });
+        println!(
+            "{} {:>12} {}{}",
+            self.backend,
+            now(),
+            fault.name(),
+            if to_server { String::new() } else { format!(": {}", self.members[victim].name) }
+        );
         self.carry_out(fault, victim, alone);
         let rest = self.up_to(Duration::from_secs(1));
         if alone { self.settle() } else { self.wait(rest) }
