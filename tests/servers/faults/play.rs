@@ -61,6 +61,8 @@ pub(crate) struct Play {
     undo: Vec<(Instant, Undo)>,
     counts: BTreeMap<Fault, u32>,
     kills: Vec<Kill>,
+    /// When the leading server was killed last.
+    leader_killed: Option<At>,
     /// Slots of those that were stopped until others held them: their writes after that must be refused.
     replaced: usize,
     // Dropped last: servers and proxies stand on it.
@@ -73,7 +75,7 @@ impl Play {
         let stage = runtime.block_on(Stage::start(backend, servers));
         let (undo, counts, kills) = (Vec::new(), BTreeMap::new(), Vec::new());
         let (backend, members) = (backend.to_owned(), Vec::new());
-        let mut play = Self { backend, mistake, stage, members, rng, undo, counts, kills, replaced: 0, runtime };
+        let mut play = Self { backend, mistake, stage, members, rng, undo, counts, kills, leader_killed: None, replaced: 0, runtime };
         (0..MEMBERS).for_each(|_| play.admit());
         play.settle();
         play
@@ -124,7 +126,7 @@ impl Play {
                 let at = now();
                 let held = self.members[victim].kill();
                 if alone {
-                    self.kills.push(Kill { at, held });
+                    self.kills.push(Kill { at, held, leader_killed: self.leader_killed });
                     self.settle();
                 }
                 self.later(brief, Undo::Replace);
@@ -165,6 +167,7 @@ impl Play {
             }
             Fault::Server => {
                 let server = self.runtime.block_on(self.stage.kill_leader());
+                self.leader_killed = Some(now());
                 self.later(brief, Undo::Revive(server));
             }
             Fault::Lock => {
