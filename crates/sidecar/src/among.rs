@@ -9,12 +9,12 @@ use rustls::server::danger::ClientCertVerifier;
 use tokio::sync::Semaphore;
 
 use crate::certificates::{Signers, Tls};
-use crate::dial::Target;
 use crate::exchange::Line;
 use crate::forward::FORWARDS_MOST;
 use crate::kept::Kept;
 use crate::options::Token;
 use crate::server::Error;
+use crate::target::Target;
 
 /// How requests are brought from member to member.
 #[derive(Debug)]

@@ -66,6 +66,10 @@ pub(crate) struct App {
     pub(crate) strangers: Seldom<u16>,
     /// Actions without the operator's token.
     pub(crate) intruders: Seldom<()>,
+    /// Requests that could not be brought to a member, by status.
+    pub(crate) unbrought: Seldom<u16>,
+    /// Requests that the worker beside did not answer.
+    pub(crate) unanswered: Seldom<()>,
     costly: Rate,
     placing: Arc<Semaphore>,
 }
@@ -100,6 +104,8 @@ impl App {
             outbox: options.outbox,
             strangers: Seldom::default(),
             intruders: Seldom::default(),
+            unbrought: Seldom::default(),
+            unanswered: Seldom::default(),
             costly: Rate::new(COSTLY_PER_SECOND),
             placing: Arc::new(Semaphore::new(PLACING_MOST)),
         }

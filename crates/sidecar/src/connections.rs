@@ -18,6 +18,7 @@ use hyper::body::{Frame, Incoming, SizeHint};
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
+use shardwise::discovery::Seldom;
 use shardwise::requests::{PEER_HEADER, REFUSED};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, TcpStream};
@@ -57,7 +58,7 @@ pub(crate) struct Certified;
 /// Takes connections until it is told to stop, and then lets them finish what they are at. Dropping it ends them all.
 pub(crate) async fn serve(listener: TcpListener, floor: Floor, stop: CancellationToken) {
     let Floor { routes, seats, limits, tls } = floor;
-    let mut connections = JoinSet::new();
+    let (mut connections, failures) = (JoinSet::new(), Seldom::default());
     loop {
         tokio::select! {
             accepted = listener.accept() => match accepted {
@@ -70,7 +71,12 @@ pub(crate) async fn serve(listener: TcpListener, floor: Floor, stop: Cancellatio
                     connections.spawn(serving.connection(stream, tls.clone()));
                 }
                 // Nobody can be taken in just now, such as without file descriptors.
-                Err(_) => tokio::time::sleep(ACCEPT_PAUSE).await,
+                Err(error) => {
+                    if let Some(count) = failures.another(error.kind()) {
+                        tracing::warn!(%error, count, "connections cannot be taken in; one line a minute at most");
+                    }
+                    tokio::time::sleep(ACCEPT_PAUSE).await;
+                }
             },
             Some(_) = connections.join_next() => {}
             () = stop.cancelled() => break,
@@ -103,7 +109,9 @@ impl Serving {
             match tls {
                 None => self.http(steady, local, false).await,
                 Some(acceptor) => {
-                    if let Ok(Ok(stream)) = tokio::time::timeout(limit, acceptor.accept(steady)).await {
+                    // Nothing was asked yet.
+                    let agreed = tokio::time::timeout(limit, acceptor.accept(steady));
+                    if let Some(Ok(Ok(stream))) = self.stop.run_until_cancelled(agreed).await {
                         let is_certified = stream.get_ref().1.peer_certificates().is_some();
                         self.http(stream, local, is_certified).await;
                     }

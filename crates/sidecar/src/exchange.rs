@@ -14,7 +14,8 @@ use tokio_util::task::AbortOnDropHandle;
 use tracing::Span;
 
 use crate::body::Incoming;
-use crate::dial::{Failed, Target, Whom, word};
+use crate::dial::{Failed, Whom, word};
+use crate::target::Target;
 
 /// The most bytes of an answer's head.
 const HEAD_BYTES_MAX: usize = 16 << 10;

@@ -10,10 +10,11 @@ use shardwise::requests::{self, ADDRESS_KEY, Answer, Method, encoded, is_path, p
 use shardwise::{InstanceId, Member, MemberState, View};
 
 use crate::app::{App, InstanceInPath, Joined, Of};
-use crate::dial::{self, Failed, Target, Whom};
+use crate::dial::{self, Failed, Whom};
 use crate::page;
 use crate::peers::{answer_here, method_of, no_path, requested, sent, token};
 use crate::problem::{Problem, Result};
+use crate::target::Target;
 
 /// How many requests are brought to others at a time.
 pub(crate) const FORWARDS_MOST: usize = 64;
@@ -45,7 +46,7 @@ const INSTANCE: HeaderName = HeaderName::from_static("shardwise-instance");
 pub(crate) async fn of_one(State(app): State<Arc<App>>, Of(joined): Of, whom: InstanceInPath, request: Request) -> Result<Response> {
     // The page asks each member for it every few seconds, and shows who does not say.
     let is_look = request.uri().path().ends_with("/status");
-    one(&app, &joined, &whom.0, request).await.inspect_err(|problem| if is_look { unseen(problem) } else { refused(problem) })
+    one(&app, &joined, &whom.0, request).await.inspect_err(|problem| if is_look { unseen(problem) } else { refused(&app, problem) })
 }
 
 /// Have one member do something. Needs the token, always.
@@ -64,7 +65,7 @@ pub(crate) async fn of_one(State(app): State<Arc<App>>, Of(joined): Of, whom: In
     ))
 )]
 pub(crate) async fn to_one(State(app): State<Arc<App>>, Of(joined): Of, whom: InstanceInPath, request: Request) -> Result<Response> {
-    one(&app, &joined, &whom.0, request).await.inspect_err(refused)
+    one(&app, &joined, &whom.0, request).await.inspect_err(|problem| refused(&app, problem))
 }
 
 /// Ask any healthy member, another one than this if there is one that can be asked.
@@ -81,7 +82,7 @@ pub(crate) async fn to_one(State(app): State<Arc<App>>, Of(joined): Of, whom: In
     ))
 )]
 pub(crate) async fn of_any(State(app): State<Arc<App>>, Of(joined): Of, request: Request) -> Result<Response> {
-    any(&app, &joined, request).await.inspect_err(refused)
+    any(&app, &joined, request).await.inspect_err(|problem| refused(&app, problem))
 }
 
 /// Have any healthy member do something. Needs the token, always.
@@ -99,7 +100,7 @@ pub(crate) async fn of_any(State(app): State<Arc<App>>, Of(joined): Of, request:
     ))
 )]
 pub(crate) async fn to_any(State(app): State<Arc<App>>, Of(joined): Of, request: Request) -> Result<Response> {
-    any(&app, &joined, request).await.inspect_err(refused)
+    any(&app, &joined, request).await.inspect_err(|problem| refused(&app, problem))
 }
 
 /// A request that was found to be one, and is all here, so that nobody who sends it slowly keeps a place: the path as it stands there, with nothing decoded, and what is handed over.
@@ -153,9 +154,11 @@ async fn any(app: &App, joined: &Joined, request: Request) -> Result<Response> {
         let Some(member) = healthy.get(first.wrapping_add(n) % healthy.len()) else { break };
         match ask(app, joined, member, &path, &request).await {
             Ok(answer) => return Ok(answered(member, answer)),
-            // Nothing was handled there.
-            Err(failed @ (Failed::Nobody(_) | Failed::Barred(_))) => last = Some((*member, failed)),
-            Err(failed) => return Err(problem(&view, member, failed)),
+            // What may have been done is not done a second time, and whoever takes too long has taken what time there was.
+            Err(failed) if failed == Failed::Late || request.method == Method::Post && matches!(failed, Failed::Broken(_)) => {
+                return Err(problem(&view, member, failed));
+            }
+            Err(failed) => last = Some((*member, failed)),
         }
     }
     // Alone it answers however it is, and for others that cannot be asked if it is healthy.
@@ -173,9 +176,12 @@ fn unseen(problem: &Problem) {
     tracing::debug!(status = problem.status(), why = problem.detail(), "a member could not be looked at");
 }
 
-/// Each request that is not brought to a member is a line in the log; nothing in it is the caller's or a secret but the member's name.
-fn refused(problem: &Problem) {
-    tracing::warn!(status = problem.status(), why = problem.detail(), "a request was not brought to a member");
+/// Requests that are not brought to a member are a line in the log now and then; nothing in it is the caller's or a secret but the member's name.
+fn refused(app: &App, problem: &Problem) {
+    let status = problem.status();
+    if let Some(count) = app.unbrought.another(status) {
+        tracing::warn!(status, why = problem.detail(), count, "a request was not brought to a member; one line a minute at most");
+    }
 }
 
 fn is_there(member: &Member) -> bool {

@@ -16,7 +16,7 @@ use tracing::{Instrument, Span, field};
 
 use crate::app::App;
 use crate::page;
-use crate::peers::PEERS;
+use crate::peers::{self, PEERS};
 use crate::problem::{Problem, Result};
 
 /// Where the connection came in, among a request's extensions.
@@ -35,11 +35,12 @@ pub(crate) async fn gate(State(app): State<Arc<App>>, request: Request, next: Ne
     let span = span_of(&request, &route);
     let mut response = match admitted {
         Ok(()) => {
-            // Of nobody who was not let in: it decides whether this is recorded.
-            if let Some(parent) = TraceParent::of(request.headers().get_all(TRACEPARENT).iter().map(HeaderValue::as_bytes)) {
-                trace::continues(&span, parent);
+            let (head, body) = request.into_parts();
+            // Of nobody who is not let in: it decides whether this is recorded. Members' requests are judged again where they are answered.
+            if !is_peers || peers::comes_from_a_member(&app, &head).is_ok() {
+                go_on(&span, &head.headers);
             }
-            next.run(request).instrument(span.clone()).await
+            next.run(Request::from_parts(head, body)).instrument(span.clone()).await
         }
         Err(problem) => {
             let mut refusal = problem.into_response();
@@ -57,6 +58,13 @@ pub(crate) async fn gate(State(app): State<Arc<App>>, request: Request, next: Ne
     let status = response.status().as_str().to_owned();
     metrics::counter!("shardwise_sidecar_requests_total", "route" => route, "status" => status).increment(1);
     response
+}
+
+/// The caller's span, if it names one.
+fn go_on(span: &Span, headers: &HeaderMap) {
+    if let Some(parent) = TraceParent::of(headers.get_all(TRACEPARENT).iter().map(HeaderValue::as_bytes)) {
+        trace::continues(span, parent);
+    }
 }
 
 /// A request in the traces: its method and route, and nothing of its path, its query or its headers. What is asked all the time, by probes and browsers, is for

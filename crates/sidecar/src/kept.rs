@@ -3,7 +3,7 @@
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use crate::dial::Target;
+use crate::target::Target;
 
 /// How long a connection is kept after its last answer: longer than a page's looks are apart, and shorter than a sidecar waits for another request.
 const KEPT_FOR: Duration = Duration::from_secs(8);

@@ -28,6 +28,7 @@ mod peers;
 mod plan;
 mod problem;
 mod rate;
+mod reach;
 mod readings;
 mod rebalances;
 mod seats;
@@ -36,6 +37,7 @@ mod sieve;
 mod signs;
 mod slots;
 mod steady;
+mod target;
 mod wishes;
 
 pub use among::Peers;

@@ -45,8 +45,22 @@ pub(crate) async fn peers(State(app): State<Arc<App>>, request: Request) -> Resp
     response
 }
 
-/// For whom it is, and at which path, if it comes from a member.
-fn let_in<'a>(app: &'a App, head: &'a Parts) -> Result<(&'a Arc<Joined>, &'a str, Method)> {
+/// A request for a member here: for whom, at which path, and how.
+type Brought<'a> = (&'a Arc<Joined>, &'a str, Method);
+
+/// What it is, if it comes from a member and there is a place for it.
+fn let_in<'a>(app: &'a App, head: &'a Parts) -> Result<Brought<'a>> {
+    let brought = comes_from_a_member(app, head)?;
+    app.admit()?;
+    if is_path(brought.1) { Ok(brought) } else { Err(no_path()) }
+}
+
+/// What it is, if whoever brings it shows what members are to show.
+///
+/// # Errors
+///
+/// Why it is not let in.
+pub(crate) fn comes_from_a_member<'a>(app: &'a App, head: &'a Parts) -> Result<Brought<'a>> {
     if !head.headers.contains_key(PEER_HEADER) {
         return Err(Problem::forbidden("only members of the group are answered here; ask for …/instances/ or …/any/"));
     }
@@ -55,8 +69,7 @@ fn let_in<'a>(app: &'a App, head: &'a Parts) -> Result<(&'a Arc<Joined>, &'a str
     let (joined, path) = found.ok_or_else(|| Problem::misdirected("the member that was asked for is not here, or not any more"))?;
     let method = method_of(head)?;
     admits(app, joined, head, method)?;
-    app.admit()?;
-    if is_path(path) { Ok((joined, path, method)) } else { Err(no_path()) }
+    Ok((joined, path, method))
 }
 
 /// Whoever shows what members are to show: a certificate, a token, or both. Where neither is set, on this machine, and only to read.
@@ -127,7 +140,9 @@ async fn answered(app: &App, joined: &Joined, path: &str, request: requests::Req
         Ok(answer) => answer,
         Err(Failed::Late) => problem(504, "it takes too long"),
         Err(Failed::Nobody(why) | Failed::Barred(why) | Failed::Broken(why)) => {
-            tracing::warn!(why, "the worker beside this sidecar does not answer");
+            if let Some(count) = app.unanswered.another(()) {
+                tracing::warn!(why, count, "the worker beside this sidecar does not answer; one line a minute at most");
+            }
             problem(502, &why)
         }
     }

@@ -19,12 +19,12 @@ use tokio_util::sync::CancellationToken;
 
 use crate::app::{App, Joined, Made};
 use crate::connections::{Floor, serve};
-use crate::dial::Target;
 use crate::gate::gate;
 use crate::history::History;
 use crate::options::Options;
 use crate::problem::Problem;
 use crate::signs::Signs;
+use crate::target::Target;
 use crate::{answers, explain, forward, health, openapi, outbox, owned, page, peers, plan, rebalances, slots, wishes};
 
 /// Why a sidecar does not start or ends.

@@ -135,6 +135,19 @@ fn a_sidecar_may_be_called_by_the_name_that_its_record_shows() {
     }
 }
 
+/// Nothing was asked on it yet, so that nobody waits for an answer.
+#[test]
+fn a_connection_on_which_nobody_speaks_does_not_hold_up_the_end() {
+    let (backend, authority) = (MemoryBackend::new(Clock::system()), Authority::new().unwrap());
+    let served = Served::start(&backend, "instance.id = \"a\"", &authority.server().unwrap(), |_| ());
+    let _silent = TcpStream::connect(served.at).unwrap();
+    // Connections are taken in one after the other.
+    assert!(served.asked(&authority, None, "GET /livez", "Host: localhost\r\n").starts_with("HTTP/1.1 200"));
+    let begun = Instant::now();
+    drop(served);
+    assert!(begun.elapsed() < Duration::from_secs(5), "{:?}, and a head may take 10 s", begun.elapsed());
+}
+
 /// What was resumed would bring a certificate along that was judged at another time.
 #[test]
 fn a_members_certificate_is_judged_on_each_connection() {
@@ -171,7 +184,8 @@ fn members_that_show_certificates_of_one_authority_need_no_token_and_others_are_
     }
     let refused = eventually("who shows none is not let in", "HTTP/1.1 502", || silent.asks(&ours, "GET", "other"));
     assert!(refused.contains("does not take the token or certificate"), "{refused}");
-    eventually("who shows a stranger's is not let in", "HTTP/1.1 502", || foreign.asks(&ours, "GET", "other"));
+    let refused = eventually("who shows a stranger's is not let in", "HTTP/1.1 502", || foreign.asks(&ours, "GET", "other"));
+    assert!(refused.contains("was not asked") && refused.contains("does not take the certificate"), "{refused}");
 
     // Operators and probes have none, and a certificate makes nobody an operator.
     let host = format!("Host: {}\r\n", other.at);

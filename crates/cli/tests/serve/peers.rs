@@ -217,6 +217,25 @@ fn nothing_of_the_callers_goes_along_and_only_what_peer_networks_has_is_called()
     drop(runtime);
 }
 
+/// What reads may be asked of several; what acts is asked of one, whatever that one answers.
+#[test]
+fn who_answers_nonsense_is_passed_over_where_any_may_answer() {
+    let (place, runtime) = (place_of_peers(), Runtime::new().unwrap());
+    let one = Served::start(&place, &["--token-file", "token", "--peer-token-file", "peers"]);
+    let (well, _heard) = answering("HTTP/1.1 200 OK\r\nshardwise-peer: 1\r\ncontent-length: 2\r\n\r\nok");
+    let (nonsense, _asked) = answering("HTTP/1.1 302 Found\r\nshardwise-peer: 1\r\ncontent-length: 0\r\n\r\n");
+    let _members = [("well", well), ("nonsense", nonsense)].map(|(id, at)| member(&runtime, &place, id, at, false));
+    for (id, status) in [("well", 200), ("nonsense", 502)] {
+        eventually("it is seen", PATIENCE, || (asks(&one, "GET", &format!("instances/{id}/x"), "").status == status).then_some(()));
+    }
+    for _ in 0..4 {
+        assert_eq!(by(&asks(&one, "GET", "any/x", "")), "well");
+    }
+    let acted: BTreeSet<u16> = (0..4).map(|_| asks(&one, "POST", "any/x", "{}").status).collect();
+    assert_eq!(acted, BTreeSet::from([200, 502]));
+    drop(runtime);
+}
+
 #[test]
 fn tricks_with_paths_lead_nowhere() {
     let (place, runtime) = (place_of_peers(), Runtime::new().unwrap());

@@ -43,6 +43,12 @@ fn a_join_a_request_and_a_leave_are_seen_and_nothing_of_keys_or_secrets() {
     let refused = collector.gets("the refusal", |span| span.says("http.response.status_code") == "401");
     assert!(refused.trace != TRACE && refused.parent.is_empty(), "a stranger's trace is not gone on with: {refused:?}");
 
+    // Nor that of somebody who says to be a member.
+    let strange = traceparent("01") + "shardwise-peer: 1\r\n";
+    assert_eq!(served.get("/v1/peers/workers/nobody/1/status", "", &strange).status, 421);
+    let refused = collector.gets("the refusal of who is no member", |span| span.name == "GET /v1/peers/{*path}");
+    assert!(refused.trace != TRACE && refused.parent.is_empty(), "{refused:?}");
+
     for odd in ["traceparent: of-the-caller\r\n".to_owned(), traceparent("01") + &traceparent("01")] {
         assert_eq!(served.get("/v1/policies/workers/members", TOKEN, &odd).status, 200);
     }

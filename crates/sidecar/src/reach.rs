@@ -1,0 +1,131 @@
+//! A new connection to whoever is asked: only to addresses that are allowed, and with TLS where the address says so.
+
+use std::io::ErrorKind;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use rustls::pki_types::ServerName;
+use rustls::{AlertDescription, ClientConfig};
+use shardwise::requests::Method;
+use tokio::net::TcpStream;
+use tokio::time::timeout;
+use tokio_rustls::TlsConnector;
+
+use crate::among::Peers;
+use crate::dial::{Failed, Member, Whom};
+use crate::exchange::Line;
+use crate::target::Target;
+
+/// How long a name may take to be found, a connection to be there, and TLS to be agreed on, each.
+const CONNECT_WITHIN: Duration = Duration::from_secs(2);
+/// The most addresses of one name that are tried.
+const ADDRESSES_MOST: usize = 4;
+
+/// A new connection, with TLS where the target says so.
+pub(crate) async fn opened(whom: &Whom<'_>, target: &Target, method: Method) -> Result<Line, Failed> {
+    let (stream, address) = connect(whom, target).await?;
+    if method == Method::Get {
+        gives_up_soon(&stream);
+    }
+    let opened = match whom {
+        Whom::Member(Member { peers: Peers { tls: Some(tls), .. }, .. }) if target.tls => {
+            Line::over(secured(stream, target, tls).await?, address).await
+        }
+        _ => Line::over(stream, address).await,
+    };
+    opened.map_err(|error| broken(address, &error))
+}
+
+/// A connection to the first of its addresses that is allowed and there.
+async fn connect(whom: &Whom<'_>, target: &Target) -> Result<(TcpStream, SocketAddr), Failed> {
+    let found = timeout(CONNECT_WITHIN, tokio::net::lookup_host((target.host.as_str(), target.port))).await;
+    let addresses = match found {
+        Ok(Ok(addresses)) => addresses.take(ADDRESSES_MOST),
+        Ok(Err(error)) => return Err(Failed::Nobody(format!("{}: {error}", target.host))),
+        Err(_) => return Err(Failed::Nobody(format!("{} is not found within {CONNECT_WITHIN:?}", target.host))),
+    };
+    let mut failed = Failed::Nobody(format!("{} has no address", target.host));
+    for address in addresses {
+        if let Some(why) = whom.barred(target, address.ip()) {
+            failed = Failed::Barred(why);
+            continue;
+        }
+        match timeout(CONNECT_WITHIN, TcpStream::connect(address)).await {
+            Ok(Ok(stream)) => {
+                let _ = stream.set_nodelay(true);
+                return Ok((stream, address));
+            }
+            Ok(Err(error)) => failed = Failed::Nobody(format!("{address}: {error}")),
+            Err(_) => failed = Failed::Nobody(format!("{address}: no connection within {CONNECT_WITHIN:?}")),
+        }
+    }
+    Err(failed)
+}
+
+/// Has the connection end when nobody takes what is sent for so long: the machine has vanished, and what is read can be asked for again over another
+/// connection. An action is waited for, since nobody could tell whether it was done.
+fn gives_up_soon(stream: &TcpStream) {
+    #[cfg(target_os = "linux")]
+    let _ = socket2::SockRef::from(stream).set_tcp_user_timeout(Some(CONNECT_WITHIN));
+    #[cfg(not(target_os = "linux"))]
+    let _ = stream;
+}
+
+async fn secured(
+    stream: TcpStream,
+    target: &Target,
+    config: &Arc<ClientConfig>,
+) -> Result<tokio_rustls::client::TlsStream<TcpStream>, Failed> {
+    let name = ServerName::try_from(target.host.clone()).map_err(|error| Failed::Barred(error.to_string()))?;
+    let agreed = timeout(CONNECT_WITHIN, TlsConnector::from(Arc::clone(config)).connect(name, stream)).await;
+    match agreed {
+        Ok(Ok(stream)) => Ok(stream),
+        // A certificate that is not the right one is nobody we talk to.
+        Ok(Err(error)) if error.kind() == ErrorKind::InvalidData => Err(Failed::Barred(format!("{}: {error}", target.host))),
+        Ok(Err(error)) => Err(Failed::Broken(format!("{}: {error}", target.host))),
+        Err(_) => Err(Failed::Late),
+    }
+}
+
+/// With what is below it: of TLS the error itself says nothing.
+pub(crate) fn broken(address: SocketAddr, error: &hyper::Error) -> Failed {
+    let cause = std::error::Error::source(error);
+    // By the time this is heard our side of TLS has agreed already, and theirs has not, so that nothing was asked there.
+    if let Some(alert) = cause.and_then(|cause| cause.downcast_ref()).and_then(of_certificate) {
+        return Failed::Barred(format!(
+            "{address} does not take the certificate that it is shown ({alert:?}): start this sidecar with --peer-cert, signed by whom it trusts"
+        ));
+    }
+    let cause = cause.map(|cause| format!(": {cause}")).unwrap_or_default();
+    Failed::Broken(format!("{address}: {error}{cause}"))
+}
+
+/// What the other side has against our certificate, if that is it (RFC 8446, section 6.2).
+fn of_certificate(error: &std::io::Error) -> Option<AlertDescription> {
+    let Some(rustls::Error::AlertReceived(alert)) = error.get_ref()?.downcast_ref() else { return None };
+    let is_it = matches!(
+        alert,
+        AlertDescription::BadCertificate
+            | AlertDescription::UnsupportedCertificate
+            | AlertDescription::CertificateRevoked
+            | AlertDescription::CertificateExpired
+            | AlertDescription::CertificateUnknown
+            | AlertDescription::UnknownCA
+            | AlertDescription::CertificateRequired
+    );
+    is_it.then_some(*alert)
+}
+
+#[cfg(all(test, target_os = "linux"))]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn a_connection_to_a_machine_that_vanished_ends_after_as_long_as_one_takes_to_be_made() {
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let stream = TcpStream::connect(listener.local_addr().unwrap()).await.unwrap();
+        gives_up_soon(&stream);
+        assert_eq!(socket2::SockRef::from(&stream).tcp_user_timeout().unwrap(), Some(CONNECT_WITHIN));
+    }
+}

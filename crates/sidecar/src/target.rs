@@ -1,0 +1,92 @@
+//! Where another member or the worker beside is: an address, taken apart and found to be one.
+
+use std::net::IpAddr;
+
+use axum::http::uri::{Authority, Uri};
+
+use crate::gate::port_of;
+
+/// An address as a member's record has it, or as the worker beside was named.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Target {
+    pub(crate) tls: bool,
+    pub(crate) host: String,
+    pub(crate) port: u16,
+    /// What stands in front of every path.
+    pub(crate) prefix: String,
+}
+
+impl Target {
+    /// The address without user, query and fragment; `None` if it is none.
+    pub(crate) fn parse(text: &str) -> Option<Self> {
+        let uri: Uri = text.parse().ok()?;
+        let tls = match uri.scheme_str()? {
+            "http" => false,
+            "https" => true,
+            _ => return None,
+        };
+        let authority: &Authority = uri.authority().filter(|authority| !authority.as_str().contains('@'))?;
+        let host = authority.host().trim_start_matches('[').trim_end_matches(']').to_owned();
+        if uri.query().is_some() || host.is_empty() {
+            return None;
+        }
+        let port = port_of(authority.as_str(), if tls { 443 } else { 80 })?;
+        Some(Self { tls, host, port, prefix: uri.path().trim_end_matches('/').to_owned() })
+    }
+
+    /// The address in a member's record: the path that is called is ours to say, so there is none in it.
+    pub(crate) fn of_member(text: &str) -> Option<Self> {
+        Self::parse(text).filter(|target| target.prefix.is_empty())
+    }
+
+    /// Host and port, as whoever is there knows itself.
+    pub(crate) fn authority(&self) -> String {
+        if self.host.contains(':') { format!("[{}]:{}", self.host, self.port) } else { format!("{}:{}", self.host, self.port) }
+    }
+
+    pub(crate) fn into_host(self) -> String {
+        self.host
+    }
+
+    /// Whether it is this machine, said by address or as `localhost`, without TLS.
+    pub(crate) fn is_beside(&self) -> bool {
+        !self.tls && (self.host == "localhost" || self.host.parse::<IpAddr>().is_ok_and(|address| address.is_loopback()))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_address_is_a_scheme_a_host_and_a_port() {
+        let beside = Target::parse("http://127.0.0.1:8000/hooks/").unwrap();
+        assert_eq!((beside.port, beside.prefix.as_str(), beside.is_beside()), (8000, "/hooks", true));
+        assert!(Target::parse("http://[::1]:80").unwrap().is_beside() && Target::parse("http://localhost").unwrap().is_beside());
+        for other in ["https://127.0.0.1:1", "http://10.0.0.7:1", "http://localhost.evil.example", "http://[fd00::7]:1"] {
+            assert!(!Target::parse(other).unwrap().is_beside(), "{other}");
+        }
+        for bad in [
+            "",
+            "127.0.0.1:80",
+            "ftp://x:1",
+            "http://u@127.0.0.1",
+            "http://127.0.0.1@evil.example:1",
+            "http://x:99999",
+            "http://x/?a=b",
+            "http:///x",
+        ] {
+            assert_eq!(Target::parse(bad), None, "{bad}");
+        }
+    }
+
+    #[test]
+    fn a_members_record_does_not_choose_the_path() {
+        for whole in ["http://127.0.0.1:1", "https://10.0.0.7:1/"] {
+            assert!(Target::of_member(whole).is_some(), "{whole}");
+        }
+        for path in ["http://127.0.0.1:1/admin", "http://127.0.0.1:1/admin/", "https://10.0.0.7:1//x", "http://127.0.0.1:1/?a=b"] {
+            assert_eq!(Target::of_member(path), None, "{path}");
+        }
+    }
+}
