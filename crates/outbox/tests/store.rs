@@ -13,7 +13,7 @@ use shardwise::SlotSet;
 use shardwise::discovery::Clock;
 use shardwise::{Incarnation, Moment};
 use shardwise_outbox::exercise::StoreHarness;
-use shardwise_outbox::store::{FetchRequest, Outcome, Registration, Run, Then};
+use shardwise_outbox::store::{FetchRequest, Outcome, Registration, Run, Swept, Then};
 use shardwise_outbox::{ErrorKind, NewEvent, PAYLOAD_BYTES_MAX, Payload, SqliteConfig, SqliteStore, Store, sqlite};
 use sqlx::Connection;
 
@@ -377,9 +377,12 @@ async fn a_sweep_deletes_a_few_rows_at_a_time_and_all_that_is_delivered() {
         let me = owner(&store).await;
         deliver(&store, &me, 4).await;
         let (mut position, mut left) = (0, count(&outbox).await);
-        while let Some(next) = store.sweep(retention, position, 7).await.unwrap() {
+        loop {
+            let swept = store.sweep(retention, position, 7).await.unwrap();
             let now = count(&outbox).await;
             assert!((left - 7..=left).contains(&now), "{retention:?}: from {left} to {now}");
+            assert_eq!(i64::try_from(swept.deleted).unwrap(), left - now, "{retention:?}: it says how many");
+            let Some(next) = swept.resume else { break };
             assert!(next > position || now < left, "{retention:?}: it goes on");
             (position, left) = (next, now);
         }
@@ -411,12 +414,14 @@ async fn a_sweep_that_finds_nothing_takes_no_lock() {
     let store = SqliteStore::open(outbox.config().busy_timeout(Duration::from_millis(50))).await.unwrap();
     owner(&store).await;
     // A row is old a millisecond after it was written.
-    eventually("the rows are old", Duration::from_secs(10), async || store.sweep(Duration::from_nanos(1), 0, 3).await.unwrap().is_some())
-        .await;
+    eventually("the rows are old", Duration::from_secs(10), async || {
+        store.sweep(Duration::from_nanos(1), 0, 3).await.unwrap().resume.is_some()
+    })
+    .await;
     let mut conn = outbox.connection().await;
     let tx = conn.begin_with("BEGIN IMMEDIATE").await.unwrap();
-    assert!(store.sweep(Duration::from_nanos(1), 0, 3).await.unwrap().is_some());
-    assert_eq!(store.sweep(Duration::ZERO, 0, 3).await.unwrap(), None);
+    assert!(store.sweep(Duration::from_nanos(1), 0, 3).await.unwrap().resume.is_some());
+    assert_eq!(store.sweep(Duration::ZERO, 0, 3).await.unwrap(), Swept::default());
     tx.rollback().await.unwrap();
 }
 

@@ -7,7 +7,7 @@ use shardwise::{Moment, SlotSet};
 
 use crate::Delivery;
 use crate::sink::Accepted;
-use crate::store::{FetchRequest, Fetched, Hold, Outcome, Touch};
+use crate::store::{FetchRequest, Fetched, Hold, Outcome, Swept, Touch};
 
 /// Tells one send from every other of the same publisher.
 pub(crate) type SendId = u64;
@@ -37,8 +37,8 @@ pub(crate) enum Input {
     Sent { id: SendId, accepted: Accepted, unknown_end: bool },
     /// The answer to `Record`: these holds were fenced.
     Recorded { fenced: Vec<Hold> },
-    /// The answer to `Sweep`: where to go on.
-    Swept(Option<i64>),
+    /// The answer to `Sweep`.
+    Swept(Swept),
     /// The answer to `Clean`: whether the same may find more at once.
     Cleaned { more: bool },
     /// The store failed on that one, and nothing is known to have happened.

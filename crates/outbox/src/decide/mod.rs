@@ -151,9 +151,9 @@ impl Engine {
             Input::Fetched(fetched) => self.fetched(fetched, now),
             Input::Sent { id, accepted, unknown_end } => self.sent(id, &accepted, unknown_end, now),
             Input::Recorded { fenced } => self.recorded(&fenced, now),
-            Input::Swept(resume) => {
+            Input::Swept(swept) => {
                 self.under_way.remove(&Call::Sweep);
-                self.retention.swept(resume, self.options.retention, now);
+                self.retention.swept(swept, self.options.retention, now);
             }
             Input::Cleaned { more } => {
                 self.under_way.remove(&Call::Clean);

@@ -1,11 +1,14 @@
 //! When delivered rows are deleted, and how many in one step: few at a time while there is little, and as fast as they come while there is much.
 //!
 //! A step holds the locks of its rows, so it grows only while steps are short. Between two steps others have the store for a part of the time that the
-//! step took, so that neither publishing nor writing has to wait for a long deletion.
+//! step took, or for as long as it let nobody else write, so that neither publishing nor writing has to wait for a long deletion. Where most of what is
+//! old may not go yet, being pending, looking through it has time.
 
 use std::time::Duration;
 
 use shardwise::Moment;
+
+use crate::store::Swept;
 
 /// Rows of a step, at first and at most.
 pub(super) const ROWS: usize = 1_000;
@@ -46,14 +49,15 @@ impl Retention {
         (self.position, self.rows)
     }
 
-    /// A step has ended; with `resume` it was full of rows that are old enough for `retention`, or, with a retention of zero, there are more aggregates to
-    /// look at, of which as a rule none has anything: that has time.
-    pub(super) fn swept(&mut self, resume: Option<i64>, retention: Duration, now: Moment) {
-        self.position = resume.unwrap_or(0);
+    /// A step has ended; with a position to go on from it was full of rows that are old enough for `retention`, or, with a retention of zero, there are more
+    /// aggregates to look at, of which as a rule none has anything.
+    pub(super) fn swept(&mut self, swept: Swept, retention: Duration, now: Moment) {
+        self.position = swept.resume.unwrap_or(0);
         let took = now.since(self.began);
-        (self.sweep_at, self.rows) = match resume {
+        let finds_little = retention.is_zero() || swept.deleted < self.rows / 2;
+        (self.sweep_at, self.rows) = match swept.resume {
             None => (now.plus(EVERY), ROWS),
-            Some(_) if retention.is_zero() => (now.plus(PAUSE), ROWS),
+            Some(_) if finds_little => (now.plus(PAUSE.max(swept.shut)), ROWS),
             Some(_) => {
                 let rows = if took < SHORT {
                     (self.rows * 2).min(ROWS_MAX)
@@ -62,7 +66,7 @@ impl Retention {
                 } else {
                     self.rows
                 };
-                (now.plus((took / PAUSE_PART).min(PAUSE)), rows)
+                (now.plus((took / PAUSE_PART).min(PAUSE).max(swept.shut)), rows)
             }
         };
     }
@@ -94,7 +98,17 @@ mod tests {
     use crate::store::Touch;
 
     /// A publisher whose store has `rows` old rows and takes `cost` for a thousand of them, for ten seconds. Answers with each step: when it began (ms), its rows, and how long it took.
-    fn sweep(retention: Duration, mut rows: usize, cost: Duration) -> Vec<(u64, usize, Duration)> {
+    fn sweep(retention: Duration, rows: usize, cost: Duration) -> Vec<(u64, usize, Duration)> {
+        sweep_of(retention, rows, cost, |rows, _| Swept { deleted: rows, ..Swept::default() })
+    }
+
+    /// The same; `swept` says what a step of so many rows and such a time has come to.
+    fn sweep_of(
+        retention: Duration,
+        mut rows: usize,
+        cost: Duration,
+        swept: impl Fn(usize, Duration) -> Swept,
+    ) -> Vec<(u64, usize, Duration)> {
         let mut engine = holding(PublisherOptions { retention, ..options() }, SinkLimits::default());
         let (mut steps, mut ends) = (Vec::new(), None);
         for ms in 3..10_003 {
@@ -110,7 +124,8 @@ mod tests {
                     Action::Sweep { limit, .. } => {
                         let took = cost.mul_f64(limit.min(rows) as f64 / 1_000.0);
                         steps.push((ms, limit.min(rows), took));
-                        ends = Some((now.plus(took), (rows >= limit).then_some(7)));
+                        let resume = (rows >= limit).then_some(7);
+                        ends = Some((now.plus(took), Swept { resume, ..swept(limit.min(rows), took) }));
                         rows -= limit.min(rows);
                     }
                     Action::Touch => engine.on(Input::Touched { started: now, touch: Touch::Seen(vec![HOLD]) }, now),
@@ -130,6 +145,21 @@ mod tests {
         assert!(steps.iter().all(|(_, rows, took)| *rows <= ROWS_MAX && *took <= LONG), "no step is long: {steps:?}");
         let busy: Duration = steps.iter().map(|(.., took)| *took).sum();
         assert!(busy < Duration::from_secs(9), "{busy:?} of ten seconds: the store is others' for a part of the time");
+    }
+
+    #[test]
+    fn what_is_old_and_may_not_go_is_looked_through_at_leisure() {
+        let few = |rows, _| Swept { deleted: rows / 3, ..Swept::default() };
+        let steps = sweep_of(Duration::from_hours(6), 100_000_000, Duration::from_millis(5), few);
+        assert!(steps.iter().all(|(_, rows, _)| *rows == ROWS) && steps.len() < 200, "{steps:?}");
+    }
+
+    #[test]
+    fn where_nobody_else_can_write_meanwhile_others_have_as_much_time() {
+        let alone = |rows, took| Swept { deleted: rows, shut: took, ..Swept::default() };
+        let steps = sweep_of(Duration::from_hours(6), 100_000_000, Duration::from_millis(5), alone);
+        let busy: Duration = steps.iter().map(|(.., took)| *took).sum();
+        assert!(busy <= Duration::from_millis(5_100), "{busy:?} of ten seconds: {steps:?}");
     }
 
     #[test]

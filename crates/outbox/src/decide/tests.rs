@@ -9,7 +9,7 @@ use shardwise::SlotSet;
 use super::retention::{EVERY as SWEEP_EVERY, PAUSE as SWEEP_PAUSE};
 use super::*;
 use crate::sink::Refusal;
-use crate::store::{HeadTrouble, Run};
+use crate::store::{HeadTrouble, Run, Swept};
 use crate::{AggregateId, Delivery, Payload};
 
 pub(super) const fn at(ms: u64) -> Moment {
@@ -314,7 +314,7 @@ fn without_retention_it_sweeps_too() {
     let mut engine = holding(options(), SinkLimits::default());
     let sweeps = |actions: &[Action]| actions.iter().any(|action| matches!(action, Action::Sweep { .. }));
     assert!(sweeps(&engine.next(at(3))));
-    engine.on(Input::Swept(None), at(4));
+    engine.on(Input::Swept(Swept::default()), at(4));
     assert!(!sweeps(&engine.next(at(5))), "once a minute");
 }
 
@@ -407,7 +407,7 @@ fn cleaning_fails_and_goes_on_by_itself() {
     let first = engine.next(at(3));
     assert!(cleans(&first) && sweeps(&first));
     engine.on(Input::Failed(Call::Clean), at(4));
-    engine.on(Input::Swept(Some(7)), at(4));
+    engine.on(Input::Swept(Swept { deleted: 1_000, resume: Some(7), ..Swept::default() }), at(4));
     let next = engine.next(at(4).plus(SWEEP_PAUSE));
     assert!(sweeps(&next) && !cleans(&next), "{next:?}");
     let later = at(4).plus(SWEEP_EVERY);

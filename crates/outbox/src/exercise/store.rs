@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use super::StoreHarness;
 use super::fence::{TTL, joined, take};
-use crate::store::{FetchRequest, Fetched, Hold, Outcome, Registration, Run, Store, Then};
+use crate::store::{FetchRequest, Fetched, Hold, Outcome, Registration, Run, Store, Swept, Then};
 use crate::{NewEvent, Payload};
 
 const SLOTS: u32 = 8;
@@ -19,6 +19,7 @@ pub(super) async fn all<H: StoreHarness, F: Future<Output = H>>(fresh: &impl Fn(
     a_fenced_publisher_records_nothing(&fresh().await).await;
     recording_twice_is_harmless(&fresh().await).await;
     a_retry_waits_and_remembers(&fresh().await).await;
+    what_was_put_off_has_not_failed(&fresh().await).await;
     a_blocked_aggregate_waits_for_the_operator(&fresh().await).await;
     a_parked_event_is_set_aside(&fresh().await).await;
     for retention in [Duration::ZERO, Duration::from_millis(1)] {
@@ -216,6 +217,20 @@ async fn a_retry_waits_and_remembers(harness: &impl StoreHarness) {
     assert_eq!(store.status().await.unwrap().retrying, None);
 }
 
+async fn what_was_put_off_has_not_failed(harness: &impl StoreHarness) {
+    harness.insert(events("a", 1)).await;
+    let (store, me) = owner(harness).await;
+    for (failures, fails) in [(0, false), (0, false), (1, true)] {
+        let run = fetch(&*store, &me).await.remove(0);
+        let then = Then::Retry { sequence: 1, attempts: 0, failures, retry_in: Duration::ZERO, error: "503".into() };
+        assert_eq!(store.record(&me, &[outcome(&run, None, then)], false).await.unwrap(), []);
+        let trouble = fetch(&*store, &me).await.remove(0).trouble;
+        assert_eq!((trouble.failing_for.is_some(), trouble.attempted_ago.is_some()), (fails, fails), "{failures}");
+        let retrying = store.status().await.unwrap().retrying.unwrap();
+        assert!(retrying.failed_ago < Duration::from_hours(1) && retrying.failing_for < Duration::from_hours(1), "{retrying:?}");
+    }
+}
+
 async fn a_blocked_aggregate_waits_for_the_operator(harness: &impl StoreHarness) {
     harness.insert([events("a", 3), events("b", 1)].concat()).await;
     let (store, me) = owner(harness).await;
@@ -258,11 +273,11 @@ async fn delivered_events_are_swept_and_others_are_not(harness: &impl StoreHarne
         };
         assert_eq!(store.record(&me, &[then], false).await.unwrap(), []);
     }
-    assert_eq!(store.sweep(Duration::from_hours(1), 0, 100).await.unwrap(), None, "all of it is younger than an hour");
+    assert_eq!(store.sweep(Duration::from_hours(1), 0, 100).await.unwrap(), Swept::default(), "all of it is younger than an hour");
     // What was written in this very millisecond is not older than zero.
     tokio::time::sleep(Duration::from_millis(5)).await;
     let (mut position, mut rounds) = (0, 0);
-    while let Some(next) = store.sweep(retention, position, 5).await.unwrap() {
+    while let Some(next) = store.sweep(retention, position, 5).await.unwrap().resume {
         (position, rounds) = (next, rounds + 1);
         assert!(rounds <= 22, "it comes to an end");
     }

@@ -64,7 +64,8 @@ pub(super) async fn clean(store: &PostgresStore, parked_retention: Duration, lim
     let mut further = false;
     for _ in 0..BATCHES {
         let after = *store.forget_after.lock().unwrap_or_else(PoisonError::into_inner);
-        let (forgotten, next) = call!(store, conn => forget(conn, after, rows))?;
+        // Where a writer goes first, this is looked at next time.
+        let Some((forgotten, next)) = call!(store, conn => forget_unless_in_the_way(conn, after, rows))? else { break };
         cleaned.forgotten += forgotten;
         *store.forget_after.lock().unwrap_or_else(PoisonError::into_inner) = next.unwrap_or(0);
         further = next.is_some();
@@ -80,6 +81,14 @@ async fn expire(conn: &mut PgConnection, parked_retention: Duration, limit: i64)
     sqlx::query(FORGET_LINES).bind(limit).execute(&mut *conn).await?;
     let age = millis(parked_retention).min(super::sweep::RETENTION_MS_MAX);
     Ok(sqlx::query(EXPIRE).bind(age).bind(limit).execute(conn).await?.rows_affected())
+}
+
+/// `None` if it gave way to a writer.
+async fn forget_unless_in_the_way(conn: &mut PgConnection, after: i64, limit: i64) -> Result<Option<(u64, Option<i64>)>, Fault> {
+    match forget(conn, after, limit).await {
+        Err(fault) if fault.gave_way() => Ok(None),
+        other => other.map(Some),
+    }
 }
 
 /// Answers how many were forgotten, and where to go on.

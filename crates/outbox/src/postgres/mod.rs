@@ -51,7 +51,7 @@ use crate::options::RETRY_DELAY_MAX;
 use crate::store::sql::{to_ordered, unsigned};
 use crate::store::{
     AuditEntry, Backlog, Cleaned, DeadLetter, DeadLetters, FetchRequest, Fetched, Hold, Outcome, Registration, Replayed, Resent, Signature,
-    Status, Store, Touch,
+    Status, Store, Swept, Touch,
 };
 use crate::{ErrorKind, NewEvent, Result};
 
@@ -242,7 +242,7 @@ impl Store for PostgresStore {
         call!(self, conn => upkeep::place_new(conn, limit))
     }
 
-    async fn sweep(&self, retention: Duration, position: i64, limit: usize) -> Result<Option<i64>> {
+    async fn sweep(&self, retention: Duration, position: i64, limit: usize) -> Result<Swept> {
         call!(self, conn => sweep::sweep(conn, retention, position, limit))
     }
 

@@ -1,5 +1,7 @@
 //! Writing what became of events, under the fence: one conditional statement each, and one transaction for a whole batch.
 
+use std::time::{Duration, Instant};
+
 use sqlx::{Connection, PgConnection};
 
 use super::error::Fault;
@@ -72,15 +74,16 @@ const FENCED: &str = "SELECT h.slot, h.epoch FROM unnest($1::bigint[], $2::bigin
     WHERE NOT EXISTS (SELECT 1 FROM outbox_slot AS s WHERE s.slot = h.slot AND s.epoch = h.epoch AND s.incarnation = $3)";
 
 /// $5 attempts, $6 failures, $7 milliseconds until the next attempt or NULL, $8 blocked, $9 errors, $10 sequences. Repeated after the head
-/// went on (an operator's discard, say), it writes nothing: the next event is innocent.
+/// went on (an operator's discard, say), it writes nothing: the next event is innocent. One without a failure was put off and not tried: its time begins
+/// when it fails.
 const FAIL: &str = concat!(
     under_the_fence!(
         "attempts, failures, retry_in, blocked, error, seq",
         "$5::bigint[], $6::bigint[], $7::bigint[], $8::boolean[], $9::text[], $10::bigint[]"
     ),
     "UPDATE outbox_head AS h
-     SET attempts = f.attempts, failures = f.failures, failing_since = coalesce(h.failing_since, statement_timestamp()),
-         attempted_at = statement_timestamp(), retry_at = statement_timestamp() + f.retry_in * interval '1 millisecond',
+     SET attempts = f.attempts, failures = f.failures, failing_since = CASE WHEN f.failures > 0 THEN coalesce(h.failing_since, statement_timestamp()) END,
+         attempted_at = CASE WHEN f.failures > 0 THEN statement_timestamp() END, retry_at = statement_timestamp() + f.retry_in * interval '1 millisecond',
          blocked_at = CASE WHEN f.blocked THEN statement_timestamp() END, last_error = f.error
      FROM allowed AS f WHERE h.aggregate = f.aggregate AND h.listed AND h.done_seq < f.seq"
 );
@@ -101,8 +104,10 @@ const DISCARD: &str = concat!(
      JOIN outbox_head AS h ON h.aggregate = d.aggregate AND h.done_seq < d.seq"
 );
 
-/// How often a recording that gave way is tried in one call.
+/// How often a recording that gave way is tried in one call, if it gave way so soon: not where it has waited for a slot's row, which may take the session's
+/// 5 s.
 const TRIES: usize = 3;
+const GAVE_WAY_WITHIN: Duration = Duration::from_secs(1);
 
 /// Outcomes of one kind, as arrays.
 #[derive(Default)]
@@ -123,8 +128,9 @@ impl Columns {
 /// Tries again at once where it gave up for a writer's sake, who is through then.
 pub(super) async fn record(conn: &mut PgConnection, me: &Registration, outcomes: &[Outcome], delete: bool) -> Result<Vec<Hold>, Fault> {
     for _ in 1..TRIES {
+        let begun = Instant::now();
         match record_once(conn, me, outcomes, delete).await {
-            Err(fault) if fault.gave_way() => {}
+            Err(fault) if fault.gave_way() && begun.elapsed() < GAVE_WAY_WITHIN => {}
             other => return other,
         }
     }

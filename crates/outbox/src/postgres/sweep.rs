@@ -6,6 +6,7 @@ use sqlx::PgConnection;
 
 use super::error::Fault;
 use super::millis;
+use crate::store::Swept;
 
 /// $1 position, $2 rows to look at, $3 the age from which on they go, in milliseconds.
 const OLD: &str = "WITH looked AS MATERIALIZED (
@@ -16,9 +17,10 @@ const OLD: &str = "WITH looked AS MATERIALIZED (
             JOIN outbox AS o ON o.position = l.position
             WHERE l.created_at < statement_timestamp() - $3::bigint * interval '1 millisecond' AND o.parked_at IS NULL
             FOR UPDATE OF o SKIP LOCKED
-        ) AS old WHERE d.position = old.position
+        ) AS old WHERE d.position = old.position RETURNING true
     )
-    SELECT count(*), max(position), bool_or(created_at < statement_timestamp() - $3::bigint * interval '1 millisecond') FROM looked";
+    SELECT count(*), max(position), bool_or(created_at < statement_timestamp() - $3::bigint * interval '1 millisecond'),
+        (SELECT count(*) FROM gone) FROM looked";
 
 /// $1 aggregate, $2 aggregates to look at, $3 rows at most. Rows that wait are not looked at, however many.
 const DELIVERED: &str = "WITH looked AS MATERIALIZED (
@@ -32,21 +34,21 @@ const DELIVERED: &str = "WITH looked AS MATERIALIZED (
     ), gone AS (
         DELETE FROM outbox AS d USING (
             SELECT o.position FROM done AS t JOIN outbox AS o ON o.position = t.position FOR UPDATE OF o SKIP LOCKED
-        ) AS old WHERE d.position = old.position
+        ) AS old WHERE d.position = old.position RETURNING true
     )
-    SELECT count(*), max(aggregate), (SELECT count(*) FROM done), (SELECT max(aggregate) FROM done) FROM looked";
+    SELECT count(*), max(aggregate), (SELECT count(*) FROM done), (SELECT max(aggregate) FROM done), (SELECT count(*) FROM gone) FROM looked";
 
-pub(super) async fn sweep(conn: &mut PgConnection, retention: Duration, position: i64, limit: usize) -> Result<Option<i64>, Fault> {
+pub(super) async fn sweep(conn: &mut PgConnection, retention: Duration, position: i64, limit: usize) -> Result<Swept, Fault> {
     let limit = i64::try_from(limit).unwrap_or(i64::MAX);
     if retention.is_zero() { all_delivered(conn, position, limit).await } else { old(conn, retention, position, limit).await }
 }
 
 /// By the rows, from the oldest on; the position is a row's.
-async fn old(conn: &mut PgConnection, retention: Duration, position: i64, limit: i64) -> Result<Option<i64>, Fault> {
+async fn old(conn: &mut PgConnection, retention: Duration, position: i64, limit: i64) -> Result<Swept, Fault> {
     let window = sqlx::query_as(OLD).bind(position).bind(limit).bind(millis(retention).min(RETENTION_MS_MAX)).fetch_one(conn).await?;
-    let (looked_at, last, any_old): (i64, Option<i64>, Option<bool>) = window;
+    let (looked_at, last, any_old, deleted): (i64, Option<i64>, Option<bool>, i64) = window;
     // Positions rise with time but for late commits: behind a window without anything old there is nothing old.
-    Ok(if looked_at == limit && any_old == Some(true) { last } else { None })
+    Ok(swept(deleted, last.filter(|_| looked_at == limit && any_old == Some(true))))
 }
 
 /// A thousand years: longer than any event is kept, and short enough for every clock.
@@ -54,12 +56,15 @@ pub(super) const RETENTION_MS_MAX: i64 = 1_000 * 366 * 24 * 3_600 * 1_000;
 
 /// By the aggregates; the position is an aggregate's. Publishers delete what they deliver, so this finds only what was delivered under
 /// another retention: as a rule nothing.
-async fn all_delivered(conn: &mut PgConnection, position: i64, limit: i64) -> Result<Option<i64>, Fault> {
+async fn all_delivered(conn: &mut PgConnection, position: i64, limit: i64) -> Result<Swept, Fault> {
     let window = sqlx::query_as(DELIVERED).bind(position).bind(limit).bind(limit).fetch_one(conn).await?;
-    let (looked_at, last, found, last_found): (i64, Option<i64>, i64, Option<i64>) = window;
+    let (looked_at, last, found, last_found, deleted): (i64, Option<i64>, i64, Option<i64>, i64) = window;
     // The last aggregate may have more.
-    if found == limit {
-        return Ok(last_found.map(|aggregate| aggregate - 1));
-    }
-    Ok(if looked_at == limit { last } else { None })
+    let resume = if found == limit { last_found.map(|aggregate| aggregate - 1) } else { last.filter(|_| looked_at == limit) };
+    Ok(swept(deleted, resume))
+}
+
+/// Rows are locked one by one, and other rows are anybody's.
+fn swept(deleted: i64, resume: Option<i64>) -> Swept {
+    Swept { deleted: usize::try_from(deleted).unwrap_or(0), resume, shut: Duration::ZERO }
 }

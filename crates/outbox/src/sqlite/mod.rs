@@ -42,7 +42,7 @@ use crate::options::RETRY_DELAY_MAX;
 use crate::store::sql::{to_ordered, unsigned};
 use crate::store::{
     AuditEntry, Backlog, Cleaned, DeadLetter, DeadLetters, FetchRequest, Fetched, Hold, Outcome, Registration, Replayed, Resent, Signature,
-    Status, Store, Touch,
+    Status, Store, Swept, Touch,
 };
 use crate::{ErrorKind, NewEvent, Result};
 
@@ -229,7 +229,7 @@ impl Store for SqliteStore {
         upkeep::place_new(self, limit).await
     }
 
-    async fn sweep(&self, retention: Duration, position: i64, limit: usize) -> Result<Option<i64>> {
+    async fn sweep(&self, retention: Duration, position: i64, limit: usize) -> Result<Swept> {
         sweep::sweep(self, retention, position, limit).await
     }
 

@@ -30,8 +30,9 @@ const RETRYING: &str = "
     SELECT count(*), coalesce(sum(last_seq - done_seq), 0), coalesce(min(failing_since), ?1),
            coalesce(min(iif(retry_at > ?1 + ?2, ?1, retry_at)), ?1)
     FROM outbox_aggregate WHERE done_seq < last_seq AND blocked_at IS NULL AND retry_at IS NOT NULL";
+/// ?1 now (ms).
 const LATEST_FAILURE: &str = "
-    SELECT CAST(key AS BLOB), coalesce(attempted_at, 0), CAST(coalesce(last_error, '') AS BLOB)
+    SELECT CAST(key AS BLOB), coalesce(attempted_at, ?1), CAST(coalesce(last_error, '') AS BLOB)
     FROM outbox_aggregate WHERE done_seq < last_seq AND blocked_at IS NULL AND retry_at IS NOT NULL
     ORDER BY attempted_at DESC, id LIMIT 1";
 /// ?1 boot id, ?2 now (ns).
@@ -128,7 +129,7 @@ async fn read(store: &SqliteStore, conn: &mut SqliteConnection) -> Result<Status
 async fn retrying(conn: &mut SqliteConnection, now: i64) -> Result<Option<Retrying>, sqlx::Error> {
     let sums = sqlx::query_as(RETRYING).bind(now).bind(retry_ahead_max_ms()).fetch_one(&mut *conn).await?;
     let (aggregates, pending, since, next): (i64, i64, i64, i64) = sums;
-    let Some(latest) = sqlx::query(LATEST_FAILURE).fetch_optional(conn).await? else { return Ok(None) };
+    let Some(latest) = sqlx::query(LATEST_FAILURE).bind(now).fetch_optional(conn).await? else { return Ok(None) };
     Ok(Some(Retrying {
         aggregates: unsigned(aggregates),
         pending: unsigned(pending),

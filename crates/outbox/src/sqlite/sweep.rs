@@ -3,7 +3,7 @@
 //! Columns behind `payload` are read through the pages of the whole payload, so rows that stay are looked at as little as can be, and
 //! never under the write lock: what is to go is looked up first, and nothing is written if there is nothing.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use serde_json::json;
 use sqlx::Row;
@@ -11,6 +11,7 @@ use sqlx::Row;
 use super::error::Context;
 use super::{SqliteStore, millis, unix_ms};
 use crate::Result;
+use crate::store::Swept;
 
 /// ?1 position, ?2 rows to look at. What is no number is as old as can be.
 const WINDOW: &str = "SELECT count(*), max(position), min(created_at)
@@ -34,45 +35,47 @@ pub const DELIVERED: &str = "SELECT o.position, a.id FROM outbox_aggregate AS a 
 const DELETE: &str = "DELETE FROM outbox WHERE position IN (SELECT value FROM json_each(?1)) AND parked_at IS NULL
     AND seq <= (SELECT a.done_seq FROM outbox_aggregate AS a WHERE a.id = outbox.aggregate)";
 
-pub(super) async fn sweep(store: &SqliteStore, retention: Duration, position: i64, limit: usize) -> Result<Option<i64>> {
+pub(super) async fn sweep(store: &SqliteStore, retention: Duration, position: i64, limit: usize) -> Result<Swept> {
     let limit = i64::try_from(limit).unwrap_or(i64::MAX);
     if retention.is_zero() { all_delivered(store, position, limit).await } else { old(store, retention, position, limit).await }
 }
 
 /// By the rows, from the oldest on; the position is a row's.
-async fn old(store: &SqliteStore, retention: Duration, position: i64, limit: i64) -> Result<Option<i64>> {
+async fn old(store: &SqliteStore, retention: Duration, position: i64, limit: i64) -> Result<Swept> {
     let oldest_kept = unix_ms().saturating_sub(millis(retention));
     let window = sqlx::query_as(WINDOW).bind(position).bind(limit).fetch_one(&store.readers).await.at(store)?;
     let (looked_at, last, oldest): (i64, Option<i64>, Option<i64>) = window;
-    let (Some(last), Some(oldest)) = (last, oldest) else { return Ok(None) };
+    let (Some(last), Some(oldest)) = (last, oldest) else { return Ok(Swept::default()) };
     // Positions rise with time but for the writers' clocks: behind a window without anything old there is nothing old.
     if oldest >= oldest_kept {
-        return Ok(None);
+        return Ok(Swept::default());
     }
     let old = sqlx::query_scalar(OLD).bind(position).bind(last).bind(oldest_kept).fetch_all(&store.readers).await.at(store)?;
-    delete(store, &old).await?;
-    Ok((looked_at == limit).then_some(last))
+    Ok(Swept { resume: (looked_at == limit).then_some(last), ..delete(store, &old).await? })
 }
 
 /// By the aggregates; the position is an aggregate's. Publishers delete what they deliver, so this finds only what was delivered under
 /// another retention: as a rule nothing.
-async fn all_delivered(store: &SqliteStore, position: i64, limit: i64) -> Result<Option<i64>> {
+async fn all_delivered(store: &SqliteStore, position: i64, limit: i64) -> Result<Swept> {
     let window = sqlx::query_as(AGGREGATES).bind(position).bind(limit).fetch_one(&store.readers).await.at(store)?;
-    let (looked_at, Some(last)): (i64, Option<i64>) = window else { return Ok(None) };
+    let (looked_at, Some(last)): (i64, Option<i64>) = window else { return Ok(Swept::default()) };
     let rows = sqlx::query(DELIVERED).bind(position).bind(last).bind(limit).fetch_all(&store.readers).await.at(store)?;
     let positions = rows.iter().map(|row| row.try_get(0)).collect::<Result<Vec<i64>, _>>().at(store)?;
-    delete(store, &positions).await?;
-    match rows.last() {
+    let swept = delete(store, &positions).await?;
+    let resume = match rows.last() {
         // The last aggregate may have more.
-        Some(row) if i64::try_from(rows.len()).is_ok_and(|found| found == limit) => Ok(Some(row.try_get::<i64, _>(1).at(store)? - 1)),
-        _ => Ok((looked_at == limit).then_some(last)),
-    }
+        Some(row) if i64::try_from(rows.len()).is_ok_and(|found| found == limit) => Some(row.try_get::<i64, _>(1).at(store)? - 1),
+        _ => (looked_at == limit).then_some(last),
+    };
+    Ok(Swept { resume, ..swept })
 }
 
-async fn delete(store: &SqliteStore, positions: &[i64]) -> Result<()> {
-    if !positions.is_empty() {
-        let positions = json!(positions).to_string();
-        store.when_free(|| sqlx::query(DELETE).bind(&positions).execute(&store.writer)).await.at(store)?;
+/// Nobody else writes to the file meanwhile.
+async fn delete(store: &SqliteStore, positions: &[i64]) -> Result<Swept> {
+    if positions.is_empty() {
+        return Ok(Swept::default());
     }
-    Ok(())
+    let (begun, positions) = (Instant::now(), json!(positions).to_string());
+    let done = store.when_free(|| sqlx::query(DELETE).bind(&positions).execute(&store.writer)).await.at(store)?;
+    Ok(Swept { deleted: usize::try_from(done.rows_affected()).unwrap_or(usize::MAX), resume: None, shut: begun.elapsed() })
 }

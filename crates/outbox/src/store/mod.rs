@@ -102,6 +102,17 @@ pub struct Fetched {
     pub resume: Option<u64>,
 }
 
+/// What a step of deleting delivered events has come to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Swept {
+    /// How many events are deleted.
+    pub deleted: usize,
+    /// The position to go on from under the same retention; `None` when there is nothing older to look at.
+    pub resume: Option<i64>,
+    /// For how long nobody else could write to the store because of it.
+    pub shut: Duration,
+}
+
 /// What became of an aggregate's head.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Outcome {
@@ -211,8 +222,8 @@ pub trait Store: Send + Sync + 'static {
     async fn place_new(&self, limit: usize) -> Result<usize>;
 
     /// Deletes delivered events written longer than `retention` ago, at most `limit` of them, in the store's own order from `position` on; 0
-    /// is the beginning. Returns the position to go on from under the same retention; `None` when there is nothing older to look at.
-    async fn sweep(&self, retention: Duration, position: i64, limit: usize) -> Result<Option<i64>>;
+    /// is the beginning.
+    async fn sweep(&self, retention: Duration, position: i64, limit: usize) -> Result<Swept>;
 
     /// Bounded work that falls due now and then, in batches of at most `limit`: deletes events that have been set aside for longer than
     /// `parked_retention`, forgets aggregates without events (their sequences go on where they stopped, should they come back), and drops
@@ -283,7 +294,7 @@ impl<S: Store + ?Sized> Store for Arc<S> {
         (**self).place_new(limit).await
     }
 
-    async fn sweep(&self, retention: Duration, position: i64, limit: usize) -> Result<Option<i64>> {
+    async fn sweep(&self, retention: Duration, position: i64, limit: usize) -> Result<Swept> {
         (**self).sweep(retention, position, limit).await
     }
 

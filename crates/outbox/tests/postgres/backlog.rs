@@ -45,6 +45,8 @@ async fn fill(outbox: &Outbox, rows: u64) {
         ),
         "ALTER TABLE outbox ENABLE TRIGGER outbox_sequence".to_owned(),
         "VACUUM ANALYZE".to_owned(),
+        // What was written is on disk, as it is with a backlog that has been there for a while.
+        "CHECKPOINT".to_owned(),
     ]).await;
 }
 
@@ -65,6 +67,7 @@ async fn hold_back(outbox: &Outbox, rows: u64) {
             ),
             "ALTER TABLE outbox ENABLE TRIGGER outbox_sequence".to_owned(),
             "VACUUM ANALYZE".to_owned(),
+            "CHECKPOINT".to_owned(),
         ],
     )
     .await;

@@ -55,10 +55,14 @@ async fn tables_and_indexes_stay_as_large_as_what_is_kept() {
     for round in 0..rounds {
         outbox.execute(&WRITE.replace("ROUND", &round.to_string())).await;
         deliver(&store, &me).await;
-        let (mut position, mut forgotten) = (0, 0);
-        while let Some(next) = store.sweep(Duration::from_nanos(1), position, 1_000).await.unwrap() {
+        let (mut position, mut deleted, mut forgotten) = (0, 0, 0);
+        loop {
+            let swept = store.sweep(Duration::from_nanos(1), position, 1_000).await.unwrap();
+            deleted += swept.deleted;
+            let Some(next) = swept.resume else { break };
             position = next;
         }
+        assert!(deleted > 0, "what was delivered is deleted, and it says so");
         while let cleaned @ 1.. = store.clean(Duration::from_hours(1), 1_000).await.unwrap().forgotten {
             forgotten += cleaned;
         }

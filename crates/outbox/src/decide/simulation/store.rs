@@ -6,7 +6,7 @@ use super::super::tests::{at, run};
 use super::super::{Action, Input};
 use super::{Aggregate, World, slot};
 use crate::AggregateId;
-use crate::store::{FetchRequest, Fetched, HeadTrouble, Hold, Outcome, Run, Then, Touch};
+use crate::store::{FetchRequest, Fetched, HeadTrouble, Hold, Outcome, Run, Swept, Then, Touch};
 
 impl World {
     pub(super) fn answer(&mut self, me: u64, action: Action) -> Input {
@@ -32,7 +32,7 @@ impl World {
             }
             Action::Look => Input::Looked(Some(self.now / 30)),
             Action::Place { .. } => Input::Placed(0),
-            Action::Sweep { .. } => Input::Swept(None),
+            Action::Sweep { .. } => Input::Swept(Swept::default()),
             Action::Clean { .. } => Input::Cleaned { more: false },
             Action::Fetch(request) => Input::Fetched(self.fetch(me, &request)),
             Action::Record(outcomes) => self.record(me, &outcomes),
