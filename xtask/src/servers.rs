@@ -49,7 +49,8 @@ pub(crate) fn failed(error: impl std::fmt::Display) -> Failure {
     Failure::new(error.to_string())
 }
 
-fn fetch() -> Result<Vec<String>, Failure> {
+/// Fetches what is missing, and answers with its titles.
+pub(crate) fn fetch() -> Result<Vec<String>, Failure> {
     let fetched = servers::fetch().map_err(|error| failed(error).repeated_by("cargo xtask servers".into()))?;
     Ok(fetched.iter().map(|server| server.title()).collect())
 }

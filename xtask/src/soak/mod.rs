@@ -15,6 +15,7 @@ use crate::context::Context;
 use crate::measured::{self, Machine};
 use crate::report::say;
 use crate::run::Failure;
+use crate::servers;
 pub(crate) use mistakes::names as mistakes_known;
 use scenes::SCENES;
 
@@ -51,6 +52,7 @@ pub(crate) fn run(
     if rows.is_some() && name != "outbox-backlog" {
         return Err(Failure::new(format!("--rows goes with the soak outbox-backlog, and not with {name}")));
     }
+    servers::fetch()?;
     let mut short = Vec::new();
     let text = match scene {
         _ if let Some(mistake) = mistake => mistakes::run(context, mistake, runs.unwrap_or(FAULTS_BY_MISTAKE))?,
