@@ -74,6 +74,10 @@ impl PublisherOptions {
     /// The shortest `poll`, and the pause between two looks while there is work.
     pub const POLL_MIN: Duration = Duration::from_millis(25);
 
+    /// The most events that the first reading after a quiet time takes, so that a look into a large backlog is short: what waits may lie in a block of its
+    /// own each. While readings come back full, each takes twice as many as the one before, up to `batch`.
+    pub const POLL_EVENTS: usize = 250;
+
     /// Checks every option; the error names it, its value and what is allowed.
     pub fn validated(self) -> Result<Self> {
         let refuse = |what: String| Err(Error::new(ErrorKind::Settings, what));

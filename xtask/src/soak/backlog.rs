@@ -14,8 +14,9 @@ use crate::run::{Failure, Log};
 pub(super) const ROWS: u64 = 10_000_000;
 const ROWS_MIN: u64 = 2_000_000;
 const ALLOWANCE: Duration = Duration::from_mins(40);
-/// A poll takes less, 99 of 100 times.
+/// A poll takes less, 99 of 100 times, and reads so many events at most (`PublisherOptions::POLL_EVENTS`). What follows full readings may take more at a time.
 const P99_MS_MAX: f64 = 10.0;
+const POLL_EVENTS: u64 = 250;
 /// Held slots, sizes of a batch, with and without what is held back.
 const FIGURES: usize = 4 * 2 * 2;
 
@@ -46,8 +47,8 @@ pub(super) fn run(context: &Context, rows: u64) -> Result<String, Failure> {
 
 fn table(rows: u64, told: &[Value]) -> String {
     let mut text = format!(
-        "{rows} pending events of {} aggregates in PostgreSQL (default durability), 1,024 slots. A poll reads a batch and goes on where the one before ended; {} polls each. Held back: \
-         as many events more behind one blocked aggregate of a slot that is held. Blocks: what the server touches for a thousand events, each of which lies in a block of its \
+        "{rows} pending events of {} aggregates in PostgreSQL (default durability), 1,024 slots. A poll reads 250 events, and while readings come back full the next one takes twice as many, up to `batch` (1,000). Each goes on where \
+         the one before ended; {} of each size. Held back: as many events more behind one blocked aggregate of a slot that is held. Blocks: what the server touches for a thousand events, each of which lies in a block of its \
          own.\n\n| slots held | batch | held back | blocks | p50, ms | p99, ms | worst, ms |\n|---:|---:|---:|---:|---:|---:|---:|\n",
         rows / 10,
         told.first().map_or(&Value::Null, |run| &run["polls"])
@@ -74,7 +75,11 @@ fn shortfall(told: &[Value]) -> Option<String> {
     if told.len() != FIGURES {
         return Some(format!("{} figures are told, and not {FIGURES}", told.len()));
     }
-    let slow = told.iter().find(|run| run["p99_ms"].as_f64().is_none_or(|p99| p99 >= P99_MS_MAX))?;
+    let slow = |run: &&Value| run["batch"] == POLL_EVENTS && run["p99_ms"].as_f64().is_none_or(|p99| p99 >= P99_MS_MAX);
+    if told.iter().all(|run| run["batch"] != POLL_EVENTS) {
+        return Some(format!("no figure is of a poll, which reads {POLL_EVENTS} events"));
+    }
+    let slow = told.iter().find(slow)?;
     Some(format!("one in a hundred polls took {P99_MS_MAX} ms or more: {slow}"))
 }
 
@@ -84,12 +89,16 @@ mod tests {
 
     #[test]
     fn a_slow_poll_and_a_missing_figure_fall_short() {
-        let run = |p99: f64| serde_json::json!({"held": 16, "batch": 100, "held_back": 0, "polls": 300, "blocks": 3_100, "p50_ms": 1.25, "p99_ms": p99, "worst_ms": 120.4});
+        let run = |p99: f64| serde_json::json!({"held": 16, "batch": 250, "held_back": 0, "polls": 300, "blocks": 3_100, "p50_ms": 1.25, "p99_ms": p99, "worst_ms": 120.4});
         let mut told = vec![run(9.9); FIGURES];
         assert_eq!(shortfall(&told), None);
         assert!(shortfall(&told[1..]).is_some());
-        assert!(table(10, &told).contains("\n| 16 | 100 | 0 | 3100 | 1.2 | 9.9 | 120 |\n"), "{}", table(10, &told));
+        assert!(table(10, &told).contains("\n| 16 | 250 | 0 | 3100 | 1.2 | 9.9 | 120 |\n"), "{}", table(10, &told));
         told[3] = run(10.0);
         assert!(shortfall(&told).unwrap().contains("\"p99_ms\":10.0"));
+        told[3]["batch"] = 1_000.into();
+        assert_eq!(shortfall(&told), None);
+        told.iter_mut().for_each(|run| run["batch"] = 1_000.into());
+        assert!(shortfall(&told).is_some());
     }
 }

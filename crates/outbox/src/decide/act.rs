@@ -166,7 +166,7 @@ impl Engine {
     fn fetch_request(&self, now: Moment) -> FetchRequest {
         FetchRequest {
             after: self.cursor,
-            events_max: self.options.batch,
+            events_max: self.reading,
             bytes_max: FETCH_BYTES_MAX,
             except_slots: self.slots.unwanted(now).map(|hold| hold.slot).collect(),
             except_aggregates: self.flow.aggregates_in_use(),

@@ -66,6 +66,8 @@ pub(crate) struct Engine {
     touch_at: Moment,
     /// Behind this hash the next reading begins.
     cursor: Option<u64>,
+    /// So many events the next reading takes at most.
+    reading: usize,
     /// How much of the circle readings in a row have gone without finding anything.
     barren: u64,
     /// When heads that are tried later must be recorded.
@@ -87,6 +89,7 @@ impl Engine {
     pub(crate) fn new(options: PublisherOptions, limits: SinkLimits, timing: Timing, slots: u32, seed: u64) -> Self {
         Self {
             poller: Poller::new(options.poll),
+            reading: options.batch.min(PublisherOptions::POLL_EVENTS),
             options,
             limits,
             timing,
@@ -204,6 +207,10 @@ impl Engine {
         let found = !fetched.runs.is_empty();
         let more = self.goes_on(found, fetched.resume) || fetched.runs.iter().any(|run| run.through < run.last);
         self.poller.read(found, more);
+        let events: usize = fetched.runs.iter().map(|run| run.events.len()).sum();
+        // Not quite full: aggregates without anything to send count as well.
+        let is_full = fetched.resume.is_some() && events >= self.reading / 2;
+        self.reading = if is_full { self.reading * 2 } else { PublisherOptions::POLL_EVENTS }.min(self.options.batch);
         for run in fetched.runs {
             // What was read under another epoch than ours, or for a slot given up meanwhile, is not ours to send.
             if self.slots.may_send(run.hold, now) {

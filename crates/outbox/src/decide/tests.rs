@@ -378,6 +378,27 @@ fn fetches_after(actions: &[Action]) -> Vec<Option<u64>> {
     actions.iter().filter_map(|action| if let Action::Fetch(request) = action { Some(request.after) } else { None }).collect()
 }
 
+/// A look into a large backlog is short, and one that goes on and on is not made of short ones.
+#[test]
+fn readings_begin_small_and_grow_while_they_come_back_full() {
+    let mut engine = holding(PublisherOptions { batch: 1_000, ..options() }, SinkLimits::default());
+    let (mut actions, mut sizes) = (engine.next(at(3)), Vec::new());
+    for (aggregate, full) in (1..).zip([true, true, true, false, true, true]) {
+        let size = actions.iter().find_map(|action| if let Action::Fetch(request) = action { Some(request.events_max) } else { None });
+        sizes.extend(size);
+        let events = if full { size.unwrap() as u64 } else { 5 };
+        let fetched = Fetched { runs: vec![run(aggregate, HOLD, 1..=events, 10_000)], resume: full.then_some(7) };
+        engine.on(Input::Fetched(fetched), at(3));
+        actions = engine.next(at(3));
+        for (id, batch) in sent(&actions) {
+            actions.extend(answer(&mut engine, id, accepted(batch.len()), at(3)));
+        }
+        engine.on(Input::Recorded { fenced: vec![] }, at(3));
+        actions.extend(engine.next(at(3)));
+    }
+    assert_eq!(sizes, [250, 500, 1_000, 1_000, 250, 500]);
+}
+
 /// A store may list aggregates that have nothing to send, as long as a writer has them.
 #[test]
 fn a_reading_that_is_cut_short_without_events_goes_on_behind_and_once_around() {

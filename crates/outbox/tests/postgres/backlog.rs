@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use shardwise::{Incarnation, SlotSet};
 use shardwise_outbox::store::{FetchRequest, Registration};
-use shardwise_outbox::{PostgresStore, Store, postgres};
+use shardwise_outbox::{PostgresStore, PublisherOptions, Store, postgres};
 use shardwise_testkit::{Postgres, PostgresOptions};
 use sqlx::Connection as _;
 
@@ -14,8 +14,8 @@ use crate::common::Outbox;
 
 const SLOTS: u32 = 1_024;
 const HELD: [u32; 4] = [1, 16, 256, SLOTS];
-/// Events of one reading: the default, and fewer.
-const BATCHES: [usize; 2] = [1_000, 100];
+/// Events of one reading: a poll's, and those of a reading that follows full ones.
+const BATCHES: [usize; 2] = [PublisherOptions::POLL_EVENTS, 1_000];
 /// Events of each aggregate.
 const EACH: u64 = 10;
 /// In a plan a reading may touch so many blocks for each event. An event lies in a block of its own, and an aggregate takes three seeks.
