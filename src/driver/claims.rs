@@ -28,7 +28,9 @@ impl Driver {
             ClaimAction::Gained(_) => {}
             ClaimAction::Kept(resources) => {
                 guards.keep(&resources);
-                self.end_giving();
+                if guards.gives_nothing() {
+                    self.giving = Span::none();
+                }
             }
             ClaimAction::Drain(resources) => {
                 if self.giving.is_none() {
@@ -59,7 +61,6 @@ impl Driver {
                 let running = guards.cancel(&resources).len();
                 self.shared.count_overlaps(running);
                 guards.revoke(&resources);
-                self.end_giving();
             }
         }
     }
@@ -84,16 +85,12 @@ impl Driver {
         });
     }
 
-    /// What has no work is given back at once, what has some when that is done, or not at all if it stays here: the last of it ends what is told.
-    fn end_giving(&mut self) {
+    fn release(&mut self, attempt: u64, held: Vec<(Resource, Epoch)>) {
+        let (backend, seat, giving) = (Arc::clone(&self.backend), self.registration.seat(), self.giving.clone());
+        // What has no work is given back at once, what has some when that is done: the last of it ends what is told.
         if self.shared.guards.oldest_drain().is_none() {
             self.giving = Span::none();
         }
-    }
-
-    fn release(&mut self, attempt: u64, held: Vec<(Resource, Epoch)>) {
-        let (backend, seat, giving) = (Arc::clone(&self.backend), self.registration.seat(), self.giving.clone());
-        self.end_giving();
         let _within = giving.enter();
         self.ask(attempt, "release", async move {
             able(&*backend)?.release(&seat, &held).await?;

@@ -184,6 +184,12 @@ impl Guards {
         self.tables().claims.values().filter(|claimed| claimed.draining).map(|claimed| claimed.since).min()
     }
 
+    /// Whether nothing drains, and nothing that has drained waits for being given back.
+    pub(crate) fn gives_nothing(&self) -> bool {
+        let tables = self.tables();
+        tables.idle.is_empty() && !tables.claims.values().any(|claimed| claimed.draining)
+    }
+
     /// What drains and has had no work since it was asked last. Waits until there is something.
     pub(crate) async fn idle(&self) -> Vec<Resource> {
         loop {

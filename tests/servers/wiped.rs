@@ -13,8 +13,7 @@ const SLOTS: u32 = 16;
 const TTL: Duration = Duration::from_secs(3);
 const WITHIN: Duration = Duration::from_secs(30);
 
-// On `local` the file is the backend, and `backends/local/tests/claim_edits.rs` has its wipe.
-on_both!(after_a_wipe_nobody_owns_anything_until_the_floor_is_above_what_was_used);
+on_all_at_once!(after_a_wipe_nobody_owns_anything_until_the_floor_is_above_what_was_used);
 
 fn each(services: &[ShardingService], what: &str, holds: impl Fn(&ShardingService) -> bool) {
     until(what, WITHIN, || {
@@ -23,11 +22,23 @@ fn each(services: &[ShardingService], what: &str, holds: impl Fn(&ShardingServic
     });
 }
 
-fn after_a_wipe_nobody_owns_anything_until_the_floor_is_above_what_was_used(kind: Kind) {
+/// A server started empty, or the file deleted.
+async fn wipe(place: &Place) {
+    match place {
+        Place::Server(_, server) => server.restart(false).await,
+        Place::Local(folder) => {
+            for file in std::fs::read_dir(folder.path()).unwrap() {
+                std::fs::remove_file(file.unwrap().path()).unwrap();
+            }
+        }
+        Place::Cluster(_) => panic!("a single server was started"),
+    }
+}
+
+fn after_a_wipe_nobody_owns_anything_until_the_floor_is_above_what_was_used(kind: Option<Kind>) {
     let runtime = runtime("wiped");
     let _inside = runtime.enter();
-    let place = runtime.block_on(Place::start(Some(kind)));
-    let Place::Server(_, server) = &place else { panic!("a server was started") };
+    let place = runtime.block_on(Place::start(kind));
     let mut fleet: Vec<_> = ["a", "b"].map(|id| place.service(id, SLOTS, TTL)).into();
     for service in &fleet {
         runtime.block_on(service.register_self()).unwrap();
@@ -37,7 +48,7 @@ fn after_a_wipe_nobody_owns_anything_until_the_floor_is_above_what_was_used(kind
         fleet.iter().flat_map(|service| service.ownership().fences().map(|fence| fence.epoch.get()).collect::<Vec<_>>()).collect()
     };
     let highest = epochs(&fleet).into_iter().max().unwrap();
-    runtime.block_on(server.restart(false));
+    runtime.block_on(wipe(&place));
     each(&fleet, "both are refused", |service| service.state() == ServiceState::Refused);
     for service in &fleet {
         let why = service.ownership().not_owning_at(service.now()).unwrap().hint;

@@ -152,15 +152,18 @@ async fn a_claim_deleted_by_hand_is_told_as_free_and_its_next_epoch_is_higher() 
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_claim_overwritten_by_hand_is_an_error_that_names_it_until_its_holder_writes_it_again() {
+async fn a_claim_overwritten_by_hand_is_told_as_nobodys_until_its_holder_writes_it_again_and_touches_no_other() {
     let pair = Pair::with(LONG).await;
     let epoch = pair.a_holds(&slots(1..2)).await;
-    pair.edit("PUT", "slot/1", Some(&json!("nonsense"))).await;
     let mut watch = pair.two.watch_claims(&group("g"), LONG / 4);
-    let error = told(&mut watch).await.unwrap_err();
-    assert!(*error.kind() == ErrorKind::Misconfigured && error.to_string().contains("shardwise/claims/g/slot/1"), "{error}");
-    assert_eq!(pair.ask(&pair.two, &pair.b.seat(), &slots(1..3)).await.len(), 2, "the others can be had");
-    assert_eq!(pair.ask(&pair.two, &pair.b.seat(), &slots(1..2)).await, [Acquired::Held], "and this one is still a's");
+    until_told(&mut watch, "held", |claim| claim.is_some()).await;
+    pair.edit("PUT", "slot/1", Some(&json!("nonsense"))).await;
+    until_told(&mut watch, "nobody's", |claim| claim.is_none()).await;
+    assert_eq!(pair.ask(&pair.two, &pair.b.seat(), &slots(1..2)).await, [Acquired::Held], "locked it is all the same");
+    assert!(matches!(*pair.ask(&pair.two, &pair.b.seat(), &slots(2..3)).await, [Acquired::Granted(_)]), "the others can be had");
+    let mut others = pair.two.watch_claims(&group("g"), LONG / 4);
+    let first = told(&mut others).await.unwrap();
+    assert!(matches!(&first, ClaimsEvent::All { claims, .. } if claims.len() == 1), "and are told: {first:?}");
     assert!(pair.a_holds(&slots(1..2)).await > epoch);
     until_told(&mut watch, "a's again", |claim| claim.is_some_and(|claim| claim.holder.instance_id.as_str() == "a")).await;
 }

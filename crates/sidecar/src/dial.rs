@@ -20,7 +20,7 @@ use crate::reach::{broken, opened};
 use crate::target::Target;
 
 /// How long the answer may take: longer than a handler may.
-const ANSWER_WITHIN: Duration = Duration::from_secs(12);
+pub(crate) const ANSWER_WITHIN: Duration = Duration::from_secs(12);
 
 /// Why there is no answer.
 #[derive(Debug, PartialEq, Eq)]

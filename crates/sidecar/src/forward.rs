@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::time::Instant;
 
 use axum::extract::{Request, State};
 use axum::http::{HeaderName, HeaderValue};
@@ -10,7 +11,7 @@ use shardwise::requests::{self, ADDRESS_KEY, Answer, Method, encoded, is_path, p
 use shardwise::{InstanceId, Member, MemberState, View};
 
 use crate::app::{App, InstanceInPath, Joined, Of};
-use crate::dial::{self, Failed, Whom};
+use crate::dial::{self, ANSWER_WITHIN, Failed, Whom};
 use crate::page;
 use crate::peers::{answer_here, method_of, no_path, requested, sent, token};
 use crate::problem::{Problem, Result};
@@ -148,27 +149,30 @@ async fn any(app: &App, joined: &Joined, request: Request) -> Result<Response> {
     let first = app.peers.next.fetch_add(1, Ordering::Relaxed);
     // What may have done something is not asked of a second one.
     let tries = healthy.len().min(if request.method == Method::Get { TRIES } else { 1 });
-    let mut last = None;
+    let (begun, mut failure) = (Instant::now(), None);
     for n in 0..tries {
         // There is at least one where there is a try.
         let Some(member) = healthy.get(first.wrapping_add(n) % healthy.len()) else { break };
         match ask(app, joined, member, &path, &request).await {
             Ok(answer) => return Ok(answered(member, answer)),
             // What may have been done is not done a second time, and whoever takes too long has taken what time there was.
-            Err(failed) if failed == Failed::Late || request.method == Method::Post && matches!(failed, Failed::Broken(_)) => {
+            Err(failed) if request.method == Method::Post && matches!(failed, Failed::Broken(_) | Failed::Late) => {
                 return Err(problem(&view, member, failed));
             }
-            Err(failed) => last = Some((*member, failed)),
+            Err(failed) if begun.elapsed() >= ANSWER_WITHIN || failed == Failed::Late => return Err(problem(&view, member, failed)),
+            // That nobody is there says less than what somebody says.
+            Err(Failed::Nobody(_)) if failure.is_some() => {}
+            Err(failed) => failure = Some((*member, failed)),
         }
     }
     // Alone it answers however it is, and for others that cannot be asked if it is healthy.
     let me = view.member(joined.service.instance_id());
-    if let Some(me) = me.filter(|me| last.is_none() || me.state == MemberState::Active) {
+    if let Some(me) = me.filter(|me| failure.is_none() || me.state == MemberState::Active) {
         return Ok(answered(me, answer_here(app, joined, &path, request).await?));
     }
-    let (member, failed) = last.ok_or_else(|| Problem::unavailable("this worker is not a member yet, and there is no other one"))?;
+    let (member, failed) = failure.ok_or_else(|| Problem::unavailable("this worker is not a member yet, and there is no other one"))?;
     let Failed::Nobody(why) = failed else { return Err(problem(&view, member, failed)) };
-    Err(count("unreachable", Problem::unavailable(format!("{tries} members were tried and none is there; the last one: {why}"))))
+    Err(count("unreachable", Problem::unavailable(format!("{tries} members were tried and none is there: {why}"))))
 }
 
 /// As `refused`, of what is asked again and again.
@@ -229,7 +233,7 @@ fn problem(view: &View, member: &Member, failed: Failed) -> Problem {
 
 /// What has become of a request, counted.
 fn count<T>(outcome: &'static str, told: T) -> T {
-    metrics::counter!("shardwise_sidecar_forwards_total", "outcome" => outcome).increment(1);
+    metrics::counter!(crate::metrics::FORWARDS.name, "outcome" => outcome).increment(1);
     told
 }
 

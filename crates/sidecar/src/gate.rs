@@ -56,7 +56,7 @@ pub(crate) async fn gate(State(app): State<Arc<App>>, request: Request, next: Ne
         trace::failed(&span, response.status().as_str());
     }
     let status = response.status().as_str().to_owned();
-    metrics::counter!("shardwise_sidecar_requests_total", "route" => route, "status" => status).increment(1);
+    metrics::counter!(crate::metrics::REQUESTS.name, "route" => route, "status" => status).increment(1);
     response
 }
 

@@ -19,6 +19,7 @@ mod gate;
 mod health;
 mod history;
 mod kept;
+mod metrics;
 mod openapi;
 mod options;
 mod outbox;
@@ -40,6 +41,7 @@ mod steady;
 mod target;
 mod wishes;
 
+pub use crate::metrics::describe_metrics;
 pub use among::Peers;
 pub use certificates::Tls;
 pub use health::goes_on;

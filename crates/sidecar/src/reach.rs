@@ -24,10 +24,7 @@ const ADDRESSES_MOST: usize = 4;
 
 /// A new connection, with TLS where the target says so.
 pub(crate) async fn opened(whom: &Whom<'_>, target: &Target, method: Method) -> Result<Line, Failed> {
-    let (stream, address) = connect(whom, target).await?;
-    if method == Method::Get {
-        gives_up_soon(&stream);
-    }
+    let (stream, address) = connect(whom, target, method).await?;
     let opened = match whom {
         Whom::Member(Member { peers: Peers { tls: Some(tls), .. }, .. }) if target.tls => {
             Line::over(secured(stream, target, tls).await?, address).await
@@ -38,7 +35,7 @@ pub(crate) async fn opened(whom: &Whom<'_>, target: &Target, method: Method) -> 
 }
 
 /// A connection to the first of its addresses that is allowed and there.
-async fn connect(whom: &Whom<'_>, target: &Target) -> Result<(TcpStream, SocketAddr), Failed> {
+async fn connect(whom: &Whom<'_>, target: &Target, method: Method) -> Result<(TcpStream, SocketAddr), Failed> {
     let found = timeout(CONNECT_WITHIN, tokio::net::lookup_host((target.host.as_str(), target.port))).await;
     let addresses = match found {
         Ok(Ok(addresses)) => addresses.take(ADDRESSES_MOST),
@@ -54,6 +51,9 @@ async fn connect(whom: &Whom<'_>, target: &Target) -> Result<(TcpStream, SocketA
         match timeout(CONNECT_WITHIN, TcpStream::connect(address)).await {
             Ok(Ok(stream)) => {
                 let _ = stream.set_nodelay(true);
+                if method == Method::Get {
+                    gives_up_soon(&stream);
+                }
                 return Ok((stream, address));
             }
             Ok(Err(error)) => failed = Failed::Nobody(format!("{address}: {error}")),
@@ -84,20 +84,23 @@ async fn secured(
         // A certificate that is not the right one is nobody we talk to.
         Ok(Err(error)) if error.kind() == ErrorKind::InvalidData => Err(Failed::Barred(format!("{}: {error}", target.host))),
         Ok(Err(error)) => Err(Failed::Broken(format!("{}: {error}", target.host))),
-        Err(_) => Err(Failed::Late),
+        Err(_) => Err(Failed::Nobody(format!("{}: no TLS within {CONNECT_WITHIN:?}", target.host))),
     }
 }
 
 /// With what is below it: of TLS the error itself says nothing.
 pub(crate) fn broken(address: SocketAddr, error: &hyper::Error) -> Failed {
-    let cause = std::error::Error::source(error);
+    let causes = || std::iter::successors(std::error::Error::source(error), |cause| cause.source());
     // By the time this is heard our side of TLS has agreed already, and theirs has not, so that nothing was asked there.
-    if let Some(alert) = cause.and_then(|cause| cause.downcast_ref()).and_then(of_certificate) {
+    if let Some(alert) = causes().filter_map(|cause| cause.downcast_ref()).find_map(of_certificate) {
         return Failed::Barred(format!(
             "{address} does not take the certificate that it is shown ({alert:?}): start this sidecar with --peer-cert, signed by whom it trusts"
         ));
     }
-    let cause = cause.map(|cause| format!(": {cause}")).unwrap_or_default();
+    if error.is_canceled() || error.is_closed() {
+        return Failed::Nobody(format!("{address}: it ended the connection before it was asked"));
+    }
+    let cause = causes().next().map(|cause| format!(": {cause}")).unwrap_or_default();
     Failed::Broken(format!("{address}: {error}{cause}"))
 }
 
@@ -122,10 +125,14 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn a_connection_to_a_machine_that_vanished_ends_after_as_long_as_one_takes_to_be_made() {
+    async fn reading_from_a_machine_that_vanished_ends_after_as_long_as_a_connection_takes_to_be_made() {
         let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
-        let stream = TcpStream::connect(listener.local_addr().unwrap()).await.unwrap();
-        gives_up_soon(&stream);
-        assert_eq!(socket2::SockRef::from(&stream).tcp_user_timeout().unwrap(), Some(CONNECT_WITHIN));
+        let target = Target::parse(&format!("http://{}", listener.local_addr().unwrap())).unwrap();
+        let (peers, limits) = (Peers::default(), crate::options::Limits::default());
+        let whom = Whom::Beside(&peers, &limits);
+        for (method, limit) in [(Method::Get, Some(CONNECT_WITHIN)), (Method::Post, None)] {
+            let (stream, _) = connect(&whom, &target, method).await.unwrap();
+            assert_eq!(socket2::SockRef::from(&stream).tcp_user_timeout().unwrap(), limit, "{method:?}");
+        }
     }
 }

@@ -192,6 +192,26 @@ fn a_stranger_without_a_peers_token_takes_nothing_of_the_rate() {
 }
 
 #[test]
+fn what_costs_much_is_asked_so_often_and_no_more_and_ownership_is_told_all_the_same() {
+    let served = served();
+    let thirty = || (0..30).map(|_| asks(&served, "/v1/policies/workers/members")).collect::<Vec<_>>();
+    let answers: Vec<String> = std::thread::scope(|scope| {
+        let asking: Vec<_> = (0..10).map(|_| scope.spawn(thirty)).collect();
+        asking.into_iter().flat_map(|asked| asked.join().unwrap()).collect()
+    });
+    let (answered, refused): (Vec<_>, Vec<_>) = answers.iter().partition(|answer| answer.starts_with("HTTP/1.1 200"));
+    assert!(answered.len() >= 100 && !refused.is_empty(), "{} were answered and {} refused", answered.len(), refused.len());
+    for refusal in refused {
+        let is_told = refusal.contains("application/problem+json") && refusal.contains("such requests a second");
+        assert!(refusal.starts_with("HTTP/1.1 429") && is_told, "{refusal}");
+    }
+    for _ in 0..10 {
+        let answer = asks(&served, "/v1/policies/workers/ownership");
+        assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");
+    }
+}
+
+#[test]
 fn a_thread_of_renewals_that_hangs_is_not_called_alive() {
     let (go_on, hangs) = mpsc::channel::<()>();
     let served = started(

@@ -20,30 +20,30 @@ pub(crate) struct Kill {
 
 /// A new leader of etcd lets every lease live for its time to live and an election timeout (1 s) from its election on, which comes up to 2 s after the
 /// old one's death. Who is killed before its next renewal, a third of the TTL later, keeps what it held for so long.
-const ELECTION: Duration = Duration::from_secs(3);
+const ELECTION_AND_RENEWAL: Duration = Duration::from_secs(3);
 
 /// How long a takeover took, of what, and since when.
 type Takeover = (u64, u32, At);
 
-/// The slowest takeovers: after a kill soon after the leading server's, and after any other one.
-fn slowest(kills: &[Kill], found: &Findings) -> [Takeover; 2] {
+/// The slowest takeovers, if there were any: after a kill soon after the leading server's, and after any other one.
+fn slowest(kills: &[Kill], found: &Findings) -> [Option<Takeover>; 2] {
     [true, false].map(|soon| {
         let kills = kills.iter().filter(|kill| kill.is_soon_after_the_leaders() == soon);
         let took = kills.flat_map(|kill| kill.held.iter().map(|slot| (taken_after(found, *slot, kill.at), *slot, kill.at)));
-        took.max().unwrap_or_default()
+        took.max()
     })
 }
 
 impl Kill {
     fn is_soon_after_the_leaders(&self) -> bool {
-        self.leader_killed.is_some_and(|leader| Duration::from_nanos(self.at - leader) < ELECTION)
+        self.leader_killed.is_some_and(|leader| Duration::from_nanos(self.at - leader) < ELECTION_AND_RENEWAL)
     }
 }
 
 /// What was done, and what came of it.
 pub(crate) fn figures(backend: &str, counts: &BTreeMap<Fault, u32>, kills: &[Kill], found: &Findings) -> Value {
     let by_name: BTreeMap<_, _> = counts.iter().map(|(fault, count)| (fault.name(), count)).collect();
-    let [(after_leader, ..), (slowest, slowest_slot, slowest_at)] = slowest(kills, found);
+    let [after_leader, slowest] = slowest(kills, found);
     let after_leaders = kills.iter().filter(|kill| kill.is_soon_after_the_leaders()).count();
     // Between the jobs of a timer nobody works.
     let stays: Vec<_> = found.stays.iter().filter(|stay| stay.slot != TIMER).collect();
@@ -72,10 +72,10 @@ pub(crate) fn figures(backend: &str, counts: &BTreeMap<Fault, u32>, kills: &[Kil
         "ghosts": found.ghosts.len(),
         "kills_alone": kills.len() - after_leaders,
         "kills_after_leader": after_leaders,
-        "takeover_after_leader_ms": after_leader / 1_000_000,
-        "takeover_ms": slowest / 1_000_000,
-        "takeover_of": if slowest_slot == SINGLETON { "singleton".into() } else { format!("slot {slowest_slot}") },
-        "takeover_from": slowest_at,
+        "takeover_after_leader_ms": after_leader.map(|(took, ..)| took / 1_000_000),
+        "takeover_ms": slowest.map(|(took, ..)| took / 1_000_000),
+        "takeover_of": slowest.map(|(_, slot, _)| if slot == SINGLETON { "singleton".into() } else { format!("slot {slot}") }),
+        "takeover_from": slowest.map(|(.., at)| at),
         "gap_ms": gaps.max().unwrap_or_default() / 1_000_000,
     })
 }
@@ -92,4 +92,12 @@ pub(crate) async fn disorder(stage: &Stage) -> i64 {
     let falls =
         "SELECT count(*) FROM (SELECT epoch, max(epoch) OVER (PARTITION BY slot ORDER BY number) AS top FROM work) WHERE epoch < top";
     sqlx::query_scalar(falls).fetch_one(&table).await.unwrap()
+}
+
+#[test]
+fn a_kill_soon_after_the_leading_servers_is_told_apart() {
+    const SECOND: At = 1_000_000_000;
+    let kill = |at: At, leader_killed| Kill { at: at * SECOND, held: BTreeSet::new(), leader_killed };
+    let soon = [kill(10, None), kill(10, Some(7 * SECOND)), kill(10, Some(8 * SECOND)), kill(10, Some(10 * SECOND))];
+    assert_eq!(soon.map(|kill| kill.is_soon_after_the_leaders()), [false, false, true, true]);
 }

@@ -17,6 +17,8 @@ const ALLOWANCE: Duration = Duration::from_mins(40);
 /// A poll takes less, 99 of 100 times, and reads so many events at most (`PublisherOptions::POLL_EVENTS`). What follows full readings may take more at a time.
 const P99_MS_MAX: f64 = 10.0;
 const POLL_EVENTS: u64 = 250;
+/// Those: a bound to notice by.
+const FOLLOWING_P99_MS_MAX: f64 = 60.0;
 /// Held slots, sizes of a batch, with and without what is held back.
 const FIGURES: usize = 4 * 2 * 2;
 
@@ -49,7 +51,7 @@ fn table(rows: u64, told: &[Value]) -> String {
     let mut text = format!(
         "{rows} pending events of {} aggregates in PostgreSQL (default durability), 1,024 slots. A poll reads 250 events, and while readings come back full the next one takes twice as many, up to `batch` (1,000). Each goes on where \
          the one before ended; {} of each size. Held back: as many events more behind one blocked aggregate of a slot that is held. Blocks: what the server touches for a thousand events, each of which lies in a block of its \
-         own.\n\n| slots held | batch | held back | blocks | p50, ms | p99, ms | worst, ms |\n|---:|---:|---:|---:|---:|---:|---:|\n",
+         own.\n\n| slots held | events | held back | blocks | p50, ms | p99, ms | worst, ms |\n|---:|---:|---:|---:|---:|---:|---:|\n",
         rows / 10,
         told.first().map_or(&Value::Null, |run| &run["polls"])
     );
@@ -75,12 +77,13 @@ fn shortfall(told: &[Value]) -> Option<String> {
     if told.len() != FIGURES {
         return Some(format!("{} figures are told, and not {FIGURES}", told.len()));
     }
-    let slow = |run: &&Value| run["batch"] == POLL_EVENTS && run["p99_ms"].as_f64().is_none_or(|p99| p99 >= P99_MS_MAX);
+    let most = |run: &Value| if run["batch"] == POLL_EVENTS { P99_MS_MAX } else { FOLLOWING_P99_MS_MAX };
+    let slow = |run: &&Value| run["p99_ms"].as_f64().is_none_or(|p99| p99 >= most(run));
     if told.iter().all(|run| run["batch"] != POLL_EVENTS) {
         return Some(format!("no figure is of a poll, which reads {POLL_EVENTS} events"));
     }
     let slow = told.iter().find(slow)?;
-    Some(format!("one in a hundred polls took {P99_MS_MAX} ms or more: {slow}"))
+    Some(format!("one in a hundred took {} ms or more: {slow}", most(slow)))
 }
 
 #[cfg(test)]
@@ -98,7 +101,11 @@ mod tests {
         assert!(shortfall(&told).unwrap().contains("\"p99_ms\":10.0"));
         told[3]["batch"] = 1_000.into();
         assert_eq!(shortfall(&told), None);
-        told.iter_mut().for_each(|run| run["batch"] = 1_000.into());
+        told[3]["p99_ms"] = 60.0.into();
+        assert!(shortfall(&told).is_some());
+        for run in &mut told {
+            run["batch"] = 1_000.into();
+        }
         assert!(shortfall(&told).is_some());
     }
 }

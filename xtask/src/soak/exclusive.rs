@@ -18,8 +18,8 @@ const FAULT_MAX: Duration = Duration::from_secs(30);
 const BACKENDS: [&str; 3] = ["local", "consul", "etcd"];
 /// TTL of the workers to which things are done, in milliseconds; a killed one must be replaced one second later.
 const TAKEOVER_MAX_MS: f64 = 3_000.0;
-/// Where the leading server has just died too: a new leader of etcd prolongs every lease (docs/operations.md).
-const TAKEOVER_AFTER_LEADER_MAX_MS: f64 = 6_000.0;
+/// The same on each backend where the leading server has just died too: a new leader of etcd prolongs every lease (docs/operations.md).
+const TAKEOVER_AFTER_LEADER_MAX_MS: [f64; 3] = [TAKEOVER_MAX_MS, TAKEOVER_MAX_MS, 6_000.0];
 /// What is run of the tests: the faults on all backends beside each other, and what measures times alone.
 const SCENES: [&[&str]; 2] =
     [&["faults::", "--test-threads=3"], &["exclusive::slots_go", "exclusive::four_thousand", "rolling::", "--test-threads=1"]];
@@ -41,9 +41,9 @@ const FAULTS: [(&str, &str); 15] = [
     ("late_first", "writes after it, before anybody had written under a higher epoch"),
     ("ghosts", "**writes let pass after somebody had**"),
     ("kills_alone", "SIGKILLs to which nothing else came"),
-    ("takeover_ms", "longest takeover after them, ms"),
+    ("takeover_ms", "longest takeover after one of them, ms"),
     ("kills_after_leader", "SIGKILLs within 3 s of the leading server's, to which nothing else came"),
-    ("takeover_after_leader_ms", "longest takeover after them, ms"),
+    ("takeover_after_leader_ms", "longest takeover after one of those, ms"),
     ("gap_ms", "longest time, after all deadlines, in which nobody held a slot, ms"),
 ];
 
@@ -119,11 +119,14 @@ fn tables(told: &[Value]) -> Result<String, Failure> {
         })?;
     }
     for (field, what) in FAULTS {
-        text += &row(what, |backend| Some(of(told, "faults", backend).next()?[field].to_string()))?;
+        text += &row(what, |backend| {
+            let figure = &of(told, "faults", backend).next()?[field];
+            Some(if figure.is_null() { "–".into() } else { figure.to_string() })
+        })?;
     }
     text += "\nWrites after the end of a stay are those of work that asks nobody before it writes, as code that was paused does. A table knows of an epoch from the first \
              write under it, so it refuses what comes behind that and cannot tell what comes before from a write in time; such a write is no failure, because \
-             nobody has worked on what it changes. `owns` was false to all that work.\n";
+             nobody has worked on what it changes. Asked again, no worker said that such work had its slot still under that epoch.\n";
     text += "\nHandover of a slot in good order: from the moment in which its former holder, whose work in it is done, says so to its own readers, until \
              the next holder says so to its. Settling: a fourth member joins three with 4,096 slots, from before it asks to register until each \
              of the four holds exactly the slots that the placement of all four gives it; looked at every 10 ms, 20 times. Both with three servers of Consul and of etcd on \
@@ -163,11 +166,15 @@ fn shortfalls(told: &[Value]) -> Vec<String> {
                 found.push(format!("{backend}: {what} took up to {} ms, allowed are {max} ms", number(ms)));
             }
         };
-        check("takeover", Figures::of(of(told, "faults", backend), "takeover_ms").worst(), TAKEOVER_MAX_MS);
+        let takeovers = Figures::of(of(told, "faults", backend), "takeover_ms");
+        check("takeover", takeovers.worst(), TAKEOVER_MAX_MS);
         let after_leader = Figures::of(of(told, "faults", backend), "takeover_after_leader_ms").worst();
-        check("takeover just after the leader's death", after_leader, TAKEOVER_AFTER_LEADER_MAX_MS);
+        check("takeover just after the leader's death", after_leader, TAKEOVER_AFTER_LEADER_MAX_MS[index]);
         check("99 % of handovers", Figures::of(of(told, "hands", backend), "p99_ms").worst(), HANDS_P99_MAX_MS[index]);
         check("settling", Figures::of(of(told, "settle", backend), "settle_ms").worst(), SETTLE_MAX_MS[index]);
+        if takeovers.is_empty() {
+            found.push(format!("{backend}: nobody was killed to whom nothing else came, so no takeover was measured"));
+        }
     }
     found
 }
@@ -213,6 +220,16 @@ mod tests {
     fn what_takes_too_long_falls_short_by_its_worst() {
         assert_eq!(shortfalls(&told(3_000, 50.0, 300.0)), Vec::<String>::new());
         assert_eq!(shortfalls(&told(3_001, 50.0, 300.0)).len(), 3);
+        let mut after_leader = told(3_000, 50.0, 300.0);
+        for run in after_leader.iter_mut().filter(|run| run["scene"] == "faults") {
+            run["takeover_after_leader_ms"] = 6_000.into();
+        }
+        assert_eq!(shortfalls(&after_leader).len(), 2, "etcd alone may take longer then");
+        for run in after_leader.iter_mut().filter(|run| run["scene"] == "faults") {
+            run["takeover_ms"] = Value::Null;
+        }
+        assert_eq!(shortfalls(&after_leader).len(), 5, "what was not measured is not within anything");
+        assert!(tables(&after_leader).unwrap().contains("| longest takeover after one of them, ms | – | – | – |\n"));
         let found = shortfalls(&told(1, 100.0, 500.0));
         assert_eq!(found.len(), 3, "half a second is too long for etcd, a tenth for two of three");
         assert_eq!(

@@ -52,7 +52,12 @@ pub(crate) fn run(
     if rows.is_some() && name != "outbox-backlog" {
         return Err(Failure::new(format!("--rows goes with the soak outbox-backlog, and not with {name}")));
     }
-    servers::fetch()?;
+    if !names().contains(&name) {
+        return Err(Failure::new(format!("no soak is called {name}; there are: {}", names().join(", "))));
+    }
+    if name != "demo" {
+        servers::fetch()?;
+    }
     let mut short = Vec::new();
     let text = match scene {
         _ if let Some(mistake) = mistake => mistakes::run(context, mistake, runs.unwrap_or(FAULTS_BY_MISTAKE))?,

@@ -85,7 +85,7 @@ pub(super) fn claim(prefix: &str, stored: &Stored) -> Result<Option<(Resource, C
     let unreadable = |why: &str| Failure::BadClaim {
         key: stored.key.clone(),
         why: one_line(why),
-        remedy: "somebody else has changed a key that is locked; delete it, and its holder lets go of it",
+        remedy: "somebody else has changed a key that is locked; its holder locks it anew, and if that one claims nothing any more, delete it",
     };
     let resource = resource(prefix, &stored.key).ok_or_else(|| unreadable("it is on no slot and no name"))?;
     let Holding { id, floor } = serde_json::from_slice(&stored.value()).map_err(|error| unreadable(&error.to_string()))?;

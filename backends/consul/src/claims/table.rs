@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use shardwise_core::{GroupName, Moment};
 use shardwise_discovery::feeds::{Feed, Full, Source};
-use shardwise_discovery::{ClaimTable, Error};
+use shardwise_discovery::{ClaimTable, Error, Seldom};
 use tokio::time::{Instant, sleep_until};
 
 use super::keys;
@@ -23,7 +23,7 @@ pub(crate) struct ClaimFollowers {
 
 impl Source<ClaimTable> for ClaimFollowers {
     fn start(self: Arc<Self>, feed: Feed<ClaimTable>) {
-        follow(GroupClaims { registrar: Arc::clone(&self.registrar), rested: Instant::now() }, feed);
+        follow(GroupClaims { registrar: Arc::clone(&self.registrar), rested: Instant::now(), damaged: Seldom::default() }, feed);
     }
 
     fn full(&self, full: Full) -> Error {
@@ -36,6 +36,8 @@ struct GroupClaims {
     registrar: Arc<Registrar>,
     /// After a read one rests for as long as it took: while thousands of slots change hands, each change would be a reason to read them all.
     rested: Instant,
+    /// Keys that could not be read.
+    damaged: Seldom<String>,
 }
 
 impl Subject for GroupClaims {
@@ -52,16 +54,21 @@ impl Subject for GroupClaims {
         let begun = Instant::now();
         let prefix = keys::prefix(group);
         let Listed { started, index, body } = listed(&self.registrar.client, &prefix).await?;
-        let table = match body {
-            None => ClaimTable::default(),
+        let (table, damaged) = match body {
+            None => (ClaimTable::default(), Vec::new()),
             Some(answer) => {
                 // A megabyte for 4,096 slots: other tasks need not wait for it.
                 let registrar = Arc::clone(&self.registrar);
-                let parsing = tokio::task::spawn_blocking(move || table(&prefix, &registrar.client.parsed::<Vec<Stored>>(&answer)?));
+                let parsing = tokio::task::spawn_blocking(move || Ok(table(&prefix, &registrar.client.parsed::<Vec<Stored>>(&answer)?)));
                 parsing.await.unwrap_or(Err(Failure::ShuttingDown))?
             }
         };
         self.rested = Instant::now() + begun.elapsed();
+        for (key, failure) in damaged {
+            if let Some(seen) = self.damaged.another(key) {
+                tracing::warn!(%failure, seen, "a claim cannot be read: it is told as nobody's until its holder locks it again");
+            }
+        }
         Ok(Look { shown: Arc::new(table), proven: started, index })
     }
 }
@@ -76,7 +83,15 @@ async fn listed(client: &Client, prefix: &str) -> Result<Listed> {
     client.keys(prefix, None, &Right::ReadKey).await
 }
 
-fn table(prefix: &str, stored: &[Stored]) -> Result<ClaimTable> {
-    let claims = stored.iter().filter_map(|stored| keys::claim(prefix, stored).transpose());
-    claims.collect::<Result<_>>().map(ClaimTable)
+/// The claims, and keys that are locked and cannot be read. Such a one is nobody's here and locked there: its holder is told that it is gone, and locks it anew;
+/// nobody else can.
+fn table(prefix: &str, stored: &[Stored]) -> (ClaimTable, Vec<(String, Failure)>) {
+    let (mut table, mut damaged) = (ClaimTable::default(), Vec::new());
+    for stored in stored {
+        match keys::claim(prefix, stored) {
+            Ok(claim) => table.0.extend(claim),
+            Err(failure) => damaged.push((stored.key.clone(), failure)),
+        }
+    }
+    (table, damaged)
 }

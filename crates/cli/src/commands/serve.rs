@@ -8,7 +8,7 @@ use clap::Args;
 use metrics_exporter_prometheus::PrometheusBuilder;
 use serde::Serialize;
 use shardwise::ShardingFactory;
-use shardwise_sidecar::{Options, Render, Sidecar, Tls, Token, goes_on};
+use shardwise_sidecar::{Options, Render, Sidecar, Tls, Token, describe_metrics, goes_on};
 
 use super::load_settings;
 use super::outbox::Shown;
@@ -148,6 +148,7 @@ impl Serve {
 fn recorder() -> Result<Render> {
     let failed = |error: &dyn std::fmt::Display| Failure::new(Code::Unavailable, format!("cannot count for /metrics: {error}"));
     let handle = PrometheusBuilder::new().install_recorder().map_err(|error| failed(&error))?;
+    describe_metrics();
     Ok(Box::new(move || {
         handle.run_upkeep();
         handle.render()

@@ -149,6 +149,18 @@ fn arguments_settings_and_ports_fit_the_program() {
     }
 }
 
+/// An ordinary container is told to stop at the same moment as the worker, which is to end while what it works on is still its own. Publishers have nobody beside them.
+#[test]
+fn only_a_sidecar_waits_before_it_stops() {
+    for manifest in Manifest::all() {
+        let container = manifest.ours();
+        let is_sidecar = strings(&container["args"])[0] == "serve";
+        let hook = &container["lifecycle"]["preStop"];
+        let waits = hook["sleep"]["seconds"].as_u64().is_some_and(|seconds| seconds > 0);
+        assert!(waits == is_sidecar && hook.is_null() != is_sidecar, "{}: {hook}", manifest.name);
+    }
+}
+
 /// What a variable is in a pod.
 fn downward(variable: &Value) -> &str {
     assert!(variable["name"].as_str().unwrap().starts_with(INSTANCE), "{variable}");

@@ -11,6 +11,7 @@ mod grafana;
 mod images;
 mod kubernetes;
 mod live;
+mod notes;
 mod prometheus;
 mod systemd;
 

@@ -6,7 +6,7 @@ use std::io::{Read as _, Seek as _, SeekFrom};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use shardwise_outbox::sink::read_events;
 
@@ -61,17 +61,30 @@ impl News {
     }
 }
 
+/// The oldest of the events that were seen at one look, and how long before that it was committed.
+pub(crate) struct Late {
+    at: Instant,
+    age: Duration,
+}
+
+/// The longest time from the commit to the delivery, of what was committed until that moment, and after it.
+pub(crate) fn longest(late: &[Late], until: Instant) -> [Duration; 2] {
+    [true, false]
+        .map(|before| late.iter().filter(|late| (late.at - late.age <= until) == before).map(|late| late.age).max().unwrap_or_default())
+}
+
 /// Watches what comes until it is told that all has; answers with the longest time from the commit of one of these events to its delivery.
-pub(crate) fn slowest(stage: &Stage, written: &Written, over: &Arc<AtomicBool>) -> JoinHandle<Duration> {
+pub(crate) fn slowest(stage: &Stage, written: &Written, over: &Arc<AtomicBool>) -> JoinHandle<Vec<Late>> {
     let (mut news, written, over) = (News::behind_the_last(stage), written.clone(), Arc::clone(over));
     std::thread::spawn(move || {
-        let mut longest = Duration::ZERO;
+        let mut late: Vec<Late> = Vec::new();
         while !over.load(Ordering::SeqCst) {
             std::thread::sleep(Duration::from_millis(2));
             // What comes before its writer knows of the commit has not waited.
-            longest = news.read().iter().filter_map(|id| written.age(id)).fold(longest, Duration::max);
+            let ages = news.read().iter().filter_map(|id| written.age(id)).max();
+            late.extend(ages.map(|age| Late { at: Instant::now(), age }));
         }
-        assert!(!longest.is_zero(), "no event tells when it was written");
-        longest
+        assert!(!late.is_empty(), "no event tells when it was written");
+        late
     })
 }

@@ -72,7 +72,12 @@ fn picture(tab: &Tab<'_>, name: &str) {
 }
 
 fn pictures(tab: &Tab<'_>, name: &str) -> Vec<PathBuf> {
-    let looks = [("desktop-light", Look::DESKTOP), ("desktop-dark", Look::DESKTOP.dark()), ("phone", Look::PHONE)];
+    let looks = [
+        ("desktop-light", Look::DESKTOP),
+        ("desktop-dark", Look::DESKTOP.dark()),
+        ("phone", Look::PHONE),
+        ("phone-dark", Look::PHONE.dark()),
+    ];
     looks
         .map(|(look, how)| {
             tab.look(how).unwrap();

@@ -32,6 +32,14 @@ fn text(tab: &Tab<'_>, of: &str) -> String {
     tab.eval(&format!("document.querySelector({}).innerText", json!(of))).unwrap().as_str().unwrap().to_owned()
 }
 
+/// What stands under these heads in each row of a table.
+fn cells(tab: &Tab<'_>, of: &str, heads: &[&str]) -> Vec<Vec<String>> {
+    let (rows, heads) = (json!(format!("{of} tbody tr")), json!(heads));
+    let cell = "row.querySelector(`[data-label=\"${head}\"]`).textContent";
+    let script = format!("[...document.querySelectorAll({rows})].map((row) => {heads}.map((head) => {cell}))");
+    serde_json::from_value(tab.eval(&script).unwrap()).unwrap()
+}
+
 #[test]
 fn the_page_shows_the_group_and_what_becomes_of_it() {
     let place = Place::of_workers("2s", "slots = 256");
@@ -46,6 +54,9 @@ fn the_page_shows_the_group_and_what_becomes_of_it() {
     ring(&tab, &workers[0]);
     let agree = "document.getElementById('agree-said').innerText.startsWith('Yes: 3 workers')";
     tab.until("all three were asked and see the same", agree).unwrap();
+    shares(&tab, &workers[0]);
+    members(&tab);
+    views(&tab, &workers[0]);
     keyboard(&tab);
     one_key(&tab, &place);
     what_if(&tab, &place);
@@ -53,7 +64,7 @@ fn the_page_shows_the_group_and_what_becomes_of_it() {
     tab.press("Escape").unwrap();
     tab.eval("document.activeElement.blur()").unwrap();
     let drawn = pictures(&tab, "group");
-    assert_eq!(drawn.len(), 3);
+    assert_eq!(drawn.len(), 4);
     tab.look(Look::DESKTOP).unwrap();
     killed(&tab, &mut workers);
     from_here_alone(&tab, &workers[0]);
@@ -97,6 +108,42 @@ fn ring(tab: &Tab<'_>, worker: &Worker) {
     assert_eq!(table, 3, "the picture has a table");
     let told = text(tab, "#verdict");
     assert!(told.contains("All is well") && told.contains("256 slots"), "{told}");
+}
+
+/// The shares in words, as a picture with the line where all would be even, and as a table.
+fn shares(tab: &Tab<'_>, worker: &Worker) {
+    let slots = worker.get("slots");
+    let owners = slots["owners"].as_array().unwrap();
+    let most = (0..3).map(|place: usize| owners.iter().filter(|owner| **owner == place).count()).max().unwrap();
+    // Each is entitled to a third. Rounded by the browser: of two equally close numbers it takes the larger one.
+    let peak = tab.eval(&format!("({most} / 256 / (1 / 3)).toFixed(2)")).unwrap();
+    let told = text(tab, "#shares-said");
+    assert!(told.starts_with(&format!("Peak over mean: {} (worker-", peak.as_str().unwrap())), "{told}, with {most} slots at most");
+    tab.until("there is the line where all would be even", "document.querySelector('#shares line.ideal') !== null").unwrap();
+    let rows = cells(tab, "#shares-table", &["Worker", "Slots", "Ratio"]);
+    assert_eq!(rows.len(), 3, "{rows:?}");
+    // The one with the most is the first.
+    assert_eq!(rows[0][1..], [most.to_string(), peak.as_str().unwrap().to_owned()], "{rows:?}");
+}
+
+/// Each worker's zone, version and weight, as its settings have them.
+fn members(tab: &Tab<'_>) {
+    let rows = cells(tab, "#members", &["Worker", "Weight", "Zone", "Version"]);
+    assert_eq!(rows.len(), 3, "{rows:?}");
+    for (id, zone) in [("worker-1", "eu-b"), ("worker-2", "eu-c"), ("worker-3", "eu-a")] {
+        let row = rows.iter().find(|row| row[0].contains(id)).unwrap_or_else(|| panic!("{id} has no row: {rows:?}"));
+        assert_eq!(row[1..], ["1", zone, "2.4.1"], "{id}");
+    }
+}
+
+/// All three see what this sidecar sees.
+fn views(tab: &Tab<'_>, worker: &Worker) {
+    let view = worker.get("ownership")["view_fingerprint"].as_str().unwrap()[..12].to_owned();
+    let rows = cells(tab, "#agree", &["View", "Revision", "The same?"]);
+    assert_eq!(rows.len(), 3, "{rows:?}");
+    for row in &rows {
+        assert!(row[0] == view && row[1].parse::<u64>().is_ok() && row[2] == "same", "{row:?} instead of {view}");
+    }
 }
 
 /// The ring is reached and walked with keys, and says in words what it shows.
@@ -157,7 +204,26 @@ fn killed(tab: &Tab<'_>, workers: &mut Vec<Worker>) {
     let slots = tab.eval("[...document.querySelectorAll('#ring .arc')].reduce((sum, arc) => sum + Number(arc.dataset.slots), 0)").unwrap();
     assert_eq!(slots, 256, "nothing of it is lost");
     tab.until("it is told why", "document.getElementById('timeline').innerText.includes('worker-3 went')").unwrap();
+    newest(tab, &workers[0]);
     assert_eq!(tab.eval("window.same").unwrap(), true, "the page was not loaded again");
+}
+
+/// The newest row says what the sidecar does of the same event.
+fn newest(tab: &Tab<'_>, worker: &Worker) {
+    let id = tab.eval("document.querySelector('#timeline tbody tr').dataset.event").unwrap();
+    let row = cells(tab, "#timeline", &["Why", "Moved", "Took"]).swap_remove(0);
+    let past = worker.get("rebalances");
+    let event = past["rebalances"].as_array().unwrap().last().unwrap();
+    assert_eq!(event["id"], id, "{past}");
+    let (share, took) = (event["moved_share"].as_f64().unwrap(), event["took_ms"].as_u64().unwrap());
+    let moved = tab.eval(&format!("`${{({share} * 100).toFixed(1)}} %`")).unwrap();
+    assert!(share > 0.0 && row[0].contains("worker-3 went") && row[1] == moved.as_str().unwrap(), "{row:?} of {event}");
+    let says_how_long = match took {
+        0 => row[2] == "at once",
+        1..1_000 => row[2] == format!("{took} ms"),
+        _ => row[2].ends_with(" s"),
+    };
+    assert!(says_how_long, "{row:?} of {event}");
 }
 
 /// No request of the page went anywhere else, and its policy for browsers says so too.

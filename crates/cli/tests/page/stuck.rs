@@ -63,6 +63,7 @@ fn a_parked_event_is_shown_and_sent_again_by_somebody_with_a_reason() {
     let told = told.as_str().unwrap();
     // What the sink says is text, whatever it looks like.
     assert!(told.contains("e-2") && told.contains("order/7") && told.contains("no such <b>customer</b>"), "{told}");
+    waiting(&tab, &place);
     pictures(&tab, "outbox");
 
     click(&tab, "Replay e-2");
@@ -77,6 +78,18 @@ fn a_parked_event_is_shown_and_sent_again_by_somebody_with_a_reason() {
     let audit = place.run(&["outbox", "audit"]).well();
     assert!(audit.contains("ann") && audit.contains("customer mended") && audit.contains("e-2"), "{audit}");
     assert_eq!(tab.complaints(), Vec::<String>::new());
+}
+
+/// How many events wait, and the oldest for how long.
+fn waiting(tab: &Tab<'_>, place: &Place) {
+    let pending = place.run(&["outbox", "status", "--json"]).json()["pending"].as_u64().unwrap();
+    assert!(pending > 0, "nobody publishes");
+    let tile = "[...document.querySelectorAll('#outbox .tiles > div')].find((tile) => tile.querySelector('dt').textContent === 'Pending')";
+    let told = |what: &str| tab.eval(&format!("{tile}.querySelector('dd {what}').textContent")).unwrap().as_str().unwrap().to_owned();
+    assert_eq!(told("b"), pending.to_string());
+    let oldest = told("span");
+    let since = oldest.strip_prefix("the oldest for ").unwrap_or_else(|| panic!("no age: {oldest}"));
+    assert!(since.starts_with(|first: char| first.is_ascii_digit()), "{oldest}");
 }
 
 /// A webhook that will have nothing of `e-2` until it is mended.

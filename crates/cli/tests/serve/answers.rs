@@ -83,6 +83,7 @@ fn the_group(one: &Served) {
     }
     let metrics = String::from_utf8(http::get(one.at, "/metrics").body).unwrap();
     assert!(metrics.contains("shardwise_sidecar_requests_total{route=\"/v1/policies/{policy}/owner/{key}\",status=\"200\"}"), "{metrics}");
+    assert!(metrics.contains("# HELP shardwise_sidecar_requests_total Requests that were answered"), "{metrics}");
     assert!(!metrics.contains("tenant"), "no key is a label: {metrics}");
 }
 

@@ -1,6 +1,6 @@
 //! What clients send that is wrong, slow or too much: a clear refusal, no growth, and nothing changes for anybody.
 
-use std::io::Write;
+use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::time::{Duration, Instant};
 
@@ -163,6 +163,65 @@ fn a_body_without_an_end_is_ended() {
             assert!(status != 200 || !answer.is_whole);
         }
     });
+}
+
+/// A million keys are sent to it by somebody who goes on reading, but hardly: the sidecar keeps neither them nor the answer, and has enough of it one day.
+#[test]
+fn who_reads_a_byte_a_second_is_ended_and_nothing_piles_up_meanwhile() {
+    let place = place();
+    let one = Served::start(&place, &[]);
+    unharmed(&one, || {
+        let keys = "a-key-that-is-mine-because-i-am-alone\n".repeat(1_000_000);
+        let head = format!("{}{TEXT}Content-Length: {}\r\n\r\n", start_of("POST", "owned", &one), keys.len());
+        let (mut stream, memory) = (http::connect(one.at), one.memory());
+        let (mut sending, begun) = (stream.try_clone().unwrap(), Instant::now());
+        let writer = std::thread::spawn(move || sending.write_all(head.as_bytes()).and_then(|()| sending.write_all(keys.as_bytes())));
+        let mut highest = memory;
+        let read = a_byte_a_second(&mut stream, || {
+            highest = highest.max(one.memory());
+            assert!(begun.elapsed() < PATIENCE, "38 MB are still being sent for somebody who reads a byte a second");
+            writer.is_finished()
+        });
+        let sent = writer.join().unwrap();
+        assert!(sent.is_err(), "38 MB were taken for somebody who reads a byte a second: {read} bytes were read");
+        assert!((2..100).contains(&read), "{read} bytes were read in {:?}", begun.elapsed());
+        let grown = highest.saturating_sub(memory);
+        assert!(grown < 32 * MIB, "{} MiB were kept for somebody who reads a byte a second", grown / MIB);
+    });
+}
+
+/// Reads so until it is over; looks much more often whether it is. Gives back how many bytes came.
+fn a_byte_a_second(stream: &mut TcpStream, mut is_over: impl FnMut() -> bool) -> usize {
+    // Also the wait for a byte that does not come ends soon.
+    stream.set_read_timeout(Some(Duration::from_millis(20))).unwrap();
+    let (mut next, mut read) = (Instant::now(), 0);
+    while !is_over() {
+        if Instant::now() < next {
+            std::thread::sleep(Duration::from_millis(20));
+        } else if let Ok(bytes) = stream.read(&mut [0])
+            && bytes > 0
+        {
+            read += bytes;
+            next = Instant::now() + Duration::from_secs(1);
+        }
+    }
+    read
+}
+
+#[test]
+fn more_requests_than_the_rate_are_refused_and_probes_are_not_counted() {
+    let place = place();
+    let one = Served::start(&place, &["--rate", "1"]);
+    let answers: Vec<http::Answer> = (0..10).map(|_| one.get("ownership")).collect();
+    let (answered, refused): (Vec<_>, Vec<_>) = answers.iter().partition(|answer| answer.status == 200);
+    assert!(!answered.is_empty() && !refused.is_empty(), "{} were answered and {} refused", answered.len(), refused.len());
+    for answer in refused {
+        let problem = answer.refuses(429, "ten at once");
+        assert!(problem["detail"].as_str().unwrap().contains("--rate"), "{problem}");
+    }
+    for _ in 0..10 {
+        assert_eq!(http::get(one.at, "/livez").status, 200);
+    }
 }
 
 #[test]

@@ -31,10 +31,14 @@ macro_rules! on_both {
 mod agent;
 mod drained;
 mod handover;
+#[allow(dead_code, reason = "probes need only a part of it")]
+#[path = "../serve/http.rs"]
+mod http;
 mod meeting;
 mod mistakes;
 mod outage;
 mod paused;
+mod ready;
 mod soak;
 mod takeover;
 mod vanishing;

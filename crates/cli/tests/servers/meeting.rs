@@ -94,6 +94,11 @@ impl Meeting {
         self.runtime.block_on(self.proxy.heal()).unwrap();
     }
 
+    /// An address that a proxy has just had: the system gives it to nobody by itself, so whoever connects there too early does not meet itself.
+    pub(crate) fn unused(&self) -> SocketAddr {
+        self.runtime.block_on(TcpProxy::start(self.proxy.address())).unwrap().address()
+    }
+
     /// A worker that tells everything, just started.
     pub(crate) fn start_worker(&self, policy: &str, id: &str) -> Process {
         start_worker(&self.place, "settings.toml", policy, id)

@@ -207,9 +207,8 @@ impl Engine {
         let found = !fetched.runs.is_empty();
         let more = self.goes_on(found, fetched.resume) || fetched.runs.iter().any(|run| run.through < run.last);
         self.poller.read(found, more);
-        let events: usize = fetched.runs.iter().map(|run| run.events.len()).sum();
-        // Not quite full: aggregates without anything to send count as well.
-        let is_full = fetched.resume.is_some() && events >= self.reading / 2;
+        // Cut short, perhaps by aggregates that have nothing to send: those count as well.
+        let is_full = fetched.resume.is_some();
         self.reading = if is_full { self.reading * 2 } else { PublisherOptions::POLL_EVENTS }.min(self.options.batch);
         for run in fetched.runs {
             // What was read under another epoch than ours, or for a slot given up meanwhile, is not ours to send.

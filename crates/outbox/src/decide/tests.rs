@@ -397,6 +397,8 @@ fn readings_begin_small_and_grow_while_they_come_back_full() {
         actions.extend(engine.next(at(3)));
     }
     assert_eq!(sizes, [250, 500, 1_000, 1_000, 250, 500]);
+    engine.on(Input::Fetched(Fetched { runs: vec![], resume: Some(9) }), at(3));
+    assert_eq!(engine.reading, 1_000, "full of aggregates that have nothing to send");
 }
 
 /// A store may list aggregates that have nothing to send, as long as a writer has them.

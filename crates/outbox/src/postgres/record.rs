@@ -74,8 +74,8 @@ const FENCED: &str = "SELECT h.slot, h.epoch FROM unnest($1::bigint[], $2::bigin
     WHERE NOT EXISTS (SELECT 1 FROM outbox_slot AS s WHERE s.slot = h.slot AND s.epoch = h.epoch AND s.incarnation = $3)";
 
 /// $5 attempts, $6 failures, $7 milliseconds until the next attempt or NULL, $8 blocked, $9 errors, $10 sequences. Repeated after the head
-/// went on (an operator's discard, say), it writes nothing: the next event is innocent. One without a failure was put off and not tried: its time begins
-/// when it fails.
+/// went on (an operator's discard, say), it writes nothing: the next event is innocent. One without another failure was put off and not tried; its time
+/// begins when it fails.
 const FAIL: &str = concat!(
     under_the_fence!(
         "attempts, failures, retry_in, blocked, error, seq",
@@ -83,7 +83,7 @@ const FAIL: &str = concat!(
     ),
     "UPDATE outbox_head AS h
      SET attempts = f.attempts, failures = f.failures, failing_since = CASE WHEN f.failures > 0 THEN coalesce(h.failing_since, statement_timestamp()) END,
-         attempted_at = CASE WHEN f.failures > 0 THEN statement_timestamp() END, retry_at = statement_timestamp() + f.retry_in * interval '1 millisecond',
+         attempted_at = CASE WHEN f.failures > h.failures THEN statement_timestamp() ELSE h.attempted_at END, retry_at = statement_timestamp() + f.retry_in * interval '1 millisecond',
          blocked_at = CASE WHEN f.blocked THEN statement_timestamp() END, last_error = f.error
      FROM allowed AS f WHERE h.aggregate = f.aggregate AND h.listed AND h.done_seq < f.seq"
 );

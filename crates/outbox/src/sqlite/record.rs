@@ -41,11 +41,11 @@ macro_rules! under_the_fence {
 }
 
 /// ?5 attempts, ?6 failures, ?7 now, ?8 retry at or NULL, ?9 blocked at or NULL, ?10 error, ?11 sequence. Repeated after the head went on
-/// (an operator's discard, say), it writes nothing: the next event is innocent. One without a failure was put off and not tried: its time begins when it
-/// fails.
+/// (an operator's discard, say), it writes nothing: the next event is innocent. One without another failure was put off and not tried; its time begins when
+/// it fails.
 const FAIL: &str = concat!(
     "UPDATE outbox_aggregate SET attempts = ?5, failures = ?6, failing_since = iif(?6 > 0, coalesce(failing_since, ?7), NULL),
-         attempted_at = iif(?6 > 0, ?7, NULL),
+         attempted_at = iif(?6 > failures, ?7, attempted_at),
          retry_at = ?8, blocked_at = ?9, last_error = ?10
      WHERE id = ?1 AND done_seq < ?11 AND ",
     under_the_fence!()

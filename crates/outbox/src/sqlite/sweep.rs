@@ -75,7 +75,13 @@ async fn delete(store: &SqliteStore, positions: &[i64]) -> Result<Swept> {
     if positions.is_empty() {
         return Ok(Swept::default());
     }
-    let (begun, positions) = (Instant::now(), json!(positions).to_string());
-    let done = store.when_free(|| sqlx::query(DELETE).bind(&positions).execute(&store.writer)).await.at(store)?;
-    Ok(Swept { deleted: usize::try_from(done.rows_affected()).unwrap_or(usize::MAX), resume: None, shut: begun.elapsed() })
+    let positions = json!(positions).to_string();
+    // Of several tries the last one counts: before it others had the lock.
+    let delete = || async {
+        let begun = Instant::now();
+        let done = sqlx::query(DELETE).bind(&positions).execute(&store.writer).await?;
+        Ok((done.rows_affected(), begun.elapsed()))
+    };
+    let (deleted, shut) = store.when_free(delete).await.at(store)?;
+    Ok(Swept { deleted: usize::try_from(deleted).unwrap_or(usize::MAX), resume: None, shut })
 }

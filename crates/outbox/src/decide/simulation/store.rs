@@ -87,7 +87,8 @@ impl World {
                 (aggregate.done, aggregate.trouble, aggregate.retry_at) = (aggregate.done.max(through), HeadTrouble::default(), 0);
             }
             if let Then::Retry { attempts, failures, retry_in, .. } = outcome.then {
-                aggregate.trouble = HeadTrouble { attempts, failures, failing_for: Some(Duration::ZERO), attempted_ago: None };
+                aggregate.trouble =
+                    HeadTrouble { attempts, failures, failing_for: (failures > 0).then_some(Duration::ZERO), attempted_ago: None };
                 aggregate.retry_at = now + u64::try_from(retry_in.as_millis()).unwrap();
             }
         }

@@ -1,0 +1,80 @@
+//! What a sidecar counts itself, beside what its services count, through the facade of the crate `metrics`. One table: names and texts of the code, and the page
+//! `metrics.md`.
+
+use shardwise::metrics::{Metric, MetricKind};
+
+pub(crate) const REQUESTS: Metric = Metric {
+    name: "shardwise_sidecar_requests_total",
+    kind: MetricKind::Counter,
+    unit: "requests",
+    help: "Requests that were answered or refused, by the route as `/openapi.json` has it (`none` where there is none) and by status",
+    labels: &["route", "status"],
+};
+pub(crate) const CONNECTIONS: Metric = Metric {
+    name: "shardwise_sidecar_connections",
+    kind: MetricKind::Gauge,
+    unit: "connections",
+    help: "Connections that are open, looked at when `/metrics` is asked",
+    labels: &[],
+};
+pub(crate) const FORWARDS: Metric = Metric {
+    name: "shardwise_sidecar_forwards_total",
+    kind: MetricKind::Counter,
+    unit: "requests",
+    help: "Requests at `instances/` and `any/` by what became of them: answered, unknown, unreachable, barred, broken or late",
+    labels: &["outcome"],
+};
+
+/// All of them.
+const METRICS: [Metric; 3] = [REQUESTS, CONNECTIONS, FORWARDS];
+
+/// Tells the exporter that is installed what each metric of a sidecar says, as `shardwise::metrics::describe` does for those of the services.
+pub fn describe_metrics() {
+    for Metric { name, kind, help, .. } in METRICS {
+        ::metrics::with_recorder(|recorder| match kind {
+            MetricKind::Counter => recorder.describe_counter(name.into(), None, help.into()),
+            MetricKind::Gauge => recorder.describe_gauge(name.into(), None, help.into()),
+            MetricKind::Histogram => recorder.describe_histogram(name.into(), None, help.into()),
+        });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fmt::Write as _;
+
+    use super::*;
+
+    const BEGINNING: &str = "# Metrics of a sidecar
+
+Generated from the table in `src/metrics.rs`; `METRICS_WRITE=1 cargo test -p shardwise-sidecar --lib metrics` writes it.
+
+`shardwise serve` serves these at `/metrics` in Prometheus' form, beside those of its services (`docs/metrics.md`). No label carries a key or the name of a
+member.
+
+| metric | kind | unit | labels | meaning |
+|---|---|---|---|---|
+";
+
+    #[test]
+    fn the_page_is_the_table() {
+        let mut page = BEGINNING.to_owned();
+        for Metric { name, kind, unit, help, labels } in METRICS {
+            let labels = labels.iter().map(|label| format!("`{label}`")).collect::<Vec<_>>().join(", ");
+            writeln!(page, "| `{name}` | {} | {unit} | {labels} | {help} |", kind.as_str()).unwrap();
+        }
+        let path = concat!(env!("CARGO_MANIFEST_DIR"), "/metrics.md");
+        if std::env::var_os("METRICS_WRITE").is_some() {
+            std::fs::write(path, &page).unwrap();
+        }
+        assert_eq!(std::fs::read_to_string(path).unwrap(), page, "metrics.md is not the table's: METRICS_WRITE=1 writes it");
+    }
+
+    #[test]
+    fn names_say_what_they_are() {
+        for Metric { name, kind, help, .. } in METRICS {
+            assert!(name.starts_with("shardwise_sidecar_") && !help.ends_with('.'), "{name}");
+            assert_eq!(name.ends_with("_total"), kind == MetricKind::Counter, "{name}");
+        }
+    }
+}

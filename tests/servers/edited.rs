@@ -1,0 +1,78 @@
+//! Exclusive ownership of the whole library where somebody changes a claim by hand.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use base64::Engine as _;
+use base64::prelude::BASE64_STANDARD;
+use serde_json::json;
+use shardwise::ShardingService;
+
+use crate::exclusive::{Place, share};
+use crate::meeting::{Kind, Server, runtime, until};
+
+const SLOTS: u32 = 16;
+/// The one that is changed.
+const SLOT: u32 = 3;
+const TTL: Duration = Duration::from_secs(3);
+const WITHIN: Duration = Duration::from_secs(30);
+
+// On `local` the file refuses it: `backends/local/tests/claim_edits.rs`.
+on_both!(a_claim_edited_by_hand_touches_no_other_and_is_held_again_under_a_higher_epoch);
+
+fn epochs(fleet: &[ShardingService]) -> BTreeMap<u32, u64> {
+    fleet.iter().flat_map(|service| service.ownership().fences().map(|fence| (fence.slot, fence.epoch.get())).collect::<Vec<_>>()).collect()
+}
+
+/// Overwrites the claim's key with nonsense, or deletes it.
+async fn edit(server: &Server, deletes: bool) {
+    match server {
+        Server::Consul(consul) => {
+            let path = format!("/v1/kv/shardwise/claims/workers/slot/{SLOT}");
+            let (method, body) = if deletes { ("DELETE", None) } else { ("PUT", Some(json!("nonsense"))) };
+            consul.api(method, &path, body.as_ref()).await.unwrap();
+        }
+        Server::Etcd(etcd) => {
+            let key = BASE64_STANDARD.encode(format!("/shardwise/v1/claims/workers/slots/{SLOT}"));
+            let value = BASE64_STANDARD.encode("nonsense");
+            let (path, body) =
+                if deletes { ("/v3/kv/deleterange", json!({ "key": key })) } else { ("/v3/kv/put", json!({ "key": key, "value": value })) };
+            etcd.api(path, &body).await.unwrap();
+        }
+    }
+}
+
+fn a_claim_edited_by_hand_touches_no_other_and_is_held_again_under_a_higher_epoch(kind: Kind) {
+    let runtime = runtime("edited");
+    let _inside = runtime.enter();
+    let place = runtime.block_on(Place::start(Some(kind)));
+    let Place::Server(_, server) = &place else { panic!("a server was started") };
+    let mut fleet: Vec<_> = ["a", "b"].map(|id| place.service(id, SLOTS, TTL)).into();
+    for service in &fleet {
+        runtime.block_on(service.register_self()).unwrap();
+    }
+    until("two share", WITHIN, || share(&fleet.iter().collect::<Vec<_>>()));
+    let before = epochs(&fleet);
+    runtime.block_on(edit(server, false));
+    if kind == Kind::Etcd {
+        // Nobody is granted it while its key is there.
+        until("nobody has it", WITHIN, || {
+            let held = epochs(&fleet);
+            if held.contains_key(&SLOT) { Err(format!("{held:?}")) } else { Ok(()) }
+        });
+        runtime.block_on(edit(server, true));
+    }
+    until("it is held again, under a higher epoch", WITHIN, || {
+        share(&fleet.iter().collect::<Vec<_>>())?;
+        let held = epochs(&fleet);
+        if held[&SLOT] > before[&SLOT] { Ok(()) } else { Err(format!("{held:?} after {before:?}")) }
+    });
+    let mut after = epochs(&fleet);
+    after.insert(SLOT, before[&SLOT]);
+    assert_eq!(after, before, "the others are held on");
+    // The group goes on: who comes gets a share.
+    let third = place.service("c", SLOTS, TTL);
+    runtime.block_on(third.register_self()).unwrap();
+    fleet.push(third);
+    until("all three share", WITHIN, || share(&fleet.iter().collect::<Vec<_>>()));
+}
