@@ -70,7 +70,7 @@ pub(crate) struct Late {
 /// The longest time from the commit to the delivery, of what was committed until that moment, and after it.
 pub(crate) fn longest(late: &[Late], until: Instant) -> [Duration; 2] {
     [true, false]
-        .map(|before| late.iter().filter(|late| (late.at - late.age <= until) == before).map(|late| late.age).max().unwrap_or_default())
+        .map(|before| late.iter().filter(|late| (late.at <= until + late.age) == before).map(|late| late.age).max().unwrap_or_default())
 }
 
 /// Watches what comes until it is told that all has; answers with the longest time from the commit of one of these events to its delivery.
