@@ -6,6 +6,7 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use shardwise_testkit::{Database, Postgres, PostgresOptions};
+use sqlx::{Connection as _, PgConnection};
 use tokio::runtime::Runtime;
 
 use crate::BATCH;
@@ -110,16 +111,18 @@ impl Stage {
         let every = within / u32::try_from(transactions).unwrap();
         let mut tasks = tokio::task::JoinSet::new();
         for writer in 0..WRITERS {
-            let (database, written, mut chance) = (self.database.clone(), written.clone(), Chance(seed ^ (writer + 1)));
+            let (database, written, mut chance) = (self.database.url(), written.clone(), Chance(seed ^ (writer + 1)));
             tasks.spawn_on(
                 async move {
+                    // One for all its transactions, as a pool has them: with one for each the server is busy with connections.
+                    let mut connection = PgConnection::connect(&database).await.unwrap();
                     // Not all at the same moment: what is measured as a gap would be theirs.
                     tokio::time::sleep(every * u32::try_from(writer).unwrap() / u32::try_from(WRITERS).unwrap()).await;
                     for number in 0..transactions {
                         let due = tokio::time::Instant::now() + every;
                         let transaction = format!("{run}-{writer}-{number}");
                         let (sql, commits) = sql(&transaction, &mut chance);
-                        database.execute(&sql).await.unwrap();
+                        sqlx::raw_sql(sqlx::AssertSqlSafe(sql)).execute(&mut connection).await.unwrap();
                         if commits {
                             written.commit(transaction);
                         }
