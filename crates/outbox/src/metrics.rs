@@ -231,7 +231,7 @@ Generated from the table in `src/metrics.rs`; `METRICS_WRITE=1 cargo test -p sha
 The library speaks through the `metrics` facade and installs no exporter. `shardwise outbox run --listen ADDR` serves these at `/metrics` in
 Prometheus' form. Each has the label `sink`, the destination's name; no label carries a key.
 
-Gauges of the whole outbox come from the store every ten seconds, from each publisher: take their `max`, not their sum. So that a look never
+Gauges of the whole outbox come from the store every ten seconds, the first time two seconds after the start, from each publisher: take their `max`, not their sum. So that a look never
 costs more than a few milliseconds, each of their counts stops at 10,000 aggregates with something to send, 10,000 blocked ones and 10,000
 parked events; where one of them stopped, `backlog_complete` is 0 and the numbers say \"at least\".
 

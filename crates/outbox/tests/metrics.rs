@@ -67,6 +67,13 @@ async fn publish(poison: Poison, recorder: &DebuggingRecorder, sums: &mut BTreeM
         store.status().await.unwrap().pending == left && sink.arrived().len() >= 7 && running.stats.snapshot().in_memory == 0
     })
     .await;
+    if poison == Poison::Block {
+        eventually("the backlog is looked at", LIMIT, async || {
+            read(&snapshotter, sums);
+            sums.get("shardwise_outbox_backlog_complete") == Some(&1.0)
+        })
+        .await;
+    }
     // Somebody else takes a slot: a fenced write or a touch that finds out.
     if poison == Poison::Discard {
         let mut conn = outbox.connection().await;
@@ -107,7 +114,8 @@ async fn each_metric_moves_with_what_it_counts() {
         let value = seen[&format!("shardwise_outbox_{name}_total")];
         assert!(value >= least, "{name}: {value} of {least}; {seen:?}");
     }
-    for name in ["publish_latency_seconds", "mark_latency_seconds", "held_slots", "wanted_slots", "backlog_complete"] {
+    let moved = ["publish_latency_seconds", "mark_latency_seconds", "held_slots", "wanted_slots", "backlog_complete", "pending_events"];
+    for name in moved {
         assert!(seen[&format!("shardwise_outbox_{name}")] > 0.0, "{name}: {seen:?}");
     }
 }

@@ -85,7 +85,9 @@ async fn measure(stage: &Stage, listen: bool, writers: u32, every: Option<Durati
     let (url, config) = outbox(stage, listen).await;
     let (stamps, shutdown) = (Stamps::default(), CancellationToken::new());
     let store = PostgresStore::open(config).await.unwrap();
-    let publisher = OutboxPublisher::builder().store(store).sink(stamps.clone()).sharding(Share::new(0, 1)).build().unwrap();
+    let share = Share::new(0, 1);
+    share.begin();
+    let publisher = OutboxPublisher::builder().store(store).sink(stamps.clone()).sharding(share).build().unwrap();
     let task = tokio::spawn(publisher.run(shutdown.clone()));
     // It has its slots, and has found nothing for a while.
     tokio::time::sleep(Duration::from_millis(1_500)).await;

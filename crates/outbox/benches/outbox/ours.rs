@@ -10,6 +10,7 @@ use shardwise::discovery::Clock;
 use shardwise::{InstanceId, Moment, Ownership, ServiceState, Sharding, SlotSet, Timing};
 use shardwise_outbox::sink::{Accepted, NatsConfig, NatsSink, Refusal};
 use shardwise_outbox::{Delivery, OutboxPublisher, PostgresConfig, PostgresStore, PublisherOptions, Sink};
+use sqlx::{Connection as _, PgConnection};
 use tokio::io::{AsyncBufReadExt as _, AsyncReadExt as _, AsyncWriteExt as _, BufReader};
 use tokio::process::{Child, ChildStdout, Command};
 use tokio::sync::watch;
@@ -23,24 +24,37 @@ pub(crate) fn is_publisher() -> bool {
     std::env::var_os(PUBLISHER).is_some()
 }
 
-/// A fixed share of the slots.
-pub(crate) struct Share(InstanceId, watch::Sender<Arc<Ownership>>);
+/// A share of the slots: none before it begins, and then the same for ever.
+#[derive(Clone)]
+pub(crate) struct Share {
+    name: InstanceId,
+    slots: SlotSet,
+    ownership: watch::Sender<Arc<Ownership>>,
+}
 
 impl Share {
     pub(crate) fn new(number: u32, of: u32) -> Self {
         let slots = SlotSet::from_slots(SLOTS, (0..SLOTS).filter(|slot| slot % of == number));
-        let ownership = Ownership::fixed(ServiceState::Unsharded, slots, Arc::default(), Moment::ZERO);
-        Self(InstanceId::new(format!("bench-{number}")).unwrap(), watch::Sender::new(Arc::new(ownership)))
+        let ownership = watch::Sender::new(Self::owning(SlotSet::empty(SLOTS)));
+        Self { name: InstanceId::new(format!("bench-{number}")).unwrap(), slots, ownership }
+    }
+
+    pub(crate) fn begin(&self) {
+        self.ownership.send_replace(Self::owning(self.slots.clone()));
+    }
+
+    fn owning(slots: SlotSet) -> Arc<Ownership> {
+        Arc::new(Ownership::fixed(ServiceState::Unsharded, slots, Arc::default(), Moment::ZERO))
     }
 }
 
 impl Sharding for Share {
     fn ownership(&self) -> Arc<Ownership> {
-        self.1.borrow().clone()
+        self.ownership.borrow().clone()
     }
 
     fn ownership_changes(&self) -> watch::Receiver<Arc<Ownership>> {
-        self.1.subscribe()
+        self.ownership.subscribe()
     }
 
     fn now(&self) -> Moment {
@@ -48,7 +62,7 @@ impl Sharding for Share {
     }
 
     fn instance_id(&self) -> &InstanceId {
-        &self.0
+        &self.name
     }
 
     fn timing(&self) -> Timing {
@@ -90,7 +104,7 @@ impl Sink for PoisonedSink {
     }
 }
 
-/// The publisher's process: says "ready", begins at a byte on stdin, tells how many are delivered and marked whenever that changes, and ends
+/// The publisher's process: says "ready" once it is registered, gets its slots at a byte on stdin, tells how many are delivered and marked whenever that changes, and ends
 /// when stdin does.
 pub(crate) async fn publisher() {
     let told = std::env::var(PUBLISHER).unwrap();
@@ -104,17 +118,26 @@ pub(crate) async fn publisher() {
         "poisoned" => Arc::new(PoisonedSink),
         address => Arc::new(NatsSink::new(NatsConfig::from_url(address, "/bench").unwrap().stream("outbox", true)).unwrap()),
     };
-    let publisher = OutboxPublisher::builder().store(store).sink(sink).sharding(share).options(options).build().unwrap();
+    let publisher = OutboxPublisher::builder().store(store).sink(sink).sharding(share.clone()).options(options).build().unwrap();
     let (stats, shutdown) = (publisher.stats(), CancellationToken::new());
+    let task = tokio::spawn(publisher.run(shutdown.clone()));
+    // As the others are connected before their clock starts.
+    let mut conn = PgConnection::connect(url).await.unwrap();
+    let registered =
+        || sqlx::query_scalar::<_, bool>("SELECT EXISTS (SELECT 1 FROM outbox_publisher WHERE publisher = $1)").bind(share.name.as_str());
+    while !registered().fetch_one(&mut conn).await.unwrap() {
+        tokio::time::sleep(Duration::from_millis(2)).await;
+    }
+    conn.close().await.unwrap();
     println!("ready");
     let mut stdin = tokio::io::stdin();
     stdin.read_u8().await.unwrap();
+    share.begin();
     let stop = shutdown.clone();
     tokio::spawn(async move {
         let _ = stdin.read_u8().await;
         stop.cancel();
     });
-    let task = tokio::spawn(publisher.run(shutdown.clone()));
     let mut delivered = 0;
     while !task.is_finished() {
         tokio::time::sleep(Duration::from_millis(2)).await;
@@ -141,7 +164,7 @@ async fn start(url: &str, sink: &str, number: u32, of: u32) -> Process {
     Process { child, lines }
 }
 
-/// Seconds from the start of that many publishers to the last event marked.
+/// Seconds from the moment at which that many publishers get their slots to the last event marked.
 pub(crate) async fn drain(url: &str, sink: &str, publishers: u32, events: u64) -> f64 {
     let mut processes = Vec::new();
     for number in 0..publishers {

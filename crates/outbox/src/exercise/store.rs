@@ -15,6 +15,7 @@ pub(super) async fn all<H: StoreHarness, F: Future<Output = H>>(fresh: &impl Fn(
     events_come_in_order_with_everything_they_carry(&fresh().await).await;
     only_held_slots_are_read(&fresh().await).await;
     limits_cut_and_the_cursor_goes_round(&fresh().await).await;
+    large_events_come_whole_and_only_as_far_as_they_fit(&fresh().await).await;
     what_is_recorded_is_not_read_again(&fresh().await).await;
     a_fenced_publisher_records_nothing(&fresh().await).await;
     recording_twice_is_harmless(&fresh().await).await;
@@ -125,6 +126,40 @@ async fn limits_cut_and_the_cursor_goes_round(harness: &impl StoreHarness) {
     let partly = store.fetch(&me, &FetchRequest { events_max: 2, ..request() }).await.unwrap();
     assert_eq!((partly.runs[0].through, partly.runs[0].last), (2, 3));
     assert_eq!(store.fetch(&me, &request()).await.unwrap().resume, None, "nothing is left to read");
+}
+
+async fn large_events_come_whole_and_only_as_far_as_they_fit(harness: &impl StoreHarness) {
+    const LARGE: usize = 100_000;
+    let mut written = Vec::new();
+    for (number, mut event) in events("a", 6).into_iter().enumerate() {
+        event.payload = match number {
+            1 => Payload::Text(format!("\"{}\"", "é".repeat(LARGE / 2))),
+            2 => Payload::Binary(vec![7; LARGE]),
+            4 => Payload::Text(format!("[{}1]", "1,".repeat(LARGE / 2))),
+            _ => event.payload,
+        };
+        written.push(if number == 3 { event.with_header("large", "h".repeat(60_000)) } else { event });
+    }
+    harness.insert(written.clone()).await;
+    let (store, me) = owner(harness).await;
+    for events_max in [6, 1_000] {
+        let runs = store.fetch(&me, &FetchRequest { events_max, ..request() }).await.unwrap().runs;
+        assert_eq!(runs.len(), 1);
+        let run = &runs[0];
+        assert_eq!((run.through, run.last, run.events.len()), (6, 6, 6));
+        for (read, written) in run.events.iter().zip(&written) {
+            assert_eq!(read.payload, written.payload, "{}", read.id);
+            assert_eq!(read.headers.as_ref().map_or(2, String::len) > 60_000, read.id == "a-4", "{}", read.id);
+        }
+    }
+    // The one with which the limit is reached still comes.
+    for (bytes_max, whole) in [(1, 1), (1_000, 2), (LARGE + 1_000, 3), (2 * LARGE + 1_000, 4), (2 * LARGE + 70_000, 5), (4 * LARGE, 6)] {
+        let fetched = store.fetch(&me, &FetchRequest { bytes_max, ..request() }).await.unwrap();
+        let run = &fetched.runs[0];
+        assert_eq!((run.events.len(), run.through), (whole, whole as u64), "of {bytes_max} bytes");
+        assert_eq!(fetched.resume.is_some(), whole < 6, "of {bytes_max} bytes");
+        assert_eq!(run.events.last().map(|event| &event.payload), written.get(whole - 1).map(|event| &event.payload));
+    }
 }
 
 async fn what_is_recorded_is_not_read_again(harness: &impl StoreHarness) {

@@ -3,12 +3,14 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use tokio::time::{MissedTickBehavior, interval, timeout};
+use tokio::time::{Instant, MissedTickBehavior, interval_at, timeout};
 use tokio_util::task::AbortOnDropHandle;
 
 use crate::Store;
 use crate::metrics::Meters;
 
+/// Before the first look: whoever has just begun has slots to take and what a restart left waiting to send, and a look at a full outbox reads 10,000 aggregates.
+const AFTER: Duration = Duration::from_secs(2);
 /// Between two looks.
 const EVERY: Duration = Duration::from_secs(10);
 /// A look that takes longer is given up; the gauges stay as they were.
@@ -20,7 +22,7 @@ const MOST: usize = 10_000;
 pub(super) fn watch(store: &Arc<dyn Store>, meters: &Meters) -> AbortOnDropHandle<()> {
     let (store, meters) = (Arc::clone(store), meters.clone());
     AbortOnDropHandle::new(tokio::spawn(async move {
-        let mut turns = interval(EVERY);
+        let mut turns = interval_at(Instant::now() + AFTER, EVERY);
         turns.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
             turns.tick().await;

@@ -41,6 +41,10 @@ async fn a_fetch_seeks_and_never_scans() {
             assert_eq!(scans.iter().filter(|step| step.contains(&format!("using {index}"))).count(), count, "{index}: {plan:#?}");
         }
         assert!(!scans.iter().any(|step| step.contains("Seq Scan") || step.contains("Bitmap")), "{plan:#?}");
+        assert!(
+            !plan.iter().any(|step| ["WindowAgg", "Hash", "Merge"].iter().any(|word| step.contains(word))),
+            "each row is copied, or in no order: {plan:#?}"
+        );
     }
 }
 
