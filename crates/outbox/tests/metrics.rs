@@ -114,7 +114,15 @@ async fn each_metric_moves_with_what_it_counts() {
         let value = seen[&format!("shardwise_outbox_{name}_total")];
         assert!(value >= least, "{name}: {value} of {least}; {seen:?}");
     }
-    let moved = ["publish_latency_seconds", "mark_latency_seconds", "held_slots", "wanted_slots", "backlog_complete", "pending_events"];
+    let moved = [
+        "publish_latency_seconds",
+        "mark_latency_seconds",
+        "held_slots",
+        "wanted_slots",
+        "backlog_complete",
+        "pending_events",
+        "blocked_aggregates",
+    ];
     for name in moved {
         assert!(seen[&format!("shardwise_outbox_{name}")] > 0.0, "{name}: {seen:?}");
     }

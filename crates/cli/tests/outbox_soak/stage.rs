@@ -19,6 +19,8 @@ const AGGREGATES: u64 = 500;
 /// Events of one transaction.
 const TOGETHER: u64 = 10;
 pub(crate) const PUBLISHERS: usize = 4;
+/// In so many transactions there is one with an event that is read apart for its size.
+const LARGE_ONE_IN: u64 = 100;
 
 /// A small random sequence (xorshift), repeated by its seed.
 pub(crate) struct Chance(pub(crate) u64);
@@ -179,11 +181,15 @@ impl Stage {
     }
 }
 
-/// A transaction of ten events that sometimes waits before its end; whether that is a commit.
+/// A transaction of ten events, one of which is large now and then, that sometimes waits before its end; whether that is a commit.
 fn sql(transaction: &str, chance: &mut Chance) -> (String, bool) {
     let mut aggregates: Vec<u64> = (0..TOGETHER).map(|_| chance.below(AGGREGATES)).collect();
     aggregates.sort_by_key(u64::to_string);
-    let row = |(place, id): (usize, &u64)| format!("('{transaction}-{place}', 'order', '{id}', 'Changed', '{{}}')");
+    let large = (chance.below(LARGE_ONE_IN) == 0).then(|| chance.below(TOGETHER));
+    let row = |(place, id): (usize, &u64)| {
+        let payload = if large == Some(place as u64) { "'\"' || repeat('x', 100000) || '\"'" } else { "'{}'" };
+        format!("('{transaction}-{place}', 'order', '{id}', 'Changed', {payload})")
+    };
     let rows: Vec<_> = aggregates.iter().enumerate().map(row).collect();
     let pause = if chance.below(4) == 0 { format!("SELECT pg_sleep({});", chance.below(20) as f64 / 1e3) } else { String::new() };
     let commits = chance.below(10) != 0;

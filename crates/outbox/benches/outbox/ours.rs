@@ -126,6 +126,7 @@ pub(crate) async fn publisher() {
     let registered =
         || sqlx::query_scalar::<_, bool>("SELECT EXISTS (SELECT 1 FROM outbox_publisher WHERE publisher = $1)").bind(share.name.as_str());
     while !registered().fetch_one(&mut conn).await.unwrap() {
+        assert!(!task.is_finished(), "it ended before it was registered");
         tokio::time::sleep(Duration::from_millis(2)).await;
     }
     conn.close().await.unwrap();

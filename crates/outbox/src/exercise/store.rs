@@ -16,6 +16,7 @@ pub(super) async fn all<H: StoreHarness, F: Future<Output = H>>(fresh: &impl Fn(
     only_held_slots_are_read(&fresh().await).await;
     limits_cut_and_the_cursor_goes_round(&fresh().await).await;
     large_events_come_whole_and_only_as_far_as_they_fit(&fresh().await).await;
+    a_limit_of_bytes_passes_no_aggregate_over(&fresh().await).await;
     what_is_recorded_is_not_read_again(&fresh().await).await;
     a_fenced_publisher_records_nothing(&fresh().await).await;
     recording_twice_is_harmless(&fresh().await).await;
@@ -160,6 +161,38 @@ async fn large_events_come_whole_and_only_as_far_as_they_fit(harness: &impl Stor
         assert_eq!(fetched.resume.is_some(), whole < 6, "of {bytes_max} bytes");
         assert_eq!(run.events.last().map(|event| &event.payload), written.get(whole - 1).map(|event| &event.payload));
     }
+}
+
+async fn a_limit_of_bytes_passes_no_aggregate_over(harness: &impl StoreHarness) {
+    let mut written = (0..12).flat_map(|n| events(&n.to_string(), 4)).collect::<Vec<_>>();
+    for (number, event) in written.iter_mut().enumerate().filter(|(number, _)| number % 3 == 0) {
+        event.payload = Payload::Text(format!("\"{}\"", number.to_string().repeat(20_000)));
+    }
+    harness.insert(written.clone()).await;
+    let (store, me) = owner(harness).await;
+    let whole = |runs: &[Run]| {
+        for event in runs.iter().flat_map(|run| &run.events) {
+            let written = written.iter().find(|written| written.id.as_deref() == Some(&event.id)).map(|written| &written.payload);
+            assert_eq!(Some(&event.payload), written, "{}", event.id);
+        }
+    };
+    let all = store.fetch(&me, &FetchRequest { bytes_max: 16 << 20, ..request() }).await.unwrap();
+    assert_eq!((all.runs.len(), ids(&all.runs).len(), all.resume), (12, 48, None));
+    whole(&all.runs);
+    let (mut after, mut seen, mut readings) = (None, std::collections::BTreeSet::new(), 0);
+    while readings < 40 {
+        let Fetched { runs, resume } = store.fetch(&me, &FetchRequest { after, bytes_max: 90_000, ..request() }).await.unwrap();
+        whole(&runs);
+        assert!(!runs.is_empty() && resume.is_some(), "more than the limit is pending");
+        // The hash goes up, and around once: what one turn has not seen, it has passed over.
+        let around = after.is_some_and(|after| resume.is_some_and(|resume| resume <= after));
+        seen.extend(runs.iter().map(|run| run.aggregate));
+        (after, readings) = (resume, readings + 1);
+        if around {
+            break;
+        }
+    }
+    assert_eq!(seen.len(), 12, "{readings} readings");
 }
 
 async fn what_is_recorded_is_not_read_again(harness: &impl StoreHarness) {

@@ -40,7 +40,7 @@ pub use enqueue::enqueue;
 #[doc(hidden)]
 pub use fence::RELEASE;
 #[doc(hidden)]
-pub use fetch::FETCH;
+pub use fetch::{FETCH, LARGE};
 #[doc(hidden)]
 pub use record::MARK;
 pub use schema::{MIGRATIONS, Migration, SCHEMA_VERSION, revert};

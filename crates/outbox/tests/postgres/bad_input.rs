@@ -41,6 +41,26 @@ fn of_many(numbers: std::ops::RangeInclusive<u64>) -> Vec<shardwise_outbox::NewE
     (0..20).flat_map(|aggregate| events(&aggregate.to_string(), numbers.clone())).collect()
 }
 
+/// Somebody deletes pending rows by hand: what is left of an aggregate comes in its order, and one that has nothing left waits for nothing.
+#[tokio::test]
+async fn rows_deleted_by_hand_leave_holes_that_nobody_waits_for() {
+    let outbox = Outbox::new().await;
+    outbox.insert(["first", "middle", "all", "none"].iter().flat_map(|id| events(id, 1..=5)).collect()).await;
+    let deleted =
+        "DELETE FROM outbox WHERE aggregateid = 'first' AND seq = 1 OR aggregateid = 'middle' AND seq IN (2, 3) OR aggregateid = 'all'";
+    outbox.execute(deleted).await;
+    let sink = ScriptedSink::accepting();
+    let running = start(&outbox, &sink, TestSharding::full("one")).await;
+    nothing_pending(&outbox).await;
+    let mut arrived = BTreeMap::<String, Vec<u64>>::new();
+    for event in sink.arrived() {
+        arrived.entry(event.aggregate_id.clone()).or_default().push(event.sequence);
+    }
+    let expected = [("first", vec![2, 3, 4, 5]), ("middle", vec![1, 4, 5]), ("none", vec![1, 2, 3, 4, 5])];
+    assert_eq!(arrived, expected.map(|(id, sequences)| (id.to_owned(), sequences)).into());
+    running.stop().await;
+}
+
 async fn nothing_pending(outbox: &Outbox) {
     eventually("nothing is pending", LIMIT, async || outbox.execute("SELECT 1 FROM outbox_head WHERE listed").await.is_empty()).await;
 }

@@ -1,13 +1,16 @@
 //! Reading what is pending: by the publisher's slots, each a range of the index of aggregates with something to send.
 //!
 //! Neither other slots' rows nor rows behind a blocked head are looked at: the first are outside the ranges, the second not in the
-//! index; a test reads the plan. Large payloads are read apart, behind that, so that what would not fit is never read.
+//! index; a test reads the plan. Large payloads are read apart, behind that, so that none is read that does not fit; small ones behind the limit come and are dropped, and are not
+//! more than the limit.
 //!
 //! This file: the statements. `reading`: from rows to runs.
 
 mod reading;
 
-use futures::TryStreamExt;
+pub use reading::LARGE;
+
+use futures::TryStreamExt as _;
 use sqlx::{PgConnection, Row};
 
 use self::reading::Reading;
@@ -35,7 +38,7 @@ const ANY: &str = "
 ///
 /// Heads that wait for a retry are in an index of their own, by the time of it, so that they cost nothing before. Rows come as the nested loops
 /// find them, without a sort (what is left out is looked up in a hash, which an array would not be): a LATERAL with a LIMIT can only be the inner side of one, and so
-/// an aggregate's events come in its order. No window numbers them or sums up their sizes: each would copy every row, for a fifth and a third of the time
+/// an aggregate's events come in its order. No window numbers them or sums up their sizes: each would copy every row, for a sixth and a third of the time
 /// (docs/adr/0037-large-payloads-apart.md).
 pub const FETCH: &str = "
     SELECT h.slot, h.epoch, h.aggregate, h.hash, h.done_seq, a.last_seq, h.attempts, h.failures,
@@ -171,6 +174,6 @@ async fn read(
         reading.add(&row, is_due)?;
     }
     drop(rows);
-    reading.fill(conn).await?;
-    Ok(read < limit && reading.bytes_left > 0 && (due == 0 || read_due < due))
+    let whole = reading.fill(conn).await?;
+    Ok(whole && read < limit && reading.bytes_left > 0 && (due == 0 || read_due < due))
 }

@@ -4,6 +4,7 @@
 
 use std::collections::{HashMap, HashSet};
 
+use futures::TryStreamExt as _;
 use sqlx::postgres::PgRow;
 use sqlx::{PgConnection, Row};
 
@@ -15,8 +16,8 @@ use crate::{Delivery, Payload};
 
 /// The column of [`super::FETCH`] that tells whether the row is a retry that is due.
 pub(super) const DUE: usize = 10;
-/// $1 positions.
-const LARGE: &str = "SELECT position, payload, payload_bytes, headers FROM outbox WHERE position = ANY ($1)";
+/// $1 positions. Public for the test that reads the plan.
+pub const LARGE: &str = "SELECT position, payload, payload_bytes, headers FROM outbox WHERE position = ANY ($1)";
 
 /// An event that was picked without its payload and headers.
 struct Large {
@@ -74,7 +75,8 @@ impl Reading {
         let delivery = delivery(row, run.hold, aggregate, unsigned(sequence))?;
         if delivery.sequence <= run.through {
             // Cannot be (see the statement); if it ever is, nothing is sent.
-            return Err(sqlx::Error::Protocol("the events of an aggregate came in another order than theirs".into()));
+            let text = format!("of aggregate {aggregate}, event {sequence} came behind {}: not in its order, and not sent", run.through);
+            return Err(sqlx::Error::Protocol(text));
         }
         let mut bytes = delivery.bytes();
         if let Some(position) = row.try_get_unchecked(19)? {
@@ -87,20 +89,23 @@ impl Reading {
         Ok(())
     }
 
-    /// Reads the payloads and headers of large events, which all fit.
-    pub(super) async fn fill(&mut self, conn: &mut PgConnection) -> Result<(), Fault> {
+    /// Reads the payloads and headers of large events, which all fit. Answers whether all were there.
+    pub(super) async fn fill(&mut self, conn: &mut PgConnection) -> Result<bool, Fault> {
         if self.large.is_empty() {
-            return Ok(());
+            return Ok(true);
         }
         let positions: Vec<i64> = self.large.iter().map(|large| large.position).collect();
-        let rows = sqlx::query(LARGE).bind(positions).fetch_all(conn).await?;
-        let rest = rows.iter().map(|row| Ok((row.try_get_unchecked(0)?, (payload(row, 1)?, row.try_get_unchecked(3)?))));
-        self.filled(rest.collect::<Result<_, sqlx::Error>>()?);
-        Ok(())
+        // One by one, so that no payload is held twice but the one that comes.
+        let (mut rest, mut rows) = (HashMap::new(), sqlx::query(LARGE).bind(positions).fetch(conn));
+        while let Some(row) = rows.try_next().await? {
+            rest.insert(row.try_get_unchecked(0)?, (payload(&row, 1)?, row.try_get_unchecked(3)?));
+        }
+        Ok(self.filled(rest))
     }
 
-    /// Puts payloads and headers into their places. Behind one that is gone meanwhile its run ends; it is read anew where nothing is left of it.
-    fn filled(&mut self, mut rest: HashMap<i64, Rest>) {
+    /// Puts payloads and headers into their places. Behind one that is gone meanwhile its run ends; it is read anew where nothing is left of it. Answers whether
+    /// all were there.
+    fn filled(&mut self, mut rest: HashMap<i64, Rest>) -> bool {
         let mut ended = HashSet::new();
         for Large { position, run: place, event } in self.large.drain(..) {
             let Some(run) = self.runs.get_mut(place).filter(|_| !ended.contains(&place)) else { continue };
@@ -117,6 +122,7 @@ impl Reading {
             let is_ended = places.next().is_some_and(|place| ended.contains(&place));
             !(is_ended && run.events.is_empty())
         });
+        ended.is_empty()
     }
 }
 
@@ -203,7 +209,8 @@ mod tests {
         reading.large = vec![large(1, 0, 0), large(2, 0, 2), large(5, 1, 1), large(6, 1, 2), large(7, 3, 0), large(8, 3, 1)];
         let rest = |text: &str| (Payload::Text(text.into()), Some("{}".to_owned()));
         // Of the second run the middle is gone, of the fourth the beginning.
-        reading.filled(HashMap::from([(1, rest("one")), (2, rest("three")), (6, rest("six")), (8, rest("eight"))]));
+        let all_there = reading.filled(HashMap::from([(1, rest("one")), (2, rest("three")), (6, rest("six")), (8, rest("eight"))]));
+        assert!(!all_there);
         let left: Vec<_> = reading.runs.iter().map(|run| (run.through, run.events.len())).collect();
         assert_eq!(left, [(3, 3), (4, 1), (9, 0)]);
         let texts: Vec<_> = reading.runs.iter().flat_map(|run| &run.events).map(|event| event.payload.clone()).collect();
