@@ -9,6 +9,7 @@ use shardwise::SlotSet;
 use shardwise_outbox::exercise::{ScriptedSink, StoreHarness};
 use shardwise_outbox::{Delivery, NewEvent, OutboxPublisher, Payload, PublisherOptions, Store};
 use sqlx::{Connection, PgConnection};
+use tokio::time::{Instant, interval};
 
 use crate::common::{Outbox, insert};
 use crate::shared::{Running, SLOTS, TestSharding, events, eventually, within};
@@ -55,6 +56,33 @@ async fn a_transaction_that_stays_open_delays_nobody() {
     outbox.insert(events("held", 3..=3)).await;
     eventually("it is listed again", LIMIT, async || sink.arrived().len() == 7 && pending().await == 0).await;
     snapshot.rollback().await.unwrap();
+    running.stop().await;
+}
+
+/// How long a transaction stays open, and how soon what others commit meanwhile is delivered: sooner than any call gives up waiting for a lock (5 s).
+const OPEN_FOR: Duration = Duration::from_mins(1);
+const IN_TIME: Duration = Duration::from_secs(4);
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_transaction_that_is_open_for_a_minute_delays_no_event_of_others() {
+    let outbox = Outbox::new().await;
+    let (mut writer, store, sink) = (outbox.connection().await, outbox.store().await, ScriptedSink::accepting());
+    let running = publisher(&outbox, &sink, TestSharding::full("one")).await;
+    let mut open = writer.begin().await.unwrap();
+    insert(&mut open, NewEvent::new("order", "held", "OrderChanged", "{}").with_id("held-1")).await.unwrap();
+    let (begun, mut turns, mut written, mut longest) = (Instant::now(), interval(Duration::from_millis(250)), 0, Duration::ZERO);
+    while begun.elapsed() < OPEN_FOR {
+        turns.tick().await;
+        written += 1;
+        outbox.insert(events(&format!("free-{}", written % 20), written..=written)).await;
+        let took = eventually("what was committed beside it is there", IN_TIME, async || sink.arrived().len() as u64 == written).await;
+        longest = longest.max(took);
+    }
+    eprintln!("{written} events beside a transaction of {OPEN_FOR:?}, each delivered after at most {longest:?}");
+    eventually("and marked", IN_TIME, async || store.status().await.unwrap().pending == 0).await;
+    open.commit().await.unwrap();
+    eventually("its own event comes behind its commit", IN_TIME, async || sink.arrived().last().is_some_and(|event| event.id == "held-1"))
+        .await;
     running.stop().await;
 }
 
