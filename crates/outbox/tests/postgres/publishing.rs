@@ -8,6 +8,7 @@ use rand::{RngExt as _, SeedableRng as _};
 use shardwise::SlotSet;
 use shardwise_outbox::exercise::{ScriptedSink, StoreHarness};
 use shardwise_outbox::{Delivery, NewEvent, OutboxPublisher, Payload, PublisherOptions, Store};
+use shardwise_testkit::{Postgres, PostgresOptions};
 use sqlx::{Connection, PgConnection};
 use tokio::time::{Instant, interval};
 
@@ -65,7 +66,8 @@ const IN_TIME: Duration = Duration::from_secs(4);
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_transaction_that_is_open_for_a_minute_delays_no_event_of_others() {
-    let outbox = Outbox::new().await;
+    // A server of its own: nothing that dies meanwhile can be vacuumed, in other databases of the server either.
+    let outbox = Outbox::on(&Postgres::start(PostgresOptions::default()).await.unwrap()).await;
     let (mut writer, store, sink) = (outbox.connection().await, outbox.store().await, ScriptedSink::accepting());
     let running = publisher(&outbox, &sink, TestSharding::full("one")).await;
     let mut open = writer.begin().await.unwrap();
