@@ -118,10 +118,14 @@ impl Redis {
             if self.options.tls.is_some() {
                 return Ok(());
             }
-            stream.write_all(b"PING\r\n").await.map_err(told)?;
-            let mut answer = String::new();
-            BufReader::new(stream).read_line(&mut answer).await.map_err(told)?;
-            if answer.starts_with("+PONG") || answer.starts_with("-NOAUTH") { Ok(()) } else { Err(answer) }
+            // Who has not said the password is refused before it is told whether everything has been read.
+            let login = self.options.password.as_ref().map(|password| format!("AUTH {password}\r\n")).unwrap_or_default();
+            stream.write_all(format!("{login}PING\r\n").as_bytes()).await.map_err(told)?;
+            let (mut answer, mut answers) = (String::new(), BufReader::new(stream));
+            for _ in login.lines().chain(["PING"]) {
+                answers.read_line(&mut answer).await.map_err(told)?;
+            }
+            if answer.ends_with("+PONG\r\n") { Ok(()) } else { Err(answer) }
         };
         self.process.until("it answers", look).await
     }
