@@ -51,7 +51,7 @@ async fn a_redis_with_a_password_is_ready_when_it_has_read_what_it_had_stored() 
     // It reads slowly, and looks every 1,024 commands whether somebody asks it something.
     let options = RedisOptions::default().with_password("secret").with_setting("key-load-delay", "200");
     let redis = Redis::start(options).await.unwrap();
-    let writes: String = (0..4_096).map(|key| format!("SET key-{key} value\r\n")).collect();
+    let writes = (0..4_096).map(|key| format!("SET key-{key} value\r\n")).collect::<Vec<_>>().concat();
     talk(redis.socket_addr(), &format!("AUTH secret\r\n{writes}ECHO written\r\n"), "written").await;
     redis.restart().await.unwrap();
     let answer = talk(redis.socket_addr(), "AUTH secret\r\nDBSIZE\r\nECHO asked\r\n", "asked").await;
