@@ -28,6 +28,7 @@ pub use error::{Error, Result};
 pub use etcd::{Access, Etcd, EtcdCluster, EtcdOptions};
 pub use nats::{Nats, NatsOptions};
 pub use node::node_modules;
+pub use ports::Port;
 pub use postgres::{Database, Postgres, PostgresOptions};
 pub use proxy::{Direction, Speech, TcpProxy};
 pub use python::{python_with, python_with_all};

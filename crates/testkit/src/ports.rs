@@ -15,14 +15,14 @@ const COUNT: u16 = 20_000;
 
 /// A port of 127.0.0.1 that is ours until it is dropped.
 #[derive(Debug)]
-pub(crate) struct Port {
+pub struct Port {
     number: u16,
     _reservation: UnixDatagram,
 }
 
 impl Port {
     /// A port on which nobody listens, for TCP and UDP.
-    pub(crate) fn reserve() -> Result<Self> {
+    pub fn reserve() -> Result<Self> {
         (0..COUNT).find_map(|_| Self::try_reserve(candidate())).ok_or_else(|| Error::new("all ports for tests are taken"))
     }
 
@@ -35,11 +35,13 @@ impl Port {
         Some(Self { number, _reservation: reservation })
     }
 
-    pub(crate) fn number(&self) -> u16 {
+    /// Its number.
+    pub fn number(&self) -> u16 {
         self.number
     }
 
-    pub(crate) fn address(&self) -> SocketAddr {
+    /// With 127.0.0.1.
+    pub fn address(&self) -> SocketAddr {
         (Ipv4Addr::LOCALHOST, self.number).into()
     }
 }

@@ -62,7 +62,7 @@ mod tests {
         let of = |name: &str| Usage::of_threads(name).unwrap().processor;
         let worker = std::thread::Builder::new().name("works-hard".into()).spawn(move || {
             let begun = Instant::now();
-            while begun.elapsed() < Duration::from_millis(200) {}
+            while begun.elapsed() < Duration::from_secs(20) && of("works-hard") <= Duration::from_millis(20) {}
             (of("works-hard"), of("sleeps"))
         });
         let (worked, slept) = worker.unwrap().join().unwrap();

@@ -1,12 +1,12 @@
 //! A sidecar beyond loopback, as the drop-in of systemd starts it, and Prometheus, as `prometheus/scrape.yaml` has it ask.
 
 use std::io::{Read as _, Write as _};
-use std::net::{TcpListener, TcpStream};
+use std::net::TcpStream;
 use std::process::Command;
 
 use serde_json::{Value, json};
-use shardwise_testkit::Authority;
 use shardwise_testkit::servers::program;
+use shardwise_testkit::{Authority, Port};
 
 use crate::common::process::Process;
 use crate::common::{PATIENCE, Place, eventually, run};
@@ -53,7 +53,7 @@ fn the_command_of_the_page_is_one() {
 /// Prometheus, running; what it says of the one sidecar that it asks.
 struct Prometheus {
     _process: Process,
-    port: u16,
+    port: Port,
 }
 
 impl Prometheus {
@@ -70,18 +70,18 @@ impl Prometheus {
         let config = json!({"scrape_configs": [scrape]});
         // JSON is YAML too.
         place.write(&format!("{name}.yaml"), config.to_string());
-        let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+        let port = Port::reserve().unwrap();
         let mut command = Command::new(program("prometheus").unwrap());
         command.arg(format!("--config.file={}", place.path(format!("{name}.yaml")).display()));
         command.arg(format!("--storage.tsdb.path={}", place.path(format!("{name}.data")).display()));
-        command.arg(format!("--web.listen-address=127.0.0.1:{port}")).current_dir(place.path("."));
+        command.arg(format!("--web.listen-address={}", port.address())).current_dir(place.path("."));
         Self { _process: Process::start(command), port }
     }
 
     /// The health of its one target, and the last error, once it has asked.
     fn health(&self) -> (String, String) {
         eventually("Prometheus has asked", PATIENCE, || {
-            let told = get(self.port, "/api/v1/targets")?;
+            let told = get(&self.port, "/api/v1/targets")?;
             let target = &told["data"]["activeTargets"][0];
             let [health, error] = ["health", "lastError"].map(|field| target[field].as_str().unwrap_or_default().to_owned());
             (health == "up" || health == "down").then_some((health, error))
@@ -90,8 +90,8 @@ impl Prometheus {
 }
 
 /// What is answered, once somebody listens.
-fn get(port: u16, path: &str) -> Option<Value> {
-    let mut stream = TcpStream::connect(("127.0.0.1", port)).ok()?;
+fn get(port: &Port, path: &str) -> Option<Value> {
+    let mut stream = TcpStream::connect(port.address()).ok()?;
     stream.set_read_timeout(Some(PATIENCE)).unwrap();
     write!(stream, "GET {path} HTTP/1.0\r\n\r\n").ok()?;
     let mut answer = String::new();

@@ -1,8 +1,8 @@
 //! What can be wrong with the settings for Consul.
 
-use shardwise_testkit::{Authority, Consul, ConsulOptions};
+use shardwise_testkit::{Authority, Consul, ConsulOptions, Port};
 
-use super::{Case, Mistake, REFUSED, Table, UNAVAILABLE, USAGE, WRONG, damaged, identified, nobody, silence};
+use super::{Case, Mistake, REFUSED, Table, UNAVAILABLE, USAGE, WRONG, damaged, identified, silence};
 use crate::meeting::Kind;
 
 /// The rights of docs.md, one by one.
@@ -54,7 +54,7 @@ pub(super) async fn case() -> Case {
         let token = secure.token(&rules).await.unwrap().secret;
         lacking.push(mistake(&secure.address(), &format!("{ca}\ntoken = \"{token}\""), REFUSED, &["discovery.consul.token", missing]));
     }
-    let damaged = damaged(&authority);
+    let (damaged, nobody) = (damaged(&authority), Port::reserve().unwrap());
     let pair = ["discovery.consul.cert_file", "discovery.consul.key_file", "client's certificate"];
     let key = damaged.key().display().to_string();
     let with = |identity| format!("{ca}\n{}", identified(identity));
@@ -63,7 +63,7 @@ pub(super) async fn case() -> Case {
         mistake(&guarded.address(), &with(&outdated), REFUSED, &pair),
         mistake(&guarded.address(), &with(&damaged), USAGE, &["discovery.consul.key_file", &key, "no private key"]),
         mistake(&plain.address(), "verify = false", USAGE, &["discovery.consul.verify", "discovery.consul.ca_file"]),
-        mistake(&format!("http://{}", nobody()), &wrong, UNAVAILABLE, &["discovery.consul.address", "refused"]),
+        mistake(&format!("http://{}", nobody.address()), &wrong, UNAVAILABLE, &["discovery.consul.address", "refused"]),
         mistake("http://no-such-host.invalid:8500", &wrong, UNAVAILABLE, &["discovery.consul.address", "no-such-host.invalid"]),
         mistake(
             &format!("http://{}", silent.address()),

@@ -1,8 +1,8 @@
 //! What can be wrong with the settings for etcd.
 
-use shardwise_testkit::{Access, Authority, Etcd, EtcdOptions};
+use shardwise_testkit::{Access, Authority, Etcd, EtcdOptions, Port};
 
-use super::{Case, Mistake, REFUSED, Table, UNAVAILABLE, USAGE, WRONG, damaged, identified, nobody, silence};
+use super::{Case, Mistake, REFUSED, Table, UNAVAILABLE, USAGE, WRONG, damaged, identified, silence};
 use crate::meeting::Kind;
 
 const SECRET: &str = "3f9c1b7e-right-secret";
@@ -45,14 +45,14 @@ pub(super) async fn case() -> Case {
     let with = |user: &str| format!("{ca}\n{user}");
     let other = Authority::new().unwrap();
     let stranger = format!("ca_file = \"{}\"\n{wrong}", other.file().display());
-    let damaged = damaged(&authority);
+    let (damaged, nobody) = (damaged(&authority), Port::reserve().unwrap());
     let pair = ["discovery.etcd.cert_file", "discovery.etcd.key_file", "client's certificate"];
     let key = damaged.key().display().to_string();
     let mistakes = vec![
         mistake(&guarded.address(), &ca, REFUSED, &pair),
         mistake(&guarded.address(), &with(&identified(&outdated)), REFUSED, &pair),
         mistake(&guarded.address(), &with(&identified(&damaged)), USAGE, &["discovery.etcd.key_file", &key, "line breaks"]),
-        mistake(&format!("http://{}", nobody()), &wrong, UNAVAILABLE, &["discovery.etcd.endpoints", "refused"]),
+        mistake(&format!("http://{}", nobody.address()), &wrong, UNAVAILABLE, &["discovery.etcd.endpoints", "refused"]),
         mistake("http://no-such-host.invalid:2379", &wrong, UNAVAILABLE, &["discovery.etcd.endpoints", "no-such-host.invalid"]),
         mistake(&format!("http://{}", silent.address()), &wrong, UNAVAILABLE, &["discovery.etcd.endpoints", &silent.address().to_string()]),
         // Whichever was asked last is named.

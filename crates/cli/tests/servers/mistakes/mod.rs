@@ -4,7 +4,7 @@ mod consul;
 mod etcd;
 
 use std::any::Any;
-use std::net::{SocketAddr, TcpListener};
+use std::net::SocketAddr;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
@@ -131,11 +131,6 @@ fn damaged(authority: &Authority) -> Identity {
     let key = std::fs::read_to_string(identity.key()).unwrap();
     std::fs::write(identity.key(), key.replace('\n', " ")).unwrap();
     identity
-}
-
-/// A port on which nobody listens.
-fn nobody() -> SocketAddr {
-    TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap()
 }
 
 /// An address behind which there is silence.
