@@ -68,9 +68,10 @@ async fn publish(poison: Poison, recorder: &DebuggingRecorder, sums: &mut BTreeM
     })
     .await;
     if poison == Poison::Block {
-        eventually("the backlog is looked at", LIMIT, async || {
+        eventually("a look at the backlog sees the blocked aggregate", LIMIT, async || {
             read(&snapshotter, sums);
-            sums.get("shardwise_outbox_backlog_complete") == Some(&1.0)
+            let seen = |name: &str| sums.get(&format!("shardwise_outbox_{name}")).copied().unwrap_or_default();
+            seen("backlog_complete") > 0.0 && seen("blocked_aggregates") > 0.0 && seen("pending_events") > 0.0
         })
         .await;
     }

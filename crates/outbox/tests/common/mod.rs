@@ -116,6 +116,13 @@ pub fn events(id: &str, numbers: impl IntoIterator<Item = u64>) -> Vec<NewEvent>
     numbers.into_iter().map(event).collect()
 }
 
+/// So long that a publisher keeps its slots where the disk is busy for seconds.
+pub const TTL: Duration = Duration::from_secs(10);
+
+fn timing(ttl: Duration) -> Timing {
+    Timing::new(ttl, None, Duration::from_millis(100)).unwrap()
+}
+
 /// A sharding that does as it is told.
 #[derive(Clone)]
 pub struct TestSharding {
@@ -126,11 +133,13 @@ pub struct TestSharding {
 
 impl TestSharding {
     pub fn of(name: &str, slots: SlotSet) -> Self {
-        Self {
-            id: InstanceId::new(name).unwrap(),
-            timing: Timing::new(Duration::from_secs(2), None, Duration::from_millis(100)).unwrap(),
-            sender: Arc::new(watch::Sender::new(Arc::new(active(slots)))),
-        }
+        Self { id: InstanceId::new(name).unwrap(), timing: timing(TTL), sender: Arc::new(watch::Sender::new(Arc::new(active(slots)))) }
+    }
+
+    /// For tests that wait for its end.
+    pub fn with_ttl(mut self, ttl: Duration) -> Self {
+        self.timing = timing(ttl);
+        self
     }
 
     pub fn full(name: &str) -> Self {

@@ -17,6 +17,8 @@ use crate::publishing::delivered;
 use crate::shared::{Running, SLOTS, TestSharding, events, eventually, within};
 
 const LIMIT: Duration = Duration::from_mins(1);
+/// Where the next publisher waits for it to end.
+const SHORT_TTL: Duration = Duration::from_secs(2);
 
 async fn start(outbox: &Outbox, sink: &ScriptedSink, sharding: TestSharding) -> Running {
     publisher(outbox.store().await, sink, sharding)
@@ -77,7 +79,7 @@ async fn ends_and_goes_on(harm: &str, kind: ErrorKind, words: &[&str], mend: &st
     let url = outbox.database.url().replace("postgres@", &format!("{role}@"));
     let store = PostgresStore::open(PostgresConfig::from_url(&url).unwrap()).await.unwrap();
     let sink = ScriptedSink::accepting();
-    let running = publisher(store, &sink, TestSharding::full("one"));
+    let running = publisher(store, &sink, TestSharding::full("one").with_ttl(SHORT_TTL));
     outbox.insert(of_many(1..=3)).await;
     eventually("it is at work", LIMIT, async || !sink.arrived().is_empty()).await;
     outbox.execute(&harm).await;
@@ -197,7 +199,7 @@ async fn a_clock_that_jumps_by_an_hour_at_work() {
 async fn another_number_of_slots_with_rows_pending() {
     let outbox = Outbox::new().await;
     let sink = ScriptedSink::accepting();
-    let running = start(&outbox, &sink, TestSharding::full("one")).await;
+    let running = start(&outbox, &sink, TestSharding::full("one").with_ttl(SHORT_TTL)).await;
     outbox.insert(of_many(1..=2)).await;
     eventually("it is at work", LIMIT, async || !sink.arrived().is_empty()).await;
     let early = start(&outbox, &sink, TestSharding::of("early", SlotSet::full(16))).await;

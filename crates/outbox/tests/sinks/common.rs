@@ -1,9 +1,13 @@
 //! What the tests of all sinks need.
 
 use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Duration;
 
 use shardwise_outbox::Delivery;
 use shardwise_outbox::exercise::deliveries;
+
+/// For whatever has to come.
+pub(crate) const LIMIT: Duration = Duration::from_mins(1);
 
 /// A name that no other test of this program has.
 pub(crate) fn unique(start: &str) -> String {

@@ -11,10 +11,9 @@ use axum::response::IntoResponse as _;
 use shardwise_outbox::sink::{HttpSink, parse_line};
 use shardwise_outbox::{NewEvent, OutboxPublisher, PublisherOptions, Store as _};
 
+use crate::common::LIMIT;
 use crate::http::{Server, ok};
 use crate::shared::{Outbox, Running, TestSharding, eventually};
-
-const LIMIT: Duration = Duration::from_mins(1);
 const AGGREGATES: u64 = 20;
 
 /// Answers for what is behind it: invoices go to a service of their own.

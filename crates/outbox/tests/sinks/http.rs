@@ -261,7 +261,7 @@ async fn an_answer_that_never_ends_is_cut_and_one_that_never_comes_is_given_up()
     let batch = deliveries("a", 1, 1);
     let endless = HttpSink::new(server.config("/endless")).unwrap();
     assert_eq!(endless.deliver(batch.clone().into()).await, Accepted::all(&batch));
-    let silent = HttpSink::new(server.config("/silent").timeout(Duration::from_millis(300))).unwrap();
+    let silent = HttpSink::new(server.config("/silent").timeout(Duration::from_secs(2))).unwrap();
     let answer = silent.deliver(batch.into()).await;
     assert!(answer.refusals().next().unwrap().message.contains("answers 500"), "{answer:?}");
 }

@@ -1,7 +1,6 @@
 //! NATS `JetStream`.
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use async_nats::jetstream::stream::{Config, Stream};
 use async_trait::async_trait;
@@ -11,7 +10,7 @@ use shardwise_outbox::{Delivery, ErrorKind, Sink};
 use shardwise_testkit::{Authority, Direction, Nats, NatsOptions, TcpProxy};
 use tokio::sync::OnceCell;
 
-use crate::common::{aside, decoded, rich, unique};
+use crate::common::{LIMIT, aside, decoded, rich, unique};
 
 /// Larger than the largest event of the suite, smaller than what a server allows.
 const PAYLOAD_MAX: usize = 2 << 20;
@@ -29,9 +28,15 @@ impl Harness {
         let proxy = TcpProxy::start(nats.socket_addr()).await.unwrap();
         let harness = Self { nats, proxy, name: unique("s"), fence };
         let settings = Config { name: harness.name.clone(), subjects: vec![format!("{}.>", harness.name)], ..Config::default() };
-        let context = async_nats::jetstream::new(harness.client().await);
-        context.create_stream(settings).await.unwrap();
+        harness.context().await.create_stream(settings).await.unwrap();
         harness
+    }
+
+    /// By itself it gives up after five seconds, and a server that writes to a busy disk answers later.
+    pub(crate) async fn context(&self) -> async_nats::jetstream::Context {
+        let mut context = async_nats::jetstream::new(self.client().await);
+        context.set_timeout(LIMIT);
+        context
     }
 
     pub(crate) async fn client(&self) -> async_nats::Client {
@@ -40,9 +45,7 @@ impl Harness {
     }
 
     async fn stream(&self) -> Stream {
-        let mut context = async_nats::jetstream::new(self.client().await);
-        context.set_timeout(Duration::from_secs(30));
-        context.get_stream(&self.name).await.unwrap()
+        self.context().await.get_stream(&self.name).await.unwrap()
     }
 
     pub(crate) fn config(&self) -> NatsConfig {
@@ -213,7 +216,7 @@ async fn the_fence_takes_no_other_event_for_this_one() {
     for (name, value) in [("ce-sequence", "999"), ("ce-source", "/elsewhere"), ("ce-id", "b-1")] {
         headers.insert(name, value);
     }
-    let context = async_nats::jetstream::new(harness.client().await);
+    let context = harness.context().await;
     let subject = format!("{}.order.b", harness.name);
     context.publish_with_headers(subject, headers, "".into()).await.unwrap().await.unwrap();
     let answer = sink().deliver(deliveries("b", 1, 2).into()).await;

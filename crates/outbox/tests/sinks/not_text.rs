@@ -6,14 +6,12 @@ use shardwise_outbox::sink::{FileSink, HttpSink, Mode, NatsSink, RabbitMqSink, R
 use shardwise_outbox::{OutboxPublisher, Payload, PostgresConfig, PostgresStore, PublisherOptions, Sink, Store as _};
 use shardwise_testkit::Postgres;
 
-use crate::common::decoded;
+use crate::common::{LIMIT, decoded};
 use crate::http::{Server, ok};
 use crate::rabbitmq::header;
 use crate::redis::PER_AGGREGATE;
 use crate::shared::{Running, TestSharding, eventually};
 use crate::{nats, rabbitmq, redis};
-
-const LIMIT: Duration = Duration::from_mins(1);
 const MODES: [Mode; 2] = [Mode::Binary, Mode::Structured];
 
 /// Bytes that are no UTF-8, the same under the name of JSON, NUL in JSON and in a header, half of a character in JSON, bytes with NUL, and text.

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use async_trait::async_trait;
+use redis::AsyncConnectionConfig;
 use redis::aio::MultiplexedConnection;
 use shardwise_outbox::exercise::{self, SinkHarness, SinkServer, deliveries};
 use shardwise_outbox::sink::{Accepted, Mode, RedisConfig, RedisSink, Template, TlsFiles, parse_line};
@@ -10,7 +11,7 @@ use shardwise_outbox::{Delivery, Sink};
 use shardwise_testkit::{Authority, Direction, Redis, RedisOptions, TcpProxy};
 use tokio::sync::OnceCell;
 
-use crate::common::{aside, headers, rich, unique};
+use crate::common::{LIMIT, aside, headers, rich, unique};
 
 /// Larger than the largest event of the suite.
 const EVENT_MAX: usize = 2 << 20;
@@ -46,7 +47,9 @@ impl Harness {
 
     async fn connection(&self) -> MultiplexedConnection {
         let client = redis::Client::open(format!("redis://:secret@{}", self.redis.socket_addr())).unwrap();
-        client.get_multiplexed_async_connection().await.unwrap()
+        // By itself it gives up after half a second, and a server that writes its log to a busy disk answers later.
+        let patient = AsyncConnectionConfig::new().set_connection_timeout(Some(LIMIT)).set_response_timeout(Some(LIMIT));
+        client.get_multiplexed_async_connection_with_config(&patient).await.unwrap()
     }
 
     /// All streams by name, and their entries.

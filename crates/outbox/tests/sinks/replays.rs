@@ -8,10 +8,9 @@ use shardwise_outbox::sink::NatsSink;
 use shardwise_outbox::store::Signature;
 use shardwise_outbox::{NewEvent, OutboxPublisher, Poison, PublisherOptions, Store as _};
 
+use crate::common::LIMIT;
 use crate::nats::{Harness, server};
 use crate::shared::{Outbox, Running, TestSharding, eventually};
-
-const LIMIT: Duration = Duration::from_mins(1);
 
 /// Publishes until nothing is pending.
 async fn deliver(outbox: &Outbox, harness: &Harness) {
@@ -27,7 +26,7 @@ async fn deliver(outbox: &Outbox, harness: &Harness) {
 /// The stream refuses the second of three events for its size, and takes it later.
 async fn an_aggregate_sent_again_is_in_the_stream_again(fence: bool) {
     let (outbox, harness) = (Outbox::new().await, Harness::new(server().await, fence).await);
-    let context = async_nats::jetstream::new(harness.client().await);
+    let context = harness.context().await;
     let limit = async |bytes| {
         let subjects = vec![format!("{}.>", harness.name)];
         context.update_stream(Config { name: harness.name.clone(), subjects, max_message_size: bytes, ..Config::default() }).await.unwrap();

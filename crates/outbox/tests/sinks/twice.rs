@@ -17,11 +17,11 @@ use shardwise_outbox::{OutboxPublisher, PublisherOptions, Sink, Store as _};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::{TcpListener, TcpStream};
 
+use crate::common::LIMIT;
 use crate::http::Server;
 use crate::shared::{Outbox, Running, TestSharding, events, eventually};
 use crate::{nats, rabbitmq};
 
-const LIMIT: Duration = Duration::from_mins(1);
 const AGGREGATES: u64 = 20;
 const EACH: u64 = 5;
 
