@@ -27,8 +27,12 @@ async fn wipe(place: &Place) {
     match place {
         Place::Server(_, server) => server.restart(false).await,
         Place::Local(folder) => {
-            for file in std::fs::read_dir(folder.path()).unwrap() {
-                std::fs::remove_file(file.unwrap().path()).unwrap();
+            let files = std::fs::read_dir(folder.path()).unwrap().map(|file| file.unwrap().path());
+            let (files, beside): (Vec<_>, Vec<_>) = files.partition(|path| path.extension().is_some_and(|end| end == "db"));
+            // The database comes last: a worker that finds it gone makes a new one, and what is beside that is not to be removed.
+            for file in beside.into_iter().chain(files) {
+                let removed = std::fs::remove_file(file);
+                assert!(removed.is_ok() || removed.is_err_and(|error| error.kind() == std::io::ErrorKind::NotFound));
             }
         }
         Place::Cluster(_) => panic!("a single server was started"),

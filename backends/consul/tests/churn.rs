@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use std::process::Stdio;
 use std::time::{Duration, Instant};
 
-use common::{group, open, registration, settle};
+use common::{group, open, registration, renew, settle};
 use futures::future::join_all;
 use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
@@ -131,7 +131,7 @@ async fn worker_process() {
     println!("registered");
     for _ in 0..60 {
         tokio::time::sleep(CRASH_TTL / 3).await;
-        backend.renew(&registration.seat(), CRASH_TTL).await.unwrap();
+        renew(&backend, &registration).await;
     }
 }
 

@@ -6,7 +6,7 @@ mod common;
 
 use std::time::Duration;
 
-use common::{group, open, registration, until};
+use common::{group, open, registration, renew, until};
 use serde_json::Value;
 use shardwise_discovery::{Discovery, ErrorKind};
 use shardwise_testkit::{Consul, Direction, TcpProxy};
@@ -67,8 +67,7 @@ async fn a_changed_record_survives_a_restart_of_its_agent() {
     a.member.zone = Some("changed".into());
     far.update(&a).await.unwrap();
     agent.restart(true).await.unwrap();
-    until("it renews", TTL / 2, async || far.renew(&a.seat(), TTL).await.map_err(|error| assert!(error.is_retryable(), "{error}")).ok())
-        .await;
+    renew(&far, &a).await;
     assert_eq!(near.members(&group("g")).await.unwrap().view.members()[0].zone.as_deref(), Some("changed"));
 }
 

@@ -7,7 +7,7 @@ mod common;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use common::{group, open, registration, until};
+use common::{group, open, registration, renew, until};
 use futures::StreamExt;
 use futures::future::join_all;
 use serde_json::json;
@@ -76,7 +76,7 @@ async fn three_hundred_members_of_one_process_live_on_one_agent() {
             tokio::time::sleep(ttl / 90).await;
             if signed.elapsed() > ttl / 3 {
                 signed = Instant::now();
-                backend.renew(&one.seat(), ttl).await.unwrap();
+                renew(&backend, one).await;
             }
         }
     }))
@@ -91,7 +91,7 @@ async fn three_hundred_members_of_one_process_live_on_one_agent() {
         let mut took = Vec::new();
         while begun.elapsed() < ttl * 4 / 3 {
             let each = Instant::now();
-            backend.renew(&one.seat(), ttl).await.unwrap();
+            renew(&backend, one).await;
             took.push(each.elapsed());
             tokio::time::sleep((ttl / 3).saturating_sub(each.elapsed())).await;
         }

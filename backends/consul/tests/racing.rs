@@ -7,7 +7,7 @@ mod common;
 use std::process::Stdio;
 use std::time::{Duration, Instant};
 
-use common::{group, open, registration, settle, until};
+use common::{group, open, registration, renew, settle, until};
 use serde_json::{Value, json};
 use shardwise_core::View;
 use shardwise_discovery::conformance::{ids, view_where};
@@ -40,7 +40,7 @@ async fn racer_process() {
         assert!(error.is_retryable(), "{error}");
     }
     for _ in 0..10 {
-        backend.renew(&registration.seat(), TTL).await.unwrap();
+        renew(&backend, &registration).await;
         tokio::time::sleep(TTL / 10).await;
     }
     backend.deregister(&registration.seat()).await.unwrap();

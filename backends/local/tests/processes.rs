@@ -9,7 +9,7 @@ use std::process::Stdio;
 use std::time::{Duration, Instant};
 
 use common::{Follower, PATIENCE, Scratch, backend, granted, group, ids, registration, slots, view_of};
-use nix::sys::signal::{Signal, kill};
+use nix::sys::signal::{Signal, kill, raise};
 use nix::unistd::Pid;
 use shardwise_backend_local::LocalBackend;
 use shardwise_discovery::{Discovery, ErrorKind, Seat};
@@ -20,8 +20,11 @@ use tokio::process::{Child, ChildStdout, Command};
 const PATH: &str = "SHARDWISE_TEST_WORKER_PATH";
 /// The ids that a worker process registers, separated by commas.
 const IDS: &str = "SHARDWISE_TEST_WORKER_IDS";
+/// Its TTL in milliseconds; it renews five times in that.
+const TTL_MS: &str = "SHARDWISE_TEST_WORKER_TTL_MS";
+/// It stops itself when this file beside the database comes, right behind a renewal: a process stopped inside a write would hold up all others.
+const STOP: &str = "stop";
 const TTL: Duration = Duration::from_secs(1);
-const RENEW_EVERY: Duration = Duration::from_millis(200);
 /// A worker that nobody ends ends by itself.
 const WORKER_LIFE: Duration = Duration::from_mins(1);
 
@@ -32,8 +35,9 @@ const SLOTS: u32 = 100;
 #[tokio::test]
 async fn worker_process() {
     let (Some(path), Ok(names)) = (std::env::var_os(PATH), std::env::var(IDS)) else { return };
-    let backend = backend(&PathBuf::from(path));
-    let registrations: Vec<_> = names.split(',').map(|id| registration(id, 1, TTL)).collect();
+    let ttl = Duration::from_millis(std::env::var(TTL_MS).unwrap().parse().unwrap());
+    let (backend, stop) = (backend(&PathBuf::from(&path)), PathBuf::from(path).with_file_name(STOP));
+    let registrations: Vec<_> = names.split(',').map(|id| registration(id, 1, ttl)).collect();
     for registration in &registrations {
         backend.register(registration).await.unwrap();
     }
@@ -41,13 +45,16 @@ async fn worker_process() {
     println!("registered");
     let renewing = async {
         loop {
-            tokio::time::sleep(RENEW_EVERY).await;
+            tokio::time::sleep(ttl / 5).await;
             for registration in &registrations {
-                match backend.renew(&registration.seat(), TTL).await {
+                match backend.renew(&registration.seat(), ttl).await {
                     Ok(_) => {}
                     Err(error) if *error.kind() == ErrorKind::Lost => return println!("lost"),
                     Err(error) => assert!(error.is_retryable(), "{error}"),
                 }
+            }
+            if std::fs::remove_file(&stop).is_ok() {
+                raise(Signal::SIGSTOP).unwrap();
             }
         }
     };
@@ -61,9 +68,10 @@ struct Worker {
 }
 
 impl Worker {
-    fn start(scratch: &Scratch, ids: &str) -> Self {
+    fn start(scratch: &Scratch, ids: &str, ttl: Duration) -> Self {
         let mut command = Command::new(std::env::current_exe().unwrap());
         command.args(["--exact", "worker_process", "--nocapture"]).env(PATH, scratch.path()).env(IDS, ids);
+        command.env(TTL_MS, ttl.as_millis().to_string());
         let mut process = command.stdout(Stdio::piped()).kill_on_drop(true).spawn().unwrap();
         let lines = BufReader::new(process.stdout.take().unwrap()).lines();
         Self { process, lines }
@@ -83,6 +91,17 @@ impl Worker {
         tokio::time::timeout(PATIENCE, listen).await.unwrap_or_else(|_| panic!("the worker did not say {what:?} within {PATIENCE:?}"));
     }
 
+    /// SIGSTOP, at a moment at which it writes nothing.
+    async fn stops(&self, scratch: &Scratch) {
+        let stop = scratch.path().with_file_name(STOP);
+        std::fs::write(&stop, "").unwrap();
+        let begun = Instant::now();
+        while stop.exists() {
+            assert!(begun.elapsed() < PATIENCE, "the worker did not stop within {PATIENCE:?}");
+            tokio::time::sleep(TTL / 100).await;
+        }
+    }
+
     fn signal(&self, signal: Signal) {
         kill(Pid::from_raw(i32::try_from(self.process.id().unwrap()).unwrap()), signal).unwrap();
     }
@@ -93,10 +112,10 @@ async fn a_worker_stopped_beyond_its_ttl_is_gone_and_learns_that_it_is_lost() {
     let scratch = Scratch::new();
     let observer = scratch.backend();
     let mut watch = observer.watch(&group(), TTL / 3);
-    let mut worker = Worker::start(&scratch, "a");
+    let mut worker = Worker::start(&scratch, "a", TTL);
     worker.says("registered").await;
     view_of(&mut watch, &["a"]).await;
-    worker.signal(Signal::SIGSTOP);
+    worker.stops(&scratch).await;
     let gone = view_of(&mut watch, &[]).await;
     worker.signal(Signal::SIGCONT);
     worker.says("lost").await;
@@ -109,11 +128,11 @@ async fn a_stopped_workers_id_can_be_had_and_the_old_one_does_not_touch_it() {
     let scratch = Scratch::new();
     let observer = scratch.backend();
     let mut watch = observer.watch(&group(), TTL / 3);
-    let mut worker = Worker::start(&scratch, "a");
+    let mut worker = Worker::start(&scratch, "a", TTL);
     worker.says("registered").await;
     let error = observer.register(&registration("a", 2, PATIENCE)).await.unwrap_err();
     assert!(matches!(error.kind(), ErrorKind::InUse { .. }), "{error}");
-    worker.signal(Signal::SIGSTOP);
+    worker.stops(&scratch).await;
     view_of(&mut watch, &[]).await;
     observer.register(&registration("a", 2, PATIENCE)).await.unwrap();
     worker.signal(Signal::SIGCONT);
@@ -125,7 +144,7 @@ async fn a_stopped_workers_id_can_be_had_and_the_old_one_does_not_touch_it() {
 #[tokio::test]
 async fn a_killed_worker_leaves_the_view_and_a_sound_file() {
     let scratch = Scratch::new();
-    let mut worker = Worker::start(&scratch, "a,b,c");
+    let mut worker = Worker::start(&scratch, "a,b,c", TTL);
     worker.says("registered").await;
     let mut watch = scratch.backend().watch(&group(), TTL / 3);
     view_of(&mut watch, &["a", "b", "c"]).await;
@@ -152,7 +171,7 @@ impl Succession {
         let b = registration("b", 2, PATIENCE);
         heir.register(&b).await.unwrap();
         let mut claims = Follower::of(&heir, TTL / 3);
-        let mut worker = Worker::start(&scratch, "a");
+        let mut worker = Worker::start(&scratch, "a", TTL);
         worker.says("registered").await;
         claims.until(0..SLOTS).await;
         Self { scratch, worker, heir, seat: b.seat(), claims }
@@ -183,7 +202,7 @@ async fn a_killed_workers_claims_are_taken_over_within_its_ttl_and_a_second() {
 #[tokio::test]
 async fn a_worker_stopped_beyond_its_ttl_has_lost_its_claims_and_gets_none_back() {
     let mut succession = Succession::begin().await;
-    succession.worker.signal(Signal::SIGSTOP);
+    succession.worker.stops(&succession.scratch).await;
     succession.takes_place().await;
     succession.worker.signal(Signal::SIGCONT);
     succession.worker.says("lost").await;
@@ -194,17 +213,18 @@ async fn a_worker_stopped_beyond_its_ttl_has_lost_its_claims_and_gets_none_back(
 
 #[tokio::test]
 async fn processes_that_make_the_file_and_join_at_once_all_see_each_other() {
-    let scratch = Scratch::new();
+    // Nobody renews before all of its own are in, and a hundred write in turns.
+    let (scratch, ttl) = (Scratch::new(), TTL * 5);
     let names: Vec<_> = (0..5).map(|worker| (0..20).map(|n| format!("{worker}-{n:02}")).collect::<Vec<_>>()).collect();
-    let mut workers: Vec<_> = names.iter().map(|ids| Worker::start(&scratch, &ids.join(","))).collect();
+    let mut workers: Vec<_> = names.iter().map(|ids| Worker::start(&scratch, &ids.join(","), ttl)).collect();
     for worker in &mut workers {
         worker.says("registered").await;
     }
     let everybody: Vec<_> = names.iter().flatten().map(String::as_str).collect();
-    let mut watch = scratch.backend().watch(&group(), TTL / 3);
+    let mut watch = scratch.backend().watch(&group(), ttl / 3);
     view_of(&mut watch, &everybody).await;
     // All renew, one writer at a time, and nobody loses its record over several TTLs.
-    let quiet = tokio::time::timeout(TTL * 3, view_of(&mut watch, &[])).await;
+    let quiet = tokio::time::timeout(ttl * 2, view_of(&mut watch, &[])).await;
     assert!(quiet.is_err());
     let view = scratch.backend().members(&group()).await.unwrap().view;
     assert_eq!(ids(&view), everybody);

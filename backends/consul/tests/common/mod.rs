@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use serde_json::json;
 use shardwise_backend_consul::{ConsulBackend, ConsulConfig};
 use shardwise_core::{GroupName, Incarnation, InstanceId, Member};
-use shardwise_discovery::{Clock, Registration};
+use shardwise_discovery::{Clock, Discovery as _, Registration};
 use shardwise_testkit::Consul;
 use tokio::runtime::Handle;
 
@@ -51,6 +51,15 @@ pub(crate) async fn until<T>(what: &str, within: Duration, mut ask: impl AsyncFn
         assert!(started.elapsed() < within, "{what}: not within {within:?}");
         tokio::time::sleep(Duration::from_millis(10)).await;
     }
+}
+
+/// Renews as a worker does: who gets no answer in time asks again.
+pub(crate) async fn renew(backend: &ConsulBackend, one: &Registration) {
+    until("it is renewed", one.ttl, async || match backend.renew(&one.seat(), one.ttl).await {
+        Err(error) if error.is_retryable() => None,
+        answer => Some(answer.unwrap()),
+    })
+    .await;
 }
 
 /// Waits until the agent tells its servers at once, and by itself, that a check failed. After a start it takes a few seconds until it

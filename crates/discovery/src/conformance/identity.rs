@@ -116,7 +116,7 @@ pub async fn clause_08_the_same_incarnation_registers_again(scope: &Scope) {
     a.member.version = Some("2".into());
     tokio::time::sleep(a.ttl / 2).await;
     scope.backend.register(&a).await.expect("its own record");
-    tokio::time::sleep(a.ttl * 3 / 4).await;
+    tokio::time::sleep(a.ttl * 5 / 8).await;
     let snapshot = scope.peer.members(&scope.group).await.expect("members");
     assert_eq!(snapshot.view.members().iter().map(|m| m.version.as_deref()).collect::<Vec<_>>(), [Some("2")], "registering renews");
 }

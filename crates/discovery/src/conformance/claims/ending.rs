@@ -6,7 +6,7 @@ use crate::conformance::{SOON, Scope};
 
 /// Beyond the TTL, with renewals and nothing else.
 pub async fn claims_04_renewing_keeps_claims(scope: &Scope) {
-    let (a, b) = (scope.claimant_for("a", 1, scope.unhurried()).await, scope.claimant("b", 2).await);
+    let (a, b) = (scope.claimant_for("a", 1, scope.soon_enough()).await, scope.claimant("b", 2).await);
     scope
         .alive(&[&a, &b], async {
             let held = scope.granted(&a.seat(), &slots(0..4)).await;
@@ -25,7 +25,7 @@ pub async fn claims_04_a_silent_members_claims_come_free(scope: &Scope) {
     let b = scope.claimant("b", 2).await;
     scope
         .alive(&[&b], async {
-            let a = scope.claimant_for("a", 1, scope.unhurried()).await;
+            let a = scope.claimant_for("a", 1, scope.soon_enough()).await;
             scope.granted(&a.seat(), &slots(0..100)).await;
             let grant = scope.backend.renew(&a.seat(), a.ttl).await.expect("renew");
             let ends = grant.started.plus(grant.ttl * 99 / 100);
@@ -75,7 +75,7 @@ pub async fn claims_04_stepping_away_frees(scope: &Scope) {
 
 /// The same id under another incarnation begins with nothing, and the former life is not heard any more.
 pub async fn claims_04_a_new_life_does_not_hold_what_the_former_held(scope: &Scope) {
-    let former = scope.claimant_for("a", 1, scope.unhurried()).await;
+    let former = scope.claimant_for("a", 1, scope.soon_enough()).await;
     let old = scope.granted(&former.seat(), &slots(0..3)).await;
     scope.expect_ids(&[], scope.gone_within(former.ttl)).await;
     let next = scope.claimant("a", 2).await;

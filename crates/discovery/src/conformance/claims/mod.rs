@@ -43,11 +43,20 @@ impl Scope {
         registration
     }
 
+    /// A TTL in which one can claim before it ends, on a busy machine too, and for whose end a case can wait. Members that claim may have less than it says
+    /// until their first renewal (Consul: half).
+    fn soon_enough(&self) -> Duration {
+        self.unhurried() * 2
+    }
+
     /// Keeps these members alive while `body` runs. Members that claim are renewed more often than others.
     async fn alive<T>(&self, members: &[&Registration], body: impl Future<Output = T>) -> T {
         let renew = || async {
             for member in members {
-                self.backend.renew(&member.seat(), member.ttl).await.unwrap_or_else(|e| panic!("renewing {:?}: {e}", member.seat()));
+                // As a worker does: who gets no answer in time asks again.
+                while let Err(error) = self.backend.renew(&member.seat(), member.ttl).await {
+                    assert!(error.is_retryable(), "renewing {:?}: {error}", member.seat());
+                }
             }
         };
         let least = members.iter().map(|member| member.ttl).min().unwrap_or(self.ttl);

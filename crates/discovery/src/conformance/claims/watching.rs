@@ -45,7 +45,7 @@ pub async fn claims_06_no_change_is_lost(scope: &Scope) {
 
 /// The claims of a member that dies are told as free.
 pub async fn claims_06_a_death_is_news(scope: &Scope) {
-    let ttl = scope.unhurried();
+    let ttl = scope.soon_enough();
     let b = scope.claimant("b", 2).await;
     let mut stream = claims(&*scope.peer).watch_claims(&scope.group, scope.ttl / 2);
     let mut table = Table::default();
