@@ -31,7 +31,10 @@ impl JetStream {
             duplicate_window: Duration::from_hours(2),
             ..Config::default()
         };
-        let stream = async_nats::jetstream::new(client).create_stream(settings).await.unwrap();
+        let mut context = async_nats::jetstream::new(client);
+        // By itself it gives up after five seconds, and the machine is busy.
+        context.set_timeout(Duration::from_mins(1));
+        let stream = context.create_stream(settings).await.unwrap();
         Self { server, stream, copied: Arc::default() }
     }
 

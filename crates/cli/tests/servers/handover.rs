@@ -9,8 +9,10 @@ use crate::common::lines::{number, owns};
 use crate::meeting::{Kind, Meeting, SOON, is_active_of, now_ns, policy, settle};
 use crate::soak;
 
-/// For one on a busy machine, in a debug build. What the soak allows is in xtask.
+/// For most of them on a busy machine, in a debug build. What the soak allows is in xtask.
 const HANDOVER_MAX: Duration = Duration::from_millis(250);
+/// For each: nobody waited for a TTL to end.
+const EACH_MAX: Duration = Duration::from_secs(2);
 
 on_both!(joins_and_leaves_are_in_force_at_once);
 
@@ -21,6 +23,7 @@ fn at(line: &Value) -> u64 {
 fn joins_and_leaves_are_in_force_at_once(kind: Kind) {
     let meeting = Meeting::direct(kind, "10s", &policy("workers", ""));
     let mut fleet = meeting.fleet("workers", ["worker-1", "worker-2", "worker-3"]);
+    let (mut joins, mut leaves) = (Vec::new(), Vec::new());
     for run in 0..soak::runs(5) {
         let mut newcomer = meeting.start_worker("workers", &format!("newcomer-{run}"));
         // From before its registration was sent. Those who were there have to give something up, because all are close to their fair share.
@@ -48,6 +51,12 @@ fn joins_and_leaves_are_in_force_at_once(kind: Kind) {
             "leave_ms": leave.as_secs_f64() * 1e3,
         });
         soak::note(&figures);
-        assert!(join < HANDOVER_MAX && leave < HANDOVER_MAX, "run {run}: {figures}");
+        assert!(join < EACH_MAX && leave < EACH_MAX, "run {run}: {figures}");
+        joins.push(join);
+        leaves.push(leave);
+    }
+    for mut took in [joins, leaves] {
+        took.sort_unstable();
+        assert!(took[took.len() / 2] < HANDOVER_MAX, "{took:?}");
     }
 }

@@ -10,10 +10,10 @@ use crate::common::process::Process;
 use crate::meeting::{Kind, Meeting, SOON, differ_at_most, is_active_of, leave, now_ns, policy, settle};
 use crate::soak;
 
-/// From the first answer that is possible until each owns again.
-const BACK_MAX: Duration = Duration::from_secs(2);
-/// How late the line may be that says that a worker has stopped, on a busy machine. By its deadline it has stopped in any case.
-const TOLD_MAX: Duration = Duration::from_millis(500);
+/// From the first answer that is possible until each owns again; in a soak, and on a machine that is busy with other tests.
+const BACK_MAX: [Duration; 2] = [Duration::from_secs(2), Duration::from_secs(5)];
+/// How late the line may be that says that a worker has stopped, in the same two cases. By its deadline it has stopped in any case.
+const TOLD_MAX: [Duration; 2] = [Duration::from_millis(500), Duration::from_secs(2)];
 
 on_both!(an_outage_ends_ownership_or_not_as_the_policy_says_and_heals);
 
@@ -56,7 +56,8 @@ fn an_outage_ends_ownership_or_not_as_the_policy_says_and_heals(kind: Kind) {
             "keep_whole_ms": whole(&keeping).as_millis(),
         });
         soak::note(&figures);
-        assert!(stopped_ms <= BACK_MAX && kept_ms <= BACK_MAX, "not back within {BACK_MAX:?}: {figures}");
+        let limit = BACK_MAX[usize::from(!soak::is_on())];
+        assert!(stopped_ms <= limit && kept_ms <= limit, "not back within {limit:?}: {figures}");
         for (worker, before) in stopping.iter().chain(&keeping).zip(before).skip(stopping.len()) {
             assert!(worker.told[before..].iter().all(|line| line["state"] != "fenced"), "a keeper was fenced after all");
         }
@@ -73,7 +74,7 @@ fn stopped_by_its_deadline(worker: &Process) {
     let next = worker.told.get(last + 1).unwrap_or_else(|| panic!("owns after the outage: {}", worker.told[last]));
     assert_eq!(next["state"], "fenced", "{next}");
     let late = Duration::from_nanos(number(next, "monotonic_ns").saturating_sub(deadline));
-    assert!(late < TOLD_MAX, "told {late:?} after the deadline: {next}");
+    assert!(late < TOLD_MAX[usize::from(!soak::is_on())], "told {late:?} after the deadline: {next}");
 }
 
 /// It is stale, and has lost nothing on the way.
