@@ -12,10 +12,11 @@ use crate::run::{Failure, Log};
 pub(crate) const NAME: &str = "outbox";
 
 /// Who took part, in the order of the page: the name and the shape that the program tells, and what they are called.
-const CONTESTANTS: [(&str, &str, &str); 11] = [
+const CONTESTANTS: [(&str, &str, &str); 12] = [
     ("ceiling", "many", "the ceiling, 10 events an aggregate"),
     ("ours 1", "many", "one publisher"),
     ("ours 2", "many", "two publishers"),
+    ("clean 1", "many", "one publisher, in turn with the next"),
     ("poison 1", "many", "one publisher, one aggregate in a hundred poison: the others' events"),
     ("ceiling", "single", "the ceiling, one event an aggregate"),
     ("ours 1", "single", "one publisher"),
@@ -29,7 +30,7 @@ const CONTESTANTS: [(&str, &str, &str); 11] = [
 const WHAT: &str = "Events a second from a full outbox in PostgreSQL (default durability, on the same machine) into a sink that takes everything at once, each publisher a \
     process. The ceiling: one connection that reads rows of the same table in order and marks them with `UPDATE … = ANY` in batches of 1,000, without fence and sequence. \
     `SKIP LOCKED`: two workers on a plain table, batches of 100, deleted in the transaction that locks them, without order. graphile-worker: jobs that do nothing, local queue of \
-    500, batched completion. Poison: the sink refuses every event of 1 % of the aggregates, for the time being. Each begins on a fresh copy behind a checkpoint, and is connected (our publishers: registered, without slots) when its clock starts; rounds go over all in turn. \
+    500, batched completion. Poison: the sink refuses every event of 1 % of the aggregates, for the time being; ten pairs a round with and without, judged by their medians, because single drains vary by more than what is to be seen. Each begins on a fresh copy behind a checkpoint, and is connected (our publishers: registered, without slots) when its clock starts; rounds go over all in turn. \
     A look at the backlog for the metrics, which a publisher has every ten seconds, is in the drains of more than two seconds only. Latency: from the writer's return from COMMIT to the sink; the best round is judged, as the fastest is of the rates.";
 
 /// Around the place in the page about the switch `listen` where its cost stands.
@@ -49,8 +50,11 @@ const GOALS: [Goal; 9] = [
         reached: |told| over(told, ("ours 2", "many"), ("ours 1", "many"), 1.0).map(|(ratio, _)| (ratio, ratio > 1.0)),
     },
     Goal {
-        what: "the others' events beside 1 % poison aggregates over all events without, wanted 0.95",
-        reached: |told| over(told, ("poison 1", "many"), ("ours 1", "many"), 0.95),
+        what: "the others' events beside 1 % poison aggregates over all events without, by the medians, wanted 0.95",
+        reached: |told| {
+            let ratio = told.median("poison 1", "many")? / told.median("clean 1", "many")?;
+            Some((ratio, ratio >= 0.95))
+        },
     },
     Goal {
         what: "one publisher over graphile-worker, wanted 2",
@@ -104,6 +108,11 @@ impl Told {
     /// Where other work disturbs, the fastest round tells more than the mean.
     fn fastest(&self, name: &str, shape: &str) -> Option<f64> {
         self.rates(name, shape).last().copied()
+    }
+
+    fn median(&self, name: &str, shape: &str) -> Option<f64> {
+        let rates = self.rates(name, shape);
+        rates.get(rates.len() / 2).copied()
     }
 
     /// The best round of a latency.
@@ -169,8 +178,7 @@ fn beside_the_switch(text: &str, cost: &str) -> Option<String> {
 fn page(told: &Told) -> String {
     let mut text = format!("{WHAT}\n\n| | fastest round | median |\n|---|---:|---:|\n");
     for (name, shape, title) in CONTESTANTS {
-        let rates = told.rates(name, shape);
-        if let (Some(fastest), Some(median)) = (rates.last(), rates.get(rates.len() / 2)) {
+        if let (Some(fastest), Some(median)) = (told.fastest(name, shape), told.median(name, shape)) {
             let _ = writeln!(text, "| {title} | {fastest:.0} | {median:.0} |");
         }
     }
@@ -231,7 +239,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn goals_are_judged_by_the_fastest_rounds() {
+    fn goals_are_judged_by_the_fastest_rounds_and_poison_by_the_median() {
         let run =
             |name: &str, shape: &str, seconds: f64| serde_json::json!({"name": name, "shape": shape, "events": 1_000, "seconds": seconds});
         let told = Told(vec![
@@ -240,6 +248,9 @@ mod tests {
             run("ours 1", "many", 0.5),
             run("ours 1", "many", 0.016),
             run("ours 2", "many", 0.017),
+            run("clean 1", "many", 0.001),
+            run("clean 1", "many", 0.016),
+            run("clean 1", "many", 0.02),
             run("poison 1", "many", 0.017),
             run("ceiling", "single", 0.02),
             run("ours 1", "single", 0.04),
@@ -253,7 +264,7 @@ mod tests {
         assert!(page.contains("| one publisher | 62500 | 62500 |\n"), "{page}");
         assert!(page.contains("wanted 0.6 | 0.62 | reached |\n"), "{page}");
         assert!(page.contains("wanted more than 1 | 0.94 | missed |\n"), "{page}");
-        assert!(page.contains("all events without, wanted 0.95 | 0.94 | missed |\n"), "{page}");
+        assert!(page.contains("all events without, by the medians, wanted 0.95 | 0.94 | missed |\n"), "{page}");
         assert!(
             page.contains("With `listen = true`: 3000 transactions a second instead of 4000 (-25 %), by the fastest rounds.\n"),
             "{page}"

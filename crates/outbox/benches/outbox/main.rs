@@ -20,6 +20,8 @@ use self::stage::{Shape, Stage};
 
 /// Rounds over all contestants.
 const ROUNDS: u32 = 3;
+/// Pairs of drains with and without poison in a round. One takes a second and varies by a sixth, and their ratio has to be told to a twentieth.
+const PAIRS: u32 = 10;
 
 /// Whether this is a measurement and not a test whether it runs.
 fn in_earnest() -> bool {
@@ -65,10 +67,9 @@ fn main() {
             }
             let shape = shapes[0].1;
             if wanted("poison") {
-                // The same copy as above; what counts are the events of the others.
-                let (database, rest) = (stage.copy("many").await, shape.events - shape.events / ours::POISON_ONE_IN);
-                let seconds = ours::drain(&database.url(), "poisoned", 1, rest).await;
-                tell(&json!({"name": "poison 1", "shape": "many", "round": round, "events": rest, "seconds": seconds}));
+                for pair in 0..if in_earnest() { PAIRS } else { 1 } {
+                    beside_poison(&stage, shape, pair).await;
+                }
             }
             for publishers in [1, 2] {
                 if wanted("nats") {
@@ -94,4 +95,14 @@ fn main() {
             latency::run(&stage, rounds).await;
         }
     });
+}
+
+/// One publisher with poison and without, each first in every other pair. What counts are the events of the others.
+async fn beside_poison(stage: &Stage, shape: Shape, pair: u32) {
+    let mut both = [("poison 1", "poisoned", shape.events - shape.events / ours::POISON_ONE_IN), ("clean 1", "nowhere", shape.events)];
+    both.rotate_left(usize::from(pair % 2 == 1));
+    for (name, sink, events) in both {
+        let seconds = ours::drain(&stage.copy("many").await.url(), sink, 1, events).await;
+        tell(&json!({"name": name, "shape": "many", "pair": pair, "events": events, "seconds": seconds}));
+    }
 }
