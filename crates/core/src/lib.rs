@@ -36,8 +36,10 @@ mod quota;
 mod rebalance;
 mod replicas;
 mod ring;
+mod serves;
 mod slots;
 mod succession;
+mod text;
 mod version;
 mod view;
 
@@ -65,7 +67,9 @@ pub use policy::{
 pub use rebalance::{Cause, Rebalance};
 pub use replicas::{REPLICAS_MAX, Replicas};
 pub use ring::{POINTS_MAX, slot_of, slot_start};
+pub use serves::Serves;
 pub use slots::SlotSet;
 pub use succession::Succession;
+pub use text::{Escaped, one_line};
 pub use version::Version;
-pub use view::{Duplicate, MEMBERS_MAX, View};
+pub use view::{Duplicate, MEMBERS_MAX, MemberChange, View};

@@ -6,7 +6,7 @@ use std::fmt;
 use serde::{Deserialize, Serialize};
 
 use crate::fingerprint::sixteen_digits;
-use crate::{Fingerprint, InstanceId};
+use crate::{Escaped, Fingerprint, InstanceId, Serves};
 
 /// The largest weight; the smallest is 1.
 pub const WEIGHT_MAX: u8 = 100;
@@ -65,6 +65,12 @@ impl Incarnation {
         self.0
     }
 
+    /// The one after it, for a member that has left and joins again in the same process.
+    #[must_use]
+    pub const fn next(self) -> Self {
+        Self(self.0.wrapping_add(1))
+    }
+
     /// Reads the sixteen hexadecimal digits that `Display` writes.
     pub fn from_hex(hex: &str) -> Option<Self> {
         sixteen_digits(hex).map(Self)
@@ -105,9 +111,11 @@ pub struct Address {
     pub port: u16,
 }
 
+/// For people: what a terminal or a log would obey is escaped.
 impl fmt::Display for Address {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        if self.host.contains(':') { write!(f, "[{}]:{}", self.host, self.port) } else { write!(f, "{}:{}", self.host, self.port) }
+        let host = Escaped(&self.host);
+        if self.host.contains(':') { write!(f, "[{host}]:{}", self.port) } else { write!(f, "{host}:{}", self.port) }
     }
 }
 
@@ -190,6 +198,8 @@ pub struct Member {
     pub loss: Option<Loss>,
     /// The fingerprints it can serve: one, or two during a change of policy.
     pub fingerprints: Vec<Fingerprint>,
+    /// What it works for; `None` in the record of a version that did not say so.
+    pub serves: Option<Serves>,
     /// What the application attached to it.
     pub metadata: BTreeMap<String, String>,
 }
@@ -208,6 +218,7 @@ impl Member {
             state: MemberState::Active,
             loss: None,
             fingerprints: Vec::new(),
+            serves: None,
             metadata: BTreeMap::new(),
         }
     }

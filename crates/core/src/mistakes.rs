@@ -12,11 +12,13 @@ pub enum Mistake {
     ReleaseBeforeDrain,
     /// A member has one epoch, that of its first claim, and not one for each acquisition.
     EpochPerMember,
+    /// A renewal that came too late is undone by deleting the member's record, also one that was registered after it.
+    UndoByIncarnation,
 }
 
 impl Mistake {
     /// All of them.
-    pub const ALL: [Self; 3] = [Self::DeadlineFromAnswer, Self::ReleaseBeforeDrain, Self::EpochPerMember];
+    pub const ALL: [Self; 4] = [Self::DeadlineFromAnswer, Self::ReleaseBeforeDrain, Self::EpochPerMember, Self::UndoByIncarnation];
 
     /// As it is called on a command line.
     pub const fn name(self) -> &'static str {
@@ -24,6 +26,7 @@ impl Mistake {
             Self::DeadlineFromAnswer => "deadline-from-answer",
             Self::ReleaseBeforeDrain => "release-before-drain",
             Self::EpochPerMember => "epoch-per-member",
+            Self::UndoByIncarnation => "undo-by-incarnation",
         }
     }
 }
@@ -63,4 +66,9 @@ pub(crate) const fn made(_: Mistake) -> bool {
 /// From when a lease counts that was asked for at `asked` and granted at `answered`.
 pub(crate) fn lease_begins(asked: Moment, answered: Moment) -> Moment {
     if made(Mistake::DeadlineFromAnswer) { answered } else { asked }
+}
+
+/// Whether a backend undoes a renewal that came too late by its incarnation, and not by the very row that was renewed.
+pub fn undoes_by_incarnation() -> bool {
+    made(Mistake::UndoByIncarnation)
 }

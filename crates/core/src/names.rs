@@ -5,6 +5,8 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
+use crate::Escaped;
+
 /// The most bytes (UTF-8) an instance or group name may have; backends escape what they must within it.
 pub const NAME_BYTES_MAX: usize = 255;
 
@@ -74,9 +76,10 @@ macro_rules! name {
             }
         }
 
+        /// For people: what a terminal or a log would obey is escaped (see [`Escaped`]). Programs use `as_str`.
         impl fmt::Display for $name {
             fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                f.write_str(&self.0)
+                Escaped(&self.0).fmt(f)
             }
         }
 
@@ -145,6 +148,14 @@ mod tests {
         for name in ["a b", "rack/1", "🦀", "ünïcode", &"x".repeat(NAME_BYTES_MAX)] {
             assert_eq!(InstanceId::new(name).map(String::from), Ok(name.to_owned()));
         }
+    }
+
+    #[test]
+    fn a_name_is_shown_on_one_line_and_kept_as_it_is() {
+        let name = "a\nb\u{1b}[2J\u{202e}c";
+        let id = InstanceId::new(name).unwrap();
+        assert_eq!((id.to_string().as_str(), id.as_str()), (r"a\nb\u{1b}[2J\u{202e}c", name));
+        assert_eq!(serde_json::to_value(&id).unwrap(), name);
     }
 
     #[test]

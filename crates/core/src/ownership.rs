@@ -7,7 +7,9 @@ use serde::{Deserialize, Serialize};
 
 use crate::grants::Grants;
 use crate::machine::Refusal;
-use crate::{ClaimName, Epoch, Fence, Fingerprint, KeyShare, Moment, PlacementParams, Resource, ShardKey, SlotSet, View, slot_of};
+use crate::{
+    ClaimName, Epoch, Fence, Fingerprint, KeyShare, Moment, PlacementKind, PlacementParams, Resource, ShardKey, SlotSet, View, slot_of,
+};
 
 /// Where a service stands in its life (DESIGN §6).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -87,6 +89,12 @@ pub enum NotHeld {
     Elsewhere {
         /// The key's slot.
         slot: u32,
+    },
+    /// The key is another member's, under a placement that has no slots.
+    #[error("the key is not held by this worker: placement {} gives it to another member", placement.as_str())]
+    KeyElsewhere {
+        /// The placement that the group serves.
+        placement: PlacementKind,
     },
     /// The name is not held here.
     #[error("the name is not held by this worker")]

@@ -6,7 +6,7 @@ use std::fmt;
 use serde::Serialize;
 
 use crate::ownership::Held;
-use crate::{InstanceId, MEMBERS_MAX, Moment, Ownership, ShardKey, SlotSet};
+use crate::{InstanceId, MEMBERS_MAX, MemberChange, Moment, Ownership, ShardKey, SlotSet};
 
 /// Why slots were gained or lost.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize)]
@@ -88,6 +88,10 @@ pub struct Rebalance {
     pub members_joined: Vec<InstanceId>,
     /// Members that went since the last view, likewise.
     pub members_left: Vec<InstanceId>,
+    /// Those of them that had not announced it: they died or lost their lease. Likewise.
+    pub members_vanished: Vec<InstanceId>,
+    /// Members whose state or weight has changed since the last view; in merged changes the latest change of each.
+    pub members_changed: Vec<MemberChange>,
     /// What was held before, in between if several changes are merged, and after.
     pub(crate) history: Vec<Held>,
 }
@@ -110,6 +114,8 @@ impl Rebalance {
             cause,
             members_joined: after.view.joined_since(&before.view),
             members_left: before.view.joined_since(&after.view),
+            members_vanished: after.view.vanished_since(&before.view),
+            members_changed: after.view.changed_since(&before.view),
             history: vec![before.held.clone(), after.held.clone()],
         })
     }
@@ -123,6 +129,7 @@ impl Rebalance {
         let gained = self.gained.minus(&next.lost).union(&next.gained);
         let members_joined = merged(self.members_joined, next.members_joined);
         let members_left = merged(self.members_left, next.members_left);
+        let members_vanished = merged(self.members_vanished, next.members_vanished);
         let mut history = self.history;
         history.extend(next.history);
         history.dedup();
@@ -130,7 +137,11 @@ impl Rebalance {
             let nothing = history[0].emptied();
             history.splice(1..history.len() - 1, [nothing]);
         }
-        Self { gained, lost, members_joined, members_left, history, ..next }
+        let mut members_changed = self.members_changed;
+        let again: HashSet<_> = next.members_changed.iter().map(|change| &change.instance_id).collect();
+        members_changed.retain(|change| !again.contains(&change.instance_id));
+        members_changed.extend(next.members_changed);
+        Self { gained, lost, members_joined, members_left, members_vanished, members_changed, history, ..next }
     }
 
     /// Whether `key` was held before and is not held any more, or was not for a while.
@@ -190,6 +201,8 @@ mod tests {
             cause: Cause::MembersChanged,
             members_joined: vec![],
             members_left: vec![],
+            members_vanished: vec![],
+            members_changed: vec![],
             history: [before, after].map(|slots| Held { slots: Arc::new(slots.clone()), keys: None, grants: None }).into(),
         }
     }
@@ -202,6 +215,8 @@ mod tests {
         let change = |joined: Vec<InstanceId>, left: Vec<InstanceId>| Rebalance {
             members_joined: joined,
             members_left: left,
+            members_vanished: vec![],
+            members_changed: vec![],
             ..change(&nothing, &nothing)
         };
         let merged = [change(vec![id(1), id(2)], vec![]), change(vec![], vec![id(1)]), change(vec![id(1)], vec![id(3)])]

@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use std::collections::hash_map::Entry;
 use std::sync::Arc;
 
-use crate::{Fingerprint, Incarnation, InstanceId, Loss, Member, MemberState, Version, Weight, hash_bytes};
+use crate::{Fingerprint, Incarnation, InstanceId, Loss, Member, MemberState, Serves, Version, Weight, hash_bytes};
 
 /// The most members one view may have; a backend that sees more reports an error instead of a view.
 pub const MEMBERS_MAX: u32 = 16_384;
@@ -19,6 +19,17 @@ pub struct Duplicate {
     pub incarnation: Incarnation,
 }
 
+/// What has changed of a member from one view to a later one.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct MemberChange {
+    /// Its id.
+    pub instance_id: InstanceId,
+    /// Its state before and now, if that is another one.
+    pub state: Option<(MemberState, MemberState)>,
+    /// Its weight before and now, if that is another one.
+    pub weight: Option<(Weight, Weight)>,
+}
+
 /// The group's healthy members at one revision, sorted by the bytes of their ids, each id once.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct View {
@@ -26,7 +37,9 @@ pub struct View {
     members: Vec<Member>,
     duplicates: Vec<Duplicate>,
     foreign: Vec<InstanceId>,
-    /// What the members' lists say, kept because many ask for it; the members never change, and their marks are not part of it.
+    /// What the group works for, and what its members' lists say: kept because many ask for it; the members never change, and their marks are not
+    /// part of it.
+    serves: Option<Serves>,
     group: Option<Fingerprint>,
 }
 
@@ -45,8 +58,9 @@ impl View {
             }
             same
         });
-        let group = agreed(&members);
-        Self { revision, members, duplicates, foreign: Vec::new(), group }
+        let serves = serves(&members).cloned();
+        let group = agreed(members.iter().filter(|member| belongs(member, serves.as_ref())));
+        Self { revision, members, duplicates, foreign: Vec::new(), serves, group }
     }
 
     /// This view with the healthy instances beside the members that have no record of ours: workers of another fleet under the group's name.
@@ -87,9 +101,20 @@ impl View {
         self.members.binary_search_by(|m| m.instance_id.cmp(instance_id)).ok().map(|at| &self.members[at])
     }
 
-    /// How many members are active: neither draining nor away.
+    /// How many members are active: neither draining nor away, and not serving something else than the group does.
     pub fn active(&self) -> usize {
-        self.members.iter().filter(|m| m.state == MemberState::Active).count()
+        self.members.iter().filter(|m| m.state == MemberState::Active && self.belongs(m)).count()
+    }
+
+    /// What the group works for: what the member that joined first says, of those that say so and are not away; if all are away, of those. `None` if
+    /// no record says so.
+    pub const fn serves(&self) -> Option<&Serves> {
+        self.serves.as_ref()
+    }
+
+    /// Whether `member` works for what the group works for. Of a record that does not say, it is assumed: it is of an older version.
+    pub fn belongs(&self, member: &Member) -> bool {
+        belongs(member, self.serves())
     }
 
     /// What the group serves: the last fingerprint that all list; else the one that most list, of those the smallest. `None` if nobody
@@ -117,16 +142,18 @@ impl View {
             let fingerprints = member.fingerprints.iter().map(ToString::to_string).collect::<String>();
             let loss = member.loss.as_ref().map(|loss| format!(" {loss:?}")).unwrap_or_default();
             let version = member.version.as_ref().map(|version| format!(" version {:016x}", hash_bytes(version.as_bytes())));
+            let other = if self.belongs(member) { "" } else { " other" };
             let line = format!("{id:016x} {} {} {draining} ", member.incarnation, member.weight.get());
-            canonical.extend([line, fingerprints, loss, version.unwrap_or_default(), ";".into()]);
+            canonical.extend([line, fingerprints, loss, version.unwrap_or_default(), other.into(), ";".into()]);
         }
         canonical.extend(self.foreign.iter().map(|id| format!("foreign {:016x};", hash_bytes(id.as_str().as_bytes()))));
         Fingerprint::of(&canonical)
     }
 
-    /// Who placement counts: members that list `group`; of those all that are not draining, or all of them if every one is.
+    /// Who placement counts: members that list `group` and work for what the group works for; of those all that are not draining, or all of them if
+    /// every one is.
     pub fn eligible(&self, group: Option<Fingerprint>) -> impl Iterator<Item = &Member> {
-        let serves = move |m: &&Member| group.is_none_or(|g| m.fingerprints.contains(&g));
+        let serves = move |m: &&Member| group.is_none_or(|g| m.fingerprints.contains(&g)) && self.belongs(m);
         let any_share = self.members.iter().filter(serves).any(|m| m.state.has_share());
         self.members.iter().filter(serves).filter(move |m| !any_share || m.state.has_share())
     }
@@ -165,6 +192,25 @@ impl View {
         }
     }
 
+    /// Who was active in `before` and is not here, by id and incarnation: gone without having shown that it leaves.
+    pub fn vanished_since(&self, before: &Self) -> Vec<InstanceId> {
+        let known = |m: &&Member| self.member(&m.instance_id).is_some_and(|now| now.incarnation == m.incarnation);
+        let active = before.members.iter().filter(|m| m.state == MemberState::Active);
+        active.filter(|m| !known(m)).map(|m| m.instance_id.clone()).collect()
+    }
+
+    /// Whose state or weight is another one than in `before`.
+    pub fn changed_since(&self, before: &Self) -> Vec<MemberChange> {
+        let change = |now: &Member| {
+            let then = before.member(&now.instance_id).filter(|then| then.incarnation == now.incarnation)?;
+            let state = (then.state != now.state).then_some((then.state, now.state));
+            let weight = (then.weight != now.weight).then_some((then.weight, now.weight));
+            let is_other = state.is_some() || weight.is_some();
+            is_other.then(|| MemberChange { instance_id: now.instance_id.clone(), state, weight })
+        };
+        self.members.iter().filter_map(change).collect()
+    }
+
     /// Who is here and not in `before`, by id and incarnation.
     pub fn joined_since(&self, before: &Self) -> Vec<InstanceId> {
         let known = |m: &&Member| before.member(&m.instance_id).is_some_and(|b| b.incarnation == m.incarnation);
@@ -174,19 +220,27 @@ impl View {
 
 /// What the group serves: as if those that are away were here, unless nobody who is here could serve that. A group that was stopped as a whole
 /// and is started with other settings need not wait for the records of its former members.
-fn agreed(members: &[Member]) -> Option<Fingerprint> {
-    let all = group_fingerprint(members);
-    let is_here = |member: &&Member| member.state != MemberState::Away;
-    let listed_here = all.is_none_or(|group| members.iter().filter(is_here).any(|member| member.fingerprints.contains(&group)));
-    if listed_here {
-        return all;
-    }
-    let here: Vec<_> = members.iter().filter(is_here).cloned().collect();
-    group_fingerprint(&here).or(all)
+fn agreed<'a>(members: impl Iterator<Item = &'a Member>) -> Option<Fingerprint> {
+    let mut members: Vec<_> = members.collect();
+    let all = group_fingerprint(&members);
+    members.retain(|member| member.state != MemberState::Away);
+    let listed_here = all.is_none_or(|group| members.iter().any(|member| member.fingerprints.contains(&group)));
+    if listed_here { all } else { group_fingerprint(&members).or(all) }
+}
+
+/// See [`View::serves`]. The one that joined first decides, so that a newcomer never takes the group over.
+fn serves(members: &[Member]) -> Option<&Serves> {
+    let stating = members.iter().filter_map(|member| member.serves.as_ref().map(|serves| (member, serves)));
+    stating.min_by_key(|(member, _)| (member.state == MemberState::Away, member.joined, member.incarnation)).map(|(_, serves)| serves)
+}
+
+fn belongs(member: &Member, group: Option<&Serves>) -> bool {
+    let both = member.serves.as_ref().zip(group);
+    both.is_none_or(|(serves, group)| serves.is_same_as(group))
 }
 
 /// See [`View::group_fingerprint`]. It takes time for each fingerprint that is listed, however many different ones there are.
-fn group_fingerprint(members: &[Member]) -> Option<Fingerprint> {
+fn group_fingerprint(members: &[&Member]) -> Option<Fingerprint> {
     struct Listed {
         by: usize,
         last_by: usize,
@@ -389,6 +443,40 @@ mod tests {
         let view = View::new(1, vec![serving("a", &["x"]), serving("b", &["x"]), serving("c", &["y"])]);
         let ids: Vec<_> = view.eligible(view.group_fingerprint()).map(|m| m.instance_id.as_str()).collect();
         assert_eq!(ids, ["a", "b"]);
+    }
+
+    fn working(id: &str, joined: u64, serves: Option<&str>) -> Member {
+        let serves = serves.map(|id| Serves::from_parts(id.into(), Some("events".into())));
+        Member { serves, ..member(id, joined) }
+    }
+
+    #[test]
+    fn the_first_that_joined_says_what_the_group_works_for_and_others_get_no_share() {
+        let ids = |view: &View| view.eligible(None).map(|m| m.instance_id.to_string()).collect::<Vec<_>>();
+        let view = View::new(1, vec![working("a", 3, Some("keys")), working("b", 2, Some("5eed")), working("c", 4, Some("5eed"))]);
+        assert_eq!(view.serves().map(Serves::id), Some("5eed"));
+        assert_eq!((ids(&view), view.active()), (vec!["b".to_owned(), "c".into()], 2));
+        let without = View::new(1, vec![working("a", 3, None), working("b", 2, Some("5eed")), working("c", 4, Some("5eed"))]);
+        assert_eq!(ids(&without), ["a", "b", "c"], "an older version does not say what it works for");
+        assert_ne!(view.fingerprint(), without.fingerprint(), "it has no share");
+        assert_eq!(View::new(1, vec![working("a", 1, None)]).serves(), None);
+    }
+
+    #[test]
+    fn who_is_away_decides_only_where_all_are() {
+        let gone = Member { state: MemberState::Away, ..working("a", 1, Some("5eed")) };
+        assert_eq!(View::new(1, vec![gone.clone(), working("b", 2, Some("keys"))]).serves(), Some(&Serves::Keys));
+        assert_eq!(View::new(1, vec![gone, working("b", 2, None)]).serves().map(Serves::id), Some("5eed"));
+    }
+
+    #[test]
+    fn who_works_for_something_else_has_no_say_in_the_groups_constants() {
+        let at = |id, joined, serves, fingerprints: &[&str]| {
+            let fingerprints = fingerprints.iter().map(|name| Fingerprint::of(name)).collect();
+            Member { fingerprints, ..working(id, joined, Some(serves)) }
+        };
+        let view = View::new(1, vec![at("a", 1, "5eed", &["x"]), at("b", 2, "keys", &["y"]), at("c", 3, "keys", &["y"])]);
+        assert_eq!(view.group_fingerprint(), Some(Fingerprint::of("x")));
     }
 
     #[test]

@@ -22,7 +22,7 @@ pub use store::StoreRefusal;
 use std::collections::{BTreeMap, BTreeSet};
 
 use crate::mistakes::{Mistake, made};
-use crate::{Claim, Epoch, Holder, Moment, Resource, SlotSet};
+use crate::{Claim, Epoch, Holder, Incarnation, Moment, Resource, SlotSet};
 use line::Line;
 
 /// One resource that this member holds.
@@ -215,6 +215,14 @@ impl Holdings {
         self.orphans.extend(orphans);
         self.asked.clear();
         (self.acquiring, self.releasing, self.store.line) = (Line::IDLE, Line::IDLE, Line::IDLE);
+    }
+
+    /// From here on this is another life of the member: what the former one held ends with its record.
+    pub(crate) fn begin_life(&mut self, incarnation: Incarnation) {
+        self.fence();
+        self.me.incarnation = incarnation;
+        self.orphans.clear();
+        self.shown.clear();
     }
 
     /// Nothing serves any more. What was held may still be there, if only the store's own record is another: it is given back.

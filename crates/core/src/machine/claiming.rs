@@ -14,8 +14,8 @@ use crate::grants::Grants;
 use crate::holdings::{ClaimAction, HoldingRules, Holdings, StoreRefusal};
 use crate::ownership::Held;
 use crate::{
-    Cause, ClaimName, ClaimStore, Epoch, Fingerprint, Holder, InstanceId, Moment, Ownership, OwnershipMode, PlacementParams, Placer,
-    Policy, Resource, ServiceState, SlotSet, VersionRule, View,
+    Cause, ClaimName, ClaimStore, Epoch, Fingerprint, Holder, Incarnation, InstanceId, Moment, Ownership, OwnershipMode, PlacementParams,
+    Placer, Policy, Resource, ServiceState, SlotSet, VersionRule, View,
 };
 
 /// The claims of a member, and what of them readers see.
@@ -78,6 +78,11 @@ impl Claiming {
     /// The record is in the backend.
     pub(super) fn enter(&mut self, now: Moment) {
         self.holdings.enter(now, &mut self.pending);
+    }
+
+    /// The member registers under another incarnation from now on.
+    pub(super) fn begin_life(&mut self, incarnation: Incarnation) {
+        self.holdings.begin_life(incarnation);
     }
 
     /// The lease is over.

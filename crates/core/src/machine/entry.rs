@@ -14,11 +14,24 @@ impl Machine {
         let fresh = matches!(self.state(), ServiceState::Created | ServiceState::Left);
         let again = self.state() == ServiceState::Refused && !self.lease.is_held();
         if fresh || again {
+            if self.state() == ServiceState::Left {
+                self.begin_life(actions);
+            }
             self.start_over();
             self.turn(now, ServiceState::Joining, actions);
             self.start_watch(actions);
             self.lease.call(Op::Register, now, actions);
         }
+    }
+
+    /// The former record was asked to be deleted, and whether it was may not be known: a call that was given up may be carried out at any later time. So
+    /// what is registered from here on is another life's, which that call does not touch.
+    fn begin_life(&mut self, actions: &mut Vec<Action>) {
+        self.me.incarnation = self.me.incarnation.next();
+        if let Some(claiming) = &mut self.claiming {
+            claiming.begin_life(self.me.incarnation);
+        }
+        actions.push(Action::BeginLife(self.me.incarnation));
     }
 
     pub(super) fn registered(&mut self, now: Moment, attempt: u64, started: Moment, ttl: Duration, actions: &mut Vec<Action>) {
@@ -73,10 +86,20 @@ impl Machine {
     /// to be.
     fn refuse_lease(&mut self, now: Moment, short: PolicyError, actions: &mut Vec<Action>) {
         actions.push(Action::Deregister);
+        self.begin_life(actions);
         match self.state() {
             ServiceState::Stale => self.lease.ask_again_slowly(now),
             _ => self.refuse(now, Refusal::Lease(short), actions),
         }
+    }
+
+    /// The record goes at once: a newcomer that stayed registered would become the member that joined first when those who do the group's work are
+    /// restarted one by one, and would then decide what the group works for.
+    pub(super) fn refuse_work(&mut self, now: Moment, refusal: Refusal, actions: &mut Vec<Action>) {
+        actions.push(Action::Deregister);
+        self.begin_life(actions);
+        self.start_over();
+        self.refuse(now, refusal, actions);
     }
 
     /// Shows the reason, once, and tries again slowly. Nothing is followed meanwhile: who refuses a record refuses a watch as well.

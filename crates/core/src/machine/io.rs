@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use crate::holdings::{Answer, CallFailure, ClaimAction, StoreRefusal};
 use crate::{
-    Address, Claim, ClaimName, ClaimStore, Fingerprint, InstanceId, Missing, Moment, Ownership, Policy, PolicyError, Rebalance, Resource,
-    TooManyPoints, View,
+    Address, Claim, ClaimName, ClaimStore, Fingerprint, GroupName, Incarnation, InstanceId, Missing, Moment, Ownership, Policy,
+    PolicyError, Rebalance, Resource, Serves, TooManyPoints, View,
 };
 
 /// Something that happened. `attempt` names the call it answers; answers to calls that are no longer waited for fall away.
@@ -122,6 +122,8 @@ pub enum Op {
 /// Something for the driver to carry out, in order.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Action {
+    /// Register under this incarnation from now on. What was asked for before goes on under the former one.
+    BeginLife(Incarnation),
     /// Call the backend; answer with `Registered`, `Renewed`, `RecordLost` or `Failed` under this attempt.
     Call {
         /// Which call.
@@ -215,6 +217,9 @@ pub enum Refusal {
         /// What the group serves.
         group: Fingerprint,
     },
+    /// The group works for something else. Such a member deregisters, and asks again slowly.
+    #[error(transparent)]
+    OtherWork(#[from] Box<OtherWork>),
     /// The group's weights make more points than its key placement can keep.
     #[error(transparent)]
     TooManyPoints(#[from] TooManyPoints),
@@ -224,6 +229,23 @@ pub enum Refusal {
     /// The store of claims is not one in which this member may claim.
     #[error(transparent)]
     Store(#[from] StoreRefusal),
+}
+
+/// Why a member is refused by a group that works for something else.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "this worker serves {mine}, but the group {group_name:?} serves {group}, as member {member:?} does: each would own slots whose work it never \
+     does; give each its own policy with its own group_name"
+)]
+pub struct OtherWork {
+    /// What this member serves.
+    pub mine: Serves,
+    /// The group.
+    pub group_name: GroupName,
+    /// What the group serves.
+    pub group: Serves,
+    /// A member that serves it.
+    pub member: InstanceId,
 }
 
 impl Refusal {

@@ -1,9 +1,12 @@
-//! Leaving in good order: the work in flight is waited for, and under `max_loss` the others get the time to see this member drain.
+//! Leaving in good order: the work in flight is waited for, and the others get the time to see this member drain.
 //!
-//! A reader sees the newest view alone. Whoever does not look between the mark and the end of the record sees an active member and then none,
-//! which under `max_loss` is a death. So the record stays for a while after this member has seen itself drain, and is deleted then. Left to
+//! A reader sees the newest view alone. One that does not look between the mark and the end of the record sees an active member and then none,
+//! which is reported as a death, and under `max_loss` counts as one. So the record stays for a while after this member has seen itself drain, and is deleted then. Left to
 //! expire it would show the mark for longer yet, and the process could end at once; but the id would be taken for up to a TTL, so that a
 //! worker that is restarted under its own id waits for it each time, and on Consul an ordinary stop would leave a failing check behind.
+//!
+//! The handover does not wait for that: the slots go with the mark, and claims with the end of the work. Under a key placement they go only with the record, so
+//! there it stays no longer than the work takes.
 //!
 //! With `rejoin_grace` it leaves for a while: it is not taken out of the placement while its work ends, and then its record is replaced by one that
 //! keeps its place. A member that had no place, or has lost its record by then, leaves for good.
@@ -11,7 +14,7 @@
 use std::time::Duration;
 
 use super::{Action, Machine};
-use crate::{Cause, MemberState, Moment, ServiceState, View};
+use crate::{Cause, Member, MemberState, Moment, PlacementParams, ServiceState, View};
 
 /// How long the answer to a registration is waited for that was on its way when the wish to leave came.
 const ANSWERED_WITHIN: Duration = Duration::from_secs(1);
@@ -20,6 +23,9 @@ const ANSWERED_WITHIN: Duration = Duration::from_secs(1);
 const SHOWN_PART_OF_TTL: u32 = 3;
 /// And no shorter than this: longer than a reader rests after a failure that may pass, which is a second at most.
 const SHOWN_LEAST: Duration = Duration::from_millis(1_250);
+
+/// Where no loss is counted, a leaver is shown for so long: twenty times the time between two looks of the slowest reader.
+const SHOWN_BRIEFLY: Duration = Duration::from_millis(500);
 
 /// What becomes of a leaver's place.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -53,8 +59,8 @@ impl Machine {
                 (self.gives_up_at, self.gives_up) = (self.drain_until, false);
                 // At the latest: a backend that takes no mark, or shows none, keeps nobody for longer.
                 let wait = if self.lease.is_held() { self.lease.ttl() } else { self.lease.ttl().min(ANSWERED_WITHIN) };
-                // Whoever is away is not gone.
-                self.shown_until = self.policy.max_loss.filter(|_| !returns).map(|_| now.plus(wait));
+                // A member that is away is not gone.
+                self.shown_until = (!returns && self.shows_leaving()).then(|| now.plus(wait));
             }
         }
     }
@@ -77,19 +83,37 @@ impl Machine {
             _ if self.lease.is_held() => {
                 actions.retain(|action| *action != Action::MarkPausing);
                 actions.push(Action::MarkDraining);
-                self.shown_until = self.policy.max_loss.map(|_| now.plus(self.lease.ttl()));
+                self.shown_until = self.shows_leaving().then(|| now.plus(self.lease.ttl()));
             }
             _ => {}
         }
+    }
+
+    /// Whether a leaver's record stays for a while, so that the others see it drain. Without `max_loss` only one that this member has seen itself, active,
+    /// and not where they take over no sooner than it goes: a member without a view does not wait to see itself drain.
+    fn shows_leaving(&self) -> bool {
+        let by_key = |params: &PlacementParams| params.kind.by_key().is_some();
+        let waits_for_record = by_key(&self.policy.placement) || self.policy.next.as_ref().is_some_and(by_key);
+        let is_shown = self.me_in_view().is_some_and(|me| me.state != MemberState::Draining);
+        self.policy.max_loss.is_some() || self.lease.is_held() && !waits_for_record && is_shown
+    }
+
+    /// Whether the group sees this member as draining.
+    fn is_drained(&self) -> bool {
+        self.me_in_view().is_some_and(|me| me.state == MemberState::Draining)
+    }
+
+    /// This life's record as the group has last been seen.
+    fn me_in_view(&self) -> Option<&Member> {
+        let me = self.view.as_ref().and_then(|view| view.member(&self.me.instance_id));
+        me.filter(|me| me.incarnation == self.me.incarnation)
     }
 
     /// Whether the others are to count this member, which is about to leave, until it is back.
     fn keeps_place(&self) -> bool {
         let has_place = matches!(self.state(), ServiceState::Active | ServiceState::Stale | ServiceState::Joining);
         // Whom an operator has drained has none either, though it is a member.
-        let is_drained =
-            self.view.as_ref().and_then(|view| view.member(&self.me.instance_id)).is_some_and(|me| me.state == MemberState::Draining);
-        !self.policy.rejoin_grace.is_zero() && has_place && !is_drained && self.lease.is_held()
+        !self.policy.rejoin_grace.is_zero() && has_place && !self.is_drained() && self.lease.is_held()
     }
 
     /// A registration that began then has been answered behind the wish to leave: the others must not count on it.
@@ -102,7 +126,8 @@ impl Machine {
     pub(super) fn see_oneself_drain(&mut self, now: Moment, view: &View) {
         let Some(until) = self.shown_until else { return };
         if view.member(&self.me.instance_id).is_some_and(|me| me.state == MemberState::Draining) {
-            let shown_for = (self.lease.ttl() / SHOWN_PART_OF_TTL).max(SHOWN_LEAST);
+            let counted = (self.lease.ttl() / SHOWN_PART_OF_TTL).max(SHOWN_LEAST);
+            let shown_for = if self.policy.max_loss.is_some() { counted } else { SHOWN_BRIEFLY };
             self.shown_until = Some(until.min(now.plus(shown_for)));
         }
     }

@@ -21,7 +21,7 @@ mod standing;
 #[cfg(test)]
 mod tests;
 
-pub use io::{Action, ClaimInput, Failure, Input, Op, Refusal};
+pub use io::{Action, ClaimInput, Failure, Input, Op, OtherWork, Refusal};
 
 use std::sync::Arc;
 use std::time::Duration;

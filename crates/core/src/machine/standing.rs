@@ -3,14 +3,16 @@
 use std::sync::Arc;
 
 use super::claiming::Claiming;
-use super::{Action, Machine, Refusal};
+use super::{Action, Machine, OtherWork, Refusal};
 use crate::ownership::Held;
-use crate::{Cause, Fingerprint, MemberState, Moment, Ownership, Placer, ServiceState, TooManyPoints, View};
+use crate::{Cause, Fingerprint, Member, MemberState, Moment, Ownership, Placer, ServiceState, TooManyPoints, View};
 
 enum Standing {
     /// The view does not tell yet, or shows no record of this incarnation.
     Unknown,
     Refused(Refusal),
+    /// The group works for something else.
+    Stranger(Refusal),
     /// A member, in a group that goes by this fingerprint and places keys as this placer does.
     Active(Fingerprint, Arc<Placer>),
 }
@@ -43,6 +45,7 @@ impl Machine {
         let wanted = self.losses.with_mark(&view, &self.me.instance_id);
         let mut policy_fingerprint = self.ownership.policy_fingerprint;
         let (state, held, placer, refusal) = match self.standing(&view, group) {
+            Standing::Stranger(refusal) => return self.refuse_work(now, refusal, actions),
             // What it has while the backend is out of reach it keeps until lease and view are both good again.
             Standing::Unknown if self.state() == ServiceState::Stale => return,
             Standing::Active(..) if self.state() == ServiceState::Stale && self.deadline().is_none_or(|deadline| now >= deadline) => return,
@@ -84,6 +87,7 @@ impl Machine {
         let mine = |other: &crate::Member| other.incarnation == self.me.incarnation;
         match view.member(&self.me.instance_id) {
             _ if !self.lease.is_seen() => Standing::Unknown,
+            Some(me) if mine(me) && !view.belongs(me) => self.stranger(view, me),
             Some(me) if mine(me) => match self.claiming.as_ref().map(Claiming::standing) {
                 None | Some(Ok(())) => self.serve(group),
                 Some(Err(None)) => Standing::Unknown,
@@ -94,6 +98,14 @@ impl Machine {
             Some(other) => Standing::Refused(Refusal::InUse { instance_id: other.instance_id.clone(), address: other.address.clone() }),
             None => Standing::Unknown,
         }
+    }
+
+    fn stranger(&self, view: &View, me: &Member) -> Standing {
+        let group = view.serves();
+        let doing = view.members().iter().find(|member| member.serves.as_ref() == group);
+        let Some(((mine, group), doing)) = me.serves.as_ref().zip(group).zip(doing) else { return Standing::Unknown };
+        let (mine, group, group_name) = (mine.clone(), group.clone(), self.policy.group.clone());
+        Standing::Stranger(Box::new(OtherWork { mine, group_name, group, member: doing.instance_id.clone() }).into())
     }
 
     /// By which placer the group goes, if this member can serve that.

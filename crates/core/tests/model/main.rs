@@ -63,61 +63,66 @@ const SETTLES: &str = "without faults every slot is soon held";
 const TAKEN_OVER: &str = "a slot is another's before a ghost writes in it";
 
 /// A TTL of so many ticks, of which the core's own deadline leaves all but one: so much a clock may be off.
-fn rules(ttl: u8, mistake: Option<Mistake>) -> Rules {
+fn rules(ttl: u8, late: bool, mistake: Option<Mistake>) -> Rules {
     let whole = TICK * u32::from(ttl);
     let timing = Timing::new(whole, Some(TICK / 2), TICK.saturating_sub(whole / 100)).expect("valid");
     let owned_for = timing.owned_for(whole);
     assert_eq!(owned_for + TICK, whole);
-    Rules { ttl, owned_for: u8::try_from(owned_for.as_secs()).expect("small"), mistake }
+    Rules { ttl, owned_for: u8::try_from(owned_for.as_secs()).expect("small"), late, mistake }
 }
 
-fn explore<const M: usize, const S: usize>(ttl: u8, mistake: Option<Mistake>) -> impl Checker<Claims<M, S>> {
-    Claims::<M, S>(rules(ttl, mistake)).checker().threads(2).spawn_bfs().join()
+fn explore<const M: usize, const S: usize>(rules: Rules) -> impl Checker<Claims<M, S>> {
+    Claims::<M, S>(rules).checker().threads(2).spawn_bfs().join()
 }
 
-fn holds<const M: usize, const S: usize>(ttl: u8) {
+fn holds<const M: usize, const S: usize>(ttl: u8, late: bool) {
     let begun = std::time::Instant::now();
-    let explored = explore::<M, S>(ttl, None);
-    println!("{M} members, {S} slots, TTL of {ttl} ticks: all {} states, {:?}", explored.unique_state_count(), begun.elapsed());
+    let explored = explore::<M, S>(rules(ttl, late, None));
+    let with = if late { ", late releases" } else { "" };
+    println!("{M} members, {S} slots, TTL of {ttl} ticks{with}: all {} states, {:?}", explored.unique_state_count(), begun.elapsed());
     explored.assert_properties();
     assert!(explored.is_done());
 }
 
 #[test]
 fn two_members_and_one_slot() {
-    holds::<2, 1>(2);
-    holds::<2, 1>(3);
+    holds::<2, 1>(2, true);
+    holds::<2, 1>(3, true);
 }
 
 #[test]
 fn two_members_and_two_slots() {
-    holds::<2, 2>(2);
-    holds::<2, 2>(3);
+    holds::<2, 2>(2, true);
+    holds::<2, 2>(3, false);
 }
 
 #[test]
 fn three_members_and_one_slot() {
-    holds::<3, 1>(2);
+    holds::<3, 1>(2, true);
 }
 
 #[test]
 fn three_members_and_two_slots() {
-    holds::<3, 2>(2);
+    holds::<3, 2>(2, false);
 }
 
 #[test]
 fn a_deadline_that_allows_for_no_drift_is_found() {
-    let rules = rules(2, None);
+    let rules = rules(2, false, None);
     let explored = Claims::<2, 1>(Rules { owned_for: rules.ttl, ..rules }).checker().threads(2).spawn_bfs().join();
     assert!(explored.discovery(ONE_HOLDER).is_some());
 }
 
 #[test]
 fn each_known_mistake_is_found() {
-    for (mistake, found_as) in
-        [(Mistake::DeadlineFromAnswer, ONE_HOLDER), (Mistake::ReleaseBeforeDrain, ONE_HOLDER), (Mistake::EpochPerMember, NOT_REFUSED)]
-    {
-        let explored = explore::<2, 1>(2, Some(mistake));
+    for (mistake, found_as) in [
+        (Mistake::DeadlineFromAnswer, ONE_HOLDER),
+        (Mistake::ReleaseBeforeDrain, ONE_HOLDER),
+        (Mistake::EpochPerMember, NOT_REFUSED),
+        (Mistake::ReleaseByHolder, ONE_HOLDER),
+        (Mistake::DeleteByName, ONE_HOLDER),
+    ] {
+        let explored = explore::<2, 1>(rules(2, true, Some(mistake)));
         let path = explored.discovery(found_as);
         assert!(path.is_some(), "{mistake:?} is not found in {} states", explored.unique_state_count());
         println!("{mistake:?}: {:?}", path.map(stateright::Path::into_actions));

@@ -36,6 +36,7 @@ fn turn<const M: usize, const S: usize>(state: &mut State<M, S>, owners: [u8; S]
         }
     };
     take(Step::GhostWrites);
+    take(Step::LateRelease);
     for m in numbers(M) {
         // What is left of an earlier call first.
         [Step::Answered(m), Step::Renew(m), Step::Answered(m), Step::Write(m)].into_iter().for_each(&mut take);

@@ -43,6 +43,8 @@ pub(crate) struct State<const M: usize, const S: usize> {
     pub(crate) table: [u8; S],
     /// A write of work that was lost, which may arrive at any time.
     pub(crate) ghost: Option<(u8, u8)>,
+    /// A release that its caller has given up and that may be carried out at any time: whose, of which slot, under which epoch.
+    pub(crate) late: Option<(u8, u8, u8)>,
 }
 
 impl<const M: usize, const S: usize> State<M, S> {
@@ -51,6 +53,7 @@ impl<const M: usize, const S: usize> State<M, S> {
         claims: [None; S],
         table: [0; S],
         ghost: None,
+        late: None,
     };
 
     /// The epoch under which that member holds that slot, by its own clock: it serves or drains there, or work under a guard goes on.
@@ -68,7 +71,8 @@ impl<const M: usize, const S: usize> State<M, S> {
         });
         let claim = self.claims[s].as_mut().map(|claim| &mut claim.1);
         let ghost = self.ghost.as_mut().filter(|ghost| usize::from(ghost.0) == s).map(|ghost| &mut ghost.1);
-        held.chain(claim).chain(ghost).chain(std::iter::once(&mut self.table[s]))
+        let late = self.late.as_mut().filter(|late| usize::from(late.1) == s).map(|late| &mut late.2);
+        held.chain(claim).chain(ghost).chain(late).chain(std::iter::once(&mut self.table[s]))
     }
 
     /// An epoch above all that are remembered of a slot.
@@ -107,6 +111,7 @@ impl<const M: usize, const S: usize> State<M, S> {
             claims: slots.map(|s| self.claims[s].map(|(holder, epoch)| (now_at(members, holder), epoch))),
             table: slots.map(|s| self.table[s]),
             ghost: self.ghost.map(|(slot, epoch)| (now_at(slots, slot), epoch)),
+            late: self.late.map(|(m, slot, epoch)| (now_at(members, m), now_at(slots, slot), epoch)),
         }
     }
 }

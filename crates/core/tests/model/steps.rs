@@ -11,6 +11,10 @@ pub(crate) enum Mistake {
     ReleaseBeforeDrain,
     /// The epoch is the member's and not the acquisition's.
     EpochPerMember,
+    /// A release names who holds, and not under which epoch.
+    ReleaseByHolder,
+    /// A deregistration deletes the record of that name, also that of a later life.
+    DeleteByName,
 }
 
 /// How long things last, in ticks, and what is done wrong.
@@ -20,6 +24,8 @@ pub(crate) struct Rules {
     pub(crate) ttl: u8,
     /// Ownership from the beginning of a renewal on, by the member's clock.
     pub(crate) owned_for: u8,
+    /// Releases may be carried out after their caller gave up and asked again.
+    pub(crate) late: bool,
     pub(crate) mistake: Option<Mistake>,
 }
 
@@ -40,6 +46,12 @@ pub(crate) enum Step {
     AcquireUnheard(u8, u8),
     Drain(u8, u8),
     Release(u8, u8),
+    /// The same, but nothing is heard, and it is carried out later.
+    ReleaseUnheard(u8, u8),
+    /// That one is carried out.
+    LateRelease,
+    /// What a former life asked for before it ended, to delete its record, is carried out.
+    Deregister(u8),
     /// Work is let in.
     Enter(u8, u8),
     /// It writes, and is done.
@@ -53,10 +65,11 @@ impl Rules {
     pub(crate) fn steps<const M: usize, const S: usize>(self, state: &State<M, S>, steps: &mut Vec<Step>) {
         let numbers = |n: usize| 0..u8::try_from(n).unwrap_or_default();
         let ticks = 0..1_u8 << M;
-        let all = ticks.map(Step::Tick).chain(std::iter::once(Step::GhostWrites)).chain(numbers(M).flat_map(|m| {
-            let own = [Step::Renew(m), Step::Answered(m), Step::AnswerLost(m), Step::Dies(m), Step::Write(m)];
+        let all = ticks.map(Step::Tick).chain([Step::GhostWrites, Step::LateRelease]).chain(numbers(M).flat_map(|m| {
+            let own = [Step::Renew(m), Step::Answered(m), Step::AnswerLost(m), Step::Dies(m), Step::Deregister(m), Step::Write(m)];
             let slots = numbers(S).flat_map(move |s| {
-                [Step::Acquire(m, s), Step::AcquireUnheard(m, s), Step::Drain(m, s), Step::Release(m, s), Step::Enter(m, s)]
+                let given_back = [Step::Drain(m, s), Step::Release(m, s), Step::ReleaseUnheard(m, s)];
+                [Step::Acquire(m, s), Step::AcquireUnheard(m, s), Step::Enter(m, s)].into_iter().chain(given_back)
             });
             own.into_iter().chain(slots)
         }));
@@ -72,10 +85,13 @@ impl Rules {
             Step::Tick(missing) => state.members.iter().enumerate().all(|(m, member)| missing & (1 << m) == 0 || member.misses()),
             Step::Renew(m) => of(m).renewal.is_none() && !of(m).reborn,
             Step::Answered(m) | Step::AnswerLost(m) => of(m).renewal.is_some(),
+            Step::LateRelease => state.late.is_some(),
+            Step::Deregister(m) => of(m).lease > 0 && (of(m).reborn || self.mistake == Some(Mistake::DeleteByName)),
             Step::Dies(m) => !of(m).reborn && of(m).lease > 0,
             Step::Acquire(m, s) | Step::AcquireUnheard(m, s) => acquires(m, s) && of(m).holds[usize::from(s)].is_none(),
             Step::Drain(m, s) => hold(m, s).is_some_and(|hold| !hold.draining),
-            Step::Release(m, s) => {
+            Step::ReleaseUnheard(_, _) if !self.late || state.late.is_some() => false,
+            Step::Release(m, s) | Step::ReleaseUnheard(m, s) => {
                 let is_mine = of(m).left > 0 && state.claims[usize::from(s)].is_some_and(|(holder, _)| holder == m);
                 let works = of(m).work.is_some_and(|(slot, _)| slot == s) && self.mistake != Some(Mistake::ReleaseBeforeDrain);
                 is_mine && hold(m, s).is_none_or(|hold| hold.draining && !works)
@@ -111,6 +127,18 @@ impl Rules {
                 }
             }
             Step::Release(m, s) => (next.claims[usize::from(s)], next.members[usize::from(m)].holds[usize::from(s)]) = (None, None),
+            Step::ReleaseUnheard(m, s) => {
+                next.late = next.claims[usize::from(s)].map(|(_, epoch)| (m, s, epoch));
+                next.members[usize::from(m)].holds[usize::from(s)] = None;
+            }
+            Step::LateRelease => {
+                if let Some((m, s, epoch)) = next.late.take() {
+                    let meant = |(holder, held): (u8, u8)| holder == m && (held == epoch || self.mistake == Some(Mistake::ReleaseByHolder));
+                    let claim = &mut next.claims[usize::from(s)];
+                    *claim = claim.filter(|claim| !meant(*claim));
+                }
+            }
+            Step::Deregister(m) => next.delete(m),
             Step::Enter(m, s) => {
                 let member = &mut next.members[usize::from(m)];
                 member.work = member.holds[usize::from(s)].map(|hold| (s, hold.epoch));
@@ -191,6 +219,13 @@ impl<const M: usize, const S: usize> State<M, S> {
         self.end(m);
         let member = &mut self.members[m];
         (member.left, member.may_miss, member.renewal, member.reborn) = (0, false, None, true);
+    }
+
+    /// The record is gone, and every claim with it.
+    fn delete(&mut self, m: u8) {
+        let member = &mut self.members[usize::from(m)];
+        (member.lease, member.reborn) = (0, false);
+        self.claims.iter_mut().for_each(|claim| *claim = claim.filter(|(holder, _)| *holder != m));
     }
 
     /// The user's table takes a write unless it has seen a higher epoch.

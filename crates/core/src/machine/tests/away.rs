@@ -63,7 +63,8 @@ fn without_a_place_or_a_record_there_is_nothing_to_keep() {
     refused.viewed(20, vec![shown("me", 7, MemberState::Active), member("a", 1), member("b", 2)]);
     assert_eq!(refused.state(), ServiceState::Refused, "the others have no grace");
     assert!(refused.step(100, Input::Leave).contains(&Action::MarkDraining));
-    assert_eq!(left(&refused.step(110, Input::InFlightDone)), [&Action::Deregister]);
+    refused.step(110, Input::InFlightDone);
+    assert_eq!(left(&refused.step(9_100, Input::Woken)), [&Action::Deregister]);
 
     let mut fenced = active(&policy);
     fenced.step(8_810, Input::Woken);
@@ -211,14 +212,16 @@ fn who_leaves_for_good_keeps_no_place() {
     let mut run = active(&policy);
     let actions = run.step(100, Input::LeaveForGood);
     assert!(actions.contains(&Action::MarkDraining) && !actions.contains(&Action::MarkPausing), "{actions:?}");
-    assert_eq!(left(&run.step(150, Input::InFlightDone)), [&Action::Deregister]);
-    run.step(160, Input::Deregistered);
-    assert_eq!(left(&run.step(170, Input::LeaveForGood)), Vec::<&Action>::new(), "it has left");
+    assert_eq!(left(&run.step(150, Input::InFlightDone)), Vec::<&Action>::new(), "the others are to see it leave");
+    assert_eq!(left(&run.step(9_100, Input::Woken)), [&Action::Deregister]);
+    run.step(9_110, Input::Deregistered);
+    assert_eq!(left(&run.step(9_120, Input::LeaveForGood)), Vec::<&Action>::new(), "it has left");
 
     let mut run = active(&policy);
     run.step(100, Input::Leave);
     assert!(run.step(110, Input::LeaveForGood).contains(&Action::MarkDraining), "it has changed its mind");
-    assert_eq!(left(&run.step(150, Input::InFlightDone)), [&Action::Deregister]);
+    assert_eq!(left(&run.step(150, Input::InFlightDone)), Vec::<&Action>::new());
+    assert_eq!(left(&run.step(9_110, Input::Woken)), [&Action::Deregister]);
 }
 
 #[test]

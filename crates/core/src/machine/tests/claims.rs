@@ -114,8 +114,9 @@ fn leaving_gives_everything_back_before_the_record_goes() {
     let release = claimed(&actions)
         .into_iter()
         .find_map(|claim| if let ClaimAction::Release { attempt, .. } = claim { Some(*attempt) } else { None });
-    let actions = run.step(130, Input::Claims(ClaimInput::Released { attempt: release.expect("released") }));
-    assert!(actions.contains(&Action::Deregister));
+    run.step(130, Input::Claims(ClaimInput::Released { attempt: release.expect("released") }));
+    let actions = run.step(9_100, Input::Woken);
+    assert!(actions.contains(&Action::Deregister), "the others have had the time to see it leave");
 }
 
 /// "hold": the claim is kept until the work ends or the lease does, and a leaver does not stay for ever.

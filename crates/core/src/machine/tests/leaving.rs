@@ -8,6 +8,7 @@ fn leaving_drains_waits_and_deregisters() {
     let actions = run.step(100, Input::Leave);
     assert_eq!((run.state(), cause(&actions)), (ServiceState::Draining, Some(Cause::Draining)));
     assert!(actions.contains(&Action::MarkDraining) && actions.contains(&Action::AwaitInFlight));
+    run.viewed(150, vec![Member { state: MemberState::Draining, ..member("me", 7) }]);
     assert!(!run.step(200, Input::Woken).contains(&Action::Deregister), "work is still in flight");
     assert_eq!(calls(&run.step(3_000, Input::Woken)), [Op::Renew], "it renews while it drains");
     assert!(run.step(3_100, Input::InFlightDone).contains(&Action::Deregister));
@@ -23,6 +24,7 @@ fn a_drain_that_takes_too_long_ends_with_its_timeout() {
     run.step(0, Input::Join);
     run.registered(10, 0);
     run.step(100, Input::Leave);
+    run.viewed(150, vec![Member { state: MemberState::Draining, ..member("me", 7) }]);
     assert!(!run.step(2_000, Input::Woken).contains(&Action::Deregister));
     assert!(run.step(2_100, Input::Woken).contains(&Action::Deregister));
 }
@@ -56,4 +58,57 @@ fn a_registration_under_way_when_the_wish_to_leave_comes_is_shown_as_draining() 
     assert!(run.registered(20, 5).contains(&Action::MarkDraining));
     assert_eq!(run.state(), ServiceState::Draining);
     assert_eq!(calls(&run.step(3_010, Input::Woken)), [Op::Renew], "it renews while it drains");
+}
+
+/// This member's record went with its mark: to a reader that had not looked in between it had died.
+#[test]
+fn a_leaver_is_shown_for_a_while_after_it_has_seen_itself_drain() {
+    let mut run = Run::active();
+    run.step(1_000, Input::Leave);
+    assert!(!run.step(1_001, Input::InFlightDone).contains(&Action::Deregister), "nobody can have seen it drain");
+    let drains = Member { state: MemberState::Draining, ..member("me", 7) };
+    assert!(!run.viewed(1_010, vec![drains]).contains(&Action::Deregister));
+    assert_eq!(run.machine.wake_at(), Some(at(1_510)));
+    assert!(!run.step(1_509, Input::Woken).contains(&Action::Deregister));
+    assert!(run.step(1_510, Input::Woken).contains(&Action::Deregister));
+    // A backend that shows nothing keeps it for no longer than this.
+    let mut unseen = Run::active();
+    unseen.step(1_000, Input::Leave);
+    unseen.step(1_001, Input::InFlightDone);
+    assert!(!unseen.step(8_800, Input::Woken).contains(&Action::Deregister));
+    assert!(unseen.step(10_000, Input::Woken).contains(&Action::Deregister));
+}
+
+/// A worker that may register and not read waited for a TTL to see itself drain before its user heard of the error.
+#[test]
+fn who_has_not_seen_itself_does_not_wait_to_see_itself_drain() {
+    for former in [None, Some(member("me", 6))] {
+        let mut run = Run::new();
+        run.step(0, Input::Join);
+        run.registered(10, 0);
+        if let Some(former) = former {
+            run.viewed(15, vec![former]);
+        }
+        assert!(run.step(20, Input::Leave).contains(&Action::MarkDraining), "others may see it");
+        assert!(run.step(30, Input::InFlightDone).contains(&Action::Deregister));
+    }
+}
+
+/// A deregistration that was given up may be carried out at any later time: it must not name what is registered after it.
+#[test]
+fn joining_again_after_leaving_is_another_life() {
+    let mut run = Run::active();
+    run.step(20, Input::Leave);
+    run.step(30, Input::InFlightDone);
+    run.viewed(40, vec![Member { state: MemberState::Draining, ..member("me", 7) }]);
+    assert!(run.step(600, Input::Woken).contains(&Action::Deregister));
+    assert!(run.step(610, Input::Deregistered).iter().all(|action| !matches!(action, Action::BeginLife(_))));
+    assert_eq!(run.state(), ServiceState::Left);
+    let actions = run.step(650, Input::Join);
+    let begins = actions.iter().position(|action| *action == Action::BeginLife(Incarnation::new(8)));
+    let registers = actions.iter().position(|action| matches!(action, Action::Call { op: Op::Register, .. }));
+    assert!(begins.is_some() && begins < registers, "{actions:?}");
+    run.registered(660, 650);
+    run.viewed(680, vec![member("me", 8)]);
+    assert_eq!(run.state(), ServiceState::Active);
 }

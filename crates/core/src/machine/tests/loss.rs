@@ -361,7 +361,7 @@ fn listed_of(ids: &[String]) -> Vec<String> {
     run.viewed(20, ids.iter().map(|id| member(id, 1)).chain([member(MINE, 7)]).collect());
     let listed = told(&run.viewed(1_000, group(&[]))).unwrap();
     assert!(stands_still(&run));
-    listed.iter().map(|missing| missing.instance_id.to_string()).collect()
+    listed.iter().map(|missing| missing.instance_id.as_str().to_owned()).collect()
 }
 
 /// Whatever the ids are, and JSON makes six bytes of some characters: the list has room in every backend's record.

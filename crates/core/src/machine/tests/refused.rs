@@ -1,6 +1,7 @@
 //! Who is turned away: an id in use, wrong credentials, other constants, a lease that is too short; how often it asks again, and its way back.
 
 use super::*;
+use crate::Serves;
 
 #[test]
 fn an_id_whose_holder_renews_is_refused_and_one_that_is_silent_is_waited_out() {
@@ -205,4 +206,49 @@ fn an_outage_behind_a_rival_is_asked_about_ever_more_rarely() {
         calls += 1;
     }
     assert!(calls < 150, "{calls} calls in a minute");
+}
+
+fn working_for(id: &str, incarnation: u64, serves: &str) -> Member {
+    let serves = Some(Serves::from_parts(serves.into(), Some(format!("{serves}-events"))));
+    Member { serves, ..member(id, incarnation) }
+}
+
+#[test]
+fn a_group_that_works_for_something_else_refuses_by_name_and_keeps_no_record() {
+    let mut run = Run::new();
+    run.step(0, Input::Join);
+    run.registered(10, 0);
+    let actions = run.viewed(20, vec![working_for("first", 2, "0rder5"), working_for("me", 7, "n0t1ce5")]);
+    assert!(actions.contains(&Action::Deregister) && actions.contains(&Action::StopWatch), "{actions:?}");
+    assert_eq!((run.state(), run.owned()), (ServiceState::Refused, 0));
+    let said = run.machine.ownership().refusal().map(ToString::to_string).unwrap();
+    for part in [r#"outbox "n0t1ce5-events""#, r#"outbox "0rder5-events""#, r#"member "first""#, r#"group "g""#] {
+        assert!(said.contains(part), "{part}: {said}");
+    }
+    let again = run.machine.wake_at().unwrap().as_nanos() / 1_000_000 + 1;
+    assert!((4_500..=9_100).contains(&again), "asks again at {again} ms, about once per TTL of 9 s");
+    assert_eq!(calls(&run.step(again, Input::Woken)), [Op::Register]);
+    run.registered(again + 5, again);
+    let actions = run.viewed(
+        again + 10,
+        vec![working_for("me", 9, "n0t1ce5")].into_iter().map(|m| Member { incarnation: Incarnation::new(7).next(), ..m }).collect(),
+    );
+    assert_eq!((run.state(), cause(&actions)), (ServiceState::Active, Some(Cause::Joined)), "the others are gone");
+}
+
+#[test]
+fn a_member_that_loses_its_record_while_another_work_takes_the_group_is_refused_and_owns_nothing() {
+    let mut run = Run::active();
+    let actions = run.viewed(30, vec![working_for("first", 2, "0rder5"), working_for("me", 7, "keys")]);
+    assert!(actions.contains(&Action::Deregister), "{actions:?}");
+    assert_eq!((run.state(), run.owned()), (ServiceState::Refused, 0));
+}
+
+#[test]
+fn beside_a_record_that_does_not_say_what_it_works_for_a_member_goes_on() {
+    let mut run = Run::new();
+    run.step(0, Input::Join);
+    run.registered(10, 0);
+    run.viewed(20, vec![member("older", 2), working_for("me", 7, "0rder5")]);
+    assert_eq!(run.state(), ServiceState::Active);
 }

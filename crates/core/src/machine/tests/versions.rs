@@ -140,6 +140,10 @@ impl Fleet {
     fn carry_out(&mut self, at: usize, action: Action) {
         let now = self.moment();
         let reply = match action {
+            Action::BeginLife(incarnation) => {
+                self.workers[at].record.incarnation = incarnation;
+                None
+            }
             Action::Call { op: Op::Register, attempt } => {
                 let record = self.workers[at].record.clone();
                 self.records.insert(record.instance_id.clone(), record);
@@ -329,7 +333,8 @@ fn whatever_happens_meanwhile_everything_has_a_holder_in_the_end() {
             for _ in 0..fleet.roll(60) {
                 fleet.next();
             }
-            let there: Vec<_> = fleet.records.keys().map(ToString::to_string).collect();
+            let stays = |record: &&Member| record.state == MemberState::Active;
+            let there: Vec<_> = fleet.records.values().filter(stays).map(|record| record.instance_id.to_string()).collect();
             match fleet.roll(4) {
                 0 if there.len() > 2 => {
                     let id = &there[fleet.roll(there.len())];
