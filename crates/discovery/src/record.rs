@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
-use shardwise_core::{Address, Fingerprint, Incarnation, InstanceId, Loss, Member, MemberState, Weight};
+use shardwise_core::{Address, Fingerprint, Incarnation, InstanceId, Loss, Member, MemberState, Serves, Weight};
 
 use crate::ErrorKind;
 
@@ -73,6 +73,12 @@ pub struct Record {
     loss: Option<Loss>,
     #[serde(default)]
     fingerprints: Vec<Fingerprint>,
+    /// `keys`, or the id of an outbox.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    serves: Option<String>,
+    /// The outbox's name, for messages.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    outbox: Option<String>,
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     metadata: BTreeMap<String, String>,
 }
@@ -95,19 +101,23 @@ impl Record {
 
     /// The record's JSON.
     pub fn encode(member: &Member) -> Result<String, RecordError> {
-        let Member { incarnation, address, weight, zone, version, state, loss, fingerprints, metadata, instance_id: _, joined: _ } =
+        let Member { incarnation, address, weight, zone, version, state, loss, fingerprints, serves, metadata, instance_id: _, joined: _ } =
             member.clone();
-        let record = Self { schema: RECORD_SCHEMA, incarnation, address, weight, zone, version, state, loss, fingerprints, metadata };
+        let outbox = serves.as_ref().and_then(Serves::outbox).map(ToOwned::to_owned);
+        let serves = serves.as_ref().map(|serves| serves.id().to_owned());
+        let schema = RECORD_SCHEMA;
+        let record = Self { schema, incarnation, address, weight, zone, version, state, loss, fingerprints, serves, outbox, metadata };
         Ok(serde_json::to_string(&record)?)
     }
 
     /// The member that a record describes, with at most [`FINGERPRINTS_MAX`] fingerprints.
     pub fn decode(instance_id: InstanceId, joined: u64, json: &str) -> Result<Member, RecordError> {
-        let Self { schema: _, incarnation, address, weight, zone, version, state, loss, mut fingerprints, metadata } =
+        let Self { schema: _, incarnation, address, weight, zone, version, state, loss, mut fingerprints, serves, outbox, metadata } =
             serde_json::from_str(json)?;
+        let serves = serves.map(|id| Serves::from_parts(id, outbox));
         fingerprints.truncate(FINGERPRINTS_MAX);
         fingerprints.shrink_to_fit();
-        Ok(Member { instance_id, incarnation, joined, address, weight, zone, version, state, loss, fingerprints, metadata })
+        Ok(Member { instance_id, incarnation, joined, address, weight, zone, version, state, loss, fingerprints, serves, metadata })
     }
 }
 
@@ -120,6 +130,18 @@ mod tests {
         let json = r#"{"schema":9,"incarnation":"00000000000000ff","state":"active","colour":"red"}"#;
         let member = Record::decode(InstanceId::new("a").unwrap(), 3, json).unwrap();
         assert_eq!((member.incarnation.get(), member.weight, member.joined), (255, Weight::ONE, 3));
+    }
+
+    #[test]
+    fn what_a_member_serves_is_read_back_and_may_be_missing() {
+        let id = || InstanceId::new("a").unwrap();
+        let outbox = Serves::from_parts("5eed".into(), Some("orders".into()));
+        for serves in [None, Some(Serves::Keys), Some(outbox)] {
+            let json = Record::encode(&Member { serves: serves.clone(), ..Member::named(id()) }).unwrap();
+            assert_eq!(Record::decode(id(), 3, &json).unwrap().serves, serves, "{json}");
+        }
+        let keys = Record::encode(&Member { serves: Some(Serves::Keys), ..Member::named(id()) }).unwrap();
+        assert!(keys.contains(r#""serves":"keys""#) && !keys.contains("outbox"), "{keys}");
     }
 
     #[test]

@@ -3,6 +3,7 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
+use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -168,6 +169,12 @@ pub fn without_secrets(address: &str) -> String {
     let end = host.find(['?', '#']);
     let (host, query) = end.map_or((host, ""), |end| (&host[..=end], MASK));
     format!("{scheme}{separator}{user}{at}{host}{query}")
+}
+
+/// Whether what is sent to that host stays on this machine, as far as the host itself says so: `localhost` or a loopback address, with or without brackets.
+pub fn is_this_machine(host: &str) -> bool {
+    let address = host.strip_prefix('[').and_then(|rest| rest.strip_suffix(']')).unwrap_or(host);
+    host.eq_ignore_ascii_case("localhost") || address.parse().is_ok_and(|address: IpAddr| address.to_canonical().is_loopback())
 }
 
 /// The values of one backend's keys. What nobody has set and what has no default is not in here.

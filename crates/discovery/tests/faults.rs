@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use futures::StreamExt;
 use shardwise_core::{GroupName, Incarnation, InstanceId, Member};
-use shardwise_discovery::{Clock, Discovery, ErrorKind, FaultRates, Faults, MemoryBackend, Registration, WatchEvent};
+use shardwise_discovery::{Clock, Discovery, ErrorKind, Fault, FaultRates, Faults, MemoryBackend, Registration, WatchEvent};
 
 const PROVE_EVERY: Duration = Duration::from_secs(1);
 
@@ -58,6 +58,39 @@ async fn a_call_is_late() {
     let before = tokio::time::Instant::now();
     members(&faults).await;
     assert!((Duration::from_millis(1)..=Duration::from_secs(5)).contains(&before.elapsed()), "{:?}", before.elapsed());
+}
+
+const LATE: FaultRates = FaultRates { execute_late: 1.0, execute_late_max: Duration::from_secs(5), ..FaultRates::NONE };
+
+/// It is asked again meanwhile, and that call is carried out first.
+#[tokio::test(start_paused = true)]
+async fn a_call_is_carried_out_after_its_caller_gave_up_and_asked_again() {
+    let (store, faults) = faulty(LATE);
+    let registration = registration("a");
+    let given_up = tokio::time::timeout(Duration::from_secs(1), faults.register(&registration)).await;
+    assert!(given_up.is_err() || given_up.is_ok_and(|answer| answer.is_err_and(|error| error.is_retryable())), "never an answer");
+    assert_eq!((members(&store).await, faults.pending()), (0, 1), "not carried out yet");
+    faults.set_rates(FaultRates::NONE);
+    faults.register(&registration).await.expect("asked again");
+    faults.deregister(&registration.seat()).await.expect("and it leaves");
+    assert_eq!(members(&store).await, 0);
+    tokio::time::sleep(LATE.execute_late_max).await;
+    assert_eq!((members(&store).await, faults.pending()), (1, 0), "the first call has been carried out behind the others");
+    let happened = faults.happened();
+    assert_eq!((happened.get(&Fault::ExecuteLate), happened.get(&Fault::ExecuteAfterAnother)), (Some(&1), Some(&1)));
+}
+
+/// A request that is with the backend already outlives the connection that brought it.
+#[tokio::test(start_paused = true)]
+async fn a_call_is_carried_out_late_though_its_caller_is_cut_off_by_then() {
+    let store = MemoryBackend::new(Clock::tokio());
+    let link = store.link();
+    let faults = Faults::new(link.clone(), 1, LATE).with_late_by(store.link());
+    let answer = tokio::time::timeout(Duration::from_secs(1), faults.register(&registration("a"))).await;
+    assert!(!matches!(answer, Ok(Ok(_))), "{answer:?}");
+    link.set_reachable(false);
+    tokio::time::sleep(LATE.execute_late_max).await;
+    assert_eq!(members(&store).await, 1);
 }
 
 #[tokio::test(start_paused = true)]

@@ -5,6 +5,7 @@
 use std::time::Duration;
 
 use futures::StreamExt;
+use shardwise_core::mistakes::{Mistake, make};
 use shardwise_core::{GroupName, Incarnation, InstanceId, Member, Resource};
 use shardwise_discovery::{Claims, Clock, Discovery, ErrorKind, MemoryBackend, Registration, Snapshot, WatchEvent, WatchStream};
 
@@ -135,4 +136,54 @@ async fn a_wiped_backend_has_another_store_of_claims_and_none_of_the_old_records
     backend.register(&registration(1)).await.expect("register");
     let again = backend.acquire(&registration(1).seat(), &after, &[Resource::Slot(0)]).await.expect("acquire");
     assert_eq!(again, granted, "epochs begin anew, which is why the store has an id and a floor");
+}
+
+/// Renews over a connection that stalls before the look at whether the renewal came too late, and gives the call up.
+async fn renews_slowly(store: &MemoryBackend, stalls_for: Duration) {
+    let stalls = std::sync::atomic::AtomicBool::new(false);
+    let slow = store.clone().stalling(move || {
+        let after = stalls.fetch_xor(true, std::sync::atomic::Ordering::Relaxed);
+        if after { stalls_for } else { Duration::ZERO }
+    });
+    let given_up = tokio::time::timeout(TTL / 8, slow.renew(&registration(0).seat(), TTL)).await;
+    assert!(given_up.is_err(), "the store stalls, and yet {given_up:?}");
+}
+
+async fn holds(store: &MemoryBackend) -> bool {
+    !store.members(&group(0)).await.expect("members").view.members().is_empty()
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_renewal_that_is_looked_at_too_late_is_undone_when_its_caller_has_given_up() {
+    let store = MemoryBackend::new(Clock::tokio());
+    store.register(&registration(0)).await.expect("register");
+    tokio::time::sleep(TTL / 2).await;
+    renews_slowly(&store, TTL).await;
+    tokio::time::sleep(TTL * 3 / 4).await;
+    assert!(holds(&store).await, "renewed, and nobody has looked yet");
+    tokio::time::sleep(TTL / 8).await;
+    assert!(!holds(&store).await, "undone before the renewed record ends");
+}
+
+/// Whether a registration that comes between a renewal and the look at it outlives that look.
+async fn outlives_an_earlier_renewal(registered_after: Duration) -> bool {
+    let store = MemoryBackend::new(Clock::tokio());
+    store.register(&registration(0)).await.expect("register");
+    tokio::time::sleep(TTL / 2).await;
+    renews_slowly(&store, TTL * 3 / 2).await;
+    tokio::time::sleep(registered_after).await;
+    store.register(&registration(0)).await.expect("register");
+    // Until a moment behind the look.
+    tokio::time::sleep((TTL * 23 / 16).saturating_sub(registered_after)).await;
+    holds(&store).await
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_registration_outlives_an_earlier_renewal_that_came_too_late() {
+    assert!(outlives_an_earlier_renewal(TTL * 3 / 4).await, "the same life goes on");
+    assert!(outlives_an_earlier_renewal(TTL * 5 / 4).await, "another life, after the renewed record has ended");
+    make(Some(Mistake::UndoByIncarnation));
+    let outlives = outlives_an_earlier_renewal(TTL * 3 / 4).await;
+    make(None);
+    assert!(!outlives, "the mistake is made, and this test cannot see it");
 }

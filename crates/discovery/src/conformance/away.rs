@@ -27,7 +27,7 @@ impl Scope {
 }
 
 fn states(view: &View) -> Vec<(String, u64, MemberState)> {
-    view.members().iter().map(|m| (m.instance_id.to_string(), m.incarnation.get(), m.state)).collect()
+    view.members().iter().map(|m| (m.instance_id.as_str().to_owned(), m.incarnation.get(), m.state)).collect()
 }
 
 fn in_state(state: MemberState) -> impl Fn(&View) -> bool {
@@ -53,6 +53,7 @@ pub async fn clause_12_whoever_steps_away_keeps_its_place_for_the_grace_and_no_l
     let view = view_where(&mut watch, SOON, "a away", in_state(MemberState::Away)).await;
     assert_eq!((view.members().len(), view.active()), (1, 0));
     assert_eq!(view.members()[0].metadata, a.member.metadata);
+    assert_eq!(view.members()[0].serves, a.member.serves);
     let longest = grace + ROUNDING + scope.backend.capabilities().margin + Duration::from_secs(1);
     view_where(&mut watch, longest, "nobody", |view| view.members().is_empty()).await;
     let gone = scope.clock.now();

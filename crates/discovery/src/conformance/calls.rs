@@ -26,7 +26,7 @@ async fn given_up<T>(call: impl Future<Output = T>, patience_ms: u64) {
 async fn seen(scope: &Scope) -> Vec<(String, u64, Option<String>)> {
     let snapshot = scope.peer.members(&scope.group).await.expect("members");
     let members = snapshot.view.members().iter();
-    members.map(|member| (member.instance_id.to_string(), member.incarnation.get(), member.version.clone())).collect()
+    members.map(|member| (member.instance_id.as_str().to_owned(), member.incarnation.get(), member.version.clone())).collect()
 }
 
 /// A member that changes its record all the time and never renews leaves as if it were silent.

@@ -21,6 +21,7 @@ pub async fn clause_07_draining_is_seen_before_gone(scope: &Scope) {
     scope.backend.update(&draining(a.clone())).await.expect("update");
     let view = view_where(&mut watch, SOON, "a draining", |view| view.members().iter().any(|m| m.state == MemberState::Draining)).await;
     assert_eq!(view.members().len(), 1);
+    assert_eq!(view.members()[0].serves, a.member.serves);
     scope.backend.deregister(&a.seat()).await.expect("deregister");
     view_where(&mut watch, SOON, "nobody", |view| view.members().is_empty()).await;
 }

@@ -28,7 +28,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use futures::StreamExt;
-use shardwise_core::{Fingerprint, GroupName, Incarnation, InstanceId, Member, View};
+use shardwise_core::{Fingerprint, GroupName, Incarnation, InstanceId, Member, Serves, View};
 
 use crate::{Clock, Discovery, Error, Registration, WatchEvent, WatchStream};
 
@@ -83,6 +83,7 @@ impl Scope {
         let member = Member {
             incarnation: Incarnation::new(incarnation),
             fingerprints: vec![Fingerprint::of("conformance")],
+            serves: Some(Serves::Outbox { id: "c0nf0rmance".into(), name: "cases \"of\" all kinds".into() }),
             ..Member::named(instance_id)
         };
         Registration { group: self.group.clone(), member, ttl, claims: false }
@@ -133,7 +134,7 @@ impl Scope {
 
 /// The ids of a view.
 pub fn ids(view: &View) -> Vec<String> {
-    view.members().iter().map(|m| m.instance_id.to_string()).collect()
+    view.members().iter().map(|m| m.instance_id.as_str().to_owned()).collect()
 }
 
 /// Reads a watch until `wanted` accepts a view, for at most `within`; errors on the way are allowed, the stream's end is not.

@@ -142,6 +142,6 @@ pub async fn fifty_members_join_and_leave_at_once(scope: &Scope) {
     for renewal in renewals {
         renewal.expect("renew");
     }
-    let expected: Vec<_> = staying.iter().map(|r| r.member.instance_id.to_string()).collect();
+    let expected: Vec<_> = staying.iter().map(|r| r.member.instance_id.as_str().to_owned()).collect();
     view_where(&mut watch, SOON, "the half that stays", |view| ids(view) == expected).await;
 }

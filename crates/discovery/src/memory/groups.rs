@@ -42,6 +42,7 @@ pub(super) struct Group {
 pub(super) struct Stored {
     pub(super) member: Member,
     pub(super) ends: Moment,
+    /// Rises with each renewal and each registration of the same life.
     pub(super) renewals: u64,
 }
 
@@ -130,6 +131,12 @@ impl Groups {
         self.reap(&seat.group, now);
         let stored = self.by_name.get_mut(&seat.group).and_then(|group| group.records.get_mut(&seat.instance_id));
         stored.filter(|stored| stored.member.incarnation == seat.incarnation)
+    }
+
+    /// Deletes the record of that id.
+    pub(super) fn remove(&mut self, seat: &Seat) {
+        self.by_name.get_mut(&seat.group).map(|group| group.records.remove(&seat.instance_id));
+        self.changed(&seat.group);
     }
 
     /// The group as it is; one without records is empty as of the store's last change.

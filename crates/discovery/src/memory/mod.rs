@@ -3,6 +3,7 @@
 mod claims;
 mod groups;
 mod notes;
+mod renewal;
 mod watch;
 
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -15,6 +16,7 @@ use tokio::sync::Notify;
 
 use crate::{Capabilities, Claims, Clock, Discovery, Error, ErrorKind, Grant, Notes, Registration, Result, Seat, Snapshot, WatchStream};
 use groups::{Groups, Stored};
+use renewal::Stall;
 
 /// Members of one process. Clones share one store; [`MemoryBackend::link`] gives each worker of a test a connection of its own that can
 /// be cut.
@@ -23,6 +25,7 @@ pub struct MemoryBackend {
     clock: Clock,
     store: Arc<Store>,
     reachable: Arc<AtomicBool>,
+    stall: Option<Stall>,
 }
 
 #[derive(Debug)]
@@ -37,13 +40,21 @@ impl MemoryBackend {
     /// An empty store whose leases run on `clock`.
     pub fn new(clock: Clock) -> Self {
         let store = Store { groups: Mutex::new(Groups::new()), changes: Notify::new() };
-        Self { clock, store: Arc::new(store), reachable: Arc::new(AtomicBool::new(true)) }
+        Self { clock, store: Arc::new(store), reachable: Arc::new(AtomicBool::new(true)), stall: None }
     }
 
     /// Another connection to the same store, to be cut by itself.
     #[must_use]
     pub fn link(&self) -> Self {
         Self { reachable: Arc::new(AtomicBool::new(true)), ..self.clone() }
+    }
+
+    /// The same connection, over which each renewal stalls twice: before it is carried out, and before it is found whether that was too late. `stall`
+    /// says each time for how long. This is what a stopped process or a busy disk does to a store in a file. A renewal goes on, in a task of tokio,
+    /// after its caller has given it up.
+    #[must_use]
+    pub fn stalling(self, stall: impl Fn() -> Duration + Send + Sync + 'static) -> Self {
+        Self { stall: Some(Stall::new(stall)), ..self }
     }
 
     /// Cuts or restores this connection (and its clones): while cut, every call fails and watches are silent but for an error.
@@ -98,21 +109,21 @@ impl Discovery for MemoryBackend {
         self.with_groups("register", |groups, started| {
             let next = groups.revision + 1;
             let records = groups.records(group, started)?;
-            let joined = match records.get(&member.instance_id) {
+            let (joined, renewals) = match records.get(&member.instance_id) {
                 // Who is away makes room for whoever comes under its id.
-                Some(stored) if stored.is_away() => next,
+                Some(stored) if stored.is_away() => (next, 0),
                 Some(other) if other.member.incarnation != member.incarnation => {
                     let kind = ErrorKind::InUse { address: other.member.address.clone(), stamp: other.renewals };
                     return Err(Error::new(kind, "register", format!("instance id {:?} is in use", member.instance_id)));
                 }
-                Some(own) => own.member.joined,
+                Some(own) => (own.member.joined, own.renewals + 1),
                 None if records.len() >= MEMBERS_MAX as usize => {
                     return Err(Error::new(ErrorKind::TooLarge, "register", format!("a group has at most {MEMBERS_MAX} members")));
                 }
-                None => next,
+                None => (next, 0),
             };
             let member = Member { joined, ..member.clone() };
-            let stored = Stored { member, ends: started.plus(*ttl), renewals: 0 };
+            let stored = Stored { member, ends: started.plus(*ttl), renewals };
             records.insert(stored.member.instance_id.clone(), stored);
             groups.changed(group);
             Ok(Grant { started, ttl: *ttl })
@@ -120,12 +131,7 @@ impl Discovery for MemoryBackend {
     }
 
     async fn renew(&self, seat: &Seat, ttl: Duration) -> Result<Grant> {
-        self.with_groups("renew", |groups, started| {
-            let stored = groups.own(seat, started, "renew")?;
-            stored.ends = stored.ends.max(started.plus(ttl));
-            stored.renewals += 1;
-            Ok(Grant { started, ttl })
-        })
+        renewal::renew(self, seat, ttl).await
     }
 
     async fn update(&self, registration: &Registration) -> Result<()> {
@@ -143,8 +149,7 @@ impl Discovery for MemoryBackend {
     async fn deregister(&self, seat: &Seat) -> Result<()> {
         self.with_groups("deregister", |groups, now| {
             if groups.there(seat, now).is_some() {
-                groups.by_name.get_mut(&seat.group).map(|group| group.records.remove(&seat.instance_id));
-                groups.changed(&seat.group);
+                groups.remove(seat);
             }
             Ok(())
         })

@@ -10,6 +10,8 @@ use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
 use shardwise_core::{ClaimName, ClaimStore, Epoch, GroupName, Resource};
 
+use tokio::sync::oneshot;
+
 use super::faulty_watch::faulty;
 use super::{claims_of, notes_of, watched_claims};
 use crate::{
@@ -28,6 +30,11 @@ pub struct FaultRates {
     pub delay: f64,
     /// The longest delay.
     pub delay_max: Duration,
+    /// A call that changes something has no answer, or an error for one, and is carried out all the same: later, by up to
+    /// [`FaultRates::execute_late_max`], when its caller has given it up and mostly has asked again.
+    pub execute_late: f64,
+    /// The longest time between such a call and its execution.
+    pub execute_late_max: Duration,
     /// A renewal finds that the record is gone.
     pub lose_lease: f64,
     /// A watch says that it cannot prove the view just now.
@@ -44,6 +51,9 @@ impl FaultRates {
             Fault::FailBefore => self.fail_before,
             Fault::FailAfter => self.fail_after,
             Fault::Delay => self.delay,
+            Fault::ExecuteLate => self.execute_late,
+            // Comes of the one before and is not drawn.
+            Fault::ExecuteAfterAnother => 0.0,
             Fault::LoseLease => self.lose_lease,
             Fault::FailWatch => self.fail_watch,
             Fault::DropEvent => self.drop_event,
@@ -57,6 +67,8 @@ impl FaultRates {
         fail_after: 0.0,
         delay: 0.0,
         delay_max: Duration::ZERO,
+        execute_late: 0.0,
+        execute_late_max: Duration::ZERO,
         lose_lease: 0.0,
         fail_watch: 0.0,
         drop_event: 0.0,
@@ -74,6 +86,10 @@ pub enum Fault {
     FailAfter,
     /// A call, its answer, or a watch's news, came late.
     Delay,
+    /// A call was carried out after its caller had given it up.
+    ExecuteLate,
+    /// One of [`Fault::ExecuteLate`] was carried out after its caller had asked again.
+    ExecuteAfterAnother,
     /// A renewal found that the record was gone.
     LoseLease,
     /// A watch said that it could not prove the view.
@@ -88,10 +104,18 @@ pub enum Fault {
 /// withheld change is delivered with the next news, so that no view goes back and none is lost for good.
 ///
 /// Clones share the dice.
-#[derive(Debug, Clone)]
+#[derive(Debug)]
 pub struct Faults<D> {
-    inner: D,
+    inner: Arc<D>,
+    /// Carries out what its caller has given up.
+    late: Arc<D>,
     dice: Arc<Mutex<Dice>>,
+}
+
+impl<D> Clone for Faults<D> {
+    fn clone(&self) -> Self {
+        Self { inner: Arc::clone(&self.inner), late: Arc::clone(&self.late), dice: Arc::clone(&self.dice) }
+    }
 }
 
 #[derive(Debug)]
@@ -99,12 +123,26 @@ pub(super) struct Dice {
     random: StdRng,
     rates: FaultRates,
     happened: BTreeMap<Fault, u64>,
+    /// How often each operation was called.
+    called: BTreeMap<&'static str, u64>,
+    /// Calls that were given up and have not been carried out yet.
+    pending: usize,
 }
 
 impl<D> Faults<D> {
     /// Lets the calls of `inner` go wrong at `rates`, drawn from `seed`.
     pub fn new(inner: D, seed: u64, rates: FaultRates) -> Self {
-        Self { inner, dice: Arc::new(Mutex::new(Dice { random: StdRng::seed_from_u64(seed), rates, happened: BTreeMap::new() })) }
+        let random = StdRng::seed_from_u64(seed);
+        let dice = Dice { random, rates, happened: BTreeMap::new(), called: BTreeMap::new(), pending: 0 };
+        let inner = Arc::new(inner);
+        Self { late: Arc::clone(&inner), inner, dice: Arc::new(Mutex::new(dice)) }
+    }
+
+    /// Calls that were given up are carried out over this connection, which may outlive the caller's own: a request that is with the
+    /// backend already is carried out though its sender is dead or cut off by then.
+    #[must_use]
+    pub fn with_late_by(self, connection: D) -> Self {
+        Self { late: Arc::new(connection), ..self }
     }
 
     /// From now on at these rates.
@@ -117,6 +155,11 @@ impl<D> Faults<D> {
         with(&self.dice, |dice| dice.happened.clone())
     }
 
+    /// How many calls were given up and have not been carried out yet.
+    pub fn pending(&self) -> usize {
+        with(&self.dice, |dice| dice.pending)
+    }
+
     async fn faulty<T>(&self, operation: &'static str, call: impl Future<Output = Result<T>> + Send) -> Result<T> {
         let (late, before, after) = with(&self.dice, |dice| (dice.late(), dice.happens(Fault::FailBefore), dice.happens(Fault::FailAfter)));
         tokio::time::sleep(late.call).await;
@@ -126,6 +169,47 @@ impl<D> Faults<D> {
         let answer = call.await?;
         tokio::time::sleep(late.answer).await;
         if after { Err(injected(operation, "carried out, the answer was lost")) } else { Ok(answer) }
+    }
+}
+
+impl<D: Discovery> Faults<D> {
+    /// A call that changes something, and may therefore matter when it is carried out too late.
+    async fn changing<T: Send + 'static, C>(&self, operation: &'static str, call: impl FnOnce(Arc<D>) -> C + Send) -> Result<T>
+    where
+        C: Future<Output = Result<T>> + Send + 'static,
+    {
+        let late = with(&self.dice, |dice| dice.executes_late(operation));
+        let Some(late) = late else {
+            return self.faulty(operation, call(Arc::clone(&self.inner))).await;
+        };
+        let (pending, call) = (Pending::new(&self.dice), call(Arc::clone(&self.late)));
+        let (_waits, given_up) = oneshot::channel::<()>();
+        tokio::spawn(async move {
+            // Ends when the caller has its error, or drops the call before.
+            let _ = given_up.await;
+            tokio::time::sleep(late.after).await;
+            with(&pending.0, |dice| dice.overtaken(operation, late.call));
+            // The answer is not awaited any more.
+            let _ = call.await;
+        });
+        tokio::time::sleep(late.silence).await;
+        Err(injected(operation, "no answer, and it may be carried out later"))
+    }
+}
+
+/// Counts a call that is still to be carried out.
+struct Pending(Arc<Mutex<Dice>>);
+
+impl Pending {
+    fn new(dice: &Arc<Mutex<Dice>>) -> Self {
+        with(dice, |dice| dice.pending += 1);
+        Self(Arc::clone(dice))
+    }
+}
+
+impl Drop for Pending {
+    fn drop(&mut self) {
+        with(&self.0, |dice| dice.pending -= 1);
     }
 }
 
@@ -143,7 +227,33 @@ struct Late {
     answer: Duration,
 }
 
+/// How a call is carried out that its caller has given up.
+struct ExecutedLate {
+    /// Which of the calls of its operation it is.
+    call: u64,
+    /// From when it was given up.
+    after: Duration,
+    /// The caller hears nothing for so long, unless it gives up before.
+    silence: Duration,
+}
+
 impl Dice {
+    /// Whether and how a call is carried out only after its caller has given up. Some callers hear of a failure at once, and some of nothing.
+    fn executes_late(&mut self, operation: &'static str) -> Option<ExecutedLate> {
+        let called = self.called.entry(operation).or_default();
+        *called += 1;
+        let (call, max, share) = (*called, self.rates.execute_late_max, self.random.random::<f64>());
+        let silence = if self.random.random() { max } else { Duration::ZERO };
+        self.happens(Fault::ExecuteLate).then(|| ExecutedLate { call, after: max.mul_f64(share), silence })
+    }
+
+    /// A call of that number is carried out now.
+    fn overtaken(&mut self, operation: &'static str, call: u64) {
+        if self.called.get(operation).is_some_and(|last| *last > call) {
+            *self.happened.entry(Fault::ExecuteAfterAnother).or_default() += 1;
+        }
+    }
+
     pub(super) fn happens(&mut self, fault: Fault) -> bool {
         // Drawn even where the rate is zero, so that one rate's change leaves the other draws alone.
         let happens = self.random.random_bool(self.rates.of(fault).clamp(0.0, 1.0));
@@ -172,26 +282,31 @@ impl<D: Discovery> Discovery for Faults<D> {
     }
 
     async fn register(&self, registration: &Registration) -> Result<Grant> {
-        self.faulty("register", self.inner.register(registration)).await
+        let registration = registration.clone();
+        self.changing("register", |inner| async move { inner.register(&registration).await }).await
     }
 
     async fn renew(&self, seat: &Seat, ttl: Duration) -> Result<Grant> {
         if with(&self.dice, |dice| dice.happens(Fault::LoseLease)) {
             self.inner.deregister(seat).await?;
         }
-        self.faulty("renew", self.inner.renew(seat, ttl)).await
+        let seat = seat.clone();
+        self.changing("renew", move |inner| async move { inner.renew(&seat, ttl).await }).await
     }
 
     async fn update(&self, registration: &Registration) -> Result<()> {
-        self.faulty("update", self.inner.update(registration)).await
+        let registration = registration.clone();
+        self.changing("update", |inner| async move { inner.update(&registration).await }).await
     }
 
     async fn deregister(&self, seat: &Seat) -> Result<()> {
-        self.faulty("deregister", self.inner.deregister(seat)).await
+        let seat = seat.clone();
+        self.changing("deregister", |inner| async move { inner.deregister(&seat).await }).await
     }
 
     async fn step_away(&self, registration: &Registration, grace: Duration) -> Result<()> {
-        self.faulty("step_away", self.inner.step_away(registration, grace)).await
+        let registration = registration.clone();
+        self.changing("step_away", move |inner| async move { inner.step_away(&registration, grace).await }).await
     }
 
     async fn members(&self, group: &GroupName) -> Result<Snapshot> {
@@ -214,34 +329,35 @@ impl<D: Discovery> Discovery for Faults<D> {
 #[async_trait]
 impl<D: Discovery> Claims for Faults<D> {
     async fn claim_store(&self, group: &GroupName, floor: u64) -> Result<ClaimStore> {
-        let inner = claims_of(&self.inner, "claim_store")?;
+        let inner = claims_of(&*self.inner, "claim_store")?;
         self.faulty("claim_store", inner.claim_store(group, floor)).await
     }
 
     async fn acquire(&self, seat: &Seat, store: &ClaimStore, wanted: &[Resource]) -> Result<Vec<(Resource, Acquired)>> {
-        let inner = claims_of(&self.inner, "acquire")?;
-        self.faulty("acquire", inner.acquire(seat, store, wanted)).await
+        let (seat, store, wanted) = (seat.clone(), *store, wanted.to_vec());
+        self.changing("acquire", move |inner| async move { claims_of(&*inner, "acquire")?.acquire(&seat, &store, &wanted).await }).await
     }
 
     async fn release(&self, seat: &Seat, held: &[(Resource, Epoch)]) -> Result<()> {
-        let inner = claims_of(&self.inner, "release")?;
-        self.faulty("release", inner.release(seat, held)).await
+        let (seat, held) = (seat.clone(), held.to_vec());
+        self.changing("release", |inner| async move { claims_of(&*inner, "release")?.release(&seat, &held).await }).await
     }
 
     fn watch_claims(&self, group: &GroupName, prove_every: Duration) -> ClaimsStream {
-        faulty(watched_claims(&self.inner, group, prove_every), Arc::clone(&self.dice))
+        faulty(watched_claims(&*self.inner, group, prove_every), Arc::clone(&self.dice))
     }
 }
 
 #[async_trait]
 impl<D: Discovery> Notes for Faults<D> {
     async fn note(&self, group: &GroupName, name: &ClaimName) -> Result<Option<Note>> {
-        let inner = notes_of(&self.inner, "note")?;
+        let inner = notes_of(&*self.inner, "note")?;
         self.faulty("note", inner.note(group, name)).await
     }
 
     async fn write_note(&self, group: &GroupName, name: &ClaimName, expected: u64, text: &str) -> Result<Noted> {
-        let inner = notes_of(&self.inner, "write_note")?;
-        self.faulty("write_note", inner.write_note(group, name, expected, text)).await
+        let (group, name, text) = (group.clone(), name.clone(), text.to_owned());
+        let call = move |inner: Arc<D>| async move { notes_of(&*inner, "write_note")?.write_note(&group, &name, expected, &text).await };
+        self.changing("write_note", call).await
     }
 }

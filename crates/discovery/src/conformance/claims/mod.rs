@@ -160,7 +160,7 @@ impl Table {
     }
 
     fn holders(&self) -> Vec<(String, String)> {
-        self.claims.iter().map(|(resource, claim)| (resource.to_string(), claim.holder.instance_id.to_string())).collect()
+        self.claims.iter().map(|(resource, claim)| (resource.to_string(), claim.holder.instance_id.as_str().to_owned())).collect()
     }
 }
 
