@@ -38,6 +38,9 @@ impl ConsulBackend {
     /// [`ErrorKind::Misconfigured`](shardwise_discovery::ErrorKind::Misconfigured), naming the setting and the cause.
     pub fn open(config: &ConsulConfig, clock: Clock) -> Result<Self> {
         let client = Client::new(config, clock.clone()).map_err(|failure| failure.during("open"))?;
+        if config.token.is_some() && client.endpoint.is_open() {
+            tracing::warn!(address = %client.endpoint, "Consul's token is sent without TLS, where everybody on the way can read it: write https://, or use this machine's agent");
+        }
         let registrar = Arc::new(Registrar::new(client));
         let followers = Followers { registrar: Arc::clone(&registrar), revisions: Revisions::default() };
         let claim_followers = ClaimFollowers { registrar: Arc::clone(&registrar) };

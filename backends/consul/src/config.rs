@@ -6,7 +6,9 @@ use std::sync::Arc;
 
 use reqwest::header::HeaderValue;
 use secrecy::{ExposeSecret, SecretString};
-use shardwise_discovery::settings::{BackendKey, BackendKind, BackendSettings, BackendShape, BackendValue, FileTwin, without_secrets};
+use shardwise_discovery::settings::{
+    BackendKey, BackendKind, BackendSettings, BackendShape, BackendValue, FileTwin, is_this_machine, without_secrets,
+};
 use shardwise_discovery::{Clock, Discovery};
 
 use crate::ConsulBackend;
@@ -139,6 +141,14 @@ impl fmt::Display for Endpoint {
     }
 }
 
+impl Endpoint {
+    /// Whether what is sent can be read on the way.
+    pub(crate) fn is_open(&self) -> bool {
+        let host = reqwest::Url::parse(&self.base).ok().and_then(|url| url.host_str().map(str::to_owned)).unwrap_or_default();
+        !self.tls && self.socket.is_none() && !is_this_machine(&host)
+    }
+}
+
 impl ConsulConfig {
     pub(crate) fn endpoint(&self) -> Result<Endpoint> {
         // The address is not repeated where it may hold a password.
@@ -221,6 +231,23 @@ mod tests {
             ("unix:///run/consul.sock", true, "unix:///run/consul.sock false"),
         ] {
             assert_eq!(at(given, tls).as_deref(), Ok(taken), "{given}");
+        }
+    }
+
+    #[test]
+    fn what_leaves_this_machine_without_tls_can_be_read() {
+        for (address, open) in [
+            ("http://consul:8500", true),
+            ("consul:8500", true),
+            ("http://10.0.0.7:8500", true),
+            ("http://127.0.0.1:8500", false),
+            ("http://[::1]:8500", false),
+            ("localhost:8500", false),
+            ("https://consul:8501", false),
+            ("unix:///run/consul.sock", false),
+        ] {
+            let config = ConsulConfig { address: address.into(), ..ConsulConfig::default() };
+            assert_eq!(config.endpoint().unwrap().is_open(), open, "{address}");
         }
     }
 

@@ -142,7 +142,7 @@ impl Written<'_> {
     pub(crate) fn meta(&self) -> Result<BTreeMap<String, String>> {
         let record = Record::encode_within(RECORD_BYTES_MAX, self.member).map_err(Failure::Unwritable)?;
         let own = [
-            ("shardwise_id", self.member.instance_id.to_string()),
+            ("shardwise_id", self.member.instance_id.as_str().to_owned()),
             ("shardwise_check", self.check.to_owned()),
             ("shardwise_joined", self.joined.to_string()),
             ("shardwise_ttl_ms", self.ttl.as_millis().to_string()),

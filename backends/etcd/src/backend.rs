@@ -7,6 +7,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 use shardwise_core::{GroupName, MEMBERS_MAX, Member, MemberState};
 use shardwise_discovery::feeds::Hub;
+use shardwise_discovery::settings::is_this_machine;
 use shardwise_discovery::{
     Capabilities, ClaimTable, Claims, Clock, Discovery, Grant, Notes, Registration, Result, Seat, Snapshot, WatchStream,
 };
@@ -59,6 +60,11 @@ impl EtcdBackend {
             let (prefix, endpoints, tls) = (Prefix::new(&config.prefix)?, config.servers()?, TlsFiles::new(config)?);
             if endpoints.iter().any(|endpoint| endpoint.tls) {
                 tls.load()?;
+            }
+            if config.password.is_some()
+                && let Some(open) = endpoints.iter().find(|endpoint| !endpoint.tls && !is_this_machine(&endpoint.host))
+            {
+                tracing::warn!(endpoint = %open, "etcd's password is sent without TLS, where everybody on the way can read it: write https://");
             }
             let access = Access { credentials: config.credentials()?, tls, prefix: prefix.as_str().to_owned() };
             Ok(Inner { pool: Pool::new(endpoints, access), clock, revisions: Revisions::default(), prefix, stores: Stores::default() })

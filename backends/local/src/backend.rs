@@ -86,17 +86,14 @@ impl Discovery for LocalBackend {
 
     async fn renew(&self, seat: &Seat, ttl: Duration) -> Result<Grant> {
         let (client, seat) = (Arc::clone(&self.client), seat.clone());
-        // A task of its own, so that a caller who gives up in the middle does not leave a renewal behind that came too late and was
-        // never looked at.
+        // A task, so that a caller who gives up in the middle, here or after the limit of a call, does not leave a renewal behind that came too
+        // late and was never looked at. The pool lets one through at a time and the others wait for a limited time.
         let task = tokio::spawn(async move {
-            let call = async {
-                let store = client.store().await?;
-                let answer = renew(&store, &seat, ttl).await;
-                client.settle(&store, answer)
-            };
-            client.bounded(call).await
+            let store = client.bounded(client.store()).await?;
+            let answer = renew(&store, &seat, ttl).await;
+            client.settle(&store, answer)
         });
-        let answer = task.await.unwrap_or(Err(Failure::ShuttingDown));
+        let answer = self.client.bounded(async { task.await.unwrap_or(Err(Failure::ShuttingDown)) }).await;
         answer.map_err(|failure| failure.during("renew"))
     }
 
@@ -139,6 +136,11 @@ impl Discovery for LocalBackend {
     }
 
     async fn members(&self, group: &GroupName) -> Result<Snapshot> {
+        if self.client.is_unmade() {
+            let proven = self.client.now();
+            tracing::info!(path = ?self.client.path(), "there is no such file yet: no member has joined a group there");
+            return Ok(Snapshot { view: Arc::default(), proven });
+        }
         let call = async {
             let store = self.client.store().await?;
             let answer = members(&self.client, &store, group).await;
@@ -183,13 +185,14 @@ async fn register(store: &Store, seat: &Seat, record: &str, ttl: Duration) -> st
 async fn renew(store: &Store, seat: &Seat, ttl: Duration) -> std::result::Result<Grant, Failure> {
     let lost = || Failure::Lost { instance_id: seat.instance_id.clone() };
     let started = store.clock.now();
-    let previous = store.renew(seat, started, started.plus(ttl)).await?.ok_or_else(lost)?;
+    let renewed = store.renew(seat, started, started.plus(ttl)).await?.ok_or_else(lost)?;
     // The statement compared with a moment read before it. If it had to wait, the record may have expired in between, and others
     // may have seen it dead: it stays dead.
-    if store.clock.now() < previous {
+    if store.clock.now() < renewed.previous {
         return Ok(Grant { started, ttl });
     }
-    if let Err(failure) = store.delete(seat).await {
+    // The member may have given this renewal up long ago and have registered anew.
+    if let Err(failure) = store.undo_renewal(seat, &renewed).await {
         tracing::debug!(%failure, "a record renewed too late stays until its deadline");
     }
     Err(lost())

@@ -156,18 +156,18 @@ impl Store {
         self.read_claim_store(&row)
     }
 
-    /// Lifts the group's floor, unless it is as high already.
+    /// Lifts the group's floor, unless it is as high already. A floor that is forgotten would let epochs fall.
     pub(crate) async fn raise_floor(&self, group: &GroupName, floor: u64) -> Result<(), Failure> {
         let query = sqlx::query(RAISE_FLOOR).bind(group.as_str()).bind(floor.min(ClaimStore::FLOOR_MAX).cast_signed());
-        self.write(query).await.map(drop)
+        self.write_through(query).await.map(drop)
     }
 
-    /// Grants what is free of `wanted`, if the seat lives and the store is the one in force.
+    /// Grants what is free of `wanted`, if the seat lives and the store is the one in force. An epoch that is forgotten would be granted again.
     pub(crate) async fn acquire(&self, seat: &Seat, known: &ClaimStore, wanted: &str, now: Moment) -> Result<(), Failure> {
         let floor = i64::try_from(known.floor).unwrap_or(i64::MAX);
         let query =
             self.of_seat(ACQUIRE, seat, now).bind(wanted).bind(known.id.to_string()).bind(floor).bind(Epoch::MAX.get().cast_signed());
-        self.write(query).await.map(drop)
+        self.write_through(query).await.map(drop)
     }
 
     /// What of `wanted` the seat holds now.
@@ -240,3 +240,7 @@ impl Store {
         Failure::BadClaim { path: self.path.clone(), why }
     }
 }
+
+/// For the test of their plans.
+#[cfg(test)]
+pub(crate) const STATEMENTS: &[&str] = &[STORE, RAISE_FLOOR, ACQUIRE, ANSWER, RELEASE, CLAIMS_MARK, ENDS, CHANGES];

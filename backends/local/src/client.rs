@@ -80,6 +80,14 @@ impl Client {
         self.clock.now()
     }
 
+    /// Whether the file has not been made yet, as far as this process knows: it has not opened it, and there is none in a folder that is there. Reading
+    /// reports an empty group then, so that looking at a group makes no file.
+    pub(crate) fn is_unmade(&self) -> bool {
+        let unopened = self.last_id.lock().unwrap_or_else(PoisonError::into_inner).is_none();
+        let missing = || std::fs::symlink_metadata(&self.path).is_err_and(|error| error.kind() == std::io::ErrorKind::NotFound);
+        unopened && missing() && self.path.parent().is_some_and(Path::is_dir)
+    }
+
     /// The open store. Of many callers one opens it and the others wait; after a failure the next one tries.
     pub(crate) async fn store(&self) -> Result<Arc<Store>, Failure> {
         let cell = Arc::clone(&self.current.lock().unwrap_or_else(PoisonError::into_inner));
@@ -164,7 +172,8 @@ impl Client {
         let found = look(&mut connection).await?;
         switch_to_wal(&mut connection).await?;
         if found != Found::Everything || highest > 0 {
-            // The only transaction of several statements: the first worker of a file makes it, and the others wait.
+            // The only transaction of several statements: the first worker of a file makes it, and the others wait. Where it fails the pool
+            // goes with its connection, on which the driver counts on if SQLite has rolled back by itself (a full disk, an I/O error).
             let mut transaction = connection.begin_with("BEGIN IMMEDIATE").await?;
             migrate(&mut transaction).await?;
             lift(&mut transaction, highest, last_id.as_deref()).await?;
@@ -205,8 +214,8 @@ fn options(path: &Path) -> SqliteConnectOptions {
     SqliteConnectOptions::new()
         .filename(path)
         .busy_timeout(BUSY_TIMEOUT)
-        // No sync per write: a lost record belongs to a machine that lost power, and its member is gone. Not OFF either, which
-        // could leave a damaged file behind and somebody would have to delete it by hand.
+        // No flush for each record: one that is lost belongs to a machine that lost power, and its member is gone. What outlives members is
+        // flushed, see `Store::write_through`. Not OFF either, which could leave a damaged file behind that must be deleted by hand.
         .synchronous(SqliteSynchronous::Normal)
         .pragma("journal_size_limit", WAL_BYTES_KEPT)
         .foreign_keys(false)

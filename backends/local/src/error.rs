@@ -23,6 +23,8 @@ pub(crate) enum Failure {
     NotAFile { path: PathBuf, what: &'static str },
     #[error("{what} {path:?} is read-only for this user ({why}); grant write access, or set `path` to a file elsewhere")]
     ReadOnly { what: &'static str, path: PathBuf, why: String },
+    #[error("{path:?} {why}")]
+    Untrusted { path: PathBuf, why: String },
     #[error("{path:?} is on a network file system ({kind}), where SQLite cannot share a file safely; set `path` to a file on a local disk")]
     NetworkFileSystem { path: PathBuf, kind: String },
     #[error("{path:?} is not an SQLite database; set `path` to another file, or move this one away")]
@@ -116,7 +118,7 @@ impl Failure {
     fn kind(&self) -> ErrorKind {
         match self {
             Self::NoDirectory { source, .. } | Self::NoFile { source, .. } => kind_of_io(source),
-            Self::ReadOnly { .. } => ErrorKind::Denied,
+            Self::ReadOnly { .. } | Self::Untrusted { .. } => ErrorKind::Denied,
             Self::BadPath { .. }
             | Self::IsADirectory { .. }
             | Self::NotAFile { .. }

@@ -17,6 +17,8 @@ mod error;
 pub mod fuzzing;
 mod notes;
 mod place;
+#[cfg(test)]
+mod plans;
 mod poller;
 mod statements;
 

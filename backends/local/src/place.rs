@@ -86,7 +86,56 @@ pub(crate) fn prepare(path: &Path) -> Result<FileId, Failure> {
     let metadata = fs::metadata(path).map_err(no_file)?;
     refuse_other_kinds(path, &metadata)?;
     refuse_read_only("the file", path, Access::READ_OK | Access::WRITE_OK)?;
+    refuse_untrusted(path, &fs::metadata(directory).map_err(no_file)?)?;
     Ok(FileId::from(&metadata))
+}
+
+/// A file, or what SQLite keeps beside it, that another user has made or may write: who can write it can remove members and invent some.
+fn refuse_untrusted(path: &Path, directory: &Metadata) -> Result<(), Failure> {
+    let me = rustix::process::geteuid().as_raw();
+    for beside in ["", "-wal", "-shm"] {
+        let mut name = path.as_os_str().to_owned();
+        name.push(beside);
+        let name = PathBuf::from(name);
+        // What is not there will be made by SQLite, with the rights of the file.
+        let Ok(file) = fs::metadata(&name) else { continue };
+        if let Some(why) = distrust(me, &Rights::of(&file), &Rights::of(directory)) {
+            return Err(Failure::Untrusted { path: name, why });
+        }
+    }
+    Ok(())
+}
+
+/// Whose a file or directory is, and what its mode lets others do.
+struct Rights {
+    owner: u32,
+    group: u32,
+    mode: u32,
+}
+
+impl Rights {
+    fn of(metadata: &Metadata) -> Self {
+        Self { owner: metadata.uid(), group: metadata.gid(), mode: metadata.mode() & 0o7777 }
+    }
+}
+
+/// What is wrong with a file that user `me` would share, and what to do. Another owner's is shared on purpose where `docs.md` says how: a directory with
+/// the set-group-id bit, and a file that its group may write.
+fn distrust(me: u32, file: &Rights, directory: &Rights) -> Option<String> {
+    let mode = file.mode;
+    if mode & 0o002 != 0 {
+        return Some(format!(
+            "is writable by every user (mode {mode:04o}), each of which could remove members and invent some; take that away: chmod o-w"
+        ));
+    }
+    let on_purpose = mode & 0o060 == 0o060 && directory.mode & 0o2072 == 0o2070 && file.group == directory.group;
+    let owner = file.owner;
+    (owner != me && !on_purpose).then(|| {
+        format!(
+            "belongs to user {owner} and this process runs as user {me}; run both as one user, or share the file on purpose: its directory with mode \
+             2770, the file with mode 0660, and both of one group"
+        )
+    })
 }
 
 fn refuse_other_kinds(path: &Path, metadata: &Metadata) -> Result<(), Failure> {
@@ -203,6 +252,33 @@ mod tests {
              on a local disk"
         );
         assert!(refuse_network_in(MOUNTS, Path::new("/srv/a.db")).is_ok());
+    }
+
+    #[test]
+    fn a_file_of_another_owner_is_shared_on_purpose_or_refused() {
+        let rights = |owner, mode| Rights { owner, group: 50, mode };
+        let private = rights(0, 0o755);
+        let shared = rights(0, 0o2770);
+        assert_eq!(distrust(7, &rights(7, 0o600), &private), None);
+        assert_eq!(distrust(7, &rights(7, 0o644), &private), None, "others may look");
+        assert_eq!(distrust(7, &rights(8, 0o660), &shared), None, "as the documentation has it");
+        assert_eq!(distrust(0, &rights(8, 0o660), &shared), None);
+        assert_eq!(distrust(7, &rights(8, 0o660), &rights(0, 0o2775)), None, "others may look");
+        for (me, file, directory) in [
+            (7, rights(8, 0o600), &shared),
+            (7, rights(8, 0o640), &shared),
+            (7, rights(8, 0o660), &private),
+            (7, rights(8, 0o660), &rights(0, 0o2777)),
+            (7, rights(8, 0o660), &Rights { group: 51, ..rights(0, 0o2770) }),
+            (0, rights(8, 0o600), &private),
+        ] {
+            let why = distrust(me, &file, directory).unwrap();
+            assert!(why.contains(&format!("belongs to user 8 and this process runs as user {me}")), "{why}");
+        }
+        for directory in [&private, &shared] {
+            let why = distrust(7, &rights(7, 0o666), directory).unwrap();
+            assert!(why.starts_with("is writable by every user (mode 0666)"), "{why}");
+        }
     }
 
     #[test]

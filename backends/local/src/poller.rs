@@ -172,6 +172,10 @@ impl Poller {
         let client = &*self.polling.client;
         // Before every request of this look.
         let now = client.now();
+        if self.link.is_none() && client.is_unmade() {
+            self.show_nobody(now);
+            return Ok(());
+        }
         let link = match &mut self.link {
             Some(link) => link,
             none => none.insert(Link::open(client).await?),
@@ -200,6 +204,20 @@ impl Poller {
         // Only now: after a failure everything is looked at again.
         link.data_version = Some(version);
         Ok(())
+    }
+
+    /// The file does not exist yet: no group has members, and nothing is claimed.
+    fn show_nobody(&mut self, now: Moment) {
+        for Followed { feed, known } in &mut self.followed {
+            if known.is_none() {
+                tracing::info!(path = ?self.polling.client.path(), group = %feed.group(), "there is no such file yet: no member has joined the group there");
+                *known = Some(Known { revision: 0, next_end: None, failing_until: None });
+            }
+            publish(feed, View::default(), now);
+        }
+        for followed in &self.claims {
+            followed.show_nothing(now);
+        }
     }
 
     fn failed(&mut self, failure: &Failure) -> Duration {

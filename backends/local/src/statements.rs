@@ -1,5 +1,6 @@
 //! All SQL of members in an open file. Every write is one statement, so that no process can be stopped between two halves of a change.
 
+use shardwise_core::mistakes::undoes_by_incarnation;
 use shardwise_core::{Address, GroupName, InstanceId, MEMBERS_MAX, Member, Moment, View};
 use shardwise_discovery::{Record, Seat};
 use sqlx::sqlite::{SqliteConnection, SqliteRow};
@@ -55,8 +56,13 @@ const RENEW: &str = concat!(
     WHERE ",
     living!(),
     "
-    RETURNING previous"
+    RETURNING previous, joined, renewals"
 );
+
+// ?4 and ?5 are the numbers that the renewal left. Every registration and every renewal leaves others, so this deletes the row as it was
+// renewed or nothing.
+const UNDO_RENEWAL: &str = "
+    DELETE FROM member WHERE group_name = ?1 AND instance_id = ?2 AND incarnation = ?3 AND joined = ?4 AND renewals = ?5";
 
 // ?6 record.
 const UPDATE: &str = concat!(
@@ -109,6 +115,13 @@ pub(crate) struct Holder {
     pub(crate) address: Option<Address>,
     /// Changes with each renewal.
     pub(crate) stamp: u64,
+}
+
+/// A renewal as it was carried out: the row that it left, and when the record would have ended without it.
+pub(crate) struct Renewed {
+    pub(crate) previous: Moment,
+    joined: i64,
+    renewals: i64,
 }
 
 /// The numbers that say whether anything has changed.
@@ -194,12 +207,23 @@ impl Store {
         Ok(!self.write(query).await?.is_empty())
     }
 
-    /// Renews, and answers the deadline before that; `None` if no living record is there.
-    pub(crate) async fn renew(&self, seat: &Seat, now: Moment, deadline: Moment) -> Result<Option<Moment>, Failure> {
+    /// Renews; `None` if no living record is there.
+    pub(crate) async fn renew(&self, seat: &Seat, now: Moment, deadline: Moment) -> Result<Option<Renewed>, Failure> {
         let rows = self.write(self.of_seat(RENEW, seat, now).bind(nanos(deadline))).await?;
         let Some(row) = rows.first() else { return Ok(None) };
-        let previous: i64 = row.try_get("previous").map_err(|error| self.failure(&error))?;
-        Ok(Some(Moment::from_nanos(previous.unsigned_abs())))
+        let number = |name: &str| row.try_get::<i64, _>(name).map_err(|error| self.failure(&error));
+        let (previous, joined, renewals) = (number("previous")?, number("joined")?, number("renewals")?);
+        Ok(Some(Renewed { previous: Moment::from_nanos(previous.unsigned_abs()), joined, renewals }))
+    }
+
+    /// Deletes the row of a renewal that came too late. One that was registered or renewed after it stays: it is not what came too late.
+    pub(crate) async fn undo_renewal(&self, seat: &Seat, renewed: &Renewed) -> Result<(), Failure> {
+        if undoes_by_incarnation() {
+            return self.delete(seat).await;
+        }
+        let Seat { group, instance_id, incarnation } = seat;
+        let query = sqlx::query(UNDO_RENEWAL).bind(group.as_str()).bind(instance_id.as_str()).bind(incarnation.to_string());
+        self.write(query.bind(renewed.joined).bind(renewed.renewals)).await.map(drop)
     }
 
     /// Replaces what a living record says; `false` if there is none.
@@ -286,6 +310,26 @@ impl Store {
     pub(crate) async fn write(&self, query: Query<'_>) -> Result<Vec<SqliteRow>, Failure> {
         query.fetch_all(&self.writer).await.map_err(|error| self.failure(&error))
     }
+
+    /// The same for what outlives members, and a loss of power: it is on the disk before it is answered, with everything that was written to the file
+    /// before it.
+    pub(crate) async fn write_through(&self, query: Query<'_>) -> Result<Vec<SqliteRow>, Failure> {
+        let written = async {
+            let mut writer = self.writer.acquire().await?;
+            // SQLite obeys this when it compiles it: as a prepared statement it would count once. A call that is given up in the middle leaves
+            // records to be flushed until the next one.
+            sqlx::raw_sql("PRAGMA synchronous = FULL").execute(&mut *writer).await?;
+            let rows = query.fetch_all(&mut *writer).await;
+            sqlx::raw_sql("PRAGMA synchronous = NORMAL").execute(&mut *writer).await?;
+            rows
+        };
+        written.await.map_err(|error| self.failure(&error))
+    }
 }
 
 pub(crate) type Query<'q> = sqlx::query::Query<'q, sqlx::Sqlite, sqlx::sqlite::SqliteArguments>;
+
+/// For the test of their plans.
+#[cfg(test)]
+pub(crate) const STATEMENTS: &[&str] =
+    &[REGISTER, RENEW, UNDO_RENEWAL, UPDATE, STEP_AWAY, IS_AWAY, DELETE, REAP, ANY_DEAD, SWEEP, HOLDER, REVISION, MEMBERS];

@@ -7,7 +7,7 @@ mod common;
 use std::fs;
 use std::time::Duration;
 
-use common::{Follower, Scratch, eventually, group, view_of};
+use common::{Follower, Scratch, eventually, group, make, view_of};
 use shardwise_discovery::Discovery;
 
 const TTL: Duration = Duration::from_secs(20);
@@ -23,6 +23,7 @@ async fn dropping_the_last_watch_ends_its_work_and_dropping_the_backend_ends_all
     let scratch = Scratch::new();
     let backend = scratch.backend();
     assert_eq!(connections(), 0, "opening starts nothing");
+    make(&backend).await;
     backend.members(&group()).await.unwrap();
     let before = connections();
     let mut watches = [backend.watch(&group(), TTL), backend.watch(&group(), TTL)];

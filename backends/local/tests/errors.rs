@@ -6,13 +6,13 @@ mod common;
 
 use std::collections::BTreeMap;
 use std::fs;
-use std::os::unix::fs::{FileExt, PermissionsExt, symlink};
+use std::os::unix::fs::{FileExt, PermissionsExt, chown, symlink};
 use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
 
-use common::{Scratch, backend, expect_error, group, next_error, registration, run_sql, sql, view_of};
+use common::{Scratch, backend, expect_error, group, make, next_error, registration, run_sql, sql, view_of};
 use shardwise_backend_local::{LocalBackend, LocalConfig, RECORD_BYTES_MAX};
 use shardwise_core::MEMBERS_MAX;
 use shardwise_discovery::{Clock, Discovery, Error, ErrorKind, METADATA_BYTES_MAX};
@@ -51,6 +51,37 @@ async fn opening_touches_nothing_and_the_first_call_makes_directory_and_file() {
     assert_eq!(mode(&scratch.directory().join("a")), 0o700);
     for name in ["members.db", "members.db-wal", "members.db-shm"] {
         assert_eq!(mode(&scratch.directory().join("a/b").join(name)), 0o600, "{name}");
+    }
+}
+
+#[tokio::test]
+async fn a_file_that_others_could_have_written() {
+    let scratch = Scratch::new();
+    scratch.make().await;
+    let wal = scratch.directory().join("members.db-wal");
+    fs::write(&wal, "").unwrap();
+    for path in [&scratch.path(), &wal] {
+        fs::set_permissions(path, PermissionsExt::from_mode(0o666)).unwrap();
+        let text = format!(
+            "{path:?} is writable by every user (mode 0666), each of which could remove members and invent some; take that away: chmod o-w"
+        );
+        expect(&scratch.path(), ErrorKind::Denied, text).await;
+        fs::set_permissions(path, PermissionsExt::from_mode(0o600)).unwrap();
+    }
+    backend(&scratch.path()).members(&group()).await.unwrap();
+    // Another owner's needs one who may make another user the owner; the rule itself is tested for everybody in `place`.
+    if nix::unistd::Uid::effective().is_root() {
+        chown(scratch.path(), Some(65_534), Some(65_534)).unwrap();
+        let text = format!(
+            "{:?} belongs to user 65534 and this process runs as user 0; run both as one user, or share the file on purpose: its directory with \
+             mode 2770, the file with mode 0660, and both of one group",
+            scratch.path()
+        );
+        expect(&scratch.path(), ErrorKind::Denied, text).await;
+        chown(scratch.directory(), None, Some(65_534)).unwrap();
+        fs::set_permissions(scratch.directory(), PermissionsExt::from_mode(0o2770)).unwrap();
+        fs::set_permissions(scratch.path(), PermissionsExt::from_mode(0o660)).unwrap();
+        backend(&scratch.path()).members(&group()).await.unwrap();
     }
 }
 
@@ -115,7 +146,7 @@ async fn the_database_of_another_program_is_left_as_it_is() {
 #[tokio::test]
 async fn a_newer_schema_names_both_versions() {
     let scratch = Scratch::new();
-    scratch.backend().members(&group()).await.unwrap();
+    scratch.make().await;
     run_sql(&scratch.path(), "PRAGMA user_version = 7").await;
     let text = format!(
         "{:?} has schema version 7, this program knows versions up to 1; upgrade it, or set `path` to another file",
@@ -146,7 +177,7 @@ async fn a_damaged_file() {
 async fn tables_that_are_gone() {
     let scratch = Scratch::new();
     let backend = scratch.backend();
-    backend.members(&group()).await.unwrap();
+    make(&backend).await;
     run_sql(&scratch.path(), "DROP TABLE member").await;
     let error = backend.members(&group()).await.unwrap_err();
     let text = format!(
@@ -326,7 +357,7 @@ async fn a_file_and_a_directory_that_are_read_only() {
         return;
     }
     let scratch = Scratch::new();
-    scratch.backend().members(&group()).await.unwrap();
+    scratch.make().await;
     let permit = |path: &Path, mode| fs::set_permissions(path, PermissionsExt::from_mode(mode)).unwrap();
     permit(&scratch.path(), 0o400);
     let hint = "grant write access, or set `path` to a file elsewhere";

@@ -4,11 +4,14 @@
 
 mod common;
 
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use common::{Hand, PATIENCE, Scratch, eventually, group, ids, registration, run_sql, view_of};
+use common::{Hand, PATIENCE, Scratch, eventually, granted, group, ids, registration, run_sql, slots, view_of, with_clock};
 use shardwise_backend_local::LocalBackend;
-use shardwise_discovery::{Discovery, ErrorKind, Registration};
+use shardwise_core::mistakes::{Mistake, make};
+use shardwise_discovery::{Clock, Discovery, ErrorKind, Registration};
 use sqlx::Connection;
 use sqlx::sqlite::SqliteConnection;
 
@@ -99,6 +102,76 @@ async fn a_renewal_whose_caller_gave_up_heals_nothing_either() {
     hand.advance(TTL);
     transaction.rollback().await.unwrap();
     eventually("the late renewal is taken back", async || (rows(&mut stuck).await == 0).then_some(())).await;
+}
+
+type Trapped = Box<dyn FnOnce() + Send>;
+
+/// A clock that runs something, once, when it is read for the second time after it was armed: a renewal reads it before it is written, and again
+/// afterwards.
+#[derive(Clone, Default)]
+struct Trap {
+    armed: Arc<Mutex<Option<Trapped>>>,
+    reads: Arc<AtomicU64>,
+}
+
+impl Trap {
+    fn backend(&self, scratch: &Scratch, hand: &Hand) -> LocalBackend {
+        let (trap, clock) = (self.clone(), hand.clock());
+        let read = move || {
+            if trap.reads.fetch_add(1, Ordering::SeqCst) == 1 {
+                let armed = trap.armed.lock().unwrap().take();
+                if let Some(run) = armed {
+                    run();
+                }
+            }
+            clock.now()
+        };
+        with_clock(&scratch.path(), Clock::custom(read))
+    }
+
+    fn arm(&self, run: impl FnOnce() + Send + 'static) {
+        *self.armed.lock().unwrap() = Some(Box::new(run));
+        self.reads.store(0, Ordering::SeqCst);
+    }
+}
+
+/// Lets a renewal stop between its write and the look at whether that came too late. In that time the record would have ended, and the same member, which
+/// has given the renewal up, registers anew and acquires a slot. What becomes of both, once the renewal goes on.
+async fn registered_between_write_and_look(passes: Duration) -> (Vec<String>, usize) {
+    let (scratch, hand, trap) = (Scratch::new(), Hand::new(), Trap::default());
+    let backend = trap.backend(&scratch, &hand);
+    let a = registration("a", 1, TTL);
+    backend.register(&a).await.unwrap();
+    hand.advance(TTL / 2);
+    trap.arm({
+        let (hand, path, a) = (hand.clone(), scratch.path(), a.clone());
+        // On a thread with a runtime, because the one of this test waits for the clock.
+        move || {
+            let registers = async move {
+                hand.advance(passes);
+                let anew = with_clock(&path, hand.clock());
+                anew.register(&a).await.unwrap();
+                assert_eq!(granted(&anew, &a.seat(), &slots(0..1)).await.len(), 1);
+            };
+            let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+            std::thread::spawn(move || runtime.block_on(registers)).join().unwrap();
+        }
+    });
+    assert_eq!(*backend.renew(&a.seat(), TTL).await.unwrap_err().kind(), ErrorKind::Lost);
+    let claims: i64 = sqlx::query_scalar("SELECT count(*) FROM claim").fetch_one(&mut scratch.sql().await).await.unwrap();
+    (seen(&hand.backend(&scratch)).await.1, usize::try_from(claims).unwrap())
+}
+
+#[tokio::test]
+async fn a_registration_outlives_an_earlier_renewal_that_came_too_late() {
+    for passes in [TTL * 3 / 4, TTL * 5 / 4] {
+        let left = registered_between_write_and_look(passes).await;
+        assert_eq!(left, (vec!["a".to_owned()], 1), "registered {passes:?} after the renewal was written");
+    }
+    make(Some(Mistake::UndoByIncarnation));
+    let left = registered_between_write_and_look(TTL * 3 / 4).await;
+    make(None);
+    assert_eq!(left, (Vec::new(), 0), "the mistake is made, and this test cannot see it");
 }
 
 #[tokio::test]

@@ -13,6 +13,7 @@ use nix::sys::signal::{Signal, kill, raise};
 use nix::unistd::Pid;
 use shardwise_backend_local::LocalBackend;
 use shardwise_discovery::{Discovery, ErrorKind, Seat};
+use shardwise_testkit::Lag;
 use tokio::io::{AsyncBufReadExt, BufReader, Lines};
 use tokio::process::{Child, ChildStdout, Command};
 
@@ -193,10 +194,12 @@ impl Succession {
 #[tokio::test]
 async fn a_killed_workers_claims_are_taken_over_within_its_ttl_and_a_second() {
     let mut succession = Succession::begin().await;
+    let lag = Lag::begin();
     succession.worker.signal(Signal::SIGKILL);
     let took = succession.takes_place().await;
     println!("taken over after {took:?} with a TTL of {TTL:?}");
-    assert!(took <= TTL + Duration::from_secs(1), "{took:?}");
+    let late = lag.allowance();
+    assert!(took <= TTL + Duration::from_secs(1) + late, "{took:?}, {late:?} for this machine");
 }
 
 #[tokio::test]

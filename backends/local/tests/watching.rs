@@ -1,26 +1,17 @@
 //! Watches: how fast, how many, and what they leave behind.
 
-#![expect(clippy::unwrap_used, reason = "tests")]
-
 mod common;
 
 use std::fs;
-use std::path::Path;
 use std::time::{Duration, Instant};
 
-use common::{PATIENCE, Scratch, group, ids, registration, view_of};
+use common::{Follower, PATIENCE, Scratch, descriptors, granted, group, ids, joined, registration, slots, view_of};
 use futures::{FutureExt, StreamExt};
 use shardwise_backend_local::WATCHERS_MAX;
 use shardwise_core::GroupName;
-use shardwise_discovery::{Discovery, ErrorKind, Registration, WatchEvent};
+use shardwise_discovery::{ClaimsEvent, Discovery, ErrorKind, Registration, WatchEvent};
 
 const TTL: Duration = Duration::from_secs(20);
-
-/// How often this process has the file open.
-fn descriptors(path: &Path) -> usize {
-    let open = fs::read_dir("/proc/self/fd").unwrap().flatten();
-    open.filter(|entry| fs::read_link(entry.path()).is_ok_and(|target| target == path)).count()
-}
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_change_in_another_process_is_seen_within_a_tenth_of_a_second() {
@@ -41,6 +32,26 @@ async fn a_change_in_another_process_is_seen_within_a_tenth_of_a_second() {
     // The middle one, since other programs on the machine may hold up any single one.
     delays.sort_unstable();
     assert!(delays[10] <= Duration::from_millis(100), "{delays:?}");
+}
+
+/// Looking makes no file, and follows the one that another process makes later.
+#[tokio::test]
+async fn what_is_watched_before_there_is_a_file_is_seen_once_there_is_one() {
+    let scratch = Scratch::new();
+    let (backend, peer) = (scratch.backend(), scratch.backend());
+    let every = Duration::from_millis(100);
+    let mut watch = peer.watch(&group(), every);
+    let mut claims = Follower::of(&peer, every);
+    view_of(&mut watch, &[]).await;
+    assert!(matches!(claims.next().await, Ok(ClaimsEvent::All { claims, .. }) if claims.is_empty()));
+    assert!(matches!(claims.next().await, Ok(ClaimsEvent::Proven(_))), "nothing has changed");
+    assert!(peer.members(&group()).await.unwrap().view.members().is_empty());
+    assert_eq!(fs::read_dir(scratch.directory()).unwrap().count(), 0, "looking makes no file");
+    let a = joined(&backend, "a", TTL).await;
+    assert_eq!(granted(&backend, &a.seat(), &slots(0..3)).await.len(), 3);
+    view_of(&mut watch, &["a"]).await;
+    claims.until(0..3).await;
+    assert_eq!(ids(&peer.members(&group()).await.unwrap().view), ["a"]);
 }
 
 #[tokio::test]

@@ -61,12 +61,7 @@ impl FollowedClaims {
         let answer = self.read(client, link, known, now).await;
         match client.settle(&link.store, answer) {
             Ok(known) => {
-                let is_news = self.feed.latest().is_none_or(|told| *told != *known.table);
-                if is_news {
-                    self.feed.show(Arc::clone(&known.table), Some(now));
-                } else {
-                    confirm(&self.feed, now);
-                }
+                self.publish(&known.table, now);
                 (self.known, self.failing_until) = (Some(known), None);
             }
             Err(failure @ Failure::BadClaim { .. }) => {
@@ -76,6 +71,19 @@ impl FollowedClaims {
             Err(failure) => return Err(failure),
         }
         Ok(())
+    }
+
+    /// The file does not exist yet: nothing is claimed.
+    pub(super) fn show_nothing(&self, now: Moment) {
+        self.publish(&Arc::default(), now);
+    }
+
+    fn publish(&self, table: &Arc<ClaimTable>, now: Moment) {
+        if self.feed.latest().is_none_or(|shown| *shown != **table) {
+            self.feed.show(Arc::clone(table), Some(now));
+        } else {
+            confirm(&self.feed, now);
+        }
     }
 
     async fn read(&self, client: &Client, link: &mut Link, known: Option<Known>, now: Moment) -> Result<Known, Failure> {

@@ -4,6 +4,7 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "helpers of tests")]
 
 use std::collections::BTreeMap;
+use std::fs;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -56,6 +57,14 @@ impl Scratch {
 
     pub(crate) fn backend(&self) -> LocalBackend {
         backend(&self.path())
+    }
+
+    /// Makes the file, by a member that joins and leaves, and waits until it is closed.
+    pub(crate) async fn make(&self) {
+        make(&self.backend()).await;
+        eventually("the file is closed", async || (descriptors(&self.path()) == 0).then_some(())).await;
+        // Connections that close at once may each leave the -wal file to the other.
+        run_sql(&self.path(), "PRAGMA wal_checkpoint(TRUNCATE)").await;
     }
 
     pub(crate) async fn sql(&self) -> SqliteConnection {
@@ -136,6 +145,18 @@ pub(crate) async fn joined(backend: &LocalBackend, id: &str, ttl: Duration) -> R
     let registration = registration(id, 1, ttl);
     backend.register(&registration).await.unwrap();
     registration
+}
+
+/// How often this process has the file open.
+pub(crate) fn descriptors(path: &Path) -> usize {
+    let open = fs::read_dir("/proc/self/fd").unwrap().flatten();
+    open.filter(|entry| fs::read_link(entry.path()).is_ok_and(|target| target == path)).count()
+}
+
+/// Makes the file, by a member that joins and leaves: looking at a group makes none.
+pub(crate) async fn make(backend: &LocalBackend) {
+    let seat = joined(backend, "first", PATIENCE).await.seat();
+    backend.deregister(&seat).await.unwrap();
 }
 
 pub(crate) fn ids(view: &View) -> Vec<&str> {

@@ -1,0 +1,58 @@
+//! How SQLite goes about each statement, in a file without statistics: nothing that grows is read from end to end.
+
+use sqlx::ConnectOptions;
+use sqlx::sqlite::{SqliteConnectOptions, SqliteConnection};
+
+use crate::{claim_statements, notes, statements};
+
+const SCHEMA: [&str; 3] = [
+    include_str!("../migrations/0001_members.sql"),
+    include_str!("../migrations/0002_claims.sql"),
+    include_str!("../migrations/0003_notes.sql"),
+];
+const SOURCES: [(&str, &[&str]); 3] = [
+    (include_str!("statements.rs"), statements::STATEMENTS),
+    (include_str!("claim_statements.rs"), claim_statements::STATEMENTS),
+    (include_str!("notes.rs"), notes::STATEMENTS),
+];
+
+/// What may be read from end to end: the step of a plan, words of the statements that may have it, and why.
+const ALLOWED: [(&str, &str, &str); 9] = [
+    ("SCAN CONSTANT ROW", "", "no table"),
+    ("SCAN s", "FROM store AS s", "one row"),
+    ("SCAN store", "", "one row"),
+    ("SCAN json_each VIRTUAL TABLE", "", "the list that was given"),
+    ("SCAN w VIRTUAL TABLE", "json_each(?6) AS w", "the list that was given, for the one record of the asker"),
+    ("SCAN r VIRTUAL TABLE", "json_each(?4) AS r", "the list that was given, for the one record of the asker"),
+    ("SCAN k", "FROM store AS s", "one row"),
+    ("SCAN h", "AS claims", "the claims of the group's members, each once"),
+    ("SCAN member", "WHERE boot_id <> ?1 OR deadline <= ?2", "of all groups what is dead, on opening and where the file is full"),
+];
+
+async fn plan(connection: &mut SqliteConnection, statement: &str) -> Vec<String> {
+    let query = sqlx::query_as(sqlx::AssertSqlSafe(format!("EXPLAIN QUERY PLAN {statement}")));
+    let steps: Vec<(i64, i64, i64, String)> = query.fetch_all(connection).await.unwrap();
+    steps.into_iter().map(|step| step.3).collect()
+}
+
+#[tokio::test]
+async fn no_statement_reads_from_end_to_end_what_grows() {
+    let mut connection = SqliteConnectOptions::new().in_memory(true).connect().await.unwrap();
+    for script in SCHEMA {
+        sqlx::raw_sql(script).execute(&mut connection).await.unwrap();
+    }
+    let is = |step: &str, what: &str| step.strip_prefix(what).is_some_and(|rest| rest.is_empty() || rest.starts_with(' '));
+    let mut wrong = Vec::new();
+    for (source, statements) in SOURCES {
+        assert_eq!(source.matches(": &str =").count(), statements.len(), "each statement of a file is in its list");
+        for statement in statements {
+            for step in plan(&mut connection, statement).await {
+                let allowed = ALLOWED.iter().any(|(what, of, _)| is(&step, what) && statement.contains(of));
+                if step.contains("AUTOMATIC") || is(&step, "SCAN") && !allowed {
+                    wrong.push(format!("{step}\n    {statement}\n"));
+                }
+            }
+        }
+    }
+    assert!(wrong.is_empty(), "{}", wrong.concat());
+}
