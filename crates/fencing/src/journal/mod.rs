@@ -87,11 +87,19 @@ macro_rules! in_transaction {
     ($journal:expr, $kind:ident, $step:ident $(, $argument:expr)*) => {
         match &$journal.pool {
             #[cfg(feature = "postgres")]
-            Pool::Postgres(pool) => $step(tx::postgres::$kind(pool).await?, &$journal.name $(, $argument)*).await,
+            Pool::Postgres(pool) => in_transaction!(postgres, pool, &$journal.name, $kind, $step $(, $argument)*),
             #[cfg(feature = "sqlite")]
-            Pool::Sqlite(pool) => $step(tx::sqlite::$kind(pool).await?, &$journal.name $(, $argument)*).await,
+            Pool::Sqlite(pool) => in_transaction!(sqlite, pool, &$journal.name, $kind, $step $(, $argument)*),
         }
     };
+    ($database:ident, $pool:expr, $name:expr, $kind:ident, $step:ident $(, $argument:expr)*) => {{
+        let mut connection = tx::$database::connection($pool).await?;
+        let answer = $step(tx::$database::$kind(&mut connection).await?, $name $(, $argument)*).await;
+        if answer.is_err() {
+            tx::$database::after_failure(connection).await;
+        }
+        answer
+    }};
 }
 
 impl Journal {

@@ -60,22 +60,22 @@ pub(super) trait Transaction: Send {
 
 /// The same code twice, because sqlx has a type for each database and none for both.
 macro_rules! transaction {
-    ($database:ty, $pool:ty, $writing:literal, $lock:literal, $reading:literal, $put_events:ident) => {
+    ($database:ty, $connection:ty, $writing:literal, $lock:literal, $reading:literal, $put_events:ident) => {
         /// A transaction of this database.
-        pub(in crate::journal) struct Tx {
-            tx: sqlx::Transaction<'static, $database>,
+        pub(in crate::journal) struct Tx<'c> {
+            tx: sqlx::Transaction<'c, $database>,
             find: &'static str,
         }
 
-        pub(in crate::journal) async fn writing(pool: &$pool) -> Result<Tx> {
-            Ok(Tx { tx: pool.begin_with($writing).await?, find: find!($lock) })
+        pub(in crate::journal) async fn writing(connection: &mut $connection) -> Result<Tx<'_>> {
+            Ok(Tx { tx: connection.begin_with($writing).await?, find: find!($lock) })
         }
 
-        pub(in crate::journal) async fn reading(pool: &$pool) -> Result<Tx> {
-            Ok(Tx { tx: pool.begin_with($reading).await?, find: find!("") })
+        pub(in crate::journal) async fn reading(connection: &mut $connection) -> Result<Tx<'_>> {
+            Ok(Tx { tx: connection.begin_with($reading).await?, find: find!("") })
         }
 
-        impl Transaction for Tx {
+        impl Transaction for Tx<'_> {
             async fn find(&mut self, name: &Which) -> Result<Option<Head>> {
                 let query = sqlx::query_as(self.find).bind(name.group.as_str()).bind(name.name.as_str());
                 let row: Option<(i64, i64, i64, i64, i64, i64)> = query.fetch_optional(&mut *self.tx).await?;
@@ -139,14 +139,27 @@ macro_rules! transaction {
 
 #[cfg(feature = "postgres")]
 pub(super) mod postgres {
+    use sqlx::Connection;
+    use sqlx::pool::PoolConnection;
+
     use super::{
         BYTES_AFTER, CREATE, DELETE, EVENTS, Epoch, Event, Head, PUT, PUT_SNAPSHOT, Result, SNAPSHOT, Snapshot, Transaction, Which, to_sql,
     };
 
+    pub(in crate::journal) async fn connection(pool: &sqlx::PgPool) -> Result<PoolConnection<sqlx::Postgres>> {
+        pool.acquire().await
+    }
+
+    /// The server's word on whether a transaction is over is the driver's: the pool goes on with the connection as it is.
+    pub(in crate::journal) fn after_failure(connection: PoolConnection<sqlx::Postgres>) -> std::future::Ready<()> {
+        drop(connection);
+        std::future::ready(())
+    }
+
     // Whatever the role's default isolation is: the head's lock orders the writers, and each statement sees what was committed before it.
     transaction!(
         sqlx::Postgres,
-        sqlx::PgPool,
+        sqlx::PgConnection,
         "BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE",
         " FOR UPDATE",
         "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY",
@@ -163,18 +176,72 @@ pub(super) mod postgres {
 
 #[cfg(feature = "sqlite")]
 pub(super) mod sqlite {
+    use sqlx::Connection;
+    use sqlx::pool::PoolConnection;
+
     use super::{
         BYTES_AFTER, CREATE, DELETE, EVENTS, Epoch, Event, Head, PUT, PUT_SNAPSHOT, Result, SNAPSHOT, Snapshot, Transaction, Which, to_sql,
     };
 
-    transaction!(sqlx::Sqlite, sqlx::SqlitePool, "BEGIN IMMEDIATE", "", "BEGIN", put_each);
+    transaction!(sqlx::Sqlite, sqlx::SqliteConnection, "BEGIN IMMEDIATE", "", "BEGIN", put_each);
 
-    const PUT_ONE: &str = "INSERT INTO shardwise_journal_event (journal, version, epoch, payload) VALUES ($1, $2, $3, $4)";
+    // Where SQLite rolls back by itself (the disk is full or reports an error), the driver's own ROLLBACK fails, and it goes on counting a transaction
+    // that is over: every `begin_with` on that connection would fail for ever. Such a connection is closed, and the pool opens another.
+
+    pub(in crate::journal) async fn connection(pool: &sqlx::SqlitePool) -> Result<PoolConnection<sqlx::Sqlite>> {
+        loop {
+            let connection = pool.acquire().await?;
+            // What a call left behind that was given up, or a transaction of the application.
+            if !connection.is_in_transaction() {
+                return Ok(connection);
+            }
+            connection.close().await?;
+        }
+    }
+
+    /// Gives the connection of a failed transaction back, or closes it.
+    pub(in crate::journal) async fn after_failure(mut connection: PoolConnection<sqlx::Sqlite>) {
+        // Runs the rollback of the transaction that was dropped.
+        let answers = connection.ping().await.is_ok();
+        if !answers || connection.is_in_transaction() {
+            // Its last words change nothing for the caller, who has the failure.
+            let _ = connection.close().await;
+        }
+    }
+
+    pub(super) const PUT_ONE: &str = "INSERT INTO shardwise_journal_event (journal, version, epoch, payload) VALUES ($1, $2, $3, $4)";
 
     async fn put_each(conn: &mut sqlx::SqliteConnection, journal: i64, first: i64, epoch: i64, events: &[&[u8]]) -> Result<()> {
         for (version, event) in (first..).zip(events) {
             sqlx::query(PUT_ONE).bind(journal).bind(version).bind(epoch).bind(*event).execute(&mut *conn).await?;
         }
         Ok(())
+    }
+}
+
+#[cfg(all(test, feature = "sqlite"))]
+mod tests {
+    use sqlx::ConnectOptions;
+    use sqlx::sqlite::SqliteConnectOptions;
+
+    use super::*;
+    use crate::sqlite::{CHECK, create_tables};
+
+    /// In a file without statistics, as SQLite goes about each statement: by a key, and what it has found is read once more from end to end at most.
+    #[tokio::test]
+    async fn no_statement_reads_from_end_to_end_what_grows() {
+        let mut connection = SqliteConnectOptions::new().in_memory(true).connect().await.unwrap();
+        create_tables(&mut connection).await.unwrap();
+        let seen = "SELECT epoch FROM shardwise_fence WHERE group_name = ?1 AND resource = ?2";
+        let statements = [CREATE, PUT, SNAPSHOT, PUT_SNAPSHOT, BYTES_AFTER, DELETE, EVENTS, find!(""), sqlite::PUT_ONE, CHECK, seen];
+        for statement in statements {
+            let query = sqlx::query_as(sqlx::AssertSqlSafe(format!("EXPLAIN QUERY PLAN {statement}")));
+            let plan: Vec<(i64, i64, i64, String)> = query.fetch_all(&mut connection).await.unwrap();
+            // The page of `EVENTS`, which has a limit, under its names.
+            let is_slow = |step: &str| {
+                step.contains("AUTOMATIC") || step.starts_with("SCAN") && !["SCAN page", "SCAN sized", "SCAN (subquery-4)"].contains(&step)
+            };
+            assert!(!plan.iter().any(|step| is_slow(&step.3)), "{plan:?}\n{statement}");
+        }
     }
 }

@@ -6,6 +6,7 @@ mod common;
 mod documentation;
 mod fences_postgres;
 mod fences_sqlite;
+mod full_disk;
 mod journals;
 mod journals_race;
 mod oldest;
