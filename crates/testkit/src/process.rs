@@ -13,7 +13,7 @@ use crate::error::{Error, Result};
 use crate::usage::Usage;
 
 /// How long anything on this machine may take, however busy it is.
-pub(crate) const PATIENCE: Duration = Duration::from_mins(1);
+pub(crate) const PATIENCE: Duration = Duration::from_mins(3);
 /// What a server's log says when somebody else listens on its port.
 pub(crate) const TAKEN: &str = "address already in use";
 /// How often a server is started on other ports before that counts as a failure.

@@ -99,7 +99,11 @@ impl Postgres {
     /// A standby that follows this server, and may be read; `SELECT pg_promote()` makes it one that is written. This server is restarted for
     /// it.
     pub async fn standby(&self) -> Result<Arc<Self>> {
-        let address = self.socket_addr();
+        self.standby_by_way_of(self.socket_addr()).await
+    }
+
+    /// The same, where the standby follows by way of a proxy at that address, so that it can be made to lag.
+    pub async fn standby_by_way_of(&self, address: SocketAddr) -> Result<Arc<Self>> {
         let source = format!("host={} port={} user={SUPERUSER}", address.ip(), address.port());
         let options = self.options.clone().with_setting("primary_conninfo", source);
         self.kill()?;
