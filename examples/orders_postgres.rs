@@ -30,7 +30,8 @@ async fn main() -> Result {
     inbox::postgres::create_table(&mut *pool.acquire().await?).await?;
 
     // The publisher. Run it in as many processes and on as many machines as you like: they share the work.
-    let sharding = ShardingFactory::load()?.create("outbox_publishers")?;
+    let serves = shardwise_outbox::serves(&store, "orders").await?;
+    let sharding = ShardingFactory::load()?.create_serving("outbox_publishers", serves)?;
     sharding.register_self().await?;
     let dir = tempfile::tempdir()?;
     let events = dir.path().join("events.jsonl");

@@ -21,7 +21,8 @@ async fn main() -> Result {
     let store = SqliteStore::init(dir.path().join("shop.db")).await?;
 
     // The publisher. Start this program on as many terminals as you like: those that share a store share the work.
-    let sharding = ShardingFactory::load()?.create("outbox_publishers")?;
+    let serves = shardwise_outbox::serves(&store, "orders").await?;
+    let sharding = ShardingFactory::load()?.create_serving("outbox_publishers", serves)?;
     sharding.register_self().await?;
     let events = dir.path().join("events.jsonl");
     let publisher = OutboxPublisher::builder()

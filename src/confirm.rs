@@ -24,6 +24,7 @@ pub(crate) async fn confirm_loss(policy: &Policy, timing: Timing, backend: Arc<d
         loss: Some(Loss::Confirmed),
         // It must not have a say in what the group serves.
         fingerprints: vec![view.group_fingerprint().unwrap_or_else(|| policy.fingerprint())],
+        serves: view.serves().cloned(),
         ..Member::named(id)
     };
     let registration = Registration { group: policy.group.clone(), member, ttl: timing.ttl, claims: false };

@@ -4,9 +4,10 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use futures::StreamExt;
 use serde::{Deserialize, Serialize};
-use shardwise_core::{ClaimName, InstanceId, Ownership, Policy, ServiceState, Timing, View};
-use shardwise_discovery::{Discovery, NOTE_BYTES_MAX, Note, Noted};
+use shardwise_core::{ClaimName, InstanceId, MemberState, Ownership, OwnershipMode, Policy, ServiceState, Timing, View};
+use shardwise_discovery::{ClaimsEvent, Discovery, NOTE_BYTES_MAX, Note, Noted};
 use tokio::sync::{mpsc, oneshot, watch};
 
 use crate::calls::limited;
@@ -18,6 +19,8 @@ use crate::{Error, ErrorKind, Result};
 const NAME: &str = "drained";
 /// How often a change of the note is tried anew because somebody else was faster.
 const ATTEMPTS: u32 = 16;
+/// How often it is looked whether a member is drained.
+const LOOK_EVERY: Duration = Duration::from_millis(200);
 /// How long joining waits to hear whether this member is drained; the wish is read again soon after.
 const HEARD_WITHIN: Duration = Duration::from_secs(1);
 
@@ -106,6 +109,47 @@ fn fitting(mut wishes: Wishes, view: &View) -> Result<String> {
 /// The group as it is now, for messages and for [`fitting`].
 pub(crate) async fn view_of(policy: &Policy, timing: Timing, backend: &dyn Discovery) -> Result<Arc<View>> {
     Ok(limited(timing.ttl, backend, "members", backend.members(&policy.group)).await?.view)
+}
+
+/// Waits until a member that was asked to drain shows that, and holds no claim any more; `false` if that takes longer than `within`. A member that is gone
+/// holds nothing.
+pub(crate) async fn drained_within(
+    policy: &Policy,
+    timing: Timing,
+    backend: &Arc<dyn Discovery>,
+    id: &InstanceId,
+    within: Duration,
+) -> Result<bool> {
+    let until = tokio::time::Instant::now() + within;
+    loop {
+        let view = view_of(policy, timing, &**backend).await?;
+        let shows = view.member(id).is_none_or(|member| member.state == MemberState::Draining);
+        if shows && !holds_claims(policy, timing, &**backend, id).await? {
+            return Ok(true);
+        }
+        if tokio::time::Instant::now() >= until {
+            return Ok(false);
+        }
+        tokio::time::sleep(LOOK_EVERY).await;
+    }
+}
+
+/// Whether that member holds any claim of the group.
+async fn holds_claims(policy: &Policy, timing: Timing, backend: &dyn Discovery, id: &InstanceId) -> Result<bool> {
+    let Some(claims) = backend.as_claims().filter(|_| policy.ownership == OwnershipMode::Exclusive) else { return Ok(false) };
+    let mut watch = claims.watch_claims(&policy.group, timing.ttl);
+    let read = async {
+        loop {
+            match watch.next().await {
+                Some(Ok(ClaimsEvent::All { claims, .. })) => return Ok(claims.iter().any(|(_, claim)| claim.holder.instance_id == *id)),
+                Some(Err(error)) if !error.is_retryable() => return Err(Error::from(error)),
+                Some(_) => {}
+                None => return Err(Error::new(ErrorKind::Unavailable, "the backend reports no claims; try again")),
+            }
+        }
+    };
+    let late = |_| Error::new(ErrorKind::Unavailable, "the backend did not report the claims within a TTL; try again");
+    tokio::time::timeout(timing.ttl, read).await.map_err(late)?
 }
 
 /// That there is no such member, and who is there.

@@ -23,10 +23,12 @@ pub enum ErrorKind {
     Backend,
     /// A living member has the same instance id.
     InstanceIdInUse,
-    /// The group has agreed on other constants than this worker's policy.
+    /// The group has agreed on other constants than this worker's policy, or works for something else: another outbox, or keys.
     OtherPolicy,
     /// The service has been dropped or has left while this was waited for.
     Closed,
+    /// The call needs a tokio runtime and was made outside of one. Nothing was contacted.
+    NoRuntime,
     /// The group has no member of that id; the message lists those it has.
     UnknownInstance,
     /// Somebody else changed it since it was read; the message says what is there now. Read it and decide anew.
@@ -61,6 +63,19 @@ impl Error {
     }
 }
 
+/// Whether this is inside a tokio runtime.
+///
+/// # Errors
+///
+/// [`ErrorKind::NoRuntime`].
+pub(crate) fn inside_runtime() -> Result<()> {
+    let outside = |_| {
+        let message = "this call needs a tokio runtime, and there is none here: await it inside one (#[tokio::main], Runtime::block_on)";
+        Error::new(ErrorKind::NoRuntime, message)
+    };
+    tokio::runtime::Handle::try_current().map(drop).map_err(outside)
+}
+
 impl fmt::Display for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.message)
@@ -88,7 +103,7 @@ impl From<&Refusal> for Error {
     fn from(refusal: &Refusal) -> Self {
         let kind = match refusal {
             Refusal::InUse { .. } => ErrorKind::InstanceIdInUse,
-            Refusal::OtherPolicy { .. } => ErrorKind::OtherPolicy,
+            Refusal::OtherPolicy { .. } | Refusal::OtherWork(_) => ErrorKind::OtherPolicy,
             Refusal::TooManyPoints(_) | Refusal::Lease(_) => ErrorKind::Settings,
             _ => ErrorKind::Backend,
         };

@@ -5,10 +5,11 @@ use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use shardwise_core::{InstanceId, Member, OwnershipMode, PlacementParams, Policy, PolicyName};
+use shardwise_core::{InstanceId, Member, OwnershipMode, PlacementParams, Policy, PolicyName, Serves};
 use shardwise_discovery::{Clock, Discovery, random_incarnation};
 
 use crate::drain::{Drains, Wish};
+use crate::error::inside_runtime;
 use crate::messages::unreachable_by;
 use crate::observer::Observer;
 use crate::runtime::{Daemons, Singleton, Timer};
@@ -45,6 +46,8 @@ struct Inner {
     instance: InstanceSettings,
     instance_id: InstanceId,
     policies: BTreeMap<PolicyName, PolicySettings>,
+    /// The outbox of each policy that has one.
+    outboxes: BTreeMap<PolicyName, PolicyName>,
     own_backends: HashMap<String, Arc<dyn Discovery>>,
     clock: Clock,
     has_own_clock: bool,
@@ -98,14 +101,40 @@ impl ShardingFactory {
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::UnknownPolicy`], which lists the known ones; [`ErrorKind::Backend`] if the backend refuses its settings.
+    /// [`ErrorKind::UnknownPolicy`], which lists the known ones; [`ErrorKind::Backend`] if the backend refuses its settings;
+    /// [`ErrorKind::Settings`] if the policy is that of an outbox, whose publishers alone may join its group
+    /// ([`ShardingFactory::create_serving`]).
     pub fn create(&self, policy_name: &str) -> Result<ShardingService> {
+        self.create_serving(policy_name, Serves::Keys)
+    }
+
+    /// [`ShardingFactory::create`] for a worker that says what it works for: an outbox's publisher, with what `shardwise_outbox::serves` answers.
+    /// Members of one group work for the same thing: each owns a share of the slots, and would never do the work of other ones in it.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`ShardingFactory::create`]; [`ErrorKind::Settings`] if this factory has made the policy's service for something else.
+    pub fn create_serving(&self, policy_name: &str, serves: Serves) -> Result<ShardingService> {
         let settings = self.policy(policy_name)?;
-        let mut made = self.made();
-        if let Some(service) = made.services.get(&settings.policy.name) {
-            return Ok(service.clone());
+        let policy = &settings.policy.name;
+        if let (Serves::Keys, Some(outbox)) = (&serves, self.inner.outboxes.get(policy)) {
+            let message = format!(
+                "policy {policy} is that of outbox {outbox}: a worker for keys in its group would own slots whose events it never publishes; give the \
+                 worker its own policy, with its own group_name, or use ShardingFactory::observe to look on"
+            );
+            return Err(Error::new(ErrorKind::Settings, message));
         }
-        let service = self.make(settings, &mut made)?;
+        let mut made = self.made();
+        if let Some(service) = made.services.get(policy) {
+            return match service.shared().serves.as_ref() {
+                Some(other) if !other.is_same_as(&serves) => {
+                    let message = format!("policy {policy} serves {other} in this process; {serves} needs its own policy");
+                    Err(Error::new(ErrorKind::Settings, message))
+                }
+                _ => Ok(service.clone()),
+            };
+        }
+        let service = self.make(settings, serves, &mut made)?;
         made.services.insert(settings.policy.name.clone(), service.clone());
         Ok(service)
     }
@@ -159,9 +188,10 @@ impl ShardingFactory {
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::UnknownPolicy`]; [`ErrorKind::Backend`], or, retryable, [`ErrorKind::Unavailable`] if the backend shows no view within
-    /// the policy's TTL.
+    /// [`ErrorKind::NoRuntime`] outside a tokio runtime; [`ErrorKind::UnknownPolicy`]; [`ErrorKind::Backend`], or, retryable,
+    /// [`ErrorKind::Unavailable`] if the backend shows no view within the policy's TTL.
     pub async fn observe(&self, policy_name: &str) -> Result<Observer> {
+        inside_runtime()?;
         let settings = self.policy(policy_name)?;
         let backend = self.backend(&settings.discovery, &mut self.made())?;
         Observer::start(settings.policy.clone(), settings.timing, backend, self.inner.clock.clone()).await
@@ -172,9 +202,10 @@ impl ShardingFactory {
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::UnknownPolicy`]; [`ErrorKind::Backend`]; retryable, [`ErrorKind::Unavailable`] if the backend does not answer or a member
-    /// still stands still after one TTL.
+    /// [`ErrorKind::NoRuntime`] outside a tokio runtime; [`ErrorKind::UnknownPolicy`]; [`ErrorKind::Backend`]; retryable,
+    /// [`ErrorKind::Unavailable`] if the backend does not answer or a member still stands still after one TTL.
     pub async fn confirm_loss(&self, policy_name: &str) -> Result<usize> {
+        inside_runtime()?;
         let settings = self.policy(policy_name)?;
         let backend = self.backend(&settings.discovery, &mut self.made())?;
         confirm::confirm_loss(&settings.policy, settings.timing, backend).await
@@ -185,7 +216,7 @@ impl ShardingFactory {
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::UnknownPolicy`]; [`ErrorKind::UnknownInstance`] if the group has no such member; [`ErrorKind::Settings`] for a key placement,
+    /// [`ErrorKind::NoRuntime`] outside a tokio runtime; [`ErrorKind::UnknownPolicy`]; [`ErrorKind::UnknownInstance`] if the group has no such member; [`ErrorKind::Settings`] for a key placement,
     /// which counts drained members, for a backend that keeps no notes, and if too many are drained; [`ErrorKind::Backend`]; retryable,
     /// [`ErrorKind::Unavailable`].
     pub async fn drain(&self, policy_name: &str, instance_id: &InstanceId) -> Result<bool> {
@@ -207,10 +238,25 @@ impl ShardingFactory {
     ///
     /// As [`ShardingFactory::undrain`].
     pub async fn drained(&self, policy_name: &str) -> Result<Vec<InstanceId>> {
+        inside_runtime()?;
         self.drains(policy_name)?.0.drained().await
     }
 
+    /// Waits until a member that [`ShardingFactory::drain`] was asked for shows in its record that it is drained, and under exclusive ownership holds no
+    /// slot any more. `false` if that has not come within two TTLs and the policy's `drain_timeout`.
+    ///
+    /// # Errors
+    ///
+    /// As [`ShardingFactory::undrain`].
+    pub async fn wait_until_drained(&self, policy_name: &str, instance_id: &InstanceId) -> Result<bool> {
+        let settings = self.policy(policy_name)?;
+        let backend = self.backend(&settings.discovery, &mut self.made())?;
+        let within = settings.timing.ttl * 2 + settings.policy.drain_timeout;
+        drain::drained_within(&settings.policy, settings.timing, &backend, instance_id, within).await
+    }
+
     async fn wish(&self, policy_name: &str, id: &InstanceId, wish: Wish) -> Result<bool> {
+        inside_runtime()?;
         let (drains, settings, backend) = self.drains(policy_name)?;
         let view = drain::view_of(&settings.policy, settings.timing, &*backend).await?;
         if wish == Wish::Drain && view.member(id).is_none() {
@@ -251,9 +297,10 @@ impl ShardingFactory {
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::UnknownPolicy`]; [`ErrorKind::Conflict`] if that worker is not away; [`ErrorKind::Backend`]; retryable, [`ErrorKind::Unavailable`] if
+    /// [`ErrorKind::NoRuntime`] outside a tokio runtime; [`ErrorKind::UnknownPolicy`]; [`ErrorKind::Conflict`] if that worker is not away; [`ErrorKind::Backend`]; retryable, [`ErrorKind::Unavailable`] if
     /// the backend does not answer, or goes on showing it: on Consul that takes the agent at which the worker was.
     pub async fn end_absence(&self, policy_name: &str, instance_id: &InstanceId) -> Result<bool> {
+        inside_runtime()?;
         let settings = self.policy(policy_name)?;
         let backend = self.backend(&settings.discovery, &mut self.made())?;
         absence::end_absence(&settings.policy, settings.timing, backend, instance_id).await
@@ -288,8 +335,8 @@ impl ShardingFactory {
         self.inner.policies.iter().find(|(known, _)| known.as_str() == name).map(|(_, settings)| settings).ok_or_else(unknown)
     }
 
-    fn make(&self, settings: &PolicySettings, made: &mut Made) -> Result<ShardingService> {
-        let (policy, member, clock) = (settings.policy.clone(), self.member(), self.inner.clock.clone());
+    fn make(&self, settings: &PolicySettings, serves: Serves, made: &mut Made) -> Result<ShardingService> {
+        let (policy, member, clock) = (settings.policy.clone(), self.member(serves), self.inner.clock.clone());
         let exclusive = policy.ownership == OwnershipMode::Exclusive;
         if !self.inner.enabled && exclusive {
             let message = format!(
@@ -360,22 +407,26 @@ impl ShardingFactory {
         Ok(backend)
     }
 
-    fn member(&self) -> Member {
+    fn member(&self, serves: Serves) -> Member {
         let InstanceSettings { id: _, address, zone, weight, version, metadata } = self.inner.instance.clone();
-        let incarnation = random_incarnation();
-        Member { incarnation, address, weight, zone, version, metadata, ..Member::named(self.inner.instance_id.clone()) }
+        let (incarnation, serves) = (random_incarnation(), Some(serves));
+        Member { incarnation, address, weight, zone, version, serves, metadata, ..Member::named(self.inner.instance_id.clone()) }
     }
 }
 
 /// Of settings made in code nobody has looked at the listeners yet.
 fn check_listeners(settings: &PolicySettings, member: &Member) -> Result<()> {
     let listen = settings.messages.listen;
-    if let Some(mistake) = settings.messages.mistake() {
+    if let Some(mistake) = settings.messages.mistake(&settings.peers.networks) {
         return Err(Error::new(ErrorKind::Settings, format!("policy {}: messages_listen is {listen}: {mistake}", settings.policy.name)));
     }
     if let Some(mistake) = settings.peers.mistake() {
         let message = format!("policy {}: peer_listen is {}: {mistake}", settings.policy.name, settings.peers.listen);
         return Err(Error::new(ErrorKind::Settings, message));
+    }
+    let tokens = [("messages_token_file", settings.messages.token_mistake()), ("peer_token_file", settings.peers.token_mistake())];
+    if let Some((key, mistake)) = tokens.iter().find_map(|(key, mistake)| Some((key, (*mistake)?))) {
+        return Err(Error::new(ErrorKind::Settings, format!("policy {}: {key}: {mistake}", settings.policy.name)));
     }
     let unknown = listen.ip().is_unspecified() && member.address.is_none();
     if unknown { Err(unreachable_by(listen)) } else { Ok(()) }
@@ -394,6 +445,7 @@ pub struct ShardingFactoryBuilder {
     disabled: bool,
     instance: InstanceSettings,
     policies: BTreeMap<PolicyName, PolicySettings>,
+    outboxes: BTreeMap<PolicyName, PolicyName>,
     own_backends: HashMap<String, Arc<dyn Discovery>>,
     clock: Option<Clock>,
 }
@@ -404,6 +456,7 @@ impl ShardingFactoryBuilder {
         self.disabled = !settings.enabled;
         self.instance = settings.instance;
         self.policies.extend(settings.policies);
+        self.outboxes.extend(settings.outboxes.into_iter().map(|(name, outbox)| (outbox.policy, name)));
         self
     }
 
@@ -462,6 +515,7 @@ impl ShardingFactoryBuilder {
             instance_id: self.instance.id_or_made()?,
             instance: self.instance,
             policies: self.policies,
+            outboxes: self.outboxes,
             own_backends: self.own_backends,
             has_own_clock: self.clock.is_some(),
             clock: self.clock.unwrap_or_else(Clock::system),

@@ -49,16 +49,19 @@ mod absence;
 mod backend;
 mod calls;
 mod confirm;
+mod departures;
 mod drain;
 mod driver;
 mod error;
 mod factory;
+mod life;
 mod listeners;
 mod messages;
 pub mod metrics;
 mod observer;
 mod placers;
 mod places;
+pub mod proof;
 pub mod requests;
 mod runtime;
 mod service;
@@ -70,6 +73,7 @@ pub mod testing;
 pub mod trace;
 
 pub use absence::Absence;
+pub use departures::Departure;
 pub use error::{Error, ErrorKind, Result};
 pub use factory::{ShardingFactory, ShardingFactoryBuilder};
 pub use listeners::{Listener, News, Rebalances, Snapshots, WatchMembers};
@@ -83,7 +87,7 @@ pub use shardwise_core as core;
 pub use shardwise_core::{
     Address, BackendLoss, Cause, ClaimName, Epoch, Fence, Fingerprint, GroupName, Incarnation, InstanceId, KeyOwners, KeyPlacement,
     KeyShare, LoadMargin, MaxLoss, Member, MemberState, Moment, NotHeld, NotOwning, Ownership, OwnershipMode, PlacementKind,
-    PlacementParams, Policy, PolicyName, Rebalance, ServiceState, ShardKey, SlotOwners, SlotSet, Timing, VersionRule, View, Weight,
+    PlacementParams, Policy, PolicyName, Rebalance, Serves, ServiceState, ShardKey, SlotOwners, SlotSet, Timing, VersionRule, View, Weight,
     slot_of,
 };
 pub use shardwise_discovery as discovery;

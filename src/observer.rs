@@ -1,18 +1,23 @@
 //! Seeing a group without joining it.
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
 
-use futures::StreamExt;
+use futures::{Stream, StreamExt, stream};
 use shardwise_core::machine::Refusal;
-use shardwise_core::{InstanceId, Placed, PlacementParams, Placer, Policy, ShardKey, SlotOwners, Timing, View};
+use shardwise_core::{InstanceId, Moment, Placed, PlacementParams, Placer, Policy, ShardKey, SlotOwners, Timing, View};
 use shardwise_discovery::{Clock, Discovery, WatchEvent};
 use tokio::sync::watch;
 use tokio::task::AbortHandle;
 
 use crate::absence::{Absence, Absences};
 use crate::calls::follow;
+use crate::departures::{Departure, Departures};
 use crate::placers::{placed_ahead, placer};
 use crate::{Error, ErrorKind, Result};
+
+/// The view is proven this often within one TTL.
+const PROOFS_PER_TTL: u32 = 4;
 
 /// Members and owners of a group, as they are in the newest view. Made by [`crate::ShardingFactory::observe`]; it follows the group until
 /// it is dropped.
@@ -20,6 +25,9 @@ pub struct Observer {
     policy: Policy,
     clock: Clock,
     absences: Arc<Absences>,
+    departures: Arc<Departures>,
+    /// When the view was last proven current.
+    proven: Arc<Mutex<Moment>>,
     sights: watch::Receiver<Option<Arc<Sight>>>,
     following: AbortHandle,
 }
@@ -33,10 +41,15 @@ struct Sight {
 impl Observer {
     pub(crate) async fn start(policy: Policy, timing: Timing, backend: Arc<dyn Discovery>, clock: Clock) -> Result<Self> {
         let (sender, mut sights) = watch::channel(None);
-        let mut watch = placed_ahead(follow(&backend, &policy.group, timing.ttl / 2), policy.clone());
+        let mut watch = placed_ahead(follow(&backend, &policy.group, timing.ttl / PROOFS_PER_TTL), policy.clone());
         let (failures, mut failure) = watch::channel(None);
         let (placing, absences) = (policy.clone(), Arc::<Absences>::default());
-        let (seen, by) = (Arc::clone(&absences), clock.clone());
+        let (departures, proven) = (Arc::<Departures>::default(), Arc::new(Mutex::new(Moment::ZERO)));
+        let (seen, gone, last_proven, by) = (Arc::clone(&absences), Arc::clone(&departures), Arc::clone(&proven), clock.clone());
+        let prove = move |at: Moment| {
+            let mut proven = last_proven.lock().unwrap_or_else(PoisonError::into_inner);
+            *proven = at.max(*proven);
+        };
         let following = tokio::spawn(async move {
             let mut placing = Placing { placer: placer(&placing.group, placing.placement), by: placing.placement, policy: placing };
             // Logged once until it passes.
@@ -46,8 +59,11 @@ impl Observer {
                 match event {
                     Ok(WatchEvent::View(snapshot)) => {
                         seen.saw(&snapshot.view, by.now());
+                        gone.saw(&snapshot.view);
+                        prove(snapshot.proven);
                         sender.send_replace(Some(Arc::new(placing.sight(snapshot.view))));
                     }
+                    Ok(WatchEvent::Proven(at)) => prove(at),
                     Ok(_) => {}
                     Err(error) => {
                         if !blind_before {
@@ -58,7 +74,8 @@ impl Observer {
                 }
             }
         });
-        let mut observer = Self { policy, clock, absences, sights: sights.clone(), following: following.abort_handle() };
+        let mut observer =
+            Self { policy, clock, absences, departures, proven, sights: sights.clone(), following: following.abort_handle() };
         let seen = tokio::select! {
             seen = tokio::time::timeout(timing.ttl, sights.wait_for(Option::is_some)) => seen.is_ok_and(|seen| seen.is_ok()),
             permanent = failure.wait_for(|error| error.as_ref().is_some_and(|e: &shardwise_discovery::Error| !e.is_retryable())) => {
@@ -90,6 +107,17 @@ impl Observer {
     /// The members that have left for a while (`rejoin_grace`), and how long their places are kept for them at most.
     pub fn absences(&self) -> Vec<Absence> {
         self.absences.told(&self.members(), self.policy.rejoin_grace, self.clock.now())
+    }
+
+    /// Who is gone since this observer began to look, the latest last, at most 1,024: who has left, and who has vanished
+    /// ([`Departure::vanished`]).
+    pub fn departures(&self) -> Vec<Departure> {
+        self.departures.all()
+    }
+
+    /// How long ago the newest view was last proven current. It grows while the backend does not answer.
+    pub fn view_age(&self) -> Duration {
+        self.clock.now().since(*self.proven.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
     /// The owner of a key by the newest view; `None` if nobody owns.
@@ -125,6 +153,18 @@ impl Observer {
     /// As [`Observer::owner`].
     pub fn placed(&self) -> Result<Option<Placed>> {
         self.sight().map_or(Ok(None), |sight| sight.placed.clone())
+    }
+
+    /// The group's members now and whenever they change, for several readers.
+    pub fn views(&self) -> impl Stream<Item = Arc<View>> + Send + use<> {
+        let sights = self.sights.clone();
+        stream::unfold((sights, true), |(mut sights, first)| async move {
+            if !first {
+                sights.changed().await.ok()?;
+            }
+            let view = sights.borrow_and_update().as_ref().map(|sight| Arc::clone(&sight.view)).unwrap_or_default();
+            Some((view, (sights, false)))
+        })
     }
 
     /// Waits for the next view. `false` once nothing comes any more.

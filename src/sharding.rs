@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use shardwise_core::{InstanceId, Moment, NotOwning, Ownership, ShardKey, Timing};
+use shardwise_core::{InstanceId, Moment, NotOwning, Ownership, Serves, ShardKey, Timing};
 use tokio::sync::watch;
 
 /// Which keys are mine? Implemented by `ShardingService` and, through `Arc`, by shared trait objects.
@@ -29,6 +29,12 @@ pub trait Sharding: Send + Sync {
 
     /// TTL, renewal interval and margin in force.
     fn timing(&self) -> Timing;
+
+    /// What the group works for: the application's keys, or one outbox, whose publisher compares it with its store. `None`, the default, for a
+    /// stand-in in tests and for a service without a group: nothing is compared then.
+    fn serves(&self) -> Option<Serves> {
+        None
+    }
 
     /// Whether `key` is mine right now.
     fn owns<K: ShardKey + ?Sized>(&self, key: &K) -> bool
@@ -123,5 +129,9 @@ impl<S: Sharding + ?Sized> Sharding for Arc<S> {
 
     fn timing(&self) -> Timing {
         (**self).timing()
+    }
+
+    fn serves(&self) -> Option<Serves> {
+        (**self).serves()
     }
 }

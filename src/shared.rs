@@ -6,13 +6,14 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use arc_swap::{ArcSwap, ArcSwapOption};
-use shardwise_core::{InstanceId, Member, Moment, Ownership, Policy, Rebalance, Timing};
+use shardwise_core::{InstanceId, Member, Moment, Ownership, Policy, Rebalance, Serves, ServiceState, Timing};
 use shardwise_discovery::Clock;
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use crate::absence::Absences;
+use crate::life::Life;
 use crate::listeners::Hub;
 use crate::messages::Post;
 use crate::requests::Desk;
@@ -39,6 +40,8 @@ pub(crate) struct Shared {
     pub(crate) ground: Arc<Ground>,
     pub(crate) timing: Timing,
     pub(crate) instance_id: InstanceId,
+    pub(crate) serves: Option<Serves>,
+    pub(crate) life: Life,
     pub(crate) names: Names,
     /// Messages to whoever holds a name.
     pub(crate) post: Arc<Post>,
@@ -62,6 +65,8 @@ pub(crate) struct Shared {
     pub(crate) answered: AtomicBool,
     /// Who is away, and since when.
     pub(crate) absences: Absences,
+    /// It was said that a member goes without having said so.
+    warned: AtomicBool,
     /// Placements asked for so far.
     pub(crate) rebuilds: AtomicU64,
     /// Who comes after each slot's owner.
@@ -87,12 +92,15 @@ impl Shared {
             refused: AtomicU64::new(0),
             current: ArcSwap::new(Arc::clone(&ownership)),
         };
-        let post = Post::new(ground.policy.group.clone(), member, messages, &ground.gone);
-        let desk = Desk::new(&ground.policy.group, member, peers, &ground.gone);
+        let life = Life::of(member);
+        let post = Post::new(ground.policy.group.clone(), member, life.clone(), messages, peers.networks.clone(), &ground.gone);
+        let desk = Desk::new(&ground.policy.group, member, life.clone(), peers, &ground.gone);
         Self {
             ground: Arc::new(ground),
             timing,
             instance_id: member.instance_id.clone(),
+            serves: member.serves.clone(),
+            life,
             post: Arc::new(post),
             desk,
             proven: Mutex::default(),
@@ -106,6 +114,7 @@ impl Shared {
             blinded: watch::Sender::new(None),
             answered: AtomicBool::new(false),
             absences: Absences::default(),
+            warned: AtomicBool::new(false),
             rebuilds: AtomicU64::new(0),
             ranking: Ranking::default(),
             changes: watch::Sender::new(ownership),
@@ -132,6 +141,15 @@ impl Shared {
     pub(crate) fn rebalanced(&self, rebalance: &Rebalance) {
         self.guards.tell(rebalance);
         self.rebalances.push(rebalance);
+    }
+
+    /// Says once that a member goes without having said so, if it is one.
+    pub(crate) fn warn_if_member(&self, why: &str) {
+        let state = self.ownership().state();
+        let goes = matches!(state, ServiceState::Created | ServiceState::Draining | ServiceState::Left | ServiceState::Unsharded);
+        if !goes && !self.warned.swap(true, Ordering::Relaxed) {
+            tracing::warn!(policy = %self.policy.name, instance = %self.instance_id, %state, "{why}");
+        }
     }
 
     /// So many pieces of work went on in slots that were given away.

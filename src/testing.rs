@@ -21,7 +21,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use shardwise_core::{
-    GroupName, InstanceId, Member, Ownership, Policy, PolicyName, ServiceState, ShardKey, SlotOwners, SlotSet, Timing, View, slot_of,
+    GroupName, InstanceId, Member, Ownership, Policy, PolicyName, Serves, ServiceState, ShardKey, SlotOwners, SlotSet, Timing, View,
+    slot_of,
 };
 use shardwise_discovery::{Clock, Discovery, MemoryBackend, random_incarnation};
 
@@ -119,7 +120,7 @@ impl TestFleet {
     pub async fn join(&mut self) -> usize {
         let number = self.workers.len();
         let id = InstanceId::new(format!("worker-{number}")).expect("a valid name");
-        let member = Member { incarnation: random_incarnation(), ..Member::named(id) };
+        let member = Member { incarnation: random_incarnation(), serves: Some(Serves::Keys), ..Member::named(id) };
         let link = self.store.link();
         let backend: Arc<dyn Discovery> = Arc::new(link.clone());
         let it = TestWorker::new(self.policy.clone(), self.timing, member, backend, self.clock.clone());

@@ -29,6 +29,8 @@ const BAD_DAY: FaultRates = FaultRates {
     fail_after: 0.1,
     delay: 0.3,
     delay_max: Duration::from_secs(2),
+    execute_late: 0.05,
+    execute_late_max: Duration::from_secs(5),
     lose_lease: 0.05,
     fail_watch: 0.1,
     drop_event: 0.2,

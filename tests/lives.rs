@@ -39,6 +39,8 @@ const BAD: FaultRates = FaultRates {
     fail_after: 0.1,
     delay: 0.3,
     delay_max: Duration::from_millis(900),
+    execute_late: 0.05,
+    execute_late_max: Duration::from_secs(5),
     lose_lease: 0.01,
     fail_watch: 0.05,
     drop_event: 0.05,

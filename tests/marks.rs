@@ -156,7 +156,8 @@ async fn a_mark_that_is_not_taken_is_complained_about_once_until_one_is() {
 #[tokio::test(start_paused = true)]
 async fn leaving_a_silent_backend_takes_what_the_documentation_says() {
     let (_log, _logging) = Log::start();
-    for (policy, within) in [(policy(), LEAVES_WITHIN), (guarded(50), TTL + LEAVES_WITHIN)] {
+    // For a TTL it waits to see itself drain.
+    for (policy, within) in [(policy(), TTL + LEAVES_WITHIN), (guarded(50), TTL + LEAVES_WITHIN)] {
         let world = World::new();
         let silent = Arc::new(AtomicBool::new(false));
         let is_silent = Arc::clone(&silent);

@@ -9,9 +9,11 @@ use std::sync::{Arc, Mutex, mpsc};
 use std::time::Duration;
 
 use futures::{StreamExt, stream};
-use shardwise::discovery::{self, Capabilities, Clock, Discovery, Grant, MemoryBackend, Registration, Seat, Snapshot, WatchStream};
+use shardwise::discovery::{
+    self, Capabilities, Clock, Discovery, FaultRates, Faults, Grant, MemoryBackend, Registration, Seat, Snapshot, WatchStream,
+};
 use shardwise::testing::TestFleet;
-use shardwise::{ErrorKind, GroupName, Settings, ShardingFactory, ShardingService};
+use shardwise::{ErrorKind, GroupName, KeyPlacement, NotHeld, PlacementKind, Settings, ShardingFactory, ShardingService};
 
 use common::{World, eventually, policy};
 
@@ -186,6 +188,7 @@ async fn dropping_the_last_handle_leaves_and_ends_every_stream_though_an_owned_r
         eventually("it works", || running.load(Ordering::SeqCst) == 10).await;
         let (mut members, mut rebalances, mut snapshots) = (service.watch_members(), service.rebalances(), service.snapshots());
         link.set_reachable(reachable);
+        let dropped = world.clock.now();
         drop(service);
         let ended = tokio::time::timeout(Duration::from_secs(5), async {
             while members.recv().await.is_some() {}
@@ -194,8 +197,11 @@ async fn dropping_the_last_handle_leaves_and_ends_every_stream_though_an_owned_r
         });
         ended.await.expect("the streams end with the service");
         assert_eq!(running.load(Ordering::SeqCst), 0, "the work was cancelled and waited for");
+        let took = world.clock.now().since(dropped);
+        // Who reaches nobody waits for as long as its record may be seen, and it dies by its TTL.
+        assert_eq!(took < Duration::from_secs(2), reachable, "with a TTL of 3 s it was gone after {took:?}");
         let left = world.store.members(&policy().group).await.expect("a read").view;
-        assert_eq!(left.members().is_empty(), reachable, "deregistered as well as it can");
+        assert!(left.members().is_empty(), "deregistered, or its lease has ended");
     }
 }
 
@@ -290,4 +296,59 @@ async fn a_view_after_a_few_errors_is_not_delayed() {
     service.register_self().await.expect("it joins");
     eventually("it owns", || service.owns("k")).await;
     assert!(world.clock.now().since(before) < Duration::from_millis(100), "it took {:?}", world.clock.now().since(before));
+}
+
+/// A deregistration that the backend carried out only after its caller had given it up and had joined again deleted the new registration: until its
+/// next renewal a worker served what another one was given meanwhile.
+#[tokio::test(start_paused = true)]
+async fn a_deregistration_that_comes_late_does_not_end_the_membership_that_was_made_after_it() {
+    let world = World::new();
+    let late = FaultRates { execute_late: 1.0, execute_late_max: Duration::from_secs(5), ..FaultRates::NONE };
+    for seed in 0..20 {
+        let id = format!("a{seed}");
+        let faults = Faults::new(world.store.link(), seed, FaultRates::NONE);
+        let service = world.factory_of(&id, Arc::new(faults.clone()), policy()).create("workers").expect("known");
+        service.register_self().await.expect("it joins");
+        faults.set_rates(late);
+        service.deregister_self().await.expect("it leaves, whatever the backend answers");
+        faults.set_rates(FaultRates::NONE);
+        // A renewal that comes late makes its former life look alive, once.
+        while let Err(error) = service.register_self().await {
+            assert_eq!(error.kind(), ErrorKind::InstanceIdInUse, "seed {seed}: {error}");
+        }
+        let is_member = || async {
+            let members = world.store.members(&policy().group).await.expect("a read").view;
+            members.members().iter().any(|member| member.instance_id.as_str() == id)
+        };
+        let joined = world.clock.now();
+        while faults.pending() > 0 || world.clock.now().since(joined) < world.ttl {
+            assert!(is_member().await, "seed {seed}: its record is gone {:?} after it joined", world.clock.now().since(joined));
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+        service.deregister_self().await.expect("it leaves");
+    }
+}
+
+/// A guard that was refused under a key placement named slot 0, and such a placement has no slots.
+#[tokio::test(start_paused = true)]
+async fn a_guard_refused_under_a_key_placement_names_the_placement() {
+    let (world, mut by_key) = (World::new(), policy());
+    by_key.placement.kind = PlacementKind::Key(KeyPlacement::Modulo);
+    let services = ["a", "b"].map(|id| {
+        let factory = world.factory_of(id, Arc::new(world.store.link()), by_key.clone());
+        factory.create("workers").expect("known")
+    });
+    for service in &services {
+        service.register_self().await.expect("it joins");
+    }
+    let [a, b] = &services;
+    eventually("they share", || (0..100_u32).all(|key| a.owns(&key) != b.owns(&key))).await;
+    let theirs = (0..100_u32).find(|key| b.owns(key)).expect("one of a hundred");
+    let placement = by_key.placement.kind;
+    let refused = [a.enter(&theirs).map(drop), a.run_exclusive(&theirs, async {}).await];
+    assert_eq!(refused, [Err(NotHeld::KeyElsewhere { placement }); 2]);
+    assert_eq!(
+        NotHeld::KeyElsewhere { placement }.to_string(),
+        "the key is not held by this worker: placement modulo gives it to another member"
+    );
 }

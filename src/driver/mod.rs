@@ -12,8 +12,8 @@ use std::time::Duration;
 
 use futures::stream::BoxStream;
 use futures::{FutureExt, StreamExt};
-use shardwise_core::machine::{Action, ClaimInput, Input, Machine};
-use shardwise_core::{Fingerprint, Moment};
+use shardwise_core::machine::{Action, ClaimInput, Input, Machine, Refusal};
+use shardwise_core::{Fingerprint, Moment, Ownership, View};
 use shardwise_discovery::{ClaimsStream, Discovery, Error, Registration, WatchEvent, WatchStream};
 use tokio::sync::{mpsc, oneshot};
 use tokio::task::{AbortHandle, JoinSet};
@@ -21,6 +21,7 @@ use tracing::{Instrument, Span};
 
 use crate::ServiceState;
 use crate::calls::{follow, follow_claims};
+use crate::departures::Departures;
 use crate::messages::ADDRESS_KEY as MESSAGES_KEY;
 use crate::metrics::Meters;
 use crate::placers::placed_ahead;
@@ -32,6 +33,8 @@ use marks::Marks;
 const SLEEP_LONGEST: Duration = Duration::from_millis(250);
 /// The most news of a watch taken in at once; timers are looked at in between.
 const BURST_MAX: usize = 256;
+/// How many members that vanished at once are logged by name.
+const VANISHED_LOGGED: usize = 100;
 /// A watch proves its view this often within one TTL.
 const PROOFS_PER_TTL: u32 = 4;
 
@@ -76,6 +79,12 @@ pub(crate) struct Driver {
     claims_complaint: Option<String>,
     /// The watch fails, which is logged once until it succeeds.
     blind: bool,
+    /// A member does not say what it works for, which is logged once until none is there.
+    beside_older: bool,
+    /// Who is gone from the group.
+    departures: Departures,
+    /// Since when this worker has been fenced, until it is active again.
+    fenced: Option<Moment>,
     meters: Meters,
     /// In the traces: joining, or leaving, while it goes on.
     stage: Span,
@@ -99,6 +108,9 @@ impl Driver {
             complaint: None,
             claims_complaint: None,
             blind: false,
+            beside_older: false,
+            departures: Departures::default(),
+            fenced: None,
             meters,
             stage: Span::none(),
             giving: Span::none(),
@@ -259,6 +271,10 @@ impl Driver {
 
     fn carry_out(&mut self, action: Action) {
         match action {
+            Action::BeginLife(incarnation) => {
+                self.registration.member.incarnation = incarnation;
+                self.shared.life.begin(incarnation);
+            }
             Action::Call { op, attempt } => self.call(op, attempt),
             Action::StartWatch => {
                 self.shared.in_flight.reopen();
@@ -297,13 +313,17 @@ impl Driver {
                         "the backend is out of reach: this worker keeps what it has, and others may do the same work"
                     );
                 }
+                self.warn_of_fencing(ownership.state());
+                self.warn_of_refusal(&published, &ownership);
                 if ownership.state() != before {
                     tracing::info!(policy = %self.shared.policy.name, instance = %self.shared.instance_id, from = %before, to = %ownership.state(), "state");
                 }
                 self.tell_switch(ownership.policy_fingerprint());
                 self.shared.publish(ownership);
             }
-            Action::Rebalanced(rebalance) => {
+            Action::Rebalanced(mut rebalance) => {
+                // Views that came together were placed once: the mark of a leaver may have been in one between.
+                rebalance.members_vanished.retain(|id| !self.departures.has_left(id));
                 let span = tracing::info_span!(
                     "rebalance",
                     "shardwise.policy" = %self.shared.policy.name,
@@ -325,6 +345,46 @@ impl Driver {
         }
     }
 
+    /// Warns when this worker is fenced, and when it is back.
+    /// A worker that the group refuses owns nothing for as long as that lasts. What the backend refuses was logged with its answer.
+    fn warn_of_refusal(&self, before: &Ownership, now: &Ownership) {
+        let refusal = now.refusal().filter(|refusal| before.refusal() != Some(*refusal) && !matches!(refusal, Refusal::Backend { .. }));
+        if let Some(refusal) = refusal {
+            let (policy, instance) = (&self.shared.policy.name, self.shared.instance_id.as_str());
+            tracing::warn!(%policy, ?instance, %refusal, "refused: this worker owns nothing until the cause is gone; it asks again by itself");
+        }
+    }
+
+    fn warn_of_fencing(&mut self, now: ServiceState) {
+        let (policy, instance) = (&self.shared.policy.name, &self.shared.instance_id);
+        match now {
+            ServiceState::Fenced if self.fenced.is_none() => {
+                self.fenced = Some(self.shared.clock.now());
+                tracing::warn!(%policy, ?instance, "fenced: this worker lost its lease or its view of the group and owns nothing; it joins again");
+            }
+            ServiceState::Active => {
+                if let Some(since) = self.fenced.take() {
+                    let fenced_for = self.shared.clock.now().since(since);
+                    tracing::warn!(%policy, ?instance, ?fenced_for, "back: this worker is active again after it was fenced");
+                }
+            }
+            ServiceState::Draining | ServiceState::Left => self.fenced = None,
+            _ => {}
+        }
+    }
+
+    /// Warns of each member that is gone without having announced that.
+    fn warn_of_vanished(&self, view: &Arc<View>) {
+        let gone = self.departures.saw(view);
+        let vanished: Vec<_> = gone.iter().filter(|gone| gone.vanished() && gone.instance_id != self.shared.instance_id).collect();
+        for gone in vanished.iter().take(VANISHED_LOGGED) {
+            tracing::warn!(policy = %self.shared.policy.name, instance = ?gone.instance_id, "a member has vanished: its lease ended without its leaving");
+        }
+        if let Some(more) = vanished.len().checked_sub(VANISHED_LOGGED).filter(|more| *more > 0) {
+            tracing::warn!(policy = %self.shared.policy.name, more, "more members have vanished with these");
+        }
+    }
+
     /// Logs what the group goes by, where that is another placement than so far; a worker that joins expects the policy's own.
     fn tell_switch(&self, now: Option<Fingerprint>) {
         let policy = &self.shared.policy;
@@ -336,6 +396,21 @@ impl Driver {
             policy = %policy.name, from = %before, to = %now, slots = placement.circle(), virtual_nodes = placement.virtual_nodes,
             load_margin = %placement.load_margin, "the group serves placement {} now", placement.kind.as_str()
         );
+    }
+
+    /// Warns of members of a version that did not say yet what it works for: nothing keeps another outbox's publisher of that version out of the group.
+    /// An instance of another fleet lists no fingerprint and is not meant.
+    fn warn_of_older(&mut self, view: &View) {
+        let older = view.members().iter().find(|member| member.serves.is_none() && !member.fingerprints.is_empty());
+        let is_new = !std::mem::replace(&mut self.beside_older, older.is_some());
+        if let Some(member) = older.filter(|_| is_new) {
+            tracing::warn!(
+                policy = %self.shared.policy.name,
+                member = ?member.instance_id.as_str(),
+                "this member's version does not say yet whether it serves keys or which outbox: make sure that it does the same work as this one, and \
+                 upgrade it"
+            );
+        }
     }
 
     /// This news and all that is there with it, merged: a burst of changes is placed once, by the newest view.
@@ -370,6 +445,8 @@ impl Driver {
         match event {
             Ok(WatchEvent::View(snapshot)) => {
                 self.blind = false;
+                self.warn_of_older(&snapshot.view);
+                self.warn_of_vanished(&snapshot.view);
                 Some(Input::Viewed { view: snapshot.view, proven: snapshot.proven })
             }
             Ok(WatchEvent::Proven(at)) => {
@@ -385,6 +462,15 @@ impl Driver {
                 None
             }
         }
+    }
+}
+
+impl Drop for Driver {
+    fn drop(&mut self) {
+        self.shared.warn_if_member(
+            "the runtime of this worker ended while it was a member: the others take over when its lease expires; call deregister_self before the \
+             runtime ends",
+        );
     }
 }
 

@@ -35,7 +35,7 @@ pub enum MessageError {
     /// It cannot be written as JSON. It was not sent.
     #[error("the message cannot be written as JSON: {0}")]
     Unwritable(String),
-    /// The holder refuses it: another token, or a message of another type. It was not handled, and trying again does not help.
+    /// It may not go to the holder's address, or the holder refuses it as a message of another type. It was not handled, and trying again does not help.
     #[error("{name}: the message was refused and not handled: {why}")]
     Refused {
         /// To whom.
@@ -61,6 +61,9 @@ pub enum MessageError {
         /// Why.
         why: String,
     },
+    /// Sending needs a tokio runtime, and this was called outside of one. It was not sent.
+    #[error("a message can only be sent inside a tokio runtime; it was not handled")]
+    NoRuntime,
     /// This worker's service has ended. The message was not handled.
     #[error("this worker's service has ended; the message was not handled")]
     Closed,

@@ -16,6 +16,7 @@ use super::error::MessageError;
 use super::peer::{Sent, Ticket};
 use super::post::{ADDRESS_KEY, OUTSTANDING_MAX, Post};
 use super::wire::{Answer, MESSAGE_BYTES_MAX, Request};
+use crate::error::inside_runtime;
 use crate::service::ShardingService;
 
 /// How long [`SingletonHandle::send`] waits.
@@ -77,6 +78,7 @@ impl<M: Serialize, R: DeserializeOwned> SingletonHandle<M, R> {
     ///
     /// As [`SingletonHandle::send`].
     pub async fn send_within(&self, message: M, limit: Duration) -> Result<R, MessageError> {
+        inside_runtime().map_err(|_| MessageError::NoRuntime)?;
         let body = to_raw_value(&message).map_err(|error| MessageError::Unwritable(error.to_string()))?;
         drop(message);
         if body.get().len() > MESSAGE_BYTES_MAX {
@@ -120,7 +122,7 @@ impl<M: Serialize, R: DeserializeOwned> SingletonHandle<M, R> {
         }
         let leader = self.post.leaders().borrow().get(&self.name).cloned();
         let Some(Claim { holder, epoch }) = leader else { return Tried::again("nobody holds the name") };
-        let is_me = holder == *self.post.me();
+        let is_me = holder == self.post.me();
         match self.address_of(&holder).filter(|_| !is_me) {
             Some(address) => self.to_another(&holder, &address, epoch, body, until).await,
             None => Tried::again(format!("{} holds the name and takes no messages yet", holder.instance_id)),

@@ -8,22 +8,24 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use secrecy::{ExposeSecret, SecretString};
-use shardwise_core::{GroupName, Holder};
+use shardwise_core::GroupName;
 use shardwise_discovery::Seldom;
-use tokio::io::{AsyncWrite, BufReader};
+use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{Semaphore, mpsc};
 use tokio::task::{AbortHandle, JoinSet};
 use tokio::time::timeout;
 
 use super::mailboxes::Mailboxes;
-use super::wire::{self, Answer, FRAME_BYTES_MAX, HELLO_BYTES_MAX, Hello, PROTOCOL, Request, Response, Welcome};
+use super::wire::{self, Answer, FRAME_BYTES_MAX, HELLO_BYTES_MAX, Hearing, Hello, PROTOCOL, Request, Response, Seal, Sending, Welcome};
+use crate::life::Life;
+use crate::proof::{Channel, Kind, Nonce, Recipient, Session};
 
 /// The most connections of members.
 const CONNECTIONS_MAX: usize = 512;
 /// The most connections that have not said who they are; a further one takes the place of the oldest.
 const STRANGERS_MAX: usize = 64;
-/// How long a stranger may take to say who he is.
+/// How long a stranger may take to say and prove who he is.
 const HELLO_WITHIN: Duration = Duration::from_secs(3);
 /// A connection on which nothing is asked for so long, and nothing is in flight, is closed. Longer than callers keep theirs.
 const IDLE_MAX: Duration = Duration::from_mins(2);
@@ -37,24 +39,34 @@ const ACCEPT_AGAIN: Duration = Duration::from_millis(100);
 /// What a listener needs to know.
 pub(super) struct Door {
     pub(super) group: GroupName,
-    pub(super) me: Holder,
+    pub(super) life: Life,
     pub(super) token: Option<SecretString>,
     pub(super) mailboxes: Arc<Mailboxes>,
-    /// Who was refused for the token.
-    pub(super) refused: Seldom<()>,
+    /// Who was refused, and why.
+    pub(super) refused: Seldom<&'static str>,
 }
 
 impl Door {
-    fn judge(&self, hello: &Hello) -> Welcome {
-        let given = hello.token.as_deref().unwrap_or_default();
+    /// The key of the connection, where there is a token, and the answer to the hello.
+    fn judge(&self, hello: &Hello) -> std::result::Result<(Option<Session>, Welcome), Welcome> {
         if hello.shardwise != PROTOCOL {
-            Welcome::OtherProtocol
-        } else if self.token.as_ref().is_some_and(|token| !wire::same(token.expose_secret().as_bytes(), given.as_bytes())) {
-            Welcome::WrongToken
-        } else if hello.group != self.group || hello.instance_id != self.me.instance_id || hello.incarnation != self.me.incarnation {
-            Welcome::SomebodyElse
-        } else {
-            Welcome::Ok
+            return Err(Welcome::OtherProtocol);
+        }
+        if hello.group != self.group || hello.instance_id != *self.life.instance_id() || hello.incarnation != self.life.incarnation() {
+            return Err(Welcome::SomebodyElse);
+        }
+        let (callers, own) = (hello.nonce.parse().map_err(|_| Welcome::OtherProtocol)?, Nonce::random());
+        let (instance_id, incarnation) = (self.life.instance_id(), self.life.incarnation());
+        let recipient = Recipient { channel: Channel::Messages, group: &self.group, instance_id, incarnation };
+        let of = |token: &SecretString| Session::new(token.expose_secret().as_bytes(), &recipient, &callers, &own);
+        let session = self.token.as_ref().map(of);
+        let proof = session.as_ref().map(|session| session.proof(Kind::Welcome, 0, &[]).to_string());
+        Ok((session, Welcome::Challenge { nonce: own.to_string(), proof }))
+    }
+
+    fn warn(&self, why: &'static str) {
+        if let Some(refused) = self.refused.another(why) {
+            tracing::warn!(group = %self.group, refused, "messages were refused: {why}; one line a minute at most");
         }
     }
 }
@@ -89,44 +101,67 @@ pub(super) async fn serve(listener: TcpListener, door: Arc<Door>) {
 
 async fn connection(stream: TcpStream, door: &Door, members: &Semaphore, known: &AtomicBool) -> Result<()> {
     stream.set_nodelay(true)?;
-    let (reader, mut writer) = stream.into_split();
-    let mut reader = BufReader::new(reader);
-    let hello: Hello = timeout(HELLO_WITHIN, wire::read(&mut reader, HELLO_BYTES_MAX)).await??;
-    let seat = members.try_acquire();
-    let welcome = match (door.judge(&hello), &seat) {
-        (Welcome::Ok, Err(_)) => Welcome::Full,
-        (judged, _) => judged,
-    };
-    if welcome == Welcome::WrongToken
-        && let Some(refused) = door.refused.another(())
-    {
-        tracing::warn!(group = %door.group, refused, "somebody with another token, or none, has tried to send messages and was refused; one line a minute at most");
+    let (reader, writer) = stream.into_split();
+    let (mut hearing, mut sending) = (Hearing::new(reader), Sending::new(writer));
+    if !timeout(HELLO_WITHIN, is_member(&mut hearing, &mut sending, door)).await?? {
+        return Ok(());
     }
-    wire::write(&mut writer, &wire::frame(&welcome)?).await?;
-    if welcome != Welcome::Ok {
+    let seat = members.try_acquire();
+    sending.send(wire::frame(&if seat.is_ok() { Welcome::Ok } else { Welcome::Full })?).await?;
+    if seat.is_err() {
         return Ok(());
     }
     known.store(true, Ordering::Relaxed);
     let (answers, queue) = mpsc::channel(IN_FLIGHT_MAX);
     tokio::select! {
-        ended = requests(reader, door, answers) => ended,
-        ended = responses(writer, queue) => ended,
+        ended = requests(hearing, door, answers) => ended,
+        ended = responses(sending, queue) => ended,
     }
 }
 
+/// Whether the caller calls this very worker and, where there is a token, has proven that it knows it. From then on every frame is proven.
+async fn is_member<R, W>(hearing: &mut Hearing<R>, sending: &mut Sending<W>, door: &Door) -> Result<bool>
+where
+    R: AsyncRead + Unpin,
+    W: AsyncWrite + Unpin,
+{
+    let hello: Hello = hearing.read(HELLO_BYTES_MAX).await?;
+    let (session, challenge) = match door.judge(&hello) {
+        Ok(judged) => judged,
+        Err(refusal) => {
+            if refusal == Welcome::OtherProtocol {
+                door.warn("another version of shardwise has tried to send them; upgrade it, and change the token where it was sent");
+            }
+            sending.send(wire::frame(&refusal)?).await?;
+            return Ok(false);
+        }
+    };
+    sending.send(wire::frame(&challenge)?).await?;
+    if let Some(session) = &session {
+        let [callers, own] = Seal::pair(session);
+        (hearing.seal, sending.seal) = (Some(callers), Some(own));
+    }
+    // Who finds that this worker does not know its token goes away without a word.
+    hearing.read::<()>(HELLO_BYTES_MAX).await.map(|()| true).inspect_err(|_| {
+        if session.is_some() {
+            door.warn("somebody with another token, or none, has tried to send them");
+        }
+    })
+}
+
 /// Reads messages and hands them over. While nobody reads the answers nothing more is read here.
-async fn requests(mut reader: BufReader<impl tokio::io::AsyncRead + Unpin>, door: &Door, answers: mpsc::Sender<Response>) -> Result<()> {
+async fn requests(mut hearing: Hearing<impl AsyncRead + Unpin>, door: &Door, answers: mpsc::Sender<Response>) -> Result<()> {
     let places = Arc::new(Semaphore::new(IN_FLIGHT_MAX));
     let mut in_flight = JoinSet::new();
     loop {
         while in_flight.try_join_next().is_some() {}
-        if !wire::begins(&mut reader, IDLE_MAX).await? {
+        if !hearing.begins(IDLE_MAX).await? {
             if places.available_permits() == IN_FLIGHT_MAX {
                 return Ok(());
             }
             continue;
         }
-        let Request { id, to, epoch, within_ms, body } = wire::read(&mut reader, FRAME_BYTES_MAX).await?;
+        let Request { id, to, epoch, within_ms, body } = hearing.read(FRAME_BYTES_MAX).await?;
         let delivered = match Arc::clone(&places).try_acquire_owned() {
             Ok(place) => door.mailboxes.deliver(&to, epoch, body).map(|answer| (answer, place)),
             Err(_) => Err(Answer::Busy),
@@ -150,9 +185,9 @@ async fn requests(mut reader: BufReader<impl tokio::io::AsyncRead + Unpin>, door
     }
 }
 
-async fn responses(mut writer: impl AsyncWrite + Unpin, mut queue: mpsc::Receiver<Response>) -> Result<()> {
+async fn responses(mut sending: Sending<impl AsyncWrite + Unpin>, mut queue: mpsc::Receiver<Response>) -> Result<()> {
     while let Some(response) = queue.recv().await {
-        wire::write(&mut writer, &wire::frame(&response)?).await?;
+        sending.send(wire::frame(&response)?).await?;
     }
     Ok(())
 }

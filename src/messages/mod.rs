@@ -17,4 +17,3 @@ pub use error::MessageError;
 pub use handle::{MESSAGE_WAIT, SingletonHandle};
 pub use inbox::{Inbox, Message, Reply};
 pub(crate) use post::{ADDRESS_KEY, Post, unreachable_by};
-pub(crate) use wire::same;

@@ -5,7 +5,6 @@ use std::marker::PhantomData;
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use secrecy::ExposeSecret;
 use shardwise_core::{Claim, ClaimName, Epoch, GroupName, Holder, Member, Resource};
 use shardwise_discovery::{ClaimsEvent, METADATA_BYTES_MAX, Seldom};
 use tokio::net::TcpListener;
@@ -15,10 +14,11 @@ use tokio_util::sync::{CancellationToken, DropGuard};
 use super::inbox::Inbox;
 use super::listener::{Door, serve};
 use super::mailboxes::Mailboxes;
-use super::peer::Peer;
-use super::wire::{Hello, PROTOCOL};
+use super::peer::{Call, Peer};
+use crate::life::Life;
+use crate::proof::{Channel, Recipient};
 use crate::runtime::Guard;
-use crate::settings::MessagesSettings;
+use crate::settings::{MessagesSettings, Network};
 use crate::{Error, ErrorKind, Result};
 
 /// The metadata under which a member's record says where its messages arrive.
@@ -29,8 +29,10 @@ pub(super) const OUTSTANDING_MAX: usize = 1_024;
 /// What belongs to one service. Whoever holds it keeps no service alive.
 pub(crate) struct Post {
     group: GroupName,
-    me: Holder,
+    life: Life,
     settings: MessagesSettings,
+    /// Where messages may go.
+    networks: Vec<Network>,
     /// The host under which others reach this worker, where it listens on all of them.
     host: Option<String>,
     metadata_bytes: usize,
@@ -47,12 +49,20 @@ pub(crate) struct Post {
 
 impl Post {
     /// `gone` ends it before its time.
-    pub(crate) fn new(group: GroupName, member: &Member, settings: MessagesSettings, gone: &CancellationToken) -> Self {
+    pub(crate) fn new(
+        group: GroupName,
+        member: &Member,
+        life: Life,
+        settings: MessagesSettings,
+        networks: Vec<Network>,
+        gone: &CancellationToken,
+    ) -> Self {
         let closed = gone.child_token();
         Self {
             group,
-            me: Holder { instance_id: member.instance_id.clone(), incarnation: member.incarnation },
+            life,
             settings,
+            networks,
             host: member.address.as_ref().map(|address| address.host.clone()),
             metadata_bytes: member.metadata.iter().map(|(name, text)| name.len() + text.len()).sum(),
             leaders: watch::Sender::new(BTreeMap::new()),
@@ -100,8 +110,13 @@ impl Post {
         self.leaders.subscribe()
     }
 
-    pub(crate) const fn me(&self) -> &Holder {
-        &self.me
+    pub(super) fn me(&self) -> Holder {
+        self.life.holder()
+    }
+
+    /// This worker as the one that is asked.
+    pub(crate) fn recipient(&self, channel: Channel) -> Recipient<'_> {
+        Recipient { channel, group: &self.group, instance_id: self.life.instance_id(), incarnation: self.life.incarnation() }
     }
 
     /// Where this worker's messages arrive, once it listens.
@@ -129,7 +144,7 @@ impl Post {
         }
         let door = Door {
             group: self.group.clone(),
-            me: self.me.clone(),
+            life: self.life.clone(),
             token: self.settings.token.clone(),
             mailboxes: Arc::clone(&self.mailboxes),
             refused: Seldom::default(),
@@ -175,14 +190,13 @@ impl Post {
             return peer.clone();
         }
         peers.retain(|_, (_, peer)| peer.is_open());
-        let hello = Hello {
-            shardwise: PROTOCOL,
+        let peer = Peer::connect(Call {
+            address: address.to_owned(),
             group: self.group.clone(),
-            instance_id: holder.instance_id.clone(),
-            incarnation: holder.incarnation,
-            token: self.settings.token.as_ref().map(|token| token.expose_secret().to_owned()),
-        };
-        let peer = Peer::connect(address.to_owned(), hello);
+            holder: holder.clone(),
+            token: self.settings.token.clone(),
+            networks: self.networks.clone(),
+        });
         peers.insert(holder.clone(), (address.to_owned(), peer.clone()));
         peer
     }

@@ -1,4 +1,5 @@
-//! What goes over a connection between two members: frames of four bytes of length and JSON, of limited size and within limited time.
+//! What goes over a connection between two members: frames of four bytes of length, a proof where there is a token, and JSON, of limited size and within
+//! limited time.
 
 use std::io::{Error, ErrorKind, Result};
 use std::time::Duration;
@@ -7,11 +8,13 @@ use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 use shardwise_core::{ClaimName, Epoch, GroupName, Incarnation, InstanceId};
-use tokio::io::{AsyncBufRead, AsyncBufReadExt, AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
+use tokio::io::{AsyncBufReadExt, AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, BufReader};
 use tokio::time::timeout;
 
-/// The version of all that is in this file. Another one is refused.
-pub(super) const PROTOCOL: u32 = 1;
+use crate::proof::{Kind, Proof, Session};
+
+/// The version of all that is in this file. Another one is refused. In version 1 the first frame had the token.
+pub(super) const PROTOCOL: u32 = 2;
 /// The most bytes of one message, and of one reply, as JSON.
 pub(super) const MESSAGE_BYTES_MAX: usize = 256 * 1024;
 /// The most bytes of a frame: a message with a name, an epoch and numbers around it.
@@ -20,26 +23,36 @@ pub(super) const FRAME_BYTES_MAX: usize = MESSAGE_BYTES_MAX + 4 * 1024;
 pub(super) const HELLO_BYTES_MAX: usize = 16 * 1024;
 /// How long a frame may take from its first byte to its last, in either direction.
 pub(super) const FRAME_WITHIN: Duration = Duration::from_secs(10);
+/// The bytes of a frame's length.
+const LENGTH_BYTES: usize = 4;
+/// The bytes of a frame's proof.
+const PROOF_BYTES: usize = 32;
 
-/// The first frame of whoever connects. It has no `Debug`, because of the token.
-#[derive(Serialize, Deserialize)]
+/// The first frame of the caller.
+#[derive(Debug, Serialize, Deserialize)]
 pub(super) struct Hello {
     pub(super) shardwise: u32,
     pub(super) group: GroupName,
     /// Whom the caller believes to be here; the port may be another member's by now.
     pub(super) instance_id: InstanceId,
     pub(super) incarnation: Incarnation,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub(super) token: Option<String>,
+    /// Not in version 1, which still is to hear that it is another one.
+    #[serde(default)]
+    pub(super) nonce: String,
 }
 
-/// The answer to it.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+/// What the recipient says to it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(super) enum Welcome {
+    /// To the hello: with a token, the proof that the recipient knows it. The caller answers with an empty frame, whose proof is its own.
+    Challenge {
+        nonce: String,
+        proof: Option<String>,
+    },
+    /// To the caller's proof: messages may follow.
     Ok,
     OtherProtocol,
-    WrongToken,
     SomebodyElse,
     Full,
 }
@@ -80,53 +93,153 @@ pub(super) enum Answer {
     Unwritable(String),
 }
 
-/// A value as a frame, its length in front.
-pub(super) fn frame(value: &impl Serialize) -> Result<Vec<u8>> {
-    let mut bytes = vec![0; 4];
-    serde_json::to_writer(&mut bytes, value)?;
-    let length = u32::try_from(bytes.len() - 4).map_err(|_| Error::from(ErrorKind::FileTooLarge))?;
-    bytes[..4].copy_from_slice(&length.to_be_bytes());
-    Ok(bytes)
+/// The proofs of all frames that go one way over one connection: each covers how many came before it, and the whole frame.
+pub(super) struct Seal {
+    session: Session,
+    kind: Kind,
+    count: u64,
 }
 
-pub(super) async fn write(writer: &mut (impl AsyncWrite + Unpin), frame: &[u8]) -> Result<()> {
-    timeout(FRAME_WITHIN, writer.write_all(frame)).await?
-}
+impl Seal {
+    /// What the caller sends and what the recipient sends.
+    pub(super) fn pair(session: &Session) -> [Self; 2] {
+        [Kind::Question, Kind::Answer].map(|kind| Self { session: session.clone(), kind, count: 0 })
+    }
 
-/// Whether another frame begins within that time. Cancel safe.
-pub(super) async fn begins(reader: &mut (impl AsyncBufRead + Unpin), within: Duration) -> Result<bool> {
-    match timeout(within, reader.fill_buf()).await {
-        Ok(Ok([])) => Err(ErrorKind::UnexpectedEof.into()),
-        Ok(Ok(_)) => Ok(true),
-        Ok(Err(error)) => Err(error),
-        Err(_) => Ok(false),
+    fn proof(&mut self, frame: &[u8]) -> Proof {
+        let proof = self.session.proof(self.kind, self.count, &[frame]);
+        self.count += 1;
+        proof
+    }
+
+    fn proves(&mut self, shown: &Proof, frame: &[u8]) -> bool {
+        let proves = self.session.proves(shown, self.kind, self.count, &[frame]);
+        self.count += 1;
+        proves
     }
 }
 
-/// Reads a frame of at most so many bytes. Memory grows with what has arrived, whatever length was announced.
-pub(super) async fn read<T: DeserializeOwned>(reader: &mut (impl AsyncRead + Unpin), most: usize) -> Result<T> {
-    let reading = async {
-        let length = reader.read_u32().await?;
-        if length as usize > most {
+/// A value as JSON, with room in front for what [`Sending::send`] puts there.
+pub(super) struct Frame(Vec<u8>);
+
+pub(super) fn frame(value: &impl Serialize) -> Result<Frame> {
+    let mut bytes = vec![0; LENGTH_BYTES + PROOF_BYTES];
+    serde_json::to_writer(&mut bytes, value)?;
+    Ok(Frame(bytes))
+}
+
+/// One side's way to the other.
+pub(super) struct Sending<W> {
+    writer: W,
+    /// Once both sides have proven that they know the token; never where there is none.
+    pub(super) seal: Option<Seal>,
+}
+
+impl<W: AsyncWrite + Unpin> Sending<W> {
+    pub(super) const fn new(writer: W) -> Self {
+        Self { writer, seal: None }
+    }
+
+    /// Sends a frame: its length, its proof if there is one, and the JSON.
+    pub(super) async fn send(&mut self, Frame(mut bytes): Frame) -> Result<()> {
+        let (head, json) = bytes.split_at_mut(LENGTH_BYTES + PROOF_BYTES);
+        let begin = match &mut self.seal {
+            Some(seal) => {
+                head[LENGTH_BYTES..].copy_from_slice(seal.proof(json).bytes());
+                0
+            }
+            None => PROOF_BYTES,
+        };
+        let length = u32::try_from(bytes.len() - begin - LENGTH_BYTES).map_err(|_| Error::from(ErrorKind::FileTooLarge))?;
+        bytes[begin..begin + LENGTH_BYTES].copy_from_slice(&length.to_be_bytes());
+        timeout(FRAME_WITHIN, self.writer.write_all(&bytes[begin..])).await?
+    }
+}
+
+/// What one side hears of the other.
+pub(super) struct Hearing<R> {
+    reader: BufReader<R>,
+    pub(super) seal: Option<Seal>,
+}
+
+impl<R: AsyncRead + Unpin> Hearing<R> {
+    pub(super) fn new(reader: R) -> Self {
+        Self { reader: BufReader::new(reader), seal: None }
+    }
+
+    /// Whether another frame begins within that time. Cancel safe.
+    pub(super) async fn begins(&mut self, within: Duration) -> Result<bool> {
+        match timeout(within, self.reader.fill_buf()).await {
+            Ok(Ok([])) => Err(ErrorKind::UnexpectedEof.into()),
+            Ok(Ok(_)) => Ok(true),
+            Ok(Err(error)) => Err(error),
+            Err(_) => Ok(false),
+        }
+    }
+
+    /// Reads a frame of at most so many bytes, and nothing of it before its proof was found right. Memory grows with what has arrived, whatever length
+    /// was announced.
+    ///
+    /// # Errors
+    ///
+    /// `PermissionDenied` if the proof is not right.
+    pub(super) async fn read<T: DeserializeOwned>(&mut self, most: usize) -> Result<T> {
+        timeout(FRAME_WITHIN, self.read_whole(most)).await?
+    }
+
+    async fn read_whole<T: DeserializeOwned>(&mut self, most: usize) -> Result<T> {
+        let length = self.reader.read_u32().await? as usize;
+        let most = most + self.seal.as_ref().map_or(0, |_| PROOF_BYTES);
+        if length > most {
             return Err(Error::new(ErrorKind::InvalidData, format!("a frame of {length} bytes; at most {most} are allowed")));
         }
         let mut bytes = Vec::new();
-        reader.take(u64::from(length)).read_to_end(&mut bytes).await?;
+        (&mut self.reader).take(length as u64).read_to_end(&mut bytes).await?;
+        let json = match &mut self.seal {
+            None => &bytes[..],
+            Some(seal) => {
+                let wrong = || Error::new(ErrorKind::PermissionDenied, "a frame without its proof");
+                let (shown, json) = bytes.split_first_chunk::<PROOF_BYTES>().ok_or_else(wrong)?;
+                if !seal.proves(&Proof::from_bytes(*shown), json) {
+                    return Err(wrong());
+                }
+                json
+            }
+        };
         // Of one that is cut off the end is missing, and then it is no JSON.
-        serde_json::from_slice(&bytes).map_err(Error::from)
-    };
-    timeout(FRAME_WITHIN, reading).await?
-}
-
-/// Whether two secrets are the same, in a time that tells nothing of where they differ.
-pub(crate) fn same(one: &[u8], other: &[u8]) -> bool {
-    let differ = one.iter().zip(other).fold(0, |differ, (a, b)| differ | std::hint::black_box(a ^ b));
-    std::hint::black_box(differ) == 0 && one.len() == other.len()
+        serde_json::from_slice(json).map_err(Error::from)
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::proof::{Channel, Nonce, Recipient};
+
+    /// The bytes of that value as a frame.
+    async fn sent(value: &impl Serialize, seal: Option<Seal>) -> Vec<u8> {
+        let mut sending = Sending::new(Vec::new());
+        sending.seal = seal;
+        sending.send(frame(value).unwrap()).await.unwrap();
+        sending.writer
+    }
+
+    async fn heard<T: DeserializeOwned>(bytes: &[u8], most: usize, seal: Option<Seal>) -> Result<T> {
+        let mut hearing = Hearing::new(bytes);
+        hearing.seal = seal;
+        hearing.read(most).await
+    }
+
+    /// What both sides of a connection have, caller's first.
+    fn seals() -> [Seal; 2] {
+        let (group, id) = (GroupName::new("g").unwrap(), InstanceId::new("a").unwrap());
+        let recipient = Recipient { channel: Channel::Messages, group: &group, instance_id: &id, incarnation: Incarnation::new(1) };
+        Seal::pair(&Session::new(b"0123456789abcdef", &recipient, &Nonce::random(), &Nonce::random()))
+    }
+
+    fn same(seal: &Seal) -> Seal {
+        Seal { session: seal.session.clone(), ..*seal }
+    }
 
     #[tokio::test]
     async fn a_frame_that_is_written_is_read() {
@@ -137,28 +250,48 @@ mod tests {
             within_ms: 5,
             body: RawValue::from_string("{\"a\":[1,2]}".into()).unwrap(),
         };
-        let bytes = frame(&request).unwrap();
-        let read: Request = read(&mut &bytes[..], FRAME_BYTES_MAX).await.unwrap();
-        assert_eq!((read.id, read.epoch, read.body.get()), (7, request.epoch, "{\"a\":[1,2]}"));
+        let [callers, _] = seals();
+        for seal in [|_: &Seal| None, |seal: &Seal| Some(same(seal))] {
+            let bytes = sent(&request, seal(&callers)).await;
+            let read: Request = heard(&bytes, bytes.len() - LENGTH_BYTES, seal(&callers)).await.unwrap();
+            assert_eq!((read.id, read.epoch, read.body.get()), (7, request.epoch, "{\"a\":[1,2]}"));
+        }
     }
 
     #[tokio::test]
     async fn a_frame_that_is_too_long_or_cut_off_or_no_json_is_an_error() {
-        let long = read::<Welcome>(&mut &[0xff; 64][..], 1_000).await.unwrap_err();
+        let long = heard::<Welcome>(&[0xff; 64], 1_000, None).await.unwrap_err();
         assert!(long.to_string().contains("at most 1000"), "{long}");
-        let whole = frame(&Welcome::Ok).unwrap();
-        for end in 0..whole.len() {
-            assert!(read::<Welcome>(&mut &whole[..end], 1_000).await.is_err(), "cut at {end}");
+        let [callers, _] = seals();
+        for seal in [|_: &Seal| None, |seal: &Seal| Some(same(seal))] {
+            let whole = sent(&Welcome::Ok, seal(&callers)).await;
+            for end in 0..whole.len() {
+                assert!(heard::<Welcome>(&whole[..end], 1_000, seal(&callers)).await.is_err(), "cut at {end}");
+            }
         }
-        assert!(read::<Welcome>(&mut &b"\0\0\0\x02\xff\xff"[..], 1_000).await.is_err());
+        assert!(heard::<Welcome>(b"\0\0\0\x02\xff\xff", 1_000, None).await.is_err());
     }
 
-    #[test]
-    fn secrets_are_the_same_only_if_all_of_them_is() {
-        for (one, other, is) in [("", "", true), ("abc", "abc", true), ("abc", "abd", false), ("abc", "ab", false), ("", "a", false)] {
-            let (one, other): (&str, &str) = (one, other);
-            assert_eq!(same(one.as_bytes(), other.as_bytes()), is, "{one:?} {other:?}");
-            assert_eq!(same(other.as_bytes(), one.as_bytes()), is, "{other:?} {one:?}");
+    #[tokio::test]
+    async fn a_sealed_frame_counts_once_in_its_place_and_its_direction() {
+        let [callers, recipients] = seals();
+        let whole = sent(&Welcome::Ok, Some(same(&callers))).await;
+        let refused = async |bytes: &[u8], seal: &Seal, why: &str| {
+            let error = heard::<Welcome>(bytes, 1_000, Some(same(seal))).await.unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::PermissionDenied, "{why}: {error}");
+        };
+        refused(&whole, &recipients, "sent back").await;
+        refused(&whole, &seals()[0], "on another connection").await;
+        refused(&sent(&Welcome::Ok, None).await, &callers, "without a proof").await;
+        for at in LENGTH_BYTES..whole.len() {
+            let mut changed = whole.clone();
+            changed[at] ^= 1;
+            refused(&changed, &callers, &format!("byte {at} changed")).await;
         }
+        let twice = [whole.clone(), whole].concat();
+        let mut hearing = Hearing::new(&twice[..]);
+        hearing.seal = Some(same(&callers));
+        assert_eq!(hearing.read::<Welcome>(1_000).await.unwrap(), Welcome::Ok);
+        assert_eq!(hearing.read::<Welcome>(1_000).await.unwrap_err().kind(), ErrorKind::PermissionDenied, "a second time");
     }
 }

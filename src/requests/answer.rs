@@ -94,7 +94,7 @@ impl Answer {
         Self { status, ..self }
     }
 
-    pub(super) fn failed(detail: &str) -> Self {
+    pub(crate) fn failed(detail: &str) -> Self {
         Self::problem(500, "handler-failed", "The worker's handler failed", detail)
     }
 

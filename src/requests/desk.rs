@@ -16,6 +16,7 @@ use tracing::Instrument;
 
 use super::status::{OWN_STATUS, STATUS, is_reserved, status};
 use super::{ADDRESS_KEY, ANSWER_WITHIN, Answer, Request, is_path, path_to};
+use crate::life::Life;
 use crate::settings::PeersSettings;
 use crate::shared::Shared;
 use crate::{Error, ErrorKind, Result};
@@ -31,8 +32,8 @@ pub(crate) type Handler = Arc<dyn Fn(Request) -> BoxFuture<'static, Answer> + Se
 
 /// What belongs to one service. Whoever holds it keeps no service alive.
 pub(crate) struct Desk {
-    /// What the path of every request to this member begins with.
-    pub(crate) path: String,
+    group: GroupName,
+    life: Life,
     pub(crate) settings: PeersSettings,
     /// The host under which others reach this worker.
     host: Option<String>,
@@ -51,13 +52,20 @@ pub(crate) struct Desk {
 
 impl Desk {
     /// `gone` ends its listener before its time.
-    pub(crate) fn new(group: &GroupName, member: &Member, settings: PeersSettings, gone: &tokio_util::sync::CancellationToken) -> Self {
+    pub(crate) fn new(
+        group: &GroupName,
+        member: &Member,
+        life: Life,
+        settings: PeersSettings,
+        gone: &tokio_util::sync::CancellationToken,
+    ) -> Self {
         #[cfg(feature = "requests")]
         let closed = gone.child_token();
         #[cfg(not(feature = "requests"))]
         let _ = gone;
         Self {
-            path: path_to(group, &member.instance_id, member.incarnation),
+            group: group.clone(),
+            life,
             settings,
             host: member.address.as_ref().map(|address| address.host.clone()),
             metadata_bytes: member.metadata.iter().map(|(name, text)| name.len() + text.len()).sum(),
@@ -71,6 +79,11 @@ impl Desk {
             #[cfg(feature = "requests")]
             closed,
         }
+    }
+
+    /// What the path of every request to this member begins with.
+    pub(crate) fn path(&self) -> String {
+        path_to(&self.group, self.life.instance_id(), self.life.incarnation())
     }
 
     fn handlers(&self) -> MutexGuard<'_, BTreeMap<String, Handler>> {

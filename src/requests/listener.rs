@@ -1,4 +1,4 @@
-//! Where requests arrive at a worker that has no sidecar: HTTP/1.1 on this machine, few connections, one request at a time on each. Whoever connects may
+//! Where requests arrive at a worker that has no sidecar: HTTP/1.1 on this machine, few connections, a greeting and one request on each. Whoever connects may
 //! be anybody: everything here has a limit in number, bytes and time.
 
 use std::convert::Infallible;
@@ -9,18 +9,21 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use hyper::body::{Body, Bytes, Frame, Incoming, SizeHint};
-use hyper::header::{AUTHORIZATION, CONTENT_TYPE, HeaderMap, HeaderValue};
+use hyper::header::{AUTHORIZATION, CONNECTION, CONTENT_TYPE, HeaderMap, HeaderValue};
 use hyper::http::request::Parts;
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper::{Response, StatusCode};
 use hyper_util::rt::{TokioIo, TokioTimer};
+use secrecy::ExposeSecret;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::Semaphore;
 use tokio::time::{sleep, timeout};
 use tracing::{Instrument, field};
 
+use super::proven::{Answered, Answering, Asked, DIGEST_HEADER, Greeting, NO_TOKEN, NONCE_HEADER, PROOF_HEADER, Proven, Unproven};
 use super::{Answer, BODY_BYTES_MAX, Desk, Method, PEER_HEADER, QUERY_BYTES_MAX, REFUSED, Request, SPOKEN, is_path};
+use crate::proof::Channel;
 use crate::shared::Shared;
 use crate::trace::{self, TRACEPARENT, TraceParent};
 use crate::{Error, ErrorKind, Result};
@@ -31,7 +34,7 @@ const CONNECTIONS_MAX: usize = 128;
 const HEAD_WITHIN: Duration = Duration::from_secs(5);
 /// How long a body may take.
 const BODY_WITHIN: Duration = Duration::from_secs(10);
-/// How long a connection may take in all: it has one request.
+/// How long a connection may take in all: it has a greeting and one request.
 const CONNECTION_WITHIN: Duration = Duration::from_secs(40);
 /// The most bytes of a head.
 const HEAD_BYTES_MAX: usize = 16 * 1024;
@@ -87,23 +90,39 @@ async fn serve(listener: TcpListener, asked: Weak<Shared>) {
 }
 
 async fn connection(stream: TcpStream, asked: Weak<Shared>) -> hyper::Result<()> {
+    let answering = Arc::new(Answering::default());
     let service = service_fn(move |request: hyper::Request<Incoming>| {
-        let asked = asked.clone();
-        async move { Ok::<_, Infallible>(respond(request, &asked).await) }
+        let (asked, answering) = (asked.clone(), Arc::clone(&answering));
+        async move { Ok::<_, Infallible>(respond(request, &asked, &answering).await) }
     });
     let mut server = http1::Builder::new();
-    server.timer(TokioTimer::new()).header_read_timeout(HEAD_WITHIN).max_buf_size(HEAD_BYTES_MAX).keep_alive(false);
+    server.timer(TokioTimer::new()).header_read_timeout(HEAD_WITHIN).max_buf_size(HEAD_BYTES_MAX);
     server.serve_connection(TokioIo::new(stream), service).await
 }
 
-async fn respond(request: hyper::Request<Incoming>, asked: &Weak<Shared>) -> Response<Whole> {
+/// What arrives, once it is known to be for this very member.
+enum LetIn<'a> {
+    /// The caller asks for this side's proof, and goes on if that is right.
+    Greeting(Greeting),
+    /// A request to the handler of this path, proven where there is a token.
+    Request(&'a str, Option<Proven>),
+}
+
+async fn respond(request: hyper::Request<Incoming>, asked: &Weak<Shared>, answering: &Answering) -> Response<Whole> {
     let Some(shared) = asked.upgrade() else {
-        return sent(Answer::problem(503, "unavailable", "Not now", "this worker is stopping"), REFUSED);
+        return sent(Answer::problem(503, "unavailable", "Not now", "this worker is stopping"), REFUSED, None);
     };
     let (head, body) = request.into_parts();
-    let path = match let_in(&shared.desk, &head) {
-        Ok(path) => path,
-        Err(refusal) => return sent(refusal, REFUSED),
+    let (path, proven) = match let_in(&shared, &head, answering) {
+        Ok(LetIn::Request(path, proven)) => (path, proven),
+        Ok(LetIn::Greeting(greeting)) => return greeted(&greeting),
+        Err(refusal) => {
+            let mut response = sent(refusal, REFUSED, None);
+            if head.headers.contains_key(NONCE_HEADER) && shared.desk.settings.token.is_none() {
+                response.headers_mut().insert(PROOF_HEADER, HeaderValue::from_static(NO_TOKEN));
+            }
+            return response;
+        }
     };
     let span = tracing::info_span!(
         "request",
@@ -116,51 +135,80 @@ async fn respond(request: hyper::Request<Incoming>, asked: &Weak<Shared>) -> Res
     if let Some(parent) = TraceParent::of(head.headers.get_all(TRACEPARENT).iter().map(HeaderValue::as_bytes)) {
         trace::continues(&span, parent);
     }
-    let response = handled(&shared, path, &head, body).instrument(span.clone()).await;
+    let (answer, by) = handled(&shared, path, &head, body, proven.as_ref()).instrument(span.clone()).await;
+    let response = sent(answer, by, proven.as_ref());
     span.record("http.response.status_code", response.status().as_u16());
     response
 }
 
 /// A request of a member, once it was let in.
-async fn handled(shared: &Shared, path: &str, head: &Parts, body: Incoming) -> Response<Whole> {
+async fn handled(shared: &Shared, path: &str, head: &Parts, body: Incoming, proven: Option<&Proven>) -> (Answer, &'static str) {
+    let refused = |status, kind: &str, title: &str, detail: &str| (Answer::problem(status, kind, title, detail), REFUSED);
     let method = if head.method == hyper::Method::GET { Method::Get } else { Method::Post };
+    if !is_path(path) || head.uri.query().is_some_and(|query| query.len() > QUERY_BYTES_MAX) {
+        return refused(400, "bad-request", "The request cannot be understood", "the path or the query is none");
+    }
     let body = match timeout(BODY_WITHIN, whole(body)).await {
         Ok(Ok(body)) => body,
-        Ok(Err(refusal)) => return sent(refusal, REFUSED),
-        Err(_) => return sent(Answer::problem(408, "too-slow", "The body did not come in time", "send the body faster"), REFUSED),
+        Ok(Err(refusal)) => return (refusal, REFUSED),
+        Err(_) => return refused(408, "too-slow", "The body did not come in time", "send the body faster"),
     };
+    if proven.is_some_and(|proven| !proven.has_body(&body)) {
+        return refused(400, "bad-request", "The request cannot be understood", "the body is not the one that was proven");
+    }
     let content_type = head.headers.get(CONTENT_TYPE).and_then(|kind| kind.to_str().ok()).map(str::to_owned);
     let request = Request { method, query: head.uri.query().map(str::to_owned), content_type, body };
-    sent(Desk::answer(shared, path, request).await, SPOKEN)
+    (Desk::answer(shared, path, request).await, SPOKEN)
 }
 
-/// The handler's path, if the request is for this very member, from one of the group.
-fn let_in<'a>(desk: &Desk, head: &'a Parts) -> std::result::Result<&'a str, Answer> {
-    let token = bearer(&head.headers);
+/// What it is, if the request is for this very member, from one of the group.
+fn let_in<'a>(shared: &Shared, head: &'a Parts, answering: &Answering) -> std::result::Result<LetIn<'a>, Answer> {
+    let forbidden = |detail: &str| Answer::problem(403, "forbidden", "This may not be done here", detail);
     if !head.headers.contains_key(PEER_HEADER) {
-        return Err(Answer::problem(
-            403,
-            "forbidden",
-            "This may not be done here",
-            "only members of the group are answered; ask a sidecar",
-        ));
+        return Err(forbidden("only members of the group are answered; ask a sidecar"));
     }
-    let Some(path) = head.uri.path().strip_prefix(&desk.path) else {
+    let Some(path) = head.uri.path().strip_prefix(&shared.desk.path()) else {
         return Err(Answer::problem(421, "misdirected", "This is not the member that was asked for", "another member is here now"));
     };
-    desk.settings.admits(token, head.method == hyper::Method::GET)?;
     if head.method != hyper::Method::GET && head.method != hyper::Method::POST {
         return Err(Answer::problem(405, "method-not-allowed", "The path does not take this method", "this path takes GET, POST"));
     }
-    if !is_path(path) || head.uri.query().is_some_and(|query| query.len() > QUERY_BYTES_MAX) {
-        return Err(Answer::problem(400, "bad-request", "The request cannot be understood", "the path or the query is none"));
+    // No token is taken: an older version that sends one is refused, and the token should be changed.
+    if head.headers.contains_key(AUTHORIZATION) {
+        return Err(unproven(Unproven::OtherVersion));
     }
-    Ok(path)
+    let nonce = text(&head.headers, NONCE_HEADER).filter(|_| path.is_empty());
+    let Some(token) = &shared.desk.settings.token else {
+        return match nonce {
+            None if head.method == hyper::Method::GET => Ok(LetIn::Request(path, None)),
+            None => Err(forbidden("without a token only GET is answered: set peer_token_file")),
+            Some(_) => Err(forbidden("no peer token is set here, so there is nothing to prove: set peer_token_file")),
+        };
+    };
+    if let Some(nonce) = nonce {
+        let recipient = shared.post.recipient(Channel::Requests);
+        let greeting = answering.greeted(token.expose_secret().as_bytes(), &recipient, nonce);
+        return greeting.map(LetIn::Greeting).ok_or_else(|| unproven(Unproven::NotRight));
+    }
+    let bytes = |name: &str| head.headers.get(name).map(HeaderValue::as_bytes);
+    let asked = Asked {
+        method: head.method.as_str(),
+        target: head.uri.path_and_query().map_or_else(|| head.uri.path(), |target| target.as_str()),
+        content_type: bytes(CONTENT_TYPE.as_str()),
+        traceparent: bytes(TRACEPARENT),
+        digest: text(&head.headers, DIGEST_HEADER).unwrap_or_default(),
+    };
+    let proven = text(&head.headers, PROOF_HEADER).and_then(|shown| answering.proven(&asked, shown));
+    proven.map(|proven| LetIn::Request(path, Some(proven))).ok_or_else(|| unproven(Unproven::NotRight))
 }
 
-fn bearer(headers: &HeaderMap) -> Option<&[u8]> {
-    let (scheme, token) = headers.get(AUTHORIZATION)?.as_bytes().split_at_checked(7)?;
-    scheme.eq_ignore_ascii_case(b"bearer ").then_some(token)
+fn unproven(why: Unproven) -> Answer {
+    let (kind, title) = why.title();
+    Answer::problem(why.status(), kind, title, why.detail())
+}
+
+fn text<'a>(headers: &'a HeaderMap, name: &str) -> Option<&'a str> {
+    headers.get(name)?.to_str().ok()
 }
 
 async fn whole(mut body: Incoming) -> std::result::Result<Vec<u8>, Answer> {
@@ -177,13 +225,38 @@ async fn whole(mut body: Incoming) -> std::result::Result<Vec<u8>, Answer> {
     Ok(bytes)
 }
 
-fn sent(answer: Answer, by: &'static str) -> Response<Whole> {
+/// The answer to a greeting: nothing but the proof, and the connection stays for the request.
+fn greeted(greeting: &Greeting) -> Response<Whole> {
+    let mut response = Response::new(Whole(None));
+    *response.status_mut() = StatusCode::NO_CONTENT;
+    let headers = response.headers_mut();
+    headers.insert(PEER_HEADER, HeaderValue::from_static(SPOKEN));
+    for (name, value) in [(NONCE_HEADER, &greeting.nonce), (PROOF_HEADER, &greeting.proof)] {
+        if let Ok(value) = HeaderValue::from_str(value) {
+            headers.insert(name, value);
+        }
+    }
+    response
+}
+
+/// The last answer of its connection.
+fn sent(answer: Answer, by: &'static str, proven: Option<&Proven>) -> Response<Whole> {
+    let status = StatusCode::from_u16(answer.status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
+    let kind = HeaderValue::from_str(&answer.content_type).ok();
+    let proof = proven.and_then(|proven| {
+        let content_type = kind.as_ref().map(HeaderValue::as_bytes);
+        HeaderValue::from_str(&proven.answer(&Answered { by, status: status.as_u16(), content_type, body: &answer.body })).ok()
+    });
     let mut response = Response::new(Whole(Some(answer.body.into())));
-    *response.status_mut() = StatusCode::from_u16(answer.status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
+    *response.status_mut() = status;
     let headers = response.headers_mut();
     headers.insert(PEER_HEADER, HeaderValue::from_static(by));
-    if let Ok(kind) = HeaderValue::from_str(&answer.content_type) {
+    headers.insert(CONNECTION, HeaderValue::from_static("close"));
+    if let Some(kind) = kind {
         headers.insert(CONTENT_TYPE, kind);
+    }
+    if let Some(proof) = proof {
+        headers.insert(PROOF_HEADER, proof);
     }
     response
 }

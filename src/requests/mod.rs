@@ -16,13 +16,14 @@
 //! ```
 //!
 //! Here is what a request and an answer are, and how a member's address looks; [`crate::ShardingService::listen_for_requests`] (feature `requests`), or a
-//! sidecar in the same process, is where they arrive.
+//! sidecar in the same process, is where they arrive. How members prove that they are members is [`proven`].
 
 mod answer;
 mod desk;
 #[cfg(feature = "requests")]
 mod listener;
 mod path;
+pub mod proven;
 mod status;
 
 use std::time::Duration;

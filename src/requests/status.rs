@@ -32,7 +32,7 @@ pub(super) fn status(shared: &Shared) -> Value {
         "policy": shared.policy.name.as_str(),
         "group": shared.policy.group.as_str(),
         "instance_id": shared.instance_id.as_str(),
-        "incarnation": shared.post.me().incarnation.to_string(),
+        "incarnation": shared.life.incarnation().to_string(),
         "version": me.and_then(|me| me.version.as_deref()),
         "state": ownership.state_at(now).as_str(),
         "hint": ownership.not_owning_at(now).map(|why| why.hint),

@@ -15,6 +15,7 @@ use tokio_util::sync::CancellationToken;
 use super::named::{Footing, Named, Tenure, claim_name};
 use super::note::NoteBook;
 use super::run::Run;
+use crate::error::inside_runtime;
 use crate::service::ShardingService;
 use crate::{Error, ErrorKind, Result};
 
@@ -75,8 +76,9 @@ impl Daemons {
     ///
     /// # Errors
     ///
-    /// Retryable, [`ErrorKind::Unavailable`]; [`ErrorKind::Backend`] if the backend refuses, or somebody has written something else by hand.
+    /// Retryable, [`ErrorKind::Unavailable`]; [`ErrorKind::NoRuntime`] outside a tokio runtime; [`ErrorKind::Backend`] if the backend refuses, or somebody has written something else by hand.
     pub async fn count(&self) -> Result<DaemonCount> {
+        inside_runtime()?;
         decoded(&self.book, self.book.read().await?.as_ref())
     }
 
@@ -88,6 +90,7 @@ impl Daemons {
     /// [`ErrorKind::Conflict`] if somebody else has set it since; the message says to what. [`ErrorKind::Settings`] above [`DAEMONS_MAX`]. Those of
     /// [`Daemons::count`]; after a retryable one it may have been set.
     pub async fn set_count(&self, seen: DaemonCount, number: u32) -> Result<DaemonCount> {
+        inside_runtime()?;
         if number > DAEMONS_MAX {
             let message = format!("{}: {number} daemons are too many; 0 to {DAEMONS_MAX} are allowed", self.book.name());
             return Err(Error::new(ErrorKind::Settings, message));
@@ -129,7 +132,11 @@ impl Daemons {
     ///
     /// Every member of the group runs the same set. While the number cannot be read, or is none, it stays what it was.
     ///
-    /// The service must have been registered, or be so later. Must be called inside a tokio runtime.
+    /// The service must have been registered, or be so later.
+    ///
+    /// # Panics
+    ///
+    /// Outside a tokio runtime.
     pub fn run<F, W, E>(&self, work: F) -> Run
     where
         F: Fn(u32, Tenure) -> W + Send + Sync + 'static,

@@ -56,9 +56,9 @@ impl ShardingService {
     }
 
     fn not_held<K: ShardKey + ?Sized>(&self, key: &K) -> NotHeld {
-        let owned = self.shared().read(|ownership, now| owned_at(ownership, key, now));
+        let ground = &self.shared().ground;
         // It may be back by now; the work was cancelled all the same.
-        owned.err().unwrap_or_else(|| NotHeld::Elsewhere { slot: slot_of(key.key_hash(), self.shared().policy.placement.slots) })
+        ground.read(|ownership, now| owned_at(ground, ownership, key, now).err().unwrap_or_else(|| elsewhere(ground, ownership, key)))
     }
 }
 
@@ -70,11 +70,21 @@ fn counted<T>(ground: &Ground, answer: Result<T, NotHeld>) -> Result<T, NotHeld>
     answer
 }
 
-fn owned_at<K: ShardKey + ?Sized>(ownership: &Ownership, key: &K, now: Moment) -> Result<(), NotHeld> {
+fn owned_at<K: ShardKey + ?Sized>(ground: &Ground, ownership: &Ownership, key: &K, now: Moment) -> Result<(), NotHeld> {
     match ownership.fence_at(key, now) {
         Err(NotHeld::NoEpochs) if ownership.owns_at(key, now) => Ok(()),
-        Err(NotHeld::NoEpochs) => Err(NotHeld::Elsewhere { slot: slot_of(key.key_hash(), ownership.slots().slots()) }),
+        Err(NotHeld::NoEpochs) => Err(elsewhere(ground, ownership, key)),
         answer => answer.map(drop),
+    }
+}
+
+/// That another member has it, in the words of the placement that the group serves.
+fn elsewhere<K: ShardKey + ?Sized>(ground: &Ground, ownership: &Ownership, key: &K) -> NotHeld {
+    let serving = ground.policy.serving(ownership.policy_fingerprint());
+    let placement = serving.unwrap_or(ground.policy.placement).kind;
+    match placement.by_key() {
+        Some(_) => NotHeld::KeyElsewhere { placement },
+        None => NotHeld::Elsewhere { slot: slot_of(key.key_hash(), ownership.slots().slots()) },
     }
 }
 
@@ -83,7 +93,7 @@ pub(crate) fn enter<K: ShardKey + ?Sized>(ground: &Arc<Ground>, key: &K) -> Resu
     if policy.ownership == OwnershipMode::Exclusive {
         return enter_claim(ground, &Resource::Slot(slot_of(key.key_hash(), policy.placement.slots)));
     }
-    let owned = |key: &OwnedKey| ground.read(|ownership, now| owned_at(ownership, key, now));
+    let owned = |key: &OwnedKey| ground.read(|ownership, now| owned_at(ground, ownership, key, now));
     let (under, signals) = ground.guards.enter_key(key.with_key(|key| OwnedKey::from(key)), owned)?;
     Ok(Guard { ground: Arc::clone(ground), under, signals })
 }

@@ -210,6 +210,10 @@ impl Guards {
     }
 }
 
+#[cfg(test)]
+#[path = "guards_stress.rs"]
+mod stress;
+
 impl Signals {
     fn stop(&self) {
         self.finish.cancel();

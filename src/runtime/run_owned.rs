@@ -23,7 +23,11 @@ impl ShardingService {
     /// Work that ends by itself is not started again until the key is lost and regained. A panic in it is logged and counts as an end. A
     /// leaving service waits for cancelled work up to the policy's `drain_timeout`.
     ///
-    /// The keys may change: [`OwnedRun::set_keys`]. Must be called inside a tokio runtime.
+    /// The keys may change: [`OwnedRun::set_keys`].
+    ///
+    /// # Panics
+    ///
+    /// Outside a tokio runtime.
     pub fn run_owned<K, F, W>(&self, keys: impl IntoIterator<Item = K>, work: F) -> OwnedRun<K>
     where
         K: ShardKey + Clone + Eq + Hash + Send + Sync + 'static,

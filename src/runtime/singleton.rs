@@ -57,7 +57,11 @@ impl Singleton {
     /// Stopping the run cancels the work if it runs here, drops it where it awaits after `drain_timeout`, and takes the offer back: another
     /// member runs it. Of several runs of one name in one worker the first works, and the next one when that has been stopped.
     ///
-    /// The service must have been registered, or be so later. Must be called inside a tokio runtime.
+    /// The service must have been registered, or be so later.
+    ///
+    /// # Panics
+    ///
+    /// Outside a tokio runtime.
     pub fn run<F, W, E>(self, work: F) -> Run
     where
         F: Fn(Tenure) -> W + Send + Sync + 'static,

@@ -21,7 +21,11 @@ impl ShardingService {
     ///
     /// Work that ends by itself is not begun again before the slot is held under another epoch. A panic in it is logged and counts as an end.
     ///
-    /// Under eventual ownership there is nothing to hold, and nothing is ever run. Must be called inside a tokio runtime.
+    /// Under eventual ownership there is nothing to hold, and nothing is ever run.
+    ///
+    /// # Panics
+    ///
+    /// Outside a tokio runtime.
     pub fn slots<F, W>(&self, work: F) -> Run
     where
         F: Fn(u32, Epoch, CancellationToken) -> W + Send + Sync + 'static,

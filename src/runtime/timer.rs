@@ -22,8 +22,8 @@ use crate::{Error, ErrorKind, Result};
 pub const PERIOD_LEAST: Duration = Duration::from_secs(1);
 /// The longest.
 pub const PERIOD_MOST: Duration = Duration::from_hours(24 * 366);
-/// The pause before a write is tried again that was not answered.
-const WRITE_AGAIN: Duration = Duration::from_millis(200);
+/// The pause before a read or a write is tried again that was not answered.
+const AGAIN: Duration = Duration::from_millis(200);
 /// The time of day may jump, so it is read at least this often.
 const LOOK_EVERY: Duration = Duration::from_secs(10);
 
@@ -125,7 +125,11 @@ impl Timer {
     /// When the timer goes to another member, [`Tenure::cancel`] tells the job, which is dropped where it awaits after `drain_timeout`. The job
     /// has its period and its epoch, so that your database can refuse a ghost: one of a process that was paused.
     ///
-    /// The service must have been registered, or be so later. Must be called inside a tokio runtime.
+    /// The service must have been registered, or be so later.
+    ///
+    /// # Panics
+    ///
+    /// Outside a tokio runtime.
     pub fn run<F, W, E>(&self, job: F) -> Run
     where
         F: Fn(Period, Tenure) -> W + Send + Sync + 'static,
@@ -201,15 +205,22 @@ where
 
     /// What was fired last; of a timer that is new, whatever is running now.
     async fn known(&self) -> Result<Known> {
-        let note = self.book.read().await?;
+        // Not after the pauses of work that has failed, which double: a few lost answers would cost whole periods.
+        let note = loop {
+            match self.book.read().await {
+                Ok(note) => break note,
+                Err(error) if error.is_retryable() && !self.tenure.cancel().is_cancelled() => {
+                    wait(self.tenure.cancel(), AGAIN).await;
+                }
+                Err(error) => return Err(error.into()),
+            }
+        };
         if let Some(note) = note {
             return self.decoded(&note);
         }
         let fired = Fired { due_ms: self.beat.at(self.now()).due_ms, epoch: self.tenure.epoch() };
-        match self.book.write(0, &encoded(&fired)?).await? {
-            Noted::Written(version) => Ok(Known { fired, version }),
-            Noted::Other(_) => Err(self.overtaken()),
-        }
+        let version = self.written(&fired, 0).await?.ok_or_else(|| self.overtaken())?;
+        Ok(Known { fired, version })
     }
 
     /// Writes the period down as fired and does its job; nothing if that could not be said for sure.
@@ -243,7 +254,7 @@ where
                 Ok(Noted::Written(version)) => return Ok(Some(version)),
                 Ok(Noted::Other(_)) => return Ok(None),
                 Err(error) if error.is_retryable() && !self.tenure.cancel().is_cancelled() => {
-                    wait(self.tenure.cancel(), WRITE_AGAIN).await;
+                    wait(self.tenure.cancel(), AGAIN).await;
                 }
                 Err(error) => return Err(error.into()),
             }

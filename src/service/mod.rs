@@ -15,7 +15,7 @@ use std::time::Duration;
 use futures::future::BoxFuture;
 use shardwise_core::machine::{Identity, Machine};
 use shardwise_core::{
-    GroupName, InstanceId, Member, MemberState, Moment, Ownership, OwnershipMode, Policy, Rebalance, ServiceState, Timing, View,
+    GroupName, InstanceId, Member, MemberState, Moment, Ownership, OwnershipMode, Policy, Rebalance, Serves, ServiceState, Timing, View,
 };
 use shardwise_discovery::{Clock, Discovery, Registration};
 use tokio::sync::{mpsc, oneshot, watch};
@@ -24,6 +24,7 @@ use tracing::{Instrument, Span, field};
 use crate::absence::Absence;
 use crate::drain::{Drains, Follower};
 use crate::driver::{Command, Driver};
+use crate::error::inside_runtime;
 use crate::listeners::{Rebalances, Snapshots, WatchMembers};
 use crate::placers::placer;
 use crate::settings::{MessagesSettings, PeersSettings, PolicySettings};
@@ -58,6 +59,18 @@ struct Handle {
     follower: OnceLock<Follower>,
     /// That is followed, from the first registration on.
     follows: AtomicBool,
+}
+
+impl Drop for Handle {
+    fn drop(&mut self) {
+        let engine = self.engine.as_ref().map(|engine| engine.lock().unwrap_or_else(PoisonError::into_inner));
+        if engine.is_some_and(|engine| matches!(*engine, Engine::Running(_))) {
+            self.shared.warn_if_member(
+                "the last handle of this worker's service was dropped without deregister_self: it leaves its group on a best-effort basis; call \
+                 deregister_self before",
+            );
+        }
+    }
 }
 
 /// How the driver is set going: `tokio::spawn`, but for test fleets.
@@ -146,12 +159,14 @@ impl ShardingService {
     /// # Errors
     ///
     /// [`ErrorKind::InstanceIdInUse`] if a living member has this id, [`ErrorKind::OtherPolicy`] if the group has agreed on other
-    /// constants, [`ErrorKind::Backend`] for wrong credentials or settings, and, retryable, [`ErrorKind::Unavailable`] if the backend does
-    /// not let it in within the TTL and 5 s, or does not answer at all for 7 s. After an error this worker is not a member; call again to
+    /// constants or works for something else, [`ErrorKind::Backend`] for wrong credentials or settings, and, retryable, [`ErrorKind::Unavailable`] if
+    /// the backend does not let it in within the TTL and 5 s, or does not answer at all for 7 s; [`ErrorKind::NoRuntime`] outside a tokio runtime. After
+    /// an error this worker is not a member; call again to
     /// try again.
     ///
     /// Dropping the future does not take the wish back: the worker goes on joining. Call [`ShardingService::deregister_self`] for that.
     pub async fn register_self(&self) -> Result<()> {
+        inside_runtime()?;
         let span = tracing::info_span!(
             "join",
             "shardwise.policy" = %self.shared().policy.name,
@@ -235,7 +250,7 @@ impl ShardingService {
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::Closed`] if the runtime that ran the service is gone.
+    /// [`ErrorKind::Closed`] if the runtime that ran the service is gone, [`ErrorKind::NoRuntime`] outside a tokio runtime.
     pub async fn deregister_self(&self) -> Result<()> {
         self.leave(Command::Leave).await
     }
@@ -252,6 +267,7 @@ impl ShardingService {
     }
 
     async fn leave(&self, command: impl FnOnce(Span, oneshot::Sender<()>) -> Command) -> Result<()> {
+        inside_runtime()?;
         if !self.is_running() {
             self.end_alone().await;
             return Ok(());
@@ -380,7 +396,11 @@ impl ShardingService {
     }
 
     /// Calls `callback` for each rebalance from now on: one call at a time, off the driver, merged when it is slow. A panic in it is
-    /// logged and stops nothing. Must be called inside a tokio runtime.
+    /// logged and stops nothing.
+    ///
+    /// # Panics
+    ///
+    /// Outside a tokio runtime.
     pub fn on_rebalance(&self, callback: impl Fn(&Rebalance) + Send + Sync + 'static) {
         let callback = Arc::new(callback);
         let mut rebalances = self.rebalances();
@@ -419,6 +439,10 @@ impl Sharding for ShardingService {
 
     fn timing(&self) -> Timing {
         self.shared().timing
+    }
+
+    fn serves(&self) -> Option<Serves> {
+        self.shared().serves.clone()
     }
 }
 

@@ -7,6 +7,7 @@ use std::time::Duration;
 use super::ShardingService;
 use crate::Result;
 use crate::messages::ADDRESS_KEY;
+use crate::proof::{Channel, Recipient};
 use crate::requests::{Answer, Desk, Request};
 use crate::settings::PeersSettings;
 
@@ -39,19 +40,23 @@ impl ShardingService {
 
     /// Listens for requests where the setting `peer_listen` says, and shows the others where that is. Listening twice is listening once.
     ///
-    /// Call it before [`ShardingService::register_self`], so that the first record has the address. It ends with the service. What arrives is answered only
-    /// with the token of `peer_token_file`; where that is not set, `GET` is answered to this machine's programs.
+    /// Call it before [`ShardingService::register_self`], so that the first record has the address. It ends with the service. Where `peer_token_file`
+    /// is set, only callers are answered that prove that they know it; where it is not, `GET` is answered to this machine's programs.
     ///
     /// # Errors
     ///
-    /// [`crate::ErrorKind::Settings`] if it cannot listen there, or others than this machine's programs could connect: that takes TLS, which a sidecar has.
+    /// [`crate::ErrorKind::NoRuntime`] outside a tokio runtime; [`crate::ErrorKind::Settings`] if it cannot listen there, or others than this machine's programs could connect: that takes TLS, which a sidecar has.
     #[cfg(feature = "requests")]
     pub async fn listen_for_requests(&self) -> Result<SocketAddr> {
+        crate::error::inside_runtime()?;
         crate::requests::listen(self.shared()).await
     }
 
     /// What this worker answers at that path, as if it had been asked by another one.
     pub async fn answer(&self, path: &str, request: Request) -> Answer {
+        if let Err(error) = crate::error::inside_runtime() {
+            return Answer::failed(&error.to_string());
+        }
         Desk::answer(self.shared(), path, request).await
     }
 
@@ -60,9 +65,10 @@ impl ShardingService {
         self.shared().desk.handles(path)
     }
 
-    /// What the path of each request to this worker begins with ([`crate::requests::path_to`]).
-    pub fn requests_path(&self) -> &str {
-        &self.shared().desk.path
+    /// What the path of each request to this worker begins with ([`crate::requests::path_to`]). Another one after the worker has left and joined
+    /// again.
+    pub fn requests_path(&self) -> String {
+        self.shared().desk.path()
     }
 
     /// For whoever listens in this worker's name: shows the others that requests to it arrive there. Answers the address as the others see it: the host of
@@ -76,7 +82,12 @@ impl ShardingService {
         self.shared().desk.arrive_at(listening, tls, messages)
     }
 
-    /// Which members may be asked, and what they are shown.
+    /// This worker as the one that is asked, for the proofs of requests to it.
+    pub fn recipient(&self) -> Recipient<'_> {
+        self.shared().post.recipient(Channel::Requests)
+    }
+
+    /// Which members may be asked, and the secret that they prove to know.
     pub fn peers(&self) -> &PeersSettings {
         &self.shared().desk.settings
     }

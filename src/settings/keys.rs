@@ -182,13 +182,13 @@ pub(super) const MESSAGES_TOKEN_FILE: Key = key(
     "messages_token_file",
     Shape::Text,
     Fallback::Unset,
-    "a file with what callers must show there, the same for all workers; needed unless messages_listen is this machine alone",
+    "a file with the token that both sides prove that they know, the same for all workers, at least 16 bytes; needed unless messages_listen is this machine alone",
 );
 pub(super) const PEER_NETWORKS: Key = key(
     "peer_networks",
     Shape::Texts,
     Fallback::Text("127.0.0.0/8,::1/128"),
-    "networks in which a sidecar may call other members to bring them requests; addresses elsewhere are never connected to",
+    "networks to which requests and messages between members may go; addresses elsewhere are never connected to",
 );
 pub(super) const PEER_LISTEN: Key = key(
     "peer_listen",
@@ -200,7 +200,7 @@ pub(super) const PEER_TOKEN_FILE: Key = key(
     "peer_token_file",
     Shape::Text,
     Fallback::Unset,
-    "a file with the token that members show each other with requests, the same for all, at least 16 bytes; without it only GET is answered",
+    "a file with the token that members prove to each other that they know, the same for all, at least 16 bytes; without it only GET is answered",
 );
 pub(super) const ON_BACKEND_LOSS: Key = key(
     "on_backend_loss",
@@ -225,7 +225,7 @@ pub(super) const POLICY: Key = key(
     "policy",
     Shape::Text,
     Fallback::Required("name the policy by which publishers share this outbox, such as policy = \"outbox_publishers\""),
-    "the policy by which publishers share this outbox",
+    "the policy by which publishers share this outbox; no other outbox may have it, and no other worker may join its group",
 );
 pub(super) const STORE: Key = key(
     "store",

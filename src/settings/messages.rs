@@ -7,12 +7,10 @@ use secrecy::{ExposeSecret, SecretString};
 use shardwise_core::{OwnershipMode, Policy};
 
 use super::files::Base;
+use super::peers::Network;
 use super::read::{Place, Reader};
-use super::{keys, options};
+use super::{keys, token};
 use crate::Error;
-
-/// The most bytes of the token.
-const TOKEN_BYTES_MAX: usize = 1_024;
 
 /// Where messages to singletons arrive ([`crate::Singleton::handle`]). `Debug` does not show the token.
 #[derive(Clone)]
@@ -20,7 +18,7 @@ const TOKEN_BYTES_MAX: usize = 1_024;
 pub struct MessagesSettings {
     /// Where to listen, once a singleton takes messages. Port 0 is any free one.
     pub listen: SocketAddr,
-    /// What callers must show; needed where others than this machine's can connect.
+    /// What both sides prove that they know, at least 16 bytes of printable ASCII; needed where others than this machine's can connect.
     pub token: Option<SecretString>,
 }
 
@@ -47,22 +45,33 @@ impl fmt::Debug for MessagesSettings {
 }
 
 impl MessagesSettings {
-    /// What is wrong with it; `None` if nothing is.
-    pub(crate) fn mistake(&self) -> Option<&'static str> {
-        if self.listen.ip().is_loopback() || self.token.is_some() {
-            return None;
+    /// What is wrong with where it listens, if messages go to these networks alone; `None` if nothing is.
+    pub(crate) fn mistake(&self, networks: &[Network]) -> Option<&'static str> {
+        if !self.listen.ip().is_loopback() && self.token.is_none() {
+            return Some(
+                "others than this machine's processes can connect there: write messages_token_file beside it, or listen on 127.0.0.1",
+            );
         }
-        Some("others than this machine's processes can connect there: write messages_token_file beside it, or listen on 127.0.0.1")
+        // Who listens on all addresses does not say on which others reach it, and on this machine alone nobody may want to.
+        let is_reached = self.listen.ip().is_unspecified()
+            || self.listen.ip().is_loopback()
+            || networks.iter().any(|network| network.contains(self.listen.ip()));
+        (!is_reached).then_some("it is in none of peer_networks, and messages go nowhere else: add its network there, for all members")
+    }
+
+    /// What is wrong with the token; `None` if nothing is.
+    pub(crate) fn token_mistake(&self) -> Option<&'static str> {
+        token::mistake(self.token.as_ref())
     }
 }
 
 /// Reads it at the policy's place.
-pub(super) fn read(reader: &Reader, place: &Place, policy: &Policy, base: &Base) -> Result<MessagesSettings, Error> {
+pub(super) fn read(reader: &Reader, place: &Place, policy: &Policy, base: &Base, networks: &[Network]) -> Result<MessagesSettings, Error> {
     let listen = reader.take_if_set(place, &keys::MESSAGES_LISTEN)?;
-    let token = reader.optional(place, &keys::MESSAGES_TOKEN_FILE)?;
+    let secret = reader.optional(place, &keys::MESSAGES_TOKEN_FILE)?;
     let mut settings = MessagesSettings::default();
     if policy.ownership != OwnershipMode::Exclusive {
-        let unused = listen.as_ref().or(token.as_ref());
+        let unused = listen.as_ref().or(secret.as_ref());
         return unused.map_or(Ok(settings), |found| {
             Err(found.refuse("it is about singletons, which need claims: write ownership = \"exclusive\" beside it, or remove it"))
         });
@@ -74,14 +83,10 @@ pub(super) fn read(reader: &Reader, place: &Place, policy: &Policy, base: &Base)
     } else {
         reader.note_computed(place, &keys::MESSAGES_LISTEN, settings.listen);
     }
-    if let Some(found) = &token {
-        let secret = options::secret_from_file(reader, found, base)?;
-        if secret.expose_secret().len() > TOKEN_BYTES_MAX {
-            return Err(found.refuse(format_args!("the file's text is too long; at most {TOKEN_BYTES_MAX} bytes are allowed")));
-        }
-        settings.token = Some(secret);
+    if let Some(found) = &secret {
+        settings.token = Some(token::read(reader, found, base)?);
     }
-    match (settings.mistake(), listen) {
+    match (settings.mistake(networks), listen) {
         (Some(mistake), Some(found)) => Err(found.refuse(mistake)),
         _ => Ok(settings),
     }

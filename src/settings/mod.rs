@@ -52,6 +52,7 @@ mod sources;
 mod suggest;
 #[cfg(test)]
 mod tests;
+mod token;
 mod tree;
 mod value;
 mod variables;
@@ -180,6 +181,7 @@ impl Settings {
         for (name, place) in outbox_places {
             let read = outbox::outbox(&reader, &place, &known, base)?;
             outbox::refuse_shared_store(&reader, &place, &read, &outboxes, &policies)?;
+            outbox::refuse_shared_policy(&reader, &place, &read, &outboxes, &policies)?;
             outboxes.insert(name, read);
         }
         Ok(Self { enabled, instance, policies, outboxes, file: None, in_force: reader.into_in_force() })

@@ -190,6 +190,32 @@ fn postgres(reader: &Reader, place: &Place, base: &Base, found: &Found, address:
     Ok(StoreSettings::Postgres { url: found.text()?.to_owned(), password_file })
 }
 
+/// Publishers of two outboxes in one group would each own slots of the other and never publish what is in them.
+pub(super) fn refuse_shared_policy(
+    reader: &Reader,
+    place: &Place,
+    outbox: &OutboxSettings,
+    others: &BTreeMap<PolicyName, OutboxSettings>,
+    policies: &BTreeMap<PolicyName, PolicySettings>,
+) -> Result<(), Error> {
+    let found = reader.require(place, &keys::POLICY)?;
+    if let Some((other, _)) = others.iter().find(|(_, other)| other.policy == outbox.policy) {
+        return Err(found.refuse(format_args!(
+            "outbox.{other} has the same policy, and publishers of two outboxes must not share slots; give each outbox its own policy, with its own \
+             group_name"
+        )));
+    }
+    let group = |policy: &PolicyName| policies.get(policy).map(|settings| (&settings.policy.group, &settings.discovery));
+    if let Some((other, same)) = others.iter().find(|(_, other)| group(&other.policy) == group(&outbox.policy)) {
+        return Err(found.refuse(format_args!(
+            "its group is also that of policy {}, which outbox.{other} has, and publishers of two outboxes must not share slots; give each policy its own \
+             group_name",
+            same.policy
+        )));
+    }
+    Ok(())
+}
+
 /// An event can be delivered by one outbox only, and the workers' meeting file has a schema of its own.
 pub(super) fn refuse_shared_store(
     reader: &Reader,

@@ -8,15 +8,8 @@ use secrecy::{ExposeSecret, SecretString};
 
 use super::files::Base;
 use super::read::{Place, Reader};
-use super::{keys, options};
+use super::{keys, token};
 use crate::Error;
-use crate::messages::same;
-use crate::requests::Answer;
-
-/// The fewest bytes of the token: fewer can be guessed.
-const TOKEN_BYTES_LEAST: usize = 16;
-/// The most.
-const TOKEN_BYTES_MAX: usize = 1_024;
 
 /// Addresses that begin alike, such as `10.0.0.0/8`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -82,9 +75,9 @@ impl Network {
 pub struct PeersSettings {
     /// Where a worker without a sidecar listens for them, once it is told to. Port 0 is any free one.
     pub listen: SocketAddr,
-    /// What members show each other, at least 16 bytes of printable ASCII. Without it only `GET` is answered.
+    /// What members prove to each other that they know, at least 16 bytes of printable ASCII. Without it only `GET` is answered.
     pub token: Option<SecretString>,
-    /// Whom a sidecar may call: addresses of members outside of these are never connected to.
+    /// Where requests and messages may go: addresses of members outside of these are never connected to.
     pub networks: Vec<Network>,
 }
 
@@ -114,6 +107,11 @@ impl fmt::Debug for PeersSettings {
 }
 
 impl PeersSettings {
+    /// What is wrong with the token; `None` if nothing is.
+    pub(crate) fn token_mistake(&self) -> Option<&'static str> {
+        token::mistake(self.token.as_ref())
+    }
+
     /// What is wrong with where it listens; `None` if nothing is.
     pub(crate) fn mistake(&self) -> Option<&'static str> {
         if self.listen.ip().is_loopback() {
@@ -122,31 +120,6 @@ impl PeersSettings {
         Some(
             "others than this machine's programs can connect there, and that takes TLS: listen on 127.0.0.1, or let a sidecar serve this worker",
         )
-    }
-
-    /// Whether a member that has shown `shown` is answered.
-    ///
-    /// # Errors
-    ///
-    /// The refusal to send.
-    pub fn admits(&self, shown: Option<&[u8]>, only_reads: bool) -> Result<(), Answer> {
-        let known = self.token.as_ref().map(|token| token.expose_secret().as_bytes());
-        match known {
-            Some(known) if shown.is_some_and(|shown| same(known, shown)) => Ok(()),
-            Some(_) => Err(Answer::problem(
-                401,
-                "unauthorized",
-                "No token, or not the right one",
-                "members show each other the token of peer_token_file; give all the same",
-            )),
-            None if only_reads => Ok(()),
-            None => Err(Answer::problem(
-                403,
-                "forbidden",
-                "This may not be done here",
-                "without a token only GET is answered: set peer_token_file",
-            )),
-        }
     }
 }
 
@@ -164,14 +137,7 @@ pub(super) fn read(reader: &Reader, place: &Place, base: &Base) -> Result<PeersS
         }
     }
     if let Some(found) = reader.optional(place, &keys::PEER_TOKEN_FILE)? {
-        let secret = options::secret_from_file(reader, &found, base)?;
-        let text = secret.expose_secret();
-        if !(TOKEN_BYTES_LEAST..=TOKEN_BYTES_MAX).contains(&text.len()) || !text.bytes().all(|byte| byte.is_ascii_graphic()) {
-            return Err(found.refuse(format_args!(
-                "a token is {TOKEN_BYTES_LEAST} to {TOKEN_BYTES_MAX} bytes of printable ASCII without blanks; 32 random hexadecimal digits would be one"
-            )));
-        }
-        settings.token = Some(secret);
+        settings.token = Some(token::read(reader, &found, base)?);
     }
     Ok(settings)
 }
@@ -214,17 +180,12 @@ mod tests {
     }
 
     #[test]
-    fn who_may_ask() {
-        let token = "0123456789abcdef".to_owned();
-        let with = PeersSettings { token: Some(token.clone().into()), ..PeersSettings::default() };
-        let without = PeersSettings::default();
-        let status =
-            |settings: &PeersSettings, shown: Option<&[u8]>, reads| settings.admits(shown, reads).err().map(|refusal| refusal.status);
-        assert_eq!(status(&with, Some(token.as_bytes()), false), None);
-        for wrong in [None, Some(&b"0123456789abcdeg"[..]), Some(b""), Some(b"0123456789abcde")] {
-            assert_eq!(status(&with, wrong, true), Some(401));
+    fn a_short_token_is_refused_also_where_settings_are_made_in_code() {
+        let with = |token: &str| PeersSettings { token: Some(token.to_owned().into()), ..PeersSettings::default() };
+        assert_eq!((with("0123456789abcdef").token_mistake(), PeersSettings::default().token_mistake()), (None, None));
+        for bad in ["", "0123456789abcde", "0123456789 abcdef"] {
+            assert!(with(bad).token_mistake().unwrap().contains("16 to 1024 bytes"), "{bad}");
         }
-        assert_eq!((status(&without, None, true), status(&without, Some(b"x"), false)), (None, Some(403)));
-        assert!(!format!("{with:?}").contains("0123"));
+        assert!(!format!("{:?}", with("0123456789abcdef")).contains("0123"));
     }
 }

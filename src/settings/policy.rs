@@ -150,8 +150,8 @@ pub(super) fn policy(
     let related: Vec<_> = max_loss.iter().chain([&ownership, &rejoin_grace]).collect();
     let policy = policy.validated().map_err(|error| refused(&error, &place.path, &related))?;
 
-    let messages = messages::read(reader, place, &policy, base)?;
     let peers = peers::read(reader, place, base)?;
+    let messages = messages::read(reader, place, &policy, base, &peers.networks)?;
     let meeting = Place { path: place.path.join("discovery"), inherits: Some(common.clone()), origin: place.origin.clone() };
     let (discovery, timing) = discovery(reader, &meeting, base, policy.ownership)?;
     Ok(PolicySettings { policy, timing, discovery, messages, peers })

@@ -8,10 +8,13 @@ use super::files::Base;
 use super::keys::{self, Key};
 use super::read::{Found, Place, Reader};
 use crate::Error;
+use shardwise_discovery::settings::MASK;
 
 /// What a sink may be.
 const SINKS: &str = "write \"stdout\", file: and a path, such as \"file:events.jsonl\", or an address that begins with nats://, tls:// (NATS), \
                      redis://, rediss://, amqp://, http:// or https://";
+
+const PAIR: &str = "sink_cert_file and sink_key_file belong together; set both or none";
 
 /// Where an outbox's events go.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
@@ -33,7 +36,7 @@ impl fmt::Display for SinkSettings {
         match self {
             Self::Stdout => f.write_str("stdout"),
             Self::File { path } => write!(f, "file:{}", path.display()),
-            Self::Remote(remote) => f.write_str(&remote.url),
+            Self::Remote(remote) => f.write_str(&remote.shown()),
         }
     }
 }
@@ -84,8 +87,8 @@ pub enum SinkFormat {
 }
 
 /// A server that events go to. What is not set is for the sink to choose. Relative paths in the settings file have been joined to the file's
-/// directory.
-#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+/// directory. `Debug` shows of a webhook's address the host alone.
+#[derive(Clone, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub struct RemoteSink {
     /// What it speaks.
@@ -118,6 +121,23 @@ pub struct RemoteSink {
     pub private: bool,
     /// How long a webhook may take.
     pub timeout: Option<Duration>,
+}
+
+impl RemoteSink {
+    /// The address as people see it. In that of a webhook everything behind the host may be a secret, and often is.
+    fn shown(&self) -> String {
+        let behind = |rest: &str| rest.find(['/', '?', '#', '\\']);
+        match self.url.split_once("://").filter(|_| self.kind == SinkKind::Http) {
+            Some((scheme, rest)) => behind(rest).map_or_else(|| self.url.clone(), |end| format!("{scheme}://{}/{MASK}", &rest[..end])),
+            None => self.url.clone(),
+        }
+    }
+}
+
+impl fmt::Debug for RemoteSink {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("RemoteSink").field("kind", &self.kind).field("url", &self.shown()).finish_non_exhaustive()
+    }
 }
 
 /// Keys that only some sinks have.
@@ -153,6 +173,7 @@ pub(super) fn sink(reader: &Reader, place: &Place, base: &Base) -> Result<SinkSe
         _ => match text.split_once(':') {
             Some(("file", path)) => SinkSettings::File { path: base.resolve(&found, path.strip_prefix("//").unwrap_or(path))? },
             Some(("amqps", _)) => return Err(found.refuse("the RabbitMQ sink has no TLS yet; write amqp://")),
+            _ if text.get(..4).is_some_and(|start| start.eq_ignore_ascii_case("http")) => return Err(found.refuse_masked(SINKS)),
             _ => return Err(found.refuse(SINKS)),
         },
     };
@@ -192,7 +213,8 @@ fn remote(reader: &Reader, place: &Place, base: &Base, found: &Found, kind: Sink
     let identity = match (file(&keys::SINK_CERT_FILE)?, file(&keys::SINK_KEY_FILE)?) {
         (Some(certificate), Some(key)) => Some((certificate, key)),
         (None, None) => None,
-        _ => return Err(found.refuse("sink_cert_file and sink_key_file belong together; set both or none")),
+        _ if kind == SinkKind::Http => return Err(found.refuse_masked(PAIR)),
+        _ => return Err(found.refuse(PAIR)),
     };
     let format = text(&keys::SINK_FORMAT)?.map(|format| if format == "binary" { SinkFormat::Binary } else { SinkFormat::Structured });
     Ok(RemoteSink {

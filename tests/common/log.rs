@@ -28,6 +28,10 @@ impl Log {
     }
 
     pub(crate) fn lines_with(&self, part: &str) -> usize {
-        String::from_utf8_lossy(&self.0.lock().expect("not poisoned")).lines().filter(|line| line.contains(part)).count()
+        self.lines_where(|line| line.contains(part))
+    }
+
+    pub(crate) fn lines_where(&self, is_counted: impl Fn(&str) -> bool) -> usize {
+        String::from_utf8_lossy(&self.0.lock().expect("not poisoned")).lines().filter(|line| is_counted(line)).count()
     }
 }

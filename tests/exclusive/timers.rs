@@ -163,7 +163,8 @@ async fn with_lost_answers_no_period_is_fired_twice() {
         tokio::time::sleep(Duration::from_mins(5)).await;
         let numbers = board.numbers();
         assert!(numbers.is_sorted_by(|one, next| one < next), "seed {seed}: {numbers:?}");
-        assert!(numbers.len() >= 20, "seed {seed}: of thirty periods only {} were fired", numbers.len());
+        // Lost answers at the beginning cost no more than a moment: it was 200 s of 300.
+        assert!(numbers.len() >= 28, "seed {seed}: of thirty periods only {} were fired", numbers.len());
     }
 }
 

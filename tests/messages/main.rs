@@ -6,6 +6,7 @@
 #[expect(dead_code, reason = "each test file uses its part")]
 mod common;
 mod handover;
+mod impostors;
 #[path = "../common/log.rs"]
 mod log;
 mod outcomes;
@@ -16,7 +17,7 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 use shardwise::discovery::MemoryBackend;
-use shardwise::settings::{MessagesSettings, PolicySettings};
+use shardwise::settings::{MessagesSettings, PeersSettings, PolicySettings};
 use shardwise::{InstanceId, OwnershipMode, Run, ShardingFactory, ShardingService, SingletonHandle, Tenure, Timing};
 
 use common::{World, eventually};
@@ -51,6 +52,10 @@ fn with_messages(world: &World, id: &str, messages: MessagesSettings) -> Shardin
 }
 
 fn over(world: &World, id: &str, link: MemoryBackend, messages: MessagesSettings) -> ShardingService {
+    within(world, id, link, messages, PeersSettings::default())
+}
+
+fn within(world: &World, id: &str, link: MemoryBackend, messages: MessagesSettings, peers: PeersSettings) -> ShardingService {
     let mut policy = common::policy();
     policy.ownership = OwnershipMode::Exclusive;
     policy.placement.slots = 16;
@@ -58,7 +63,7 @@ fn over(world: &World, id: &str, link: MemoryBackend, messages: MessagesSettings
     let mut settings = PolicySettings::new(policy);
     settings.discovery.backend = "test".into();
     settings.timing = Timing::new(world.ttl, None, Duration::from_millis(100)).expect("valid");
-    settings.messages = messages;
+    (settings.messages, settings.peers) = (messages, peers);
     let builder = ShardingFactory::builder().policy(settings).backend("test", Arc::new(link)).clock(world.clock.clone());
     let factory = builder.instance_id(InstanceId::new(id).expect("valid")).build().expect("a valid factory");
     factory.create("workers").expect("a known policy")

@@ -4,18 +4,18 @@ use std::io::{Read, Write};
 use std::net::TcpStream;
 
 use super::*;
-use crate::log::Log;
 use serde_json::{Value, json};
-use shardwise::{MessageError, ServiceState};
+use shardwise::ServiceState;
+use shardwise::proof::Nonce;
 
-fn frame(value: &Value) -> Vec<u8> {
+pub(crate) fn frame(value: &Value) -> Vec<u8> {
     let text = value.to_string();
     let mut bytes = u32::try_from(text.len()).unwrap().to_be_bytes().to_vec();
     bytes.extend(text.as_bytes());
     bytes
 }
 
-fn read(stream: &mut TcpStream) -> std::io::Result<Value> {
+pub(crate) fn read(stream: &mut TcpStream) -> std::io::Result<Value> {
     let mut length = [0; 4];
     stream.read_exact(&mut length)?;
     let mut bytes = vec![0; u32::from_be_bytes(length) as usize];
@@ -23,24 +23,36 @@ fn read(stream: &mut TcpStream) -> std::io::Result<Value> {
     Ok(serde_json::from_slice(&bytes).unwrap())
 }
 
-fn connect(address: &str) -> TcpStream {
+pub(crate) fn connect(address: &str) -> TcpStream {
     let stream = TcpStream::connect(address).unwrap();
     stream.set_read_timeout(Some(LONG)).unwrap();
     stream
 }
 
 /// Whether the other side has ended the connection, with or without having read everything.
-fn is_closed(stream: &mut TcpStream) -> bool {
+pub(crate) fn is_closed(stream: &mut TcpStream) -> bool {
     match stream.read(&mut [0; 64]) {
         Ok(read) => read == 0,
         Err(error) => error.kind() == std::io::ErrorKind::ConnectionReset,
     }
 }
 
-fn hello(service: &ShardingService, of: &str) -> Value {
+pub(crate) fn hello(service: &ShardingService, of: &str) -> Value {
     let members = service.members();
     let member = members.members().iter().find(|member| member.instance_id.as_str() == of).expect("a member");
-    json!({ "shardwise": 1, "group": "group", "instance_id": of, "incarnation": member.incarnation.to_string() })
+    let nonce = Nonce::random().to_string();
+    json!({ "shardwise": 2, "group": "group", "instance_id": of, "incarnation": member.incarnation.to_string(), "nonce": nonce })
+}
+
+/// A connection to `a` that it takes messages from, where nobody has a token.
+fn greeted(b: &ShardingService) -> TcpStream {
+    let mut stream = connect(&address(b, "a").unwrap());
+    stream.write_all(&frame(&hello(b, "a"))).unwrap();
+    let challenge = read(&mut stream).unwrap();
+    assert!(challenge["challenge"]["nonce"].is_string() && challenge["challenge"]["proof"].is_null(), "{challenge}");
+    stream.write_all(&frame(&Value::Null)).unwrap();
+    assert_eq!(read(&mut stream).unwrap(), json!("ok"));
+    stream
 }
 
 /// A worker's life goes on, and so do its messages.
@@ -54,12 +66,6 @@ async fn garbage_and_frames_that_are_too_long_end_their_connection_alone() {
     let world = World::new();
     let (a, b, _run) = boss_and_other(&world).await;
     let address = address(&b, "a").unwrap();
-    let greeted = || {
-        let mut stream = connect(&address);
-        stream.write_all(&frame(&hello(&b, "a"))).unwrap();
-        assert_eq!(read(&mut stream).unwrap(), json!("ok"));
-        stream
-    };
     let mut seed = 7_u64;
     let mut noise = |bytes: usize| -> Vec<u8> {
         let mut next = || {
@@ -78,7 +84,7 @@ async fn garbage_and_frames_that_are_too_long_end_their_connection_alone() {
     let afterwards =
         [too_long(300_000), too_long(u32::MAX), frame(&json!({"id": 1})), frame(&json!("x")), [&[0, 0, 0, 9][..], &noise(9)].concat()];
     for bytes in afterwards {
-        let mut stream = greeted();
+        let mut stream = greeted(&b);
         stream.write_all(&bytes).unwrap();
         assert!(is_closed(&mut stream), "{bytes:?}");
     }
@@ -90,9 +96,7 @@ async fn an_old_epoch_another_name_and_somebody_elses_port_are_not_served() {
     let world = World::new();
     let (a, b, _run) = boss_and_other(&world).await;
     let epoch = handle(&b).send_within(echo("x"), LONG).await.expect("a reply").epoch;
-    let mut stream = connect(&address(&b, "a").unwrap());
-    stream.write_all(&frame(&hello(&b, "a"))).unwrap();
-    assert_eq!(read(&mut stream).unwrap(), json!("ok"));
+    let mut stream = greeted(&b);
     for (id, to, under, refused) in [
         (1, "singleton/boss", epoch - 1, true),
         (2, "singleton/boss", epoch + 1, true),
@@ -108,7 +112,8 @@ async fn an_old_epoch_another_name_and_somebody_elses_port_are_not_served() {
         ("group", json!("another"), "somebody_else"),
         ("instance_id", json!("b"), "somebody_else"),
         ("incarnation", json!("0000000000000001"), "somebody_else"),
-        ("shardwise", json!(2), "other_protocol"),
+        ("shardwise", json!(1), "other_protocol"),
+        ("shardwise", json!(3), "other_protocol"),
     ] {
         let mut hello = hello(&b, "a");
         hello[key] = value;
@@ -118,36 +123,6 @@ async fn an_old_epoch_another_name_and_somebody_elses_port_are_not_served() {
         assert!(is_closed(&mut stream));
     }
     undisturbed(&a, &b).await;
-}
-
-#[tokio::test]
-async fn another_token_is_refused_and_no_token_is_shown() {
-    let (log, _on) = Log::start();
-    let world = World::new();
-    let settings = |token: Option<&str>| {
-        let mut messages = MessagesSettings::default();
-        messages.token = token.map(Into::into);
-        messages
-    };
-    assert!(!format!("{:?}", settings(Some("hush"))).contains("hush"));
-    let a = with_messages(&world, "a", settings(Some("hush")));
-    a.register_self().await.expect("joins");
-    let _run = run(&a);
-    for (id, token, right) in
-        [("right", Some("hush"), true), ("wrong", Some("hash"), false), ("longer", Some("hushh"), false), ("none", None, false)]
-    {
-        let service = with_messages(&world, id, settings(token));
-        service.register_self().await.expect("joins");
-        match handle(&service).send_within(echo("x"), LONG).await {
-            Ok(told) => assert!(right && told.by == "a", "{id}"),
-            Err(error @ MessageError::Refused { .. }) => {
-                assert!(!right && !error.may_have_been_handled(), "{id}");
-                assert!(error.to_string().contains("messages_token_file") && !error.to_string().contains("hush"), "{error}");
-            }
-            Err(error) => panic!("{id}: {error:?}"),
-        }
-    }
-    assert_eq!(log.lines_with("another token, or none"), 1, "three were refused, and that is one line");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -175,9 +150,7 @@ async fn who_asks_and_does_not_read_holds_up_nobody() {
     let world = World::new();
     let (a, b, _run) = boss_and_other(&world).await;
     let epoch = handle(&b).send_within(echo("x"), LONG).await.expect("a reply").epoch;
-    let mut slow = connect(&address(&b, "a").unwrap());
-    slow.write_all(&frame(&hello(&b, "a"))).unwrap();
-    assert_eq!(read(&mut slow).unwrap(), json!("ok"));
+    let mut slow = greeted(&b);
     slow.set_write_timeout(Some(Duration::from_millis(500))).unwrap();
     let body = json!({ "Large": 200_000 });
     let mut asked = 0;

@@ -47,6 +47,7 @@ macro_rules! on_all_at_once {
 }
 
 mod bad_days;
+mod departures;
 mod edited;
 mod exclusive;
 mod faults;

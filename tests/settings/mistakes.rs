@@ -140,15 +140,19 @@ fn where_messages_arrive_is_an_address_and_has_a_token_where_others_can_connect(
         ("messages_listen = \"0.0.0.0:7400\"".to_owned(), "messages_listen is \"0.0.0.0:7400\": others than this machine's processes"),
         ("messages_token_file = \"nowhere\"".to_owned(), "messages_token_file is \"nowhere\": the file cannot be read"),
         (with_token(""), "a secret that is empty is none"),
-        (with_token(&"x".repeat(1_025)), "at most 1024 bytes are allowed"),
+        (with_token("fifteen-bytes.."), "a token is 16 to 1024 bytes"),
+        (with_token(&"x".repeat(1_025)), "a token is 16 to 1024 bytes"),
+        (format!("messages_listen = \"10.0.0.7:7400\"\n{}", with_token("hush-hush-hush-hush\n")), "it is in none of peer_networks"),
     ] {
         let refused = refused(&exclusive(&lines));
         assert!(refused.contains(said), "{refused}");
     }
-    let settings = read(&exclusive(&format!("messages_listen = \"0.0.0.0:7400\"\n{}", with_token("hush\n"))));
+    let settings = read(&exclusive(&format!("messages_listen = \"0.0.0.0:7400\"\n{}", with_token("hush-hush-hush-hush\n"))));
     let messages = &settings.policy("workers").unwrap().messages;
     assert_eq!((messages.listen.to_string().as_str(), messages.token.is_some()), ("0.0.0.0:7400", true));
     assert!(!format!("{settings:?}").contains("hush"));
+    let lines = format!("messages_listen = \"10.0.0.7:7400\"\npeer_networks = [\"10.0.0.0/8\"]\n{}", with_token("hush-hush-hush-hush\n"));
+    assert_eq!(read(&exclusive(&lines)).policy("workers").unwrap().messages.listen.to_string(), "10.0.0.7:7400");
     // Nobody could know where that is.
     let nowhere = message(shardwise::ShardingFactory::from_settings(settings.clone()).unwrap().create("workers").map(|_| settings));
     assert!(nowhere.contains("set instance.address and instance.port"), "{nowhere}");
@@ -462,6 +466,26 @@ fn two_outboxes_on_one_store() {
         refused(&format!("{WORKERS}[default.outbox.a]\n{lines}[default.outbox.b]\n{lines}")),
         "settings line 9: outbox.b.store is \"sqlite:o.db\": outbox.a has the same store; give each outbox its own"
     );
+}
+
+#[test]
+fn two_outboxes_in_one_group() {
+    let outbox = |name: &str, policy: &str| {
+        format!("[default.outbox.{name}]\npolicy = \"{policy}\"\nstore = \"sqlite:{name}.db\"\nsink = \"stdout\"\n")
+    };
+    assert_eq!(
+        refused(&format!("{WORKERS}{}{}", outbox("a", "workers"), outbox("b", "workers"))),
+        "settings line 8: outbox.b.policy is \"workers\": outbox.a has the same policy, and publishers of two outboxes must not share slots; \
+         give each outbox its own policy, with its own group_name"
+    );
+    let policy = |name: &str, more: &str| format!("[default.resilience.sharding.policies.{name}]\ngroup_name = \"g\"\n{more}");
+    let elsewhere = "discovery.backend = \"memory\"\n";
+    assert_eq!(
+        refused(&format!("{}{}{}{}", policy("x", ""), policy("y", ""), outbox("a", "x"), outbox("b", "y"))),
+        "settings line 10: outbox.b.policy is \"y\": its group is also that of policy x, which outbox.a has, and publishers of two outboxes must not \
+         share slots; give each policy its own group_name"
+    );
+    Settings::from_toml_str(&format!("{}{}{}{}", policy("x", ""), policy("y", elsewhere), outbox("a", "x"), outbox("b", "y"))).unwrap();
 }
 
 #[test]

@@ -8,8 +8,8 @@ use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
 use shardwise::core::VersionRule;
 use shardwise::core::holdings::OnDrainTimeout;
-use shardwise::discovery::{Clock, FaultRates, MemoryBackend, Notes};
-use shardwise::{ClaimName, GroupName, InstanceId, Moment, OwnershipMode, Policy, PolicyName};
+use shardwise::discovery::{Clock, Discovery, FaultRates, MemoryBackend, Notes};
+use shardwise::{ClaimName, GroupName, InstanceId, MemberState, Moment, OwnershipMode, Policy, PolicyName};
 use tokio::sync::Notify;
 
 use crate::board::Board;
@@ -18,9 +18,8 @@ use crate::judge::Judge;
 use crate::wire::Cut;
 use crate::worker::{BAD, Fate, Group, SINGLETONS, TTL, Worker};
 
-const SLOTS: u32 = 24;
-const BEGIN_WITH: u64 = 4;
-const WORKERS_MAX: usize = 7;
+/// One life in so many is that of a large fleet.
+const LARGE_ONE_IN: u64 = 20;
 const DAEMONS_MAX: u32 = 4;
 /// Longer than a life: whoever leaves for a while comes back before.
 const GRACE: Duration = Duration::from_mins(10);
@@ -36,7 +35,25 @@ const SETTLES_WITHIN: Duration = Duration::from_secs(7);
 /// From a death on, where nothing else is wrong.
 const TAKEN_OVER_WITHIN: Duration = Duration::from_secs(4);
 
+/// How large a fleet is.
+#[derive(Debug, Clone, Copy)]
+struct Size {
+    slots: u32,
+    begins_with: u64,
+    workers_max: usize,
+}
+
+impl Size {
+    const SMALL: Self = Self { slots: 24, begins_with: 4, workers_max: 7 };
+    const LARGE: Self = Self { slots: 256, begins_with: 13, workers_max: 16 };
+
+    const fn of(seed: u64) -> Self {
+        if seed % LARGE_ONE_IN == LARGE_ONE_IN - 1 { Self::LARGE } else { Self::SMALL }
+    }
+}
+
 pub(crate) struct Life {
+    size: Size,
     pub(crate) dice: StdRng,
     pub(crate) group: Group,
     born: u64,
@@ -69,10 +86,10 @@ pub(crate) fn live(seed: u64, drift: u64) -> Result<Lived, String> {
     runtime.block_on(async { Life::new(seed, drift).lived().await })
 }
 
-fn policy(dice: &mut StdRng) -> Policy {
+fn policy(slots: u32, dice: &mut StdRng) -> Policy {
     let mut policy = Policy::new(PolicyName::new("workers").expect("valid"), GroupName::new("group").expect("valid"));
     policy.ownership = OwnershipMode::Exclusive;
-    (policy.placement.slots, policy.placement.virtual_nodes) = (SLOTS, 16);
+    (policy.placement.slots, policy.placement.virtual_nodes) = (slots, 16);
     policy.drain_timeout = Duration::from_secs(1);
     policy.on_drain_timeout = if dice.random() { OnDrainTimeout::Hold } else { OnDrainTimeout::Release };
     policy.version_rule = if dice.random() { VersionRule::Newest } else { VersionRule::None };
@@ -80,18 +97,19 @@ fn policy(dice: &mut StdRng) -> Policy {
     policy
 }
 
-fn key_in(slot: u32) -> String {
+fn key_in(slot: u32, slots: u32) -> String {
     let mut keys = (0..).map(|n: u32| n.to_string());
-    keys.find(|key| shardwise::slot_of(shardwise::ShardKey::key_hash(key), SLOTS) == slot).expect("some key is there")
+    keys.find(|key| shardwise::slot_of(shardwise::ShardKey::key_hash(key), slots) == slot).expect("some key is there")
 }
 
 impl Life {
     fn new(seed: u64, drift: u64) -> Self {
-        let (truth, mut dice) = (Clock::tokio(), StdRng::seed_from_u64(seed));
-        let (store, policy) = (MemoryBackend::new(truth.clone()), policy(&mut dice));
+        let (size, truth, mut dice) = (Size::of(seed), Clock::tokio(), StdRng::seed_from_u64(seed));
+        let (store, policy) = (MemoryBackend::new(truth.clone()), policy(size.slots, &mut dice));
         let (published, board) = (Arc::new(Notify::new()), Board::default());
         let group = Group { truth, store, policy, drift, rates: BAD, board, published };
         Self {
+            size,
             dice,
             group,
             version: 1,
@@ -101,7 +119,7 @@ impl Life {
             workers: Vec::new(),
             judge: Judge::default(),
             figures: Figures::default(),
-            keys: (0..SLOTS).map(key_in).collect(),
+            keys: (0..size.slots).map(|slot| key_in(slot, size.slots)).collect(),
         }
     }
 
@@ -114,7 +132,10 @@ impl Life {
         if self.group.policy.version_rule == VersionRule::Newest {
             self.happened("lives with versions");
         }
-        (0..BEGIN_WITH).for_each(|_| self.joins());
+        if self.size.slots == Size::LARGE.slots {
+            self.happened("lives of up to 16 members with 256 slots");
+        }
+        (0..self.size.begins_with).for_each(|_| self.joins());
         self.passes(TTL).await?;
         for _ in 0..STEPS {
             self.something_happens().await;
@@ -129,6 +150,9 @@ impl Life {
                 self.figures.count(&format!("{fault:?}"), times);
             }
         }
+        let arrived_late = self.workers.iter().map(|worker| worker.wire.arrived_late()).sum();
+        self.figures.count("renewals that stalled in the store", self.workers.iter().map(Worker::stalled).sum());
+        self.figures.count("requests let through after their caller gave up", arrived_late);
         self.figures.count("periods fired", self.group.board.periods());
         self.figures.count("lives", 1);
         self.figures.count("simulated seconds", self.now().since(begun).as_secs());
@@ -175,7 +199,7 @@ impl Life {
         let any = self.dice.random_range(0..self.workers.len());
         let staying = self.workers.iter().filter(|worker| worker.stays()).count();
         match self.dice.random_range(0..23) {
-            0..2 if staying < WORKERS_MAX => self.joins(),
+            0..2 if staying < self.size.workers_max => self.joins(),
             2..4 if staying > 2 => self.dies(any),
             4..6 if staying > 2 => self.goes(any),
             6..9 if self.workers[any].runs() => self.pauses(any),
@@ -188,7 +212,8 @@ impl Life {
                 self.version += 1;
                 self.happened("new versions");
             }
-            17 | 18 => self.one_comes_back(),
+            17 => self.one_comes_back(),
+            18 => self.one_joins_again(),
             _ => self.works(any),
         }
     }
@@ -269,6 +294,15 @@ impl Life {
         self.happened("comes back");
     }
 
+    /// One that has left joins again, as the same process.
+    fn one_joins_again(&mut self) {
+        let left = |worker: &&mut Worker| worker.fate == Fate::Leaves && worker.has_left();
+        let Some(worker) = self.workers.iter_mut().rfind(left) else { return };
+        worker.joins_again();
+        self.away.remove(&worker.id);
+        self.figures.count("joins again", 1);
+    }
+
     /// It ends every connection, and keeps what it has confirmed.
     fn backend_restarts(&mut self) {
         self.workers.iter().for_each(|worker| worker.set_reachable(false));
@@ -276,9 +310,12 @@ impl Life {
     }
 
     fn heals(&mut self) {
-        for worker in self.workers.iter().filter(|worker| !matches!(worker.fate, Fate::Lost | Fate::Dead)) {
+        for worker in self.workers.iter().filter(|worker| worker.fate != Fate::Lost) {
+            // What the dead had sent arrives too.
             worker.wire.cut(Cut::Nowhere);
-            worker.set_reachable(true);
+            if worker.fate != Fate::Dead {
+                worker.set_reachable(true);
+            }
         }
     }
 
@@ -324,11 +361,18 @@ impl Life {
     async fn settles(&mut self) -> Result<(), String> {
         self.workers.iter_mut().for_each(Worker::is_healed);
         self.group.rates = FaultRates::NONE;
+        self.misses_who_is_away().await;
         while !self.away.is_empty() {
             self.one_comes_back();
         }
-        let healed = self.now();
-        while !self.is_settled() {
+        let mut healed = self.now();
+        loop {
+            if self.workers.iter().any(Worker::has_pending) {
+                // The faults are over when the last call that was given up has been carried out.
+                healed = self.now();
+            } else if self.is_settled() {
+                break;
+            }
             let waited = self.now().since(healed);
             if waited > SETTLES_WITHIN {
                 return Err(format!("not settled {waited:?} after the last fault: {}", self.told()));
@@ -337,6 +381,14 @@ impl Life {
         }
         self.took("settled after the last fault", healed);
         Ok(())
+    }
+
+    /// Whoever was to come back for one that is away, and was cut off or died before it was a member, did not.
+    async fn misses_who_is_away(&mut self) {
+        let view = self.group.store.members(&self.group.policy.group).await.expect("read").view;
+        let away = view.members().iter().filter(|member| member.state == MemberState::Away).map(|member| &member.instance_id);
+        let comes = |id: &InstanceId| self.workers.iter().any(|worker| worker.stays() && worker.id == *id);
+        self.away.extend(away.filter(|id| !comes(id)).cloned());
     }
 
     /// One that is a member dies with nothing else wrong.
@@ -371,7 +423,7 @@ impl Life {
         let mut names: Vec<_> =
             living().flat_map(|ownership| ownership.names().map(|(name, _)| name.clone()).collect::<Vec<_>>()).collect();
         names.sort_unstable();
-        slots.into_iter().eq(0..SLOTS) && names.iter().eq(&self.names())
+        slots.into_iter().eq(0..self.size.slots) && names.iter().eq(&self.names())
     }
 
     /// Every slot and every name is held once, and those who stay see each other and nobody else.

@@ -39,9 +39,11 @@ fn number(variable: &str) -> Option<u64> {
 }
 
 /// Every kind of fault that a full run meets.
-const FAULTS: [&str; 21] = [
+const FAULTS: [&str; 27] = [
     "Delay",
     "DropEvent",
+    "ExecuteAfterAnother",
+    "ExecuteLate",
     "FailAfter",
     "FailBefore",
     "FailWatch",
@@ -50,15 +52,19 @@ const FAULTS: [&str; 21] = [
     "connections cut",
     "crashes",
     "cut off for ever",
+    "joins again",
     "leaves",
     "leaves for a while",
+    "lives of up to 16 members with 256 slots",
     "lives with versions",
     "new versions",
     "numbers of daemons changed",
     "periods fired",
     "restarts in good order that move nothing",
     "pauses beyond the TTL",
+    "renewals that stalled in the store",
     "requests cut",
+    "requests let through after their caller gave up",
     "restarts of the backend",
     "writes of ghosts refused",
 ];
@@ -117,6 +123,7 @@ fn known_mistakes_are_found() {
         (Mistake::DeadlineFromAnswer, "two holders"),
         (Mistake::ReleaseBeforeDrain, "two holders"),
         (Mistake::EpochPerMember, "is held under epoch"),
+        (Mistake::UndoByIncarnation, "two holders"),
     ];
     for (mistake, shown_by) in mistakes {
         make(Some(mistake));

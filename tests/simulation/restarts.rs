@@ -84,7 +84,7 @@ impl Life {
 }
 
 impl Worker {
-    fn has_left(&self) -> bool {
+    pub(crate) fn has_left(&self) -> bool {
         self.service().state() == shardwise::ServiceState::Left
     }
 }

@@ -1,6 +1,7 @@
 //! What is between a member and the backend: its own clock, and a connection that can be cut in one direction.
 
 use std::future::Future;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -9,16 +10,16 @@ use futures::StreamExt;
 use futures::stream::BoxStream;
 use shardwise::core::{ClaimStore, Resource};
 use shardwise::discovery::{
-    Acquired, Capabilities, Claims, ClaimsEvent, ClaimsStream, Discovery, Faults, Grant, MemoryBackend, Note, Noted, Notes, Registration,
-    Result, Seat, Snapshot, WatchEvent, WatchStream,
+    Acquired, Capabilities, Claims, ClaimsEvent, ClaimsStream, Discovery, Error, ErrorKind, FaultRates, Faults, Grant, MemoryBackend, Note,
+    Noted, Notes, Registration, Result, Seat, Snapshot, WatchEvent, WatchStream,
 };
 use shardwise::{ClaimName, Epoch, GroupName};
-use tokio::sync::Notify;
+use tokio::sync::{Notify, oneshot};
 
 use crate::clocks::OwnClock;
 
-/// Which direction lets nothing through. What is on its way waits, as a network's retransmissions do, until it is let through or whoever
-/// waits for it gives up.
+/// Which direction lets nothing through. What is on its way waits, as a network's retransmissions do, until it is let through; a request
+/// arrives even if its caller has given up by then, or is dead.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Cut {
     Nowhere,
@@ -33,8 +34,11 @@ pub(crate) struct Wire {
     inner: Faults<MemoryBackend>,
     /// With dice of their own: which of several tasks that wake at one moment asks first must not matter to the others.
     notes: Faults<MemoryBackend>,
+    /// Where requests arrive whose caller has given up.
+    late: Faults<MemoryBackend>,
     clock: OwnClock,
     cut: Arc<Cutting>,
+    arrived_late: Arc<AtomicU64>,
 }
 
 /// Those that wait are let go in the order in which they came, so that a seed repeats its life.
@@ -44,10 +48,14 @@ struct Cutting {
 }
 
 impl Cutting {
+    fn is(&self, direction: Cut) -> bool {
+        *self.now.lock().unwrap_or_else(PoisonError::into_inner) == direction
+    }
+
     async fn passes(&self, direction: Cut) {
         loop {
             let changed = self.changed.notified();
-            if *self.now.lock().unwrap_or_else(PoisonError::into_inner) != direction {
+            if !self.is(direction) {
                 return;
             }
             changed.await;
@@ -56,8 +64,14 @@ impl Cutting {
 }
 
 impl Wire {
-    pub(crate) fn new(inner: Faults<MemoryBackend>, notes: Faults<MemoryBackend>, clock: OwnClock) -> Self {
-        Self { inner, notes, clock, cut: Arc::new(Cutting { now: Mutex::new(Cut::Nowhere), changed: Notify::new() }) }
+    pub(crate) fn new(inner: Faults<MemoryBackend>, notes: Faults<MemoryBackend>, late: MemoryBackend, clock: OwnClock) -> Self {
+        let cut = Arc::new(Cutting { now: Mutex::new(Cut::Nowhere), changed: Notify::new() });
+        Self { inner, notes, late: Faults::new(late, 0, FaultRates::NONE), clock, cut, arrived_late: Arc::default() }
+    }
+
+    /// How many requests arrived after their caller had given up.
+    pub(crate) fn arrived_late(&self) -> u64 {
+        self.arrived_late.load(Ordering::Relaxed)
     }
 
     pub(crate) fn cut(&self, where_: Cut) {
@@ -65,11 +79,42 @@ impl Wire {
         self.cut.changed.notify_waiters();
     }
 
-    async fn call<T>(&self, call: impl Future<Output = Result<T>>) -> Result<T> {
-        self.cut.passes(Cut::Requests).await;
-        let answer = call.await;
+    async fn call<T: Send + 'static, C>(
+        &self,
+        by: &Faults<MemoryBackend>,
+        ask: impl FnOnce(Faults<MemoryBackend>) -> C + Send + 'static,
+    ) -> Result<T>
+    where
+        C: Future<Output = Result<T>> + Send,
+    {
+        let answer = if self.cut.is(Cut::Requests) { self.ask_when_let_through(by.clone(), ask).await } else { ask(by.clone()).await };
         self.cut.passes(Cut::Answers).await;
         answer
+    }
+
+    /// What is sent is not called back.
+    async fn ask_when_let_through<T: Send + 'static, C>(
+        &self,
+        by: Faults<MemoryBackend>,
+        ask: impl FnOnce(Faults<MemoryBackend>) -> C + Send + 'static,
+    ) -> Result<T>
+    where
+        C: Future<Output = Result<T>> + Send,
+    {
+        let (answer, answered) = oneshot::channel();
+        let (cut, late, arrived_late) = (Arc::clone(&self.cut), self.late.clone(), Arc::clone(&self.arrived_late));
+        tokio::spawn(async move {
+            cut.passes(Cut::Requests).await;
+            let by = if answer.is_closed() {
+                arrived_late.fetch_add(1, Ordering::Relaxed);
+                late
+            } else {
+                by
+            };
+            // The caller may have given up.
+            let _ = answer.send(ask(by).await);
+        });
+        answered.await.unwrap_or_else(|_| Err(Error::new(ErrorKind::Unavailable, "call", "the simulation is over")))
     }
 
     fn news<T: Send + 'static>(&self, news: BoxStream<'static, Result<T>>, own: fn(T, &OwnClock) -> T) -> BoxStream<'static, Result<T>> {
@@ -83,10 +128,6 @@ impl Wire {
         });
         told.boxed()
     }
-
-    fn claims(&self) -> &dyn Claims {
-        &self.inner
-    }
 }
 
 #[async_trait]
@@ -97,29 +138,35 @@ impl Discovery for Wire {
 
     async fn register(&self, registration: &Registration) -> Result<Grant> {
         let started = self.clock.now();
-        self.call(self.inner.register(registration)).await.map(|grant| Grant { started, ..grant })
+        let registration = registration.clone();
+        self.call(&self.inner, |by| async move { by.register(&registration).await }).await.map(|grant| Grant { started, ..grant })
     }
 
     async fn renew(&self, seat: &Seat, ttl: Duration) -> Result<Grant> {
         let started = self.clock.now();
-        self.call(self.inner.renew(seat, ttl)).await.map(|grant| Grant { started, ..grant })
+        let seat = seat.clone();
+        self.call(&self.inner, move |by| async move { by.renew(&seat, ttl).await }).await.map(|grant| Grant { started, ..grant })
     }
 
     async fn update(&self, registration: &Registration) -> Result<()> {
-        self.call(self.inner.update(registration)).await
+        let registration = registration.clone();
+        self.call(&self.inner, |by| async move { by.update(&registration).await }).await
     }
 
     async fn deregister(&self, seat: &Seat) -> Result<()> {
-        self.call(self.inner.deregister(seat)).await
+        let seat = seat.clone();
+        self.call(&self.inner, |by| async move { by.deregister(&seat).await }).await
     }
 
     async fn step_away(&self, registration: &Registration, grace: Duration) -> Result<()> {
-        self.call(self.inner.step_away(registration, grace)).await
+        let registration = registration.clone();
+        self.call(&self.inner, move |by| async move { by.step_away(&registration, grace).await }).await
     }
 
     async fn members(&self, group: &GroupName) -> Result<Snapshot> {
         let proven = self.clock.now();
-        self.call(self.inner.members(group)).await.map(|snapshot| Snapshot { proven, ..snapshot })
+        let group = group.clone();
+        self.call(&self.inner, |by| async move { by.members(&group).await }).await.map(|snapshot| Snapshot { proven, ..snapshot })
     }
 
     fn watch(&self, group: &GroupName, prove_every: Duration) -> WatchStream {
@@ -142,30 +189,35 @@ impl Discovery for Wire {
 #[async_trait]
 impl Notes for Wire {
     async fn note(&self, group: &GroupName, name: &ClaimName) -> Result<Option<Note>> {
-        self.call(self.notes.note(group, name)).await
+        let (group, name) = (group.clone(), name.clone());
+        self.call(&self.notes, |by| async move { by.note(&group, &name).await }).await
     }
 
     async fn write_note(&self, group: &GroupName, name: &ClaimName, expected: u64, text: &str) -> Result<Noted> {
-        self.call(self.notes.write_note(group, name, expected, text)).await
+        let (group, name, text) = (group.clone(), name.clone(), text.to_owned());
+        self.call(&self.notes, move |by| async move { by.write_note(&group, &name, expected, &text).await }).await
     }
 }
 
 #[async_trait]
 impl Claims for Wire {
     async fn claim_store(&self, group: &GroupName, floor: u64) -> Result<ClaimStore> {
-        self.call(self.claims().claim_store(group, floor)).await
+        let group = group.clone();
+        self.call(&self.inner, move |by| async move { by.claim_store(&group, floor).await }).await
     }
 
     async fn acquire(&self, seat: &Seat, store: &ClaimStore, wanted: &[Resource]) -> Result<Vec<(Resource, Acquired)>> {
-        self.call(self.claims().acquire(seat, store, wanted)).await
+        let (seat, store, wanted) = (seat.clone(), *store, wanted.to_vec());
+        self.call(&self.inner, move |by| async move { by.acquire(&seat, &store, &wanted).await }).await
     }
 
     async fn release(&self, seat: &Seat, held: &[(Resource, Epoch)]) -> Result<()> {
-        self.call(self.claims().release(seat, held)).await
+        let (seat, held) = (seat.clone(), held.to_vec());
+        self.call(&self.inner, |by| async move { by.release(&seat, &held).await }).await
     }
 
     fn watch_claims(&self, group: &GroupName, prove_every: Duration) -> ClaimsStream {
-        self.news(self.claims().watch_claims(group, prove_every), |event, clock| match event {
+        self.news(self.inner.watch_claims(group, prove_every), |event, clock| match event {
             ClaimsEvent::All { claims, proven } => ClaimsEvent::All { claims, proven: clock.shows(proven) },
             ClaimsEvent::Changed { changes, proven } => ClaimsEvent::Changed { changes, proven: clock.shows(proven) },
             ClaimsEvent::Proven(at) => ClaimsEvent::Proven(clock.shows(at)),

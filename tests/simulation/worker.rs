@@ -1,10 +1,10 @@
 //! One worker of a simulated fleet: the real service over a faulty wire, on a clock of its own.
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use rand::RngExt;
 use rand::rngs::StdRng;
+use rand::{RngExt, SeedableRng};
 use shardwise::discovery::{Clock, FaultRates, Faults, MemoryBackend};
 use shardwise::testing::TestWorker;
 use shardwise::{Fence, Guard, Incarnation, InstanceId, Member, Moment, Ownership, Policy, Run, ServiceState, ShardingService, Timing};
@@ -25,6 +25,9 @@ pub(crate) const BAD: FaultRates = FaultRates {
     fail_after: 0.1,
     delay: 0.3,
     delay_max: Duration::from_millis(900),
+    execute_late: 0.05,
+    // So late that the record, and what was claimed under it, may be another by then.
+    execute_late_max: Duration::from_secs(5),
     // A backend that forgets a record before its time forgets its claims, and hands them to somebody else while their holder does not know:
     // no promise covers that, and the user's table does.
     lose_lease: 0.0,
@@ -32,6 +35,42 @@ pub(crate) const BAD: FaultRates = FaultRates {
     drop_event: 0.05,
     repeat_event: 0.05,
 };
+
+/// One renewal in so many stalls in the store, before it is carried out or before the look at whether that was too late.
+const STALLS_ONE_IN: u32 = 20;
+/// Longer than a lease.
+const STALL_MAX: Duration = Duration::from_secs(4);
+
+/// Renewals that stall in the store, as in a file whose disk is busy.
+#[derive(Clone)]
+struct Stalls(Arc<Mutex<StallDice>>);
+
+struct StallDice {
+    random: StdRng,
+    one_in: Option<u32>,
+    stalled: u64,
+}
+
+impl Stalls {
+    fn new(seed: u64, wanted: bool) -> Self {
+        let one_in = wanted.then_some(STALLS_ONE_IN);
+        Self(Arc::new(Mutex::new(StallDice { random: StdRng::seed_from_u64(seed), one_in, stalled: 0 })))
+    }
+
+    fn with<T>(&self, f: impl FnOnce(&mut StallDice) -> T) -> T {
+        f(&mut self.0.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    fn stall(&self) -> Duration {
+        self.with(|dice| match dice.one_in {
+            Some(one_in) if dice.random.random_ratio(1, one_in) => {
+                dice.stalled += 1;
+                STALL_MAX.mul_f64(dice.random.random())
+            }
+            _ => Duration::ZERO,
+        })
+    }
+}
 
 /// What has become of it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -69,6 +108,7 @@ pub(crate) struct Worker {
     /// Work in flight, and what is left of it.
     pub(crate) guards: Vec<Guard>,
     link: MemoryBackend,
+    stalls: Stalls,
     it: TestWorker,
     joining: JoinHandle<()>,
     _told: JoinHandle<()>,
@@ -78,9 +118,15 @@ pub(crate) struct Worker {
 impl Worker {
     /// Begins to join as the worker of that number.
     pub(crate) fn joins(number: usize, id: InstanceId, version: u32, dice: &mut StdRng, group: &Group) -> Self {
-        let (link, clock) = (group.store.link(), OwnClock::drawn(dice, &group.truth, group.drift));
-        let [faults, faults_of_notes] = [(); 2].map(|()| Faults::new(link.clone(), dice.random(), group.rates));
-        let wire = Wire::new(faults.clone(), faults_of_notes.clone(), clock.clone());
+        let clock = OwnClock::drawn(dice, &group.truth, group.drift);
+        let stalls = Stalls::new(dice.random(), group.rates != FaultRates::NONE);
+        let stalling = stalls.clone();
+        let link = group.store.link().stalling(move || stalling.stall());
+        // What is with the backend already is carried out, whatever becomes of this worker.
+        let late = group.store.link();
+        let mut faults = || Faults::new(link.clone(), dice.random(), group.rates).with_late_by(late.clone());
+        let [faults, faults_of_notes] = [(); 2].map(|()| faults());
+        let wire = Wire::new(faults.clone(), faults_of_notes.clone(), late, clock.clone());
         // Without a margin what is left between the deadline and the end of the lease is for the clocks alone.
         let margin = Duration::from_millis(if dice.random() { 0 } else { 100 });
         let timing = Timing::new(TTL, None, margin).expect("valid");
@@ -108,6 +154,7 @@ impl Worker {
             faults_of_notes,
             guards: Vec::new(),
             link,
+            stalls,
             it,
             joining,
             _told: told,
@@ -146,6 +193,13 @@ impl Worker {
         self.fate = Fate::Runs;
     }
 
+    /// It has left, and joins again as the same process.
+    pub(crate) fn joins_again(&mut self) {
+        let service = self.service().clone();
+        self.joining = tokio::spawn(async move { while service.register_self().await.is_err() {} });
+        self.fate = Fate::Runs;
+    }
+
     pub(crate) fn leaves(&mut self) {
         self.joining.abort();
         self.fate = Fate::Leaves;
@@ -153,12 +207,23 @@ impl Worker {
         drop(tokio::spawn(async move { service.deregister_self().await }));
     }
 
+    /// Whether some of its calls were given up and are still to be carried out.
+    pub(crate) fn has_pending(&self) -> bool {
+        self.faults.pending() + self.faults_of_notes.pending() > 0
+    }
+
     pub(crate) fn set_reachable(&self, reachable: bool) {
         self.link.set_reachable(reachable);
     }
 
+    /// How many renewals have stalled in the store.
+    pub(crate) fn stalled(&self) -> u64 {
+        self.stalls.with(|dice| dice.stalled)
+    }
+
     /// No faults any more.
     pub(crate) fn is_healed(&mut self) {
+        self.stalls.with(|dice| dice.one_in = None);
         self.faults.set_rates(FaultRates::NONE);
         self.faults_of_notes.set_rates(FaultRates::NONE);
         self.wire.cut(Cut::Nowhere);

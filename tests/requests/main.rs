@@ -2,6 +2,8 @@
 
 #![expect(clippy::expect_used, clippy::panic, clippy::unwrap_used, reason = "tests report by panicking")]
 
+mod attacks;
+#[path = "../common/mod.rs"]
 #[expect(dead_code, reason = "each test file uses its part")]
 mod common;
 
@@ -11,6 +13,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use serde_json::{Value, json};
+use shardwise::proof::{Nonce, digest};
+use shardwise::requests::proven::{Answered, Asked, Asking};
 use shardwise::requests::{ADDRESS_KEY, ANSWER_WITHIN, Answer, BODY_BYTES_MAX, Method, Request};
 use shardwise::settings::PolicySettings;
 use shardwise::{ErrorKind, InstanceId, ShardingFactory, ShardingService, Timing};
@@ -116,16 +120,27 @@ fn worker(world: &World, id: &str, token: Option<&str>) -> ShardingService {
 async fn raw(to: SocketAddr, request: Vec<u8>) -> (u16, String) {
     let exchange = move || {
         let mut stream = TcpStream::connect(to).unwrap();
-        stream.set_read_timeout(Some(Duration::from_secs(50))).unwrap();
-        // A refusal may come before the last byte is sent.
-        let _ = stream.write_all(&request);
-        let mut bytes = Vec::new();
-        let _ = stream.read_to_end(&mut bytes);
-        String::from_utf8_lossy(&bytes).into_owned()
+        let text = exchanged(&mut stream, &request);
+        (status(&text), text)
     };
-    let text = tokio::task::spawn_blocking(exchange).await.unwrap();
-    let status = text.split(' ').nth(1).and_then(|status| status.parse().ok()).unwrap_or_else(|| panic!("no answer: {text:?}"));
-    (status, text)
+    tokio::task::spawn_blocking(exchange).await.unwrap()
+}
+
+fn exchanged(stream: &mut TcpStream, request: &[u8]) -> String {
+    stream.set_read_timeout(Some(Duration::from_secs(50))).unwrap();
+    // A refusal may come before the last byte is sent.
+    let _ = stream.write_all(request);
+    let mut bytes = Vec::new();
+    let _ = stream.read_to_end(&mut bytes);
+    String::from_utf8_lossy(&bytes).into_owned()
+}
+
+fn status(text: &str) -> u16 {
+    text.split(' ').nth(1).and_then(|status| status.parse().ok()).unwrap_or_else(|| panic!("no answer: {text:?}"))
+}
+
+fn header<'a>(text: &'a str, name: &str) -> Option<&'a str> {
+    text.lines().find_map(|line| line.split_once(": ").filter(|(found, _)| found.eq_ignore_ascii_case(name))).map(|(_, value)| value.trim())
 }
 
 fn head(method: &str, path: &str, headers: &str) -> Vec<u8> {
@@ -133,6 +148,51 @@ fn head(method: &str, path: &str, headers: &str) -> Vec<u8> {
 }
 
 const PEER: &str = "shardwise-peer: 1\r\n";
+
+/// A connection on which `whom` was greeted, what it has answered, and, if that proves that it is `whom` and knows the token, the caller's end.
+fn greeted(at: SocketAddr, whom: &ShardingService, token: &str) -> (TcpStream, String, Option<Asking>) {
+    let (mut stream, nonce) = (TcpStream::connect(at).unwrap(), Nonce::random());
+    stream.write_all(&head("GET", &whom.requests_path(), &format!("{PEER}shardwise-nonce: {nonce}\r\n"))).unwrap();
+    let mut bytes = Vec::new();
+    // Up to the end of the head, and no further: what follows is the next answer.
+    while !bytes.ends_with(b"\r\n\r\n") {
+        let mut byte = [0];
+        if stream.read(&mut byte).unwrap() == 0 {
+            break;
+        }
+        bytes.push(byte[0]);
+    }
+    let text = String::from_utf8(bytes).unwrap();
+    let [own, proof] = ["shardwise-nonce", "shardwise-proof"].map(|name| header(&text, name).unwrap_or_default().to_owned());
+    let asking = Asking::begun(token.as_bytes(), &whom.recipient(), &nonce, &own, &proof);
+    (stream, text, asking)
+}
+
+/// A request with its proof, the next one of that connection.
+fn proven(asking: &mut Asking, method: &str, target: &str, body: &str) -> String {
+    let digest = digest(body.as_bytes());
+    let proof = asking.proof(&Asked { method, target, content_type: None, traceparent: None, digest: &digest });
+    let length = if body.is_empty() { String::new() } else { format!("Content-Length: {}\r\n", body.len()) };
+    let headers = format!("{PEER}{length}shardwise-digest: {digest}\r\nshardwise-proof: {proof}\r\n");
+    String::from_utf8(head(method, target, &headers)).unwrap() + body
+}
+
+/// The status and all that comes back to a member, whose proof is judged.
+async fn asks(at: SocketAddr, whom: &ShardingService, method: &'static str, rest: &str, body: &str) -> (u16, String) {
+    let (whom, target, body) = (whom.clone(), format!("{}{rest}", whom.requests_path()), body.to_owned());
+    let exchange = move || {
+        let (mut stream, _, asking) = greeted(at, &whom, TOKEN);
+        let mut asking = asking.expect("it proves that it is the one that was called");
+        let request = proven(&mut asking, method, &target, &body);
+        let text = exchanged(&mut stream, request.as_bytes());
+        let (by, body) = (header(&text, "shardwise-peer").unwrap(), text.split_once("\r\n\r\n").unwrap().1);
+        let content_type = header(&text, "content-type").map(str::as_bytes);
+        let answered = Answered { by, status: status(&text), content_type, body: body.as_bytes() };
+        assert!(asking.is_answer(header(&text, "shardwise-proof"), &answered), "not proven: {text}");
+        (status(&text), text)
+    };
+    tokio::task::spawn_blocking(exchange).await.unwrap()
+}
 
 #[tokio::test]
 async fn a_listening_worker_is_found_by_its_record_and_answers_its_members_alone() {
@@ -146,41 +206,49 @@ async fn a_listening_worker_is_found_by_its_record_and_answers_its_members_alone
     let shown = || other.members().member(&InstanceId::new("one/é").unwrap())?.metadata.get(ADDRESS_KEY).cloned();
     eventually("the other one sees where", || shown() == Some(format!("http://{at}"))).await;
 
-    let path = |rest: &str| format!("{}{rest}", one.requests_path());
-    let bearer = format!("{PEER}Authorization: Bearer {TOKEN}\r\n");
-    let (status, text) = raw(at, head("GET", &path("status"), &bearer)).await;
-    assert!(status == 200 && text.contains("\"state\":\"active\"") && text.to_lowercase().contains("shardwise-peer: 1"), "{text}");
-    let (status, text) =
-        raw(at, [head("POST", &path("echo"), &format!("{bearer}Content-Length: 5\r\n")), b"hello".to_vec()].concat()).await;
+    let (status, text) = asks(at, &one, "GET", "status", "").await;
+    assert!(status == 200 && text.contains("\"state\":\"active\""), "{text}");
+    let (status, text) = asks(at, &one, "POST", "echo", "hello").await;
     assert!(status == 200 && text.ends_with("\r\n\r\nhello") && text.contains("content-type: text/x"), "{text}");
+    for (method, rest, body, wanted) in [
+        ("GET", "nothing", String::new(), 404),
+        ("GET", "a/../status", String::new(), 400),
+        ("GET", "%2e%2e", String::new(), 400),
+        ("GET", "", String::new(), 400),
+        ("POST", "echo", "x".repeat(BODY_BYTES_MAX + 1), 413),
+    ] {
+        let (found, text) = asks(at, &one, method, rest, &body).await;
+        assert_eq!(found, wanted, "{rest}: {text}");
+        assert!(text.contains("shardwise-peer: refused") == (rest != "nothing") && text.contains("urn:shardwise:problem:"), "{text}");
+    }
 
+    let path = |rest: &str| format!("{}{rest}", one.requests_path());
     let elsewhere = one.requests_path().replace("group", "gruppe");
-    let large = format!("{bearer}Content-Length: {}\r\n", BODY_BYTES_MAX + 1);
+    let nonce = format!("{PEER}shardwise-nonce: {}\r\n", Nonce::random());
     for (request, status) in [
         (head("GET", &path("status"), PEER), 401),
-        (head("GET", &path("status"), &format!("{PEER}Authorization: Bearer {TOKEN}x\r\n")), 401),
+        (head("GET", &path("status"), &format!("{PEER}shardwise-proof: {}\r\n", Nonce::random())), 401),
+        (head("GET", &path(""), &format!("{PEER}shardwise-nonce: x\r\nConnection: close\r\n")), 401),
         // A page of somebody's cannot send that header without asking first.
-        (head("GET", &path("status"), &format!("Authorization: Bearer {TOKEN}\r\n")), 403),
-        (head("GET", &format!("{elsewhere}status"), &bearer), 421),
-        (head("GET", other.requests_path(), &bearer), 421),
-        (head("GET", "/", &bearer), 421),
-        (head("DELETE", &path("status"), &bearer), 405),
-        (head("GET", &path("nothing"), &bearer), 404),
-        (head("GET", &path("a/../status"), &bearer), 400),
-        (head("GET", &path("%2e%2e"), &bearer), 400),
-        (head("GET", &path(""), &bearer), 400),
-        ([head("POST", &path("echo"), &large), vec![b'x'; BODY_BYTES_MAX + 1]].concat(), 413),
+        (head("GET", &path("status"), ""), 403),
+        (head("GET", &format!("{elsewhere}status"), PEER), 421),
+        (head("GET", &elsewhere, &nonce), 421),
+        (head("GET", &other.requests_path(), &nonce), 421),
+        (head("GET", "/", PEER), 421),
+        (head("DELETE", &path("status"), PEER), 405),
     ] {
         let (found, text) = raw(at, request.clone()).await;
         assert_eq!(found, status, "{}: {text}", String::from_utf8_lossy(&request[..request.len().min(300)]));
         let has_token = text.contains(TOKEN);
-        assert!(!has_token && text.contains("urn:shardwise:problem:"), "{text}");
+        assert!(!has_token && text.contains("urn:shardwise:problem:") && header(&text, "shardwise-proof").is_none(), "{text}");
     }
 
     let at = other.listen_for_requests().await.unwrap();
     let path = format!("{}status", other.requests_path());
     assert_eq!(raw(at, head("GET", &path, PEER)).await.0, 200, "without a token it may be read");
     assert_eq!(raw(at, head("POST", &path, &format!("{PEER}Content-Length: 0\r\n"))).await.0, 403, "and nothing else");
+    let (found, text) = raw(at, head("GET", &other.requests_path(), &nonce)).await;
+    assert!(found == 403 && header(&text, "shardwise-proof") == Some("none"), "it says that it cannot prove itself: {text}");
     drop(other);
     eventually("with its service the listener ends", || TcpStream::connect(at).is_err()).await;
 }

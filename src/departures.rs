@@ -1,0 +1,121 @@
+//! Members that are gone from a group: who has left, which is announced in the record beforehand, and who has vanished.
+
+use std::collections::VecDeque;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::SystemTime;
+
+use shardwise_core::{Incarnation, InstanceId, Member, MemberState, View};
+
+/// How many are remembered; older ones are forgotten.
+const KEPT: usize = 1_024;
+
+/// A member that is gone from its group.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Departure {
+    /// Its id.
+    pub instance_id: InstanceId,
+    /// Which life of it.
+    pub incarnation: Incarnation,
+    /// When that was seen, by this machine's clock.
+    pub at: SystemTime,
+    /// What its record said when it was seen last.
+    pub last_state: MemberState,
+}
+
+impl Departure {
+    /// Whether it is gone without having announced that: it died, lost its lease, or was cut off. A member that leaves is seen as draining,
+    /// pausing or away before its record goes.
+    pub fn vanished(&self) -> bool {
+        self.last_state == MemberState::Active
+    }
+}
+
+/// Compares each view with the one before it, so no view may be skipped.
+#[derive(Debug, Default)]
+pub(crate) struct Departures(Mutex<Seen>);
+
+#[derive(Debug, Default)]
+struct Seen {
+    before: Arc<View>,
+    /// The latest last.
+    gone: VecDeque<Departure>,
+}
+
+impl Departures {
+    fn seen(&self) -> MutexGuard<'_, Seen> {
+        // Whole after each assignment.
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// A newer view. Returns the members that are gone since the one before; none if this one is older.
+    pub(crate) fn saw(&self, view: &Arc<View>) -> Vec<Departure> {
+        let mut seen = self.seen();
+        if view.revision() < seen.before.revision() {
+            return Vec::new();
+        }
+        let before = std::mem::replace(&mut seen.before, Arc::clone(view));
+        let at = SystemTime::now();
+        let is_here = |member: &Member| view.member(&member.instance_id).is_some_and(|now| now.incarnation == member.incarnation);
+        let gone: Vec<_> = before.members().iter().filter(|member| !is_here(member)).map(|member| departed(member, at)).collect();
+        seen.gone.extend(gone.iter().cloned());
+        let too_many = seen.gone.len().saturating_sub(KEPT);
+        seen.gone.drain(..too_many);
+        gone
+    }
+
+    /// Those that are remembered, the latest last.
+    pub(crate) fn all(&self) -> Vec<Departure> {
+        self.seen().gone.iter().cloned().collect()
+    }
+
+    /// Whether the last departure of that member was announced.
+    pub(crate) fn has_left(&self, id: &InstanceId) -> bool {
+        self.seen().gone.iter().rev().find(|gone| gone.instance_id == *id).is_some_and(|gone| !gone.vanished())
+    }
+}
+
+fn departed(member: &Member, at: SystemTime) -> Departure {
+    let Member { instance_id, incarnation, state, .. } = member;
+    Departure { instance_id: instance_id.clone(), incarnation: *incarnation, at, last_state: *state }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn view(revision: u64, members: &[(&str, u64, MemberState)]) -> Arc<View> {
+        let member = |(id, incarnation, state): &(&str, u64, MemberState)| Member {
+            incarnation: Incarnation::new(*incarnation),
+            state: *state,
+            ..Member::named(InstanceId::new(*id).unwrap())
+        };
+        Arc::new(View::new(revision, members.iter().map(member).collect()))
+    }
+
+    #[test]
+    fn who_announced_it_has_left_and_who_did_not_has_vanished() {
+        use MemberState::{Active, Away, Draining, Pausing};
+        let departures = Departures::default();
+        let all = [("a", 1, Active), ("b", 1, Active), ("c", 1, Draining), ("d", 1, Pausing), ("e", 1, Away)];
+        assert!(departures.saw(&view(1, &all)).is_empty());
+        // An older view is no news, and `a` is another life.
+        assert!(departures.saw(&view(0, &[])).is_empty());
+        let gone = departures.saw(&view(2, &[("a", 2, Active)]));
+        let told: Vec<_> = gone.iter().map(|gone| (gone.instance_id.as_str(), gone.incarnation.get(), gone.vanished())).collect();
+        assert_eq!(told, [("a", 1, true), ("b", 1, true), ("c", 1, false), ("d", 1, false), ("e", 1, false)]);
+        assert_eq!(departures.all(), gone);
+        let id = |id| InstanceId::new(id).unwrap();
+        assert!(departures.has_left(&id("c")) && !departures.has_left(&id("b")) && !departures.has_left(&id("z")));
+    }
+
+    #[test]
+    fn only_so_many_are_remembered() {
+        let departures = Departures::default();
+        for n in 0..=2 * KEPT as u64 {
+            departures.saw(&view(n, &[("a", n, MemberState::Active)]));
+        }
+        let all = departures.all();
+        assert_eq!((all.len(), all.last().map(|gone| gone.incarnation.get())), (KEPT, Some(2 * KEPT as u64 - 1)));
+    }
+}

@@ -1,0 +1,276 @@
+//! How two members prove to each other that they know the same secret, without sending it: requests ([`crate::requests`]) and messages to singletons
+//! share it (ADR 38, and `docs/protocol.md`, section 9, with the bytes).
+//!
+//! On each connection the caller draws a nonce, and the recipient draws one. A key is derived from the secret, both nonces and the recipient's identity, so
+//! it is worth nothing on another connection and to another member. Under that key every proof says who gives it, how many came before it on the
+//! connection, and what it is about.
+
+use std::fmt;
+use std::str::FromStr;
+
+use hmac::{Hmac, KeyInit, Mac};
+use sha2::{Digest as _, Sha256};
+use shardwise_core::{GroupName, Incarnation, InstanceId};
+
+/// The version of all that is in this file.
+const PROTOCOL: &[u8] = b"shardwise proof 1";
+/// The bytes of a nonce, a proof and a digest.
+const BYTES: usize = 32;
+
+/// What is spoken on the connection: a proof for one is none for the other, also where both have the same secret.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Channel {
+    /// Requests between members, over HTTP.
+    Requests,
+    /// Messages to singletons.
+    Messages,
+}
+
+impl Channel {
+    const fn name(self) -> &'static [u8] {
+        match self {
+            Self::Requests => b"requests",
+            Self::Messages => b"messages",
+        }
+    }
+}
+
+/// Who gives a proof, and of what: a proof of one kind is none of another, so that none can be sent back to where it came from.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Kind {
+    /// The recipient's first: it knows the secret and is the member that was called.
+    Welcome,
+    /// The caller's, of what it sends.
+    Question,
+    /// The recipient's, of what it answers.
+    Answer,
+}
+
+impl Kind {
+    const fn name(self) -> &'static [u8] {
+        match self {
+            Self::Welcome => b"welcome",
+            Self::Question => b"question",
+            Self::Answer => b"answer",
+        }
+    }
+}
+
+/// The member that is called: as its record says to the caller, and as it knows itself.
+#[derive(Debug, Clone, Copy)]
+pub struct Recipient<'a> {
+    /// What is spoken.
+    pub channel: Channel,
+    /// Its group.
+    pub group: &'a GroupName,
+    /// Its id.
+    pub instance_id: &'a InstanceId,
+    /// Which life of it.
+    pub incarnation: Incarnation,
+}
+
+/// 32 random bytes, drawn for one connection. As text it is 64 hexadecimal digits.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Nonce([u8; BYTES]);
+
+impl Nonce {
+    /// One that was never there before, from the process's cryptographic generator.
+    pub fn random() -> Self {
+        Self(rand::random())
+    }
+}
+
+/// A keyed digest of 32 bytes. As text it is 64 hexadecimal digits. Two are compared by [`Session::proves`] alone, in constant time.
+#[derive(Debug, Clone, Copy)]
+pub struct Proof([u8; BYTES]);
+
+impl Proof {
+    /// From its bytes.
+    pub const fn from_bytes(bytes: [u8; BYTES]) -> Self {
+        Self(bytes)
+    }
+
+    /// Its bytes.
+    pub const fn bytes(&self) -> &[u8; BYTES] {
+        &self.0
+    }
+}
+
+/// The digest of a body (SHA-256), as 64 hexadecimal digits.
+pub fn digest(body: &[u8]) -> String {
+    hex(&Sha256::digest(body).into())
+}
+
+/// What the two sides of one connection share. `Debug` does not show the key.
+#[derive(Clone)]
+pub struct Session(Hmac<Sha256>);
+
+impl Session {
+    /// Of the secret that all members have, the member that is called, and the nonces of both sides.
+    pub fn new(secret: &[u8], recipient: &Recipient<'_>, callers: &Nonce, recipients: &Nonce) -> Self {
+        let mut derived = keyed(secret);
+        let fields: [&[u8]; 7] = [
+            PROTOCOL,
+            recipient.channel.name(),
+            recipient.group.as_str().as_bytes(),
+            recipient.instance_id.as_str().as_bytes(),
+            &recipient.incarnation.get().to_be_bytes(),
+            &callers.0,
+            &recipients.0,
+        ];
+        for field in fields {
+            add(&mut derived, field);
+        }
+        Self(keyed(&derived.finalize().into_bytes()))
+    }
+
+    /// The proof of that kind, before which `count` of its kind were given on the connection, about these fields.
+    pub fn proof(&self, kind: Kind, count: u64, fields: &[&[u8]]) -> Proof {
+        Proof(self.over(kind, count, fields).finalize().into_bytes().into())
+    }
+
+    /// Whether `shown` is that proof. Takes as long whichever byte differs.
+    pub fn proves(&self, shown: &Proof, kind: Kind, count: u64, fields: &[&[u8]]) -> bool {
+        self.over(kind, count, fields).verify_slice(&shown.0).is_ok()
+    }
+
+    fn over(&self, kind: Kind, count: u64, fields: &[&[u8]]) -> Hmac<Sha256> {
+        let mut mac = self.0.clone();
+        add(&mut mac, kind.name());
+        add(&mut mac, &count.to_be_bytes());
+        for field in fields {
+            add(&mut mac, field);
+        }
+        mac
+    }
+}
+
+impl fmt::Debug for Session {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Session(***)")
+    }
+}
+
+#[expect(clippy::expect_used, reason = "HMAC takes keys of any length (RFC 2104, section 2)")]
+fn keyed(key: &[u8]) -> Hmac<Sha256> {
+    Hmac::new_from_slice(key).expect("a key of any length")
+}
+
+/// With its length in front, so that no two lists of fields are the same bytes.
+fn add(mac: &mut Hmac<Sha256>, field: &[u8]) {
+    mac.update(&(field.len() as u64).to_be_bytes());
+    mac.update(field);
+}
+
+fn hex(bytes: &[u8; BYTES]) -> String {
+    const DIGITS: &[u8; 16] = b"0123456789abcdef";
+    bytes.iter().flat_map(|byte| [byte >> 4, byte & 15]).map(|digit| char::from(DIGITS[usize::from(digit)])).collect()
+}
+
+/// `None` unless it is 64 small hexadecimal digits.
+fn unhex(text: &str) -> Option<[u8; BYTES]> {
+    let digit = |byte: u8| match byte {
+        b'0'..=b'9' => Some(byte - b'0'),
+        b'a'..=b'f' => Some(byte - b'a' + 10),
+        _ => None,
+    };
+    let (mut bytes, digits) = ([0; BYTES], text.as_bytes());
+    if digits.len() != 2 * BYTES {
+        return None;
+    }
+    for (byte, pair) in bytes.iter_mut().zip(digits.chunks_exact(2)) {
+        let &[high, low] = pair else { return None };
+        *byte = digit(high)? << 4 | digit(low)?;
+    }
+    Some(bytes)
+}
+
+macro_rules! as_text {
+    ($name:ident) => {
+        impl fmt::Display for $name {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str(&hex(&self.0))
+            }
+        }
+
+        impl FromStr for $name {
+            type Err = &'static str;
+
+            fn from_str(text: &str) -> Result<Self, Self::Err> {
+                unhex(text).map(Self).ok_or("it is not 64 small hexadecimal digits")
+            }
+        }
+    };
+}
+
+as_text!(Nonce);
+as_text!(Proof);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SECRET: &[u8] = b"members-know-this-one";
+
+    fn session(secret: &[u8], (channel, group, id, incarnation): (Channel, &str, &str, u64), nonces: [u8; 2]) -> Session {
+        let (group, id) = (GroupName::new(group).unwrap(), InstanceId::new(id).unwrap());
+        let recipient = Recipient { channel, group: &group, instance_id: &id, incarnation: Incarnation::new(incarnation) };
+        let [callers, recipients] = nonces.map(|byte| Nonce([byte; BYTES]));
+        Session::new(secret, &recipient, &callers, &recipients)
+    }
+
+    const WORKER: (Channel, &str, &str, u64) = (Channel::Requests, "workers", "worker-1", 7);
+
+    /// The vector of `docs/protocol.md`, which `docs/protocol_check.py` computes too; those of requests are in `requests::proven`.
+    #[test]
+    fn the_bytes_are_those_of_the_page() {
+        let welcome = session(SECRET, WORKER, [0x11, 0x22]).proof(Kind::Welcome, 0, &[]);
+        assert_eq!(welcome.to_string(), "7bbaf0deb9d4ae922c37e27d450b66245978a289e0e9e082657df235b1f682bd");
+        assert_eq!(digest(b"{\"a\":1}"), "015abd7f5cc57a2dd94b7590f04ad8084273905ee33ec5cebeae62276a97f862");
+    }
+
+    #[test]
+    fn whatever_differs_makes_another_proof() {
+        let (own, fields): (_, [&[u8]; 2]) = (session(SECRET, WORKER, [1, 2]), [b"POST", b"/x"]);
+        let proof = own.proof(Kind::Question, 3, &fields);
+        assert!(own.proves(&proof, Kind::Question, 3, &fields));
+        assert!(own.proves(&proof.to_string().parse().unwrap(), Kind::Question, 3, &fields));
+        for other in [
+            session(b"members-know-this-onf", WORKER, [1, 2]),
+            session(SECRET, (Channel::Messages, "workers", "worker-1", 7), [1, 2]),
+            session(SECRET, (Channel::Requests, "worker", "sworker-1", 7), [1, 2]),
+            session(SECRET, (Channel::Requests, "workers", "worker-2", 7), [1, 2]),
+            session(SECRET, (Channel::Requests, "workers", "worker-1", 8), [1, 2]),
+            session(SECRET, WORKER, [3, 2]),
+            session(SECRET, WORKER, [1, 3]),
+            session(SECRET, WORKER, [2, 1]),
+        ] {
+            assert!(!other.proves(&proof, Kind::Question, 3, &fields));
+        }
+        let is = |kind, count, fields: &[&[u8]]| own.proves(&proof, kind, count, fields);
+        assert!(!is(Kind::Answer, 3, &fields) && !is(Kind::Welcome, 3, &fields), "it cannot be sent back");
+        assert!(!is(Kind::Question, 2, &fields) && !is(Kind::Question, 4, &fields), "it counts once");
+        for other in [&[&b"POST"[..], b"/y"][..], &[b"POST/", b"x"], &[b"POST/x"], &[b"POST", b"/x", b""], &[b"POST"], &[]] {
+            assert!(!is(Kind::Question, 3, other), "{other:?}");
+        }
+        let mut bytes = *proof.bytes();
+        for at in 0..BYTES {
+            bytes[at] ^= 1;
+            assert!(!own.proves(&Proof::from_bytes(bytes), Kind::Question, 3, &fields), "byte {at}");
+            bytes[at] ^= 1;
+        }
+    }
+
+    #[test]
+    fn a_nonce_is_never_there_twice_and_is_read_as_it_is_written() {
+        let (one, other) = (Nonce::random(), Nonce::random());
+        assert!(one != other && one.to_string().parse() == Ok(one));
+        let digits = one.to_string();
+        for bad in
+            ["", "0", &digits[1..], &digits.replace(|_: char| true, "A"), &digits.replace(|_: char| true, "g"), &format!("{digits}0")]
+        {
+            assert!(bad.parse::<Nonce>().is_err(), "{bad}");
+        }
+        assert!(!format!("{:?}", session(SECRET, WORKER, [1, 2])).contains("know"));
+    }
+}

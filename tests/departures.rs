@@ -1,0 +1,109 @@
+//! Members that leave and members that die are two things, and the log names both kinds of trouble.
+
+#![expect(clippy::expect_used, clippy::panic, reason = "tests report by panicking")]
+
+use std::fmt::Write as _;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use futures::future::join_all;
+use tracing::field::{Field, Visit};
+use tracing::{Event, Level, Subscriber};
+use tracing_subscriber::layer::{Context, SubscriberExt as _};
+use tracing_subscriber::util::SubscriberInitExt as _;
+use tracing_subscriber::{Layer, Registry};
+
+mod common;
+
+use common::{World, eventually, policy};
+use shardwise::{ServiceState, ShardingService};
+
+/// Warnings, each with its fields.
+#[derive(Clone, Default)]
+struct Warnings(Arc<Mutex<Vec<String>>>);
+
+struct Text(String);
+
+impl Visit for Text {
+    fn record_debug(&mut self, field: &Field, value: &dyn std::fmt::Debug) {
+        // Writing to a String cannot fail.
+        let _ = write!(self.0, "{field}={value:?} ");
+    }
+}
+
+impl<S: Subscriber> Layer<S> for Warnings {
+    fn on_event(&self, event: &Event<'_>, _: Context<'_, S>) {
+        if *event.metadata().level() <= Level::WARN {
+            let mut text = Text(String::new());
+            event.record(&mut text);
+            self.0.lock().expect("whole").push(text.0);
+        }
+    }
+}
+
+impl Warnings {
+    fn having(&self, part: &str) -> Vec<String> {
+        self.0.lock().expect("whole").iter().filter(|line| line.contains(part)).cloned().collect()
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn of_two_hundred_that_leave_nobody_has_vanished() {
+    let world = World::new();
+    let watching = world.factory("observer");
+    let observer = watching.observe("workers").await.expect("reachable");
+    let warnings = Warnings::default();
+    let _log = Registry::default().with(warnings.clone()).set_default();
+    let stays = world.joined("stays").await;
+    for round in 0..10 {
+        let services = join_all((0..20).map(async |n| world.joined(&format!("w-{round}-{n}")).await)).await;
+        eventually("all are seen", || observer.members().members().len() == 21).await;
+        let left = join_all(services.iter().map(ShardingService::deregister_self)).await;
+        assert!(left.iter().all(Result::is_ok));
+        eventually("all are gone", || observer.members().members().len() == 1).await;
+    }
+    let departures = observer.departures();
+    assert_eq!((departures.len(), departures.iter().filter(|gone| gone.vanished()).count()), (200, 0), "{departures:?}");
+    assert_eq!(warnings.having("vanished"), Vec::<String>::new());
+    assert_eq!(stays.members().members().len(), 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_handover_does_not_wait_for_the_leavers_record() {
+    let world = World::new();
+    let (stays, leaves) = (world.joined("stays").await, world.joined("leaves").await);
+    eventually("both share", || stays.ownership().slots().len() < 16_384 && !leaves.ownership().slots().is_empty()).await;
+    let leaving = leaves.clone();
+    let left = tokio::spawn(async move { leaving.deregister_self().await });
+    let begun = tokio::time::Instant::now();
+    eventually("the other has everything", || stays.ownership().slots().len() == 16_384).await;
+    assert!(begun.elapsed() < Duration::from_millis(100) && !left.is_finished(), "{:?}", begun.elapsed());
+    left.await.expect("no panic").expect("it leaves");
+    assert!(begun.elapsed() < Duration::from_secs(1), "{:?}", begun.elapsed());
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_log_names_who_has_vanished_and_says_when_this_worker_is_fenced_and_back() {
+    let world = World::new();
+    let warnings = Warnings::default();
+    let _log = Registry::default().with(warnings.clone()).set_default();
+    let stays = world.joined("stays").await;
+    let observer = world.factory("observer").observe("workers").await.expect("reachable");
+    let link = world.store.link();
+    let cut_off = world.factory_of("cut-off", Arc::new(link.clone()), policy()).create("workers").expect("a known policy");
+    cut_off.register_self().await.expect("it joins");
+    eventually("both are there", || stays.members().members().len() == 2).await;
+    link.set_reachable(false);
+    eventually("it is fenced", || cut_off.state() == ServiceState::Fenced).await;
+    eventually("it has vanished", || stays.members().members().len() == 1).await;
+    let vanished = warnings.having("has vanished");
+    assert!(vanished.len() == 1 && vanished[0].contains("cut-off"), "{vanished:?}");
+    let gone = observer.departures();
+    assert_eq!(gone.iter().map(|gone| (gone.instance_id.as_str(), gone.vanished())).collect::<Vec<_>>(), [("cut-off", true)]);
+    link.set_reachable(true);
+    eventually("it is back", || cut_off.state() == ServiceState::Active).await;
+    for (part, times) in [("fenced: this worker", 1), ("back: this worker", 1)] {
+        let lines = warnings.having(part);
+        assert!(lines.len() == times && lines[0].contains("cut-off"), "{part}: {lines:?}");
+    }
+}
