@@ -27,6 +27,8 @@ pub enum ErrorKind {
     Denied,
     /// The store has no outbox yet, or one of another schema.
     Schema,
+    /// Commits that the store had confirmed to this publisher are gone: a standby that lagged has taken over, or an older copy was restored.
+    LostCommits,
     /// Living publishers of this outbox use another number of slots.
     OtherSlots,
     /// The event itself is refused: an empty name, a payload above the limit, an id that is already there.

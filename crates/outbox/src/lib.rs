@@ -18,6 +18,7 @@ pub mod metrics;
 mod options;
 #[cfg(feature = "postgres")]
 pub mod postgres;
+mod private_file;
 mod publisher;
 #[cfg(any(feature = "postgres", feature = "tls"))]
 mod secret;
@@ -25,7 +26,6 @@ pub mod sink;
 #[cfg(feature = "sqlite")]
 pub mod sqlite;
 pub mod store;
-mod text;
 
 pub use error::{Error, ErrorKind, Result};
 pub use event::{AGGREGATE_ID_BYTES_MAX, AggregateId, Delivery, HEADERS_BYTES_MAX, NAME_BYTES_MAX, NewEvent, PAYLOAD_BYTES_MAX, Payload};
@@ -33,8 +33,8 @@ pub use options::{BATCH_MAX, Poison, PublisherOptions, RETRY_DELAY_MAX};
 #[cfg(feature = "postgres")]
 pub use postgres::{PostgresConfig, PostgresStore};
 pub use publisher::{Nudge, OutboxPublisher, OutboxPublisherBuilder, PublisherStats, Snapshot, Trouble};
+pub use shardwise::core::one_line;
 pub use sink::{FileSink, Sink, StdoutSink};
 #[cfg(feature = "sqlite")]
 pub use sqlite::{Holder, SqliteConfig, SqliteStore};
-pub use store::{DeadLetters, Status, Store};
-pub use text::one_line;
+pub use store::{DeadLetters, Status, Store, serves};

@@ -96,17 +96,29 @@ const OLDEST: Metric = metric(
 );
 const BLOCKED_NOW: Metric =
     metric("shardwise_outbox_blocked_aggregates", Kind::Gauge, "Aggregates of the whole outbox that wait for an operator");
+const UNPUBLISHED: Metric = metric(
+    "shardwise_outbox_unpublished_events",
+    Kind::Gauge,
+    "Events of the whole outbox in slots that no living publisher holds, so they are not sent",
+);
+const STUCK: Metric = metric(
+    "shardwise_outbox_stuck",
+    Kind::Gauge,
+    "1 if events have no living publisher, or the oldest pending one is older than a minute and than ten polls; else 0",
+);
 const PARKED_NOW: Metric = metric("shardwise_outbox_parked_events", Kind::Gauge, "Events of the whole outbox that are set aside");
 const COMPLETE: Metric = metric(
     "shardwise_outbox_backlog_complete",
     Kind::Gauge,
-    "1 if the four gauges of the whole outbox are exact, 0 if there was more than is counted",
+    "1 if the gauges of the whole outbox are exact, 0 if there was more than is counted",
 );
 
 /// All metrics.
-pub const METRICS: [Metric; 19] = [
+pub const METRICS: [Metric; 21] = [
     PENDING,
     OLDEST,
+    UNPUBLISHED,
+    STUCK,
     BLOCKED_NOW,
     PARKED_NOW,
     COMPLETE,
@@ -136,7 +148,7 @@ pub(crate) struct Meters {
     gauges: [Fed<Gauge, f64>; 4],
     publish: Histogram,
     mark: Histogram,
-    backlog: [Gauge; 5],
+    backlog: [Gauge; 7],
     counted: Counters,
 }
 
@@ -179,7 +191,7 @@ impl Meters {
             ],
             publish: histogram(PUBLISH, &labels),
             mark: histogram(MARK, &labels),
-            backlog: [PENDING, OLDEST, BLOCKED_NOW, PARKED_NOW, COMPLETE].map(gauge),
+            backlog: [PENDING, OLDEST, BLOCKED_NOW, PARKED_NOW, COMPLETE, UNPUBLISHED, STUCK].map(gauge),
             counted: Counters::default(),
         }
     }
@@ -206,13 +218,15 @@ impl Meters {
         self.mark.clone()
     }
 
-    pub(crate) fn backlog(&self, backlog: &Backlog) {
+    pub(crate) fn backlog(&self, backlog: &Backlog, poll: Duration) {
         let values = [
             backlog.pending as f64,
             backlog.oldest_pending_age.unwrap_or(Duration::ZERO).as_secs_f64(),
             backlog.blocked_aggregates as f64,
             backlog.parked as f64,
             f64::from(u8::from(backlog.complete)),
+            backlog.unpublished as f64,
+            f64::from(u8::from(backlog.is_stuck(poll))),
         ];
         self.backlog.iter().zip(values).for_each(|(gauge, value)| gauge.set(value));
     }

@@ -8,8 +8,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use common::{Outbox, Running, TestSharding, events, eventually};
+use common::{Outbox, Running, SLOTS, TestSharding, events, eventually};
 use metrics_util::debugging::{DebugValue, DebuggingRecorder, Snapshotter};
+use shardwise::SlotSet;
 use shardwise_outbox::exercise::{Reply, ScriptedSink};
 use shardwise_outbox::metrics::METRICS;
 use shardwise_outbox::sink::Refusal;
@@ -141,4 +142,31 @@ async fn a_backlog_is_counted_up_to_its_limit() {
     assert!(exact.oldest_pending_age.is_some());
     let bounded = store.backlog(4).await.unwrap().unwrap();
     assert_eq!((bounded.pending, bounded.complete), (8, false), "at least so many");
+}
+
+/// What happened where two outboxes shared a ring: this publisher owns a part of the slots, and nobody the rest.
+#[tokio::test]
+async fn events_that_no_living_publisher_holds_are_seen_in_the_metrics() {
+    let (recorder, mut sums) = (DebuggingRecorder::new(), BTreeMap::new());
+    let _guard = metrics::set_default_local_recorder(&recorder);
+    let outbox = Outbox::new().await;
+    let store = outbox.store().await;
+    outbox.insert_plainly((0..40).flat_map(|n| events(&n.to_string(), 1..=1)).collect()).await;
+    let sharding = TestSharding::of("one", SlotSet::from_slots(SLOTS, 0..SLOTS / 2));
+    let running =
+        Running::start(OutboxPublisher::builder().store(store.clone()).sink(ScriptedSink::accepting()).sharding(sharding.clone()));
+    let snapshotter = recorder.snapshotter();
+    eventually("its own events are delivered, and the others are counted", LIMIT, async || {
+        read(&snapshotter, &mut sums);
+        let pending = store.status().await.unwrap().pending;
+        let seen = |name: &str| sums.get(&format!("shardwise_outbox_{name}")).copied().unwrap_or_default();
+        pending < 40 && seen("stuck") > 0.0 && seen("unpublished_events") >= pending as f64
+    })
+    .await;
+    let stuck = store.status().await.unwrap().stuck(Duration::from_secs(1));
+    assert!(stuck[0].detail.contains("none of the 1 living publishers"), "{stuck:?}");
+    sharding.own(SlotSet::full(SLOTS));
+    eventually("all are delivered", LIMIT, async || store.status().await.unwrap().pending == 0).await;
+    assert_eq!(store.status().await.unwrap().stuck(Duration::from_secs(1)), []);
+    running.stop().await;
 }

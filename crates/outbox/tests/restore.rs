@@ -144,3 +144,28 @@ async fn the_time_lifts_the_epochs_where_nobody_knows_the_highest() {
     let arrived = published(&outbox).await;
     assert!(arrived.iter().all(|event| event.epoch > consumer.epoch.max(1_700_000_000)), "{arrived:?}");
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn one_call_lifts_a_restored_copy() {
+    for early in [false, true] {
+        let (outbox, consumer) = restored(early).await;
+        let (highest, store) = (*consumer.sequences.values().max().unwrap(), outbox.store().await);
+        let lifted = store.restored(consumer.epoch, highest).await.unwrap();
+        assert!(lifted.epoch > consumer.epoch && lifted.aggregates == 2, "{lifted:?}");
+        assert_eq!(lifted.publishers, 0);
+        assert_eq!(lifted.waiting, if early { 4 } else { 1 }, "what waits in the copy keeps its sequences");
+        let again = store.restored(consumer.epoch, highest).await.unwrap();
+        assert!(again.epoch > lifted.epoch && again.aggregates == 0, "{again:?}");
+        store.close().await;
+        assert_eq!(taken_of_three(&outbox, &consumer).await, 3);
+    }
+}
+
+#[tokio::test]
+async fn numbers_without_room_above_them_are_refused() {
+    let outbox = Outbox::new().await;
+    let store = outbox.store().await;
+    for (epoch, sequence) in [(u64::MAX, 0), (0, 1 << 53)] {
+        assert_eq!(store.restored(epoch, sequence).await.unwrap_err().kind(), shardwise_outbox::ErrorKind::Settings);
+    }
+}

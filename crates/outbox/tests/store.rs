@@ -16,6 +16,7 @@ use shardwise_outbox::exercise::StoreHarness;
 use shardwise_outbox::store::{FetchRequest, Outcome, Registration, Run, Swept, Then};
 use shardwise_outbox::{ErrorKind, NewEvent, PAYLOAD_BYTES_MAX, Payload, SqliteConfig, SqliteStore, Store, sqlite};
 use sqlx::Connection;
+use tokio_util::sync::CancellationToken;
 
 fn me(number: u64) -> Registration {
     Registration { publisher: format!("w{number}"), incarnation: Incarnation::new(number), ttl: Duration::from_secs(10), slots: 8 }
@@ -167,7 +168,7 @@ async fn a_newer_schema_and_somebody_elses_table_are_refused() {
     for result in [SqliteStore::open(outbox.config()).await, SqliteStore::init(outbox.config()).await] {
         let error = result.unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Schema);
-        assert!(error.to_string().contains("its schema is 99, newer than this version's 2: use a newer shardwise"), "{error}");
+        assert!(error.to_string().contains("its schema is 99, newer than this version's 3: use a newer shardwise"), "{error}");
     }
     let outbox = Outbox::new().await;
     let mut conn = outbox.connection().await;
@@ -393,6 +394,73 @@ async fn a_sweep_deletes_a_few_rows_at_a_time_and_all_that_is_delivered() {
     }
 }
 
+/// Positions rise with time, but for writers whose clock is ahead: behind their rows, others are old.
+#[tokio::test]
+async fn a_sweep_passes_over_rows_of_a_clock_that_is_ahead() {
+    // By hours, so that they are soon in the past and still young, and by years.
+    for ahead in ["+10 minutes", "+3 hours", "+2 years"] {
+        let outbox = Outbox::new().await;
+        let store = outbox.store().await;
+        outbox.insert_plainly((0..40).flat_map(|n| events(&n.to_string(), 1..=5)).collect()).await;
+        let time = format!(
+            "UPDATE outbox SET created_at = CAST((julianday('now', iif(position <= 50, '{ahead}', iif(position <= 150, '-2 hours', '0 hours'))) - 2440587.5) * 86400000 AS INTEGER)"
+        );
+        sqlx::query(sqlx::AssertSqlSafe(time)).execute(&mut outbox.connection().await).await.unwrap();
+        let me = owner(&store).await;
+        deliver(&store, &me, 5).await;
+        let (mut position, mut rounds) = (0, 0);
+        while let Some(next) = store.sweep(Duration::from_hours(1), position, 10).await.unwrap().resume {
+            (position, rounds) = (next, rounds + 1);
+            assert!(rounds < 100, "{ahead}: it comes to an end");
+        }
+        let left: Vec<(i64, i64)> = sqlx::query_as("SELECT position <= 50, count(*) FROM outbox GROUP BY 1 ORDER BY 1 DESC")
+            .fetch_all(&mut outbox.connection().await)
+            .await
+            .unwrap();
+        assert_eq!(left, [(1, 50), (0, 50)], "{ahead}: what is old is gone, what is young by its own time is kept");
+        assert!(position < 180, "{ahead}: behind the last old row it stops soon, at {position}");
+    }
+}
+
+/// An operator, or a call that comes late, changes between two statements of a reading when an aggregate is to be tried.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn no_event_comes_twice_in_one_reading() {
+    let outbox = Outbox::new().await;
+    let store = outbox.store().await;
+    outbox.insert_plainly(events("a", 1..=3)).await;
+    let me = owner(&store).await;
+    store.place_new(10).await.unwrap();
+    let stop = CancellationToken::new();
+    let (ends, mut conn) = (stop.clone(), outbox.connection().await);
+    let toggling = tokio::spawn(async move {
+        let mut toggles = 0;
+        while !ends.is_cancelled() {
+            for retry_at in ["1", "NULL"] {
+                let sql = format!("UPDATE outbox_aggregate SET retry_at = {retry_at}");
+                sqlx::query(sqlx::AssertSqlSafe(sql)).execute(&mut conn).await.unwrap();
+                toggles += 1;
+            }
+        }
+        toggles
+    });
+    let begun = Instant::now();
+    let (mut readings, mut both) = (0, [0, 0]);
+    // Until both states were read often, however busy the machine is.
+    while both.iter().any(|times| *times < 300) {
+        assert!(begun.elapsed() < Duration::from_mins(2), "{readings} readings, {both:?}");
+        let runs = store.fetch(&me, &request()).await.unwrap().runs;
+        readings += 1;
+        assert!(runs.len() <= 1, "{runs:?}");
+        for run in &runs {
+            let sequences: Vec<_> = run.events.iter().map(|event| event.sequence).collect();
+            assert!(sequences == [1] || sequences == [1, 2, 3], "{sequences:?} after {readings} readings");
+            both[usize::from(sequences.len() == 3)] += 1;
+        }
+    }
+    stop.cancel();
+    assert!(toggling.await.unwrap() > 0);
+}
+
 /// What waits may be a million rows, with payloads in front of every other column.
 #[tokio::test]
 async fn a_sweep_without_retention_does_not_look_at_what_waits() {
@@ -492,6 +560,11 @@ async fn an_outbox_of_schema_1_goes_on_with_what_is_pending() {
         found.sort();
         assert_eq!(found, ["a-1", "a-2", "a-3", "a-4", "b-1"], "{also}");
         // And the way back, where writers go on.
+        let id = store.id().await.unwrap().unwrap();
+        assert_eq!((id.len(), id.bytes().all(|byte| byte.is_ascii_hexdigit())), (32, true), "{id}");
+        // A connection that knows the columns of now.
+        let mut conn = outbox.connection().await;
+        sqlx::raw_sql(include_str!("../migrations/sqlite/0003_identity.down.sql")).execute(&mut conn).await.unwrap();
         sqlx::raw_sql(include_str!("../migrations/sqlite/0002_dead_letters.down.sql")).execute(&mut conn).await.unwrap();
         outbox.insert_plainly(events("a", 5..=5)).await;
         assert_eq!(SqliteStore::init(outbox.config()).await.unwrap().status().await.unwrap().pending, 6, "{also}");

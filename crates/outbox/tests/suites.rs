@@ -36,6 +36,41 @@ async fn a_file_is_a_sink() {
     exercise::sink(|| async { File(tempfile::tempdir().unwrap()) }).await;
 }
 
+/// What is made for events is for this user only, and a file that every user may read is told when it is opened.
+#[cfg(unix)]
+#[tokio::test]
+async fn files_with_events_are_for_this_user_only() {
+    use std::fs::{Permissions, metadata, set_permissions};
+    use std::os::unix::fs::PermissionsExt;
+    let outbox = Outbox::new().await;
+    let store = outbox.store().await;
+    store.enqueue_all(common::events("a", 1..=2)).await.unwrap();
+    let path = outbox.dir.path().join("events.jsonl");
+    let sink = FileSink::new(&path, "/outbox/test");
+    sink.deliver(exercise::deliveries("a", 1, 1).into()).await;
+    let files = ["app.db", "app.db-wal", "app.db-shm", "events.jsonl"].map(|name| outbox.dir.path().join(name));
+    for file in &files {
+        assert_eq!(metadata(file).unwrap().permissions().mode() & 0o777, 0o600, "{}", file.display());
+    }
+    let said = common::Said::default();
+    let _told = tracing::subscriber::set_default(said.subscriber());
+    sink.check().await.unwrap();
+    outbox.store().await;
+    assert_eq!(said.lines(), Vec::<String>::new(), "nobody else may read them");
+    set_permissions(outbox.dir.path(), Permissions::from_mode(0o755)).unwrap();
+    for file in &files {
+        set_permissions(file, Permissions::from_mode(0o644)).unwrap();
+    }
+    sink.check().await.unwrap();
+    outbox.store().await;
+    let said = said.lines();
+    for file in &files {
+        let path = format!("path={} mode=\"0644\"", file.display());
+        let tells = |line: &&String| line.contains("WARN") && line.contains("every user of this machine may read") && line.contains(&path);
+        assert_eq!(said.iter().filter(tells).count(), 1, "{path}: {said:?}");
+    }
+}
+
 struct Stream(TempDir, Arc<dyn Sink>);
 
 #[async_trait]

@@ -83,8 +83,7 @@ impl Engine {
         }
         let release = self.slots.to_release(self.flow.slots_in_use(), now);
         if !release.is_empty() {
-            // Gone as soon as it is asked for: should it be wanted again before the answer, it is taken again, under a new epoch.
-            self.slots.drop_holds(&release);
+            self.slots.release(&release);
             return Some(Action::Release(release));
         }
         if self.stop_by.is_some() {

@@ -138,7 +138,10 @@ impl Engine {
                     self.poller.more();
                 }
             }
-            Input::Released => self.fence_answered(),
+            Input::Released => {
+                self.fence_answered();
+                self.slots.released();
+            }
             Input::Gone => {
                 self.fence_answered();
                 self.gone = true;

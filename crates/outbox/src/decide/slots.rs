@@ -1,6 +1,6 @@
 //! Which slots to take and which to give back: what the sharding says against what the fence says.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use shardwise::{Moment, SlotSet};
@@ -22,6 +22,14 @@ pub(crate) struct Slots {
     until: Option<Moment>,
     /// Slot to epoch, as the store granted them.
     held: BTreeMap<u32, u64>,
+    /// Holds whose release has not been answered. If it was given up, the store may execute it at any later time, so they are not used again:
+    /// each is released once more, or taken again under another epoch, which that release does not fit.
+    releasing: BTreeSet<Hold>,
+    /// Those of the release under way: its answer is about no other one.
+    asked: Vec<Hold>,
+    /// A known mistake, for the simulation: a hold is used again although its release may still be executed.
+    #[cfg(test)]
+    pub(crate) forgets_releases: bool,
     /// Until when the store counts this publisher as alive for certain; `None` before it is registered.
     fence_until: Option<Moment>,
     take_at: Moment,
@@ -36,6 +44,10 @@ impl Slots {
             wanted: SlotSet::empty(slots),
             until: None,
             held: BTreeMap::new(),
+            releasing: BTreeSet::new(),
+            asked: Vec::new(),
+            #[cfg(test)]
+            forgets_releases: false,
             fence_until: None,
             take_at: Moment::ZERO,
             tries: 0,
@@ -114,15 +126,35 @@ impl Slots {
 
     pub(crate) fn took(&mut self, holds: &[Hold], now: Moment) {
         self.held.extend(holds.iter().map(|hold| (hold.slot, hold.epoch)));
+        self.releasing.retain(|hold| !self.held.contains_key(&hold.slot));
         self.tries = self.tries.saturating_add(1);
         let wait = exponential(TAKE_AGAIN, self.tries.saturating_sub(QUICK_TRIES), TAKE_AGAIN_MAX);
         self.take_at = now.plus(wait);
     }
 
-    /// Held, no longer wanted, and nothing of it in use.
+    /// Held, no longer wanted, and nothing of it in use; and what is not wanted of releases that were given up.
     pub(crate) fn to_release(&self, in_use: &BTreeMap<u32, usize>, now: Moment) -> Vec<Hold> {
         let idle = self.unwanted(now).filter(|hold| !in_use.contains_key(&hold.slot));
-        idle.collect()
+        let given_up = self.releasing.iter().filter(|hold| !self.is_wanted(hold.slot, now));
+        idle.chain(given_up.copied()).collect()
+    }
+
+    /// These are being released. They are gone at once: should one be wanted again before the answer, it is taken again, under a new epoch.
+    pub(crate) fn release(&mut self, holds: &[Hold]) {
+        self.drop_holds(holds);
+        #[cfg(test)]
+        if self.forgets_releases {
+            return;
+        }
+        self.releasing.extend(holds);
+        self.asked = holds.to_vec();
+    }
+
+    /// The release under way was answered: the store has executed it.
+    pub(crate) fn released(&mut self) {
+        for hold in self.asked.drain(..) {
+            self.releasing.remove(&hold);
+        }
     }
 
     /// Held and no longer wanted.
@@ -145,9 +177,11 @@ impl Slots {
     }
 
     /// Takes over the store's list: what the store does not have is lost and returned; what it has beyond ours came from a call whose
-    /// answer was lost, and is ours.
+    /// answer was lost, and is ours, unless its release was asked for.
     pub(crate) fn reconcile(&mut self, in_store: &[Hold]) -> Vec<Hold> {
-        let theirs: BTreeMap<u32, u64> = in_store.iter().map(|hold| (hold.slot, hold.epoch)).collect();
+        self.releasing.retain(|hold| in_store.contains(hold));
+        let theirs = in_store.iter().filter(|hold| !self.releasing.contains(hold));
+        let theirs: BTreeMap<u32, u64> = theirs.map(|hold| (hold.slot, hold.epoch)).collect();
         let lost = self.held.iter().filter(|(slot, epoch)| theirs.get(slot) != Some(epoch));
         let lost = lost.map(|(slot, epoch)| Hold { slot: *slot, epoch: *epoch }).collect();
         self.generation += 1;
@@ -214,6 +248,43 @@ mod tests {
         assert!(book.may_send(hold(1, 7), at(99)));
         assert!(!book.may_send(hold(1, 7), at(100)));
         assert!(!book.may_send(hold(1, 6), at(99)));
+    }
+
+    /// The store may execute a release long after it was given up, and names the epoch in it.
+    #[test]
+    fn what_a_release_that_was_given_up_names_is_never_used_again() {
+        let mut book = Slots::new(8);
+        book.want(slots(&[1, 2]), None);
+        book.alive_until(at(10_000));
+        book.took(&[hold(1, 7), hold(2, 8)], at(0));
+        book.want(slots(&[2]), None);
+        let release = book.to_release(&BTreeMap::new(), at(1));
+        book.release(&release);
+        assert_eq!(book.reconcile(&[hold(1, 7), hold(2, 8)]), []);
+        assert_eq!(book.to_release(&BTreeMap::new(), at(2)), [hold(1, 7)], "not wanted: released once more");
+        book.want(slots(&[1, 2]), None);
+        assert!(!book.may_send(hold(1, 7), at(2)) && book.to_release(&BTreeMap::new(), at(2)).is_empty());
+        assert_eq!(book.to_take(at(2)), Some(slots(&[1])), "wanted again: taken under another epoch");
+        book.took(&[hold(1, 9)], at(2));
+        assert!(book.may_send(hold(1, 9), at(3)));
+        assert_eq!(book.reconcile(&[hold(1, 9), hold(2, 8)]), [], "the late release does not fit");
+        book.want(slots(&[2]), None);
+        assert_eq!(book.to_release(&BTreeMap::new(), at(3)), [hold(1, 9)]);
+    }
+
+    #[test]
+    fn the_answer_to_one_release_says_nothing_of_another_that_was_given_up() {
+        let mut book = Slots::new(8);
+        book.alive_until(at(10_000));
+        book.want(slots(&[1, 2]), None);
+        book.took(&[hold(1, 7), hold(2, 8)], at(0));
+        book.release(&[hold(1, 7)]);
+        assert_eq!(book.reconcile(&[hold(1, 7), hold(2, 8)]), [], "given up, and not executed yet");
+        book.release(&[hold(2, 8)]);
+        book.released();
+        book.reconcile(&[hold(1, 7)]);
+        assert!(!book.holds(hold(1, 7)), "its own release is still on its way");
+        assert_eq!(book.to_take(at(10_000 - 1)), Some(slots(&[1, 2])), "taken again under another epoch");
     }
 
     #[test]

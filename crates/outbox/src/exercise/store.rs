@@ -20,6 +20,7 @@ pub(super) async fn all<H: StoreHarness, F: Future<Output = H>>(fresh: &impl Fn(
     what_is_recorded_is_not_read_again(&fresh().await).await;
     a_fenced_publisher_records_nothing(&fresh().await).await;
     recording_twice_is_harmless(&fresh().await).await;
+    what_is_recorded_late_changes_nothing_newer(&fresh().await).await;
     a_retry_waits_and_remembers(&fresh().await).await;
     what_was_put_off_has_not_failed(&fresh().await).await;
     a_blocked_aggregate_waits_for_the_operator(&fresh().await).await;
@@ -28,6 +29,7 @@ pub(super) async fn all<H: StoreHarness, F: Future<Output = H>>(fresh: &impl Fn(
         delivered_events_are_swept_and_others_are_not(&fresh().await, retention).await;
     }
     the_mark_changes_with_every_insert(&fresh().await).await;
+    events_in_slots_that_no_living_publisher_holds_are_counted(&fresh().await).await;
 }
 
 fn event(id: &str, number: usize) -> NewEvent {
@@ -252,6 +254,41 @@ async fn recording_twice_is_harmless(harness: &impl StoreHarness) {
     }
 }
 
+/// A call that was given up may be executed long after it was repeated, and what came of that.
+async fn what_is_recorded_late_changes_nothing_newer(harness: &impl StoreHarness) {
+    for delete in [false, true] {
+        harness.insert(events(&format!("late{delete}"), 4)).await;
+        let (store, me) = owner(harness).await;
+        let run = fetch(&*store, &me).await.remove(0);
+        let retry = |sequence, failures| Then::Retry {
+            sequence,
+            attempts: failures,
+            failures,
+            retry_in: Duration::from_mins(10),
+            error: "503".into(),
+        };
+        let mark = outcome(&run, Some(1), Then::Next);
+        let (first, second) = (outcome(&run, None, retry(2, 1)), outcome(&run, None, retry(2, 2)));
+        let both = outcome(&run, Some(1), retry(2, 1));
+        for newer in [&mark, &first, &second] {
+            assert_eq!(store.record(&me, std::slice::from_ref(newer), delete).await.unwrap(), []);
+        }
+        for late in [&mark, &first, &both] {
+            assert_eq!(store.record(&me, std::slice::from_ref(late), delete).await.unwrap(), [], "the hold is current: {late:?}");
+            assert_eq!(fetch(&*store, &me).await, [], "the head still waits for its retry, {late:?} came late");
+        }
+        let due = outcome(&run, None, Then::Retry { sequence: 2, attempts: 2, failures: 2, retry_in: Duration::ZERO, error: "503".into() });
+        assert_eq!(store.record(&me, &[due], delete).await.unwrap(), []);
+        let head = fetch(&*store, &me).await.remove(0);
+        assert_eq!((head.events[0].sequence, head.trouble.attempts, head.trouble.failures), (2, 2, 2), "what was charged is remembered");
+        assert_eq!(store.record(&me, &[outcome(&run, Some(4), Then::Next)], delete).await.unwrap(), []);
+        for late in [&mark, &second, &both] {
+            assert_eq!(store.record(&me, std::slice::from_ref(late), delete).await.unwrap(), []);
+        }
+        assert_eq!(store.status().await.unwrap().pending, 0);
+    }
+}
+
 async fn a_retry_waits_and_remembers(harness: &impl StoreHarness) {
     harness.insert([events("a", 3), events("b", 1)].concat()).await;
     let (store, me) = owner(harness).await;
@@ -361,4 +398,33 @@ async fn the_mark_changes_with_every_insert(harness: &impl StoreHarness) {
     assert_eq!(store.change_mark().await.unwrap(), Some(before), "nothing happened");
     harness.insert(events("a", 1)).await;
     assert_ne!(store.change_mark().await.unwrap(), Some(before));
+}
+
+async fn events_in_slots_that_no_living_publisher_holds_are_counted(harness: &impl StoreHarness) {
+    harness.insert((0..64).flat_map(|n| events(&n.to_string(), 2)).collect()).await;
+    let store = harness.open().await;
+    let seen = async || {
+        let (status, backlog) = (store.status().await.unwrap(), store.backlog(1_000).await.unwrap().unwrap());
+        assert_eq!((status.unpublished, status.free_slots), (backlog.unpublished, backlog.free_slots));
+        (status.unpublished, status.free_slots)
+    };
+    assert_eq!(seen().await, (128, 0), "nobody has ever published");
+    let (one, a) = joined(harness, 1, SLOTS).await;
+    take(&*one, &a, 0..SLOTS / 2).await;
+    place(&*store).await;
+    let (two, b) = joined(harness, 2, SLOTS).await;
+    take(&*two, &b, SLOTS / 2..SLOTS).await;
+    assert_eq!(seen().await, (0, 0));
+    let runs = fetch(&*two, &b).await;
+    let theirs = 2 * runs.len() as u64;
+    assert!(theirs > 0 && theirs < 128, "{theirs}");
+    // One head waits for a retry, one aggregate waits for an operator, who is shown it elsewhere.
+    let error = String::from("503");
+    let retry = Then::Retry { sequence: 1, attempts: 1, failures: 1, retry_in: Duration::from_mins(1), error: error.clone() };
+    let block = Then::Block { sequence: 1, attempts: 1, error };
+    two.record(&b, &[outcome(&runs[0], None, retry), outcome(&runs[1], None, block)], false).await.unwrap();
+    two.leave(&b).await.unwrap();
+    assert_eq!(seen().await, (theirs - 2, SLOTS / 2), "given back and taken by nobody");
+    harness.advance(TTL + Duration::from_secs(1)).await;
+    assert_eq!(seen().await, (126, SLOTS), "the last publisher is dead");
 }

@@ -102,10 +102,19 @@ fn classify(error: &sqlx::Error) -> Error {
         sqlx::Error::Io(error) => {
             Error::new(ErrorKind::Unavailable, format!("the server cannot be reached: check that it runs and listens there ({error})"))
         }
+        // What the parser of PEM says quotes the line that it failed at, and that may be a private key.
+        sqlx::Error::Tls(error) if error.is::<rustls::pki_types::pem::Error>() => unusable_files(),
         sqlx::Error::Tls(error) => tls(error),
-        sqlx::Error::Configuration(error) => Error::new(ErrorKind::Settings, format!("its address cannot be used ({error})")),
+        // The text of a URL is refused before; here it is about the files that it names, and quotes them as well.
+        sqlx::Error::Configuration(_) => unusable_files(),
         other => Error::new(ErrorKind::Internal, other.to_string()),
     }
+}
+
+fn unusable_files() -> Error {
+    let text = "its address names a file that cannot be used: sslcert, sslkey and sslrootcert must be PEM files, with their line breaks, and sslcert and \
+                sslkey belong together";
+    Error::new(ErrorKind::Settings, text)
 }
 
 fn tls(error: &dyn std::fmt::Display) -> Error {

@@ -10,7 +10,7 @@ use sqlx::{Connection, PgConnection, Row};
 
 use super::error::Fault;
 use super::{to_ordered, unsigned};
-use crate::store::{Hold, Registration, Touch};
+use crate::store::{Hold, Registration};
 use crate::{Error, ErrorKind};
 
 /// Whether the publisher `$p` lives, by how many TTLs it may not have been seen.
@@ -28,7 +28,8 @@ pub(super) use alive;
 /// $1 incarnation, $2 name, $3 TTL in microseconds.
 const ANNOUNCE: &str = "INSERT INTO outbox_publisher (incarnation, publisher, seen_at, ttl)
     VALUES ($1, $2, outbox_now(), $3::bigint * interval '1 microsecond')
-    ON CONFLICT (incarnation) DO UPDATE SET seen_at = excluded.seen_at, ttl = excluded.ttl";
+    ON CONFLICT (incarnation) DO UPDATE SET seen_at = excluded.seen_at, ttl = excluded.ttl
+    RETURNING (extract(epoch FROM seen_at) * 1000000)::bigint";
 
 /// $1 own incarnation.
 const OTHERS_ALIVE: &str = concat!("SELECT publisher FROM outbox_publisher AS p WHERE p.incarnation <> $1 AND ", alive!("p"), " LIMIT 1");
@@ -42,7 +43,7 @@ const FORGET: &str = concat!(
 
 /// $1 incarnation, $2 slots. Under another number of slots a slot is another thing: unknown.
 const TOUCH: &str = "UPDATE outbox_publisher SET seen_at = outbox_now()
-    WHERE incarnation = $1 AND (SELECT slots FROM outbox_meta) = $2";
+    WHERE incarnation = $1 AND (SELECT slots FROM outbox_meta) = $2 RETURNING (extract(epoch FROM seen_at) * 1000000)::bigint";
 
 const HELD: &str = "SELECT slot, epoch FROM outbox_slot WHERE incarnation = $1 ORDER BY slot";
 
@@ -83,15 +84,18 @@ const LEAVE: [&str; 2] = [
     "DELETE FROM outbox_publisher WHERE incarnation = $1",
 ];
 
-pub(super) async fn register(conn: &mut PgConnection, me: &Registration) -> Result<(), Fault> {
+/// Answers when it was seen, by the server's clock in microseconds; so does [`touch`].
+pub(super) async fn register(conn: &mut PgConnection, me: &Registration) -> Result<i64, Fault> {
     let mut tx = conn.begin().await?;
     // One at a time from here on, and what is read next is read behind the wait.
     let recorded: Option<i64> = sqlx::query_scalar("SELECT slots FROM outbox_meta FOR UPDATE").fetch_one(&mut *tx).await?;
     agree_on_slots(&mut tx, me, recorded).await?;
     sqlx::query(FORGET).execute(&mut *tx).await?;
     let ttl = i64::try_from(me.ttl.as_micros()).unwrap_or(i64::MAX);
-    sqlx::query(ANNOUNCE).bind(me.incarnation.to_string()).bind(&me.publisher).bind(ttl).execute(&mut *tx).await?;
-    Ok(tx.commit().await?)
+    let announce = sqlx::query_scalar(ANNOUNCE).bind(me.incarnation.to_string()).bind(&me.publisher).bind(ttl);
+    let seen = announce.fetch_one(&mut *tx).await?;
+    tx.commit().await?;
+    Ok(seen)
 }
 
 /// Keeps the recorded number of slots, or changes it if no other publisher lives.
@@ -130,12 +134,10 @@ async fn lay_out(conn: &mut PgConnection, slots: u32) -> Result<(), sqlx::Error>
     Ok(())
 }
 
-pub(super) async fn touch(conn: &mut PgConnection, me: &Registration) -> Result<Touch, Fault> {
-    let touch = sqlx::query(TOUCH).bind(me.incarnation.to_string()).bind(i64::from(me.slots));
-    if touch.execute(&mut *conn).await?.rows_affected() == 0 {
-        return Ok(Touch::Unknown);
-    }
-    held(conn, me.incarnation).await.map(Touch::Seen)
+pub(super) async fn touch(conn: &mut PgConnection, me: &Registration) -> Result<Option<(i64, Vec<Hold>)>, Fault> {
+    let touch = sqlx::query_scalar(TOUCH).bind(me.incarnation.to_string()).bind(i64::from(me.slots));
+    let Some(seen) = touch.fetch_optional(&mut *conn).await? else { return Ok(None) };
+    Ok(Some((seen, held(conn, me.incarnation).await?)))
 }
 
 async fn held(conn: &mut PgConnection, incarnation: Incarnation) -> Result<Vec<Hold>, Fault> {

@@ -2,7 +2,7 @@
 //!
 //! Each file here is one concern: `config` (which database, and how a session is set up), `calls` (a connection for each call), `schema`
 //! (migrations), `fence` (publishers and slots), `fetch`, `wakes` (LISTEN), `record`, `sweep` (retention), `clean` (what falls due now and then), `dead_letters`, `upkeep` (new aggregates, unblocking), `status`,
-//! `enqueue`, `error` (what PostgreSQL's codes mean to the operator).
+//! `history` (whether commits were lost), `restored` (lifting numbers after that), `enqueue`, `error` (what PostgreSQL's codes mean to the operator).
 //!
 //! An aggregate has two rows, one that writers lock and one that publishers lock, so that no publisher waits for a writer
 //! (docs/adr/0021). All times are the database's.
@@ -17,7 +17,9 @@ mod enqueue;
 mod error;
 mod fence;
 mod fetch;
+mod history;
 mod record;
+mod restored;
 mod schema;
 mod status;
 mod sweep;
@@ -47,11 +49,12 @@ pub use schema::{MIGRATIONS, Migration, SCHEMA_VERSION, revert};
 
 use self::calls::Leased;
 use self::error::Context;
+use self::history::History;
 use crate::options::RETRY_DELAY_MAX;
 use crate::store::sql::{to_ordered, unsigned};
 use crate::store::{
-    AuditEntry, Backlog, Cleaned, DeadLetter, DeadLetters, FetchRequest, Fetched, Hold, Outcome, Registration, Replayed, Resent, Signature,
-    Status, Store, Swept, Touch,
+    AuditEntry, Backlog, Cleaned, DeadLetter, DeadLetters, FetchRequest, Fetched, Hold, Outcome, Registration, Replayed, Resent, Restored,
+    Signature, Status, Store, Swept, Touch,
 };
 use crate::{ErrorKind, NewEvent, Result};
 
@@ -81,6 +84,7 @@ pub struct PostgresStore {
     struck_at: Arc<Mutex<Option<Instant>>>,
     /// Behind this aggregate the search for idle ones goes on.
     forget_after: Arc<Mutex<i64>>,
+    history: History,
 }
 
 impl PostgresStore {
@@ -112,9 +116,21 @@ impl PostgresStore {
     async fn connect(config: PostgresConfig) -> Result<Self> {
         let connections = CONNECTIONS + u32::from(config.listen);
         let pool = PgPoolOptions::new().max_connections(connections).acquire_timeout(ACQUIRE_TIMEOUT).test_before_acquire(false);
-        let pool = pool.after_connect(|conn, _| Box::pin(config::set_up(conn)));
+        let history = History::default();
+        let (of_new, of_old) = (history.clone(), history.clone());
+        let pool = pool.after_connect(move |conn, _| {
+            let history = of_new.clone();
+            Box::pin(async move {
+                config::set_up(conn).await?;
+                history.connected(conn).await
+            })
+        });
+        let pool = pool.before_acquire(move |_, connection| {
+            let may_use = of_old.may_use(connection.age);
+            Box::pin(async move { Ok(may_use) })
+        });
         let pool = pool.connect_lazy_with(config.options.clone());
-        let store = Self { config: Arc::new(config), pool, struck_at: Arc::default(), forget_after: Arc::default() };
+        let store = Self { config: Arc::new(config), pool, struck_at: Arc::default(), forget_after: Arc::default(), history };
         // The pool would try again and again and then say no more than that it took too long.
         match tokio::time::timeout(ACQUIRE_TIMEOUT, store.config.options.connect()).await {
             Ok(connected) => connected.at(&store)?.close().await.at(&store)?,
@@ -125,7 +141,11 @@ impl PostgresStore {
 
     /// A connection for one call.
     async fn lease(&self) -> Result<Leased> {
-        self.pool.acquire().await.map(Leased::new).at(self)
+        let mut leased = self.pool.acquire().await.map(Leased::new).at(self)?;
+        if self.history.is_suspect() {
+            self.history.compare(&mut leased).await.at(self)?;
+        }
+        Ok(leased)
     }
 
     /// Begins a transaction for [`enqueue`], for programs that have no pool of their own.
@@ -166,6 +186,12 @@ impl PostgresStore {
         }
         self.commit(tx).await?;
         Ok(answers)
+    }
+
+    /// Lifts epochs and sequences above numbers that consumers have seen, after commits were lost: see
+    /// [`SqliteStore::restored`](crate::SqliteStore::restored), and for the way to do it `postgres.md`. Writers may go on; publishers take their slots again.
+    pub async fn restored(&self, epoch_above: u64, sequence_above: u64) -> Result<Restored> {
+        restored::restored(self, epoch_above, sequence_above).await
     }
 
     /// Where it is: host, port and database.
@@ -210,16 +236,27 @@ fn small(number: i64) -> u32 {
 
 #[async_trait]
 impl Store for PostgresStore {
+    async fn id(&self) -> Result<Option<String>> {
+        call!(self, conn => schema::id(conn))
+    }
+
     async fn register(&self, me: &Registration) -> Result<()> {
-        call!(self, conn => fence::register(conn, me))
+        let seen = call!(self, conn => fence::register(conn, me))?;
+        self.history.registered(me, seen);
+        call!(self, conn => history::note(conn, &self.history))
     }
 
     async fn touch(&self, me: &Registration) -> Result<Touch> {
-        call!(self, conn => fence::touch(conn, me))
+        let Some((seen, holds)) = call!(self, conn => fence::touch(conn, me))? else { return Ok(Touch::Unknown) };
+        self.history.registered(me, seen);
+        self.history.held(me, &holds);
+        Ok(Touch::Seen(holds))
     }
 
     async fn take(&self, me: &Registration, slots: &SlotSet) -> Result<Vec<Hold>> {
-        call!(self, conn => fence::take(conn, me, slots))
+        let holds = call!(self, conn => fence::take(conn, me, slots))?;
+        self.history.held(me, &holds);
+        Ok(holds)
     }
 
     async fn release(&self, me: &Registration, holds: &[Hold]) -> Result<()> {
@@ -227,15 +264,21 @@ impl Store for PostgresStore {
     }
 
     async fn leave(&self, me: &Registration) -> Result<()> {
-        call!(self, conn => fence::leave(conn, me))
+        call!(self, conn => fence::leave(conn, me))?;
+        self.history.left(me);
+        Ok(())
     }
 
     async fn fetch(&self, me: &Registration, request: &FetchRequest) -> Result<Fetched> {
-        fetch::fetch(self, me, request).await
+        let fetched = fetch::fetch(self, me, request).await?;
+        self.history.read(&fetched.runs);
+        Ok(fetched)
     }
 
     async fn record(&self, me: &Registration, outcomes: &[Outcome], delete: bool) -> Result<Vec<Hold>> {
-        call!(self, conn => record::record(conn, me, outcomes, delete))
+        let fenced = call!(self, conn => record::record(conn, me, outcomes, delete))?;
+        self.history.recorded(outcomes, &fenced);
+        Ok(fenced)
     }
 
     async fn place_new(&self, limit: usize) -> Result<usize> {

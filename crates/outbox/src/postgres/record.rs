@@ -44,7 +44,7 @@ macro_rules! short_of_a_deadlock {
 pub(super) use short_of_a_deadlock;
 
 /// $5 sequences. One row an aggregate, not one an event. An aggregate of which all is delivered is struck off the list, unless a writer
-/// has it: then there will be more. Each outcome of a current hold changes exactly one row, so their number tells whether any was fenced.
+/// has it: then there will be more. What is marked already is left alone, head and all: this may come twice, and late. Each outcome of a current hold changes exactly one row, so their number shows whether any was fenced.
 /// Public for the test that reads the plan.
 pub const MARK: &str = concat!(
     under_the_fence!("through", "$5::bigint[]"),
@@ -61,7 +61,7 @@ pub const MARK: &str = concat!(
     UPDATE outbox_head AS h
     SET done_seq = m.through, listed = h.aggregate NOT IN (SELECT id FROM drained), attempts = 0, failures = 0, failing_since = NULL,
         attempted_at = NULL, retry_at = NULL, last_error = NULL
-    FROM allowed AS m WHERE h.aggregate = m.aggregate AND h.done_seq <= m.through AND h.listed"
+    FROM allowed AS m WHERE h.aggregate = m.aggregate AND h.done_seq < m.through AND h.listed"
 );
 
 /// $1 aggregates and $2 sequences; deletes what was just marked.
@@ -74,7 +74,7 @@ const FENCED: &str = "SELECT h.slot, h.epoch FROM unnest($1::bigint[], $2::bigin
     WHERE NOT EXISTS (SELECT 1 FROM outbox_slot AS s WHERE s.slot = h.slot AND s.epoch = h.epoch AND s.incarnation = $3)";
 
 /// $5 attempts, $6 failures, $7 milliseconds until the next attempt or NULL, $8 blocked, $9 errors, $10 sequences. Repeated after the head
-/// went on (an operator's discard, say), it writes nothing: the next event is innocent. One without another failure was put off and not tried; its time
+/// went on (an operator's discard, say), it writes nothing: the next event is innocent. Nor does a retry that comes late, behind a later one. One without another failure was put off and not tried; its time
 /// begins when it fails.
 const FAIL: &str = concat!(
     under_the_fence!(
@@ -85,7 +85,7 @@ const FAIL: &str = concat!(
      SET attempts = f.attempts, failures = f.failures, failing_since = CASE WHEN f.failures > 0 THEN coalesce(h.failing_since, statement_timestamp()) END,
          attempted_at = CASE WHEN f.failures > h.failures THEN statement_timestamp() ELSE h.attempted_at END, retry_at = statement_timestamp() + f.retry_in * interval '1 millisecond',
          blocked_at = CASE WHEN f.blocked THEN statement_timestamp() END, last_error = f.error
-     FROM allowed AS f WHERE h.aggregate = f.aggregate AND h.listed AND h.done_seq < f.seq"
+     FROM allowed AS f WHERE h.aggregate = f.aggregate AND h.listed AND h.done_seq < f.seq AND (f.blocked OR h.failures <= f.failures)"
 );
 
 /// $5 sequences, $6 errors.

@@ -6,7 +6,7 @@ use super::error::Fault;
 use crate::{Error, ErrorKind};
 
 /// The schema this version reads and writes.
-pub const SCHEMA_VERSION: i64 = 2;
+pub const SCHEMA_VERSION: i64 = 4;
 
 /// One migration, for the user's own tool: to what it leads, how, and the way back. Each runs in one transaction.
 #[derive(Debug, Clone, Copy)]
@@ -20,7 +20,7 @@ pub struct Migration {
 }
 
 /// All migrations, in order.
-pub const MIGRATIONS: [Migration; 2] = [
+pub const MIGRATIONS: [Migration; 4] = [
     Migration {
         version: 1,
         up: include_str!("../../migrations/postgres/0001_outbox.up.sql"),
@@ -30,6 +30,16 @@ pub const MIGRATIONS: [Migration; 2] = [
         version: 2,
         up: include_str!("../../migrations/postgres/0002_dead_letters.up.sql"),
         down: include_str!("../../migrations/postgres/0002_dead_letters.down.sql"),
+    },
+    Migration {
+        version: 3,
+        up: include_str!("../../migrations/postgres/0003_identity.up.sql"),
+        down: include_str!("../../migrations/postgres/0003_identity.down.sql"),
+    },
+    Migration {
+        version: 4,
+        up: include_str!("../../migrations/postgres/0004_timeline.up.sql"),
+        down: include_str!("../../migrations/postgres/0004_timeline.down.sql"),
     },
 ];
 
@@ -83,6 +93,11 @@ async fn take_back(conn: &mut PgConnection) -> Result<(), Fault> {
         sqlx::raw_sql(migration.down).execute(&mut *tx).await?;
     }
     Ok(tx.commit().await?)
+}
+
+/// The outbox's id.
+pub(super) async fn id(conn: &mut PgConnection) -> Result<Option<String>, Fault> {
+    Ok(sqlx::query_scalar("SELECT outbox_id FROM outbox_meta").fetch_one(conn).await?)
 }
 
 /// 0 if there is no outbox.

@@ -8,7 +8,7 @@ use super::error::Fault;
 use super::fence::alive;
 use super::{ago, retry_ahead_max_ms, small, unsigned};
 use crate::one_line;
-use crate::store::{Backlog, BlockedAggregate, ERROR_CHARS_MAX, PublisherStatus, Retrying, Status};
+use crate::store::{Backlog, BlockedAggregate, ERROR_CHARS_MAX, PublisherStatus, Retrying, Status, UNPUBLISHED_MAX};
 
 /// Milliseconds since a time.
 macro_rules! ms_since {
@@ -21,7 +21,8 @@ macro_rules! ms_since {
 const PENDING: &str = concat!(
     "SELECT coalesce(sum(a.last_seq - h.done_seq), 0)::bigint, ",
     ms_since!("min(o.created_at)"),
-    ", count(*) FILTER (WHERE h.blocked_at IS NOT NULL)
+    ", count(*) FILTER (WHERE h.blocked_at IS NOT NULL),
+    coalesce(sum(a.last_seq - h.done_seq) FILTER (WHERE h.blocked_at IS NOT NULL), 0)::bigint
     FROM outbox_head AS h JOIN outbox_aggregate AS a ON a.id = h.aggregate
     LEFT JOIN outbox AS o ON o.aggregate = h.aggregate AND o.seq = h.done_seq + 1
     WHERE h.ready OR h.waiting OR h.blocked_at IS NOT NULL"
@@ -61,6 +62,27 @@ const FREE: &str = concat!(
     ")"
 );
 
+/// $1 how many aggregates are looked at. Events in slots that no living publisher holds, where one lives at all: the ranges of free slots are sought in
+/// the index by hash; those that wait for a retry are not in it.
+const UNPUBLISHED: &str = concat!(
+    "WITH free AS MATERIALIZED (SELECT s.hash_from, s.hash_to FROM outbox_slot AS s WHERE s.incarnation IS NULL OR NOT EXISTS (
+        SELECT 1 FROM outbox_publisher AS p WHERE p.incarnation = s.incarnation AND ",
+    alive!("p"),
+    ")), due AS (
+        SELECT h.aggregate, h.done_seq FROM free AS f CROSS JOIN LATERAL (
+            SELECT h.aggregate, h.done_seq FROM outbox_head AS h WHERE h.ready AND h.hash BETWEEN f.hash_from AND f.hash_to
+            ORDER BY h.hash, h.aggregate LIMIT $1
+        ) AS h LIMIT $1
+    ), waiting AS (
+        SELECT h.aggregate, h.done_seq FROM (
+            SELECT h.aggregate, h.done_seq, h.hash FROM outbox_head AS h WHERE h.waiting ORDER BY h.retry_at LIMIT $1
+        ) AS h WHERE EXISTS (SELECT 1 FROM free AS f WHERE h.hash BETWEEN f.hash_from AND f.hash_to)
+    )
+    SELECT coalesce(sum(greatest(a.last_seq - n.done_seq, 0)), 0)::bigint
+    FROM (SELECT * FROM due UNION ALL SELECT * FROM waiting) AS n JOIN outbox_aggregate AS a ON a.id = n.aggregate"
+);
+const ANY_ALIVE: &str = concat!("SELECT EXISTS (SELECT 1 FROM outbox_publisher AS p WHERE ", alive!("p"), ")");
+
 /// $1 how many of each kind are looked at.
 const BACKLOG: &str = concat!(
     "WITH waiting AS MATERIALIZED (
@@ -77,15 +99,19 @@ const BACKLOG: &str = concat!(
     ), every AS (SELECT * FROM waiting UNION ALL SELECT * FROM retrying UNION ALL SELECT * FROM blocked)
     SELECT coalesce(sum(b.last_seq - b.done_seq), 0)::bigint, ",
     ms_since!("min(o.created_at)"),
-    ", greatest((SELECT count(*) FROM waiting), (SELECT count(*) FROM retrying)), (SELECT count(*) FROM blocked), (SELECT count(*) FROM parked)
+    ", greatest((SELECT count(*) FROM waiting), (SELECT count(*) FROM retrying)), (SELECT count(*) FROM blocked), (SELECT count(*) FROM parked),
+    (SELECT coalesce(sum(last_seq - done_seq), 0)::bigint FROM blocked)
     FROM every AS b LEFT JOIN outbox AS o ON o.aggregate = b.aggregate AND o.seq = b.done_seq + 1"
 );
 
 pub(super) async fn backlog(conn: &mut PgConnection, most: usize) -> Result<Backlog, Fault> {
     let most = i64::try_from(most).unwrap_or(i64::MAX);
-    let found = sqlx::query_as(BACKLOG).bind(most).fetch_one(conn).await?;
-    let (pending, oldest, waiting, blocked, parked): (i64, Option<i64>, i64, i64, i64) = found;
+    let found = sqlx::query_as(BACKLOG).bind(most).fetch_one(&mut *conn).await?;
+    let (pending, oldest, waiting, blocked, parked, held_back): (i64, Option<i64>, i64, i64, i64, i64) = found;
+    let free: i64 = sqlx::query_scalar(FREE).fetch_one(&mut *conn).await?;
     Ok(Backlog {
+        unpublished: unpublished(conn, unsigned(pending - held_back)).await?,
+        free_slots: small(free),
         pending: unsigned(pending),
         oldest_pending_age: oldest.map(ago),
         blocked_aggregates: unsigned(blocked),
@@ -103,7 +129,8 @@ pub(super) async fn status(conn: &mut PgConnection) -> Result<Status, Fault> {
 }
 
 async fn read(conn: &mut PgConnection) -> Result<Status, sqlx::Error> {
-    let (pending, oldest, blocked_count): (i64, Option<i64>, i64) = sqlx::query_as(PENDING).fetch_one(&mut *conn).await?;
+    let (pending, oldest, blocked_count, blocked_events): (i64, Option<i64>, i64, i64) =
+        sqlx::query_as(PENDING).fetch_one(&mut *conn).await?;
     let mut blocked = Vec::new();
     for row in sqlx::query(BLOCKED_LIST).fetch_all(&mut *conn).await? {
         blocked.push(BlockedAggregate {
@@ -116,8 +143,10 @@ async fn read(conn: &mut PgConnection) -> Result<Status, sqlx::Error> {
     let retrying = retrying(conn).await?;
     let parked: i64 = sqlx::query_scalar("SELECT count(*) FROM outbox WHERE parked_at IS NOT NULL").fetch_one(&mut *conn).await?;
     let slots: Option<i64> = sqlx::query_scalar("SELECT slots FROM outbox_meta").fetch_one(&mut *conn).await?;
-    let free: i64 = sqlx::query_scalar(FREE).fetch_one(conn).await?;
+    let free: i64 = sqlx::query_scalar(FREE).fetch_one(&mut *conn).await?;
+    let held_back: u64 = unsigned(blocked_events);
     Ok(Status {
+        unpublished: unpublished(conn, unsigned(pending).saturating_sub(held_back)).await?,
         pending: unsigned(pending),
         oldest_pending_age: oldest.map(ago),
         blocked_aggregates: unsigned(blocked_count),
@@ -128,6 +157,14 @@ async fn read(conn: &mut PgConnection) -> Result<Status, sqlx::Error> {
         slots: slots.map(small),
         free_slots: small(free),
     })
+}
+
+/// How many of `pending` events, none of them blocked, are in slots without a living publisher: without any publisher all of them.
+async fn unpublished(conn: &mut PgConnection, pending: u64) -> Result<u64, sqlx::Error> {
+    if pending == 0 || !sqlx::query_scalar::<_, bool>(ANY_ALIVE).fetch_one(&mut *conn).await? {
+        return Ok(pending);
+    }
+    sqlx::query_scalar(UNPUBLISHED).bind(UNPUBLISHED_MAX).fetch_one(conn).await.map(unsigned)
 }
 
 async fn retrying(conn: &mut PgConnection) -> Result<Option<Retrying>, sqlx::Error> {

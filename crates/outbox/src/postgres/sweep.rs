@@ -8,6 +8,9 @@ use super::error::Fault;
 use super::millis;
 use crate::store::Swept;
 
+/// Rows behind a window without anything old that are looked at: as many old rows as make up one of so many parts of the table are found.
+const SAMPLES: i64 = 32;
+
 /// $1 position, $2 rows to look at, $3 the age from which on they go, in milliseconds.
 const OLD: &str = "WITH looked AS MATERIALIZED (
         SELECT position, created_at, aggregate, seq, parked_at FROM outbox WHERE position > $1 ORDER BY position LIMIT $2
@@ -21,6 +24,13 @@ const OLD: &str = "WITH looked AS MATERIALIZED (
     )
     SELECT count(*), max(position), bool_or(created_at < statement_timestamp() - $3::bigint * interval '1 millisecond'),
         (SELECT count(*) FROM gone) FROM looked";
+
+/// $1 position, $2 the age in milliseconds, $3 how many rows are looked at, spread evenly over those behind that position: whether any is old.
+const OLD_BEYOND: &str = "SELECT coalesce(bool_or(p.created_at < statement_timestamp() - $2::bigint * interval '1 millisecond'), false)
+    FROM (SELECT position AS last FROM outbox ORDER BY position DESC LIMIT 1) AS o CROSS JOIN generate_series(0, $3::bigint - 1) AS g (n)
+    CROSS JOIN LATERAL (
+        SELECT created_at FROM outbox WHERE position >= $1::bigint + 1 + div((o.last - $1)::numeric * g.n, $3)::bigint ORDER BY position LIMIT 1
+    ) AS p";
 
 /// $1 aggregate, $2 aggregates to look at, $3 rows at most. Rows that wait are not looked at, however many.
 const DELIVERED: &str = "WITH looked AS MATERIALIZED (
@@ -45,10 +55,18 @@ pub(super) async fn sweep(conn: &mut PgConnection, retention: Duration, position
 
 /// By the rows, from the oldest on; the position is a row's.
 async fn old(conn: &mut PgConnection, retention: Duration, position: i64, limit: i64) -> Result<Swept, Fault> {
-    let window = sqlx::query_as(OLD).bind(position).bind(limit).bind(millis(retention).min(RETENTION_MS_MAX)).fetch_one(conn).await?;
+    let window = sqlx::query_as(OLD).bind(position).bind(limit).bind(millis(retention).min(RETENTION_MS_MAX)).fetch_one(&mut *conn).await?;
     let (looked_at, last, any_old, deleted): (i64, Option<i64>, Option<bool>, i64) = window;
-    // Positions rise with time but for late commits: behind a window without anything old there is nothing old.
-    Ok(swept(deleted, last.filter(|_| looked_at == limit && any_old == Some(true))))
+    let Some(last) = last.filter(|_| looked_at == limit) else { return Ok(swept(deleted, None)) };
+    // Positions rise with time but for late commits and writers whose clock is ahead: behind a window without anything old there is nothing old, or some
+    // of the rows looked at are.
+    let goes_on = any_old == Some(true) || old_beyond(conn, retention, last).await?;
+    Ok(swept(deleted, goes_on.then_some(last)))
+}
+
+async fn old_beyond(conn: &mut PgConnection, retention: Duration, position: i64) -> Result<bool, Fault> {
+    let age = millis(retention).min(RETENTION_MS_MAX);
+    Ok(sqlx::query_scalar(OLD_BEYOND).bind(position).bind(age).bind(SAMPLES).fetch_one(conn).await?)
 }
 
 /// A thousand years: longer than any event is kept, and short enough for every clock.

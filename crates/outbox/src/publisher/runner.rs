@@ -2,11 +2,12 @@
 
 use std::collections::HashMap;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use futures::StreamExt as _;
 use shardwise::discovery::Clock;
-use shardwise::{Ownership, Sharding, SlotSet};
+use shardwise::{Ownership, Serves, Sharding, SlotSet};
 use tokio::sync::watch::Receiver;
 use tokio_util::sync::CancellationToken;
 
@@ -22,6 +23,8 @@ pub(super) struct Runner {
     store: Arc<dyn Store>,
     sink: Arc<dyn Sink>,
     sharding: Arc<dyn Sharding>,
+    /// Whether the store has been seen to be that of the outbox which the sharding serves.
+    is_served: Arc<AtomicBool>,
     me: Arc<Registration>,
     options: PublisherOptions,
     clock: Clock,
@@ -49,6 +52,7 @@ impl Runner {
             store,
             sink,
             sharding,
+            is_served: Arc::default(),
             me: Arc::new(me),
             options,
             clock,
@@ -68,7 +72,7 @@ impl Runner {
         let ownership = changes.borrow_and_update().clone();
         self.want(&ownership)?;
         let mut wakes = self.store.wakes().fuse();
-        let _watched = watch::watch(&self.store, &self.meters);
+        let _watched = watch::watch(&self.store, &self.meters, self.options.poll, self.me.ttl);
         loop {
             let now = self.clock.now();
             for action in self.engine.next(now) {
@@ -148,10 +152,17 @@ impl Runner {
         let (store, me) = (Arc::clone(&self.store), Arc::clone(&self.me));
         let (started, begun) = (self.clock.now(), Instant::now());
         match action {
-            Action::Register => self.jobs.call(Call::Fence, async move {
-                store.register(&me).await?;
-                Ok(Input::Registered { started })
-            }),
+            Action::Register => {
+                let (serves, is_served) = (self.sharding.serves(), Arc::clone(&self.is_served));
+                self.jobs.call(Call::Fence, async move {
+                    if let Some(serves) = serves.filter(|_| !is_served.load(Ordering::Relaxed)) {
+                        refuse_other_work(&serves, store.id().await?.as_deref())?;
+                        is_served.store(true, Ordering::Relaxed);
+                    }
+                    store.register(&me).await?;
+                    Ok(Input::Registered { started })
+                });
+            }
             Action::Touch => {
                 self.jobs.call(Call::Fence, async move { Ok(Input::Touched { started, touch: store.touch(&me).await? }) });
             }
@@ -256,6 +267,21 @@ impl Runner {
         }
         self.meters.count(&counters);
         self.stats.publish(counters);
+    }
+}
+
+/// A publisher whose group works for something else would own slots of an outbox that it never publishes, and leave out some of its outbox.
+fn refuse_other_work(serves: &Serves, id: Option<&str>) -> Result<()> {
+    match (serves, id) {
+        (Serves::Outbox { id, .. }, Some(stored)) if id == stored => Ok(()),
+        _ => {
+            let id = id.map_or_else(|| "no id".to_owned(), |id| format!("the id {id:?}"));
+            let text = format!(
+                "the sharding given to this publisher serves {serves}, and the outbox's store has {id}: make it with \
+                 factory.create_serving(policy, shardwise_outbox::serves(&store, name).await?)"
+            );
+            Err(Error::new(ErrorKind::Settings, text))
+        }
     }
 }
 

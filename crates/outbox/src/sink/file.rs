@@ -8,7 +8,8 @@ use std::sync::Arc;
 use async_trait::async_trait;
 
 use super::{Accepted, Refusal, Sink, Turns, encode};
-use crate::Delivery;
+use crate::private_file::{for_this_user, warn_if_public};
+use crate::{Delivery, Result};
 
 /// Appends events to a file.
 ///
@@ -24,7 +25,7 @@ pub struct FileSink {
 }
 
 impl FileSink {
-    /// Appends to the file at `path`, made if there is none; `source` is the `CloudEvents` attribute, say `/outbox/orders`.
+    /// Appends to the file at `path`, made for this user only if there is none; `source` is the `CloudEvents` attribute, say `/outbox/orders`.
     pub fn new(path: impl Into<PathBuf>, source: impl Into<String>) -> Self {
         let path = path.into();
         Self { name: format!("file {}", path.display()), path, source: source.into(), turns: Turns::default() }
@@ -73,7 +74,7 @@ impl FileSink {
             Err(error) if error.kind() == io::ErrorKind::NotFound => {}
             opened => return opened,
         }
-        let file = options.create(true).open(&self.path)?;
+        let file = for_this_user(&mut options).create(true).open(&self.path)?;
         // A new file's name is safe only once its directory is.
         let parent = self.path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
         File::open(parent)?.sync_all()?;
@@ -95,6 +96,11 @@ fn append_once(file: &mut File, bytes: &[u8]) -> io::Result<usize> {
 impl Sink for FileSink {
     fn name(&self) -> &str {
         &self.name
+    }
+
+    async fn check(&self) -> Result<()> {
+        warn_if_public(&self.path);
+        Ok(())
     }
 
     async fn deliver(&self, batch: Arc<[Delivery]>) -> Accepted {

@@ -17,7 +17,20 @@ const INSERT: &str = "INSERT INTO outbox (id, aggregatetype, aggregateid, type, 
 /// Writes one event in the caller's transaction, and returns its id. Nothing is sent unless the transaction commits.
 ///
 /// Writers of one aggregate wait for each other until commit; a transaction that writes to several aggregates should do so in the order
-/// of their keys. A refused event (kind `Event`) leaves the transaction usable.
+/// of their keys. A refused event (kind `Event`) leaves the transaction usable; after any other failure drop it and begin another one.
+///
+/// Where a full disk or an I/O error ends a transaction, SQLite has rolled back by itself and the driver goes on counting it: every later
+/// `begin_with` on that connection fails. [`SqliteStore::begin`](super::SqliteStore::begin) and all of this crate close such a connection; a pool of
+/// the application does it like this:
+///
+/// ```
+/// use sqlx::Connection;
+///
+/// let pool = sqlx::sqlite::SqlitePoolOptions::new().after_release(|connection, _| Box::pin(async move {
+///     connection.ping().await?; // runs the rollback of a transaction that was dropped
+///     Ok(!connection.is_in_transaction())
+/// }));
+/// ```
 ///
 /// ```no_run
 /// # async fn example(pool: sqlx::SqlitePool) -> Result<(), Box<dyn std::error::Error>> {

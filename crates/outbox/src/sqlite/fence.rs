@@ -67,10 +67,11 @@ macro_rules! takeable {
 const ANY_TAKEABLE: &str = concat!("SELECT 1 FROM outbox_slot WHERE ", takeable!(), " LIMIT 1");
 const TAKE: &str = concat!("UPDATE outbox_slot SET epoch = epoch + 1, incarnation = ?2 WHERE ", takeable!(), " RETURNING slot, epoch");
 
-/// ?1 holds as JSON pairs, ?2 incarnation.
-const RELEASE: &str = "UPDATE outbox_slot SET incarnation = NULL
-    FROM (SELECT value ->> 0 AS slot, value ->> 1 AS epoch FROM json_each(?1)) AS h
-    WHERE outbox_slot.slot = h.slot AND outbox_slot.epoch = h.epoch AND outbox_slot.incarnation = ?2";
+/// ?1 holds as JSON pairs, ?2 incarnation. The list drives: its loop is the outer one by `CROSS JOIN`, and the row that is written is found by its
+/// key. Left to itself and without statistics, SQLite walks the list once for each slot of the publisher.
+const RELEASE: &str = "UPDATE outbox_slot NOT INDEXED SET incarnation = NULL WHERE slot IN (
+        SELECT s.slot FROM json_each(?1) AS h CROSS JOIN outbox_slot AS s NOT INDEXED
+        WHERE s.slot = h.value ->> 0 AND s.epoch = h.value ->> 1 AND s.incarnation = ?2)";
 
 pub(super) async fn register(store: &SqliteStore, me: &Registration) -> Result<()> {
     let mut tx = store.begin().await?;

@@ -3,6 +3,7 @@
 //! Neither other slots' rows nor rows behind a blocked head are looked at: the first are outside the ranges, the second not in the
 //! index. Heads that wait for a retry are in an index by the time of it. The loops are nested by `CROSS JOIN` and the index is named, so that no statistics can turn them around; a test reads the plan.
 
+use std::collections::HashSet;
 use std::time::Duration;
 
 use futures::TryStreamExt;
@@ -63,7 +64,8 @@ pub const DUE: &str = concat!(
 
 pub(super) async fn fetch(store: &SqliteStore, me: &Registration, request: &FetchRequest) -> Result<Fetched> {
     let events_max = request.events_max.max(1);
-    let mut reading = Reading { events_left: events_max, bytes_left: request.bytes_max, runs: Vec::new(), last_hash: None };
+    let mut reading =
+        Reading { events_left: events_max, bytes_left: request.bytes_max, runs: Vec::new(), last_hash: None, former: HashSet::new() };
     let now = unix_ms();
     // A retry further ahead than any can be means that the wall clock was set back. Retries leave room for others.
     for due in [(i64::MIN, now), (now.saturating_add(retry_ahead_max_ms() + 1), i64::MAX)] {
@@ -101,6 +103,7 @@ async fn read(
         .bind(json!(request.except_slots).to_string())
         .bind(json!(request.except_aggregates).to_string())
         .bind(i64::try_from(room).unwrap_or(i64::MAX));
+    reading.former.extend(reading.runs.iter().map(|run| run.aggregate));
     let mut rows = query.fetch(&store.readers);
     while let Some(row) = rows.try_next().await.at(store)? {
         reading.add(&row, now).at(store)?;
@@ -116,11 +119,17 @@ struct Reading {
     bytes_left: usize,
     runs: Vec<Run>,
     last_hash: Option<i64>,
+    /// Aggregates of former statements. What came of them between two statements is the next reading's: here an event would come twice.
+    former: HashSet<i64>,
 }
 
 impl Reading {
     fn add(&mut self, row: &SqliteRow, now: i64) -> Result<(), sqlx::Error> {
         let aggregate: i64 = row.try_get(2)?;
+        if self.former.contains(&aggregate) {
+            self.events_left -= 1;
+            return Ok(());
+        }
         if self.runs.last().is_none_or(|run| run.aggregate != aggregate) {
             self.runs.push(new_run(row, aggregate, now)?);
             self.last_hash = Some(row.try_get(3)?);

@@ -1,7 +1,7 @@
 //! The SQLite store: an outbox inside the application's own database file, for publishers on one machine.
 //!
 //! Each file here is one concern: `config` (which file, and how it is opened), `schema` (migrations), `fence` (publishers and slots),
-//! `fetch`, `record`, `sweep` (retention), `clean` (what falls due now and then), `dead_letters`, `upkeep` (new aggregates, unblocking), `status`, `holders`, `enqueue`, `error` (what SQLite's codes mean to the
+//! `fetch`, `record`, `sweep` (retention), `clean` (what falls due now and then), `dead_letters`, `upkeep` (new aggregates, unblocking), `status`, `holders`, `restored` (lifting numbers after a restore), `enqueue`, `error` (what SQLite's codes mean to the
 //! operator).
 
 mod clean;
@@ -13,6 +13,7 @@ mod fence;
 mod fetch;
 mod holders;
 mod record;
+mod restored;
 mod schema;
 mod status;
 mod sweep;
@@ -26,7 +27,7 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use async_trait::async_trait;
 use shardwise::SlotSet;
 use sqlx::sqlite::SqlitePoolOptions;
-use sqlx::{Sqlite, SqlitePool, Transaction};
+use sqlx::{Connection, Sqlite, SqliteConnection, SqlitePool, Transaction};
 
 pub use config::SqliteConfig;
 pub use enqueue::enqueue;
@@ -41,10 +42,10 @@ use self::error::{Context, store_error};
 use crate::options::RETRY_DELAY_MAX;
 use crate::store::sql::{to_ordered, unsigned};
 use crate::store::{
-    AuditEntry, Backlog, Cleaned, DeadLetter, DeadLetters, FetchRequest, Fetched, Hold, Outcome, Registration, Replayed, Resent, Signature,
-    Status, Store, Swept, Touch,
+    AuditEntry, Backlog, Cleaned, DeadLetter, DeadLetters, FetchRequest, Fetched, Hold, Outcome, Registration, Replayed, Resent, Restored,
+    Signature, Status, Store, Swept, Touch,
 };
-use crate::{ErrorKind, NewEvent, Result};
+use crate::{ErrorKind, NewEvent, Result, private_file};
 
 /// How long one turn of waiting for the write lock takes inside `SQLite`, which sleeps 1, 2 and 2 ms in it.
 const LOCK_TURN: &str = "PRAGMA busy_timeout = 5";
@@ -65,20 +66,24 @@ impl SqliteStore {
     /// Opens an outbox that [`SqliteStore::init`] has made. Fails without creating anything if there is none, or one of another schema.
     pub async fn open(config: impl Into<SqliteConfig>) -> Result<Self> {
         let store = Self::connect(config.into(), false).await?;
-        schema::check(&store.writer).await.at(&store)?;
-        store.ready().await
+        schema::check(&store.readers).await.at(&store)?;
+        Ok(store)
     }
 
-    /// Creates the file if there is none (its directory must exist), and the outbox's tables in it or what they lack. Harmless on an
+    /// Creates the file, for this user only, if there is none (its directory must exist), and the outbox's tables in it or what they lack. Harmless on an
     /// outbox that is up to date; a newer schema is an error.
     pub async fn init(config: impl Into<SqliteConfig>) -> Result<Self> {
         let store = Self::connect(config.into(), true).await?;
-        schema::migrate(&store.writer).await.at(&store)?;
-        store.ready().await
+        schema::migrate(&store.readers).await.at(&store)?;
+        Ok(store)
     }
 
     async fn connect(config: SqliteConfig, create: bool) -> Result<Self> {
         error::check_path(&config.path, create)?;
+        if create {
+            // Whatever keeps it from being made, SQLite says it better.
+            let _ = private_file::make(&config.path);
+        }
         let options = config.connect_options(create);
         // A lock is waited for inside SQLite; a connection only for as long as the calls before.
         let wait = config.busy_timeout * 4 + Duration::from_secs(1);
@@ -89,8 +94,17 @@ impl SqliteStore {
                 .idle_timeout(None)
                 .max_lifetime(None)
                 .test_before_acquire(false)
+                .after_release(|connection, _| Box::pin(is_sound(connection)))
         };
-        let writer = pool(1).connect_with(options.clone()).await.map_err(|e| store_error(&config.path, &e))?;
+        // The writer tries for the lock in short turns, see [`SqliteStore::when_free`].
+        let in_turns =
+            pool(1).after_connect(|connection, _| Box::pin(async { sqlx::query(LOCK_TURN).execute(connection).await.map(drop) }));
+        let writer = in_turns.connect_with(options.clone()).await.map_err(|e| store_error(&config.path, &e))?;
+        for beside in ["", "-wal", "-shm"] {
+            let mut name = config.path.clone().into_os_string();
+            name.push(beside);
+            private_file::warn_if_public(Path::new(&name));
+        }
         Ok(Self {
             writer,
             readers: pool(2).connect_lazy_with(options.clone()),
@@ -98,12 +112,6 @@ impl SqliteStore {
             config,
             forget_after: Arc::default(),
         })
-    }
-
-    /// From here on the writer tries for the lock in short turns, see [`SqliteStore::when_free`].
-    async fn ready(self) -> Result<Self> {
-        sqlx::query(LOCK_TURN).execute(&self.writer).await.at(&self)?;
-        Ok(self)
     }
 
     /// Repeats a write that found the file locked, for at most the busy timeout. `SQLite` itself waits in ever longer sleeps, up to
@@ -122,7 +130,8 @@ impl SqliteStore {
         }
     }
 
-    /// Begins a write transaction for [`enqueue`], for programs that have no pool of their own.
+    /// Begins a write transaction for [`enqueue`], for programs that have no pool of their own. After a failed statement drop it, and begin another one:
+    /// SQLite may have rolled back by itself, and what is written then is committed at once.
     pub async fn begin(&self) -> Result<Transaction<'static, Sqlite>> {
         self.when_free(|| self.writer.begin_with("BEGIN IMMEDIATE")).await.at(self)
     }
@@ -159,6 +168,16 @@ impl SqliteStore {
         Ok(answers)
     }
 
+    /// Lifts every epoch above `epoch_above` and every key's next sequence above `sequence_above`, at most [`ABOVE_MAX`](crate::store::ABOVE_MAX)
+    /// each: what consumers have seen before commits were lost. Slots are taken from their holders. `operations.md` says when and how.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::Settings`] if one of the numbers is too high.
+    pub async fn restored(&self, epoch_above: u64, sequence_above: u64) -> Result<Restored> {
+        restored::restored(self, epoch_above, sequence_above).await
+    }
+
     /// The file.
     pub fn path(&self) -> &Path {
         &self.config.path
@@ -175,6 +194,18 @@ impl SqliteStore {
     fn boot_nanos(&self) -> i64 {
         i64::try_from(self.config.clock.now().as_nanos()).unwrap_or(i64::MAX)
     }
+}
+
+/// Whether a connection that comes back may be used again. Where SQLite has rolled back by itself (the disk is full or reports an error), the driver's
+/// own ROLLBACK fails, and it goes on counting a transaction that is over: every BEGIN on that connection would fail for ever.
+async fn is_sound(connection: &mut SqliteConnection) -> Result<bool, sqlx::Error> {
+    // Runs the rollback of a transaction that was dropped.
+    connection.ping().await?;
+    let sound = !connection.is_in_transaction();
+    if !sound {
+        tracing::warn!("a transaction of the outbox ended by itself (a full disk, an I/O error): its connection is closed and opened anew");
+    }
+    Ok(sound)
 }
 
 /// A retry further ahead than this, in milliseconds, means that the wall clock was set back: it is due.
@@ -197,6 +228,10 @@ fn nanos(duration: Duration) -> i64 {
 
 #[async_trait]
 impl Store for SqliteStore {
+    async fn id(&self) -> Result<Option<String>> {
+        sqlx::query_scalar("SELECT outbox_id FROM outbox_meta").fetch_one(&self.readers).await.at(self)
+    }
+
     async fn register(&self, me: &Registration) -> Result<()> {
         fence::register(self, me).await
     }

@@ -11,14 +11,15 @@ use crate::Result;
 use crate::store::sql::{changes, done_through, shortened};
 use crate::store::{Hold, Outcome, Registration, Then};
 
-/// ?1 outcomes as JSON lists of aggregate, slot, epoch and sequence; ?2 incarnation. One row an aggregate, not one an event. Each
-/// outcome of a current hold changes exactly one row, so their number tells whether any was fenced.
+/// ?1 outcomes as JSON lists of aggregate, slot, epoch and sequence; ?2 incarnation. One row an aggregate, not one an event. What
+/// is marked already is left alone, head and all: this may come twice, and late. Each other outcome of a current hold changes exactly one row, so
+/// their number shows whether any was fenced.
 const MARK: &str = "UPDATE outbox_aggregate
     SET done_seq = m.through, attempts = 0, failures = 0, failing_since = NULL, attempted_at = NULL, retry_at = NULL, last_error = NULL
     FROM (SELECT value ->> 0 AS aggregate, value ->> 1 AS slot, value ->> 2 AS epoch, value ->> 3 AS through FROM json_each(?1)) AS m
     CROSS JOIN outbox_slot AS s
     WHERE s.slot = m.slot AND s.epoch = m.epoch AND s.incarnation = ?2
-      AND outbox_aggregate.id = m.aggregate AND outbox_aggregate.done_seq <= m.through";
+      AND outbox_aggregate.id = m.aggregate AND outbox_aggregate.done_seq < m.through";
 
 /// The same list; deletes what was just marked.
 const DELETE: &str = "DELETE FROM outbox WHERE position IN (
@@ -41,13 +42,13 @@ macro_rules! under_the_fence {
 }
 
 /// ?5 attempts, ?6 failures, ?7 now, ?8 retry at or NULL, ?9 blocked at or NULL, ?10 error, ?11 sequence. Repeated after the head went on
-/// (an operator's discard, say), it writes nothing: the next event is innocent. One without another failure was put off and not tried; its time begins when
+/// (an operator's discard, say), it writes nothing: the next event is innocent. Nor does a retry that comes late, behind a later one. One without another failure was put off and not tried; its time begins when
 /// it fails.
 const FAIL: &str = concat!(
     "UPDATE outbox_aggregate SET attempts = ?5, failures = ?6, failing_since = iif(?6 > 0, coalesce(failing_since, ?7), NULL),
          attempted_at = iif(?6 > failures, ?7, attempted_at),
          retry_at = ?8, blocked_at = ?9, last_error = ?10
-     WHERE id = ?1 AND done_seq < ?11 AND ",
+     WHERE id = ?1 AND done_seq < ?11 AND (?9 IS NOT NULL OR failures <= ?6) AND ",
     under_the_fence!()
 );
 

@@ -6,7 +6,7 @@ use super::error::classify;
 use crate::{Error, ErrorKind, Result};
 
 /// The schema this version reads and writes.
-pub const SCHEMA_VERSION: i64 = 2;
+pub const SCHEMA_VERSION: i64 = 3;
 
 /// One migration: to what it leads, how, and the way back.
 struct Migration {
@@ -15,7 +15,7 @@ struct Migration {
     down: &'static str,
 }
 
-const MIGRATIONS: [Migration; 2] = [
+const MIGRATIONS: [Migration; 3] = [
     Migration {
         version: 1,
         up: include_str!("../../migrations/sqlite/0001_outbox.up.sql"),
@@ -25,6 +25,11 @@ const MIGRATIONS: [Migration; 2] = [
         version: 2,
         up: include_str!("../../migrations/sqlite/0002_dead_letters.up.sql"),
         down: include_str!("../../migrations/sqlite/0002_dead_letters.down.sql"),
+    },
+    Migration {
+        version: 3,
+        up: include_str!("../../migrations/sqlite/0003_identity.up.sql"),
+        down: include_str!("../../migrations/sqlite/0003_identity.down.sql"),
     },
 ];
 

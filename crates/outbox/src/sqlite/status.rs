@@ -7,15 +7,20 @@ use sqlx::{Row, SqliteConnection};
 use super::error::Context;
 use super::fence::alive;
 use super::{SqliteStore, retry_ahead_max_ms, unix_ms, unsigned};
-use crate::store::{Backlog, BlockedAggregate, ERROR_CHARS_MAX, PublisherStatus, Retrying, Status};
+use crate::store::{Backlog, BlockedAggregate, ERROR_CHARS_MAX, PublisherStatus, Retrying, Status, UNPUBLISHED_MAX};
 use crate::{Result, one_line};
 
-/// The blocked are counted apart, since they are in another index.
+/// By the two indexes of what is pending, and not by all aggregates there are. The blocked are counted apart, since they are in another one.
 const PENDING: &str = "
     SELECT coalesce(sum(a.last_seq - a.done_seq), 0), min(iif(typeof(o.created_at) = 'integer', o.created_at, NULL))
-    FROM outbox_aggregate AS a
-    LEFT JOIN outbox AS o ON o.aggregate = a.id AND o.seq = a.done_seq + 1
-    WHERE a.done_seq < a.last_seq AND a.blocked_at IS NULL";
+    FROM (
+        SELECT id, done_seq, last_seq FROM outbox_aggregate INDEXED BY outbox_aggregate_pending
+        WHERE done_seq < last_seq AND blocked_at IS NULL AND retry_at IS NULL
+        UNION ALL
+        SELECT id, done_seq, last_seq FROM outbox_aggregate INDEXED BY outbox_aggregate_waiting
+        WHERE done_seq < last_seq AND blocked_at IS NULL AND retry_at IS NOT NULL
+    ) AS a
+    LEFT JOIN outbox AS o INDEXED BY outbox_in_order ON o.aggregate = a.id AND o.seq = a.done_seq + 1";
 /// New aggregates are pending too; their hash is NULL, and so is their place in the index by hash.
 const BLOCKED: &str = "
     SELECT coalesce(sum(a.last_seq - a.done_seq), 0), min(iif(typeof(o.created_at) = 'integer', o.created_at, NULL)), count(*)
@@ -51,6 +56,26 @@ const FREE: &str = concat!(
     ")"
 );
 
+/// ?1 boot id, ?2 now (ns), ?3 how many aggregates are looked at. Events in slots that no living publisher holds, where one lives at all: the ranges
+/// of free slots are sought in the index by hash; those that wait for a retry are not in it.
+const UNPUBLISHED: &str = concat!(
+    "WITH free AS MATERIALIZED (SELECT s.hash_from, s.hash_to FROM outbox_slot s WHERE s.incarnation IS NULL OR NOT EXISTS (
+        SELECT 1 FROM outbox_publisher p WHERE p.incarnation = s.incarnation AND ",
+    alive!("p", "?1", "?2"),
+    ")), due AS (
+        SELECT a.last_seq - a.done_seq AS events FROM free AS f
+        CROSS JOIN outbox_aggregate AS a INDEXED BY outbox_aggregate_pending ON a.hash BETWEEN f.hash_from AND f.hash_to
+        WHERE a.done_seq < a.last_seq AND a.blocked_at IS NULL AND a.retry_at IS NULL LIMIT ?3
+    ), waiting AS (
+        SELECT a.last_seq - a.done_seq AS events, a.hash FROM outbox_aggregate AS a INDEXED BY outbox_aggregate_waiting
+        WHERE a.done_seq < a.last_seq AND a.blocked_at IS NULL AND a.retry_at IS NOT NULL LIMIT ?3
+    )
+    SELECT (SELECT coalesce(sum(events), 0) FROM due)
+        + (SELECT coalesce(sum(w.events), 0) FROM waiting AS w WHERE EXISTS (SELECT 1 FROM free AS f WHERE w.hash BETWEEN f.hash_from AND f.hash_to))"
+);
+/// ?1 boot id, ?2 now (ns).
+const ANY_ALIVE: &str = concat!("SELECT EXISTS (SELECT 1 FROM outbox_publisher p WHERE ", alive!("p", "?1", "?2"), ")");
+
 /// Events, when the oldest was written, and aggregates, of an index. ?1 how many are looked at.
 #[rustfmt::skip]
 macro_rules! counted {
@@ -74,10 +99,12 @@ pub(super) async fn backlog(store: &SqliteStore, most: usize) -> Result<Backlog>
     let mut tx = store.readers.begin().await.at(store)?;
     let mut backlog = Backlog { complete: true, ..Backlog::default() };
     let mut oldest: Option<i64> = None;
+    let mut blocked = 0;
     for sql in COUNTED {
         let counted = sqlx::query_as(sql).bind(most).fetch_one(&mut *tx).await.at(store)?;
         let (events, since, aggregates): (i64, Option<i64>, i64) = counted;
         backlog.pending += unsigned(events);
+        blocked = unsigned(events);
         backlog.complete &= aggregates < most;
         // The last of them counts; the others are not blocked.
         backlog.blocked_aggregates = unsigned(aggregates);
@@ -85,6 +112,8 @@ pub(super) async fn backlog(store: &SqliteStore, most: usize) -> Result<Backlog>
     }
     let parked: i64 = sqlx::query_scalar(PARKED).bind(most).fetch_one(&mut *tx).await.at(store)?;
     backlog.complete &= parked < most;
+    backlog.free_slots = free_slots(store, &mut tx).await.at(store)?;
+    backlog.unpublished = unpublished(store, &mut tx, backlog.pending - blocked).await.at(store)?;
     Ok(Backlog { parked: unsigned(parked), oldest_pending_age: oldest.map(|since| between(since, unix_ms())), ..backlog })
 }
 
@@ -112,8 +141,9 @@ async fn read(store: &SqliteStore, conn: &mut SqliteConnection) -> Result<Status
     let retrying = retrying(conn, now).await?;
     let parked: i64 = sqlx::query_scalar("SELECT count(*) FROM outbox WHERE parked_at IS NOT NULL").fetch_one(&mut *conn).await?;
     let slots: Option<u32> = sqlx::query_scalar("SELECT slots FROM outbox_meta").fetch_one(&mut *conn).await?;
-    let free: u32 = sqlx::query_scalar(FREE).bind(&store.config.boot_id).bind(store.boot_nanos()).fetch_one(conn).await?;
+    let free = free_slots(store, conn).await?;
     Ok(Status {
+        unpublished: unpublished(store, conn, unsigned(pending)).await?,
         pending: unsigned(pending + held_back),
         oldest_pending_age: oldest.into_iter().chain(oldest_blocked).min().map(ago),
         blocked_aggregates: unsigned(blocked_count),
@@ -124,6 +154,19 @@ async fn read(store: &SqliteStore, conn: &mut SqliteConnection) -> Result<Status
         slots,
         free_slots: free,
     })
+}
+
+async fn free_slots(store: &SqliteStore, conn: &mut SqliteConnection) -> Result<u32, sqlx::Error> {
+    sqlx::query_scalar(FREE).bind(&store.config.boot_id).bind(store.boot_nanos()).fetch_one(conn).await
+}
+
+/// How many of `pending` events, none of them blocked, are in slots without a living publisher: without any publisher all of them.
+async fn unpublished(store: &SqliteStore, conn: &mut SqliteConnection, pending: u64) -> Result<u64, sqlx::Error> {
+    let (boot, now) = (&store.config.boot_id, store.boot_nanos());
+    if pending == 0 || !sqlx::query_scalar::<_, bool>(ANY_ALIVE).bind(boot).bind(now).fetch_one(&mut *conn).await? {
+        return Ok(pending);
+    }
+    sqlx::query_scalar(UNPUBLISHED).bind(boot).bind(now).bind(UNPUBLISHED_MAX).fetch_one(conn).await.map(unsigned)
 }
 
 async fn retrying(conn: &mut SqliteConnection, now: i64) -> Result<Option<Retrying>, sqlx::Error> {

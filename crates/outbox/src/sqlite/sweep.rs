@@ -22,6 +22,14 @@ const OLD: &str = "SELECT o.position FROM outbox AS o CROSS JOIN outbox_aggregat
     WHERE o.position > ?1 AND o.position <= ?2 AND CAST(o.created_at AS INTEGER) < ?3 AND o.parked_at IS NULL
       AND a.id = o.aggregate AND o.seq <= a.done_seq";
 
+/// Rows behind a window without anything old that are looked at: as many old rows as make up one of so many parts of the table are found.
+const SAMPLES: i64 = 32;
+
+/// ?1 position, ?2 how many rows are looked at, spread evenly over those behind that position: the oldest of them.
+const OLDEST_BEYOND: &str = "SELECT min((SELECT CAST(o.created_at AS INTEGER) FROM outbox AS o
+        WHERE o.position > ?1 + (l.last - ?1) / ?2 * s.value + (l.last - ?1) % ?2 * s.value / ?2 ORDER BY o.position LIMIT 1))
+    FROM (SELECT max(position) AS last FROM outbox) AS l CROSS JOIN json_each(?3) AS s";
+
 /// ?1 aggregate, ?2 aggregates to look at.
 const AGGREGATES: &str = "SELECT count(*), max(id) FROM (SELECT id FROM outbox_aggregate WHERE id > ?1 ORDER BY id LIMIT ?2)";
 
@@ -46,12 +54,20 @@ async fn old(store: &SqliteStore, retention: Duration, position: i64, limit: i64
     let window = sqlx::query_as(WINDOW).bind(position).bind(limit).fetch_one(&store.readers).await.at(store)?;
     let (looked_at, last, oldest): (i64, Option<i64>, Option<i64>) = window;
     let (Some(last), Some(oldest)) = (last, oldest) else { return Ok(Swept::default()) };
-    // Positions rise with time but for the writers' clocks: behind a window without anything old there is nothing old.
+    // Positions rise with time but for the writers' clocks, which may be ahead: behind a window without anything old there is nothing old, or some of
+    // the rows looked at are.
     if oldest >= oldest_kept {
-        return Ok(Swept::default());
+        let goes_on = looked_at == limit && oldest_beyond(store, last).await?.is_some_and(|oldest| oldest < oldest_kept);
+        return Ok(Swept { resume: goes_on.then_some(last), ..Swept::default() });
     }
     let old = sqlx::query_scalar(OLD).bind(position).bind(last).bind(oldest_kept).fetch_all(&store.readers).await.at(store)?;
     Ok(Swept { resume: (looked_at == limit).then_some(last), ..delete(store, &old).await? })
+}
+
+async fn oldest_beyond(store: &SqliteStore, position: i64) -> Result<Option<i64>> {
+    let samples = json!((0..SAMPLES).collect::<Vec<_>>()).to_string();
+    let oldest = sqlx::query_scalar(OLDEST_BEYOND).bind(position).bind(SAMPLES).bind(samples);
+    oldest.fetch_one(&store.readers).await.at(store)
 }
 
 /// By the aggregates; the position is an aggregate's. Publishers delete what they deliver, so this finds only what was delivered under

@@ -1,6 +1,7 @@
 //! What a publisher needs of the place where events wait.
 
 mod dead_letters;
+mod restored;
 #[cfg(any(feature = "sqlite", feature = "postgres"))]
 pub(crate) mod sql;
 mod status;
@@ -10,12 +11,17 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use futures::stream::{self, BoxStream, StreamExt as _};
-use shardwise::{Incarnation, SlotSet};
+use shardwise::{Incarnation, Serves, SlotSet};
 
 pub(crate) use self::dead_letters::too_many;
 pub use self::dead_letters::{AuditEntry, DeadLetter, DeadLetters, DeadState, LIST_MAX, REPLAY_EVENTS_MAX, Replayed, Resent, Signature};
-pub use self::status::{Backlog, BlockedAggregate, ERROR_CHARS_MAX, PublisherStatus, Retrying, Status};
-use crate::{AggregateId, Delivery, Result};
+#[cfg(any(feature = "sqlite", feature = "postgres"))]
+pub(crate) use self::restored::checked;
+pub use self::restored::{ABOVE_MAX, Restored};
+#[cfg(any(feature = "sqlite", feature = "postgres"))]
+pub(crate) use self::status::UNPUBLISHED_MAX;
+pub use self::status::{Backlog, BlockedAggregate, ERROR_CHARS_MAX, PublisherStatus, Retrying, Status, Stuck, StuckCause};
+use crate::{AggregateId, Delivery, Error, ErrorKind, Result};
 
 /// A publisher that announces itself to a store.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -192,9 +198,16 @@ pub struct Cleaned {
 /// 4. [`Store::record`] writes nothing for a hold that is not the store's current one, and says which.
 /// 5. Nothing is locked between two calls.
 ///
-/// Calls may be dropped half-way (a timeout); repeating them must be harmless.
+/// Calls may be dropped half-way (a timeout) and be executed later all the same, behind what was asked since; that, and repeating them, must be
+/// harmless.
 #[async_trait]
 pub trait Store: Send + Sync + 'static {
+    /// The random id of the outbox, which `outbox init` wrote into the store: what its publishers show each other, so that another outbox never
+    /// shares their slots. `None` for a store that has none; the shipped ones always have one.
+    async fn id(&self) -> Result<Option<String>> {
+        Ok(None)
+    }
+
     /// Announces a publisher, as seen now. Fails with `OtherSlots` while a living publisher uses another number of slots.
     async fn register(&self, me: &Registration) -> Result<()>;
 
@@ -260,8 +273,24 @@ pub trait Store: Send + Sync + 'static {
     async fn unblock(&self, key: Option<&str>) -> Result<u64>;
 }
 
+/// What the publishers of the outbox in `store` work for, for [`shardwise::ShardingFactory::create_serving`]. `name` is the outbox's name, for messages
+/// alone.
+///
+/// # Errors
+///
+/// Those of [`Store::id`]; [`ErrorKind::Settings`] if the store has no id.
+pub async fn serves(store: &impl Store, name: &str) -> Result<Serves> {
+    let id = store.id().await?;
+    let id = id.ok_or_else(|| Error::new(ErrorKind::Settings, "this outbox's store has no id: implement Store::id"))?;
+    Ok(Serves::Outbox { id, name: name.to_owned() })
+}
+
 #[async_trait]
 impl<S: Store + ?Sized> Store for Arc<S> {
+    async fn id(&self) -> Result<Option<String>> {
+        (**self).id().await
+    }
+
     async fn register(&self, me: &Registration) -> Result<()> {
         (**self).register(me).await
     }

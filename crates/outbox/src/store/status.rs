@@ -2,6 +2,47 @@
 
 use std::time::Duration;
 
+/// So many aggregates are looked at for what no publisher sends.
+pub(crate) const UNPUBLISHED_MAX: i64 = 10_000;
+/// A backlog whose oldest event is older than this, or than ten polls where that is longer, is stuck: whatever the cause is, an operator should look.
+const OLD: Duration = Duration::from_mins(1);
+/// See [`OLD`].
+const OLD_POLLS: u32 = 10;
+
+/// Why events wait that should have been delivered.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Stuck {
+    /// The kind of reason.
+    pub cause: StuckCause,
+    /// What is stuck and what to do, in one line without a secret and safe for a terminal.
+    pub detail: String,
+}
+
+/// See [`Stuck`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum StuckCause {
+    /// Events are pending in slots that no living publisher holds.
+    NoPublisher,
+    /// The oldest pending event is older than a minute and than ten polls.
+    OldBacklog,
+}
+
+impl StuckCause {
+    /// The name in JSON.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::NoPublisher => "no_publisher",
+            Self::OldBacklog => "old_backlog",
+        }
+    }
+}
+
+/// The age from which on a backlog is stuck, for publishers that look every `poll`.
+pub(crate) fn old_after(poll: Duration) -> Duration {
+    OLD.max(poll.saturating_mul(OLD_POLLS))
+}
+
 /// The most characters of a sink's words in a [`Status`].
 pub const ERROR_CHARS_MAX: usize = 300;
 
@@ -64,8 +105,19 @@ pub struct Backlog {
     pub blocked_aggregates: u64,
     /// Events set aside.
     pub parked: u64,
+    /// Events that are not blocked, in slots that no living publisher holds, so they are not sent.
+    pub unpublished: u64,
+    /// Slots that no living publisher holds, with events or without.
+    pub free_slots: u32,
     /// Whether everything was counted; if not, each number is a lower bound.
     pub complete: bool,
+}
+
+impl Backlog {
+    /// Whether events are stuck, for publishers that look every `poll`.
+    pub(crate) fn is_stuck(&self, poll: Duration) -> bool {
+        self.unpublished > 0 || self.oldest_pending_age.is_some_and(|age| age > old_after(poll))
+    }
 }
 
 /// How an outbox stands.
@@ -89,4 +141,91 @@ pub struct Status {
     pub slots: Option<u32>,
     /// Slots that no living publisher holds.
     pub free_slots: u32,
+    /// Pending events that are not blocked, in slots that no living publisher holds, so they are not sent. Beside a living publisher a lower bound, counted
+    /// over 10,000 aggregates.
+    pub unpublished: u64,
+}
+
+impl Status {
+    /// What is stuck, for publishers that look every `poll`. Empty: every pending event has a living publisher, and none is older than a minute and
+    /// than ten polls.
+    pub fn stuck(&self, poll: Duration) -> Vec<Stuck> {
+        let no_publisher = (self.unpublished > 0).then(|| Stuck { cause: StuckCause::NoPublisher, detail: self.without_publisher() });
+        let limit = old_after(poll);
+        let old = self.oldest_pending_age.filter(|age| *age > limit);
+        let old = old.map(|age| Stuck { cause: StuckCause::OldBacklog, detail: self.of_age(age, limit) });
+        no_publisher.into_iter().chain(old).collect()
+    }
+
+    fn living(&self) -> usize {
+        self.publishers.iter().filter(|publisher| publisher.alive).count()
+    }
+
+    fn without_publisher(&self) -> String {
+        let events = self.unpublished;
+        match (self.living(), self.slots) {
+            (0, None) => format!("{events} events wait, and no publisher has ever run: start `shardwise outbox run`"),
+            (0, Some(_)) => format!("{events} events wait, and no publisher is alive: start `shardwise outbox run`"),
+            (living, _) => format!(
+                "{events} events wait in slots that none of the {living} living publishers holds ({} slots without one): something else is a member of \
+                 their group, or a publisher does not take its slots; see `shardwise members` and the publishers' logs",
+                self.free_slots
+            ),
+        }
+    }
+
+    /// The most likely causes first.
+    fn of_age(&self, age: Duration, limit: Duration) -> String {
+        let cause = if self.blocked_aggregates > 0 {
+            format!("{} aggregates are blocked: `shardwise outbox list` shows their heads", self.blocked_aggregates)
+        } else if let Some(retrying) = &self.retrying {
+            format!("{} aggregates fail and are tried again, the last one with: {}", retrying.aggregates, retrying.error)
+        } else if self.living() == 0 {
+            "no publisher is alive".to_owned()
+        } else {
+            "its publishers are alive and do not keep up, or the sink accepts nothing: see their logs".to_owned()
+        };
+        format!("the oldest pending event has waited for {age:.0?}, more than {limit:.0?}: {cause}")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn publisher(alive: bool) -> PublisherStatus {
+        PublisherStatus { publisher: "a".into(), incarnation: "1".into(), alive, seen_ago: Some(Duration::ZERO), slots: 3 }
+    }
+
+    fn causes(status: &Status, poll: Duration) -> Vec<&'static str> {
+        status.stuck(poll).iter().map(|stuck| stuck.cause.as_str()).collect()
+    }
+
+    #[test]
+    fn events_without_a_publisher_are_stuck_at_once_and_the_reason_is_named() {
+        let poll = Duration::from_secs(1);
+        let mut status = Status { pending: 5, unpublished: 5, oldest_pending_age: Some(Duration::ZERO), ..Status::default() };
+        assert_eq!(causes(&status, poll), ["no_publisher"]);
+        assert!(status.stuck(poll)[0].detail.contains("no publisher has ever run"));
+        (status.slots, status.publishers) = (Some(64), vec![publisher(false)]);
+        assert!(status.stuck(poll)[0].detail.contains("no publisher is alive"));
+        (status.publishers, status.free_slots) = (vec![publisher(true)], 31);
+        let detail = &status.stuck(poll)[0].detail;
+        assert!(detail.contains("none of the 1 living publishers") && detail.contains("31 slots"), "{detail}");
+        status.unpublished = 0;
+        assert_eq!(causes(&status, poll), [""; 0]);
+    }
+
+    #[test]
+    fn an_old_backlog_is_stuck_by_a_minute_and_by_ten_polls() {
+        let mut status = Status { pending: 1, publishers: vec![publisher(true)], ..Status::default() };
+        for (age, poll, stuck) in [(60, 1, false), (61, 1, true), (61, 30, false), (300, 30, false), (301, 30, true)] {
+            status.oldest_pending_age = Some(Duration::from_secs(age));
+            assert_eq!(!causes(&status, Duration::from_secs(poll)).is_empty(), stuck, "{age} s, polls of {poll} s");
+        }
+        let detail = |status: &Status| status.stuck(Duration::from_secs(1))[0].detail.clone();
+        assert!(detail(&status).contains("do not keep up"));
+        status.blocked_aggregates = 2;
+        assert!(detail(&status).contains("2 aggregates are blocked"));
+    }
 }

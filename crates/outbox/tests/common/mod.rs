@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use async_trait::async_trait;
 use shardwise::discovery::Clock;
-use shardwise::{InstanceId, Moment, Ownership, ServiceState, Sharding, SlotSet, Timing};
+use shardwise::{InstanceId, Moment, Ownership, Serves, ServiceState, Sharding, SlotSet, Timing};
 use shardwise_outbox::exercise::StoreHarness;
 use shardwise_outbox::{DeadLetters, NewEvent, OutboxPublisher, OutboxPublisherBuilder, Payload, SqliteConfig, SqliteStore, Store};
 use sqlx::sqlite::{SqliteConnectOptions, SqliteConnection};
@@ -128,17 +128,28 @@ fn timing(ttl: Duration) -> Timing {
 pub struct TestSharding {
     id: InstanceId,
     timing: Timing,
+    serves: Option<Serves>,
     sender: Arc<watch::Sender<Arc<Ownership>>>,
 }
 
 impl TestSharding {
     pub fn of(name: &str, slots: SlotSet) -> Self {
-        Self { id: InstanceId::new(name).unwrap(), timing: timing(TTL), sender: Arc::new(watch::Sender::new(Arc::new(active(slots)))) }
+        Self {
+            id: InstanceId::new(name).unwrap(),
+            timing: timing(TTL),
+            serves: None,
+            sender: Arc::new(watch::Sender::new(Arc::new(active(slots)))),
+        }
     }
 
     /// For tests that wait for its end.
     pub fn with_ttl(mut self, ttl: Duration) -> Self {
         self.timing = timing(ttl);
+        self
+    }
+
+    pub fn serving(mut self, serves: Serves) -> Self {
+        self.serves = Some(serves);
         self
     }
 
@@ -175,6 +186,10 @@ impl Sharding for TestSharding {
 
     fn timing(&self) -> Timing {
         self.timing
+    }
+
+    fn serves(&self) -> Option<Serves> {
+        self.serves.clone()
     }
 }
 
@@ -219,4 +234,30 @@ pub async fn eventually(what: &str, limit: Duration, mut holds: impl AsyncFnMut(
         tokio::time::sleep(Duration::from_millis(2)).await;
     }
     begun.elapsed()
+}
+
+/// What is logged at the default level, line by line.
+#[derive(Clone, Default)]
+pub struct Said(Arc<std::sync::Mutex<Vec<u8>>>);
+
+impl Said {
+    pub fn subscriber(&self) -> impl tracing::Subscriber + Send + Sync + use<> {
+        let said = self.clone();
+        tracing_subscriber::fmt().with_ansi(false).with_max_level(tracing::Level::INFO).with_writer(move || said.clone()).finish()
+    }
+
+    pub fn lines(&self) -> Vec<String> {
+        String::from_utf8_lossy(&self.0.lock().unwrap()).lines().map(str::to_owned).collect()
+    }
+}
+
+impl std::io::Write for Said {
+    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+        self.0.lock().unwrap().extend_from_slice(bytes);
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> std::io::Result<()> {
+        Ok(())
+    }
 }

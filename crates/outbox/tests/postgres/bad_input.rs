@@ -155,14 +155,20 @@ async fn an_older_schema_with_rows_pending() {
     let error = PostgresStore::open(outbox.config()).await.unwrap_err();
     assert!(
         error.kind() == ErrorKind::Schema
-            && error.to_string().contains("its schema is 1, this version needs 2: run `shardwise outbox init`")
+            && error
+                .to_string()
+                .contains(&format!("its schema is 1, this version needs {}: run `shardwise outbox init`", postgres::SCHEMA_VERSION))
     );
     PostgresStore::init(outbox.config()).await.unwrap().close().await;
     let mut arrived = delivered(&outbox).await;
     outbox.insert(of_many(3..=3)).await;
-    run(&mut conn, postgres::MIGRATIONS[1].down).await;
+    for migration in postgres::MIGRATIONS[1..].iter().rev() {
+        run(&mut conn, migration.down).await;
+    }
     outbox.insert(of_many(4..=4)).await;
-    run(&mut conn, postgres::MIGRATIONS[1].up).await;
+    for migration in &postgres::MIGRATIONS[1..] {
+        run(&mut conn, migration.up).await;
+    }
     arrived.extend(delivered(&outbox).await);
     in_order(&arrived, 80);
 }
@@ -302,6 +308,22 @@ async fn a_login_with_password_over_tls() {
     outbox.insert(events("a", 1..=1)).await;
     assert_eq!(store.status().await.unwrap().pending, 1);
     store.close().await;
+    // Private keys whose line breaks were lost, in their own file and beside a certificate.
+    let client = authority.client("worker").unwrap();
+    let whole = std::fs::read_to_string(client.key()).unwrap();
+    let secret = &whole.lines().nth(1).unwrap()[..40];
+    for text in [whole.replace('\n', " "), whole.replace('\n', ""), whole.replacen("END", "FIN", 1), format!("-----BEGIN {whole}")] {
+        std::fs::write(place("damaged.pem"), text).unwrap();
+        let damaged = place("damaged.pem");
+        for (cert, key) in [(client.certificate(), damaged.clone()), (damaged.clone(), client.key())] {
+            let refused = open(url(&format!("{root}&sslcert={}&sslkey={}", cert.display(), key.display()))).await.unwrap_err();
+            let said = format!("{refused} {refused:?}");
+            let numbers = said.split(|c: char| !c.is_ascii_digit()).filter_map(|number| number.parse::<u8>().ok());
+            let decoded: String = numbers.map(char::from).collect();
+            assert!(refused.kind() == ErrorKind::Settings && said.contains("must be PEM files"), "{said}");
+            assert!(!said.contains(secret) && !decoded.contains(secret), "the private key stands in the error: {said}");
+        }
+    }
     let other = Authority::new().unwrap();
     let stranger = open(url(&format!("sslmode=verify-full&sslrootcert={}", other.file().display()))).await.unwrap_err();
     assert!(stranger.kind() == ErrorKind::Denied && stranger.to_string().contains("TLS fails: check sslmode"), "{stranger}");

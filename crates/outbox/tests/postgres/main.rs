@@ -8,6 +8,7 @@ mod common;
 mod costs;
 mod crossings;
 mod encoding;
+mod lost_commits;
 mod migrations;
 mod publishing;
 mod refusals;

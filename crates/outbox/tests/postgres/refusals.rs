@@ -98,7 +98,8 @@ async fn what_is_wrong_with_the_database_is_told_with_what_to_do() {
     for result in [PostgresStore::open(outbox.config()).await, PostgresStore::init(outbox.config()).await] {
         let error = result.unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Schema);
-        assert!(error.to_string().contains("its schema is 99, newer than this version's 2: use a newer shardwise"), "{error}");
+        let newer = format!("its schema is 99, newer than this version's {}: use a newer shardwise", postgres::SCHEMA_VERSION);
+        assert!(error.to_string().contains(&newer), "{error}");
     }
 }
 
@@ -122,7 +123,7 @@ async fn a_schema_of_ones_own_works_and_the_way_back_leaves_nothing() {
     assert!(error.kind() == ErrorKind::Schema && error.to_string().contains("it is not ours: rename it"), "{error}");
     outbox.execute("DROP TABLE outbox").await;
     let (one, two) = tokio::join!(PostgresStore::init(outbox.config()), PostgresStore::init(outbox.config()));
-    assert!(one.is_ok() && two.is_ok(), "two processes at once");
+    assert!(one.is_ok() && two.is_ok(), "two processes at once: {one:?} {two:?}");
 }
 
 /// The files alone, as another tool runs them.

@@ -114,3 +114,34 @@ async fn a_publisher_deletes_a_backlog_of_what_is_delivered_and_nothing_else() {
     running.stop().await;
     assert_eq!(outbox.execute("SELECT count(*) FROM outbox").await[0][0].as_deref(), Some("100"), "and kept");
 }
+
+/// Positions rise with time, but for writers whose clock is ahead: behind their rows, others are old.
+#[tokio::test]
+async fn a_sweep_passes_over_rows_of_a_clock_that_is_ahead() {
+    for ahead in ["10 minutes", "3 hours", "2 years"] {
+        let outbox = Outbox::new().await;
+        let store = outbox.store().await;
+        let me = Registration { publisher: "w".into(), incarnation: Incarnation::new(1), ttl: Duration::from_hours(24), slots: 8 };
+        store.register(&me).await.unwrap();
+        store.take(&me, &SlotSet::full(8)).await.unwrap();
+        let rows = format!(
+            "INSERT INTO outbox (aggregatetype, aggregateid, type, payload, created_at)
+             SELECT 'a', n, 't', 'x', statement_timestamp() + CASE WHEN n <= 50 THEN interval '{ahead}' WHEN n <= 150 THEN interval '-2 hours' ELSE interval '0' END
+             FROM generate_series(1, 200) AS n"
+        );
+        outbox.execute(&rows).await;
+        deliver(&store, &me).await;
+        let (mut position, mut rounds) = (0, 0);
+        while let Some(next) = store.sweep(Duration::from_hours(1), position, 10).await.unwrap().resume {
+            (position, rounds) = (next, rounds + 1);
+            assert!(rounds < 100, "{ahead}: it comes to an end");
+        }
+        let left = outbox.execute("SELECT count(*) FILTER (WHERE created_at > now()), count(*) FROM outbox").await;
+        assert_eq!(
+            left,
+            [["50", "100"].map(|n| Some(n.to_owned()))],
+            "{ahead}: what is old is gone, what is young by its own time is kept"
+        );
+        assert!(position < 180, "{ahead}: behind the last old row it stops soon, at {position}");
+    }
+}

@@ -185,7 +185,7 @@ async fn a_webhook_is_a_sink() {
 #[tokio::test]
 async fn a_request_has_the_event_a_signature_and_a_key_against_repetition() {
     let server = Server::start(ok);
-    let event = rich("a.b/..");
+    let event = rich("a.b/..c");
     for mode in [Mode::Binary, Mode::Structured] {
         let config = server.config("/{aggregatetype}/{aggregateid}").mode(mode);
         let sink = HttpSink::new(config.signing_secret("whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw").unwrap()).unwrap();
@@ -193,23 +193,23 @@ async fn a_request_has_the_event_a_signature_and_a_key_against_repetition() {
     }
     let taken = server.taken();
     for (request, content_type) in taken.iter().zip(["application/json", "application/cloudevents+json; charset=utf-8"]) {
-        assert_eq!((&request.method, request.uri.path()), (&Method::POST, "/order/a%2Eb%2F%2E%2E"));
+        assert_eq!((&request.method, request.uri.path()), (&Method::POST, "/order/a%2Eb%2F%2E%2Ec"));
         let header = |name: &str| request.headers.get(name).unwrap_or_else(|| panic!("no {name}")).to_str().unwrap();
-        assert_eq!((header("content-type"), header("idempotency-key"), header("webhook-id")), (content_type, "a.b/..-1", "a.b/..-1"));
+        assert_eq!((header("content-type"), header("idempotency-key"), header("webhook-id")), (content_type, "a.b/..c-1", "a.b/..c-1"));
         assert_eq!(header("traceparent"), "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01");
         let at: u64 = header("webhook-timestamp").parse().unwrap();
         let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap().as_secs();
         assert!(now.abs_diff(at) < 300, "{at} is not now");
         let key = ring::hmac::Key::new(ring::hmac::HMAC_SHA256, &base64("MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw"));
-        let signed = [format!("a.b/..-1.{at}.").as_bytes(), &request.body[..]].concat();
+        let signed = [format!("a.b/..c-1.{at}.").as_bytes(), &request.body[..]].concat();
         let signature = base64(header("webhook-signature").strip_prefix("v1,").unwrap());
         ring::hmac::verify(&key, &signed, &signature).unwrap();
     }
     let header = |name: &str| decoded(taken[0].headers[name].to_str().unwrap());
     assert_eq!((header("ce-sequence"), header("ce-shardslot"), header("ce-shardepoch")), ("1".into(), "7".into(), "9".into()));
-    assert_eq!((header("ce-subject"), header("ce-tenant")), ("order/a.b/..".into(), "ü 1".into()));
+    assert_eq!((header("ce-subject"), header("ce-tenant")), ("order/a.b/..c".into(), "ü 1".into()));
     assert_eq!(&taken[0].body[..], br#"{"n":1}"#);
-    assert_eq!(parse_line(&taken[1].body).unwrap().key, "order/a.b/..");
+    assert_eq!(parse_line(&taken[1].body).unwrap().key, "order/a.b/..c");
 }
 
 fn base64(text: &str) -> Vec<u8> {
@@ -279,6 +279,27 @@ async fn private_addresses_are_called_only_if_allowed() {
     assert!(server.taken().is_empty());
     let batch = deliveries("a", 1, 1);
     assert_eq!(HttpSink::new(by_name.allow_private(true)).unwrap().deliver(batch.clone().into()).await, Accepted::all(&batch));
+}
+
+/// Who writes events chooses their names, and must not choose where they go: also not for a server that decodes and then splits, or splits at backslashes.
+#[tokio::test]
+async fn no_events_names_lead_out_of_the_webhooks_path() {
+    let server = Server::start(ok);
+    let sink = HttpSink::new(server.config("/in/{aggregateid}/end?of={aggregateid}")).unwrap();
+    let ids = ["..", ".", "a/../b", "../..", "a\\..\\b", "./a", "a/..", "..;v=1", "/../admin"];
+    for id in ids {
+        let answer = sink.deliver(deliveries(id, 1, 1).into()).await;
+        let refusal = answer.refusals().next().unwrap_or_else(|| panic!("{id:?} was sent"));
+        assert!(refusal.permanent && refusal.message.contains("a part . or .. of the URL's path"), "{id:?}: {refusal:?}");
+    }
+    assert!(server.taken().is_empty());
+    for id in ["...", "a..b", "a.b", "%2e%2e", "a/b", ". ."] {
+        let batch = deliveries(id, 1, 1);
+        assert_eq!(sink.deliver(batch.clone().into()).await, Accepted::all(&batch), "{id:?} leads nowhere else");
+    }
+    let query = HttpSink::new(server.config("/in?of={aggregateid}")).unwrap();
+    let batch = deliveries("../..", 1, 1);
+    assert_eq!(query.deliver(batch.clone().into()).await, Accepted::all(&batch), "a query has no parts");
 }
 
 /// An address may have a secret anywhere, also where it cannot be read.

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use super::super::tests::{at, run};
 use super::super::{Action, Input};
-use super::{Aggregate, World, slot};
+use super::{Aggregate, Mistake, World, slot};
 use crate::AggregateId;
 use crate::store::{FetchRequest, Fetched, HeadTrouble, Hold, Outcome, Run, Swept, Then, Touch};
 
@@ -42,9 +42,10 @@ impl World {
 
     fn take(&mut self, me: u64, slot: u32) -> Option<Hold> {
         let (epoch, holder) = self.slots[&slot];
-        let free = self.fenceless || holder.is_none_or(|holder| holder == me || !self.is_alive(holder));
+        let free = self.mistake == Some(Mistake::NoFence) || holder.is_none_or(|holder| holder == me || !self.is_alive(holder));
         (free && self.is_alive(me)).then(|| {
             self.slots.insert(slot, (epoch + 1, Some(me)));
+            self.takers.insert((slot, epoch + 1), me);
             Hold { slot, epoch: epoch + 1 }
         })
     }
@@ -84,9 +85,14 @@ impl World {
             let aggregate = self.aggregates.get_mut(&outcome.aggregate).unwrap();
             if let Some(through) = outcome.through {
                 assert!(through <= aggregate.arrived, "marked before it arrived");
-                (aggregate.done, aggregate.trouble, aggregate.retry_at) = (aggregate.done.max(through), HeadTrouble::default(), 0);
+                if through > aggregate.done {
+                    (aggregate.done, aggregate.trouble, aggregate.retry_at) = (through, HeadTrouble::default(), 0);
+                }
             }
-            if let Then::Retry { attempts, failures, retry_in, .. } = outcome.then {
+            if let Then::Retry { sequence, attempts, failures, retry_in, .. } = outcome.then
+                && aggregate.done < sequence
+                && aggregate.trouble.failures <= failures
+            {
                 aggregate.trouble =
                     HeadTrouble { attempts, failures, failing_for: (failures > 0).then_some(Duration::ZERO), attempted_ago: None };
                 aggregate.retry_at = now + u64::try_from(retry_in.as_millis()).unwrap();

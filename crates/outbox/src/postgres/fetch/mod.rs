@@ -166,6 +166,7 @@ async fn read(
         .bind(i64::try_from(reading.bytes_each()).unwrap_or(i64::MAX))
         .bind(due)
         .bind(i64::from(me.slots));
+    reading.next_statement();
     let (mut rows, mut read, mut read_due) = (query.fetch(&mut *conn), 0, 0);
     while let Some(row) = rows.try_next().await? {
         read += 1;

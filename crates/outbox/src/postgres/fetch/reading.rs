@@ -37,18 +37,25 @@ pub(super) struct Reading {
     pub(super) last_hash: Option<i64>,
     /// Aggregates on the list that have nothing to send.
     pub(super) drained: Vec<i64>,
+    /// Aggregates of former statements. What came of them between two statements is the next reading's: here an event would come twice.
+    former: HashSet<i64>,
     large: Vec<Large>,
 }
 
 impl Reading {
     pub(super) fn new(events_max: usize, bytes_max: usize) -> Self {
         let (events_left, bytes_left) = (events_max.max(1), bytes_max.max(1));
-        Self { events_left, bytes_left, runs: Vec::new(), last_hash: None, drained: Vec::new(), large: Vec::new() }
+        Self { events_left, bytes_left, runs: Vec::new(), last_hash: None, drained: Vec::new(), former: HashSet::new(), large: Vec::new() }
     }
 
     /// So many bytes each of the events may have that are still to come, if all are to fit.
     pub(super) fn bytes_each(&self) -> usize {
         self.bytes_left / self.events_left.max(1)
+    }
+
+    /// The rows that follow are another statement's, of another moment.
+    pub(super) fn next_statement(&mut self) {
+        self.former.extend(self.runs.iter().map(|run| run.aggregate));
     }
 
     pub(super) fn add(&mut self, row: &PgRow, is_due: bool) -> Result<(), sqlx::Error> {
@@ -61,6 +68,9 @@ impl Reading {
         let (done, last): (i64, i64) = (row.try_get_unchecked(4)?, row.try_get_unchecked(5)?);
         if !is_due {
             self.last_hash = Some(row.try_get_unchecked(3)?);
+        }
+        if self.former.contains(&aggregate) {
+            return Ok(());
         }
         if done >= last {
             self.drained.push(aggregate);

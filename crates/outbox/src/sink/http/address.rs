@@ -66,7 +66,7 @@ impl Resolve for PublicOnly {
 }
 
 pub(super) fn refused(host: &str) -> String {
-    format!("{host} has no public address, and private ones are not allowed: allow them if you mean it")
+    format!("{host} has no public address, and others are refused: set sink_private = true (in code `allow_private`) if it is meant")
 }
 
 #[cfg(test)]

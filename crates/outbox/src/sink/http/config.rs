@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use reqwest::Url;
 use secrecy::{ExposeSecret, SecretString};
+use shardwise::discovery::settings::is_this_machine;
 
 use super::super::{Mode, Template, TlsFiles};
 use super::address::{is_public, refused};
@@ -48,6 +49,9 @@ impl HttpConfig {
             return Err(wrong("has a # in it, and what stands behind that is never sent"));
         }
         let template = Template::parse(url)?;
+        if has_dot_segments(&template.pattern('/')) {
+            return Err(wrong("has a part . or .. in its path, which leads elsewhere"));
+        }
         let parsed = Url::parse(&template.pattern('/')).ok().filter(|parsed| matches!(parsed.scheme(), "http" | "https"));
         let parsed = parsed.ok_or_else(|| wrong("must begin with http:// or https:// and a host, as in https://hooks.example/orders"))?;
         if !parsed.username().is_empty() || parsed.password().is_some() {
@@ -127,6 +131,11 @@ impl HttpConfig {
         Self { private_allowed: allowed, ..self }
     }
 
+    /// Whether a token goes over the network as it is.
+    pub(super) fn shows_token(&self) -> bool {
+        self.token.is_some() && !self.tls_needed && !is_this_machine(&self.host)
+    }
+
     /// A host that is an address is not looked up: it is judged here.
     pub(super) fn validated(self) -> Result<Self> {
         let address: Option<IpAddr> = self.host.trim_start_matches('[').trim_end_matches(']').parse().ok();
@@ -139,6 +148,31 @@ impl HttpConfig {
     pub(super) fn authorization(&self) -> Option<String> {
         self.token.as_ref().map(|token| format!("Bearer {}", token.expose_secret()))
     }
+}
+
+/// Whether a part of a URL's path is `.` or `..` once it is decoded, as servers may read it: also where a slash or a backslash was encoded, and with
+/// parameters behind it.
+pub(super) fn has_dot_segments(url: &str) -> bool {
+    let behind_scheme = url.split_once("://").map_or(url, |(_, rest)| rest);
+    let path = behind_scheme.split(['?', '#']).next().unwrap_or_default();
+    let decoded = decoded(path);
+    // The first part is the host.
+    let mut parts = decoded.split(|byte| matches!(byte, b'/' | b'\\')).skip(1);
+    parts.any(|part| matches!(part.split(|byte| *byte == b';').next(), Some(b"." | b"..")))
+}
+
+/// Percent-decoded once.
+fn decoded(text: &str) -> Vec<u8> {
+    let (mut decoded, mut rest) = (Vec::new(), text.as_bytes());
+    while let Some((first, behind)) = rest.split_first() {
+        let digits = behind.get(..2).filter(|_| *first == b'%').and_then(|digits| std::str::from_utf8(digits).ok());
+        let byte = digits
+            .filter(|digits| digits.bytes().all(|digit| digit.is_ascii_hexdigit()))
+            .and_then(|digits| u8::from_str_radix(digits, 16).ok());
+        decoded.push(byte.unwrap_or(*first));
+        rest = if byte.is_some() { &behind[2..] } else { behind };
+    }
+    decoded
 }
 
 impl fmt::Debug for HttpConfig {
@@ -160,13 +194,18 @@ mod tests {
             ("https://example:{id}/", "has a field in its host"),
             ("https://me:secret@host/", "put a token into a file"),
             ("https://host/#{id}", "has a # in it"),
+            ("https://host/secret/../x", "has a part . or .. in its path"),
+            ("https://host/secret/./x", "has a part . or .. in its path"),
+            ("https://host/%2e%2E/{id}", "has a part . or .. in its path"),
+            ("https://host/a%2f..%5Cb", "has a part . or .. in its path"),
+            ("https://host/a/..;v=1/b", "has a part . or .. in its path"),
         ] {
             let error = HttpConfig::from_url(url, "/").unwrap_err().to_string();
             assert!(error.contains(told) && !error.contains("secret"), "{url}: {error}");
         }
         for url in ["http://127.0.0.1:80/", "http://[::1]/", "http://0x7f.1/", "http://2130706433/", "http://[::ffff:10.0.0.1]/"] {
             let config = HttpConfig::from_url(url, "/").unwrap();
-            assert!(config.clone().validated().unwrap_err().to_string().contains("no public address"), "{url}");
+            assert!(config.clone().validated().unwrap_err().to_string().contains("sink_private = true"), "{url}");
             assert!(config.allow_private(true).validated().is_ok());
         }
     }

@@ -42,6 +42,12 @@ impl HttpSink {
     /// [`ErrorKind::Settings`]: the address is not public and that is not allowed, or a file of TLS cannot be used.
     pub fn new(config: HttpConfig) -> Result<Self> {
         let config = config.validated()?;
+        if config.shows_token() {
+            tracing::warn!(
+                origin = config.origin,
+                "the HTTP sink sends its token without TLS, where everybody on the way can read it: write https://"
+            );
+        }
         let mut builder = Client::builder()
             .tls_backend_preconfigured(config.tls.client_config(config.tls_needed)?)
             .connect_timeout(CONNECT_WITHIN)
@@ -58,8 +64,13 @@ impl HttpSink {
 
     fn url(&self, event: &Delivery) -> Result<Url, Refusal> {
         let text = self.config.url.render(event);
+        if config::has_dot_segments(&text) {
+            return Err(Refusal::permanent(format!(
+                "{}: this event's names make a part . or .. of the URL's path, which leads elsewhere",
+                self.name
+            )));
+        }
         let url = Url::parse(&text).ok();
-        // `..` and `.` cannot be written in a path: they would lead elsewhere.
         let same = |url: &Url| url.as_str() == text || url.as_str().strip_suffix('/') == Some(&text) || has_default_port(url, &text);
         url.filter(same).ok_or_else(|| Refusal::permanent(format!("{}: no URL can be made of this event's names", self.name)))
     }

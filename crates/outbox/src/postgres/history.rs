@@ -1,0 +1,312 @@
+//! Whether what the database confirmed to this process's publishers is still in it.
+//!
+//! A failover to a standby that lagged, and a restored copy, take commits back: epochs, sequences and marks fall, and consumers refuse or
+//! drop what comes under numbers that they have seen. The write-ahead log has one order, so if the last things that were confirmed are there,
+//! everything before them is. Remembered are therefore the last touch, the highest epoch of each slot, the last recording, and what was read
+//! since. The first call on a connection that leads elsewhere compares them before it does anything: to another server, timeline or database,
+//! or to a server that has started anew (which loses commits too, with `synchronous_commit = off` or a copy of its disk).
+//!
+//! What no publisher was told cannot be compared: a transaction of a writer that was lost before any publisher read it.
+
+use std::collections::{BTreeMap, HashMap};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use shardwise::Incarnation;
+use sqlx::{PgConnection, Row};
+
+use super::error::Fault;
+use crate::store::sql::done_through;
+use crate::store::{Hold, Outcome, Registration, Run};
+use crate::{AggregateId, Error, ErrorKind};
+
+/// So many aggregates are remembered at least of what was read and not recorded, and at most twice as many.
+const READ_MAX: usize = 10_000;
+/// Who was not seen for longer may have been forgotten by others (`FORGET` in `fence` waits for 10 TTLs).
+const FORGOTTEN_AFTER: u32 = 9;
+
+/// Which history a connection leads to: whether it is a standby's, the server and its timeline, when it was started, the database, the outbox (not
+/// by `to_regclass`, whose session would remember that there is none while another process makes it).
+const WHERE: &str = "SELECT pg_is_in_recovery(),
+        (SELECT system_identifier FROM pg_control_system())
+            || '/' || CASE WHEN NOT pg_is_in_recovery() THEN ('x' || left(pg_walfile_name(pg_current_wal_insert_lsn()), 8))::bit(32)::bigint END,
+        concat_ws('/', pg_postmaster_start_time(), (SELECT oid FROM pg_database WHERE datname = current_database()),
+            (SELECT oid FROM pg_class WHERE relname = 'outbox_meta' AND pg_table_is_visible(oid)))";
+/// The same where the server does not show this user its identifier and timeline.
+const WHERE_WITHOUT_TIMELINE: &str = "SELECT pg_is_in_recovery(), NULL,
+        concat_ws('/', pg_postmaster_start_time(), (SELECT oid FROM pg_database WHERE datname = current_database()),
+            (SELECT oid FROM pg_class WHERE relname = 'outbox_meta' AND pg_table_is_visible(oid)))";
+
+/// $1 incarnation. When it was seen, by the server's clock in microseconds.
+const SEEN: &str = "SELECT (extract(epoch FROM seen_at) * 1000000)::bigint FROM outbox_publisher WHERE incarnation = $1";
+
+/// $1 slots, $2 epochs, $3 incarnations: how many of these holds were never granted, or to another; how many slots have a higher epoch.
+const HOLDS: &str = "SELECT
+        count(*) FILTER (WHERE coalesce(s.epoch, m.epoch, 0) < g.epoch OR s.epoch = g.epoch AND s.incarnation <> g.incarnation),
+        count(*) FILTER (WHERE coalesce(s.epoch, m.epoch, 0) > g.epoch)
+    FROM unnest($1::bigint[], $2::bigint[], $3::text[]) AS g (slot, epoch, incarnation)
+    CROSS JOIN (SELECT max(epoch) AS epoch FROM outbox_slot) AS m
+    LEFT JOIN outbox_slot AS s ON s.slot = g.slot";
+
+/// $1 keys, $2 sequences, $3 ids (or NULL), $4 whether it was marked: an event that is not there, or is another one, or is not marked. What was
+/// deleted since, or forgotten with its aggregate, is accounted for by the aggregate's numbers and the floor.
+const EVENTS: &str = "SELECT g.key, g.seq FROM unnest($1::text[], $2::bigint[], $3::text[], $4::boolean[]) AS g (key, seq, id, marked)
+    CROSS JOIN outbox_floor AS f
+    LEFT JOIN outbox_aggregate AS a ON a.key = g.key
+    LEFT JOIN outbox_head AS h ON h.aggregate = a.id
+    LEFT JOIN outbox AS o ON o.aggregate = a.id AND o.seq = g.seq
+    WHERE CASE WHEN a.id IS NULL THEN f.last_value < g.seq
+               ELSE a.last_seq < g.seq OR g.marked AND coalesce(h.done_seq, 0) < g.seq OR o.id <> g.id END
+    LIMIT 1";
+
+/// Where a connection leads.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Place {
+    /// `system identifier/timeline`; `None` where the server does not show it.
+    pub(super) timeline: Option<String>,
+    /// What else differs between two histories.
+    rest: String,
+}
+
+/// An event that was read or marked.
+#[derive(Debug, Clone)]
+struct Known {
+    key: String,
+    sequence: u64,
+    id: Option<String>,
+}
+
+/// A publisher's last sign of life.
+#[derive(Debug, Clone, Copy)]
+struct Seen {
+    micros: i64,
+    ttl: Duration,
+    confirmed: Instant,
+}
+
+#[derive(Debug, Default)]
+struct Memory {
+    /// Where the connections led when everything was compared last.
+    place: Option<Place>,
+    /// A connection leads elsewhere, or to a standby, and nothing has been compared since.
+    suspect: bool,
+    /// Connections made before are not used any more.
+    since: Option<Instant>,
+    seen: HashMap<Incarnation, Seen>,
+    /// Slot to the highest epoch that was granted, and to whom.
+    holds: BTreeMap<u32, (u64, Incarnation)>,
+    marked: Vec<Known>,
+    /// The last event that was read of each aggregate, and not recorded yet.
+    read: HashMap<AggregateId, Known>,
+    read_before: HashMap<AggregateId, Known>,
+    highest_sequence: u64,
+}
+
+/// What the database confirmed. Clones share it.
+#[derive(Debug, Clone, Default)]
+pub(super) struct History(Arc<Mutex<Memory>>);
+
+impl History {
+    fn memory(&self) -> MutexGuard<'_, Memory> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// A new connection: looks where it leads.
+    pub(super) async fn connected(&self, conn: &mut PgConnection) -> Result<(), sqlx::Error> {
+        let found = place(conn).await?;
+        let mut memory = self.memory();
+        match (&memory.place, found) {
+            (Some(place), Some(found)) if *place == found => {}
+            // As long as nothing was confirmed there is nothing to compare: tables may be in the making, and a standby may be read.
+            (_, found) if memory.seen.is_empty() => memory.place = found,
+            _ => memory.suspect = true,
+        }
+        Ok(())
+    }
+
+    /// Whether a connection may be used again that was made so long ago.
+    pub(super) fn may_use(&self, age: Duration) -> bool {
+        self.memory().since.is_none_or(|since| age <= since.elapsed())
+    }
+
+    pub(super) fn is_suspect(&self) -> bool {
+        self.memory().suspect
+    }
+
+    /// Compares what is remembered with what is there, if a connection led elsewhere.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::LostCommits`] if something is missing; `Unavailable` on a standby.
+    pub(super) async fn compare(&self, conn: &mut PgConnection) -> Result<(), Fault> {
+        let begun = Instant::now();
+        let Some(found) = place(conn).await? else {
+            let text = "the server takes no writes at present; it is a standby: try again";
+            return Err(Error::new(ErrorKind::Unavailable, text).into());
+        };
+        let missing = self.missing(conn).await?;
+        let mut memory = self.memory();
+        let before = memory.place.as_ref().and_then(|place| place.timeline.clone());
+        let other = before.filter(|before| found.timeline.as_ref() != Some(before));
+        let told = |timeline: Option<&String>| timeline.map_or("an unknown timeline".to_owned(), |timeline| format!("timeline {timeline}"));
+        if let Some(missing) = missing {
+            let epoch = memory.holds.values().map(|(epoch, _)| *epoch).max().unwrap_or(0);
+            let from = other
+                .map_or(String::new(), |before| format!(" (it is on {} now, was on timeline {before})", told(found.timeline.as_ref())));
+            let text = format!(
+                "commits that were confirmed to this publisher are missing: {missing}{from}. A standby that lagged has taken over, or an older copy was restored. {ADVICE} \
+                 (this publisher knows of epoch {epoch} and sequence {})",
+                memory.highest_sequence
+            );
+            return Err(Error::new(ErrorKind::LostCommits, text).into());
+        }
+        if let Some(before) = other {
+            tracing::info!(
+                before,
+                now = found.timeline,
+                "the outbox's database has another timeline; nothing that was confirmed to this publisher is missing"
+            );
+        }
+        memory.place = Some(found);
+        memory.suspect = false;
+        memory.since = Some(begun);
+        Ok(())
+    }
+
+    /// What is missing, in words.
+    async fn missing(&self, conn: &mut PgConnection) -> Result<Option<String>, Fault> {
+        let (seen, holds, events) = {
+            let memory = self.memory();
+            (memory.seen.clone(), memory.holds.clone(), memory.events())
+        };
+        let (slots, (epochs, takers)): (Vec<i64>, (Vec<i64>, Vec<String>)) =
+            holds.iter().map(|(slot, (epoch, taker))| (i64::from(*slot), (epoch.cast_signed(), taker.to_string()))).unzip();
+        let (fewer, more): (i64, i64) = sqlx::query_as(HOLDS).bind(slots).bind(epochs).bind(takers).fetch_one(&mut *conn).await?;
+        if fewer > 0 {
+            return Ok(Some(format!("the epochs of {fewer} slots that it took")));
+        }
+        for (incarnation, seen) in &seen {
+            let found: Option<i64> = sqlx::query_scalar(SEEN).bind(incarnation.to_string()).fetch_optional(&mut *conn).await?;
+            // Without its row it was forgotten long ago, or everything was lifted above what it knows.
+            let is_missing = match found {
+                Some(found) => found < seen.micros,
+                None => {
+                    seen.confirmed.elapsed() < seen.ttl * FORGOTTEN_AFTER && !(more > 0 && more == i64::try_from(holds.len()).unwrap_or(-1))
+                }
+            };
+            if is_missing {
+                return Ok(Some("its last sign of life".into()));
+            }
+        }
+        let (mut keys, mut sequences, mut ids, mut marked) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
+        for (event, is_marked) in events {
+            keys.push(event.key);
+            sequences.push(event.sequence.cast_signed());
+            ids.push(event.id);
+            marked.push(is_marked);
+        }
+        let event = sqlx::query_as(EVENTS).bind(keys).bind(sequences).bind(ids).bind(marked).fetch_optional(conn).await?;
+        Ok(event.map(|(key, sequence): (String, i64)| format!("event {sequence} of {}, or its mark", crate::one_line(&key, 200))))
+    }
+
+    pub(super) fn registered(&self, me: &Registration, micros: i64) {
+        self.memory().seen.insert(me.incarnation, Seen { micros, ttl: me.ttl, confirmed: Instant::now() });
+    }
+
+    /// It is gone: nothing is expected of its row any more.
+    pub(super) fn left(&self, me: &Registration) {
+        self.memory().seen.remove(&me.incarnation);
+    }
+
+    pub(super) fn held(&self, me: &Registration, holds: &[Hold]) {
+        let mut memory = self.memory();
+        for hold in holds {
+            let known = memory.holds.entry(hold.slot).or_insert((hold.epoch, me.incarnation));
+            if hold.epoch >= known.0 {
+                *known = (hold.epoch, me.incarnation);
+            }
+        }
+    }
+
+    /// These were read: their events are on their way to a destination from now on.
+    pub(super) fn read(&self, runs: &[Run]) {
+        let mut memory = self.memory();
+        for (run, event) in runs.iter().filter_map(|run| run.events.last().map(|event| (run, event))) {
+            memory.highest_sequence = memory.highest_sequence.max(event.sequence);
+            let known = Known { key: event.key(), sequence: event.sequence, id: Some(event.id.clone()) };
+            memory.read.insert(run.aggregate, known);
+        }
+        if memory.read.len() > READ_MAX {
+            memory.read_before = std::mem::take(&mut memory.read);
+        }
+    }
+
+    /// These were recorded, but for fenced holds.
+    pub(super) fn recorded(&self, outcomes: &[Outcome], fenced: &[Hold]) {
+        let mut memory = self.memory();
+        let mut marked = Vec::with_capacity(outcomes.len());
+        for outcome in outcomes {
+            let newer = memory.read.remove(&outcome.aggregate);
+            let Some(known) = newer.or_else(|| memory.read_before.remove(&outcome.aggregate)) else { continue };
+            let through = done_through(outcome).filter(|_| !fenced.contains(&outcome.hold));
+            if let Some(through) = through {
+                let id = known.id.clone().filter(|_| through == known.sequence);
+                marked.push(Known { key: known.key.clone(), sequence: through, id });
+            }
+            // The rest of it may have been sent.
+            if through.is_none_or(|through| through < known.sequence) {
+                memory.read.insert(outcome.aggregate, known);
+            }
+        }
+        if !marked.is_empty() {
+            memory.marked = marked;
+        }
+    }
+
+    /// Whether this process has come to this timeline with everything that it knew.
+    pub(super) fn has_followed_to(&self, timeline: &str) -> bool {
+        let memory = self.memory();
+        memory.since.is_some() && memory.place.as_ref().and_then(|place| place.timeline.as_deref()) == Some(timeline)
+    }
+}
+
+impl Memory {
+    /// What was read or marked, and which of it is marked.
+    fn events(&self) -> Vec<(Known, bool)> {
+        let read = self.read.values().chain(self.read_before.values()).map(|known| (known.clone(), false));
+        self.marked.iter().map(|known| (known.clone(), true)).chain(read).collect()
+    }
+}
+
+/// What to do after commits were lost.
+pub(super) const ADVICE: &str = "Stop all publishers, run `shardwise outbox restored --epoch-above N --sequence-above N` with the highest shardepoch and sequence that \
+     any consumer has seen, and start them again";
+
+/// Where this connection leads; `None`: to a standby.
+pub(super) async fn place(conn: &mut PgConnection) -> Result<Option<Place>, sqlx::Error> {
+    let row = match sqlx::query(WHERE).fetch_one(&mut *conn).await {
+        Err(sqlx::Error::Database(_)) => sqlx::query(WHERE_WITHOUT_TIMELINE).fetch_one(conn).await?,
+        row => row?,
+    };
+    let is_standby: bool = row.try_get(0)?;
+    Ok(if is_standby { None } else { Some(Place { timeline: row.try_get(1)?, rest: row.try_get(2)? }) })
+}
+
+/// Remembers the timeline in the outbox if none is, and says if another one is, unless this process has followed there itself.
+pub(super) async fn note(conn: &mut PgConnection, history: &History) -> Result<(), Fault> {
+    let Some(now) = place(conn).await?.and_then(|place| place.timeline) else { return Ok(()) };
+    let before: Option<String> = sqlx::query_scalar("SELECT timeline FROM outbox_meta").fetch_one(&mut *conn).await?;
+    match before {
+        None => {
+            sqlx::query("UPDATE outbox_meta SET timeline = $1 WHERE timeline IS NULL").bind(now).execute(conn).await?;
+        }
+        Some(before) if before != now && !history.has_followed_to(&now) => tracing::warn!(
+            before,
+            now,
+            "the outbox's database has another timeline than when its publishers came first. If a standby that lagged has taken over, or an older copy was restored, commits are \
+             lost, and consumers may refuse or drop what comes now. {ADVICE}. If nothing was lost, run it with 0 and 0, and this warning ends"
+        ),
+        Some(_) => {}
+    }
+    Ok(())
+}

@@ -1,0 +1,140 @@
+//! How SQLite goes about each statement of the store and the inbox, in a file without statistics: nothing that grows is read from end to end.
+//!
+//! The statements are those that the suites of the store really send, as the driver tells them; none is listed here.
+#![allow(clippy::unwrap_used, clippy::panic, reason = "tests")]
+
+mod common;
+
+use std::collections::BTreeSet;
+use std::fmt::Debug;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use common::Outbox;
+use shardwise_outbox::exercise;
+use shardwise_outbox::inbox::sqlite as inbox;
+use sqlx::sqlite::SqliteConnection;
+use tracing::field::{Field, Visit};
+use tracing_subscriber::layer::{Context, Layer, SubscriberExt};
+use tracing_subscriber::registry::LookupSpan;
+
+/// What may be read from end to end: the step of a plan, words of the statements that may have it, and why.
+const ALLOWED: [(&str, &str, &str); 22] = [
+    ("SCAN CONSTANT ROW", "", "no table"),
+    ("SCAN outbox_meta", "", "one row"),
+    ("SCAN sqlite_schema", "", "a row for each table"),
+    ("SCAN json_each VIRTUAL TABLE", "", "the list that was given"),
+    ("SCAN h VIRTUAL TABLE", "json_each(?1) AS h", "the list that was given"),
+    ("SCAN (subquery-1)", " LIMIT ?2)", "a window of as many rows as were asked for"),
+    ("SCAN p", "FROM outbox_publisher", "a row for each publisher; those of the dead are deleted"),
+    ("SCAN s", "FROM outbox_slot AS s LEFT JOIN outbox_publisher", "every slot is told, to people"),
+    ("SCAN s USING COVERING INDEX outbox_slot_of", "count(*) FROM outbox_slot s", "every slot is counted, for people"),
+    ("SCAN s", "WITH free AS", "every slot, once: which are free"),
+    ("SCAN f", "WITH free AS", "the free slots"),
+    ("SCAN due", "WITH free AS", "as many as are looked at"),
+    ("SCAN w", "WITH free AS", "as many as are looked at"),
+    ("SCAN a", " LIMIT ?1) AS a", "a window of as many rows as are looked at"),
+    ("SCAN (subquery-1)", " LIMIT ?1)", "a window of as many rows as are looked at"),
+    ("SCAN (subquery-2)", " LIMIT ?1)", "a window of as many rows as are looked at"),
+    ("SCAN outbox_audit", "ORDER BY id DESC LIMIT", "from its end, as many as were asked for"),
+    ("SCAN outbox_aggregate USING INDEX outbox_aggregate_new", "LIMIT ?1", "those without a hash, as many as were asked for"),
+    ("SCAN outbox_aggregate USING INDEX outbox_aggregate_pending", "sum(a.last_seq", "all that is pending is counted"),
+    ("SCAN outbox_aggregate USING INDEX outbox_aggregate_waiting", "sum(a.last_seq", "all that is pending is counted"),
+    ("SCAN a", "UNION ALL", "the two above, one after the other"),
+    ("SCAN o USING COVERING INDEX outbox_parked", "count(*)", "all that is parked is counted"),
+];
+
+/// What the driver tells of each statement.
+#[derive(Clone, Default)]
+struct Told(Arc<Mutex<BTreeSet<String>>>);
+
+impl<S: tracing::Subscriber + for<'a> LookupSpan<'a>> Layer<S> for Told {
+    fn on_event(&self, event: &tracing::Event<'_>, _: Context<'_, S>) {
+        if event.metadata().target() == "sqlx::query" {
+            let mut statement = Statement::default();
+            event.record(&mut statement);
+            let Statement { whole, summary } = statement;
+            self.0.lock().unwrap().insert(if whole.trim().is_empty() { summary } else { whole.trim().to_owned() });
+        }
+    }
+}
+
+#[derive(Default)]
+struct Statement {
+    whole: String,
+    summary: String,
+}
+
+impl Visit for Statement {
+    fn record_str(&mut self, field: &Field, value: &str) {
+        match field.name() {
+            "db.statement" => value.clone_into(&mut self.whole),
+            "summary" => value.clone_into(&mut self.summary),
+            _ => {}
+        }
+    }
+
+    fn record_debug(&mut self, _: &Field, _: &dyn Debug) {}
+}
+
+/// The statements of ours that read or write rows, without what the suites themselves send.
+async fn sent() -> Vec<String> {
+    let told = Told::default();
+    tracing::subscriber::set_global_default(tracing_subscriber::registry().with(told.clone())).unwrap();
+    exercise::store(Outbox::stopped).await;
+    let outbox = Outbox::new().await;
+    let mut conn = outbox.connection().await;
+    inbox::create_table(&mut conn).await.unwrap();
+    inbox::seen(&mut conn, "one", "event").await.unwrap();
+    inbox::forget(&mut conn, Duration::ZERO, 10).await.unwrap();
+    let mut tx = outbox.store().await.begin().await.unwrap();
+    shardwise_outbox::sqlite::enqueue(&mut tx, common::events("a", [1]).remove(0)).await.unwrap();
+    outbox.store().await.holders().await.unwrap();
+    drop(tx);
+    let told = told.0.lock().unwrap();
+    let ours = |text: &&String| ["SELECT", "INSERT", "UPDATE", "DELETE", "WITH"].iter().any(|verb| text.starts_with(verb));
+    told.iter().filter(ours).cloned().collect()
+}
+
+/// A step of a plan, and the step that it is a part of.
+type Step = (i64, i64, i64, String);
+
+async fn plan(conn: &mut SqliteConnection, statement: &str) -> Vec<Step> {
+    let query = sqlx::query_as(sqlx::AssertSqlSafe(format!("EXPLAIN QUERY PLAN {statement}")));
+    query.fetch_all(conn).await.unwrap_or_else(|error| panic!("{error}: {statement}"))
+}
+
+/// The steps that get slower with what is there, or with the square of what was asked for: something that is read from end to end, or a list that is
+/// walked once for each row of the loop around it.
+fn slow<'p>(plan: &'p [Step], statement: &str) -> Vec<&'p str> {
+    let is = |step: &str, what: &str| step.strip_prefix(what).is_some_and(|rest| rest.is_empty() || rest.starts_with(' '));
+    let allowed = |step: &str| ALLOWED.iter().any(|(what, of, _)| is(step, what) && statement.contains(of));
+    let is_inner = |at: usize| plan[..at].iter().any(|(_, of, _, step)| *of == plan[at].1 && (is(step, "SEARCH") || is(step, "SCAN")));
+    let is_slow = |at: &usize| {
+        let step = plan[*at].3.as_str();
+        step.contains("AUTOMATIC") || is(step, "SCAN") && (!allowed(step) || is_inner(*at))
+    };
+    (0..plan.len()).filter(is_slow).map(|at| plan[at].3.as_str()).collect()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn no_statement_reads_from_end_to_end_what_grows() {
+    let statements = sent().await;
+    let fresh = Outbox::new().await;
+    let mut conn = fresh.connection().await;
+    inbox::create_table(&mut conn).await.unwrap();
+    let mut wrong = Vec::new();
+    for statement in &statements {
+        let plan = plan(&mut conn, statement).await;
+        wrong.extend(slow(&plan, statement).into_iter().map(|step| format!("{step}\n    {statement}\n")));
+    }
+    println!("{} statements", statements.len());
+    assert!(statements.len() > 60, "the suites send {} statements, and there are more", statements.len());
+    assert!(wrong.is_empty(), "{}", wrong.concat());
+    // Without statistics SQLite walks this list once for each slot of the publisher: that it is seen is what this test is for.
+    let quadratic = "UPDATE outbox_slot SET incarnation = NULL
+        FROM (SELECT value ->> 0 AS slot, value ->> 1 AS epoch FROM json_each(?1)) AS h
+        WHERE outbox_slot.slot = h.slot AND outbox_slot.epoch = h.epoch AND outbox_slot.incarnation = ?2";
+    let plan = plan(&mut conn, quadratic).await;
+    assert!(!slow(&plan, quadratic).is_empty(), "{plan:?}");
+}
