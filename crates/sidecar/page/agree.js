@@ -6,10 +6,12 @@ import { chip } from "./ring.js";
 
 /** Groups up to this size are asked by themselves, larger ones when the button is pressed. */
 const ASKED_ALWAYS = 16;
-const ASK_EVERY = 5000;
+/** A part of the TTL passes between two rounds, and no more and no less than this. */
+const ROUNDS_PER_TTL = 4;
+const [ASK_LEAST, ASK_MOST] = [1000, 5000];
 /** As long as they see different groups. */
 const ASK_AGAIN = 1000;
-const AT_A_TIME = 4;
+const AT_A_TIME = 8;
 /** In the record of those who take requests. */
 const LISTENS = "shardwise.requests";
 
@@ -17,22 +19,36 @@ const LISTENS = "shardwise.requests";
 let answers = new Map();
 let asking = false;
 let asked = 0;
+/** When the latest round began. */
+let begun = 0;
+/** By worker: the latest moment at which it is known to have renewed, by its own word. */
+let proofs = new Map();
 let askedUnder = "";
 let drawn = "";
 
-/** What a worker said of itself; `undefined` if it was not asked or did not answer. */
-export const statusOf = (id) => answers.get(id)?.status;
+/** How often the workers are asked. */
+export const interval = (state) => Math.min(Math.max(state.ttl / ROUNDS_PER_TTL, ASK_LEAST), ASK_MOST);
+
+/** When a worker is known to have renewed last; `undefined` if it has never said so. */
+export const provenAt = (id) => proofs.get(id);
+
+/** After so long without a proof of life something is wrong with a worker: it renews every third of the TTL, and is asked once in an interval. */
+export const oldAfter = (state) => state.ttl / 2 + interval(state);
+
+const isMe = (state, id) => !state.observed && id === state.own.instance_id;
 
 /** Asked where no handler of the worker's own can stand. */
 async function askOne(state, member) {
   const id = member.instance_id;
   const under = state.own.view_fingerprint;
-  if (id !== state.own.instance_id && member.metadata?.[LISTENS] === undefined) return { why: "it takes no requests", under };
+  if (!isMe(state, id) && member.metadata?.[LISTENS] === undefined) return { why: "it takes no requests", under };
   try {
-    const status = await look(state.policy, `instances/${encodeURIComponent(id)}/shardwise/status`);
+    const status = await look(state.policy, `instances/${encodeURIComponent(id)}/shardwise/status`, interval(state));
+    if (typeof status?.renewed_ms_ago === "number") proofs.set(id, Date.now() - status.renewed_ms_ago);
     return typeof status?.view_fingerprint === "string" ? { status, under } : { why: "what it answers is no worker's status", under };
   } catch (error) {
-    return { why: error.message, under };
+    // The same words for all, so that they are said once.
+    return { why: error.message.replaceAll(id, "it"), under };
   }
 }
 
@@ -40,10 +56,12 @@ async function askOne(state, member) {
 async function askAll(state) {
   if (asking) return;
   asking = true;
+  begun = Date.now();
   askedUnder = state.own.view_fingerprint;
   const rest = [...state.members.members];
   const there = new Set(rest.map((member) => member.instance_id));
   const mine = new Map([...answers].filter(([id]) => there.has(id)));
+  proofs = new Map([...proofs].filter(([id]) => there.has(id)));
   answers = mine;
   const lanes = Array.from({ length: AT_A_TIME }, async () => {
     for (let member = rest.pop(); member !== undefined && answers === mine; member = rest.pop()) mine.set(member.instance_id, await askOne(state, member));
@@ -59,41 +77,48 @@ async function askAll(state) {
 /** Who sees what: this worker, and those that answered. What was asked before this worker's view changed says nothing, unless it is the new view already. */
 export function views(state) {
   const { own } = state;
-  const others = state.members.members.filter((member) => member.instance_id !== own.instance_id);
+  const others = state.members.members.filter((member) => !isMe(state, member.instance_id));
   const view = (id) => {
     const answer = answers.get(id) ?? {};
     const isNow = answer.under === own.view_fingerprint || answer.status?.view_fingerprint === own.view_fingerprint;
     return answer.under === undefined || isNow ? { id, ...answer } : { id, why: "not asked since the change", isOld: true };
   };
   // Of itself the sidecar tells the newest with every look.
-  const age = statusOf(own.instance_id)?.view_age_ms;
-  return [{ id: own.instance_id, status: { ...own, view_age_ms: age } }, ...others.map((member) => view(member.instance_id))];
+  return [{ id: state.observed ? "this sidecar" : own.instance_id, isHere: true, status: own }, ...others.map((member) => view(member.instance_id))];
 }
 
 /** `null` while only this worker is known, else whether all that answered see the same. */
 export function agree(state) {
   const known = views(state).filter((view) => view.status !== undefined);
-  if (known.length < 2 && state.members.members.length > 1) return null;
+  if (known.length < 2 && (state.members.members.length > 1 || state.observed)) return null;
   return known.every((view) => view.status.view_fingerprint === state.own.view_fingerprint);
+}
+
+/** Why several workers did not say, if all of these say the same: that is said once, and not for each. */
+function common(all) {
+  const reasons = all.filter((view) => view.why !== undefined && !view.isOld).map((view) => view.why);
+  return reasons.length > 1 && reasons.every((why) => why === reasons[0]) ? reasons[0] : null;
 }
 
 function told(all, state) {
   const known = all.filter((view) => view.status !== undefined);
   const others = known.filter((view) => view.status.view_fingerprint !== state.own.view_fingerprint);
-  if (all.length === 1) return "There is only this worker.";
+  if (all.length === 1) return state.observed ? "Nobody is there." : "There is only this worker.";
   if (known.length === 1 && all.some((view) => view.isOld)) return "Not known: the group has changed since the others were asked.";
-  if (known.length === 1) return "Only what this worker sees itself is known: no other has been asked, or none answered.";
+  if (known.length === 1 && common(all) === null) return "Only what is seen here is known: no other has been asked, or none answered.";
   const rest = all.length - known.length;
-  const silent = rest === 0 ? "" : ` ${many(rest, "worker")} did not say.`;
+  const why = common(all);
+  const silent = rest === 0 ? "" : why !== null ? ` ${many(rest, "worker")} did not say: ${why}.` : ` ${many(rest, "worker")} did not say.`;
+  if (known.length === 1) return `Only what is seen here is known.${silent}`;
   if (others.length === 0) return `Yes: ${many(known.length, "worker")} see the same group.${silent}`;
   const again = all.length > ASKED_ALWAYS ? "ask again, and if it stays" : "if it stays";
   return `No: ${others.map((view) => view.id).join(", ")} see${others.length === 1 ? "s" : ""} another group than this worker. For a moment around a change that is so; ${again}, look at their logs.${silent}`;
 }
 
-function row(view, state) {
+function row(view, state, why) {
   const { status } = view;
-  const name = h("span", {}, chip(view.id), view.id, view.id === state.own.instance_id ? h("span", { class: "tag" }, "this one") : null);
-  if (status === undefined) return [name, "unknown", "–", "–", "–", view.why ?? "not asked"];
+  const name = h("span", {}, view.isHere && state.observed ? null : chip(view.id), view.id, view.isHere && !state.observed ? h("span", { class: "tag" }, "this one") : null);
+  if (status === undefined) return [name, "unknown", "–", "–", "–", view.why === why ? "did not say" : (view.why ?? "not asked")];
   const same = status.view_fingerprint === state.own.view_fingerprint;
   const age = status.view_age_ms === null || status.view_age_ms === undefined ? "–" : lasting(status.view_age_ms);
   const owns = status.owned_for_ms === null ? "owns nothing" : lasting(status.owned_for_ms);
@@ -104,7 +129,7 @@ function row(view, state) {
 /** Small groups are asked now and then, and at once when this worker's view is another one. */
 function isDue(state) {
   if (askedUnder !== state.own.view_fingerprint) return true;
-  return Date.now() - asked >= (agree(state) === false ? ASK_AGAIN : ASK_EVERY);
+  return Date.now() - begun >= (agree(state) === false ? ASK_AGAIN : interval(state));
 }
 
 export function show(state) {
@@ -114,7 +139,7 @@ export function show(state) {
   const now = JSON.stringify([state.policy, state.own.revision, state.own.view_fingerprint, state.members.revision, asked]);
   if (all.length > ASKED_ALWAYS && now === drawn) return;
   drawn = now;
-  fill($("agree"), table("What each worker sees", ["Worker", "View", "Revision", "Proven ago", "Owns for", "The same?"], all.map((view) => row(view, state)), [2]));
+  fill($("agree"), table("What each worker sees", ["Worker", "View", "Revision", "Proven ago", "Owns for", "The same?"], all.map((view) => row(view, state, common(all))), [2]));
   if (all.length > 1 && all.length <= ASKED_ALWAYS && isDue(state)) askAll(state);
 }
 
@@ -133,5 +158,7 @@ export function forget() {
   answers = new Map();
   asking = false;
   asked = 0;
+  begun = 0;
+  proofs = new Map();
   askedUnder = "";
 }

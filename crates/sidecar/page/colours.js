@@ -1,34 +1,35 @@
-// Colours that people who see few of them can tell apart (Okabe and Ito's), a pattern where they repeat, and the same one for a worker as long as the page lives.
+// Colours that people who see few of them can tell apart (Okabe and Ito's), with a pattern and a shade. A worker's look follows from its id alone, so it is the
+// same on every page, whoever else is there.
 
 // Neighbours in this order differ in lightness too.
 const HUES = ["#0072b2", "#e69f00", "#009e73", "#f0e442", "#d55e00", "#56b4e9", "#cc79a7"];
 /** Plain, then hatched, dotted and crossed. */
 export const PATTERNS = 4;
+const SHADES = [0, 0.35, -0.3];
+const LOOKS = HUES.length * PATTERNS * SHADES.length;
 
-const places = new Map();
+let there = new Set();
 
-/** Gives places to newcomers and takes them from those who are gone. `ids` in order. */
+/** Who is there now. */
 export function assign(ids) {
-  const there = new Set(ids);
-  for (const id of places.keys()) if (!there.has(id)) places.delete(id);
-  const taken = new Set(places.values());
-  let free = 0;
-  for (const id of ids) {
-    if (places.has(id)) continue;
-    while (taken.has(free)) free += 1;
-    places.set(id, free);
-    taken.add(free);
-  }
+  there = new Set(ids);
 }
 
-export const isKnown = (id) => places.has(id);
-const place = (id) => places.get(id) ?? 0;
+export const isKnown = (id) => there.has(id);
+
+/** Names that are numbered get looks that follow each other, and so different hues. */
+function place(id) {
+  let hash = 0;
+  for (const char of id) hash = (hash * 31 + char.codePointAt(0)) >>> 0;
+  return hash % LOOKS;
+}
+
 export const pattern = (id) => Math.floor(place(id) / HUES.length) % PATTERNS;
 
-/** Lighter and darker where hues and patterns are used up. */
+/** Lighter and darker beside the hue. */
 export function colour(id) {
   const hue = HUES[place(id) % HUES.length];
-  const shade = [0, 0.35, -0.3][Math.floor(place(id) / HUES.length) % 3];
+  const shade = SHADES[Math.floor(place(id) / HUES.length) % SHADES.length];
   const part = (at) => {
     const value = parseInt(hue.slice(at, at + 2), 16);
     return Math.round(shade < 0 ? value * (1 + shade) : value + (255 - value) * shade);

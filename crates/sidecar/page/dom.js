@@ -49,13 +49,10 @@ export function lasting(ms) {
   return m > 0 ? `${m} min ${Math.floor(s % 60)} s` : `${Math.floor(s)} s`;
 }
 
-const TIME = new Intl.DateTimeFormat("en-GB", { hour: "2-digit", minute: "2-digit", second: "2-digit" });
-const DAY = new Intl.DateTimeFormat("en-GB", { day: "numeric", month: "short", hour: "2-digit", minute: "2-digit", second: "2-digit" });
+const TIME = new Intl.DateTimeFormat("en-GB", { day: "numeric", month: "short", year: "numeric", hour: "2-digit", minute: "2-digit", second: "2-digit", timeZoneName: "short" });
 
-/** The time of day, with the day unless it is today's. */
-export function clock(date) {
-  return (date.toDateString() === new Date().toDateString() ? TIME : DAY).format(date);
-}
+/** Date, time and zone: what is read here is compared with other machines' logs. */
+export const clock = (date) => TIME.format(date);
 
 /** A table whose cells know their column's name, so that a phone can show rows as cards. Each row is a list of texts and nodes. */
 export function table(caption, heads, rows, numbers = []) {

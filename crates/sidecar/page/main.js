@@ -1,6 +1,6 @@
 // The page's life: which group, what is fetched when, and what is said when the sidecar does not answer.
 
-import { $, clock, fill, h, say } from "./dom.js";
+import { $, clock, fill, h, lasting, say } from "./dom.js";
 import { Refusal, follow, forgetToken, get, hasToken, keepToken, look } from "./api.js";
 import { assign } from "./colours.js";
 import * as agree from "./agree.js";
@@ -16,6 +16,8 @@ import * as whatif from "./whatif.js";
 /** How often it is looked whether anything has changed; events come at once. */
 const LOOK_EVERY = 1000;
 const LOOK_HIDDEN = 10000;
+/** How often ages are counted on. */
+const TICK_EVERY = 500;
 /** After so long without an answer what is shown counts as old. */
 const OLD_AFTER = 2500;
 const FOLLOW_AGAIN = 1000;
@@ -53,13 +55,13 @@ async function fetchNews(asked) {
   const isNew = asked.seen !== seen;
   if (isNew) {
     const [slots, group] = await Promise.all([look(asked.policy, "slots"), look(asked.policy, "members")]);
-    const draining = group.members.some((member) => member.state === "draining");
-    asked.drained = draining ? (await look(asked.policy, "drained").catch(() => ({ drained: asked.drained }))).drained : [];
-    Object.assign(asked, { slots, members: group });
+    // A drain request counts before the member has seen it; without drain support there are none.
+    asked.drained = (await look(asked.policy, "drained").catch(() => ({ drained: asked.drained }))).drained;
+    Object.assign(asked, { slots, members: group, membersAt: Date.now() });
     // The sidecar's two sights of the group may be a moment apart: then it is asked once more.
     asked.seen = slots.view_fingerprint === own.view_fingerprint ? seen : "";
   }
-  asked.own = own;
+  Object.assign(asked, { own, ownAt: Date.now() });
   if (asked !== state) return;
   // First, so that what is drawn has a width.
   $("content").hidden = false;
@@ -83,10 +85,28 @@ function heard() {
   $("lost").hidden = true;
   document.body.classList.remove("old");
   const { own } = state;
-  say($("where"), `${own.instance_id}, group ${own.group}`);
-  say($("fresh"), "live");
-  $("fresh").dataset.state = "live";
-  document.title = own.state === "active" ? `${own.group} – shardwise` : `(${own.state}) ${own.group} – shardwise`;
+  say($("where"), state.observed ? `group ${own.group}, only observed` : `${own.instance_id}, group ${own.group}`);
+  freshness();
+  document.title = own.state === "active" || state.observed ? `${own.group} – shardwise` : `(${own.state}) ${own.group} – shardwise`;
+}
+
+/** Says whether what is shown is of now: the sidecar answers, and what it says is proven. Looked at by the clock, so that an answer that does not come
+ *  cannot hold it up. */
+function freshness() {
+  if (!state?.own || Date.now() - answered > OLD_AFTER) return;
+  const { own } = state;
+  const proof = Math.max(own.view_age_ms ?? 0, state.observed ? 0 : (own.renewed_ms_ago ?? 0)) + Date.now() - state.ownAt;
+  const isLate = proof > state.ttl / 2 + LOOK_EVERY;
+  say($("fresh"), isLate ? `${lasting(proof)} old` : "live");
+  $("fresh").dataset.state = isLate ? "late" : "live";
+}
+
+/** Once in a while, whatever the sidecar does. */
+function tick() {
+  if (state?.own === undefined || !$("content") || $("content").hidden) return;
+  members.tick(state);
+  if (Date.now() - answered > (document.hidden ? LOOK_HIDDEN + OLD_AFTER : OLD_AFTER)) lost("The sidecar has not answered since");
+  else freshness();
 }
 
 function failed(error) {
@@ -95,8 +115,15 @@ function failed(error) {
     return;
   }
   if (Date.now() - answered < OLD_AFTER) return;
+  if (error.status === 0) lost("The sidecar has not answered since");
+  else lost("The sidecar refuses since", `: ${error.message}`);
+}
+
+/** What is shown is old. */
+function lost(what, more = "") {
   const since = clock(new Date(answered));
-  const why = error.status === 0 ? `The sidecar has not answered since ${since}` : `Since ${since} the sidecar refuses: ${error.message}`;
+  const why = `${what} ${since}${more}`;
+  if (state?.own) summary.old(since);
   say($("lost"), state?.own ? `${why}. What you see is from then. It is asked again every second.` : `${why}. It is asked again every second.`);
   $("lost").hidden = false;
   say($("fresh"), "old");
@@ -134,7 +161,7 @@ function choose(policy, told) {
   following?.abort();
   agree.forget();
   whatif.forget();
-  state = { policy: policy.policy, ttl: policy.ttl_ms, minMembers: policy.min_members, mayAct: told.may_act, drained: [], seen: "", refresh };
+  state = { policy: policy.policy, ttl: policy.ttl_ms, observed: policy.only_observed, minMembers: policy.min_members, mayAct: told.may_act, drained: [], seen: "", refresh };
   ring.pick(null);
   refresh();
   listen(state);
@@ -180,6 +207,8 @@ ring.begin();
 shares.begin();
 members.begin();
 agree.begin(current);
+summary.begin(current);
+setInterval(tick, TICK_EVERY);
 owner.begin(current);
 whatif.begin(current);
 $("sign-in").addEventListener("submit", (event) => {

@@ -2,7 +2,7 @@
 
 import { $, ask, count, h, lasting, percent, refill, say, table } from "./dom.js";
 import { actOn, post } from "./api.js";
-import { statusOf } from "./agree.js";
+import { oldAfter, provenAt } from "./agree.js";
 import { chip } from "./ring.js";
 
 /** From so many on there is a field to choose by. */
@@ -10,11 +10,14 @@ const FILTERED = 12;
 const STATES = {
   active: ["good", "takes its share"],
   draining: ["warn", "is leaving: it gives its share away"],
+  "drain requested": ["warn", "an operator wants it to own nothing; it hears of it within a TTL"],
   drained: ["warn", "an operator wants it to stay and own nothing"],
   pausing: ["warn", "is leaving for a while and keeps its place"],
   away: ["warn", "has left for a while and keeps its place"],
 };
 
+/** How often the page asks its own sidecar. */
+const OWN_EVERY = 1000;
 /** How long what was done is told. */
 const NOTICE = 20000;
 
@@ -22,11 +25,28 @@ let last = null;
 let drawn = "";
 let notice = { text: "", until: 0 };
 
-function renewed(member, state) {
-  if (member.instance_id === state.own.instance_id) return h("span", { id: "own-renewed" }, `${lasting(state.own.renewed_ms_ago)} ago`);
-  const told = statusOf(member.instance_id)?.renewed_ms_ago;
-  if (told !== undefined && told !== null) return h("span", { class: "told-renewed", title: "So it said when it was asked last." }, `${lasting(told)} ago`);
-  return h("span", { title: "The backend keeps a worker in the group only while it renews." }, `less than ${lasting(state.ttl)} ago`);
+const isMe = (member, state) => !state.observed && member.instance_id === state.own.instance_id;
+
+/** How long ago a worker is known to have renewed; `null` if it cannot be asked. It counts up while there is no new proof. */
+function age(member, state) {
+  if (isMe(member, state)) return state.own.renewed_ms_ago === null ? null : state.own.renewed_ms_ago + (Date.now() - state.ownAt);
+  const proven = provenAt(member.instance_id);
+  return proven === undefined ? null : Date.now() - proven;
+}
+
+/** Members without a proof of life for so long that something is wrong with them. */
+export const silent = (state) => state.members.members.filter((member) => member.state !== "away" && age(member, state) > (isMe(member, state) ? state.ttl / 2 + OWN_EVERY : oldAfter(state)));
+
+/** Writes how old the latest proof of each worker in the table is now. */
+export function tick(state) {
+  for (const node of document.querySelectorAll("#members [data-age]")) {
+    const member = state.members.members.find((one) => one.instance_id === node.dataset.age);
+    const ms = member === undefined ? null : age(member, state);
+    // The backend shows no member whose lease has ended, as of its own last proof.
+    say(node, ms === null ? `less than ${lasting(state.ttl + (state.own.view_age_ms ?? 0))} ago` : `${lasting(ms)} ago`);
+    node.title = ms === null ? "It cannot be asked; the backend keeps a worker in the group only while it renews." : "By its own word, counted on from there.";
+    node.classList.toggle("late", member !== undefined && silent(state).includes(member));
+  }
 }
 
 /** Asks, says what would move, and does it. */
@@ -45,6 +65,8 @@ function wish(member, state, drained) {
   ask(drained ? `Drain ${id}?` : `Take ${id} back?`, text, drained ? "Drain it" : "Take it back", async () => {
     const heard = await actOn(state.policy, drained ? "drain" : "undrain", { instance_id: id });
     notice = { text: heard.changed ? `${id} hears of it within ${lasting(state.ttl)}.` : `${id} was ${drained ? "drained" : "taken back"} already.`, until: Date.now() + NOTICE };
+    // The wish shows before it is heard.
+    state.seen = "";
     state.refresh();
   });
 }
@@ -57,19 +79,19 @@ function action(member, state, drained) {
 
 function row(member, state, total) {
   const drained = state.drained.includes(member.instance_id);
-  const name = drained && member.state === "draining" ? "drained" : member.state;
+  const name = drained && member.state === "draining" ? "drained" : drained && member.state === "active" ? "drain requested" : member.state;
   const [style, means] = STATES[name] ?? ["warn", name];
   const slots = member.slots === null ? "–" : `${count(member.slots)}${total > 0 ? ` (${percent(member.slots / total)})` : ""}`;
   const uncounted = member.state === "active" && state.slots.placement !== null && !state.slots.members.some((one) => one.instance_id === member.instance_id);
   return [
-    h("span", {}, chip(member.instance_id), member.instance_id, member.instance_id === state.own.instance_id ? h("span", { class: "tag" }, "this one") : null),
+    h("span", {}, chip(member.instance_id), member.instance_id, isMe(member, state) ? h("span", { class: "tag" }, "this one") : null),
     h("span", { class: `pill ${uncounted ? "bad" : style}`, title: means }, uncounted ? "not counted" : name),
     slots,
     String(member.weight),
     member.zone ?? "–",
     member.version ?? "–",
     member.address ?? "–",
-    renewed(member, state),
+    h("span", { data: { age: member.instance_id } }),
     action(member, state, drained),
   ];
 }
@@ -87,12 +109,12 @@ export function show(state) {
   const wanted = $("filter").value.trim().toLowerCase();
   const all = state.members.members;
   $("filter-label").hidden = all.length < FILTERED;
-  const now = JSON.stringify([state.policy, state.mayAct, state.members.revision, state.slots.revision, state.drained, wanted, all.map((member) => statusOf(member.instance_id)?.renewed_ms_ago)]);
+  const now = JSON.stringify([state.policy, state.mayAct, state.members.revision, state.slots.revision, state.drained, wanted]);
   if (now !== drawn) draw(state, wanted);
   drawn = now;
-  if ($("own-renewed")) say($("own-renewed"), `${lasting(state.own.renewed_ms_ago)} ago`);
+  tick(state);
   const foreign = state.members.foreign.length === 0 ? "" : `Of the same name, but none of ours: ${state.members.foreign.join(", ")}. `;
-  const may = state.mayAct ? "" : "Nobody may drain from here: this sidecar was started without --token-file.";
+  const may = state.mayAct ? "" : "Nobody may drain or replay from here: this sidecar was started without --token-file.";
   say($("members-said"), Date.now() < notice.until ? notice.text : `${foreign}${may}`);
 }
 

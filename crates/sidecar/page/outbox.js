@@ -7,7 +7,13 @@ import { act, get } from "./api.js";
 const LOOK_EVERY = 5000;
 const WHO = "shardwise-who";
 
+/** What keeps events from being delivered, in words. */
+const CAUSES = { no_publisher: "no living publisher", old_backlog: "old backlog" };
+
 let mayAct = false;
+let name = null;
+/** The latest answer, the one before it, when it came, and why there is none since. */
+let latest = { status: null, before: null, at: 0, error: null };
 let timer = null;
 let drawn = "";
 let notice = "";
@@ -34,15 +40,44 @@ function row(letter) {
   return [h("code", {}, letter.id), letter.key, letter.event_type, h("span", { class: `pill ${letter.state === "parked" ? "warn" : "bad"}` }, letter.state), lasting(letter.dead_for_ms), letter.error, button];
 }
 
-function show(status) {
+/** Whether the oldest event that waits is younger than at the look before: the backlog is being worked off. */
+function falls(status, before) {
+  return before !== null && before.oldest_pending_age_ms !== null && (status.oldest_pending_age_ms === null || status.oldest_pending_age_ms < before.oldest_pending_age_ms);
+}
+
+/** What is wrong, the worst first. */
+function found(status, before) {
+  const all = [];
+  const add = (style, text) => all.push({ style, text });
+  // A sidecar that does not say so knows nothing of it.
+  if (!Array.isArray(status.stuck)) add("warn", "It is not known whether events are stuck: this sidecar does not say.");
+  const stuck = Array.isArray(status.stuck) ? status.stuck : [];
+  const isOld = stuck.length > 0 && stuck.every((one) => one.cause === "old_backlog");
+  for (const { cause, detail } of stuck) add(isOld && falls(status, before) ? "warn" : "bad", `Stuck, ${CAUSES[cause] ?? cause}: ${detail.replace(/\.$/, "")}${isOld && falls(status, before) ? "; the oldest event's age falls" : ""}.`);
+  if (status.publishers === 0 && status.pending > 0 && !stuck.some((one) => one.cause === "no_publisher")) add("bad", "Events wait, and no publisher is alive.");
+  if (status.blocked_aggregates > 0) add("warn", `${many(status.blocked_aggregates, "aggregate")} blocked.`);
+  if (status.parked > 0) add("warn", `${many(status.parked, "event")} parked.`);
+  return all.sort((one, other) => (one.style === "bad" ? 0 : 1) - (other.style === "bad" ? 0 : 1));
+}
+
+/** For the page's verdict: what is wrong with the outbox, as far as that is known. Parked events are the operator's own choice, and stay on the card. */
+export function troubles() {
+  if (name === null) return [];
+  const said = (list) => list.map(({ style, text }) => ({ style, text: `Outbox ${name}: ${text}` }));
+  if (latest.error !== null) return said([{ style: "bad", text: `it cannot be read: ${latest.error}` }]);
+  if (latest.status === null) return said([{ style: "warn", text: "it has not been read yet." }]);
+  if (Date.now() - latest.at > 3 * LOOK_EVERY) return said([{ style: "bad", text: `it was last read ${lasting(Date.now() - latest.at)} ago.` }]);
+  return said(found(latest.status, latest.before).filter((one) => !one.text.endsWith("parked.")));
+}
+
+function show(status, before) {
   const { dead } = status;
-  const stuck = status.blocked_aggregates + status.parked > 0;
-  const parts = [[status.blocked_aggregates, "aggregate", "blocked"], [status.parked, "event", "parked"]].filter(([n]) => n > 0);
-  const verdict = stuck ? `${parts.map(([n, word, is]) => `${many(n, word)} ${is}`).join(" and ")}.` : status.publishers === 0 && status.pending > 0 ? "Events wait, and no publisher is alive." : "Nothing is stuck.";
+  const wrong = found(status, before);
+  const verdict = wrong.length > 0 ? wrong.map((one) => one.text).join(" ") : "Nothing is stuck.";
   const heads = ["Event", "Aggregate", "Type", "Is", "For", "Why", "Action"];
   refill(
     $("outbox"),
-    h("p", { class: "verdict", data: { state: stuck ? "warn" : status.publishers === 0 && status.pending > 0 ? "bad" : "good" } }, verdict),
+    h("p", { class: "verdict", data: { state: wrong[0]?.style ?? "good" } }, verdict),
     h(
       "dl",
       { class: "tiles" },
@@ -54,7 +89,6 @@ function show(status) {
     ),
     dead.length === 0 ? null : h("div", { class: "scroll" }, table("Dead letters", heads, dead.map(row))),
     status.more ? h("p", { class: "hint" }, "There are more: shardwise outbox list.") : null,
-    mayAct || dead.length === 0 ? null : h("p", { class: "hint" }, "Nobody may replay from here: this sidecar was started without --token-file."),
     h("p", { role: "status" }, notice),
   );
 }
@@ -63,11 +97,15 @@ async function look() {
   clearTimeout(timer);
   try {
     const status = await get("/v1/outbox");
-    const now = JSON.stringify([status, notice]);
-    if (now !== drawn) show(status);
+    // A second look at once, behind a replay, says nothing of how the age moves.
+    const before = Date.now() - latest.at >= LOOK_EVERY / 2 ? latest.status : latest.before;
+    latest = { status, before, at: Date.now(), error: null };
+    const now = JSON.stringify([status, falls(status, before), notice]);
+    if (now !== drawn) show(status, before);
     drawn = now;
   } catch (error) {
     if (error.status === 401) return;
+    latest = { ...latest, error: error.message };
     drawn = "";
     fill($("outbox"), h("p", { class: "refused" }, `The outbox cannot be read: ${error.message}. It is asked again every ${lasting(LOOK_EVERY)}.`));
   }
@@ -77,6 +115,7 @@ async function look() {
 /** Shows the outbox, if this sidecar was told of one. */
 export function begin(told) {
   mayAct = told.may_act;
+  name = told.outbox;
   $("outbox-card").hidden = told.outbox === null;
   if (told.outbox === null) return;
   say($("outbox-title"), `Outbox ${told.outbox}`);

@@ -15,14 +15,29 @@ const names = (ids, total) => {
   return total > 3 ? `${first} and ${count(total - 3)} more` : first;
 };
 
+/** What a member announces before it is gone; an operator's drain looks the same and keeps it. */
+const LEAVES = { draining: "drains: it leaves, or an operator wants it to own nothing", pausing: "leaves for a while", away: "is away" };
+
+/** Whose state or weight has changed, and how. */
+function changed(event) {
+  const words = event.members_changed.map(({ instance_id, state, weight }) => {
+    if (state !== null && LEAVES[state[1]] !== undefined) return `${instance_id} ${LEAVES[state[1]]}`;
+    const parts = [state === null ? "" : `${state[0]} → ${state[1]}`, weight === null ? "" : `weight ${weight[0]} → ${weight[1]}`];
+    return `${instance_id}: ${parts.filter((part) => part !== "").join(", ")}`;
+  });
+  return words.length > 3 ? `${words.slice(0, 3).join("; ")} and ${count(words.length - 3)} more` : words.join("; ");
+}
+
 /** The cause in words. */
 function cause(event) {
   const came = event.joined > 0 ? `${names(event.members_joined, event.joined)} came` : "";
-  const went = event.left > 0 ? `${names(event.members_left, event.left)} went` : "";
-  const who = [came, went].filter((part) => part !== "").join("; ");
+  const announced = event.members_left.filter((id) => !event.members_vanished.includes(id));
+  const left = event.left > event.vanished ? `${names(announced, event.left - event.vanished)} left` : "";
+  const vanished = event.vanished > 0 ? `${names(event.members_vanished, event.vanished)} vanished` : "";
+  const who = [came, left, vanished, changed(event)].filter((part) => part !== "").join("; ");
   const words = {
     joined: "this worker joined",
-    members_changed: who === "" ? "a worker's state or weight changed" : who,
+    members_changed: who === "" ? "what a worker says of itself changed" : who,
     member_gate: "the number of workers passed min_members",
     policy_changed: "the group went over to another placement",
     fenced: "this worker lost its lease or its view, and stopped",
@@ -40,7 +55,7 @@ function row(event) {
     event.moved_share === null
       ? "–"
       : h("span", { class: "moved" }, h("i", { class: "bar", style: { width: `${Math.max(event.moved_share * 100, 1)}%` } }), h("span", {}, percent(event.moved_share)));
-  const style = ["fenced", "refused", "claim_lost"].includes(event.cause) ? "bad" : "plain";
+  const style = ["fenced", "refused", "claim_lost"].includes(event.cause) ? "bad" : event.vanished > 0 ? "warn" : "plain";
   return {
     props: { data: { event: event.id } },
     cells: [

@@ -1,4 +1,4 @@
-//! What is among members: how requests get from one to another, and what they show each other.
+//! What is among members: how requests get from one to another, and what proves that they are members.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -19,7 +19,7 @@ use crate::target::Target;
 /// How requests are brought from member to member.
 #[derive(Debug)]
 pub struct Peers {
-    /// What members show each other, instead of what the settings say.
+    /// What members prove to each other that they know, instead of what the settings say.
     pub token: Option<Token>,
     /// How members' certificates are judged, and which one they are shown.
     pub(crate) tls: Option<Arc<ClientConfig>>,

@@ -2,14 +2,13 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use axum::Json;
 use axum::extract::State;
 use serde::Serialize;
 use shardwise::core::Placed;
-use shardwise::{InstanceId, ShardKey};
-use shardwise::{Member, Ownership, slot_of};
+use shardwise::{Departure, InstanceId, Member, Observer, Ownership, ShardKey, slot_of};
 use utoipa::ToSchema;
 
 use crate::app::{App, InPath, Joined, Of};
@@ -20,7 +19,7 @@ use crate::problem::Result;
 pub(crate) struct KeyOwner {
     /// The key that was understood.
     key: String,
-    /// Its slot; null under a key placement and while nobody owns.
+    /// Its slot; null under a key placement and while no member owns anything.
     slot: Option<u32>,
     /// Who owns it by the newest view; null if nobody does.
     owner: Option<String>,
@@ -51,7 +50,7 @@ pub(crate) async fn owner(Of(joined): Of, InPath(key): InPath) -> Result<Json<Ke
     };
     let address = owner.as_ref().and_then(|id| view.member(id)).and_then(|member| member.address.as_ref()).map(ToString::to_string);
     let mine = joined.service.owns(&key);
-    Ok(Json(KeyOwner { slot, owner: owner.map(|id| id.to_string()), address, mine, revision: view.revision(), key }))
+    Ok(Json(KeyOwner { slot, owner: owner.map(String::from), address, mine, revision: view.revision(), key }))
 }
 
 /// What this worker has.
@@ -60,7 +59,8 @@ pub(crate) struct WorkerShare {
     policy: String,
     group: String,
     instance_id: String,
-    /// Where it stands: created, joining, active, stale, draining, left, fenced, refused or unsharded.
+    /// Where it stands: created, joining, active, stale, draining, left, fenced, refused or unsharded; `observing` where this sidecar
+    /// is no member of the group. Then nothing is owned, and the fields about a worker are null.
     state: &'static str,
     /// Why nothing is its own, where that is so.
     hint: Option<String>,
@@ -72,6 +72,8 @@ pub(crate) struct WorkerShare {
     renewed_ms_ago: Option<u64>,
     /// For how many milliseconds this worker has gone by this view; null before it has one.
     viewed_ms_ago: Option<u64>,
+    /// Milliseconds since the view was last proven current; null before the first view.
+    view_age_ms: Option<u64>,
     /// The view's number.
     revision: u64,
     /// The same for all workers that see the same group.
@@ -98,23 +100,57 @@ pub(crate) async fn ownership(Of(joined): Of) -> Json<WorkerShare> {
     Json(joined.owned())
 }
 
+fn millis(time: Duration) -> u64 {
+    u64::try_from(time.as_millis()).unwrap_or(u64::MAX)
+}
+
 impl Joined {
+    /// What is known of a group that is only observed.
+    fn observed(&self) -> WorkerShare {
+        let (service, observer) = (&self.service, self.observer.get());
+        let view = observer.map(Observer::members).unwrap_or_default();
+        let placed = observer.and_then(|observer| observer.placed().ok().flatten());
+        WorkerShare {
+            policy: service.policy().name.to_string(),
+            group: service.group_name().as_str().to_owned(),
+            instance_id: service.instance_id().as_str().to_owned(),
+            state: "observing",
+            hint: None,
+            drained: false,
+            owned_for_ms: None,
+            renewed_ms_ago: None,
+            viewed_ms_ago: None,
+            view_age_ms: observer.map(|observer| millis(observer.view_age())),
+            revision: view.revision(),
+            view_fingerprint: view.fingerprint().to_string(),
+            policy_fingerprint: view.group_fingerprint().map(|fingerprint| fingerprint.to_string()),
+            members: view.members().len(),
+            slots: placed.and_then(|placed| if let Placed::Slots(owners) = placed { Some(owners.params().slots) } else { None }),
+            slots_owned: None,
+            ranges: None,
+            stands_still: !view.missing().is_empty(),
+        }
+    }
+
     fn owned(&self) -> WorkerShare {
+        if self.only_observes {
+            return self.observed();
+        }
         let (service, ownership, now) = (&self.service, self.service.ownership(), self.service.now());
         let is_live = ownership.is_live_at(now);
         let slots_owned = ownership.slots_owned().map(|owned| if is_live { owned } else { 0 });
         let ranges = || if is_live { ranges(&ownership) } else { Vec::new() };
-        let millis = |time: Duration| u64::try_from(time.as_millis()).unwrap_or(u64::MAX);
         WorkerShare {
             policy: service.policy().name.to_string(),
-            group: service.group_name().to_string(),
-            instance_id: service.instance_id().to_string(),
+            group: service.group_name().as_str().to_owned(),
+            instance_id: service.instance_id().as_str().to_owned(),
             state: ownership.state_at(now).as_str(),
             hint: ownership.not_owning_at(now).map(|why| why.hint),
             drained: service.is_drained(),
             owned_for_ms: ownership.deadline().filter(|_| is_live).map(|end| millis(end.since(now))),
             renewed_ms_ago: self.signs.renewed_ago(now).map(millis),
             viewed_ms_ago: self.signs.viewed_ago(now).map(millis),
+            view_age_ms: service.view_age().map(millis),
             revision: ownership.view().revision(),
             view_fingerprint: ownership.view().fingerprint().to_string(),
             policy_fingerprint: ownership.policy_fingerprint().map(|fingerprint| fingerprint.to_string()),
@@ -140,6 +176,43 @@ pub(crate) struct Group {
     members: Vec<OneMember>,
     /// Healthy instances of the group's name that have no record of ours.
     foreign: Vec<String>,
+    /// Who is gone without having announced it, as this sidecar saw it within the last hour, the latest last, at most the latest 256.
+    vanished: Vec<Vanished>,
+}
+
+/// A member that died or lost its lease.
+#[derive(Debug, Serialize, ToSchema)]
+pub(crate) struct Vanished {
+    instance_id: String,
+    incarnation: String,
+    /// When that was seen, by this machine's clock.
+    at: String,
+    /// Milliseconds since then.
+    ms_ago: u64,
+    /// A member of that id is there again.
+    is_back: bool,
+}
+
+/// How long vanished members are shown.
+const VANISHED_WITHIN: Duration = Duration::from_hours(1);
+/// How many of them at most.
+const VANISHED_MOST: usize = 256;
+
+fn vanished(observer: &Observer) -> Vec<Vanished> {
+    let (view, now) = (observer.members(), SystemTime::now());
+    let one = |gone: &Departure| {
+        let ago = now.duration_since(gone.at).unwrap_or_default();
+        (gone.vanished() && ago <= VANISHED_WITHIN).then(|| Vanished {
+            instance_id: gone.instance_id.as_str().to_owned(),
+            incarnation: gone.incarnation.to_string(),
+            at: humantime::format_rfc3339_millis(gone.at).to_string(),
+            ms_ago: millis(ago),
+            is_back: view.member(&gone.instance_id).is_some(),
+        })
+    };
+    let mut vanished: Vec<_> = observer.departures().iter().filter_map(one).collect();
+    vanished.drain(..vanished.len().saturating_sub(VANISHED_MOST));
+    vanished
 }
 
 /// One member as its record shows it.
@@ -168,12 +241,19 @@ pub(crate) struct OneMember {
 pub(crate) async fn members(State(app): State<Arc<App>>, Of(joined): Of) -> Result<Json<Group>> {
     // Of a large group it is much to write.
     app.spend()?;
-    let view = joined.observer()?.members();
+    let observer = joined.observer()?;
+    let view = observer.members();
     // A group that goes by something else is shown all the same.
     let loads = joined.placed().ok().flatten().map(|placed| loads(&placed)).unwrap_or_default();
     let members = view.members().iter().map(|member| OneMember::of(member, loads.get(&member.instance_id).copied())).collect();
-    let foreign = view.foreign().iter().map(ToString::to_string).collect();
-    Ok(Json(Group { revision: view.revision(), view_fingerprint: view.fingerprint().to_string(), members, foreign }))
+    let foreign = view.foreign().iter().map(|id| id.as_str().to_owned()).collect();
+    Ok(Json(Group {
+        revision: view.revision(),
+        view_fingerprint: view.fingerprint().to_string(),
+        members,
+        foreign,
+        vanished: vanished(observer),
+    }))
 }
 
 /// How many slots each member has; nothing under a key placement.
@@ -191,7 +271,7 @@ fn loads(placed: &Placed) -> BTreeMap<InstanceId, u32> {
 impl OneMember {
     fn of(member: &Member, slots: Option<u32>) -> Self {
         Self {
-            instance_id: member.instance_id.to_string(),
+            instance_id: member.instance_id.as_str().to_owned(),
             incarnation: member.incarnation.to_string(),
             state: member.state.as_str(),
             address: member.address.as_ref().map(ToString::to_string),

@@ -10,12 +10,13 @@ use axum::http::request::Parts;
 use bytes::Bytes;
 use shardwise::core::Placed;
 use shardwise::discovery::Seldom;
-use shardwise::{Observer, ServiceState, ShardingFactory, ShardingService};
+use shardwise::{Observer, ServiceState, Sharding as _, ShardingFactory, ShardingService};
 use tokio::runtime::Handle;
 use tokio::sync::Semaphore;
 use tracing::Instrument;
 
 use crate::among::Peers;
+use crate::bodies::{Bodies, KEPT_BYTES_MAX};
 use crate::history::History;
 use crate::options::{Limits, Token};
 use crate::outbox::Outbox;
@@ -35,9 +36,11 @@ pub(crate) const FOLLOWERS_MOST: usize = 64;
 /// How long a call of the backend may take that a client waits for.
 const CALL_WITHIN: Duration = Duration::from_secs(10);
 
-/// One group that this sidecar is a member of.
+/// One group that this sidecar is a member of, or only observes.
 pub(crate) struct Joined {
     pub(crate) service: ShardingService,
+    /// The service never joins: this sidecar shows the group and owns nothing of it.
+    pub(crate) only_observes: bool,
     /// Sees the owners of all keys, once there was a first view.
     pub(crate) observer: OnceLock<Observer>,
     pub(crate) history: History,
@@ -64,12 +67,18 @@ pub(crate) struct App {
     pub(crate) outbox: Option<Arc<dyn Outbox>>,
     /// Requests between members that were not let in, by status.
     pub(crate) strangers: Seldom<u16>,
-    /// Actions without the operator's token.
-    pub(crate) intruders: Seldom<()>,
+    /// Requests without the operator's token, apart by whether they may have been actions.
+    pub(crate) intruders: Seldom<bool>,
+    /// Requests for another host or of a page of another origin, by status.
+    pub(crate) outsiders: Seldom<u16>,
+    /// Actions that were refused to those who have the token, by why.
+    pub(crate) refused: Seldom<&'static str>,
     /// Requests that could not be brought to a member, by status.
     pub(crate) unbrought: Seldom<u16>,
     /// Requests that the worker beside did not answer.
     pub(crate) unanswered: Seldom<()>,
+    /// The room for what clients send.
+    pub(crate) bodies: Arc<Bodies>,
     costly: Rate,
     placing: Arc<Semaphore>,
 }
@@ -104,8 +113,11 @@ impl App {
             outbox: options.outbox,
             strangers: Seldom::default(),
             intruders: Seldom::default(),
+            outsiders: Seldom::default(),
+            refused: Seldom::default(),
             unbrought: Seldom::default(),
             unanswered: Seldom::default(),
+            bodies: Bodies::new(KEPT_BYTES_MAX),
             costly: Rate::new(COSTLY_PER_SECOND),
             placing: Arc::new(Semaphore::new(PLACING_MOST)),
         }
@@ -129,9 +141,8 @@ impl App {
         if self.costly.passes() { Ok(()) } else { Err(Problem::too_many(message)) }
     }
 
-    /// Has something computed that takes long, on a thread made for that.
+    /// Has something computed that takes long, on a thread made for that. It has been paid for by [`spend`](Self::spend).
     pub(crate) async fn compute<T: Send + 'static>(&self, work: impl FnOnce() -> T + Send + 'static) -> Result<T> {
-        self.spend()?;
         in_turn(&self.placing, work).await
     }
 
@@ -173,6 +184,16 @@ async fn in_turn<T: Send + 'static>(turns: &Arc<Semaphore>, work: impl FnOnce() 
 
 impl Joined {
     fn not_ready(&self) -> Option<String> {
+        if self.only_observes {
+            let limit = self.service.timing().ttl * 2;
+            return match self.observer.get() {
+                None => Some("the group has not been seen yet".into()),
+                Some(observer) if observer.view_age() > limit => {
+                    Some(format!("the backend has not answered for {:.0?}", observer.view_age()))
+                }
+                Some(_) => None,
+            };
+        }
         let (ownership, now) = (self.service.ownership(), self.service.now());
         if let Some(why) = ownership.not_owning_at(now) {
             return Some(why.to_string());

@@ -1,5 +1,6 @@
 //! Bodies of requests: so many bytes, in so much time.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use axum::body::{Body, BodyDataStream, HttpBody};
@@ -8,19 +9,25 @@ use axum::http::header::CONTENT_TYPE;
 use bytes::Bytes;
 use futures::StreamExt;
 use serde::de::DeserializeOwned;
-use serde_json::{Map, Value};
 use tokio::time::{Instant, timeout_at};
 
+use crate::bodies::{Bodies, Room};
+use crate::connections::HEAD_BYTES_MAX;
 use crate::options::Limits;
 use crate::problem::{Problem, Result};
 
 /// The most bytes of a body that is read as a whole.
 const WHOLE_BYTES_MAX: u64 = 1 << 20;
 
+/// The most bytes of a piece: what a connection reads at a time.
+const PIECE_BYTES_MAX: u64 = HEAD_BYTES_MAX as u64;
+
 /// A body as it comes in.
 pub(crate) struct Incoming {
     stream: BodyDataStream,
     most: u64,
+    /// What it says of its length.
+    declared: Option<u64>,
     seen: u64,
     stall: Duration,
     end: Instant,
@@ -34,7 +41,14 @@ impl Incoming {
         if body.size_hint().lower() > most {
             return Err(too_large(most));
         }
-        Ok(Self { stream: body.into_data_stream(), most, seen: 0, stall: limits.stall, end: Instant::now() + limits.body })
+        let declared = body.size_hint().exact();
+        Ok(Self { stream: body.into_data_stream(), most, declared, seen: 0, stall: limits.stall, end: Instant::now() + limits.body })
+    }
+
+    /// How many bytes the next piece has at most.
+    pub(crate) fn ahead(&self) -> usize {
+        let left = self.declared.unwrap_or(u64::MAX).saturating_sub(self.seen);
+        usize::try_from(left.min(PIECE_BYTES_MAX)).unwrap_or(usize::MAX)
     }
 
     /// The next piece; `None` at the end.
@@ -61,24 +75,53 @@ pub(crate) fn media_type(headers: &HeaderMap) -> Option<String> {
     parts.filter_map(charset).all(|charset| charset == "utf-8").then_some(kind)
 }
 
-/// A body, read as a whole.
-pub(crate) async fn whole(body: Body, limits: &Limits) -> Result<Vec<u8>> {
-    let mut incoming = Incoming::new(body, WHOLE_BYTES_MAX, limits)?;
-    let mut bytes = Vec::new();
-    while let Some(piece) = incoming.next().await? {
-        bytes.extend_from_slice(&piece);
-    }
-    Ok(bytes)
+/// A body as a whole, and the room that it takes as long as it is kept.
+#[derive(Debug)]
+pub(crate) struct Whole {
+    pub(crate) bytes: Vec<u8>,
+    pub(crate) room: Room,
 }
 
-/// A body of JSON, read as a whole.
-pub(crate) async fn json<T: DeserializeOwned>(headers: &HeaderMap, body: Body, limits: &Limits) -> Result<T> {
+/// A body, read as a whole. As long as its room has not heard so, it may still be given up for others.
+pub(crate) async fn whole(body: Body, limits: &Limits, bodies: &Arc<Bodies>) -> Result<Whole> {
+    let mut incoming = Incoming::new(body, WHOLE_BYTES_MAX, limits)?;
+    let (mut bytes, mut room) = (Vec::new(), bodies.room());
+    loop {
+        // Before it is read: the piece, and the vector that it goes into, which grows as vectors do, but not beyond what a body may have.
+        let (ahead, most) = (incoming.ahead(), usize::try_from(WHOLE_BYTES_MAX).unwrap_or(usize::MAX));
+        let wanted = bytes.len() + ahead;
+        let capacity = if wanted > bytes.capacity() { wanted.max(2 * bytes.capacity()).min(most.max(wanted)) } else { bytes.capacity() };
+        room.keeps(capacity + ahead).await?;
+        let Some(piece) = room.unless_given_up(incoming.next()).await?? else { break };
+        if bytes.len() + piece.len() > bytes.capacity() {
+            bytes.reserve_exact(capacity - bytes.len());
+        }
+        bytes.extend_from_slice(&piece);
+    }
+    Ok(Whole { bytes, room })
+}
+
+/// A body that says that it is JSON, read as a whole.
+pub(crate) async fn said_json(headers: &HeaderMap, body: Body, limits: &Limits, bodies: &Arc<Bodies>) -> Result<Whole> {
     if media_type(headers).as_deref() != Some("application/json") {
         return Err(Problem::media_type("application/json"));
     }
-    let bytes = whole(body, limits).await?;
-    let refused = |error: serde_json::Error| Problem::bad_request(format!("the body: {error}"));
-    // An object, because serde would take a list of the values as well.
-    let object: Map<String, Value> = serde_json::from_slice(&bytes).map_err(refused)?;
-    serde_json::from_value(Value::Object(object)).map_err(refused)
+    whole(body, limits, bodies).await
+}
+
+/// What the JSON object in a body says.
+pub(crate) fn parsed<T: DeserializeOwned>(bytes: &[u8]) -> Result<T> {
+    // serde would take a list of the values as well.
+    let is_object = bytes.trim_ascii_start().first() == Some(&b'{');
+    match serde_json::from_slice(bytes) {
+        Ok(value) if is_object => Ok(value),
+        Err(error) if error.is_syntax() || error.is_eof() => Err(Problem::bad_request(format!("the body is not JSON: {error}"))),
+        Err(error) if is_object => Err(Problem::bad_request(format!("the body: {error}"))),
+        Ok(_) | Err(_) => Err(Problem::bad_request("the body is JSON, but no object; write {…}")),
+    }
+}
+
+/// A body of JSON, read as a whole.
+pub(crate) async fn json<T: DeserializeOwned>(headers: &HeaderMap, body: Body, limits: &Limits, bodies: &Arc<Bodies>) -> Result<T> {
+    parsed(&said_json(headers, body, limits, bodies).await?.bytes)
 }

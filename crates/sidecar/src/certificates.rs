@@ -29,15 +29,9 @@ impl Tls {
     ///
     /// [`Error::Options`] if they cannot be read or do not go together.
     pub fn from_files(chain: &Path, key: &Path) -> Result<Self, Error> {
-        let refused = |path: &Path, why: &dyn std::fmt::Display| Error::Options(format!("{}: {why}", path.display()));
-        let certificates = CertificateDer::pem_file_iter(chain)
-            .and_then(Iterator::collect::<Result<Vec<_>, _>>)
-            .map_err(|error| refused(chain, &format_args!("no certificates in PEM: {error}")))?;
-        if certificates.is_empty() {
-            return Err(refused(chain, &"no certificates in PEM"));
-        }
-        let key = PrivateKeyDer::from_pem_file(key).map_err(|error| refused(key, &format_args!("no private key in PEM: {error}")))?;
-        let tls = Self { chain: certificates, key, file: chain.display().to_string() };
+        let certificates = certificates(chain)?;
+        let private = PrivateKeyDer::from_pem_slice(&read(key)?).map_err(|_| damaged(key, "no private key in PEM"))?;
+        let tls = Self { chain: certificates, key: private, file: chain.display().to_string() };
         // Whether they go together is known when they are used.
         tls.served(None)?;
         Ok(tls)
@@ -66,6 +60,21 @@ impl Tls {
     }
 }
 
+/// The certificates of a PEM file, at least one.
+fn certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, Error> {
+    let found: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(&read(path)?).collect();
+    found.ok().filter(|found| !found.is_empty()).ok_or_else(|| damaged(path, "no certificates in PEM"))
+}
+
+fn read(path: &Path) -> Result<Vec<u8>, Error> {
+    std::fs::read(path).map_err(|error| Error::File(path.to_owned(), error))
+}
+
+/// The parser's own words are left out: they quote the line that it failed at, and that may be a private key, in a file of certificates too.
+fn damaged(path: &Path, why: &str) -> Error {
+    Error::Options(format!("{}: {why}: it must be a PEM file, with its line breaks", path.display()))
+}
+
 fn provider() -> Arc<CryptoProvider> {
     Arc::new(ring::default_provider())
 }
@@ -83,13 +92,11 @@ impl Signers {
     ///
     /// [`Error::Options`] if there is none in the file.
     pub(crate) fn from_file(file: &Path) -> Result<Self, Error> {
-        let refused = |why: &dyn std::fmt::Display| Error::Options(format!("{}: no certificates in PEM: {why}", file.display()));
         let mut roots = RootCertStore::empty();
-        for certificate in CertificateDer::pem_file_iter(file).map_err(|error| refused(&error))? {
-            let certificate = certificate.map_err(|error| refused(&error))?;
-            roots.add(certificate).map_err(|error| refused(&error))?;
+        for certificate in certificates(file)? {
+            roots.add(certificate).map_err(|error| Error::Options(format!("{}: {error}", file.display())))?;
         }
-        if roots.is_empty() { Err(refused(&"it is empty")) } else { Ok(Self { roots: Arc::new(roots), file: file.display().to_string() }) }
+        Ok(Self { roots: Arc::new(roots), file: file.display().to_string() })
     }
 
     /// How a client speaks that believes who they have signed, and shows its `own`.

@@ -19,6 +19,7 @@ use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use shardwise::discovery::Seldom;
+use shardwise::requests::proven::Answering;
 use shardwise::requests::{PEER_HEADER, REFUSED};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, TcpStream};
@@ -34,7 +35,7 @@ use crate::seats::{Busy, Seats, Ticket};
 use crate::steady::Steady;
 
 /// The most bytes of a request's head: the longest path there can be, and as much for headers.
-const HEAD_BYTES_MAX: usize = 128 << 10;
+pub(crate) const HEAD_BYTES_MAX: usize = 128 << 10;
 /// How long answers that are being written may take at the end.
 const FAREWELL: Duration = Duration::from_secs(1);
 /// How long new connections are not looked for, after one could not be taken.
@@ -127,11 +128,14 @@ impl Serving {
     async fn http(self, stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static, local: SocketAddr, is_certified: bool) {
         let Self { routes, limits, ticket, stop } = self;
         let probes_only = ticket.probes_only();
+        // What a member proves here counts on this connection alone.
+        let answering = Arc::new(Answering::default());
         let answer = service_fn(move |request: hyper::Request<Incoming>| {
-            let (routes, busy) = (routes.clone(), ticket.busy());
+            let (routes, busy, answering) = (routes.clone(), ticket.busy(), Arc::clone(&answering));
             async move {
                 let mut request: Request = request.map(Body::new);
                 request.extensions_mut().insert(Local(local));
+                request.extensions_mut().insert(answering);
                 if is_certified {
                     request.extensions_mut().insert(Certified);
                 }

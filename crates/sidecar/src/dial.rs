@@ -4,8 +4,7 @@
 use std::net::IpAddr;
 use std::time::Duration;
 
-use axum::http::HeaderValue;
-use shardwise::InstanceId;
+use shardwise::proof::Recipient;
 use shardwise::requests::{Answer, Method, Request};
 use shardwise::settings::Network;
 use shardwise::trace;
@@ -47,13 +46,15 @@ impl Failed {
     }
 }
 
-/// Another member: whom this sidecar may ask, and what it shows.
+/// Another member: whom this sidecar may ask, and what both prove that they know.
 pub(crate) struct Member<'a> {
     pub(crate) peers: &'a Peers,
     pub(crate) networks: &'a [Network],
-    pub(crate) token: Option<HeaderValue>,
+    pub(crate) token: Option<Token>,
     pub(crate) limits: &'a Limits,
-    pub(crate) id: &'a InstanceId,
+    pub(crate) recipient: Recipient<'a>,
+    /// What every path to it begins with.
+    pub(crate) base: String,
 }
 
 /// Who is asked decides what is checked.
@@ -79,7 +80,20 @@ impl Whom<'_> {
             Self::Member(member) if target.tls && member.peers.tls.is_none() => {
                 Some("it speaks TLS, and nothing says whose certificates are right: start this sidecar with --peer-ca-file".into())
             }
+            Self::Member(member) if !target.tls && member.token.is_none() && member.peers.is_mutual() => {
+                Some("its address is without TLS, and without a peer token nothing proves who is there: set one on all members".into())
+            }
             Self::Member(_) => None,
+        }
+    }
+
+    /// Why that may not be asked; `None` if it may. A body goes only to a recipient that has proven to be the member.
+    fn withheld(&self, method: Method) -> Option<&'static str> {
+        match self {
+            Self::Member(member) if method == Method::Post && member.token.is_none() && !member.peers.is_mutual() => {
+                Some("without a peer token or certificates only GET is brought to members: --peer-token-file, --peer-cert")
+            }
+            _ => None,
         }
     }
 
@@ -93,7 +107,7 @@ impl Whom<'_> {
 
     fn instance(&self) -> Option<&str> {
         match self {
-            Self::Member(member) => Some(member.id.as_str()),
+            Self::Member(member) => Some(member.recipient.instance_id.as_str()),
             Self::Beside(..) => None,
         }
     }
@@ -113,7 +127,7 @@ impl Whom<'_> {
     }
 }
 
-/// Asks at that path, which begins with a slash, and waits for the answer.
+/// Asks at that path, which begins without a slash, and waits for the answer.
 pub(crate) async fn ask(whom: &Whom<'_>, target: &Target, path: &str, request: &Request) -> Result<Answer, Failed> {
     let span = tracing::info_span!(
         "ask",
@@ -136,15 +150,23 @@ pub(crate) async fn ask(whom: &Whom<'_>, target: &Target, path: &str, request: &
 }
 
 async fn answer(whom: &Whom<'_>, target: &Target, path: &str, request: &Request) -> Result<Answer, Failed> {
-    let path = format!("{}{path}", target.prefix);
+    if let Some(why) = whom.withheld(request.method) {
+        return Err(Failed::Barred(why.into()));
+    }
+    let path = match whom {
+        Whom::Member(member) => format!("{}{path}", member.base),
+        Whom::Beside(..) => format!("{}/{path}", target.prefix),
+    };
     // What is brought once at most has a connection of its own: of one that breaks under it nobody could tell whether it had arrived.
     if request.method == Method::Get
-        && let Some(line) = whom.kept().take(target, |line| line.is_open() && whom.barred(target, line.address().ip()).is_none())
+        && let Some(line) =
+            whom.kept().take(target, |line| line.is_open() && line.is_for(whom) && whom.barred(target, line.address().ip()).is_none())
         && let Ok(answer) = ask_over(whom, line, target, &path, request).await?
     {
         return Ok(answer);
     }
-    let line = opened(whom, target, request.method).await?;
+    let mut line = opened(whom, target, request.method).await?;
+    line.greet(whom, target).await?;
     let address = line.address();
     ask_over(whom, line, target, &path, request).await?.map_err(|error| broken(address, &error))
 }
@@ -165,12 +187,12 @@ async fn ask_over(
     request: &Request,
 ) -> Result<hyper::Result<Answer>, Failed> {
     let exchange = async {
-        let asked = asked(whom, &target.authority(), path, request).map_err(|error| Failed::Broken(error.to_string()))?;
+        let asked = asked(whom, &mut line, &target.authority(), path, request).map_err(|error| Failed::Broken(error.to_string()))?;
         let response = match line.send(asked).await {
             Ok(response) => response,
             Err(error) => return Ok(Err(error)),
         };
-        let (answer, is_whole) = taken_in(whom, response, line.address(), target).await;
+        let (answer, is_whole) = taken_in(whom, response, &line, target).await;
         if is_whole && request.method == Method::Get {
             whom.kept().keep(target, line);
         }
@@ -179,15 +201,12 @@ async fn ask_over(
     timeout(ANSWER_WITHIN, exchange).await.unwrap_or(Err(Failed::Late))
 }
 
-/// A token as it is shown.
-pub(crate) fn shown(token: &Token) -> Option<HeaderValue> {
-    let mut value = HeaderValue::from_bytes(&[b"Bearer ", token.bytes()].concat()).ok()?;
-    value.set_sensitive(true);
-    Some(value)
-}
-
 #[cfg(test)]
 mod tests {
+    use shardwise::InstanceId;
+    use shardwise::core::{GroupName, Incarnation};
+    use shardwise::proof::Channel;
+
     use super::*;
 
     #[test]
@@ -195,8 +214,10 @@ mod tests {
         let (peers, limits) = (Peers::default(), Limits::default());
         let barred = |target: &str, address: &str, networks: &[&str]| {
             let networks: Vec<Network> = networks.iter().map(|network| network.parse().unwrap()).collect();
-            let id = InstanceId::new("a").unwrap();
-            let whom = Whom::Member(Member { peers: &peers, networks: &networks, token: None, limits: &limits, id: &id });
+            let (group, id) = (GroupName::new("g").unwrap(), InstanceId::new("a").unwrap());
+            let recipient = Recipient { channel: Channel::Requests, group: &group, instance_id: &id, incarnation: Incarnation::new(1) };
+            let base = String::new();
+            let whom = Whom::Member(Member { peers: &peers, networks: &networks, token: None, limits: &limits, recipient, base });
             whom.barred(&Target::parse(target).unwrap(), address.parse().unwrap()).is_some()
         };
         let loopback = ["127.0.0.0/8", "::1/128"];

@@ -3,10 +3,14 @@
 use std::net::SocketAddr;
 
 use axum::body::Body;
-use axum::http::header::{AUTHORIZATION, CONTENT_TYPE, HOST};
+use axum::http::HeaderValue;
+use axum::http::header::{CONTENT_TYPE, HOST};
+use axum::http::response::Parts;
 use hyper::body::Incoming as Answering;
 use hyper::client::conn::http1::{self, SendRequest};
 use hyper_util::rt::TokioIo;
+use shardwise::proof::digest;
+use shardwise::requests::proven::{Answered, Asked, DIGEST_HEADER, PROOF_HEADER};
 use shardwise::requests::{AT_THE_GATE, Answer, BODY_BYTES_MAX, PEER_HEADER, REFUSED, Request, SPOKEN};
 use shardwise::trace::{self, TRACEPARENT};
 use tokio::io::{AsyncRead, AsyncWrite};
@@ -15,6 +19,7 @@ use tracing::Span;
 
 use crate::body::Incoming;
 use crate::dial::{Failed, Whom, word};
+use crate::greet::Known;
 use crate::target::Target;
 
 /// The most bytes of an answer's head.
@@ -25,6 +30,8 @@ const HEAD_BYTES_MAX: usize = 16 << 10;
 pub(crate) struct Line {
     sender: SendRequest<Body>,
     address: SocketAddr,
+    /// The member that is there, where it has proven that.
+    pub(crate) known: Option<Known>,
     _connection: AbortOnDropHandle<hyper::Result<()>>,
 }
 
@@ -32,7 +39,7 @@ impl Line {
     pub(crate) async fn over(stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static, address: SocketAddr) -> hyper::Result<Self> {
         let mut client = http1::Builder::new();
         let (sender, connection) = client.max_buf_size(HEAD_BYTES_MAX).handshake(TokioIo::new(stream)).await?;
-        Ok(Self { sender, address, _connection: AbortOnDropHandle::new(tokio::spawn(connection)) })
+        Ok(Self { sender, address, known: None, _connection: AbortOnDropHandle::new(tokio::spawn(connection)) })
     }
 
     /// Who is at the other end.
@@ -43,6 +50,15 @@ impl Line {
     /// Whether the other side has not closed it, as far as is known.
     pub(crate) fn is_open(&self) -> bool {
         !self.sender.is_closed()
+    }
+
+    /// Whether that is the known member's answer to the last request; anything is where there is nothing to prove.
+    fn is_its_answer(&self, head: &Parts, body: &[u8]) -> bool {
+        let text = |name: &str| head.headers.get(name).and_then(|value| value.to_str().ok());
+        self.known.as_ref().is_none_or(|known| {
+            let (by, content_type) = (text(PEER_HEADER).unwrap_or_default(), head.headers.get(CONTENT_TYPE).map(HeaderValue::as_bytes));
+            known.asking.is_answer(text(PROOF_HEADER), &Answered { by, status: head.status.as_u16(), content_type, body })
+        })
     }
 
     /// The answer's head; an error if the connection breaks before.
@@ -62,7 +78,7 @@ enum By {
 }
 
 impl By {
-    fn of(whom: &Whom<'_>, head: &axum::http::response::Parts) -> Self {
+    fn of(whom: &Whom<'_>, head: &Parts) -> Self {
         match (whom, head.headers.get(PEER_HEADER)) {
             (Whom::Member(_), Some(by)) if by == REFUSED => Self::Refused,
             (Whom::Member(_), Some(by)) if by == AT_THE_GATE => Self::Gate,
@@ -76,26 +92,27 @@ impl By {
 pub(crate) async fn taken_in(
     whom: &Whom<'_>,
     response: hyper::Response<Answering>,
-    address: SocketAddr,
+    line: &Line,
     target: &Target,
 ) -> (Result<Answer, Failed>, bool) {
     let (head, body) = response.into_parts();
+    let address = line.address;
     let status = head.status.as_u16();
     let by = By::of(whom, &head);
-    // What a stranger says is nothing to wait for.
-    if by == By::Stranger {
+    // What a stranger says is nothing to wait for, unless a member was there and may have done something.
+    if by == By::Stranger && line.known.is_none() {
         return (Err(Failed::Nobody(format!("{address}: who is there is no member of the group"))), false);
     }
     let bytes = match whole(whom, body, address).await {
         Ok(bytes) => bytes,
         Err(failed) => return (Err(failed), false),
     };
+    if !line.is_its_answer(&head, &bytes) {
+        return (Err(Failed::Broken(format!("{address}: its answer is not proven, so it may be another's"))), false);
+    }
     let answer = match by {
         By::Refused => Err(refusal(status, address)),
-        By::Gate => Err(Failed::Barred(format!(
-            "{address} is not to be called {} (status {status}): start its sidecar with --allow-host, or set instance.address there",
-            target.authority()
-        ))),
+        By::Gate => Err(at_the_gate(status, address, target)),
         _ if !matches!(status, 200..=299 | 400..=599) => {
             Err(Failed::Broken(format!("{address}: it answers with status {status}, which is not passed on")))
         }
@@ -118,8 +135,16 @@ async fn whole(whom: &Whom<'_>, body: Answering, address: SocketAddr) -> Result<
     Ok(bytes)
 }
 
+/// Of a request by a name that is none of the other side's.
+pub(crate) fn at_the_gate(status: u16, address: SocketAddr, target: &Target) -> Failed {
+    Failed::Barred(format!(
+        "{address} is not to be called {} (status {status}): start its sidecar with --allow-host, or set instance.address there",
+        target.authority()
+    ))
+}
+
 /// Of a request that the member did not let in, so that nothing was handled.
-fn refusal(status: u16, address: SocketAddr) -> Failed {
+pub(crate) fn refusal(status: u16, address: SocketAddr) -> Failed {
     match status {
         421 | 503 => Failed::Nobody(format!("{address}: another member is there now, or it is stopping")),
         401 | 403 => Failed::Barred(format!(
@@ -130,22 +155,37 @@ fn refusal(status: u16, address: SocketAddr) -> Failed {
     }
 }
 
-/// The request as it is sent: its method, path and body, the body's type, what members show each other, and, where traces are exported, the span in
-/// which it is made. Nothing else that the caller has sent.
-pub(crate) fn asked(whom: &Whom<'_>, authority: &str, path: &str, request: &Request) -> Result<hyper::Request<Body>, axum::http::Error> {
-    let line = request.query.as_ref().map_or_else(|| path.to_owned(), |query| format!("{path}?{query}"));
-    let mut asked = hyper::Request::builder().method(word(request.method)).uri(line).header(HOST, authority);
+/// The request as it is sent: its method, path and body, the body's type, its proof, and, where traces are exported, the span in which it is made. Nothing
+/// else that the caller has sent.
+pub(crate) fn asked(
+    whom: &Whom<'_>,
+    line: &mut Line,
+    authority: &str,
+    path: &str,
+    request: &Request,
+) -> Result<hyper::Request<Body>, axum::http::Error> {
+    let text = request.query.as_ref().map_or_else(|| path.to_owned(), |query| format!("{path}?{query}"));
+    let span = trace::name_of(&Span::current()).map(|span| span.to_string());
+    let mut asked = hyper::Request::builder().method(word(request.method)).uri(&text).header(HOST, authority);
     if let Some(kind) = &request.content_type {
         asked = asked.header(CONTENT_TYPE, kind);
     }
-    if let Some(span) = trace::name_of(&Span::current()) {
-        asked = asked.header(TRACEPARENT, span.to_string());
+    if let Some(span) = &span {
+        asked = asked.header(TRACEPARENT, span);
     }
-    if let Whom::Member(member) = whom {
+    if let Whom::Member(_) = whom {
         asked = asked.header(PEER_HEADER, SPOKEN);
-        if let Some(token) = &member.token {
-            asked = asked.header(AUTHORIZATION, token);
-        }
+    }
+    if let Some(known) = &mut line.known {
+        let digest = digest(&request.body);
+        let proof = known.asking.proof(&Asked {
+            method: word(request.method),
+            target: &text,
+            content_type: request.content_type.as_ref().map(String::as_bytes),
+            traceparent: span.as_ref().map(String::as_bytes),
+            digest: &digest,
+        });
+        asked = asked.header(DIGEST_HEADER, digest).header(PROOF_HEADER, proof);
     }
     asked.body(Body::from(request.body.clone()))
 }

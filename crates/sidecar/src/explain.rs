@@ -16,7 +16,7 @@ use crate::problem::Result;
 #[derive(Debug, Default, Serialize, ToSchema)]
 pub(crate) struct Explained {
     key: String,
-    /// ring, quota, uhashring, modulo or hashring; null while nobody owns.
+    /// ring, quota, uhashring, modulo or hashring; null while no member owns anything.
     placement: Option<&'static str>,
     hash: Option<String>,
     slot: Option<u32>,
@@ -59,6 +59,7 @@ pub(crate) struct Step {
     responses((status = 200, description = "The way from the key to its owner", body = Explained))
 )]
 pub(crate) async fn explain(State(app): State<Arc<App>>, Of(joined): Of, InPath(key): InPath) -> Result<Json<Explained>> {
+    app.spend()?;
     let Some(placed) = joined.placed()? else { return Ok(Json(Explained { key, ..Explained::default() })) };
     app.compute(move || match placed {
         Placed::Slots(owners) => by_slot(key.clone(), owners.params().kind.as_str(), owners.explain(&key)),
@@ -79,13 +80,13 @@ fn by_slot(key: String, placement: &'static str, explained: Explanation) -> Expl
         passed: passed.iter().map(step).collect(),
         owner: owner.as_ref().map(step),
         before: before.as_ref().map(step),
-        next: next.map(|id| id.to_string()),
+        next: next.map(String::from),
     }
 }
 
 fn step(stop: &Stop) -> Step {
     Step {
-        instance_id: stop.instance_id.to_string(),
+        instance_id: stop.instance_id.as_str().to_owned(),
         point: Some(stop.point),
         place: Some(format!("{:016x}", stop.place)),
         slots: Some(stop.slots),
@@ -97,7 +98,7 @@ fn step(stop: &Stop) -> Step {
 
 fn by_key(key: String, placement: &'static str, KeyExplanation { hash, point, position: _, owner, next }: KeyExplanation) -> Explained {
     let step = |id: InstanceId| Step {
-        instance_id: id.to_string(),
+        instance_id: id.into(),
         point: None,
         place: point,
         slots: None,
@@ -106,5 +107,5 @@ fn by_key(key: String, placement: &'static str, KeyExplanation { hash, point, po
         weight_capacity: None,
     };
     let owner = owner.map(step);
-    Explained { key, placement: Some(placement), hash: Some(hash), owner, next: next.map(|id| id.to_string()), ..Explained::default() }
+    Explained { key, placement: Some(placement), hash: Some(hash), owner, next: next.map(String::from), ..Explained::default() }
 }

@@ -7,10 +7,12 @@ use std::time::Instant;
 use axum::extract::{Request, State};
 use axum::http::{HeaderName, HeaderValue};
 use axum::response::Response;
+use shardwise::proof::{Channel, Recipient};
 use shardwise::requests::{self, ADDRESS_KEY, Answer, Method, encoded, is_path, path_to};
 use shardwise::{InstanceId, Member, MemberState, View};
 
 use crate::app::{App, InstanceInPath, Joined, Of};
+use crate::bodies::Room;
 use crate::dial::{self, ANSWER_WITHIN, Failed, Whom};
 use crate::page;
 use crate::peers::{answer_here, method_of, no_path, requested, sent, token};
@@ -104,8 +106,8 @@ pub(crate) async fn to_any(State(app): State<Arc<App>>, Of(joined): Of, request:
     any(&app, &joined, request).await.inspect_err(|problem| refused(&app, problem))
 }
 
-/// A request that was found to be one, and is all here, so that nobody who sends it slowly keeps a place: the path as it stands there, with nothing decoded, and what is handed over.
-async fn taken(app: &App, request: Request, parts_before: usize) -> Result<(String, requests::Request)> {
+/// A request that was found to be one, and is all here, so that a slow sender keeps no place: the path as it stands there, with nothing decoded, what is handed over, and the room that it takes.
+async fn taken(app: &App, request: Request, parts_before: usize) -> Result<(String, requests::Request, Room)> {
     let (head, body) = request.into_parts();
     let method = method_of(&head)?;
     let path = head.uri.path().splitn(parts_before + 1, '/').nth(parts_before).unwrap_or_default();
@@ -117,12 +119,13 @@ async fn taken(app: &App, request: Request, parts_before: usize) -> Result<(Stri
         tracing::info!(target: page::LOG, path, "an action is brought to a member, over HTTP");
     }
     let path = path.to_owned();
-    Ok((path, requested(app, &head, body, method).await?))
+    let (request, room) = requested(app, &head, body, method).await?;
+    Ok((path, request, room))
 }
 
 async fn one(app: &App, joined: &Joined, whom: &str, request: Request) -> Result<Response> {
     // Behind "", v1, policies, the policy, instances and the member.
-    let (path, request) = taken(app, request, 6).await?;
+    let (path, request, _room) = taken(app, request, 6).await?;
     let _turn = app.peers.turns.try_acquire().map_err(|_| too_many())?;
     let view = joined.observer()?.members();
     let id = InstanceId::new(whom).ok();
@@ -140,7 +143,7 @@ async fn one(app: &App, joined: &Joined, whom: &str, request: Request) -> Result
 
 async fn any(app: &App, joined: &Joined, request: Request) -> Result<Response> {
     // Behind "", v1, policies, the policy and any.
-    let (path, request) = taken(app, request, 5).await?;
+    let (path, request, _room) = taken(app, request, 5).await?;
     let _turn = app.peers.turns.try_acquire().map_err(|_| too_many())?;
     let view = joined.observer()?.members();
     let is_other =
@@ -166,7 +169,7 @@ async fn any(app: &App, joined: &Joined, request: Request) -> Result<Response> {
         }
     }
     // Alone it answers however it is, and for others that cannot be asked if it is healthy.
-    let me = view.member(joined.service.instance_id());
+    let me = view.member(joined.service.instance_id()).filter(|me| is_me(joined, me));
     if let Some(me) = me.filter(|me| failure.is_none() || me.state == MemberState::Active) {
         return Ok(answered(me, answer_here(app, joined, &path, request).await?));
     }
@@ -203,11 +206,17 @@ async fn ask(app: &App, joined: &Joined, member: &Member, path: &str, request: &
         ));
     };
     let target = Target::of_member(address).ok_or_else(|| Failed::Barred("its record has no address that is one".into()))?;
-    let token = token(app, joined).as_ref().and_then(dial::shown);
     let networks = &joined.service.peers().networks;
-    let whom = Whom::Member(dial::Member { peers: &app.peers, networks, token, limits: &app.limits, id: &member.instance_id });
-    let path = path_to(joined.service.group_name(), &member.instance_id, member.incarnation) + path;
-    dial::ask(&whom, &target, &path, request).await
+    let (group, id, incarnation) = (joined.service.group_name(), &member.instance_id, member.incarnation);
+    let whom = Whom::Member(dial::Member {
+        peers: &app.peers,
+        networks,
+        token: token(app, joined),
+        limits: &app.limits,
+        recipient: Recipient { channel: Channel::Requests, group, instance_id: id, incarnation },
+        base: path_to(group, id, incarnation),
+    });
+    dial::ask(&whom, &target, path, request).await
 }
 
 fn answered(member: &Member, answer: Answer) -> Response {

@@ -10,6 +10,8 @@ use axum::http::uri::Authority;
 use axum::http::{HeaderMap, HeaderValue, Method, Version};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
+use shardwise::discovery::Seldom;
+use shardwise::requests::proven::NONCE_HEADER;
 use shardwise::requests::{AT_THE_GATE, PEER_HEADER};
 use shardwise::trace::{self, TRACEPARENT, TraceParent};
 use tracing::{Instrument, Span, field};
@@ -31,13 +33,13 @@ pub(crate) async fn gate(State(app): State<Arc<App>>, request: Request, next: Ne
     // The route and not the path: no key ever becomes a label.
     let route = request.extensions().get::<MatchedPath>().map_or_else(|| "none".to_owned(), |path| path.as_str().to_owned());
     let is_peers = request.uri().path().starts_with(PEERS);
-    let admitted = admit(&app, &request);
+    let admitted = admit(&app, &request, &route);
     let span = span_of(&request, &route);
     let mut response = match admitted {
         Ok(()) => {
-            let (head, body) = request.into_parts();
-            // Of nobody who is not let in: it decides whether this is recorded. Members' requests are judged again where they are answered.
-            if !is_peers || peers::comes_from_a_member(&app, &head).is_ok() {
+            let (mut head, body) = request.into_parts();
+            // Only of callers that are let in: it decides whether this is recorded. Members' requests are judged here, because a proof counts once.
+            if !is_peers || peers::is_let_in(&app, &mut head) {
                 go_on(&span, &head.headers);
             }
             next.run(Request::from_parts(head, body)).instrument(span.clone()).await
@@ -77,7 +79,8 @@ fn span_of(request: &Request, route: &str) -> Span {
         // Whatever word it was.
         _ => "_OTHER",
     };
-    if route.starts_with("/v1/") {
+    // A greeting is asked of each connection between members, and the request behind it is in the trace.
+    if route.starts_with("/v1/") && !request.headers().contains_key(NONCE_HEADER) {
         return tracing::info_span!(
             "request",
             otel.name = format!("{method} {route}"),
@@ -114,22 +117,23 @@ pub(crate) fn comes_here(request: &Request, hosts: &[String]) -> Result<()> {
     check_origin(request.headers(), is_ours, at.map(|at| at.port()))
 }
 
-fn admit(app: &App, request: &Request) -> Result<()> {
-    comes_here(request, &app.hosts)?;
+fn admit(app: &App, request: &Request, route: &str) -> Result<()> {
+    let from_here = comes_here(request, &app.hosts).and_then(|()| check_site(request.headers(), route));
+    from_here.inspect_err(|problem| log_outsider(&app.outsiders, problem))?;
     if OPEN.contains(&request.uri().path()) || page::is_file(request.uri().path()) {
         return Ok(());
     }
-    // Members show each other a token of their own, and are counted once it was seen.
+    // Members prove themselves by a token of their own, and are counted once they have.
     if request.uri().path().starts_with(PEERS) {
         return Ok(());
     }
     if let Some(token) = &app.token
         && !bearer(request.headers()).is_some_and(|shown| token.is(shown))
     {
-        if request.method() == Method::POST
-            && let Some(refused) = app.intruders.another(())
-        {
-            tracing::warn!(target: page::LOG, refused, "requests over HTTP that may have been actions had no token, or not the right one");
+        let acts = request.method() == Method::POST;
+        if let Some(refused) = app.intruders.another(acts) {
+            let may_act = if acts { " that may have been actions" } else { "" };
+            tracing::warn!(target: page::LOG, refused, "requests over HTTP{may_act} had no token, or not the right one; one line a minute at most");
         }
         return Err(Problem::unauthorized());
     }
@@ -172,6 +176,25 @@ fn check_origin(headers: &HeaderMap, is_ours: impl Fn(&str) -> bool, port: Optio
     Ok(())
 }
 
+/// Browsers say from where a request comes, and no page can say it for them: what a page of another origin makes them send reaches no handler, also where it
+/// would be taken for a plain request. What leads to the handlers of workers is not for the address line either, where links of other programs end up.
+fn check_site(headers: &HeaderMap, route: &str) -> Result<()> {
+    let leads_to_handlers = ["/instances/", "/any/"].iter().any(|part| route.contains(part));
+    let is_ours = |site: &HeaderValue| site == "same-origin" || site == "none" && !leads_to_handlers;
+    if !route.starts_with("/v1/") || headers.get_all(page::FETCH_SITE).iter().all(is_ours) {
+        return Ok(());
+    }
+    Err(Problem::forbidden("a browser may ask this from the page of this sidecar alone"))
+}
+
+/// Requests for others, and of others' pages, are a line in the log now and then. What they call themselves is not in it.
+pub(crate) fn log_outsider(outsiders: &Seldom<u16>, problem: &Problem) {
+    let status = problem.status();
+    if let Some(refused) = outsiders.another(status) {
+        tracing::warn!(target: page::LOG, status, refused, why = problem.detail(), "requests over HTTP were not for this host, or of another page; one line a minute at most");
+    }
+}
+
 /// The port that is named, or else the usual one; `None` if that is none.
 pub(crate) fn port_of(text: &str, usual: u16) -> Option<u16> {
     let authority = Authority::from_str(text).ok()?;
@@ -204,7 +227,7 @@ fn is_ours(host: &str, local: Option<IpAddr>, hosts: &[String]) -> bool {
 }
 
 /// The token that is shown.
-pub(crate) fn bearer(headers: &HeaderMap) -> Option<&[u8]> {
+fn bearer(headers: &HeaderMap) -> Option<&[u8]> {
     let value = headers.get(AUTHORIZATION)?.as_bytes();
     let (scheme, token) = value.split_at_checked(7)?;
     scheme.eq_ignore_ascii_case(b"bearer ").then_some(token)

@@ -5,7 +5,8 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, SystemTime};
 
 use serde::Serialize;
-use shardwise::{InstanceId, Rebalance};
+use shardwise::core::{Cause, MemberChange, View};
+use shardwise::{Departure, InstanceId, Rebalance};
 use tokio::sync::watch;
 use utoipa::ToSchema;
 
@@ -33,6 +34,11 @@ pub(crate) struct Event {
     /// How many went, and which.
     left: usize,
     members_left: Vec<String>,
+    /// How many of those had not announced it, and which: they died or lost their lease.
+    vanished: usize,
+    members_vanished: Vec<String>,
+    /// Whose state or weight has changed, and how.
+    members_changed: Vec<Changed>,
     /// Slots owned now, gained and lost; null under a key placement. Where the number of slots changes, they are parts that divide both numbers.
     slots_owned: Option<u32>,
     gained: Option<u32>,
@@ -42,6 +48,16 @@ pub(crate) struct Event {
     /// Milliseconds from this worker's seeing the view to having changed what it holds: claims, and work in flight that was waited for. How long a dead
     /// member's lease had still to run is not in it.
     took_ms: u64,
+}
+
+/// What has changed of a member; what has not is null.
+#[derive(Debug, Clone, Serialize, ToSchema)]
+pub(crate) struct Changed {
+    instance_id: String,
+    /// Its state before and now.
+    state: Option<[&'static str; 2]>,
+    /// Its weight before and now.
+    weight: Option<[u32; 2]>,
 }
 
 /// What has happened.
@@ -85,13 +101,36 @@ impl History {
     /// `took`: how long after its view it came about.
     pub(crate) fn push(&self, rebalance: &Rebalance, took: Duration) {
         let number = *self.total.borrow() + 1;
+        self.keep(Event::of(self.id(number), rebalance, took));
+    }
+
+    /// One task writes.
+    fn keep(&self, event: Event) {
         let mut events = self.events();
-        events.push_back(Event::of(self.id(number), rebalance, took));
+        events.push_back(event);
         if events.len() > KEPT {
             events.pop_front();
         }
         drop(events);
-        self.total.send_replace(number);
+        self.total.send_modify(|total| *total += 1);
+    }
+
+    /// A change of a group that this sidecar only observes.
+    ///
+    /// `departures`: who is gone by all views so far, since some between these two may have been skipped.
+    pub(crate) fn push_change(&self, before: &View, after: &View, departures: &[Departure]) {
+        let number = *self.total.borrow() + 1;
+        let left = before.joined_since(after);
+        let (joined, mut vanished, changed) = (after.joined_since(before), after.vanished_since(before), after.changed_since(before));
+        vanished.retain(|id| departures.iter().rev().find(|gone| gone.instance_id == *id).is_none_or(Departure::vanished));
+        if joined.is_empty() && left.is_empty() && changed.is_empty() {
+            return;
+        }
+        self.keep(Event {
+            revision: after.revision(),
+            members: after.members().len(),
+            ..Event::of_members(self.id(number), Cause::MembersChanged, &joined, &left, &vanished, &changed)
+        });
     }
 
     fn id(&self, number: u64) -> String {
@@ -139,23 +178,53 @@ impl Event {
     fn of(id: String, rebalance: &Rebalance, took: Duration) -> Self {
         let by_slot = rebalance.slots_owned.is_some();
         let count = |slots: u32| by_slot.then_some(slots);
-        let names = |ids: &[InstanceId]| ids.iter().take(NAMED).map(ToString::to_string).collect();
         let (gained, lost, slots) = (rebalance.gained.len(), rebalance.lost.len(), rebalance.gained.slots().max(1));
+        let Rebalance { cause, members_joined, members_left, members_vanished, members_changed, .. } = rebalance;
         Self {
-            id,
-            at: humantime::format_rfc3339_millis(SystemTime::now()).to_string(),
-            cause: rebalance.cause.as_str(),
             revision: rebalance.revision,
             members: rebalance.members_total,
-            joined: rebalance.members_joined.len(),
-            members_joined: names(&rebalance.members_joined),
-            left: rebalance.members_left.len(),
-            members_left: names(&rebalance.members_left),
             slots_owned: rebalance.slots_owned,
             gained: count(gained),
             lost: count(lost),
             moved_share: by_slot.then(|| f64::from(gained + lost) / f64::from(slots)),
             took_ms: u64::try_from(took.as_millis()).unwrap_or(u64::MAX),
+            ..Self::of_members(id, *cause, members_joined, members_left, members_vanished, members_changed)
+        }
+    }
+
+    /// What became of members, just now.
+    fn of_members(
+        id: String,
+        cause: Cause,
+        joined: &[InstanceId],
+        left: &[InstanceId],
+        vanished: &[InstanceId],
+        changed: &[MemberChange],
+    ) -> Self {
+        let names = |ids: &[InstanceId]| ids.iter().take(NAMED).map(|id| id.as_str().to_owned()).collect();
+        let change = |change: &MemberChange| Changed {
+            instance_id: change.instance_id.as_str().to_owned(),
+            state: change.state.map(|(before, now)| [before.as_str(), now.as_str()]),
+            weight: change.weight.map(|(before, now)| [before.get().into(), now.get().into()]),
+        };
+        Self {
+            id,
+            at: humantime::format_rfc3339_millis(SystemTime::now()).to_string(),
+            cause: cause.as_str(),
+            revision: 0,
+            members: 0,
+            joined: joined.len(),
+            members_joined: names(joined),
+            left: left.len(),
+            members_left: names(left),
+            vanished: vanished.len(),
+            members_vanished: names(vanished),
+            members_changed: changed.iter().take(NAMED).map(change).collect(),
+            slots_owned: None,
+            gained: None,
+            lost: None,
+            moved_share: None,
+            took_ms: 0,
         }
     }
 
@@ -169,29 +238,7 @@ mod tests {
     use super::*;
 
     fn event(history: &History, number: u64) {
-        let mut events = history.events();
-        let none = Event {
-            id: history.id(number),
-            at: String::new(),
-            cause: "joined",
-            revision: number,
-            members: 1,
-            joined: 0,
-            members_joined: Vec::new(),
-            left: 0,
-            members_left: Vec::new(),
-            slots_owned: None,
-            gained: None,
-            lost: None,
-            moved_share: None,
-            took_ms: 0,
-        };
-        events.push_back(none);
-        if events.len() > KEPT {
-            events.pop_front();
-        }
-        drop(events);
-        history.total.send_replace(number);
+        history.keep(Event { revision: number, ..Event::of_members(history.id(number), Cause::Joined, &[], &[], &[], &[]) });
     }
 
     fn numbers(new: &New) -> Vec<u64> {

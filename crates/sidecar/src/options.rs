@@ -37,6 +37,8 @@ pub struct Options {
     pub render: Option<Render>,
     /// An outbox to show and to repair.
     pub outbox: Option<Arc<dyn Outbox>>,
+    /// Policies whose groups are shown without joining them.
+    pub observe: Vec<String>,
 }
 
 /// Writes down all metrics in Prometheus' text format.
@@ -54,6 +56,7 @@ impl Options {
             peers: Peers::default(),
             render: None,
             outbox: None,
+            observe: Vec::new(),
         }
     }
 
@@ -77,7 +80,7 @@ impl Options {
 impl Options {
     /// # Errors
     ///
-    /// If members show each other, by these options or a policy's settings, what operators show: then every member could do what an operator may.
+    /// If members know, by these options or a policy's settings, what operators show: then every member could do what an operator may.
     pub(crate) fn keeps_apart<'a>(&self, policies: impl IntoIterator<Item = &'a PeersSettings>) -> Result<(), Error> {
         let Some(operators) = &self.token else { return Ok(()) };
         let mut set = policies.into_iter().filter_map(|peers| peers.token.as_ref());

@@ -38,6 +38,8 @@ pub trait Outbox: Send + Sync {
 pub struct OutboxStatus {
     /// Its name in the settings.
     pub outbox: String,
+    /// What is stuck: events that no living publisher sends, or a backlog that is too old. Empty: nothing.
+    pub stuck: Vec<OutboxStuck>,
     /// Events not delivered yet, parked ones not counted.
     pub pending: u64,
     /// Age of the oldest of them in milliseconds; null if there is none.
@@ -56,6 +58,16 @@ pub struct OutboxStatus {
     pub dead: Vec<OutboxLetter>,
     /// There are more of them.
     pub more: bool,
+}
+
+/// Why events wait that should have been delivered.
+#[derive(Debug, Serialize, ToSchema)]
+pub struct OutboxStuck {
+    /// `no_publisher`: events are pending in slots that no living publisher holds; `old_backlog`: the oldest pending event is older than a minute and than
+    /// ten polls.
+    pub cause: String,
+    /// What is stuck and what to do, for people.
+    pub detail: String,
 }
 
 /// An event that is parked or that blocks its aggregate.
@@ -119,7 +131,7 @@ pub(crate) async fn replay(State(app): State<Arc<App>>, request: Request) -> Res
     let (parts, body) = request.into_parts();
     may_act(&app, &parts.headers)?;
     let outbox = named(&app)?;
-    let Again { id, who, reason } = body::json(&parts.headers, body, &app.limits).await?;
+    let Again { id, who, reason } = body::json(&parts.headers, body, &app.limits, &app.bodies).await?;
     if [&id, &who, &reason].iter().any(|text| text.trim().is_empty() || text.len() > WORDS_BYTES_MAX) {
         return Err(Problem::bad_request(format!("id, who and reason are texts of 1 to {WORDS_BYTES_MAX} bytes")));
     }

@@ -11,12 +11,13 @@ use bytes::Bytes;
 use futures::stream;
 
 use crate::app::{App, Joined, Of};
+use crate::bodies::Room;
 use crate::body::{Incoming, media_type};
 use crate::problem::{Problem, Result};
 use crate::sieve::{Array, Lines, Sieve};
 
 /// What is judged before the status is sent: a mistake in it gets a proper answer. One that comes later ends the connection without the answer's end.
-const JUDGED_FIRST: usize = 1 << 20;
+const JUDGED_FIRST: usize = 256 << 10;
 /// How large a piece of the answer is.
 const PIECE_BYTES: usize = 64 << 10;
 /// Where this worker stands; in any state but `active`, `stale` and `unsharded` nothing is its own.
@@ -40,6 +41,12 @@ const STATE: HeaderName = HeaderName::from_static("shardwise-state");
     ))
 )]
 pub(crate) async fn owned(State(app): State<Arc<App>>, Of(joined): Of, request: Request) -> Result<Response> {
+    if joined.only_observes {
+        return Err(Problem::conflict(format!(
+            "this sidecar only observes policy {}, so no key is its own: ask one that has joined it (--policy)",
+            joined.service.policy().name
+        )));
+    }
     let (sieve, kind) = match media_type(request.headers()).as_deref() {
         Some("application/json") => (Sieve::Json(Array::default()), "application/json"),
         Some("text/plain") => (Sieve::Text(Lines::default()), "text/plain; charset=utf-8"),
@@ -47,7 +54,7 @@ pub(crate) async fn owned(State(app): State<Arc<App>>, Of(joined): Of, request: 
     };
     let state = joined.state().as_str();
     let incoming = Incoming::new(request.into_body(), app.limits.list_bytes, &app.limits)?;
-    let mut sift = Sift { incoming, sieve, joined, is_done: false };
+    let mut sift = Sift { incoming, room: app.bodies.room(), sieve, joined, is_done: false };
     let mut first = Vec::new();
     while first.len() < JUDGED_FIRST && sift.sift(&mut first, JUDGED_FIRST).await? {}
     let headers = [(CONTENT_TYPE, kind), (STATE, state)];
@@ -71,6 +78,8 @@ pub(crate) async fn owned(State(app): State<Arc<App>>, Of(joined): Of, request: 
 
 struct Sift {
     incoming: Incoming,
+    /// For what has come in and is not answered yet.
+    room: Room,
     sieve: Sieve,
     joined: Arc<Joined>,
     is_done: bool,
@@ -80,7 +89,11 @@ impl Sift {
     /// Goes on until so much has come out or nothing more comes in; then `false`.
     async fn sift(&mut self, out: &mut Vec<u8>, most: usize) -> Result<bool> {
         while !self.is_done && out.len() < most {
-            let piece = self.incoming.next().await?;
+            // What comes out is no longer than what has come in, but for a bracket or a line feed.
+            let most = self.sieve.begun() + self.incoming.ahead() + 2;
+            self.room.keeps(out.len() + 2 * most).await?;
+            let piece = self.room.unless_given_up(self.incoming.next()).await??;
+            out.reserve_exact(self.sieve.begun() + piece.as_ref().map_or(0, Bytes::len) + 2);
             // The clock is read once for each piece.
             let (ownership, now) = (self.joined.service.ownership(), self.joined.service.now());
             let mine = |key: &[u8]| ownership.owns_at(key, now);

@@ -25,7 +25,7 @@ pub(crate) const ASSETS: &str = "/assets/";
 /// What an action of the page carries beside the operator's token.
 const CSRF: HeaderName = HeaderName::from_static("x-shardwise-csrf");
 /// What browsers send with every request of a page, and other clients do not.
-const FETCH_SITE: HeaderName = HeaderName::from_static("sec-fetch-site");
+pub(crate) const FETCH_SITE: HeaderName = HeaderName::from_static("sec-fetch-site");
 /// What the file has where the token belongs.
 const MARK: &str = "{csrf}";
 
@@ -39,7 +39,7 @@ const NO_PAGE: HeaderValue = HeaderValue::from_static("default-src 'none'; frame
 
 const HTML: &str = include_str!("../page/index.html");
 const SCRIPT: &str = "text/javascript; charset=utf-8";
-const FILES: [(&str, &str, &str); 15] = [
+const FILES: [(&str, &str, &str); 16] = [
     ("page.css", "text/css; charset=utf-8", include_str!("../page/page.css")),
     ("icon.svg", "image/svg+xml", include_str!("../page/icon.svg")),
     ("main.js", SCRIPT, include_str!("../page/main.js")),
@@ -55,6 +55,7 @@ const FILES: [(&str, &str, &str); 15] = [
     ("whatif.js", SCRIPT, include_str!("../page/whatif.js")),
     ("outbox.js", SCRIPT, include_str!("../page/outbox.js")),
     ("summary.js", SCRIPT, include_str!("../page/summary.js")),
+    ("vanished.js", SCRIPT, include_str!("../page/vanished.js")),
 ];
 
 /// The page with this life's token in it.
@@ -111,8 +112,10 @@ pub(crate) fn guard(headers: &mut HeaderMap) {
 ///
 /// Where no token is set, and where another page may have sent it.
 pub(crate) fn may_act(app: &App, headers: &HeaderMap) -> Result<()> {
-    let refused = |why: &str| {
-        tracing::warn!(target: LOG, why, "an action over HTTP was refused");
+    let refused = |why: &'static str| {
+        if let Some(count) = app.refused.another(why) {
+            tracing::warn!(target: LOG, why, count, "an action over HTTP was refused; one line a minute at most");
+        }
         Err(Problem::forbidden(why))
     };
     if app.token.is_none() {

@@ -4,91 +4,167 @@ use std::sync::Arc;
 
 use axum::body::{Body, HttpBody};
 use axum::extract::{Request, State};
-use axum::http::header::{CACHE_CONTROL, CONTENT_SECURITY_POLICY, CONTENT_TYPE, X_CONTENT_TYPE_OPTIONS};
+use axum::http::header::{AUTHORIZATION, CACHE_CONTROL, CONTENT_SECURITY_POLICY, CONTENT_TYPE, X_CONTENT_TYPE_OPTIONS};
 use axum::http::request::Parts;
-use axum::http::{HeaderValue, StatusCode};
+use axum::http::{HeaderMap, HeaderValue, StatusCode};
 use axum::response::{IntoResponse, Response};
 use secrecy::ExposeSecret;
+use shardwise::requests::proven::{self, Answered, Answering, DIGEST_HEADER, Greeting, NONCE_HEADER, PROOF_HEADER, Proven, Unproven};
 use shardwise::requests::{self, Answer, Method, PEER_HEADER, REFUSED, SPOKEN, is_path};
+use shardwise::trace::TRACEPARENT;
 
 use crate::app::{App, Joined};
+use crate::bodies::Room;
 use crate::body;
 use crate::connections::Certified;
 use crate::dial::{self, Failed, Whom};
 use crate::forward::FORWARDS_MOST;
-use crate::gate::bearer;
 use crate::options::Token;
 use crate::problem::{Problem, Result};
 
 /// What the paths of members' requests begin with.
 pub(crate) const PEERS: &str = "/v1/peers/";
 
+/// What comes from a member: what it is was judged once, at the gate.
+#[derive(Clone)]
+enum Brought {
+    /// It wants to know whether this is the member that it calls.
+    Greeting(Greeting),
+    Request(Asked),
+}
+
+/// A request for a member here: for whom, at which path, how, and proven where there is a token.
+#[derive(Clone)]
+struct Asked {
+    joined: Arc<Joined>,
+    path: String,
+    method: Method,
+    proven: Option<Proven>,
+}
+
+/// The judgement, among a request's extensions.
+#[derive(Clone)]
+struct Judged(Result<Brought>);
+
+/// Whether a request comes from a member. Asked once of each: what it proves is used up by that.
+pub(crate) fn is_let_in(app: &App, head: &mut Parts) -> bool {
+    let judged = let_in(app, head);
+    let is_member = judged.is_ok();
+    head.extensions.insert(Judged(judged));
+    is_member
+}
+
 /// A request that a member has brought here.
 pub(crate) async fn peers(State(app): State<Arc<App>>, request: Request) -> Response {
-    let (head, body) = request.into_parts();
-    let (mut response, by) = match let_in(&app, &head) {
-        Ok((joined, path, method)) => match requested(&app, &head, body, method).await {
-            Ok(request) => match answer_here(&app, joined, path, request).await {
-                Ok(answer) => (sent(answer), SPOKEN),
-                Err(problem) => (problem.into_response(), REFUSED),
-            },
-            Err(problem) => (problem.into_response(), REFUSED),
-        },
+    let (mut head, body) = request.into_parts();
+    let Judged(judged) = head.extensions.remove().unwrap_or_else(|| Judged(Err(Problem::unproven(Unproven::NotRight))));
+    match judged {
+        Ok(Brought::Greeting(greeting)) => greeted(&greeting),
+        Ok(Brought::Request(asked)) => {
+            let (answer, by) = match answer_to(&app, &asked, &head, body).await {
+                Ok(answer) => (answer, SPOKEN),
+                Err(problem) => (problem.into_answer(), REFUSED),
+            };
+            said(answer, by, asked.proven.as_ref())
+        }
         Err(problem) => {
             if let Some(refused) = app.strangers.another(problem.status()) {
-                tracing::warn!(status = problem.status(), refused, "requests between members were not let in; one line a minute at most");
+                let (status, why) = (problem.status(), problem.detail());
+                tracing::warn!(status, refused, why, "requests between members were not let in; one line a minute at most");
             }
-            (problem.into_response(), REFUSED)
+            let mut response = problem.into_response();
+            response.headers_mut().insert(PEER_HEADER, HeaderValue::from_static(REFUSED));
+            response
         }
-    };
-    response.headers_mut().insert(PEER_HEADER, HeaderValue::from_static(by));
-    response
+    }
 }
 
-/// A request for a member here: for whom, at which path, and how.
-type Brought<'a> = (&'a Arc<Joined>, &'a str, Method);
-
-/// What it is, if it comes from a member and there is a place for it.
-fn let_in<'a>(app: &'a App, head: &'a Parts) -> Result<Brought<'a>> {
-    let brought = comes_from_a_member(app, head)?;
+async fn answer_to(app: &App, asked: &Asked, head: &Parts, body: Body) -> Result<Answer> {
     app.admit()?;
-    if is_path(brought.1) { Ok(brought) } else { Err(no_path()) }
+    if !is_path(&asked.path) {
+        return Err(no_path());
+    }
+    // The room that its body takes is taken until it is answered.
+    let (request, _room) = requested(app, head, body, asked.method).await?;
+    if asked.proven.as_ref().is_some_and(|proven| !proven.has_body(&request.body)) {
+        return Err(Problem::bad_request("the body is not the one that was proven"));
+    }
+    answer_here(app, &asked.joined, &asked.path, request).await
 }
 
-/// What it is, if whoever brings it shows what members are to show.
-///
-/// # Errors
-///
-/// Why it is not let in.
-pub(crate) fn comes_from_a_member<'a>(app: &'a App, head: &'a Parts) -> Result<Brought<'a>> {
+/// What it is, if it is for a member here and comes from one.
+fn let_in(app: &App, head: &Parts) -> Result<Brought> {
     if !head.headers.contains_key(PEER_HEADER) {
         return Err(Problem::forbidden("only members of the group are answered here; ask for …/instances/ or …/any/"));
     }
     let path = head.uri.path();
-    let found = app.policies.values().find_map(|joined| Some((joined, path.strip_prefix(joined.service.requests_path())?)));
+    let found = app.policies.values().find_map(|joined| Some((joined, path.strip_prefix(&joined.service.requests_path())?)));
     let (joined, path) = found.ok_or_else(|| Problem::misdirected("the member that was asked for is not here, or not any more"))?;
-    let method = method_of(head)?;
-    admits(app, joined, head, method)?;
-    Ok((joined, path, method))
-}
-
-/// Whoever shows what members are to show: a certificate, a token, or both. Where neither is set, on this machine, and only to read.
-fn admits(app: &App, joined: &Joined, head: &Parts, method: Method) -> Result<()> {
+    let asked =
+        |proven| Ok(Brought::Request(Asked { joined: Arc::clone(joined), path: path.to_owned(), method: method_of(head)?, proven }));
     let is_mutual = app.peers.is_mutual();
     if is_mutual && head.extensions.get::<Certified>().is_none() {
         return Err(Problem::forbidden("members show a certificate here: start theirs with --peer-cert and --peer-key"));
     }
-    match token(app, joined) {
-        Some(token) if bearer(&head.headers).is_some_and(|shown| token.is(shown)) => Ok(()),
-        Some(_) => Err(Problem::unauthorized()),
-        None if is_mutual || app.token.is_none() && method == Method::Get => Ok(()),
-        None => Err(Problem::forbidden(
+    // No token is taken: an older version that sends one is refused, and the token should be changed.
+    if head.headers.contains_key(AUTHORIZATION) {
+        return Err(Problem::unproven(Unproven::OtherVersion));
+    }
+    let (method, nonce) = (method_of(head)?, text(&head.headers, NONCE_HEADER).filter(|_| path.is_empty()));
+    match (token(app, joined), nonce) {
+        (Some(token), Some(nonce)) => {
+            let answering = head.extensions.get::<Arc<Answering>>();
+            let greeting = answering.and_then(|answering| answering.greeted(token.bytes(), &joined.service.recipient(), nonce));
+            greeting.map(Brought::Greeting).ok_or_else(|| Problem::unproven(Unproven::NotRight))
+        }
+        (Some(_), None) => asked(Some(proven(head).ok_or_else(|| Problem::unproven(Unproven::NotRight))?)),
+        (None, Some(_)) => Err(Problem::no_peer_token()),
+        (None, None) if is_mutual || app.token.is_none() && method == Method::Get => asked(None),
+        (None, None) => Err(Problem::forbidden(
             "without a peer token or certificates only GET is answered, and nothing where an operator's token is set: --peer-token-file, --peer-cert",
         )),
     }
 }
 
-/// What members show each other: as the command line has it, or else the settings.
+/// What the head proves, on its connection.
+fn proven(head: &Parts) -> Option<Proven> {
+    let bytes = |name: &str| head.headers.get(name).map(HeaderValue::as_bytes);
+    let asked = proven::Asked {
+        method: head.method.as_str(),
+        target: head.uri.path_and_query()?.as_str(),
+        content_type: bytes(CONTENT_TYPE.as_str()),
+        traceparent: bytes(TRACEPARENT),
+        digest: text(&head.headers, DIGEST_HEADER)?,
+    };
+    head.extensions.get::<Arc<Answering>>()?.proven(&asked, text(&head.headers, PROOF_HEADER)?)
+}
+
+fn text<'a>(headers: &'a HeaderMap, name: &str) -> Option<&'a str> {
+    headers.get(name)?.to_str().ok()
+}
+
+fn greeted(greeting: &Greeting) -> Response {
+    let headers = [(PEER_HEADER, SPOKEN), (NONCE_HEADER, greeting.nonce.as_str()), (PROOF_HEADER, greeting.proof.as_str())];
+    (StatusCode::NO_CONTENT, headers).into_response()
+}
+
+/// An answer to a member, with its proof where the request was proven.
+fn said(answer: Answer, by: &'static str, proven: Option<&Proven>) -> Response {
+    let prove = |proven: &Proven| {
+        let kind = content_type(&answer);
+        let answered = Answered { by, status: status_of(&answer).as_u16(), content_type: Some(kind.as_bytes()), body: &answer.body };
+        HeaderValue::from_str(&proven.answer(&answered)).ok()
+    };
+    let proof = proven.and_then(prove);
+    let mut response = sent(answer);
+    response.headers_mut().insert(PEER_HEADER, HeaderValue::from_static(by));
+    if let Some(proof) = proof {
+        response.headers_mut().insert(PROOF_HEADER, proof);
+    }
+    response
+}
+
+/// What members prove that they know: as the command line has it, or else the settings.
 pub(crate) fn token(app: &App, joined: &Joined) -> Option<Token> {
     let set = || joined.service.peers().token.as_ref().map(|token| Token::of(token.expose_secret().as_bytes()));
     app.peers.token.clone().or_else(set)
@@ -108,8 +184,8 @@ pub(crate) fn no_path() -> Problem {
     )
 }
 
-/// What is handed over of a request: method, query, the body and its type.
-pub(crate) async fn requested(app: &App, head: &Parts, body: Body, method: Method) -> Result<requests::Request> {
+/// What is handed over of a request: method, query, the body and its type; and the room that the body takes.
+pub(crate) async fn requested(app: &App, head: &Parts, body: Body, method: Method) -> Result<(requests::Request, Room)> {
     let query = head.uri.query();
     if query.is_some_and(|query| query.len() > requests::QUERY_BYTES_MAX) {
         return Err(Problem::bad_request(format!("a query has at most {} bytes", requests::QUERY_BYTES_MAX)));
@@ -120,8 +196,11 @@ pub(crate) async fn requested(app: &App, head: &Parts, body: Body, method: Metho
     let mut request = requests::Request::new(method);
     request.query = query.map(str::to_owned);
     request.content_type = head.headers.get(CONTENT_TYPE).and_then(|kind| kind.to_str().ok()).map(str::to_owned);
-    request.body = body::whole(body, &app.limits).await?;
-    Ok(request)
+    let body::Whole { bytes, room } = body::whole(body, &app.limits, &app.bodies).await?;
+    // Once it is brought somewhere, it is too late to give it up.
+    room.is_whole();
+    request.body = bytes;
+    Ok((request, room))
 }
 
 /// What this member answers, to so many at a time.
@@ -136,7 +215,7 @@ async fn answered(app: &App, joined: &Joined, path: &str, request: requests::Req
         return joined.service.answer(path, request).await;
     };
     let problem = |status, why: &str| Answer::problem(status, "worker", "The worker beside this sidecar does not answer", why);
-    match dial::ask(&Whom::Beside(&app.peers, &app.limits), beside, &format!("/{path}"), &request).await {
+    match dial::ask(&Whom::Beside(&app.peers, &app.limits), beside, path, &request).await {
         Ok(answer) => answer,
         Err(Failed::Late) => problem(504, "it takes too long"),
         Err(Failed::Nobody(why) | Failed::Barred(why) | Failed::Broken(why)) => {
@@ -150,13 +229,20 @@ async fn answered(app: &App, joined: &Joined, path: &str, request: requests::Req
 
 /// An answer as it goes out. Whatever it is, in a browser it is nothing of this sidecar's.
 pub(crate) fn sent(answer: Answer) -> Response {
-    let status = StatusCode::from_u16(answer.status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
-    let mut response = (status, answer.body).into_response();
+    let kind = content_type(&answer);
+    let mut response = (status_of(&answer), answer.body).into_response();
     let headers = response.headers_mut();
-    let kind = HeaderValue::from_str(&answer.content_type).unwrap_or(HeaderValue::from_static("application/octet-stream"));
     headers.insert(CONTENT_TYPE, kind);
     headers.insert(X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
     headers.insert(CONTENT_SECURITY_POLICY, HeaderValue::from_static("sandbox; default-src 'none'"));
     headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
     response
+}
+
+fn status_of(answer: &Answer) -> StatusCode {
+    StatusCode::from_u16(answer.status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR)
+}
+
+fn content_type(answer: &Answer) -> HeaderValue {
+    HeaderValue::from_str(&answer.content_type).unwrap_or(HeaderValue::from_static("application/octet-stream"))
 }

@@ -88,14 +88,22 @@ type Weighed = Vec<(InstanceId, Weight)>;
 )]
 pub(crate) async fn plan(State(app): State<Arc<App>>, Of(joined): Of, request: Request) -> Result<Json<Planned>> {
     let (parts, body) = request.into_parts();
-    let wanted: Wanted = body::json(&parts.headers, body, &app.limits).await?;
+    let body::Whole { bytes, room } = body::said_json(&parts.headers, body, &app.limits, &app.bodies).await?;
+    // Not before, or who begins many and ends none would take the turns of others.
+    app.spend()?;
     let (params, before) = match joined.placed()? {
         Some(Placed::Slots(owners)) => (*owners.params(), owners.members().to_vec()),
         Some(Placed::Keys(owners)) => (joined.service.policy().placement, owners.members().to_vec()),
         None => (joined.service.policy().placement, Vec::new()),
     };
-    let after = after(&before, wanted)?;
-    app.compute(move || planned(before, after, params)).await?.map(Json)
+    // Also what is asked is read when it is its turn: it may take many times the room that it takes as text.
+    let work = move || {
+        let wanted = body::parsed(&bytes)?;
+        drop(bytes);
+        let after = after(&before, wanted)?;
+        planned(before, after, params)
+    };
+    room.unless_given_up(app.compute(work)).await??.map(Json)
 }
 
 fn after(before: &[(InstanceId, Weight)], wanted: Wanted) -> Result<Weighed> {
@@ -136,7 +144,7 @@ fn short(id: &str) -> String {
 fn planned(before: Weighed, after: Weighed, params: PlacementParams) -> Result<Planned> {
     let change = Change::new((before, params), (after, params)).map_err(|error| Problem::conflict(error.to_string()))?;
     let evenness = |balance: &Balance| Evenness { members: balance.members, peak: balance.peak, least: balance.least };
-    let text = |id: Option<InstanceId>| id.map(|id| id.to_string());
+    let text = |id: Option<InstanceId>| id.map(String::from);
     Ok(Planned {
         placement: change.before.placement,
         moved_share: change.moved_share,

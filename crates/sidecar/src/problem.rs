@@ -5,13 +5,15 @@ use axum::http::{HeaderName, HeaderValue, StatusCode};
 use axum::response::{IntoResponse, Response};
 use serde::Serialize;
 use shardwise::ErrorKind;
+use shardwise::requests::Answer;
+use shardwise::requests::proven::{NO_TOKEN, PROOF_HEADER, Unproven};
 use utoipa::ToSchema;
 
 /// The media type of every error.
 pub(crate) const PROBLEM_JSON: &str = "application/problem+json";
 
 /// What went wrong and what to do about it.
-#[derive(Debug, Serialize, ToSchema)]
+#[derive(Debug, Clone, Serialize, ToSchema)]
 pub(crate) struct Problem {
     /// Which kind of problem: `urn:shardwise:problem:` and a name that does not change.
     #[serde(rename = "type")]
@@ -53,6 +55,23 @@ impl Problem {
 
     pub(crate) fn forbidden(detail: impl Into<String>) -> Self {
         Self::new(StatusCode::FORBIDDEN, "forbidden", "This may not be done here", detail)
+    }
+
+    /// A request of a member that has not proven itself.
+    pub(crate) fn unproven(why: Unproven) -> Self {
+        let (kind, title) = why.title();
+        Self::new(StatusCode::from_u16(why.status()).unwrap_or(StatusCode::UNAUTHORIZED), kind, title, why.detail())
+    }
+
+    /// To a member that wants this one to prove itself.
+    pub(crate) fn no_peer_token() -> Self {
+        let detail = "no peer token is set here, so there is nothing to prove: --peer-token-file, peer_token_file";
+        Self::forbidden(detail).with(HeaderName::from_static(PROOF_HEADER), NO_TOKEN)
+    }
+
+    /// The same as an answer between members.
+    pub(crate) fn into_answer(self) -> Answer {
+        Answer::bytes(PROBLEM_JSON, serde_json::to_vec(&self).unwrap_or_default()).with_status(self.status)
     }
 
     pub(crate) fn not_found(detail: impl Into<String>) -> Self {

@@ -9,11 +9,12 @@ use axum::extract::Request;
 use axum::http::header::{CACHE_CONTROL, CONTENT_TYPE};
 use axum::http::{HeaderValue, Method, StatusCode};
 use axum::response::{IntoResponse, Response};
+use shardwise::discovery::Seldom;
 use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
 
 use crate::connections::{Floor, serve};
-use crate::gate::comes_here;
+use crate::gate::{comes_here, log_outsider};
 use crate::options::Limits;
 use crate::page::guard;
 use crate::problem::{Problem, Result};
@@ -43,12 +44,12 @@ pub type Readings = Vec<(&'static str, Box<dyn Fn() -> Reading + Send + Sync>)>;
 /// Answers `GET` and `HEAD` at these paths, of which `/livez` and `/readyz` are answered however many others are busy, until it is dropped. `hosts` are names
 /// and addresses by which it may be called, beside the address it is reached at, and `localhost` on loopback.
 pub async fn serve_readings(listener: TcpListener, hosts: Vec<String>, readings: Readings) {
-    let told = Arc::new((hosts, readings));
+    let told = Arc::new((hosts, readings, Seldom::default()));
     let answer = move |request: Request| {
         let told = Arc::clone(&told);
         async move {
-            let (hosts, readings) = &*told;
-            let mut response = answer(&request, hosts, readings).unwrap_or_else(IntoResponse::into_response);
+            let (hosts, readings, outsiders) = &*told;
+            let mut response = answer(&request, hosts, readings, outsiders).unwrap_or_else(IntoResponse::into_response);
             guard(response.headers_mut());
             response
         }
@@ -58,8 +59,8 @@ pub async fn serve_readings(listener: TcpListener, hosts: Vec<String>, readings:
     serve(listener, floor, CancellationToken::new()).await;
 }
 
-fn answer(request: &Request, hosts: &[String], readings: &Readings) -> Result<Response> {
-    comes_here(request, hosts)?;
+fn answer(request: &Request, hosts: &[String], readings: &Readings, outsiders: &Seldom<u16>) -> Result<Response> {
+    comes_here(request, hosts).inspect_err(|problem| log_outsider(outsiders, problem))?;
     if !matches!(*request.method(), Method::GET | Method::HEAD) {
         return Err(Problem::method_not_allowed("GET, HEAD"));
     }

@@ -10,7 +10,9 @@ use std::sync::{Arc, OnceLock};
 use axum::Router;
 use axum::middleware::from_fn_with_state;
 use axum::routing::{any, get, post};
-use shardwise::ShardingFactory;
+use futures::StreamExt as _;
+use shardwise::core::View;
+use shardwise::{Serves, ShardingFactory};
 use tokio::net::TcpListener;
 use tokio::runtime::{Builder, Runtime};
 use tokio::task::JoinSet;
@@ -74,17 +76,21 @@ impl Sidecar {
         let renewals =
             Builder::new_multi_thread().worker_threads(1).thread_name("renewals").enable_all().build().map_err(Error::Threads)?;
         let clients = Builder::new_multi_thread().thread_name("clients").enable_all().build().map_err(Error::Threads)?;
-        let joined = |name: &String| {
-            let service = factory.create(name)?;
+        if let Some(both) = policies.iter().find(|name| options.observe.contains(name)) {
+            return Err(Error::Options(format!("policy {both} is given twice, to join (--policy) and to observe (--observe): drop one")));
+        }
+        let joined = |(name, only_observes): (&String, bool)| {
+            // One that is only observed is never registered, and may be that of an outbox, which no worker for keys joins.
+            let serves = if only_observes { Serves::Outbox { id: "observer".into(), name: "observer".into() } } else { Serves::Keys };
+            let service = factory.create_serving(name, serves)?;
             let life = shardwise::discovery::random_incarnation().get();
-            Ok((
-                name.clone(),
-                Arc::new(Joined { service, observer: OnceLock::new(), history: History::new(life), signs: Signs::default() }),
-            ))
+            let (observer, history, signs) = (OnceLock::new(), History::new(life), Signs::default());
+            Ok((name.clone(), Arc::new(Joined { service, only_observes, observer, history, signs })))
         };
-        let policies = policies.iter().map(joined).collect::<Result<BTreeMap<_, _>, Error>>()?;
+        let all = policies.iter().map(|name| (name, false)).chain(options.observe.iter().map(|name| (name, true)));
+        let policies = all.map(joined).collect::<Result<BTreeMap<_, _>, Error>>()?;
         options.keeps_apart(policies.values().map(|joined| joined.service.peers()))?;
-        for (name, joined) in &policies {
+        for (name, joined) in policies.iter().filter(|(_, joined)| !joined.only_observes) {
             // Where nobody can know where it is, it goes on without being asked by others.
             match joined.service.requests_arrive_at(address, options.tls.is_some()) {
                 // By that name the others call it, and the operator chose it.
@@ -143,11 +149,15 @@ impl Sidecar {
     }
 }
 
-/// Joins all groups at a time, and begins to watch each.
+/// Joins all groups at a time, but for those that are only observed, and begins to watch each.
 async fn join(app: &Arc<App>) -> Result<(), Error> {
     let mut joining = JoinSet::new();
     for (name, joined) in &app.policies {
         let (factory, name, joined) = (app.factory.clone(), name.clone(), Arc::clone(joined));
+        if joined.only_observes {
+            joining.spawn(observe(factory, name, joined));
+            continue;
+        }
         let (mut rebalances, mut snapshots) = (joined.service.rebalances(), joined.service.snapshots());
         let told = Arc::clone(&joined);
         tokio::spawn(async move {
@@ -173,8 +183,33 @@ async fn join(app: &Arc<App>) -> Result<(), Error> {
     Ok(())
 }
 
+/// Shows a group and what happens in it, once the backend answers.
+async fn observe(factory: ShardingFactory, name: String, joined: Arc<Joined>) -> Result<(), Error> {
+    let observer = loop {
+        match factory.observe(&name).await {
+            Ok(observer) => break observer,
+            // Each try takes a TTL, and the observer has logged why.
+            Err(error) if error.is_retryable() => {}
+            Err(error) => return Err(error.into()),
+        }
+    };
+    let mut views = Box::pin(observer.views());
+    let _ = joined.observer.set(observer);
+    tokio::spawn(async move {
+        let mut before: Option<Arc<View>> = None;
+        while let Some(view) = views.next().await {
+            if let Some(before) = &before {
+                let departures = joined.observer.get().map(shardwise::Observer::departures).unwrap_or_default();
+                joined.history.push_change(before, &view, &departures);
+            }
+            before = Some(view);
+        }
+    });
+    Ok(())
+}
+
 async fn leave(app: &App) {
-    let leaving = app.policies.values().map(|joined| joined.service.deregister_self());
+    let leaving = app.policies.values().filter(|joined| !joined.only_observes).map(|joined| joined.service.deregister_self());
     for error in futures::future::join_all(leaving).await.into_iter().filter_map(Result::err) {
         tracing::warn!(%error, "could not leave in good order; the lease ends by itself");
     }

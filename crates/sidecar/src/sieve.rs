@@ -24,6 +24,14 @@ pub(crate) enum Sieve {
 }
 
 impl Sieve {
+    /// How many bytes it keeps: those of the key that is not whole yet.
+    pub(crate) const fn begun(&self) -> usize {
+        match self {
+            Self::Text(lines) => lines.begun.len(),
+            Self::Json(array) => array.begun.len(),
+        }
+    }
+
     pub(crate) fn feed(&mut self, chunk: &[u8], mine: &impl Mine, out: &mut Vec<u8>) -> Result<(), Refused> {
         match self {
             Self::Text(lines) => lines.feed(chunk, mine, out),

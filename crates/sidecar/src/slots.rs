@@ -33,6 +33,8 @@ pub(crate) struct OnePolicy {
     group: String,
     /// eventual or exclusive.
     ownership: &'static str,
+    /// The group is only shown: this sidecar is no member of it.
+    only_observed: bool,
     /// Below so many active members nobody owns.
     min_members: u32,
     /// How long a record lives without renewal.
@@ -46,14 +48,15 @@ pub(crate) async fn policies(State(app): State<Arc<App>>) -> Json<Served> {
         let (service, policy) = (&joined.service, joined.service.policy());
         OnePolicy {
             policy: name.clone(),
-            group: policy.group.to_string(),
+            group: policy.group.as_str().to_owned(),
             ownership: policy.ownership.as_str(),
+            only_observed: joined.only_observes,
             min_members: policy.min_members,
             ttl_ms: u64::try_from(service.timing().ttl.as_millis()).unwrap_or(u64::MAX),
         }
     };
     Json(Served {
-        instance_id: app.factory.instance_id().to_string(),
+        instance_id: app.factory.instance_id().as_str().to_owned(),
         may_act: app.token.is_some(),
         outbox: app.outbox.as_deref().map(|outbox| outbox.name().to_owned()),
         policies: app.policies.iter().map(one).collect(),
@@ -69,7 +72,7 @@ pub(crate) struct Slots {
     placement: Option<&'static str>,
     /// Whom the placement counts, by the bytes of their ids.
     members: Vec<Weighed>,
-    /// For every slot its owner's place in `members`, from 0; null under a key placement and while nobody owns.
+    /// For every slot its owner's place in `members`, from 0; null under a key placement and while no member owns anything.
     owners: Option<Vec<usize>>,
     /// Why this worker cannot tell what the group goes by, where that is so: its settings differ.
     hint: Option<String>,
@@ -114,7 +117,7 @@ impl Slots {
             revision: view.revision(),
             view_fingerprint: view.fingerprint().to_string(),
             placement,
-            members: members.into_iter().map(|(id, weight)| Weighed { instance_id: id.to_string(), weight: weight.get().into() }).collect(),
+            members: members.into_iter().map(|(id, weight)| Weighed { instance_id: id.into(), weight: weight.get().into() }).collect(),
             owners,
             hint: None,
         }
@@ -143,5 +146,5 @@ pub(crate) struct Drained {
 pub(crate) async fn drained(State(app): State<Arc<App>>, Of(joined): Of) -> Result<Json<Drained>> {
     let policy = joined.service.policy().name.to_string();
     let drained = app.call(|factory: shardwise::ShardingFactory| async move { factory.drained(&policy).await }).await?;
-    Ok(Json(Drained { drained: drained.iter().map(ToString::to_string).collect() }))
+    Ok(Json(Drained { drained: drained.into_iter().map(String::from).collect() }))
 }

@@ -55,7 +55,7 @@ pub(crate) async fn undrain(app: State<Arc<App>>, of: Of, request: Request) -> R
 async fn wish(State(app): State<Arc<App>>, Of(joined): Of, request: Request, drained: bool) -> Result<Json<Heard>> {
     let (parts, body) = request.into_parts();
     may_act(&app, &parts.headers)?;
-    let Whom { instance_id } = body::json(&parts.headers, body, &app.limits).await?;
+    let Whom { instance_id } = body::json(&parts.headers, body, &app.limits, &app.bodies).await?;
     // What cannot be an id is nobody's.
     let id = InstanceId::new(&instance_id).map_err(|error| Problem::unknown_instance(error.to_string()))?;
     let policy = joined.service.policy().name.to_string();

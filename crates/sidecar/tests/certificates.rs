@@ -202,6 +202,38 @@ fn members_that_show_certificates_of_one_authority_need_no_token_and_others_are_
     assert_eq!(other.asked(&ours, Some(&stranger), &path, &peer), "");
 }
 
+/// Where certificates are all that proves who is there, an address without TLS is whoever's listens there.
+#[test]
+fn a_member_that_can_prove_itself_by_nothing_is_not_called() {
+    let (backend, authority) = (MemoryBackend::new(Clock::system()), Authority::new().unwrap());
+    let server = authority.server().unwrap();
+    let one = Served::start(&backend, "instance.id = \"one\"", &server, |options| {
+        options.peers.trust_mutually(&authority.file(), &tls(&server)).unwrap();
+    });
+    let trusting =
+        Served::start(&backend, "instance.id = \"trusting\"", &server, |options| options.peers.trust(&authority.file()).unwrap());
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    listener.set_nonblocking(true).unwrap();
+    let text = "[default.resilience.sharding]\npolicies.workers.group_name = \"workers\"\ndiscovery.backend = \"memory\"\n\
+                discovery.ttl = \"10s\"\ninstance.id = \"plain\"";
+    let shared: Arc<dyn Discovery> = Arc::new(backend.clone());
+    let builder = ShardingFactory::builder().settings(Settings::from_toml_str(text).unwrap()).backend("memory", shared);
+    let runtime = tokio::runtime::Runtime::new().unwrap();
+    let _on = runtime.enter();
+    let plain = builder.build().unwrap().create("workers").unwrap();
+    plain.requests_arrive_at(listener.local_addr().unwrap(), false).unwrap();
+    runtime.block_on(plain.register_self()).unwrap();
+    for (from, method, why) in [
+        (&one, "GET", "nothing proves who is there"),
+        (&one, "POST", "nothing proves who is there"),
+        (&trusting, "POST", "only GET is brought"),
+    ] {
+        let refused = eventually("it is not asked", "HTTP/1.1 502", || from.asks(&authority, method, "plain"));
+        assert!(refused.contains(why), "{refused}");
+    }
+    assert_eq!(listener.accept().unwrap_err().kind(), std::io::ErrorKind::WouldBlock, "nobody has called");
+}
+
 #[test]
 fn certificates_are_shown_over_tls_or_not_at_all() {
     let (authority, text) = (Authority::new().unwrap(), "[default.resilience.sharding]\npolicies.workers.group_name = \"workers\"\n");
@@ -210,4 +242,30 @@ fn certificates_are_shown_over_tls_or_not_at_all() {
     options.peers.trust_mutually(&authority.file(), &tls(&authority.server().unwrap())).unwrap();
     let refused = Sidecar::new(ShardingFactory::from_settings(settings).unwrap(), &["workers".into()], options).map(drop).unwrap_err();
     assert!(refused.to_string().contains("--tls-cert"), "{refused}");
+}
+
+/// A private key that lost its line breaks, in its own file and where somebody has put it beside a certificate.
+#[test]
+fn files_that_are_damaged_are_refused_and_nothing_of_them_is_quoted() {
+    let folder = tempfile::tempdir().unwrap();
+    let identity = Authority::new().unwrap().server().unwrap();
+    let whole = std::fs::read_to_string(identity.key()).unwrap();
+    let secret = &whole.lines().nth(1).unwrap()[..40];
+    let damaged = folder.path().join("damaged.pem");
+    for text in [whole.replace('\n', " "), whole.replace('\n', ""), whole.replacen("END", "FIN", 1), format!("-----BEGIN {whole}")] {
+        std::fs::write(&damaged, &text).unwrap();
+        let refusals = [
+            Tls::from_files(&identity.certificate(), &damaged).map(|_| ()).unwrap_err(),
+            Tls::from_files(&damaged, &identity.key()).map(|_| ()).unwrap_err(),
+            Options::new(([127, 0, 0, 1], 0).into()).peers.trust(&damaged).unwrap_err(),
+        ];
+        for refusal in refusals {
+            let said = format!("{refusal} {refusal:?}");
+            // rustls writes bytes as decimals.
+            let numbers = said.split(|c: char| !c.is_ascii_digit()).filter_map(|number| number.parse::<u8>().ok());
+            let decoded: String = numbers.map(char::from).collect();
+            assert!(said.contains("damaged.pem") && said.contains("in PEM"), "{said}");
+            assert!(!said.contains(secret) && !decoded.contains(secret), "the private key stands in the error: {said}");
+        }
+    }
 }

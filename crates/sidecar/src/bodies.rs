@@ -1,0 +1,184 @@
+//! How much of all bodies together is kept, over all connections. Room is taken before a body is read into it; where there is none left, bodies are given up
+//! that take most of it for longest without anything coming, so that clients who begin bodies and do not end them neither fill the memory nor keep others out.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio_util::sync::CancellationToken;
+
+use crate::problem::{Problem, Result};
+
+/// The most bytes of all bodies that are kept at a time.
+pub(crate) const KEPT_BYTES_MAX: usize = 16 << 20;
+/// How long a body waits for room. What is given up for it is gone at once; only bodies that are being answered take longer.
+const ROOM_WITHIN: Duration = Duration::from_secs(5);
+
+/// The room for bodies of one sidecar.
+#[derive(Debug)]
+pub(crate) struct Bodies {
+    free: Arc<Semaphore>,
+    unfinished: Mutex<Unfinished>,
+}
+
+#[derive(Debug, Default)]
+struct Unfinished {
+    next: u64,
+    bodies: HashMap<u64, Body>,
+}
+
+/// One that has not come to its end.
+#[derive(Debug)]
+struct Body {
+    bytes: usize,
+    heard: Instant,
+    given_up: CancellationToken,
+}
+
+/// The room of one body; given back when dropped.
+#[derive(Debug)]
+pub(crate) struct Room {
+    bodies: Arc<Bodies>,
+    number: u64,
+    given_up: CancellationToken,
+    taken: Option<OwnedSemaphorePermit>,
+}
+
+impl Bodies {
+    pub(crate) fn new(bytes: usize) -> Arc<Self> {
+        Arc::new(Self { free: Arc::new(Semaphore::new(bytes)), unfinished: Mutex::default() })
+    }
+
+    fn unfinished(&self) -> MutexGuard<'_, Unfinished> {
+        // The table stays whole: each change is one insertion, removal or assignment.
+        self.unfinished.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// For a body of which nothing is kept yet.
+    pub(crate) fn room(self: &Arc<Self>) -> Room {
+        let mut unfinished = self.unfinished();
+        unfinished.next += 1;
+        let (number, given_up) = (unfinished.next, CancellationToken::new());
+        unfinished.bodies.insert(number, Body { bytes: 0, heard: Instant::now(), given_up: given_up.clone() });
+        Room { bodies: Arc::clone(self), number, given_up, taken: None }
+    }
+
+    /// Gives up bodies until they have so many bytes together, never that one: first those with the largest product of bytes and time without news. By time
+    /// alone a small body that is sent without pauses would go as soon as many large ones are, by bytes alone a large one as soon as many small ones stand still.
+    fn give_up(&self, bytes: usize, but: u64) {
+        let unfinished = self.unfinished();
+        let others = unfinished.bodies.iter().filter(|(number, body)| **number != but && body.bytes > 0 && !body.given_up.is_cancelled());
+        let now = Instant::now();
+        let cost = |body: &Body| body.bytes as u128 * now.saturating_duration_since(body.heard).as_micros().max(1);
+        let mut others: Vec<_> = others.map(|(_, body)| (cost(body), body)).collect();
+        others.sort_unstable_by_key(|(cost, _)| std::cmp::Reverse(*cost));
+        let mut freed = 0;
+        for (_, body) in others {
+            if freed >= bytes {
+                break;
+            }
+            freed += body.bytes;
+            body.given_up.cancel();
+        }
+    }
+}
+
+impl Room {
+    /// Something has come, and so many bytes are to be kept in all. Less room than before is never taken.
+    ///
+    /// # Errors
+    ///
+    /// If there is no room within a few seconds, or this body is given up for others meanwhile.
+    pub(crate) async fn keeps(&mut self, bytes: usize) -> Result<()> {
+        let had = self.taken.as_ref().map_or(0, OwnedSemaphorePermit::num_permits);
+        self.hears(had);
+        let more = u32::try_from(bytes.saturating_sub(had)).map_err(|_| no_room())?;
+        if more == 0 {
+            return Ok(());
+        }
+        let free = Arc::clone(&self.bodies.free);
+        let taken = if let Ok(taken) = Arc::clone(&free).try_acquire_many_owned(more) {
+            taken
+        } else {
+            self.bodies.give_up(more as usize, self.number);
+            let freed = tokio::time::timeout(ROOM_WITHIN, free.acquire_many_owned(more));
+            self.unless_given_up(freed).await?.map_err(|_| no_room())?.map_err(|_| no_room())?
+        };
+        match &mut self.taken {
+            Some(had) => had.merge(taken),
+            None => self.taken = Some(taken),
+        }
+        self.hears(had.max(bytes));
+        Ok(())
+    }
+
+    fn hears(&self, bytes: usize) {
+        if let Some(body) = self.bodies.unfinished().bodies.get_mut(&self.number) {
+            (body.bytes, body.heard) = (bytes, Instant::now());
+        }
+    }
+
+    /// Waits for that as long as this body is not given up for others.
+    pub(crate) async fn unless_given_up<T>(&self, wait: impl Future<Output = T>) -> Result<T> {
+        self.given_up.run_until_cancelled(wait).await.ok_or_else(|| {
+            Problem::too_many("the room for bodies is needed for others, and this one came most slowly; send it again, and without pauses")
+        })
+    }
+
+    /// The body is here as a whole, and is not given up for others any more.
+    pub(crate) fn is_whole(&self) {
+        self.bodies.unfinished().bodies.remove(&self.number);
+    }
+}
+
+impl Drop for Room {
+    fn drop(&mut self) {
+        self.is_whole();
+    }
+}
+
+fn no_room() -> Problem {
+    Problem::too_many(format!(
+        "the bodies that are being answered take all room that there is for them ({KEPT_BYTES_MAX} bytes); try again"
+    ))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn the_body_that_takes_most_for_longest_makes_room() {
+        let bodies = Bodies::new(100);
+        let [mut first, mut second, mut third] = [(); 3].map(|()| bodies.room());
+        first.keeps(40).await.unwrap();
+        second.keeps(60).await.unwrap();
+        tokio::time::sleep(Duration::from_millis(20)).await;
+        first.keeps(40).await.unwrap();
+        let waits = tokio::spawn(async move {
+            third.keeps(30).await.unwrap();
+            third
+        });
+        let refusal = second.unless_given_up(std::future::pending::<()>()).await.unwrap_err();
+        assert_eq!(refusal.status(), 429);
+        assert_eq!(bodies.free.available_permits(), 0, "what is given up is kept until its owner lets go");
+        drop(second);
+        let third = waits.await.unwrap();
+        assert_eq!(bodies.free.available_permits(), 30);
+        drop((first, third));
+        assert_eq!((bodies.free.available_permits(), bodies.unfinished().bodies.len()), (100, 0));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_whole_body_is_not_given_up_and_nobody_waits_for_ever_for_its_room() {
+        let bodies = Bodies::new(100);
+        let [mut whole, mut late] = [(); 2].map(|()| bodies.room());
+        whole.keeps(100).await.unwrap();
+        whole.is_whole();
+        let begun = tokio::time::Instant::now();
+        let refusal = late.keeps(1).await.unwrap_err();
+        assert_eq!((refusal.status(), begun.elapsed()), (429, ROOM_WITHIN));
+        assert!(whole.unless_given_up(async {}).await.is_ok());
+    }
+}

@@ -1,0 +1,98 @@
+//! The first exchange on a connection to a member: before anything is asked, the other side proves that it is the member and knows the peer token, which is
+//! not sent (ADR 38).
+
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use axum::body::Body;
+use axum::http::header::HOST;
+use axum::http::response::Parts;
+use shardwise::proof::Nonce;
+use shardwise::requests::proven::{Asking, NO_TOKEN, NONCE_HEADER, OTHER_VERSION_STATUS, PROOF_HEADER};
+use shardwise::requests::{AT_THE_GATE, PEER_HEADER, SPOKEN};
+use tokio::time::timeout;
+
+use crate::dial::{Failed, Member, Whom};
+use crate::exchange::{Line, at_the_gate, refusal};
+use crate::options::Token;
+use crate::reach::broken;
+use crate::target::Target;
+
+/// How long the other side may take to prove itself.
+const GREETED_WITHIN: Duration = Duration::from_secs(5);
+
+/// A member that has proven itself on a connection.
+#[derive(Debug)]
+pub(crate) struct Known {
+    /// What every path to it begins with: it names the member.
+    base: String,
+    /// What it has proven to know.
+    token: Token,
+    pub(crate) asking: Asking,
+}
+
+impl Line {
+    /// Whether it leads to that member, where a proof is required.
+    pub(crate) fn is_for(&self, whom: &Whom<'_>) -> bool {
+        match (whom, &self.known) {
+            (Whom::Member(Member { token: Some(token), base, .. }), Some(known)) => known.base == *base && known.token.is(token.bytes()),
+            (Whom::Member(Member { token: None, .. }) | Whom::Beside(..), None) => true,
+            _ => false,
+        }
+    }
+
+    /// Has the member prove itself, where there is a token. Until then nothing was sent but a nonce.
+    pub(crate) async fn greet(&mut self, whom: &Whom<'_>, target: &Target) -> Result<(), Failed> {
+        let Whom::Member(member) = whom else { return Ok(()) };
+        let Some(token) = &member.token else { return Ok(()) };
+        let address = self.address();
+        let late = |_| Failed::Nobody(format!("{address}: it does not prove within {GREETED_WITHIN:?} that it is the member"));
+        self.known = Some(timeout(GREETED_WITHIN, self.known(member, token, target)).await.map_err(late)??);
+        Ok(())
+    }
+
+    async fn known(&mut self, member: &Member<'_>, token: &Token, target: &Target) -> Result<Known, Failed> {
+        let (address, nonce) = (self.address(), Nonce::random());
+        let greeting = hyper::Request::get(&member.base).header(HOST, target.authority()).header(PEER_HEADER, SPOKEN);
+        let greeting = greeting.header(NONCE_HEADER, nonce.to_string()).body(Body::empty());
+        let greeting = greeting.map_err(|error| Failed::Barred(error.to_string()))?;
+        let (head, _) = match self.send(greeting).await {
+            Ok(response) => response.into_parts(),
+            Err(error) => {
+                return Err(match broken(address, &error) {
+                    // Nothing was asked.
+                    Failed::Broken(why) => Failed::Nobody(why),
+                    failed => failed,
+                });
+            }
+        };
+        let text = |name: &str| head.headers.get(name).and_then(|value| value.to_str().ok());
+        let (Some(own), Some(proof)) = (text(NONCE_HEADER), text(PROOF_HEADER)) else { return Err(silent(&head, address, target)) };
+        let asking = Asking::begun(token.bytes(), &member.recipient, &nonce, own, proof).ok_or_else(|| {
+            Failed::Barred(format!(
+                "{address} does not prove that it is the member and has the same peer token, so nothing was sent: give all members the same peer token"
+            ))
+        })?;
+        Ok(Known { base: member.base.clone(), token: token.clone(), asking })
+    }
+}
+
+/// Of an answer without a proof.
+fn silent(head: &Parts, address: SocketAddr, target: &Target) -> Failed {
+    let status = head.status.as_u16();
+    match head.headers.get(PEER_HEADER) {
+        None => Failed::Nobody(format!("{address}: who is there is no member of the group")),
+        Some(by) if by == AT_THE_GATE => at_the_gate(status, address, target),
+        Some(_) if head.headers.get(PROOF_HEADER).is_some_and(|proof| proof == NO_TOKEN) => Failed::Barred(format!(
+            "{address} has no peer token and cannot prove that it is the member, so nothing was sent: give all members the same peer token"
+        )),
+        Some(_) if status == OTHER_VERSION_STATUS => Failed::Barred(format!(
+            "{address} is another version of shardwise, which proves itself otherwise, so nothing was sent; upgrade the older one"
+        )),
+        // The certificate is judged first, in every version.
+        Some(_) if matches!(status, 403 | 421 | 429 | 503) => refusal(status, address),
+        Some(_) => Failed::Barred(format!(
+            "{address} does not prove that it is the member (status {status}), so nothing was sent: it is an older version of shardwise, which wants the peer token itself, or another process has its port; upgrade that member"
+        )),
+    }
+}
