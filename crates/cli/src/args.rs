@@ -27,7 +27,8 @@ Exit codes:
      unblock, interrupted before the end
   2  the arguments or the settings are wrong; nothing was contacted
   3  a backend, a store or a file cannot be reached or written; trying again may help
-  4  a backend, a store or a group refuses; somebody has to change something
+  4  a backend, a store or a group refuses; change what the message names
+  5  the outbox's database has lost commits; run `outbox restored` before the next start
   130  stopped at once by a second Ctrl-C or SIGTERM
 
 Results go to stdout, everything else to stderr. RUST_LOG=info shows what the workers do.
@@ -69,7 +70,7 @@ pub(crate) enum Command {
     Demo(demo::Demo),
     /// Print the settings in force and where each came from
     Settings(settings::Settings),
-    /// Join as a worker and print one JSON object a line for every change
+    /// Observe a group and print one JSON object a line for every change
     Watch(watch::Watch),
     /// Say that members which have vanished are gone for good
     ConfirmLoss(confirm_loss::ConfirmLoss),

@@ -20,8 +20,11 @@ pub(crate) enum Code {
     Usage = 2,
     /// A backend, a store or a file cannot be reached or read; trying again may help.
     Unavailable = 3,
-    /// A backend, a store or a group refuses; somebody has to change something.
+    /// A backend, a store or a group refuses; the operator has to change something.
     Refused = 4,
+    /// The outbox's database lost commits that it had confirmed. Its own code, because a supervisor that restarts the publisher
+    /// makes it one that has nothing to compare and goes on: the units do not restart after it.
+    LostCommits = 5,
 }
 
 impl From<Code> for ExitCode {

@@ -6,7 +6,10 @@ use std::time::{Duration, Instant};
 
 use clap::ValueEnum;
 use serde::Serialize;
+use shardwise::core::Escaped;
 use shardwise_outbox::one_line;
+use tracing_subscriber::field::RecordFields;
+use tracing_subscriber::fmt::format::{DefaultFields, FormatFields, Writer};
 use tracing_subscriber::layer::SubscriberExt;
 use tracing_subscriber::util::SubscriberInitExt;
 use tracing_subscriber::{EnvFilter, Layer, Registry, fmt};
@@ -38,7 +41,7 @@ pub(crate) fn start_log(traces: Option<impl Layer<Registry> + Send + Sync>) {
     let asked = EnvFilter::try_from_default_env().ok();
     *held() = asked.is_none().then(|| (Instant::now(), Vec::new()));
     let filter = asked.unwrap_or_else(|| EnvFilter::new("warn,sqlx=error,shardwise::operator=info"));
-    let log = fmt::layer().with_writer(|| Log).with_ansi(io::stderr().is_terminal()).with_filter(filter);
+    let log = fmt::layer().fmt_fields(OneLine).with_writer(|| Log).with_ansi(io::stderr().is_terminal()).with_filter(filter);
     tracing_subscriber::registry().with(traces).with(log).init();
 }
 
@@ -47,6 +50,17 @@ pub(crate) fn release_log() {
     if let Some((_, bytes)) = held().take() {
         // With stderr gone there is nobody left to tell.
         let _ = io::stderr().write_all(&bytes);
+    }
+}
+
+/// Fields of the log, the message with them, on one line: what comes from others can neither begin a line that looks like ours nor reach the terminal.
+struct OneLine;
+
+impl<'w> FormatFields<'w> for OneLine {
+    fn format_fields<R: RecordFields>(&self, mut writer: Writer<'w>, fields: R) -> std::fmt::Result {
+        let mut text = String::new();
+        DefaultFields::new().format_fields(Writer::new(&mut text), fields)?;
+        write!(writer, "{}", Escaped(&text))
     }
 }
 
@@ -103,8 +117,11 @@ pub(crate) fn json_line(value: &impl Serialize) -> Result<()> {
     stdout.write_all(&line).and_then(|()| stdout.flush()).map_err(|error| stdout_failed(&error))
 }
 
-/// Text on stdout, as it is.
+/// Text on stdout, of lines and columns; what else a terminal would obey is escaped.
 pub(crate) fn text(text: &str) -> Result<()> {
+    let column = |column: &str| Escaped(column).to_string();
+    let line = |line: &str| line.split('\t').map(column).collect::<Vec<_>>().join("\t");
+    let text = text.split('\n').map(line).collect::<Vec<_>>().join("\n");
     let mut stdout = io::stdout().lock();
     stdout.write_all(text.as_bytes()).and_then(|()| stdout.flush()).map_err(|error| stdout_failed(&error))
 }
@@ -113,8 +130,9 @@ pub(crate) fn stdout_failed(error: &io::Error) -> Failure {
     Failure::io("write to stdout", error)
 }
 
-/// Rows under a heading, columns as wide as they need to be; the last one is not padded.
+/// Rows under a heading, columns as wide as they need to be; the last one is not padded. A cell stays on its line, whatever is in it.
 pub(crate) fn table(heading: &[&str], rows: &[Vec<String>]) -> String {
+    let rows: Vec<Vec<String>> = rows.iter().map(|row| row.iter().map(|cell| Escaped(cell).to_string()).collect()).collect();
     let width = |column: usize| {
         let cells = rows.iter().filter_map(|row| row.get(column)).map(|cell| cell.chars().count());
         cells.chain(heading.get(column).map(|h| h.chars().count())).max().unwrap_or(0)

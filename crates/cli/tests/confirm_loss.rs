@@ -7,7 +7,7 @@ use common::process::Process;
 use nix::sys::signal::Signal;
 
 fn join(place: &Place, id: &str) -> Process {
-    let mut command = place.command(&["watch", "--policy", "workers"]);
+    let mut command = place.command(&["watch", "--join", "--policy", "workers"]);
     command.env("SHARDWISE__RESILIENCE__SHARDING__INSTANCE__ID", id);
     let mut process = Process::start(command);
     process.tells("is active", |line| line["state"] == "active");

@@ -25,7 +25,8 @@ const EVENT: &str = "{\"aggregatetype\":\"order\",\"aggregateid\":\"1\",\"type\"
 fn place() -> Place {
     let place = Place::with_settings(
         &(workers("1s", "slots = 64")
-            + "[default.outbox.orders]\npolicy = \"workers\"\nstore = \"sqlite:outbox.db\"\nsink = \"file:delivered.jsonl\"\n"),
+            + "[default.resilience.sharding.policies.publishers]\ngroup_name = \"publishers\"\nslots = 64\n"
+            + "[default.outbox.orders]\npolicy = \"publishers\"\nstore = \"sqlite:outbox.db\"\nsink = \"file:delivered.jsonl\"\n"),
     );
     std::fs::create_dir(place.path("folder")).unwrap();
     place.write("folder/content", "");
@@ -38,7 +39,7 @@ fn place() -> Place {
 fn what_is_wrong_with_a_file_comes_with_what_to_do() {
     let place = place();
     place.run(&["outbox", "init"]).well();
-    let items = ["watch", "--policy", "workers", "--items"];
+    let items = ["watch", "--join", "--policy", "workers", "--items"];
     let members = ["ring", "owners", "--members-file"];
     let from = ["demo", "--from"];
     let enqueue = ["outbox", "enqueue", "--from"];
@@ -94,7 +95,7 @@ fn a_result_that_cannot_be_written_is_a_failure() {
         &["settings"],
         &["settings", "--json"],
         &["ring", "owners", "--members", "a"],
-        &["watch", "--policy", "workers"],
+        &["watch", "--join", "--policy", "workers"],
         &["outbox", "init"],
         &["outbox", "status"],
         &["outbox", "enqueue", "--from", "events.jsonl"],
@@ -113,7 +114,7 @@ fn a_result_that_cannot_be_written_is_a_failure() {
 #[test]
 fn names_from_outside_cannot_break_the_line() {
     let place = place();
-    place.run(&["watch", "--policy", "a\nb\u{1b}[2J"]).fails(2, &["there is no policy", "known: workers"]);
+    place.run(&["watch", "--policy", "a\nb\u{1b}[2J"]).fails(2, &["there is no policy", "known: publishers, workers"]);
     place.run(&["outbox", "status", "--name", "a\nb"]).fails(2, &["there is no outbox", "known: orders"]);
     place.run(&["demo", "--from", "a\nb\u{1b}[2J"]).fails(3, &[r"a b\u{1b}[2J", "check the path"]);
     place.run(&["wa\ntch"]).fails(2, &["--help"]);
@@ -180,7 +181,7 @@ fn a_publisher_that_is_still_joining_stops_when_asked() {
         command.env("SHARDWISE__RESILIENCE__SHARDING__INSTANCE__ID", "one").env("SHARDWISE__RESILIENCE__SHARDING__DISCOVERY__TTL", "40s");
         Process::start(command)
     };
-    let mut former = start(&["watch", "--policy", "workers"]);
+    let mut former = start(&["watch", "--join", "--policy", "workers"]);
     former.tells("is active", |line| line["state"] == "active");
     former.signal(Signal::SIGKILL);
     former.ends("after SIGKILL");

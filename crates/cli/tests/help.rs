@@ -5,11 +5,11 @@ mod common;
 use common::Place;
 
 /// Every command, and options that its help must name.
-const COMMANDS: [(&[&str], &[&str]); 29] = [
+const COMMANDS: [(&[&str], &[&str]); 30] = [
     (&[], &["demo", "outbox", "watch", "ring", "settings", "--version"]),
     (&["demo"], &["--workers", "--events", "20000", "--aggregates", "--rate", "2000", "--ttl", "3s", "--keep", "--from", "SIGKILL"]),
     (&["settings"], &["--why"]),
-    (&["watch"], &["--policy", "--items", "--renewals", "--slots", "owned_until_ns", "view_fingerprint", "SIGTERM"]),
+    (&["watch"], &["--policy", "--join", "observing", "--items", "--renewals", "--slots", "owned_until_ns", "view_fingerprint", "SIGTERM"]),
     (
         &["serve"],
         &[
@@ -29,7 +29,7 @@ const COMMANDS: [(&[&str], &[&str]); 29] = [
     (&["owner"], &["<KEY>", "--policy", "Exit code 1"]),
     (&["explain"], &["<KEY>", "--policy", "Exit code 1"]),
     (&["rebalances"], &["--follow", "--policy", "moved_share"]),
-    (&["drain"], &["<ID>", "--policy", "Exit code 1"]),
+    (&["drain"], &["<ID>", "--policy", "--wait", "Exit code 1"]),
     (&["undrain"], &["<ID>", "--policy", "Exit code 1"]),
     (&["probe"], &["--at", "127.0.0.1:8087", "--path", "/readyz", "/livez", "--within", "Exit code 1"]),
     (&["completions"], &["<SHELL>", "fish"]),
@@ -41,7 +41,7 @@ const COMMANDS: [(&[&str], &[&str]); 29] = [
         &["ring", "owners"],
         &["--members", "--members-file", "--placement", "--slots", "--virtual-nodes", "--load-margin", "-0", "empty key"],
     ),
-    (&["outbox"], &["init", "enqueue", "run", "status", "unblock", "list", "replay", "replay-aggregate", "discard", "audit"]),
+    (&["outbox"], &["init", "enqueue", "run", "status", "unblock", "list", "replay", "replay-aggregate", "discard", "audit", "restored"]),
     (&["outbox", "init"], &["--name"]),
     (&["outbox", "enqueue"], &["--name", "--from", "aggregatetype", "Exit code 1"]),
     (&["outbox", "run"], &["--name", "--listen", "--allow-host", "/metrics", "SIGTERM", "OTEL_EXPORTER_OTLP_ENDPOINT"]),
@@ -52,6 +52,7 @@ const COMMANDS: [(&[&str], &[&str]); 29] = [
     (&["outbox", "replay-aggregate"], &["--name", "<KEY>", "--from", "--limit", "--reason", "--as", "Exit code 1"]),
     (&["outbox", "discard"], &["--name", "<ID>", "--reason", "--as", "Exit code 1"]),
     (&["outbox", "audit"], &["--name", "--limit"]),
+    (&["outbox", "restored"], &["--name", "--epoch-above", "--sequence-above", "Stop all publishers"]),
 ];
 
 #[test]
@@ -76,7 +77,7 @@ fn every_command_has_help_that_names_its_options() {
 fn the_exit_codes_are_documented() {
     let help = Place::empty().run(&["--help"]).well();
     let (_, codes) = help.split_once("Exit codes:\n").unwrap_or_default();
-    for code in ["  0  ", "  1  ", "  2  ", "  3  ", "  4  ", "  130  "] {
+    for code in ["  0  ", "  1  ", "  2  ", "  3  ", "  4  ", "  5  ", "  130  "] {
         assert!(codes.contains(code), "{code:?} is not among them:\n{help}");
     }
 }

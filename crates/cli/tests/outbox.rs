@@ -319,6 +319,33 @@ fn unblock_says_when_there_is_nothing_to_unblock() {
     assert_eq!((ran.code, ran.text().trim()), (Some(1), "0 aggregates unblocked"));
 }
 
+#[test]
+fn after_a_restore_numbers_are_lifted_and_what_waits_is_counted() {
+    let place = outbox();
+    enqueue(&place, 3);
+    place.run(&["outbox", "restored", "--epoch-above", "7"]).fails(2, &["--sequence-above"]);
+    place.run(&["outbox", "restored", "--epoch-above", "x", "--sequence-above", "7"]).fails(2, &["--epoch-above"]);
+    let ran = place.run(&["outbox", "restored", "--epoch-above", "7", "--sequence-above", "1000"]);
+    assert_eq!(ran.code, Some(0), "{ran:?}");
+    assert!(
+        ran.text().starts_with("epochs go on above 8, sequences above 1000: ") && ran.err.contains("up to 3 events wait under sequences"),
+        "{ran:?}"
+    );
+    let mut publisher = publish(&place, "a");
+    all_delivered(&place);
+    enqueue(&place, 3);
+    all_delivered(&place);
+    stops(&mut publisher);
+    let delivered = delivered(&place);
+    assert!(delivered.iter().all(|event| event.epoch > 8), "{delivered:?}");
+    let mut sequences: Vec<_> = delivered.iter().map(|event| event.sequence).collect();
+    sequences.sort_unstable();
+    assert!(
+        sequences[..3].iter().all(|sequence| *sequence <= 3) && sequences[3..].iter().all(|sequence| *sequence > 1_000),
+        "{sequences:?}"
+    );
+}
+
 /// Publishes with a sink that cannot be written until an event is parked by hand; the operator does the rest.
 #[test]
 fn dead_letters_are_listed_replayed_and_discarded_and_all_of_it_is_written_down() {
@@ -470,4 +497,62 @@ fn a_probe_hears_of_what_kind_the_trouble_is_and_nothing_of_what_was_said() {
     eventually("an operator sees it all", PATIENCE, || status(&place).to_string().contains(&nobody.to_string()).then_some(()));
     a.signal(Signal::SIGTERM);
     assert_eq!(a.ends("after SIGTERM").code, Some(0));
+}
+
+/// Two machines that meet at one place, each with its own file and the same name for what is in it: half of each would have had no publisher.
+#[test]
+fn an_outbox_of_the_same_name_in_another_file_does_not_join_the_group() {
+    let first = outbox();
+    let a = publish(&first, "a");
+    eventually("a has all slots", PATIENCE, || (publisher(&status(&first), "a").0 == SLOTS).then_some(()));
+
+    let second = outbox();
+    let mut joining = second.command(&["outbox", "run"]);
+    joining.env("SHARDWISE__RESILIENCE__SHARDING__INSTANCE__ID", "b");
+    joining.env("SHARDWISE__RESILIENCE__SHARDING__DISCOVERY__LOCAL__PATH", first.path("shardwise.db"));
+    let refused = common::run(joining, b"");
+    assert_eq!(refused.code, Some(4), "{}", refused.err);
+    for part in [
+        r#"this worker serves outbox "orders""#,
+        r#"the group "workers" serves outbox "orders""#,
+        r#"member "a""#,
+        "with its own group_name",
+    ] {
+        assert!(refused.err.contains(part), "{part}: {}", refused.err);
+    }
+    enqueue(&first, 60);
+    all_delivered(&first);
+    drop(a);
+}
+
+#[test]
+fn settings_in_which_two_outboxes_share_a_policy_are_refused_before_anything_is_made() {
+    let outbox = |name: &str| format!("[default.outbox.{name}]\npolicy = \"workers\"\nstore = \"sqlite:{name}.db\"\nsink = \"stdout\"\n");
+    let place = Place::with_settings(&(workers("1s", "") + &outbox("orders") + &outbox("notices")));
+    for command in
+        [&["outbox", "init", "--name", "orders"][..], &["outbox", "run", "--name", "notices"], &["outbox", "status", "--name", "orders"]]
+    {
+        let refused = place.run(command);
+        assert_eq!(refused.code, Some(2), "{}", refused.err);
+        for part in ["outbox.orders", "outbox.notices", "give each outbox its own policy"] {
+            assert!(refused.err.contains(part), "{part}: {}", refused.err);
+        }
+    }
+    assert!(!place.path("orders.db").exists() && !place.path("shardwise.db").exists(), "nothing was contacted");
+}
+
+/// Nobody publishes: the status says so with its exit code, for scripts, and with a line, for people.
+#[test]
+fn events_that_nobody_publishes_are_stuck() {
+    let place = outbox();
+    enqueue(&place, 4);
+    let shown = place.run(&["outbox", "status"]);
+    assert_eq!(shown.code, Some(1), "{shown:?}");
+    assert!(shown.text().contains("stuck: 4 events wait, and no publisher has ever run"), "{shown:?}");
+    assert_eq!(status(&place)["stuck"][0]["cause"], "no_publisher");
+    let a = publish(&place, "a");
+    all_delivered(&place);
+    assert_eq!(place.run(&["outbox", "status", "--json"]).code, Some(0));
+    assert_eq!(status(&place)["stuck"], json!([]));
+    drop(a);
 }

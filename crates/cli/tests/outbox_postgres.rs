@@ -6,13 +6,14 @@
 mod common;
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 
 use common::process::Process;
 use common::{PATIENCE, Place, eventually, workers};
 use nix::sys::signal::Signal;
 use serde_json::{Value, json};
 use shardwise_outbox::sink::read_events;
-use shardwise_testkit::{Database, Postgres};
+use shardwise_testkit::{Database, Postgres, PostgresOptions};
 use tokio::runtime::Runtime;
 
 const SLOTS: u64 = 64;
@@ -20,7 +21,12 @@ const SLOTS: u64 = 64;
 /// A fresh database, and an outbox in it that the settings name.
 fn outbox() -> (Runtime, Database, Place) {
     let runtime = Runtime::new().unwrap();
-    let database = runtime.block_on(async { Postgres::shared().await.unwrap().database().await.unwrap() });
+    let server = runtime.block_on(Postgres::shared()).unwrap();
+    outbox_on(runtime, &server)
+}
+
+fn outbox_on(runtime: Runtime, server: &Arc<Postgres>) -> (Runtime, Database, Place) {
+    let database = runtime.block_on(server.database()).unwrap();
     let place = Place::with_settings(
         &(workers("1s", &format!("slots = {SLOTS}"))
             + &format!(
@@ -115,4 +121,77 @@ fn what_is_wrong_with_the_store_is_one_line() {
     elsewhere("postgres://me@127.0.0.1:1/app").fails(3, &["outbox 127.0.0.1:1/app: the server cannot be reached"]);
     elsewhere("postgres://me:hush@127.0.0.1:1/app").fails(2, &["store is ***: leave the password out"]);
     elsewhere("postgres://me@127.0.0.1:1/app?sslmod=x").fails(2, &["has the parameter sslmod, which is not known"]);
+}
+
+fn holds_all(place: &Place) {
+    eventually("it holds all slots", PATIENCE, || (status(place)["publishers"][0]["slots"] == SLOTS).then_some(()));
+}
+
+/// The server is killed, and comes back with what it had a while ago.
+#[test]
+fn a_publisher_whose_commits_are_gone_ends_and_says_what_to_do() {
+    let runtime = Runtime::new().unwrap();
+    let server = runtime.block_on(Postgres::start(PostgresOptions::default())).unwrap();
+    let (runtime, database, place) = outbox_on(runtime, &server);
+    place.run(&["outbox", "init"]).well();
+    place.run_with(&["outbox", "enqueue"], line(1, 1).as_bytes()).well();
+    let mut publisher = publish(&place, "a");
+    holds_all(&place);
+    eventually("nothing is pending", PATIENCE, || (status(&place)["pending"] == 0).then_some(()));
+    // It comes back with everything: nothing ends.
+    runtime.block_on(server.restart()).unwrap();
+    place.run_with(&["outbox", "enqueue"], line(1, 2).as_bytes()).well();
+    eventually("it goes on", PATIENCE, || (status(&place)["pending"] == 0).then_some(()));
+    // All at once: the connections are gone before the publisher sees any of it.
+    let back = "BEGIN; UPDATE outbox_slot SET epoch = epoch - 1; COMMIT";
+    publisher.signal(Signal::SIGSTOP);
+    runtime.block_on(database.execute(back)).unwrap();
+    runtime.block_on(server.restart()).unwrap();
+    publisher.signal(Signal::SIGCONT);
+    let ended = publisher.ends("without its commits");
+    assert_eq!(ended.code, Some(5), "{ended:?}");
+    for words in [
+        "commits that were confirmed to this publisher are missing: the epochs of ",
+        "shardwise outbox restored --epoch-above N --sequence-above N",
+        "this publisher knows of epoch ",
+    ] {
+        assert!(ended.err.contains(words), "{words:?} is not in: {}", ended.err);
+    }
+    let lifted = place.run(&["outbox", "restored", "--epoch-above", "100", "--sequence-above", "40"]);
+    assert_eq!(
+        (lifted.code, lifted.text().as_str()),
+        (Some(0), "epochs go on above 101, sequences above 40: 1 aggregate lifted\n"),
+        "{lifted:?}"
+    );
+    place.run_with(&["outbox", "enqueue"], line(1, 3).as_bytes()).well();
+    let mut next = publish(&place, "b");
+    let delivered = || read_events(place.path("delivered.jsonl")).unwrap().map(Result::unwrap).collect::<Vec<_>>();
+    eventually("the next one delivers", PATIENCE, || delivered().iter().any(|event| event.sequence == 41).then_some(()));
+    next.signal(Signal::SIGTERM);
+    assert_eq!(next.ends("after SIGTERM").code, Some(0));
+}
+
+#[test]
+fn a_publisher_that_starts_on_another_timeline_warns_until_that_is_settled() {
+    let (runtime, database, place) = outbox();
+    place.run(&["outbox", "init"]).well();
+    let log = || {
+        let mut publisher = publish(&place, "a");
+        holds_all(&place);
+        publisher.signal(Signal::SIGTERM);
+        let ended = publisher.ends("after SIGTERM");
+        assert_eq!(ended.code, Some(0), "{ended:?}");
+        ended.err
+    };
+    let warning = "has another timeline than when its publishers came first";
+    assert!(!log().contains(warning), "the first one");
+    assert!(!log().contains(warning), "nothing has changed");
+    runtime.block_on(database.execute("UPDATE outbox_meta SET timeline = '1/1'")).unwrap();
+    for _ in 0..2 {
+        let log = log();
+        assert!(log.contains(warning) && log.contains("shardwise outbox restored --epoch-above N"), "{log}");
+    }
+    let settled = place.run(&["outbox", "restored", "--epoch-above", "0", "--sequence-above", "0", "--json"]).json();
+    assert_eq!((&settled["aggregates"], &settled["waiting"], &settled["publishers_alive"]), (&json!(0), &json!(0), &json!(0)), "{settled}");
+    assert!(!log().contains(warning), "it is settled");
 }

@@ -79,6 +79,84 @@ fn what_is_wrong_is_told_in_one_line_before_anything_happens() {
 }
 
 #[test]
+fn a_backend_that_this_program_does_not_have_is_refused() {
+    let backend = "[default.resilience.sharding]\ndiscovery.backend = \"redis\"\npolicies.workers.group_name = \"workers\"\n";
+    Place::with_settings(backend).run(&["settings"]).fails(2, &["discovery.backend is \"redis\"", "this program has", "consul"]);
+    let off = "[default.resilience.sharding]\nenabled = false\n";
+    Place::with_settings(off).run(&["settings"]).well();
+}
+
+#[test]
+fn of_a_webhooks_address_only_the_host_is_shown() {
+    let outbox = |sink: &str, more: &str| {
+        let policy = workers("4s", "ownership = \"exclusive\"\nslots = 64");
+        Place::with_settings(&format!(
+            "{policy}[default.outbox.orders]\npolicy = \"workers\"\nstore = \"sqlite:o.db\"\nsink = \"{sink}\"\n{more}\n"
+        ))
+    };
+    for (sink, shown) in [
+        ("https://hooks.example/services/T0/B0/hush", "https://hooks.example/"),
+        ("https://hooks.example:8443?token=hush", "https://hooks.example:8443/"),
+        ("http://hooks.example/hush/{aggregatetype}", "http://hooks.example/"),
+    ] {
+        for arguments in [&["settings"][..], &["settings", "--json"]] {
+            let ran = outbox(sink, "").run(arguments).well();
+            assert!(ran.contains(shown) && !ran.contains("hush"), "{ran}");
+        }
+    }
+    for (sink, more) in [
+        ("https://hooks.example/hush", "sink_cert_file = \"c.pem\""),
+        ("HTTPS://hooks.example/hush", ""),
+        ("https:/hooks.example/hush", ""),
+        ("https://me:hush@hooks.example/", ""),
+    ] {
+        let ran = outbox(sink, more).run(&["settings"]);
+        ran.fails(2, &["sink"]);
+        assert!(!ran.err.contains("hush"), "{ran:?}");
+    }
+}
+
+#[test]
+fn a_secret_that_goes_over_plain_http_is_warned_of() {
+    let warned = |settings: &str, arguments: &[&str]| {
+        let place = Place::with_settings(settings);
+        place.write("secret", "hush-0123456789abcdef\n");
+        let mut command = place.command(arguments);
+        command.env("RUST_LOG", "warn");
+        let err = run(command, b"").err;
+        assert!(!err.contains("hush"), "{err}");
+        err.contains("without TLS, where everybody on the way can read it")
+    };
+    let webhook = |host: &str| {
+        let policy = workers("4s", "ownership = \"exclusive\"\nslots = 64");
+        let outbox = format!("sink = \"{host}\"\nsink_password_file = \"secret\"\nsink_private = true");
+        let settings = format!("{policy}[default.outbox.orders]\npolicy = \"workers\"\nstore = \"sqlite:missing/o.db\"\n{outbox}\n");
+        warned(&settings, &["outbox", "run"])
+    };
+    assert!(webhook("http://hooks.invalid/") && webhook("http://192.0.2.1/{id}"));
+    assert!(
+        !webhook("https://hooks.invalid/")
+            && !webhook("http://127.0.0.1:1/")
+            && !webhook("http://[::1]:1/")
+            && !webhook("http://localhost:1/")
+    );
+    let members = |discovery: &str| {
+        let settings = format!(
+            "[default.resilience.sharding]\npolicies.workers.group_name = \"workers\"\n[default.resilience.sharding.discovery]\n{discovery}\n"
+        );
+        warned(&settings, &["members"])
+    };
+    let etcd = "backend = \"etcd\"\netcd.username = \"me\"\netcd.password_file = \"secret\"\netcd.endpoints";
+    let consul = "backend = \"consul\"\nconsul.token_file = \"secret\"\nconsul.address";
+    for (backend, value) in [(etcd, "[\"http://etcd.invalid:1\"]"), (consul, "\"http://consul.invalid:1\"")] {
+        assert!(members(&format!("{backend} = {value}")), "{backend} = {value}");
+    }
+    for (backend, value) in [(etcd, "[\"http://127.0.0.1:1\"]"), (consul, "\"http://127.0.0.1:1\"")] {
+        assert!(!members(&format!("{backend} = {value}")), "{backend} = {value}");
+    }
+}
+
+#[test]
 fn a_missing_file_is_told_with_what_to_write() {
     let place = Place::empty();
     place.run(&["settings"]).fails(2, &["settings.toml", "SHARDWISE_SETTINGS", "group_name = "]);

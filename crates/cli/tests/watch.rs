@@ -12,8 +12,8 @@ use nix::sys::signal::Signal;
 use serde_json::Value;
 
 const SLOTS: u32 = 64;
-const WATCH: [&str; 3] = ["watch", "--policy", "workers"];
-const EVERYTHING: [&str; 5] = ["watch", "--policy", "workers", "--slots", "--renewals"];
+const WATCH: [&str; 4] = ["watch", "--join", "--policy", "workers"];
+const EVERYTHING: [&str; 6] = ["watch", "--join", "--policy", "workers", "--slots", "--renewals"];
 
 fn start(place: &Place, id: &str, arguments: &[&str]) -> Process {
     let mut command = place.command(arguments);
@@ -300,4 +300,45 @@ fn workers_that_are_restarted_with_next_change_over_once() {
     }
     let (slots, last) = owned.last_entry().unwrap().get().clone();
     assert_eq!((slots, last.len(), last.values().sum::<u64>()), (NEXT, ids.len(), NEXT), "the last view is whole");
+}
+
+#[test]
+fn without_join_it_observes_and_takes_no_slot() {
+    let place = place("2s");
+    let mut worker = join(&place, "worker", &WATCH);
+    let mut observer = start(&place, "observer", &["watch", "--policy", "workers"]);
+    let line = observer.tells("sees the worker", |line| line["members"] == serde_json::json!(["worker"]));
+    assert_eq!((&line["state"], &line["policy"], &line["slots"]), (&"observing".into(), &"workers".into(), &SLOTS.into()));
+    for null in ["monotonic_ns", "owned_until_ns", "instance_id", "slots_owned", "gained", "lost"] {
+        assert!(line[null].is_null() && line.as_object().unwrap().contains_key(null), "{null}: {line}");
+    }
+    let mut second = join(&place, "second", &WATCH);
+    observer.tells("sees both", |line| line["members"] == serde_json::json!(["second", "worker"]));
+    let now = place.run(&["members", "--json"]).json();
+    assert_eq!(now["members"].as_array().unwrap().len(), 2, "the observer is no member: {now}");
+    observer.signal(Signal::SIGTERM);
+    let ran = observer.ends("after SIGTERM");
+    assert_eq!(ran.code, Some(0));
+    assert!(ran.err.contains("observing policy workers") && ran.err.contains("--join") && ran.err.lines().count() == 1, "{}", ran.err);
+    for process in [&mut worker, &mut second] {
+        process.signal(Signal::SIGTERM);
+        assert_eq!(process.ends("after SIGTERM").code, Some(0));
+    }
+    for needs in ["--slots", "--renewals"] {
+        place.run(&["watch", "--policy", "workers", needs]).fails(2, &["--join"]);
+    }
+}
+
+#[test]
+fn the_ring_of_an_outbox_is_joined_by_nobody_else() {
+    let outbox = "[default.outbox.orders]\npolicy = \"workers\"\nstore = \"sqlite:outbox.db\"\nsink = \"file:events.jsonl\"\n";
+    let place = Place::with_settings(&(workers("2s", &format!("slots = {SLOTS}")) + outbox));
+    let refused = ["outbox \"orders\"", "policy \"workers\"", "wait for ever"];
+    place.run(&WATCH).fails(2, &refused);
+    place.run(&["serve", "--policy", "workers", "--listen", "127.0.0.1:0"]).fails(2, &[&refused[..], &["--observe workers"]].concat());
+    assert!(!place.path("shardwise.db").exists(), "nothing was contacted");
+    let mut observer = start(&place, "observer", &["watch", "--policy", "workers"]);
+    observer.tells("observes it", |line| line["state"] == "observing");
+    observer.signal(Signal::SIGTERM);
+    assert_eq!(observer.ends("after SIGTERM").code, Some(0));
 }

@@ -4,7 +4,7 @@ use clap::Args;
 use serde::Serialize;
 use shardwise::ShardingFactory;
 
-use super::{block_on, load_settings};
+use super::{block_on, load_settings, waiting, waits_for};
 use crate::args::Common;
 use crate::exit::{Code, Result};
 use crate::output::{self, Format};
@@ -35,7 +35,7 @@ impl ConfirmLoss {
 
     async fn confirm(&self, common: &Common) -> Result<Code> {
         let factory = ShardingFactory::from_settings(load_settings(common)?)?;
-        let members = factory.confirm_loss(&self.policy).await?;
+        let members = waiting(waits_for(&self.policy), factory.confirm_loss(&self.policy)).await?;
         match common.format() {
             Format::Json => output::json_line(&Confirmed { policy: &self.policy, members })?,
             Format::Human if members == 0 => output::text(&format!("{}: nobody stands still, there is nothing to confirm\n", self.policy))?,

@@ -4,7 +4,7 @@ use clap::Args;
 use serde::Serialize;
 use shardwise::{InstanceId, ShardingFactory};
 
-use super::{block_on, load_settings};
+use super::{block_on, load_settings, waiting, waits_for};
 use crate::args::Common;
 use crate::exit::{Code, Failure, Result};
 use crate::output::{self, Format};
@@ -42,11 +42,11 @@ impl EndAbsence {
         let Self { policy, instance_id } = self;
         let id = InstanceId::new(instance_id).map_err(|error| Failure::new(Code::Usage, format!("{instance_id:?}: {error}")))?;
         let factory = ShardingFactory::from_settings(load_settings(common)?)?;
-        let ended = factory.end_absence(policy, &id).await?;
+        let ended = waiting(waits_for(policy), factory.end_absence(policy, &id)).await?;
         match common.format() {
             Format::Json => output::json_line(&Outcome { policy, instance_id, ended })?,
-            Format::Human if ended => output::text(&format!("{policy}: the others take over what was {instance_id}'s\n"))?,
-            Format::Human => output::text(&format!("{policy}: nobody called {instance_id} is there\n"))?,
+            Format::Human if ended => output::text(&format!("{policy}: the others take over what was {id}'s\n"))?,
+            Format::Human => output::text(&format!("{policy}: nobody called {id} is there\n"))?,
         }
         Ok(if ended { Code::Ok } else { Code::No })
     }

@@ -13,12 +13,14 @@ pub(crate) mod settings;
 pub(crate) mod watch;
 
 use std::future::Future;
+use std::time::Duration;
 
 use shardwise::Settings;
 use shardwise::settings::LoadOptions;
 
 use crate::args::{Args, Command, Common};
 use crate::exit::{Code, Failure, Result};
+use crate::output;
 
 /// Runs the command.
 pub(crate) fn run(args: Args) -> Result<Code> {
@@ -51,6 +53,41 @@ fn load_settings(common: &Common) -> Result<Settings> {
         options = options.with_file(file);
     }
     Ok(Settings::load(&options)?)
+}
+
+/// Refuses to join the ring of an outbox: its publishers alone share it, and a slot of anything else would never be published.
+fn joins_no_outbox(settings: &Settings, policy: &str, instead: &str) -> Result<()> {
+    let owner = settings.outboxes.iter().find(|(_, outbox)| outbox.policy.as_str() == policy);
+    owner.map_or(Ok(()), |(outbox, _)| {
+        let message = format!(
+            "policy {policy:?} is the ring of outbox {:?}: only its publishers (shardwise outbox run) may join it, because the events of every \
+             other member's slots would wait for ever; {instead}",
+            outbox.as_str()
+        );
+        Err(Failure::new(Code::Usage, message))
+    })
+}
+
+/// After how long a command that is waiting for its backend says so.
+const WAITS_QUIETLY: Duration = Duration::from_secs(2);
+
+/// What a command waits for that has to do with a policy's group.
+fn waits_for(policy: &str) -> String {
+    format!("the discovery backend of policy {policy:?}")
+}
+
+/// Does that work, and says on stderr if it has to wait.
+async fn waiting<T>(what: String, work: impl Future<Output = T>) -> T {
+    let mut work = std::pin::pin!(work);
+    if let Ok(done) = tokio::time::timeout(WAITS_QUIETLY, &mut work).await {
+        return done;
+    }
+    still_waiting(&what);
+    work.await
+}
+
+fn still_waiting(what: &str) {
+    output::note(format_args!("shardwise: still waiting for {what} after {WAITS_QUIETLY:?}; is it running and reachable?"));
 }
 
 fn block_on(work: impl Future<Output = Result<Code>>) -> Result<Code> {

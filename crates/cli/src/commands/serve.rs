@@ -10,8 +10,8 @@ use serde::Serialize;
 use shardwise::ShardingFactory;
 use shardwise_sidecar::{Options, Render, Sidecar, Tls, Token, describe_metrics, goes_on};
 
-use super::load_settings;
 use super::outbox::Shown;
+use super::{WAITS_QUIETLY, joins_no_outbox, load_settings, still_waiting};
 use crate::args::Common;
 use crate::exit::{Code, Failure, Result};
 use crate::supervisor::Supervisor;
@@ -20,18 +20,20 @@ use crate::{descriptors, output, signals, traces};
 /// Answer over HTTP beside a worker in any language
 #[derive(Debug, Args)]
 #[command(after_help = "\
-Joins under each policy and answers for this worker; GET /openapi.json tells how. One JSON line says
-where, once it has joined: {\"listening\":\"127.0.0.1:8087\",...}. A browser sees the group there.
+Joins under each --policy and answers for this worker; GET /openapi.json tells how. One JSON line
+says where, once it has joined: {\"listening\":\"127.0.0.1:8087\",...}. A browser sees the groups there.
 Beyond loopback it needs a token and TLS; drain and undrain always need Authorization: Bearer TOKEN.
 SIGTERM and Ctrl-C drain and leave; a second one ends at once. Traces: $OTEL_EXPORTER_OTLP_ENDPOINT.
 
   shardwise serve --policy my_custom_workers
-  curl -H 'Content-Type: application/json' -d '[\"tenant-7\",\"tenant-8\"]' \\
-    http://127.0.0.1:8087/v1/policies/my_custom_workers/owned")]
+  shardwise serve --observe outbox_publishers --outbox orders")]
 pub(crate) struct Serve {
     /// A policy to join under; may be given several times
-    #[arg(long, value_name = "NAME", required = true)]
+    #[arg(long, value_name = "NAME", required_unless_present = "observe")]
     policy: Vec<String>,
+    /// A policy to show without joining it, an outbox's too; may be given several times
+    #[arg(long, value_name = "NAME")]
+    observe: Vec<String>,
     /// Where to listen; port 0 is any free one
     #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1:8087")]
     listen: SocketAddr,
@@ -47,7 +49,7 @@ pub(crate) struct Serve {
     /// Another host name by which clients call it; may be given several times
     #[arg(long, value_name = "NAME")]
     allow_host: Vec<String>,
-    /// A file with the token that members show each other, instead of what the settings say
+    /// A file with the token that members prove to know, instead of what the settings say
     #[arg(long, value_name = "FILE")]
     peer_token_file: Option<PathBuf>,
     /// Who signs other members' certificates, in PEM
@@ -68,7 +70,7 @@ pub(crate) struct Serve {
     /// The most bytes of a list of keys
     #[arg(long, value_name = "BYTES", default_value_t = shardwise_sidecar::Limits::default().list_bytes, value_parser = clap::value_parser!(u64).range(1..))]
     max_list: u64,
-    /// The most connections at a time; whoever is idle for longest makes room
+    /// The most connections; the idlest makes room
     #[arg(long, value_name = "N", default_value_t = shardwise_sidecar::Limits::default().connections)]
     max_connections: usize,
     /// The most requests a second [default: no limit]
@@ -81,6 +83,7 @@ struct Ready<'a> {
     listening: SocketAddr,
     tls: bool,
     policies: &'a [String],
+    observes: &'a [String],
     instance_id: &'a str,
 }
 
@@ -93,6 +96,9 @@ impl Serve {
                 "enabled = false: there is no group to answer for; set it to true, or do without a sidecar",
             ));
         }
+        for policy in &self.policy {
+            joins_no_outbox(&settings, policy, &format!("show it with --observe {policy}"))?;
+        }
         let mut options = self.options()?;
         if let Some(name) = &self.outbox {
             options.outbox = Some(Shown::new(name, settings.outbox(name)?));
@@ -102,11 +108,12 @@ impl Serve {
         let sidecar = Sidecar::new(factory.clone(), &self.policy, options)?;
         let services = self.policy.iter().map(|policy| factory.create(policy)).collect::<shardwise::Result<Vec<_>>>()?;
         let (supervisor, watched) = (Supervisor::from_environment(), Cell::new(None));
-        let (address, unheard) = (sidecar.address(), Cell::new(None));
+        let (address, unheard, has_joined) = (sidecar.address(), Cell::new(None), Cell::new(false));
         let ready = || {
+            has_joined.set(true);
             output::release_log();
             let (tls, instance_id) = (self.tls_cert.is_some(), factory.instance_id().as_str());
-            output::json_line(&Ready { listening: address, tls, policies: &self.policy, instance_id })?;
+            output::json_line(&Ready { listening: address, tls, policies: &self.policy, observes: &self.observe, instance_id })?;
             supervisor.ready();
             // On the thread of the renewals, so that a thread that hangs gives no sign.
             watched.set(supervisor.watch(move || services.iter().all(goes_on)));
@@ -114,7 +121,13 @@ impl Serve {
         };
         let shutdown = async {
             match signals::shutdown() {
-                Ok(token) => token.cancelled().await,
+                Ok(token) => {
+                    let is_quiet = tokio::time::timeout(WAITS_QUIETLY, token.cancelled()).await.is_err();
+                    if is_quiet && !has_joined.get() {
+                        still_waiting(&format!("the discovery backends of {}", [&self.policy[..], &self.observe].concat().join(", ")));
+                    }
+                    token.cancelled().await;
+                }
                 Err(failure) => unheard.set(Some(failure)),
             }
             supervisor.stopping();
@@ -137,6 +150,7 @@ impl Serve {
         }
         self.forward_to.as_deref().map_or(Ok(()), |address| options.peers.forward_to(address))?;
         options.hosts.clone_from(&self.allow_host);
+        options.observe.clone_from(&self.observe);
         (options.limits.list_bytes, options.limits.rate) = (self.max_list, self.rate);
         options.limits.connections = descriptors::for_connections(self.max_connections);
         options.render = Some(recorder()?);

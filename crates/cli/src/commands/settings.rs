@@ -1,6 +1,7 @@
 //! `shardwise settings`: what is in force, and where each value came from.
 
 use clap::Args;
+use shardwise::ShardingFactory;
 
 use super::load_settings;
 use crate::args::Common;
@@ -18,6 +19,10 @@ pub(crate) struct Settings {
 impl Settings {
     pub(crate) fn run(&self, common: &Common) -> Result<Code> {
         let settings = load_settings(common)?;
+        if !settings.policies.is_empty() {
+            // What every other command would refuse, such as a backend that this program does not have. Nothing is contacted.
+            ShardingFactory::from_settings(settings.clone())?;
+        }
         if common.format() == Format::Json {
             output::json_line(&settings.in_force())?;
             return Ok(Code::Ok);

@@ -82,9 +82,12 @@ fn tls(asked: &Asked) -> Result<ClientConfig, String> {
 
 fn roots(path: &Path) -> Result<RootCertStore, String> {
     let unusable = |why: &dyn std::fmt::Display| format!("{}: no certificates in PEM: {why}", path.display());
+    let bytes = std::fs::read(path).map_err(|error| unusable(&error))?;
     let mut roots = RootCertStore::empty();
-    for certificate in CertificateDer::pem_file_iter(path).map_err(|error| unusable(&error))? {
-        roots.add(certificate.map_err(|error| unusable(&error))?).map_err(|error| unusable(&error))?;
+    for certificate in CertificateDer::pem_slice_iter(&bytes) {
+        // The parser's own words are left out: they quote the line that it failed at, and that may be a private key.
+        let certificate = certificate.map_err(|_| unusable(&"it is damaged; it must be a PEM file, with its line breaks"))?;
+        roots.add(certificate).map_err(|error| unusable(&error))?;
     }
     if roots.is_empty() { Err(unusable(&"it is empty")) } else { Ok(roots) }
 }

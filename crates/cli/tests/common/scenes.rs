@@ -10,11 +10,21 @@ use super::process::Process;
 /// Two workers have joined a group of `slots` slots; one is stopped until the other has taken over, and goes on.
 pub(crate) fn stopped_beyond_its_ttl(mut a: Process, mut b: Process, slots: u32) {
     let slots = u64::from(slots);
-    a.tells("sees both", |line| members(line) == 2 && line["state"] == "active");
-    // Right behind a renewal nothing is being written: a process stopped inside a write would hold up the other one.
-    a.tells("a renewal", |line| number(line, "gained") + number(line, "lost") == 0);
-    a.signal(Signal::SIGSTOP);
-    b.tells("has taken over", |line| owns(line) == slots);
+    for attempt in 1.. {
+        a.tells("sees both", |line| members(line) == 2 && line["state"] == "active");
+        // Right behind a renewal nothing is being written, if the machine lets this process run in time.
+        a.tells("a renewal", |line| number(line, "gained") + number(line, "lost") == 0);
+        a.signal(Signal::SIGSTOP);
+        let line = b.tells("has taken over, or cannot renew", |line| [0, slots].contains(&owns(line)));
+        if owns(&line) == slots {
+            break;
+        }
+        // In a file, a process that is stopped inside a write holds up the others, as documented. Then it is done again.
+        assert!(attempt < 10, "stopped {attempt} times inside a write");
+        a.signal(Signal::SIGCONT);
+        b.tells("is back", |line| members(line) == 2 && line["state"] == "active" && owns(line) > 0);
+        a.catch_up();
+    }
     b.tells("a renewal", |line| number(line, "gained") == 0);
     a.catch_up();
     let before = a.told.len();

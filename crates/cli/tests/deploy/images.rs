@@ -15,8 +15,15 @@ fn the_image_is_small_pinned_and_not_roots() {
     let all = |name: &str| instructions.iter().filter(|(each, _)| each == name).map(|(_, rest)| rest.as_str()).collect::<Vec<_>>();
     let stages = all("FROM");
     assert_eq!(stages.len(), 2, "one stage builds, the other one is shipped");
-    for stage in &stages {
-        is_pinned(stage.split(' ').next().unwrap());
+    let first = instructions.iter().position(|(name, _)| name == "FROM").unwrap();
+    for (stage, argument) in stages.iter().zip(["RUST_DIGEST", "DEBIAN_DIGEST"]) {
+        let image = stage.split(' ').next().unwrap();
+        let tagged = image.strip_suffix(&format!("${{{argument}:+@${{{argument}}}}}")).unwrap_or_else(|| panic!("{image} takes no digest"));
+        is_pinned(tagged);
+        let declared = instructions[..first].iter().any(|(name, rest)| name == "ARG" && rest == argument);
+        assert!(declared, "{argument} is known to FROM only if it is declared before the first one, without a value");
+        let told = text("README.md").contains(&format!("--build-arg {argument}="));
+        assert!(told && text("README.md").contains(tagged), "deploy/README.md says how {argument} of {tagged} is had");
     }
     assert!(stages[0].contains(env!("CARGO_PKG_RUST_VERSION")), "{} is not the Rust of the workspace", stages[0]);
     let shipped = instructions.iter().rposition(|(name, _)| name == "FROM").unwrap();

@@ -6,7 +6,7 @@ use std::process::Command;
 use crate::common::{Place, Ran, run};
 use crate::{seconds, settings, takes, text};
 
-const UNITS: [&str; 2] = ["shardwise-outbox@.service", "shardwise-serve@.service"];
+const UNITS: [&str; 3] = ["shardwise-outbox@.service", "shardwise-serve@.service", "shardwise-observe@.service"];
 /// For units of that name; see `beyond.rs`.
 const DROP_IN: &str = "shardwise-serve@.service.d/beyond-loopback.conf";
 const PROGRAM: &str = "/usr/local/bin/shardwise";
@@ -31,6 +31,8 @@ fn units_fit_the_program() {
         let content = text(&format!("systemd/{unit}"));
         let default = content.lines().find_map(|line| line.strip_prefix("Environment=SHARDWISE_LISTEN="));
         let arguments: Vec<_> = words
+            // Nothing, unless its file of variables says otherwise.
+            .filter(|word| *word != "$SHARDWISE_OUTBOX")
             .map(|word| match word {
                 "%i" => "orders",
                 word if word == listen => default.unwrap(),
@@ -45,13 +47,21 @@ fn units_fit_the_program() {
         assert_eq!((value(unit, "Type").as_str(), value(unit, "NotifyAccess").as_str()), ("notify", "main"));
         let number = |name| value(unit, name).parse::<u64>().unwrap();
         assert!(number("WatchdogSec") > 2 * ttl, "a pause that only fences is no reason to be restarted");
-        assert!(number("TimeoutStopSec") >= drain + 2 && number("TimeoutStartSec") > ttl + 5);
+        assert!(number("TimeoutStopSec") >= drain + ttl + 2 && number("TimeoutStartSec") > ttl + 5);
         assert_ne!(value(unit, "User"), "root");
+        assert_eq!([value(unit, "UMask"), value(unit, "StateDirectoryMode")], ["0077", "0700"], "{unit}: its files are nobody else's");
         assert_eq!(value(unit, "Environment"), "SHARDWISE_SETTINGS=/etc/shardwise/settings.toml");
-        let restarts_not = value(unit, "RestartPreventExitStatus");
-        assert!(
-            Place::empty().run(&["--help"]).well().lines().any(|line| line.trim().starts_with(&format!("{restarts_not}  the arguments")))
-        );
+        let codes = if name == "outbox" {
+            vec![("2", "the arguments"), ("5", "the outbox's database has lost commits")]
+        } else {
+            vec![("2", "the arguments")]
+        };
+        let prevent = value(unit, "RestartPreventExitStatus");
+        assert_eq!(prevent.split(' ').collect::<Vec<_>>(), codes.iter().map(|(code, _)| *code).collect::<Vec<_>>(), "{unit}");
+        let help = Place::empty().run(&["--help"]).well();
+        for (code, meaning) in codes {
+            assert!(help.lines().any(|line| line.trim().starts_with(&format!("{code}  {meaning}"))), "{code} is {meaning}:\n{help}");
+        }
     }
 }
 

@@ -73,9 +73,9 @@ pub(crate) fn longest(late: &[Late], until: Instant) -> [Duration; 2] {
         .map(|before| late.iter().filter(|late| (late.at <= until + late.age) == before).map(|late| late.age).max().unwrap_or_default())
 }
 
-/// Watches what comes until it is told that all has; answers with the longest time from the commit of one of these events to its delivery.
-pub(crate) fn slowest(stage: &Stage, written: &Written, over: &Arc<AtomicBool>) -> JoinHandle<Vec<Late>> {
-    let (mut news, written, over) = (News::behind_the_last(stage), written.clone(), Arc::clone(over));
+/// Watches what comes until all has come; answers with the oldest event of each look.
+pub(crate) fn slowest(mut news: News, written: &Written, over: &Arc<AtomicBool>) -> JoinHandle<Vec<Late>> {
+    let (written, over) = (written.clone(), Arc::clone(over));
     std::thread::spawn(move || {
         let mut late: Vec<Late> = Vec::new();
         while !over.load(Ordering::SeqCst) {

@@ -21,9 +21,9 @@ use common::process::Process;
 use nix::sys::signal::Signal;
 use serde_json::json;
 
-use delivered::{delivered, lines, longest, slowest};
+use delivered::{News, delivered, lines, longest, slowest};
 use stage::{Chance, PUBLISHERS, Stage};
-use trouble::{roll, takeovers, trouble};
+use trouble::{Takeover, roll, takeovers, trouble};
 
 const BATCH: u64 = 200;
 const TTL: Duration = Duration::from_secs(3);
@@ -69,11 +69,12 @@ fn lives(sink: &str) {
 
     // Whom the last kill has left waiting is not the restart's.
     let served = stage.all_are_served("served");
-    let before = lines(&stage);
+    // Watched from before the first of them is written: on a busy machine the writers may have ended when the first has come.
+    let (before, news) = (lines(&stage), News::behind_the_last(&stage));
     let more = stage.write("rolling", events * rolling / seconds, Duration::from_secs(rolling), seed + 1);
-    eventually("the first of them come", Duration::from_mins(1), || (lines(&stage) > before).then_some(()));
     let over = Arc::new(AtomicBool::new(false));
-    let watcher = slowest(&stage, &more, &over);
+    let watcher = slowest(news, &more, &over);
+    eventually("the first of them come", Duration::from_mins(1), || (lines(&stage) > before).then_some(()));
     roll(&stage, &mut publishers);
     let rolled_at = Instant::now();
     let under_load = !more.all();
@@ -87,13 +88,14 @@ fn lives(sink: &str) {
     assert_eq!(rolled, 0, "repeated by a rolling restart");
 
     let (takeovers, events) = takeovers(&stage, &mut publishers, long);
-    let (soonest, latest) = (takeovers.iter().min().unwrap(), takeovers.iter().max().unwrap());
-    assert!(*soonest <= TAKEOVER_MAX, "{takeovers:?} from a kill to the last event of the killed one's aggregates, with a TTL of {TTL:?}");
+    let in_time = takeovers.iter().any(Takeover::in_time);
+    let takeovers: Vec<_> = takeovers.iter().map(|takeover| takeover.took).collect();
+    assert!(in_time, "{takeovers:?} from a kill to the last event of the killed one's aggregates, with a TTL of {TTL:?}");
     stage.all_is_delivered();
     assert_eq!(delivered(&stage, before).0, all + events, "lost");
     let figures = json!({
         "sink": sink, "events": all, "kills": kills, "stops": stops, "repeated": repeated, "rolled_repeated": rolled, "under_load": under_load,
-        "takeover_ms": millis(*latest), "takeovers": takeovers.iter().copied().map(millis).collect::<Vec<_>>(), "gap_ms": millis(gap),
+        "takeover_ms": takeovers.iter().copied().map(millis).max(), "takeovers": takeovers.iter().copied().map(millis).collect::<Vec<_>>(), "gap_ms": millis(gap),
         "steady_gap_ms": millis(steady),
         "lost": 0, "out_of_order": 0,
     });

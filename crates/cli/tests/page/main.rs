@@ -7,10 +7,13 @@ mod acting;
 mod beyond;
 #[path = "../common/mod.rs"]
 mod common;
+mod fleet;
+mod foreign;
 #[path = "../serve/http.rs"]
 mod http;
 mod shown;
 mod stuck;
+mod trouble;
 
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};

@@ -16,7 +16,8 @@ use crate::{Worker, http, pictures};
 /// An outbox of which an event is parked. No publisher runs, so it stays as it is.
 fn place() -> Place {
     let settings = workers("5s", "slots = 256")
-        + "[default.outbox.orders]\npolicy = \"workers\"\nstore = \"sqlite:outbox.db\"\nsink = \"file:delivered.jsonl\"\n";
+        + "[default.resilience.sharding.policies.publishers]\ngroup_name = \"publishers\"\nslots = 256\n"
+        + "[default.outbox.orders]\npolicy = \"publishers\"\nstore = \"sqlite:outbox.db\"\nsink = \"file:delivered.jsonl\"\n";
     let place = Place::with_settings(&settings);
     place.write("token", format!("{TOKEN}\n"));
     three_events(&place);
@@ -183,4 +184,52 @@ fn a_blocked_aggregate_goes_on_from_where_it_stood_once_somebody_has_said_so() {
 fn an_outbox_that_is_not_there_is_told_at_once() {
     let place = Place::of_workers("5s", "");
     place.run(&["serve", "--policy", "workers", "--listen", "127.0.0.1:0", "--outbox", "orders"]).fails(2, &["orders"]);
+}
+
+/// The page shows what an answer says that has these fields in the place of its own.
+fn answers_with(tab: &Tab<'_>, fields: &str) {
+    let replace = format!(
+        "window.asked ??= window.fetch; window.fetch = async (path, options) => {{\n\
+           const answer = await window.asked(path, options);\n\
+           if (path !== '/v1/outbox' || !answer.ok) return answer;\n\
+           return new Response(JSON.stringify({{ ...(await answer.json()), ...{fields} }}));\n\
+         }}; true"
+    );
+    tab.eval(&replace).unwrap();
+}
+
+#[test]
+fn what_is_stuck_is_red_whatever_the_cause_and_never_said_to_be_nothing() {
+    let place = place();
+    let worker = Worker::start(&place, 1, &["--outbox", "orders"]);
+    let browser = Browser::start().unwrap();
+    let tab = browser.open(&worker.url(), Look::DESKTOP).unwrap();
+    let shows = |state: &str, part: &str| {
+        let card = "document.querySelector('#outbox .verdict')";
+        for place in [card, "document.getElementById('verdict')"] {
+            let there = format!("{place}?.dataset.state === {} && {place}.innerText.includes({})", json!(state), json!(part));
+            tab.until(&format!("{state}: {part}"), &there).unwrap();
+            assert_eq!(tab.eval(&format!("{place}.innerText.includes('Nothing is stuck')")).unwrap(), false);
+        }
+    };
+    let well = "publishers: 1, parked: 0, blocked_aggregates: 0, retrying_aggregates: 0, free_slots: 0, dead: []";
+    answers_with(&tab, &format!("{{ {well}, stuck: undefined }}"));
+    shows("warn", "not known whether events are stuck");
+    answers_with(&tab, &format!("{{ {well}, stuck: [{{ cause: 'no_publisher', detail: '41 events in 7 slots wait' }}] }}"));
+    shows("bad", "no living publisher: 41 events in 7 slots wait.");
+    pictures(&tab, "starved");
+    let old = |age: &str| {
+        format!(
+            "{{ {well}, stuck: [{{ cause: 'old_backlog', detail: 'the oldest event waits for minutes' }}], oldest_pending_age_ms: {age} }}"
+        )
+    };
+    answers_with(&tab, &old("(window.age = (window.age ?? 900000) - 1000)"));
+    shows("warn", "old backlog");
+    answers_with(&tab, &old("(window.age = window.age + 1000)"));
+    shows("bad", "old backlog");
+    answers_with(&tab, &format!("{{ {well}, blocked_aggregates: 2, stuck: [] }}"));
+    shows("warn", "2 aggregates blocked.");
+    answers_with(&tab, &format!("{{ {well}, stuck: [] }}"));
+    tab.until("nothing is stuck", "document.querySelector('#outbox .verdict').innerText === 'Nothing is stuck.'").unwrap();
+    tab.until("all is well", "document.getElementById('verdict').innerText.includes('All is well')").unwrap();
 }

@@ -75,6 +75,12 @@ fn bodies(one: &Served) {
     for plan in ["", "[]", "{\"join\":1}", "{\"leave\":[\"a\"],\"more\":1}", "{\"join\":[{\"instance_id\":\"x\",\"weight\":101}]}"] {
         one.post("plan", JSON, plan).refuses(400, plan);
     }
+    for (plan, told) in
+        [("", "not JSON"), ("{", "not JSON"), ("leave=a", "not JSON"), ("{} x", "not JSON"), ("[]", "no object"), ("null", "no object")]
+    {
+        let detail = one.post("plan", JSON, plan).refuses(400, plan)["detail"].clone();
+        assert!(detail.as_str().unwrap().contains(told), "{plan:?}: {detail}");
+    }
     one.post("plan", JSON, "{\"leave\":[\"nobody\"]}").refuses(404, "nobody leaves");
     one.post("plan", JSON, json!({"join": [{"instance_id": one.id}]}).to_string()).refuses(409, "it is there");
     one.post("plan", JSON, json!({"join": [{"instance_id": ""}]}).to_string()).refuses(409, "nobody can be called so");

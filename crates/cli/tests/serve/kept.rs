@@ -1,7 +1,7 @@
 //! Connections between members: which are used again, and by which name a member is called on them.
 
 use std::collections::BTreeSet;
-use std::io::{Read, Write};
+use std::io::Write;
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::sync::mpsc::{self, Receiver, Sender};
 
@@ -11,8 +11,9 @@ use crate::Served;
 use crate::common::{PATIENCE, eventually};
 use crate::http::Answer;
 use crate::peers::{asks, member, place_of_peers, service_at, status_of};
+use crate::proofs::{Fake, heard};
 
-/// A place where requests arrive, so many on one connection at most, which then is closed without a word before. The number of the connection comes out with each request.
+/// A place where requests arrive, so many behind a greeting on one connection at most, which then is closed without a word before. The number of the connection comes out with each request.
 fn answering(each: usize) -> (SocketAddr, Receiver<(usize, String)>) {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let at = listener.local_addr().unwrap();
@@ -27,19 +28,19 @@ fn answering(each: usize) -> (SocketAddr, Receiver<(usize, String)>) {
 }
 
 fn answer(mut stream: TcpStream, number: usize, each: usize, arrived: &Sender<(usize, String)>) {
-    let mut bytes = vec![0; 65_536];
-    for _ in 0..each {
-        let mut text = String::new();
-        while !text.contains("\r\n\r\n") || text.contains("content-length: 7") && !text.ends_with("{\"a\":1}") {
-            match stream.read(&mut bytes) {
-                Ok(read) if read > 0 => text += &String::from_utf8_lossy(&bytes[..read]),
-                _ => return,
-            }
+    let (fake, mut answered) = (Fake::default(), 0);
+    while answered < each {
+        let Some(text) = heard(&mut stream) else { return };
+        if let Some(greeting) = fake.greets(&text) {
+            let _ = stream.write_all(greeting.as_bytes());
+            continue;
         }
-        let _ = stream.write_all(b"HTTP/1.1 200 OK\r\nshardwise-peer: 1\r\ncontent-length: 2\r\n\r\nok");
+        let answer = fake.answers(&text, "HTTP/1.1 200 OK\r\nshardwise-peer: 1\r\ncontent-length: 2\r\n\r\nok");
+        let _ = stream.write_all(answer.as_bytes());
         if arrived.send((number, text)).is_err() {
             return;
         }
+        answered += 1;
     }
 }
 

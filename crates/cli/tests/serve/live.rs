@@ -4,7 +4,7 @@ use nix::sys::signal::Signal;
 use serde_json::json;
 
 use crate::common::process::Process;
-use crate::common::{PATIENCE, eventually};
+use crate::common::{PATIENCE, Place, eventually};
 use crate::{Served, place};
 
 #[test]
@@ -34,7 +34,7 @@ fn the_terminal_sees_what_the_group_sees_and_drains_a_member() {
     assert_eq!(place.run(&["explain", "tenant-7", "--json"]).json()["owner"]["id"], owner.trim());
 
     place.run(&["drain", &one.id]).well();
-    assert_eq!(place.run(&["drain", &one.id]).code, Some(1), "already");
+    assert!(place.run(&["drain", &one.id]).well().contains("before"), "twice is no error");
     follower.tells("it drains", |line| line["state_changed"][0]["to"] == "draining");
     other.settles(2, |owned| owned == 256);
     let table = place.run(&["members"]).well();
@@ -71,4 +71,48 @@ fn completions_and_manual_know_every_command() {
     place.run(&["man", "--out", "man1"]).well();
     eventually("the pages are there", PATIENCE, || place.path("man1/shardwise-serve.1").is_file().then_some(()));
     place.run(&["man", "--out", "nowhere"]).fails(3, &["nowhere"]);
+}
+
+#[test]
+fn whoever_looks_makes_no_store() {
+    let place = Place::of_workers("2s", "");
+    let looked = place.run(&["members"]);
+    assert_eq!((looked.code, String::from_utf8_lossy(&looked.out).contains("0 members")), (Some(1), true), "{looked:?}");
+    let owner = place.run(&["owner", "tenant-7"]);
+    assert_eq!((owner.code, owner.err.contains("active members: none")), (Some(1), true), "{owner:?}");
+    let files: Vec<_> = std::fs::read_dir(place.path("")).unwrap().map(|entry| entry.unwrap().file_name()).collect();
+    assert_eq!(files, ["settings.toml"]);
+    // Whoever is looking already sees the first one come.
+    let mut follower = Process::start(place.command(&["rebalances", "--follow", "--json"]));
+    follower.tells("nobody is there", |line| line["members"] == 0);
+    let _one = Served::start(&place, &[]);
+    follower.tells("one is there", |line| line["members"] == 1);
+}
+
+#[test]
+fn a_drain_shows_before_the_member_has_heard_of_it_and_can_be_waited_for() {
+    let place = Place::of_workers("20s", "slots = 64");
+    let (one, other) = (Served::start(&place, &[]), Served::start(&place, &[]));
+    one.settles(2, |owned| owned > 0);
+    one.process.signal(Signal::SIGSTOP);
+    place.run(&["drain", &one.id]).well();
+    let line = |place: &Place| place.run(&["members"]).well().lines().find(|line| line.contains(&one.id)).unwrap().to_owned();
+    assert!(line(&place).contains("drain requested"), "{}", line(&place));
+    let told = place.run(&["members", "--json"]).json();
+    let member = told["members"].as_array().unwrap().iter().find(|member| member["instance_id"] == one.id).unwrap().clone();
+    assert_eq!((&member["state"], &member["drain_requested"]), (&"active".into(), &true.into()));
+    one.process.signal(Signal::SIGCONT);
+    let waited = place.run(&["drain", &one.id, "--wait", "--json"]).json();
+    assert_eq!((&waited["changed"], &waited["owns_nothing"]), (&false.into(), &true.into()), "{waited}");
+    assert!(line(&place).contains(" drained "), "{}", line(&place));
+    other.settles(2, |owned| owned == 64);
+}
+
+#[test]
+fn a_command_that_waits_for_its_backend_says_so() {
+    let consul = "[default.resilience.sharding]\ndiscovery.backend = \"consul\"\ndiscovery.ttl = \"4s\"\n\
+                  discovery.consul.address = \"http://127.0.0.1:1\"\npolicies.workers.group_name = \"workers\"\n";
+    let place = Place::with_settings(consul);
+    let ran = place.run(&["members"]);
+    ran.fails(3, &["still waiting for the discovery backend of policy \"workers\""]);
 }

@@ -7,12 +7,18 @@ mod bad;
 #[path = "../common/mod.rs"]
 mod common;
 mod descriptors;
+mod hostile;
 mod http;
+mod impostors;
 mod kept;
 mod live;
+mod logged;
 mod members;
+mod observing;
 mod peers;
+mod proofs;
 mod schema;
+mod unfinished;
 
 use std::net::SocketAddr;
 
@@ -72,10 +78,14 @@ impl Served {
 
     /// Bytes of memory that are in use.
     fn memory(&self) -> u64 {
-        let status = std::fs::read_to_string(format!("/proc/{}/status", self.process.pid())).unwrap();
-        let line = status.lines().find(|line| line.starts_with("VmRSS:")).unwrap();
-        line.split_whitespace().nth(1).unwrap().parse::<u64>().unwrap() << 10
+        memory_of(self.process.pid())
     }
+}
+
+fn memory_of(pid: i32) -> u64 {
+    let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
+    let line = status.lines().find(|line| line.starts_with("VmRSS:")).unwrap();
+    line.split_whitespace().nth(1).unwrap().parse::<u64>().unwrap() << 10
 }
 
 fn place() -> Place {

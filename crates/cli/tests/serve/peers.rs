@@ -1,7 +1,7 @@
 //! One instance, any instance: whom a request is brought to, and what goes along.
 
 use std::collections::BTreeSet;
-use std::io::{Read, Write};
+use std::io::Write;
 use std::net::{SocketAddr, TcpListener};
 use std::sync::mpsc::{self, Receiver};
 
@@ -13,14 +13,13 @@ use tokio::runtime::Runtime;
 
 use crate::common::{PATIENCE, Place, eventually};
 use crate::http::Answer;
+use crate::proofs::{Fake, PEER_TOKEN, heard};
 use crate::{Served, TOKEN, http, place};
-
-pub(crate) const PEER_TOKEN: &str = "peers-show-each-other-this";
 
 pub(crate) fn place_of_peers() -> Place {
     let place = place();
     place.write("peers", format!("{PEER_TOKEN}\n"));
-    place.write("others", "peers-of-somebody-else-show-this\n");
+    place.write("others", "peers-of-somebody-else-know-this\n");
     place
 }
 
@@ -50,26 +49,25 @@ pub(crate) fn status_of(served: &Served, id: &str) -> Answer {
     asks(served, "GET", &format!("instances/{id}/status"), "")
 }
 
-/// A place where requests arrive that somebody in this process answers, each with `answer`; what arrived comes out.
+/// A place where requests arrive that somebody in this process answers, each with `answer`, proven if it is a member's; what arrived comes out.
 pub(crate) fn answering(answer: &'static str) -> (SocketAddr, Receiver<String>) {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let at = listener.local_addr().unwrap();
     let (arrived, requests) = mpsc::channel();
     std::thread::spawn(move || {
         for stream in listener.incoming() {
-            let mut stream = stream.unwrap();
-            let mut bytes = vec![0; 65_536];
-            let mut text = String::new();
-            // Until the head is there, and with it, in one piece as it is sent here, a short body.
-            while !text.contains("\r\n\r\n") || text.contains("content-length: 7") && !text.ends_with("{\"a\":1}") {
-                match stream.read(&mut bytes) {
-                    Ok(read) if read > 0 => text += &String::from_utf8_lossy(&bytes[..read]),
-                    _ => break,
+            let (mut stream, fake, is_member) = (stream.unwrap(), Fake::default(), answer.contains("shardwise-peer"));
+            while let Some(text) = heard(&mut stream) {
+                if is_member && let Some(greeting) = fake.greets(&text) {
+                    let _ = stream.write_all(greeting.as_bytes());
+                    continue;
                 }
-            }
-            let _ = stream.write_all(answer.as_bytes());
-            if arrived.send(text).is_err() {
-                return;
+                let answer = if is_member { fake.answers(&text, answer) } else { answer.to_owned() };
+                let _ = stream.write_all(answer.as_bytes());
+                if arrived.send(text).is_err() {
+                    return;
+                }
+                break;
             }
         }
     });
@@ -197,10 +195,10 @@ fn nothing_of_the_callers_goes_along_and_only_what_peer_networks_has_is_called()
     assert!(!answer.head.contains("set-cookie"), "{}", answer.head);
     let request = arrived.recv_timeout(PATIENCE).unwrap();
     assert!(request.starts_with("POST /v1/peers/workers/listens/") && request.ends_with("{\"a\":1}"), "{request}");
-    assert!(request.contains("/cache/flush?what=all HTTP/1.1\r\n") && request.contains(&format!("Bearer {PEER_TOKEN}")), "{request}");
+    assert!(request.contains("/cache/flush?what=all HTTP/1.1\r\n") && !request.contains(PEER_TOKEN), "{request}");
     let mut names: Vec<_> = request.lines().skip(1).filter_map(|line| line.split_once(": ")).map(|(name, _)| name.to_lowercase()).collect();
     names.sort();
-    assert_eq!(names, ["authorization", "content-length", "content-type", "host", "shardwise-peer"]);
+    assert_eq!(names, ["content-length", "content-type", "host", "shardwise-digest", "shardwise-peer", "shardwise-proof"]);
     assert!(!request.contains("of-the-caller") && !request.contains(TOKEN), "{request}");
 
     let refused =

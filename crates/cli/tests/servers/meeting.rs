@@ -148,7 +148,7 @@ async fn settled(consul: &Consul) {
 
 /// A worker with these settings that tells everything, just started.
 pub(crate) fn start_worker(place: &Place, settings: &str, policy: &str, id: &str) -> Process {
-    let mut command = place.command(&["watch", "--policy", policy, "--slots", "--renewals", "--settings", settings]);
+    let mut command = place.command(&["watch", "--join", "--policy", policy, "--slots", "--renewals", "--settings", settings]);
     command.env("SHARDWISE__RESILIENCE__SHARDING__INSTANCE__ID", id);
     Process::start(command)
 }

@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use nix::sys::signal::Signal;
 use serde_json::json;
+use shardwise_testkit::Lag;
 
 use crate::common::lines::{longest_overlap, number};
 use crate::meeting::{Kind, Meeting, SOON, is_active_of, now_ns, policy, settle, shared};
@@ -25,6 +26,7 @@ fn a_killed_worker_is_replaced_within_its_ttl_and_a_second(kind: Kind) {
         // Right behind a renewal it takes longest; later runs are spread evenly over the time between two.
         victim.tells("a renewal", |line| line["state"] == "active" && number(line, "gained") + number(line, "lost") == 0);
         std::thread::sleep(RENEWAL * run / runs);
+        let lag = Lag::begin();
         let killed = now_ns();
         victim.signal(Signal::SIGKILL);
         let taken = fleet.iter_mut().map(|other| other.tells_within(SOON, "it takes over", is_active_of(2)));
@@ -32,7 +34,11 @@ fn a_killed_worker_is_replaced_within_its_ttl_and_a_second(kind: Kind) {
         shared(&fleet);
         let took = Duration::from_nanos(taken.iter().max().unwrap() - killed);
         soak::note(&json!({ "backend": kind.name(), "takeover_ms": took.as_millis() }));
-        assert!(took <= TAKEOVER_MAX, "run {run}: taken over {took:?} after the kill, with a TTL of {TTL:?}");
+        let late = lag.allowance();
+        assert!(
+            took <= TAKEOVER_MAX + late,
+            "run {run}: taken over {took:?} after the kill, with a TTL of {TTL:?} and {late:?} for this machine"
+        );
 
         victim.ends("after SIGKILL");
         let deadline = number(victim.told.last().unwrap(), "owned_until_ns");

@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use nix::sys::signal::Signal;
 use serde_json::Value;
+use shardwise_testkit::Lag;
 
 use crate::common::lines::{number, owns};
 use crate::common::process::Process;
@@ -20,6 +21,7 @@ fn half_of_the_members_vanish_with_and_without_max_loss(kind: Kind) {
     let meeting = Meeting::direct(kind, "2s", &policies);
     let mut workers = meeting.fleet("workers", ["worker-1", "worker-2", "worker-3", "worker-4"]);
     let mut guarded = meeting.fleet("guarded", ["guarded-1", "guarded-2", "guarded-3", "guarded-4"]);
+    let lag = Lag::begin();
     let killed = now_ns();
     let victims: Vec<_> = [workers.split_off(2), guarded.split_off(2)].into_iter().flatten().collect();
     for victim in &victims {
@@ -29,7 +31,8 @@ fn half_of_the_members_vanish_with_and_without_max_loss(kind: Kind) {
     for worker in &mut workers {
         let line = worker.tells_within(SOON, "it sees who is left", is_active_of(2));
         let took = Duration::from_nanos(number(&line, "monotonic_ns") - killed);
-        assert!(took <= TAKEOVER_MAX, "taken over {took:?} after the kill, with a TTL of {TTL:?}");
+        let late = lag.allowance();
+        assert!(took <= TAKEOVER_MAX + late, "taken over {took:?} after the kill, with a TTL of {TTL:?} and {late:?} for this machine");
     }
     shared(&workers);
 

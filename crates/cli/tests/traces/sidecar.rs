@@ -143,6 +143,10 @@ fn a_request_to_another_member_is_one_trace() {
     assert_eq!((asking.says("shardwise.instance"), asking.says("http.response.status_code")), (other.id.as_str(), "200"));
     assert!(answering.parent == asking.id && answering.kind == SERVER && answering.is_of(&other.id), "{answering:?}");
 
+    let spans = collector.spans();
+    let mut answering = spans.iter().filter(|span| span.name == "GET /v1/peers/{*path}");
+    assert!(answering.all(|span| !span.parent.is_empty()), "a greeting is no trace of its own: {spans:#?}");
+
     other.process.signal(Signal::SIGKILL);
     other.process.ends("after SIGKILL");
     assert_eq!(one.get(&path, TOKEN, "").status, 404);

@@ -3,6 +3,8 @@
 use std::net::TcpListener;
 use std::time::{Duration, Instant};
 
+use shardwise_testkit::Authority;
+
 use crate::common::{PATIENCE, eventually};
 use crate::{KEY, Served, TOKEN, exporting, metric, place};
 
@@ -66,6 +68,24 @@ fn what_cannot_be_exported_is_a_warning_and_the_worker_works() {
         assert_eq!(served.get("/readyz", "", "").status, 200);
         let err = served.stops();
         assert!(err.contains("no traces are exported") && err.contains(if name.ends_with("CERTIFICATE") { value } else { name }), "{err}");
+    }
+}
+
+#[test]
+fn of_a_damaged_file_of_certificates_nothing_is_quoted() {
+    let place = place("1s", "slots = 16");
+    let identity = Authority::new().unwrap().server().unwrap();
+    let whole = std::fs::read_to_string(identity.key()).unwrap();
+    let secret = &whole.lines().nth(1).unwrap()[..40];
+    for text in [whole.replace('\n', " "), whole.replacen("END", "FIN", 1)] {
+        place.write("damaged.pem", text);
+        let mut command = exporting(Served::command(&place), ([127, 0, 0, 1], 1).into());
+        command.env("OTEL_EXPORTER_OTLP_CERTIFICATE", "damaged.pem");
+        let err = Served::start(command).stops();
+        let decoded: String =
+            err.split(|c: char| !c.is_ascii_digit()).filter_map(|number| number.parse::<u8>().ok()).map(char::from).collect();
+        assert!(err.contains("no traces are exported") && err.contains("damaged.pem: no certificates in PEM"), "{err}");
+        assert!(!err.contains(secret) && !decoded.contains(secret), "the private key stands in the log: {err}");
     }
 }
 

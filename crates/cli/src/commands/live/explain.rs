@@ -2,7 +2,7 @@
 
 use clap::Args;
 
-use super::Group;
+use super::{Group, nobody_owns};
 use crate::args::Common;
 use crate::commands::ring;
 use crate::exit::{Code, Result};
@@ -26,7 +26,7 @@ impl Explain {
     pub(crate) async fn run(&self, common: &Common) -> Result<Code> {
         let (_, _, observer) = self.group.observe(common).await?;
         let Some(placed) = observer.placed()? else {
-            output::note("nobody owns it: there are too few active members");
+            output::note(nobody_owns(&observer));
             return Ok(Code::No);
         };
         ring::explain::tell(&placed, &self.key, common)?;

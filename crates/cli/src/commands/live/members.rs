@@ -15,8 +15,8 @@ use crate::output::{self, Format, count, table};
 /// List a group's members, without joining it
 #[derive(Debug, Args)]
 #[command(after_help = "\
-States: active, draining (leaves), drained (stays and owns nothing, because an operator wants it so),
-pausing and away (leaves or has left for a while and keeps its place). Exit code 1: there is nobody.
+States: active, draining (leaves), drained (stays and owns nothing, because an operator wants it so;
+drain requested before the member has heard of that, in JSON drain_requested), pausing and away (leaves or has left for a while and keeps its place). Exit code 1: there is nobody.
 
   shardwise members --policy my_custom_workers")]
 pub(crate) struct Members {
@@ -36,11 +36,13 @@ struct Told<'a> {
 struct OneMember<'a> {
     instance_id: &'a str,
     state: &'static str,
+    /// An operator wants it drained, and it does not show that yet.
+    drain_requested: bool,
     address: Option<String>,
     zone: Option<&'a str>,
     version: Option<&'a str>,
     weight: u8,
-    /// `None` under a key placement, or while nobody owns.
+    /// `None` under a key placement, or while no member owns anything.
     slots: Option<u32>,
     metadata: &'a BTreeMap<String, String>,
 }
@@ -48,6 +50,7 @@ struct OneMember<'a> {
 impl Members {
     pub(crate) async fn run(&self, common: &Common) -> Result<Code> {
         let (factory, policy, observer) = self.group.observe(common).await?;
+        output::release_log();
         // Where nobody can be drained, nobody is.
         let drained = factory.drained(&policy).await.unwrap_or_default();
         let (view, slots) = (observer.members(), slots(&observer));
@@ -69,10 +72,12 @@ fn slots(observer: &Observer) -> BTreeMap<InstanceId, u32> {
 }
 
 fn one<'a>(member: &'a Member, slots: Option<u32>, drained: &[InstanceId]) -> OneMember<'a> {
-    let is_drained = member.state == MemberState::Draining && drained.contains(&member.instance_id);
+    let wanted = drained.contains(&member.instance_id);
+    let is_drained = member.state == MemberState::Draining && wanted;
     OneMember {
         instance_id: member.instance_id.as_str(),
         state: if is_drained { "drained" } else { member.state.as_str() },
+        drain_requested: wanted && member.state == MemberState::Active,
         address: member.address.as_ref().map(ToString::to_string),
         zone: member.zone.as_deref(),
         version: member.version.as_deref(),
@@ -88,7 +93,7 @@ fn in_words(told: &Told<'_>) -> String {
         let slots = member.slots.map_or_else(|| "-".to_owned(), |slots| slots.to_string());
         vec![
             member.instance_id.to_owned(),
-            member.state.to_owned(),
+            if member.drain_requested { "drain requested" } else { member.state }.to_owned(),
             slots,
             member.weight.to_string(),
             text(member.zone),

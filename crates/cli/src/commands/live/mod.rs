@@ -15,9 +15,18 @@ pub(crate) use wishes::{Drain, Undrain};
 use clap::Args;
 use shardwise::{Observer, ShardingFactory};
 
-use super::load_settings;
+use super::{load_settings, waiting, waits_for};
 use crate::args::Common;
 use crate::exit::{Code, Failure, Result};
+
+/// Why a key has no owner.
+fn nobody_owns(observer: &Observer) -> String {
+    let needed = observer.policy().min_members;
+    match observer.members().active() {
+        0 => format!("nobody owns it: active members: none; {needed} needed (min_members)"),
+        active => format!("nobody owns it: active members: {active}; {needed} needed (min_members)"),
+    }
+}
 
 /// Which group.
 #[derive(Debug, Args)]
@@ -42,7 +51,7 @@ impl Group {
 
     async fn observe(&self, common: &Common) -> Result<(ShardingFactory, String, Observer)> {
         let (factory, name) = self.open(common)?;
-        let observer = factory.observe(&name).await?;
+        let observer = waiting(waits_for(&name), factory.observe(&name)).await?;
         Ok((factory, name, observer))
     }
 }

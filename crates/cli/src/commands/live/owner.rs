@@ -3,8 +3,9 @@
 use clap::Args;
 use serde::Serialize;
 use shardwise::InstanceId;
+use shardwise::core::Escaped;
 
-use super::Group;
+use super::{Group, nobody_owns};
 use crate::args::Common;
 use crate::exit::{Code, Result};
 use crate::output::{self, Format};
@@ -39,8 +40,8 @@ impl Owner {
         let told = Told { key: &self.key, owner: owner.as_ref().map(InstanceId::as_str), address, revision: view.revision() };
         match (common.format(), told.owner) {
             (Format::Json, _) => output::json_line(&told)?,
-            (Format::Human, Some(owner)) => output::text(&format!("{owner}\n"))?,
-            (Format::Human, None) => output::note("nobody owns it: there are too few active members"),
+            (Format::Human, Some(owner)) => output::text(&format!("{}\n", Escaped(owner)))?,
+            (Format::Human, None) => output::note(nobody_owns(&observer)),
         }
         Ok(if owner.is_some() { Code::Ok } else { Code::No })
     }

@@ -6,7 +6,7 @@ use std::time::SystemTime;
 
 use clap::Args;
 use serde::Serialize;
-use shardwise::core::Placed;
+use shardwise::core::{Escaped, Placed};
 use shardwise::{InstanceId, MemberState, Observer, SlotOwners, View};
 
 use super::Group;
@@ -159,9 +159,9 @@ fn tell(before: &Sight, now: &Sight, common: &Common) -> Result<()> {
 fn in_words(line: &Line<'_>) -> String {
     let (at, members) = (&line.at, output::count(line.members as u64, "member"));
     let mut words = vec![format!("{at}  {members}")];
-    words.extend(line.joined.iter().map(|id| format!("+{id}")));
-    words.extend(line.left.iter().map(|id| format!("-{id}")));
-    words.extend(line.state_changed.iter().map(|one| format!("{}: {} -> {}", one.instance_id, one.from, one.to)));
+    words.extend(line.joined.iter().map(|id| format!("+{}", Escaped(id))));
+    words.extend(line.left.iter().map(|id| format!("-{}", Escaped(id))));
+    words.extend(line.state_changed.iter().map(|one| format!("{}: {} -> {}", Escaped(one.instance_id), one.from, one.to)));
     if let (Some(moved), Some(share)) = (line.moved, line.moved_share) {
         words.push(format!(" {moved} slots move ({:.1} %)", share * 100.0));
     }

@@ -3,6 +3,7 @@
 mod dead;
 mod listen;
 mod opened;
+mod restored;
 mod shown;
 mod sink;
 mod status;
@@ -68,6 +69,9 @@ Traces go to $OTEL_EXPORTER_OTLP_ENDPOINT, if it is set.")]
     Discard(dead::Discard),
     /// Tell who replayed or discarded what and why
     Audit(dead::Audit),
+    /// Lift epochs and sequences after commits were lost
+    #[command(after_help = restored::HELP)]
+    Restored(restored::Restored),
 }
 
 #[derive(Debug, Args)]
@@ -128,6 +132,7 @@ impl From<shardwise_outbox::Error> for Failure {
         let code = match error.kind() {
             ErrorKind::Settings => Code::Usage,
             ErrorKind::Unavailable | ErrorKind::Missing => Code::Unavailable,
+            ErrorKind::LostCommits => Code::LostCommits,
             _ => Code::Refused,
         };
         Self::new(code, error.to_string())
@@ -148,16 +153,22 @@ impl Outbox {
             Self::ReplayAggregate(replay) => replay.run(&settings, common).await,
             Self::Discard(discard) => discard.run(&settings, common).await,
             Self::Audit(audit) => audit.run(&settings, common).await,
+            Self::Restored(restored) => restored.run(restored.which.of(&settings)?, common).await,
         }
     }
 }
 
 impl Which {
-    fn of<'s>(&self, settings: &'s Settings) -> Result<&'s OutboxSettings> {
-        match &self.name {
-            Some(name) => Ok(settings.outbox(name)?),
-            None if settings.outboxes.len() == 1 => settings.outboxes.values().next().ok_or_else(|| Failure::new(Code::Usage, "no outbox")),
-            None => {
+    fn of<'s>(&'s self, settings: &'s Settings) -> Result<&'s OutboxSettings> {
+        self.named(settings).map(|(_, outbox)| outbox)
+    }
+
+    /// The outbox that is meant, and its name in the settings.
+    fn named<'s>(&'s self, settings: &'s Settings) -> Result<(&'s str, &'s OutboxSettings)> {
+        match (&self.name, settings.outboxes.iter().next()) {
+            (Some(name), _) => Ok((name, settings.outbox(name)?)),
+            (None, Some((name, outbox))) if settings.outboxes.len() == 1 => Ok((name.as_str(), outbox)),
+            (None, _) => {
                 let names: Vec<_> = settings.outboxes.keys().map(shardwise::PolicyName::as_str).collect();
                 let known = if names.is_empty() { "there is none; write [default.outbox.<name>]".into() } else { names.join(", ") };
                 Err(Failure::new(Code::Usage, format!("which outbox? Say --name NAME; in the settings: {known}")))
@@ -246,11 +257,10 @@ impl Run {
             exit_with_parent(parent)?;
         }
         // What is wrong comes in this order: the settings, before anything is contacted; the store; the group.
-        let outbox = self.which.of(settings)?;
+        let (name, outbox) = self.which.named(settings)?;
         let (sink, options) = (sink::made(outbox)?, options(outbox, settings)?);
-        let sharding = ShardingFactory::from_settings(settings.clone())?.create(outbox.policy.as_str())?;
-        traces::runs_as(sharding.instance_id().as_str());
-        let shared: Arc<dyn Sharding> = Arc::new(sharding.clone());
+        let factory = ShardingFactory::from_settings(settings.clone())?;
+        traces::runs_as(factory.instance_id().as_str());
         let shutdown = signals::shutdown()?;
         let listener = match self.listen {
             Some(address) => Some(listen::bind(address).await?),
@@ -261,6 +271,14 @@ impl Run {
             store.close().await;
             return Err(error);
         }
+        let sharding = match store.serves(name).await.and_then(|serves| Ok(factory.create_serving(outbox.policy.as_str(), serves)?)) {
+            Ok(sharding) => sharding,
+            Err(error) => {
+                store.close().await;
+                return Err(error);
+            }
+        };
+        let shared: Arc<dyn Sharding> = Arc::new(sharding.clone());
         let publisher = OutboxPublisher::builder().store(store.shared()).sink(sink).sharding(shared).options(options).build()?;
         let joined = tokio::select! {
             joined = sharding.register_self() => joined,

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use shardwise::Serves;
 use shardwise::settings::{OutboxSettings, StoreSettings};
 use shardwise_outbox::{DeadLetters, NewEvent, PostgresConfig, PostgresStore, SqliteStore, Store};
 
@@ -37,6 +38,11 @@ impl Opened {
             Self::Sqlite(store) => Arc::new(store.clone()),
             Self::Postgres(store) => Arc::new(store.clone()),
         }
+    }
+
+    /// What its publishers work for.
+    pub(super) async fn serves(&self, name: &str) -> Result<Serves> {
+        Ok(shardwise_outbox::serves(&self.shared(), name).await?)
     }
 
     /// As an operator uses it.

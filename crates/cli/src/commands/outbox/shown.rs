@@ -6,8 +6,8 @@ use std::time::Duration;
 use futures::FutureExt as _;
 use futures::future::BoxFuture;
 use shardwise::settings::OutboxSettings;
-use shardwise_outbox::store::{DeadLetter, Replayed, Signature};
-use shardwise_sidecar::{OutboxLetter, OutboxReplay, OutboxStatus};
+use shardwise_outbox::store::{DeadLetter, Replayed, Signature, Stuck};
+use shardwise_sidecar::{OutboxLetter, OutboxReplay, OutboxStatus, OutboxStuck};
 use tokio::sync::OnceCell;
 
 use super::opened::Opened;
@@ -40,6 +40,7 @@ impl Shown {
         dead.truncate(SHOWN);
         Ok(OutboxStatus {
             outbox: self.name.clone(),
+            stuck: status.stuck(self.settings.poll).into_iter().map(stuck).collect(),
             pending: status.pending,
             oldest_pending_age_ms: status.oldest_pending_age.map(millis),
             blocked_aggregates: status.blocked_aggregates,
@@ -86,4 +87,8 @@ fn millis(time: Duration) -> u64 {
 fn letter(letter: DeadLetter) -> OutboxLetter {
     let DeadLetter { id, key, event_type, sequence, state, dead_for, error, .. } = letter;
     OutboxLetter { id, key, event_type, sequence, state: state.as_str().to_owned(), dead_for_ms: millis(dead_for), error }
+}
+
+fn stuck(Stuck { cause, detail }: Stuck) -> OutboxStuck {
+    OutboxStuck { cause: cause.as_str().to_owned(), detail }
 }

@@ -2,6 +2,7 @@
 
 use serde_json::json;
 use shardwise::settings::OutboxSettings;
+use shardwise_outbox::store::Stuck;
 use shardwise_outbox::{Status, one_line};
 
 use super::opened::Opened;
@@ -13,17 +14,20 @@ pub(super) async fn run(outbox: &OutboxSettings, common: &Common) -> Result<Code
     let store = Opened::open(outbox).await?;
     let status = store.shared().status().await?;
     store.close().await;
+    let stuck = status.stuck(outbox.poll);
     match common.format() {
-        Format::Human => output::text(&told(&status))?,
-        Format::Json => output::json_line(&as_json(&status))?,
+        Format::Human => output::text(&told(&status, &stuck))?,
+        Format::Json => output::json_line(&as_json(&status, &stuck))?,
     }
-    Ok(Code::Ok)
+    Ok(if stuck.is_empty() { Code::Ok } else { Code::No })
 }
 
-fn as_json(status: &Status) -> serde_json::Value {
+fn as_json(status: &Status, stuck: &[Stuck]) -> serde_json::Value {
     let seconds = |duration: std::time::Duration| duration.as_secs_f64();
     json!({
+        "stuck": stuck.iter().map(|stuck| json!({"cause": stuck.cause.as_str(), "detail": stuck.detail})).collect::<Vec<_>>(),
         "pending": status.pending,
+        "unpublished": status.unpublished,
         "oldest_pending_age_seconds": status.oldest_pending_age.map(seconds),
         "blocked_aggregates": status.blocked_aggregates,
         "blocked": status.blocked.iter().map(|blocked| json!({
@@ -52,7 +56,7 @@ fn retrying(status: &Status) -> u64 {
     status.retrying.as_ref().map_or(0, |retrying| retrying.aggregates)
 }
 
-fn told(status: &Status) -> String {
+fn told(status: &Status, stuck: &[Stuck]) -> String {
     let age = status.oldest_pending_age.map(|age| format!(", the oldest for {age:.1?}")).unwrap_or_default();
     let mut lines = vec![
         format!("{} pending{age}", count(status.pending, "event")),
@@ -86,6 +90,7 @@ fn told(status: &Status) -> String {
     if status.free_slots > 0 {
         lines.push(format!("{} without a living publisher", count(status.free_slots.into(), "slot")));
     }
+    lines.extend(stuck.iter().map(|stuck| format!("stuck: {}", stuck.detail)));
     lines.join("\n") + "\n"
 }
 

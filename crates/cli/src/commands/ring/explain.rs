@@ -105,8 +105,8 @@ fn in_words(explained: &Explanation, slots: u32) -> String {
     format!("{head}{}\nnext   {next}\n\n{}", owner.instance_id, table(&["clockwise", "point", "at", ""], &way))
 }
 
-fn next_in_words(next: Option<&InstanceId>) -> &str {
-    next.map_or("nobody: there is no other member", InstanceId::as_str)
+fn next_in_words(next: Option<&InstanceId>) -> String {
+    next.map_or_else(|| "nobody: there is no other member".into(), InstanceId::to_string)
 }
 
 fn key_in_words(explained: &KeyExplanation, owners: &KeyOwners) -> String {

@@ -4,6 +4,7 @@ use std::io::{self, BufRead, BufWriter, Read, Write};
 
 use clap::Args;
 use shardwise::InstanceId;
+use shardwise::core::Escaped;
 
 use super::{Members, Placement, place, usage};
 use crate::args::Common;
@@ -55,7 +56,7 @@ impl Owners {
 fn write_line(out: &mut impl Write, key: &[u8], owner: Option<&str>, format: Format, end: u8) -> Result<()> {
     let written = match format {
         Format::Human => {
-            out.write_all(key).and_then(|()| write!(out, "\t{}", owner.unwrap_or_default())).and_then(|()| out.write_all(&[end]))
+            out.write_all(key).and_then(|()| write!(out, "\t{}", Escaped(owner.unwrap_or_default()))).and_then(|()| out.write_all(&[end]))
         }
         Format::Json => {
             let key = std::str::from_utf8(key).map_err(|_| usage("a key is not UTF-8; use --output human, which passes bytes through"))?;

@@ -1,4 +1,6 @@
-//! `shardwise watch`: join as a worker and tell every change.
+//! `shardwise watch`: observe a group, or join it as a worker, and print every change.
+
+mod observing;
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -10,18 +12,18 @@ use serde::Serialize;
 use shardwise::{Absence, Ownership, ShardingFactory, ShardingService, SlotSet, Snapshots};
 use tokio_util::sync::CancellationToken;
 
-use super::load_settings;
+use super::{joins_no_outbox, load_settings, waiting, waits_for};
 use crate::args::Common;
-use crate::exit::{Code, Result};
+use crate::exit::{Code, Failure, Result};
 use crate::{files, output, signals};
 
 /// The most bytes of a file of keys: far more than ten million.
 const ITEMS_BYTES_MAX: u64 = 1 << 30;
 
-/// Join as a worker and print one JSON object a line for every change
+/// Observe a group and print one JSON object a line for every change
 #[derive(Debug, Args)]
 #[command(after_help = "\
-Fields: at, monotonic_ns, owned_until_ns (the deadline, same clock), policy, instance_id, state,
+It observes and joins nothing; --join joins as a worker. Fields: at, monotonic_ns, owned_until_ns (the deadline, same clock), policy, instance_id, state,
   revision, view_fingerprint, policy_fingerprint, members, slots, slots_owned, stands_still,
   away (who has left for a while, and for how many milliseconds at most), gained, lost;
   with --slots also gained_slots, lost_slots; with --items also items_owned.
@@ -30,20 +32,25 @@ Fields: at, monotonic_ns, owned_until_ns (the deadline, same clock), policy, ins
   policy_fingerprint tells the placement that the group goes by: it changes when the group does.
   Under a key placement slots, slots_owned, gained, lost, gained_slots and lost_slots are null,
   because there are no slots.
+  Without --join state is observing, and monotonic_ns, owned_until_ns, instance_id, slots_owned,
+  gained and lost are null.
   Fields are only ever added.
-SIGTERM and Ctrl-C drain and deregister; a second one ends at once.")]
+SIGTERM and Ctrl-C end it; a worker drains and deregisters, and a second one ends it at once.")]
 pub(crate) struct Watch {
-    /// The policy to join under
+    /// The policy of the group
     #[arg(long, value_name = "NAME")]
     policy: String,
-    /// Also count how many of these keys are mine: a file with one key a line
-    #[arg(long, value_name = "FILE")]
+    /// Join as a worker, which takes a share of the keys
+    #[arg(long)]
+    join: bool,
+    /// Also count how many of these keys are mine: a file with one key a line; needs --join
+    #[arg(long, value_name = "FILE", requires = "join")]
     items: Option<PathBuf>,
-    /// Also print when only the deadline has moved
-    #[arg(long)]
+    /// Also print when only the deadline has moved; needs --join
+    #[arg(long, requires = "join")]
     renewals: bool,
-    /// Also print which slots were gained and lost, as inclusive ranges
-    #[arg(long)]
+    /// Also print which slots were gained and lost, as inclusive ranges; needs --join
+    #[arg(long, requires = "join")]
     slots: bool,
 }
 
@@ -56,17 +63,18 @@ struct Away {
 
 impl From<Absence> for Away {
     fn from(Absence { instance_id, within, .. }: Absence) -> Self {
-        Self { instance_id: instance_id.to_string(), within_ms: u64::try_from(within.as_millis()).unwrap_or(u64::MAX) }
+        Self { instance_id: instance_id.into(), within_ms: u64::try_from(within.as_millis()).unwrap_or(u64::MAX) }
     }
 }
 
+/// One line of the output. What only a worker has is `None` for an observer.
 #[derive(Serialize)]
 struct Line<'a> {
     at: String,
-    monotonic_ns: u64,
+    monotonic_ns: Option<u64>,
     owned_until_ns: Option<u64>,
     policy: &'a str,
-    instance_id: &'a str,
+    instance_id: Option<&'a str>,
     state: &'a str,
     revision: u64,
     view_fingerprint: String,
@@ -97,7 +105,16 @@ struct Which {
 
 impl Watch {
     pub(crate) async fn run(&self, common: &Common) -> Result<Code> {
-        let service = ShardingFactory::from_settings(load_settings(common)?)?.create(&self.policy)?;
+        let settings = load_settings(common)?;
+        if !self.join {
+            if !settings.enabled {
+                return Err(Failure::new(Code::Usage, "enabled = false: there is no group to observe; set it to true"));
+            }
+            settings.policy(&self.policy)?;
+            return self.observe(&ShardingFactory::from_settings(settings)?).await;
+        }
+        joins_no_outbox(&settings, &self.policy, "leave --join out to observe it")?;
+        let service = ShardingFactory::from_settings(settings)?.create(&self.policy)?;
         let items = self.items.as_deref().map(read_items).transpose()?;
         let shutdown = signals::shutdown()?;
         let mut snapshots = service.snapshots();
@@ -121,7 +138,7 @@ impl Teller<'_> {
     /// Joins, and tells every change until the shutdown or a failure.
     async fn follow(&mut self, snapshots: &mut Snapshots, shutdown: &CancellationToken) -> Result<()> {
         let service = self.service;
-        let join = service.register_self();
+        let join = waiting(waits_for(&self.watch.policy), service.register_self());
         tokio::pin!(join);
         let mut joined = false;
         while !shutdown.is_cancelled() {
@@ -189,10 +206,10 @@ impl Teller<'_> {
         let moment = self.service.now();
         output::json_line(&Line {
             at: humantime::format_rfc3339_micros(SystemTime::now()).to_string(),
-            monotonic_ns: moment.as_nanos(),
+            monotonic_ns: Some(moment.as_nanos()),
             owned_until_ns: now.deadline().map(shardwise::Moment::as_nanos),
             policy: self.service.policy().name.as_str(),
-            instance_id: self.service.instance_id().as_str(),
+            instance_id: Some(self.service.instance_id().as_str()),
             state: now.state().as_str(),
             revision: now.view().revision(),
             view_fingerprint: now.view().fingerprint().to_string(),

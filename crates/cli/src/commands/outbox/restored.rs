@@ -1,0 +1,64 @@
+//! `shardwise outbox restored`: after commits were lost.
+
+use clap::Args;
+use serde_json::json;
+use shardwise::settings::OutboxSettings;
+use shardwise_outbox::store::ABOVE_MAX;
+
+use super::Which;
+use super::opened::Opened;
+use crate::args::Common;
+use crate::exit::{Code, Result};
+use crate::output::{self, Format, count};
+
+pub(super) const HELP: &str = "\
+For an older copy that was restored, and a standby that lagged and has taken over: numbers that
+consumers have seen would come again, and be refused or dropped. Stop all publishers first, and for
+a restored SQLite file the writers too. N: the highest shardepoch, and the highest sequence of any
+key, that any consumer has seen. If nobody knows the epoch, $(date +%s) will do; 0 lifts nothing.
+Events that wait keep their sequences. Doing it twice does no harm.";
+
+#[derive(Debug, Args)]
+pub(crate) struct Restored {
+    #[command(flatten)]
+    pub(super) which: Which,
+    /// Epochs go on above this one
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(..=ABOVE_MAX))]
+    epoch_above: u64,
+    /// Sequences go on above this one, of every key
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(..=ABOVE_MAX))]
+    sequence_above: u64,
+}
+
+impl Restored {
+    pub(super) async fn run(&self, outbox: &OutboxSettings, common: &Common) -> Result<Code> {
+        let store = Opened::open(outbox).await?;
+        let restored = match &store {
+            Opened::Sqlite(store) => store.restored(self.epoch_above, self.sequence_above).await?,
+            Opened::Postgres(store) => store.restored(self.epoch_above, self.sequence_above).await?,
+        };
+        store.close().await;
+        if common.format() == Format::Json {
+            output::json_line(&json!({
+                "epoch": restored.epoch, "sequence_above": self.sequence_above, "aggregates": restored.aggregates,
+                "waiting": restored.waiting, "publishers_alive": restored.publishers,
+            }))?;
+            return Ok(Code::Ok);
+        }
+        let lifted = count(restored.aggregates, "aggregate");
+        output::text(&format!("epochs go on above {}, sequences above {}: {lifted} lifted\n", restored.epoch, self.sequence_above))?;
+        if restored.publishers > 0 {
+            let alive = count(restored.publishers, "publisher");
+            output::note(format_args!("{alive} still alive: slots are taken again, and what is on its way may come twice"));
+        }
+        if restored.waiting > 0 {
+            output::note(format_args!(
+                "up to {} wait under sequences that are not above {} and keep them: consumers that drop what they have seen drop those that were \
+                 written after the loss",
+                count(restored.waiting, "event"),
+                self.sequence_above
+            ));
+        }
+        Ok(Code::Ok)
+    }
+}

@@ -1,0 +1,85 @@
+//! A group as it is seen without joining it.
+
+use std::sync::Arc;
+use std::time::SystemTime;
+
+use shardwise::core::Placed;
+use shardwise::{Observer, ShardingFactory, View};
+
+use super::{Away, Line, Watch};
+use crate::commands::{waiting, waits_for};
+use crate::exit::{Code, Result};
+use crate::{output, signals};
+
+impl Watch {
+    /// Prints every change of the group until it is stopped.
+    pub(super) async fn observe(&self, factory: &ShardingFactory) -> Result<Code> {
+        output::note(format_args!(
+            "shardwise: observing policy {}: this process joins nothing and owns nothing (--join joins as a worker)",
+            self.policy
+        ));
+        let shutdown = signals::shutdown()?;
+        let observing = waiting(waits_for(&self.policy), factory.observe(&self.policy));
+        let mut observer = tokio::select! {
+            observer = observing => observer?,
+            () = shutdown.cancelled() => return Ok(Code::Ok),
+        };
+        output::release_log();
+        let mut before: Option<Seen> = None;
+        loop {
+            let now = Seen::of(&observer);
+            if before.as_ref().is_none_or(|before| now.differs(before)) {
+                self.print(&observer, &now)?;
+                before = Some(now);
+            }
+            tokio::select! {
+                changed = observer.changed() => if !changed { return Ok(Code::Ok) },
+                () = shutdown.cancelled() => return Ok(Code::Ok),
+            }
+        }
+    }
+
+    fn print(&self, observer: &Observer, now: &Seen) -> Result<()> {
+        let view = &now.view;
+        output::json_line(&Line {
+            at: humantime::format_rfc3339_micros(SystemTime::now()).to_string(),
+            monotonic_ns: None,
+            owned_until_ns: None,
+            policy: &self.policy,
+            instance_id: None,
+            state: "observing",
+            revision: view.revision(),
+            view_fingerprint: view.fingerprint().to_string(),
+            policy_fingerprint: view.group_fingerprint().map(|fingerprint| fingerprint.to_string()),
+            members: view.members().iter().map(|member| member.instance_id.as_str()).collect(),
+            slots: now.slots,
+            slots_owned: None,
+            stands_still: !view.missing().is_empty(),
+            away: observer.absences().into_iter().map(Away::from).collect(),
+            gained: None,
+            lost: None,
+            which: None,
+            items_owned: None,
+        })
+    }
+}
+
+struct Seen {
+    view: Arc<View>,
+    /// How many slots the group goes by; `None` under a key placement and while no member owns anything.
+    slots: Option<u32>,
+}
+
+impl Seen {
+    fn of(observer: &Observer) -> Self {
+        let slots = match observer.placed() {
+            Ok(Some(Placed::Slots(owners))) => Some(owners.params().slots),
+            _ => None,
+        };
+        Self { view: observer.members(), slots }
+    }
+
+    fn differs(&self, before: &Self) -> bool {
+        self.view.members() != before.view.members() || self.slots != before.slots
+    }
+}

@@ -1,0 +1,102 @@
+//! What happened and what hangs: the page never says that all is well then.
+
+use nix::sys::signal::Signal;
+use serde_json::json;
+use shardwise_testkit::{Browser, Look, Tab};
+
+use crate::acting::click;
+use crate::common::Place;
+use crate::{Worker, pictures};
+
+const VERDICT: &str = "document.getElementById('verdict')";
+
+/// Waits until the verdict has that colour and says that.
+fn verdict(tab: &Tab<'_>, state: &str, part: &str) {
+    let what = format!("the verdict is {state} and says {part:?}");
+    tab.until(&what, &format!("{VERDICT}.dataset.state === {} && {VERDICT}.innerText.includes({})", json!(state), json!(part))).unwrap();
+}
+
+#[test]
+fn who_vanished_is_told_until_somebody_knows_and_who_left_is_not() {
+    let place = Place::of_workers("3s", "slots = 64");
+    let mut workers: Vec<_> = (1..=3).map(|n| Worker::start(&place, n, &[])).collect();
+    workers[0].sees(3);
+    let browser = Browser::start().unwrap();
+    let tab = browser.open(&workers[0].url(), Look::DESKTOP).unwrap();
+    verdict(&tab, "good", "All is well");
+    let mut left = workers.pop().unwrap();
+    left.process.signal(Signal::SIGTERM);
+    assert_eq!(left.process.ends("after SIGTERM").code, Some(0));
+    tab.until("it drains", "document.getElementById('timeline').innerText.includes('worker-3 drains: it leaves')").unwrap();
+    workers[0].sees(2);
+    verdict(&tab, "good", "All is well");
+    workers[1].process.signal(Signal::SIGKILL);
+    verdict(&tab, "warn", "Vanished without leaving within the last hour: worker-2 (");
+    tab.until("it has vanished", "document.getElementById('timeline').innerText.includes('worker-2 vanished')").unwrap();
+    pictures(&tab, "vanished");
+    tab.look(Look::DESKTOP).unwrap();
+    // Date and zone, as other machines' logs have them.
+    let times = "/\\d{4}, \\d\\d:\\d\\d:\\d\\d [A-Z]/";
+    assert_eq!(tab.eval(&format!("{times}.test({VERDICT}.innerText)")).unwrap(), true);
+    click(&tab, "I know of the workers that vanished");
+    verdict(&tab, "good", "All is well");
+    tab.eval("window.former = true; location.reload()").unwrap();
+    tab.until("it is loaded again", "window.former === undefined && document.body.dataset.ready === 'yes'").unwrap();
+    verdict(&tab, "good", "All is well");
+    assert_eq!(tab.complaints(), Vec::<String>::new());
+}
+
+#[test]
+fn a_sidecar_that_hangs_is_not_live() {
+    let place = Place::of_workers("20s", "slots = 64");
+    let workers: Vec<_> = (1..=2).map(|n| Worker::start(&place, n, &[])).collect();
+    workers[0].sees(2);
+    let browser = Browser::start().unwrap();
+    let tab = browser.open(&workers[0].url(), Look::DESKTOP).unwrap();
+    verdict(&tab, "good", "All is well");
+    tab.until("both have said when they renewed", "document.querySelectorAll('#members [data-age]').length === 2 && !document.getElementById('members').innerText.includes('less than')").unwrap();
+    workers[1].process.signal(Signal::SIGSTOP);
+    verdict(&tab, "warn", "No proof of life for more than half the TTL: worker-2");
+    assert_eq!(tab.eval("document.querySelector('#members .late').dataset.age").unwrap(), "worker-2");
+    workers[1].process.signal(Signal::SIGCONT);
+    workers[0].process.signal(Signal::SIGSTOP);
+    verdict(&tab, "bad", "Not known: the sidecar has not answered since");
+    assert_eq!(tab.eval("document.getElementById('fresh').innerText").unwrap(), "old");
+    workers[0].process.signal(Signal::SIGCONT);
+    tab.until("it answers again", "document.getElementById('fresh').dataset.state !== 'old'").unwrap();
+}
+
+#[test]
+fn a_worker_has_one_colour_on_every_page() {
+    let place = Place::of_workers("5s", "slots = 64");
+    let mut workers: Vec<_> = (1..=3).map(|n| Worker::start(&place, n, &[])).collect();
+    let browser = Browser::start().unwrap();
+    let colours = |worker: &Worker, count: usize| {
+        worker.sees(count as u64);
+        let tab = browser.open(&worker.url(), Look::DESKTOP).unwrap();
+        tab.until("all are drawn", &format!("document.querySelectorAll('#ring .arc').length === {count}")).unwrap();
+        let read = "JSON.stringify(Object.fromEntries([...document.querySelectorAll('#ring .arc')].map((arc) => [arc.dataset.member, arc.querySelector('path').getAttribute('fill')])))";
+        let text = tab.eval(read).unwrap();
+        serde_json::from_str::<serde_json::Value>(text.as_str().unwrap()).unwrap()
+    };
+    let all = colours(&workers[1], 3);
+    let mut first = workers.remove(0);
+    first.process.signal(Signal::SIGTERM);
+    assert_eq!(first.process.ends("after SIGTERM").code, Some(0));
+    let rest = colours(&workers[1], 2);
+    for id in ["worker-2", "worker-3"] {
+        assert_eq!(rest[id], all[id], "{id} has another colour on another page");
+    }
+    assert_eq!(
+        all.as_object()
+            .unwrap()
+            .values()
+            .collect::<Vec<_>>()
+            .iter()
+            .map(ToString::to_string)
+            .collect::<std::collections::BTreeSet<_>>()
+            .len(),
+        3,
+        "{all}"
+    );
+}

@@ -1,0 +1,122 @@
+//! Both ends of a request between members as a test needs them, byte by byte: a member that is none of ours, and a caller.
+
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpStream};
+
+use shardwise::core::Incarnation;
+use shardwise::proof::{Channel, Nonce, Recipient, digest};
+use shardwise::requests::proven::{Answered, Answering, Asked, Asking};
+use shardwise::{GroupName, InstanceId};
+
+use crate::http;
+
+pub(crate) const PEER_TOKEN: &str = "peers-know-this-one-alone";
+
+pub(crate) fn header<'a>(text: &'a str, name: &str) -> Option<&'a str> {
+    let (head, _) = text.split_once("\r\n\r\n")?;
+    head.lines().find_map(|line| line.split_once(": ").filter(|(found, _)| found.eq_ignore_ascii_case(name))).map(|(_, value)| value)
+}
+
+/// A request or an answer, up to the end of its body; `None` at the end of the connection.
+pub(crate) fn heard(stream: &mut TcpStream) -> Option<String> {
+    let mut bytes = Vec::new();
+    loop {
+        let text = String::from_utf8_lossy(&bytes).into_owned();
+        if let Some((_, body)) = text.split_once("\r\n\r\n")
+            && body.len() >= header(&text, "content-length").map_or(0, |length| length.parse().unwrap())
+        {
+            return Some(text);
+        }
+        let mut byte = [0];
+        match stream.read(&mut byte) {
+            Ok(1) => bytes.push(byte[0]),
+            _ => return None,
+        }
+    }
+}
+
+/// Who is called, by the path of a request to it.
+fn with_recipient<T>(path: &str, with: impl FnOnce(&Recipient<'_>) -> T) -> T {
+    let mut parts = path.strip_prefix("/v1/peers/").unwrap().split('/');
+    let (group, id) = (GroupName::new(parts.next().unwrap()).unwrap(), InstanceId::new(parts.next().unwrap()).unwrap());
+    let incarnation = Incarnation::new(u64::from_str_radix(parts.next().unwrap(), 16).unwrap());
+    with(&Recipient { channel: Channel::Requests, group: &group, instance_id: &id, incarnation })
+}
+
+/// One connection of a member that knows the token.
+#[derive(Default)]
+pub(crate) struct Fake(Answering);
+
+impl Fake {
+    /// The answer to a greeting; `None` if that is none.
+    pub(crate) fn greets(&self, text: &str) -> Option<String> {
+        let nonce = header(text, "shardwise-nonce")?;
+        let path = text.split(' ').nth(1).unwrap();
+        let greeting = with_recipient(path, |recipient| self.0.greeted(PEER_TOKEN.as_bytes(), recipient, nonce)).unwrap();
+        let (nonce, proof) = (greeting.nonce, greeting.proof);
+        Some(format!("HTTP/1.1 204 No Content\r\nshardwise-peer: 1\r\nshardwise-nonce: {nonce}\r\nshardwise-proof: {proof}\r\n\r\n"))
+    }
+
+    /// That answer with its proof, once the request has proven itself.
+    pub(crate) fn answers(&self, text: &str, answer: &str) -> String {
+        let mut line = text.split(' ');
+        let (method, target, body) = (line.next().unwrap(), line.next().unwrap(), text.split_once("\r\n\r\n").unwrap().1);
+        let bytes = |name| header(text, name).map(str::as_bytes);
+        let digest = header(text, "shardwise-digest").unwrap();
+        let asked = Asked { method, target, content_type: bytes("content-type"), traceparent: bytes("traceparent"), digest };
+        let proven = self.0.proven(&asked, header(text, "shardwise-proof").unwrap()).unwrap();
+        assert!(proven.has_body(body.as_bytes()));
+        let (line, rest) = answer.split_once("\r\n").unwrap();
+        let proof = proven.answer(&Answered {
+            by: header(answer, "shardwise-peer").unwrap(),
+            status: answer.split(' ').nth(1).unwrap().parse().unwrap(),
+            content_type: header(answer, "content-type").map(str::as_bytes),
+            body: answer.split_once("\r\n\r\n").unwrap().1.as_bytes(),
+        });
+        format!("{line}\r\nshardwise-proof: {proof}\r\n{rest}")
+    }
+}
+
+/// One connection to a member, once that has proven itself.
+pub(crate) struct Caller {
+    pub(crate) stream: TcpStream,
+    asking: Asking,
+    at: SocketAddr,
+}
+
+impl Caller {
+    /// `base` is what every path to the member begins with. What has come instead of a proof is the error.
+    pub(crate) fn greets(at: SocketAddr, base: &str, token: &str) -> Result<Self, String> {
+        let (mut stream, nonce) = (http::connect(at), Nonce::random());
+        write!(stream, "GET {base} HTTP/1.1\r\nHost: {at}\r\nshardwise-peer: 1\r\nshardwise-nonce: {nonce}\r\n\r\n").unwrap();
+        let text = heard(&mut stream).unwrap();
+        let [own, proof] = ["shardwise-nonce", "shardwise-proof"].map(|name| header(&text, name).unwrap_or_default());
+        let asking = with_recipient(base, |recipient| Asking::begun(token.as_bytes(), recipient, &nonce, own, proof));
+        asking.map(|asking| Self { stream, asking, at }).ok_or(text)
+    }
+
+    /// The next request of the connection, with its proof.
+    pub(crate) fn request(&mut self, method: &str, target: &str, body: &str) -> String {
+        let digest = digest(body.as_bytes());
+        let proof = self.asking.proof(&Asked { method, target, content_type: None, traceparent: None, digest: &digest });
+        format!(
+            "{method} {target} HTTP/1.1\r\nHost: {}\r\nshardwise-peer: 1\r\nContent-Length: {}\r\nshardwise-digest: {digest}\r\nshardwise-proof: {proof}\r\n\r\n{body}",
+            self.at,
+            body.len()
+        )
+    }
+
+    /// What comes back, and whether it proves that it is the answer to the last request.
+    pub(crate) fn sends(&mut self, request: &str) -> (String, bool) {
+        self.stream.write_all(request.as_bytes()).unwrap();
+        let text = heard(&mut self.stream).unwrap();
+        let answered = Answered {
+            by: header(&text, "shardwise-peer").unwrap_or_default(),
+            status: text.split(' ').nth(1).unwrap().parse().unwrap(),
+            content_type: header(&text, "content-type").map(str::as_bytes),
+            body: text.split_once("\r\n\r\n").unwrap().1.as_bytes(),
+        };
+        let is_proven = self.asking.is_answer(header(&text, "shardwise-proof"), &answered);
+        (text, is_proven)
+    }
+}
