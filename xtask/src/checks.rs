@@ -51,13 +51,13 @@ pub(crate) fn doctest(log: &Log<'_>) -> Result<Passed, Failure> {
 fn tests(log: &Log<'_>, arguments: &[&str]) -> Result<Passed, Failure> {
     let (passed, _, ignored) = count_tests(&log.run(log.context.cargo(arguments))?);
     let note = (ignored > 0).then(|| format!("{ignored} ignored"));
-    Ok(Passed { checks: passed, note })
+    Ok(Passed::noting(passed, note))
 }
 
 pub(crate) fn examples(log: &Log<'_>) -> Result<Passed, Failure> {
     let examples = log.context.targets(&TargetKind::Example);
     if examples.is_empty() {
-        return Ok(Passed { checks: 0, note: Some("there are none".into()) });
+        return Ok(Passed::noting(0, Some("there are none".into())));
     }
     log.run(log.context.cargo(&["build", "--workspace", "--all-features", "--examples"]))?;
     for example in &examples {
@@ -85,7 +85,7 @@ pub(crate) fn examples(log: &Log<'_>) -> Result<Passed, Failure> {
 pub(crate) fn benches(log: &Log<'_>) -> Result<Passed, Failure> {
     let benches = log.context.targets(&TargetKind::Bench);
     if benches.is_empty() {
-        return Ok(Passed { checks: 0, note: Some("there are none".into()) });
+        return Ok(Passed::noting(0, Some("there are none".into())));
     }
     // Under `cargo test` Criterion runs each benchmark once, and the profile is the one already built. Named one by one, because
     // `--benches` would run the libraries' unit tests again.
@@ -111,11 +111,11 @@ pub(crate) fn msrv(log: &Log<'_>) -> Result<Passed, Failure> {
     let running = log.run(log.context.command("rustc", &["--version"]))?;
     let note = format!("{oldest}, the Rust of this run: {}", running.trim());
     if running.split_whitespace().nth(1).is_some_and(|version| version.starts_with(&format!("{oldest}."))) {
-        return Ok(Passed { checks: 1, note: Some(note) });
+        return Ok(Passed::noting(1, Some(note)));
     }
     let folder = log.context.scratch("msrv");
     let folder = folder.to_string_lossy();
     let arguments = ["run", "--install", &oldest, "cargo", "check", "--workspace", "--all-features", "--target-dir", &folder];
     log.run(log.context.command("rustup", &arguments))?;
-    Ok(Passed { checks: 1, note: Some(oldest) })
+    Ok(Passed::noting(1, Some(oldest)))
 }

@@ -9,6 +9,8 @@ use crate::steps::Passed;
 
 /// The version that is installed where none is found.
 const VERSION: &str = "0.20.2";
+/// Set to `required`, it makes a failure of what cannot be checked.
+const REQUIRED: &str = "SHARDWISE_ADVISORIES";
 /// Fetching the advisory database takes seconds; a network that swallows packets must not hold the run up.
 const FETCH_LIMIT: Duration = Duration::from_mins(2);
 
@@ -18,17 +20,26 @@ pub(crate) fn check(log: &Log<'_>) -> Result<Passed, Failure> {
     Ok(Passed::one())
 }
 
-/// Checked where the database can be had; where not, the run says so, because a closed network is no fault of the tree.
+/// Checked where the database can be had; where not, the run ends with a line that says so, because a closed network is no fault of the tree, unless that
+/// is made a failure.
 pub(crate) fn advisories(log: &Log<'_>) -> Result<Passed, Failure> {
     let tool = tool(log)?;
     let mut fetch = deny(log, &tool, &["fetch", "db"]);
     fetch.env("GIT_TERMINAL_PROMPT", "0");
     if log.quietly(fetch, FETCH_LIMIT).is_err() {
-        let note = "NOT CHECKED: the advisory database cannot be fetched from here";
-        return Ok(Passed { checks: 0, note: Some(note.into()) });
+        return unfetched(std::env::var(REQUIRED).ok().as_deref());
     }
     log.run(deny(log, &tool, &["check", "--disable-fetch", "advisories"]))?;
     Ok(Passed::one())
+}
+
+/// A run that could not look is no run that found nothing.
+fn unfetched(wanted: Option<&str>) -> Result<Passed, Failure> {
+    let why = "the advisory database cannot be fetched from here";
+    match wanted {
+        Some("required") => Err(Failure::new(format!("{why}, and {REQUIRED} is required"))),
+        _ => Ok(Passed::not_checked(format!("{why}; with {REQUIRED}=required that is a failure"))),
+    }
 }
 
 fn deny(log: &Log<'_>, tool: &str, arguments: &[&str]) -> Command {
@@ -51,4 +62,18 @@ fn tool(log: &Log<'_>) -> Result<String, Failure> {
     install.env("CARGO_PROFILE_DEV_DEBUG", "0");
     log.run(install)?;
     Ok(own)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_cannot_be_looked_up_is_told_and_fails_where_it_is_required() {
+        let passed = unfetched(None).unwrap();
+        assert!(passed.checks == 0 && passed.not_checked.is_some_and(|why| why.contains("SHARDWISE_ADVISORIES=required")));
+        assert!(unfetched(Some("wanted")).is_ok());
+        let failure = unfetched(Some("required")).map(|_| ()).unwrap_err();
+        assert!(failure.failed == 1 && failure.to_string().contains("cannot be fetched"), "{failure}");
+    }
 }

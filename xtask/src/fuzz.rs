@@ -83,7 +83,7 @@ const FLAGS: &str = "-Cpasses=sancov-module -Cllvm-args=-sanitizer-coverage-leve
 /// The step: each target for some seconds.
 pub(crate) fn step(log: &Log<'_>) -> Result<Passed, Failure> {
     let targets = all(log, None, BRIEFLY)?;
-    Ok(Passed { checks: targets, note: Some(format!("{BRIEFLY} s each")) })
+    Ok(Passed::noting(targets, Some(format!("{BRIEFLY} s each"))))
 }
 
 /// The named target, or all, each for that many seconds.

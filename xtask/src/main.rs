@@ -24,6 +24,7 @@ mod run;
 mod servers;
 mod sidecar;
 mod simulate;
+mod simulate_outbox;
 mod soak;
 mod steps;
 mod study;
@@ -76,6 +77,15 @@ enum Task {
         #[arg(long, default_value_t = 0)]
         from: u64,
     },
+    /// Live seeded lives of an outbox's publishers with faults, and write the figures of a thousand or more into docs/measured.md.
+    SimulateOutbox {
+        /// How many lives.
+        #[arg(long, default_value_t = 1_000, value_parser = clap::value_parser!(u64).range(1..=1_000_000))]
+        seeds: u64,
+        /// The first seed.
+        #[arg(long, default_value_t = 1)]
+        from: u64,
+    },
     /// Repeat what takes too long for every test run, and write the figures into docs/measured.md.
     Soak {
         /// Name of the soak; without it, the names that exist are listed.
@@ -122,6 +132,9 @@ fn main() -> ExitCode {
             Context::load(false).and_then(|context| soak::run(&context, name.as_deref(), runs, rows, mistake.as_deref())).map(|()| true)
         }
         Task::Simulate { seeds, from } => Context::load(false).and_then(|context| simulate::run(&context, seeds, from)).map(|()| true),
+        Task::SimulateOutbox { seeds, from } => {
+            Context::load(false).and_then(|context| simulate_outbox::run(&context, seeds, from)).map(|()| true)
+        }
         Task::Fuzz { target, seconds } => {
             Context::load(false).and_then(|context| fuzz::run(&context, target.as_deref(), seconds)).map(|()| true)
         }

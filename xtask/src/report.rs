@@ -16,11 +16,13 @@ pub(crate) struct Row {
     pub(crate) took: Duration,
     pub(crate) passed: u64,
     pub(crate) failed: u64,
-    /// What the reader should know beside the numbers, such as what could not be checked.
+    /// What the reader should know beside the numbers.
     pub(crate) note: Option<String>,
+    /// Why nothing was checked.
+    pub(crate) not_checked: Option<String>,
 }
 
-/// The table of steps and, last, the line `N passed, M failed`.
+/// The table of steps, the line `N passed, M failed` and, last, a line for each step that could not check anything.
 pub(crate) fn table(rows: &[Row]) -> String {
     let mut text = format!("{:<14}{:>9}{:>9}{:>9}\n", "step", "seconds", "passed", "failed");
     let mut line = |step: &str, took: Duration, passed: u64, failed: u64, note: &str| {
@@ -32,7 +34,8 @@ pub(crate) fn table(rows: &[Row]) -> String {
     }
     let (passed, failed) = (rows.iter().map(|r| r.passed).sum::<u64>(), rows.iter().map(|r| r.failed).sum::<u64>());
     line("total", rows.iter().map(|r| r.took).sum(), passed, failed, "");
-    format!("{text}\n{passed} passed, {failed} failed")
+    let unchecked = rows.iter().filter_map(|row| Some(format!("\nNOT CHECKED: {}: {}", row.step, row.not_checked.as_ref()?)));
+    format!("{text}\n{passed} passed, {failed} failed{}", unchecked.collect::<String>())
 }
 
 #[cfg(test)]
@@ -41,9 +44,11 @@ mod tests {
 
     #[test]
     fn the_table_ends_with_the_sum() {
-        let row = |step, passed, failed| Row { step, took: Duration::from_millis(1_250), passed, failed, note: None };
+        let row = |step, passed, failed| Row { step, took: Duration::from_millis(1_250), passed, failed, note: None, not_checked: None };
         let text = table(&[row("fmt", 1, 0), row("test", 40, 2)]);
         assert!(text.contains("fmt                 1.2        1        0\n"), "{text}");
         assert!(text.ends_with("\n41 passed, 2 failed"), "{text}");
+        let text = table(&[row("fmt", 1, 0), Row { not_checked: Some("no network".into()), ..row("advisories", 0, 0) }]);
+        assert!(text.ends_with("\n1 passed, 0 failed\nNOT CHECKED: advisories: no network"), "{text}");
     }
 }

@@ -11,8 +11,10 @@ use crate::{checks, deny, fuzz, instructions, outside, package, servers, vectors
 pub(crate) struct Passed {
     /// How many tests, vectors or examples passed; 1 for a step that is one check.
     pub(crate) checks: u64,
-    /// What the reader should know, such as what could not be checked.
+    /// What the reader should know.
     pub(crate) note: Option<String>,
+    /// Why nothing was checked.
+    pub(crate) not_checked: Option<String>,
 }
 
 impl Passed {
@@ -21,7 +23,15 @@ impl Passed {
     }
 
     pub(crate) fn many(checks: u64) -> Self {
-        Self { checks, note: None }
+        Self { checks, note: None, not_checked: None }
+    }
+
+    pub(crate) fn noting(checks: u64, note: Option<String>) -> Self {
+        Self { note, ..Self::many(checks) }
+    }
+
+    pub(crate) fn not_checked(why: String) -> Self {
+        Self { not_checked: Some(why), ..Self::noting(0, Some("NOT CHECKED".into())) }
     }
 }
 
@@ -82,12 +92,12 @@ fn run_one(context: &Context, step: &Step) -> Result<Row, Failure> {
     let log = Log::begin(context, step.name)?;
     let outcome = (step.run)(&log);
     let took = begun.elapsed();
-    let row = |passed, failed, note| Row { step: step.name, took, passed, failed, note };
+    let row = |passed, failed, note| Row { step: step.name, took, passed, failed, note, not_checked: None };
     Ok(match outcome {
         Ok(passed) => {
             let note = passed.note.as_ref().map_or_else(String::new, |note| format!(" ({note})"));
             say(&format!("{}: ok in {:.1} s{note}", step.name, took.as_secs_f64()));
-            row(passed.checks, 0, passed.note)
+            Row { not_checked: passed.not_checked, ..row(passed.checks, 0, passed.note) }
         }
         Err(failure) => {
             say(&format!("{}: FAILED after {:.1} s: {failure}", step.name, took.as_secs_f64()));

@@ -10,14 +10,13 @@ type Num = number | null;
 export interface Owner { key: string; slot: Num; owner: Str; address: Str; mine: boolean; revision: number }
 export interface Ownership {
   policy: string; group: string; instance_id: string; state: string; hint: Str; drained: boolean; owned_for_ms: Num; revision: number;
-  renewed_ms_ago: Num; viewed_ms_ago: Num; view_fingerprint: string; policy_fingerprint: Str; members: number; slots: Num; slots_owned: Num;
+  renewed_ms_ago: Num; viewed_ms_ago: Num; view_age_ms: Num; view_fingerprint: string; policy_fingerprint: Str; members: number; slots: Num; slots_owned: Num;
   ranges: number[][] | null; stands_still: boolean;
 }
-export interface Member {
-  instance_id: string; incarnation: string; state: string; address: Str; zone: Str; version: Str; weight: number; slots: Num;
-  metadata: Record<string, string>;
-}
-export interface Group { revision: number; view_fingerprint: string; members: Member[]; foreign: string[] }
+export interface Member { instance_id: string; incarnation: string; state: string; address: Str; zone: Str; version: Str; weight: number; slots: Num;
+  metadata: Record<string, string> }
+export interface Vanished { instance_id: string; incarnation: string; at: string; ms_ago: number; is_back: boolean }
+export interface Group { revision: number; view_fingerprint: string; members: Member[]; foreign: string[]; vanished: Vanished[] }
 export interface Step { instance_id: string; point: Num; place: Str; slots: Num; capacity: Num; weight_slots: Num; weight_capacity: Num }
 export interface Explanation {
   key: string; placement: Str; hash: Str; slot: Num; start: Str; passed: Step[]; owner: Step | null; before: Step | null; next: Str;
@@ -26,9 +25,10 @@ export interface Evenness { members: number; peak: number; least: number }
 export interface Move { from: Str; to: Str; share: number }
 export interface Plan { placement: string; moved_share: number; exact_share: number; moves: Move[]; before: Evenness; after: Evenness }
 export interface Wish { instance_id: string; drained: boolean; changed: boolean }
+export interface Changed { instance_id: string; state: string[] | null; weight: number[] | null }
 export interface Rebalance {
   id: string; at: string; cause: string; took_ms: number; revision: number; members: number; joined: number; members_joined: string[];
-  left: number; members_left: string[]; slots_owned: Num; gained: Num; lost: Num; moved_share: Num;
+  left: number; members_left: string[]; vanished: number; members_vanished: string[]; members_changed: Changed[]; slots_owned: Num; gained: Num; lost: Num; moved_share: Num;
 }
 
 /** The keys of a list that are this worker's. Unless `state` is active, stale or unsharded, nothing is. */

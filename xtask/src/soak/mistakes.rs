@@ -14,9 +14,10 @@ const TEST: &str = "faults::mistakes::the_mistake_of_a_soak_is_found::local_cons
 const ALLOWANCE: Duration = Duration::from_mins(20);
 const FAULT_MAX: Duration = Duration::from_secs(30);
 
-/// What the mistakes are called.
+/// What the mistakes are called that real workers show. A renewal that is undone too late takes a stop at one instant of its process: the
+/// simulation has it.
 pub(crate) fn names() -> [&'static str; 3] {
-    Mistake::ALL.map(Mistake::name)
+    [Mistake::DeadlineFromAnswer, Mistake::ReleaseBeforeDrain, Mistake::EpochPerMember].map(Mistake::name)
 }
 
 /// Does that many things to a fleet that makes the mistake, on each backend on which it shows, and tells what was found.
@@ -43,7 +44,7 @@ pub(super) fn run(context: &Context, mistake: &str, faults: u32) -> Result<Strin
 
 fn table(mistake: &str, told: &[Value]) -> Result<String, Failure> {
     if told.is_empty() {
-        return Err(Failure::new(format!("the test {TEST} told no figures")));
+        return Err(Failure::new(format!("the test {TEST} printed no figures")));
     }
     let row = |run: &Value| {
         let backend = run["backend"].as_str().unwrap_or_default();

@@ -24,24 +24,24 @@ T = TypeVar("T")
 Owner = TypedDict("Owner", {"key": str, "slot": _Number, "owner": _Text, "address": _Text, "mine": bool, "revision": int})
 Ownership = TypedDict("Ownership", {
     "policy": str, "group": str, "instance_id": str, "state": str, "hint": _Text, "drained": bool, "owned_for_ms": _Number, "revision": int,
-    "renewed_ms_ago": _Number, "viewed_ms_ago": _Number, "view_fingerprint": str, "policy_fingerprint": _Text, "members": int,
-    "slots": _Number, "slots_owned": _Number, "ranges": Optional[list[list[int]]], "stands_still": bool})  # fmt: skip
-Member = TypedDict("Member", {
-    "instance_id": str, "incarnation": str, "state": str, "address": _Text, "zone": _Text, "version": _Text, "weight": int,
-    "slots": _Number, "metadata": dict[str, str]})  # fmt: skip
-Group = TypedDict("Group", {"revision": int, "view_fingerprint": str, "members": list[Member], "foreign": list[str]})
+    "renewed_ms_ago": _Number, "viewed_ms_ago": _Number, "view_age_ms": _Number, "view_fingerprint": str, "policy_fingerprint": _Text,
+    "members": int, "slots": _Number, "slots_owned": _Number, "ranges": Optional[list[list[int]]], "stands_still": bool})  # fmt: skip
+Member = TypedDict("Member", {"instance_id": str, "incarnation": str, "state": str, "address": _Text, "zone": _Text, "version": _Text,
+                              "weight": int, "slots": _Number, "metadata": dict[str, str]})  # fmt: skip
+Vanished = TypedDict("Vanished", {"instance_id": str, "incarnation": str, "at": str, "ms_ago": int, "is_back": bool})
+Group = TypedDict("Group", {"revision": int, "view_fingerprint": str, "members": list[Member], "foreign": list[str], "vanished": list[Vanished]})
 Step = TypedDict("Step", {"instance_id": str, "point": _Number, "place": _Text, "slots": _Number, "capacity": _Number,
                           "weight_slots": _Number, "weight_capacity": _Number})  # fmt: skip
 Explanation = TypedDict("Explanation", {"key": str, "placement": _Text, "hash": _Text, "slot": _Number, "start": _Text, "passed": list[Step],
                                         "owner": Optional[Step], "before": Optional[Step], "next": _Text})  # fmt: skip
 Move = TypedDict("Move", {"from": _Text, "to": _Text, "share": float})
 Evenness = TypedDict("Evenness", {"members": int, "peak": float, "least": float})
-Plan = TypedDict("Plan", {"placement": str, "moved_share": float, "exact_share": float, "moves": list[Move], "before": Evenness,
-                          "after": Evenness})  # fmt: skip
+Plan = TypedDict("Plan", {"placement": str, "moved_share": float, "exact_share": float, "moves": list[Move], "before": Evenness, "after": Evenness})
 Wish = TypedDict("Wish", {"instance_id": str, "drained": bool, "changed": bool})
-Rebalance = TypedDict("Rebalance", {
-    "id": str, "at": str, "cause": str, "took_ms": int, "revision": int, "members": int, "joined": int, "members_joined": list[str],
-    "left": int, "members_left": list[str], "slots_owned": _Number, "gained": _Number, "lost": _Number, "moved_share": Optional[float]})  # fmt: skip
+Changed = TypedDict("Changed", {"instance_id": str, "state": Optional[list[str]], "weight": Optional[list[int]]})
+Rebalance = TypedDict("Rebalance", {"id": str, "at": str, "cause": str, "took_ms": int, "revision": int, "members": int, "joined": int,
+    "members_joined": list[str], "left": int, "members_left": list[str], "vanished": int, "members_vanished": list[str], "members_changed": list[Changed],
+    "slots_owned": _Number, "gained": _Number, "lost": _Number, "moved_share": Optional[float]})  # fmt: skip
 
 class ShardwiseError(Exception):
     """Whatever goes wrong with the sidecar; `passes` where it may pass by itself, then not before `retry_after` seconds."""
