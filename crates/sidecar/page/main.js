@@ -5,6 +5,8 @@ import { Refusal, follow, forgetToken, get, hasToken, keepToken, look } from "./
 import { assign } from "./colours.js";
 import * as agree from "./agree.js";
 import * as members from "./members.js";
+import { begin, fetchNews } from "./news.js";
+import * as others from "./others.js";
 import * as outbox from "./outbox.js";
 import * as owner from "./owner.js";
 import * as ring from "./ring.js";
@@ -39,7 +41,7 @@ async function refresh() {
   clearTimeout(timer);
   const asked = state;
   try {
-    await fetchNews(asked);
+    await showNews(asked);
     if (asked === state) heard();
   } catch (error) {
     if (asked === state) failed(error);
@@ -49,19 +51,8 @@ async function refresh() {
   again = false;
 }
 
-async function fetchNews(asked) {
-  const own = await look(asked.policy, "ownership");
-  const seen = `${own.view_fingerprint} ${own.revision}`;
-  const isNew = asked.seen !== seen;
-  if (isNew) {
-    const [slots, group] = await Promise.all([look(asked.policy, "slots"), look(asked.policy, "members")]);
-    // A drain request counts before the member has seen it; without drain support there are none.
-    asked.drained = (await look(asked.policy, "drained").catch(() => ({ drained: asked.drained }))).drained;
-    Object.assign(asked, { slots, members: group, membersAt: Date.now() });
-    // The sidecar's two sights of the group may be a moment apart: then it is asked once more.
-    asked.seen = slots.view_fingerprint === own.view_fingerprint ? seen : "";
-  }
-  Object.assign(asked, { own, ownAt: Date.now() });
+async function showNews(asked) {
+  const isNew = await fetchNews(asked);
   if (asked !== state) return;
   // First, so that what is drawn has a width.
   $("content").hidden = false;
@@ -161,7 +152,8 @@ function choose(policy, told) {
   following?.abort();
   agree.forget();
   whatif.forget();
-  state = { policy: policy.policy, ttl: policy.ttl_ms, observed: policy.only_observed, minMembers: policy.min_members, mayAct: told.may_act, drained: [], seen: "", refresh };
+  others.choose(told.policies, policy.policy);
+  state = { ...begin(policy, told.may_act), refresh };
   ring.pick(null);
   refresh();
   listen(state);
@@ -171,6 +163,7 @@ function signIn(why) {
   clearTimeout(timer);
   following?.abort();
   state = null;
+  others.forget();
   forgetToken();
   $("content").hidden = true;
   $("sign-in").hidden = false;
@@ -190,7 +183,9 @@ async function start() {
     fill(select, told.policies.map((policy) => h("option", { value: policy.policy }, `${policy.group} (policy ${policy.policy})`)));
     $("group-label").hidden = told.policies.length < 2;
     select.onchange = () => choose(told.policies[select.selectedIndex], told);
-    choose(told.policies[0], told);
+    // The one that this sidecar works for, before those that it only shows.
+    select.selectedIndex = Math.max(told.policies.findIndex((policy) => !policy.only_observed), 0);
+    choose(told.policies[select.selectedIndex], told);
   } catch (error) {
     if (error.status === 401) {
       signIn(hasToken() ? "This is not the token that the sidecar was started with." : "");

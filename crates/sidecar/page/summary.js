@@ -3,44 +3,22 @@
 import { $, count, fill, h, lasting, many, percent, ratio, say } from "./dom.js";
 import { agree } from "./agree.js";
 import { silent } from "./members.js";
+import * as others from "./others.js";
 import * as outbox from "./outbox.js";
 import { evenness } from "./shares.js";
+import { ofGroup } from "./troubles.js";
 import * as vanished from "./vanished.js";
-
-/** How often the page asks its sidecar. */
-const LOOKS_EVERY = 1000;
-/** The fullest worker may have so much more than its part before that is worth a word. */
-const UNEVEN = 1.3;
 
 const RANK = { bad: 0, warn: 1, note: 2 };
 
-/** What is wrong, the worst first; each with how bad it is. */
+/** What is wrong with the group on the page, the outbox and the sidecar's other groups, the worst first; each with how bad it is. */
 function troubles(state) {
-  const { own, members, slots } = state;
-  const found = outbox.troubles();
+  const found = [...outbox.troubles(), ...ofGroup(state)];
   const add = (style, text) => found.push({ style, text });
-  if (own.state !== "active" && own.state !== "unsharded" && own.state !== "observing") add("bad", `This worker is ${own.state}${own.hint ? `: ${own.hint}` : ""}.`);
-  if (slots.hint !== null) add("bad", `Who owns what cannot be told here: ${slots.hint}`);
-  else if (slots.placement === null) add("bad", `Nobody owns anything: active workers: ${members.members.filter((one) => one.state === "active").length || "none"}, ${state.minMembers} needed.`);
-  if (own.view_age_ms !== null && own.view_age_ms > state.ttl / 2 + LOOKS_EVERY) add(own.view_age_ms > state.ttl ? "bad" : "warn", `The backend has not confirmed what is shown here for ${lasting(own.view_age_ms)}.`);
   const quiet = silent(state).map((one) => one.instance_id);
   if (quiet.length > 0) add("warn", `No proof of life for more than half the TTL: ${quiet.slice(0, 3).join(", ")}${quiet.length > 3 ? " and more" : ""}. A worker that hangs loses its share when its lease ends.`);
-  const gone = vanished.unacknowledged(state);
-  if (gone.length > 0) add("warn", `Vanished without leaving within the last hour: ${vanished.named(gone)}.`);
-  if (own.stands_still) add("bad", "More workers vanished at once than max_loss allows: nobody takes over what they had. If they are gone for good: shardwise confirm-loss.");
   if (agree(state) === false) add("warn", "Workers see different groups. Around a change that is normal for a moment.");
-  const counted = new Set(slots.members.map((one) => one.instance_id));
-  const left = members.members.filter((one) => one.state === "active" && !counted.has(one.instance_id) && slots.placement !== null);
-  if (left.length > 0) add("bad", `Not counted by the placement: ${left.slice(0, 3).map((one) => one.instance_id).join(", ")}${left.length > 3 ? " and more" : ""}. Their settings differ from the group's; their logs say how.`);
-  const resting = members.members.filter((one) => one.state !== "active");
-  const drained = resting.filter((one) => state.drained.includes(one.instance_id));
-  const wanted = members.members.filter((one) => one.state === "active" && state.drained.includes(one.instance_id));
-  if (wanted.length > 0) add("note", `To be drained, within a TTL: ${wanted.map((one) => one.instance_id).join(", ")}.`);
-  if (drained.length > 0) add("note", `Drained by an operator: ${drained.map((one) => one.instance_id).join(", ")}.`);
-  if (resting.length > drained.length) add("note", `Leaving or away: ${resting.filter((one) => !drained.includes(one)).map((one) => one.instance_id).join(", ")}.`);
-  const even = evenness(slots);
-  if (even !== null && even.peak > UNEVEN) add("note", `Shares are uneven: the fullest worker has ${ratio(even.peak)} times its part.`);
-  return found.sort((one, other) => RANK[one.style] - RANK[other.style]);
+  return [...found, ...others.troubles()].sort((one, other) => RANK[one.style] - RANK[other.style]);
 }
 
 function tile(name, value, more) {
@@ -64,7 +42,7 @@ export function show(state) {
   const ends = own.owned_for_ms === null ? "owns nothing" : `owns for ${lasting(own.owned_for_ms)} more unless renewed`;
   fill(
     $("tiles"),
-    tile("Workers", count(members.members.length), active === members.members.length ? "all active" : `${count(active)} active`),
+    tile("Workers", count(members.members.length), members.members.length === 0 ? "nobody is there" : active === members.members.length ? "all active" : `${count(active)} active`),
     tile("Do they agree?", agreed, how),
     tile("Peak over mean", even === null ? "–" : ratio(even.peak), even === null ? "no slots" : `least ${ratio(even.least)}`),
     state.observed ? tile("This sidecar", "observes", "it is no member of the group") : tile("This worker", own.slots_owned === null ? own.state : many(own.slots_owned, "slot"), own.slots_owned === null ? ends : `${own.state}; ${ends}`),

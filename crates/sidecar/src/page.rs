@@ -39,7 +39,7 @@ const NO_PAGE: HeaderValue = HeaderValue::from_static("default-src 'none'; frame
 
 const HTML: &str = include_str!("../page/index.html");
 const SCRIPT: &str = "text/javascript; charset=utf-8";
-const FILES: [(&str, &str, &str); 16] = [
+const FILES: [(&str, &str, &str); 19] = [
     ("page.css", "text/css; charset=utf-8", include_str!("../page/page.css")),
     ("icon.svg", "image/svg+xml", include_str!("../page/icon.svg")),
     ("main.js", SCRIPT, include_str!("../page/main.js")),
@@ -55,6 +55,9 @@ const FILES: [(&str, &str, &str); 16] = [
     ("whatif.js", SCRIPT, include_str!("../page/whatif.js")),
     ("outbox.js", SCRIPT, include_str!("../page/outbox.js")),
     ("summary.js", SCRIPT, include_str!("../page/summary.js")),
+    ("news.js", SCRIPT, include_str!("../page/news.js")),
+    ("others.js", SCRIPT, include_str!("../page/others.js")),
+    ("troubles.js", SCRIPT, include_str!("../page/troubles.js")),
     ("vanished.js", SCRIPT, include_str!("../page/vanished.js")),
 ];
 

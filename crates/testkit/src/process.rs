@@ -14,6 +14,9 @@ use crate::usage::Usage;
 
 /// How long anything on this machine may take, however busy it is.
 pub(crate) const PATIENCE: Duration = Duration::from_mins(3);
+/// How long a server may take to become ready. RabbitMQ takes two seconds on an idle machine, and more than three minutes as one of thirty
+/// runnable threads on two cores.
+const READY_WITHIN: Duration = Duration::from_mins(10);
 /// What a server's log says when somebody else listens on its port.
 pub(crate) const TAKEN: &str = "address already in use";
 /// How often a server is started on other ports before that counts as a failure.
@@ -130,8 +133,8 @@ impl Process {
             if let Some(status) = self.ended() {
                 return Err(Error::new(format!("{} ended by itself ({status}) before {what}{}", self.name, self.tail())));
             }
-            if begun.elapsed() > PATIENCE {
-                let waited = PATIENCE.as_secs();
+            if begun.elapsed() > READY_WITHIN {
+                let waited = READY_WITHIN.as_secs();
                 return Err(Error::new(format!("{}: waited {waited} s in vain until {what}; last: {seen}{}", self.name, self.tail())));
             }
             tokio::time::sleep(LOOK_EVERY).await;

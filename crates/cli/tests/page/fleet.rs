@@ -72,6 +72,10 @@ fn a_fleet_that_is_killed_paused_and_starved_is_not_green() {
     says(&tab, "worker-5 (");
     pictures(&tab, "fleet-killed");
     tab.look(Look::DESKTOP).unwrap();
+    // The page of another group is not green either.
+    choose("notices", 1);
+    says(&tab, "Policy workers: Vanished without leaving within the last hour: worker-5 (");
+    choose("workers", 4);
     click(&tab, "I know of the workers that vanished");
 
     // Nobody publishes any more, and events wait.
@@ -87,6 +91,9 @@ fn a_fleet_that_is_killed_paused_and_starved_is_not_green() {
     choose("orders", 0);
     says(&tab, "Vanished without leaving within the last hour: ");
     says(&tab, "Nobody owns anything: active workers: none");
+    choose("workers", 4);
+    says(&tab, "Policy orders: Nobody owns anything: active workers: none");
+    choose("orders", 0);
     // A browser complains of members that were asked and did not answer, so its complaints say nothing here.
     pictures(&tab, "fleet-starved");
 }

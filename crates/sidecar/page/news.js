@@ -1,0 +1,31 @@
+// One group as the page knows it, and asking for what has changed.
+
+import { look } from "./api.js";
+
+/** Nothing is known of it yet. */
+export const begin = (policy, mayAct) => ({
+  policy: policy.policy,
+  ttl: policy.ttl_ms,
+  observed: policy.only_observed,
+  minMembers: policy.min_members,
+  mayAct,
+  drained: [],
+  seen: "",
+});
+
+/** Asks for what has changed and keeps it; says whether anything has but ages. */
+export async function fetchNews(asked) {
+  const own = await look(asked.policy, "ownership");
+  const seen = `${own.view_fingerprint} ${own.revision}`;
+  const isNew = asked.seen !== seen;
+  if (isNew) {
+    const [slots, group] = await Promise.all([look(asked.policy, "slots"), look(asked.policy, "members")]);
+    // A drain request counts before the member has seen it; without drain support there are none.
+    asked.drained = (await look(asked.policy, "drained").catch(() => ({ drained: asked.drained }))).drained;
+    Object.assign(asked, { slots, members: group, membersAt: Date.now() });
+    // The sidecar's two sights of the group may be a moment apart: then it is asked once more.
+    asked.seen = slots.view_fingerprint === own.view_fingerprint ? seen : "";
+  }
+  Object.assign(asked, { own, ownAt: Date.now() });
+  return isNew;
+}

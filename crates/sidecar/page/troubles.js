@@ -1,0 +1,39 @@
+// What is wrong with a group, as far as its own sidecar knows it.
+
+import { lasting, ratio } from "./dom.js";
+import { evenness } from "./shares.js";
+import * as vanished from "./vanished.js";
+
+/** How often the page asks its sidecar. */
+const LOOKS_EVERY = 1000;
+/** The fullest worker may have so much more than its part before that is worth a word. */
+const UNEVEN = 1.3;
+
+const names = (members) => members.map((one) => one.instance_id).join(", ");
+const first = (members) => `${names(members.slice(0, 3))}${members.length > 3 ? " and more" : ""}`;
+
+/** Each with how bad it is: `bad`, `warn` or `note`. */
+export function ofGroup(state) {
+  const { own, members, slots } = state;
+  const found = [];
+  const add = (style, text) => found.push({ style, text });
+  if (own.state !== "active" && own.state !== "unsharded" && own.state !== "observing") add("bad", `This worker is ${own.state}${own.hint ? `: ${own.hint}` : ""}.`);
+  if (slots.hint !== null) add("bad", `Who owns what cannot be told here: ${slots.hint}`);
+  else if (slots.placement === null) add("bad", `Nobody owns anything: active workers: ${members.members.filter((one) => one.state === "active").length || "none"}, ${state.minMembers} needed.`);
+  if (own.view_age_ms !== null && own.view_age_ms > state.ttl / 2 + LOOKS_EVERY) add(own.view_age_ms > state.ttl ? "bad" : "warn", `The backend has not confirmed what is shown here for ${lasting(own.view_age_ms)}.`);
+  const gone = vanished.unacknowledged(state);
+  if (gone.length > 0) add("warn", `Vanished without leaving within the last hour: ${vanished.named(gone)}.`);
+  if (own.stands_still) add("bad", "More workers vanished at once than max_loss allows: nobody takes over what they had. If they are gone for good: shardwise confirm-loss.");
+  const counted = new Set(slots.members.map((one) => one.instance_id));
+  const left = members.members.filter((one) => one.state === "active" && !counted.has(one.instance_id) && slots.placement !== null);
+  if (left.length > 0) add("bad", `Not counted by the placement: ${first(left)}. Their settings differ from the group's; their logs say how.`);
+  const resting = members.members.filter((one) => one.state !== "active");
+  const drained = resting.filter((one) => state.drained.includes(one.instance_id));
+  const wanted = members.members.filter((one) => one.state === "active" && state.drained.includes(one.instance_id));
+  if (wanted.length > 0) add("note", `To be drained, within a TTL: ${names(wanted)}.`);
+  if (drained.length > 0) add("note", `Drained by an operator: ${names(drained)}.`);
+  if (resting.length > drained.length) add("note", `Leaving or away: ${names(resting.filter((one) => !drained.includes(one)))}.`);
+  const even = evenness(slots);
+  if (even !== null && even.peak > UNEVEN) add("note", `Shares are uneven: the fullest worker has ${ratio(even.peak)} times its part.`);
+  return found;
+}
