@@ -1,12 +1,13 @@
 //! Writing for people and for programs. Results go to stdout, everything else to stderr.
 
+use std::fmt::Write as _;
 use std::io::{self, IsTerminal, Write};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use clap::ValueEnum;
 use serde::Serialize;
-use shardwise::core::Escaped;
+use shardwise::core::{Escaped, is_terminal_control};
 use shardwise_outbox::one_line;
 use tracing_subscriber::field::RecordFields;
 use tracing_subscriber::fmt::format::{DefaultFields, FormatFields, Writer};
@@ -109,12 +110,28 @@ pub(crate) fn count(number: u64, thing: &str) -> String {
     format!("{number} {thing}{}", if number == 1 { "" } else { "s" })
 }
 
-/// One JSON value as one flushed line on stdout.
+/// One JSON value as one flushed line on stdout. Its strings are as they are for whoever parses it; what a terminal would obey is written as `\uXXXX`.
 pub(crate) fn json_line(value: &impl Serialize) -> Result<()> {
-    let mut line = serde_json::to_vec(value).map_err(|error| stdout_failed(&error.into()))?;
-    line.push(b'\n');
+    let json = serde_json::to_string(value).map_err(|error| stdout_failed(&error.into()))?;
+    let line = plain_json(&json) + "\n";
     let mut stdout = io::stdout().lock();
-    stdout.write_all(&line).and_then(|()| stdout.flush()).map_err(|error| stdout_failed(&error))
+    stdout.write_all(line.as_bytes()).and_then(|()| stdout.flush()).map_err(|error| stdout_failed(&error))
+}
+
+/// The same JSON without characters that a terminal obeys. Such stand in strings only: between them JSON is ASCII, and serde writes no blanks.
+fn plain_json(json: &str) -> String {
+    let mut plain = String::with_capacity(json.len() + 1);
+    for c in json.chars() {
+        if is_terminal_control(c) {
+            for unit in c.encode_utf16(&mut [0; 2]) {
+                // Writing to a text does not fail.
+                let _ = write!(plain, "\\u{unit:04x}");
+            }
+        } else {
+            plain.push(c);
+        }
+    }
+    plain
 }
 
 /// Text on stdout, of lines and columns; what else a terminal would obey is escaped.

@@ -70,6 +70,6 @@ pub use ring::{POINTS_MAX, slot_of, slot_start};
 pub use serves::Serves;
 pub use slots::SlotSet;
 pub use succession::Succession;
-pub use text::{Escaped, one_line};
+pub use text::{Escaped, is_terminal_control, one_line};
 pub use version::Version;
 pub use view::{Duplicate, MEMBERS_MAX, MemberChange, View};

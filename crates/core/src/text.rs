@@ -16,7 +16,7 @@ pub struct Escaped<'a>(pub &'a str);
 impl fmt::Display for Escaped<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut rest = self.0;
-        while let Some((at, c)) = rest.char_indices().find(|(_, c)| is_unsafe(*c)) {
+        while let Some((at, c)) = rest.char_indices().find(|(_, c)| is_terminal_control(*c)) {
             write!(f, "{}{}", &rest[..at], c.escape_default())?;
             rest = &rest[at + c.len_utf8()..];
         }
@@ -53,8 +53,9 @@ pub fn one_line(text: &str, chars_max: usize) -> String {
     line
 }
 
-/// Control characters, and the invisible ones that change how their neighbours are shown; those that join letters and emoji are not meant.
-fn is_unsafe(c: char) -> bool {
+/// Whether a terminal obeys it instead of showing it: control characters, and the invisible ones that change how their neighbours are shown. Those
+/// that join letters and emoji are not among them.
+pub fn is_terminal_control(c: char) -> bool {
     c.is_control()
         || matches!(
             c,
@@ -90,7 +91,7 @@ mod tests {
         fn whatever_comes_is_one_bounded_safe_line(text in any::<String>(), chars_max in 1usize..50) {
             let line = one_line(&text, chars_max);
             prop_assert!(line.chars().count() <= chars_max, "{line:?}");
-            prop_assert!(!line.chars().any(is_unsafe), "{line:?}");
+            prop_assert!(!line.chars().any(is_terminal_control), "{line:?}");
         }
     }
 }

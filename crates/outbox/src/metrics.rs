@@ -104,13 +104,13 @@ const UNPUBLISHED: Metric = metric(
 const STUCK: Metric = metric(
     "shardwise_outbox_stuck",
     Kind::Gauge,
-    "1 if events have no living publisher, or the oldest pending one is older than a minute and than ten polls; else 0",
+    "1 if events have no living publisher, or the oldest pending one is older than a minute and than ten polls, or the outbox could not be counted three times in a row; else 0",
 );
 const PARKED_NOW: Metric = metric("shardwise_outbox_parked_events", Kind::Gauge, "Events of the whole outbox that are set aside");
 const COMPLETE: Metric = metric(
     "shardwise_outbox_backlog_complete",
     Kind::Gauge,
-    "1 if the gauges of the whole outbox are exact, 0 if there was more than is counted",
+    "1 if the gauges of the whole outbox are exact, 0 if there was more than is counted or it could not be counted",
 );
 
 /// All metrics.
@@ -148,8 +148,38 @@ pub(crate) struct Meters {
     gauges: [Fed<Gauge, f64>; 4],
     publish: Histogram,
     mark: Histogram,
-    backlog: [Gauge; 7],
     counted: Counters,
+}
+
+/// The gauges of a whole outbox.
+#[derive(Debug)]
+pub(crate) struct BacklogMeters([Gauge; 7]);
+
+impl BacklogMeters {
+    pub(crate) fn new(sink: &str) -> Self {
+        let labels = [Label::new("sink", sink.to_owned())];
+        Self([PENDING, OLDEST, BLOCKED_NOW, PARKED_NOW, COMPLETE, UNPUBLISHED, STUCK].map(|metric| gauge(metric, &labels)))
+    }
+
+    pub(crate) fn counted(&self, backlog: &Backlog, poll: Duration) {
+        let values = [
+            backlog.pending as f64,
+            backlog.oldest_pending_age.unwrap_or(Duration::ZERO).as_secs_f64(),
+            backlog.blocked_aggregates as f64,
+            backlog.parked as f64,
+            f64::from(u8::from(backlog.complete)),
+            backlog.unpublished as f64,
+            f64::from(u8::from(backlog.is_stuck(poll))),
+        ];
+        self.0.iter().zip(values).for_each(|(gauge, value)| gauge.set(value));
+    }
+
+    /// Nothing is known of the outbox, so nothing says that it is well.
+    pub(crate) fn unknown(&self) {
+        let [.., complete, _, stuck] = &self.0;
+        complete.set(0.0);
+        stuck.set(1.0);
+    }
 }
 
 fn counter(metric: Metric, labels: &[Label]) -> Counter {
@@ -191,7 +221,6 @@ impl Meters {
             ],
             publish: histogram(PUBLISH, &labels),
             mark: histogram(MARK, &labels),
-            backlog: [PENDING, OLDEST, BLOCKED_NOW, PARKED_NOW, COMPLETE, UNPUBLISHED, STUCK].map(gauge),
             counted: Counters::default(),
         }
     }
@@ -217,19 +246,6 @@ impl Meters {
     pub(crate) fn mark_histogram(&self) -> Histogram {
         self.mark.clone()
     }
-
-    pub(crate) fn backlog(&self, backlog: &Backlog, poll: Duration) {
-        let values = [
-            backlog.pending as f64,
-            backlog.oldest_pending_age.unwrap_or(Duration::ZERO).as_secs_f64(),
-            backlog.blocked_aggregates as f64,
-            backlog.parked as f64,
-            f64::from(u8::from(backlog.complete)),
-            backlog.unpublished as f64,
-            f64::from(u8::from(backlog.is_stuck(poll))),
-        ];
-        self.backlog.iter().zip(values).for_each(|(gauge, value)| gauge.set(value));
-    }
 }
 
 #[cfg(test)]
@@ -245,7 +261,7 @@ Generated from the table in `src/metrics.rs`; `METRICS_WRITE=1 cargo test -p sha
 The library speaks through the `metrics` facade and installs no exporter. `shardwise outbox run --listen ADDR` serves these at `/metrics` in
 Prometheus' form. Each has the label `sink`, the destination's name; no label carries a key.
 
-Gauges of the whole outbox come from the store every ten seconds, the first time two seconds after the start, from each publisher: take their `max`, not their sum. So that a look never
+Gauges of the whole outbox come from the store every ten seconds, the first time two seconds after the start, from each publisher and from each `shardwise serve --outbox`: take their `max`, not their sum. So that a look never
 costs more than a few milliseconds, each of their counts stops at 10,000 aggregates with something to send, 10,000 blocked ones and 10,000
 parked events; where one of them stopped, `backlog_complete` is 0 and the numbers say \"at least\".
 

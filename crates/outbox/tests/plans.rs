@@ -91,6 +91,7 @@ async fn sent() -> Vec<String> {
     shardwise_outbox::sqlite::enqueue(&mut tx, common::events("a", [1]).remove(0)).await.unwrap();
     outbox.store().await.holders().await.unwrap();
     drop(tx);
+    outbox.store().await.restored(1, 1).await.unwrap();
     let told = told.0.lock().unwrap();
     let ours = |text: &&String| ["SELECT", "INSERT", "UPDATE", "DELETE", "WITH"].iter().any(|verb| text.starts_with(verb));
     told.iter().filter(ours).cloned().collect()

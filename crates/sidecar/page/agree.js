@@ -5,7 +5,7 @@ import { look } from "./api.js";
 import { chip } from "./ring.js";
 
 /** Groups up to this size are asked by themselves, larger ones when the button is pressed. */
-const ASKED_ALWAYS = 16;
+const ASKED_ALWAYS = 64;
 /** A part of the TTL passes between two rounds, and no more and no less than this. */
 const ROUNDS_PER_TTL = 4;
 const [ASK_LEAST, ASK_MOST] = [1000, 5000];
@@ -29,8 +29,12 @@ let drawn = "";
 /** How often the workers are asked. */
 export const interval = (state) => Math.min(Math.max(state.ttl / ROUNDS_PER_TTL, ASK_LEAST), ASK_MOST);
 
-/** When a worker is known to have renewed last; `undefined` if it has never said so. */
-export const provenAt = (id) => proofs.get(id);
+/** When a worker is known to have renewed last; `undefined` if it has never said so. Of a large group only as long as the answers are new: nobody asks
+ *  again, and what is old then says nothing of the worker. */
+export function provenAt(id, state) {
+  const isCurrent = state.members.members.length <= ASKED_ALWAYS || Date.now() - begun < oldAfter(state);
+  return isCurrent ? proofs.get(id) : undefined;
+}
 
 /** After so long without a proof of life something is wrong with a worker: it renews every third of the TTL, and is asked once in an interval. */
 export const oldAfter = (state) => state.ttl / 2 + interval(state);

@@ -26,6 +26,8 @@ const FOLLOW_AGAIN = 1000;
 
 let state = null;
 let answered = Date.now();
+/** Why there is no answer, and the sidecar's own words. */
+let reason = ["has not answered", ""];
 let timer = null;
 let looking = false;
 let again = false;
@@ -73,6 +75,7 @@ async function showNews(asked) {
 
 function heard() {
   answered = Date.now();
+  reason = ["has not answered", ""];
   $("lost").hidden = true;
   document.body.classList.remove("old");
   const { own } = state;
@@ -96,7 +99,7 @@ function freshness() {
 function tick() {
   if (state?.own === undefined || !$("content") || $("content").hidden) return;
   members.tick(state);
-  if (Date.now() - answered > (document.hidden ? LOOK_HIDDEN + OLD_AFTER : OLD_AFTER)) lost("The sidecar has not answered since");
+  if (Date.now() - answered > (document.hidden ? LOOK_HIDDEN + OLD_AFTER : OLD_AFTER)) lost();
   else freshness();
 }
 
@@ -105,16 +108,15 @@ function failed(error) {
     signIn(hasToken() ? "This is not the token that the sidecar was started with." : "");
     return;
   }
-  if (Date.now() - answered < OLD_AFTER) return;
-  if (error.status === 0) lost("The sidecar has not answered since");
-  else lost("The sidecar refuses since", `: ${error.message}`);
+  reason = error.status === 0 ? ["has not answered", ""] : ["refuses", `: ${error.message}`];
+  if (Date.now() - answered >= OLD_AFTER) lost();
 }
 
 /** What is shown is old. */
-function lost(what, more = "") {
-  const since = clock(new Date(answered));
-  const why = `${what} ${since}${more}`;
-  if (state?.own) summary.old(since);
+function lost() {
+  const [what, words] = reason;
+  const why = `The sidecar ${what} since ${clock(new Date(answered))}${words}`;
+  if (state?.own) summary.old(why);
   say($("lost"), state?.own ? `${why}. What you see is from then. It is asked again every second.` : `${why}. It is asked again every second.`);
   $("lost").hidden = false;
   say($("fresh"), "old");
@@ -154,6 +156,8 @@ function choose(policy, told) {
   whatif.forget();
   others.choose(told.policies, policy.policy);
   state = { ...begin(policy, told.may_act), refresh };
+  // What is shown is another group's.
+  $("content").hidden = true;
   ring.pick(null);
   refresh();
   listen(state);

@@ -30,7 +30,7 @@ const isMe = (member, state) => !state.observed && member.instance_id === state.
 /** How long ago a worker is known to have renewed; `null` if it cannot be asked. It counts up while there is no new proof. */
 function age(member, state) {
   if (isMe(member, state)) return state.own.renewed_ms_ago === null ? null : state.own.renewed_ms_ago + (Date.now() - state.ownAt);
-  const proven = provenAt(member.instance_id);
+  const proven = provenAt(member.instance_id, state);
   return proven === undefined ? null : Date.now() - proven;
 }
 

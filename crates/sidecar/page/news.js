@@ -23,8 +23,8 @@ export async function fetchNews(asked) {
     // A drain request counts before the member has seen it; without drain support there are none.
     asked.drained = (await look(asked.policy, "drained").catch(() => ({ drained: asked.drained }))).drained;
     Object.assign(asked, { slots, members: group, membersAt: Date.now() });
-    // The sidecar's two sights of the group may be a moment apart: then it is asked once more.
-    asked.seen = slots.view_fingerprint === own.view_fingerprint ? seen : "";
+    // These may be of a moment before or after: then all is asked once more.
+    asked.seen = slots.view_fingerprint === own.view_fingerprint && group.view_fingerprint === own.view_fingerprint ? seen : "";
   }
   Object.assign(asked, { own, ownAt: Date.now() });
   return isNew;

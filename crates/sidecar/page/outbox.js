@@ -45,10 +45,10 @@ function falls(status, before) {
   return before !== null && before.oldest_pending_age_ms !== null && (status.oldest_pending_age_ms === null || status.oldest_pending_age_ms < before.oldest_pending_age_ms);
 }
 
-/** What is wrong, the worst first. */
+/** What is wrong, the worst first; `isChosen` is what an operator or a policy has decided. */
 function found(status, before) {
   const all = [];
-  const add = (style, text) => all.push({ style, text });
+  const add = (style, text, isChosen = false) => all.push({ style, text, isChosen });
   // A sidecar that does not say so knows nothing of it.
   if (!Array.isArray(status.stuck)) add("warn", "It is not known whether events are stuck: this sidecar does not say.");
   const stuck = Array.isArray(status.stuck) ? status.stuck : [];
@@ -56,7 +56,7 @@ function found(status, before) {
   for (const { cause, detail } of stuck) add(isOld && falls(status, before) ? "warn" : "bad", `Stuck, ${CAUSES[cause] ?? cause}: ${detail.replace(/\.$/, "")}${isOld && falls(status, before) ? "; the oldest event's age falls" : ""}.`);
   if (status.publishers === 0 && status.pending > 0 && !stuck.some((one) => one.cause === "no_publisher")) add("bad", "Events wait, and no publisher is alive.");
   if (status.blocked_aggregates > 0) add("warn", `${many(status.blocked_aggregates, "aggregate")} blocked.`);
-  if (status.parked > 0) add("warn", `${many(status.parked, "event")} parked.`);
+  if (status.parked > 0) add("warn", `${many(status.parked, "event")} parked.`, true);
   return all.sort((one, other) => (one.style === "bad" ? 0 : 1) - (other.style === "bad" ? 0 : 1));
 }
 
@@ -67,7 +67,7 @@ export function troubles() {
   if (latest.error !== null) return said([{ style: "bad", text: `it cannot be read: ${latest.error}` }]);
   if (latest.status === null) return said([{ style: "warn", text: "it has not been read yet." }]);
   if (Date.now() - latest.at > 3 * LOOK_EVERY) return said([{ style: "bad", text: `it was last read ${lasting(Date.now() - latest.at)} ago.` }]);
-  return said(found(latest.status, latest.before).filter((one) => !one.text.endsWith("parked.")));
+  return said(found(latest.status, latest.before).filter((one) => !one.isChosen));
 }
 
 function show(status, before) {

@@ -51,11 +51,11 @@ export function show(state) {
   );
 }
 
-/** The sidecar does not answer: nothing that is shown says how it is now. */
-export function old(since) {
+/** The sidecar does not answer, or refuses: nothing that is shown says how it is now. */
+export function old(why) {
   const verdict = $("verdict");
   verdict.dataset.state = "bad";
-  say(verdict, `Not known: the sidecar has not answered since ${since}. What you see is from then.`);
+  say(verdict, `Not known: ${why.replace("The", "the").replace(/\.$/, "")}. What you see is from then.`);
 }
 
 export function begin(current) {

@@ -140,7 +140,7 @@ impl Nats {
 
     /// SIGSTOP: connections stay, answers do not come.
     pub fn pause(&self) -> Result<()> {
-        self.process.signal(Signal::SIGSTOP)
+        self.process.pause()
     }
 
     /// SIGCONT, after [`Nats::pause`].

@@ -7,6 +7,7 @@ use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError, mpsc};
 use std::time::{Duration, Instant};
 
 use nix::sys::signal::{Signal, kill};
+use nix::sys::wait::{Id, WaitPidFlag, WaitStatus, waitid};
 use nix::unistd::{Pid, User};
 
 use crate::error::{Error, Result};
@@ -14,8 +15,7 @@ use crate::usage::Usage;
 
 /// How long anything on this machine may take, however busy it is.
 pub(crate) const PATIENCE: Duration = Duration::from_mins(3);
-/// How long a server may take to become ready. RabbitMQ takes two seconds on an idle machine, and more than three minutes as one of thirty
-/// runnable threads on two cores.
+/// How long a server may take to become ready, which some begin by using a core for seconds.
 const READY_WITHIN: Duration = Duration::from_mins(10);
 /// What a server's log says when somebody else listens on its port.
 pub(crate) const TAKEN: &str = "address already in use";
@@ -106,6 +106,22 @@ impl Process {
     /// Sends a signal such as SIGSTOP.
     pub(crate) fn signal(&self, signal: Signal) -> Result<()> {
         kill(Pid::from_raw(self.id()?.cast_signed()), signal).map_err(|error| Error::new(format!("{} to {}: {error}", signal, self.name)))
+    }
+
+    /// SIGSTOP, and waits until every thread has stopped: on a busy machine one that was just running goes on for a while, and answers.
+    pub(crate) fn pause(&self) -> Result<()> {
+        self.signal(Signal::SIGSTOP)?;
+        let (id, begun) = (Pid::from_raw(self.id()?.cast_signed()), Instant::now());
+        // Only looked at: what the kernel says is kept for whoever waits for the process.
+        let looks = WaitPidFlag::WSTOPPED | WaitPidFlag::WNOWAIT | WaitPidFlag::WNOHANG;
+        loop {
+            match waitid(Id::Pid(id), looks) {
+                Ok(WaitStatus::StillAlive) if begun.elapsed() < PATIENCE => std::thread::sleep(TIDY_LOOK),
+                Ok(WaitStatus::StillAlive) => return Err(Error::new(format!("{} has not stopped", self.name))),
+                Ok(_) => return Ok(()),
+                Err(error) => return Err(Error::new(format!("{} cannot be waited for: {error}", self.name))),
+            }
+        }
     }
 
     fn id(&self) -> Result<u32> {

@@ -154,7 +154,7 @@ impl Redis {
 
     /// SIGSTOP: connections stay, answers do not come.
     pub fn pause(&self) -> Result<()> {
-        self.process.signal(Signal::SIGSTOP)
+        self.process.pause()
     }
 
     /// SIGCONT, after [`Redis::pause`].

@@ -3,12 +3,16 @@
 use std::cell::Cell;
 use std::net::SocketAddr;
 use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
 
 use clap::Args;
 use metrics_exporter_prometheus::PrometheusBuilder;
 use serde::Serialize;
 use shardwise::ShardingFactory;
+use shardwise::settings::Settings;
 use shardwise_sidecar::{Options, Render, Sidecar, Tls, Token, describe_metrics, goes_on};
+use tokio_util::task::AbortOnDropHandle;
 
 use super::outbox::Shown;
 use super::{WAITS_QUIETLY, joins_no_outbox, load_settings, still_waiting};
@@ -100,9 +104,8 @@ impl Serve {
             joins_no_outbox(&settings, policy, &format!("show it with --observe {policy}"))?;
         }
         let mut options = self.options()?;
-        if let Some(name) = &self.outbox {
-            options.outbox = Some(Shown::new(name, settings.outbox(name)?));
-        }
+        let outbox = self.outbox.as_ref().map(|name| shown(name, &settings)).transpose()?;
+        options.outbox = outbox.as_ref().map(|(shown, _)| Arc::clone(shown) as Arc<dyn shardwise_sidecar::Outbox>);
         let factory = ShardingFactory::from_settings(settings)?;
         traces::runs_as(factory.instance_id().as_str());
         let sidecar = Sidecar::new(factory.clone(), &self.policy, options)?;
@@ -120,6 +123,7 @@ impl Serve {
             Ok::<_, Failure>(())
         };
         let shutdown = async {
+            let _reporting = outbox.map(|(shown, ttl)| AbortOnDropHandle::new(tokio::spawn(shown.report(ttl))));
             match signals::shutdown() {
                 Ok(token) => {
                     let is_quiet = tokio::time::timeout(WAITS_QUIETLY, token.cancelled()).await.is_err();
@@ -156,6 +160,12 @@ impl Serve {
         options.render = Some(recorder()?);
         Ok(options)
     }
+}
+
+/// An outbox of the settings, and the TTL of its publishers.
+fn shown(name: &str, settings: &Settings) -> Result<(Arc<Shown>, Duration)> {
+    let outbox = settings.outbox(name)?;
+    Ok((Shown::new(name, outbox), settings.policy(outbox.policy.as_str())?.timing.ttl))
 }
 
 /// Begins to count, for `/metrics`.

@@ -48,7 +48,10 @@ fn the_settings_fit_the_services() {
         assert_eq!(get("resilience.sharding.instance.port"), listens_at(&strings(&service["command"])).to_string());
         ids.push(get("resilience.sharding.instance.id"));
         let drain = seconds(&get("resilience.sharding.policies.publishers.drain_timeout"));
-        assert!(seconds(service["stop_grace_period"].as_str().unwrap()) >= drain + 2, "{name} is killed while it drains");
+        assert!(
+            seconds(service["stop_grace_period"].as_str().unwrap()) >= drain + seconds(&get("resilience.sharding.discovery.ttl")) + 2,
+            "{name} is killed while it drains"
+        );
         for (key, other) in
             [("discovery.consul.address", "consul:8500"), ("orders.store", "@postgres:5432/app"), ("orders.sink", "nats:4222")]
         {

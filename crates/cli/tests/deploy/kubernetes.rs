@@ -124,7 +124,7 @@ fn arguments_settings_and_ports_fit_the_program() {
         let drain = seconds(&get(&format!("resilience.sharding.policies.{policy}.drain_timeout")));
         let before = container["lifecycle"]["preStop"]["sleep"]["seconds"].as_u64().unwrap_or(0);
         let patience = manifest.pod()["terminationGracePeriodSeconds"].as_u64().unwrap();
-        assert!(patience >= before + drain + 2, "{name} is killed while it drains");
+        assert!(patience >= before + drain + seconds(&get("resilience.sharding.discovery.ttl")) + 2, "{name} is killed while it drains");
 
         for probe in ["startupProbe", "livenessProbe", "readinessProbe"].map(|probe| &container[probe]) {
             if let Some(http) = probe.get("httpGet") {

@@ -19,6 +19,19 @@ fn says(tab: &Tab<'_>, part: &str) {
     assert!(state == "warn" || state == "bad", "{part}: {state}");
 }
 
+/// From here on every moment at which the verdict is green is written down.
+fn records(tab: &Tab<'_>) {
+    let record = "window.greens = []; new MutationObserver(() => { const { dataset, innerText } = document.getElementById('verdict'); \
+                  if (dataset.state === 'good') window.greens.push(innerText); }).observe(document.getElementById('verdict'), \
+                  { attributes: true, childList: true, characterData: true, subtree: true })";
+    tab.eval(record).unwrap();
+}
+
+/// No moment was green since then.
+fn was_never_green(tab: &Tab<'_>, during: &str) {
+    assert_eq!(tab.eval("window.greens").unwrap(), json!([]), "green while {during}");
+}
+
 fn publisher(place: &Place, id: &str, outbox: &str) -> Process {
     let mut command = place.command(&["outbox", "run", "--name", outbox]);
     command.env("SHARDWISE__RESILIENCE__SHARDING__INSTANCE__ID", id);
@@ -66,6 +79,7 @@ fn a_fleet_that_is_killed_paused_and_starved_is_not_green() {
     // One hangs: amber before its lease ends, and vanished after it.
     fleet[3].process.signal(Signal::SIGSTOP);
     says(&tab, "worker-4");
+    records(&tab);
     says(&tab, "Vanished without leaving within the last hour: worker-4 (");
     fleet[3].process.signal(Signal::SIGCONT);
     fleet[4].process.signal(Signal::SIGKILL);
@@ -76,6 +90,7 @@ fn a_fleet_that_is_killed_paused_and_starved_is_not_green() {
     choose("notices", 1);
     says(&tab, "Policy workers: Vanished without leaving within the last hour: worker-5 (");
     choose("workers", 4);
+    was_never_green(&tab, "a worker hangs and another one is dead");
     click(&tab, "I know of the workers that vanished");
 
     // Nobody publishes any more, and events wait.
@@ -87,6 +102,7 @@ fn a_fleet_that_is_killed_paused_and_starved_is_not_green() {
     let red =
         "document.getElementById('verdict').dataset.state === 'bad' && document.querySelector('#outbox .verdict').dataset.state === 'bad'";
     tab.until("it is red on the page and in the verdict", red).unwrap();
+    records(&tab);
     assert_eq!(tab.eval("document.body.innerText.includes('Nothing is stuck')").unwrap(), false);
     choose("orders", 0);
     says(&tab, "Vanished without leaving within the last hour: ");
@@ -94,6 +110,7 @@ fn a_fleet_that_is_killed_paused_and_starved_is_not_green() {
     choose("workers", 4);
     says(&tab, "Policy orders: Nobody owns anything: active workers: none");
     choose("orders", 0);
+    was_never_green(&tab, "nobody publishes the orders");
     // A browser complains of members that were asked and did not answer, so its complaints say nothing here.
     pictures(&tab, "fleet-starved");
 }

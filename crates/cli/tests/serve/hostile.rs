@@ -53,6 +53,10 @@ fn what_others_call_themselves_is_escaped_for_people_and_exact_for_programs() {
             "{command:?}: {ran:?}"
         );
     }
+    // Programs get what it is, and a terminal that shows their JSON obeys nothing of it.
+    let json = place.run(&["members", "--policy", "workers", "--json"]).well();
+    let parsed: Value = serde_json::from_str(&json).unwrap();
+    assert!(is_plain(&json) && parsed["members"][0]["instance_id"] == EVIL, "{json:?}");
     let members = place.run(people[0]).well();
     let row = members.lines().nth(1).unwrap();
     assert_eq!(row.matches(SHOWN).count(), 3, "its id, zone and version are in its row: {members}");

@@ -112,7 +112,10 @@ fn a_drain_shows_before_the_member_has_heard_of_it_and_can_be_waited_for() {
 fn a_command_that_waits_for_its_backend_says_so() {
     let consul = "[default.resilience.sharding]\ndiscovery.backend = \"consul\"\ndiscovery.ttl = \"4s\"\n\
                   discovery.consul.address = \"http://127.0.0.1:1\"\npolicies.workers.group_name = \"workers\"\n";
-    let place = Place::with_settings(consul);
-    let ran = place.run(&["members"]);
-    ran.fails(3, &["still waiting for the discovery backend of policy \"workers\""]);
+    let outbox = "[default.outbox.orders]\npolicy = \"workers\"\nstore = \"sqlite:outbox.db\"\nsink = \"stdout\"\n";
+    let place = Place::with_settings(&format!("{consul}{outbox}"));
+    place.run(&["outbox", "init"]).well();
+    for command in [&["members", "--policy", "workers"][..], &["outbox", "run"]] {
+        place.run(command).fails(3, &["still waiting for the discovery backend of policy \"workers\""]);
+    }
 }

@@ -95,3 +95,19 @@ fn an_outboxs_policy_is_observed() {
     let observer = observing(&place, &["--outbox", "orders"]);
     assert_eq!(http::get(observer.at, "/v1/outbox").well("outbox")["pending"], 0);
 }
+
+/// Publishers count their outbox, but not while none of them lives.
+#[test]
+fn a_sidecar_counts_an_outbox_that_nobody_publishes() {
+    let outbox = "[default.outbox.orders]\npolicy = \"workers\"\nstore = \"sqlite:outbox.db\"\nsink = \"file:delivered.jsonl\"\n";
+    let place = Place::with_settings(&(workers("2s", "slots = 64") + outbox));
+    place.run(&["outbox", "init"]).well();
+    let event = serde_json::json!({"aggregatetype": "order", "aggregateid": "1", "type": "Made", "payload": {}}).to_string() + "\n";
+    place.run_with(&["outbox", "enqueue"], event.as_bytes()).well();
+    let observer = observing(&place, &["--outbox", "orders"]);
+    eventually("its metrics say that it is stuck", PATIENCE, || {
+        let metrics = String::from_utf8(http::get(observer.at, "/metrics").body).unwrap();
+        let says = |name: &str, value: u32| metrics.lines().any(|line| line.starts_with(name) && line.ends_with(&format!("}} {value}")));
+        (says("shardwise_outbox_stuck{", 1) && says("shardwise_outbox_unpublished_events{", 1)).then_some(())
+    });
+}

@@ -15,6 +15,7 @@ use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
 
 pub use stats::{PublisherStats, Snapshot, Trouble};
+pub use watch::report_backlog;
 
 use self::runner::Runner;
 use crate::store::Registration;

@@ -5,11 +5,12 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use futures::StreamExt as _;
+use futures::{FutureExt as _, StreamExt as _};
 use shardwise::discovery::Clock;
 use shardwise::{Ownership, Serves, Sharding, SlotSet};
 use tokio::sync::watch::Receiver;
 use tokio_util::sync::CancellationToken;
+use tokio_util::task::AbortOnDropHandle;
 
 use super::jobs::{Done, Jobs};
 use super::watch;
@@ -66,13 +67,24 @@ impl Runner {
         }
     }
 
+    /// Until the handle is dropped.
+    fn reports_backlog(&self) -> AbortOnDropHandle<()> {
+        let store = Arc::clone(&self.store);
+        let look = move |most| {
+            let store = Arc::clone(&store);
+            async move { store.backlog(most).await.map_err(|error| error.to_string()) }.boxed()
+        };
+        let (sink, poll, ttl) = (self.sink.name().to_owned(), self.options.poll, self.me.ttl);
+        AbortOnDropHandle::new(tokio::spawn(async move { watch::report_backlog(look, &sink, poll, ttl).await }))
+    }
+
     pub(super) async fn run(mut self, shutdown: CancellationToken) -> Result<()> {
         let mut changes = self.sharding.ownership_changes();
         let (mut stopping, mut follows) = (false, true);
         let ownership = changes.borrow_and_update().clone();
         self.want(&ownership)?;
         let mut wakes = self.store.wakes().fuse();
-        let _watched = watch::watch(&self.store, &self.meters, self.options.poll, self.me.ttl);
+        let _reported = self.reports_backlog();
         loop {
             let now = self.clock.now();
             for action in self.engine.next(now) {

@@ -1,21 +1,21 @@
 //! Looks now and then how much waits in the whole outbox, for the metrics.
 
-use std::sync::Arc;
 use std::time::Duration;
 
+use futures::future::BoxFuture;
 use tokio::time::{Instant, MissedTickBehavior, interval_at, timeout};
-use tokio_util::task::AbortOnDropHandle;
 
-use crate::Store;
-use crate::metrics::Meters;
+use crate::metrics::BacklogMeters;
 use crate::store::Backlog;
 
 /// Before the first look: whoever has just begun has slots to take and what a restart left waiting to send, and a look at a full outbox reads 10,000 aggregates.
 const AFTER: Duration = Duration::from_secs(2);
 /// Between two looks.
 const EVERY: Duration = Duration::from_secs(10);
-/// A look that takes longer is given up; the gauges stay as they were.
+/// A look that takes longer is given up.
 const WITHIN: Duration = Duration::from_secs(5);
+/// Once is chance. After so many failures in a row the gauges do not stay as they were: they would say that all is well.
+const FAILURES: u32 = 3;
 /// So much of each kind is looked at, which bounds the cost.
 const MOST: usize = 10_000;
 
@@ -62,32 +62,82 @@ fn say(news: Option<&News>, backlog: &Backlog) {
     }
 }
 
-/// Looks until the handle is dropped.
-pub(super) fn watch(store: &Arc<dyn Store>, meters: &Meters, poll: Duration, ttl: Duration) -> AbortOnDropHandle<()> {
-    let (store, meters) = (Arc::clone(store), meters.clone());
-    let mut unserved = Unserved::default();
-    AbortOnDropHandle::new(tokio::spawn(async move {
-        let mut turns = interval_at(Instant::now() + AFTER, EVERY);
-        turns.set_missed_tick_behavior(MissedTickBehavior::Delay);
-        loop {
-            turns.tick().await;
-            match timeout(WITHIN, store.backlog(MOST)).await {
-                Ok(Ok(Some(backlog))) => {
-                    meters.backlog(&backlog, poll);
-                    say(unserved.look(backlog.free_slots, ttl, Instant::now()).as_ref(), &backlog);
+/// Counts the outbox every ten seconds for the metrics of the whole outbox, and warns of slots that nobody has published for a TTL. `look` counts
+/// at most so many of each kind, as [`Store::backlog`](crate::Store::backlog) does; it ends where the store does not count.
+///
+/// A publisher does this by itself. Programs that only watch an outbox, such as a sidecar, do it so that somebody counts while no publisher lives.
+pub async fn report_backlog(
+    look: impl Fn(usize) -> BoxFuture<'static, Result<Option<Backlog>, String>> + Send,
+    sink: &str,
+    poll: Duration,
+    ttl: Duration,
+) {
+    let (meters, mut unserved, mut failures) = (BacklogMeters::new(sink), Unserved::default(), 0_u32);
+    let mut turns = interval_at(Instant::now() + AFTER, EVERY);
+    turns.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    loop {
+        turns.tick().await;
+        let why = match timeout(WITHIN, look(MOST)).await {
+            Ok(Ok(Some(backlog))) => {
+                meters.counted(&backlog, poll);
+                say(unserved.look(backlog.free_slots, ttl, Instant::now()).as_ref(), &backlog);
+                if failures >= FAILURES {
+                    tracing::info!(sink, "the outbox is counted again");
                 }
-                // This store does not count.
-                Ok(Ok(None)) => return,
-                Ok(Err(error)) => tracing::debug!(%error, "the backlog cannot be counted; trying again"),
-                Err(_) => tracing::debug!("the backlog was not counted in time; trying again"),
+                failures = 0;
+                continue;
             }
+            // This store does not count.
+            Ok(Ok(None)) => return,
+            Ok(Err(error)) => error,
+            Err(_) => format!("no answer within {WITHIN:?}"),
+        };
+        failures = failures.saturating_add(1);
+        if failures == FAILURES {
+            meters.unknown();
+            tracing::warn!(sink, %why, "the outbox could not be counted {FAILURES} times in a row: whether events are stuck is not known, and shardwise_outbox_stuck is 1");
         }
-    }))
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// One gauge of a recorder of this test alone.
+    fn value(recorder: &metrics_util::debugging::Snapshotter, name: &str) -> Option<f64> {
+        recorder.snapshot().into_vec().into_iter().find_map(|(key, _, _, value)| match value {
+            metrics_util::debugging::DebugValue::Gauge(value) if key.key().name() == name => Some(value.into_inner()),
+            _ => None,
+        })
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn an_outbox_that_cannot_be_counted_is_not_well() {
+        let recorder = metrics_util::debugging::DebuggingRecorder::new();
+        let shown = recorder.snapshotter();
+        let _local = metrics::set_default_local_recorder(&recorder);
+        let looks = std::sync::Arc::new(std::sync::atomic::AtomicU32::new(0));
+        let asked = std::sync::Arc::clone(&looks);
+        // The first is counted, the next four are not, and one of these hangs.
+        let look = move |_| -> BoxFuture<'static, Result<Option<Backlog>, String>> {
+            match asked.fetch_add(1, std::sync::atomic::Ordering::Relaxed) {
+                1 => Box::pin(std::future::pending()),
+                2..=4 => Box::pin(async { Err("no right".into()) }),
+                _ => Box::pin(async { Ok(Some(Backlog { complete: true, ..Backlog::default() })) }),
+            }
+        };
+        let reporting = report_backlog(look, "script", Duration::from_secs(1), Duration::from_secs(15));
+        tokio::pin!(reporting);
+        // Looks at 2, 12 (given up at 17), 22, 32, 42 and 52 s.
+        let begun = Instant::now();
+        let (stuck, complete) = ("shardwise_outbox_stuck", "shardwise_outbox_backlog_complete");
+        // What was read is 0 until it is set again.
+        for (seconds, gauge, expected) in [(5, complete, 1.0), (25, stuck, 0.0), (35, stuck, 1.0), (55, complete, 1.0)] {
+            let _ = tokio::time::timeout_at(begun + Duration::from_secs(seconds), &mut reporting).await;
+            assert_eq!(value(&shown, gauge), Some(expected), "{gauge} after {seconds} s, {looks:?} looks");
+        }
+    }
 
     #[tokio::test]
     async fn slots_without_a_publisher_are_said_once_after_a_ttl_and_once_when_they_have_one() {

@@ -145,7 +145,7 @@ impl Consul {
 
     /// SIGSTOP: connections stay, answers do not come.
     pub fn pause(&self) -> Result<()> {
-        self.process.signal(Signal::SIGSTOP)
+        self.process.pause()
     }
 
     /// SIGCONT, after [`Consul::pause`].

@@ -147,7 +147,7 @@ impl Etcd {
 
     /// SIGSTOP: connections stay, answers do not come.
     pub fn pause(&self) -> Result<()> {
-        self.process.signal(Signal::SIGSTOP)
+        self.process.pause()
     }
 
     /// SIGCONT, after [`Etcd::pause`].

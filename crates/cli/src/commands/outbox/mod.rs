@@ -21,7 +21,7 @@ use tokio_util::task::AbortOnDropHandle;
 
 use self::opened::Opened;
 pub(crate) use self::shown::Shown;
-use super::load_settings;
+use super::{load_settings, waiting, waits_for};
 use crate::args::Common;
 use crate::exit::{Code, Failure, Result};
 use crate::output::{self, Format, count};
@@ -266,7 +266,7 @@ impl Run {
             Some(address) => Some(listen::bind(address).await?),
             None => None,
         };
-        let store = Opened::open(outbox).await?;
+        let store = waiting(format!("the outbox's store {}", outbox.store), Opened::open(outbox)).await?;
         if let Err(error) = sink::checked(&*sink).await {
             store.close().await;
             return Err(error);
@@ -281,7 +281,7 @@ impl Run {
         let shared: Arc<dyn Sharding> = Arc::new(sharding.clone());
         let publisher = OutboxPublisher::builder().store(store.shared()).sink(sink).sharding(shared).options(options).build()?;
         let joined = tokio::select! {
-            joined = sharding.register_self() => joined,
+            joined = waiting(waits_for(outbox.policy.as_str()), sharding.register_self()) => joined,
             () = shutdown.cancelled() => Ok(()),
         };
         if let Err(error) = joined {

@@ -6,11 +6,13 @@ use std::time::Duration;
 use futures::FutureExt as _;
 use futures::future::BoxFuture;
 use shardwise::settings::OutboxSettings;
+use shardwise_outbox::report_backlog;
 use shardwise_outbox::store::{DeadLetter, Replayed, Signature, Stuck};
 use shardwise_sidecar::{OutboxLetter, OutboxReplay, OutboxStatus, OutboxStuck};
 use tokio::sync::OnceCell;
 
 use super::opened::Opened;
+use super::sink;
 
 /// The most dead letters shown.
 const SHOWN: usize = 100;
@@ -29,6 +31,18 @@ impl Shown {
 
     async fn store(&self) -> Result<&Opened, String> {
         self.store.get_or_try_init(|| Opened::open(&self.settings)).await.map_err(|failure| failure.to_string())
+    }
+
+    /// Counts the outbox for `/metrics` for as long as it is polled: publishers count it too, but not while none of them lives.
+    pub(crate) async fn report(self: Arc<Self>, ttl: Duration) {
+        // The same label as its publishers'. A sidecar need not be able to read the sink's password.
+        let sink = sink::made(&self.settings).map_or_else(|_| "unknown".to_owned(), |sink| sink.name().to_owned());
+        let (poll, shown) = (self.settings.poll, self);
+        let look = move |most| {
+            let shown = Arc::clone(&shown);
+            async move { shown.store().await?.shared().backlog(most).await.map_err(|error| error.to_string()) }.boxed()
+        };
+        report_backlog(look, &sink, poll, ttl).await;
     }
 
     async fn status(&self) -> Result<OutboxStatus, String> {

@@ -86,5 +86,5 @@ pub(super) async fn case() -> Case {
     let mistakes = mistakes.into_iter().chain(lacking).collect();
     let right = table(&secure.address(), &format!("{ca}\ntoken = \"{secret}\""));
     let servers = [plain, guarded, secure, expired, named, lonely, agent];
-    Case { _servers: Box::new((servers, silent, [authority, other])), mistakes, right, secret }
+    Case { _servers: Box::new((servers, nobody, silent, [authority, other])), mistakes, right, secret }
 }

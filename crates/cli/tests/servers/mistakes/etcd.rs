@@ -99,5 +99,5 @@ pub(super) async fn case() -> Case {
     ];
     let right = table(&secure.address(), &with(&user("worker", SECRET)));
     let servers = [plain, guarded, secure, expired, named, learner];
-    Case { _servers: Box::new((servers, silent, others, [authority, other])), mistakes, right, secret: SECRET }
+    Case { _servers: Box::new((servers, nobody, silent, others, [authority, other])), mistakes, right, secret: SECRET }
 }

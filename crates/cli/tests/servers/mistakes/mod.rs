@@ -56,7 +56,7 @@ struct Mistake {
     parts: Vec<String>,
 }
 
-/// What the mistakes of one backend need: servers that stay for the while, mistakes, and settings without one, with their secret.
+/// What the mistakes of one backend need: servers and ports that stay for the while (a port that is given back becomes another test's server), mistakes, and settings without one, with their secret.
 struct Case {
     _servers: Box<dyn Any>,
     mistakes: Vec<Mistake>,
