@@ -48,6 +48,11 @@ impl Departures {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// The next view follows a time in which nobody looked: who went meanwhile, and how, is not known.
+    pub(crate) fn start_over(&self) {
+        self.seen().before = Arc::default();
+    }
+
     /// A newer view. Returns the members that are gone since the one before; none if this one is older.
     pub(crate) fn saw(&self, view: &Arc<View>) -> Vec<Departure> {
         let mut seen = self.seen();
@@ -57,7 +62,9 @@ impl Departures {
         let before = std::mem::replace(&mut seen.before, Arc::clone(view));
         let at = SystemTime::now();
         let is_here = |member: &Member| view.member(&member.instance_id).is_some_and(|now| now.incarnation == member.incarnation);
-        let gone: Vec<_> = before.members().iter().filter(|member| !is_here(member)).map(|member| departed(member, at)).collect();
+        // One that the group refuses for what it works for takes its record back by itself.
+        let counted = before.members().iter().filter(|member| before.belongs(member));
+        let gone: Vec<_> = counted.filter(|member| !is_here(member)).map(|member| departed(member, at)).collect();
         seen.gone.extend(gone.iter().cloned());
         let too_many = seen.gone.len().saturating_sub(KEPT);
         seen.gone.drain(..too_many);
@@ -83,6 +90,7 @@ fn departed(member: &Member, at: SystemTime) -> Departure {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use shardwise_core::Serves;
 
     fn view(revision: u64, members: &[(&str, u64, MemberState)]) -> Arc<View> {
         let member = |(id, incarnation, state): &(&str, u64, MemberState)| Member {
@@ -107,6 +115,30 @@ mod tests {
         assert_eq!(departures.all(), gone);
         let id = |id| InstanceId::new(id).unwrap();
         assert!(departures.has_left(&id("c")) && !departures.has_left(&id("b")) && !departures.has_left(&id("z")));
+    }
+
+    #[test]
+    fn nothing_is_told_of_a_time_in_which_nobody_looked() {
+        let departures = Departures::default();
+        departures.saw(&view(5, &[("a", 1, MemberState::Active)]));
+        departures.start_over();
+        assert!(departures.saw(&view(9, &[])).is_empty(), "it may have left meanwhile");
+    }
+
+    #[test]
+    fn who_was_refused_for_what_it_works_for_has_not_vanished() {
+        let member = |id: &str, joined, serves| Member {
+            joined,
+            serves: Some(serves),
+            incarnation: Incarnation::new(joined),
+            ..Member::named(InstanceId::new(id).unwrap())
+        };
+        let keys = member("keys", 1, Serves::Keys);
+        let stranger = member("stranger", 2, Serves::Outbox { id: "00ff".into(), name: "orders".into() });
+        let departures = Departures::default();
+        departures.saw(&Arc::new(View::new(1, vec![keys.clone(), stranger])));
+        assert!(departures.saw(&Arc::new(View::new(2, vec![keys]))).is_empty());
+        assert_eq!(departures.saw(&view(3, &[])).len(), 1, "one of the group has");
     }
 
     #[test]

@@ -154,7 +154,7 @@ async fn holds_claims(policy: &Policy, timing: Timing, backend: &dyn Discovery, 
 
 /// That there is no such member, and who is there.
 pub(crate) fn unknown(id: &InstanceId, view: &View) -> Error {
-    let there: Vec<_> = view.members().iter().take(LISTED_MAX).map(|member| member.instance_id.as_str()).collect();
+    let there: Vec<_> = view.members().iter().take(LISTED_MAX).map(|member| member.instance_id.to_string()).collect();
     let more = view.members().len().saturating_sub(LISTED_MAX);
     let more = if more > 0 { format!(" and {more} more") } else { String::new() };
     let message = format!("the group has no member {:?}; there are: {}{more}", id.as_str(), there.join(", "));

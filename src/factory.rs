@@ -117,9 +117,9 @@ impl ShardingFactory {
     pub fn create_serving(&self, policy_name: &str, serves: Serves) -> Result<ShardingService> {
         let settings = self.policy(policy_name)?;
         let policy = &settings.policy.name;
-        if let (Serves::Keys, Some(outbox)) = (&serves, self.inner.outboxes.get(policy)) {
+        if let (Serves::Keys, Some(outbox)) = (&serves, self.outbox_of(settings)) {
             let message = format!(
-                "policy {policy} is that of outbox {outbox}: a worker for keys in its group would own slots whose events it never publishes; give the \
+                "the group of policy {policy} is that of outbox {outbox}: a worker for keys in its group would own slots whose events it never publishes; give the \
                  worker its own policy, with its own group_name, or use ShardingFactory::observe to look on"
             );
             return Err(Error::new(ErrorKind::Settings, message));
@@ -249,6 +249,7 @@ impl ShardingFactory {
     ///
     /// As [`ShardingFactory::undrain`].
     pub async fn wait_until_drained(&self, policy_name: &str, instance_id: &InstanceId) -> Result<bool> {
+        inside_runtime()?;
         let settings = self.policy(policy_name)?;
         let backend = self.backend(&settings.discovery, &mut self.made())?;
         let within = settings.timing.ttl * 2 + settings.policy.drain_timeout;
@@ -312,6 +313,12 @@ impl ShardingFactory {
         let services = std::mem::take(&mut self.made().services);
         // Dropped outside the lock.
         drop(services);
+    }
+
+    /// The outbox whose publishers meet in the group of this policy, by whatever name of a policy.
+    fn outbox_of(&self, settings: &PolicySettings) -> Option<&PolicyName> {
+        let meets = |other: &PolicyName| self.inner.policies.get(other).is_some_and(|other| other.meets(settings));
+        self.inner.outboxes.iter().find(|(policy, _)| meets(policy)).map(|(_, outbox)| outbox)
     }
 
     /// The names of the policies it knows.

@@ -43,6 +43,7 @@ fn calls_outside_a_runtime_say_so() {
         ("confirm_loss", at_once(factory.confirm_loss("workers")).map(drop)),
         ("drain", at_once(factory.drain("workers", &id)).map(drop)),
         ("undrain", at_once(factory.undrain("workers", &id)).map(drop)),
+        ("wait_until_drained", at_once(factory.wait_until_drained("workers", &id)).map(drop)),
         ("drained", at_once(factory.drained("workers")).map(drop)),
         ("end_absence", at_once(factory.end_absence("workers", &id)).map(drop)),
         ("register_self", at_once(service.register_self())),

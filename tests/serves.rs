@@ -100,12 +100,17 @@ async fn a_member_of_a_version_that_does_not_say_is_let_stay_with_one_warning() 
 fn a_factory_makes_no_worker_for_keys_under_the_policy_of_an_outbox() {
     let settings = Settings::from_toml_str(
         "[default.resilience.sharding]\ndiscovery.backend = \"memory\"\npolicies.publishers.group_name = \"g\"\n\
+         policies.workers.group_name = \"g\"\npolicies.others.group_name = \"others\"\n\
          [default.outbox.orders]\npolicy = \"publishers\"\nstore = \"sqlite:o.db\"\nsink = \"stdout\"",
     );
     let factory = ShardingFactory::from_settings(settings.expect("valid settings")).expect("a factory");
-    let refused = factory.create("publishers").expect_err("it is an outbox's");
-    assert_eq!(refused.kind(), ErrorKind::Settings);
-    assert!(refused.to_string().contains("policy publishers is that of outbox orders"), "{refused}");
+    // By another name of a policy it is the same group.
+    for policy in ["publishers", "workers"] {
+        let refused = factory.create(policy).expect_err("it is an outbox's");
+        assert_eq!(refused.kind(), ErrorKind::Settings);
+        assert!(refused.to_string().contains(&format!("the group of policy {policy} is that of outbox orders")), "{refused}");
+    }
+    factory.create("others").expect("its own group");
     let service = factory.create_serving("publishers", outbox("0rder5", "orders")).expect("its publisher");
     assert_eq!(service.serves(), Some(outbox("0rder5", "orders")));
     assert!(factory.create_serving("publishers", outbox("0rder5", "renamed")).is_ok(), "the same one");

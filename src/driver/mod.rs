@@ -278,6 +278,7 @@ impl Driver {
             Action::Call { op, attempt } => self.call(op, attempt),
             Action::StartWatch => {
                 self.shared.in_flight.reopen();
+                self.departures.start_over();
                 let prove_every = self.shared.timing.ttl / PROOFS_PER_TTL;
                 let watch = follow(&self.backend, &self.registration.group, prove_every);
                 self.watch = Some(placed_ahead(watch, (*self.shared.policy).clone()));
@@ -345,16 +346,16 @@ impl Driver {
         }
     }
 
-    /// Warns when this worker is fenced, and when it is back.
     /// A worker that the group refuses owns nothing for as long as that lasts. What the backend refuses was logged with its answer.
     fn warn_of_refusal(&self, before: &Ownership, now: &Ownership) {
         let refusal = now.refusal().filter(|refusal| before.refusal() != Some(*refusal) && !matches!(refusal, Refusal::Backend { .. }));
         if let Some(refusal) = refusal {
             let (policy, instance) = (&self.shared.policy.name, self.shared.instance_id.as_str());
-            tracing::warn!(%policy, ?instance, %refusal, "refused: this worker owns nothing until the cause is gone; it asks again by itself");
+            tracing::warn!(%policy, ?instance, %refusal, "refused: this worker owns nothing until the cause is gone");
         }
     }
 
+    /// Warns when this worker is fenced, and when it is back.
     fn warn_of_fencing(&mut self, now: ServiceState) {
         let (policy, instance) = (&self.shared.policy.name, &self.shared.instance_id);
         match now {

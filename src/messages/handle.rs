@@ -8,7 +8,7 @@ use std::time::Duration;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::value::{RawValue, to_raw_value};
-use shardwise_core::{Claim, ClaimName, Epoch, Holder, Ownership};
+use shardwise_core::{Claim, ClaimName, Epoch, Escaped, Holder, Ownership};
 use tokio::sync::watch;
 use tokio::time::{Instant, sleep, timeout_at};
 
@@ -154,7 +154,7 @@ impl<M: Serialize, R: DeserializeOwned> SingletonHandle<M, R> {
         let mut ticket = match timeout_at(until, peer.send(request)).await {
             Ok(Ok(ticket)) => ticket,
             Ok(Err(sent)) => return self.concluded(epoch, sent),
-            Err(_) => return Tried::again(format!("{address} takes nothing")),
+            Err(_) => return Tried::again(format!("{} takes nothing", Escaped(address))),
         };
         let why = tokio::select! {
             sent = timeout_at(until, ticket.sent()) => match sent {

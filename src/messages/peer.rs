@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use secrecy::{ExposeSecret, SecretString};
-use shardwise_core::{GroupName, Holder};
+use shardwise_core::{Escaped, GroupName, Holder};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
 use tokio::sync::{mpsc, oneshot};
@@ -147,9 +147,9 @@ impl Peer {
         let waiting = Arc::clone(&outstanding);
         tokio::spawn(async move {
             let over = match connection(&call, requests, &waiting).await {
-                Ok(None) => Over::Broken(format!("the connection to {} was closed", call.address)),
+                Ok(None) => Over::Broken(format!("the connection to {} was closed", Escaped(&call.address))),
                 Ok(Some(over)) => over,
-                Err(error) => Over::Broken(format!("{}: {error}", call.address)),
+                Err(error) => Over::Broken(format!("{}: {error}", Escaped(&call.address))),
             };
             waiting.end(over);
         });
@@ -192,7 +192,7 @@ async fn connection(call: &Call, requests: mpsc::Receiver<Request>, outstanding:
     let (reader, writer) = stream.into_split();
     let (mut hearing, mut sending) = (Hearing::new(reader), Sending::new(writer));
     if let Some(why) = not_there(call, &mut hearing, &mut sending).await? {
-        return Ok(Some(Over::Broken(format!("{}: {why}", call.address))));
+        return Ok(Some(Over::Broken(format!("{}: {why}", Escaped(&call.address)))));
     }
     tokio::select! {
         ended = write_all(sending, requests, outstanding) => ended?,

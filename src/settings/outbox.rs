@@ -205,8 +205,9 @@ pub(super) fn refuse_shared_policy(
              group_name"
         )));
     }
-    let group = |policy: &PolicyName| policies.get(policy).map(|settings| (&settings.policy.group, &settings.discovery));
-    if let Some((other, same)) = others.iter().find(|(_, other)| group(&other.policy) == group(&outbox.policy)) {
+    let meets =
+        |other: &OutboxSettings| policies.get(&other.policy).zip(policies.get(&outbox.policy)).is_some_and(|(one, two)| one.meets(two));
+    if let Some((other, same)) = others.iter().find(|(_, other)| meets(other)) {
         return Err(found.refuse(format_args!(
             "its group is also that of policy {}, which outbox.{other} has, and publishers of two outboxes must not share slots; give each policy its own \
              group_name",

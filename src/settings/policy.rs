@@ -37,6 +37,13 @@ pub struct PolicySettings {
     pub peers: PeersSettings,
 }
 
+impl PolicySettings {
+    /// Whether members under both are in one group: of one name, in one place.
+    pub fn meets(&self, other: &Self) -> bool {
+        self.policy.group == other.policy.group && self.discovery == other.discovery
+    }
+}
+
 /// Where workers meet.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]

@@ -80,12 +80,12 @@ impl Client {
         self.clock.now()
     }
 
-    /// Whether the file has not been made yet, as far as this process knows: it has not opened it, and there is none in a folder that is there. Reading
-    /// reports an empty group then, so that looking at a group makes no file.
+    /// Whether the file has not been made yet, as far as this process knows: it has not opened it, and there is none. Reading reports an empty group
+    /// then, so that looking at a group makes neither the file nor its folder.
     pub(crate) fn is_unmade(&self) -> bool {
         let unopened = self.last_id.lock().unwrap_or_else(PoisonError::into_inner).is_none();
         let missing = || std::fs::symlink_metadata(&self.path).is_err_and(|error| error.kind() == std::io::ErrorKind::NotFound);
-        unopened && missing() && self.path.parent().is_some_and(Path::is_dir)
+        unopened && missing()
     }
 
     /// The open store. Of many callers one opens it and the others wait; after a failure the next one tries.

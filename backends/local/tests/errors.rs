@@ -28,6 +28,13 @@ async fn expect(path: &Path, kind: ErrorKind, text: impl AsRef<str>) {
     expect_error(&error_of(path).await, &kind, &format!("members: {}", text.as_ref()));
 }
 
+/// What a worker is told that would be the first there; who only looks makes nothing.
+async fn expect_at_joining(path: &Path, kind: ErrorKind, text: impl AsRef<str>) {
+    assert!(backend(path).members(&group()).await.unwrap().view.members().is_empty());
+    let error = backend(path).register(&registration("a", 1, TTL)).await.unwrap_err();
+    expect_error(&error, &kind, &format!("register: {}", text.as_ref()));
+}
+
 #[test]
 fn a_path_that_cannot_be_one_is_refused_at_once() {
     let error = LocalBackend::open(LocalConfig { path: ":memory:".into() }, Clock::system()).unwrap_err();
@@ -109,7 +116,7 @@ async fn a_directory_that_cannot_be_made() {
     let path = Path::new("/proc/shardwise/members.db");
     let text = "cannot create the directory \"/proc/shardwise\": No such file or directory (os error 2); create it for this user, or set \
                 `path` to a file elsewhere";
-    expect(path, ErrorKind::Misconfigured, text).await;
+    expect_at_joining(path, ErrorKind::Misconfigured, text).await;
 }
 
 #[tokio::test]
@@ -373,7 +380,7 @@ async fn a_file_and_a_directory_that_are_read_only() {
         "cannot create the directory {:?}: Permission denied (os error 13); create it for this user, or set `path` to a file elsewhere",
         path.parent().unwrap()
     );
-    expect(&path, ErrorKind::Denied, text).await;
+    expect_at_joining(&path, ErrorKind::Denied, text).await;
     permit(scratch.directory(), 0o000);
     let text = format!("cannot reach {:?}: Permission denied (os error 13); check the path and the rights of this user", scratch.path());
     expect(&scratch.path(), ErrorKind::Denied, text).await;

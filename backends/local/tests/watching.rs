@@ -55,6 +55,18 @@ async fn what_is_watched_before_there_is_a_file_is_seen_once_there_is_one() {
 }
 
 #[tokio::test]
+async fn looking_makes_no_folder_either() {
+    let scratch = Scratch::new();
+    let backend = common::backend(&scratch.directory().join("later/members.db"));
+    assert!(backend.members(&group()).await.unwrap().view.members().is_empty());
+    let mut watch = backend.watch(&group(), Duration::from_millis(100));
+    view_of(&mut watch, &[]).await;
+    assert_eq!(fs::read_dir(scratch.directory()).unwrap().count(), 0);
+    backend.register(&registration("a", 1, TTL)).await.unwrap();
+    view_of(&mut watch, &["a"]).await;
+}
+
+#[tokio::test]
 async fn proofs_come_as_often_as_asked_for_while_others_renew() {
     let scratch = Scratch::new();
     let (backend, peer) = (scratch.backend(), scratch.backend());

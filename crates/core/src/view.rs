@@ -192,10 +192,11 @@ impl View {
         }
     }
 
-    /// Who was active in `before` and is not here, by id and incarnation: gone without having shown that it leaves.
+    /// Who was active in `before` and is not here, by id and incarnation: gone without having shown that it leaves. One that was no part of that group,
+    /// because it works for something else, does not count: it takes its record back by itself.
     pub fn vanished_since(&self, before: &Self) -> Vec<InstanceId> {
         let known = |m: &&Member| self.member(&m.instance_id).is_some_and(|now| now.incarnation == m.incarnation);
-        let active = before.members.iter().filter(|m| m.state == MemberState::Active);
+        let active = before.members.iter().filter(|m| m.state == MemberState::Active && before.belongs(m));
         active.filter(|m| !known(m)).map(|m| m.instance_id.clone()).collect()
     }
 

@@ -16,7 +16,7 @@ use std::future::Future;
 use std::time::Duration;
 
 use shardwise::Settings;
-use shardwise::settings::LoadOptions;
+use shardwise::settings::{LoadOptions, OutboxSettings};
 
 use crate::args::{Args, Command, Common};
 use crate::exit::{Code, Failure, Result};
@@ -57,7 +57,9 @@ fn load_settings(common: &Common) -> Result<Settings> {
 
 /// Refuses to join the ring of an outbox: its publishers alone share it, and a slot of anything else would never be published.
 fn joins_no_outbox(settings: &Settings, policy: &str, instead: &str) -> Result<()> {
-    let owner = settings.outboxes.iter().find(|(_, outbox)| outbox.policy.as_str() == policy);
+    let mine = settings.policy(policy)?;
+    let meets = |outbox: &OutboxSettings| settings.policies.get(&outbox.policy).is_some_and(|other| other.meets(mine));
+    let owner = settings.outboxes.iter().find(|(_, outbox)| meets(outbox));
     owner.map_or(Ok(()), |(outbox, _)| {
         let message = format!(
             "policy {policy:?} is the ring of outbox {:?}: only its publishers (shardwise outbox run) may join it, because the events of every \
