@@ -19,7 +19,7 @@ use crate::error::Failure;
 use crate::follower::LIMITS;
 use crate::keys::{Folder, Keys, Prefix};
 use crate::pool::Pool;
-use crate::records::{Roll, decode, encode};
+use crate::records::{Roll, decode, encode, going_on, joining};
 use crate::revisions::Revisions;
 use crate::tls::TlsFiles;
 
@@ -151,7 +151,8 @@ impl Inner {
             let place = link.place(&keys).await?;
             let started = self.clock.now();
             let holder = place.record.as_ref().map(|entry| decode(&seat.instance_id, entry)).transpose()?;
-            let other = holder.is_some_and(|holder| !is_away(&holder) && holder.incarnation != seat.incarnation);
+            let is_new = holder.as_ref().is_some_and(|holder| holder.incarnation != seat.incarnation);
+            let other = is_new && holder.is_some_and(|holder| !is_away(&holder));
             let (lease_id, written) = match &place.record {
                 Some(entry) if other => match self.refusal(link, &keys, seat, entry, place.knock).await? {
                     Some(failure) => return Err(failure),
@@ -160,7 +161,8 @@ impl Inner {
                 // Whoever is away makes room.
                 Some(own) => {
                     let (lease_id, ttl_s) = link.grant(seconds(ttl)).await?;
-                    let written = link.replace(own, record, lease_id).await?.then_some(ttl_s);
+                    let record = if is_new { joining(record) } else { going_on(record, own) };
+                    let written = link.replace(own, &record, lease_id).await?.then_some(ttl_s);
                     if written.is_some() {
                         // Empty now; it would end by itself as well.
                         link.revoke(own.lease).await?;
@@ -237,7 +239,7 @@ impl Inner {
         for _ in 0..WRITE_TRIES {
             let own = Self::own(seat, link.place(&keys).await?.record)?;
             // Written even if it says so already: what an earlier call has sent and not heard of must find another record.
-            if link.rewrite(&own, record).await? {
+            if link.rewrite(&own, &going_on(record, &own)).await? {
                 return Ok(());
             }
         }
@@ -262,7 +264,7 @@ impl Inner {
             }
             let own = Self::own(seat, place.record)?;
             let (lease_id, _) = link.grant(seconds(grace)).await?;
-            if link.replace(&own, record, lease_id).await? {
+            if link.replace(&own, &going_on(record, &own), lease_id).await? {
                 return link.revoke(own.lease).await;
             }
             link.revoke(lease_id).await?;

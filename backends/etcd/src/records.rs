@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use serde::Deserialize;
 use shardwise_core::{GroupName, InstanceId, MEMBERS_MAX, Member, View};
 use shardwise_discovery::Record;
 
@@ -22,9 +23,42 @@ pub(crate) fn encode(member: &Member) -> Result<String, Failure> {
 pub(crate) fn decode(instance_id: &InstanceId, entry: &Entry) -> Result<Member, Failure> {
     let unreadable = |why: String| Failure::Unreadable { instance_id: instance_id.to_string(), why };
     let json = std::str::from_utf8(&entry.value).map_err(|error| unreadable(error.to_string()))?;
-    // Records are numbered by the revision that made them: it rises, and stays when the record is written over.
-    Record::decode(instance_id.clone(), u64::try_from(entry.created).unwrap_or_default(), json)
-        .map_err(|error| unreadable(error.to_string()))
+    Record::decode(instance_id.clone(), number(entry), json).map_err(|error| unreadable(error.to_string()))
+}
+
+/// What this backend adds to a record: a revision, or 0 for that of the write itself.
+#[derive(Deserialize)]
+struct Joined {
+    since: Option<i64>,
+}
+
+/// Records are numbered by the revision that made them: it rises, and stays when the record is written over. One that came in the place of another
+/// life, which was away, is numbered by the revision of that instead: it joined later than everybody who was there.
+fn number(entry: &Entry) -> u64 {
+    let since = serde_json::from_slice(&entry.value).ok().and_then(|Joined { since }| since);
+    let revision = match since {
+        None => entry.created,
+        Some(0) => entry.modified,
+        Some(since) => since,
+    };
+    // Nobody makes itself older than its record is.
+    u64::try_from(revision.max(entry.created)).unwrap_or_default()
+}
+
+fn since(record: &str, revision: u64) -> String {
+    // A record is an object, and never an empty one.
+    format!("{{\"since\":{revision},{}", record.trim_start().trim_start_matches('{'))
+}
+
+/// The record of a life that begins with writing over another one's.
+pub(crate) fn joining(record: &str) -> String {
+    since(record, 0)
+}
+
+/// The record of a life that goes on: it keeps its number.
+pub(crate) fn going_on(record: &str, old: &Entry) -> String {
+    let number = number(old);
+    if u64::try_from(old.created) == Ok(number) { record.to_owned() } else { since(record, number) }
 }
 
 /// The living records of one group, by their keys.

@@ -89,6 +89,26 @@ pub async fn clause_12_stepping_away_and_coming_back_is_one_step(scope: &Scope) 
     }
 }
 
+/// Who comes in the place of one that is away has joined later than all who are there, and stays so: the group works for what its oldest member works for.
+pub async fn clause_12_who_comes_in_the_place_of_one_that_is_away_has_joined_last(scope: &Scope) {
+    let (mut a, b) = (scope.joined("a", 1).await, scope.joined("b", 2).await);
+    let in_place = a.member.instance_id.clone();
+    let is_last = async |what: &str| {
+        let view = scope.peer.members(&scope.group).await.expect("members").view;
+        let numbers: Vec<_> = [&in_place, &b.member.instance_id].map(|id| view.member(id).expect("it is there").joined).into();
+        assert!(numbers[0] > numbers[1], "{what}: {numbers:?}");
+    };
+    scope.stepped_away(&a, LONG).await;
+    a.member.incarnation = Incarnation::new(3);
+    scope.backend.register(&a).await.expect("coming back");
+    is_last("as it comes").await;
+    a.member.metadata.insert("team".into(), "orders".into());
+    scope.backend.update(&a).await.expect("update");
+    is_last("after a change").await;
+    scope.stepped_away(&a, LONG).await;
+    is_last("away").await;
+}
+
 /// Its own former life neither renews nor changes it, and stepping away again does not begin the time anew.
 pub async fn clause_12_an_away_record_is_not_kept_alive(scope: &Scope) {
     let a = scope.joined("a", 1).await;

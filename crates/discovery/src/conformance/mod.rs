@@ -223,6 +223,7 @@ macro_rules! conformance_tests {
             clause_12_who_came_back_and_died_is_gone
             clause_12_only_a_living_record_steps_away
             clause_12_who_is_away_can_be_taken_out
+            clause_12_who_comes_in_the_place_of_one_that_is_away_has_joined_last
             what_is_registered_is_what_is_seen
             deregistering_twice_is_no_error
             calls_that_were_given_up_and_made_again_are_harmless
