@@ -16,6 +16,7 @@ use tracing_subscriber::{Layer, Registry};
 mod common;
 
 use common::{World, eventually, policy};
+use shardwise::core::{KeyPlacement, MemberState, PlacementKind};
 use shardwise::{ServiceState, ShardingService};
 
 /// Warnings, each with its fields.
@@ -66,6 +67,30 @@ async fn of_two_hundred_that_leave_nobody_has_vanished() {
     assert_eq!((departures.len(), departures.iter().filter(|gone| gone.vanished()).count()), (200, 0), "{departures:?}");
     assert_eq!(warnings.having("vanished"), Vec::<String>::new());
     assert_eq!(stays.members().members().len(), 1);
+}
+
+/// There the others take over when the record is gone, and not with the mark: a reader that looks seldom sees the mark all the same.
+#[tokio::test(start_paused = true)]
+async fn under_a_key_placement_too_a_leaver_is_seen_leaving() {
+    let world = World::new();
+    let mut by_key = policy();
+    by_key.placement.kind = PlacementKind::Key(KeyPlacement::Modulo);
+    let worker = |id: &str| world.factory_of(id, Arc::new(world.store.link()), by_key.clone());
+    let stays = worker("stays").create("workers").expect("known");
+    stays.register_self().await.expect("it joins");
+    let leaves = worker("leaves").create("workers").expect("known");
+    leaves.register_self().await.expect("it joins");
+    eventually("both are seen", || stays.members().members().len() == 2).await;
+    let leaving = tokio::spawn(async move { leaves.deregister_self().await });
+    let (begun, mut drained) = (tokio::time::Instant::now(), 0);
+    // Every 25 ms, as the slowest reader does.
+    while stays.members().members().len() == 2 {
+        assert!(begun.elapsed() < Duration::from_secs(5), "it is gone soon, because nobody has its keys meanwhile");
+        tokio::time::sleep(Duration::from_millis(25)).await;
+        drained += usize::from(stays.members().members().iter().any(|member| member.state == MemberState::Draining));
+    }
+    leaving.await.expect("no panic").expect("it leaves");
+    assert!(drained >= 3 && begun.elapsed() < Duration::from_secs(1), "seen {drained} times within {:?}", begun.elapsed());
 }
 
 #[tokio::test(start_paused = true)]

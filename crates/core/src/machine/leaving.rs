@@ -5,8 +5,8 @@
 //! expire it would show the mark for longer yet, and the process could end at once; but the id would be taken for up to a TTL, so that a
 //! worker that is restarted under its own id waits for it each time, and on Consul an ordinary stop would leave a failing check behind.
 //!
-//! The handover does not wait for that: the slots go with the mark, and claims with the end of the work. Under a key placement they go only with the record, so
-//! there it stays no longer than the work takes.
+//! The handover does not wait for that: the slots go with the mark, and claims with the end of the work. Under a key placement they go only with the record, and
+//! nobody has them while it stays: there it is shown for a tenth of a second.
 //!
 //! With `rejoin_grace` it leaves for a while: it is not taken out of the placement while its work ends, and then its record is replaced by one that
 //! keeps its place. A member that had no place, or has lost its record by then, leaves for good.
@@ -26,6 +26,8 @@ const SHOWN_LEAST: Duration = Duration::from_millis(1_250);
 
 /// Where no loss is counted, a leaver is shown for so long: twenty times the time between two looks of the slowest reader.
 const SHOWN_BRIEFLY: Duration = Duration::from_millis(500);
+/// Where its keys have no owner for as long as it is shown: four times that time.
+const SHOWN_BY_KEY: Duration = Duration::from_millis(100);
 
 /// What becomes of a leaver's place.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -89,13 +91,23 @@ impl Machine {
         }
     }
 
-    /// Whether a leaver's record stays for a while, so that the others see it drain. Without `max_loss` only one that this member has seen itself, active,
-    /// and not where they take over no sooner than it goes: a member without a view does not wait to see itself drain.
+    /// Whether a leaver's record stays for a while, so that the others see it drain. Without `max_loss` only one that this member has seen itself, active:
+    /// a member without a view does not wait to see itself drain.
     fn shows_leaving(&self) -> bool {
-        let by_key = |params: &PlacementParams| params.kind.by_key().is_some();
-        let waits_for_record = by_key(&self.policy.placement) || self.policy.next.as_ref().is_some_and(by_key);
         let is_shown = self.me_in_view().is_some_and(|me| me.state != MemberState::Draining);
-        self.policy.max_loss.is_some() || self.lease.is_held() && !waits_for_record && is_shown
+        self.policy.max_loss.is_some() || self.lease.is_held() && is_shown
+    }
+
+    /// For how long, once this member has seen itself drain.
+    fn shown_for(&self) -> Duration {
+        let by_key = |params: &PlacementParams| params.kind.by_key().is_some();
+        if self.policy.max_loss.is_some() {
+            (self.lease.ttl() / SHOWN_PART_OF_TTL).max(SHOWN_LEAST)
+        } else if by_key(&self.policy.placement) || self.policy.next.as_ref().is_some_and(by_key) {
+            SHOWN_BY_KEY
+        } else {
+            SHOWN_BRIEFLY
+        }
     }
 
     /// Whether the group sees this member as draining.
@@ -126,9 +138,7 @@ impl Machine {
     pub(super) fn see_oneself_drain(&mut self, now: Moment, view: &View) {
         let Some(until) = self.shown_until else { return };
         if view.member(&self.me.instance_id).is_some_and(|me| me.state == MemberState::Draining) {
-            let counted = (self.lease.ttl() / SHOWN_PART_OF_TTL).max(SHOWN_LEAST);
-            let shown_for = if self.policy.max_loss.is_some() { counted } else { SHOWN_BRIEFLY };
-            self.shown_until = Some(until.min(now.plus(shown_for)));
+            self.shown_until = Some(until.min(now.plus(self.shown_for())));
         }
     }
 
