@@ -19,7 +19,7 @@ use tracing_subscriber::layer::{Context, Layer, SubscriberExt};
 use tracing_subscriber::registry::LookupSpan;
 
 /// What may be read from end to end: the step of a plan, words of the statements that may have it, and why.
-const ALLOWED: [(&str, &str, &str); 22] = [
+const ALLOWED: [(&str, &str, &str); 26] = [
     ("SCAN CONSTANT ROW", "", "no table"),
     ("SCAN outbox_meta", "", "one row"),
     ("SCAN sqlite_schema", "", "a row for each table"),
@@ -42,6 +42,10 @@ const ALLOWED: [(&str, &str, &str); 22] = [
     ("SCAN outbox_aggregate USING INDEX outbox_aggregate_waiting", "sum(a.last_seq", "all that is pending is counted"),
     ("SCAN a", "UNION ALL", "the two above, one after the other"),
     ("SCAN o USING COVERING INDEX outbox_parked", "count(*)", "all that is parked is counted"),
+    ("SCAN outbox_slot USING COVERING INDEX outbox_slot_at", "WHERE NOT EXISTS (SELECT 1 FROM outbox_slot)", "the first row"),
+    ("SCAN outbox_slot", "SET incarnation = NULL, epoch = 1 + max", "every slot is lifted, once, after a loss"),
+    ("SCAN outbox_aggregate", "WHERE done_seq < last_seq AND done_seq < ?1", "every aggregate is counted, once, after a loss"),
+    ("SCAN outbox_aggregate", "SET done_seq = iif(done_seq = last_seq", "every aggregate is lifted, once, after a loss"),
 ];
 
 /// What the driver tells of each statement.
