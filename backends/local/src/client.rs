@@ -31,7 +31,7 @@ const READERS: u32 = 2;
 /// Statements kept prepared per connection; there are fewer.
 const STATEMENTS_MAX: usize = 32;
 /// The WAL file is cut back to this size once it has been copied into the file, in bytes.
-const WAL_BYTES_KEPT: &str = "4194304";
+const WAL_BYTES_KEPT: u32 = 4 << 20;
 
 /// "shwd", so that `file` and SQLite know whose file it is.
 const APPLICATION_ID: i64 = 0x7368_7764;
@@ -42,6 +42,19 @@ const MEMBERS: &str = include_str!("../migrations/0001_members.sql");
 /// Additions to version 1.
 const CLAIMS: &str = include_str!("../migrations/0002_claims.sql");
 const NOTES: &str = include_str!("../migrations/0003_notes.sql");
+
+/// One statement, since another process may be making the file right now.
+const LOOK: &str = "SELECT (SELECT application_id FROM pragma_application_id), (SELECT user_version FROM pragma_user_version),
+    (SELECT count(*) FROM sqlite_schema), EXISTS (SELECT 1 FROM sqlite_schema WHERE type = 'table' AND name = 'claim'),
+    EXISTS (SELECT 1 FROM sqlite_schema WHERE type = 'table' AND name = 'note')";
+const STORE_ID: &str = "SELECT store_id FROM store";
+const LIFT: &str = "UPDATE store SET counter = max(counter, ?1) + 1,
+    store_id = iif(store_id = ?2 AND counter < ?1, lower(hex(randomblob(16))), store_id)";
+const LIFT_GROUPS: &str = "UPDATE member_group SET revision = (SELECT counter FROM store)";
+
+/// For the test of their plans.
+#[cfg(test)]
+pub(crate) const STATEMENTS: &[&str] = &[MEMBERS, CLAIMS, NOTES, LOOK, STORE_ID, LIFT, LIFT_GROUPS];
 
 /// The way to the file: opens it on first use, again after a failure, and anew when it was replaced.
 pub(crate) struct Client {
@@ -179,7 +192,7 @@ impl Client {
             lift(&mut transaction, highest, last_id.as_deref()).await?;
             transaction.commit().await?;
         }
-        Ok(sqlx::query_scalar("SELECT store_id FROM store").fetch_one(&mut *connection).await?)
+        Ok(sqlx::query_scalar(STORE_ID).fetch_one(&mut *connection).await?)
     }
 }
 
@@ -217,7 +230,7 @@ fn options(path: &Path) -> SqliteConnectOptions {
         // No flush for each record: one that is lost belongs to a machine that lost power, and its member is gone. What outlives members is
         // flushed, see `Store::write_through`. Not OFF either, which could leave a damaged file behind that must be deleted by hand.
         .synchronous(SqliteSynchronous::Normal)
-        .pragma("journal_size_limit", WAL_BYTES_KEPT)
+        .pragma("journal_size_limit", WAL_BYTES_KEPT.to_string())
         .foreign_keys(false)
         .statement_cache_capacity(STATEMENTS_MAX)
         .thread_name(|_| "shardwise-local".to_owned())
@@ -246,11 +259,7 @@ enum Found {
 
 /// What there is. Looks only: a file of somebody else is left as it is.
 async fn look(connection: &mut SqliteConnection) -> Result<Found, OpenError> {
-    // One statement, since another process may be making the file right now.
-    let look = "SELECT (SELECT application_id FROM pragma_application_id), (SELECT user_version FROM pragma_user_version),
-        (SELECT count(*) FROM sqlite_schema), EXISTS (SELECT 1 FROM sqlite_schema WHERE type = 'table' AND name = 'claim'),
-        EXISTS (SELECT 1 FROM sqlite_schema WHERE type = 'table' AND name = 'note')";
-    let (application, version, objects, claims, notes): (i64, i64, i64, bool, bool) = sqlx::query_as(look).fetch_one(connection).await?;
+    let (application, version, objects, claims, notes): (i64, i64, i64, bool, bool) = sqlx::query_as(LOOK).fetch_one(connection).await?;
     match (application, version, objects) {
         (0, 0, 0) => Ok(Found::Nothing),
         (APPLICATION_ID, 1..=SCHEMA_VERSION, _) if claims && notes => Ok(Found::Everything),
@@ -305,10 +314,8 @@ async fn migrate(connection: &mut SqliteConnection) -> Result<(), OpenError> {
 async fn lift(connection: &mut SqliteConnection, highest: u64, last_id: Option<&str>) -> Result<(), OpenError> {
     if highest > 0 {
         let highest = i64::try_from(highest).unwrap_or(i64::MAX);
-        let lift = "UPDATE store SET counter = max(counter, ?1) + 1,
-            store_id = iif(store_id = ?2 AND counter < ?1, lower(hex(randomblob(16))), store_id)";
-        sqlx::query(lift).bind(highest).bind(last_id).execute(&mut *connection).await?;
-        sqlx::query("UPDATE member_group SET revision = (SELECT counter FROM store)").execute(&mut *connection).await?;
+        sqlx::query(LIFT).bind(highest).bind(last_id).execute(&mut *connection).await?;
+        sqlx::query(LIFT_GROUPS).execute(&mut *connection).await?;
     }
     Ok(())
 }

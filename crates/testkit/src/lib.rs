@@ -21,6 +21,7 @@ mod python;
 mod rabbitmq;
 mod redis;
 pub mod servers;
+mod triggers;
 mod usage;
 
 pub use browser::{Browser, Look, Tab};
@@ -38,4 +39,5 @@ pub use proxy::{Direction, Speech, TcpProxy};
 pub use python::{python_with, python_with_all};
 pub use rabbitmq::{RabbitMq, RabbitMqOptions};
 pub use redis::{Redis, RedisOptions};
+pub use triggers::trigger_statements;
 pub use usage::Usage;
