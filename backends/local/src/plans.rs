@@ -32,7 +32,11 @@ const ALLOWED: [(&str, &str, &str); 15] = [
     ("SCAN sqlite_master", "", "a row for each table"),
     ("SCAN pragma_application_id VIRTUAL TABLE", "", "one number"),
     ("SCAN pragma_user_version VIRTUAL TABLE", "", "one number"),
-    ("SCAN member_group", "UPDATE member_group SET revision = (SELECT counter FROM store)", "every group, once, after the file was replaced"),
+    (
+        "SCAN member_group",
+        "UPDATE member_group SET revision = (SELECT counter FROM store)",
+        "every group, once, after the file was replaced",
+    ),
     ("SCAN member_group", "INSERT INTO claim_group", "every group, once, when the table is made"),
     ("SCAN h", "AS claims", "the claims of the group's members, each once"),
     ("SCAN member", "WHERE boot_id <> ?1 OR deadline <= ?2", "of all groups what is dead, on opening and where the file is full"),

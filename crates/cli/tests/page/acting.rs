@@ -30,12 +30,15 @@ fn without_a_token_nobody_acts_and_with_one_the_page_asks_first() {
     let place = Place::of_workers("5s", "slots = 256");
     place.write("token", format!("{TOKEN}\n"));
     let (open, mut locked) = (Worker::start(&place, 1, &[]), Worker::start(&place, 2, &["--token-file", "token"]));
+    let _third = Worker::start(&place, 3, &[]);
     let browser = Browser::start().unwrap();
 
     let tab = browser.open(&open.url(), Look::DESKTOP).unwrap();
-    tab.until("the workers are listed", "document.querySelectorAll('#members tbody tr').length === 2").unwrap();
+    tab.until("the workers are listed", "document.querySelectorAll('#members tbody tr').length === 3").unwrap();
     let enabled = tab.eval("[...document.querySelectorAll('#members button')].filter((button) => !button.disabled).length").unwrap();
     assert_eq!(enabled, 0, "without a token there is nothing to press");
+    let said = tab.eval("document.body.innerText.split('started without --token-file').length - 1").unwrap();
+    assert_eq!(said, 1, "why is said once for the page, however many workers there are");
     assert_eq!(sent(&tab, &json!({"Content-Type": "application/json"})), 403);
 
     let tab = browser.open(&locked.url(), Look::DESKTOP).unwrap();
@@ -43,7 +46,7 @@ fn without_a_token_nobody_acts_and_with_one_the_page_asks_first() {
     sign_in(&tab, "not-the-right-token-at-all");
     tab.until("the wrong one is refused", "document.getElementById('sign-in-error').innerText.includes('not the token')").unwrap();
     sign_in(&tab, TOKEN);
-    tab.until("the workers are listed", "document.querySelectorAll('#members tbody tr').length === 2").unwrap();
+    tab.until("the workers are listed", "document.querySelectorAll('#members tbody tr').length === 3").unwrap();
     assert_eq!(tab.eval("[location.href, document.cookie].join().includes('correct')").unwrap(), false);
 
     // The operator's token alone is not enough for what a browser sends, and neither is another page's.

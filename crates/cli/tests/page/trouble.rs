@@ -46,6 +46,30 @@ fn who_vanished_is_told_until_somebody_knows_and_who_left_is_not() {
     assert_eq!(tab.complaints(), Vec::<String>::new());
 }
 
+/// A worker's weight is fixed when it starts, and one that starts again is a new one, so nothing but a record changed by hand shows this.
+#[test]
+fn what_changed_of_a_worker_is_told_with_before_and_after() {
+    let place = Place::of_workers("5s", "slots = 64");
+    let worker = Worker::start(&place, 1, &[]);
+    worker.sees(1);
+    let browser = Browser::start().unwrap();
+    let tab = browser.open(&worker.url(), Look::DESKTOP).unwrap();
+    verdict(&tab, "good", "All is well");
+    let mut event = worker.get("rebalances")["rebalances"][0].clone();
+    event["id"] = "0-changed".into();
+    event["cause"] = "members_changed".into();
+    event["members_joined"] = json!([]);
+    event["joined"] = 0.into();
+    event["members_changed"] = json!([
+        {"instance_id": "worker-2", "state": null, "weight": [1, 3]},
+        {"instance_id": "worker-3", "state": ["draining", "active"], "weight": null},
+        {"instance_id": "worker-4", "state": ["draining", "active"], "weight": [2, 1]},
+    ]);
+    tab.eval(&format!("import('/assets/timeline.js').then((timeline) => timeline.add({event}))")).unwrap();
+    let words = "worker-2: weight 1 → 3; worker-3: draining → active; worker-4: draining → active, weight 2 → 1";
+    tab.until("it says which", &format!("document.getElementById('timeline').innerText.includes({})", json!(words))).unwrap();
+}
+
 #[test]
 fn a_sidecar_that_hangs_is_not_live() {
     let place = Place::of_workers("20s", "slots = 64");

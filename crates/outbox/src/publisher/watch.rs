@@ -139,6 +139,49 @@ mod tests {
         }
     }
 
+    /// What is logged, as text.
+    #[derive(Clone, Default)]
+    struct Logged(std::sync::Arc<std::sync::Mutex<Vec<u8>>>);
+
+    impl std::io::Write for Logged {
+        fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+            self.0.lock().unwrap().extend_from_slice(bytes);
+            Ok(bytes.len())
+        }
+
+        fn flush(&mut self) -> std::io::Result<()> {
+            Ok(())
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn the_log_warns_at_its_default_level_of_slots_without_a_publisher() {
+        let logged = Logged::default();
+        let writer = logged.clone();
+        let _log = tracing::subscriber::set_default(
+            tracing_subscriber::fmt().with_ansi(false).with_max_level(tracing::Level::INFO).with_writer(move || writer.clone()).finish(),
+        );
+        let lines = || String::from_utf8_lossy(&logged.0.lock().unwrap()).lines().map(str::to_owned).collect::<Vec<_>>();
+        let begun = Instant::now();
+        // Nobody holds three slots until the 45th second.
+        let look = move |_| -> BoxFuture<'static, Result<Option<Backlog>, String>> {
+            let free_slots = if begun.elapsed() < Duration::from_secs(45) { 3 } else { 0 };
+            Box::pin(async move { Ok(Some(Backlog { complete: true, free_slots, unpublished: 7, ..Backlog::default() })) })
+        };
+        let reporting = report_backlog(look, "script", Duration::from_secs(1), Duration::from_secs(15));
+        tokio::pin!(reporting);
+        // Looks at 2, 12, 22, 32, 42 and 52 s.
+        for (seconds, said) in [(15, 0), (25, 1), (44, 1), (55, 2)] {
+            let _ = tokio::time::timeout_at(begun + Duration::from_secs(seconds), &mut reporting).await;
+            assert_eq!(lines().len(), said, "after {seconds} s: {:?}", lines());
+        }
+        let warning = &lines()[0];
+        for part in ["WARN", "slots=3", "events=7", "no publisher has held these slots", "shardwise outbox status"] {
+            assert!(warning.contains(part), "{part} is not in {warning}");
+        }
+        assert!(lines()[1].contains("has a living publisher again"), "{:?}", lines());
+    }
+
     #[tokio::test]
     async fn slots_without_a_publisher_are_said_once_after_a_ttl_and_once_when_they_have_one() {
         let (mut unserved, begun, ttl) = (Unserved::default(), Instant::now(), Duration::from_secs(15));
