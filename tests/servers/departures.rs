@@ -43,6 +43,8 @@ fn two_hundred_leave_and_nobody_has_vanished(kind: Option<Kind>) {
     let departures = observer.departures();
     let last: BTreeMap<_, _> = departures.iter().map(|gone| (&gone.instance_id, gone.vanished())).collect();
     let vanished: Vec<_> = last.iter().filter(|(_, vanished)| **vanished).collect();
+    let missed = departures.iter().filter(|gone| gone.vanished()).count();
+    println!("{}: {missed} were not shown for a moment while they lived", place.name());
     assert!(vanished.is_empty(), "{}: {} of {LEAVES} are taken for dead: {vanished:?}", place.name(), vanished.len());
     assert_eq!(last.len(), LEAVES, "{}", place.name());
 }
