@@ -3,7 +3,7 @@
 use std::fmt;
 use std::sync::Arc;
 
-use shardwise_core::machine::Refusal;
+use shardwise_core::machine::MemberRefusal;
 
 /// The result of everything in this crate that can fail.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
@@ -99,12 +99,12 @@ impl From<shardwise_discovery::Error> for Error {
     }
 }
 
-impl From<&Refusal> for Error {
-    fn from(refusal: &Refusal) -> Self {
+impl From<&MemberRefusal> for Error {
+    fn from(refusal: &MemberRefusal) -> Self {
         let kind = match refusal {
-            Refusal::InUse { .. } => ErrorKind::InstanceIdInUse,
-            Refusal::OtherPolicy { .. } | Refusal::OtherWork(_) => ErrorKind::OtherPolicy,
-            Refusal::TooManyPoints(_) | Refusal::Lease(_) => ErrorKind::Settings,
+            MemberRefusal::InUse { .. } => ErrorKind::InstanceIdInUse,
+            MemberRefusal::OtherPolicy { .. } | MemberRefusal::OtherWork(_) => ErrorKind::OtherPolicy,
+            MemberRefusal::TooManyPoints(_) | MemberRefusal::Lease(_) => ErrorKind::Settings,
             _ => ErrorKind::Backend,
         };
         Self::new(kind, refusal.to_string())

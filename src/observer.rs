@@ -4,8 +4,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use futures::{Stream, StreamExt, stream};
-use shardwise_core::machine::Refusal;
-use shardwise_core::{InstanceId, Moment, Placed, PlacementParams, Placer, Policy, ShardKey, SlotOwners, Timing, View};
+use shardwise_core::machine::MemberRefusal;
+use shardwise_core::{InstanceId, Moment, PlacementParams, Placer, Policy, ShardKey, SlotOwners, Timing, View, ViewPlacement};
 use shardwise_discovery::{Clock, Discovery, WatchEvent};
 use tokio::sync::watch;
 use tokio::task::AbortHandle;
@@ -35,7 +35,7 @@ pub struct Observer {
 struct Sight {
     view: Arc<View>,
     /// `None`: nobody owns.
-    placed: Result<Option<Placed>>,
+    placed: Result<Option<ViewPlacement>>,
 }
 
 impl Observer {
@@ -137,8 +137,8 @@ impl Observer {
     /// As [`Observer::owner`], and [`ErrorKind::Settings`] if the group goes by a key placement, which has no slots.
     pub fn owners(&self) -> Result<Arc<SlotOwners>> {
         match self.placed()? {
-            Some(Placed::Slots(owners)) => Ok(owners),
-            Some(Placed::Keys(owners)) => {
+            Some(ViewPlacement::Slots(owners)) => Ok(owners),
+            Some(ViewPlacement::Keys(owners)) => {
                 let message = format!("placement {} has no slots; ask for the owner of each key", owners.placement());
                 Err(Error::new(ErrorKind::Settings, message))
             }
@@ -151,7 +151,7 @@ impl Observer {
     /// # Errors
     ///
     /// As [`Observer::owner`].
-    pub fn placed(&self) -> Result<Option<Placed>> {
+    pub fn placed(&self) -> Result<Option<ViewPlacement>> {
         self.sight().map_or(Ok(None), |sight| sight.placed.clone())
     }
 
@@ -190,12 +190,12 @@ impl Placing {
     fn sight(&mut self, view: Arc<View>) -> Sight {
         let group = view.group_fingerprint();
         let placed = match (self.policy.serving(group), group) {
-            (None, Some(group)) => Err(Error::from(&Refusal::other_policy(&self.policy, group))),
+            (None, Some(group)) => Err(Error::from(&MemberRefusal::other_policy(&self.policy, group))),
             (Some(params), _) if view.active() >= self.policy.min_members as usize => {
                 if self.by != params {
                     (self.placer, self.by) = (placer(&self.policy.group, params), params);
                 }
-                self.placer.place(&view).map(Some).map_err(|error| Error::from(&Refusal::from(error)))
+                self.placer.place(&view).map(Some).map_err(|error| Error::from(&MemberRefusal::from(error)))
             }
             _ => Ok(None),
         };

@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 
 use common::{World, eventually, policy};
 use log::Log;
-use shardwise::core::{Placed, SLOTS_DEFAULT};
+use shardwise::core::{SLOTS_DEFAULT, ViewPlacement};
 use shardwise::discovery::{Discovery, Registration};
 use shardwise::{
     ErrorKind, InstanceId, KeyPlacement, LoadMargin, Member, PlacementKind, PlacementParams, Policy, ShardingService, View, Weight,
@@ -153,7 +153,7 @@ async fn a_long_placement_holds_nobody_up() {
         let members: Vec<_> = (0..10).map(heavy).collect();
         let view = View::new(1, members.clone());
         let begun = Instant::now();
-        let placed = Placed::of_view(&view, policy.next.expect("just set"));
+        let placed = ViewPlacement::of_view(&view, policy.next.expect("just set"));
         let takes = begun.elapsed();
         assert!(placed.is_ok_and(|placed| placed.members().len() == members.len()));
         for member in members {

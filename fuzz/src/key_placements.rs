@@ -1,7 +1,7 @@
 //! Other fleets' placements: every key has an owner among whoever is there, nothing depends on the order in which members are listed or on the
 //! view before, and where there is a circle only the keys of who left move.
 
-use shardwise_core::{InstanceId, KeyOwners, KeyPlacement, Member, Placed, PlacementKind, PlacementParams, Placer, View, Weight};
+use shardwise_core::{InstanceId, KeyOwners, KeyPlacement, Member, PlacementKind, PlacementParams, Placer, View, ViewPlacement, Weight};
 
 use crate::bytes::Bytes;
 use crate::fleet::{Fleet, name};
@@ -64,7 +64,7 @@ fn follows(members: &[Member], view: &View, (placed, virtual_nodes): (&KeyOwners
     let placer = Placer::new(PlacementParams { kind, virtual_nodes, ..PlacementParams::default() });
     let without = View::new(0, rest.iter().filter(|member| member.instance_id != first.instance_id).cloned().collect());
     let without = without.with_foreign(view.foreign().to_vec());
-    let (Ok(Placed::Keys(before)), Ok(Placed::Keys(after))) = (placer.place(&without), placer.place(view)) else {
+    let (Ok(ViewPlacement::Keys(before)), Ok(ViewPlacement::Keys(after))) = (placer.place(&without), placer.place(view)) else {
         unreachable!("a key placement of few points")
     };
     assert_eq!(*after, *placed);

@@ -3,7 +3,7 @@
 use std::future::Future;
 use std::sync::Arc;
 
-use shardwise_core::holdings::{Answer as ClaimAnswer, CallFailure, ClaimAction};
+use shardwise_core::holdings::{CallFailure, ClaimAction, ClaimAnswer};
 use shardwise_core::machine::{ClaimInput, Input};
 use shardwise_core::{Epoch, Resource};
 use shardwise_discovery::{Acquired, Claims, ClaimsEvent, Discovery, Error, ErrorKind};

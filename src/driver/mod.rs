@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use futures::stream::BoxStream;
 use futures::{FutureExt, StreamExt};
-use shardwise_core::machine::{Action, ClaimInput, Input, Machine, Refusal};
+use shardwise_core::machine::{Action, ClaimInput, Input, Machine, MemberRefusal};
 use shardwise_core::{Fingerprint, Moment, Ownership, View};
 use shardwise_discovery::{ClaimsStream, Discovery, Error, Registration, WatchEvent, WatchStream};
 use tokio::sync::{mpsc, oneshot};
@@ -348,7 +348,8 @@ impl Driver {
 
     /// A worker that the group refuses owns nothing for as long as that lasts. What the backend refuses was logged with its answer.
     fn warn_of_refusal(&self, before: &Ownership, now: &Ownership) {
-        let refusal = now.refusal().filter(|refusal| before.refusal() != Some(*refusal) && !matches!(refusal, Refusal::Backend { .. }));
+        let refusal =
+            now.refusal().filter(|refusal| before.refusal() != Some(*refusal) && !matches!(refusal, MemberRefusal::Backend { .. }));
         if let Some(refusal) = refusal {
             let (policy, instance) = (&self.shared.policy.name, self.shared.instance_id.as_str());
             tracing::warn!(%policy, ?instance, %refusal, "refused: this worker owns nothing until the cause is gone");

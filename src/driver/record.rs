@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use shardwise_core::machine::{Failure, Input, Op};
+use shardwise_core::machine::{Input, Op, OpFailure};
 use shardwise_core::{Loss, Member, MemberState, Missing};
 use shardwise_discovery::{Discovery, Error, ErrorKind, Registration, Seat};
 use tracing::Instrument;
@@ -178,9 +178,9 @@ async fn deregister(backend: &dyn Discovery, limit: Duration, shown: impl Future
 fn failed(attempt: u64, error: &Error) -> Input {
     let failure = match error.kind() {
         ErrorKind::Lost => return Input::RecordLost { attempt },
-        ErrorKind::InUse { address, stamp } => Failure::InUse { address: address.clone(), stamp: *stamp },
-        _ if error.is_retryable() => Failure::Retryable,
-        _ => Failure::Permanent { message: error.to_string().into() },
+        ErrorKind::InUse { address, stamp } => OpFailure::InUse { address: address.clone(), stamp: *stamp },
+        _ if error.is_retryable() => OpFailure::Retryable,
+        _ => OpFailure::Permanent { message: error.to_string().into() },
     };
     Input::Failed { attempt, failure }
 }

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use serde::Serialize;
 
 use crate::plan::{Balance, exact, fair_shares};
-use crate::{InstanceId, Placed, PlacementParams, SlotOwners, TooManyPoints, Weight, hash_bytes, slot_start};
+use crate::{InstanceId, PlacementParams, SlotOwners, TooManyPoints, ViewPlacement, Weight, hash_bytes, slot_start};
 
 /// A share of all keys that would go from one member to another.
 #[derive(Debug, Clone, PartialEq, Serialize)]
@@ -57,7 +57,7 @@ impl Sample {
 /// What would move if keys were placed otherwise, whatever the numbers of slots. Between two rings the shares are exact: each is the length
 /// of the arcs that change hands, over the whole circle. From or to a key placement they are those of a [`Sample`].
 #[derive(Debug, Clone, PartialEq, Serialize)]
-pub struct Change {
+pub struct PlacementChange {
     /// The share of all keys that would have another owner, from 0 to 1.
     pub moved_share: f64,
     /// What would have to move between shares that are exactly as the weights say: nothing, if the members stay the same.
@@ -74,16 +74,16 @@ pub struct Change {
 }
 
 /// One side while it is measured.
-struct Measured {
+struct MeasuredSide {
     params: PlacementParams,
-    placed: Placed,
+    placed: ViewPlacement,
 }
 
 /// How much goes from whom to whom, and how much stays.
 type Pairs<'a> = BTreeMap<(Option<&'a InstanceId>, Option<&'a InstanceId>), u128>;
 
-impl Change {
-    /// What moves when `before` becomes `after`: members as [`Placed::place`] takes them, and the placement of each.
+impl PlacementChange {
+    /// What moves when `before` becomes `after`: members as [`ViewPlacement::place`] takes them, and the placement of each.
     ///
     /// # Errors
     ///
@@ -93,15 +93,15 @@ impl Change {
         B: IntoIterator<Item = (InstanceId, Weight)>,
         A: IntoIterator<Item = (InstanceId, Weight)>,
     {
-        let (before, after) = (Measured::new(before.0, before.1)?, Measured::new(after.0, after.1)?);
-        if let (Placed::Slots(old), Placed::Slots(new)) = (&before.placed, &after.placed) {
+        let (before, after) = (MeasuredSide::new(before.0, before.1)?, MeasuredSide::new(after.0, after.1)?);
+        if let (ViewPlacement::Slots(old), ViewPlacement::Slots(new)) = (&before.placed, &after.placed) {
             return Ok(Self::told(&before, &after, &by_arcs(old, new), None));
         }
         let sample = Sample::OF_A_CHANGE;
         Ok(Self::told(&before, &after, &by_keys(&before.placed, &after.placed, sample), Some(sample)))
     }
 
-    fn told(before: &Measured, after: &Measured, pairs: &Pairs<'_>, sample: Option<Sample>) -> Self {
+    fn told(before: &MeasuredSide, after: &MeasuredSide, pairs: &Pairs<'_>, sample: Option<Sample>) -> Self {
         let whole: u128 = pairs.values().sum();
         let share = |part: u128| part as f64 / whole as f64;
         let mut moves: Vec<_> = pairs.iter().filter(|((from, to), _)| from != to).collect();
@@ -120,9 +120,9 @@ impl Change {
     }
 }
 
-impl Measured {
+impl MeasuredSide {
     fn new(members: impl IntoIterator<Item = (InstanceId, Weight)>, params: PlacementParams) -> Result<Self, TooManyPoints> {
-        Ok(Self { params, placed: Placed::place(members, params)? })
+        Ok(Self { params, placed: ViewPlacement::place(members, params)? })
     }
 
     fn fair(&self) -> Vec<(&InstanceId, f64)> {
@@ -134,8 +134,8 @@ impl Measured {
         let PlacementParams { kind, slots, virtual_nodes, load_margin } = self.params;
         let has_slots = kind.by_key().is_none();
         let balance = match &self.placed {
-            Placed::Slots(owners) => Balance::of(owners),
-            Placed::Keys(_) => {
+            ViewPlacement::Slots(owners) => Balance::of(owners),
+            ViewPlacement::Keys(_) => {
                 let mut shares = BTreeMap::new();
                 loads.for_each(|(owner, share)| *shares.entry(owner).or_insert(0.0) += share);
                 let load: Vec<_> = self.placed.members().iter().map(|(id, _)| shares.get(id).copied().unwrap_or(0.0)).collect();
@@ -152,7 +152,7 @@ impl Measured {
     }
 }
 
-fn by_keys<'a>(before: &'a Placed, after: &'a Placed, sample: Sample) -> Pairs<'a> {
+fn by_keys<'a>(before: &'a ViewPlacement, after: &'a ViewPlacement, sample: Sample) -> Pairs<'a> {
     let mut pairs = Pairs::new();
     for key in sample.each_key() {
         *pairs.entry((before.owner(&key), after.owner(&key))).or_insert(0) += 1;
@@ -207,7 +207,7 @@ mod tests {
             let before = PlacementParams { slots, virtual_nodes: 8, ..PlacementParams::default() };
             let after = PlacementParams { slots: others, virtual_nodes: 5, load_margin: LoadMargin::None, ..before };
             let fleet = |n: u32| (0..n).map(|i| (id(&format!("w{i}")), Weight::ONE)).collect::<Vec<_>>();
-            let change = Change::new((fleet(members), before), (fleet(members + more), after)).unwrap();
+            let change = PlacementChange::new((fleet(members), before), (fleet(members + more), after)).unwrap();
             let (placed, placed_after) = (SlotOwners::place(fleet(members), before), SlotOwners::place(fleet(members + more), after));
             let (mut moved, mut pairs) = (0, BTreeMap::new());
             for arc in 0..slots * others {
@@ -233,14 +233,15 @@ mod tests {
     fn a_change_on_one_circle_is_a_plan() {
         let (before, after) = (fleet(&[("a", 1), ("b", 2)]), fleet(&[("b", 2), ("c", 1)]));
         let params = PlacementParams { slots: 128, ..PlacementParams::default() };
-        let (plan, change) = (Plan::new(before.clone(), after.clone(), params), Change::new((before, params), (after, params)).unwrap());
+        let (plan, change) =
+            (Plan::new(before.clone(), after.clone(), params), PlacementChange::new((before, params), (after, params)).unwrap());
         let shares: Vec<_> = plan.moves.iter().map(|pair| (pair.from.clone(), pair.to.clone(), pair.share)).collect();
         assert!(plan.moves.iter().all(|pair| (pair.share - f64::from(pair.slots) / 128.0).abs() < 1e-12), "{plan:?}");
         assert_eq!((change.moved_share, change.exact_share), (plan.moved_share, plan.exact_share));
         assert_eq!(change.moves.into_iter().map(|pair| (pair.from, pair.to, pair.share)).collect::<Vec<_>>(), shares);
         assert_eq!((change.before.balance, change.after.balance), (plan.before, plan.after));
         let (nobody, from_nothing) = (fleet(&[]), PlacementParams { slots: 7, ..params });
-        let left = Change::new((fleet(&[("a", 1)]), params), (nobody, from_nothing)).unwrap();
+        let left = PlacementChange::new((fleet(&[("a", 1)]), params), (nobody, from_nothing)).unwrap();
         assert_eq!(left.moves, [ShareMove { from: Some(id("a")), to: None, share: 1.0 }]);
     }
 
@@ -250,10 +251,10 @@ mod tests {
         let (old, new) =
             (PlacementParams { slots: 1_000, ..PlacementParams::default() }, PlacementParams { slots: 700, ..PlacementParams::default() });
         let (before, after) = (fleet(&[("a", 1), ("b", 2), ("c", 1)]), fleet(&[("b", 2), ("c", 1), ("d", 3)]));
-        let exact = Change::new((before.clone(), old), (after.clone(), new)).unwrap();
-        let (before, after) = (Measured::new(before, old).unwrap(), Measured::new(after, new).unwrap());
+        let exact = PlacementChange::new((before.clone(), old), (after.clone(), new)).unwrap();
+        let (before, after) = (MeasuredSide::new(before, old).unwrap(), MeasuredSide::new(after, new).unwrap());
         let sample = Sample::OF_A_CHANGE;
-        let sampled = Change::told(&before, &after, &by_keys(&before.placed, &after.placed, sample), Some(sample));
+        let sampled = PlacementChange::told(&before, &after, &by_keys(&before.placed, &after.placed, sample), Some(sample));
         assert!((exact.moved_share - sampled.moved_share).abs() < 0.005, "{exact:?} {sampled:?}");
         for pair in &exact.moves {
             let told = sampled.moves.iter().find(|told| (&told.from, &told.to) == (&pair.from, &pair.to)).map_or(0.0, |told| told.share);
@@ -265,7 +266,7 @@ mod tests {
     #[test]
     fn a_modulo_moves_nearly_everything_and_a_circle_what_it_must() {
         let (three, four) = (fleet(&[("a", 1), ("b", 1), ("c", 5)]), fleet(&[("a", 1), ("b", 1), ("c", 5), ("d", 1)]));
-        let join = |placement| Change::new((three.clone(), by_key(placement)), (four.clone(), by_key(placement))).unwrap();
+        let join = |placement| PlacementChange::new((three.clone(), by_key(placement)), (four.clone(), by_key(placement))).unwrap();
         let modulo = join(KeyPlacement::Modulo);
         // Of the remainders by 12 three stay: weights do not count.
         assert!((modulo.moved_share - 0.75).abs() < 0.005 && (modulo.exact_share - 0.25).abs() < 1e-9, "{modulo:?}");
@@ -285,11 +286,11 @@ mod tests {
     fn from_a_key_placement_to_the_ring_and_back() {
         let two = fleet(&[("a", 1), ("b", 1)]);
         let (python, ring) = (by_key(KeyPlacement::Uhashring), PlacementParams::default());
-        let there = Change::new((two.clone(), python), (two.clone(), ring)).unwrap();
-        let back = Change::new((two.clone(), ring), (two.clone(), python)).unwrap();
+        let there = PlacementChange::new((two.clone(), python), (two.clone(), ring)).unwrap();
+        let back = PlacementChange::new((two.clone(), ring), (two.clone(), python)).unwrap();
         assert!((there.moved_share - 0.5).abs() < 0.1 && there.exact_share.abs() < 1e-9, "{there:?}");
         assert_eq!((there.moved_share, &there.before, &there.after), (back.moved_share, &back.after, &back.before));
-        let nobody = Change::new((two, python), (vec![], python)).unwrap();
+        let nobody = PlacementChange::new((two, python), (vec![], python)).unwrap();
         assert!((nobody.moved_share - 1.0).abs() < 1e-9 && nobody.moves.iter().all(|pair| pair.to.is_none()), "{nobody:?}");
         assert_eq!(nobody.after.balance, Balance { members: 0, peak: 0.0, least: 0.0 });
     }

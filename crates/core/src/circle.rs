@@ -20,9 +20,9 @@ const _: () = assert!(MEMBERS_MAX as usize <= BUCKETS, "every member of a view h
 /// A point within its bucket: what the bucket leaves of the hash, above the seat of its member. Points of one place lie in the order of
 /// their members' ids, which the seats do not tell.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-struct Entry(u64);
+struct BucketEntry(u64);
 
-impl Entry {
+impl BucketEntry {
     const fn new(hash: u64, seat: u16) -> Self {
         Self(hash << SEAT_BITS | seat as u64)
     }
@@ -38,7 +38,7 @@ impl Entry {
 }
 
 /// How many points each of some members is to have, and all of them; and what merging the changed ones costs, in points made from nothing.
-struct Wanted {
+struct PointCounts {
     points: Vec<u32>,
     total: u64,
     merged: u64,
@@ -51,7 +51,7 @@ const fn bucket_of(hash: u64) -> usize {
 
 /// One member's number in the entries, which stays while it is there, and how many points it has on the circle.
 #[derive(Debug, Clone)]
-struct Seated {
+struct CircleMember {
     id: InstanceId,
     seat: u16,
     points: u32,
@@ -75,11 +75,11 @@ pub struct Circle {
     params: PlacementParams,
     hash: PointHash,
     /// Sorted by the bytes of their ids.
-    seated: Vec<Seated>,
+    seated: Vec<CircleMember>,
     /// Seats given back, to be taken first; the seats below `seated.len() + free.len()` are these and the taken ones.
     free: Vec<u16>,
     /// Empty or [`BUCKETS`] many.
-    buckets: Vec<Vec<Entry>>,
+    buckets: Vec<Vec<BucketEntry>>,
 }
 
 impl Circle {
@@ -126,7 +126,7 @@ impl Circle {
         (0u32..).zip(&self.seated).for_each(|(at, member)| index[usize::from(member.seat)] = at);
         let mut points = Vec::with_capacity(self.buckets.iter().map(Vec::len).sum());
         for (bucket, entries) in (0u64..).zip(&self.buckets) {
-            let place = |entry: &Entry| bucket << (u64::BITS - SEAT_BITS) | entry.place();
+            let place = |entry: &BucketEntry| bucket << (u64::BITS - SEAT_BITS) | entry.place();
             points.extend(entries.iter().map(|entry| Point { hash: place(entry), member: index[entry.seat()] }));
         }
         points
@@ -134,7 +134,7 @@ impl Circle {
 
     /// Brings the points in line with `members`, which are in order, have points, and are no more than there are seats.
     fn follow(&mut self, members: &[(InstanceId, Weight)]) {
-        let Wanted { points: wanted, total, merged } = self.wanted(members);
+        let PointCounts { points: wanted, total, merged } = self.wanted(members);
         if merged > total {
             return self.fill(members, &wanted, total);
         }
@@ -161,19 +161,23 @@ impl Circle {
             .into_iter()
             .zip(members)
             .zip(&wanted)
-            .map(|((old, (id, _)), points)| Seated { id: id.clone(), seat: old.map_or_else(&mut seat, |old| old.seat), points: *points })
+            .map(|((old, (id, _)), points)| CircleMember {
+                id: id.clone(),
+                seat: old.map_or_else(&mut seat, |old| old.seat),
+                points: *points,
+            })
             .collect();
         self.add_points(&had);
     }
 
     /// The work of placing a view next, in points made from nothing: all of them, or what merging those that have changed costs.
     pub(crate) fn points_to_make(&self, view: &View) -> u64 {
-        let Wanted { total, merged, .. } = self.wanted(&ring::in_order(SlotOwners::inputs(view)));
+        let PointCounts { total, merged, .. } = self.wanted(&ring::in_order(SlotOwners::inputs(view)));
         merged.min(total)
     }
 
     /// What it takes to come in line with `members`, which are in order.
-    fn wanted(&self, members: &[(InstanceId, Weight)]) -> Wanted {
+    fn wanted(&self, members: &[(InstanceId, Weight)]) -> PointCounts {
         let per_weight = ring::points_per_weight(self.params.virtual_nodes, ring::weight_sum(members));
         let points: Vec<u32> = members.iter().map(|(_, weight)| per_weight * u32::from(weight.get())).collect();
         let had = |id| self.seated.binary_search_by(|seated| seated.id.cmp(id)).map_or(0, |at| self.seated[at].points);
@@ -182,11 +186,11 @@ impl Circle {
         let gone = self.seated.iter().map(|seated| u64::from(seated.points)).sum::<u64>() - sum(&had);
         let changed = gone + points.iter().zip(&had).map(|(wanted, had)| u64::from(wanted.abs_diff(*had))).sum::<u64>();
         // Putting a point into its bucket costs about four times its share of filling them all anew.
-        Wanted { total: sum(&points), merged: 4 * changed, points }
+        PointCounts { total: sum(&points), merged: 4 * changed, points }
     }
 
     /// For each of `members` its seat if it has one, and who is not among them any more.
-    fn compare(&mut self, members: &[(InstanceId, Weight)]) -> (Vec<Option<Seated>>, Vec<Seated>) {
+    fn compare(&mut self, members: &[(InstanceId, Weight)]) -> (Vec<Option<CircleMember>>, Vec<CircleMember>) {
         let mut before = std::mem::take(&mut self.seated).into_iter().peekable();
         let mut gone = Vec::new();
         let stay = members.iter().map(|(id, _)| {
@@ -206,23 +210,25 @@ impl Circle {
         self.free.clear();
         self.buckets = std::iter::repeat_with(|| Vec::with_capacity(room)).take(BUCKETS).collect();
         // Fewer members than seats, see `follow`.
-        let seated = |((seat, (id, _)), points): ((usize, &(InstanceId, Weight)), &u32)| Seated {
+        let seated = |((seat, (id, _)), points): ((usize, &(InstanceId, Weight)), &u32)| CircleMember {
             id: id.clone(),
             seat: seat as u16,
             points: *points,
         };
         self.seated = members.iter().enumerate().zip(wanted).map(seated).collect();
-        for Seated { id, seat, points } in &self.seated {
-            ring::each_point(id, 0..*points, self.hash, |hash| grow(&mut self.buckets[bucket_of(hash)]).push(Entry::new(hash, *seat)));
+        for CircleMember { id, seat, points } in &self.seated {
+            ring::each_point(id, 0..*points, self.hash, |hash| {
+                grow(&mut self.buckets[bucket_of(hash)]).push(BucketEntry::new(hash, *seat))
+            });
         }
         // Seats are in the order of the ids now, so that the order of the entries is the protocol's.
         self.buckets.iter_mut().for_each(|bucket| bucket.sort_unstable());
     }
 
     /// Takes out a member's points from `keep` on.
-    fn remove_points(&mut self, old: &Seated, keep: u32) {
+    fn remove_points(&mut self, old: &CircleMember, keep: u32) {
         ring::each_point(&old.id, keep..old.points, self.hash, |hash| {
-            let (bucket, entry) = (&mut self.buckets[bucket_of(hash)], Entry::new(hash, old.seat));
+            let (bucket, entry) = (&mut self.buckets[bucket_of(hash)], BucketEntry::new(hash, old.seat));
             let first = bucket.partition_point(|other| other.place() < entry.place());
             if let Some(at) = bucket[first..].iter().position(|other| *other == entry) {
                 bucket.remove(first + at);
@@ -234,12 +240,12 @@ impl Circle {
     fn add_points(&mut self, had: &[u32]) {
         let mut rank = vec![0; self.seats()];
         (0u32..).zip(&self.seated).for_each(|(at, member)| rank[usize::from(member.seat)] = at);
-        for (Seated { id, seat, points }, had) in self.seated.iter().zip(had) {
+        for (CircleMember { id, seat, points }, had) in self.seated.iter().zip(had) {
             let mine = rank[usize::from(*seat)];
             ring::each_point(id, *had..*points, self.hash, |hash| {
-                let (bucket, entry) = (grow(&mut self.buckets[bucket_of(hash)]), Entry::new(hash, *seat));
+                let (bucket, entry) = (grow(&mut self.buckets[bucket_of(hash)]), BucketEntry::new(hash, *seat));
                 let place = entry.place();
-                let before = |other: &Entry| other.place() < place || other.place() == place && rank[other.seat()] < mine;
+                let before = |other: &BucketEntry| other.place() < place || other.place() == place && rank[other.seat()] < mine;
                 bucket.insert(bucket.partition_point(before), entry);
             });
         }
@@ -262,12 +268,12 @@ impl Circle {
             (room[usize::from(member.seat)], index[usize::from(member.seat)]) = (capacity, at);
         }
         // With few points most buckets are empty; they are passed over once here and not again for every slot.
-        let filled: Vec<(usize, &[Entry])> =
+        let filled: Vec<(usize, &[BucketEntry])> =
             self.buckets.iter().enumerate().filter(|(_, bucket)| !bucket.is_empty()).map(|(at, bucket)| (at, &bucket[..])).collect();
         let (mut first, mut within) = (0, 0);
         let place = |slot| {
             let start = slot_start(slot, self.params.slots);
-            let (bucket, place) = (bucket_of(start), Entry::new(start, 0).place());
+            let (bucket, place) = (bucket_of(start), BucketEntry::new(start, 0).place());
             // The first point at or after the start; the next slot's is not before it.
             while let Some((at, entries)) = filled.get(first)
                 && (*at < bucket || *at == bucket && entries[within..].first().is_none_or(|entry| entry.place() < place))
@@ -278,7 +284,7 @@ impl Circle {
                 Some((_, entries)) => (&entries[within..], filled[first + 1..].iter().chain(&filled[..=first])),
                 None => (&[][..], filled.iter().chain(&[])),
             };
-            let free = |entry: &&Entry| room[entry.seat()] > 0;
+            let free = |entry: &&BucketEntry| room[entry.seat()] > 0;
             let taker = here.iter().find(free).or_else(|| clockwise.flat_map(|(_, entries)| *entries).find(free));
             // Room is left for every slot, see `ring::owners`; 0 keeps this total without a panic.
             let seat = taker.map_or(0, |entry| entry.seat());
@@ -297,7 +303,7 @@ impl Circle {
 }
 
 /// Makes room for one more. A bucket grows by an eighth, not by its double: there are thousands, and most never need it.
-fn grow(bucket: &mut Vec<Entry>) -> &mut Vec<Entry> {
+fn grow(bucket: &mut Vec<BucketEntry>) -> &mut Vec<BucketEntry> {
     if bucket.len() == bucket.capacity() {
         bucket.reserve_exact(bucket.len() / 8 + 2);
     }

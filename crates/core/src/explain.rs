@@ -1,12 +1,12 @@
 //! Why a key has the owner that it has, step by step.
 
-use crate::quota::{Classes, Given};
+use crate::quota::{Classes, TransferredSlot};
 use crate::ring::{self, PointHash};
 use crate::{InstanceId, ShardKey, SlotOwners, hash_bytes, slot_of, slot_start};
 
 /// A member that the walk for a slot came to.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Stop {
+pub struct WalkStep {
     /// Who.
     pub instance_id: InstanceId,
     /// Which of its points, from 0.
@@ -18,12 +18,12 @@ pub struct Stop {
     /// How many it takes at most; with as many it is full and passed over.
     pub capacity: u32,
     /// Under `quota`, where weights differ: what the members of its weight had together. With their most all of them are passed over.
-    pub together: Option<Together>,
+    pub together: Option<WeightClassLoad>,
 }
 
 /// The slots of all members of one weight.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Together {
+pub struct WeightClassLoad {
     /// How many they had been given when the slot was placed.
     pub slots: u32,
     /// How many they take at most.
@@ -40,11 +40,11 @@ pub struct Explanation {
     /// Where the slot's arc begins on the circle: the walk goes clockwise from there.
     pub start: u64,
     /// Who was passed over because of being full, each once, in the order of the walk.
-    pub passed: Vec<Stop>,
+    pub passed: Vec<WalkStep>,
     /// Whose point took the slot; `None` without members.
-    pub owner: Option<Stop>,
+    pub owner: Option<WalkStep>,
     /// Under `quota`, where the owner took the slot because the members of its weight had too little: who had been given it first.
-    pub before: Option<Stop>,
+    pub before: Option<WalkStep>,
     /// Who would own the slot if the owner left; `None` if nobody else is there.
     pub next: Option<InstanceId>,
 }
@@ -70,24 +70,24 @@ impl SlotOwners {
     }
 
     /// Every slot's owner after the walk, and who took `slot` then because its weight had too little.
-    fn walked(&self, slot: u32, hash: PointHash) -> (Vec<u32>, Option<Stop>) {
+    fn walked(&self, slot: u32, hash: PointHash) -> (Vec<u32>, Option<WalkStep>) {
         let (members, params) = (self.members(), self.params());
         let (walked, Some(classes)) = ring::walk(members, params, hash) else { return (self.indices().to_vec(), None) };
         let capacities = ring::capacities(members, params.slots, params.load_margin);
         let given = classes.clone().fill(members, params, hash, &mut walked.clone());
         let taker = given.iter().position(|given| given.slot == slot).map(|at| {
-            let Given { to, point, place, had, .. } = given[at];
+            let TransferredSlot { to, point, place, had, .. } = given[at];
             let to = to as usize;
             // Nobody's class takes and gives.
             let before = given[..at].iter().filter(|given| classes.is_same(given.to as usize, to)).map(|_| 1).sum();
             let together = classes.together(to, before);
-            Stop { instance_id: members[to].0.clone(), point, place, slots: had, capacity: capacities[to], together: Some(together) }
+            WalkStep { instance_id: members[to].0.clone(), point, place, slots: had, capacity: capacities[to], together: Some(together) }
         });
         (walked, taker)
     }
 
     /// Everybody whom the walk for `slot` met until it came to the owner, the last one.
-    fn met(&self, slot: u32, start: u64, walked: &[u32], hash: PointHash) -> Vec<Stop> {
+    fn met(&self, slot: u32, start: u64, walked: &[u32], hash: PointHash) -> Vec<WalkStep> {
         let params = self.params();
         let mut slots = vec![0; self.members().len()];
         let mut classes = Classes::of(self.members(), params, hash);
@@ -101,13 +101,13 @@ impl SlotOwners {
         let capacities = ring::capacities(self.members(), params.slots, params.load_margin);
         let points = ring::circle(self.members(), params.virtual_nodes, hash);
         let first = points.partition_point(|point| point.hash < start);
-        let mut stops: Vec<Stop> = Vec::new();
+        let mut stops: Vec<WalkStep> = Vec::new();
         for point in points[first..].iter().chain(&points[..first]) {
             let at = point.member as usize;
             let instance_id = &self.members()[at].0;
             if stops.iter().all(|stop| stop.instance_id != *instance_id) {
                 let number = self.number_of(at, point.hash, hash);
-                stops.push(Stop {
+                stops.push(WalkStep {
                     instance_id: instance_id.clone(),
                     point: number,
                     place: point.hash,
@@ -193,7 +193,7 @@ mod tests {
                 assert_eq!(Some(&last.instance_id), placed.owner_of_slot(slot));
                 assert!(last.slots < last.capacity && passed.iter().all(|stop| stop.slots == stop.capacity), "{met:?}");
                 assert_eq!(met.iter().map(|stop| &stop.instance_id).collect::<BTreeSet<_>>().len(), met.len(), "each once");
-                let turned = |stop: &Stop| (stop.place.wrapping_sub(slot_start(slot, 40)), stop.instance_id.clone());
+                let turned = |stop: &WalkStep| (stop.place.wrapping_sub(slot_start(slot, 40)), stop.instance_id.clone());
                 assert!(met.is_sorted_by_key(turned), "{met:?}");
                 for stop in &met {
                     let place = |point: u32| hash(&[stop.instance_id.as_str().as_bytes(), &point.to_le_bytes()].concat());
@@ -230,8 +230,8 @@ mod tests {
             let members = (0..).zip(&weights).map(|(i, weight)| (id(&format!("w{i}")), Weight::new(*weight).unwrap()));
             let placed = SlotOwners::place(members, params);
             let told = placed.explain(&key);
-            let weight_of = |stop: &Stop| placed.members().iter().find(|(id, _)| *id == stop.instance_id).unwrap().1;
-            let has_room = |stop: &Stop| stop.slots < stop.capacity && stop.together.is_none_or(|all| all.slots < all.most);
+            let weight_of = |stop: &WalkStep| placed.members().iter().find(|(id, _)| *id == stop.instance_id).unwrap().1;
+            let has_room = |stop: &WalkStep| stop.slots < stop.capacity && stop.together.is_none_or(|all| all.slots < all.most);
             let owner = told.owner.unwrap();
             prop_assert_eq!(Some(&owner.instance_id), placed.owner(&key));
             prop_assert!(has_room(&owner), "{:?}", owner);

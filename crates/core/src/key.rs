@@ -25,11 +25,11 @@ fn hash_longer(bytes: &[u8]) -> u64 {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Key<'a> {
     bytes: &'a [u8],
-    kind: Kind,
+    kind: KeyKind,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Kind {
+enum KeyKind {
     /// Text, or bytes of any kind.
     Bytes,
     /// An integer's, big-endian at its own width.
@@ -42,7 +42,7 @@ impl<'a> Key<'a> {
     /// A key of these bytes; text is its UTF-8.
     #[inline]
     pub const fn new(bytes: &'a [u8]) -> Self {
-        Self { bytes, kind: Kind::Bytes }
+        Self { bytes, kind: KeyKind::Bytes }
     }
 
     /// What protocol 1 hashes.
@@ -54,9 +54,9 @@ impl<'a> Key<'a> {
     /// everything else the bytes as they are. Nothing is allocated.
     pub fn with_text<R>(self, read: impl FnOnce(&[u8]) -> R) -> R {
         let fill = match self.kind {
-            Kind::Bytes => return read(self.bytes),
-            Kind::Signed if self.bytes.first().is_some_and(|first| *first >= 0x80) => 0xff,
-            Kind::Signed | Kind::Unsigned => 0,
+            KeyKind::Bytes => return read(self.bytes),
+            KeyKind::Signed if self.bytes.first().is_some_and(|first| *first >= 0x80) => 0xff,
+            KeyKind::Signed | KeyKind::Unsigned => 0,
         };
         // At most 16 bytes wide, and as text 39 digits and a sign.
         let mut wide = [fill; 16];
@@ -65,7 +65,7 @@ impl<'a> Key<'a> {
         let mut text = [0; 40];
         let mut rest = &mut text[..];
         // It fits; if it did not, what fits would be written.
-        let _ = if self.kind == Kind::Signed {
+        let _ = if self.kind == KeyKind::Signed {
             write!(rest, "{}", i128::from_be_bytes(wide))
         } else {
             write!(rest, "{}", u128::from_be_bytes(wide))
@@ -79,7 +79,7 @@ impl<'a> Key<'a> {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct OwnedKey {
     bytes: Box<[u8]>,
-    kind: Kind,
+    kind: KeyKind,
 }
 
 impl From<Key<'_>> for OwnedKey {
@@ -148,8 +148,8 @@ macro_rules! by_big_endian {
         }
     )*};
 }
-by_big_endian!(Kind::Unsigned, u8, u16, u32, u64, u128);
-by_big_endian!(Kind::Signed, i8, i16, i32, i64, i128);
+by_big_endian!(KeyKind::Unsigned, u8, u16, u32, u64, u128);
+by_big_endian!(KeyKind::Signed, i8, i16, i32, i64, i128);
 
 impl<const N: usize> ShardKey for [u8; N] {
     #[inline]

@@ -43,11 +43,11 @@ mod text;
 mod version;
 mod view;
 
-pub use change::{Change, Sample, ShareMove, Side};
+pub use change::{PlacementChange, Sample, ShareMove, Side};
 pub use circle::Circle;
 pub use claim::{Claim, ClaimStore, Epoch, EpochError, Fence, Holder, Resource, StoreId};
 pub use duration::{DurationError, format_duration, parse_duration};
-pub use explain::{Explanation, Stop, Together};
+pub use explain::{Explanation, WalkStep, WeightClassLoad};
 pub use fingerprint::Fingerprint;
 pub use key::{Key, OwnedKey, ShardKey, hash_bytes};
 pub use key_placements::{KeyExplanation, KeyOwners, KeyShare, TooManyPoints};
@@ -57,7 +57,7 @@ pub use name_owners::NameOwners;
 pub use names::{ClaimName, GroupName, InstanceId, NAME_BYTES_MAX, NameError, PolicyName};
 pub use ownership::{NotHeld, NotOwning, Ownership, ServiceState};
 pub use placement::SlotOwners;
-pub use placer::{Placed, Placer};
+pub use placer::{Placer, ViewPlacement};
 pub use plan::{Balance, Move, Plan};
 pub use policy::{
     BackendLoss, DRAIN_TIMEOUT_MAX, KEEP_FOR_MAX, KeyPlacement, LoadMargin, MaxLoss, OwnershipMode, PlacementKind, PlacementParams, Policy,

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use serde::{Deserialize, Serialize};
 
 use crate::grants::Grants;
-use crate::machine::Refusal;
+use crate::machine::MemberRefusal;
 use crate::{
     ClaimName, Epoch, Fence, Fingerprint, KeyShare, Moment, PlacementKind, PlacementParams, Resource, ShardKey, SlotSet, View, slot_of,
 };
@@ -106,7 +106,7 @@ pub enum NotHeld {
 
 /// What is held under one placement.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Held {
+pub(crate) struct HeldShare {
     /// Under a key placement a circle without slots.
     pub(crate) slots: Arc<SlotSet>,
     /// Under a key placement alone.
@@ -115,7 +115,7 @@ pub(crate) struct Held {
     pub(crate) grants: Option<Arc<Grants>>,
 }
 
-impl Held {
+impl HeldShare {
     pub(crate) fn nothing(params: &PlacementParams) -> Self {
         Self { slots: Arc::new(SlotSet::empty(params.circle())), keys: params.kind.by_key().map(|_| KeyShare::nothing()), grants: None }
     }
@@ -146,7 +146,7 @@ impl Held {
 pub struct Ownership {
     pub(crate) state: ServiceState,
     pub(crate) since: Moment,
-    pub(crate) held: Held,
+    pub(crate) held: HeldShare,
     /// `None`: never ends (unsharded or frozen).
     pub(crate) deadline: Option<Moment>,
     /// Until when the record, and with it every claim of this life, is the member's own: also of what drains and is owned no more.
@@ -155,7 +155,7 @@ pub struct Ownership {
     pub(crate) policy_fingerprint: Option<Fingerprint>,
     pub(crate) stands_still: bool,
     pub(crate) min_members: u32,
-    pub(crate) refusal: Option<Refusal>,
+    pub(crate) refusal: Option<MemberRefusal>,
 }
 
 impl Ownership {
@@ -164,7 +164,7 @@ impl Ownership {
         Self {
             state: ServiceState::Created,
             since,
-            held: Held::nothing(params),
+            held: HeldShare::nothing(params),
             deadline: None,
             claims_end: None,
             view: Arc::default(),
@@ -178,14 +178,14 @@ impl Ownership {
     /// A snapshot that never ends, with a fixed share for tests.
     pub fn fixed(state: ServiceState, slots: SlotSet, view: Arc<View>, since: Moment) -> Self {
         let stands_still = !view.missing().is_empty();
-        let held = Held { slots: Arc::new(slots), keys: None, grants: None };
+        let held = HeldShare { slots: Arc::new(slots), keys: None, grants: None };
         Self { state, held, view, stands_still, ..Self::created(&PlacementParams::default(), since) }
     }
 
     /// A snapshot that never ends, of a service with sharding switched off: everything.
     pub fn unsharded(params: &PlacementParams, view: Arc<View>, since: Moment) -> Self {
         let keys = params.kind.by_key().map(|_| KeyShare::everything());
-        let held = Held { slots: Arc::new(SlotSet::full(params.circle())), keys, grants: None };
+        let held = HeldShare { slots: Arc::new(SlotSet::full(params.circle())), keys, grants: None };
         Self { state: ServiceState::Unsharded, held, view, ..Self::created(params, since) }
     }
 
@@ -282,7 +282,7 @@ impl Ownership {
     }
 
     /// Why the group or the backend refused this member, if it did.
-    pub const fn refusal(&self) -> Option<&Refusal> {
+    pub const fn refusal(&self) -> Option<&MemberRefusal> {
         self.refusal.as_ref()
     }
 
@@ -365,7 +365,7 @@ mod tests {
     fn under_a_key_placement_the_keys_count_and_the_deadline_as_ever() {
         let members = ["a", "b"].map(|id| (InstanceId::new(id).unwrap(), Weight::ONE));
         let owners = Arc::new(KeyOwners::place(members.clone(), KeyPlacement::Modulo, 1).unwrap());
-        let mine = Held { slots: Arc::new(SlotSet::empty(0)), keys: Some(owners.share_of(&members[0].0)), grants: None };
+        let mine = HeldShare { slots: Arc::new(SlotSet::empty(0)), keys: Some(owners.share_of(&members[0].0)), grants: None };
         let ownership = Ownership { held: mine, ..active_until(100) };
         let keys: Vec<u32> = (0..1_000).collect();
         let expected: Vec<&u32> = keys.iter().filter(|key| owners.owner(*key) == Some(&members[0].0)).collect();

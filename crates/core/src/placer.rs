@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, PoisonError, TryLockError};
 
-use crate::ownership::Held;
+use crate::ownership::HeldShare;
 use crate::{
     Circle, ClaimName, Holder, InstanceId, KeyOwners, PlacementParams, Resource, ShardKey, SlotOwners, SlotSet, Succession, TooManyPoints,
     View, Weight,
@@ -16,14 +16,14 @@ const RING_POINTS_LONG: u64 = 400_000;
 
 /// Who owns what in a view: each slot, or, under a key placement, each key by itself.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Placed {
+pub enum ViewPlacement {
     /// The slots have owners, and each key is in one slot.
     Slots(Arc<SlotOwners>),
     /// The keys have owners.
     Keys(Arc<KeyOwners>),
 }
 
-impl Placed {
+impl ViewPlacement {
     /// Places on the members, given in any order; an id that comes twice counts once, with its first weight. `params` are taken as valid (see
     /// [`PlacementParams::validated`]).
     ///
@@ -55,10 +55,10 @@ impl Placed {
     }
 
     /// What one member holds; nothing for a stranger.
-    pub(crate) fn held_by(&self, instance_id: &InstanceId) -> Held {
+    pub(crate) fn held_by(&self, instance_id: &InstanceId) -> HeldShare {
         match self {
-            Self::Slots(owners) => Held { slots: Arc::new(owners.slots_of(instance_id)), keys: None, grants: None },
-            Self::Keys(owners) => Held { slots: Arc::new(SlotSet::empty(0)), keys: Some(owners.share_of(instance_id)), grants: None },
+            Self::Slots(owners) => HeldShare { slots: Arc::new(owners.slots_of(instance_id)), keys: None, grants: None },
+            Self::Keys(owners) => HeldShare { slots: Arc::new(SlotSet::empty(0)), keys: Some(owners.share_of(instance_id)), grants: None },
         }
     }
 
@@ -83,25 +83,25 @@ impl Placed {
 #[derive(Debug)]
 pub struct Placer {
     params: PlacementParams,
-    placing: Mutex<Placing>,
+    placing: Mutex<PlacerState>,
 }
 
 #[derive(Debug)]
-struct Placing {
+struct PlacerState {
     circle: Circle,
-    last: Option<Placed>,
+    last: Option<ViewPlacement>,
 }
 
-impl Placing {
+impl PlacerState {
     fn last_by_key(&self) -> Option<&KeyOwners> {
-        if let Some(Placed::Keys(last)) = &self.last { Some(last) } else { None }
+        if let Some(ViewPlacement::Keys(last)) = &self.last { Some(last) } else { None }
     }
 }
 
 impl Placer {
     /// Nothing placed so far. `params` are taken as valid (see [`PlacementParams::validated`]).
     pub fn new(params: PlacementParams) -> Self {
-        Self { params, placing: Mutex::new(Placing { circle: Circle::new(params), last: None }) }
+        Self { params, placing: Mutex::new(PlacerState { circle: Circle::new(params), last: None }) }
     }
 
     /// What it places by.
@@ -127,12 +127,12 @@ impl Placer {
     }
 
     /// How many points placing `view` would make, after what was placed last or from nothing.
-    fn points_to_make(&self, last: Option<&Placing>, view: &View) -> u64 {
+    fn points_to_make(&self, last: Option<&PlacerState>, view: &View) -> u64 {
         let PlacementParams { kind, virtual_nodes, .. } = self.params;
         match (kind.by_key(), last) {
             (None, None) => SlotOwners::points_of(view, virtual_nodes),
             (None, Some(last)) => last.circle.points_to_make(view),
-            (Some(placement), last) => KeyOwners::points_to_make(last.and_then(Placing::last_by_key), view, placement, virtual_nodes),
+            (Some(placement), last) => KeyOwners::points_to_make(last.and_then(PlacerState::last_by_key), view, placement, virtual_nodes),
         }
     }
 
@@ -145,16 +145,16 @@ impl Placer {
     /// # Errors
     ///
     /// [`TooManyPoints`], under a key placement alone.
-    pub fn place(&self, view: &View) -> Result<Placed, TooManyPoints> {
+    pub fn place(&self, view: &View) -> Result<ViewPlacement, TooManyPoints> {
         // Whoever panicked in here left a circle that is as good as any: the next view is compared with what it holds.
         let mut placing = self.placing.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(last) = placing.last.as_ref().filter(|last| last.is_of(view)) {
             return Ok(last.clone());
         }
         let placed = match self.params.kind.by_key() {
-            None => Placed::Slots(Arc::new(placing.circle.place_view(view))),
+            None => ViewPlacement::Slots(Arc::new(placing.circle.place_view(view))),
             Some(placement) => {
-                Placed::Keys(Arc::new(KeyOwners::of_view_after(placing.last_by_key(), view, placement, self.params.virtual_nodes)?))
+                ViewPlacement::Keys(Arc::new(KeyOwners::of_view_after(placing.last_by_key(), view, placement, self.params.virtual_nodes)?))
             }
         };
         placing.last = Some(placed.clone());
@@ -193,7 +193,7 @@ mod tests {
             let params = PlacementParams { kind: PlacementKind::Key(placement), virtual_nodes: 16, ..PlacementParams::default() };
             let placer = Placer::new(params);
             let keys = |members| match placer.place(&view(members)) {
-                Ok(Placed::Keys(owners)) => owners,
+                Ok(ViewPlacement::Keys(owners)) => owners,
                 other => panic!("no keys: {other:?}"),
             };
             for members in [3, 4, 4, 2, 0, 5] {
@@ -272,7 +272,7 @@ mod tests {
         let (one, other) = (Placer::new(params), Placer::new(params));
         for members in [3, 4, 4, 2, 0, 5] {
             let slots = |placer: &Placer| match placer.place(&view(members)) {
-                Ok(Placed::Slots(owners)) => owners,
+                Ok(ViewPlacement::Slots(owners)) => owners,
                 other => panic!("no slots: {other:?}"),
             };
             let placed = slots(&one);

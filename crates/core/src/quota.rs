@@ -8,7 +8,7 @@
 #![expect(clippy::cast_possible_truncation, reason = "each cast says beside it why the value fits")]
 
 use crate::ring::{self, PointHash};
-use crate::{InstanceId, PlacementKind, PlacementParams, Together, Weight, slot_of};
+use crate::{InstanceId, PlacementKind, PlacementParams, Weight, WeightClassLoad, slot_of};
 
 /// How far the members of one weight together may be from their share, in thousandths of it.
 const BAND: u64 = 10;
@@ -35,7 +35,7 @@ pub(crate) struct Classes {
 
 /// A slot that was taken from its first owner so that a class has its least.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Given {
+pub(crate) struct TransferredSlot {
     pub(crate) slot: u32,
     pub(crate) to: u32,
     /// By which of its points, and where that stands.
@@ -93,9 +93,9 @@ impl Classes {
     }
 
     /// How many slots all members of this one's weight have together with so many `more`, and at most.
-    pub(crate) fn together(&self, member: usize, more: u32) -> Together {
+    pub(crate) fn together(&self, member: usize, more: u32) -> WeightClassLoad {
         let class = &self.classes[usize::from(self.of[member])];
-        Together { slots: class.taken + more, most: class.most }
+        WeightClassLoad { slots: class.taken + more, most: class.most }
     }
 
     /// Whether both are of one weight.
@@ -114,7 +114,7 @@ impl Classes {
         params: &PlacementParams,
         hash: PointHash,
         owners: &mut [u32],
-    ) -> Vec<Given> {
+    ) -> Vec<TransferredSlot> {
         let mut room = ring::capacities(members, params.slots, params.load_margin);
         let capacities = room.clone();
         for owner in owners.iter() {
@@ -144,7 +144,7 @@ impl Classes {
                 if giver == class || self.classes[giver].taken <= self.classes[giver].least {
                     continue;
                 }
-                given.push(Given { slot, to: member, point, place, had: capacities[to] - room[to] });
+                given.push(TransferredSlot { slot, to: member, point, place, had: capacities[to] - room[to] });
                 owners[slot as usize] = member;
                 room[from] += 1;
                 room[to] -= 1;

@@ -5,7 +5,7 @@ use std::fmt;
 
 use serde::Serialize;
 
-use crate::ownership::Held;
+use crate::ownership::HeldShare;
 use crate::{InstanceId, MEMBERS_MAX, MemberChange, Moment, Ownership, ShardKey, SlotSet};
 
 /// Why slots were gained or lost.
@@ -93,7 +93,7 @@ pub struct Rebalance {
     /// Members whose state or weight has changed since the last view; in merged changes the latest change of each.
     pub members_changed: Vec<MemberChange>,
     /// What was held before, in between if several changes are merged, and after.
-    pub(crate) history: Vec<Held>,
+    pub(crate) history: Vec<HeldShare>,
 }
 
 impl Rebalance {
@@ -203,7 +203,7 @@ mod tests {
             members_left: vec![],
             members_vanished: vec![],
             members_changed: vec![],
-            history: [before, after].map(|slots| Held { slots: Arc::new(slots.clone()), keys: None, grants: None }).into(),
+            history: [before, after].map(|slots| HeldShare { slots: Arc::new(slots.clone()), keys: None, grants: None }).into(),
         }
     }
 

@@ -1,9 +1,9 @@
 //! More than one member for a key: the owner and who comes after it, in different zones as long as there are any (rule 7 of
 //! `docs/placement.md`).
 
-mod ahead;
+mod clockwise;
 
-use ahead::Ahead;
+use clockwise::ClockwiseOrder;
 
 use crate::ring::{self, PointHash};
 use crate::{InstanceId, PlacementParams, ShardKey, SlotOwners, View, hash_bytes, slot_of, slot_start};
@@ -80,7 +80,7 @@ fn zones(view: &View, placed: &SlotOwners) -> Vec<usize> {
 fn ranked(placed: &SlotOwners, zones: &[usize], each: usize, hash: PointHash, mut look: impl FnMut()) -> Vec<u32> {
     let params = placed.params();
     let points = ring::circle(placed.members(), params.virtual_nodes, hash);
-    let mut ahead = Ahead::new(zones);
+    let mut ahead = ClockwiseOrder::new(zones);
     // Once around: behind the last point come the first ones.
     for point in points.iter().rev() {
         look();

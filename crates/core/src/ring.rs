@@ -267,18 +267,18 @@ mod tests {
             }
         }
         #[derive(Clone, Copy, PartialEq, Eq)]
-        pub(super) struct Node(u64, u32);
-        impl Hash for Node {
+        pub(super) struct PointNode(u64, u32);
+        impl Hash for PointNode {
             fn hash<H: Hasher>(&self, state: &mut H) {
                 state.write_u64(self.0);
             }
         }
 
-        pub(super) fn ring(members: &[(InstanceId, Weight)], nodes: u32) -> HashRing<Node, AsGivenState> {
+        pub(super) fn ring(members: &[(InstanceId, Weight)], nodes: u32) -> HashRing<PointNode, AsGivenState> {
             let mut points = Vec::new();
             for (index, (id, weight)) in (0u32..).zip(members) {
                 for i in 0..nodes * u32::from(weight.get()) {
-                    points.push(Node(hash_bytes(&[id.as_str().as_bytes(), &i.to_le_bytes()].concat()), index));
+                    points.push(PointNode(hash_bytes(&[id.as_str().as_bytes(), &i.to_le_bytes()].concat()), index));
                 }
             }
             points.sort_by_key(|node| (node.0, node.1));
@@ -288,7 +288,7 @@ mod tests {
             ring
         }
 
-        pub(super) fn owner(ring: &HashRing<Node, AsGivenState>, hash: u64) -> u32 {
+        pub(super) fn owner(ring: &HashRing<PointNode, AsGivenState>, hash: u64) -> u32 {
             ring.get(&hash).expect("the ring has points").1
         }
     }

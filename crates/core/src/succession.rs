@@ -12,7 +12,7 @@ use crate::{
 
 /// Whose one resource should be. A member is an index into the members.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Seat {
+enum Assignment {
     /// This member holds it and keeps it.
     Held(u32),
     /// It is free, and this member takes it.
@@ -29,8 +29,8 @@ enum Seat {
 pub struct Succession {
     /// The active members, in the order of the ids' bytes.
     members: Vec<Holder>,
-    slots: Vec<Seat>,
-    names: BTreeMap<ClaimName, Seat>,
+    slots: Vec<Assignment>,
+    names: BTreeMap<ClaimName, Assignment>,
 }
 
 impl Succession {
@@ -58,19 +58,19 @@ impl Succession {
         let holder = |member: &&Member| Holder { instance_id: member.instance_id.clone(), incarnation: member.incarnation };
         let mut this = Self {
             members: members.iter().map(holder).collect(),
-            slots: vec![Seat::Nobody; params.circle() as usize],
-            names: names.iter().map(|name| (name.clone(), Seat::Nobody)).collect(),
+            slots: vec![Assignment::Nobody; params.circle() as usize],
+            names: names.iter().map(|name| (name.clone(), Assignment::Nobody)).collect(),
         };
         for (resource, holder) in holders {
             if let Some(member) = this.index_of(holder)
                 && let Some(seat) = this.seat_mut(resource)
             {
-                *seat = Seat::Held(member);
+                *seat = Assignment::Held(member);
             }
         }
-        let is_complete = this.slots.iter().chain(this.names.values()).all(|seat| *seat != Seat::Nobody);
+        let is_complete = this.slots.iter().chain(this.names.values()).all(|seat| *seat != Assignment::Nobody);
         if !is_complete && !members.is_empty() && view.missing().is_empty() {
-            let kept = Kept::of(view, params, names);
+            let kept = ReservedShare::of(view, params, names);
             this.place(&members, params, &kept, points);
         }
         this
@@ -81,7 +81,7 @@ impl Succession {
         &mut self,
         members: &[&Member],
         params: PlacementParams,
-        kept: &Kept,
+        kept: &ReservedShare,
         points: impl FnOnce(&[(InstanceId, Weight)]) -> Vec<Point>,
     ) {
         let weighed: Vec<_> = members.iter().map(|member| (member.instance_id.clone(), member.weight)).collect();
@@ -102,12 +102,12 @@ impl Succession {
         let holder = holder.and_then(|holder| self.index_of(holder));
         let Some(seat) = self.seat_mut(resource) else { return true };
         match (*seat, holder) {
-            (Seat::Held(member), Some(holder)) => member == holder,
-            (Seat::Next(member), Some(holder)) if member == holder => {
-                *seat = Seat::Held(member);
+            (Assignment::Held(member), Some(holder)) => member == holder,
+            (Assignment::Next(member), Some(holder)) if member == holder => {
+                *seat = Assignment::Held(member);
                 true
             }
-            (Seat::Next(_) | Seat::Nobody, None) => true,
+            (Assignment::Next(_) | Assignment::Nobody, None) => true,
             _ => false,
         }
     }
@@ -146,7 +146,7 @@ impl Succession {
         self.number_of(&holder.instance_id).filter(|at| self.members[*at as usize].incarnation == holder.incarnation)
     }
 
-    fn seat_mut(&mut self, resource: &Resource) -> Option<&mut Seat> {
+    fn seat_mut(&mut self, resource: &Resource) -> Option<&mut Assignment> {
         match resource {
             Resource::Slot(slot) => self.slots.get_mut(*slot as usize),
             Resource::Name(name) => self.names.get_mut(name),
@@ -155,12 +155,12 @@ impl Succession {
 }
 
 /// What the placement gives to members that are away: it stays free until they are back.
-struct Kept {
+struct ReservedShare {
     slots: SlotSet,
     names: BTreeSet<ClaimName>,
 }
 
-impl Kept {
+impl ReservedShare {
     fn of(view: &View, params: PlacementParams, names: &BTreeSet<ClaimName>) -> Self {
         let mut kept = Self { slots: SlotSet::empty(params.circle()), names: BTreeSet::new() };
         let resting: Vec<_> = view.members().iter().filter(|member| member.state.rests()).map(|member| &member.instance_id).collect();
@@ -176,7 +176,7 @@ impl Kept {
     }
 }
 
-impl Seat {
+impl Assignment {
     const fn is_held(self) -> bool {
         matches!(self, Self::Held(_))
     }
@@ -201,14 +201,14 @@ fn tiers(members: &[&Member]) -> Vec<usize> {
 
 /// Gives what is free, in the order given, to the first point clockwise of its place whose member has room: of the members of the newest version
 /// as long as one of them has, then of the next older.
-fn give<'a>(points: &[Point], tiers: &[usize], capacities: Vec<u32>, seats: impl Iterator<Item = (u64, &'a mut Seat)>) {
+fn give<'a>(points: &[Point], tiers: &[usize], capacities: Vec<u32>, seats: impl Iterator<Item = (u64, &'a mut Assignment)>) {
     let mut room = capacities;
     let mut free = Vec::new();
     for (place, seat) in seats {
         match *seat {
             // Whoever holds more than it would be given has no room, and keeps it all the same.
-            Seat::Held(member) => room[member as usize] = room[member as usize].saturating_sub(1),
-            Seat::Next(_) | Seat::Nobody => free.push((place, seat)),
+            Assignment::Held(member) => room[member as usize] = room[member as usize].saturating_sub(1),
+            Assignment::Next(_) | Assignment::Nobody => free.push((place, seat)),
         }
     }
     let mut by_tier = vec![Vec::new(); tiers.iter().max().map_or(0, |last| last + 1)];
@@ -228,7 +228,7 @@ fn give<'a>(points: &[Point], tiers: &[usize], capacities: Vec<u32>, seats: impl
             if let Some(member) = clockwise.map(|point| point.member).find(|member| room[*member as usize] > 0) {
                 room[member as usize] -= 1;
                 left -= 1;
-                *seat = Seat::Next(member);
+                *seat = Assignment::Next(member);
             }
         }
     }

@@ -242,12 +242,12 @@ fn belongs(member: &Member, group: Option<&Serves>) -> bool {
 
 /// See [`View::group_fingerprint`]. It takes time for each fingerprint that is listed, however many different ones there are.
 fn group_fingerprint(members: &[&Member]) -> Option<Fingerprint> {
-    struct Listed {
+    struct ListedMember {
         by: usize,
         last_by: usize,
         last_position: usize,
     }
-    let mut tally: HashMap<Fingerprint, Listed> = HashMap::new();
+    let mut tally: HashMap<Fingerprint, ListedMember> = HashMap::new();
     for (at, member) in members.iter().enumerate() {
         for (position, fingerprint) in member.fingerprints.iter().enumerate() {
             match tally.entry(*fingerprint) {
@@ -255,10 +255,10 @@ fn group_fingerprint(members: &[&Member]) -> Option<Fingerprint> {
                 Entry::Occupied(known) if known.get().last_by == at => {}
                 Entry::Occupied(mut known) => {
                     let listed = known.get_mut();
-                    *listed = Listed { by: listed.by + 1, last_by: at, last_position: position.max(listed.last_position) };
+                    *listed = ListedMember { by: listed.by + 1, last_by: at, last_position: position.max(listed.last_position) };
                 }
                 Entry::Vacant(new) => {
-                    new.insert(Listed { by: 1, last_by: at, last_position: position });
+                    new.insert(ListedMember { by: 1, last_by: at, last_position: position });
                 }
             }
         }

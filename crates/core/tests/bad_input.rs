@@ -4,8 +4,8 @@
 #![expect(clippy::unwrap_used, reason = "a test; a name that is refused should stop it")]
 
 use shardwise_core::{
-    Balance, Change, Circle, InstanceId, LoadMargin, Member, POINTS_MAX, PlacementParams, Plan, Replicas, SLOTS_MAX, SlotOwners, SlotSet,
-    VIRTUAL_NODES_MAX, View, WEIGHT_MAX, Weight, slot_of, slot_start,
+    Balance, Circle, InstanceId, LoadMargin, Member, POINTS_MAX, PlacementChange, PlacementParams, Plan, Replicas, SLOTS_MAX, SlotOwners,
+    SlotSet, VIRTUAL_NODES_MAX, View, WEIGHT_MAX, Weight, slot_of, slot_start,
 };
 
 fn id(name: &str) -> InstanceId {
@@ -146,7 +146,7 @@ fn without_slots_or_without_points_nobody_owns() {
         assert_eq!(Replicas::of_view(&view(three), params, 2).owners("key", 2).count(), 0, "{params:?}");
         let plan = Plan::new(members(two), members(three), params);
         assert_eq!((plan.moved, plan.before), (0, Balance { members: 2, peak: 0.0, least: 0.0 }), "{params:?}");
-        let change = Change::new((members(two), params), (members(three), default)).unwrap();
+        let change = PlacementChange::new((members(two), params), (members(three), default)).unwrap();
         assert_eq!((change.moved_share, change.before.balance.least), (1.0, 0.0), "{params:?}: everything comes from nobody");
         for json in [serde_json::to_string(&plan).unwrap(), serde_json::to_string(&change).unwrap()] {
             let told: serde_json::Value = serde_json::from_str(&json).unwrap();
@@ -171,7 +171,7 @@ fn above_the_most_slots_everything_is_as_below() {
     assert!((0..70_000).all(|slot| replicas.owners_of_slot(slot, 1).next() == placed.owner_of_slot(slot)));
     assert_eq!(replicas.owners_of_slot(69_999, 3).count(), 3);
     let plan = Plan::new(members(&ABC[..2]), members(&ABC), params);
-    let change = Change::new((members(&ABC[..2]), params), (members(&ABC), params)).unwrap();
+    let change = PlacementChange::new((members(&ABC[..2]), params), (members(&ABC), params)).unwrap();
     assert!((change.moved_share - f64::from(plan.moved) / 70_000.0).abs() < 1e-9, "{plan:?} {change:?}");
     assert!((20_000..27_000).contains(&plan.moved), "about a third: {plan:?}");
 }

@@ -9,8 +9,8 @@ use std::fmt::Write as _;
 use std::path::Path;
 
 use shardwise_core::{
-    Circle, Holder, Incarnation, InstanceId, LoadMargin, Member, MemberState, Placed, PlacementKind, PlacementParams, Replicas, Resource,
-    ShardKey, SlotOwners, Succession, Version, View, Weight, hash_bytes, slot_of, slot_start,
+    Circle, Holder, Incarnation, InstanceId, LoadMargin, Member, MemberState, PlacementKind, PlacementParams, Replicas, Resource, ShardKey,
+    SlotOwners, Succession, Version, View, ViewPlacement, Weight, hash_bytes, slot_of, slot_start,
 };
 
 /// A key as the vectors write it; every kind goes through the type that a user would pass.
@@ -180,7 +180,7 @@ impl Stage {
             "digest" => digest(self.placed()),
             "owns" => self.placed().slots_of(&id(rest)).len().to_string(),
             "owner-of-slot" => name(self.placed().owner_of_slot(rest.parse().unwrap())),
-            "owner" => name(Placed::of_view(&self.view(), self.params).unwrap().owner(&Key::read(rest))),
+            "owner" => name(ViewPlacement::of_view(&self.view(), self.params).unwrap().owner(&Key::read(rest))),
             _ => panic!("unknown question: {question}"),
         }
     }

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 use shardwise_core::{
-    GroupName, InstanceId, LoadMargin, OwnershipMode, Placed, PlacementKind, PlacementParams, Policy, PolicyName, VersionRule, View,
+    GroupName, InstanceId, LoadMargin, OwnershipMode, PlacementKind, PlacementParams, Policy, PolicyName, VersionRule, View, ViewPlacement,
 };
 use shardwise_discovery::Record;
 
@@ -60,7 +60,7 @@ fn who_is_placed() {
         };
         let view = View::new(1, members);
         assert_eq!(json!(view.group_fingerprint().map(|group| group.to_string())), case["group"], "{case}");
-        let placed = Placed::of_view(&view, PlacementParams::default()).unwrap();
+        let placed = ViewPlacement::of_view(&view, PlacementParams::default()).unwrap();
         let placed: Vec<_> = placed.members().iter().map(|(id, weight)| json!([id.as_str(), weight.get()])).collect();
         assert_eq!(json!(placed), case["placed"], "{case}");
     }
@@ -81,7 +81,7 @@ fn who_owns() {
                 virtual_nodes: number(&asked["virtual_nodes"]),
                 load_margin: LoadMargin::Thousandths(number(&asked["load_margin_thousandths"])),
             };
-            let placed = Placed::of_view(&view, params).unwrap();
+            let placed = ViewPlacement::of_view(&view, params).unwrap();
             let owners: Vec<_> = keys.iter().map(|key| placed.owner(key.as_str().unwrap()).map(InstanceId::as_str)).collect();
             assert_eq!(json!(owners), case[name], "{name}: {case}");
         }

@@ -7,7 +7,7 @@ use std::time::{Duration, SystemTime};
 use axum::Json;
 use axum::extract::State;
 use serde::Serialize;
-use shardwise::core::Placed;
+use shardwise::core::ViewPlacement;
 use shardwise::{Departure, InstanceId, Member, Observer, Ownership, ShardKey, slot_of};
 use utoipa::ToSchema;
 
@@ -45,7 +45,7 @@ pub(crate) async fn owner(Of(joined): Of, InPath(key): InPath) -> Result<Json<Ke
     let view = joined.observer()?.members();
     let owner = placed.as_ref().and_then(|placed| placed.owner(&key)).cloned();
     let slot = match &placed {
-        Some(Placed::Slots(owners)) => Some(slot_of(key.key_hash(), owners.params().slots)),
+        Some(ViewPlacement::Slots(owners)) => Some(slot_of(key.key_hash(), owners.params().slots)),
         _ => None,
     };
     let address = owner.as_ref().and_then(|id| view.member(id)).and_then(|member| member.address.as_ref()).map(ToString::to_string);
@@ -125,7 +125,7 @@ impl Joined {
             view_fingerprint: view.fingerprint().to_string(),
             policy_fingerprint: view.group_fingerprint().map(|fingerprint| fingerprint.to_string()),
             members: view.members().len(),
-            slots: placed.and_then(|placed| if let Placed::Slots(owners) = placed { Some(owners.params().slots) } else { None }),
+            slots: placed.and_then(|placed| if let ViewPlacement::Slots(owners) = placed { Some(owners.params().slots) } else { None }),
             slots_owned: None,
             ranges: None,
             stands_still: !view.missing().is_empty(),
@@ -257,8 +257,8 @@ pub(crate) async fn members(State(app): State<Arc<App>>, Of(joined): Of) -> Resu
 }
 
 /// How many slots each member has; nothing under a key placement.
-fn loads(placed: &Placed) -> BTreeMap<InstanceId, u32> {
-    let Placed::Slots(owners) = placed else { return BTreeMap::new() };
+fn loads(placed: &ViewPlacement) -> BTreeMap<InstanceId, u32> {
+    let ViewPlacement::Slots(owners) = placed else { return BTreeMap::new() };
     let mut loads: BTreeMap<_, u32> = owners.members().iter().map(|(id, _)| (id.clone(), 0)).collect();
     for slot in 0..owners.params().slots {
         if let Some(load) = owners.owner_of_slot(slot).and_then(|owner| loads.get_mut(owner)) {

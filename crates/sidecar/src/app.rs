@@ -8,7 +8,7 @@ use std::time::Duration;
 use axum::extract::{FromRequestParts, RawPathParams};
 use axum::http::request::Parts;
 use bytes::Bytes;
-use shardwise::core::Placed;
+use shardwise::core::ViewPlacement;
 use shardwise::discovery::Seldom;
 use shardwise::{Observer, ServiceState, Sharding as _, ShardingFactory, ShardingService};
 use tokio::runtime::Handle;
@@ -214,7 +214,7 @@ impl Joined {
     }
 
     /// The placement that the group goes by; `None` if nobody owns.
-    pub(crate) fn placed(&self) -> Result<Option<Placed>> {
+    pub(crate) fn placed(&self) -> Result<Option<ViewPlacement>> {
         Ok(self.observer()?.placed()?)
     }
 

@@ -6,7 +6,7 @@ use axum::Json;
 use axum::extract::State;
 use serde::Serialize;
 use shardwise::InstanceId;
-use shardwise::core::{Explanation, KeyExplanation, Placed, Stop};
+use shardwise::core::{Explanation, KeyExplanation, ViewPlacement, WalkStep};
 use utoipa::ToSchema;
 
 use crate::app::{App, InPath, Of};
@@ -62,8 +62,8 @@ pub(crate) async fn explain(State(app): State<Arc<App>>, Of(joined): Of, InPath(
     app.spend()?;
     let Some(placed) = joined.placed()? else { return Ok(Json(Explained { key, ..Explained::default() })) };
     app.compute(move || match placed {
-        Placed::Slots(owners) => by_slot(key.clone(), owners.params().kind.as_str(), owners.explain(&key)),
-        Placed::Keys(owners) => by_key(key.clone(), owners.placement().as_str(), owners.explain(&key)),
+        ViewPlacement::Slots(owners) => by_slot(key.clone(), owners.params().kind.as_str(), owners.explain(&key)),
+        ViewPlacement::Keys(owners) => by_key(key.clone(), owners.placement().as_str(), owners.explain(&key)),
     })
     .await
     .map(Json)
@@ -84,7 +84,7 @@ fn by_slot(key: String, placement: &'static str, explained: Explanation) -> Expl
     }
 }
 
-fn step(stop: &Stop) -> Step {
+fn step(stop: &WalkStep) -> Step {
     Step {
         instance_id: stop.instance_id.as_str().to_owned(),
         point: Some(stop.point),

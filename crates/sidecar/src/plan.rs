@@ -5,7 +5,7 @@ use std::sync::Arc;
 use axum::Json;
 use axum::extract::{Request, State};
 use serde::{Deserialize, Serialize};
-use shardwise::core::{Balance, Change, MEMBERS_MAX, Placed, WEIGHT_MAX};
+use shardwise::core::{Balance, MEMBERS_MAX, PlacementChange, ViewPlacement, WEIGHT_MAX};
 use shardwise::{InstanceId, PlacementParams, Weight};
 use utoipa::ToSchema;
 
@@ -92,8 +92,8 @@ pub(crate) async fn plan(State(app): State<Arc<App>>, Of(joined): Of, request: R
     // Not before, or who begins many and ends none would take the turns of others.
     app.spend()?;
     let (params, before) = match joined.placed()? {
-        Some(Placed::Slots(owners)) => (*owners.params(), owners.members().to_vec()),
-        Some(Placed::Keys(owners)) => (joined.service.policy().placement, owners.members().to_vec()),
+        Some(ViewPlacement::Slots(owners)) => (*owners.params(), owners.members().to_vec()),
+        Some(ViewPlacement::Keys(owners)) => (joined.service.policy().placement, owners.members().to_vec()),
         None => (joined.service.policy().placement, Vec::new()),
     };
     // Also what is asked is read when it is its turn: it may take many times the room that it takes as text.
@@ -142,7 +142,7 @@ fn short(id: &str) -> String {
 }
 
 fn planned(before: Weighed, after: Weighed, params: PlacementParams) -> Result<Planned> {
-    let change = Change::new((before, params), (after, params)).map_err(|error| Problem::conflict(error.to_string()))?;
+    let change = PlacementChange::new((before, params), (after, params)).map_err(|error| Problem::conflict(error.to_string()))?;
     let evenness = |balance: &Balance| Evenness { members: balance.members, peak: balance.peak, least: balance.least };
     let text = |id: Option<InstanceId>| id.map(String::from);
     Ok(Planned {

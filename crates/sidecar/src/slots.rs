@@ -6,7 +6,7 @@ use std::sync::Arc;
 use axum::Json;
 use axum::extract::State;
 use serde::Serialize;
-use shardwise::core::{Placed, SlotOwners};
+use shardwise::core::{SlotOwners, ViewPlacement};
 use shardwise::{ErrorKind, Sharding as _, core::View};
 use utoipa::ToSchema;
 
@@ -107,11 +107,11 @@ pub(crate) async fn slots(State(app): State<Arc<App>>, Of(joined): Of) -> Result
 }
 
 impl Slots {
-    fn of(view: &View, placed: Option<&Placed>) -> Self {
+    fn of(view: &View, placed: Option<&ViewPlacement>) -> Self {
         let (placement, members, owners) = match placed {
             None => (None, Vec::new(), None),
-            Some(Placed::Keys(owners)) => (Some(owners.placement().as_str()), owners.members().to_vec(), None),
-            Some(Placed::Slots(owners)) => (Some(owners.params().kind.as_str()), owners.members().to_vec(), places(owners)),
+            Some(ViewPlacement::Keys(owners)) => (Some(owners.placement().as_str()), owners.members().to_vec(), None),
+            Some(ViewPlacement::Slots(owners)) => (Some(owners.params().kind.as_str()), owners.members().to_vec(), places(owners)),
         };
         Self {
             revision: view.revision(),

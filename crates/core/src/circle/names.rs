@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::{Circle, Entry, bucket_of};
+use super::{BucketEntry, Circle, bucket_of};
 use crate::view::MEMBERS_MAX;
 use crate::{ClaimName, InstanceId, NameOwners, SlotOwners, View, hash_bytes, ring};
 
@@ -35,7 +35,7 @@ impl Circle {
 
     /// The seats of the points from there on, one turn. There are points.
     fn clockwise(&self, hash: u64) -> impl Iterator<Item = usize> {
-        let (at, place) = (bucket_of(hash), Entry::new(hash, 0).place());
+        let (at, place) = (bucket_of(hash), BucketEntry::new(hash, 0).place());
         let (before, bucket, after) = (&self.buckets[..at], &self.buckets[at], &self.buckets[at + 1..]);
         let first = bucket.partition_point(|entry| entry.place() < place);
         let others = after.iter().chain(before).flatten();

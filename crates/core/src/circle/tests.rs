@@ -27,8 +27,9 @@ fn assert_sound(circle: &Circle) {
     let mut seats: Vec<_> = circle.seated.iter().map(|member| member.seat).chain(circle.free.iter().copied()).collect();
     seats.sort_unstable();
     assert!(seats.into_iter().map(usize::from).eq(0..circle.seats()));
-    let id_of =
-        |entry: &Entry| circle.seated.iter().find(|member| usize::from(member.seat) == entry.seat()).map(|member| &member.id).unwrap();
+    let id_of = |entry: &BucketEntry| {
+        circle.seated.iter().find(|member| usize::from(member.seat) == entry.seat()).map(|member| &member.id).unwrap()
+    };
     for bucket in &circle.buckets {
         assert!(bucket.windows(2).all(|pair| (pair[0].place(), id_of(&pair[0])) <= (pair[1].place(), id_of(&pair[1]))));
     }

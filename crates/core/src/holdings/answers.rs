@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::{Answer, CallFailure, ClaimAction, Hold, Holdings, Phase};
+use super::{CallFailure, ClaimAction, ClaimAnswer, HeldResource, Holdings, Phase};
 use crate::{Moment, Resource};
 
 /// Pause before asking again for what the backend holds back, or what somebody else held a moment ago.
@@ -10,7 +10,7 @@ const ASK_AGAIN: Duration = Duration::from_millis(100);
 
 impl Holdings {
     /// What became of an [`ClaimAction::Acquire`].
-    pub fn acquired(&mut self, now: Moment, attempt: u64, answers: Vec<(Resource, Answer)>, actions: &mut Vec<ClaimAction>) {
+    pub fn acquired(&mut self, now: Moment, attempt: u64, answers: Vec<(Resource, ClaimAnswer)>, actions: &mut Vec<ClaimAction>) {
         if !self.acquiring.answered(attempt) {
             return;
         }
@@ -19,22 +19,22 @@ impl Holdings {
         let mut gained = Vec::new();
         for (resource, answer) in answers {
             match answer {
-                Answer::Granted(epoch) if self.others.get(&resource).is_some_and(|other| other.epoch > epoch) => {}
-                Answer::Granted(epoch) if self.served.get(&resource).is_some_and(|served| *served >= epoch) => {
+                ClaimAnswer::Granted(epoch) if self.others.get(&resource).is_some_and(|other| other.epoch > epoch) => {}
+                ClaimAnswer::Granted(epoch) if self.served.get(&resource).is_some_and(|served| *served >= epoch) => {
                     // It was this member's all the time, though the news had said otherwise. An epoch serves once, so it goes back first.
                     self.others.remove(&resource);
                     self.orphans.insert(resource, epoch);
                 }
-                Answer::Granted(epoch) => {
+                ClaimAnswer::Granted(epoch) => {
                     self.note_granted(epoch);
                     self.others.remove(&resource);
                     self.served.insert(resource.clone(), epoch);
-                    self.mine.insert(resource.clone(), Hold { epoch, phase: Phase::Serving });
+                    self.mine.insert(resource.clone(), HeldResource { epoch, phase: Phase::Serving });
                     self.note_move(&resource);
                     gained.push((resource, epoch));
                 }
                 // If the watch says by now that it is free, it was given back in between; if not yet, it will tell.
-                Answer::Held | Answer::NotYet => {
+                ClaimAnswer::Held | ClaimAnswer::NotYet => {
                     self.held_back.insert(resource, now.plus(ASK_AGAIN));
                 }
             }

@@ -26,7 +26,7 @@ pub struct HoldingRules {
 
 /// What the backend says of one resource that was asked for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Answer {
+pub enum ClaimAnswer {
     /// It is this member's, under this epoch.
     Granted(Epoch),
     /// Somebody else holds it.

@@ -10,24 +10,24 @@
 mod answers;
 mod draining;
 mod io;
-mod line;
 mod news;
+mod pending_call;
 mod store;
 #[cfg(test)]
 mod tests;
 
-pub use io::{Answer, CallFailure, ClaimAction, HoldingRules, OnDrainTimeout};
+pub use io::{CallFailure, ClaimAction, ClaimAnswer, HoldingRules, OnDrainTimeout};
 pub use store::StoreRefusal;
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use crate::mistakes::{Mistake, made};
 use crate::{Claim, Epoch, Holder, Incarnation, Moment, Resource, SlotSet};
-use line::Line;
+use pending_call::PendingCall;
 
 /// One resource that this member holds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct Hold {
+struct HeldResource {
     epoch: Epoch,
     phase: Phase,
 }
@@ -61,11 +61,11 @@ pub struct Holdings {
     me: Holder,
     /// The record is there.
     entered: bool,
-    store: store::Store,
+    store: store::StoreState,
     /// The record is there and the store of claims is known.
     open: bool,
     wanted: BTreeSet<Resource>,
-    mine: BTreeMap<Resource, Hold>,
+    mine: BTreeMap<Resource, HeldResource>,
     /// Under which epoch each resource served last.
     served: BTreeMap<Resource, Epoch>,
     /// Held before a fence, or granted in an answer that never came: not used, to be given back.
@@ -78,9 +78,9 @@ pub struct Holdings {
     told: bool,
     /// Not to be asked for before.
     held_back: BTreeMap<Resource, Moment>,
-    acquiring: Line,
+    acquiring: PendingCall,
     asked: BTreeSet<Resource>,
-    releasing: Line,
+    releasing: PendingCall,
     /// What the release under way gives back.
     sent: Vec<(Resource, Epoch)>,
     attempt: u64,
@@ -97,7 +97,7 @@ impl Holdings {
             rules,
             me,
             entered: false,
-            store: store::Store::NONE,
+            store: store::StoreState::NONE,
             open: false,
             wanted: BTreeSet::new(),
             mine: BTreeMap::new(),
@@ -107,9 +107,9 @@ impl Holdings {
             others: BTreeMap::new(),
             told: false,
             held_back: BTreeMap::new(),
-            acquiring: Line::IDLE,
+            acquiring: PendingCall::IDLE,
             asked: BTreeSet::new(),
-            releasing: Line::IDLE,
+            releasing: PendingCall::IDLE,
             sent: Vec::new(),
             attempt: 0,
             changes: 0,
@@ -214,7 +214,7 @@ impl Holdings {
         let orphans = std::mem::take(&mut self.mine).into_iter().map(|(resource, hold)| (resource, hold.epoch));
         self.orphans.extend(orphans);
         self.asked.clear();
-        (self.acquiring, self.releasing, self.store.line) = (Line::IDLE, Line::IDLE, Line::IDLE);
+        (self.acquiring, self.releasing, self.store.line) = (PendingCall::IDLE, PendingCall::IDLE, PendingCall::IDLE);
     }
 
     /// From here on this is another life of the member: what the former one held ends with its record.
@@ -230,7 +230,7 @@ impl Holdings {
         let held = std::mem::take(&mut self.mine);
         let lost: Vec<_> = held.keys().cloned().collect();
         self.orphans.extend(held.into_iter().map(|(resource, hold)| (resource, hold.epoch)));
-        (self.acquiring, self.releasing) = (Line::IDLE, Line::IDLE);
+        (self.acquiring, self.releasing) = (PendingCall::IDLE, PendingCall::IDLE);
         self.asked.clear();
         self.sent.clear();
         self.changes += 1;

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::line::Line;
+use super::pending_call::PendingCall;
 use super::{ClaimAction, Holdings};
 use crate::{ClaimStore, Epoch, Moment};
 
@@ -33,8 +33,8 @@ pub enum StoreRefusal {
 }
 
 #[derive(Debug)]
-pub(super) struct Store {
-    pub(super) line: Line,
+pub(super) struct StoreState {
+    pub(super) line: PendingCall,
     /// The one in use, or the one used last.
     known: Option<ClaimStore>,
     /// The highest epoch that was granted to this member, and the highest that it has seen, anybody's. What is seen may be another store's
@@ -46,8 +46,8 @@ pub(super) struct Store {
     pub(super) accepted: bool,
 }
 
-impl Store {
-    pub(super) const NONE: Self = Self { line: Line::IDLE, known: None, granted: 0, seen: 0, refused: None, accepted: false };
+impl StoreState {
+    pub(super) const NONE: Self = Self { line: PendingCall::IDLE, known: None, granted: 0, seen: 0, refused: None, accepted: false };
 }
 
 impl Holdings {

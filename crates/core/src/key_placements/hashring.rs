@@ -5,13 +5,13 @@ use std::hash::{Hash, Hasher};
 
 use siphasher::sip::SipHasher;
 
-use super::points::Circle;
+use super::points::CirclePosition;
 
 /// SipHash-2-4 without a key, over what `Hash` makes of the value. Kept as bytes, as that of `uhashring` is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Place([u8; 8]);
+pub(super) struct HashringPosition([u8; 8]);
 
-impl Place {
+impl HashringPosition {
     /// The hash of a `str` of these bytes.
     pub(super) fn of(text: &[u8]) -> Self {
         Self::at(of_str(text).finish())
@@ -26,14 +26,14 @@ impl Place {
     }
 }
 
-impl Ord for Place {
+impl Ord for HashringPosition {
     #[inline]
     fn cmp(&self, other: &Self) -> Ordering {
         self.number().cmp(&other.number())
     }
 }
 
-impl PartialOrd for Place {
+impl PartialOrd for HashringPosition {
     #[inline]
     fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
         Some(self.cmp(other))
@@ -48,7 +48,7 @@ fn of_str(text: &[u8]) -> SipHasher {
     hasher
 }
 
-impl Circle for Place {
+impl CirclePosition for HashringPosition {
     fn each_point(id: &str, points: u32, mut put: impl FnMut(Self)) {
         let begun = of_str(id.as_bytes());
         for i in 0..points {

@@ -47,14 +47,14 @@ pub struct KeyOwners {
     placement: KeyPlacement,
     per_weight: u32,
     members: Vec<(InstanceId, Weight)>,
-    table: Table,
+    table: KeyTable,
 }
 
 #[derive(Debug)]
-enum Table {
+enum KeyTable {
     Modulo,
-    Uhashring(Points<uhashring::Place>),
-    Hashring(Points<hashring::Place>),
+    Uhashring(Points<uhashring::UhashringPosition>),
+    Hashring(Points<hashring::HashringPosition>),
 }
 
 /// By what a key was given to its owner.
@@ -117,11 +117,15 @@ impl KeyOwners {
         check(members.iter().map(|(_, weight)| *weight), placement, per_weight)?;
         let last = last.filter(|last| (last.placement, last.per_weight) == (placement, per_weight));
         let table = match (placement, last.map(|last| (&last.members, &last.table))) {
-            (KeyPlacement::Modulo, _) => Table::Modulo,
-            (KeyPlacement::Uhashring, Some((had, Table::Uhashring(points)))) => Table::Uhashring(points.follow(had, &members, per_weight)),
-            (KeyPlacement::Uhashring, _) => Table::Uhashring(Points::new(&members, per_weight)),
-            (KeyPlacement::Hashring, Some((had, Table::Hashring(points)))) => Table::Hashring(points.follow(had, &members, per_weight)),
-            (KeyPlacement::Hashring, _) => Table::Hashring(Points::new(&members, per_weight)),
+            (KeyPlacement::Modulo, _) => KeyTable::Modulo,
+            (KeyPlacement::Uhashring, Some((had, KeyTable::Uhashring(points)))) => {
+                KeyTable::Uhashring(points.follow(had, &members, per_weight))
+            }
+            (KeyPlacement::Uhashring, _) => KeyTable::Uhashring(Points::new(&members, per_weight)),
+            (KeyPlacement::Hashring, Some((had, KeyTable::Hashring(points)))) => {
+                KeyTable::Hashring(points.follow(had, &members, per_weight))
+            }
+            (KeyPlacement::Hashring, _) => KeyTable::Hashring(Points::new(&members, per_weight)),
         };
         Ok(Self { placement, per_weight, members, table })
     }
@@ -177,13 +181,13 @@ impl KeyOwners {
 
     fn hash_and_point(&self, text: &[u8]) -> (String, Option<String>) {
         match &self.table {
-            Table::Modulo => (format!("{:08x}", modulo::fnv1a(text)), None),
-            Table::Uhashring(points) => {
-                let hash = uhashring::Place::of(text);
+            KeyTable::Modulo => (format!("{:08x}", modulo::fnv1a(text)), None),
+            KeyTable::Uhashring(points) => {
+                let hash = uhashring::UhashringPosition::of(text);
                 (format!("{:032x}", hash.number()), points.find(hash).map(|(place, _)| format!("{:032x}", place.number())))
             }
-            Table::Hashring(points) => {
-                let hash = hashring::Place::of(text);
+            KeyTable::Hashring(points) => {
+                let hash = hashring::HashringPosition::of(text);
                 (format!("{:016x}", hash.number()), points.find(hash).map(|(place, _)| format!("{:016x}", place.number())))
             }
         }
@@ -198,9 +202,9 @@ impl KeyOwners {
     fn position_of(&self, key: Key<'_>) -> Option<u32> {
         key.with_text(|text| match &self.table {
             // A position is below the number of members, which fits.
-            Table::Modulo => modulo::fnv1a(text).checked_rem(u32::try_from(self.members.len()).unwrap_or(u32::MAX)),
-            Table::Uhashring(points) => points.find(uhashring::Place::of(text)).map(|(_, member)| member),
-            Table::Hashring(points) => points.find(hashring::Place::of(text)).map(|(_, member)| member),
+            KeyTable::Modulo => modulo::fnv1a(text).checked_rem(u32::try_from(self.members.len()).unwrap_or(u32::MAX)),
+            KeyTable::Uhashring(points) => points.find(uhashring::UhashringPosition::of(text)).map(|(_, member)| member),
+            KeyTable::Hashring(points) => points.find(hashring::HashringPosition::of(text)).map(|(_, member)| member),
         })
     }
 }

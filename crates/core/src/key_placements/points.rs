@@ -3,7 +3,7 @@
 use crate::{InstanceId, Weight};
 
 /// Where the points and keys of a fleet stand.
-pub(super) trait Circle: Copy + Ord {
+pub(super) trait CirclePosition: Copy + Ord {
     /// Hands over where the points 0 to `points - 1` of the member `id` stand.
     fn each_point(id: &str, points: u32, put: impl FnMut(Self));
 
@@ -15,7 +15,7 @@ pub(super) trait Circle: Copy + Ord {
 #[derive(Debug)]
 pub(super) struct Points<C>(Vec<(C, u32)>);
 
-impl<C: Circle> Points<C> {
+impl<C: CirclePosition> Points<C> {
     /// `per_weight` points per unit of weight for each of `members`, which are in order.
     pub(super) fn new(members: &[(InstanceId, Weight)], per_weight: u32) -> Self {
         Self(sorted(members.iter().zip(0..), per_weight))
@@ -50,7 +50,7 @@ fn count<'a>(members: impl Iterator<Item = &'a (InstanceId, Weight)>, per_weight
     members.map(|(_, weight)| per_weight as usize * usize::from(weight.get())).sum()
 }
 
-fn sorted<'a, C: Circle>(members: impl Iterator<Item = (&'a (InstanceId, Weight), u32)> + Clone, per_weight: u32) -> Vec<(C, u32)> {
+fn sorted<'a, C: CirclePosition>(members: impl Iterator<Item = (&'a (InstanceId, Weight), u32)> + Clone, per_weight: u32) -> Vec<(C, u32)> {
     let mut points = Vec::with_capacity(count(members.clone().map(|(member, _)| member), per_weight));
     for ((id, weight), member) in members {
         C::each_point(id.as_str(), per_weight * u32::from(weight.get()), |place| points.push((place, member)));

@@ -8,10 +8,10 @@ use crate::ShardKey;
 
 /// What one member holds under a key placement: the keys that are its own, every key, or none.
 #[derive(Clone, PartialEq, Eq)]
-pub struct KeyShare(Of);
+pub struct KeyShare(ShareKind);
 
 #[derive(Clone, PartialEq, Eq)]
-enum Of {
+enum ShareKind {
     Nothing,
     Everything,
     /// The member at that position.
@@ -21,29 +21,29 @@ enum Of {
 impl KeyShare {
     /// The keys of the member at that position.
     pub(super) const fn of_member(owners: Arc<KeyOwners>, position: u32) -> Self {
-        Self(Of::Member(owners, position))
+        Self(ShareKind::Member(owners, position))
     }
 
     /// No key.
     pub const fn nothing() -> Self {
-        Self(Of::Nothing)
+        Self(ShareKind::Nothing)
     }
 
     /// Every key.
     pub const fn everything() -> Self {
-        Self(Of::Everything)
+        Self(ShareKind::Everything)
     }
 
     /// Whether no key can be in it. A member whose keys nobody has asked for holds something.
     pub const fn is_nothing(&self) -> bool {
-        matches!(self.0, Of::Nothing)
+        matches!(self.0, ShareKind::Nothing)
     }
 
     /// Who owns the other keys; `None` if it is nothing or everything.
     pub fn owners(&self) -> Option<&KeyOwners> {
         match &self.0 {
-            Of::Member(owners, _) => Some(owners),
-            Of::Nothing | Of::Everything => None,
+            ShareKind::Member(owners, _) => Some(owners),
+            ShareKind::Nothing | ShareKind::Everything => None,
         }
     }
 
@@ -51,9 +51,9 @@ impl KeyShare {
     #[inline]
     pub fn holds<K: ShardKey + ?Sized>(&self, key: &K) -> bool {
         match &self.0 {
-            Of::Nothing => false,
-            Of::Everything => true,
-            Of::Member(owners, me) => owners.position(key) == Some(*me),
+            ShareKind::Nothing => false,
+            ShareKind::Everything => true,
+            ShareKind::Member(owners, me) => owners.position(key) == Some(*me),
         }
     }
 }
@@ -61,12 +61,12 @@ impl KeyShare {
 impl fmt::Debug for KeyShare {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match &self.0 {
-            Of::Member(owners, me) => {
+            ShareKind::Member(owners, me) => {
                 let (placement, members) = (owners.placement(), owners.members());
                 write!(f, "keys of {:?} by {placement} among {}", members[*me as usize].0, members.len())
             }
-            Of::Nothing => f.write_str("no keys"),
-            Of::Everything => f.write_str("all keys"),
+            ShareKind::Nothing => f.write_str("no keys"),
+            ShareKind::Everything => f.write_str("all keys"),
         }
     }
 }

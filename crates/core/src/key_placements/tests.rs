@@ -7,7 +7,7 @@ use std::hash::{BuildHasher, Hasher};
 use ::hashring::HashRing;
 use proptest::prelude::*;
 
-use super::points::Circle;
+use super::points::CirclePosition;
 use super::*;
 use crate::{Fingerprint, Member, MemberState};
 
@@ -39,8 +39,8 @@ fn uhashring_gives_keys_to_whom_python_gives_them() {
     for (key, owner) in keys {
         assert_eq!(owners.owner(key), Some(&id(owner)), "{key:?}");
     }
-    let Table::Uhashring(points) = &owners.table else { panic!("another table: {owners:?}") };
-    let on_a_point = uhashring::Place::of(b"worker-1-0");
+    let KeyTable::Uhashring(points) = &owners.table else { panic!("another table: {owners:?}") };
+    let on_a_point = uhashring::UhashringPosition::of(b"worker-1-0");
     let behind = points.find(on_a_point).unwrap();
     assert!(behind.0 > on_a_point, "a key on a point goes to the next");
     assert_eq!(owners.owner("worker-1-0"), Some(&owners.members()[behind.1 as usize].0));
@@ -113,14 +113,14 @@ fn everybody_in_the_view_counts_and_whoever_stands_beside_it() {
 /// With four million of them allowed, padding would be tens of megabytes.
 #[test]
 fn a_point_takes_its_hash_and_four_bytes() {
-    assert_eq!((size_of::<(uhashring::Place, u32)>(), size_of::<(hashring::Place, u32)>()), (20, 12));
+    assert_eq!((size_of::<(uhashring::UhashringPosition, u32)>(), size_of::<(hashring::HashringPosition, u32)>()), (20, 12));
 }
 
 /// Points at one place: uhashring keeps the node added last, the crate `hashring` whichever its search meets.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 struct Few(u8);
 
-impl Circle for Few {
+impl CirclePosition for Few {
     fn each_point(id: &str, points: u32, mut put: impl FnMut(Self)) {
         (0..points).for_each(|i| put(Self((crate::hash_bytes(format!("{id}{i}").as_bytes()) % 8) as u8)));
     }
@@ -199,6 +199,6 @@ fn the_hash_of_a_key_is_the_crates() {
     for key in ["", "tenant-a", "é", "🦀"] {
         let mut hasher = ::hashring::DefaultHashBuilder.build_hasher();
         std::hash::Hash::hash(key, &mut hasher);
-        assert_eq!(hashring::Place::of(key.as_bytes()).number(), hasher.finish());
+        assert_eq!(hashring::HashringPosition::of(key.as_bytes()).number(), hasher.finish());
     }
 }

@@ -5,7 +5,7 @@ use std::io::Write;
 
 use md5::{Digest, Md5};
 
-use super::points::Circle;
+use super::points::CirclePosition;
 use crate::NAME_BYTES_MAX;
 
 /// Points per unit of weight: the package's own default (`vnodes`).
@@ -13,9 +13,9 @@ pub(super) const POINTS: u32 = 160;
 
 /// MD5 as one number, big-endian. It is kept as bytes, in the machine's order, because a `u128` beside a member would take as much again.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Place([u8; 16]);
+pub(super) struct UhashringPosition([u8; 16]);
 
-impl Place {
+impl UhashringPosition {
     pub(super) fn of(text: &[u8]) -> Self {
         Self(u128::from_be_bytes(Md5::digest(text).into()).to_ne_bytes())
     }
@@ -25,21 +25,21 @@ impl Place {
     }
 }
 
-impl Ord for Place {
+impl Ord for UhashringPosition {
     #[inline]
     fn cmp(&self, other: &Self) -> Ordering {
         self.number().cmp(&other.number())
     }
 }
 
-impl PartialOrd for Place {
+impl PartialOrd for UhashringPosition {
     #[inline]
     fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
         Some(self.cmp(other))
     }
 }
 
-impl Circle for Place {
+impl CirclePosition for UhashringPosition {
     /// Point `i` of a node is the hash of its name, a hyphen and `i` in decimal.
     fn each_point(id: &str, points: u32, mut put: impl FnMut(Self)) {
         let mut text = Vec::with_capacity(NAME_BYTES_MAX + 11);
@@ -59,7 +59,7 @@ impl Circle for Place {
 
 /// The first point behind the key, never one at its very place. The package keeps one node for each place, the one added last, which is
 /// the one with the greatest id.
-pub(super) fn last_behind<C: Circle>(points: &[(C, u32)], key: C) -> Option<(C, u32)> {
+pub(super) fn last_behind<C: CirclePosition>(points: &[(C, u32)], key: C) -> Option<(C, u32)> {
     let behind = &points[points.partition_point(|(place, _)| *place <= key)..];
     let from_there = if behind.is_empty() { points } else { behind };
     let (first, _) = from_there.first()?;

@@ -7,12 +7,12 @@ use std::iter;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::next_in_line::{Line, Unclaimed};
-use super::rolling::Rolling;
-use super::{Action, ClaimInput, Machine, Refusal};
+use super::rolling::RollingUpgrade;
+use super::takeover::{TakeoverOrder, Unclaimed};
+use super::{Action, ClaimInput, Machine, MemberRefusal};
 use crate::grants::Grants;
 use crate::holdings::{ClaimAction, HoldingRules, Holdings, StoreRefusal};
-use crate::ownership::Held;
+use crate::ownership::HeldShare;
 use crate::{
     Cause, ClaimName, ClaimStore, Epoch, Fingerprint, Holder, Incarnation, InstanceId, Moment, Ownership, OwnershipMode, PlacementParams,
     Placer, Policy, Resource, ServiceState, SlotSet, VersionRule, View,
@@ -20,7 +20,7 @@ use crate::{
 
 /// The claims of a member, and what of them readers see.
 #[derive(Debug)]
-pub(super) struct Claiming {
+pub(super) struct ClaimState {
     holdings: Holdings,
     /// The slots that the placement gives, as they were wanted last, and why.
     wanted: Arc<SlotSet>,
@@ -35,19 +35,19 @@ pub(super) struct Claiming {
     stale: bool,
     /// How much versions count, and what follows from them in the present group.
     version_rule: VersionRule,
-    rolling: Option<Rolling>,
+    rolling: Option<RollingUpgrade>,
     /// How often that was found out.
     successions: u64,
     /// The group by which names were placed and absent owners were given their time.
     placed_at: Option<(Arc<View>, Fingerprint)>,
     /// What serves, as of this many changes of it.
-    held: Held,
+    held: HeldShare,
     changes: u64,
     /// To be carried out once what serves has been published.
     pending: Vec<ClaimAction>,
 }
 
-impl Claiming {
+impl ClaimState {
     /// `None` unless the policy's ownership is exclusive.
     pub(super) fn new(policy: &Policy, me: Holder) -> Option<Self> {
         let rules = HoldingRules { drain_timeout: policy.drain_timeout, on_drain_timeout: policy.on_drain_timeout };
@@ -97,7 +97,7 @@ impl Claiming {
     }
 
     /// What should be held from now on: what the placement gives, or, where versions count, what follows from them. Gives what is held.
-    pub(super) fn want(&mut self, now: Moment, placed: &Arc<SlotSet>, cause: Cause) -> Held {
+    pub(super) fn want(&mut self, now: Moment, placed: &Arc<SlotSet>, cause: Cause) -> HeldShare {
         let slots = self.rolling.as_ref().map_or_else(|| Arc::clone(placed), |rolling| Arc::new(rolling.slots()));
         if self.wanted != slots || std::mem::take(&mut self.stale) {
             (self.wanted, self.cause) = (slots, cause);
@@ -107,7 +107,7 @@ impl Claiming {
     }
 
     /// Tells the group as it is now: where it is another one, owners that did not come have their time again. What was held in their place is
-    /// let go of by the next [`Claiming::want`], unless that wants it.
+    /// let go of by the next [`ClaimState::want`], unless that wants it.
     pub(super) fn meet(&mut self, view: &Arc<View>, placer: &Arc<Placer>, me: &InstanceId) {
         if self.placed_at.as_ref().is_some_and(|(known, _)| Arc::ptr_eq(known, view)) {
             return;
@@ -117,7 +117,7 @@ impl Claiming {
             self.unclaimed.start_over();
             self.stale |= !self.stood_in.is_empty();
             self.stood_in.clear();
-            self.rolling = Rolling::of(self.version_rule, view, placer, me, &self.names);
+            self.rolling = RollingUpgrade::of(self.version_rule, view, placer, me, &self.names);
             self.succeed();
             if self.rolling.is_none() {
                 let owners = placer.place_names(view, &self.names);
@@ -147,7 +147,7 @@ impl Claiming {
             return;
         }
         self.succeed();
-        let slots = self.rolling.as_ref().map(Rolling::slots);
+        let slots = self.rolling.as_ref().map(RollingUpgrade::slots);
         if let Some(slots) = slots.filter(|slots| *self.wanted != *slots) {
             (self.wanted, self.stale) = (Arc::new(slots), true);
         }
@@ -201,7 +201,7 @@ impl Claiming {
             let names = names.difference(wanted_names).cloned().map(Resource::Name).filter(|name| holdings.is_free(name));
             slots.iter().map(Resource::Slot).chain(names).filter(|resource| !stood_in.contains(resource)).collect()
         };
-        let taken = self.unclaimed.look(now, ttl, free, || Line::of(view, params, names), me);
+        let taken = self.unclaimed.look(now, ttl, free, || TakeoverOrder::of(view, params, names), me);
         if !taken.is_empty() {
             self.cause = Cause::OwnerAbsent;
             self.stood_in.extend(taken);
@@ -229,7 +229,7 @@ impl Claiming {
     }
 
     /// What serves.
-    fn held(&mut self) -> Held {
+    fn held(&mut self) -> HeldShare {
         if self.changes != self.holdings.changes() {
             self.changes = self.holdings.changes();
             self.held = serving(self.held.slots.slots(), self.holdings.serving());
@@ -238,10 +238,10 @@ impl Claiming {
     }
 
     /// Why this member cannot take part, or that it cannot yet.
-    pub(super) fn standing(&self) -> Result<(), Option<Refusal>> {
+    pub(super) fn standing(&self) -> Result<(), Option<MemberRefusal>> {
         match self.holdings.refusal() {
-            Some(StoreRefusal::Denied(message)) => Err(Some(Refusal::Backend { message: Arc::clone(message) })),
-            Some(other) => Err(Some(Refusal::Store(other.clone()))),
+            Some(StoreRefusal::Denied(message)) => Err(Some(MemberRefusal::Backend { message: Arc::clone(message) })),
+            Some(other) => Err(Some(MemberRefusal::Store(other.clone()))),
             None if self.holdings.is_open() => Ok(()),
             None => Err(None),
         }
@@ -257,15 +257,15 @@ impl Claiming {
     }
 }
 
-fn serving<'a>(slots: u32, held: impl Iterator<Item = (&'a Resource, Epoch)>) -> Held {
+fn serving<'a>(slots: u32, held: impl Iterator<Item = (&'a Resource, Epoch)>) -> HeldShare {
     let (slots, grants) = Grants::of(slots, held);
-    Held { slots: Arc::new(slots), keys: None, grants: Some(Arc::new(grants)) }
+    HeldShare { slots: Arc::new(slots), keys: None, grants: Some(Arc::new(grants)) }
 }
 
 impl Machine {
     /// The store that a [`ClaimAction::Acquire`] asks; `None` unless ownership is exclusive and it is known.
     pub fn claim_store(&self) -> Option<ClaimStore> {
-        self.claiming.as_ref().and_then(Claiming::store)
+        self.claiming.as_ref().and_then(ClaimState::store)
     }
 
     /// The slots that the placement gives to this member, which it holds once it has claimed them; `None` unless ownership is exclusive.
@@ -275,7 +275,7 @@ impl Machine {
 
     /// Whether nothing is claimed that work might still be in flight on, as far as this member's record goes.
     pub(super) fn has_let_go(&self) -> bool {
-        !self.lease.is_held() || self.claiming.as_ref().is_none_or(Claiming::is_empty)
+        !self.lease.is_held() || self.claiming.as_ref().is_none_or(ClaimState::is_empty)
     }
 
     pub(super) fn claims_wake_at(&self) -> Option<Moment> {

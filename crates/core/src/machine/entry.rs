@@ -5,7 +5,7 @@
 
 use std::time::Duration;
 
-use super::{Action, Failure, Machine, Op, Refusal};
+use super::{Action, Machine, MemberRefusal, Op, OpFailure};
 use crate::mistakes::lease_begins;
 use crate::{Moment, PolicyError, ServiceState};
 
@@ -62,15 +62,15 @@ impl Machine {
         self.reconsider(now, actions);
     }
 
-    pub(super) fn failed(&mut self, now: Moment, attempt: u64, failure: Failure, actions: &mut Vec<Action>) {
+    pub(super) fn failed(&mut self, now: Moment, attempt: u64, failure: OpFailure, actions: &mut Vec<Action>) {
         if !self.lease.answered(attempt) {
             return;
         }
         let entering = self.wanted_call() == Some(Op::Register);
-        let rival = matches!(failure, Failure::InUse { .. });
+        let rival = matches!(failure, OpFailure::InUse { .. });
         match self.lease.refusal(&self.me.instance_id, failure).filter(|_| entering) {
             // A backend that turns away a member on its last view is as good as out of reach.
-            Some(Refusal::Backend { .. }) if self.state() == ServiceState::Stale => return self.lease.ask_again_slowly(now),
+            Some(MemberRefusal::Backend { .. }) if self.state() == ServiceState::Stale => return self.lease.ask_again_slowly(now),
             Some(refusal) => return self.refuse(now, refusal, actions),
             // A former self that is waited out is no outage: it is asked for again soon.
             None if rival => self.lease.ask_again_soon(now),
@@ -89,13 +89,13 @@ impl Machine {
         self.begin_life(actions);
         match self.state() {
             ServiceState::Stale => self.lease.ask_again_slowly(now),
-            _ => self.refuse(now, Refusal::Lease(short), actions),
+            _ => self.refuse(now, MemberRefusal::Lease(short), actions),
         }
     }
 
     /// The record goes at once: a newcomer that stayed registered would become the member that joined first when those who do the group's work are
     /// restarted one by one, and would then decide what the group works for.
-    pub(super) fn refuse_work(&mut self, now: Moment, refusal: Refusal, actions: &mut Vec<Action>) {
+    pub(super) fn refuse_work(&mut self, now: Moment, refusal: MemberRefusal, actions: &mut Vec<Action>) {
         actions.push(Action::Deregister);
         self.begin_life(actions);
         self.start_over();
@@ -103,7 +103,7 @@ impl Machine {
     }
 
     /// Shows the reason, once, and tries again slowly. Nothing is followed meanwhile: who refuses a record refuses a watch as well.
-    fn refuse(&mut self, now: Moment, refusal: Refusal, actions: &mut Vec<Action>) {
+    fn refuse(&mut self, now: Moment, refusal: MemberRefusal, actions: &mut Vec<Action>) {
         self.stop_watch(actions);
         self.lease.ask_again_slowly(now);
         self.turn_with(now, ServiceState::Refused, Some(refusal), actions);

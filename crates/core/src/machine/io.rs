@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::holdings::{Answer, CallFailure, ClaimAction, StoreRefusal};
+use crate::holdings::{CallFailure, ClaimAction, ClaimAnswer, StoreRefusal};
 use crate::{
     Address, Claim, ClaimName, ClaimStore, Fingerprint, GroupName, Incarnation, InstanceId, Missing, Moment, Ownership, Policy,
     PolicyError, Rebalance, Resource, Serves, TooManyPoints, View,
@@ -44,7 +44,7 @@ pub enum Input {
         /// Of which call.
         attempt: u64,
         /// How.
-        failure: Failure,
+        failure: OpFailure,
     },
     /// The backend has no record of ours any more.
     RecordLost {
@@ -88,7 +88,7 @@ pub enum ClaimInput {
         /// Of which call.
         attempt: u64,
         /// By resource.
-        answers: Vec<(Resource, Answer)>,
+        answers: Vec<(Resource, ClaimAnswer)>,
     },
     /// They are given back.
     Released {
@@ -165,7 +165,7 @@ pub enum Action {
 
 /// Why a call failed, as far as it matters here.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Failure {
+pub enum OpFailure {
     /// May work later.
     Retryable,
     /// Will not work until somebody changes something.
@@ -185,7 +185,7 @@ pub enum Failure {
 /// Why a member is refused.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
-pub enum Refusal {
+pub enum MemberRefusal {
     /// The backend refuses it for good.
     #[error("{message}")]
     Backend {
@@ -248,7 +248,7 @@ pub struct OtherWork {
     pub member: InstanceId,
 }
 
-impl Refusal {
+impl MemberRefusal {
     /// The group serves `group`, and `policy` cannot.
     pub fn other_policy(policy: &Policy, group: Fingerprint) -> Self {
         Self::OtherPolicy { mine: policy.fingerprint(), next: policy.fingerprints().get(1).copied(), group }

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::{Action, Failure, Op, Refusal};
+use super::{Action, MemberRefusal, Op, OpFailure};
 use crate::{Incarnation, InstanceId, Moment, PolicyError, Timing, hash_bytes, slot_of};
 
 /// First pause after a failed call; doubled for each further one.
@@ -156,11 +156,13 @@ impl Lease {
     }
 
     /// Whether a failed call means that trying again soon is of no use.
-    pub(super) fn refusal(&mut self, me: &InstanceId, failure: Failure) -> Option<Refusal> {
+    pub(super) fn refusal(&mut self, me: &InstanceId, failure: OpFailure) -> Option<MemberRefusal> {
         match failure {
-            Failure::Retryable => None,
-            Failure::Permanent { message } => Some(Refusal::Backend { message }),
-            Failure::InUse { address, stamp } => self.rival_seen(stamp).then(|| Refusal::InUse { instance_id: me.clone(), address }),
+            OpFailure::Retryable => None,
+            OpFailure::Permanent { message } => Some(MemberRefusal::Backend { message }),
+            OpFailure::InUse { address, stamp } => {
+                self.rival_seen(stamp).then(|| MemberRefusal::InUse { instance_id: me.clone(), address })
+            }
         }
     }
 

@@ -15,21 +15,21 @@ mod io;
 mod lease;
 mod leaving;
 mod loss;
-mod next_in_line;
 mod rolling;
 mod standing;
+mod takeover;
 #[cfg(test)]
 mod tests;
 
-pub use io::{Action, ClaimInput, Failure, Input, Op, OtherWork, Refusal};
+pub use io::{Action, ClaimInput, Input, MemberRefusal, Op, OpFailure, OtherWork};
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use crate::mistakes::lease_begins;
 use crate::{
-    Cause, Fingerprint, Holder, Incarnation, InstanceId, Moment, Ownership, Placed, PlacementParams, Placer, Policy, Rebalance,
-    ServiceState, Timing, View,
+    Cause, Fingerprint, Holder, Incarnation, InstanceId, Moment, Ownership, PlacementParams, Placer, Policy, Rebalance, ServiceState,
+    Timing, View, ViewPlacement,
 };
 use lease::Lease;
 
@@ -53,7 +53,7 @@ pub struct Machine {
     view: Option<Arc<View>>,
     /// When the read that gave the view began.
     view_proven: Moment,
-    placed: Option<standing::Placed>,
+    placed: Option<standing::MemberPlacement>,
     /// Placements asked for so far; a heartbeat never adds one.
     placements_computed: u64,
     drain_until: Option<Moment>,
@@ -61,10 +61,10 @@ pub struct Machine {
     gives_up_at: Option<Moment>,
     gives_up: bool,
     /// Whether a leaver keeps its place for `rejoin_grace`.
-    place: leaving::Place,
+    place: leaving::PlaceReservation,
     losses: loss::Losses,
     /// Under exclusive ownership alone.
-    claiming: Option<claiming::Claiming>,
+    claiming: Option<claiming::ClaimState>,
     /// A leaver stays at least until then, so that the others see it draining.
     shown_until: Option<Moment>,
     /// The driver follows the group.
@@ -83,7 +83,7 @@ impl Machine {
         let placements = std::iter::once(policy.placement).chain(policy.next);
         let placers = policy.fingerprints().into_iter().zip(placements.map(placer)).collect();
         let lease = Lease::new(timing, me.incarnation);
-        let claiming = claiming::Claiming::new(&policy, Holder { instance_id: me.instance_id.clone(), incarnation: me.incarnation });
+        let claiming = claiming::ClaimState::new(&policy, Holder { instance_id: me.instance_id.clone(), incarnation: me.incarnation });
         let ownership = Arc::new(ownership);
         Self {
             policy,
@@ -97,7 +97,7 @@ impl Machine {
             drain_until: None,
             gives_up_at: None,
             gives_up: false,
-            place: leaving::Place::Free,
+            place: leaving::PlaceReservation::Free,
             losses: loss::Losses::default(),
             claiming,
             shown_until: None,
@@ -123,13 +123,13 @@ impl Machine {
     }
 
     /// The latest placement, once a view has shown this member.
-    pub fn placement(&self) -> Option<&Placed> {
+    pub fn placement(&self) -> Option<&ViewPlacement> {
         self.placed.as_ref().map(|placed| &placed.shown)
     }
 
     /// How many placements this member has asked for; renewals and repeated views add none, nor do claims that go where they should.
     pub fn placements_computed(&self) -> u64 {
-        self.placements_computed + self.claiming.as_ref().map_or(0, claiming::Claiming::successions)
+        self.placements_computed + self.claiming.as_ref().map_or(0, claiming::ClaimState::successions)
     }
 
     /// How long a renewal may take before the next one goes out in its place: as long as there is between two of them.
@@ -163,7 +163,7 @@ impl Machine {
             Input::Failed { attempt, failure } => self.failed(now, attempt, failure, actions),
             // A registration that is answered so has failed like any other; to fence again would ask again without a pause.
             Input::RecordLost { attempt } if self.wanted_call() == Some(Op::Register) => {
-                self.failed(now, attempt, Failure::Retryable, actions);
+                self.failed(now, attempt, OpFailure::Retryable, actions);
             }
             Input::RecordLost { attempt } => match self.lease.answered(attempt) {
                 true if self.state() == ServiceState::Draining => self.drop_record(),
@@ -193,8 +193,8 @@ impl Machine {
                 }
             }
             Input::InFlightDone => self.drain_until = self.drain_until.map(|_| now),
-            Input::Deregistered if self.place == leaving::Place::GivenUp => {
-                self.place = leaving::Place::Free;
+            Input::Deregistered if self.place == leaving::PlaceReservation::GivenUp => {
+                self.place = leaving::PlaceReservation::Free;
                 actions.push(Action::Deregister);
             }
             // Of a record whose lease was refused, while the work of a leaver is still waited for.
@@ -279,7 +279,7 @@ impl Machine {
         self.turn_with(now, state, None, actions);
     }
 
-    fn turn_with(&mut self, now: Moment, state: ServiceState, refusal: Option<Refusal>, actions: &mut Vec<Action>) {
+    fn turn_with(&mut self, now: Moment, state: ServiceState, refusal: Option<MemberRefusal>, actions: &mut Vec<Action>) {
         let cause = match state {
             ServiceState::Draining | ServiceState::Left => Cause::Draining,
             ServiceState::Refused => Cause::Refused,

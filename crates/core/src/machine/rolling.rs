@@ -9,7 +9,7 @@ use crate::{ClaimName, InstanceId, Placer, Resource, SlotSet, Succession, Versio
 
 /// Who should hold what in one view.
 #[derive(Debug)]
-pub(super) struct Rolling {
+pub(super) struct RollingUpgrade {
     view: Arc<View>,
     placer: Arc<Placer>,
     me: InstanceId,
@@ -18,7 +18,7 @@ pub(super) struct Rolling {
     succession: Option<Succession>,
 }
 
-impl Rolling {
+impl RollingUpgrade {
     /// `None` where the placement decides: the rule is not in force, or all are of one version. What missing members had, and of which
     /// version they are, nobody can tell, so that while some are missing everybody keeps what it has.
     pub(super) fn of(

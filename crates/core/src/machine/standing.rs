@@ -2,32 +2,32 @@
 
 use std::sync::Arc;
 
-use super::claiming::Claiming;
-use super::{Action, Machine, OtherWork, Refusal};
-use crate::ownership::Held;
+use super::claiming::ClaimState;
+use super::{Action, Machine, MemberRefusal, OtherWork};
+use crate::ownership::HeldShare;
 use crate::{Cause, Fingerprint, Member, MemberState, Moment, Ownership, Placer, ServiceState, TooManyPoints, View};
 
 enum Standing {
     /// The view does not tell yet, or shows no record of this incarnation.
     Unknown,
-    Refused(Refusal),
+    Refused(MemberRefusal),
     /// The group works for something else.
-    Stranger(Refusal),
+    Stranger(MemberRefusal),
     /// A member, in a group that goes by this fingerprint and places keys as this placer does.
     Active(Fingerprint, Arc<Placer>),
 }
 
 /// What the placements of the latest view give this member.
 #[derive(Debug)]
-pub(super) struct Placed {
+pub(super) struct MemberPlacement {
     /// What the group served.
     group: Option<Fingerprint>,
     /// The placement by which everybody goes: of the view as it is.
-    pub(super) shown: crate::Placed,
+    pub(super) shown: crate::ViewPlacement,
     /// The one to come: of the view with the mark that this member wants in its record. The same one once it stands there.
-    wanted: crate::Placed,
+    wanted: crate::ViewPlacement,
     /// What both give it.
-    held: Held,
+    held: HeldShare,
 }
 
 impl Machine {
@@ -56,7 +56,7 @@ impl Machine {
                     policy_fingerprint = Some(served);
                     (ServiceState::Active, held, Some(placer), None)
                 }
-                Err(too_many) => (ServiceState::Refused, self.none(), None, Some(Refusal::TooManyPoints(too_many))),
+                Err(too_many) => (ServiceState::Refused, self.none(), None, Some(MemberRefusal::TooManyPoints(too_many))),
             },
         };
         let cause = self.cause(state, &view, group);
@@ -68,7 +68,7 @@ impl Machine {
                     Some(placer) => claiming.meet(&wanted, &placer, &self.me.instance_id),
                     None => claiming.rest(),
                 }
-                let held = if state == ServiceState::Active { held } else { Held::nothing(&self.policy.placement) };
+                let held = if state == ServiceState::Active { held } else { HeldShare::nothing(&self.policy.placement) };
                 let serving = claiming.want(now, &held.slots, cause);
                 if state == ServiceState::Active { serving } else { self.none() }
             }
@@ -88,14 +88,16 @@ impl Machine {
         match view.member(&self.me.instance_id) {
             _ if !self.lease.is_seen() => Standing::Unknown,
             Some(me) if mine(me) && !view.belongs(me) => self.stranger(view, me),
-            Some(me) if mine(me) => match self.claiming.as_ref().map(Claiming::standing) {
+            Some(me) if mine(me) => match self.claiming.as_ref().map(ClaimState::standing) {
                 None | Some(Ok(())) => self.serve(group),
                 Some(Err(None)) => Standing::Unknown,
                 Some(Err(Some(refusal))) => Standing::Refused(refusal),
             },
             // The view is of before the registration: that one takes a former self's place.
             Some(former) if former.state == MemberState::Away => Standing::Unknown,
-            Some(other) => Standing::Refused(Refusal::InUse { instance_id: other.instance_id.clone(), address: other.address.clone() }),
+            Some(other) => {
+                Standing::Refused(MemberRefusal::InUse { instance_id: other.instance_id.clone(), address: other.address.clone() })
+            }
             None => Standing::Unknown,
         }
     }
@@ -113,13 +115,13 @@ impl Machine {
         let known = self.placers.iter().find(|(fingerprint, _)| group.is_none_or(|group| group == *fingerprint));
         match (known, group) {
             (Some((served, placer)), _) => Standing::Active(*served, Arc::clone(placer)),
-            (None, Some(group)) => Standing::Refused(Refusal::other_policy(&self.policy, group)),
+            (None, Some(group)) => Standing::Refused(MemberRefusal::other_policy(&self.policy, group)),
             (None, None) => Standing::Unknown,
         }
     }
 
     /// Nothing, under the placement that the last snapshot was made by.
-    pub(super) fn none(&self) -> Held {
+    pub(super) fn none(&self) -> HeldShare {
         self.ownership.held.emptied()
     }
 
@@ -129,9 +131,15 @@ impl Machine {
     /// on has changed.
     ///
     /// A key placement counts nobody who is missing, so there both views are one.
-    fn share(&mut self, view: &Arc<View>, wanted: &Arc<View>, group: Option<Fingerprint>, placer: &Placer) -> Result<Held, TooManyPoints> {
+    fn share(
+        &mut self,
+        view: &Arc<View>,
+        wanted: &Arc<View>,
+        group: Option<Fingerprint>,
+        placer: &Placer,
+    ) -> Result<HeldShare, TooManyPoints> {
         if view.active() < self.policy.min_members as usize {
-            return Ok(Held::nothing(placer.params()));
+            return Ok(HeldShare::nothing(placer.params()));
         }
         let known = self.placed.take().filter(|placed| placed.group == group && placed.shown.is_of(view));
         if let Some(placed) = known.as_ref().filter(|placed| placed.wanted.is_of(wanted)) {
@@ -146,13 +154,13 @@ impl Machine {
         } else {
             let wanted = self.place(wanted, placer)?;
             let slots = mine.slots.intersection(&wanted.held_by(&self.me.instance_id).slots);
-            (wanted, Held { slots: Arc::new(slots), ..mine })
+            (wanted, HeldShare { slots: Arc::new(slots), ..mine })
         };
-        self.placed = Some(Placed { group, shown, wanted, held: held.clone() });
+        self.placed = Some(MemberPlacement { group, shown, wanted, held: held.clone() });
         Ok(held)
     }
 
-    fn place(&mut self, view: &View, placer: &Placer) -> Result<crate::Placed, TooManyPoints> {
+    fn place(&mut self, view: &View, placer: &Placer) -> Result<crate::ViewPlacement, TooManyPoints> {
         self.placements_computed += 1;
         placer.place(view)
     }

@@ -88,7 +88,7 @@ impl Run {
         self.step(ms, Input::Renewed { attempt, started: at(started), ttl: TTL })
     }
 
-    fn failed(&mut self, ms: u64, failure: Failure) -> Vec<Action> {
+    fn failed(&mut self, ms: u64, failure: OpFailure) -> Vec<Action> {
         let attempt = self.attempt;
         self.step(ms, Input::Failed { attempt, failure })
     }
@@ -191,7 +191,7 @@ fn failed_renewals_are_repeated_with_pauses_up_to_a_second_until_the_deadline() 
     let (mut now, mut tried) = (3_000, 3_000);
     while run.state() == ServiceState::Active {
         if run.machine.lease.is_in_flight() {
-            run.failed(now, Failure::Retryable);
+            run.failed(now, OpFailure::Retryable);
             tried = now;
         }
         let next = run.machine.wake_at().unwrap().as_nanos() / 1_000_000 + 1;

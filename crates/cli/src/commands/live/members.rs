@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use clap::Args;
 use serde::Serialize;
-use shardwise::core::Placed;
+use shardwise::core::ViewPlacement;
 use shardwise::{InstanceId, Member, MemberState, Observer};
 
 use super::Group;
@@ -67,7 +67,7 @@ impl Members {
 
 /// How many slots each member has; nothing where there are none.
 fn slots(observer: &Observer) -> BTreeMap<InstanceId, u32> {
-    let Ok(Some(Placed::Slots(owners))) = observer.placed() else { return BTreeMap::new() };
+    let Ok(Some(ViewPlacement::Slots(owners))) = observer.placed() else { return BTreeMap::new() };
     owners.members().iter().map(|(id, _)| (id.clone(), owners.slots_of(id).len())).collect()
 }
 

@@ -6,7 +6,7 @@ use std::time::SystemTime;
 
 use clap::Args;
 use serde::Serialize;
-use shardwise::core::{Escaped, Placed};
+use shardwise::core::{Escaped, ViewPlacement};
 use shardwise::{InstanceId, MemberState, Observer, SlotOwners, View};
 
 use super::Group;
@@ -95,7 +95,7 @@ impl Rebalances {
 impl Sight {
     fn of(observer: &Observer) -> Self {
         let owners = match observer.placed() {
-            Ok(Some(Placed::Slots(owners))) => Some(owners),
+            Ok(Some(ViewPlacement::Slots(owners))) => Some(owners),
             _ => None,
         };
         Self { view: observer.members(), owners }

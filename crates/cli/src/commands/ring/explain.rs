@@ -2,7 +2,7 @@
 
 use clap::Args;
 use serde_json::{Value, json};
-use shardwise::core::{Explanation, KeyExplanation, Placed, Stop, Together};
+use shardwise::core::{Explanation, KeyExplanation, ViewPlacement, WalkStep, WeightClassLoad};
 use shardwise::{InstanceId, KeyOwners, PlacementKind};
 
 use super::{Members, Placement, place};
@@ -28,12 +28,12 @@ impl Explain {
 }
 
 /// Prints why `key` has its owner under that placement.
-pub(crate) fn tell(placed: &Placed, key: &str, common: &Common) -> Result<()> {
+pub(crate) fn tell(placed: &ViewPlacement, key: &str, common: &Common) -> Result<()> {
     match (placed, common.format()) {
-        (Placed::Slots(owners), Format::Json) => output::json_line(&as_json(key, owners.params().kind, &owners.explain(key))),
-        (Placed::Slots(owners), Format::Human) => output::text(&in_words(&owners.explain(key), owners.params().slots)),
-        (Placed::Keys(owners), Format::Json) => output::json_line(&key_as_json(key, owners)),
-        (Placed::Keys(owners), Format::Human) => output::text(&key_in_words(&owners.explain(key), owners)),
+        (ViewPlacement::Slots(owners), Format::Json) => output::json_line(&as_json(key, owners.params().kind, &owners.explain(key))),
+        (ViewPlacement::Slots(owners), Format::Human) => output::text(&in_words(&owners.explain(key), owners.params().slots)),
+        (ViewPlacement::Keys(owners), Format::Json) => output::json_line(&key_as_json(key, owners)),
+        (ViewPlacement::Keys(owners), Format::Human) => output::text(&key_in_words(&owners.explain(key), owners)),
     }
 }
 
@@ -52,12 +52,12 @@ fn key_as_json(key: &str, owners: &KeyOwners) -> Value {
 
 /// Places on the circle as text: they are 64-bit numbers, and JSON's readers keep 53.
 fn as_json(key: &str, kind: PlacementKind, explained: &Explanation) -> Value {
-    let stop = |stop: &Stop| {
+    let stop = |stop: &WalkStep| {
         let mut told = json!({
             "id": stop.instance_id, "point": stop.point, "place": format!("{:016x}", stop.place),
             "slots": stop.slots, "capacity": stop.capacity,
         });
-        if let Some(Together { slots, most }) = stop.together {
+        if let Some(WeightClassLoad { slots, most }) = stop.together {
             told["weight_slots"] = json!(slots);
             told["weight_capacity"] = json!(most);
         }
@@ -86,14 +86,15 @@ fn in_words(explained: &Explanation, slots: u32) -> String {
         return head + "nobody: there are no members\n";
     };
     let next = next_in_words(next.as_ref());
-    let row = |stop: &Stop, verdict| vec![stop.instance_id.to_string(), stop.point.to_string(), format!("{:016x}", stop.place), verdict];
-    let full = |stop: &Stop| match stop.together {
-        Some(Together { slots, most }) if slots >= most => {
+    let row =
+        |stop: &WalkStep, verdict| vec![stop.instance_id.to_string(), stop.point.to_string(), format!("{:016x}", stop.place), verdict];
+    let full = |stop: &WalkStep| match stop.together {
+        Some(WeightClassLoad { slots, most }) if slots >= most => {
             row(stop, format!("passed over: all of its weight are full with {} together", count(u64::from(most), "slot")))
         }
         _ => row(stop, format!("passed over: full with {}", count(u64::from(stop.capacity), "slot"))),
     };
-    let had = |stop: &Stop| format!("had {} of at most {}", stop.slots, stop.capacity);
+    let had = |stop: &WalkStep| format!("had {} of at most {}", stop.slots, stop.capacity);
     let takes = match before {
         None => vec![row(owner, format!("takes it: {}", had(owner)))],
         Some(before) => vec![

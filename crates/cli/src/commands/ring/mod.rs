@@ -8,7 +8,7 @@ mod text;
 use std::path::{Path, PathBuf};
 
 use clap::{Args, Subcommand};
-use shardwise::core::{Placed, TooManyPoints};
+use shardwise::core::{TooManyPoints, ViewPlacement};
 use shardwise::{LoadMargin, PlacementKind, PlacementParams};
 
 use crate::args::Common;
@@ -111,8 +111,8 @@ impl Placement {
     }
 }
 
-fn place(members: Vec<Listed>, params: PlacementParams) -> Result<Placed> {
-    Placed::place(members, params).map_err(|error| too_many(&error))
+fn place(members: Vec<Listed>, params: PlacementParams) -> Result<ViewPlacement> {
+    ViewPlacement::place(members, params).map_err(|error| too_many(&error))
 }
 
 fn too_many(error: &TooManyPoints) -> Failure {

@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use clap::Args;
-use shardwise::core::{Balance, Change, Plan as Moves, Sample, Side};
+use shardwise::core::{Balance, PlacementChange, Plan as Moves, Sample, Side};
 use shardwise::{InstanceId, PlacementParams};
 
 use super::text::{Listed, placement_after};
@@ -47,7 +47,7 @@ impl Plan {
             }
             return Ok(Code::Ok);
         };
-        let change = Change::new((before, params), (after, next)).map_err(|error| too_many(&error))?;
+        let change = PlacementChange::new((before, params), (after, next)).map_err(|error| too_many(&error))?;
         match common.format() {
             Format::Json => output::json_line(&change)?,
             Format::Human => output::text(&change_in_words(&change))?,
@@ -119,7 +119,7 @@ fn balance(when: &str, balance: &Balance) -> Vec<String> {
     vec![when.to_owned(), balance.members.to_string(), format!("{:.3}", balance.peak), format!("{:.3}", balance.least)]
 }
 
-fn change_in_words(change: &Change) -> String {
+fn change_in_words(change: &PlacementChange) -> String {
     let moves: Vec<_> =
         change.moves.iter().map(|pair| vec![name(pair.from.as_ref()), name(pair.to.as_ref()), percent(pair.share)]).collect();
     let side = |when, side: &Side| {

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::SystemTime;
 
-use shardwise::core::Placed;
+use shardwise::core::ViewPlacement;
 use shardwise::{Observer, ShardingFactory, View};
 
 use super::{Away, Line, Watch};
@@ -73,7 +73,7 @@ struct Seen {
 impl Seen {
     fn of(observer: &Observer) -> Self {
         let slots = match observer.placed() {
-            Ok(Some(Placed::Slots(owners))) => Some(owners.params().slots),
+            Ok(Some(ViewPlacement::Slots(owners))) => Some(owners.params().slots),
             _ => None,
         };
         Self { view: observer.members(), slots }

@@ -37,7 +37,7 @@ type News = Vec<(Resource, Option<Claim>)>;
 
 /// What became of a call, by its attempt.
 enum Reply {
-    Acquired(u64, Vec<(Resource, Answer)>),
+    Acquired(u64, Vec<(Resource, ClaimAnswer)>),
     Released(u64),
     Lost(u64),
 }
@@ -137,12 +137,12 @@ impl Fleet {
                 let epoch = epoch(self.store.last);
                 let mut news = Vec::new();
                 let grant = |resource: Resource| match self.store.claims.get(&resource) {
-                    Some((holder, held)) if *holder == number => (resource, Answer::Granted(*held)),
-                    Some(_) => (resource, Answer::Held),
+                    Some((holder, held)) if *holder == number => (resource, ClaimAnswer::Granted(*held)),
+                    Some(_) => (resource, ClaimAnswer::Held),
                     None => {
                         self.store.claims.insert(resource.clone(), (number, epoch));
                         news.push((resource.clone(), Some(Claim { holder: holder(&number.to_string()), epoch })));
-                        (resource, Answer::Granted(epoch))
+                        (resource, ClaimAnswer::Granted(epoch))
                     }
                 };
                 let answers = wanted.into_iter().map(grant).collect();

@@ -1,7 +1,7 @@
 //! Exclusive ownership: what is owned is what was claimed, and what is given back was published as lost before.
 
 use super::*;
-use crate::holdings::{Answer, ClaimAction, StoreRefusal};
+use crate::holdings::{ClaimAction, ClaimAnswer, StoreRefusal};
 use crate::machine::ClaimInput;
 use crate::{ClaimStore, Epoch, OwnershipMode, Resource, StoreId};
 
@@ -42,7 +42,7 @@ fn opened(run: &mut Run, ms: u64, attempt: u64, store: ClaimStore) -> Vec<Action
 
 fn grant(run: &mut Run, ms: u64, (attempt, wanted): (u64, Vec<Resource>), epoch: u64) -> Vec<Action> {
     let epoch = Epoch::new(epoch).unwrap();
-    let answers = wanted.into_iter().map(|resource| (resource, Answer::Granted(epoch))).collect();
+    let answers = wanted.into_iter().map(|resource| (resource, ClaimAnswer::Granted(epoch))).collect();
     run.step(ms, Input::Claims(ClaimInput::Acquired { attempt, answers }))
 }
 
@@ -142,7 +142,7 @@ fn another_store_is_refused_until_its_floor_was_raised_above_what_is_known() {
     opened(&mut run, 3_030, attempt, store(2, 0));
     let actions = run.viewed(3_040, vec![shown("me", 7)]);
     assert_eq!(run.state(), ServiceState::Refused, "{actions:?}");
-    assert!(matches!(run.machine.ownership().refusal(), Some(Refusal::Store(StoreRefusal::Other { highest: 5, .. }))));
+    assert!(matches!(run.machine.ownership().refusal(), Some(MemberRefusal::Store(StoreRefusal::Other { highest: 5, .. }))));
     let attempt = opening(&run.step(4_100, Input::Woken)).expect("it looks again");
     run.step(4_110, Input::Claims(ClaimInput::Opened { attempt, store: store(2, 4) }));
     assert_eq!(run.state(), ServiceState::Refused, "4 is not above 5");

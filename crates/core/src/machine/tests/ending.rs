@@ -21,7 +21,7 @@ fn stale() -> (Run, u32) {
     let mut run = keeping();
     let before = run.owned();
     run.step(3_000, Input::Woken);
-    run.failed(6_000, Failure::Retryable);
+    run.failed(6_000, OpFailure::Retryable);
     let actions = run.step(DEADLINE, Input::Woken);
     assert_eq!((run.state(), run.owned(), cause(&actions)), (ServiceState::Stale, before, None));
     assert_eq!(run.machine.ownership().deadline(), Some(at(DEADLINE).plus(KEEP_FOR)));
@@ -81,12 +81,12 @@ fn being_turned_away_is_as_good_as_no_answer_but_a_living_double_is_not() {
     run.step(10_000, Input::Woken);
     let attempt = run.attempt;
     run.step(10_010, Input::RecordLost { attempt });
-    run.failed(10_020, Failure::Permanent { message: "no".into() });
+    run.failed(10_020, OpFailure::Permanent { message: "no".into() });
     assert_eq!((run.state(), run.owned()), (ServiceState::Stale, before));
     run.step(30_000, Input::Woken);
-    run.failed(30_010, Failure::InUse { address: None, stamp: 1 });
+    run.failed(30_010, OpFailure::InUse { address: None, stamp: 1 });
     run.step(31_000, Input::Woken);
-    run.failed(31_010, Failure::InUse { address: None, stamp: 2 });
+    run.failed(31_010, OpFailure::InUse { address: None, stamp: 2 });
     assert_eq!((run.state(), run.owned()), (ServiceState::Refused, 0));
 }
 
@@ -129,9 +129,9 @@ fn a_busy_moment_at_the_leases_end_does_not_undo_keep_in_an_outage() {
     for late in [150, 1_000, 4_000] {
         let mut run = keeping();
         run.step(3_000, Input::Woken);
-        run.failed(6_000, Failure::Retryable);
+        run.failed(6_000, OpFailure::Retryable);
         run.step(8_000, Input::Woken);
-        run.failed(8_010, Failure::Retryable);
+        run.failed(8_010, OpFailure::Retryable);
         run.step(DEADLINE + 190 + late, Input::Woken);
         assert_eq!(run.state(), ServiceState::Stale, "{late} ms after its record may be gone");
     }
@@ -147,7 +147,7 @@ fn a_busy_moment_at_the_leases_end_does_not_undo_keep_in_an_outage() {
 fn neither_a_failure_before_nor_a_call_on_its_way_makes_up_for_standing_still() {
     let mut failed = keeping();
     failed.step(3_000, Input::Woken);
-    failed.failed(3_010, Failure::Retryable);
+    failed.failed(3_010, OpFailure::Retryable);
     failed.step(3_010 + 6_000, Input::Woken);
     assert_eq!((failed.state(), failed.owned()), (ServiceState::Fenced, 0), "two thirds of its TTL of 9 s");
     let mut asked = keeping();

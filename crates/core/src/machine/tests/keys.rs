@@ -152,7 +152,7 @@ fn more_points_than_can_be_kept_are_refused_and_fewer_are_taken_back() {
     let heavy = Member { weight: Weight::new(64).unwrap(), ..member("heavy", 8) };
     run.viewed_beside(20, vec![member("me", 7), heavy], &[]);
     let too_many = TooManyPoints { placement: KeyPlacement::Hashring, points: 65 * 65_536 };
-    assert_eq!((run.state(), run.machine.ownership().refusal()), (ServiceState::Refused, Some(&Refusal::TooManyPoints(too_many))));
+    assert_eq!((run.state(), run.machine.ownership().refusal()), (ServiceState::Refused, Some(&MemberRefusal::TooManyPoints(too_many))));
     run.viewed_beside(30, vec![member("me", 7)], &[]);
     assert!(run.state() == ServiceState::Active && run.owns(1, 40));
 }

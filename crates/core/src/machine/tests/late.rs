@@ -12,7 +12,7 @@ fn stale_answers_fall_away() {
     for input in [
         Input::Renewed { attempt: old, started: at(3_000), ttl: TTL },
         Input::Registered { attempt: old, started: at(3_000), ttl: TTL },
-        Input::Failed { attempt: old, failure: Failure::Permanent { message: "x".into() } },
+        Input::Failed { attempt: old, failure: OpFailure::Permanent { message: "x".into() } },
         Input::RecordLost { attempt: old },
     ] {
         assert!(run.step(3_010, input).is_empty());

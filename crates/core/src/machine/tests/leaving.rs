@@ -33,7 +33,7 @@ fn a_drain_that_takes_too_long_ends_with_its_timeout() {
 fn leaving_without_a_record_waits_for_nothing_but_the_work() {
     let mut run = Run::new();
     run.step(0, Input::Join);
-    run.failed(5, Failure::Retryable);
+    run.failed(5, OpFailure::Retryable);
     let actions = run.step(10, Input::Leave);
     assert!(!actions.contains(&Action::MarkDraining));
     assert_eq!(run.machine.wake_at(), Some(at(30_010)), "only the drain's own end");

@@ -213,8 +213,8 @@ fn a_leaver_waits_for_its_registration_and_until_the_others_have_seen_it_drain()
     assert!(unseen.step(9_005, Input::Woken).contains(&Action::Deregister));
 
     let no_record: [fn(&mut Run) -> Vec<Action>; 4] = [
-        |run| run.failed(500, Failure::Retryable),
-        |run| run.failed(500, Failure::Permanent { message: "no".into() }),
+        |run| run.failed(500, OpFailure::Retryable),
+        |run| run.failed(500, OpFailure::Permanent { message: "no".into() }),
         |run| {
             let attempt = run.attempt;
             run.step(500, Input::RecordLost { attempt })

@@ -124,7 +124,7 @@ fn who_cannot_serve_what_the_group_serves_is_refused_and_both_are_named() {
     let group = done().fingerprint();
     let refusal = run.machine.ownership().refusal().unwrap();
     assert_eq!((run.state(), run.owned()), (ServiceState::Refused, 0));
-    assert_eq!(refusal, &Refusal::OtherPolicy { mine: old().fingerprint(), next: None, group });
+    assert_eq!(refusal, &MemberRefusal::OtherPolicy { mine: old().fingerprint(), next: None, group });
     let third = Policy { placement: PlacementParams { virtual_nodes: 7, ..OLD }, ..policy() };
     let run = beside(changing(), &third);
     let told = run.machine.ownership().refusal().unwrap().to_string();

@@ -7,7 +7,7 @@ use crate::Serves;
 fn an_id_whose_holder_renews_is_refused_and_one_that_is_silent_is_waited_out() {
     let mut run = Run::new();
     run.step(0, Input::Join);
-    let in_use = |stamp| Failure::InUse { address: None, stamp };
+    let in_use = |stamp| OpFailure::InUse { address: None, stamp };
     run.failed(5, in_use(1));
     assert_eq!(run.state(), ServiceState::Joining, "perhaps its own former self");
     run.step(100, Input::Woken);
@@ -17,11 +17,11 @@ fn an_id_whose_holder_renews_is_refused_and_one_that_is_silent_is_waited_out() {
     let actions = run.failed(205, in_use(2));
     assert_eq!(run.state(), ServiceState::Refused);
     assert!(actions.contains(&Action::StopWatch));
-    assert!(matches!(run.machine.ownership().refusal(), Some(Refusal::InUse { .. })));
+    assert!(matches!(run.machine.ownership().refusal(), Some(MemberRefusal::InUse { .. })));
 }
 
-fn denied(message: &str) -> Failure {
-    Failure::Permanent { message: message.into() }
+fn denied(message: &str) -> OpFailure {
+    OpFailure::Permanent { message: message.into() }
 }
 
 #[test]
@@ -95,7 +95,7 @@ fn a_backend_that_denies_and_then_is_out_of_reach_is_asked_at_the_usual_pace_aga
     run.step(9_000, Input::Woken);
     run.failed(9_000, denied("token expired"));
     run.step(18_000, Input::Woken);
-    run.failed(18_000, Failure::Retryable);
+    run.failed(18_000, OpFailure::Retryable);
     assert_eq!((run.state(), run.machine.ownership().refusal()), (ServiceState::Joining, None));
     assert!(run.machine.wake_at().unwrap() <= at(18_050));
 }
@@ -105,7 +105,7 @@ fn a_backend_that_denies_and_then_is_out_of_reach_is_asked_at_the_usual_pace_aga
 fn a_member_whose_id_was_taken_over_asks_slowly_until_the_other_is_gone() {
     let mut run = Run::active();
     run.step(60_000, Input::Woken);
-    let in_use = |stamp| Failure::InUse { address: None, stamp };
+    let in_use = |stamp| OpFailure::InUse { address: None, stamp };
     run.failed(60_000, in_use(3));
     assert_eq!(run.state(), ServiceState::Fenced, "perhaps it is dying");
     let mut now = 60_100;
@@ -131,7 +131,7 @@ fn a_group_with_other_constants_refuses_and_takes_back() {
     run.registered(10, 0);
     run.viewed(20, vec![member("me", 7), other("a", 1), other("b", 2)]);
     assert_eq!((run.state(), run.owned()), (ServiceState::Refused, 0));
-    let expected = Refusal::OtherPolicy { mine: policy().fingerprint(), next: None, group: Fingerprint::of("other") };
+    let expected = MemberRefusal::OtherPolicy { mine: policy().fingerprint(), next: None, group: Fingerprint::of("other") };
     assert_eq!(run.machine.ownership().refusal(), Some(&expected));
     run.viewed(30, vec![member("me", 7)]);
     assert_eq!(run.state(), ServiceState::Active);
@@ -197,12 +197,12 @@ fn a_leaver_whose_lease_was_refused_waits_for_its_work() {
 fn an_outage_behind_a_rival_is_asked_about_ever_more_rarely() {
     let mut run = Run::new();
     run.step(0, Input::Join);
-    run.failed(5, Failure::InUse { address: None, stamp: 1 });
+    run.failed(5, OpFailure::InUse { address: None, stamp: 1 });
     let mut calls = 0;
     while run.machine.wake_at().unwrap() < at(60_000) {
         let ms = run.machine.wake_at().unwrap().as_nanos() / 1_000_000 + 1;
         run.step(ms, Input::Woken);
-        run.failed(ms, Failure::Retryable);
+        run.failed(ms, OpFailure::Retryable);
         calls += 1;
     }
     assert!(calls < 150, "{calls} calls in a minute");

@@ -11,13 +11,13 @@ const RETRY_LONGEST: Duration = Duration::from_secs(1);
 
 /// A call that is under way, or when the next may be made.
 #[derive(Debug)]
-pub(super) struct Line {
+pub(super) struct PendingCall {
     pub(super) in_flight: Option<u64>,
     pub(super) failures: u32,
     pub(super) not_before: Moment,
 }
 
-impl Line {
+impl PendingCall {
     /// Nothing under way, and nothing to wait for.
     pub(super) const IDLE: Self = Self { in_flight: None, failures: 0, not_before: Moment::ZERO };
 

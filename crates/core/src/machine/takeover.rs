@@ -19,19 +19,19 @@ pub(super) struct Unclaimed {
     since: BTreeMap<Resource, Moment>,
     looked: Option<Moment>,
     /// Who comes after whom in the present group, once that was needed.
-    line: Option<Line>,
+    line: Option<TakeoverOrder>,
 }
 
 /// Who comes after whom in one group.
 #[derive(Debug)]
-pub(super) struct Line {
+pub(super) struct TakeoverOrder {
     slots: Replicas,
     names: NameOwners,
     /// Members whose share rests until they are back.
     resting: BTreeSet<InstanceId>,
 }
 
-impl Line {
+impl TakeoverOrder {
     pub(super) fn of(view: &View, params: PlacementParams, names: &BTreeSet<ClaimName>) -> Self {
         let resting = view.members().iter().filter(|member| member.state.rests()).map(|member| member.instance_id.clone()).collect();
         Self { slots: Replicas::of_view(view, params, REPLICAS_MAX), names: NameOwners::of_view(view, params, names), resting }
@@ -74,7 +74,7 @@ impl Unclaimed {
         now: Moment,
         ttl: Duration,
         free: impl FnOnce() -> BTreeSet<Resource>,
-        line: impl FnOnce() -> Line,
+        line: impl FnOnce() -> TakeoverOrder,
         me: &InstanceId,
     ) -> Vec<Resource> {
         if now < self.next_look(ttl) {
@@ -114,9 +114,9 @@ mod tests {
         InstanceId::new(id).unwrap()
     }
 
-    fn line() -> Line {
+    fn line() -> TakeoverOrder {
         let view = View::new(1, ["a", "b", "c"].map(|name| Member::named(id(name))).to_vec());
-        Line::of(&view, PlacementParams { slots: 16, ..PlacementParams::default() }, &[ClaimName::new("leader").unwrap()].into())
+        TakeoverOrder::of(&view, PlacementParams { slots: 16, ..PlacementParams::default() }, &[ClaimName::new("leader").unwrap()].into())
     }
 
     fn everything() -> BTreeSet<Resource> {
@@ -156,7 +156,8 @@ mod tests {
             let members = ["a", "b", "c"].map(|name| Member::named(id(name)));
             let members = members.map(|member| if member.instance_id == id("b") { Member { state, ..member } } else { member });
             let names = [ClaimName::new("leader").unwrap()].into();
-            let group = || Line::of(&View::new(1, members.to_vec()), PlacementParams { slots: 16, ..PlacementParams::default() }, &names);
+            let group =
+                || TakeoverOrder::of(&View::new(1, members.to_vec()), PlacementParams { slots: 16, ..PlacementParams::default() }, &names);
             let placed = line();
             let of_b: Vec<_> = everything().into_iter().filter(|resource| placed.has(resource, 0, &id("b"))).collect();
             assert!(!of_b.is_empty() && of_b.len() < 17);

@@ -5,20 +5,20 @@
 /// A point that the place passes on its way back is the first one met from there on, so its member and its zone move to the front; nothing
 /// else changes. A pass takes four links, and a list for a slot reads no more than it needs of the two orders.
 #[derive(Debug)]
-pub(super) struct Ahead<'a> {
+pub(super) struct ClockwiseOrder<'a> {
     /// The zone of each member.
     zones: &'a [usize],
-    members: Order,
-    zones_met: Order,
+    members: RecencyList,
+    zones_met: RecencyList,
     /// Each zone's first member clockwise.
     first_in: Vec<u32>,
 }
 
-impl<'a> Ahead<'a> {
+impl<'a> ClockwiseOrder<'a> {
     /// Nobody yet: it wants one turn backwards over all points.
     pub(super) fn new(zones: &'a [usize]) -> Self {
         let zones_in_all = zones.iter().max().map_or(0, |highest| highest + 1);
-        Self { zones, members: Order::new(zones.len()), zones_met: Order::new(zones_in_all), first_in: vec![0; zones_in_all] }
+        Self { zones, members: RecencyList::new(zones.len()), zones_met: RecencyList::new(zones_in_all), first_in: vec![0; zones_in_all] }
     }
 
     /// Goes back past a point of `member`.
@@ -63,27 +63,27 @@ impl<'a> Ahead<'a> {
 
 /// Things numbered from 0, in the order in which each came to the front last. Who never came is not in it.
 #[derive(Debug)]
-struct Order(Vec<Link>);
+struct RecencyList(Vec<RecencyLink>);
 
 /// Who stands before a thing and who after it; both are itself while it is in no order. The last one is the order's end and beginning.
 #[derive(Debug, Clone, Copy)]
-struct Link {
+struct RecencyLink {
     before: usize,
     after: usize,
 }
 
-impl Order {
+impl RecencyList {
     fn new(things: usize) -> Self {
-        Self((0..=things).map(|at| Link { before: at, after: at }).collect())
+        Self((0..=things).map(|at| RecencyLink { before: at, after: at }).collect())
     }
 
     fn bring_forward(&mut self, thing: usize) {
-        let Link { before, after } = self.0[thing];
+        let RecencyLink { before, after } = self.0[thing];
         self.0[before].after = after;
         self.0[after].before = before;
         let end = self.0.len() - 1;
         let front = self.0[end].after;
-        self.0[thing] = Link { before: end, after: front };
+        self.0[thing] = RecencyLink { before: end, after: front };
         self.0[front].before = thing;
         self.0[end].after = thing;
     }
