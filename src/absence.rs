@@ -77,7 +77,7 @@ pub(crate) async fn end_absence(policy: &Policy, timing: Timing, backend: Arc<dy
         Err(error) if error.kind() == ErrorKind::InstanceIdInUse => return Err(conflict("back")),
         registered => registered?,
     };
-    limited(timing.ttl, &*backend, "deregister", backend.deregister(&registration.seat())).await?;
+    limited(timing.ttl, &*backend, "deregister", backend.deregister(&registration.record_id())).await?;
     let asked = tokio::time::Instant::now();
     let is_left = |seen: &Member| seen.incarnation == stand_in || seen.incarnation == incarnation && seen.state == MemberState::Away;
     while look().await?.view.member(id).is_some_and(is_left) {

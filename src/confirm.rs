@@ -30,7 +30,7 @@ pub(crate) async fn confirm_loss(policy: &Policy, timing: Timing, backend: Arc<d
     let registration = Registration { group: policy.group.clone(), member, ttl: timing.ttl, claims: false };
     limited(timing.ttl, &*backend, "register", backend.register(&registration)).await?;
     let heard = tokio::time::timeout(timing.ttl, all_go_on(&backend, &registration, timing)).await.is_ok();
-    limited(timing.ttl, &*backend, "deregister", backend.deregister(&registration.seat())).await?;
+    limited(timing.ttl, &*backend, "deregister", backend.deregister(&registration.record_id())).await?;
     if heard {
         return Ok(waiting);
     }

@@ -7,7 +7,7 @@ use std::time::Duration;
 use futures::StreamExt;
 use serde::{Deserialize, Serialize};
 use shardwise_core::{ClaimName, InstanceId, MemberState, Ownership, OwnershipMode, Policy, ServiceState, Timing, View};
-use shardwise_discovery::{ClaimsEvent, Discovery, NOTE_BYTES_MAX, Note, Noted};
+use shardwise_discovery::{ClaimsEvent, Discovery, NOTE_BYTES_MAX, Note, WriteOutcome};
 use tokio::sync::{mpsc, oneshot, watch};
 
 use crate::calls::limited;
@@ -71,7 +71,7 @@ impl Drains {
             }
             wishes.drained.retain(|known| known != id);
             wishes.drained.extend((wish == Wish::Drain).then(|| id.clone()));
-            if let Noted::Written(_) = self.book.write(version, &fitting(wishes, view)?).await? {
+            if let WriteOutcome::Written(_) = self.book.write(version, &fitting(wishes, view)?).await? {
                 return Ok(true);
             }
         }

@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicU8, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use futures::{StreamExt, future, stream};
-use shardwise::discovery::{self, Capabilities, Discovery, Grant, MemoryBackend, Registration, Seat, Snapshot, WatchStream};
+use shardwise::discovery::{self, Capabilities, Discovery, Grant, MemoryBackend, RecordId, Registration, ViewSnapshot, WatchStream};
 use shardwise::{ErrorKind, GroupName, ServiceState, ShardingService};
 
 use common::{World, eventually, policy};
@@ -90,20 +90,20 @@ impl Discovery for Moody {
         self.mood.answers(&[HANGS, DEAF]).await;
         self.inner.register(registration).await
     }
-    async fn renew(&self, seat: &Seat, ttl: Duration) -> Result<Grant, discovery::Error> {
+    async fn renew(&self, record_id: &RecordId, ttl: Duration) -> Result<Grant, discovery::Error> {
         self.mood.check("renew")?;
-        self.inner.renew(seat, ttl).await
+        self.inner.renew(record_id, ttl).await
     }
     async fn update(&self, registration: &Registration) -> Result<(), discovery::Error> {
         self.mood.check("update")?;
         self.inner.update(registration).await
     }
-    async fn deregister(&self, seat: &Seat) -> Result<(), discovery::Error> {
+    async fn deregister(&self, record_id: &RecordId) -> Result<(), discovery::Error> {
         self.mood.check("deregister")?;
         self.mood.answers(&[DEAF]).await;
-        self.inner.deregister(seat).await
+        self.inner.deregister(record_id).await
     }
-    async fn members(&self, group: &GroupName) -> Result<Snapshot, discovery::Error> {
+    async fn members(&self, group: &GroupName) -> Result<ViewSnapshot, discovery::Error> {
         self.mood.check("members")?;
         self.inner.members(group).await
     }

@@ -184,7 +184,7 @@ impl Life {
             self.workers.iter().filter(|worker| !worker.is_leaving()).map(|worker| worker.service.ownership()).collect();
         let told = |share: &Arc<Ownership>| format!("{share:?} of {} members", share.view().members().len());
         let wrong = || Err(shares.iter().map(told).collect::<Vec<_>>().join("; "));
-        let still = shares.iter().filter(|share| share.stands_still()).count();
+        let still = shares.iter().filter(|share| share.rebalancing_frozen()).count();
         let owned: u32 = shares.iter().map(|share| share.slots().len()).sum();
         if shares.iter().any(|share| share.state() != ServiceState::Active || share.view().members().len() != shares.len()) {
             return wrong();
@@ -200,7 +200,7 @@ impl Life {
         let healed = self.world.clock.now();
         loop {
             match self.settled() {
-                Ok(stands_still) => return stands_still,
+                Ok(frozen) => return frozen,
                 Err(why) => {
                     let (seed, waited) = (self.seed, self.world.clock.now().since(healed));
                     assert!(

@@ -116,7 +116,7 @@ async fn when_too_many_vanish_nobody_takes_over_what_they_had_until_an_operator_
     let service = fleet.service(9).clone();
     eventually("six of ten are seen to be gone", || service.members().members().len() == 4).await;
     tokio::time::sleep(Duration::from_secs(30)).await;
-    assert!((6..10).all(|i| fleet.service(i).ownership().stands_still()));
+    assert!((6..10).all(|i| fleet.service(i).ownership().rebalancing_frozen()));
     assert_eq!(owned(&fleet, 6..10), before);
 
     assert_eq!(fleet.confirm_loss().await, 4);
@@ -129,9 +129,9 @@ async fn newcomers_stand_in_for_those_who_are_gone() {
     let mut fleet = TestFleet::start_with(10, guarded()).await;
     (0..6).for_each(|i| fleet.kill(i));
     let service = fleet.service(9).clone();
-    eventually("nobody takes over", || service.ownership().stands_still()).await;
+    eventually("nobody takes over", || service.ownership().rebalancing_frozen()).await;
     let newcomer = fleet.join().await;
-    eventually("five of ten are enough", || !service.ownership().stands_still()).await;
+    eventually("five of ten are enough", || !service.ownership().rebalancing_frozen()).await;
     fleet.settled().await;
     assert!(!fleet.service(newcomer).ownership().slots().is_empty());
 }
@@ -167,7 +167,7 @@ async fn leaving_in_good_order_is_no_loss_to_whoever_looks_away_for_a_while() {
             left.expect("it leaves");
         }
         eventually("the last owns everything", || last.ownership().slots().len() == 16_384).await;
-        assert!(!last.ownership().stands_still(), "it looked away for {stall:?}");
+        assert!(!last.ownership().rebalancing_frozen(), "it looked away for {stall:?}");
     }
 }
 
@@ -196,12 +196,12 @@ async fn those_who_come_back_set_everybody_going_again() {
     for (_, link) in &gone {
         link.set_reachable(false);
     }
-    eventually("a stands still", || stays.0.ownership().stands_still()).await;
+    eventually("a stands still", || stays.0.ownership().rebalancing_frozen()).await;
     assert_eq!(share(), before);
     for (_, link) in &gone[..2] {
         link.set_reachable(true);
     }
-    eventually("a goes on", || !stays.0.ownership().stands_still() && share() > before).await;
+    eventually("a goes on", || !stays.0.ownership().rebalancing_frozen() && share() > before).await;
 }
 
 /// A mark that cannot be taken back at once is taken back later; the others would wait for ever.

@@ -75,7 +75,7 @@ async fn a_change_that_fails_behind_one_that_does_not_is_tried_again() {
     let others = plain(&world, ["b", "c", "d", "e"].map(String::from)).await;
     eventually("five members", || a.members().members().len() == 5).await;
     others[1..].iter().for_each(|(_, link)| link.set_reachable(false));
-    eventually("a stands still", || a.ownership().stands_still()).await;
+    eventually("a stands still", || a.ownership().rebalancing_frozen()).await;
     others[1..].iter().for_each(|(_, link)| link.set_reachable(true));
     tokio::time::sleep(Duration::from_secs(30)).await;
     assert_eq!(others[0].0.members().members()[0].loss, None, "everybody is back for 30 s");
@@ -138,7 +138,7 @@ async fn a_mark_that_is_not_taken_is_complained_about_once_until_one_is() {
         for (_, link) in goes {
             link.set_reachable(false);
         }
-        eventually("it stands still", || me.ownership().stands_still()).await;
+        eventually("it stands still", || me.ownership().rebalancing_frozen()).await;
         let before = updates.load(Ordering::Relaxed);
         tokio::time::sleep(TTL * 5).await;
         assert!(updates.load(Ordering::Relaxed) > before + 10, "it is tried again");
@@ -194,7 +194,7 @@ async fn changes_that_are_not_taken_give_no_slot_two_owners_and_keep_no_leaver()
     let me = joined(&world, "me", backend, guarded(30)).await;
     silent.store(true, Ordering::Relaxed);
     others[..16].iter().for_each(|(_, link)| link.set_reachable(false));
-    eventually("it stands still", || me.ownership().stands_still() && me.members().members().len() == 5).await;
+    eventually("it stands still", || me.ownership().rebalancing_frozen() && me.members().members().len() == 5).await;
     let alive: Vec<_> = others[16..].iter().map(|(service, _)| service).chain([&me]).collect();
     eventually("the others do not", || alive[..4].iter().all(|service| service.members().members().len() == 5)).await;
     for _ in 0..20 {
@@ -227,7 +227,7 @@ async fn the_list_of_the_missing_fits_and_a_new_record_begins_without_one() {
     let me = joined(&world, "me", backend, guarded(50)).await;
     eventually("all of them", || me.members().members().len() == 141).await;
     others[10..].iter().for_each(|(_, link)| link.set_reachable(false));
-    eventually("the others hear of it", || others[..10].iter().all(|(service, _)| service.ownership().stands_still())).await;
+    eventually("the others hear of it", || others[..10].iter().all(|(service, _)| service.ownership().rebalancing_frozen())).await;
     assert!(listed.load(Ordering::Relaxed));
     tokio::time::sleep(Duration::from_secs(10)).await;
     let alive: Vec<_> = others[..10].iter().map(|(service, _)| service).chain([&me]).collect();

@@ -167,7 +167,7 @@ fn a_group_that_stands_still_is_seen_until_somebody_confirms() {
         assert_eq!(seen.get(still, &name, None), Some(0.0), "there before it happens");
         (0..3).for_each(|i| fleet.kill(i));
         seen.until(still, &name, None, |is| is == 1.0).await;
-        assert!(fleet.service(3).ownership().stands_still());
+        assert!(fleet.service(3).ownership().rebalancing_frozen());
         assert_eq!(fleet.confirm_loss().await, 1);
         seen.until(still, &name, None, |is| is == 0.0).await;
         drop(fleet);
@@ -180,7 +180,7 @@ fn a_group_that_stands_still_is_seen_until_somebody_confirms() {
         seen.until(still, &name, None, |is| is == 1.0).await;
         fleet.partition(3);
         eventually("it is fenced", || fleet.service(3).state() == ServiceState::Fenced).await;
-        assert!(fleet.service(3).ownership().stands_still(), "as far as it has heard");
+        assert!(fleet.service(3).ownership().rebalancing_frozen(), "as far as it has heard");
         seen.until(still, &name, None, |is| is == 0.0).await;
     });
 }

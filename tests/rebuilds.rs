@@ -10,7 +10,9 @@ use std::time::Duration;
 use async_trait::async_trait;
 use common::{World, eventually, policy};
 use futures::{StreamExt, stream};
-use shardwise::discovery::{Capabilities, Discovery, Grant, MemoryBackend, Registration, Result, Seat, Snapshot, WatchEvent, WatchStream};
+use shardwise::discovery::{
+    Capabilities, Discovery, Grant, MemoryBackend, RecordId, Registration, Result, ViewSnapshot, WatchEvent, WatchStream,
+};
 use shardwise::{GroupName, InstanceId, Member, ShardingService, View};
 
 #[tokio::test(start_paused = true)]
@@ -29,11 +31,11 @@ struct Bursts(MemoryBackend);
 const BURST: u64 = 50;
 
 fn burst(event: Result<WatchEvent>) -> Vec<Result<WatchEvent>> {
-    let Ok(WatchEvent::View(Snapshot { view, proven })) = event else { return vec![event] };
+    let Ok(WatchEvent::View(ViewSnapshot { view, proven })) = event else { return vec![event] };
     let listed = view.members().first().map(|member| member.fingerprints.clone()).unwrap_or_default();
     let stranger = |i| Member { fingerprints: listed.clone(), ..Member::named(InstanceId::new(format!("stranger-{i}")).expect("valid")) };
     let swollen = |n| View::new(view.revision() * BURST + n, view.members().iter().cloned().chain((0..n).map(stranger)).collect());
-    (1..=BURST).map(|n| Ok(WatchEvent::View(Snapshot { view: Arc::new(swollen(n)), proven }))).collect()
+    (1..=BURST).map(|n| Ok(WatchEvent::View(ViewSnapshot { view: Arc::new(swollen(n)), proven }))).collect()
 }
 
 #[async_trait]
@@ -44,16 +46,16 @@ impl Discovery for Bursts {
     async fn register(&self, registration: &Registration) -> Result<Grant> {
         self.0.register(registration).await
     }
-    async fn renew(&self, seat: &Seat, ttl: Duration) -> Result<Grant> {
-        self.0.renew(seat, ttl).await
+    async fn renew(&self, record_id: &RecordId, ttl: Duration) -> Result<Grant> {
+        self.0.renew(record_id, ttl).await
     }
     async fn update(&self, registration: &Registration) -> Result<()> {
         self.0.update(registration).await
     }
-    async fn deregister(&self, seat: &Seat) -> Result<()> {
-        self.0.deregister(seat).await
+    async fn deregister(&self, record_id: &RecordId) -> Result<()> {
+        self.0.deregister(record_id).await
     }
-    async fn members(&self, group: &GroupName) -> Result<Snapshot> {
+    async fn members(&self, group: &GroupName) -> Result<ViewSnapshot> {
         self.0.members(group).await
     }
     fn watch(&self, group: &GroupName, prove_every: Duration) -> WatchStream {

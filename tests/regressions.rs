@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use futures::{StreamExt, stream};
 use shardwise::discovery::{
-    self, Capabilities, Clock, Discovery, FaultRates, Faults, Grant, MemoryBackend, Registration, Seat, Snapshot, WatchStream,
+    self, Capabilities, Clock, Discovery, FaultRates, Faults, Grant, MemoryBackend, RecordId, Registration, ViewSnapshot, WatchStream,
 };
 use shardwise::testing::TestFleet;
 use shardwise::{ErrorKind, GroupName, KeyPlacement, NotHeld, PlacementKind, Settings, ShardingFactory, ShardingService};
@@ -249,16 +249,16 @@ impl Discovery for Failing {
     async fn register(&self, registration: &Registration) -> Result<Grant, discovery::Error> {
         self.inner.register(registration).await
     }
-    async fn renew(&self, seat: &Seat, ttl: Duration) -> Result<Grant, discovery::Error> {
-        self.inner.renew(seat, ttl).await
+    async fn renew(&self, record_id: &RecordId, ttl: Duration) -> Result<Grant, discovery::Error> {
+        self.inner.renew(record_id, ttl).await
     }
     async fn update(&self, registration: &Registration) -> Result<(), discovery::Error> {
         self.inner.update(registration).await
     }
-    async fn deregister(&self, seat: &Seat) -> Result<(), discovery::Error> {
-        self.inner.deregister(seat).await
+    async fn deregister(&self, record_id: &RecordId) -> Result<(), discovery::Error> {
+        self.inner.deregister(record_id).await
     }
-    async fn members(&self, group: &GroupName) -> Result<Snapshot, discovery::Error> {
+    async fn members(&self, group: &GroupName) -> Result<ViewSnapshot, discovery::Error> {
         self.inner.members(group).await
     }
     fn watch(&self, group: &GroupName, prove_every: Duration) -> WatchStream {

@@ -127,11 +127,11 @@ async fn a_publisher_that_comes_back_to_a_group_that_serves_keys_says_so_and_goe
     let stranger = register(&world, "stranger", Some(Serves::Keys)).await;
     let member = first.members().member(first.instance_id()).expect("it is there").clone();
     let own = Registration { group: policy().group, member, ttl: world.ttl, claims: false };
-    world.store.link().deregister(&own.seat()).await.expect("its record is gone");
+    world.store.link().deregister(&own.record_id()).await.expect("its record is gone");
     eventually("it is refused", || first.state() == ServiceState::Refused).await;
     assert!(first.ownership().slots().is_empty());
     assert_eq!(log.lines_with("refused: this worker owns nothing"), 1);
     assert_eq!(log.lines_with(r#"the group "group" serves keys, as member "stranger" does"#), 1);
-    world.store.link().deregister(&stranger.seat()).await.expect("it leaves");
+    world.store.link().deregister(&stranger.record_id()).await.expect("it leaves");
     eventually("it is active again", || first.state() == ServiceState::Active && !first.ownership().slots().is_empty()).await;
 }

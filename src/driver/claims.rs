@@ -6,7 +6,7 @@ use std::sync::Arc;
 use shardwise_core::holdings::{CallFailure, ClaimAction, ClaimAnswer};
 use shardwise_core::machine::{ClaimInput, Input};
 use shardwise_core::{Epoch, Resource};
-use shardwise_discovery::{Acquired, Claims, ClaimsEvent, Discovery, Error, ErrorKind};
+use shardwise_discovery::{AcquireOutcome, Claims, ClaimsEvent, Discovery, Error, ErrorKind};
 use tracing::{Instrument, Span};
 
 use super::{Answer, Driver};
@@ -76,24 +76,24 @@ impl Driver {
     fn acquire(&mut self, attempt: u64, wanted: Vec<Resource>) {
         // The machine asks only once it knows the store.
         let Some(store) = self.machine.claim_store() else { return };
-        let (backend, seat, handover) = (Arc::clone(&self.backend), self.registration.seat(), self.meters.handover());
+        let (backend, record_id, handover) = (Arc::clone(&self.backend), self.registration.record_id(), self.meters.handover());
         let _within = handover.enter();
         self.ask(attempt, "acquire", async move {
-            let answers = able(&*backend)?.acquire(&seat, &store, &wanted).await?;
+            let answers = able(&*backend)?.acquire(&record_id, &store, &wanted).await?;
             let answers = answers.into_iter().map(|(resource, acquired)| (resource, answer(acquired))).collect();
             Ok(ClaimInput::Acquired { attempt, answers })
         });
     }
 
     fn release(&mut self, attempt: u64, held: Vec<(Resource, Epoch)>) {
-        let (backend, seat, giving) = (Arc::clone(&self.backend), self.registration.seat(), self.giving.clone());
+        let (backend, record_id, giving) = (Arc::clone(&self.backend), self.registration.record_id(), self.giving.clone());
         // What has no work is given back at once, what has some when that is done: the last of it ends what is told.
         if self.shared.guards.oldest_drain().is_none() {
             self.giving = Span::none();
         }
         let _within = giving.enter();
         self.ask(attempt, "release", async move {
-            able(&*backend)?.release(&seat, &held).await?;
+            able(&*backend)?.release(&record_id, &held).await?;
             Ok(ClaimInput::Released { attempt })
         });
     }
@@ -146,10 +146,10 @@ fn failure(error: &Error) -> CallFailure {
     }
 }
 
-const fn answer(acquired: Acquired) -> ClaimAnswer {
+const fn answer(acquired: AcquireOutcome) -> ClaimAnswer {
     match acquired {
-        Acquired::Granted(epoch) => ClaimAnswer::Granted(epoch),
-        Acquired::Held => ClaimAnswer::Held,
-        Acquired::NotYet => ClaimAnswer::NotYet,
+        AcquireOutcome::Granted(epoch) => ClaimAnswer::Granted(epoch),
+        AcquireOutcome::Held => ClaimAnswer::Held,
+        AcquireOutcome::NotYet => ClaimAnswer::NotYet,
     }
 }

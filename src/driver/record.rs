@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use shardwise_core::machine::{Input, Op, OpFailure};
 use shardwise_core::{Loss, Member, MemberState, Missing};
-use shardwise_discovery::{Discovery, Error, ErrorKind, Registration, Seat};
+use shardwise_discovery::{Discovery, Error, ErrorKind, RecordId, Registration};
 use tracing::Instrument;
 
 use super::marks::Wish;
@@ -43,7 +43,7 @@ impl Driver {
             let answer = match op {
                 Op::Register => limited(limit, &*backend, "register", async { backend.register(&registration).await }).await,
                 Op::Renew => {
-                    limited(limit, &*backend, "renew", async { backend.renew(&registration.seat(), registration.ttl).await }).await
+                    limited(limit, &*backend, "renew", async { backend.renew(&registration.record_id(), registration.ttl).await }).await
                 }
             };
             match (answer, op) {
@@ -147,7 +147,7 @@ impl Driver {
         let left = async move {
             let shown = marks.finish(limit / 2);
             match grace {
-                None => deregister(&*backend, limit, shown, &registration.seat()).await,
+                None => deregister(&*backend, limit, shown, &registration.record_id()).await,
                 Some(grace) => {
                     let away = async {
                         shown.await;
@@ -155,7 +155,7 @@ impl Driver {
                     };
                     if let Err(error) = limited(limit, &*backend, "step_away", away).await {
                         tracing::warn!(%error, "this worker's place cannot be kept while it is away: it deregisters");
-                        deregister(&*backend, limit / 2, std::future::ready(()), &registration.seat()).await;
+                        deregister(&*backend, limit / 2, std::future::ready(()), &registration.record_id()).await;
                     }
                 }
             }
@@ -165,10 +165,10 @@ impl Driver {
     }
 }
 
-async fn deregister(backend: &dyn Discovery, limit: Duration, shown: impl Future<Output = ()>, seat: &Seat) {
+async fn deregister(backend: &dyn Discovery, limit: Duration, shown: impl Future<Output = ()>, record_id: &RecordId) {
     let left = limited(limit, backend, "deregister", async {
         shown.await;
-        backend.deregister(seat).await
+        backend.deregister(record_id).await
     });
     if let Err(error) = left.await {
         tracing::warn!(%error, "could not deregister; the record dies with its TTL");

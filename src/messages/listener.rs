@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use secrecy::{ExposeSecret, SecretString};
 use shardwise_core::GroupName;
-use shardwise_discovery::Seldom;
+use shardwise_discovery::LogThrottle;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{Semaphore, mpsc};
@@ -43,7 +43,7 @@ pub(super) struct Door {
     pub(super) token: Option<SecretString>,
     pub(super) mailboxes: Arc<Mailboxes>,
     /// Who was refused, and why.
-    pub(super) refused: Seldom<&'static str>,
+    pub(super) refused: LogThrottle<&'static str>,
 }
 
 impl Door {

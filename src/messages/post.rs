@@ -6,7 +6,7 @@ use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use shardwise_core::{Claim, ClaimName, Epoch, GroupName, Holder, Member, Resource};
-use shardwise_discovery::{ClaimsEvent, METADATA_BYTES_MAX, Seldom};
+use shardwise_discovery::{ClaimsEvent, LogThrottle, METADATA_BYTES_MAX};
 use tokio::net::TcpListener;
 use tokio::sync::{Semaphore, watch};
 use tokio_util::sync::{CancellationToken, DropGuard};
@@ -147,7 +147,7 @@ impl Post {
             life: self.life.clone(),
             token: self.settings.token.clone(),
             mailboxes: Arc::clone(&self.mailboxes),
-            refused: Seldom::default(),
+            refused: LogThrottle::default(),
         };
         let closed = self.closed.clone();
         tokio::spawn(async move { closed.run_until_cancelled(serve(listener, Arc::new(door))).await });

@@ -88,7 +88,7 @@ impl Meters {
         gauge(&SERVICE_STATE, self.with("state", after.state().as_str()), 1.0);
         // Who is cut off or has left does not know how the group goes on.
         let knows = matches!(after.state(), ServiceState::Active | ServiceState::Stale | ServiceState::Draining | ServiceState::Refused);
-        gauge(&STANDS_STILL, self.labels(), f64::from(u8::from(knows && after.stands_still())));
+        gauge(&STANDS_STILL, self.labels(), f64::from(u8::from(knows && after.rebalancing_frozen())));
         let owned = after.slots_owned();
         if let Some(owned) = owned {
             gauge(&SLOTS_OWNED, self.labels(), f64::from(owned));

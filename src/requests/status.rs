@@ -45,6 +45,6 @@ pub(super) fn status(shared: &Shared) -> Value {
         "slots_owned": ownership.slots_owned().map(|owned| if is_live { owned } else { 0 }),
         "owned_for_ms": ownership.deadline().filter(|_| is_live).map(|end| millis(end.since(now))),
         "renewed_ms_ago": shared.renewed_ago().map(millis),
-        "stands_still": ownership.stands_still(),
+        "stands_still": ownership.rebalancing_frozen(),
     })
 }

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 use shardwise_core::ClaimName;
-use shardwise_discovery::{Note, Noted};
+use shardwise_discovery::{Note, WriteOutcome};
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
@@ -97,11 +97,11 @@ impl Daemons {
         }
         let text = serde_json::to_string(&Count { n: number }).map_err(|error| Error::new(ErrorKind::Backend, error.to_string()))?;
         match self.book.write(seen.version, &text).await? {
-            Noted::Written(version) => {
+            WriteOutcome::Written(version) => {
                 self.service.shared().noted.send_replace(());
                 Ok(DaemonCount { number, version })
             }
-            Noted::Other(there) => {
+            WriteOutcome::Other(there) => {
                 let there = decoded(&self.book, there.as_ref())?;
                 let now = if there.is_set() { format!("there are to be {} now", there.number) } else { "nobody has set it now".to_owned() };
                 let message =

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use shardwise_core::{ClaimName, GroupName};
-use shardwise_discovery::{Discovery, Error, ErrorKind, Note, Noted, Notes};
+use shardwise_discovery::{Discovery, Error, ErrorKind, Note, Notes, WriteOutcome};
 
 use crate::calls::limited;
 use crate::service::ShardingService;
@@ -42,10 +42,10 @@ impl NoteBook {
 
     /// Writes over that version, 0 for none. What was written by this very call, and told as somebody else's after its answer was lost, counts
     /// as written.
-    pub(crate) async fn write(&self, expected: u64, text: &str) -> Result<Noted, Error> {
+    pub(crate) async fn write(&self, expected: u64, text: &str) -> Result<WriteOutcome, Error> {
         let writing = async { self.notes("write_note")?.write_note(&self.group, &self.name, expected, text).await };
         Ok(match limited(self.limit, &*self.backend, "write_note", writing).await? {
-            Noted::Other(Some(note)) if note.text == text => Noted::Written(note.version),
+            WriteOutcome::Other(Some(note)) if note.text == text => WriteOutcome::Written(note.version),
             noted => noted,
         })
     }

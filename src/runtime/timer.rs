@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 use shardwise_core::{ClaimName, Epoch};
-use shardwise_discovery::{Clock, Note, Noted};
+use shardwise_discovery::{Clock, Note, WriteOutcome};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::AbortOnDropHandle;
 
@@ -251,8 +251,8 @@ where
         let text = encoded(fired)?;
         loop {
             match self.book.write(version, &text).await {
-                Ok(Noted::Written(version)) => return Ok(Some(version)),
-                Ok(Noted::Other(_)) => return Ok(None),
+                Ok(WriteOutcome::Written(version)) => return Ok(Some(version)),
+                Ok(WriteOutcome::Other(_)) => return Ok(None),
                 Err(error) if error.is_retryable() && !self.tenure.cancel().is_cancelled() => {
                     wait(self.tenure.cancel(), AGAIN).await;
                 }

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use shardwise::GroupName;
-use shardwise::discovery::{Capabilities, Discovery, Error, ErrorKind, Grant, Registration, Result, Seat, Snapshot, WatchStream};
+use shardwise::discovery::{Capabilities, Discovery, Error, ErrorKind, Grant, RecordId, Registration, Result, ViewSnapshot, WatchStream};
 
 /// What becomes of a call.
 pub(crate) enum How {
@@ -58,23 +58,23 @@ impl<D: Discovery> Discovery for Scripted<D> {
         self.goes("register", Some(registration)).await?;
         self.inner.register(registration).await
     }
-    async fn renew(&self, seat: &Seat, ttl: Duration) -> Result<Grant> {
+    async fn renew(&self, record_id: &RecordId, ttl: Duration) -> Result<Grant> {
         self.goes("renew", None).await?;
-        self.inner.renew(seat, ttl).await
+        self.inner.renew(record_id, ttl).await
     }
     async fn update(&self, registration: &Registration) -> Result<()> {
         self.goes("update", Some(registration)).await?;
         self.inner.update(registration).await
     }
-    async fn deregister(&self, seat: &Seat) -> Result<()> {
+    async fn deregister(&self, record_id: &RecordId) -> Result<()> {
         self.goes("deregister", None).await?;
-        self.inner.deregister(seat).await
+        self.inner.deregister(record_id).await
     }
     async fn step_away(&self, registration: &Registration, grace: Duration) -> Result<()> {
         self.goes("step_away", Some(registration)).await?;
         self.inner.step_away(registration, grace).await
     }
-    async fn members(&self, group: &GroupName) -> Result<Snapshot> {
+    async fn members(&self, group: &GroupName) -> Result<ViewSnapshot> {
         self.inner.members(group).await
     }
     fn watch(&self, group: &GroupName, prove_every: Duration) -> WatchStream {

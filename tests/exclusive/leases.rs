@@ -4,7 +4,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
-use shardwise::discovery::{Capabilities, Claims, Discovery, Error, Grant, MemoryBackend, Registration, Seat, Snapshot, WatchStream};
+use shardwise::discovery::{
+    Capabilities, Claims, Discovery, Error, Grant, MemoryBackend, RecordId, Registration, ViewSnapshot, WatchStream,
+};
 use shardwise::{ErrorKind, GroupName, ServiceState, ShardingService};
 
 use super::{SLOTS, World, eventually, held, policy};
@@ -33,20 +35,20 @@ impl Discovery for Grants {
         let granted = self.inner.register(registration).await?;
         Ok(Grant { ttl: granted.ttl / self.share, ..granted })
     }
-    async fn renew(&self, seat: &Seat, ttl: Duration) -> Result<Grant, Error> {
+    async fn renew(&self, record_id: &RecordId, ttl: Duration) -> Result<Grant, Error> {
         if self.renewals.fetch_add(1, Ordering::Relaxed) + 1 == self.hangs {
             return std::future::pending().await;
         }
-        let granted = self.inner.renew(seat, ttl).await?;
+        let granted = self.inner.renew(record_id, ttl).await?;
         Ok(Grant { ttl: granted.ttl / self.share, ..granted })
     }
     async fn update(&self, registration: &Registration) -> Result<(), Error> {
         self.inner.update(registration).await
     }
-    async fn deregister(&self, seat: &Seat) -> Result<(), Error> {
-        self.inner.deregister(seat).await
+    async fn deregister(&self, record_id: &RecordId) -> Result<(), Error> {
+        self.inner.deregister(record_id).await
     }
-    async fn members(&self, group: &GroupName) -> Result<Snapshot, Error> {
+    async fn members(&self, group: &GroupName) -> Result<ViewSnapshot, Error> {
         self.inner.members(group).await
     }
     fn watch(&self, group: &GroupName, prove_every: Duration) -> WatchStream {

@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use shardwise::core::{ClaimStore, Epoch, Resource};
 use shardwise::discovery::{
-    Acquired, Capabilities, Claims, ClaimsStream, Discovery, Error, ErrorKind, Grant, MemoryBackend, Registration, Seat, Snapshot,
-    WatchStream,
+    AcquireOutcome, Capabilities, Claims, ClaimsStream, Discovery, Error, ErrorKind, Grant, MemoryBackend, RecordId, Registration,
+    ViewSnapshot, WatchStream,
 };
 use shardwise::{GroupName, ServiceState};
 
@@ -23,16 +23,16 @@ impl Discovery for MayNotClaim {
     async fn register(&self, registration: &Registration) -> Result<Grant, Error> {
         self.0.register(registration).await
     }
-    async fn renew(&self, seat: &Seat, ttl: Duration) -> Result<Grant, Error> {
-        self.0.renew(seat, ttl).await
+    async fn renew(&self, record_id: &RecordId, ttl: Duration) -> Result<Grant, Error> {
+        self.0.renew(record_id, ttl).await
     }
     async fn update(&self, registration: &Registration) -> Result<(), Error> {
         self.0.update(registration).await
     }
-    async fn deregister(&self, seat: &Seat) -> Result<(), Error> {
-        self.0.deregister(seat).await
+    async fn deregister(&self, record_id: &RecordId) -> Result<(), Error> {
+        self.0.deregister(record_id).await
     }
-    async fn members(&self, group: &GroupName) -> Result<Snapshot, Error> {
+    async fn members(&self, group: &GroupName) -> Result<ViewSnapshot, Error> {
         self.0.members(group).await
     }
     fn watch(&self, group: &GroupName, prove_every: Duration) -> WatchStream {
@@ -48,11 +48,11 @@ impl Claims for MayNotClaim {
     async fn claim_store(&self, group: &GroupName, floor: u64) -> Result<ClaimStore, Error> {
         self.0.claim_store(group, floor).await
     }
-    async fn acquire(&self, _: &Seat, _: &ClaimStore, _: &[Resource]) -> Result<Vec<(Resource, Acquired)>, Error> {
+    async fn acquire(&self, _: &RecordId, _: &ClaimStore, _: &[Resource]) -> Result<Vec<(Resource, AcquireOutcome)>, Error> {
         Err(Error::new(ErrorKind::Denied, "acquire", "this user may not write claims"))
     }
-    async fn release(&self, seat: &Seat, held: &[(Resource, Epoch)]) -> Result<(), Error> {
-        self.0.release(seat, held).await
+    async fn release(&self, record_id: &RecordId, held: &[(Resource, Epoch)]) -> Result<(), Error> {
+        self.0.release(record_id, held).await
     }
     fn watch_claims(&self, group: &GroupName, prove_every: Duration) -> ClaimsStream {
         self.0.watch_claims(group, prove_every)

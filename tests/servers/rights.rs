@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use async_trait::async_trait;
-use shardwise::discovery::{Capabilities, Clock, Discovery, Grant, Registration, Result, Seat, Snapshot, WatchStream};
+use shardwise::discovery::{Capabilities, Clock, Discovery, Grant, RecordId, Registration, Result, ViewSnapshot, WatchStream};
 use shardwise::settings::PolicySettings;
 use shardwise::{ErrorKind, GroupName, InstanceId, Policy, PolicyName, ServiceState, ShardingFactory, Timing};
 use shardwise_backend_etcd::{EtcdBackend, EtcdConfig};
@@ -31,16 +31,16 @@ impl Discovery for Blinded {
     async fn register(&self, registration: &Registration) -> Result<Grant> {
         self.worker.register(registration).await
     }
-    async fn renew(&self, seat: &Seat, ttl: Duration) -> Result<Grant> {
-        self.worker.renew(seat, ttl).await
+    async fn renew(&self, record_id: &RecordId, ttl: Duration) -> Result<Grant> {
+        self.worker.renew(record_id, ttl).await
     }
     async fn update(&self, registration: &Registration) -> Result<()> {
         self.worker.update(registration).await
     }
-    async fn deregister(&self, seat: &Seat) -> Result<()> {
-        self.worker.deregister(seat).await
+    async fn deregister(&self, record_id: &RecordId) -> Result<()> {
+        self.worker.deregister(record_id).await
     }
-    async fn members(&self, group: &GroupName) -> Result<Snapshot> {
+    async fn members(&self, group: &GroupName) -> Result<ViewSnapshot> {
         self.blind.members(group).await
     }
     fn watch(&self, group: &GroupName, prove_every: Duration) -> WatchStream {

@@ -10,8 +10,8 @@ use futures::StreamExt;
 use futures::stream::BoxStream;
 use shardwise::core::{ClaimStore, Resource};
 use shardwise::discovery::{
-    Acquired, Capabilities, Claims, ClaimsEvent, ClaimsStream, Discovery, Error, ErrorKind, FaultRates, Faults, Grant, MemoryBackend, Note,
-    Noted, Notes, Registration, Result, Seat, Snapshot, WatchEvent, WatchStream,
+    AcquireOutcome, Capabilities, Claims, ClaimsEvent, ClaimsStream, Discovery, Error, ErrorKind, FaultRates, Faults, Grant, MemoryBackend,
+    Note, Notes, RecordId, Registration, Result, ViewSnapshot, WatchEvent, WatchStream, WriteOutcome,
 };
 use shardwise::{ClaimName, Epoch, GroupName};
 use tokio::sync::{Notify, oneshot};
@@ -142,10 +142,10 @@ impl Discovery for Wire {
         self.call(&self.inner, |by| async move { by.register(&registration).await }).await.map(|grant| Grant { started, ..grant })
     }
 
-    async fn renew(&self, seat: &Seat, ttl: Duration) -> Result<Grant> {
+    async fn renew(&self, record_id: &RecordId, ttl: Duration) -> Result<Grant> {
         let started = self.clock.now();
-        let seat = seat.clone();
-        self.call(&self.inner, move |by| async move { by.renew(&seat, ttl).await }).await.map(|grant| Grant { started, ..grant })
+        let record_id = record_id.clone();
+        self.call(&self.inner, move |by| async move { by.renew(&record_id, ttl).await }).await.map(|grant| Grant { started, ..grant })
     }
 
     async fn update(&self, registration: &Registration) -> Result<()> {
@@ -153,9 +153,9 @@ impl Discovery for Wire {
         self.call(&self.inner, |by| async move { by.update(&registration).await }).await
     }
 
-    async fn deregister(&self, seat: &Seat) -> Result<()> {
-        let seat = seat.clone();
-        self.call(&self.inner, |by| async move { by.deregister(&seat).await }).await
+    async fn deregister(&self, record_id: &RecordId) -> Result<()> {
+        let record_id = record_id.clone();
+        self.call(&self.inner, |by| async move { by.deregister(&record_id).await }).await
     }
 
     async fn step_away(&self, registration: &Registration, grace: Duration) -> Result<()> {
@@ -163,15 +163,15 @@ impl Discovery for Wire {
         self.call(&self.inner, move |by| async move { by.step_away(&registration, grace).await }).await
     }
 
-    async fn members(&self, group: &GroupName) -> Result<Snapshot> {
+    async fn members(&self, group: &GroupName) -> Result<ViewSnapshot> {
         let proven = self.clock.now();
         let group = group.clone();
-        self.call(&self.inner, |by| async move { by.members(&group).await }).await.map(|snapshot| Snapshot { proven, ..snapshot })
+        self.call(&self.inner, |by| async move { by.members(&group).await }).await.map(|snapshot| ViewSnapshot { proven, ..snapshot })
     }
 
     fn watch(&self, group: &GroupName, prove_every: Duration) -> WatchStream {
         self.news(self.inner.watch(group, prove_every), |event, clock| match event {
-            WatchEvent::View(Snapshot { view, proven }) => WatchEvent::View(Snapshot { view, proven: clock.shows(proven) }),
+            WatchEvent::View(ViewSnapshot { view, proven }) => WatchEvent::View(ViewSnapshot { view, proven: clock.shows(proven) }),
             WatchEvent::Proven(at) => WatchEvent::Proven(clock.shows(at)),
             other => other,
         })
@@ -193,7 +193,7 @@ impl Notes for Wire {
         self.call(&self.notes, |by| async move { by.note(&group, &name).await }).await
     }
 
-    async fn write_note(&self, group: &GroupName, name: &ClaimName, expected: u64, text: &str) -> Result<Noted> {
+    async fn write_note(&self, group: &GroupName, name: &ClaimName, expected: u64, text: &str) -> Result<WriteOutcome> {
         let (group, name, text) = (group.clone(), name.clone(), text.to_owned());
         self.call(&self.notes, move |by| async move { by.write_note(&group, &name, expected, &text).await }).await
     }
@@ -206,14 +206,14 @@ impl Claims for Wire {
         self.call(&self.inner, move |by| async move { by.claim_store(&group, floor).await }).await
     }
 
-    async fn acquire(&self, seat: &Seat, store: &ClaimStore, wanted: &[Resource]) -> Result<Vec<(Resource, Acquired)>> {
-        let (seat, store, wanted) = (seat.clone(), *store, wanted.to_vec());
-        self.call(&self.inner, move |by| async move { by.acquire(&seat, &store, &wanted).await }).await
+    async fn acquire(&self, record_id: &RecordId, store: &ClaimStore, wanted: &[Resource]) -> Result<Vec<(Resource, AcquireOutcome)>> {
+        let (record_id, store, wanted) = (record_id.clone(), *store, wanted.to_vec());
+        self.call(&self.inner, move |by| async move { by.acquire(&record_id, &store, &wanted).await }).await
     }
 
-    async fn release(&self, seat: &Seat, held: &[(Resource, Epoch)]) -> Result<()> {
-        let (seat, held) = (seat.clone(), held.to_vec());
-        self.call(&self.inner, |by| async move { by.release(&seat, &held).await }).await
+    async fn release(&self, record_id: &RecordId, held: &[(Resource, Epoch)]) -> Result<()> {
+        let (record_id, held) = (record_id.clone(), held.to_vec());
+        self.call(&self.inner, |by| async move { by.release(&record_id, &held).await }).await
     }
 
     fn watch_claims(&self, group: &GroupName, prove_every: Duration) -> ClaimsStream {

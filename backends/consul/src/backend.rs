@@ -8,7 +8,7 @@ use async_trait::async_trait;
 use shardwise_core::GroupName;
 use shardwise_discovery::feeds::Hub;
 use shardwise_discovery::{
-    Capabilities, ClaimTable, Claims, Clock, Discovery, Grant, Notes, Registration, Result, Seat, Snapshot, WatchStream,
+    Capabilities, ClaimTable, Claims, Clock, Discovery, Grant, Notes, RecordId, Registration, Result, ViewSnapshot, WatchStream,
 };
 
 use crate::ConsulConfig;
@@ -67,8 +67,8 @@ impl Discovery for ConsulBackend {
         answer.map_err(|failure| failure.during("register"))
     }
 
-    async fn renew(&self, seat: &Seat, _ttl: Duration) -> Result<Grant> {
-        renew(&self.registrar, seat).await.map_err(|failure| failure.during("renew"))
+    async fn renew(&self, record_id: &RecordId, _ttl: Duration) -> Result<Grant> {
+        renew(&self.registrar, record_id).await.map_err(|failure| failure.during("renew"))
     }
 
     async fn update(&self, registration: &Registration) -> Result<()> {
@@ -77,9 +77,9 @@ impl Discovery for ConsulBackend {
         answer.map_err(|failure| failure.during("update"))
     }
 
-    async fn deregister(&self, seat: &Seat) -> Result<()> {
-        let (registrar, seat) = (Arc::clone(&self.registrar), seat.clone());
-        let answer = to_the_end(|caller| async move { registrar.deregister(&seat, &caller).await }).await;
+    async fn deregister(&self, record_id: &RecordId) -> Result<()> {
+        let (registrar, record_id) = (Arc::clone(&self.registrar), record_id.clone());
+        let answer = to_the_end(|caller| async move { registrar.deregister(&record_id, &caller).await }).await;
         answer.map_err(|failure| failure.during("deregister"))
     }
 
@@ -89,13 +89,13 @@ impl Discovery for ConsulBackend {
         answer.map_err(|failure| failure.during("step_away"))
     }
 
-    async fn members(&self, group: &GroupName) -> Result<Snapshot> {
+    async fn members(&self, group: &GroupName) -> Result<ViewSnapshot> {
         let reading = async {
             let tracked = self.hub.source().revisions.of(group)?;
             reader::read(&self.registrar.client, &self.registrar.seats, &tracked, group).await
         };
         let reading = reading.await.map_err(|failure| failure.during("members"))?;
-        Ok(Snapshot { view: reading.view, proven: reading.proven })
+        Ok(ViewSnapshot { view: reading.view, proven: reading.proven })
     }
 
     fn watch(&self, group: &GroupName, prove_every: Duration) -> WatchStream {
@@ -114,17 +114,17 @@ impl Discovery for ConsulBackend {
 /// A sign of life to the agent, and then the servers' word that it is seen. The sign alone is not enough: an agent takes it even when
 /// it has lost its servers. What counts is the start of the sign, the earlier of the two, since the agent's timer begins there. Of a member
 /// that claims the servers are asked for its session, and what counts is when they were asked, since the session's lock delay begins later.
-async fn renew(registrar: &Registrar, seat: &Seat) -> error::Result<Grant> {
+async fn renew(registrar: &Registrar, record_id: &RecordId) -> error::Result<Grant> {
     let client = &registrar.client;
-    let lost = |why| Failure::Lost { instance_id: seat.instance_id.clone(), why };
-    let Some(life) = registrar.seats.get(seat) else { return Err(lost("this process has not made one")) };
+    let lost = |why| Failure::Lost { instance_id: record_id.instance_id.clone(), why };
+    let Some(life) = registrar.seats.get(record_id) else { return Err(lost("this process has not made one")) };
     let (ends, started) = (life.ends(), client.clock.now());
     if started >= ends {
-        registrar.seats.forget(seat, &life);
+        registrar.seats.forget(record_id, &life);
         return Err(lost("its TTL is over"));
     }
     if !client.check_pass(&life.service, &life.check, &life.note()).await? {
-        registrar.seats.forget(seat, &life);
+        registrar.seats.forget(record_id, &life);
         return Err(lost("the agent does not know it"));
     }
     // The agent may have let it expire before the sign arrived, and then the sign has brought it back: it is ended again.
@@ -143,7 +143,7 @@ async fn renew(registrar: &Registrar, seat: &Seat) -> error::Result<Grant> {
             },
         }
     };
-    registrar.seats.forget(seat, &life);
+    registrar.seats.forget(record_id, &life);
     if let Err(failure) = client.check_fail(&life.service, &life.check).await {
         tracing::debug!(%failure, "a lost record could not be ended and ends with its TTL");
     }

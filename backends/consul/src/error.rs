@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use shardwise_core::{Address, ClaimStore, EpochError, InstanceId, MEMBERS_MAX, format_duration};
-use shardwise_discovery::{Error, ErrorKind, Unwritable};
+use shardwise_discovery::{Error, ErrorKind, RecordWriteError};
 
 pub(crate) type Result<T> = std::result::Result<T, Failure>;
 
@@ -91,7 +91,7 @@ pub(crate) enum Failure {
     )]
     TtlTooLong { ttl: Duration, max: Duration },
     #[error(transparent)]
-    Unwritable(Unwritable),
+    Unwritable(RecordWriteError),
     #[error("whoever asked for it has given up")]
     GivenUp,
     #[error("the process is shutting down")]

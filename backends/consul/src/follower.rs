@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use shardwise_core::{GroupName, Moment, View};
 use shardwise_discovery::Error;
-use shardwise_discovery::feeds::{Feed, Full, Limits, Source, Topic};
+use shardwise_discovery::feeds::{Feed, FeedLimits, FeedSource, LimitReached, Watched};
 use tokio::time::{Instant, sleep};
 
 use crate::error::{Failure, Result};
@@ -36,7 +36,7 @@ pub const WATCHERS_MAX: usize = 16_384;
 /// What of a group is followed.
 pub(crate) trait Subject: Send + 'static {
     /// What is shown of it.
-    type Shown: Topic;
+    type Shown: Watched;
     /// Names the watch in errors.
     const OPERATION: &'static str;
 
@@ -55,7 +55,7 @@ pub(crate) struct Look<T> {
     pub(crate) index: u64,
 }
 
-pub(crate) const LIMITS: Limits = Limits { watches: WATCHERS_MAX, groups: GROUPS_MAX };
+pub(crate) const LIMITS: FeedLimits = FeedLimits { watches: WATCHERS_MAX, groups: GROUPS_MAX };
 
 /// Follows a group in a task while somebody watches.
 pub(crate) fn follow<S: Subject>(subject: S, feed: Feed<S::Shown>) {
@@ -63,10 +63,10 @@ pub(crate) fn follow<S: Subject>(subject: S, feed: Feed<S::Shown>) {
 }
 
 /// What a watch is told for which there is no room.
-pub(crate) fn no_room(full: Full, operation: &'static str) -> Error {
+pub(crate) fn no_room(full: LimitReached, operation: &'static str) -> Error {
     let failure = match full {
-        Full::Watches(max) => Failure::TooManyWatches { max },
-        Full::Groups(max) => Failure::TooManyGroups { max },
+        LimitReached::Watches(max) => Failure::TooManyWatches { max },
+        LimitReached::Groups(max) => Failure::TooManyGroups { max },
     };
     failure.during(operation)
 }
@@ -131,12 +131,12 @@ pub(crate) struct Followers {
     pub(crate) revisions: Revisions,
 }
 
-impl Source for Followers {
+impl FeedSource for Followers {
     fn start(self: Arc<Self>, feed: Feed) {
         follow(Members { shared: self, tracked: None, foreign: (0, 0) }, feed);
     }
 
-    fn full(&self, full: Full) -> Error {
+    fn full(&self, full: LimitReached) -> Error {
         no_room(full, Members::OPERATION)
     }
 }

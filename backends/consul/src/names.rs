@@ -7,7 +7,7 @@
 use std::fmt::Write as _;
 
 use shardwise_core::{GroupName, InstanceId, hash_bytes};
-use shardwise_discovery::Seat;
+use shardwise_discovery::RecordId;
 
 /// Names that begin like this are always escaped, so that no escaped name can be anybody's real one.
 const ESCAPED: &str = "shardwise:";
@@ -50,9 +50,9 @@ pub(crate) fn other_service_id(group: &GroupName, instance_id: &InstanceId) -> S
 }
 
 /// How the ids of all checks begin that this incarnation of the member makes. Short, since they are written into metadata.
-pub(crate) fn check_prefix(seat: &Seat) -> String {
-    let who = hash_bytes(format!("{}\0{}", seat.group, seat.instance_id).as_bytes());
-    format!("{ESCAPED}{who:016x}:{}:", seat.incarnation)
+pub(crate) fn check_prefix(record_id: &RecordId) -> String {
+    let who = hash_bytes(format!("{}\0{}", record_id.group, record_id.instance_id).as_bytes());
+    format!("{ESCAPED}{who:016x}:{}:", record_id.incarnation)
 }
 
 /// The guard's key. One for all groups, since an agent has one service of an id, whatever its name; one for both cases of a letter.
@@ -175,7 +175,7 @@ mod tests {
     fn ids_of_checks_and_escaped_services_differ_in_more_than_case() {
         let lower = |text: String| text.to_lowercase();
         assert_ne!(lower(other_service_id(&group("g"), &id("A"))), lower(other_service_id(&group("g"), &id("a"))));
-        let check = |name: &str| check_prefix(&Seat { group: group(name), instance_id: id("a"), incarnation: Incarnation::new(255) });
+        let check = |name: &str| check_prefix(&RecordId { group: group(name), instance_id: id("a"), incarnation: Incarnation::new(255) });
         assert_ne!(lower(check("G")), lower(check("g")));
         assert!(check("g").ends_with(":00000000000000ff:") && check("g").len() < 64);
         assert_ne!(other_service_id(&group("b:c"), &id("a")), other_service_id(&group("c"), &id("a:b")));

@@ -5,7 +5,7 @@
 use async_trait::async_trait;
 use serde_json::json;
 use shardwise_core::{ClaimName, GroupName};
-use shardwise_discovery::{Note, Noted, Notes, check_note};
+use shardwise_discovery::{Note, Notes, WriteOutcome, check_note};
 
 use crate::ConsulBackend;
 use crate::api::Right;
@@ -23,7 +23,13 @@ impl Notes for ConsulBackend {
         read(&self.registrar.client, &key(group, name)).await.map_err(|failure| failure.during("note"))
     }
 
-    async fn write_note(&self, group: &GroupName, name: &ClaimName, expected: u64, text: &str) -> shardwise_discovery::Result<Noted> {
+    async fn write_note(
+        &self,
+        group: &GroupName,
+        name: &ClaimName,
+        expected: u64,
+        text: &str,
+    ) -> shardwise_discovery::Result<WriteOutcome> {
         check_note(name, text)?;
         write(&self.registrar.client, &key(group, name), expected, text).await.map_err(|failure| failure.during("write_note"))
     }
@@ -37,18 +43,18 @@ async fn read(client: &Client, key: &str) -> Result<Option<Note>> {
     client.key("reading a note", key, &Right::ReadKey).await?.as_ref().map(decoded).transpose()
 }
 
-async fn write(client: &Client, key: &str, expected: u64, text: &str) -> Result<Noted> {
+async fn write(client: &Client, key: &str, expected: u64, text: &str) -> Result<WriteOutcome> {
     for _ in 0..ATTEMPTS {
         // Consul leaves a key and its index as they are where the same is written again.
         let flags: u64 = rand::random();
         let set = [operation("cas", key, json!({ "Value": encoded(text.as_bytes()), "Flags": flags, "Index": expected }))];
         if let Txn::Done(stored) = client.txn("writing a note", &set, &Right::Key).await? {
             let stored = stored.into_iter().next().ok_or_else(|| client.strange("a transaction without a result"))?;
-            return Ok(Noted::Written(stored.modify_index));
+            return Ok(WriteOutcome::Written(stored.modify_index));
         }
         let there = read(client, key).await?;
         if there.as_ref().map_or(0, |note| note.version) != expected {
-            return Ok(Noted::Other(there));
+            return Ok(WriteOutcome::Other(there));
         }
     }
     Err(Failure::Overtaken)

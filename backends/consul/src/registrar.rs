@@ -8,7 +8,7 @@ use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use shardwise_core::Moment;
-use shardwise_discovery::{Grant, Registration, Seat};
+use shardwise_discovery::{Grant, RecordId, Registration};
 use tokio::sync::Semaphore;
 use tokio::time::timeout_at;
 
@@ -60,44 +60,44 @@ impl Registrar {
 
     /// Registers, and keeps the record only while somebody waits for the answer: nobody else would renew it.
     pub(crate) async fn register(&self, registration: &Registration, caller: &Caller) -> Result<Grant> {
-        let (seat, ttl) = (registration.seat(), check_ttl(registration)?);
+        let (record_id, ttl) = (registration.record_id(), check_ttl(registration)?);
         // What cannot be written is found before anything is contacted.
-        let service = names::service_name(&seat.group);
+        let service = names::service_name(&record_id.group);
         let nothing = Life::new(service.clone(), String::new(), String::new(), 0, ttl, self.client.clock.now());
         written(registration, &nothing, 0).registration()?;
-        let change = async |guard: &Guard| self.register_guarded(registration, &seat, &service, guard, caller).await;
-        let (life, started) = self.guarded(&seat, caller, change).await?;
+        let change = async |guard: &Guard| self.register_guarded(registration, &record_id, &service, guard, caller).await;
+        let (life, started) = self.guarded(&record_id, caller, change).await?;
         if caller.is_gone() {
             self.take_back(&life, None).await;
             return Err(Failure::GivenUp);
         }
-        self.seats.put(seat, life);
+        self.seats.put(record_id, life);
         Ok(Grant { started, ttl })
     }
 
     async fn register_guarded(
         &self,
         registration: &Registration,
-        seat: &Seat,
+        record_id: &RecordId,
         service: &str,
         guard: &Guard,
         caller: &Caller,
     ) -> Result<(Life, Moment)> {
         let look = async {
             self.client.sees_all_nodes().await?;
-            let joined = self.joined(seat, service).await?.unwrap_or(guard.index);
-            Ok((joined, self.free_service_id(seat, service).await?))
+            let joined = self.joined(record_id, service).await?.unwrap_or(guard.index);
+            Ok((joined, self.free_service_id(record_id, service).await?))
         };
         let (joined, service_id) = caller.or_gone(self.while_held(guard, look)).await?;
         let change = self.next_change();
-        let check = format!("{}{change}", names::check_prefix(seat));
+        let check = format!("{}{change}", names::check_prefix(record_id));
         let started = self.client.clock.now();
         let mut life = Life::new(service.to_owned(), service_id, check, joined, check_ttl(registration)?, started);
         let definition = written(registration, &life, change).registration()?;
         let answer = async {
             // Waited for in any case, or what takes it back might overtake it.
             self.client.register_service(service, definition, true).await?;
-            caller.or_gone(self.while_held(guard, self.await_shown(seat, &life, change))).await?;
+            caller.or_gone(self.while_held(guard, self.await_shown(record_id, &life, change))).await?;
             if registration.claims {
                 self.while_held(guard, Session::open(&self.client, &life.check, life.ttl)).await.map(Some)
             } else {
@@ -133,29 +133,29 @@ impl Registrar {
     }
 
     /// When this incarnation joined, if it is there already. Somebody else's living record of this id is an error.
-    async fn joined(&self, seat: &Seat, service: &str) -> Result<Option<u64>> {
-        let id = seat.instance_id.as_str();
+    async fn joined(&self, record_id: &RecordId, service: &str) -> Result<Option<u64>> {
+        let id = record_id.instance_id.as_str();
         let list = self.client.passing(service, Whom::Instance(id), None).await?;
         let mut joined = None;
         for found in list.entries.iter().map(|entry| &entry.service).filter(|found| found.name == service) {
             let Some(check) = found.check() else {
-                return Err(self.in_use(seat, found).await);
+                return Err(self.in_use(record_id, found).await);
             };
-            if !check.starts_with(&names::check_prefix(seat)) {
+            if !check.starts_with(&names::check_prefix(record_id)) {
                 // Who is away makes room.
                 if found.is_away() {
                     continue;
                 }
-                return Err(self.in_use(seat, found).await);
+                return Err(self.in_use(record_id, found).await);
             }
             joined = Some(found.member()?.joined);
         }
         Ok(joined)
     }
 
-    async fn in_use(&self, seat: &Seat, holder: &Service) -> Failure {
+    async fn in_use(&self, record_id: &RecordId, holder: &Service) -> Failure {
         match self.stamp(holder).await {
-            Ok(stamp) => Failure::InUse { instance_id: seat.instance_id.clone(), address: holder.address(), stamp },
+            Ok(stamp) => Failure::InUse { instance_id: record_id.instance_id.clone(), address: holder.address(), stamp },
             Err(failure) => failure,
         }
     }
@@ -180,20 +180,20 @@ impl Registrar {
     }
 
     /// The id to register under: the member's own, unless Consul cannot hold it or the agent has it for another service.
-    async fn free_service_id(&self, seat: &Seat, service: &str) -> Result<String> {
-        let id = &seat.instance_id;
+    async fn free_service_id(&self, record_id: &RecordId, service: &str) -> Result<String> {
+        let id = &record_id.instance_id;
         let there = self.client.agent_services(id.as_str()).await?;
-        let prefix = names::check_prefix(seat);
+        let prefix = names::check_prefix(record_id);
         let own = there.iter().find(|found| found.check().is_some_and(|check| check.starts_with(&prefix)));
         if let Some(own) = own {
             return Ok(own.id.clone());
         }
         let others = |wanted: &str| there.iter().any(|found| found.name != service || found.id != wanted);
-        Ok(names::service_id(id).filter(|wanted| !others(wanted)).unwrap_or_else(|| names::other_service_id(&seat.group, id)))
+        Ok(names::service_id(id).filter(|wanted| !others(wanted)).unwrap_or_else(|| names::other_service_id(&record_id.group, id)))
     }
 
     /// Waits until the servers show this change of a registration, and that it passes, or says why they do not.
-    pub(crate) async fn await_shown(&self, seat: &Seat, life: &Life, change: u64) -> Result<()> {
+    pub(crate) async fn await_shown(&self, record_id: &RecordId, life: &Life, change: u64) -> Result<()> {
         let gives_up = self.client.clock.now().plus(SHOWN_WITHIN);
         let (service, whom) = (&life.service, Whom::Change(&life.check, change));
         let mut list = self.client.passing(service, whom, None).await?;
@@ -202,7 +202,7 @@ impl Registrar {
         }
         while list.entries.is_empty() {
             if self.client.clock.now() >= gives_up {
-                return Err(self.not_shown(seat, life).await?);
+                return Err(self.not_shown(record_id, life).await?);
             }
             tokio::time::sleep(ASK_AGAIN).await;
             list = self.client.passing(service, whom, None).await?;
@@ -210,9 +210,9 @@ impl Registrar {
         Ok(())
     }
 
-    async fn not_shown(&self, seat: &Seat, life: &Life) -> Result<Failure> {
+    async fn not_shown(&self, record_id: &RecordId, life: &Life) -> Result<Failure> {
         let list = self.client.registered(&life.service, &life.check).await?;
-        let (at, instance_id) = (self.client.endpoint.to_string(), seat.instance_id.clone());
+        let (at, instance_id) = (self.client.endpoint.to_string(), record_id.instance_id.clone());
         let not_shown = |why: String| Failure::NotShown { instance_id: instance_id.clone(), why };
         let Some(entry) = list.entries.first() else {
             return Ok(not_shown(format!(": it has not reached them yet{NEW_AGENT}")));
@@ -229,9 +229,9 @@ impl Registrar {
 
     /// Changes what a living record says. Its TTL goes on as it was.
     pub(crate) async fn update(&self, registration: &Registration, caller: &Caller) -> Result<()> {
-        let seat = registration.seat();
-        let lost = |why| Failure::Lost { instance_id: seat.instance_id.clone(), why };
-        let Some(life) = self.seats.get(&seat) else { return Err(lost("this process has not made one")) };
+        let record_id = registration.record_id();
+        let lost = |why| Failure::Lost { instance_id: record_id.instance_id.clone(), why };
+        let Some(life) = self.seats.get(&record_id) else { return Err(lost("this process has not made one")) };
         let number = self.next_change();
         let definition = written(registration, &life, number).change()?;
         let change = async {
@@ -239,12 +239,12 @@ impl Registrar {
                 return Err(lost("the servers do not show it"));
             }
             self.client.register_service(&life.service, definition, false).await?;
-            match self.await_shown(&seat, &life, number).await {
+            match self.await_shown(&record_id, &life, number).await {
                 Err(Failure::NotShown { .. }) if !self.is_shown(&life).await? => Err(lost("the servers do not show it any more")),
                 answer => answer,
             }
         };
-        self.guarded(&seat, caller, async |guard| self.while_held(guard, change).await).await
+        self.guarded(&record_id, caller, async |guard| self.while_held(guard, change).await).await
     }
 
     pub(crate) fn next_change(&self) -> u64 {
@@ -252,14 +252,14 @@ impl Registrar {
     }
 
     /// Deletes the record of exactly this incarnation, from this agent.
-    pub(crate) async fn deregister(&self, seat: &Seat, caller: &Caller) -> Result<()> {
-        let life = self.seats.take(seat);
+    pub(crate) async fn deregister(&self, record_id: &RecordId, caller: &Caller) -> Result<()> {
+        let life = self.seats.take(record_id);
         if let Some(session) = life.as_ref().and_then(|life| life.session.as_ref()) {
-            claims::release_all(&self.client, seat, session).await;
+            claims::release_all(&self.client, record_id, session).await;
         }
-        let service = names::service_name(&seat.group);
-        let change = self.deregister_guarded(seat, &service);
-        let answer = self.guarded(seat, caller, async |guard| self.while_held(guard, change).await).await;
+        let service = names::service_name(&record_id.group);
+        let change = self.deregister_guarded(record_id, &service);
+        let answer = self.guarded(record_id, caller, async |guard| self.while_held(guard, change).await).await;
         if let (Err(_), Some(life)) = (&answer, life) {
             // This touches only our own, and needs no server. The error that counts is the one there is.
             let _ = self.client.check_fail(&life.service, &life.check).await;
@@ -267,9 +267,9 @@ impl Registrar {
         answer
     }
 
-    async fn deregister_guarded(&self, seat: &Seat, service: &str) -> Result<()> {
-        let prefix = names::check_prefix(seat);
-        let there = self.client.agent_services(seat.instance_id.as_str()).await?;
+    async fn deregister_guarded(&self, record_id: &RecordId, service: &str) -> Result<()> {
+        let prefix = names::check_prefix(record_id);
+        let there = self.client.agent_services(record_id.instance_id.as_str()).await?;
         let own = there.iter().filter(|found| found.name == service && found.check().is_some_and(|check| check.starts_with(&prefix)));
         for found in own {
             self.client.deregister_service(service, &found.id).await?;
@@ -283,13 +283,18 @@ impl Registrar {
         Ok(!list.entries.is_empty())
     }
 
-    /// Runs `change` under the guard of the seat's id. A change that has not begun when its caller gives up vanishes: in an outage
+    /// Runs `change` under the guard of the record's id. A change that has not begun when its caller gives up vanishes: in an outage
     /// callers try again and again, and only the newest try may wait.
-    pub(crate) async fn guarded<T>(&self, seat: &Seat, caller: &Caller, change: impl AsyncFnOnce(&Guard) -> Result<T>) -> Result<T> {
+    pub(crate) async fn guarded<T>(
+        &self,
+        record_id: &RecordId,
+        caller: &Caller,
+        change: impl AsyncFnOnce(&Guard) -> Result<T>,
+    ) -> Result<T> {
         // Never closed.
         let turn = async { self.changes.acquire().await.map_err(|_| Failure::ShuttingDown) };
         let _turn = caller.or_gone(turn).await?;
-        let guard = self.guards.take(&self.client, &seat.instance_id, seat.incarnation, caller).await?;
+        let guard = self.guards.take(&self.client, &record_id.instance_id, record_id.incarnation, caller).await?;
         let answer = if caller.is_gone() { Err(Failure::GivenUp) } else { change(&guard).await };
         self.guards.free(&self.client, guard).await;
         answer

@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use shardwise_core::{GroupName, InstanceId, Moment};
-use shardwise_discovery::Seat;
+use shardwise_discovery::RecordId;
 
 use crate::claims::Session;
 use crate::client::Client;
@@ -69,36 +69,39 @@ impl Life {
 
 /// All of them.
 #[derive(Debug, Default)]
-pub(crate) struct Seats(Mutex<HashMap<Seat, Arc<Life>>>);
+pub(crate) struct Seats(Mutex<HashMap<RecordId, Arc<Life>>>);
 
 impl Seats {
-    pub(crate) fn get(&self, seat: &Seat) -> Option<Arc<Life>> {
-        self.all().get(seat).cloned()
+    pub(crate) fn get(&self, record_id: &RecordId) -> Option<Arc<Life>> {
+        self.all().get(record_id).cloned()
     }
 
-    pub(crate) fn put(&self, seat: Seat, life: Life) {
-        self.all().insert(seat, Arc::new(life));
+    pub(crate) fn put(&self, record_id: RecordId, life: Life) {
+        self.all().insert(record_id, Arc::new(life));
     }
 
-    /// Forgets this life, unless the seat has another by now.
-    pub(crate) fn forget(&self, seat: &Seat, life: &Life) {
+    /// Forgets this life, unless the record has another by now.
+    pub(crate) fn forget(&self, record_id: &RecordId, life: &Life) {
         let mut all = self.all();
-        if all.get(seat).is_some_and(|known| known.check == life.check) {
-            all.remove(seat);
+        if all.get(record_id).is_some_and(|known| known.check == life.check) {
+            all.remove(record_id);
         }
     }
 
-    pub(crate) fn take(&self, seat: &Seat) -> Option<Arc<Life>> {
-        self.all().remove(seat)
+    pub(crate) fn take(&self, record_id: &RecordId) -> Option<Arc<Life>> {
+        self.all().remove(record_id)
     }
 
     /// Members of the group that this process believes alive.
     pub(crate) fn alive(&self, group: &GroupName, now: Moment) -> Vec<InstanceId> {
         let all = self.all();
-        all.iter().filter(|(seat, life)| seat.group == *group && now < life.ends()).map(|(seat, _)| seat.instance_id.clone()).collect()
+        all.iter()
+            .filter(|(record_id, life)| record_id.group == *group && now < life.ends())
+            .map(|(record_id, _)| record_id.instance_id.clone())
+            .collect()
     }
 
-    fn all(&self) -> MutexGuard<'_, HashMap<Seat, Arc<Life>>> {
+    fn all(&self) -> MutexGuard<'_, HashMap<RecordId, Arc<Life>>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -206,7 +206,7 @@ impl AgentService {
 #[cfg(test)]
 mod tests {
     use shardwise_core::Incarnation;
-    use shardwise_discovery::{METADATA_BYTES_MAX, Unwritable};
+    use shardwise_discovery::{METADATA_BYTES_MAX, RecordWriteError};
 
     use super::*;
 
@@ -234,9 +234,9 @@ mod tests {
     fn what_consul_cannot_hold_is_too_large() {
         let mut member = large();
         member.zone = Some("z".repeat(RECORD_BYTES_MAX));
-        assert!(matches!(written(&member).meta(), Err(Failure::Unwritable(Unwritable::TooLarge { what: "the record", .. }))));
+        assert!(matches!(written(&member).meta(), Err(Failure::Unwritable(RecordWriteError::TooLarge { what: "the record", .. }))));
         member.metadata = BTreeMap::from([("k".into(), "v".repeat(METADATA_BYTES_MAX))]);
-        assert!(matches!(written(&member).meta(), Err(Failure::Unwritable(Unwritable::TooLarge { what: "the metadata", .. }))));
+        assert!(matches!(written(&member).meta(), Err(Failure::Unwritable(RecordWriteError::TooLarge { what: "the metadata", .. }))));
     }
 
     #[test]

@@ -35,7 +35,7 @@ fn rounds(unless_told: usize) -> usize {
 
 /// Renews all, and registers again whoever is lost, as workers do; an answer may be missing while connections break.
 async fn renew_all(backend: &ConsulBackend, members: &BTreeMap<String, Registration>) {
-    join_all(members.values().map(async |one| match backend.renew(&one.seat(), TTL).await {
+    join_all(members.values().map(async |one| match backend.renew(&one.record_id(), TTL).await {
         Err(error) if *error.kind() == ErrorKind::Lost => drop(backend.register(one).await),
         Ok(_) => {}
         Err(error) => assert!(error.is_retryable(), "{error}"),
@@ -70,8 +70,8 @@ async fn random_steps_lose_nobody_and_leave_nobody_behind() {
             let picked = members.keys().nth(at).cloned();
             match (random.random_range(0..10), picked) {
                 (0..2, Some(id)) => {
-                    let seat = members.remove(&id).unwrap().seat();
-                    again(async || backend.deregister(&seat).await).await;
+                    let record_id = members.remove(&id).unwrap().record_id();
+                    again(async || backend.deregister(&record_id).await).await;
                 }
                 // It crashes: nobody renews it any more.
                 (2..4, Some(id)) => drop(members.remove(&id)),
@@ -86,7 +86,7 @@ async fn random_steps_lose_nobody_and_leave_nobody_behind() {
             // The fleet stays small, so that each round takes no longer than the TTL.
             while members.len() > 12 {
                 let (_, leaving) = members.pop_first().unwrap();
-                again(async || backend.deregister(&leaving.seat()).await).await;
+                again(async || backend.deregister(&leaving.record_id()).await).await;
             }
             renew_all(&backend, &members).await;
         }
@@ -111,7 +111,7 @@ async fn random_steps_lose_nobody_and_leave_nobody_behind() {
         }
     }
     for one in std::mem::take(&mut members).into_values() {
-        again(async || backend.deregister(&one.seat()).await).await;
+        again(async || backend.deregister(&one.record_id()).await).await;
     }
     view_where(&mut watch, SETTLED_WITHIN, "nobody in the end", |view| view.members().is_empty()).await;
 }

@@ -11,7 +11,7 @@ use futures::StreamExt;
 use futures::future::join_all;
 use shardwise_backend_consul::ConsulBackend;
 use shardwise_core::{ClaimStore, Epoch, Resource};
-use shardwise_discovery::{Acquired, Claims, ClaimsEvent, ClaimsStream, Discovery, Seat};
+use shardwise_discovery::{AcquireOutcome, Claims, ClaimsEvent, ClaimsStream, Discovery, RecordId};
 use shardwise_testkit::Consul;
 
 const TTL: Duration = Duration::from_secs(20);
@@ -21,9 +21,9 @@ fn slots(range: std::ops::Range<u32>) -> Vec<Resource> {
     range.map(Resource::Slot).collect()
 }
 
-async fn granted(backend: &ConsulBackend, seat: &Seat, store: &ClaimStore, wanted: &[Resource]) -> Vec<(Resource, Epoch)> {
-    let answers = backend.acquire(seat, store, wanted).await.unwrap();
-    let epoch = |acquired| if let Acquired::Granted(epoch) = acquired { Some(epoch) } else { None };
+async fn granted(backend: &ConsulBackend, record_id: &RecordId, store: &ClaimStore, wanted: &[Resource]) -> Vec<(Resource, Epoch)> {
+    let answers = backend.acquire(record_id, store, wanted).await.unwrap();
+    let epoch = |acquired| if let AcquireOutcome::Granted(epoch) = acquired { Some(epoch) } else { None };
     answers.into_iter().filter_map(|(resource, acquired)| Some((resource, epoch(acquired)?))).collect()
 }
 
@@ -56,7 +56,7 @@ async fn handovers(table: u32, times: u32) -> Duration {
     two.register(&b).await.unwrap();
     let store = one.claim_store(&group("g"), 0).await.unwrap();
     let begun = Instant::now();
-    let held = granted(&one, &a.seat(), &store, &slots(0..table)).await;
+    let held = granted(&one, &a.record_id(), &store, &slots(0..table)).await;
     println!("acquired {} free slots in {:?}", held.len(), begun.elapsed());
     assert_eq!(held.len(), table as usize);
     let mut watches = [one.watch_claims(&group("g"), TTL / 4), two.watch_claims(&group("g"), TTL / 4)];
@@ -71,11 +71,11 @@ async fn handovers(table: u32, times: u32) -> Duration {
         let watch = &mut watches[1 - round as usize % 2];
         let begun = Instant::now();
         let handing = async {
-            from.release(&giver.seat(), &[(slot.clone(), epoch)]).await.unwrap();
+            from.release(&giver.record_id(), &[(slot.clone(), epoch)]).await.unwrap();
         };
         let taking = async {
             until_told(watch, &slot, None).await;
-            granted(to, &taker.seat(), &store, std::slice::from_ref(&slot)).await
+            granted(to, &taker.record_id(), &store, std::slice::from_ref(&slot)).await
         };
         let ((), got) = tokio::join!(handing, taking);
         took.push(begun.elapsed());
@@ -85,12 +85,12 @@ async fn handovers(table: u32, times: u32) -> Duration {
         for watch in &mut watches {
             until_told(watch, &slot, Some(epoch)).await;
         }
-        one.renew(&a.seat(), TTL).await.unwrap();
-        two.renew(&b.seat(), TTL).await.unwrap();
+        one.renew(&a.record_id(), TTL).await.unwrap();
+        two.renew(&b.record_id(), TTL).await.unwrap();
     }
     let begun = Instant::now();
     let rest: Vec<_> = held.into_iter().filter(|(resource, _)| *resource != slot).collect();
-    one.release(&a.seat(), &rest).await.unwrap();
+    one.release(&a.record_id(), &rest).await.unwrap();
     println!("released {} slots in {:?}", rest.len(), begun.elapsed());
     show(&format!("a slot of {table} released, told, and acquired by another"), took)
 }
@@ -108,7 +108,7 @@ async fn joins(slots: u32) -> Duration {
     let mut gives = Vec::new();
     for (n, (backend, member)) in (0..).zip(&members[..3]) {
         let share: Vec<_> = (0..slots).filter(|slot| slot % 3 == n).map(Resource::Slot).collect();
-        let held = granted(backend, &member.seat(), &store, &share).await;
+        let held = granted(backend, &member.record_id(), &store, &share).await;
         assert_eq!(held.len(), share.len());
         gives.push(held.into_iter().filter(|(resource, _)| matches!(resource, Resource::Slot(slot) if wanted(slot))).collect::<Vec<_>>());
     }
@@ -124,14 +124,14 @@ async fn joins(slots: u32) -> Duration {
     }
     let begun = Instant::now();
     let giving = join_all(members.iter().zip(&gives).map(async |((backend, member), held)| {
-        backend.release(&member.seat(), held).await.unwrap();
+        backend.release(&member.record_id(), held).await.unwrap();
     }));
     let taking = async {
         let (mut had, (backend, member)) = (0, &members[3]);
         while had < (0..slots).filter(wanted).count() {
             let ClaimsEvent::Changed { changes, .. } = watch.next().await.unwrap().unwrap() else { continue };
             let free: Vec<_> = changes.into_iter().filter(|change| change.claim.is_none()).map(|change| change.resource).collect();
-            had += granted(backend, &member.seat(), &store, &free).await.len();
+            had += granted(backend, &member.record_id(), &store, &free).await.len();
         }
     };
     tokio::join!(giving, taking);

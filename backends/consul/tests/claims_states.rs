@@ -12,7 +12,7 @@ use futures::StreamExt;
 use serde_json::{Value, json};
 use shardwise_backend_consul::ConsulBackend;
 use shardwise_core::{Claim, ClaimStore, Epoch, Resource};
-use shardwise_discovery::{Acquired, Claims, ClaimsEvent, ClaimsStream, Clock, Discovery, Error, ErrorKind, Registration, Seat};
+use shardwise_discovery::{AcquireOutcome, Claims, ClaimsEvent, ClaimsStream, Clock, Discovery, Error, ErrorKind, RecordId, Registration};
 use shardwise_testkit::{Consul, Direction, Lag, TcpProxy};
 
 const TTL: Duration = Duration::from_secs(2);
@@ -48,13 +48,13 @@ impl Pair {
         Self { consul, one, two, a, b, store }
     }
 
-    async fn ask(&self, backend: &ConsulBackend, seat: &Seat, wanted: &[Resource]) -> Vec<Acquired> {
-        backend.acquire(seat, &self.store, wanted).await.unwrap().into_iter().map(|(_, acquired)| acquired).collect()
+    async fn ask(&self, backend: &ConsulBackend, record_id: &RecordId, wanted: &[Resource]) -> Vec<AcquireOutcome> {
+        backend.acquire(record_id, &self.store, wanted).await.unwrap().into_iter().map(|(_, acquired)| acquired).collect()
     }
 
     async fn a_holds(&self, wanted: &[Resource]) -> Epoch {
-        match *self.ask(&self.one, &self.a.seat(), wanted).await {
-            [Acquired::Granted(epoch), ..] => epoch,
+        match *self.ask(&self.one, &self.a.record_id(), wanted).await {
+            [AcquireOutcome::Granted(epoch), ..] => epoch,
             ref other => panic!("{other:?}"),
         }
     }
@@ -91,13 +91,13 @@ async fn what_a_dead_member_held_is_held_back_and_then_free() {
     // So long that a look falls into the lock delay on a busy machine too.
     let ttl = TTL * 2;
     let pair = Pair::with(ttl).await;
-    let grant = pair.one.renew(&pair.a.seat(), ttl).await.unwrap();
+    let grant = pair.one.renew(&pair.a.record_id(), ttl).await.unwrap();
     assert_eq!(grant.ttl, ttl / 2, "the other half is the lock delay");
     pair.a_holds(&slots(0..200)).await;
     let (lag, clock) = (Lag::begin(), Clock::system());
     let mut seen = Vec::new();
     let freed = loop {
-        let answers = pair.ask(&pair.two, &pair.b.seat(), &slots(0..200)).await;
+        let answers = pair.ask(&pair.two, &pair.b.record_id(), &slots(0..200)).await;
         let kinds: BTreeSet<_> = answers.iter().map(|acquired| format!("{acquired:?}").split('(').next().unwrap().to_owned()).collect();
         seen.extend(kinds.clone());
         if kinds.len() == 1 && kinds.contains("Granted") {
@@ -116,9 +116,9 @@ async fn what_a_dead_member_held_is_held_back_and_then_free() {
 async fn what_a_leaving_member_still_holds_is_free_at_once() {
     let pair = Pair::with(LONG).await;
     pair.a_holds(&slots(0..200)).await;
-    pair.one.deregister(&pair.a.seat()).await.unwrap();
-    let answers = pair.ask(&pair.two, &pair.b.seat(), &slots(0..200)).await;
-    assert!(answers.iter().all(|acquired| matches!(acquired, Acquired::Granted(_))), "{answers:?}");
+    pair.one.deregister(&pair.a.record_id()).await.unwrap();
+    let answers = pair.ask(&pair.two, &pair.b.record_id(), &slots(0..200)).await;
+    assert!(answers.iter().all(|acquired| matches!(acquired, AcquireOutcome::Granted(_))), "{answers:?}");
 }
 
 /// It is a registration of the service anew, and the session hangs on one of its checks.
@@ -130,9 +130,9 @@ async fn a_change_of_the_record_keeps_claims() {
         let mut changed = pair.a.clone();
         changed.member.zone = Some(format!("zone {n}"));
         pair.one.update(&changed).await.unwrap();
-        pair.one.renew(&pair.a.seat(), LONG).await.unwrap();
+        pair.one.renew(&pair.a.record_id(), LONG).await.unwrap();
     }
-    assert_eq!(pair.ask(&pair.two, &pair.b.seat(), &slots(1..2)).await, [Acquired::Held]);
+    assert_eq!(pair.ask(&pair.two, &pair.b.record_id(), &slots(1..2)).await, [AcquireOutcome::Held]);
     assert_eq!(pair.a_holds(&slots(1..2)).await, epoch);
 }
 
@@ -144,11 +144,11 @@ async fn a_claim_deleted_by_hand_is_told_as_free_and_its_next_epoch_is_higher() 
     until_told(&mut watch, "held", |claim| claim.is_some()).await;
     pair.edit("DELETE", "slot/1", None).await;
     until_told(&mut watch, "free", |claim| claim.is_none()).await;
-    let answers = pair.ask(&pair.two, &pair.b.seat(), &slots(1..2)).await;
-    assert!(matches!(*answers, [Acquired::Granted(next)] if next > epoch), "{answers:?} after {epoch}");
-    pair.one.release(&pair.a.seat(), &[(Resource::Slot(1), epoch)]).await.unwrap();
+    let answers = pair.ask(&pair.two, &pair.b.record_id(), &slots(1..2)).await;
+    assert!(matches!(*answers, [AcquireOutcome::Granted(next)] if next > epoch), "{answers:?} after {epoch}");
+    pair.one.release(&pair.a.record_id(), &[(Resource::Slot(1), epoch)]).await.unwrap();
     until_told(&mut watch, "b's", |claim| claim.is_some_and(|claim| claim.holder.instance_id.as_str() == "b")).await;
-    assert_eq!(pair.ask(&pair.one, &pair.a.seat(), &slots(1..2)).await, [Acquired::Held]);
+    assert_eq!(pair.ask(&pair.one, &pair.a.record_id(), &slots(1..2)).await, [AcquireOutcome::Held]);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -159,8 +159,8 @@ async fn a_claim_overwritten_by_hand_is_told_as_nobodys_until_its_holder_writes_
     until_told(&mut watch, "held", |claim| claim.is_some()).await;
     pair.edit("PUT", "slot/1", Some(&json!("nonsense"))).await;
     until_told(&mut watch, "nobody's", |claim| claim.is_none()).await;
-    assert_eq!(pair.ask(&pair.two, &pair.b.seat(), &slots(1..2)).await, [Acquired::Held], "locked it is all the same");
-    assert!(matches!(*pair.ask(&pair.two, &pair.b.seat(), &slots(2..3)).await, [Acquired::Granted(_)]), "the others can be had");
+    assert_eq!(pair.ask(&pair.two, &pair.b.record_id(), &slots(1..2)).await, [AcquireOutcome::Held], "locked it is all the same");
+    assert!(matches!(*pair.ask(&pair.two, &pair.b.record_id(), &slots(2..3)).await, [AcquireOutcome::Granted(_)]), "the others can be had");
     let mut others = pair.two.watch_claims(&group("g"), LONG / 4);
     let first = told(&mut others).await.unwrap();
     assert!(matches!(&first, ClaimsEvent::All { claims, .. } if claims.len() == 1), "and are told: {first:?}");
@@ -192,16 +192,16 @@ async fn the_store_edited_by_hand_is_an_error_and_deleted_it_is_another_one() {
         pair.edit("PUT", "store", Some(&nonsense)).await;
         for error in [
             pair.one.claim_store(&group("g"), 0).await.unwrap_err(),
-            pair.one.acquire(&pair.a.seat(), &pair.store, &slots(3..4)).await.unwrap_err(),
+            pair.one.acquire(&pair.a.record_id(), &pair.store, &slots(3..4)).await.unwrap_err(),
         ] {
             assert!(*error.kind() == ErrorKind::Misconfigured && error.to_string().contains("shardwise/claims/g/store"), "{error}");
         }
     }
     pair.edit("DELETE", "store", None).await;
-    let error = pair.one.acquire(&pair.a.seat(), &pair.store, &slots(3..4)).await.unwrap_err();
+    let error = pair.one.acquire(&pair.a.record_id(), &pair.store, &slots(3..4)).await.unwrap_err();
     assert_eq!(*error.kind(), ErrorKind::OtherStore, "{error}");
     assert_ne!(pair.one.claim_store(&group("g"), 0).await.unwrap().id, pair.store.id);
-    let error = pair.one.acquire(&pair.a.seat(), &pair.store, &slots(3..4)).await.unwrap_err();
+    let error = pair.one.acquire(&pair.a.record_id(), &pair.store, &slots(3..4)).await.unwrap_err();
     assert_eq!(*error.kind(), ErrorKind::OtherStore, "{error}");
 }
 
@@ -212,20 +212,20 @@ async fn a_wiped_consul_grants_nothing_under_the_store_before() {
     pair.a_holds(&slots(0..10)).await;
     pair.consul.restart(false).await.unwrap();
     let lost = until("the loss is noticed", PATIENCE, async || {
-        let error = pair.one.acquire(&pair.a.seat(), &pair.store, &slots(10..11)).await.unwrap_err();
+        let error = pair.one.acquire(&pair.a.record_id(), &pair.store, &slots(10..11)).await.unwrap_err();
         (!error.is_retryable()).then_some(error)
     })
     .await;
     assert!(matches!(lost.kind(), ErrorKind::OtherStore | ErrorKind::Lost), "{lost}");
     until("registered again", PATIENCE, async || pair.one.register(&pair.a).await.ok()).await;
-    let error = pair.one.acquire(&pair.a.seat(), &pair.store, &slots(10..11)).await.unwrap_err();
+    let error = pair.one.acquire(&pair.a.record_id(), &pair.store, &slots(10..11)).await.unwrap_err();
     assert_eq!(*error.kind(), ErrorKind::OtherStore, "{error}");
     let next = pair.one.claim_store(&group("g"), 1_000_000).await.unwrap();
     assert_ne!(next.id, pair.store.id);
-    let error = pair.one.acquire(&pair.a.seat(), &pair.store, &slots(10..11)).await.unwrap_err();
+    let error = pair.one.acquire(&pair.a.record_id(), &pair.store, &slots(10..11)).await.unwrap_err();
     assert_eq!(*error.kind(), ErrorKind::OtherStore, "{error}");
-    let granted = pair.one.acquire(&pair.a.seat(), &next, &slots(10..11)).await.unwrap();
-    assert!(matches!(*granted, [(_, Acquired::Granted(epoch))] if epoch.get() > 1_000_000), "{granted:?}");
+    let granted = pair.one.acquire(&pair.a.record_id(), &next, &slots(10..11)).await.unwrap();
+    assert!(matches!(*granted, [(_, AcquireOutcome::Granted(epoch))] if epoch.get() > 1_000_000), "{granted:?}");
 }
 
 /// A watch tells what is so after Consul has begun again with lower indexes, and nothing of what was.
@@ -252,7 +252,7 @@ async fn who_was_not_registered_as_one_that_claims_is_told_so() {
     let pair = Pair::with(LONG).await;
     let plain = registration("g", "plain", 3, LONG);
     pair.one.register(&plain).await.unwrap();
-    let error = pair.one.acquire(&plain.seat(), &pair.store, &slots(0..1)).await.unwrap_err();
+    let error = pair.one.acquire(&plain.record_id(), &pair.store, &slots(0..1)).await.unwrap_err();
     assert!(*error.kind() == ErrorKind::Misconfigured && error.to_string().contains("\"plain\""), "{error}");
 }
 
@@ -273,11 +273,11 @@ async fn a_renewal_counts_from_when_the_session_was_asked_for() {
     let backend = open(&format!("http://{}", proxy.address()));
     let a = claimant("g", "a", 1, Duration::from_secs(20));
     backend.register(&a).await.unwrap();
-    backend.renew(&a.seat(), LONG).await.unwrap();
+    backend.renew(&a.record_id(), LONG).await.unwrap();
     let clock = Clock::system();
     let begun = clock.now();
     proxy.delay(Direction::ToClient, Duration::from_millis(400));
-    let grant = backend.renew(&a.seat(), LONG).await.unwrap();
+    let grant = backend.renew(&a.record_id(), LONG).await.unwrap();
     let waited = grant.started.since(begun);
     assert!(waited >= Duration::from_millis(350) && clock.now().since(grant.started) >= Duration::from_millis(350), "{waited:?}");
     proxy.delay(Direction::ToClient, Duration::ZERO);
@@ -285,7 +285,7 @@ async fn a_renewal_counts_from_when_the_session_was_asked_for() {
     assert_eq!(sessions[0]["LockDelay"], json!(10_000_000_000_u64), "{sessions}");
     let id = sessions[0]["ID"].as_str().unwrap();
     consul.api("PUT", &format!("/v1/session/destroy/{id}"), None).await.unwrap();
-    let error = backend.renew(&a.seat(), LONG).await.unwrap_err();
+    let error = backend.renew(&a.record_id(), LONG).await.unwrap_err();
     assert_eq!(*error.kind(), ErrorKind::Lost, "without its session: {error}");
     assert!(backend.members(&group("g")).await.unwrap().view.members().is_empty(), "and so it is no member any more");
 }
@@ -299,14 +299,15 @@ async fn a_killed_leader_loses_no_claim_and_epochs_go_on_rising() {
     one.register(&a).await.unwrap();
     two.register(&b).await.unwrap();
     let store = one.claim_store(&group("g"), 0).await.unwrap();
-    let before = one.acquire(&a.seat(), &store, &slots(0..100)).await.unwrap();
-    let highest = before.iter().map(|(_, acquired)| if let Acquired::Granted(epoch) = acquired { epoch.get() } else { 0 }).max().unwrap();
+    let before = one.acquire(&a.record_id(), &store, &slots(0..100)).await.unwrap();
+    let highest =
+        before.iter().map(|(_, acquired)| if let AcquireOutcome::Granted(epoch) = acquired { epoch.get() } else { 0 }).max().unwrap();
     let mut watch = two.watch_claims(&group("g"), TTL);
     until_told(&mut watch, "held", |claim| claim.is_some()).await;
     let leader = cluster.leader().await.unwrap();
     cluster.servers()[leader].kill().unwrap();
     let answers =
-        until("b is answered under the new leader", PATIENCE, async || match two.acquire(&b.seat(), &store, &slots(50..150)).await {
+        until("b is answered under the new leader", PATIENCE, async || match two.acquire(&b.record_id(), &store, &slots(50..150)).await {
             Ok(answers) => Some(answers),
             Err(error) => {
                 assert!(error.is_retryable(), "{error}");
@@ -316,12 +317,12 @@ async fn a_killed_leader_loses_no_claim_and_epochs_go_on_rising() {
         .await;
     for (resource, acquired) in answers {
         match acquired {
-            Acquired::Held => assert!(resource < Resource::Slot(100), "{resource} was free"),
-            Acquired::Granted(epoch) => assert!(resource >= Resource::Slot(100) && epoch.get() > highest, "{resource} under {epoch}"),
-            Acquired::NotYet => panic!("{resource} is held back though nobody has died"),
+            AcquireOutcome::Held => assert!(resource < Resource::Slot(100), "{resource} was free"),
+            AcquireOutcome::Granted(epoch) => assert!(resource >= Resource::Slot(100) && epoch.get() > highest, "{resource} under {epoch}"),
+            AcquireOutcome::NotYet => panic!("{resource} is held back though nobody has died"),
         }
     }
-    until("a renews", PATIENCE, async || one.renew(&a.seat(), LONG).await.ok()).await;
+    until("a renews", PATIENCE, async || one.renew(&a.record_id(), LONG).await.ok()).await;
     let told = async {
         loop {
             if let Ok(ClaimsEvent::Changed { changes, .. }) = told(&mut watch).await {
@@ -339,13 +340,14 @@ async fn a_killed_leader_loses_no_claim_and_epochs_go_on_rising() {
 async fn a_restarted_server_keeps_claims_and_goes_on_above_their_epochs() {
     let pair = Pair::with(LONG).await;
     // What an agent has been told by a sign of life it remembers over its own restart.
-    pair.one.renew(&pair.a.seat(), LONG).await.unwrap();
-    pair.two.renew(&pair.b.seat(), LONG).await.unwrap();
+    pair.one.renew(&pair.a.record_id(), LONG).await.unwrap();
+    pair.two.renew(&pair.b.record_id(), LONG).await.unwrap();
     let epoch = pair.a_holds(&slots(1..2)).await;
     pair.consul.restart(true).await.unwrap();
-    let answers = until("b is answered", PATIENCE, async || pair.two.acquire(&pair.b.seat(), &pair.store, &slots(1..3)).await.ok()).await;
+    let answers =
+        until("b is answered", PATIENCE, async || pair.two.acquire(&pair.b.record_id(), &pair.store, &slots(1..3)).await.ok()).await;
     let answers: Vec<_> = answers.into_iter().map(|(_, acquired)| acquired).collect();
-    assert!(answers.contains(&Acquired::Held), "{answers:?}");
-    assert!(answers.iter().any(|acquired| matches!(acquired, Acquired::Granted(next) if *next > epoch)), "{answers:?} after {epoch}");
-    until("a renews", PATIENCE, async || pair.one.renew(&pair.a.seat(), LONG).await.ok()).await;
+    assert!(answers.contains(&AcquireOutcome::Held), "{answers:?}");
+    assert!(answers.iter().any(|acquired| matches!(acquired, AcquireOutcome::Granted(next) if *next > epoch)), "{answers:?} after {epoch}");
+    until("a renews", PATIENCE, async || pair.one.renew(&pair.a.record_id(), LONG).await.ok()).await;
 }

@@ -30,9 +30,9 @@ fn assert_told(error: &Error, kind: &ErrorKind, begun: Instant, names: &[&str]) 
 async fn works(backend: impl Discovery) {
     let registration = registration("workers", "w 1", 1, TTL);
     backend.register(&registration).await.unwrap();
-    backend.renew(&registration.seat(), TTL).await.unwrap();
+    backend.renew(&registration.record_id(), TTL).await.unwrap();
     assert_eq!(backend.members(&group("workers")).await.unwrap().view.members().len(), 1);
-    backend.deregister(&registration.seat()).await.unwrap();
+    backend.deregister(&registration.record_id()).await.unwrap();
 }
 
 /// What registering with this configuration fails with, and since when it was tried.

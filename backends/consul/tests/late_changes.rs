@@ -38,7 +38,7 @@ async fn an_update_that_arrives_after_the_member_has_left_brings_nobody_back() {
         proxy.delay(Direction::ToServer, Duration::from_millis(1));
     });
     updated.unwrap_err();
-    backend.deregister(&a.seat()).await.unwrap();
+    backend.deregister(&a.record_id()).await.unwrap();
     until("the update arrives all the same", TTL / 2, async || {
         let there = consul.api("GET", "/v1/agent/services", None).await.unwrap();
         there["a"]["Meta"]["shardwise_record_0"].as_str().filter(|record| record.contains("changed")).map(drop)
@@ -63,7 +63,7 @@ async fn a_changed_record_survives_a_restart_of_its_agent() {
     let (near, far) = (open(&server.address()), open(&agent.address()));
     let mut a = registration("g", "a", 1, TTL);
     far.register(&a).await.unwrap();
-    far.renew(&a.seat(), TTL).await.unwrap();
+    far.renew(&a.record_id(), TTL).await.unwrap();
     a.member.zone = Some("changed".into());
     far.update(&a).await.unwrap();
     agent.restart(true).await.unwrap();

@@ -46,8 +46,8 @@ async fn joins_and_leaves_are_seen_by_others_within_milliseconds() {
             tokio::join!(worker.register(&registration), arrived(&mut watch, "the join", |view| !view.members().is_empty()));
         registered.unwrap();
         joins.push(seen - begun);
-        let (begun, seat) = (Instant::now(), registration.seat());
-        let (left, seen) = tokio::join!(worker.deregister(&seat), arrived(&mut watch, "the leave", |view| view.members().is_empty()));
+        let (begun, record_id) = (Instant::now(), registration.record_id());
+        let (left, seen) = tokio::join!(worker.deregister(&record_id), arrived(&mut watch, "the leave", |view| view.members().is_empty()));
         left.unwrap();
         leaves.push(seen - begun);
     }
@@ -131,7 +131,7 @@ async fn three_thousand_records_of_the_dead_disturb_nobody() {
     backend.register(&registration).await.unwrap();
     println!("joined among {DEAD} dead in {:?}", begun.elapsed());
     let begun = Instant::now();
-    backend.renew(&registration.seat(), TTL).await.unwrap();
+    backend.renew(&registration.record_id(), TTL).await.unwrap();
     println!("renewed among {DEAD} dead in {:?}", begun.elapsed());
     let begun = Instant::now();
     assert_eq!(ids(&backend.members(&group("g")).await.unwrap().view), ["alive"]);
@@ -148,7 +148,7 @@ async fn a_hundred_joins_and_leaves_one_after_the_other_end_in_the_right_view() 
     for (n, one) in registrations.iter().enumerate() {
         worker.register(one).await.unwrap();
         if n >= 10 {
-            worker.deregister(&registrations[n - 10].seat()).await.unwrap();
+            worker.deregister(&registrations[n - 10].record_id()).await.unwrap();
         }
     }
     let expected: Vec<_> = registrations[90..].iter().map(|one| one.member.instance_id.to_string()).collect();

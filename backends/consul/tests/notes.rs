@@ -13,7 +13,7 @@ use futures::{StreamExt, stream};
 use serde_json::{Value, json};
 use shardwise_core::ClaimName;
 use shardwise_discovery::conformance::{self, Scope};
-use shardwise_discovery::{Clock, ErrorKind, Noted, Notes};
+use shardwise_discovery::{Clock, ErrorKind, Notes, WriteOutcome};
 use shardwise_testkit::Consul;
 
 const KEY: &str = "shardwise/notes/g/a%20b";
@@ -56,7 +56,7 @@ async fn a_note_that_is_no_text_is_an_error_that_names_the_key_until_it_is_mende
     let consul = Consul::single().await.unwrap();
     let (here, name) = (open(&consul.address()), ClaimName::new("a b").unwrap());
     let first = here.write_note(&group("g"), &name, 0, "3").await.unwrap();
-    let Noted::Written(first) = first else { unreachable!("nothing was there: {first:?}") };
+    let WriteOutcome::Written(first) = first else { unreachable!("nothing was there: {first:?}") };
     let by_hand = async |kv: Value| consul.api("PUT", "/v1/txn", Some(&json!([{ "KV": kv }]))).await.unwrap();
     by_hand(json!({ "Verb": "set", "Key": KEY, "Value": "/w==" })).await;
     for error in [here.note(&group("g"), &name).await.map(drop), here.write_note(&group("g"), &name, first, "4").await.map(drop)] {
@@ -65,7 +65,7 @@ async fn a_note_that_is_no_text_is_an_error_that_names_the_key_until_it_is_mende
         assert!(error.to_string().contains("the key \"shardwise/notes/g/a%20b\" in Consul cannot be read"), "{error}");
     }
     by_hand(json!({ "Verb": "delete", "Key": KEY })).await;
-    assert_eq!(here.write_note(&group("g"), &name, first, "4").await.unwrap(), Noted::Other(None), "its version went with it");
+    assert_eq!(here.write_note(&group("g"), &name, first, "4").await.unwrap(), WriteOutcome::Other(None), "its version went with it");
     let again = here.write_note(&group("g"), &name, 0, "4").await.unwrap();
-    assert!(matches!(again, Noted::Written(version) if version > first), "{again:?}");
+    assert!(matches!(again, WriteOutcome::Written(version) if version > first), "{again:?}");
 }

@@ -58,14 +58,14 @@ async fn a_server_restarted_with_its_data_comes_back() {
     let worker = registration("g", "a", 1, Duration::from_secs(20));
     backend.register(&worker).await.unwrap();
     // An agent remembers over its own restart what a sign of life told it, not what a registration did.
-    backend.renew(&worker.seat(), TTL).await.unwrap();
+    backend.renew(&worker.record_id(), TTL).await.unwrap();
     let mut watch = backend.watch(&worker.group, TTL / 4);
     view_where(&mut watch, PATIENCE, "the worker", |view| !view.members().is_empty()).await;
     let before = backend.members(&worker.group).await.unwrap().view.revision();
     consul.restart(true).await.unwrap();
     assert!(!proven_after(&mut watch, Clock::system().now(), "a").await, "nobody is gone because of a restart");
     assert!(backend.members(&worker.group).await.unwrap().view.revision() >= before);
-    until("renewed", PATIENCE, async || backend.renew(&worker.seat(), TTL).await.ok()).await;
+    until("renewed", PATIENCE, async || backend.renew(&worker.record_id(), TTL).await.ok()).await;
 }
 
 #[tokio::test]
@@ -81,7 +81,7 @@ async fn a_server_restarted_without_its_data_is_a_new_beginning_and_revisions_go
     let before = view_where(&mut watch, PATIENCE, "the worker", |view| !view.members().is_empty()).await.revision();
     consul.restart(false).await.unwrap();
     let error = until("the loss is noticed", PATIENCE, async || {
-        let error = backend.renew(&worker.seat(), TTL).await.err()?;
+        let error = backend.renew(&worker.record_id(), TTL).await.err()?;
         (!error.is_retryable()).then_some(error)
     })
     .await;
@@ -103,7 +103,7 @@ async fn a_killed_leader_is_an_error_at_most_and_nobody_is_gone() {
     let leader = cluster.leader().await.unwrap();
     cluster.servers()[leader].kill().unwrap();
     let killed = Clock::system().now();
-    let grant = until("renewed under the new leader", PATIENCE, async || match backend.renew(&worker.seat(), TTL).await {
+    let grant = until("renewed under the new leader", PATIENCE, async || match backend.renew(&worker.record_id(), TTL).await {
         Ok(grant) => Some(grant),
         Err(error) => {
             assert!(error.is_retryable(), "{error}");
@@ -129,13 +129,13 @@ async fn an_agent_cut_off_from_its_servers_confirms_nothing() {
     let until_then = cut.plus(TTL * 3);
     while Clock::system().now() < until_then {
         // The agent still takes signs of life.
-        let error = backend.renew(&worker.seat(), TTL).await.unwrap_err();
+        let error = backend.renew(&worker.record_id(), TTL).await.unwrap_err();
         assert!(error.is_retryable() || *error.kind() == ErrorKind::Lost, "{error}");
         tokio::time::sleep(TTL / 8).await;
     }
     server.resume().unwrap();
     back(&backend, &worker, PATIENCE).await;
-    assert!(backend.renew(&worker.seat(), TTL).await.unwrap().started > cut);
+    assert!(backend.renew(&worker.record_id(), TTL).await.unwrap().started > cut);
     assert_eq!(ids(&elsewhere.members(&worker.group).await.unwrap().view), ["a"]);
 }
 
@@ -170,7 +170,7 @@ impl Cut {
             view_where(&mut others, TTL + self.other.capabilities().margin + Duration::from_millis(500), "nobody", gone).await;
         };
         let renewing = async {
-            let error = self.worker.renew(&self.registration.seat(), TTL).await.unwrap_err();
+            let error = self.worker.renew(&self.registration.record_id(), TTL).await.unwrap_err();
             assert!(error.is_retryable(), "{error}");
         };
         tokio::join!(gone, renewing);
@@ -178,7 +178,7 @@ impl Cut {
         self.proxy.heal().await.unwrap();
         back(&self.worker, &self.registration, PATIENCE).await;
         proven_after(&mut watch, Clock::system().now(), "a").await;
-        assert!(self.worker.renew(&self.registration.seat(), TTL).await.unwrap().started > cut);
+        assert!(self.worker.renew(&self.registration.record_id(), TTL).await.unwrap().started > cut);
         drop(self.consul);
     }
 }
@@ -202,9 +202,9 @@ async fn a_worker_that_hears_no_answers_counts_no_renewal_and_kills_nobody() {
     let cut = Cut::prepare().await;
     cut.proxy.cut(Direction::ToClient);
     // Its signs of life arrive, so the others still see it; but it cannot know that.
-    let error = cut.worker.renew(&cut.registration.seat(), TTL).await.unwrap_err();
+    let error = cut.worker.renew(&cut.registration.record_id(), TTL).await.unwrap_err();
     assert!(error.is_retryable(), "{error}");
-    let error = cut.worker.renew(&cut.registration.seat(), TTL).await.unwrap_err();
+    let error = cut.worker.renew(&cut.registration.record_id(), TTL).await.unwrap_err();
     assert_eq!(*error.kind(), ErrorKind::Lost, "by its own clock the TTL is over: {error}");
     cut.proxy.heal().await.unwrap();
     back(&cut.worker, &cut.registration, PATIENCE).await;
@@ -214,17 +214,17 @@ async fn a_worker_that_hears_no_answers_counts_no_renewal_and_kills_nobody() {
 async fn an_answer_delayed_beyond_the_ttl_renews_nothing() {
     let cut = Cut::prepare().await;
     // The first renewal has a request more.
-    cut.worker.renew(&cut.registration.seat(), TTL).await.unwrap();
+    cut.worker.renew(&cut.registration.record_id(), TTL).await.unwrap();
     let (begun, slowness) = (Clock::system().now(), Duration::from_millis(600));
     cut.proxy.delay(Direction::ToClient, slowness);
     // Two answers, one after the other, 1.2 s in all: within the TTL it counts, and from its start.
-    let grant = cut.worker.renew(&cut.registration.seat(), TTL).await.unwrap();
+    let grant = cut.worker.renew(&cut.registration.record_id(), TTL).await.unwrap();
     assert!(grant.started.since(begun) < slowness, "it counts from its start");
     cut.proxy.delay(Direction::ToClient, Duration::from_millis(900));
     cut.proxy.delay(Direction::ToServer, Duration::from_millis(900));
     let late = async || {
         tokio::time::sleep(TTL / 2).await;
-        cut.worker.renew(&cut.registration.seat(), TTL).await
+        cut.worker.renew(&cut.registration.record_id(), TTL).await
     };
     let error = late().await.unwrap_err();
     assert!(error.is_retryable() || *error.kind() == ErrorKind::Lost, "{error}");
@@ -240,7 +240,7 @@ async fn a_member_paused_beyond_its_ttl_is_lost_and_stays_dead() {
     until("the others see it gone", TTL * 2, async || other.members(&worker.group).await.unwrap().view.members().is_empty().then_some(()))
         .await;
     for _ in 0..3 {
-        assert_eq!(*paused.renew(&worker.seat(), TTL).await.unwrap_err().kind(), ErrorKind::Lost);
+        assert_eq!(*paused.renew(&worker.record_id(), TTL).await.unwrap_err().kind(), ErrorKind::Lost);
         assert!(other.members(&worker.group).await.unwrap().view.members().is_empty(), "a late sign of life heals nothing");
     }
 }
@@ -267,7 +267,7 @@ async fn a_watch_cut_off_alone_proves_nothing_while_renewals_succeed() {
     };
     let renewing = async {
         for _ in 0..12 {
-            worker.renew(&registered.seat(), TTL).await.unwrap();
+            worker.renew(&registered.record_id(), TTL).await.unwrap();
             tokio::time::sleep(TTL / 4).await;
         }
     };

@@ -26,7 +26,7 @@ async fn nobody_takes_the_place_of_consuls_own_service() {
         assert_eq!(view.members().iter().map(|member| member.instance_id.as_str()).collect::<Vec<_>>(), [id]);
         assert!(view.foreign().is_empty(), "Consul itself is nobody's neighbour");
         assert_eq!(own().await, 1, "{group_name} {id}");
-        backend.deregister(&registration.seat()).await.unwrap();
+        backend.deregister(&registration.record_id()).await.unwrap();
         assert_eq!(own().await, 1, "{group_name} {id} has left");
     }
 }

@@ -43,7 +43,7 @@ async fn racer_process() {
         renew(&backend, &registration).await;
         tokio::time::sleep(TTL / 10).await;
     }
-    backend.deregister(&registration.seat()).await.unwrap();
+    backend.deregister(&registration.record_id()).await.unwrap();
     std::process::exit(4);
 }
 
@@ -91,7 +91,7 @@ async fn a_rival_on_another_agent_is_known_as_alive_after_its_ttl() {
     };
     let (first, begun) = (stamp().await, Instant::now());
     until("the stamp moves", TTL * 2, async || {
-        holder.renew(&held.seat(), TTL).await.unwrap();
+        holder.renew(&held.record_id(), TTL).await.unwrap();
         (stamp().await != first).then_some(())
     })
     .await;
@@ -147,7 +147,7 @@ async fn names_and_ids_are_consuls_own_unchanged() {
         (&service["Service"], &service["Address"], &service["Port"]),
         (&json!("outbox publishers/🦀"), &json!("10.1.2.3"), &json!(4711))
     );
-    backend.deregister(&registration.seat()).await.unwrap();
+    backend.deregister(&registration.record_id()).await.unwrap();
     assert_eq!(agent_ids(&consul).await, Vec::<String>::new());
 }
 
@@ -159,12 +159,12 @@ async fn one_id_in_two_groups_on_one_agent_is_two_members() {
     let (one, two) = tokio::join!(backend.register(&first), backend.register(&second));
     one.unwrap();
     two.unwrap();
-    backend.renew(&first.seat(), TTL).await.unwrap();
-    backend.renew(&second.seat(), TTL).await.unwrap();
+    backend.renew(&first.record_id(), TTL).await.unwrap();
+    backend.renew(&second.record_id(), TTL).await.unwrap();
     assert_eq!((view(&backend, "first").await, view(&backend, "second").await), (vec!["w1".to_owned()], vec!["w1".to_owned()]));
-    backend.deregister(&first.seat()).await.unwrap();
+    backend.deregister(&first.record_id()).await.unwrap();
     assert_eq!((view(&backend, "first").await, view(&backend, "second").await), (vec![], vec!["w1".to_owned()]));
-    backend.deregister(&second.seat()).await.unwrap();
+    backend.deregister(&second.record_id()).await.unwrap();
     assert_eq!(agent_ids(&consul).await, Vec::<String>::new());
 }
 
@@ -176,7 +176,7 @@ async fn ids_that_differ_in_case_are_two_members() {
     backend.register(&large).await.unwrap();
     backend.register(&small).await.unwrap();
     for one in [&large, &small] {
-        backend.renew(&one.seat(), TTL).await.unwrap();
+        backend.renew(&one.record_id(), TTL).await.unwrap();
     }
     assert_eq!(view(&backend, "g").await, ["Worker", "worker"]);
 }
@@ -235,10 +235,10 @@ async fn what_a_late_process_does_leaves_its_successor_alone() {
     late.register(&old).await.unwrap();
     until("the successor has the id", TTL * 3, async || next.register(&new).await.ok()).await;
     // The former one wakes up again.
-    assert_eq!(*late.renew(&old.seat(), TTL).await.unwrap_err().kind(), ErrorKind::Lost);
+    assert_eq!(*late.renew(&old.record_id(), TTL).await.unwrap_err().kind(), ErrorKind::Lost);
     assert_eq!(*late.update(&old).await.unwrap_err().kind(), ErrorKind::Lost);
-    late.deregister(&old.seat()).await.unwrap();
+    late.deregister(&old.record_id()).await.unwrap();
     assert!(matches!(late.register(&old).await.unwrap_err().kind(), ErrorKind::InUse { .. }));
-    next.renew(&new.seat(), TTL).await.unwrap();
+    next.renew(&new.record_id(), TTL).await.unwrap();
     assert_eq!(next.members(&group("g")).await.unwrap().view.members()[0].incarnation.get(), 2);
 }

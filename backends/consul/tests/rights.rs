@@ -12,7 +12,7 @@ use common::{backend, claimant, group, open, registration, until, with_token};
 use futures::StreamExt;
 use shardwise_backend_consul::{ConsulBackend, ConsulConfig};
 use shardwise_core::Resource;
-use shardwise_discovery::{Acquired, Claims, ClaimsEvent, Discovery, Error, ErrorKind, WatchEvent};
+use shardwise_discovery::{AcquireOutcome, Claims, ClaimsEvent, Discovery, Error, ErrorKind, WatchEvent};
 use shardwise_testkit::{Consul, ConsulOptions};
 use tracing_subscriber::fmt::MakeWriter;
 
@@ -62,10 +62,10 @@ async fn the_documented_policy_is_enough_for_everything() {
     assert!(matches!(watch.next().await, Some(Ok(WatchEvent::View(_)))), "an empty group is a view");
     let registration = registration("workers", "w1", 1, TTL);
     backend.register(&registration).await.unwrap();
-    backend.renew(&registration.seat(), TTL).await.unwrap();
+    backend.renew(&registration.record_id(), TTL).await.unwrap();
     backend.update(&registration).await.unwrap();
     assert_eq!(backend.members(&group("workers")).await.unwrap().view.members().len(), 1);
-    backend.deregister(&registration.seat()).await.unwrap();
+    backend.deregister(&registration.record_id()).await.unwrap();
     assert!(backend.members(&group("workers")).await.unwrap().view.members().is_empty());
 }
 
@@ -95,12 +95,12 @@ async fn the_documented_policies_are_enough_for_claims() {
     let mut watch = backend.watch_claims(&group("workers"), TTL / 3);
     assert!(matches!(watch.next().await, Some(Ok(ClaimsEvent::All { claims, .. })) if claims.is_empty()), "no claims are news");
     backend.register(&claimant).await.unwrap();
-    backend.renew(&claimant.seat(), TTL).await.unwrap();
+    backend.renew(&claimant.record_id(), TTL).await.unwrap();
     let store = backend.claim_store(&group("workers"), 0).await.unwrap();
-    let answers = backend.acquire(&claimant.seat(), &store, &[Resource::Slot(1)]).await.unwrap();
-    let [(resource, Acquired::Granted(epoch))] = &*answers else { unreachable!("nobody else is there: {answers:?}") };
-    backend.release(&claimant.seat(), &[(resource.clone(), *epoch)]).await.unwrap();
-    backend.deregister(&claimant.seat()).await.unwrap();
+    let answers = backend.acquire(&claimant.record_id(), &store, &[Resource::Slot(1)]).await.unwrap();
+    let [(resource, AcquireOutcome::Granted(epoch))] = &*answers else { unreachable!("nobody else is there: {answers:?}") };
+    backend.release(&claimant.record_id(), &[(resource.clone(), *epoch)]).await.unwrap();
+    backend.deregister(&claimant.record_id()).await.unwrap();
 }
 
 #[tokio::test]
@@ -122,7 +122,7 @@ async fn each_missing_right_is_named_when_claiming() {
     reader.register(&w2).await.unwrap();
     assert_eq!(reader.claim_store(&group("workers"), 0).await.unwrap(), store, "it is there already");
     told(reader.claim_store(&group("workers"), 5).await.unwrap_err(), "key:write (key_prefix \"shardwise/\")");
-    told(reader.acquire(&w2.seat(), &store, &[Resource::Slot(1)]).await.unwrap_err(), "key:write (key_prefix \"shardwise/\")");
+    told(reader.acquire(&w2.record_id(), &store, &[Resource::Slot(1)]).await.unwrap_err(), "key:write (key_prefix \"shardwise/\")");
 
     let blind = holding(&consul, &format!("{SERVICE} {NODE} {session} {guards}")).await;
     told(blind.claim_store(&group("workers"), 0).await.unwrap_err(), "key:read (key_prefix \"shardwise/\")");
@@ -180,7 +180,7 @@ async fn a_token_that_is_revoked_ends_renewals() {
     let registration = registration("workers", "w1", 1, TTL);
     backend.register(&registration).await.unwrap();
     consul.revoke_token(&token).await.unwrap();
-    let error = until("renewing fails", Duration::from_secs(40), async || backend.renew(&registration.seat(), TTL).await.err()).await;
+    let error = until("renewing fails", Duration::from_secs(40), async || backend.renew(&registration.record_id(), TTL).await.err()).await;
     assert_eq!(*error.kind(), ErrorKind::Denied, "{error}");
 }
 
@@ -222,10 +222,10 @@ fn no_token_is_in_any_log_nor_in_any_debug_or_error() {
             let registration = registration("workers", "w1", 1, TTL);
             let answers = [
                 backend.register(&registration).await.map(drop),
-                backend.renew(&registration.seat(), TTL).await.map(drop),
+                backend.renew(&registration.record_id(), TTL).await.map(drop),
                 backend.members(&group("workers")).await.map(drop),
                 backend.watch(&group("workers"), TTL / 3).next().await.unwrap().map(drop),
-                backend.deregister(&registration.seat()).await,
+                backend.deregister(&registration.record_id()).await,
             ];
             said.push(format!("{answers:?}"));
             for error in answers.into_iter().filter_map(Result::err) {

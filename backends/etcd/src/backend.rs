@@ -9,7 +9,7 @@ use shardwise_core::{GroupName, MEMBERS_MAX, Member, MemberState};
 use shardwise_discovery::feeds::Hub;
 use shardwise_discovery::settings::is_this_machine;
 use shardwise_discovery::{
-    Capabilities, ClaimTable, Claims, Clock, Discovery, Grant, Notes, Registration, Result, Seat, Snapshot, WatchStream,
+    Capabilities, ClaimTable, Claims, Clock, Discovery, Grant, Notes, RecordId, Registration, Result, ViewSnapshot, WatchStream,
 };
 
 use crate::EtcdConfig;
@@ -91,41 +91,41 @@ impl Discovery for EtcdBackend {
 
     async fn register(&self, registration: &Registration) -> Result<Grant> {
         let record = encode(&registration.member).map_err(|failure| failure.during("register"))?;
-        let seat = &registration.seat();
+        let record_id = &registration.record_id();
         let (inner, record) = (&*self.inner, record.as_str());
-        let answer = inner.pool.call(|link| async move { inner.register(&link, seat, record, registration.ttl).await }).await;
+        let answer = inner.pool.call(|link| async move { inner.register(&link, record_id, record, registration.ttl).await }).await;
         answer.map_err(|failure| failure.during("register"))
     }
 
-    async fn renew(&self, seat: &Seat, _ttl: Duration) -> Result<Grant> {
+    async fn renew(&self, record_id: &RecordId, _ttl: Duration) -> Result<Grant> {
         let inner = &*self.inner;
-        let answer = inner.pool.call(|link| async move { inner.renew(&link, seat).await }).await;
+        let answer = inner.pool.call(|link| async move { inner.renew(&link, record_id).await }).await;
         answer.map_err(|failure| failure.during("renew"))
     }
 
     async fn update(&self, registration: &Registration) -> Result<()> {
         let record = encode(&registration.member).map_err(|failure| failure.during("update"))?;
-        let seat = &registration.seat();
+        let record_id = &registration.record_id();
         let (inner, record) = (&*self.inner, record.as_str());
-        let answer = inner.pool.call(|link| async move { inner.update(&link, seat, record).await }).await;
+        let answer = inner.pool.call(|link| async move { inner.update(&link, record_id, record).await }).await;
         answer.map_err(|failure| failure.during("update"))
     }
 
-    async fn deregister(&self, seat: &Seat) -> Result<()> {
+    async fn deregister(&self, record_id: &RecordId) -> Result<()> {
         let inner = &*self.inner;
-        let answer = inner.pool.call(|link| async move { inner.deregister(&link, seat).await }).await;
+        let answer = inner.pool.call(|link| async move { inner.deregister(&link, record_id).await }).await;
         answer.map_err(|failure| failure.during("deregister"))
     }
 
     async fn step_away(&self, registration: &Registration, grace: Duration) -> Result<()> {
         let record = encode(&registration.away_member()).map_err(|failure| failure.during("step_away"))?;
-        let seat = &registration.seat();
+        let record_id = &registration.record_id();
         let (inner, record) = (&*self.inner, record.as_str());
-        let answer = inner.pool.call(|link| async move { inner.step_away(&link, seat, record, grace).await }).await;
+        let answer = inner.pool.call(|link| async move { inner.step_away(&link, record_id, record, grace).await }).await;
         answer.map_err(|failure| failure.during("step_away"))
     }
 
-    async fn members(&self, group: &GroupName) -> Result<Snapshot> {
+    async fn members(&self, group: &GroupName) -> Result<ViewSnapshot> {
         let (inner, folder) = (&*self.inner, &self.inner.prefix.members(group));
         let answer = inner.pool.call(|link| async move { inner.members(&link, folder).await }).await;
         answer.map_err(|failure| failure.during("members"))
@@ -145,16 +145,16 @@ impl Discovery for EtcdBackend {
 }
 
 impl Inner {
-    async fn register(&self, link: &Link, seat: &Seat, record: &str, ttl: Duration) -> std::result::Result<Grant, Failure> {
-        let keys = self.prefix.keys(seat);
+    async fn register(&self, link: &Link, record_id: &RecordId, record: &str, ttl: Duration) -> std::result::Result<Grant, Failure> {
+        let keys = self.prefix.keys(record_id);
         for _ in 0..WRITE_TRIES {
             let place = link.place(&keys).await?;
             let started = self.clock.now();
-            let holder = place.record.as_ref().map(|entry| decode(&seat.instance_id, entry)).transpose()?;
-            let is_new = holder.as_ref().is_some_and(|holder| holder.incarnation != seat.incarnation);
+            let holder = place.record.as_ref().map(|entry| decode(&record_id.instance_id, entry)).transpose()?;
+            let is_new = holder.as_ref().is_some_and(|holder| holder.incarnation != record_id.incarnation);
             let other = is_new && holder.is_some_and(|holder| !is_away(&holder));
             let (lease_id, written) = match &place.record {
-                Some(entry) if other => match self.refusal(link, &keys, seat, entry, place.knock).await? {
+                Some(entry) if other => match self.refusal(link, &keys, record_id, entry, place.knock).await? {
                     Some(failure) => return Err(failure),
                     None => continue,
                 },
@@ -170,7 +170,7 @@ impl Inner {
                     (lease_id, written)
                 }
                 None => {
-                    if link.count(&self.prefix.members(&seat.group)).await? >= i64::from(MEMBERS_MAX) {
+                    if link.count(&self.prefix.members(&record_id.group)).await? >= i64::from(MEMBERS_MAX) {
                         return Err(Failure::TooManyMembers);
                     }
                     let (lease_id, ttl_s) = link.grant(seconds(ttl)).await?;
@@ -182,7 +182,7 @@ impl Inner {
                 None => link.revoke(lease_id).await?,
             }
         }
-        Err(Failure::Contended { what: format!("the record of {:?}", seat.instance_id), tries: WRITE_TRIES })
+        Err(Failure::Contended { what: format!("the record of {:?}", record_id.instance_id), tries: WRITE_TRIES })
     }
 
     /// Why the id cannot be had; nothing if its holder has just gone.
@@ -193,7 +193,7 @@ impl Inner {
         &self,
         link: &Link,
         keys: &Keys,
-        seat: &Seat,
+        record_id: &RecordId,
         holder: &Entry,
         knock: Option<i64>,
     ) -> std::result::Result<Option<Failure>, Failure> {
@@ -201,32 +201,32 @@ impl Inner {
             Some(knock) => Some(knock),
             None => link.knock(keys, holder).await?,
         };
-        let Member { address, instance_id, .. } = decode(&seat.instance_id, holder)?;
+        let Member { address, instance_id, .. } = decode(&record_id.instance_id, holder)?;
         Ok(stamp.map(|stamp| Failure::InUse { instance_id, address, stamp: stamp.unsigned_abs() }))
     }
 
     /// The living record of exactly this incarnation.
-    pub(crate) fn own(seat: &Seat, record: Option<Entry>) -> std::result::Result<Entry, Failure> {
-        match Self::there(seat, record)? {
+    pub(crate) fn own(record_id: &RecordId, record: Option<Entry>) -> std::result::Result<Entry, Failure> {
+        match Self::there(record_id, record)? {
             Some((entry, member)) if !is_away(&member) => Ok(entry),
-            _ => Err(Failure::Lost { instance_id: seat.instance_id.clone() }),
+            _ => Err(Failure::Lost { instance_id: record_id.instance_id.clone() }),
         }
     }
 
     /// The record of exactly this incarnation, living or away.
-    fn there(seat: &Seat, record: Option<Entry>) -> std::result::Result<Option<(Entry, Member)>, Failure> {
+    fn there(record_id: &RecordId, record: Option<Entry>) -> std::result::Result<Option<(Entry, Member)>, Failure> {
         let Some(entry) = record else { return Ok(None) };
-        let member = decode(&seat.instance_id, &entry)?;
-        Ok((member.incarnation == seat.incarnation).then_some((entry, member)))
+        let member = decode(&record_id.instance_id, &entry)?;
+        Ok((member.incarnation == record_id.incarnation).then_some((entry, member)))
     }
 
-    async fn renew(&self, link: &Link, seat: &Seat) -> std::result::Result<Grant, Failure> {
-        let (keys, started) = (self.prefix.keys(seat), self.clock.now());
+    async fn renew(&self, link: &Link, record_id: &RecordId) -> std::result::Result<Grant, Failure> {
+        let (keys, started) = (self.prefix.keys(record_id), self.clock.now());
         // The lease alone says nothing about the record: somebody may have deleted it.
         let place = link.place(&keys).await?;
-        let own = Self::own(seat, place.record)?;
+        let own = Self::own(record_id, place.record)?;
         let Some(ttl_s) = link.keep_alive(own.lease).await? else {
-            return Err(Failure::Lost { instance_id: seat.instance_id.clone() });
+            return Err(Failure::Lost { instance_id: record_id.instance_id.clone() });
         };
         if let Some(knock) = place.knock {
             link.answer_knock(&keys, knock).await?;
@@ -234,20 +234,20 @@ impl Inner {
         Ok(Grant { started, ttl: whole(ttl_s) })
     }
 
-    async fn update(&self, link: &Link, seat: &Seat, record: &str) -> std::result::Result<(), Failure> {
-        let keys = self.prefix.keys(seat);
+    async fn update(&self, link: &Link, record_id: &RecordId, record: &str) -> std::result::Result<(), Failure> {
+        let keys = self.prefix.keys(record_id);
         for _ in 0..WRITE_TRIES {
-            let own = Self::own(seat, link.place(&keys).await?.record)?;
+            let own = Self::own(record_id, link.place(&keys).await?.record)?;
             // Written even if it says so already: what an earlier call has sent and not heard of must find another record.
             if link.rewrite(&own, &going_on(record, &own)).await? {
                 return Ok(());
             }
         }
-        Err(Failure::Contended { what: format!("the record of {:?}", seat.instance_id), tries: WRITE_TRIES })
+        Err(Failure::Contended { what: format!("the record of {:?}", record_id.instance_id), tries: WRITE_TRIES })
     }
 
-    async fn deregister(&self, link: &Link, seat: &Seat) -> std::result::Result<(), Failure> {
-        match Self::there(seat, link.place(&self.prefix.keys(seat)).await?.record)? {
+    async fn deregister(&self, link: &Link, record_id: &RecordId) -> std::result::Result<(), Failure> {
+        match Self::there(record_id, link.place(&self.prefix.keys(record_id)).await?.record)? {
             // The lease is this record's alone, so a record of somebody else's cannot be hit, however late this arrives.
             Some((own, _)) => link.revoke(own.lease).await,
             None => Ok(()),
@@ -255,28 +255,28 @@ impl Inner {
     }
 
     /// The record goes over to a lease of its own, which nobody prolongs; what is left under the former one, such as claims, ends with that.
-    async fn step_away(&self, link: &Link, seat: &Seat, record: &str, grace: Duration) -> std::result::Result<(), Failure> {
-        let keys = self.prefix.keys(seat);
+    async fn step_away(&self, link: &Link, record_id: &RecordId, record: &str, grace: Duration) -> std::result::Result<(), Failure> {
+        let keys = self.prefix.keys(record_id);
         for _ in 0..WRITE_TRIES {
             let place = link.place(&keys).await?;
-            if Self::there(seat, place.record.clone())?.is_some_and(|(_, member)| is_away(&member)) {
+            if Self::there(record_id, place.record.clone())?.is_some_and(|(_, member)| is_away(&member)) {
                 return Ok(());
             }
-            let own = Self::own(seat, place.record)?;
+            let own = Self::own(record_id, place.record)?;
             let (lease_id, _) = link.grant(seconds(grace)).await?;
             if link.replace(&own, &going_on(record, &own), lease_id).await? {
                 return link.revoke(own.lease).await;
             }
             link.revoke(lease_id).await?;
         }
-        Err(Failure::Contended { what: format!("the record of {:?}", seat.instance_id), tries: WRITE_TRIES })
+        Err(Failure::Contended { what: format!("the record of {:?}", record_id.instance_id), tries: WRITE_TRIES })
     }
 
-    async fn members(&self, link: &Link, folder: &Folder) -> std::result::Result<Snapshot, Failure> {
+    async fn members(&self, link: &Link, folder: &Folder) -> std::result::Result<ViewSnapshot, Failure> {
         let (proven, before) = (self.clock.now(), self.revisions.now());
         let (entries, revision) = link.list(folder, MEMBERS_MAX as usize).await?;
         let view = Roll::of(folder, &entries)?.view(self.revisions.report(before, revision)?);
-        Ok(Snapshot { view: Arc::new(view), proven })
+        Ok(ViewSnapshot { view: Arc::new(view), proven })
     }
 }
 

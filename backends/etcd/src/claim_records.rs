@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use serde::Deserialize;
 use serde_json::json;
 use shardwise_core::{Claim, ClaimStore, Epoch, GroupName, Holder, Incarnation, InstanceId, SLOTS_MAX, StoreId};
-use shardwise_discovery::{ClaimTable, RECORD_SCHEMA, Seat};
+use shardwise_discovery::{ClaimTable, RECORD_SCHEMA, RecordId};
 
 use crate::backend::Inner;
 use crate::client::Entry;
@@ -29,8 +29,8 @@ struct StoreRecord {
     floor: u64,
 }
 
-pub(crate) fn encode_claim(seat: &Seat, floor: u64) -> String {
-    let Seat { group: _, instance_id, incarnation } = seat;
+pub(crate) fn encode_claim(record_id: &RecordId, floor: u64) -> String {
+    let RecordId { group: _, instance_id, incarnation } = record_id;
     json!({ "schema": RECORD_SCHEMA, "instance_id": instance_id.as_str(), "incarnation": incarnation.to_string(), "floor": floor })
         .to_string()
 }
@@ -185,9 +185,9 @@ mod tests {
     #[test]
     fn a_claim_is_read_as_it_was_written() {
         let instance_id = InstanceId::new("a \"quoted\" / name").unwrap();
-        let seat = Seat { group: GroupName::new("g").unwrap(), instance_id, incarnation: Incarnation::new(255) };
-        let claim = decode_claim(&entry(&encode_claim(&seat, 1_000))).unwrap();
-        assert_eq!((claim.holder.instance_id, claim.holder.incarnation), (seat.instance_id, seat.incarnation));
+        let record_id = RecordId { group: GroupName::new("g").unwrap(), instance_id, incarnation: Incarnation::new(255) };
+        let claim = decode_claim(&entry(&encode_claim(&record_id, 1_000))).unwrap();
+        assert_eq!((claim.holder.instance_id, claim.holder.incarnation), (record_id.instance_id, record_id.incarnation));
         assert_eq!(claim.epoch.get(), 1_007, "the floor and the revision that made it");
     }
 

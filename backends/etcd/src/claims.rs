@@ -9,7 +9,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 use futures::stream::{self, StreamExt, TryStreamExt};
 use shardwise_core::{ClaimStore, Epoch, GroupName, Holder, Resource, StoreId};
-use shardwise_discovery::{Acquired, Claims, ClaimsStream, Result, Seat};
+use shardwise_discovery::{AcquireOutcome, Claims, ClaimsStream, RecordId, Result};
 
 use crate::backend::{EtcdBackend, Inner, WRITE_TRIES};
 use crate::claim_records::{decode_claim, decode_store, encode_claim, encode_store};
@@ -30,14 +30,14 @@ impl Claims for EtcdBackend {
         answer.map_err(|failure| failure.during("claim_store"))
     }
 
-    async fn acquire(&self, seat: &Seat, store: &ClaimStore, wanted: &[Resource]) -> Result<Vec<(Resource, Acquired)>> {
+    async fn acquire(&self, record_id: &RecordId, store: &ClaimStore, wanted: &[Resource]) -> Result<Vec<(Resource, AcquireOutcome)>> {
         let wanted: BTreeSet<_> = wanted.iter().cloned().collect();
-        let answer = self.inner.acquire(seat, store, wanted.into_iter().collect()).await;
+        let answer = self.inner.acquire(record_id, store, wanted.into_iter().collect()).await;
         answer.map_err(|failure| failure.during("acquire"))
     }
 
-    async fn release(&self, seat: &Seat, held: &[(Resource, Epoch)]) -> Result<()> {
-        self.inner.release(seat, held).await.map_err(|failure| failure.during("release"))
+    async fn release(&self, record_id: &RecordId, held: &[(Resource, Epoch)]) -> Result<()> {
+        self.inner.release(record_id, held).await.map_err(|failure| failure.during("release"))
     }
 
     fn watch_claims(&self, group: &GroupName, prove_every: Duration) -> ClaimsStream {
@@ -69,27 +69,27 @@ impl Inner {
         Err(Failure::Contended { what: format!("the store of claims of {group:?}"), tries: WRITE_TRIES })
     }
 
-    async fn acquire(&self, seat: &Seat, store: &ClaimStore, wanted: Vec<Resource>) -> Answer<Vec<(Resource, Acquired)>> {
-        let standing = &self.pool.call(|link| async move { self.standing(&link, seat, store).await }).await?;
+    async fn acquire(&self, record_id: &RecordId, store: &ClaimStore, wanted: Vec<Resource>) -> Answer<Vec<(Resource, AcquireOutcome)>> {
+        let standing = &self.pool.call(|link| async move { self.standing(&link, record_id, store).await }).await?;
         let batches: Vec<_> = wanted.chunks(KEYS_MAX).map(<[_]>::to_vec).collect();
         let taking = stream::iter(batches).map(|batch| async move {
             let batch = batch.as_slice();
-            self.pool.call(|link| async move { self.take(&link, seat, store, standing.clone(), batch).await }).await
+            self.pool.call(|link| async move { self.take(&link, record_id, store, standing.clone(), batch).await }).await
         });
         taking.buffered(IN_FLIGHT).try_concat().await
     }
 
     /// What the member's right to claim stands on, if it has any under this store.
-    async fn standing(&self, link: &Link, seat: &Seat, store: &ClaimStore) -> Answer<Standing> {
-        let (record, key) = (self.prefix.keys(seat).member, self.prefix.claim_store(&seat.group));
+    async fn standing(&self, link: &Link, record_id: &RecordId, store: &ClaimStore) -> Answer<Standing> {
+        let (record, key) = (self.prefix.keys(record_id).member, self.prefix.claim_store(&record_id.group));
         let before = self.revisions.now();
         let (mut found, revision) = link.read(&[&record, &key]).await?;
         self.revisions.report(before, revision)?;
         let there = found.pop().flatten();
-        let Entry { lease, .. } = Self::own(seat, found.pop().flatten())?;
+        let Entry { lease, .. } = Self::own(record_id, found.pop().flatten())?;
         if lease == NO_LEASE {
             // Somebody has written the record by hand: its claims would never end.
-            return Err(Failure::Lost { instance_id: seat.instance_id.clone() });
+            return Err(Failure::Lost { instance_id: record_id.instance_id.clone() });
         }
         let other =
             |now: String| Failure::OtherStore(format!("the store of claims is {now} now, it was {}; ask for it again", known(store)));
@@ -98,7 +98,7 @@ impl Inner {
         if now != *store {
             return Err(other(known(&now)));
         }
-        self.stores.admit(&seat.group, store, self.revisions.now().era())?;
+        self.stores.admit(&record_id.group, store, self.revisions.now().era())?;
         Ok(Standing { record, lease, store: key, written: there.modified })
     }
 
@@ -106,39 +106,41 @@ impl Inner {
     async fn take(
         &self,
         link: &Link,
-        seat: &Seat,
+        record_id: &RecordId,
         store: &ClaimStore,
         mut standing: Standing,
         batch: &[Resource],
-    ) -> Answer<Vec<(Resource, Acquired)>> {
-        let folder = self.prefix.claims(&seat.group);
-        let (keys, claim): (Vec<_>, _) = (batch.iter().map(|resource| folder.claim(resource)).collect(), encode_claim(seat, store.floor));
+    ) -> Answer<Vec<(Resource, AcquireOutcome)>> {
+        let folder = self.prefix.claims(&record_id.group);
+        let (keys, claim): (Vec<_>, _) =
+            (batch.iter().map(|resource| folder.claim(resource)).collect(), encode_claim(record_id, store.floor));
         for _ in 0..WRITE_TRIES {
             if let Some(taken) = link.take(&standing, &keys, &claim).await? {
-                let answers = taken.iter().map(|taken| acquired(seat, store, standing.lease, taken));
+                let answers = taken.iter().map(|taken| acquired(record_id, store, standing.lease, taken));
                 return batch.iter().cloned().zip(answers).map(|(resource, answer)| Ok((resource, answer?))).collect();
             }
-            standing = self.standing(link, seat, store).await?;
+            standing = self.standing(link, record_id, store).await?;
         }
-        Err(Failure::Contended { what: format!("a claim of {:?}", seat.instance_id), tries: WRITE_TRIES })
+        Err(Failure::Contended { what: format!("a claim of {:?}", record_id.instance_id), tries: WRITE_TRIES })
     }
 
-    async fn release(&self, seat: &Seat, held: &[(Resource, Epoch)]) -> Answer<()> {
+    async fn release(&self, record_id: &RecordId, held: &[(Resource, Epoch)]) -> Answer<()> {
         let batches: Vec<_> = held.chunks(KEYS_MAX).map(<[_]>::to_vec).collect();
         let releasing = stream::iter(batches).map(|batch| async move {
             let batch = batch.as_slice();
-            self.pool.call(|link| async move { self.give_back(&link, seat, batch).await }).await
+            self.pool.call(|link| async move { self.give_back(&link, record_id, batch).await }).await
         });
         releasing.buffered(IN_FLIGHT).try_collect().await
     }
 
-    /// Deletes what of a batch is still the seat's under that epoch.
-    async fn give_back(&self, link: &Link, seat: &Seat, batch: &[(Resource, Epoch)]) -> Answer<()> {
-        let folder = self.prefix.claims(&seat.group);
+    /// Deletes what of a batch is still the record's under that epoch.
+    async fn give_back(&self, link: &Link, record_id: &RecordId, batch: &[(Resource, Epoch)]) -> Answer<()> {
+        let folder = self.prefix.claims(&record_id.group);
         let keys: Vec<_> = batch.iter().map(|(resource, _)| folder.claim(resource)).collect();
         let (found, _) = link.read(&keys.iter().map(Vec::as_slice).collect::<Vec<_>>()).await?;
-        let own =
-            |(entry, epoch): &(Entry, Epoch)| decode_claim(entry).is_ok_and(|claim| claim.holder == holder(seat) && claim.epoch == *epoch);
+        let own = |(entry, epoch): &(Entry, Epoch)| {
+            decode_claim(entry).is_ok_and(|claim| claim.holder == holder(record_id) && claim.epoch == *epoch)
+        };
         let held = found.into_iter().zip(batch).filter_map(|(entry, (_, epoch))| Some((entry?, *epoch))).filter(own);
         let held: Vec<_> = held.map(|(entry, _)| entry).collect();
         if held.is_empty() { Ok(()) } else { link.give_back(&held).await }
@@ -149,22 +151,22 @@ fn known(store: &ClaimStore) -> String {
     format!("{} with floor {}", store.id, store.floor)
 }
 
-fn holder(seat: &Seat) -> Holder {
-    Holder { instance_id: seat.instance_id.clone(), incarnation: seat.incarnation }
+fn holder(record_id: &RecordId) -> Holder {
+    Holder { instance_id: record_id.instance_id.clone(), incarnation: record_id.incarnation }
 }
 
-fn acquired(seat: &Seat, store: &ClaimStore, lease: i64, taken: &Taken) -> Answer<Acquired> {
+fn acquired(record_id: &RecordId, store: &ClaimStore, lease: i64, taken: &Taken) -> Answer<AcquireOutcome> {
     match taken {
         Taken::Made(revision) => {
             let epoch = store.epoch(u64::try_from(*revision).unwrap_or_default());
             epoch
-                .map(Acquired::Granted)
+                .map(AcquireOutcome::Granted)
                 .map_err(|error| Failure::OtherStore(format!("{error}; the floor of the store of claims is too high")))
         }
         Taken::There(entry) => Ok(match decode_claim(entry) {
             // One under another lease is of a record that was replaced, and ends with that lease.
-            Ok(claim) if claim.holder == holder(seat) && entry.lease == lease => Acquired::Granted(claim.epoch),
-            _ => Acquired::Held,
+            Ok(claim) if claim.holder == holder(record_id) && entry.lease == lease => AcquireOutcome::Granted(claim.epoch),
+            _ => AcquireOutcome::Held,
         }),
     }
 }

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use shardwise_core::{Address, InstanceId, MEMBERS_MAX};
-use shardwise_discovery::{Error, ErrorKind, Unwritable, one_line};
+use shardwise_discovery::{Error, ErrorKind, RecordWriteError, one_line};
 use tonic::{Code, Status};
 
 /// Each message is one line: what is wrong, with which server, which setting it concerns, and what to do.
@@ -78,7 +78,7 @@ pub(crate) enum Failure {
     #[error("cannot read the record of {instance_id:?}: {why}; if its worker is of another version, bring both to one")]
     Unreadable { instance_id: String, why: String },
     #[error(transparent)]
-    Unwritable(Unwritable),
+    Unwritable(RecordWriteError),
     #[error("{endpoint} (discovery.etcd.endpoints) refuses the request: {why}")]
     Refused { endpoint: String, why: String },
 }

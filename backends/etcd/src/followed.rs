@@ -10,7 +10,7 @@ use std::time::Duration;
 use etcd_client::{Error, Event, EventType, WatchResponse, WatchStream};
 use futures::FutureExt;
 use shardwise_core::{GroupName, Moment};
-use shardwise_discovery::feeds::{Feed, Topic};
+use shardwise_discovery::feeds::{Feed, Watched};
 use shardwise_discovery::one_line;
 use tokio::time::{Instant, sleep_until};
 
@@ -28,7 +28,7 @@ const MESSAGES_MAX: usize = 1_000;
 /// What of a group is followed, as it is gathered from etcd.
 pub(crate) trait Sheet: Default + Send + Sync + 'static {
     /// What the watches are shown.
-    type Topic: Topic;
+    type Topic: Watched;
     /// The watches' operation.
     const OPERATION: &'static str;
     /// At most so many keys.

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use shardwise_core::View;
-use shardwise_discovery::feeds::{Feed, Full, Limits, Source};
+use shardwise_discovery::feeds::{Feed, FeedLimits, FeedSource, LimitReached};
 use shardwise_discovery::{ClaimTable, Error};
 use tokio::time::{Instant, sleep_until, timeout};
 
@@ -18,7 +18,7 @@ use crate::records::Roll;
 pub const WATCHERS_MAX: usize = 16_384;
 /// The most groups that they watch at a time.
 pub const GROUPS_MAX: usize = 256;
-pub(crate) const LIMITS: Limits = Limits { watches: WATCHERS_MAX, groups: GROUPS_MAX };
+pub(crate) const LIMITS: FeedLimits = FeedLimits { watches: WATCHERS_MAX, groups: GROUPS_MAX };
 
 /// How long a proof may take: as long as the watches' pace, but at least and at most so long.
 const PROOF_LIMITS: (Duration, Duration) = (Duration::from_millis(500), Duration::from_secs(5));
@@ -29,30 +29,30 @@ const RETRY_LONGEST: Duration = Duration::from_secs(1);
 /// Pause after a failure that somebody has to repair.
 const REPAIR_PAUSE: Duration = Duration::from_secs(5);
 
-impl Source<View> for Inner {
+impl FeedSource<View> for Inner {
     fn start(self: Arc<Self>, feed: Feed) {
         tokio::spawn(Follower::<Roll>::new(self, feed).run());
     }
 
-    fn full(&self, full: Full) -> Error {
+    fn full(&self, full: LimitReached) -> Error {
         no_room(full).during(Roll::OPERATION)
     }
 }
 
-impl Source<ClaimTable> for Inner {
+impl FeedSource<ClaimTable> for Inner {
     fn start(self: Arc<Self>, feed: Feed<ClaimTable>) {
         tokio::spawn(Follower::<Claimed>::new(self, feed).run());
     }
 
-    fn full(&self, full: Full) -> Error {
+    fn full(&self, full: LimitReached) -> Error {
         no_room(full).during(Claimed::OPERATION)
     }
 }
 
-fn no_room(full: Full) -> Failure {
+fn no_room(full: LimitReached) -> Failure {
     let (what, max) = match full {
-        Full::Watches(max) => ("watches", max),
-        Full::Groups(max) => ("watched groups", max),
+        LimitReached::Watches(max) => ("watches", max),
+        LimitReached::Groups(max) => ("watched groups", max),
     };
     Failure::TooManyWatches { what, max }
 }

@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use shardwise_core::{ClaimName, GroupName, Holder, Incarnation, InstanceId, Resource};
-use shardwise_discovery::Seat;
+use shardwise_discovery::RecordId;
 
 use crate::EtcdConfig;
 use crate::claim_records::{decode_claim, decode_store, encode_claim, encode_store};
@@ -53,12 +53,12 @@ pub const ADDRESSES: &[&[u8]] = &[
 pub fn keys(input: &[u8]) {
     let (Ok(prefix), Ok(group)) = (Prefix::new("/p"), GroupName::new("a group/%")) else { return };
     let (members, claims) = (prefix.members(&group), prefix.claims(&group));
-    let seat = |instance_id| Seat { group: group.clone(), instance_id, incarnation: Incarnation::new(1) };
+    let record_id = |instance_id| RecordId { group: group.clone(), instance_id, incarnation: Incarnation::new(1) };
     // Somebody else's key is nobody's.
     assert!(members.member(input).is_err() || input.starts_with(&members.key()));
     let key = [members.key(), input.to_vec()].concat();
     if let Ok(id) = members.member(&key) {
-        assert_eq!(prefix.keys(&seat(id)).member, key);
+        assert_eq!(prefix.keys(&record_id(id)).member, key);
     }
     let key = [claims.key(), input.to_vec()].concat();
     if let Some(resource) = claims.resource(&key) {
@@ -66,7 +66,7 @@ pub fn keys(input: &[u8]) {
     }
     let Ok(text) = std::str::from_utf8(input) else { return };
     if let Ok(id) = InstanceId::new(text) {
-        let key = prefix.keys(&seat(id.clone())).member;
+        let key = prefix.keys(&record_id(id.clone())).member;
         assert!(key > members.key() && key < members.end(), "{text:?} is outside its group");
         assert_eq!(members.member(&key), Ok(id));
     }
@@ -83,8 +83,8 @@ pub fn records(input: &[u8]) {
     for created in [i64::MIN, 0, 7, i64::MAX] {
         let Ok(claim) = decode_claim(&entry(input, created)) else { continue };
         let Holder { instance_id, incarnation } = claim.holder.clone();
-        let seat = Seat { group: group.clone(), instance_id, incarnation };
-        let again = decode_claim(&entry(encode_claim(&seat, claim.epoch.get()).as_bytes(), 0));
+        let record_id = RecordId { group: group.clone(), instance_id, incarnation };
+        let again = decode_claim(&entry(encode_claim(&record_id, claim.epoch.get()).as_bytes(), 0));
         assert_eq!(again, Ok(claim));
     }
     if let Ok(store) = decode_store(&entry(input, 7)) {

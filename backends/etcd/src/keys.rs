@@ -12,7 +12,7 @@
 //! Names are percent-encoded where they need it, so that a group's keys are exactly those that begin with its folder.
 
 use shardwise_core::{ClaimName, GroupName, InstanceId, Resource, SLOTS_MAX};
-use shardwise_discovery::Seat;
+use shardwise_discovery::RecordId;
 
 use crate::error::Failure;
 
@@ -68,8 +68,8 @@ impl Prefix {
         format!("{}/v1/notes/{}/{}", self.0, encoded(group.as_str()), encoded(name.as_str())).into_bytes()
     }
 
-    pub(crate) fn keys(&self, seat: &Seat) -> Keys {
-        let name = format!("{}/{}", encoded(seat.group.as_str()), encoded(seat.instance_id.as_str()));
+    pub(crate) fn keys(&self, record_id: &RecordId) -> Keys {
+        let name = format!("{}/{}", encoded(record_id.group.as_str()), encoded(record_id.instance_id.as_str()));
         let key = |folder| format!("{}/v1/{folder}/{name}", self.0).into_bytes();
         Keys { member: key("members"), knock: key("knocks") }
     }
@@ -199,12 +199,12 @@ mod tests {
     #[test]
     fn every_name_comes_back() {
         for name in ["a", "a b", "a/b", "/", "%2F", "🦀", "a\nb", "%", "~", "\u{7f}", ".."] {
-            let seat = Seat {
+            let record_id = RecordId {
                 group: GroupName::new(name).unwrap(),
                 instance_id: InstanceId::new(name).unwrap(),
                 incarnation: shardwise_core::Incarnation::new(1),
             };
-            let key = Prefix::new("/p").unwrap().keys(&seat).member;
+            let key = Prefix::new("/p").unwrap().keys(&record_id).member;
             assert_eq!(folder(name).member(&key).unwrap().as_str(), name);
             assert!(key.iter().all(|byte| *byte > b' ' && *byte != 0x7f), "{key:?} can be typed");
         }

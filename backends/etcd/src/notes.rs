@@ -3,7 +3,7 @@
 use async_trait::async_trait;
 use etcd_client::{Compare, CompareOp, Txn, TxnOp, TxnOpResponse};
 use shardwise_core::{ClaimName, GroupName};
-use shardwise_discovery::{Note, Noted, Notes, Result, check_note};
+use shardwise_discovery::{Note, Notes, Result, WriteOutcome, check_note};
 
 use crate::backend::EtcdBackend;
 use crate::client::{Entry, Link};
@@ -18,7 +18,7 @@ impl Notes for EtcdBackend {
         answer.map_err(|failure| failure.during("note"))
     }
 
-    async fn write_note(&self, group: &GroupName, name: &ClaimName, expected: u64, text: &str) -> Result<Noted> {
+    async fn write_note(&self, group: &GroupName, name: &ClaimName, expected: u64, text: &str) -> Result<WriteOutcome> {
         check_note(name, text)?;
         let (pool, key) = (&self.inner.pool, self.inner.prefix.note(group, name));
         let key = key.as_slice();
@@ -28,17 +28,17 @@ impl Notes for EtcdBackend {
 }
 
 impl Link {
-    async fn write_note(&self, key: &[u8], expected: u64, text: &str) -> std::result::Result<Noted, Failure> {
+    async fn write_note(&self, key: &[u8], expected: u64, text: &str) -> std::result::Result<WriteOutcome, Failure> {
         // Of a key that is not there the revision is 0. No revision is above the range.
         let expected = i64::try_from(expected).unwrap_or(i64::MAX);
         let same = Compare::mod_revision(key, CompareOp::Equal, expected);
         let txn = Txn::new().when([same]).and_then([TxnOp::put(key, text, None)]).or_else([TxnOp::get(key, None)]);
         let answer = self.txn(&txn).await?;
         if answer.succeeded() {
-            return Ok(Noted::Written(self.revision_of(answer.header())?.unsigned_abs()));
+            return Ok(WriteOutcome::Written(self.revision_of(answer.header())?.unsigned_abs()));
         }
         match answer.op_responses().pop() {
-            Some(TxnOpResponse::Get(found)) => found.kvs().first().map(Entry::from).map(decoded).transpose().map(Noted::Other),
+            Some(TxnOpResponse::Get(found)) => found.kvs().first().map(Entry::from).map(decoded).transpose().map(WriteOutcome::Other),
             _ => Err(Failure::NotEtcd { endpoint: self.endpoint(), why: "an answer does not fit its transaction".into() }),
         }
     }

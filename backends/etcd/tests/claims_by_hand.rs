@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use common::{ByHand, Told, backend, claimant, config, expect_error, granted, group, open, registration, slots, store, with_user};
 use shardwise_core::{ClaimName, Resource};
-use shardwise_discovery::{Acquired, Claims, Discovery, ErrorKind, Registration};
+use shardwise_discovery::{AcquireOutcome, Claims, Discovery, ErrorKind, Registration};
 use shardwise_testkit::{Access, Etcd, EtcdOptions};
 
 const SLOT_1: &str = "/shardwise/v1/claims/workers/slots/1";
@@ -24,9 +24,9 @@ async fn a_claim_that_cannot_be_read_stands_still_and_touches_no_other() {
     for damage in ["", "nonsense", "{}", r#"{"instance_id":"a"}"#] {
         etcd.put(SLOT_1, damage).await;
         watch.until_held(&[Resource::Slot(0), Resource::Slot(2)]).await;
-        for seat in [&a, &b] {
-            let answers = here.acquire(seat, &store(&here).await, &slots(1..2)).await.unwrap();
-            assert_eq!(answers, [(Resource::Slot(1), Acquired::Held)], "{damage:?}");
+        for record_id in [&a, &b] {
+            let answers = here.acquire(record_id, &store(&here).await, &slots(1..2)).await.unwrap();
+            assert_eq!(answers, [(Resource::Slot(1), AcquireOutcome::Held)], "{damage:?}");
         }
         here.release(&a, &held[1..2]).await.unwrap();
         assert_eq!(etcd.get(SLOT_1).await.unwrap_or_default(), damage, "not even its former holder touches it");
@@ -159,5 +159,5 @@ async fn who_may_not_write_is_told_so_and_how_to_change_it() {
     assert_eq!(error.to_string(), format!("watch_claims: {}", forbidden("stranger")));
     assert_eq!(*error.kind(), ErrorKind::Denied);
     let nobody = Registration { claims: true, ttl: Duration::from_mins(1), ..registration("a", 1) };
-    assert!(open(&config(&[server.address()])).release(&nobody.seat(), &[]).await.is_ok(), "nothing to release, nobody to ask");
+    assert!(open(&config(&[server.address()])).release(&nobody.record_id(), &[]).await.is_ok(), "nothing to release, nobody to ask");
 }

@@ -116,9 +116,9 @@ async fn compacted_while_the_watch_is_cut() {
             let holder = if slots(0..50).contains(slot) { giver } else { taker };
             assert_eq!(claim.holder.instance_id, holder.instance_id, "{slot}");
         }
-        for seat in [&a, &b] {
+        for record_id in [&a, &b] {
             let held: Vec<_> = watch.claims.iter().map(|(slot, claim)| (slot.clone(), claim.epoch)).collect();
-            outside.release(seat, &held).await.unwrap();
+            outside.release(record_id, &held).await.unwrap();
         }
         watch.until_held(&[]).await;
     }
@@ -134,7 +134,7 @@ async fn the_leader_dies_and_claims_stay() {
     let mut fleet = Fleet::new(here.clone());
     fleet.join("a", 1).await;
     fleet.join("b", 2).await;
-    let (a, b) = (registration("a", 1).seat(), registration("b", 2).seat());
+    let (a, b) = (registration("a", 1).record_id(), registration("b", 2).record_id());
     let held = granted(&here, &a, &slots(0..300)).await;
     let mut watch = Told::of(&here);
     watch.until_held(&slots(0..300)).await;
@@ -176,7 +176,7 @@ async fn nothing_is_written_while_nothing_changes() {
     let here = backend(&[server.address()]);
     let mut fleet = Fleet::new(here.clone());
     fleet.join("a", 1).await;
-    granted(&here, &registration("a", 1).seat(), &slots(0..300)).await;
+    granted(&here, &registration("a", 1).record_id(), &slots(0..300)).await;
     let mut watch = Told::of(&here);
     watch.until_held(&slots(0..300)).await;
     let before = ByHand(&server).revision().await;

@@ -12,7 +12,7 @@ use common::{ByHand, PACE, Told, backend, claimant, granted, group, only_granted
 use futures::future::join_all;
 use shardwise_backend_etcd::EtcdBackend;
 use shardwise_core::{Epoch, Resource};
-use shardwise_discovery::{Claims, Discovery, Seat};
+use shardwise_discovery::{Claims, Discovery, RecordId};
 use shardwise_testkit::Etcd;
 use tokio::sync::Mutex;
 
@@ -77,8 +77,8 @@ async fn a_slot_goes_from_one_to_the_other_at_once() {
 
 async fn hand_over(
     took: &mut Vec<Duration>,
-    (giver, from): (&EtcdBackend, &Seat),
-    (taker, to): (&EtcdBackend, &Seat),
+    (giver, from): (&EtcdBackend, &RecordId),
+    (taker, to): (&EtcdBackend, &RecordId),
     watch: &mut Told,
     held: Vec<(Resource, Epoch)>,
 ) -> Vec<(Resource, Epoch)> {
@@ -113,36 +113,36 @@ async fn fourth(addresses: &[String]) -> Duration {
     let mut three = Vec::new();
     for (n, incarnation) in (0..3).zip(1..) {
         let backend = backend(addresses);
-        let seat = claimant(&backend, &format!("m{n}"), incarnation).await;
+        let record_id = claimant(&backend, &format!("m{n}"), incarnation).await;
         let share: Vec<_> = slots(0..SLOTS).into_iter().skip(n).step_by(3).collect();
-        let held = granted(&backend, &seat, &share).await;
+        let held = granted(&backend, &record_id, &share).await;
         let mut watch = backend.watch(&group(), PACE);
-        view_where(&mut watch, "itself", |view| view.members().iter().any(|member| member.instance_id == seat.instance_id)).await;
-        three.push((backend, seat, held, watch));
+        view_where(&mut watch, "itself", |view| view.members().iter().any(|member| member.instance_id == record_id.instance_id)).await;
+        three.push((backend, record_id, held, watch));
     }
     let joining = backend(addresses);
     let (begun, wanted) = (Instant::now(), slots(0..SLOTS / 4).into_iter().collect::<BTreeSet<_>>());
-    let giving = three.into_iter().map(|(backend, seat, held, mut watch)| {
+    let giving = three.into_iter().map(|(backend, record_id, held, mut watch)| {
         let given: Vec<_> = held.iter().filter(|(slot, _)| wanted.contains(slot)).cloned().collect();
         async move {
             view_where(&mut watch, "the fourth", |view| view.members().len() == 4).await;
-            backend.release(&seat, &given).await.unwrap();
-            (backend, seat)
+            backend.release(&record_id, &given).await.unwrap();
+            (backend, record_id)
         }
     });
-    let (done, seat) = tokio::join!(join_all(giving), take_all(&joining, &wanted));
+    let (done, record_id) = tokio::join!(join_all(giving), take_all(&joining, &wanted));
     let took = begun.elapsed();
-    for (backend, seat) in done {
-        backend.deregister(&seat).await.unwrap();
+    for (backend, record_id) in done {
+        backend.deregister(&record_id).await.unwrap();
     }
-    joining.deregister(&seat).await.unwrap();
+    joining.deregister(&record_id).await.unwrap();
     Told::of(&joining).until_held(&[]).await;
     took
 }
 
 /// Joins, and acquires what is wanted as it comes free.
-async fn take_all(backend: &EtcdBackend, wanted: &BTreeSet<Resource>) -> Seat {
-    let seat = claimant(backend, "m3", 4).await;
+async fn take_all(backend: &EtcdBackend, wanted: &BTreeSet<Resource>) -> RecordId {
+    let record_id = claimant(backend, "m3", 4).await;
     let (store, mut watch, mut mine) = (store(backend).await, Told::of(backend), BTreeSet::new());
     let mut begun = false;
     while mine.len() < wanted.len() {
@@ -150,7 +150,7 @@ async fn take_all(backend: &EtcdBackend, wanted: &BTreeSet<Resource>) -> Seat {
         watch.until("anything free", |claims| (begun || !claims.is_empty()) && rest.iter().any(|slot| !claims.contains_key(slot))).await;
         begun = true;
         let free: Vec<_> = rest.into_iter().filter(|slot| !watch.claims.contains_key(slot)).collect();
-        mine.extend(only_granted(backend.acquire(&seat, &store, &free).await.unwrap()).into_iter().map(|(slot, _)| slot));
+        mine.extend(only_granted(backend.acquire(&record_id, &store, &free).await.unwrap()).into_iter().map(|(slot, _)| slot));
     }
-    seat
+    record_id
 }

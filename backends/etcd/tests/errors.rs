@@ -233,12 +233,12 @@ async fn each_right_is_needed_and_no_other() {
     common::view_of(&mut watch, &["a"]).await;
     let error = backend.register(&rival).await.unwrap_err();
     assert!(matches!(error.kind(), ErrorKind::InUse { .. }), "knocking is within the rights too: {error}");
-    backend.renew(&a.seat(), a.ttl).await.unwrap();
+    backend.renew(&a.record_id(), a.ttl).await.unwrap();
     let mut draining = a.clone();
     draining.member.zone = Some("z".into());
     backend.update(&draining).await.unwrap();
     common::next_proof(&mut watch).await;
-    backend.deregister(&a.seat()).await.unwrap();
+    backend.deregister(&a.record_id()).await.unwrap();
 
     let text = "user \"worker\" may not read and write below \"/fleet/a\" in etcd; grant it: `etcdctl role grant-permission ROLE --prefix=true \
                 readwrite /fleet/a/`, or check discovery.etcd.username and discovery.etcd.prefix";

@@ -40,13 +40,14 @@ async fn a_restart_without_its_data_is_told_as_lost_and_revisions_go_on_rising()
     for n in 0..20 {
         let b = registration("b", n);
         one.register(&b).await.unwrap();
-        one.deregister(&b.seat()).await.unwrap();
+        one.deregister(&b.record_id()).await.unwrap();
     }
     let reader = Reader::of(other.watch(&group(), PACE));
     reader.until(&["a"]).await;
     let before = one.members(&group()).await.unwrap().view.revision();
     server.restart(false).await.unwrap();
-    let error = eventually("the renewal is answered", async || one.renew(&a.seat(), TTL).await.err().filter(|e| !e.is_retryable())).await;
+    let error =
+        eventually("the renewal is answered", async || one.renew(&a.record_id(), TTL).await.err().filter(|e| !e.is_retryable())).await;
     assert_eq!(*error.kind(), ErrorKind::Lost, "{error}");
     reader.until(&[]).await;
     let snapshot = one.members(&group()).await.unwrap();
@@ -119,7 +120,7 @@ async fn compacted_and_defragmented_while_the_watch_is_cut() {
         for n in 0..50 {
             let gone = registration("gone", n);
             outside.register(&gone).await.unwrap();
-            outside.deregister(&gone.seat()).await.unwrap();
+            outside.deregister(&gone.record_id()).await.unwrap();
         }
         let id = if round == 0 { "b" } else { "c" };
         fleet.join(id, 2).await;
@@ -178,17 +179,17 @@ async fn a_token_that_is_void_is_replaced() {
     for n in 0..3 {
         // etcd forgets a user's tokens when the password is set.
         server.api("/v3/auth/user/changepw", &json!({ "name": "worker", "password": "right" })).await.unwrap();
-        backend.renew(&a.seat(), TTL).await.unwrap();
+        backend.renew(&a.record_id(), TTL).await.unwrap();
         next_proof(&mut watch).await;
         // And it refuses tokens from before a change of anybody's rights.
         server.add_user(&format!("another {n}"), "x", &[]).await.unwrap();
-        backend.renew(&a.seat(), TTL).await.unwrap();
+        backend.renew(&a.record_id(), TTL).await.unwrap();
         next_proof(&mut watch).await;
     }
     // A proof that comes late on a busy machine may cost one; each of six tokens that became void would be six.
     let connections = proxy.accepted();
     assert!(connections <= 3, "{connections} connections: a token that is void is no reason for another");
-    backend.deregister(&a.seat()).await.unwrap();
+    backend.deregister(&a.record_id()).await.unwrap();
     view_of(&mut watch, &[]).await;
 }
 
@@ -223,6 +224,6 @@ async fn an_id_deleted_by_hand_is_told_as_lost() {
     let a = registration("a", 1);
     backend.register(&a).await.unwrap();
     ByHand(&server).delete("/shardwise/v1/members/workers/a").await;
-    let error = backend.renew(&a.seat(), TTL).await.unwrap_err();
+    let error = backend.renew(&a.record_id(), TTL).await.unwrap_err();
     assert_eq!(*error.kind(), ErrorKind::Lost, "its lease lives on, its record does not: {error}");
 }

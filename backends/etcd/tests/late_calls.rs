@@ -37,6 +37,6 @@ async fn an_update_that_was_given_up_does_not_undo_the_next_one() {
         tokio::time::sleep(SLOWNESS * 2).await;
         let view = outside.members(&group()).await.unwrap().view;
         assert_eq!(view.members()[0].version.as_deref(), Some(next));
-        worker.deregister(&saying(next).seat()).await.unwrap();
+        worker.deregister(&saying(next).record_id()).await.unwrap();
     }
 }

@@ -25,7 +25,7 @@ static ALONE: Mutex<()> = Mutex::const_new(());
 /// Renews until it is aborted; ends with the error that is not worth trying again.
 async fn live(backend: Arc<EtcdBackend>, a: Registration) -> ErrorKind {
     loop {
-        match tokio::time::timeout(a.ttl / 3, backend.renew(&a.seat(), a.ttl)).await {
+        match tokio::time::timeout(a.ttl / 3, backend.renew(&a.record_id(), a.ttl)).await {
             Ok(Ok(_)) => tokio::time::sleep(a.ttl / 3).await,
             Ok(Err(error)) if !error.is_retryable() => return error.kind().clone(),
             _ => tokio::time::sleep(Duration::from_millis(50)).await,
@@ -124,8 +124,8 @@ async fn join_and_leave(here: &EtcdBackend, there: &EtcdBackend) -> ([Duration; 
         answer.unwrap();
         joins.push(started.elapsed());
         let started = Instant::now();
-        let seat = a.seat();
-        let (answer, _) = tokio::join!(here.deregister(&seat), view_of(&mut watch, &[]));
+        let record_id = a.record_id();
+        let (answer, _) = tokio::join!(here.deregister(&record_id), view_of(&mut watch, &[]));
         answer.unwrap();
         leaves.push(started.elapsed());
     }
@@ -179,7 +179,7 @@ async fn nobody_is_lost_and_nobody_is_made_up_in_a_thousand_changes() {
             (5..=7, Some(id)) => {
                 let (leaving, at, task) = living.remove(&id).unwrap();
                 task.abort();
-                eventually("a farewell", async || workers[at].deregister(&leaving.seat()).await.ok()).await;
+                eventually("a farewell", async || workers[at].deregister(&leaving.record_id()).await.ok()).await;
                 counts[1] += 1;
             }
             (8, Some(id)) => {
@@ -235,7 +235,7 @@ async fn a_hundred_members_in_a_group_while_others_come_and_go() {
         let guest = registration("guest", 1_000 + n);
         here.register(&guest).await.unwrap();
         view_where(&mut watch, "a guest", |view| view.members().len() == 101).await;
-        here.deregister(&guest.seat()).await.unwrap();
+        here.deregister(&guest.record_id()).await.unwrap();
         let begun = Instant::now();
         view_where(&mut watch, "no guest", |view| view.members().len() == 100).await;
         assert!(begun.elapsed() < PATIENCE / 10);

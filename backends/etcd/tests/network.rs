@@ -57,7 +57,7 @@ async fn a_cut_connection_is_an_error_and_no_empty_view() {
             proxy.cut(*way);
         }
         let started = Instant::now();
-        let error = worker.renew(&a.seat(), TTL).await.unwrap_err();
+        let error = worker.renew(&a.record_id(), TTL).await.unwrap_err();
         assert!(error.is_retryable() && started.elapsed() < Duration::from_secs(10), "{error} after {:?}", started.elapsed());
         next_error(&mut watch).await;
         eventually("the others see it gone", async || {
@@ -69,7 +69,8 @@ async fn a_cut_connection_is_an_error_and_no_empty_view() {
         let started = Instant::now();
         next_proof(&mut watch).await;
         assert!(started.elapsed() < Duration::from_secs(3), "seen again {:?} after the cut ended", started.elapsed());
-        let error = eventually("an answer", async || worker.renew(&a.seat(), TTL).await.err().filter(|error| !error.is_retryable())).await;
+        let error =
+            eventually("an answer", async || worker.renew(&a.record_id(), TTL).await.err().filter(|error| !error.is_retryable())).await;
         assert_eq!(*error.kind(), ErrorKind::Lost);
         reader.until(&["other"]).await;
     }
@@ -92,7 +93,7 @@ async fn answers_delayed_by_seconds() {
     let clock = Clock::system();
     for _ in 0..3 {
         let before = clock.now();
-        let grant = backend.renew(&a.seat(), a.ttl).await.unwrap();
+        let grant = backend.renew(&a.record_id(), a.ttl).await.unwrap();
         assert!(grant.started.since(before) < Duration::from_millis(100), "the start counts");
         assert!(clock.now().since(grant.started) >= by * 2, "two questions, one after the other");
     }
@@ -114,7 +115,7 @@ async fn an_endpoint_that_is_down_does_not_matter() {
             backend.register(&registration("a", 1)).await.unwrap();
             assert!(started.elapsed() < limit, "the first call took {:?}", started.elapsed());
             let started = Instant::now();
-            backend.renew(&registration("a", 1).seat(), TTL).await.unwrap();
+            backend.renew(&registration("a", 1).record_id(), TTL).await.unwrap();
             view_of(&mut backend.watch(&group(), PACE), &["a"]).await;
             assert!(started.elapsed() < Duration::from_secs(1), "later ones took {:?}", started.elapsed());
         }

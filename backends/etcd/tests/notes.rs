@@ -16,7 +16,7 @@ use common::{backend, group, open, with_user};
 use serde_json::json;
 use shardwise_core::{ClaimName, GroupName};
 use shardwise_discovery::conformance::{Fixture, Scope};
-use shardwise_discovery::{Clock, ErrorKind, Noted, Notes};
+use shardwise_discovery::{Clock, ErrorKind, Notes, WriteOutcome};
 use shardwise_testkit::{Access, Etcd, EtcdCluster, EtcdOptions};
 use tokio::runtime::Handle;
 use tokio::sync::Mutex;
@@ -61,7 +61,7 @@ async fn a_note_that_is_no_text_is_an_error_that_names_the_key_until_it_is_mende
     let server = Etcd::single().await.expect("an etcd server");
     let (here, name) = (backend(&[server.address()]), ClaimName::new("a b").expect("a valid name"));
     let first = here.write_note(&group(), &name, 0, "3").await.expect("write_note");
-    let Noted::Written(first) = first else { unreachable!("nothing was there: {first:?}") };
+    let WriteOutcome::Written(first) = first else { unreachable!("nothing was there: {first:?}") };
     let key = BASE64_STANDARD.encode("/shardwise/v1/notes/workers/a%20b");
     let put = json!({ "key": key, "value": BASE64_STANDARD.encode([0xff]) });
     server.api("/v3/kv/put", &put).await.expect("put by hand");
@@ -71,7 +71,11 @@ async fn a_note_that_is_no_text_is_an_error_that_names_the_key_until_it_is_mende
         assert!(error.to_string().contains("\"/shardwise/v1/notes/workers/a%20b\" in etcd is no text"), "{error}");
     }
     server.api("/v3/kv/deleterange", &json!({ "key": key })).await.expect("deleted by hand");
-    assert_eq!(here.write_note(&group(), &name, first, "4").await.expect("write_note"), Noted::Other(None), "its version went with it");
+    assert_eq!(
+        here.write_note(&group(), &name, first, "4").await.expect("write_note"),
+        WriteOutcome::Other(None),
+        "its version went with it"
+    );
     let again = here.write_note(&group(), &name, 0, "4").await.expect("write_note");
-    assert!(matches!(again, Noted::Written(version) if version > first), "{again:?}");
+    assert!(matches!(again, WriteOutcome::Written(version) if version > first), "{again:?}");
 }

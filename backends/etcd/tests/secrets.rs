@@ -59,7 +59,7 @@ async fn passwords_and_tokens_are_in_no_log() {
     next_proof(&mut watch).await;
     // The token of the open connection is void now, and a new one is asked for with the password.
     server.api("/v3/auth/user/changepw", &serde_json::json!({ "name": "worker", "password": PASSWORD })).await.unwrap();
-    backend.renew(&a.seat(), TTL).await.unwrap();
+    backend.renew(&a.record_id(), TTL).await.unwrap();
     next_proof(&mut watch).await;
     server.kill().unwrap();
     let error = next_error(&mut watch).await;

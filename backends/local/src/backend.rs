@@ -8,7 +8,7 @@ use async_trait::async_trait;
 use shardwise_core::{GroupName, MEMBERS_MAX, Member, Moment};
 use shardwise_discovery::feeds::Hub;
 use shardwise_discovery::{
-    Capabilities, ClaimTable, Claims, Clock, Discovery, Grant, Notes, Record, Registration, Result, Seat, Snapshot, WatchStream,
+    Capabilities, ClaimTable, Claims, Clock, Discovery, Grant, Notes, Record, RecordId, Registration, Result, ViewSnapshot, WatchStream,
 };
 use tokio::time::timeout;
 
@@ -78,19 +78,19 @@ impl Discovery for LocalBackend {
         let record = encode(&registration.member).map_err(|failure| failure.during("register"))?;
         let call = async {
             let store = self.client.store().await?;
-            let answer = register(&store, &registration.seat(), &record, registration.ttl).await;
+            let answer = register(&store, &registration.record_id(), &record, registration.ttl).await;
             self.client.settle(&store, answer)
         };
         self.client.bounded(call).await.map(|grant| self.announce(grant)).map_err(|failure| failure.during("register"))
     }
 
-    async fn renew(&self, seat: &Seat, ttl: Duration) -> Result<Grant> {
-        let (client, seat) = (Arc::clone(&self.client), seat.clone());
+    async fn renew(&self, record_id: &RecordId, ttl: Duration) -> Result<Grant> {
+        let (client, record_id) = (Arc::clone(&self.client), record_id.clone());
         // A task, so that a caller who gives up in the middle, here or after the limit of a call, does not leave a renewal behind that came too
         // late and was never looked at. The pool lets one through at a time and the others wait for a limited time.
         let task = tokio::spawn(async move {
             let store = client.bounded(client.store()).await?;
-            let answer = renew(&store, &seat, ttl).await;
+            let answer = renew(&store, &record_id, ttl).await;
             client.settle(&store, answer)
         });
         let answer = self.client.bounded(async { task.await.unwrap_or(Err(Failure::ShuttingDown)) }).await;
@@ -99,11 +99,11 @@ impl Discovery for LocalBackend {
 
     async fn update(&self, registration: &Registration) -> Result<()> {
         let record = encode(&registration.member).map_err(|failure| failure.during("update"))?;
-        let seat = registration.seat();
+        let record_id = registration.record_id();
         let call = async {
             let store = self.client.store().await?;
-            let answer = match store.update(&seat, &record).await {
-                Ok(false) => Err(Failure::Lost { instance_id: seat.instance_id.clone() }),
+            let answer = match store.update(&record_id, &record).await {
+                Ok(false) => Err(Failure::Lost { instance_id: record_id.instance_id.clone() }),
                 other => other.map(drop),
             };
             self.client.settle(&store, answer)
@@ -111,10 +111,10 @@ impl Discovery for LocalBackend {
         self.client.bounded(call).await.map(|()| self.announce(())).map_err(|failure| failure.during("update"))
     }
 
-    async fn deregister(&self, seat: &Seat) -> Result<()> {
+    async fn deregister(&self, record_id: &RecordId) -> Result<()> {
         let call = async {
             let store = self.client.store().await?;
-            let answer = store.delete(seat).await;
+            let answer = store.delete(record_id).await;
             self.client.settle(&store, answer)
         };
         self.client.bounded(call).await.map(|()| self.announce(())).map_err(|failure| failure.during("deregister"))
@@ -122,12 +122,12 @@ impl Discovery for LocalBackend {
 
     async fn step_away(&self, registration: &Registration, grace: Duration) -> Result<()> {
         let record = encode(&registration.away_member()).map_err(|failure| failure.during("step_away"))?;
-        let seat = registration.seat();
+        let record_id = registration.record_id();
         let call = async {
             let store = self.client.store().await?;
             let now = store.clock.now();
-            let answer = match store.step_away(&seat, &record, now, now.plus(grace)).await {
-                Ok(false) => Err(Failure::Lost { instance_id: seat.instance_id.clone() }),
+            let answer = match store.step_away(&record_id, &record, now, now.plus(grace)).await {
+                Ok(false) => Err(Failure::Lost { instance_id: record_id.instance_id.clone() }),
                 other => other.map(drop),
             };
             self.client.settle(&store, answer)
@@ -135,11 +135,11 @@ impl Discovery for LocalBackend {
         self.client.bounded(call).await.map(|()| self.announce(())).map_err(|failure| failure.during("step_away"))
     }
 
-    async fn members(&self, group: &GroupName) -> Result<Snapshot> {
+    async fn members(&self, group: &GroupName) -> Result<ViewSnapshot> {
         if self.client.is_unmade() {
             let proven = self.client.now();
             tracing::info!(path = ?self.client.path(), "there is no such file yet: no member has joined a group there");
-            return Ok(Snapshot { view: Arc::default(), proven });
+            return Ok(ViewSnapshot { view: Arc::default(), proven });
         }
         let call = async {
             let store = self.client.store().await?;
@@ -166,14 +166,14 @@ fn encode(member: &Member) -> std::result::Result<String, Failure> {
     Record::encode_within(RECORD_BYTES_MAX, member).map_err(Failure::Unwritable)
 }
 
-async fn register(store: &Store, seat: &Seat, record: &str, ttl: Duration) -> std::result::Result<Grant, Failure> {
+async fn register(store: &Store, record_id: &RecordId, record: &str, ttl: Duration) -> std::result::Result<Grant, Failure> {
     for _ in 0..REGISTER_ATTEMPTS {
         let started = store.clock.now();
-        if store.register(seat, record, started, started.plus(ttl)).await? {
+        if store.register(record_id, record, started, started.plus(ttl)).await? {
             return Ok(Grant { started, ttl });
         }
-        if let Some(holder) = store.holder(seat, store.clock.now()).await? {
-            let instance_id = seat.instance_id.clone();
+        if let Some(holder) = store.holder(record_id, store.clock.now()).await? {
+            let instance_id = record_id.instance_id.clone();
             return Err(Failure::InUse { instance_id, address: holder.address, stamp: holder.stamp });
         }
         // Full, then; perhaps of dead records. Or the holder has just gone.
@@ -182,27 +182,27 @@ async fn register(store: &Store, seat: &Seat, record: &str, ttl: Duration) -> st
     Err(Failure::TooMany { path: store.path.clone(), records_max: RECORDS_MAX })
 }
 
-async fn renew(store: &Store, seat: &Seat, ttl: Duration) -> std::result::Result<Grant, Failure> {
-    let lost = || Failure::Lost { instance_id: seat.instance_id.clone() };
+async fn renew(store: &Store, record_id: &RecordId, ttl: Duration) -> std::result::Result<Grant, Failure> {
+    let lost = || Failure::Lost { instance_id: record_id.instance_id.clone() };
     let started = store.clock.now();
-    let renewed = store.renew(seat, started, started.plus(ttl)).await?.ok_or_else(lost)?;
+    let renewed = store.renew(record_id, started, started.plus(ttl)).await?.ok_or_else(lost)?;
     // The statement compared with a moment read before it. If it had to wait, the record may have expired in between, and others
     // may have seen it dead: it stays dead.
     if store.clock.now() < renewed.previous {
         return Ok(Grant { started, ttl });
     }
     // The member may have given this renewal up long ago and have registered anew.
-    if let Err(failure) = store.undo_renewal(seat, &renewed).await {
+    if let Err(failure) = store.undo_renewal(record_id, &renewed).await {
         tracing::debug!(%failure, "a record renewed too late stays until its deadline");
     }
     Err(lost())
 }
 
-async fn members(client: &Client, store: &Store, group: &GroupName) -> std::result::Result<Snapshot, Failure> {
+async fn members(client: &Client, store: &Store, group: &GroupName) -> std::result::Result<ViewSnapshot, Failure> {
     let mut connection = store.readers.acquire().await.map_err(|error| store.failure(&error))?;
     let proven = client.now();
     let Judged { view, .. } = read_alive(client, store, &mut connection, group, proven).await?;
-    Ok(Snapshot { view: Arc::new(view), proven })
+    Ok(ViewSnapshot { view: Arc::new(view), proven })
 }
 
 /// Reads the group as of `now`. Dead records are deleted first, so that everybody sees them go by a higher revision; if the file cannot be

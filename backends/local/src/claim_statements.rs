@@ -2,7 +2,7 @@
 //! with its record, whoever deletes that.
 
 use shardwise_core::{ClaimStore, Epoch, GroupName, Moment, StoreId};
-use shardwise_discovery::Seat;
+use shardwise_discovery::RecordId;
 use sqlx::Row;
 use sqlx::sqlite::{SqliteConnection, SqliteRow};
 
@@ -162,30 +162,30 @@ impl Store {
         self.write_through(query).await.map(drop)
     }
 
-    /// Grants what is free of `wanted`, if the seat lives and the store is the one in force. An epoch that is forgotten would be granted again.
-    pub(crate) async fn acquire(&self, seat: &Seat, known: &ClaimStore, wanted: &str, now: Moment) -> Result<(), Failure> {
+    /// Grants what is free of `wanted`, if the record lives and the store is the one in force. An epoch that is forgotten would be granted again.
+    pub(crate) async fn acquire(&self, record_id: &RecordId, known: &ClaimStore, wanted: &str, now: Moment) -> Result<(), Failure> {
         let floor = i64::try_from(known.floor).unwrap_or(i64::MAX);
         let query =
-            self.of_seat(ACQUIRE, seat, now).bind(wanted).bind(known.id.to_string()).bind(floor).bind(Epoch::MAX.get().cast_signed());
+            self.of_seat(ACQUIRE, record_id, now).bind(wanted).bind(known.id.to_string()).bind(floor).bind(Epoch::MAX.get().cast_signed());
         self.write_through(query).await.map(drop)
     }
 
-    /// What of `wanted` the seat holds now.
-    pub(crate) async fn answer(&self, seat: &Seat, wanted: &str, now: Moment) -> Result<Answered, Failure> {
-        let query = self.of_seat(ANSWER, seat, now).bind(wanted);
+    /// What of `wanted` the record holds now.
+    pub(crate) async fn answer(&self, record_id: &RecordId, wanted: &str, now: Moment) -> Result<Answered, Failure> {
+        let query = self.of_seat(ANSWER, record_id, now).bind(wanted);
         let row = query.fetch_one(&self.readers).await.map_err(|error| self.failure(&error))?;
         let store = self.read_claim_store(&row)?;
         let read = || Ok((sqlx::FromRow::from_row(&row)?, row.try_get("alive")?, row.try_get("held")?));
         let (at, alive, held) = read().map_err(|error| self.failure(&error))?;
         if !row.try_get::<bool, _>("whole").map_err(|error| self.failure(&error))? {
-            return Err(self.damaged(format!("the row of {:?} in the table `claim_group` is gone", seat.group)));
+            return Err(self.damaged(format!("the row of {:?} in the table `claim_group` is gone", record_id.group)));
         }
         Ok(Answered { at, store, alive, held })
     }
 
-    /// Deletes those claims of the seat that stand under these epochs.
-    pub(crate) async fn release(&self, seat: &Seat, held: &str) -> Result<(), Failure> {
-        let Seat { group, instance_id, incarnation } = seat;
+    /// Deletes those claims of the record that stand under these epochs.
+    pub(crate) async fn release(&self, record_id: &RecordId, held: &str) -> Result<(), Failure> {
+        let RecordId { group, instance_id, incarnation } = record_id;
         let query = sqlx::query(RELEASE).bind(group.as_str()).bind(instance_id.as_str()).bind(incarnation.to_string());
         self.write(query.bind(held)).await.map(drop)
     }

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use shardwise_core::{ClaimStore, Epoch, GroupName, Resource, SLOTS_MAX};
-use shardwise_discovery::{Acquired, Claims, ClaimsStream, Result, Seat};
+use shardwise_discovery::{AcquireOutcome, Claims, ClaimsStream, RecordId, Result};
 
 use crate::LocalBackend;
 use crate::claim_json::{encode, encode_held};
@@ -24,20 +24,20 @@ impl Claims for LocalBackend {
         self.client.bounded(call).await.map_err(|failure| failure.during("claim_store"))
     }
 
-    async fn acquire(&self, seat: &Seat, store: &ClaimStore, wanted: &[Resource]) -> Result<Vec<(Resource, Acquired)>> {
+    async fn acquire(&self, record_id: &RecordId, store: &ClaimStore, wanted: &[Resource]) -> Result<Vec<(Resource, AcquireOutcome)>> {
         let wanted: BTreeSet<_> = wanted.iter().cloned().collect();
         let call = async {
             let file = self.client.store().await?;
-            let answer = acquire(&self.client, &file, seat, store, wanted).await;
+            let answer = acquire(&self.client, &file, record_id, store, wanted).await;
             self.client.settle(&file, answer)
         };
         self.client.bounded(call).await.map(|answers| self.announce(answers)).map_err(|failure| failure.during("acquire"))
     }
 
-    async fn release(&self, seat: &Seat, held: &[(Resource, Epoch)]) -> Result<()> {
+    async fn release(&self, record_id: &RecordId, held: &[(Resource, Epoch)]) -> Result<()> {
         let call = async {
             let file = self.client.store().await?;
-            let answer = release(&file, seat, held).await;
+            let answer = release(&file, record_id, held).await;
             self.client.settle(&file, answer)
         };
         self.client.bounded(call).await.map(|()| self.announce(())).map_err(|failure| failure.during("release"))
@@ -60,34 +60,34 @@ async fn claim_store(store: &Store, group: &GroupName, floor: u64) -> std::resul
 async fn acquire(
     client: &Client,
     file: &Store,
-    seat: &Seat,
+    record_id: &RecordId,
     known: &ClaimStore,
     wanted: BTreeSet<Resource>,
-) -> std::result::Result<Vec<(Resource, Acquired)>, Failure> {
+) -> std::result::Result<Vec<(Resource, AcquireOutcome)>, Failure> {
     refuse_too_many(wanted.len())?;
     if let Some(Resource::Slot(slot)) = wanted.iter().find(|resource| matches!(resource, Resource::Slot(slot) if *slot >= SLOTS_MAX)) {
         return Err(Failure::NoSlot { slot: *slot });
     }
     let text = encode(&wanted).map_err(Failure::NotWritten)?;
-    file.acquire(seat, known, &text, client.now()).await?;
+    file.acquire(record_id, known, &text, client.now()).await?;
     // The answer is what is held after that, by a clock that is read after that: a record that expired while the write waited for its
     // turn holds nothing against anybody, and its member is told so.
     let highest = client.known();
-    let answered = file.answer(seat, &text, client.now()).await?;
+    let answered = file.answer(record_id, &text, client.now()).await?;
     client.check(file, &answered.at, highest)?;
-    refuse(seat, known, &answered)?;
+    refuse(record_id, known, &answered)?;
     let held: BTreeMap<_, _> = answered.held(file)?.into_iter().collect();
     let answer = |resource: Resource| {
-        let acquired = held.get(&resource).map_or(Acquired::Held, |epoch| Acquired::Granted(*epoch));
+        let acquired = held.get(&resource).map_or(AcquireOutcome::Held, |epoch| AcquireOutcome::Granted(*epoch));
         (resource, acquired)
     };
     Ok(wanted.into_iter().map(answer).collect())
 }
 
 /// Why nothing was granted, if there is a reason.
-fn refuse(seat: &Seat, known: &ClaimStore, answered: &Answered) -> std::result::Result<(), Failure> {
+fn refuse(record_id: &RecordId, known: &ClaimStore, answered: &Answered) -> std::result::Result<(), Failure> {
     if !answered.alive {
-        return Err(Failure::Lost { instance_id: seat.instance_id.clone() });
+        return Err(Failure::Lost { instance_id: record_id.instance_id.clone() });
     }
     if answered.store != *known {
         return Err(Failure::OtherStore { now: answered.store, was: *known });
@@ -96,9 +96,9 @@ fn refuse(seat: &Seat, known: &ClaimStore, answered: &Answered) -> std::result::
     known.epoch(answered.at.counter.saturating_add(1)).map(drop).map_err(Failure::NoEpoch)
 }
 
-async fn release(file: &Store, seat: &Seat, held: &[(Resource, Epoch)]) -> std::result::Result<(), Failure> {
+async fn release(file: &Store, record_id: &RecordId, held: &[(Resource, Epoch)]) -> std::result::Result<(), Failure> {
     refuse_too_many(held.len())?;
-    file.release(seat, &encode_held(held).map_err(Failure::NotWritten)?).await
+    file.release(record_id, &encode_held(held).map_err(Failure::NotWritten)?).await
 }
 
 const fn refuse_too_many(count: usize) -> std::result::Result<(), Failure> {

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use shardwise_core::{Address, ClaimStore, EpochError, InstanceId, MEMBERS_MAX, SLOTS_MAX};
-use shardwise_discovery::{Error, ErrorKind, Unwritable, one_line};
+use shardwise_discovery::{Error, ErrorKind, RecordWriteError, one_line};
 
 /// Each message is one line: what is wrong, with which file, and what to do. Paths are quoted, so that odd characters cannot
 /// break the line.
@@ -66,7 +66,7 @@ pub(crate) enum Failure {
     #[error("cannot read the record of {instance_id:?}: {why}; if its worker is of another version, bring both to one")]
     Unreadable { instance_id: String, why: String },
     #[error(transparent)]
-    Unwritable(Unwritable),
+    Unwritable(RecordWriteError),
     #[error("the store of claims is {} with the floor {} now, it was {} with {}; ask for it again", .now.id, .now.floor, .was.id, .was.floor)]
     OtherStore { now: ClaimStore, was: ClaimStore },
     #[error("the numbers of acquisitions are used up: {0}")]

@@ -2,7 +2,7 @@
 
 use async_trait::async_trait;
 use shardwise_core::{ClaimName, GroupName};
-use shardwise_discovery::{Note, Noted, Notes, Result, check_note};
+use shardwise_discovery::{Note, Notes, Result, WriteOutcome, check_note};
 use sqlx::Row;
 
 use crate::LocalBackend;
@@ -31,7 +31,7 @@ impl Notes for LocalBackend {
         self.client.bounded(call).await.map_err(|failure| failure.during("note"))
     }
 
-    async fn write_note(&self, group: &GroupName, name: &ClaimName, expected: u64, text: &str) -> Result<Noted> {
+    async fn write_note(&self, group: &GroupName, name: &ClaimName, expected: u64, text: &str) -> Result<WriteOutcome> {
         check_note(name, text)?;
         let call = async {
             let store = self.client.store().await?;
@@ -42,10 +42,16 @@ impl Notes for LocalBackend {
     }
 }
 
-async fn write(store: &Store, group: &GroupName, name: &ClaimName, expected: u64, text: &str) -> std::result::Result<Noted, Failure> {
+async fn write(
+    store: &Store,
+    group: &GroupName,
+    name: &ClaimName,
+    expected: u64,
+    text: &str,
+) -> std::result::Result<WriteOutcome, Failure> {
     match store.write_note(group, name, expected, text).await? {
-        Some(version) => Ok(Noted::Written(version)),
-        None => store.note(group, name).await.map(Noted::Other),
+        Some(version) => Ok(WriteOutcome::Written(version)),
+        None => store.note(group, name).await.map(WriteOutcome::Other),
     }
 }
 

@@ -10,7 +10,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use shardwise_core::{GroupName, Moment, View};
-use shardwise_discovery::feeds::{Feed, Full, Limits, Source, Topic};
+use shardwise_discovery::feeds::{Feed, FeedLimits, FeedSource, LimitReached, Watched};
 use shardwise_discovery::{ClaimTable, Error};
 use sqlx::sqlite::SqliteConnection;
 use tokio::sync::Notify;
@@ -34,7 +34,7 @@ const REPAIR_PAUSE: Duration = Duration::from_secs(5);
 /// The most watches that one [`LocalBackend`](crate::LocalBackend) and its clones serve at a time.
 pub const WATCHERS_MAX: usize = 16_384;
 /// A watched group has a watch, so that these are never too many.
-pub(crate) const LIMITS: Limits = Limits { watches: WATCHERS_MAX, groups: WATCHERS_MAX };
+pub(crate) const LIMITS: FeedLimits = FeedLimits { watches: WATCHERS_MAX, groups: WATCHERS_MAX };
 
 /// Has groups read by one poller.
 pub(crate) struct Polling {
@@ -79,13 +79,13 @@ impl Polling {
         }
     }
 
-    fn no_room(&self, full: Full, operation: &'static str) -> Error {
-        let (Full::Watches(max) | Full::Groups(max)) = full;
+    fn no_room(&self, full: LimitReached, operation: &'static str) -> Error {
+        let (LimitReached::Watches(max) | LimitReached::Groups(max)) = full;
         Failure::TooManyWatchers { path: self.client.path().to_owned(), max }.during(operation)
     }
 }
 
-impl Source for Polling {
+impl FeedSource for Polling {
     fn start(self: Arc<Self>, feed: Feed) {
         self.poll(|queue| queue.fresh.push(feed));
     }
@@ -94,12 +94,12 @@ impl Source for Polling {
         self.wake();
     }
 
-    fn full(&self, full: Full) -> Error {
+    fn full(&self, full: LimitReached) -> Error {
         self.no_room(full, "watch")
     }
 }
 
-impl Source<ClaimTable> for Polling {
+impl FeedSource<ClaimTable> for Polling {
     fn start(self: Arc<Self>, feed: Feed<ClaimTable>) {
         self.poll(|queue| queue.fresh_claims.push(feed));
     }
@@ -108,7 +108,7 @@ impl Source<ClaimTable> for Polling {
         self.wake();
     }
 
-    fn full(&self, full: Full) -> Error {
+    fn full(&self, full: LimitReached) -> Error {
         self.no_room(full, "watch_claims")
     }
 }
@@ -302,7 +302,7 @@ impl Link {
 }
 
 /// Nothing has changed, which is told only when somebody waits for it.
-fn confirm<T: Topic>(feed: &Feed<T>, now: Moment) {
+fn confirm<T: Watched>(feed: &Feed<T>, now: Moment) {
     if feed.wants_proof(now) {
         feed.prove(now);
     }

@@ -2,7 +2,7 @@
 
 use shardwise_core::mistakes::undoes_by_incarnation;
 use shardwise_core::{Address, GroupName, InstanceId, MEMBERS_MAX, Member, Moment, View};
-use shardwise_discovery::{Record, Seat};
+use shardwise_discovery::{Record, RecordId};
 use sqlx::sqlite::{SqliteConnection, SqliteRow};
 use sqlx::{FromRow, Row};
 
@@ -19,7 +19,7 @@ macro_rules! is_away {
 
 pub(crate) use is_away;
 
-/// The row of a seat, as long as it is alive: ?1 group, ?2 id, ?3 incarnation, ?4 boot, ?5 now.
+/// The row of a record, as long as it is alive: ?1 group, ?2 id, ?3 incarnation, ?4 boot, ?5 now.
 macro_rules! living {
     () => {
         concat!("group_name = ?1 AND instance_id = ?2 AND incarnation = ?3 AND boot_id = ?4 AND deadline > ?5 AND NOT ", is_away!())
@@ -202,14 +202,14 @@ impl Reading {
 
 impl Store {
     /// Writes the record unless the id is taken or the group or the file is full, which answers `false`.
-    pub(crate) async fn register(&self, seat: &Seat, record: &str, now: Moment, deadline: Moment) -> Result<bool, Failure> {
-        let query = self.of_seat(REGISTER, seat, now).bind(nanos(deadline)).bind(record).bind(MEMBERS_MAX).bind(RECORDS_MAX);
+    pub(crate) async fn register(&self, record_id: &RecordId, record: &str, now: Moment, deadline: Moment) -> Result<bool, Failure> {
+        let query = self.of_seat(REGISTER, record_id, now).bind(nanos(deadline)).bind(record).bind(MEMBERS_MAX).bind(RECORDS_MAX);
         Ok(!self.write(query).await?.is_empty())
     }
 
     /// Renews; `None` if no living record is there.
-    pub(crate) async fn renew(&self, seat: &Seat, now: Moment, deadline: Moment) -> Result<Option<Renewed>, Failure> {
-        let rows = self.write(self.of_seat(RENEW, seat, now).bind(nanos(deadline))).await?;
+    pub(crate) async fn renew(&self, record_id: &RecordId, now: Moment, deadline: Moment) -> Result<Option<Renewed>, Failure> {
+        let rows = self.write(self.of_seat(RENEW, record_id, now).bind(nanos(deadline))).await?;
         let Some(row) = rows.first() else { return Ok(None) };
         let number = |name: &str| row.try_get::<i64, _>(name).map_err(|error| self.failure(&error));
         let (previous, joined, renewals) = (number("previous")?, number("joined")?, number("renewals")?);
@@ -217,34 +217,34 @@ impl Store {
     }
 
     /// Deletes the row of a renewal that came too late. One that was registered or renewed after it stays: it is not what came too late.
-    pub(crate) async fn undo_renewal(&self, seat: &Seat, renewed: &Renewed) -> Result<(), Failure> {
+    pub(crate) async fn undo_renewal(&self, record_id: &RecordId, renewed: &Renewed) -> Result<(), Failure> {
         if undoes_by_incarnation() {
-            return self.delete(seat).await;
+            return self.delete(record_id).await;
         }
-        let Seat { group, instance_id, incarnation } = seat;
+        let RecordId { group, instance_id, incarnation } = record_id;
         let query = sqlx::query(UNDO_RENEWAL).bind(group.as_str()).bind(instance_id.as_str()).bind(incarnation.to_string());
         self.write(query.bind(renewed.joined).bind(renewed.renewals)).await.map(drop)
     }
 
     /// Replaces what a living record says; `false` if there is none.
-    pub(crate) async fn update(&self, seat: &Seat, record: &str) -> Result<bool, Failure> {
-        let rows = self.write(self.of_seat(UPDATE, seat, self.clock.now()).bind(record)).await?;
+    pub(crate) async fn update(&self, record_id: &RecordId, record: &str) -> Result<bool, Failure> {
+        let rows = self.write(self.of_seat(UPDATE, record_id, self.clock.now()).bind(record)).await?;
         Ok(!rows.is_empty())
     }
 
     /// Puts a record that says its member is away in the place of the living one; `false` if there is neither a living one nor such a record.
-    pub(crate) async fn step_away(&self, seat: &Seat, record: &str, now: Moment, deadline: Moment) -> Result<bool, Failure> {
-        let query = self.of_seat(STEP_AWAY, seat, now).bind(nanos(deadline)).bind(record);
+    pub(crate) async fn step_away(&self, record_id: &RecordId, record: &str, now: Moment, deadline: Moment) -> Result<bool, Failure> {
+        let query = self.of_seat(STEP_AWAY, record_id, now).bind(nanos(deadline)).bind(record);
         if !self.write(query).await?.is_empty() {
             return Ok(true);
         }
-        let rows = self.of_seat(IS_AWAY, seat, now).fetch_all(&self.readers).await.map_err(|error| self.failure(&error))?;
+        let rows = self.of_seat(IS_AWAY, record_id, now).fetch_all(&self.readers).await.map_err(|error| self.failure(&error))?;
         rows.first().map_or(Ok(false), |row| row.try_get(0).map_err(|error| self.failure(&error)))
     }
 
     /// Deletes the record of exactly this incarnation, if there is one.
-    pub(crate) async fn delete(&self, seat: &Seat) -> Result<(), Failure> {
-        let Seat { group, instance_id, incarnation } = seat;
+    pub(crate) async fn delete(&self, record_id: &RecordId) -> Result<(), Failure> {
+        let RecordId { group, instance_id, incarnation } = record_id;
         let query = sqlx::query(DELETE).bind(group.as_str()).bind(instance_id.as_str()).bind(incarnation.to_string());
         self.write(query).await.map(drop)
     }
@@ -264,15 +264,15 @@ impl Store {
         Ok(())
     }
 
-    /// The living record that keeps `seat` from its id.
-    pub(crate) async fn holder(&self, seat: &Seat, now: Moment) -> Result<Option<Holder>, Failure> {
-        let rows = self.of_seat(HOLDER, seat, now).fetch_all(&self.readers).await.map_err(|error| self.failure(&error))?;
+    /// The living record that keeps `record_id` from its id.
+    pub(crate) async fn holder(&self, record_id: &RecordId, now: Moment) -> Result<Option<Holder>, Failure> {
+        let rows = self.of_seat(HOLDER, record_id, now).fetch_all(&self.readers).await.map_err(|error| self.failure(&error))?;
         let Some(row) = rows.first() else { return Ok(None) };
         let read =
             || -> sqlx::Result<(i64, i64, String)> { Ok((row.try_get("joined")?, row.try_get("renewals")?, row.try_get("record")?)) };
         let (joined, renewals, record) = read().map_err(|error| self.failure(&error))?;
         // Even a record that this version cannot read keeps others from the id.
-        let member = Record::decode(seat.instance_id.clone(), joined.cast_unsigned(), &record).ok();
+        let member = Record::decode(record_id.instance_id.clone(), joined.cast_unsigned(), &record).ok();
         // Two holders one after the other differ in `joined`, two looks at one holder in `renewals`.
         let stamp = (joined.cast_unsigned() << 32) ^ renewals.cast_unsigned();
         Ok(Some(Holder { address: member.and_then(|member| member.address), stamp }))
@@ -300,8 +300,8 @@ impl Store {
         sqlx::query_scalar("PRAGMA data_version").fetch_one(connection).await.map_err(|error| self.failure(&error))
     }
 
-    pub(crate) fn of_seat<'q>(&'q self, sql: &'static str, seat: &'q Seat, now: Moment) -> Query<'q> {
-        let Seat { group, instance_id, incarnation } = seat;
+    pub(crate) fn of_seat<'q>(&'q self, sql: &'static str, record_id: &'q RecordId, now: Moment) -> Query<'q> {
+        let RecordId { group, instance_id, incarnation } = record_id;
         let named = sqlx::query(sql).bind(group.as_str()).bind(instance_id.as_str()).bind(incarnation.to_string());
         named.bind(self.boot.as_str()).bind(nanos(now))
     }

@@ -10,20 +10,20 @@ use std::time::Duration;
 use common::{Follower, PATIENCE, Scratch, expect_error, granted, group, registration, release, run_sql, slots, store};
 use shardwise_backend_local::LocalBackend;
 use shardwise_core::ClaimStore;
-use shardwise_discovery::{Acquired, Claims, Discovery, ErrorKind, Seat};
+use shardwise_discovery::{AcquireOutcome, Claims, Discovery, ErrorKind, RecordId};
 use sqlx::Connection;
 use sqlx::sqlite::SqliteConnection;
 
 const TTL: Duration = Duration::from_secs(20);
 
 /// Two members of a file; the first holds ten slots.
-async fn held_by_a(scratch: &Scratch) -> (LocalBackend, Seat, Seat) {
+async fn held_by_a(scratch: &Scratch) -> (LocalBackend, RecordId, RecordId) {
     let backend = scratch.backend();
     let (a, b) = (registration("a", 1, PATIENCE), registration("b", 2, PATIENCE));
     backend.register(&a).await.unwrap();
     backend.register(&b).await.unwrap();
-    assert_eq!(granted(&backend, &a.seat(), &slots(0..10)).await.len(), 10);
-    (backend, a.seat(), b.seat())
+    assert_eq!(granted(&backend, &a.record_id(), &slots(0..10)).await.len(), 10);
+    (backend, a.record_id(), b.record_id())
 }
 
 #[tokio::test]
@@ -74,7 +74,7 @@ async fn cannot_be_read(statement: &'static str, why: &str) {
     assert!(error.to_string().ends_with("; somebody has edited the table `claim`, delete that row"), "{error}");
     // Others are not disturbed, and it is held like any other.
     let answers = backend.acquire(&b, &store(&backend).await, &slots(77..79)).await.unwrap();
-    let held = answers.iter().filter(|(_, acquired)| *acquired == Acquired::Held).count();
+    let held = answers.iter().filter(|(_, acquired)| *acquired == AcquireOutcome::Held).count();
     assert_eq!(held, usize::from(why.contains("slot 77")), "{answers:?}");
     if held == 1 {
         let error = backend.acquire(&a, &store(&backend).await, &slots(77..78)).await.unwrap_err();
@@ -277,24 +277,24 @@ async fn a_file_of_the_first_version_is_extended_and_its_processes_go_on() {
     let mut follower = Follower::of(backend, TTL);
     follower.until(0..0).await;
     // The member that was there before can claim.
-    let seat = Seat { incarnation: shardwise_core::Incarnation::new(7), ..registration("old", 0, TTL).seat() };
-    granted(backend, &seat, &slots(0..5)).await;
+    let record_id = RecordId { incarnation: shardwise_core::Incarnation::new(7), ..registration("old", 0, TTL).record_id() };
+    granted(backend, &record_id, &slots(0..5)).await;
     follower.until(0..5).await;
     old.register("old", 7).await;
-    assert_eq!(granted(backend, &seat, &slots(0..5)).await.len(), 5, "a registration that is repeated changes nothing");
+    assert_eq!(granted(backend, &record_id, &slots(0..5)).await.len(), 5, "a registration that is repeated changes nothing");
     old.register("old", 8).await;
     follower.until(0..0).await;
-    let seat = Seat { incarnation: shardwise_core::Incarnation::new(8), ..seat };
-    granted(backend, &seat, &slots(0..5)).await;
+    let record_id = RecordId { incarnation: shardwise_core::Incarnation::new(8), ..record_id };
+    granted(backend, &record_id, &slots(0..5)).await;
     follower.until(0..5).await;
     old.delete("old").await;
     follower.until(0..0).await;
     // The group ends and begins again by the old process.
     old.register("old", 9).await;
-    let seat = Seat { incarnation: shardwise_core::Incarnation::new(9), ..seat };
-    let held = granted(backend, &seat, &slots(0..5)).await;
+    let record_id = RecordId { incarnation: shardwise_core::Incarnation::new(9), ..record_id };
+    let held = granted(backend, &record_id, &slots(0..5)).await;
     follower.until(0..5).await;
-    release(backend, &seat, &held).await;
+    release(backend, &record_id, &held).await;
     follower.until(0..0).await;
     let version: i64 = sqlx::query_scalar("PRAGMA user_version").fetch_one(&mut old.0).await.unwrap();
     assert_eq!(version, 1, "so that a program of the first version can open the file as well");

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use common::{Follower, Hand, PATIENCE, Scratch, granted, joined, registration, release, run_sql, slots, store};
 use shardwise_backend_local::LocalBackend;
 use shardwise_core::{ClaimName, Resource, SLOTS_MAX};
-use shardwise_discovery::{Claims, ClaimsEvent, Discovery, ErrorKind, Seat};
+use shardwise_discovery::{Claims, ClaimsEvent, Discovery, ErrorKind, RecordId};
 use sqlx::Connection;
 
 const TTL: Duration = Duration::from_secs(20);
@@ -21,7 +21,7 @@ const SHORT: Duration = Duration::from_secs(1);
 async fn what_is_no_slot_and_what_is_too_much_for_one_call_is_refused() {
     let scratch = Scratch::new();
     let backend = scratch.backend();
-    let a = joined(&backend, "a", TTL).await.seat();
+    let a = joined(&backend, "a", TTL).await.record_id();
     let store = store(&backend).await;
     let error = backend.acquire(&a, &store, &slots(65_535..65_537)).await.unwrap_err();
     common::expect_error(&error, &ErrorKind::TooLarge, "acquire: 65536 is no slot; slots are the numbers below 65536");
@@ -38,7 +38,7 @@ async fn what_is_no_slot_and_what_is_too_much_for_one_call_is_refused() {
 async fn an_expired_record_that_nobody_has_deleted_holds_nothing() {
     let (scratch, hand) = (Scratch::new(), Hand::new());
     let (backend, peer) = (hand.backend(&scratch), hand.backend(&scratch));
-    let (a, b) = (joined(&backend, "a", SHORT).await.seat(), joined(&peer, "b", TTL).await.seat());
+    let (a, b) = (joined(&backend, "a", SHORT).await.record_id(), joined(&peer, "b", TTL).await.record_id());
     let before = granted(&backend, &a, &slots(0..5)).await;
     hand.advance(SHORT.checked_sub(Duration::from_nanos(1)).unwrap());
     assert!(granted(&peer, &b, &slots(0..3)).await.is_empty(), "it lives to the last nanosecond");
@@ -59,7 +59,7 @@ async fn an_expired_record_that_nobody_has_deleted_holds_nothing() {
 async fn a_death_is_told_though_nobody_lists_members_and_once_the_file_can_be_written() {
     let (scratch, hand) = (Scratch::new(), Hand::new());
     let (backend, peer) = (hand.backend(&scratch), hand.backend(&scratch));
-    let (a, b) = (joined(&backend, "a", SHORT).await.seat(), joined(&peer, "b", SHORT * 2).await.seat());
+    let (a, b) = (joined(&backend, "a", SHORT).await.record_id(), joined(&peer, "b", SHORT * 2).await.record_id());
     granted(&backend, &b, &slots(0..2)).await;
     granted(&backend, &a, &slots(2..5)).await;
     let mut follower = Follower::of(&peer, TTL);
@@ -81,7 +81,7 @@ async fn a_death_is_told_though_nobody_lists_members_and_once_the_file_can_be_wr
 async fn an_acquisition_carried_out_after_expiry_is_lost_and_keeps_nobody_out() {
     let (scratch, hand) = (Scratch::new(), Hand::new());
     let (backend, peer) = (hand.backend(&scratch), hand.backend(&scratch));
-    let (a, b) = (joined(&backend, "a", SHORT).await.seat(), joined(&peer, "b", TTL).await.seat());
+    let (a, b) = (joined(&backend, "a", SHORT).await.record_id(), joined(&peer, "b", TTL).await.record_id());
     let known = store(&backend).await;
     let mut stuck = scratch.sql().await;
     let transaction = stuck.begin_with("BEGIN IMMEDIATE").await.unwrap();
@@ -99,7 +99,7 @@ async fn an_acquisition_carried_out_after_expiry_is_lost_and_keeps_nobody_out() 
 async fn a_member_that_registers_again_after_its_death_holds_nothing() {
     let (scratch, hand) = (Scratch::new(), Hand::new());
     let backend = hand.backend(&scratch);
-    let a = joined(&backend, "a", SHORT).await.seat();
+    let a = joined(&backend, "a", SHORT).await.record_id();
     let before = granted(&backend, &a, &slots(0..3)).await;
     backend.register(&registration("a", 1, SHORT)).await.unwrap();
     assert_eq!(granted(&backend, &a, &slots(0..3)).await, before, "it was alive, and so were its claims");
@@ -117,7 +117,7 @@ async fn epochs_rise_over_the_end_of_the_group_and_of_all_processes() {
     let mut last = None;
     for _ in 0..3 {
         let backend = scratch.backend();
-        let a = joined(&backend, "a", TTL).await.seat();
+        let a = joined(&backend, "a", TTL).await.record_id();
         let epoch = granted(&backend, &a, &slots(7..8)).await.into_values().next();
         assert!(epoch > last, "{epoch:?} after {last:?}");
         last = epoch;
@@ -134,7 +134,7 @@ async fn epochs_rise_over_the_end_of_the_group_and_of_all_processes() {
 async fn whoever_knows_less_than_is_remembered_reads_everything() {
     let scratch = Scratch::new();
     let backend = scratch.backend();
-    let a = joined(&backend, "a", TTL).await.seat();
+    let a = joined(&backend, "a", TTL).await.record_id();
     granted(&backend, &a, &slots(0..10)).await;
     let mut follower = Follower::of(&backend, TTL);
     follower.until(0..10).await;
@@ -152,7 +152,7 @@ async fn whoever_knows_less_than_is_remembered_reads_everything() {
 async fn what_came_free_is_remembered_for_so_many_numbers() {
     let scratch = Scratch::new();
     let backend = scratch.backend();
-    let a = joined(&backend, "a", TTL).await.seat();
+    let a = joined(&backend, "a", TTL).await.record_id();
     let remembered = async || -> i64 {
         let mut connection = scratch.sql().await;
         sqlx::query_scalar("SELECT count(*) FROM claim_end").fetch_one(&mut connection).await.unwrap()
@@ -172,7 +172,7 @@ async fn what_came_free_is_remembered_for_so_many_numbers() {
 async fn a_watch_in_steady_state_writes_nothing_and_proves_itself() {
     let scratch = Scratch::new();
     let backend = scratch.backend();
-    let a = joined(&backend, "a", PATIENCE).await.seat();
+    let a = joined(&backend, "a", PATIENCE).await.record_id();
     granted(&backend, &a, &slots(0..100)).await;
     let every = Duration::from_millis(100);
     let mut follower = Follower::of(&backend, every);
@@ -213,7 +213,7 @@ struct Site {
 }
 
 /// Takes and gives back what it gets, and checks that nobody else is there.
-async fn contend(backend: LocalBackend, seat: Seat, me: u64, sites: &[Site]) -> (usize, Vec<Duration>) {
+async fn contend(backend: LocalBackend, record_id: RecordId, me: u64, sites: &[Site]) -> (usize, Vec<Duration>) {
     let (mut random, mut grants, mut took) = (Random(me), 0, Vec::new());
     let site = |resource: &Resource| match resource {
         Resource::Slot(slot) => &sites[*slot as usize],
@@ -222,7 +222,7 @@ async fn contend(backend: LocalBackend, seat: Seat, me: u64, sites: &[Site]) -> 
     for _ in 0..40 {
         let from = u32::try_from(random.below(u64::from(CONTESTED) - 10)).unwrap();
         let started = Instant::now();
-        let held = granted(&backend, &seat, &slots(from..from + 10)).await;
+        let held = granted(&backend, &record_id, &slots(from..from + 10)).await;
         took.push(started.elapsed());
         for (resource, epoch) in &held {
             let site = site(resource);
@@ -237,7 +237,7 @@ async fn contend(backend: LocalBackend, seat: Seat, me: u64, sites: &[Site]) -> 
         for resource in held.keys() {
             assert_eq!(site(resource).holder.swap(0, Ordering::SeqCst), me, "{resource} was taken away");
         }
-        release(&backend, &seat, &held).await;
+        release(&backend, &record_id, &held).await;
     }
     (grants, took)
 }
@@ -252,8 +252,8 @@ async fn many_who_take_and_give_back_at_once_never_hold_one_slot_together() {
     let mut contenders = Vec::new();
     for me in seed..seed + 6 {
         let backend = scratch.backend();
-        let seat = joined(&backend, &format!("m{me}"), PATIENCE * 3).await.seat();
-        contenders.push(tokio::spawn(contend(backend, seat, me, sites)));
+        let record_id = joined(&backend, &format!("m{me}"), PATIENCE * 3).await.record_id();
+        contenders.push(tokio::spawn(contend(backend, record_id, me, sites)));
     }
     let mut follower = Follower::of(&scratch.backend(), TTL);
     let (mut grants, mut took) = (0, Vec::new());

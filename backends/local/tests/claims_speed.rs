@@ -25,7 +25,7 @@ async fn timed<T>(what: &str, call: impl Future<Output = T>) -> T {
 async fn all_slots_there_can_be_are_acquired_and_released_in_one_call() {
     let scratch = Scratch::new();
     let (backend, peer) = (scratch.backend(), scratch.backend());
-    let (a, b) = (joined(&backend, "a", PATIENCE).await.seat(), joined(&peer, "b", PATIENCE).await.seat());
+    let (a, b) = (joined(&backend, "a", PATIENCE).await.record_id(), joined(&peer, "b", PATIENCE).await.record_id());
     let mut follower = Follower::of(&peer, TTL);
     for count in [1_024, 4_096, SLOTS_MAX] {
         let all = slots(0..count);
@@ -45,7 +45,7 @@ async fn all_slots_there_can_be_are_acquired_and_released_in_one_call() {
 async fn a_single_acquisition_a_note_and_a_renewal() {
     let scratch = Scratch::new();
     let backend = scratch.backend();
-    let a = joined(&backend, "a", PATIENCE).await.seat();
+    let a = joined(&backend, "a", PATIENCE).await.record_id();
     let claims = store(&backend).await;
     let mut took = [Vec::new(), Vec::new(), Vec::new()];
     for n in 0..SINGLE {
@@ -71,16 +71,16 @@ async fn a_single_acquisition_a_note_and_a_renewal() {
 async fn a_slot_goes_from_process_to_process_within_a_tenth_of_a_second() {
     let scratch = Scratch::new();
     let (backend, peer) = (scratch.backend(), scratch.backend());
-    let (a, b) = (joined(&backend, "a", PATIENCE).await.seat(), joined(&peer, "b", PATIENCE).await.seat());
+    let (a, b) = (joined(&backend, "a", PATIENCE).await.record_id(), joined(&peer, "b", PATIENCE).await.record_id());
     let (mut of_a, mut of_b) = (Follower::of(&backend, TTL), Follower::of(&peer, TTL));
     let mut took = Vec::new();
     let mut held = granted(&backend, &a, &slots(0..50)).await;
     for round in 0..50 {
-        let (giver, seat, taker, heir, follower) =
+        let (giver, record_id, taker, heir, follower) =
             if round % 2 == 0 { (&backend, &a, &peer, &b, &mut of_b) } else { (&peer, &b, &backend, &a, &mut of_a) };
         follower.until(0..50).await;
         let started = Instant::now();
-        release(giver, seat, &held).await;
+        release(giver, record_id, &held).await;
         follower.until(0..0).await;
         held = granted(taker, heir, &slots(0..50)).await;
         took.push(started.elapsed());

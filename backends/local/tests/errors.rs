@@ -209,7 +209,7 @@ async fn a_record_of_a_version_that_cannot_be_read_is_named_and_not_skipped() {
     // A watch says it once, not in a loop, and goes on when the record is gone.
     let mut watch = backend.watch(&group(), TTL);
     assert_eq!(next_error(&mut watch).await.to_string(), said.replace("members: ", "watch: "));
-    backend.deregister(&registration("a", 1, TTL).seat()).await.unwrap();
+    backend.deregister(&registration("a", 1, TTL).record_id()).await.unwrap();
     view_of(&mut watch, &[]).await;
 }
 
@@ -226,13 +226,13 @@ async fn a_writer_that_is_stuck_stops_writes_and_nothing_else() {
         scratch.path(),
         scratch.path()
     );
-    expect_error(&backend.renew(&a.seat(), TTL).await.unwrap_err(), &ErrorKind::Unavailable, &format!("renew: {text}"));
+    expect_error(&backend.renew(&a.record_id(), TTL).await.unwrap_err(), &ErrorKind::Unavailable, &format!("renew: {text}"));
     expect_error(&backend.register(&a).await.unwrap_err(), &ErrorKind::Unavailable, &format!("register: {text}"));
     assert_eq!(backend.members(&group()).await.unwrap().view.members().len(), 1);
     // Somebody who comes now can look as well.
     assert_eq!(scratch.backend().members(&group()).await.unwrap().view.members().len(), 1);
     transaction.rollback().await.unwrap();
-    backend.renew(&a.seat(), TTL).await.unwrap();
+    backend.renew(&a.record_id(), TTL).await.unwrap();
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -259,9 +259,9 @@ async fn a_file_deleted_underneath_is_noticed_and_opened_anew() {
         fs::remove_file(scratch.directory().join(name)).unwrap();
     }
     let text = format!("{:?} was deleted or replaced while in use; it is opened anew, and members have to register again", scratch.path());
-    expect_error(&backend.renew(&a.seat(), TTL).await.unwrap_err(), &ErrorKind::Unavailable, &format!("renew: {text}"));
+    expect_error(&backend.renew(&a.record_id(), TTL).await.unwrap_err(), &ErrorKind::Unavailable, &format!("renew: {text}"));
     expect_error(&next_error(&mut watch).await, &ErrorKind::Unavailable, &format!("watch: {text}"));
-    assert_eq!(*backend.renew(&a.seat(), TTL).await.unwrap_err().kind(), ErrorKind::Lost);
+    assert_eq!(*backend.renew(&a.record_id(), TTL).await.unwrap_err().kind(), ErrorKind::Lost);
     backend.register(&a).await.unwrap();
     let after = view_of(&mut watch, &["a"]).await.revision();
     assert!(after > before, "a watch never goes back: {after} after {before}");

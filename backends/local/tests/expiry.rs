@@ -58,7 +58,7 @@ async fn a_dead_record_that_cannot_be_deleted_is_left_out() {
     assert_eq!(seen(&peer).await.1, ["b"]);
     transaction.rollback().await.unwrap();
     eventually("it is deleted as soon as that is possible", async || (rows(&mut stuck).await == 1).then_some(())).await;
-    assert_eq!(*backend.renew(&a.seat(), TTL).await.unwrap_err().kind(), ErrorKind::Lost);
+    assert_eq!(*backend.renew(&a.record_id(), TTL).await.unwrap_err().kind(), ErrorKind::Lost);
 }
 
 /// A renewal that has read the clock in time and is carried out too late: it had to wait for another process's write.
@@ -72,8 +72,8 @@ async fn a_renewal_carried_out_after_expiry_is_lost_and_heals_nothing() {
     let transaction = stuck.begin_with("BEGIN IMMEDIATE").await.unwrap();
     let reads = hand.reads();
     let renewal = tokio::spawn({
-        let (backend, seat) = (backend.clone(), a.seat());
-        async move { backend.renew(&seat, TTL).await }
+        let (backend, record_id) = (backend.clone(), a.record_id());
+        async move { backend.renew(&record_id, TTL).await }
     });
     hand.read_after(reads).await;
     hand.advance(TTL);
@@ -94,9 +94,9 @@ async fn a_renewal_whose_caller_gave_up_heals_nothing_either() {
     backend.register(&a).await.unwrap();
     let mut stuck = scratch.sql().await;
     let transaction = stuck.begin_with("BEGIN IMMEDIATE").await.unwrap();
-    let (seat, reads) = (a.seat(), hand.reads());
+    let (record_id, reads) = (a.record_id(), hand.reads());
     tokio::select! {
-        answer = backend.renew(&seat, TTL) => panic!("the lock is held, and yet {answer:?}"),
+        answer = backend.renew(&record_id, TTL) => panic!("the lock is held, and yet {answer:?}"),
         () = hand.read_after(reads) => {}
     }
     hand.advance(TTL);
@@ -151,13 +151,13 @@ async fn registered_between_write_and_look(passes: Duration) -> (Vec<String>, us
                 hand.advance(passes);
                 let anew = with_clock(&path, hand.clock());
                 anew.register(&a).await.unwrap();
-                assert_eq!(granted(&anew, &a.seat(), &slots(0..1)).await.len(), 1);
+                assert_eq!(granted(&anew, &a.record_id(), &slots(0..1)).await.len(), 1);
             };
             let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
             std::thread::spawn(move || runtime.block_on(registers)).join().unwrap();
         }
     });
-    assert_eq!(*backend.renew(&a.seat(), TTL).await.unwrap_err().kind(), ErrorKind::Lost);
+    assert_eq!(*backend.renew(&a.record_id(), TTL).await.unwrap_err().kind(), ErrorKind::Lost);
     let claims: i64 = sqlx::query_scalar("SELECT count(*) FROM claim").fetch_one(&mut scratch.sql().await).await.unwrap();
     (seen(&hand.backend(&scratch)).await.1, usize::try_from(claims).unwrap())
 }
@@ -182,7 +182,7 @@ async fn a_record_of_another_boot_is_dead_whatever_its_deadline() {
     backend.register(&a).await.unwrap();
     let (before, _) = seen(&backend).await;
     run_sql(&scratch.path(), "UPDATE member SET boot_id = 'yesterday', deadline = 9223372036854775807").await;
-    assert_eq!(*backend.renew(&a.seat(), PATIENCE).await.unwrap_err().kind(), ErrorKind::Lost);
+    assert_eq!(*backend.renew(&a.record_id(), PATIENCE).await.unwrap_err().kind(), ErrorKind::Lost);
     assert_eq!(*backend.update(&a).await.unwrap_err().kind(), ErrorKind::Lost);
     let (after, members) = seen(&scratch.backend()).await;
     assert!(members.is_empty() && after > before);
@@ -220,7 +220,7 @@ async fn numbers_of_joining_rise_over_departures_groups_and_restarts() {
         assert!(number > last, "{id}: {number} after {last}");
         assert_eq!(joined(&backend, &registration).await, number, "the same life keeps its number");
         last = number;
-        backend.deregister(&registration.seat()).await.unwrap();
+        backend.deregister(&registration.record_id()).await.unwrap();
     }
 }
 
@@ -230,7 +230,7 @@ async fn a_renewal_never_shortens_a_longer_one() {
     let backend = hand.backend(&scratch);
     let a = registration("a", 1, TTL * 10);
     backend.register(&a).await.unwrap();
-    backend.renew(&a.seat(), TTL).await.unwrap();
+    backend.renew(&a.record_id(), TTL).await.unwrap();
     hand.advance(TTL * 5);
     assert_eq!(seen(&backend).await.1, ["a"]);
 }

@@ -40,9 +40,9 @@ async fn worker_process() {
     let times = times.parse().unwrap();
     for n in 0..times {
         match work {
-            "renew" => drop(backend.renew(&a.seat(), a.ttl).await.unwrap()),
+            "renew" => drop(backend.renew(&a.record_id(), a.ttl).await.unwrap()),
             "update" => backend.update(&a).await.unwrap(),
-            "acquire" => assert_eq!(granted(&backend, &a.seat(), &slots(n..n + 1)).await.len(), 1),
+            "acquire" => assert_eq!(granted(&backend, &a.record_id(), &slots(n..n + 1)).await.len(), 1),
             "floor" => assert_eq!(backend.claim_store(&group(), u64::from(n) + 1).await.unwrap().floor, u64::from(n) + 1),
             "note" => drop(backend.write_note(&group(), &ClaimName::new(format!("{n}")).unwrap(), 0, "text").await.unwrap()),
             other => panic!("{other}"),

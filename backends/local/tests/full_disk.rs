@@ -11,7 +11,7 @@ use std::time::Duration;
 use common::{PATIENCE, backend, eventually, granted, group, joined, registration, slots};
 use shardwise_backend_local::LocalBackend;
 use shardwise_core::ClaimName;
-use shardwise_discovery::{Claims, Discovery, Error, ErrorKind, Noted, Notes, Seat};
+use shardwise_discovery::{Claims, Discovery, Error, ErrorKind, Notes, RecordId, WriteOutcome};
 use shardwise_testkit::SmallDisk;
 
 const DISK: u64 = 4 << 20;
@@ -28,14 +28,14 @@ const BROKEN: Trouble =
     Trouble { begin: |disk| disk.limit_files(Some(1)).unwrap(), end: |disk| disk.limit_files(None).unwrap(), says: "disk I/O error" };
 
 /// Each kind of write.
-async fn write(backend: &LocalBackend, seat: &Seat, round: u32) -> [Result<(), Error>; 4] {
+async fn write(backend: &LocalBackend, record_id: &RecordId, round: u32) -> [Result<(), Error>; 4] {
     let claims = backend.claim_store(&group(), 0).await.unwrap();
     let note = ClaimName::new(format!("note {round}")).unwrap();
     [
-        backend.renew(seat, PATIENCE * 10).await.map(drop),
+        backend.renew(record_id, PATIENCE * 10).await.map(drop),
         backend.register(&registration(&format!("b {round}"), 1, Duration::from_secs(1))).await.map(drop),
-        backend.acquire(seat, &claims, &slots(round..round + 1)).await.map(drop),
-        backend.write_note(&group(), &note, 0, "text").await.map(|noted| assert!(matches!(noted, Noted::Written(_)))),
+        backend.acquire(record_id, &claims, &slots(round..round + 1)).await.map(drop),
+        backend.write_note(&group(), &note, 0, "text").await.map(|noted| assert!(matches!(noted, WriteOutcome::Written(_)))),
     ]
 }
 
@@ -45,7 +45,7 @@ async fn goes_on(disk: SmallDisk, Trouble { begin, end, says }: Trouble) {
     let other = backend(&disk.folder().join("other.db"));
     begin(&disk);
     for round in 0..3 {
-        for answer in write(&member, &a.seat(), round).await {
+        for answer in write(&member, &a.record_id(), round).await {
             let error = answer.unwrap_err();
             assert!(*error.kind() == ErrorKind::Unavailable && error.to_string().contains(says), "{round}: {error}");
         }
@@ -55,8 +55,9 @@ async fn goes_on(disk: SmallDisk, Trouble { begin, end, says }: Trouble) {
         assert!(*error.kind() == ErrorKind::Unavailable && error.to_string().contains(says), "{round}: {error}");
     }
     end(&disk);
-    eventually("every kind of write goes on", async || write(&member, &a.seat(), 9).await.iter().all(Result::is_ok).then_some(())).await;
-    assert_eq!(granted(&member, &a.seat(), &slots(0..3)).await.len(), 3, "what failed was not acquired by anybody");
+    eventually("every kind of write goes on", async || write(&member, &a.record_id(), 9).await.iter().all(Result::is_ok).then_some(()))
+        .await;
+    assert_eq!(granted(&member, &a.record_id(), &slots(0..3)).await.len(), 3, "what failed was not acquired by anybody");
     joined(&other, "a", PATIENCE).await;
 }
 

@@ -12,7 +12,7 @@ use common::{Follower, PATIENCE, Scratch, backend, granted, group, ids, registra
 use nix::sys::signal::{Signal, kill, raise};
 use nix::unistd::Pid;
 use shardwise_backend_local::LocalBackend;
-use shardwise_discovery::{Discovery, ErrorKind, Seat};
+use shardwise_discovery::{Discovery, ErrorKind, RecordId};
 use shardwise_testkit::Lag;
 use tokio::io::{AsyncBufReadExt, BufReader, Lines};
 use tokio::process::{Child, ChildStdout, Command};
@@ -42,13 +42,13 @@ async fn worker_process() {
     for registration in &registrations {
         backend.register(registration).await.unwrap();
     }
-    granted(&backend, &registrations[0].seat(), &slots(0..SLOTS)).await;
+    granted(&backend, &registrations[0].record_id(), &slots(0..SLOTS)).await;
     println!("registered");
     let renewing = async {
         loop {
             tokio::time::sleep(ttl / 5).await;
             for registration in &registrations {
-                match backend.renew(&registration.seat(), ttl).await {
+                match backend.renew(&registration.record_id(), ttl).await {
                     Ok(_) => {}
                     Err(error) if *error.kind() == ErrorKind::Lost => return println!("lost"),
                     Err(error) => assert!(error.is_retryable(), "{error}"),
@@ -161,7 +161,7 @@ struct Succession {
     scratch: Scratch,
     worker: Worker,
     heir: LocalBackend,
-    seat: Seat,
+    record_id: RecordId,
     claims: Follower,
 }
 
@@ -175,7 +175,7 @@ impl Succession {
         let mut worker = Worker::start(&scratch, "a", TTL);
         worker.says("registered").await;
         claims.until(0..SLOTS).await;
-        Self { scratch, worker, heir, seat: b.seat(), claims }
+        Self { scratch, worker, heir, record_id: b.record_id(), claims }
     }
 
     /// The heir waits for the watch, asks, and holds everything under higher epochs. How long that took.
@@ -183,7 +183,7 @@ impl Succession {
         let highest = self.claims.held.values().map(|claim| claim.epoch).max().unwrap();
         let started = Instant::now();
         self.claims.until(0..0).await;
-        let held = granted(&self.heir, &self.seat, &slots(0..SLOTS)).await;
+        let held = granted(&self.heir, &self.record_id, &slots(0..SLOTS)).await;
         let took = started.elapsed();
         assert_eq!(held.len(), SLOTS as usize);
         assert!(held.values().all(|epoch| *epoch > highest), "{held:?} after {highest}");
@@ -211,7 +211,7 @@ async fn a_worker_stopped_beyond_its_ttl_has_lost_its_claims_and_gets_none_back(
     succession.worker.says("lost").await;
     let mut seen = Follower::of(&succession.scratch.backend(), TTL);
     seen.until(0..SLOTS).await;
-    assert!(seen.held.values().all(|claim| claim.holder.instance_id == succession.seat.instance_id), "{:?}", seen.held);
+    assert!(seen.held.values().all(|claim| claim.holder.instance_id == succession.record_id.instance_id), "{:?}", seen.held);
 }
 
 #[tokio::test]

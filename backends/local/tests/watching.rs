@@ -26,7 +26,7 @@ async fn a_change_in_another_process_is_seen_within_a_tenth_of_a_second() {
         let written = Instant::now();
         view_of(&mut watch, &["a"]).await;
         delays.push(written.elapsed());
-        backend.deregister(&a.seat()).await.unwrap();
+        backend.deregister(&a.record_id()).await.unwrap();
         view_of(&mut watch, &[]).await;
     }
     // The middle one, since other programs on the machine may hold up any single one.
@@ -48,7 +48,7 @@ async fn what_is_watched_before_there_is_a_file_is_seen_once_there_is_one() {
     assert!(peer.members(&group()).await.unwrap().view.members().is_empty());
     assert_eq!(fs::read_dir(scratch.directory()).unwrap().count(), 0, "looking makes no file");
     let a = joined(&backend, "a", TTL).await;
-    assert_eq!(granted(&backend, &a.seat(), &slots(0..3)).await.len(), 3);
+    assert_eq!(granted(&backend, &a.record_id(), &slots(0..3)).await.len(), 3);
     view_of(&mut watch, &["a"]).await;
     claims.until(0..3).await;
     assert_eq!(ids(&peer.members(&group()).await.unwrap().view), ["a"]);
@@ -77,7 +77,7 @@ async fn proofs_come_as_often_as_asked_for_while_others_renew() {
     view_of(&mut watch, &["a"]).await;
     let mut last = None;
     for _ in 0..10 {
-        backend.renew(&a.seat(), TTL).await.unwrap();
+        backend.renew(&a.record_id(), TTL).await.unwrap();
         let event = tokio::time::timeout(PATIENCE, watch.next()).await.expect("a proof in time");
         let Some(Ok(WatchEvent::Proven(proven))) = event else { panic!("renewals are no news, got {event:?}") };
         if let Some(last) = last {
@@ -99,7 +99,7 @@ async fn changes_to_other_groups_are_no_news() {
     for n in 0..5 {
         let other = Registration { group: GroupName::new("workers/other").unwrap(), ..registration("b", n, TTL) };
         backend.register(&other).await.unwrap();
-        backend.deregister(&other.seat()).await.unwrap();
+        backend.deregister(&other.record_id()).await.unwrap();
     }
     for watch in &mut watches {
         let event = tokio::time::timeout(PATIENCE, watch.next()).await.expect("an event in time");
@@ -144,7 +144,7 @@ async fn readers_that_overtake_each_other_all_get_their_answer() {
     let mut changes = 0;
     while readers.iter().any(|reader| !reader.is_finished()) {
         backend.register(&registration(&format!("m{}", changes % 10), changes, TTL)).await.unwrap();
-        backend.deregister(&registration(&format!("m{}", changes % 10), changes, TTL).seat()).await.unwrap();
+        backend.deregister(&registration(&format!("m{}", changes % 10), changes, TTL).record_id()).await.unwrap();
         changes += 1;
     }
     for reader in readers {

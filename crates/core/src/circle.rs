@@ -10,30 +10,30 @@ use crate::ring::{self, Point, PointHash};
 use crate::view::MEMBERS_MAX;
 use crate::{InstanceId, PlacementKind, PlacementParams, SlotOwners, View, Weight, hash_bytes, slot_start};
 
-/// The upper bits of a point's hash choose its bucket, the others stand in its entry, and just as many are free there for the seat: an
+/// The upper bits of a point's hash choose its bucket, the others stand in its entry, and just as many are free there for the number: an
 /// entry is eight bytes and nothing of the hash is lost.
-const SEAT_BITS: u32 = 14;
-const BUCKETS: usize = 1 << SEAT_BITS;
-const SEAT_MASK: u64 = (1 << SEAT_BITS) - 1;
+const NUMBER_BITS: u32 = 14;
+const BUCKETS: usize = 1 << NUMBER_BITS;
+const NUMBER_MASK: u64 = (1 << NUMBER_BITS) - 1;
 const _: () = assert!(MEMBERS_MAX as usize <= BUCKETS, "every member of a view has a seat");
 
-/// A point within its bucket: what the bucket leaves of the hash, above the seat of its member. Points of one place lie in the order of
-/// their members' ids, which the seats do not tell.
+/// A point within its bucket: what the bucket leaves of the hash, above the number of its member. Points of one place lie in the order of
+/// their members' ids, which the numbers do not tell.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 struct BucketEntry(u64);
 
 impl BucketEntry {
-    const fn new(hash: u64, seat: u16) -> Self {
-        Self(hash << SEAT_BITS | seat as u64)
+    const fn new(hash: u64, number: u16) -> Self {
+        Self(hash << NUMBER_BITS | number as u64)
     }
 
     /// Where it stands within the bucket; comparable with that of a hash of the same bucket.
     const fn place(self) -> u64 {
-        self.0 >> SEAT_BITS
+        self.0 >> NUMBER_BITS
     }
 
-    const fn seat(self) -> usize {
-        (self.0 & SEAT_MASK) as usize
+    const fn number(self) -> usize {
+        (self.0 & NUMBER_MASK) as usize
     }
 }
 
@@ -46,14 +46,14 @@ struct PointCounts {
 
 const fn bucket_of(hash: u64) -> usize {
     // The upper 14 bits.
-    (hash >> (u64::BITS - SEAT_BITS)) as usize
+    (hash >> (u64::BITS - NUMBER_BITS)) as usize
 }
 
 /// One member's number in the entries, which stays while it is there, and how many points it has on the circle.
 #[derive(Debug, Clone)]
 struct CircleMember {
     id: InstanceId,
-    seat: u16,
+    number: u16,
     points: u32,
 }
 
@@ -75,8 +75,8 @@ pub struct Circle {
     params: PlacementParams,
     hash: PointHash,
     /// Sorted by the bytes of their ids.
-    seated: Vec<CircleMember>,
-    /// Seats given back, to be taken first; the seats below `seated.len() + free.len()` are these and the taken ones.
+    members: Vec<CircleMember>,
+    /// Numbers given back, to be taken first; the numbers below `members.len() + free.len()` are these and the taken ones.
     free: Vec<u16>,
     /// Empty or [`BUCKETS`] many.
     buckets: Vec<Vec<BucketEntry>>,
@@ -89,7 +89,7 @@ impl Circle {
     }
 
     pub(crate) fn with_hash(params: PlacementParams, hash: PointHash) -> Self {
-        Self { params, hash, seated: Vec::new(), free: Vec::new(), buckets: Vec::new() }
+        Self { params, hash, members: Vec::new(), free: Vec::new(), buckets: Vec::new() }
     }
 
     /// The placement of a view, as [`SlotOwners::of_view`] gives it.
@@ -106,7 +106,7 @@ impl Circle {
                 *self = Self::with_hash(self.params, self.hash);
                 Vec::new()
             }
-            // More than any view has, and than there are seats.
+            // More than any view has, and than there are numbers.
             _ if members.len() > MEMBERS_MAX as usize => ring::owners(&members, &self.params, self.hash),
             PlacementKind::Ring | PlacementKind::Quota => {
                 self.follow(&members);
@@ -122,17 +122,17 @@ impl Circle {
             return ring::circle(members, self.params.virtual_nodes, self.hash);
         }
         self.follow(members);
-        let mut index = vec![0; self.seats()];
-        (0u32..).zip(&self.seated).for_each(|(at, member)| index[usize::from(member.seat)] = at);
+        let mut index = vec![0; self.numbers()];
+        (0u32..).zip(&self.members).for_each(|(at, member)| index[usize::from(member.number)] = at);
         let mut points = Vec::with_capacity(self.buckets.iter().map(Vec::len).sum());
         for (bucket, entries) in (0u64..).zip(&self.buckets) {
-            let place = |entry: &BucketEntry| bucket << (u64::BITS - SEAT_BITS) | entry.place();
-            points.extend(entries.iter().map(|entry| Point { hash: place(entry), member: index[entry.seat()] }));
+            let place = |entry: &BucketEntry| bucket << (u64::BITS - NUMBER_BITS) | entry.place();
+            points.extend(entries.iter().map(|entry| Point { hash: place(entry), member: index[entry.number()] }));
         }
         points
     }
 
-    /// Brings the points in line with `members`, which are in order, have points, and are no more than there are seats.
+    /// Brings the points in line with `members`, which are in order, have points, and are no more than there are numbers.
     fn follow(&mut self, members: &[(InstanceId, Weight)]) {
         let PointCounts { points: wanted, total, merged } = self.wanted(members);
         if merged > total {
@@ -141,29 +141,29 @@ impl Circle {
         let (stay, gone) = self.compare(members);
         for old in gone {
             self.remove_points(&old, 0);
-            self.free.push(old.seat);
+            self.free.push(old.number);
         }
         for (old, wanted) in stay.iter().zip(&wanted) {
             if let Some(old) = old {
                 self.remove_points(old, *wanted);
             }
         }
-        // At most as many seats as members, see above.
+        // At most as many numbers as members, see above.
         let mut next = (stay.iter().flatten().count() + self.free.len()) as u16;
-        let mut seat = || {
+        let mut number = || {
             self.free.pop().unwrap_or_else(|| {
                 next += 1;
                 next - 1
             })
         };
         let had: Vec<u32> = stay.iter().map(|old| old.as_ref().map_or(0, |old| old.points)).collect();
-        self.seated = stay
+        self.members = stay
             .into_iter()
             .zip(members)
             .zip(&wanted)
             .map(|((old, (id, _)), points)| CircleMember {
                 id: id.clone(),
-                seat: old.map_or_else(&mut seat, |old| old.seat),
+                number: old.map_or_else(&mut number, |old| old.number),
                 points: *points,
             })
             .collect();
@@ -180,18 +180,18 @@ impl Circle {
     fn wanted(&self, members: &[(InstanceId, Weight)]) -> PointCounts {
         let per_weight = ring::points_per_weight(self.params.virtual_nodes, ring::weight_sum(members));
         let points: Vec<u32> = members.iter().map(|(_, weight)| per_weight * u32::from(weight.get())).collect();
-        let had = |id| self.seated.binary_search_by(|seated| seated.id.cmp(id)).map_or(0, |at| self.seated[at].points);
+        let had = |id| self.members.binary_search_by(|member| member.id.cmp(id)).map_or(0, |at| self.members[at].points);
         let sum = |points: &[u32]| points.iter().copied().map(u64::from).sum::<u64>();
         let had: Vec<u32> = members.iter().map(|(id, _)| had(id)).collect();
-        let gone = self.seated.iter().map(|seated| u64::from(seated.points)).sum::<u64>() - sum(&had);
+        let gone = self.members.iter().map(|member| u64::from(member.points)).sum::<u64>() - sum(&had);
         let changed = gone + points.iter().zip(&had).map(|(wanted, had)| u64::from(wanted.abs_diff(*had))).sum::<u64>();
         // Putting a point into its bucket costs about four times its share of filling them all anew.
         PointCounts { total: sum(&points), merged: 4 * changed, points }
     }
 
-    /// For each of `members` its seat if it has one, and who is not among them any more.
+    /// For each of `members` its number if it has one, and who is not among them any more.
     fn compare(&mut self, members: &[(InstanceId, Weight)]) -> (Vec<Option<CircleMember>>, Vec<CircleMember>) {
-        let mut before = std::mem::take(&mut self.seated).into_iter().peekable();
+        let mut before = std::mem::take(&mut self.members).into_iter().peekable();
         let mut gone = Vec::new();
         let stay = members.iter().map(|(id, _)| {
             gone.extend(std::iter::from_fn(|| before.next_if(|old| old.id < *id)));
@@ -209,26 +209,26 @@ impl Circle {
         let room = if mean == 0 { 0 } else { mean + 2 * mean.isqrt() };
         self.free.clear();
         self.buckets = std::iter::repeat_with(|| Vec::with_capacity(room)).take(BUCKETS).collect();
-        // Fewer members than seats, see `follow`.
-        let seated = |((seat, (id, _)), points): ((usize, &(InstanceId, Weight)), &u32)| CircleMember {
+        // Fewer members than numbers, see `follow`.
+        let numbered = |((number, (id, _)), points): ((usize, &(InstanceId, Weight)), &u32)| CircleMember {
             id: id.clone(),
-            seat: seat as u16,
+            number: number as u16,
             points: *points,
         };
-        self.seated = members.iter().enumerate().zip(wanted).map(seated).collect();
-        for CircleMember { id, seat, points } in &self.seated {
+        self.members = members.iter().enumerate().zip(wanted).map(numbered).collect();
+        for CircleMember { id, number, points } in &self.members {
             ring::each_point(id, 0..*points, self.hash, |hash| {
-                grow(&mut self.buckets[bucket_of(hash)]).push(BucketEntry::new(hash, *seat))
+                grow(&mut self.buckets[bucket_of(hash)]).push(BucketEntry::new(hash, *number))
             });
         }
-        // Seats are in the order of the ids now, so that the order of the entries is the protocol's.
+        // Numbers are in the order of the ids now, so that the order of the entries is the protocol's.
         self.buckets.iter_mut().for_each(|bucket| bucket.sort_unstable());
     }
 
     /// Takes out a member's points from `keep` on.
     fn remove_points(&mut self, old: &CircleMember, keep: u32) {
         ring::each_point(&old.id, keep..old.points, self.hash, |hash| {
-            let (bucket, entry) = (&mut self.buckets[bucket_of(hash)], BucketEntry::new(hash, old.seat));
+            let (bucket, entry) = (&mut self.buckets[bucket_of(hash)], BucketEntry::new(hash, old.number));
             let first = bucket.partition_point(|other| other.place() < entry.place());
             if let Some(at) = bucket[first..].iter().position(|other| *other == entry) {
                 bucket.remove(first + at);
@@ -238,34 +238,34 @@ impl Circle {
 
     /// Puts in every member's points beyond those that it had.
     fn add_points(&mut self, had: &[u32]) {
-        let mut rank = vec![0; self.seats()];
-        (0u32..).zip(&self.seated).for_each(|(at, member)| rank[usize::from(member.seat)] = at);
-        for (CircleMember { id, seat, points }, had) in self.seated.iter().zip(had) {
-            let mine = rank[usize::from(*seat)];
+        let mut rank = vec![0; self.numbers()];
+        (0u32..).zip(&self.members).for_each(|(at, member)| rank[usize::from(member.number)] = at);
+        for (CircleMember { id, number, points }, had) in self.members.iter().zip(had) {
+            let mine = rank[usize::from(*number)];
             ring::each_point(id, *had..*points, self.hash, |hash| {
-                let (bucket, entry) = (grow(&mut self.buckets[bucket_of(hash)]), BucketEntry::new(hash, *seat));
+                let (bucket, entry) = (grow(&mut self.buckets[bucket_of(hash)]), BucketEntry::new(hash, *number));
                 let place = entry.place();
-                let before = |other: &BucketEntry| other.place() < place || other.place() == place && rank[other.seat()] < mine;
+                let before = |other: &BucketEntry| other.place() < place || other.place() == place && rank[other.number()] < mine;
                 bucket.insert(bucket.partition_point(before), entry);
             });
         }
     }
 
-    /// Every seat is below this.
-    fn seats(&self) -> usize {
-        self.seated.len() + self.free.len()
+    /// Every number is below this.
+    fn numbers(&self) -> usize {
+        self.members.len() + self.free.len()
     }
 
     /// Rules 4 and 5, and 9 of `quota`, over the buckets: the owner of every slot as an index into `members`.
     fn walk(&self, members: &[(InstanceId, Weight)]) -> Vec<u32> {
-        let (mut room, mut index) = (vec![0; self.seats()], vec![0; self.seats()]);
+        let (mut room, mut index) = (vec![0; self.numbers()], vec![0; self.numbers()]);
         let mut capacities = ring::capacities(members, self.params.slots, self.params.load_margin);
         let mut classes = Classes::of(members, &self.params, self.hash);
         if let Some(classes) = &classes {
             classes.limit(&mut capacities);
         }
-        for ((at, member), capacity) in (0u32..).zip(&self.seated).zip(capacities) {
-            (room[usize::from(member.seat)], index[usize::from(member.seat)]) = (capacity, at);
+        for ((at, member), capacity) in (0u32..).zip(&self.members).zip(capacities) {
+            (room[usize::from(member.number)], index[usize::from(member.number)]) = (capacity, at);
         }
         // With few points most buckets are empty; they are passed over once here and not again for every slot.
         let filled: Vec<(usize, &[BucketEntry])> =
@@ -284,15 +284,15 @@ impl Circle {
                 Some((_, entries)) => (&entries[within..], filled[first + 1..].iter().chain(&filled[..=first])),
                 None => (&[][..], filled.iter().chain(&[])),
             };
-            let free = |entry: &&BucketEntry| room[entry.seat()] > 0;
+            let free = |entry: &&BucketEntry| room[entry.number()] > 0;
             let taker = here.iter().find(free).or_else(|| clockwise.flat_map(|(_, entries)| *entries).find(free));
             // Room is left for every slot, see `ring::owners`; 0 keeps this total without a panic.
-            let seat = taker.map_or(0, |entry| entry.seat());
-            room[seat] = room[seat].saturating_sub(1);
+            let number = taker.map_or(0, |entry| entry.number());
+            room[number] = room[number].saturating_sub(1);
             if let Some(classes) = &mut classes {
-                classes.take(index[seat] as usize, |member| room[usize::from(self.seated[member].seat)] = 0);
+                classes.take(index[number] as usize, |member| room[usize::from(self.members[member].number)] = 0);
             }
-            index[seat]
+            index[number]
         };
         let mut owners: Vec<u32> = (0..self.params.slots).map(place).collect();
         if let Some(classes) = &mut classes {

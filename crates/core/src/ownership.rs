@@ -153,7 +153,7 @@ pub struct Ownership {
     pub(crate) claims_end: Option<Moment>,
     pub(crate) view: Arc<View>,
     pub(crate) policy_fingerprint: Option<Fingerprint>,
-    pub(crate) stands_still: bool,
+    pub(crate) rebalancing_frozen: bool,
     pub(crate) min_members: u32,
     pub(crate) refusal: Option<MemberRefusal>,
 }
@@ -169,7 +169,7 @@ impl Ownership {
             claims_end: None,
             view: Arc::default(),
             policy_fingerprint: None,
-            stands_still: false,
+            rebalancing_frozen: false,
             min_members: 1,
             refusal: None,
         }
@@ -177,9 +177,9 @@ impl Ownership {
 
     /// A snapshot that never ends, with a fixed share for tests.
     pub fn fixed(state: ServiceState, slots: SlotSet, view: Arc<View>, since: Moment) -> Self {
-        let stands_still = !view.missing().is_empty();
+        let rebalancing_frozen = !view.missing().is_empty();
         let held = HeldShare { slots: Arc::new(slots), keys: None, grants: None };
-        Self { state, held, view, stands_still, ..Self::created(&PlacementParams::default(), since) }
+        Self { state, held, view, rebalancing_frozen, ..Self::created(&PlacementParams::default(), since) }
     }
 
     /// A snapshot that never ends, of a service with sharding switched off: everything.
@@ -288,8 +288,8 @@ impl Ownership {
 
     /// Whether members that have vanished keep their share, because they are more than `max_loss` allows.
     /// The view's records list them, or this member's own is about to.
-    pub const fn stands_still(&self) -> bool {
-        self.stands_still
+    pub const fn rebalancing_frozen(&self) -> bool {
+        self.rebalancing_frozen
     }
 
     /// Whether anything may be owned at `now`: active, stale or unsharded, and before the deadline.

@@ -63,12 +63,12 @@ impl Succession {
         };
         for (resource, holder) in holders {
             if let Some(member) = this.index_of(holder)
-                && let Some(seat) = this.seat_mut(resource)
+                && let Some(assignment) = this.assignment_mut(resource)
             {
-                *seat = Assignment::Held(member);
+                *assignment = Assignment::Held(member);
             }
         }
-        let is_complete = this.slots.iter().chain(this.names.values()).all(|seat| *seat != Assignment::Nobody);
+        let is_complete = this.slots.iter().chain(this.names.values()).all(|assignment| *assignment != Assignment::Nobody);
         if !is_complete && !members.is_empty() && view.missing().is_empty() {
             let kept = ReservedShare::of(view, params, names);
             this.place(&members, params, &kept, points);
@@ -87,24 +87,25 @@ impl Succession {
         let weighed: Vec<_> = members.iter().map(|member| (member.instance_id.clone(), member.weight)).collect();
         let points = points(&weighed);
         let tiers = tiers(members);
-        let slots = (0..params.circle()).zip(&mut self.slots).filter(|(slot, seat)| seat.is_held() || !kept.slots.contains(*slot));
+        let slots =
+            (0..params.circle()).zip(&mut self.slots).filter(|(slot, assignment)| assignment.is_held() || !kept.slots.contains(*slot));
         let capacities = ring::capacities(&weighed, params.circle(), params.load_margin);
-        give(&points, &tiers, capacities, slots.map(|(slot, seat)| (slot_start(slot, params.circle()), seat)));
+        give(&points, &tiers, capacities, slots.map(|(slot, assignment)| (slot_start(slot, params.circle()), assignment)));
         // More names than there can be slots still have room, where each counts as one.
         let count = u32::try_from(self.names.len()).unwrap_or(u32::MAX);
         let capacities = ring::capacities(&weighed, count, params.load_margin);
-        let names = self.names.iter_mut().filter(|(name, seat)| seat.is_held() || !kept.names.contains(*name));
-        give(&points, &tiers, capacities, names.map(|(name, seat)| (hash_bytes(name.as_str().as_bytes()), seat)));
+        let names = self.names.iter_mut().filter(|(name, assignment)| assignment.is_held() || !kept.names.contains(*name));
+        give(&points, &tiers, capacities, names.map(|(name, assignment)| (hash_bytes(name.as_str().as_bytes()), assignment)));
     }
 
     /// Takes note of who holds a resource now; false if that is not what was to come, so that this is to be made anew.
     pub fn follows(&mut self, resource: &Resource, holder: Option<&Holder>) -> bool {
         let holder = holder.and_then(|holder| self.index_of(holder));
-        let Some(seat) = self.seat_mut(resource) else { return true };
-        match (*seat, holder) {
+        let Some(assignment) = self.assignment_mut(resource) else { return true };
+        match (*assignment, holder) {
             (Assignment::Held(member), Some(holder)) => member == holder,
             (Assignment::Next(member), Some(holder)) if member == holder => {
-                *seat = Assignment::Held(member);
+                *assignment = Assignment::Held(member);
                 true
             }
             (Assignment::Next(_) | Assignment::Nobody, None) => true,
@@ -114,11 +115,11 @@ impl Succession {
 
     /// Who should hold a resource; `None` if nobody should, or if it is not placed here.
     pub fn owner(&self, resource: &Resource) -> Option<&InstanceId> {
-        let seat = match resource {
+        let assignment = match resource {
             Resource::Slot(slot) => self.slots.get(*slot as usize),
             Resource::Name(name) => self.names.get(name),
         };
-        let member = seat.and_then(|seat| seat.member())?;
+        let member = assignment.and_then(|assignment| assignment.member())?;
         Some(&self.members[member as usize].instance_id)
     }
 
@@ -126,14 +127,14 @@ impl Succession {
     pub fn slots_of(&self, me: &InstanceId) -> SlotSet {
         let circle = u32::try_from(self.slots.len()).unwrap_or(u32::MAX);
         let me = self.number_of(me);
-        let mine = (0..circle).zip(&self.slots).filter(|(_, seat)| me.is_some() && seat.member() == me);
+        let mine = (0..circle).zip(&self.slots).filter(|(_, assignment)| me.is_some() && assignment.member() == me);
         SlotSet::from_slots(circle, mine.map(|(slot, _)| slot))
     }
 
     /// The names that this member should hold.
     pub fn names_of(&self, me: &InstanceId) -> impl Iterator<Item = &ClaimName> {
         let me = self.number_of(me);
-        self.names.iter().filter(move |(_, seat)| me.is_some() && seat.member() == me).map(|(name, _)| name)
+        self.names.iter().filter(move |(_, assignment)| me.is_some() && assignment.member() == me).map(|(name, _)| name)
     }
 
     fn number_of(&self, id: &InstanceId) -> Option<u32> {
@@ -146,7 +147,7 @@ impl Succession {
         self.number_of(&holder.instance_id).filter(|at| self.members[*at as usize].incarnation == holder.incarnation)
     }
 
-    fn seat_mut(&mut self, resource: &Resource) -> Option<&mut Assignment> {
+    fn assignment_mut(&mut self, resource: &Resource) -> Option<&mut Assignment> {
         match resource {
             Resource::Slot(slot) => self.slots.get_mut(*slot as usize),
             Resource::Name(name) => self.names.get_mut(name),
@@ -201,14 +202,14 @@ fn tiers(members: &[&Member]) -> Vec<usize> {
 
 /// Gives what is free, in the order given, to the first point clockwise of its place whose member has room: of the members of the newest version
 /// as long as one of them has, then of the next older.
-fn give<'a>(points: &[Point], tiers: &[usize], capacities: Vec<u32>, seats: impl Iterator<Item = (u64, &'a mut Assignment)>) {
+fn give<'a>(points: &[Point], tiers: &[usize], capacities: Vec<u32>, assignments: impl Iterator<Item = (u64, &'a mut Assignment)>) {
     let mut room = capacities;
     let mut free = Vec::new();
-    for (place, seat) in seats {
-        match *seat {
+    for (place, assignment) in assignments {
+        match *assignment {
             // Whoever holds more than it would be given has no room, and keeps it all the same.
             Assignment::Held(member) => room[member as usize] = room[member as usize].saturating_sub(1),
-            Assignment::Next(_) | Assignment::Nobody => free.push((place, seat)),
+            Assignment::Next(_) | Assignment::Nobody => free.push((place, assignment)),
         }
     }
     let mut by_tier = vec![Vec::new(); tiers.iter().max().map_or(0, |last| last + 1)];
@@ -220,7 +221,7 @@ fn give<'a>(points: &[Point], tiers: &[usize], capacities: Vec<u32>, seats: impl
         let members = || tiers.iter().zip(&room).filter(|(of, _)| **of == tier);
         let mut left: u64 = members().map(|(_, room)| u64::from(*room)).sum();
         while left > 0
-            && let Some((place, seat)) = free.next()
+            && let Some((place, assignment)) = free.next()
         {
             let first = points.partition_point(|point| point.hash < place);
             let clockwise = points[first..].iter().chain(&points[..first]);
@@ -228,7 +229,7 @@ fn give<'a>(points: &[Point], tiers: &[usize], capacities: Vec<u32>, seats: impl
             if let Some(member) = clockwise.map(|point| point.member).find(|member| room[*member as usize] > 0) {
                 room[member as usize] -= 1;
                 left -= 1;
-                *seat = Assignment::Next(member);
+                *assignment = Assignment::Next(member);
             }
         }
     }

@@ -7,11 +7,11 @@ use async_trait::async_trait;
 use futures::stream::BoxStream;
 use shardwise_core::{Claim, ClaimStore, Epoch, GroupName, Moment, Resource};
 
-use crate::{Discovery, Result, Seat};
+use crate::{Discovery, RecordId, Result};
 
 /// What became of one resource that was asked for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Acquired {
+pub enum AcquireOutcome {
     /// It is the asker's, under this epoch.
     Granted(Epoch),
     /// Somebody else holds it; the watch tells when it is free.
@@ -83,8 +83,8 @@ pub type ClaimsStream = BoxStream<'static, Result<ClaimsEvent>>;
 /// 1. At most one record holds a resource. Of many that ask for it at once one is granted it; asking for what is held takes nothing away.
 /// 2. A grant's epoch is above every epoch granted before in the group, on whatever resource; one call may grant several resources under
 ///    one epoch. It never falls or repeats for a resource, over releases, deaths, restarts of the backend and floors.
-/// 3. Only a living record claims: [`ErrorKind::Lost`](crate::ErrorKind::Lost) for a seat that is not registered, has expired, or is another
-///    incarnation's. What the same seat already holds is granted again, under the same epoch or a higher one that replaces it.
+/// 3. Only a living record claims: [`ErrorKind::Lost`](crate::ErrorKind::Lost) for a member that is not registered, has expired, or is another
+///    incarnation's. What the same member already holds is granted again, under the same epoch or a higher one that replaces it.
 /// 4. Claims end with the record: when it expires, within TTL plus [`Capabilities::margin`](crate::Capabilities), and when it is
 ///    deregistered. Renewing the record is all that keeps them. A new life of the same member does not hold what the former one held.
 /// 5. Only the holder releases, and only under the epoch it holds. Releasing what is gone, or somebody else's, changes nothing and is no
@@ -100,12 +100,12 @@ pub trait Claims: Discovery {
     /// The group's store of claims, made if there is none. A `floor` above the store's raises it; a lower one changes nothing.
     async fn claim_store(&self, group: &GroupName, floor: u64) -> Result<ClaimStore>;
 
-    /// Asks for resources in the name of `seat`, under the store that [`Claims::claim_store`] gave. The answer has each of `wanted` once, in
+    /// Asks for resources in the name of `record_id`, under the store that [`Claims::claim_store`] gave. The answer has each of `wanted` once, in
     /// any order.
-    async fn acquire(&self, seat: &Seat, store: &ClaimStore, wanted: &[Resource]) -> Result<Vec<(Resource, Acquired)>>;
+    async fn acquire(&self, record_id: &RecordId, store: &ClaimStore, wanted: &[Resource]) -> Result<Vec<(Resource, AcquireOutcome)>>;
 
     /// Gives resources back, each with the epoch it is held under.
-    async fn release(&self, seat: &Seat, held: &[(Resource, Epoch)]) -> Result<()>;
+    async fn release(&self, record_id: &RecordId, held: &[(Resource, Epoch)]) -> Result<()>;
 
     /// Follows the group's claims. Dropping the stream ends it.
     fn watch_claims(&self, group: &GroupName, prove_every: Duration) -> ClaimsStream;

@@ -8,10 +8,10 @@ use shardwise_core::Moment;
 
 /// A source of [`Moment`]s: the machine's boot clock, or a stand-in for tests.
 #[derive(Clone)]
-pub struct Clock(Source);
+pub struct Clock(ClockSource);
 
 #[derive(Clone)]
-enum Source {
+enum ClockSource {
     Boot,
     Tokio(tokio::time::Instant),
     Custom(Arc<dyn Fn() -> Moment + Send + Sync>, Option<Arc<dyn Fn() -> Duration + Send + Sync>>),
@@ -21,33 +21,33 @@ impl Clock {
     /// `CLOCK_BOOTTIME` on Linux: shared by all processes of the machine, never jumps, runs on in suspend. Elsewhere the monotonic
     /// clock.
     pub const fn system() -> Self {
-        Self(Source::Boot)
+        Self(ClockSource::Boot)
     }
 
     /// Tokio's clock, which tests can pause and advance; it begins at the present moment with one second. Read it inside the runtime.
     pub fn tokio() -> Self {
-        Self(Source::Tokio(tokio::time::Instant::now()))
+        Self(ClockSource::Tokio(tokio::time::Instant::now()))
     }
 
     /// A clock of the caller's own, for simulations. It must never go backwards.
     pub fn custom(now: impl Fn() -> Moment + Send + Sync + 'static) -> Self {
-        Self(Source::Custom(Arc::new(now), None))
+        Self(ClockSource::Custom(Arc::new(now), None))
     }
 
     /// The same with a time of day of its own, which may be wrong and go backwards, as wall clocks do.
     #[must_use]
     pub fn with_time_of_day(self, since_1970: impl Fn() -> Duration + Send + Sync + 'static) -> Self {
         let clock = self.clone();
-        Self(Source::Custom(Arc::new(move || clock.now()), Some(Arc::new(since_1970))))
+        Self(ClockSource::Custom(Arc::new(move || clock.now()), Some(Arc::new(since_1970))))
     }
 
     /// The present moment.
     #[inline]
     pub fn now(&self) -> Moment {
         match &self.0 {
-            Source::Boot => boot_time(),
-            Source::Tokio(origin) => Moment::from_nanos(1_000_000_000).plus(origin.elapsed()),
-            Source::Custom(now, _) => now(),
+            ClockSource::Boot => boot_time(),
+            ClockSource::Tokio(origin) => Moment::from_nanos(1_000_000_000).plus(origin.elapsed()),
+            ClockSource::Custom(now, _) => now(),
         }
     }
 
@@ -55,9 +55,9 @@ impl Clock {
     /// stand-in without one of its own shows its own moment.
     pub fn since_1970(&self) -> Duration {
         match &self.0 {
-            Source::Boot => SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default(),
-            Source::Custom(_, Some(since_1970)) => since_1970(),
-            Source::Tokio(_) | Source::Custom(_, None) => Duration::from_nanos(self.now().as_nanos()),
+            ClockSource::Boot => SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default(),
+            ClockSource::Custom(_, Some(since_1970)) => since_1970(),
+            ClockSource::Tokio(_) | ClockSource::Custom(_, None) => Duration::from_nanos(self.now().as_nanos()),
         }
     }
 }
@@ -75,9 +75,9 @@ fn boot_time() -> Moment {
 impl fmt::Debug for Clock {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self.0 {
-            Source::Boot => "Clock::system",
-            Source::Tokio(_) => "Clock::tokio",
-            Source::Custom(..) => "Clock::custom",
+            ClockSource::Boot => "Clock::system",
+            ClockSource::Tokio(_) => "Clock::tokio",
+            ClockSource::Custom(..) => "Clock::custom",
         })
     }
 }

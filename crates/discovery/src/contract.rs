@@ -24,9 +24,9 @@ pub struct Registration {
 
 impl Registration {
     /// Which record this is.
-    pub fn seat(&self) -> Seat {
+    pub fn record_id(&self) -> RecordId {
         let Member { instance_id, incarnation, .. } = &self.member;
-        Seat { group: self.group.clone(), instance_id: instance_id.clone(), incarnation: *incarnation }
+        RecordId { group: self.group.clone(), instance_id: instance_id.clone(), incarnation: *incarnation }
     }
 
     /// What stands in the place of the record while the member is away.
@@ -37,7 +37,7 @@ impl Registration {
 
 /// Which record: one life of one member of one group.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
-pub struct Seat {
+pub struct RecordId {
     /// The group.
     pub group: GroupName,
     /// The member.
@@ -57,7 +57,7 @@ pub struct Grant {
 
 /// The group at one moment.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Snapshot {
+pub struct ViewSnapshot {
     /// The view.
     pub view: Arc<View>,
     /// When the request that proved it current began.
@@ -69,7 +69,7 @@ pub struct Snapshot {
 #[non_exhaustive]
 pub enum WatchEvent {
     /// The whole group, after a change or at the beginning.
-    View(Snapshot),
+    View(ViewSnapshot),
     /// Nothing has changed; the last view was still current at this moment.
     Proven(Moment),
 }
@@ -142,13 +142,13 @@ pub trait Discovery: Send + Sync + 'static {
     async fn register(&self, registration: &Registration) -> Result<Grant>;
 
     /// Keeps the record alive for another `ttl`.
-    async fn renew(&self, seat: &Seat, ttl: Duration) -> Result<Grant>;
+    async fn renew(&self, record_id: &RecordId, ttl: Duration) -> Result<Grant>;
 
     /// Replaces what the record says (state, weight, metadata …) without renewing it. [`crate::ErrorKind::Lost`] if it is gone.
     async fn update(&self, registration: &Registration) -> Result<()>;
 
     /// Deletes the record. It is no error if it is gone already, and a record of another incarnation stays.
-    async fn deregister(&self, seat: &Seat) -> Result<()>;
+    async fn deregister(&self, record_id: &RecordId) -> Result<()>;
 
     /// Puts in the place of the living record what `registration` says, in state `away`, for so long: 2 s to 1 h
     /// ([`shardwise_core::REJOIN_GRACE_LEAST`]). [`crate::ErrorKind::Lost`] if there is no living one; no error if it is away already.
@@ -160,7 +160,7 @@ pub trait Discovery: Send + Sync + 'static {
     }
 
     /// The group now.
-    async fn members(&self, group: &GroupName) -> Result<Snapshot>;
+    async fn members(&self, group: &GroupName) -> Result<ViewSnapshot>;
 
     /// Follows the group. Dropping the stream ends it.
     fn watch(&self, group: &GroupName, prove_every: Duration) -> WatchStream;
@@ -186,23 +186,23 @@ impl<D: Discovery + ?Sized> Discovery for Arc<D> {
         (**self).register(registration).await
     }
 
-    async fn renew(&self, seat: &Seat, ttl: Duration) -> Result<Grant> {
-        (**self).renew(seat, ttl).await
+    async fn renew(&self, record_id: &RecordId, ttl: Duration) -> Result<Grant> {
+        (**self).renew(record_id, ttl).await
     }
 
     async fn update(&self, registration: &Registration) -> Result<()> {
         (**self).update(registration).await
     }
 
-    async fn deregister(&self, seat: &Seat) -> Result<()> {
-        (**self).deregister(seat).await
+    async fn deregister(&self, record_id: &RecordId) -> Result<()> {
+        (**self).deregister(record_id).await
     }
 
     async fn step_away(&self, registration: &Registration, grace: Duration) -> Result<()> {
         (**self).step_away(registration, grace).await
     }
 
-    async fn members(&self, group: &GroupName) -> Result<Snapshot> {
+    async fn members(&self, group: &GroupName) -> Result<ViewSnapshot> {
         (**self).members(group).await
     }
 

@@ -16,21 +16,21 @@ pub mod conformance;
 mod contract;
 mod error;
 pub mod feeds;
+mod log_throttle;
 mod memory;
 mod notes;
 mod record;
-mod seldom;
 pub mod settings;
 mod wrap;
 
-pub use claims::{Acquired, ClaimChange, ClaimTable, Claims, ClaimsEvent, ClaimsStream};
+pub use claims::{AcquireOutcome, ClaimChange, ClaimTable, Claims, ClaimsEvent, ClaimsStream};
 pub use clock::Clock;
-pub use contract::{Capabilities, Discovery, Grant, Registration, Seat, Snapshot, WatchEvent, WatchStream};
+pub use contract::{Capabilities, Discovery, Grant, RecordId, Registration, ViewSnapshot, WatchEvent, WatchStream};
 pub use error::{Error, ErrorKind, Result, one_line};
+pub use log_throttle::LogThrottle;
 pub use memory::MemoryBackend;
-pub use notes::{NOTE_BYTES_MAX, Note, Noted, Notes, check_note};
-pub use record::{FINGERPRINTS_MAX, METADATA_BYTES_MAX, RECORD_SCHEMA, Record, RecordError, Unwritable};
-pub use seldom::Seldom;
+pub use notes::{NOTE_BYTES_MAX, Note, Notes, WriteOutcome, check_note};
+pub use record::{FINGERPRINTS_MAX, METADATA_BYTES_MAX, RECORD_SCHEMA, Record, RecordError, RecordWriteError};
 pub use wrap::{Fault, FaultRates, Faults, Retry, Timeout, Traced};
 
 /// A fresh incarnation, drawn at random.

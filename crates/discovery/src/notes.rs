@@ -19,7 +19,7 @@ pub struct Note {
 
 /// What became of a write.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Noted {
+pub enum WriteOutcome {
     /// It is written; this is its version.
     Written(u64),
     /// Something else was there than expected, and is there still; `None`: nothing.
@@ -45,7 +45,7 @@ pub trait Notes: Discovery {
     async fn note(&self, group: &GroupName, name: &ClaimName) -> Result<Option<Note>>;
 
     /// Writes the note if what is there is of version `expected`; 0: if there is none.
-    async fn write_note(&self, group: &GroupName, name: &ClaimName, expected: u64, text: &str) -> Result<Noted>;
+    async fn write_note(&self, group: &GroupName, name: &ClaimName, expected: u64, text: &str) -> Result<WriteOutcome>;
 }
 
 /// Refuses a text that is longer than a note may be; for authors of backends.

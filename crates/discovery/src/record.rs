@@ -22,7 +22,7 @@ pub struct RecordError(#[from] serde_json::Error);
 
 /// Why a member's record cannot be written.
 #[derive(Debug, Clone, thiserror::Error)]
-pub enum Unwritable {
+pub enum RecordWriteError {
     /// It is larger than it may be.
     #[error("{what} of {instance_id:?} has {bytes} bytes, at most {max} are allowed; make it smaller")]
     TooLarge {
@@ -45,7 +45,7 @@ pub enum Unwritable {
     },
 }
 
-impl Unwritable {
+impl RecordWriteError {
     /// What the backend's error is then.
     pub const fn kind(&self) -> ErrorKind {
         match self {
@@ -87,14 +87,15 @@ impl Record {
     /// The record's JSON, if the metadata has at most [`METADATA_BYTES_MAX`] bytes and the whole of it `bytes_max`.
     ///
     /// # Errors
-    /// [`Unwritable`], in words for the user.
-    pub fn encode_within(bytes_max: usize, member: &Member) -> Result<String, Unwritable> {
+    /// [`RecordWriteError`], in words for the user.
+    pub fn encode_within(bytes_max: usize, member: &Member) -> Result<String, RecordWriteError> {
         let instance_id = || member.instance_id.clone();
         let fits = |what, bytes, max| {
-            if bytes <= max { Ok(()) } else { Err(Unwritable::TooLarge { what, instance_id: instance_id(), bytes, max }) }
+            if bytes <= max { Ok(()) } else { Err(RecordWriteError::TooLarge { what, instance_id: instance_id(), bytes, max }) }
         };
         fits("the metadata", member.metadata.iter().map(|(key, value)| key.len() + value.len()).sum(), METADATA_BYTES_MAX)?;
-        let record = Self::encode(member).map_err(|error| Unwritable::NoJson { instance_id: instance_id(), why: error.to_string() })?;
+        let record =
+            Self::encode(member).map_err(|error| RecordWriteError::NoJson { instance_id: instance_id(), why: error.to_string() })?;
         fits("the record", record.len(), bytes_max)?;
         Ok(record)
     }

@@ -47,7 +47,7 @@ async fn a_lease_is_lost_and_the_renewal_says_so() {
     let (store, faults) = faulty(FaultRates { lose_lease: 1.0, ..FaultRates::NONE });
     let registration = registration("a");
     faults.register(&registration).await.expect("registering has no faults");
-    let error = faults.renew(&registration.seat(), registration.ttl).await.expect_err("the record is gone");
+    let error = faults.renew(&registration.record_id(), registration.ttl).await.expect_err("the record is gone");
     assert_eq!(*error.kind(), ErrorKind::Lost);
     assert_eq!(members(&store).await, 0);
 }
@@ -72,7 +72,7 @@ async fn a_call_is_carried_out_after_its_caller_gave_up_and_asked_again() {
     assert_eq!((members(&store).await, faults.pending()), (0, 1), "not carried out yet");
     faults.set_rates(FaultRates::NONE);
     faults.register(&registration).await.expect("asked again");
-    faults.deregister(&registration.seat()).await.expect("and it leaves");
+    faults.deregister(&registration.record_id()).await.expect("and it leaves");
     assert_eq!(members(&store).await, 0);
     tokio::time::sleep(LATE.execute_late_max).await;
     assert_eq!((members(&store).await, faults.pending()), (1, 0), "the first call has been carried out behind the others");

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use futures::{FutureExt, StreamExt};
 use shardwise_core::{Claim, Epoch, GroupName, Holder, Incarnation, InstanceId, Member, Moment, Resource, View};
-use shardwise_discovery::feeds::{Feed, Full, Hub, Limits, Source};
+use shardwise_discovery::feeds::{Feed, FeedLimits, FeedSource, Hub, LimitReached};
 use shardwise_discovery::{ClaimTable, ClaimsEvent, ClaimsStream, Clock, Error, ErrorKind, WatchEvent, WatchStream};
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 use tokio::time::advance;
@@ -17,12 +17,12 @@ const PACE: Duration = Duration::from_secs(1);
 /// Hands the feeds to the test.
 struct Tests(UnboundedSender<Feed>);
 
-impl Source for Tests {
+impl FeedSource for Tests {
     fn start(self: Arc<Self>, feed: Feed) {
         self.0.send(feed).expect("the test goes on");
     }
 
-    fn full(&self, full: Full) -> Error {
+    fn full(&self, full: LimitReached) -> Error {
         Error::new(ErrorKind::TooLarge, "watch", format!("{full:?}"))
     }
 }
@@ -37,7 +37,7 @@ impl World {
     fn new() -> Self {
         let (sender, feeds) = unbounded_channel();
         let clock = Clock::tokio();
-        Self { hub: Hub::new(Arc::new(Tests(sender)), clock.clone(), Limits { watches: 3, groups: 2 }), clock, feeds }
+        Self { hub: Hub::new(Arc::new(Tests(sender)), clock.clone(), FeedLimits { watches: 3, groups: 2 }), clock, feeds }
     }
 
     fn watch(&self) -> WatchStream {
@@ -225,12 +225,12 @@ async fn there_is_room_for_so_much_and_again_when_somebody_leaves() {
 /// Hands the feeds of claims to the test.
 struct TestsOfClaims(UnboundedSender<Feed<ClaimTable>>);
 
-impl Source<ClaimTable> for TestsOfClaims {
+impl FeedSource<ClaimTable> for TestsOfClaims {
     fn start(self: Arc<Self>, feed: Feed<ClaimTable>) {
         self.0.send(feed).expect("the test goes on");
     }
 
-    fn full(&self, full: Full) -> Error {
+    fn full(&self, full: LimitReached) -> Error {
         Error::new(ErrorKind::TooLarge, "watch_claims", format!("{full:?}"))
     }
 }
@@ -261,7 +261,7 @@ fn told_of_claims(watch: &mut ClaimsStream) -> Option<String> {
 async fn claims_are_told_whole_and_then_by_what_has_changed_for_this_watch() {
     let (sender, mut feeds) = unbounded_channel();
     let clock = Clock::tokio();
-    let hub = Hub::new(Arc::new(TestsOfClaims(sender)), clock.clone(), Limits { watches: 3, groups: 2 });
+    let hub = Hub::new(Arc::new(TestsOfClaims(sender)), clock.clone(), FeedLimits { watches: 3, groups: 2 });
     let (mut quick, mut slow) = (hub.watch(&group("g"), PACE), hub.watch(&group("g"), PACE));
     assert_eq!((told_of_claims(&mut quick), told_of_claims(&mut slow)), (None, None));
     let feed = feeds.try_recv().expect("a reader is wanted");

@@ -7,7 +7,7 @@ use std::time::Duration;
 use futures::StreamExt;
 use shardwise_core::mistakes::{Mistake, make};
 use shardwise_core::{GroupName, Incarnation, InstanceId, Member, Resource};
-use shardwise_discovery::{Claims, Clock, Discovery, ErrorKind, MemoryBackend, Registration, Snapshot, WatchEvent, WatchStream};
+use shardwise_discovery::{Claims, Clock, Discovery, ErrorKind, MemoryBackend, Registration, ViewSnapshot, WatchEvent, WatchStream};
 
 const GROUPS_MAX: u32 = 1_024;
 const TTL: Duration = Duration::from_secs(3);
@@ -26,7 +26,7 @@ async fn next(watch: &mut WatchStream) -> WatchEvent {
     event.expect("no error")
 }
 
-async fn view(watch: &mut WatchStream) -> Snapshot {
+async fn view(watch: &mut WatchStream) -> ViewSnapshot {
     match next(watch).await {
         WatchEvent::View(snapshot) => snapshot,
         other => panic!("a view is expected, not {other:?}"),
@@ -48,9 +48,9 @@ async fn reading_and_watching_a_name_takes_no_room() {
     let mut watches = Vec::new();
     for number in 0..2 * GROUPS_MAX {
         assert!(store.members(&group(number)).await.expect("a read").view.members().is_empty());
-        let seat = registration(number).seat();
-        assert_eq!(store.renew(&seat, TTL).await.expect_err("no record").kind(), &ErrorKind::Lost);
-        store.deregister(&seat).await.expect("no error without a record");
+        let record_id = registration(number).record_id();
+        assert_eq!(store.renew(&record_id, TTL).await.expect_err("no record").kind(), &ErrorKind::Lost);
+        store.deregister(&record_id).await.expect("no error without a record");
         let mut watch = store.watch(&group(number), TTL / 3);
         view(&mut watch).await;
         watches.push(watch);
@@ -67,7 +67,7 @@ async fn the_room_of_a_group_is_free_once_its_members_have_left_or_died() {
     let text = "register: the memory backend already holds 1024 groups with members; let the members of one leave";
     assert_eq!(error.to_string(), text);
     store.register(&registration(7)).await.expect("a group that is there takes members all the same");
-    store.deregister(&registration(7).seat()).await.expect("leaves");
+    store.deregister(&registration(7).record_id()).await.expect("leaves");
     store.register(&late).await.expect("one has left");
     store.register(&registration(7)).await.expect_err("full again");
     tokio::time::sleep(TTL).await;
@@ -80,7 +80,7 @@ async fn a_watch_on_a_name_beyond_the_limit_sees_it_and_what_becomes_of_it() {
     let mut watch = store.watch(&group(GROUPS_MAX), TTL / 3);
     assert!(view(&mut watch).await.view.members().is_empty());
     assert!(matches!(next(&mut watch).await, WatchEvent::Proven(_)), "proven, not silent");
-    store.deregister(&registration(7).seat()).await.expect("leaves");
+    store.deregister(&registration(7).record_id()).await.expect("leaves");
     store.register(&registration(GROUPS_MAX)).await.expect("there is room");
     assert_eq!(view(&mut watch).await.view.members().len(), 1, "what other groups do is no news here");
 }
@@ -94,7 +94,7 @@ async fn a_group_that_was_gone_goes_on_above_its_former_self() {
         store.register(&registration(0)).await.expect("registers");
         shown.push(view(&mut watch).await.view);
         match round % 2 {
-            0 => store.deregister(&registration(0).seat()).await.expect("leaves"),
+            0 => store.deregister(&registration(0).record_id()).await.expect("leaves"),
             _ => tokio::time::sleep(TTL).await,
         }
         while shown.last().is_some_and(|last| !last.members().is_empty()) {
@@ -127,14 +127,14 @@ async fn a_wiped_backend_has_another_store_of_claims_and_none_of_the_old_records
     let before = backend.claim_store(&group(1), 0).await.expect("claim_store");
     backend.register(&registration(1)).await.expect("register");
     let revision = backend.members(&group(1)).await.expect("members").view.revision();
-    let granted = backend.acquire(&registration(1).seat(), &before, &[Resource::Slot(0)]).await.expect("acquire");
+    let granted = backend.acquire(&registration(1).record_id(), &before, &[Resource::Slot(0)]).await.expect("acquire");
     backend.wipe();
     let after = backend.claim_store(&group(1), 0).await.expect("claim_store");
     assert_ne!(after.id, before.id);
     let view = backend.members(&group(1)).await.expect("members").view;
     assert!(view.members().is_empty() && view.revision() > revision);
     backend.register(&registration(1)).await.expect("register");
-    let again = backend.acquire(&registration(1).seat(), &after, &[Resource::Slot(0)]).await.expect("acquire");
+    let again = backend.acquire(&registration(1).record_id(), &after, &[Resource::Slot(0)]).await.expect("acquire");
     assert_eq!(again, granted, "epochs begin anew, which is why the store has an id and a floor");
 }
 
@@ -145,7 +145,7 @@ async fn renews_slowly(store: &MemoryBackend, stalls_for: Duration) {
         let after = stalls.fetch_xor(true, std::sync::atomic::Ordering::Relaxed);
         if after { stalls_for } else { Duration::ZERO }
     });
-    let given_up = tokio::time::timeout(TTL / 8, slow.renew(&registration(0).seat(), TTL)).await;
+    let given_up = tokio::time::timeout(TTL / 8, slow.renew(&registration(0).record_id(), TTL)).await;
     assert!(given_up.is_err(), "the store stalls, and yet {given_up:?}");
 }
 

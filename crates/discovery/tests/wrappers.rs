@@ -10,7 +10,7 @@ use async_trait::async_trait;
 use futures::StreamExt;
 use shardwise_core::{GroupName, Incarnation, InstanceId, Member};
 use shardwise_discovery::{
-    Capabilities, Clock, Discovery, Error, ErrorKind, Grant, MemoryBackend, Registration, Result, Retry, Seat, Snapshot, Timeout,
+    Capabilities, Clock, Discovery, Error, ErrorKind, Grant, MemoryBackend, RecordId, Registration, Result, Retry, Timeout, ViewSnapshot,
     WatchEvent, WatchStream,
 };
 
@@ -46,16 +46,16 @@ impl Discovery for Flaky {
         }
         self.inner.register(registration).await
     }
-    async fn renew(&self, seat: &Seat, ttl: Duration) -> Result<Grant> {
-        self.inner.renew(seat, ttl).await
+    async fn renew(&self, record_id: &RecordId, ttl: Duration) -> Result<Grant> {
+        self.inner.renew(record_id, ttl).await
     }
     async fn update(&self, registration: &Registration) -> Result<()> {
         self.inner.update(registration).await
     }
-    async fn deregister(&self, seat: &Seat) -> Result<()> {
-        self.inner.deregister(seat).await
+    async fn deregister(&self, record_id: &RecordId) -> Result<()> {
+        self.inner.deregister(record_id).await
     }
-    async fn members(&self, group: &GroupName) -> Result<Snapshot> {
+    async fn members(&self, group: &GroupName) -> Result<ViewSnapshot> {
         self.inner.members(group).await
     }
     fn watch(&self, group: &GroupName, prove_every: Duration) -> WatchStream {

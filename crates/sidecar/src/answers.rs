@@ -158,7 +158,7 @@ impl Joined {
             slots: slots_owned.map(|_| ownership.slots().slots()),
             slots_owned,
             ranges: slots_owned.map(|_| ranges()),
-            stands_still: ownership.stands_still(),
+            stands_still: ownership.rebalancing_frozen(),
         }
     }
 }

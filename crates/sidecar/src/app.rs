@@ -9,7 +9,7 @@ use axum::extract::{FromRequestParts, RawPathParams};
 use axum::http::request::Parts;
 use bytes::Bytes;
 use shardwise::core::ViewPlacement;
-use shardwise::discovery::Seldom;
+use shardwise::discovery::LogThrottle;
 use shardwise::{Observer, ServiceState, Sharding as _, ShardingFactory, ShardingService};
 use tokio::runtime::Handle;
 use tokio::sync::Semaphore;
@@ -66,17 +66,17 @@ pub(crate) struct App {
     pub(crate) page: Page,
     pub(crate) outbox: Option<Arc<dyn Outbox>>,
     /// Requests between members that were not let in, by status.
-    pub(crate) strangers: Seldom<u16>,
+    pub(crate) strangers: LogThrottle<u16>,
     /// Requests without the operator's token, apart by whether they may have been actions.
-    pub(crate) intruders: Seldom<bool>,
+    pub(crate) intruders: LogThrottle<bool>,
     /// Requests for another host or of a page of another origin, by status.
-    pub(crate) outsiders: Seldom<u16>,
+    pub(crate) outsiders: LogThrottle<u16>,
     /// Actions that were refused to those who have the token, by why.
-    pub(crate) refused: Seldom<&'static str>,
+    pub(crate) refused: LogThrottle<&'static str>,
     /// Requests that could not be brought to a member, by status.
-    pub(crate) unbrought: Seldom<u16>,
+    pub(crate) unbrought: LogThrottle<u16>,
     /// Requests that the worker beside did not answer.
-    pub(crate) unanswered: Seldom<()>,
+    pub(crate) unanswered: LogThrottle<()>,
     /// The room for what clients send.
     pub(crate) bodies: Arc<Bodies>,
     costly: Rate,
@@ -111,12 +111,12 @@ impl App {
             peers: options.peers,
             page: Page::new(),
             outbox: options.outbox,
-            strangers: Seldom::default(),
-            intruders: Seldom::default(),
-            outsiders: Seldom::default(),
-            refused: Seldom::default(),
-            unbrought: Seldom::default(),
-            unanswered: Seldom::default(),
+            strangers: LogThrottle::default(),
+            intruders: LogThrottle::default(),
+            outsiders: LogThrottle::default(),
+            refused: LogThrottle::default(),
+            unbrought: LogThrottle::default(),
+            unanswered: LogThrottle::default(),
             bodies: Bodies::new(KEPT_BYTES_MAX),
             costly: Rate::new(COSTLY_PER_SECOND),
             placing: Arc::new(Semaphore::new(PLACING_MOST)),

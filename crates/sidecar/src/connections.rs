@@ -18,7 +18,7 @@ use hyper::body::{Frame, Incoming, SizeHint};
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
-use shardwise::discovery::Seldom;
+use shardwise::discovery::LogThrottle;
 use shardwise::requests::proven::Answering;
 use shardwise::requests::{PEER_HEADER, REFUSED};
 use tokio::io::{AsyncRead, AsyncWrite};
@@ -59,7 +59,7 @@ pub(crate) struct Certified;
 /// Takes connections until it is told to stop, and then lets them finish what they are at. Dropping it ends them all.
 pub(crate) async fn serve(listener: TcpListener, floor: Floor, stop: CancellationToken) {
     let Floor { routes, seats, limits, tls } = floor;
-    let (mut connections, failures) = (JoinSet::new(), Seldom::default());
+    let (mut connections, failures) = (JoinSet::new(), LogThrottle::default());
     loop {
         tokio::select! {
             accepted = listener.accept() => match accepted {

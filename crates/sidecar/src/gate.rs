@@ -10,7 +10,7 @@ use axum::http::uri::Authority;
 use axum::http::{HeaderMap, HeaderValue, Method, Version};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
-use shardwise::discovery::Seldom;
+use shardwise::discovery::LogThrottle;
 use shardwise::requests::proven::NONCE_HEADER;
 use shardwise::requests::{AT_THE_GATE, PEER_HEADER};
 use shardwise::trace::{self, TRACEPARENT, TraceParent};
@@ -188,7 +188,7 @@ fn check_site(headers: &HeaderMap, route: &str) -> Result<()> {
 }
 
 /// Requests for others, and of others' pages, are a line in the log now and then. What they call themselves is not in it.
-pub(crate) fn log_outsider(outsiders: &Seldom<u16>, problem: &Problem) {
+pub(crate) fn log_outsider(outsiders: &LogThrottle<u16>, problem: &Problem) {
     let status = problem.status();
     if let Some(refused) = outsiders.another(status) {
         tracing::warn!(target: page::LOG, status, refused, why = problem.detail(), "requests over HTTP were not for this host, or of another page; one line a minute at most");

@@ -9,7 +9,7 @@ use axum::extract::Request;
 use axum::http::header::{CACHE_CONTROL, CONTENT_TYPE};
 use axum::http::{HeaderValue, Method, StatusCode};
 use axum::response::{IntoResponse, Response};
-use shardwise::discovery::Seldom;
+use shardwise::discovery::LogThrottle;
 use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
 
@@ -44,7 +44,7 @@ pub type Readings = Vec<(&'static str, Box<dyn Fn() -> Reading + Send + Sync>)>;
 /// Answers `GET` and `HEAD` at these paths, of which `/livez` and `/readyz` are answered however many others are busy, until it is dropped. `hosts` are names
 /// and addresses by which it may be called, beside the address it is reached at, and `localhost` on loopback.
 pub async fn serve_readings(listener: TcpListener, hosts: Vec<String>, readings: Readings) {
-    let told = Arc::new((hosts, readings, Seldom::default()));
+    let told = Arc::new((hosts, readings, LogThrottle::default()));
     let answer = move |request: Request| {
         let told = Arc::clone(&told);
         async move {
@@ -59,7 +59,7 @@ pub async fn serve_readings(listener: TcpListener, hosts: Vec<String>, readings:
     serve(listener, floor, CancellationToken::new()).await;
 }
 
-fn answer(request: &Request, hosts: &[String], readings: &Readings, outsiders: &Seldom<u16>) -> Result<Response> {
+fn answer(request: &Request, hosts: &[String], readings: &Readings, outsiders: &LogThrottle<u16>) -> Result<Response> {
     comes_here(request, hosts).inspect_err(|problem| log_outsider(outsiders, problem))?;
     if !matches!(*request.method(), Method::GET | Method::HEAD) {
         return Err(Problem::method_not_allowed("GET, HEAD"));

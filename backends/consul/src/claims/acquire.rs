@@ -9,7 +9,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use futures::stream::{self, StreamExt, TryStreamExt};
 use serde_json::{Value, json};
 use shardwise_core::{ClaimStore, Epoch, Resource};
-use shardwise_discovery::{Acquired, Seat};
+use shardwise_discovery::{AcquireOutcome, RecordId};
 
 use super::session::{Grip, Session};
 use super::{keys, store};
@@ -26,13 +26,13 @@ const LOCKS_MAX: usize = OPERATIONS_MAX - 1;
 /// Each release is two operations.
 const RELEASES_MAX: usize = OPERATIONS_MAX / 2;
 
-type Answers = Vec<(Resource, Acquired)>;
+type Answers = Vec<(Resource, AcquireOutcome)>;
 
 /// One call for some resources.
 pub(super) struct Asking<'a> {
     pub(super) client: &'a Client,
     pub(super) caller: &'a Caller,
-    pub(super) seat: &'a Seat,
+    pub(super) record_id: &'a RecordId,
     pub(super) session: &'a Session,
     pub(super) store: ClaimStore,
 }
@@ -55,7 +55,7 @@ impl Asking<'_> {
         if let Some(index) = self.session.store_index(&self.store).filter(|_| !afresh) {
             return Ok(index);
         }
-        match store::read(self.client, &self.seat.group).await? {
+        match store::read(self.client, &self.record_id.group).await? {
             Some((found, index)) if found == self.store => {
                 self.session.know_store(found, index);
                 Ok(index)
@@ -72,8 +72,8 @@ impl Asking<'_> {
         if let Some(sample) = self.session.longest_delayed(&delayed) {
             let answer = self.part(index, vec![sample.clone()]).await?;
             let others = delayed.into_iter().filter(|resource| *resource != sample);
-            if answer.iter().any(|(_, acquired)| *acquired == Acquired::NotYet) {
-                answers.extend(others.map(|resource| (resource, Acquired::NotYet)));
+            if answer.iter().any(|(_, acquired)| *acquired == AcquireOutcome::NotYet) {
+                answers.extend(others.map(|resource| (resource, AcquireOutcome::NotYet)));
             } else {
                 first.extend(others);
             }
@@ -105,23 +105,23 @@ impl Asking<'_> {
     }
 
     fn locks(&self, index: u64, wanted: &[Resource]) -> Vec<Value> {
-        let prefix = keys::prefix(&self.seat.group);
-        let (value, flags) = (keys::claim_value(self.seat, &self.store), self.seat.incarnation.get());
+        let prefix = keys::prefix(&self.record_id.group);
+        let (value, flags) = (keys::claim_value(self.record_id, &self.store), self.record_id.incarnation.get());
         let lock = json!({ "Session": self.session.id, "Value": value, "Flags": flags });
-        let same_store = operation("check-index", &keys::store_key(&self.seat.group), json!({ "Index": index }));
+        let same_store = operation("check-index", &keys::store_key(&self.record_id.group), json!({ "Index": index }));
         let locks = wanted.iter().map(|resource| operation("lock", &keys::claim_key(&prefix, resource), lock.clone()));
         std::iter::once(same_store).chain(locks).collect()
     }
 
     fn granted(&self, wanted: Vec<Resource>, stored: &[Stored], answers: &mut Answers) -> Result<()> {
-        let prefix = keys::prefix(&self.seat.group);
+        let prefix = keys::prefix(&self.record_id.group);
         let indexes: BTreeMap<_, _> = stored.iter().map(|stored| (stored.key.as_str(), stored.modify_index)).collect();
         for resource in wanted {
             let index = indexes.get(keys::claim_key(&prefix, &resource).as_str());
             let index = *index.ok_or_else(|| self.client.strange("a transaction without a result"))?;
             let epoch = self.store.epoch(index).map_err(Failure::Epoch)?;
             self.session.holds(resource.clone(), Grip { epoch, index });
-            answers.push((resource, Acquired::Granted(epoch)));
+            answers.push((resource, AcquireOutcome::Granted(epoch)));
         }
         Ok(())
     }
@@ -129,7 +129,7 @@ impl Asking<'_> {
     /// Takes out what was refused.
     fn refused(&self, left: &mut Vec<Resource>, refusals: &[Refusal], answers: &mut Answers) -> Result<()> {
         if refusals.iter().any(|refusal| refusal.why() == Why::NoSession) {
-            return Err(Failure::Lost { instance_id: self.seat.instance_id.clone(), why: "its session is over" });
+            return Err(Failure::Lost { instance_id: self.record_id.instance_id.clone(), why: "its session is over" });
         }
         if refusals.is_empty() || refusals.iter().any(|refusal| refusal.at == 0) {
             return Err(Failure::StoreChanged);
@@ -139,11 +139,11 @@ impl Asking<'_> {
             let acquired = match refusal.why() {
                 Why::Held => {
                     self.session.undelay(resource);
-                    Acquired::Held
+                    AcquireOutcome::Held
                 }
                 Why::Delayed => {
                     self.session.delay(resource.clone(), self.client.clock.now());
-                    Acquired::NotYet
+                    AcquireOutcome::NotYet
                 }
                 _ => return Err(self.client.refused(&refusal.what)),
             };
@@ -155,7 +155,7 @@ impl Asking<'_> {
 }
 
 /// Gives back what is still held under exactly this epoch; the rest is not ours any more.
-pub(super) async fn release(client: &Client, seat: &Seat, session: &Session, held: &[(Resource, Epoch)]) -> Result<()> {
+pub(super) async fn release(client: &Client, record_id: &RecordId, session: &Session, held: &[(Resource, Epoch)]) -> Result<()> {
     let mut grips: Vec<(Resource, Grip)> = Vec::with_capacity(held.len());
     let mut floor = None;
     for (resource, epoch) in held {
@@ -163,7 +163,7 @@ pub(super) async fn release(client: &Client, seat: &Seat, session: &Session, hel
             (Some(grip), _) => Some(grip.index),
             // Granted in an answer that never came, or through another connection: the watch has told the epoch.
             (None, Some(floor)) => epoch.get().checked_sub(floor),
-            (None, None) => match store::read(client, &seat.group).await? {
+            (None, None) => match store::read(client, &record_id.group).await? {
                 Some((found, _)) => epoch.get().checked_sub(*floor.insert(found.floor)),
                 None => None,
             },
@@ -171,20 +171,20 @@ pub(super) async fn release(client: &Client, seat: &Seat, session: &Session, hel
         grips.extend(index.map(|index| (resource.clone(), Grip { epoch: *epoch, index })));
     }
     let parts: Vec<_> = grips.chunks(RELEASES_MAX).map(<[_]>::to_vec).collect();
-    let parts = parts.into_iter().map(|part| release_part(client, seat, session, part));
+    let parts = parts.into_iter().map(|part| release_part(client, record_id, session, part));
     stream::iter(parts).buffer_unordered(AT_ONCE).try_collect().await
 }
 
 /// Gives back all that this process knows to be held, before the session ends: what is locked then is held back from everybody.
-pub(crate) async fn release_all(client: &Client, seat: &Seat, session: &Session) {
-    if let Err(failure) = release(client, seat, session, &session.all_held()).await {
+pub(crate) async fn release_all(client: &Client, record_id: &RecordId, session: &Session) {
+    if let Err(failure) = release(client, record_id, session, &session.all_held()).await {
         tracing::debug!(%failure, "the claims of a member that leaves come free with its session");
     }
 }
 
 /// As many as fit into one transaction. Each try settles at least one of them.
-async fn release_part(client: &Client, seat: &Seat, session: &Session, mut left: Vec<(Resource, Grip)>) -> Result<()> {
-    let prefix = keys::prefix(&seat.group);
+async fn release_part(client: &Client, record_id: &RecordId, session: &Session, mut left: Vec<(Resource, Grip)>) -> Result<()> {
+    let prefix = keys::prefix(&record_id.group);
     while !left.is_empty() {
         let unlock = |(resource, grip): &(Resource, Grip)| {
             let key = keys::claim_key(&prefix, resource);

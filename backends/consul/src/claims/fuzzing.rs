@@ -2,7 +2,7 @@
 
 use serde_json::json;
 use shardwise_core::{ClaimName, ClaimStore, GroupName, Holder, Resource, StoreId};
-use shardwise_discovery::Seat;
+use shardwise_discovery::RecordId;
 
 use super::keys;
 use crate::keys::Stored;
@@ -37,9 +37,9 @@ pub(crate) fn check_stored(given: &Stored) {
     if let Ok(Some((resource, claim))) = keys::claim("", given) {
         assert_eq!(keys::claim_key("", &resource), given.key);
         let Holder { instance_id, incarnation } = claim.holder.clone();
-        let seat = Seat { group, instance_id, incarnation };
+        let record_id = RecordId { group, instance_id, incarnation };
         let floor = ClaimStore { id: StoreId::new(1), floor: claim.epoch.get() };
-        let again = stored(&given.key, incarnation.get(), 0, &keys::claim_value(&seat, &floor));
+        let again = stored(&given.key, incarnation.get(), 0, &keys::claim_value(&record_id, &floor));
         assert_eq!(again.and_then(|again| keys::claim("", &again).ok()), Some(Some((resource, claim))));
     }
 }

@@ -6,7 +6,7 @@
 
 use serde::{Deserialize, Serialize};
 use shardwise_core::{Claim, ClaimName, ClaimStore, Epoch, GroupName, Holder, Incarnation, InstanceId, Resource, SLOTS_MAX, StoreId};
-use shardwise_discovery::{Seat, one_line};
+use shardwise_discovery::{RecordId, one_line};
 
 use crate::error::{Failure, Result};
 use crate::keys::{Stored, encoded};
@@ -72,8 +72,8 @@ struct Holding {
     floor: u64,
 }
 
-pub(super) fn claim_value(seat: &Seat, store: &ClaimStore) -> String {
-    let holding = Holding { id: seat.instance_id.clone(), floor: store.floor };
+pub(super) fn claim_value(record_id: &RecordId, store: &ClaimStore) -> String {
+    let holding = Holding { id: record_id.instance_id.clone(), floor: store.floor };
     encoded(&serde_json::to_vec(&holding).unwrap_or_default())
 }
 

@@ -16,7 +16,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use shardwise_core::{ClaimStore, Epoch, GroupName, Resource};
-use shardwise_discovery::{Acquired, Claims, ClaimsStream, Seat};
+use shardwise_discovery::{AcquireOutcome, Claims, ClaimsStream, RecordId};
 
 pub(crate) use self::acquire::release_all;
 use self::acquire::{Asking, release};
@@ -38,21 +38,21 @@ impl Claims for ConsulBackend {
 
     async fn acquire(
         &self,
-        seat: &Seat,
+        record_id: &RecordId,
         store: &ClaimStore,
         wanted: &[Resource],
-    ) -> shardwise_discovery::Result<Vec<(Resource, Acquired)>> {
-        let (registrar, seat, store, wanted) = (Arc::clone(&self.registrar), seat.clone(), *store, wanted.to_vec());
+    ) -> shardwise_discovery::Result<Vec<(Resource, AcquireOutcome)>> {
+        let (registrar, record_id, store, wanted) = (Arc::clone(&self.registrar), record_id.clone(), *store, wanted.to_vec());
         // To the end, so that what was granted is remembered.
-        let answer = to_the_end(|caller| async move { acquire(&registrar, &caller, &seat, store, &wanted).await }).await;
+        let answer = to_the_end(|caller| async move { acquire(&registrar, &caller, &record_id, store, &wanted).await }).await;
         answer.map_err(|failure| failure.during("acquire"))
     }
 
-    async fn release(&self, seat: &Seat, held: &[(Resource, Epoch)]) -> shardwise_discovery::Result<()> {
-        let (registrar, seat, held) = (Arc::clone(&self.registrar), seat.clone(), held.to_vec());
+    async fn release(&self, record_id: &RecordId, held: &[(Resource, Epoch)]) -> shardwise_discovery::Result<()> {
+        let (registrar, record_id, held) = (Arc::clone(&self.registrar), record_id.clone(), held.to_vec());
         let answer = to_the_end(|_| async move {
-            match Means::of(&registrar, &seat).await {
-                Ok(means) => release(&registrar.client, &seat, means.session()?, &held).await,
+            match Means::of(&registrar, &record_id).await {
+                Ok(means) => release(&registrar.client, &record_id, means.session()?, &held).await,
                 // Its session is over, and with it whatever it held.
                 Err(Failure::Lost { .. }) => Ok(()),
                 Err(failure) => Err(failure),
@@ -70,43 +70,45 @@ impl Claims for ConsulBackend {
 async fn acquire(
     registrar: &Registrar,
     caller: &Caller,
-    seat: &Seat,
+    record_id: &RecordId,
     store: ClaimStore,
     wanted: &[Resource],
-) -> Result<Vec<(Resource, Acquired)>> {
-    let means = Means::of(registrar, seat).await?;
-    Asking { client: &registrar.client, caller, seat, session: means.session()?, store }.all(wanted).await
+) -> Result<Vec<(Resource, AcquireOutcome)>> {
+    let means = Means::of(registrar, record_id).await?;
+    Asking { client: &registrar.client, caller, record_id, session: means.session()?, store }.all(wanted).await
 }
 
-/// By what a seat claims.
+/// By what a record claims.
 enum Means {
     /// The registration that this process has made.
-    Own(Seat, Arc<Life>),
+    Own(RecordId, Arc<Life>),
     /// Another process' one, as the servers show it.
     Found(Session),
 }
 
 impl Means {
-    async fn of(registrar: &Registrar, seat: &Seat) -> Result<Self> {
-        match registrar.seats.get(seat) {
-            Some(life) => Ok(Self::Own(seat.clone(), life)),
-            None => found(registrar, seat).await.map(Self::Found),
+    async fn of(registrar: &Registrar, record_id: &RecordId) -> Result<Self> {
+        match registrar.seats.get(record_id) {
+            Some(life) => Ok(Self::Own(record_id.clone(), life)),
+            None => found(registrar, record_id).await.map(Self::Found),
         }
     }
 
     fn session(&self) -> Result<&Session> {
         match self {
-            Self::Own(seat, life) => life.session.as_ref().ok_or_else(|| Failure::DoesNotClaim { instance_id: seat.instance_id.clone() }),
+            Self::Own(record_id, life) => {
+                life.session.as_ref().ok_or_else(|| Failure::DoesNotClaim { instance_id: record_id.instance_id.clone() })
+            }
             Self::Found(session) => Ok(session),
         }
     }
 }
 
-/// The session that this seat has by another process' registration.
-async fn found(registrar: &Registrar, seat: &Seat) -> Result<Session> {
-    let lost = || Failure::Lost { instance_id: seat.instance_id.clone(), why: "the servers show none" };
-    let (client, prefix) = (&registrar.client, names::check_prefix(seat));
-    let list = client.passing(&names::service_name(&seat.group), Whom::Instance(seat.instance_id.as_str()), None).await?;
+/// The session that this record has by another process' registration.
+async fn found(registrar: &Registrar, record_id: &RecordId) -> Result<Session> {
+    let lost = || Failure::Lost { instance_id: record_id.instance_id.clone(), why: "the servers show none" };
+    let (client, prefix) = (&registrar.client, names::check_prefix(record_id));
+    let list = client.passing(&names::service_name(&record_id.group), Whom::Instance(record_id.instance_id.as_str()), None).await?;
     let own =
         list.entries.iter().find_map(|entry| Some((&entry.node.name, entry.service.check().filter(|check| check.starts_with(&prefix))?)));
     let (node, check) = own.ok_or_else(lost)?;

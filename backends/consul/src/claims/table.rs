@@ -4,8 +4,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use shardwise_core::{GroupName, Moment};
-use shardwise_discovery::feeds::{Feed, Full, Source};
-use shardwise_discovery::{ClaimTable, Error, Seldom};
+use shardwise_discovery::feeds::{Feed, FeedSource, LimitReached};
+use shardwise_discovery::{ClaimTable, Error, LogThrottle};
 use tokio::time::{Instant, sleep_until};
 
 use super::keys;
@@ -21,12 +21,12 @@ pub(crate) struct ClaimFollowers {
     pub(crate) registrar: Arc<Registrar>,
 }
 
-impl Source<ClaimTable> for ClaimFollowers {
+impl FeedSource<ClaimTable> for ClaimFollowers {
     fn start(self: Arc<Self>, feed: Feed<ClaimTable>) {
-        follow(GroupClaims { registrar: Arc::clone(&self.registrar), rested: Instant::now(), damaged: Seldom::default() }, feed);
+        follow(GroupClaims { registrar: Arc::clone(&self.registrar), rested: Instant::now(), damaged: LogThrottle::default() }, feed);
     }
 
-    fn full(&self, full: Full) -> Error {
+    fn full(&self, full: LimitReached) -> Error {
         no_room(full, GroupClaims::OPERATION)
     }
 }
@@ -37,7 +37,7 @@ struct GroupClaims {
     /// After a read one rests for as long as it took: while thousands of slots change hands, each change would be a reason to read them all.
     rested: Instant,
     /// Keys that could not be read.
-    damaged: Seldom<String>,
+    damaged: LogThrottle<String>,
 }
 
 impl Subject for GroupClaims {

@@ -55,7 +55,7 @@ pub(crate) async fn until<T>(what: &str, within: Duration, mut ask: impl AsyncFn
 
 /// Renews as a worker does: who gets no answer in time asks again.
 pub(crate) async fn renew(backend: &ConsulBackend, one: &Registration) {
-    until("it is renewed", one.ttl, async || match backend.renew(&one.seat(), one.ttl).await {
+    until("it is renewed", one.ttl, async || match backend.renew(&one.record_id(), one.ttl).await {
         Err(error) if error.is_retryable() => None,
         answer => Some(answer.unwrap()),
     })

@@ -15,8 +15,8 @@ use serde_json::{Value, json};
 use shardwise_backend_etcd::{EtcdBackend, EtcdConfig};
 use shardwise_core::{Claim, ClaimStore, Epoch, GroupName, Incarnation, InstanceId, Member, Resource, View};
 use shardwise_discovery::{
-    Acquired, Claims, ClaimsEvent, ClaimsStream, Clock, Discovery, Error, ErrorKind, Registration, Result, Seat, WatchEvent, WatchStream,
-    conformance,
+    AcquireOutcome, Claims, ClaimsEvent, ClaimsStream, Clock, Discovery, Error, ErrorKind, RecordId, Registration, Result, WatchEvent,
+    WatchStream, conformance,
 };
 use shardwise_testkit::Etcd;
 use tokio::task::JoinHandle;
@@ -118,10 +118,10 @@ pub(crate) fn slots(range: std::ops::Range<u32>) -> Vec<Resource> {
 }
 
 /// A member that claims, and lives for long without renewals.
-pub(crate) async fn claimant(backend: &EtcdBackend, id: &str, incarnation: u64) -> Seat {
+pub(crate) async fn claimant(backend: &EtcdBackend, id: &str, incarnation: u64) -> RecordId {
     let registration = Registration { ttl: Duration::from_mins(1), claims: true, ..registration(id, incarnation) };
     backend.register(&registration).await.unwrap();
-    registration.seat()
+    registration.record_id()
 }
 
 pub(crate) async fn store(backend: &EtcdBackend) -> ClaimStore {
@@ -129,14 +129,14 @@ pub(crate) async fn store(backend: &EtcdBackend) -> ClaimStore {
 }
 
 /// Asks once; what is granted, in order.
-pub(crate) async fn granted(backend: &EtcdBackend, seat: &Seat, wanted: &[Resource]) -> Vec<(Resource, Epoch)> {
-    let answers = backend.acquire(seat, &store(backend).await, wanted).await.unwrap();
+pub(crate) async fn granted(backend: &EtcdBackend, record_id: &RecordId, wanted: &[Resource]) -> Vec<(Resource, Epoch)> {
+    let answers = backend.acquire(record_id, &store(backend).await, wanted).await.unwrap();
     assert_eq!(answers.len(), wanted.len(), "each is answered");
     only_granted(answers)
 }
 
-pub(crate) fn only_granted(answers: Vec<(Resource, Acquired)>) -> Vec<(Resource, Epoch)> {
-    let epoch = |acquired| if let Acquired::Granted(epoch) = acquired { Some(epoch) } else { None };
+pub(crate) fn only_granted(answers: Vec<(Resource, AcquireOutcome)>) -> Vec<(Resource, Epoch)> {
+    let epoch = |acquired| if let AcquireOutcome::Granted(epoch) = acquired { Some(epoch) } else { None };
     let mut granted: Vec<_> = answers.into_iter().filter_map(|(resource, acquired)| Some((resource, epoch(acquired)?))).collect();
     granted.sort_unstable();
     granted
@@ -315,8 +315,8 @@ impl Fleet {
         let backend = Arc::clone(&self.backend);
         let living = tokio::spawn(async move {
             loop {
-                let seat = registration.seat();
-                let renewal = tokio::time::timeout(TTL / 3, backend.renew(&seat, TTL)).await;
+                let record_id = registration.record_id();
+                let renewal = tokio::time::timeout(TTL / 3, backend.renew(&record_id, TTL)).await;
                 match renewal {
                     Ok(Ok(_)) => tokio::time::sleep(TTL / 3).await,
                     Ok(Err(error)) if *error.kind() == ErrorKind::Lost => {

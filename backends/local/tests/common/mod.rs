@@ -15,7 +15,7 @@ use futures::StreamExt;
 use shardwise_backend_local::{LocalBackend, LocalConfig};
 use shardwise_core::{Claim, ClaimStore, Epoch, GroupName, Incarnation, InstanceId, Member, Moment, Resource, View};
 use shardwise_discovery::{
-    Acquired, Claims, ClaimsEvent, ClaimsStream, Clock, Discovery, Error, ErrorKind, Registration, Seat, WatchStream, conformance,
+    AcquireOutcome, Claims, ClaimsEvent, ClaimsStream, Clock, Discovery, Error, ErrorKind, RecordId, Registration, WatchStream, conformance,
 };
 use sqlx::sqlite::{SqliteConnectOptions, SqliteConnection};
 use sqlx::{ConnectOptions, Connection};
@@ -155,8 +155,8 @@ pub(crate) fn descriptors(path: &Path) -> usize {
 
 /// Makes the file, by a member that joins and leaves: looking at a group makes none.
 pub(crate) async fn make(backend: &LocalBackend) {
-    let seat = joined(backend, "first", PATIENCE).await.seat();
-    backend.deregister(&seat).await.unwrap();
+    let record_id = joined(backend, "first", PATIENCE).await.record_id();
+    backend.deregister(&record_id).await.unwrap();
 }
 
 pub(crate) fn ids(view: &View) -> Vec<&str> {
@@ -190,15 +190,15 @@ pub(crate) async fn store(backend: &LocalBackend) -> ClaimStore {
 }
 
 /// Asks once, and returns what was granted.
-pub(crate) async fn granted(backend: &LocalBackend, seat: &Seat, wanted: &[Resource]) -> BTreeMap<Resource, Epoch> {
-    let answers = backend.acquire(seat, &store(backend).await, wanted).await.unwrap();
-    let epoch = |acquired| if let Acquired::Granted(epoch) = acquired { Some(epoch) } else { None };
+pub(crate) async fn granted(backend: &LocalBackend, record_id: &RecordId, wanted: &[Resource]) -> BTreeMap<Resource, Epoch> {
+    let answers = backend.acquire(record_id, &store(backend).await, wanted).await.unwrap();
+    let epoch = |acquired| if let AcquireOutcome::Granted(epoch) = acquired { Some(epoch) } else { None };
     answers.into_iter().filter_map(|(resource, acquired)| Some((resource, epoch(acquired)?))).collect()
 }
 
-pub(crate) async fn release(backend: &LocalBackend, seat: &Seat, held: &BTreeMap<Resource, Epoch>) {
+pub(crate) async fn release(backend: &LocalBackend, record_id: &RecordId, held: &BTreeMap<Resource, Epoch>) {
     let held: Vec<_> = held.iter().map(|(resource, epoch)| (resource.clone(), *epoch)).collect();
-    backend.release(seat, &held).await.unwrap();
+    backend.release(record_id, &held).await.unwrap();
 }
 
 /// Somebody who follows the claims of the group.

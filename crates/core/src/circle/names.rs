@@ -13,32 +13,32 @@ impl Circle {
         if members.is_empty() || names.is_empty() {
             return BTreeMap::new();
         }
-        // More than any view has, and than there are seats.
+        // More than any view has, and than there are numbers.
         if members.len() > MEMBERS_MAX as usize {
             let anew = NameOwners::of_view(view, self.params, names);
             return names.iter().filter_map(|name| Some((name.clone(), anew.owner(name)?.clone()))).collect();
         }
         self.follow(&members);
-        let (mut room, mut who) = (vec![0; self.seats()], vec![None; self.seats()]);
+        let (mut room, mut who) = (vec![0; self.numbers()], vec![None; self.numbers()]);
         let capacities = ring::capacities(&members, NameOwners::count(names), self.params.load_margin);
-        for (member, capacity) in self.seated.iter().zip(capacities) {
-            (room[usize::from(member.seat)], who[usize::from(member.seat)]) = (capacity, Some(&member.id));
+        for (member, capacity) in self.members.iter().zip(capacities) {
+            (room[usize::from(member.number)], who[usize::from(member.number)]) = (capacity, Some(&member.id));
         }
         let place = |name: &ClaimName| {
             // Capacities add up to at least the number of names, so there is one.
-            let seat = self.clockwise(hash_bytes(name.as_str().as_bytes())).find(|seat| room[*seat] > 0)?;
-            room[seat] -= 1;
-            Some((name.clone(), who[seat]?.clone()))
+            let number = self.clockwise(hash_bytes(name.as_str().as_bytes())).find(|number| room[*number] > 0)?;
+            room[number] -= 1;
+            Some((name.clone(), who[number]?.clone()))
         };
         names.iter().filter_map(place).collect()
     }
 
-    /// The seats of the points from there on, one turn. There are points.
+    /// The numbers of the points from there on, one turn. There are points.
     fn clockwise(&self, hash: u64) -> impl Iterator<Item = usize> {
         let (at, place) = (bucket_of(hash), BucketEntry::new(hash, 0).place());
         let (before, bucket, after) = (&self.buckets[..at], &self.buckets[at], &self.buckets[at + 1..]);
         let first = bucket.partition_point(|entry| entry.place() < place);
         let others = after.iter().chain(before).flatten();
-        bucket[first..].iter().chain(others).chain(&bucket[..first]).map(|entry| entry.seat())
+        bucket[first..].iter().chain(others).chain(&bucket[..first]).map(|entry| entry.number())
     }
 }

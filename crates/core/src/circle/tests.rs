@@ -22,13 +22,13 @@ fn simple(members: &[(InstanceId, Weight)], params: PlacementParams, hash: Point
 
 /// Every entry is where its hash says, in the protocol's order, and there are exactly the points that there should be.
 fn assert_sound(circle: &Circle) {
-    let points: u32 = circle.seated.iter().map(|member| member.points).sum();
+    let points: u32 = circle.members.iter().map(|member| member.points).sum();
     assert_eq!(circle.buckets.iter().map(Vec::len).sum::<usize>(), points as usize);
-    let mut seats: Vec<_> = circle.seated.iter().map(|member| member.seat).chain(circle.free.iter().copied()).collect();
-    seats.sort_unstable();
-    assert!(seats.into_iter().map(usize::from).eq(0..circle.seats()));
+    let mut numbers: Vec<_> = circle.members.iter().map(|member| member.number).chain(circle.free.iter().copied()).collect();
+    numbers.sort_unstable();
+    assert!(numbers.into_iter().map(usize::from).eq(0..circle.numbers()));
     let id_of = |entry: &BucketEntry| {
-        circle.seated.iter().find(|member| usize::from(member.seat) == entry.seat()).map(|member| &member.id).unwrap()
+        circle.members.iter().find(|member| usize::from(member.number) == entry.number()).map(|member| &member.id).unwrap()
     };
     for bucket in &circle.buckets {
         assert!(bucket.windows(2).all(|pair| (pair[0].place(), id_of(&pair[0])) <= (pair[1].place(), id_of(&pair[1]))));

@@ -71,7 +71,7 @@ impl Holdings {
         if asking {
             self.asked.clear();
         }
-        let opening = self.store.line.failed(attempt, now);
+        let opening = self.store.call.failed(attempt, now);
         self.releasing.failed(attempt, now);
         match failure {
             CallFailure::Permanent(why) if opening => self.deny(why),

@@ -75,7 +75,7 @@ pub struct Holdings {
     /// What others hold, by the watch.
     others: BTreeMap<Resource, Claim>,
     /// What others hold is known at all.
-    told: bool,
+    claims_known: bool,
     /// Not to be asked for before.
     held_back: BTreeMap<Resource, Moment>,
     acquiring: PendingCall,
@@ -105,7 +105,7 @@ impl Holdings {
             orphans: BTreeMap::new(),
             shown: BTreeMap::new(),
             others: BTreeMap::new(),
-            told: false,
+            claims_known: false,
             held_back: BTreeMap::new(),
             acquiring: PendingCall::IDLE,
             asked: BTreeSet::new(),
@@ -135,7 +135,7 @@ impl Holdings {
 
     /// Whether it is known who holds what.
     pub(crate) const fn is_told(&self) -> bool {
-        self.told
+        self.claims_known
     }
 
     /// Who holds a resource and will as long as that is wanted, as far as is known; what this member is giving back for good is nobody's.
@@ -171,7 +171,7 @@ impl Holdings {
 
     /// The slots of a circle of so many that nobody holds, as far as is known; none before anything is.
     pub fn free_slots(&self, slots: u32) -> SlotSet {
-        let mut free = if self.told { SlotSet::full(slots) } else { SlotSet::empty(slots) };
+        let mut free = if self.claims_known { SlotSet::full(slots) } else { SlotSet::empty(slots) };
         for resource in self.others.keys().chain(self.mine.keys()).chain(self.orphans.keys()) {
             if let Resource::Slot(slot) = resource {
                 free.remove(*slot);
@@ -182,7 +182,10 @@ impl Holdings {
 
     /// Whether nobody holds it, as far as is known.
     pub fn is_free(&self, resource: &Resource) -> bool {
-        self.told && !self.others.contains_key(resource) && !self.mine.contains_key(resource) && !self.orphans.contains_key(resource)
+        self.claims_known
+            && !self.others.contains_key(resource)
+            && !self.mine.contains_key(resource)
+            && !self.orphans.contains_key(resource)
     }
 
     /// A number that changes whenever what serves does.
@@ -214,7 +217,7 @@ impl Holdings {
         let orphans = std::mem::take(&mut self.mine).into_iter().map(|(resource, hold)| (resource, hold.epoch));
         self.orphans.extend(orphans);
         self.asked.clear();
-        (self.acquiring, self.releasing, self.store.line) = (PendingCall::IDLE, PendingCall::IDLE, PendingCall::IDLE);
+        (self.acquiring, self.releasing, self.store.call) = (PendingCall::IDLE, PendingCall::IDLE, PendingCall::IDLE);
     }
 
     /// From here on this is another life of the member: what the former one held ends with its record.
@@ -262,7 +265,7 @@ impl Holdings {
             due.map(|due| due.max(self.acquiring.not_before))
         });
         let gives = self.open && self.releasing.in_flight.is_none() && self.has_to_release();
-        let opens = (self.entered && !self.open && self.store.line.in_flight.is_none()).then_some(self.store.line.not_before);
+        let opens = (self.entered && !self.open && self.store.call.in_flight.is_none()).then_some(self.store.call.not_before);
         drains.min().into_iter().chain(opens).chain(again.flatten()).chain(gives.then_some(self.releasing.not_before)).min()
     }
 
@@ -271,7 +274,7 @@ impl Holdings {
         let free = |resource: &&Resource| {
             !self.mine.contains_key(*resource) && !self.orphans.contains_key(*resource) && !self.others.contains_key(*resource)
         };
-        self.wanted.iter().filter(|_| self.told).filter(free)
+        self.wanted.iter().filter(|_| self.claims_known).filter(free)
     }
 
     /// Sends what is due.

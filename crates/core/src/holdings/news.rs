@@ -10,7 +10,7 @@ impl Holdings {
     pub fn told_all(&mut self, now: Moment, claims: impl IntoIterator<Item = (Resource, Claim)>, actions: &mut Vec<ClaimAction>) {
         let claims: BTreeMap<_, _> = claims.into_iter().collect();
         let gone: Vec<_> = self.others.keys().chain(self.shown.keys()).filter(|known| !claims.contains_key(*known)).cloned().collect();
-        self.told = true;
+        self.claims_known = true;
         let changes = claims.into_iter().map(|(resource, claim)| (resource, Some(claim)));
         self.told_changes(now, changes.chain(gone.into_iter().map(|resource| (resource, None))), actions);
     }

@@ -34,7 +34,7 @@ pub enum StoreRefusal {
 
 #[derive(Debug)]
 pub(super) struct StoreState {
-    pub(super) line: PendingCall,
+    pub(super) call: PendingCall,
     /// The one in use, or the one used last.
     known: Option<ClaimStore>,
     /// The highest epoch that was granted to this member, and the highest that it has seen, anybody's. What is seen may be another store's
@@ -47,7 +47,7 @@ pub(super) struct StoreState {
 }
 
 impl StoreState {
-    pub(super) const NONE: Self = Self { line: PendingCall::IDLE, known: None, granted: 0, seen: 0, refused: None, accepted: false };
+    pub(super) const NONE: Self = Self { call: PendingCall::IDLE, known: None, granted: 0, seen: 0, refused: None, accepted: false };
 }
 
 impl Holdings {
@@ -63,10 +63,10 @@ impl Holdings {
 
     /// The store of claims, as the backend answers to [`ClaimAction::OpenStore`].
     pub fn opened(&mut self, now: Moment, attempt: u64, found: ClaimStore, actions: &mut Vec<ClaimAction>) {
-        if !self.store.line.answered(attempt) {
+        if !self.store.call.answered(attempt) {
             return;
         }
-        self.store.line.failures = 0;
+        self.store.call.failures = 0;
         let other = self.store.known.filter(|known| known.id != found.id);
         match other {
             // Whoever has raised the floor knows of the loss.
@@ -74,7 +74,7 @@ impl Holdings {
                 self.drop_all(actions);
                 self.store.accepted = false;
                 self.store.refused = Some(StoreRefusal::Other { known: known.id, found: found.id, highest: self.store.seen });
-                self.store.line.not_before = now.plus(LOOK_AGAIN);
+                self.store.call.not_before = now.plus(LOOK_AGAIN);
             }
             _ => {
                 if other.is_some() {
@@ -115,9 +115,9 @@ impl Holdings {
 
     /// Asks for the store where it is needed and not known.
     pub(super) fn ask_for_store(&mut self, now: Moment, actions: &mut Vec<ClaimAction>) {
-        if self.entered && !self.open && self.store.line.is_free(now) {
+        if self.entered && !self.open && self.store.call.is_free(now) {
             let attempt = self.next_attempt();
-            self.store.line.in_flight = Some(attempt);
+            self.store.call.in_flight = Some(attempt);
             actions.push(ClaimAction::OpenStore { attempt });
         }
     }

@@ -108,7 +108,7 @@ impl ClaimState {
 
     /// Tells the group as it is now: where it is another one, owners that did not come have their time again. What was held in their place is
     /// let go of by the next [`ClaimState::want`], unless that wants it.
-    pub(super) fn meet(&mut self, view: &Arc<View>, placer: &Arc<Placer>, me: &InstanceId) {
+    pub(super) fn on_view(&mut self, view: &Arc<View>, placer: &Arc<Placer>, me: &InstanceId) {
         if self.placed_at.as_ref().is_some_and(|(known, _)| Arc::ptr_eq(known, view)) {
             return;
         }
@@ -118,7 +118,7 @@ impl ClaimState {
             self.stale |= !self.stood_in.is_empty();
             self.stood_in.clear();
             self.rolling = RollingUpgrade::of(self.version_rule, view, placer, me, &self.names);
-            self.succeed();
+            self.recompute_succession();
             if self.rolling.is_none() {
                 let owners = placer.place_names(view, &self.names);
                 self.want_names(owners.into_iter().filter(|(_, owner)| owner == me).map(|(name, _)| name).collect());
@@ -127,7 +127,7 @@ impl ClaimState {
     }
 
     /// Where versions count: finds out anew what follows from who holds what.
-    fn succeed(&mut self) {
+    fn recompute_succession(&mut self) {
         // What has moved so far is in it.
         self.holdings.take_moves();
         if let Some(rolling) = &mut self.rolling {
@@ -146,7 +146,7 @@ impl ClaimState {
         if rolling.follows(&moves, &self.holdings) {
             return;
         }
-        self.succeed();
+        self.recompute_succession();
         let slots = self.rolling.as_ref().map(RollingUpgrade::slots);
         if let Some(slots) = slots.filter(|slots| *self.wanted != *slots) {
             (self.wanted, self.stale) = (Arc::new(slots), true);
@@ -166,7 +166,7 @@ impl ClaimState {
     }
 
     /// No name is this member's until it meets the group again.
-    pub(super) fn rest(&mut self) {
+    pub(super) fn suspend_names(&mut self) {
         self.stale |= !self.wanted_names.is_empty() || !self.stood_in.is_empty();
         self.wanted_names.clear();
         self.stood_in.clear();
@@ -211,7 +211,7 @@ impl ClaimState {
 
     pub(super) fn want_nothing(&mut self, now: Moment, cause: Cause) {
         let nothing = Arc::new(SlotSet::empty(self.wanted.slots()));
-        self.rest();
+        self.suspend_names();
         self.want(now, &nothing, cause);
     }
 
@@ -287,7 +287,9 @@ impl Machine {
 
     fn looks(&self) -> bool {
         let ownership = &self.ownership;
-        ownership.state == ServiceState::Active && !ownership.stands_still && ownership.view.active() >= self.policy.min_members as usize
+        ownership.state == ServiceState::Active
+            && !ownership.rebalancing_frozen
+            && ownership.view.active() >= self.policy.min_members as usize
     }
 
     pub(super) fn claims(&mut self, now: Moment, input: ClaimInput, actions: &mut Vec<Action>) {

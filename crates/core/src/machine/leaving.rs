@@ -48,8 +48,8 @@ impl Machine {
                 if let Some(claiming) = &mut self.claiming {
                     claiming.want_nothing(now, Cause::Draining);
                 }
-                self.place = if self.keeps_place() { PlaceReservation::Kept } else { PlaceReservation::Free };
-                let returns = self.place == PlaceReservation::Kept;
+                self.place_reservation = if self.keeps_place() { PlaceReservation::Kept } else { PlaceReservation::Free };
+                let returns = self.place_reservation == PlaceReservation::Kept;
                 self.turn(now, ServiceState::Draining, actions);
                 if self.lease.is_held() {
                     actions.push(if returns { Action::MarkPausing } else { Action::MarkDraining });
@@ -70,10 +70,10 @@ impl Machine {
     /// Leaves without keeping a place, or gives up the place that was kept.
     pub(super) fn leave_for_good(&mut self, now: Moment, actions: &mut Vec<Action>) {
         self.leave(now, actions);
-        if self.place != PlaceReservation::Kept {
+        if self.place_reservation != PlaceReservation::Kept {
             return;
         }
-        self.place = PlaceReservation::Free;
+        self.place_reservation = PlaceReservation::Free;
         match self.state() {
             // The record that was left behind is this life's own.
             ServiceState::Left => {
@@ -81,7 +81,7 @@ impl Machine {
                 actions.push(Action::Deregister);
             }
             // Its record is being replaced by one that keeps its place: that one goes as soon as it is there.
-            ServiceState::Draining if self.drain_until.is_none() => self.place = PlaceReservation::GivenUp,
+            ServiceState::Draining if self.drain_until.is_none() => self.place_reservation = PlaceReservation::GivenUp,
             _ if self.lease.is_held() => {
                 actions.retain(|action| *action != Action::MarkPausing);
                 actions.push(Action::MarkDraining);
@@ -156,7 +156,7 @@ impl Machine {
         }
         if self.has_let_go() && self.leaves_at().is_some_and(|at| now >= at) {
             (self.drain_until, self.shown_until) = (None, None);
-            let away = self.place == PlaceReservation::Kept && self.lease.is_held();
+            let away = self.place_reservation == PlaceReservation::Kept && self.lease.is_held();
             actions.push(if away { Action::StepAway { grace: self.policy.rejoin_grace } } else { Action::Deregister });
         }
         self.gives_up |= self.gives_up_at.is_some_and(|at| now >= at);

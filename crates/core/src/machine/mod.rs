@@ -61,7 +61,7 @@ pub struct Machine {
     gives_up_at: Option<Moment>,
     gives_up: bool,
     /// Whether a leaver keeps its place for `rejoin_grace`.
-    place: leaving::PlaceReservation,
+    place_reservation: leaving::PlaceReservation,
     losses: loss::Losses,
     /// Under exclusive ownership alone.
     claiming: Option<claiming::ClaimState>,
@@ -97,7 +97,7 @@ impl Machine {
             drain_until: None,
             gives_up_at: None,
             gives_up: false,
-            place: leaving::PlaceReservation::Free,
+            place_reservation: leaving::PlaceReservation::Free,
             losses: loss::Losses::default(),
             claiming,
             shown_until: None,
@@ -193,8 +193,8 @@ impl Machine {
                 }
             }
             Input::InFlightDone => self.drain_until = self.drain_until.map(|_| now),
-            Input::Deregistered if self.place == leaving::PlaceReservation::GivenUp => {
-                self.place = leaving::PlaceReservation::Free;
+            Input::Deregistered if self.place_reservation == leaving::PlaceReservation::GivenUp => {
+                self.place_reservation = leaving::PlaceReservation::Free;
                 actions.push(Action::Deregister);
             }
             // Of a record whose lease was refused, while the work of a leaver is still waited for.

@@ -65,8 +65,8 @@ impl Machine {
                 // Without a share by slots nobody has one by names.
                 let gated = view.active() < self.policy.min_members as usize;
                 match placer.filter(|_| !gated) {
-                    Some(placer) => claiming.meet(&wanted, &placer, &self.me.instance_id),
-                    None => claiming.rest(),
+                    Some(placer) => claiming.on_view(&wanted, &placer, &self.me.instance_id),
+                    None => claiming.suspend_names(),
                 }
                 let held = if state == ServiceState::Active { held } else { HeldShare::nothing(&self.policy.placement) };
                 let serving = claiming.want(now, &held.slots, cause);
@@ -78,8 +78,9 @@ impl Machine {
         let deadline = self.deadline().filter(|_| state == ServiceState::Active);
         let claims_end = self.deadline().filter(|_| self.claiming.is_some());
         let min_members = self.policy.min_members;
-        let stands_still = !view.missing().is_empty() || !wanted.missing().is_empty();
-        let next = Ownership { state, since, held, deadline, claims_end, view, policy_fingerprint, stands_still, min_members, refusal };
+        let rebalancing_frozen = !view.missing().is_empty() || !wanted.missing().is_empty();
+        let next =
+            Ownership { state, since, held, deadline, claims_end, view, policy_fingerprint, rebalancing_frozen, min_members, refusal };
         self.publish(now, next, cause, actions);
     }
 

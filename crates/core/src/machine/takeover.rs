@@ -19,7 +19,7 @@ pub(super) struct Unclaimed {
     since: BTreeMap<Resource, Moment>,
     looked: Option<Moment>,
     /// Who comes after whom in the present group, once that was needed.
-    line: Option<TakeoverOrder>,
+    order: Option<TakeoverOrder>,
 }
 
 /// Who comes after whom in one group.
@@ -60,7 +60,7 @@ impl Unclaimed {
     /// Forgets what it has seen: owners have their time to come again.
     pub(super) fn start_over(&mut self) {
         self.since.clear();
-        self.line = None;
+        self.order = None;
     }
 
     pub(super) fn next_look(&self, ttl: Duration) -> Moment {
@@ -91,7 +91,7 @@ impl Unclaimed {
         if waiting.peek().is_none() {
             return Vec::new();
         }
-        let line = self.line.get_or_insert_with(line);
+        let line = self.order.get_or_insert_with(line);
         waiting
             .filter(|(resource, ttls)| !line.rests(resource) && line.has(resource, *ttls, me))
             .map(|(resource, _)| resource.clone())
@@ -132,7 +132,7 @@ mod tests {
             let mut taken: Vec<_> = ["a", "b", "c"]
                 .iter()
                 .flat_map(|me| {
-                    let mut copy = Unclaimed { since: unclaimed.since.clone(), looked: unclaimed.looked, line: None };
+                    let mut copy = Unclaimed { since: unclaimed.since.clone(), looked: unclaimed.looked, order: None };
                     copy.look(at(ms), TTL, || free(slots), line, &id(me))
                 })
                 .collect();
@@ -146,7 +146,7 @@ mod tests {
         assert_eq!(look(5_000, &[1, 3]), [Resource::Slot(1)]);
         assert_eq!(look(8_000, &[1, 2, 3]), [Resource::Slot(1), Resource::Slot(3)]);
         unclaimed.start_over();
-        assert!(unclaimed.since.is_empty() && unclaimed.line.is_none());
+        assert!(unclaimed.since.is_empty() && unclaimed.order.is_none());
         assert_eq!(unclaimed.look(at(8_001), TTL, || panic!("too soon"), line, &id("a")), []);
     }
 

@@ -8,7 +8,7 @@ use futures::future::join_all;
 use shardwise_core::{Incarnation, MemberState, REJOIN_GRACE_LEAST, View};
 
 use super::{SOON, Scope, view_where};
-use crate::{ErrorKind, Registration, Seat, WatchEvent};
+use crate::{ErrorKind, RecordId, Registration, WatchEvent};
 
 /// A grace that is not over before a case is.
 const LONG: Duration = Duration::from_mins(1);
@@ -114,7 +114,7 @@ pub async fn clause_12_an_away_record_is_not_kept_alive(scope: &Scope) {
     let a = scope.joined("a", 1).await;
     let started = scope.clock.now();
     scope.stepped_away(&a, REJOIN_GRACE_LEAST).await;
-    assert!(is_lost(scope.backend.renew(&a.seat(), a.ttl).await), "there is nothing to renew");
+    assert!(is_lost(scope.backend.renew(&a.record_id(), a.ttl).await), "there is nothing to renew");
     assert!(is_lost(scope.backend.update(&a).await), "there is nothing to update");
     assert_eq!(scope.states().await, [("a".to_owned(), 1, MemberState::Away)]);
     let longest = REJOIN_GRACE_LEAST + ROUNDING + scope.backend.capabilities().margin + Duration::from_secs(1);
@@ -126,7 +126,7 @@ pub async fn clause_12_an_away_record_is_not_kept_alive(scope: &Scope) {
         assert!(asked < longest, "still there after {asked:?} of {REJOIN_GRACE_LEAST:?}");
         let again = scope.backend.step_away(&a, REJOIN_GRACE_LEAST).await;
         assert!(again.is_ok() || is_lost(again), "it is away, or that is over");
-        assert!(is_lost(scope.backend.renew(&a.seat(), a.ttl).await));
+        assert!(is_lost(scope.backend.renew(&a.record_id(), a.ttl).await));
         tokio::time::sleep(Duration::from_millis(200)).await;
     }
 }
@@ -180,9 +180,9 @@ pub async fn clause_12_only_a_living_record_steps_away(scope: &Scope) {
 pub async fn clause_12_who_is_away_can_be_taken_out(scope: &Scope) {
     let a = scope.joined("a", 1).await;
     scope.stepped_away(&a, LONG).await;
-    scope.backend.deregister(&scope.registration("a", 2).seat()).await.expect("another life's is no error");
+    scope.backend.deregister(&scope.registration("a", 2).record_id()).await.expect("another life's is no error");
     assert_eq!(scope.ids().await, ["a"]);
-    scope.backend.deregister(&a.seat()).await.expect("deregister");
+    scope.backend.deregister(&a.record_id()).await.expect("deregister");
     scope.expect_ids(&[], SOON).await;
     // By somebody else too, who knows of it what the group shows.
     let b = scope.joined("b", 3).await;
@@ -190,6 +190,6 @@ pub async fn clause_12_who_is_away_can_be_taken_out(scope: &Scope) {
     let view = scope.peer.members(&scope.group).await.expect("members").view;
     let [seen] = view.members() else { panic!("b alone is away: {view:?}") };
     let (group, instance_id, incarnation) = (scope.group.clone(), seen.instance_id.clone(), seen.incarnation);
-    scope.peer.deregister(&Seat { group, instance_id, incarnation }).await.expect("deregister");
+    scope.peer.deregister(&RecordId { group, instance_id, incarnation }).await.expect("deregister");
     scope.expect_ids(&[], SOON).await;
 }

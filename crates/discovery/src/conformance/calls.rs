@@ -56,7 +56,7 @@ pub async fn clause_08_an_update_that_was_given_up_undoes_no_later_one(scope: &S
         // Whatever is still on its way arrives.
         tokio::time::sleep(scope.ttl / 50).await;
         assert_eq!(seen(scope).await, [("a".to_owned(), 1, Some(new))], "the older update was given up after {patience} ms");
-        scope.backend.renew(&registered.seat(), registered.ttl).await.expect("renew");
+        scope.backend.renew(&registered.record_id(), registered.ttl).await.expect("renew");
     }
 }
 
@@ -66,15 +66,15 @@ pub async fn calls_that_were_given_up_and_made_again_are_harmless(scope: &Scope)
         let (backend, mut a) = (&scope.backend, scope.registration("a", incarnation));
         given_up(backend.register(&a), patience).await;
         backend.register(&a).await.unwrap_or_else(|error| panic!("registering again after {patience} ms: {error}"));
-        given_up(backend.renew(&a.seat(), a.ttl), patience).await;
-        backend.renew(&a.seat(), a.ttl).await.unwrap_or_else(|error| panic!("renewing again after {patience} ms: {error}"));
+        given_up(backend.renew(&a.record_id(), a.ttl), patience).await;
+        backend.renew(&a.record_id(), a.ttl).await.unwrap_or_else(|error| panic!("renewing again after {patience} ms: {error}"));
         a.member.state = MemberState::Draining;
         a.member.version = Some("2".into());
         given_up(backend.update(&a), patience).await;
         backend.update(&a).await.unwrap_or_else(|error| panic!("updating again after {patience} ms: {error}"));
         assert_eq!(seen(scope).await, [("a".to_owned(), incarnation, Some("2".to_owned()))], "given up after {patience} ms");
-        given_up(backend.deregister(&a.seat()), patience).await;
-        backend.deregister(&a.seat()).await.unwrap_or_else(|error| panic!("deregistering again after {patience} ms: {error}"));
+        given_up(backend.deregister(&a.record_id()), patience).await;
+        backend.deregister(&a.record_id()).await.unwrap_or_else(|error| panic!("deregistering again after {patience} ms: {error}"));
         scope.expect_ids(&[], SOON).await;
     }
     tokio::time::sleep(scope.ttl / 10).await;

@@ -7,7 +7,7 @@ use crate::{ErrorKind, Registration};
 pub async fn clause_01_one_record_per_member(scope: &Scope) {
     let a = scope.joined("a", 1).await;
     scope.joined("b", 2).await;
-    scope.backend.renew(&a.seat(), a.ttl).await.expect("renew");
+    scope.backend.renew(&a.record_id(), a.ttl).await.expect("renew");
     scope.backend.update(&a).await.expect("update");
     scope.backend.register(&a).await.expect("register again");
     assert_eq!(scope.ids().await, ["a", "b"]);
@@ -17,7 +17,7 @@ pub async fn clause_01_one_record_per_member(scope: &Scope) {
 pub async fn clause_01_a_renewed_member_stays(scope: &Scope) {
     let a = scope.joined_for("a", 1, scope.unhurried()).await;
     let renew = || async {
-        scope.backend.renew(&a.seat(), a.ttl).await.expect("a renewal in time succeeds");
+        scope.backend.renew(&a.record_id(), a.ttl).await.expect("a renewal in time succeeds");
         assert_eq!(scope.ids().await, ["a"]);
     };
     while_renewing(a.ttl / 6, renew, tokio::time::sleep(a.ttl * 2)).await;
@@ -40,7 +40,7 @@ pub async fn clause_03_a_grant_counts_from_the_start_of_its_request(scope: &Scop
     let between = scope.clock.now();
     assert!(before <= grant.started && grant.started <= between, "{before:?} <= {:?} <= {between:?}", grant.started);
     assert!(grant.ttl >= ttl, "granted {:?}, asked for {ttl:?}", grant.ttl);
-    let grant = scope.backend.renew(&registration.seat(), ttl).await.expect("renew");
+    let grant = scope.backend.renew(&registration.record_id(), ttl).await.expect("renew");
     assert!(between <= grant.started && grant.started <= scope.clock.now());
     let left = grant.started.plus(grant.ttl).since(scope.clock.now());
     tokio::time::sleep(left * 2 / 3).await;
@@ -52,7 +52,7 @@ pub async fn clause_09_renewing_after_expiry_is_lost(scope: &Scope) {
     let a = scope.joined_for("a", 1, scope.ttl).await;
     scope.expect_ids(&[], scope.gone_within(scope.ttl)).await;
     for _ in 0..2 {
-        let error = scope.backend.renew(&a.seat(), scope.ttl).await.expect_err("the record has expired");
+        let error = scope.backend.renew(&a.record_id(), scope.ttl).await.expect_err("the record has expired");
         assert_eq!(*error.kind(), ErrorKind::Lost, "{error}");
         assert!(scope.ids().await.is_empty(), "a late renewal heals nothing");
     }

@@ -22,7 +22,7 @@ pub async fn clause_07_draining_is_seen_before_gone(scope: &Scope) {
     let view = view_where(&mut watch, SOON, "a draining", |view| view.members().iter().any(|m| m.state == MemberState::Draining)).await;
     assert_eq!(view.members().len(), 1);
     assert_eq!(view.members()[0].serves, a.member.serves);
-    scope.backend.deregister(&a.seat()).await.expect("deregister");
+    scope.backend.deregister(&a.record_id()).await.expect("deregister");
     view_where(&mut watch, SOON, "nobody", |view| view.members().is_empty()).await;
 }
 
@@ -31,7 +31,7 @@ pub async fn clause_07_a_draining_member_renews(scope: &Scope) {
     let a = scope.joined_for("a", 1, scope.unhurried()).await;
     scope.backend.update(&draining(a.clone())).await.expect("update");
     let renew = || async {
-        scope.backend.renew(&a.seat(), a.ttl).await.expect("renew while draining");
+        scope.backend.renew(&a.record_id(), a.ttl).await.expect("renew while draining");
     };
     while_renewing(a.ttl / 6, renew, tokio::time::sleep(a.ttl * 3 / 2)).await;
     let snapshot = scope.peer.members(&scope.group).await.expect("members");
@@ -43,9 +43,9 @@ pub async fn clause_08_another_incarnation_touches_nothing(scope: &Scope) {
     let own = scope.joined("a", 1).await;
     let mut other = scope.registration("a", 2);
     other.member.zone = Some("elsewhere".into());
-    assert_eq!(*scope.peer.renew(&other.seat(), other.ttl).await.expect_err("not its record").kind(), ErrorKind::Lost);
+    assert_eq!(*scope.peer.renew(&other.record_id(), other.ttl).await.expect_err("not its record").kind(), ErrorKind::Lost);
     assert_eq!(*scope.peer.update(&other).await.expect_err("not its record").kind(), ErrorKind::Lost);
-    scope.peer.deregister(&other.seat()).await.expect("deleting what is not there is no error");
+    scope.peer.deregister(&other.record_id()).await.expect("deleting what is not there is no error");
     let snapshot = scope.peer.members(&scope.group).await.expect("members");
     let member = snapshot.view.member(&own.member.instance_id).expect("the record is still there");
     assert_eq!((member.incarnation, member.zone.as_deref()), (own.member.incarnation, None));
@@ -66,7 +66,7 @@ pub async fn clause_08_an_id_in_use_is_named_and_its_stamp_moves(scope: &Scope) 
     let (address, first) = refused().await;
     assert_eq!(address, holder.member.address);
     assert_eq!(refused().await.1, first, "nobody has renewed");
-    scope.backend.renew(&holder.seat(), holder.ttl).await.expect("renew");
+    scope.backend.renew(&holder.record_id(), holder.ttl).await.expect("renew");
     assert_ne!(refused().await.1, first, "the holder has renewed");
 }
 
@@ -126,7 +126,7 @@ pub async fn clause_08_the_same_incarnation_registers_again(scope: &Scope) {
 pub async fn deregistering_twice_is_no_error(scope: &Scope) {
     let a = scope.joined("a", 1).await;
     for _ in 0..2 {
-        scope.backend.deregister(&a.seat()).await.expect("deregister");
+        scope.backend.deregister(&a.record_id()).await.expect("deregister");
         scope.expect_ids(&[], SOON).await;
     }
 }
@@ -141,7 +141,7 @@ pub async fn later_joins_have_higher_numbers(scope: &Scope) {
         assert!(joined > last, "{id} joined as {joined} after {last}");
         last = joined;
         if id == "a" {
-            scope.backend.deregister(&registration.seat()).await.expect("deregister");
+            scope.backend.deregister(&registration.record_id()).await.expect("deregister");
         }
     }
 }

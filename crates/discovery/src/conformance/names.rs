@@ -9,7 +9,7 @@ use super::{Scope, ids};
 /// Errors say which operation failed and are not empty.
 pub async fn clause_10_errors_name_their_operation(scope: &Scope) {
     let nobody = scope.registration("nobody", 1);
-    let error = scope.backend.renew(&nobody.seat(), nobody.ttl).await.expect_err("nothing to renew");
+    let error = scope.backend.renew(&nobody.record_id(), nobody.ttl).await.expect_err("nothing to renew");
     assert_eq!(error.operation(), "renew");
     let shown = error.to_string();
     assert!(shown.starts_with("renew: ") && shown.contains("nobody") && !shown.contains('\n'), "{shown:?}");
@@ -26,9 +26,9 @@ pub async fn clause_11_any_name_goes(scope: &Scope) {
     assert_eq!(scope.ids().await, names);
     for (incarnation, name) in (1..).zip(["a b", "a/b", "/", "🦀"]) {
         let named = scope.registration(name, incarnation);
-        let seat = named.seat();
-        scope.backend.renew(&seat, named.ttl).await.unwrap_or_else(|e| panic!("renewing {name:?}: {e}"));
-        scope.backend.deregister(&seat).await.unwrap_or_else(|e| panic!("deregistering {name:?}: {e}"));
+        let record_id = named.record_id();
+        scope.backend.renew(&record_id, named.ttl).await.unwrap_or_else(|e| panic!("renewing {name:?}: {e}"));
+        scope.backend.deregister(&record_id).await.unwrap_or_else(|e| panic!("deregistering {name:?}: {e}"));
         assert!(!scope.ids().await.contains(&name.to_owned()), "{name:?} is gone");
     }
 }

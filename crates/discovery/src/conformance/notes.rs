@@ -6,7 +6,7 @@ use futures::future::join_all;
 use shardwise_core::{ClaimName, GroupName};
 
 use super::Scope;
-use crate::{Discovery, ErrorKind, NOTE_BYTES_MAX, Note, Noted, Notes};
+use crate::{Discovery, ErrorKind, NOTE_BYTES_MAX, Note, Notes, WriteOutcome};
 
 fn notes(backend: &dyn Discovery) -> &dyn Notes {
     backend.as_notes().expect("a backend under this suite has notes")
@@ -22,15 +22,15 @@ impl Scope {
         notes(&*self.peer).note(&self.group, &name(of)).await.expect("note")
     }
 
-    async fn write(&self, of: &str, expected: u64, text: &str) -> Noted {
+    async fn write(&self, of: &str, expected: u64, text: &str) -> WriteOutcome {
         notes(&*self.backend).write_note(&self.group, &name(of), expected, text).await.expect("write_note")
     }
 
     /// Writes what has to be written, and gives its version.
     async fn written(&self, of: &str, expected: u64, text: &str) -> u64 {
         match self.write(of, expected, text).await {
-            Noted::Written(version) => version,
-            Noted::Other(there) => panic!("{text:?} over version {expected} met {there:?}"),
+            WriteOutcome::Written(version) => version,
+            WriteOutcome::Other(there) => panic!("{text:?} over version {expected} met {there:?}"),
         }
     }
 }
@@ -48,16 +48,16 @@ pub async fn notes_01_what_was_written_is_read_by_everybody(scope: &Scope) {
 
 /// A write over another version than the one that is there changes nothing, and tells what is there.
 pub async fn notes_02_what_is_not_as_expected_stays_and_is_told(scope: &Scope) {
-    assert_eq!(scope.write("a", 7, "new").await, Noted::Other(None));
+    assert_eq!(scope.write("a", 7, "new").await, WriteOutcome::Other(None));
     assert_eq!(scope.note("a").await, None);
     let first = scope.written("a", 0, "first").await;
     let there = Note { text: "first".to_owned(), version: first };
-    assert_eq!(scope.write("a", 0, "new").await, Noted::Other(Some(there.clone())));
+    assert_eq!(scope.write("a", 0, "new").await, WriteOutcome::Other(Some(there.clone())));
     let second = scope.written("a", first, "second").await;
     assert_ne!(second, first);
     let there = Note { text: "second".to_owned(), version: second };
     for expected in [0, first, second + 1, u64::MAX] {
-        assert_eq!(scope.write("a", expected, "new").await, Noted::Other(Some(there.clone())), "expected {expected}");
+        assert_eq!(scope.write("a", expected, "new").await, WriteOutcome::Other(Some(there.clone())), "expected {expected}");
     }
     assert_eq!(scope.note("a").await, Some(there));
 }
@@ -73,11 +73,14 @@ pub async fn notes_02_of_many_that_write_at_once_one_does(scope: &Scope) {
             (text, noted)
         });
         let all = join_all(writing).await;
-        let written: Vec<_> = all.iter().filter_map(|(text, noted)| matches!(noted, Noted::Written(_)).then_some(text)).collect();
+        let written: Vec<_> = all.iter().filter_map(|(text, noted)| matches!(noted, WriteOutcome::Written(_)).then_some(text)).collect();
         let there = scope.note("a").await.expect("a note");
         assert_eq!(written, [&there.text], "round {round}: one is written, and that one is there");
         for (text, noted) in &all {
-            assert!(*noted == Noted::Written(there.version) || *noted == Noted::Other(Some(there.clone())), "{text}: {noted:?}");
+            assert!(
+                *noted == WriteOutcome::Written(there.version) || *noted == WriteOutcome::Other(Some(there.clone())),
+                "{text}: {noted:?}"
+            );
         }
         version = there.version;
     }
@@ -98,7 +101,7 @@ pub async fn notes_04_they_outlive_the_members(scope: &Scope) {
     let before = scope.written("a", 0, "of no member").await;
     let member = scope.joined("m", 1).await;
     let during = scope.written("b", 0, "of a member").await;
-    scope.backend.deregister(&member.seat()).await.expect("deregister");
+    scope.backend.deregister(&member.record_id()).await.expect("deregister");
     scope.expect_ids(&[], super::SOON).await;
     assert_eq!(scope.note("a").await.map(|note| note.version), Some(before));
     assert_eq!(scope.note("b").await.map(|note| note.version), Some(during));
@@ -134,7 +137,7 @@ pub async fn notes_06_groups_are_apart(scope: &Scope) {
     scope.written("a", 0, "here").await;
     assert_eq!(notes(&*scope.peer).note(&other, &name("a")).await.expect("note"), None);
     let there = notes(&*scope.peer).write_note(&other, &name("a"), 0, "there").await.expect("write_note");
-    assert!(matches!(there, Noted::Written(_)));
+    assert!(matches!(there, WriteOutcome::Written(_)));
     assert_eq!(scope.note("a").await.map(|note| note.text).as_deref(), Some("here"));
 }
 

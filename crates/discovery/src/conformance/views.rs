@@ -30,7 +30,7 @@ pub async fn clause_04_no_change_is_lost_between_list_and_watch(scope: &Scope) {
             tokio::join!(scope.backend.register(&registration), view_where(&mut watch, SOON, &id, |view| ids(view).contains(&id)));
         joined.expect("register");
         assert!(view.member(&registration.member.instance_id).is_some());
-        scope.backend.deregister(&registration.seat()).await.expect("deregister");
+        scope.backend.deregister(&registration.record_id()).await.expect("deregister");
         view_where(&mut watch, SOON, &format!("{id} gone"), |view| !ids(view).contains(&id)).await;
     }
 }
@@ -42,7 +42,7 @@ pub async fn clause_04_views_never_go_back(scope: &Scope) {
         for n in 0..20u64 {
             let registration = scope.joined(&format!("m{n}"), n).await;
             if n % 2 == 1 {
-                scope.backend.deregister(&registration.seat()).await.expect("deregister");
+                scope.backend.deregister(&registration.record_id()).await.expect("deregister");
             }
         }
         scope.joined("last", 99).await;
@@ -109,7 +109,7 @@ pub async fn clause_05_renewals_are_no_news(scope: &Scope) {
     let a = scope.joined("a", 1).await;
     let before = scope.peer.members(&scope.group).await.expect("members").view.revision();
     for _ in 0..5 {
-        scope.backend.renew(&a.seat(), a.ttl).await.expect("renew");
+        scope.backend.renew(&a.record_id(), a.ttl).await.expect("renew");
     }
     assert_eq!(scope.peer.members(&scope.group).await.expect("members").view.revision(), before);
 }
@@ -118,7 +118,7 @@ pub async fn clause_05_renewals_are_no_news(scope: &Scope) {
 pub async fn clause_06_an_empty_group_is_an_empty_view(scope: &Scope) {
     assert!(scope.ids().await.is_empty());
     let a = scope.joined("a", 1).await;
-    scope.backend.deregister(&a.seat()).await.expect("deregister");
+    scope.backend.deregister(&a.record_id()).await.expect("deregister");
     scope.expect_ids(&[], SOON).await;
     let mut watch = scope.peer.watch(&scope.group, scope.ttl / 3);
     view_where(&mut watch, SOON, "nobody", |view| view.members().is_empty()).await;
@@ -134,11 +134,11 @@ pub async fn fifty_members_join_and_leave_at_once(scope: &Scope) {
         join.expect("register");
     }
     let (leaving, staying) = registrations.split_at(registrations.len() / 2);
-    let leaves = join_all(leaving.iter().map(|r| async { scope.peer.deregister(&r.seat()).await })).await;
+    let leaves = join_all(leaving.iter().map(|r| async { scope.peer.deregister(&r.record_id()).await })).await;
     for leave in leaves {
         leave.expect("deregister");
     }
-    let renewals = join_all(staying.iter().map(|r| async { scope.backend.renew(&r.seat(), r.ttl).await })).await;
+    let renewals = join_all(staying.iter().map(|r| async { scope.backend.renew(&r.record_id(), r.ttl).await })).await;
     for renewal in renewals {
         renewal.expect("renew");
     }

@@ -8,12 +8,12 @@ use std::time::Duration;
 use shardwise_core::{GroupName, Moment, View};
 use tokio::sync::{Notify, watch};
 
-use super::{Shelf, Topic};
+use super::{Registry, Watched};
 use crate::Error;
 
 /// What was last seen of a group.
 #[derive(Debug)]
-pub(super) struct News<T> {
+pub(super) struct FeedState<T> {
     pub(super) shown: Option<Arc<T>>,
     /// How often something new was shown.
     pub(super) shows: u64,
@@ -27,7 +27,7 @@ pub(super) struct News<T> {
     pub(super) over: bool,
 }
 
-impl<T> Clone for News<T> {
+impl<T> Clone for FeedState<T> {
     fn clone(&self) -> Self {
         let Self { shown, shows, proven, failure, failures, over } = self;
         Self { shown: shown.clone(), shows: *shows, proven: *proven, failure: failure.clone(), failures: *failures, over: *over }
@@ -35,9 +35,9 @@ impl<T> Clone for News<T> {
 }
 
 /// One watched group.
-pub(super) struct Board<T> {
+pub(super) struct GroupState<T> {
     group: GroupName,
-    news: watch::Sender<News<T>>,
+    news: watch::Sender<FeedState<T>>,
     wake: Notify,
     interest: Mutex<Interest>,
 }
@@ -51,9 +51,9 @@ struct Interest {
     newest: Moment,
 }
 
-impl<T> Board<T> {
+impl<T> GroupState<T> {
     pub(super) fn new(group: GroupName) -> Self {
-        let nothing = News { shown: None, shows: 0, proven: Moment::ZERO, failure: None, failures: 0, over: false };
+        let nothing = FeedState { shown: None, shows: 0, proven: Moment::ZERO, failure: None, failures: 0, over: false };
         Self { group, news: watch::Sender::new(nothing), wake: Notify::new(), interest: Mutex::default() }
     }
 
@@ -61,7 +61,7 @@ impl<T> Board<T> {
         &self.group
     }
 
-    pub(super) fn news(&self) -> watch::Receiver<News<T>> {
+    pub(super) fn news(&self) -> watch::Receiver<FeedState<T>> {
         self.news.subscribe()
     }
 
@@ -93,40 +93,40 @@ impl<T> Board<T> {
 
 /// The reader's end of a watched group. Dropping it says that the reader has ended.
 pub struct Feed<T = View> {
-    board: Arc<Board<T>>,
-    shelf: Arc<Shelf<T>>,
+    group_state: Arc<GroupState<T>>,
+    registry: Arc<Registry<T>>,
 }
 
 impl<T> fmt::Debug for Feed<T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Feed").field("group", &self.board.group).finish_non_exhaustive()
+        f.debug_struct("Feed").field("group", &self.group_state.group).finish_non_exhaustive()
     }
 }
 
-impl<T: Topic> Feed<T> {
-    pub(super) const fn new(board: Arc<Board<T>>, shelf: Arc<Shelf<T>>) -> Self {
-        Self { board, shelf }
+impl<T: Watched> Feed<T> {
+    pub(super) const fn new(group_state: Arc<GroupState<T>>, registry: Arc<Registry<T>>) -> Self {
+        Self { group_state, registry }
     }
 
     /// Which group.
     pub fn group(&self) -> &GroupName {
-        &self.board.group
+        &self.group_state.group
     }
 
     /// How often what is shown has to be proven: as the quickest watch wants it. `None` if nobody watches.
     pub fn pace(&self) -> Option<Duration> {
-        self.board.interest().paces.keys().next().copied()
+        self.group_state.interest().paces.keys().next().copied()
     }
 
     /// What was shown last.
     pub fn latest(&self) -> Option<Arc<T>> {
-        self.board.news.borrow().shown.clone()
+        self.group_state.news.borrow().shown.clone()
     }
 
     /// Somebody waits for a read that begins after it came.
     pub fn has_newcomer(&self) -> bool {
-        let newest = self.board.interest().newest;
-        self.board.news.borrow().proven < newest
+        let newest = self.group_state.interest().newest;
+        self.group_state.news.borrow().proven < newest
     }
 
     /// Whether a proof of `now` is news to anybody: a newcomer waits, a failure is over, or the pace wants it. For a source that
@@ -134,7 +134,7 @@ impl<T: Topic> Feed<T> {
     pub fn wants_proof(&self, now: Moment) -> bool {
         let Some(pace) = self.pace() else { return false };
         let due = {
-            let news = self.board.news.borrow();
+            let news = self.group_state.news.borrow();
             news.failure.is_some() || now >= news.proven.plus(pace)
         };
         due || self.has_newcomer()
@@ -142,7 +142,7 @@ impl<T: Topic> Feed<T> {
 
     /// Shows the group, and since when that is known to be current. Without that it is as new as the last proof.
     pub fn show(&self, shown: Arc<T>, proven: Option<Moment>) {
-        self.board.news.send_if_modified(|news| {
+        self.group_state.news.send_if_modified(|news| {
             if let Some(proven) = proven {
                 news.prove(proven);
             }
@@ -157,31 +157,31 @@ impl<T: Topic> Feed<T> {
 
     /// Nothing has changed: what was shown was still current at that moment.
     pub fn prove(&self, at: Moment) {
-        self.board.news.send_modify(|news| news.prove(at));
+        self.group_state.news.send_modify(|news| news.prove(at));
     }
 
     /// The group cannot be read just now. Each failure is told.
     pub fn fail(&self, error: Error) {
-        self.board.news.send_modify(|news| (news.failure, news.failures) = (Some(error), news.failures + 1));
+        self.group_state.news.send_modify(|news| (news.failure, news.failures) = (Some(error), news.failures + 1));
     }
 
     /// Waits until somebody comes or leaves; at once if that has happened since the last time.
     pub async fn stirred(&self) {
-        self.board.wake.notified().await;
+        self.group_state.wake.notified().await;
     }
 
     /// Ends the feed if nobody watches; who comes from now on gets another. `false`: somebody does.
     pub fn end_unwatched(&self) -> bool {
-        let mut feeds = self.shelf.feeds();
+        let mut feeds = self.registry.feeds();
         let unwatched = self.pace().is_none();
         if unwatched {
-            feeds.remove(&self.board);
+            feeds.remove(&self.group_state);
         }
         unwatched
     }
 }
 
-impl<T> News<T> {
+impl<T> FeedState<T> {
     fn prove(&mut self, at: Moment) {
         (self.proven, self.failure) = (self.proven.max(at), None);
     }
@@ -190,7 +190,7 @@ impl<T> News<T> {
 impl<T> Drop for Feed<T> {
     /// The reader's runtime may end under watches of another one: they notice, and the first has the group read again.
     fn drop(&mut self) {
-        self.shelf.feeds().remove(&self.board);
-        self.board.news.send_modify(|news| news.over = true);
+        self.registry.feeds().remove(&self.group_state);
+        self.group_state.news.send_modify(|news| news.over = true);
     }
 }

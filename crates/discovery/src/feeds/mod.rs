@@ -1,16 +1,16 @@
 //! One reader per group feeds all watches of that group in this process, for backends where reading costs something.
 //!
-//! A backend says in a [`Source`] how a group is read: it gets a [`Feed`], reads as long as somebody watches, and tells the feed what it
+//! A backend says in a [`FeedSource`] how a group is read: it gets a [`Feed`], reads as long as somebody watches, and tells the feed what it
 //! saw. [`Hub::watch`] makes of that the streams that the contract wants, each in order and at its own pace. Watches read the newest news
 //! only, so nothing can pile up. Whoever waits for a first view gets none from a read that began before it came.
 //!
-//! What is shown of a group is a [`Topic`]: its view, or its [`ClaimTable`](crate::ClaimTable). A backend has a hub for each.
+//! What is shown of a group is a [`Watched`]: its view, or its [`ClaimTable`](crate::ClaimTable). A backend has a hub for each.
 //!
 //! Nothing here knows a backend or decides when to read; that is the source's.
 
 mod feed;
-mod topic;
 mod watch;
+mod watched;
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
@@ -22,12 +22,12 @@ use futures::stream::BoxStream;
 use shardwise_core::{GroupName, Moment, View};
 
 pub use self::feed::Feed;
-use self::feed::{Board, News};
-pub use self::topic::Topic;
+use self::feed::{FeedState, GroupState};
+pub use self::watched::Watched;
 use crate::{Clock, Error, Result};
 
 /// What reads groups.
-pub trait Source<T = View>: Send + Sync + 'static {
+pub trait FeedSource<T = View>: Send + Sync + 'static {
     /// Somebody watches a group that nobody reads. To be read, in a task, until [`Feed::end_unwatched`] answers `true`; a feed that is
     /// dropped earlier is one whose reader has ended, and the watches start another.
     fn start(self: Arc<Self>, feed: Feed<T>);
@@ -37,12 +37,12 @@ pub trait Source<T = View>: Send + Sync + 'static {
     fn stirred(&self) {}
 
     /// What a watch is told for which there is no room; of the watch's operation.
-    fn full(&self, full: Full) -> Error;
+    fn full(&self, full: LimitReached) -> Error;
 }
 
 /// How much one hub serves at a time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Limits {
+pub struct FeedLimits {
     /// The most watches.
     pub watches: usize,
     /// The most groups that they watch.
@@ -51,7 +51,7 @@ pub struct Limits {
 
 /// Which of the limits has been reached.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Full {
+pub enum LimitReached {
     /// There are so many watches.
     Watches(usize),
     /// There are so many watched groups.
@@ -62,13 +62,13 @@ pub enum Full {
 pub struct Hub<S, T = View> {
     source: Arc<S>,
     clock: Clock,
-    limits: Limits,
-    shelf: Arc<Shelf<T>>,
+    limits: FeedLimits,
+    registry: Arc<Registry<T>>,
 }
 
 impl<S, T> Clone for Hub<S, T> {
     fn clone(&self) -> Self {
-        Self { source: Arc::clone(&self.source), clock: self.clock.clone(), limits: self.limits, shelf: Arc::clone(&self.shelf) }
+        Self { source: Arc::clone(&self.source), clock: self.clock.clone(), limits: self.limits, registry: Arc::clone(&self.registry) }
     }
 }
 
@@ -78,10 +78,10 @@ impl<S, T> fmt::Debug for Hub<S, T> {
     }
 }
 
-impl<S: Source<T>, T: Topic> Hub<S, T> {
+impl<S: FeedSource<T>, T: Watched> Hub<S, T> {
     /// A hub without watches.
-    pub fn new(source: Arc<S>, clock: Clock, limits: Limits) -> Self {
-        Self { source, clock, limits, shelf: Arc::default() }
+    pub fn new(source: Arc<S>, clock: Clock, limits: FeedLimits) -> Self {
+        Self { source, clock, limits, registry: Arc::default() }
     }
 
     /// What reads the groups.
@@ -96,28 +96,28 @@ impl<S: Source<T>, T: Topic> Hub<S, T> {
 
     /// A place among the watches of `group`, for reads that begin at `since` or later. Has the group read if nobody does.
     fn subscribe(&self, group: &GroupName, pace: Duration, since: Moment) -> Result<Subscription<T>> {
-        let mut feeds = self.shelf.feeds();
+        let mut feeds = self.registry.feeds();
         if feeds.watches >= self.limits.watches {
-            return Err(self.source.full(Full::Watches(self.limits.watches)));
+            return Err(self.source.full(LimitReached::Watches(self.limits.watches)));
         }
         let room = feeds.by_group.len() < self.limits.groups;
-        let (board, is_new) = match feeds.by_group.entry(group.clone()) {
+        let (group_state, is_new) = match feeds.by_group.entry(group.clone()) {
             Entry::Occupied(known) => (Arc::clone(known.get()), false),
-            Entry::Vacant(_) if !room => return Err(self.source.full(Full::Groups(self.limits.groups))),
-            Entry::Vacant(place) => (Arc::clone(place.insert(Arc::new(Board::new(group.clone())))), true),
+            Entry::Vacant(_) if !room => return Err(self.source.full(LimitReached::Groups(self.limits.groups))),
+            Entry::Vacant(place) => (Arc::clone(place.insert(Arc::new(GroupState::new(group.clone())))), true),
         };
         feeds.watches += 1;
-        board.enter(pace, since);
+        group_state.enter(pace, since);
         drop(feeds);
         let subscription = Subscription {
-            news: board.news(),
+            news: group_state.news(),
             pace,
-            board: Arc::clone(&board),
-            shelf: Arc::clone(&self.shelf),
-            source: Arc::clone(&self.source) as Arc<dyn Source<T>>,
+            group_state: Arc::clone(&group_state),
+            registry: Arc::clone(&self.registry),
+            source: Arc::clone(&self.source) as Arc<dyn FeedSource<T>>,
         };
         if is_new {
-            Arc::clone(&self.source).start(Feed::new(board, Arc::clone(&self.shelf)));
+            Arc::clone(&self.source).start(Feed::new(group_state, Arc::clone(&self.registry)));
         }
         subscription.stir();
         Ok(subscription)
@@ -125,28 +125,28 @@ impl<S: Source<T>, T: Topic> Hub<S, T> {
 }
 
 /// The watched groups.
-struct Shelf<T>(Mutex<Feeds<T>>);
+struct Registry<T>(Mutex<Feeds<T>>);
 
 struct Feeds<T> {
-    by_group: HashMap<GroupName, Arc<Board<T>>>,
+    by_group: HashMap<GroupName, Arc<GroupState<T>>>,
     watches: usize,
 }
 
-impl<T> Default for Shelf<T> {
+impl<T> Default for Registry<T> {
     fn default() -> Self {
         Self(Mutex::new(Feeds { by_group: HashMap::new(), watches: 0 }))
     }
 }
 
 impl<T> Feeds<T> {
-    fn remove(&mut self, board: &Arc<Board<T>>) {
-        if self.by_group.get(board.group()).is_some_and(|known| Arc::ptr_eq(known, board)) {
-            self.by_group.remove(board.group());
+    fn remove(&mut self, group_state: &Arc<GroupState<T>>) {
+        if self.by_group.get(group_state.group()).is_some_and(|known| Arc::ptr_eq(known, group_state)) {
+            self.by_group.remove(group_state.group());
         }
     }
 }
 
-impl<T> Shelf<T> {
+impl<T> Registry<T> {
     fn feeds(&self) -> MutexGuard<'_, Feeds<T>> {
         // Nothing under this lock can panic halfway through a change.
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
@@ -155,24 +155,24 @@ impl<T> Shelf<T> {
 
 /// One watch's place. Dropping it ends the work for it.
 struct Subscription<T: 'static> {
-    news: tokio::sync::watch::Receiver<News<T>>,
+    news: tokio::sync::watch::Receiver<FeedState<T>>,
     pace: Duration,
-    board: Arc<Board<T>>,
-    shelf: Arc<Shelf<T>>,
-    source: Arc<dyn Source<T>>,
+    group_state: Arc<GroupState<T>>,
+    registry: Arc<Registry<T>>,
+    source: Arc<dyn FeedSource<T>>,
 }
 
 impl<T: 'static> Subscription<T> {
     fn stir(&self) {
-        self.board.stir();
+        self.group_state.stir();
         self.source.stirred();
     }
 }
 
 impl<T: 'static> Drop for Subscription<T> {
     fn drop(&mut self) {
-        self.shelf.feeds().watches -= 1;
-        self.board.leave(self.pace);
+        self.registry.feeds().watches -= 1;
+        self.group_state.leave(self.pace);
         self.stir();
     }
 }

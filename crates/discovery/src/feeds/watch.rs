@@ -8,8 +8,8 @@ use futures::stream::BoxStream;
 use shardwise_core::{GroupName, Moment};
 use tokio::time::sleep;
 
-use super::feed::News;
-use super::{Hub, Source, Subscription, Topic};
+use super::feed::FeedState;
+use super::{FeedSource, Hub, Subscription, Watched};
 use crate::Result;
 
 /// How long after a refusal, which lasts until somebody drops watches.
@@ -17,12 +17,12 @@ const REPAIR_PAUSE: Duration = Duration::from_secs(5);
 /// How long after a reader has ended under its watches; one that always ends at once must not make them spin.
 const RESTART_PAUSE: Duration = Duration::from_millis(20);
 
-pub(super) fn stream<S: Source<T>, T: Topic>(
+pub(super) fn stream<S: FeedSource<T>, T: Watched>(
     hub: Hub<S, T>,
     group: GroupName,
     prove_every: Duration,
 ) -> BoxStream<'static, Result<T::Event>> {
-    let watcher = Watcher { hub, group, prove_every, subscription: None, seen: Seen::since(Moment::ZERO), pause: None };
+    let watcher = Watcher { hub, group, prove_every, subscription: None, seen: DeliveredState::since(Moment::ZERO), pause: None };
     Box::pin(stream::unfold(watcher, |mut watcher| async move {
         let event = watcher.next().await;
         Some((event, watcher))
@@ -34,12 +34,12 @@ struct Watcher<S, T: 'static> {
     group: GroupName,
     prove_every: Duration,
     subscription: Option<Subscription<T>>,
-    seen: Seen<T>,
+    seen: DeliveredState<T>,
     /// Before the next subscription.
     pause: Option<Duration>,
 }
 
-impl<S: Source<T>, T: Topic> Watcher<S, T> {
+impl<S: FeedSource<T>, T: Watched> Watcher<S, T> {
     async fn next(&mut self) -> Result<T::Event> {
         loop {
             let Some(subscription) = &mut self.subscription else {
@@ -65,7 +65,7 @@ impl<S: Source<T>, T: Topic> Watcher<S, T> {
             self.pause = None;
         }
         let since = self.hub.clock.now();
-        self.seen = Seen::since(since);
+        self.seen = DeliveredState::since(since);
         match self.hub.subscribe(&self.group, self.prove_every, since) {
             Ok(subscription) => self.subscription = Some(subscription),
             Err(error) => {
@@ -78,7 +78,7 @@ impl<S: Source<T>, T: Topic> Watcher<S, T> {
 }
 
 /// What this watch has told already.
-struct Seen<T> {
+struct DeliveredState<T> {
     /// Reads that began before this watch did are not its first news: they may miss what its caller knows.
     since: Moment,
     told: Option<Arc<T>>,
@@ -88,12 +88,12 @@ struct Seen<T> {
     proven: Moment,
 }
 
-impl<T: Topic> Seen<T> {
+impl<T: Watched> DeliveredState<T> {
     const fn since(since: Moment) -> Self {
         Self { since, told: None, shows: 0, failures: 0, failed: false, proven: Moment::ZERO }
     }
 
-    fn event(&mut self, news: &News<T>, prove_every: Duration) -> Option<Result<T::Event>> {
+    fn event(&mut self, news: &FeedState<T>, prove_every: Duration) -> Option<Result<T::Event>> {
         if let Some(failure) = &news.failure
             && news.failures != self.failures
         {

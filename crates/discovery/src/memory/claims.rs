@@ -7,9 +7,9 @@ use async_trait::async_trait;
 use shardwise_core::{Claim, ClaimStore, Epoch, GroupName, Holder, Moment, Resource};
 
 use super::MemoryBackend;
-use super::groups::{Group, Groups};
-use super::watch::{Subject, follow};
-use crate::{Acquired, ClaimTable, Claims, ClaimsEvent, ClaimsStream, Error, ErrorKind, Result, Seat};
+use super::groups::{MemoryGroup, MemoryGroups};
+use super::watch::{WatchSubject, follow};
+use crate::{AcquireOutcome, ClaimTable, Claims, ClaimsEvent, ClaimsStream, Error, ErrorKind, RecordId, Result};
 
 #[async_trait]
 impl Claims for MemoryBackend {
@@ -20,18 +20,18 @@ impl Claims for MemoryBackend {
         })
     }
 
-    async fn acquire(&self, seat: &Seat, store: &ClaimStore, wanted: &[Resource]) -> Result<Vec<(Resource, Acquired)>> {
+    async fn acquire(&self, record_id: &RecordId, store: &ClaimStore, wanted: &[Resource]) -> Result<Vec<(Resource, AcquireOutcome)>> {
         self.with_groups("acquire", |groups, now| {
-            groups.own(seat, now, "acquire")?;
+            groups.own(record_id, now, "acquire")?;
             if groups.claim_store != *store {
                 let context = format!("the store of claims is {} now, it was {}; ask for it again", groups.claim_store.id, store.id);
                 return Err(Error::new(ErrorKind::OtherStore, "acquire", context));
             }
             let number = groups.acquisitions + 1;
             let epoch = store.epoch(number).map_err(|e| Error::new(ErrorKind::Misconfigured, "acquire", e.to_string()))?;
-            let Some(group) = groups.by_name.get_mut(&seat.group) else { return Ok(Vec::new()) };
-            let answers: Vec<_> = wanted.iter().map(|resource| (resource.clone(), group.grant(seat, resource, epoch))).collect();
-            if answers.iter().any(|(_, acquired)| *acquired == Acquired::Granted(epoch)) {
+            let Some(group) = groups.by_name.get_mut(&record_id.group) else { return Ok(Vec::new()) };
+            let answers: Vec<_> = wanted.iter().map(|resource| (resource.clone(), group.grant(record_id, resource, epoch))).collect();
+            if answers.iter().any(|(_, acquired)| *acquired == AcquireOutcome::Granted(epoch)) {
                 groups.revision += 1;
                 (group.claims_revision, groups.acquisitions) = (groups.revision, number);
             }
@@ -39,14 +39,14 @@ impl Claims for MemoryBackend {
         })
     }
 
-    async fn release(&self, seat: &Seat, held: &[(Resource, Epoch)]) -> Result<()> {
+    async fn release(&self, record_id: &RecordId, held: &[(Resource, Epoch)]) -> Result<()> {
         self.with_groups("release", |groups, now| {
-            groups.reap(&seat.group, now);
-            let Groups { by_name, revision, .. } = groups;
-            let Some(group) = by_name.get_mut(&seat.group) else { return Ok(()) };
+            groups.reap(&record_id.group, now);
+            let MemoryGroups { by_name, revision, .. } = groups;
+            let Some(group) = by_name.get_mut(&record_id.group) else { return Ok(()) };
             let before = group.claims.len();
             for (resource, epoch) in held {
-                if group.claims.get(resource).is_some_and(|claim| claim.epoch == *epoch && claim.holder == holder(seat)) {
+                if group.claims.get(resource).is_some_and(|claim| claim.epoch == *epoch && claim.holder == holder(record_id)) {
                     group.claims.remove(resource);
                 }
             }
@@ -59,40 +59,40 @@ impl Claims for MemoryBackend {
     }
 
     fn watch_claims(&self, group: &GroupName, prove_every: Duration) -> ClaimsStream {
-        follow(self, group, prove_every, Table { told: None })
+        follow(self, group, prove_every, MemoryClaims { told: None })
     }
 }
 
-fn holder(seat: &Seat) -> Holder {
-    Holder { instance_id: seat.instance_id.clone(), incarnation: seat.incarnation }
+fn holder(record_id: &RecordId) -> Holder {
+    Holder { instance_id: record_id.instance_id.clone(), incarnation: record_id.incarnation }
 }
 
-impl Group {
-    fn grant(&mut self, seat: &Seat, resource: &Resource, epoch: Epoch) -> Acquired {
+impl MemoryGroup {
+    fn grant(&mut self, record_id: &RecordId, resource: &Resource, epoch: Epoch) -> AcquireOutcome {
         match self.claims.entry(resource.clone()) {
             Entry::Vacant(free) => {
-                free.insert(Claim { holder: holder(seat), epoch });
-                Acquired::Granted(epoch)
+                free.insert(Claim { holder: holder(record_id), epoch });
+                AcquireOutcome::Granted(epoch)
             }
-            Entry::Occupied(held) if held.get().holder == holder(seat) => Acquired::Granted(held.get().epoch),
-            Entry::Occupied(_) => Acquired::Held,
+            Entry::Occupied(held) if held.get().holder == holder(record_id) => AcquireOutcome::Granted(held.get().epoch),
+            Entry::Occupied(_) => AcquireOutcome::Held,
         }
     }
 }
 
 /// The claims of a group, and what of them was told last.
-struct Table {
+struct MemoryClaims {
     told: Option<ClaimTable>,
 }
 
-impl Subject for Table {
+impl WatchSubject for MemoryClaims {
     type Event = ClaimsEvent;
 
-    fn mark(&self, group: Option<&Group>) -> u64 {
+    fn mark(&self, group: Option<&MemoryGroup>) -> u64 {
         group.map_or(0, |group| group.claims_revision)
     }
 
-    fn news(&mut self, groups: &Groups, group: &GroupName, proven: Moment) -> ClaimsEvent {
+    fn news(&mut self, groups: &MemoryGroups, group: &GroupName, proven: Moment) -> ClaimsEvent {
         let now = ClaimTable(groups.by_name.get(group).map(|group| group.claims.clone()).unwrap_or_default());
         let event = match &self.told {
             None => ClaimsEvent::All { claims: now.listed(), proven },

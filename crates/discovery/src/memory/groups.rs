@@ -5,18 +5,18 @@ use std::sync::Arc;
 
 use shardwise_core::{Claim, ClaimName, ClaimStore, GroupName, InstanceId, Member, MemberState, Moment, Resource, StoreId, View};
 
-use crate::{Error, ErrorKind, Note, Result, Seat};
+use crate::{Error, ErrorKind, Note, RecordId, Result};
 
 /// The most groups with members one memory backend holds.
 const GROUPS_MAX: usize = 1_024;
 
 #[derive(Debug)]
-pub(super) struct Groups {
+pub(super) struct MemoryGroups {
     /// The number of the last change to any group. One counter for all, so that a group that was dropped and comes again goes on above
     /// its former self.
     pub(super) revision: u64,
     /// The groups that have records; reading and watching makes none.
-    pub(super) by_name: HashMap<GroupName, Group>,
+    pub(super) by_name: HashMap<GroupName, MemoryGroup>,
     /// One store of claims for all groups: they outlive their members, and so do epochs.
     pub(super) claim_store: ClaimStore,
     /// How many acquisitions there were; their numbers, with the store's floor, are the epochs.
@@ -28,10 +28,10 @@ pub(super) struct Groups {
 }
 
 #[derive(Debug, Default)]
-pub(super) struct Group {
+pub(super) struct MemoryGroup {
     /// The number of the last change to its records.
     pub(super) revision: u64,
-    pub(super) records: BTreeMap<InstanceId, Stored>,
+    pub(super) records: BTreeMap<InstanceId, StoredRecord>,
     /// The number of the last change to its claims.
     pub(super) claims_revision: u64,
     /// Every holder has a living record among `records`.
@@ -39,25 +39,25 @@ pub(super) struct Group {
 }
 
 #[derive(Debug)]
-pub(super) struct Stored {
+pub(super) struct StoredRecord {
     pub(super) member: Member,
     pub(super) ends: Moment,
     /// Rises with each renewal and each registration of the same life.
     pub(super) renewals: u64,
 }
 
-impl Stored {
+impl StoredRecord {
     pub(super) fn is_away(&self) -> bool {
         self.member.state == MemberState::Away
     }
 }
 
-impl Group {
+impl MemoryGroup {
     /// Frees what is held by records that are gone or away. Whether there was anything.
     fn free_orphans(&mut self) -> bool {
         let (records, before) = (&self.records, self.claims.len());
         let lives = |claim: &Claim| {
-            let holds = |stored: &Stored| stored.member.incarnation == claim.holder.incarnation && !stored.is_away();
+            let holds = |stored: &StoredRecord| stored.member.incarnation == claim.holder.incarnation && !stored.is_away();
             records.get(&claim.holder.instance_id).is_some_and(holds)
         };
         self.claims.retain(|_, claim| lives(claim));
@@ -65,7 +65,7 @@ impl Group {
     }
 }
 
-impl Groups {
+impl MemoryGroups {
     /// No groups, and a store of claims of its own.
     pub(super) fn new() -> Self {
         let claim_store = ClaimStore { id: StoreId::new(rand::random()), floor: 0 };
@@ -101,7 +101,7 @@ impl Groups {
     }
 
     /// The records of a group that somebody registers in; refused if it is one group too many though no dead one is left.
-    pub(super) fn records(&mut self, name: &GroupName, now: Moment) -> Result<&mut BTreeMap<InstanceId, Stored>> {
+    pub(super) fn records(&mut self, name: &GroupName, now: Moment) -> Result<&mut BTreeMap<InstanceId, StoredRecord>> {
         self.reap(name, now);
         if self.is_full_for(name) {
             let names: Vec<_> = self.by_name.keys().cloned().collect();
@@ -121,22 +121,22 @@ impl Groups {
     }
 
     /// The living record of exactly this incarnation.
-    pub(super) fn own(&mut self, seat: &Seat, now: Moment, operation: &'static str) -> Result<&mut Stored> {
-        let lost = || Error::new(ErrorKind::Lost, operation, format!("{:?} has no record here; register again", seat.instance_id));
-        self.there(seat, now).filter(|stored| !stored.is_away()).ok_or_else(lost)
+    pub(super) fn own(&mut self, record_id: &RecordId, now: Moment, operation: &'static str) -> Result<&mut StoredRecord> {
+        let lost = || Error::new(ErrorKind::Lost, operation, format!("{:?} has no record here; register again", record_id.instance_id));
+        self.there(record_id, now).filter(|stored| !stored.is_away()).ok_or_else(lost)
     }
 
     /// The record of exactly this incarnation, living or away.
-    pub(super) fn there(&mut self, seat: &Seat, now: Moment) -> Option<&mut Stored> {
-        self.reap(&seat.group, now);
-        let stored = self.by_name.get_mut(&seat.group).and_then(|group| group.records.get_mut(&seat.instance_id));
-        stored.filter(|stored| stored.member.incarnation == seat.incarnation)
+    pub(super) fn there(&mut self, record_id: &RecordId, now: Moment) -> Option<&mut StoredRecord> {
+        self.reap(&record_id.group, now);
+        let stored = self.by_name.get_mut(&record_id.group).and_then(|group| group.records.get_mut(&record_id.instance_id));
+        stored.filter(|stored| stored.member.incarnation == record_id.incarnation)
     }
 
     /// Deletes the record of that id.
-    pub(super) fn remove(&mut self, seat: &Seat) {
-        self.by_name.get_mut(&seat.group).map(|group| group.records.remove(&seat.instance_id));
-        self.changed(&seat.group);
+    pub(super) fn remove(&mut self, record_id: &RecordId) {
+        self.by_name.get_mut(&record_id.group).map(|group| group.records.remove(&record_id.instance_id));
+        self.changed(&record_id.group);
     }
 
     /// The group as it is; one without records is empty as of the store's last change.

@@ -14,8 +14,10 @@ use async_trait::async_trait;
 use shardwise_core::{GroupName, MEMBERS_MAX, Member, Moment};
 use tokio::sync::Notify;
 
-use crate::{Capabilities, Claims, Clock, Discovery, Error, ErrorKind, Grant, Notes, Registration, Result, Seat, Snapshot, WatchStream};
-use groups::{Groups, Stored};
+use crate::{
+    Capabilities, Claims, Clock, Discovery, Error, ErrorKind, Grant, Notes, RecordId, Registration, Result, ViewSnapshot, WatchStream,
+};
+use groups::{MemoryGroups, StoredRecord};
 use renewal::Stall;
 
 /// Members of one process. Clones share one store; [`MemoryBackend::link`] gives each worker of a test a connection of its own that can
@@ -23,14 +25,14 @@ use renewal::Stall;
 #[derive(Debug, Clone)]
 pub struct MemoryBackend {
     clock: Clock,
-    store: Arc<Store>,
+    store: Arc<MemoryStore>,
     reachable: Arc<AtomicBool>,
     stall: Option<Stall>,
 }
 
 #[derive(Debug)]
-struct Store {
-    groups: Mutex<Groups>,
+struct MemoryStore {
+    groups: Mutex<MemoryGroups>,
     /// Told of every change to any group, and when a connection is cut or restored. Whoever waits is woken in the order of waiting, so that a
     /// simulation can be repeated.
     changes: Notify,
@@ -39,7 +41,7 @@ struct Store {
 impl MemoryBackend {
     /// An empty store whose leases run on `clock`.
     pub fn new(clock: Clock) -> Self {
-        let store = Store { groups: Mutex::new(Groups::new()), changes: Notify::new() };
+        let store = MemoryStore { groups: Mutex::new(MemoryGroups::new()), changes: Notify::new() };
         Self { clock, store: Arc::new(store), reachable: Arc::new(AtomicBool::new(true)), stall: None }
     }
 
@@ -69,7 +71,7 @@ impl MemoryBackend {
         self.store.changed();
     }
 
-    fn groups(&self, operation: &'static str) -> Result<MutexGuard<'_, Groups>> {
+    fn groups(&self, operation: &'static str) -> Result<MutexGuard<'_, MemoryGroups>> {
         if !self.reachable.load(Ordering::SeqCst) {
             return Err(Error::new(ErrorKind::Unavailable, operation, "the connection to the memory backend is cut"));
         }
@@ -78,7 +80,7 @@ impl MemoryBackend {
     }
 
     /// Runs `f` on the groups as of now, and wakes the watches if it has changed any.
-    fn with_groups<T>(&self, operation: &'static str, f: impl FnOnce(&mut Groups, Moment) -> Result<T>) -> Result<T> {
+    fn with_groups<T>(&self, operation: &'static str, f: impl FnOnce(&mut MemoryGroups, Moment) -> Result<T>) -> Result<T> {
         let (result, changed) = {
             let mut groups = self.groups(operation)?;
             let before = groups.revision;
@@ -92,7 +94,7 @@ impl MemoryBackend {
     }
 }
 
-impl Store {
+impl MemoryStore {
     fn changed(&self) {
         self.changes.notify_waiters();
     }
@@ -123,20 +125,20 @@ impl Discovery for MemoryBackend {
                 None => (next, 0),
             };
             let member = Member { joined, ..member.clone() };
-            let stored = Stored { member, ends: started.plus(*ttl), renewals };
+            let stored = StoredRecord { member, ends: started.plus(*ttl), renewals };
             records.insert(stored.member.instance_id.clone(), stored);
             groups.changed(group);
             Ok(Grant { started, ttl: *ttl })
         })
     }
 
-    async fn renew(&self, seat: &Seat, ttl: Duration) -> Result<Grant> {
-        renewal::renew(self, seat, ttl).await
+    async fn renew(&self, record_id: &RecordId, ttl: Duration) -> Result<Grant> {
+        renewal::renew(self, record_id, ttl).await
     }
 
     async fn update(&self, registration: &Registration) -> Result<()> {
         self.with_groups("update", |groups, now| {
-            let stored = groups.own(&registration.seat(), now, "update")?;
+            let stored = groups.own(&registration.record_id(), now, "update")?;
             let member = Member { joined: stored.member.joined, ..registration.member.clone() };
             if stored.member != member {
                 stored.member = member;
@@ -146,38 +148,38 @@ impl Discovery for MemoryBackend {
         })
     }
 
-    async fn deregister(&self, seat: &Seat) -> Result<()> {
+    async fn deregister(&self, record_id: &RecordId) -> Result<()> {
         self.with_groups("deregister", |groups, now| {
-            if groups.there(seat, now).is_some() {
-                groups.remove(seat);
+            if groups.there(record_id, now).is_some() {
+                groups.remove(record_id);
             }
             Ok(())
         })
     }
 
     async fn step_away(&self, registration: &Registration, grace: Duration) -> Result<()> {
-        let seat = registration.seat();
+        let record_id = registration.record_id();
         self.with_groups("step_away", |groups, now| {
-            if groups.there(&seat, now).is_some_and(|stored| stored.is_away()) {
+            if groups.there(&record_id, now).is_some_and(|stored| stored.is_away()) {
                 return Ok(());
             }
-            let stored = groups.own(&seat, now, "step_away")?;
+            let stored = groups.own(&record_id, now, "step_away")?;
             stored.member = Member { joined: stored.member.joined, ..registration.away_member() };
             stored.ends = now.plus(grace);
-            groups.changed(&seat.group);
+            groups.changed(&record_id.group);
             Ok(())
         })
     }
 
-    async fn members(&self, group: &GroupName) -> Result<Snapshot> {
+    async fn members(&self, group: &GroupName) -> Result<ViewSnapshot> {
         self.with_groups("members", |groups, proven| {
             groups.reap(group, proven);
-            Ok(Snapshot { view: groups.view(group), proven })
+            Ok(ViewSnapshot { view: groups.view(group), proven })
         })
     }
 
     fn watch(&self, group: &GroupName, prove_every: Duration) -> WatchStream {
-        watch::follow(self, group, prove_every, watch::Records)
+        watch::follow(self, group, prove_every, watch::MemoryRecords)
     }
 
     fn as_claims(&self) -> Option<&dyn Claims> {

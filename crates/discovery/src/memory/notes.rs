@@ -4,7 +4,7 @@ use async_trait::async_trait;
 use shardwise_core::{ClaimName, GroupName};
 
 use super::MemoryBackend;
-use crate::{Error, ErrorKind, Note, Noted, Notes, Result, check_note};
+use crate::{Error, ErrorKind, Note, Notes, Result, WriteOutcome, check_note};
 
 /// The most notes one memory backend holds, over all groups.
 const NOTES_MAX: usize = 65_536;
@@ -16,13 +16,13 @@ impl Notes for MemoryBackend {
         Ok(groups.notes.get(&(group.clone(), name.clone())).cloned())
     }
 
-    async fn write_note(&self, group: &GroupName, name: &ClaimName, expected: u64, text: &str) -> Result<Noted> {
+    async fn write_note(&self, group: &GroupName, name: &ClaimName, expected: u64, text: &str) -> Result<WriteOutcome> {
         check_note(name, text)?;
         let mut groups = self.groups("write_note")?;
         let key = (group.clone(), name.clone());
         let there = groups.notes.get(&key);
         if there.map_or(0, |note| note.version) != expected {
-            return Ok(Noted::Other(there.cloned()));
+            return Ok(WriteOutcome::Other(there.cloned()));
         }
         if there.is_none() && groups.notes.len() >= NOTES_MAX {
             return Err(Error::new(ErrorKind::TooLarge, "write_note", format!("the memory backend already holds {NOTES_MAX} notes")));
@@ -30,6 +30,6 @@ impl Notes for MemoryBackend {
         groups.notes_written += 1;
         let version = groups.notes_written;
         groups.notes.insert(key, Note { text: text.to_owned(), version });
-        Ok(Noted::Written(version))
+        Ok(WriteOutcome::Written(version))
     }
 }

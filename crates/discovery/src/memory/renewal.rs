@@ -9,7 +9,7 @@ use shardwise_core::Moment;
 use shardwise_core::mistakes::undoes_by_incarnation;
 
 use super::MemoryBackend;
-use crate::{Error, ErrorKind, Grant, Result, Seat};
+use crate::{Error, ErrorKind, Grant, RecordId, Result};
 
 /// For how long a renewal stalls, asked each time.
 #[derive(Clone)]
@@ -28,32 +28,32 @@ impl fmt::Debug for Stall {
 }
 
 /// A renewal as it was carried out: the record that it left, and when that would have ended without it.
-struct Renewed {
+struct RenewedRecord {
     previous: Moment,
     joined: u64,
     renewals: u64,
 }
 
-pub(super) async fn renew(backend: &MemoryBackend, seat: &Seat, ttl: Duration) -> Result<Grant> {
+pub(super) async fn renew(backend: &MemoryBackend, record_id: &RecordId, ttl: Duration) -> Result<Grant> {
     if backend.stall.is_none() {
-        return in_steps(backend, seat, ttl).await;
+        return in_steps(backend, record_id, ttl).await;
     }
-    let (backend, seat) = (backend.clone(), seat.clone());
-    let task = tokio::spawn(async move { in_steps(&backend, &seat, ttl).await });
+    let (backend, record_id) = (backend.clone(), record_id.clone());
+    let task = tokio::spawn(async move { in_steps(&backend, &record_id, ttl).await });
     task.await.unwrap_or_else(|_| Err(Error::new(ErrorKind::Unavailable, "renew", "the runtime is shutting down")))
 }
 
-async fn in_steps(backend: &MemoryBackend, seat: &Seat, ttl: Duration) -> Result<Grant> {
+async fn in_steps(backend: &MemoryBackend, record_id: &RecordId, ttl: Duration) -> Result<Grant> {
     let started = backend.clock.now();
     stall(backend).await;
-    let renewed = write(backend, seat, started, started.plus(ttl))?;
+    let renewed = write(backend, record_id, started, started.plus(ttl))?;
     stall(backend).await;
     if backend.clock.now() < renewed.previous {
         return Ok(Grant { started, ttl });
     }
     // Behind a cut connection the record stays until it ends by itself.
-    let _ = undo(backend, seat, &renewed);
-    Err(Error::new(ErrorKind::Lost, "renew", format!("the record of {:?} was renewed too late; register again", seat.instance_id)))
+    let _ = undo(backend, record_id, &renewed);
+    Err(Error::new(ErrorKind::Lost, "renew", format!("the record of {:?} was renewed too late; register again", record_id.instance_id)))
 }
 
 async fn stall(backend: &MemoryBackend) {
@@ -63,22 +63,22 @@ async fn stall(backend: &MemoryBackend) {
 }
 
 /// Keeps the record alive until `ends`, if it lived when the renewal began and it has not been deleted since.
-fn write(backend: &MemoryBackend, seat: &Seat, started: Moment, ends: Moment) -> Result<Renewed> {
+fn write(backend: &MemoryBackend, record_id: &RecordId, started: Moment, ends: Moment) -> Result<RenewedRecord> {
     backend.with_groups("renew", |groups, _| {
-        let stored = groups.own(seat, started, "renew")?;
+        let stored = groups.own(record_id, started, "renew")?;
         let previous = stored.ends;
         stored.ends = previous.max(ends);
         stored.renewals += 1;
-        Ok(Renewed { previous, joined: stored.member.joined, renewals: stored.renewals })
+        Ok(RenewedRecord { previous, joined: stored.member.joined, renewals: stored.renewals })
     })
 }
 
 /// Deletes the record that the renewal left, unless it was registered or renewed since.
-fn undo(backend: &MemoryBackend, seat: &Seat, renewed: &Renewed) -> Result<()> {
+fn undo(backend: &MemoryBackend, record_id: &RecordId, renewed: &RenewedRecord) -> Result<()> {
     backend.with_groups("renew", |groups, now| {
         let is_same = |joined, renewals| (joined, renewals) == (renewed.joined, renewed.renewals) || undoes_by_incarnation();
-        if groups.there(seat, now).is_some_and(|stored| is_same(stored.member.joined, stored.renewals)) {
-            groups.remove(seat);
+        if groups.there(record_id, now).is_some_and(|stored| is_same(stored.member.joined, stored.renewals)) {
+            groups.remove(record_id);
         }
         Ok(())
     })

@@ -9,18 +9,18 @@ use shardwise_core::{GroupName, Moment};
 use tokio::sync::futures::Notified;
 
 use super::MemoryBackend;
-use super::groups::{Group, Groups};
-use crate::{Result, Snapshot, WatchEvent};
+use super::groups::{MemoryGroup, MemoryGroups};
+use crate::{Result, ViewSnapshot, WatchEvent};
 
 /// What of a group is followed.
-pub(super) trait Subject: Send + 'static {
+pub(super) trait WatchSubject: Send + 'static {
     type Event: Send + 'static;
 
     /// The number of its last change, 0 while the group has no records: what other groups do is no news.
-    fn mark(&self, group: Option<&Group>) -> u64;
+    fn mark(&self, group: Option<&MemoryGroup>) -> u64;
 
     /// What there is to tell after a change.
-    fn news(&mut self, groups: &Groups, group: &GroupName, now: Moment) -> Self::Event;
+    fn news(&mut self, groups: &MemoryGroups, group: &GroupName, now: Moment) -> Self::Event;
 
     /// Nothing has changed, as of now.
     fn proven(now: Moment) -> Self::Event;
@@ -30,17 +30,17 @@ pub(super) trait Subject: Send + 'static {
 }
 
 /// The records as views.
-pub(super) struct Records;
+pub(super) struct MemoryRecords;
 
-impl Subject for Records {
+impl WatchSubject for MemoryRecords {
     type Event = WatchEvent;
 
-    fn mark(&self, group: Option<&Group>) -> u64 {
+    fn mark(&self, group: Option<&MemoryGroup>) -> u64 {
         group.map_or(0, |group| group.revision)
     }
 
-    fn news(&mut self, groups: &Groups, group: &GroupName, proven: Moment) -> WatchEvent {
-        WatchEvent::View(Snapshot { view: groups.view(group), proven })
+    fn news(&mut self, groups: &MemoryGroups, group: &GroupName, proven: Moment) -> WatchEvent {
+        WatchEvent::View(ViewSnapshot { view: groups.view(group), proven })
     }
 
     fn proven(now: Moment) -> WatchEvent {
@@ -49,21 +49,21 @@ impl Subject for Records {
 }
 
 /// A stream of news about `subject`.
-pub(super) fn follow<S: Subject>(
+pub(super) fn follow<S: WatchSubject>(
     backend: &MemoryBackend,
     group: &GroupName,
     prove_every: Duration,
     subject: S,
 ) -> Pin<Box<dyn Stream<Item = Result<S::Event>> + Send>> {
     let (backend, group) = (backend.clone(), group.clone());
-    let watcher = Watcher { backend, group, prove_every, subject, seen: None, cut: false, proven: Moment::ZERO };
+    let watcher = MemoryWatcher { backend, group, prove_every, subject, seen: None, cut: false, proven: Moment::ZERO };
     Box::pin(stream::unfold(watcher, |mut watcher| async move {
         let event = watcher.next().await;
         Some((event, watcher))
     }))
 }
 
-struct Watcher<S> {
+struct MemoryWatcher<S> {
     backend: MemoryBackend,
     group: GroupName,
     prove_every: Duration,
@@ -76,7 +76,7 @@ struct Watcher<S> {
 }
 
 /// What a watcher finds when it looks.
-struct Look<E> {
+struct WatchPoll<E> {
     now: Moment,
     mark: u64,
     /// What is to be told, if the mark is new.
@@ -85,13 +85,13 @@ struct Look<E> {
     next_end: Option<Moment>,
 }
 
-impl<S: Subject> Watcher<S> {
+impl<S: WatchSubject> MemoryWatcher<S> {
     async fn next(&mut self) -> Result<S::Event> {
         loop {
             // From here on, so that no change after the look is missed.
             let store = Arc::clone(&self.backend.store);
             let changed = store.changes.notified();
-            let Look { now, mark, news, next_end } = match self.look() {
+            let WatchPoll { now, mark, news, next_end } = match self.look() {
                 Ok(look) => look,
                 Err(error) => {
                     // One error per cut; then silence until something changes.
@@ -119,7 +119,7 @@ impl<S: Subject> Watcher<S> {
         }
     }
 
-    fn look(&mut self) -> Result<Look<S::Event>> {
+    fn look(&mut self) -> Result<WatchPoll<S::Event>> {
         let Self { backend, group: name, subject, seen, .. } = self;
         backend.with_groups("watch", |groups, now| {
             groups.reap(name, now);
@@ -127,7 +127,7 @@ impl<S: Subject> Watcher<S> {
             let mark = subject.mark(group);
             let next_end = group.and_then(|group| group.records.values().map(|stored| stored.ends).min());
             let news = (*seen != Some(mark)).then(|| subject.news(groups, name, now));
-            Ok(Look { now, mark, news, next_end })
+            Ok(WatchPoll { now, mark, news, next_end })
         })
     }
 }

@@ -15,8 +15,8 @@ use tokio::sync::oneshot;
 use super::faulty_watch::faulty;
 use super::{claims_of, notes_of, watched_claims};
 use crate::{
-    Acquired, Capabilities, Claims, ClaimsStream, Discovery, Error, ErrorKind, Grant, Note, Noted, Notes, Registration, Result, Seat,
-    Snapshot, WatchStream,
+    AcquireOutcome, Capabilities, Claims, ClaimsStream, Discovery, Error, ErrorKind, Grant, Note, Notes, RecordId, Registration, Result,
+    ViewSnapshot, WatchStream, WriteOutcome,
 };
 
 /// How often each fault happens, from 0 (never) to 1 (always).
@@ -182,7 +182,7 @@ impl<D: Discovery> Faults<D> {
         let Some(late) = late else {
             return self.faulty(operation, call(Arc::clone(&self.inner))).await;
         };
-        let (pending, call) = (Pending::new(&self.dice), call(Arc::clone(&self.late)));
+        let (pending, call) = (PendingGuard::new(&self.dice), call(Arc::clone(&self.late)));
         let (_waits, given_up) = oneshot::channel::<()>();
         tokio::spawn(async move {
             // Ends when the caller has its error, or drops the call before.
@@ -198,16 +198,16 @@ impl<D: Discovery> Faults<D> {
 }
 
 /// Counts a call that is still to be carried out.
-struct Pending(Arc<Mutex<Dice>>);
+struct PendingGuard(Arc<Mutex<Dice>>);
 
-impl Pending {
+impl PendingGuard {
     fn new(dice: &Arc<Mutex<Dice>>) -> Self {
         with(dice, |dice| dice.pending += 1);
         Self(Arc::clone(dice))
     }
 }
 
-impl Drop for Pending {
+impl Drop for PendingGuard {
     fn drop(&mut self) {
         with(&self.0, |dice| dice.pending -= 1);
     }
@@ -222,13 +222,13 @@ pub(super) fn with<T>(dice: &Mutex<Dice>, f: impl FnOnce(&mut Dice) -> T) -> T {
 }
 
 /// By how much a call, and its answer, come late.
-struct Late {
+struct Delays {
     call: Duration,
     answer: Duration,
 }
 
 /// How a call is carried out that its caller has given up.
-struct ExecutedLate {
+struct LateExecution {
     /// Which of the calls of its operation it is.
     call: u64,
     /// From when it was given up.
@@ -239,12 +239,12 @@ struct ExecutedLate {
 
 impl Dice {
     /// Whether and how a call is carried out only after its caller has given up. Some callers hear of a failure at once, and some of nothing.
-    fn executes_late(&mut self, operation: &'static str) -> Option<ExecutedLate> {
+    fn executes_late(&mut self, operation: &'static str) -> Option<LateExecution> {
         let called = self.called.entry(operation).or_default();
         *called += 1;
         let (call, max, share) = (*called, self.rates.execute_late_max, self.random.random::<f64>());
         let silence = if self.random.random() { max } else { Duration::ZERO };
-        self.happens(Fault::ExecuteLate).then(|| ExecutedLate { call, after: max.mul_f64(share), silence })
+        self.happens(Fault::ExecuteLate).then(|| LateExecution { call, after: max.mul_f64(share), silence })
     }
 
     /// A call of that number is carried out now.
@@ -264,9 +264,9 @@ impl Dice {
     }
 
     /// Either the call or its answer comes late, if any does.
-    fn late(&mut self) -> Late {
+    fn late(&mut self) -> Delays {
         let (delay, none) = (self.delay(), Duration::ZERO);
-        if self.random.random() { Late { call: delay, answer: none } } else { Late { call: none, answer: delay } }
+        if self.random.random() { Delays { call: delay, answer: none } } else { Delays { call: none, answer: delay } }
     }
 
     pub(super) fn delay(&mut self) -> Duration {
@@ -286,12 +286,12 @@ impl<D: Discovery> Discovery for Faults<D> {
         self.changing("register", |inner| async move { inner.register(&registration).await }).await
     }
 
-    async fn renew(&self, seat: &Seat, ttl: Duration) -> Result<Grant> {
+    async fn renew(&self, record_id: &RecordId, ttl: Duration) -> Result<Grant> {
         if with(&self.dice, |dice| dice.happens(Fault::LoseLease)) {
-            self.inner.deregister(seat).await?;
+            self.inner.deregister(record_id).await?;
         }
-        let seat = seat.clone();
-        self.changing("renew", move |inner| async move { inner.renew(&seat, ttl).await }).await
+        let record_id = record_id.clone();
+        self.changing("renew", move |inner| async move { inner.renew(&record_id, ttl).await }).await
     }
 
     async fn update(&self, registration: &Registration) -> Result<()> {
@@ -299,9 +299,9 @@ impl<D: Discovery> Discovery for Faults<D> {
         self.changing("update", |inner| async move { inner.update(&registration).await }).await
     }
 
-    async fn deregister(&self, seat: &Seat) -> Result<()> {
-        let seat = seat.clone();
-        self.changing("deregister", |inner| async move { inner.deregister(&seat).await }).await
+    async fn deregister(&self, record_id: &RecordId) -> Result<()> {
+        let record_id = record_id.clone();
+        self.changing("deregister", |inner| async move { inner.deregister(&record_id).await }).await
     }
 
     async fn step_away(&self, registration: &Registration, grace: Duration) -> Result<()> {
@@ -309,7 +309,7 @@ impl<D: Discovery> Discovery for Faults<D> {
         self.changing("step_away", move |inner| async move { inner.step_away(&registration, grace).await }).await
     }
 
-    async fn members(&self, group: &GroupName) -> Result<Snapshot> {
+    async fn members(&self, group: &GroupName) -> Result<ViewSnapshot> {
         self.faulty("members", self.inner.members(group)).await
     }
 
@@ -333,14 +333,15 @@ impl<D: Discovery> Claims for Faults<D> {
         self.faulty("claim_store", inner.claim_store(group, floor)).await
     }
 
-    async fn acquire(&self, seat: &Seat, store: &ClaimStore, wanted: &[Resource]) -> Result<Vec<(Resource, Acquired)>> {
-        let (seat, store, wanted) = (seat.clone(), *store, wanted.to_vec());
-        self.changing("acquire", move |inner| async move { claims_of(&*inner, "acquire")?.acquire(&seat, &store, &wanted).await }).await
+    async fn acquire(&self, record_id: &RecordId, store: &ClaimStore, wanted: &[Resource]) -> Result<Vec<(Resource, AcquireOutcome)>> {
+        let (record_id, store, wanted) = (record_id.clone(), *store, wanted.to_vec());
+        self.changing("acquire", move |inner| async move { claims_of(&*inner, "acquire")?.acquire(&record_id, &store, &wanted).await })
+            .await
     }
 
-    async fn release(&self, seat: &Seat, held: &[(Resource, Epoch)]) -> Result<()> {
-        let (seat, held) = (seat.clone(), held.to_vec());
-        self.changing("release", |inner| async move { claims_of(&*inner, "release")?.release(&seat, &held).await }).await
+    async fn release(&self, record_id: &RecordId, held: &[(Resource, Epoch)]) -> Result<()> {
+        let (record_id, held) = (record_id.clone(), held.to_vec());
+        self.changing("release", |inner| async move { claims_of(&*inner, "release")?.release(&record_id, &held).await }).await
     }
 
     fn watch_claims(&self, group: &GroupName, prove_every: Duration) -> ClaimsStream {
@@ -355,7 +356,7 @@ impl<D: Discovery> Notes for Faults<D> {
         self.faulty("note", inner.note(group, name)).await
     }
 
-    async fn write_note(&self, group: &GroupName, name: &ClaimName, expected: u64, text: &str) -> Result<Noted> {
+    async fn write_note(&self, group: &GroupName, name: &ClaimName, expected: u64, text: &str) -> Result<WriteOutcome> {
         let (group, name, text) = (group.clone(), name.clone(), text.to_owned());
         let call = move |inner: Arc<D>| async move { notes_of(&*inner, "write_note")?.write_note(&group, &name, expected, &text).await };
         self.changing("write_note", call).await

@@ -7,10 +7,10 @@ use futures::StreamExt;
 use futures::stream::{BoxStream, unfold};
 
 use super::faults::{Dice, Fault, injected, with};
-use crate::{ClaimChange, ClaimsEvent, Result, Snapshot, WatchEvent};
+use crate::{ClaimChange, ClaimsEvent, Result, ViewSnapshot, WatchEvent};
 
 /// News that can be told together with what was withheld before it.
-pub(super) trait News: Clone + Send + 'static {
+pub(super) trait WatchNews: Clone + Send + 'static {
     /// Both in one.
     fn after(self, withheld: Self) -> Self;
 
@@ -18,10 +18,10 @@ pub(super) trait News: Clone + Send + 'static {
     fn is_change(&self) -> bool;
 }
 
-impl News for WatchEvent {
+impl WatchNews for WatchEvent {
     fn after(self, withheld: Self) -> Self {
         match (self, withheld) {
-            (Self::Proven(at), Self::View(known)) => Self::View(Snapshot { proven: at.max(known.proven), ..known }),
+            (Self::Proven(at), Self::View(known)) => Self::View(ViewSnapshot { proven: at.max(known.proven), ..known }),
             (event, _) => event,
         }
     }
@@ -31,7 +31,7 @@ impl News for WatchEvent {
     }
 }
 
-impl News for ClaimsEvent {
+impl WatchNews for ClaimsEvent {
     fn after(self, withheld: Self) -> Self {
         match (self, withheld) {
             (Self::Proven(at), Self::All { claims, proven }) => Self::All { claims, proven: at.max(proven) },
@@ -60,12 +60,12 @@ impl News for ClaimsEvent {
 }
 
 /// `news` as a watch tells it on a bad day.
-pub(super) fn faulty<E: News>(news: BoxStream<'static, Result<E>>, dice: Arc<Mutex<Dice>>) -> BoxStream<'static, Result<E>> {
-    let watch = Watch { news, dice, withheld: None, again: None };
+pub(super) fn faulty<E: WatchNews>(news: BoxStream<'static, Result<E>>, dice: Arc<Mutex<Dice>>) -> BoxStream<'static, Result<E>> {
+    let watch = FaultyWatch { news, dice, withheld: None, again: None };
     unfold(watch, |mut watch| async move { watch.next().await.map(|news| (news, watch)) }).boxed()
 }
 
-struct Watch<E> {
+struct FaultyWatch<E> {
     news: BoxStream<'static, Result<E>>,
     dice: Arc<Mutex<Dice>>,
     /// Changes that nobody has been told of.
@@ -74,7 +74,7 @@ struct Watch<E> {
     again: Option<E>,
 }
 
-impl<E: News> Watch<E> {
+impl<E: WatchNews> FaultyWatch<E> {
     async fn next(&mut self) -> Option<Result<E>> {
         if let Some(event) = self.again.take() {
             return Some(Ok(event));
@@ -96,7 +96,7 @@ impl<E: News> Watch<E> {
                 (None, withheld) => return withheld.map(Ok),
             };
             if fails || drops {
-                self.withheld = Some(event).filter(News::is_change);
+                self.withheld = Some(event).filter(WatchNews::is_change);
                 if fails {
                     return Some(Err(injected("watch", "nothing can be proven")));
                 }

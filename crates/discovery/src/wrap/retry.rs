@@ -9,8 +9,8 @@ use shardwise_core::{ClaimName, ClaimStore, Epoch, GroupName, Resource};
 
 use super::{claims_of, notes_of, watched_claims};
 use crate::{
-    Acquired, Capabilities, Claims, ClaimsStream, Discovery, Error, Grant, Note, Noted, Notes, Registration, Result, Seat, Snapshot,
-    WatchStream,
+    AcquireOutcome, Capabilities, Claims, ClaimsStream, Discovery, Error, Grant, Note, Notes, RecordId, Registration, Result, ViewSnapshot,
+    WatchStream, WriteOutcome,
 };
 
 /// Repeats calls that failed in a way that may pass, with growing, jittered pauses. A repeated call's [`Grant::started`] is the start
@@ -44,23 +44,23 @@ impl<D: Discovery> Discovery for Retry<D> {
         self.again(|| self.inner.register(registration)).await
     }
 
-    async fn renew(&self, seat: &Seat, ttl: Duration) -> Result<Grant> {
-        self.again(|| self.inner.renew(seat, ttl)).await
+    async fn renew(&self, record_id: &RecordId, ttl: Duration) -> Result<Grant> {
+        self.again(|| self.inner.renew(record_id, ttl)).await
     }
 
     async fn update(&self, registration: &Registration) -> Result<()> {
         self.again(|| self.inner.update(registration)).await
     }
 
-    async fn deregister(&self, seat: &Seat) -> Result<()> {
-        self.again(|| self.inner.deregister(seat)).await
+    async fn deregister(&self, record_id: &RecordId) -> Result<()> {
+        self.again(|| self.inner.deregister(record_id)).await
     }
 
     async fn step_away(&self, registration: &Registration, grace: Duration) -> Result<()> {
         self.again(|| self.inner.step_away(registration, grace)).await
     }
 
-    async fn members(&self, group: &GroupName) -> Result<Snapshot> {
+    async fn members(&self, group: &GroupName) -> Result<ViewSnapshot> {
         self.again(|| self.inner.members(group)).await
     }
 
@@ -84,14 +84,14 @@ impl<D: Discovery> Claims for Retry<D> {
         self.again(|| inner.claim_store(group, floor)).await
     }
 
-    async fn acquire(&self, seat: &Seat, store: &ClaimStore, wanted: &[Resource]) -> Result<Vec<(Resource, Acquired)>> {
+    async fn acquire(&self, record_id: &RecordId, store: &ClaimStore, wanted: &[Resource]) -> Result<Vec<(Resource, AcquireOutcome)>> {
         let inner = claims_of(&self.inner, "acquire")?;
-        self.again(|| inner.acquire(seat, store, wanted)).await
+        self.again(|| inner.acquire(record_id, store, wanted)).await
     }
 
-    async fn release(&self, seat: &Seat, held: &[(Resource, Epoch)]) -> Result<()> {
+    async fn release(&self, record_id: &RecordId, held: &[(Resource, Epoch)]) -> Result<()> {
         let inner = claims_of(&self.inner, "release")?;
-        self.again(|| inner.release(seat, held)).await
+        self.again(|| inner.release(record_id, held)).await
     }
 
     fn watch_claims(&self, group: &GroupName, prove_every: Duration) -> ClaimsStream {
@@ -107,7 +107,7 @@ impl<D: Discovery> Notes for Retry<D> {
     }
 
     /// A write that is repeated after its answer was lost may be told of itself as of somebody else's.
-    async fn write_note(&self, group: &GroupName, name: &ClaimName, expected: u64, text: &str) -> Result<Noted> {
+    async fn write_note(&self, group: &GroupName, name: &ClaimName, expected: u64, text: &str) -> Result<WriteOutcome> {
         let inner = notes_of(&self.inner, "write_note")?;
         self.again(|| inner.write_note(group, name, expected, text)).await
     }

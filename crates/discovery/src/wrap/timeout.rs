@@ -8,8 +8,8 @@ use shardwise_core::{ClaimName, ClaimStore, Epoch, GroupName, Resource};
 
 use super::{claims_of, notes_of, watched_claims};
 use crate::{
-    Acquired, Capabilities, Claims, ClaimsStream, Discovery, Error, ErrorKind, Grant, Note, Noted, Notes, Registration, Result, Seat,
-    Snapshot, WatchStream,
+    AcquireOutcome, Capabilities, Claims, ClaimsStream, Discovery, Error, ErrorKind, Grant, Note, Notes, RecordId, Registration, Result,
+    ViewSnapshot, WatchStream, WriteOutcome,
 };
 
 /// Fails a call that takes longer than the limit. Watches have no limit: their silence is judged by the reader (clause 5).
@@ -41,23 +41,23 @@ impl<D: Discovery> Discovery for Timeout<D> {
         self.within("register", self.inner.register(registration)).await
     }
 
-    async fn renew(&self, seat: &Seat, ttl: Duration) -> Result<Grant> {
-        self.within("renew", self.inner.renew(seat, ttl)).await
+    async fn renew(&self, record_id: &RecordId, ttl: Duration) -> Result<Grant> {
+        self.within("renew", self.inner.renew(record_id, ttl)).await
     }
 
     async fn update(&self, registration: &Registration) -> Result<()> {
         self.within("update", self.inner.update(registration)).await
     }
 
-    async fn deregister(&self, seat: &Seat) -> Result<()> {
-        self.within("deregister", self.inner.deregister(seat)).await
+    async fn deregister(&self, record_id: &RecordId) -> Result<()> {
+        self.within("deregister", self.inner.deregister(record_id)).await
     }
 
     async fn step_away(&self, registration: &Registration, grace: Duration) -> Result<()> {
         self.within("step_away", self.inner.step_away(registration, grace)).await
     }
 
-    async fn members(&self, group: &GroupName) -> Result<Snapshot> {
+    async fn members(&self, group: &GroupName) -> Result<ViewSnapshot> {
         self.within("members", self.inner.members(group)).await
     }
 
@@ -81,14 +81,14 @@ impl<D: Discovery> Claims for Timeout<D> {
         self.within("claim_store", inner.claim_store(group, floor)).await
     }
 
-    async fn acquire(&self, seat: &Seat, store: &ClaimStore, wanted: &[Resource]) -> Result<Vec<(Resource, Acquired)>> {
+    async fn acquire(&self, record_id: &RecordId, store: &ClaimStore, wanted: &[Resource]) -> Result<Vec<(Resource, AcquireOutcome)>> {
         let inner = claims_of(&self.inner, "acquire")?;
-        self.within("acquire", inner.acquire(seat, store, wanted)).await
+        self.within("acquire", inner.acquire(record_id, store, wanted)).await
     }
 
-    async fn release(&self, seat: &Seat, held: &[(Resource, Epoch)]) -> Result<()> {
+    async fn release(&self, record_id: &RecordId, held: &[(Resource, Epoch)]) -> Result<()> {
         let inner = claims_of(&self.inner, "release")?;
-        self.within("release", inner.release(seat, held)).await
+        self.within("release", inner.release(record_id, held)).await
     }
 
     fn watch_claims(&self, group: &GroupName, prove_every: Duration) -> ClaimsStream {
@@ -103,7 +103,7 @@ impl<D: Discovery> Notes for Timeout<D> {
         self.within("note", inner.note(group, name)).await
     }
 
-    async fn write_note(&self, group: &GroupName, name: &ClaimName, expected: u64, text: &str) -> Result<Noted> {
+    async fn write_note(&self, group: &GroupName, name: &ClaimName, expected: u64, text: &str) -> Result<WriteOutcome> {
         let inner = notes_of(&self.inner, "write_note")?;
         self.within("write_note", inner.write_note(group, name, expected, text)).await
     }

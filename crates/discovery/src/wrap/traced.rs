@@ -10,7 +10,8 @@ use tracing::Instrument;
 
 use super::{claims_of, notes_of, watched_claims};
 use crate::{
-    Acquired, Capabilities, Claims, ClaimsStream, Discovery, Grant, Note, Noted, Notes, Registration, Result, Seat, Snapshot, WatchStream,
+    AcquireOutcome, Capabilities, Claims, ClaimsStream, Discovery, Grant, Note, Notes, RecordId, Registration, Result, ViewSnapshot,
+    WatchStream, WriteOutcome,
 };
 
 /// Puts each call into a `discovery` span at debug level and logs failures with their kind.
@@ -45,23 +46,23 @@ impl<D: Discovery> Discovery for Traced<D> {
         self.traced("register", &registration.group, self.inner.register(registration)).await
     }
 
-    async fn renew(&self, seat: &Seat, ttl: Duration) -> Result<Grant> {
-        self.traced("renew", &seat.group, self.inner.renew(seat, ttl)).await
+    async fn renew(&self, record_id: &RecordId, ttl: Duration) -> Result<Grant> {
+        self.traced("renew", &record_id.group, self.inner.renew(record_id, ttl)).await
     }
 
     async fn update(&self, registration: &Registration) -> Result<()> {
         self.traced("update", &registration.group, self.inner.update(registration)).await
     }
 
-    async fn deregister(&self, seat: &Seat) -> Result<()> {
-        self.traced("deregister", &seat.group, self.inner.deregister(seat)).await
+    async fn deregister(&self, record_id: &RecordId) -> Result<()> {
+        self.traced("deregister", &record_id.group, self.inner.deregister(record_id)).await
     }
 
     async fn step_away(&self, registration: &Registration, grace: Duration) -> Result<()> {
         self.traced("step_away", &registration.group, self.inner.step_away(registration, grace)).await
     }
 
-    async fn members(&self, group: &GroupName) -> Result<Snapshot> {
+    async fn members(&self, group: &GroupName) -> Result<ViewSnapshot> {
         self.traced("members", group, self.inner.members(group)).await
     }
 
@@ -91,14 +92,14 @@ impl<D: Discovery> Claims for Traced<D> {
         self.traced("claim_store", group, inner.claim_store(group, floor)).await
     }
 
-    async fn acquire(&self, seat: &Seat, store: &ClaimStore, wanted: &[Resource]) -> Result<Vec<(Resource, Acquired)>> {
+    async fn acquire(&self, record_id: &RecordId, store: &ClaimStore, wanted: &[Resource]) -> Result<Vec<(Resource, AcquireOutcome)>> {
         let inner = claims_of(&self.inner, "acquire")?;
-        self.traced("acquire", &seat.group, inner.acquire(seat, store, wanted)).await
+        self.traced("acquire", &record_id.group, inner.acquire(record_id, store, wanted)).await
     }
 
-    async fn release(&self, seat: &Seat, held: &[(Resource, Epoch)]) -> Result<()> {
+    async fn release(&self, record_id: &RecordId, held: &[(Resource, Epoch)]) -> Result<()> {
         let inner = claims_of(&self.inner, "release")?;
-        self.traced("release", &seat.group, inner.release(seat, held)).await
+        self.traced("release", &record_id.group, inner.release(record_id, held)).await
     }
 
     fn watch_claims(&self, group: &GroupName, prove_every: Duration) -> ClaimsStream {
@@ -119,7 +120,7 @@ impl<D: Discovery> Notes for Traced<D> {
         self.traced("note", group, inner.note(group, name)).await
     }
 
-    async fn write_note(&self, group: &GroupName, name: &ClaimName, expected: u64, text: &str) -> Result<Noted> {
+    async fn write_note(&self, group: &GroupName, name: &ClaimName, expected: u64, text: &str) -> Result<WriteOutcome> {
         let inner = notes_of(&self.inner, "write_note")?;
         self.traced("write_note", group, inner.write_note(group, name, expected, text)).await
     }

@@ -192,7 +192,7 @@ impl Teller<'_> {
     /// Prints what has changed since the last line; nothing if only the deadline has and that was not asked for.
     fn tell(&mut self, now: &Arc<Ownership>) -> Result<()> {
         let before = self.before.replace(Arc::clone(now));
-        let seen = |ownership: &Ownership| (ownership.state(), ownership.stands_still());
+        let seen = |ownership: &Ownership| (ownership.state(), ownership.rebalancing_frozen());
         let same = |before: &Ownership| {
             seen(before) == seen(now) && before.view() == now.view() && before.slots() == now.slots() && before.keys() == now.keys()
         };
@@ -217,7 +217,7 @@ impl Teller<'_> {
             members: now.view().members().iter().map(|member| member.instance_id.as_str()).collect(),
             slots: now.slots_owned().map(|_| now.slots().slots()),
             slots_owned: now.slots_owned(),
-            stands_still: now.stands_still(),
+            stands_still: now.rebalancing_frozen(),
             away: self.service.absences().into_iter().map(Away::from).collect(),
             gained: now.slots_owned().map(|_| gained.len()),
             lost: now.slots_owned().map(|_| lost.len()),

@@ -250,13 +250,17 @@ fn what_the_missing_had_is_nobodys_to_stand_in_for() {
     grant(&mut run, 30, q, 5);
     let before = run.owned();
     run.viewed(1_000, vec![m("me", 7)]);
-    assert!(run.machine.ownership().stands_still());
+    assert!(run.machine.ownership().rebalancing_frozen());
     assert_eq!(run.owned(), before);
     if let Some((now, actions)) = pump(&mut run, 1_000, 60_000) {
         let asked = asked(&actions);
         let n = asked.1.len();
         grant(&mut run, now + 1, asked, 9);
-        panic!("stands still {}: asks for {n} at {now}, owns {} instead of {before}", run.machine.ownership().stands_still(), run.owned());
+        panic!(
+            "stands still {}: asks for {n} at {now}, owns {} instead of {before}",
+            run.machine.ownership().rebalancing_frozen(),
+            run.owned()
+        );
     }
 }
 

@@ -38,8 +38,8 @@ fn among_four(policy: Policy) -> Run {
     run
 }
 
-fn stands_still(run: &Run) -> bool {
-    run.machine.ownership().stands_still()
+fn rebalancing_frozen(run: &Run) -> bool {
+    run.machine.ownership().rebalancing_frozen()
 }
 
 fn told(actions: &[Action]) -> Option<Vec<Missing>> {
@@ -51,10 +51,10 @@ fn half_may_vanish_and_more_may_not() {
     let mut run = among_four(guarded(50));
     let quarter = run.owned();
     run.viewed(1_000, group(&["a"]));
-    assert!(!stands_still(&run) && run.owned() > quarter, "what two of four had is taken over");
+    assert!(!rebalancing_frozen(&run) && run.owned() > quarter, "what two of four had is taken over");
     // Three of the four of one TTL ago: all of them keep their share from now on.
     let actions = run.viewed(1_100, group(&[]));
-    assert_eq!((run.state(), stands_still(&run), run.owned()), (ServiceState::Active, true, quarter));
+    assert_eq!((run.state(), rebalancing_frozen(&run), run.owned()), (ServiceState::Active, true, quarter));
     assert_eq!(told(&actions), Some(missing(&OTHERS)));
 }
 
@@ -62,7 +62,7 @@ fn half_may_vanish_and_more_may_not() {
 fn without_the_setting_everything_is_taken_over() {
     let mut run = among_four(policy());
     run.viewed(1_000, group(&[]));
-    assert_eq!((stands_still(&run), run.owned()), (false, crate::SLOTS_DEFAULT));
+    assert_eq!((rebalancing_frozen(&run), run.owned()), (false, crate::SLOTS_DEFAULT));
 }
 
 #[test]
@@ -73,10 +73,10 @@ fn what_others_tell_counts_with_and_without_the_setting_and_for_newcomers() {
         run.registered(10, 0);
         run.viewed(20, vec![telling("a", &["b", "c"]), member(MINE, 7)]);
         let share = run.owned();
-        assert_eq!((run.state(), stands_still(&run)), (ServiceState::Active, true));
+        assert_eq!((run.state(), rebalancing_frozen(&run)), (ServiceState::Active, true));
         assert!((3_000..5_000).contains(&share), "a quarter of 16,384, not {share}");
         run.viewed(40, group(&["a"]));
-        assert!(!stands_still(&run) && run.owned() > share);
+        assert!(!rebalancing_frozen(&run) && run.owned() > share);
     }
 }
 
@@ -90,7 +90,7 @@ fn losses_further_apart_than_a_ttl_are_not_one() {
     }
     run.viewed(10_100, group(&["a"]));
     run.viewed(10_200, group(&[]));
-    assert_eq!((stands_still(&run), run.owned()), (false, crate::SLOTS_DEFAULT));
+    assert_eq!((rebalancing_frozen(&run), run.owned()), (false, crate::SLOTS_DEFAULT));
 }
 
 #[test]
@@ -106,7 +106,7 @@ fn whoever_drains_has_not_vanished_however_many_they_are() {
         run.viewed(ms, left(gone + 1).chain([draining(id)]).collect());
         run.viewed(ms + 5, left(gone + 1).collect());
     }
-    assert!(!stands_still(&run), "everybody drained");
+    assert!(!rebalancing_frozen(&run), "everybody drained");
 }
 
 #[test]
@@ -114,27 +114,27 @@ fn it_ends_when_enough_are_back_under_whatever_name() {
     let mut run = among_four(guarded(50));
     let before = run.owned();
     run.viewed(1_000, group(&[]));
-    assert_eq!((stands_still(&run), run.owned()), (true, before));
+    assert_eq!((rebalancing_frozen(&run), run.owned()), (true, before));
     let actions = run.viewed(3_000, vec![member("c", 99), member(MINE, 7)]);
-    assert!(!stands_still(&run) && run.owned() > before, "two of four are enough");
+    assert!(!rebalancing_frozen(&run) && run.owned() > before, "two of four are enough");
     assert_eq!(told(&actions), Some(vec![]));
     run.viewed(4_000, group(&[]));
     let mut other = among_four(guarded(50));
     other.viewed(1_000, group(&[]));
     other.viewed(3_000, vec![member("new-1", 1), member(MINE, 7)]);
-    assert!(!stands_still(&other), "a restarted worker may have another id");
+    assert!(!rebalancing_frozen(&other), "a restarted worker may have another id");
 }
 
 #[test]
 fn an_operators_word_ends_it() {
     let mut run = among_four(guarded(50));
     run.viewed(1_000, group(&[]));
-    assert!(stands_still(&run));
+    assert!(rebalancing_frozen(&run));
     let operator = Member { loss: Some(Loss::Confirmed), ..draining("operator") };
     let actions = run.viewed(2_000, vec![operator, member(MINE, 7)]);
-    assert_eq!((stands_still(&run), run.owned(), told(&actions)), (false, crate::SLOTS_DEFAULT, Some(vec![])));
+    assert_eq!((rebalancing_frozen(&run), run.owned(), told(&actions)), (false, crate::SLOTS_DEFAULT, Some(vec![])));
     run.viewed(3_000, group(&[]));
-    assert!(!stands_still(&run), "what was confirmed does not come up again");
+    assert!(!rebalancing_frozen(&run), "what was confirmed does not come up again");
 }
 
 #[test]
@@ -158,7 +158,7 @@ fn after_an_absence_of_its_own_nothing_can_be_told() {
     run.step(3_010, Input::RecordLost { attempt });
     run.registered(3_020, 3_015);
     run.viewed(3_030, group(&[]));
-    assert_eq!((run.state(), stands_still(&run)), (ServiceState::Active, false));
+    assert_eq!((run.state(), rebalancing_frozen(&run)), (ServiceState::Active, false));
 }
 
 /// `me` drains among the others.
@@ -259,7 +259,7 @@ fn members_whose_pasts_differ_agree() {
     let mut owned = SlotSet::empty(crate::SLOTS_DEFAULT);
     for run in &mut runs {
         run.viewed(1_200, (0..5).map(marked).collect());
-        assert!(stands_still(run));
+        assert!(rebalancing_frozen(run));
         let mine = run.machine.ownership().slots();
         assert!(owned.minus(mine) == owned, "a slot is owned twice");
         owned = owned.union(mine);
@@ -339,16 +339,16 @@ fn nobody_takes_over_while_the_mark_is_on_its_way_nor_by_a_mark_that_is_to_go() 
     let mut run = among_four(guarded(50));
     let before = run.machine.ownership().slots().clone();
     run.viewed(1_000, group(&[]));
-    assert_eq!((stands_still(&run), run.machine.ownership().slots()), (true, &before), "the others may go by a view without it");
+    assert_eq!((rebalancing_frozen(&run), run.machine.ownership().slots()), (true, &before), "the others may go by a view without it");
     let marked = Member { loss: Some(Loss::Missing(missing(&OTHERS))), ..member(MINE, 7) };
     run.viewed(1_100, vec![marked.clone()]);
-    assert_eq!((stands_still(&run), run.machine.ownership().slots()), (true, &before));
+    assert_eq!((rebalancing_frozen(&run), run.machine.ownership().slots()), (true, &before));
     // Two are back: the mark is to go, and until it does the others go by it.
     let computed = run.machine.placements_computed();
     run.viewed(3_000, vec![member("b", 1), member("c", 1), marked]);
-    assert!(stands_still(&run) && run.machine.ownership().slots().minus(&before).is_empty());
+    assert!(rebalancing_frozen(&run) && run.machine.ownership().slots().minus(&before).is_empty());
     run.viewed(3_100, group(&["b", "c"]));
-    assert!(!stands_still(&run) && run.owned() > before.len());
+    assert!(!rebalancing_frozen(&run) && run.owned() > before.len());
     run.step(3_200, Input::Proven { at: at(3_200) });
     assert_eq!(run.machine.placements_computed(), computed + 2, "each once");
 }
@@ -360,7 +360,7 @@ fn listed_of(ids: &[String]) -> Vec<String> {
     run.registered(10, 0);
     run.viewed(20, ids.iter().map(|id| member(id, 1)).chain([member(MINE, 7)]).collect());
     let listed = told(&run.viewed(1_000, group(&[]))).unwrap();
-    assert!(stands_still(&run));
+    assert!(rebalancing_frozen(&run));
     listed.iter().map(|missing| missing.instance_id.as_str().to_owned()).collect()
 }
 
@@ -383,7 +383,7 @@ fn a_new_record_says_nothing_of_the_past() {
     run.step(3_010, Input::RecordLost { attempt });
     assert_eq!(told(&run.registered(3_020, 3_015)), None, "it was made without a mark");
     assert_eq!(told(&run.viewed(3_030, group(&[]))), None);
-    assert!(!stands_still(&run));
+    assert!(!rebalancing_frozen(&run));
 }
 
 #[test]
@@ -399,7 +399,7 @@ fn whoever_came_back_and_then_left_in_good_order_is_not_missing() {
     assert_eq!(told(&run.viewed(1_500, from(5))), Some(still), "one of six is back");
     run.viewed(2_000, from(6).into_iter().chain([draining("w5")]).collect());
     assert_eq!(told(&run.viewed(2_300, from(6))), None);
-    assert!(stands_still(&run));
+    assert!(rebalancing_frozen(&run));
 }
 
 #[test]
@@ -411,7 +411,7 @@ fn whoever_never_had_a_share_gets_none_by_dying() {
     run.viewed(20, group(&["a", "b"]).into_iter().chain([refused("x"), refused("y")]).collect());
     let before = run.owned();
     assert_eq!(told(&run.viewed(1_000, group(&["a", "b"]))), None);
-    assert_eq!((stands_still(&run), run.owned()), (false, before));
+    assert_eq!((rebalancing_frozen(&run), run.owned()), (false, before));
     // Neither do they make a loss smaller: one of three is more than 30 %.
     let mut beside = Run::with(guarded(30));
     beside.step(0, Input::Join);

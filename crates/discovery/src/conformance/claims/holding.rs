@@ -4,16 +4,16 @@ use shardwise_core::{ClaimStore, GroupName, StoreId};
 
 use super::{claims, granted, name, slots};
 use crate::conformance::{SOON, Scope};
-use crate::{Acquired, ErrorKind, Registration};
+use crate::{AcquireOutcome, ErrorKind, Registration};
 
 /// What nobody holds is granted to whoever asks first.
 pub async fn claims_01_a_free_resource_is_granted_once(scope: &Scope) {
     let (a, b) = (scope.claimant("a", 1).await, scope.claimant("b", 2).await);
     scope
         .alive(&[&a, &b], async {
-            assert_eq!(scope.granted(&a.seat(), &slots(3..5)).await.len(), 2);
-            let answers = claims(&*scope.peer).acquire(&b.seat(), &scope.store().await, &slots(3..5)).await.expect("acquire");
-            assert!(answers.iter().all(|(_, acquired)| *acquired == Acquired::Held), "a holds both: {answers:?}");
+            assert_eq!(scope.granted(&a.record_id(), &slots(3..5)).await.len(), 2);
+            let answers = claims(&*scope.peer).acquire(&b.record_id(), &scope.store().await, &slots(3..5)).await.expect("acquire");
+            assert!(answers.iter().all(|(_, acquired)| *acquired == AcquireOutcome::Held), "a holds both: {answers:?}");
             let read = scope.read().await;
             assert!(read.values().all(|claim| claim.holder.instance_id == a.member.instance_id), "{read:?}");
             assert_eq!(read.keys().cloned().collect::<Vec<_>>(), slots(3..5));
@@ -28,7 +28,7 @@ pub async fn claims_01_of_many_that_ask_at_once_one_gets_each(scope: &Scope) {
     let (forwards, backwards) = (slots(0..300), slots(0..300).into_iter().rev().collect::<Vec<_>>());
     scope
         .alive(&[&a, &b], async {
-            let (seat_a, seat_b) = (a.seat(), b.seat());
+            let (seat_a, seat_b) = (a.record_id(), b.record_id());
             let (of_a, of_b) = tokio::join!(
                 claims(&*scope.backend).acquire(&seat_a, &store, &forwards),
                 claims(&*scope.peer).acquire(&seat_b, &store, &backwards),
@@ -52,9 +52,9 @@ pub async fn claims_01_asking_takes_nothing_away(scope: &Scope) {
     let (a, b) = (scope.claimant("a", 1).await, scope.claimant("b", 2).await);
     scope
         .alive(&[&a, &b], async {
-            let held = scope.granted(&a.seat(), &slots(0..2)).await;
+            let held = scope.granted(&a.record_id(), &slots(0..2)).await;
             for _ in 0..5 {
-                assert!(scope.granted(&b.seat(), &slots(0..2)).await.is_empty());
+                assert!(scope.granted(&b.record_id(), &slots(0..2)).await.is_empty());
             }
             let read = scope.read().await;
             assert!(held.iter().all(|(resource, epoch)| read[resource].epoch == *epoch), "{held:?}, read {read:?}");
@@ -69,9 +69,9 @@ pub async fn claims_02_epochs_rise_over_resources_and_members(scope: &Scope) {
         .alive(&[&a, &b], async {
             let mut highest = 0;
             for round in 0..6u32 {
-                let seat = if round % 2 == 0 { a.seat() } else { b.seat() };
+                let record_id = if round % 2 == 0 { a.record_id() } else { b.record_id() };
                 let wanted = if round % 3 == 0 { vec![name(&format!("n{round}"))] } else { slots(round * 10..round * 10 + 3) };
-                let epochs: Vec<_> = scope.granted(&seat, &wanted).await.values().map(|epoch| epoch.get()).collect();
+                let epochs: Vec<_> = scope.granted(&record_id, &wanted).await.values().map(|epoch| epoch.get()).collect();
                 assert_eq!(epochs.len(), wanted.len());
                 assert!(epochs.iter().all(|epoch| *epoch > highest), "{epochs:?} after {highest}");
                 highest = epochs.into_iter().max().unwrap_or(highest);
@@ -88,15 +88,15 @@ pub async fn claims_02_epochs_rise_over_releases_and_deaths(scope: &Scope) {
     scope
         .alive(&[&a, &b], async {
             for round in 0..4 {
-                let seat = if round % 2 == 0 { a.seat() } else { b.seat() };
-                let held = scope.all_granted(&seat, &slot, SOON).await;
+                let record_id = if round % 2 == 0 { a.record_id() } else { b.record_id() };
+                let held = scope.all_granted(&record_id, &slot, SOON).await;
                 seen.extend(held.values().copied());
-                scope.release(&seat, &held).await;
+                scope.release(&record_id, &held).await;
             }
-            scope.granted(&a.seat(), &slot).await.values().for_each(|epoch| seen.push(*epoch));
+            scope.granted(&a.record_id(), &slot).await.values().for_each(|epoch| seen.push(*epoch));
         })
         .await;
-    let heir = async { seen.extend(scope.all_granted(&b.seat(), &slot, scope.gone_within(a.ttl)).await.values().copied()) };
+    let heir = async { seen.extend(scope.all_granted(&b.record_id(), &slot, scope.gone_within(a.ttl)).await.values().copied()) };
     scope.alive(&[&b], heir).await;
     assert_eq!(seen.len(), 6);
     assert!(seen.is_sorted_by(|a, b| a < b), "{seen:?}");
@@ -106,13 +106,13 @@ pub async fn claims_02_epochs_rise_over_releases_and_deaths(scope: &Scope) {
 pub async fn claims_03_only_a_living_record_claims(scope: &Scope) {
     let store = scope.store().await;
     let lost = async |registration: &Registration, why: &str| {
-        let error = claims(&*scope.backend).acquire(&registration.seat(), &store, &slots(0..3)).await.expect_err(why);
+        let error = claims(&*scope.backend).acquire(&registration.record_id(), &store, &slots(0..3)).await.expect_err(why);
         assert_eq!(*error.kind(), ErrorKind::Lost, "{why}: {error}");
     };
     lost(&scope.registration("nobody", 1), "it never registered").await;
     let a = scope.claimant("a", 1).await;
     lost(&scope.registration("a", 2), "it is another incarnation").await;
-    scope.backend.deregister(&a.seat()).await.expect("deregister");
+    scope.backend.deregister(&a.record_id()).await.expect("deregister");
     lost(&a, "it has left").await;
     let b = scope.claimant_for("b", 3, scope.ttl).await;
     scope.expect_ids(&[], scope.gone_within(scope.ttl)).await;
@@ -125,8 +125,8 @@ pub async fn claims_03_asking_again_keeps_what_is_held(scope: &Scope) {
     let a = scope.claimant("a", 1).await;
     scope
         .alive(&[&a], async {
-            let first = scope.granted(&a.seat(), &slots(0..5)).await;
-            let again = scope.granted(&a.seat(), &slots(0..8)).await;
+            let first = scope.granted(&a.record_id(), &slots(0..5)).await;
+            let again = scope.granted(&a.record_id(), &slots(0..8)).await;
             assert_eq!(again.len(), 8);
             assert!(first.iter().all(|(resource, epoch)| again[resource] >= *epoch), "{first:?}, then {again:?}");
             let read = scope.read().await;
@@ -140,10 +140,10 @@ pub async fn claims_05_what_is_released_is_free_at_once(scope: &Scope) {
     let (a, b) = (scope.claimant("a", 1).await, scope.claimant("b", 2).await);
     scope
         .alive(&[&a, &b], async {
-            let held = scope.granted(&a.seat(), &slots(0..200)).await;
-            scope.release(&a.seat(), &held).await;
-            assert_eq!(scope.granted(&b.seat(), &slots(0..200)).await.len(), 200, "no delay after a release");
-            scope.release(&a.seat(), &held).await;
+            let held = scope.granted(&a.record_id(), &slots(0..200)).await;
+            scope.release(&a.record_id(), &held).await;
+            assert_eq!(scope.granted(&b.record_id(), &slots(0..200)).await.len(), 200, "no delay after a release");
+            scope.release(&a.record_id(), &held).await;
             assert_eq!(scope.read().await.len(), 200, "a release that is repeated changes nothing");
         })
         .await;
@@ -154,11 +154,11 @@ pub async fn claims_05_nobody_releases_what_is_not_theirs(scope: &Scope) {
     let (a, b) = (scope.claimant("a", 1).await, scope.claimant("b", 2).await);
     scope
         .alive(&[&a, &b], async {
-            let held = scope.granted(&a.seat(), &slots(0..3)).await;
-            scope.release(&b.seat(), &held).await;
-            scope.release(&scope.registration("a", 9).seat(), &held).await;
+            let held = scope.granted(&a.record_id(), &slots(0..3)).await;
+            scope.release(&b.record_id(), &held).await;
+            scope.release(&scope.registration("a", 9).record_id(), &held).await;
             assert_eq!(scope.read().await.len(), 3);
-            assert!(scope.granted(&b.seat(), &slots(0..3)).await.is_empty());
+            assert!(scope.granted(&b.record_id(), &slots(0..3)).await.is_empty());
         })
         .await;
 }
@@ -168,10 +168,10 @@ pub async fn claims_05_an_old_epoch_releases_nothing(scope: &Scope) {
     let a = scope.claimant("a", 1).await;
     scope
         .alive(&[&a], async {
-            let former = scope.granted(&a.seat(), &slots(0..2)).await;
-            scope.release(&a.seat(), &former).await;
-            let held = scope.all_granted(&a.seat(), &slots(0..2), SOON).await;
-            scope.release(&a.seat(), &former).await;
+            let former = scope.granted(&a.record_id(), &slots(0..2)).await;
+            scope.release(&a.record_id(), &former).await;
+            let held = scope.all_granted(&a.record_id(), &slots(0..2), SOON).await;
+            scope.release(&a.record_id(), &former).await;
             assert_eq!(scope.read().await.len(), 2, "held under {held:?}");
         })
         .await;
@@ -194,13 +194,13 @@ pub async fn claims_07_a_floor_lifts_epochs_and_never_falls(scope: &Scope) {
     let floor = 1 << 40;
     scope
         .alive(&[&a], async {
-            let low = scope.granted(&a.seat(), &slots(0..1)).await;
+            let low = scope.granted(&a.record_id(), &slots(0..1)).await;
             let raised = claims(&*scope.peer).claim_store(&scope.group, floor).await.expect("claim_store");
             assert_eq!(raised, ClaimStore { floor, ..before });
             assert_eq!(scope.store().await, raised, "a lower floor changes nothing");
-            let error = claims(&*scope.backend).acquire(&a.seat(), &before, &slots(1..2)).await.expect_err("the floor was raised");
+            let error = claims(&*scope.backend).acquire(&a.record_id(), &before, &slots(1..2)).await.expect_err("the floor was raised");
             assert_eq!(*error.kind(), ErrorKind::OtherStore, "{error}");
-            let high = scope.granted(&a.seat(), &slots(1..2)).await;
+            let high = scope.granted(&a.record_id(), &slots(1..2)).await;
             assert!(low.values().all(|epoch| epoch.get() < floor) && high.values().all(|epoch| epoch.get() > floor), "{low:?} {high:?}");
         })
         .await;
@@ -211,7 +211,7 @@ pub async fn claims_07_another_store_grants_nothing(scope: &Scope) {
     let a = scope.claimant("a", 1).await;
     let store = scope.store().await;
     let other = ClaimStore { id: StoreId::new(!store.id.get()), ..store };
-    let error = claims(&*scope.backend).acquire(&a.seat(), &other, &slots(0..3)).await.expect_err("it is another store");
+    let error = claims(&*scope.backend).acquire(&a.record_id(), &other, &slots(0..3)).await.expect_err("it is another store");
     assert_eq!(*error.kind(), ErrorKind::OtherStore, "{error}");
     assert!(scope.read().await.is_empty());
 }
@@ -221,11 +221,11 @@ pub async fn claims_08_thousands_in_one_call(scope: &Scope) {
     let (a, b) = (scope.claimant("a", 1).await, scope.claimant("b", 2).await);
     scope
         .alive(&[&a, &b], async {
-            let held = scope.granted(&a.seat(), &slots(0..2_000)).await;
+            let held = scope.granted(&a.record_id(), &slots(0..2_000)).await;
             assert_eq!(held.len(), 2_000);
             assert_eq!(scope.read().await.len(), 2_000);
-            scope.release(&a.seat(), &held).await;
-            assert_eq!(scope.all_granted(&b.seat(), &slots(0..2_000), SOON).await.len(), 2_000);
+            scope.release(&a.record_id(), &held).await;
+            assert_eq!(scope.all_granted(&b.record_id(), &slots(0..2_000), SOON).await.len(), 2_000);
         })
         .await;
 }
@@ -236,8 +236,8 @@ pub async fn claims_08_one_that_is_held_does_not_keep_the_others(scope: &Scope) 
     scope
         .alive(&[&a, &b], async {
             let odd: Vec<_> = slots(0..300).into_iter().skip(1).step_by(2).collect();
-            scope.granted(&a.seat(), &odd).await;
-            let of_b = scope.granted(&b.seat(), &slots(0..300)).await;
+            scope.granted(&a.record_id(), &odd).await;
+            let of_b = scope.granted(&b.record_id(), &slots(0..300)).await;
             assert_eq!(of_b.len(), 150);
             assert!(odd.iter().all(|resource| !of_b.contains_key(resource)));
         })
@@ -251,7 +251,7 @@ pub async fn claims_names_may_be_anything(scope: &Scope) {
     wanted.extend(slots(7..8));
     scope
         .alive(&[&a], async {
-            assert_eq!(scope.granted(&a.seat(), &wanted).await.len(), wanted.len());
+            assert_eq!(scope.granted(&a.record_id(), &wanted).await.len(), wanted.len());
             wanted.sort_unstable();
             assert_eq!(scope.read().await.into_keys().collect::<Vec<_>>(), wanted);
         })
@@ -266,10 +266,10 @@ pub async fn claims_of_groups_are_apart(scope: &Scope) {
     scope.backend.register(&other).await.expect("register");
     scope
         .alive(&[&a, &other], async {
-            scope.granted(&a.seat(), &slots(0..3)).await;
+            scope.granted(&a.record_id(), &slots(0..3)).await;
             let backend = claims(&*scope.backend);
             let store = backend.claim_store(&group, 0).await.expect("claim_store");
-            let answers = backend.acquire(&other.seat(), &store, &slots(0..5)).await.expect("acquire");
+            let answers = backend.acquire(&other.record_id(), &store, &slots(0..5)).await.expect("acquire");
             assert_eq!(granted(answers).len(), 5);
             assert_eq!(scope.read().await.len(), 3);
         })

@@ -11,7 +11,7 @@ use futures::StreamExt;
 use shardwise_core::{Claim, ClaimName, ClaimStore, Epoch, Resource};
 
 use super::{LASTING, SOON, Scope};
-use crate::{Acquired, Claims, ClaimsEvent, ClaimsStream, Discovery, Registration, Seat};
+use crate::{AcquireOutcome, Claims, ClaimsEvent, ClaimsStream, Discovery, RecordId, Registration};
 
 pub use ending::*;
 pub use holding::*;
@@ -54,8 +54,8 @@ impl Scope {
         let renew = || async {
             for member in members {
                 // As a worker does: who gets no answer in time asks again.
-                while let Err(error) = self.backend.renew(&member.seat(), member.ttl).await {
-                    assert!(error.is_retryable(), "renewing {:?}: {error}", member.seat());
+                while let Err(error) = self.backend.renew(&member.record_id(), member.ttl).await {
+                    assert!(error.is_retryable(), "renewing {:?}: {error}", member.record_id());
                 }
             }
         };
@@ -68,8 +68,8 @@ impl Scope {
     }
 
     /// Asks once, and returns what was granted.
-    async fn granted(&self, seat: &Seat, wanted: &[Resource]) -> BTreeMap<Resource, Epoch> {
-        let answers = claims(&*self.backend).acquire(seat, &self.store().await, wanted).await.expect("acquire");
+    async fn granted(&self, record_id: &RecordId, wanted: &[Resource]) -> BTreeMap<Resource, Epoch> {
+        let answers = claims(&*self.backend).acquire(record_id, &self.store().await, wanted).await.expect("acquire");
         let asked: std::collections::BTreeSet<_> = wanted.iter().collect();
         let answered: std::collections::BTreeSet<_> = answers.iter().map(|(resource, _)| resource).collect();
         assert_eq!(answered, asked, "each resource is answered");
@@ -78,11 +78,11 @@ impl Scope {
     }
 
     /// Asks over and over until all of it is granted. Who asks later than `within` has to get it.
-    async fn all_granted(&self, seat: &Seat, wanted: &[Resource], within: Duration) -> BTreeMap<Resource, Epoch> {
+    async fn all_granted(&self, record_id: &RecordId, wanted: &[Resource], within: Duration) -> BTreeMap<Resource, Epoch> {
         let started = self.clock.now();
         loop {
             let asked = self.clock.now().since(started);
-            let granted = self.granted(seat, wanted).await;
+            let granted = self.granted(record_id, wanted).await;
             if granted.len() == wanted.len() {
                 return granted;
             }
@@ -91,33 +91,33 @@ impl Scope {
         }
     }
 
-    async fn release(&self, seat: &Seat, held: &BTreeMap<Resource, Epoch>) {
+    async fn release(&self, record_id: &RecordId, held: &BTreeMap<Resource, Epoch>) {
         let held: Vec<_> = held.iter().map(|(resource, epoch)| (resource.clone(), *epoch)).collect();
-        claims(&*self.backend).release(seat, &held).await.expect("release");
+        claims(&*self.backend).release(record_id, &held).await.expect("release");
     }
 
     /// The claims as the other connection reads them now.
     async fn read(&self) -> BTreeMap<Resource, Claim> {
         let mut stream = claims(&*self.peer).watch_claims(&self.group, self.ttl / 2);
-        let mut table = Table::default();
+        let mut table = ReaderTable::default();
         table.until(&mut stream, SOON, "any news", |_| true).await;
         table.claims
     }
 }
 
-fn granted(answers: Vec<(Resource, Acquired)>) -> BTreeMap<Resource, Epoch> {
-    let epoch = |acquired| if let Acquired::Granted(epoch) = acquired { Some(epoch) } else { None };
+fn granted(answers: Vec<(Resource, AcquireOutcome)>) -> BTreeMap<Resource, Epoch> {
+    let epoch = |acquired| if let AcquireOutcome::Granted(epoch) = acquired { Some(epoch) } else { None };
     answers.into_iter().filter_map(|(resource, acquired)| Some((resource, epoch(acquired)?))).collect()
 }
 
 /// What a reader of the watch knows.
 #[derive(Default)]
-struct Table {
+struct ReaderTable {
     claims: BTreeMap<Resource, Claim>,
     begun: bool,
 }
 
-impl Table {
+impl ReaderTable {
     fn take(&mut self, event: ClaimsEvent) {
         match event {
             ClaimsEvent::All { claims, .. } => {

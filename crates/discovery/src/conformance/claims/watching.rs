@@ -2,7 +2,7 @@
 
 use futures::StreamExt;
 
-use super::{Table, claims, slots};
+use super::{ReaderTable, claims, slots};
 use crate::ClaimsEvent;
 use crate::conformance::{SOON, Scope};
 
@@ -12,9 +12,9 @@ pub async fn claims_06_the_watch_begins_with_everything(scope: &Scope) {
     scope
         .alive(&[&a, &b], async {
             assert!(scope.read().await.is_empty(), "nothing is held yet, and the watch says so");
-            scope.granted(&a.seat(), &slots(0..150)).await;
-            let gone = scope.granted(&b.seat(), &slots(150..300)).await;
-            scope.release(&b.seat(), &gone).await;
+            scope.granted(&a.record_id(), &slots(0..150)).await;
+            let gone = scope.granted(&b.record_id(), &slots(150..300)).await;
+            scope.release(&b.record_id(), &gone).await;
             assert_eq!(scope.read().await.into_keys().collect::<Vec<_>>(), slots(0..150));
         })
         .await;
@@ -24,11 +24,11 @@ pub async fn claims_06_the_watch_begins_with_everything(scope: &Scope) {
 pub async fn claims_06_no_change_is_lost(scope: &Scope) {
     let (a, b) = (scope.claimant("a", 1).await, scope.claimant("b", 2).await);
     let mut stream = claims(&*scope.peer).watch_claims(&scope.group, scope.ttl / 2);
-    let mut table = Table::default();
+    let mut table = ReaderTable::default();
     scope
         .alive(&[&a, &b], async {
             for round in 0..10u32 {
-                let (giver, taker) = if round % 2 == 0 { (a.seat(), b.seat()) } else { (b.seat(), a.seat()) };
+                let (giver, taker) = if round % 2 == 0 { (a.record_id(), b.record_id()) } else { (b.record_id(), a.record_id()) };
                 let held = scope.all_granted(&giver, &slots(round..round + 20), SOON).await;
                 scope.release(&giver, &held).await;
                 let last = scope.all_granted(&taker, &slots(round..round + 10), SOON).await;
@@ -48,12 +48,12 @@ pub async fn claims_06_a_death_is_news(scope: &Scope) {
     let ttl = scope.soon_enough();
     let b = scope.claimant("b", 2).await;
     let mut stream = claims(&*scope.peer).watch_claims(&scope.group, scope.ttl / 2);
-    let mut table = Table::default();
+    let mut table = ReaderTable::default();
     scope
         .alive(&[&b], async {
-            scope.granted(&b.seat(), &slots(10..12)).await;
+            scope.granted(&b.record_id(), &slots(10..12)).await;
             let a = scope.claimant_for("a", 1, ttl).await;
-            scope.granted(&a.seat(), &slots(0..10)).await;
+            scope.granted(&a.record_id(), &slots(0..10)).await;
             table.until(&mut stream, ttl, "all twelve", |held| held.len() == 12).await;
             let wanted = slots(10..12);
             table.until(&mut stream, scope.gone_within(ttl), "the living member's only", |held| held.keys().eq(&wanted)).await;
@@ -66,7 +66,7 @@ pub async fn claims_06_silence_is_proven(scope: &Scope) {
     let a = scope.claimant("a", 1).await;
     scope
         .alive(&[&a], async {
-            scope.granted(&a.seat(), &slots(0..3)).await;
+            scope.granted(&a.record_id(), &slots(0..3)).await;
             let ttl = scope.unhurried();
             let mut stream = claims(&*scope.peer).watch_claims(&scope.group, ttl / 2);
             let mut proofs = Vec::new();

@@ -12,23 +12,23 @@ const KINDS_MOST: usize = 16;
 ///
 /// So a page that asks every few seconds does not fill a log, and what is new is still seen at once.
 #[derive(Debug)]
-pub struct Seldom<K>(Mutex<Vec<Seen<K>>>);
+pub struct LogThrottle<K>(Mutex<Vec<KindCount<K>>>);
 
 #[derive(Debug)]
-struct Seen<K> {
+struct KindCount<K> {
     kind: K,
     /// Since the last line.
     count: u64,
     line: Instant,
 }
 
-impl<K> Default for Seldom<K> {
+impl<K> Default for LogThrottle<K> {
     fn default() -> Self {
         Self(Mutex::default())
     }
 }
 
-impl<K: PartialEq> Seldom<K> {
+impl<K: PartialEq> LogThrottle<K> {
     /// One more of that kind; how many there were since the last line, this one with them, if a line is due.
     pub fn another(&self, kind: K) -> Option<u64> {
         self.another_at(kind, Instant::now())
@@ -39,7 +39,7 @@ impl<K: PartialEq> Seldom<K> {
         let mut kinds = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let known = kinds.iter().position(|seen| seen.kind == kind);
         let Some(at) = known.or_else(|| kinds.len().checked_sub(1).filter(|last| last + 1 >= KINDS_MOST)) else {
-            kinds.push(Seen { kind, count: 0, line: now });
+            kinds.push(KindCount { kind, count: 0, line: now });
             return Some(1);
         };
         let seen = kinds.get_mut(at)?;
@@ -58,14 +58,14 @@ mod tests {
 
     #[test]
     fn what_happens_often_is_a_line_a_minute_that_counts_it() {
-        let (seldom, begin) = (Seldom::default(), Instant::now());
+        let (seldom, begin) = (LogThrottle::default(), Instant::now());
         let lines = |after: u64| (0..100).filter_map(|_| seldom.another_at("x", begin + Duration::from_millis(after))).collect::<Vec<_>>();
         assert_eq!([0, 59_999, 60_000, 200_000].map(lines), [vec![1], vec![], vec![200], vec![100]]);
     }
 
     #[test]
     fn another_kind_is_a_line_of_its_own_at_once_and_kinds_without_end_are_not() {
-        let (seldom, begin) = (Seldom::default(), Instant::now());
+        let (seldom, begin) = (LogThrottle::default(), Instant::now());
         let at = |kind: usize, seconds: u64| seldom.another_at(kind, begin + Duration::from_secs(seconds));
         assert_eq!([at(1, 0), at(2, 1), at(1, 2), at(2, 60), at(1, 60)], [Some(1), Some(1), None, None, Some(2)]);
         let lines = (3..10_000).filter(|kind| at(*kind, 61).is_some()).count();

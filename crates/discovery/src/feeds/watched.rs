@@ -4,10 +4,10 @@ use std::sync::Arc;
 
 use shardwise_core::{Moment, View};
 
-use crate::{ClaimTable, ClaimsEvent, Snapshot, WatchEvent};
+use crate::{ClaimTable, ClaimsEvent, ViewSnapshot, WatchEvent};
 
 /// What of a group is read and told.
-pub trait Topic: PartialEq + Send + Sync + 'static {
+pub trait Watched: PartialEq + Send + Sync + 'static {
     /// What a watch tells of it.
     type Event: Send + 'static;
 
@@ -18,11 +18,11 @@ pub trait Topic: PartialEq + Send + Sync + 'static {
     fn proven(at: Moment) -> Self::Event;
 }
 
-impl Topic for View {
+impl Watched for View {
     type Event = WatchEvent;
 
     fn news(_before: Option<&Self>, now: &Arc<Self>, proven: Moment) -> Option<WatchEvent> {
-        Some(WatchEvent::View(Snapshot { view: Arc::clone(now), proven }))
+        Some(WatchEvent::View(ViewSnapshot { view: Arc::clone(now), proven }))
     }
 
     fn proven(at: Moment) -> WatchEvent {
@@ -31,7 +31,7 @@ impl Topic for View {
 }
 
 /// Whoever watches compares what it told with what is there now, so that a watch which is slow leaves nothing out.
-impl Topic for ClaimTable {
+impl Watched for ClaimTable {
     type Event = ClaimsEvent;
 
     fn news(before: Option<&Self>, now: &Arc<Self>, proven: Moment) -> Option<ClaimsEvent> {
