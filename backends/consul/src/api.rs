@@ -10,7 +10,7 @@ use serde::de::DeserializeOwned;
 use serde_json::json;
 use shardwise_discovery::one_line;
 
-use crate::client::{Answer, Client};
+use crate::client::{Client, ConsulResponse};
 use crate::error::{Failure, Result};
 use crate::names::{literal, segment};
 use crate::wire::{AgentCheck, AgentService};
@@ -21,7 +21,7 @@ const NO_SERVERS: [&str; 6] =
 
 /// The rights that Consul may find missing.
 #[derive(Debug, Clone)]
-pub(crate) enum Right<'a> {
+pub(crate) enum AclPermission<'a> {
     Service(&'a str),
     ReadService(&'a str),
     ReadNodes,
@@ -30,7 +30,7 @@ pub(crate) enum Right<'a> {
     Session,
 }
 
-impl std::fmt::Display for Right<'_> {
+impl std::fmt::Display for AclPermission<'_> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
             Self::Service(name) => write!(f, "service:write for {name:?}"),
@@ -48,7 +48,7 @@ impl Client {
     pub(crate) async fn register_service(&self, service: &str, definition: String, afresh: bool) -> Result<()> {
         let target = if afresh { "/v1/agent/service/register?replace-existing-checks=true" } else { "/v1/agent/service/register" };
         let answer = self.call("registering", Method::PUT, target, Some(definition)).await?;
-        self.checked(answer, &Right::Service(service)).map(drop)
+        self.checked(answer, &AclPermission::Service(service)).map(drop)
     }
 
     /// Takes a service off the agent.
@@ -59,7 +59,7 @@ impl Client {
         if answer.status == 404 || answer.status == 500 && says(&answer, "nknown service") {
             return Ok(());
         }
-        self.checked(answer, &Right::Service(service)).map(drop)
+        self.checked(answer, &AclPermission::Service(service)).map(drop)
     }
 
     /// Tells the agent that the check passes. `false` if it does not know it.
@@ -79,7 +79,7 @@ impl Client {
         if answer.status == 404 || answer.status == 500 && unknown {
             return Ok(false);
         }
-        self.checked(answer, &Right::Service(service)).map(|_| true)
+        self.checked(answer, &AclPermission::Service(service)).map(|_| true)
     }
 
     /// The services on this agent that have this id in either case, or say that they are this instance.
@@ -87,7 +87,7 @@ impl Client {
         let filter = format!("ID matches {} or Meta.shardwise_id == {}", crate::names::any_case(id), literal(id));
         let target = format!("/v1/agent/services?filter={}", segment(&filter));
         let answer = self.call("reading the agent's services", Method::GET, &target, None).await?;
-        let found: HashMap<String, AgentService> = self.parsed(&self.checked(answer, &Right::ReadService(id))?)?;
+        let found: HashMap<String, AgentService> = self.parsed(&self.checked(answer, &AclPermission::ReadService(id))?)?;
         Ok(found.into_values().collect())
     }
 
@@ -96,7 +96,7 @@ impl Client {
         let filter = format!("CheckID == {}", literal(check));
         let target = format!("/v1/agent/checks?filter={}", segment(&filter));
         let answer = self.call("reading the agent's checks", Method::GET, &target, None).await?;
-        let found: HashMap<String, AgentCheck> = self.parsed(&self.checked(answer, &Right::ReadService(""))?)?;
+        let found: HashMap<String, AgentCheck> = self.parsed(&self.checked(answer, &AclPermission::ReadService(""))?)?;
         Ok(found.into_values().next())
     }
 
@@ -104,9 +104,9 @@ impl Client {
     pub(crate) async fn may_see(&self, service: &str) -> Result<()> {
         let said = || "the servers show nobody".to_owned();
         match self.may_read(&[("service", service), ("node", "")]).await?.as_deref() {
-            Some([false, ..]) => Err(self.no_right(&Right::ReadService(service), said())),
+            Some([false, ..]) => Err(self.no_right(&AclPermission::ReadService(service), said())),
             Some([true, true]) => Ok(()),
-            Some(_) => Err(self.no_right(&Right::ReadNodes, said())),
+            Some(_) => Err(self.no_right(&AclPermission::ReadNodes, said())),
             None => self.sees_a_node().await,
         }
     }
@@ -114,7 +114,7 @@ impl Client {
     /// What it means that there are no keys with a prefix: that there are none, or that the token may not see them. Consul answers both alike.
     pub(crate) async fn may_see_keys(&self, prefix: &str) -> Result<()> {
         match self.may_read(&[("key", prefix)]).await?.as_deref() {
-            Some([false]) => Err(self.no_right(&Right::ReadKey, "the servers show no claims".to_owned())),
+            Some([false]) => Err(self.no_right(&AclPermission::ReadKey, "the servers show no claims".to_owned())),
             _ => Ok(()),
         }
     }
@@ -127,7 +127,7 @@ impl Client {
         }
         match self.may_read(&[("node", "")]).await?.as_deref() {
             Some([true]) => {}
-            Some(_) => return Err(self.no_right(&Right::ReadNodes, "without it, members on other nodes stay invisible".to_owned())),
+            Some(_) => return Err(self.no_right(&AclPermission::ReadNodes, "without it, members on other nodes stay invisible".to_owned())),
             None => self.sees_a_node().await?,
         }
         self.sees_nodes.store(true, Ordering::Relaxed);
@@ -137,14 +137,14 @@ impl Client {
     /// Every cluster has nodes; who sees none may see none. Where one cannot ask, who may see some is believed.
     async fn sees_a_node(&self) -> Result<()> {
         let answer = self.call("listing nodes", Method::GET, &self.at("/v1/catalog/nodes", &["consistent"]), None).await?;
-        let nodes: Vec<serde::de::IgnoredAny> = self.parsed(&self.checked(answer, &Right::ReadNodes)?)?;
-        if nodes.is_empty() { Err(self.no_right(&Right::ReadNodes, "the servers show nobody".to_owned())) } else { Ok(()) }
+        let nodes: Vec<serde::de::IgnoredAny> = self.parsed(&self.checked(answer, &AclPermission::ReadNodes)?)?;
+        if nodes.is_empty() { Err(self.no_right(&AclPermission::ReadNodes, "the servers show nobody".to_owned())) } else { Ok(()) }
     }
 
     /// Whether this token may read these, each a kind and a name; no name for all of the kind. `None` where one cannot ask.
     async fn may_read(&self, what: &[(&str, &str)]) -> Result<Option<Vec<bool>>> {
         #[derive(Deserialize)]
-        struct Allowed {
+        struct AuthorizeResult {
             #[serde(rename = "Allow")]
             allow: bool,
         }
@@ -156,7 +156,7 @@ impl Client {
             // A version that cannot be asked.
             404 | 405 => Ok(None),
             _ => {
-                let rights: Vec<Allowed> = self.parsed(&self.checked(answer, &Right::ReadNodes)?)?;
+                let rights: Vec<AuthorizeResult> = self.parsed(&self.checked(answer, &AclPermission::ReadNodes)?)?;
                 Ok(Some(rights.iter().map(|right| right.allow).collect()))
             }
         }
@@ -169,12 +169,12 @@ impl Client {
         if query.is_empty() { path.to_owned() } else { format!("{path}?{query}") }
     }
 
-    pub(crate) fn parsed<T: DeserializeOwned>(&self, answer: &Answer) -> Result<T> {
+    pub(crate) fn parsed<T: DeserializeOwned>(&self, answer: &ConsulResponse) -> Result<T> {
         serde_json::from_slice(&answer.body).map_err(|error| self.strange(&one_line(&error.to_string())))
     }
 
     /// The answer if it is one, else what its status means.
-    pub(crate) fn checked(&self, answer: Answer, right: &Right<'_>) -> Result<Answer> {
+    pub(crate) fn checked(&self, answer: ConsulResponse, right: &AclPermission<'_>) -> Result<ConsulResponse> {
         let (at, said) = (self.endpoint.to_string(), answer.said());
         let has = |text: &str| says(&answer, text);
         Err(match answer.status {
@@ -191,7 +191,7 @@ impl Client {
         })
     }
 
-    pub(crate) fn no_right(&self, right: &Right<'_>, said: String) -> Failure {
+    pub(crate) fn no_right(&self, right: &AclPermission<'_>, said: String) -> Failure {
         let right = right.to_string();
         if self.has_token { Failure::NoRight { right, said } } else { Failure::NoToken { right, said } }
     }
@@ -209,6 +209,6 @@ impl Client {
     }
 }
 
-pub(crate) fn says(answer: &Answer, text: &str) -> bool {
+pub(crate) fn says(answer: &ConsulResponse, text: &str) -> bool {
     answer.said().contains(text)
 }

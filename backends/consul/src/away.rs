@@ -7,10 +7,10 @@ use shardwise_discovery::{RecordId, Registration};
 use crate::caller::Caller;
 use crate::claims;
 use crate::error::{Failure, Result};
-use crate::health::Whom;
+use crate::health::InstanceFilter;
 use crate::names;
 use crate::registrar::{Registrar, written};
-use crate::seats::Life;
+use crate::registrations::LiveRegistration;
 
 impl Registrar {
     /// Puts a record that says its member is away in the place of the living one. The new check takes the place of the old one, with which the
@@ -18,12 +18,12 @@ impl Registrar {
     pub(crate) async fn step_away(&self, registration: &Registration, grace: Duration, caller: &Caller) -> Result<()> {
         let record_id = registration.record_id();
         let lost = |why| Failure::Lost { instance_id: record_id.instance_id.clone(), why };
-        let Some(life) = self.seats.get(&record_id) else {
+        let Some(life) = self.registrations.get(&record_id) else {
             return if self.is_away(&record_id).await? { Ok(()) } else { Err(lost("this process has not made one")) };
         };
         let number = self.next_change();
         let check = format!("{}{number}", names::check_prefix(&record_id));
-        let away = Life::new(life.service.clone(), life.service_id.clone(), check, life.joined, grace, self.client.clock.now());
+        let away = LiveRegistration::new(life.service.clone(), life.service_id.clone(), check, life.joined, grace, self.client.clock.now());
         let resting = Registration { member: registration.away_member(), ..registration.clone() };
         let definition = written(&resting, &away, number).registration()?;
         let change = async {
@@ -36,14 +36,16 @@ impl Registrar {
             self.client.register_service(&away.service, definition, true).await?;
             self.await_shown(&record_id, &away, number).await
         };
-        self.guarded(&record_id, caller, async |guard| self.while_held(guard, change).await).await?;
-        self.seats.forget(&record_id, &life);
+        self.under_lock(&record_id, caller, async |lock| self.while_held(lock, change).await).await?;
+        self.registrations.forget(&record_id, &life);
         Ok(())
     }
 
     async fn is_away(&self, record_id: &RecordId) -> Result<bool> {
-        let list =
-            self.client.passing(&names::service_name(&record_id.group), Whom::Instance(record_id.instance_id.as_str()), None).await?;
+        let list = self
+            .client
+            .passing(&names::service_name(&record_id.group), InstanceFilter::Instance(record_id.instance_id.as_str()), None)
+            .await?;
         let prefix = names::check_prefix(record_id);
         let mut found = list.entries.iter().map(|entry| &entry.service);
         Ok(found.any(|found| found.is_away() && found.check().is_some_and(|check| check.starts_with(&prefix))))

@@ -17,7 +17,7 @@ use crate::claims::ClaimFollowers;
 use crate::client::Client;
 use crate::error::{self, Failure};
 use crate::follower::{Followers, LIMITS};
-use crate::reader::{self, Revisions};
+use crate::reader::{self, GroupIndexes};
 use crate::registrar::Registrar;
 
 /// How much later than its TTL a silent member may leave the view: the agent's timer, and its way to the servers.
@@ -42,7 +42,7 @@ impl ConsulBackend {
             tracing::warn!(address = %client.endpoint, "Consul's token is sent without TLS, where everybody on the way can read it: write https://, or use this machine's agent");
         }
         let registrar = Arc::new(Registrar::new(client));
-        let followers = Followers { registrar: Arc::clone(&registrar), revisions: Revisions::default() };
+        let followers = Followers { registrar: Arc::clone(&registrar), revisions: GroupIndexes::default() };
         let claim_followers = ClaimFollowers { registrar: Arc::clone(&registrar) };
         let claims = Hub::new(Arc::new(claim_followers), clock.clone(), LIMITS);
         Ok(Self { hub: Hub::new(Arc::new(followers), clock, LIMITS), claims, registrar })
@@ -92,7 +92,7 @@ impl Discovery for ConsulBackend {
     async fn members(&self, group: &GroupName) -> Result<ViewSnapshot> {
         let reading = async {
             let tracked = self.hub.source().revisions.of(group)?;
-            reader::read(&self.registrar.client, &self.registrar.seats, &tracked, group).await
+            reader::read(&self.registrar.client, &self.registrar.registrations, &tracked, group).await
         };
         let reading = reading.await.map_err(|failure| failure.during("members"))?;
         Ok(ViewSnapshot { view: reading.view, proven: reading.proven })
@@ -117,14 +117,14 @@ impl Discovery for ConsulBackend {
 async fn renew(registrar: &Registrar, record_id: &RecordId) -> error::Result<Grant> {
     let client = &registrar.client;
     let lost = |why| Failure::Lost { instance_id: record_id.instance_id.clone(), why };
-    let Some(life) = registrar.seats.get(record_id) else { return Err(lost("this process has not made one")) };
+    let Some(life) = registrar.registrations.get(record_id) else { return Err(lost("this process has not made one")) };
     let (ends, started) = (life.ends(), client.clock.now());
     if started >= ends {
-        registrar.seats.forget(record_id, &life);
+        registrar.registrations.forget(record_id, &life);
         return Err(lost("its TTL is over"));
     }
     if !client.check_pass(&life.service, &life.check, &life.note()).await? {
-        registrar.seats.forget(record_id, &life);
+        registrar.registrations.forget(record_id, &life);
         return Err(lost("the agent does not know it"));
     }
     // The agent may have let it expire before the sign arrived, and then the sign has brought it back: it is ended again.
@@ -143,7 +143,7 @@ async fn renew(registrar: &Registrar, record_id: &RecordId) -> error::Result<Gra
             },
         }
     };
-    registrar.seats.forget(record_id, &life);
+    registrar.registrations.forget(record_id, &life);
     if let Err(failure) = client.check_fail(&life.service, &life.check).await {
         tracing::debug!(%failure, "a lost record could not be ended and ends with its TTL");
     }

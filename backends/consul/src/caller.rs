@@ -1,4 +1,4 @@
-//! Who waits for a change. Changes run in tasks of their own, so that a caller who gives up leaves no guard and no half of a change behind;
+//! Who waits for a change. Changes run in tasks of their own, so that a caller who gives up leaves no lock and no half of a change behind;
 //! here they see that nobody waits any more.
 
 use tokio::sync::watch;

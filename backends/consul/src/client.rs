@@ -11,7 +11,7 @@ use shardwise_discovery::{Clock, one_line};
 use tokio::sync::Semaphore;
 
 use crate::ConsulConfig;
-use crate::config::Endpoint;
+use crate::config::AgentEndpoint;
 use crate::error::{Failure, Result};
 use crate::tls;
 
@@ -34,7 +34,7 @@ const CONFLICT_BYTES_MAX: usize = 256 << 10;
 pub(crate) struct Client {
     http: reqwest::Client,
     turns: Semaphore,
-    pub(crate) endpoint: Endpoint,
+    pub(crate) endpoint: AgentEndpoint,
     pub(crate) clock: Clock,
     pub(crate) has_token: bool,
     /// Whether the servers have said that this token sees all nodes.
@@ -43,13 +43,13 @@ pub(crate) struct Client {
 }
 
 /// What came back, whatever its status.
-pub(crate) struct Answer {
+pub(crate) struct ConsulResponse {
     pub(crate) status: u16,
     pub(crate) headers: HeaderMap,
     pub(crate) body: Vec<u8>,
 }
 
-impl Answer {
+impl ConsulResponse {
     pub(crate) fn header(&self, name: &str) -> Option<&str> {
         self.headers.get(name)?.to_str().ok()
     }
@@ -92,19 +92,26 @@ impl Client {
     }
 
     /// An ordinary request. `what` names it in errors.
-    pub(crate) async fn call(&self, what: &'static str, method: Method, target: &str, body: Option<String>) -> Result<Answer> {
+    pub(crate) async fn call(&self, what: &'static str, method: Method, target: &str, body: Option<String>) -> Result<ConsulResponse> {
         // Never closed.
         let Ok(_turn) = self.turns.acquire().await else { return Err(Failure::ShuttingDown) };
         self.send(what, method, target, body, ANSWER_TIMEOUT).await
     }
 
     /// A request that the server may keep waiting for that long, on a connection of its own.
-    pub(crate) async fn wait(&self, what: &'static str, target: &str, wait: Duration) -> Result<Answer> {
+    pub(crate) async fn wait(&self, what: &'static str, target: &str, wait: Duration) -> Result<ConsulResponse> {
         // Consul adds up to a sixteenth.
         self.send(what, Method::GET, target, None, wait + wait / 16 + ANSWER_TIMEOUT).await
     }
 
-    async fn send(&self, what: &'static str, method: Method, target: &str, body: Option<String>, after: Duration) -> Result<Answer> {
+    async fn send(
+        &self,
+        what: &'static str,
+        method: Method,
+        target: &str,
+        body: Option<String>,
+        after: Duration,
+    ) -> Result<ConsulResponse> {
         let mut request = self.http.request(method, format!("{}{target}", self.endpoint.base));
         if let Some(body) = body {
             request = request.header(reqwest::header::CONTENT_TYPE, "application/json").body(body);
@@ -148,7 +155,7 @@ impl Client {
 }
 
 /// Reads the answer; `None` if it is too large. A refusal is cut short instead.
-async fn read(mut response: Response) -> reqwest::Result<Option<Answer>> {
+async fn read(mut response: Response) -> reqwest::Result<Option<ConsulResponse>> {
     let (status, headers) = (response.status().as_u16(), response.headers().clone());
     let max = match status {
         200 => ANSWER_BYTES_MAX,
@@ -166,7 +173,7 @@ async fn read(mut response: Response) -> reqwest::Result<Option<Answer>> {
         }
         body.extend_from_slice(&chunk);
     }
-    Ok(Some(Answer { status, headers, body }))
+    Ok(Some(ConsulResponse { status, headers, body }))
 }
 
 fn of_tls(at: String, error: &rustls::Error) -> Failure {

@@ -125,14 +125,14 @@ impl Default for ConsulConfig {
 
 /// An address that has been understood.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Endpoint {
+pub(crate) struct AgentEndpoint {
     /// What paths are put behind, without a slash at its end.
     pub(crate) base: String,
     pub(crate) tls: bool,
     pub(crate) socket: Option<PathBuf>,
 }
 
-impl fmt::Display for Endpoint {
+impl fmt::Display for AgentEndpoint {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match &self.socket {
             Some(socket) => write!(f, "unix://{}", socket.display()),
@@ -141,7 +141,7 @@ impl fmt::Display for Endpoint {
     }
 }
 
-impl Endpoint {
+impl AgentEndpoint {
     /// Whether what is sent can be read on the way.
     pub(crate) fn is_open(&self) -> bool {
         let host = reqwest::Url::parse(&self.base).ok().and_then(|url| url.host_str().map(str::to_owned)).unwrap_or_default();
@@ -150,7 +150,7 @@ impl Endpoint {
 }
 
 impl ConsulConfig {
-    pub(crate) fn endpoint(&self) -> Result<Endpoint> {
+    pub(crate) fn endpoint(&self) -> Result<AgentEndpoint> {
         // The address is not repeated where it may hold a password.
         let refused = |why: &str| Failure::BadSetting { key: "address", why: why.to_owned() };
         let given = self.address.trim();
@@ -165,7 +165,7 @@ impl ConsulConfig {
             if !socket.is_absolute() {
                 return Err(shown("whose path is not absolute"));
             }
-            return Ok(Endpoint { base: "http://localhost".into(), tls: false, socket: Some(socket) });
+            return Ok(AgentEndpoint { base: "http://localhost".into(), tls: false, socket: Some(socket) });
         }
         if given.contains('@') {
             return Err(refused("contains an @; leave user and password out, Consul takes a token (discovery.consul.token)"));
@@ -184,7 +184,7 @@ impl ConsulConfig {
         if parsed.query().is_some() || parsed.fragment().is_some() {
             return Err(shown("which has something behind its path"));
         }
-        Ok(Endpoint { base, tls, socket: None })
+        Ok(AgentEndpoint { base, tls, socket: None })
     }
 
     /// The token as it is sent. Marked so that no log of a library below shows it.

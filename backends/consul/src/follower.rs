@@ -13,9 +13,9 @@ use shardwise_discovery::feeds::{Feed, FeedLimits, FeedSource, LimitReached, Wat
 use tokio::time::{Instant, sleep};
 
 use crate::error::{Failure, Result};
-use crate::health::Whom;
+use crate::health::InstanceFilter;
 use crate::names;
-use crate::reader::{self, GROUPS_MAX, Reading, Revisions, Tracked};
+use crate::reader::{self, GROUPS_MAX, GroupIndexes, GroupRead, TrackedGroup};
 use crate::registrar::Registrar;
 
 /// The longest and the shortest wait of a blocking query.
@@ -34,7 +34,7 @@ const LOOK_EVERY: Duration = Duration::from_millis(10);
 pub const WATCHERS_MAX: usize = 16_384;
 
 /// What of a group is followed.
-pub(crate) trait Subject: Send + 'static {
+pub(crate) trait BlockingQuery: Send + 'static {
     /// What is shown of it.
     type Shown: Watched;
     /// Names the watch in errors.
@@ -44,11 +44,11 @@ pub(crate) trait Subject: Send + 'static {
     fn wait(&self, group: &GroupName, index: u64, wait: Duration) -> impl Future<Output = Result<(u64, Moment)>> + Send;
 
     /// The group as it is now.
-    fn read(&mut self, group: &GroupName) -> impl Future<Output = Result<Look<Self::Shown>>> + Send;
+    fn read(&mut self, group: &GroupName) -> impl Future<Output = Result<QueryResult<Self::Shown>>> + Send;
 }
 
 /// What was read of a group.
-pub(crate) struct Look<T> {
+pub(crate) struct QueryResult<T> {
     pub(crate) shown: Arc<T>,
     pub(crate) proven: Moment,
     /// Consul's index of it.
@@ -58,8 +58,8 @@ pub(crate) struct Look<T> {
 pub(crate) const LIMITS: FeedLimits = FeedLimits { watches: WATCHERS_MAX, groups: GROUPS_MAX };
 
 /// Follows a group in a task while somebody watches.
-pub(crate) fn follow<S: Subject>(subject: S, feed: Feed<S::Shown>) {
-    tokio::spawn(Follower { subject, feed, known: None }.run());
+pub(crate) fn follow<S: BlockingQuery>(subject: S, feed: Feed<S::Shown>) {
+    tokio::spawn(IndexFollower { subject, feed, known: None }.run());
 }
 
 /// What a watch is told for which there is no room.
@@ -71,14 +71,14 @@ pub(crate) fn no_room(full: LimitReached, operation: &'static str) -> Error {
     failure.during(operation)
 }
 
-struct Follower<S: Subject> {
+struct IndexFollower<S: BlockingQuery> {
     subject: S,
     feed: Feed<S::Shown>,
     /// The index of what was shown last; `None` where the group has to be read in any case.
     known: Option<u64>,
 }
 
-impl<S: Subject> Follower<S> {
+impl<S: BlockingQuery> IndexFollower<S> {
     /// Runs while somebody watches.
     async fn run(mut self) {
         let mut pace = Pace::new();
@@ -118,7 +118,7 @@ impl<S: Subject> Follower<S> {
                 return Ok(());
             }
         }
-        let Look { shown, proven, index } = self.subject.read(self.feed.group()).await?;
+        let QueryResult { shown, proven, index } = self.subject.read(self.feed.group()).await?;
         self.known = Some(index);
         self.feed.show(shown, Some(proven));
         Ok(())
@@ -128,50 +128,50 @@ impl<S: Subject> Follower<S> {
 /// What followers of members share.
 pub(crate) struct Followers {
     pub(crate) registrar: Arc<Registrar>,
-    pub(crate) revisions: Revisions,
+    pub(crate) revisions: GroupIndexes,
 }
 
 impl FeedSource for Followers {
     fn start(self: Arc<Self>, feed: Feed) {
-        follow(Members { shared: self, tracked: None, foreign: (0, 0) }, feed);
+        follow(MembersQuery { shared: self, tracked: None, foreign: (0, 0) }, feed);
     }
 
     fn full(&self, full: LimitReached) -> Error {
-        no_room(full, Members::OPERATION)
+        no_room(full, MembersQuery::OPERATION)
     }
 }
 
 /// The members of a group.
-struct Members {
+struct MembersQuery {
     shared: Arc<Followers>,
     /// Kept, so that the group is not forgotten.
-    tracked: Option<Tracked>,
+    tracked: Option<TrackedGroup>,
     /// How many instances of another fleet were there last, and how many more with ids that the view cannot carry.
     foreign: (usize, usize),
 }
 
-impl Subject for Members {
+impl BlockingQuery for MembersQuery {
     type Shown = View;
     const OPERATION: &'static str = "watch";
 
     async fn wait(&self, group: &GroupName, index: u64, wait: Duration) -> Result<(u64, Moment)> {
-        let list = self.shared.registrar.client.passing(&names::service_name(group), Whom::Nobody, Some((index, wait))).await?;
+        let list = self.shared.registrar.client.passing(&names::service_name(group), InstanceFilter::Nobody, Some((index, wait))).await?;
         Ok((list.index, list.started))
     }
 
-    async fn read(&mut self, group: &GroupName) -> Result<Look<View>> {
+    async fn read(&mut self, group: &GroupName) -> Result<QueryResult<View>> {
         let Followers { registrar, revisions } = &*self.shared;
         let tracked = match self.tracked.take() {
             Some(tracked) => tracked,
             None => revisions.of(group)?,
         };
         let tracked = self.tracked.insert(tracked);
-        let Reading { view, proven, index, unnamed } = reader::read(&registrar.client, &registrar.seats, tracked, group).await?;
+        let GroupRead { view, proven, index, unnamed } = reader::read(&registrar.client, &registrar.registrations, tracked, group).await?;
         let found = (view.foreign().len(), unnamed);
         if std::mem::replace(&mut self.foreign, found) != found {
             tracing::info!(%group, foreign = found.0, unnamed, "passing instances of this service are not ours; their fleet shares its name");
         }
-        Ok(Look { shown: view, proven, index })
+        Ok(QueryResult { shown: view, proven, index })
     }
 }
 

@@ -5,8 +5,8 @@ use std::time::Duration;
 use shardwise_core::{GroupName, InstanceId};
 
 use crate::ConsulConfig;
-use crate::keys::Stored;
-use crate::wire::{AgentService, Entry, Service, Written};
+use crate::keys::KvPair;
+use crate::wire::{AgentService, Service, ServiceEntry, ServiceRegistration};
 use crate::{claims, names, notes};
 
 /// Samples for `keys`.
@@ -78,7 +78,7 @@ pub fn keys(input: &[u8]) {
 
 /// Answers of the key-value store, and in them claims, stores of claims and notes.
 pub fn records(input: &[u8]) {
-    let Ok(all) = serde_json::from_slice::<Vec<Stored>>(input) else { return };
+    let Ok(all) = serde_json::from_slice::<Vec<KvPair>>(input) else { return };
     for stored in &all {
         claims::fuzzing::check_stored(stored);
         if let Ok(note) = notes::decoded(stored) {
@@ -90,7 +90,7 @@ pub fn records(input: &[u8]) {
 /// Answers of the catalog and of the agent: a member that is read is written so that it is read again.
 pub fn services(input: &[u8]) {
     let _: Result<std::collections::HashMap<String, AgentService>, _> = serde_json::from_slice(input);
-    let Ok(entries) = serde_json::from_slice::<Vec<Entry>>(input) else { return };
+    let Ok(entries) = serde_json::from_slice::<Vec<ServiceEntry>>(input) else { return };
     for service in entries.into_iter().map(|entry| entry.service) {
         let (address, ttl) = (service.address(), service.ttl());
         assert_eq!(address.is_none(), service.address.is_empty());
@@ -99,7 +99,7 @@ pub fn services(input: &[u8]) {
             continue;
         };
         let (joined, ttl) = (member.joined, ttl.unwrap_or(Duration::from_secs(3)));
-        let written = Written { member: &member, service: "g", service_id: "w", check: "c", joined, ttl, change: 1 };
+        let written = ServiceRegistration { member: &member, service: "g", service_id: "w", check: "c", joined, ttl, change: 1 };
         // What was longer than we write it may not go in again.
         let Ok(meta) = written.meta() else { continue };
         let again = Service { id: "w".into(), name: "g".into(), address: String::new(), port: 0, meta: meta.into_iter().collect() };

@@ -5,28 +5,28 @@ use std::time::Duration;
 use reqwest::Method;
 use shardwise_core::Moment;
 
-use crate::api::Right;
-use crate::client::{Answer, Client};
+use crate::api::AclPermission;
+use crate::client::{Client, ConsulResponse};
 use crate::error::Result;
 use crate::names::{literal, segment};
-use crate::wire::Entry;
+use crate::wire::ServiceEntry;
 
 /// How old what a server knows may be. A `consistent` answer is of now.
 const CONTACT_MARGIN: Duration = Duration::from_millis(100);
 
 /// A list of instances that the servers answered.
 #[derive(Debug)]
-pub(crate) struct List {
+pub(crate) struct InstanceList {
     /// Before the request.
     pub(crate) started: Moment,
     /// Consul's index of the service; at least 1.
     pub(crate) index: u64,
-    pub(crate) entries: Vec<Entry>,
+    pub(crate) entries: Vec<ServiceEntry>,
 }
 
 /// Which instances of a service are asked for.
 #[derive(Debug, Clone, Copy)]
-pub(crate) enum Whom<'a> {
+pub(crate) enum InstanceFilter<'a> {
     Everybody,
     /// Only the index is wanted.
     Nobody,
@@ -41,21 +41,21 @@ pub(crate) enum Whom<'a> {
 impl Client {
     /// The passing instances of a service, as its servers' leader knows them now. With `index` and `wait` it answers once the index has
     /// changed or the time is over.
-    pub(crate) async fn passing(&self, service: &str, which: Whom<'_>, wait: Option<(u64, Duration)>) -> Result<List> {
+    pub(crate) async fn passing(&self, service: &str, which: InstanceFilter<'_>, wait: Option<(u64, Duration)>) -> Result<InstanceList> {
         let filter = match which {
-            Whom::Everybody => None,
-            Whom::Nobody => Some("Service.ID == \"\"".to_owned()),
-            Whom::Check(check) => Some(format!("Service.Meta.shardwise_check == {}", literal(check))),
-            Whom::Change(check, change) => {
+            InstanceFilter::Everybody => None,
+            InstanceFilter::Nobody => Some("Service.ID == \"\"".to_owned()),
+            InstanceFilter::Check(check) => Some(format!("Service.Meta.shardwise_check == {}", literal(check))),
+            InstanceFilter::Change(check, change) => {
                 Some(format!("Service.Meta.shardwise_check == {} and Service.Meta.shardwise_change == \"{change}\"", literal(check)))
             }
-            Whom::Instance(id) => Some(format!("Service.ID == {0} or Service.Meta.shardwise_id == {0}", literal(id))),
+            InstanceFilter::Instance(id) => Some(format!("Service.ID == {0} or Service.Meta.shardwise_id == {0}", literal(id))),
         };
         self.health(service, filter, &["passing", "consistent"], wait).await
     }
 
     /// Instances that say of themselves that they have this check, whether they pass or not, in whatever datacenter the agent is.
-    pub(crate) async fn registered(&self, service: &str, check: &str) -> Result<List> {
+    pub(crate) async fn registered(&self, service: &str, check: &str) -> Result<InstanceList> {
         let target = format!(
             "/v1/health/service/{}?consistent&filter={}",
             segment(service),
@@ -64,7 +64,7 @@ impl Client {
         self.list(service, &target, None).await
     }
 
-    async fn health(&self, service: &str, filter: Option<String>, flags: &[&str], wait: Option<(u64, Duration)>) -> Result<List> {
+    async fn health(&self, service: &str, filter: Option<String>, flags: &[&str], wait: Option<(u64, Duration)>) -> Result<InstanceList> {
         let filter = filter.map(|filter| format!("filter={}", segment(&filter)));
         let waiting = wait.map(|(index, wait)| format!("index={index}&wait={}ms", wait.as_millis()));
         let parts: Vec<_> = flags.iter().copied().chain(filter.as_deref()).chain(waiting.as_deref()).collect();
@@ -72,20 +72,20 @@ impl Client {
         self.list(service, &target, wait.map(|(_, wait)| wait)).await
     }
 
-    async fn list(&self, service: &str, target: &str, wait: Option<Duration>) -> Result<List> {
+    async fn list(&self, service: &str, target: &str, wait: Option<Duration>) -> Result<InstanceList> {
         let what = "reading the group";
         let started = self.clock.now();
         let answer = match wait {
             Some(wait) => self.wait(what, target, wait).await?,
             None => self.call(what, Method::GET, target, None).await?,
         };
-        let answer = self.checked(answer, &Right::ReadService(service))?;
-        let index = self.index_of(&answer, &Right::ReadNodes)?;
-        Ok(List { started, index, entries: self.parsed(&answer)? })
+        let answer = self.checked(answer, &AclPermission::ReadService(service))?;
+        let index = self.index_of(&answer, &AclPermission::ReadNodes)?;
+        Ok(InstanceList { started, index, entries: self.parsed(&answer)? })
     }
 
     /// The index of an answer that is of now; `right` is what lacks if the servers say that they have left something out.
-    pub(crate) fn index_of(&self, answer: &Answer, right: &Right<'_>) -> Result<u64> {
+    pub(crate) fn index_of(&self, answer: &ConsulResponse, right: &AclPermission<'_>) -> Result<u64> {
         let number = |name| answer.header(name).and_then(|text| text.parse::<u64>().ok());
         let Some(index) = number("x-consul-index") else { return Err(self.strange("a list without X-Consul-Index")) };
         if answer.header("x-consul-knownleader") != Some("true") {

@@ -1,4 +1,4 @@
-//! The key-value store: transactions, single keys, and what begins with a prefix. Knows nothing of what is kept there, but for guards.
+//! The key-value store: transactions, single keys, and what begins with a prefix. Knows nothing of what is kept there, but for locks.
 
 use std::time::Duration;
 
@@ -9,17 +9,17 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 use shardwise_core::{Incarnation, Moment};
 
-use crate::api::{Right, says};
-use crate::client::{Answer, Client};
+use crate::api::{AclPermission, says};
+use crate::client::{Client, ConsulResponse};
 use crate::error::Result;
 use crate::names::segment;
 
 /// The most operations that Consul takes in one transaction.
 pub(crate) const OPERATIONS_MAX: usize = 64;
 
-/// Who holds a guard.
+/// Who holds a lock.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Held {
+pub(crate) struct LockHolder {
     pub(crate) by: Incarnation,
     pub(crate) index: u64,
 }
@@ -27,7 +27,7 @@ pub(crate) struct Held {
 /// One key.
 #[derive(Debug, Clone, Deserialize)]
 #[serde(rename_all = "PascalCase")]
-pub(crate) struct Stored {
+pub(crate) struct KvPair {
     pub(crate) key: String,
     pub(crate) flags: u64,
     pub(crate) modify_index: u64,
@@ -37,7 +37,7 @@ pub(crate) struct Stored {
     value: Option<String>,
 }
 
-impl Stored {
+impl KvPair {
     /// What is written there; nothing if that is no base64, as it always is.
     pub(crate) fn value(&self) -> Vec<u8> {
         self.value.as_ref().and_then(|value| STANDARD.decode(value).ok()).unwrap_or_default()
@@ -45,28 +45,28 @@ impl Stored {
 }
 
 /// The keys with a prefix, as the servers' leader knows them now.
-pub(crate) struct Listed {
+pub(crate) struct KvList {
     /// Before the request.
     pub(crate) started: Moment,
     /// Consul's index of the prefix; at least 1.
     pub(crate) index: u64,
     /// `None`: there are no keys, or none that this token may see.
-    pub(crate) body: Option<Answer>,
+    pub(crate) body: Option<ConsulResponse>,
 }
 
 /// What became of a transaction: all of it is done, or none.
 #[derive(Debug)]
 pub(crate) enum Txn {
     /// The keys as they are now, one for each operation that gives one.
-    Done(Vec<Stored>),
+    Done(Vec<KvPair>),
     /// Which operations stood in the way.
-    Refused(Vec<Refusal>),
+    Refused(Vec<TxnError>),
 }
 
 /// Why an operation was refused.
 #[derive(Debug, Deserialize)]
 #[serde(rename_all = "PascalCase")]
-pub(crate) struct Refusal {
+pub(crate) struct TxnError {
     /// Which one.
     #[serde(rename = "OpIndex")]
     pub(crate) at: usize,
@@ -76,7 +76,7 @@ pub(crate) struct Refusal {
 
 /// Consul's words, told apart.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Why {
+pub(crate) enum TxnErrorKind {
     /// Another session has the lock.
     Held,
     /// The session that had the lock ended a moment ago.
@@ -87,14 +87,14 @@ pub(crate) enum Why {
     Other,
 }
 
-impl Refusal {
-    pub(crate) fn why(&self) -> Why {
+impl TxnError {
+    pub(crate) fn why(&self) -> TxnErrorKind {
         let has = |text| self.what.contains(text);
         match () {
-            () if has("already held") => Why::Held,
-            () if has("lock delay") => Why::Delayed,
-            () if has("invalid session") => Why::NoSession,
-            () => Why::Other,
+            () if has("already held") => TxnErrorKind::Held,
+            () if has("lock delay") => TxnErrorKind::Delayed,
+            () if has("invalid session") => TxnErrorKind::NoSession,
+            () => TxnErrorKind::Other,
         }
     }
 }
@@ -103,13 +103,13 @@ impl Refusal {
 #[serde(rename_all = "PascalCase")]
 struct TxnAnswer {
     results: Option<Vec<TxnResult>>,
-    errors: Option<Vec<Refusal>>,
+    errors: Option<Vec<TxnError>>,
 }
 
 #[derive(Deserialize)]
 struct TxnResult {
     #[serde(rename = "KV")]
-    kv: Option<Stored>,
+    kv: Option<KvPair>,
 }
 
 /// One operation of a transaction.
@@ -128,7 +128,7 @@ pub(crate) fn encoded(value: &[u8]) -> String {
 
 impl Client {
     /// Up to [`OPERATIONS_MAX`] operations, all or none.
-    pub(crate) async fn txn(&self, what: &'static str, operations: &[Value], right: &Right<'_>) -> Result<Txn> {
+    pub(crate) async fn txn(&self, what: &'static str, operations: &[Value], right: &AclPermission<'_>) -> Result<Txn> {
         let answer = self.call(what, Method::PUT, &self.at("/v1/txn", &[]), Some(Value::from(operations).to_string())).await?;
         if answer.status == 409 && says(&answer, "ermission denied") {
             return Err(self.no_right(right, "Permission denied".to_owned()));
@@ -143,18 +143,18 @@ impl Client {
     }
 
     /// One key as it is now.
-    pub(crate) async fn key(&self, what: &'static str, key: &str, right: &Right<'_>) -> Result<Option<Stored>> {
+    pub(crate) async fn key(&self, what: &'static str, key: &str, right: &AclPermission<'_>) -> Result<Option<KvPair>> {
         let answer = self.call(what, Method::GET, &self.at(&path(key), &["consistent"]), None).await?;
         if answer.status == 404 {
             return Ok(None);
         }
-        let stored: Vec<Stored> = self.parsed(&self.checked(answer, right)?)?;
+        let stored: Vec<KvPair> = self.parsed(&self.checked(answer, right)?)?;
         Ok(stored.into_iter().next())
     }
 
     /// The keys with this prefix, which ends with a slash. With `wait` it answers once the index is another one or the time is over, and
     /// then with little: the names up to the next slash.
-    pub(crate) async fn keys(&self, prefix: &str, wait: Option<(u64, Duration)>, right: &Right<'_>) -> Result<Listed> {
+    pub(crate) async fn keys(&self, prefix: &str, wait: Option<(u64, Duration)>, right: &AclPermission<'_>) -> Result<KvList> {
         let what = "reading claims";
         let started = self.clock.now();
         let answer = match wait {
@@ -165,16 +165,16 @@ impl Client {
             None => self.call(what, Method::GET, &self.at(&path(prefix), &["recurse", "consistent"]), None).await?,
         };
         if answer.status == 404 {
-            return Ok(Listed { started, index: self.index_of(&answer, right)?, body: None });
+            return Ok(KvList { started, index: self.index_of(&answer, right)?, body: None });
         }
         let answer = self.checked(answer, right)?;
-        Ok(Listed { started, index: self.index_of(&answer, right)?, body: Some(answer) })
+        Ok(KvList { started, index: self.index_of(&answer, right)?, body: Some(answer) })
     }
 
-    /// Takes the guard if its index is still `expected`, 0 for none. Answers its new index, or `None` if somebody else was faster.
-    pub(crate) async fn guard_take(&self, key: &str, by: Incarnation, expected: u64) -> Result<Option<u64>> {
+    /// Takes the lock if its index is still `expected`, 0 for none. Answers its new index, or `None` if somebody else was faster.
+    pub(crate) async fn take_lock(&self, key: &str, by: Incarnation, expected: u64) -> Result<Option<u64>> {
         let take = operation("cas", key, json!({"Value": "", "Flags": by.get(), "Index": expected}));
-        match self.txn("taking the guard", &[take], &Right::Key).await? {
+        match self.txn("taking the registration lock", &[take], &AclPermission::Key).await? {
             Txn::Refused(_) => Ok(None),
             Txn::Done(stored) => match stored.first() {
                 Some(stored) => Ok(Some(stored.modify_index)),
@@ -183,16 +183,16 @@ impl Client {
         }
     }
 
-    /// Gives the guard back if it still is what it was.
-    pub(crate) async fn guard_free(&self, key: &str, index: u64) -> Result<()> {
+    /// Gives the lock back if it still is what it was.
+    pub(crate) async fn free_lock(&self, key: &str, index: u64) -> Result<()> {
         let free = operation("delete-cas", key, json!({ "Index": index }));
-        self.txn("giving the guard back", &[free], &Right::Key).await.map(drop)
+        self.txn("giving the registration lock back", &[free], &AclPermission::Key).await.map(drop)
     }
 
-    /// Who holds the guard now.
-    pub(crate) async fn guard_held(&self, key: &str) -> Result<Option<Held>> {
-        let stored = self.key("reading the guard", key, &Right::Key).await?;
-        Ok(stored.map(|stored| Held { by: Incarnation::new(stored.flags), index: stored.modify_index }))
+    /// Who holds the lock now.
+    pub(crate) async fn lock_holder(&self, key: &str) -> Result<Option<LockHolder>> {
+        let stored = self.key("reading the registration lock", key, &AclPermission::Key).await?;
+        Ok(stored.map(|stored| LockHolder { by: Incarnation::new(stored.flags), index: stored.modify_index }))
     }
 }
 

@@ -12,14 +12,14 @@ mod follower;
 #[cfg(feature = "fuzzing")]
 #[doc(hidden)]
 pub mod fuzzing;
-mod guard;
 mod health;
 mod keys;
 mod names;
 mod notes;
 mod reader;
 mod registrar;
-mod seats;
+mod registration_lock;
+mod registrations;
 mod sessions;
 mod tls;
 mod wire;

@@ -55,8 +55,8 @@ pub(crate) fn check_prefix(record_id: &RecordId) -> String {
     format!("{ESCAPED}{who:016x}:{}:", record_id.incarnation)
 }
 
-/// The guard's key. One for all groups, since an agent has one service of an id, whatever its name; one for both cases of a letter.
-pub(crate) fn guard_key(instance_id: &InstanceId) -> String {
+/// The registration lock's key. One for all groups, since an agent has one service of an id, whatever its name; one for both cases of a letter.
+pub(crate) fn lock_key(instance_id: &InstanceId) -> String {
     format!("shardwise/guard/{}", escape(&instance_id.as_str().to_lowercase()))
 }
 
@@ -179,7 +179,7 @@ mod tests {
         assert_ne!(lower(check("G")), lower(check("g")));
         assert!(check("g").ends_with(":00000000000000ff:") && check("g").len() < 64);
         assert_ne!(other_service_id(&group("b:c"), &id("a")), other_service_id(&group("c"), &id("a:b")));
-        assert_eq!(guard_key(&id("Ä/b")), guard_key(&id("ä/B")));
+        assert_eq!(lock_key(&id("Ä/b")), lock_key(&id("ä/B")));
     }
 
     #[test]

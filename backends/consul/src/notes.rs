@@ -8,10 +8,10 @@ use shardwise_core::{ClaimName, GroupName};
 use shardwise_discovery::{Note, Notes, WriteOutcome, check_note};
 
 use crate::ConsulBackend;
-use crate::api::Right;
+use crate::api::AclPermission;
 use crate::client::Client;
 use crate::error::{Failure, Result};
-use crate::keys::{Stored, Txn, encoded, operation};
+use crate::keys::{KvPair, Txn, encoded, operation};
 use crate::names::key_part;
 
 /// How often a write is tried that was refused though what is there is as expected.
@@ -40,7 +40,7 @@ fn key(group: &GroupName, name: &ClaimName) -> String {
 }
 
 async fn read(client: &Client, key: &str) -> Result<Option<Note>> {
-    client.key("reading a note", key, &Right::ReadKey).await?.as_ref().map(decoded).transpose()
+    client.key("reading a note", key, &AclPermission::ReadKey).await?.as_ref().map(decoded).transpose()
 }
 
 async fn write(client: &Client, key: &str, expected: u64, text: &str) -> Result<WriteOutcome> {
@@ -48,7 +48,7 @@ async fn write(client: &Client, key: &str, expected: u64, text: &str) -> Result<
         // Consul leaves a key and its index as they are where the same is written again.
         let flags: u64 = rand::random();
         let set = [operation("cas", key, json!({ "Value": encoded(text.as_bytes()), "Flags": flags, "Index": expected }))];
-        if let Txn::Done(stored) = client.txn("writing a note", &set, &Right::Key).await? {
+        if let Txn::Done(stored) = client.txn("writing a note", &set, &AclPermission::Key).await? {
             let stored = stored.into_iter().next().ok_or_else(|| client.strange("a transaction without a result"))?;
             return Ok(WriteOutcome::Written(stored.modify_index));
         }
@@ -60,7 +60,7 @@ async fn write(client: &Client, key: &str, expected: u64, text: &str) -> Result<
     Err(Failure::Overtaken)
 }
 
-pub(crate) fn decoded(stored: &Stored) -> Result<Note> {
+pub(crate) fn decoded(stored: &KvPair) -> Result<Note> {
     let unreadable = |_| Failure::BadClaim {
         key: stored.key.clone(),
         why: "it is no text".to_owned(),

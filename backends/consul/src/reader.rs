@@ -7,9 +7,9 @@ use shardwise_core::{GroupName, InstanceId, MEMBERS_MAX, Moment, View};
 
 use crate::client::Client;
 use crate::error::{Failure, Result};
-use crate::health::{List, Whom};
+use crate::health::{InstanceFilter, InstanceList};
 use crate::names;
-use crate::seats::Seats;
+use crate::registrations::RegistrationTable;
 
 /// The most groups that one backend reads.
 pub const GROUPS_MAX: usize = 1_024;
@@ -17,7 +17,7 @@ pub const GROUPS_MAX: usize = 1_024;
 const ATTEMPTS: usize = 3;
 
 /// The group at one moment.
-pub(crate) struct Reading {
+pub(crate) struct GroupRead {
     pub(crate) view: Arc<View>,
     pub(crate) proven: Moment,
     /// Consul's index of it.
@@ -28,7 +28,7 @@ pub(crate) struct Reading {
 
 /// What has been seen of each group's index.
 #[derive(Default)]
-pub(crate) struct Revisions(Mutex<Tracks>);
+pub(crate) struct GroupIndexes(Mutex<Tracks>);
 
 #[derive(Default)]
 struct Tracks {
@@ -38,7 +38,7 @@ struct Tracks {
 }
 
 /// A group that is being read. It is not forgotten while somebody has this: its followers, and every read that is under way.
-pub(crate) struct Tracked(Arc<Mutex<Track>>);
+pub(crate) struct TrackedGroup(Arc<Mutex<Track>>);
 
 #[derive(Default)]
 struct Track {
@@ -81,10 +81,10 @@ impl Track {
     }
 }
 
-impl Revisions {
+impl GroupIndexes {
     /// Where there is no room, the groups are forgotten that nobody reads. One that is read again later begins above whatever was given, so
     /// that its revisions rise all the same.
-    pub(crate) fn of(&self, group: &GroupName) -> Result<Tracked> {
+    pub(crate) fn of(&self, group: &GroupName) -> Result<TrackedGroup> {
         let mut tracks = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let Tracks { by_group, forgotten } = &mut *tracks;
         if by_group.len() >= GROUPS_MAX && !by_group.contains_key(group) {
@@ -100,22 +100,27 @@ impl Revisions {
             }
         }
         let track = by_group.entry(group.clone()).or_insert_with(|| Arc::new(Mutex::new(Track::above(*forgotten))));
-        Ok(Tracked(Arc::clone(track)))
+        Ok(TrackedGroup(Arc::clone(track)))
     }
 }
 
-impl Tracked {
-    fn revision(&self, list: &List, arrived: Moment) -> Option<u64> {
+impl TrackedGroup {
+    fn revision(&self, list: &InstanceList, arrived: Moment) -> Option<u64> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).revision(list.index, list.started, arrived)
     }
 }
 
 /// Reads the group as it is now.
-pub(crate) async fn read(client: &Client, seats: &Seats, tracked: &Tracked, group: &GroupName) -> Result<Reading> {
+pub(crate) async fn read(
+    client: &Client,
+    registrations: &RegistrationTable,
+    tracked: &TrackedGroup,
+    group: &GroupName,
+) -> Result<GroupRead> {
     let service = names::service_name(group);
     for _ in 0..ATTEMPTS {
-        let mut list = client.passing(&service, Whom::Everybody, None).await?;
-        if is_doubtful(&list, &service, &seats.alive(group, client.clock.now())) {
+        let mut list = client.passing(&service, InstanceFilter::Everybody, None).await?;
+        if is_doubtful(&list, &service, &registrations.alive(group, client.clock.now())) {
             list = confirmed(client, &service).await?;
         }
         if let Some(revision) = tracked.revision(&list, client.clock.now()) {
@@ -126,22 +131,22 @@ pub(crate) async fn read(client: &Client, seats: &Seats, tracked: &Tracked, grou
 }
 
 /// An empty list, or one without a member that this process keeps alive.
-fn is_doubtful(list: &List, service: &str, alive: &[InstanceId]) -> bool {
+fn is_doubtful(list: &InstanceList, service: &str, alive: &[InstanceId]) -> bool {
     let ours = || list.entries.iter().filter(|entry| entry.service.name == service);
     let shows = |id: &str| ours().any(|entry| entry.service.meta.get("shardwise_id").is_some_and(|shown| shown == id));
     ours().next().is_none() || !alive.iter().all(|id| shows(id.as_str()))
 }
 
 /// Asks again. Whether nobody is there or the token may not see who is, is then asked as well.
-async fn confirmed(client: &Client, service: &str) -> Result<List> {
-    let list = client.passing(service, Whom::Everybody, None).await?;
+async fn confirmed(client: &Client, service: &str) -> Result<InstanceList> {
+    let list = client.passing(service, InstanceFilter::Everybody, None).await?;
     if list.entries.is_empty() {
         client.may_see(service).await?;
     }
     Ok(list)
 }
 
-fn reading(list: List, service: &str, revision: u64) -> Result<Reading> {
+fn reading(list: InstanceList, service: &str, revision: u64) -> Result<GroupRead> {
     let (ours, foreign): (Vec<_>, Vec<_>) = list
         .entries
         .into_iter()
@@ -156,7 +161,7 @@ fn reading(list: List, service: &str, revision: u64) -> Result<Reading> {
     let named: Vec<_> = foreign.iter().filter_map(|found| InstanceId::new(found.id.as_str()).ok()).collect();
     let unnamed = foreign.len() - named.len();
     let view = View::new(revision, members).with_foreign(named);
-    Ok(Reading { view: Arc::new(view), proven: list.started, index: list.index, unnamed })
+    Ok(GroupRead { view: Arc::new(view), proven: list.started, index: list.index, unnamed })
 }
 
 #[cfg(test)]
@@ -181,14 +186,14 @@ mod tests {
         GroupName::new(format!("g{n}")).unwrap()
     }
 
-    fn seen(tracked: &Tracked, index: u64, second: u64) -> u64 {
+    fn seen(tracked: &TrackedGroup, index: u64, second: u64) -> u64 {
         tracked.0.lock().unwrap().revision(index, at(second), at(second)).unwrap()
     }
 
     /// After 1,024 different groups in the life of a process every further one was refused for good.
     #[test]
     fn groups_that_nobody_reads_make_room_and_their_revisions_rise_all_the_same() {
-        let revisions = Revisions::default();
+        let revisions = GroupIndexes::default();
         let followed = revisions.of(&group(0)).unwrap();
         assert_eq!(seen(&followed, 50, 1), 50);
         for n in 1..GROUPS_MAX * 3 {
@@ -205,7 +210,7 @@ mod tests {
 
     #[test]
     fn groups_that_are_read_keep_their_place() {
-        let revisions = Revisions::default();
+        let revisions = GroupIndexes::default();
         let all: Vec<_> = (0..GROUPS_MAX).map(|n| revisions.of(&group(n)).unwrap()).collect();
         assert!(matches!(revisions.of(&group(GROUPS_MAX)), Err(Failure::TooManyGroups { .. })));
         assert!(revisions.of(&group(7)).is_ok());

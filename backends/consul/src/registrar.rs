@@ -1,4 +1,4 @@
-//! Making, changing and deleting records, each under the guard of its id.
+//! Making, changing and deleting records, each under the lock of its id.
 
 use std::collections::HashMap;
 use std::collections::hash_map::DefaultHasher;
@@ -14,14 +14,14 @@ use tokio::time::timeout_at;
 
 use crate::backend::MARGIN;
 use crate::caller::Caller;
-use crate::claims::{self, Session, check_ttl};
+use crate::claims::{self, LockSession, check_ttl};
 use crate::client::Client;
 use crate::error::{Failure, Result};
-use crate::guard::{Guard, Guards, HELD_FOR};
-use crate::health::Whom;
+use crate::health::InstanceFilter;
 use crate::names;
-use crate::seats::{Life, Seats};
-use crate::wire::{Service, Written};
+use crate::registration_lock::{HELD_FOR, RegistrationLock, RegistrationLocks};
+use crate::registrations::{LiveRegistration, RegistrationTable};
+use crate::wire::{Service, ServiceRegistration};
 
 /// How long the servers may take to show what the agent has told them.
 const SHOWN_WITHIN: Duration = Duration::from_secs(1);
@@ -30,15 +30,15 @@ const ASK_AGAIN: Duration = Duration::from_millis(20);
 /// What to look for where an agent takes everything and its servers take nothing from it.
 const NEW_AGENT: &str = "; if this lasts, the agent has lost its data and with it its node id, and its servers refuse the new one: \
                          run `consul leave` there and start it again";
-/// How many changes are under way at once; the others wait before they take a guard, so that nobody holds one for long.
+/// How many changes are under way at once; the others wait before they take a lock, so that nobody holds one for long.
 const CHANGES_AT_ONCE: usize = 8;
 /// How many holders of ids in our way are remembered.
 const RIVALS_MAX: usize = 1_024;
 
 pub(crate) struct Registrar {
     pub(crate) client: Client,
-    pub(crate) seats: Seats,
-    guards: Guards,
+    pub(crate) registrations: RegistrationTable,
+    locks: RegistrationLocks,
     changes: Semaphore,
     /// Numbers what this process writes.
     changes_made: AtomicU64,
@@ -50,8 +50,8 @@ impl Registrar {
     pub(crate) fn new(client: Client) -> Self {
         Self {
             client,
-            seats: Seats::default(),
-            guards: Guards::default(),
+            registrations: RegistrationTable::default(),
+            locks: RegistrationLocks::default(),
             changes: Semaphore::new(CHANGES_AT_ONCE),
             changes_made: AtomicU64::new(0),
             rivals: Mutex::default(),
@@ -63,43 +63,43 @@ impl Registrar {
         let (record_id, ttl) = (registration.record_id(), check_ttl(registration)?);
         // What cannot be written is found before anything is contacted.
         let service = names::service_name(&record_id.group);
-        let nothing = Life::new(service.clone(), String::new(), String::new(), 0, ttl, self.client.clock.now());
+        let nothing = LiveRegistration::new(service.clone(), String::new(), String::new(), 0, ttl, self.client.clock.now());
         written(registration, &nothing, 0).registration()?;
-        let change = async |guard: &Guard| self.register_guarded(registration, &record_id, &service, guard, caller).await;
-        let (life, started) = self.guarded(&record_id, caller, change).await?;
+        let change = async |lock: &RegistrationLock| self.register_locked(registration, &record_id, &service, lock, caller).await;
+        let (life, started) = self.under_lock(&record_id, caller, change).await?;
         if caller.is_gone() {
             self.take_back(&life, None).await;
             return Err(Failure::GivenUp);
         }
-        self.seats.put(record_id, life);
+        self.registrations.put(record_id, life);
         Ok(Grant { started, ttl })
     }
 
-    async fn register_guarded(
+    async fn register_locked(
         &self,
         registration: &Registration,
         record_id: &RecordId,
         service: &str,
-        guard: &Guard,
+        lock: &RegistrationLock,
         caller: &Caller,
-    ) -> Result<(Life, Moment)> {
+    ) -> Result<(LiveRegistration, Moment)> {
         let look = async {
             self.client.sees_all_nodes().await?;
-            let joined = self.joined(record_id, service).await?.unwrap_or(guard.index);
+            let joined = self.joined(record_id, service).await?.unwrap_or(lock.index);
             Ok((joined, self.free_service_id(record_id, service).await?))
         };
-        let (joined, service_id) = caller.or_gone(self.while_held(guard, look)).await?;
+        let (joined, service_id) = caller.or_gone(self.while_held(lock, look)).await?;
         let change = self.next_change();
         let check = format!("{}{change}", names::check_prefix(record_id));
         let started = self.client.clock.now();
-        let mut life = Life::new(service.to_owned(), service_id, check, joined, check_ttl(registration)?, started);
+        let mut life = LiveRegistration::new(service.to_owned(), service_id, check, joined, check_ttl(registration)?, started);
         let definition = written(registration, &life, change).registration()?;
         let answer = async {
             // Waited for in any case, or what takes it back might overtake it.
             self.client.register_service(service, definition, true).await?;
-            caller.or_gone(self.while_held(guard, self.await_shown(record_id, &life, change))).await?;
+            caller.or_gone(self.while_held(lock, self.await_shown(record_id, &life, change))).await?;
             if registration.claims {
-                self.while_held(guard, Session::open(&self.client, &life.check, life.ttl)).await.map(Some)
+                self.while_held(lock, LockSession::open(&self.client, &life.check, life.ttl)).await.map(Some)
             } else {
                 Ok(None)
             }
@@ -113,16 +113,16 @@ impl Registrar {
             }
             Err(failure) => {
                 // Perhaps it was carried out after all; nobody renews it, but nobody has to wait for its end either.
-                self.take_back(&life, Some(guard)).await;
+                self.take_back(&life, Some(lock)).await;
                 Err(failure)
             }
         }
     }
 
-    /// Ends a registration that nobody will renew. Without a guard that is good it only fails the check, which no later registration
+    /// Ends a registration that nobody will renew. Without a lock that is good it only fails the check, which no later registration
     /// has: an instance of this id may be somebody else's by now.
-    async fn take_back(&self, life: &Life, guard: Option<&Guard>) {
-        let answer = if guard.is_some_and(Guard::is_good) {
+    async fn take_back(&self, life: &LiveRegistration, lock: Option<&RegistrationLock>) {
+        let answer = if lock.is_some_and(RegistrationLock::is_good) {
             self.client.deregister_service(&life.service, &life.service_id).await
         } else {
             self.client.check_fail(&life.service, &life.check).await.map(drop)
@@ -135,7 +135,7 @@ impl Registrar {
     /// When this incarnation joined, if it is there already. Somebody else's living record of this id is an error.
     async fn joined(&self, record_id: &RecordId, service: &str) -> Result<Option<u64>> {
         let id = record_id.instance_id.as_str();
-        let list = self.client.passing(service, Whom::Instance(id), None).await?;
+        let list = self.client.passing(service, InstanceFilter::Instance(id), None).await?;
         let mut joined = None;
         for found in list.entries.iter().map(|entry| &entry.service).filter(|found| found.name == service) {
             let Some(check) = found.check() else {
@@ -193,9 +193,9 @@ impl Registrar {
     }
 
     /// Waits until the servers show this change of a registration, and that it passes, or says why they do not.
-    pub(crate) async fn await_shown(&self, record_id: &RecordId, life: &Life, change: u64) -> Result<()> {
+    pub(crate) async fn await_shown(&self, record_id: &RecordId, life: &LiveRegistration, change: u64) -> Result<()> {
         let gives_up = self.client.clock.now().plus(SHOWN_WITHIN);
-        let (service, whom) = (&life.service, Whom::Change(&life.check, change));
+        let (service, whom) = (&life.service, InstanceFilter::Change(&life.check, change));
         let mut list = self.client.passing(service, whom, None).await?;
         if list.entries.is_empty() {
             self.client.may_see(service).await?;
@@ -210,7 +210,7 @@ impl Registrar {
         Ok(())
     }
 
-    async fn not_shown(&self, record_id: &RecordId, life: &Life) -> Result<Failure> {
+    async fn not_shown(&self, record_id: &RecordId, life: &LiveRegistration) -> Result<Failure> {
         let list = self.client.registered(&life.service, &life.check).await?;
         let (at, instance_id) = (self.client.endpoint.to_string(), record_id.instance_id.clone());
         let not_shown = |why: String| Failure::NotShown { instance_id: instance_id.clone(), why };
@@ -231,7 +231,7 @@ impl Registrar {
     pub(crate) async fn update(&self, registration: &Registration, caller: &Caller) -> Result<()> {
         let record_id = registration.record_id();
         let lost = |why| Failure::Lost { instance_id: record_id.instance_id.clone(), why };
-        let Some(life) = self.seats.get(&record_id) else { return Err(lost("this process has not made one")) };
+        let Some(life) = self.registrations.get(&record_id) else { return Err(lost("this process has not made one")) };
         let number = self.next_change();
         let definition = written(registration, &life, number).change()?;
         let change = async {
@@ -244,7 +244,7 @@ impl Registrar {
                 answer => answer,
             }
         };
-        self.guarded(&record_id, caller, async |guard| self.while_held(guard, change).await).await
+        self.under_lock(&record_id, caller, async |lock| self.while_held(lock, change).await).await
     }
 
     pub(crate) fn next_change(&self) -> u64 {
@@ -253,13 +253,13 @@ impl Registrar {
 
     /// Deletes the record of exactly this incarnation, from this agent.
     pub(crate) async fn deregister(&self, record_id: &RecordId, caller: &Caller) -> Result<()> {
-        let life = self.seats.take(record_id);
+        let life = self.registrations.take(record_id);
         if let Some(session) = life.as_ref().and_then(|life| life.session.as_ref()) {
             claims::release_all(&self.client, record_id, session).await;
         }
         let service = names::service_name(&record_id.group);
-        let change = self.deregister_guarded(record_id, &service);
-        let answer = self.guarded(record_id, caller, async |guard| self.while_held(guard, change).await).await;
+        let change = self.deregister_locked(record_id, &service);
+        let answer = self.under_lock(record_id, caller, async |lock| self.while_held(lock, change).await).await;
         if let (Err(_), Some(life)) = (&answer, life) {
             // This touches only our own, and needs no server. The error that counts is the one there is.
             let _ = self.client.check_fail(&life.service, &life.check).await;
@@ -267,7 +267,7 @@ impl Registrar {
         answer
     }
 
-    async fn deregister_guarded(&self, record_id: &RecordId, service: &str) -> Result<()> {
+    async fn deregister_locked(&self, record_id: &RecordId, service: &str) -> Result<()> {
         let prefix = names::check_prefix(record_id);
         let there = self.client.agent_services(record_id.instance_id.as_str()).await?;
         let own = there.iter().filter(|found| found.name == service && found.check().is_some_and(|check| check.starts_with(&prefix)));
@@ -278,37 +278,37 @@ impl Registrar {
     }
 
     /// Whether the servers show it as passing now.
-    pub(crate) async fn is_shown(&self, life: &Life) -> Result<bool> {
-        let list = self.client.passing(&life.service, Whom::Check(&life.check), None).await?;
+    pub(crate) async fn is_shown(&self, life: &LiveRegistration) -> Result<bool> {
+        let list = self.client.passing(&life.service, InstanceFilter::Check(&life.check), None).await?;
         Ok(!list.entries.is_empty())
     }
 
-    /// Runs `change` under the guard of the record's id. A change that has not begun when its caller gives up vanishes: in an outage
+    /// Runs `change` under the lock of the record's id. A change that has not begun when its caller gives up vanishes: in an outage
     /// callers try again and again, and only the newest try may wait.
-    pub(crate) async fn guarded<T>(
+    pub(crate) async fn under_lock<T>(
         &self,
         record_id: &RecordId,
         caller: &Caller,
-        change: impl AsyncFnOnce(&Guard) -> Result<T>,
+        change: impl AsyncFnOnce(&RegistrationLock) -> Result<T>,
     ) -> Result<T> {
         // Never closed.
         let turn = async { self.changes.acquire().await.map_err(|_| Failure::ShuttingDown) };
         let _turn = caller.or_gone(turn).await?;
-        let guard = self.guards.take(&self.client, &record_id.instance_id, record_id.incarnation, caller).await?;
-        let answer = if caller.is_gone() { Err(Failure::GivenUp) } else { change(&guard).await };
-        self.guards.free(&self.client, guard).await;
+        let lock = self.locks.take(&self.client, &record_id.instance_id, record_id.incarnation, caller).await?;
+        let answer = if caller.is_gone() { Err(Failure::GivenUp) } else { change(&lock).await };
+        self.locks.free(&self.client, lock).await;
         answer
     }
 
-    /// The answer of `work`, if there is one while the guard is good.
-    pub(crate) async fn while_held<T>(&self, guard: &Guard, work: impl Future<Output = Result<T>>) -> Result<T> {
+    /// The answer of `work`, if there is one while the lock is good.
+    pub(crate) async fn while_held<T>(&self, lock: &RegistrationLock, work: impl Future<Output = Result<T>>) -> Result<T> {
         let at = || self.client.endpoint.to_string();
-        let answer = timeout_at(guard.good_until, work).await;
+        let answer = timeout_at(lock.good_until, work).await;
         answer.unwrap_or_else(|_| Err(Failure::TimedOut { at: at(), what: "changing a record", after: HELD_FOR }))
     }
 }
 
-pub(crate) fn written<'a>(registration: &'a Registration, life: &'a Life, change: u64) -> Written<'a> {
-    let Life { service, service_id, check, joined, ttl, .. } = life;
-    Written { member: &registration.member, service, service_id, check, joined: *joined, ttl: *ttl, change }
+pub(crate) fn written<'a>(registration: &'a Registration, life: &'a LiveRegistration, change: u64) -> ServiceRegistration<'a> {
+    let LiveRegistration { service, service_id, check, joined, ttl, .. } = life;
+    ServiceRegistration { member: &registration.member, service, service_id, check, joined: *joined, ttl: *ttl, change }
 }

@@ -7,7 +7,7 @@ use serde::Deserialize;
 use serde_json::json;
 use shardwise_core::Moment;
 
-use crate::api::Right;
+use crate::api::AclPermission;
 use crate::client::Client;
 use crate::error::Result;
 use crate::names::segment;
@@ -16,13 +16,13 @@ use crate::names::segment;
 pub(crate) const LOCK_DELAY_MAX: Duration = Duration::from_mins(1);
 
 #[derive(Deserialize)]
-struct Created {
+struct CreatedSession {
     #[serde(rename = "ID")]
     id: String,
 }
 
 #[derive(Deserialize)]
-struct Session {
+struct SessionEntry {
     #[serde(rename = "ID")]
     id: String,
     #[serde(rename = "Name")]
@@ -41,7 +41,7 @@ impl Client {
             "ServiceChecks": [{ "ID": check }],
         });
         let answer = self.call("making a session", Method::PUT, &self.at("/v1/session/create", &[]), Some(body.to_string())).await?;
-        let created: Created = self.parsed(&self.checked(answer, &Right::Session)?)?;
+        let created: CreatedSession = self.parsed(&self.checked(answer, &AclPermission::Session)?)?;
         Ok(created.id)
     }
 
@@ -58,10 +58,10 @@ impl Client {
         Ok(sessions.into_iter().find(|session| session.name == check).map(|session| session.id))
     }
 
-    async fn sessions(&self, path: &str) -> Result<Vec<Session>> {
+    async fn sessions(&self, path: &str) -> Result<Vec<SessionEntry>> {
         let answer = self.call("reading a session", Method::GET, &self.at(path, &["consistent"]), None).await?;
-        let answer = self.checked(answer, &Right::Session)?;
-        self.index_of(&answer, &Right::Session)?;
-        Ok(self.parsed::<Option<Vec<Session>>>(&answer)?.unwrap_or_default())
+        let answer = self.checked(answer, &AclPermission::Session)?;
+        self.index_of(&answer, &AclPermission::Session)?;
+        Ok(self.parsed::<Option<Vec<SessionEntry>>>(&answer)?.unwrap_or_default())
     }
 }

@@ -9,11 +9,11 @@ use rustls::{ClientConfig, RootCertStore};
 use rustls_platform_verifier::BuilderVerifierExt;
 
 use crate::ConsulConfig;
-use crate::config::Endpoint;
+use crate::config::AgentEndpoint;
 use crate::error::{Failure, Result};
 
 /// What the client hands to reqwest. Without TLS it trusts nobody, since reqwest wants one in any case.
-pub(crate) fn client_config(config: &ConsulConfig, endpoint: &Endpoint) -> Result<ClientConfig> {
+pub(crate) fn client_config(config: &ConsulConfig, endpoint: &AgentEndpoint) -> Result<ClientConfig> {
     let provider = Arc::new(rustls::crypto::ring::default_provider());
     let unusable = |error: rustls::Error| Failure::BadSetting { key: "ca_file", why: format!("cannot be used ({error})") };
     let builder = ClientConfig::builder_with_provider(provider).with_safe_default_protocol_versions().map_err(unusable)?;

@@ -24,8 +24,8 @@ const FOR_EVER: &str = "87600h";
 /// One instance of a service, in the servers' answer.
 #[derive(Debug, Deserialize)]
 #[serde(rename_all = "PascalCase")]
-pub(crate) struct Entry {
-    pub(crate) node: Node,
+pub(crate) struct ServiceEntry {
+    pub(crate) node: CatalogNode,
     pub(crate) service: Service,
     #[serde(deserialize_with = "null_is_empty")]
     pub(crate) checks: Vec<Check>,
@@ -33,7 +33,7 @@ pub(crate) struct Entry {
 
 #[derive(Debug, Deserialize)]
 #[serde(rename_all = "PascalCase")]
-pub(crate) struct Node {
+pub(crate) struct CatalogNode {
     #[serde(rename = "Node", default)]
     pub(crate) name: String,
     #[serde(default)]
@@ -88,7 +88,7 @@ fn null_is_empty<'de, D: Deserializer<'de>, T: Default + Deserialize<'de>>(deser
 
 /// What one registration writes.
 #[derive(Debug)]
-pub(crate) struct Written<'a> {
+pub(crate) struct ServiceRegistration<'a> {
     pub(crate) member: &'a Member,
     pub(crate) service: &'a str,
     pub(crate) service_id: &'a str,
@@ -106,7 +106,7 @@ pub(crate) fn standing(check: &str) -> String {
     format!("{check}:standing")
 }
 
-impl Written<'_> {
+impl ServiceRegistration<'_> {
     /// The definition for the agent of a registration, which begins as passing.
     pub(crate) fn registration(&self) -> Result<String> {
         let of_life = Self::check_of(self.check, "shardwise: a sign of life within the TTL", &format!("{}ms", self.ttl.as_millis()));
@@ -210,8 +210,8 @@ mod tests {
 
     use super::*;
 
-    fn written(member: &Member) -> Written<'_> {
-        Written { member, service: "g", service_id: "w", check: "c", joined: 7, ttl: Duration::from_secs(3), change: 1 }
+    fn written(member: &Member) -> ServiceRegistration<'_> {
+        ServiceRegistration { member, service: "g", service_id: "w", check: "c", joined: 7, ttl: Duration::from_secs(3), change: 1 }
     }
 
     fn large() -> Member {

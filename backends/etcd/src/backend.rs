@@ -14,14 +14,14 @@ use shardwise_discovery::{
 
 use crate::EtcdConfig;
 use crate::claim_records::Stores;
-use crate::client::{Access, Entry, Link};
+use crate::client::{ConnectParams, EtcdConnection, KeyEntry};
 use crate::error::Failure;
 use crate::follower::LIMITS;
 use crate::keys::{Folder, Keys, Prefix};
-use crate::pool::Pool;
-use crate::records::{Roll, decode, encode, going_on, joining};
+use crate::pool::ServerPool;
+use crate::records::{MemberTable, decode, encode, going_on, joining};
 use crate::revisions::Revisions;
-use crate::tls::TlsFiles;
+use crate::tls::EtcdTlsFiles;
 
 /// The shortest TTL that etcd grants with its own defaults; whoever asks for less gets this.
 pub const TTL_LEAST: Duration = Duration::from_secs(2);
@@ -35,14 +35,14 @@ pub(crate) const WRITE_TRIES: usize = 3;
 /// Members that name the same etcd cluster and prefix. Clones share the connection.
 #[derive(Clone)]
 pub struct EtcdBackend {
-    pub(crate) inner: Arc<Inner>,
-    hub: Hub<Inner>,
-    pub(crate) claims: Hub<Inner, ClaimTable>,
+    pub(crate) inner: Arc<EtcdInner>,
+    hub: Hub<EtcdInner>,
+    pub(crate) claims: Hub<EtcdInner, ClaimTable>,
 }
 
 /// What calls and watches share.
-pub(crate) struct Inner {
-    pub(crate) pool: Pool,
+pub(crate) struct EtcdInner {
+    pub(crate) pool: ServerPool,
     pub(crate) clock: Clock,
     pub(crate) revisions: Revisions,
     pub(crate) prefix: Prefix,
@@ -57,7 +57,7 @@ impl EtcdBackend {
     /// [`ErrorKind::Misconfigured`](shardwise_discovery::ErrorKind::Misconfigured), naming the setting and what is wrong with it.
     pub fn open(config: &EtcdConfig, clock: Clock) -> Result<Self> {
         let made = || {
-            let (prefix, endpoints, tls) = (Prefix::new(&config.prefix)?, config.servers()?, TlsFiles::new(config)?);
+            let (prefix, endpoints, tls) = (Prefix::new(&config.prefix)?, config.servers()?, EtcdTlsFiles::new(config)?);
             if endpoints.iter().any(|endpoint| endpoint.tls) {
                 tls.load()?;
             }
@@ -66,8 +66,14 @@ impl EtcdBackend {
             {
                 tracing::warn!(endpoint = %open, "etcd's password is sent without TLS, where everybody on the way can read it: write https://");
             }
-            let access = Access { credentials: config.credentials()?, tls, prefix: prefix.as_str().to_owned() };
-            Ok(Inner { pool: Pool::new(endpoints, access), clock, revisions: Revisions::default(), prefix, stores: Stores::default() })
+            let access = ConnectParams { credentials: config.credentials()?, tls, prefix: prefix.as_str().to_owned() };
+            Ok(EtcdInner {
+                pool: ServerPool::new(endpoints, access),
+                clock,
+                revisions: Revisions::default(),
+                prefix,
+                stores: Stores::default(),
+            })
         };
         let inner = Arc::new(made().map_err(|failure: Failure| failure.during("open"))?);
         let (hub, claims) =
@@ -93,13 +99,14 @@ impl Discovery for EtcdBackend {
         let record = encode(&registration.member).map_err(|failure| failure.during("register"))?;
         let record_id = &registration.record_id();
         let (inner, record) = (&*self.inner, record.as_str());
-        let answer = inner.pool.call(|link| async move { inner.register(&link, record_id, record, registration.ttl).await }).await;
+        let answer =
+            inner.pool.call(|connection| async move { inner.register(&connection, record_id, record, registration.ttl).await }).await;
         answer.map_err(|failure| failure.during("register"))
     }
 
     async fn renew(&self, record_id: &RecordId, _ttl: Duration) -> Result<Grant> {
         let inner = &*self.inner;
-        let answer = inner.pool.call(|link| async move { inner.renew(&link, record_id).await }).await;
+        let answer = inner.pool.call(|connection| async move { inner.renew(&connection, record_id).await }).await;
         answer.map_err(|failure| failure.during("renew"))
     }
 
@@ -107,13 +114,13 @@ impl Discovery for EtcdBackend {
         let record = encode(&registration.member).map_err(|failure| failure.during("update"))?;
         let record_id = &registration.record_id();
         let (inner, record) = (&*self.inner, record.as_str());
-        let answer = inner.pool.call(|link| async move { inner.update(&link, record_id, record).await }).await;
+        let answer = inner.pool.call(|connection| async move { inner.update(&connection, record_id, record).await }).await;
         answer.map_err(|failure| failure.during("update"))
     }
 
     async fn deregister(&self, record_id: &RecordId) -> Result<()> {
         let inner = &*self.inner;
-        let answer = inner.pool.call(|link| async move { inner.deregister(&link, record_id).await }).await;
+        let answer = inner.pool.call(|connection| async move { inner.deregister(&connection, record_id).await }).await;
         answer.map_err(|failure| failure.during("deregister"))
     }
 
@@ -121,13 +128,13 @@ impl Discovery for EtcdBackend {
         let record = encode(&registration.away_member()).map_err(|failure| failure.during("step_away"))?;
         let record_id = &registration.record_id();
         let (inner, record) = (&*self.inner, record.as_str());
-        let answer = inner.pool.call(|link| async move { inner.step_away(&link, record_id, record, grace).await }).await;
+        let answer = inner.pool.call(|connection| async move { inner.step_away(&connection, record_id, record, grace).await }).await;
         answer.map_err(|failure| failure.during("step_away"))
     }
 
     async fn members(&self, group: &GroupName) -> Result<ViewSnapshot> {
         let (inner, folder) = (&*self.inner, &self.inner.prefix.members(group));
-        let answer = inner.pool.call(|link| async move { inner.members(&link, folder).await }).await;
+        let answer = inner.pool.call(|connection| async move { inner.members(&connection, folder).await }).await;
         answer.map_err(|failure| failure.during("members"))
     }
 
@@ -144,42 +151,48 @@ impl Discovery for EtcdBackend {
     }
 }
 
-impl Inner {
-    async fn register(&self, link: &Link, record_id: &RecordId, record: &str, ttl: Duration) -> std::result::Result<Grant, Failure> {
+impl EtcdInner {
+    async fn register(
+        &self,
+        connection: &EtcdConnection,
+        record_id: &RecordId,
+        record: &str,
+        ttl: Duration,
+    ) -> std::result::Result<Grant, Failure> {
         let keys = self.prefix.keys(record_id);
         for _ in 0..WRITE_TRIES {
-            let place = link.place(&keys).await?;
+            let place = connection.place(&keys).await?;
             let started = self.clock.now();
             let holder = place.record.as_ref().map(|entry| decode(&record_id.instance_id, entry)).transpose()?;
             let is_new = holder.as_ref().is_some_and(|holder| holder.incarnation != record_id.incarnation);
             let other = is_new && holder.is_some_and(|holder| !is_away(&holder));
             let (lease_id, written) = match &place.record {
-                Some(entry) if other => match self.refusal(link, &keys, record_id, entry, place.knock).await? {
+                Some(entry) if other => match self.refusal(connection, &keys, record_id, entry, place.knock).await? {
                     Some(failure) => return Err(failure),
                     None => continue,
                 },
                 // Whoever is away makes room.
                 Some(own) => {
-                    let (lease_id, ttl_s) = link.grant(seconds(ttl)).await?;
+                    let (lease_id, ttl_s) = connection.grant(seconds(ttl)).await?;
                     let record = if is_new { joining(record) } else { going_on(record, own) };
-                    let written = link.replace(own, &record, lease_id).await?.then_some(ttl_s);
+                    let written = connection.replace(own, &record, lease_id).await?.then_some(ttl_s);
                     if written.is_some() {
                         // Empty now; it would end by itself as well.
-                        link.revoke(own.lease).await?;
+                        connection.revoke(own.lease).await?;
                     }
                     (lease_id, written)
                 }
                 None => {
-                    if link.count(&self.prefix.members(&record_id.group)).await? >= i64::from(MEMBERS_MAX) {
+                    if connection.count(&self.prefix.members(&record_id.group)).await? >= i64::from(MEMBERS_MAX) {
                         return Err(Failure::TooManyMembers);
                     }
-                    let (lease_id, ttl_s) = link.grant(seconds(ttl)).await?;
-                    (lease_id, link.create(&keys.member, record, lease_id).await?.then_some(ttl_s))
+                    let (lease_id, ttl_s) = connection.grant(seconds(ttl)).await?;
+                    (lease_id, connection.create(&keys.member, record, lease_id).await?.then_some(ttl_s))
                 }
             };
             match written {
                 Some(ttl_s) => return Ok(Grant { started, ttl: whole(ttl_s) }),
-                None => link.revoke(lease_id).await?,
+                None => connection.revoke(lease_id).await?,
             }
         }
         Err(Failure::Contended { what: format!("the record of {:?}", record_id.instance_id), tries: WRITE_TRIES })
@@ -191,22 +204,22 @@ impl Inner {
     /// next renewal. The revision of the knock that stands there changes with each renewal of the holder's, and not without.
     async fn refusal(
         &self,
-        link: &Link,
+        connection: &EtcdConnection,
         keys: &Keys,
         record_id: &RecordId,
-        holder: &Entry,
+        holder: &KeyEntry,
         knock: Option<i64>,
     ) -> std::result::Result<Option<Failure>, Failure> {
         let stamp = match knock {
             Some(knock) => Some(knock),
-            None => link.knock(keys, holder).await?,
+            None => connection.knock(keys, holder).await?,
         };
         let Member { address, instance_id, .. } = decode(&record_id.instance_id, holder)?;
         Ok(stamp.map(|stamp| Failure::InUse { instance_id, address, stamp: stamp.unsigned_abs() }))
     }
 
     /// The living record of exactly this incarnation.
-    pub(crate) fn own(record_id: &RecordId, record: Option<Entry>) -> std::result::Result<Entry, Failure> {
+    pub(crate) fn own(record_id: &RecordId, record: Option<KeyEntry>) -> std::result::Result<KeyEntry, Failure> {
         match Self::there(record_id, record)? {
             Some((entry, member)) if !is_away(&member) => Ok(entry),
             _ => Err(Failure::Lost { instance_id: record_id.instance_id.clone() }),
@@ -214,68 +227,74 @@ impl Inner {
     }
 
     /// The record of exactly this incarnation, living or away.
-    fn there(record_id: &RecordId, record: Option<Entry>) -> std::result::Result<Option<(Entry, Member)>, Failure> {
+    fn there(record_id: &RecordId, record: Option<KeyEntry>) -> std::result::Result<Option<(KeyEntry, Member)>, Failure> {
         let Some(entry) = record else { return Ok(None) };
         let member = decode(&record_id.instance_id, &entry)?;
         Ok((member.incarnation == record_id.incarnation).then_some((entry, member)))
     }
 
-    async fn renew(&self, link: &Link, record_id: &RecordId) -> std::result::Result<Grant, Failure> {
+    async fn renew(&self, connection: &EtcdConnection, record_id: &RecordId) -> std::result::Result<Grant, Failure> {
         let (keys, started) = (self.prefix.keys(record_id), self.clock.now());
         // The lease alone says nothing about the record: somebody may have deleted it.
-        let place = link.place(&keys).await?;
+        let place = connection.place(&keys).await?;
         let own = Self::own(record_id, place.record)?;
-        let Some(ttl_s) = link.keep_alive(own.lease).await? else {
+        let Some(ttl_s) = connection.keep_alive(own.lease).await? else {
             return Err(Failure::Lost { instance_id: record_id.instance_id.clone() });
         };
         if let Some(knock) = place.knock {
-            link.answer_knock(&keys, knock).await?;
+            connection.answer_knock(&keys, knock).await?;
         }
         Ok(Grant { started, ttl: whole(ttl_s) })
     }
 
-    async fn update(&self, link: &Link, record_id: &RecordId, record: &str) -> std::result::Result<(), Failure> {
+    async fn update(&self, connection: &EtcdConnection, record_id: &RecordId, record: &str) -> std::result::Result<(), Failure> {
         let keys = self.prefix.keys(record_id);
         for _ in 0..WRITE_TRIES {
-            let own = Self::own(record_id, link.place(&keys).await?.record)?;
+            let own = Self::own(record_id, connection.place(&keys).await?.record)?;
             // Written even if it says so already: what an earlier call has sent and not heard of must find another record.
-            if link.rewrite(&own, &going_on(record, &own)).await? {
+            if connection.rewrite(&own, &going_on(record, &own)).await? {
                 return Ok(());
             }
         }
         Err(Failure::Contended { what: format!("the record of {:?}", record_id.instance_id), tries: WRITE_TRIES })
     }
 
-    async fn deregister(&self, link: &Link, record_id: &RecordId) -> std::result::Result<(), Failure> {
-        match Self::there(record_id, link.place(&self.prefix.keys(record_id)).await?.record)? {
+    async fn deregister(&self, connection: &EtcdConnection, record_id: &RecordId) -> std::result::Result<(), Failure> {
+        match Self::there(record_id, connection.place(&self.prefix.keys(record_id)).await?.record)? {
             // The lease is this record's alone, so a record of somebody else's cannot be hit, however late this arrives.
-            Some((own, _)) => link.revoke(own.lease).await,
+            Some((own, _)) => connection.revoke(own.lease).await,
             None => Ok(()),
         }
     }
 
     /// The record goes over to a lease of its own, which nobody prolongs; what is left under the former one, such as claims, ends with that.
-    async fn step_away(&self, link: &Link, record_id: &RecordId, record: &str, grace: Duration) -> std::result::Result<(), Failure> {
+    async fn step_away(
+        &self,
+        connection: &EtcdConnection,
+        record_id: &RecordId,
+        record: &str,
+        grace: Duration,
+    ) -> std::result::Result<(), Failure> {
         let keys = self.prefix.keys(record_id);
         for _ in 0..WRITE_TRIES {
-            let place = link.place(&keys).await?;
+            let place = connection.place(&keys).await?;
             if Self::there(record_id, place.record.clone())?.is_some_and(|(_, member)| is_away(&member)) {
                 return Ok(());
             }
             let own = Self::own(record_id, place.record)?;
-            let (lease_id, _) = link.grant(seconds(grace)).await?;
-            if link.replace(&own, &going_on(record, &own), lease_id).await? {
-                return link.revoke(own.lease).await;
+            let (lease_id, _) = connection.grant(seconds(grace)).await?;
+            if connection.replace(&own, &going_on(record, &own), lease_id).await? {
+                return connection.revoke(own.lease).await;
             }
-            link.revoke(lease_id).await?;
+            connection.revoke(lease_id).await?;
         }
         Err(Failure::Contended { what: format!("the record of {:?}", record_id.instance_id), tries: WRITE_TRIES })
     }
 
-    async fn members(&self, link: &Link, folder: &Folder) -> std::result::Result<ViewSnapshot, Failure> {
+    async fn members(&self, connection: &EtcdConnection, folder: &Folder) -> std::result::Result<ViewSnapshot, Failure> {
         let (proven, before) = (self.clock.now(), self.revisions.now());
-        let (entries, revision) = link.list(folder, MEMBERS_MAX as usize).await?;
-        let view = Roll::of(folder, &entries)?.view(self.revisions.report(before, revision)?);
+        let (entries, revision) = connection.list(folder, MEMBERS_MAX as usize).await?;
+        let view = MemberTable::of(folder, &entries)?.view(self.revisions.report(before, revision)?);
         Ok(ViewSnapshot { view: Arc::new(view), proven })
     }
 }

@@ -8,11 +8,11 @@ use serde_json::json;
 use shardwise_core::{Claim, ClaimStore, Epoch, GroupName, Holder, Incarnation, InstanceId, SLOTS_MAX, StoreId};
 use shardwise_discovery::{ClaimTable, RECORD_SCHEMA, RecordId};
 
-use crate::backend::Inner;
-use crate::client::Entry;
+use crate::backend::EtcdInner;
+use crate::client::KeyEntry;
 use crate::error::Failure;
-use crate::followed::Sheet;
 use crate::keys::Folder;
+use crate::mirror::Mirror;
 
 /// The value of a claim. Which epoch it is under follows from the floor and from the revision that made its key.
 #[derive(Deserialize)]
@@ -36,7 +36,7 @@ pub(crate) fn encode_claim(record_id: &RecordId, floor: u64) -> String {
 }
 
 /// The claim that an entry is, or why it is none.
-pub(crate) fn decode_claim(entry: &Entry) -> Result<Claim, String> {
+pub(crate) fn decode_claim(entry: &KeyEntry) -> Result<Claim, String> {
     let ClaimRecord { instance_id, incarnation, floor } = serde_json::from_slice(&entry.value).map_err(|error| error.to_string())?;
     let number = u64::try_from(entry.created).unwrap_or_default();
     let epoch = Epoch::new(floor.saturating_add(number)).map_err(|error| error.to_string())?;
@@ -47,7 +47,7 @@ pub(crate) fn encode_store(store: &ClaimStore) -> String {
     json!({ "schema": RECORD_SCHEMA, "id": store.id.to_string(), "floor": store.floor }).to_string()
 }
 
-pub(crate) fn decode_store(entry: &Entry) -> Result<ClaimStore, Failure> {
+pub(crate) fn decode_store(entry: &KeyEntry) -> Result<ClaimStore, Failure> {
     let damaged = |why| Failure::DamagedStore { key: named(&entry.key), why };
     let StoreRecord { id, floor } = serde_json::from_slice(&entry.value).map_err(|error| damaged(error.to_string()))?;
     let id = StoreId::from_hex(&id).ok_or_else(|| damaged("its id is not sixteen hexadecimal digits".into()))?;
@@ -67,18 +67,18 @@ const CLAIMS_MAX: usize = SLOTS_MAX as usize * 2;
 /// The claims of one group. What somebody has changed by hand takes nothing from the others: a key that is no claim's is left out, and so is
 /// a claim that cannot be read. Nobody holds that one and nobody is granted it, until its key is deleted.
 #[derive(Debug, Default)]
-pub(crate) struct Claimed(Arc<ClaimTable>);
+pub(crate) struct ClaimMirror(Arc<ClaimTable>);
 
-impl Sheet for Claimed {
+impl Mirror for ClaimMirror {
     type Topic = ClaimTable;
     const OPERATION: &'static str = "watch_claims";
     const KEYS_MAX: usize = CLAIMS_MAX;
 
-    fn folder(inner: &Inner, group: &GroupName) -> Folder {
+    fn folder(inner: &EtcdInner, group: &GroupName) -> Folder {
         inner.prefix.claims(group)
     }
 
-    fn put(&mut self, folder: &Folder, entry: &Entry) -> Result<(), Failure> {
+    fn put(&mut self, folder: &Folder, entry: &KeyEntry) -> Result<(), Failure> {
         let key = named(&entry.key);
         let Some(resource) = folder.resource(&entry.key) else {
             tracing::warn!(key, "a key in etcd is among the claims and is none; delete it");
@@ -120,16 +120,16 @@ const STORES_MAX: usize = 1_024;
 /// Data restored from a backup has the store that it had, but its revisions, and with them the epochs, would begin lower. Then only another
 /// floor makes the store usable again.
 #[derive(Debug, Default)]
-pub(crate) struct Stores(Mutex<Used>);
+pub(crate) struct Stores(Mutex<StoreUsage>);
 
 #[derive(Debug, Default)]
-struct Used {
+struct StoreUsage {
     by_group: HashMap<GroupName, (ClaimStore, u64)>,
     /// By era, the highest floor of the stores that were used in it and are forgotten.
     forgotten: BTreeMap<u64, u64>,
 }
 
-impl Used {
+impl StoreUsage {
     /// Makes room where there is none: forgets what was used in this era. What is still in use comes back with its next use, and what was used
     /// in an era before stays refused. There are as many eras as restores that this process has lived through.
     fn make_room(&mut self, era: u64) {
@@ -178,8 +178,8 @@ impl Stores {
 mod tests {
     use super::*;
 
-    fn entry(value: &str) -> Entry {
-        Entry { key: b"/p/v1/claim-stores/g".to_vec(), value: value.as_bytes().to_vec(), created: 7, modified: 9, lease: 1 }
+    fn entry(value: &str) -> KeyEntry {
+        KeyEntry { key: b"/p/v1/claim-stores/g".to_vec(), value: value.as_bytes().to_vec(), created: 7, modified: 9, lease: 1 }
     }
 
     #[test]

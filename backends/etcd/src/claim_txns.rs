@@ -3,7 +3,7 @@
 
 use etcd_client::{Compare, CompareOp, PutOptions, Txn, TxnOp, TxnOpResponse, TxnResponse};
 
-use crate::client::{Entry, Link};
+use crate::client::{EtcdConnection, KeyEntry};
 use crate::error::Failure;
 
 /// The most keys of one transaction. etcd takes 128 operations (`--max-txn-ops`): a branch for each key, and one for what is in a branch.
@@ -11,7 +11,7 @@ pub(crate) const KEYS_MAX: usize = 127;
 
 /// What a member's right to claim stands on, as one read saw it.
 #[derive(Debug, Clone)]
-pub(crate) struct Standing {
+pub(crate) struct ClaimPreconditions {
     /// The key of its record, and the lease which is of that life of it alone.
     pub(crate) record: Vec<u8>,
     pub(crate) lease: i64,
@@ -22,16 +22,21 @@ pub(crate) struct Standing {
 
 /// What a transaction has made of one key.
 #[derive(Debug)]
-pub(crate) enum Taken {
+pub(crate) enum PutOutcome {
     /// Nothing stood there; now the claim does, made by this revision.
     Made(i64),
     /// This stands there.
-    There(Entry),
+    There(KeyEntry),
 }
 
-impl Link {
+impl EtcdConnection {
     /// Writes `claim` under those of the keys, at most [`KEYS_MAX`], where nothing stands; what became of each. Nothing: the standing has changed.
-    pub(crate) async fn take(&self, standing: &Standing, keys: &[Vec<u8>], claim: &str) -> Result<Option<Vec<Taken>>, Failure> {
+    pub(crate) async fn take(
+        &self,
+        standing: &ClaimPreconditions,
+        keys: &[Vec<u8>],
+        claim: &str,
+    ) -> Result<Option<Vec<PutOutcome>>, Failure> {
         let branch = |key: &Vec<u8>| {
             let free = Compare::create_revision(key.as_slice(), CompareOp::Equal, 0);
             let put = TxnOp::put(key.as_slice(), claim, Some(PutOptions::new().with_lease(standing.lease)));
@@ -48,8 +53,8 @@ impl Link {
     }
 
     /// Deletes exactly these entries, at most [`KEYS_MAX`]; what has changed since stays.
-    pub(crate) async fn give_back(&self, entries: &[Entry]) -> Result<(), Failure> {
-        let branch = |entry: &Entry| {
+    pub(crate) async fn give_back(&self, entries: &[KeyEntry]) -> Result<(), Failure> {
+        let branch = |entry: &KeyEntry| {
             let same = Compare::mod_revision(entry.key.as_slice(), CompareOp::Equal, entry.modified);
             TxnOp::txn(Txn::new().when([same]).and_then([TxnOp::delete(entry.key.as_slice(), None)]))
         };
@@ -57,13 +62,13 @@ impl Link {
     }
 }
 
-fn taken(answer: TxnOpResponse, revision: i64) -> Option<Taken> {
+fn taken(answer: TxnOpResponse, revision: i64) -> Option<PutOutcome> {
     let TxnOpResponse::Txn(branch) = answer else { return None };
     if TxnResponse::succeeded(&branch) {
-        return Some(Taken::Made(revision));
+        return Some(PutOutcome::Made(revision));
     }
     match branch.op_responses().pop()? {
-        TxnOpResponse::Get(found) => found.kvs().first().map(|kv| Taken::There(Entry::from(kv))),
+        TxnOpResponse::Get(found) => found.kvs().first().map(|kv| PutOutcome::There(KeyEntry::from(kv))),
         _ => None,
     }
 }
@@ -82,33 +87,36 @@ mod tests {
         let server = Etcd::single().await.unwrap();
         let config = EtcdConfig { endpoints: vec![server.address()], ..EtcdConfig::default() };
         let backend = EtcdBackend::open(&config, Clock::system()).unwrap();
-        let link = backend.inner.pool.call(|link| async move { Ok(link) }).await.unwrap();
-        let (lease, _) = link.grant(60).await.unwrap();
-        let (other, _) = link.grant(60).await.unwrap();
+        let connection = backend.inner.pool.call(|connection| async move { Ok(connection) }).await.unwrap();
+        let (lease, _) = connection.grant(60).await.unwrap();
+        let (other, _) = connection.grant(60).await.unwrap();
         let (record, store, keys) = (b"/r".to_vec(), b"/s".to_vec(), [b"/1".to_vec(), b"/2".to_vec()]);
-        assert!(link.create(&record, "r", lease).await.unwrap() && link.create(&store, "s", 0).await.unwrap());
-        let there = async || link.read(&[&keys[0], &keys[1]]).await.unwrap().0.into_iter().flatten().collect::<Vec<_>>();
-        let written = link.read(&[&store]).await.unwrap().1;
-        let standing = Standing { record, lease, store, written };
+        assert!(connection.create(&record, "r", lease).await.unwrap() && connection.create(&store, "s", 0).await.unwrap());
+        let there = async || connection.read(&[&keys[0], &keys[1]]).await.unwrap().0.into_iter().flatten().collect::<Vec<_>>();
+        let written = connection.read(&[&store]).await.unwrap().1;
+        let standing = ClaimPreconditions { record, lease, store, written };
 
-        let under_another_lease = Standing { lease: other, ..standing.clone() };
-        let of_another_store = Standing { written: written - 1, ..standing.clone() };
+        let under_another_lease = ClaimPreconditions { lease: other, ..standing.clone() };
+        let of_another_store = ClaimPreconditions { written: written - 1, ..standing.clone() };
         for changed in [&under_another_lease, &of_another_store] {
-            assert!(link.take(changed, &keys, "c").await.unwrap().is_none(), "{changed:?}");
+            assert!(connection.take(changed, &keys, "c").await.unwrap().is_none(), "{changed:?}");
             assert!(there().await.is_empty());
         }
-        let made = link.take(&standing, &keys, "c").await.unwrap().unwrap();
-        assert!(matches!(made[..], [Taken::Made(one), Taken::Made(two)] if one == two && one > written), "{made:?}");
-        let again = link.take(&standing, &keys, "d").await.unwrap().unwrap();
-        assert!(matches!(&again[..], [Taken::There(one), Taken::There(two)] if one.value == b"c" && two.key == keys[1]), "{again:?}");
+        let made = connection.take(&standing, &keys, "c").await.unwrap().unwrap();
+        assert!(matches!(made[..], [PutOutcome::Made(one), PutOutcome::Made(two)] if one == two && one > written), "{made:?}");
+        let again = connection.take(&standing, &keys, "d").await.unwrap().unwrap();
+        assert!(
+            matches!(&again[..], [PutOutcome::There(one), PutOutcome::There(two)] if one.value == b"c" && two.key == keys[1]),
+            "{again:?}"
+        );
 
         let before = there().await;
-        assert!(link.replace(&before[1], "e", lease).await.unwrap());
-        link.give_back(&before).await.unwrap();
+        assert!(connection.replace(&before[1], "e", lease).await.unwrap());
+        connection.give_back(&before).await.unwrap();
         assert_eq!(there().await.iter().map(|entry| entry.value.as_slice()).collect::<Vec<_>>(), [b"e"]);
 
-        link.revoke(lease).await.unwrap();
-        assert!(link.take(&standing, &keys, "c").await.unwrap().is_none());
+        connection.revoke(lease).await.unwrap();
+        assert!(connection.take(&standing, &keys, "c").await.unwrap().is_none());
         assert!(there().await.is_empty(), "claims end with the lease, and there are none without");
     }
 }

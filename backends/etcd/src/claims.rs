@@ -11,10 +11,10 @@ use futures::stream::{self, StreamExt, TryStreamExt};
 use shardwise_core::{ClaimStore, Epoch, GroupName, Holder, Resource, StoreId};
 use shardwise_discovery::{AcquireOutcome, Claims, ClaimsStream, RecordId, Result};
 
-use crate::backend::{EtcdBackend, Inner, WRITE_TRIES};
+use crate::backend::{EtcdBackend, EtcdInner, WRITE_TRIES};
 use crate::claim_records::{decode_claim, decode_store, encode_claim, encode_store};
-use crate::claim_txns::{KEYS_MAX, Standing, Taken};
-use crate::client::{Entry, Link};
+use crate::claim_txns::{ClaimPreconditions, KEYS_MAX, PutOutcome};
+use crate::client::{EtcdConnection, KeyEntry};
 use crate::error::Failure;
 
 /// How many transactions of one call are under way at a time.
@@ -26,7 +26,10 @@ const NO_LEASE: i64 = 0;
 impl Claims for EtcdBackend {
     async fn claim_store(&self, group: &GroupName, floor: u64) -> Result<ClaimStore> {
         let inner = &*self.inner;
-        let answer = inner.pool.call(|link| async move { inner.claim_store(&link, group, floor.min(ClaimStore::FLOOR_MAX)).await }).await;
+        let answer = inner
+            .pool
+            .call(|connection| async move { inner.claim_store(&connection, group, floor.min(ClaimStore::FLOOR_MAX)).await })
+            .await;
         answer.map_err(|failure| failure.during("claim_store"))
     }
 
@@ -45,21 +48,21 @@ impl Claims for EtcdBackend {
     }
 }
 
-type Answer<T> = std::result::Result<T, Failure>;
+type EtcdResult<T> = std::result::Result<T, Failure>;
 
-impl Inner {
-    async fn claim_store(&self, link: &Link, group: &GroupName, floor: u64) -> Answer<ClaimStore> {
+impl EtcdInner {
+    async fn claim_store(&self, connection: &EtcdConnection, group: &GroupName, floor: u64) -> EtcdResult<ClaimStore> {
         let key = self.prefix.claim_store(group);
         for _ in 0..WRITE_TRIES {
-            let (store, written) = match link.read(&[&key]).await?.0.pop().flatten() {
+            let (store, written) = match connection.read(&[&key]).await?.0.pop().flatten() {
                 None => {
                     let store = ClaimStore { id: StoreId::new(rand::random()), floor };
-                    (store, link.create(&key, &encode_store(&store), NO_LEASE).await?)
+                    (store, connection.create(&key, &encode_store(&store), NO_LEASE).await?)
                 }
                 Some(there) => {
                     let store = decode_store(&there)?;
                     let raised = ClaimStore { floor: store.floor.max(floor), ..store };
-                    (raised, raised == store || link.replace(&there, &encode_store(&raised), NO_LEASE).await?)
+                    (raised, raised == store || connection.replace(&there, &encode_store(&raised), NO_LEASE).await?)
                 }
             };
             if written {
@@ -69,24 +72,29 @@ impl Inner {
         Err(Failure::Contended { what: format!("the store of claims of {group:?}"), tries: WRITE_TRIES })
     }
 
-    async fn acquire(&self, record_id: &RecordId, store: &ClaimStore, wanted: Vec<Resource>) -> Answer<Vec<(Resource, AcquireOutcome)>> {
-        let standing = &self.pool.call(|link| async move { self.standing(&link, record_id, store).await }).await?;
+    async fn acquire(
+        &self,
+        record_id: &RecordId,
+        store: &ClaimStore,
+        wanted: Vec<Resource>,
+    ) -> EtcdResult<Vec<(Resource, AcquireOutcome)>> {
+        let standing = &self.pool.call(|connection| async move { self.standing(&connection, record_id, store).await }).await?;
         let batches: Vec<_> = wanted.chunks(KEYS_MAX).map(<[_]>::to_vec).collect();
         let taking = stream::iter(batches).map(|batch| async move {
             let batch = batch.as_slice();
-            self.pool.call(|link| async move { self.take(&link, record_id, store, standing.clone(), batch).await }).await
+            self.pool.call(|connection| async move { self.take(&connection, record_id, store, standing.clone(), batch).await }).await
         });
         taking.buffered(IN_FLIGHT).try_concat().await
     }
 
     /// What the member's right to claim stands on, if it has any under this store.
-    async fn standing(&self, link: &Link, record_id: &RecordId, store: &ClaimStore) -> Answer<Standing> {
+    async fn standing(&self, connection: &EtcdConnection, record_id: &RecordId, store: &ClaimStore) -> EtcdResult<ClaimPreconditions> {
         let (record, key) = (self.prefix.keys(record_id).member, self.prefix.claim_store(&record_id.group));
         let before = self.revisions.now();
-        let (mut found, revision) = link.read(&[&record, &key]).await?;
+        let (mut found, revision) = connection.read(&[&record, &key]).await?;
         self.revisions.report(before, revision)?;
         let there = found.pop().flatten();
-        let Entry { lease, .. } = Self::own(record_id, found.pop().flatten())?;
+        let KeyEntry { lease, .. } = Self::own(record_id, found.pop().flatten())?;
         if lease == NO_LEASE {
             // Somebody has written the record by hand: its claims would never end.
             return Err(Failure::Lost { instance_id: record_id.instance_id.clone() });
@@ -99,51 +107,51 @@ impl Inner {
             return Err(other(known(&now)));
         }
         self.stores.admit(&record_id.group, store, self.revisions.now().era())?;
-        Ok(Standing { record, lease, store: key, written: there.modified })
+        Ok(ClaimPreconditions { record, lease, store: key, written: there.modified })
     }
 
     /// Acquires what is free of a batch.
     async fn take(
         &self,
-        link: &Link,
+        connection: &EtcdConnection,
         record_id: &RecordId,
         store: &ClaimStore,
-        mut standing: Standing,
+        mut standing: ClaimPreconditions,
         batch: &[Resource],
-    ) -> Answer<Vec<(Resource, AcquireOutcome)>> {
+    ) -> EtcdResult<Vec<(Resource, AcquireOutcome)>> {
         let folder = self.prefix.claims(&record_id.group);
         let (keys, claim): (Vec<_>, _) =
             (batch.iter().map(|resource| folder.claim(resource)).collect(), encode_claim(record_id, store.floor));
         for _ in 0..WRITE_TRIES {
-            if let Some(taken) = link.take(&standing, &keys, &claim).await? {
+            if let Some(taken) = connection.take(&standing, &keys, &claim).await? {
                 let answers = taken.iter().map(|taken| acquired(record_id, store, standing.lease, taken));
                 return batch.iter().cloned().zip(answers).map(|(resource, answer)| Ok((resource, answer?))).collect();
             }
-            standing = self.standing(link, record_id, store).await?;
+            standing = self.standing(connection, record_id, store).await?;
         }
         Err(Failure::Contended { what: format!("a claim of {:?}", record_id.instance_id), tries: WRITE_TRIES })
     }
 
-    async fn release(&self, record_id: &RecordId, held: &[(Resource, Epoch)]) -> Answer<()> {
+    async fn release(&self, record_id: &RecordId, held: &[(Resource, Epoch)]) -> EtcdResult<()> {
         let batches: Vec<_> = held.chunks(KEYS_MAX).map(<[_]>::to_vec).collect();
         let releasing = stream::iter(batches).map(|batch| async move {
             let batch = batch.as_slice();
-            self.pool.call(|link| async move { self.give_back(&link, record_id, batch).await }).await
+            self.pool.call(|connection| async move { self.give_back(&connection, record_id, batch).await }).await
         });
         releasing.buffered(IN_FLIGHT).try_collect().await
     }
 
     /// Deletes what of a batch is still the record's under that epoch.
-    async fn give_back(&self, link: &Link, record_id: &RecordId, batch: &[(Resource, Epoch)]) -> Answer<()> {
+    async fn give_back(&self, connection: &EtcdConnection, record_id: &RecordId, batch: &[(Resource, Epoch)]) -> EtcdResult<()> {
         let folder = self.prefix.claims(&record_id.group);
         let keys: Vec<_> = batch.iter().map(|(resource, _)| folder.claim(resource)).collect();
-        let (found, _) = link.read(&keys.iter().map(Vec::as_slice).collect::<Vec<_>>()).await?;
-        let own = |(entry, epoch): &(Entry, Epoch)| {
+        let (found, _) = connection.read(&keys.iter().map(Vec::as_slice).collect::<Vec<_>>()).await?;
+        let own = |(entry, epoch): &(KeyEntry, Epoch)| {
             decode_claim(entry).is_ok_and(|claim| claim.holder == holder(record_id) && claim.epoch == *epoch)
         };
         let held = found.into_iter().zip(batch).filter_map(|(entry, (_, epoch))| Some((entry?, *epoch))).filter(own);
         let held: Vec<_> = held.map(|(entry, _)| entry).collect();
-        if held.is_empty() { Ok(()) } else { link.give_back(&held).await }
+        if held.is_empty() { Ok(()) } else { connection.give_back(&held).await }
     }
 }
 
@@ -155,15 +163,15 @@ fn holder(record_id: &RecordId) -> Holder {
     Holder { instance_id: record_id.instance_id.clone(), incarnation: record_id.incarnation }
 }
 
-fn acquired(record_id: &RecordId, store: &ClaimStore, lease: i64, taken: &Taken) -> Answer<AcquireOutcome> {
+fn acquired(record_id: &RecordId, store: &ClaimStore, lease: i64, taken: &PutOutcome) -> EtcdResult<AcquireOutcome> {
     match taken {
-        Taken::Made(revision) => {
+        PutOutcome::Made(revision) => {
             let epoch = store.epoch(u64::try_from(*revision).unwrap_or_default());
             epoch
                 .map(AcquireOutcome::Granted)
                 .map_err(|error| Failure::OtherStore(format!("{error}; the floor of the store of claims is too high")))
         }
-        Taken::There(entry) => Ok(match decode_claim(entry) {
+        PutOutcome::There(entry) => Ok(match decode_claim(entry) {
             // One under another lease is of a record that was replaced, and ends with that lease.
             Ok(claim) if claim.holder == holder(record_id) && entry.lease == lease => AcquireOutcome::Granted(claim.epoch),
             _ => AcquireOutcome::Held,

@@ -13,12 +13,12 @@ use tokio::time::{Instant, timeout};
 use tonic::Status;
 
 use crate::config::Endpoint;
-use crate::dial::{Wire, dial};
-use crate::error::{Failure, Parties};
+use crate::dial::{TransportError, dial};
+use crate::error::{ConnectionContext, Failure};
 use crate::keys::{Folder, Keys};
 use crate::lease::Leases;
 use crate::probe::diagnose;
-use crate::tls::TlsFiles;
+use crate::tls::EtcdTlsFiles;
 
 /// How many records one answer holds at most.
 const PAGE: i64 = 1_000;
@@ -27,7 +27,7 @@ const ANSWER_BYTES_MAX: usize = 96 << 20;
 
 /// One record as it stands in etcd.
 #[derive(Debug, Clone)]
-pub(crate) struct Entry {
+pub(crate) struct KeyEntry {
     pub(crate) key: Vec<u8>,
     pub(crate) value: Vec<u8>,
     pub(crate) created: i64,
@@ -35,7 +35,7 @@ pub(crate) struct Entry {
     pub(crate) lease: i64,
 }
 
-impl From<&etcd_client::KeyValue> for Entry {
+impl From<&etcd_client::KeyValue> for KeyEntry {
     fn from(kv: &etcd_client::KeyValue) -> Self {
         let (key, value) = (kv.key().to_vec(), kv.value().to_vec());
         Self { key, value, created: kv.create_revision(), modified: kv.mod_revision(), lease: kv.lease() }
@@ -44,27 +44,27 @@ impl From<&etcd_client::KeyValue> for Entry {
 
 /// A member's place as one read saw it.
 #[derive(Debug)]
-pub(crate) struct Place {
+pub(crate) struct RecordRead {
     /// Its record.
-    pub(crate) record: Option<Entry>,
+    pub(crate) record: Option<KeyEntry>,
     /// When somebody last knocked, as a revision.
     pub(crate) knock: Option<i64>,
 }
 
 /// How connections are made.
 #[derive(Debug)]
-pub(crate) struct Access {
+pub(crate) struct ConnectParams {
     pub(crate) credentials: Option<(String, SecretString)>,
-    pub(crate) tls: TlsFiles,
+    pub(crate) tls: EtcdTlsFiles,
     pub(crate) prefix: String,
 }
 
 /// One connection. It is never repaired: when it breaks, there is a new one.
-pub(crate) struct Link {
+pub(crate) struct EtcdConnection {
     endpoint: Endpoint,
-    parties: Parties,
-    wire: Wire,
-    files: TlsFiles,
+    parties: ConnectionContext,
+    wire: TransportError,
+    files: EtcdTlsFiles,
     /// Whether the server has ever answered as etcd does.
     answered: AtomicBool,
     /// When the token was last asked for anew, after a change of users or roles.
@@ -75,10 +75,10 @@ pub(crate) struct Link {
     pub(crate) leases: Leases,
 }
 
-impl Link {
-    pub(crate) async fn open(endpoint: &Endpoint, access: &Access, within: Duration) -> Result<Self, Failure> {
+impl EtcdConnection {
+    pub(crate) async fn open(endpoint: &Endpoint, access: &ConnectParams, within: Duration) -> Result<Self, Failure> {
         let username = access.credentials.as_ref().map(|(name, _)| name.clone());
-        let parties = Parties { endpoint: endpoint.to_string(), username, prefix: access.prefix.clone() };
+        let parties = ConnectionContext { endpoint: endpoint.to_string(), username, prefix: access.prefix.clone() };
         let (channel, wire) = dial(endpoint, &access.tls, within).await?;
         let mut options = ConnectOptions::new().with_require_leader(true).with_auto_token_refresh(true);
         if let Some((username, password)) = &access.credentials {
@@ -102,7 +102,7 @@ impl Link {
         self.parties.endpoint.clone()
     }
 
-    pub(crate) const fn parties(&self) -> &Parties {
+    pub(crate) const fn parties(&self) -> &ConnectionContext {
         &self.parties
     }
 
@@ -172,21 +172,21 @@ impl Link {
     }
 
     /// What stands under each of these keys at one revision, as the quorum has it. At most as many as a transaction takes.
-    pub(crate) async fn read(&self, keys: &[&[u8]]) -> Result<(Vec<Option<Entry>>, i64), Failure> {
+    pub(crate) async fn read(&self, keys: &[&[u8]]) -> Result<(Vec<Option<KeyEntry>>, i64), Failure> {
         let gets: Vec<_> = keys.iter().map(|key| TxnOp::get(*key, None)).collect();
         let answer = self.txn(&Txn::new().and_then(gets)).await?;
         let found = answer.op_responses().into_iter().map(|answer| match answer {
-            TxnOpResponse::Get(found) => found.kvs().first().map(Entry::from),
+            TxnOpResponse::Get(found) => found.kvs().first().map(KeyEntry::from),
             _ => None,
         });
         Ok((found.collect(), self.revision_of(answer.header())?))
     }
 
     /// A member's place, as the quorum has it.
-    pub(crate) async fn place(&self, keys: &Keys) -> Result<Place, Failure> {
+    pub(crate) async fn place(&self, keys: &Keys) -> Result<RecordRead, Failure> {
         let mut found = self.read(&[&keys.member, &keys.knock]).await?.0.into_iter();
         let (record, knock) = (found.next().flatten(), found.next().flatten());
-        Ok(Place { record, knock: knock.map(|entry| entry.modified) })
+        Ok(RecordRead { record, knock: knock.map(|entry| entry.modified) })
     }
 
     /// How many records there are.
@@ -209,24 +209,24 @@ impl Link {
     }
 
     /// Writes a record over exactly this one, under another lease. `false`: it is not there any more.
-    pub(crate) async fn replace(&self, old: &Entry, record: &str, lease_id: i64) -> Result<bool, Failure> {
+    pub(crate) async fn replace(&self, old: &KeyEntry, record: &str, lease_id: i64) -> Result<bool, Failure> {
         self.put_over(old, record, PutOptions::new().with_lease(lease_id)).await
     }
 
     /// Writes a record over exactly this one, under the same lease. `false`: it is not there any more. What arrives late, when its caller
     /// has given up and written something newer, finds another one.
-    pub(crate) async fn rewrite(&self, old: &Entry, record: &str) -> Result<bool, Failure> {
+    pub(crate) async fn rewrite(&self, old: &KeyEntry, record: &str) -> Result<bool, Failure> {
         self.put_over(old, record, PutOptions::new().with_ignore_lease()).await
     }
 
-    async fn put_over(&self, old: &Entry, record: &str, options: PutOptions) -> Result<bool, Failure> {
+    async fn put_over(&self, old: &KeyEntry, record: &str, options: PutOptions) -> Result<bool, Failure> {
         let put = TxnOp::put(old.key.as_slice(), record, Some(options));
         let txn = Txn::new().when([Compare::mod_revision(old.key.as_slice(), CompareOp::Equal, old.modified)]).and_then([put]);
         Ok(self.txn(&txn).await?.succeeded())
     }
 
     /// Knocks at a member's place; when that was, as a revision. Nothing: the member has gone, or somebody else has knocked.
-    pub(crate) async fn knock(&self, keys: &Keys, holder: &Entry) -> Result<Option<i64>, Failure> {
+    pub(crate) async fn knock(&self, keys: &Keys, holder: &KeyEntry) -> Result<Option<i64>, Failure> {
         let same = Compare::create_revision(keys.member.as_slice(), CompareOp::Equal, holder.created);
         let quiet = Compare::create_revision(keys.knock.as_slice(), CompareOp::Equal, 0);
         let put = TxnOp::put(keys.knock.as_slice(), "", Some(PutOptions::new().with_lease(holder.lease)));
@@ -242,7 +242,7 @@ impl Link {
     }
 
     /// All records and the revision at which they are all; at most `max` and one more.
-    pub(crate) async fn list(&self, folder: &Folder, max: usize) -> Result<(Vec<Entry>, i64), Failure> {
+    pub(crate) async fn list(&self, folder: &Folder, max: usize) -> Result<(Vec<KeyEntry>, i64), Failure> {
         let (mut entries, mut from, mut at) = (Vec::new(), folder.key(), None);
         loop {
             let mut options = GetOptions::new().with_range(folder.end()).with_limit(PAGE);
@@ -258,7 +258,7 @@ impl Link {
             // All pages are of the moment of the first.
             let revision = at.map_or_else(|| self.revision_of(page.header()), Ok)?;
             at = Some(revision);
-            entries.extend(page.kvs().iter().map(Entry::from));
+            entries.extend(page.kvs().iter().map(KeyEntry::from));
             match entries.last() {
                 Some(last) if page.more() && entries.len() <= max => from = [last.key.as_slice(), &[0]].concat(),
                 _ => return Ok((entries, revision)),
@@ -302,7 +302,13 @@ pub(crate) fn none_if_gone<T>(answer: Result<T, Error>) -> Result<Option<T>, Err
 }
 
 /// What a failed call means. A server that hangs up without ever having answered is asked why.
-async fn explained(endpoint: &Endpoint, parties: &Parties, wire: &Wire, files: Option<&TlsFiles>, error: &Error) -> Failure {
+async fn explained(
+    endpoint: &Endpoint,
+    parties: &ConnectionContext,
+    wire: &TransportError,
+    files: Option<&EtcdTlsFiles>,
+    error: &Error,
+) -> Failure {
     match (parties.of_client(error, wire.get().cloned()), files) {
         (broken @ Failure::Broken { .. }, Some(files)) => diagnose(endpoint, files).await.unwrap_or(broken),
         (failure, _) => failure,

@@ -23,7 +23,7 @@ use tonic::transport::Channel;
 use crate::config::Endpoint;
 use crate::error::Failure;
 use crate::probe;
-use crate::tls::{TlsFiles, failure_of};
+use crate::tls::{EtcdTlsFiles, failure_of};
 
 /// How often an idle connection is tried. etcd refuses clients that do it more often than every five seconds.
 const PING_EVERY: Duration = Duration::from_secs(10);
@@ -31,18 +31,18 @@ const PING_EVERY: Duration = Duration::from_secs(10);
 const PING_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// What went wrong on a connection that had been made. gRPC's own errors leave that out.
-pub(crate) type Wire = Arc<OnceLock<Failure>>;
+pub(crate) type TransportError = Arc<OnceLock<Failure>>;
 
 /// Connects, and keeps to the time given.
-pub(crate) async fn dial(endpoint: &Endpoint, tls: &TlsFiles, within: Duration) -> Result<(Channel, Wire), Failure> {
+pub(crate) async fn dial(endpoint: &Endpoint, tls: &EtcdTlsFiles, within: Duration) -> Result<(Channel, TransportError), Failure> {
     let late = |_| Failure::Unreachable { endpoint: endpoint.to_string(), why: format!("no connection within {} ms", within.as_millis()) };
     let socket = timeout(within, connect(endpoint, tls)).await.map_err(late)??;
-    let wire = Wire::default();
-    let recorded = Recorded { socket, wire: Arc::clone(&wire), endpoint: endpoint.to_string() };
+    let wire = TransportError::default();
+    let recorded = ErrorRecordingStream { socket, wire: Arc::clone(&wire), endpoint: endpoint.to_string() };
     Ok((channel(endpoint, recorded).await?, wire))
 }
 
-pub(crate) async fn connect(endpoint: &Endpoint, files: &TlsFiles) -> Result<Socket, Failure> {
+pub(crate) async fn connect(endpoint: &Endpoint, files: &EtcdTlsFiles) -> Result<Socket, Failure> {
     let unreachable = |error: io::Error| Failure::Unreachable { endpoint: endpoint.to_string(), why: one_line(&error.to_string()) };
     let tcp = TcpStream::connect((endpoint.host.as_str(), endpoint.port)).await.map_err(unreachable)?;
     tcp.set_nodelay(true).map_err(unreachable)?;
@@ -74,7 +74,7 @@ pub(crate) fn inner(error: &io::Error) -> Option<&rustls::Error> {
     error.get_ref()?.downcast_ref()
 }
 
-async fn channel(endpoint: &Endpoint, recorded: Recorded) -> Result<Channel, Failure> {
+async fn channel(endpoint: &Endpoint, recorded: ErrorRecordingStream) -> Result<Channel, Failure> {
     let broken = |why: String| Failure::Broken { endpoint: endpoint.to_string(), why };
     let authority = endpoint.authority();
     let uri = |scheme: &str| format!("{scheme}://{authority}").parse::<Uri>().map_err(|error| broken(one_line(&error.to_string())));
@@ -95,13 +95,13 @@ pub(crate) enum Socket {
 }
 
 /// A connection that remembers what ended it.
-struct Recorded {
+struct ErrorRecordingStream {
     socket: Socket,
-    wire: Wire,
+    wire: TransportError,
     endpoint: String,
 }
 
-impl Recorded {
+impl ErrorRecordingStream {
     fn note<T>(&self, result: Poll<io::Result<T>>) -> Poll<io::Result<T>> {
         if let Poll::Ready(Err(error)) = &result {
             let failure = match inner(error) {
@@ -115,7 +115,7 @@ impl Recorded {
     }
 }
 
-impl AsyncRead for Recorded {
+impl AsyncRead for ErrorRecordingStream {
     fn poll_read(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buffer: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
         let result = match &mut self.socket {
             Socket::Plain(tcp) => Pin::new(tcp).poll_read(cx, buffer),
@@ -125,7 +125,7 @@ impl AsyncRead for Recorded {
     }
 }
 
-impl AsyncWrite for Recorded {
+impl AsyncWrite for ErrorRecordingStream {
     fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
         let result = match &mut self.socket {
             Socket::Plain(tcp) => Pin::new(tcp).poll_write(cx, bytes),

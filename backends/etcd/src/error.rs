@@ -156,13 +156,13 @@ impl Failure {
 
 /// Whom a connection speaks to, and as whom: what an error has to name.
 #[derive(Debug, Clone)]
-pub(crate) struct Parties {
+pub(crate) struct ConnectionContext {
     pub(crate) endpoint: String,
     pub(crate) username: Option<String>,
     pub(crate) prefix: String,
 }
 
-impl Parties {
+impl ConnectionContext {
     pub(crate) fn forbidden(&self) -> Failure {
         Failure::Forbidden { username: self.username.clone(), prefix: self.prefix.clone() }
     }

@@ -8,11 +8,11 @@ use shardwise_discovery::feeds::{Feed, FeedLimits, FeedSource, LimitReached};
 use shardwise_discovery::{ClaimTable, Error};
 use tokio::time::{Instant, sleep_until, timeout};
 
-use crate::backend::Inner;
-use crate::claim_records::Claimed;
+use crate::backend::EtcdInner;
+use crate::claim_records::ClaimMirror;
 use crate::error::Failure;
-use crate::followed::{Followed, Sheet};
-use crate::records::Roll;
+use crate::mirror::{Mirror, MirrorWatch};
+use crate::records::MemberTable;
 
 /// The most watches of members, and as many of claims, that one [`EtcdBackend`](crate::EtcdBackend) and its clones serve at a time.
 pub const WATCHERS_MAX: usize = 16_384;
@@ -29,23 +29,23 @@ const RETRY_LONGEST: Duration = Duration::from_secs(1);
 /// Pause after a failure that somebody has to repair.
 const REPAIR_PAUSE: Duration = Duration::from_secs(5);
 
-impl FeedSource<View> for Inner {
+impl FeedSource<View> for EtcdInner {
     fn start(self: Arc<Self>, feed: Feed) {
-        tokio::spawn(Follower::<Roll>::new(self, feed).run());
+        tokio::spawn(WatchFollower::<MemberTable>::new(self, feed).run());
     }
 
     fn full(&self, full: LimitReached) -> Error {
-        no_room(full).during(Roll::OPERATION)
+        no_room(full).during(MemberTable::OPERATION)
     }
 }
 
-impl FeedSource<ClaimTable> for Inner {
+impl FeedSource<ClaimTable> for EtcdInner {
     fn start(self: Arc<Self>, feed: Feed<ClaimTable>) {
-        tokio::spawn(Follower::<Claimed>::new(self, feed).run());
+        tokio::spawn(WatchFollower::<ClaimMirror>::new(self, feed).run());
     }
 
     fn full(&self, full: LimitReached) -> Error {
-        no_room(full).during(Claimed::OPERATION)
+        no_room(full).during(ClaimMirror::OPERATION)
     }
 }
 
@@ -57,15 +57,15 @@ fn no_room(full: LimitReached) -> Failure {
     Failure::TooManyWatches { what, max }
 }
 
-struct Follower<S: Sheet> {
-    inner: Arc<Inner>,
+struct WatchFollower<S: Mirror> {
+    inner: Arc<EtcdInner>,
     feed: Arc<Feed<S::Topic>>,
     /// In a row.
     failures: u32,
 }
 
-impl<S: Sheet> Follower<S> {
-    fn new(inner: Arc<Inner>, feed: Feed<S::Topic>) -> Self {
+impl<S: Mirror> WatchFollower<S> {
+    fn new(inner: Arc<EtcdInner>, feed: Feed<S::Topic>) -> Self {
         Self { inner, feed: Arc::new(feed), failures: 0 }
     }
 
@@ -89,20 +89,21 @@ impl<S: Sheet> Follower<S> {
     /// Until nobody watches, or something fails.
     async fn follow(&mut self) -> Result<(), Failure> {
         let (inner, feed) = (&self.inner, &self.feed);
-        let mut followed = self.inner.pool.call(|link| Followed::open(Arc::clone(inner), Arc::clone(feed), link)).await?;
+        let mut mirror_watch =
+            self.inner.pool.call(|connection| MirrorWatch::open(Arc::clone(inner), Arc::clone(feed), connection)).await?;
         self.failures = 0;
-        let answer = self.keep_up(&mut followed).await;
+        let answer = self.keep_up(&mut mirror_watch).await;
         if answer.as_ref().is_err_and(Failure::is_of_endpoint) {
-            self.inner.pool.blame(followed.link());
+            self.inner.pool.blame(mirror_watch.connection());
         }
         answer
     }
 
-    async fn keep_up(&self, followed: &mut Followed<S>) -> Result<(), Failure> {
+    async fn keep_up(&self, mirror_watch: &mut MirrorWatch<S>) -> Result<(), Failure> {
         let mut last = Instant::now();
         while let Some(pace) = self.feed.pace() {
             tokio::select! {
-                news = followed.news() => {
+                news = mirror_watch.news() => {
                     news?;
                     continue;
                 }
@@ -112,8 +113,8 @@ impl<S: Sheet> Follower<S> {
             }
             last = Instant::now();
             let limit = pace.clamp(PROOF_LIMITS.0, PROOF_LIMITS.1);
-            let answer = timeout(limit, followed.prove()).await;
-            answer.unwrap_or_else(|_| Err(followed.ended(&format!("it was silent for {} ms", limit.as_millis()))))?;
+            let answer = timeout(limit, mirror_watch.prove()).await;
+            answer.unwrap_or_else(|_| Err(mirror_watch.ended(&format!("it was silent for {} ms", limit.as_millis()))))?;
         }
         Ok(())
     }

@@ -7,7 +7,7 @@ use shardwise_discovery::RecordId;
 
 use crate::EtcdConfig;
 use crate::claim_records::{decode_claim, decode_store, encode_claim, encode_store};
-use crate::client::Entry;
+use crate::client::KeyEntry;
 use crate::keys::Prefix;
 use crate::records;
 
@@ -79,7 +79,7 @@ pub fn keys(input: &[u8]) {
 /// Values of claims, of stores of claims and of members: what is read is written so that it is read again.
 pub fn records(input: &[u8]) {
     let (Ok(group), Ok(id)) = (GroupName::new("g"), InstanceId::new("a")) else { return };
-    let entry = |value: &[u8], created| Entry { key: b"/p/v1/x".to_vec(), value: value.to_vec(), created, modified: 9, lease: 1 };
+    let entry = |value: &[u8], created| KeyEntry { key: b"/p/v1/x".to_vec(), value: value.to_vec(), created, modified: 9, lease: 1 };
     for created in [i64::MIN, 0, 7, i64::MAX] {
         let Ok(claim) = decode_claim(&entry(input, created)) else { continue };
         let Holder { instance_id, incarnation } = claim.holder.clone();

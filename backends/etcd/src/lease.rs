@@ -5,7 +5,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use etcd_client::{Error, LeaseClient, LeaseKeepAliveStream, LeaseKeeper};
 
-use crate::client::{Link, none_if_gone};
+use crate::client::{EtcdConnection, none_if_gone};
 use crate::error::Failure;
 
 /// The most streams kept for later renewals. Whoever renews longer needs one; the others are of members that were given up.
@@ -63,7 +63,7 @@ impl Leases {
     }
 }
 
-impl Link {
+impl EtcdConnection {
     /// A new lease and its TTL in seconds.
     pub(crate) async fn grant(&self, ttl_s: i64) -> Result<(i64, i64), Failure> {
         let answer = self

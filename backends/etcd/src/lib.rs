@@ -2,7 +2,7 @@
 //!
 //! Inside: `config` and `settings` are what can be set, `keys` says where things stand, `dial` and `tls` make a connection, `probe` finds out why
 //! there is none, `client`, `lease` and `claim_txns` are what is asked of etcd over one, `pool` chooses among several, `backend`, `claims` and
-//! `notes` are the contract, `records` and `claim_records` are etcd's values, `follower` and `followed` follow groups, `revisions` keeps their numbers
+//! `notes` are the contract, `records` and `claim_records` are etcd's values, `follower` and `mirror` follow groups, `revisions` keeps their numbers
 //! rising, `error` says what went wrong.
 
 mod backend;
@@ -13,13 +13,13 @@ mod client;
 mod config;
 mod dial;
 mod error;
-mod followed;
 mod follower;
 #[cfg(feature = "fuzzing")]
 #[doc(hidden)]
 pub mod fuzzing;
 mod keys;
 mod lease;
+mod mirror;
 mod notes;
 mod pool;
 mod probe;

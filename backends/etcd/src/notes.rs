@@ -6,7 +6,7 @@ use shardwise_core::{ClaimName, GroupName};
 use shardwise_discovery::{Note, Notes, Result, WriteOutcome, check_note};
 
 use crate::backend::EtcdBackend;
-use crate::client::{Entry, Link};
+use crate::client::{EtcdConnection, KeyEntry};
 use crate::error::Failure;
 
 #[async_trait]
@@ -14,7 +14,7 @@ impl Notes for EtcdBackend {
     async fn note(&self, group: &GroupName, name: &ClaimName) -> Result<Option<Note>> {
         let (pool, key) = (&self.inner.pool, self.inner.prefix.note(group, name));
         let key = key.as_slice();
-        let answer = pool.call(|link| async move { link.read(&[key]).await?.0.pop().flatten().map(decoded).transpose() }).await;
+        let answer = pool.call(|connection| async move { connection.read(&[key]).await?.0.pop().flatten().map(decoded).transpose() }).await;
         answer.map_err(|failure| failure.during("note"))
     }
 
@@ -22,12 +22,12 @@ impl Notes for EtcdBackend {
         check_note(name, text)?;
         let (pool, key) = (&self.inner.pool, self.inner.prefix.note(group, name));
         let key = key.as_slice();
-        let answer = pool.call(|link| async move { link.write_note(key, expected, text).await }).await;
+        let answer = pool.call(|connection| async move { connection.write_note(key, expected, text).await }).await;
         answer.map_err(|failure| failure.during("write_note"))
     }
 }
 
-impl Link {
+impl EtcdConnection {
     async fn write_note(&self, key: &[u8], expected: u64, text: &str) -> std::result::Result<WriteOutcome, Failure> {
         // Of a key that is not there the revision is 0. No revision is above the range.
         let expected = i64::try_from(expected).unwrap_or(i64::MAX);
@@ -38,13 +38,13 @@ impl Link {
             return Ok(WriteOutcome::Written(self.revision_of(answer.header())?.unsigned_abs()));
         }
         match answer.op_responses().pop() {
-            Some(TxnOpResponse::Get(found)) => found.kvs().first().map(Entry::from).map(decoded).transpose().map(WriteOutcome::Other),
+            Some(TxnOpResponse::Get(found)) => found.kvs().first().map(KeyEntry::from).map(decoded).transpose().map(WriteOutcome::Other),
             _ => Err(Failure::NotEtcd { endpoint: self.endpoint(), why: "an answer does not fit its transaction".into() }),
         }
     }
 }
 
-fn decoded(entry: Entry) -> std::result::Result<Note, Failure> {
+fn decoded(entry: KeyEntry) -> std::result::Result<Note, Failure> {
     let version = entry.modified.unsigned_abs();
     let text =
         String::from_utf8(entry.value).map_err(|_| Failure::DamagedNote { key: String::from_utf8_lossy(&entry.key).into_owned() })?;

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use tokio::time::{Instant, timeout, timeout_at};
 
-use crate::client::{Access, Link};
+use crate::client::{ConnectParams, EtcdConnection};
 use crate::config::Endpoint;
 use crate::error::Failure;
 
@@ -19,25 +19,25 @@ const ONLY_LIMIT: Duration = Duration::from_secs(5);
 /// A caller that gives up after so long, having heard nothing, has found a server that does not answer.
 const SUSPICIOUS_AFTER: Duration = Duration::from_millis(250);
 
-pub(crate) struct Pool {
-    servers: Vec<Server>,
+pub(crate) struct ServerPool {
+    servers: Vec<PooledServer>,
     /// The server that answered last.
     current: AtomicUsize,
-    access: Access,
+    access: ConnectParams,
     turn_limit: Duration,
 }
 
-struct Server {
+struct PooledServer {
     endpoint: Endpoint,
-    link: Mutex<Option<Arc<Link>>>,
+    connection: Mutex<Option<Arc<EtcdConnection>>>,
     /// One connection is made at a time. Inside: when the last failed attempt began, and why it failed.
     opening: tokio::sync::Mutex<Option<(Instant, Failure)>>,
 }
 
-impl Pool {
-    pub(crate) fn new(endpoints: Vec<Endpoint>, access: Access) -> Self {
+impl ServerPool {
+    pub(crate) fn new(endpoints: Vec<Endpoint>, access: ConnectParams) -> Self {
         let turn_limit = if endpoints.len() > 1 { TURN_LIMIT } else { ONLY_LIMIT };
-        let server = |endpoint| Server { endpoint, link: Mutex::default(), opening: tokio::sync::Mutex::default() };
+        let server = |endpoint| PooledServer { endpoint, connection: Mutex::default(), opening: tokio::sync::Mutex::default() };
         Self { servers: endpoints.into_iter().map(server).collect(), current: AtomicUsize::new(0), access, turn_limit }
     }
 
@@ -46,7 +46,7 @@ impl Pool {
     }
 
     /// Carries out `operation`, at the next server if one fails it. It may be carried out twice.
-    pub(crate) async fn call<T, F>(&self, operation: impl Fn(Arc<Link>) -> F + Send + Sync) -> Result<T, Failure>
+    pub(crate) async fn call<T, F>(&self, operation: impl Fn(Arc<EtcdConnection>) -> F + Send + Sync) -> Result<T, Failure>
     where
         F: Future<Output = Result<T, Failure>> + Send,
     {
@@ -77,13 +77,13 @@ impl Pool {
     }
 
     /// One server's turn. A connection that was there already may have been dead for a while, which says nothing about the server.
-    async fn turn<T, F>(&self, number: usize, operation: &(impl Fn(Arc<Link>) -> F + Send + Sync)) -> Result<T, Failure>
+    async fn turn<T, F>(&self, number: usize, operation: &(impl Fn(Arc<EtcdConnection>) -> F + Send + Sync)) -> Result<T, Failure>
     where
         F: Future<Output = Result<T, Failure>> + Send,
     {
         let server = &self.servers[number];
-        let used = server.link();
-        let mut suspicion = Suspicion { pool: self, number, link: used.clone(), since: Instant::now(), answered: false };
+        let used = server.connection();
+        let mut suspicion = AbandonedCallGuard { pool: self, number, connection: used.clone(), since: Instant::now(), answered: false };
         let mut answer = self.once(number, operation).await;
         if used.is_some() && matches!(answer, Err(Failure::Broken { .. })) {
             answer = self.once(number, operation).await;
@@ -92,23 +92,23 @@ impl Pool {
         answer
     }
 
-    async fn once<T, F>(&self, number: usize, operation: &(impl Fn(Arc<Link>) -> F + Send + Sync)) -> Result<T, Failure>
+    async fn once<T, F>(&self, number: usize, operation: &(impl Fn(Arc<EtcdConnection>) -> F + Send + Sync)) -> Result<T, Failure>
     where
         F: Future<Output = Result<T, Failure>> + Send,
     {
         let server = &self.servers[number];
-        let link = server.connected(&self.access, self.turn_limit).await?;
-        let answer = timeout(self.turn_limit, operation(Arc::clone(&link))).await;
+        let connection = server.connected(&self.access, self.turn_limit).await?;
+        let answer = timeout(self.turn_limit, operation(Arc::clone(&connection))).await;
         let answer = answer.unwrap_or_else(|_| Err(late(&server.endpoint, self.turn_limit)));
         if answer.as_ref().is_err_and(Failure::is_of_endpoint) {
-            server.forget(&link);
+            server.forget(&connection);
         }
         answer
     }
 
     /// Says that a connection has failed whoever used it; the next server gets its turn.
-    pub(crate) fn blame(&self, link: &Arc<Link>) {
-        if let Some(number) = self.servers.iter().position(|server| server.forget(link)) {
+    pub(crate) fn blame(&self, connection: &Arc<EtcdConnection>) {
+        if let Some(number) = self.servers.iter().position(|server| server.forget(connection)) {
             self.pass_on(number);
         }
     }
@@ -128,20 +128,20 @@ fn late(endpoint: &Endpoint, after: Duration) -> Failure {
     Failure::TimedOut { endpoint: endpoint.to_string(), after }
 }
 
-impl Server {
-    fn held(&self) -> MutexGuard<'_, Option<Arc<Link>>> {
+impl PooledServer {
+    fn held(&self) -> MutexGuard<'_, Option<Arc<EtcdConnection>>> {
         // Nothing under this lock can panic halfway through a change.
-        self.link.lock().unwrap_or_else(PoisonError::into_inner)
+        self.connection.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn link(&self) -> Option<Arc<Link>> {
+    fn connection(&self) -> Option<Arc<EtcdConnection>> {
         self.held().clone()
     }
 
     /// Whether it was this connection that is forgotten now.
-    fn forget(&self, link: &Arc<Link>) -> bool {
+    fn forget(&self, connection: &Arc<EtcdConnection>) -> bool {
         let mut held = self.held();
-        let same = held.as_ref().is_some_and(|known| Arc::ptr_eq(known, link));
+        let same = held.as_ref().is_some_and(|known| Arc::ptr_eq(known, connection));
         if same {
             *held = None;
         }
@@ -149,14 +149,14 @@ impl Server {
     }
 
     /// The connection, made if there is none. Of many who want it at once one makes it, and the others have what comes of that.
-    async fn connected(&self, access: &Access, within: Duration) -> Result<Arc<Link>, Failure> {
+    async fn connected(&self, access: &ConnectParams, within: Duration) -> Result<Arc<EtcdConnection>, Failure> {
         let wanted = Instant::now();
-        if let Some(link) = self.link() {
-            return Ok(link);
+        if let Some(connection) = self.connection() {
+            return Ok(connection);
         }
         let mut last = self.opening.lock().await;
-        if let Some(link) = self.link() {
-            return Ok(link);
+        if let Some(connection) = self.connection() {
+            return Ok(connection);
         }
         if let Some((began, failure)) = &*last
             && *began >= wanted
@@ -164,12 +164,12 @@ impl Server {
             return Err(failure.clone());
         }
         let began = Instant::now();
-        match Link::open(&self.endpoint, access, within).await {
-            Ok(link) => {
-                let link = Arc::new(link);
-                *self.held() = Some(Arc::clone(&link));
+        match EtcdConnection::open(&self.endpoint, access, within).await {
+            Ok(connection) => {
+                let connection = Arc::new(connection);
+                *self.held() = Some(Arc::clone(&connection));
                 *last = None;
-                Ok(link)
+                Ok(connection)
             }
             Err(failure) => {
                 *last = Some((began, failure.clone()));
@@ -180,21 +180,21 @@ impl Server {
 }
 
 /// Notices a caller that gives up before there is an answer.
-struct Suspicion<'a> {
-    pool: &'a Pool,
+struct AbandonedCallGuard<'a> {
+    pool: &'a ServerPool,
     number: usize,
     /// The connection that was there when it began to ask.
-    link: Option<Arc<Link>>,
+    connection: Option<Arc<EtcdConnection>>,
     since: Instant,
     answered: bool,
 }
 
-impl Drop for Suspicion<'_> {
+impl Drop for AbandonedCallGuard<'_> {
     fn drop(&mut self) {
         if !self.answered && self.since.elapsed() >= SUSPICIOUS_AFTER {
             // Somebody may have made another connection since.
-            if let Some(link) = &self.link {
-                self.pool.servers[self.number].forget(link);
+            if let Some(connection) = &self.connection {
+                self.pool.servers[self.number].forget(connection);
             }
             self.pool.pass_on(self.number);
         }

@@ -14,7 +14,7 @@ use tokio_rustls::TlsConnector;
 use crate::config::Endpoint;
 use crate::dial::{Socket, connect, inner};
 use crate::error::Failure;
-use crate::tls::{TlsFiles, failure_of};
+use crate::tls::{EtcdTlsFiles, failure_of};
 
 /// How long it may take to find out.
 const LIMIT: Duration = Duration::from_secs(1);
@@ -22,7 +22,7 @@ const LIMIT: Duration = Duration::from_secs(1);
 const HELLO: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0";
 
 /// How a server answers a client that begins with HTTP/2.
-enum Greeting {
+enum ProbeReply {
     /// With settings of its own, as etcd does.
     Http2,
     Http1,
@@ -30,24 +30,24 @@ enum Greeting {
     Nothing,
 }
 
-async fn greeting(mut server: impl AsyncRead + AsyncWrite + Unpin) -> io::Result<Greeting> {
+async fn greeting(mut server: impl AsyncRead + AsyncWrite + Unpin) -> io::Result<ProbeReply> {
     server.write_all(HELLO).await?;
     let mut answer = [0; 5];
     match server.read_exact(&mut answer).await {
-        Ok(_) if answer.starts_with(b"HTTP/") => Ok(Greeting::Http1),
+        Ok(_) if answer.starts_with(b"HTTP/") => Ok(ProbeReply::Http1),
         // The fourth byte of a frame is its type; settings are 4.
-        Ok(_) if answer[3] == 4 => Ok(Greeting::Http2),
+        Ok(_) if answer[3] == 4 => Ok(ProbeReply::Http2),
         Err(error) if inner(&error).is_some() => Err(error),
-        Ok(_) | Err(_) => Ok(Greeting::Nothing),
+        Ok(_) | Err(_) => Ok(ProbeReply::Nothing),
     }
 }
 
 /// What is wrong with a server that hung up, if it can be found out.
-pub(crate) async fn diagnose(endpoint: &Endpoint, files: &TlsFiles) -> Option<Failure> {
+pub(crate) async fn diagnose(endpoint: &Endpoint, files: &EtcdTlsFiles) -> Option<Failure> {
     timeout(LIMIT, look(endpoint, files)).await.ok().flatten()
 }
 
-async fn look(endpoint: &Endpoint, files: &TlsFiles) -> Option<Failure> {
+async fn look(endpoint: &Endpoint, files: &EtcdTlsFiles) -> Option<Failure> {
     let name = || endpoint.to_string();
     let greeting = match connect(endpoint, files).await.ok()? {
         Socket::Plain(tcp) => greeting(tcp).await,
@@ -55,8 +55,8 @@ async fn look(endpoint: &Endpoint, files: &TlsFiles) -> Option<Failure> {
         Socket::Tls(tls) => greeting(tls).await,
     };
     match greeting {
-        Ok(Greeting::Http1) => Some(Failure::NotEtcd { endpoint: name(), why: "it speaks HTTP/1".into() }),
-        Ok(Greeting::Nothing) if !endpoint.tls && speaks_tls(endpoint).await => Some(Failure::OnlyTls { endpoint: name() }),
+        Ok(ProbeReply::Http1) => Some(Failure::NotEtcd { endpoint: name(), why: "it speaks HTTP/1".into() }),
+        Ok(ProbeReply::Nothing) if !endpoint.tls && speaks_tls(endpoint).await => Some(Failure::OnlyTls { endpoint: name() }),
         Ok(_) => None,
         Err(error) => inner(&error).map(|error| failure_of(name(), error)),
     }
@@ -69,7 +69,7 @@ async fn tcp(endpoint: &Endpoint) -> io::Result<TcpStream> {
 /// Whether the server speaks HTTP/2 without TLS.
 pub(crate) async fn speaks_plainly(endpoint: &Endpoint) -> bool {
     let look = async { greeting(tcp(endpoint).await?).await };
-    matches!(timeout(LIMIT, look).await, Ok(Ok(Greeting::Http2 | Greeting::Http1)))
+    matches!(timeout(LIMIT, look).await, Ok(Ok(ProbeReply::Http2 | ProbeReply::Http1)))
 }
 
 /// Whether the server speaks TLS, whatever its certificate.

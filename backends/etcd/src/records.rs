@@ -7,11 +7,11 @@ use serde::Deserialize;
 use shardwise_core::{GroupName, InstanceId, MEMBERS_MAX, Member, View};
 use shardwise_discovery::Record;
 
-use crate::backend::Inner;
-use crate::client::Entry;
+use crate::backend::EtcdInner;
+use crate::client::KeyEntry;
 use crate::error::Failure;
-use crate::followed::Sheet;
 use crate::keys::Folder;
+use crate::mirror::Mirror;
 
 /// The most bytes one record may have as JSON.
 pub const RECORD_BYTES_MAX: usize = 65_536;
@@ -20,7 +20,7 @@ pub(crate) fn encode(member: &Member) -> Result<String, Failure> {
     Record::encode_within(RECORD_BYTES_MAX, member).map_err(Failure::Unwritable)
 }
 
-pub(crate) fn decode(instance_id: &InstanceId, entry: &Entry) -> Result<Member, Failure> {
+pub(crate) fn decode(instance_id: &InstanceId, entry: &KeyEntry) -> Result<Member, Failure> {
     let unreadable = |why: String| Failure::Unreadable { instance_id: instance_id.to_string(), why };
     let json = std::str::from_utf8(&entry.value).map_err(|error| unreadable(error.to_string()))?;
     Record::decode(instance_id.clone(), number(entry), json).map_err(|error| unreadable(error.to_string()))
@@ -28,14 +28,14 @@ pub(crate) fn decode(instance_id: &InstanceId, entry: &Entry) -> Result<Member, 
 
 /// What this backend adds to a record: a revision, or 0 for that of the write itself.
 #[derive(Deserialize)]
-struct Joined {
+struct JoinRevision {
     since: Option<i64>,
 }
 
 /// Records are numbered by the revision that made them: it rises, and stays when the record is written over. One that came in the place of another
 /// life, which was away, is numbered by the revision of that instead: it joined later than everybody who was there.
-fn number(entry: &Entry) -> u64 {
-    let since = serde_json::from_slice(&entry.value).ok().and_then(|Joined { since }| since);
+fn number(entry: &KeyEntry) -> u64 {
+    let since = serde_json::from_slice(&entry.value).ok().and_then(|JoinRevision { since }| since);
     let revision = match since {
         None => entry.created,
         Some(0) => entry.modified,
@@ -56,22 +56,22 @@ pub(crate) fn joining(record: &str) -> String {
 }
 
 /// The record of a life that goes on: it keeps its number.
-pub(crate) fn going_on(record: &str, old: &Entry) -> String {
+pub(crate) fn going_on(record: &str, old: &KeyEntry) -> String {
     let number = number(old);
     if u64::try_from(old.created) == Ok(number) { record.to_owned() } else { since(record, number) }
 }
 
 /// The living records of one group, by their keys.
 #[derive(Debug, Default, Clone)]
-pub(crate) struct Roll(BTreeMap<Vec<u8>, Member>);
+pub(crate) struct MemberTable(BTreeMap<Vec<u8>, Member>);
 
-impl Roll {
-    pub(crate) fn of(folder: &Folder, entries: &[Entry]) -> Result<Self, Failure> {
-        let mut roll = Self::default();
+impl MemberTable {
+    pub(crate) fn of(folder: &Folder, entries: &[KeyEntry]) -> Result<Self, Failure> {
+        let mut table = Self::default();
         for entry in entries {
-            roll.put(folder, entry)?;
+            table.put(folder, entry)?;
         }
-        Ok(roll)
+        Ok(table)
     }
 
     pub(crate) fn view(&self, revision: u64) -> View {
@@ -79,16 +79,16 @@ impl Roll {
     }
 }
 
-impl Sheet for Roll {
+impl Mirror for MemberTable {
     type Topic = View;
     const OPERATION: &'static str = "watch";
     const KEYS_MAX: usize = MEMBERS_MAX as usize;
 
-    fn folder(inner: &Inner, group: &GroupName) -> Folder {
+    fn folder(inner: &EtcdInner, group: &GroupName) -> Folder {
         inner.prefix.members(group)
     }
 
-    fn put(&mut self, folder: &Folder, entry: &Entry) -> Result<(), Failure> {
+    fn put(&mut self, folder: &Folder, entry: &KeyEntry) -> Result<(), Failure> {
         let foreign = |why| Failure::Unreadable { instance_id: String::from_utf8_lossy(&entry.key).into_owned(), why };
         let instance_id = folder.member(&entry.key).map_err(foreign)?;
         self.0.insert(entry.key.clone(), decode(&instance_id, entry)?);

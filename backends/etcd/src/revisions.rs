@@ -9,11 +9,11 @@ use crate::error::Failure;
 
 /// What all connections of one backend have seen.
 #[derive(Debug, Default)]
-pub(crate) struct Revisions(Mutex<Line>);
+pub(crate) struct Revisions(Mutex<RevisionState>);
 
 /// Where the line stood at some moment.
 #[derive(Debug, Default, Clone, Copy)]
-pub(crate) struct Line {
+pub(crate) struct RevisionState {
     /// How often the store's revisions have begun anew.
     era: u64,
     /// The highest revision that the store has shown in this era.
@@ -22,7 +22,7 @@ pub(crate) struct Line {
     offset: i64,
 }
 
-impl Line {
+impl RevisionState {
     /// How often the store's revisions have begun anew.
     pub(crate) const fn era(self) -> u64 {
         self.era
@@ -30,40 +30,40 @@ impl Line {
 }
 
 impl Revisions {
-    fn line(&self) -> MutexGuard<'_, Line> {
+    fn state(&self) -> MutexGuard<'_, RevisionState> {
         // Nothing under this lock can panic halfway through a change.
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// To be taken before a request is sent.
-    pub(crate) fn now(&self) -> Line {
-        *self.line()
+    pub(crate) fn now(&self) -> RevisionState {
+        *self.state()
     }
 
     /// What to report for the store's `revision`, which a quorum's answer to a request sent at `before` has shown. An answer that crosses
     /// a new beginning belongs to nowhere.
-    pub(crate) fn report(&self, before: Line, revision: i64) -> Result<u64, Failure> {
-        let mut line = self.line();
-        if line.era != before.era {
+    pub(crate) fn report(&self, before: RevisionState, revision: i64) -> Result<u64, Failure> {
+        let mut state = self.state();
+        if state.era != before.era {
             return Err(Failure::Replaced);
         }
         if revision < before.highest {
-            let offset = line.highest + line.offset + 1 - revision;
-            *line = Line { era: line.era + 1, highest: revision, offset };
+            let offset = state.highest + state.offset + 1 - revision;
+            *state = RevisionState { era: state.era + 1, highest: revision, offset };
         }
-        line.highest = line.highest.max(revision);
-        Ok(u64::try_from(revision + line.offset).unwrap_or_default())
+        state.highest = state.highest.max(revision);
+        Ok(u64::try_from(revision + state.offset).unwrap_or_default())
     }
 
     /// The same for the `revision` of a change that a watch has told, which may be late: it says nothing about the present. `at` is where the
     /// line stood when the watch had its list.
-    pub(crate) fn follow(&self, at: Line, revision: i64) -> Result<u64, Failure> {
-        let mut line = self.line();
-        if line.era != at.era {
+    pub(crate) fn follow(&self, at: RevisionState, revision: i64) -> Result<u64, Failure> {
+        let mut state = self.state();
+        if state.era != at.era {
             return Err(Failure::Replaced);
         }
-        line.highest = line.highest.max(revision);
-        Ok(u64::try_from(revision + line.offset).unwrap_or_default())
+        state.highest = state.highest.max(revision);
+        Ok(u64::try_from(revision + state.offset).unwrap_or_default())
     }
 }
 
@@ -71,7 +71,7 @@ impl Revisions {
 mod tests {
     use super::*;
 
-    fn report(revisions: &Revisions, before: Line, revision: i64) -> Option<u64> {
+    fn report(revisions: &Revisions, before: RevisionState, revision: i64) -> Option<u64> {
         revisions.report(before, revision).ok()
     }
 

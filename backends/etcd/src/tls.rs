@@ -15,12 +15,12 @@ use crate::error::Failure;
 
 /// The files that TLS is made from. They are read anew for each connection, so that renewed certificates are taken up.
 #[derive(Debug, Clone)]
-pub(crate) struct TlsFiles {
+pub(crate) struct EtcdTlsFiles {
     ca: Option<PathBuf>,
     identity: Option<(PathBuf, PathBuf)>,
 }
 
-impl TlsFiles {
+impl EtcdTlsFiles {
     pub(crate) fn new(config: &EtcdConfig) -> Result<Self, Failure> {
         let missing = |setting, other: &str| Failure::Setting {
             setting,

@@ -13,10 +13,10 @@ use shardwise_discovery::{
 use tokio::time::timeout;
 
 use crate::LocalConfig;
-use crate::client::{Client, Store};
+use crate::client::{Client, OpenStore};
 use crate::error::Failure;
-use crate::poller::{LIMITS, Polling};
-use crate::statements::{Judged, Reading};
+use crate::poller::{LIMITS, PollingSource};
+use crate::statements::{EvaluatedView, RecordsRead};
 
 /// The most bytes one record may have as JSON.
 pub const RECORD_BYTES_MAX: usize = 65_536;
@@ -36,8 +36,8 @@ const REGISTER_ATTEMPTS: usize = 3;
 #[derive(Clone)]
 pub struct LocalBackend {
     pub(crate) client: Arc<Client>,
-    hub: Hub<Polling>,
-    pub(crate) claims_hub: Hub<Polling, ClaimTable>,
+    hub: Hub<PollingSource>,
+    pub(crate) claims_hub: Hub<PollingSource, ClaimTable>,
 }
 
 impl LocalBackend {
@@ -51,7 +51,7 @@ impl LocalBackend {
         let path = config.absolute().map_err(|failure| failure.during("open"))?;
         drop(config);
         let client = Arc::new(Client::new(path, clock.clone()));
-        let polling = Arc::new(Polling::new(Arc::clone(&client)));
+        let polling = Arc::new(PollingSource::new(Arc::clone(&client)));
         Ok(Self { hub: Hub::new(Arc::clone(&polling), clock.clone(), LIMITS), claims_hub: Hub::new(polling, clock, LIMITS), client })
     }
 
@@ -166,7 +166,7 @@ fn encode(member: &Member) -> std::result::Result<String, Failure> {
     Record::encode_within(RECORD_BYTES_MAX, member).map_err(Failure::Unwritable)
 }
 
-async fn register(store: &Store, record_id: &RecordId, record: &str, ttl: Duration) -> std::result::Result<Grant, Failure> {
+async fn register(store: &OpenStore, record_id: &RecordId, record: &str, ttl: Duration) -> std::result::Result<Grant, Failure> {
     for _ in 0..REGISTER_ATTEMPTS {
         let started = store.clock.now();
         if store.register(record_id, record, started, started.plus(ttl)).await? {
@@ -182,7 +182,7 @@ async fn register(store: &Store, record_id: &RecordId, record: &str, ttl: Durati
     Err(Failure::TooMany { path: store.path.clone(), records_max: RECORDS_MAX })
 }
 
-async fn renew(store: &Store, record_id: &RecordId, ttl: Duration) -> std::result::Result<Grant, Failure> {
+async fn renew(store: &OpenStore, record_id: &RecordId, ttl: Duration) -> std::result::Result<Grant, Failure> {
     let lost = || Failure::Lost { instance_id: record_id.instance_id.clone() };
     let started = store.clock.now();
     let renewed = store.renew(record_id, started, started.plus(ttl)).await?.ok_or_else(lost)?;
@@ -198,10 +198,10 @@ async fn renew(store: &Store, record_id: &RecordId, ttl: Duration) -> std::resul
     Err(lost())
 }
 
-async fn members(client: &Client, store: &Store, group: &GroupName) -> std::result::Result<ViewSnapshot, Failure> {
+async fn members(client: &Client, store: &OpenStore, group: &GroupName) -> std::result::Result<ViewSnapshot, Failure> {
     let mut connection = store.readers.acquire().await.map_err(|error| store.failure(&error))?;
     let proven = client.now();
-    let Judged { view, .. } = read_alive(client, store, &mut connection, group, proven).await?;
+    let EvaluatedView { view, .. } = read_alive(client, store, &mut connection, group, proven).await?;
     Ok(ViewSnapshot { view: Arc::new(view), proven })
 }
 
@@ -209,11 +209,11 @@ async fn members(client: &Client, store: &Store, group: &GroupName) -> std::resu
 /// written just now they are left out.
 pub(crate) async fn read_alive(
     client: &Client,
-    store: &Store,
+    store: &OpenStore,
     connection: &mut sqlx::sqlite::SqliteConnection,
     group: &GroupName,
     now: Moment,
-) -> std::result::Result<Judged, Failure> {
+) -> std::result::Result<EvaluatedView, Failure> {
     let known = client.known();
     let mut reading = store.read(connection, group).await?;
     if reading.any_dead(&store.boot, now) {
@@ -227,7 +227,7 @@ pub(crate) async fn read_alive(
     judged(store, &reading, now)
 }
 
-fn judged(store: &Store, reading: &Reading, now: Moment) -> std::result::Result<Judged, Failure> {
+fn judged(store: &OpenStore, reading: &RecordsRead, now: Moment) -> std::result::Result<EvaluatedView, Failure> {
     let mut judged = reading.judge(store, now)?;
     if reading.any_dead(&store.boot, now) {
         judged.next_end = judged.next_end.map_or(Some(now.plus(REAP_AGAIN)), |end| Some(end.min(now.plus(REAP_AGAIN))));

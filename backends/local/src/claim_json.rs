@@ -14,12 +14,12 @@ pub(crate) struct Changes {
 /// A slot is a number, a name is text.
 #[derive(Serialize)]
 #[serde(untagged)]
-enum Written<'a> {
+enum ResourceJson<'a> {
     Slot(u32),
     Name(&'a str),
 }
 
-impl<'a> From<&'a Resource> for Written<'a> {
+impl<'a> From<&'a Resource> for ResourceJson<'a> {
     fn from(resource: &'a Resource) -> Self {
         match resource {
             Resource::Slot(slot) => Self::Slot(*slot),
@@ -30,24 +30,24 @@ impl<'a> From<&'a Resource> for Written<'a> {
 
 /// A list of resources.
 pub(crate) fn encode<'a>(resources: impl IntoIterator<Item = &'a Resource>) -> serde_json::Result<String> {
-    let written: Vec<_> = resources.into_iter().map(Written::from).collect();
+    let written: Vec<_> = resources.into_iter().map(ResourceJson::from).collect();
     serde_json::to_string(&written)
 }
 
 /// A list of resources with epochs.
 pub(crate) fn encode_held(held: &[(Resource, Epoch)]) -> serde_json::Result<String> {
-    let written: Vec<_> = held.iter().map(|(resource, epoch)| (Written::from(resource), epoch.get())).collect();
+    let written: Vec<_> = held.iter().map(|(resource, epoch)| (ResourceJson::from(resource), epoch.get())).collect();
     serde_json::to_string(&written)
 }
 
 /// The inverse of [`encode_held`]. Whatever somebody wrote into the table by hand is an error that names the resource.
 pub(crate) fn decode_held(json: &str) -> Result<Vec<(Resource, Epoch)>, String> {
-    parsed::<Vec<(Read, i64)>>(json)?.into_iter().map(read_claim).collect()
+    parsed::<Vec<(ParsedResource, i64)>>(json)?.into_iter().map(read_claim).collect()
 }
 
 pub(crate) fn decode_changes(held: &str, ended: &str) -> Result<Changes, String> {
     let mut claims = Vec::new();
-    for (id, incarnation, held) in parsed::<Vec<(String, String, Vec<(Read, i64)>)>>(held)? {
+    for (id, incarnation, held) in parsed::<Vec<(String, String, Vec<(ParsedResource, i64)>)>>(held)? {
         let incarnation = Incarnation::from_hex(&incarnation).ok_or_else(|| format!("{id:?} has the incarnation {incarnation:?}"))?;
         let instance_id = InstanceId::new(&id).map_err(|error| error.to_string())?;
         let holder = Holder { instance_id, incarnation };
@@ -57,7 +57,7 @@ pub(crate) fn decode_changes(held: &str, ended: &str) -> Result<Changes, String>
         }
     }
     // What cannot be read was never told as held.
-    let ended = parsed::<Vec<Read>>(ended)?.into_iter().filter_map(|read| read.0.ok()).collect();
+    let ended = parsed::<Vec<ParsedResource>>(ended)?.into_iter().filter_map(|read| read.0.ok()).collect();
     Ok(Changes { held: claims, ended })
 }
 
@@ -65,7 +65,7 @@ fn parsed<'de, T: Deserialize<'de>>(json: &'de str) -> Result<T, String> {
     serde_json::from_str(json).map_err(|error| one_line(&error.to_string()))
 }
 
-fn read_claim((read, epoch): (Read, i64)) -> Result<(Resource, Epoch), String> {
+fn read_claim((read, epoch): (ParsedResource, i64)) -> Result<(Resource, Epoch), String> {
     let resource = read.0?;
     let epoch =
         u64::try_from(epoch).map_err(|_| format!("{epoch} is no epoch")).and_then(|epoch| Epoch::new(epoch).map_err(|e| e.to_string()));
@@ -73,9 +73,9 @@ fn read_claim((read, epoch): (Read, i64)) -> Result<(Resource, Epoch), String> {
 }
 
 /// A resource, or why it is none.
-struct Read(Result<Resource, String>);
+struct ParsedResource(Result<Resource, String>);
 
-impl<'de> Deserialize<'de> for Read {
+impl<'de> Deserialize<'de> for ParsedResource {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         deserializer.deserialize_any(AnyResource).map(Self)
     }

@@ -7,9 +7,9 @@ use sqlx::Row;
 use sqlx::sqlite::{SqliteConnection, SqliteRow};
 
 use crate::claim_json::{Changes, decode_changes, decode_held};
-use crate::client::Store;
+use crate::client::OpenStore;
 use crate::error::Failure;
-use crate::statements::{Mark, is_away, nanos};
+use crate::statements::{RecordsVersion, is_away, nanos};
 
 const STORE: &str = "
     SELECT store_id, coalesce((SELECT floor FROM claim_floor WHERE group_name = ?1), 0) AS floor FROM store";
@@ -95,8 +95,8 @@ const CHANGES: &str = "
     ) AS k";
 
 /// What became of an acquisition.
-pub(crate) struct Answered {
-    pub(crate) at: Mark,
+pub(crate) struct AcquireRow {
+    pub(crate) at: RecordsVersion,
     pub(crate) store: ClaimStore,
     /// The asker has a living record.
     pub(crate) alive: bool,
@@ -106,7 +106,7 @@ pub(crate) struct Answered {
 
 /// The numbers that say whether a group's claims have changed.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct ClaimsMark {
+pub(crate) struct ClaimsVersion {
     /// Another one each time the group begins; 0 while it has no members.
     group_id: i64,
     /// The number of the last change.
@@ -114,7 +114,7 @@ pub(crate) struct ClaimsMark {
 }
 
 /// When records of a group end.
-pub(crate) struct Ends {
+pub(crate) struct RecordExpiry {
     /// The next of those that are alive.
     pub(crate) next: Option<Moment>,
     /// There are dead ones.
@@ -122,33 +122,33 @@ pub(crate) struct Ends {
 }
 
 /// A group's claims, or what of them has changed.
-pub(crate) struct ClaimsReading {
-    pub(crate) at: Mark,
-    pub(crate) mark: ClaimsMark,
+pub(crate) struct ClaimsRead {
+    pub(crate) at: RecordsVersion,
+    pub(crate) mark: ClaimsVersion,
     /// Everything was read.
     pub(crate) whole: bool,
     held: String,
     ended: String,
 }
 
-impl Answered {
+impl AcquireRow {
     /// What of the wanted the asker holds, and under which epoch.
-    pub(crate) fn held(&self, store: &Store) -> Result<Vec<(shardwise_core::Resource, Epoch)>, Failure> {
+    pub(crate) fn held(&self, store: &OpenStore) -> Result<Vec<(shardwise_core::Resource, Epoch)>, Failure> {
         self.held.as_deref().map_or_else(|| Ok(Vec::new()), |held| decode_held(held).map_err(|why| store.bad_claim(why)))
     }
 }
 
-impl ClaimsReading {
-    pub(crate) fn changes(&self, store: &Store) -> Result<Changes, Failure> {
+impl ClaimsRead {
+    pub(crate) fn changes(&self, store: &OpenStore) -> Result<Changes, Failure> {
         decode_changes(&self.held, &self.ended).map_err(|why| store.bad_claim(why))
     }
 }
 
-fn claims_mark(row: &SqliteRow) -> sqlx::Result<ClaimsMark> {
-    Ok(ClaimsMark { group_id: row.try_get("group_id")?, changed: row.try_get("changed")? })
+fn claims_mark(row: &SqliteRow) -> sqlx::Result<ClaimsVersion> {
+    Ok(ClaimsVersion { group_id: row.try_get("group_id")?, changed: row.try_get("changed")? })
 }
 
-impl Store {
+impl OpenStore {
     /// The group's store of claims.
     pub(crate) async fn claim_store(&self, group: &GroupName) -> Result<ClaimStore, Failure> {
         let query = sqlx::query(STORE).bind(group.as_str());
@@ -165,14 +165,18 @@ impl Store {
     /// Grants what is free of `wanted`, if the record lives and the store is the one in force. An epoch that is forgotten would be granted again.
     pub(crate) async fn acquire(&self, record_id: &RecordId, known: &ClaimStore, wanted: &str, now: Moment) -> Result<(), Failure> {
         let floor = i64::try_from(known.floor).unwrap_or(i64::MAX);
-        let query =
-            self.of_seat(ACQUIRE, record_id, now).bind(wanted).bind(known.id.to_string()).bind(floor).bind(Epoch::MAX.get().cast_signed());
+        let query = self
+            .of_record(ACQUIRE, record_id, now)
+            .bind(wanted)
+            .bind(known.id.to_string())
+            .bind(floor)
+            .bind(Epoch::MAX.get().cast_signed());
         self.write_through(query).await.map(drop)
     }
 
     /// What of `wanted` the record holds now.
-    pub(crate) async fn answer(&self, record_id: &RecordId, wanted: &str, now: Moment) -> Result<Answered, Failure> {
-        let query = self.of_seat(ANSWER, record_id, now).bind(wanted);
+    pub(crate) async fn answer(&self, record_id: &RecordId, wanted: &str, now: Moment) -> Result<AcquireRow, Failure> {
+        let query = self.of_record(ANSWER, record_id, now).bind(wanted);
         let row = query.fetch_one(&self.readers).await.map_err(|error| self.failure(&error))?;
         let store = self.read_claim_store(&row)?;
         let read = || Ok((sqlx::FromRow::from_row(&row)?, row.try_get("alive")?, row.try_get("held")?));
@@ -180,7 +184,7 @@ impl Store {
         if !row.try_get::<bool, _>("whole").map_err(|error| self.failure(&error))? {
             return Err(self.damaged(format!("the row of {:?} in the table `claim_group` is gone", record_id.group)));
         }
-        Ok(Answered { at, store, alive, held })
+        Ok(AcquireRow { at, store, alive, held })
     }
 
     /// Deletes those claims of the record that stand under these epochs.
@@ -191,7 +195,11 @@ impl Store {
     }
 
     /// The numbers of the group's records and claims.
-    pub(crate) async fn claims_mark(&self, connection: &mut SqliteConnection, group: &GroupName) -> Result<(Mark, ClaimsMark), Failure> {
+    pub(crate) async fn claims_mark(
+        &self,
+        connection: &mut SqliteConnection,
+        group: &GroupName,
+    ) -> Result<(RecordsVersion, ClaimsVersion), Failure> {
         let query = sqlx::query(CLAIMS_MARK).bind(group.as_str());
         let row = query.fetch_one(connection).await.map_err(|error| self.failure(&error))?;
         let read = || Ok((sqlx::FromRow::from_row(&row)?, claims_mark(&row)?));
@@ -199,10 +207,10 @@ impl Store {
     }
 
     /// When the group's records end.
-    pub(crate) async fn ends(&self, connection: &mut SqliteConnection, group: &GroupName, now: Moment) -> Result<Ends, Failure> {
+    pub(crate) async fn ends(&self, connection: &mut SqliteConnection, group: &GroupName, now: Moment) -> Result<RecordExpiry, Failure> {
         let query = sqlx::query_as(ENDS).bind(group.as_str()).bind(&self.boot).bind(nanos(now));
         let (next, dead): (Option<i64>, bool) = query.fetch_one(connection).await.map_err(|error| self.failure(&error))?;
-        Ok(Ends { next: next.map(|end| Moment::from_nanos(end.unsigned_abs())), dead })
+        Ok(RecordExpiry { next: next.map(|end| Moment::from_nanos(end.unsigned_abs())), dead })
     }
 
     /// The group's claims, or what has changed since `known`.
@@ -210,15 +218,15 @@ impl Store {
         &self,
         connection: &mut SqliteConnection,
         group: &GroupName,
-        known: Option<&ClaimsMark>,
-    ) -> Result<ClaimsReading, Failure> {
+        known: Option<&ClaimsVersion>,
+    ) -> Result<ClaimsRead, Failure> {
         let (group_id, changed) = known.map_or((-1, -1), |known| (known.group_id, known.changed));
         let query = sqlx::query(CHANGES).bind(group.as_str()).bind(group_id).bind(changed);
         let row = query.fetch_one(connection).await.map_err(|error| self.failure(&error))?;
         let read = || {
             let whole = row.try_get::<i64, _>("since")? < 0;
             let (at, mark) = (sqlx::FromRow::from_row(&row)?, claims_mark(&row)?);
-            Ok(ClaimsReading { at, mark, whole, held: row.try_get("held")?, ended: row.try_get("ended")? })
+            Ok(ClaimsRead { at, mark, whole, held: row.try_get("held")?, ended: row.try_get("ended")? })
         };
         read().map_err(|error| self.failure(&error))
     }

@@ -9,8 +9,8 @@ use shardwise_discovery::{AcquireOutcome, Claims, ClaimsStream, RecordId, Result
 
 use crate::LocalBackend;
 use crate::claim_json::{encode, encode_held};
-use crate::claim_statements::Answered;
-use crate::client::{Client, Store};
+use crate::claim_statements::AcquireRow;
+use crate::client::{Client, OpenStore};
 use crate::error::Failure;
 
 #[async_trait]
@@ -48,7 +48,7 @@ impl Claims for LocalBackend {
     }
 }
 
-async fn claim_store(store: &Store, group: &GroupName, floor: u64) -> std::result::Result<ClaimStore, Failure> {
+async fn claim_store(store: &OpenStore, group: &GroupName, floor: u64) -> std::result::Result<ClaimStore, Failure> {
     let known = store.claim_store(group).await?;
     if floor.min(ClaimStore::FLOOR_MAX) <= known.floor {
         return Ok(known);
@@ -59,7 +59,7 @@ async fn claim_store(store: &Store, group: &GroupName, floor: u64) -> std::resul
 
 async fn acquire(
     client: &Client,
-    file: &Store,
+    file: &OpenStore,
     record_id: &RecordId,
     known: &ClaimStore,
     wanted: BTreeSet<Resource>,
@@ -85,7 +85,7 @@ async fn acquire(
 }
 
 /// Why nothing was granted, if there is a reason.
-fn refuse(record_id: &RecordId, known: &ClaimStore, answered: &Answered) -> std::result::Result<(), Failure> {
+fn refuse(record_id: &RecordId, known: &ClaimStore, answered: &AcquireRow) -> std::result::Result<(), Failure> {
     if !answered.alive {
         return Err(Failure::Lost { instance_id: record_id.instance_id.clone() });
     }
@@ -96,7 +96,7 @@ fn refuse(record_id: &RecordId, known: &ClaimStore, answered: &Answered) -> std:
     known.epoch(answered.at.counter.saturating_add(1)).map(drop).map_err(Failure::NoEpoch)
 }
 
-async fn release(file: &Store, record_id: &RecordId, held: &[(Resource, Epoch)]) -> std::result::Result<(), Failure> {
+async fn release(file: &OpenStore, record_id: &RecordId, held: &[(Resource, Epoch)]) -> std::result::Result<(), Failure> {
     refuse_too_many(held.len())?;
     file.release(record_id, &encode_held(held).map_err(Failure::NotWritten)?).await
 }

@@ -13,8 +13,8 @@ use tokio::sync::OnceCell;
 
 use crate::boot;
 use crate::error::{Failure, primary_code};
-use crate::place::{self, FileId};
-use crate::statements::Mark;
+use crate::statements::RecordsVersion;
+use crate::store_file::{self, FileId};
 
 /// How long SQLite waits for another process's write before it gives up. A healthy write takes well under a millisecond.
 const BUSY_TIMEOUT: Duration = Duration::from_secs(1);
@@ -61,7 +61,7 @@ pub(crate) struct Client {
     path: PathBuf,
     clock: Clock,
     /// The open store, or the place where one is just being opened.
-    current: Mutex<Arc<OnceCell<Arc<Store>>>>,
+    current: Mutex<Arc<OnceCell<Arc<OpenStore>>>>,
     /// The highest revision handed out: a file put in place of another must go on above it.
     highest: AtomicU64,
     /// The id of the last store that was opened.
@@ -69,7 +69,7 @@ pub(crate) struct Client {
 }
 
 /// One open file.
-pub(crate) struct Store {
+pub(crate) struct OpenStore {
     pub(crate) path: PathBuf,
     pub(crate) boot: String,
     /// Drawn when the file was made.
@@ -102,14 +102,14 @@ impl Client {
     }
 
     /// The open store. Of many callers one opens it and the others wait; after a failure the next one tries.
-    pub(crate) async fn store(&self) -> Result<Arc<Store>, Failure> {
+    pub(crate) async fn store(&self) -> Result<Arc<OpenStore>, Failure> {
         let cell = Arc::clone(&self.current.lock().unwrap_or_else(PoisonError::into_inner));
         cell.get_or_try_init(|| self.open()).await.cloned()
     }
 
     /// The end of every call: an answer counts only if the path still leads to the file that gave it, since a deleted file
     /// answers as well, to us alone.
-    pub(crate) fn settle<T>(&self, store: &Arc<Store>, answer: Result<T, Failure>) -> Result<T, Failure> {
+    pub(crate) fn settle<T>(&self, store: &Arc<OpenStore>, answer: Result<T, Failure>) -> Result<T, Failure> {
         let replaced = match FileId::of(&self.path) {
             Ok(file) => file != store.file,
             Err(error) => error.kind() == std::io::ErrorKind::NotFound,
@@ -121,7 +121,7 @@ impl Client {
         answer
     }
 
-    fn discard(&self, store: &Arc<Store>) {
+    fn discard(&self, store: &Arc<OpenStore>) {
         let mut current = self.current.lock().unwrap_or_else(PoisonError::into_inner);
         if current.get().is_some_and(|opened| Arc::ptr_eq(opened, store)) {
             *current = Arc::default();
@@ -141,7 +141,7 @@ impl Client {
 
     /// Notes what is about to be handed out, and refuses a file that is not the one we knew or is behind what we had `known` before
     /// the read: an older copy in its place. What others read meanwhile may be newer and proves nothing.
-    pub(crate) fn check(&self, store: &Store, at: &Mark, known: u64) -> Result<(), Failure> {
+    pub(crate) fn check(&self, store: &OpenStore, at: &RecordsVersion, known: u64) -> Result<(), Failure> {
         if at.store_id != store.id || at.counter < known {
             return Err(Failure::Replaced { path: self.path.clone() });
         }
@@ -149,15 +149,15 @@ impl Client {
         Ok(())
     }
 
-    async fn open(&self) -> Result<Arc<Store>, Failure> {
+    async fn open(&self) -> Result<Arc<OpenStore>, Failure> {
         let path = self.path.clone();
-        let prepared = tokio::task::spawn_blocking(move || Ok((place::prepare(&path)?, boot::identity()?)));
+        let prepared = tokio::task::spawn_blocking(move || Ok((store_file::prepare(&path)?, boot::identity()?)));
         let (file, boot) = prepared.await.map_err(|_| Failure::ShuttingDown)??;
         let writer = pool(WRITERS, options(&self.path));
         let readers = pool(READERS, options(&self.path).pragma("query_only", "ON"));
         let id = self.open_schema(&writer).await.map_err(|error| self.explained(error))?;
         self.last_id.lock().unwrap_or_else(PoisonError::into_inner).replace(id.clone());
-        let store = Store { path: self.path.clone(), boot, id, clock: self.clock.clone(), writer, readers, file };
+        let store = OpenStore { path: self.path.clone(), boot, id, clock: self.clock.clone(), writer, readers, file };
         if FileId::of(&self.path).ok() != Some(file) {
             return Err(Failure::Replaced { path: self.path.clone() });
         }
@@ -184,7 +184,7 @@ impl Client {
         let mut connection = writer.acquire().await?;
         let found = look(&mut connection).await?;
         switch_to_wal(&mut connection).await?;
-        if found != Found::Everything || highest > 0 {
+        if found != SchemaState::Everything || highest > 0 {
             // The only transaction of several statements: the first worker of a file makes it, and the others wait. Where it fails the pool
             // goes with its connection, on which the driver counts on if SQLite has rolled back by itself (a full disk, an I/O error).
             let mut transaction = connection.begin_with("BEGIN IMMEDIATE").await?;
@@ -211,7 +211,7 @@ impl From<sqlx::Error> for OpenError {
     }
 }
 
-impl Store {
+impl OpenStore {
     /// A connection of the caller's own for `PRAGMA data_version`, which compares with what the same connection saw before.
     pub(crate) async fn connect(&self) -> Result<SqliteConnection, Failure> {
         let options = options(&self.path).pragma("query_only", "ON");
@@ -228,7 +228,7 @@ fn options(path: &Path) -> SqliteConnectOptions {
         .filename(path)
         .busy_timeout(BUSY_TIMEOUT)
         // No flush for each record: one that is lost belongs to a machine that lost power, and its member is gone. What outlives members is
-        // flushed, see `Store::write_through`. Not OFF either, which could leave a damaged file behind that must be deleted by hand.
+        // flushed, see `OpenStore::write_through`. Not OFF either, which could leave a damaged file behind that must be deleted by hand.
         .synchronous(SqliteSynchronous::Normal)
         .pragma("journal_size_limit", WAL_BYTES_KEPT.to_string())
         .foreign_keys(false)
@@ -250,7 +250,7 @@ fn pool(connections: u32, options: SqliteConnectOptions) -> SqlitePool {
 
 /// What a file has of the schema, each with all before it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-enum Found {
+enum SchemaState {
     Nothing,
     Members,
     Claims,
@@ -258,13 +258,13 @@ enum Found {
 }
 
 /// What there is. Looks only: a file of somebody else is left as it is.
-async fn look(connection: &mut SqliteConnection) -> Result<Found, OpenError> {
+async fn look(connection: &mut SqliteConnection) -> Result<SchemaState, OpenError> {
     let (application, version, objects, claims, notes): (i64, i64, i64, bool, bool) = sqlx::query_as(LOOK).fetch_one(connection).await?;
     match (application, version, objects) {
-        (0, 0, 0) => Ok(Found::Nothing),
-        (APPLICATION_ID, 1..=SCHEMA_VERSION, _) if claims && notes => Ok(Found::Everything),
-        (APPLICATION_ID, 1..=SCHEMA_VERSION, _) if claims => Ok(Found::Claims),
-        (APPLICATION_ID, 1..=SCHEMA_VERSION, _) => Ok(Found::Members),
+        (0, 0, 0) => Ok(SchemaState::Nothing),
+        (APPLICATION_ID, 1..=SCHEMA_VERSION, _) if claims && notes => Ok(SchemaState::Everything),
+        (APPLICATION_ID, 1..=SCHEMA_VERSION, _) if claims => Ok(SchemaState::Claims),
+        (APPLICATION_ID, 1..=SCHEMA_VERSION, _) => Ok(SchemaState::Members),
         (APPLICATION_ID, ..) => Err(OpenError::Newer(version)),
         _ => Err(OpenError::Foreign(application)),
     }
@@ -296,14 +296,14 @@ fn is_busy(error: &sqlx::Error) -> bool {
 /// Runs the scripts that the file has not seen. Inside a transaction, so another process may have been faster but never halfway.
 async fn migrate(connection: &mut SqliteConnection) -> Result<(), OpenError> {
     let found = look(connection).await?;
-    if found == Found::Nothing {
+    if found == SchemaState::Nothing {
         sqlx::raw_sql(MEMBERS).execute(&mut *connection).await?;
         sqlx::raw_sql("PRAGMA application_id = 0x73687764; PRAGMA user_version = 1").execute(&mut *connection).await?;
     }
-    if found < Found::Claims {
+    if found < SchemaState::Claims {
         sqlx::raw_sql(CLAIMS).execute(&mut *connection).await?;
     }
-    if found < Found::Everything {
+    if found < SchemaState::Everything {
         sqlx::raw_sql(NOTES).execute(&mut *connection).await?;
     }
     Ok(())

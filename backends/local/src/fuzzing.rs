@@ -7,7 +7,7 @@ use shardwise_core::StoreId;
 
 use crate::LocalConfig;
 use crate::claim_json::{decode_changes, decode_held, encode, encode_held};
-use crate::place::file_system_of;
+use crate::store_file::file_system_of;
 
 /// Samples for `claims`. Behind a line feed stands what has ended.
 pub const CLAIMS: &[&[u8]] = &[

@@ -1,6 +1,6 @@
 #![doc = include_str!("../docs.md")]
 //!
-//! Inside: `config` is the setting, `place` looks at the file before SQLite does, `client` opens it and keeps it open, `statements` holds
+//! Inside: `config` is the setting, `store_file` looks at the file before SQLite does, `client` opens it and keeps it open, `statements` holds
 //! all SQL of members and `claim_statements` that of claims (with `claim_json` for what goes in and out in bulk), `backend` is the contract,
 //! `claims` its second part, `notes` its third with their SQL, `poller` follows groups, `error` says what went wrong. No SQL outside these.
 
@@ -16,11 +16,11 @@ mod error;
 #[doc(hidden)]
 pub mod fuzzing;
 mod notes;
-mod place;
 #[cfg(test)]
 mod plans;
 mod poller;
 mod statements;
+mod store_file;
 
 pub use backend::{LocalBackend, RECORD_BYTES_MAX, RECORDS_MAX};
 pub use config::{BACKEND, LocalConfig};

@@ -6,7 +6,7 @@ use shardwise_discovery::{Note, Notes, Result, WriteOutcome, check_note};
 use sqlx::Row;
 
 use crate::LocalBackend;
-use crate::client::Store;
+use crate::client::OpenStore;
 use crate::error::Failure;
 
 const READ: &str = "SELECT version, text FROM note WHERE group_name = ?1 AND name = ?2";
@@ -43,7 +43,7 @@ impl Notes for LocalBackend {
 }
 
 async fn write(
-    store: &Store,
+    store: &OpenStore,
     group: &GroupName,
     name: &ClaimName,
     expected: u64,
@@ -55,7 +55,7 @@ async fn write(
     }
 }
 
-impl Store {
+impl OpenStore {
     async fn note(&self, group: &GroupName, name: &ClaimName) -> std::result::Result<Option<Note>, Failure> {
         let query = sqlx::query_as(READ).bind(group.as_str()).bind(name.as_str());
         let found: Option<(i64, String)> = query.fetch_optional(&self.readers).await.map_err(|error| self.failure(&error))?;

@@ -17,10 +17,10 @@ use tokio::sync::Notify;
 use tokio::time::timeout;
 
 use crate::backend::read_alive;
-use crate::client::{Client, Store};
+use crate::client::{Client, OpenStore};
 use crate::error::Failure;
-use crate::statements::Judged;
-use claims::FollowedClaims;
+use crate::statements::EvaluatedView;
+use claims::WatchedClaims;
 
 /// How often the file is looked at.
 const LOOK_EVERY: Duration = Duration::from_millis(25);
@@ -37,7 +37,7 @@ pub const WATCHERS_MAX: usize = 16_384;
 pub(crate) const LIMITS: FeedLimits = FeedLimits { watches: WATCHERS_MAX, groups: WATCHERS_MAX };
 
 /// Has groups read by one poller.
-pub(crate) struct Polling {
+pub(crate) struct PollingSource {
     client: Arc<Client>,
     wake: Notify,
     queue: Mutex<Queue>,
@@ -52,7 +52,7 @@ struct Queue {
     polled: bool,
 }
 
-impl Polling {
+impl PollingSource {
     pub(crate) fn new(client: Arc<Client>) -> Self {
         Self { client, wake: Notify::new(), queue: Mutex::default() }
     }
@@ -75,7 +75,7 @@ impl Polling {
             std::mem::replace(&mut queue.polled, true)
         };
         if !polled {
-            tokio::spawn(Poller { polling: self, link: None, followed: Vec::new(), claims: Vec::new(), ended: false }.run());
+            tokio::spawn(Poller { polling: self, link: None, groups: Vec::new(), claims: Vec::new(), ended: false }.run());
         }
     }
 
@@ -85,7 +85,7 @@ impl Polling {
     }
 }
 
-impl FeedSource for Polling {
+impl FeedSource for PollingSource {
     fn start(self: Arc<Self>, feed: Feed) {
         self.poll(|queue| queue.fresh.push(feed));
     }
@@ -99,7 +99,7 @@ impl FeedSource for Polling {
     }
 }
 
-impl FeedSource<ClaimTable> for Polling {
+impl FeedSource<ClaimTable> for PollingSource {
     fn start(self: Arc<Self>, feed: Feed<ClaimTable>) {
         self.poll(|queue| queue.fresh_claims.push(feed));
     }
@@ -114,28 +114,28 @@ impl FeedSource<ClaimTable> for Polling {
 }
 
 struct Poller {
-    polling: Arc<Polling>,
-    link: Option<Link>,
-    followed: Vec<Followed>,
-    claims: Vec<FollowedClaims>,
+    polling: Arc<PollingSource>,
+    link: Option<PollerConnection>,
+    groups: Vec<WatchedGroup>,
+    claims: Vec<WatchedClaims>,
     ended: bool,
 }
 
 /// A watched group, and what the last look at it showed.
-struct Followed {
+struct WatchedGroup {
     feed: Feed,
-    known: Option<Known>,
+    known: Option<LastPoll>,
 }
 
 /// A connection of the poller's own and the version it last saw there.
-struct Link {
-    store: Arc<Store>,
+struct PollerConnection {
+    store: Arc<OpenStore>,
     connection: SqliteConnection,
     data_version: Option<i64>,
 }
 
 /// What the last look at a group showed.
-struct Known {
+struct LastPoll {
     revision: u64,
     next_end: Option<Moment>,
     /// After a failure of this group alone: when to look again.
@@ -159,11 +159,11 @@ impl Poller {
     /// Takes in who is new and drops who is gone. `false` if nobody watches; then the next watch starts a new poller.
     fn is_wanted(&mut self) -> bool {
         let mut queue = self.polling.queue();
-        self.followed.extend(queue.fresh.drain(..).map(|feed| Followed { feed, known: None }));
-        self.followed.retain(|followed| !followed.feed.end_unwatched());
-        self.claims.extend(queue.fresh_claims.drain(..).map(FollowedClaims::new));
-        self.claims.retain(|followed| !followed.feed.end_unwatched());
-        self.ended = self.followed.is_empty() && self.claims.is_empty();
+        self.groups.extend(queue.fresh.drain(..).map(|feed| WatchedGroup { feed, known: None }));
+        self.groups.retain(|group| !group.feed.end_unwatched());
+        self.claims.extend(queue.fresh_claims.drain(..).map(WatchedClaims::new));
+        self.claims.retain(|group| !group.feed.end_unwatched());
+        self.ended = self.groups.is_empty() && self.claims.is_empty();
         queue.polled = !self.ended;
         !self.ended
     }
@@ -178,28 +178,28 @@ impl Poller {
         }
         let link = match &mut self.link {
             Some(link) => link,
-            none => none.insert(Link::open(client).await?),
+            none => none.insert(PollerConnection::open(client).await?),
         };
         let version = link.store.data_version(&mut link.connection).await;
         let version = client.settle(&link.store, version)?;
         let changed = link.data_version != Some(version);
-        for Followed { feed, known } in &mut self.followed {
+        for WatchedGroup { feed, known } in &mut self.groups {
             match link.look_at(client, feed.group(), known.as_ref(), changed, now).await {
-                Ok(Seen::Nothing) => {}
-                Ok(Seen::Same) => confirm(feed, now),
-                Ok(Seen::New(Judged { view, next_end })) => {
-                    *known = Some(Known { revision: view.revision(), next_end, failing_until: None });
+                Ok(PollOutcome::Nothing) => {}
+                Ok(PollOutcome::Same) => confirm(feed, now),
+                Ok(PollOutcome::New(EvaluatedView { view, next_end })) => {
+                    *known = Some(LastPoll { revision: view.revision(), next_end, failing_until: None });
                     publish(feed, view, now);
                 }
                 Err(failure @ (Failure::Unreadable { .. } | Failure::TooMany { .. })) => {
-                    *known = Some(Known { revision: 0, next_end: None, failing_until: Some(now.plus(REPAIR_PAUSE)) });
+                    *known = Some(LastPoll { revision: 0, next_end: None, failing_until: Some(now.plus(REPAIR_PAUSE)) });
                     feed.fail(failure.during("watch"));
                 }
                 Err(failure) => return Err(failure),
             }
         }
-        for followed in &mut self.claims {
-            followed.look(client, link, changed, now).await?;
+        for group in &mut self.claims {
+            group.look(client, link, changed, now).await?;
         }
         // Only now: after a failure everything is looked at again.
         link.data_version = Some(version);
@@ -208,25 +208,25 @@ impl Poller {
 
     /// The file does not exist yet: no group has members, and nothing is claimed.
     fn show_nobody(&mut self, now: Moment) {
-        for Followed { feed, known } in &mut self.followed {
+        for WatchedGroup { feed, known } in &mut self.groups {
             if known.is_none() {
                 tracing::info!(path = ?self.polling.client.path(), group = %feed.group(), "there is no such file yet: no member has joined the group there");
-                *known = Some(Known { revision: 0, next_end: None, failing_until: None });
+                *known = Some(LastPoll { revision: 0, next_end: None, failing_until: None });
             }
             publish(feed, View::default(), now);
         }
-        for followed in &self.claims {
-            followed.show_nothing(now);
+        for group in &self.claims {
+            group.show_nothing(now);
         }
     }
 
     fn failed(&mut self, failure: &Failure) -> Duration {
         let error = failure.during("watch");
-        for followed in &self.followed {
-            followed.feed.fail(error.clone());
+        for group in &self.groups {
+            group.feed.fail(error.clone());
         }
-        for followed in &self.claims {
-            followed.feed.fail(failure.during("watch_claims"));
+        for group in &self.claims {
+            group.feed.fail(failure.during("watch_claims"));
         }
         // A slow disk needs no new connection, and one more per failure would pile up.
         if !matches!(failure, Failure::TimedOut { .. }) {
@@ -236,8 +236,8 @@ impl Poller {
     }
 
     fn until_next_end(&self) -> Duration {
-        let ends = self.followed.iter().filter_map(|followed| followed.known.as_ref()?.next_end);
-        let next_end = ends.chain(self.claims.iter().filter_map(FollowedClaims::next_end)).min();
+        let ends = self.groups.iter().filter_map(|group| group.known.as_ref()?.next_end);
+        let next_end = ends.chain(self.claims.iter().filter_map(WatchedClaims::next_end)).min();
         let wait = next_end.map_or(LOOK_EVERY, |end| end.since(self.polling.client.now()));
         // A clock that stands still must not make this spin.
         wait.max(Duration::from_millis(1))
@@ -258,14 +258,14 @@ impl Drop for Poller {
 }
 
 /// What a look at one group showed.
-enum Seen {
+enum PollOutcome {
     /// It was not looked at.
     Nothing,
     Same,
-    New(Judged),
+    New(EvaluatedView),
 }
 
-impl Link {
+impl PollerConnection {
     async fn open(client: &Client) -> Result<Self, Failure> {
         let store = client.store().await?;
         let connection = store.connect().await?;
@@ -276,28 +276,28 @@ impl Link {
         &mut self,
         client: &Client,
         group: &GroupName,
-        known: Option<&Known>,
+        known: Option<&LastPoll>,
         changed: bool,
         now: Moment,
-    ) -> Result<Seen, Failure> {
+    ) -> Result<PollOutcome, Failure> {
         let Self { store, connection, .. } = self;
         if let Some(known) = known {
             if known.failing_until.is_some_and(|until| now < until) {
-                return Ok(Seen::Nothing);
+                return Ok(PollOutcome::Nothing);
             }
             let expiring = known.failing_until.is_some() || known.next_end.is_some_and(|end| end <= now);
             if !changed && !expiring {
-                return Ok(Seen::Same);
+                return Ok(PollOutcome::Same);
             }
             let before = client.known();
             let at = client.settle(store, store.revision(connection, group).await)?;
             client.settle(store, client.check(store, &at, before))?;
             if !expiring && at.revision == known.revision {
-                return Ok(Seen::Same);
+                return Ok(PollOutcome::Same);
             }
         }
         let answer = read_alive(client, store, connection, group, now).await;
-        client.settle(store, answer).map(Seen::New)
+        client.settle(store, answer).map(PollOutcome::New)
     }
 }
 

@@ -7,7 +7,7 @@ use sqlx::sqlite::{SqliteConnection, SqliteRow};
 use sqlx::{FromRow, Row};
 
 use crate::backend::RECORDS_MAX;
-use crate::client::Store;
+use crate::client::OpenStore;
 use crate::error::Failure;
 
 /// Whether a record's member is away. A record that is no JSON is a living one, of which this version knows nothing.
@@ -111,14 +111,14 @@ const MEMBERS: &str = "
     LIMIT ?2";
 
 /// Who has an id that somebody else wants.
-pub(crate) struct Holder {
+pub(crate) struct IdHolder {
     pub(crate) address: Option<Address>,
     /// Changes with each renewal.
     pub(crate) stamp: u64,
 }
 
 /// A renewal as it was carried out: the row that it left, and when the record would have ended without it.
-pub(crate) struct Renewed {
+pub(crate) struct RenewedRow {
     pub(crate) previous: Moment,
     joined: i64,
     renewals: i64,
@@ -126,7 +126,7 @@ pub(crate) struct Renewed {
 
 /// The numbers that say whether anything has changed.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Mark {
+pub(crate) struct RecordsVersion {
     pub(crate) store_id: String,
     /// The file's; never lower than any group's.
     pub(crate) counter: u64,
@@ -135,8 +135,8 @@ pub(crate) struct Mark {
 }
 
 /// A group's records at one moment, the dead ones among them.
-pub(crate) struct Reading {
-    pub(crate) at: Mark,
+pub(crate) struct RecordsRead {
+    pub(crate) at: RecordsVersion,
     rows: Vec<MemberRow>,
 }
 
@@ -149,7 +149,7 @@ struct MemberRow {
 }
 
 /// What a reading means at one moment.
-pub(crate) struct Judged {
+pub(crate) struct EvaluatedView {
     pub(crate) view: View,
     /// When the next record expires, unless it is renewed.
     pub(crate) next_end: Option<Moment>,
@@ -160,7 +160,7 @@ pub(crate) fn nanos(moment: Moment) -> i64 {
     i64::try_from(moment.as_nanos()).unwrap_or(i64::MAX)
 }
 
-impl FromRow<'_, SqliteRow> for Mark {
+impl FromRow<'_, SqliteRow> for RecordsVersion {
     fn from_row(row: &SqliteRow) -> sqlx::Result<Self> {
         let number = |name: &str| row.try_get::<i64, _>(name).map(i64::cast_unsigned);
         Ok(Self { store_id: row.try_get("store_id")?, counter: number("counter")?, revision: number("revision")? })
@@ -182,42 +182,42 @@ impl MemberRow {
     }
 }
 
-impl Reading {
+impl RecordsRead {
     /// Whether a record has expired by `now`, or is of another boot.
     pub(crate) fn any_dead(&self, boot: &str, now: Moment) -> bool {
         self.rows.iter().any(|row| row.boot_id != boot || row.deadline <= nanos(now))
     }
 
     /// The view at `now`, without what is dead.
-    pub(crate) fn judge(&self, store: &Store, now: Moment) -> Result<Judged, Failure> {
+    pub(crate) fn judge(&self, store: &OpenStore, now: Moment) -> Result<EvaluatedView, Failure> {
         if self.rows.len() > MEMBERS_MAX as usize {
             return Err(Failure::TooMany { path: store.path.clone(), records_max: RECORDS_MAX });
         }
         let alive = || self.rows.iter().filter(|row| row.boot_id == store.boot && row.deadline > nanos(now));
         let members = alive().map(MemberRow::decode).collect::<Result<Vec<_>, _>>()?;
         let next_end = alive().map(|row| Moment::from_nanos(row.deadline.unsigned_abs())).min();
-        Ok(Judged { view: View::new(self.at.revision, members), next_end })
+        Ok(EvaluatedView { view: View::new(self.at.revision, members), next_end })
     }
 }
 
-impl Store {
+impl OpenStore {
     /// Writes the record unless the id is taken or the group or the file is full, which answers `false`.
     pub(crate) async fn register(&self, record_id: &RecordId, record: &str, now: Moment, deadline: Moment) -> Result<bool, Failure> {
-        let query = self.of_seat(REGISTER, record_id, now).bind(nanos(deadline)).bind(record).bind(MEMBERS_MAX).bind(RECORDS_MAX);
+        let query = self.of_record(REGISTER, record_id, now).bind(nanos(deadline)).bind(record).bind(MEMBERS_MAX).bind(RECORDS_MAX);
         Ok(!self.write(query).await?.is_empty())
     }
 
     /// Renews; `None` if no living record is there.
-    pub(crate) async fn renew(&self, record_id: &RecordId, now: Moment, deadline: Moment) -> Result<Option<Renewed>, Failure> {
-        let rows = self.write(self.of_seat(RENEW, record_id, now).bind(nanos(deadline))).await?;
+    pub(crate) async fn renew(&self, record_id: &RecordId, now: Moment, deadline: Moment) -> Result<Option<RenewedRow>, Failure> {
+        let rows = self.write(self.of_record(RENEW, record_id, now).bind(nanos(deadline))).await?;
         let Some(row) = rows.first() else { return Ok(None) };
         let number = |name: &str| row.try_get::<i64, _>(name).map_err(|error| self.failure(&error));
         let (previous, joined, renewals) = (number("previous")?, number("joined")?, number("renewals")?);
-        Ok(Some(Renewed { previous: Moment::from_nanos(previous.unsigned_abs()), joined, renewals }))
+        Ok(Some(RenewedRow { previous: Moment::from_nanos(previous.unsigned_abs()), joined, renewals }))
     }
 
     /// Deletes the row of a renewal that came too late. One that was registered or renewed after it stays: it is not what came too late.
-    pub(crate) async fn undo_renewal(&self, record_id: &RecordId, renewed: &Renewed) -> Result<(), Failure> {
+    pub(crate) async fn undo_renewal(&self, record_id: &RecordId, renewed: &RenewedRow) -> Result<(), Failure> {
         if undoes_by_incarnation() {
             return self.delete(record_id).await;
         }
@@ -228,17 +228,17 @@ impl Store {
 
     /// Replaces what a living record says; `false` if there is none.
     pub(crate) async fn update(&self, record_id: &RecordId, record: &str) -> Result<bool, Failure> {
-        let rows = self.write(self.of_seat(UPDATE, record_id, self.clock.now()).bind(record)).await?;
+        let rows = self.write(self.of_record(UPDATE, record_id, self.clock.now()).bind(record)).await?;
         Ok(!rows.is_empty())
     }
 
     /// Puts a record that says its member is away in the place of the living one; `false` if there is neither a living one nor such a record.
     pub(crate) async fn step_away(&self, record_id: &RecordId, record: &str, now: Moment, deadline: Moment) -> Result<bool, Failure> {
-        let query = self.of_seat(STEP_AWAY, record_id, now).bind(nanos(deadline)).bind(record);
+        let query = self.of_record(STEP_AWAY, record_id, now).bind(nanos(deadline)).bind(record);
         if !self.write(query).await?.is_empty() {
             return Ok(true);
         }
-        let rows = self.of_seat(IS_AWAY, record_id, now).fetch_all(&self.readers).await.map_err(|error| self.failure(&error))?;
+        let rows = self.of_record(IS_AWAY, record_id, now).fetch_all(&self.readers).await.map_err(|error| self.failure(&error))?;
         rows.first().map_or(Ok(false), |row| row.try_get(0).map_err(|error| self.failure(&error)))
     }
 
@@ -265,8 +265,8 @@ impl Store {
     }
 
     /// The living record that keeps `record_id` from its id.
-    pub(crate) async fn holder(&self, record_id: &RecordId, now: Moment) -> Result<Option<Holder>, Failure> {
-        let rows = self.of_seat(HOLDER, record_id, now).fetch_all(&self.readers).await.map_err(|error| self.failure(&error))?;
+    pub(crate) async fn holder(&self, record_id: &RecordId, now: Moment) -> Result<Option<IdHolder>, Failure> {
+        let rows = self.of_record(HOLDER, record_id, now).fetch_all(&self.readers).await.map_err(|error| self.failure(&error))?;
         let Some(row) = rows.first() else { return Ok(None) };
         let read =
             || -> sqlx::Result<(i64, i64, String)> { Ok((row.try_get("joined")?, row.try_get("renewals")?, row.try_get("record")?)) };
@@ -275,22 +275,22 @@ impl Store {
         let member = Record::decode(record_id.instance_id.clone(), joined.cast_unsigned(), &record).ok();
         // Two holders one after the other differ in `joined`, two looks at one holder in `renewals`.
         let stamp = (joined.cast_unsigned() << 32) ^ renewals.cast_unsigned();
-        Ok(Some(Holder { address: member.and_then(|member| member.address), stamp }))
+        Ok(Some(IdHolder { address: member.and_then(|member| member.address), stamp }))
     }
 
     /// The group's records.
-    pub(crate) async fn read(&self, connection: &mut SqliteConnection, group: &GroupName) -> Result<Reading, Failure> {
+    pub(crate) async fn read(&self, connection: &mut SqliteConnection, group: &GroupName) -> Result<RecordsRead, Failure> {
         // One more than allowed, so that too many are noticed.
         let query = sqlx::query(MEMBERS).bind(group.as_str()).bind(MEMBERS_MAX + 1);
         let rows = query.fetch_all(&mut *connection).await.map_err(|error| self.failure(&error))?;
         let gone = || Failure::Damaged { path: self.path.clone(), why: "the row of the table `store` is gone".to_owned() };
-        let at = Mark::from_row(rows.first().ok_or_else(gone)?).map_err(|error| self.failure(&error))?;
+        let at = RecordsVersion::from_row(rows.first().ok_or_else(gone)?).map_err(|error| self.failure(&error))?;
         let members = rows.iter().filter_map(|row| MemberRow::from_row(row).transpose()).collect::<sqlx::Result<Vec<_>>>();
-        Ok(Reading { at, rows: members.map_err(|error| self.failure(&error))? })
+        Ok(RecordsRead { at, rows: members.map_err(|error| self.failure(&error))? })
     }
 
     /// The group's revision.
-    pub(crate) async fn revision(&self, connection: &mut SqliteConnection, group: &GroupName) -> Result<Mark, Failure> {
+    pub(crate) async fn revision(&self, connection: &mut SqliteConnection, group: &GroupName) -> Result<RecordsVersion, Failure> {
         let query = sqlx::query_as(REVISION).bind(group.as_str());
         query.fetch_one(connection).await.map_err(|error| self.failure(&error))
     }
@@ -300,7 +300,7 @@ impl Store {
         sqlx::query_scalar("PRAGMA data_version").fetch_one(connection).await.map_err(|error| self.failure(&error))
     }
 
-    pub(crate) fn of_seat<'q>(&'q self, sql: &'static str, record_id: &'q RecordId, now: Moment) -> Query<'q> {
+    pub(crate) fn of_record<'q>(&'q self, sql: &'static str, record_id: &'q RecordId, now: Moment) -> Query<'q> {
         let RecordId { group, instance_id, incarnation } = record_id;
         let named = sqlx::query(sql).bind(group.as_str()).bind(instance_id.as_str()).bind(incarnation.to_string());
         named.bind(self.boot.as_str()).bind(nanos(now))

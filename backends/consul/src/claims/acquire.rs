@@ -11,13 +11,13 @@ use serde_json::{Value, json};
 use shardwise_core::{ClaimStore, Epoch, Resource};
 use shardwise_discovery::{AcquireOutcome, RecordId};
 
-use super::session::{Grip, Session};
+use super::session::{HeldLock, LockSession};
 use super::{keys, store};
-use crate::api::Right;
+use crate::api::AclPermission;
 use crate::caller::Caller;
 use crate::client::Client;
 use crate::error::{Failure, Result};
-use crate::keys::{OPERATIONS_MAX, Refusal, Stored, Txn, Why, operation};
+use crate::keys::{KvPair, OPERATIONS_MAX, Txn, TxnError, TxnErrorKind, operation};
 
 /// How many transactions of one call are under way at a time.
 const AT_ONCE: usize = 8;
@@ -29,15 +29,15 @@ const RELEASES_MAX: usize = OPERATIONS_MAX / 2;
 type Answers = Vec<(Resource, AcquireOutcome)>;
 
 /// One call for some resources.
-pub(super) struct Asking<'a> {
+pub(super) struct AcquireCall<'a> {
     pub(super) client: &'a Client,
     pub(super) caller: &'a Caller,
     pub(super) record_id: &'a RecordId,
-    pub(super) session: &'a Session,
+    pub(super) session: &'a LockSession,
     pub(super) store: ClaimStore,
 }
 
-impl Asking<'_> {
+impl AcquireCall<'_> {
     pub(super) async fn all(&self, wanted: &[Resource]) -> Result<Answers> {
         let index = self.store_index(false).await?;
         match self.under(index, wanted).await {
@@ -93,7 +93,7 @@ impl Asking<'_> {
             if self.caller.is_gone() {
                 return Err(Failure::GivenUp);
             }
-            match self.client.txn("acquiring claims", &self.locks(index, &left), &Right::Key).await? {
+            match self.client.txn("acquiring claims", &self.locks(index, &left), &AclPermission::Key).await? {
                 Txn::Done(stored) => {
                     self.granted(left, &stored, &mut answers)?;
                     break;
@@ -113,22 +113,22 @@ impl Asking<'_> {
         std::iter::once(same_store).chain(locks).collect()
     }
 
-    fn granted(&self, wanted: Vec<Resource>, stored: &[Stored], answers: &mut Answers) -> Result<()> {
+    fn granted(&self, wanted: Vec<Resource>, stored: &[KvPair], answers: &mut Answers) -> Result<()> {
         let prefix = keys::prefix(&self.record_id.group);
         let indexes: BTreeMap<_, _> = stored.iter().map(|stored| (stored.key.as_str(), stored.modify_index)).collect();
         for resource in wanted {
             let index = indexes.get(keys::claim_key(&prefix, &resource).as_str());
             let index = *index.ok_or_else(|| self.client.strange("a transaction without a result"))?;
             let epoch = self.store.epoch(index).map_err(Failure::Epoch)?;
-            self.session.holds(resource.clone(), Grip { epoch, index });
+            self.session.holds(resource.clone(), HeldLock { epoch, index });
             answers.push((resource, AcquireOutcome::Granted(epoch)));
         }
         Ok(())
     }
 
     /// Takes out what was refused.
-    fn refused(&self, left: &mut Vec<Resource>, refusals: &[Refusal], answers: &mut Answers) -> Result<()> {
-        if refusals.iter().any(|refusal| refusal.why() == Why::NoSession) {
+    fn refused(&self, left: &mut Vec<Resource>, refusals: &[TxnError], answers: &mut Answers) -> Result<()> {
+        if refusals.iter().any(|refusal| refusal.why() == TxnErrorKind::NoSession) {
             return Err(Failure::Lost { instance_id: self.record_id.instance_id.clone(), why: "its session is over" });
         }
         if refusals.is_empty() || refusals.iter().any(|refusal| refusal.at == 0) {
@@ -137,11 +137,11 @@ impl Asking<'_> {
         for refusal in refusals {
             let Some(resource) = left.get(refusal.at - 1) else { return Err(self.client.strange("an operation that was not asked for")) };
             let acquired = match refusal.why() {
-                Why::Held => {
+                TxnErrorKind::Held => {
                     self.session.undelay(resource);
                     AcquireOutcome::Held
                 }
-                Why::Delayed => {
+                TxnErrorKind::Delayed => {
                     self.session.delay(resource.clone(), self.client.clock.now());
                     AcquireOutcome::NotYet
                 }
@@ -155,12 +155,12 @@ impl Asking<'_> {
 }
 
 /// Gives back what is still held under exactly this epoch; the rest is not ours any more.
-pub(super) async fn release(client: &Client, record_id: &RecordId, session: &Session, held: &[(Resource, Epoch)]) -> Result<()> {
-    let mut grips: Vec<(Resource, Grip)> = Vec::with_capacity(held.len());
+pub(super) async fn release(client: &Client, record_id: &RecordId, session: &LockSession, held: &[(Resource, Epoch)]) -> Result<()> {
+    let mut held_locks: Vec<(Resource, HeldLock)> = Vec::with_capacity(held.len());
     let mut floor = None;
     for (resource, epoch) in held {
-        let index = match (session.grip(resource, *epoch), floor) {
-            (Some(grip), _) => Some(grip.index),
+        let index = match (session.held_lock(resource, *epoch), floor) {
+            (Some(held_lock), _) => Some(held_lock.index),
             // Granted in an answer that never came, or through another connection: the watch has told the epoch.
             (None, Some(floor)) => epoch.get().checked_sub(floor),
             (None, None) => match store::read(client, &record_id.group).await? {
@@ -168,33 +168,33 @@ pub(super) async fn release(client: &Client, record_id: &RecordId, session: &Ses
                 None => None,
             },
         };
-        grips.extend(index.map(|index| (resource.clone(), Grip { epoch: *epoch, index })));
+        held_locks.extend(index.map(|index| (resource.clone(), HeldLock { epoch: *epoch, index })));
     }
-    let parts: Vec<_> = grips.chunks(RELEASES_MAX).map(<[_]>::to_vec).collect();
+    let parts: Vec<_> = held_locks.chunks(RELEASES_MAX).map(<[_]>::to_vec).collect();
     let parts = parts.into_iter().map(|part| release_part(client, record_id, session, part));
     stream::iter(parts).buffer_unordered(AT_ONCE).try_collect().await
 }
 
 /// Gives back all that this process knows to be held, before the session ends: what is locked then is held back from everybody.
-pub(crate) async fn release_all(client: &Client, record_id: &RecordId, session: &Session) {
+pub(crate) async fn release_all(client: &Client, record_id: &RecordId, session: &LockSession) {
     if let Err(failure) = release(client, record_id, session, &session.all_held()).await {
         tracing::debug!(%failure, "the claims of a member that leaves come free with its session");
     }
 }
 
 /// As many as fit into one transaction. Each try settles at least one of them.
-async fn release_part(client: &Client, record_id: &RecordId, session: &Session, mut left: Vec<(Resource, Grip)>) -> Result<()> {
+async fn release_part(client: &Client, record_id: &RecordId, session: &LockSession, mut left: Vec<(Resource, HeldLock)>) -> Result<()> {
     let prefix = keys::prefix(&record_id.group);
     while !left.is_empty() {
-        let unlock = |(resource, grip): &(Resource, Grip)| {
+        let unlock = |(resource, held_lock): &(Resource, HeldLock)| {
             let key = keys::claim_key(&prefix, resource);
             [
-                operation("check-index", &key, json!({ "Index": grip.index })),
+                operation("check-index", &key, json!({ "Index": held_lock.index })),
                 operation("unlock", &key, json!({ "Session": session.id, "Value": "" })),
             ]
         };
         let unlocks: Vec<_> = left.iter().flat_map(unlock).collect();
-        match client.txn("releasing claims", &unlocks, &Right::Key).await? {
+        match client.txn("releasing claims", &unlocks, &AclPermission::Key).await? {
             Txn::Done(_) => {
                 settled(session, &left);
                 break;
@@ -211,9 +211,9 @@ async fn release_part(client: &Client, record_id: &RecordId, session: &Session, 
     Ok(())
 }
 
-fn settled(session: &Session, released: &[(Resource, Grip)]) {
-    for (resource, grip) in released {
-        session.lets_go(resource, grip.epoch);
+fn settled(session: &LockSession, released: &[(Resource, HeldLock)]) {
+    for (resource, held_lock) in released {
+        session.lets_go(resource, held_lock.epoch);
     }
 }
 

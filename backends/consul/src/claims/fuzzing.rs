@@ -5,10 +5,10 @@ use shardwise_core::{ClaimName, ClaimStore, GroupName, Holder, Resource, StoreId
 use shardwise_discovery::RecordId;
 
 use super::keys;
-use crate::keys::Stored;
+use crate::keys::KvPair;
 
 /// As the store answers it.
-fn stored(key: &str, flags: u64, index: u64, value: &str) -> Option<Stored> {
+fn stored(key: &str, flags: u64, index: u64, value: &str) -> Option<KvPair> {
     serde_json::from_value(json!({"Key": key, "Flags": flags, "ModifyIndex": index, "Session": "s", "Value": value})).ok()
 }
 
@@ -27,7 +27,7 @@ pub(crate) fn check_key(text: &str) {
 }
 
 /// What is read is written so that it is read again.
-pub(crate) fn check_stored(given: &Stored) {
+pub(crate) fn check_stored(given: &KvPair) {
     let Ok(group) = GroupName::new("g") else { return };
     if let Ok(store) = keys::store(given) {
         let again = stored("store", 0, 1, &keys::store_value(&store));

@@ -9,7 +9,7 @@ use shardwise_core::{Claim, ClaimName, ClaimStore, Epoch, GroupName, Holder, Inc
 use shardwise_discovery::{RecordId, one_line};
 
 use crate::error::{Failure, Result};
-use crate::keys::{Stored, encoded};
+use crate::keys::{KvPair, encoded};
 use crate::names::{key_part, key_text};
 
 /// How all keys of the group's claims begin.
@@ -41,23 +41,23 @@ pub(super) fn resource(prefix: &str, key: &str) -> Option<Resource> {
 
 /// What the store's key says.
 #[derive(Serialize, Deserialize)]
-struct Store {
+struct StoreValue {
     id: String,
     floor: u64,
 }
 
 pub(super) fn store_value(store: &ClaimStore) -> String {
-    let store = Store { id: store.id.to_string(), floor: store.floor };
+    let store = StoreValue { id: store.id.to_string(), floor: store.floor };
     encoded(&serde_json::to_vec(&store).unwrap_or_default())
 }
 
-pub(super) fn store(stored: &Stored) -> Result<ClaimStore> {
+pub(super) fn store(stored: &KvPair) -> Result<ClaimStore> {
     let unreadable = |why: &str| Failure::BadClaim {
         key: stored.key.clone(),
         why: one_line(why),
         remedy: "put back what stood there, or delete it and set epoch_floor above the highest epoch used",
     };
-    let Store { id, floor } = serde_json::from_slice(&stored.value()).map_err(|error| unreadable(&error.to_string()))?;
+    let StoreValue { id, floor } = serde_json::from_slice(&stored.value()).map_err(|error| unreadable(&error.to_string()))?;
     let id = StoreId::from_hex(&id).ok_or_else(|| unreadable("its id is not sixteen hexadecimal digits"))?;
     if floor > ClaimStore::FLOOR_MAX {
         return Err(unreadable("its floor is above 2^52"));
@@ -67,18 +67,18 @@ pub(super) fn store(stored: &Stored) -> Result<ClaimStore> {
 
 /// What a claim's key says of its holder, beside the incarnation.
 #[derive(Serialize, Deserialize)]
-struct Holding {
+struct HolderValue {
     id: InstanceId,
     floor: u64,
 }
 
 pub(super) fn claim_value(record_id: &RecordId, store: &ClaimStore) -> String {
-    let holding = Holding { id: record_id.instance_id.clone(), floor: store.floor };
+    let holding = HolderValue { id: record_id.instance_id.clone(), floor: store.floor };
     encoded(&serde_json::to_vec(&holding).unwrap_or_default())
 }
 
 /// The claim that a key shows; `None` if nobody holds it, or if it is not ours.
-pub(super) fn claim(prefix: &str, stored: &Stored) -> Result<Option<(Resource, Claim)>> {
+pub(super) fn claim(prefix: &str, stored: &KvPair) -> Result<Option<(Resource, Claim)>> {
     if stored.session.is_none() {
         return Ok(None);
     }
@@ -88,7 +88,7 @@ pub(super) fn claim(prefix: &str, stored: &Stored) -> Result<Option<(Resource, C
         remedy: "somebody else has changed a key that is locked; its holder locks it anew, and if that one claims nothing any more, delete it",
     };
     let resource = resource(prefix, &stored.key).ok_or_else(|| unreadable("it is on no slot and no name"))?;
-    let Holding { id, floor } = serde_json::from_slice(&stored.value()).map_err(|error| unreadable(&error.to_string()))?;
+    let HolderValue { id, floor } = serde_json::from_slice(&stored.value()).map_err(|error| unreadable(&error.to_string()))?;
     let epoch = Epoch::new(floor.saturating_add(stored.modify_index)).map_err(|error| unreadable(&error.to_string()))?;
     let holder = Holder { instance_id: id, incarnation: Incarnation::new(stored.flags) };
     Ok(Some((resource, Claim { holder, epoch })))

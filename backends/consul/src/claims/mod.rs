@@ -19,16 +19,16 @@ use shardwise_core::{ClaimStore, Epoch, GroupName, Resource};
 use shardwise_discovery::{AcquireOutcome, Claims, ClaimsStream, RecordId};
 
 pub(crate) use self::acquire::release_all;
-use self::acquire::{Asking, release};
-pub(crate) use self::session::{SHARE, Session, check_ttl};
+use self::acquire::{AcquireCall, release};
+pub(crate) use self::session::{LockSession, SHARE, check_ttl};
 pub(crate) use self::table::ClaimFollowers;
 use crate::ConsulBackend;
 use crate::caller::{Caller, to_the_end};
 use crate::error::{Failure, Result};
-use crate::health::Whom;
+use crate::health::InstanceFilter;
 use crate::names;
 use crate::registrar::Registrar;
-use crate::seats::Life;
+use crate::registrations::LiveRegistration;
 
 #[async_trait]
 impl Claims for ConsulBackend {
@@ -51,7 +51,7 @@ impl Claims for ConsulBackend {
     async fn release(&self, record_id: &RecordId, held: &[(Resource, Epoch)]) -> shardwise_discovery::Result<()> {
         let (registrar, record_id, held) = (Arc::clone(&self.registrar), record_id.clone(), held.to_vec());
         let answer = to_the_end(|_| async move {
-            match Means::of(&registrar, &record_id).await {
+            match ClaimantSession::of(&registrar, &record_id).await {
                 Ok(means) => release(&registrar.client, &record_id, means.session()?, &held).await,
                 // Its session is over, and with it whatever it held.
                 Err(Failure::Lost { .. }) => Ok(()),
@@ -74,27 +74,27 @@ async fn acquire(
     store: ClaimStore,
     wanted: &[Resource],
 ) -> Result<Vec<(Resource, AcquireOutcome)>> {
-    let means = Means::of(registrar, record_id).await?;
-    Asking { client: &registrar.client, caller, record_id, session: means.session()?, store }.all(wanted).await
+    let means = ClaimantSession::of(registrar, record_id).await?;
+    AcquireCall { client: &registrar.client, caller, record_id, session: means.session()?, store }.all(wanted).await
 }
 
 /// By what a record claims.
-enum Means {
+enum ClaimantSession {
     /// The registration that this process has made.
-    Own(RecordId, Arc<Life>),
+    Own(RecordId, Arc<LiveRegistration>),
     /// Another process' one, as the servers show it.
-    Found(Session),
+    Found(LockSession),
 }
 
-impl Means {
+impl ClaimantSession {
     async fn of(registrar: &Registrar, record_id: &RecordId) -> Result<Self> {
-        match registrar.seats.get(record_id) {
+        match registrar.registrations.get(record_id) {
             Some(life) => Ok(Self::Own(record_id.clone(), life)),
             None => found(registrar, record_id).await.map(Self::Found),
         }
     }
 
-    fn session(&self) -> Result<&Session> {
+    fn session(&self) -> Result<&LockSession> {
         match self {
             Self::Own(record_id, life) => {
                 life.session.as_ref().ok_or_else(|| Failure::DoesNotClaim { instance_id: record_id.instance_id.clone() })
@@ -105,12 +105,13 @@ impl Means {
 }
 
 /// The session that this record has by another process' registration.
-async fn found(registrar: &Registrar, record_id: &RecordId) -> Result<Session> {
+async fn found(registrar: &Registrar, record_id: &RecordId) -> Result<LockSession> {
     let lost = || Failure::Lost { instance_id: record_id.instance_id.clone(), why: "the servers show none" };
     let (client, prefix) = (&registrar.client, names::check_prefix(record_id));
-    let list = client.passing(&names::service_name(&record_id.group), Whom::Instance(record_id.instance_id.as_str()), None).await?;
+    let list =
+        client.passing(&names::service_name(&record_id.group), InstanceFilter::Instance(record_id.instance_id.as_str()), None).await?;
     let own =
         list.entries.iter().find_map(|entry| Some((&entry.node.name, entry.service.check().filter(|check| check.starts_with(&prefix))?)));
     let (node, check) = own.ok_or_else(lost)?;
-    client.session_of(node, check).await?.map(Session::new).ok_or_else(lost)
+    client.session_of(node, check).await?.map(LockSession::new).ok_or_else(lost)
 }

@@ -31,7 +31,7 @@ pub(crate) fn check_ttl(registration: &Registration) -> Result<Duration> {
 
 /// How something is held.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Grip {
+pub(crate) struct HeldLock {
     pub(crate) epoch: Epoch,
     /// The index that the acquiring transaction gave its key.
     pub(crate) index: u64,
@@ -39,21 +39,21 @@ pub(crate) struct Grip {
 
 /// One session.
 #[derive(Debug)]
-pub(crate) struct Session {
+pub(crate) struct LockSession {
     pub(crate) id: String,
-    memory: Mutex<Memory>,
+    memory: Mutex<SessionState>,
 }
 
 #[derive(Debug, Default)]
-struct Memory {
-    held: HashMap<Resource, Grip>,
+struct SessionState {
+    held: HashMap<Resource, HeldLock>,
     /// The store that was read while this session was there, and the index of its key.
     store: Option<(ClaimStore, u64)>,
     /// Since when each has been held back.
     delayed: HashMap<Resource, Moment>,
 }
 
-impl Session {
+impl LockSession {
     /// One that ends with the check, and when it was asked for.
     pub(crate) async fn open(client: &Client, check: &str, lock_delay: Duration) -> Result<(Self, Moment)> {
         let started = client.clock.now();
@@ -65,27 +65,27 @@ impl Session {
         Self { id, memory: Mutex::default() }
     }
 
-    pub(super) fn holds(&self, resource: Resource, grip: Grip) {
+    pub(super) fn holds(&self, resource: Resource, held_lock: HeldLock) {
         let mut memory = self.memory();
         memory.delayed.remove(&resource);
-        memory.held.insert(resource, grip);
+        memory.held.insert(resource, held_lock);
     }
 
     /// How it is held under this epoch.
-    pub(super) fn grip(&self, resource: &Resource, epoch: Epoch) -> Option<Grip> {
-        self.memory().held.get(resource).copied().filter(|grip| grip.epoch == epoch)
+    pub(super) fn held_lock(&self, resource: &Resource, epoch: Epoch) -> Option<HeldLock> {
+        self.memory().held.get(resource).copied().filter(|held_lock| held_lock.epoch == epoch)
     }
 
     /// It is no longer held under this epoch.
     pub(super) fn lets_go(&self, resource: &Resource, epoch: Epoch) {
         let mut memory = self.memory();
-        if memory.held.get(resource).is_some_and(|grip| grip.epoch == epoch) {
+        if memory.held.get(resource).is_some_and(|held_lock| held_lock.epoch == epoch) {
             memory.held.remove(resource);
         }
     }
 
     pub(super) fn all_held(&self) -> Vec<(Resource, Epoch)> {
-        self.memory().held.iter().map(|(resource, grip)| (resource.clone(), grip.epoch)).collect()
+        self.memory().held.iter().map(|(resource, held_lock)| (resource.clone(), held_lock.epoch)).collect()
     }
 
     pub(super) fn store_index(&self, store: &ClaimStore) -> Option<u64> {
@@ -115,7 +115,7 @@ impl Session {
         self.memory().delayed.remove(resource);
     }
 
-    fn memory(&self) -> MutexGuard<'_, Memory> {
+    fn memory(&self) -> MutexGuard<'_, SessionState> {
         // Nothing under this lock can panic halfway through a change.
         self.memory.lock().unwrap_or_else(PoisonError::into_inner)
     }

@@ -4,7 +4,7 @@ use serde_json::json;
 use shardwise_core::{ClaimStore, GroupName, StoreId};
 
 use super::keys;
-use crate::api::Right;
+use crate::api::AclPermission;
 use crate::client::Client;
 use crate::error::{Failure, Result};
 use crate::keys::{Txn, operation};
@@ -14,7 +14,7 @@ const ATTEMPTS: usize = 8;
 
 /// The store as it is now, and the index of its key.
 pub(super) async fn read(client: &Client, group: &GroupName) -> Result<Option<(ClaimStore, u64)>> {
-    let stored = client.key("reading the store of claims", &keys::store_key(group), &Right::ReadKey).await?;
+    let stored = client.key("reading the store of claims", &keys::store_key(group), &AclPermission::ReadKey).await?;
     stored.map(|stored| Ok((keys::store(&stored)?, stored.modify_index))).transpose()
 }
 
@@ -28,7 +28,7 @@ pub(super) async fn keep(client: &Client, group: &GroupName, floor: u64) -> Resu
             None => (ClaimStore { id: StoreId::new(rand::random()), floor }, 0),
         };
         let set = operation("cas", &keys::store_key(group), json!({ "Value": keys::store_value(&wanted), "Index": index }));
-        if let Txn::Done(_) = client.txn("writing the store of claims", &[set], &Right::Key).await? {
+        if let Txn::Done(_) = client.txn("writing the store of claims", &[set], &AclPermission::Key).await? {
             return Ok(wanted);
         }
     }

@@ -9,11 +9,11 @@ use shardwise_discovery::{ClaimTable, Error, LogThrottle};
 use tokio::time::{Instant, sleep_until};
 
 use super::keys;
-use crate::api::Right;
+use crate::api::AclPermission;
 use crate::client::Client;
 use crate::error::{Failure, Result};
-use crate::follower::{Look, Subject, follow, no_room};
-use crate::keys::{Listed, Stored};
+use crate::follower::{BlockingQuery, QueryResult, follow, no_room};
+use crate::keys::{KvList, KvPair};
 use crate::registrar::Registrar;
 
 /// What followers of claims share.
@@ -23,16 +23,16 @@ pub(crate) struct ClaimFollowers {
 
 impl FeedSource<ClaimTable> for ClaimFollowers {
     fn start(self: Arc<Self>, feed: Feed<ClaimTable>) {
-        follow(GroupClaims { registrar: Arc::clone(&self.registrar), rested: Instant::now(), damaged: LogThrottle::default() }, feed);
+        follow(ClaimsQuery { registrar: Arc::clone(&self.registrar), rested: Instant::now(), damaged: LogThrottle::default() }, feed);
     }
 
     fn full(&self, full: LimitReached) -> Error {
-        no_room(full, GroupClaims::OPERATION)
+        no_room(full, ClaimsQuery::OPERATION)
     }
 }
 
 /// The claims of a group.
-struct GroupClaims {
+struct ClaimsQuery {
     registrar: Arc<Registrar>,
     /// After a read one rests for as long as it took: while thousands of slots change hands, each change would be a reason to read them all.
     rested: Instant,
@@ -40,26 +40,26 @@ struct GroupClaims {
     damaged: LogThrottle<String>,
 }
 
-impl Subject for GroupClaims {
+impl BlockingQuery for ClaimsQuery {
     type Shown = ClaimTable;
     const OPERATION: &'static str = "watch_claims";
 
     async fn wait(&self, group: &GroupName, index: u64, wait: Duration) -> Result<(u64, Moment)> {
-        let listed = self.registrar.client.keys(&keys::prefix(group), Some((index, wait)), &Right::ReadKey).await?;
+        let listed = self.registrar.client.keys(&keys::prefix(group), Some((index, wait)), &AclPermission::ReadKey).await?;
         Ok((listed.index, listed.started))
     }
 
-    async fn read(&mut self, group: &GroupName) -> Result<Look<ClaimTable>> {
+    async fn read(&mut self, group: &GroupName) -> Result<QueryResult<ClaimTable>> {
         sleep_until(self.rested).await;
         let begun = Instant::now();
         let prefix = keys::prefix(group);
-        let Listed { started, index, body } = listed(&self.registrar.client, &prefix).await?;
+        let KvList { started, index, body } = listed(&self.registrar.client, &prefix).await?;
         let (table, damaged) = match body {
             None => (ClaimTable::default(), Vec::new()),
             Some(answer) => {
                 // A megabyte for 4,096 slots: other tasks need not wait for it.
                 let registrar = Arc::clone(&self.registrar);
-                let parsing = tokio::task::spawn_blocking(move || Ok(table(&prefix, &registrar.client.parsed::<Vec<Stored>>(&answer)?)));
+                let parsing = tokio::task::spawn_blocking(move || Ok(table(&prefix, &registrar.client.parsed::<Vec<KvPair>>(&answer)?)));
                 parsing.await.unwrap_or(Err(Failure::ShuttingDown))?
             }
         };
@@ -69,23 +69,23 @@ impl Subject for GroupClaims {
                 tracing::warn!(%failure, seen, "a claim cannot be read: it is told as nobody's until its holder locks it again");
             }
         }
-        Ok(Look { shown: Arc::new(table), proven: started, index })
+        Ok(QueryResult { shown: Arc::new(table), proven: started, index })
     }
 }
 
 /// The claims' keys. Where there are none, one asks again, and whether one may see them.
-async fn listed(client: &Client, prefix: &str) -> Result<Listed> {
-    let listed = client.keys(prefix, None, &Right::ReadKey).await?;
+async fn listed(client: &Client, prefix: &str) -> Result<KvList> {
+    let listed = client.keys(prefix, None, &AclPermission::ReadKey).await?;
     if listed.body.is_some() {
         return Ok(listed);
     }
     client.may_see_keys(prefix).await?;
-    client.keys(prefix, None, &Right::ReadKey).await
+    client.keys(prefix, None, &AclPermission::ReadKey).await
 }
 
 /// The claims, and keys that are locked and cannot be read. Such a one is nobody's here and locked there: its holder is told that it is gone, and locks it anew;
 /// nobody else can.
-fn table(prefix: &str, stored: &[Stored]) -> (ClaimTable, Vec<(String, Failure)>) {
+fn table(prefix: &str, stored: &[KvPair]) -> (ClaimTable, Vec<(String, Failure)>) {
     let (mut table, mut damaged) = (ClaimTable::default(), Vec::new());
     for stored in stored {
         match keys::claim(prefix, stored) {

@@ -11,32 +11,32 @@ use shardwise_discovery::feeds::Feed;
 use sqlx::sqlite::SqliteConnection;
 use tokio::time::timeout;
 
-use super::{Link, REPAIR_PAUSE, confirm};
+use super::{PollerConnection, REPAIR_PAUSE, confirm};
 use crate::backend::{REAP_AGAIN, REAP_PATIENCE};
 use crate::claim_json::Changes;
-use crate::claim_statements::ClaimsMark;
-use crate::client::{Client, Store};
+use crate::claim_statements::ClaimsVersion;
+use crate::client::{Client, OpenStore};
 use crate::error::Failure;
 
 /// A group whose claims are watched, and what is known of it.
-pub(super) struct FollowedClaims {
+pub(super) struct WatchedClaims {
     pub(super) feed: Feed<ClaimTable>,
-    known: Option<Known>,
+    known: Option<LastClaimsPoll>,
     /// After a failure of this group alone: when to look again.
     failing_until: Option<Moment>,
 }
 
-struct Known {
+struct LastClaimsPoll {
     /// In which file that is: its numbers mean nothing in another one.
-    store: Arc<Store>,
-    mark: ClaimsMark,
+    store: Arc<OpenStore>,
+    mark: ClaimsVersion,
     table: Arc<ClaimTable>,
     /// The revision of the records for which `next_end` was read.
     revision: u64,
     next_end: Option<Moment>,
 }
 
-impl FollowedClaims {
+impl WatchedClaims {
     pub(super) const fn new(feed: Feed<ClaimTable>) -> Self {
         Self { feed, known: None, failing_until: None }
     }
@@ -47,7 +47,7 @@ impl FollowedClaims {
     }
 
     /// Looks at the group if that is due: the file has `changed`, or a record may have expired by `now`.
-    pub(super) async fn look(&mut self, client: &Client, link: &mut Link, changed: bool, now: Moment) -> Result<(), Failure> {
+    pub(super) async fn look(&mut self, client: &Client, link: &mut PollerConnection, changed: bool, now: Moment) -> Result<(), Failure> {
         if self.failing_until.is_some_and(|until| now < until) {
             return Ok(());
         }
@@ -86,8 +86,14 @@ impl FollowedClaims {
         }
     }
 
-    async fn read(&self, client: &Client, link: &mut Link, known: Option<Known>, now: Moment) -> Result<Known, Failure> {
-        let Link { store, connection, .. } = link;
+    async fn read(
+        &self,
+        client: &Client,
+        link: &mut PollerConnection,
+        known: Option<LastClaimsPoll>,
+        now: Moment,
+    ) -> Result<LastClaimsPoll, Failure> {
+        let PollerConnection { store, connection, .. } = link;
         let group = self.feed.group();
         let highest = client.known();
         let (mut at, mut mark) = store.claims_mark(connection, group).await?;
@@ -102,13 +108,13 @@ impl FollowedClaims {
         };
         if let Some(known) = known.as_ref().filter(|known| known.mark == mark) {
             let (store, table) = (Arc::clone(store), Arc::clone(&known.table));
-            return Ok(Known { store, mark, table, revision: at.revision, next_end });
+            return Ok(LastClaimsPoll { store, mark, table, revision: at.revision, next_end });
         }
         let reading = store.read_claims(connection, group, known.as_ref().map(|known| &known.mark)).await?;
         client.check(store, &reading.at, highest)?;
         let before = known.filter(|_| !reading.whole).map(|known| ClaimTable::clone(&known.table)).unwrap_or_default();
         let table = Arc::new(applied(before, reading.changes(store)?));
-        Ok(Known { store: Arc::clone(store), mark: reading.mark, table, revision: at.revision, next_end })
+        Ok(LastClaimsPoll { store: Arc::clone(store), mark: reading.mark, table, revision: at.revision, next_end })
     }
 }
 
@@ -122,7 +128,7 @@ fn applied(ClaimTable(mut table): ClaimTable, changes: Changes) -> ClaimTable {
 }
 
 /// Deletes the group's dead records, and with them their claims. Answers when to look again.
-async fn bury(store: &Store, connection: &mut SqliteConnection, group: &GroupName, now: Moment) -> Result<Option<Moment>, Failure> {
+async fn bury(store: &OpenStore, connection: &mut SqliteConnection, group: &GroupName, now: Moment) -> Result<Option<Moment>, Failure> {
     let mut ends = store.ends(connection, group, now).await?;
     if ends.dead {
         match timeout(REAP_PATIENCE, store.reap(group, now)).await {

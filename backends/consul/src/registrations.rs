@@ -8,14 +8,14 @@ use std::time::Duration;
 use shardwise_core::{GroupName, InstanceId, Moment};
 use shardwise_discovery::RecordId;
 
-use crate::claims::Session;
+use crate::claims::LockSession;
 use crate::client::Client;
 use crate::error::Result;
 use crate::wire;
 
 /// One registration.
 #[derive(Debug)]
-pub(crate) struct Life {
+pub(crate) struct LiveRegistration {
     pub(crate) service: String,
     pub(crate) service_id: String,
     pub(crate) check: String,
@@ -23,14 +23,14 @@ pub(crate) struct Life {
     /// The TTL of the check.
     pub(crate) ttl: Duration,
     /// What its claims hang on, if it claims.
-    pub(crate) session: Option<Session>,
+    pub(crate) session: Option<LockSession>,
     signs: AtomicU64,
     /// Whether the agent has been told that the second check passes.
     stands: AtomicBool,
     last_sign: Mutex<Moment>,
 }
 
-impl Life {
+impl LiveRegistration {
     pub(crate) fn new(service: String, service_id: String, check: String, joined: u64, ttl: Duration, started: Moment) -> Self {
         let (signs, stands, last_sign) = (AtomicU64::new(0), AtomicBool::new(false), Mutex::new(started));
         Self { service, service_id, check, joined, ttl, session: None, signs, stands, last_sign }
@@ -69,26 +69,26 @@ impl Life {
 
 /// All of them.
 #[derive(Debug, Default)]
-pub(crate) struct Seats(Mutex<HashMap<RecordId, Arc<Life>>>);
+pub(crate) struct RegistrationTable(Mutex<HashMap<RecordId, Arc<LiveRegistration>>>);
 
-impl Seats {
-    pub(crate) fn get(&self, record_id: &RecordId) -> Option<Arc<Life>> {
+impl RegistrationTable {
+    pub(crate) fn get(&self, record_id: &RecordId) -> Option<Arc<LiveRegistration>> {
         self.all().get(record_id).cloned()
     }
 
-    pub(crate) fn put(&self, record_id: RecordId, life: Life) {
+    pub(crate) fn put(&self, record_id: RecordId, life: LiveRegistration) {
         self.all().insert(record_id, Arc::new(life));
     }
 
     /// Forgets this life, unless the record has another by now.
-    pub(crate) fn forget(&self, record_id: &RecordId, life: &Life) {
+    pub(crate) fn forget(&self, record_id: &RecordId, life: &LiveRegistration) {
         let mut all = self.all();
         if all.get(record_id).is_some_and(|known| known.check == life.check) {
             all.remove(record_id);
         }
     }
 
-    pub(crate) fn take(&self, record_id: &RecordId) -> Option<Arc<Life>> {
+    pub(crate) fn take(&self, record_id: &RecordId) -> Option<Arc<LiveRegistration>> {
         self.all().remove(record_id)
     }
 
@@ -101,7 +101,7 @@ impl Seats {
             .collect()
     }
 
-    fn all(&self) -> MutexGuard<'_, HashMap<RecordId, Arc<Life>>> {
+    fn all(&self) -> MutexGuard<'_, HashMap<RecordId, Arc<LiveRegistration>>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -99,7 +99,7 @@ fn refuse_untrusted(path: &Path, directory: &Metadata) -> Result<(), Failure> {
         let name = PathBuf::from(name);
         // What is not there will be made by SQLite, with the rights of the file.
         let Ok(file) = fs::metadata(&name) else { continue };
-        if let Some(why) = distrust(me, &Rights::of(&file), &Rights::of(directory)) {
+        if let Some(why) = distrust(me, &FilePermissions::of(&file), &FilePermissions::of(directory)) {
             return Err(Failure::Untrusted { path: name, why });
         }
     }
@@ -107,13 +107,13 @@ fn refuse_untrusted(path: &Path, directory: &Metadata) -> Result<(), Failure> {
 }
 
 /// Whose a file or directory is, and what its mode lets others do.
-struct Rights {
+struct FilePermissions {
     owner: u32,
     group: u32,
     mode: u32,
 }
 
-impl Rights {
+impl FilePermissions {
     fn of(metadata: &Metadata) -> Self {
         Self { owner: metadata.uid(), group: metadata.gid(), mode: metadata.mode() & 0o7777 }
     }
@@ -121,7 +121,7 @@ impl Rights {
 
 /// What is wrong with a file that user `me` would share, and what to do. Another owner's is shared on purpose where `docs.md` says how: a directory with
 /// the set-group-id bit, and a file that its group may write.
-fn distrust(me: u32, file: &Rights, directory: &Rights) -> Option<String> {
+fn distrust(me: u32, file: &FilePermissions, directory: &FilePermissions) -> Option<String> {
     let mode = file.mode;
     if mode & 0o002 != 0 {
         return Some(format!(
@@ -256,7 +256,7 @@ mod tests {
 
     #[test]
     fn a_file_of_another_owner_is_shared_on_purpose_or_refused() {
-        let rights = |owner, mode| Rights { owner, group: 50, mode };
+        let rights = |owner, mode| FilePermissions { owner, group: 50, mode };
         let private = rights(0, 0o755);
         let shared = rights(0, 0o2770);
         assert_eq!(distrust(7, &rights(7, 0o600), &private), None);
@@ -269,7 +269,7 @@ mod tests {
             (7, rights(8, 0o640), &shared),
             (7, rights(8, 0o660), &private),
             (7, rights(8, 0o660), &rights(0, 0o2777)),
-            (7, rights(8, 0o660), &Rights { group: 51, ..rights(0, 0o2770) }),
+            (7, rights(8, 0o660), &FilePermissions { group: 51, ..rights(0, 0o2770) }),
             (0, rights(8, 0o600), &private),
         ] {
             let why = distrust(me, &file, directory).unwrap();

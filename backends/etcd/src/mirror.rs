@@ -14,11 +14,11 @@ use shardwise_discovery::feeds::{Feed, Watched};
 use shardwise_discovery::one_line;
 use tokio::time::{Instant, sleep_until};
 
-use crate::backend::Inner;
-use crate::client::{Entry, Link};
+use crate::backend::EtcdInner;
+use crate::client::{EtcdConnection, KeyEntry};
 use crate::error::Failure;
 use crate::keys::Folder;
-use crate::revisions::Line;
+use crate::revisions::RevisionState;
 
 /// A server that still has changes to send says nothing about its progress, and is asked again.
 const ASK_AGAIN: Duration = Duration::from_millis(50);
@@ -26,7 +26,7 @@ const ASK_AGAIN: Duration = Duration::from_millis(50);
 const MESSAGES_MAX: usize = 1_000;
 
 /// What of a group is followed, as it is gathered from etcd.
-pub(crate) trait Sheet: Default + Send + Sync + 'static {
+pub(crate) trait Mirror: Default + Send + Sync + 'static {
     /// What the watches are shown.
     type Topic: Watched;
     /// The watches' operation.
@@ -35,10 +35,10 @@ pub(crate) trait Sheet: Default + Send + Sync + 'static {
     const KEYS_MAX: usize;
 
     /// Where it stands.
-    fn folder(inner: &Inner, group: &GroupName) -> Folder;
+    fn folder(inner: &EtcdInner, group: &GroupName) -> Folder;
 
     /// There is this now, or another value under its key.
-    fn put(&mut self, folder: &Folder, entry: &Entry) -> Result<(), Failure>;
+    fn put(&mut self, folder: &Folder, entry: &KeyEntry) -> Result<(), Failure>;
 
     /// There is nothing under this key any more.
     fn delete(&mut self, folder: &Folder, key: &[u8]);
@@ -47,42 +47,42 @@ pub(crate) trait Sheet: Default + Send + Sync + 'static {
     fn shown(&self, revision: u64) -> Arc<Self::Topic>;
 }
 
-pub(crate) struct Followed<S: Sheet> {
-    inner: Arc<Inner>,
+pub(crate) struct MirrorWatch<S: Mirror> {
+    inner: Arc<EtcdInner>,
     feed: Arc<Feed<S::Topic>>,
     folder: Folder,
-    link: Arc<Link>,
+    connection: Arc<EtcdConnection>,
     stream: WatchStream,
-    sheet: S,
-    /// The sheet is newer than what was shown last.
+    mirror: S,
+    /// The mirror is newer than what was shown last.
     changed: bool,
-    /// Every change up to this revision is in the sheet.
+    /// Every change up to this revision is in the mirror.
     seen: i64,
     /// Where the line of revisions stood when the list had been read.
-    at: Line,
+    at: RevisionState,
 }
 
-impl<S: Sheet> Followed<S> {
-    pub(crate) async fn open(inner: Arc<Inner>, feed: Arc<Feed<S::Topic>>, link: Arc<Link>) -> Result<Self, Failure> {
+impl<S: Mirror> MirrorWatch<S> {
+    pub(crate) async fn open(inner: Arc<EtcdInner>, feed: Arc<Feed<S::Topic>>, connection: Arc<EtcdConnection>) -> Result<Self, Failure> {
         let folder = S::folder(&inner, feed.group());
         let (proven, before) = (inner.clock.now(), inner.revisions.now());
-        let (entries, seen) = link.list(&folder, S::KEYS_MAX).await?;
+        let (entries, seen) = connection.list(&folder, S::KEYS_MAX).await?;
         inner.revisions.report(before, seen)?;
         let at = inner.revisions.now();
-        let mut sheet = S::default();
-        entries.iter().try_for_each(|entry| sheet.put(&folder, entry))?;
-        let stream = link.watch(&folder, seen + 1).await?;
-        let mut followed = Self { inner, feed, folder, link, stream, sheet, changed: true, seen, at };
-        followed.publish(Some(proven))?;
-        Ok(followed)
+        let mut mirror = S::default();
+        entries.iter().try_for_each(|entry| mirror.put(&folder, entry))?;
+        let stream = connection.watch(&folder, seen + 1).await?;
+        let mut mirror_watch = Self { inner, feed, folder, connection, stream, mirror, changed: true, seen, at };
+        mirror_watch.publish(Some(proven))?;
+        Ok(mirror_watch)
     }
 
-    pub(crate) const fn link(&self) -> &Arc<Link> {
-        &self.link
+    pub(crate) const fn connection(&self) -> &Arc<EtcdConnection> {
+        &self.connection
     }
 
     pub(crate) fn ended(&self, why: &str) -> Failure {
-        Failure::WatchEnded { endpoint: self.link.endpoint(), why: why.to_owned() }
+        Failure::WatchEnded { endpoint: self.connection.endpoint(), why: why.to_owned() }
     }
 
     /// Waits for what the watch tells next, and takes it in. Nothing is lost if this is given up.
@@ -98,13 +98,13 @@ impl<S: Sheet> Followed<S> {
     }
 
     fn take(&mut self, message: Result<Option<WatchResponse>, Error>) -> Result<(), Failure> {
-        let message = message.map_err(|error| self.link.parties().of_client(&error, self.link.wire()))?;
+        let message = message.map_err(|error| self.connection.parties().of_client(&error, self.connection.wire()))?;
         let message = message.ok_or_else(|| self.ended("its stream has ended"))?;
         if message.canceled() {
             return Err(match one_line(message.cancel_reason()) {
                 // With a compaction the reason is empty.
                 _ if message.compact_revision() > 0 => Failure::Compacted,
-                why if why.contains("permission denied") => self.link.parties().forbidden(),
+                why if why.contains("permission denied") => self.connection.parties().forbidden(),
                 why => self.ended(&why),
             });
         }
@@ -121,8 +121,8 @@ impl<S: Sheet> Followed<S> {
     fn apply(&mut self, event: &Event) -> Result<(), Failure> {
         let Some(kv) = event.kv() else { return Ok(()) };
         match event.event_type() {
-            EventType::Put => self.sheet.put(&self.folder, &Entry::from(kv))?,
-            EventType::Delete => self.sheet.delete(&self.folder, kv.key()),
+            EventType::Put => self.mirror.put(&self.folder, &KeyEntry::from(kv))?,
+            EventType::Delete => self.mirror.delete(&self.folder, kv.key()),
         }
         (self.changed, self.seen) = (true, self.seen.max(kv.mod_revision()));
         Ok(())
@@ -138,7 +138,7 @@ impl<S: Sheet> Followed<S> {
         }
         while self.seen < target {
             let asked = self.stream.request_progress().await;
-            asked.map_err(|error| self.link.parties().of_client(&error, self.link.wire()))?;
+            asked.map_err(|error| self.connection.parties().of_client(&error, self.connection.wire()))?;
             let again = Instant::now() + ASK_AGAIN;
             while self.seen < target {
                 tokio::select! {
@@ -152,8 +152,8 @@ impl<S: Sheet> Followed<S> {
 
     /// The store's revision as the quorum has it; takes in what the watch tells in the meantime.
     async fn store_revision(&mut self) -> Result<i64, Failure> {
-        let (link, folder) = (Arc::clone(&self.link), self.folder.clone());
-        let mut read = pin!(link.revision(&folder));
+        let (connection, folder) = (Arc::clone(&self.connection), self.folder.clone());
+        let mut read = pin!(connection.revision(&folder));
         loop {
             tokio::select! {
                 revision = &mut read => return revision,
@@ -164,10 +164,10 @@ impl<S: Sheet> Followed<S> {
 
     /// Shows the watches what is new, and that it was proven.
     fn publish(&mut self, proven: Option<Moment>) -> Result<(), Failure> {
-        // An error also where nothing has changed: what the store has now is not what this sheet is of.
+        // An error also where nothing has changed: what the store has now is not what this mirror is of.
         let revision = self.inner.revisions.follow(self.at, self.seen)?;
         if std::mem::take(&mut self.changed) {
-            self.feed.show(self.sheet.shown(revision), proven);
+            self.feed.show(self.mirror.shown(revision), proven);
         } else if let Some(proven) = proven {
             self.feed.prove(proven);
         }

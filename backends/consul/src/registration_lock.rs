@@ -1,7 +1,7 @@
 //! Who may change the record of an instance id just now: a key taken by compare-and-set, for the moment of the change.
 //!
 //! Consul's register neither compares nor is unique over agents, and deregistering goes by id alone. So whoever does one of them takes the
-//! guard first, looks who lives, acts, and gives the guard back. Who lives is told by the passing instances alone: a guard says nothing
+//! lock first, looks who lives, acts, and gives the lock back. Who lives is told by the passing instances alone: a lock says nothing
 //! about it and may vanish at any time in between. One that a dead process has left behind is void after [`VOID_AFTER`], counted on the
 //! clock of whoever finds it, from when it found it.
 
@@ -18,29 +18,29 @@ use crate::client::Client;
 use crate::error::{Failure, Result};
 use crate::names;
 
-/// How long a change may take while it holds the guard.
+/// How long a change may take while it holds the lock.
 pub(crate) const HELD_FOR: Duration = Duration::from_secs(3);
-/// When a guard that has not moved belongs to a process that died in the middle. Longer than any change takes: the answer to taking the guard
-/// may come 2 s after the servers have written it ([`ANSWER_TIMEOUT`](crate::client::ANSWER_TIMEOUT)), the guard is good for 3 s from then
+/// When a lock that has not moved belongs to a process that died in the middle. Longer than any change takes: the answer to taking the lock
+/// may come 2 s after the servers have written it ([`ANSWER_TIMEOUT`](crate::client::ANSWER_TIMEOUT)), the lock is good for 3 s from then
 /// ([`HELD_FOR`]), and the last request that begins within that is waited for 2 s. That makes 7 s; 3 more are for a request that was given up
 /// and is carried out all the same.
 const VOID_AFTER: Duration = Duration::from_secs(10);
-/// How long one waits for a guard that is taken.
+/// How long one waits for a lock that is taken.
 const PATIENCE: Duration = Duration::from_secs(2);
-/// How soon a taken guard is looked at again.
+/// How soon a taken lock is looked at again.
 const LOOK_AGAIN: Duration = Duration::from_millis(10);
 
-/// The guards of one backend.
+/// The locks of one backend.
 #[derive(Default)]
-pub(crate) struct Guards {
-    /// Changes of one id in this process take turns here, so that a guard of the same incarnation is one that was left behind.
+pub(crate) struct RegistrationLocks {
+    /// Changes of one id in this process take turns here, so that a lock of the same incarnation is one that was left behind.
     lanes: Mutex<HashMap<String, Arc<AsyncMutex<()>>>>,
     /// Guards of others: their index, and when it was first seen.
     seen: Mutex<HashMap<String, (u64, Moment)>>,
 }
 
-/// A guard that is held.
-pub(crate) struct Guard {
+/// A lock that is held.
+pub(crate) struct RegistrationLock {
     key: String,
     /// The index that taking it had: higher than that of any earlier one.
     pub(crate) index: u64,
@@ -49,17 +49,23 @@ pub(crate) struct Guard {
     turn: OwnedMutexGuard<()>,
 }
 
-impl Guard {
+impl RegistrationLock {
     pub(crate) fn is_good(&self) -> bool {
         Instant::now() < self.good_until
     }
 }
 
-impl Guards {
-    /// Takes the guard of this id, or fails as [`Failure::Contended`], or as [`Failure::GivenUp`]. A try that is on its way is waited for
-    /// in any case, so that a guard that was taken is known.
-    pub(crate) async fn take(&self, client: &Client, instance_id: &InstanceId, by: Incarnation, caller: &Caller) -> Result<Guard> {
-        let key = names::guard_key(instance_id);
+impl RegistrationLocks {
+    /// Takes the lock of this id, or fails as [`Failure::Contended`], or as [`Failure::GivenUp`]. A try that is on its way is waited for
+    /// in any case, so that a lock that was taken is known.
+    pub(crate) async fn take(
+        &self,
+        client: &Client,
+        instance_id: &InstanceId,
+        by: Incarnation,
+        caller: &Caller,
+    ) -> Result<RegistrationLock> {
+        let key = names::lock_key(instance_id);
         let lane = self.lane(&key);
         let turn = caller.or_gone(async { Ok(lane.lock_owned().await) }).await?;
         let gives_up = client.clock.now().plus(PATIENCE);
@@ -72,11 +78,11 @@ impl Guards {
             if tries > 1 && client.clock.now() >= gives_up {
                 break;
             }
-            if let Some(index) = client.guard_take(&key, by, expected).await? {
+            if let Some(index) = client.take_lock(&key, by, expected).await? {
                 self.seen().remove(&key);
-                return Ok(Guard { key, index, good_until: Instant::now() + HELD_FOR, turn });
+                return Ok(RegistrationLock { key, index, good_until: Instant::now() + HELD_FOR, turn });
             }
-            expected = match client.guard_held(&key).await? {
+            expected = match client.lock_holder(&key).await? {
                 None => 0,
                 Some(held) if held.by == by || self.is_void(&key, held.index, client.clock.now()) => held.index,
                 Some(_) => {
@@ -88,16 +94,16 @@ impl Guards {
         Err(Failure::Contended { instance_id: instance_id.clone() })
     }
 
-    /// Gives the guard back. If that fails it is void by itself later.
-    pub(crate) async fn free(&self, client: &Client, guard: Guard) {
-        if let Err(failure) = client.guard_free(&guard.key, guard.index).await {
-            tracing::debug!(%failure, "a guard could not be given back and is void in a few seconds");
+    /// Gives the lock back. If that fails it is void by itself later.
+    pub(crate) async fn free(&self, client: &Client, lock: RegistrationLock) {
+        if let Err(failure) = client.free_lock(&lock.key, lock.index).await {
+            tracing::debug!(%failure, "a registration lock could not be given back and is void in a few seconds");
         }
-        self.end_turn(guard);
+        self.end_turn(lock);
     }
 
-    fn end_turn(&self, guard: Guard) {
-        let Guard { key, turn, .. } = guard;
+    fn end_turn(&self, lock: RegistrationLock) {
+        let RegistrationLock { key, turn, .. } = lock;
         // It has the lane as well.
         drop(turn);
         let mut lanes = self.lanes.lock().unwrap_or_else(PoisonError::into_inner);
@@ -135,47 +141,47 @@ mod tests {
     use crate::client::ANSWER_TIMEOUT;
 
     #[test]
-    fn a_guard_is_void_once_it_has_not_moved_for_long() {
-        let guards = Guards::default();
+    fn a_lock_is_void_once_it_has_not_moved_for_long() {
+        let locks = RegistrationLocks::default();
         let at = |seconds: u64| Moment::from_nanos(seconds * 1_000_000_000);
-        assert!(!guards.is_void("k", 5, at(1)));
-        assert!(!guards.is_void("k", 5, at(10)));
-        assert!(guards.is_void("k", 5, at(11)));
-        assert!(!guards.is_void("k", 6, at(12)), "it has moved");
-        assert!(!guards.is_void("l", 5, at(13)), "each key by itself");
+        assert!(!locks.is_void("k", 5, at(1)));
+        assert!(!locks.is_void("k", 5, at(10)));
+        assert!(locks.is_void("k", 5, at(11)));
+        assert!(!locks.is_void("k", 6, at(12)), "it has moved");
+        assert!(!locks.is_void("l", 5, at(13)), "each key by itself");
     }
 
     #[test]
-    fn a_guard_that_nobody_else_takes_is_void_after_any_change_is_over() {
+    fn a_lock_that_nobody_else_takes_is_void_after_any_change_is_over() {
         assert!(ANSWER_TIMEOUT + HELD_FOR + ANSWER_TIMEOUT + Duration::from_secs(1) < VOID_AFTER);
     }
 
     /// The lane was let go only after it had been looked at who else has it.
     #[tokio::test]
     async fn a_lane_goes_with_its_last_turn_and_stays_while_somebody_waits() {
-        let guards = Guards::default();
-        let guard = async |key: &str| {
-            let turn = guards.lane(key).lock_owned().await;
-            Guard { key: key.to_owned(), index: 1, good_until: Instant::now() + HELD_FOR, turn }
+        let locks = RegistrationLocks::default();
+        let lock = async |key: &str| {
+            let turn = locks.lane(key).lock_owned().await;
+            RegistrationLock { key: key.to_owned(), index: 1, good_until: Instant::now() + HELD_FOR, turn }
         };
-        let (first, other) = (guard("a").await, guard("b").await);
-        let next = guards.lane("a");
-        guards.end_turn(other);
-        guards.end_turn(first);
-        assert_eq!(guards.lanes.lock().unwrap().keys().collect::<Vec<_>>(), ["a"], "somebody waits for it");
+        let (first, other) = (lock("a").await, lock("b").await);
+        let next = locks.lane("a");
+        locks.end_turn(other);
+        locks.end_turn(first);
+        assert_eq!(locks.lanes.lock().unwrap().keys().collect::<Vec<_>>(), ["a"], "somebody waits for it");
         let turn = next.lock_owned().await;
-        guards.end_turn(Guard { key: "a".to_owned(), index: 2, good_until: Instant::now() + HELD_FOR, turn });
-        assert!(guards.lanes.lock().unwrap().is_empty());
+        locks.end_turn(RegistrationLock { key: "a".to_owned(), index: 2, good_until: Instant::now() + HELD_FOR, turn });
+        assert!(locks.lanes.lock().unwrap().is_empty());
     }
 
     #[test]
     fn lanes_do_not_pile_up() {
-        let guards = Guards::default();
-        let kept = guards.lane("a");
+        let locks = RegistrationLocks::default();
+        let kept = locks.lane("a");
         for n in 0..100 {
-            guards.lane(&n.to_string());
+            locks.lane(&n.to_string());
         }
-        assert!(guards.lanes.lock().unwrap().len() <= 2);
-        assert!(Arc::ptr_eq(&kept, &guards.lane("a")));
+        assert!(locks.lanes.lock().unwrap().len() <= 2);
+        assert!(Arc::ptr_eq(&kept, &locks.lane("a")));
     }
 }
