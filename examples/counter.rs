@@ -11,7 +11,7 @@ use std::process::Stdio;
 use std::time::Duration;
 
 use shardwise::{ClaimName, InstanceId, Settings, ShardingFactory, Tenure};
-use shardwise_fencing::{Journal, JournalError, Loaded, sqlite};
+use shardwise_fencing::{Journal, JournalError, LoadedJournal, sqlite};
 use sqlx::sqlite::{SqliteConnectOptions, SqlitePool};
 use tokio::io::{AsyncBufReadExt, BufReader};
 use tokio::process::{Child, Command};
@@ -76,7 +76,7 @@ async fn count(journal: Journal, id: String, tenure: Tenure) -> std::result::Res
 }
 
 /// Where the last owner stopped.
-fn restored(loaded: &Loaded) -> u64 {
+fn restored(loaded: &LoadedJournal) -> u64 {
     let snapshot = loaded.snapshot.as_ref().and_then(|snapshot| snapshot.state.as_slice().try_into().ok()).map_or(0, u64::from_be_bytes);
     snapshot + loaded.events.len() as u64
 }

@@ -11,7 +11,7 @@ use crate::settings::DiscoverySettings;
 use crate::{Error, ErrorKind, Result};
 
 /// A backend of ours.
-pub(crate) struct Known {
+pub(crate) struct KnownBackend {
     /// Its name in the settings, which is also the name of its feature.
     pub(crate) name: &'static str,
     /// `None`: this program was built without the feature.
@@ -21,13 +21,13 @@ pub(crate) struct Known {
 /// One line per backend: its feature and its crate.
 macro_rules! backends {
     ($($name:literal => $krate:ident),* $(,)?) => {
-        pub(crate) const BACKENDS: &[Known] = &[
-            Known { name: MEMORY.name, kind: Some(&MEMORY) },
+        pub(crate) const BACKENDS: &[KnownBackend] = &[
+            KnownBackend { name: MEMORY.name, kind: Some(&MEMORY) },
             $(
                 #[cfg(feature = $name)]
-                Known { name: $name, kind: Some(&$krate::BACKEND) },
+                KnownBackend { name: $name, kind: Some(&$krate::BACKEND) },
                 #[cfg(not(feature = $name))]
-                Known { name: $name, kind: None },
+                KnownBackend { name: $name, kind: None },
             )*
         ];
     };

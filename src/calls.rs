@@ -100,9 +100,9 @@ pub(crate) fn follow_claims(backend: &Arc<dyn Discovery>, group: &GroupName, pro
     })
 }
 
-fn followed<T: Send + 'static>(open: impl Fn() -> Watch<T> + Send + 'static) -> Watch<T> {
+fn followed<T: Send + 'static>(open: impl Fn() -> NewsStream<T> + Send + 'static) -> NewsStream<T> {
     let open = move || AssertUnwindSafe(open()).catch_unwind().map(|event| event.unwrap_or_else(|_panic| Err(panicked("watch")))).boxed();
-    let followed = Followed { watch: open(), open, pause: REWATCH_FIRST, errors: 0 };
+    let followed = ReconnectingWatch { watch: open(), open, pause: REWATCH_FIRST, errors: 0 };
     stream::unfold(followed, |mut followed| async move {
         let event = followed.next().await;
         Some((event, followed))
@@ -110,17 +110,17 @@ fn followed<T: Send + 'static>(open: impl Fn() -> Watch<T> + Send + 'static) -> 
     .boxed()
 }
 
-type Watch<T> = BoxStream<'static, Result<T, Error>>;
+type NewsStream<T> = BoxStream<'static, Result<T, Error>>;
 
-struct Followed<T, F> {
-    watch: Watch<T>,
+struct ReconnectingWatch<T, F> {
+    watch: NewsStream<T>,
     open: F,
     pause: Duration,
     /// In a row, each hard upon the one before.
     errors: u32,
 }
 
-impl<T, F: Fn() -> Watch<T>> Followed<T, F> {
+impl<T, F: Fn() -> NewsStream<T>> ReconnectingWatch<T, F> {
     async fn next(&mut self) -> Result<T, Error> {
         let mut rested = self.errors >= ERRORS_AT_ONCE;
         if rested {

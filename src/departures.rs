@@ -33,17 +33,17 @@ impl Departure {
 
 /// Compares each view with the one before it, so no view may be skipped.
 #[derive(Debug, Default)]
-pub(crate) struct Departures(Mutex<Seen>);
+pub(crate) struct Departures(Mutex<DepartureLog>);
 
 #[derive(Debug, Default)]
-struct Seen {
+struct DepartureLog {
     before: Arc<View>,
     /// The latest last.
     gone: VecDeque<Departure>,
 }
 
 impl Departures {
-    fn seen(&self) -> MutexGuard<'_, Seen> {
+    fn seen(&self) -> MutexGuard<'_, DepartureLog> {
         // Whole after each assignment.
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }

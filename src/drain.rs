@@ -11,7 +11,7 @@ use shardwise_discovery::{ClaimsEvent, Discovery, NOTE_BYTES_MAX, Note, WriteOut
 use tokio::sync::{mpsc, oneshot, watch};
 
 use crate::calls::limited;
-use crate::driver::Command;
+use crate::driver::DriverCommand;
 use crate::runtime::NoteBook;
 use crate::{Error, ErrorKind, Result};
 
@@ -26,24 +26,24 @@ const HEARD_WITHIN: Duration = Duration::from_secs(1);
 
 /// The note's text, the latest wish last.
 #[derive(Debug, Default, Serialize, Deserialize)]
-struct Wishes {
+struct DrainNote {
     drained: Vec<InstanceId>,
 }
 
 /// What an operator wants of a member.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Wish {
+pub(crate) enum DrainIntent {
     Drain,
     Undrain,
 }
 
 /// The note of one group.
 #[derive(Clone)]
-pub(crate) struct Drains {
+pub(crate) struct DrainStore {
     book: NoteBook,
 }
 
-impl Drains {
+impl DrainStore {
     /// `None` if the backend keeps no notes: then nobody can be drained.
     pub(crate) fn of(policy: &Policy, timing: Timing, backend: &Arc<dyn Discovery>) -> Option<Self> {
         backend.as_notes()?;
@@ -51,9 +51,9 @@ impl Drains {
         Some(Self { book: NoteBook::new(Arc::clone(backend), policy.group.clone(), name, timing.renew_every) })
     }
 
-    async fn read(&self) -> Result<(Wishes, u64)> {
+    async fn read(&self) -> Result<(DrainNote, u64)> {
         let note = self.book.read().await?;
-        let wishes = note.as_ref().map_or_else(|| Ok(Wishes::default()), decoded)?;
+        let wishes = note.as_ref().map_or_else(|| Ok(DrainNote::default()), decoded)?;
         Ok((wishes, note.map_or(0, |note| note.version)))
     }
 
@@ -63,14 +63,14 @@ impl Drains {
     }
 
     /// Keeps the wish. `false`: it was there already.
-    pub(crate) async fn set(&self, id: &InstanceId, wish: Wish, view: &View) -> Result<bool> {
+    pub(crate) async fn set(&self, id: &InstanceId, wish: DrainIntent, view: &View) -> Result<bool> {
         for _ in 0..ATTEMPTS {
             let (mut wishes, version) = self.read().await?;
-            if wishes.drained.contains(id) == (wish == Wish::Drain) {
+            if wishes.drained.contains(id) == (wish == DrainIntent::Drain) {
                 return Ok(false);
             }
             wishes.drained.retain(|known| known != id);
-            wishes.drained.extend((wish == Wish::Drain).then(|| id.clone()));
+            wishes.drained.extend((wish == DrainIntent::Drain).then(|| id.clone()));
             if let WriteOutcome::Written(_) = self.book.write(version, &fitting(wishes, view)?).await? {
                 return Ok(true);
             }
@@ -79,7 +79,7 @@ impl Drains {
     }
 }
 
-fn decoded(note: &Note) -> Result<Wishes> {
+fn decoded(note: &Note) -> Result<DrainNote> {
     serde_json::from_str(&note.text).map_err(|_| {
         let said = shardwise_discovery::one_line(&note.text);
         let message =
@@ -89,7 +89,7 @@ fn decoded(note: &Note) -> Result<Wishes> {
 }
 
 /// The text. If it is too long, the oldest wishes about members that are not there are forgotten: those with made ids never come back.
-fn fitting(mut wishes: Wishes, view: &View) -> Result<String> {
+fn fitting(mut wishes: DrainNote, view: &View) -> Result<String> {
     loop {
         let text = serde_json::to_string(&wishes).map_err(|error| Error::new(ErrorKind::Backend, error.to_string()))?;
         if text.len() <= NOTE_BYTES_MAX {
@@ -166,14 +166,14 @@ const LISTED_MAX: usize = 32;
 
 /// Follows the wish about one member.
 #[derive(Clone)]
-pub(crate) struct Follower {
-    pub(crate) drains: Drains,
+pub(crate) struct DrainFollower {
+    pub(crate) drains: DrainStore,
     pub(crate) me: InstanceId,
     /// A wish is seen within a TTL: with the limit of a read this is less.
     pub(crate) read_every: Duration,
 }
 
-impl Follower {
+impl DrainFollower {
     /// Whether this member is to be drained, before it joins: a drained one that is restarted must not take slots for a moment. An answer that does
     /// not come soon is not waited for: whoever starts while the backend is out of reach may own for up to half a TTL once it is back.
     pub(crate) async fn wanted_at_start(&self) -> Option<bool> {
@@ -185,7 +185,7 @@ impl Follower {
     /// Tells the driver what is wanted, until the service is gone. While it is no member, nothing is read.
     pub(crate) async fn follow(
         self,
-        ways: mpsc::WeakSender<Command>,
+        ways: mpsc::WeakSender<DriverCommand>,
         ownership: watch::Receiver<Arc<Ownership>>,
         mut noted: watch::Receiver<()>,
     ) {
@@ -198,7 +198,7 @@ impl Follower {
                         complaint = None;
                         let Some(way) = ways.upgrade() else { return };
                         let (taken, answer) = oneshot::channel();
-                        if way.send(Command::Drain(drained.contains(&self.me), taken)).await.is_err() || answer.await.is_err() {
+                        if way.send(DriverCommand::Drain(drained.contains(&self.me), taken)).await.is_err() || answer.await.is_err() {
                             return;
                         }
                     }
@@ -236,7 +236,7 @@ mod tests {
     #[test]
     fn who_is_gone_is_forgotten_when_the_note_is_full_and_who_is_there_is_not() {
         let here = View::new(1, vec![Member::named(id("here"))]);
-        let many = |last: &str| Wishes {
+        let many = |last: &str| DrainNote {
             drained: std::iter::once(id("here")).chain((0..300).map(|n| id(&format!("worker-number-{n}")))).chain([id(last)]).collect(),
         };
         let text = fitting(many("last"), &here).unwrap();

@@ -8,14 +8,14 @@ use std::time::Duration;
 use shardwise_core::{InstanceId, Member, OwnershipMode, PlacementParams, Policy, PolicyName, Serves};
 use shardwise_discovery::{Clock, Discovery, random_incarnation};
 
-use crate::drain::{Drains, Wish};
+use crate::drain::{DrainIntent, DrainStore};
 use crate::error::inside_runtime;
 use crate::messages::unreachable_by;
 use crate::observer::Observer;
 use crate::runtime::{Daemons, Singleton, Timer};
 use crate::service::ShardingService;
 use crate::settings::{DiscoverySettings, InstanceSettings, LoadOptions, PolicySettings, Settings};
-use crate::{Error, ErrorKind, Result, absence, backend, confirm, drain, places};
+use crate::{Error, ErrorKind, Result, absence, backend, backend_cache, confirm, drain};
 
 /// Builds one [`ShardingService`] per named policy. Clones share their services.
 ///
@@ -38,10 +38,10 @@ use crate::{Error, ErrorKind, Result, absence, backend, confirm, drain, places};
 /// ```
 #[derive(Clone)]
 pub struct ShardingFactory {
-    inner: Arc<Inner>,
+    inner: Arc<FactoryInner>,
 }
 
-struct Inner {
+struct FactoryInner {
     enabled: bool,
     instance: InstanceSettings,
     instance_id: InstanceId,
@@ -51,12 +51,12 @@ struct Inner {
     own_backends: HashMap<String, Arc<dyn Discovery>>,
     clock: Clock,
     has_own_clock: bool,
-    made: Mutex<Made>,
+    made: Mutex<FactoryState>,
 }
 
 /// What has been made so far. Making is quick and contacts nothing, so it is done under the lock: nothing is made twice.
 #[derive(Default)]
-struct Made {
+struct FactoryState {
     services: HashMap<PolicyName, ShardingService>,
     backends: Vec<(DiscoverySettings, Arc<dyn Discovery>)>,
 }
@@ -220,7 +220,7 @@ impl ShardingFactory {
     /// which counts drained members, for a backend that keeps no notes, and if too many are drained; [`ErrorKind::Backend`]; retryable,
     /// [`ErrorKind::Unavailable`].
     pub async fn drain(&self, policy_name: &str, instance_id: &InstanceId) -> Result<bool> {
-        self.wish(policy_name, instance_id, Wish::Drain).await
+        self.wish(policy_name, instance_id, DrainIntent::Drain).await
     }
 
     /// Takes the wish of [`ShardingFactory::drain`] back; also of a member that is not there. `false`: there was none.
@@ -229,7 +229,7 @@ impl ShardingFactory {
     ///
     /// As [`ShardingFactory::drain`], but for the unknown member.
     pub async fn undrain(&self, policy_name: &str, instance_id: &InstanceId) -> Result<bool> {
-        self.wish(policy_name, instance_id, Wish::Undrain).await
+        self.wish(policy_name, instance_id, DrainIntent::Undrain).await
     }
 
     /// Who is drained by an operator's wish, whether it is there or not; the latest last.
@@ -256,11 +256,11 @@ impl ShardingFactory {
         drain::drained_within(&settings.policy, settings.timing, &backend, instance_id, within).await
     }
 
-    async fn wish(&self, policy_name: &str, id: &InstanceId, wish: Wish) -> Result<bool> {
+    async fn wish(&self, policy_name: &str, id: &InstanceId, wish: DrainIntent) -> Result<bool> {
         inside_runtime()?;
         let (drains, settings, backend) = self.drains(policy_name)?;
         let view = drain::view_of(&settings.policy, settings.timing, &*backend).await?;
-        if wish == Wish::Drain && view.member(id).is_none() {
+        if wish == DrainIntent::Drain && view.member(id).is_none() {
             return Err(drain::unknown(id, &view));
         }
         let changed = drains.set(id, wish, &view).await?;
@@ -270,7 +270,7 @@ impl ShardingFactory {
         Ok(changed)
     }
 
-    fn drains(&self, policy_name: &str) -> Result<(Drains, &PolicySettings, Arc<dyn Discovery>)> {
+    fn drains(&self, policy_name: &str) -> Result<(DrainStore, &PolicySettings, Arc<dyn Discovery>)> {
         let settings = self.policy(policy_name)?;
         let policy = &settings.policy;
         let by_key = |params: &&PlacementParams| params.kind.by_key().is_some();
@@ -283,7 +283,7 @@ impl ShardingFactory {
             return Err(Error::new(ErrorKind::Settings, message));
         }
         let backend = self.backend(&settings.discovery, &mut self.made())?;
-        let drains = Drains::of(policy, settings.timing, &backend).ok_or_else(|| {
+        let drains = DrainStore::of(policy, settings.timing, &backend).ok_or_else(|| {
             let message = format!(
                 "policy {}: its backend keeps no notes, so nobody can be drained; use \"local\", \"consul\" or \"etcd\"",
                 policy.name
@@ -331,7 +331,7 @@ impl ShardingFactory {
         &self.inner.instance_id
     }
 
-    fn made(&self) -> MutexGuard<'_, Made> {
+    fn made(&self) -> MutexGuard<'_, FactoryState> {
         // A constructor of the user's own backend table cannot run under this lock, and ours leave the maps whole.
         self.inner.made.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -342,7 +342,7 @@ impl ShardingFactory {
         self.inner.policies.iter().find(|(known, _)| known.as_str() == name).map(|(_, settings)| settings).ok_or_else(unknown)
     }
 
-    fn make(&self, settings: &PolicySettings, serves: Serves, made: &mut Made) -> Result<ShardingService> {
+    fn make(&self, settings: &PolicySettings, serves: Serves, made: &mut FactoryState) -> Result<ShardingService> {
         let (policy, member, clock) = (settings.policy.clone(), self.member(serves), self.inner.clock.clone());
         let exclusive = policy.ownership == OwnershipMode::Exclusive;
         if !self.inner.enabled && exclusive {
@@ -399,7 +399,7 @@ impl ShardingFactory {
     }
 
     /// One backend for all policies that name the same place.
-    fn backend(&self, settings: &DiscoverySettings, made: &mut Made) -> Result<Arc<dyn Discovery>> {
+    fn backend(&self, settings: &DiscoverySettings, made: &mut FactoryState) -> Result<Arc<dyn Discovery>> {
         if let Some(own) = self.inner.own_backends.get(&settings.backend) {
             return Ok(Arc::clone(own));
         }
@@ -409,7 +409,7 @@ impl ShardingFactory {
         let open = || backend::open(settings, &self.inner.clock);
         // The store of `memory` is the factory's own, and so is a backend on a clock of the caller's.
         let is_own = backend::is_memory(settings) || self.inner.has_own_clock;
-        let backend = if is_own { open()? } else { places::backend(settings, open)? };
+        let backend = if is_own { open()? } else { backend_cache::backend(settings, open)? };
         made.backends.push((settings.clone(), Arc::clone(&backend)));
         Ok(backend)
     }
@@ -517,7 +517,7 @@ impl ShardingFactoryBuilder {
                 .validated()
                 .map_err(|e| Error::new(ErrorKind::Settings, format!("policy {}: {e}", settings.policy.name)))?;
         }
-        let inner = Inner {
+        let inner = FactoryInner {
             enabled: !self.disabled,
             instance_id: self.instance.id_or_made()?,
             instance: self.instance,

@@ -47,6 +47,7 @@
 
 mod absence;
 mod backend;
+mod backend_cache;
 mod calls;
 mod confirm;
 mod departures;
@@ -59,8 +60,7 @@ mod listeners;
 mod messages;
 pub mod metrics;
 mod observer;
-mod placers;
-mod places;
+mod placement_cache;
 pub mod proof;
 pub mod requests;
 mod runtime;

@@ -37,11 +37,11 @@ impl News for Arc<Ownership> {
     }
 }
 
-pub(crate) struct Hub<T> {
-    seats: Mutex<Vec<Weak<Seat<T>>>>,
+pub(crate) struct ListenerHub<T> {
+    subscribers: Mutex<Vec<Weak<Subscriber<T>>>>,
 }
 
-struct Seat<T> {
+struct Subscriber<T> {
     pending: Mutex<Pending<T>>,
     waker: AtomicWaker,
 }
@@ -56,25 +56,25 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-impl<T> Default for Hub<T> {
+impl<T> Default for ListenerHub<T> {
     fn default() -> Self {
-        Self { seats: Mutex::default() }
+        Self { subscribers: Mutex::default() }
     }
 }
 
-impl<T: News> Hub<T> {
+impl<T: News> ListenerHub<T> {
     pub(crate) fn subscribe(&self) -> Listener<T> {
         let pending = Mutex::new(Pending { backlog: VecDeque::new(), closed: false });
-        let seat = Arc::new(Seat { pending, waker: AtomicWaker::new() });
-        let mut seats = lock(&self.seats);
-        seats.retain(|seat| seat.strong_count() > 0);
-        seats.push(Arc::downgrade(&seat));
-        Listener { seat }
+        let subscriber = Arc::new(Subscriber { pending, waker: AtomicWaker::new() });
+        let mut subscribers = lock(&self.subscribers);
+        subscribers.retain(|subscriber| subscriber.strong_count() > 0);
+        subscribers.push(Arc::downgrade(&subscriber));
+        Listener { subscriber }
     }
 
     pub(crate) fn push(&self, news: &T) {
-        for seat in lock(&self.seats).iter().filter_map(Weak::upgrade) {
-            let mut pending = lock(&seat.pending);
+        for subscriber in lock(&self.subscribers).iter().filter_map(Weak::upgrade) {
+            let mut pending = lock(&subscriber.pending);
             let full = pending.backlog.len() >= T::BACKLOG_MAX;
             let last = if full { pending.backlog.pop_back() } else { None };
             pending.backlog.push_back(match last {
@@ -82,16 +82,16 @@ impl<T: News> Hub<T> {
                 None => news.clone(),
             });
             drop(pending);
-            seat.waker.wake();
+            subscriber.waker.wake();
         }
     }
 }
 
-impl<T> Drop for Hub<T> {
+impl<T> Drop for ListenerHub<T> {
     fn drop(&mut self) {
-        for seat in lock(&self.seats).iter().filter_map(Weak::upgrade) {
-            lock(&seat.pending).closed = true;
-            seat.waker.wake();
+        for subscriber in lock(&self.subscribers).iter().filter_map(Weak::upgrade) {
+            lock(&subscriber.pending).closed = true;
+            subscriber.waker.wake();
         }
     }
 }
@@ -105,7 +105,7 @@ pub type Snapshots = Listener<Arc<Ownership>>;
 
 /// News of one service as a stream that ends with the service. A reader that is slow gets the latest news merged.
 pub struct Listener<T> {
-    seat: Arc<Seat<T>>,
+    subscriber: Arc<Subscriber<T>>,
 }
 
 impl<T: News> Listener<T> {
@@ -119,8 +119,8 @@ impl<T: News> Stream for Listener<T> {
     type Item = T;
 
     fn poll_next(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<T>> {
-        self.seat.waker.register(context.waker());
-        let mut pending = lock(&self.seat.pending);
+        self.subscriber.waker.register(context.waker());
+        let mut pending = lock(&self.subscriber.pending);
         match pending.backlog.pop_front() {
             Some(news) => Poll::Ready(Some(news)),
             None if pending.closed => Poll::Ready(None),

@@ -13,7 +13,7 @@ use tokio::task::AbortHandle;
 use crate::absence::{Absence, Absences};
 use crate::calls::follow;
 use crate::departures::{Departure, Departures};
-use crate::placers::{placed_ahead, placer};
+use crate::placement_cache::{placed_ahead, placer};
 use crate::{Error, ErrorKind, Result};
 
 /// The view is proven this often within one TTL.
@@ -28,11 +28,11 @@ pub struct Observer {
     departures: Arc<Departures>,
     /// When the view was last proven current.
     proven: Arc<Mutex<Moment>>,
-    sights: watch::Receiver<Option<Arc<Sight>>>,
+    views: watch::Receiver<Option<Arc<ObservedView>>>,
     following: AbortHandle,
 }
 
-struct Sight {
+struct ObservedView {
     view: Arc<View>,
     /// `None`: nobody owns.
     placed: Result<Option<ViewPlacement>>,
@@ -40,7 +40,7 @@ struct Sight {
 
 impl Observer {
     pub(crate) async fn start(policy: Policy, timing: Timing, backend: Arc<dyn Discovery>, clock: Clock) -> Result<Self> {
-        let (sender, mut sights) = watch::channel(None);
+        let (sender, mut views) = watch::channel(None);
         let mut watch = placed_ahead(follow(&backend, &policy.group, timing.ttl / PROOFS_PER_TTL), policy.clone());
         let (failures, mut failure) = watch::channel(None);
         let (placing, absences) = (policy.clone(), Arc::<Absences>::default());
@@ -51,7 +51,7 @@ impl Observer {
             *proven = at.max(*proven);
         };
         let following = tokio::spawn(async move {
-            let mut placing = Placing { placer: placer(&placing.group, placing.placement), by: placing.placement, policy: placing };
+            let mut placing = ObserverPlacer { placer: placer(&placing.group, placing.placement), by: placing.placement, policy: placing };
             // Logged once until it passes.
             let mut blind = false;
             while let Some(event) = watch.next().await {
@@ -61,7 +61,7 @@ impl Observer {
                         seen.saw(&snapshot.view, by.now());
                         gone.saw(&snapshot.view);
                         prove(snapshot.proven);
-                        sender.send_replace(Some(Arc::new(placing.sight(snapshot.view))));
+                        sender.send_replace(Some(Arc::new(placing.observed(snapshot.view))));
                     }
                     Ok(WatchEvent::Proven(at)) => prove(at),
                     Ok(_) => {}
@@ -74,10 +74,9 @@ impl Observer {
                 }
             }
         });
-        let mut observer =
-            Self { policy, clock, absences, departures, proven, sights: sights.clone(), following: following.abort_handle() };
+        let mut observer = Self { policy, clock, absences, departures, proven, views: views.clone(), following: following.abort_handle() };
         let seen = tokio::select! {
-            seen = tokio::time::timeout(timing.ttl, sights.wait_for(Option::is_some)) => seen.is_ok_and(|seen| seen.is_ok()),
+            seen = tokio::time::timeout(timing.ttl, views.wait_for(Option::is_some)) => seen.is_ok_and(|seen| seen.is_ok()),
             permanent = failure.wait_for(|error| error.as_ref().is_some_and(|e: &shardwise_discovery::Error| !e.is_retryable())) => {
                 return Err(permanent.ok().and_then(|e| e.clone()).map_or_else(stopped, Error::from));
             }
@@ -86,12 +85,12 @@ impl Observer {
         if !seen {
             return Err(last_failure());
         }
-        observer.sights.mark_unchanged();
+        observer.views.mark_unchanged();
         Ok(observer)
     }
 
-    fn sight(&self) -> Option<Arc<Sight>> {
-        self.sights.borrow().clone()
+    fn observed(&self) -> Option<Arc<ObservedView>> {
+        self.views.borrow().clone()
     }
 
     /// The policy whose group it sees.
@@ -101,7 +100,7 @@ impl Observer {
 
     /// The group's members as last seen.
     pub fn members(&self) -> Arc<View> {
-        self.sight().map(|sight| Arc::clone(&sight.view)).unwrap_or_default()
+        self.observed().map(|observed| Arc::clone(&observed.view)).unwrap_or_default()
     }
 
     /// The members that have left for a while (`rejoin_grace`), and how long their places are kept for them at most.
@@ -152,24 +151,24 @@ impl Observer {
     ///
     /// As [`Observer::owner`].
     pub fn placed(&self) -> Result<Option<ViewPlacement>> {
-        self.sight().map_or(Ok(None), |sight| sight.placed.clone())
+        self.observed().map_or(Ok(None), |observed| observed.placed.clone())
     }
 
     /// The group's members now and whenever they change, for several readers.
     pub fn views(&self) -> impl Stream<Item = Arc<View>> + Send + use<> {
-        let sights = self.sights.clone();
-        stream::unfold((sights, true), |(mut sights, first)| async move {
+        let views = self.views.clone();
+        stream::unfold((views, true), |(mut views, first)| async move {
             if !first {
-                sights.changed().await.ok()?;
+                views.changed().await.ok()?;
             }
-            let view = sights.borrow_and_update().as_ref().map(|sight| Arc::clone(&sight.view)).unwrap_or_default();
-            Some((view, (sights, false)))
+            let view = views.borrow_and_update().as_ref().map(|observed| Arc::clone(&observed.view)).unwrap_or_default();
+            Some((view, (views, false)))
         })
     }
 
     /// Waits for the next view. `false` once nothing comes any more.
     pub async fn changed(&mut self) -> bool {
-        self.sights.changed().await.is_ok()
+        self.views.changed().await.is_ok()
     }
 }
 
@@ -180,14 +179,14 @@ impl Drop for Observer {
 }
 
 /// What an observer places views by: one placement at a time, that which the group serves.
-struct Placing {
+struct ObserverPlacer {
     policy: Policy,
     by: PlacementParams,
     placer: Arc<Placer>,
 }
 
-impl Placing {
-    fn sight(&mut self, view: Arc<View>) -> Sight {
+impl ObserverPlacer {
+    fn observed(&mut self, view: Arc<View>) -> ObservedView {
         let group = view.group_fingerprint();
         let placed = match (self.policy.serving(group), group) {
             (None, Some(group)) => Err(Error::from(&MemberRefusal::other_policy(&self.policy, group))),
@@ -199,7 +198,7 @@ impl Placing {
             }
             _ => Ok(None),
         };
-        Sight { view, placed }
+        ObservedView { view, placed }
     }
 }
 

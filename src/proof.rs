@@ -37,7 +37,7 @@ impl Channel {
 
 /// Who gives a proof, and of what: a proof of one kind is none of another, so that none can be sent back to where it came from.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Kind {
+pub enum ProofKind {
     /// The recipient's first: it knows the secret and is the member that was called.
     Welcome,
     /// The caller's, of what it sends.
@@ -46,7 +46,7 @@ pub enum Kind {
     Answer,
 }
 
-impl Kind {
+impl ProofKind {
     const fn name(self) -> &'static [u8] {
         match self {
             Self::Welcome => b"welcome",
@@ -80,7 +80,7 @@ impl Nonce {
     }
 }
 
-/// A keyed digest of 32 bytes. As text it is 64 hexadecimal digits. Two are compared by [`Session::proves`] alone, in constant time.
+/// A keyed digest of 32 bytes. As text it is 64 hexadecimal digits. Two are compared by [`ProofSession::proves`] alone, in constant time.
 #[derive(Debug, Clone, Copy)]
 pub struct Proof([u8; BYTES]);
 
@@ -103,9 +103,9 @@ pub fn digest(body: &[u8]) -> String {
 
 /// What the two sides of one connection share. `Debug` does not show the key.
 #[derive(Clone)]
-pub struct Session(Hmac<Sha256>);
+pub struct ProofSession(Hmac<Sha256>);
 
-impl Session {
+impl ProofSession {
     /// Of the secret that all members have, the member that is called, and the nonces of both sides.
     pub fn new(secret: &[u8], recipient: &Recipient<'_>, callers: &Nonce, recipients: &Nonce) -> Self {
         let mut derived = keyed(secret);
@@ -125,16 +125,16 @@ impl Session {
     }
 
     /// The proof of that kind, before which `count` of its kind were given on the connection, about these fields.
-    pub fn proof(&self, kind: Kind, count: u64, fields: &[&[u8]]) -> Proof {
+    pub fn proof(&self, kind: ProofKind, count: u64, fields: &[&[u8]]) -> Proof {
         Proof(self.over(kind, count, fields).finalize().into_bytes().into())
     }
 
     /// Whether `shown` is that proof. Takes as long whichever byte differs.
-    pub fn proves(&self, shown: &Proof, kind: Kind, count: u64, fields: &[&[u8]]) -> bool {
+    pub fn proves(&self, shown: &Proof, kind: ProofKind, count: u64, fields: &[&[u8]]) -> bool {
         self.over(kind, count, fields).verify_slice(&shown.0).is_ok()
     }
 
-    fn over(&self, kind: Kind, count: u64, fields: &[&[u8]]) -> Hmac<Sha256> {
+    fn over(&self, kind: ProofKind, count: u64, fields: &[&[u8]]) -> Hmac<Sha256> {
         let mut mac = self.0.clone();
         add(&mut mac, kind.name());
         add(&mut mac, &count.to_be_bytes());
@@ -145,7 +145,7 @@ impl Session {
     }
 }
 
-impl fmt::Debug for Session {
+impl fmt::Debug for ProofSession {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("Session(***)")
     }
@@ -212,11 +212,11 @@ mod tests {
 
     const SECRET: &[u8] = b"members-know-this-one";
 
-    fn session(secret: &[u8], (channel, group, id, incarnation): (Channel, &str, &str, u64), nonces: [u8; 2]) -> Session {
+    fn session(secret: &[u8], (channel, group, id, incarnation): (Channel, &str, &str, u64), nonces: [u8; 2]) -> ProofSession {
         let (group, id) = (GroupName::new(group).unwrap(), InstanceId::new(id).unwrap());
         let recipient = Recipient { channel, group: &group, instance_id: &id, incarnation: Incarnation::new(incarnation) };
         let [callers, recipients] = nonces.map(|byte| Nonce([byte; BYTES]));
-        Session::new(secret, &recipient, &callers, &recipients)
+        ProofSession::new(secret, &recipient, &callers, &recipients)
     }
 
     const WORKER: (Channel, &str, &str, u64) = (Channel::Requests, "workers", "worker-1", 7);
@@ -224,7 +224,7 @@ mod tests {
     /// The vector of `docs/protocol.md`, which `docs/protocol_check.py` computes too; those of requests are in `requests::proven`.
     #[test]
     fn the_bytes_are_those_of_the_page() {
-        let welcome = session(SECRET, WORKER, [0x11, 0x22]).proof(Kind::Welcome, 0, &[]);
+        let welcome = session(SECRET, WORKER, [0x11, 0x22]).proof(ProofKind::Welcome, 0, &[]);
         assert_eq!(welcome.to_string(), "7bbaf0deb9d4ae922c37e27d450b66245978a289e0e9e082657df235b1f682bd");
         assert_eq!(digest(b"{\"a\":1}"), "015abd7f5cc57a2dd94b7590f04ad8084273905ee33ec5cebeae62276a97f862");
     }
@@ -232,9 +232,9 @@ mod tests {
     #[test]
     fn whatever_differs_makes_another_proof() {
         let (own, fields): (_, [&[u8]; 2]) = (session(SECRET, WORKER, [1, 2]), [b"POST", b"/x"]);
-        let proof = own.proof(Kind::Question, 3, &fields);
-        assert!(own.proves(&proof, Kind::Question, 3, &fields));
-        assert!(own.proves(&proof.to_string().parse().unwrap(), Kind::Question, 3, &fields));
+        let proof = own.proof(ProofKind::Question, 3, &fields);
+        assert!(own.proves(&proof, ProofKind::Question, 3, &fields));
+        assert!(own.proves(&proof.to_string().parse().unwrap(), ProofKind::Question, 3, &fields));
         for other in [
             session(b"members-know-this-onf", WORKER, [1, 2]),
             session(SECRET, (Channel::Messages, "workers", "worker-1", 7), [1, 2]),
@@ -245,18 +245,18 @@ mod tests {
             session(SECRET, WORKER, [1, 3]),
             session(SECRET, WORKER, [2, 1]),
         ] {
-            assert!(!other.proves(&proof, Kind::Question, 3, &fields));
+            assert!(!other.proves(&proof, ProofKind::Question, 3, &fields));
         }
         let is = |kind, count, fields: &[&[u8]]| own.proves(&proof, kind, count, fields);
-        assert!(!is(Kind::Answer, 3, &fields) && !is(Kind::Welcome, 3, &fields), "it cannot be sent back");
-        assert!(!is(Kind::Question, 2, &fields) && !is(Kind::Question, 4, &fields), "it counts once");
+        assert!(!is(ProofKind::Answer, 3, &fields) && !is(ProofKind::Welcome, 3, &fields), "it cannot be sent back");
+        assert!(!is(ProofKind::Question, 2, &fields) && !is(ProofKind::Question, 4, &fields), "it counts once");
         for other in [&[&b"POST"[..], b"/y"][..], &[b"POST/", b"x"], &[b"POST/x"], &[b"POST", b"/x", b""], &[b"POST"], &[]] {
-            assert!(!is(Kind::Question, 3, other), "{other:?}");
+            assert!(!is(ProofKind::Question, 3, other), "{other:?}");
         }
         let mut bytes = *proof.bytes();
         for at in 0..BYTES {
             bytes[at] ^= 1;
-            assert!(!own.proves(&Proof::from_bytes(bytes), Kind::Question, 3, &fields), "byte {at}");
+            assert!(!own.proves(&Proof::from_bytes(bytes), ProofKind::Question, 3, &fields), "byte {at}");
             bytes[at] ^= 1;
         }
     }

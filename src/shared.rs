@@ -14,15 +14,15 @@ use tokio_util::task::TaskTracker;
 
 use crate::absence::Absences;
 use crate::life::Life;
-use crate::listeners::Hub;
+use crate::listeners::ListenerHub;
 use crate::messages::Post;
-use crate::requests::Desk;
-use crate::runtime::{Guards, Names};
-use crate::service::Ranking;
+use crate::requests::RequestHandlers;
+use crate::runtime::{Guards, OfferedNames};
+use crate::service::RankCache;
 use crate::settings::{MessagesSettings, PeersSettings};
 
 /// What work under ownership stands on. Whoever holds it keeps no stream open and no service alive.
-pub(crate) struct Ground {
+pub(crate) struct OwnershipContext {
     pub(crate) policy: Arc<Policy>,
     pub(crate) clock: Clock,
     /// The user's work under ownership; a leaving service waits for it.
@@ -37,16 +37,16 @@ pub(crate) struct Ground {
 }
 
 pub(crate) struct Shared {
-    pub(crate) ground: Arc<Ground>,
+    pub(crate) ownership_context: Arc<OwnershipContext>,
     pub(crate) timing: Timing,
     pub(crate) instance_id: InstanceId,
     pub(crate) serves: Option<Serves>,
     pub(crate) life: Life,
-    pub(crate) names: Names,
+    pub(crate) names: OfferedNames,
     /// Messages to whoever holds a name.
     pub(crate) post: Arc<Post>,
     /// Requests to this worker.
-    pub(crate) desk: Desk,
+    pub(crate) request_handlers: RequestHandlers,
     /// When the view was last proven current; it stays when the worker is fenced.
     pub(crate) proven: Mutex<Option<Moment>>,
     /// When the latest renewal was answered that moved the deadline.
@@ -55,8 +55,8 @@ pub(crate) struct Shared {
     pub(crate) noted: watch::Sender<()>,
     /// How often a slot was given away though work was still running in it.
     pub(crate) overlaps: AtomicU64,
-    pub(crate) rebalances: Hub<Rebalance>,
-    pub(crate) snapshots: Hub<Arc<Ownership>>,
+    pub(crate) rebalances: ListenerHub<Rebalance>,
+    pub(crate) snapshots: ListenerHub<Arc<Ownership>>,
     /// What the backend said last when it failed, since the wish to join: a join that takes too long ends with it.
     pub(crate) failure: ArcSwapOption<String>,
     /// Why the group cannot be seen until somebody changes something, where the backend said so last.
@@ -70,7 +70,7 @@ pub(crate) struct Shared {
     /// Placements asked for so far.
     pub(crate) rebuilds: AtomicU64,
     /// Who comes after each slot's owner.
-    pub(crate) ranking: Ranking,
+    pub(crate) ranking: RankCache,
     changes: watch::Sender<Arc<Ownership>>,
 }
 
@@ -83,7 +83,7 @@ impl Shared {
         clock: Clock,
         ownership: Arc<Ownership>,
     ) -> Self {
-        let ground = Ground {
+        let context = OwnershipContext {
             policy,
             clock,
             in_flight: TaskTracker::new(),
@@ -93,30 +93,30 @@ impl Shared {
             current: ArcSwap::new(Arc::clone(&ownership)),
         };
         let life = Life::of(member);
-        let post = Post::new(ground.policy.group.clone(), member, life.clone(), messages, peers.networks.clone(), &ground.gone);
-        let desk = Desk::new(&ground.policy.group, member, life.clone(), peers, &ground.gone);
+        let post = Post::new(context.policy.group.clone(), member, life.clone(), messages, peers.networks.clone(), &context.gone);
+        let request_handlers = RequestHandlers::new(&context.policy.group, member, life.clone(), peers, &context.gone);
         Self {
-            ground: Arc::new(ground),
+            ownership_context: Arc::new(context),
             timing,
             instance_id: member.instance_id.clone(),
             serves: member.serves.clone(),
             life,
             post: Arc::new(post),
-            desk,
+            request_handlers,
             proven: Mutex::default(),
             renewed: Mutex::default(),
-            names: Names::default(),
+            names: OfferedNames::default(),
             noted: watch::Sender::new(()),
             overlaps: AtomicU64::new(0),
-            rebalances: Hub::default(),
-            snapshots: Hub::default(),
+            rebalances: ListenerHub::default(),
+            snapshots: ListenerHub::default(),
             failure: ArcSwapOption::empty(),
             blinded: watch::Sender::new(None),
             answered: AtomicBool::new(false),
             absences: Absences::default(),
             warned: AtomicBool::new(false),
             rebuilds: AtomicU64::new(0),
-            ranking: Ranking::default(),
+            ranking: RankCache::default(),
             changes: watch::Sender::new(ownership),
         }
     }
@@ -179,14 +179,14 @@ impl Shared {
 }
 
 impl Deref for Shared {
-    type Target = Ground;
+    type Target = OwnershipContext;
 
-    fn deref(&self) -> &Ground {
-        &self.ground
+    fn deref(&self) -> &OwnershipContext {
+        &self.ownership_context
     }
 }
 
-impl Ground {
+impl OwnershipContext {
     pub(crate) fn ownership(&self) -> Arc<Ownership> {
         self.current.load_full()
     }

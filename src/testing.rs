@@ -66,23 +66,23 @@ pub struct TestFleet {
     timing: Timing,
     clock: Clock,
     store: MemoryBackend,
-    workers: Vec<Worker>,
+    workers: Vec<FleetWorker>,
 }
 
-struct Worker {
+struct FleetWorker {
     it: TestWorker,
     link: MemoryBackend,
-    state: Fate,
+    state: WorkerFate,
 }
 
-impl Worker {
+impl FleetWorker {
     const fn service(&self) -> &ShardingService {
         self.it.service()
     }
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Fate {
+enum WorkerFate {
     Alive,
     Paused,
     Partitioned,
@@ -125,7 +125,7 @@ impl TestFleet {
         let backend: Arc<dyn Discovery> = Arc::new(link.clone());
         let it = TestWorker::new(self.policy.clone(), self.timing, member, backend, self.clock.clone());
         let service = it.service().clone();
-        self.workers.push(Worker { it, link, state: Fate::Alive });
+        self.workers.push(FleetWorker { it, link, state: WorkerFate::Alive });
         service.register_self().await.unwrap_or_else(|error| panic!("worker-{number} cannot join: {error}"));
         number
     }
@@ -149,32 +149,32 @@ impl TestFleet {
     /// itself go on; its service answers that nothing is its own.
     pub fn kill(&mut self, i: usize) {
         self.workers[i].it.kill();
-        self.workers[i].state = Fate::Gone;
+        self.workers[i].state = WorkerFate::Gone;
     }
 
     /// Member `i` stops as by SIGSTOP: its driver does nothing, not even notice that time passes. What it answers to your test's questions
     /// is what it would answer at its first instruction after [`TestFleet::resume`].
     pub fn pause(&mut self, i: usize) {
         self.workers[i].it.pause();
-        self.workers[i].state = Fate::Paused;
+        self.workers[i].state = WorkerFate::Paused;
     }
 
     /// Member `i` goes on.
     pub fn resume(&mut self, i: usize) {
         self.workers[i].it.resume();
-        self.workers[i].state = Fate::Alive;
+        self.workers[i].state = WorkerFate::Alive;
     }
 
     /// Member `i` loses its connection to the backend.
     pub fn partition(&mut self, i: usize) {
         self.workers[i].link.set_reachable(false);
-        self.workers[i].state = Fate::Partitioned;
+        self.workers[i].state = WorkerFate::Partitioned;
     }
 
     /// Member `i` gets its connection back.
     pub fn heal(&mut self, i: usize) {
         self.workers[i].link.set_reachable(true);
-        self.workers[i].state = Fate::Alive;
+        self.workers[i].state = WorkerFate::Alive;
     }
 
     /// An operator confirms that the members who vanished are gone for good; answers how many members had stood still.
@@ -194,7 +194,7 @@ impl TestFleet {
     /// If leaving fails.
     pub async fn leave(&mut self, i: usize) {
         self.workers[i].service().deregister_self().await.unwrap_or_else(|error| panic!("worker-{i} cannot leave: {error}"));
-        self.workers[i].state = Fate::Gone;
+        self.workers[i].state = WorkerFate::Gone;
     }
 
     /// The numbers of the members that say right now that `key` is theirs.
@@ -216,7 +216,7 @@ impl TestFleet {
     }
 
     fn look(&self) -> Result<(), String> {
-        let alive: Vec<_> = self.workers.iter().filter(|w| w.state == Fate::Alive).collect();
+        let alive: Vec<_> = self.workers.iter().filter(|w| w.state == WorkerFate::Alive).collect();
         let slots = self.slots();
         let mut owned = SlotSet::empty(slots);
         let mut owned_total = 0;
@@ -243,7 +243,7 @@ impl TestFleet {
 
     /// How many slots the circle has on which the first living member is.
     fn slots(&self) -> u32 {
-        let alive = self.workers.iter().find(|worker| worker.state == Fate::Alive);
+        let alive = self.workers.iter().find(|worker| worker.state == WorkerFate::Alive);
         alive.map_or(self.policy.placement.slots, |worker| worker.service().ownership().slots().slots())
     }
 }

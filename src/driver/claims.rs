@@ -9,7 +9,7 @@ use shardwise_core::{Epoch, Resource};
 use shardwise_discovery::{AcquireOutcome, Claims, ClaimsEvent, Discovery, Error, ErrorKind};
 use tracing::{Instrument, Span};
 
-use super::{Answer, Driver};
+use super::{CallOutcome, Driver};
 use crate::calls::limited;
 
 /// No service is made with exclusive ownership over a backend that has no claims.
@@ -104,7 +104,9 @@ impl Driver {
         let asked = async move {
             match limited(limit, &*backend, operation, call).await {
                 Ok(input) => Input::Claims(input).into(),
-                Err(error) => Answer { input: Input::Claims(ClaimInput::Failed { attempt, failure: failure(&error) }), error: Some(error) },
+                Err(error) => {
+                    CallOutcome { input: Input::Claims(ClaimInput::Failed { attempt, failure: failure(&error) }), error: Some(error) }
+                }
             }
         };
         self.answers.spawn(asked.in_current_span());

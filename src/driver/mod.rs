@@ -3,8 +3,8 @@
 //! It decides nothing about ownership; what it adds are limits on how long a call may take.
 
 mod claims;
-mod marks;
 mod record;
+mod record_updater;
 
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, PoisonError};
@@ -24,10 +24,10 @@ use crate::calls::{follow, follow_claims};
 use crate::departures::Departures;
 use crate::messages::ADDRESS_KEY as MESSAGES_KEY;
 use crate::metrics::Meters;
-use crate::placers::placed_ahead;
+use crate::placement_cache::placed_ahead;
 use crate::requests::ADDRESS_KEY as REQUESTS_KEY;
-use crate::shared::{Ground, Shared};
-use marks::Marks;
+use crate::shared::{OwnershipContext, Shared};
+use record_updater::RecordUpdater;
 
 /// Timers stand still while the machine is suspended and deadlines do not, so the clock is looked at this often.
 const SLEEP_LONGEST: Duration = Duration::from_millis(250);
@@ -39,7 +39,7 @@ const VANISHED_LOGGED: usize = 100;
 const PROOFS_PER_TTL: u32 = 4;
 
 /// What a service's handle asks of its driver. The reply comes once the machine has taken the request in.
-pub(crate) enum Command {
+pub(crate) enum DriverCommand {
     Join(Span, oneshot::Sender<()>),
     Leave(Span, oneshot::Sender<()>),
     /// An operator wants this member to stay and own nothing, or not any more.
@@ -48,13 +48,13 @@ pub(crate) enum Command {
 }
 
 /// What came of something that the driver had set going.
-struct Answer {
+struct CallOutcome {
     input: Input,
     /// Why a call failed.
     error: Option<Error>,
 }
 
-impl From<Input> for Answer {
+impl From<Input> for CallOutcome {
     fn from(input: Input) -> Self {
         Self { input, error: None }
     }
@@ -66,10 +66,10 @@ pub(crate) struct Driver {
     machine: Machine,
     registration: Registration,
     /// Answers of calls on their way.
-    answers: JoinSet<Answer>,
+    answers: JoinSet<CallOutcome>,
     call: Option<AbortHandle>,
     /// Changes what the record says.
-    marks: Marks,
+    record_updater: RecordUpdater,
     watch: Option<WatchStream>,
     /// News of claims, under exclusive ownership.
     claims: Option<ClaimsStream>,
@@ -102,7 +102,7 @@ impl Driver {
             registration,
             answers: JoinSet::new(),
             call: None,
-            marks: Marks::default(),
+            record_updater: RecordUpdater::default(),
             watch: None,
             claims: None,
             complaint: None,
@@ -118,12 +118,12 @@ impl Driver {
     }
 
     /// Runs until the service has left and nobody holds a handle to it any more.
-    pub(crate) async fn run(mut self, mut commands: mpsc::Receiver<Command>) {
+    pub(crate) async fn run(mut self, mut commands: mpsc::Receiver<DriverCommand>) {
         let shared = Arc::clone(&self.shared);
         let mut names = shared.names.follow();
         let mut address = shared.post.address();
         address.mark_changed();
-        let mut requests = shared.desk.address();
+        let mut requests = shared.request_handlers.address();
         // Known before it joins, it is in the first record already.
         let known = requests.borrow_and_update().clone();
         self.show_address(REQUESTS_KEY, known);
@@ -136,7 +136,7 @@ impl Driver {
             let input = tokio::select! {
                 biased;
                 command = commands.recv(), if !orphaned => match command {
-                    Some(Command::Join(span, taken)) => {
+                    Some(DriverCommand::Join(span, taken)) => {
                         self.stage = span;
                         self.shared.failure.store(None);
                         self.shared.blinded.send_replace(None);
@@ -145,18 +145,18 @@ impl Driver {
                         let _ = taken.send(());
                         continue;
                     }
-                    Some(Command::Leave(span, taken)) => {
+                    Some(DriverCommand::Leave(span, taken)) => {
                         self.stage = span;
                         self.step(Input::Leave, &mut actions);
                         let _ = taken.send(());
                         continue;
                     }
-                    Some(Command::Drain(drained, taken)) => {
+                    Some(DriverCommand::Drain(drained, taken)) => {
                         self.show_drained(drained);
                         let _ = taken.send(());
                         continue;
                     }
-                    Some(Command::LeaveForGood(span, taken)) => {
+                    Some(DriverCommand::LeaveForGood(span, taken)) => {
                         self.stage = span;
                         self.step(Input::LeaveForGood, &mut actions);
                         let _ = taken.send(());
@@ -200,7 +200,7 @@ impl Driver {
         }
     }
 
-    fn heard(&mut self, Answer { input, error }: Answer) -> Input {
+    fn heard(&mut self, CallOutcome { input, error }: CallOutcome) -> Input {
         if let Some(error) = &error {
             self.meters.failed(error);
         }
@@ -262,7 +262,7 @@ impl Driver {
             let _within = stage.enter();
             self.carry_out(action);
         }
-        let Ground { refused, guards, clock, .. } = &*self.shared.ground;
+        let OwnershipContext { refused, guards, clock, .. } = &*self.shared.ownership_context;
         self.meters.look(clock.now(), self.machine.proven_at(), refused.load(Ordering::Relaxed), || guards.oldest_drain());
         if !matches!(self.machine.ownership().state(), ServiceState::Joining | ServiceState::Fenced | ServiceState::Draining) {
             self.stage = Span::none();

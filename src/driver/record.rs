@@ -9,8 +9,8 @@ use shardwise_core::{Loss, Member, MemberState, Missing};
 use shardwise_discovery::{Discovery, Error, ErrorKind, RecordId, Registration};
 use tracing::Instrument;
 
-use super::marks::Wish;
-use super::{Answer, Driver};
+use super::record_updater::RecordUpdate;
+use super::{CallOutcome, Driver};
 use crate::ServiceState;
 use crate::calls::limited;
 use crate::messages::ADDRESS_KEY as MESSAGES_KEY;
@@ -31,7 +31,7 @@ impl Driver {
             earlier.abort();
         }
         if op == Op::Register {
-            self.marks.give_up();
+            self.record_updater.give_up();
             self.registration.member.loss = None;
         }
         let (backend, registration) = (Arc::clone(&self.backend), self.registration.clone());
@@ -49,7 +49,7 @@ impl Driver {
             match (answer, op) {
                 (Ok(grant), Op::Register) => Input::Registered { attempt, started: grant.started, ttl: grant.ttl }.into(),
                 (Ok(grant), Op::Renew) => Input::Renewed { attempt, started: grant.started, ttl: grant.ttl }.into(),
-                (Err(error), _) => Answer { input: failed(attempt, &error), error: Some(error) },
+                (Err(error), _) => CallOutcome { input: failed(attempt, &error), error: Some(error) },
             }
         };
         self.call = Some(self.answers.spawn(call.in_current_span()));
@@ -109,7 +109,7 @@ impl Driver {
         let Some(address) = address else { return };
         self.registration.member.metadata.insert(key.into(), address.clone());
         if matches!(self.machine.ownership().state(), ServiceState::Active | ServiceState::Draining | ServiceState::Stale) {
-            let wanted = self.marks.wanted().map(|wish| (*wish.registration).clone());
+            let wanted = self.record_updater.wanted().map(|wish| (*wish.registration).clone());
             let mut registration = wanted.unwrap_or_else(|| self.registration.clone());
             registration.member.metadata.insert(key.into(), address);
             self.mark(registration, "could not show where messages or requests to this worker arrive; it is tried again");
@@ -119,20 +119,22 @@ impl Driver {
     /// Says in the record what ought to stand there, if the group sees something else: the others go by it. Whatever became of a call, what
     /// is seen tells; the snapshot's view stands still while this member drains.
     pub(super) fn mark_if_missed(&mut self) {
-        let wish =
-            self.marks.wanted().unwrap_or_else(|| Wish { registration: Arc::new(self.registration.clone()), or_else: MISSING_UNTOLD });
+        let wish = self
+            .record_updater
+            .wanted()
+            .unwrap_or_else(|| RecordUpdate { registration: Arc::new(self.registration.clone()), or_else: MISSING_UNTOLD });
         let wanted = &wish.registration.member;
         let address = |member: &Member, key| member.metadata.get(key).cloned();
         let says = |member: &Member| (member.state, member.loss.clone(), [MESSAGES_KEY, REQUESTS_KEY].map(|key| address(member, key)));
         let other = |seen: &Member| seen.incarnation == wanted.incarnation && says(seen) != says(wanted);
         if self.machine.view().and_then(|view| view.member(&wanted.instance_id)).is_some_and(other) {
-            self.marks.want(&self.backend, self.shared.timing.renew_every, wish);
+            self.record_updater.want(&self.backend, self.shared.timing.renew_every, wish);
         }
     }
 
     fn mark(&mut self, registration: Registration, or_else: &'static str) {
-        let wish = Wish { registration: Arc::new(registration), or_else };
-        self.marks.want(&self.backend, self.shared.timing.renew_every, wish);
+        let wish = RecordUpdate { registration: Arc::new(registration), or_else };
+        self.record_updater.want(&self.backend, self.shared.timing.renew_every, wish);
     }
 
     /// Deletes the record, or leaves one behind that keeps this worker's place for `grace`. A place that cannot be kept is given up, so that the
@@ -141,11 +143,12 @@ impl Driver {
         if let Some(earlier) = self.call.take() {
             earlier.abort();
         }
-        let (backend, registration, marks) = (Arc::clone(&self.backend), self.registration.clone(), std::mem::take(&mut self.marks));
+        let (backend, registration, record_updater) =
+            (Arc::clone(&self.backend), self.registration.clone(), std::mem::take(&mut self.record_updater));
         let unheard = !self.shared.answered.load(Ordering::Relaxed) && self.machine.ownership().view().members().is_empty();
         let limit = if unheard { LEAVE_UNHEARD_LIMIT } else { LEAVE_LIMIT };
         let left = async move {
-            let shown = marks.finish(limit / 2);
+            let shown = record_updater.finish(limit / 2);
             match grace {
                 None => deregister(&*backend, limit, shown, &registration.record_id()).await,
                 Some(grace) => {

@@ -13,9 +13,9 @@ use tokio::sync::watch;
 use tokio::time::{Instant, sleep, timeout_at};
 
 use super::error::MessageError;
-use super::peer::{Sent, Ticket};
+use super::peer::{PendingMessage, SendOutcome};
 use super::post::{ADDRESS_KEY, OUTSTANDING_MAX, Post};
-use super::wire::{Answer, MESSAGE_BYTES_MAX, Request};
+use super::wire::{MESSAGE_BYTES_MAX, WireAnswer, WireRequest};
 use crate::error::inside_runtime;
 use crate::service::ShardingService;
 
@@ -37,7 +37,7 @@ pub struct SingletonHandle<M, R> {
 }
 
 /// What the sender does after one try.
-enum Tried<R> {
+enum SendAttempt<R> {
     Done(Result<R, MessageError>),
     /// It was certainly not handled; try again.
     Again {
@@ -46,7 +46,7 @@ enum Tried<R> {
     },
 }
 
-impl<R> Tried<R> {
+impl<R> SendAttempt<R> {
     fn again(why: impl Into<String>) -> Self {
         Self::Again { why: why.into(), full: false }
     }
@@ -96,8 +96,8 @@ impl<M: Serialize, R: DeserializeOwned> SingletonHandle<M, R> {
             leaders.mark_unchanged();
             ownership.mark_unchanged();
             let (why, full) = match self.try_once(body.clone(), until).await {
-                Tried::Done(done) => return done,
-                Tried::Again { why, full } => (why, full),
+                SendAttempt::Done(done) => return done,
+                SendAttempt::Again { why, full } => (why, full),
             };
             let news = async {
                 tokio::select! {
@@ -115,17 +115,17 @@ impl<M: Serialize, R: DeserializeOwned> SingletonHandle<M, R> {
         }
     }
 
-    async fn try_once(&self, body: Box<RawValue>, until: Instant) -> Tried<R> {
+    async fn try_once(&self, body: Box<RawValue>, until: Instant) -> SendAttempt<R> {
         // What is held here is known here first.
         if let Some(epoch) = self.post.mailboxes.epoch_of(&self.name) {
             return self.to_oneself(epoch, body, until).await;
         }
         let leader = self.post.leaders().borrow().get(&self.name).cloned();
-        let Some(Claim { holder, epoch }) = leader else { return Tried::again("nobody holds the name") };
+        let Some(Claim { holder, epoch }) = leader else { return SendAttempt::again("nobody holds the name") };
         let is_me = holder == self.post.me();
         match self.address_of(&holder).filter(|_| !is_me) {
             Some(address) => self.to_another(&holder, &address, epoch, body, until).await,
-            None => Tried::again(format!("{} holds the name and takes no messages yet", holder.instance_id)),
+            None => SendAttempt::again(format!("{} holds the name and takes no messages yet", holder.instance_id)),
         }
     }
 
@@ -135,7 +135,7 @@ impl<M: Serialize, R: DeserializeOwned> SingletonHandle<M, R> {
         (member.incarnation == holder.incarnation).then(|| member.metadata.get(ADDRESS_KEY).cloned())?
     }
 
-    async fn to_oneself(&self, epoch: Epoch, body: Box<RawValue>, until: Instant) -> Tried<R> {
+    async fn to_oneself(&self, epoch: Epoch, body: Box<RawValue>, until: Instant) -> SendAttempt<R> {
         match self.post.mailboxes.deliver(&self.name, epoch, body) {
             Err(answer) => self.judged(epoch, answer),
             Ok(answer) => match timeout_at(until, answer).await {
@@ -146,15 +146,15 @@ impl<M: Serialize, R: DeserializeOwned> SingletonHandle<M, R> {
         }
     }
 
-    async fn to_another(&self, holder: &Holder, address: &str, epoch: Epoch, body: Box<RawValue>, until: Instant) -> Tried<R> {
+    async fn to_another(&self, holder: &Holder, address: &str, epoch: Epoch, body: Box<RawValue>, until: Instant) -> SendAttempt<R> {
         let left = until.saturating_duration_since(Instant::now());
         let within_ms = u64::try_from(left.as_millis()).unwrap_or(u64::MAX);
-        let request = Request { id: 0, to: self.name.clone(), epoch, within_ms, body };
+        let request = WireRequest { id: 0, to: self.name.clone(), epoch, within_ms, body };
         let peer = self.post.peer(holder, address);
         let mut ticket = match timeout_at(until, peer.send(request)).await {
             Ok(Ok(ticket)) => ticket,
             Ok(Err(sent)) => return self.concluded(epoch, sent),
-            Err(_) => return Tried::again(format!("{} takes nothing", Escaped(address))),
+            Err(_) => return SendAttempt::again(format!("{} takes nothing", Escaped(address))),
         };
         let why = tokio::select! {
             sent = timeout_at(until, ticket.sent()) => match sent {
@@ -166,8 +166,8 @@ impl<M: Serialize, R: DeserializeOwned> SingletonHandle<M, R> {
         self.unanswered(ticket, epoch, why)
     }
 
-    fn unanswered(&self, ticket: Ticket, epoch: Epoch, why: &str) -> Tried<R> {
-        if ticket.withdraw() { self.lost(epoch, why) } else { Tried::again("its holder cannot be reached") }
+    fn unanswered(&self, ticket: PendingMessage, epoch: Epoch, why: &str) -> SendAttempt<R> {
+        if ticket.withdraw() { self.lost(epoch, why) } else { SendAttempt::again("its holder cannot be reached") }
     }
 
     /// Ends some time after somebody else is seen to hold the name.
@@ -180,24 +180,24 @@ impl<M: Serialize, R: DeserializeOwned> SingletonHandle<M, R> {
         sleep(LAST_WORDS).await;
     }
 
-    fn concluded(&self, epoch: Epoch, sent: Sent) -> Tried<R> {
+    fn concluded(&self, epoch: Epoch, sent: SendOutcome) -> SendAttempt<R> {
         match sent {
-            Sent::Answered(answer) => self.judged(epoch, answer),
-            Sent::Unsent(why) => Tried::again(why),
-            Sent::Refused(why) => Tried::Done(Err(self.refused(why))),
-            Sent::Unknown(why) => self.lost(epoch, why),
+            SendOutcome::Answered(answer) => self.judged(epoch, answer),
+            SendOutcome::Unsent(why) => SendAttempt::again(why),
+            SendOutcome::Refused(why) => SendAttempt::Done(Err(self.refused(why))),
+            SendOutcome::Unknown(why) => self.lost(epoch, why),
         }
     }
 
-    fn judged(&self, epoch: Epoch, answer: Answer) -> Tried<R> {
+    fn judged(&self, epoch: Epoch, answer: WireAnswer) -> SendAttempt<R> {
         let reply = |why: String| MessageError::Reply { name: self.name.to_string(), why };
         match answer {
-            Answer::Reply(body) => Tried::Done(serde_json::from_str(body.get()).map_err(|error| reply(error.to_string()))),
-            Answer::NotMine => Tried::again("who held the name gives it up, or takes no messages yet"),
-            Answer::Busy => Tried::Again { why: "its holder has too many messages waiting".into(), full: true },
-            Answer::Unreadable(why) => Tried::Done(Err(self.refused(format!("it is no message of the holder's type: {why}")))),
-            Answer::Lost(why) => self.lost(epoch, why),
-            Answer::Unwritable(why) => Tried::Done(Err(reply(why))),
+            WireAnswer::Reply(body) => SendAttempt::Done(serde_json::from_str(body.get()).map_err(|error| reply(error.to_string()))),
+            WireAnswer::NotMine => SendAttempt::again("who held the name gives it up, or takes no messages yet"),
+            WireAnswer::Busy => SendAttempt::Again { why: "its holder has too many messages waiting".into(), full: true },
+            WireAnswer::Unreadable(why) => SendAttempt::Done(Err(self.refused(format!("it is no message of the holder's type: {why}")))),
+            WireAnswer::Lost(why) => self.lost(epoch, why),
+            WireAnswer::Unwritable(why) => SendAttempt::Done(Err(reply(why))),
         }
     }
 
@@ -209,8 +209,8 @@ impl<M: Serialize, R: DeserializeOwned> SingletonHandle<M, R> {
         MessageError::Refused { name: self.name.to_string(), why }
     }
 
-    fn lost(&self, epoch: Epoch, why: impl Into<String>) -> Tried<R> {
-        Tried::Done(Err(MessageError::Lost { name: self.name.to_string(), epoch, why: why.into() }))
+    fn lost(&self, epoch: Epoch, why: impl Into<String>) -> SendAttempt<R> {
+        SendAttempt::Done(Err(MessageError::Lost { name: self.name.to_string(), epoch, why: why.into() }))
     }
 }
 

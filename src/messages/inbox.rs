@@ -10,18 +10,18 @@ use shardwise_core::Epoch;
 use tokio::sync::{mpsc, oneshot};
 use tokio_util::sync::CancellationToken;
 
-use super::mailboxes::{Mailboxes, Number};
-use super::wire::{Answer, MESSAGE_BYTES_MAX};
+use super::mailboxes::{MailboxNumber, Mailboxes};
+use super::wire::{MESSAGE_BYTES_MAX, WireAnswer};
 use crate::runtime::Guard;
 
 /// A message on its way to whoever takes it. One that is dropped before that was not handled.
 pub(super) struct Envelope {
     body: Box<RawValue>,
-    answer: Option<oneshot::Sender<Answer>>,
+    answer: Option<oneshot::Sender<WireAnswer>>,
 }
 
 impl Envelope {
-    pub(super) const fn new(body: Box<RawValue>, answer: oneshot::Sender<Answer>) -> Self {
+    pub(super) const fn new(body: Box<RawValue>, answer: oneshot::Sender<WireAnswer>) -> Self {
         Self { body, answer: Some(answer) }
     }
 }
@@ -29,7 +29,7 @@ impl Envelope {
 impl Drop for Envelope {
     fn drop(&mut self) {
         if let Some(answer) = self.answer.take() {
-            let _ = answer.send(Answer::NotMine);
+            let _ = answer.send(WireAnswer::NotMine);
         }
     }
 }
@@ -38,7 +38,7 @@ impl Drop for Envelope {
 /// senders, who bring them to the next holder.
 pub struct Inbox<M, R> {
     pub(super) queue: mpsc::Receiver<Envelope>,
-    pub(super) number: Number,
+    pub(super) number: MailboxNumber,
     pub(super) mailboxes: Arc<Mailboxes>,
     pub(super) epoch: Epoch,
     pub(super) cancel: CancellationToken,
@@ -59,7 +59,7 @@ pub struct Message<M, R> {
 
 /// The way back to a message's sender. Dropping it tells him that nobody knows whether the message was handled.
 pub struct Reply<R> {
-    answer: Option<oneshot::Sender<Answer>>,
+    answer: Option<oneshot::Sender<WireAnswer>>,
     guard: Weak<Guard>,
     type_: PhantomData<fn(R)>,
 }
@@ -84,7 +84,7 @@ impl<M: DeserializeOwned, R: Serialize> Inbox<M, R> {
                     let reply = Reply { answer: Some(answer), guard: Weak::clone(&self.guard), type_: PhantomData };
                     return Some(Message { body, epoch: self.epoch, reply });
                 }
-                Err(error) => drop(answer.send(Answer::Unreadable(error.to_string()))),
+                Err(error) => drop(answer.send(WireAnswer::Unreadable(error.to_string()))),
             }
         }
     }
@@ -110,22 +110,22 @@ impl<R: Serialize> Reply<R> {
     pub fn send(mut self, reply: R) {
         let Some(answer) = self.answer.take() else { return };
         let held = self.guard.upgrade().is_some_and(|guard| guard.is_held());
-        let _ = answer.send(if held { written(&reply) } else { Answer::Lost("its holder lost the name before it had replied".into()) });
+        let _ = answer.send(if held { written(&reply) } else { WireAnswer::Lost("its holder lost the name before it had replied".into()) });
     }
 }
 
-fn written(reply: &impl Serialize) -> Answer {
+fn written(reply: &impl Serialize) -> WireAnswer {
     match to_raw_value(reply) {
-        Ok(reply) if reply.get().len() <= MESSAGE_BYTES_MAX => Answer::Reply(reply),
-        Ok(reply) => Answer::Unwritable(format!("it has {} bytes as JSON; at most {MESSAGE_BYTES_MAX} are allowed", reply.get().len())),
-        Err(error) => Answer::Unwritable(error.to_string()),
+        Ok(reply) if reply.get().len() <= MESSAGE_BYTES_MAX => WireAnswer::Reply(reply),
+        Ok(reply) => WireAnswer::Unwritable(format!("it has {} bytes as JSON; at most {MESSAGE_BYTES_MAX} are allowed", reply.get().len())),
+        Err(error) => WireAnswer::Unwritable(error.to_string()),
     }
 }
 
 impl<R> Drop for Reply<R> {
     fn drop(&mut self) {
         if let Some(answer) = self.answer.take() {
-            let _ = answer.send(Answer::Lost("its holder took it and gave no reply".into()));
+            let _ = answer.send(WireAnswer::Lost("its holder took it and gave no reply".into()));
         }
     }
 }

@@ -17,9 +17,11 @@ use tokio::task::{AbortHandle, JoinSet};
 use tokio::time::timeout;
 
 use super::mailboxes::Mailboxes;
-use super::wire::{self, Answer, FRAME_BYTES_MAX, HELLO_BYTES_MAX, Hearing, Hello, PROTOCOL, Request, Response, Seal, Sending, Welcome};
+use super::wire::{
+    self, FRAME_BYTES_MAX, FrameReader, FrameWriter, HELLO_BYTES_MAX, Hello, PROTOCOL, Response, Seal, Welcome, WireAnswer, WireRequest,
+};
 use crate::life::Life;
-use crate::proof::{Channel, Kind, Nonce, Recipient, Session};
+use crate::proof::{Channel, Nonce, ProofKind, ProofSession, Recipient};
 
 /// The most connections of members.
 const CONNECTIONS_MAX: usize = 512;
@@ -37,7 +39,7 @@ const WAIT_MAX: Duration = Duration::from_hours(1);
 const ACCEPT_AGAIN: Duration = Duration::from_millis(100);
 
 /// What a listener needs to know.
-pub(super) struct Door {
+pub(super) struct MessageListenerContext {
     pub(super) group: GroupName,
     pub(super) life: Life,
     pub(super) token: Option<SecretString>,
@@ -46,9 +48,9 @@ pub(super) struct Door {
     pub(super) refused: LogThrottle<&'static str>,
 }
 
-impl Door {
+impl MessageListenerContext {
     /// The key of the connection, where there is a token, and the answer to the hello.
-    fn judge(&self, hello: &Hello) -> std::result::Result<(Option<Session>, Welcome), Welcome> {
+    fn judge(&self, hello: &Hello) -> std::result::Result<(Option<ProofSession>, Welcome), Welcome> {
         if hello.shardwise != PROTOCOL {
             return Err(Welcome::OtherProtocol);
         }
@@ -58,9 +60,9 @@ impl Door {
         let (callers, own) = (hello.nonce.parse().map_err(|_| Welcome::OtherProtocol)?, Nonce::random());
         let (instance_id, incarnation) = (self.life.instance_id(), self.life.incarnation());
         let recipient = Recipient { channel: Channel::Messages, group: &self.group, instance_id, incarnation };
-        let of = |token: &SecretString| Session::new(token.expose_secret().as_bytes(), &recipient, &callers, &own);
+        let of = |token: &SecretString| ProofSession::new(token.expose_secret().as_bytes(), &recipient, &callers, &own);
         let session = self.token.as_ref().map(of);
-        let proof = session.as_ref().map(|session| session.proof(Kind::Welcome, 0, &[]).to_string());
+        let proof = session.as_ref().map(|session| session.proof(ProofKind::Welcome, 0, &[]).to_string());
         Ok((session, Welcome::Challenge { nonce: own.to_string(), proof }))
     }
 
@@ -72,7 +74,7 @@ impl Door {
 }
 
 /// Takes connections for ever; dropping it ends them all.
-pub(super) async fn serve(listener: TcpListener, door: Arc<Door>) {
+pub(super) async fn serve(listener: TcpListener, context: Arc<MessageListenerContext>) {
     let members = Arc::new(Semaphore::new(CONNECTIONS_MAX));
     let mut connections = JoinSet::new();
     let mut strangers: VecDeque<(AbortHandle, Arc<AtomicBool>)> = VecDeque::new();
@@ -89,9 +91,9 @@ pub(super) async fn serve(listener: TcpListener, door: Arc<Door>) {
             oldest.abort();
         }
         let known = Arc::new(AtomicBool::new(false));
-        let (door, members, told) = (Arc::clone(&door), Arc::clone(&members), Arc::clone(&known));
+        let (context, members, told) = (Arc::clone(&context), Arc::clone(&members), Arc::clone(&known));
         let task = connections.spawn(async move {
-            if let Err(error) = connection(stream, &door, &members, &told).await {
+            if let Err(error) = connection(stream, &context, &members, &told).await {
                 tracing::debug!(%error, "a connection for messages has ended");
             }
         });
@@ -99,38 +101,38 @@ pub(super) async fn serve(listener: TcpListener, door: Arc<Door>) {
     }
 }
 
-async fn connection(stream: TcpStream, door: &Door, members: &Semaphore, known: &AtomicBool) -> Result<()> {
+async fn connection(stream: TcpStream, context: &MessageListenerContext, members: &Semaphore, known: &AtomicBool) -> Result<()> {
     stream.set_nodelay(true)?;
     let (reader, writer) = stream.into_split();
-    let (mut hearing, mut sending) = (Hearing::new(reader), Sending::new(writer));
-    if !timeout(HELLO_WITHIN, is_member(&mut hearing, &mut sending, door)).await?? {
+    let (mut hearing, mut sending) = (FrameReader::new(reader), FrameWriter::new(writer));
+    if !timeout(HELLO_WITHIN, is_member(&mut hearing, &mut sending, context)).await?? {
         return Ok(());
     }
-    let seat = members.try_acquire();
-    sending.send(wire::frame(&if seat.is_ok() { Welcome::Ok } else { Welcome::Full })?).await?;
-    if seat.is_err() {
+    let permit = members.try_acquire();
+    sending.send(wire::frame(&if permit.is_ok() { Welcome::Ok } else { Welcome::Full })?).await?;
+    if permit.is_err() {
         return Ok(());
     }
     known.store(true, Ordering::Relaxed);
     let (answers, queue) = mpsc::channel(IN_FLIGHT_MAX);
     tokio::select! {
-        ended = requests(hearing, door, answers) => ended,
+        ended = requests(hearing, context, answers) => ended,
         ended = responses(sending, queue) => ended,
     }
 }
 
 /// Whether the caller calls this very worker and, where there is a token, has proven that it knows it. From then on every frame is proven.
-async fn is_member<R, W>(hearing: &mut Hearing<R>, sending: &mut Sending<W>, door: &Door) -> Result<bool>
+async fn is_member<R, W>(hearing: &mut FrameReader<R>, sending: &mut FrameWriter<W>, context: &MessageListenerContext) -> Result<bool>
 where
     R: AsyncRead + Unpin,
     W: AsyncWrite + Unpin,
 {
     let hello: Hello = hearing.read(HELLO_BYTES_MAX).await?;
-    let (session, challenge) = match door.judge(&hello) {
+    let (session, challenge) = match context.judge(&hello) {
         Ok(judged) => judged,
         Err(refusal) => {
             if refusal == Welcome::OtherProtocol {
-                door.warn("another version of shardwise has tried to send them; upgrade it, and change the token where it was sent");
+                context.warn("another version of shardwise has tried to send them; upgrade it, and change the token where it was sent");
             }
             sending.send(wire::frame(&refusal)?).await?;
             return Ok(false);
@@ -144,27 +146,31 @@ where
     // Who finds that this worker does not know its token goes away without a word.
     hearing.read::<()>(HELLO_BYTES_MAX).await.map(|()| true).inspect_err(|_| {
         if session.is_some() {
-            door.warn("somebody with another token, or none, has tried to send them");
+            context.warn("somebody with another token, or none, has tried to send them");
         }
     })
 }
 
 /// Reads messages and hands them over. While nobody reads the answers nothing more is read here.
-async fn requests(mut hearing: Hearing<impl AsyncRead + Unpin>, door: &Door, answers: mpsc::Sender<Response>) -> Result<()> {
-    let places = Arc::new(Semaphore::new(IN_FLIGHT_MAX));
+async fn requests(
+    mut hearing: FrameReader<impl AsyncRead + Unpin>,
+    context: &MessageListenerContext,
+    answers: mpsc::Sender<Response>,
+) -> Result<()> {
+    let permits = Arc::new(Semaphore::new(IN_FLIGHT_MAX));
     let mut in_flight = JoinSet::new();
     loop {
         while in_flight.try_join_next().is_some() {}
         if !hearing.begins(IDLE_MAX).await? {
-            if places.available_permits() == IN_FLIGHT_MAX {
+            if permits.available_permits() == IN_FLIGHT_MAX {
                 return Ok(());
             }
             continue;
         }
-        let Request { id, to, epoch, within_ms, body } = hearing.read(FRAME_BYTES_MAX).await?;
-        let delivered = match Arc::clone(&places).try_acquire_owned() {
-            Ok(place) => door.mailboxes.deliver(&to, epoch, body).map(|answer| (answer, place)),
-            Err(_) => Err(Answer::Busy),
+        let WireRequest { id, to, epoch, within_ms, body } = hearing.read(FRAME_BYTES_MAX).await?;
+        let delivered = match Arc::clone(&permits).try_acquire_owned() {
+            Ok(place) => context.mailboxes.deliver(&to, epoch, body).map(|answer| (answer, place)),
+            Err(_) => Err(WireAnswer::Busy),
         };
         match delivered {
             Err(answer) => {
@@ -175,7 +181,7 @@ async fn requests(mut hearing: Hearing<impl AsyncRead + Unpin>, door: &Door, ans
                 in_flight.spawn(async move {
                     // Whoever has given up by then needs no answer, and what was not taken yet is not handled.
                     if let Ok(answer) = timeout(Duration::from_millis(within_ms).min(WAIT_MAX), answer).await {
-                        let lost = |_| Answer::Lost("its holder ended before it had replied".into());
+                        let lost = |_| WireAnswer::Lost("its holder ended before it had replied".into());
                         let _ = answers.send(Response { id, answer: answer.unwrap_or_else(lost) }).await;
                     }
                     drop(place);
@@ -185,7 +191,7 @@ async fn requests(mut hearing: Hearing<impl AsyncRead + Unpin>, door: &Door, ans
     }
 }
 
-async fn responses(mut sending: Sending<impl AsyncWrite + Unpin>, mut queue: mpsc::Receiver<Response>) -> Result<()> {
+async fn responses(mut sending: FrameWriter<impl AsyncWrite + Unpin>, mut queue: mpsc::Receiver<Response>) -> Result<()> {
     while let Some(response) = queue.recv().await {
         sending.send(wire::frame(&response)?).await?;
     }

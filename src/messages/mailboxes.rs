@@ -9,7 +9,7 @@ use tokio::sync::{mpsc, oneshot};
 use tokio_util::sync::CancellationToken;
 
 use super::inbox::Envelope;
-use super::wire::Answer;
+use super::wire::WireAnswer;
 use crate::runtime::Guard;
 
 /// The most messages that wait for one name's holder to take them.
@@ -17,19 +17,19 @@ pub(super) const INBOX_MAX: usize = 256;
 
 /// Which mailbox: a name has another one each time somebody opens it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Number(u64);
+pub(super) struct MailboxNumber(u64);
 
 #[derive(Default)]
-pub(super) struct Mailboxes(Mutex<Table>);
+pub(super) struct Mailboxes(Mutex<MailboxTable>);
 
 #[derive(Default)]
-struct Table {
+struct MailboxTable {
     opened: u64,
     open: HashMap<ClaimName, Mailbox>,
 }
 
 struct Mailbox {
-    number: Number,
+    number: MailboxNumber,
     epoch: Epoch,
     /// Not what keeps the name from going to another member.
     guard: Weak<Guard>,
@@ -52,16 +52,16 @@ impl Mailboxes {
         epoch: Epoch,
         guard: Weak<Guard>,
         cancel: CancellationToken,
-    ) -> (Number, mpsc::Receiver<Envelope>) {
+    ) -> (MailboxNumber, mpsc::Receiver<Envelope>) {
         let (queue, envelopes) = mpsc::channel(INBOX_MAX);
         let mut table = self.table();
         table.opened += 1;
-        let number = Number(table.opened);
+        let number = MailboxNumber(table.opened);
         table.open.insert(name, Mailbox { number, epoch, guard, cancel, queue });
         (number, envelopes)
     }
 
-    pub(super) fn remove(&self, number: Number) {
+    pub(super) fn remove(&self, number: MailboxNumber) {
         self.table().open.retain(|_, mailbox| mailbox.number != number);
     }
 
@@ -71,21 +71,21 @@ impl Mailboxes {
     }
 
     /// Hands a message over, or says why not. An answer that never comes is one that nobody knows.
-    pub(super) fn deliver(&self, name: &ClaimName, epoch: Epoch, body: Box<RawValue>) -> Result<oneshot::Receiver<Answer>, Answer> {
+    pub(super) fn deliver(&self, name: &ClaimName, epoch: Epoch, body: Box<RawValue>) -> Result<oneshot::Receiver<WireAnswer>, WireAnswer> {
         let table = self.table();
-        let mailbox = table.open.get(name).filter(|mailbox| mailbox.epoch == epoch && mailbox.takes()).ok_or(Answer::NotMine)?;
+        let mailbox = table.open.get(name).filter(|mailbox| mailbox.epoch == epoch && mailbox.takes()).ok_or(WireAnswer::NotMine)?;
         let (answer, receiver) = oneshot::channel();
         match mailbox.queue.try_reserve() {
             Ok(place) => {
                 place.send(Envelope::new(body, answer));
                 Ok(receiver)
             }
-            Err(mpsc::error::TrySendError::Full(())) => Err(Answer::Busy),
-            Err(mpsc::error::TrySendError::Closed(())) => Err(Answer::NotMine),
+            Err(mpsc::error::TrySendError::Full(())) => Err(WireAnswer::Busy),
+            Err(mpsc::error::TrySendError::Closed(())) => Err(WireAnswer::NotMine),
         }
     }
 
-    fn table(&self) -> MutexGuard<'_, Table> {
+    fn table(&self) -> MutexGuard<'_, MailboxTable> {
         // Nothing under the lock can panic half-way: no code of the user's runs there.
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }

@@ -12,8 +12,10 @@ use tokio::net::TcpStream;
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::timeout;
 
-use super::wire::{self, Answer, FRAME_BYTES_MAX, HELLO_BYTES_MAX, Hearing, Hello, PROTOCOL, Request, Response, Seal, Sending, Welcome};
-use crate::proof::{Channel, Kind, Nonce, Recipient, Session};
+use super::wire::{
+    self, FRAME_BYTES_MAX, FrameReader, FrameWriter, HELLO_BYTES_MAX, Hello, PROTOCOL, Response, Seal, Welcome, WireAnswer, WireRequest,
+};
+use crate::proof::{Channel, Nonce, ProofKind, ProofSession, Recipient};
 use crate::settings::Network;
 
 /// How long a connection may take to be there.
@@ -27,8 +29,8 @@ const QUEUE_MAX: usize = 64;
 
 /// What came of a message that was to be sent.
 #[derive(Debug)]
-pub(super) enum Sent {
-    Answered(Answer),
+pub(super) enum SendOutcome {
+    Answered(WireAnswer),
     /// It did not get there.
     Unsent(String),
     /// It may not go there.
@@ -39,39 +41,39 @@ pub(super) enum Sent {
 
 /// Messages whose answer is outstanding.
 #[derive(Default)]
-struct Outstanding(Mutex<Table>);
+struct PendingReplies(Mutex<ReplyTable>);
 
 #[derive(Default)]
-struct Table {
+struct ReplyTable {
     numbered: u64,
-    waiting: HashMap<u64, Waiting>,
+    waiting: HashMap<u64, PendingReply>,
     /// No answer comes any more, and why.
-    over: Option<Over>,
+    over: Option<ConnectionEnd>,
 }
 
-struct Waiting {
-    sent: oneshot::Sender<Sent>,
+struct PendingReply {
+    sent: oneshot::Sender<SendOutcome>,
     /// Its first byte may have been written.
     begun: bool,
 }
 
-enum Over {
+enum ConnectionEnd {
     Broken(String),
     Refused(String),
 }
 
-impl Over {
-    fn of(&self, begun: bool) -> Sent {
+impl ConnectionEnd {
+    fn of(&self, begun: bool) -> SendOutcome {
         match (self, begun) {
-            (Self::Refused(why), _) => Sent::Refused(why.clone()),
-            (Self::Broken(why), false) => Sent::Unsent(why.clone()),
-            (Self::Broken(why), true) => Sent::Unknown(why.clone()),
+            (Self::Refused(why), _) => SendOutcome::Refused(why.clone()),
+            (Self::Broken(why), false) => SendOutcome::Unsent(why.clone()),
+            (Self::Broken(why), true) => SendOutcome::Unknown(why.clone()),
         }
     }
 }
 
-impl Outstanding {
-    fn table(&self) -> MutexGuard<'_, Table> {
+impl PendingReplies {
+    fn table(&self) -> MutexGuard<'_, ReplyTable> {
         // Nothing under the lock can panic half-way.
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -84,13 +86,13 @@ impl Outstanding {
     fn answer(&self, Response { id, answer }: Response) {
         let waiting = self.table().waiting.remove(&id);
         if let Some(waiting) = waiting {
-            let _ = waiting.sent.send(Sent::Answered(answer));
+            let _ = waiting.sent.send(SendOutcome::Answered(answer));
         }
     }
 
-    fn end(&self, over: Over) {
+    fn end(&self, over: ConnectionEnd) {
         let mut table = self.table();
-        for (_, Waiting { sent, begun }) in table.waiting.drain() {
+        for (_, PendingReply { sent, begun }) in table.waiting.drain() {
             let _ = sent.send(over.of(begun));
         }
         table.over = Some(over);
@@ -98,7 +100,7 @@ impl Outstanding {
 }
 
 /// Who is called, and where.
-pub(super) struct Call {
+pub(super) struct CallTarget {
     pub(super) address: String,
     pub(super) group: GroupName,
     pub(super) holder: Holder,
@@ -110,30 +112,30 @@ pub(super) struct Call {
 /// The way to one life of one member at one address.
 #[derive(Clone)]
 pub(super) struct Peer {
-    queue: mpsc::Sender<Request>,
-    outstanding: Arc<Outstanding>,
+    queue: mpsc::Sender<WireRequest>,
+    outstanding: Arc<PendingReplies>,
 }
 
 /// A message whose answer is waited for. Dropping it waits no more.
-pub(super) struct Ticket {
+pub(super) struct PendingMessage {
     id: u64,
-    outstanding: Arc<Outstanding>,
-    sent: oneshot::Receiver<Sent>,
+    outstanding: Arc<PendingReplies>,
+    sent: oneshot::Receiver<SendOutcome>,
 }
 
-impl Ticket {
+impl PendingMessage {
     /// Waits no more; whether it may have got there.
     pub(super) fn withdraw(self) -> bool {
         self.outstanding.table().waiting.remove(&self.id).is_none_or(|waiting| waiting.begun)
     }
 
     /// What came of it. Cancel safe.
-    pub(super) async fn sent(&mut self) -> Sent {
-        (&mut self.sent).await.unwrap_or_else(|_| Sent::Unknown("the connection is gone".into()))
+    pub(super) async fn sent(&mut self) -> SendOutcome {
+        (&mut self.sent).await.unwrap_or_else(|_| SendOutcome::Unknown("the connection is gone".into()))
     }
 }
 
-impl Drop for Ticket {
+impl Drop for PendingMessage {
     fn drop(&mut self) {
         self.outstanding.table().waiting.remove(&self.id);
     }
@@ -141,15 +143,15 @@ impl Drop for Ticket {
 
 impl Peer {
     /// Begins to connect. The connection ends with the last clone.
-    pub(super) fn connect(call: Call) -> Self {
+    pub(super) fn connect(call: CallTarget) -> Self {
         let (queue, requests) = mpsc::channel(QUEUE_MAX);
-        let outstanding = Arc::new(Outstanding::default());
+        let outstanding = Arc::new(PendingReplies::default());
         let waiting = Arc::clone(&outstanding);
         tokio::spawn(async move {
             let over = match connection(&call, requests, &waiting).await {
-                Ok(None) => Over::Broken(format!("the connection to {} was closed", Escaped(&call.address))),
+                Ok(None) => ConnectionEnd::Broken(format!("the connection to {} was closed", Escaped(&call.address))),
                 Ok(Some(over)) => over,
-                Err(error) => Over::Broken(format!("{}: {error}", Escaped(&call.address))),
+                Err(error) => ConnectionEnd::Broken(format!("{}: {error}", Escaped(&call.address))),
             };
             waiting.end(over);
         });
@@ -162,7 +164,7 @@ impl Peer {
     }
 
     /// Puts a message into the queue, once there is room.
-    pub(super) async fn send(&self, mut request: Request) -> std::result::Result<Ticket, Sent> {
+    pub(super) async fn send(&self, mut request: WireRequest) -> std::result::Result<PendingMessage, SendOutcome> {
         let place = self.queue.reserve().await;
         let (sent, receiver) = oneshot::channel();
         let ticket = {
@@ -172,27 +174,31 @@ impl Peer {
             }
             table.numbered += 1;
             request.id = table.numbered;
-            table.waiting.insert(request.id, Waiting { sent, begun: false });
-            Ticket { id: request.id, outstanding: Arc::clone(&self.outstanding), sent: receiver }
+            table.waiting.insert(request.id, PendingReply { sent, begun: false });
+            PendingMessage { id: request.id, outstanding: Arc::clone(&self.outstanding), sent: receiver }
         };
         match place {
             Ok(place) => place.send(request),
-            Err(_) => return Err(Sent::Unsent("the connection is being closed".into())),
+            Err(_) => return Err(SendOutcome::Unsent("the connection is being closed".into())),
         }
         Ok(ticket)
     }
 }
 
-async fn connection(call: &Call, requests: mpsc::Receiver<Request>, outstanding: &Outstanding) -> Result<Option<Over>> {
+async fn connection(
+    call: &CallTarget,
+    requests: mpsc::Receiver<WireRequest>,
+    outstanding: &PendingReplies,
+) -> Result<Option<ConnectionEnd>> {
     let stream = match timeout(CONNECT_WITHIN, reached(&call.address, &call.networks)).await?? {
         Ok(stream) => stream,
-        Err(barred) => return Ok(Some(Over::Refused(barred))),
+        Err(barred) => return Ok(Some(ConnectionEnd::Refused(barred))),
     };
     stream.set_nodelay(true)?;
     let (reader, writer) = stream.into_split();
-    let (mut hearing, mut sending) = (Hearing::new(reader), Sending::new(writer));
+    let (mut hearing, mut sending) = (FrameReader::new(reader), FrameWriter::new(writer));
     if let Some(why) = not_there(call, &mut hearing, &mut sending).await? {
-        return Ok(Some(Over::Broken(format!("{}: {why}", Escaped(&call.address)))));
+        return Ok(Some(ConnectionEnd::Broken(format!("{}: {why}", Escaped(&call.address)))));
     }
     tokio::select! {
         ended = write_all(sending, requests, outstanding) => ended?,
@@ -222,7 +228,7 @@ async fn reached(address: &str, networks: &[Network]) -> Result<std::result::Res
 /// Says who is called, and has the other side prove that it is that worker. Why it is not there; `None` if it is, and messages may follow.
 ///
 /// Nothing that is said before the proof is believed for good: that process may not be the holder, and then the message waits for the next one.
-async fn not_there<R, W>(call: &Call, hearing: &mut Hearing<R>, sending: &mut Sending<W>) -> Result<Option<&'static str>>
+async fn not_there<R, W>(call: &CallTarget, hearing: &mut FrameReader<R>, sending: &mut FrameWriter<W>) -> Result<Option<&'static str>>
 where
     R: AsyncRead + Unpin,
     W: AsyncWrite + Unpin,
@@ -257,9 +263,9 @@ const fn said(refusal: &Welcome) -> &'static str {
     }
 }
 
-impl Call {
+impl CallTarget {
     /// The key of the connection, `None` where neither side has a token.
-    fn proven(&self, callers: &Nonce, nonce: &str, proof: Option<&str>) -> std::result::Result<Option<Session>, &'static str> {
+    fn proven(&self, callers: &Nonce, nonce: &str, proof: Option<&str>) -> std::result::Result<Option<ProofSession>, &'static str> {
         let (token, proof) = match (&self.token, proof) {
             (Some(token), Some(proof)) => (token, proof),
             (None, None) => return Ok(None),
@@ -270,15 +276,15 @@ impl Call {
         let (instance_id, incarnation) = (&self.holder.instance_id, self.holder.incarnation);
         let recipient = Recipient { channel: Channel::Messages, group: &self.group, instance_id, incarnation };
         let (nonce, proof) = nonce.parse().ok().zip(proof.parse().ok()).ok_or(wrong)?;
-        let session = Session::new(token.expose_secret().as_bytes(), &recipient, callers, &nonce);
-        if session.proves(&proof, Kind::Welcome, 0, &[]) { Ok(Some(session)) } else { Err(wrong) }
+        let session = ProofSession::new(token.expose_secret().as_bytes(), &recipient, callers, &nonce);
+        if session.proves(&proof, ProofKind::Welcome, 0, &[]) { Ok(Some(session)) } else { Err(wrong) }
     }
 }
 
 async fn write_all(
-    mut sending: Sending<impl AsyncWrite + Unpin>,
-    mut requests: mpsc::Receiver<Request>,
-    outstanding: &Outstanding,
+    mut sending: FrameWriter<impl AsyncWrite + Unpin>,
+    mut requests: mpsc::Receiver<WireRequest>,
+    outstanding: &PendingReplies,
 ) -> Result<()> {
     loop {
         match timeout(IDLE_MAX, requests.recv()).await {
@@ -295,7 +301,7 @@ async fn write_all(
     }
 }
 
-async fn read_all(mut hearing: Hearing<impl AsyncRead + Unpin>, outstanding: &Outstanding) -> Result<()> {
+async fn read_all(mut hearing: FrameReader<impl AsyncRead + Unpin>, outstanding: &PendingReplies) -> Result<()> {
     loop {
         if hearing.begins(IDLE_MAX).await? {
             outstanding.answer(hearing.read(FRAME_BYTES_MAX).await?);

@@ -12,9 +12,9 @@ use tokio::sync::{Semaphore, watch};
 use tokio_util::sync::{CancellationToken, DropGuard};
 
 use super::inbox::Inbox;
-use super::listener::{Door, serve};
+use super::listener::{MessageListenerContext, serve};
 use super::mailboxes::Mailboxes;
-use super::peer::{Call, Peer};
+use super::peer::{CallTarget, Peer};
 use crate::life::Life;
 use crate::proof::{Channel, Recipient};
 use crate::runtime::Guard;
@@ -142,7 +142,7 @@ impl Post {
             let message = format!("with the address for messages the metadata has {bytes} bytes; at most {METADATA_BYTES_MAX} are allowed");
             return Err(Error::new(ErrorKind::Settings, message));
         }
-        let door = Door {
+        let context = MessageListenerContext {
             group: self.group.clone(),
             life: self.life.clone(),
             token: self.settings.token.clone(),
@@ -150,7 +150,7 @@ impl Post {
             refused: LogThrottle::default(),
         };
         let closed = self.closed.clone();
-        tokio::spawn(async move { closed.run_until_cancelled(serve(listener, Arc::new(door))).await });
+        tokio::spawn(async move { closed.run_until_cancelled(serve(listener, Arc::new(context))).await });
         tracing::info!(group = %self.group, %address, "listens for messages to singletons");
         self.address.send_replace(Some(address));
         Ok(())
@@ -190,7 +190,7 @@ impl Post {
             return peer.clone();
         }
         peers.retain(|_, (_, peer)| peer.is_open());
-        let peer = Peer::connect(Call {
+        let peer = Peer::connect(CallTarget {
             address: address.to_owned(),
             group: self.group.clone(),
             holder: holder.clone(),

@@ -11,7 +11,7 @@ use shardwise_core::{ClaimName, Epoch, GroupName, Incarnation, InstanceId};
 use tokio::io::{AsyncBufReadExt, AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, BufReader};
 use tokio::time::timeout;
 
-use crate::proof::{Kind, Proof, Session};
+use crate::proof::{Proof, ProofKind, ProofSession};
 
 /// The version of all that is in this file. Another one is refused. In version 1 the first frame had the token.
 pub(super) const PROTOCOL: u32 = 2;
@@ -59,7 +59,7 @@ pub(super) enum Welcome {
 
 /// One message. Its number is the caller's own and comes back with the answer.
 #[derive(Debug, Serialize, Deserialize)]
-pub(super) struct Request {
+pub(super) struct WireRequest {
     pub(super) id: u64,
     pub(super) to: ClaimName,
     /// The epoch under which the caller believes it is held.
@@ -72,13 +72,13 @@ pub(super) struct Request {
 #[derive(Debug, Serialize, Deserialize)]
 pub(super) struct Response {
     pub(super) id: u64,
-    pub(super) answer: Answer,
+    pub(super) answer: WireAnswer,
 }
 
 /// What became of a message, said by the member that it was brought to.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub(super) enum Answer {
+pub(super) enum WireAnswer {
     /// It was handled.
     Reply(Box<RawValue>),
     /// It was not handled: this member does not hold the name, or not under that epoch, or is giving it up.
@@ -95,15 +95,15 @@ pub(super) enum Answer {
 
 /// The proofs of all frames that go one way over one connection: each covers how many came before it, and the whole frame.
 pub(super) struct Seal {
-    session: Session,
-    kind: Kind,
+    session: ProofSession,
+    kind: ProofKind,
     count: u64,
 }
 
 impl Seal {
     /// What the caller sends and what the recipient sends.
-    pub(super) fn pair(session: &Session) -> [Self; 2] {
-        [Kind::Question, Kind::Answer].map(|kind| Self { session: session.clone(), kind, count: 0 })
+    pub(super) fn pair(session: &ProofSession) -> [Self; 2] {
+        [ProofKind::Question, ProofKind::Answer].map(|kind| Self { session: session.clone(), kind, count: 0 })
     }
 
     fn proof(&mut self, frame: &[u8]) -> Proof {
@@ -119,7 +119,7 @@ impl Seal {
     }
 }
 
-/// A value as JSON, with room in front for what [`Sending::send`] puts there.
+/// A value as JSON, with room in front for what [`FrameWriter::send`] puts there.
 pub(super) struct Frame(Vec<u8>);
 
 pub(super) fn frame(value: &impl Serialize) -> Result<Frame> {
@@ -129,13 +129,13 @@ pub(super) fn frame(value: &impl Serialize) -> Result<Frame> {
 }
 
 /// One side's way to the other.
-pub(super) struct Sending<W> {
+pub(super) struct FrameWriter<W> {
     writer: W,
     /// Once both sides have proven that they know the token; never where there is none.
     pub(super) seal: Option<Seal>,
 }
 
-impl<W: AsyncWrite + Unpin> Sending<W> {
+impl<W: AsyncWrite + Unpin> FrameWriter<W> {
     pub(super) const fn new(writer: W) -> Self {
         Self { writer, seal: None }
     }
@@ -157,12 +157,12 @@ impl<W: AsyncWrite + Unpin> Sending<W> {
 }
 
 /// What one side hears of the other.
-pub(super) struct Hearing<R> {
+pub(super) struct FrameReader<R> {
     reader: BufReader<R>,
     pub(super) seal: Option<Seal>,
 }
 
-impl<R: AsyncRead + Unpin> Hearing<R> {
+impl<R: AsyncRead + Unpin> FrameReader<R> {
     pub(super) fn new(reader: R) -> Self {
         Self { reader: BufReader::new(reader), seal: None }
     }
@@ -218,14 +218,14 @@ mod tests {
 
     /// The bytes of that value as a frame.
     async fn sent(value: &impl Serialize, seal: Option<Seal>) -> Vec<u8> {
-        let mut sending = Sending::new(Vec::new());
+        let mut sending = FrameWriter::new(Vec::new());
         sending.seal = seal;
         sending.send(frame(value).unwrap()).await.unwrap();
         sending.writer
     }
 
     async fn heard<T: DeserializeOwned>(bytes: &[u8], most: usize, seal: Option<Seal>) -> Result<T> {
-        let mut hearing = Hearing::new(bytes);
+        let mut hearing = FrameReader::new(bytes);
         hearing.seal = seal;
         hearing.read(most).await
     }
@@ -234,7 +234,7 @@ mod tests {
     fn seals() -> [Seal; 2] {
         let (group, id) = (GroupName::new("g").unwrap(), InstanceId::new("a").unwrap());
         let recipient = Recipient { channel: Channel::Messages, group: &group, instance_id: &id, incarnation: Incarnation::new(1) };
-        Seal::pair(&Session::new(b"0123456789abcdef", &recipient, &Nonce::random(), &Nonce::random()))
+        Seal::pair(&ProofSession::new(b"0123456789abcdef", &recipient, &Nonce::random(), &Nonce::random()))
     }
 
     fn same(seal: &Seal) -> Seal {
@@ -243,7 +243,7 @@ mod tests {
 
     #[tokio::test]
     async fn a_frame_that_is_written_is_read() {
-        let request = Request {
+        let request = WireRequest {
             id: 7,
             to: ClaimName::new("singleton/x").unwrap(),
             epoch: Epoch::new(3).unwrap(),
@@ -253,7 +253,7 @@ mod tests {
         let [callers, _] = seals();
         for seal in [|_: &Seal| None, |seal: &Seal| Some(same(seal))] {
             let bytes = sent(&request, seal(&callers)).await;
-            let read: Request = heard(&bytes, bytes.len() - LENGTH_BYTES, seal(&callers)).await.unwrap();
+            let read: WireRequest = heard(&bytes, bytes.len() - LENGTH_BYTES, seal(&callers)).await.unwrap();
             assert_eq!((read.id, read.epoch, read.body.get()), (7, request.epoch, "{\"a\":[1,2]}"));
         }
     }
@@ -289,7 +289,7 @@ mod tests {
             refused(&changed, &callers, &format!("byte {at} changed")).await;
         }
         let twice = [whole.clone(), whole].concat();
-        let mut hearing = Hearing::new(&twice[..]);
+        let mut hearing = FrameReader::new(&twice[..]);
         hearing.seal = Some(same(&callers));
         assert_eq!(hearing.read::<Welcome>(1_000).await.unwrap(), Welcome::Ok);
         assert_eq!(hearing.read::<Welcome>(1_000).await.unwrap_err().kind(), ErrorKind::PermissionDenied, "a second time");

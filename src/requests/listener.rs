@@ -21,8 +21,10 @@ use tokio::sync::Semaphore;
 use tokio::time::{sleep, timeout};
 use tracing::{Instrument, field};
 
-use super::proven::{Answered, Answering, Asked, DIGEST_HEADER, Greeting, NO_TOKEN, NONCE_HEADER, PROOF_HEADER, Proven, Unproven};
-use super::{Answer, BODY_BYTES_MAX, Desk, Method, PEER_HEADER, QUERY_BYTES_MAX, REFUSED, Request, SPOKEN, is_path};
+use super::proven::{
+    AnswerParts, DIGEST_HEADER, Greeting, NO_TOKEN, NONCE_HEADER, PROOF_HEADER, ProofRefusal, ProvenHead, RecipientEnd, RequestParts,
+};
+use super::{Answer, BODY_BYTES_MAX, Method, PEER_HEADER, QUERY_BYTES_MAX, REFUSED, Request, RequestHandlers, SPOKEN, is_path};
 use crate::proof::Channel;
 use crate::shared::Shared;
 use crate::trace::{self, TRACEPARENT, TraceParent};
@@ -45,13 +47,13 @@ const ACCEPT_AGAIN: Duration = Duration::from_millis(100);
 
 /// Listens, if it does not yet.
 pub(crate) async fn listen(shared: &Arc<Shared>) -> Result<SocketAddr> {
-    let desk = &shared.desk;
-    let mut listening = desk.listening.lock().await;
+    let request_handlers = &shared.request_handlers;
+    let mut listening = request_handlers.listening.lock().await;
     if let Some(address) = *listening {
         return Ok(address);
     }
-    let wanted = desk.settings.listen;
-    if let Some(mistake) = desk.settings.mistake() {
+    let wanted = request_handlers.settings.listen;
+    if let Some(mistake) = request_handlers.settings.mistake() {
         return Err(Error::new(ErrorKind::Settings, format!("peer_listen is {wanted}: {mistake}")));
     }
     let failed = |error| {
@@ -61,8 +63,8 @@ pub(crate) async fn listen(shared: &Arc<Shared>) -> Result<SocketAddr> {
     let listener = TcpListener::bind(wanted).await.map_err(failed)?;
     let address = listener.local_addr().map_err(failed)?;
     let messages = shared.post.address().borrow().as_ref().map_or(0, |other| crate::messages::ADDRESS_KEY.len() + other.len());
-    desk.arrive_at(address, false, messages)?;
-    let (closed, asked) = (desk.closed.clone(), Arc::downgrade(shared));
+    request_handlers.arrive_at(address, false, messages)?;
+    let (closed, asked) = (request_handlers.closed.clone(), Arc::downgrade(shared));
     tokio::spawn(async move { closed.run_until_cancelled(serve(listener, asked)).await });
     *listening = Some(address);
     tracing::info!(policy = %shared.policy.name, %address, "listens for requests");
@@ -71,7 +73,7 @@ pub(crate) async fn listen(shared: &Arc<Shared>) -> Result<SocketAddr> {
 
 /// Takes connections for ever; dropping it ends them all.
 async fn serve(listener: TcpListener, asked: Weak<Shared>) {
-    let seats = Arc::new(Semaphore::new(CONNECTIONS_MAX));
+    let permits = Arc::new(Semaphore::new(CONNECTIONS_MAX));
     let mut connections = tokio::task::JoinSet::new();
     loop {
         while connections.try_join_next().is_some() {}
@@ -79,18 +81,18 @@ async fn serve(listener: TcpListener, asked: Weak<Shared>) {
             sleep(ACCEPT_AGAIN).await;
             continue;
         };
-        let Ok(seat) = Arc::clone(&seats).try_acquire_owned() else { continue };
+        let Ok(permit) = Arc::clone(&permits).try_acquire_owned() else { continue };
         let asked = asked.clone();
         connections.spawn(async move {
             // An answer that is not taken, or a request that is none, concerns nobody else.
             let _ = timeout(CONNECTION_WITHIN, connection(stream, asked)).await;
-            drop(seat);
+            drop(permit);
         });
     }
 }
 
 async fn connection(stream: TcpStream, asked: Weak<Shared>) -> hyper::Result<()> {
-    let answering = Arc::new(Answering::default());
+    let answering = Arc::new(RecipientEnd::default());
     let service = service_fn(move |request: hyper::Request<Incoming>| {
         let (asked, answering) = (asked.clone(), Arc::clone(&answering));
         async move { Ok::<_, Infallible>(respond(request, &asked, &answering).await) }
@@ -101,24 +103,24 @@ async fn connection(stream: TcpStream, asked: Weak<Shared>) -> hyper::Result<()>
 }
 
 /// What arrives, once it is known to be for this very member.
-enum LetIn<'a> {
+enum AdmittedRequest<'a> {
     /// The caller asks for this side's proof, and goes on if that is right.
     Greeting(Greeting),
     /// A request to the handler of this path, proven where there is a token.
-    Request(&'a str, Option<Proven>),
+    Request(&'a str, Option<ProvenHead>),
 }
 
-async fn respond(request: hyper::Request<Incoming>, asked: &Weak<Shared>, answering: &Answering) -> Response<Whole> {
+async fn respond(request: hyper::Request<Incoming>, asked: &Weak<Shared>, answering: &RecipientEnd) -> Response<FullBody> {
     let Some(shared) = asked.upgrade() else {
         return sent(Answer::problem(503, "unavailable", "Not now", "this worker is stopping"), REFUSED, None);
     };
     let (head, body) = request.into_parts();
     let (path, proven) = match let_in(&shared, &head, answering) {
-        Ok(LetIn::Request(path, proven)) => (path, proven),
-        Ok(LetIn::Greeting(greeting)) => return greeted(&greeting),
+        Ok(AdmittedRequest::Request(path, proven)) => (path, proven),
+        Ok(AdmittedRequest::Greeting(greeting)) => return greeted(&greeting),
         Err(refusal) => {
             let mut response = sent(refusal, REFUSED, None);
-            if head.headers.contains_key(NONCE_HEADER) && shared.desk.settings.token.is_none() {
+            if head.headers.contains_key(NONCE_HEADER) && shared.request_handlers.settings.token.is_none() {
                 response.headers_mut().insert(PROOF_HEADER, HeaderValue::from_static(NO_TOKEN));
             }
             return response;
@@ -142,7 +144,7 @@ async fn respond(request: hyper::Request<Incoming>, asked: &Weak<Shared>, answer
 }
 
 /// A request of a member, once it was let in.
-async fn handled(shared: &Shared, path: &str, head: &Parts, body: Incoming, proven: Option<&Proven>) -> (Answer, &'static str) {
+async fn handled(shared: &Shared, path: &str, head: &Parts, body: Incoming, proven: Option<&ProvenHead>) -> (Answer, &'static str) {
     let refused = |status, kind: &str, title: &str, detail: &str| (Answer::problem(status, kind, title, detail), REFUSED);
     let method = if head.method == hyper::Method::GET { Method::Get } else { Method::Post };
     if !is_path(path) || head.uri.query().is_some_and(|query| query.len() > QUERY_BYTES_MAX) {
@@ -158,16 +160,16 @@ async fn handled(shared: &Shared, path: &str, head: &Parts, body: Incoming, prov
     }
     let content_type = head.headers.get(CONTENT_TYPE).and_then(|kind| kind.to_str().ok()).map(str::to_owned);
     let request = Request { method, query: head.uri.query().map(str::to_owned), content_type, body };
-    (Desk::answer(shared, path, request).await, SPOKEN)
+    (RequestHandlers::answer(shared, path, request).await, SPOKEN)
 }
 
 /// What it is, if the request is for this very member, from one of the group.
-fn let_in<'a>(shared: &Shared, head: &'a Parts, answering: &Answering) -> std::result::Result<LetIn<'a>, Answer> {
+fn let_in<'a>(shared: &Shared, head: &'a Parts, answering: &RecipientEnd) -> std::result::Result<AdmittedRequest<'a>, Answer> {
     let forbidden = |detail: &str| Answer::problem(403, "forbidden", "This may not be done here", detail);
     if !head.headers.contains_key(PEER_HEADER) {
         return Err(forbidden("only members of the group are answered; ask a sidecar"));
     }
-    let Some(path) = head.uri.path().strip_prefix(&shared.desk.path()) else {
+    let Some(path) = head.uri.path().strip_prefix(&shared.request_handlers.path()) else {
         return Err(Answer::problem(421, "misdirected", "This is not the member that was asked for", "another member is here now"));
     };
     if head.method != hyper::Method::GET && head.method != hyper::Method::POST {
@@ -175,12 +177,12 @@ fn let_in<'a>(shared: &Shared, head: &'a Parts, answering: &Answering) -> std::r
     }
     // No token is taken: an older version that sends one is refused, and the token should be changed.
     if head.headers.contains_key(AUTHORIZATION) {
-        return Err(unproven(Unproven::OtherVersion));
+        return Err(unproven(ProofRefusal::OtherVersion));
     }
     let nonce = text(&head.headers, NONCE_HEADER).filter(|_| path.is_empty());
-    let Some(token) = &shared.desk.settings.token else {
+    let Some(token) = &shared.request_handlers.settings.token else {
         return match nonce {
-            None if head.method == hyper::Method::GET => Ok(LetIn::Request(path, None)),
+            None if head.method == hyper::Method::GET => Ok(AdmittedRequest::Request(path, None)),
             None => Err(forbidden("without a token only GET is answered: set peer_token_file")),
             Some(_) => Err(forbidden("no peer token is set here, so there is nothing to prove: set peer_token_file")),
         };
@@ -188,10 +190,10 @@ fn let_in<'a>(shared: &Shared, head: &'a Parts, answering: &Answering) -> std::r
     if let Some(nonce) = nonce {
         let recipient = shared.post.recipient(Channel::Requests);
         let greeting = answering.greeted(token.expose_secret().as_bytes(), &recipient, nonce);
-        return greeting.map(LetIn::Greeting).ok_or_else(|| unproven(Unproven::NotRight));
+        return greeting.map(AdmittedRequest::Greeting).ok_or_else(|| unproven(ProofRefusal::NotRight));
     }
     let bytes = |name: &str| head.headers.get(name).map(HeaderValue::as_bytes);
-    let asked = Asked {
+    let asked = RequestParts {
         method: head.method.as_str(),
         target: head.uri.path_and_query().map_or_else(|| head.uri.path(), |target| target.as_str()),
         content_type: bytes(CONTENT_TYPE.as_str()),
@@ -199,10 +201,10 @@ fn let_in<'a>(shared: &Shared, head: &'a Parts, answering: &Answering) -> std::r
         digest: text(&head.headers, DIGEST_HEADER).unwrap_or_default(),
     };
     let proven = text(&head.headers, PROOF_HEADER).and_then(|shown| answering.proven(&asked, shown));
-    proven.map(|proven| LetIn::Request(path, Some(proven))).ok_or_else(|| unproven(Unproven::NotRight))
+    proven.map(|proven| AdmittedRequest::Request(path, Some(proven))).ok_or_else(|| unproven(ProofRefusal::NotRight))
 }
 
-fn unproven(why: Unproven) -> Answer {
+fn unproven(why: ProofRefusal) -> Answer {
     let (kind, title) = why.title();
     Answer::problem(why.status(), kind, title, why.detail())
 }
@@ -226,8 +228,8 @@ async fn whole(mut body: Incoming) -> std::result::Result<Vec<u8>, Answer> {
 }
 
 /// The answer to a greeting: nothing but the proof, and the connection stays for the request.
-fn greeted(greeting: &Greeting) -> Response<Whole> {
-    let mut response = Response::new(Whole(None));
+fn greeted(greeting: &Greeting) -> Response<FullBody> {
+    let mut response = Response::new(FullBody(None));
     *response.status_mut() = StatusCode::NO_CONTENT;
     let headers = response.headers_mut();
     headers.insert(PEER_HEADER, HeaderValue::from_static(SPOKEN));
@@ -240,14 +242,14 @@ fn greeted(greeting: &Greeting) -> Response<Whole> {
 }
 
 /// The last answer of its connection.
-fn sent(answer: Answer, by: &'static str, proven: Option<&Proven>) -> Response<Whole> {
+fn sent(answer: Answer, by: &'static str, proven: Option<&ProvenHead>) -> Response<FullBody> {
     let status = StatusCode::from_u16(answer.status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
     let kind = HeaderValue::from_str(&answer.content_type).ok();
     let proof = proven.and_then(|proven| {
         let content_type = kind.as_ref().map(HeaderValue::as_bytes);
-        HeaderValue::from_str(&proven.answer(&Answered { by, status: status.as_u16(), content_type, body: &answer.body })).ok()
+        HeaderValue::from_str(&proven.answer(&AnswerParts { by, status: status.as_u16(), content_type, body: &answer.body })).ok()
     });
-    let mut response = Response::new(Whole(Some(answer.body.into())));
+    let mut response = Response::new(FullBody(Some(answer.body.into())));
     *response.status_mut() = status;
     let headers = response.headers_mut();
     headers.insert(PEER_HEADER, HeaderValue::from_static(by));
@@ -262,9 +264,9 @@ fn sent(answer: Answer, by: &'static str, proven: Option<&Proven>) -> Response<W
 }
 
 /// A body that is there as a whole.
-struct Whole(Option<Bytes>);
+struct FullBody(Option<Bytes>);
 
-impl Body for Whole {
+impl Body for FullBody {
     type Data = Bytes;
     type Error = Infallible;
 

@@ -19,7 +19,7 @@
 //! sidecar in the same process, is where they arrive. How members prove that they are members is [`proven`].
 
 mod answer;
-mod desk;
+mod handlers;
 #[cfg(feature = "requests")]
 mod listener;
 mod path;
@@ -29,7 +29,7 @@ mod status;
 use std::time::Duration;
 
 pub use answer::{Answer, Method, PROBLEM_JSON, Request};
-pub(crate) use desk::Desk;
+pub(crate) use handlers::RequestHandlers;
 #[cfg(feature = "requests")]
 pub(crate) use listener::listen;
 pub use path::{PATH_BYTES_MAX, encoded, is_path, path_to};

@@ -5,7 +5,7 @@
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use crate::proof::{Kind, Nonce, Proof, Recipient, Session, digest};
+use crate::proof::{Nonce, Proof, ProofKind, ProofSession, Recipient, digest};
 
 /// The header with a nonce, in a greeting and in the answer to it.
 pub const NONCE_HEADER: &str = "shardwise-nonce";
@@ -20,7 +20,7 @@ pub const OTHER_VERSION_STATUS: u16 = 426;
 
 /// What is proven of a request.
 #[derive(Debug, Clone, Copy)]
-pub struct Asked<'a> {
+pub struct RequestParts<'a> {
     /// `GET` or `POST`.
     pub method: &'a str,
     /// Path and query as they stand in the request's first line.
@@ -35,7 +35,7 @@ pub struct Asked<'a> {
 
 /// What is proven of an answer.
 #[derive(Debug, Clone, Copy)]
-pub struct Answered<'a> {
+pub struct AnswerParts<'a> {
     /// What the header [`super::PEER_HEADER`] says.
     pub by: &'a str,
     /// The status.
@@ -51,14 +51,14 @@ fn optional(value: Option<&[u8]>) -> [&[u8]; 2] {
     value.map_or([b"0", b""], |value| [b"1", value])
 }
 
-impl Asked<'_> {
+impl RequestParts<'_> {
     fn with<T>(&self, over: impl FnOnce(&[&[u8]]) -> T) -> T {
         let [[has_type, content_type], [has_span, span]] = [self.content_type, self.traceparent].map(optional);
         over(&[self.method.as_bytes(), self.target.as_bytes(), has_type, content_type, has_span, span, self.digest.as_bytes()])
     }
 }
 
-impl Answered<'_> {
+impl AnswerParts<'_> {
     fn with<T>(&self, asked: &Proof, over: impl FnOnce(&[&[u8]]) -> T) -> T {
         let [has_type, content_type] = optional(self.content_type);
         let (status, digest) = (self.status.to_string(), digest(self.body));
@@ -68,41 +68,41 @@ impl Answered<'_> {
 
 /// The caller's end of a connection to a recipient that has proven itself.
 #[derive(Debug)]
-pub struct Asking {
-    session: Session,
+pub struct CallerEnd {
+    session: ProofSession,
     count: u64,
     last: Option<Proof>,
 }
 
-impl Asking {
+impl CallerEnd {
     /// From what the recipient answers to the greeting with the nonce `callers`; `None` if it does not know the secret, or is another member.
     pub fn begun(secret: &[u8], recipient: &Recipient<'_>, callers: &Nonce, nonce: &str, proof: &str) -> Option<Self> {
         let (nonce, proof): (Nonce, Proof) = (nonce.parse().ok()?, proof.parse().ok()?);
-        let session = Session::new(secret, recipient, callers, &nonce);
-        session.proves(&proof, Kind::Welcome, 0, &[]).then_some(Self { session, count: 0, last: None })
+        let session = ProofSession::new(secret, recipient, callers, &nonce);
+        session.proves(&proof, ProofKind::Welcome, 0, &[]).then_some(Self { session, count: 0, last: None })
     }
 
     /// The proof of the next request on the connection.
-    pub fn proof(&mut self, asked: &Asked<'_>) -> String {
-        let proof = asked.with(|fields| self.session.proof(Kind::Question, self.count, fields));
+    pub fn proof(&mut self, asked: &RequestParts<'_>) -> String {
+        let proof = asked.with(|fields| self.session.proof(ProofKind::Question, self.count, fields));
         (self.count, self.last) = (self.count + 1, Some(proof));
         proof.to_string()
     }
 
     /// Whether `shown` proves that this is the recipient's answer to the last request.
-    pub fn is_answer(&self, shown: Option<&str>, answered: &Answered<'_>) -> bool {
+    pub fn is_answer(&self, shown: Option<&str>, answered: &AnswerParts<'_>) -> bool {
         let (Some(shown), Some(last)) = (shown.and_then(|shown| shown.parse().ok()), &self.last) else { return false };
-        answered.with(last, |fields| self.session.proves(&shown, Kind::Answer, self.count - 1, fields))
+        answered.with(last, |fields| self.session.proves(&shown, ProofKind::Answer, self.count - 1, fields))
     }
 }
 
 /// The recipient's end of a connection: one for each, from its first byte to its last.
 #[derive(Debug, Default)]
-pub struct Answering(Mutex<Option<Counted>>);
+pub struct RecipientEnd(Mutex<Option<CountedSession>>);
 
 #[derive(Debug)]
-struct Counted {
-    session: Session,
+struct CountedSession {
+    session: ProofSession,
     count: u64,
 }
 
@@ -115,8 +115,8 @@ pub struct Greeting {
     pub proof: String,
 }
 
-impl Answering {
-    fn counted(&self) -> MutexGuard<'_, Option<Counted>> {
+impl RecipientEnd {
+    fn counted(&self) -> MutexGuard<'_, Option<CountedSession>> {
         // One assignment; nothing under the lock can panic half-way.
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -124,52 +124,52 @@ impl Answering {
     /// Answers a greeting with this nonce, in the place of an earlier one; `None` if it is no nonce.
     pub fn greeted(&self, secret: &[u8], recipient: &Recipient<'_>, nonce: &str) -> Option<Greeting> {
         let (callers, own) = (nonce.parse().ok()?, Nonce::random());
-        let session = Session::new(secret, recipient, &callers, &own);
-        let greeting = Greeting { nonce: own.to_string(), proof: session.proof(Kind::Welcome, 0, &[]).to_string() };
-        *self.counted() = Some(Counted { session, count: 0 });
+        let session = ProofSession::new(secret, recipient, &callers, &own);
+        let greeting = Greeting { nonce: own.to_string(), proof: session.proof(ProofKind::Welcome, 0, &[]).to_string() };
+        *self.counted() = Some(CountedSession { session, count: 0 });
         Some(greeting)
     }
 
     /// What a request has proven, which then is used up; `None` if `shown` is not its proof: after that nothing counts until there is another greeting.
-    pub fn proven(&self, asked: &Asked<'_>, shown: &str) -> Option<Proven> {
-        let Counted { session, count } = self.counted().take()?;
-        let shown = shown.parse().ok().filter(|shown| asked.with(|fields| session.proves(shown, Kind::Question, count, fields)))?;
-        *self.counted() = Some(Counted { session: session.clone(), count: count + 1 });
-        Some(Proven { session, count, asked: shown, digest: asked.digest.to_owned() })
+    pub fn proven(&self, asked: &RequestParts<'_>, shown: &str) -> Option<ProvenHead> {
+        let CountedSession { session, count } = self.counted().take()?;
+        let shown = shown.parse().ok().filter(|shown| asked.with(|fields| session.proves(shown, ProofKind::Question, count, fields)))?;
+        *self.counted() = Some(CountedSession { session: session.clone(), count: count + 1 });
+        Some(ProvenHead { session, count, asked: shown, digest: asked.digest.to_owned() })
     }
 }
 
 /// A request whose head was proven.
 #[derive(Debug, Clone)]
-pub struct Proven {
-    session: Session,
+pub struct ProvenHead {
+    session: ProofSession,
     count: u64,
     asked: Proof,
     digest: String,
 }
 
-impl Proven {
+impl ProvenHead {
     /// Whether that is the body that the caller has proven.
     pub fn has_body(&self, body: &[u8]) -> bool {
         digest(body) == self.digest
     }
 
     /// The proof of the answer.
-    pub fn answer(&self, answered: &Answered<'_>) -> String {
-        answered.with(&self.asked, |fields| self.session.proof(Kind::Answer, self.count, fields)).to_string()
+    pub fn answer(&self, answered: &AnswerParts<'_>) -> String {
+        answered.with(&self.asked, |fields| self.session.proof(ProofKind::Answer, self.count, fields)).to_string()
     }
 }
 
 /// Why a request is not let in where members have a token.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Unproven {
+pub enum ProofRefusal {
     /// It shows a token, as members did before they proved themselves.
     OtherVersion,
     /// It has no proof, or one that is not right here, or not any more.
     NotRight,
 }
 
-impl Unproven {
+impl ProofRefusal {
     /// The status of the refusal.
     pub const fn status(self) -> u16 {
         match self {
@@ -207,14 +207,14 @@ mod tests {
     use crate::proof::Channel;
 
     const SECRET: &[u8] = b"members-know-this-one";
-    const POST: Asked<'static> = Asked {
+    const POST: RequestParts<'static> = RequestParts {
         method: "POST",
         target: "/v1/peers/workers/worker-1/0000000000000007/cache/flush?what=all",
         content_type: Some(b"application/json"),
         traceparent: None,
         digest: "015abd7f5cc57a2dd94b7590f04ad8084273905ee33ec5cebeae62276a97f862",
     };
-    const OK: Answered<'static> = Answered { by: "1", status: 200, content_type: Some(b"text/plain"), body: b"ok" };
+    const OK: AnswerParts<'static> = AnswerParts { by: "1", status: 200, content_type: Some(b"text/plain"), body: b"ok" };
 
     fn of<T>(incarnation: u64, with: impl FnOnce(&Recipient<'_>) -> T) -> T {
         let (group, id) = (GroupName::new("workers").unwrap(), InstanceId::new("worker-1").unwrap());
@@ -222,11 +222,11 @@ mod tests {
     }
 
     /// Both ends of a connection, greeted.
-    fn connection() -> (Asking, Answering) {
-        let (answering, nonce) = (Answering::default(), Nonce::random());
+    fn connection() -> (CallerEnd, RecipientEnd) {
+        let (answering, nonce) = (RecipientEnd::default(), Nonce::random());
         let asking = of(7, |recipient| {
             let Greeting { nonce: own, proof } = answering.greeted(SECRET, recipient, &nonce.to_string()).unwrap();
-            Asking::begun(SECRET, recipient, &nonce, &own, &proof).unwrap()
+            CallerEnd::begun(SECRET, recipient, &nonce, &own, &proof).unwrap()
         });
         (asking, answering)
     }
@@ -236,7 +236,7 @@ mod tests {
     fn the_bytes_are_those_of_the_page() {
         let [callers, own]: [Nonce; 2] = ["11", "22"].map(|byte| byte.repeat(32).parse().unwrap());
         let welcome = "7bbaf0deb9d4ae922c37e27d450b66245978a289e0e9e082657df235b1f682bd";
-        let mut asking = of(7, |recipient| Asking::begun(SECRET, recipient, &callers, &own.to_string(), welcome)).unwrap();
+        let mut asking = of(7, |recipient| CallerEnd::begun(SECRET, recipient, &callers, &own.to_string(), welcome)).unwrap();
         assert_eq!(asking.proof(&POST), "ca7880856ac1a87c77136f71868703c886a499d4b6135d02733b00912d023f84");
         assert!(asking.is_answer(Some("11567d1b59e363c0a264ec2bd7cf515fecb98e48594a4619057e54a9b477b17a"), &OK));
     }
@@ -257,18 +257,18 @@ mod tests {
 
         let (mut one, (_, other)) = (connection().0, connection());
         assert!(other.proven(&POST, &one.proof(&POST)).is_none(), "on another connection");
-        assert!(Answering::default().proven(&POST, &first).is_none(), "before a greeting");
+        assert!(RecipientEnd::default().proven(&POST, &first).is_none(), "before a greeting");
     }
 
     #[test]
     fn what_was_changed_on_the_way_is_refused() {
         let changed = [
-            Asked { method: "GET", ..POST },
-            Asked { target: "/v1/peers/workers/worker-1/0000000000000007/cache/flush?what=one", ..POST },
-            Asked { content_type: None, ..POST },
-            Asked { content_type: Some(b""), ..POST },
-            Asked { traceparent: Some(b""), ..POST },
-            Asked { digest: "115abd7f5cc57a2dd94b7590f04ad8084273905ee33ec5cebeae62276a97f862", ..POST },
+            RequestParts { method: "GET", ..POST },
+            RequestParts { target: "/v1/peers/workers/worker-1/0000000000000007/cache/flush?what=one", ..POST },
+            RequestParts { content_type: None, ..POST },
+            RequestParts { content_type: Some(b""), ..POST },
+            RequestParts { traceparent: Some(b""), ..POST },
+            RequestParts { digest: "115abd7f5cc57a2dd94b7590f04ad8084273905ee33ec5cebeae62276a97f862", ..POST },
         ];
         for changed in changed {
             let (mut asking, answering) = connection();
@@ -277,10 +277,10 @@ mod tests {
         let (mut asking, answering) = connection();
         let answer = answering.proven(&POST, &asking.proof(&POST)).unwrap().answer(&OK);
         for changed in [
-            Answered { by: "refused", ..OK },
-            Answered { status: 204, ..OK },
-            Answered { content_type: Some(b"text/html"), ..OK },
-            Answered { body: b"no", ..OK },
+            AnswerParts { by: "refused", ..OK },
+            AnswerParts { status: 204, ..OK },
+            AnswerParts { content_type: Some(b"text/html"), ..OK },
+            AnswerParts { body: b"no", ..OK },
         ] {
             assert!(!asking.is_answer(Some(&answer), &changed), "{changed:?}");
         }
@@ -291,10 +291,10 @@ mod tests {
     fn who_does_not_know_the_secret_or_is_another_member_is_not_believed() {
         let nonce = Nonce::random();
         let greeting = |secret: &[u8], incarnation| {
-            let greeted = |recipient: &Recipient<'_>| Answering::default().greeted(secret, recipient, &nonce.to_string()).unwrap();
+            let greeted = |recipient: &Recipient<'_>| RecipientEnd::default().greeted(secret, recipient, &nonce.to_string()).unwrap();
             of(incarnation, greeted)
         };
-        let believed = |shown: &Greeting| of(7, |asked| Asking::begun(SECRET, asked, &nonce, &shown.nonce, &shown.proof)).is_some();
+        let believed = |shown: &Greeting| of(7, |asked| CallerEnd::begun(SECRET, asked, &nonce, &shown.nonce, &shown.proof)).is_some();
         assert!(believed(&greeting(SECRET, 7)));
         assert!(!believed(&greeting(b"members-know-this-onf", 7)), "another secret");
         assert!(!believed(&greeting(SECRET, 8)), "another life, such as one that a process passes the greeting on to");
@@ -302,6 +302,6 @@ mod tests {
         for proof in ["", "none", &own, &nonce.to_string()] {
             assert!(!believed(&Greeting { nonce: own.clone(), proof: (*proof).to_owned() }), "{proof}");
         }
-        assert!(of(7, |recipient| Answering::default().greeted(SECRET, recipient, "no nonce")).is_none());
+        assert!(of(7, |recipient| RecipientEnd::default().greeted(SECRET, recipient, "no nonce")).is_none());
     }
 }

@@ -12,7 +12,7 @@ use tokio::sync::watch;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
-use super::named::{Footing, Named, Tenure, claim_name};
+use super::named::{NamedRunner, NamedWorkContext, Tenure, claim_name};
 use super::note::NoteBook;
 use super::run::Run;
 use crate::error::inside_runtime;
@@ -51,7 +51,7 @@ impl DaemonCount {
 
 /// The note's text.
 #[derive(Serialize, Deserialize)]
-struct Count {
+struct CountNote {
     n: u32,
 }
 
@@ -95,7 +95,7 @@ impl Daemons {
             let message = format!("{}: {number} daemons are too many; 0 to {DAEMONS_MAX} are allowed", self.book.name());
             return Err(Error::new(ErrorKind::Settings, message));
         }
-        let text = serde_json::to_string(&Count { n: number }).map_err(|error| Error::new(ErrorKind::Backend, error.to_string()))?;
+        let text = serde_json::to_string(&CountNote { n: number }).map_err(|error| Error::new(ErrorKind::Backend, error.to_string()))?;
         match self.book.write(seen.version, &text).await? {
             WriteOutcome::Written(version) => {
                 self.service.shared().noted.send_replace(());
@@ -144,8 +144,8 @@ impl Daemons {
         E: Display + Send + 'static,
     {
         let shared = self.service.shared();
-        let runner = |stop| Runner {
-            footing: Footing::of(&self.service),
+        let runner = |stop| DaemonsRunner {
+            work_context: NamedWorkContext::of(&self.service),
             noted: shared.noted.subscribe(),
             names: Arc::clone(&self.names),
             book: self.book.clone(),
@@ -163,8 +163,8 @@ impl Daemons {
 
 fn decoded(book: &NoteBook, note: Option<&Note>) -> Result<DaemonCount> {
     let Some(note) = note else { return Ok(DaemonCount { number: 0, version: 0 }) };
-    match serde_json::from_str::<Count>(&note.text) {
-        Ok(Count { n }) if n <= DAEMONS_MAX => Ok(DaemonCount { number: n, version: note.version }),
+    match serde_json::from_str::<CountNote>(&note.text) {
+        Ok(CountNote { n }) if n <= DAEMONS_MAX => Ok(DaemonCount { number: n, version: note.version }),
         _ => {
             let message = format!(
                 "{}: the number of daemons cannot be read: {:?}; somebody has edited the note, and {{\"n\":3}} would be one; 0 to {DAEMONS_MAX} are \
@@ -177,8 +177,8 @@ fn decoded(book: &NoteBook, note: Option<&Note>) -> Result<DaemonCount> {
     }
 }
 
-struct Runner<F> {
-    footing: Footing,
+struct DaemonsRunner<F> {
+    work_context: NamedWorkContext,
     noted: watch::Receiver<()>,
     names: Arc<[ClaimName]>,
     book: NoteBook,
@@ -192,14 +192,14 @@ struct Runner<F> {
     complaint: Option<String>,
 }
 
-impl<F, W, E> Runner<F>
+impl<F, W, E> DaemonsRunner<F>
 where
     F: Fn(u32, Tenure) -> W + Send + Sync + 'static,
     W: Future<Output = std::result::Result<(), E>> + Send + 'static,
     E: Display + Send + 'static,
 {
     async fn run(mut self) {
-        let (gone, stop) = (self.footing.ground.gone.clone(), self.stop.clone());
+        let (gone, stop) = (self.work_context.context.gone.clone(), self.stop.clone());
         tokio::select! {
             () = self.follow() => {}
             () = gone.cancelled() => {}
@@ -213,7 +213,7 @@ where
     async fn follow(&mut self) {
         let mut next = tokio::time::Instant::now();
         loop {
-            let is_member = self.footing.ground.read(shardwise_core::Ownership::is_live_at);
+            let is_member = self.work_context.context.read(shardwise_core::Ownership::is_live_at);
             if is_member && next <= tokio::time::Instant::now() {
                 self.settle().await;
                 next = tokio::time::Instant::now() + self.read_every;
@@ -222,7 +222,7 @@ where
                 // In this order, so that a seed repeats a life.
                 biased;
                 () = tokio::time::sleep_until(next), if is_member => {}
-                changed = self.footing.ownership.changed() => if changed.is_err() { return },
+                changed = self.work_context.ownership.changed() => if changed.is_err() { return },
                 changed = self.noted.changed() => match changed {
                     Ok(()) => next = tokio::time::Instant::now(),
                     Err(_) => return,
@@ -257,7 +257,7 @@ where
         let new = self.names.iter().zip(0..).take(number).skip(self.running.len());
         for (name, number) in new {
             let work = Arc::clone(&self.work);
-            let named = |stop| Named::new(self.footing.clone(), name.clone(), stop, move |tenure| work(number, tenure)).run();
+            let named = |stop| NamedRunner::new(self.work_context.clone(), name.clone(), stop, move |tenure| work(number, tenure)).run();
             self.running.push(Run::spawn(named));
         }
     }

@@ -7,9 +7,9 @@ use std::sync::atomic::Ordering;
 
 use shardwise_core::{Epoch, Fence, Moment, NotHeld, OwnedKey, Ownership, OwnershipMode, Resource, ShardKey, slot_of};
 
-use super::guards::{Signals, Under};
+use super::guards::{GuardKey, Signals};
 use crate::service::ShardingService;
-use crate::shared::Ground;
+use crate::shared::OwnershipContext;
 
 impl ShardingService {
     /// The fence of `key`: its slot and the epoch under which it is mine right now. Put both into your own writes, so that your database
@@ -34,8 +34,8 @@ impl ShardingService {
     ///
     /// [`NotHeld`]: the key is not mine.
     pub fn enter<K: ShardKey + ?Sized>(&self, key: &K) -> Result<Guard, NotHeld> {
-        let ground = &self.shared().ground;
-        counted(ground, enter(ground, key))
+        let context = &self.shared().ownership_context;
+        counted(context, enter(context, key))
     }
 
     /// Runs `work` on `key`, which is mine, and drops it unfinished if it has to stop: when the key is lost, or, under exclusive ownership,
@@ -56,53 +56,53 @@ impl ShardingService {
     }
 
     fn not_held<K: ShardKey + ?Sized>(&self, key: &K) -> NotHeld {
-        let ground = &self.shared().ground;
+        let context = &self.shared().ownership_context;
         // It may be back by now; the work was cancelled all the same.
-        ground.read(|ownership, now| owned_at(ground, ownership, key, now).err().unwrap_or_else(|| elsewhere(ground, ownership, key)))
+        context.read(|ownership, now| owned_at(context, ownership, key, now).err().unwrap_or_else(|| elsewhere(context, ownership, key)))
     }
 }
 
 /// Counts refusals; a number is all that this costs.
-fn counted<T>(ground: &Ground, answer: Result<T, NotHeld>) -> Result<T, NotHeld> {
+fn counted<T>(context: &OwnershipContext, answer: Result<T, NotHeld>) -> Result<T, NotHeld> {
     if answer.is_err() {
-        ground.refused.fetch_add(1, Ordering::Relaxed);
+        context.refused.fetch_add(1, Ordering::Relaxed);
     }
     answer
 }
 
-fn owned_at<K: ShardKey + ?Sized>(ground: &Ground, ownership: &Ownership, key: &K, now: Moment) -> Result<(), NotHeld> {
+fn owned_at<K: ShardKey + ?Sized>(context: &OwnershipContext, ownership: &Ownership, key: &K, now: Moment) -> Result<(), NotHeld> {
     match ownership.fence_at(key, now) {
         Err(NotHeld::NoEpochs) if ownership.owns_at(key, now) => Ok(()),
-        Err(NotHeld::NoEpochs) => Err(elsewhere(ground, ownership, key)),
+        Err(NotHeld::NoEpochs) => Err(elsewhere(context, ownership, key)),
         answer => answer.map(drop),
     }
 }
 
 /// That another member has it, in the words of the placement that the group serves.
-fn elsewhere<K: ShardKey + ?Sized>(ground: &Ground, ownership: &Ownership, key: &K) -> NotHeld {
-    let serving = ground.policy.serving(ownership.policy_fingerprint());
-    let placement = serving.unwrap_or(ground.policy.placement).kind;
+fn elsewhere<K: ShardKey + ?Sized>(context: &OwnershipContext, ownership: &Ownership, key: &K) -> NotHeld {
+    let serving = context.policy.serving(ownership.policy_fingerprint());
+    let placement = serving.unwrap_or(context.policy.placement).kind;
     match placement.by_key() {
         Some(_) => NotHeld::KeyElsewhere { placement },
         None => NotHeld::Elsewhere { slot: slot_of(key.key_hash(), ownership.slots().slots()) },
     }
 }
 
-pub(crate) fn enter<K: ShardKey + ?Sized>(ground: &Arc<Ground>, key: &K) -> Result<Guard, NotHeld> {
-    let policy = &ground.policy;
+pub(crate) fn enter<K: ShardKey + ?Sized>(context: &Arc<OwnershipContext>, key: &K) -> Result<Guard, NotHeld> {
+    let policy = &context.policy;
     if policy.ownership == OwnershipMode::Exclusive {
-        return enter_claim(ground, &Resource::Slot(slot_of(key.key_hash(), policy.placement.slots)));
+        return enter_claim(context, &Resource::Slot(slot_of(key.key_hash(), policy.placement.slots)));
     }
-    let owned = |key: &OwnedKey| ground.read(|ownership, now| owned_at(ground, ownership, key, now));
-    let (under, signals) = ground.guards.enter_key(key.with_key(|key| OwnedKey::from(key)), owned)?;
-    Ok(Guard { ground: Arc::clone(ground), under, signals })
+    let owned = |key: &OwnedKey| context.read(|ownership, now| owned_at(context, ownership, key, now));
+    let (under, signals) = context.guards.enter_key(key.with_key(|key| OwnedKey::from(key)), owned)?;
+    Ok(Guard { context: Arc::clone(context), under, signals })
 }
 
 /// Counts work under a claim that serves.
-pub(crate) fn enter_claim(ground: &Arc<Ground>, resource: &Resource) -> Result<Guard, NotHeld> {
-    let held = || ground.read(|ownership, now| ownership.epoch_at(resource, now));
-    let (under, signals) = ground.guards.enter_claim(resource.clone(), ground.clock.now(), held)?;
-    Ok(Guard { ground: Arc::clone(ground), under, signals })
+pub(crate) fn enter_claim(context: &Arc<OwnershipContext>, resource: &Resource) -> Result<Guard, NotHeld> {
+    let held = || context.read(|ownership, now| ownership.epoch_at(resource, now));
+    let (under, signals) = context.guards.enter_claim(resource.clone(), context.clock.now(), held)?;
+    Ok(Guard { context: Arc::clone(context), under, signals })
 }
 
 /// Work on something that is mine, for as long as this lives.
@@ -111,8 +111,8 @@ pub(crate) fn enter_claim(ground: &Arc<Ground>, resource: &Resource) -> Result<G
 /// `drain_timeout` is over.
 #[must_use = "the work counts as in flight only while the guard lives"]
 pub struct Guard {
-    ground: Arc<Ground>,
-    under: Under,
+    context: Arc<OwnershipContext>,
+    under: GuardKey,
     signals: Signals,
 }
 
@@ -120,20 +120,20 @@ impl Guard {
     /// Whether what was entered has been mine without a gap until now. It reads the clock: a process that was paused beyond its lease is told
     /// no, whether or not anything has noticed yet.
     pub fn is_held(&self) -> bool {
-        !self.signals.lost.is_cancelled() && self.ground.read(|ownership, now| self.holds(ownership, now))
+        !self.signals.lost.is_cancelled() && self.context.read(|ownership, now| self.holds(ownership, now))
     }
 
     fn holds(&self, ownership: &Ownership, now: Moment) -> bool {
         match self.under {
-            Under::Claim(..) => ownership.claims_end().is_some_and(|end| now < end),
-            Under::Key(_) => ownership.is_live_at(now),
+            GuardKey::Claim(..) => ownership.claims_end().is_some_and(|end| now < end),
+            GuardKey::Key(_) => ownership.is_live_at(now),
         }
     }
 
     /// The slot and the epoch of the claim, for the user's own writes; `None` where ownership is not exclusive, and for names.
     pub const fn fence(&self) -> Option<Fence> {
         match self.under {
-            Under::Claim(Resource::Slot(slot), epoch) => Some(Fence { slot, epoch }),
+            GuardKey::Claim(Resource::Slot(slot), epoch) => Some(Fence { slot, epoch }),
             _ => None,
         }
     }
@@ -141,8 +141,8 @@ impl Guard {
     /// The epoch of the claim; `None` where ownership is not exclusive.
     pub const fn epoch(&self) -> Option<Epoch> {
         match self.under {
-            Under::Claim(_, epoch) => Some(epoch),
-            Under::Key(_) => None,
+            GuardKey::Claim(_, epoch) => Some(epoch),
+            GuardKey::Key(_) => None,
         }
     }
 
@@ -164,7 +164,7 @@ impl Guard {
 
 impl Drop for Guard {
     fn drop(&mut self) {
-        self.ground.guards.leave(&self.under);
+        self.context.guards.leave(&self.under);
     }
 }
 

@@ -26,7 +26,7 @@ pub(crate) struct Signals {
 
 /// What a piece of work was entered under.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum Under {
+pub(crate) enum GuardKey {
     Claim(Resource, Epoch),
     Key(u64),
 }
@@ -40,13 +40,13 @@ pub(crate) struct Guards {
 
 #[derive(Default)]
 struct Tables {
-    claims: HashMap<Resource, Claimed>,
+    claims: HashMap<Resource, ClaimWork>,
     keys: HashMap<u64, (OwnedKey, Signals)>,
     entered: u64,
     idle: Vec<Resource>,
 }
 
-struct Claimed {
+struct ClaimWork {
     epoch: Epoch,
     in_flight: usize,
     draining: bool,
@@ -61,10 +61,10 @@ impl Guards {
         resource: Resource,
         now: Moment,
         held: impl FnOnce() -> Result<Epoch, E>,
-    ) -> Result<(Under, Signals), E> {
+    ) -> Result<(GuardKey, Signals), E> {
         let mut tables = self.tables();
         let epoch = held()?;
-        let fresh = || Claimed { epoch, in_flight: 0, draining: false, since: now, signals: Signals::default() };
+        let fresh = || ClaimWork { epoch, in_flight: 0, draining: false, since: now, signals: Signals::default() };
         let claimed = match tables.claims.entry(resource.clone()) {
             Entry::Occupied(known) if known.get().epoch == epoch => known.into_mut(),
             // What is left of an earlier time of serving was told to stop, and counts no more.
@@ -76,27 +76,27 @@ impl Guards {
             Entry::Vacant(new) => new.insert(fresh()),
         };
         claimed.in_flight += 1;
-        Ok((Under::Claim(resource, epoch), claimed.signals.clone()))
+        Ok((GuardKey::Claim(resource, epoch), claimed.signals.clone()))
     }
 
     /// Watches over a key, if `held` says, asked under the lock, that it is owned.
-    pub(crate) fn enter_key<E>(&self, key: OwnedKey, held: impl FnOnce(&OwnedKey) -> Result<(), E>) -> Result<(Under, Signals), E> {
+    pub(crate) fn enter_key<E>(&self, key: OwnedKey, held: impl FnOnce(&OwnedKey) -> Result<(), E>) -> Result<(GuardKey, Signals), E> {
         let mut tables = self.tables();
         held(&key)?;
         tables.entered += 1;
         let (number, signals) = (tables.entered, Signals::default());
         tables.keys.insert(number, (key, signals.clone()));
-        Ok((Under::Key(number), signals))
+        Ok((GuardKey::Key(number), signals))
     }
 
     /// The work is over.
-    pub(crate) fn leave(&self, under: &Under) {
+    pub(crate) fn leave(&self, under: &GuardKey) {
         let mut tables = self.tables();
         match under {
-            Under::Key(number) => {
+            GuardKey::Key(number) => {
                 tables.keys.remove(number);
             }
-            Under::Claim(resource, epoch) => {
+            GuardKey::Claim(resource, epoch) => {
                 let Some(claimed) = tables.claims.get_mut(resource).filter(|claimed| claimed.epoch == *epoch) else { return };
                 claimed.in_flight -= 1;
                 if claimed.in_flight == 0 {

@@ -25,7 +25,7 @@ const IDLE_BY_MISTAKE: Duration = Duration::from_secs(2);
 
 /// What may be done wrong.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Mistake {
+enum GuardMistake {
     /// What drains is looked at before readers see that it does not serve any more.
     DrainBeforePublish,
     /// Whether it serves is asked before the lock is taken.
@@ -33,7 +33,7 @@ enum Mistake {
 }
 
 #[derive(Default)]
-struct Stage {
+struct StressStage {
     guards: Guards,
     /// The epoch that readers see as serving; 0: none.
     published: AtomicU64,
@@ -50,7 +50,7 @@ fn give_way(random: &mut StdRng) {
     }
 }
 
-impl Stage {
+impl StressStage {
     fn serving(&self) -> Result<Epoch, ()> {
         match self.published.load(Ordering::SeqCst) {
             0 => Err(()),
@@ -59,9 +59,9 @@ impl Stage {
     }
 
     /// Enters and leaves until it is over.
-    fn works(&self, mut random: StdRng, mistake: Option<Mistake>) {
+    fn works(&self, mut random: StdRng, mistake: Option<GuardMistake>) {
         while !self.over.load(Ordering::SeqCst) {
-            let entered = if mistake == Some(Mistake::AskBeforeLock) {
+            let entered = if mistake == Some(GuardMistake::AskBeforeLock) {
                 let asked = self.serving();
                 give_way(&mut random);
                 self.guards.enter_claim(SLOT, Moment::ZERO, || asked)
@@ -83,11 +83,11 @@ impl Stage {
     }
 
     /// Serves under that epoch, drains, now and then serves on, and gives away what is idle. Whether all was right.
-    async fn round(&self, epoch: u64, random: &mut StdRng, mistake: Option<Mistake>) -> bool {
+    async fn round(&self, epoch: u64, random: &mut StdRng, mistake: Option<GuardMistake>) -> bool {
         self.published.store(epoch, Ordering::SeqCst);
         loop {
             give_way(random);
-            if mistake == Some(Mistake::DrainBeforePublish) {
+            if mistake == Some(GuardMistake::DrainBeforePublish) {
                 self.guards.drain(vec![SLOT]);
                 give_way(random);
                 self.published.store(0, Ordering::SeqCst);
@@ -117,8 +117,8 @@ impl Stage {
 }
 
 /// The round in which something went wrong, of at most so many.
-fn went_wrong_in(seed: u64, rounds: u64, mistake: Option<Mistake>) -> Option<u64> {
-    let stage = Arc::new(Stage::default());
+fn went_wrong_in(seed: u64, rounds: u64, mistake: Option<GuardMistake>) -> Option<u64> {
+    let stage = Arc::new(StressStage::default());
     let workers: Vec<_> = (0..WORKERS)
         .map(|worker| {
             let (stage, random) = (Arc::clone(&stage), StdRng::seed_from_u64(seed * 100 + worker));
@@ -144,7 +144,7 @@ fn nobody_works_in_what_was_found_idle_and_given_away() {
 
 #[test]
 fn known_mistakes_are_found() {
-    for mistake in [Mistake::DrainBeforePublish, Mistake::AskBeforeLock] {
+    for mistake in [GuardMistake::DrainBeforePublish, GuardMistake::AskBeforeLock] {
         let found = went_wrong_in(0, FOUND_WITHIN, Some(mistake));
         println!("{mistake:?} is found in round {found:?}");
         assert!(found.is_some(), "{mistake:?} is not found within {FOUND_WITHIN} rounds");

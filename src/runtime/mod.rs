@@ -16,7 +16,7 @@ pub use daemons::{DAEMONS_MAX, DaemonCount, Daemons};
 pub use enter::Guard;
 pub(crate) use guards::Guards;
 pub use named::Tenure;
-pub(crate) use names::Names;
+pub(crate) use names::OfferedNames;
 pub(crate) use note::NoteBook;
 pub use run::Run;
 pub use run_owned::OwnedRun;

@@ -11,10 +11,10 @@ use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
 use super::enter::{Guard, enter_claim};
-use super::names::{Names, Offer};
+use super::names::{Offer, OfferedNames};
 use crate::messages::{Inbox, Post};
 use crate::service::ShardingService;
-use crate::shared::Ground;
+use crate::shared::OwnershipContext;
 use crate::{Error, ErrorKind, Result};
 
 /// First pause before work that failed is begun again; doubled for each further failure.
@@ -87,20 +87,20 @@ pub(super) fn claim_name(service: &ShardingService, kind: &str, what: &str, name
     ClaimName::new(name).map_err(|error| Error::new(ErrorKind::Settings, format!("{kind} {what:?}: {error}")))
 }
 
-/// What runners of named work stand on; as with [`Ground`], whoever holds it keeps no service alive.
+/// What runners of named work stand on; as with [`OwnershipContext`], whoever holds it keeps no service alive.
 #[derive(Clone)]
-pub(super) struct Footing {
-    pub(super) ground: Arc<Ground>,
+pub(super) struct NamedWorkContext {
+    pub(super) context: Arc<OwnershipContext>,
     pub(super) ownership: watch::Receiver<Arc<Ownership>>,
-    pub(super) names: Names,
+    pub(super) names: OfferedNames,
     pub(super) post: Arc<Post>,
 }
 
-impl Footing {
+impl NamedWorkContext {
     pub(super) fn of(service: &ShardingService) -> Self {
         let shared = service.shared();
         Self {
-            ground: Arc::clone(&shared.ground),
+            context: Arc::clone(&shared.ownership_context),
             ownership: shared.changes(),
             names: shared.names.clone(),
             post: Arc::clone(&shared.post),
@@ -109,8 +109,8 @@ impl Footing {
 }
 
 /// Runs work wherever this worker holds the name.
-pub(super) struct Named<F> {
-    ground: Arc<Ground>,
+pub(super) struct NamedRunner<F> {
+    context: Arc<OwnershipContext>,
     ownership: watch::Receiver<Arc<Ownership>>,
     offer: Offer,
     post: Arc<Post>,
@@ -120,27 +120,27 @@ pub(super) struct Named<F> {
 }
 
 /// How one run came to its end.
-enum Ended {
+enum RunEnd {
     Well,
     Failed,
     Told,
 }
 
-impl<F, W, E> Named<F>
+impl<F, W, E> NamedRunner<F>
 where
     F: Fn(Tenure) -> W + Send + Sync + 'static,
     W: Future<Output = std::result::Result<(), E>> + Send + 'static,
     E: Display + Send + 'static,
 {
     /// Offers the name from here on.
-    pub(super) fn new(footing: Footing, name: ClaimName, stop: CancellationToken, work: F) -> Self {
-        let Footing { ground, ownership, names, post } = footing;
-        Self { ground, ownership, offer: names.offer(name.clone()), post, name, stop, work: Arc::new(work) }
+    pub(super) fn new(work_context: NamedWorkContext, name: ClaimName, stop: CancellationToken, work: F) -> Self {
+        let NamedWorkContext { context, ownership, names, post } = work_context;
+        Self { context, ownership, offer: names.offer(name.clone()), post, name, stop, work: Arc::new(work) }
     }
 
     /// Until it is stopped or the service is gone. The offer ends with it.
     pub(super) async fn run(mut self) {
-        let (turn, gone, stop) = (self.offer.turn(), self.ground.gone.clone(), self.stop.clone());
+        let (turn, gone, stop) = (self.offer.turn(), self.context.gone.clone(), self.stop.clone());
         let turn = tokio::select! {
             turn = turn.acquire() => turn,
             () = stop.cancelled() => return,
@@ -156,12 +156,12 @@ where
         let (mut pause, mut done) = (RETRY_FIRST, None);
         while !self.stop.is_cancelled() {
             let Some(guard) = self.held(done).await else { return };
-            let (epoch, begun) = (guard.epoch(), self.ground.clock.now());
+            let (epoch, begun) = (guard.epoch(), self.context.clock.now());
             match self.once(guard).await {
-                Ended::Well => done = epoch,
-                Ended::Told => {}
-                Ended::Failed => {
-                    pause = if lasted(begun, self.ground.clock.now()) { RETRY_FIRST } else { pause };
+                RunEnd::Well => done = epoch,
+                RunEnd::Told => {}
+                RunEnd::Failed => {
+                    pause = if lasted(begun, self.context.clock.now()) { RETRY_FIRST } else { pause };
                     tokio::select! {
                         () = tokio::time::sleep(pause) => {}
                         () = self.stop.cancelled() => return,
@@ -177,7 +177,7 @@ where
         loop {
             let seen = self.ownership.borrow_and_update().names().find(|(name, _)| **name == self.name).map(|(_, epoch)| epoch);
             let wanted = seen.is_some() && seen != done;
-            if let Some(guard) = wanted.then(|| enter_claim(&self.ground, &Resource::Name(self.name.clone())).ok()).flatten() {
+            if let Some(guard) = wanted.then(|| enter_claim(&self.context, &Resource::Name(self.name.clone())).ok()).flatten() {
                 return Some(guard);
             }
             tokio::select! {
@@ -189,20 +189,20 @@ where
         }
     }
 
-    async fn once(&self, guard: Guard) -> Ended {
-        let Some(epoch) = guard.epoch() else { return Ended::Told };
+    async fn once(&self, guard: Guard) -> RunEnd {
+        let Some(epoch) = guard.epoch() else { return RunEnd::Told };
         let guard = Arc::new(guard);
         let (name, post) = (self.name.clone(), Arc::clone(&self.post));
         let tenure = Tenure { name, epoch, cancel: CancellationToken::new(), guard: Arc::clone(&guard), post };
         let (cancel, work) = (tenure.cancel.clone(), Arc::clone(&self.work));
         // A task of its own, so that a panic ends it and nothing else; dropped with this future.
         let mut task =
-            tokio_util::task::AbortOnDropHandle::new(tokio::spawn(self.ground.in_flight.track_future(async move { work(tenure).await })));
+            tokio_util::task::AbortOnDropHandle::new(tokio::spawn(self.context.in_flight.track_future(async move { work(tenure).await })));
         let mut told = pin!(async {
             let patience = tokio::select! {
                 biased;
                 () = guard.finish() => None,
-                () = self.stop.cancelled() => Some(self.ground.policy.drain_timeout),
+                () = self.stop.cancelled() => Some(self.context.policy.drain_timeout),
             };
             cancel.cancel();
             match patience {
@@ -220,16 +220,16 @@ where
             }
         };
         match ended {
-            Ok(Ok(())) if !cancel.is_cancelled() => Ended::Well,
+            Ok(Ok(())) if !cancel.is_cancelled() => RunEnd::Well,
             Ok(Err(error)) if !cancel.is_cancelled() => {
                 tracing::error!(name = %self.name, %error, "work under this name failed; it is begun again after a pause");
-                Ended::Failed
+                RunEnd::Failed
             }
             Err(error) if error.is_panic() => {
                 tracing::error!(name = %self.name, "work under this name panicked; it is begun again after a pause");
-                Ended::Failed
+                RunEnd::Failed
             }
-            _ => Ended::Told,
+            _ => RunEnd::Told,
         }
     }
 }

@@ -8,14 +8,14 @@ use tokio::sync::{Semaphore, watch};
 
 /// What is offered, each name as often as somebody offers it. The driver follows it. Clones share it.
 #[derive(Clone)]
-pub(crate) struct Names(Arc<watch::Sender<BTreeMap<ClaimName, Offered>>>);
+pub(crate) struct OfferedNames(Arc<watch::Sender<BTreeMap<ClaimName, OfferCount>>>);
 
-struct Offered {
+struct OfferCount {
     times: usize,
     turn: Arc<Semaphore>,
 }
 
-impl Default for Names {
+impl Default for OfferedNames {
     fn default() -> Self {
         Self(Arc::new(watch::Sender::new(BTreeMap::new())))
     }
@@ -23,27 +23,27 @@ impl Default for Names {
 
 /// An offer; dropping it takes it back.
 pub(crate) struct Offer {
-    names: Arc<watch::Sender<BTreeMap<ClaimName, Offered>>>,
+    names: Arc<watch::Sender<BTreeMap<ClaimName, OfferCount>>>,
     name: ClaimName,
     /// Of those of one worker that offer the same name, one at a time works under it.
     turn: Arc<Semaphore>,
 }
 
-impl Names {
+impl OfferedNames {
     pub(crate) fn offer(&self, name: ClaimName) -> Offer {
         let mut turn = Arc::new(Semaphore::new(1));
         self.0.send_modify(|names| {
-            let offered = names.entry(name.clone()).or_insert_with(|| Offered { times: 0, turn: Arc::clone(&turn) });
+            let offered = names.entry(name.clone()).or_insert_with(|| OfferCount { times: 0, turn: Arc::clone(&turn) });
             offered.times += 1;
             turn = Arc::clone(&offered.turn);
         });
         Offer { names: Arc::clone(&self.0), name, turn }
     }
 
-    pub(crate) fn follow(&self) -> Followed {
+    pub(crate) fn follow(&self) -> OfferedNamesWatch {
         let mut offered = self.0.subscribe();
         offered.mark_changed();
-        Followed(offered)
+        OfferedNamesWatch(offered)
     }
 }
 
@@ -67,9 +67,9 @@ impl Drop for Offer {
 }
 
 /// What is offered, as it changes.
-pub(crate) struct Followed(watch::Receiver<BTreeMap<ClaimName, Offered>>);
+pub(crate) struct OfferedNamesWatch(watch::Receiver<BTreeMap<ClaimName, OfferCount>>);
 
-impl Followed {
+impl OfferedNamesWatch {
     /// What is offered now, at first and after each change. Never again once nobody can change it.
     pub(crate) async fn next(&mut self) -> BTreeSet<ClaimName> {
         match self.0.changed().await {

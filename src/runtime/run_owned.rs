@@ -14,7 +14,7 @@ use super::enter::enter;
 use super::run::Run;
 use crate::listeners::Rebalances;
 use crate::service::ShardingService;
-use crate::shared::Ground;
+use crate::shared::OwnershipContext;
 
 impl ShardingService {
     /// Runs `work(key, cancel)` for each key that is mine, as a task of its own: started when the key is gained, told by `cancel` when it is
@@ -35,10 +35,10 @@ impl ShardingService {
         W: Future<Output = ()> + Send + 'static,
     {
         let keys = watch::Sender::new(Arc::new(keys.into_iter().collect::<HashSet<K>>()));
-        let runner = |stop| Runner {
+        let runner = |stop| OwnedRunner {
             rebalances: self.rebalances(),
             ownership: self.shared().changes(),
-            ground: Arc::clone(&self.shared().ground),
+            context: Arc::clone(&self.shared().ownership_context),
             wanted: keys.subscribe(),
             stop,
             work: Arc::new(work),
@@ -69,27 +69,27 @@ impl<K: Eq + Hash> OwnedRun<K> {
     }
 }
 
-enum Piece {
+enum WorkUnit {
     /// Running, or finished by itself without having been lost since.
     Held(CancellationToken),
     /// Cancelled, still finishing.
     Ending,
 }
 
-struct Runner<K, F> {
+struct OwnedRunner<K, F> {
     rebalances: Rebalances,
     /// No handle to the service itself: it must be able to end while work runs.
     ownership: watch::Receiver<Arc<Ownership>>,
-    ground: Arc<Ground>,
+    context: Arc<OwnershipContext>,
     wanted: watch::Receiver<Arc<HashSet<K>>>,
     stop: CancellationToken,
     work: Arc<F>,
     tasks: JoinSet<()>,
     keys_of: HashMap<Id, K>,
-    runs: HashMap<K, Piece>,
+    runs: HashMap<K, WorkUnit>,
 }
 
-impl<K, F, W> Runner<K, F>
+impl<K, F, W> OwnedRunner<K, F>
 where
     K: ShardKey + Clone + Eq + Hash + Send + Sync + 'static,
     F: Fn(K, CancellationToken) -> W + Send + Sync + 'static,
@@ -100,7 +100,7 @@ where
         loop {
             tokio::select! {
                 () = self.stop.cancelled() => break,
-                () = self.ground.gone.cancelled() => break,
+                () = self.context.gone.cancelled() => break,
                 Some(ended) = self.tasks.join_next_with_id() => self.ended(ended.map_or_else(|e| (e.id(), Some(e)), |(id, ())| (id, None))),
                 rebalance = self.rebalances.recv() => match rebalance {
                     Some(rebalance) => self.settle(Some(&rebalance)),
@@ -112,7 +112,7 @@ where
                 },
             }
         }
-        self.runs.values().for_each(Piece::cancel);
+        self.runs.values().for_each(WorkUnit::cancel);
         while self.tasks.join_next().await.is_some() {}
     }
 
@@ -121,10 +121,10 @@ where
             tracing::error!("work on an owned key panicked; it is started again when the key is lost and regained");
         }
         let Some(key) = self.keys_of.remove(&id) else { return };
-        if matches!(self.runs.get(&key), Some(Piece::Ending)) {
+        if matches!(self.runs.get(&key), Some(WorkUnit::Ending)) {
             self.runs.remove(&key);
             let wanted = self.wanted.borrow().contains(&key);
-            if wanted && self.ownership.borrow().owns_at(&key, self.ground.clock.now()) {
+            if wanted && self.ownership.borrow().owns_at(&key, self.context.clock.now()) {
                 self.start(key);
             }
         }
@@ -133,17 +133,17 @@ where
     /// Cancels what is not mine any more, or was not for a while, and starts what is mine and idle.
     fn settle(&mut self, rebalance: Option<&Rebalance>) {
         let wanted = Arc::clone(&self.wanted.borrow_and_update());
-        let (ownership, now) = (Arc::clone(&self.ownership.borrow()), self.ground.clock.now());
+        let (ownership, now) = (Arc::clone(&self.ownership.borrow()), self.context.clock.now());
         for (key, run) in &mut self.runs {
             let lost = rebalance.is_some_and(|rebalance| rebalance.loses(key));
             if lost || !wanted.contains(key) || !ownership.owns_at(key, now) {
                 run.cancel();
-                *run = Piece::Ending;
+                *run = WorkUnit::Ending;
             }
         }
         // What had ended by itself has no task any more that could report its end.
         let tasks: HashSet<&K> = self.keys_of.values().collect();
-        self.runs.retain(|key, run| matches!(run, Piece::Held(_)) || tasks.contains(key));
+        self.runs.retain(|key, run| matches!(run, WorkUnit::Held(_)) || tasks.contains(key));
         let idle: Vec<K> = wanted.iter().filter(|key| ownership.owns_at(*key, now) && !self.runs.contains_key(*key)).cloned().collect();
         for key in idle {
             self.start(key);
@@ -152,20 +152,20 @@ where
 
     fn start(&mut self, key: K) {
         // Lost again by now; the news is on its way.
-        let Ok(guard) = enter(&self.ground, &key) else { return };
+        let Ok(guard) = enter(&self.context, &key) else { return };
         let cancel = self.stop.child_token();
         let (work, its_key, its_cancel) = (Arc::clone(&self.work), key.clone(), cancel.clone());
         // The user's closure runs inside the task, so that a panic in it ends that task and nothing else.
-        let task = self.tasks.spawn(self.ground.in_flight.track_future(async move {
+        let task = self.tasks.spawn(self.context.in_flight.track_future(async move {
             let _guard = guard;
             work(its_key, its_cancel).await;
         }));
         self.keys_of.insert(task.id(), key.clone());
-        self.runs.insert(key, Piece::Held(cancel));
+        self.runs.insert(key, WorkUnit::Held(cancel));
     }
 }
 
-impl Piece {
+impl WorkUnit {
     fn cancel(&self) {
         if let Self::Held(cancel) = self {
             cancel.cancel();

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use shardwise_core::ClaimName;
 
-use super::named::{Footing, Named, Tenure, claim_name};
+use super::named::{NamedRunner, NamedWorkContext, Tenure, claim_name};
 use super::run::Run;
 use crate::Result;
 use crate::messages::SingletonHandle;
@@ -68,12 +68,12 @@ impl Singleton {
         W: Future<Output = std::result::Result<(), E>> + Send + 'static,
         E: Display + Send + 'static,
     {
-        let footing = Footing::of(&self.service);
+        let work_context = NamedWorkContext::of(&self.service);
         if self.has_handle.into_inner() {
-            let post = Arc::clone(&footing.post);
+            let post = Arc::clone(&work_context.post);
             // What is wrong with it, the work itself is told too.
             tokio::spawn(async move { post.open().await.inspect_err(|error| tracing::warn!(%error, "no messages can arrive here")) });
         }
-        Run::spawn(|stop| Named::new(footing, self.name, stop, work).run())
+        Run::spawn(|stop| NamedRunner::new(work_context, self.name, stop, work).run())
     }
 }

@@ -12,7 +12,7 @@ use tokio_util::sync::CancellationToken;
 use super::enter::enter_claim;
 use super::run::Run;
 use crate::service::ShardingService;
-use crate::shared::Ground;
+use crate::shared::OwnershipContext;
 
 impl ShardingService {
     /// Runs `work(slot, epoch, cancel)` for each slot that this worker holds, as a task of its own: begun when the slot is claimed, told by
@@ -31,8 +31,8 @@ impl ShardingService {
         F: Fn(u32, Epoch, CancellationToken) -> W + Send + Sync + 'static,
         W: Future<Output = ()> + Send + 'static,
     {
-        let runner = |stop| Runner {
-            ground: Arc::clone(&self.shared().ground),
+        let runner = |stop| SlotsRunner {
+            context: Arc::clone(&self.shared().ownership_context),
             ownership: self.shared().changes(),
             stop,
             work: Arc::new(work),
@@ -45,8 +45,8 @@ impl ShardingService {
     }
 }
 
-struct Runner<F> {
-    ground: Arc<Ground>,
+struct SlotsRunner<F> {
+    context: Arc<OwnershipContext>,
     ownership: watch::Receiver<Arc<Ownership>>,
     stop: CancellationToken,
     work: Arc<F>,
@@ -59,7 +59,7 @@ struct Runner<F> {
     begun: HashMap<u32, Epoch>,
 }
 
-impl<F, W> Runner<F>
+impl<F, W> SlotsRunner<F>
 where
     F: Fn(u32, Epoch, CancellationToken) -> W + Send + Sync + 'static,
     W: Future<Output = ()> + Send + 'static,
@@ -69,7 +69,7 @@ where
         loop {
             tokio::select! {
                 () = self.stop.cancelled() => break,
-                () = self.ground.gone.cancelled() => break,
+                () = self.context.gone.cancelled() => break,
                 Some(ended) = self.tasks.join_next_with_id() => match ended {
                     Ok((id, told)) => self.ended(id, told),
                     Err(error) => {
@@ -110,10 +110,10 @@ where
 
     fn begin(&mut self, slot: u32) {
         // Lost again by now; the next snapshot says so.
-        let Ok(guard) = enter_claim(&self.ground, &Resource::Slot(slot)) else { return };
+        let Ok(guard) = enter_claim(&self.context, &Resource::Slot(slot)) else { return };
         let Some(fence) = guard.fence() else { return };
         let (work, cancel, stop) = (Arc::clone(&self.work), CancellationToken::new(), self.stop.clone());
-        let task = self.tasks.spawn(self.ground.in_flight.track_future(async move {
+        let task = self.tasks.spawn(self.context.in_flight.track_future(async move {
             let told = cancel.clone();
             let work = async move { work(fence.slot, fence.epoch, told).await };
             let ends = async {

@@ -12,7 +12,7 @@ use shardwise_discovery::{Clock, Note, WriteOutcome};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::AbortOnDropHandle;
 
-use super::named::{Footing, Named, Tenure, claim_name};
+use super::named::{NamedRunner, NamedWorkContext, Tenure, claim_name};
 use super::note::NoteBook;
 use super::run::Run;
 use crate::service::ShardingService;
@@ -35,7 +35,7 @@ pub struct Timer {
     service: ShardingService,
     name: ClaimName,
     book: NoteBook,
-    beat: Beat,
+    schedule: TimerSchedule,
 }
 
 /// One period of a timer.
@@ -49,12 +49,12 @@ pub struct Period {
 
 /// Length and phase, in milliseconds.
 #[derive(Debug, Clone, Copy)]
-struct Beat {
+struct TimerSchedule {
     every: u64,
     phase: u64,
 }
 
-impl Beat {
+impl TimerSchedule {
     /// The period with that number.
     const fn period(self, number: u64) -> Period {
         Period { due_ms: self.phase.saturating_add(number.saturating_mul(self.every)), number }
@@ -73,7 +73,7 @@ impl Beat {
 
 /// What the note says of the period that was fired last.
 #[derive(Debug, Clone, Copy, Serialize, Deserialize)]
-struct Fired {
+struct FiredNote {
     due_ms: u64,
     epoch: Epoch,
 }
@@ -93,7 +93,7 @@ impl ShardingService {
             return Err(Error::new(ErrorKind::Settings, message));
         }
         let book = NoteBook::of(self, &claim, claim.clone())?;
-        Ok(Timer { service: self.clone(), name: claim, book, beat: Beat { every: millis(period), phase: 0 } })
+        Ok(Timer { service: self.clone(), name: claim, book, schedule: TimerSchedule { every: millis(period), phase: 0 } })
     }
 }
 
@@ -104,11 +104,11 @@ impl Timer {
     ///
     /// [`ErrorKind::Settings`] if the phase is as long as the period, or longer.
     pub fn phase(mut self, phase: Duration) -> Result<Self> {
-        if millis(phase) >= self.beat.every {
-            let message = format!("{}: the phase {phase:?} is not shorter than the period of {} ms", self.name, self.beat.every);
+        if millis(phase) >= self.schedule.every {
+            let message = format!("{}: the phase {phase:?} is not shorter than the period of {} ms", self.name, self.schedule.every);
             return Err(Error::new(ErrorKind::Settings, message));
         }
-        self.beat.phase = millis(phase);
+        self.schedule.phase = millis(phase);
         Ok(self)
     }
 
@@ -136,13 +136,14 @@ impl Timer {
         W: Future<Output = std::result::Result<(), E>> + Send + 'static,
         E: Display + Send + 'static,
     {
-        let (footing, job) = (Footing::of(&self.service), Arc::new(job));
-        let (book, beat, clock) = (self.book.clone(), self.beat, footing.ground.clock.clone());
+        let (work_context, job) = (NamedWorkContext::of(&self.service), Arc::new(job));
+        let (book, schedule, clock) = (self.book.clone(), self.schedule, work_context.context.clock.clone());
         let work = move |tenure: Tenure| {
-            let keeper = Keeper { book: book.clone(), beat, clock: clock.clone(), tenure, job: Arc::clone(&job), over: 0, warned: false };
-            keeper.run()
+            let timer_holder =
+                TimerHolder { book: book.clone(), schedule, clock: clock.clone(), tenure, job: Arc::clone(&job), over: 0, warned: false };
+            timer_holder.run()
         };
-        Run::spawn(|stop| Named::new(footing, self.name.clone(), stop, work).run())
+        Run::spawn(|stop| NamedRunner::new(work_context, self.name.clone(), stop, work).run())
     }
 }
 
@@ -151,9 +152,9 @@ fn millis(duration: Duration) -> u64 {
 }
 
 /// The timer while this worker holds it.
-struct Keeper<F> {
+struct TimerHolder<F> {
     book: NoteBook,
-    beat: Beat,
+    schedule: TimerSchedule,
     clock: Clock,
     tenure: Tenure,
     job: Arc<F>,
@@ -164,12 +165,12 @@ struct Keeper<F> {
 }
 
 /// What the note says, and over which version to write.
-struct Known {
-    fired: Fired,
+struct LastFired {
+    fired: FiredNote,
     version: u64,
 }
 
-impl<F, W, E> Keeper<F>
+impl<F, W, E> TimerHolder<F>
 where
     F: Fn(Period, Tenure) -> W + Send + Sync + 'static,
     W: Future<Output = std::result::Result<(), E>> + Send + 'static,
@@ -185,17 +186,17 @@ where
                 None => self.known().await?,
             };
             let (now, last_due) = (self.now(), last.fired.due_ms);
-            let running = self.beat.at(now);
+            let running = self.schedule.at(now);
             let is_due = running.due_ms <= now && running.due_ms > last_due && running.due_ms > self.over;
             if is_due {
                 known = self.fire(running, last.version).await?;
                 continue;
             }
-            if last_due > now.saturating_add(self.beat.every) && !std::mem::replace(&mut self.warned, true) {
+            if last_due > now.saturating_add(self.schedule.every) && !std::mem::replace(&mut self.warned, true) {
                 let name = self.book.name();
                 tracing::warn!(%name, last_due, now, "the last period is far ahead of this clock; nothing is fired until then, or the note is mended");
             }
-            let next = self.beat.after(now.max(last_due));
+            let next = self.schedule.after(now.max(last_due));
             if wait(&cancel, Duration::from_millis(next.due_ms.saturating_sub(now))).await {
                 known = Some(last);
             }
@@ -204,7 +205,7 @@ where
     }
 
     /// What was fired last; of a timer that is new, whatever is running now.
-    async fn known(&self) -> Result<Known> {
+    async fn known(&self) -> Result<LastFired> {
         // Not after the pauses of work that has failed, which double: a few lost answers would cost whole periods.
         let note = loop {
             match self.book.read().await {
@@ -218,14 +219,14 @@ where
         if let Some(note) = note {
             return self.decoded(&note);
         }
-        let fired = Fired { due_ms: self.beat.at(self.now()).due_ms, epoch: self.tenure.epoch() };
+        let fired = FiredNote { due_ms: self.schedule.at(self.now()).due_ms, epoch: self.tenure.epoch() };
         let version = self.written(&fired, 0).await?.ok_or_else(|| self.overtaken())?;
-        Ok(Known { fired, version })
+        Ok(LastFired { fired, version })
     }
 
     /// Writes the period down as fired and does its job; nothing if that could not be said for sure.
-    async fn fire(&mut self, period: Period, version: u64) -> Result<Option<Known>> {
-        let fired = Fired { due_ms: period.due_ms, epoch: self.tenure.epoch() };
+    async fn fire(&mut self, period: Period, version: u64) -> Result<Option<LastFired>> {
+        let fired = FiredNote { due_ms: period.due_ms, epoch: self.tenure.epoch() };
         let Some(version) = self.written(&fired, version).await? else { return Ok(None) };
         // The write may have taken its time.
         if !self.tenure.is_held() || self.tenure.cancel().is_cancelled() {
@@ -242,12 +243,12 @@ where
             Err(_) => tracing::error!(%name, period = number, "a timer's job panicked; the next period goes on"),
         }
         self.over = self.now();
-        Ok(Some(Known { fired, version }))
+        Ok(Some(LastFired { fired, version }))
     }
 
     /// Writes over that version until it is known whether it is written. After a lost answer the same text is this very write: nobody else has
     /// its epoch, and of two runs in one worker one has its turn.
-    async fn written(&self, fired: &Fired, version: u64) -> Result<Option<u64>> {
+    async fn written(&self, fired: &FiredNote, version: u64) -> Result<Option<u64>> {
         let text = encoded(fired)?;
         loop {
             match self.book.write(version, &text).await {
@@ -261,8 +262,8 @@ where
         }
     }
 
-    fn decoded(&self, note: &Note) -> Result<Known> {
-        let fired: Fired = serde_json::from_str(&note.text).map_err(|_| {
+    fn decoded(&self, note: &Note) -> Result<LastFired> {
+        let fired: FiredNote = serde_json::from_str(&note.text).map_err(|_| {
             let said = shardwise_discovery::one_line(&note.text);
             let message = format!(
                 "{}: the last period cannot be read: {said:?}; somebody has edited the note, and nothing is fired until it is deleted or mended",
@@ -273,7 +274,7 @@ where
         if fired.epoch > self.tenure.epoch() {
             return Err(self.overtaken());
         }
-        Ok(Known { fired, version: note.version })
+        Ok(LastFired { fired, version: note.version })
     }
 
     fn overtaken(&self) -> Error {
@@ -285,7 +286,7 @@ where
     }
 }
 
-fn encoded(fired: &Fired) -> Result<String> {
+fn encoded(fired: &FiredNote) -> Result<String> {
     serde_json::to_string(fired).map_err(|error| Error::new(ErrorKind::Backend, error.to_string()))
 }
 

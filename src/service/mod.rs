@@ -5,7 +5,7 @@ mod keys;
 mod replicas;
 mod requests;
 
-pub(crate) use replicas::Ranking;
+pub(crate) use replicas::RankCache;
 
 use std::pin::pin;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -22,11 +22,11 @@ use tokio::sync::{mpsc, oneshot, watch};
 use tracing::{Instrument, Span, field};
 
 use crate::absence::Absence;
-use crate::drain::{Drains, Follower};
-use crate::driver::{Command, Driver};
+use crate::drain::{DrainFollower, DrainStore};
+use crate::driver::{Driver, DriverCommand};
 use crate::error::inside_runtime;
 use crate::listeners::{Rebalances, Snapshots, WatchMembers};
-use crate::placers::placer;
+use crate::placement_cache::placer;
 use crate::settings::{MessagesSettings, PeersSettings, PolicySettings};
 use crate::sharding::Sharding;
 use crate::shared::Shared;
@@ -46,25 +46,25 @@ const COMMANDS_MAX: usize = 8;
 /// Reading is synchronous, takes no lock and is cheap: call it as often as you like.
 #[derive(Clone)]
 pub struct ShardingService {
-    handle: Arc<Handle>,
+    handle: Arc<ServiceHandle>,
 }
 
-struct Handle {
+struct ServiceHandle {
     shared: Arc<Shared>,
     /// The driver, until it is started by the first registration; then the way to it. `None` for services that never join.
-    engine: Option<Mutex<Engine>>,
+    engine: Option<Mutex<ServiceEngine>>,
     backend: Option<Arc<dyn Discovery>>,
     join_limit: Duration,
     /// What operators want of this member; nothing where nobody can want anything.
-    follower: OnceLock<Follower>,
+    follower: OnceLock<DrainFollower>,
     /// That is followed, from the first registration on.
     follows: AtomicBool,
 }
 
-impl Drop for Handle {
+impl Drop for ServiceHandle {
     fn drop(&mut self) {
         let engine = self.engine.as_ref().map(|engine| engine.lock().unwrap_or_else(PoisonError::into_inner));
-        if engine.is_some_and(|engine| matches!(*engine, Engine::Running(_))) {
+        if engine.is_some_and(|engine| matches!(*engine, ServiceEngine::Running(_))) {
             self.shared.warn_if_member(
                 "the last handle of this worker's service was dropped without deregister_self: it leaves its group on a best-effort basis; call \
                  deregister_self before",
@@ -76,17 +76,17 @@ impl Drop for Handle {
 /// How the driver is set going: `tokio::spawn`, but for test fleets.
 pub(crate) type Spawn = Box<dyn FnOnce(BoxFuture<'static, ()>) + Send>;
 
-enum Engine {
+enum ServiceEngine {
     Parked(Box<Driver>, Spawn),
-    Running(mpsc::Sender<Command>),
+    Running(mpsc::Sender<DriverCommand>),
 }
 
 impl ShardingService {
     pub(crate) fn new(settings: &PolicySettings, member: Member, backend: Arc<dyn Discovery>, clock: Clock) -> Self {
         let spawn = Box::new(|driver: BoxFuture<'static, ()>| drop(tokio::spawn(driver)));
         let PolicySettings { policy, timing, .. } = settings;
-        let follower = Drains::of(policy, *timing, &backend).filter(|_| policy.placement.kind.by_key().is_none());
-        let follower = follower.map(|drains| Follower { drains, me: member.instance_id.clone(), read_every: timing.ttl / 2 });
+        let follower = DrainStore::of(policy, *timing, &backend).filter(|_| policy.placement.kind.by_key().is_none());
+        let follower = follower.map(|drains| DrainFollower { drains, me: member.instance_id.clone(), read_every: timing.ttl / 2 });
         let service = Self::driven_by(spawn, settings, member, backend, clock);
         if let Some(follower) = follower {
             // It is a new service's, so nobody has set it.
@@ -113,9 +113,9 @@ impl ShardingService {
         let shared = Arc::new(Shared::new(policy, timing, &registration.member, ways, clock, ownership));
         let join_limit = timing.ttl + backend.capabilities().margin + JOIN_GRACE;
         let driver = Driver::new(Arc::clone(&shared), Arc::clone(&backend), machine, registration);
-        let engine = Some(Mutex::new(Engine::Parked(Box::new(driver), spawn)));
+        let engine = Some(Mutex::new(ServiceEngine::Parked(Box::new(driver), spawn)));
         Self {
-            handle: Arc::new(Handle {
+            handle: Arc::new(ServiceHandle {
                 shared,
                 engine,
                 backend: Some(backend),
@@ -131,7 +131,7 @@ impl ShardingService {
         let ways = (MessagesSettings::default(), PeersSettings::default());
         let shared = Arc::new(Shared::new(Arc::new(policy), Timing::default(), member, ways, clock, Arc::new(ownership)));
         Self {
-            handle: Arc::new(Handle {
+            handle: Arc::new(ServiceHandle {
                 shared,
                 engine: None,
                 backend: None,
@@ -183,7 +183,7 @@ impl ShardingService {
 
     async fn join(&self, span: &Span) -> Result<()> {
         self.hear_operators().await?;
-        let Some(commands) = self.ask(|taken| Command::Join(span.clone(), taken)).await? else {
+        let Some(commands) = self.ask(|taken| DriverCommand::Join(span.clone(), taken)).await? else {
             self.begin_alone();
             return Ok(());
         };
@@ -212,7 +212,7 @@ impl ShardingService {
     async fn hear_operators(&self) -> Result<()> {
         let Some(follower) = self.handle.follower.get() else { return Ok(()) };
         if let Some(wanted) = follower.wanted_at_start().await {
-            self.ask(|taken| Command::Drain(wanted, taken)).await?;
+            self.ask(|taken| DriverCommand::Drain(wanted, taken)).await?;
         }
         if let Some(ways) = self.commands()
             && !self.handle.follows.swap(true, Ordering::Relaxed)
@@ -252,7 +252,7 @@ impl ShardingService {
     ///
     /// [`ErrorKind::Closed`] if the runtime that ran the service is gone, [`ErrorKind::NoRuntime`] outside a tokio runtime.
     pub async fn deregister_self(&self) -> Result<()> {
-        self.leave(Command::Leave).await
+        self.leave(DriverCommand::Leave).await
     }
 
     /// The same without keeping a place for this worker, whatever `rejoin_grace` says: the others take over at once. A worker that has left already
@@ -263,10 +263,10 @@ impl ShardingService {
     ///
     /// Those of [`ShardingService::deregister_self`].
     pub async fn deregister_self_for_good(&self) -> Result<()> {
-        self.leave(Command::LeaveForGood).await
+        self.leave(DriverCommand::LeaveForGood).await
     }
 
-    async fn leave(&self, command: impl FnOnce(Span, oneshot::Sender<()>) -> Command) -> Result<()> {
+    async fn leave(&self, command: impl FnOnce(Span, oneshot::Sender<()>) -> DriverCommand) -> Result<()> {
         inside_runtime()?;
         if !self.is_running() {
             self.end_alone().await;
@@ -287,7 +287,7 @@ impl ShardingService {
     }
 
     /// Sends a command and waits until it is taken in; the way to the driver, or `None` for a service that never joins.
-    async fn ask(&self, command: impl FnOnce(oneshot::Sender<()>) -> Command) -> Result<Option<mpsc::Sender<Command>>> {
+    async fn ask(&self, command: impl FnOnce(oneshot::Sender<()>) -> DriverCommand) -> Result<Option<mpsc::Sender<DriverCommand>>> {
         let Some(commands) = self.commands() else { return Ok(None) };
         let (taken, answer) = oneshot::channel();
         commands.send(command(taken)).await.map_err(|_| stopped())?;
@@ -296,13 +296,13 @@ impl ShardingService {
     }
 
     /// The way to the driver, which is started here if it was not.
-    fn commands(&self) -> Option<mpsc::Sender<Command>> {
+    fn commands(&self) -> Option<mpsc::Sender<DriverCommand>> {
         let mut engine = self.handle.engine.as_ref()?.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Engine::Running(commands) = &*engine {
+        if let ServiceEngine::Running(commands) = &*engine {
             return Some(commands.clone());
         }
         let (sender, receiver) = mpsc::channel(COMMANDS_MAX);
-        if let Engine::Parked(driver, spawn) = std::mem::replace(&mut *engine, Engine::Running(sender.clone())) {
+        if let ServiceEngine::Parked(driver, spawn) = std::mem::replace(&mut *engine, ServiceEngine::Running(sender.clone())) {
             spawn(Box::pin(driver.run(receiver)));
         }
         Some(sender)
@@ -310,7 +310,7 @@ impl ShardingService {
 
     fn is_running(&self) -> bool {
         let engine = self.handle.engine.as_ref().map(|engine| engine.lock().unwrap_or_else(PoisonError::into_inner));
-        engine.is_some_and(|engine| matches!(*engine, Engine::Running(_)))
+        engine.is_some_and(|engine| matches!(*engine, ServiceEngine::Running(_)))
     }
 
     pub(crate) fn shared(&self) -> &Arc<Shared> {

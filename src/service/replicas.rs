@@ -9,7 +9,7 @@ use super::ShardingService;
 
 /// The members of every slot of one view, kept until the group changes.
 #[derive(Debug)]
-struct Ranked {
+struct RankCacheEntry {
     view: Arc<View>,
     /// How many members for each slot were asked for.
     most: usize,
@@ -17,7 +17,7 @@ struct Ranked {
     replicas: OnceLock<Replicas>,
 }
 
-impl Ranked {
+impl RankCacheEntry {
     fn serves(&self, view: &Arc<View>, n: usize) -> bool {
         self.most >= n && (Arc::ptr_eq(&self.view, view) || self.view.members() == view.members())
     }
@@ -25,9 +25,9 @@ impl Ranked {
 
 /// What was ranked last, once somebody has asked.
 #[derive(Debug, Default)]
-pub(crate) struct Ranking(ArcSwapOption<Ranked>);
+pub(crate) struct RankCache(ArcSwapOption<RankCacheEntry>);
 
-impl Ranking {
+impl RankCache {
     /// Hands over the members of every slot of `view`, at least `n` of each: those that are kept, or as `rank` makes them for the number that it
     /// is told. Of several who ask for the same at once one makes them.
     fn with<T>(&self, view: &Arc<View>, n: usize, rank: impl FnOnce(usize) -> Replicas, read: impl FnOnce(&Replicas) -> T) -> T {
@@ -36,14 +36,14 @@ impl Ranking {
     }
 
     /// What serves that, made or about to be made; `n` or as many as were asked for before.
-    fn ranked(&self, view: &Arc<View>, n: usize) -> Arc<Ranked> {
+    fn ranked(&self, view: &Arc<View>, n: usize) -> Arc<RankCacheEntry> {
         let mut kept = self.0.load();
         loop {
             if let Some(ranked) = kept.as_ref().filter(|ranked| ranked.serves(view, n)) {
                 return Arc::clone(ranked);
             }
             let most = kept.as_ref().map_or(n, |before| before.most.max(n));
-            let new = Arc::new(Ranked { view: Arc::clone(view), most, replicas: OnceLock::new() });
+            let new = Arc::new(RankCacheEntry { view: Arc::clone(view), most, replicas: OnceLock::new() });
             let before = self.0.compare_and_swap(&*kept, Some(Arc::clone(&new)));
             if same(&before, &kept) {
                 return new;
@@ -54,7 +54,7 @@ impl Ranking {
     }
 }
 
-fn same(one: &Guard<Option<Arc<Ranked>>>, other: &Guard<Option<Arc<Ranked>>>) -> bool {
+fn same(one: &Guard<Option<Arc<RankCacheEntry>>>, other: &Guard<Option<Arc<RankCacheEntry>>>) -> bool {
     one.as_ref().map(Arc::as_ptr) == other.as_ref().map(Arc::as_ptr)
 }
 
@@ -108,7 +108,7 @@ mod tests {
     #[test]
     fn of_many_who_ask_at_once_one_ranks() {
         const CALLERS: usize = 8;
-        let (ranking, view, made) = (Ranking::default(), view(1, 5), AtomicUsize::new(0));
+        let (ranking, view, made) = (RankCache::default(), view(1, 5), AtomicUsize::new(0));
         let (arrived, all_there) = mpsc::channel();
         let (all_there, begin) = (std::sync::Mutex::new(all_there), Barrier::new(CALLERS));
         let ask = |arrived: mpsc::Sender<()>| {
@@ -133,7 +133,7 @@ mod tests {
 
     #[test]
     fn it_is_kept_until_the_group_changes_or_more_are_asked_for() {
-        let (ranking, made) = (Ranking::default(), AtomicUsize::new(0));
+        let (ranking, made) = (RankCache::default(), AtomicUsize::new(0));
         for (revision, members, n, made_so_far) in
             [(1, 5, 2, 1), (1, 5, 1, 1), (2, 5, 2, 1), (2, 5, 3, 2), (2, 5, 2, 2), (3, 4, 1, 3), (3, 4, 3, 3)]
         {

@@ -8,7 +8,7 @@ use super::ShardingService;
 use crate::Result;
 use crate::messages::ADDRESS_KEY;
 use crate::proof::{Channel, Recipient};
-use crate::requests::{Answer, Desk, Request};
+use crate::requests::{Answer, Request, RequestHandlers};
 use crate::settings::PeersSettings;
 
 impl ShardingService {
@@ -35,7 +35,7 @@ impl ShardingService {
             // What the handler does before its first await belongs to the task too.
             Box::pin(async move { handler(request).await.into() })
         };
-        self.shared().desk.register(path, Arc::new(boxed))
+        self.shared().request_handlers.register(path, Arc::new(boxed))
     }
 
     /// Listens for requests where the setting `peer_listen` says, and shows the others where that is. Listening twice is listening once.
@@ -57,18 +57,18 @@ impl ShardingService {
         if let Err(error) = crate::error::inside_runtime() {
             return Answer::failed(&error.to_string());
         }
-        Desk::answer(self.shared(), path, request).await
+        RequestHandlers::answer(self.shared(), path, request).await
     }
 
     /// Whether this worker answers at that path.
     pub fn answers_at(&self, path: &str) -> bool {
-        self.shared().desk.handles(path)
+        self.shared().request_handlers.handles(path)
     }
 
     /// What the path of each request to this worker begins with ([`crate::requests::path_to`]). Another one after the worker has left and joined
     /// again.
     pub fn requests_path(&self) -> String {
-        self.shared().desk.path()
+        self.shared().request_handlers.path()
     }
 
     /// For whoever listens in this worker's name: shows the others that requests to it arrive there. Answers the address as the others see it: the host of
@@ -79,7 +79,7 @@ impl ShardingService {
     /// [`crate::ErrorKind::Settings`] if nothing says where that is, or the metadata gets too long.
     pub fn requests_arrive_at(&self, listening: SocketAddr, tls: bool) -> Result<String> {
         let messages = self.shared().post.address().borrow().as_ref().map_or(0, |address| ADDRESS_KEY.len() + address.len());
-        self.shared().desk.arrive_at(listening, tls, messages)
+        self.shared().request_handlers.arrive_at(listening, tls, messages)
     }
 
     /// This worker as the one that is asked, for the proofs of requests to it.
@@ -89,7 +89,7 @@ impl ShardingService {
 
     /// Which members may be asked, and the secret that they prove to know.
     pub fn peers(&self) -> &PeersSettings {
-        &self.shared().desk.settings
+        &self.shared().request_handlers.settings
     }
 
     /// How long ago the view of the group was last proven current; `None` before the first view.

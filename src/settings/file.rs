@@ -7,7 +7,7 @@ use toml::de::{DeTable, DeValue};
 use super::layers::{Layers, node_in, not_built_yet};
 use super::origin::{Origin, Path, fail};
 use super::suggest::{advice, listed};
-use super::tree::{Node, root};
+use super::tree::{SchemaNode, root};
 use super::value::{Raw, shown};
 use crate::Error;
 
@@ -96,7 +96,7 @@ impl<'t> File<'t> {
     fn fields(
         &self,
         table: &DeTable<'_>,
-        fields: &'static [Node],
+        fields: &'static [SchemaNode],
         open: bool,
         path: &Path,
         section: &Arc<str>,
@@ -116,7 +116,7 @@ impl<'t> File<'t> {
 
     fn node(
         &self,
-        node: &'static Node,
+        node: &'static SchemaNode,
         value: &DeValue<'_>,
         path: Path,
         origin: Origin,
@@ -124,22 +124,22 @@ impl<'t> File<'t> {
         layers: &mut Layers,
     ) -> Result<(), Error> {
         match node {
-            Node::Later(_) => return Err(not_built_yet(&path, &origin)),
-            Node::Absent(_) => {}
-            Node::Leaf(_) => layers.put(path, Raw::from(value), origin),
+            SchemaNode::Later(_) => return Err(not_built_yet(&path, &origin)),
+            SchemaNode::Absent(_) => {}
+            SchemaNode::Leaf(_) => layers.put(path, Raw::from(value), origin),
             // A table that is shared with the application may be whatever the application likes.
-            Node::Table { open: true, .. } if !value.is_table() => {}
-            Node::Table { fields, open, .. } => {
+            SchemaNode::Table { open: true, .. } if !value.is_table() => {}
+            SchemaNode::Table { fields, open, .. } => {
                 let table = table(value, &path, &origin)?;
                 layers.table(path.clone(), &origin);
                 self.fields(table, fields, *open, &path, section, layers)?;
             }
-            Node::Free(_) => {
+            SchemaNode::Free(_) => {
                 for (key, value) in table(value, &path, &origin)? {
                     layers.put(path.join(key.get_ref()), Raw::from(value.get_ref()), self.origin(section, key.span().start));
                 }
             }
-            Node::Named { each, .. } => {
+            SchemaNode::Named { each, .. } => {
                 for (key, value) in table(value, &path, &origin)? {
                     let (path, origin) = (path.join(key.get_ref()), self.origin(section, key.span().start));
                     if !value.get_ref().is_table() && node_in(each, key.get_ref()).is_some() {

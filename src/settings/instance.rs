@@ -9,7 +9,7 @@ use shardwise_discovery::{METADATA_BYTES_MAX, random_incarnation};
 
 use super::keys;
 use super::origin::fail;
-use super::read::{Found, Place, Reader};
+use super::read::{Reader, ResolvedValue, SettingsTable};
 use crate::Error;
 
 /// Bytes of the longest host name that the DNS can carry.
@@ -61,7 +61,7 @@ fn made(host: &OsStr, random: u64) -> Result<InstanceId, Error> {
     InstanceId::new(format!("{host}-{:08x}", random >> 32)).map_err(fail)
 }
 
-pub(super) fn read(reader: &Reader, place: &Place) -> Result<InstanceSettings, Error> {
+pub(super) fn read(reader: &Reader, place: &SettingsTable) -> Result<InstanceSettings, Error> {
     let id = reader.take_if_set(place, &keys::ID)?;
     if id.is_none() {
         reader.note_computed(place, &keys::ID, "<the host's name>-<8 random hexadecimal digits>");
@@ -76,7 +76,7 @@ pub(super) fn read(reader: &Reader, place: &Place) -> Result<InstanceSettings, E
 }
 
 /// A short text that is not empty.
-fn label(found: Option<Found>) -> Result<Option<String>, Error> {
+fn label(found: Option<ResolvedValue>) -> Result<Option<String>, Error> {
     let Some(found) = found else { return Ok(None) };
     let text = found.text()?;
     if (1..=NAME_BYTES_MAX).contains(&text.len()) && !text.contains('\0') {
@@ -85,7 +85,7 @@ fn label(found: Option<Found>) -> Result<Option<String>, Error> {
     Err(found.refuse(format_args!("1 to {NAME_BYTES_MAX} bytes without NUL are allowed; leave the key out for none")))
 }
 
-fn address(reader: &Reader, place: &Place) -> Result<Option<Address>, Error> {
+fn address(reader: &Reader, place: &SettingsTable) -> Result<Option<Address>, Error> {
     let (host, port) = (reader.take_if_set(place, &keys::ADDRESS)?, reader.take_if_set(place, &keys::PORT)?);
     let (host, port) = match (host, port) {
         (None, None) => return Ok(None),
@@ -103,7 +103,7 @@ fn address(reader: &Reader, place: &Place) -> Result<Option<Address>, Error> {
     Ok(Some(Address { host: name.to_owned(), port: number }))
 }
 
-fn metadata(reader: &Reader, place: &Place) -> Result<BTreeMap<String, String>, Error> {
+fn metadata(reader: &Reader, place: &SettingsTable) -> Result<BTreeMap<String, String>, Error> {
     let mut metadata = BTreeMap::new();
     let mut bytes = 0;
     for (name, found) in reader.take_all(place, &keys::METADATA)? {

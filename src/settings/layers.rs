@@ -5,13 +5,13 @@ use std::collections::BTreeMap;
 use shardwise_core::PolicyName;
 
 use super::origin::{Origin, Path};
-use super::tree::Node;
+use super::tree::SchemaNode;
 use super::value::Raw;
 use crate::Error;
 
 /// A value and where it stands.
 #[derive(Debug, Clone)]
-pub(super) struct Entry {
+pub(super) struct LayerEntry {
     pub(super) raw: Raw,
     pub(super) origin: Origin,
 }
@@ -19,17 +19,17 @@ pub(super) struct Entry {
 /// What was written, the uppermost layer only.
 #[derive(Debug, Default)]
 pub(super) struct Layers {
-    entries: BTreeMap<Path, Entry>,
+    entries: BTreeMap<Path, LayerEntry>,
     /// Tables that are written, also those that are empty, with the place that first names them.
     tables: BTreeMap<Path, Origin>,
     /// What other tools' environment variables say, for keys that nobody has written.
-    customary: BTreeMap<String, Entry>,
+    customary: BTreeMap<String, LayerEntry>,
 }
 
 impl Layers {
     /// Lays a value over what is there.
     pub(super) fn put(&mut self, path: Path, raw: Raw, origin: Origin) {
-        self.entries.insert(path, Entry { raw, origin });
+        self.entries.insert(path, LayerEntry { raw, origin });
     }
 
     /// Notes a table whose name the user chose.
@@ -54,20 +54,20 @@ impl Layers {
 
     /// Keeps the value of another tool's variable at hand.
     pub(super) fn put_customary(&mut self, variable: &str, raw: Raw, origin: Origin) {
-        self.customary.insert(variable.to_owned(), Entry { raw, origin });
+        self.customary.insert(variable.to_owned(), LayerEntry { raw, origin });
     }
 
     /// What another tool's variable says.
-    pub(super) fn customary(&self, variable: &str) -> Option<&Entry> {
+    pub(super) fn customary(&self, variable: &str) -> Option<&LayerEntry> {
         self.customary.get(variable)
     }
 
-    pub(super) fn get(&self, path: &Path) -> Option<&Entry> {
+    pub(super) fn get(&self, path: &Path) -> Option<&LayerEntry> {
         self.entries.get(path)
     }
 
     /// The values directly in a table whose names the user chose.
-    pub(super) fn values_in<'s>(&'s self, table: &'s Path) -> impl Iterator<Item = (&'s str, &'s Entry)> {
+    pub(super) fn values_in<'s>(&'s self, table: &'s Path) -> impl Iterator<Item = (&'s str, &'s LayerEntry)> {
         self.entries.iter().filter_map(|(path, entry)| path.child_of(table).map(|name| (name, entry)))
     }
 
@@ -78,7 +78,7 @@ impl Layers {
 }
 
 /// The node of that name.
-pub(super) fn node_in(fields: &'static [Node], name: &str) -> Option<&'static Node> {
+pub(super) fn node_in(fields: &'static [SchemaNode], name: &str) -> Option<&'static SchemaNode> {
     fields.iter().find(|node| node.name() == name)
 }
 

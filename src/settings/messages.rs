@@ -6,9 +6,9 @@ use std::net::{Ipv4Addr, SocketAddr};
 use secrecy::{ExposeSecret, SecretString};
 use shardwise_core::{OwnershipMode, Policy};
 
-use super::files::Base;
+use super::files::BaseDirectory;
 use super::peers::Network;
-use super::read::{Place, Reader};
+use super::read::{Reader, SettingsTable};
 use super::{keys, token};
 use crate::Error;
 
@@ -66,7 +66,13 @@ impl MessagesSettings {
 }
 
 /// Reads it at the policy's place.
-pub(super) fn read(reader: &Reader, place: &Place, policy: &Policy, base: &Base, networks: &[Network]) -> Result<MessagesSettings, Error> {
+pub(super) fn read(
+    reader: &Reader,
+    place: &SettingsTable,
+    policy: &Policy,
+    base: &BaseDirectory,
+    networks: &[Network],
+) -> Result<MessagesSettings, Error> {
     let listen = reader.take_if_set(place, &keys::MESSAGES_LISTEN)?;
     let secret = reader.optional(place, &keys::MESSAGES_TOKEN_FILE)?;
     let mut settings = MessagesSettings::default();

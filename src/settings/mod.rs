@@ -65,17 +65,17 @@ use shardwise_core::{OwnershipMode, PolicyName};
 pub use instance::InstanceSettings;
 pub use messages::MessagesSettings;
 pub use origin::{Origin, Setting};
-pub use outbox::{OutboxSettings, Poison, StoreSettings};
+pub use outbox::{OutboxSettings, PoisonPolicy, StoreSettings};
 pub use peers::{Network, PeersSettings};
 pub use policy::{DiscoverySettings, PolicySettings};
 pub use sink::{RemoteSink, SinkFormat, SinkKind, SinkSettings};
 pub use sources::{FILE_BYTES_MAX, LoadOptions};
 
 use crate::{Error, ErrorKind};
-use files::Base;
+use files::BaseDirectory;
 use layers::Layers;
 use origin::{Path, fail};
-use read::{Place, Reader};
+use read::{Reader, SettingsTable};
 use suggest::{listed, meant};
 
 /// Everything that was configured, checked: what is in here can be run.
@@ -104,7 +104,7 @@ impl Settings {
     pub fn load(options: &LoadOptions) -> Result<Self, Error> {
         let path = options.path();
         let text = sources::read(&path, options)?;
-        let base = Base::new(path.parent().map(Into::into).unwrap_or_default());
+        let base = BaseDirectory::new(path.parent().map(Into::into).unwrap_or_default());
         let settings = Self::parse(&path.display().to_string(), &text, options, &base)?;
         Ok(Self { file: Some(path), ..settings })
     }
@@ -125,7 +125,7 @@ impl Settings {
     ///
     /// As [`Settings::load`].
     pub fn from_toml_str_with(text: &str, options: &LoadOptions) -> Result<Self, Error> {
-        Self::parse("settings", text, options, &Base::default())
+        Self::parse("settings", text, options, &BaseDirectory::default())
     }
 
     /// The policy of that name.
@@ -152,7 +152,7 @@ impl Settings {
         &self.in_force
     }
 
-    fn parse(name: &str, text: &str, options: &LoadOptions, base: &Base) -> Result<Self, Error> {
+    fn parse(name: &str, text: &str, options: &LoadOptions, base: &BaseDirectory) -> Result<Self, Error> {
         let mut layers = Layers::default();
         file::File::parse(name, text)?.collect(options.environment()?, &mut layers)?;
         variables::collect(&options.variables, &mut layers)?;
@@ -160,13 +160,13 @@ impl Settings {
         Self::check(Reader::new(layers), base)
     }
 
-    fn check(reader: Reader, base: &Base) -> Result<Self, Error> {
+    fn check(reader: Reader, base: &BaseDirectory) -> Result<Self, Error> {
         let sharding = Path::of(&["resilience", "sharding"]);
-        let enabled = reader.take(&Place::at(sharding.clone()), &keys::ENABLED)?.flag()?;
-        let instance = instance::read(&reader, &Place::at(sharding.join("instance")))?;
+        let enabled = reader.take(&SettingsTable::at(sharding.clone()), &keys::ENABLED)?.flag()?;
+        let instance = instance::read(&reader, &SettingsTable::at(sharding.join("instance")))?;
         let common = sharding.join("discovery");
         // What goes with claims is looked at where a policy uses it.
-        policy::discovery(&reader, &Place::at(common.clone()), base, OwnershipMode::Eventual)?;
+        policy::discovery(&reader, &SettingsTable::at(common.clone()), base, OwnershipMode::Eventual)?;
 
         let outbox_places = places(&reader, &Path::of(&["outbox"]), &keys::POLICY)?;
         let drive_outboxes: Vec<String> =
@@ -190,12 +190,12 @@ impl Settings {
 
 /// The tables in `table` that the user has named. One that only an environment variable names, and that lacks what it must have, is a
 /// slip in the variable's name.
-fn places(reader: &Reader, table: &Path, must_have: &keys::Key) -> Result<Vec<(PolicyName, Place)>, Error> {
+fn places(reader: &Reader, table: &Path, must_have: &keys::SettingKey) -> Result<Vec<(PolicyName, SettingsTable)>, Error> {
     let names: Vec<&str> = reader.layers().named_in(table).map(|(name, _)| name).collect();
     let mut places = Vec::with_capacity(names.len());
     for (given, origin) in reader.layers().named_in(table) {
         let name = PolicyName::new(given).map_err(|error| origin.fail(error))?;
-        let place = Place { path: table.join(given), inherits: None, origin: origin.clone() };
+        let place = SettingsTable { path: table.join(given), inherits: None, origin: origin.clone() };
         if matches!(origin, Origin::Variable { .. }) && reader.find(&place, must_have, None)?.is_none() {
             let meant =
                 meant(given, names.iter().copied().filter(|other| *other != given)).replace("did you mean", "did you mean to override");

@@ -4,27 +4,27 @@ use std::fmt::Display;
 
 use shardwise_core::{PlacementParams, Policy};
 
-use super::keys::{self, Key};
+use super::keys::{self, SettingKey};
 use super::origin::Origin;
 use super::policy::{kind, refuse_unused};
-use super::read::{Found, Place, Reader};
+use super::read::{Reader, ResolvedValue, SettingsTable};
 use crate::Error;
 
 /// What to do about a `next` without effect.
 const NEEDED: &str = "next changes nothing; say in it what is to change, or remove it";
 
 /// The keys of a `next`, where they are written.
-struct Written {
-    placement: Option<Found>,
-    slots: Option<Found>,
-    virtual_nodes: Option<Found>,
-    load_margin: Option<Found>,
+struct NextKeys {
+    placement: Option<ResolvedValue>,
+    slots: Option<ResolvedValue>,
+    virtual_nodes: Option<ResolvedValue>,
+    load_margin: Option<ResolvedValue>,
 }
 
 /// Reads the `next` of the policy at `place`. What it does not name stays as `policy` has it; with another `placement` it is that one's default,
 /// because the policy's numbers were chosen for something else.
-pub(super) fn read(reader: &Reader, place: &Place, policy: &Policy, drives_outbox: bool) -> Result<Option<PlacementParams>, Error> {
-    let place = Place { path: place.path.join("next"), inherits: None, origin: place.origin.clone() };
+pub(super) fn read(reader: &Reader, place: &SettingsTable, policy: &Policy, drives_outbox: bool) -> Result<Option<PlacementParams>, Error> {
+    let place = SettingsTable { path: place.path.join("next"), inherits: None, origin: place.origin.clone() };
     let placement = reader.take_if_set(&place, &keys::NEXT_PLACEMENT)?;
     let chosen = placement.as_ref().map(|found| kind(found, drives_outbox)).transpose()?.unwrap_or(policy.placement.kind);
     let (mut next, unnamed) = if chosen == policy.placement.kind {
@@ -36,7 +36,7 @@ pub(super) fn read(reader: &Reader, place: &Place, policy: &Policy, drives_outbo
     let slots = reader.take_if_set(&place, &keys::NEXT_SLOTS)?;
     let virtual_nodes = reader.take_if_set(&place, &keys::NEXT_VIRTUAL_NODES)?;
     let load_margin = reader.take_if_set(&place, &keys::NEXT_LOAD_MARGIN)?;
-    let written = Written { placement, slots, virtual_nodes, load_margin };
+    let written = NextKeys { placement, slots, virtual_nodes, load_margin };
     written.lay_over(&mut next)?;
     let Some(named) = written.first() else {
         let refuse = |origin: &Origin| Err(origin.fail(format_args!("{} is empty: {NEEDED}", place.path)));
@@ -57,8 +57,8 @@ pub(super) fn read(reader: &Reader, place: &Place, policy: &Policy, drives_outbo
     Ok(Some(next))
 }
 
-impl Written {
-    fn first(&self) -> Option<&Found> {
+impl NextKeys {
+    fn first(&self) -> Option<&ResolvedValue> {
         [&self.placement, &self.slots, &self.virtual_nodes, &self.load_margin].into_iter().flatten().next()
     }
 
@@ -76,9 +76,9 @@ impl Written {
     }
 
     /// Keeps account of what is in force though nobody wrote it here: whoever makes `next` the policy's own has to write the same.
-    fn note_the_rest(&self, reader: &Reader, place: &Place, next: &PlacementParams, unnamed: &Origin) {
+    fn note_the_rest(&self, reader: &Reader, place: &SettingsTable, next: &PlacementParams, unnamed: &Origin) {
         let has_slots = next.kind.by_key().is_none();
-        let rest: [(bool, &Option<Found>, &Key, &dyn Display); 4] = [
+        let rest: [(bool, &Option<ResolvedValue>, &SettingKey, &dyn Display); 4] = [
             (true, &self.placement, &keys::NEXT_PLACEMENT, &next.kind.as_str()),
             (has_slots, &self.slots, &keys::NEXT_SLOTS, &next.slots),
             (next.kind.uses_virtual_nodes(), &self.virtual_nodes, &keys::NEXT_VIRTUAL_NODES, &next.virtual_nodes),

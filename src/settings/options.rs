@@ -6,9 +6,9 @@ use std::path::Path as FilePath;
 use secrecy::SecretString;
 use shardwise_discovery::settings::{BackendKey, BackendKind, BackendSettings, BackendShape, BackendValue};
 
-use super::files::Base;
-use super::keys::{Fallback, Key};
-use super::read::{Found, Place, Reader};
+use super::files::BaseDirectory;
+use super::keys::{Fallback, SettingKey};
+use super::read::{Reader, ResolvedValue, SettingsTable};
 use super::value::{Shape, Value};
 use crate::Error;
 
@@ -16,23 +16,29 @@ use crate::Error;
 const SECRET_BYTES_MAX: u64 = 65_536;
 
 /// The keys that may be written for `key`: the key, and for a secret its twin that names a file.
-pub(super) fn keys_of(key: &BackendKey) -> impl Iterator<Item = Key> {
+pub(super) fn keys_of(key: &BackendKey) -> impl Iterator<Item = SettingKey> {
     [Some(key_of(key)), twin_of(key)].into_iter().flatten()
 }
 
-fn key_of(key: &BackendKey) -> Key {
+fn key_of(key: &BackendKey) -> SettingKey {
     let shape = match key.shape {
         BackendShape::Flag => Shape::Flag,
         BackendShape::Texts => Shape::Texts,
         BackendShape::Secret => Shape::Secret,
         _ => Shape::Text,
     };
-    Key { name: key.name, shape, fallback: key.default.map_or(Fallback::Unset, Fallback::Text), why: key.why, variable: key.variable }
+    SettingKey {
+        name: key.name,
+        shape,
+        fallback: key.default.map_or(Fallback::Unset, Fallback::Text),
+        why: key.why,
+        variable: key.variable,
+    }
 }
 
-fn twin_of(key: &BackendKey) -> Option<Key> {
+fn twin_of(key: &BackendKey) -> Option<SettingKey> {
     let twin = key.file_twin?;
-    Some(Key { name: twin.name, shape: Shape::Text, fallback: Fallback::Unset, why: twin.why, variable: twin.variable })
+    Some(SettingKey { name: twin.name, shape: Shape::Text, fallback: Fallback::Unset, why: twin.why, variable: twin.variable })
 }
 
 /// What holds for a backend where nobody has written anything.
@@ -55,8 +61,8 @@ fn by_default(shape: BackendShape, text: &str) -> BackendValue {
 }
 
 /// Reads the keys of `kind` at `place`, the table `discovery`.
-pub(super) fn read(reader: &Reader, place: &Place, kind: &BackendKind, base: &Base) -> Result<BackendSettings, Error> {
-    let place = Place {
+pub(super) fn read(reader: &Reader, place: &SettingsTable, kind: &BackendKind, base: &BaseDirectory) -> Result<BackendSettings, Error> {
+    let place = SettingsTable {
         path: place.path.join(kind.name),
         inherits: place.inherits.as_ref().map(|common| common.join(kind.name)),
         origin: place.origin.clone(),
@@ -84,7 +90,7 @@ fn plain(value: Value) -> BackendValue {
     }
 }
 
-fn path(reader: &Reader, place: &Place, key: &Key, base: &Base) -> Result<Option<BackendValue>, Error> {
+fn path(reader: &Reader, place: &SettingsTable, key: &SettingKey, base: &BaseDirectory) -> Result<Option<BackendValue>, Error> {
     let Some(found) = reader.optional(place, key)? else { return Ok(None) };
     let path = base.resolve(&found, found.text()?)?;
     reader.note(&found, path.display());
@@ -93,7 +99,7 @@ fn path(reader: &Reader, place: &Place, key: &Key, base: &Base) -> Result<Option
 
 /// The secret itself or the file that has it, whichever was written nearer: for this policy rather than for all, in a later layer rather
 /// than in an earlier one.
-fn secret(reader: &Reader, place: &Place, key: &BackendKey, base: &Base) -> Result<Option<BackendValue>, Error> {
+fn secret(reader: &Reader, place: &SettingsTable, key: &BackendKey, base: &BaseDirectory) -> Result<Option<BackendValue>, Error> {
     let written = reader.optional(place, &key_of(key))?;
     let Some(twin) = twin_of(key) else { return Ok(take_secret(reader, written)) };
     let named = reader.optional(place, &twin)?;
@@ -108,23 +114,23 @@ fn secret(reader: &Reader, place: &Place, key: &BackendKey, base: &Base) -> Resu
     }
 }
 
-fn take_secret(reader: &Reader, written: Option<Found>) -> Option<BackendValue> {
+fn take_secret(reader: &Reader, written: Option<ResolvedValue>) -> Option<BackendValue> {
     written.map(|found| taken(reader, &found))
 }
 
 /// The value, noted as it may be shown.
-fn taken(reader: &Reader, found: &Found) -> BackendValue {
+fn taken(reader: &Reader, found: &ResolvedValue) -> BackendValue {
     let value = plain(found.value.clone());
     reader.note(found, &value);
     value
 }
 
-fn from_file(reader: &Reader, found: &Found, base: &Base) -> Result<BackendValue, Error> {
+fn from_file(reader: &Reader, found: &ResolvedValue, base: &BaseDirectory) -> Result<BackendValue, Error> {
     secret_from_file(reader, found, base).map(BackendValue::Secret)
 }
 
 /// The secret in the file that is named there.
-pub(super) fn secret_from_file(reader: &Reader, found: &Found, base: &Base) -> Result<SecretString, Error> {
+pub(super) fn secret_from_file(reader: &Reader, found: &ResolvedValue, base: &BaseDirectory) -> Result<SecretString, Error> {
     let path = base.resolve(found, found.text()?)?;
     let secret = read_secret(&path).map_err(|why| found.refuse(why))?;
     reader.note(found, path.display());

@@ -41,8 +41,8 @@ impl Written {
     /// The settings, and everything that is shown of them.
     fn read(self) -> (Result<BackendSettings, String>, String) {
         let reader = Reader::new(self.0);
-        let place = Place { path: Path::of(&["own"]), inherits: Some(Path::of(&["common"])), origin: Origin::Default };
-        let read = read(&reader, &place, &KIND, &Base::default()).map_err(|error| error.to_string());
+        let place = SettingsTable { path: Path::of(&["own"]), inherits: Some(Path::of(&["common"])), origin: Origin::Default };
+        let read = read(&reader, &place, &KIND, &BaseDirectory::default()).map_err(|error| error.to_string());
         let shown = reader.into_in_force().iter().map(|s| format!("{}={} ({})", s.key, s.value, s.origin)).collect::<Vec<_>>().join("\n");
         (read, shown)
     }

@@ -8,10 +8,10 @@ use std::time::Duration;
 use shardwise_core::PolicyName;
 use shardwise_discovery::settings::BackendValue;
 
-use super::files::Base;
+use super::files::BaseDirectory;
 use super::keys;
 use super::policy::{DiscoverySettings, PolicySettings};
-use super::read::{Found, Place, Reader};
+use super::read::{Reader, ResolvedValue, SettingsTable};
 use super::sink::{self, SinkSettings};
 use super::suggest::listed;
 use crate::Error;
@@ -36,7 +36,7 @@ pub struct OutboxSettings {
     /// The wait after an event's first failed attempt, 1 ms to 1 h; it doubles with each further one, up to five minutes.
     pub backoff: Duration,
     /// What a poison event does.
-    pub poison: Poison,
+    pub poison: PoisonPolicy,
     /// When the sink has accepted nothing for this long, failed attempts count after all; 1 s to 30 days.
     pub outage_limit: Duration,
     /// The longest time between two looks into an idle outbox, 25 ms to 1 min.
@@ -52,7 +52,7 @@ pub struct OutboxSettings {
 /// What a poison event does.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 #[non_exhaustive]
-pub enum Poison {
+pub enum PoisonPolicy {
     /// It stays at the head of its aggregate, which waits until somebody helps.
     #[default]
     Block,
@@ -62,7 +62,7 @@ pub enum Poison {
     Discard,
 }
 
-impl Poison {
+impl PoisonPolicy {
     /// The name in the settings.
     pub const fn as_str(self) -> &'static str {
         match self {
@@ -101,12 +101,17 @@ impl fmt::Display for StoreSettings {
 }
 
 /// Which policy the outbox at `place` names. `None` if it names none; the error for that comes from [`outbox`].
-pub(super) fn policy_of(reader: &Reader, place: &Place) -> Result<Option<String>, Error> {
+pub(super) fn policy_of(reader: &Reader, place: &SettingsTable) -> Result<Option<String>, Error> {
     reader.find(place, &keys::POLICY, None)?.map(|found| found.text().map(ToOwned::to_owned)).transpose()
 }
 
 /// Reads the outbox at `place`; `policies` are the known ones.
-pub(super) fn outbox(reader: &Reader, place: &Place, policies: &[PolicyName], base: &Base) -> Result<OutboxSettings, Error> {
+pub(super) fn outbox(
+    reader: &Reader,
+    place: &SettingsTable,
+    policies: &[PolicyName],
+    base: &BaseDirectory,
+) -> Result<OutboxSettings, Error> {
     let store = store(reader, place, base)?;
     Ok(OutboxSettings {
         policy: known_policy(&reader.take(place, &keys::POLICY)?, policies)?,
@@ -124,7 +129,7 @@ pub(super) fn outbox(reader: &Reader, place: &Place, policies: &[PolicyName], ba
     })
 }
 
-fn listen(reader: &Reader, place: &Place, store: &StoreSettings) -> Result<bool, Error> {
+fn listen(reader: &Reader, place: &SettingsTable, store: &StoreSettings) -> Result<bool, Error> {
     let found = reader.take(place, &keys::LISTEN)?;
     let listen = found.flag()?;
     if listen && matches!(store, StoreSettings::Sqlite { .. }) {
@@ -135,13 +140,13 @@ fn listen(reader: &Reader, place: &Place, store: &StoreSettings) -> Result<bool,
     Ok(listen)
 }
 
-fn poison(reader: &Reader, place: &Place) -> Result<Poison, Error> {
+fn poison(reader: &Reader, place: &SettingsTable) -> Result<PoisonPolicy, Error> {
     let found = reader.take(place, &keys::POISON)?;
     let given = found.text()?;
-    Ok([Poison::Park, Poison::Discard].into_iter().find(|poison| poison.as_str() == given).unwrap_or_default())
+    Ok([PoisonPolicy::Park, PoisonPolicy::Discard].into_iter().find(|poison| poison.as_str() == given).unwrap_or_default())
 }
 
-fn known_policy(found: &Found, policies: &[PolicyName]) -> Result<PolicyName, Error> {
+fn known_policy(found: &ResolvedValue, policies: &[PolicyName]) -> Result<PolicyName, Error> {
     let given = found.text()?;
     policies.iter().find(|name| name.as_str() == given).cloned().ok_or_else(|| {
         let names: Vec<&str> = policies.iter().map(PolicyName::as_str).collect();
@@ -150,7 +155,7 @@ fn known_policy(found: &Found, policies: &[PolicyName]) -> Result<PolicyName, Er
     })
 }
 
-fn store(reader: &Reader, place: &Place, base: &Base) -> Result<StoreSettings, Error> {
+fn store(reader: &Reader, place: &SettingsTable, base: &BaseDirectory) -> Result<StoreSettings, Error> {
     let found = reader.require(place, &keys::STORE)?;
     let text = found.text()?;
     let store = match text.split_once(':') {
@@ -170,7 +175,13 @@ fn store(reader: &Reader, place: &Place, base: &Base) -> Result<StoreSettings, E
 }
 
 /// What is wrong with the rest of the address, its reader says when the store is opened; a password must not get that far.
-fn postgres(reader: &Reader, place: &Place, base: &Base, found: &Found, address: &str) -> Result<StoreSettings, Error> {
+fn postgres(
+    reader: &Reader,
+    place: &SettingsTable,
+    base: &BaseDirectory,
+    found: &ResolvedValue,
+    address: &str,
+) -> Result<StoreSettings, Error> {
     let Some(rest) = address.strip_prefix("//").filter(|rest| !rest.is_empty()) else { return Err(found.refuse(STORES)) };
     let (place_in_it, parameters) = rest.split_once('?').unwrap_or((rest, ""));
     let has_password = place_in_it.rsplit_once('@').is_some_and(|(user, _)| user.contains(':'))
@@ -193,7 +204,7 @@ fn postgres(reader: &Reader, place: &Place, base: &Base, found: &Found, address:
 /// Publishers of two outboxes in one group would each own slots of the other and never publish what is in them.
 pub(super) fn refuse_shared_policy(
     reader: &Reader,
-    place: &Place,
+    place: &SettingsTable,
     outbox: &OutboxSettings,
     others: &BTreeMap<PolicyName, OutboxSettings>,
     policies: &BTreeMap<PolicyName, PolicySettings>,
@@ -220,7 +231,7 @@ pub(super) fn refuse_shared_policy(
 /// An event can be delivered by one outbox only, and the workers' meeting file has a schema of its own.
 pub(super) fn refuse_shared_store(
     reader: &Reader,
-    place: &Place,
+    place: &SettingsTable,
     outbox: &OutboxSettings,
     others: &BTreeMap<PolicyName, OutboxSettings>,
     policies: &BTreeMap<PolicyName, PolicySettings>,

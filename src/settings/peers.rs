@@ -6,8 +6,8 @@ use std::str::FromStr;
 
 use secrecy::{ExposeSecret, SecretString};
 
-use super::files::Base;
-use super::read::{Place, Reader};
+use super::files::BaseDirectory;
+use super::read::{Reader, SettingsTable};
 use super::{keys, token};
 use crate::Error;
 
@@ -124,7 +124,7 @@ impl PeersSettings {
 }
 
 /// Reads it at the policy's place.
-pub(super) fn read(reader: &Reader, place: &Place, base: &Base) -> Result<PeersSettings, Error> {
+pub(super) fn read(reader: &Reader, place: &SettingsTable, base: &BaseDirectory) -> Result<PeersSettings, Error> {
     let mut settings = PeersSettings::default();
     let networks = reader.take(place, &keys::PEER_NETWORKS)?;
     settings.networks =

@@ -10,11 +10,11 @@ use shardwise_core::{
 
 use shardwise_discovery::settings::{BackendSettings, BackendValue};
 
-use super::files::Base;
+use super::files::BaseDirectory;
 use super::messages::{self, MessagesSettings};
 use super::origin::Path;
 use super::peers::{self, PeersSettings};
-use super::read::{Found, Place, Reader, refused};
+use super::read::{Reader, ResolvedValue, SettingsTable, refused};
 use super::{keys, next, options, tree};
 use crate::{Error, backend};
 
@@ -93,8 +93,8 @@ impl Default for DiscoverySettings {
 /// Reads the discovery at `place`, of members with this ownership.
 pub(super) fn discovery(
     reader: &Reader,
-    place: &Place,
-    base: &Base,
+    place: &SettingsTable,
+    base: &BaseDirectory,
     ownership: OwnershipMode,
 ) -> Result<(DiscoverySettings, Timing), Error> {
     let backend = reader.take(place, &keys::BACKEND)?;
@@ -112,11 +112,11 @@ pub(super) fn discovery(
     Ok((DiscoverySettings { backend: name, options }, timing))
 }
 
-fn timing(reader: &Reader, place: &Place, check: impl Fn(&Timing) -> Result<(), PolicyError>) -> Result<Timing, Error> {
+fn timing(reader: &Reader, place: &SettingsTable, check: impl Fn(&Timing) -> Result<(), PolicyError>) -> Result<Timing, Error> {
     let ttl = reader.take(place, &keys::TTL)?;
     let renew_every = reader.take_if_set(place, &keys::RENEW_EVERY)?;
     let stop_margin = reader.take(place, &keys::STOP_MARGIN)?;
-    let renewal = renew_every.as_ref().map(Found::time).transpose()?;
+    let renewal = renew_every.as_ref().map(ResolvedValue::time).transpose()?;
     let timing = Timing::new(ttl.time()?, renewal, stop_margin.time()?).and_then(|timing| check(&timing).map(|()| timing));
     let timing = timing.map_err(|error| {
         let related: Vec<_> = std::iter::once(&ttl).chain(&renew_every).chain(std::iter::once(&stop_margin)).collect();
@@ -131,11 +131,11 @@ fn timing(reader: &Reader, place: &Place, check: impl Fn(&Timing) -> Result<(), 
 /// Reads the policy `name` at `place`, whose discovery lies over the common one.
 pub(super) fn policy(
     reader: &Reader,
-    place: &Place,
+    place: &SettingsTable,
     name: PolicyName,
     common: &Path,
     drives_outbox: bool,
-    base: &Base,
+    base: &BaseDirectory,
 ) -> Result<PolicySettings, Error> {
     let group = reader.take(place, &keys::GROUP_NAME)?;
     let group = GroupName::new(group.text()?).map_err(|error| group.refuse(error))?;
@@ -152,20 +152,20 @@ pub(super) fn policy(
     policy.rejoin_grace = rejoin_grace.time()?;
     policy.on_backend_loss = backend_loss(reader, place)?;
     let max_loss = reader.take_if_set(place, &keys::MAX_LOSS)?;
-    policy.max_loss = max_loss.as_ref().map(Found::percent).transpose()?;
+    policy.max_loss = max_loss.as_ref().map(ResolvedValue::percent).transpose()?;
     policy.next = next::read(reader, place, &policy, drives_outbox)?;
     let related: Vec<_> = max_loss.iter().chain([&ownership, &rejoin_grace]).collect();
     let policy = policy.validated().map_err(|error| refused(&error, &place.path, &related))?;
 
     let peers = peers::read(reader, place, base)?;
     let messages = messages::read(reader, place, &policy, base, &peers.networks)?;
-    let meeting = Place { path: place.path.join("discovery"), inherits: Some(common.clone()), origin: place.origin.clone() };
+    let meeting = SettingsTable { path: place.path.join("discovery"), inherits: Some(common.clone()), origin: place.origin.clone() };
     let (discovery, timing) = discovery(reader, &meeting, base, policy.ownership)?;
     Ok(PolicySettings { policy, timing, discovery, messages, peers })
 }
 
 /// Reads how keys are placed.
-fn placement(reader: &Reader, place: &Place, drives_outbox: bool, fewer_slots: bool) -> Result<PlacementParams, Error> {
+fn placement(reader: &Reader, place: &SettingsTable, drives_outbox: bool, fewer_slots: bool) -> Result<PlacementParams, Error> {
     let mut params = PlacementParams { kind: kind(&reader.take(place, &keys::PLACEMENT)?, drives_outbox)?, ..PlacementParams::default() };
     let [slots_key, virtual_nodes, load_margin] = [&keys::SLOTS, &keys::VIRTUAL_NODES, &keys::LOAD_MARGIN];
     refuse_unused(reader, place, params.kind, [slots_key, virtual_nodes, load_margin])?;
@@ -179,7 +179,7 @@ fn placement(reader: &Reader, place: &Place, drives_outbox: bool, fewer_slots: b
     Ok(params)
 }
 
-pub(super) fn kind(found: &Found, drives_outbox: bool) -> Result<PlacementKind, Error> {
+pub(super) fn kind(found: &ResolvedValue, drives_outbox: bool) -> Result<PlacementKind, Error> {
     // The table of keys lets none through that has no name.
     let kind = PlacementKind::named(found.text()?).unwrap_or_default();
     if drives_outbox && kind.by_key().is_some() {
@@ -194,9 +194,9 @@ pub(super) fn kind(found: &Found, drives_outbox: bool) -> Result<PlacementKind, 
 /// something else than what the other fleet does.
 pub(super) fn refuse_unused(
     reader: &Reader,
-    place: &Place,
+    place: &SettingsTable,
     kind: PlacementKind,
-    [slots, virtual_nodes, load_margin]: [&keys::Key; 3],
+    [slots, virtual_nodes, load_margin]: [&keys::SettingKey; 3],
 ) -> Result<(), Error> {
     let Some(placement) = kind.by_key() else { return Ok(()) };
     let unused = [Some(slots), Some(load_margin), (!kind.uses_virtual_nodes()).then_some(virtual_nodes)];
@@ -208,7 +208,7 @@ pub(super) fn refuse_unused(
     Ok(())
 }
 
-fn backend_loss(reader: &Reader, place: &Place) -> Result<BackendLoss, Error> {
+fn backend_loss(reader: &Reader, place: &SettingsTable) -> Result<BackendLoss, Error> {
     let chosen = reader.take(place, &keys::ON_BACKEND_LOSS)?;
     let keep_for = reader.take_if_set(place, &keys::KEEP_FOR)?;
     match (chosen.text()?, keep_for) {
@@ -225,30 +225,30 @@ fn backend_loss(reader: &Reader, place: &Place) -> Result<BackendLoss, Error> {
 }
 
 /// Reads what means something under exclusive ownership alone.
-fn claims(reader: &Reader, place: &Place, policy: &mut Policy) -> Result<(), Error> {
+fn claims(reader: &Reader, place: &SettingsTable, policy: &mut Policy) -> Result<(), Error> {
     let on_drain_timeout = reader.take_if_set(place, &keys::ON_DRAIN_TIMEOUT)?;
     let epoch_floor = reader.take_if_set(place, &keys::EPOCH_FLOOR)?;
     let version_rule = reader.take_if_set(place, &keys::VERSION_RULE)?;
     if policy.ownership != OwnershipMode::Exclusive {
         let unused = on_drain_timeout.as_ref().or(epoch_floor.as_ref()).or(version_rule.as_ref());
-        let refuse = |found: &Found| found.refuse("it is about claims: write ownership = \"exclusive\" beside it, or remove it");
+        let refuse = |found: &ResolvedValue| found.refuse("it is about claims: write ownership = \"exclusive\" beside it, or remove it");
         return unused.map_or(Ok(()), |found| Err(refuse(found)));
     }
-    match on_drain_timeout.as_ref().map(Found::text).transpose()? {
+    match on_drain_timeout.as_ref().map(ResolvedValue::text).transpose()? {
         Some("release") => policy.on_drain_timeout = OnDrainTimeout::Release,
         Some(_) => {}
         None => reader.note_computed(place, &keys::ON_DRAIN_TIMEOUT, "hold"),
     }
-    match version_rule.as_ref().map(Found::text).transpose()? {
+    match version_rule.as_ref().map(ResolvedValue::text).transpose()? {
         // The table of keys lets none through that has no name.
         Some(name) => policy.version_rule = VersionRule::named(name).unwrap_or_default(),
         None => reader.note_computed(place, &keys::VERSION_RULE, policy.version_rule.as_str()),
     }
-    policy.epoch_floor = epoch_floor.as_ref().map(Found::epoch_floor).transpose()?.unwrap_or(0);
+    policy.epoch_floor = epoch_floor.as_ref().map(ResolvedValue::epoch_floor).transpose()?.unwrap_or(0);
     Ok(())
 }
 
-fn slots(reader: &Reader, place: &Place, fewer: bool) -> Result<u32, Error> {
+fn slots(reader: &Reader, place: &SettingsTable, fewer: bool) -> Result<u32, Error> {
     if !fewer || reader.find(place, &keys::SLOTS, None)?.is_some() {
         return reader.take(place, &keys::SLOTS)?.whole();
     }

@@ -6,8 +6,8 @@ use std::time::Duration;
 use shardwise_core::{LoadMargin, MaxLoss, PolicyError};
 use shardwise_discovery::settings::MASK;
 
-use super::keys::{Fallback, Key};
-use super::layers::{Entry, Layers};
+use super::keys::{Fallback, SettingKey};
+use super::layers::{LayerEntry, Layers};
 use super::origin::{Origin, Path, Setting, fail};
 use super::value::{Raw, Shape, Value, shown};
 use crate::Error;
@@ -21,14 +21,14 @@ pub(super) struct Reader {
 
 /// A table to read from, and the table whose values hold where it has none.
 #[derive(Debug, Clone)]
-pub(super) struct Place {
+pub(super) struct SettingsTable {
     pub(super) path: Path,
     pub(super) inherits: Option<Path>,
     /// Where to send somebody who has left out a required key.
     pub(super) origin: Origin,
 }
 
-impl Place {
+impl SettingsTable {
     pub(super) const fn at(path: Path) -> Self {
         Self { path, inherits: None, origin: Origin::Default }
     }
@@ -36,7 +36,7 @@ impl Place {
 
 /// A value with its full key as it is in force, the key under which it was written, and by whom.
 #[derive(Debug, Clone)]
-pub(super) struct Found {
+pub(super) struct ResolvedValue {
     key: Path,
     written_as: Path,
     why: &'static str,
@@ -46,7 +46,7 @@ pub(super) struct Found {
     pub(super) origin: Origin,
 }
 
-impl Found {
+impl ResolvedValue {
     /// The error that names key, value and what is allowed.
     pub(super) fn refuse(&self, allowed: impl std::fmt::Display) -> Error {
         match self.value {
@@ -143,19 +143,19 @@ impl Reader {
     }
 
     /// A value that is written or has a default; keeps account of it.
-    pub(super) fn take(&self, place: &Place, key: &Key) -> Result<Found, Error> {
+    pub(super) fn take(&self, place: &SettingsTable, key: &SettingKey) -> Result<ResolvedValue, Error> {
         let found = self.require(place, key)?;
         self.note(&found, &found.value);
         Ok(found)
     }
 
     /// A value that is written or has a default; keeps no account.
-    pub(super) fn require(&self, place: &Place, key: &Key) -> Result<Found, Error> {
+    pub(super) fn require(&self, place: &SettingsTable, key: &SettingKey) -> Result<ResolvedValue, Error> {
         self.optional(place, key)?.ok_or_else(|| missing(place, key))
     }
 
     /// A value, if it is written or has a default; keeps no account.
-    pub(super) fn optional(&self, place: &Place, key: &Key) -> Result<Option<Found>, Error> {
+    pub(super) fn optional(&self, place: &SettingsTable, key: &SettingKey) -> Result<Option<ResolvedValue>, Error> {
         let default = match key.fallback {
             Fallback::Text(text) => Some(text),
             _ => None,
@@ -164,7 +164,7 @@ impl Reader {
     }
 
     /// A value that need not be there; keeps account of it.
-    pub(super) fn take_if_set(&self, place: &Place, key: &Key) -> Result<Option<Found>, Error> {
+    pub(super) fn take_if_set(&self, place: &SettingsTable, key: &SettingKey) -> Result<Option<ResolvedValue>, Error> {
         let found = self.find(place, key, None)?;
         if let Some(found) = &found {
             self.note(found, &found.value);
@@ -173,7 +173,7 @@ impl Reader {
     }
 
     /// The value from the table, from the one it inherits from, from its customary variable, or the default; keeps no account.
-    pub(super) fn find(&self, place: &Place, key: &Key, default: Option<&str>) -> Result<Option<Found>, Error> {
+    pub(super) fn find(&self, place: &SettingsTable, key: &SettingKey, default: Option<&str>) -> Result<Option<ResolvedValue>, Error> {
         let own = place.path.join(key.name);
         let inherited = place.inherits.as_ref().map(|table| table.join(key.name));
         let written = std::iter::once(&own).chain(&inherited).find_map(|path| self.layers.get(path).map(|entry| (path.clone(), entry)));
@@ -185,14 +185,14 @@ impl Reader {
             return read(key, own.clone(), own, entry, (false, 0)).map(Some);
         }
         let Some(text) = default else { return Ok(None) };
-        let entry = Entry { raw: Raw::Bare(text.to_owned()), origin: Origin::Default };
+        let entry = LayerEntry { raw: Raw::Bare(text.to_owned()), origin: Origin::Default };
         read(key, own.clone(), own, &entry, (false, 0)).map(Some)
     }
 
     /// Every value of a table whose names the user chooses; keeps account of them.
-    pub(super) fn take_all(&self, place: &Place, key: &Key) -> Result<Vec<(String, Found)>, Error> {
+    pub(super) fn take_all(&self, place: &SettingsTable, key: &SettingKey) -> Result<Vec<(String, ResolvedValue)>, Error> {
         let table = place.path.join(key.name);
-        let read_one = |(name, entry): (&str, &Entry)| {
+        let read_one = |(name, entry): (&str, &LayerEntry)| {
             let found = read(key, table.join(name), table.join(name), entry, (true, entry.origin.layer()))?;
             self.note(&found, &found.value);
             Ok((name.to_owned(), found))
@@ -201,33 +201,33 @@ impl Reader {
     }
 
     /// Keeps account of a value that was found.
-    pub(super) fn note(&self, found: &Found, value: impl std::fmt::Display) {
+    pub(super) fn note(&self, found: &ResolvedValue, value: impl std::fmt::Display) {
         let setting = Setting { key: found.key.to_string(), value: value.to_string(), origin: found.origin.clone(), why: found.why };
         self.in_force.borrow_mut().push(setting);
     }
 
     /// Keeps account of a default that is computed and not written anywhere.
-    pub(super) fn note_computed(&self, place: &Place, key: &Key, value: impl std::fmt::Display) {
+    pub(super) fn note_computed(&self, place: &SettingsTable, key: &SettingKey, value: impl std::fmt::Display) {
         self.note_from(place, key, value, Origin::Default);
     }
 
     /// Keeps account of a value that is not written under this key.
-    pub(super) fn note_from(&self, place: &Place, key: &Key, value: impl std::fmt::Display, origin: Origin) {
+    pub(super) fn note_from(&self, place: &SettingsTable, key: &SettingKey, value: impl std::fmt::Display, origin: Origin) {
         let setting = Setting { key: place.path.join(key.name).to_string(), value: value.to_string(), origin, why: key.why };
         self.in_force.borrow_mut().push(setting);
     }
 }
 
-fn read(key: &Key, own: Path, written_as: Path, entry: &Entry, nearness: (bool, u8)) -> Result<Found, Error> {
+fn read(key: &SettingKey, own: Path, written_as: Path, entry: &LayerEntry, nearness: (bool, u8)) -> Result<ResolvedValue, Error> {
     let (raw, origin) = (entry.raw.clone(), entry.origin.clone());
     match key.shape.read(&raw) {
-        Ok(value) => Ok(Found { key: own, written_as, why: key.why, raw, nearness, value, origin }),
+        Ok(value) => Ok(ResolvedValue { key: own, written_as, why: key.why, raw, nearness, value, origin }),
         Err(allowed) if matches!(key.shape, Shape::Secret) => Err(origin.fail(format_args!("{written_as} is {MASK}: {allowed}"))),
         Err(allowed) => Err(origin.fail(format_args!("{written_as} is {raw}: {allowed}"))),
     }
 }
 
-fn missing(place: &Place, key: &Key) -> Error {
+fn missing(place: &SettingsTable, key: &SettingKey) -> Error {
     let what = match key.fallback {
         Fallback::Required(what) => what,
         _ => "write it",
@@ -237,10 +237,10 @@ fn missing(place: &Place, key: &Key) -> Error {
 
 /// The core's refusal of a combination, told with full keys and with the place of the value it names; if nobody wrote that one, with
 /// the place of the first value that somebody wrote.
-pub(super) fn refused(error: &PolicyError, table: &Path, related: &[&Found]) -> Error {
+pub(super) fn refused(error: &PolicyError, table: &Path, related: &[&ResolvedValue]) -> Error {
     let named = related.iter().find(|found| found.key == table.join(error.key));
     let key = named.map_or_else(|| table.join(error.key), |found| found.written_as.clone());
     let message = format!("{key} is {}: {}", shown(&error.value), error.allowed);
-    let written = |found: &&&Found| found.origin != Origin::Default;
+    let written = |found: &&&ResolvedValue| found.origin != Origin::Default;
     named.filter(written).or_else(|| related.iter().find(written)).map_or_else(|| fail(&message), |found| found.origin.fail(&message))
 }

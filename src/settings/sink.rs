@@ -4,9 +4,9 @@ use std::fmt;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use super::files::Base;
-use super::keys::{self, Key};
-use super::read::{Found, Place, Reader};
+use super::files::BaseDirectory;
+use super::keys::{self, SettingKey};
+use super::read::{Reader, ResolvedValue, SettingsTable};
 use crate::Error;
 use shardwise_discovery::settings::MASK;
 
@@ -141,7 +141,7 @@ impl fmt::Debug for RemoteSink {
 }
 
 /// Keys that only some sinks have.
-const ONLY: [(&Key, &[SinkKind]); 14] = {
+const ONLY: [(&SettingKey, &[SinkKind]); 14] = {
     use SinkKind::{Http, Nats, RabbitMq, Redis};
     [
         (&keys::SINK_PASSWORD_FILE, &[Nats, Redis, RabbitMq, Http]),
@@ -161,7 +161,7 @@ const ONLY: [(&Key, &[SinkKind]); 14] = {
     ]
 };
 
-pub(super) fn sink(reader: &Reader, place: &Place, base: &Base) -> Result<SinkSettings, Error> {
+pub(super) fn sink(reader: &Reader, place: &SettingsTable, base: &BaseDirectory) -> Result<SinkSettings, Error> {
     let found = reader.require(place, &keys::SINK)?;
     let text = found.text()?;
     let kind = text.split_once("://").and_then(|(scheme, _)| SinkKind::BY_SCHEME.iter().find(|(known, _)| *known == scheme));
@@ -182,7 +182,7 @@ pub(super) fn sink(reader: &Reader, place: &Place, base: &Base) -> Result<SinkSe
 }
 
 /// A key that this sink has nothing to do with would be believed to do something.
-fn only_fitting(reader: &Reader, place: &Place, kind: Option<SinkKind>) -> Result<(), Error> {
+fn only_fitting(reader: &Reader, place: &SettingsTable, kind: Option<SinkKind>) -> Result<(), Error> {
     for (key, kinds) in ONLY {
         if kind.is_some_and(|kind| kinds.contains(&kind)) {
             continue;
@@ -196,20 +196,26 @@ fn only_fitting(reader: &Reader, place: &Place, kind: Option<SinkKind>) -> Resul
 }
 
 /// What is wrong with the rest of the address, the sink says when it is made; a password must not get that far.
-fn remote(reader: &Reader, place: &Place, base: &Base, found: &Found, kind: SinkKind) -> Result<RemoteSink, Error> {
+fn remote(
+    reader: &Reader,
+    place: &SettingsTable,
+    base: &BaseDirectory,
+    found: &ResolvedValue,
+    kind: SinkKind,
+) -> Result<RemoteSink, Error> {
     let url = found.text()?;
     let authority = url.split_once("://").map_or("", |(_, rest)| rest);
     if authority.rsplit_once('@').is_some_and(|(user, _)| user.contains(':')) {
         return Err(found.refuse_masked("leave the password out, and put it into a file that sink_password_file names"));
     }
-    let file = |key: &Key| -> Result<Option<PathBuf>, Error> {
+    let file = |key: &SettingKey| -> Result<Option<PathBuf>, Error> {
         let Some(found) = reader.optional(place, key)? else { return Ok(None) };
         let path = base.resolve(&found, found.text()?)?;
         reader.note(&found, path.display());
         Ok(Some(path))
     };
-    let text = |key: &Key| reader.take_if_set(place, key)?.map(|found| found.text().map(str::to_owned)).transpose();
-    let flag = |key: &Key| reader.take_if_set(place, key)?.map_or(Ok(false), |found| found.flag());
+    let text = |key: &SettingKey| reader.take_if_set(place, key)?.map(|found| found.text().map(str::to_owned)).transpose();
+    let flag = |key: &SettingKey| reader.take_if_set(place, key)?.map_or(Ok(false), |found| found.flag());
     let identity = match (file(&keys::SINK_CERT_FILE)?, file(&keys::SINK_KEY_FILE)?) {
         (Some(certificate), Some(key)) => Some((certificate, key)),
         (None, None) => None,

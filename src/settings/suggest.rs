@@ -1,6 +1,6 @@
 //! What somebody who wrote an unknown name probably meant.
 
-use super::tree::{Node, root};
+use super::tree::{SchemaNode, root};
 
 /// Below this similarity (0 to 1) a suggestion confuses more than it helps.
 const SIMILAR_MIN: f64 = 0.75;
@@ -27,12 +27,12 @@ pub(super) fn listed(given: &str, known: &[&str]) -> String {
 }
 
 /// The names that may be written in a table.
-pub(super) fn known(fields: &'static [Node]) -> impl Iterator<Item = &'static str> {
-    fields.iter().filter(|node| !matches!(node, Node::Later(_) | Node::Absent(_))).map(Node::name)
+pub(super) fn known(fields: &'static [SchemaNode]) -> impl Iterator<Item = &'static str> {
+    fields.iter().filter(|node| !matches!(node, SchemaNode::Later(_) | SchemaNode::Absent(_))).map(SchemaNode::name)
 }
 
 /// What to do about a name that the table `fields` does not have: the same name elsewhere, a similar one here, or all that are known.
-pub(super) fn advice(given: &str, fields: &'static [Node]) -> String {
+pub(super) fn advice(given: &str, fields: &'static [SchemaNode]) -> String {
     if let Some(place) = find(given, fields) {
         return format!("did you mean {place}?");
     }
@@ -46,13 +46,13 @@ pub(super) fn advice(given: &str, fields: &'static [Node]) -> String {
 }
 
 /// Where in the tables below `fields` a key of exactly that name stands.
-fn find(given: &str, fields: &'static [Node]) -> Option<String> {
+fn find(given: &str, fields: &'static [SchemaNode]) -> Option<String> {
     let inside = |name: &str, fields| find(given, fields).map(|place| format!("{name}.{place}"));
     fields.iter().find_map(|node| match node {
-        Node::Leaf(key) | Node::Free(key) => (key.name == given).then(|| given.to_owned()),
-        Node::Table { name, .. } | Node::Named { name, .. } if *name == given => Some(given.to_owned()),
-        Node::Table { name, fields, .. } => inside(name, fields),
-        Node::Named { name, each } => inside(&format!("{name}.NAME"), each),
-        Node::Later(_) | Node::Absent(_) => None,
+        SchemaNode::Leaf(key) | SchemaNode::Free(key) => (key.name == given).then(|| given.to_owned()),
+        SchemaNode::Table { name, .. } | SchemaNode::Named { name, .. } if *name == given => Some(given.to_owned()),
+        SchemaNode::Table { name, fields, .. } => inside(name, fields),
+        SchemaNode::Named { name, each } => inside(&format!("{name}.NAME"), each),
+        SchemaNode::Later(_) | SchemaNode::Absent(_) => None,
     })
 }

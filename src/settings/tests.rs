@@ -2,28 +2,28 @@
 
 use shardwise_core::{BackendLoss, OwnershipMode};
 
-use super::keys::{Fallback, Key};
+use super::keys::{Fallback, SettingKey};
 use super::origin::fail;
-use super::tree::{Node, root};
+use super::tree::{SchemaNode, root};
 use super::value::Raw;
 use super::*;
 
 const DOCUMENTED: &str = include_str!("../../settings.toml");
 
 /// Every key with the names above it; `*` stands for a name of the user's choice.
-fn keys_below(fields: &'static [Node], above: &str, found: &mut Vec<(String, Key)>) {
+fn keys_below(fields: &'static [SchemaNode], above: &str, found: &mut Vec<(String, SettingKey)>) {
     for node in fields {
         match node {
-            Node::Leaf(key) => found.push((format!("{above}{}", key.name), *key)),
-            Node::Free(key) => found.push((format!("{above}{}.*", key.name), *key)),
-            Node::Table { name, fields, .. } => keys_below(fields, &format!("{above}{name}."), found),
-            Node::Named { name, each } => keys_below(each, &format!("{above}{name}.*."), found),
-            Node::Later(_) | Node::Absent(_) => {}
+            SchemaNode::Leaf(key) => found.push((format!("{above}{}", key.name), *key)),
+            SchemaNode::Free(key) => found.push((format!("{above}{}.*", key.name), *key)),
+            SchemaNode::Table { name, fields, .. } => keys_below(fields, &format!("{above}{name}."), found),
+            SchemaNode::Named { name, each } => keys_below(each, &format!("{above}{name}.*."), found),
+            SchemaNode::Later(_) | SchemaNode::Absent(_) => {}
         }
     }
 }
 
-fn known_keys() -> Vec<(String, Key)> {
+fn known_keys() -> Vec<(String, SettingKey)> {
     let mut found = Vec::new();
     keys_below(root(), "", &mut found);
     found

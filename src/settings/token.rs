@@ -2,9 +2,9 @@
 
 use secrecy::{ExposeSecret, SecretString};
 
-use super::files::Base;
+use super::files::BaseDirectory;
 use super::options::secret_from_file;
-use super::read::{Found, Reader};
+use super::read::{Reader, ResolvedValue};
 use crate::Error;
 
 /// The fewest bytes: an attacker who has heard a proof can try out shorter ones.
@@ -21,7 +21,7 @@ pub(super) fn mistake(token: Option<&SecretString>) -> Option<&'static str> {
 }
 
 /// The token in the file that is named there.
-pub(super) fn read(reader: &Reader, found: &Found, base: &Base) -> Result<SecretString, Error> {
+pub(super) fn read(reader: &Reader, found: &ResolvedValue, base: &BaseDirectory) -> Result<SecretString, Error> {
     let secret = secret_from_file(reader, found, base)?;
     match mistake(Some(&secret)) {
         Some(mistake) => Err(found.refuse(mistake)),

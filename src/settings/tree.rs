@@ -3,7 +3,7 @@
 
 use std::sync::LazyLock;
 
-use super::keys::{self, Key};
+use super::keys::{self, SettingKey};
 use super::options;
 use crate::backend::BACKENDS;
 
@@ -12,22 +12,22 @@ pub(super) const BACKENDS_LATER: [&str; 2] = ["nats", "valkey"];
 
 /// One name in a table.
 #[derive(Debug)]
-pub(super) enum Node {
+pub(super) enum SchemaNode {
     /// A value.
-    Leaf(Key),
+    Leaf(SettingKey),
     /// A table; an open one is shared with the application, whose own names in it are left alone.
-    Table { name: &'static str, fields: Vec<Node>, open: bool },
+    Table { name: &'static str, fields: Vec<SchemaNode>, open: bool },
     /// A table of tables whose names the user chooses.
-    Named { name: &'static str, each: Vec<Node> },
+    Named { name: &'static str, each: Vec<SchemaNode> },
     /// A table of values whose names the user chooses.
-    Free(Key),
+    Free(SettingKey),
     /// For a part that this program was built without: left alone, so that programs with different features can share a file.
     Absent(&'static str),
     /// Fixed by the design, without behaviour so far.
     Later(&'static str),
 }
 
-impl Node {
+impl SchemaNode {
     pub(super) const fn name(&self) -> &'static str {
         match self {
             Self::Leaf(key) | Self::Free(key) => key.name,
@@ -37,21 +37,21 @@ impl Node {
 }
 
 /// What may stand in a section such as `[default]`.
-pub(super) fn root() -> &'static [Node] {
-    static ROOT: LazyLock<Vec<Node>> = LazyLock::new(|| {
+pub(super) fn root() -> &'static [SchemaNode] {
+    static ROOT: LazyLock<Vec<SchemaNode>> = LazyLock::new(|| {
         vec![
-            Node::Table { name: "resilience", open: true, fields: vec![table("sharding", sharding())] },
-            Node::Named { name: "outbox", each: leaves(OUTBOX) },
+            SchemaNode::Table { name: "resilience", open: true, fields: vec![table("sharding", sharding())] },
+            SchemaNode::Named { name: "outbox", each: leaves(OUTBOX) },
         ]
     });
     &ROOT
 }
 
-const INSTANCE: &[Key] = &[keys::ID, keys::ADDRESS, keys::PORT, keys::ZONE, keys::WEIGHT, keys::VERSION];
+const INSTANCE: &[SettingKey] = &[keys::ID, keys::ADDRESS, keys::PORT, keys::ZONE, keys::WEIGHT, keys::VERSION];
 
-const DISCOVERY: &[Key] = &[keys::BACKEND, keys::TTL, keys::RENEW_EVERY, keys::STOP_MARGIN];
+const DISCOVERY: &[SettingKey] = &[keys::BACKEND, keys::TTL, keys::RENEW_EVERY, keys::STOP_MARGIN];
 
-const POLICY: &[Key] = &[
+const POLICY: &[SettingKey] = &[
     keys::GROUP_NAME,
     keys::PLACEMENT,
     keys::OWNERSHIP,
@@ -74,9 +74,9 @@ const POLICY: &[Key] = &[
     keys::PEER_TOKEN_FILE,
 ];
 
-const NEXT: &[Key] = &[keys::NEXT_PLACEMENT, keys::NEXT_SLOTS, keys::NEXT_VIRTUAL_NODES, keys::NEXT_LOAD_MARGIN];
+const NEXT: &[SettingKey] = &[keys::NEXT_PLACEMENT, keys::NEXT_SLOTS, keys::NEXT_VIRTUAL_NODES, keys::NEXT_LOAD_MARGIN];
 
-const OUTBOX: &[Key] = &[
+const OUTBOX: &[SettingKey] = &[
     keys::POLICY,
     keys::STORE,
     keys::STORE_PASSWORD_FILE,
@@ -106,13 +106,13 @@ const OUTBOX: &[Key] = &[
     keys::PARKED_RETENTION,
 ];
 
-fn sharding() -> Vec<Node> {
+fn sharding() -> Vec<SchemaNode> {
     let mut instance = leaves(INSTANCE);
-    instance.push(Node::Free(keys::METADATA));
-    vec![Node::Leaf(keys::ENABLED), table("instance", instance), discovery(), Node::Named { name: "policies", each: policy() }]
+    instance.push(SchemaNode::Free(keys::METADATA));
+    vec![SchemaNode::Leaf(keys::ENABLED), table("instance", instance), discovery(), SchemaNode::Named { name: "policies", each: policy() }]
 }
 
-fn policy() -> Vec<Node> {
+fn policy() -> Vec<SchemaNode> {
     let mut fields = leaves(POLICY);
     fields.push(table("next", leaves(NEXT)));
     fields.push(discovery());
@@ -120,20 +120,20 @@ fn policy() -> Vec<Node> {
 }
 
 /// The common keys, and a table for each backend with the keys that it brings.
-fn discovery() -> Node {
+fn discovery() -> SchemaNode {
     let mut fields = leaves(DISCOVERY);
     fields.extend(BACKENDS.iter().map(|known| match known.kind {
-        Some(kind) => table(kind.name, kind.keys.iter().flat_map(options::keys_of).map(Node::Leaf).collect()),
-        None => Node::Absent(known.name),
+        Some(kind) => table(kind.name, kind.keys.iter().flat_map(options::keys_of).map(SchemaNode::Leaf).collect()),
+        None => SchemaNode::Absent(known.name),
     }));
-    fields.extend(BACKENDS_LATER.map(Node::Later));
+    fields.extend(BACKENDS_LATER.map(SchemaNode::Later));
     table("discovery", fields)
 }
 
-const fn table(name: &'static str, fields: Vec<Node>) -> Node {
-    Node::Table { name, fields, open: false }
+const fn table(name: &'static str, fields: Vec<SchemaNode>) -> SchemaNode {
+    SchemaNode::Table { name, fields, open: false }
 }
 
-fn leaves(keys: &[Key]) -> Vec<Node> {
-    keys.iter().copied().map(Node::Leaf).collect()
+fn leaves(keys: &[SettingKey]) -> Vec<SchemaNode> {
+    keys.iter().copied().map(SchemaNode::Leaf).collect()
 }

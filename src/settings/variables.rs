@@ -6,7 +6,7 @@ use std::ffi::OsString;
 use super::layers::{Layers, node_in, not_built_yet};
 use super::origin::{Origin, Path};
 use super::suggest::{known, nearest};
-use super::tree::{Node, root};
+use super::tree::{SchemaNode, root};
 use super::value::{Raw, shown};
 use crate::Error;
 
@@ -45,8 +45,8 @@ pub(super) fn customary() -> impl Iterator<Item = &'static str> {
 }
 
 /// How far a variable's name has been followed.
-struct Walk<'n> {
-    fields: &'static [Node],
+struct VariableWalk<'n> {
+    fields: &'static [SchemaNode],
     path: Path,
     done: Vec<&'n str>,
     rest: std::collections::VecDeque<&'n str>,
@@ -56,35 +56,35 @@ fn override_by(key: &str, value: &str, origin: Origin, layers: &mut Layers) -> R
     if key.bytes().any(|b| b.is_ascii_lowercase()) {
         return Err(origin.fail(format_args!("write its name in capitals: {PREFIX}{}", key.to_ascii_uppercase())));
     }
-    let mut walk = Walk { fields: root(), path: Path::default(), done: Vec::new(), rest: key.split(SEPARATOR).collect() };
+    let mut walk = VariableWalk { fields: root(), path: Path::default(), done: Vec::new(), rest: key.split(SEPARATOR).collect() };
     loop {
         let Some(node) = walk.step() else {
             return Err(origin.fail(walk.advice()));
         };
         match node {
-            Node::Later(_) => return Err(not_built_yet(&walk.path, &origin)),
-            Node::Absent(_) => return Ok(()),
-            Node::Table { fields, .. } => walk.fields = fields,
-            Node::Named { each, .. } => {
+            SchemaNode::Later(_) => return Err(not_built_yet(&walk.path, &origin)),
+            SchemaNode::Absent(_) => return Ok(()),
+            SchemaNode::Table { fields, .. } => walk.fields = fields,
+            SchemaNode::Named { each, .. } => {
                 let Some(name) = walk.chosen() else {
                     return Err(origin.fail("it ends before the name and the key of a setting"));
                 };
                 layers.name(walk.path.clone(), &name, &origin)?;
                 walk.fields = each;
             }
-            Node::Leaf(_) if walk.rest.is_empty() => break,
-            Node::Free(_) if walk.rest.len() == 1 && walk.chosen().is_some() => break,
-            Node::Leaf(_) => return Err(origin.fail(format_args!("it names no setting: did you mean {}?", walk.spelled(&[])))),
-            Node::Free(_) => return Err(origin.fail(format_args!("after {} one name of your choice is expected", walk.spelled(&[])))),
+            SchemaNode::Leaf(_) if walk.rest.is_empty() => break,
+            SchemaNode::Free(_) if walk.rest.len() == 1 && walk.chosen().is_some() => break,
+            SchemaNode::Leaf(_) => return Err(origin.fail(format_args!("it names no setting: did you mean {}?", walk.spelled(&[])))),
+            SchemaNode::Free(_) => return Err(origin.fail(format_args!("after {} one name of your choice is expected", walk.spelled(&[])))),
         }
     }
     layers.put(walk.path, Raw::Bare(value.to_owned()), origin);
     Ok(())
 }
 
-impl Walk<'_> {
+impl VariableWalk<'_> {
     /// Goes on by one name that must be known.
-    fn step(&mut self) -> Option<&'static Node> {
+    fn step(&mut self) -> Option<&'static SchemaNode> {
         let name = self.rest.front()?.to_ascii_lowercase();
         let node = node_in(self.fields, &name)?;
         self.path = self.path.join(&name);

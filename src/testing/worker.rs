@@ -72,7 +72,7 @@ impl Gate {
     fn spawner(&self) -> Spawn {
         let gate = self.clone();
         Box::new(move |driver| {
-            let task = tokio::spawn(Gated { gate: gate.clone(), driver }).abort_handle();
+            let task = tokio::spawn(GatedDriver { gate: gate.clone(), driver }).abort_handle();
             gate.with(|state| state.task = Some(task));
         })
     }
@@ -94,12 +94,12 @@ impl Gate {
     }
 }
 
-struct Gated<F> {
+struct GatedDriver<F> {
     gate: Gate,
     driver: F,
 }
 
-impl<F: Future<Output = ()> + Unpin> Future for Gated<F> {
+impl<F: Future<Output = ()> + Unpin> Future for GatedDriver<F> {
     type Output = ();
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<()> {

@@ -6,7 +6,7 @@ use std::sync::mpsc::{self, Receiver};
 
 use serde_json::{Value, json};
 use shardwise::MessageError;
-use shardwise::proof::{Channel, Kind, Nonce, Proof, Recipient, Session};
+use shardwise::proof::{Channel, Nonce, Proof, ProofKind, ProofSession, Recipient};
 
 use super::*;
 use crate::log::Log;
@@ -123,7 +123,7 @@ async fn a_process_on_a_dead_holders_port_learns_nothing_and_forges_nothing() {
 }
 
 /// The caller's end of a connection to `a` that has proven itself, and the proof frame that comes next.
-fn challenged(b: &ShardingService, token: &str) -> (TcpStream, Value, Option<Session>) {
+fn challenged(b: &ShardingService, token: &str) -> (TcpStream, Value, Option<ProofSession>) {
     let mut stream = connect(&address(b, "a").unwrap());
     let hello = hello(b, "a");
     stream.write_all(&frame(&hello)).unwrap();
@@ -134,25 +134,25 @@ fn challenged(b: &ShardingService, token: &str) -> (TcpStream, Value, Option<Ses
     let recipient =
         Recipient { channel: Channel::Messages, group: &group, instance_id: &member.instance_id, incarnation: member.incarnation };
     let [callers, own] = [&hello["nonce"], &challenge["nonce"]].map(|nonce| nonce.as_str().unwrap().parse().unwrap());
-    let session = Session::new(token.as_bytes(), &recipient, &callers, &own);
+    let session = ProofSession::new(token.as_bytes(), &recipient, &callers, &own);
     let proof: Proof = challenge["proof"].as_str().unwrap().parse().unwrap();
-    let session = session.proves(&proof, Kind::Welcome, 0, &[]).then_some(session);
+    let session = session.proves(&proof, ProofKind::Welcome, 0, &[]).then_some(session);
     (stream, hello, session)
 }
 
-fn sealed(session: &Session, kind: Kind, count: u64, json: &str) -> Vec<u8> {
+fn sealed(session: &ProofSession, kind: ProofKind, count: u64, json: &str) -> Vec<u8> {
     let length = u32::try_from(json.len() + 32).unwrap().to_be_bytes();
     [&length[..], session.proof(kind, count, &[json.as_bytes()]).bytes(), json.as_bytes()].concat()
 }
 
 /// Reads one frame and whether its proof is right.
-fn opened(stream: &mut TcpStream, session: &Session, count: u64) -> Value {
+fn opened(stream: &mut TcpStream, session: &ProofSession, count: u64) -> Value {
     let mut length = [0; 4];
     stream.read_exact(&mut length).unwrap();
     let mut bytes = vec![0; u32::from_be_bytes(length) as usize];
     stream.read_exact(&mut bytes).unwrap();
     let (proof, json) = bytes.split_first_chunk::<32>().unwrap();
-    assert!(session.proves(&Proof::from_bytes(*proof), Kind::Answer, count, &[json]), "an answer is proven");
+    assert!(session.proves(&Proof::from_bytes(*proof), ProofKind::Answer, count, &[json]), "an answer is proven");
     serde_json::from_slice(json).unwrap()
 }
 
@@ -168,10 +168,10 @@ async fn every_frame_is_proven_in_its_place_and_a_recorded_one_is_worth_nothing(
     let attacks = move || {
         let b = caller;
         let request = json!({"id": 1, "to": "singleton/boss", "epoch": epoch, "within_ms": 60_000, "body": {"Echo": SECRET}}).to_string();
-        let well = |stream: &mut TcpStream, session: &Session| {
-            stream.write_all(&sealed(session, Kind::Question, 0, "null")).unwrap();
+        let well = |stream: &mut TcpStream, session: &ProofSession| {
+            stream.write_all(&sealed(session, ProofKind::Question, 0, "null")).unwrap();
             assert_eq!(opened(stream, session, 0), json!("ok"));
-            stream.write_all(&sealed(session, Kind::Question, 1, &request)).unwrap();
+            stream.write_all(&sealed(session, ProofKind::Question, 1, &request)).unwrap();
             assert_eq!(opened(stream, session, 1)["answer"]["reply"]["text"], SECRET);
         };
         let begun = || {
@@ -180,23 +180,23 @@ async fn every_frame_is_proven_in_its_place_and_a_recorded_one_is_worth_nothing(
         };
         let (mut stream, recorded, session) = begun();
         well(&mut stream, &session);
-        stream.write_all(&sealed(&session, Kind::Question, 1, &request)).unwrap();
+        stream.write_all(&sealed(&session, ProofKind::Question, 1, &request)).unwrap();
         assert!(is_closed(&mut stream), "the same frame again on its connection");
 
         // On another connection, with the same hello: the holder's nonce is another one.
         let mut again = connect(&address(&b, "a").unwrap());
         again.write_all(&frame(&recorded)).unwrap();
         read(&mut again).unwrap();
-        again.write_all(&sealed(&session, Kind::Question, 0, "null")).unwrap();
+        again.write_all(&sealed(&session, ProofKind::Question, 0, "null")).unwrap();
         assert!(is_closed(&mut again), "what was recorded on another connection");
 
         for (what, kind, count, text, proven) in [
-            ("changed", Kind::Question, 1, request.replace("nobody", "anybody"), &request),
-            ("sent back", Kind::Answer, 1, request.clone(), &request),
-            ("out of turn", Kind::Question, 2, request.clone(), &request),
+            ("changed", ProofKind::Question, 1, request.replace("nobody", "anybody"), &request),
+            ("sent back", ProofKind::Answer, 1, request.clone(), &request),
+            ("out of turn", ProofKind::Question, 2, request.clone(), &request),
         ] {
             let (mut stream, _, session) = begun();
-            stream.write_all(&sealed(&session, Kind::Question, 0, "null")).unwrap();
+            stream.write_all(&sealed(&session, ProofKind::Question, 0, "null")).unwrap();
             assert_eq!(opened(&mut stream, &session, 0), json!("ok"));
             let mut bytes = sealed(&session, kind, count, &text);
             bytes[4..36].copy_from_slice(session.proof(kind, count, &[proven.as_bytes()]).bytes());

@@ -84,7 +84,7 @@ async fn the_proof_of_another_member_is_none() {
         let greeting = head("GET", &other.requests_path(), &format!("{PEER}Connection: close\r\nshardwise-nonce: {nonce}\r\n"));
         let text = exchanged(&mut TcpStream::connect(at).unwrap(), &greeting);
         let [own, proof] = ["shardwise-nonce", "shardwise-proof"].map(|name| header(&text, name).unwrap().to_owned());
-        let believed = |whom: &ShardingService| Asking::begun(TOKEN.as_bytes(), &whom.recipient(), &nonce, &own, &proof).is_some();
+        let believed = |whom: &ShardingService| CallerEnd::begun(TOKEN.as_bytes(), &whom.recipient(), &nonce, &own, &proof).is_some();
         assert!(believed(&other) && !believed(&one));
     };
     tokio::task::spawn_blocking(relayed).await.unwrap();

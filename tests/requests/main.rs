@@ -14,7 +14,7 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 use shardwise::proof::{Nonce, digest};
-use shardwise::requests::proven::{Answered, Asked, Asking};
+use shardwise::requests::proven::{AnswerParts, CallerEnd, RequestParts};
 use shardwise::requests::{ADDRESS_KEY, ANSWER_WITHIN, Answer, BODY_BYTES_MAX, Method, Request};
 use shardwise::settings::PolicySettings;
 use shardwise::{ErrorKind, InstanceId, ShardingFactory, ShardingService, Timing};
@@ -150,7 +150,7 @@ fn head(method: &str, path: &str, headers: &str) -> Vec<u8> {
 const PEER: &str = "shardwise-peer: 1\r\n";
 
 /// A connection on which `whom` was greeted, what it has answered, and, if that proves that it is `whom` and knows the token, the caller's end.
-fn greeted(at: SocketAddr, whom: &ShardingService, token: &str) -> (TcpStream, String, Option<Asking>) {
+fn greeted(at: SocketAddr, whom: &ShardingService, token: &str) -> (TcpStream, String, Option<CallerEnd>) {
     let (mut stream, nonce) = (TcpStream::connect(at).unwrap(), Nonce::random());
     stream.write_all(&head("GET", &whom.requests_path(), &format!("{PEER}shardwise-nonce: {nonce}\r\n"))).unwrap();
     let mut bytes = Vec::new();
@@ -164,14 +164,14 @@ fn greeted(at: SocketAddr, whom: &ShardingService, token: &str) -> (TcpStream, S
     }
     let text = String::from_utf8(bytes).unwrap();
     let [own, proof] = ["shardwise-nonce", "shardwise-proof"].map(|name| header(&text, name).unwrap_or_default().to_owned());
-    let asking = Asking::begun(token.as_bytes(), &whom.recipient(), &nonce, &own, &proof);
+    let asking = CallerEnd::begun(token.as_bytes(), &whom.recipient(), &nonce, &own, &proof);
     (stream, text, asking)
 }
 
 /// A request with its proof, the next one of that connection.
-fn proven(asking: &mut Asking, method: &str, target: &str, body: &str) -> String {
+fn proven(asking: &mut CallerEnd, method: &str, target: &str, body: &str) -> String {
     let digest = digest(body.as_bytes());
-    let proof = asking.proof(&Asked { method, target, content_type: None, traceparent: None, digest: &digest });
+    let proof = asking.proof(&RequestParts { method, target, content_type: None, traceparent: None, digest: &digest });
     let length = if body.is_empty() { String::new() } else { format!("Content-Length: {}\r\n", body.len()) };
     let headers = format!("{PEER}{length}shardwise-digest: {digest}\r\nshardwise-proof: {proof}\r\n");
     String::from_utf8(head(method, target, &headers)).unwrap() + body
@@ -187,7 +187,7 @@ async fn asks(at: SocketAddr, whom: &ShardingService, method: &'static str, rest
         let text = exchanged(&mut stream, request.as_bytes());
         let (by, body) = (header(&text, "shardwise-peer").unwrap(), text.split_once("\r\n\r\n").unwrap().1);
         let content_type = header(&text, "content-type").map(str::as_bytes);
-        let answered = Answered { by, status: status(&text), content_type, body: body.as_bytes() };
+        let answered = AnswerParts { by, status: status(&text), content_type, body: body.as_bytes() };
         assert!(asking.is_answer(header(&text, "shardwise-proof"), &answered), "not proven: {text}");
         (status(&text), text)
     };

@@ -10,7 +10,7 @@ mod random;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use shardwise::settings::{DiscoverySettings, LoadOptions, Origin, Poison, Setting, Settings, SinkSettings, StoreSettings};
+use shardwise::settings::{DiscoverySettings, LoadOptions, Origin, PoisonPolicy, Setting, Settings, SinkSettings, StoreSettings};
 use shardwise::{BackendLoss, ErrorKind, LoadMargin, MaxLoss, PlacementParams};
 
 const WORKERS: &str = "[default.resilience.sharding.policies.workers]\ngroup_name = \"g\"\n";
@@ -120,7 +120,7 @@ fn everything_that_can_be_written_arrives() {
     let orders = settings.outbox("orders").unwrap();
     assert_eq!(orders.store, StoreSettings::Sqlite { path: PathBuf::from("/var/o.db") });
     assert_eq!(orders.sink, SinkSettings::File { path: PathBuf::from("out.jsonl") });
-    assert_eq!((orders.batch, orders.max_attempts, orders.poison), (7, 3, Poison::Discard));
+    assert_eq!((orders.batch, orders.max_attempts, orders.poison), (7, 3, PoisonPolicy::Discard));
     assert_eq!((orders.backoff, orders.poll), (Duration::from_secs(1), Duration::from_secs(1)));
     assert_eq!(orders.parked_retention, Duration::from_hours(30 * 24));
     assert_eq!((orders.outage_limit, orders.retention), (Duration::from_hours(2), Duration::from_hours(7 * 24)));
@@ -258,7 +258,7 @@ fn variables_reach_every_kind_of_key() {
     let workers = settings.policy("workers").unwrap();
     assert_eq!((workers.policy.group.as_str(), workers.timing.ttl), ("7", Duration::from_secs(3)));
     assert_eq!(workers.policy.placement.load_margin, LoadMargin::None);
-    assert_eq!(settings.outbox("orders").unwrap().poison, Poison::Park);
+    assert_eq!(settings.outbox("orders").unwrap().poison, PoisonPolicy::Park);
 }
 
 mod files {

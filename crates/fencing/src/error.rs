@@ -7,7 +7,7 @@ use shardwise_core::{Epoch, GroupName, Resource};
 /// The database has seen a higher epoch: somebody else has had the resource since, and this write must not be. Roll back, give up what was
 /// to be written, and drop what was remembered of the resource.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Refused {
+pub struct StaleEpoch {
     /// The group.
     pub group: GroupName,
     /// The resource.
@@ -18,7 +18,7 @@ pub struct Refused {
     pub seen: Option<Epoch>,
 }
 
-impl fmt::Display for Refused {
+impl fmt::Display for StaleEpoch {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { group, resource, epoch, seen } = self;
         write!(f, "{resource} of group {group:?} is held under a higher epoch than {epoch}")?;
@@ -29,7 +29,7 @@ impl fmt::Display for Refused {
     }
 }
 
-impl std::error::Error for Refused {}
+impl std::error::Error for StaleEpoch {}
 
 /// Why a fence did not let a write pass.
 #[cfg(any(feature = "postgres", feature = "sqlite"))]
@@ -38,7 +38,7 @@ impl std::error::Error for Refused {}
 pub enum FenceError {
     /// A higher epoch was seen.
     #[error(transparent)]
-    Refused(#[from] Refused),
+    Refused(#[from] StaleEpoch),
     /// The check would end before the write that it is for. Begin with `begin` or `begin_with` of sqlx, which knows of no other `BEGIN`.
     #[error("a fence holds to the end of a transaction, and there is none: begin one with sqlx first, and write in it")]
     NoTransaction,
@@ -69,7 +69,7 @@ pub enum FenceError {
 pub enum JournalError {
     /// A higher epoch was seen.
     #[error(transparent)]
-    Refused(#[from] Refused),
+    Refused(#[from] StaleEpoch),
     /// The journal is not where the caller believes it to be.
     #[error("the journal is at version {found}, not {expected}: load it again")]
     Version {

@@ -17,14 +17,14 @@ mod fence;
 mod journal;
 mod resource;
 
-pub use error::Refused;
+pub use error::StaleEpoch;
 #[cfg(any(feature = "postgres", feature = "sqlite"))]
 pub use error::{FenceError, JournalError};
 pub use fence::{postgres, sqlite};
 #[cfg(any(feature = "postgres", feature = "sqlite"))]
 pub use journal::{
-    APPEND_BYTES_MAX, APPEND_EVENTS_MAX, EVENT_BYTES_MAX, Event, Journal, Loaded, READ_BYTES_MAX, READ_EVENTS_MAX, STATE_BYTES_MAX,
-    Snapshot, TAIL_BYTES_MAX, TAIL_EVENTS_MAX,
+    APPEND_BYTES_MAX, APPEND_EVENTS_MAX, EVENT_BYTES_MAX, Journal, JournalEvent, JournalSnapshot, LoadedJournal, READ_BYTES_MAX,
+    READ_EVENTS_MAX, STATE_BYTES_MAX, TAIL_BYTES_MAX, TAIL_EVENTS_MAX,
 };
 pub use resource::resource_text;
 pub use shardwise_core::{ClaimName, Epoch, Fence, GroupName, Resource};

@@ -19,7 +19,7 @@ use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use shardwise::discovery::LogThrottle;
-use shardwise::requests::proven::Answering;
+use shardwise::requests::proven::RecipientEnd;
 use shardwise::requests::{PEER_HEADER, REFUSED};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, TcpStream};
@@ -129,7 +129,7 @@ impl Serving {
         let Self { routes, limits, ticket, stop } = self;
         let probes_only = ticket.probes_only();
         // What a member proves here counts on this connection alone.
-        let answering = Arc::new(Answering::default());
+        let answering = Arc::new(RecipientEnd::default());
         let answer = service_fn(move |request: hyper::Request<Incoming>| {
             let (routes, busy, answering) = (routes.clone(), ticket.busy(), Arc::clone(&answering));
             async move {

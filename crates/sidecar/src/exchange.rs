@@ -10,7 +10,7 @@ use hyper::body::Incoming as Answering;
 use hyper::client::conn::http1::{self, SendRequest};
 use hyper_util::rt::TokioIo;
 use shardwise::proof::digest;
-use shardwise::requests::proven::{Answered, Asked, DIGEST_HEADER, PROOF_HEADER};
+use shardwise::requests::proven::{AnswerParts, DIGEST_HEADER, PROOF_HEADER, RequestParts};
 use shardwise::requests::{AT_THE_GATE, Answer, BODY_BYTES_MAX, PEER_HEADER, REFUSED, Request, SPOKEN};
 use shardwise::trace::{self, TRACEPARENT};
 use tokio::io::{AsyncRead, AsyncWrite};
@@ -57,7 +57,7 @@ impl Line {
         let text = |name: &str| head.headers.get(name).and_then(|value| value.to_str().ok());
         self.known.as_ref().is_none_or(|known| {
             let (by, content_type) = (text(PEER_HEADER).unwrap_or_default(), head.headers.get(CONTENT_TYPE).map(HeaderValue::as_bytes));
-            known.asking.is_answer(text(PROOF_HEADER), &Answered { by, status: head.status.as_u16(), content_type, body })
+            known.asking.is_answer(text(PROOF_HEADER), &AnswerParts { by, status: head.status.as_u16(), content_type, body })
         })
     }
 
@@ -178,7 +178,7 @@ pub(crate) fn asked(
     }
     if let Some(known) = &mut line.known {
         let digest = digest(&request.body);
-        let proof = known.asking.proof(&Asked {
+        let proof = known.asking.proof(&RequestParts {
             method: word(request.method),
             target: &text,
             content_type: request.content_type.as_ref().map(String::as_bytes),

@@ -8,7 +8,7 @@ use axum::body::Body;
 use axum::http::header::HOST;
 use axum::http::response::Parts;
 use shardwise::proof::Nonce;
-use shardwise::requests::proven::{Asking, NO_TOKEN, NONCE_HEADER, OTHER_VERSION_STATUS, PROOF_HEADER};
+use shardwise::requests::proven::{CallerEnd, NO_TOKEN, NONCE_HEADER, OTHER_VERSION_STATUS, PROOF_HEADER};
 use shardwise::requests::{AT_THE_GATE, PEER_HEADER, SPOKEN};
 use tokio::time::timeout;
 
@@ -28,7 +28,7 @@ pub(crate) struct Known {
     base: String,
     /// What it has proven to know.
     token: Token,
-    pub(crate) asking: Asking,
+    pub(crate) asking: CallerEnd,
 }
 
 impl Line {
@@ -68,7 +68,7 @@ impl Line {
         };
         let text = |name: &str| head.headers.get(name).and_then(|value| value.to_str().ok());
         let (Some(own), Some(proof)) = (text(NONCE_HEADER), text(PROOF_HEADER)) else { return Err(silent(&head, address, target)) };
-        let asking = Asking::begun(token.bytes(), &member.recipient, &nonce, own, proof).ok_or_else(|| {
+        let asking = CallerEnd::begun(token.bytes(), &member.recipient, &nonce, own, proof).ok_or_else(|| {
             Failed::Barred(format!(
                 "{address} does not prove that it is the member and has the same peer token, so nothing was sent: give all members the same peer token"
             ))

@@ -9,7 +9,9 @@ use axum::http::request::Parts;
 use axum::http::{HeaderMap, HeaderValue, StatusCode};
 use axum::response::{IntoResponse, Response};
 use secrecy::ExposeSecret;
-use shardwise::requests::proven::{self, Answered, Answering, DIGEST_HEADER, Greeting, NONCE_HEADER, PROOF_HEADER, Proven, Unproven};
+use shardwise::requests::proven::{
+    self, AnswerParts, DIGEST_HEADER, Greeting, NONCE_HEADER, PROOF_HEADER, ProofRefusal, ProvenHead, RecipientEnd,
+};
 use shardwise::requests::{self, Answer, Method, PEER_HEADER, REFUSED, SPOKEN, is_path};
 use shardwise::trace::TRACEPARENT;
 
@@ -39,7 +41,7 @@ struct Asked {
     joined: Arc<Joined>,
     path: String,
     method: Method,
-    proven: Option<Proven>,
+    proven: Option<ProvenHead>,
 }
 
 /// The judgement, among a request's extensions.
@@ -57,7 +59,7 @@ pub(crate) fn is_let_in(app: &App, head: &mut Parts) -> bool {
 /// A request that a member has brought here.
 pub(crate) async fn peers(State(app): State<Arc<App>>, request: Request) -> Response {
     let (mut head, body) = request.into_parts();
-    let Judged(judged) = head.extensions.remove().unwrap_or_else(|| Judged(Err(Problem::unproven(Unproven::NotRight))));
+    let Judged(judged) = head.extensions.remove().unwrap_or_else(|| Judged(Err(Problem::unproven(ProofRefusal::NotRight))));
     match judged {
         Ok(Brought::Greeting(greeting)) => greeted(&greeting),
         Ok(Brought::Request(asked)) => {
@@ -108,16 +110,16 @@ fn let_in(app: &App, head: &Parts) -> Result<Brought> {
     }
     // No token is taken: an older version that sends one is refused, and the token should be changed.
     if head.headers.contains_key(AUTHORIZATION) {
-        return Err(Problem::unproven(Unproven::OtherVersion));
+        return Err(Problem::unproven(ProofRefusal::OtherVersion));
     }
     let (method, nonce) = (method_of(head)?, text(&head.headers, NONCE_HEADER).filter(|_| path.is_empty()));
     match (token(app, joined), nonce) {
         (Some(token), Some(nonce)) => {
-            let answering = head.extensions.get::<Arc<Answering>>();
+            let answering = head.extensions.get::<Arc<RecipientEnd>>();
             let greeting = answering.and_then(|answering| answering.greeted(token.bytes(), &joined.service.recipient(), nonce));
-            greeting.map(Brought::Greeting).ok_or_else(|| Problem::unproven(Unproven::NotRight))
+            greeting.map(Brought::Greeting).ok_or_else(|| Problem::unproven(ProofRefusal::NotRight))
         }
-        (Some(_), None) => asked(Some(proven(head).ok_or_else(|| Problem::unproven(Unproven::NotRight))?)),
+        (Some(_), None) => asked(Some(proven(head).ok_or_else(|| Problem::unproven(ProofRefusal::NotRight))?)),
         (None, Some(_)) => Err(Problem::no_peer_token()),
         (None, None) if is_mutual || app.token.is_none() && method == Method::Get => asked(None),
         (None, None) => Err(Problem::forbidden(
@@ -127,16 +129,16 @@ fn let_in(app: &App, head: &Parts) -> Result<Brought> {
 }
 
 /// What the head proves, on its connection.
-fn proven(head: &Parts) -> Option<Proven> {
+fn proven(head: &Parts) -> Option<ProvenHead> {
     let bytes = |name: &str| head.headers.get(name).map(HeaderValue::as_bytes);
-    let asked = proven::Asked {
+    let asked = proven::RequestParts {
         method: head.method.as_str(),
         target: head.uri.path_and_query()?.as_str(),
         content_type: bytes(CONTENT_TYPE.as_str()),
         traceparent: bytes(TRACEPARENT),
         digest: text(&head.headers, DIGEST_HEADER)?,
     };
-    head.extensions.get::<Arc<Answering>>()?.proven(&asked, text(&head.headers, PROOF_HEADER)?)
+    head.extensions.get::<Arc<RecipientEnd>>()?.proven(&asked, text(&head.headers, PROOF_HEADER)?)
 }
 
 fn text<'a>(headers: &'a HeaderMap, name: &str) -> Option<&'a str> {
@@ -149,10 +151,10 @@ fn greeted(greeting: &Greeting) -> Response {
 }
 
 /// An answer to a member, with its proof where the request was proven.
-fn said(answer: Answer, by: &'static str, proven: Option<&Proven>) -> Response {
-    let prove = |proven: &Proven| {
+fn said(answer: Answer, by: &'static str, proven: Option<&ProvenHead>) -> Response {
+    let prove = |proven: &ProvenHead| {
         let kind = content_type(&answer);
-        let answered = Answered { by, status: status_of(&answer).as_u16(), content_type: Some(kind.as_bytes()), body: &answer.body };
+        let answered = AnswerParts { by, status: status_of(&answer).as_u16(), content_type: Some(kind.as_bytes()), body: &answer.body };
         HeaderValue::from_str(&proven.answer(&answered)).ok()
     };
     let proof = proven.and_then(prove);

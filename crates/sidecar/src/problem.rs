@@ -6,7 +6,7 @@ use axum::response::{IntoResponse, Response};
 use serde::Serialize;
 use shardwise::ErrorKind;
 use shardwise::requests::Answer;
-use shardwise::requests::proven::{NO_TOKEN, PROOF_HEADER, Unproven};
+use shardwise::requests::proven::{NO_TOKEN, PROOF_HEADER, ProofRefusal};
 use utoipa::ToSchema;
 
 /// The media type of every error.
@@ -58,7 +58,7 @@ impl Problem {
     }
 
     /// A request of a member that has not proven itself.
-    pub(crate) fn unproven(why: Unproven) -> Self {
+    pub(crate) fn unproven(why: ProofRefusal) -> Self {
         let (kind, title) = why.title();
         Self::new(StatusCode::from_u16(why.status()).unwrap_or(StatusCode::UNAUTHORIZED), kind, title, why.detail())
     }

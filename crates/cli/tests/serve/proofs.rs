@@ -5,7 +5,7 @@ use std::net::{SocketAddr, TcpStream};
 
 use shardwise::core::Incarnation;
 use shardwise::proof::{Channel, Nonce, Recipient, digest};
-use shardwise::requests::proven::{Answered, Answering, Asked, Asking};
+use shardwise::requests::proven::{AnswerParts, CallerEnd, RecipientEnd, RequestParts};
 use shardwise::{GroupName, InstanceId};
 
 use crate::http;
@@ -45,7 +45,7 @@ fn with_recipient<T>(path: &str, with: impl FnOnce(&Recipient<'_>) -> T) -> T {
 
 /// One connection of a member that knows the token.
 #[derive(Default)]
-pub(crate) struct Fake(Answering);
+pub(crate) struct Fake(RecipientEnd);
 
 impl Fake {
     /// The answer to a greeting; `None` if that is none.
@@ -63,11 +63,11 @@ impl Fake {
         let (method, target, body) = (line.next().unwrap(), line.next().unwrap(), text.split_once("\r\n\r\n").unwrap().1);
         let bytes = |name| header(text, name).map(str::as_bytes);
         let digest = header(text, "shardwise-digest").unwrap();
-        let asked = Asked { method, target, content_type: bytes("content-type"), traceparent: bytes("traceparent"), digest };
+        let asked = RequestParts { method, target, content_type: bytes("content-type"), traceparent: bytes("traceparent"), digest };
         let proven = self.0.proven(&asked, header(text, "shardwise-proof").unwrap()).unwrap();
         assert!(proven.has_body(body.as_bytes()));
         let (line, rest) = answer.split_once("\r\n").unwrap();
-        let proof = proven.answer(&Answered {
+        let proof = proven.answer(&AnswerParts {
             by: header(answer, "shardwise-peer").unwrap(),
             status: answer.split(' ').nth(1).unwrap().parse().unwrap(),
             content_type: header(answer, "content-type").map(str::as_bytes),
@@ -80,7 +80,7 @@ impl Fake {
 /// One connection to a member, once that has proven itself.
 pub(crate) struct Caller {
     pub(crate) stream: TcpStream,
-    asking: Asking,
+    asking: CallerEnd,
     at: SocketAddr,
 }
 
@@ -91,14 +91,14 @@ impl Caller {
         write!(stream, "GET {base} HTTP/1.1\r\nHost: {at}\r\nshardwise-peer: 1\r\nshardwise-nonce: {nonce}\r\n\r\n").unwrap();
         let text = heard(&mut stream).unwrap();
         let [own, proof] = ["shardwise-nonce", "shardwise-proof"].map(|name| header(&text, name).unwrap_or_default());
-        let asking = with_recipient(base, |recipient| Asking::begun(token.as_bytes(), recipient, &nonce, own, proof));
+        let asking = with_recipient(base, |recipient| CallerEnd::begun(token.as_bytes(), recipient, &nonce, own, proof));
         asking.map(|asking| Self { stream, asking, at }).ok_or(text)
     }
 
     /// The next request of the connection, with its proof.
     pub(crate) fn request(&mut self, method: &str, target: &str, body: &str) -> String {
         let digest = digest(body.as_bytes());
-        let proof = self.asking.proof(&Asked { method, target, content_type: None, traceparent: None, digest: &digest });
+        let proof = self.asking.proof(&RequestParts { method, target, content_type: None, traceparent: None, digest: &digest });
         format!(
             "{method} {target} HTTP/1.1\r\nHost: {}\r\nshardwise-peer: 1\r\nContent-Length: {}\r\nshardwise-digest: {digest}\r\nshardwise-proof: {proof}\r\n\r\n{body}",
             self.at,
@@ -110,7 +110,7 @@ impl Caller {
     pub(crate) fn sends(&mut self, request: &str) -> (String, bool) {
         self.stream.write_all(request.as_bytes()).unwrap();
         let text = heard(&mut self.stream).unwrap();
-        let answered = Answered {
+        let answered = AnswerParts {
             by: header(&text, "shardwise-peer").unwrap_or_default(),
             status: text.split(' ').nth(1).unwrap().parse().unwrap(),
             content_type: header(&text, "content-type").map(str::as_bytes),

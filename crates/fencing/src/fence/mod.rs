@@ -7,12 +7,12 @@ pub mod sqlite;
 use shardwise_core::{Epoch, GroupName, Resource};
 
 #[cfg(any(feature = "postgres", feature = "sqlite"))]
-use crate::error::Refused;
+use crate::error::StaleEpoch;
 
 /// What the database knows of a resource, if it has a higher epoch than this.
 #[cfg(any(feature = "postgres", feature = "sqlite"))]
-fn refused(group: &GroupName, resource: &Resource, epoch: Epoch, seen: Option<i64>) -> Refused {
-    Refused { group: group.clone(), resource: resource.clone(), epoch, seen: seen.and_then(from_sql) }
+fn refused(group: &GroupName, resource: &Resource, epoch: Epoch, seen: Option<i64>) -> StaleEpoch {
+    StaleEpoch { group: group.clone(), resource: resource.clone(), epoch, seen: seen.and_then(from_sql) }
 }
 
 /// An epoch as BIGINT.

@@ -2,7 +2,7 @@
 
 use shardwise_core::{ClaimName, Epoch, GroupName, Resource};
 
-use crate::error::{JournalError, Refused};
+use crate::error::{JournalError, StaleEpoch};
 use crate::fence::{from_sql, to_sql};
 
 /// The most bytes in one event.
@@ -20,7 +20,7 @@ pub const TAIL_BYTES_MAX: u64 = 64 << 20;
 
 /// Which journal.
 #[derive(Debug, Clone)]
-pub(super) struct Which {
+pub(super) struct JournalKey {
     pub(super) group: GroupName,
     pub(super) name: ClaimName,
     /// The name once more, for refusals.
@@ -29,7 +29,7 @@ pub(super) struct Which {
 
 /// The row. Versions and epochs are as in SQL.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Head {
+pub(super) struct JournalHead {
     pub(super) id: i64,
     pub(super) epoch: i64,
     pub(super) version: i64,
@@ -38,12 +38,12 @@ pub(super) struct Head {
     pub(super) tail_bytes: i64,
 }
 
-impl Head {
+impl JournalHead {
     /// Refuses a lower epoch than was seen, and remembers a higher one.
-    pub(super) fn admit(&mut self, name: &Which, epoch: Epoch) -> Result<(), Refused> {
+    pub(super) fn admit(&mut self, name: &JournalKey, epoch: Epoch) -> Result<(), StaleEpoch> {
         if to_sql(epoch) < self.epoch {
             let seen = from_sql(self.epoch);
-            return Err(Refused { group: name.group.clone(), resource: name.resource.clone(), epoch, seen });
+            return Err(StaleEpoch { group: name.group.clone(), resource: name.resource.clone(), epoch, seen });
         }
         self.epoch = to_sql(epoch);
         Ok(())
@@ -114,17 +114,17 @@ fn signed(number: u64) -> i64 {
 mod tests {
     use super::*;
 
-    fn head() -> Head {
-        Head { id: 1, epoch: 5, version: 10, snapshot: 4, pruned: 3, tail_bytes: 60 }
+    fn head() -> JournalHead {
+        JournalHead { id: 1, epoch: 5, version: 10, snapshot: 4, pruned: 3, tail_bytes: 60 }
     }
 
     #[test]
     fn the_tail_is_bounded_in_number_and_in_bytes() {
-        let mut full = Head { version: signed(TAIL_EVENTS_MAX) + 3, ..head() };
+        let mut full = JournalHead { version: signed(TAIL_EVENTS_MAX) + 3, ..head() };
         let at = full.version.cast_unsigned();
         full.append(at, &[b"last"]).unwrap();
         assert!(matches!(full.append(at + 1, &[b"x"]), Err(JournalError::SnapshotDue { events, .. }) if events == TAIL_EVENTS_MAX + 1));
-        let mut heavy = Head { tail_bytes: signed(TAIL_BYTES_MAX) - 1, ..head() };
+        let mut heavy = JournalHead { tail_bytes: signed(TAIL_BYTES_MAX) - 1, ..head() };
         heavy.append(10, &[b"x"]).unwrap();
         assert!(matches!(heavy.append(11, &[b"x"]), Err(JournalError::SnapshotDue { bytes, .. }) if bytes == TAIL_BYTES_MAX + 1));
         assert_eq!(heavy.version, 11, "a refused append changes nothing");

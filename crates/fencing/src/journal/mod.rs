@@ -11,7 +11,7 @@ use shardwise_core::{ClaimName, Epoch, GroupName, Resource};
 pub use head::{APPEND_BYTES_MAX, APPEND_EVENTS_MAX, EVENT_BYTES_MAX, STATE_BYTES_MAX, TAIL_BYTES_MAX, TAIL_EVENTS_MAX};
 
 use crate::error::JournalError;
-use head::{Head, Which};
+use head::{JournalHead, JournalKey};
 
 /// The most events that one [`Journal::read`] gives back.
 pub const READ_EVENTS_MAX: u32 = 1_000;
@@ -39,12 +39,12 @@ const PRUNE_EVENTS: i64 = 1_000;
 /// ```
 #[derive(Debug, Clone)]
 pub struct Journal {
-    pool: Pool,
-    name: Which,
+    pool: DatabasePool,
+    name: JournalKey,
 }
 
 #[derive(Debug, Clone)]
-enum Pool {
+enum DatabasePool {
     #[cfg(feature = "postgres")]
     Postgres(sqlx::PgPool),
     #[cfg(feature = "sqlite")]
@@ -53,7 +53,7 @@ enum Pool {
 
 /// An event as it was appended.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Event {
+pub struct JournalEvent {
     /// Its place in the journal, from 1.
     pub version: u64,
     /// The epoch under which it was appended.
@@ -64,7 +64,7 @@ pub struct Event {
 
 /// What the events up to some version lead to.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Snapshot {
+pub struct JournalSnapshot {
     /// The last event that is in it.
     pub version: u64,
     /// What was given.
@@ -73,13 +73,13 @@ pub struct Snapshot {
 
 /// A journal at one moment.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Loaded {
+pub struct LoadedJournal {
     /// How many events were ever appended: what the next [`Journal::append`] expects.
     pub version: u64,
     /// The latest snapshot, if one was ever taken.
-    pub snapshot: Option<Snapshot>,
+    pub snapshot: Option<JournalSnapshot>,
     /// All events after it, at most [`TAIL_EVENTS_MAX`] with [`TAIL_BYTES_MAX`] bytes.
-    pub events: Vec<Event>,
+    pub events: Vec<JournalEvent>,
 }
 
 /// Calls one of the functions below with a transaction, of whichever database it is.
@@ -87,9 +87,9 @@ macro_rules! in_transaction {
     ($journal:expr, $kind:ident, $step:ident $(, $argument:expr)*) => {
         match &$journal.pool {
             #[cfg(feature = "postgres")]
-            Pool::Postgres(pool) => in_transaction!(postgres, pool, &$journal.name, $kind, $step $(, $argument)*),
+            DatabasePool::Postgres(pool) => in_transaction!(postgres, pool, &$journal.name, $kind, $step $(, $argument)*),
             #[cfg(feature = "sqlite")]
-            Pool::Sqlite(pool) => in_transaction!(sqlite, pool, &$journal.name, $kind, $step $(, $argument)*),
+            DatabasePool::Sqlite(pool) => in_transaction!(sqlite, pool, &$journal.name, $kind, $step $(, $argument)*),
         }
     };
     ($database:ident, $pool:expr, $name:expr, $kind:ident, $step:ident $(, $argument:expr)*) => {{
@@ -106,13 +106,13 @@ impl Journal {
     /// The journal of this name of the group in PostgreSQL, 13 or newer.
     #[cfg(feature = "postgres")]
     pub fn postgres(pool: sqlx::PgPool, group: GroupName, name: ClaimName) -> Self {
-        Self { pool: Pool::Postgres(pool), name: Which { group, resource: Resource::Name(name.clone()), name } }
+        Self { pool: DatabasePool::Postgres(pool), name: JournalKey { group, resource: Resource::Name(name.clone()), name } }
     }
 
     /// The journal of this name of the group in SQLite, 3.25 or newer.
     #[cfg(feature = "sqlite")]
     pub fn sqlite(pool: sqlx::SqlitePool, group: GroupName, name: ClaimName) -> Self {
-        Self { pool: Pool::Sqlite(pool), name: Which { group, resource: Resource::Name(name.clone()), name } }
+        Self { pool: DatabasePool::Sqlite(pool), name: JournalKey { group, resource: Resource::Name(name.clone()), name } }
     }
 
     /// What a new owner calls first: everything there is, and from then on every lower epoch is refused, so that it stays all there is.
@@ -120,7 +120,7 @@ impl Journal {
     /// # Errors
     ///
     /// [`JournalError::Refused`] if a higher epoch was seen, and the database's own.
-    pub async fn take_over(&self, epoch: Epoch) -> Result<Loaded, JournalError> {
+    pub async fn take_over(&self, epoch: Epoch) -> Result<LoadedJournal, JournalError> {
         in_transaction!(self, writing, take_over, epoch)
     }
 
@@ -129,7 +129,7 @@ impl Journal {
     /// # Errors
     ///
     /// The database's own.
-    pub async fn load(&self) -> Result<Loaded, JournalError> {
+    pub async fn load(&self) -> Result<LoadedJournal, JournalError> {
         in_transaction!(self, reading, load)
     }
 
@@ -153,7 +153,7 @@ impl Journal {
     /// # Errors
     ///
     /// [`JournalError::Pruned`] if the first of them is deleted, and the database's own.
-    pub async fn read(&self, from: u64, limit: u32) -> Result<Vec<Event>, JournalError> {
+    pub async fn read(&self, from: u64, limit: u32) -> Result<Vec<JournalEvent>, JournalError> {
         in_transaction!(self, reading, read, from, limit)
     }
 
@@ -186,7 +186,7 @@ impl Journal {
     }
 }
 
-async fn take_over(mut tx: impl tx::Transaction, name: &Which, epoch: Epoch) -> Result<Loaded, JournalError> {
+async fn take_over(mut tx: impl tx::Transaction, name: &JournalKey, epoch: Epoch) -> Result<LoadedJournal, JournalError> {
     let mut head = tx.create(name, epoch).await?;
     head.admit(name, epoch)?;
     tx.put(&head).await?;
@@ -195,22 +195,28 @@ async fn take_over(mut tx: impl tx::Transaction, name: &Which, epoch: Epoch) -> 
     Ok(loaded)
 }
 
-async fn load(mut tx: impl tx::Transaction, name: &Which) -> Result<Loaded, JournalError> {
+async fn load(mut tx: impl tx::Transaction, name: &JournalKey) -> Result<LoadedJournal, JournalError> {
     let head = tx.find(name).await?;
     let loaded = everything(&mut tx, head).await?;
     tx.commit().await?;
     Ok(loaded)
 }
 
-async fn everything(tx: &mut impl tx::Transaction, head: Option<Head>) -> Result<Loaded, sqlx::Error> {
-    let Some(head) = head else { return Ok(Loaded { version: 0, snapshot: None, events: Vec::new() }) };
+async fn everything(tx: &mut impl tx::Transaction, head: Option<JournalHead>) -> Result<LoadedJournal, sqlx::Error> {
+    let Some(head) = head else { return Ok(LoadedJournal { version: 0, snapshot: None, events: Vec::new() }) };
     let snapshot = tx.snapshot(head.id).await?;
     // All of them: `append` keeps their number and size within bounds.
     let events = tx.events(head.id, head.snapshot + 1, i64::MAX, i64::MAX).await?;
-    Ok(Loaded { version: head.version.cast_unsigned(), snapshot, events })
+    Ok(LoadedJournal { version: head.version.cast_unsigned(), snapshot, events })
 }
 
-async fn append(mut tx: impl tx::Transaction, name: &Which, expected: u64, epoch: Epoch, events: &[&[u8]]) -> Result<u64, JournalError> {
+async fn append(
+    mut tx: impl tx::Transaction,
+    name: &JournalKey,
+    expected: u64,
+    epoch: Epoch,
+    events: &[&[u8]],
+) -> Result<u64, JournalError> {
     let mut head = tx.create(name, epoch).await?;
     head.admit(name, epoch)?;
     let first = head.version + 1;
@@ -221,7 +227,7 @@ async fn append(mut tx: impl tx::Transaction, name: &Which, expected: u64, epoch
     Ok(head.version.cast_unsigned())
 }
 
-async fn read(mut tx: impl tx::Transaction, name: &Which, from: u64, limit: u32) -> Result<Vec<Event>, JournalError> {
+async fn read(mut tx: impl tx::Transaction, name: &JournalKey, from: u64, limit: u32) -> Result<Vec<JournalEvent>, JournalError> {
     let Some(head) = tx.find(name).await? else { return Ok(Vec::new()) };
     let from = head.readable_from(from)?;
     let limit = i64::from(limit.min(READ_EVENTS_MAX));
@@ -230,7 +236,7 @@ async fn read(mut tx: impl tx::Transaction, name: &Which, from: u64, limit: u32)
     Ok(events)
 }
 
-async fn snapshot(mut tx: impl tx::Transaction, name: &Which, version: u64, epoch: Epoch, state: &[u8]) -> Result<(), JournalError> {
+async fn snapshot(mut tx: impl tx::Transaction, name: &JournalKey, version: u64, epoch: Epoch, state: &[u8]) -> Result<(), JournalError> {
     let mut head = tx.create(name, epoch).await?;
     head.admit(name, epoch)?;
     if let Some(version) = head.covers(version)? {
@@ -243,14 +249,14 @@ async fn snapshot(mut tx: impl tx::Transaction, name: &Which, version: u64, epoc
     Ok(())
 }
 
-async fn covered(mut tx: impl tx::Transaction, name: &Which) -> Result<i64, JournalError> {
+async fn covered(mut tx: impl tx::Transaction, name: &JournalKey) -> Result<i64, JournalError> {
     let head = tx.find(name).await?;
     tx.commit().await?;
     Ok(head.map_or(0, |head| head.snapshot))
 }
 
 /// Deletes the next events up to `covered`, and says how many; 0 if there are none left.
-async fn prune(mut tx: impl tx::Transaction, name: &Which, covered: i64) -> Result<u64, JournalError> {
+async fn prune(mut tx: impl tx::Transaction, name: &JournalKey, covered: i64) -> Result<u64, JournalError> {
     let Some(mut head) = tx.find(name).await? else { return Ok(0) };
     let upto = covered.min(head.pruned + PRUNE_EVENTS);
     if upto <= head.pruned {

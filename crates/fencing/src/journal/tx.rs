@@ -4,8 +4,8 @@ use std::future::Future;
 
 use shardwise_core::Epoch;
 
-use super::head::{Head, Which};
-use super::{Event, Snapshot};
+use super::head::{JournalHead, JournalKey};
+use super::{JournalEvent, JournalSnapshot};
 use crate::fence::to_sql;
 
 const CREATE: &str = "INSERT INTO shardwise_journal (group_name, name, epoch, version, snapshot, pruned, tail_bytes)
@@ -37,17 +37,17 @@ type Result<T> = std::result::Result<T, sqlx::Error>;
 /// One transaction on one journal; rolled back unless it is committed.
 pub(super) trait Transaction: Send {
     /// The head; locked until the end of a transaction that writes. `None` if nothing was ever written.
-    fn find(&mut self, name: &Which) -> impl Future<Output = Result<Option<Head>>> + Send;
+    fn find(&mut self, name: &JournalKey) -> impl Future<Output = Result<Option<JournalHead>>> + Send;
     /// The head, made with this epoch if it is not there.
-    fn create(&mut self, name: &Which, epoch: Epoch) -> impl Future<Output = Result<Head>> + Send;
+    fn create(&mut self, name: &JournalKey, epoch: Epoch) -> impl Future<Output = Result<JournalHead>> + Send;
     /// Writes the head.
-    fn put(&mut self, head: &Head) -> impl Future<Output = Result<()>> + Send;
+    fn put(&mut self, head: &JournalHead) -> impl Future<Output = Result<()>> + Send;
     /// Events from this version on, at most so many with at most so many bytes.
-    fn events(&mut self, journal: i64, from: i64, limit: i64, bytes: i64) -> impl Future<Output = Result<Vec<Event>>> + Send;
+    fn events(&mut self, journal: i64, from: i64, limit: i64, bytes: i64) -> impl Future<Output = Result<Vec<JournalEvent>>> + Send;
     /// Writes events, the first of them with this version.
     fn put_events(&mut self, journal: i64, first: i64, epoch: i64, events: &[&[u8]]) -> impl Future<Output = Result<()>> + Send;
     /// The latest snapshot.
-    fn snapshot(&mut self, journal: i64) -> impl Future<Output = Result<Option<Snapshot>>> + Send;
+    fn snapshot(&mut self, journal: i64) -> impl Future<Output = Result<Option<JournalSnapshot>>> + Send;
     /// Replaces the snapshot.
     fn put_snapshot(&mut self, journal: i64, version: i64, state: &[u8]) -> impl Future<Output = Result<()>> + Send;
     /// Bytes in the events after this version.
@@ -76,13 +76,20 @@ macro_rules! transaction {
         }
 
         impl Transaction for Tx<'_> {
-            async fn find(&mut self, name: &Which) -> Result<Option<Head>> {
+            async fn find(&mut self, name: &JournalKey) -> Result<Option<JournalHead>> {
                 let query = sqlx::query_as(self.find).bind(name.group.as_str()).bind(name.name.as_str());
                 let row: Option<(i64, i64, i64, i64, i64, i64)> = query.fetch_optional(&mut *self.tx).await?;
-                Ok(row.map(|(id, epoch, version, snapshot, pruned, tail_bytes)| Head { id, epoch, version, snapshot, pruned, tail_bytes }))
+                Ok(row.map(|(id, epoch, version, snapshot, pruned, tail_bytes)| JournalHead {
+                    id,
+                    epoch,
+                    version,
+                    snapshot,
+                    pruned,
+                    tail_bytes,
+                }))
             }
 
-            async fn create(&mut self, name: &Which, epoch: Epoch) -> Result<Head> {
+            async fn create(&mut self, name: &JournalKey, epoch: Epoch) -> Result<JournalHead> {
                 if let Some(head) = self.find(name).await? {
                     return Ok(head);
                 }
@@ -91,15 +98,15 @@ macro_rules! transaction {
                 self.find(name).await?.ok_or(sqlx::Error::RowNotFound)
             }
 
-            async fn put(&mut self, head: &Head) -> Result<()> {
+            async fn put(&mut self, head: &JournalHead) -> Result<()> {
                 let put = sqlx::query(PUT).bind(head.id).bind(head.epoch).bind(head.version).bind(head.snapshot).bind(head.pruned);
                 put.bind(head.tail_bytes).execute(&mut *self.tx).await.map(drop)
             }
 
-            async fn events(&mut self, journal: i64, from: i64, limit: i64, bytes: i64) -> Result<Vec<Event>> {
+            async fn events(&mut self, journal: i64, from: i64, limit: i64, bytes: i64) -> Result<Vec<JournalEvent>> {
                 let query = sqlx::query_as(EVENTS).bind(journal).bind(from).bind(limit).bind(bytes);
                 let rows: Vec<(i64, i64, Vec<u8>)> = query.fetch_all(&mut *self.tx).await?;
-                let event = |(version, epoch, payload): (i64, i64, _)| Event {
+                let event = |(version, epoch, payload): (i64, i64, _)| JournalEvent {
                     version: version.cast_unsigned(),
                     epoch: epoch.cast_unsigned(),
                     payload,
@@ -111,9 +118,9 @@ macro_rules! transaction {
                 $put_events(&mut self.tx, journal, first, epoch, events).await
             }
 
-            async fn snapshot(&mut self, journal: i64) -> Result<Option<Snapshot>> {
+            async fn snapshot(&mut self, journal: i64) -> Result<Option<JournalSnapshot>> {
                 let row: Option<(i64, Vec<u8>)> = sqlx::query_as(SNAPSHOT).bind(journal).fetch_optional(&mut *self.tx).await?;
-                Ok(row.map(|(version, state)| Snapshot { version: version.cast_unsigned(), state }))
+                Ok(row.map(|(version, state)| JournalSnapshot { version: version.cast_unsigned(), state }))
             }
 
             async fn put_snapshot(&mut self, journal: i64, version: i64, state: &[u8]) -> Result<()> {
@@ -143,7 +150,8 @@ pub(super) mod postgres {
     use sqlx::pool::PoolConnection;
 
     use super::{
-        BYTES_AFTER, CREATE, DELETE, EVENTS, Epoch, Event, Head, PUT, PUT_SNAPSHOT, Result, SNAPSHOT, Snapshot, Transaction, Which, to_sql,
+        BYTES_AFTER, CREATE, DELETE, EVENTS, Epoch, JournalEvent, JournalHead, JournalKey, JournalSnapshot, PUT, PUT_SNAPSHOT, Result,
+        SNAPSHOT, Transaction, to_sql,
     };
 
     pub(in crate::journal) async fn connection(pool: &sqlx::PgPool) -> Result<PoolConnection<sqlx::Postgres>> {
@@ -180,7 +188,8 @@ pub(super) mod sqlite {
     use sqlx::pool::PoolConnection;
 
     use super::{
-        BYTES_AFTER, CREATE, DELETE, EVENTS, Epoch, Event, Head, PUT, PUT_SNAPSHOT, Result, SNAPSHOT, Snapshot, Transaction, Which, to_sql,
+        BYTES_AFTER, CREATE, DELETE, EVENTS, Epoch, JournalEvent, JournalHead, JournalKey, JournalSnapshot, PUT, PUT_SNAPSHOT, Result,
+        SNAPSHOT, Transaction, to_sql,
     };
 
     transaction!(sqlx::Sqlite, sqlx::SqliteConnection, "BEGIN IMMEDIATE", "", "BEGIN", put_each);

@@ -1,7 +1,7 @@
 //! What a fence in PostgreSQL lets pass, whom it keeps waiting, and what it refuses.
 
 use shardwise_fencing::postgres::{self, check, raise};
-use shardwise_fencing::{FenceError, Refused};
+use shardwise_fencing::{FenceError, StaleEpoch};
 use sqlx::{Connection as _, PgPool, Row as _};
 
 use crate::common::{epoch, group, name, postgres as database, slot, soon, waiting};
@@ -17,7 +17,7 @@ pub(crate) async fn passes(pool: &PgPool, number: u64) -> Result<(), FenceError>
     Ok(())
 }
 
-fn refused(result: Result<(), FenceError>) -> Refused {
+fn refused(result: Result<(), FenceError>) -> StaleEpoch {
     match result {
         Err(FenceError::Refused(refused)) => refused,
         other => panic!("to be refused, but {other:?}"),

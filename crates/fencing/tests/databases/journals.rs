@@ -1,7 +1,8 @@
 //! What a journal keeps, refuses and forgets, the same in both databases.
 
 use shardwise_fencing::{
-    APPEND_EVENTS_MAX, ClaimName, EVENT_BYTES_MAX, Event, Journal, JournalError, Loaded, READ_EVENTS_MAX, Refused, Snapshot,
+    APPEND_EVENTS_MAX, ClaimName, EVENT_BYTES_MAX, Journal, JournalError, JournalEvent, JournalSnapshot, LoadedJournal, READ_EVENTS_MAX,
+    StaleEpoch,
 };
 
 use crate::common::{self, epoch, group, name};
@@ -30,19 +31,19 @@ in_both! {
     sizes_are_bounded as postgres_bounds_sizes, sqlite_bounds_sizes;
 }
 
-fn refused(told: JournalError) -> Refused {
+fn refused(told: JournalError) -> StaleEpoch {
     match told {
         JournalError::Refused(refused) => refused,
         other => panic!("to be refused, but {other}"),
     }
 }
 
-fn event(version: u64, epoch: u64, payload: &str) -> Event {
-    Event { version, epoch, payload: payload.into() }
+fn event(version: u64, epoch: u64, payload: &str) -> JournalEvent {
+    JournalEvent { version, epoch, payload: payload.into() }
 }
 
 pub(crate) async fn what_is_appended_is_there(journal: &Journal) {
-    let empty = Loaded { version: 0, snapshot: None, events: vec![] };
+    let empty = LoadedJournal { version: 0, snapshot: None, events: vec![] };
     assert_eq!(journal.load().await.unwrap(), empty);
     assert_eq!(journal.read(1, 10).await.unwrap(), []);
     assert_eq!(journal.take_over(epoch(5)).await.unwrap(), empty);
@@ -50,7 +51,7 @@ pub(crate) async fn what_is_appended_is_there(journal: &Journal) {
     assert_eq!(journal.append(2, epoch(6), &["c"]).await.unwrap(), 3);
     assert_eq!(journal.append(3, epoch(6), &[] as &[&str]).await.unwrap(), 3);
     let all = vec![event(1, 5, "a"), event(2, 5, ""), event(3, 6, "c")];
-    assert_eq!(journal.load().await.unwrap(), Loaded { version: 3, snapshot: None, events: all.clone() });
+    assert_eq!(journal.load().await.unwrap(), LoadedJournal { version: 3, snapshot: None, events: all.clone() });
     assert_eq!(journal.read(0, READ_EVENTS_MAX + 1).await.unwrap(), all);
     assert_eq!(journal.read(2, 1).await.unwrap(), all[1..2]);
     assert_eq!(journal.read(4, 1).await.unwrap(), []);
@@ -74,7 +75,7 @@ async fn a_former_owner_is_refused(journal: &Journal) {
         assert_eq!((told.epoch, told.seen), (epoch(6), Some(epoch(7))));
         assert!(told.to_string().starts_with("\"counter\" of group \"büro 1\" is held under a higher epoch than 6"), "{told}");
     }
-    assert_eq!(journal.load().await.unwrap(), Loaded { version: 1, snapshot: None, events: vec![event(1, 5, "a")] });
+    assert_eq!(journal.load().await.unwrap(), LoadedJournal { version: 1, snapshot: None, events: vec![event(1, 5, "a")] });
     journal.append(version, epoch(7), &["b"]).await.unwrap();
 }
 
@@ -89,7 +90,7 @@ async fn a_snapshot_stands_for_what_it_covers(journal: &Journal) {
     journal.snapshot(2_500, epoch(5), b"2500 were counted").await.unwrap();
     journal.snapshot(10, epoch(5), b"older").await.unwrap();
     let loaded = journal.load().await.unwrap();
-    assert_eq!(loaded.snapshot, Some(Snapshot { version: 2_500, state: b"2500 were counted".to_vec() }));
+    assert_eq!(loaded.snapshot, Some(JournalSnapshot { version: 2_500, state: b"2500 were counted".to_vec() }));
     assert_eq!((loaded.version, loaded.events.len(), loaded.events[0].version), (3_000, 500, 2_501));
     assert_eq!(journal.read(1, 5).await.unwrap().len(), 5, "nothing is deleted yet");
     assert_eq!(journal.prune().await.unwrap(), 2_500);

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use rand::rngs::StdRng;
 use rand::{RngExt as _, SeedableRng as _};
-use shardwise_fencing::{Epoch, Journal, JournalError, Loaded};
+use shardwise_fencing::{Epoch, Journal, JournalError, LoadedJournal};
 
 use crate::common::{self, chance, epoch, group, name};
 
@@ -17,7 +17,7 @@ fn number(bytes: &[u8]) -> u64 {
 }
 
 /// What a journal of such a counter leads to. Each event is the number it counted to.
-fn count(loaded: &Loaded) -> u64 {
+fn count(loaded: &LoadedJournal) -> u64 {
     let snapshot = loaded.snapshot.as_ref().map_or(0, |snapshot| number(&snapshot.state));
     loaded.events.iter().fold(snapshot, |count, event| {
         assert_eq!(number(&event.payload), count + 1, "an event follows from all before it");

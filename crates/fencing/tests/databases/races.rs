@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use rand::rngs::StdRng;
 use rand::{RngExt as _, SeedableRng as _};
-use shardwise_fencing::{Epoch, FenceError, Refused, Resource, postgres, sqlite};
+use shardwise_fencing::{Epoch, FenceError, Resource, StaleEpoch, postgres, sqlite};
 use sqlx::{PgConnection, PgPool, SqlitePool};
 
 use crate::common::{self, chance, epoch, group, slot};
@@ -127,7 +127,7 @@ async fn queue(conn: &mut PgConnection, resource: &Resource, epoch: Epoch) -> Re
     if raise.execute(conn).await?.rows_affected() == 1 {
         return Ok(());
     }
-    Err(Refused { group: group(), resource: resource.clone(), epoch, seen: None }.into())
+    Err(StaleEpoch { group: group(), resource: resource.clone(), epoch, seen: None }.into())
 }
 
 /// Compares, and remembers, but holds nothing.
@@ -137,7 +137,7 @@ async fn look(conn: &mut PgConnection, resource: &Resource, epoch: Epoch) -> Res
     let query = sqlx::query_scalar(higher).bind(group.as_str()).bind(&text).bind(epoch.get().cast_signed());
     let higher: i64 = query.fetch_one(&mut *conn).await?;
     if higher > 0 {
-        return Err(Refused { group, resource: resource.clone(), epoch, seen: None }.into());
+        return Err(StaleEpoch { group, resource: resource.clone(), epoch, seen: None }.into());
     }
     let insert = "INSERT INTO shardwise_fence SELECT $1, $2, $3 WHERE NOT EXISTS
         (SELECT 1 FROM shardwise_fence WHERE group_name = $1 AND resource = $2 AND epoch = $3) ON CONFLICT DO NOTHING";

@@ -350,8 +350,8 @@ fn options(outbox: &OutboxSettings, settings: &Settings) -> Result<PublisherOpti
         max_attempts: outbox.max_attempts,
         backoff: outbox.backoff,
         poison: match outbox.poison {
-            shardwise::settings::Poison::Park => Poison::Park,
-            shardwise::settings::Poison::Discard => Poison::Discard,
+            shardwise::settings::PoisonPolicy::Park => Poison::Park,
+            shardwise::settings::PoisonPolicy::Discard => Poison::Discard,
             _ => Poison::Block,
         },
         outage_limit: outbox.outage_limit,

@@ -31,7 +31,7 @@ const NAMED: usize = 20;
 pub(crate) type Handler = Arc<dyn Fn(Request) -> BoxFuture<'static, Answer> + Send + Sync>;
 
 /// What belongs to one service. Whoever holds it keeps no service alive.
-pub(crate) struct Desk {
+pub(crate) struct RequestHandlers {
     group: GroupName,
     life: Life,
     pub(crate) settings: PeersSettings,
@@ -50,7 +50,7 @@ pub(crate) struct Desk {
     _close: DropGuard,
 }
 
-impl Desk {
+impl RequestHandlers {
     /// `gone` ends its listener before its time.
     pub(crate) fn new(
         group: &GroupName,
@@ -155,14 +155,14 @@ impl Desk {
 
     /// What the handler there answers: in time, whatever it does, and not more of them at a time than allowed.
     pub(crate) async fn answer(shared: &Shared, path: &str, request: Request) -> Answer {
-        let desk = &shared.desk;
-        let handler = desk.handlers().get(path).cloned();
+        let request_handlers = &shared.request_handlers;
+        let handler = request_handlers.handlers().get(path).cloned();
         let handler = match handler {
             Some(handler) => handler,
             None if path == STATUS || path == OWN_STATUS => return Answer::from(status(shared)),
-            None => return desk.unknown(path),
+            None => return request_handlers.unknown(path),
         };
-        let Ok(_turn) = desk.at_once.try_acquire() else {
+        let Ok(_turn) = request_handlers.at_once.try_acquire() else {
             let detail = format!("this worker answers {AT_ONCE_MAX} requests at a time already; try again");
             return Answer::problem(429, "too-many", "Too much at once", &detail);
         };

@@ -16,7 +16,7 @@ const PAUSE: Duration = Duration::from_millis(100);
 
 /// How the record ought to be.
 #[derive(Clone)]
-pub(super) struct Wish {
+pub(super) struct RecordUpdate {
     pub(super) registration: Arc<Registration>,
     /// What to say if it cannot be had.
     pub(super) or_else: &'static str,
@@ -24,17 +24,17 @@ pub(super) struct Wish {
 
 /// The task that changes the record, once there was something to change.
 #[derive(Default)]
-pub(super) struct Marks(Option<Writer>);
+pub(super) struct RecordUpdater(Option<RecordWriter>);
 
-struct Writer {
-    wanted: watch::Sender<Wish>,
+struct RecordWriter {
+    wanted: watch::Sender<RecordUpdate>,
     task: JoinHandle<()>,
 }
 
-impl Marks {
+impl RecordUpdater {
     /// Has the record changed, as soon as the call that may be on its way is answered; `limit` is for one call. Whatever else was wanted
     /// before is wanted no more.
-    pub(super) fn want(&mut self, backend: &Arc<dyn Discovery>, limit: Duration, wish: Wish) {
+    pub(super) fn want(&mut self, backend: &Arc<dyn Discovery>, limit: Duration, wish: RecordUpdate) {
         if let Some(writer) = &self.0 {
             writer.wanted.send_replace(wish);
             return;
@@ -42,11 +42,11 @@ impl Marks {
         let (sender, mut wanted) = watch::channel(wish);
         wanted.mark_changed();
         let task = tokio::spawn(write(Arc::clone(backend), limit, wanted));
-        self.0 = Some(Writer { wanted: sender, task });
+        self.0 = Some(RecordWriter { wanted: sender, task });
     }
 
     /// What was wanted last, since the record was made.
-    pub(super) fn wanted(&self) -> Option<Wish> {
+    pub(super) fn wanted(&self) -> Option<RecordUpdate> {
         self.0.as_ref().map(|writer| writer.wanted.borrow().clone())
     }
 
@@ -59,7 +59,7 @@ impl Marks {
 
     /// Has what was wanted last tried once more and waits for that, at most so long.
     pub(super) async fn finish(self, within: Duration) {
-        let Some(Writer { wanted, mut task }) = self.0 else { return };
+        let Some(RecordWriter { wanted, mut task }) = self.0 else { return };
         drop(wanted);
         if tokio::time::timeout(within, &mut task).await.is_err() {
             task.abort();
@@ -68,11 +68,11 @@ impl Marks {
 }
 
 /// Writes what is wanted until nobody can want anything any more. What cannot be had is said once until something could: renewals ask again.
-async fn write(backend: Arc<dyn Discovery>, limit: Duration, mut wanted: watch::Receiver<Wish>) {
+async fn write(backend: Arc<dyn Discovery>, limit: Duration, mut wanted: watch::Receiver<RecordUpdate>) {
     let mut said = None;
     while wanted.changed().await.is_ok() {
         for attempt in 1..=ATTEMPTS {
-            let Wish { registration, or_else } = wanted.borrow_and_update().clone();
+            let RecordUpdate { registration, or_else } = wanted.borrow_and_update().clone();
             match limited(limit, &*backend, "update", async { backend.update(&registration).await }).await {
                 Ok(()) => {
                     said = None;

@@ -9,7 +9,7 @@ use tokio::runtime::{Handle, Id};
 use crate::Result;
 use crate::settings::DiscoverySettings;
 
-struct Place {
+struct CachedBackend {
     settings: DiscoverySettings,
     /// What a backend keeps going ends with its runtime.
     runtime: Id,
@@ -18,7 +18,7 @@ struct Place {
 
 /// Kept by the process, because members that share a group in one process (a host of many tenants) have a factory each, and a server
 /// takes so many connections and no more. It holds nothing alive.
-static KNOWN: Mutex<Vec<Place>> = Mutex::new(Vec::new());
+static KNOWN: Mutex<Vec<CachedBackend>> = Mutex::new(Vec::new());
 
 /// The backend of that place, as long as anybody of this runtime holds it, else the one that `open` makes. Outside of a runtime everybody
 /// has one of their own.
@@ -32,6 +32,6 @@ pub(crate) fn backend(settings: &DiscoverySettings, open: impl FnOnce() -> Resul
         return Ok(backend);
     }
     let backend = open()?;
-    known.push(Place { settings: settings.clone(), runtime: runtime.id(), backend: Arc::downgrade(&backend) });
+    known.push(CachedBackend { settings: settings.clone(), runtime: runtime.id(), backend: Arc::downgrade(&backend) });
     Ok(backend)
 }
