@@ -147,7 +147,7 @@ impl ProofSession {
 
 impl fmt::Debug for ProofSession {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Session(***)")
+        f.write_str("ProofSession(***)")
     }
 }
 

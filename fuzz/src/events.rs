@@ -39,7 +39,7 @@ pub(crate) const NEW_EVENTS: &[&[u8]] = &[
 
 /// Every line that is not blank is told once, in order, as an event that could be written or with what is wrong with it.
 pub(crate) fn new_events(input: &[u8]) {
-    let mut lines = lines::Lines::of(input);
+    let mut lines = lines::EventLines::of(input);
     let mut told = Vec::new();
     while let Ok(Some(line)) = lines.next_line() {
         told.push(line.number);

@@ -9,7 +9,7 @@ use shardwise::discovery::{Capabilities, Clock, Discovery, Grant, RecordId, Regi
 use shardwise::settings::PolicySettings;
 use shardwise::{ErrorKind, GroupName, InstanceId, Policy, PolicyName, ServiceState, ShardingFactory, Timing};
 use shardwise_backend_etcd::{EtcdBackend, EtcdConfig};
-use shardwise_testkit::{Access, Etcd, EtcdOptions};
+use shardwise_testkit::{Etcd, EtcdOptions, KeyAccess};
 
 use crate::meeting::{GROUP, alone, runtime};
 
@@ -54,7 +54,7 @@ fn a_worker_that_may_register_and_not_see_its_group_is_told_at_once() {
     runtime("rights").block_on(async {
         let server = Etcd::start(EtcdOptions::default().with_auth()).await.unwrap();
         let mut users = Vec::new();
-        for (name, access) in [("worker", Access::ReadWrite), ("blind", Access::Write)] {
+        for (name, access) in [("worker", KeyAccess::ReadWrite), ("blind", KeyAccess::Write)] {
             server.add_user(name, "right", &[(access, "/shardwise/")]).await.unwrap();
             let (username, password) = (Some(name.into()), Some("right".into()));
             let config = EtcdConfig { endpoints: vec![server.address()], username, password, ..EtcdConfig::default() };

@@ -6,12 +6,12 @@ use std::path::{Path, PathBuf};
 use cargo_metadata::TargetKind;
 use serde_json::Value;
 
-use crate::context::Context;
-use crate::measured::{self, Figure, Machine};
+use crate::context::TaskContext;
+use crate::measured::{self, BenchmarkFigure, HostInfo};
 use crate::outbox;
 use crate::peers;
 use crate::report::say;
-use crate::run::{Failure, Log};
+use crate::run::{StepLog, TaskFailure};
 use crate::sidecar;
 
 /// The benchmark that has one thread beside two.
@@ -20,7 +20,7 @@ const KEYS: &str = "keys";
 const PROMISED: (&str, f64) = ("10000000", 1.7);
 
 /// Runs the named benchmark, or lists the names.
-pub(crate) fn run(context: &Context, name: Option<&str>) -> Result<(), Failure> {
+pub(crate) fn run(context: &TaskContext, name: Option<&str>) -> Result<(), TaskFailure> {
     let benches = context.targets(&TargetKind::Bench);
     let names: Vec<_> = benches.iter().map(|bench| bench.name).collect();
     let Some(name) = name else {
@@ -28,10 +28,10 @@ pub(crate) fn run(context: &Context, name: Option<&str>) -> Result<(), Failure> 
         return Ok(());
     };
     let found = benches.iter().find(|bench| bench.name == name);
-    let bench = found.ok_or_else(|| Failure::new(format!("no benchmark is called {name}; there are: {}", names.join(", "))))?;
+    let bench = found.ok_or_else(|| TaskFailure::new(format!("no benchmark is called {name}; there are: {}", names.join(", "))))?;
 
     // What is measured is the tree as it is now, before any page of it is written.
-    let head = measured::head(context, &Machine::this());
+    let head = measured::head(context, &HostInfo::this());
     if name == outbox::NAME {
         return write(context, name, &outbox::run(context, &head)?);
     }
@@ -45,7 +45,7 @@ pub(crate) fn run(context: &Context, name: Option<&str>) -> Result<(), Failure> 
     }
     let mut command = context.cargo(&["bench", "--package", bench.package, "--all-features", "--bench", name]);
     command.env("CRITERION_HOME", &results);
-    let log = Log::begin(context, "bench")?;
+    let log = StepLog::begin(context, "bench")?;
     let beside = (name == peers::NAME).then(|| peers::prepare(&log)).transpose()?;
     if let Some(beside) = &beside {
         command.env(peers::WORDS, &beside.words);
@@ -54,7 +54,7 @@ pub(crate) fn run(context: &Context, name: Option<&str>) -> Result<(), Failure> 
 
     let mut figures = figures(&results)?;
     if figures.is_empty() {
-        return Err(Failure::new(format!("the benchmark {name} left no figures in {}: is it one of Criterion's?", results.display())));
+        return Err(TaskFailure::new(format!("the benchmark {name} left no figures in {}: is it one of Criterion's?", results.display())));
     }
     if let Some(beside) = &beside {
         figures.extend(peers::uhashring(&log, beside)?);
@@ -69,7 +69,7 @@ pub(crate) fn run(context: &Context, name: Option<&str>) -> Result<(), Failure> 
 }
 
 /// Puts the section into `docs/measured.md`.
-fn write(context: &Context, name: &str, section: &str) -> Result<(), Failure> {
+fn write(context: &TaskContext, name: &str, section: &str) -> Result<(), TaskFailure> {
     let path = context.root().join("docs/measured.md");
     let before = std::fs::read_to_string(&path).unwrap_or_default();
     std::fs::write(&path, measured::replace(&before, name, section)).map_err(|e| failed(&path, &e))?;
@@ -78,7 +78,7 @@ fn write(context: &Context, name: &str, section: &str) -> Result<(), Failure> {
 }
 
 /// How many times as fast as one thread more of them are, in a sentence each.
-fn two_threads(figures: &[Figure]) -> Vec<String> {
+fn two_threads(figures: &[BenchmarkFigure]) -> Vec<String> {
     let (keys, wanted) = PROMISED;
     let fastest = |what: &str| Some(figures.iter().find(|figure| figure.name == format!("parallel/{what}/{keys}"))?.fastest);
     let over = |one: &str, more: &str| Some(format!("{keys} keys, {more}: {:.2} times as fast as {one}", fastest(one)? / fastest(more)?));
@@ -86,12 +86,12 @@ fn two_threads(figures: &[Figure]) -> Vec<String> {
     kept.into_iter().chain(over("one thread", "all threads")).collect()
 }
 
-fn failed(path: &Path, e: &dyn std::error::Error) -> Failure {
-    Failure::new(format!("{}: {e}", path.display()))
+fn failed(path: &Path, e: &dyn std::error::Error) -> TaskFailure {
+    TaskFailure::new(format!("{}: {e}", path.display()))
 }
 
 /// Everything that Criterion left below `folder`, in the order of the names.
-fn figures(folder: &Path) -> Result<Vec<Figure>, Failure> {
+fn figures(folder: &Path) -> Result<Vec<BenchmarkFigure>, TaskFailure> {
     let mut folders = vec![folder.to_path_buf()];
     let mut figures = Vec::new();
     while let Some(folder) = folders.pop() {
@@ -109,17 +109,17 @@ fn figures(folder: &Path) -> Result<Vec<Figure>, Failure> {
     Ok(figures)
 }
 
-fn read(path: &Path) -> Result<Value, Failure> {
+fn read(path: &Path) -> Result<Value, TaskFailure> {
     let text = std::fs::read_to_string(path).map_err(|e| failed(path, &e))?;
     serde_json::from_str(&text).map_err(|e| failed(path, &e))
 }
 
 /// One benchmark's figure from Criterion's three files about it.
-fn figure(benchmark: &Value, estimates: &Value, sample: &Value) -> Option<Figure> {
+fn figure(benchmark: &Value, estimates: &Value, sample: &Value) -> Option<BenchmarkFigure> {
     let numbers = |name: &str| Some(sample[name].as_array()?.iter().filter_map(Value::as_f64));
     // The median, because one sample that a neighbour disturbed spoils a mean.
     let estimate = &estimates["median"];
-    Some(Figure {
+    Some(BenchmarkFigure {
         name: benchmark["full_id"].as_str()?.to_owned(),
         nanos: estimate["point_estimate"].as_f64()?,
         low: estimate["confidence_interval"]["lower_bound"].as_f64()?,
@@ -135,7 +135,8 @@ mod tests {
 
     #[test]
     fn two_threads_are_compared_with_one_by_the_fastest_samples() {
-        let figure = |name: &str, fastest| Figure { name: name.into(), nanos: 99.0, low: 9.0, high: 999.0, fastest, elements: Some(1e7) };
+        let figure =
+            |name: &str, fastest| BenchmarkFigure { name: name.into(), nanos: 99.0, low: 9.0, high: 999.0, fastest, elements: Some(1e7) };
         let samples = [("one thread, list kept", 90.0), ("one thread", 120.0), ("two threads, lists kept", 50.0), ("all threads", 80.0)];
         let figures = samples.map(|(what, fastest)| figure(&format!("parallel/{what}/10000000"), fastest));
         let told = [
@@ -152,7 +153,8 @@ mod tests {
         let interval = serde_json::json!({"lower_bound": 9.0, "upper_bound": 11.0});
         let estimates = serde_json::json!({"mean": null, "median": {"point_estimate": 10.0, "confidence_interval": interval}});
         let sample = serde_json::json!({"iters": [1.0, 2.0, 3.0], "times": [12.0, 17.0, 33.0]});
-        let expected = Figure { name: "filter/ours/3".into(), nanos: 10.0, low: 9.0, high: 11.0, fastest: 8.5, elements: Some(1000.0) };
+        let expected =
+            BenchmarkFigure { name: "filter/ours/3".into(), nanos: 10.0, low: 9.0, high: 11.0, fastest: 8.5, elements: Some(1000.0) };
         assert_eq!(figure(&benchmark, &estimates, &sample), Some(expected));
         assert_eq!(figure(&benchmark, &serde_json::json!({}), &sample), None);
     }

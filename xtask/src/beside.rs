@@ -3,20 +3,20 @@
 use std::collections::VecDeque;
 use std::sync::{Mutex, PoisonError};
 
-use crate::run::Failure;
+use crate::run::TaskFailure;
 
 /// Does every job, `at_once` at a time, in their order of beginning. A job that panics takes its runner with it and is a failure; the other runners do the rest.
 pub(crate) fn each<J: Send, T: Send>(
     jobs: VecDeque<J>,
     at_once: usize,
-    run: impl Fn(J) -> Result<T, Failure> + Sync,
-) -> Vec<Result<T, Failure>> {
+    run: impl Fn(J) -> Result<T, TaskFailure> + Sync,
+) -> Vec<Result<T, TaskFailure>> {
     let waiting = Mutex::new(jobs);
     let next = || waiting.lock().unwrap_or_else(PoisonError::into_inner).pop_front();
     let run_some = || -> Vec<_> { std::iter::from_fn(next).map(&run).collect() };
     std::thread::scope(|scope| {
         let runners: Vec<_> = (0..at_once).map(|_| scope.spawn(run_some)).collect();
-        let broken = |_| vec![Err(Failure::new("a runner panicked"))];
+        let broken = |_| vec![Err(TaskFailure::new("a runner panicked"))];
         runners.into_iter().flat_map(|runner| runner.join().unwrap_or_else(broken)).collect()
     })
 }
@@ -27,7 +27,7 @@ mod tests {
 
     #[test]
     fn every_job_is_done_once_and_a_failure_ends_no_other() {
-        let outcomes = each((0..100).collect(), 3, |job: u32| if job == 7 { Err(Failure::new("seven")) } else { Ok(job) });
+        let outcomes = each((0..100).collect(), 3, |job: u32| if job == 7 { Err(TaskFailure::new("seven")) } else { Ok(job) });
         let mut done: Vec<_> = outcomes.iter().filter_map(|outcome| outcome.as_ref().ok().copied()).collect();
         done.sort_unstable();
         assert_eq!(done, (0..100).filter(|job| *job != 7).collect::<Vec<_>>());

@@ -8,10 +8,10 @@ use std::time::Duration;
 use cargo_metadata::{Artifact, Message, TargetKind};
 
 use crate::beside;
-use crate::context::Context;
+use crate::context::TaskContext;
 use crate::report::say;
-use crate::run::{Failure, Log, count_tests};
-use crate::steps::Passed;
+use crate::run::{StepLog, TaskFailure, count_tests};
+use crate::steps::StepPass;
 
 /// How many run at the same time.
 const AT_ONCE: usize = 3;
@@ -39,7 +39,7 @@ impl Binary {
 }
 
 /// Builds and runs all tests of the workspace with all features.
-pub(crate) fn all(log: &Log<'_>) -> Result<Passed, Failure> {
+pub(crate) fn all(log: &StepLog<'_>) -> Result<StepPass, TaskFailure> {
     // Twice, because of the two one is for people to read and the other for us; what is built already costs no time.
     let build = ["test", "--workspace", "--all-features", "--tests", "--no-run"];
     log.run(log.context.cargo(&build))?;
@@ -51,9 +51,9 @@ pub(crate) fn all(log: &Log<'_>) -> Result<Passed, Failure> {
 }
 
 /// The counts of all, or a failure that names what failed.
-fn summed(outcomes: Vec<Result<(u64, u64), Failure>>) -> Result<Passed, Failure> {
+fn summed(outcomes: Vec<Result<(u64, u64), TaskFailure>>) -> Result<StepPass, TaskFailure> {
     if outcomes.is_empty() {
-        return Err(Failure::new("cargo named no test binary"));
+        return Err(TaskFailure::new("cargo named no test binary"));
     }
     let (mut passed, mut ignored, mut failures) = (0, 0, Vec::new());
     for outcome in outcomes {
@@ -66,16 +66,16 @@ fn summed(outcomes: Vec<Result<(u64, u64), Failure>>) -> Result<Passed, Failure>
         }
     }
     if failures.is_empty() {
-        return Ok(Passed::noting(passed, (ignored > 0).then(|| format!("{ignored} ignored"))));
+        return Ok(StepPass::noting(passed, (ignored > 0).then(|| format!("{ignored} ignored"))));
     }
     let failed = failures.iter().map(|failure| failure.failed).sum();
     let why: Vec<_> = failures.iter().map(ToString::to_string).collect();
-    Err(Failure::counted(why.join("\n    "), passed, failed))
+    Err(TaskFailure::counted(why.join("\n    "), passed, failed))
 }
 
 /// Runs one to its end: how many tests passed, how many it left out.
-fn run(step: &Log<'_>, binary: &Binary) -> Result<(u64, u64), Failure> {
-    let log = Log::begin(step.context, &format!("test-{}", binary.name))?;
+fn run(step: &StepLog<'_>, binary: &Binary) -> Result<(u64, u64), TaskFailure> {
+    let log = StepLog::begin(step.context, &format!("test-{}", binary.name))?;
     let mut command = step.context.command(&binary.executable.to_string_lossy(), &[]);
     command.current_dir(&binary.folder).env("CARGO_MANIFEST_DIR", &binary.folder);
     let output = log.run_for(command, BINARY_LIMIT).map_err(|failure| failure.repeated_by(binary.repeat.clone()))?;
@@ -85,7 +85,7 @@ fn run(step: &Log<'_>, binary: &Binary) -> Result<(u64, u64), Failure> {
 }
 
 /// The test binaries that cargo names.
-fn binaries(context: &Context, messages: &str) -> Vec<Binary> {
+fn binaries(context: &TaskContext, messages: &str) -> Vec<Binary> {
     let binary = |artifact: Artifact| {
         let package = context.packages().into_iter().find(|package| package.manifest_path == artifact.manifest_path)?;
         let which = match &artifact.target {
@@ -118,7 +118,7 @@ mod tests {
 
     #[test]
     fn what_fails_is_named_and_the_rest_is_counted() {
-        let failed = Failure::counted("exit code 101", 3, 2);
+        let failed = TaskFailure::counted("exit code 101", 3, 2);
         let outcome = summed(vec![Ok((5, 1)), Err(failed.repeated_by("cargo test --test x".into())), Ok((7, 0))]);
         let failure = outcome.err().unwrap();
         assert_eq!((failure.passed, failure.failed), (15, 2));

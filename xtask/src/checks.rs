@@ -5,30 +5,30 @@ use std::time::Duration;
 use cargo_metadata::TargetKind;
 
 use crate::report::say;
-use crate::run::{Failure, Log, count_tests};
-use crate::steps::Passed;
+use crate::run::{StepLog, TaskFailure, count_tests};
+use crate::steps::StepPass;
 use crate::{binaries, fleets, orders, paused};
 
 /// An example shows something and ends; one that takes longer than this hangs or does too much.
 const EXAMPLE_LIMIT: Duration = Duration::from_mins(1);
 
-pub(crate) fn fetch(log: &Log<'_>) -> Result<Passed, Failure> {
+pub(crate) fn fetch(log: &StepLog<'_>) -> Result<StepPass, TaskFailure> {
     // Says so if Cargo.lock is out of date, instead of repairing it; the steps that follow need no such care.
     log.run(log.context.cargo(&["fetch", "--locked"]))?;
-    Ok(Passed::one())
+    Ok(StepPass::one())
 }
 
-pub(crate) fn fmt(log: &Log<'_>) -> Result<Passed, Failure> {
+pub(crate) fn fmt(log: &StepLog<'_>) -> Result<StepPass, TaskFailure> {
     log.run(log.context.cargo(&["fmt", "--all", "--check", "--", "--color", "never"]))?;
-    Ok(Passed::one())
+    Ok(StepPass::one())
 }
 
-pub(crate) fn clippy(log: &Log<'_>) -> Result<Passed, Failure> {
+pub(crate) fn clippy(log: &StepLog<'_>) -> Result<StepPass, TaskFailure> {
     log.run(log.context.cargo(&["clippy", "--workspace", "--all-targets", "--all-features", "--", "-D", "warnings"]))?;
-    Ok(Passed::one())
+    Ok(StepPass::one())
 }
 
-pub(crate) fn test(log: &Log<'_>) -> Result<Passed, Failure> {
+pub(crate) fn test(log: &StepLog<'_>) -> Result<StepPass, TaskFailure> {
     // Shown while they run, they would speak at the same time.
     if log.context.verbose {
         tests(log, &["test", "--workspace", "--all-features", "--tests", "--no-fail-fast"])
@@ -39,25 +39,25 @@ pub(crate) fn test(log: &Log<'_>) -> Result<Passed, Failure> {
 
 /// What may break without the optional features is that something does not compile, or that a backend which is not built in is told as such. What the
 /// tests from outside say of workers and fleets, they have said with all features.
-pub(crate) fn test_default(log: &Log<'_>) -> Result<Passed, Failure> {
+pub(crate) fn test_default(log: &StepLog<'_>) -> Result<StepPass, TaskFailure> {
     log.run(log.context.cargo(&["check", "--package", "shardwise", "--tests"]))?;
     tests(log, &["test", "--package", "shardwise", "--lib", "--test", "settings", "--no-fail-fast"])
 }
 
-pub(crate) fn doctest(log: &Log<'_>) -> Result<Passed, Failure> {
+pub(crate) fn doctest(log: &StepLog<'_>) -> Result<StepPass, TaskFailure> {
     tests(log, &["test", "--workspace", "--all-features", "--doc", "--no-fail-fast"])
 }
 
-fn tests(log: &Log<'_>, arguments: &[&str]) -> Result<Passed, Failure> {
+fn tests(log: &StepLog<'_>, arguments: &[&str]) -> Result<StepPass, TaskFailure> {
     let (passed, _, ignored) = count_tests(&log.run(log.context.cargo(arguments))?);
     let note = (ignored > 0).then(|| format!("{ignored} ignored"));
-    Ok(Passed::noting(passed, note))
+    Ok(StepPass::noting(passed, note))
 }
 
-pub(crate) fn examples(log: &Log<'_>) -> Result<Passed, Failure> {
+pub(crate) fn examples(log: &StepLog<'_>) -> Result<StepPass, TaskFailure> {
     let examples = log.context.targets(&TargetKind::Example);
     if examples.is_empty() {
-        return Ok(Passed::noting(0, Some("there are none".into())));
+        return Ok(StepPass::noting(0, Some("there are none".into())));
     }
     log.run(log.context.cargo(&["build", "--workspace", "--all-features", "--examples"]))?;
     for example in &examples {
@@ -79,43 +79,43 @@ pub(crate) fn examples(log: &Log<'_>) -> Result<Passed, Failure> {
         let repeat = format!("cargo run --package {} --all-features --example {}", example.package, example.name);
         run.map_err(|failure| failure.repeated_by(repeat))?;
     }
-    Ok(Passed::many(examples.len() as u64))
+    Ok(StepPass::many(examples.len() as u64))
 }
 
-pub(crate) fn benches(log: &Log<'_>) -> Result<Passed, Failure> {
+pub(crate) fn benches(log: &StepLog<'_>) -> Result<StepPass, TaskFailure> {
     let benches = log.context.targets(&TargetKind::Bench);
     if benches.is_empty() {
-        return Ok(Passed::noting(0, Some("there are none".into())));
+        return Ok(StepPass::noting(0, Some("there are none".into())));
     }
     // Under `cargo test` Criterion runs each benchmark once, and the profile is the one already built. Named one by one, because
     // `--benches` would run the libraries' unit tests again.
     let mut arguments = vec!["test", "--workspace", "--all-features"];
     arguments.extend(benches.iter().flat_map(|bench| ["--bench", bench.name]));
     log.run(log.context.cargo(&arguments))?;
-    Ok(Passed::many(benches.len() as u64))
+    Ok(StepPass::many(benches.len() as u64))
 }
 
-pub(crate) fn doc(log: &Log<'_>) -> Result<Passed, Failure> {
+pub(crate) fn doc(log: &StepLog<'_>) -> Result<StepPass, TaskFailure> {
     // Libraries only: the binary is called `shardwise` like the library, and both would be written to one place.
     let mut command = log.context.cargo(&["doc", "--workspace", "--all-features", "--no-deps", "--lib"]);
     command.env("RUSTDOCFLAGS", "-D warnings");
     log.run(command)?;
-    Ok(Passed::one())
+    Ok(StepPass::one())
 }
 
 /// The steps before have proved it if they ran on that very version; otherwise that version checks the shipped code.
-pub(crate) fn msrv(log: &Log<'_>) -> Result<Passed, Failure> {
+pub(crate) fn msrv(log: &StepLog<'_>) -> Result<StepPass, TaskFailure> {
     let stated = log.context.packages().into_iter().find_map(|package| package.rust_version.clone());
-    let stated = stated.ok_or_else(|| Failure::new("no package states a rust-version"))?;
+    let stated = stated.ok_or_else(|| TaskFailure::new("no package states a rust-version"))?;
     let oldest = format!("{}.{}", stated.major, stated.minor);
     let running = log.run(log.context.command("rustc", &["--version"]))?;
     let note = format!("{oldest}, the Rust of this run: {}", running.trim());
     if running.split_whitespace().nth(1).is_some_and(|version| version.starts_with(&format!("{oldest}."))) {
-        return Ok(Passed::noting(1, Some(note)));
+        return Ok(StepPass::noting(1, Some(note)));
     }
     let folder = log.context.scratch("msrv");
     let folder = folder.to_string_lossy();
     let arguments = ["run", "--install", &oldest, "cargo", "check", "--workspace", "--all-features", "--target-dir", &folder];
     log.run(log.context.command("rustup", &arguments))?;
-    Ok(Passed::noting(1, Some(oldest)))
+    Ok(StepPass::noting(1, Some(oldest)))
 }

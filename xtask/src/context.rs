@@ -5,25 +5,25 @@ use std::process::Command;
 
 use cargo_metadata::{Metadata, MetadataCommand, Package, TargetKind};
 
-use crate::run::Failure;
+use crate::run::TaskFailure;
 
 /// What every task looks at.
-pub(crate) struct Context {
+pub(crate) struct TaskContext {
     metadata: Metadata,
     /// Show output while commands run, instead of only when they fail.
     pub(crate) verbose: bool,
 }
 
 /// A target of one of our packages, such as an example or a benchmark.
-pub(crate) struct Target<'a> {
+pub(crate) struct CargoTarget<'a> {
     pub(crate) package: &'a str,
     pub(crate) name: &'a str,
 }
 
-impl Context {
+impl TaskContext {
     /// Reads the workspace's metadata; no dependency is resolved, so this works without a network.
-    pub(crate) fn load(verbose: bool) -> Result<Self, Failure> {
-        let metadata = MetadataCommand::new().no_deps().exec().map_err(|e| Failure::new(format!("cargo metadata: {e}")))?;
+    pub(crate) fn load(verbose: bool) -> Result<Self, TaskFailure> {
+        let metadata = MetadataCommand::new().no_deps().exec().map_err(|e| TaskFailure::new(format!("cargo metadata: {e}")))?;
         Ok(Self { metadata, verbose })
     }
 
@@ -50,11 +50,11 @@ impl Context {
     }
 
     /// All targets of that kind, in the order of packages and names.
-    pub(crate) fn targets(&self, kind: &TargetKind) -> Vec<Target<'_>> {
+    pub(crate) fn targets(&self, kind: &TargetKind) -> Vec<CargoTarget<'_>> {
         let mut targets = Vec::new();
         for package in self.packages() {
             let of_kind = package.targets.iter().filter(|target| target.kind.contains(kind));
-            targets.extend(of_kind.map(|target| Target { package: package.name.as_str(), name: &target.name }));
+            targets.extend(of_kind.map(|target| CargoTarget { package: package.name.as_str(), name: &target.name }));
         }
         targets
     }

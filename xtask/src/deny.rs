@@ -4,8 +4,8 @@ use std::process::Command;
 use std::time::Duration;
 
 use crate::report::say;
-use crate::run::{Failure, Log};
-use crate::steps::Passed;
+use crate::run::{StepLog, TaskFailure};
+use crate::steps::StepPass;
 
 /// The version that is installed where none is found.
 const VERSION: &str = "0.20.2";
@@ -14,15 +14,15 @@ const REQUIRED: &str = "SHARDWISE_ADVISORIES";
 /// Fetching the advisory database takes seconds; a network that swallows packets must not hold the run up.
 const FETCH_LIMIT: Duration = Duration::from_mins(2);
 
-pub(crate) fn check(log: &Log<'_>) -> Result<Passed, Failure> {
+pub(crate) fn check(log: &StepLog<'_>) -> Result<StepPass, TaskFailure> {
     let tool = tool(log)?;
     log.run(deny(log, &tool, &["check", "bans", "licenses", "sources"]))?;
-    Ok(Passed::one())
+    Ok(StepPass::one())
 }
 
 /// Checked where the database can be had; where not, the run ends with a line that says so, because a closed network is no fault of the tree, unless that
 /// is made a failure.
-pub(crate) fn advisories(log: &Log<'_>) -> Result<Passed, Failure> {
+pub(crate) fn advisories(log: &StepLog<'_>) -> Result<StepPass, TaskFailure> {
     let tool = tool(log)?;
     let mut fetch = deny(log, &tool, &["fetch", "db"]);
     fetch.env("GIT_TERMINAL_PROMPT", "0");
@@ -30,25 +30,25 @@ pub(crate) fn advisories(log: &Log<'_>) -> Result<Passed, Failure> {
         return unfetched(std::env::var(REQUIRED).ok().as_deref());
     }
     log.run(deny(log, &tool, &["check", "--disable-fetch", "advisories"]))?;
-    Ok(Passed::one())
+    Ok(StepPass::one())
 }
 
 /// A run that could not look is no run that found nothing.
-fn unfetched(wanted: Option<&str>) -> Result<Passed, Failure> {
+fn unfetched(wanted: Option<&str>) -> Result<StepPass, TaskFailure> {
     let why = "the advisory database cannot be fetched from here";
     match wanted {
-        Some("required") => Err(Failure::new(format!("{why}, and {REQUIRED} is required"))),
-        _ => Ok(Passed::not_checked(format!("{why}; with {REQUIRED}=required that is a failure"))),
+        Some("required") => Err(TaskFailure::new(format!("{why}, and {REQUIRED} is required"))),
+        _ => Ok(StepPass::not_checked(format!("{why}; with {REQUIRED}=required that is a failure"))),
     }
 }
 
-fn deny(log: &Log<'_>, tool: &str, arguments: &[&str]) -> Command {
+fn deny(log: &StepLog<'_>, tool: &str, arguments: &[&str]) -> Command {
     let scope = ["--workspace", "--all-features", "--locked", "--color", "never"];
     log.context.command(tool, &[&scope, arguments].concat())
 }
 
 /// The machine's cargo-deny, or one of our own under `target/tools`, installed at its first use.
-fn tool(log: &Log<'_>) -> Result<String, Failure> {
+fn tool(log: &StepLog<'_>) -> Result<String, TaskFailure> {
     let root = log.context.target().join("tools");
     let own = root.join("bin").join(if cfg!(windows) { "cargo-deny.exe" } else { "cargo-deny" }).to_string_lossy().into_owned();
     let runs = |tool: &str| log.context.command(tool, &["--version"]).output().is_ok_and(|output| output.status.success());

@@ -11,8 +11,8 @@ use tokio::io::{AsyncBufReadExt, BufReader, Lines};
 use tokio::process::{Child, ChildStdout};
 use tokio::time::timeout;
 
-use crate::context::Context;
-use crate::run::Failure;
+use crate::context::TaskContext;
+use crate::run::TaskFailure;
 use crate::servers;
 
 /// The examples, and the variable that tells each where its server is.
@@ -31,10 +31,10 @@ pub(crate) fn is_fleet(example: &str) -> bool {
 }
 
 /// Runs the example of that name beside its server, and without it.
-pub(crate) fn run(context: &Context, example: &str, binary: &Path) -> Result<(), Failure> {
+pub(crate) fn run(context: &TaskContext, example: &str, binary: &Path) -> Result<(), TaskFailure> {
     let variable = FLEETS.iter().find(|(name, _)| *name == example).map_or("", |(_, variable)| *variable);
     servers::drive(async {
-        let fleet = |address: String| Fleet { context, binary, variable, address };
+        let fleet = |address: String| ExampleFleet { context, binary, variable, address };
         let alone = if example.starts_with("consul") {
             let server = Consul::single().await.map_err(servers::failed)?;
             fleet(server.address()).share_and_leave().await?;
@@ -49,31 +49,31 @@ pub(crate) fn run(context: &Context, example: &str, binary: &Path) -> Result<(),
     })
 }
 
-struct Fleet<'a> {
-    context: &'a Context,
+struct ExampleFleet<'a> {
+    context: &'a TaskContext,
     binary: &'a Path,
     variable: &'a str,
     address: String,
 }
 
-impl Fleet<'_> {
-    fn worker(&self) -> Result<Worker, Failure> {
+impl ExampleFleet<'_> {
+    fn worker(&self) -> Result<ExampleWorker, TaskFailure> {
         let mut command = tokio::process::Command::from(servers::user(self.context, &self.binary.to_string_lossy()));
         command.env(self.variable, &self.address).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).kill_on_drop(true);
-        let failed = |why: String| Failure::new(format!("{}: {why}", self.binary.display()));
+        let failed = |why: String| TaskFailure::new(format!("{}: {why}", self.binary.display()));
         let mut child = command.spawn().map_err(|error| failed(error.to_string()))?;
         let out = child.stdout.take().ok_or_else(|| failed("it has no output".into()))?;
-        Ok(Worker { child, lines: BufReader::new(out).lines(), heard: Vec::new() })
+        Ok(ExampleWorker { child, lines: BufReader::new(out).lines(), heard: Vec::new() })
     }
 
     /// One works alone, a second takes its part, and leaves; then the first has everything again, and leaves.
-    async fn share_and_leave(self) -> Result<(), Failure> {
+    async fn share_and_leave(self) -> Result<(), TaskFailure> {
         let mut first = self.worker()?;
         first.mine(1, TENANTS).await?;
         let mut second = self.worker()?;
         let (one, two) = (first.share(2).await?, second.share(2).await?);
         if one == 0 || two == 0 || one + two != TENANTS {
-            return Err(Failure::new(format!("two workers have {one} and {two} of {TENANTS} tenants")));
+            return Err(TaskFailure::new(format!("two workers have {one} and {two} of {TENANTS} tenants")));
         }
         second.leave().await?;
         first.mine(1, TENANTS).await?;
@@ -81,29 +81,32 @@ impl Fleet<'_> {
     }
 
     /// Without the server a worker says so, in one line that names the address, and ends.
-    async fn tells_in_one_line(self) -> Result<(), Failure> {
+    async fn tells_in_one_line(self) -> Result<(), TaskFailure> {
         let ended = timeout(PATIENCE, self.worker()?.child.wait_with_output()).await;
-        let output = ended.map_err(|_| Failure::new("without its server the worker does not end"))?;
+        let output = ended.map_err(|_| TaskFailure::new("without its server the worker does not end"))?;
         let output = output.map_err(servers::failed)?;
         let said = String::from_utf8_lossy(&output.stderr);
         let place = self.address.rsplit('/').next().unwrap_or_default();
         if output.status.success() || said.lines().count() != 1 || !said.contains(place) {
-            return Err(Failure::new(format!("without its server at {place} the worker ends with {} and says: {said:?}", output.status)));
+            return Err(TaskFailure::new(format!(
+                "without its server at {place} the worker ends with {} and says: {said:?}",
+                output.status
+            )));
         }
         Ok(())
     }
 }
 
 /// A running example; killed when dropped.
-struct Worker {
+struct ExampleWorker {
     child: Child,
     lines: Lines<BufReader<ChildStdout>>,
     heard: Vec<String>,
 }
 
-impl Worker {
+impl ExampleWorker {
     /// Waits for a line that this makes something of.
-    async fn until<T>(&mut self, what: &str, read: impl Fn(&str) -> Option<T>) -> Result<T, Failure> {
+    async fn until<T>(&mut self, what: &str, read: impl Fn(&str) -> Option<T>) -> Result<T, TaskFailure> {
         while let Ok(Ok(Some(line))) = timeout(PATIENCE, self.lines.next_line()).await {
             let found = read(&line);
             self.heard.push(line);
@@ -111,29 +114,29 @@ impl Worker {
                 return Ok(found);
             }
         }
-        Err(Failure::new(format!("a worker did not say {what:?} within {} s; it said {:?}", PATIENCE.as_secs(), self.heard)))
+        Err(TaskFailure::new(format!("a worker did not say {what:?} within {} s; it said {:?}", PATIENCE.as_secs(), self.heard)))
     }
 
     /// Its share as soon as it sees that many workers.
-    async fn share(&mut self, workers: u32) -> Result<u32, Failure> {
+    async fn share(&mut self, workers: u32) -> Result<u32, TaskFailure> {
         let start = format!("workers: {workers}, mine: ");
         self.until(&start, |line| line.strip_prefix(&start)?.split(' ').next()?.parse().ok()).await
     }
 
-    async fn mine(&mut self, workers: u32, tenants: u32) -> Result<(), Failure> {
+    async fn mine(&mut self, workers: u32, tenants: u32) -> Result<(), TaskFailure> {
         let line = format!("workers: {workers}, mine: {tenants} of {TENANTS} tenants");
         self.until(&line, |said| (said == line).then_some(())).await
     }
 
     /// SIGTERM, and it goes in good order.
-    async fn leave(mut self) -> Result<(), Failure> {
+    async fn leave(mut self) -> Result<(), TaskFailure> {
         let id = self.child.id().and_then(|id| i32::try_from(id).ok());
-        let id = id.ok_or_else(|| Failure::new(format!("a worker ended by itself; it said {:?}", self.heard)))?;
-        kill(Pid::from_raw(id), Signal::SIGTERM).map_err(|error| Failure::new(format!("SIGTERM: {error}")))?;
+        let id = id.ok_or_else(|| TaskFailure::new(format!("a worker ended by itself; it said {:?}", self.heard)))?;
+        kill(Pid::from_raw(id), Signal::SIGTERM).map_err(|error| TaskFailure::new(format!("SIGTERM: {error}")))?;
         self.until("left", |line| (line == "left").then_some(())).await?;
         match timeout(PATIENCE, self.child.wait()).await {
             Ok(Ok(status)) if status.success() => Ok(()),
-            ended => Err(Failure::new(format!("a worker that left ended with {ended:?}"))),
+            ended => Err(TaskFailure::new(format!("a worker that left ended with {ended:?}"))),
         }
     }
 }

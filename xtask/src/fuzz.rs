@@ -6,10 +6,10 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use crate::beside;
-use crate::context::Context;
+use crate::context::TaskContext;
 use crate::report::say;
-use crate::run::{Failure, Log};
-use crate::steps::Passed;
+use crate::run::{StepLog, TaskFailure};
+use crate::steps::StepPass;
 
 /// How long each target is tried in a test run.
 const BRIEFLY: u32 = 5;
@@ -81,17 +81,17 @@ const FLAGS: &str = "-Cpasses=sancov-module -Cllvm-args=-sanitizer-coverage-leve
                      -Cdebug-assertions";
 
 /// The step: each target for some seconds.
-pub(crate) fn step(log: &Log<'_>) -> Result<Passed, Failure> {
+pub(crate) fn step(log: &StepLog<'_>) -> Result<StepPass, TaskFailure> {
     let targets = all(log, None, BRIEFLY)?;
-    Ok(Passed::noting(targets, Some(format!("{BRIEFLY} s each"))))
+    Ok(StepPass::noting(targets, Some(format!("{BRIEFLY} s each"))))
 }
 
 /// The named target, or all, each for that many seconds.
-pub(crate) fn run(context: &Context, name: Option<&str>, seconds: u32) -> Result<(), Failure> {
-    all(&Log::begin(context, "fuzz")?, name, seconds).map(drop)
+pub(crate) fn run(context: &TaskContext, name: Option<&str>, seconds: u32) -> Result<(), TaskFailure> {
+    all(&StepLog::begin(context, "fuzz")?, name, seconds).map(drop)
 }
 
-fn all(log: &Log<'_>, name: Option<&str>, seconds: u32) -> Result<u64, Failure> {
+fn all(log: &StepLog<'_>, name: Option<&str>, seconds: u32) -> Result<u64, TaskFailure> {
     let program = build(log)?;
     let corpus = log.context.scratch("fuzz-corpus");
     let found = log.context.scratch("fuzz-found");
@@ -102,7 +102,7 @@ fn all(log: &Log<'_>, name: Option<&str>, seconds: u32) -> Result<u64, Failure> 
     let known: Vec<_> = listed.lines().filter_map(|line| line.strip_prefix("target ")).collect();
     let chosen: VecDeque<&str> = known.iter().copied().filter(|known| name.is_none_or(|name| name == *known)).collect();
     if chosen.is_empty() {
-        return Err(Failure::new(format!("no target is called {}; there are: {}", name.unwrap_or_default(), known.join(", "))));
+        return Err(TaskFailure::new(format!("no target is called {}; there are: {}", name.unwrap_or_default(), known.join(", "))));
     }
     let count = chosen.len() as u64;
     let one = |target: &str| {
@@ -115,7 +115,7 @@ fn all(log: &Log<'_>, name: Option<&str>, seconds: u32) -> Result<u64, Failure> 
         let mut command = log.context.command(&program.to_string_lossy(), &arguments);
         command.env("SHARDWISE_FUZZ_TARGET", target);
         let limit = Duration::from_secs(seconds.into()) + GRACE;
-        let log = Log::begin(log.context, &format!("fuzz-{target}"))?;
+        let log = StepLog::begin(log.context, &format!("fuzz-{target}"))?;
         log.run_for(command, limit).map_err(|failure| failure.repeated_by(format!("cargo xtask fuzz {target}")))
     };
     // All of them are tried, so that one find does not hide the next.
@@ -124,10 +124,10 @@ fn all(log: &Log<'_>, name: Option<&str>, seconds: u32) -> Result<u64, Failure> 
         return Ok(count);
     }
     let (failed, why) = (failures.len() as u64, failures.iter().map(ToString::to_string).collect::<Vec<_>>());
-    Err(Failure::counted(why.join("\n    "), count - failed, failed))
+    Err(TaskFailure::counted(why.join("\n    "), count - failed, failed))
 }
 
-fn build(log: &Log<'_>) -> Result<PathBuf, Failure> {
+fn build(log: &StepLog<'_>) -> Result<PathBuf, TaskFailure> {
     let folder = log.context.scratch("fuzz");
     let write = |path: PathBuf, text: &str| std::fs::write(&path, text).map_err(|e| failed(&path, &e));
     std::fs::create_dir_all(folder.join("src")).map_err(|e| failed(&folder, &e))?;
@@ -156,14 +156,14 @@ fn build(log: &Log<'_>) -> Result<PathBuf, Failure> {
 }
 
 /// The triple of this machine.
-fn host(log: &Log<'_>) -> Result<String, Failure> {
+fn host(log: &StepLog<'_>) -> Result<String, TaskFailure> {
     let told = log.run(log.context.command("rustc", &["-vV"]))?;
     let host = told.lines().find_map(|line| line.strip_prefix("host: ")).map(str::to_owned);
-    host.ok_or_else(|| Failure::new("rustc -vV names no host"))
+    host.ok_or_else(|| TaskFailure::new("rustc -vV names no host"))
 }
 
-fn failed(path: &Path, e: &dyn std::error::Error) -> Failure {
-    Failure::new(format!("{}: {e}", path.display()))
+fn failed(path: &Path, e: &dyn std::error::Error) -> TaskFailure {
+    TaskFailure::new(format!("{}: {e}", path.display()))
 }
 
 #[cfg(test)]

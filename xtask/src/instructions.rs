@@ -6,10 +6,10 @@ use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use crate::context::Context;
+use crate::context::TaskContext;
 use crate::report::say;
-use crate::run::{Failure, Log};
-use crate::steps::Passed;
+use crate::run::{StepLog, TaskFailure};
+use crate::steps::StepPass;
 
 const PACKAGE: &str = "shardwise-instructions";
 const COUNTS: &str = "benches/instructions/counts.txt";
@@ -21,15 +21,15 @@ const HEAD: &str = "# Instructions for each thing that a case of this package wo
                     # Written by `cargo xtask instructions`; more than a tenth above fails the step `instructions`.\n";
 
 /// The step: counts, and fails where a case takes more than it may.
-pub(crate) fn check(log: &Log<'_>) -> Result<Passed, Failure> {
+pub(crate) fn check(log: &StepLog<'_>) -> Result<StepPass, TaskFailure> {
     if std::env::consts::ARCH != ARCHITECTURE {
         let why = format!("the counts are of {ARCHITECTURE}, this machine is {}", std::env::consts::ARCH);
-        return Ok(Passed::not_checked(why));
+        return Ok(StepPass::not_checked(why));
     }
     if log.context.command("valgrind", &["--version"]).output().is_err() {
         let note = "valgrind is missing: install it (Debian's package is valgrind)";
         // On a developer's machine the rest still counts; what decides about a change must have it.
-        return if std::env::var_os("CI").is_some() { Err(Failure::new(note)) } else { Ok(Passed::not_checked(note.into())) };
+        return if std::env::var_os("CI").is_some() { Err(TaskFailure::new(note)) } else { Ok(StepPass::not_checked(note.into())) };
     }
     let allowed = read(&log.context.root().join(COUNTS))?;
     let counted = count(log)?;
@@ -38,15 +38,15 @@ pub(crate) fn check(log: &Log<'_>) -> Result<Passed, Failure> {
         say(&format!("    {}", wrong.join("\n    ")));
         let why =
             format!("{} of {} cases; if it has to be so, write the counts anew with cargo xtask instructions", wrong.len(), counted.len());
-        return Err(Failure::new(why));
+        return Err(TaskFailure::new(why));
     }
     let note = (!cheaper.is_empty()).then(|| format!("cheaper than {COUNTS} says: {}", cheaper.join("; ")));
-    Ok(Passed::noting(counted.len() as u64, note))
+    Ok(StepPass::noting(counted.len() as u64, note))
 }
 
 /// `cargo xtask instructions`: counts, and writes the file that the step compares with.
-pub(crate) fn write(context: &Context) -> Result<(), Failure> {
-    let counted = count(&Log::begin(context, "instructions")?)?;
+pub(crate) fn write(context: &TaskContext) -> Result<(), TaskFailure> {
+    let counted = count(&StepLog::begin(context, "instructions")?)?;
     let mut text = HEAD.to_owned();
     for (case, count) in &counted {
         // Writing to a String cannot fail.
@@ -54,7 +54,7 @@ pub(crate) fn write(context: &Context) -> Result<(), Failure> {
         say(&format!("{count:>12.1}  {case}"));
     }
     let path = context.root().join(COUNTS);
-    std::fs::write(&path, text).map_err(|e| Failure::new(format!("{}: {e}", path.display())))
+    std::fs::write(&path, text).map_err(|e| TaskFailure::new(format!("{}: {e}", path.display())))
 }
 
 /// What is wrong, and what has become cheaper by more than the tolerance.
@@ -76,15 +76,15 @@ fn compare(allowed: &BTreeMap<String, f64>, counted: &BTreeMap<String, f64>) -> 
     (wrong, cheaper)
 }
 
-fn read(path: &Path) -> Result<BTreeMap<String, f64>, Failure> {
-    let text = std::fs::read_to_string(path).map_err(|e| Failure::new(format!("{}: {e}", path.display())))?;
+fn read(path: &Path) -> Result<BTreeMap<String, f64>, TaskFailure> {
+    let text = std::fs::read_to_string(path).map_err(|e| TaskFailure::new(format!("{}: {e}", path.display())))?;
     let lines = text.lines().filter(|line| !line.starts_with('#'));
     let counts = lines.map(|line| line.split_once('\t').and_then(|(count, case)| Some((case.to_owned(), count.parse().ok()?))));
-    counts.collect::<Option<_>>().ok_or_else(|| Failure::new(format!("{COUNTS}: every line is a count, a tab and a case")))
+    counts.collect::<Option<_>>().ok_or_else(|| TaskFailure::new(format!("{COUNTS}: every line is a count, a tab and a case")))
 }
 
 /// Every case with its instructions for each thing.
-fn count(log: &Log<'_>) -> Result<BTreeMap<String, f64>, Failure> {
+fn count(log: &StepLog<'_>) -> Result<BTreeMap<String, f64>, TaskFailure> {
     log.run(log.context.cargo(&["build", "--release", "--package", PACKAGE]))?;
     let program = log.context.target().join("release").join(PACKAGE);
     let list = log.run(log.context.command(&program.to_string_lossy(), &[]))?;
@@ -96,17 +96,17 @@ fn count(log: &Log<'_>) -> Result<BTreeMap<String, f64>, Failure> {
         let [few, many] = [2_u32, 12].map(|rounds| instructions(log, &program, case, rounds));
         counted.insert(case.to_owned(), (many? - few?) / 10.0 / f64::from(things));
     }
-    if counted.is_empty() { Err(Failure::new(format!("{PACKAGE} listed no case"))) } else { Ok(counted) }
+    if counted.is_empty() { Err(TaskFailure::new(format!("{PACKAGE} listed no case"))) } else { Ok(counted) }
 }
 
 /// All instructions of one run.
-fn instructions(log: &Log<'_>, program: &Path, case: &str, rounds: u32) -> Result<f64, Failure> {
+fn instructions(log: &StepLog<'_>, program: &Path, case: &str, rounds: u32) -> Result<f64, TaskFailure> {
     let output = log.run(valgrind(log.context, program, case, rounds))?;
     let collected = output.lines().find_map(|line| line.split_once("Collected :")?.1.trim().parse().ok());
-    collected.ok_or_else(|| Failure::new(format!("{case}: callgrind did not say what it collected")))
+    collected.ok_or_else(|| TaskFailure::new(format!("{case}: callgrind did not say what it collected")))
 }
 
-fn valgrind(context: &Context, program: &Path, case: &str, rounds: u32) -> Command {
+fn valgrind(context: &TaskContext, program: &Path, case: &str, rounds: u32) -> Command {
     let profile: PathBuf = context.scratch("callgrind.out");
     let profile = format!("--callgrind-out-file={}", profile.display());
     context.command("valgrind", &["--tool=callgrind", &profile, &program.to_string_lossy(), case, &rounds.to_string()])

@@ -34,7 +34,7 @@ use std::process::ExitCode;
 
 use clap::{Args, Parser, Subcommand};
 
-use context::Context;
+use context::TaskContext;
 use report::say;
 
 /// Tasks of the shardwise project.
@@ -125,21 +125,21 @@ fn main() -> ExitCode {
             steps::list();
             Ok(true)
         }
-        Task::Test(args) => Context::load(args.verbose).and_then(|context| steps::run(&context, &args.only, args.keep_going)),
-        Task::PlacementStudy => Context::load(false).and_then(|context| study::run(&context)).map(|()| true),
+        Task::Test(args) => TaskContext::load(args.verbose).and_then(|context| steps::run(&context, &args.only, args.keep_going)),
+        Task::PlacementStudy => TaskContext::load(false).and_then(|context| study::run(&context)).map(|()| true),
         Task::Servers => servers::run().map(|()| true),
         Task::Soak { name, runs, rows, mistake } => {
-            Context::load(false).and_then(|context| soak::run(&context, name.as_deref(), runs, rows, mistake.as_deref())).map(|()| true)
+            TaskContext::load(false).and_then(|context| soak::run(&context, name.as_deref(), runs, rows, mistake.as_deref())).map(|()| true)
         }
-        Task::Simulate { seeds, from } => Context::load(false).and_then(|context| simulate::run(&context, seeds, from)).map(|()| true),
+        Task::Simulate { seeds, from } => TaskContext::load(false).and_then(|context| simulate::run(&context, seeds, from)).map(|()| true),
         Task::SimulateOutbox { seeds, from } => {
-            Context::load(false).and_then(|context| simulate_outbox::run(&context, seeds, from)).map(|()| true)
+            TaskContext::load(false).and_then(|context| simulate_outbox::run(&context, seeds, from)).map(|()| true)
         }
         Task::Fuzz { target, seconds } => {
-            Context::load(false).and_then(|context| fuzz::run(&context, target.as_deref(), seconds)).map(|()| true)
+            TaskContext::load(false).and_then(|context| fuzz::run(&context, target.as_deref(), seconds)).map(|()| true)
         }
-        Task::Instructions => Context::load(false).and_then(|context| instructions::write(&context)).map(|()| true),
-        Task::Bench { name } => Context::load(true).and_then(|context| bench::run(&context, name.as_deref())).map(|()| true),
+        Task::Instructions => TaskContext::load(false).and_then(|context| instructions::write(&context)).map(|()| true),
+        Task::Bench { name } => TaskContext::load(true).and_then(|context| bench::run(&context, name.as_deref())).map(|()| true),
     };
     match result {
         Ok(true) => ExitCode::SUCCESS,

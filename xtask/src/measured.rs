@@ -2,7 +2,7 @@
 
 use std::fmt::Write as _;
 
-use crate::context::Context;
+use crate::context::TaskContext;
 
 const HEAD: &str = "# Measured
 
@@ -11,7 +11,7 @@ Written by `cargo xtask bench NAME`, `cargo xtask soak NAME` and `cargo xtask si
 
 /// One benchmark's median time, with the bounds of its 95 % confidence interval.
 #[derive(Debug, PartialEq)]
-pub(crate) struct Figure {
+pub(crate) struct BenchmarkFigure {
     pub(crate) name: String,
     pub(crate) nanos: f64,
     pub(crate) low: f64,
@@ -23,12 +23,12 @@ pub(crate) struct Figure {
 }
 
 /// What was measured on.
-pub(crate) struct Machine {
+pub(crate) struct HostInfo {
     cpu: String,
     cores: usize,
 }
 
-impl Machine {
+impl HostInfo {
     /// The machine that this runs on.
     pub(crate) fn this() -> Self {
         let info = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
@@ -40,12 +40,12 @@ impl Machine {
 }
 
 /// What was measured on which machine.
-pub(crate) fn head(context: &Context, machine: &Machine) -> String {
+pub(crate) fn head(context: &TaskContext, machine: &HostInfo) -> String {
     format!("Commit {}; {}, {} cores.", revision(context), machine.cpu, machine.cores)
 }
 
 /// The commit that was measured, and whether the tree had changes beside it; pages like the one that is written do not count.
-fn revision(context: &Context) -> String {
+fn revision(context: &TaskContext) -> String {
     let git = |arguments: &[&str]| {
         let output = context.command("git", arguments).output().ok()?;
         output.status.success().then(|| String::from_utf8_lossy(&output.stdout).trim().to_owned())
@@ -56,7 +56,7 @@ fn revision(context: &Context) -> String {
 }
 
 /// The section of one benchmark.
-pub(crate) fn section(name: &str, head: &str, figures: &[Figure]) -> String {
+pub(crate) fn section(name: &str, head: &str, figures: &[BenchmarkFigure]) -> String {
     let mut text = format!("## {name}\n\n{head}\n\n");
     text += "| benchmark | median | 95 % interval | for each element |\n|---|---:|---:|---:|\n";
     for f in figures {
@@ -126,8 +126,14 @@ mod tests {
 
     #[test]
     fn a_section_says_what_was_measured_on_what() {
-        let figure =
-            Figure { name: "filter/3".into(), nanos: 12_345.0, low: 12_000.0, high: 13_000.0, fastest: 12_000.0, elements: Some(1_000.0) };
+        let figure = BenchmarkFigure {
+            name: "filter/3".into(),
+            nanos: 12_345.0,
+            low: 12_000.0,
+            high: 13_000.0,
+            fastest: 12_000.0,
+            elements: Some(1_000.0),
+        };
         let text = section("filter", "Commit abc; Some CPU, 2 cores.", &[figure]);
         assert!(text.starts_with("## filter\n\nCommit abc; Some CPU, 2 cores.\n"), "{text}");
         assert!(text.ends_with("| filter/3 | 12.3 µs | 12.0 µs – 13.0 µs | 12.3 ns, 81.0 million a second |\n"), "{text}");

@@ -7,8 +7,8 @@ use std::time::Duration;
 use shardwise_testkit::Postgres;
 use tokio::time::timeout;
 
-use crate::context::Context;
-use crate::run::Failure;
+use crate::context::TaskContext;
+use crate::run::TaskFailure;
 use crate::servers;
 
 const LIMIT: Duration = Duration::from_mins(1);
@@ -20,18 +20,18 @@ pub(crate) fn is_orders(example: &str) -> bool {
 }
 
 /// Runs it.
-pub(crate) fn run(context: &Context, binary: &Path) -> Result<(), Failure> {
+pub(crate) fn run(context: &TaskContext, binary: &Path) -> Result<(), TaskFailure> {
     servers::drive(async {
         let database = Postgres::shared().await.map_err(servers::failed)?.database().await.map_err(servers::failed)?;
         let mut command = tokio::process::Command::from(servers::user(context, &binary.to_string_lossy()));
         command.env("DATABASE_URL", database.url()).stdin(Stdio::null()).kill_on_drop(true);
         let told = timeout(LIMIT, command.output()).await;
-        let told = told.map_err(|_| Failure::new(format!("{} has not ended after {} s", binary.display(), LIMIT.as_secs())))?;
-        let told = told.map_err(|error| Failure::new(format!("{}: {error}", binary.display())))?;
+        let told = told.map_err(|_| TaskFailure::new(format!("{} has not ended after {} s", binary.display(), LIMIT.as_secs())))?;
+        let told = told.map_err(|error| TaskFailure::new(format!("{}: {error}", binary.display())))?;
         let (said, complaint) = (String::from_utf8_lossy(&told.stdout), String::from_utf8_lossy(&told.stderr));
         if told.status.success() && said.lines().last() == Some(LAST_LINE) {
             return Ok(());
         }
-        Err(Failure::new(format!("{} ended with {}, and not with \"{LAST_LINE}\":\n{said}{complaint}", binary.display(), told.status)))
+        Err(TaskFailure::new(format!("{} ended with {}, and not with \"{LAST_LINE}\":\n{said}{complaint}", binary.display(), told.status)))
     })
 }

@@ -4,9 +4,9 @@ use std::fmt::Write as _;
 
 use serde_json::Value;
 
-use crate::context::Context;
+use crate::context::TaskContext;
 use crate::report::say;
-use crate::run::{Failure, Log};
+use crate::run::{StepLog, TaskFailure};
 
 /// The benchmark that this is about.
 pub(crate) const NAME: &str = "outbox";
@@ -38,33 +38,36 @@ const COST_BEGINS: &str = "<!-- the cost of listen, by cargo xtask bench outbox 
 const COST_ENDS: &str = "<!-- -->";
 
 /// What must be reached.
-struct Goal {
+struct OutboxGoal {
     what: &'static str,
-    reached: fn(&Told) -> Option<(f64, bool)>,
+    reached: fn(&OutboxFigures) -> Option<(f64, bool)>,
 }
 
-const GOALS: [Goal; 9] = [
-    Goal { what: "one publisher over the ceiling, wanted 0.6", reached: |told| over(told, ("ours 1", "many"), ("ceiling", "many"), 0.6) },
-    Goal {
+const GOALS: [OutboxGoal; 9] = [
+    OutboxGoal {
+        what: "one publisher over the ceiling, wanted 0.6",
+        reached: |told| over(told, ("ours 1", "many"), ("ceiling", "many"), 0.6),
+    },
+    OutboxGoal {
         what: "two publishers over one, wanted more than 1",
         reached: |told| over(told, ("ours 2", "many"), ("ours 1", "many"), 1.0).map(|(ratio, _)| (ratio, ratio > 1.0)),
     },
-    Goal {
+    OutboxGoal {
         what: "the others' events beside 1 % poison aggregates over all events without, by the medians, wanted 0.95",
         reached: |told| {
             let ratio = told.median("poison 1", "many")? / told.median("clean 1", "many")?;
             Some((ratio, ratio >= 0.95))
         },
     },
-    Goal {
+    OutboxGoal {
         what: "one publisher over graphile-worker, wanted 2",
         reached: |told| over(told, ("ours 1", "many"), ("graphile-worker", "jobs"), 2.0),
     },
-    Goal {
+    OutboxGoal {
         what: "two publishers over two workers with `SKIP LOCKED`, wanted 1",
         reached: |told| over(told, ("ours 2", "many"), ("skip locked", "jobs"), 1.0),
     },
-    Goal {
+    OutboxGoal {
         what: "into JetStream, wanted 30,000 a second",
         reached: |told| {
             let fastest = ["nats 1", "nats 2"]
@@ -74,12 +77,12 @@ const GOALS: [Goal; 9] = [
             Some((fastest, fastest >= 30_000.0))
         },
     },
-    Goal {
+    OutboxGoal {
         what: "commit to sink with wake-up at half load, median in ms, wanted below 10",
         reached: |told| below(told, "woken, half load", "p50_ms", 10.0),
     },
-    Goal { what: "the same, p99 in ms, wanted below 30", reached: |told| below(told, "woken, half load", "p99_ms", 30.0) },
-    Goal {
+    OutboxGoal { what: "the same, p99 in ms, wanted below 30", reached: |told| below(told, "woken, half load", "p99_ms", 30.0) },
+    OutboxGoal {
         what: "commit to sink by polling only, idle, p99 in ms, wanted below 1,100",
         reached: |told| below(told, "polling, idle", "p99_ms", 1_100.0),
     },
@@ -94,9 +97,9 @@ const BESIDE: [(&str, &str, (&str, &str)); 4] = [
 ];
 
 /// All that the program told.
-struct Told(Vec<Value>);
+struct OutboxFigures(Vec<Value>);
 
-impl Told {
+impl OutboxFigures {
     /// Events a second of every round, sorted.
     fn rates(&self, name: &str, shape: &str) -> Vec<f64> {
         let of = self.0.iter().filter(|figure| figure["name"] == name && figure["shape"] == shape);
@@ -121,44 +124,44 @@ impl Told {
     }
 }
 
-fn over(told: &Told, ours: (&str, &str), theirs: (&str, &str), wanted: f64) -> Option<(f64, bool)> {
+fn over(told: &OutboxFigures, ours: (&str, &str), theirs: (&str, &str), wanted: f64) -> Option<(f64, bool)> {
     let ratio = told.fastest(ours.0, ours.1)? / told.fastest(theirs.0, theirs.1)?;
     Some((ratio, ratio >= wanted))
 }
 
-fn below(told: &Told, name: &str, field: &str, limit: f64) -> Option<(f64, bool)> {
+fn below(told: &OutboxFigures, name: &str, field: &str, limit: f64) -> Option<(f64, bool)> {
     let found = told.latency(name, field)?;
     Some((found, found < limit))
 }
 
 /// Runs it and gives back the section's text.
-pub(crate) fn run(context: &Context, head: &str) -> Result<String, Failure> {
+pub(crate) fn run(context: &TaskContext, head: &str) -> Result<String, TaskFailure> {
     let figures = context.scratch("bench-outbox.jsonl");
-    let log = Log::begin(context, "bench")?;
-    std::fs::write(&figures, "").map_err(|e| Failure::new(format!("{}: {e}", figures.display())))?;
+    let log = StepLog::begin(context, "bench")?;
+    std::fs::write(&figures, "").map_err(|e| TaskFailure::new(format!("{}: {e}", figures.display())))?;
     let mut command = context.cargo(&["bench", "--package", "shardwise-outbox", "--all-features", "--bench", NAME]);
     command.env("SHARDWISE_OUTBOX_FIGURES", &figures);
     log.run(command)?;
-    let text = std::fs::read_to_string(&figures).map_err(|e| Failure::new(format!("{}: {e}", figures.display())))?;
-    let told = Told(text.lines().filter_map(|line| serde_json::from_str(line).ok()).collect());
+    let text = std::fs::read_to_string(&figures).map_err(|e| TaskFailure::new(format!("{}: {e}", figures.display())))?;
+    let told = OutboxFigures(text.lines().filter_map(|line| serde_json::from_str(line).ok()).collect());
     if told.0.is_empty() {
-        return Err(Failure::new("the benchmark told no figures"));
+        return Err(TaskFailure::new("the benchmark told no figures"));
     }
     let page = page(&told);
     say(&page);
     if let Some(cost) = listen_cost(&told) {
         let path = context.root().join("crates/outbox/postgres.md");
-        let failed = |e: std::io::Error| Failure::new(format!("{}: {e}", path.display()));
+        let failed = |e: std::io::Error| TaskFailure::new(format!("{}: {e}", path.display()));
         let text = std::fs::read_to_string(&path).map_err(failed)?;
         let text = beside_the_switch(&text, &cost)
-            .ok_or_else(|| Failure::new(format!("{} has no place for what listening costs", path.display())))?;
+            .ok_or_else(|| TaskFailure::new(format!("{} has no place for what listening costs", path.display())))?;
         std::fs::write(&path, text).map_err(failed)?;
     }
     Ok(format!("## {NAME}\n\n{head}\n\n{page}"))
 }
 
 /// What being told of commits costs those who commit, in the fastest rounds.
-fn listen_cost(told: &Told) -> Option<String> {
+fn listen_cost(told: &OutboxFigures) -> Option<String> {
     let fastest = |name: &str| {
         let of = told.0.iter().filter(|figure| figure["writers"] == name);
         of.filter_map(|figure| figure["rate"].as_f64()).max_by(f64::total_cmp)
@@ -175,7 +178,7 @@ fn beside_the_switch(text: &str, cost: &str) -> Option<String> {
 }
 
 /// Writing to a String cannot fail, so what `writeln!` answers is let go.
-fn page(told: &Told) -> String {
+fn page(told: &OutboxFigures) -> String {
     let mut text = format!("{WHAT}\n\n| | fastest round | median |\n|---|---:|---:|\n");
     for (name, shape, title) in CONTESTANTS {
         if let (Some(fastest), Some(median)) = (told.fastest(name, shape), told.median(name, shape)) {
@@ -242,7 +245,7 @@ mod tests {
     fn goals_are_judged_by_the_fastest_rounds_and_poison_by_the_median() {
         let run =
             |name: &str, shape: &str, seconds: f64| serde_json::json!({"name": name, "shape": shape, "events": 1_000, "seconds": seconds});
-        let told = Told(vec![
+        let told = OutboxFigures(vec![
             run("ceiling", "many", 0.02),
             run("ceiling", "many", 0.01),
             run("ours 1", "many", 0.5),

@@ -4,11 +4,11 @@ use std::path::{Path, PathBuf};
 
 use shardwise_testkit::{Authority, Consul, ConsulOptions, Etcd, EtcdOptions};
 
-use crate::context::Context;
+use crate::context::TaskContext;
 use crate::report::say;
-use crate::run::{Failure, Log};
+use crate::run::{StepLog, TaskFailure};
 use crate::servers;
-use crate::steps::Passed;
+use crate::steps::StepPass;
 
 /// Features it is built with, and the default providers it is started with: none, one that is of no use to anybody, and aws-lc. With
 /// both libraries in it and no default, rustls itself would not know which one to take.
@@ -40,7 +40,7 @@ debug = false
 const PROGRAM: &str = include_str!("../outside/program.rs");
 
 /// Builds the program both ways and runs it beside a Consul and an etcd that speak TLS only.
-pub(crate) fn tls(log: &Log<'_>) -> Result<Passed, Failure> {
+pub(crate) fn tls(log: &StepLog<'_>) -> Result<StepPass, TaskFailure> {
     let folder = package(log.context)?;
     let authority = Authority::new().map_err(servers::failed)?;
     let identity = authority.server().map_err(servers::failed)?;
@@ -64,11 +64,11 @@ pub(crate) fn tls(log: &Log<'_>) -> Result<Passed, Failure> {
             log.run(program)?;
         }
     }
-    Ok(Passed::many(BUILDS.iter().map(|(_, defaults)| defaults.len() as u64).sum()))
+    Ok(StepPass::many(BUILDS.iter().map(|(_, defaults)| defaults.len() as u64).sum()))
 }
 
 /// Writes the package, with the versions that everything else was tested with.
-fn package(context: &Context) -> Result<PathBuf, Failure> {
+fn package(context: &TaskContext) -> Result<PathBuf, TaskFailure> {
     let folder = context.scratch("outside");
     std::fs::create_dir_all(folder.join("src")).map_err(|error| failed(&folder, &error))?;
     let checkout = format!("{:?}", context.root().to_string_lossy());
@@ -96,10 +96,10 @@ fn settings_for(consul: &str, etcd: &str, ca: &Path) -> String {
     policy("consul", format!("address = {consul:?}")) + &policy("etcd", format!("endpoints = [{etcd:?}]"))
 }
 
-fn write(path: &Path, text: &str) -> Result<(), Failure> {
+fn write(path: &Path, text: &str) -> Result<(), TaskFailure> {
     std::fs::write(path, text).map_err(|error| failed(path, &error))
 }
 
-fn failed(path: &Path, error: &std::io::Error) -> Failure {
-    Failure::new(format!("{}: {error}", path.display()))
+fn failed(path: &Path, error: &std::io::Error) -> TaskFailure {
+    TaskFailure::new(format!("{}: {error}", path.display()))
 }

@@ -1,8 +1,8 @@
 //! Every published crate, as its users get it.
 
-use crate::context::Context;
-use crate::run::{Failure, Log};
-use crate::steps::Passed;
+use crate::context::TaskContext;
+use crate::run::{StepLog, TaskFailure};
+use crate::steps::StepPass;
 
 /// What each package has to carry.
 const IN_EVERY_PACKAGE: [&str; 2] = ["LICENSE-MIT", "LICENSE-APACHE"];
@@ -15,29 +15,29 @@ const IN_ONE_PACKAGE: [(&str, &str); 3] = [
 ];
 
 /// Packs all crates and builds them from their packages alone.
-pub(crate) fn package(log: &Log<'_>) -> Result<Passed, Failure> {
+pub(crate) fn package(log: &StepLog<'_>) -> Result<StepPass, TaskFailure> {
     let published = published(log.context);
     for name in &published {
         let output = log.run(log.context.cargo(&["package", "--package", name, "--list", "--allow-dirty"]))?;
         let files: Vec<_> = output.lines().map(str::trim).collect();
         let others = IN_ONE_PACKAGE.iter().filter(|(package, _)| package == name).map(|(_, file)| *file);
         if let Some(missing) = IN_EVERY_PACKAGE.into_iter().chain(others).find(|file| !files.contains(file)) {
-            return Err(Failure::new(format!("the package {name} would not contain {missing}: add it, or name it in `include`")));
+            return Err(TaskFailure::new(format!("the package {name} would not contain {missing}: add it, or name it in `include`")));
         }
     }
     let mut arguments = vec!["package", "--allow-dirty", "--no-verify"];
     arguments.extend(published.iter().flat_map(|name| ["--package", name]));
     log.run(log.context.cargo(&arguments))?;
     build_from_packages(log, &published)?;
-    Ok(Passed::many(published.len() as u64))
+    Ok(StepPass::many(published.len() as u64))
 }
 
 /// Unpacks all packages into one workspace where they stand in for the registry, and checks that with all features.
 ///
 /// Cargo's own verification does the same package by package, and builds every dependency anew for each of them.
-fn build_from_packages(log: &Log<'_>, published: &[&str]) -> Result<(), Failure> {
+fn build_from_packages(log: &StepLog<'_>, published: &[&str]) -> Result<(), TaskFailure> {
     let folder = log.context.scratch("packed");
-    let io = |e: std::io::Error| Failure::new(format!("{}: {e}", folder.display()));
+    let io = |e: std::io::Error| TaskFailure::new(format!("{}: {e}", folder.display()));
     if folder.exists() {
         std::fs::remove_dir_all(&folder).map_err(io)?;
     }
@@ -59,7 +59,7 @@ fn build_from_packages(log: &Log<'_>, published: &[&str]) -> Result<(), Failure>
 }
 
 /// Our packages that are not kept back by `publish = false`.
-fn published(context: &Context) -> Vec<&str> {
+fn published(context: &TaskContext) -> Vec<&str> {
     let kept_back = |publish: &Option<Vec<String>>| publish.as_ref().is_some_and(Vec::is_empty);
     context.packages().into_iter().filter(|package| !kept_back(&package.publish)).map(|package| package.name.as_str()).collect()
 }

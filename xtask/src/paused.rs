@@ -7,8 +7,8 @@ use std::time::Duration;
 use shardwise_testkit::{Etcd, Postgres};
 use tokio::time::timeout;
 
-use crate::context::Context;
-use crate::run::Failure;
+use crate::context::TaskContext;
+use crate::run::TaskFailure;
 use crate::servers;
 
 /// For the lease of the paused worker to end, on a busy machine.
@@ -22,7 +22,7 @@ pub(crate) fn is_paused(example: &str) -> bool {
 }
 
 /// Runs the example of that name beside its server.
-pub(crate) fn run(context: &Context, example: &str, binary: &Path) -> Result<(), Failure> {
+pub(crate) fn run(context: &TaskContext, example: &str, binary: &Path) -> Result<(), TaskFailure> {
     servers::drive(async {
         match example {
             "paused_postgres" => {
@@ -38,17 +38,17 @@ pub(crate) fn run(context: &Context, example: &str, binary: &Path) -> Result<(),
     })
 }
 
-async fn is_refused(context: &Context, binary: &Path, (variable, value): (&str, &str)) -> Result<(), Failure> {
+async fn is_refused(context: &TaskContext, binary: &Path, (variable, value): (&str, &str)) -> Result<(), TaskFailure> {
     let mut command = tokio::process::Command::from(servers::user(context, &binary.to_string_lossy()));
     command.env(variable, value).stdin(Stdio::null()).kill_on_drop(true);
     let told = timeout(LIMIT, command.output()).await;
-    let told = told.map_err(|_| Failure::new(format!("{} has not ended after {} s", binary.display(), LIMIT.as_secs())))?;
-    let told = told.map_err(|error| Failure::new(format!("{}: {error}", binary.display())))?;
+    let told = told.map_err(|_| TaskFailure::new(format!("{} has not ended after {} s", binary.display(), LIMIT.as_secs())))?;
+    let told = told.map_err(|error| TaskFailure::new(format!("{}: {error}", binary.display())))?;
     let (said, complaint) = (String::from_utf8_lossy(&told.stdout), String::from_utf8_lossy(&told.stderr));
     let (refused, paid) = LAST_LINE;
     let last = said.lines().last().is_some_and(|line| line.starts_with(refused));
     if told.status.success() && last && said.lines().any(|line| line == paid) {
         return Ok(());
     }
-    Err(Failure::new(format!("{} ended with {}, and nothing was refused:\n{said}{complaint}", binary.display(), told.status)))
+    Err(TaskFailure::new(format!("{} ended with {}, and nothing was refused:\n{said}{complaint}", binary.display(), told.status)))
 }

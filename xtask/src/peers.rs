@@ -4,8 +4,8 @@ use std::fmt::Write as _;
 use std::path::PathBuf;
 use std::process::Stdio;
 
-use crate::measured::Figure;
-use crate::run::{Failure, Log};
+use crate::measured::BenchmarkFigure;
+use crate::run::{StepLog, TaskFailure};
 use crate::vectors;
 
 /// The benchmark that this is about.
@@ -47,47 +47,51 @@ const WRITE_WORDS: &str = "import sys\nfrom english_words import get_english_wor
                            open(sys.argv[1], 'w', encoding='utf-8').write('\\n'.join(sorted(words(['web2']))) + '\\n')";
 
 /// Python with the packages, and the words in a file.
-pub(crate) struct Beside {
+pub(crate) struct PythonPeer {
     python: PathBuf,
     pub(crate) words: PathBuf,
 }
 
 /// Fetches the packages by their names and versions, once; of uhashring the version that `crates/core` follows. The folder names both versions, so
 /// that others are not taken for them.
-pub(crate) fn prepare(log: &Log<'_>) -> Result<Beside, Failure> {
+pub(crate) fn prepare(log: &StepLog<'_>) -> Result<PythonPeer, TaskFailure> {
     let packages = [("uhashring==2.4", "uhashring"), ("english-words==2.0.2", "english_words")];
     let python = vectors::environment(log, "venv-peers-2.4-2.0.2", &packages)?;
     let words = log.context.scratch("words.txt");
     log.run(log.context.command(&python.to_string_lossy(), &["-c", WRITE_WORDS, &words.to_string_lossy()]))?;
-    Ok(Beside { python, words })
+    Ok(PythonPeer { python, words })
 }
 
 /// What a key costs Python's uhashring.
-pub(crate) fn uhashring(log: &Log<'_>, beside: &Beside) -> Result<Vec<Figure>, Failure> {
+pub(crate) fn uhashring(log: &StepLog<'_>, beside: &PythonPeer) -> Result<Vec<BenchmarkFigure>, TaskFailure> {
     let arguments = ["-B", "crates/core/benches/uhashring_peer.py", &beside.words.to_string_lossy()];
     // Read here and not from the log, because a benchmark's output goes to the terminal.
     let output = log.context.command(&beside.python.to_string_lossy(), &arguments).stderr(Stdio::inherit()).output();
-    let output = output.map_err(|e| Failure::new(format!("{}: {e}", beside.python.display())))?;
+    let output = output.map_err(|e| TaskFailure::new(format!("{}: {e}", beside.python.display())))?;
     let figures: Vec<_> = String::from_utf8_lossy(&output.stdout).lines().filter_map(told).collect();
     let expected = LISTS.len() * MEMBERS.len();
-    if figures.len() == expected { Ok(figures) } else { Err(Failure::new(format!("{} of {expected} figures of uhashring", figures.len()))) }
+    if figures.len() == expected {
+        Ok(figures)
+    } else {
+        Err(TaskFailure::new(format!("{} of {expected} figures of uhashring", figures.len())))
+    }
 }
 
 /// A line of the Python program: list, members, nanoseconds.
-fn told(line: &str) -> Option<Figure> {
+fn told(line: &str) -> Option<BenchmarkFigure> {
     let mut parts = line.split('\t');
     let (list, members, nanos) = (parts.next()?, parts.next()?, parts.next()?.parse().ok()?);
     let name = format!("filter/uhashring/{list}, {members} members");
-    Some(Figure { name, nanos, low: nanos, high: nanos, fastest: nanos, elements: Some(1.0) })
+    Some(BenchmarkFigure { name, nanos, low: nanos, high: nanos, fastest: nanos, elements: Some(1.0) })
 }
 
 /// Writes the tables between the marks of the page.
-pub(crate) fn write(log: &Log<'_>, head: &str, figures: &[Figure]) -> Result<(), Failure> {
+pub(crate) fn write(log: &StepLog<'_>, head: &str, figures: &[BenchmarkFigure]) -> Result<(), TaskFailure> {
     let path = log.context.root().join(PAGE);
-    let failed = |e: std::io::Error| Failure::new(format!("{}: {e}", path.display()));
+    let failed = |e: std::io::Error| TaskFailure::new(format!("{}: {e}", path.display()));
     let page = std::fs::read_to_string(&path).map_err(failed)?;
     let tables = tables(head, figures);
-    let page = between(&page, &tables).ok_or_else(|| Failure::new(format!("{PAGE}: the marks are missing: {BEGIN} and {END}")))?;
+    let page = between(&page, &tables).ok_or_else(|| TaskFailure::new(format!("{PAGE}: the marks are missing: {BEGIN} and {END}")))?;
     std::fs::write(&path, page).map_err(failed)
 }
 
@@ -99,7 +103,7 @@ fn between(page: &str, text: &str) -> Option<String> {
 }
 
 /// Nanoseconds for each key, the fastest sample.
-fn each(figures: &[Figure], name: &str) -> Option<f64> {
+fn each(figures: &[BenchmarkFigure], name: &str) -> Option<f64> {
     let figure = figures.iter().find(|figure| figure.name == name)?;
     Some(figure.fastest / figure.elements?)
 }
@@ -109,7 +113,7 @@ fn nanos(value: f64) -> String {
 }
 
 /// Writing to a String cannot fail, so what `writeln!` answers is let go.
-fn tables(head: &str, figures: &[Figure]) -> String {
+fn tables(head: &str, figures: &[BenchmarkFigure]) -> String {
     let mut text = format!("{head}\n");
     let row = |text: &mut String, name: &str, cell: &dyn Fn(u32) -> Option<String>| {
         let cells: Vec<_> = MEMBERS.iter().map(|members| cell(*members).unwrap_or_else(|| "–".into())).collect();
@@ -162,8 +166,14 @@ mod tests {
 
     #[test]
     fn a_table_has_the_ratio_to_ours_and_to_the_hash() {
-        let figure =
-            |name: &str, nanos: f64| Figure { name: name.into(), nanos, low: nanos, high: nanos, fastest: nanos, elements: Some(10.0) };
+        let figure = |name: &str, nanos: f64| BenchmarkFigure {
+            name: name.into(),
+            nanos,
+            low: nanos,
+            high: nanos,
+            fastest: nanos,
+            elements: Some(10.0),
+        };
         let figures = [
             figure("filter/filter_at/words, 16 members", 24.0),
             figure("filter/hashring/words, 16 members", 480.0),

@@ -11,7 +11,7 @@ pub(crate) fn say(line: &str) {
 }
 
 /// What became of one step.
-pub(crate) struct Row {
+pub(crate) struct ReportRow {
     pub(crate) step: &'static str,
     pub(crate) took: Duration,
     pub(crate) passed: u64,
@@ -23,7 +23,7 @@ pub(crate) struct Row {
 }
 
 /// The table of steps, the line `N passed, M failed` and, last, a line for each step that could not check anything.
-pub(crate) fn table(rows: &[Row]) -> String {
+pub(crate) fn table(rows: &[ReportRow]) -> String {
     let mut text = format!("{:<14}{:>9}{:>9}{:>9}\n", "step", "seconds", "passed", "failed");
     let mut line = |step: &str, took: Duration, passed: u64, failed: u64, note: &str| {
         text += format!("{step:<14}{:>9.1}{passed:>9}{failed:>9}  {note}", took.as_secs_f64()).trim_end();
@@ -44,11 +44,12 @@ mod tests {
 
     #[test]
     fn the_table_ends_with_the_sum() {
-        let row = |step, passed, failed| Row { step, took: Duration::from_millis(1_250), passed, failed, note: None, not_checked: None };
+        let row =
+            |step, passed, failed| ReportRow { step, took: Duration::from_millis(1_250), passed, failed, note: None, not_checked: None };
         let text = table(&[row("fmt", 1, 0), row("test", 40, 2)]);
         assert!(text.contains("fmt                 1.2        1        0\n"), "{text}");
         assert!(text.ends_with("\n41 passed, 2 failed"), "{text}");
-        let text = table(&[row("fmt", 1, 0), Row { not_checked: Some("no network".into()), ..row("advisories", 0, 0) }]);
+        let text = table(&[row("fmt", 1, 0), ReportRow { not_checked: Some("no network".into()), ..row("advisories", 0, 0) }]);
         assert!(text.ends_with("\n1 passed, 0 failed\nNOT CHECKED: advisories: no network"), "{text}");
     }
 }

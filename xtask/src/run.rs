@@ -7,7 +7,7 @@ use std::path::PathBuf;
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
-use crate::context::Context;
+use crate::context::TaskContext;
 use crate::report::say;
 
 /// How often a silent command's last line is shown.
@@ -19,7 +19,7 @@ const TAIL_LINES: usize = 150;
 
 /// Why a task stopped, and how to see it again.
 #[derive(Debug)]
-pub(crate) struct Failure {
+pub(crate) struct TaskFailure {
     why: String,
     /// The command to repeat, as one would type it.
     repeat: Option<String>,
@@ -29,7 +29,7 @@ pub(crate) struct Failure {
     pub(crate) passed: u64,
 }
 
-impl Failure {
+impl TaskFailure {
     pub(crate) fn new(why: impl Into<String>) -> Self {
         Self { why: why.into(), repeat: None, failed: 1, passed: 0 }
     }
@@ -45,7 +45,7 @@ impl Failure {
     }
 }
 
-impl fmt::Display for Failure {
+impl fmt::Display for TaskFailure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match &self.repeat {
             Some(repeat) => write!(f, "{}; repeat with: {repeat}", self.why),
@@ -55,35 +55,35 @@ impl fmt::Display for Failure {
 }
 
 /// A step's log file, which collects the output of its commands.
-pub(crate) struct Log<'a> {
-    pub(crate) context: &'a Context,
+pub(crate) struct StepLog<'a> {
+    pub(crate) context: &'a TaskContext,
     path: PathBuf,
 }
 
-impl<'a> Log<'a> {
+impl<'a> StepLog<'a> {
     /// An empty log for the step.
-    pub(crate) fn begin(context: &'a Context, step: &str) -> Result<Self, Failure> {
+    pub(crate) fn begin(context: &'a TaskContext, step: &str) -> Result<Self, TaskFailure> {
         let path = context.scratch(&format!("{step}.log"));
         let folder = context.scratch("");
-        std::fs::create_dir_all(&folder).map_err(|e| Failure::new(format!("{}: {e}", folder.display())))?;
-        File::create(&path).map_err(|e| Failure::new(format!("{}: {e}", path.display())))?;
+        std::fs::create_dir_all(&folder).map_err(|e| TaskFailure::new(format!("{}: {e}", folder.display())))?;
+        File::create(&path).map_err(|e| TaskFailure::new(format!("{}: {e}", path.display())))?;
         Ok(Self { context, path })
     }
 
     /// Runs the command to its end and gives back what it wrote; a status other than 0 is a failure.
-    pub(crate) fn run(&self, command: Command) -> Result<String, Failure> {
+    pub(crate) fn run(&self, command: Command) -> Result<String, TaskFailure> {
         self.run_for(command, HUNG_AFTER)
     }
 
-    /// [`Log::run`], with its own limit.
-    pub(crate) fn run_for(&self, command: Command, limit: Duration) -> Result<String, Failure> {
+    /// [`StepLog::run`], with its own limit.
+    pub(crate) fn run_for(&self, command: Command, limit: Duration) -> Result<String, TaskFailure> {
         self.quietly(command, limit).map_err(|(failure, output)| self.refused(&output, failure))
     }
 
-    /// [`Log::run_for`], without showing the output of a command that fails: it comes back beside the failure.
-    pub(crate) fn quietly(&self, mut command: Command, limit: Duration) -> Result<String, (Failure, String)> {
+    /// [`StepLog::run_for`], without showing the output of a command that fails: it comes back beside the failure.
+    pub(crate) fn quietly(&self, mut command: Command, limit: Duration) -> Result<String, (TaskFailure, String)> {
         let typed = as_typed(&command);
-        let failed = |why: String| Failure { repeat: Some(typed.clone()), ..Failure::new(why) };
+        let failed = |why: String| TaskFailure { repeat: Some(typed.clone()), ..TaskFailure::new(why) };
         let io = |e: std::io::Error| (failed(format!("{}: {e}", self.path.display())), String::new());
         let mut log = OpenOptions::new().append(true).open(&self.path).map_err(io)?;
         writeln!(log, "$ {typed}").map_err(io)?;
@@ -128,7 +128,7 @@ impl<'a> Log<'a> {
     }
 
     /// Shows the end of the output and counts the tests in it.
-    fn refused(&self, output: &str, failure: Failure) -> Failure {
+    fn refused(&self, output: &str, failure: TaskFailure) -> TaskFailure {
         let lines: Vec<_> = output.lines().collect();
         for line in &lines[lines.len().saturating_sub(TAIL_LINES)..] {
             say(&format!("    | {line}"));
@@ -137,7 +137,7 @@ impl<'a> Log<'a> {
             say(&format!("    | ({} lines before these are in {})", lines.len() - TAIL_LINES, self.path.display()));
         }
         let (passed, failed, _) = count_tests(output);
-        Failure { passed, failed: failed.max(1), ..failure }
+        TaskFailure { passed, failed: failed.max(1), ..failure }
     }
 
     fn since(&self, begin: u64) -> String {

@@ -4,13 +4,13 @@ use std::process::Command;
 
 use shardwise_testkit::servers::{self, SERVERS};
 
-use crate::context::Context;
+use crate::context::TaskContext;
 use crate::report::say;
-use crate::run::{Failure, Log};
-use crate::steps::Passed;
+use crate::run::{StepLog, TaskFailure};
+use crate::steps::StepPass;
 
 /// Fetches what is missing and says what is there.
-pub(crate) fn run() -> Result<(), Failure> {
+pub(crate) fn run() -> Result<(), TaskFailure> {
     let fetched = fetch()?;
     for server in SERVERS {
         let title = server.title();
@@ -21,20 +21,20 @@ pub(crate) fn run() -> Result<(), Failure> {
 }
 
 /// The same as a step of `cargo xtask test`.
-pub(crate) fn step(_log: &Log<'_>) -> Result<Passed, Failure> {
+pub(crate) fn step(_log: &StepLog<'_>) -> Result<StepPass, TaskFailure> {
     let fetched = fetch()?;
     let note = (!fetched.is_empty()).then(|| format!("fetched {}", fetched.join(", ")));
-    Ok(Passed::noting(SERVERS.len() as u64, note))
+    Ok(StepPass::noting(SERVERS.len() as u64, note))
 }
 
 /// Runs what needs servers to its end.
-pub(crate) fn drive<T>(work: impl Future<Output = Result<T, Failure>>) -> Result<T, Failure> {
+pub(crate) fn drive<T>(work: impl Future<Output = Result<T, TaskFailure>>) -> Result<T, TaskFailure> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
-    runtime.map_err(|error| Failure::new(format!("no runtime: {error}")))?.block_on(work)
+    runtime.map_err(|error| TaskFailure::new(format!("no runtime: {error}")))?.block_on(work)
 }
 
 /// A program as a user starts it, without settings that the environment may have for others.
-pub(crate) fn user(context: &Context, program: &str) -> Command {
+pub(crate) fn user(context: &TaskContext, program: &str) -> Command {
     let mut command = context.command(program, &[]);
     for (name, _) in std::env::vars_os() {
         if ["SHARDWISE_", "CONSUL_"].iter().any(|prefix| name.to_string_lossy().starts_with(prefix)) {
@@ -45,12 +45,12 @@ pub(crate) fn user(context: &Context, program: &str) -> Command {
 }
 
 /// What went wrong with a server, a certificate or a worker beside them.
-pub(crate) fn failed(error: impl std::fmt::Display) -> Failure {
-    Failure::new(error.to_string())
+pub(crate) fn failed(error: impl std::fmt::Display) -> TaskFailure {
+    TaskFailure::new(error.to_string())
 }
 
 /// Fetches what is missing, and answers with its titles.
-pub(crate) fn fetch() -> Result<Vec<String>, Failure> {
+pub(crate) fn fetch() -> Result<Vec<String>, TaskFailure> {
     let fetched = servers::fetch().map_err(|error| failed(error).repeated_by("cargo xtask servers".into()))?;
     Ok(fetched.iter().map(|server| server.title()).collect())
 }

@@ -4,9 +4,9 @@ use std::fmt::Write as _;
 
 use serde_json::Value;
 
-use crate::context::Context;
+use crate::context::TaskContext;
 use crate::report::say;
-use crate::run::{Failure, Log};
+use crate::run::{StepLog, TaskFailure};
 
 /// The benchmark that this is about.
 pub(crate) const NAME: &str = "sidecar";
@@ -23,39 +23,39 @@ const WHAT: &str = "A real `shardwise serve`, alone in its group on the backend 
     `shardwise_deadline_margin_seconds` loses under load (16 connections that ask for owners, two that send lists) against the same sidecar idle. The page: a release build and headless Chromium, opened anew five times.";
 
 /// What must be reached: the figure, one of its numbers, and the bound.
-struct Goal {
+struct SidecarGoal {
     what: &'static str,
-    found: fn(&Told) -> Option<f64>,
+    found: fn(&SidecarFigures) -> Option<f64>,
     reached: fn(f64) -> bool,
 }
 
-const GOALS: [Goal; 6] = [
-    Goal {
+const GOALS: [SidecarGoal; 6] = [
+    SidecarGoal {
         what: "100,000 keys in JSON, round trip in ms (fastest), wanted below 60",
         found: |told| told.number("list", "fastest_ms"),
         reached: |found| found < 60.0,
     },
-    Goal {
+    SidecarGoal {
         what: "1,000,000 keys as a stream of text, in ms (fastest), wanted below 600",
         found: |told| told.number("stream", "fastest_ms"),
         reached: |found| found < 600.0,
     },
-    Goal {
+    SidecarGoal {
         what: "peak memory that four times the body takes more, in MiB, wanted none (below 8)",
         found: |told| Some((told.number("memory", "four_times")? - told.number("memory", "once")?).max(0.0) / MIB),
         reached: |found| found < GROWTH_MAX,
     },
-    Goal {
+    SidecarGoal {
         what: "`owner` requests a second over 16 connections, wanted 15,000",
         found: |told| told.number("owner", "best"),
         reached: |found| found >= 15_000.0,
     },
-    Goal {
+    SidecarGoal {
         what: "margin of the worst renewal beside a minute of load, in ms, wanted above 0 and no lease lost",
         found: |told| if told.number("renewals", "lost")? > 0.0 { Some(0.0) } else { told.number("renewals", "margin_lowest_ms") },
         reached: |found| found > 0.0,
     },
-    Goal {
+    SidecarGoal {
         what: "the page with 200 members and 16,384 slots, in ms until it can be used (slowest of five), wanted below 1,000",
         found: |told| {
             told.0.iter().filter(|told| told["figure"] == "page").filter_map(|told| told["usable_ms"].as_f64()).max_by(f64::total_cmp)
@@ -65,19 +65,19 @@ const GOALS: [Goal; 6] = [
 ];
 
 /// All that the program told.
-struct Told(Vec<Value>);
+struct SidecarFigures(Vec<Value>);
 
-impl Told {
+impl SidecarFigures {
     fn number(&self, figure: &str, field: &str) -> Option<f64> {
         self.0.iter().find(|told| told["figure"] == figure)?[field].as_f64()
     }
 }
 
 /// Runs it and gives back the section's text.
-pub(crate) fn run(context: &Context, head: &str) -> Result<String, Failure> {
+pub(crate) fn run(context: &TaskContext, head: &str) -> Result<String, TaskFailure> {
     let figures = context.scratch("bench-sidecar.jsonl");
-    let log = Log::begin(context, "bench")?;
-    std::fs::write(&figures, "").map_err(|e| Failure::new(format!("{}: {e}", figures.display())))?;
+    let log = StepLog::begin(context, "bench")?;
+    std::fs::write(&figures, "").map_err(|e| TaskFailure::new(format!("{}: {e}", figures.display())))?;
     let mut command = context.cargo(&["bench", "--package", "shardwise-cli", "--bench", NAME]);
     command.env("SHARDWISE_SIDECAR_FIGURES", &figures);
     log.run(command)?;
@@ -86,10 +86,10 @@ pub(crate) fn run(context: &Context, head: &str) -> Result<String, Failure> {
         command.env("SHARDWISE_SIDECAR_FIGURES", &figures);
         log.run(command)?;
     }
-    let text = std::fs::read_to_string(&figures).map_err(|e| Failure::new(format!("{}: {e}", figures.display())))?;
-    let told = Told(text.lines().filter_map(|line| serde_json::from_str(line).ok()).collect());
+    let text = std::fs::read_to_string(&figures).map_err(|e| TaskFailure::new(format!("{}: {e}", figures.display())))?;
+    let told = SidecarFigures(text.lines().filter_map(|line| serde_json::from_str(line).ok()).collect());
     if told.0.is_empty() {
-        return Err(Failure::new("the benchmark told no figures"));
+        return Err(TaskFailure::new("the benchmark told no figures"));
     }
     let page = page(&told);
     say(&page);
@@ -97,7 +97,7 @@ pub(crate) fn run(context: &Context, head: &str) -> Result<String, Failure> {
 }
 
 /// Writing to a String cannot fail, so what `writeln!` answers is let go.
-fn page(told: &Told) -> String {
+fn page(told: &SidecarFigures) -> String {
     let number = |figure, field| told.number(figure, field).unwrap_or(f64::NAN);
     let mut text = format!("{WHAT}\n\n| | fastest | median |\n|---|---:|---:|\n");
     for (figure, title) in [("list", "keys in JSON"), ("stream", "keys as a stream of text")] {
@@ -139,7 +139,7 @@ mod tests {
 
     #[test]
     fn each_wanted_figure_has_its_verdict() {
-        let told = Told(vec![
+        let told = SidecarFigures(vec![
             json!({"figure": "list", "keys": 100_000, "fastest_ms": 41.25, "median_ms": 70.0}),
             json!({"figure": "stream", "keys": 1_000_000, "fastest_ms": 600.0, "median_ms": 700.0}),
             json!({"figure": "memory", "idle": 20_971_520, "once": 31_457_280, "four_times": 30_408_704}),
@@ -161,6 +161,6 @@ mod tests {
         ] {
             assert!(page.contains(line), "{line}: {page}");
         }
-        assert!(super::page(&Told(Vec::new())).contains("| – | not measured |"));
+        assert!(super::page(&SidecarFigures(Vec::new())).contains("| – | not measured |"));
     }
 }

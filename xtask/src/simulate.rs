@@ -3,10 +3,10 @@
 use std::fmt::Write as _;
 use std::time::Duration;
 
-use crate::context::Context;
-use crate::measured::{self, Machine};
+use crate::context::TaskContext;
+use crate::measured::{self, HostInfo};
 use crate::report::say;
-use crate::run::{Failure, Log};
+use crate::run::{StepLog, TaskFailure};
 
 /// From so many lives on the figures are worth keeping.
 const WRITTEN_FROM: u64 = 1_000;
@@ -29,8 +29,8 @@ const IN_WORDS: [(&str, &str); 8] = [
 ];
 
 /// Lives `seeds` lives from seed `from` on.
-pub(crate) fn run(context: &Context, seeds: u64, from: u64) -> Result<(), Failure> {
-    let log = Log::begin(context, "simulate")?;
+pub(crate) fn run(context: &TaskContext, seeds: u64, from: u64) -> Result<(), TaskFailure> {
+    let log = StepLog::begin(context, "simulate")?;
     // As the tests are built, with every check of arithmetic; where they are many, the build that is faster by a little optimizing is worth its time.
     let arguments =
         ["test", "--package", "shardwise", "--features", "testing", "--test", "simulation", "--", "--exact", TEST, "--nocapture"];
@@ -48,23 +48,23 @@ pub(crate) fn run(context: &Context, seeds: u64, from: u64) -> Result<(), Failur
     }
     let path = context.root().join("docs/measured.md");
     let before = std::fs::read_to_string(&path).unwrap_or_default();
-    let section = format!("## simulate\n\n{}\n\n{text}", measured::head(context, &Machine::this()));
+    let section = format!("## simulate\n\n{}\n\n{text}", measured::head(context, &HostInfo::this()));
     std::fs::write(&path, measured::replace(&before, "simulate", &section))
-        .map_err(|e| Failure::new(format!("{}: {e}", path.display())))?;
+        .map_err(|e| TaskFailure::new(format!("{}: {e}", path.display())))?;
     say("docs/measured.md: section simulate is written");
     Ok(())
 }
 
 /// What went wrong in which life, and how to live it again.
-fn failed(failure: Failure, output: &str) -> Failure {
+fn failed(failure: TaskFailure, output: &str) -> TaskFailure {
     let wrong = output.lines().find_map(|line| line.strip_prefix("seed ")).and_then(|told| told.split_once(": "));
     wrong.map_or(failure, |(seed, why)| {
-        Failure::new(format!("seed {seed}: {why}")).repeated_by(format!("cargo xtask simulate --seeds 1 --from {seed}"))
+        TaskFailure::new(format!("seed {seed}: {why}")).repeated_by(format!("cargo xtask simulate --seeds 1 --from {seed}"))
     })
 }
 
 /// The figures of the lives.
-fn table(output: &str, from: u64, seeds: u64) -> Result<String, Failure> {
+fn table(output: &str, from: u64, seeds: u64) -> Result<String, TaskFailure> {
     let told = |kind| output.lines().filter_map(move |line| line.strip_prefix(kind)?.rsplit_once(": "));
     let mut text = format!(
         "Seeds {from} to {}: each the life of a fleet of four to seven workers with 24 slots, one in twenty of up to 16 with 256 slots, under exclusive ownership, the real machine and driver over the memory backend on \
@@ -77,7 +77,7 @@ fn table(output: &str, from: u64, seeds: u64) -> Result<String, Failure> {
     let rows = told("count: ").map(|(what, times)| (in_words(what).to_owned(), times.to_owned()));
     let rows: Vec<_> = rows.chain(told("worst ms: ").map(|(what, ms)| (format!("worst: {what}, ms"), ms.to_owned()))).collect();
     if rows.is_empty() {
-        return Err(Failure::new(format!("the test {TEST} printed no figures")));
+        return Err(TaskFailure::new(format!("the test {TEST} printed no figures")));
     }
     for (what, value) in rows {
         // Writing to a String cannot fail.
@@ -107,8 +107,8 @@ mod tests {
     #[test]
     fn a_failure_names_the_life_and_repeats_it() {
         let output = "thread panicked at main.rs:\nseed 41: slot 3 has two holders: a and b\nrepeat with: cargo xtask simulate --seeds 1 --from 41\n";
-        let failure = failed(Failure::new("exit code 101"), output).to_string();
+        let failure = failed(TaskFailure::new("exit code 101"), output).to_string();
         assert_eq!(failure, "seed 41: slot 3 has two holders: a and b; repeat with: cargo xtask simulate --seeds 1 --from 41");
-        assert_eq!(failed(Failure::new("exit code 101"), "error: could not compile").to_string(), "exit code 101");
+        assert_eq!(failed(TaskFailure::new("exit code 101"), "error: could not compile").to_string(), "exit code 101");
     }
 }

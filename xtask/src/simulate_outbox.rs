@@ -3,10 +3,10 @@
 use std::fmt::Write as _;
 use std::time::Duration;
 
-use crate::context::Context;
-use crate::measured::{self, Machine};
+use crate::context::TaskContext;
+use crate::measured::{self, HostInfo};
 use crate::report::say;
-use crate::run::{Failure, Log};
+use crate::run::{StepLog, TaskFailure};
 
 /// From so many lives on the figures are worth keeping.
 const WRITTEN_FROM: u64 = 1_000;
@@ -18,10 +18,10 @@ const TEST: &str = "decide::simulation::tests::whatever_happens_order_and_fence_
 const SECTION: &str = "simulate outbox";
 
 /// Lives `seeds` lives from seed `from` on.
-pub(crate) fn run(context: &Context, seeds: u64, from: u64) -> Result<(), Failure> {
-    let log = Log::begin(context, "simulate-outbox")?;
+pub(crate) fn run(context: &TaskContext, seeds: u64, from: u64) -> Result<(), TaskFailure> {
+    let log = StepLog::begin(context, "simulate-outbox")?;
     // Before it, because it takes long enough for changes.
-    let head = measured::head(context, &Machine::this());
+    let head = measured::head(context, &HostInfo::this());
     // As the tests are built, with every check of arithmetic, but for the optimiser: one life in five milliseconds instead of two hundred.
     let arguments = [
         "test",
@@ -48,19 +48,20 @@ pub(crate) fn run(context: &Context, seeds: u64, from: u64) -> Result<(), Failur
     let path = context.root().join("docs/measured.md");
     let before = std::fs::read_to_string(&path).unwrap_or_default();
     let section = format!("## {SECTION}\n\n{head}\n\n{text}");
-    std::fs::write(&path, measured::replace(&before, SECTION, &section)).map_err(|e| Failure::new(format!("{}: {e}", path.display())))?;
+    std::fs::write(&path, measured::replace(&before, SECTION, &section))
+        .map_err(|e| TaskFailure::new(format!("{}: {e}", path.display())))?;
     say(&format!("docs/measured.md: section {SECTION} is written"));
     Ok(())
 }
 
 /// What went wrong in which life, and how to live it again.
-fn failed(failure: Failure, output: &str) -> Failure {
+fn failed(failure: TaskFailure, output: &str) -> TaskFailure {
     let repeat = output.lines().find_map(|line| line.strip_prefix("repeat with: "));
-    repeat.map_or(failure, |command| Failure::new("a life of the outbox's publishers failed").repeated_by(command.to_owned()))
+    repeat.map_or(failure, |command| TaskFailure::new("a life of the outbox's publishers failed").repeated_by(command.to_owned()))
 }
 
 /// The figures of the lives.
-fn table(output: &str, from: u64, seeds: u64) -> Result<String, Failure> {
+fn table(output: &str, from: u64, seeds: u64) -> Result<String, TaskFailure> {
     let mut text = format!(
         "Seeds {from} to {}: each the life of three publishers over a model of the store and of up to six destinations, with the real decisions (`crates/outbox/src/decide`) on \
          simulated time and a TTL of 3 s: late and lost answers, calls that are not executed, or only after their caller gave up and asked again, pauses beyond the TTL, kills, \
@@ -74,7 +75,7 @@ fn table(output: &str, from: u64, seeds: u64) -> Result<String, Failure> {
         let _ = writeln!(text, "| {what} | {times} |");
     }
     if text.len() == before {
-        return Err(Failure::new(format!("the test {TEST} printed no figures")));
+        return Err(TaskFailure::new(format!("the test {TEST} printed no figures")));
     }
     Ok(text)
 }
@@ -93,8 +94,8 @@ mod tests {
     #[test]
     fn a_failure_says_how_to_repeat_the_life() {
         let output = "thread panicked\nrepeat with: SHARDWISE_SEED=7 cargo test -p shardwise-outbox --lib simulation\n";
-        let failure = failed(Failure::new("exit code 101"), output).to_string();
+        let failure = failed(TaskFailure::new("exit code 101"), output).to_string();
         assert!(failure.contains("SHARDWISE_SEED=7"), "{failure}");
-        assert_eq!(failed(Failure::new("exit code 101"), "error: could not compile").to_string(), "exit code 101");
+        assert_eq!(failed(TaskFailure::new("exit code 101"), "error: could not compile").to_string(), "exit code 101");
     }
 }

@@ -7,7 +7,7 @@ use std::time::Duration;
 use common::{ByHand, Told, backend, claimant, config, expect_error, granted, group, open, registration, slots, store, with_user};
 use shardwise_core::{ClaimName, Resource};
 use shardwise_discovery::{AcquireOutcome, Claims, Discovery, ErrorKind, Registration};
-use shardwise_testkit::{Access, Etcd, EtcdOptions};
+use shardwise_testkit::{Etcd, EtcdOptions, KeyAccess};
 
 const SLOT_1: &str = "/shardwise/v1/claims/workers/slots/1";
 const STORE: &str = "/shardwise/v1/claim-stores/workers";
@@ -144,7 +144,7 @@ async fn a_store_that_cannot_be_read_is_named_and_a_deleted_one_is_another() {
 #[tokio::test]
 async fn who_may_not_write_is_told_so_and_how_to_change_it() {
     let server = Etcd::start(EtcdOptions::default().with_auth()).await.unwrap();
-    server.add_user("reader", "r", &[(Access::Read, "/shardwise/")]).await.unwrap();
+    server.add_user("reader", "r", &[(KeyAccess::Read, "/shardwise/")]).await.unwrap();
     server.add_user("stranger", "s", &[]).await.unwrap();
     let reader = open(&with_user(&[server.address()], "reader", "r"));
     let forbidden = |user: &str| {

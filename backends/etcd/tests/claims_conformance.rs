@@ -15,7 +15,7 @@ use shardwise_backend_etcd::{EtcdConfig, TTL_LEAST};
 use shardwise_core::GroupName;
 use shardwise_discovery::Clock;
 use shardwise_discovery::conformance::{Fixture, Scope};
-use shardwise_testkit::{Access, Etcd, EtcdCluster, EtcdOptions};
+use shardwise_testkit::{Etcd, EtcdCluster, EtcdOptions, KeyAccess};
 use tokio::runtime::Handle;
 use tokio::sync::Mutex;
 use tokio::task::block_in_place;
@@ -61,7 +61,7 @@ mod three_servers_with_passwords {
             return cluster;
         }
         let cluster = EtcdCluster::start(3, EtcdOptions::default().with_auth()).await.expect("three etcd servers");
-        cluster.members()[0].add_user("worker", "right", &[(Access::ReadWrite, "/shardwise/")]).await.expect("a user");
+        cluster.members()[0].add_user("worker", "right", &[(KeyAccess::ReadWrite, "/shardwise/")]).await.expect("a user");
         let cluster = Arc::new(cluster);
         *shared = Arc::downgrade(&cluster);
         cluster

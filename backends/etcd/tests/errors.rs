@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use common::{backend, config, expect_error, group, next_error, open, registration, url, with_user};
 use shardwise_backend_etcd::{EtcdBackend, EtcdConfig};
 use shardwise_discovery::{Clock, Discovery, Error, ErrorKind};
-use shardwise_testkit::{Access, Authority, Etcd, EtcdOptions};
+use shardwise_testkit::{Authority, Etcd, EtcdOptions, KeyAccess};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpListener;
 
@@ -184,7 +184,7 @@ async fn a_client_certificate_that_is_missing_or_expired() {
     let options = EtcdOptions::default().with_tls(&authority.server().unwrap()).with_client_certificates();
     let server = Etcd::start(options).await.unwrap();
     let without = EtcdConfig { ca_file: Some(authority.file()), ..config(&[server.address()]) };
-    let with = |identity: &shardwise_testkit::Identity| EtcdConfig {
+    let with = |identity: &shardwise_testkit::CertIdentity| EtcdConfig {
         cert_file: Some(identity.certificate()),
         key_file: Some(identity.key()),
         ..without.clone()
@@ -205,7 +205,7 @@ async fn a_client_certificate_that_is_missing_or_expired() {
 async fn the_wrong_user_or_password_or_none() {
     let server = Etcd::start(EtcdOptions::default().with_auth()).await.unwrap();
     let addresses = [server.address()];
-    server.add_user("worker", "right", &[(Access::ReadWrite, "/shardwise/")]).await.unwrap();
+    server.add_user("worker", "right", &[(KeyAccess::ReadWrite, "/shardwise/")]).await.unwrap();
     open(&with_user(&addresses, "worker", "right")).members(&group()).await.unwrap();
     let text =
         |user| format!("etcd does not accept user {user:?} with this password; check discovery.etcd.username and discovery.etcd.password");
@@ -226,7 +226,7 @@ async fn a_user_where_there_are_none() {
 async fn each_right_is_needed_and_no_other() {
     let server = Etcd::start(EtcdOptions::default().with_auth()).await.unwrap();
     let config = EtcdConfig { prefix: "/fleet/a".into(), ..with_user(&[server.address()], "worker", "right") };
-    server.add_user("worker", "right", &[(Access::ReadWrite, "/fleet/a/")]).await.unwrap();
+    server.add_user("worker", "right", &[(KeyAccess::ReadWrite, "/fleet/a/")]).await.unwrap();
     let (backend, a, rival) = (open(&config), registration("a", 1), registration("a", 2));
     let mut watch = backend.watch(&group(), Duration::from_secs(1));
     backend.register(&a).await.unwrap();
@@ -242,13 +242,13 @@ async fn each_right_is_needed_and_no_other() {
 
     let text = "user \"worker\" may not read and write below \"/fleet/a\" in etcd; grant it: `etcdctl role grant-permission ROLE --prefix=true \
                 readwrite /fleet/a/`, or check discovery.etcd.username and discovery.etcd.prefix";
-    let cases: [&[(Access, &str)]; 4] =
-        [&[(Access::Read, "/fleet/a/")], &[(Access::Write, "/fleet/a/")], &[(Access::ReadWrite, "/fleet/b/")], &[]];
+    let cases: [&[(KeyAccess, &str)]; 4] =
+        [&[(KeyAccess::Read, "/fleet/a/")], &[(KeyAccess::Write, "/fleet/a/")], &[(KeyAccess::ReadWrite, "/fleet/b/")], &[]];
     for rights in cases {
         server.change_user("worker", rights).await.unwrap();
         let backend = open(&config);
         expect_error(backend.register(&a).await, &DENIED, &format!("register: {text}"));
-        if rights.iter().all(|(access, prefix)| *access == Access::Write || *prefix == "/fleet/b/") {
+        if rights.iter().all(|(access, prefix)| *access == KeyAccess::Write || *prefix == "/fleet/b/") {
             expect_error(backend.members(&group()).await, &DENIED, &format!("members: {text}"));
             expect_error(Err::<(), _>(next_error(&mut backend.watch(&group(), a.ttl)).await), &DENIED, &format!("watch: {text}"));
         }

@@ -12,7 +12,7 @@ use common::{
 use futures::stream::{self, StreamExt};
 use serde_json::json;
 use shardwise_discovery::{Discovery, ErrorKind, WatchEvent};
-use shardwise_testkit::{Access, Etcd, EtcdOptions, TcpProxy};
+use shardwise_testkit::{Etcd, EtcdOptions, KeyAccess, TcpProxy};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_restart_with_its_data_loses_nobody() {
@@ -169,7 +169,7 @@ async fn watches_open_while_history_is_compacted_all_the_time() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_token_that_is_void_is_replaced() {
     let server = Etcd::start(EtcdOptions::default().with_auth()).await.unwrap();
-    server.add_user("worker", "right", &[(Access::ReadWrite, "/shardwise/")]).await.unwrap();
+    server.add_user("worker", "right", &[(KeyAccess::ReadWrite, "/shardwise/")]).await.unwrap();
     let proxy = TcpProxy::start(server.socket_addr()).await.unwrap();
     let backend = open(&with_user(&[url(proxy.address())], "worker", "right"));
     let a = registration("a", 1);

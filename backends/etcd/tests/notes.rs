@@ -17,7 +17,7 @@ use serde_json::json;
 use shardwise_core::{ClaimName, GroupName};
 use shardwise_discovery::conformance::{Fixture, Scope};
 use shardwise_discovery::{Clock, ErrorKind, Notes, WriteOutcome};
-use shardwise_testkit::{Access, Etcd, EtcdCluster, EtcdOptions};
+use shardwise_testkit::{Etcd, EtcdCluster, EtcdOptions, KeyAccess};
 use tokio::runtime::Handle;
 use tokio::sync::Mutex;
 use tokio::task::block_in_place;
@@ -32,7 +32,7 @@ async fn shared() -> Arc<EtcdCluster> {
         return cluster;
     }
     let cluster = EtcdCluster::start(3, EtcdOptions::default().with_auth()).await.expect("three etcd servers");
-    cluster.members()[0].add_user("worker", "right", &[(Access::ReadWrite, "/shardwise/")]).await.expect("a user");
+    cluster.members()[0].add_user("worker", "right", &[(KeyAccess::ReadWrite, "/shardwise/")]).await.expect("a user");
     let cluster = Arc::new(cluster);
     *shared = Arc::downgrade(&cluster);
     cluster

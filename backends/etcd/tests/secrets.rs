@@ -10,7 +10,7 @@ use std::sync::{Arc, Mutex};
 use common::{TTL, group, next_error, next_proof, open, registration, with_user};
 use shardwise_backend_etcd::EtcdConfig;
 use shardwise_discovery::Discovery;
-use shardwise_testkit::{Access, Authority, Etcd, EtcdOptions};
+use shardwise_testkit::{Authority, Etcd, EtcdOptions, KeyAccess};
 use tracing::Level;
 
 const PASSWORD: &str = "hush-3f9c1b7e";
@@ -50,7 +50,7 @@ async fn passwords_and_tokens_are_in_no_log() {
     let authority = Authority::new().unwrap();
     let options = EtcdOptions::default().with_auth().with_tls(&authority.server().unwrap());
     let server = Etcd::start(options).await.unwrap();
-    server.add_user("worker", PASSWORD, &[(Access::ReadWrite, "/shardwise/")]).await.unwrap();
+    server.add_user("worker", PASSWORD, &[(KeyAccess::ReadWrite, "/shardwise/")]).await.unwrap();
     let config = |password| EtcdConfig { ca_file: Some(authority.file()), ..with_user(&[server.address()], "worker", password) };
     let backend = open(&config(PASSWORD));
     let a = registration("a", 1);

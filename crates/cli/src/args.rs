@@ -7,7 +7,7 @@ use clap::error::ErrorKind;
 use clap::{Args as ClapArgs, Parser, Subcommand};
 
 use crate::commands::{confirm_loss, demo, end_absence, live, manual, outbox, probe, ring, serve, settings, watch};
-use crate::exit::{Code, Failure, Result};
+use crate::exit::{CliFailure, Code, Result};
 use crate::output::{self, Format};
 
 /// Which keys are mine? Consistent-hash sharding for fleets of background workers.
@@ -54,7 +54,7 @@ impl Common {
     /// A failure if a settings file was named for a command that reads none: it would be passed over in silence.
     pub(crate) fn without_settings(&self, instead: &str) -> Result<()> {
         match &self.settings {
-            Some(_) => Err(Failure::new(Code::Usage, format!("--settings has no use here: {instead}"))),
+            Some(_) => Err(CliFailure::new(Code::Usage, format!("--settings has no use here: {instead}"))),
             None => Ok(()),
         }
     }
@@ -69,9 +69,9 @@ pub(crate) enum Command {
     /// Watch publishers share an outbox, one be killed, one join, and nothing be lost
     Demo(demo::Demo),
     /// Print the settings in force and where each came from
-    Settings(settings::Settings),
+    Settings(settings::SettingsArgs),
     /// Observe a group and print one JSON object a line for every change
-    Watch(watch::Watch),
+    Watch(watch::WatchArgs),
     /// Say that members which have vanished are gone for good
     ConfirmLoss(confirm_loss::ConfirmLoss),
     /// Answer over HTTP beside a worker in any language
@@ -85,7 +85,7 @@ pub(crate) enum Command {
     /// Tell step by step why a key has its owner in the group as it is
     Explain(live::Explain),
     /// Print what moves between a group's members, as it happens
-    Rebalances(live::Rebalances),
+    Rebalances(live::RebalancesArgs),
     /// Let a member stay and own nothing, over its restarts too
     Drain(live::Drain),
     /// Let a drained member take its share again
@@ -97,7 +97,7 @@ pub(crate) enum Command {
     Ring(ring::Ring),
     /// Make, fill, publish and inspect an outbox
     #[command(subcommand)]
-    Outbox(outbox::Outbox),
+    Outbox(outbox::OutboxCommand),
     /// Print a shell's completions
     Completions(manual::Completions),
     /// Print the manual page, or write one for each command
@@ -107,7 +107,7 @@ pub(crate) enum Command {
 impl Command {
     /// Whether it runs until it is stopped, and so has something to tell in traces.
     pub(crate) const fn serves(&self) -> bool {
-        matches!(self, Self::Serve(_) | Self::Outbox(outbox::Outbox::Run(_)))
+        matches!(self, Self::Serve(_) | Self::Outbox(outbox::OutboxCommand::Run(_)))
     }
 }
 
@@ -124,7 +124,7 @@ pub(crate) fn answer(answer: &clap::Error) -> ExitCode {
             }
         };
     }
-    let failure = Failure::new(Code::Usage, one_line(&answer.to_string()));
+    let failure = CliFailure::new(Code::Usage, one_line(&answer.to_string()));
     output::complain(&failure);
     failure.code().into()
 }

@@ -8,7 +8,7 @@ const OWN: rlim_t = 256;
 
 /// What to do about the limits.
 #[derive(Debug, PartialEq, Eq)]
-struct Fit {
+struct DescriptorPlan {
     /// The soft limit that is needed, where that is another one.
     raise_to: Option<rlim_t>,
     /// How many connections there is room for.
@@ -43,12 +43,12 @@ pub(crate) fn for_connections(wanted: usize) -> usize {
     fit.connections
 }
 
-fn fit(soft: rlim_t, hard: rlim_t, wanted: usize) -> Fit {
+fn fit(soft: rlim_t, hard: rlim_t, wanted: usize) -> DescriptorPlan {
     let needed = OWN.saturating_add(rlim_t::try_from(wanted).unwrap_or(rlim_t::MAX));
     let limit = if soft >= needed { soft } else { hard.min(needed) };
     // Where there is hardly any room, most of it is for what a sidecar is there for.
     let room = limit.saturating_sub(OWN).max(limit / 4).max(1);
-    Fit { raise_to: (limit != soft).then_some(limit), connections: wanted.min(usize::try_from(room).unwrap_or(usize::MAX)) }
+    DescriptorPlan { raise_to: (limit != soft).then_some(limit), connections: wanted.min(usize::try_from(room).unwrap_or(usize::MAX)) }
 }
 
 #[cfg(test)]
@@ -69,7 +69,7 @@ mod tests {
             (2, 2, 512, None, 1),
             (rlim_t::MAX, rlim_t::MAX, 1_000_000, None, 1_000_000),
         ] {
-            assert_eq!(fit(soft, hard, wanted), Fit { raise_to, connections }, "{soft} {hard} {wanted}");
+            assert_eq!(fit(soft, hard, wanted), DescriptorPlan { raise_to, connections }, "{soft} {hard} {wanted}");
         }
     }
 }

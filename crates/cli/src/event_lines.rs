@@ -11,7 +11,7 @@ use shardwise_outbox::{NewEvent, PAYLOAD_BYTES_MAX, Payload};
 const LINE_BYTES_MAX: usize = 2 * PAYLOAD_BYTES_MAX + 256 * 1_024;
 
 /// One line: its number from 1, and the event or why there is none.
-pub(crate) struct Line {
+pub(crate) struct EventLine {
     pub(crate) number: u64,
     pub(crate) event: std::result::Result<NewEvent, String>,
 }
@@ -30,19 +30,19 @@ struct Fields<'a> {
 }
 
 /// The lines of a reader that are not blank.
-pub(crate) struct Lines<R> {
+pub(crate) struct EventLines<R> {
     reader: R,
     number: u64,
     bytes: Vec<u8>,
 }
 
-impl<R: BufRead> Lines<R> {
+impl<R: BufRead> EventLines<R> {
     pub(crate) const fn of(reader: R) -> Self {
         Self { reader, number: 0, bytes: Vec::new() }
     }
 
     /// The next line that is not blank.
-    pub(crate) fn next_line(&mut self) -> io::Result<Option<Line>> {
+    pub(crate) fn next_line(&mut self) -> io::Result<Option<EventLine>> {
         loop {
             self.bytes.clear();
             let whole = read_bounded(&mut self.reader, &mut self.bytes)?;
@@ -52,7 +52,7 @@ impl<R: BufRead> Lines<R> {
                 continue;
             }
             let event = if whole { parse(&self.bytes) } else { Err(format!("the line has more than {LINE_BYTES_MAX} bytes")) };
-            return Ok(Some(Line { number: self.number, event }));
+            return Ok(Some(EventLine { number: self.number, event }));
         }
     }
 }
@@ -94,7 +94,7 @@ mod tests {
     use super::*;
 
     fn lines(bytes: &[u8]) -> Vec<(u64, std::result::Result<NewEvent, String>)> {
-        let mut lines = Lines::of(bytes);
+        let mut lines = EventLines::of(bytes);
         std::iter::from_fn(|| lines.next_line().unwrap()).map(|line| (line.number, line.event)).collect()
     }
 

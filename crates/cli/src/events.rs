@@ -5,16 +5,16 @@ use std::path::{Path, PathBuf};
 
 use tokio::sync::mpsc;
 
-pub(crate) use crate::event_lines::Line;
-use crate::event_lines::Lines;
-use crate::exit::{Failure, Result};
+pub(crate) use crate::event_lines::EventLine;
+use crate::event_lines::EventLines;
+use crate::exit::{CliFailure, Result};
 use crate::output;
 
 /// Lines read ahead.
 const LINES_AHEAD: usize = 1_024;
 
 /// Where lines come from: a file, or stdin for `-`.
-pub(crate) fn open(from: &Path) -> Result<mpsc::Receiver<io::Result<Line>>> {
+pub(crate) fn open(from: &Path) -> Result<mpsc::Receiver<io::Result<EventLine>>> {
     let reader: Box<dyn BufRead + Send> = if from == Path::new("-") {
         output::waits_for_lines();
         Box::new(BufReader::new(io::stdin()))
@@ -24,7 +24,7 @@ pub(crate) fn open(from: &Path) -> Result<mpsc::Receiver<io::Result<Line>>> {
     };
     let (sender, receiver) = mpsc::channel(LINES_AHEAD);
     std::thread::spawn(move || {
-        let mut lines = Lines::of(reader);
+        let mut lines = EventLines::of(reader);
         while let Some(line) = lines.next_line().transpose() {
             if sender.blocking_send(line).is_err() {
                 break;
@@ -35,7 +35,7 @@ pub(crate) fn open(from: &Path) -> Result<mpsc::Receiver<io::Result<Line>>> {
 }
 
 /// The failure to read `from`.
-pub(crate) fn unreadable(from: &Path, error: &io::Error) -> Failure {
+pub(crate) fn unreadable(from: &Path, error: &io::Error) -> CliFailure {
     let name = if from == Path::new("-") { PathBuf::from("stdin") } else { from.into() };
-    Failure::io(format_args!("read {}", name.display()), error)
+    CliFailure::io(format_args!("read {}", name.display()), error)
 }

@@ -35,14 +35,14 @@ impl From<Code> for ExitCode {
 
 /// A failure as the user sees it: one line that says what happened and what to do, and an exit code.
 #[derive(Debug)]
-pub(crate) struct Failure {
+pub(crate) struct CliFailure {
     code: Code,
     line: String,
 }
 
-pub(crate) type Result<T> = std::result::Result<T, Failure>;
+pub(crate) type Result<T> = std::result::Result<T, CliFailure>;
 
-impl Failure {
+impl CliFailure {
     pub(crate) fn new(code: Code, line: impl Into<String>) -> Self {
         Self { code, line: one_line(&line.into(), usize::MAX) }
     }
@@ -85,13 +85,13 @@ fn errno(error: &io::Error) -> Errno {
     error.raw_os_error().map_or(Errno::UnknownErrno, Errno::from_raw)
 }
 
-impl fmt::Display for Failure {
+impl fmt::Display for CliFailure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.line)
     }
 }
 
-impl From<shardwise::Error> for Failure {
+impl From<shardwise::Error> for CliFailure {
     fn from(error: shardwise::Error) -> Self {
         let code = match error.kind() {
             ErrorKind::Settings | ErrorKind::UnknownPolicy => Code::Usage,
@@ -102,7 +102,7 @@ impl From<shardwise::Error> for Failure {
     }
 }
 
-impl From<shardwise_sidecar::Error> for Failure {
+impl From<shardwise_sidecar::Error> for CliFailure {
     fn from(error: shardwise_sidecar::Error) -> Self {
         use shardwise_sidecar::Error;
         match error {
@@ -135,7 +135,7 @@ mod tests {
             (Errno::EIO, "look at the system's log"),
         ];
         for (errno, advice) in cases {
-            let failure = Failure::io("read events.jsonl", &errno.into());
+            let failure = CliFailure::io("read events.jsonl", &errno.into());
             assert!(failure.line.starts_with("cannot read events.jsonl: ") && failure.line.contains(advice), "{errno}: {failure}");
             assert_eq!(failure.code(), Code::Unavailable);
         }
@@ -143,7 +143,7 @@ mod tests {
 
     #[test]
     fn a_name_with_control_characters_stays_on_one_line() {
-        let failure = Failure::new(Code::Usage, "no outbox a\nb\u{1b}[2J; known: größe");
+        let failure = CliFailure::new(Code::Usage, "no outbox a\nb\u{1b}[2J; known: größe");
         assert_eq!(failure.to_string(), r"no outbox a b\u{1b}[2J; known: größe");
     }
 }

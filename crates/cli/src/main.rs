@@ -21,7 +21,7 @@ fn main() -> ExitCode {
         Ok(args) => args,
         Err(answer) => return args::answer(&answer),
     };
-    let traces = traces::Traces::begin(args.command.serves());
+    let traces = traces::TraceExport::begin(args.command.serves());
     let code = match commands::run(args) {
         Ok(code) => {
             output::release_log();

@@ -15,7 +15,7 @@ use tracing_subscriber::layer::SubscriberExt;
 use tracing_subscriber::util::SubscriberInitExt;
 use tracing_subscriber::{EnvFilter, Layer, Registry, fmt};
 
-use crate::exit::{Failure, Result};
+use crate::exit::{CliFailure, Result};
 
 /// How results are written: for people, or for programs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, ValueEnum)]
@@ -42,7 +42,7 @@ pub(crate) fn start_log(traces: Option<impl Layer<Registry> + Send + Sync>) {
     let asked = EnvFilter::try_from_default_env().ok();
     *held() = asked.is_none().then(|| (Instant::now(), Vec::new()));
     let filter = asked.unwrap_or_else(|| EnvFilter::new("warn,sqlx=error,shardwise::operator=info"));
-    let log = fmt::layer().fmt_fields(OneLine).with_writer(|| Log).with_ansi(io::stderr().is_terminal()).with_filter(filter);
+    let log = fmt::layer().fmt_fields(OneLine).with_writer(|| LogOutput).with_ansi(io::stderr().is_terminal()).with_filter(filter);
     tracing_subscriber::registry().with(traces).with(log).init();
 }
 
@@ -66,9 +66,9 @@ impl<'w> FormatFields<'w> for OneLine {
 }
 
 /// Where the log is written.
-struct Log;
+struct LogOutput;
 
-impl Write for Log {
+impl Write for LogOutput {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         if let Some((since, kept)) = &mut *held()
             && since.elapsed() < HELD_FOR
@@ -86,7 +86,7 @@ impl Write for Log {
 }
 
 /// One line on stderr: what is wrong and what to do. Warnings held back until now led to it and are not repeated.
-pub(crate) fn complain(failure: &Failure) {
+pub(crate) fn complain(failure: &CliFailure) {
     *held() = None;
     // With stderr gone there is nobody left to tell.
     let _ = writeln!(io::stderr(), "shardwise: {failure}");
@@ -143,8 +143,8 @@ pub(crate) fn text(text: &str) -> Result<()> {
     stdout.write_all(text.as_bytes()).and_then(|()| stdout.flush()).map_err(|error| stdout_failed(&error))
 }
 
-pub(crate) fn stdout_failed(error: &io::Error) -> Failure {
-    Failure::io("write to stdout", error)
+pub(crate) fn stdout_failed(error: &io::Error) -> CliFailure {
+    CliFailure::io("write to stdout", error)
 }
 
 /// Rows under a heading, columns as wide as they need to be; the last one is not padded. A cell stays on its line, whatever is in it.

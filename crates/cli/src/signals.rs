@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use tokio::signal::unix::{SignalKind, signal};
 use tokio_util::sync::CancellationToken;
 
-use crate::exit::{Failure, Result};
+use crate::exit::{CliFailure, Result};
 use crate::output;
 
 /// So close together, two signals are one: wrappers such as `timeout` send each to the process and to its group.
@@ -15,7 +15,7 @@ const INTERRUPTED: i32 = 130;
 
 /// A token that is cancelled at the first signal.
 pub(crate) fn shutdown() -> Result<CancellationToken> {
-    let failed = |error: std::io::Error| Failure::io("listen for signals", &error);
+    let failed = |error: std::io::Error| CliFailure::io("listen for signals", &error);
     let mut terminate = signal(SignalKind::terminate()).map_err(failed)?;
     let mut interrupt = signal(SignalKind::interrupt()).map_err(failed)?;
     let token = CancellationToken::new();

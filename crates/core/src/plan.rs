@@ -47,7 +47,7 @@ impl Balance {
     }
 }
 
-/// What would move between two sets of members on the ring. A key placement has no slots: see [`crate::Change`].
+/// What would move between two sets of members on the ring. A key placement has no slots: see [`crate::PlacementChange`].
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Plan {
     /// Slots of the circle.

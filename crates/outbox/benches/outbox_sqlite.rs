@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use criterion::{BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
 use shardwise::discovery::Clock;
 use shardwise::{Incarnation, InstanceId, Moment, Ownership, ServiceState, Sharding, SlotSet, Timing};
-use shardwise_outbox::store::{FetchRequest, Registration};
+use shardwise_outbox::store::{FetchRequest, PublisherRegistration};
 use shardwise_outbox::{FileSink, NewEvent, OutboxPublisher, PublisherOptions, SqliteStore, Store};
 use sqlx::ConnectOptions;
 use sqlx::sqlite::SqliteConnectOptions;
@@ -131,9 +131,10 @@ fn draining(c: &mut Criterion) {
 }
 
 /// An owner of the lower half of the slots, and the hundred events it has to read.
-async fn reader(path: &Path) -> (SqliteStore, Registration) {
+async fn reader(path: &Path) -> (SqliteStore, PublisherRegistration) {
     let store = SqliteStore::init(path).await.unwrap();
-    let me = Registration { publisher: "bench".into(), incarnation: Incarnation::new(1), ttl: Duration::from_hours(1), slots: SLOTS };
+    let me =
+        PublisherRegistration { publisher: "bench".into(), incarnation: Incarnation::new(1), ttl: Duration::from_hours(1), slots: SLOTS };
     store.register(&me).await.unwrap();
     store.take(&me, &SlotSet::from_slots(SLOTS, 0..SLOTS / 2)).await.unwrap();
     (store, me)
@@ -194,7 +195,7 @@ fn fetching(c: &mut Criterion) {
     group.finish();
 }
 
-fn fetched(runtime: &Runtime, store: &SqliteStore, me: &Registration) -> usize {
+fn fetched(runtime: &Runtime, store: &SqliteStore, me: &PublisherRegistration) -> usize {
     runtime.block_on(store.fetch(me, &request())).unwrap().runs.iter().map(|run| run.events.len()).sum()
 }
 

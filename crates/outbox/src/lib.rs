@@ -32,9 +32,9 @@ pub use event::{AGGREGATE_ID_BYTES_MAX, AggregateId, Delivery, HEADERS_BYTES_MAX
 pub use options::{BATCH_MAX, Poison, PublisherOptions, RETRY_DELAY_MAX};
 #[cfg(feature = "postgres")]
 pub use postgres::{PostgresConfig, PostgresStore};
-pub use publisher::{Nudge, OutboxPublisher, OutboxPublisherBuilder, PublisherStats, Snapshot, Trouble, report_backlog};
+pub use publisher::{Nudge, OutboxPublisher, OutboxPublisherBuilder, PublisherSnapshot, PublisherStats, Trouble, report_backlog};
 pub use shardwise::core::one_line;
 pub use sink::{FileSink, Sink, StdoutSink};
 #[cfg(feature = "sqlite")]
-pub use sqlite::{Holder, SqliteConfig, SqliteStore};
+pub use sqlite::{SlotHolder, SqliteConfig, SqliteStore};
 pub use store::{DeadLetters, Status, Store, serves};

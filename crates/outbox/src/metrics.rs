@@ -12,7 +12,7 @@ use crate::store::Backlog;
 
 /// How a metric is to be read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Kind {
+pub enum PublisherMetricKind {
     /// A sum since the publisher's start.
     Counter,
     /// How something stands.
@@ -21,7 +21,7 @@ pub enum Kind {
     Histogram,
 }
 
-impl Kind {
+impl PublisherMetricKind {
     /// Its name in the page.
     pub const fn as_str(self) -> &'static str {
         match self {
@@ -34,87 +34,101 @@ impl Kind {
 
 /// One metric. All have the label `sink`, the destination's name.
 #[derive(Debug, Clone, Copy)]
-pub struct Metric {
+pub struct PublisherMetric {
     /// Its name.
     pub name: &'static str,
     /// How it is to be read.
-    pub kind: Kind,
+    pub kind: PublisherMetricKind,
     /// What it says, and in which unit.
     pub help: &'static str,
 }
 
-const fn metric(name: &'static str, kind: Kind, help: &'static str) -> Metric {
-    Metric { name, kind, help }
+const fn metric(name: &'static str, kind: PublisherMetricKind, help: &'static str) -> PublisherMetric {
+    PublisherMetric { name, kind, help }
 }
 
-const DELIVERED: Metric =
-    metric("shardwise_outbox_delivered_total", Kind::Counter, "Events that the sink accepted and that are marked as delivered");
-const RETRIED: Metric =
-    metric("shardwise_outbox_retried_total", Kind::Counter, "Heads that failed, or whose destination was down, and that are tried later");
-const PARKED: Metric = metric("shardwise_outbox_parked_total", Kind::Counter, "Events set aside by this publisher");
-const DISCARDED: Metric = metric("shardwise_outbox_discarded_total", Kind::Counter, "Events given up for good by this publisher");
-const BLOCKED: Metric = metric("shardwise_outbox_blocked_total", Kind::Counter, "Aggregates blocked by this publisher");
-const REPEATED: Metric = metric(
+const DELIVERED: PublisherMetric = metric(
+    "shardwise_outbox_delivered_total",
+    PublisherMetricKind::Counter,
+    "Events that the sink accepted and that are marked as delivered",
+);
+const RETRIED: PublisherMetric = metric(
+    "shardwise_outbox_retried_total",
+    PublisherMetricKind::Counter,
+    "Heads that failed, or whose destination was down, and that are tried later",
+);
+const PARKED: PublisherMetric = metric("shardwise_outbox_parked_total", PublisherMetricKind::Counter, "Events set aside by this publisher");
+const DISCARDED: PublisherMetric =
+    metric("shardwise_outbox_discarded_total", PublisherMetricKind::Counter, "Events given up for good by this publisher");
+const BLOCKED: PublisherMetric =
+    metric("shardwise_outbox_blocked_total", PublisherMetricKind::Counter, "Aggregates blocked by this publisher");
+const REPEATED: PublisherMetric = metric(
     "shardwise_outbox_repeated_total",
-    Kind::Counter,
+    PublisherMetricKind::Counter,
     "Events sent again although an earlier send may have arrived: it took too long, or its slot was lost on the way",
 );
-const FENCED: Metric = metric(
+const FENCED: PublisherMetric = metric(
     "shardwise_outbox_fenced_writes_total",
-    Kind::Counter,
+    PublisherMetricKind::Counter,
     "Slots found to be another publisher's, mostly by a write that the store refused; 0 while nothing changes",
 );
-const LAPSED: Metric = metric(
+const LAPSED: PublisherMetric = metric(
     "shardwise_outbox_lapsed_total",
-    Kind::Counter,
+    PublisherMetricKind::Counter,
     "Times this publisher could not renew its fence in time and dropped everything in its hands",
 );
-const PUBLISH: Metric = metric(
+const PUBLISH: PublisherMetric = metric(
     "shardwise_outbox_publish_latency_seconds",
-    Kind::Histogram,
+    PublisherMetricKind::Histogram,
     "From handing a batch to the sink until its answer, whatever that is",
 );
-const MARK: Metric =
-    metric("shardwise_outbox_mark_latency_seconds", Kind::Histogram, "From handing outcomes to the store until they are written");
-const HELD: Metric = metric("shardwise_outbox_held_slots", Kind::Gauge, "Slots that this publisher holds");
-const WANTED: Metric = metric("shardwise_outbox_wanted_slots", Kind::Gauge, "Slots that the sharding gives to this publisher");
-const IN_MEMORY: Metric = metric("shardwise_outbox_in_memory_events", Kind::Gauge, "Events in this publisher's memory");
-const DOWN: Metric = metric(
+const MARK: PublisherMetric = metric(
+    "shardwise_outbox_mark_latency_seconds",
+    PublisherMetricKind::Histogram,
+    "From handing outcomes to the store until they are written",
+);
+const HELD: PublisherMetric = metric("shardwise_outbox_held_slots", PublisherMetricKind::Gauge, "Slots that this publisher holds");
+const WANTED: PublisherMetric =
+    metric("shardwise_outbox_wanted_slots", PublisherMetricKind::Gauge, "Slots that the sharding gives to this publisher");
+const IN_MEMORY: PublisherMetric =
+    metric("shardwise_outbox_in_memory_events", PublisherMetricKind::Gauge, "Events in this publisher's memory");
+const DOWN: PublisherMetric = metric(
     "shardwise_outbox_destination_down",
-    Kind::Gauge,
+    PublisherMetricKind::Gauge,
     "Destinations of the sink that refuse everything, so that only single events are tried there; 1 or 0 where the sink is one destination",
 );
-const PENDING: Metric = metric(
+const PENDING: PublisherMetric = metric(
     "shardwise_outbox_pending_events",
-    Kind::Gauge,
+    PublisherMetricKind::Gauge,
     "Events of the whole outbox that are not delivered yet, those behind a blocked one included; at least so many if backlog_complete is 0",
 );
-const OLDEST: Metric = metric(
+const OLDEST: PublisherMetric = metric(
     "shardwise_outbox_oldest_pending_age_seconds",
-    Kind::Gauge,
+    PublisherMetricKind::Gauge,
     "Age of the oldest of them by the writer's clock, 0 if there is none; at least so old if backlog_complete is 0",
 );
-const BLOCKED_NOW: Metric =
-    metric("shardwise_outbox_blocked_aggregates", Kind::Gauge, "Aggregates of the whole outbox that wait for an operator");
-const UNPUBLISHED: Metric = metric(
+const BLOCKED_NOW: PublisherMetric =
+    metric("shardwise_outbox_blocked_aggregates", PublisherMetricKind::Gauge, "Aggregates of the whole outbox that wait for an operator");
+const UNPUBLISHED: PublisherMetric = metric(
     "shardwise_outbox_unpublished_events",
-    Kind::Gauge,
+    PublisherMetricKind::Gauge,
     "Events of the whole outbox in slots that no living publisher holds, so they are not sent",
 );
-const STUCK: Metric = metric(
+const STUCK: PublisherMetric = metric(
     "shardwise_outbox_stuck",
-    Kind::Gauge,
+    PublisherMetricKind::Gauge,
     "1 if events have no living publisher, or the oldest pending one is older than a minute and than ten polls, or the outbox could not be counted three times in a row; else 0",
 );
-const PARKED_NOW: Metric = metric("shardwise_outbox_parked_events", Kind::Gauge, "Events of the whole outbox that are set aside");
-const COMPLETE: Metric = metric(
+const PARKED_NOW: PublisherMetric =
+    metric("shardwise_outbox_parked_events", PublisherMetricKind::Gauge, "Events of the whole outbox that are set aside");
+const COMPLETE: PublisherMetric = metric(
     "shardwise_outbox_backlog_complete",
-    Kind::Gauge,
+    PublisherMetricKind::Gauge,
     "1 if the gauges of the whole outbox are exact, 0 if there was more than is counted or it could not be counted",
 );
 
 /// All metrics.
-pub const METRICS: [Metric; 21] = [
+pub const METRICS: [PublisherMetric; 21] = [
     PENDING,
     OLDEST,
     UNPUBLISHED,
@@ -139,13 +153,13 @@ pub const METRICS: [Metric; 21] = [
 ];
 
 /// What is counted, and what of the engine's numbers it shows.
-type Fed<M, T> = (M, fn(&Counters) -> T);
+type MeterReading<M, T> = (M, fn(&Counters) -> T);
 
 /// A publisher's counters, asked for once.
 #[derive(Debug, Clone)]
-pub(crate) struct Meters {
-    counters: [Fed<Counter, u64>; 8],
-    gauges: [Fed<Gauge, f64>; 4],
+pub(crate) struct PublisherMeters {
+    counters: [MeterReading<Counter, u64>; 8],
+    gauges: [MeterReading<Gauge, f64>; 4],
     publish: Histogram,
     mark: Histogram,
     counted: Counters,
@@ -182,22 +196,22 @@ impl BacklogMeters {
     }
 }
 
-fn counter(metric: Metric, labels: &[Label]) -> Counter {
+fn counter(metric: PublisherMetric, labels: &[Label]) -> Counter {
     metrics::describe_counter!(metric.name, metric.help);
     metrics::counter!(metric.name, labels.iter())
 }
 
-fn gauge(metric: Metric, labels: &[Label]) -> Gauge {
+fn gauge(metric: PublisherMetric, labels: &[Label]) -> Gauge {
     metrics::describe_gauge!(metric.name, metric.help);
     metrics::gauge!(metric.name, labels.iter())
 }
 
-fn histogram(metric: Metric, labels: &[Label]) -> Histogram {
+fn histogram(metric: PublisherMetric, labels: &[Label]) -> Histogram {
     metrics::describe_histogram!(metric.name, metrics::Unit::Seconds, metric.help);
     metrics::histogram!(metric.name, labels.iter())
 }
 
-impl Meters {
+impl PublisherMeters {
     pub(crate) fn new(sink: &str) -> Self {
         let labels = [Label::new("sink", sink.to_owned())];
         let counter = |metric| counter(metric, &labels);
@@ -272,7 +286,7 @@ parked events; where one of them stopped, `backlog_complete` is 0 and the number
     #[test]
     fn the_page_is_the_table() {
         let mut page = BEGINNING.to_owned();
-        for Metric { name, kind, help } in METRICS {
+        for PublisherMetric { name, kind, help } in METRICS {
             writeln!(page, "| `{name}` | {} | {help} |", kind.as_str()).unwrap();
         }
         let path = concat!(env!("CARGO_MANIFEST_DIR"), "/metrics.md");
@@ -284,10 +298,10 @@ parked events; where one of them stopped, `backlog_complete` is 0 and the number
 
     #[test]
     fn names_say_what_they_are() {
-        for Metric { name, kind, help } in METRICS {
+        for PublisherMetric { name, kind, help } in METRICS {
             assert!(name.starts_with("shardwise_outbox_") && !help.ends_with('.'), "{name}");
-            assert_eq!(name.ends_with("_total"), kind == Kind::Counter, "{name}");
-            assert!(kind != Kind::Histogram || name.ends_with("_seconds"), "{name}");
+            assert_eq!(name.ends_with("_total"), kind == PublisherMetricKind::Counter, "{name}");
+            assert!(kind != PublisherMetricKind::Histogram || name.ends_with("_seconds"), "{name}");
         }
     }
 }

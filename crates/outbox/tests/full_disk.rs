@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use common::{Outbox, Running, TestSharding, eventually};
-use shardwise_outbox::exercise::{Reply, ScriptedSink};
+use shardwise_outbox::exercise::{ScriptedReply, ScriptedSink};
 use shardwise_outbox::{ErrorKind, NewEvent, OutboxPublisher, PublisherOptions, SqliteStore, Store, sqlite};
 use shardwise_testkit::SmallDisk;
 
@@ -101,7 +101,7 @@ async fn a_publisher_goes_on(disk: SmallDisk, Trouble { begin, end, says }: Trou
         if !begun.swap(true, Ordering::SeqCst) {
             begin(&script);
         }
-        Reply::Accept
+        ScriptedReply::Accept
     });
     // Without retention each mark is a transaction.
     let (poll, retention) = (Duration::from_millis(100), Duration::ZERO);

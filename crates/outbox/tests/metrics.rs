@@ -11,7 +11,7 @@ use std::time::Duration;
 use common::{Outbox, Running, SLOTS, TestSharding, events, eventually};
 use metrics_util::debugging::{DebugValue, DebuggingRecorder, Snapshotter};
 use shardwise::SlotSet;
-use shardwise_outbox::exercise::{Reply, ScriptedSink};
+use shardwise_outbox::exercise::{ScriptedReply, ScriptedSink};
 use shardwise_outbox::metrics::METRICS;
 use shardwise_outbox::sink::Refusal;
 use shardwise_outbox::{OutboxPublisher, Poison, PublisherOptions, Store};
@@ -40,10 +40,10 @@ async fn publish(poison: Poison, recorder: &DebuggingRecorder, sums: &mut BTreeM
     // `bad` is refused for good, `slow` at its first try only, and one hangs so long that it is sent again.
     let (tried, hung) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicBool::new(false)));
     let sink = ScriptedSink::new(move |event| match event.aggregate_id.as_str() {
-        "bad" => Reply::Refuse(Refusal::permanent("422")),
-        "slow" if !tried.swap(true, Ordering::SeqCst) => Reply::Refuse(Refusal::retryable("503")),
-        "hangs" if !hung.swap(true, Ordering::SeqCst) => Reply::Hang,
-        _ => Reply::Accept,
+        "bad" => ScriptedReply::Refuse(Refusal::permanent("422")),
+        "slow" if !tried.swap(true, Ordering::SeqCst) => ScriptedReply::Refuse(Refusal::retryable("503")),
+        "hangs" if !hung.swap(true, Ordering::SeqCst) => ScriptedReply::Hang,
+        _ => ScriptedReply::Accept,
     });
     outbox.insert_plainly([events("good", 1..=5), events("bad", 1..=1), events("slow", 1..=1), events("hangs", 1..=1)].concat()).await;
     if poison == Poison::Block {

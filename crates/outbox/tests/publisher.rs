@@ -12,8 +12,8 @@ use async_trait::async_trait;
 use common::{Outbox, Running, SLOTS, TTL, TestSharding, events, eventually, within};
 use shardwise::discovery::Clock;
 use shardwise::{Moment, Serves, SlotSet};
-use shardwise_outbox::exercise::{Reply, ScriptedSink, StoreHarness as _};
-use shardwise_outbox::sink::{Accepted, Refusal, SinkLimits, read_events};
+use shardwise_outbox::exercise::{ScriptedReply, ScriptedSink, StoreHarness as _};
+use shardwise_outbox::sink::{Acceptance, Refusal, SinkLimits, read_events};
 use shardwise_outbox::{
     Delivery, ErrorKind, FileSink, NewEvent, OutboxPublisher, OutboxPublisherBuilder, Poison, PublisherOptions, Sink, Store,
 };
@@ -182,7 +182,7 @@ impl Sink for Slow {
         "slow"
     }
 
-    async fn deliver(&self, batch: Arc<[Delivery]>) -> Accepted {
+    async fn deliver(&self, batch: Arc<[Delivery]>) -> Acceptance {
         self.permits.acquire().await.unwrap().forget();
         self.sink.deliver(batch).await
     }
@@ -194,7 +194,7 @@ async fn an_outage_burns_no_attempts_and_ends_by_itself() {
     let up = Arc::new(AtomicBool::new(false));
     let sink = ScriptedSink::new({
         let up = Arc::clone(&up);
-        move |_| if up.load(Ordering::SeqCst) { Reply::Accept } else { Reply::Refuse(Refusal::retryable("503")) }
+        move |_| if up.load(Ordering::SeqCst) { ScriptedReply::Accept } else { ScriptedReply::Refuse(Refusal::retryable("503")) }
     });
     outbox.insert_plainly((0..50).flat_map(|n| events(&n.to_string(), 1..=2)).collect()).await;
     let options = PublisherOptions { max_attempts: 1, backoff: Duration::from_millis(2), ..options() };
@@ -216,7 +216,7 @@ async fn an_outage_burns_no_attempts_and_ends_by_itself() {
 }
 
 fn poison(id: &'static str, refusal: Refusal) -> ScriptedSink {
-    ScriptedSink::new(move |event| if event.id == id { Reply::Refuse(refusal.clone()) } else { Reply::Accept })
+    ScriptedSink::new(move |event| if event.id == id { ScriptedReply::Refuse(refusal.clone()) } else { ScriptedReply::Accept })
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -262,7 +262,8 @@ async fn park_sets_the_event_aside_and_goes_on() {
 async fn a_sink_that_never_answers_delays_only_its_own_aggregate() {
     let outbox = Outbox::new().await;
     let limits = SinkLimits { mixed: false, concurrency: 4, ..SinkLimits::default() };
-    let sink = ScriptedSink::new(|event| if event.aggregate_id == "5" { Reply::Hang } else { Reply::Accept }).with_limits(limits);
+    let sink =
+        ScriptedSink::new(|event| if event.aggregate_id == "5" { ScriptedReply::Hang } else { ScriptedReply::Accept }).with_limits(limits);
     outbox.insert_plainly((0..10).flat_map(|n| events(&n.to_string(), 1..=4)).collect()).await;
     let options = PublisherOptions { send_timeout: Duration::from_millis(300), ..options() };
     let running = Running::start(publisher(&outbox, sink.clone(), &TestSharding::full("one")).await.options(options));

@@ -13,20 +13,20 @@ use shardwise::SlotSet;
 use shardwise::discovery::Clock;
 use shardwise::{Incarnation, Moment};
 use shardwise_outbox::exercise::StoreHarness;
-use shardwise_outbox::store::{FetchRequest, Outcome, Registration, Run, Swept, Then};
+use shardwise_outbox::store::{EventRun, FetchRequest, HeadUpdate, Outcome, PublisherRegistration, SweepResult};
 use shardwise_outbox::{ErrorKind, NewEvent, PAYLOAD_BYTES_MAX, Payload, SqliteConfig, SqliteStore, Store, sqlite};
 use sqlx::Connection;
 use tokio_util::sync::CancellationToken;
 
-fn me(number: u64) -> Registration {
-    Registration { publisher: format!("w{number}"), incarnation: Incarnation::new(number), ttl: Duration::from_secs(10), slots: 8 }
+fn me(number: u64) -> PublisherRegistration {
+    PublisherRegistration { publisher: format!("w{number}"), incarnation: Incarnation::new(number), ttl: Duration::from_secs(10), slots: 8 }
 }
 
 fn request() -> FetchRequest {
     FetchRequest { after: None, events_max: 1_000, bytes_max: 1 << 24, except_slots: vec![], except_aggregates: vec![] }
 }
 
-async fn owner(store: &SqliteStore) -> Registration {
+async fn owner(store: &SqliteStore) -> PublisherRegistration {
     let me = me(1);
     store.register(&me).await.unwrap();
     assert_eq!(store.take(&me, &SlotSet::full(8)).await.unwrap().len(), 8);
@@ -252,7 +252,7 @@ async fn a_holder_seen_after_the_takers_reading_is_alive() {
     assert!(behind.take(&me(2), &SlotSet::full(8)).await.unwrap().is_empty());
     let status = behind.status().await.unwrap();
     assert!(status.free_slots == 0 && status.publishers.iter().all(|publisher| publisher.alive), "{status:?}");
-    let other = Registration { slots: 16, ..me(3) };
+    let other = PublisherRegistration { slots: 16, ..me(3) };
     assert_eq!(behind.register(&other).await.unwrap_err().kind(), ErrorKind::OtherSlots);
 }
 
@@ -359,10 +359,10 @@ async fn count(outbox: &Outbox) -> i64 {
 }
 
 /// Delivers what is pending up to `through` of each aggregate.
-async fn deliver(store: &SqliteStore, me: &Registration, through: u64) {
+async fn deliver(store: &SqliteStore, me: &PublisherRegistration, through: u64) {
     store.place_new(1_000).await.unwrap();
     let runs = store.fetch(me, &request()).await.unwrap().runs;
-    let outcome = |run: &Run| Outcome { aggregate: run.aggregate, hold: run.hold, through: Some(through), then: Then::Next };
+    let outcome = |run: &EventRun| Outcome { aggregate: run.aggregate, hold: run.hold, through: Some(through), then: HeadUpdate::Next };
     assert_eq!(store.record(me, &runs.iter().map(outcome).collect::<Vec<_>>(), false).await.unwrap(), []);
 }
 
@@ -489,7 +489,7 @@ async fn a_sweep_that_finds_nothing_takes_no_lock() {
     let mut conn = outbox.connection().await;
     let tx = conn.begin_with("BEGIN IMMEDIATE").await.unwrap();
     assert!(store.sweep(Duration::from_nanos(1), 0, 3).await.unwrap().resume.is_some());
-    assert_eq!(store.sweep(Duration::ZERO, 0, 3).await.unwrap(), Swept::default());
+    assert_eq!(store.sweep(Duration::ZERO, 0, 3).await.unwrap(), SweepResult::default());
     tx.rollback().await.unwrap();
 }
 

@@ -11,7 +11,7 @@ use shardwise::core::ViewPlacement;
 use shardwise::{Departure, InstanceId, Member, Observer, Ownership, ShardKey, slot_of};
 use utoipa::ToSchema;
 
-use crate::app::{App, InPath, Joined, Of};
+use crate::app::{App, KeyPath, PolicyPath, ServedGroup};
 use crate::problem::Result;
 
 /// Who owns a key.
@@ -40,7 +40,7 @@ pub(crate) struct KeyOwner {
     params(("policy" = String, Path, description = "A policy that this sidecar serves"), ("key" = String, Path, description = "The key")),
     responses((status = 200, description = "Who owns it", body = KeyOwner))
 )]
-pub(crate) async fn owner(Of(joined): Of, InPath(key): InPath) -> Result<Json<KeyOwner>> {
+pub(crate) async fn owner(PolicyPath(joined): PolicyPath, KeyPath(key): KeyPath) -> Result<Json<KeyOwner>> {
     let placed = joined.placed()?;
     let view = joined.observer()?.members();
     let owner = placed.as_ref().and_then(|placed| placed.owner(&key)).cloned();
@@ -96,7 +96,7 @@ pub(crate) struct WorkerShare {
     params(("policy" = String, Path, description = "A policy that this sidecar serves")),
     responses((status = 200, description = "State, deadline and slots", body = WorkerShare))
 )]
-pub(crate) async fn ownership(Of(joined): Of) -> Json<WorkerShare> {
+pub(crate) async fn ownership(PolicyPath(joined): PolicyPath) -> Json<WorkerShare> {
     Json(joined.owned())
 }
 
@@ -104,7 +104,7 @@ fn millis(time: Duration) -> u64 {
     u64::try_from(time.as_millis()).unwrap_or(u64::MAX)
 }
 
-impl Joined {
+impl ServedGroup {
     /// What is known of a group that is only observed.
     fn observed(&self) -> WorkerShare {
         let (service, observer) = (&self.service, self.observer.get());
@@ -148,8 +148,8 @@ impl Joined {
             hint: ownership.not_owning_at(now).map(|why| why.hint),
             drained: service.is_drained(),
             owned_for_ms: ownership.deadline().filter(|_| is_live).map(|end| millis(end.since(now))),
-            renewed_ms_ago: self.signs.renewed_ago(now).map(millis),
-            viewed_ms_ago: self.signs.viewed_ago(now).map(millis),
+            renewed_ms_ago: self.liveness.renewed_ago(now).map(millis),
+            viewed_ms_ago: self.liveness.viewed_ago(now).map(millis),
             view_age_ms: service.view_age().map(millis),
             revision: ownership.view().revision(),
             view_fingerprint: ownership.view().fingerprint().to_string(),
@@ -238,7 +238,7 @@ pub(crate) struct OneMember {
     params(("policy" = String, Path, description = "A policy that this sidecar serves")),
     responses((status = 200, description = "The members", body = Group))
 )]
-pub(crate) async fn members(State(app): State<Arc<App>>, Of(joined): Of) -> Result<Json<Group>> {
+pub(crate) async fn members(State(app): State<Arc<App>>, PolicyPath(joined): PolicyPath) -> Result<Json<Group>> {
     // Of a large group it is much to write.
     app.spend()?;
     let observer = joined.observer()?;

@@ -15,17 +15,17 @@ use tokio::runtime::Handle;
 use tokio::sync::Semaphore;
 use tracing::Instrument;
 
-use crate::among::Peers;
 use crate::bodies::{Bodies, KEPT_BYTES_MAX};
+use crate::connection_table::ConnectionTable;
 use crate::history::History;
+use crate::liveness::Liveness;
 use crate::options::{Limits, Token};
 use crate::outbox::Outbox;
 use crate::page::Page;
+use crate::peer_config::Peers;
 use crate::problem::{Problem, Result};
-use crate::rate::Rate;
-use crate::seats::Seats;
+use crate::rate::RateLimiter;
 use crate::sieve::KEY_BYTES_MAX;
-use crate::signs::Signs;
 
 /// How many requests a second may ask for what takes a placement or a call of the backend.
 const COSTLY_PER_SECOND: u32 = 50;
@@ -37,26 +37,26 @@ pub(crate) const FOLLOWERS_MOST: usize = 64;
 const CALL_WITHIN: Duration = Duration::from_secs(10);
 
 /// One group that this sidecar is a member of, or only observes.
-pub(crate) struct Joined {
+pub(crate) struct ServedGroup {
     pub(crate) service: ShardingService,
     /// The service never joins: this sidecar shows the group and owns nothing of it.
     pub(crate) only_observes: bool,
     /// Sees the owners of all keys, once there was a first view.
     pub(crate) observer: OnceLock<Observer>,
     pub(crate) history: History,
-    pub(crate) signs: Signs,
+    pub(crate) liveness: Liveness,
 }
 
 pub(crate) struct App {
     pub(crate) factory: ShardingFactory,
-    pub(crate) policies: BTreeMap<String, Arc<Joined>>,
+    pub(crate) policies: BTreeMap<String, Arc<ServedGroup>>,
     /// Where the services live.
     pub(crate) renewals: Handle,
     pub(crate) token: Option<Token>,
     pub(crate) hosts: Vec<String>,
     pub(crate) limits: Limits,
-    rate: Option<Rate>,
-    pub(crate) seats: Arc<Seats>,
+    rate: Option<RateLimiter>,
+    pub(crate) connections: Arc<ConnectionTable>,
     pub(crate) followers: Arc<Semaphore>,
     pub(crate) leaving: AtomicBool,
     pub(crate) document: Bytes,
@@ -79,22 +79,22 @@ pub(crate) struct App {
     pub(crate) unanswered: LogThrottle<()>,
     /// The room for what clients send.
     pub(crate) bodies: Arc<Bodies>,
-    costly: Rate,
+    costly: RateLimiter,
     placing: Arc<Semaphore>,
 }
 
 /// What an [`App`] is made of.
-pub(crate) struct Made {
+pub(crate) struct AppParts {
     pub(crate) factory: ShardingFactory,
-    pub(crate) policies: BTreeMap<String, Arc<Joined>>,
+    pub(crate) policies: BTreeMap<String, Arc<ServedGroup>>,
     pub(crate) renewals: Handle,
     pub(crate) document: Bytes,
 }
 
 impl App {
-    pub(crate) fn new(parts: Made, options: crate::options::Options) -> Self {
-        let Made { factory, policies, renewals, document } = parts;
-        let rate = options.limits.rate.map(Rate::new);
+    pub(crate) fn new(parts: AppParts, options: crate::options::Options) -> Self {
+        let AppParts { factory, policies, renewals, document } = parts;
+        let rate = options.limits.rate.map(RateLimiter::new);
         Self {
             factory,
             policies,
@@ -102,7 +102,7 @@ impl App {
             token: options.token,
             hosts: options.hosts,
             rate,
-            seats: Seats::new(options.limits.connections),
+            connections: ConnectionTable::new(options.limits.connections),
             limits: options.limits,
             followers: Arc::new(Semaphore::new(FOLLOWERS_MOST)),
             leaving: AtomicBool::new(false),
@@ -118,7 +118,7 @@ impl App {
             unbrought: LogThrottle::default(),
             unanswered: LogThrottle::default(),
             bodies: Bodies::new(KEPT_BYTES_MAX),
-            costly: Rate::new(COSTLY_PER_SECOND),
+            costly: RateLimiter::new(COSTLY_PER_SECOND),
             placing: Arc::new(Semaphore::new(PLACING_MOST)),
         }
     }
@@ -129,7 +129,7 @@ impl App {
     ///
     /// If there is none left.
     pub(crate) fn admit(&self) -> Result<()> {
-        let is_left = self.rate.as_ref().is_none_or(Rate::passes);
+        let is_left = self.rate.as_ref().is_none_or(RateLimiter::passes);
         if is_left { Ok(()) } else { Err(Problem::too_many("there are more requests a second than --rate allows")) }
     }
 
@@ -182,7 +182,7 @@ async fn in_turn<T: Send + 'static>(turns: &Arc<Semaphore>, work: impl FnOnce() 
     computed.await.map_err(|_| Problem::unavailable("this could not be computed; try again"))
 }
 
-impl Joined {
+impl ServedGroup {
     fn not_ready(&self) -> Option<String> {
         if self.only_observes {
             let limit = self.service.timing().ttl * 2;
@@ -224,13 +224,13 @@ impl Joined {
 }
 
 /// The policy that the path names.
-pub(crate) struct Of(pub(crate) Arc<Joined>);
+pub(crate) struct PolicyPath(pub(crate) Arc<ServedGroup>);
 
 /// The key that the path names: what stands there, percent-decoded.
-pub(crate) struct InPath(pub(crate) String);
+pub(crate) struct KeyPath(pub(crate) String);
 
 /// The member that the path names, percent-decoded.
-pub(crate) struct InstanceInPath(pub(crate) String);
+pub(crate) struct InstancePath(pub(crate) String);
 
 async fn parameter(parts: &mut Parts, wanted: &str) -> Result<Option<String>> {
     let refused = |_| Problem::bad_key("what stands in the path, percent-decoded, is not UTF-8");
@@ -238,7 +238,7 @@ async fn parameter(parts: &mut Parts, wanted: &str) -> Result<Option<String>> {
     Ok(parameters.iter().find(|(name, _)| *name == wanted).map(|(_, value)| value.to_owned()))
 }
 
-impl FromRequestParts<Arc<App>> for Of {
+impl FromRequestParts<Arc<App>> for PolicyPath {
     type Rejection = Problem;
 
     async fn from_request_parts(parts: &mut Parts, app: &Arc<App>) -> Result<Self> {
@@ -252,7 +252,7 @@ impl FromRequestParts<Arc<App>> for Of {
     }
 }
 
-impl FromRequestParts<Arc<App>> for InPath {
+impl FromRequestParts<Arc<App>> for KeyPath {
     type Rejection = Problem;
 
     async fn from_request_parts(parts: &mut Parts, _: &Arc<App>) -> Result<Self> {
@@ -265,7 +265,7 @@ impl FromRequestParts<Arc<App>> for InPath {
     }
 }
 
-impl FromRequestParts<Arc<App>> for InstanceInPath {
+impl FromRequestParts<Arc<App>> for InstancePath {
     type Rejection = Problem;
 
     async fn from_request_parts(parts: &mut Parts, _: &Arc<App>) -> Result<Self> {

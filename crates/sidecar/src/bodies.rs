@@ -19,11 +19,11 @@ const ROOM_WITHIN: Duration = Duration::from_secs(5);
 #[derive(Debug)]
 pub(crate) struct Bodies {
     free: Arc<Semaphore>,
-    unfinished: Mutex<Unfinished>,
+    unfinished: Mutex<PendingBodies>,
 }
 
 #[derive(Debug, Default)]
-struct Unfinished {
+struct PendingBodies {
     next: u64,
     bodies: HashMap<u64, Body>,
 }
@@ -50,7 +50,7 @@ impl Bodies {
         Arc::new(Self { free: Arc::new(Semaphore::new(bytes)), unfinished: Mutex::default() })
     }
 
-    fn unfinished(&self) -> MutexGuard<'_, Unfinished> {
+    fn unfinished(&self) -> MutexGuard<'_, PendingBodies> {
         // The table stays whole: each change is one insertion, removal or assignment.
         self.unfinished.lock().unwrap_or_else(PoisonError::into_inner)
     }

@@ -23,7 +23,7 @@ const WHOLE_BYTES_MAX: u64 = 1 << 20;
 const PIECE_BYTES_MAX: u64 = HEAD_BYTES_MAX as u64;
 
 /// A body as it comes in.
-pub(crate) struct Incoming {
+pub(crate) struct IncomingBody {
     stream: BodyDataStream,
     most: u64,
     /// What it says of its length.
@@ -33,7 +33,7 @@ pub(crate) struct Incoming {
     end: Instant,
 }
 
-impl Incoming {
+impl IncomingBody {
     /// # Errors
     ///
     /// If the body says itself that it is too large.
@@ -77,14 +77,14 @@ pub(crate) fn media_type(headers: &HeaderMap) -> Option<String> {
 
 /// A body as a whole, and the room that it takes as long as it is kept.
 #[derive(Debug)]
-pub(crate) struct Whole {
+pub(crate) struct BufferedBody {
     pub(crate) bytes: Vec<u8>,
     pub(crate) room: Room,
 }
 
 /// A body, read as a whole. As long as its room has not heard so, it may still be given up for others.
-pub(crate) async fn whole(body: Body, limits: &Limits, bodies: &Arc<Bodies>) -> Result<Whole> {
-    let mut incoming = Incoming::new(body, WHOLE_BYTES_MAX, limits)?;
+pub(crate) async fn whole(body: Body, limits: &Limits, bodies: &Arc<Bodies>) -> Result<BufferedBody> {
+    let mut incoming = IncomingBody::new(body, WHOLE_BYTES_MAX, limits)?;
     let (mut bytes, mut room) = (Vec::new(), bodies.room());
     loop {
         // Before it is read: the piece, and the vector that it goes into, which grows as vectors do, but not beyond what a body may have.
@@ -98,11 +98,11 @@ pub(crate) async fn whole(body: Body, limits: &Limits, bodies: &Arc<Bodies>) -> 
         }
         bytes.extend_from_slice(&piece);
     }
-    Ok(Whole { bytes, room })
+    Ok(BufferedBody { bytes, room })
 }
 
 /// A body that says that it is JSON, read as a whole.
-pub(crate) async fn said_json(headers: &HeaderMap, body: Body, limits: &Limits, bodies: &Arc<Bodies>) -> Result<Whole> {
+pub(crate) async fn said_json(headers: &HeaderMap, body: Body, limits: &Limits, bodies: &Arc<Bodies>) -> Result<BufferedBody> {
     if media_type(headers).as_deref() != Some("application/json") {
         return Err(Problem::media_type("application/json"));
     }

@@ -28,11 +28,11 @@ use tokio_rustls::TlsAcceptor;
 use tokio_util::sync::CancellationToken;
 use tower::ServiceExt;
 
-use crate::gate::{Local, OPEN};
+use crate::connection_table::{Busy, ConnectionTable, ConnectionTicket};
+use crate::gate::{LocalAddress, OPEN};
 use crate::options::Limits;
 use crate::problem::Problem;
-use crate::seats::{Busy, Seats, Ticket};
-use crate::steady::Steady;
+use crate::write_timeout::WriteTimeout;
 
 /// The most bytes of a request's head: the longest path there can be, and as much for headers.
 pub(crate) const HEAD_BYTES_MAX: usize = 128 << 10;
@@ -45,30 +45,30 @@ const FULL: &[u8] =
     b"HTTP/1.1 429 Too Many Requests\r\nretry-after: 1\r\nshardwise-peer: refused\r\nconnection: close\r\ncontent-length: 0\r\n\r\n";
 
 /// What a listener's connections share.
-pub(crate) struct Floor {
+pub(crate) struct ListenerContext {
     pub(crate) routes: Router,
-    pub(crate) seats: Arc<Seats>,
+    pub(crate) connections: Arc<ConnectionTable>,
     pub(crate) limits: Limits,
     pub(crate) tls: Option<TlsAcceptor>,
 }
 
 /// Among a request's extensions: on its connection a certificate was shown, and found good.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Certified;
+pub(crate) struct VerifiedClient;
 
 /// Takes connections until it is told to stop, and then lets them finish what they are at. Dropping it ends them all.
-pub(crate) async fn serve(listener: TcpListener, floor: Floor, stop: CancellationToken) {
-    let Floor { routes, seats, limits, tls } = floor;
+pub(crate) async fn serve(listener: TcpListener, context: ListenerContext, stop: CancellationToken) {
+    let ListenerContext { routes, connections: table, limits, tls } = context;
     let (mut connections, failures) = (JoinSet::new(), LogThrottle::default());
     loop {
         tokio::select! {
             accepted = listener.accept() => match accepted {
                 Ok((stream, _)) => {
-                    let Some(ticket) = seats.take() else {
+                    let Some(ticket) = table.take() else {
                         turn_away(&stream);
                         continue;
                     };
-                    let serving = Serving { routes: routes.clone(), limits: limits.clone(), ticket: Arc::new(ticket), stop: stop.clone() };
+                    let serving = ConnectionTask { routes: routes.clone(), limits: limits.clone(), ticket: Arc::new(ticket), stop: stop.clone() };
                     connections.spawn(serving.connection(stream, tls.clone()));
                 }
                 // Nobody can be taken in just now, such as without file descriptors.
@@ -92,26 +92,26 @@ fn turn_away(stream: &TcpStream) {
     let _ = stream.try_write(FULL);
 }
 
-struct Serving {
+struct ConnectionTask {
     routes: Router,
     limits: Limits,
-    ticket: Arc<Ticket>,
+    ticket: Arc<ConnectionTicket>,
     stop: CancellationToken,
 }
 
-impl Serving {
+impl ConnectionTask {
     async fn connection(self, stream: TcpStream, tls: Option<TlsAcceptor>) {
         let Ok(local) = stream.local_addr() else { return };
         let _ = stream.set_nodelay(true);
         let closed = self.ticket.closed().clone();
         let limit = self.limits.head;
-        let steady = Steady::new(stream, self.limits.stall);
+        let stream = WriteTimeout::new(stream, self.limits.stall);
         let served = async move {
             match tls {
-                None => self.http(steady, local, false).await,
+                None => self.http(stream, local, false).await,
                 Some(acceptor) => {
                     // Nothing was asked yet.
-                    let agreed = tokio::time::timeout(limit, acceptor.accept(steady));
+                    let agreed = tokio::time::timeout(limit, acceptor.accept(stream));
                     if let Some(Ok(Ok(stream))) = self.stop.run_until_cancelled(agreed).await {
                         let is_certified = stream.get_ref().1.peer_certificates().is_some();
                         self.http(stream, local, is_certified).await;
@@ -134,17 +134,17 @@ impl Serving {
             let (routes, busy, answering) = (routes.clone(), ticket.busy(), Arc::clone(&answering));
             async move {
                 let mut request: Request = request.map(Body::new);
-                request.extensions_mut().insert(Local(local));
+                request.extensions_mut().insert(LocalAddress(local));
                 request.extensions_mut().insert(answering);
                 if is_certified {
-                    request.extensions_mut().insert(Certified);
+                    request.extensions_mut().insert(VerifiedClient);
                 }
                 let response = if probes_only && !OPEN.contains(&request.uri().path()) {
                     for_probes_alone()
                 } else {
                     routes.oneshot(request).await.unwrap_or_else(|never: Infallible| match never {})
                 };
-                Ok::<_, Infallible>(response.map(|body| Held { body, _busy: busy }))
+                Ok::<_, Infallible>(response.map(|body| BusyBody { body, _busy: busy }))
             }
         });
         let mut http = http1::Builder::new();
@@ -171,12 +171,12 @@ fn for_probes_alone() -> Response {
 }
 
 /// An answer that keeps its connection busy until its last byte has been handed over.
-struct Held {
+struct BusyBody {
     body: Body,
     _busy: Busy,
 }
 
-impl HttpBody for Held {
+impl HttpBody for BusyBody {
     type Data = Bytes;
     type Error = axum::Error;
 

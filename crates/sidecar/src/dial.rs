@@ -11,11 +11,11 @@ use shardwise::trace;
 use tokio::time::timeout;
 use tracing::{Instrument, field};
 
-use crate::among::Peers;
-use crate::exchange::{Line, asked, taken_in};
-use crate::kept::Kept;
+use crate::connection_pool::ConnectionPool;
 use crate::options::{Limits, Token};
-use crate::reach::{broken, opened};
+use crate::peer_config::Peers;
+use crate::peer_connect::{broken, opened};
+use crate::peer_http::{PeerConnection, asked, taken_in};
 use crate::target::Target;
 
 /// How long the answer may take: longer than a handler may.
@@ -23,7 +23,7 @@ pub(crate) const ANSWER_WITHIN: Duration = Duration::from_secs(12);
 
 /// Why there is no answer.
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) enum Failed {
+pub(crate) enum DialError {
     /// Nobody is there, or somebody else is by now: nothing was handled.
     Nobody(String),
     /// It may not be asked, or does not let us in: nothing was handled.
@@ -34,7 +34,7 @@ pub(crate) enum Failed {
     Late,
 }
 
-impl Failed {
+impl DialError {
     /// Which one, in traces.
     const fn as_str(&self) -> &'static str {
         match self {
@@ -47,7 +47,7 @@ impl Failed {
 }
 
 /// Another member: whom this sidecar may ask, and what both prove that they know.
-pub(crate) struct Member<'a> {
+pub(crate) struct PeerMember<'a> {
     pub(crate) peers: &'a Peers,
     pub(crate) networks: &'a [Network],
     pub(crate) token: Option<Token>,
@@ -58,14 +58,14 @@ pub(crate) struct Member<'a> {
 }
 
 /// Who is asked decides what is checked.
-pub(crate) enum Whom<'a> {
+pub(crate) enum DialTarget<'a> {
     /// Another member of the group.
-    Member(Member<'a>),
+    Member(PeerMember<'a>),
     /// The worker beside this process.
     Beside(&'a Peers, &'a Limits),
 }
 
-impl Whom<'_> {
+impl DialTarget<'_> {
     /// Why that address may not be called; `None` if it may. Asked of what the name was resolved to, and of nothing else.
     pub(crate) fn barred(&self, target: &Target, address: IpAddr) -> Option<String> {
         let is_loopback = address.to_canonical().is_loopback();
@@ -119,16 +119,16 @@ impl Whom<'_> {
         }
     }
 
-    const fn kept(&self) -> &Kept<Line> {
+    const fn connection_pool(&self) -> &ConnectionPool<PeerConnection> {
         match self {
-            Self::Member(member) => &member.peers.kept,
-            Self::Beside(peers, _) => &peers.kept,
+            Self::Member(member) => &member.peers.connection_pool,
+            Self::Beside(peers, _) => &peers.connection_pool,
         }
     }
 }
 
 /// Asks at that path, which begins without a slash, and waits for the answer.
-pub(crate) async fn ask(whom: &Whom<'_>, target: &Target, path: &str, request: &Request) -> Result<Answer, Failed> {
+pub(crate) async fn ask(whom: &DialTarget<'_>, target: &Target, path: &str, request: &Request) -> Result<Answer, DialError> {
     let span = tracing::info_span!(
         "ask",
         otel.name = format!("{} {}", word(request.method), whom.as_str()),
@@ -149,26 +149,27 @@ pub(crate) async fn ask(whom: &Whom<'_>, target: &Target, path: &str, request: &
     answer
 }
 
-async fn answer(whom: &Whom<'_>, target: &Target, path: &str, request: &Request) -> Result<Answer, Failed> {
+async fn answer(whom: &DialTarget<'_>, target: &Target, path: &str, request: &Request) -> Result<Answer, DialError> {
     if let Some(why) = whom.withheld(request.method) {
-        return Err(Failed::Barred(why.into()));
+        return Err(DialError::Barred(why.into()));
     }
     let path = match whom {
-        Whom::Member(member) => format!("{}{path}", member.base),
-        Whom::Beside(..) => format!("{}/{path}", target.prefix),
+        DialTarget::Member(member) => format!("{}{path}", member.base),
+        DialTarget::Beside(..) => format!("{}/{path}", target.prefix),
     };
     // What is brought once at most has a connection of its own: of one that breaks under it nobody could tell whether it had arrived.
     if request.method == Method::Get
-        && let Some(line) =
-            whom.kept().take(target, |line| line.is_open() && line.is_for(whom) && whom.barred(target, line.address().ip()).is_none())
-        && let Ok(answer) = ask_over(whom, line, target, &path, request).await?
+        && let Some(connection) = whom.connection_pool().take(target, |connection| {
+            connection.is_open() && connection.is_for(whom) && whom.barred(target, connection.address().ip()).is_none()
+        })
+        && let Ok(answer) = ask_over(whom, connection, target, &path, request).await?
     {
         return Ok(answer);
     }
-    let mut line = opened(whom, target, request.method).await?;
-    line.greet(whom, target).await?;
-    let address = line.address();
-    ask_over(whom, line, target, &path, request).await?.map_err(|error| broken(address, &error))
+    let mut connection = opened(whom, target, request.method).await?;
+    connection.greet(whom, target).await?;
+    let address = connection.address();
+    ask_over(whom, connection, target, &path, request).await?.map_err(|error| broken(address, &error))
 }
 
 pub(crate) const fn word(method: Method) -> &'static str {
@@ -180,25 +181,26 @@ pub(crate) const fn word(method: Method) -> &'static str {
 
 /// Asks over that connection, and keeps it if it is good for more; the inner error is that it broke before there was an answer.
 async fn ask_over(
-    whom: &Whom<'_>,
-    mut line: Line,
+    whom: &DialTarget<'_>,
+    mut connection: PeerConnection,
     target: &Target,
     path: &str,
     request: &Request,
-) -> Result<hyper::Result<Answer>, Failed> {
+) -> Result<hyper::Result<Answer>, DialError> {
     let exchange = async {
-        let asked = asked(whom, &mut line, &target.authority(), path, request).map_err(|error| Failed::Broken(error.to_string()))?;
-        let response = match line.send(asked).await {
+        let asked =
+            asked(whom, &mut connection, &target.authority(), path, request).map_err(|error| DialError::Broken(error.to_string()))?;
+        let response = match connection.send(asked).await {
             Ok(response) => response,
             Err(error) => return Ok(Err(error)),
         };
-        let (answer, is_whole) = taken_in(whom, response, &line, target).await;
+        let (answer, is_whole) = taken_in(whom, response, &connection, target).await;
         if is_whole && request.method == Method::Get {
-            whom.kept().keep(target, line);
+            whom.connection_pool().keep(target, connection);
         }
         answer.map(Ok)
     };
-    timeout(ANSWER_WITHIN, exchange).await.unwrap_or(Err(Failed::Late))
+    timeout(ANSWER_WITHIN, exchange).await.unwrap_or(Err(DialError::Late))
 }
 
 #[cfg(test)]
@@ -217,7 +219,7 @@ mod tests {
             let (group, id) = (GroupName::new("g").unwrap(), InstanceId::new("a").unwrap());
             let recipient = Recipient { channel: Channel::Requests, group: &group, instance_id: &id, incarnation: Incarnation::new(1) };
             let base = String::new();
-            let whom = Whom::Member(Member { peers: &peers, networks: &networks, token: None, limits: &limits, recipient, base });
+            let whom = DialTarget::Member(PeerMember { peers: &peers, networks: &networks, token: None, limits: &limits, recipient, base });
             whom.barred(&Target::parse(target).unwrap(), address.parse().unwrap()).is_some()
         };
         let loopback = ["127.0.0.0/8", "::1/128"];
@@ -225,7 +227,7 @@ mod tests {
         assert!(barred("http://a.example:1", "169.254.169.254", &loopback), "a name may lead anywhere");
         assert!(barred("http://10.0.0.7:1", "10.0.0.7", &["10.0.0.0/8"]), "beyond loopback there is TLS or nothing");
         assert!(barred("https://10.0.0.7:1", "10.0.0.7", &["10.0.0.0/8"]), "and somebody has to say whose certificates");
-        let beside = Whom::Beside(&peers, &limits);
+        let beside = DialTarget::Beside(&peers, &limits);
         assert!(beside.barred(&Target::parse("http://localhost:1").unwrap(), "10.0.0.7".parse().unwrap()).is_some());
     }
 }

@@ -9,12 +9,13 @@ use shardwise::InstanceId;
 use shardwise::core::{Explanation, KeyExplanation, ViewPlacement, WalkStep};
 use utoipa::ToSchema;
 
-use crate::app::{App, InPath, Of};
+use crate::app::{App, KeyPath, PolicyPath};
 use crate::problem::Result;
 
 /// The way from a key to its owner. Places on the circle and hashes are hexadecimal text: they have 64 bits, and JSON's readers keep 53.
 #[derive(Debug, Default, Serialize, ToSchema)]
-pub(crate) struct Explained {
+#[schema(as = Explained)]
+pub(crate) struct ExplainResponse {
     key: String,
     /// ring, quota, uhashring, modulo or hashring; null while no member owns anything.
     placement: Option<&'static str>,
@@ -56,11 +57,15 @@ pub(crate) struct Step {
 #[utoipa::path(
     get, path = "/v1/policies/{policy}/explain/{key}", tag = "keys",
     params(("policy" = String, Path, description = "A policy that this sidecar serves"), ("key" = String, Path, description = "The key")),
-    responses((status = 200, description = "The way from the key to its owner", body = Explained))
+    responses((status = 200, description = "The way from the key to its owner", body = ExplainResponse))
 )]
-pub(crate) async fn explain(State(app): State<Arc<App>>, Of(joined): Of, InPath(key): InPath) -> Result<Json<Explained>> {
+pub(crate) async fn explain(
+    State(app): State<Arc<App>>,
+    PolicyPath(joined): PolicyPath,
+    KeyPath(key): KeyPath,
+) -> Result<Json<ExplainResponse>> {
     app.spend()?;
-    let Some(placed) = joined.placed()? else { return Ok(Json(Explained { key, ..Explained::default() })) };
+    let Some(placed) = joined.placed()? else { return Ok(Json(ExplainResponse { key, ..ExplainResponse::default() })) };
     app.compute(move || match placed {
         ViewPlacement::Slots(owners) => by_slot(key.clone(), owners.params().kind.as_str(), owners.explain(&key)),
         ViewPlacement::Keys(owners) => by_key(key.clone(), owners.placement().as_str(), owners.explain(&key)),
@@ -69,9 +74,9 @@ pub(crate) async fn explain(State(app): State<Arc<App>>, Of(joined): Of, InPath(
     .map(Json)
 }
 
-fn by_slot(key: String, placement: &'static str, explained: Explanation) -> Explained {
+fn by_slot(key: String, placement: &'static str, explained: Explanation) -> ExplainResponse {
     let Explanation { hash, slot, start, passed, owner, before, next } = explained;
-    Explained {
+    ExplainResponse {
         key,
         placement: Some(placement),
         hash: Some(format!("{hash:016x}")),
@@ -96,7 +101,11 @@ fn step(stop: &WalkStep) -> Step {
     }
 }
 
-fn by_key(key: String, placement: &'static str, KeyExplanation { hash, point, position: _, owner, next }: KeyExplanation) -> Explained {
+fn by_key(
+    key: String,
+    placement: &'static str,
+    KeyExplanation { hash, point, position: _, owner, next }: KeyExplanation,
+) -> ExplainResponse {
     let step = |id: InstanceId| Step {
         instance_id: id.into(),
         point: None,
@@ -107,5 +116,5 @@ fn by_key(key: String, placement: &'static str, KeyExplanation { hash, point, po
         weight_capacity: None,
     };
     let owner = owner.map(step);
-    Explained { key, placement: Some(placement), hash: Some(hash), owner, next: next.map(String::from), ..Explained::default() }
+    ExplainResponse { key, placement: Some(placement), hash: Some(hash), owner, next: next.map(String::from), ..ExplainResponse::default() }
 }

@@ -11,9 +11,9 @@ use shardwise::proof::{Channel, Recipient};
 use shardwise::requests::{self, ADDRESS_KEY, Answer, Method, encoded, is_path, path_to};
 use shardwise::{InstanceId, Member, MemberState, View};
 
-use crate::app::{App, InstanceInPath, Joined, Of};
+use crate::app::{App, InstancePath, PolicyPath, ServedGroup};
 use crate::bodies::Room;
-use crate::dial::{self, ANSWER_WITHIN, Failed, Whom};
+use crate::dial::{self, ANSWER_WITHIN, DialError, DialTarget};
 use crate::page;
 use crate::peers::{answer_here, method_of, no_path, requested, sent, token};
 use crate::problem::{Problem, Result};
@@ -46,7 +46,12 @@ const INSTANCE: HeaderName = HeaderName::from_static("shardwise-instance");
         headers(("shardwise-instance" = String, description = "Which member has answered"))
     ))
 )]
-pub(crate) async fn of_one(State(app): State<Arc<App>>, Of(joined): Of, whom: InstanceInPath, request: Request) -> Result<Response> {
+pub(crate) async fn of_one(
+    State(app): State<Arc<App>>,
+    PolicyPath(joined): PolicyPath,
+    whom: InstancePath,
+    request: Request,
+) -> Result<Response> {
     // The page asks each member for it every few seconds, and shows who does not say.
     let is_look = request.uri().path().ends_with("/status");
     one(&app, &joined, &whom.0, request).await.inspect_err(|problem| if is_look { unseen(problem) } else { refused(&app, problem) })
@@ -67,7 +72,12 @@ pub(crate) async fn of_one(State(app): State<Arc<App>>, Of(joined): Of, whom: In
         headers(("shardwise-instance" = String, description = "Which member has answered"))
     ))
 )]
-pub(crate) async fn to_one(State(app): State<Arc<App>>, Of(joined): Of, whom: InstanceInPath, request: Request) -> Result<Response> {
+pub(crate) async fn to_one(
+    State(app): State<Arc<App>>,
+    PolicyPath(joined): PolicyPath,
+    whom: InstancePath,
+    request: Request,
+) -> Result<Response> {
     one(&app, &joined, &whom.0, request).await.inspect_err(|problem| refused(&app, problem))
 }
 
@@ -84,7 +94,7 @@ pub(crate) async fn to_one(State(app): State<Arc<App>>, Of(joined): Of, whom: In
         headers(("shardwise-instance" = String, description = "Which member has answered"))
     ))
 )]
-pub(crate) async fn of_any(State(app): State<Arc<App>>, Of(joined): Of, request: Request) -> Result<Response> {
+pub(crate) async fn of_any(State(app): State<Arc<App>>, PolicyPath(joined): PolicyPath, request: Request) -> Result<Response> {
     any(&app, &joined, request).await.inspect_err(|problem| refused(&app, problem))
 }
 
@@ -102,7 +112,7 @@ pub(crate) async fn of_any(State(app): State<Arc<App>>, Of(joined): Of, request:
         headers(("shardwise-instance" = String, description = "Which member has answered"))
     ))
 )]
-pub(crate) async fn to_any(State(app): State<Arc<App>>, Of(joined): Of, request: Request) -> Result<Response> {
+pub(crate) async fn to_any(State(app): State<Arc<App>>, PolicyPath(joined): PolicyPath, request: Request) -> Result<Response> {
     any(&app, &joined, request).await.inspect_err(|problem| refused(&app, problem))
 }
 
@@ -123,7 +133,7 @@ async fn taken(app: &App, request: Request, parts_before: usize) -> Result<(Stri
     Ok((path, request, room))
 }
 
-async fn one(app: &App, joined: &Joined, whom: &str, request: Request) -> Result<Response> {
+async fn one(app: &App, joined: &ServedGroup, whom: &str, request: Request) -> Result<Response> {
     // Behind "", v1, policies, the policy, instances and the member.
     let (path, request, _room) = taken(app, request, 6).await?;
     let _turn = app.peers.turns.try_acquire().map_err(|_| too_many())?;
@@ -141,7 +151,7 @@ async fn one(app: &App, joined: &Joined, whom: &str, request: Request) -> Result
     }
 }
 
-async fn any(app: &App, joined: &Joined, request: Request) -> Result<Response> {
+async fn any(app: &App, joined: &ServedGroup, request: Request) -> Result<Response> {
     // Behind "", v1, policies, the policy and any.
     let (path, request, _room) = taken(app, request, 5).await?;
     let _turn = app.peers.turns.try_acquire().map_err(|_| too_many())?;
@@ -159,12 +169,12 @@ async fn any(app: &App, joined: &Joined, request: Request) -> Result<Response> {
         match ask(app, joined, member, &path, &request).await {
             Ok(answer) => return Ok(answered(member, answer)),
             // What may have been done is not done a second time, and whoever takes too long has taken what time there was.
-            Err(failed) if request.method == Method::Post && matches!(failed, Failed::Broken(_) | Failed::Late) => {
+            Err(failed) if request.method == Method::Post && matches!(failed, DialError::Broken(_) | DialError::Late) => {
                 return Err(problem(&view, member, failed));
             }
-            Err(failed) if begun.elapsed() >= ANSWER_WITHIN || failed == Failed::Late => return Err(problem(&view, member, failed)),
+            Err(failed) if begun.elapsed() >= ANSWER_WITHIN || failed == DialError::Late => return Err(problem(&view, member, failed)),
             // That nobody is there says less than what somebody says.
-            Err(Failed::Nobody(_)) if failure.is_some() => {}
+            Err(DialError::Nobody(_)) if failure.is_some() => {}
             Err(failed) => failure = Some((*member, failed)),
         }
     }
@@ -174,7 +184,7 @@ async fn any(app: &App, joined: &Joined, request: Request) -> Result<Response> {
         return Ok(answered(me, answer_here(app, joined, &path, request).await?));
     }
     let (member, failed) = failure.ok_or_else(|| Problem::unavailable("this worker is not a member yet, and there is no other one"))?;
-    let Failed::Nobody(why) = failed else { return Err(problem(&view, member, failed)) };
+    let DialError::Nobody(why) = failed else { return Err(problem(&view, member, failed)) };
     Err(count("unreachable", Problem::unavailable(format!("{tries} members were tried and none is there: {why}"))))
 }
 
@@ -195,20 +205,26 @@ fn is_there(member: &Member) -> bool {
     member.state != MemberState::Away
 }
 
-fn is_me(joined: &Joined, member: &Member) -> bool {
+fn is_me(joined: &ServedGroup, member: &Member) -> bool {
     joined.service.requests_path() == path_to(joined.service.group_name(), &member.instance_id, member.incarnation)
 }
 
-async fn ask(app: &App, joined: &Joined, member: &Member, path: &str, request: &requests::Request) -> std::result::Result<Answer, Failed> {
+async fn ask(
+    app: &App,
+    joined: &ServedGroup,
+    member: &Member,
+    path: &str,
+    request: &requests::Request,
+) -> std::result::Result<Answer, DialError> {
     let Some(address) = member.metadata.get(ADDRESS_KEY) else {
-        return Err(Failed::Barred(
+        return Err(DialError::Barred(
             "it takes no requests: it has no sidecar and does not listen for them, or only where nobody can know".into(),
         ));
     };
-    let target = Target::of_member(address).ok_or_else(|| Failed::Barred("its record has no address that is one".into()))?;
+    let target = Target::of_member(address).ok_or_else(|| DialError::Barred("its record has no address that is one".into()))?;
     let networks = &joined.service.peers().networks;
     let (group, id, incarnation) = (joined.service.group_name(), &member.instance_id, member.incarnation);
-    let whom = Whom::Member(dial::Member {
+    let whom = DialTarget::Member(dial::PeerMember {
         peers: &app.peers,
         networks,
         token: token(app, joined),
@@ -228,15 +244,15 @@ fn answered(member: &Member, answer: Answer) -> Response {
     response
 }
 
-fn problem(view: &View, member: &Member, failed: Failed) -> Problem {
+fn problem(view: &View, member: &Member, failed: DialError) -> Problem {
     let id = &member.instance_id;
     match failed {
-        Failed::Nobody(why) => count("unreachable", unknown(view, Some(id), &format!("nobody answers for {id}: {why}"))),
-        Failed::Barred(why) => count("barred", Problem::bad_gateway(format!("{id} was not asked: {why}"))),
-        Failed::Broken(why) => {
+        DialError::Nobody(why) => count("unreachable", unknown(view, Some(id), &format!("nobody answers for {id}: {why}"))),
+        DialError::Barred(why) => count("barred", Problem::bad_gateway(format!("{id} was not asked: {why}"))),
+        DialError::Broken(why) => {
             count("broken", Problem::bad_gateway(format!("{id} gives no answer, and it is unknown if it has done something: {why}")))
         }
-        Failed::Late => count("late", Problem::too_late(format!("{id} takes too long, and it is unknown if it has done something"))),
+        DialError::Late => count("late", Problem::too_late(format!("{id} takes too long, and it is unknown if it has done something"))),
     }
 }
 

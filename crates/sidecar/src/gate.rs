@@ -23,7 +23,7 @@ use crate::problem::{Problem, Result};
 
 /// Where the connection came in, among a request's extensions.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Local(pub(crate) SocketAddr);
+pub(crate) struct LocalAddress(pub(crate) SocketAddr);
 
 /// Paths that probes ask, which have no token.
 pub(crate) const OPEN: [&str; 2] = ["/livez", "/readyz"];
@@ -110,7 +110,7 @@ fn span_of(request: &Request, route: &str) -> Span {
 ///
 /// The refusal.
 pub(crate) fn comes_here(request: &Request, hosts: &[String]) -> Result<()> {
-    let at = request.extensions().get::<Local>().map(|local| local.0);
+    let at = request.extensions().get::<LocalAddress>().map(|local| local.0);
     let local = at.map(|at| at.ip());
     let is_ours = |text: &str| host_of(text).is_some_and(|host| is_ours(&host, local, hosts));
     check_host(request, is_ours)?;

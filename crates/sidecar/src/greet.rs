@@ -12,10 +12,10 @@ use shardwise::requests::proven::{CallerEnd, NO_TOKEN, NONCE_HEADER, OTHER_VERSI
 use shardwise::requests::{AT_THE_GATE, PEER_HEADER, SPOKEN};
 use tokio::time::timeout;
 
-use crate::dial::{Failed, Member, Whom};
-use crate::exchange::{Line, at_the_gate, refusal};
+use crate::dial::{DialError, DialTarget, PeerMember};
 use crate::options::Token;
-use crate::reach::broken;
+use crate::peer_connect::broken;
+use crate::peer_http::{PeerConnection, at_the_gate, refusal};
 use crate::target::Target;
 
 /// How long the other side may take to prove itself.
@@ -23,7 +23,7 @@ const GREETED_WITHIN: Duration = Duration::from_secs(5);
 
 /// A member that has proven itself on a connection.
 #[derive(Debug)]
-pub(crate) struct Known {
+pub(crate) struct ProvenPeer {
     /// What every path to it begins with: it names the member.
     base: String,
     /// What it has proven to know.
@@ -31,37 +31,39 @@ pub(crate) struct Known {
     pub(crate) asking: CallerEnd,
 }
 
-impl Line {
+impl PeerConnection {
     /// Whether it leads to that member, where a proof is required.
-    pub(crate) fn is_for(&self, whom: &Whom<'_>) -> bool {
+    pub(crate) fn is_for(&self, whom: &DialTarget<'_>) -> bool {
         match (whom, &self.known) {
-            (Whom::Member(Member { token: Some(token), base, .. }), Some(known)) => known.base == *base && known.token.is(token.bytes()),
-            (Whom::Member(Member { token: None, .. }) | Whom::Beside(..), None) => true,
+            (DialTarget::Member(PeerMember { token: Some(token), base, .. }), Some(known)) => {
+                known.base == *base && known.token.is(token.bytes())
+            }
+            (DialTarget::Member(PeerMember { token: None, .. }) | DialTarget::Beside(..), None) => true,
             _ => false,
         }
     }
 
     /// Has the member prove itself, where there is a token. Until then nothing was sent but a nonce.
-    pub(crate) async fn greet(&mut self, whom: &Whom<'_>, target: &Target) -> Result<(), Failed> {
-        let Whom::Member(member) = whom else { return Ok(()) };
+    pub(crate) async fn greet(&mut self, whom: &DialTarget<'_>, target: &Target) -> Result<(), DialError> {
+        let DialTarget::Member(member) = whom else { return Ok(()) };
         let Some(token) = &member.token else { return Ok(()) };
         let address = self.address();
-        let late = |_| Failed::Nobody(format!("{address}: it does not prove within {GREETED_WITHIN:?} that it is the member"));
+        let late = |_| DialError::Nobody(format!("{address}: it does not prove within {GREETED_WITHIN:?} that it is the member"));
         self.known = Some(timeout(GREETED_WITHIN, self.known(member, token, target)).await.map_err(late)??);
         Ok(())
     }
 
-    async fn known(&mut self, member: &Member<'_>, token: &Token, target: &Target) -> Result<Known, Failed> {
+    async fn known(&mut self, member: &PeerMember<'_>, token: &Token, target: &Target) -> Result<ProvenPeer, DialError> {
         let (address, nonce) = (self.address(), Nonce::random());
         let greeting = hyper::Request::get(&member.base).header(HOST, target.authority()).header(PEER_HEADER, SPOKEN);
         let greeting = greeting.header(NONCE_HEADER, nonce.to_string()).body(Body::empty());
-        let greeting = greeting.map_err(|error| Failed::Barred(error.to_string()))?;
+        let greeting = greeting.map_err(|error| DialError::Barred(error.to_string()))?;
         let (head, _) = match self.send(greeting).await {
             Ok(response) => response.into_parts(),
             Err(error) => {
                 return Err(match broken(address, &error) {
                     // Nothing was asked.
-                    Failed::Broken(why) => Failed::Nobody(why),
+                    DialError::Broken(why) => DialError::Nobody(why),
                     failed => failed,
                 });
             }
@@ -69,29 +71,29 @@ impl Line {
         let text = |name: &str| head.headers.get(name).and_then(|value| value.to_str().ok());
         let (Some(own), Some(proof)) = (text(NONCE_HEADER), text(PROOF_HEADER)) else { return Err(silent(&head, address, target)) };
         let asking = CallerEnd::begun(token.bytes(), &member.recipient, &nonce, own, proof).ok_or_else(|| {
-            Failed::Barred(format!(
+            DialError::Barred(format!(
                 "{address} does not prove that it is the member and has the same peer token, so nothing was sent: give all members the same peer token"
             ))
         })?;
-        Ok(Known { base: member.base.clone(), token: token.clone(), asking })
+        Ok(ProvenPeer { base: member.base.clone(), token: token.clone(), asking })
     }
 }
 
 /// Of an answer without a proof.
-fn silent(head: &Parts, address: SocketAddr, target: &Target) -> Failed {
+fn silent(head: &Parts, address: SocketAddr, target: &Target) -> DialError {
     let status = head.status.as_u16();
     match head.headers.get(PEER_HEADER) {
-        None => Failed::Nobody(format!("{address}: who is there is no member of the group")),
+        None => DialError::Nobody(format!("{address}: who is there is no member of the group")),
         Some(by) if by == AT_THE_GATE => at_the_gate(status, address, target),
-        Some(_) if head.headers.get(PROOF_HEADER).is_some_and(|proof| proof == NO_TOKEN) => Failed::Barred(format!(
+        Some(_) if head.headers.get(PROOF_HEADER).is_some_and(|proof| proof == NO_TOKEN) => DialError::Barred(format!(
             "{address} has no peer token and cannot prove that it is the member, so nothing was sent: give all members the same peer token"
         )),
-        Some(_) if status == OTHER_VERSION_STATUS => Failed::Barred(format!(
+        Some(_) if status == OTHER_VERSION_STATUS => DialError::Barred(format!(
             "{address} is another version of shardwise, which proves itself otherwise, so nothing was sent; upgrade the older one"
         )),
         // The certificate is judged first, in every version.
         Some(_) if matches!(status, 403 | 421 | 429 | 503) => refusal(status, address),
-        Some(_) => Failed::Barred(format!(
+        Some(_) => DialError::Barred(format!(
             "{address} does not prove that it is the member (status {status}), so nothing was sent: it is an older version of shardwise, which wants the peer token itself, or another process has its port; upgrade that member"
         )),
     }

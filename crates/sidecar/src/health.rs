@@ -54,7 +54,7 @@ pub(crate) async fn readyz(State(app): State<Arc<App>>) -> Result<Json<Health>> 
 pub(crate) async fn metrics(State(app): State<Arc<App>>) -> Result<Response> {
     let Some(render) = &app.render else { return Err(Problem::not_found("this program counts nothing")) };
     #[expect(clippy::cast_precision_loss, reason = "so many connections there are never")]
-    metrics::gauge!(crate::metrics::CONNECTIONS.name).set(app.seats.len() as f64);
+    metrics::gauge!(crate::metrics::CONNECTIONS.name).set(app.connections.len() as f64);
     Ok(([(CONTENT_TYPE, "text/plain; version=0.0.4; charset=utf-8")], render()).into_response())
 }
 

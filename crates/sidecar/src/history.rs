@@ -38,7 +38,7 @@ pub(crate) struct Event {
     vanished: usize,
     members_vanished: Vec<String>,
     /// Whose state or weight has changed, and how.
-    members_changed: Vec<Changed>,
+    members_changed: Vec<MemberChanges>,
     /// Slots owned now, gained and lost; null under a key placement. Where the number of slots changes, they are parts that divide both numbers.
     slots_owned: Option<u32>,
     gained: Option<u32>,
@@ -52,7 +52,8 @@ pub(crate) struct Event {
 
 /// What has changed of a member; what has not is null.
 #[derive(Debug, Clone, Serialize, ToSchema)]
-pub(crate) struct Changed {
+#[schema(as = Changed)]
+pub(crate) struct MemberChanges {
     instance_id: String,
     /// Its state before and now.
     state: Option<[&'static str; 2]>,
@@ -62,7 +63,8 @@ pub(crate) struct Changed {
 
 /// What has happened.
 #[derive(Debug, Serialize, ToSchema)]
-pub(crate) struct Past {
+#[schema(as = Past)]
+pub(crate) struct RebalanceList {
     /// The oldest first.
     rebalances: Vec<Event>,
 }
@@ -83,7 +85,7 @@ pub(crate) struct Cursor(u64);
 
 /// What is new to somebody.
 #[derive(Debug)]
-pub(crate) struct New {
+pub(crate) struct NewEvents {
     pub(crate) events: Vec<Event>,
     /// Some between are not kept any more.
     pub(crate) has_gap: bool,
@@ -137,8 +139,8 @@ impl History {
         format!("{:016x}-{number}", self.life)
     }
 
-    pub(crate) fn past(&self) -> Past {
-        Past { rebalances: self.events().iter().cloned().collect() }
+    pub(crate) fn past(&self) -> RebalanceList {
+        RebalanceList { rebalances: self.events().iter().cloned().collect() }
     }
 
     pub(crate) fn changes(&self) -> watch::Receiver<u64> {
@@ -160,7 +162,7 @@ impl History {
     }
 
     /// What is new behind the cursor, which is moved.
-    pub(crate) fn take(&self, cursor: &mut Cursor) -> New {
+    pub(crate) fn take(&self, cursor: &mut Cursor) -> NewEvents {
         let total = *self.total.borrow();
         let events = self.events();
         // One may have been added that is not counted yet: it is taken the next time.
@@ -170,7 +172,7 @@ impl History {
         let skip = usize::try_from((cursor.0 + 1).saturating_sub(first)).unwrap_or(usize::MAX);
         let new = events.iter().skip(skip).cloned().collect();
         *cursor = Cursor(last.max(cursor.0));
-        New { events: new, has_gap }
+        NewEvents { events: new, has_gap }
     }
 }
 
@@ -202,7 +204,7 @@ impl Event {
         changed: &[MemberChange],
     ) -> Self {
         let names = |ids: &[InstanceId]| ids.iter().take(NAMED).map(|id| id.as_str().to_owned()).collect();
-        let change = |change: &MemberChange| Changed {
+        let change = |change: &MemberChange| MemberChanges {
             instance_id: change.instance_id.as_str().to_owned(),
             state: change.state.map(|(before, now)| [before.as_str(), now.as_str()]),
             weight: change.weight.map(|(before, now)| [before.get().into(), now.get().into()]),
@@ -238,10 +240,10 @@ mod tests {
     use super::*;
 
     fn event(history: &History, number: u64) {
-        history.keep(Event { revision: number, ..Event::of_members(history.id(number), Cause::Joined, &[], &[], &[], &[]) });
+        history.keep(Event { revision: number, ..Event::of_members(history.id(number), Cause::ServedGroup, &[], &[], &[], &[]) });
     }
 
-    fn numbers(new: &New) -> Vec<u64> {
+    fn numbers(new: &NewEvents) -> Vec<u64> {
         new.events.iter().map(|event| event.revision).collect()
     }
 

@@ -5,49 +5,49 @@
 //!
 //! Here are routes, limits and who may ask; what is answered comes from the library.
 
-mod among;
 mod answers;
 mod app;
 mod bodies;
 mod body;
 mod certificates;
+mod connection_pool;
+mod connection_table;
 mod connections;
 mod dial;
-mod exchange;
+mod drain;
 mod explain;
 mod forward;
 mod gate;
 mod greet;
 mod health;
 mod history;
-mod kept;
+mod liveness;
 mod metrics;
 mod openapi;
 mod options;
 mod outbox;
 mod owned;
 mod page;
+mod peer_config;
+mod peer_connect;
+mod peer_http;
 mod peers;
 mod plan;
 mod problem;
 mod rate;
-mod reach;
 mod readings;
 mod rebalances;
-mod seats;
 mod server;
 mod sieve;
-mod signs;
 mod slots;
-mod steady;
 mod target;
-mod wishes;
+mod write_timeout;
 
 pub use crate::metrics::describe_metrics;
-pub use among::Peers;
 pub use certificates::Tls;
 pub use health::goes_on;
 pub use options::{Limits, Options, Render, Token};
 pub use outbox::{Outbox, OutboxLetter, OutboxReplay, OutboxStatus, OutboxStuck};
+pub use peer_config::Peers;
 pub use readings::{Reading, Readings, serve_readings};
 pub use server::{Error, Sidecar};

@@ -5,7 +5,7 @@ use serde_json::{Map, Value, json};
 use utoipa::OpenApi;
 
 use crate::problem::{PROBLEM_JSON, Problem};
-use crate::{answers, explain, forward, health, outbox, owned, plan, rebalances, slots, wishes};
+use crate::{answers, drain, explain, forward, health, outbox, owned, plan, rebalances, slots};
 
 #[derive(OpenApi)]
 #[openapi(
@@ -26,8 +26,8 @@ use crate::{answers, explain, forward, health, outbox, owned, plan, rebalances, 
         outbox::replay,
         rebalances::rebalances,
         plan::plan,
-        wishes::drain,
-        wishes::undrain,
+        drain::drain,
+        drain::undrain,
         forward::of_one,
         forward::to_one,
         forward::of_any,

@@ -9,9 +9,9 @@ use secrecy::{ExposeSecret, SecretSlice};
 use shardwise::settings::PeersSettings;
 use subtle::ConstantTimeEq;
 
-use crate::among::Peers;
 use crate::certificates::Tls;
 use crate::outbox::Outbox;
+use crate::peer_config::Peers;
 use crate::server::Error;
 
 /// The fewest bytes of a token: fewer can be guessed.

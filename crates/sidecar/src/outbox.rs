@@ -103,7 +103,8 @@ pub struct OutboxReplay {
 /// What is to be sent again.
 #[derive(Debug, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
-pub(crate) struct Again {
+#[schema(as = Again)]
+pub(crate) struct ReplayRequest {
     /// The event's id.
     #[schema(min_length = 1, max_length = 1_000)]
     id: String,
@@ -124,14 +125,14 @@ pub(crate) async fn status(State(app): State<Arc<App>>) -> Result<Json<OutboxSta
 
 /// Send a parked event, or one that blocks its aggregate, again.
 #[utoipa::path(
-    post, path = "/v1/outbox/replay", tag = "outbox", request_body(content = Again, content_type = "application/json"),
+    post, path = "/v1/outbox/replay", tag = "outbox", request_body(content = ReplayRequest, content_type = "application/json"),
     responses((status = 200, description = "What became of it", body = OutboxReplay))
 )]
 pub(crate) async fn replay(State(app): State<Arc<App>>, request: Request) -> Result<Json<OutboxReplay>> {
     let (parts, body) = request.into_parts();
     may_act(&app, &parts.headers)?;
     let outbox = named(&app)?;
-    let Again { id, who, reason } = body::json(&parts.headers, body, &app.limits, &app.bodies).await?;
+    let ReplayRequest { id, who, reason } = body::json(&parts.headers, body, &app.limits, &app.bodies).await?;
     if [&id, &who, &reason].iter().any(|text| text.trim().is_empty() || text.len() > WORDS_BYTES_MAX) {
         return Err(Problem::bad_request(format!("id, who and reason are texts of 1 to {WORDS_BYTES_MAX} bytes")));
     }

@@ -10,11 +10,11 @@ use axum::response::{IntoResponse, Response};
 use bytes::Bytes;
 use futures::stream;
 
-use crate::app::{App, Joined, Of};
+use crate::app::{App, PolicyPath, ServedGroup};
 use crate::bodies::Room;
-use crate::body::{Incoming, media_type};
+use crate::body::{IncomingBody, media_type};
 use crate::problem::{Problem, Result};
-use crate::sieve::{Array, Lines, Sieve};
+use crate::sieve::{JsonArray, Sieve, TextLines};
 
 /// What is judged before the status is sent: a mistake in it gets a proper answer. One that comes later ends the connection without the answer's end.
 const JUDGED_FIRST: usize = 256 << 10;
@@ -40,7 +40,7 @@ const STATE: HeaderName = HeaderName::from_static("shardwise-state");
         headers(("shardwise-state" = String, description = "Where this worker stands; unless it is active, stale or unsharded, nothing is its own"))
     ))
 )]
-pub(crate) async fn owned(State(app): State<Arc<App>>, Of(joined): Of, request: Request) -> Result<Response> {
+pub(crate) async fn owned(State(app): State<Arc<App>>, PolicyPath(joined): PolicyPath, request: Request) -> Result<Response> {
     if joined.only_observes {
         return Err(Problem::conflict(format!(
             "this sidecar only observes policy {}, so no key is its own: ask one that has joined it (--policy)",
@@ -48,13 +48,13 @@ pub(crate) async fn owned(State(app): State<Arc<App>>, Of(joined): Of, request: 
         )));
     }
     let (sieve, kind) = match media_type(request.headers()).as_deref() {
-        Some("application/json") => (Sieve::Json(Array::default()), "application/json"),
-        Some("text/plain") => (Sieve::Text(Lines::default()), "text/plain; charset=utf-8"),
+        Some("application/json") => (Sieve::Json(JsonArray::default()), "application/json"),
+        Some("text/plain") => (Sieve::Text(TextLines::default()), "text/plain; charset=utf-8"),
         _ => return Err(Problem::media_type("application/json or text/plain, in UTF-8")),
     };
     let state = joined.state().as_str();
-    let incoming = Incoming::new(request.into_body(), app.limits.list_bytes, &app.limits)?;
-    let mut sift = Sift { incoming, room: app.bodies.room(), sieve, joined, is_done: false };
+    let incoming = IncomingBody::new(request.into_body(), app.limits.list_bytes, &app.limits)?;
+    let mut sift = KeyFilter { incoming, room: app.bodies.room(), sieve, joined, is_done: false };
     let mut first = Vec::new();
     while first.len() < JUDGED_FIRST && sift.sift(&mut first, JUDGED_FIRST).await? {}
     let headers = [(CONTENT_TYPE, kind), (STATE, state)];
@@ -76,16 +76,16 @@ pub(crate) async fn owned(State(app): State<Arc<App>>, Of(joined): Of, request: 
     Ok((headers, Body::from_stream(whole)).into_response())
 }
 
-struct Sift {
-    incoming: Incoming,
+struct KeyFilter {
+    incoming: IncomingBody,
     /// For what has come in and is not answered yet.
     room: Room,
     sieve: Sieve,
-    joined: Arc<Joined>,
+    joined: Arc<ServedGroup>,
     is_done: bool,
 }
 
-impl Sift {
+impl KeyFilter {
     /// Goes on until so much has come out or nothing more comes in; then `false`.
     async fn sift(&mut self, out: &mut Vec<u8>, most: usize) -> Result<bool> {
         while !self.is_done && out.len() < most {

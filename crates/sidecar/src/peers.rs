@@ -15,11 +15,11 @@ use shardwise::requests::proven::{
 use shardwise::requests::{self, Answer, Method, PEER_HEADER, REFUSED, SPOKEN, is_path};
 use shardwise::trace::TRACEPARENT;
 
-use crate::app::{App, Joined};
+use crate::app::{App, ServedGroup};
 use crate::bodies::Room;
 use crate::body;
-use crate::connections::Certified;
-use crate::dial::{self, Failed, Whom};
+use crate::connections::VerifiedClient;
+use crate::dial::{self, DialError, DialTarget};
 use crate::forward::FORWARDS_MOST;
 use crate::options::Token;
 use crate::problem::{Problem, Result};
@@ -29,16 +29,16 @@ pub(crate) const PEERS: &str = "/v1/peers/";
 
 /// What comes from a member: what it is was judged once, at the gate.
 #[derive(Clone)]
-enum Brought {
+enum PeerMessage {
     /// It wants to know whether this is the member that it calls.
     Greeting(Greeting),
-    Request(Asked),
+    Request(PeerRequest),
 }
 
 /// A request for a member here: for whom, at which path, how, and proven where there is a token.
 #[derive(Clone)]
-struct Asked {
-    joined: Arc<Joined>,
+struct PeerRequest {
+    joined: Arc<ServedGroup>,
     path: String,
     method: Method,
     proven: Option<ProvenHead>,
@@ -46,23 +46,23 @@ struct Asked {
 
 /// The judgement, among a request's extensions.
 #[derive(Clone)]
-struct Judged(Result<Brought>);
+struct PeerVerdict(Result<PeerMessage>);
 
 /// Whether a request comes from a member. Asked once of each: what it proves is used up by that.
 pub(crate) fn is_let_in(app: &App, head: &mut Parts) -> bool {
     let judged = let_in(app, head);
     let is_member = judged.is_ok();
-    head.extensions.insert(Judged(judged));
+    head.extensions.insert(PeerVerdict(judged));
     is_member
 }
 
 /// A request that a member has brought here.
 pub(crate) async fn peers(State(app): State<Arc<App>>, request: Request) -> Response {
     let (mut head, body) = request.into_parts();
-    let Judged(judged) = head.extensions.remove().unwrap_or_else(|| Judged(Err(Problem::unproven(ProofRefusal::NotRight))));
+    let PeerVerdict(judged) = head.extensions.remove().unwrap_or_else(|| PeerVerdict(Err(Problem::unproven(ProofRefusal::NotRight))));
     match judged {
-        Ok(Brought::Greeting(greeting)) => greeted(&greeting),
-        Ok(Brought::Request(asked)) => {
+        Ok(PeerMessage::Greeting(greeting)) => greeted(&greeting),
+        Ok(PeerMessage::Request(asked)) => {
             let (answer, by) = match answer_to(&app, &asked, &head, body).await {
                 Ok(answer) => (answer, SPOKEN),
                 Err(problem) => (problem.into_answer(), REFUSED),
@@ -81,7 +81,7 @@ pub(crate) async fn peers(State(app): State<Arc<App>>, request: Request) -> Resp
     }
 }
 
-async fn answer_to(app: &App, asked: &Asked, head: &Parts, body: Body) -> Result<Answer> {
+async fn answer_to(app: &App, asked: &PeerRequest, head: &Parts, body: Body) -> Result<Answer> {
     app.admit()?;
     if !is_path(&asked.path) {
         return Err(no_path());
@@ -95,17 +95,18 @@ async fn answer_to(app: &App, asked: &Asked, head: &Parts, body: Body) -> Result
 }
 
 /// What it is, if it is for a member here and comes from one.
-fn let_in(app: &App, head: &Parts) -> Result<Brought> {
+fn let_in(app: &App, head: &Parts) -> Result<PeerMessage> {
     if !head.headers.contains_key(PEER_HEADER) {
         return Err(Problem::forbidden("only members of the group are answered here; ask for …/instances/ or …/any/"));
     }
     let path = head.uri.path();
     let found = app.policies.values().find_map(|joined| Some((joined, path.strip_prefix(&joined.service.requests_path())?)));
     let (joined, path) = found.ok_or_else(|| Problem::misdirected("the member that was asked for is not here, or not any more"))?;
-    let asked =
-        |proven| Ok(Brought::Request(Asked { joined: Arc::clone(joined), path: path.to_owned(), method: method_of(head)?, proven }));
+    let asked = |proven| {
+        Ok(PeerMessage::Request(PeerRequest { joined: Arc::clone(joined), path: path.to_owned(), method: method_of(head)?, proven }))
+    };
     let is_mutual = app.peers.is_mutual();
-    if is_mutual && head.extensions.get::<Certified>().is_none() {
+    if is_mutual && head.extensions.get::<VerifiedClient>().is_none() {
         return Err(Problem::forbidden("members show a certificate here: start theirs with --peer-cert and --peer-key"));
     }
     // No token is taken: an older version that sends one is refused, and the token should be changed.
@@ -117,7 +118,7 @@ fn let_in(app: &App, head: &Parts) -> Result<Brought> {
         (Some(token), Some(nonce)) => {
             let answering = head.extensions.get::<Arc<RecipientEnd>>();
             let greeting = answering.and_then(|answering| answering.greeted(token.bytes(), &joined.service.recipient(), nonce));
-            greeting.map(Brought::Greeting).ok_or_else(|| Problem::unproven(ProofRefusal::NotRight))
+            greeting.map(PeerMessage::Greeting).ok_or_else(|| Problem::unproven(ProofRefusal::NotRight))
         }
         (Some(_), None) => asked(Some(proven(head).ok_or_else(|| Problem::unproven(ProofRefusal::NotRight))?)),
         (None, Some(_)) => Err(Problem::no_peer_token()),
@@ -167,7 +168,7 @@ fn said(answer: Answer, by: &'static str, proven: Option<&ProvenHead>) -> Respon
 }
 
 /// What members prove that they know: as the command line has it, or else the settings.
-pub(crate) fn token(app: &App, joined: &Joined) -> Option<Token> {
+pub(crate) fn token(app: &App, joined: &ServedGroup) -> Option<Token> {
     let set = || joined.service.peers().token.as_ref().map(|token| Token::of(token.expose_secret().as_bytes()));
     app.peers.token.clone().or_else(set)
 }
@@ -198,7 +199,7 @@ pub(crate) async fn requested(app: &App, head: &Parts, body: Body, method: Metho
     let mut request = requests::Request::new(method);
     request.query = query.map(str::to_owned);
     request.content_type = head.headers.get(CONTENT_TYPE).and_then(|kind| kind.to_str().ok()).map(str::to_owned);
-    let body::Whole { bytes, room } = body::whole(body, &app.limits, &app.bodies).await?;
+    let body::BufferedBody { bytes, room } = body::whole(body, &app.limits, &app.bodies).await?;
     // Once it is brought somewhere, it is too late to give it up.
     room.is_whole();
     request.body = bytes;
@@ -206,21 +207,21 @@ pub(crate) async fn requested(app: &App, head: &Parts, body: Body, method: Metho
 }
 
 /// What this member answers, to so many at a time.
-pub(crate) async fn answer_here(app: &App, joined: &Joined, path: &str, request: requests::Request) -> Result<Answer> {
+pub(crate) async fn answer_here(app: &App, joined: &ServedGroup, path: &str, request: requests::Request) -> Result<Answer> {
     let busy = |_| Problem::too_many(format!("{FORWARDS_MOST} requests are answered here at a time, and no more"));
     let _turn = app.peers.answers.try_acquire().map_err(busy)?;
     Ok(answered(app, joined, path, request).await)
 }
 
-async fn answered(app: &App, joined: &Joined, path: &str, request: requests::Request) -> Answer {
+async fn answered(app: &App, joined: &ServedGroup, path: &str, request: requests::Request) -> Answer {
     let Some(beside) = app.peers.forward_to.as_ref().filter(|_| !joined.service.answers_at(path)) else {
         return joined.service.answer(path, request).await;
     };
     let problem = |status, why: &str| Answer::problem(status, "worker", "The worker beside this sidecar does not answer", why);
-    match dial::ask(&Whom::Beside(&app.peers, &app.limits), beside, path, &request).await {
+    match dial::ask(&DialTarget::Beside(&app.peers, &app.limits), beside, path, &request).await {
         Ok(answer) => answer,
-        Err(Failed::Late) => problem(504, "it takes too long"),
-        Err(Failed::Nobody(why) | Failed::Barred(why) | Failed::Broken(why)) => {
+        Err(DialError::Late) => problem(504, "it takes too long"),
+        Err(DialError::Nobody(why) | DialError::Barred(why) | DialError::Broken(why)) => {
             if let Some(count) = app.unanswered.another(()) {
                 tracing::warn!(why, count, "the worker beside this sidecar does not answer; one line a minute at most");
             }

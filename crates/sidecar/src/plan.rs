@@ -9,14 +9,15 @@ use shardwise::core::{Balance, MEMBERS_MAX, PlacementChange, ViewPlacement, WEIG
 use shardwise::{InstanceId, PlacementParams, Weight};
 use utoipa::ToSchema;
 
-use crate::app::{App, Of};
+use crate::app::{App, PolicyPath};
 use crate::body;
 use crate::problem::{Problem, Result};
 
 /// A change of the group that is only thought of.
 #[derive(Debug, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
-pub(crate) struct Wanted {
+#[schema(as = Wanted)]
+pub(crate) struct PlanRequest {
     /// Who would join.
     #[serde(default)]
     #[schema(max_items = 1_000)]
@@ -39,21 +40,23 @@ pub(crate) struct Newcomer {
 
 /// What would move.
 #[derive(Debug, Serialize, ToSchema)]
-pub(crate) struct Planned {
+#[schema(as = Planned)]
+pub(crate) struct PlanResponse {
     placement: &'static str,
     /// The share of all keys that would have another owner, from 0 to 1.
     moved_share: f64,
     /// What would have to move between shares that are exactly as the weights say.
     exact_share: f64,
     /// From whom to whom, the largest first.
-    moves: Vec<Moved>,
+    moves: Vec<PlanMove>,
     before: Evenness,
     after: Evenness,
 }
 
 /// Keys that would go from one member to another.
 #[derive(Debug, Serialize, ToSchema)]
-pub(crate) struct Moved {
+#[schema(as = Moved)]
+pub(crate) struct PlanMove {
     /// Null: from nobody.
     from: Option<String>,
     /// Null: to nobody.
@@ -75,7 +78,7 @@ pub(crate) struct Evenness {
 /// The most members that may join or leave in one question.
 const CHANGES_MOST: usize = 1_000;
 
-type Weighed = Vec<(InstanceId, Weight)>;
+type MemberWeights = Vec<(InstanceId, Weight)>;
 
 /// What would move if these joined and those left?
 ///
@@ -83,12 +86,12 @@ type Weighed = Vec<(InstanceId, Weight)>;
 #[utoipa::path(
     post, path = "/v1/policies/{policy}/plan", tag = "group",
     params(("policy" = String, Path, description = "A policy that this sidecar serves")),
-    request_body(content = Wanted, content_type = "application/json"),
-    responses((status = 200, description = "What would move", body = Planned))
+    request_body(content = PlanRequest, content_type = "application/json"),
+    responses((status = 200, description = "What would move", body = PlanResponse))
 )]
-pub(crate) async fn plan(State(app): State<Arc<App>>, Of(joined): Of, request: Request) -> Result<Json<Planned>> {
+pub(crate) async fn plan(State(app): State<Arc<App>>, PolicyPath(joined): PolicyPath, request: Request) -> Result<Json<PlanResponse>> {
     let (parts, body) = request.into_parts();
-    let body::Whole { bytes, room } = body::said_json(&parts.headers, body, &app.limits, &app.bodies).await?;
+    let body::BufferedBody { bytes, room } = body::said_json(&parts.headers, body, &app.limits, &app.bodies).await?;
     // Not before, or who begins many and ends none would take the turns of others.
     app.spend()?;
     let (params, before) = match joined.placed()? {
@@ -106,7 +109,7 @@ pub(crate) async fn plan(State(app): State<Arc<App>>, Of(joined): Of, request: R
     room.unless_given_up(app.compute(work)).await??.map(Json)
 }
 
-fn after(before: &[(InstanceId, Weight)], wanted: Wanted) -> Result<Weighed> {
+fn after(before: &[(InstanceId, Weight)], wanted: PlanRequest) -> Result<MemberWeights> {
     if wanted.join.len().max(wanted.leave.len()) > CHANGES_MOST {
         return Err(Problem::bad_request(format!("at most {CHANGES_MOST} may join and as many leave")));
     }
@@ -141,16 +144,16 @@ fn short(id: &str) -> String {
     id.chars().take(64).collect()
 }
 
-fn planned(before: Weighed, after: Weighed, params: PlacementParams) -> Result<Planned> {
+fn planned(before: MemberWeights, after: MemberWeights, params: PlacementParams) -> Result<PlanResponse> {
     let change = PlacementChange::new((before, params), (after, params)).map_err(|error| Problem::conflict(error.to_string()))?;
     let evenness = |balance: &Balance| Evenness { members: balance.members, peak: balance.peak, least: balance.least };
     let text = |id: Option<InstanceId>| id.map(String::from);
-    Ok(Planned {
+    Ok(PlanResponse {
         placement: change.before.placement,
         moved_share: change.moved_share,
         exact_share: change.exact_share,
         before: evenness(&change.before.balance),
         after: evenness(&change.after.balance),
-        moves: change.moves.into_iter().map(|pair| Moved { from: text(pair.from), to: text(pair.to), share: pair.share }).collect(),
+        moves: change.moves.into_iter().map(|pair| PlanMove { from: text(pair.from), to: text(pair.to), share: pair.share }).collect(),
     })
 }

@@ -5,12 +5,12 @@ use std::time::Instant;
 
 /// A bucket that fills at a steady rate and holds two seconds' worth.
 #[derive(Debug)]
-pub(crate) struct Rate {
+pub(crate) struct RateLimiter {
     per_second: f64,
     bucket: Mutex<(f64, Instant)>,
 }
 
-impl Rate {
+impl RateLimiter {
     pub(crate) fn new(per_second: u32) -> Self {
         let per_second = f64::from(per_second);
         Self { per_second, bucket: Mutex::new((per_second * 2.0, Instant::now())) }
@@ -39,7 +39,7 @@ mod tests {
 
     #[test]
     fn two_seconds_worth_at_once_and_then_at_the_rate() {
-        let (rate, begin) = (Rate::new(5), Instant::now());
+        let (rate, begin) = (RateLimiter::new(5), Instant::now());
         let passed = |after: u64| (0..100).filter(|_| rate.passes_at(begin + Duration::from_millis(after))).count();
         assert_eq!([0, 0, 1_000, 1_200, 1_100, 60_000].map(passed), [10, 0, 5, 1, 0, 10]);
     }

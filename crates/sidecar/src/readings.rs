@@ -13,12 +13,12 @@ use shardwise::discovery::LogThrottle;
 use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
 
-use crate::connections::{Floor, serve};
+use crate::connection_table::ConnectionTable;
+use crate::connections::{ListenerContext, serve};
 use crate::gate::{comes_here, log_outsider};
 use crate::options::Limits;
 use crate::page::guard;
 use crate::problem::{Problem, Result};
-use crate::seats::Seats;
 
 /// Connections at a time, beside those that are kept for probes.
 const CONNECTIONS: usize = 32;
@@ -55,8 +55,9 @@ pub async fn serve_readings(listener: TcpListener, hosts: Vec<String>, readings:
         }
     };
     let limits = Limits { head: HEAD_WITHIN, stall: STALL, ..Limits::default() };
-    let floor = Floor { routes: Router::new().fallback(answer), seats: Seats::new(CONNECTIONS), limits, tls: None };
-    serve(listener, floor, CancellationToken::new()).await;
+    let context =
+        ListenerContext { routes: Router::new().fallback(answer), connections: ConnectionTable::new(CONNECTIONS), limits, tls: None };
+    serve(listener, context, CancellationToken::new()).await;
 }
 
 fn answer(request: &Request, hosts: &[String], readings: &Readings, outsiders: &LogThrottle<u16>) -> Result<Response> {

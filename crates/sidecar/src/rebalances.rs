@@ -14,8 +14,8 @@ use bytes::Bytes;
 use futures::stream;
 use tokio::sync::{OwnedSemaphorePermit, watch};
 
-use crate::app::{App, FOLLOWERS_MOST, Joined, Of};
-use crate::history::{Cursor, New, Past};
+use crate::app::{App, FOLLOWERS_MOST, PolicyPath, ServedGroup};
+use crate::history::{Cursor, NewEvents, RebalanceList};
 use crate::problem::{Problem, Result};
 
 /// How often a stream says something when nothing happens, so that both sides notice when the other one is gone.
@@ -33,10 +33,10 @@ const ALIVE_EVERY: Duration = Duration::from_secs(3);
     ),
     responses((
         status = 200, description = "The latest rebalances of this worker, the oldest first; as a stream those to come",
-        content((Past = "application/json"), (String = "text/event-stream"))
+        content((RebalanceList = "application/json"), (String = "text/event-stream"))
     ))
 )]
-pub(crate) async fn rebalances(State(app): State<Arc<App>>, Of(joined): Of, headers: HeaderMap) -> Result<Response> {
+pub(crate) async fn rebalances(State(app): State<Arc<App>>, PolicyPath(joined): PolicyPath, headers: HeaderMap) -> Result<Response> {
     let wants_stream =
         headers.get_all(ACCEPT).iter().any(|accept| accept.to_str().is_ok_and(|accept| accept.contains("text/event-stream")));
     if !wants_stream {
@@ -44,7 +44,7 @@ pub(crate) async fn rebalances(State(app): State<Arc<App>>, Of(joined): Of, head
         return Ok(Json(joined.history.past()).into_response());
     }
     let busy = |_| Problem::too_many(format!("{FOLLOWERS_MOST} clients follow already"));
-    let seat = Arc::clone(&app.followers).try_acquire_owned().map_err(busy)?;
+    let permit = Arc::clone(&app.followers).try_acquire_owned().map_err(busy)?;
     let last = headers.get("last-event-id").map(|id| joined.history.behind(id.to_str().unwrap_or_default()));
     let (cursor, missed) = match last {
         None => (joined.history.now(), false),
@@ -52,7 +52,7 @@ pub(crate) async fn rebalances(State(app): State<Arc<App>>, Of(joined): Of, head
         Some(Err(first)) => (first, true),
     };
     let changes = joined.history.changes();
-    let follower = Follower { joined, cursor, missed, changes, _seat: seat, has_begun: false };
+    let follower = EventFollower { joined, cursor, missed, changes, _permit: permit, has_begun: false };
     let events = stream::unfold(follower, |mut follower| async move {
         let text = follower.next().await?;
         Some((Ok::<_, std::io::Error>(Bytes::from(text)), follower))
@@ -60,16 +60,16 @@ pub(crate) async fn rebalances(State(app): State<Arc<App>>, Of(joined): Of, head
     Ok(([(CONTENT_TYPE, "text/event-stream"), (CACHE_CONTROL, "no-store")], Body::from_stream(events)).into_response())
 }
 
-struct Follower {
-    joined: Arc<Joined>,
+struct EventFollower {
+    joined: Arc<ServedGroup>,
     cursor: Cursor,
     missed: bool,
     changes: watch::Receiver<u64>,
-    _seat: OwnedSemaphorePermit,
+    _permit: OwnedSemaphorePermit,
     has_begun: bool,
 }
 
-impl Follower {
+impl EventFollower {
     /// What is to be said next; `None` once nothing happens any more.
     async fn next(&mut self) -> Option<String> {
         if !std::mem::replace(&mut self.has_begun, true) {
@@ -78,7 +78,7 @@ impl Follower {
         }
         loop {
             self.changes.mark_unchanged();
-            let New { events, has_gap } = self.joined.history.take(&mut self.cursor);
+            let NewEvents { events, has_gap } = self.joined.history.take(&mut self.cursor);
             let mut text = String::new();
             if std::mem::take(&mut self.missed) || has_gap {
                 text += "event: gap\ndata: {}\n\n";

@@ -19,15 +19,15 @@ use tokio::task::JoinSet;
 use tokio_rustls::TlsAcceptor;
 use tokio_util::sync::CancellationToken;
 
-use crate::app::{App, Joined, Made};
-use crate::connections::{Floor, serve};
+use crate::app::{App, AppParts, ServedGroup};
+use crate::connections::{ListenerContext, serve};
 use crate::gate::gate;
 use crate::history::History;
+use crate::liveness::Liveness;
 use crate::options::Options;
 use crate::problem::Problem;
-use crate::signs::Signs;
 use crate::target::Target;
-use crate::{answers, explain, forward, health, openapi, outbox, owned, page, peers, plan, rebalances, slots, wishes};
+use crate::{answers, drain, explain, forward, health, openapi, outbox, owned, page, peers, plan, rebalances, slots};
 
 /// Why a sidecar does not start or ends.
 #[derive(Debug, thiserror::Error)]
@@ -84,8 +84,8 @@ impl Sidecar {
             let serves = if only_observes { Serves::Outbox { id: "observer".into(), name: "observer".into() } } else { Serves::Keys };
             let service = factory.create_serving(name, serves)?;
             let life = shardwise::discovery::random_incarnation().get();
-            let (observer, history, signs) = (OnceLock::new(), History::new(life), Signs::default());
-            Ok((name.clone(), Arc::new(Joined { service, only_observes, observer, history, signs })))
+            let (observer, history, liveness) = (OnceLock::new(), History::new(life), Liveness::default());
+            Ok((name.clone(), Arc::new(ServedGroup { service, only_observes, observer, history, liveness })))
         };
         let all = policies.iter().map(|name| (name, false)).chain(options.observe.iter().map(|name| (name, true)));
         let policies = all.map(joined).collect::<Result<BTreeMap<_, _>, Error>>()?;
@@ -101,7 +101,7 @@ impl Sidecar {
         let document = openapi::document(policies.keys().map(String::as_str), options.token.is_some());
         let served = options.tls.take().map(|tls| tls.served(options.peers.members.clone())).transpose()?;
         let tls = served.map(TlsAcceptor::from);
-        let made = Made { factory, policies, renewals: renewals.handle().clone(), document };
+        let made = AppParts { factory, policies, renewals: renewals.handle().clone(), document };
         Ok(Self { app: Arc::new(App::new(made, options)), listener, tls, renewals, clients, address })
     }
 
@@ -122,8 +122,8 @@ impl Sidecar {
             let _on = clients.enter();
             TcpListener::from_std(listener).map_err(Error::Threads)?
         };
-        let floor = Floor { routes: routes(&app), seats: Arc::clone(&app.seats), limits: app.limits.clone(), tls };
-        let server = clients.spawn(serve(listener, floor, stop.clone()));
+        let context = ListenerContext { routes: routes(&app), connections: Arc::clone(&app.connections), limits: app.limits.clone(), tls };
+        let server = clients.spawn(serve(listener, context, stop.clone()));
         let result = renewals.block_on(async {
             tokio::pin!(shutdown);
             let result = tokio::select! {
@@ -164,8 +164,8 @@ async fn join(app: &Arc<App>) -> Result<(), Error> {
             loop {
                 tokio::select! {
                     biased;
-                    Some(snapshot) = snapshots.recv() => told.signs.saw(&snapshot, told.service.now()),
-                    Some(rebalance) = rebalances.recv() => told.history.push(&rebalance, told.signs.took(&rebalance)),
+                    Some(snapshot) = snapshots.recv() => told.liveness.saw(&snapshot, told.service.now()),
+                    Some(rebalance) = rebalances.recv() => told.history.push(&rebalance, told.liveness.took(&rebalance)),
                     else => break,
                 }
             }
@@ -184,7 +184,7 @@ async fn join(app: &Arc<App>) -> Result<(), Error> {
 }
 
 /// Shows a group and what happens in it, once the backend answers.
-async fn observe(factory: ShardingFactory, name: String, joined: Arc<Joined>) -> Result<(), Error> {
+async fn observe(factory: ShardingFactory, name: String, joined: Arc<ServedGroup>) -> Result<(), Error> {
     let observer = loop {
         match factory.observe(&name).await {
             Ok(observer) => break observer,
@@ -230,8 +230,8 @@ fn routes(app: &Arc<App>) -> Router {
         .route(&of("members"), get(answers::members).fallback(get_only))
         .route(&of("rebalances"), get(rebalances::rebalances).fallback(get_only))
         .route(&of("plan"), post(plan::plan).fallback(post_only))
-        .route(&of("drain"), post(wishes::drain).fallback(post_only))
-        .route(&of("undrain"), post(wishes::undrain).fallback(post_only))
+        .route(&of("drain"), post(drain::drain).fallback(post_only))
+        .route(&of("undrain"), post(drain::undrain).fallback(post_only))
         .route(&of("instances/{instance_id}/{*path}"), get(forward::of_one).post(forward::to_one).fallback(get_or_post))
         .route(&of("any/{*path}"), get(forward::of_any).post(forward::to_any).fallback(get_or_post))
         .route("/v1/peers/{*path}", any(peers::peers))

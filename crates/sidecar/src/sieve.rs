@@ -8,19 +8,19 @@ pub(crate) const KEY_BYTES_MAX: usize = 64 << 10;
 const TOKEN_BYTES_MAX: usize = 6 * KEY_BYTES_MAX;
 
 /// Why a list is refused; for people.
-pub(crate) type Refused = String;
+pub(crate) type ListError = String;
 
 /// Says which keys stay.
-pub(crate) trait Mine: Fn(&[u8]) -> bool {}
-impl<F: Fn(&[u8]) -> bool> Mine for F {}
+pub(crate) trait KeyPredicate: Fn(&[u8]) -> bool {}
+impl<F: Fn(&[u8]) -> bool> KeyPredicate for F {}
 
 /// A list in one of its forms.
 #[derive(Debug)]
 pub(crate) enum Sieve {
     /// One key a line; an empty line is the key of 0 bytes.
-    Text(Lines),
+    Text(TextLines),
     /// A JSON array of strings.
-    Json(Array),
+    Json(JsonArray),
 }
 
 impl Sieve {
@@ -32,7 +32,7 @@ impl Sieve {
         }
     }
 
-    pub(crate) fn feed(&mut self, chunk: &[u8], mine: &impl Mine, out: &mut Vec<u8>) -> Result<(), Refused> {
+    pub(crate) fn feed(&mut self, chunk: &[u8], mine: &impl KeyPredicate, out: &mut Vec<u8>) -> Result<(), ListError> {
         match self {
             Self::Text(lines) => lines.feed(chunk, mine, out),
             Self::Json(array) => array.feed(chunk, mine, out),
@@ -40,7 +40,7 @@ impl Sieve {
     }
 
     /// Nothing more comes.
-    pub(crate) fn finish(&mut self, mine: &impl Mine, out: &mut Vec<u8>) -> Result<(), Refused> {
+    pub(crate) fn finish(&mut self, mine: &impl KeyPredicate, out: &mut Vec<u8>) -> Result<(), ListError> {
         match self {
             Self::Text(lines) => lines.finish(mine, out),
             Self::Json(array) => array.finish(out),
@@ -50,13 +50,13 @@ impl Sieve {
 
 /// See [`Sieve::Text`].
 #[derive(Debug, Default)]
-pub(crate) struct Lines {
+pub(crate) struct TextLines {
     begun: Vec<u8>,
     number: u64,
 }
 
-impl Lines {
-    fn feed(&mut self, chunk: &[u8], mine: &impl Mine, out: &mut Vec<u8>) -> Result<(), Refused> {
+impl TextLines {
+    fn feed(&mut self, chunk: &[u8], mine: &impl KeyPredicate, out: &mut Vec<u8>) -> Result<(), ListError> {
         let mut rest = chunk;
         while let Some(end) = memchr(b'\n', rest) {
             if self.begun.is_empty() {
@@ -77,12 +77,12 @@ impl Lines {
         Ok(())
     }
 
-    fn finish(&mut self, mine: &impl Mine, out: &mut Vec<u8>) -> Result<(), Refused> {
+    fn finish(&mut self, mine: &impl KeyPredicate, out: &mut Vec<u8>) -> Result<(), ListError> {
         let begun = std::mem::take(&mut self.begun);
         if begun.is_empty() { Ok(()) } else { self.key(&begun, mine, out) }
     }
 
-    fn key(&mut self, key: &[u8], mine: &impl Mine, out: &mut Vec<u8>) -> Result<(), Refused> {
+    fn key(&mut self, key: &[u8], mine: &impl KeyPredicate, out: &mut Vec<u8>) -> Result<(), ListError> {
         self.number += 1;
         if key.len() > KEY_BYTES_MAX {
             return Err(too_long(self.number, "line"));
@@ -98,13 +98,13 @@ impl Lines {
     }
 }
 
-fn too_long(number: u64, what: &str) -> Refused {
+fn too_long(number: u64, what: &str) -> ListError {
     format!("{what} {number}: a key has at most {KEY_BYTES_MAX} bytes")
 }
 
 /// What may come next outside a string.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Next {
+enum ExpectedToken {
     Begin,
     FirstOrEnd,
     Key,
@@ -114,7 +114,7 @@ enum Next {
 
 /// Where the next byte stands.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Place {
+enum StringState {
     Outside,
     /// Between the quotes of a key.
     Inside,
@@ -124,9 +124,9 @@ enum Place {
 
 /// See [`Sieve::Json`].
 #[derive(Debug)]
-pub(crate) struct Array {
-    next: Next,
-    place: Place,
+pub(crate) struct JsonArray {
+    next: ExpectedToken,
+    place: StringState,
     /// The key has a backslash somewhere.
     has_escapes: bool,
     begun: Vec<u8>,
@@ -134,17 +134,24 @@ pub(crate) struct Array {
     has_written: bool,
 }
 
-impl Default for Array {
+impl Default for JsonArray {
     fn default() -> Self {
-        Self { next: Next::Begin, place: Place::Outside, has_escapes: false, begun: Vec::new(), number: 0, has_written: false }
+        Self {
+            next: ExpectedToken::Begin,
+            place: StringState::Outside,
+            has_escapes: false,
+            begun: Vec::new(),
+            number: 0,
+            has_written: false,
+        }
     }
 }
 
-impl Array {
-    fn feed(&mut self, chunk: &[u8], mine: &impl Mine, out: &mut Vec<u8>) -> Result<(), Refused> {
+impl JsonArray {
+    fn feed(&mut self, chunk: &[u8], mine: &impl KeyPredicate, out: &mut Vec<u8>) -> Result<(), ListError> {
         let mut rest = chunk;
         while let Some((first, behind)) = rest.split_first() {
-            rest = if self.place == Place::Outside {
+            rest = if self.place == StringState::Outside {
                 self.outside(*first)?;
                 behind
             } else {
@@ -154,32 +161,32 @@ impl Array {
         Ok(())
     }
 
-    fn outside(&mut self, byte: u8) -> Result<(), Refused> {
+    fn outside(&mut self, byte: u8) -> Result<(), ListError> {
         self.next = match (self.next, byte) {
             (_, b' ' | b'\n' | b'\r' | b'\t') => return Ok(()),
-            (Next::Begin, b'[') => Next::FirstOrEnd,
-            (Next::FirstOrEnd | Next::CommaOrEnd, b']') => Next::Nothing,
-            (Next::FirstOrEnd | Next::Key, b'"') => {
-                self.place = Place::Inside;
-                Next::CommaOrEnd
+            (ExpectedToken::Begin, b'[') => ExpectedToken::FirstOrEnd,
+            (ExpectedToken::FirstOrEnd | ExpectedToken::CommaOrEnd, b']') => ExpectedToken::Nothing,
+            (ExpectedToken::FirstOrEnd | ExpectedToken::Key, b'"') => {
+                self.place = StringState::Inside;
+                ExpectedToken::CommaOrEnd
             }
-            (Next::CommaOrEnd, b',') => Next::Key,
+            (ExpectedToken::CommaOrEnd, b',') => ExpectedToken::Key,
             _ => return Err(format!("after {} keys: this is no JSON list of strings, such as [\"a\",\"b\"]", self.number)),
         };
         Ok(())
     }
 
     /// Takes in what belongs to the key and answers what is behind it.
-    fn inside<'a>(&mut self, rest: &'a [u8], mine: &impl Mine, out: &mut Vec<u8>) -> Result<&'a [u8], Refused> {
-        let (taken, behind, is_end) = if self.place == Place::Escaped {
-            self.place = Place::Inside;
+    fn inside<'a>(&mut self, rest: &'a [u8], mine: &impl KeyPredicate, out: &mut Vec<u8>) -> Result<&'a [u8], ListError> {
+        let (taken, behind, is_end) = if self.place == StringState::Escaped {
+            self.place = StringState::Inside;
             (&rest[..1], &rest[1..], false)
         } else {
             match memchr2(b'"', b'\\', rest) {
                 None => (rest, &rest[rest.len()..], false),
                 Some(at) if rest[at] == b'"' => (&rest[..at], &rest[at + 1..], true),
                 Some(at) => {
-                    (self.place, self.has_escapes) = (Place::Escaped, true);
+                    (self.place, self.has_escapes) = (StringState::Escaped, true);
                     (&rest[..=at], &rest[at + 1..], false)
                 }
             }
@@ -191,7 +198,7 @@ impl Array {
             self.begun.extend_from_slice(taken);
             return Ok(behind);
         }
-        self.place = Place::Outside;
+        self.place = StringState::Outside;
         if self.begun.is_empty() {
             self.key(taken, mine, out)?;
         } else {
@@ -206,7 +213,7 @@ impl Array {
     }
 
     /// A whole key as it stands between its quotes.
-    fn key(&mut self, token: &[u8], mine: &impl Mine, out: &mut Vec<u8>) -> Result<(), Refused> {
+    fn key(&mut self, token: &[u8], mine: &impl KeyPredicate, out: &mut Vec<u8>) -> Result<(), ListError> {
         self.number += 1;
         let bad = || format!("key {}: not a JSON string in UTF-8", self.number);
         let unescaped;
@@ -230,8 +237,8 @@ impl Array {
         Ok(())
     }
 
-    fn finish(&mut self, out: &mut Vec<u8>) -> Result<(), Refused> {
-        if self.next != Next::Nothing || self.place != Place::Outside {
+    fn finish(&mut self, out: &mut Vec<u8>) -> Result<(), ListError> {
+        if self.next != ExpectedToken::Nothing || self.place != StringState::Outside {
             return Err(format!("after {} keys: the JSON list has no end", self.number));
         }
         out.extend_from_slice(if self.has_written { b"]" } else { b"[]" });
@@ -243,7 +250,7 @@ impl Array {
 mod tests {
     use super::*;
 
-    fn sift(mut sieve: Sieve, bytes: &[u8], piece: usize, mine: impl Mine) -> Result<Vec<u8>, Refused> {
+    fn sift(mut sieve: Sieve, bytes: &[u8], piece: usize, mine: impl KeyPredicate) -> Result<Vec<u8>, ListError> {
         let mut out = Vec::new();
         for chunk in bytes.chunks(piece) {
             sieve.feed(chunk, &mine, &mut out)?;
@@ -252,12 +259,12 @@ mod tests {
         Ok(out)
     }
 
-    fn json(bytes: &[u8], piece: usize) -> Result<Vec<u8>, Refused> {
-        sift(Sieve::Json(Array::default()), bytes, piece, |_: &[u8]| true)
+    fn json(bytes: &[u8], piece: usize) -> Result<Vec<u8>, ListError> {
+        sift(Sieve::Json(JsonArray::default()), bytes, piece, |_: &[u8]| true)
     }
 
-    fn text(bytes: &[u8], piece: usize) -> Result<Vec<u8>, Refused> {
-        sift(Sieve::Text(Lines::default()), bytes, piece, |_: &[u8]| true)
+    fn text(bytes: &[u8], piece: usize) -> Result<Vec<u8>, ListError> {
+        sift(Sieve::Text(TextLines::default()), bytes, piece, |_: &[u8]| true)
     }
 
     #[test]
@@ -270,7 +277,7 @@ mod tests {
                 seen.borrow_mut().push(String::from_utf8(key.to_vec()).unwrap());
                 key.len().is_multiple_of(2)
             };
-            let out = sift(Sieve::Json(Array::default()), &list, piece, mine).unwrap();
+            let out = sift(Sieve::Json(JsonArray::default()), &list, piece, mine).unwrap();
             assert_eq!(seen.borrow().as_slice(), keys, "in pieces of {piece}");
             let kept: Vec<_> = keys.into_iter().filter(|key| key.len() % 2 == 0).collect();
             assert_eq!(serde_json::from_slice::<Vec<String>>(&out).unwrap(), kept);

@@ -10,12 +10,13 @@ use shardwise::core::{SlotOwners, ViewPlacement};
 use shardwise::{ErrorKind, Sharding as _, core::View};
 use utoipa::ToSchema;
 
-use crate::app::{App, Of};
+use crate::app::{App, PolicyPath};
 use crate::problem::Result;
 
 /// The policies of a sidecar.
 #[derive(Debug, Serialize, ToSchema)]
-pub(crate) struct Served {
+#[schema(as = Served)]
+pub(crate) struct PolicyList {
     /// The worker in whose name it answers.
     instance_id: String,
     /// Whether whoever has the token may drain members; without a token nobody may.
@@ -42,9 +43,9 @@ pub(crate) struct OnePolicy {
 }
 
 /// Which policies does this sidecar serve?
-#[utoipa::path(get, path = "/v1/policies", tag = "group", responses((status = 200, description = "The policies", body = Served)))]
-pub(crate) async fn policies(State(app): State<Arc<App>>) -> Json<Served> {
-    let one = |(name, joined): (&String, &Arc<crate::app::Joined>)| {
+#[utoipa::path(get, path = "/v1/policies", tag = "group", responses((status = 200, description = "The policies", body = PolicyList)))]
+pub(crate) async fn policies(State(app): State<Arc<App>>) -> Json<PolicyList> {
+    let one = |(name, joined): (&String, &Arc<crate::app::ServedGroup>)| {
         let (service, policy) = (&joined.service, joined.service.policy());
         OnePolicy {
             policy: name.clone(),
@@ -55,7 +56,7 @@ pub(crate) async fn policies(State(app): State<Arc<App>>) -> Json<Served> {
             ttl_ms: u64::try_from(service.timing().ttl.as_millis()).unwrap_or(u64::MAX),
         }
     };
-    Json(Served {
+    Json(PolicyList {
         instance_id: app.factory.instance_id().as_str().to_owned(),
         may_act: app.token.is_some(),
         outbox: app.outbox.as_deref().map(|outbox| outbox.name().to_owned()),
@@ -71,7 +72,7 @@ pub(crate) struct Slots {
     /// ring, quota, uhashring, modulo or hashring; null while nobody owns, and where `hint` says why it cannot be told.
     placement: Option<&'static str>,
     /// Whom the placement counts, by the bytes of their ids.
-    members: Vec<Weighed>,
+    members: Vec<WeightedMember>,
     /// For every slot its owner's place in `members`, from 0; null under a key placement and while no member owns anything.
     owners: Option<Vec<usize>>,
     /// Why this worker cannot tell what the group goes by, where that is so: its settings differ.
@@ -80,7 +81,8 @@ pub(crate) struct Slots {
 
 /// A member that the placement counts.
 #[derive(Debug, Serialize, ToSchema)]
-pub(crate) struct Weighed {
+#[schema(as = Weighed)]
+pub(crate) struct WeightedMember {
     instance_id: String,
     weight: u32,
 }
@@ -93,7 +95,7 @@ pub(crate) struct Weighed {
     params(("policy" = String, Path, description = "A policy that this sidecar serves")),
     responses((status = 200, description = "The owner of every slot", body = Slots))
 )]
-pub(crate) async fn slots(State(app): State<Arc<App>>, Of(joined): Of) -> Result<Json<Slots>> {
+pub(crate) async fn slots(State(app): State<Arc<App>>, PolicyPath(joined): PolicyPath) -> Result<Json<Slots>> {
     app.spend()?;
     // In this order: where the view is newer than the placement, whoever compares asks once more.
     let observer = joined.observer()?;
@@ -117,7 +119,10 @@ impl Slots {
             revision: view.revision(),
             view_fingerprint: view.fingerprint().to_string(),
             placement,
-            members: members.into_iter().map(|(id, weight)| Weighed { instance_id: id.into(), weight: weight.get().into() }).collect(),
+            members: members
+                .into_iter()
+                .map(|(id, weight)| WeightedMember { instance_id: id.into(), weight: weight.get().into() })
+                .collect(),
             owners,
             hint: None,
         }
@@ -132,7 +137,8 @@ fn places(owners: &SlotOwners) -> Option<Vec<usize>> {
 
 /// Whom operators want to own nothing.
 #[derive(Debug, Serialize, ToSchema)]
-pub(crate) struct Drained {
+#[schema(as = Drained)]
+pub(crate) struct DrainedMembers {
     /// Whether they are there or not; the latest wish last.
     drained: Vec<String>,
 }
@@ -141,10 +147,10 @@ pub(crate) struct Drained {
 #[utoipa::path(
     get, path = "/v1/policies/{policy}/drained", tag = "operator",
     params(("policy" = String, Path, description = "A policy that this sidecar serves")),
-    responses((status = 200, description = "Whom operators have drained", body = Drained))
+    responses((status = 200, description = "Whom operators have drained", body = DrainedMembers))
 )]
-pub(crate) async fn drained(State(app): State<Arc<App>>, Of(joined): Of) -> Result<Json<Drained>> {
+pub(crate) async fn drained(State(app): State<Arc<App>>, PolicyPath(joined): PolicyPath) -> Result<Json<DrainedMembers>> {
     let policy = joined.service.policy().name.to_string();
     let drained = app.call(|factory: shardwise::ShardingFactory| async move { factory.drained(&policy).await }).await?;
-    Ok(Json(Drained { drained: drained.into_iter().map(String::from).collect() }))
+    Ok(Json(DrainedMembers { drained: drained.into_iter().map(String::from).collect() }))
 }

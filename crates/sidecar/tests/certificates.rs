@@ -16,7 +16,7 @@ use rustls::{ClientConfig, ClientConnection, HandshakeKind, RootCertStore, Strea
 use shardwise::discovery::{Clock, Discovery, MemoryBackend};
 use shardwise::{Settings, ShardingFactory, ShardingService};
 use shardwise_sidecar::{Error, Options, Sidecar, Tls, Token};
-use shardwise_testkit::{Authority, Identity};
+use shardwise_testkit::{Authority, CertIdentity};
 use tokio::sync::oneshot;
 
 const PATIENCE: Duration = Duration::from_secs(40);
@@ -30,7 +30,7 @@ struct Served {
     end: Option<JoinHandle<Result<(), Error>>>,
 }
 
-fn tls(identity: &Identity) -> Tls {
+fn tls(identity: &CertIdentity) -> Tls {
     Tls::from_files(&identity.certificate(), &identity.key()).unwrap()
 }
 
@@ -41,7 +41,7 @@ fn operators() -> Token {
 }
 
 impl Served {
-    fn start(backend: &MemoryBackend, instance: &str, server: &Identity, also: impl FnOnce(&mut Options)) -> Self {
+    fn start(backend: &MemoryBackend, instance: &str, server: &CertIdentity, also: impl FnOnce(&mut Options)) -> Self {
         let text = format!(
             "[default.resilience.sharding]\npolicies.workers.group_name = \"workers\"\ndiscovery.backend = \"memory\"\n\
              discovery.ttl = \"10s\"\n{instance}"
@@ -63,7 +63,7 @@ impl Served {
     }
 
     /// What comes back to whoever believes the authority and shows that certificate.
-    fn asked(&self, authority: &Authority, shows: Option<&Identity>, request: &str, headers: &str) -> String {
+    fn asked(&self, authority: &Authority, shows: Option<&CertIdentity>, request: &str, headers: &str) -> String {
         self.asked_by(&client(authority, shows), request, headers).0
     }
 
@@ -97,7 +97,7 @@ impl Drop for Served {
 }
 
 /// Believes the authority, and shows that certificate.
-fn client(authority: &Authority, shows: Option<&Identity>) -> Arc<ClientConfig> {
+fn client(authority: &Authority, shows: Option<&CertIdentity>) -> Arc<ClientConfig> {
     let mut roots = RootCertStore::empty();
     roots.add(CertificateDer::from_pem_file(authority.file()).unwrap()).unwrap();
     let builder = ClientConfig::builder_with_provider(Arc::new(ring::default_provider())).with_safe_default_protocol_versions();
@@ -170,7 +170,7 @@ fn a_members_certificate_is_judged_on_each_connection() {
 fn members_that_show_certificates_of_one_authority_need_no_token_and_others_are_not_let_in() {
     let (backend, ours, theirs) = (MemoryBackend::new(Clock::system()), Authority::new().unwrap(), Authority::new().unwrap());
     let (server, stranger) = (ours.server().unwrap(), theirs.server().unwrap());
-    let start = |id: &str, shows: Option<&Identity>| {
+    let start = |id: &str, shows: Option<&CertIdentity>| {
         Served::start(&backend, &format!("instance.id = \"{id}\""), &server, |options| match shows {
             Some(identity) => options.peers.trust_mutually(&ours.file(), &tls(identity)).unwrap(),
             None => options.peers.trust(&ours.file()).unwrap(),

@@ -14,7 +14,7 @@ use shardwise::core::{Member, Policy};
 use shardwise::discovery::{Clock, Discovery, MemoryBackend, Registration};
 use shardwise::{InstanceId, Settings, ShardingFactory, Weight};
 use shardwise_sidecar::{Error, Options, Sidecar};
-use shardwise_testkit::{Browser, Look, Tab};
+use shardwise_testkit::{Browser, PageView, Tab};
 use tokio::sync::oneshot;
 
 const MEMBERS: usize = 200;
@@ -93,7 +93,7 @@ fn two_hundred_members_are_shown_soon() {
     let shown = Shown::of(factory);
 
     let browser = Browser::start().unwrap();
-    let tab = browser.open(&shown.url, Look::DESKTOP).unwrap();
+    let tab = browser.open(&shown.url, PageView::DESKTOP).unwrap();
     tab.until("all members are on the ring", &format!("document.querySelectorAll('#ring .arc').length === {MEMBERS}")).unwrap();
     let usable = tab.eval("performance.getEntriesByName('ready')[0].startTime").unwrap().as_f64().unwrap();
     println!(
@@ -147,7 +147,7 @@ fn whatever_a_member_answers_the_page_goes_on_and_tells_the_present() {
     joins(&backend, &policy, "deaf", 2);
     let shown = Shown::of(factory);
     let browser = Browser::start().unwrap();
-    let tab = browser.tab(Look::DESKTOP).unwrap();
+    let tab = browser.tab(PageView::DESKTOP).unwrap();
     tab.go(&shown.url).unwrap();
     tab.until("all are there", "document.querySelectorAll('#members tbody tr').length === 3").unwrap();
     let said = |what: &str| {
@@ -210,7 +210,7 @@ fn a_worker_whose_settings_differ_shows_the_group_and_says_so() {
     // It was there before them, and most go by theirs.
     (1..3).for_each(|number| joins(&backend, &theirs, &format!("worker-{number:03}"), number));
     let browser = Browser::start().unwrap();
-    let tab = browser.open(&shown.url, Look::PHONE).unwrap();
+    let tab = browser.open(&shown.url, PageView::PHONE).unwrap();
     says(&tab, "verdict", "This worker is refused");
     says(&tab, "verdict", "Who owns what cannot be told here");
     tab.until("the others are listed", "document.querySelectorAll('#members tbody tr').length >= 2").unwrap();

@@ -27,7 +27,7 @@ pub struct Authority {
 
 /// A certificate with its key, as PEM files that last as long as this.
 #[derive(Clone, Debug)]
-pub struct Identity {
+pub struct CertIdentity {
     folder: Arc<TempDir>,
     name: String,
 }
@@ -54,27 +54,27 @@ impl Authority {
     }
 
     /// For a server on this machine.
-    pub fn server(&self) -> Result<Identity> {
+    pub fn server(&self) -> Result<CertIdentity> {
         self.sign("server", &HERE, false)
     }
 
     /// For a client; the name is the certificate's common name.
-    pub fn client(&self, name: &str) -> Result<Identity> {
+    pub fn client(&self, name: &str) -> Result<CertIdentity> {
         self.sign(name, &[], false)
     }
 
     /// For a server on this machine or a client, and long expired.
-    pub fn expired(&self) -> Result<Identity> {
+    pub fn expired(&self) -> Result<CertIdentity> {
         self.sign("expired", &HERE, true)
     }
 
     /// For a server with that name only, which therefore fits none on this machine.
-    pub fn server_named(&self, name: &str) -> Result<Identity> {
+    pub fn server_named(&self, name: &str) -> Result<CertIdentity> {
         self.sign(name, &[name], false)
     }
 
     /// Server and client at once, because members of a cluster are both to each other.
-    fn sign(&self, name: &str, hosts: &[&str], expired: bool) -> Result<Identity> {
+    fn sign(&self, name: &str, hosts: &[&str], expired: bool) -> Result<CertIdentity> {
         let hosts: Vec<_> = hosts.iter().map(|host| (*host).to_owned()).collect();
         let mut params = CertificateParams::new(hosts).map_err(refused)?;
         params.distinguished_name.push(DnType::CommonName, name);
@@ -87,14 +87,14 @@ impl Authority {
         }
         let key = KeyPair::generate().map_err(refused)?;
         let certificate = params.signed_by(&key, &self.issuer).map_err(refused)?;
-        let identity = Identity { folder: self.folder.clone(), name: name.to_owned() };
+        let identity = CertIdentity { folder: self.folder.clone(), name: name.to_owned() };
         write(&identity.certificate(), "CERTIFICATE", certificate.der())?;
         write(&identity.key(), "PRIVATE KEY", &key.serialize_der())?;
         Ok(identity)
     }
 }
 
-impl Identity {
+impl CertIdentity {
     /// The certificate.
     pub fn certificate(&self) -> PathBuf {
         self.folder.path().join(format!("{}.pem", self.name))

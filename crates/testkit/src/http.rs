@@ -13,7 +13,7 @@ use crate::error::{Error, Result};
 const LIMIT: Duration = Duration::from_secs(10);
 
 /// A request. HTTP 1.0, because its answer ends with the connection.
-pub(crate) struct Request<'a> {
+pub(crate) struct HttpRequest<'a> {
     pub(crate) method: &'a str,
     /// With the query.
     pub(crate) path: &'a str,
@@ -23,12 +23,12 @@ pub(crate) struct Request<'a> {
 }
 
 /// The status and the body of an answer.
-pub(crate) struct Answer {
+pub(crate) struct HttpAnswer {
     pub(crate) status: u16,
     pub(crate) body: String,
 }
 
-impl Answer {
+impl HttpAnswer {
     /// The body of an answer with status 200; every other is an error, whose text names the call.
     pub(crate) fn success(self, method: &str, path: &str) -> Result<Value> {
         if self.status != 200 {
@@ -39,8 +39,8 @@ impl Answer {
     }
 }
 
-impl Request<'_> {
-    pub(crate) async fn send(&self, to: SocketAddr) -> Result<Answer> {
+impl HttpRequest<'_> {
+    pub(crate) async fn send(&self, to: SocketAddr) -> Result<HttpAnswer> {
         let what = || format!("{} http://{to}{}", self.method, self.path);
         match tokio::time::timeout(LIMIT, self.exchange(to)).await {
             Ok(Ok(answer)) => parse(&answer).ok_or_else(|| Error::new(format!("{}: no answer in HTTP", what()))),
@@ -61,9 +61,9 @@ impl Request<'_> {
     }
 }
 
-fn parse(answer: &[u8]) -> Option<Answer> {
+fn parse(answer: &[u8]) -> Option<HttpAnswer> {
     let text = String::from_utf8_lossy(answer);
     let (head, body) = text.split_once("\r\n\r\n")?;
     let status = head.strip_prefix("HTTP/1.")?.split(' ').nth(1)?.parse().ok()?;
-    Some(Answer { status, body: body.to_owned() })
+    Some(HttpAnswer { status, body: body.to_owned() })
 }

@@ -21,12 +21,12 @@ const FLUSHES: u32 = 3;
 /// A limit on a protocol (a TTL and a second) is the protocol's. On a machine that is busy with other tests each hand through which a takeover goes is
 /// late by what is measured here, and [`Lag::allowance`] is that; on an idle machine it is some hundredths of a second.
 pub struct Lag {
-    shared: Arc<Shared>,
+    shared: Arc<LagShared>,
     thread: Option<JoinHandle<()>>,
 }
 
 #[derive(Default)]
-struct Shared {
+struct LagShared {
     over: AtomicBool,
     wake_ns: AtomicU64,
     flush_ns: AtomicU64,
@@ -35,7 +35,7 @@ struct Shared {
 impl Lag {
     /// Begins to measure.
     pub fn begin() -> Self {
-        let shared = Arc::new(Shared::default());
+        let shared = Arc::new(LagShared::default());
         let measured = Arc::clone(&shared);
         Self { thread: Some(std::thread::spawn(move || measured.measure())), shared }
     }
@@ -57,7 +57,7 @@ impl Drop for Lag {
     }
 }
 
-impl Shared {
+impl LagShared {
     fn measure(&self) {
         // Without a file there is nothing to say about the disk.
         let mut file = tempfile::tempfile().ok();

@@ -24,12 +24,12 @@ pub mod servers;
 mod triggers;
 mod usage;
 
-pub use browser::{Browser, Look, Tab};
-pub use certs::{Authority, Identity};
+pub use browser::{Browser, PageView, Tab};
+pub use certs::{Authority, CertIdentity};
 pub use consul::{Consul, ConsulCluster, ConsulOptions, ConsulToken};
 pub use disk::SmallDisk;
 pub use error::{Error, Result};
-pub use etcd::{Access, Etcd, EtcdCluster, EtcdOptions};
+pub use etcd::{Etcd, EtcdCluster, EtcdOptions, KeyAccess};
 pub use lag::Lag;
 pub use nats::{Nats, NatsOptions};
 pub use node::node_modules;

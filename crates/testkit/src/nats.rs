@@ -8,7 +8,7 @@ use tempfile::TempDir;
 use tokio::io::AsyncReadExt as _;
 use tokio::net::TcpStream;
 
-use crate::certs::Identity;
+use crate::certs::CertIdentity;
 use crate::error::{Error, Result};
 use crate::ports::Port;
 use crate::process::{ATTEMPTS, Process, TAKEN};
@@ -18,7 +18,7 @@ use crate::servers;
 #[derive(Clone, Debug, Default)]
 pub struct NatsOptions {
     user: Option<(String, String)>,
-    tls: Option<Identity>,
+    tls: Option<CertIdentity>,
     settings: Vec<String>,
 }
 
@@ -32,7 +32,7 @@ impl NatsOptions {
 
     /// Only with TLS, with this certificate.
     #[must_use]
-    pub fn with_tls(mut self, identity: &Identity) -> Self {
+    pub fn with_tls(mut self, identity: &CertIdentity) -> Self {
         self.tls = Some(identity.clone());
         self
     }

@@ -192,14 +192,14 @@ pub(crate) fn leashed(farewell: Signal, user: Option<&User>, program: &Path) -> 
     command
 }
 
-type Order = (Command, mpsc::Sender<std::io::Result<Child>>);
+type SpawnOrder = (Command, mpsc::Sender<std::io::Result<Child>>);
 
 /// Starts a command from a thread that never ends: the signal at the parent's death comes when the *thread* dies that started it, and
 /// a test's thread may die before its server.
 fn launch(command: Command) -> std::io::Result<Child> {
-    static LAUNCHER: OnceLock<mpsc::Sender<Order>> = OnceLock::new();
+    static LAUNCHER: OnceLock<mpsc::Sender<SpawnOrder>> = OnceLock::new();
     let launcher = LAUNCHER.get_or_init(|| {
-        let (sender, orders) = mpsc::channel::<Order>();
+        let (sender, orders) = mpsc::channel::<SpawnOrder>();
         std::thread::spawn(move || {
             for (mut command, answer) in orders {
                 let _ = answer.send(command.spawn());

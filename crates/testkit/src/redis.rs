@@ -7,7 +7,7 @@ use tempfile::TempDir;
 use tokio::io::{AsyncBufReadExt as _, AsyncWriteExt as _, BufReader};
 use tokio::net::TcpStream;
 
-use crate::certs::Identity;
+use crate::certs::CertIdentity;
 use crate::error::{Error, Result};
 use crate::ports::Port;
 use crate::process::{ATTEMPTS, Process};
@@ -22,7 +22,7 @@ const LIBRARIES: [&str; 2] = ["usr/lib/x86_64-linux-gnu", "usr/lib/aarch64-linux
 #[derive(Clone, Debug, Default)]
 pub struct RedisOptions {
     password: Option<String>,
-    tls: Option<Identity>,
+    tls: Option<CertIdentity>,
     settings: Vec<(String, String)>,
 }
 
@@ -36,7 +36,7 @@ impl RedisOptions {
 
     /// Only with TLS, with this certificate.
     #[must_use]
-    pub fn with_tls(mut self, identity: &Identity) -> Self {
+    pub fn with_tls(mut self, identity: &CertIdentity) -> Self {
         self.tls = Some(identity.clone());
         self
     }

@@ -12,10 +12,10 @@ use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use rustls::{ClientConfig, ClientConnection, RootCertStore, StreamOwned};
 use serde_json::json;
-use shardwise_testkit::{Authority, Consul, ConsulOptions, Etcd, EtcdOptions, Identity};
+use shardwise_testkit::{Authority, CertIdentity, Consul, ConsulOptions, Etcd, EtcdOptions};
 
 /// The first line of the answer to a request for `path`, from a server that the authority vouches for; or why there is none.
-fn ask(server: SocketAddr, path: &str, trust: &Path, identity: Option<&Identity>) -> Result<String, String> {
+fn ask(server: SocketAddr, path: &str, trust: &Path, identity: Option<&CertIdentity>) -> Result<String, String> {
     let mut roots = RootCertStore::empty();
     roots.add(CertificateDer::from_pem_file(trust).unwrap()).unwrap();
     let provider = Arc::new(rustls::crypto::ring::default_provider());
@@ -37,7 +37,7 @@ fn ask(server: SocketAddr, path: &str, trust: &Path, identity: Option<&Identity>
 }
 
 /// [`ask`], beside the runtime.
-async fn asked(server: SocketAddr, path: &'static str, trust: &Authority, identity: Option<Identity>) -> Result<String, String> {
+async fn asked(server: SocketAddr, path: &'static str, trust: &Authority, identity: Option<CertIdentity>) -> Result<String, String> {
     let trust = trust.file();
     tokio::task::spawn_blocking(move || ask(server, path, &trust, identity.as_ref())).await.unwrap()
 }

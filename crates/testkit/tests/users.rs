@@ -1,14 +1,14 @@
 //! Users of etcd: what they may do, and what not.
 
 use serde_json::json;
-use shardwise_testkit::{Access, Etcd, EtcdOptions};
+use shardwise_testkit::{Etcd, EtcdOptions, KeyAccess};
 
 const USER: (&str, &str) = ("worker", "secret");
 
 #[tokio::test]
 async fn a_user_has_the_rights_given_and_no_other() {
     let etcd = Etcd::start(EtcdOptions::default().with_auth()).await.unwrap();
-    etcd.add_user(USER.0, USER.1, &[(Access::ReadWrite, "a/"), (Access::Read, "b/")]).await.unwrap();
+    etcd.add_user(USER.0, USER.1, &[(KeyAccess::ReadWrite, "a/"), (KeyAccess::Read, "b/")]).await.unwrap();
     // a/1, b/1
     let (mine, shared) = (json!({ "key": "YS8x" }), json!({ "key": "Yi8x" }));
     etcd.api_as(USER, "/v3/kv/put", &mine).await.unwrap();
@@ -17,7 +17,7 @@ async fn a_user_has_the_rights_given_and_no_other() {
     assert!(error.contains("permission denied"), "{error}");
     etcd.api("/v3/kv/put", &shared).await.unwrap();
 
-    etcd.change_user(USER.0, &[(Access::Write, "")]).await.unwrap();
+    etcd.change_user(USER.0, &[(KeyAccess::Write, "")]).await.unwrap();
     etcd.api_as(USER, "/v3/kv/put", &shared).await.unwrap();
     assert!(etcd.api_as(USER, "/v3/kv/range", &mine).await.is_err());
     assert!(etcd.api_as((USER.0, "wrong"), "/v3/kv/put", &mine).await.is_err());
@@ -27,7 +27,7 @@ async fn a_user_has_the_rights_given_and_no_other() {
 #[tokio::test]
 async fn users_survive_a_restart_with_data_and_root_one_without() {
     let etcd = Etcd::start(EtcdOptions::default().with_auth()).await.unwrap();
-    etcd.add_user(USER.0, USER.1, &[(Access::ReadWrite, "")]).await.unwrap();
+    etcd.add_user(USER.0, USER.1, &[(KeyAccess::ReadWrite, "")]).await.unwrap();
     let key = json!({ "key": "YQ==" });
     etcd.restart(true).await.unwrap();
     etcd.api_as(USER, "/v3/kv/put", &key).await.unwrap();

@@ -6,9 +6,9 @@ use std::time::Duration;
 use serde_json::Value;
 
 use super::figures::number;
-use crate::context::Context;
+use crate::context::TaskContext;
 use crate::report::say;
-use crate::run::{Failure, Log};
+use crate::run::{StepLog, TaskFailure};
 
 /// Rows, unless told otherwise, and the fewest: each of 1,024 slots must have enough for a poll.
 pub(super) const ROWS: u64 = 10_000_000;
@@ -23,13 +23,13 @@ const FOLLOWING_P99_MS_MAX: f64 = 60.0;
 const FIGURES: usize = 4 * 2 * 2;
 
 /// Fills the outbox, polls, and tells the times.
-pub(super) fn run(context: &Context, rows: u64) -> Result<String, Failure> {
+pub(super) fn run(context: &TaskContext, rows: u64) -> Result<String, TaskFailure> {
     if rows < ROWS_MIN {
-        return Err(Failure::new(format!("--rows is {rows}: {ROWS_MIN} or more is needed")));
+        return Err(TaskFailure::new(format!("--rows is {rows}: {ROWS_MIN} or more is needed")));
     }
-    let log = Log::begin(context, "soak")?;
+    let log = StepLog::begin(context, "soak")?;
     let collected = context.scratch("soak-outbox-backlog.jsonl");
-    let unreadable = |e: std::io::Error| Failure::new(format!("{}: {e}", collected.display()));
+    let unreadable = |e: std::io::Error| TaskFailure::new(format!("{}: {e}", collected.display()));
     std::fs::write(&collected, "").map_err(unreadable)?;
     let arguments =
         ["test", "--release", "--package", "shardwise-outbox", "--all-features", "--test", "postgres", "--", "backlog::", "--nocapture"];
@@ -43,7 +43,7 @@ pub(super) fn run(context: &Context, rows: u64) -> Result<String, Failure> {
     say(&text);
     match shortfall(&told) {
         None => Ok(text),
-        Some(why) => Err(Failure::new(why)),
+        Some(why) => Err(TaskFailure::new(why)),
     }
 }
 

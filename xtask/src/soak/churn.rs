@@ -3,8 +3,8 @@
 use std::fmt::Write as _;
 use std::time::Duration;
 
-use crate::context::Context;
-use crate::run::{Failure, Log};
+use crate::context::TaskContext;
+use crate::run::{StepLog, TaskFailure};
 
 /// How many steps make a round in the tests.
 const STEPS_AT_ONCE: u32 = 20;
@@ -18,8 +18,8 @@ const TESTS: [(&str, &str, &str); 3] = [
 ];
 
 /// Runs each test with `rounds` rounds of twenty steps (the kills: ten in every tenth round).
-pub(super) fn run(context: &Context, rounds: u32) -> Result<String, Failure> {
-    let log = Log::begin(context, "soak")?;
+pub(super) fn run(context: &TaskContext, rounds: u32) -> Result<String, TaskFailure> {
+    let log = StepLog::begin(context, "soak")?;
     let mut text = format!(
         "{} random steps on Consul, 1,000 on etcd, and ten SIGKILLs in every tenth round on Consul: nobody lost, nobody left behind.\n",
         rounds * STEPS_AT_ONCE

@@ -6,9 +6,9 @@ use cargo_metadata::TargetKind;
 use serde_json::Value;
 
 use super::figures::{Figures, number};
-use crate::context::Context;
+use crate::context::TaskContext;
 use crate::report::say;
-use crate::run::{Failure, Log};
+use crate::run::{StepLog, TaskFailure};
 
 /// TTL of the demo's publishers, in milliseconds; a crash must be over one second later.
 const TTL_MS: u64 = 2_000;
@@ -16,8 +16,8 @@ const TTL_MS: u64 = 2_000;
 const HANDOVER_MS_MAX: u64 = 250;
 
 /// Runs the demo that often, and tells what came of it.
-pub(super) fn run(context: &Context, runs: u32) -> Result<String, Failure> {
-    let log = Log::begin(context, "soak")?;
+pub(super) fn run(context: &TaskContext, runs: u32) -> Result<String, TaskFailure> {
+    let log = StepLog::begin(context, "soak")?;
     log.run(context.cargo(&["build", "--release", "--package", "shardwise-cli"]))?;
     let name =
         context.targets(&TargetKind::Bin).into_iter().find(|target| target.package == "shardwise-cli").map(|target| target.name.to_owned());
@@ -26,13 +26,13 @@ pub(super) fn run(context: &Context, runs: u32) -> Result<String, Failure> {
     for run in 1..=runs {
         let mut command = context.command(&program.to_string_lossy(), &["demo", "--json", "--ttl", "2s"]);
         command.env_remove("SHARDWISE_ENV");
-        let output = command.output().map_err(|e| Failure::new(format!("{}: {e}", program.display())))?;
+        let output = command.output().map_err(|e| TaskFailure::new(format!("{}: {e}", program.display())))?;
         let verdict: Value = serde_json::from_slice(&output.stdout)
-            .map_err(|_| Failure::new(format!("run {run} gave no verdict: {}", String::from_utf8_lossy(&output.stderr).trim())))?;
+            .map_err(|_| TaskFailure::new(format!("run {run} gave no verdict: {}", String::from_utf8_lossy(&output.stderr).trim())))?;
         say(&format!("{run:>4} of {runs}  {verdict}"));
         let number = |field: &str| verdict[field].as_u64().unwrap_or(u64::MAX);
         if !output.status.success() || number("takeover_ms") > TTL_MS + 1_000 || number("handover_ms") >= HANDOVER_MS_MAX {
-            return Err(Failure::new(format!("run {run} of {runs} falls short: {verdict}")));
+            return Err(TaskFailure::new(format!("run {run} of {runs} falls short: {verdict}")));
         }
         verdicts.push(verdict);
     }

@@ -8,9 +8,9 @@ use std::time::Duration;
 use serde_json::Value;
 
 use super::figures::{Figures, number};
-use crate::context::Context;
+use crate::context::TaskContext;
 use crate::report::say;
-use crate::run::{Failure, Log};
+use crate::run::{StepLog, TaskFailure};
 
 /// For building and all scenes but the faults, and for one fault on each backend.
 const ALLOWANCE: Duration = Duration::from_mins(40);
@@ -59,10 +59,10 @@ const ROLLING: [(bool, &str, &str); 6] = [
 
 /// Does that many things to the fleet on each backend, and tells what came of it, and in what it fell short: hours of faults are worth telling all the same.
 /// What must come of it is in the tests, but for the times.
-pub(super) fn run(context: &Context, faults: u32) -> Result<(String, Vec<String>), Failure> {
-    let log = Log::begin(context, "soak")?;
+pub(super) fn run(context: &TaskContext, faults: u32) -> Result<(String, Vec<String>), TaskFailure> {
+    let log = StepLog::begin(context, "soak")?;
     let collected = context.scratch("soak-exclusive.jsonl");
-    let unreadable = |e: std::io::Error| Failure::new(format!("{}: {e}", collected.display()));
+    let unreadable = |e: std::io::Error| TaskFailure::new(format!("{}: {e}", collected.display()));
     std::fs::write(&collected, "").map_err(unreadable)?;
     for scenes in SCENES {
         let test =
@@ -93,17 +93,17 @@ fn of<'a>(told: &'a [Value], scene: &'a str, backend: &'a str) -> impl Iterator<
 }
 
 /// One line of a table: a figure on each backend.
-fn row(what: &str, mut cell: impl FnMut(&str) -> Option<String>) -> Result<String, Failure> {
+fn row(what: &str, mut cell: impl FnMut(&str) -> Option<String>) -> Result<String, TaskFailure> {
     let mut row = format!("| {what} |");
     for backend in BACKENDS {
-        let cell = cell(backend).ok_or_else(|| Failure::new(format!("{backend} told nothing of {what}")))?;
+        let cell = cell(backend).ok_or_else(|| TaskFailure::new(format!("{backend} told nothing of {what}")))?;
         // Writing to a String cannot fail.
         let _ = write!(row, " {cell} |");
     }
     Ok(row + "\n")
 }
 
-fn tables(told: &[Value]) -> Result<String, Failure> {
+fn tables(told: &[Value]) -> Result<String, TaskFailure> {
     let head = "| | local | consul | etcd |\n|---|---:|---:|---:|\n";
     let mut text = format!(
         "Four real worker processes with a TTL of 2 s, 16 slots, a singleton and a timer, on clusters of three servers, all on this machine (etcd without fsync, of which a killed process \
@@ -142,7 +142,7 @@ fn tables(told: &[Value]) -> Result<String, Failure> {
     Ok(text)
 }
 
-fn rolling(told: &[Value], head: &str) -> Result<String, Failure> {
+fn rolling(told: &[Value], head: &str) -> Result<String, TaskFailure> {
     let mut text = format!(
         "\nRolling restart: four workers with 256 slots and a TTL of 3 s, in one process and on one server, are restarted one after the other, with `rejoin_grace` \
          (the first is away for longer than a TTL) and without it. How many slots move without it follows from the placements; each of them moves back \

@@ -6,9 +6,9 @@ use std::time::Duration;
 use serde_json::Value;
 
 use super::figures::{Figures, number};
-use crate::context::Context;
+use crate::context::TaskContext;
 use crate::report::say;
-use crate::run::{Failure, Log};
+use crate::run::{StepLog, TaskFailure};
 
 /// For building, and for one run on each.
 const ALLOWANCE: Duration = Duration::from_mins(20);
@@ -38,10 +38,10 @@ const FIGURES: [(&str, &str); 18] = [
 ];
 
 /// Runs it that often, and tells what came of it. What must come of it is in the test.
-pub(super) fn run(context: &Context, runs: u32) -> Result<String, Failure> {
-    let log = Log::begin(context, "soak")?;
+pub(super) fn run(context: &TaskContext, runs: u32) -> Result<String, TaskFailure> {
+    let log = StepLog::begin(context, "soak")?;
     let collected = context.scratch("soak-members.jsonl");
-    let unreadable = |e: std::io::Error| Failure::new(format!("{}: {e}", collected.display()));
+    let unreadable = |e: std::io::Error| TaskFailure::new(format!("{}: {e}", collected.display()));
     std::fs::write(&collected, "").map_err(unreadable)?;
     for _ in 0..runs {
         let arguments =
@@ -58,7 +58,7 @@ pub(super) fn run(context: &Context, runs: u32) -> Result<String, Failure> {
 }
 
 /// The median of each figure on each backend.
-fn table(runs: u32, told: &[Value]) -> Result<String, Failure> {
+fn table(runs: u32, told: &[Value]) -> Result<String, TaskFailure> {
     let mut text = format!(
         "Median of {runs}. All members in one process, each a `ShardingService` of a factory of its own, in one group with 16,384 slots. While the \
          group is watched nothing happens but heartbeats, three in each TTL, and no member asks for a placement. Processor time of the \
@@ -69,7 +69,7 @@ fn table(runs: u32, told: &[Value]) -> Result<String, Failure> {
         for backend in BACKENDS {
             let figures = Figures::of(told.iter().filter(|run| run["backend"] == backend), field);
             if figures.is_empty() {
-                return Err(Failure::new(format!("{backend} told no {field}")));
+                return Err(TaskFailure::new(format!("{backend} told no {field}")));
             }
             // Writing to a String cannot fail.
             let _ = write!(row, " {} |", number(figures.median()));

@@ -5,9 +5,9 @@ use std::time::Duration;
 use serde_json::Value;
 use shardwise_core::mistakes::Mistake;
 
-use crate::context::Context;
+use crate::context::TaskContext;
 use crate::report::say;
-use crate::run::{Failure, Log};
+use crate::run::{StepLog, TaskFailure};
 
 const TEST: &str = "faults::mistakes::the_mistake_of_a_soak_is_found::local_consul_and_etcd";
 /// For building and for servers to start.
@@ -21,10 +21,10 @@ pub(crate) fn names() -> [&'static str; 3] {
 }
 
 /// Does that many things to a fleet that makes the mistake, on each backend on which it shows, and tells what was found.
-pub(super) fn run(context: &Context, mistake: &str, faults: u32) -> Result<String, Failure> {
-    let log = Log::begin(context, "soak")?;
+pub(super) fn run(context: &TaskContext, mistake: &str, faults: u32) -> Result<String, TaskFailure> {
+    let log = StepLog::begin(context, "soak")?;
     let collected = context.scratch("soak-mistake.jsonl");
-    let unreadable = |e: std::io::Error| Failure::new(format!("{}: {e}", collected.display()));
+    let unreadable = |e: std::io::Error| TaskFailure::new(format!("{}: {e}", collected.display()));
     std::fs::write(&collected, "").map_err(unreadable)?;
     let test = [
         &["test", "--release", "--package", "shardwise", "--features", "local,consul,etcd", "--test", "servers"][..],
@@ -42,9 +42,9 @@ pub(super) fn run(context: &Context, mistake: &str, faults: u32) -> Result<Strin
     Ok(text)
 }
 
-fn table(mistake: &str, told: &[Value]) -> Result<String, Failure> {
+fn table(mistake: &str, told: &[Value]) -> Result<String, TaskFailure> {
     if told.is_empty() {
-        return Err(Failure::new(format!("the test {TEST} printed no figures")));
+        return Err(TaskFailure::new(format!("the test {TEST} printed no figures")));
     }
     let row = |run: &Value| {
         let backend = run["backend"].as_str().unwrap_or_default();

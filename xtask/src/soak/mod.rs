@@ -11,10 +11,10 @@ mod outbox;
 mod retention;
 mod scenes;
 
-use crate::context::Context;
-use crate::measured::{self, Machine};
+use crate::context::TaskContext;
+use crate::measured::{self, HostInfo};
 use crate::report::say;
-use crate::run::Failure;
+use crate::run::TaskFailure;
 use crate::servers;
 pub(crate) use mistakes::names as mistakes_known;
 use scenes::SCENES;
@@ -35,25 +35,25 @@ const FAULTS_BY_MISTAKE: u32 = 10;
 
 /// Runs the named soak, or lists the names.
 pub(crate) fn run(
-    context: &Context,
+    context: &TaskContext,
     name: Option<&str>,
     runs: Option<u32>,
     rows: Option<u64>,
     mistake: Option<&str>,
-) -> Result<(), Failure> {
+) -> Result<(), TaskFailure> {
     let Some(name) = name else {
         say(&names().join("\n"));
         return Ok(());
     };
     let scene = SCENES.iter().find(|scene| scene.name == name);
     if mistake.is_some() && name != "exclusive" {
-        return Err(Failure::new(format!("--mistake goes with the soak exclusive, and not with {name}")));
+        return Err(TaskFailure::new(format!("--mistake goes with the soak exclusive, and not with {name}")));
     }
     if rows.is_some() && name != "outbox-backlog" {
-        return Err(Failure::new(format!("--rows goes with the soak outbox-backlog, and not with {name}")));
+        return Err(TaskFailure::new(format!("--rows goes with the soak outbox-backlog, and not with {name}")));
     }
     if !names().contains(&name) {
-        return Err(Failure::new(format!("no soak is called {name}; there are: {}", names().join(", "))));
+        return Err(TaskFailure::new(format!("no soak is called {name}; there are: {}", names().join(", "))));
     }
     if name != "demo" {
         servers::fetch()?;
@@ -73,15 +73,15 @@ pub(crate) fn run(
         _ if name == "outbox-backlog" => backlog::run(context, rows.unwrap_or(backlog::ROWS))?,
         _ if name == "outbox-retention" => retention::run(context, runs.unwrap_or(RETENTION_ROUNDS))?,
         Some(scene) => scenes::run(context, scene, runs.unwrap_or(scene.runs))?,
-        None => return Err(Failure::new(format!("no soak is called {name}; there are: {}", names().join(", ")))),
+        None => return Err(TaskFailure::new(format!("no soak is called {name}; there are: {}", names().join(", ")))),
     };
     let section = mistake.map_or_else(|| format!("soak {name}"), |mistake| format!("soak {name}, mistake {mistake}"));
     let path = context.root().join("docs/measured.md");
     let before = std::fs::read_to_string(&path).unwrap_or_default();
-    let text = format!("## {section}\n\n{}\n\n{text}", measured::head(context, &Machine::this()));
-    std::fs::write(&path, measured::replace(&before, &section, &text)).map_err(|e| Failure::new(format!("{}: {e}", path.display())))?;
+    let text = format!("## {section}\n\n{}\n\n{text}", measured::head(context, &HostInfo::this()));
+    std::fs::write(&path, measured::replace(&before, &section, &text)).map_err(|e| TaskFailure::new(format!("{}: {e}", path.display())))?;
     say(&format!("docs/measured.md: section {section} is written"));
-    if short.is_empty() { Ok(()) } else { Err(Failure::new(short.join("; "))) }
+    if short.is_empty() { Ok(()) } else { Err(TaskFailure::new(short.join("; "))) }
 }
 
 fn names() -> Vec<&'static str> {

@@ -5,9 +5,9 @@ use std::time::Duration;
 
 use serde_json::Value;
 
-use crate::context::Context;
+use crate::context::TaskContext;
 use crate::report::say;
-use crate::run::{Failure, Log};
+use crate::run::{StepLog, TaskFailure};
 
 /// Events of one life, a tenth of which is rolled back, while publishers are killed and stopped, and about how long they are written for; at the same rate more
 /// come for a tenth of that time in the rolling restart.
@@ -22,10 +22,10 @@ const GAP_MS_MAX: u64 = 500;
 const TAKEOVER_MS_MAX: u64 = 4_000;
 
 /// Runs it that often, and tells what came of it.
-pub(super) fn run(context: &Context, runs: u32) -> Result<String, Failure> {
-    let log = Log::begin(context, "soak")?;
+pub(super) fn run(context: &TaskContext, runs: u32) -> Result<String, TaskFailure> {
+    let log = StepLog::begin(context, "soak")?;
     let figures = context.scratch("soak-outbox.jsonl");
-    std::fs::write(&figures, "").map_err(|e| Failure::new(format!("{}: {e}", figures.display())))?;
+    std::fs::write(&figures, "").map_err(|e| TaskFailure::new(format!("{}: {e}", figures.display())))?;
     for _ in 0..runs {
         let arguments =
             ["test", "--release", "--package", "shardwise-cli", "--test", "outbox_soak", "--", "--nocapture", "--test-threads=1"];
@@ -33,13 +33,13 @@ pub(super) fn run(context: &Context, runs: u32) -> Result<String, Failure> {
         command.env("SHARDWISE_SOAK_EVENTS", EVENTS).env("SHARDWISE_SOAK_SECONDS", SECONDS).env("SHARDWISE_SOAK_FIGURES", &figures);
         log.run_for(command, ALLOWANCE + RUN_MAX)?;
     }
-    let text = std::fs::read_to_string(&figures).map_err(|e| Failure::new(format!("{}: {e}", figures.display())))?;
+    let text = std::fs::read_to_string(&figures).map_err(|e| TaskFailure::new(format!("{}: {e}", figures.display())))?;
     let told: Vec<Value> = text.lines().filter_map(|line| serde_json::from_str(line).ok()).collect();
     let text = table(&told);
     say(&text);
     match shortfall(&told) {
         None => Ok(text),
-        Some(why) => Err(Failure::new(why)),
+        Some(why) => Err(TaskFailure::new(why)),
     }
 }
 

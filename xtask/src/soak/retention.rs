@@ -5,19 +5,19 @@ use std::time::Duration;
 
 use serde_json::Value;
 
-use crate::context::Context;
+use crate::context::TaskContext;
 use crate::report::say;
-use crate::run::{Failure, Log};
+use crate::run::{StepLog, TaskFailure};
 
 const ALLOWANCE: Duration = Duration::from_mins(20);
 const ROUND_MAX: Duration = Duration::from_secs(5);
 const TABLES: usize = 3;
 
 /// Does that many rounds and tells the sizes. What they may be is in the test.
-pub(super) fn run(context: &Context, rounds: u32) -> Result<String, Failure> {
-    let log = Log::begin(context, "soak")?;
+pub(super) fn run(context: &TaskContext, rounds: u32) -> Result<String, TaskFailure> {
+    let log = StepLog::begin(context, "soak")?;
     let collected = context.scratch("soak-outbox-retention.jsonl");
-    let unreadable = |e: std::io::Error| Failure::new(format!("{}: {e}", collected.display()));
+    let unreadable = |e: std::io::Error| TaskFailure::new(format!("{}: {e}", collected.display()));
     std::fs::write(&collected, "").map_err(unreadable)?;
     let arguments =
         ["test", "--release", "--package", "shardwise-outbox", "--all-features", "--test", "postgres", "--", "retention::", "--nocapture"];
@@ -28,7 +28,7 @@ pub(super) fn run(context: &Context, rounds: u32) -> Result<String, Failure> {
     let told = std::fs::read_to_string(&collected).map_err(unreadable)?;
     let told: Vec<Value> = told.lines().filter_map(|line| serde_json::from_str(line).ok()).collect();
     if told.len() != TABLES {
-        return Err(Failure::new(format!("{} tables told their size, and not {TABLES}", told.len())));
+        return Err(TaskFailure::new(format!("{} tables told their size, and not {TABLES}", told.len())));
     }
     let mut text = format!(
         "{rounds} rounds of 1,200 events, each written, delivered, swept and vacuumed: 400 keys that never come again and 20 that always do. Sizes with \

@@ -6,9 +6,9 @@ use std::time::Duration;
 use serde_json::Value;
 
 use super::figures::{Figures, number};
-use crate::context::Context;
+use crate::context::TaskContext;
 use crate::report::say;
-use crate::run::{Failure, Log};
+use crate::run::{StepLog, TaskFailure};
 
 /// For building, and for servers to start.
 const ALLOWANCE: Duration = Duration::from_mins(20);
@@ -23,17 +23,17 @@ pub(super) struct Scene {
     run_max: Duration,
     /// For the reader of the figures: what was done, and what they mean.
     what: &'static str,
-    figures: &'static [Figure],
+    figures: &'static [SoakFigure],
 }
 
 /// A figure of every run, in milliseconds, and what so many of 100 runs must not exceed.
-struct Figure {
+struct SoakFigure {
     field: &'static str,
     limit: Option<(usize, f64)>,
 }
 
-const fn figure(field: &'static str, limit: Option<(usize, f64)>) -> Figure {
-    Figure { field, limit }
+const fn figure(field: &'static str, limit: Option<(usize, f64)>) -> SoakFigure {
+    SoakFigure { field, limit }
 }
 
 pub(super) const SCENES: &[Scene] = &[
@@ -71,10 +71,10 @@ pub(super) const SCENES: &[Scene] = &[
 ];
 
 /// Runs the scene that often on each backend, one after the other, and tells what came of it.
-pub(super) fn run(context: &Context, scene: &Scene, runs: u32) -> Result<String, Failure> {
-    let log = Log::begin(context, "soak")?;
+pub(super) fn run(context: &TaskContext, scene: &Scene, runs: u32) -> Result<String, TaskFailure> {
+    let log = StepLog::begin(context, "soak")?;
     let collected = context.scratch(&format!("soak-{}.jsonl", scene.name));
-    std::fs::write(&collected, "").map_err(|e| Failure::new(format!("{}: {e}", collected.display())))?;
+    std::fs::write(&collected, "").map_err(|e| TaskFailure::new(format!("{}: {e}", collected.display())))?;
     let (filter, often) = (format!("{}::", scene.name), runs.to_string());
     let arguments =
         ["test", "--release", "--package", "shardwise-cli", "--test", "servers", "--", &filter, "--test-threads=1", "--nocapture"];
@@ -82,20 +82,20 @@ pub(super) fn run(context: &Context, scene: &Scene, runs: u32) -> Result<String,
     command.env("SHARDWISE_SOAK_RUNS", &often).env("SHARDWISE_SOAK_FIGURES", &collected);
     let repeat = format!("cargo xtask soak {} --runs {runs}", scene.name);
     log.run_for(command, ALLOWANCE + scene.run_max * runs * 2).map_err(|failure| failure.repeated_by(repeat))?;
-    let told = std::fs::read_to_string(&collected).map_err(|e| Failure::new(format!("{}: {e}", collected.display())))?;
+    let told = std::fs::read_to_string(&collected).map_err(|e| TaskFailure::new(format!("{}: {e}", collected.display())))?;
     let told: Vec<Value> = told.lines().filter_map(|line| serde_json::from_str(line).ok()).collect();
     let text = table(scene, runs, &told);
     say(&text);
     match shortfalls(scene, &told) {
         found if found.is_empty() => Ok(text),
-        found => Err(Failure::new(found.join("; "))),
+        found => Err(TaskFailure::new(found.join("; "))),
     }
 }
 
 /// Every figure of the scene on every backend.
-fn each<'a>(scene: &'a Scene, told: &'a [Value]) -> impl Iterator<Item = (&'static str, &'a Figure, Figures)> {
+fn each<'a>(scene: &'a Scene, told: &'a [Value]) -> impl Iterator<Item = (&'static str, &'a SoakFigure, Figures)> {
     BACKENDS.into_iter().flat_map(move |backend| {
-        let of_backend = move |figure: &Figure| Figures::of(told.iter().filter(|run| run["backend"] == backend), figure.field);
+        let of_backend = move |figure: &SoakFigure| Figures::of(told.iter().filter(|run| run["backend"] == backend), figure.field);
         scene.figures.iter().map(move |figure| (backend, figure, of_backend(figure)))
     })
 }
@@ -112,8 +112,8 @@ fn table(scene: &Scene, runs: u32, told: &[Value]) -> String {
 
 /// What is worse than it may be, or was not measured.
 fn shortfalls(scene: &Scene, told: &[Value]) -> Vec<String> {
-    let short = |(backend, figure, figures): (&str, &Figure, Figures)| {
-        let Figure { field, limit } = figure;
+    let short = |(backend, figure, figures): (&str, &SoakFigure, Figures)| {
+        let SoakFigure { field, limit } = figure;
         if figures.is_empty() {
             return Some(format!("{backend} told no {field}"));
         }

@@ -24,7 +24,7 @@ pub(super) struct Spread {
 
 /// What a case gave.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub(super) struct Measured {
+pub(super) struct CaseFigures {
     /// The busiest member over the mean.
     pub(super) peak: Spread,
     /// The least loaded member over the mean.
@@ -42,7 +42,7 @@ pub(super) fn member(fleet: u32, number: u32, weight: Weight) -> Result<(Instanc
 }
 
 /// Measures one case.
-pub(super) fn measure(case: &Case) -> Result<Measured, NameError> {
+pub(super) fn measure(case: &Case) -> Result<CaseFigures, NameError> {
     let (mut peak, mut least, mut moved) = (Vec::new(), Vec::new(), Vec::new());
     for fleet in 0..case.fleets {
         let members = (0..=case.members).map(|number| member(fleet, number, Weight::ONE)).collect::<Result<Vec<_>, _>>()?;
@@ -54,7 +54,7 @@ pub(super) fn measure(case: &Case) -> Result<Measured, NameError> {
         least.push(balance.least);
         moved.push(f64::from(moves(&before, &after)) * f64::from(case.members + 1) / f64::from(case.params.slots));
     }
-    Ok(Measured { peak: spread(&peak, f64::max), least: spread(&least, f64::min), moved: spread(&moved, f64::max) })
+    Ok(CaseFigures { peak: spread(&peak, f64::max), least: spread(&least, f64::min), moved: spread(&moved, f64::max) })
 }
 
 pub(super) fn moves(before: &SlotOwners, after: &SlotOwners) -> u32 {
@@ -62,7 +62,7 @@ pub(super) fn moves(before: &SlotOwners, after: &SlotOwners) -> u32 {
 }
 
 /// Every case's figures, on all cores.
-pub(super) fn measure_all(cases: &[Case], tell: impl Fn(&Case, &Measured) + Sync) -> Result<Vec<Measured>, NameError> {
+pub(super) fn measure_all(cases: &[Case], tell: impl Fn(&Case, &CaseFigures) + Sync) -> Result<Vec<CaseFigures>, NameError> {
     let (next, done) = (AtomicUsize::new(0), Mutex::new(Vec::new()));
     let threads = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
     std::thread::scope(|scope| {

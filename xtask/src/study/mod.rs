@@ -8,12 +8,12 @@ mod weights;
 
 use shardwise_core::{LoadMargin, NameError, PlacementParams, Weight};
 
-use crate::context::Context;
+use crate::context::TaskContext;
 use crate::report::say;
-use crate::run::Failure;
-use measure::{Case, Measured, constants};
-use quotas::Beside;
-use weights::{ByWeight, Enough, FLEETS_PROMISED, Flow, Weighted};
+use crate::run::TaskFailure;
+use measure::{Case, CaseFigures, constants};
+use quotas::QuotaComparison;
+use weights::{EnoughSlots, FLEETS_PROMISED, SlotFlow, WeightFigures, WeightedFleets};
 
 /// Sizes of the fleets with the default constants.
 const SIZES: [u32; 11] = [2, 3, 5, 10, 20, 50, 100, 200, 300, 500, 1_000];
@@ -25,33 +25,33 @@ const FLEETS: u32 = 200;
 const FEWER_FLEETS: u32 = 30;
 
 /// A case and what it gave.
-type Row = (Case, Measured);
+type CaseRow = (Case, CaseFigures);
 
 /// What a study measured.
 struct Study {
     /// Protocol 1 with its default constants, in the order of the sizes.
-    defaults: Vec<Row>,
+    defaults: Vec<CaseRow>,
     /// 65,536 slots, in the order of the sizes.
-    fine: Vec<Row>,
+    fine: Vec<CaseRow>,
     /// One constant changed at a time.
-    others: Vec<Row>,
+    others: Vec<CaseRow>,
     /// Members of different weights; first those of [`WEIGHTS`] that something is promised for.
-    weights: Vec<(Weighted, Vec<ByWeight>)>,
+    weights: Vec<(WeightedFleets, Vec<WeightFigures>)>,
     /// How many slots are enough for fleets of different weights.
-    enough: Vec<Enough>,
+    enough: Vec<EnoughSlots>,
     /// What the margin takes and gives.
-    flows: Vec<(Weighted, Vec<Flow>)>,
+    flows: Vec<(WeightedFleets, Vec<SlotFlow>)>,
     /// Placement `quota` beside `ring`.
-    quotas: Vec<Beside>,
+    quotas: Vec<QuotaComparison>,
 }
 
 /// Measures, and writes `docs/placement-study.md` and `docs/placement-study.svg`.
-pub(crate) fn run(context: &Context) -> Result<(), Failure> {
+pub(crate) fn run(context: &TaskContext) -> Result<(), TaskFailure> {
     let study = study()?;
     let docs = context.root().join("docs");
     for (name, text) in [("placement-study.md", page::markdown(&study)), ("placement-study.svg", page::picture(&study))] {
         let path = docs.join(name);
-        std::fs::write(&path, text).map_err(|e| Failure::new(format!("{}: {e}", path.display())))?;
+        std::fs::write(&path, text).map_err(|e| TaskFailure::new(format!("{}: {e}", path.display())))?;
         say(&format!("docs/{name} is written"));
     }
     for missed in page::targets(&study).iter().filter(|target| !target.reached) {
@@ -60,7 +60,7 @@ pub(crate) fn run(context: &Context) -> Result<(), Failure> {
     Ok(())
 }
 
-fn study() -> Result<Study, Failure> {
+fn study() -> Result<Study, TaskFailure> {
     let params = PlacementParams::default();
     let fine = PlacementParams { slots: 65_536, ..params };
     let of_size = |members: u32, params| Case { members, params, fleets: if members <= 300 { FLEETS } else { FEWER_FLEETS } };
@@ -70,8 +70,8 @@ fn study() -> Result<Study, Failure> {
         other_constants().into_iter().flat_map(|params| FEW_SIZES.map(|members| Case { members, params, fleets: FEWER_FLEETS })).collect();
 
     let cases = [&defaults[..], &fine, &others].concat();
-    let measured =
-        measure::measure_all(&cases, |case, measured| say(&page::in_a_line(case, measured))).map_err(|e| Failure::new(e.to_string()))?;
+    let measured = measure::measure_all(&cases, |case, measured| say(&page::in_a_line(case, measured)))
+        .map_err(|e| TaskFailure::new(e.to_string()))?;
     let mut rows = cases.into_iter().zip(measured);
     let mut take = |count: usize| rows.by_ref().take(count).collect::<Vec<_>>();
     Ok(Study {
@@ -102,9 +102,9 @@ fn other_constants() -> Vec<PlacementParams> {
 }
 
 /// A fleet's weights with their name, its members, its slots, and its margin in thousandths if it has one.
-type Fleet = (&'static str, &'static [u64], u32, u32, Option<u32>);
+type StudyFleet = (&'static str, &'static [u64], u32, u32, Option<u32>);
 /// The first three are what has to be reached.
-const WEIGHTS: [Fleet; 10] = [
+const WEIGHTS: [StudyFleet; 10] = [
     ("1 to 4", &[1, 2, 3, 4], 20, 16_384, Some(50)),
     ("1, 10 and 100", &[1, 10, 100], 20, 16_384, Some(50)),
     ("1, 10 and 100", &[1, 10, 100], 20, 65_536, Some(50)),
@@ -119,22 +119,22 @@ const WEIGHTS: [Fleet; 10] = [
 /// Fleets of weights: those that the promise names, and so many that chance says little.
 const WEIGHTED_FLEETS: [u32; 2] = [FLEETS_PROMISED, 200];
 
-fn weighted((name, of, members, slots, margin): &Fleet, fleets: u32) -> Weighted {
+fn weighted((name, of, members, slots, margin): &StudyFleet, fleets: u32) -> WeightedFleets {
     let params = constants(*slots, PlacementParams::default().virtual_nodes, margin.map_or(LoadMargin::None, LoadMargin::Thousandths));
-    Weighted { name, weights: of.iter().copied().filter_map(Weight::new).collect(), case: Case { members: *members, params, fleets } }
+    WeightedFleets { name, weights: of.iter().copied().filter_map(Weight::new).collect(), case: Case { members: *members, params, fleets } }
 }
 
-fn failed(e: &NameError) -> Failure {
-    Failure::new(e.to_string())
+fn failed(e: &NameError) -> TaskFailure {
+    TaskFailure::new(e.to_string())
 }
 
-fn weights() -> Result<Vec<(Weighted, Vec<ByWeight>)>, Failure> {
+fn weights() -> Result<Vec<(WeightedFleets, Vec<WeightFigures>)>, TaskFailure> {
     let all = WEIGHTS.iter().flat_map(|fleet| WEIGHTED_FLEETS.map(|fleets| weighted(fleet, fleets)));
     all.map(|of| weights::by_weight(&of).map(|told| (of, told)).map_err(|e| failed(&e))).collect()
 }
 
 /// For which weights, members and margins the smallest number of slots is looked for.
-fn all_enough() -> Result<Vec<Enough>, Failure> {
+fn all_enough() -> Result<Vec<EnoughSlots>, TaskFailure> {
     let to = |last: u64| (1..=last).collect::<Vec<_>>();
     let (few, ten, far) = (to(4), to(10), vec![1, 10, 100]);
     let mixes = [
@@ -157,7 +157,7 @@ fn all_enough() -> Result<Vec<Enough>, Failure> {
     mixes.into_iter().map(enough).collect()
 }
 
-fn flows() -> Result<Vec<(Weighted, Vec<Flow>)>, Failure> {
+fn flows() -> Result<Vec<(WeightedFleets, Vec<SlotFlow>)>, TaskFailure> {
     let fleets = WEIGHTS.iter().take(3).map(|fleet| weighted(fleet, WEIGHTED_FLEETS[1]));
     fleets.map(|of| weights::flows(&of).map(|told| (of, told)).map_err(|e| failed(&e))).collect()
 }

@@ -4,11 +4,11 @@ use std::fmt::Write as _;
 
 use shardwise_core::LoadMargin;
 
-use super::measure::{Case, Measured, Spread};
+use super::measure::{Case, CaseFigures, Spread};
 use super::plot::{Curve, Panel, svg};
-use super::quotas::Beside;
-use super::weights::{Enough, Flow, OFF_MAX, Weighted, off};
-use super::{FEW_SIZES, FEWER_FLEETS, FLEETS, Row, SIZES, Study};
+use super::quotas::QuotaComparison;
+use super::weights::{EnoughSlots, OFF_MAX, SlotFlow, WeightedFleets, off};
+use super::{CaseRow, FEW_SIZES, FEWER_FLEETS, FLEETS, SIZES, Study};
 
 const HEAD: &str = "# Placement study
 
@@ -22,7 +22,7 @@ after one member has joined, over the newcomer's exact share, 1/(N + 1) of all. 
 ";
 
 /// Something that has to be reached, and whether it is.
-pub(super) struct Target {
+pub(super) struct StudyTarget {
     pub(super) what: String,
     pub(super) measured: String,
     pub(super) reached: bool,
@@ -40,19 +40,19 @@ fn constants(case: &Case) -> String {
 }
 
 /// For who waits.
-pub(super) fn in_a_line(case: &Case, measured: &Measured) -> String {
-    let Measured { peak, least, moved } = measured;
+pub(super) fn in_a_line(case: &Case, measured: &CaseFigures) -> String {
+    let CaseFigures { peak, least, moved } = measured;
     format!("{} members, {}: peak {:.3}, least {:.3}, moved {:.3}", case.members, constants(case), peak.mean, least.mean, moved.mean)
 }
 
-fn of_size(rows: &[Row], members: u32) -> Option<&Measured> {
+fn of_size(rows: &[CaseRow], members: u32) -> Option<&CaseFigures> {
     rows.iter().find(|(case, _)| case.members == members).map(|(_, measured)| measured)
 }
 
 /// What the project has promised, against what was measured.
-pub(super) fn targets(study: &Study) -> Vec<Target> {
+pub(super) fn targets(study: &Study) -> Vec<StudyTarget> {
     // How far the busiest member is above 1.05 times the mean, in slots.
-    let above = |(case, measured): &Row| {
+    let above = |(case, measured): &CaseRow| {
         let mean = f64::from(case.params.slots) / f64::from(case.members);
         (measured.peak.worst - 1.05) * mean
     };
@@ -60,19 +60,23 @@ pub(super) fn targets(study: &Study) -> Vec<Target> {
     let moved = |rows, members, what: &str, mean, worst| {
         let moved = of_size(rows, members).map(|measured| measured.moved);
         let reached = moved.is_some_and(|moved| moved.mean <= mean && moved.worst <= worst);
-        Target { what: what.into(), measured: moved.map_or_else(String::new, |m| format!("{:.3}, worst {:.3}", m.mean, m.worst)), reached }
+        StudyTarget {
+            what: what.into(),
+            measured: moved.map_or_else(String::new, |m| format!("{:.3}, worst {:.3}", m.mean, m.worst)),
+            reached,
+        }
     };
     // Each stands twice: as promised, over 20 fleets, and over more.
     let weights = |at: usize, what: &str| {
         let off = study.weights.get(2 * at).map(|(_, weights)| off(weights));
-        Target {
+        StudyTarget {
             what: what.into(),
             measured: off.map_or_else(String::new, |off| format!("off by at most {:.2} %", off * 100.0)),
             reached: off.is_some_and(|off| off <= OFF_MAX),
         }
     };
     let mut targets = vec![
-        Target {
+        StudyTarget {
             what: "the peak is at most 1.05 times the mean and one slot, every fleet up to 300 members".into(),
             measured: format!("at most {above:.2} slots above 1.05"),
             reached: above <= 1.0,
@@ -89,9 +93,9 @@ pub(super) fn targets(study: &Study) -> Vec<Target> {
 }
 
 /// The same promise under `quota`.
-fn of_quota(Beside { of, off: [_, off], .. }: &Beside) -> Target {
+fn of_quota(QuotaComparison { of, off: [_, off], .. }: &QuotaComparison) -> StudyTarget {
     let (members, slots) = (of.case.members, of.case.params.slots);
-    Target {
+    StudyTarget {
         what: format!("`quota`, weights {}, {members} members, {slots} slots: the mean share of a weight is within 2 % of it", of.name),
         measured: format!("off by at most {:.2} %", off * 100.0),
         reached: *off <= OFF_MAX,
@@ -101,7 +105,7 @@ fn of_quota(Beside { of, off: [_, off], .. }: &Beside) -> Target {
 /// `docs/placement-study.md`. Writing to a String cannot fail, so what `writeln!` answers is let go.
 pub(super) fn markdown(study: &Study) -> String {
     let mut text = format!("{HEAD}\n## What has to be reached\n\n| | measured | |\n|---|---|---|\n");
-    for Target { what, measured, reached } in targets(study) {
+    for StudyTarget { what, measured, reached } in targets(study) {
         let _ = writeln!(text, "| {what} | {measured} | {} |", if reached { "reached" } else { "**missed**" });
     }
     text += MISSED;
@@ -135,9 +139,9 @@ entitled to: of a weight with one member, entitled to three slots and a quarter,
 |---|---:|---:|---:|---:|---:|---:|---:|---:|---:|
 ";
 
-fn quotas(text: &mut String, all: &[Beside]) {
+fn quotas(text: &mut String, all: &[QuotaComparison]) {
     *text += QUOTA;
-    for Beside { of, off: [ring, quota], single, moved: [by_ring, by_quota] } in all {
+    for QuotaComparison { of, off: [ring, quota], single, moved: [by_ring, by_quota] } in all {
         let (members, slots) = (of.case.members, of.case.params.slots);
         let off = |off: &f64| format!("{:.2} %", off * 100.0);
         let moved = |moved: &Spread| format!("{:.3}, {:.3}", moved.mean, moved.worst);
@@ -196,10 +200,11 @@ Behind the mean its standard error, which 20 fleets leave large for a light memb
 
 fn weights(text: &mut String, study: &Study) {
     *text += WEIGHTS;
-    for Enough { with, below } in &study.enough {
+    for EnoughSlots { with, below } in &study.enough {
         let Some((of, _)) = with.as_ref().or(below.as_ref()) else { continue };
-        let cells = |at: &Option<(Weighted, f64)>, none: &str| {
-            let told = |(of, off): &(Weighted, f64)| format!("{} | {:.0} | {:.2} %", of.case.params.slots, of.lightest(), off * 100.0);
+        let cells = |at: &Option<(WeightedFleets, f64)>, none: &str| {
+            let told =
+                |(of, off): &(WeightedFleets, f64)| format!("{} | {:.0} | {:.2} %", of.case.params.slots, of.lightest(), off * 100.0);
             at.as_ref().map_or_else(|| format!("{none} | | "), told)
         };
         let Case { members, params, .. } = of.case;
@@ -209,7 +214,7 @@ fn weights(text: &mut String, study: &Study) {
     *text += FLOWS;
     for (of, flows) in &study.flows {
         let Case { params, fleets, .. } = of.case;
-        for Flow { weight, first, refused, passed_on } in flows {
+        for SlotFlow { weight, first, refused, passed_on } in flows {
             let has = first - refused + passed_on;
             let _ = writeln!(
                 text,
@@ -240,9 +245,9 @@ fn weights(text: &mut String, study: &Study) {
     }
 }
 
-fn rows(text: &mut String, rows: &[Row]) {
+fn rows(text: &mut String, rows: &[CaseRow]) {
     *text += "| members | slots | points | margin | peak | least | moved |\n|---:|---:|---:|---:|---:|---:|---:|\n";
-    for (case, Measured { peak, least, moved }) in rows {
+    for (case, CaseFigures { peak, least, moved }) in rows {
         let (slots, points, margin) = (case.params.slots, case.params.virtual_nodes, margin(case.params.load_margin));
         let _ = writeln!(
             text,
@@ -254,12 +259,12 @@ fn rows(text: &mut String, rows: &[Row]) {
 
 /// `docs/placement-study.svg`.
 pub(super) fn picture(study: &Study) -> String {
-    let curve = |name: String, rows: &[Row], value: fn(&Measured) -> f64| Curve {
+    let curve = |name: String, rows: &[CaseRow], value: fn(&CaseFigures) -> f64| Curve {
         name,
         points: rows.iter().map(|(case, measured)| (f64::from(case.members), value(measured))).collect(),
     };
-    let curves = |value: fn(&Measured) -> f64| {
-        let name = |rows: &[Row]| rows.first().map(|(case, _)| constants(case)).unwrap_or_default();
+    let curves = |value: fn(&CaseFigures) -> f64| {
+        let name = |rows: &[CaseRow]| rows.first().map(|(case, _)| constants(case)).unwrap_or_default();
         let groups = [&study.defaults[..], &study.fine].into_iter().chain(study.others.chunks(FEW_SIZES.len()));
         // As many as can be told apart.
         let shown = groups.filter(|rows| rows.first().is_some_and(|(case, _)| worth_showing(case)));

@@ -3,12 +3,12 @@
 use shardwise_core::{Circle, NameError, PlacementKind, PlacementParams, Weight};
 
 use super::measure::{Case, Spread, constants, member, moves, spread};
-use super::weights::{ByWeight, FLEETS_PROMISED, Weighted, by_weight, off};
+use super::weights::{FLEETS_PROMISED, WeightFigures, WeightedFleets, by_weight, off};
 
 /// What both gave for one kind of fleet: first `ring`, then `quota`.
 #[derive(Debug, Clone)]
-pub(super) struct Beside {
-    pub(super) of: Weighted,
+pub(super) struct QuotaComparison {
+    pub(super) of: WeightedFleets,
     /// How far the mean share of any weight is off.
     pub(super) off: [f64; 2],
     /// The slots of the worst single members over what they are entitled to: the least and the most of all fleets.
@@ -18,9 +18,9 @@ pub(super) struct Beside {
 }
 
 /// A fleet's weights with their name, its members and its slots.
-type Fleet = (&'static str, &'static [u64], u32, u32);
+type QuotaFleet = (&'static str, &'static [u64], u32, u32);
 /// All of these have to be reached.
-const FLEETS: [Fleet; 8] = [
+const FLEETS: [QuotaFleet; 8] = [
     ("1 to 4", &[1, 2, 3, 4], 20, 16_384),
     ("1 to 4", &[1, 2, 3, 4], 50, 16_384),
     ("1 to 10", &[1, 2, 3, 4, 5, 6, 7, 8, 9, 10], 50, 16_384),
@@ -32,33 +32,33 @@ const FLEETS: [Fleet; 8] = [
 ];
 
 /// Measures all of them.
-pub(super) fn beside() -> Result<Vec<Beside>, NameError> {
+pub(super) fn beside() -> Result<Vec<QuotaComparison>, NameError> {
     FLEETS.iter().map(one).collect()
 }
 
-fn one((name, weights, members, slots): &Fleet) -> Result<Beside, NameError> {
+fn one((name, weights, members, slots): &QuotaFleet) -> Result<QuotaComparison, NameError> {
     let default = PlacementParams::default();
     let all: Vec<u64> = if weights.is_empty() { (1..=100).collect() } else { weights.to_vec() };
     let weights: Vec<_> = all.into_iter().filter_map(Weight::new).collect();
     let of = |kind| {
         let params = PlacementParams { kind, ..constants(*slots, default.virtual_nodes, default.load_margin) };
-        Weighted { name, weights: weights.clone(), case: Case { members: *members, params, fleets: FLEETS_PROMISED } }
+        WeightedFleets { name, weights: weights.clone(), case: Case { members: *members, params, fleets: FLEETS_PROMISED } }
     };
     let (ring, quota) = (of(PlacementKind::Ring), of(PlacementKind::Quota));
     let [by_ring, by_quota] = [by_weight(&ring)?, by_weight(&quota)?];
     let off = [off(&by_ring), off(&by_quota)];
     let single = [single(&by_ring), single(&by_quota)];
     let moved = [moved(&ring)?, moved(&quota)?];
-    Ok(Beside { of: quota, off, single, moved })
+    Ok(QuotaComparison { of: quota, off, single, moved })
 }
 
-fn single(weights: &[ByWeight]) -> (f64, f64) {
+fn single(weights: &[WeightFigures]) -> (f64, f64) {
     let least = weights.iter().map(|of| of.least).fold(f64::INFINITY, f64::min);
     (least, weights.iter().map(|of| of.most).fold(0.0, f64::max))
 }
 
 /// What one more member, of the weight that is next, moves over what it is entitled to.
-fn moved(of: &Weighted) -> Result<Spread, NameError> {
+fn moved(of: &WeightedFleets) -> Result<Spread, NameError> {
     let Case { members, params, fleets } = of.case;
     let ratio = |fleet| {
         let weights = of.weights.iter().cycle();
@@ -79,7 +79,7 @@ mod tests {
 
     #[test]
     fn the_ring_and_the_quota_are_measured_on_the_same_fleets() {
-        let Beside { of, off: [ring, quota], single, moved } = one(&("1 and 10", &[1, 10], 4, 512)).unwrap();
+        let QuotaComparison { of, off: [ring, quota], single, moved } = one(&("1 and 10", &[1, 10], 4, 512)).unwrap();
         assert_eq!((of.case.fleets, of.case.params.kind), (FLEETS_PROMISED, PlacementKind::Quota));
         assert!(quota < 0.03 && ring > quota, "off by {ring} and {quota}");
         assert!(single.iter().all(|(least, most)| *least < 1.0 && *most > 1.0), "{single:?}");

@@ -14,7 +14,7 @@ const SLOTS: [u32; 11] = [65_536, 49_152, 32_768, 24_576, 16_384, 12_288, 8_192,
 
 /// How members of one weight did, over all fleets: their slots over what the weight entitles them to.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub(super) struct ByWeight {
+pub(super) struct WeightFigures {
     pub(super) weight: u8,
     pub(super) mean: f64,
     /// The standard error of that mean.
@@ -27,14 +27,14 @@ pub(super) struct ByWeight {
 
 /// Fleets whose weights are taken from a list in turn.
 #[derive(Debug, Clone)]
-pub(super) struct Weighted {
+pub(super) struct WeightedFleets {
     /// The weights as the page calls them.
     pub(super) name: &'static str,
     pub(super) weights: Vec<Weight>,
     pub(super) case: Case,
 }
 
-impl Weighted {
+impl WeightedFleets {
     /// A fleet's members.
     fn members(&self, fleet: u32) -> Result<Vec<(InstanceId, Weight)>, NameError> {
         (0..self.case.members).zip(self.weights.iter().cycle()).map(|(number, weight)| member(fleet, number, *weight)).collect()
@@ -49,7 +49,7 @@ impl Weighted {
 }
 
 /// How the members of each weight did, in the order of the weights.
-pub(super) fn by_weight(of: &Weighted) -> Result<Vec<ByWeight>, NameError> {
+pub(super) fn by_weight(of: &WeightedFleets) -> Result<Vec<WeightFigures>, NameError> {
     let Case { params, fleets, .. } = of.case;
     let mut ratios: Vec<(u8, f64)> = Vec::new();
     for fleet in 0..fleets {
@@ -72,31 +72,31 @@ pub(super) fn by_weight(of: &Weighted) -> Result<Vec<ByWeight>, NameError> {
         let median_deviation = deviations.get(deviations.len() / 2).copied().unwrap_or(f64::NAN);
         let variance = ratios.iter().map(|ratio| (ratio - most.mean).powi(2)).sum::<f64>() / (ratios.len() as f64 - 1.0);
         let error = (variance / ratios.len() as f64).sqrt();
-        ByWeight { weight, mean: most.mean, error, least: least.worst, most: most.worst, median_deviation }
+        WeightFigures { weight, mean: most.mean, error, least: least.worst, most: most.worst, median_deviation }
     };
     Ok(known.into_iter().map(of).collect())
 }
 
 /// How far the mean share of any weight is off.
-pub(super) fn off(weights: &[ByWeight]) -> f64 {
+pub(super) fn off(weights: &[WeightFigures]) -> f64 {
     weights.iter().map(|of| (of.mean - 1.0).abs()).fold(0.0, f64::max)
 }
 
 /// From how many slots on the mean share of every weight is near enough, and where it is not any more.
 #[derive(Debug, Clone)]
-pub(super) struct Enough {
+pub(super) struct EnoughSlots {
     /// With as many slots as are enough; `None` if no number that was tried is.
-    pub(super) with: Option<(Weighted, f64)>,
+    pub(super) with: Option<(WeightedFleets, f64)>,
     /// With the next number below, or the largest of all.
-    pub(super) below: Option<(Weighted, f64)>,
+    pub(super) below: Option<(WeightedFleets, f64)>,
 }
 
 /// The smallest number of slots that was tried from which on the promise holds with every larger one too.
-pub(super) fn enough(name: &'static str, weights: &[Weight], members: u32, margin: LoadMargin) -> Result<Enough, NameError> {
-    let mut enough = Enough { with: None, below: None };
+pub(super) fn enough(name: &'static str, weights: &[Weight], members: u32, margin: LoadMargin) -> Result<EnoughSlots, NameError> {
+    let mut enough = EnoughSlots { with: None, below: None };
     for slots in SLOTS {
         let params = constants(slots, PlacementParams::default().virtual_nodes, margin);
-        let of = Weighted { name, weights: weights.into(), case: Case { members, params, fleets: FLEETS_PROMISED } };
+        let of = WeightedFleets { name, weights: weights.into(), case: Case { members, params, fleets: FLEETS_PROMISED } };
         let off = off(&by_weight(&of)?);
         if off > OFF_MAX {
             enough.below = Some((of, off));
@@ -109,7 +109,7 @@ pub(super) fn enough(name: &'static str, weights: &[Weight], members: u32, margi
 
 /// Where the slots of a weight's members come from, each over what the weight entitles to, in the mean of all fleets.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub(super) struct Flow {
+pub(super) struct SlotFlow {
     pub(super) weight: u8,
     /// Those for which a member's point is the first: what it would have without a margin.
     pub(super) first: f64,
@@ -120,8 +120,8 @@ pub(super) struct Flow {
 }
 
 /// What the margin takes from the members of each weight and what it gives them, in the order of the weights.
-pub(super) fn flows(of: &Weighted) -> Result<Vec<Flow>, NameError> {
-    let mut sums: Vec<(Flow, f64)> = Vec::new();
+pub(super) fn flows(of: &WeightedFleets) -> Result<Vec<SlotFlow>, NameError> {
+    let mut sums: Vec<(SlotFlow, f64)> = Vec::new();
     for fleet in 0..of.case.fleets {
         let members = of.members(fleet)?;
         let bounded = SlotOwners::place(members.clone(), of.case.params);
@@ -132,11 +132,11 @@ pub(super) fn flows(of: &Weighted) -> Result<Vec<Flow>, NameError> {
             let (first, has) = (classic.slots_of(id), bounded.slots_of(id));
             let (refused, passed_on) = (share(first.minus(&has).len()), share(has.minus(&first).len()));
             let at = sums.iter().position(|(flow, _)| flow.weight == weight.get()).unwrap_or_else(|| {
-                sums.push((Flow { weight: weight.get(), first: 0.0, refused: 0.0, passed_on: 0.0 }, 0.0));
+                sums.push((SlotFlow { weight: weight.get(), first: 0.0, refused: 0.0, passed_on: 0.0 }, 0.0));
                 sums.len() - 1
             });
             let (flow, count) = &mut sums[at];
-            *flow = Flow {
+            *flow = SlotFlow {
                 weight: flow.weight,
                 first: flow.first + share(first.len()),
                 refused: flow.refused + refused,
@@ -146,7 +146,7 @@ pub(super) fn flows(of: &Weighted) -> Result<Vec<Flow>, NameError> {
         }
     }
     sums.sort_by_key(|(flow, _)| flow.weight);
-    let mean = |(flow, count): (Flow, f64)| Flow {
+    let mean = |(flow, count): (SlotFlow, f64)| SlotFlow {
         weight: flow.weight,
         first: flow.first / count,
         refused: flow.refused / count,
@@ -162,7 +162,7 @@ mod tests {
     #[test]
     fn members_are_told_apart_by_weight() {
         let case = Case { members: 4, params: constants(10_000, 256, LoadMargin::DEFAULT), fleets: 5 };
-        let of = Weighted { name: "1 and 3", weights: vec![Weight::ONE, Weight::new(3).unwrap()], case };
+        let of = WeightedFleets { name: "1 and 3", weights: vec![Weight::ONE, Weight::new(3).unwrap()], case };
         assert!((of.lightest() - 1_250.0).abs() < 1e-9);
         let told = by_weight(&of).unwrap();
         assert_eq!(told.iter().map(|of| of.weight).collect::<Vec<_>>(), [1, 3]);
@@ -174,7 +174,7 @@ mod tests {
     #[test]
     fn what_comes_and_goes_is_what_is_there() {
         let case = Case { members: 6, params: constants(2_000, 64, LoadMargin::DEFAULT), fleets: 4 };
-        let of = Weighted { name: "1 and 9", weights: vec![Weight::ONE, Weight::new(9).unwrap()], case };
+        let of = WeightedFleets { name: "1 and 9", weights: vec![Weight::ONE, Weight::new(9).unwrap()], case };
         let (told, flows) = (by_weight(&of).unwrap(), flows(&of).unwrap());
         for (by, flow) in told.iter().zip(&flows) {
             assert!(by.weight == flow.weight && (flow.first - flow.refused + flow.passed_on - by.mean).abs() < 1e-9, "{by:?} {flow:?}");
@@ -187,7 +187,7 @@ mod tests {
         let equal = enough("1", &[Weight::ONE], 4, LoadMargin::DEFAULT).unwrap();
         assert!(equal.below.is_none() && equal.with.is_some_and(|(of, off)| of.case.params.slots == 2_048 && off < 1e-9));
         let weights: Vec<_> = [1, 10].into_iter().filter_map(Weight::new).collect();
-        let Enough { with: Some((with, off)), below: Some((below, too_far)) } =
+        let EnoughSlots { with: Some((with, off)), below: Some((below, too_far)) } =
             enough("1 and 10", &weights, 10, LoadMargin::DEFAULT).unwrap()
         else {
             unreachable!("65,536 slots are enough, and 2,048 are not")

@@ -22,7 +22,7 @@ pub(crate) struct ConfirmLoss {
 }
 
 #[derive(Serialize)]
-struct Confirmed<'a> {
+struct ConfirmLossReport<'a> {
     policy: &'a str,
     /// How many members stood still and go on.
     members: usize,
@@ -37,7 +37,7 @@ impl ConfirmLoss {
         let factory = ShardingFactory::from_settings(load_settings(common)?)?;
         let members = waiting(waits_for(&self.policy), factory.confirm_loss(&self.policy)).await?;
         match common.format() {
-            Format::Json => output::json_line(&Confirmed { policy: &self.policy, members })?,
+            Format::Json => output::json_line(&ConfirmLossReport { policy: &self.policy, members })?,
             Format::Human if members == 0 => output::text(&format!("{}: nobody stands still, there is nothing to confirm\n", self.policy))?,
             Format::Human => output::text(&format!("{}: {members} workers take over what the missing ones had\n", self.policy))?,
         }

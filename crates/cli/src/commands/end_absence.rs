@@ -6,7 +6,7 @@ use shardwise::{InstanceId, ShardingFactory};
 
 use super::{block_on, load_settings, waiting, waits_for};
 use crate::args::Common;
-use crate::exit::{Code, Failure, Result};
+use crate::exit::{CliFailure, Code, Result};
 use crate::output::{self, Format};
 
 /// Say that a worker which has left for a while will not come back
@@ -26,7 +26,7 @@ pub(crate) struct EndAbsence {
 }
 
 #[derive(Serialize)]
-struct Outcome<'a> {
+struct EndAbsenceReport<'a> {
     policy: &'a str,
     instance_id: &'a str,
     /// Whether somebody of that name was there.
@@ -40,11 +40,11 @@ impl EndAbsence {
 
     async fn end(&self, common: &Common) -> Result<Code> {
         let Self { policy, instance_id } = self;
-        let id = InstanceId::new(instance_id).map_err(|error| Failure::new(Code::Usage, format!("{instance_id:?}: {error}")))?;
+        let id = InstanceId::new(instance_id).map_err(|error| CliFailure::new(Code::Usage, format!("{instance_id:?}: {error}")))?;
         let factory = ShardingFactory::from_settings(load_settings(common)?)?;
         let ended = waiting(waits_for(policy), factory.end_absence(policy, &id)).await?;
         match common.format() {
-            Format::Json => output::json_line(&Outcome { policy, instance_id, ended })?,
+            Format::Json => output::json_line(&EndAbsenceReport { policy, instance_id, ended })?,
             Format::Human if ended => output::text(&format!("{policy}: the others take over what was {id}'s\n"))?,
             Format::Human => output::text(&format!("{policy}: nobody called {id} is there\n"))?,
         }

@@ -6,7 +6,7 @@ use clap::{Args as ClapArgs, CommandFactory};
 use clap_complete::Shell;
 
 use crate::args::{Args, Common};
-use crate::exit::{Code, Failure, Result};
+use crate::exit::{CliFailure, Code, Result};
 use crate::output;
 
 /// Print a shell's completions
@@ -41,13 +41,13 @@ impl Man {
     pub(crate) fn run(&self, common: &Common) -> Result<Code> {
         common.without_settings("the manual is the same everywhere")?;
         if let Some(folder) = &self.out {
-            let failed = |error: std::io::Error| Failure::io(format_args!("write into {}", folder.display()), &error);
+            let failed = |error: std::io::Error| CliFailure::io(format_args!("write into {}", folder.display()), &error);
             clap_mangen::generate_to(Args::command(), folder).map_err(failed)?;
             return Ok(Code::Ok);
         }
         let mut text = Vec::new();
         let rendered = clap_mangen::Man::new(Args::command()).render(&mut text);
-        rendered.map_err(|error| Failure::io("write the manual", &error))?;
+        rendered.map_err(|error| CliFailure::io("write the manual", &error))?;
         output::text(&String::from_utf8_lossy(&text))?;
         Ok(Code::Ok)
     }

@@ -19,7 +19,7 @@ use shardwise::Settings;
 use shardwise::settings::{LoadOptions, OutboxSettings};
 
 use crate::args::{Args, Command, Common};
-use crate::exit::{Code, Failure, Result};
+use crate::exit::{CliFailure, Code, Result};
 use crate::output;
 
 /// Runs the command.
@@ -66,7 +66,7 @@ fn joins_no_outbox(settings: &Settings, policy: &str, instead: &str) -> Result<(
              other member's slots would wait for ever; {instead}",
             outbox.as_str()
         );
-        Err(Failure::new(Code::Usage, message))
+        Err(CliFailure::new(Code::Usage, message))
     })
 }
 
@@ -93,7 +93,7 @@ fn still_waiting(what: &str) {
 }
 
 fn block_on(work: impl Future<Output = Result<Code>>) -> Result<Code> {
-    let runtime = tokio::runtime::Runtime::new().map_err(|error| Failure::io("start the runtime", &error))?;
+    let runtime = tokio::runtime::Runtime::new().map_err(|error| CliFailure::io("start the runtime", &error))?;
     let result = runtime.block_on(work);
     // A write to a pipe that nobody reads cannot be cancelled; the process must end all the same.
     runtime.shutdown_background();

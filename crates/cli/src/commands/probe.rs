@@ -8,7 +8,7 @@ use clap::Args;
 use serde_json::json;
 
 use crate::args::Common;
-use crate::exit::{Code, Failure, Result};
+use crate::exit::{CliFailure, Code, Result};
 use crate::output::{self, Format};
 
 /// The most bytes of an answer that are read.
@@ -40,7 +40,7 @@ impl Probe {
         let (status, answer) = self.ask().map_err(|error| {
             let late = matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut);
             let why = if late { format!("no answer within {} s", self.within) } else { error.to_string() };
-            Failure::new(Code::Unavailable, format!("cannot ask {}: {why}", self.at))
+            CliFailure::new(Code::Unavailable, format!("cannot ask {}: {why}", self.at))
         })?;
         let is_well = status == 200;
         match common.format() {

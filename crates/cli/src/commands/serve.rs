@@ -14,10 +14,10 @@ use shardwise::settings::Settings;
 use shardwise_sidecar::{Options, Render, Sidecar, Tls, Token, describe_metrics, goes_on};
 use tokio_util::task::AbortOnDropHandle;
 
-use super::outbox::Shown;
+use super::outbox::SidecarOutbox;
 use super::{WAITS_QUIETLY, joins_no_outbox, load_settings, still_waiting};
 use crate::args::Common;
-use crate::exit::{Code, Failure, Result};
+use crate::exit::{CliFailure, Code, Result};
 use crate::supervisor::Supervisor;
 use crate::{descriptors, output, signals, traces};
 
@@ -95,7 +95,7 @@ impl Serve {
     pub(crate) fn run(&self, common: &Common) -> Result<Code> {
         let settings = load_settings(common)?;
         if !settings.enabled {
-            return Err(Failure::new(
+            return Err(CliFailure::new(
                 Code::Usage,
                 "enabled = false: there is no group to answer for; set it to true, or do without a sidecar",
             ));
@@ -120,7 +120,7 @@ impl Serve {
             supervisor.ready();
             // On the thread of the renewals, so that a thread that hangs gives no sign.
             watched.set(supervisor.watch(move || services.iter().all(goes_on)));
-            Ok::<_, Failure>(())
+            Ok::<_, CliFailure>(())
         };
         let shutdown = async {
             let _reporting = outbox.map(|(shown, ttl)| AbortOnDropHandle::new(tokio::spawn(shown.report(ttl))));
@@ -163,14 +163,14 @@ impl Serve {
 }
 
 /// An outbox of the settings, and the TTL of its publishers.
-fn shown(name: &str, settings: &Settings) -> Result<(Arc<Shown>, Duration)> {
+fn shown(name: &str, settings: &Settings) -> Result<(Arc<SidecarOutbox>, Duration)> {
     let outbox = settings.outbox(name)?;
-    Ok((Shown::new(name, outbox), settings.policy(outbox.policy.as_str())?.timing.ttl))
+    Ok((SidecarOutbox::new(name, outbox), settings.policy(outbox.policy.as_str())?.timing.ttl))
 }
 
 /// Begins to count, for `/metrics`.
 fn recorder() -> Result<Render> {
-    let failed = |error: &dyn std::fmt::Display| Failure::new(Code::Unavailable, format!("cannot count for /metrics: {error}"));
+    let failed = |error: &dyn std::fmt::Display| CliFailure::new(Code::Unavailable, format!("cannot count for /metrics: {error}"));
     let handle = PrometheusBuilder::new().install_recorder().map_err(|error| failed(&error))?;
     describe_metrics();
     Ok(Box::new(move || {

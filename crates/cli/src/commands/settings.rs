@@ -10,13 +10,13 @@ use crate::output::{self, Format};
 
 /// Print the settings in force and where each came from
 #[derive(Debug, Args)]
-pub(crate) struct Settings {
+pub(crate) struct SettingsArgs {
     /// Also print what each key is for
     #[arg(long)]
     why: bool,
 }
 
-impl Settings {
+impl SettingsArgs {
     pub(crate) fn run(&self, common: &Common) -> Result<Code> {
         let settings = load_settings(common)?;
         if !settings.policies.is_empty() {

@@ -13,7 +13,7 @@ use rustls::{ClientConfig, RootCertStore};
 use rustls_platform_verifier::BuilderVerifierExt;
 use tokio::runtime::Handle;
 
-use super::asked::Asked;
+use super::export_config::TraceExportConfig;
 
 /// How much of an answer is read, so that its connection can be used again.
 const ANSWER_BYTES_MAX: usize = 64 << 10;
@@ -28,7 +28,7 @@ impl Carrier {
     /// # Errors
     ///
     /// If TLS cannot be used as it is asked for.
-    pub(super) fn new(asked: &Asked, runtime: Handle) -> Result<Self, String> {
+    pub(super) fn new(asked: &TraceExportConfig, runtime: Handle) -> Result<Self, String> {
         let client = Client::builder()
             .tls_backend_preconfigured(tls(asked)?)
             .timeout(asked.within)
@@ -68,7 +68,7 @@ async fn sent(client: Client, request: Request<Bytes>) -> Result<Response<Bytes>
 
 /// rustls with ring, made here and handed over, so that the process-wide provider is neither needed nor touched. Without TLS it trusts nobody, since reqwest
 /// wants one in any case.
-fn tls(asked: &Asked) -> Result<ClientConfig, String> {
+fn tls(asked: &TraceExportConfig) -> Result<ClientConfig, String> {
     let unusable = |error: rustls::Error| format!("TLS to the collector cannot be used: {error}");
     let provider = Arc::new(rustls::crypto::ring::default_provider());
     let builder = ClientConfig::builder_with_provider(provider).with_safe_default_protocol_versions().map_err(unusable)?;

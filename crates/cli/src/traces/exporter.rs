@@ -32,13 +32,13 @@ fn count(outcome: &'static str, spans: usize) {
 
 /// Takes in so many spans and no more.
 #[derive(Debug)]
-pub(super) struct Bounded {
+pub(super) struct BoundedProcessor {
     inner: BatchSpanProcessor,
     queued: Arc<AtomicUsize>,
     most: usize,
 }
 
-impl Bounded {
+impl BoundedProcessor {
     /// Before an exporter that takes off `queued` what it has begun to export.
     pub(super) fn new<E: SpanExporter + 'static>(exporter: impl FnOnce(Arc<AtomicUsize>) -> E) -> Self {
         let set = std::env::var(QUEUE).ok().and_then(|value| value.parse().ok());
@@ -50,7 +50,7 @@ impl Bounded {
     }
 }
 
-impl SpanProcessor for Bounded {
+impl SpanProcessor for BoundedProcessor {
     fn on_start(&self, span: &mut Span, context: &Context) {
         self.inner.on_start(span, context);
     }

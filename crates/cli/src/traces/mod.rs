@@ -1,8 +1,8 @@
 //! Traces over OTLP, where the variables of OpenTelemetry ask for them. They go out from a thread of their own, behind a queue that is bounded: a collector
 //! that is slow, hangs or is gone costs spans, which are counted, and nothing else.
 
-mod asked;
 mod carrier;
+mod export_config;
 mod exporter;
 
 use std::time::Duration;
@@ -20,48 +20,48 @@ use tracing_opentelemetry::{OpenTelemetryLayer, OpenTelemetrySpanExt};
 use tracing_subscriber::filter::filter_fn;
 use tracing_subscriber::{Layer, Registry};
 
-use self::asked::Asked;
 use self::carrier::Carrier;
+use self::export_config::TraceExportConfig;
 pub(crate) use self::exporter::runs_as;
-use self::exporter::{Bounded, Exporter};
+use self::exporter::{BoundedProcessor, Exporter};
 use crate::output;
 
 /// How long the end of the process waits for what is still to be sent.
 const FAREWELL: Duration = Duration::from_secs(2);
 
 /// What exports traces, if something does.
-pub(crate) struct Traces(Option<Running>);
+pub(crate) struct TraceExport(Option<RunningExport>);
 
-struct Running {
+struct RunningExport {
     provider: SdkTracerProvider,
     level: LevelFilter,
     /// Makes the requests.
     runtime: Runtime,
 }
 
-impl Traces {
+impl TraceExport {
     /// Starts the log, and traces beside it if the process is one that `serves` and the environment asks for them. What is wrong there is a line in the log:
     /// the same variables are there for other programs too, and no worker is to stand still for them.
     pub(crate) fn begin(serves: bool) -> Self {
-        let asked = if serves { Asked::of(&|name| std::env::var(name).ok()) } else { Ok(None) };
-        let begun = asked.and_then(|asked| asked.as_ref().map(Running::new).transpose());
+        let asked = if serves { TraceExportConfig::of(&|name| std::env::var(name).ok()) } else { Ok(None) };
+        let begun = asked.and_then(|asked| asked.as_ref().map(RunningExport::new).transpose());
         let (running, why_not) = match begun {
             Ok(running) => (running, None),
             Err(why) => (None, Some(why)),
         };
-        output::start_log(running.as_ref().map(Running::layer));
+        output::start_log(running.as_ref().map(RunningExport::layer));
         if let Some(why) = why_not {
             tracing::warn!(why, "no traces are exported");
         }
         if running.is_some() {
-            trace::connect(Names);
+            trace::connect(SpanNames);
         }
         Self(running)
     }
 
     /// Sends what there is, and waits for that a short while.
     pub(crate) fn end(self) {
-        let Some(Running { provider, runtime, .. }) = self.0 else { return };
+        let Some(RunningExport { provider, runtime, .. }) = self.0 else { return };
         if provider.shutdown_with_timeout(FAREWELL).is_err() {
             tracing::debug!("the last traces were not taken in time and are lost");
         }
@@ -69,8 +69,8 @@ impl Traces {
     }
 }
 
-impl Running {
-    fn new(asked: &Asked) -> Result<Self, String> {
+impl RunningExport {
+    fn new(asked: &TraceExportConfig) -> Result<Self, String> {
         let runtime = Builder::new_multi_thread().worker_threads(1).thread_name("traces").enable_all().build();
         let runtime = runtime.map_err(|error| error.to_string())?;
         let carrier = Carrier::new(asked, runtime.handle().clone())?;
@@ -82,7 +82,7 @@ impl Running {
             .build()
             // It may repeat the endpoint, which may hold a password.
             .map_err(|_| "the variables of OpenTelemetry cannot be used together".to_owned())?;
-        let processor = Bounded::new(|queued| Exporter::new(exporter, queued));
+        let processor = BoundedProcessor::new(|queued| Exporter::new(exporter, queued));
         let provider = SdkTracerProvider::builder().with_resource(resource()).with_span_processor(processor).build();
         Ok(Self { provider, level: asked.level, runtime })
     }
@@ -117,9 +117,9 @@ fn resource() -> Resource {
 }
 
 /// How spans are called elsewhere.
-struct Names;
+struct SpanNames;
 
-impl trace::Traces for Names {
+impl trace::Traces for SpanNames {
     fn continues(&self, span: &Span, parent: TraceParent) {
         // One that is not exported has no parent either.
         let _ = span.set_parent(Context::new().with_remote_span_context(context(parent)));

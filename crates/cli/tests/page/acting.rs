@@ -1,7 +1,7 @@
 //! What may be done from the page, and by whom.
 
 use serde_json::json;
-use shardwise_testkit::{Browser, Look, Tab};
+use shardwise_testkit::{Browser, PageView, Tab};
 
 use crate::common::{PATIENCE, Place, eventually};
 use crate::{Worker, http};
@@ -33,7 +33,7 @@ fn without_a_token_nobody_acts_and_with_one_the_page_asks_first() {
     let _third = Worker::start(&place, 3, &[]);
     let browser = Browser::start().unwrap();
 
-    let tab = browser.open(&open.url(), Look::DESKTOP).unwrap();
+    let tab = browser.open(&open.url(), PageView::DESKTOP).unwrap();
     tab.until("the workers are listed", "document.querySelectorAll('#members tbody tr').length === 3").unwrap();
     let enabled = tab.eval("[...document.querySelectorAll('#members button')].filter((button) => !button.disabled).length").unwrap();
     assert_eq!(enabled, 0, "without a token there is nothing to press");
@@ -41,7 +41,7 @@ fn without_a_token_nobody_acts_and_with_one_the_page_asks_first() {
     assert_eq!(said, 1, "why is said once for the page, however many workers there are");
     assert_eq!(sent(&tab, &json!({"Content-Type": "application/json"})), 403);
 
-    let tab = browser.open(&locked.url(), Look::DESKTOP).unwrap();
+    let tab = browser.open(&locked.url(), PageView::DESKTOP).unwrap();
     tab.until("it asks for the token", "!document.getElementById('sign-in').hidden").unwrap();
     sign_in(&tab, "not-the-right-token-at-all");
     tab.until("the wrong one is refused", "document.getElementById('sign-in-error').innerText.includes('not the token')").unwrap();

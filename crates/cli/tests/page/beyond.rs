@@ -2,7 +2,7 @@
 
 use std::net::{IpAddr, UdpSocket};
 
-use shardwise_testkit::{Authority, Browser, Look};
+use shardwise_testkit::{Authority, Browser, PageView};
 
 use crate::acting::{TOKEN, drain, sign_in};
 use crate::common::Place;
@@ -29,10 +29,10 @@ fn beyond_this_machine_the_page_comes_over_tls_and_acts_with_the_token() {
     near.sees(2);
 
     let browser = Browser::start().unwrap();
-    let refused = browser.open(&far.url(), Look::DESKTOP).unwrap_err().to_string();
+    let refused = browser.open(&far.url(), PageView::DESKTOP).unwrap_err().to_string();
     assert!(far.url().starts_with("https://") && refused.contains("ERR_CERT"), "nobody has told the browser of this authority: {refused}");
     // Another one: what the browser shows instead is not of the page.
-    let tab = browser.tab(Look::DESKTOP).unwrap();
+    let tab = browser.tab(PageView::DESKTOP).unwrap();
     tab.believe_certificates().unwrap();
     tab.go(&far.url()).unwrap();
     sign_in(&tab, TOKEN);

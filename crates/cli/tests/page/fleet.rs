@@ -2,7 +2,7 @@
 
 use nix::sys::signal::Signal;
 use serde_json::json;
-use shardwise_testkit::{Browser, Look, Tab};
+use shardwise_testkit::{Browser, PageView, Tab};
 
 use crate::acting::click;
 use crate::common::process::Process;
@@ -63,7 +63,7 @@ fn a_fleet_that_is_killed_paused_and_starved_is_not_green() {
     fleet[0].sees(5);
     enqueue(&place, 0..20);
     let browser = Browser::start().unwrap();
-    let tab = browser.open(&fleet[0].url(), Look::DESKTOP).unwrap();
+    let tab = browser.open(&fleet[0].url(), PageView::DESKTOP).unwrap();
     let choose = |policy: &str, members: usize| {
         let pick =
             format!("(() => {{ const group = document.getElementById('group'); group.value = {}; group.onchange(); }})()", json!(policy));
@@ -74,7 +74,7 @@ fn a_fleet_that_is_killed_paused_and_starved_is_not_green() {
     // The policies come in the order of their names.
     choose("workers", 5);
     pictures(&tab, "fleet");
-    tab.look(Look::DESKTOP).unwrap();
+    tab.look(PageView::DESKTOP).unwrap();
 
     // One hangs: amber before its lease ends, and vanished after it.
     fleet[3].process.signal(Signal::SIGSTOP);
@@ -85,7 +85,7 @@ fn a_fleet_that_is_killed_paused_and_starved_is_not_green() {
     fleet[4].process.signal(Signal::SIGKILL);
     says(&tab, "worker-5 (");
     pictures(&tab, "fleet-killed");
-    tab.look(Look::DESKTOP).unwrap();
+    tab.look(PageView::DESKTOP).unwrap();
     // The page of another group is not green either.
     choose("notices", 1);
     says(&tab, "Policy workers: Vanished without leaving within the last hour: worker-5 (");

@@ -3,7 +3,7 @@
 use std::io::{BufRead, BufReader, Write};
 use std::net::{SocketAddr, TcpListener};
 
-use shardwise_testkit::{Browser, Look};
+use shardwise_testkit::{Browser, PageView};
 
 use crate::common::{PATIENCE, Place, eventually};
 use crate::{Worker, http};
@@ -46,7 +46,7 @@ fn a_page_of_another_origin_reaches_no_handler() {
     let mut asked = 0;
     // The same address with another port is another origin of the same site; a name for it is another site.
     for host in ["127.0.0.1", "localhost"] {
-        let tab = browser.open(&format!("http://{host}:{}/", page.port()), Look::DESKTOP).unwrap();
+        let tab = browser.open(&format!("http://{host}:{}/", page.port()), PageView::DESKTOP).unwrap();
         for route in routes {
             let url = format!("{}v1/policies/workers/{route}", worker.url());
             let ways = format!(
@@ -80,7 +80,7 @@ fn a_page_of_another_origin_reaches_no_handler() {
     assert!(refused >= asked && other == 0, "{refused} of {asked} requests were refused, {other} were not");
 
     // The address line is the operator's own, and yet no way to a handler: links of other programs lead there too.
-    let tab = browser.open(&format!("{}v1/policies/workers/ownership", worker.url()), Look::DESKTOP).unwrap();
+    let tab = browser.open(&format!("{}v1/policies/workers/ownership", worker.url()), PageView::DESKTOP).unwrap();
     tab.until("the operator sees it", "document.body.innerText.includes('worker-1')").unwrap();
     tab.go(&format!("{}v1/policies/workers/any/status", worker.url())).unwrap();
     tab.until("it is refused", "document.body.innerText.includes('page of this sidecar alone')").unwrap();

@@ -20,7 +20,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use serde_json::Value;
-use shardwise_testkit::{Look, Tab};
+use shardwise_testkit::{PageView, Tab};
 
 use common::process::Process;
 use common::{PATIENCE, Place, eventually};
@@ -76,10 +76,10 @@ fn picture(tab: &Tab<'_>, name: &str) {
 
 fn pictures(tab: &Tab<'_>, name: &str) -> Vec<PathBuf> {
     let looks = [
-        ("desktop-light", Look::DESKTOP),
-        ("desktop-dark", Look::DESKTOP.dark()),
-        ("phone", Look::PHONE),
-        ("phone-dark", Look::PHONE.dark()),
+        ("desktop-light", PageView::DESKTOP),
+        ("desktop-dark", PageView::DESKTOP.dark()),
+        ("phone", PageView::PHONE),
+        ("phone-dark", PageView::PHONE.dark()),
     ];
     looks
         .map(|(look, how)| {

@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use nix::sys::signal::Signal;
 use serde_json::{Value, json};
-use shardwise_testkit::{Browser, Look, Tab};
+use shardwise_testkit::{Browser, PageView, Tab};
 
 use crate::common::Place;
 use crate::{Worker, http, pictures};
@@ -48,7 +48,7 @@ fn the_page_shows_the_group_and_what_becomes_of_it() {
         worker.sees(3);
     }
     let browser = Browser::start().unwrap();
-    let tab = browser.open(&workers[0].url(), Look::DESKTOP).unwrap();
+    let tab = browser.open(&workers[0].url(), PageView::DESKTOP).unwrap();
     tab.until("three workers are on the ring", "document.querySelectorAll('#ring .arc').length === 3").unwrap();
 
     ring(&tab, &workers[0]);
@@ -65,7 +65,7 @@ fn the_page_shows_the_group_and_what_becomes_of_it() {
     tab.eval("document.activeElement.blur()").unwrap();
     let drawn = pictures(&tab, "group");
     assert_eq!(drawn.len(), 4);
-    tab.look(Look::DESKTOP).unwrap();
+    tab.look(PageView::DESKTOP).unwrap();
     killed(&tab, &mut workers);
     from_here_alone(&tab, &workers[0]);
     gone(&tab, &mut workers);
@@ -79,7 +79,7 @@ fn a_group_without_slots_says_why_there_is_no_ring() {
     worker.sees(1);
     assert_eq!(worker.get("slots")["owners"], Value::Null);
     let browser = Browser::start().unwrap();
-    let tab = browser.open(&worker.url(), Look::PHONE).unwrap();
+    let tab = browser.open(&worker.url(), PageView::PHONE).unwrap();
     tab.until("it says why", "document.getElementById('ring-said').innerText.includes('modulo has no slots')").unwrap();
     assert_eq!(tab.eval("document.querySelectorAll('#ring .arc').length").unwrap(), 0);
     tab.until("all is well", "document.getElementById('verdict').innerText.includes('All is well')").unwrap();

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 
 use serde_json::json;
-use shardwise_testkit::{Browser, Look, Tab};
+use shardwise_testkit::{Browser, PageView, Tab};
 
 use crate::acting::{TOKEN, click, sign_in};
 use crate::common::process::Process;
@@ -57,7 +57,7 @@ fn a_parked_event_is_shown_and_sent_again_by_somebody_with_a_reason() {
     http::post(worker.at, "/v1/outbox/replay", "Content-Type: application/json\r\n", b"{}").refuses(401, "without a token");
 
     let browser = Browser::start().unwrap();
-    let tab = browser.open(&worker.url(), Look::DESKTOP).unwrap();
+    let tab = browser.open(&worker.url(), PageView::DESKTOP).unwrap();
     sign_in(&tab, TOKEN);
     tab.until("the event is listed", "document.querySelectorAll('#outbox tbody tr').length === 1").unwrap();
     let told = tab.eval("document.getElementById('outbox').innerText").unwrap();
@@ -153,7 +153,7 @@ fn a_blocked_aggregate_goes_on_from_where_it_stood_once_somebody_has_said_so() {
     let worker = Worker::start(&place, 1, &["--token-file", "token", "--outbox", "orders"]);
 
     let browser = Browser::start().unwrap();
-    let tab = browser.open(&worker.url(), Look::DESKTOP).unwrap();
+    let tab = browser.open(&worker.url(), PageView::DESKTOP).unwrap();
     sign_in(&tab, TOKEN);
     let row = "document.querySelector('#outbox tbody tr')?.innerText ?? ''";
     tab.until("the aggregate's head is listed", &format!("/e-2[^]*order\\/7[^]*Changed[^]*blocked[^]*422/.test({row})")).unwrap();
@@ -203,7 +203,7 @@ fn what_is_stuck_is_red_whatever_the_cause_and_never_said_to_be_nothing() {
     let place = place();
     let worker = Worker::start(&place, 1, &["--outbox", "orders"]);
     let browser = Browser::start().unwrap();
-    let tab = browser.open(&worker.url(), Look::DESKTOP).unwrap();
+    let tab = browser.open(&worker.url(), PageView::DESKTOP).unwrap();
     let shows = |state: &str, part: &str| {
         let card = "document.querySelector('#outbox .verdict')";
         for place in [card, "document.getElementById('verdict')"] {

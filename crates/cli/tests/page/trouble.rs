@@ -2,7 +2,7 @@
 
 use nix::sys::signal::Signal;
 use serde_json::json;
-use shardwise_testkit::{Browser, Look, Tab};
+use shardwise_testkit::{Browser, PageView, Tab};
 
 use crate::acting::click;
 use crate::common::Place;
@@ -22,7 +22,7 @@ fn who_vanished_is_told_until_somebody_knows_and_who_left_is_not() {
     let mut workers: Vec<_> = (1..=3).map(|n| Worker::start(&place, n, &[])).collect();
     workers[0].sees(3);
     let browser = Browser::start().unwrap();
-    let tab = browser.open(&workers[0].url(), Look::DESKTOP).unwrap();
+    let tab = browser.open(&workers[0].url(), PageView::DESKTOP).unwrap();
     verdict(&tab, "good", "All is well");
     let mut left = workers.pop().unwrap();
     left.process.signal(Signal::SIGTERM);
@@ -34,7 +34,7 @@ fn who_vanished_is_told_until_somebody_knows_and_who_left_is_not() {
     verdict(&tab, "warn", "Vanished without leaving within the last hour: worker-2 (");
     tab.until("it has vanished", "document.getElementById('timeline').innerText.includes('worker-2 vanished')").unwrap();
     pictures(&tab, "vanished");
-    tab.look(Look::DESKTOP).unwrap();
+    tab.look(PageView::DESKTOP).unwrap();
     // Date and zone, as other machines' logs have them.
     let times = "/\\d{4}, \\d\\d:\\d\\d:\\d\\d [A-Z]/";
     assert_eq!(tab.eval(&format!("{times}.test({VERDICT}.innerText)")).unwrap(), true);
@@ -53,7 +53,7 @@ fn what_changed_of_a_worker_is_told_with_before_and_after() {
     let worker = Worker::start(&place, 1, &[]);
     worker.sees(1);
     let browser = Browser::start().unwrap();
-    let tab = browser.open(&worker.url(), Look::DESKTOP).unwrap();
+    let tab = browser.open(&worker.url(), PageView::DESKTOP).unwrap();
     verdict(&tab, "good", "All is well");
     let mut event = worker.get("rebalances")["rebalances"][0].clone();
     event["id"] = "0-changed".into();
@@ -76,7 +76,7 @@ fn a_sidecar_that_hangs_is_not_live() {
     let workers: Vec<_> = (1..=2).map(|n| Worker::start(&place, n, &[])).collect();
     workers[0].sees(2);
     let browser = Browser::start().unwrap();
-    let tab = browser.open(&workers[0].url(), Look::DESKTOP).unwrap();
+    let tab = browser.open(&workers[0].url(), PageView::DESKTOP).unwrap();
     verdict(&tab, "good", "All is well");
     tab.until("both have said when they renewed", "document.querySelectorAll('#members [data-age]').length === 2 && !document.getElementById('members').innerText.includes('less than')").unwrap();
     workers[1].process.signal(Signal::SIGSTOP);
@@ -97,7 +97,7 @@ fn a_worker_has_one_colour_on_every_page() {
     let browser = Browser::start().unwrap();
     let colours = |worker: &Worker, count: usize| {
         worker.sees(count as u64);
-        let tab = browser.open(&worker.url(), Look::DESKTOP).unwrap();
+        let tab = browser.open(&worker.url(), PageView::DESKTOP).unwrap();
         tab.until("all are drawn", &format!("document.querySelectorAll('#ring .arc').length === {count}")).unwrap();
         let read = "JSON.stringify(Object.fromEntries([...document.querySelectorAll('#ring .arc')].map((arc) => [arc.dataset.member, arc.querySelector('path').getAttribute('fill')])))";
         let text = tab.eval(read).unwrap();

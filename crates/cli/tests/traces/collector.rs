@@ -14,7 +14,7 @@ use prost::Message;
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use rustls::{ServerConfig, ServerConnection, StreamOwned};
-use shardwise_testkit::Identity;
+use shardwise_testkit::CertIdentity;
 
 use crate::common::{PATIENCE, eventually};
 
@@ -70,7 +70,7 @@ impl Collector {
     }
 
     /// One that speaks TLS, with this certificate.
-    pub(crate) fn with_tls(identity: &Identity) -> Self {
+    pub(crate) fn with_tls(identity: &CertIdentity) -> Self {
         let chain = CertificateDer::pem_file_iter(identity.certificate()).unwrap().map(Result::unwrap).collect();
         let provider = Arc::new(rustls::crypto::ring::default_provider());
         let config = ServerConfig::builder_with_provider(provider).with_safe_default_protocol_versions().unwrap();

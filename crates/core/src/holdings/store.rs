@@ -61,7 +61,7 @@ impl Holdings {
         self.store.refused.as_ref()
     }
 
-    /// The store of claims, as the backend answers to [`ClaimAction::Store`].
+    /// The store of claims, as the backend answers to [`ClaimAction::OpenStore`].
     pub fn opened(&mut self, now: Moment, attempt: u64, found: ClaimStore, actions: &mut Vec<ClaimAction>) {
         if !self.store.call.answered(attempt) {
             return;

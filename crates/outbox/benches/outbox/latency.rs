@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use async_trait::async_trait;
 use serde_json::json;
-use shardwise_outbox::sink::Accepted;
+use shardwise_outbox::sink::Acceptance;
 use shardwise_outbox::{Delivery, OutboxPublisher, PostgresConfig, PostgresStore, Sink};
 use sqlx::postgres::PgConnectOptions;
 use sqlx::{Connection as _, PgConnection};
@@ -32,10 +32,10 @@ impl Sink for Stamps {
         "stamps"
     }
 
-    async fn deliver(&self, batch: Arc<[Delivery]>) -> Accepted {
+    async fn deliver(&self, batch: Arc<[Delivery]>) -> Acceptance {
         let now = Instant::now();
         self.0.lock().unwrap().extend(batch.iter().map(|event| (event.id.clone(), now)));
-        Accepted::all(&batch)
+        Acceptance::all(&batch)
     }
 }
 

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use async_trait::async_trait;
 use shardwise::discovery::Clock;
 use shardwise::{InstanceId, Moment, Ownership, ServiceState, Sharding, SlotSet, Timing};
-use shardwise_outbox::sink::{Accepted, NatsConfig, NatsSink, Refusal};
+use shardwise_outbox::sink::{Acceptance, NatsConfig, NatsSink, Refusal};
 use shardwise_outbox::{Delivery, OutboxPublisher, PostgresConfig, PostgresStore, PublisherOptions, Sink};
 use sqlx::{Connection as _, PgConnection};
 use tokio::io::{AsyncBufReadExt as _, AsyncReadExt as _, AsyncWriteExt as _, BufReader};
@@ -79,8 +79,8 @@ impl Sink for NoSink {
         "nowhere"
     }
 
-    async fn deliver(&self, batch: Arc<[Delivery]>) -> Accepted {
-        Accepted::all(&batch)
+    async fn deliver(&self, batch: Arc<[Delivery]>) -> Acceptance {
+        Acceptance::all(&batch)
     }
 }
 
@@ -96,11 +96,11 @@ impl Sink for PoisonedSink {
         "poisoned"
     }
 
-    async fn deliver(&self, batch: Arc<[Delivery]>) -> Accepted {
+    async fn deliver(&self, batch: Arc<[Delivery]>) -> Acceptance {
         let poison = batch.iter().filter(|event| event.aggregate_id.parse::<u64>().unwrap() % POISON_ONE_IN == 0);
         let apart = poison.map(|event| (event.aggregate, (0, Some(Refusal::retryable("cannot digest")))));
         let apart: BTreeMap<_, _> = apart.collect();
-        Accepted::all_but(&batch, apart)
+        Acceptance::all_but(&batch, apart)
     }
 }
 

@@ -4,11 +4,11 @@ use std::time::Duration;
 
 use shardwise::Moment;
 
-use super::destination::Gate;
-use super::destinations::Place;
-use super::flow::Put;
+use super::destination::SendGate;
+use super::destinations::DestinationKey;
+use super::flow::SendBatch;
 use super::retention::ROWS;
-use super::{Action, Call, Engine, PLACE_MAX};
+use super::{Engine, EngineAction, PLACE_MAX, StoreCall};
 use crate::store::FetchRequest;
 
 /// The most bytes of one reading.
@@ -22,7 +22,7 @@ const SWEEP_SLOT: u32 = 0;
 
 impl Engine {
     /// What is to be done now. To be asked after every input and whenever [`Engine::wake_at`] has come.
-    pub(crate) fn next(&mut self, now: Moment) -> Vec<Action> {
+    pub(crate) fn next(&mut self, now: Moment) -> Vec<EngineAction> {
         if !self.slots.fence_is_live(now) {
             self.lapse();
         }
@@ -31,7 +31,7 @@ impl Engine {
             self.looked_through = state;
             self.flow.drop_waiting(|hold| self.slots.may_send(hold, now));
         }
-        let mut actions: Vec<Action> = self.cancelled.drain(..).map(Action::Cancel).collect();
+        let mut actions: Vec<EngineAction> = self.cancelled.drain(..).map(EngineAction::Cancel).collect();
         actions.extend(self.record(now));
         actions.extend(self.fence(now));
         self.send(now, &mut actions);
@@ -39,13 +39,13 @@ impl Engine {
         actions
     }
 
-    fn record(&mut self, now: Moment) -> Option<Action> {
+    fn record(&mut self, now: Moment) -> Option<EngineAction> {
         if !self.registered || !self.record_pause.over(now) || self.flow.is_recording() {
             return None;
         }
         let retries_too = self.retries_go_too(now);
         let outcomes = self.flow.record_next(retries_too);
-        (!outcomes.is_empty() && self.under_way.insert(Call::Record)).then_some(Action::Record(outcomes))
+        (!outcomes.is_empty() && self.under_way.insert(StoreCall::Record)).then_some(EngineAction::Record(outcomes))
     }
 
     /// Heads that are tried later cost a recording statements of their own. While large ones follow each other they wait for company, so that one poison
@@ -62,64 +62,64 @@ impl Engine {
     }
 
     /// One step for the fence: being alive comes first, then giving back, then taking.
-    fn fence(&mut self, now: Moment) -> Option<Action> {
+    fn fence(&mut self, now: Moment) -> Option<EngineAction> {
         if self.gone || self.must_finish(now) {
-            return Some(Action::Finish);
+            return Some(EngineAction::Finish);
         }
-        if self.under_way.contains(&Call::Fence) || !self.fence_pause.over(now) {
+        if self.under_way.contains(&StoreCall::Fence) || !self.fence_pause.over(now) {
             return None;
         }
         let action = self.fence_step(now)?;
-        self.under_way.insert(Call::Fence);
+        self.under_way.insert(StoreCall::Fence);
         Some(action)
     }
 
-    fn fence_step(&mut self, now: Moment) -> Option<Action> {
+    fn fence_step(&mut self, now: Moment) -> Option<EngineAction> {
         if !self.registered {
-            return self.stop_by.is_none().then_some(Action::Register);
+            return self.stop_by.is_none().then_some(EngineAction::Register);
         }
         if now >= self.touch_at {
-            return Some(Action::Touch);
+            return Some(EngineAction::Touch);
         }
         let release = self.slots.to_release(self.flow.slots_in_use(), now);
         if !release.is_empty() {
             self.slots.release(&release);
-            return Some(Action::Release(release));
+            return Some(EngineAction::Release(release));
         }
         if self.stop_by.is_some() {
             let idle = self.slots.held_count() == 0 && self.flow.sends_under_way() == 0 && self.flow.unrecorded() == 0;
-            return idle.then_some(Action::Leave);
+            return idle.then_some(EngineAction::Leave);
         }
-        self.slots.to_take(now).map(Action::Take)
+        self.slots.to_take(now).map(EngineAction::Take)
     }
 
     /// Stopping, and either nothing was ever begun or the time is up.
     fn must_finish(&self, now: Moment) -> bool {
-        let never_began = !self.registered && !self.under_way.contains(&Call::Fence);
+        let never_began = !self.registered && !self.under_way.contains(&StoreCall::Fence);
         self.stop_by.is_some_and(|by| never_began || now >= by)
     }
 
-    fn send(&mut self, now: Moment, actions: &mut Vec<Action>) {
+    fn send(&mut self, now: Moment, actions: &mut Vec<EngineAction>) {
         // While outcomes cannot be recorded, no more than they cover is sent.
         while self.flow.unrecorded() < 2 * self.options.batch && self.flow.sends_under_way() < self.limits.concurrency.max(1) {
-            let gate = |to: &Place, under_way| self.destinations.gate(to, under_way, now);
-            let Some(Put { id, batch, probes }) = self.flow.send_next(&self.limits, self.options.batch, gate) else { break };
+            let gate = |to: &DestinationKey, under_way| self.destinations.gate(to, under_way, now);
+            let Some(SendBatch { id, batch, probes }) = self.flow.send_next(&self.limits, self.options.batch, gate) else { break };
             if let Some(to) = probes {
                 self.destinations.probing(&to, id);
             }
-            actions.push(Action::Send { id, batch });
+            actions.push(EngineAction::Send { id, batch });
         }
         self.put_off(now, actions);
     }
 
     /// Makes room for others where a destination is down.
-    fn put_off(&mut self, now: Moment, actions: &mut Vec<Action>) {
+    fn put_off(&mut self, now: Moment, actions: &mut Vec<EngineAction>) {
         if self.destinations.down() == 0 || self.flow.unrecorded() >= 2 * self.options.batch {
             return;
         }
         let Self { destinations, flow, jitter, options, .. } = self;
-        let is_shut = |to: &Place, under_way: usize| {
-            matches!(destinations.gate(to, under_way, now), Gate::Shut { .. }) && destinations.may_put_off(to, now)
+        let is_shut = |to: &DestinationKey, under_way: usize| {
+            matches!(destinations.gate(to, under_way, now), SendGate::Shut { .. }) && destinations.may_put_off(to, now)
         };
         let gone = flow.put_off(is_shut, |to, head, sequence| {
             destinations.judge(to, |destination| destination.put_off(head, sequence, options.backoff, now, jitter.next()))
@@ -130,30 +130,30 @@ impl Engine {
         }
     }
 
-    fn read(&mut self, now: Moment, actions: &mut Vec<Action>) {
+    fn read(&mut self, now: Moment, actions: &mut Vec<EngineAction>) {
         if self.stop_by.is_some() || !self.registered || !self.read_pause.over(now) {
             return;
         }
         let wants_more = self.poller.should_read(now);
-        if self.poller.should_place() && self.under_way.insert(Call::Place) {
+        if self.poller.should_place() && self.under_way.insert(StoreCall::Place) {
             self.poller.placing();
-            actions.push(Action::Place { limit: PLACE_MAX });
+            actions.push(EngineAction::Place { limit: PLACE_MAX });
         }
-        if wants_more && self.has_room() && self.slots.has_work(now) && self.under_way.insert(Call::Fetch) {
+        if wants_more && self.has_room() && self.slots.has_work(now) && self.under_way.insert(StoreCall::Fetch) {
             self.poller.reading(now);
-            actions.push(Action::Fetch(self.fetch_request(now)));
+            actions.push(EngineAction::Fetch(self.fetch_request(now)));
         }
-        if self.poller.should_look(now) && self.under_way.insert(Call::Look) {
-            actions.push(Action::Look);
+        if self.poller.should_look(now) && self.under_way.insert(StoreCall::Look) {
+            actions.push(EngineAction::Look);
         }
         // With a retention of zero too: of what was delivered under another one.
         let keeps = self.slots.holds_slot(SWEEP_SLOT);
-        if keeps && self.retention.should_sweep(now) && self.under_way.insert(Call::Sweep) {
+        if keeps && self.retention.should_sweep(now) && self.under_way.insert(StoreCall::Sweep) {
             let (position, limit) = self.retention.sweeping(now);
-            actions.push(Action::Sweep { retention: self.options.retention, position, limit });
+            actions.push(EngineAction::Sweep { retention: self.options.retention, position, limit });
         }
-        if keeps && self.retention.should_clean(now) && self.under_way.insert(Call::Clean) {
-            actions.push(Action::Clean { parked_retention: self.options.parked_retention, limit: ROWS });
+        if keeps && self.retention.should_clean(now) && self.under_way.insert(StoreCall::Clean) {
+            actions.push(EngineAction::Clean { parked_retention: self.options.parked_retention, limit: ROWS });
         }
     }
 

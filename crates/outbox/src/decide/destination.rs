@@ -8,7 +8,7 @@ use super::io::SendId;
 use super::pause::exponential;
 use crate::options::RETRY_DELAY_MAX;
 use crate::sink::Refusal;
-use crate::store::{HeadTrouble, Then};
+use crate::store::{HeadTrouble, HeadUpdate};
 use crate::{AggregateId, Poison, PublisherOptions};
 
 /// The longest wait between attempts that are not charged, and between probes: how late the first event can be after an outage.
@@ -18,14 +18,14 @@ const DOWN_AFTER: usize = 3;
 
 /// How the event at an aggregate's head has fared, on this publisher's clock.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub(crate) struct Head {
+pub(crate) struct HeadState {
     pub(crate) attempts: u32,
     pub(crate) failures: u32,
     pub(crate) failing_since: Option<Moment>,
     pub(crate) attempted_at: Option<Moment>,
 }
 
-impl Head {
+impl HeadState {
     pub(crate) fn read(trouble: HeadTrouble, now: Moment) -> Self {
         Self {
             attempts: trouble.attempts,
@@ -38,7 +38,7 @@ impl Head {
 
 /// What may be sent to a destination.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Gate {
+pub(crate) enum SendGate {
     Open,
     /// One event, to see whether it is up again.
     Probe,
@@ -72,7 +72,7 @@ impl Destination {
         *self = Self { last_accepted: self.last_accepted, ..Self::default() };
     }
 
-    /// This send is the one that [`Gate::Probe`] allows.
+    /// This send is the one that [`SendGate::Probe`] allows.
     pub(crate) fn probing(&mut self, send: SendId) {
         self.probing = Some(send);
     }
@@ -103,17 +103,17 @@ impl Destination {
         self.down_since.is_some()
     }
 
-    pub(crate) fn gate(&self, sends_under_way: usize, now: Moment) -> Gate {
+    pub(crate) fn gate(&self, sends_under_way: usize, now: Moment) -> SendGate {
         match self.down_since {
-            None => Gate::Open,
-            Some(_) if now >= self.probe_at && sends_under_way == 0 => Gate::Probe,
-            Some(_) => Gate::Shut { until: self.probe_at },
+            None => SendGate::Open,
+            Some(_) if now >= self.probe_at && sends_under_way == 0 => SendGate::Probe,
+            Some(_) => SendGate::Shut { until: self.probe_at },
         }
     }
 
     /// Whether this failure is the event's own: something else was accepted since its last attempt, or it has lasted too long for an
     /// outage.
-    fn charges(&self, head: Head, outage_limit: Duration, now: Moment) -> bool {
+    fn charges(&self, head: HeadState, outage_limit: Duration, now: Moment) -> bool {
         let others_accepted = head.attempted_at.zip(self.last_accepted).is_some_and(|(attempted, accepted)| accepted > attempted);
         // What was put off and not tried has no attempt before this one.
         let others_accepted = others_accepted && head.failures > 0;
@@ -126,33 +126,33 @@ impl Destination {
     pub(crate) fn verdict(
         &self,
         refusal: &Refusal,
-        head: Head,
+        head: HeadState,
         sequence: u64,
         options: &PublisherOptions,
         now: Moment,
         jitter: u64,
-    ) -> Then {
+    ) -> HeadUpdate {
         let charged = !refusal.permanent && self.charges(head, options.outage_limit, now);
         let attempts = if refusal.permanent { options.max_attempts } else { head.attempts + u32::from(charged) };
         let error = refusal.message.clone();
         if attempts >= options.max_attempts {
             return match options.poison {
-                Poison::Block => Then::Block { sequence, attempts, error },
-                Poison::Park => Then::Park { sequence, error },
-                Poison::Discard => Then::Discard { sequence, error },
+                Poison::Block => HeadUpdate::Block { sequence, attempts, error },
+                Poison::Park => HeadUpdate::Park { sequence, error },
+                Poison::Discard => HeadUpdate::Discard { sequence, error },
             };
         }
         let longest = if charged { RETRY_DELAY_MAX } else { OUTAGE_DELAY_MAX };
         let delay = spread(exponential(options.backoff, head.failures, longest), jitter);
         let retry_in = delay.max(refusal.retry_after.unwrap_or_default().min(RETRY_DELAY_MAX));
-        Then::Retry { sequence, attempts, failures: head.failures.saturating_add(1), retry_in, error }
+        HeadUpdate::Retry { sequence, attempts, failures: head.failures.saturating_add(1), retry_in, error }
     }
 
     /// What becomes of a head that is not tried because this destination is down: it waits until about the next probe, and nothing is charged.
-    pub(crate) fn put_off(&self, head: Head, sequence: u64, backoff: Duration, now: Moment, jitter: u64) -> Then {
+    pub(crate) fn put_off(&self, head: HeadState, sequence: u64, backoff: Duration, now: Moment, jitter: u64) -> HeadUpdate {
         let delay = spread(exponential(backoff, self.probes, OUTAGE_DELAY_MAX), jitter);
         let retry_in = delay.max(self.probe_at.since(now));
-        Then::Retry { sequence, attempts: head.attempts, failures: head.failures, retry_in, error: self.said.clone() }
+        HeadUpdate::Retry { sequence, attempts: head.attempts, failures: head.failures, retry_in, error: self.said.clone() }
     }
 }
 
@@ -192,14 +192,14 @@ mod tests {
     }
 
     /// Fails an event again and again, each time right when its retry is due; `between` may tell the destination something.
-    fn fail(times: usize, options: &PublisherOptions, mut between: impl FnMut(&mut Destination, Moment)) -> (Then, Moment) {
-        let (mut destination, mut head, mut now) = (Destination::default(), Head::default(), at(1));
-        let mut last = Then::Next;
+    fn fail(times: usize, options: &PublisherOptions, mut between: impl FnMut(&mut Destination, Moment)) -> (HeadUpdate, Moment) {
+        let (mut destination, mut head, mut now) = (Destination::default(), HeadState::default(), at(1));
+        let mut last = HeadUpdate::Next;
         for _ in 0..times {
             destination.refused(0, &[1], "503", options.backoff, now);
             last = destination.verdict(&Refusal::retryable("503"), head, 1, options, now, u64::MAX);
-            let Then::Retry { attempts, failures, retry_in, .. } = last else { return (last, now) };
-            head = Head { attempts, failures, failing_since: head.failing_since.or(Some(now)), attempted_at: Some(now) };
+            let HeadUpdate::Retry { attempts, failures, retry_in, .. } = last else { return (last, now) };
+            head = HeadState { attempts, failures, failing_since: head.failing_since.or(Some(now)), attempted_at: Some(now) };
             between(&mut destination, now.plus(retry_in / 2));
             now = now.plus(retry_in);
         }
@@ -210,26 +210,26 @@ mod tests {
     fn an_outage_charges_nothing_until_its_limit() {
         let (last, now) = fail(120, &options(), |_, _| {});
         assert!(now.since(at(1)) < Duration::from_hours(1), "{now:?}");
-        assert!(matches!(last, Then::Retry { attempts: 0, failures: 120, .. }), "{last:?}");
+        assert!(matches!(last, HeadUpdate::Retry { attempts: 0, failures: 120, .. }), "{last:?}");
         let (last, now) = fail(1_000, &options(), |_, _| {});
-        assert!(matches!(last, Then::Block { attempts: 3, .. }), "{last:?}");
+        assert!(matches!(last, HeadUpdate::Block { attempts: 3, .. }), "{last:?}");
         assert!(now.since(at(1)) >= Duration::from_hours(1), "{now:?}");
     }
 
     #[test]
     fn an_event_that_fails_while_others_pass_is_charged_from_its_second_attempt_on() {
         let (last, _) = fail(3, &options(), Destination::accepted);
-        assert!(matches!(last, Then::Retry { attempts: 2, .. }), "{last:?}");
+        assert!(matches!(last, HeadUpdate::Retry { attempts: 2, .. }), "{last:?}");
         let (last, _) = fail(4, &options(), Destination::accepted);
-        assert_eq!(last, Then::Block { sequence: 1, attempts: 3, error: "503".into() });
+        assert_eq!(last, HeadUpdate::Block { sequence: 1, attempts: 3, error: "503".into() });
     }
 
     #[test]
     fn a_permanent_refusal_is_charged_in_full() {
         let park = PublisherOptions { poison: Poison::Park, ..options() };
         let refusal = Refusal::permanent("too large");
-        let verdict = Destination::default().verdict(&refusal, Head::default(), 7, &park, at(1), 0);
-        assert_eq!(verdict, Then::Park { sequence: 7, error: "too large".into() });
+        let verdict = Destination::default().verdict(&refusal, HeadState::default(), 7, &park, at(1), 0);
+        assert_eq!(verdict, HeadUpdate::Park { sequence: 7, error: "too large".into() });
     }
 
     #[test]
@@ -239,28 +239,28 @@ mod tests {
         for _ in 0..9 {
             destination.refused(0, &[1], "503", second, at(1));
         }
-        assert_eq!(destination.gate(0, at(1)), Gate::Open, "one aggregate alone may be its own fault");
+        assert_eq!(destination.gate(0, at(1)), SendGate::Open, "one aggregate alone may be its own fault");
         destination.refused(1, &[2], "503", second, at(1));
         destination.refused(2, &[3, 4, 5], "503", second, at(1));
-        assert_eq!(destination.gate(0, at(1)), Gate::Shut { until: at(2) });
-        assert_eq!(destination.gate(0, at(2)), Gate::Probe);
-        assert!(matches!(destination.gate(1, at(2)), Gate::Shut { .. }), "one probe at a time");
+        assert_eq!(destination.gate(0, at(1)), SendGate::Shut { until: at(2) });
+        assert_eq!(destination.gate(0, at(2)), SendGate::Probe);
+        assert!(matches!(destination.gate(1, at(2)), SendGate::Shut { .. }), "one probe at a time");
         destination.refused(3, &[6, 7], "503", second, at(2));
-        assert_eq!(destination.gate(0, at(2)), Gate::Probe, "what was under way before the probe says nothing new");
+        assert_eq!(destination.gate(0, at(2)), SendGate::Probe, "what was under way before the probe says nothing new");
         destination.probing(4);
         destination.refused(4, &[1, 2, 3], "503", second, at(2));
-        assert_eq!(destination.gate(0, at(3)), Gate::Shut { until: at(4) }, "the next one later");
+        assert_eq!(destination.gate(0, at(3)), SendGate::Shut { until: at(4) }, "the next one later");
         destination.accepted(at(4));
-        assert_eq!(destination.gate(0, at(4)), Gate::Open);
+        assert_eq!(destination.gate(0, at(4)), SendGate::Open);
     }
 
     #[test]
     fn what_is_put_off_waits_for_the_probe_and_is_not_charged_for_it() {
         let mut destination = Destination::default();
-        let (second, mut head) = (Duration::from_secs(1), Head { attempts: 2, failures: 5, ..Head::default() });
+        let (second, mut head) = (Duration::from_secs(1), HeadState { attempts: 2, failures: 5, ..HeadState::default() });
         destination.refused(0, &[1, 2, 3], "503", second, at(1));
         for jitter in [0, u64::MAX] {
-            let Then::Retry { sequence: 9, attempts: 2, failures: 5, retry_in, error } =
+            let HeadUpdate::Retry { sequence: 9, attempts: 2, failures: 5, retry_in, error } =
                 destination.put_off(head, 9, second, at(1), jitter)
             else {
                 panic!("charged")
@@ -269,18 +269,18 @@ mod tests {
         }
         // Put off without ever having been tried, and then others passed: the first attempt is not charged.
         destination.accepted(at(3));
-        head = Head { attempted_at: Some(at(1)), failing_since: Some(at(1)), ..Head::default() };
+        head = HeadState { attempted_at: Some(at(1)), failing_since: Some(at(1)), ..HeadState::default() };
         let verdict = destination.verdict(&Refusal::retryable("503"), head, 9, &options(), at(4), 0);
-        assert!(matches!(verdict, Then::Retry { attempts: 0, failures: 1, .. }), "{verdict:?}");
+        assert!(matches!(verdict, HeadUpdate::Retry { attempts: 0, failures: 1, .. }), "{verdict:?}");
     }
 
     proptest! {
         #[test]
         fn waits_grow_stay_bounded_and_heed_the_destination(failures in 0u32..100, jitter: u64, after in 0u64..1_000) {
-            let head = Head { failures, ..Head::default() };
+            let head = HeadState { failures, ..HeadState::default() };
             let refusal = Refusal { retry_after: Some(Duration::from_secs(after)), ..Refusal::retryable("busy") };
             let verdict = Destination::default().verdict(&refusal, head, 1, &options(), at(1), jitter);
-            let Then::Retry { attempts, retry_in, .. } = verdict else { panic!("{verdict:?}") };
+            let HeadUpdate::Retry { attempts, retry_in, .. } = verdict else { panic!("{verdict:?}") };
             prop_assert_eq!(attempts, 0);
             prop_assert!(retry_in >= Duration::from_millis(500).max(Duration::from_secs(after.min(300))));
             prop_assert!(retry_in <= RETRY_DELAY_MAX);

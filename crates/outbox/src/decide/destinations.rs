@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use shardwise::Moment;
 
-use super::destination::{Destination, Gate};
+use super::destination::{Destination, SendGate};
 use super::io::SendId;
 use super::pause::exponential;
 use crate::{AggregateId, Delivery};
@@ -26,37 +26,37 @@ const STEP: Duration = Duration::from_millis(250);
 const STEP_MAX: Duration = Duration::from_millis(500);
 
 /// Where an event goes within the sink; `None` is the sink as a whole.
-pub(crate) type Place = Option<Arc<str>>;
+pub(crate) type DestinationKey = Option<Arc<str>>;
 
 /// Says where an event goes: always the same of the same event.
 #[derive(Clone)]
-pub(crate) struct Address(Arc<dyn Fn(&Delivery) -> Place + Send + Sync>);
+pub(crate) struct DestinationResolver(Arc<dyn Fn(&Delivery) -> DestinationKey + Send + Sync>);
 
-impl Address {
-    pub(crate) fn new(of: impl Fn(&Delivery) -> Place + Send + Sync + 'static) -> Self {
+impl DestinationResolver {
+    pub(crate) fn new(of: impl Fn(&Delivery) -> DestinationKey + Send + Sync + 'static) -> Self {
         Self(Arc::new(of))
     }
 
-    pub(crate) fn of(&self, event: &Delivery) -> Place {
+    pub(crate) fn of(&self, event: &Delivery) -> DestinationKey {
         (self.0)(event)
     }
 }
 
-impl Default for Address {
+impl Default for DestinationResolver {
     /// The sink is one destination.
     fn default() -> Self {
         Self::new(|_| None)
     }
 }
 
-impl fmt::Debug for Address {
+impl fmt::Debug for DestinationResolver {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("Address")
     }
 }
 
 #[derive(Debug, Default)]
-struct Known {
+struct DestinationEntry {
     destination: Destination,
     /// It has accepted something, ever.
     accepted: bool,
@@ -64,7 +64,7 @@ struct Known {
     heard: u64,
 }
 
-impl Known {
+impl DestinationEntry {
     /// Up as far as anybody knows, however long ago it was asked.
     const fn is_good(&self) -> bool {
         self.accepted && !self.destination.is_down()
@@ -74,12 +74,12 @@ impl Known {
 /// What is known of a sink's destinations.
 #[derive(Debug, Default)]
 pub(crate) struct Destinations {
-    known: BTreeMap<Place, Known>,
+    known: BTreeMap<DestinationKey, DestinationEntry>,
     words: u64,
     down: usize,
     /// So many have accepted something and are not down.
     good: usize,
-    news: Vec<(Place, bool)>,
+    news: Vec<(DestinationKey, bool)>,
     last_accepted: Option<Moment>,
     steps: u32,
     step_at: Moment,
@@ -87,7 +87,7 @@ pub(crate) struct Destinations {
 
 impl Destinations {
     /// Changes what is known of a destination; `accepts` says that it has accepted something.
-    fn tell(&mut self, to: &Place, accepts: bool, change: impl FnOnce(&mut Destination)) {
+    fn tell(&mut self, to: &DestinationKey, accepts: bool, change: impl FnOnce(&mut Destination)) {
         if self.known.len() >= DESTINATIONS_MAX && !self.known.contains_key(to) {
             self.forget_one();
         }
@@ -114,33 +114,41 @@ impl Destinations {
         self.good -= usize::from(known.is_good());
     }
 
-    pub(crate) fn accepted(&mut self, to: &Place, now: Moment) {
+    pub(crate) fn accepted(&mut self, to: &DestinationKey, now: Moment) {
         self.tell(to, true, |destination| destination.accepted(now));
         (self.last_accepted, self.steps, self.step_at) = (Some(now), 0, now);
     }
 
     /// See [`Destination::answered`].
-    pub(crate) fn answered(&mut self, to: &Place) {
+    pub(crate) fn answered(&mut self, to: &DestinationKey) {
         self.tell(to, false, Destination::answered);
     }
 
     /// See [`Destination::probing`].
-    pub(crate) fn probing(&mut self, to: &Place, send: SendId) {
+    pub(crate) fn probing(&mut self, to: &DestinationKey, send: SendId) {
         self.tell(to, false, |destination| destination.probing(send));
     }
 
     /// See [`Destination::refused`].
-    pub(crate) fn refused(&mut self, to: &Place, send: SendId, aggregates: &[AggregateId], said: &str, backoff: Duration, now: Moment) {
+    pub(crate) fn refused(
+        &mut self,
+        to: &DestinationKey,
+        send: SendId,
+        aggregates: &[AggregateId],
+        said: &str,
+        backoff: Duration,
+        now: Moment,
+    ) {
         self.tell(to, false, |destination| destination.refused(send, aggregates, said, backoff, now));
     }
 
     /// What may be sent there, where so many sends are under way.
-    pub(crate) fn gate(&self, to: &Place, sends_under_way: usize, now: Moment) -> Gate {
-        self.known.get(to).map_or(Gate::Open, |known| known.destination.gate(sends_under_way, now))
+    pub(crate) fn gate(&self, to: &DestinationKey, sends_under_way: usize, now: Moment) -> SendGate {
+        self.known.get(to).map_or(SendGate::Open, |known| known.destination.gate(sends_under_way, now))
     }
 
     /// Judges by what is known of that destination.
-    pub(crate) fn judge<T>(&self, to: &Place, judge: impl FnOnce(&Destination) -> T) -> T {
+    pub(crate) fn judge<T>(&self, to: &DestinationKey, judge: impl FnOnce(&Destination) -> T) -> T {
         match self.known.get(to) {
             Some(known) => judge(&known.destination),
             None => judge(&Destination::default()),
@@ -152,12 +160,12 @@ impl Destinations {
     }
 
     /// Destinations that went down (true) or answer again since the last time.
-    pub(crate) fn news(&mut self) -> Vec<(Place, bool)> {
+    pub(crate) fn news(&mut self) -> Vec<(DestinationKey, bool)> {
         std::mem::take(&mut self.news)
     }
 
     /// Whether what waits for a destination that is down may be put off now. A sink that is one destination has nobody else to make room for.
-    pub(crate) fn may_put_off(&self, to: &Place, now: Moment) -> bool {
+    pub(crate) fn may_put_off(&self, to: &DestinationKey, now: Moment) -> bool {
         to.is_some() && (self.is_lively(now) || now >= self.step_at)
     }
 
@@ -174,11 +182,11 @@ impl Destinations {
     }
 
     /// When a gate opens for a probe, or the next step may be taken; `sends_to` says how many sends are under way.
-    pub(crate) fn wake_at(&self, sends_to: impl Fn(&Place) -> usize, now: Moment) -> [Option<Moment>; 2] {
-        let until = |(to, known): (&Place, &Known)| {
+    pub(crate) fn wake_at(&self, sends_to: impl Fn(&DestinationKey) -> usize, now: Moment) -> [Option<Moment>; 2] {
+        let until = |(to, known): (&DestinationKey, &DestinationEntry)| {
             let under_way = sends_to(to);
             match known.destination.gate(under_way, now) {
-                Gate::Shut { until } if under_way == 0 => Some(until),
+                SendGate::Shut { until } if under_way == 0 => Some(until),
                 _ => None,
             }
         };
@@ -195,9 +203,9 @@ mod tests {
         name.into()
     }
 
-    fn take_down(destinations: &mut Destinations, place: &Place, ms: u64) {
+    fn take_down(destinations: &mut Destinations, place: &DestinationKey, ms: u64) {
         destinations.refused(place, 1, &[1, 2, 3], "503", Duration::from_secs(1), at(ms));
-        assert_ne!(destinations.gate(place, 0, at(ms)), Gate::Open);
+        assert_ne!(destinations.gate(place, 0, at(ms)), SendGate::Open);
     }
 
     #[test]
@@ -205,12 +213,12 @@ mod tests {
         let (mut destinations, a, b) = (Destinations::default(), Some(named("a")), Some(named("b")));
         destinations.refused(&a, 1, &[1, 2], "503", Duration::from_secs(1), at(0));
         destinations.refused(&b, 1, &[3, 4], "503", Duration::from_secs(1), at(0));
-        assert_eq!((destinations.down(), destinations.gate(&a, 0, at(0))), (0, Gate::Open), "two of each are not three of one");
+        assert_eq!((destinations.down(), destinations.gate(&a, 0, at(0))), (0, SendGate::Open), "two of each are not three of one");
         take_down(&mut destinations, &a, 0);
-        assert_eq!((destinations.down(), destinations.gate(&b, 0, at(0))), (1, Gate::Open));
+        assert_eq!((destinations.down(), destinations.gate(&b, 0, at(0))), (1, SendGate::Open));
         assert_eq!(destinations.news(), [(a.clone(), true)]);
         destinations.accepted(&b, at(1));
-        assert_ne!(destinations.gate(&a, 0, at(1)), Gate::Open, "another's success says nothing about it");
+        assert_ne!(destinations.gate(&a, 0, at(1)), SendGate::Open, "another's success says nothing about it");
         destinations.accepted(&a, at(2));
         assert_eq!((destinations.down(), destinations.news()), (0, vec![(a, false)]));
     }
@@ -227,7 +235,7 @@ mod tests {
             take_down(&mut destinations, &Some(named(format!("also down {n}"))), 2);
         }
         assert_eq!((destinations.known.len(), destinations.down()), (DESTINATIONS_MAX, DESTINATIONS_MAX));
-        assert_eq!(destinations.gate(&Some(named("down")), 0, at(2)), Gate::Open, "forgotten");
+        assert_eq!(destinations.gate(&Some(named("down")), 0, at(2)), SendGate::Open, "forgotten");
     }
 
     #[test]

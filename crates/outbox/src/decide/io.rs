@@ -6,21 +6,21 @@ use std::time::Duration;
 use shardwise::{Moment, SlotSet};
 
 use crate::Delivery;
-use crate::sink::Accepted;
-use crate::store::{FetchRequest, Fetched, Hold, Outcome, Swept, Touch};
+use crate::sink::Acceptance;
+use crate::store::{FetchRequest, FetchResult, Hold, Outcome, SweepResult, TouchReply};
 
 /// Tells one send from every other of the same publisher.
 pub(crate) type SendId = u64;
 
 /// Something that happened. Every action but `Cancel` is answered by exactly one input.
 #[derive(Debug)]
-pub(crate) enum Input {
+pub(crate) enum EngineInput {
     /// What the sharding says: these slots, until then (`None`: for ever).
     Wanted { slots: SlotSet, until: Option<Moment> },
     /// The publisher is announced; the request started then.
     Registered { started: Moment },
-    /// The answer to `Touch`, which started then.
-    Touched { started: Moment, touch: Touch },
+    /// The answer to `TouchReply`, which started then.
+    Touched { started: Moment, touch: TouchReply },
     /// The answer to `Take`.
     Taken(Vec<Hold>),
     /// The answer to `Release`.
@@ -32,17 +32,17 @@ pub(crate) enum Input {
     /// The answer to `Place`: so many aggregates had no hash.
     Placed(usize),
     /// The answer to `Fetch`.
-    Fetched(Fetched),
+    Fetched(FetchResult),
     /// The answer to `Send`. With `unknown_end` (it took too long, or broke) more may have arrived than was accepted.
-    Sent { id: SendId, accepted: Accepted, unknown_end: bool },
+    Sent { id: SendId, accepted: Acceptance, unknown_end: bool },
     /// The answer to `Record`: these holds were fenced.
     Recorded { fenced: Vec<Hold> },
     /// The answer to `Sweep`.
-    Swept(Swept),
+    Swept(SweepResult),
     /// The answer to `Clean`: whether the same may find more at once.
     Cleaned { more: bool },
     /// The store failed on that one, and nothing is known to have happened.
-    Failed(Call),
+    Failed(StoreCall),
     /// Somebody in this process says that there is something new.
     Nudged,
     /// Stop: finish or give back what is in flight until then.
@@ -51,7 +51,7 @@ pub(crate) enum Input {
 
 /// The calls to the store that can fail.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub(crate) enum Call {
+pub(crate) enum StoreCall {
     /// Register, touch, take, release, leave: one at a time.
     Fence,
     Look,
@@ -64,7 +64,7 @@ pub(crate) enum Call {
 
 /// Something to be done.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum Action {
+pub(crate) enum EngineAction {
     Register,
     Touch,
     Take(SlotSet),

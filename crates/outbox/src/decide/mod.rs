@@ -1,4 +1,4 @@
-//! Every decision of a publisher: a state machine without a clock, randomness or I/O. It is told what happened ([`Input`]) and asked what
+//! Every decision of a publisher: a state machine without a clock, randomness or I/O. It is told what happened ([`EngineInput`]) and asked what
 //! to do ([`Engine::next`]), and the runner does it.
 //!
 //! Parts: this file (taking note), `act` (what to do), `slots` (what to take and give back), `flow` (the way of events), `destination` (failures), `destinations` (each its own), `poll`
@@ -26,22 +26,22 @@ use shardwise::{Moment, Timing};
 
 use self::destination::Jitter;
 use self::destinations::Destinations;
-pub(crate) use self::destinations::{Address, Place};
+pub(crate) use self::destinations::{DestinationKey, DestinationResolver};
 use self::flow::{Flow, RefusedHead};
-pub(crate) use self::io::{Action, Call, Counters, Input, SendId};
+pub(crate) use self::io::{Counters, EngineAction, EngineInput, SendId, StoreCall};
 use self::pause::Pause;
-use self::poll::Poller;
+use self::poll::PollSchedule;
 use self::retention::Retention;
-use self::slots::Slots;
-use crate::sink::{Accepted, SinkLimits};
-use crate::store::{Fetched, Hold, Outcome, Then, Touch};
+use self::slots::PublisherSlots;
+use crate::sink::{Acceptance, SinkLimits};
+use crate::store::{FetchResult, HeadUpdate, Hold, Outcome, TouchReply};
 use crate::{AggregateId, PublisherOptions};
 
 /// The most aggregates that get their hash in one go.
 const PLACE_MAX: usize = 1_000;
 /// What one destination refused in one answer.
 #[derive(Default)]
-struct Refused {
+struct DestinationRefusal {
     aggregates: Vec<AggregateId>,
     /// It refused something for good, and so it is there.
     for_good: bool,
@@ -57,12 +57,12 @@ pub(crate) struct Engine {
     registered: bool,
     stop_by: Option<Moment>,
     gone: bool,
-    slots: Slots,
+    slots: PublisherSlots,
     /// The slots' state when what waits was last looked through.
     looked_through: (u64, bool, bool),
     flow: Flow,
     destinations: Destinations,
-    poller: Poller,
+    poller: PollSchedule,
     touch_at: Moment,
     /// Behind this hash the next reading begins.
     cursor: Option<u64>,
@@ -75,7 +75,7 @@ pub(crate) struct Engine {
     /// Until then they may wait for others.
     busy_until: Moment,
     retention: Retention,
-    under_way: BTreeSet<Call>,
+    under_way: BTreeSet<StoreCall>,
     fence_pause: Pause,
     read_pause: Pause,
     record_pause: Pause,
@@ -88,7 +88,7 @@ impl Engine {
     /// A publisher of `slots` slots; `seed` is a random number.
     pub(crate) fn new(options: PublisherOptions, limits: SinkLimits, timing: Timing, slots: u32, seed: u64) -> Self {
         Self {
-            poller: Poller::new(options.poll),
+            poller: PollSchedule::new(options.poll),
             reading: options.batch.min(PublisherOptions::POLL_EVENTS),
             options,
             limits,
@@ -96,7 +96,7 @@ impl Engine {
             registered: false,
             stop_by: None,
             gone: false,
-            slots: Slots::new(slots),
+            slots: PublisherSlots::new(slots),
             looked_through: (0, false, false),
             flow: Flow::default(),
             destinations: Destinations::default(),
@@ -117,57 +117,57 @@ impl Engine {
     }
 
     /// The same for a sink of several destinations, which `address` tells apart.
-    pub(crate) fn addressed(self, address: Address) -> Self {
+    pub(crate) fn addressed(self, address: DestinationResolver) -> Self {
         Self { flow: Flow::addressed(address), ..self }
     }
 
     /// Takes note of something that happened.
-    pub(crate) fn on(&mut self, input: Input, now: Moment) {
+    pub(crate) fn on(&mut self, input: EngineInput, now: Moment) {
         match input {
-            Input::Wanted { slots, until } if self.stop_by.is_none() => self.slots.want(slots, until),
-            Input::Wanted { .. } => {}
-            Input::Registered { started } => {
+            EngineInput::Wanted { slots, until } if self.stop_by.is_none() => self.slots.want(slots, until),
+            EngineInput::Wanted { .. } => {}
+            EngineInput::Registered { started } => {
                 self.registered = true;
                 self.seen(started);
             }
-            Input::Touched { started, touch } => self.touched(started, touch),
-            Input::Taken(holds) => {
+            EngineInput::Touched { started, touch } => self.touched(started, touch),
+            EngineInput::Taken(holds) => {
                 self.fence_answered();
                 self.slots.took(&holds, now);
                 if !holds.is_empty() {
                     self.poller.more();
                 }
             }
-            Input::Released => {
+            EngineInput::Released => {
                 self.fence_answered();
                 self.slots.released();
             }
-            Input::Gone => {
+            EngineInput::Gone => {
                 self.fence_answered();
                 self.gone = true;
             }
-            Input::Looked(mark) => {
-                self.read_answered(Call::Look);
+            EngineInput::Looked(mark) => {
+                self.read_answered(StoreCall::Look);
                 self.poller.looked(mark, now);
             }
-            Input::Placed(found) => {
-                self.read_answered(Call::Place);
+            EngineInput::Placed(found) => {
+                self.read_answered(StoreCall::Place);
                 self.poller.placed(found, PLACE_MAX);
             }
-            Input::Fetched(fetched) => self.fetched(fetched, now),
-            Input::Sent { id, accepted, unknown_end } => self.sent(id, &accepted, unknown_end, now),
-            Input::Recorded { fenced } => self.recorded(&fenced, now),
-            Input::Swept(swept) => {
-                self.under_way.remove(&Call::Sweep);
+            EngineInput::Fetched(fetched) => self.fetched(fetched, now),
+            EngineInput::Sent { id, accepted, unknown_end } => self.sent(id, &accepted, unknown_end, now),
+            EngineInput::Recorded { fenced } => self.recorded(&fenced, now),
+            EngineInput::Swept(swept) => {
+                self.under_way.remove(&StoreCall::Sweep);
                 self.retention.swept(swept, self.options.retention, now);
             }
-            Input::Cleaned { more } => {
-                self.under_way.remove(&Call::Clean);
+            EngineInput::Cleaned { more } => {
+                self.under_way.remove(&StoreCall::Clean);
                 self.retention.cleaned(more, now);
             }
-            Input::Failed(call) => self.failed(call, now),
-            Input::Nudged => self.poller.nudged(),
-            Input::Stop { by } => {
+            EngineInput::Failed(call) => self.failed(call, now),
+            EngineInput::Nudged => self.poller.nudged(),
+            EngineInput::Stop { by } => {
                 self.stop_by = Some(self.stop_by.map_or(by, |earlier| earlier.min(by)));
                 self.slots.want(shardwise::SlotSet::empty(1), None);
             }
@@ -180,14 +180,14 @@ impl Engine {
         self.touch_at = started.plus(self.timing.ttl / 3);
     }
 
-    fn touched(&mut self, started: Moment, touch: Touch) {
+    fn touched(&mut self, started: Moment, touch: TouchReply) {
         match touch {
-            Touch::Seen(in_store) => {
+            TouchReply::Seen(in_store) => {
                 self.seen(started);
                 let lost = self.slots.reconcile(&in_store);
                 self.lose(&lost);
             }
-            Touch::Unknown => {
+            TouchReply::Unknown => {
                 self.fence_answered();
                 self.registered = false;
                 self.lapse();
@@ -196,17 +196,17 @@ impl Engine {
     }
 
     fn fence_answered(&mut self) {
-        self.under_way.remove(&Call::Fence);
+        self.under_way.remove(&StoreCall::Fence);
         self.fence_pause.succeeded();
     }
 
-    fn read_answered(&mut self, call: Call) {
+    fn read_answered(&mut self, call: StoreCall) {
         self.under_way.remove(&call);
         self.read_pause.succeeded();
     }
 
-    fn fetched(&mut self, fetched: Fetched, now: Moment) {
-        self.read_answered(Call::Fetch);
+    fn fetched(&mut self, fetched: FetchResult, now: Moment) {
+        self.read_answered(StoreCall::Fetch);
         let found = !fetched.runs.is_empty();
         let more = self.goes_on(found, fetched.resume) || fetched.runs.iter().any(|run| run.through < run.last);
         self.poller.read(found, more);
@@ -240,14 +240,14 @@ impl Engine {
         found || so_far.is_some()
     }
 
-    fn sent(&mut self, id: SendId, accepted: &Accepted, unknown_end: bool, now: Moment) {
+    fn sent(&mut self, id: SendId, accepted: &Acceptance, unknown_end: bool, now: Moment) {
         let before = self.flow.events_under_way();
         let taken = self.flow.accepted_of(id, accepted);
         for to in taken.keys() {
             self.destinations.accepted(to, now);
         }
         let Self { flow, slots, destinations, options, jitter, .. } = self;
-        let mut refused: BTreeMap<Place, Refused> = BTreeMap::new();
+        let mut refused: BTreeMap<DestinationKey, DestinationRefusal> = BTreeMap::new();
         let may_send = |hold| slots.may_send(hold, now);
         flow.sent(id, accepted, may_send, |RefusedHead { aggregate, sequence, head, to, refusal }| {
             let refused = refused.entry(to.clone()).or_default();
@@ -260,7 +260,7 @@ impl Engine {
             destinations.judge(to, |destination| destination.verdict(refusal, head, sequence, options, now, jitter.next()))
         });
         // One judgement of each destination for one answer, whatever the order of its parts.
-        for (to, Refused { aggregates, for_good, said }) in refused {
+        for (to, DestinationRefusal { aggregates, for_good, said }) in refused {
             if for_good {
                 destinations.answered(&to);
             } else if !taken.contains_key(&to) {
@@ -274,7 +274,7 @@ impl Engine {
     }
 
     fn recorded(&mut self, fenced: &[Hold], now: Moment) {
-        self.under_way.remove(&Call::Record);
+        self.under_way.remove(&StoreCall::Record);
         self.record_pause.succeeded();
         for (outcome, delivered) in self.flow.recorded(fenced) {
             self.counters.delivered += delivered;
@@ -286,14 +286,14 @@ impl Engine {
 
     fn count(&mut self, outcome: &Outcome, now: Moment) {
         match outcome.then {
-            Then::Next => {}
-            Then::Retry { retry_in, .. } => {
+            HeadUpdate::Next => {}
+            HeadUpdate::Retry { retry_in, .. } => {
                 self.counters.retried += 1;
                 self.poller.retry_at(now.plus(retry_in));
             }
-            Then::Block { .. } => self.counters.blocked += 1,
-            Then::Park { .. } => self.counters.parked += 1,
-            Then::Discard { .. } => self.counters.discarded += 1,
+            HeadUpdate::Block { .. } => self.counters.blocked += 1,
+            HeadUpdate::Park { .. } => self.counters.parked += 1,
+            HeadUpdate::Discard { .. } => self.counters.discarded += 1,
         }
     }
 
@@ -324,30 +324,30 @@ impl Engine {
         }
     }
 
-    fn failed(&mut self, call: Call, now: Moment) {
+    fn failed(&mut self, call: StoreCall, now: Moment) {
         self.under_way.remove(&call);
         match call {
             // It may have happened all the same: the touch reads what the store has.
-            Call::Fence => {
+            StoreCall::Fence => {
                 self.touch_at = now;
                 self.fence_pause.failed(now);
             }
-            Call::Look => self.read_pause.failed(now),
-            Call::Place | Call::Fetch => {
+            StoreCall::Look => self.read_pause.failed(now),
+            StoreCall::Place | StoreCall::Fetch => {
                 self.poller.nudged();
                 self.read_pause.failed(now);
             }
-            Call::Record => {
+            StoreCall::Record => {
                 self.flow.record_again();
                 self.record_pause.failed(now);
             }
-            Call::Sweep => self.retention.sweep_failed(now),
-            Call::Clean => self.retention.cleaned(false, now),
+            StoreCall::Sweep => self.retention.sweep_failed(now),
+            StoreCall::Clean => self.retention.cleaned(false, now),
         }
     }
 
     /// Destinations that went down (true) or answer again since the last time.
-    pub(crate) fn destination_news(&mut self) -> Vec<(Place, bool)> {
+    pub(crate) fn destination_news(&mut self) -> Vec<(DestinationKey, bool)> {
         self.destinations.news()
     }
 

@@ -15,7 +15,7 @@ const MARKED_LOOK_MAX: Duration = Duration::from_millis(100);
 
 /// What the publisher knows about there being something new.
 #[derive(Debug)]
-pub(crate) struct Poller {
+pub(crate) struct PollSchedule {
     poll: Duration,
     /// There is, or may be, something to read.
     dirty: bool,
@@ -30,7 +30,7 @@ pub(crate) struct Poller {
     retries: BinaryHeap<Reverse<Moment>>,
 }
 
-impl Poller {
+impl PollSchedule {
     pub(crate) fn new(poll: Duration) -> Self {
         Self {
             poll,
@@ -127,8 +127,8 @@ mod tests {
         Moment::from_nanos(ms * 1_000_000)
     }
 
-    fn quiet(mark: Option<u64>) -> Poller {
-        let mut poller = Poller::new(Duration::from_secs(1));
+    fn quiet(mark: Option<u64>) -> PollSchedule {
+        let mut poller = PollSchedule::new(Duration::from_secs(1));
         poller.looked(mark, at(0));
         poller.placing();
         poller.reading(at(0));

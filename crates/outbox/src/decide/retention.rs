@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use shardwise::Moment;
 
-use crate::store::Swept;
+use crate::store::SweepResult;
 
 /// Rows of a step, at first and at most.
 pub(super) const ROWS: usize = 1_000;
@@ -51,7 +51,7 @@ impl Retention {
 
     /// A step has ended; with a position to go on from it was full of rows that are old enough for `retention`, or, with a retention of zero, there are more
     /// aggregates to look at, of which as a rule none has anything.
-    pub(super) fn swept(&mut self, swept: Swept, retention: Duration, now: Moment) {
+    pub(super) fn swept(&mut self, swept: SweepResult, retention: Duration, now: Moment) {
         self.position = swept.resume.unwrap_or(0);
         let took = now.since(self.began);
         let finds_little = retention.is_zero() || swept.deleted < self.rows / 2;
@@ -91,15 +91,15 @@ impl Retention {
 #[cfg(test)]
 mod tests {
     use super::super::tests::{HOLD, at, holding, options};
-    use super::super::{Action, Input};
+    use super::super::{EngineAction, EngineInput};
     use super::*;
     use crate::PublisherOptions;
     use crate::sink::SinkLimits;
-    use crate::store::Touch;
+    use crate::store::TouchReply;
 
     /// A publisher whose store has `rows` old rows and takes `cost` for a thousand of them, for ten seconds. Answers with each step: when it began (ms), its rows, and how long it took.
     fn sweep(retention: Duration, rows: usize, cost: Duration) -> Vec<(u64, usize, Duration)> {
-        sweep_of(retention, rows, cost, |rows, _| Swept { deleted: rows, ..Swept::default() })
+        sweep_of(retention, rows, cost, |rows, _| SweepResult { deleted: rows, ..SweepResult::default() })
     }
 
     /// The same; `swept` says what a step of so many rows and such a time has come to.
@@ -107,7 +107,7 @@ mod tests {
         retention: Duration,
         mut rows: usize,
         cost: Duration,
-        swept: impl Fn(usize, Duration) -> Swept,
+        swept: impl Fn(usize, Duration) -> SweepResult,
     ) -> Vec<(u64, usize, Duration)> {
         let mut engine = holding(PublisherOptions { retention, ..options() }, SinkLimits::default());
         let (mut steps, mut ends) = (Vec::new(), None);
@@ -116,19 +116,19 @@ mod tests {
             if let Some((end, full)) = ends
                 && now >= end
             {
-                engine.on(Input::Swept(full), now);
+                engine.on(EngineInput::Swept(full), now);
                 ends = None;
             }
             for action in engine.next(now) {
                 match action {
-                    Action::Sweep { limit, .. } => {
+                    EngineAction::Sweep { limit, .. } => {
                         let took = cost.mul_f64(limit.min(rows) as f64 / 1_000.0);
                         steps.push((ms, limit.min(rows), took));
                         let resume = (rows >= limit).then_some(7);
-                        ends = Some((now.plus(took), Swept { resume, ..swept(limit.min(rows), took) }));
+                        ends = Some((now.plus(took), SweepResult { resume, ..swept(limit.min(rows), took) }));
                         rows -= limit.min(rows);
                     }
-                    Action::Touch => engine.on(Input::Touched { started: now, touch: Touch::Seen(vec![HOLD]) }, now),
+                    EngineAction::Touch => engine.on(EngineInput::Touched { started: now, touch: TouchReply::Seen(vec![HOLD]) }, now),
                     _ => {}
                 }
             }
@@ -149,14 +149,14 @@ mod tests {
 
     #[test]
     fn what_is_old_and_may_not_go_is_looked_through_at_leisure() {
-        let few = |rows, _| Swept { deleted: rows / 3, ..Swept::default() };
+        let few = |rows, _| SweepResult { deleted: rows / 3, ..SweepResult::default() };
         let steps = sweep_of(Duration::from_hours(6), 100_000_000, Duration::from_millis(5), few);
         assert!(steps.iter().all(|(_, rows, _)| *rows == ROWS) && steps.len() < 200, "{steps:?}");
     }
 
     #[test]
     fn where_nobody_else_can_write_meanwhile_others_have_as_much_time() {
-        let alone = |rows, took| Swept { deleted: rows, shut: took, ..Swept::default() };
+        let alone = |rows, took| SweepResult { deleted: rows, shut: took, ..SweepResult::default() };
         let steps = sweep_of(Duration::from_hours(6), 100_000_000, Duration::from_millis(5), alone);
         let busy: Duration = steps.iter().map(|(.., took)| *took).sum();
         assert!(busy <= Duration::from_millis(5_100), "{busy:?} of ten seconds: {steps:?}");

@@ -5,26 +5,26 @@ use std::time::Duration;
 use super::tests::{HOLD, accepted, answer, at, fetches, holding, options, read, recorded, run, sent};
 use super::*;
 use crate::sink::Refusal;
-use crate::store::{HeadTrouble, Run};
+use crate::store::{EventRun, HeadTrouble};
 
 fn two(limits: SinkLimits) -> Engine {
-    let address = Address::new(|event| Some(if event.aggregate % 2 == 0 { "even".into() } else { "odd".into() }));
+    let address = DestinationResolver::new(|event| Some(if event.aggregate % 2 == 0 { "even".into() } else { "odd".into() }));
     holding(options(), limits).addressed(address)
 }
 
-fn single(aggregate: AggregateId) -> Run {
+fn single(aggregate: AggregateId) -> EventRun {
     run(aggregate, HOLD, 1..=1, 1)
 }
 
 /// All of a batch but for these aggregates.
-fn all_but(events: usize, refused: &[AggregateId]) -> Accepted {
+fn all_but(events: usize, refused: &[AggregateId]) -> Acceptance {
     let apart = refused.iter().map(|aggregate| (*aggregate, (0, Some(Refusal::retryable("503"))))).collect();
-    Accepted { apart, ..accepted(events) }
+    Acceptance { apart, ..accepted(events) }
 }
 
 fn retries(outcomes: &[Outcome]) -> Vec<(AggregateId, u32, u32)> {
     let retry = |outcome: &Outcome| match outcome.then {
-        Then::Retry { attempts, failures, .. } => Some((outcome.aggregate, attempts, failures)),
+        HeadUpdate::Retry { attempts, failures, .. } => Some((outcome.aggregate, attempts, failures)),
         _ => None,
     };
     outcomes.iter().filter_map(retry).collect()
@@ -38,7 +38,7 @@ fn with_one_down() -> Engine {
     let outcomes = recorded(&answer(&mut engine, 0, all_but(6, &[2, 4, 6]), at(4)));
     assert_eq!(retries(&outcomes), [(2, 0, 1), (4, 0, 1), (6, 0, 1)]);
     assert_eq!((engine.counters(at(4)).destinations_down, engine.destination_news()), (1, vec![(Some("even".into()), true)]));
-    engine.on(Input::Recorded { fenced: vec![] }, at(5));
+    engine.on(EngineInput::Recorded { fenced: vec![] }, at(5));
     engine
 }
 
@@ -51,11 +51,11 @@ fn what_waits_for_a_destination_that_is_down_is_put_off_and_the_others_go_on() {
     assert_eq!(engine.counters(at(5)).in_memory, 2, "and nothing of it is kept");
     answer(&mut engine, 1, accepted(2), at(6));
     // When it is time for the probe, one event asks, and the rest waits for the next time.
-    engine.on(Input::Recorded { fenced: vec![] }, at(7));
+    engine.on(EngineInput::Recorded { fenced: vec![] }, at(7));
     let probe_at = at(4).plus(engine.options.backoff);
     assert!(fetches(&engine.next(at(7))));
-    engine.on(Input::Recorded { fenced: vec![] }, at(8));
-    engine.on(Input::Fetched(Fetched { runs: vec![single(2), single(11), single(4)], resume: None }), probe_at);
+    engine.on(EngineInput::Recorded { fenced: vec![] }, at(8));
+    engine.on(EngineInput::Fetched(FetchResult { runs: vec![single(2), single(11), single(4)], resume: None }), probe_at);
     let actions = engine.next(probe_at);
     assert_eq!(sent(&actions), [(2, vec!["2-1".into()])], "the probe goes alone, and the sink takes one batch at a time");
     assert_eq!(retries(&recorded(&actions)), [(4, 0, 0)]);
@@ -71,11 +71,11 @@ fn an_attempt_is_charged_by_what_its_own_destination_has_accepted() {
         let mut engine = two(SinkLimits::default());
         assert_eq!(sent(&read(&mut engine, vec![single(other)], at(503)))[0].1.len(), 1);
         answer(&mut engine, 0, accepted(1), at(504));
-        engine.on(Input::Recorded { fenced: vec![] }, at(504));
+        engine.on(EngineInput::Recorded { fenced: vec![] }, at(504));
         let second = Some(Duration::from_secs(1));
         let trouble = HeadTrouble { failures: 1, failing_for: second, attempted_ago: second, ..HeadTrouble::default() };
-        assert_eq!(sent(&read(&mut engine, vec![Run { trouble, ..single(2) }], at(1_005)))[0].1.len(), 1);
-        let outcomes = recorded(&answer(&mut engine, 1, Accepted::up_to(0, Refusal::retryable("503")), at(1_006)));
+        assert_eq!(sent(&read(&mut engine, vec![EventRun { trouble, ..single(2) }], at(1_005)))[0].1.len(), 1);
+        let outcomes = recorded(&answer(&mut engine, 1, Acceptance::up_to(0, Refusal::retryable("503")), at(1_006)));
         assert_eq!(retries(&outcomes), [(2, charged, 2)], "after {other} was accepted");
     }
 }
@@ -87,7 +87,7 @@ fn a_destination_that_hangs_leaves_sends_to_the_others() {
     let mut engine = two(limits);
     let hanging = read(&mut engine, (1..=6).map(|n| single(2 * n)).collect(), at(3));
     assert_eq!(sent(&hanging).len(), 3);
-    engine.on(Input::Nudged, at(4));
+    engine.on(EngineInput::Nudged, at(4));
     let actions = read(&mut engine, vec![single(1), single(3)], at(4));
     assert_eq!(sent(&actions), [(3, vec!["1-1".into()])]);
     assert_eq!(sent(&answer(&mut engine, 3, accepted(1), at(5))), [(4, vec!["3-1".into()])]);
@@ -99,19 +99,19 @@ fn while_nothing_is_accepted_little_is_put_off() {
     let mut engine = two(SinkLimits { batch_events: 3, ..SinkLimits::default() });
     assert_eq!(sent(&read(&mut engine, (1..=3).map(|n| single(2 * n)).collect(), at(3))).len(), 1);
     answer(&mut engine, 0, all_but(3, &[2, 4, 6]), at(4));
-    engine.on(Input::Recorded { fenced: vec![] }, at(4));
+    engine.on(EngineInput::Recorded { fenced: vec![] }, at(4));
     let (mut put_off, mut next) = (0, 8);
     for ms in (5..900).step_by(5) {
         let actions = engine.next(at(ms));
         put_off += recorded(&actions).len();
         assert_eq!(sent(&actions), []);
         if !recorded(&actions).is_empty() {
-            engine.on(Input::Recorded { fenced: vec![] }, at(ms));
+            engine.on(EngineInput::Recorded { fenced: vec![] }, at(ms));
         }
         if fetches(&actions) {
             let runs = (0..10).map(|n| single(next + 2 * n)).collect();
             next += 20;
-            engine.on(Input::Fetched(Fetched { runs, resume: Some(1) }), at(ms));
+            engine.on(EngineInput::Fetched(FetchResult { runs, resume: Some(1) }), at(ms));
         }
     }
     assert_eq!(put_off, 30, "a batch of ten at once, after 250 ms and after 750");
@@ -121,7 +121,7 @@ fn while_nothing_is_accepted_little_is_put_off() {
 #[test]
 fn a_destination_that_is_another_one_each_time_stops_nobody() {
     let asked = std::sync::atomic::AtomicU64::new(0);
-    let address = Address::new(move |_| Some(asked.fetch_add(1, std::sync::atomic::Ordering::SeqCst).to_string().into()));
+    let address = DestinationResolver::new(move |_| Some(asked.fetch_add(1, std::sync::atomic::Ordering::SeqCst).to_string().into()));
     let mut engine = holding(options(), SinkLimits::default()).addressed(address);
     assert_eq!(sent(&read(&mut engine, vec![single(1)], at(3))), [(0, vec!["1-1".into()])]);
 }

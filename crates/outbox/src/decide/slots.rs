@@ -17,7 +17,7 @@ const QUICK_TRIES: u32 = 100;
 
 /// The publisher's slots.
 #[derive(Debug)]
-pub(crate) struct Slots {
+pub(crate) struct PublisherSlots {
     wanted: SlotSet,
     until: Option<Moment>,
     /// Slot to epoch, as the store granted them.
@@ -38,7 +38,7 @@ pub(crate) struct Slots {
     generation: u64,
 }
 
-impl Slots {
+impl PublisherSlots {
     pub(crate) fn new(slots: u32) -> Self {
         Self {
             wanted: SlotSet::empty(slots),
@@ -73,7 +73,7 @@ impl Slots {
         self.fence_until.is_some_and(|until| now < until)
     }
 
-    /// Differs whenever the answer of [`Slots::may_send`] may differ.
+    /// Differs whenever the answer of [`PublisherSlots::may_send`] may differ.
     pub(crate) fn state(&self, now: Moment) -> (u64, bool, bool) {
         (self.generation, self.fence_is_live(now), self.until.is_none_or(|until| now < until))
     }
@@ -215,7 +215,7 @@ mod tests {
 
     #[test]
     fn newly_wanted_slots_are_taken_at_once_and_then_every_twenty_milliseconds() {
-        let mut book = Slots::new(8);
+        let mut book = PublisherSlots::new(8);
         book.want(slots(&[1, 2]), None);
         assert_eq!(book.to_take(at(0)), None, "not registered yet");
         book.alive_until(at(10_000));
@@ -229,7 +229,7 @@ mod tests {
 
     #[test]
     fn unwanted_slots_are_released_once_nothing_is_in_use() {
-        let mut book = Slots::new(8);
+        let mut book = PublisherSlots::new(8);
         book.alive_until(at(10_000));
         book.took(&[hold(1, 7), hold(2, 8)], at(0));
         book.want(slots(&[2]), Some(at(500)));
@@ -241,7 +241,7 @@ mod tests {
 
     #[test]
     fn nothing_is_sent_past_the_fence_or_under_another_epoch() {
-        let mut book = Slots::new(8);
+        let mut book = PublisherSlots::new(8);
         book.want(slots(&[1]), None);
         book.alive_until(at(100));
         book.took(&[hold(1, 7)], at(0));
@@ -253,7 +253,7 @@ mod tests {
     /// The store may execute a release long after it was given up, and names the epoch in it.
     #[test]
     fn what_a_release_that_was_given_up_names_is_never_used_again() {
-        let mut book = Slots::new(8);
+        let mut book = PublisherSlots::new(8);
         book.want(slots(&[1, 2]), None);
         book.alive_until(at(10_000));
         book.took(&[hold(1, 7), hold(2, 8)], at(0));
@@ -274,7 +274,7 @@ mod tests {
 
     #[test]
     fn the_answer_to_one_release_says_nothing_of_another_that_was_given_up() {
-        let mut book = Slots::new(8);
+        let mut book = PublisherSlots::new(8);
         book.alive_until(at(10_000));
         book.want(slots(&[1, 2]), None);
         book.took(&[hold(1, 7), hold(2, 8)], at(0));
@@ -289,7 +289,7 @@ mod tests {
 
     #[test]
     fn the_stores_list_wins() {
-        let mut book = Slots::new(8);
+        let mut book = PublisherSlots::new(8);
         book.took(&[hold(1, 7), hold(2, 8)], at(0));
         assert_eq!(book.reconcile(&[hold(2, 9), hold(3, 1)]), [hold(1, 7), hold(2, 8)]);
         assert!(book.holds(hold(2, 9)) && book.holds(hold(3, 1)));

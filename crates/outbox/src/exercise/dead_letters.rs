@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use super::StoreHarness;
 use super::store::{events, fetch, ids, outcome, owner, retake};
-use crate::store::{DeadState, Replayed, Resent, Signature, Then};
+use crate::store::{DeadState, HeadUpdate, ReplayResult, ResendResult, Signature};
 use crate::{ErrorKind, Store};
 
 pub(super) async fn all<H: StoreHarness, F: Future<Output = H>>(fresh: &impl Fn() -> F) {
@@ -24,14 +24,14 @@ fn ann() -> Signature {
 }
 
 /// `a` has three events: the first is delivered, the second set aside, the third delivered.
-async fn with_one_set_aside(harness: &impl StoreHarness) -> (std::sync::Arc<dyn Store>, crate::store::Registration) {
+async fn with_one_set_aside(harness: &impl StoreHarness) -> (std::sync::Arc<dyn Store>, crate::store::PublisherRegistration) {
     harness.insert(events("a", 3)).await;
     let (store, me) = owner(harness).await;
     let run = fetch(&*store, &me).await.remove(0);
-    let park = outcome(&run, Some(1), Then::Park { sequence: 2, error: "422\nno".into() });
+    let park = outcome(&run, Some(1), HeadUpdate::Park { sequence: 2, error: "422\nno".into() });
     assert_eq!(store.record(&me, &[park], false).await.unwrap(), []);
     let rest = fetch(&*store, &me).await.remove(0);
-    assert_eq!(store.record(&me, &[outcome(&rest, Some(3), Then::Next)], false).await.unwrap(), []);
+    assert_eq!(store.record(&me, &[outcome(&rest, Some(3), HeadUpdate::Next)], false).await.unwrap(), []);
     (store, me)
 }
 
@@ -44,16 +44,16 @@ async fn what_is_set_aside_is_sent_again_as_the_newest(harness: &impl StoreHarne
     assert_eq!((letter.error.as_str(), letter.event_type.as_str(), letter.payload_bytes), ("422 no", "OrderChanged", 7));
     assert_eq!(dead.replay("a-1", &ann()).await.unwrap(), None, "it is delivered, and no dead letter");
     assert_eq!(dead.replay("nobody", &ann()).await.unwrap(), None);
-    assert_eq!(dead.replay("a-2", &ann()).await.unwrap(), Some(Replayed::Appended { sequence: 4 }));
+    assert_eq!(dead.replay("a-2", &ann()).await.unwrap(), Some(ReplayResult::Appended { sequence: 4 }));
     assert_eq!(dead.replay("a-2", &ann()).await.unwrap(), None, "twice does nothing the second time");
     assert_eq!(dead.dead_letters(None, 10).await.unwrap(), []);
     let run = fetch(&*store, &me).await.remove(0);
     let event = &run.events[0];
     assert_eq!((event.id.as_str(), event.sequence, event.replayed), ("a-2", 4, Some(2)));
-    let park = outcome(&run, None, Then::Park { sequence: 4, error: "again".into() });
+    let park = outcome(&run, None, HeadUpdate::Park { sequence: 4, error: "again".into() });
     store.record(&me, &[park], false).await.unwrap();
     assert_eq!(dead.dead_letters(Some("order/a"), 10).await.unwrap()[0].replayed, Some(2));
-    assert_eq!(dead.replay("a-2", &ann()).await.unwrap(), Some(Replayed::Appended { sequence: 5 }));
+    assert_eq!(dead.replay("a-2", &ann()).await.unwrap(), Some(ReplayResult::Appended { sequence: 5 }));
     let event = fetch(&*store, &me).await.remove(0).events.remove(0);
     assert_eq!((event.sequence, event.replayed), (5, Some(2)), "what it had first stays");
     let audit = dead.audit(10).await.unwrap();
@@ -66,7 +66,7 @@ async fn what_is_blocked_is_tried_again_in_its_place(harness: &impl StoreHarness
     harness.insert([events("a", 3), events("b", 1)].concat()).await;
     let (store, me) = owner(harness).await;
     let run = fetch(&*store, &me).await.into_iter().find(|run| run.events.len() == 3).unwrap();
-    let block = outcome(&run, Some(1), Then::Block { sequence: 2, attempts: 10, error: "413".into() });
+    let block = outcome(&run, Some(1), HeadUpdate::Block { sequence: 2, attempts: 10, error: "413".into() });
     store.record(&me, &[block], false).await.unwrap();
     let dead = harness.open_dead_letters().await;
     let letters = dead.dead_letters(None, 10).await.unwrap();
@@ -74,7 +74,7 @@ async fn what_is_blocked_is_tried_again_in_its_place(harness: &impl StoreHarness
     assert_eq!(dead.replay("a-3", &ann()).await.unwrap(), None, "it only waits behind the blocked one");
     assert_eq!(dead.replay("b-1", &ann()).await.unwrap(), None, "it may be on its way");
     assert_eq!(dead.replay_aggregate("order/a", None, 10, &ann()).await.unwrap(), None, "nothing is set aside");
-    assert_eq!(dead.replay("a-2", &ann()).await.unwrap(), Some(Replayed::Unblocked));
+    assert_eq!(dead.replay("a-2", &ann()).await.unwrap(), Some(ReplayResult::Unblocked));
     assert_eq!(dead.replay("a-2", &ann()).await.unwrap(), None);
     let run = fetch(&*store, &me).await.into_iter().find(|run| run.events.len() == 2).unwrap();
     assert_eq!(run.events.iter().map(|event| (event.sequence, event.replayed)).collect::<Vec<_>>(), [(2, None), (3, None)]);
@@ -85,7 +85,7 @@ async fn what_is_discarded_is_gone_and_written_down(harness: &impl StoreHarness)
     let (store, me) = with_one_set_aside(harness).await;
     harness.insert(events("b", 2)).await;
     let run = fetch(&*store, &me).await.remove(0);
-    store.record(&me, &[outcome(&run, None, Then::Block { sequence: 1, attempts: 1, error: "no".into() })], false).await.unwrap();
+    store.record(&me, &[outcome(&run, None, HeadUpdate::Block { sequence: 1, attempts: 1, error: "no".into() })], false).await.unwrap();
     let dead = harness.open_dead_letters().await;
     assert_eq!(dead.dead_letters(None, 1).await.unwrap().len(), 1);
     assert_eq!(dead.dead_letters(None, 10).await.unwrap().len(), 2);
@@ -104,11 +104,11 @@ async fn a_failure_that_is_recorded_again_is_not_the_next_events(harness: &impl 
     harness.insert([events("a", 3), events("b", 3)].concat()).await;
     let (store, me) = owner(harness).await;
     let runs = fetch(&*store, &me).await;
-    let block = |run: &crate::store::Run| outcome(run, Some(1), Then::Block { sequence: 2, attempts: 10, error: "413".into() });
+    let block = |run: &crate::store::EventRun| outcome(run, Some(1), HeadUpdate::Block { sequence: 2, attempts: 10, error: "413".into() });
     let blocks: Vec<_> = runs.iter().map(block).collect();
     assert_eq!(store.record(&me, &blocks, false).await.unwrap(), []);
     assert!(harness.open_dead_letters().await.discard("a-2", &ann()).await.unwrap());
-    let retry = Then::Retry { sequence: 2, attempts: 1, failures: 1, retry_in: Duration::from_secs(200), error: "503".into() };
+    let retry = HeadUpdate::Retry { sequence: 2, attempts: 1, failures: 1, retry_in: Duration::from_secs(200), error: "503".into() };
     let a = runs.iter().find(|run| run.events[0].aggregate_id == "a").unwrap();
     for again in [blocks, vec![outcome(a, Some(1), retry)]] {
         assert_eq!(store.record(&me, &again, false).await.unwrap(), [], "nobody is fenced");
@@ -131,17 +131,17 @@ async fn an_aggregate_is_sent_again_from_what_was_set_aside(harness: &impl Store
         assert_eq!(dead.replay_aggregate(key, from, 10, &ann()).await.unwrap(), None, "{key} {from:?}");
     }
     let resent = dead.replay_aggregate("order/a", Some("a-2"), 10, &ann()).await.unwrap();
-    assert_eq!(resent, Some(Resent { events: 4, gone: 0, from: 6 }));
+    assert_eq!(resent, Some(ResendResult { events: 4, gone: 0, from: 6 }));
     assert_eq!(dead.replay_aggregate("order/a", None, 10, &ann()).await.unwrap(), None, "twice does nothing the second time");
     // What was on its way is fenced: it may neither mark what is to come nor say anything about the new head.
-    let late = outcome(run, Some(5), Then::Next);
+    let late = outcome(run, Some(5), HeadUpdate::Next);
     assert_eq!(store.record(&me, &[late], false).await.unwrap(), [run.hold]);
     retake(&*store, &me).await;
     let again = fetch(&*store, &me).await;
     let run = again.iter().find(|run| run.events.len() == 4).unwrap();
     let found: Vec<_> = run.events.iter().map(|event| (event.id.as_str(), event.sequence, event.replayed)).collect();
     assert_eq!(found, [("a-2", 6, Some(2)), ("a-3", 7, Some(3)), ("a-4", 8, None), ("a-5", 9, None)]);
-    assert_eq!(store.record(&me, &[outcome(run, Some(9), Then::Next)], false).await.unwrap(), []);
+    assert_eq!(store.record(&me, &[outcome(run, Some(9), HeadUpdate::Next)], false).await.unwrap(), []);
     assert!(!ids(&fetch(&*store, &me).await).iter().any(|id| id.starts_with('a')));
     let line = dead.audit(1).await.unwrap().remove(0);
     assert_eq!((&*line.action, &*line.event, line.sequence, line.events), ("replay-aggregate", "a-2", 2, 4));
@@ -151,7 +151,7 @@ async fn what_a_publisher_discards_is_written_down_once(harness: &impl StoreHarn
     harness.insert(events("a", 3)).await;
     let (store, me) = owner(harness).await;
     let run = fetch(&*store, &me).await.remove(0);
-    let discard = [outcome(&run, Some(1), Then::Discard { sequence: 2, error: "422".into() })];
+    let discard = [outcome(&run, Some(1), HeadUpdate::Discard { sequence: 2, error: "422".into() })];
     for _ in 0..2 {
         assert_eq!(store.record(&me, &discard, false).await.unwrap(), []);
     }
@@ -179,7 +179,7 @@ async fn the_sequence_of_a_forgotten_aggregate_goes_on(harness: &impl StoreHarne
     let (store, me) = owner(harness).await;
     for run in fetch(&*store, &me).await {
         if run.events[0].aggregate_id == "a" {
-            store.record(&me, &[outcome(&run, Some(3), Then::Next)], true).await.unwrap();
+            store.record(&me, &[outcome(&run, Some(3), HeadUpdate::Next)], true).await.unwrap();
         }
     }
     // Now and then a writer has the row, or what is drained is not struck off yet.
@@ -197,7 +197,7 @@ async fn the_sequence_of_a_forgotten_aggregate_goes_on(harness: &impl StoreHarne
     assert_eq!(sequences("b"), [1, 2, 3, 4]);
     assert_eq!(sequences("c"), [4, 5], "nobody remembers which keys were forgotten: all new ones begin above");
     for run in &runs {
-        assert_eq!(store.record(&me, &[outcome(run, Some(run.last), Then::Next)], false).await.unwrap(), []);
+        assert_eq!(store.record(&me, &[outcome(run, Some(run.last), HeadUpdate::Next)], false).await.unwrap(), []);
     }
     assert_eq!(fetch(&*store, &me).await, []);
     assert_eq!(store.status().await.unwrap().pending, 0);

@@ -7,7 +7,7 @@ use std::time::Duration;
 use shardwise::{Incarnation, SlotSet};
 
 use super::StoreHarness;
-use crate::store::{Hold, Registration, Store, Touch};
+use crate::store::{Hold, PublisherRegistration, Store, TouchReply};
 use crate::{Error, ErrorKind};
 
 pub(super) const TTL: Duration = Duration::from_secs(10);
@@ -23,12 +23,12 @@ pub(super) async fn all<H: StoreHarness, F: Future<Output = H>>(fresh: &impl Fn(
     racing_takers_share_without_overlap(&fresh().await).await;
 }
 
-pub(super) fn publisher(number: u64, slots: u32) -> Registration {
-    Registration { publisher: format!("worker-{number}"), incarnation: Incarnation::new(number), ttl: TTL, slots }
+pub(super) fn publisher(number: u64, slots: u32) -> PublisherRegistration {
+    PublisherRegistration { publisher: format!("worker-{number}"), incarnation: Incarnation::new(number), ttl: TTL, slots }
 }
 
 /// A registered publisher and its own way to the store.
-pub(super) async fn joined(harness: &impl StoreHarness, number: u64, slots: u32) -> (Arc<dyn Store>, Registration) {
+pub(super) async fn joined(harness: &impl StoreHarness, number: u64, slots: u32) -> (Arc<dyn Store>, PublisherRegistration) {
     let (store, me) = (harness.open().await, publisher(number, slots));
     store.register(&me).await.unwrap();
     (store, me)
@@ -38,7 +38,7 @@ pub(super) fn slots(of: u32, members: impl IntoIterator<Item = u32>) -> SlotSet 
     SlotSet::from_slots(of, members)
 }
 
-pub(super) async fn take(store: &dyn Store, me: &Registration, members: impl IntoIterator<Item = u32>) -> Vec<Hold> {
+pub(super) async fn take(store: &dyn Store, me: &PublisherRegistration, members: impl IntoIterator<Item = u32>) -> Vec<Hold> {
     let mut holds = store.take(me, &slots(me.slots, members)).await.unwrap();
     holds.sort_unstable();
     holds
@@ -56,14 +56,14 @@ async fn a_slot_has_one_holder_and_epochs_rise(harness: &impl StoreHarness) {
     let again = take(&*one, &a, 0..2).await;
     assert_eq!(numbers(&again), [0, 1], "clause 2: one's own may be taken again");
     assert!(again.iter().zip(&first).all(|(again, first)| again.epoch > first.epoch), "clause 1: {again:?} after {first:?}");
-    assert_eq!(one.touch(&a).await.unwrap(), Touch::Seen([&again[..], &first[2..]].concat()), "a touch tells what is held");
+    assert_eq!(one.touch(&a).await.unwrap(), TouchReply::Seen([&again[..], &first[2..]].concat()), "a touch tells what is held");
 }
 
 async fn a_holder_is_replaced_only_after_its_ttl(harness: &impl StoreHarness) {
     let ((one, a), (two, b)) = (joined(harness, 1, 8).await, joined(harness, 2, 8).await);
     let held = take(&*one, &a, [0]).await;
     harness.advance(TTL / 2).await;
-    assert!(matches!(one.touch(&a).await.unwrap(), Touch::Seen(_)));
+    assert!(matches!(one.touch(&a).await.unwrap(), TouchReply::Seen(_)));
     two.touch(&b).await.unwrap();
     harness.advance(Duration::from_millis(9_999)).await;
     two.touch(&b).await.unwrap();
@@ -72,7 +72,7 @@ async fn a_holder_is_replaced_only_after_its_ttl(harness: &impl StoreHarness) {
     let taken = take(&*two, &b, [0]).await;
     assert_eq!(numbers(&taken), [0], "clause 2: not seen within its TTL");
     assert!(taken[0].epoch > held[0].epoch);
-    if let Touch::Seen(holds) = one.touch(&a).await.unwrap() {
+    if let TouchReply::Seen(holds) = one.touch(&a).await.unwrap() {
         assert_eq!(holds, [], "clause 1: the former holder learns that it has nothing");
     }
     assert_eq!(take(&*one, &a, [0]).await, [], "and takes it again only by the same rule");
@@ -83,11 +83,11 @@ async fn a_taker_must_be_alive_itself(harness: &impl StoreHarness) {
     harness.advance(TTL + Duration::from_secs(1)).await;
     assert_eq!(take(&*one, &a, 0..8).await, [], "clause 2: the taker was not seen within its TTL");
     assert_eq!(take(&*one, &publisher(9, 8), 0..8).await, [], "clause 2: the taker is not registered");
-    if one.touch(&a).await.unwrap() == Touch::Unknown {
+    if one.touch(&a).await.unwrap() == TouchReply::Unknown {
         one.register(&a).await.unwrap();
     }
     assert_eq!(take(&*one, &a, 0..8).await.len(), 8);
-    assert_eq!(one.touch(&publisher(9, 8)).await.unwrap(), Touch::Unknown);
+    assert_eq!(one.touch(&publisher(9, 8)).await.unwrap(), TouchReply::Unknown);
 }
 
 async fn releasing_is_for_current_holds_only(harness: &impl StoreHarness) {
@@ -108,7 +108,7 @@ async fn leaving_gives_everything_back(harness: &impl StoreHarness) {
     take(&*one, &a, 0..8).await;
     one.leave(&a).await.unwrap();
     assert_eq!(take(&*two, &b, 0..8).await.len(), 8);
-    assert_eq!(one.touch(&a).await.unwrap(), Touch::Unknown);
+    assert_eq!(one.touch(&a).await.unwrap(), TouchReply::Unknown);
     let status = two.status().await.unwrap();
     assert_eq!(status.publishers.iter().map(|p| (p.publisher.as_str(), p.alive, p.slots)).collect::<Vec<_>>(), [("worker-2", true, 8)]);
     assert_eq!((status.slots, status.free_slots), (Some(8), 0));
@@ -133,7 +133,7 @@ async fn a_former_holder_under_another_number_of_slots_is_unknown(harness: &impl
     take(&*one, &a, 0..8).await;
     harness.advance(TTL + Duration::from_secs(1)).await;
     let (two, b) = joined(harness, 2, 16).await;
-    assert_eq!(one.touch(&a).await.unwrap(), Touch::Unknown);
+    assert_eq!(one.touch(&a).await.unwrap(), TouchReply::Unknown);
     assert_eq!(take(&*one, &a, 0..8).await, []);
     assert_eq!(take(&*two, &b, 0..16).await.len(), 16);
     assert_eq!(one.register(&a).await.unwrap_err().kind(), ErrorKind::OtherSlots);

@@ -23,7 +23,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 
-pub use scripted::{Reply, ScriptedSink};
+pub use scripted::{ScriptedReply, ScriptedSink};
 
 use crate::{DeadLetters, Delivery, NewEvent, Sink, Store};
 

@@ -5,11 +5,11 @@ use std::sync::{Arc, Mutex, PoisonError};
 use async_trait::async_trait;
 
 use crate::Delivery;
-use crate::sink::{Accepted, Refusal, Sink, SinkLimits};
+use crate::sink::{Acceptance, Refusal, Sink, SinkLimits};
 
 /// What a [`ScriptedSink`] does with one event.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Reply {
+pub enum ScriptedReply {
     /// Takes it.
     Accept,
     /// Refuses it.
@@ -18,7 +18,7 @@ pub enum Reply {
     Hang,
 }
 
-type Script = dyn Fn(&Delivery) -> Reply + Send + Sync;
+type Script = dyn Fn(&Delivery) -> ScriptedReply + Send + Sync;
 
 /// Asks a closure about each event. Clones share the script and what arrived.
 #[derive(Clone)]
@@ -31,13 +31,13 @@ pub struct ScriptedSink {
 
 impl ScriptedSink {
     /// A sink that takes what `script` accepts.
-    pub fn new(script: impl Fn(&Delivery) -> Reply + Send + Sync + 'static) -> Self {
+    pub fn new(script: impl Fn(&Delivery) -> ScriptedReply + Send + Sync + 'static) -> Self {
         Self { limits: SinkLimits::default(), script: Arc::new(script), arrived: Arc::default(), tried: Arc::default() }
     }
 
     /// A sink that takes everything.
     pub fn accepting() -> Self {
-        Self::new(|_| Reply::Accept)
+        Self::new(|_| ScriptedReply::Accept)
     }
 
     /// The same sink with other limits.
@@ -57,16 +57,16 @@ impl ScriptedSink {
     }
 
     /// Answers for the first events that are not simply accepted.
-    fn answer(&self, batch: &[Delivery]) -> Option<Accepted> {
+    fn answer(&self, batch: &[Delivery]) -> Option<Acceptance> {
         for (index, event) in batch.iter().enumerate() {
             self.tried.lock().unwrap_or_else(PoisonError::into_inner).push(event.clone());
             match (self.script)(event) {
-                Reply::Accept => self.arrived.lock().unwrap_or_else(PoisonError::into_inner).push(event.clone()),
-                Reply::Refuse(refusal) => return Some(Accepted::up_to(index, refusal)),
-                Reply::Hang => return None,
+                ScriptedReply::Accept => self.arrived.lock().unwrap_or_else(PoisonError::into_inner).push(event.clone()),
+                ScriptedReply::Refuse(refusal) => return Some(Acceptance::up_to(index, refusal)),
+                ScriptedReply::Hang => return None,
             }
         }
-        Some(Accepted::all(batch))
+        Some(Acceptance::all(batch))
     }
 }
 
@@ -86,7 +86,7 @@ impl Sink for ScriptedSink {
         self.limits
     }
 
-    async fn deliver(&self, batch: Arc<[Delivery]>) -> Accepted {
+    async fn deliver(&self, batch: Arc<[Delivery]>) -> Acceptance {
         match self.answer(&batch) {
             Some(accepted) => accepted,
             None => std::future::pending().await,

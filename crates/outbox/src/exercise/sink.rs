@@ -7,10 +7,10 @@ use std::future::Future;
 use std::time::Duration;
 
 use super::{SinkHarness, deliveries};
-use crate::sink::Accepted;
+use crate::sink::Acceptance;
 use crate::{Delivery, Payload};
 
-type Arrived = Vec<(String, u64, String)>;
+type Arrivals = Vec<(String, u64, String)>;
 
 pub(super) async fn all<H: SinkHarness, F: Future<Output = H>>(fresh: &impl Fn() -> F) {
     batches_arrive_in_order(&fresh().await).await;
@@ -20,7 +20,7 @@ pub(super) async fn all<H: SinkHarness, F: Future<Output = H>>(fresh: &impl Fn()
     server::all(fresh).await;
 }
 
-fn expected(events: &[Delivery]) -> Arrived {
+fn expected(events: &[Delivery]) -> Arrivals {
     events.iter().map(|event| (event.key(), event.sequence, event.id.clone())).collect()
 }
 
@@ -28,7 +28,7 @@ async fn batches_arrive_in_order(harness: &impl SinkHarness) {
     let sink = harness.open().await;
     let events: Vec<_> = deliveries("a", 1, 50).into_iter().chain(deliveries("b", 1, 50)).collect();
     for batch in events.chunks(30) {
-        assert_eq!(sink.deliver(batch.into()).await, Accepted::all(batch), "clause 1: a whole batch is accepted");
+        assert_eq!(sink.deliver(batch.into()).await, Acceptance::all(batch), "clause 1: a whole batch is accepted");
         let (arrived, done) = (harness.arrived().await, batch.last().map(|event| event.id.clone()));
         assert_eq!(arrived.last().map(|event| event.2.clone()), done, "clause 2: accepted means that a consumer sees it");
     }
@@ -50,7 +50,7 @@ async fn odd_events_arrive(harness: &impl SinkHarness) {
     let mut batch = deliveries("a / \"ü\n", 1, payloads.len() as u64);
     batch.iter_mut().zip(payloads).for_each(|(event, payload)| event.payload = payload);
     batch[0].headers = Some(r#"{"traceparent":"00-1-2-01","X-Odd":{"deep":["\n"]}}"#.into());
-    assert_eq!(sink.deliver(batch.clone().into()).await, Accepted::all(&batch));
+    assert_eq!(sink.deliver(batch.clone().into()).await, Acceptance::all(&batch));
     assert_eq!(harness.arrived().await, expected(&batch));
 }
 
@@ -59,7 +59,7 @@ async fn two_processes_lose_nothing_and_keep_each_ones_order(harness: &impl Sink
     let send = async |sink: &dyn crate::Sink, name: &str| {
         for from in (1..=200).step_by(10) {
             let batch = deliveries(name, from, 10);
-            assert_eq!(sink.deliver(batch.clone().into()).await, Accepted::all(&batch));
+            assert_eq!(sink.deliver(batch.clone().into()).await, Acceptance::all(&batch));
         }
     };
     futures::join!(send(&*one, "a"), send(&*two, "b"));
@@ -77,12 +77,12 @@ async fn a_dropped_call_leaves_it_usable(harness: &impl SinkHarness) {
     let batch = deliveries("b", 1, 10);
     let deadline = tokio::time::Instant::now() + Duration::from_secs(10);
     // What was begun may still be under way, and then the next call is asked to come again.
-    while sink.deliver(batch.clone().into()).await != Accepted::all(&batch) {
+    while sink.deliver(batch.clone().into()).await != Acceptance::all(&batch) {
         assert!(tokio::time::Instant::now() < deadline, "clause 4: still not usable after 10 s");
         tokio::time::sleep(Duration::from_millis(5)).await;
     }
     let arrived = harness.arrived().await;
-    let (of_a, of_b): (Arrived, Arrived) = arrived.into_iter().partition(|(key, ..)| key == "order/a");
+    let (of_a, of_b): (Arrivals, Arrivals) = arrived.into_iter().partition(|(key, ..)| key == "order/a");
     assert_eq!(of_b, expected(&batch));
     assert_eq!(of_a, expected(&deliveries("a", 1, of_a.len() as u64)), "clause 4: what was begun arrives as a prefix");
 }

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use super::StoreHarness;
 use super::fence::{TTL, joined, take};
-use crate::store::{FetchRequest, Fetched, Hold, Outcome, Registration, Run, Store, Swept, Then};
+use crate::store::{EventRun, FetchRequest, FetchResult, HeadUpdate, Hold, Outcome, PublisherRegistration, Store, SweepResult};
 use crate::{NewEvent, Payload};
 
 const SLOTS: u32 = 8;
@@ -45,7 +45,7 @@ fn request() -> FetchRequest {
 }
 
 /// A publisher that holds every slot of an outbox whose aggregates are placed.
-pub(super) async fn owner(harness: &impl StoreHarness) -> (Arc<dyn Store>, Registration) {
+pub(super) async fn owner(harness: &impl StoreHarness) -> (Arc<dyn Store>, PublisherRegistration) {
     let (store, me) = joined(harness, 1, SLOTS).await;
     take(&*store, &me, 0..SLOTS).await;
     place(&*store).await;
@@ -53,7 +53,7 @@ pub(super) async fn owner(harness: &impl StoreHarness) -> (Arc<dyn Store>, Regis
 }
 
 /// Takes whatever slot the publisher has lost.
-pub(super) async fn retake(store: &dyn Store, me: &Registration) {
+pub(super) async fn retake(store: &dyn Store, me: &PublisherRegistration) {
     take(store, me, 0..SLOTS).await;
 }
 
@@ -61,16 +61,16 @@ async fn place(store: &dyn Store) {
     while store.place_new(2).await.unwrap() > 0 {}
 }
 
-pub(super) async fn fetch(store: &dyn Store, me: &Registration) -> Vec<Run> {
+pub(super) async fn fetch(store: &dyn Store, me: &PublisherRegistration) -> Vec<EventRun> {
     place(store).await;
     store.fetch(me, &request()).await.unwrap().runs
 }
 
-pub(super) fn outcome(run: &Run, through: Option<u64>, then: Then) -> Outcome {
+pub(super) fn outcome(run: &EventRun, through: Option<u64>, then: HeadUpdate) -> Outcome {
     Outcome { aggregate: run.aggregate, hold: run.hold, through, then }
 }
 
-pub(super) fn ids(runs: &[Run]) -> Vec<&str> {
+pub(super) fn ids(runs: &[EventRun]) -> Vec<&str> {
     runs.iter().flat_map(|run| &run.events).map(|event| event.id.as_str()).collect()
 }
 
@@ -115,7 +115,7 @@ async fn limits_cut_and_the_cursor_goes_round(harness: &impl StoreHarness) {
     let (store, me) = owner(harness).await;
     let (mut after, mut seen) = (None, Vec::new());
     for _ in 0..20 {
-        let Fetched { runs, resume } = store.fetch(&me, &FetchRequest { after, events_max: 3, ..request() }).await.unwrap();
+        let FetchResult { runs, resume } = store.fetch(&me, &FetchRequest { after, events_max: 3, ..request() }).await.unwrap();
         assert_eq!(runs.iter().map(|run| run.events.len()).sum::<usize>(), 3);
         seen.extend(runs.iter().map(|run| run.aggregate));
         after = resume;
@@ -172,7 +172,7 @@ async fn a_limit_of_bytes_passes_no_aggregate_over(harness: &impl StoreHarness) 
     }
     harness.insert(written.clone()).await;
     let (store, me) = owner(harness).await;
-    let whole = |runs: &[Run]| {
+    let whole = |runs: &[EventRun]| {
         for event in runs.iter().flat_map(|run| &run.events) {
             let written = written.iter().find(|written| written.id.as_deref() == Some(&event.id)).map(|written| &written.payload);
             assert_eq!(Some(&event.payload), written, "{}", event.id);
@@ -183,7 +183,7 @@ async fn a_limit_of_bytes_passes_no_aggregate_over(harness: &impl StoreHarness) 
     whole(&all.runs);
     let (mut after, mut seen, mut readings) = (None, std::collections::BTreeSet::new(), 0);
     while readings < 40 {
-        let Fetched { runs, resume } = store.fetch(&me, &FetchRequest { after, bytes_max: 90_000, ..request() }).await.unwrap();
+        let FetchResult { runs, resume } = store.fetch(&me, &FetchRequest { after, bytes_max: 90_000, ..request() }).await.unwrap();
         whole(&runs);
         assert!(!runs.is_empty() && resume.is_some(), "more than the limit is pending");
         // The hash goes up, and around once: what one turn has not seen, it has passed over.
@@ -202,11 +202,11 @@ async fn what_is_recorded_is_not_read_again(harness: &impl StoreHarness) {
     let (store, me) = owner(harness).await;
     let runs = fetch(&*store, &me).await;
     let (of_a, of_b): (Vec<_>, Vec<_>) = runs.iter().partition(|run| run.events[0].aggregate_id == "a");
-    assert_eq!(store.record(&me, &[outcome(of_a[0], Some(2), Then::Next)], false).await.unwrap(), []);
+    assert_eq!(store.record(&me, &[outcome(of_a[0], Some(2), HeadUpdate::Next)], false).await.unwrap(), []);
     let mut left = ids(&fetch(&*store, &me).await).into_iter().map(str::to_owned).collect::<Vec<_>>();
     left.sort_unstable();
     assert_eq!(left, ["a-3", "b-1", "b-2"]);
-    assert_eq!(store.record(&me, &[outcome(of_b[0], Some(2), Then::Next)], true).await.unwrap(), []);
+    assert_eq!(store.record(&me, &[outcome(of_b[0], Some(2), HeadUpdate::Next)], true).await.unwrap(), []);
     assert_eq!(ids(&fetch(&*store, &me).await), ["a-3"]);
     harness.insert(vec![event("b", 3)]).await;
     let runs = fetch(&*store, &me).await;
@@ -223,10 +223,10 @@ async fn a_fenced_publisher_records_nothing(harness: &impl StoreHarness) {
     let (two, b) = joined(harness, 2, SLOTS).await;
     take(&*two, &b, 0..SLOTS).await;
     for then in [
-        Then::Next,
-        Then::Retry { sequence: 2, attempts: 1, failures: 1, retry_in: TTL, error: "late".into() },
-        Then::Block { sequence: 2, attempts: 1, error: "late".into() },
-        Then::Park { sequence: 1, error: "late".into() },
+        HeadUpdate::Next,
+        HeadUpdate::Retry { sequence: 2, attempts: 1, failures: 1, retry_in: TTL, error: "late".into() },
+        HeadUpdate::Block { sequence: 2, attempts: 1, error: "late".into() },
+        HeadUpdate::Park { sequence: 1, error: "late".into() },
     ] {
         for delete in [false, true] {
             let late = [outcome(&stale, Some(1), then.clone())];
@@ -240,7 +240,7 @@ async fn a_fenced_publisher_records_nothing(harness: &impl StoreHarness) {
     let status = two.status().await.unwrap();
     assert_eq!((status.pending, status.parked, status.blocked_aggregates), (3, 0, 0));
     let right = Hold { epoch: stale.hold.epoch, ..now[0].hold };
-    let forged = Outcome { hold: right, ..outcome(&now[0], Some(1), Then::Next) };
+    let forged = Outcome { hold: right, ..outcome(&now[0], Some(1), HeadUpdate::Next) };
     assert_eq!(two.record(&b, &[forged], false).await.unwrap(), [right], "clause 4: the right publisher, an old epoch");
 }
 
@@ -249,7 +249,7 @@ async fn recording_twice_is_harmless(harness: &impl StoreHarness) {
     let (store, me) = owner(harness).await;
     let run = fetch(&*store, &me).await.remove(0);
     for _ in 0..2 {
-        assert_eq!(store.record(&me, &[outcome(&run, Some(2), Then::Next)], false).await.unwrap(), []);
+        assert_eq!(store.record(&me, &[outcome(&run, Some(2), HeadUpdate::Next)], false).await.unwrap(), []);
         assert_eq!(ids(&fetch(&*store, &me).await), ["a-3"]);
     }
 }
@@ -260,14 +260,14 @@ async fn what_is_recorded_late_changes_nothing_newer(harness: &impl StoreHarness
         harness.insert(events(&format!("late{delete}"), 4)).await;
         let (store, me) = owner(harness).await;
         let run = fetch(&*store, &me).await.remove(0);
-        let retry = |sequence, failures| Then::Retry {
+        let retry = |sequence, failures| HeadUpdate::Retry {
             sequence,
             attempts: failures,
             failures,
             retry_in: Duration::from_mins(10),
             error: "503".into(),
         };
-        let mark = outcome(&run, Some(1), Then::Next);
+        let mark = outcome(&run, Some(1), HeadUpdate::Next);
         let (first, second) = (outcome(&run, None, retry(2, 1)), outcome(&run, None, retry(2, 2)));
         let both = outcome(&run, Some(1), retry(2, 1));
         for newer in [&mark, &first, &second] {
@@ -277,11 +277,12 @@ async fn what_is_recorded_late_changes_nothing_newer(harness: &impl StoreHarness
             assert_eq!(store.record(&me, std::slice::from_ref(late), delete).await.unwrap(), [], "the hold is current: {late:?}");
             assert_eq!(fetch(&*store, &me).await, [], "the head still waits for its retry, {late:?} came late");
         }
-        let due = outcome(&run, None, Then::Retry { sequence: 2, attempts: 2, failures: 2, retry_in: Duration::ZERO, error: "503".into() });
+        let due =
+            outcome(&run, None, HeadUpdate::Retry { sequence: 2, attempts: 2, failures: 2, retry_in: Duration::ZERO, error: "503".into() });
         assert_eq!(store.record(&me, &[due], delete).await.unwrap(), []);
         let head = fetch(&*store, &me).await.remove(0);
         assert_eq!((head.events[0].sequence, head.trouble.attempts, head.trouble.failures), (2, 2, 2), "what was charged is remembered");
-        assert_eq!(store.record(&me, &[outcome(&run, Some(4), Then::Next)], delete).await.unwrap(), []);
+        assert_eq!(store.record(&me, &[outcome(&run, Some(4), HeadUpdate::Next)], delete).await.unwrap(), []);
         for late in [&mark, &second, &both] {
             assert_eq!(store.record(&me, std::slice::from_ref(late), delete).await.unwrap(), []);
         }
@@ -294,7 +295,7 @@ async fn a_retry_waits_and_remembers(harness: &impl StoreHarness) {
     let (store, me) = owner(harness).await;
     let run = fetch(&*store, &me).await.into_iter().find(|run| run.events.len() == 3).unwrap();
     assert_eq!(store.status().await.unwrap().retrying, None);
-    let retry = |retry_in, failures| Then::Retry {
+    let retry = |retry_in, failures| HeadUpdate::Retry {
         sequence: 2,
         attempts: 2,
         failures,
@@ -316,7 +317,7 @@ async fn a_retry_waits_and_remembers(harness: &impl StoreHarness) {
     assert_eq!((due.events.len(), due.through, due.last), (1, 2, 3), "the head alone, until it is through");
     assert_eq!((due.trouble.attempts, due.trouble.failures), (2, 4));
     assert!(due.trouble.failing_for >= due.trouble.attempted_ago && due.trouble.failing_for.is_some());
-    assert_eq!(store.record(&me, &[outcome(&due, Some(2), Then::Next)], false).await.unwrap(), []);
+    assert_eq!(store.record(&me, &[outcome(&due, Some(2), HeadUpdate::Next)], false).await.unwrap(), []);
     let next = fetch(&*store, &me).await.into_iter().find(|run| run.events[0].id == "a-3").unwrap();
     assert_eq!(next.trouble, crate::store::HeadTrouble::default(), "the next event starts afresh");
     assert_eq!(store.status().await.unwrap().retrying, None);
@@ -327,7 +328,7 @@ async fn what_was_put_off_has_not_failed(harness: &impl StoreHarness) {
     let (store, me) = owner(harness).await;
     for (failures, fails) in [(0, false), (0, false), (1, true)] {
         let run = fetch(&*store, &me).await.remove(0);
-        let then = Then::Retry { sequence: 1, attempts: 0, failures, retry_in: Duration::ZERO, error: "503".into() };
+        let then = HeadUpdate::Retry { sequence: 1, attempts: 0, failures, retry_in: Duration::ZERO, error: "503".into() };
         assert_eq!(store.record(&me, &[outcome(&run, None, then)], false).await.unwrap(), []);
         let trouble = fetch(&*store, &me).await.remove(0).trouble;
         assert_eq!((trouble.failing_for.is_some(), trouble.attempted_ago.is_some()), (fails, fails), "{failures}");
@@ -340,7 +341,7 @@ async fn a_blocked_aggregate_waits_for_the_operator(harness: &impl StoreHarness)
     harness.insert([events("a", 3), events("b", 1)].concat()).await;
     let (store, me) = owner(harness).await;
     let run = fetch(&*store, &me).await.into_iter().find(|run| run.events.len() == 3).unwrap();
-    let block = outcome(&run, Some(1), Then::Block { sequence: 2, attempts: 10, error: "413 too large".into() });
+    let block = outcome(&run, Some(1), HeadUpdate::Block { sequence: 2, attempts: 10, error: "413 too large".into() });
     assert_eq!(store.record(&me, &[block], false).await.unwrap(), []);
     assert_eq!(ids(&fetch(&*store, &me).await), ["b-1"]);
     let status = store.status().await.unwrap();
@@ -357,11 +358,11 @@ async fn a_parked_event_is_set_aside(harness: &impl StoreHarness) {
         harness.insert(events(&format!("a{delete}"), 3)).await;
         let (store, me) = owner(harness).await;
         let run = fetch(&*store, &me).await.remove(0);
-        let park = outcome(&run, Some(1), Then::Park { sequence: 2, error: "422".into() });
+        let park = outcome(&run, Some(1), HeadUpdate::Park { sequence: 2, error: "422".into() });
         assert_eq!(store.record(&me, &[park], delete).await.unwrap(), []);
         let left = fetch(&*store, &me).await;
         assert_eq!(ids(&left), [format!("a{delete}-3")]);
-        store.record(&me, &[outcome(&left[0], Some(3), Then::Next)], delete).await.unwrap();
+        store.record(&me, &[outcome(&left[0], Some(3), HeadUpdate::Next)], delete).await.unwrap();
         let status = store.status().await.unwrap();
         assert_eq!((status.pending, status.parked), (0, 1 + u64::from(delete)), "a parked event is kept and is not pending");
     }
@@ -372,13 +373,13 @@ async fn delivered_events_are_swept_and_others_are_not(harness: &impl StoreHarne
     let (store, me) = owner(harness).await;
     for run in fetch(&*store, &me).await {
         let then = match run.events[0].aggregate_id.as_str() {
-            "a" => outcome(&run, Some(10), Then::Next),
-            "b" => outcome(&run, Some(4), Then::Next),
-            _ => outcome(&run, None, Then::Park { sequence: 1, error: "422".into() }),
+            "a" => outcome(&run, Some(10), HeadUpdate::Next),
+            "b" => outcome(&run, Some(4), HeadUpdate::Next),
+            _ => outcome(&run, None, HeadUpdate::Park { sequence: 1, error: "422".into() }),
         };
         assert_eq!(store.record(&me, &[then], false).await.unwrap(), []);
     }
-    assert_eq!(store.sweep(Duration::from_hours(1), 0, 100).await.unwrap(), Swept::default(), "all of it is younger than an hour");
+    assert_eq!(store.sweep(Duration::from_hours(1), 0, 100).await.unwrap(), SweepResult::default(), "all of it is younger than an hour");
     // What was written in this very millisecond is not older than zero.
     tokio::time::sleep(Duration::from_millis(5)).await;
     let (mut position, mut rounds) = (0, 0);
@@ -420,8 +421,8 @@ async fn events_in_slots_that_no_living_publisher_holds_are_counted(harness: &im
     assert!(theirs > 0 && theirs < 128, "{theirs}");
     // One head waits for a retry, one aggregate waits for an operator, who is shown it elsewhere.
     let error = String::from("503");
-    let retry = Then::Retry { sequence: 1, attempts: 1, failures: 1, retry_in: Duration::from_mins(1), error: error.clone() };
-    let block = Then::Block { sequence: 1, attempts: 1, error };
+    let retry = HeadUpdate::Retry { sequence: 1, attempts: 1, failures: 1, retry_in: Duration::from_mins(1), error: error.clone() };
+    let block = HeadUpdate::Block { sequence: 1, attempts: 1, error };
     two.record(&b, &[outcome(&runs[0], None, retry), outcome(&runs[1], None, block)], false).await.unwrap();
     two.leave(&b).await.unwrap();
     assert_eq!(seen().await, (theirs - 2, SLOTS / 2), "given back and taken by nobody");

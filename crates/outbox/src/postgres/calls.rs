@@ -7,9 +7,9 @@ use sqlx::{PgConnection, Postgres};
 
 /// A connection out of the pool. A call that is given up half-way takes its connection with it: nobody knows when, or whether, the answer
 /// still comes, and the next call must not wait for it.
-pub(super) struct Leased(Option<PoolConnection<Postgres>>);
+pub(super) struct LeasedConnection(Option<PoolConnection<Postgres>>);
 
-impl Leased {
+impl LeasedConnection {
     pub(super) fn new(conn: PoolConnection<Postgres>) -> Self {
         Self(Some(conn))
     }
@@ -21,7 +21,7 @@ impl Leased {
     }
 }
 
-impl Deref for Leased {
+impl Deref for LeasedConnection {
     type Target = PgConnection;
 
     #[expect(clippy::expect_used, reason = "it is there until `back`, which takes the whole of it")]
@@ -30,14 +30,14 @@ impl Deref for Leased {
     }
 }
 
-impl DerefMut for Leased {
+impl DerefMut for LeasedConnection {
     #[expect(clippy::expect_used, reason = "it is there until `back`, which takes the whole of it")]
     fn deref_mut(&mut self) -> &mut PgConnection {
         self.0.as_mut().expect("the connection is there")
     }
 }
 
-impl Drop for Leased {
+impl Drop for LeasedConnection {
     fn drop(&mut self) {
         // Detached, the connection is closed as soon as it is dropped.
         drop(self.0.take().map(PoolConnection::detach));

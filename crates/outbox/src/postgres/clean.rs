@@ -5,11 +5,11 @@ use std::time::{Duration, Instant};
 
 use sqlx::{Connection, PgConnection};
 
-use super::error::{Context, Fault};
+use super::error::{PgErrorContext, StatementError};
 use super::record::short_of_a_deadlock;
 use super::{PostgresStore, call, millis, unsigned};
 use crate::Result;
-use crate::store::Cleaned;
+use crate::store::CleanResult;
 
 /// Batches of one kind at one time, and how long they may take together.
 const BATCHES: usize = 20;
@@ -50,9 +50,9 @@ const IDLE: &str = concat!(
 /// $1 the highest sequence of what is to be forgotten. Seen by every transaction from now on, even if this one fails.
 const RAISE: &str = "SELECT setval('outbox_floor', $1) FROM outbox_floor WHERE last_value < $1";
 
-pub(super) async fn clean(store: &PostgresStore, parked_retention: Duration, limit: usize) -> Result<Cleaned> {
+pub(super) async fn clean(store: &PostgresStore, parked_retention: Duration, limit: usize) -> Result<CleanResult> {
     let (begun, rows) = (Instant::now(), i64::try_from(limit).unwrap_or(i64::MAX));
-    let mut cleaned = Cleaned::default();
+    let mut cleaned = CleanResult::default();
     for _ in 0..BATCHES {
         let expired = call!(store, conn => expire(conn, parked_retention, rows))?;
         cleaned.expired += expired;
@@ -77,14 +77,14 @@ pub(super) async fn clean(store: &PostgresStore, parked_retention: Duration, lim
     Ok(cleaned)
 }
 
-async fn expire(conn: &mut PgConnection, parked_retention: Duration, limit: i64) -> Result<u64, Fault> {
+async fn expire(conn: &mut PgConnection, parked_retention: Duration, limit: i64) -> Result<u64, StatementError> {
     sqlx::query(FORGET_LINES).bind(limit).execute(&mut *conn).await?;
     let age = millis(parked_retention).min(super::sweep::RETENTION_MS_MAX);
     Ok(sqlx::query(EXPIRE).bind(age).bind(limit).execute(conn).await?.rows_affected())
 }
 
 /// `None` if it gave way to a writer.
-async fn forget_unless_in_the_way(conn: &mut PgConnection, after: i64, limit: i64) -> Result<Option<(u64, Option<i64>)>, Fault> {
+async fn forget_unless_in_the_way(conn: &mut PgConnection, after: i64, limit: i64) -> Result<Option<(u64, Option<i64>)>, StatementError> {
     match forget(conn, after, limit).await {
         Err(fault) if fault.gave_way() => Ok(None),
         other => other.map(Some),
@@ -92,7 +92,7 @@ async fn forget_unless_in_the_way(conn: &mut PgConnection, after: i64, limit: i6
 }
 
 /// Answers how many were forgotten, and where to go on.
-async fn forget(conn: &mut PgConnection, after: i64, limit: i64) -> Result<(u64, Option<i64>), Fault> {
+async fn forget(conn: &mut PgConnection, after: i64, limit: i64) -> Result<(u64, Option<i64>), StatementError> {
     let mut tx = conn.begin().await?;
     // One at a time, or a lower floor might be set after a higher one.
     let alone = sqlx::query("SELECT 1 FROM outbox_meta FOR UPDATE SKIP LOCKED").fetch_optional(&mut *tx).await?;

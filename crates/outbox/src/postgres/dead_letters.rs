@@ -4,10 +4,10 @@
 
 use sqlx::{Connection, PgConnection, Row};
 
-use super::error::Fault;
+use super::error::StatementError;
 use super::{ago, unsigned};
 use crate::one_line;
-use crate::store::{AuditEntry, DeadLetter, DeadState, ERROR_CHARS_MAX, LIST_MAX, Replayed, Resent, Signature, too_many};
+use crate::store::{AuditEntry, DeadLetter, DeadState, ERROR_CHARS_MAX, LIST_MAX, ReplayResult, ResendResult, Signature, too_many};
 
 /// $1 key or NULL, $2 how many.
 const LIST: &str = "
@@ -65,7 +65,7 @@ fn bounded(limit: usize) -> i64 {
     i64::try_from(limit.clamp(1, LIST_MAX)).unwrap_or(i64::MAX)
 }
 
-pub(super) async fn list(conn: &mut PgConnection, key: Option<&str>, limit: usize) -> Result<Vec<DeadLetter>, Fault> {
+pub(super) async fn list(conn: &mut PgConnection, key: Option<&str>, limit: usize) -> Result<Vec<DeadLetter>, StatementError> {
     let letter = |row: &sqlx::postgres::PgRow| {
         Ok(DeadLetter {
             id: row.try_get(0)?,
@@ -84,39 +84,46 @@ pub(super) async fn list(conn: &mut PgConnection, key: Option<&str>, limit: usiz
 }
 
 /// An event as an operator names it.
-struct Found {
+struct PgEventRow {
     aggregate: i64,
     key: String,
     seq: i64,
     parked: bool,
 }
 
-async fn find(conn: &mut PgConnection, id: &str) -> Result<Option<Found>, Fault> {
+async fn find(conn: &mut PgConnection, id: &str) -> Result<Option<PgEventRow>, StatementError> {
     let found: Option<(i64, String, i64, bool)> = sqlx::query_as(FIND).bind(id).fetch_optional(conn).await?;
-    Ok(found.map(|(aggregate, key, seq, parked)| Found { aggregate, key, seq, parked }))
+    Ok(found.map(|(aggregate, key, seq, parked)| PgEventRow { aggregate, key, seq, parked }))
 }
 
-async fn note(conn: &mut PgConnection, by: &Signature, action: &str, id: &str, found: &Found, events: i64) -> Result<(), Fault> {
+async fn note(
+    conn: &mut PgConnection,
+    by: &Signature,
+    action: &str,
+    id: &str,
+    found: &PgEventRow,
+    events: i64,
+) -> Result<(), StatementError> {
     let note = sqlx::query(NOTE).bind(by.who()).bind(action).bind(id).bind(&found.key).bind(found.seq).bind(events).bind(by.why());
     note.execute(conn).await?;
     Ok(())
 }
 
 /// Whether the event was the blocked head; if so, its aggregate goes on behind `done`.
-async fn release(conn: &mut PgConnection, found: &Found, done: i64) -> Result<bool, Fault> {
+async fn release(conn: &mut PgConnection, found: &PgEventRow, done: i64) -> Result<bool, StatementError> {
     let released = sqlx::query(RELEASE_HEAD).bind(found.aggregate).bind(found.seq).bind(done).fetch_optional(conn).await?;
     Ok(released.is_some())
 }
 
-pub(super) async fn replay(conn: &mut PgConnection, id: &str, by: &Signature) -> Result<Option<Replayed>, Fault> {
+pub(super) async fn replay(conn: &mut PgConnection, id: &str, by: &Signature) -> Result<Option<ReplayResult>, StatementError> {
     let mut tx = conn.begin().await?;
     let Some(found) = find(&mut tx, id).await? else { return Ok(None) };
     let (replayed, action) = if found.parked {
         let moved: Option<(i64, i64)> = sqlx::query_as(APPEND).bind(id).fetch_optional(&mut *tx).await?;
         let Some((sequence, _)) = moved else { return Ok(None) };
-        (Replayed::Appended { sequence: unsigned(sequence) }, "replay")
+        (ReplayResult::Appended { sequence: unsigned(sequence) }, "replay")
     } else if release(&mut tx, &found, found.seq - 1).await? {
-        (Replayed::Unblocked, "unblock")
+        (ReplayResult::Unblocked, "unblock")
     } else {
         return Ok(None);
     };
@@ -125,7 +132,7 @@ pub(super) async fn replay(conn: &mut PgConnection, id: &str, by: &Signature) ->
     Ok(Some(replayed))
 }
 
-pub(super) async fn discard(conn: &mut PgConnection, id: &str, by: &Signature) -> Result<bool, Fault> {
+pub(super) async fn discard(conn: &mut PgConnection, id: &str, by: &Signature) -> Result<bool, StatementError> {
     let mut tx = conn.begin().await?;
     let Some(found) = find(&mut tx, id).await? else { return Ok(false) };
     if !found.parked && !release(&mut tx, &found, found.seq).await? {
@@ -148,7 +155,7 @@ pub(super) async fn replay_aggregate(
     from: Option<&str>,
     events_max: usize,
     by: &Signature,
-) -> Result<Option<Resent>, Fault> {
+) -> Result<Option<ResendResult>, StatementError> {
     let mut tx = conn.begin().await?;
     let aggregate = "SELECT id, last_seq FROM outbox_aggregate WHERE key = $1 FOR UPDATE";
     let Some((aggregate, last)) = sqlx::query_as::<_, (i64, i64)>(aggregate).bind(key).fetch_optional(&mut *tx).await? else {
@@ -170,12 +177,12 @@ pub(super) async fn replay_aggregate(
         attempted_at = NULL, last_error = NULL WHERE aggregate = $1";
     sqlx::query(head).bind(aggregate).bind(last).execute(&mut *tx).await?;
     let events = i64::try_from(moved.len()).unwrap_or(i64::MAX);
-    note(&mut tx, by, "replay-aggregate", &id, &Found { aggregate, key: key.to_owned(), seq, parked: true }, events).await?;
+    note(&mut tx, by, "replay-aggregate", &id, &PgEventRow { aggregate, key: key.to_owned(), seq, parked: true }, events).await?;
     tx.commit().await?;
-    Ok(Some(Resent { events: unsigned(events), gone: unsigned(last - seq + 1 - events), from: unsigned(last + 1) }))
+    Ok(Some(ResendResult { events: unsigned(events), gone: unsigned(last - seq + 1 - events), from: unsigned(last + 1) }))
 }
 
-pub(super) async fn audit(conn: &mut PgConnection, limit: usize) -> Result<Vec<AuditEntry>, Fault> {
+pub(super) async fn audit(conn: &mut PgConnection, limit: usize) -> Result<Vec<AuditEntry>, StatementError> {
     let sql = "SELECT (extract(epoch FROM now() - at) * 1000)::bigint, who, action, event, key, seq, events, why
         FROM outbox_audit ORDER BY id DESC LIMIT $1";
     let entry = |row: &sqlx::postgres::PgRow| {

@@ -18,17 +18,17 @@ const GRANTS: [(&str, &str); 8] = [
 ];
 
 /// Turns sqlx's errors into ours, with the place of the database.
-pub(super) trait Context<T> {
+pub(super) trait PgErrorContext<T> {
     fn at(self, store: &PostgresStore) -> Result<T>;
 }
 
-impl<T> Context<T> for Result<T, sqlx::Error> {
+impl<T> PgErrorContext<T> for Result<T, sqlx::Error> {
     fn at(self, store: &PostgresStore) -> Result<T> {
         self.map_err(|error| store_error(&store.config, &error))
     }
 }
 
-impl<T> Context<T> for Result<T> {
+impl<T> PgErrorContext<T> for Result<T> {
     fn at(self, store: &PostgresStore) -> Result<T> {
         self.map_err(|error| locate(error, &store.config))
     }
@@ -36,12 +36,12 @@ impl<T> Context<T> for Result<T> {
 
 /// What a statement fails with: the database's words, or ours already.
 #[derive(Debug)]
-pub(super) enum Fault {
+pub(super) enum StatementError {
     Sql(sqlx::Error),
     Ours(Error),
 }
 
-impl Fault {
+impl StatementError {
     /// Whether it gave up waiting for a lock.
     pub(super) fn gave_way(&self) -> bool {
         let Self::Sql(sqlx::Error::Database(error)) = self else { return false };
@@ -49,28 +49,28 @@ impl Fault {
     }
 }
 
-impl From<sqlx::Error> for Fault {
+impl From<sqlx::Error> for StatementError {
     fn from(error: sqlx::Error) -> Self {
         Self::Sql(error)
     }
 }
 
-impl From<Error> for Fault {
+impl From<Error> for StatementError {
     fn from(error: Error) -> Self {
         Self::Ours(error)
     }
 }
 
-impl From<Fault> for Error {
-    fn from(fault: Fault) -> Self {
+impl From<StatementError> for Error {
+    fn from(fault: StatementError) -> Self {
         match fault {
-            Fault::Sql(error) => classify(&error),
-            Fault::Ours(error) => error,
+            StatementError::Sql(error) => classify(&error),
+            StatementError::Ours(error) => error,
         }
     }
 }
 
-impl<T> Context<T> for Result<T, Fault> {
+impl<T> PgErrorContext<T> for Result<T, StatementError> {
     fn at(self, store: &PostgresStore) -> Result<T> {
         self.map_err(Error::from).at(store)
     }

@@ -8,9 +8,9 @@ use shardwise::core::slot_start;
 use shardwise::{Incarnation, SlotSet};
 use sqlx::{Connection, PgConnection, Row};
 
-use super::error::Fault;
+use super::error::StatementError;
 use super::{to_ordered, unsigned};
-use crate::store::{Hold, Registration};
+use crate::store::{Hold, PublisherRegistration};
 use crate::{Error, ErrorKind};
 
 /// Whether the publisher `$p` lives, by how many TTLs it may not have been seen.
@@ -85,7 +85,7 @@ const LEAVE: [&str; 2] = [
 ];
 
 /// Answers when it was seen, by the server's clock in microseconds; so does [`touch`].
-pub(super) async fn register(conn: &mut PgConnection, me: &Registration) -> Result<i64, Fault> {
+pub(super) async fn register(conn: &mut PgConnection, me: &PublisherRegistration) -> Result<i64, StatementError> {
     let mut tx = conn.begin().await?;
     // One at a time from here on, and what is read next is read behind the wait.
     let recorded: Option<i64> = sqlx::query_scalar("SELECT slots FROM outbox_meta FOR UPDATE").fetch_one(&mut *tx).await?;
@@ -99,7 +99,7 @@ pub(super) async fn register(conn: &mut PgConnection, me: &Registration) -> Resu
 }
 
 /// Keeps the recorded number of slots, or changes it if no other publisher lives.
-async fn agree_on_slots(conn: &mut PgConnection, me: &Registration, recorded: Option<i64>) -> Result<(), Fault> {
+async fn agree_on_slots(conn: &mut PgConnection, me: &PublisherRegistration, recorded: Option<i64>) -> Result<(), StatementError> {
     if recorded == Some(i64::from(me.slots)) {
         return Ok(());
     }
@@ -134,17 +134,17 @@ async fn lay_out(conn: &mut PgConnection, slots: u32) -> Result<(), sqlx::Error>
     Ok(())
 }
 
-pub(super) async fn touch(conn: &mut PgConnection, me: &Registration) -> Result<Option<(i64, Vec<Hold>)>, Fault> {
+pub(super) async fn touch(conn: &mut PgConnection, me: &PublisherRegistration) -> Result<Option<(i64, Vec<Hold>)>, StatementError> {
     let touch = sqlx::query_scalar(TOUCH).bind(me.incarnation.to_string()).bind(i64::from(me.slots));
     let Some(seen) = touch.fetch_optional(&mut *conn).await? else { return Ok(None) };
     Ok(Some((seen, held(conn, me.incarnation).await?)))
 }
 
-async fn held(conn: &mut PgConnection, incarnation: Incarnation) -> Result<Vec<Hold>, Fault> {
+async fn held(conn: &mut PgConnection, incarnation: Incarnation) -> Result<Vec<Hold>, StatementError> {
     holds(&sqlx::query(HELD).bind(incarnation.to_string()).fetch_all(conn).await?)
 }
 
-pub(super) fn holds(rows: &[sqlx::postgres::PgRow]) -> Result<Vec<Hold>, Fault> {
+pub(super) fn holds(rows: &[sqlx::postgres::PgRow]) -> Result<Vec<Hold>, StatementError> {
     let hold = |row: &sqlx::postgres::PgRow| {
         let (slot, epoch): (i64, i64) = (row.try_get(0)?, row.try_get(1)?);
         Ok(Hold { slot: super::small(slot), epoch: unsigned(epoch) })
@@ -152,7 +152,7 @@ pub(super) fn holds(rows: &[sqlx::postgres::PgRow]) -> Result<Vec<Hold>, Fault> 
     rows.iter().map(hold).collect()
 }
 
-pub(super) async fn take(conn: &mut PgConnection, me: &Registration, slots: &SlotSet) -> Result<Vec<Hold>, Fault> {
+pub(super) async fn take(conn: &mut PgConnection, me: &PublisherRegistration, slots: &SlotSet) -> Result<Vec<Hold>, StatementError> {
     let wanted: Vec<i64> = slots.iter().map(i64::from).collect();
     let take = sqlx::query(TAKE).bind(wanted).bind(me.incarnation.to_string()).bind(i64::from(me.slots));
     holds(&take.fetch_all(conn).await?)
@@ -163,13 +163,13 @@ pub(super) fn columns(holds: &[Hold]) -> (Vec<i64>, Vec<i64>) {
     holds.iter().map(|hold| (i64::from(hold.slot), hold.epoch.cast_signed())).unzip()
 }
 
-pub(super) async fn release(conn: &mut PgConnection, me: &Registration, holds: &[Hold]) -> Result<(), Fault> {
+pub(super) async fn release(conn: &mut PgConnection, me: &PublisherRegistration, holds: &[Hold]) -> Result<(), StatementError> {
     let (slots, epochs) = columns(holds);
     sqlx::query(RELEASE).bind(slots).bind(epochs).bind(me.incarnation.to_string()).execute(conn).await?;
     Ok(())
 }
 
-pub(super) async fn leave(conn: &mut PgConnection, me: &Registration) -> Result<(), Fault> {
+pub(super) async fn leave(conn: &mut PgConnection, me: &PublisherRegistration) -> Result<(), StatementError> {
     let mut tx = conn.begin().await?;
     for sql in LEAVE {
         sqlx::query(sql).bind(me.incarnation.to_string()).execute(&mut *tx).await?;

@@ -15,9 +15,9 @@ use std::time::{Duration, Instant};
 use shardwise::Incarnation;
 use sqlx::{PgConnection, Row};
 
-use super::error::Fault;
+use super::error::StatementError;
 use crate::store::sql::done_through;
-use crate::store::{Hold, Outcome, Registration, Run};
+use crate::store::{EventRun, Hold, Outcome, PublisherRegistration};
 use crate::{AggregateId, Error, ErrorKind};
 
 /// So many aggregates are remembered at least of what was read and not recorded, and at most twice as many.
@@ -61,7 +61,7 @@ const EVENTS: &str = "SELECT g.key, g.seq FROM unnest($1::text[], $2::bigint[], 
 
 /// Where a connection leads.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Place {
+pub(super) struct DatabaseIdentity {
     /// `system identifier/timeline`; `None` where the server does not show it.
     pub(super) timeline: Option<String>,
     /// What else differs between two histories.
@@ -70,7 +70,7 @@ pub(super) struct Place {
 
 /// An event that was read or marked.
 #[derive(Debug, Clone)]
-struct Known {
+struct ConfirmedEvent {
     key: String,
     sequence: u64,
     id: Option<String>,
@@ -78,36 +78,36 @@ struct Known {
 
 /// A publisher's last sign of life.
 #[derive(Debug, Clone, Copy)]
-struct Seen {
+struct LastTouch {
     micros: i64,
     ttl: Duration,
     confirmed: Instant,
 }
 
 #[derive(Debug, Default)]
-struct Memory {
+struct ConfirmedState {
     /// Where the connections led when everything was compared last.
-    place: Option<Place>,
+    place: Option<DatabaseIdentity>,
     /// A connection leads elsewhere, or to a standby, and nothing has been compared since.
     suspect: bool,
     /// Connections made before are not used any more.
     since: Option<Instant>,
-    seen: HashMap<Incarnation, Seen>,
+    seen: HashMap<Incarnation, LastTouch>,
     /// Slot to the highest epoch that was granted, and to whom.
     holds: BTreeMap<u32, (u64, Incarnation)>,
-    marked: Vec<Known>,
+    marked: Vec<ConfirmedEvent>,
     /// The last event that was read of each aggregate, and not recorded yet.
-    read: HashMap<AggregateId, Known>,
-    read_before: HashMap<AggregateId, Known>,
+    read: HashMap<AggregateId, ConfirmedEvent>,
+    read_before: HashMap<AggregateId, ConfirmedEvent>,
     highest_sequence: u64,
 }
 
 /// What the database confirmed. Clones share it.
 #[derive(Debug, Clone, Default)]
-pub(super) struct History(Arc<Mutex<Memory>>);
+pub(super) struct CommitHistory(Arc<Mutex<ConfirmedState>>);
 
-impl History {
-    fn memory(&self) -> MutexGuard<'_, Memory> {
+impl CommitHistory {
+    fn memory(&self) -> MutexGuard<'_, ConfirmedState> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -138,7 +138,7 @@ impl History {
     /// # Errors
     ///
     /// [`ErrorKind::LostCommits`] if something is missing; `Unavailable` on a standby.
-    pub(super) async fn compare(&self, conn: &mut PgConnection) -> Result<(), Fault> {
+    pub(super) async fn compare(&self, conn: &mut PgConnection) -> Result<(), StatementError> {
         let begun = Instant::now();
         let Some(found) = place(conn).await? else {
             let text = "the server takes no writes at present; it is a standby: try again";
@@ -174,7 +174,7 @@ impl History {
     }
 
     /// What is missing, in words.
-    async fn missing(&self, conn: &mut PgConnection) -> Result<Option<String>, Fault> {
+    async fn missing(&self, conn: &mut PgConnection) -> Result<Option<String>, StatementError> {
         let (seen, holds, events) = {
             let memory = self.memory();
             (memory.seen.clone(), memory.holds.clone(), memory.events())
@@ -209,16 +209,16 @@ impl History {
         Ok(event.map(|(key, sequence): (String, i64)| format!("event {sequence} of {}, or its mark", crate::one_line(&key, 200))))
     }
 
-    pub(super) fn registered(&self, me: &Registration, micros: i64) {
-        self.memory().seen.insert(me.incarnation, Seen { micros, ttl: me.ttl, confirmed: Instant::now() });
+    pub(super) fn registered(&self, me: &PublisherRegistration, micros: i64) {
+        self.memory().seen.insert(me.incarnation, LastTouch { micros, ttl: me.ttl, confirmed: Instant::now() });
     }
 
     /// It is gone: nothing is expected of its row any more.
-    pub(super) fn left(&self, me: &Registration) {
+    pub(super) fn left(&self, me: &PublisherRegistration) {
         self.memory().seen.remove(&me.incarnation);
     }
 
-    pub(super) fn held(&self, me: &Registration, holds: &[Hold]) {
+    pub(super) fn held(&self, me: &PublisherRegistration, holds: &[Hold]) {
         let mut memory = self.memory();
         for hold in holds {
             let known = memory.holds.entry(hold.slot).or_insert((hold.epoch, me.incarnation));
@@ -229,11 +229,11 @@ impl History {
     }
 
     /// These were read: their events are on their way to a destination from now on.
-    pub(super) fn read(&self, runs: &[Run]) {
+    pub(super) fn read(&self, runs: &[EventRun]) {
         let mut memory = self.memory();
         for (run, event) in runs.iter().filter_map(|run| run.events.last().map(|event| (run, event))) {
             memory.highest_sequence = memory.highest_sequence.max(event.sequence);
-            let known = Known { key: event.key(), sequence: event.sequence, id: Some(event.id.clone()) };
+            let known = ConfirmedEvent { key: event.key(), sequence: event.sequence, id: Some(event.id.clone()) };
             memory.read.insert(run.aggregate, known);
         }
         if memory.read.len() > READ_MAX {
@@ -251,7 +251,7 @@ impl History {
             let through = done_through(outcome).filter(|_| !fenced.contains(&outcome.hold));
             if let Some(through) = through {
                 let id = known.id.clone().filter(|_| through == known.sequence);
-                marked.push(Known { key: known.key.clone(), sequence: through, id });
+                marked.push(ConfirmedEvent { key: known.key.clone(), sequence: through, id });
             }
             // The rest of it may have been sent.
             if through.is_none_or(|through| through < known.sequence) {
@@ -270,9 +270,9 @@ impl History {
     }
 }
 
-impl Memory {
+impl ConfirmedState {
     /// What was read or marked, and which of it is marked.
-    fn events(&self) -> Vec<(Known, bool)> {
+    fn events(&self) -> Vec<(ConfirmedEvent, bool)> {
         let read = self.read.values().chain(self.read_before.values()).map(|known| (known.clone(), false));
         self.marked.iter().map(|known| (known.clone(), true)).chain(read).collect()
     }
@@ -283,17 +283,17 @@ pub(super) const ADVICE: &str = "Stop all publishers, run `shardwise outbox rest
      any consumer has seen, and start them again";
 
 /// Where this connection leads; `None`: to a standby.
-pub(super) async fn place(conn: &mut PgConnection) -> Result<Option<Place>, sqlx::Error> {
+pub(super) async fn place(conn: &mut PgConnection) -> Result<Option<DatabaseIdentity>, sqlx::Error> {
     let row = match sqlx::query(WHERE).fetch_one(&mut *conn).await {
         Err(sqlx::Error::Database(_)) => sqlx::query(WHERE_WITHOUT_TIMELINE).fetch_one(conn).await?,
         row => row?,
     };
     let is_standby: bool = row.try_get(0)?;
-    Ok(if is_standby { None } else { Some(Place { timeline: row.try_get(1)?, rest: row.try_get(2)? }) })
+    Ok(if is_standby { None } else { Some(DatabaseIdentity { timeline: row.try_get(1)?, rest: row.try_get(2)? }) })
 }
 
 /// Remembers the timeline in the outbox if none is, and says if another one is, unless this process has followed there itself.
-pub(super) async fn note(conn: &mut PgConnection, history: &History) -> Result<(), Fault> {
+pub(super) async fn note(conn: &mut PgConnection, history: &CommitHistory) -> Result<(), StatementError> {
     let Some(now) = place(conn).await?.and_then(|place| place.timeline) else { return Ok(()) };
     let before: Option<String> = sqlx::query_scalar("SELECT timeline FROM outbox_meta").fetch_one(&mut *conn).await?;
     match before {

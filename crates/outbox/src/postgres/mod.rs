@@ -47,14 +47,14 @@ pub use fetch::{FETCH, LARGE};
 pub use record::MARK;
 pub use schema::{MIGRATIONS, Migration, SCHEMA_VERSION, revert};
 
-use self::calls::Leased;
-use self::error::Context;
-use self::history::History;
+use self::calls::LeasedConnection;
+use self::error::PgErrorContext;
+use self::history::CommitHistory;
 use crate::options::RETRY_DELAY_MAX;
 use crate::store::sql::{to_ordered, unsigned};
 use crate::store::{
-    AuditEntry, Backlog, Cleaned, DeadLetter, DeadLetters, FetchRequest, Fetched, Hold, Outcome, Registration, Replayed, Resent, Restored,
-    Signature, Status, Store, Swept, Touch,
+    AuditEntry, Backlog, CleanResult, DeadLetter, DeadLetters, FetchRequest, FetchResult, Hold, Outcome, PublisherRegistration,
+    ReplayResult, ResendResult, RestoreResult, Signature, Status, Store, SweepResult, TouchReply,
 };
 use crate::{ErrorKind, NewEvent, Result};
 
@@ -84,7 +84,7 @@ pub struct PostgresStore {
     struck_at: Arc<Mutex<Option<Instant>>>,
     /// Behind this aggregate the search for idle ones goes on.
     forget_after: Arc<Mutex<i64>>,
-    history: History,
+    history: CommitHistory,
 }
 
 impl PostgresStore {
@@ -116,7 +116,7 @@ impl PostgresStore {
     async fn connect(config: PostgresConfig) -> Result<Self> {
         let connections = CONNECTIONS + u32::from(config.listen);
         let pool = PgPoolOptions::new().max_connections(connections).acquire_timeout(ACQUIRE_TIMEOUT).test_before_acquire(false);
-        let history = History::default();
+        let history = CommitHistory::default();
         let (of_new, of_old) = (history.clone(), history.clone());
         let pool = pool.after_connect(move |conn, _| {
             let history = of_new.clone();
@@ -140,8 +140,8 @@ impl PostgresStore {
     }
 
     /// A connection for one call.
-    async fn lease(&self) -> Result<Leased> {
-        let mut leased = self.pool.acquire().await.map(Leased::new).at(self)?;
+    async fn lease(&self) -> Result<LeasedConnection> {
+        let mut leased = self.pool.acquire().await.map(LeasedConnection::new).at(self)?;
         if self.history.is_suspect() {
             self.history.compare(&mut leased).await.at(self)?;
         }
@@ -190,7 +190,7 @@ impl PostgresStore {
 
     /// Lifts epochs and sequences above numbers that consumers have seen, after commits were lost: see
     /// [`SqliteStore::restored`](crate::SqliteStore::restored), and for the way to do it `postgres.md`. Writers may go on; publishers take their slots again.
-    pub async fn restored(&self, epoch_above: u64, sequence_above: u64) -> Result<Restored> {
+    pub async fn restored(&self, epoch_above: u64, sequence_above: u64) -> Result<RestoreResult> {
         restored::restored(self, epoch_above, sequence_above).await
     }
 
@@ -240,42 +240,42 @@ impl Store for PostgresStore {
         call!(self, conn => schema::id(conn))
     }
 
-    async fn register(&self, me: &Registration) -> Result<()> {
+    async fn register(&self, me: &PublisherRegistration) -> Result<()> {
         let seen = call!(self, conn => fence::register(conn, me))?;
         self.history.registered(me, seen);
         call!(self, conn => history::note(conn, &self.history))
     }
 
-    async fn touch(&self, me: &Registration) -> Result<Touch> {
-        let Some((seen, holds)) = call!(self, conn => fence::touch(conn, me))? else { return Ok(Touch::Unknown) };
+    async fn touch(&self, me: &PublisherRegistration) -> Result<TouchReply> {
+        let Some((seen, holds)) = call!(self, conn => fence::touch(conn, me))? else { return Ok(TouchReply::Unknown) };
         self.history.registered(me, seen);
         self.history.held(me, &holds);
-        Ok(Touch::Seen(holds))
+        Ok(TouchReply::Seen(holds))
     }
 
-    async fn take(&self, me: &Registration, slots: &SlotSet) -> Result<Vec<Hold>> {
+    async fn take(&self, me: &PublisherRegistration, slots: &SlotSet) -> Result<Vec<Hold>> {
         let holds = call!(self, conn => fence::take(conn, me, slots))?;
         self.history.held(me, &holds);
         Ok(holds)
     }
 
-    async fn release(&self, me: &Registration, holds: &[Hold]) -> Result<()> {
+    async fn release(&self, me: &PublisherRegistration, holds: &[Hold]) -> Result<()> {
         call!(self, conn => fence::release(conn, me, holds))
     }
 
-    async fn leave(&self, me: &Registration) -> Result<()> {
+    async fn leave(&self, me: &PublisherRegistration) -> Result<()> {
         call!(self, conn => fence::leave(conn, me))?;
         self.history.left(me);
         Ok(())
     }
 
-    async fn fetch(&self, me: &Registration, request: &FetchRequest) -> Result<Fetched> {
+    async fn fetch(&self, me: &PublisherRegistration, request: &FetchRequest) -> Result<FetchResult> {
         let fetched = fetch::fetch(self, me, request).await?;
         self.history.read(&fetched.runs);
         Ok(fetched)
     }
 
-    async fn record(&self, me: &Registration, outcomes: &[Outcome], delete: bool) -> Result<Vec<Hold>> {
+    async fn record(&self, me: &PublisherRegistration, outcomes: &[Outcome], delete: bool) -> Result<Vec<Hold>> {
         let fenced = call!(self, conn => record::record(conn, me, outcomes, delete))?;
         self.history.recorded(outcomes, &fenced);
         Ok(fenced)
@@ -285,7 +285,7 @@ impl Store for PostgresStore {
         call!(self, conn => upkeep::place_new(conn, limit))
     }
 
-    async fn sweep(&self, retention: Duration, position: i64, limit: usize) -> Result<Swept> {
+    async fn sweep(&self, retention: Duration, position: i64, limit: usize) -> Result<SweepResult> {
         call!(self, conn => sweep::sweep(conn, retention, position, limit))
     }
 
@@ -293,7 +293,7 @@ impl Store for PostgresStore {
         if self.config.listen { wakes::wakes(self.clone()) } else { stream::pending().boxed() }
     }
 
-    async fn clean(&self, parked_retention: Duration, limit: usize) -> Result<Cleaned> {
+    async fn clean(&self, parked_retention: Duration, limit: usize) -> Result<CleanResult> {
         clean::clean(self, parked_retention, limit).await
     }
 
@@ -316,11 +316,11 @@ impl DeadLetters for PostgresStore {
         call!(self, conn => dead_letters::list(conn, key, limit))
     }
 
-    async fn replay(&self, id: &str, by: &Signature) -> Result<Option<Replayed>> {
+    async fn replay(&self, id: &str, by: &Signature) -> Result<Option<ReplayResult>> {
         call!(self, conn => dead_letters::replay(conn, id, by))
     }
 
-    async fn replay_aggregate(&self, key: &str, from: Option<&str>, events_max: usize, by: &Signature) -> Result<Option<Resent>> {
+    async fn replay_aggregate(&self, key: &str, from: Option<&str>, events_max: usize, by: &Signature) -> Result<Option<ResendResult>> {
         call!(self, conn => dead_letters::replay_aggregate(conn, key, from, events_max, by))
     }
 

@@ -4,11 +4,11 @@ use std::time::{Duration, Instant};
 
 use sqlx::{Connection, PgConnection};
 
-use super::error::Fault;
+use super::error::StatementError;
 use super::fence::{columns, holds};
 use super::millis;
 use crate::store::sql::{changes, done_through, shortened};
-use crate::store::{Hold, Outcome, Registration, Then};
+use crate::store::{HeadUpdate, Hold, Outcome, PublisherRegistration};
 
 /// The outcomes whose holds are current, looked up in a hash (IS TRUE keeps it from becoming a nested loop); a slot stays as it is until the transaction ends. $1 aggregates, $2 slots and $3 epochs side by
 /// side, $4 incarnation; `$what` are the other columns. Slots are looked up one by one (LATERAL): left to choose, a server that knows nothing of the slots' table yet compares each slot that is held with each
@@ -126,7 +126,12 @@ impl Columns {
 }
 
 /// Tries again at once where it gave up for a writer's sake, who is through then.
-pub(super) async fn record(conn: &mut PgConnection, me: &Registration, outcomes: &[Outcome], delete: bool) -> Result<Vec<Hold>, Fault> {
+pub(super) async fn record(
+    conn: &mut PgConnection,
+    me: &PublisherRegistration,
+    outcomes: &[Outcome],
+    delete: bool,
+) -> Result<Vec<Hold>, StatementError> {
     for _ in 1..TRIES {
         let begun = Instant::now();
         match record_once(conn, me, outcomes, delete).await {
@@ -137,10 +142,15 @@ pub(super) async fn record(conn: &mut PgConnection, me: &Registration, outcomes:
     record_once(conn, me, outcomes, delete).await
 }
 
-async fn record_once(conn: &mut PgConnection, me: &Registration, outcomes: &[Outcome], delete: bool) -> Result<Vec<Hold>, Fault> {
+async fn record_once(
+    conn: &mut PgConnection,
+    me: &PublisherRegistration,
+    outcomes: &[Outcome],
+    delete: bool,
+) -> Result<Vec<Hold>, StatementError> {
     let incarnation = me.incarnation.to_string();
     let expected = changes(outcomes);
-    let written = if !delete && outcomes.iter().all(|outcome| outcome.then == Then::Next) {
+    let written = if !delete && outcomes.iter().all(|outcome| outcome.then == HeadUpdate::Next) {
         mark(conn, &incarnation, outcomes, false).await?
     } else {
         let mut tx = conn.begin().await?;
@@ -176,7 +186,7 @@ async fn mark(conn: &mut PgConnection, incarnation: &str, outcomes: &[Outcome], 
 async fn park(conn: &mut PgConnection, incarnation: &str, outcomes: &[Outcome]) -> Result<(), sqlx::Error> {
     let (mut columns, mut sequences, mut errors) = (Columns::default(), Vec::new(), Vec::new());
     for outcome in outcomes {
-        let Then::Park { sequence, error } = &outcome.then else { continue };
+        let HeadUpdate::Park { sequence, error } = &outcome.then else { continue };
         columns.push(outcome);
         sequences.push(sequence.cast_signed());
         errors.push(kept(error));
@@ -188,10 +198,10 @@ async fn park(conn: &mut PgConnection, incarnation: &str, outcomes: &[Outcome]) 
     Ok(())
 }
 
-async fn discard(conn: &mut PgConnection, me: &Registration, incarnation: &str, outcomes: &[Outcome]) -> Result<(), sqlx::Error> {
+async fn discard(conn: &mut PgConnection, me: &PublisherRegistration, incarnation: &str, outcomes: &[Outcome]) -> Result<(), sqlx::Error> {
     let (mut columns, mut sequences, mut errors) = (Columns::default(), Vec::new(), Vec::new());
     for outcome in outcomes {
-        let Then::Discard { sequence, error } = &outcome.then else { continue };
+        let HeadUpdate::Discard { sequence, error } = &outcome.then else { continue };
         columns.push(outcome);
         sequences.push(sequence.cast_signed());
         errors.push(kept(error));
@@ -209,11 +219,11 @@ async fn fail(conn: &mut PgConnection, incarnation: &str, outcomes: &[Outcome]) 
         (vec![], vec![], vec![], vec![], vec![], vec![]);
     for outcome in outcomes {
         let (sequence, charged, failed, wait, error) = match &outcome.then {
-            Then::Retry { sequence, attempts, failures, retry_in, error } => {
+            HeadUpdate::Retry { sequence, attempts, failures, retry_in, error } => {
                 (*sequence, *attempts, *failures, Some(millis(*retry_in)), error)
             }
-            Then::Block { sequence, attempts, error } => (*sequence, *attempts, *attempts, None, error),
-            Then::Next | Then::Park { .. } | Then::Discard { .. } => continue,
+            HeadUpdate::Block { sequence, attempts, error } => (*sequence, *attempts, *attempts, None, error),
+            HeadUpdate::Next | HeadUpdate::Park { .. } | HeadUpdate::Discard { .. } => continue,
         };
         columns.push(outcome);
         sequences.push(sequence.cast_signed());
@@ -236,7 +246,7 @@ fn kept(error: &str) -> String {
     shortened(error).replace('\0', "\u{fffd}")
 }
 
-async fn fenced(conn: &mut PgConnection, incarnation: &str, outcomes: &[Outcome]) -> Result<Vec<Hold>, Fault> {
+async fn fenced(conn: &mut PgConnection, incarnation: &str, outcomes: &[Outcome]) -> Result<Vec<Hold>, StatementError> {
     let mut asked: Vec<Hold> = outcomes.iter().map(|outcome| outcome.hold).collect();
     asked.sort_unstable();
     asked.dedup();

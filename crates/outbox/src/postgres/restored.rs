@@ -5,13 +5,13 @@ use std::time::Duration;
 
 use sqlx::{Connection, PgConnection};
 
-use super::error::{Context, Fault};
+use super::error::{PgErrorContext, StatementError};
 use super::fence::alive;
 use super::history;
 use super::record::short_of_a_deadlock;
 use super::{PostgresStore, call, unsigned};
 use crate::Result;
-use crate::store::{Restored, checked};
+use crate::store::{RestoreResult, checked};
 
 /// Aggregates of one batch.
 const BATCH: i64 = 1_000;
@@ -52,7 +52,7 @@ const WAITING: &str = "SELECT coalesce(sum(least(a.last_seq, $1) - h.done_seq), 
     FROM outbox_head AS h JOIN outbox_aggregate AS a ON a.id = h.aggregate
     WHERE (h.ready OR h.waiting OR h.blocked_at IS NOT NULL) AND h.done_seq < a.last_seq AND h.done_seq < $1";
 
-pub(super) async fn restored(store: &PostgresStore, epoch_above: u64, sequence_above: u64) -> Result<Restored> {
+pub(super) async fn restored(store: &PostgresStore, epoch_above: u64, sequence_above: u64) -> Result<RestoreResult> {
     let (epoch, sequence) = checked(epoch_above, sequence_above)?;
     let mut restored = call!(store, conn => lift_slots(conn, epoch, sequence))?;
     let mut after = Some(0);
@@ -63,7 +63,7 @@ pub(super) async fn restored(store: &PostgresStore, epoch_above: u64, sequence_a
     Ok(restored)
 }
 
-async fn lift_slots(conn: &mut PgConnection, epoch: i64, sequence: i64) -> Result<Restored, Fault> {
+async fn lift_slots(conn: &mut PgConnection, epoch: i64, sequence: i64) -> Result<RestoreResult, StatementError> {
     let timeline = history::place(conn).await?.and_then(|place| place.timeline);
     let mut tx = conn.begin().await?;
     sqlx::query("SELECT 1 FROM outbox_meta FOR UPDATE").execute(&mut *tx).await?;
@@ -78,11 +78,11 @@ async fn lift_slots(conn: &mut PgConnection, epoch: i64, sequence: i64) -> Resul
     sqlx::query("UPDATE outbox_meta SET timeline = $1").bind(timeline).execute(&mut *tx).await?;
     let highest: i64 = sqlx::query_scalar("SELECT max(epoch) FROM outbox_slot").fetch_one(&mut *tx).await?;
     tx.commit().await?;
-    Ok(Restored { epoch: unsigned(highest), aggregates: 0, waiting: unsigned(waiting), publishers: unsigned(publishers) })
+    Ok(RestoreResult { epoch: unsigned(highest), aggregates: 0, waiting: unsigned(waiting), publishers: unsigned(publishers) })
 }
 
 /// One batch; gives way to writers, and tries again.
-async fn lift_behind_writers(conn: &mut PgConnection, after: i64, sequence: i64) -> Result<(u64, Option<i64>), Fault> {
+async fn lift_behind_writers(conn: &mut PgConnection, after: i64, sequence: i64) -> Result<(u64, Option<i64>), StatementError> {
     for _ in 1..TRIES {
         match lift(conn, after, sequence).await {
             Err(fault) if fault.gave_way() => tokio::time::sleep(GIVEN_WAY).await,
@@ -93,7 +93,7 @@ async fn lift_behind_writers(conn: &mut PgConnection, after: i64, sequence: i64)
 }
 
 /// Answers how many were lifted, and where to go on.
-async fn lift(conn: &mut PgConnection, after: i64, sequence: i64) -> Result<(u64, Option<i64>), Fault> {
+async fn lift(conn: &mut PgConnection, after: i64, sequence: i64) -> Result<(u64, Option<i64>), StatementError> {
     let (looked_at, last, lifted): (i64, Option<i64>, i64) =
         sqlx::query_as(LIFT).bind(after).bind(BATCH).bind(sequence).fetch_one(conn).await?;
     Ok((unsigned(lifted), last.filter(|_| looked_at == BATCH)))

@@ -2,7 +2,7 @@
 
 use sqlx::{Connection, PgConnection};
 
-use super::error::Fault;
+use super::error::StatementError;
 use crate::{Error, ErrorKind};
 
 /// The schema this version reads and writes.
@@ -50,7 +50,7 @@ const SERVER_MIN: i32 = 130_000;
 const ONE_AT_A_TIME: &str = "SELECT pg_advisory_xact_lock(7738157320411812468)";
 
 /// Brings the schema up to date; several processes at once are fine.
-pub(super) async fn migrate(conn: &mut PgConnection) -> Result<(), Fault> {
+pub(super) async fn migrate(conn: &mut PgConnection) -> Result<(), StatementError> {
     require_server(conn).await?;
     for migration in &MIGRATIONS {
         let mut tx = conn.begin().await?;
@@ -66,7 +66,7 @@ pub(super) async fn migrate(conn: &mut PgConnection) -> Result<(), Fault> {
 }
 
 /// Fails unless the schema is exactly this version's.
-pub(super) async fn check(conn: &mut PgConnection) -> Result<(), Fault> {
+pub(super) async fn check(conn: &mut PgConnection) -> Result<(), StatementError> {
     let found = version(conn).await?;
     refuse_newer(found)?;
     if found == SCHEMA_VERSION {
@@ -85,7 +85,7 @@ pub async fn revert(conn: &mut PgConnection) -> crate::Result<()> {
     Ok(take_back(conn).await?)
 }
 
-async fn take_back(conn: &mut PgConnection) -> Result<(), Fault> {
+async fn take_back(conn: &mut PgConnection) -> Result<(), StatementError> {
     let mut tx = conn.begin().await?;
     let found = version(&mut tx).await?;
     refuse_newer(found)?;
@@ -96,12 +96,12 @@ async fn take_back(conn: &mut PgConnection) -> Result<(), Fault> {
 }
 
 /// The outbox's id.
-pub(super) async fn id(conn: &mut PgConnection) -> Result<Option<String>, Fault> {
+pub(super) async fn id(conn: &mut PgConnection) -> Result<Option<String>, StatementError> {
     Ok(sqlx::query_scalar("SELECT outbox_id FROM outbox_meta").fetch_one(conn).await?)
 }
 
 /// 0 if there is no outbox.
-async fn version(conn: &mut PgConnection) -> Result<i64, Fault> {
+async fn version(conn: &mut PgConnection) -> Result<i64, StatementError> {
     let there: bool = sqlx::query_scalar("SELECT to_regclass('outbox_meta') IS NOT NULL").fetch_one(&mut *conn).await?;
     if !there {
         return Ok(0);
@@ -109,7 +109,7 @@ async fn version(conn: &mut PgConnection) -> Result<i64, Fault> {
     Ok(sqlx::query_scalar("SELECT schema_version FROM outbox_meta").fetch_one(conn).await?)
 }
 
-fn refuse_newer(found: i64) -> Result<(), Fault> {
+fn refuse_newer(found: i64) -> Result<(), StatementError> {
     if found > SCHEMA_VERSION {
         let text = format!("its schema is {found}, newer than this version's {SCHEMA_VERSION}: use a newer shardwise");
         return Err(Error::new(ErrorKind::Schema, text).into());
@@ -118,7 +118,7 @@ fn refuse_newer(found: i64) -> Result<(), Fault> {
 }
 
 /// Keys are hashed as their bytes in UTF-8, and the statements need PostgreSQL 13.
-async fn require_server(conn: &mut PgConnection) -> Result<(), Fault> {
+async fn require_server(conn: &mut PgConnection) -> Result<(), StatementError> {
     let sql = "SELECT current_setting('server_version_num')::integer, current_setting('server_encoding')";
     let (version, encoding): (i32, String) = sqlx::query_as(sql).fetch_one(conn).await?;
     let refuse = |what: String| Err(Error::new(ErrorKind::Schema, what).into());
@@ -132,7 +132,7 @@ async fn require_server(conn: &mut PgConnection) -> Result<(), Fault> {
 }
 
 /// A table of ours that is there without `outbox_meta` is somebody else's.
-fn occupied(error: sqlx::Error) -> Fault {
+fn occupied(error: sqlx::Error) -> StatementError {
     let code = error.as_database_error().and_then(|error| error.code().map(std::borrow::Cow::into_owned));
     match code.as_deref() {
         Some("42P07" | "42710" | "42723") => {

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use sqlx::{Connection, PgConnection, Row};
 
-use super::error::Fault;
+use super::error::StatementError;
 use super::fence::alive;
 use super::{ago, retry_ahead_max_ms, small, unsigned};
 use crate::one_line;
@@ -104,7 +104,7 @@ const BACKLOG: &str = concat!(
     FROM every AS b LEFT JOIN outbox AS o ON o.aggregate = b.aggregate AND o.seq = b.done_seq + 1"
 );
 
-pub(super) async fn backlog(conn: &mut PgConnection, most: usize) -> Result<Backlog, Fault> {
+pub(super) async fn backlog(conn: &mut PgConnection, most: usize) -> Result<Backlog, StatementError> {
     let most = i64::try_from(most).unwrap_or(i64::MAX);
     let found = sqlx::query_as(BACKLOG).bind(most).fetch_one(&mut *conn).await?;
     let (pending, oldest, waiting, blocked, parked, held_back): (i64, Option<i64>, i64, i64, i64, i64) = found;
@@ -120,7 +120,7 @@ pub(super) async fn backlog(conn: &mut PgConnection, most: usize) -> Result<Back
     })
 }
 
-pub(super) async fn status(conn: &mut PgConnection) -> Result<Status, Fault> {
+pub(super) async fn status(conn: &mut PgConnection) -> Result<Status, StatementError> {
     let mut tx = conn.begin_with("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY").await?;
     let mut status = read(&mut tx).await?;
     status.publishers = publishers(&mut tx).await?;

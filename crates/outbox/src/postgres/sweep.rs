@@ -4,9 +4,9 @@ use std::time::Duration;
 
 use sqlx::PgConnection;
 
-use super::error::Fault;
+use super::error::StatementError;
 use super::millis;
-use crate::store::Swept;
+use crate::store::SweepResult;
 
 /// Rows behind a window without anything old that are looked at: as many old rows as make up one of so many parts of the table are found.
 const SAMPLES: i64 = 32;
@@ -48,13 +48,18 @@ const DELIVERED: &str = "WITH looked AS MATERIALIZED (
     )
     SELECT count(*), max(aggregate), (SELECT count(*) FROM done), (SELECT max(aggregate) FROM done), (SELECT count(*) FROM gone) FROM looked";
 
-pub(super) async fn sweep(conn: &mut PgConnection, retention: Duration, position: i64, limit: usize) -> Result<Swept, Fault> {
+pub(super) async fn sweep(
+    conn: &mut PgConnection,
+    retention: Duration,
+    position: i64,
+    limit: usize,
+) -> Result<SweepResult, StatementError> {
     let limit = i64::try_from(limit).unwrap_or(i64::MAX);
     if retention.is_zero() { all_delivered(conn, position, limit).await } else { old(conn, retention, position, limit).await }
 }
 
 /// By the rows, from the oldest on; the position is a row's.
-async fn old(conn: &mut PgConnection, retention: Duration, position: i64, limit: i64) -> Result<Swept, Fault> {
+async fn old(conn: &mut PgConnection, retention: Duration, position: i64, limit: i64) -> Result<SweepResult, StatementError> {
     let window = sqlx::query_as(OLD).bind(position).bind(limit).bind(millis(retention).min(RETENTION_MS_MAX)).fetch_one(&mut *conn).await?;
     let (looked_at, last, any_old, deleted): (i64, Option<i64>, Option<bool>, i64) = window;
     let Some(last) = last.filter(|_| looked_at == limit) else { return Ok(swept(deleted, None)) };
@@ -64,7 +69,7 @@ async fn old(conn: &mut PgConnection, retention: Duration, position: i64, limit:
     Ok(swept(deleted, goes_on.then_some(last)))
 }
 
-async fn old_beyond(conn: &mut PgConnection, retention: Duration, position: i64) -> Result<bool, Fault> {
+async fn old_beyond(conn: &mut PgConnection, retention: Duration, position: i64) -> Result<bool, StatementError> {
     let age = millis(retention).min(RETENTION_MS_MAX);
     Ok(sqlx::query_scalar(OLD_BEYOND).bind(position).bind(age).bind(SAMPLES).fetch_one(conn).await?)
 }
@@ -74,7 +79,7 @@ pub(super) const RETENTION_MS_MAX: i64 = 1_000 * 366 * 24 * 3_600 * 1_000;
 
 /// By the aggregates; the position is an aggregate's. Publishers delete what they deliver, so this finds only what was delivered under
 /// another retention: as a rule nothing.
-async fn all_delivered(conn: &mut PgConnection, position: i64, limit: i64) -> Result<Swept, Fault> {
+async fn all_delivered(conn: &mut PgConnection, position: i64, limit: i64) -> Result<SweepResult, StatementError> {
     let window = sqlx::query_as(DELIVERED).bind(position).bind(limit).bind(limit).fetch_one(conn).await?;
     let (looked_at, last, found, last_found, deleted): (i64, Option<i64>, i64, Option<i64>, i64) = window;
     // The last aggregate may have more.
@@ -83,6 +88,6 @@ async fn all_delivered(conn: &mut PgConnection, position: i64, limit: i64) -> Re
 }
 
 /// Rows are locked one by one, and other rows are anybody's.
-fn swept(deleted: i64, resume: Option<i64>) -> Swept {
-    Swept { deleted: usize::try_from(deleted).unwrap_or(0), resume, shut: Duration::ZERO }
+fn swept(deleted: i64, resume: Option<i64>) -> SweepResult {
+    SweepResult { deleted: usize::try_from(deleted).unwrap_or(0), resume, shut: Duration::ZERO }
 }

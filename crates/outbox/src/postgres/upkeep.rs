@@ -4,7 +4,7 @@
 use shardwise::ShardKey;
 use sqlx::PgConnection;
 
-use super::error::Fault;
+use super::error::StatementError;
 use super::record::short_of_a_deadlock;
 use super::to_ordered;
 
@@ -24,15 +24,15 @@ const STRIKE_OFF: &str = concat!(
     UPDATE outbox_head AS h SET listed = false FROM drained AS d WHERE h.aggregate = d.id"
 );
 
-pub(super) async fn strike_off(conn: &mut PgConnection, aggregates: &[i64]) -> Result<(), Fault> {
-    match sqlx::query(STRIKE_OFF).bind(aggregates).execute(conn).await.map_err(Fault::from) {
+pub(super) async fn strike_off(conn: &mut PgConnection, aggregates: &[i64]) -> Result<(), StatementError> {
+    match sqlx::query(STRIKE_OFF).bind(aggregates).execute(conn).await.map_err(StatementError::from) {
         // They stay on the list until the next reading finds them.
         Err(fault) if !fault.gave_way() => Err(fault),
         _ => Ok(()),
     }
 }
 
-pub(super) async fn place_new(conn: &mut PgConnection, limit: usize) -> Result<usize, Fault> {
+pub(super) async fn place_new(conn: &mut PgConnection, limit: usize) -> Result<usize, StatementError> {
     let limit = i64::try_from(limit).unwrap_or(i64::MAX);
     let select = "SELECT h.aggregate, a.key FROM outbox_head AS h JOIN outbox_aggregate AS a ON a.id = h.aggregate
         WHERE h.hash IS NULL ORDER BY h.aggregate LIMIT $1";
@@ -52,7 +52,7 @@ pub(super) async fn place_new(conn: &mut PgConnection, limit: usize) -> Result<u
     Ok(new.len())
 }
 
-pub(super) async fn unblock(conn: &mut PgConnection, key: Option<&str>) -> Result<u64, Fault> {
+pub(super) async fn unblock(conn: &mut PgConnection, key: Option<&str>) -> Result<u64, StatementError> {
     let update = "UPDATE outbox_head AS h
         SET blocked_at = NULL, retry_at = NULL, attempts = 0, failures = 0, failing_since = NULL, attempted_at = NULL
         FROM outbox_aggregate AS a

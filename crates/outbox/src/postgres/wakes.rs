@@ -6,7 +6,7 @@ use futures::stream::{self, BoxStream, StreamExt as _};
 use sqlx::postgres::PgListener;
 
 use super::PostgresStore;
-use super::error::Context;
+use super::error::PgErrorContext;
 use crate::Result;
 
 /// Between two tries at a connection.

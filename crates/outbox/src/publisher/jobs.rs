@@ -11,8 +11,8 @@ use tokio::time::timeout;
 use tracing::Instrument;
 
 use super::traced;
-use crate::decide::{Call, Input, SendId};
-use crate::sink::{Accepted, Refusal};
+use crate::decide::{EngineInput, SendId, StoreCall};
+use crate::sink::{Acceptance, Refusal};
 use crate::{Delivery, Error, ErrorKind, Result, Sink};
 
 /// How long a call to the store may take; longer than it waits for a lock.
@@ -20,36 +20,36 @@ const CALL_TIMEOUT: Duration = Duration::from_secs(15);
 
 /// How a task ended.
 #[derive(Debug)]
-pub(super) enum Done {
-    Input(Input),
-    Failed(Call, Error),
+pub(super) enum JobOutcome {
+    Input(EngineInput),
+    Failed(StoreCall, Error),
 }
 
 #[derive(Debug, Clone, Copy)]
 enum Job {
-    Call(Call),
+    Call(StoreCall),
     Send(SendId),
 }
 
 /// The tasks under way. Dropping it ends them.
 #[derive(Debug, Default)]
 pub(super) struct Jobs {
-    tasks: JoinSet<Done>,
+    tasks: JoinSet<JobOutcome>,
     by_task: HashMap<Id, Job>,
     sends: HashMap<SendId, AbortHandle>,
 }
 
 impl Jobs {
-    pub(super) fn call(&mut self, call: Call, work: impl Future<Output = Result<Input>> + Send + 'static) {
+    pub(super) fn call(&mut self, call: StoreCall, work: impl Future<Output = Result<EngineInput>> + Send + 'static) {
         let span = traced::call(call);
         let work = work.instrument(span.clone());
         let handle = self.tasks.spawn(async move {
             let done = match timeout(CALL_TIMEOUT, work).await {
-                Ok(Ok(input)) => Done::Input(input),
-                Ok(Err(error)) => Done::Failed(call, error),
+                Ok(Ok(input)) => JobOutcome::Input(input),
+                Ok(Err(error)) => JobOutcome::Failed(call, error),
                 Err(_) => {
                     let text = format!("the store has not answered within {CALL_TIMEOUT:?}: tried again");
-                    Done::Failed(call, Error::new(ErrorKind::Unavailable, text))
+                    JobOutcome::Failed(call, Error::new(ErrorKind::Unavailable, text))
                 }
             };
             traced::done(&span, &done);
@@ -67,8 +67,8 @@ impl Jobs {
             let answer = timeout(within, sink.deliver(batch).instrument(span.clone())).await;
             took.record(begun.elapsed());
             let done = match answer {
-                Ok(accepted) => Done::Input(Input::Sent { id, accepted: reasoned(accepted, events), unknown_end: false }),
-                Err(_) => Done::Input(broken_send(id, format!("{} has not answered within {within:?}", sink.name()))),
+                Ok(accepted) => JobOutcome::Input(EngineInput::Sent { id, accepted: reasoned(accepted, events), unknown_end: false }),
+                Err(_) => JobOutcome::Input(broken_send(id, format!("{} has not answered within {within:?}", sink.name()))),
             };
             traced::done(&span, &done);
             done
@@ -85,7 +85,7 @@ impl Jobs {
     }
 
     /// The next task that ends; waits for ever if there is none.
-    pub(super) async fn next(&mut self) -> Done {
+    pub(super) async fn next(&mut self) -> JobOutcome {
         loop {
             let (id, result) = match self.tasks.join_next_with_id().await {
                 None => std::future::pending().await,
@@ -106,19 +106,19 @@ impl Jobs {
     }
 }
 
-fn panicked(job: Job) -> Done {
+fn panicked(job: Job) -> JobOutcome {
     match job {
-        Job::Call(call) => Done::Failed(call, Error::new(ErrorKind::Internal, "the store's code panicked; see the log")),
-        Job::Send(id) => Done::Input(broken_send(id, "the sink's code panicked; see the log".into())),
+        Job::Call(call) => JobOutcome::Failed(call, Error::new(ErrorKind::Internal, "the store's code panicked; see the log")),
+        Job::Send(id) => JobOutcome::Input(broken_send(id, "the sink's code panicked; see the log".into())),
     }
 }
 
-fn broken_send(id: SendId, message: String) -> Input {
-    Input::Sent { id, accepted: Accepted::up_to(0, Refusal::retryable(message)), unknown_end: true }
+fn broken_send(id: SendId, message: String) -> EngineInput {
+    EngineInput::Sent { id, accepted: Acceptance::up_to(0, Refusal::retryable(message)), unknown_end: true }
 }
 
 /// A sink that stops short without a reason must not make the publisher spin.
-fn reasoned(mut accepted: Accepted, events: usize) -> Accepted {
+fn reasoned(mut accepted: Acceptance, events: usize) -> Acceptance {
     let unreasoned = || Some(Refusal::retryable("the sink took only part of the batch and gave no reason"));
     if accepted.events < events && accepted.refusal.is_none() {
         accepted.refusal = unreasoned();

@@ -14,11 +14,11 @@ use shardwise::discovery::{Clock, random_incarnation};
 use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
 
-pub use stats::{PublisherStats, Snapshot, Trouble};
+pub use stats::{PublisherSnapshot, PublisherStats, Trouble};
 pub use watch::report_backlog;
 
-use self::runner::Runner;
-use crate::store::Registration;
+use self::runner::PublisherRunner;
+use crate::store::PublisherRegistration;
 use crate::{Error, ErrorKind, PublisherOptions, Result, Sink, Store};
 
 /// Sends an outbox's events on. Several of them, in one process or many, share the work by the sharding they are given.
@@ -73,13 +73,13 @@ impl OutboxPublisher {
     /// error: another schema or number of slots, a store that is not one, missing or read-only.
     pub async fn run(self, shutdown: CancellationToken) -> Result<()> {
         let ownership = self.sharding.ownership();
-        let me = Registration {
+        let me = PublisherRegistration {
             publisher: self.sharding.instance_id().as_str().to_owned(),
             incarnation: random_incarnation(),
             ttl: self.sharding.timing().ttl,
             slots: ownership.slots().slots(),
         };
-        Runner::new(self, me).run(shutdown).await
+        PublisherRunner::new(self, me).run(shutdown).await
     }
 }
 

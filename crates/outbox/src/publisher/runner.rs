@@ -12,21 +12,21 @@ use tokio::sync::watch::Receiver;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::AbortOnDropHandle;
 
-use super::jobs::{Done, Jobs};
+use super::jobs::{JobOutcome, Jobs};
 use super::watch;
 use super::{Nudge, OutboxPublisher, PublisherStats, Trouble};
-use crate::decide::{Action, Address, Call, Engine, Input};
-use crate::metrics::Meters;
-use crate::store::{Outcome, Registration, Then};
+use crate::decide::{DestinationResolver, Engine, EngineAction, EngineInput, StoreCall};
+use crate::metrics::PublisherMeters;
+use crate::store::{HeadUpdate, Outcome, PublisherRegistration};
 use crate::{Error, ErrorKind, PublisherOptions, Result, Sink, Store};
 
-pub(super) struct Runner {
+pub(super) struct PublisherRunner {
     store: Arc<dyn Store>,
     sink: Arc<dyn Sink>,
     sharding: Arc<dyn Sharding>,
     /// Whether the store has been seen to be that of the outbox which the sharding serves.
     is_served: Arc<AtomicBool>,
-    me: Arc<Registration>,
+    me: Arc<PublisherRegistration>,
     options: PublisherOptions,
     clock: Clock,
     stats: PublisherStats,
@@ -34,19 +34,19 @@ pub(super) struct Runner {
     engine: Engine,
     jobs: Jobs,
     /// What fails at present, so that each failure is told once.
-    failing: HashMap<Call, String>,
+    failing: HashMap<StoreCall, String>,
     /// Whether the store could not be told of commits last time.
     deaf: bool,
-    meters: Meters,
+    meters: PublisherMeters,
 }
 
-impl Runner {
-    pub(super) fn new(publisher: OutboxPublisher, me: Registration) -> Self {
+impl PublisherRunner {
+    pub(super) fn new(publisher: OutboxPublisher, me: PublisherRegistration) -> Self {
         let OutboxPublisher { store, sink, sharding, options, clock, stats, nudge } = publisher;
-        let meters = Meters::new(sink.name());
+        let meters = PublisherMeters::new(sink.name());
         let address = {
             let sink = Arc::clone(&sink);
-            Address::new(move |event| sink.destination(event).map(Arc::from))
+            DestinationResolver::new(move |event| sink.destination(event).map(Arc::from))
         };
         let engine = Engine::new(options.clone(), sink.limits(), sharding.timing(), me.slots, me.incarnation.get()).addressed(address);
         Self {
@@ -88,7 +88,7 @@ impl Runner {
         loop {
             let now = self.clock.now();
             for action in self.engine.next(now) {
-                if action == Action::Finish {
+                if action == EngineAction::Finish {
                     self.publish(now);
                     return Ok(());
                 }
@@ -105,10 +105,10 @@ impl Runner {
                 () = shutdown.cancelled(), if !stopping => {
                     stopping = true;
                     let now = self.clock.now();
-                    self.engine.on(Input::Stop { by: now.plus(self.options.drain_timeout) }, now);
+                    self.engine.on(EngineInput::Stop { by: now.plus(self.options.drain_timeout) }, now);
                 }
                 Some(woken) = wakes.next() => self.woken(woken),
-                () = self.nudge.0.notified() => self.engine.on(Input::Nudged, self.clock.now()),
+                () = self.nudge.0.notified() => self.engine.on(EngineInput::Nudged, self.clock.now()),
                 () = tokio::time::sleep(sleep) => {}
             }
         }
@@ -119,7 +119,7 @@ impl Runner {
         match woken {
             Ok(()) => {
                 self.deaf = false;
-                self.engine.on(Input::Nudged, self.clock.now());
+                self.engine.on(EngineInput::Nudged, self.clock.now());
             }
             Err(error) if !self.deaf => {
                 self.deaf = true;
@@ -135,7 +135,7 @@ impl Runner {
             let ownership = changes.borrow_and_update().clone();
             return self.want(&ownership);
         }
-        self.engine.on(Input::Wanted { slots: SlotSet::empty(self.me.slots), until: None }, self.clock.now());
+        self.engine.on(EngineInput::Wanted { slots: SlotSet::empty(self.me.slots), until: None }, self.clock.now());
         Ok(())
     }
 
@@ -143,7 +143,7 @@ impl Runner {
     fn want(&mut self, ownership: &Ownership) -> Result<()> {
         let (now, theirs) = (self.clock.now(), self.sharding.now());
         if ownership.not_owning_at(theirs).is_some() {
-            self.engine.on(Input::Wanted { slots: SlotSet::empty(self.me.slots), until: None }, now);
+            self.engine.on(EngineInput::Wanted { slots: SlotSet::empty(self.me.slots), until: None }, now);
             return Ok(());
         }
         let slots = ownership.slots();
@@ -156,74 +156,82 @@ impl Runner {
             return Err(Error::new(ErrorKind::OtherSlots, text));
         }
         let until = ownership.deadline().map(|deadline| now.plus(deadline.since(theirs)));
-        self.engine.on(Input::Wanted { slots: slots.clone(), until }, now);
+        self.engine.on(EngineInput::Wanted { slots: slots.clone(), until }, now);
         Ok(())
     }
 
-    fn carry_out(&mut self, action: Action) {
+    fn carry_out(&mut self, action: EngineAction) {
         let (store, me) = (Arc::clone(&self.store), Arc::clone(&self.me));
         let (started, begun) = (self.clock.now(), Instant::now());
         match action {
-            Action::Register => {
+            EngineAction::Register => {
                 let (serves, is_served) = (self.sharding.serves(), Arc::clone(&self.is_served));
-                self.jobs.call(Call::Fence, async move {
+                self.jobs.call(StoreCall::Fence, async move {
                     if let Some(serves) = serves.filter(|_| !is_served.load(Ordering::Relaxed)) {
                         refuse_other_work(&serves, store.id().await?.as_deref())?;
                         is_served.store(true, Ordering::Relaxed);
                     }
                     store.register(&me).await?;
-                    Ok(Input::Registered { started })
+                    Ok(EngineInput::Registered { started })
                 });
             }
-            Action::Touch => {
-                self.jobs.call(Call::Fence, async move { Ok(Input::Touched { started, touch: store.touch(&me).await? }) });
+            EngineAction::Touch => {
+                self.jobs.call(StoreCall::Fence, async move { Ok(EngineInput::Touched { started, touch: store.touch(&me).await? }) });
             }
-            Action::Take(slots) => self.jobs.call(Call::Fence, async move { Ok(Input::Taken(store.take(&me, &slots).await?)) }),
-            Action::Release(holds) => self.jobs.call(Call::Fence, async move {
+            EngineAction::Take(slots) => {
+                self.jobs.call(StoreCall::Fence, async move { Ok(EngineInput::Taken(store.take(&me, &slots).await?)) })
+            }
+            EngineAction::Release(holds) => self.jobs.call(StoreCall::Fence, async move {
                 store.release(&me, &holds).await?;
-                Ok(Input::Released)
+                Ok(EngineInput::Released)
             }),
-            Action::Leave => self.jobs.call(Call::Fence, async move {
+            EngineAction::Leave => self.jobs.call(StoreCall::Fence, async move {
                 store.leave(&me).await?;
-                Ok(Input::Gone)
+                Ok(EngineInput::Gone)
             }),
-            Action::Look => self.jobs.call(Call::Look, async move { Ok(Input::Looked(store.change_mark().await?)) }),
-            Action::Place { limit } => self.jobs.call(Call::Place, async move { Ok(Input::Placed(store.place_new(limit).await?)) }),
-            Action::Fetch(request) => {
-                self.jobs.call(Call::Fetch, async move { Ok(Input::Fetched(store.fetch(&me, &request).await?)) });
+            EngineAction::Look => self.jobs.call(StoreCall::Look, async move { Ok(EngineInput::Looked(store.change_mark().await?)) }),
+            EngineAction::Place { limit } => {
+                self.jobs.call(StoreCall::Place, async move { Ok(EngineInput::Placed(store.place_new(limit).await?)) })
             }
-            Action::Send { id, batch } => self.jobs.send(id, batch, &self.sink, self.options.send_timeout, self.meters.publish_histogram()),
-            Action::Cancel(id) => self.jobs.cancel(id),
-            Action::Record(outcomes) => {
+            EngineAction::Fetch(request) => {
+                self.jobs.call(StoreCall::Fetch, async move { Ok(EngineInput::Fetched(store.fetch(&me, &request).await?)) });
+            }
+            EngineAction::Send { id, batch } => {
+                self.jobs.send(id, batch, &self.sink, self.options.send_timeout, self.meters.publish_histogram())
+            }
+            EngineAction::Cancel(id) => self.jobs.cancel(id),
+            EngineAction::Record(outcomes) => {
                 tell(&outcomes, self.sink.name());
                 let delete = self.options.retention.is_zero();
                 let took = self.meters.mark_histogram();
-                self.jobs.call(Call::Record, async move {
+                self.jobs.call(StoreCall::Record, async move {
                     let fenced = store.record(&me, &outcomes, delete).await?;
                     took.record(begun.elapsed());
-                    Ok(Input::Recorded { fenced })
+                    Ok(EngineInput::Recorded { fenced })
                 });
             }
-            Action::Sweep { retention, position, limit } => {
-                self.jobs.call(Call::Sweep, async move { Ok(Input::Swept(store.sweep(retention, position, limit).await?)) });
+            EngineAction::Sweep { retention, position, limit } => {
+                self.jobs.call(StoreCall::Sweep, async move { Ok(EngineInput::Swept(store.sweep(retention, position, limit).await?)) });
             }
-            Action::Clean { parked_retention, limit } => {
-                self.jobs.call(Call::Clean, async move { Ok(Input::Cleaned { more: clean(&*store, parked_retention, limit).await? }) });
+            EngineAction::Clean { parked_retention, limit } => {
+                self.jobs.call(StoreCall::Clean, async move {
+                    Ok(EngineInput::Cleaned { more: clean(&*store, parked_retention, limit).await? })
+                });
             }
-            Action::Finish => {}
+            EngineAction::Finish => {}
         }
     }
 
-    fn done(&mut self, done: Done) -> Result<()> {
+    fn done(&mut self, done: JobOutcome) -> Result<()> {
         let now = self.clock.now();
         match done {
-            Done::Input(input) => {
+            JobOutcome::Input(input) => {
                 self.note_answer(&input);
                 self.engine.on(input, now);
             }
-            Done::Failed(call, error) => {
+            JobOutcome::Failed(call, error) => {
                 // Events go their way without the cleaning: no publisher ends for a right that only it needs.
-                if is_for_the_operator(error.kind()) && call != Call::Clean {
+                if is_for_the_operator(error.kind()) && call != StoreCall::Clean {
                     return Err(error);
                 }
                 let text = error.to_string();
@@ -232,22 +240,22 @@ impl Runner {
                     self.stats.note_error(Some((Trouble::Store, text.clone())));
                     self.failing.insert(call, text);
                 }
-                self.engine.on(Input::Failed(call), now);
+                self.engine.on(EngineInput::Failed(call), now);
             }
         }
         Ok(())
     }
 
     /// Takes a failure back once the same thing works again.
-    fn note_answer(&mut self, input: &Input) {
+    fn note_answer(&mut self, input: &EngineInput) {
         let call = match input {
-            Input::Looked(_) => Call::Look,
-            Input::Placed(_) => Call::Place,
-            Input::Fetched(_) => Call::Fetch,
-            Input::Recorded { .. } => Call::Record,
-            Input::Swept(_) => Call::Sweep,
-            Input::Cleaned { .. } => Call::Clean,
-            Input::Sent { accepted, .. } => {
+            EngineInput::Looked(_) => StoreCall::Look,
+            EngineInput::Placed(_) => StoreCall::Place,
+            EngineInput::Fetched(_) => StoreCall::Fetch,
+            EngineInput::Recorded { .. } => StoreCall::Record,
+            EngineInput::Swept(_) => StoreCall::Sweep,
+            EngineInput::Cleaned { .. } => StoreCall::Clean,
+            EngineInput::Sent { accepted, .. } => {
                 for refusal in accepted.refusals() {
                     tracing::debug!(sink = self.sink.name(), error = %refusal, permanent = refusal.permanent, "an event was refused");
                 }
@@ -259,7 +267,7 @@ impl Runner {
                 }
                 return;
             }
-            _ => Call::Fence,
+            _ => StoreCall::Fence,
         };
         if self.failing.remove(&call).is_some() {
             tracing::info!(call = ?call, "the outbox's store works again");
@@ -318,7 +326,7 @@ async fn clean(store: &dyn Store, parked_retention: Duration, limit: usize) -> R
 fn tell(outcomes: &[Outcome], sink: &str) {
     for outcome in outcomes {
         match &outcome.then {
-            Then::Block { sequence, attempts, error } => {
+            HeadUpdate::Block { sequence, attempts, error } => {
                 tracing::warn!(
                     sink,
                     aggregate = outcome.aggregate,
@@ -328,13 +336,13 @@ fn tell(outcomes: &[Outcome], sink: &str) {
                     "an event is refused for good: its aggregate is blocked"
                 );
             }
-            Then::Park { sequence, error } => {
+            HeadUpdate::Park { sequence, error } => {
                 tracing::warn!(sink, aggregate = outcome.aggregate, sequence, error, "an event is refused for good: set aside");
             }
-            Then::Discard { sequence, error } => {
+            HeadUpdate::Discard { sequence, error } => {
                 tracing::warn!(sink, aggregate = outcome.aggregate, sequence, error, "an event is refused for good: discarded");
             }
-            Then::Next | Then::Retry { .. } => {}
+            HeadUpdate::Next | HeadUpdate::Retry { .. } => {}
         }
     }
 }

@@ -7,18 +7,18 @@ use crate::decide::Counters;
 
 /// Reads a running publisher's numbers; cheap to clone and to ask.
 #[derive(Debug, Clone, Default)]
-pub struct PublisherStats(Arc<Mutex<Kept>>);
+pub struct PublisherStats(Arc<Mutex<StatsState>>);
 
 #[derive(Debug, Default)]
-struct Kept {
-    snapshot: Snapshot,
+struct StatsState {
+    snapshot: PublisherSnapshot,
     turned: Option<Instant>,
 }
 
 /// A publisher's numbers at one moment. Sums count since its start.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 #[non_exhaustive]
-pub struct Snapshot {
+pub struct PublisherSnapshot {
     /// Events accepted by the sink and marked.
     pub delivered: u64,
     /// Events sent again although an earlier send may have arrived, because it took too long or its slot was lost on the way.
@@ -74,7 +74,7 @@ impl Trouble {
 
 impl PublisherStats {
     /// The numbers now.
-    pub fn snapshot(&self) -> Snapshot {
+    pub fn snapshot(&self) -> PublisherSnapshot {
         self.kept().snapshot.clone()
     }
 
@@ -84,7 +84,7 @@ impl PublisherStats {
         self.kept().turned.map(|turned| turned.elapsed())
     }
 
-    fn kept(&self) -> MutexGuard<'_, Kept> {
+    fn kept(&self) -> MutexGuard<'_, StatsState> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -92,7 +92,7 @@ impl PublisherStats {
         let mut kept = self.kept();
         let (last_error, trouble) = (kept.snapshot.last_error.take(), kept.snapshot.trouble);
         kept.turned = Some(Instant::now());
-        kept.snapshot = Snapshot {
+        kept.snapshot = PublisherSnapshot {
             delivered: counters.delivered,
             repeated: counters.repeated,
             retried: counters.retried,

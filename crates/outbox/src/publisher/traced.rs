@@ -5,17 +5,17 @@ use serde::Deserialize;
 use shardwise::trace::{self, TraceParent};
 use tracing::{Span, field};
 
-use super::jobs::Done;
+use super::jobs::JobOutcome;
 use crate::Delivery;
-use crate::decide::{Call, Input};
+use crate::decide::{EngineInput, StoreCall};
 
 /// The most events of a batch whose headers are looked at.
 const LINKS_MOST: usize = 32;
 
 /// A call to the store. What happens all the time without any event is for those who ask for everything.
-pub(super) fn call(call: Call) -> Span {
+pub(super) fn call(call: StoreCall) -> Span {
     match call {
-        Call::Fetch => tracing::info_span!(
+        StoreCall::Fetch => tracing::info_span!(
             "fetch",
             otel.name = "outbox fetch",
             otel.kind = "client",
@@ -24,7 +24,7 @@ pub(super) fn call(call: Call) -> Span {
             "messaging.batch.message_count" = field::Empty,
             "shardwise.idle" = field::Empty
         ),
-        Call::Record => tracing::info_span!(
+        StoreCall::Record => tracing::info_span!(
             "mark",
             otel.name = "outbox mark",
             otel.kind = "client",
@@ -32,7 +32,7 @@ pub(super) fn call(call: Call) -> Span {
             "error.type" = field::Empty,
             "shardwise.fenced" = field::Empty
         ),
-        Call::Fence | Call::Look | Call::Place | Call::Sweep | Call::Clean => tracing::debug_span!(
+        StoreCall::Fence | StoreCall::Look | StoreCall::Place | StoreCall::Sweep | StoreCall::Clean => tracing::debug_span!(
             "store",
             otel.name = format!("outbox {}", format!("{call:?}").to_lowercase()),
             otel.kind = "client",
@@ -68,17 +68,17 @@ pub(super) fn send(sink: &str, batch: &[Delivery]) -> Span {
 }
 
 /// How it went.
-pub(super) fn done(span: &Span, done: &Done) {
+pub(super) fn done(span: &Span, done: &JobOutcome) {
     if span.is_disabled() {
         return;
     }
     match done {
-        Done::Failed(_, error) => trace::failed(span, &format!("{:?}", error.kind()).to_lowercase()),
-        Done::Input(Input::Fetched(fetched)) => {
+        JobOutcome::Failed(_, error) => trace::failed(span, &format!("{:?}", error.kind()).to_lowercase()),
+        JobOutcome::Input(EngineInput::Fetched(fetched)) => {
             let events: usize = fetched.runs.iter().map(|run| run.events.len()).sum();
             span.record("messaging.batch.message_count", events).record("shardwise.idle", events == 0);
         }
-        Done::Input(Input::Sent { accepted, unknown_end, .. }) => {
+        JobOutcome::Input(EngineInput::Sent { accepted, unknown_end, .. }) => {
             let refused = accepted.refusals().count();
             span.record("shardwise.refused", refused);
             if *unknown_end {
@@ -87,10 +87,10 @@ pub(super) fn done(span: &Span, done: &Done) {
                 trace::failed(span, "refused");
             }
         }
-        Done::Input(Input::Recorded { fenced }) => {
+        JobOutcome::Input(EngineInput::Recorded { fenced }) => {
             span.record("shardwise.fenced", fenced.len());
         }
-        Done::Input(_) => {}
+        JobOutcome::Input(_) => {}
     }
 }
 

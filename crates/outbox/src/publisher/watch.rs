@@ -21,7 +21,7 @@ const MOST: usize = 10_000;
 
 /// What the log says of slots without a publisher.
 #[derive(Debug, Default)]
-struct Unserved {
+struct UnservedSlots {
     /// When they were first seen.
     since: Option<Instant>,
     is_said: bool,
@@ -29,32 +29,32 @@ struct Unserved {
 
 /// What a look gives to say.
 #[derive(Debug, PartialEq, Eq)]
-enum News {
+enum CoverageChange {
     /// Slots have had no publisher for a TTL.
     Unserved,
     /// Every slot that was said to have none has one again.
     Served,
 }
 
-impl Unserved {
+impl UnservedSlots {
     /// Says once that slots have had no publisher for a TTL, and once when that has passed.
-    fn look(&mut self, free_slots: u32, ttl: Duration, now: Instant) -> Option<News> {
+    fn look(&mut self, free_slots: u32, ttl: Duration, now: Instant) -> Option<CoverageChange> {
         if free_slots == 0 {
             let was_said = std::mem::take(self).is_said;
-            return was_said.then_some(News::Served);
+            return was_said.then_some(CoverageChange::Served);
         }
         let since = *self.since.get_or_insert(now);
         let is_new = !self.is_said && now - since >= ttl;
         self.is_said |= is_new;
-        is_new.then_some(News::Unserved)
+        is_new.then_some(CoverageChange::Unserved)
     }
 }
 
-fn say(news: Option<&News>, backlog: &Backlog) {
+fn say(news: Option<&CoverageChange>, backlog: &Backlog) {
     match news {
         None => {}
-        Some(News::Served) => tracing::info!("every slot of the outbox has a living publisher again"),
-        Some(News::Unserved) => tracing::warn!(
+        Some(CoverageChange::Served) => tracing::info!("every slot of the outbox has a living publisher again"),
+        Some(CoverageChange::Unserved) => tracing::warn!(
             slots = backlog.free_slots,
             events = backlog.unpublished,
             "no publisher has held these slots of the outbox for a TTL, and their events wait; see `shardwise outbox status` and `shardwise members`"
@@ -72,7 +72,7 @@ pub async fn report_backlog(
     poll: Duration,
     ttl: Duration,
 ) {
-    let (meters, mut unserved, mut failures) = (BacklogMeters::new(sink), Unserved::default(), 0_u32);
+    let (meters, mut unserved, mut failures) = (BacklogMeters::new(sink), UnservedSlots::default(), 0_u32);
     let mut turns = interval_at(Instant::now() + AFTER, EVERY);
     turns.set_missed_tick_behavior(MissedTickBehavior::Delay);
     loop {
@@ -184,11 +184,11 @@ mod tests {
 
     #[tokio::test]
     async fn slots_without_a_publisher_are_said_once_after_a_ttl_and_once_when_they_have_one() {
-        let (mut unserved, begun, ttl) = (Unserved::default(), Instant::now(), Duration::from_secs(15));
+        let (mut unserved, begun, ttl) = (UnservedSlots::default(), Instant::now(), Duration::from_secs(15));
         let mut look = |free, seconds| unserved.look(free, ttl, begun + Duration::from_secs(seconds));
         assert_eq!([look(3, 0), look(0, 10), look(3, 20), look(2, 30)], [None, None, None, None], "no TTL has passed");
-        assert_eq!([look(2, 35), look(2, 50)], [Some(News::Unserved), None]);
-        assert_eq!([look(0, 60), look(0, 70)], [Some(News::Served), None]);
-        assert_eq!([look(1, 80), look(1, 95)], [None, Some(News::Unserved)], "again");
+        assert_eq!([look(2, 35), look(2, 50)], [Some(CoverageChange::Unserved), None]);
+        assert_eq!([look(0, 60), look(0, 70)], [Some(CoverageChange::Served), None]);
+        assert_eq!([look(1, 80), look(1, 95)], [None, Some(CoverageChange::Unserved)], "again");
     }
 }

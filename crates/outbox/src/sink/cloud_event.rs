@@ -131,7 +131,7 @@ fn is_attribute_name(name: &str) -> bool {
 }
 
 /// What a payload is, and of which media type.
-pub(super) enum Datum<'a> {
+pub(super) enum EventData<'a> {
     Nothing,
     Json(&'a str),
     Text(&'a str),
@@ -139,19 +139,19 @@ pub(super) enum Datum<'a> {
 }
 
 /// Reads a payload for what it is; `stated` is the header `datacontenttype`.
-pub(super) fn datum<'a>(payload: &'a Payload, stated: Option<&'a str>) -> (Datum<'a>, Option<&'a str>) {
+pub(super) fn datum<'a>(payload: &'a Payload, stated: Option<&'a str>) -> (EventData<'a>, Option<&'a str>) {
     let stated_json = stated.is_none_or(is_json_type);
     match payload {
-        Payload::None => (Datum::Nothing, stated),
-        Payload::Text(text) if stated_json && is_json(text) => (Datum::Json(text), Some(stated.unwrap_or("application/json"))),
+        Payload::None => (EventData::Nothing, stated),
+        Payload::Text(text) if stated_json && is_json(text) => (EventData::Json(text), Some(stated.unwrap_or("application/json"))),
         // Text that claims to be JSON and is not would be taken for a JSON string: it is called what it is.
-        Payload::Text(text) => (Datum::Text(text), Some(stated.filter(|stated| !is_json_type(stated)).unwrap_or("text/plain"))),
+        Payload::Text(text) => (EventData::Text(text), Some(stated.filter(|stated| !is_json_type(stated)).unwrap_or("text/plain"))),
         Payload::Binary(bytes) => match std::str::from_utf8(bytes) {
             // A number or a word in bytes may be anything; an object or a list that parses is JSON.
             Ok(text) if stated_json && text.starts_with(['{', '[']) && is_json(text) => {
-                (Datum::Json(text), Some(stated.unwrap_or("application/json")))
+                (EventData::Json(text), Some(stated.unwrap_or("application/json")))
             }
-            _ => (Datum::Bytes(bytes), Some(stated.unwrap_or("application/octet-stream"))),
+            _ => (EventData::Bytes(bytes), Some(stated.unwrap_or("application/octet-stream"))),
         },
     }
 }
@@ -162,14 +162,14 @@ fn data(line: &mut Vec<u8>, payload: &Payload, stated: Option<&str>) {
         attribute(line, "datacontenttype", media_type);
     }
     match datum {
-        Datum::Nothing => {}
-        Datum::Json(json) => {
+        EventData::Nothing => {}
+        EventData::Json(json) => {
             line.extend_from_slice(b",\"data\":");
             // In valid JSON a line break stands only between tokens, where a space means the same.
             line.extend(json.bytes().map(|byte| if matches!(byte, b'\n' | b'\r') { b' ' } else { byte }));
         }
-        Datum::Text(text) => attribute(line, "data", text),
-        Datum::Bytes(bytes) => {
+        EventData::Text(text) => attribute(line, "data", text),
+        EventData::Bytes(bytes) => {
             raw(line, "data_base64", b"\"");
             line.extend_from_slice(STANDARD.encode(bytes).as_bytes());
             line.push(b'"');

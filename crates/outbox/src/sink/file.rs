@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 
-use super::{Accepted, Refusal, Sink, Turns, encode};
+use super::{Acceptance, Refusal, Sink, Turns, encode};
 use crate::private_file::{for_this_user, warn_if_public};
 use crate::{Delivery, Result};
 
@@ -36,19 +36,19 @@ impl FileSink {
         &self.path
     }
 
-    fn append(&self, batch: &[Delivery]) -> Accepted {
+    fn append(&self, batch: &[Delivery]) -> Acceptance {
         let refuse = |events, error: &io::Error| {
             let what = match error.kind() {
                 io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => "the disk is full: free some space".to_owned(),
                 io::ErrorKind::NotFound => "its directory does not exist: create it".to_owned(),
                 _ => error.to_string(),
             };
-            Accepted::up_to(events, Refusal::retryable(format!("{}: {what}", self.name)))
+            Acceptance::up_to(events, Refusal::retryable(format!("{}: {what}", self.name)))
         };
         let (lines, ends) = self.lines(batch);
         let written = self.open().and_then(|mut file| append_once(&mut file, &lines).and_then(|bytes| file.sync_data().map(|()| bytes)));
         match written {
-            Ok(bytes) if bytes == lines.len() => Accepted::all(batch),
+            Ok(bytes) if bytes == lines.len() => Acceptance::all(batch),
             // A short write: the whole lines in it are on the disk, in order; the torn one is skipped by readers.
             Ok(bytes) => refuse(ends.partition_point(|end| *end <= bytes), &io::ErrorKind::StorageFull.into()),
             Err(error) => refuse(0, &error),
@@ -103,7 +103,7 @@ impl Sink for FileSink {
         Ok(())
     }
 
-    async fn deliver(&self, batch: Arc<[Delivery]>) -> Accepted {
+    async fn deliver(&self, batch: Arc<[Delivery]>) -> Acceptance {
         let sink = self.clone();
         self.turns.write(&self.name, move || sink.append(&batch)).await
     }

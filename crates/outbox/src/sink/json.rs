@@ -10,7 +10,7 @@ const DEPTH_MAX: u32 = 100;
 
 /// Whether a text is JSON that readers take: no half of a surrogate pair in it, no number beyond a double, and not nested deeper than they follow.
 pub(super) fn is_json(text: &str) -> bool {
-    is_shallow(text) && serde_json::from_str::<Read>(text).is_ok()
+    is_shallow(text) && serde_json::from_str::<SkippedValue>(text).is_ok()
 }
 
 /// Whether JSON is nested no deeper than any reader follows; many, this crate's among them, give up on the whole line.
@@ -33,15 +33,15 @@ fn is_shallow(json: &str) -> bool {
 }
 
 /// A value that was read in full and is not kept. (`IgnoredAny` passes over texts and numbers without looking.)
-struct Read;
+struct SkippedValue;
 
-impl<'de> Deserialize<'de> for Read {
+impl<'de> Deserialize<'de> for SkippedValue {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         deserializer.deserialize_any(Self)
     }
 }
 
-impl<'de> Visitor<'de> for Read {
+impl<'de> Visitor<'de> for SkippedValue {
     type Value = Self;
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

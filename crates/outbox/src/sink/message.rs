@@ -8,7 +8,7 @@ use std::fmt::Write as _;
 
 use serde_json::Value;
 
-use super::cloud_event::{Datum, attributes_of, datum, encode, headers_of, rfc3339};
+use super::cloud_event::{EventData, attributes_of, datum, encode, headers_of, rfc3339};
 use crate::Delivery;
 
 /// The media type of an event in structured mode.
@@ -28,7 +28,7 @@ pub enum Mode {
 
 /// An event as a message.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Message {
+pub(super) struct BrokerMessage {
     /// `CloudEvents` attributes by their names; in structured mode none.
     pub(super) attributes: Vec<(String, String)>,
     /// Headers of W3C Trace Context.
@@ -38,7 +38,7 @@ pub(super) struct Message {
     pub(super) body: Vec<u8>,
 }
 
-impl Message {
+impl BrokerMessage {
     pub(super) fn new(event: &Delivery, source: &str, mode: Mode) -> Self {
         let (headers, unread) = headers_of(event);
         let trace = TRACE.iter().filter_map(|name| {
@@ -75,9 +75,9 @@ impl Message {
         attributes.extend(others.or_else(|| unread.map(str::to_owned)).map(|others| ("outboxheaders".to_owned(), others)));
         let (datum, content_type) = datum(&event.payload, headers.get("datacontenttype").and_then(Value::as_str));
         let body = match datum {
-            Datum::Nothing => Vec::new(),
-            Datum::Json(text) | Datum::Text(text) => text.as_bytes().to_vec(),
-            Datum::Bytes(bytes) => bytes.to_vec(),
+            EventData::Nothing => Vec::new(),
+            EventData::Json(text) | EventData::Text(text) => text.as_bytes().to_vec(),
+            EventData::Bytes(bytes) => bytes.to_vec(),
         };
         // A media type is a header too, and this one comes from the event.
         let content_type = content_type.map(|media_type| percent(media_type, |byte| matches!(byte, b' '..=b'~')));

@@ -99,7 +99,7 @@ impl Refusal {
 /// What became of a batch: an accepted prefix and, unless it is the whole, why it ends there; where each aggregate fares alone, also
 /// those that fared otherwise.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Accepted {
+pub struct Acceptance {
     /// How many events were accepted, from the first.
     pub events: usize,
     /// Why the next one was not; events after that one were not tried.
@@ -109,7 +109,7 @@ pub struct Accepted {
     pub apart: BTreeMap<AggregateId, (usize, Option<Refusal>)>,
 }
 
-impl Accepted {
+impl Acceptance {
     /// The whole batch.
     pub const fn all(batch: &[Delivery]) -> Self {
         Self { events: batch.len(), refusal: None, apart: BTreeMap::new() }
@@ -161,7 +161,7 @@ pub trait Sink: Send + Sync + 'static {
     }
 
     /// Sends a batch of one event or more, in order.
-    async fn deliver(&self, batch: Arc<[Delivery]>) -> Accepted;
+    async fn deliver(&self, batch: Arc<[Delivery]>) -> Acceptance;
 }
 
 #[async_trait]
@@ -182,7 +182,7 @@ impl<S: Sink + ?Sized> Sink for Arc<S> {
         (**self).check().await
     }
 
-    async fn deliver(&self, batch: Arc<[Delivery]>) -> Accepted {
+    async fn deliver(&self, batch: Arc<[Delivery]>) -> Acceptance {
         (**self).deliver(batch).await
     }
 }
@@ -199,8 +199,8 @@ impl Default for Turns {
 }
 
 impl Turns {
-    async fn write(&self, name: &str, write: impl FnOnce() -> Accepted + Send + 'static) -> Accepted {
-        let broken = || Accepted::up_to(0, Refusal::retryable(format!("{name}: the write did not finish")));
+    async fn write(&self, name: &str, write: impl FnOnce() -> Acceptance + Send + 'static) -> Acceptance {
+        let broken = || Acceptance::up_to(0, Refusal::retryable(format!("{name}: the write did not finish")));
         let Ok(turn) = Arc::clone(&self.0).acquire_owned().await else { return broken() };
         let written = tokio::task::spawn_blocking(move || {
             let accepted = write();

@@ -4,7 +4,7 @@ use crate::{Error, ErrorKind, Result};
 
 /// What an address says.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Address {
+pub(super) struct ServerAddress {
     pub(super) tls: bool,
     pub(super) user: Option<String>,
     pub(super) host: String,
@@ -13,7 +13,7 @@ pub(super) struct Address {
     pub(super) path: String,
 }
 
-impl Address {
+impl ServerAddress {
     /// Reads `scheme://user@host:port/path`; `schemes` are the plain one and the one with TLS, with their ports.
     pub(super) fn parse(url: &str, sink: &str, schemes: [(&str, u16); 2]) -> Result<Self> {
         let wrong = |what: String| Error::new(ErrorKind::Settings, format!("the address of the {sink} sink {what}"));
@@ -53,10 +53,10 @@ mod tests {
 
     #[test]
     fn addresses_are_read_and_what_is_none_is_told() {
-        let address = Address::parse("rediss://me@db.example/3", "Redis", SCHEMES).unwrap();
+        let address = ServerAddress::parse("rediss://me@db.example/3", "Redis", SCHEMES).unwrap();
         assert_eq!((address.tls, address.user.as_deref(), address.place().as_str()), (true, Some("me"), "db.example:6380"));
         assert_eq!(address.path, "3");
-        let address = Address::parse("redis://[::1]:7000", "Redis", SCHEMES).unwrap();
+        let address = ServerAddress::parse("redis://[::1]:7000", "Redis", SCHEMES).unwrap();
         assert_eq!((address.host.as_str(), address.port, address.place().as_str()), ("::1", 7000, "[::1]:7000"));
         for (url, told) in [
             ("http://host", "must begin with redis:// or rediss://, as in redis://user@host"),
@@ -66,7 +66,7 @@ mod tests {
             ("redis://host?db=1", "cannot be read"),
             ("redis://me:secret@host", "put it into a file"),
         ] {
-            let error = Address::parse(url, "Redis", SCHEMES).unwrap_err().to_string();
+            let error = ServerAddress::parse(url, "Redis", SCHEMES).unwrap_err().to_string();
             assert!(error.contains(told) && !error.contains("secret"), "{error}");
         }
     }

@@ -12,7 +12,7 @@ use futures::StreamExt as _;
 use futures::stream::FuturesUnordered;
 use tokio::time::Instant;
 
-use super::{Accepted, Refusal};
+use super::{Acceptance, Refusal};
 use crate::{Delivery, Result};
 
 /// No event of a batch is begun later than this after the batch; what is left comes in a later one. A batch of many events of one aggregate
@@ -26,7 +26,7 @@ pub(super) trait SendOne: Sync {
 }
 
 /// Sends a batch. When `broken` ends, no answer comes any more: what has none is refused for that reason.
-pub(super) async fn deliver(batch: &[Delivery], to: &dyn SendOne, broken: impl Future<Output = Refusal>) -> Accepted {
+pub(super) async fn deliver(batch: &[Delivery], to: &dyn SendOne, broken: impl Future<Output = Refusal>) -> Acceptance {
     let mut aggregates: BTreeMap<_, Vec<&Delivery>> = BTreeMap::new();
     for event in batch {
         aggregates.entry(event.aggregate).or_default().push(event);
@@ -57,7 +57,7 @@ pub(super) async fn deliver(batch: &[Delivery], to: &dyn SendOne, broken: impl F
         let done = done.load(Ordering::Relaxed);
         (done < events.len()).then(|| (*aggregate, (done, refusals.remove(aggregate).unwrap_or_else(|| no_answer.clone()))))
     });
-    Accepted::all_but(batch, apart.collect())
+    Acceptance::all_but(batch, apart.collect())
 }
 
 async fn one_after_the_other(events: &[&Delivery], to: &dyn SendOne, until: Instant, done: &AtomicUsize) -> Option<Refusal> {
@@ -102,10 +102,10 @@ mod tests {
     use super::*;
     use crate::exercise::deliveries;
 
-    struct Slow;
+    struct SlowDestination;
 
     #[async_trait]
-    impl SendOne for Slow {
+    impl SendOne for SlowDestination {
         async fn send(&self, event: &Delivery) -> Result<(), Refusal> {
             tokio::time::sleep(Duration::from_secs(4)).await;
             if event.aggregate == 2 { Err(Refusal::retryable("busy")) } else { Ok(()) }
@@ -116,14 +116,14 @@ mod tests {
     async fn what_does_not_fit_into_the_time_is_left_without_a_reason_and_nobody_waits_for_others() {
         let second = deliveries("b", 1, 2).into_iter().map(|event| Delivery { aggregate: 2, ..event });
         let batch: Vec<_> = deliveries("a", 1, 5).into_iter().chain(second).collect();
-        let answer = deliver(&batch, &Slow, std::future::pending()).await;
+        let answer = deliver(&batch, &SlowDestination, std::future::pending()).await;
         let apart = BTreeMap::from([(1, (3, None)), (2, (0, Some(Refusal::retryable("busy"))))]);
-        assert_eq!(answer, Accepted::all_but(&batch, apart));
+        assert_eq!(answer, Acceptance::all_but(&batch, apart));
         let broken = async {
             tokio::time::sleep(Duration::from_secs(5)).await;
             Refusal::retryable("gone")
         };
-        let answer = deliver(&batch[..5], &Slow, broken).await;
+        let answer = deliver(&batch[..5], &SlowDestination, broken).await;
         assert_eq!(answer.apart, BTreeMap::from([(1, (1, Some(Refusal::retryable("gone"))))]));
     }
 }

@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use async_trait::async_trait;
 
-use super::{Accepted, Refusal, Sink, Turns, encode};
+use super::{Acceptance, Refusal, Sink, Turns, encode};
 use crate::Delivery;
 
 /// Writes events to standard output, or to another stream. Accepted means handed to the operating system, not flushed to a disk.
@@ -29,16 +29,16 @@ impl StdoutSink {
         Self { name: "stream", source: source.into(), stream: Arc::new(Mutex::new(Box::new(stream))), turns: Turns::default() }
     }
 
-    fn write(&self, batch: &[Delivery]) -> Accepted {
+    fn write(&self, batch: &[Delivery]) -> Acceptance {
         let mut lines = Vec::with_capacity(batch.iter().map(|event| event.bytes() + 300).sum());
         for event in batch {
             encode(event, &self.source, &mut lines);
         }
         let mut stream = self.stream.lock().unwrap_or_else(PoisonError::into_inner);
         match stream.write_all(&lines).and_then(|()| stream.flush()) {
-            Ok(()) => Accepted::all(batch),
+            Ok(()) => Acceptance::all(batch),
             // How much arrived is unknown: the batch is repeated as a whole.
-            Err(error) => Accepted::up_to(0, Refusal::retryable(format!("{}: {error}", self.name))),
+            Err(error) => Acceptance::up_to(0, Refusal::retryable(format!("{}: {error}", self.name))),
         }
     }
 }
@@ -55,7 +55,7 @@ impl Sink for StdoutSink {
         self.name
     }
 
-    async fn deliver(&self, batch: Arc<[Delivery]>) -> Accepted {
+    async fn deliver(&self, batch: Arc<[Delivery]>) -> Acceptance {
         let sink = self.clone();
         self.turns.write(self.name, move || sink.write(&batch)).await
     }

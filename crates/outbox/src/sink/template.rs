@@ -23,7 +23,7 @@ enum Field {
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
-enum Piece {
+enum TemplatePart {
     Text(String),
     Field(Field),
 }
@@ -42,7 +42,7 @@ enum Piece {
 /// # Ok::<_, shardwise_outbox::Error>(())
 /// ```
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Template(Vec<Piece>);
+pub struct Template(Vec<TemplatePart>);
 
 impl Template {
     /// Reads a template.
@@ -60,12 +60,12 @@ impl Template {
                 let known: Vec<_> = FIELDS.iter().map(|(known, _)| format!("{{{known}}}")).collect();
                 wrong(&format!("has a name in braces that is not known; known are {}", known.join(", ")))
             })?;
-            pieces.extend([Piece::Text(before.to_owned()), Piece::Field(field)]);
+            pieces.extend([TemplatePart::Text(before.to_owned()), TemplatePart::Field(field)]);
             rest = after;
         }
-        pieces.push(Piece::Text(rest.to_owned()));
-        pieces.retain(|piece| *piece != Piece::Text(String::new()));
-        if pieces.iter().any(|piece| matches!(piece, Piece::Text(text) if text.contains('}'))) {
+        pieces.push(TemplatePart::Text(rest.to_owned()));
+        pieces.retain(|piece| *piece != TemplatePart::Text(String::new()));
+        if pieces.iter().any(|piece| matches!(piece, TemplatePart::Text(text) if text.contains('}'))) {
             return Err(wrong("has a } without its {"));
         }
         if pieces.is_empty() { Err(wrong("is empty: write a name")) } else { Ok(Self(pieces)) }
@@ -76,13 +76,13 @@ impl Template {
         let mut name = String::new();
         for piece in &self.0 {
             match piece {
-                Piece::Text(text) => name.push_str(text),
-                Piece::Field(Field::AggregateType) => escape(&event.aggregate_type, &mut name),
-                Piece::Field(Field::AggregateId) => escape(&event.aggregate_id, &mut name),
-                Piece::Field(Field::EventType) => escape(&event.event_type, &mut name),
-                Piece::Field(Field::Id) => escape(&event.id, &mut name),
+                TemplatePart::Text(text) => name.push_str(text),
+                TemplatePart::Field(Field::AggregateType) => escape(&event.aggregate_type, &mut name),
+                TemplatePart::Field(Field::AggregateId) => escape(&event.aggregate_id, &mut name),
+                TemplatePart::Field(Field::EventType) => escape(&event.event_type, &mut name),
+                TemplatePart::Field(Field::Id) => escape(&event.id, &mut name),
                 // Writing to a text does not fail.
-                Piece::Field(Field::Slot) => drop(write!(name, "{}", event.slot)),
+                TemplatePart::Field(Field::Slot) => drop(write!(name, "{}", event.slot)),
             }
         }
         name
@@ -94,8 +94,8 @@ impl Template {
         let mut name = String::new();
         for piece in &self.0 {
             let told = match piece {
-                Piece::Field(Field::AggregateType) => &event.aggregate_type,
-                Piece::Field(Field::EventType) => &event.event_type,
+                TemplatePart::Field(Field::AggregateType) => &event.aggregate_type,
+                TemplatePart::Field(Field::EventType) => &event.event_type,
                 _ => continue,
             };
             if !name.is_empty() {
@@ -117,9 +117,9 @@ impl Template {
         let mut apart = true;
         for piece in &self.0 {
             match piece {
-                Piece::Text(text) => apart |= text.bytes().any(|byte| !is_plain(byte) && byte != b'%'),
-                Piece::Field(_) if !apart => return false,
-                Piece::Field(_) => apart = false,
+                TemplatePart::Text(text) => apart |= text.bytes().any(|byte| !is_plain(byte) && byte != b'%'),
+                TemplatePart::Field(_) if !apart => return false,
+                TemplatePart::Field(_) => apart = false,
             }
         }
         true
@@ -132,13 +132,13 @@ impl Template {
 
     /// What all its names look like: the words between separators, `*` for those that events put something into.
     pub fn pattern(&self, separator: char) -> String {
-        let text: String = self.0.iter().map(|piece| if let Piece::Text(text) = piece { text } else { "\0" }).collect();
+        let text: String = self.0.iter().map(|piece| if let TemplatePart::Text(text) = piece { text } else { "\0" }).collect();
         let words: Vec<_> = text.split(separator).map(|word| if word.contains('\0') { "*" } else { word }).collect();
         words.join(&separator.to_string())
     }
 
     fn has(&self, field: Field) -> bool {
-        self.0.contains(&Piece::Field(field))
+        self.0.contains(&TemplatePart::Field(field))
     }
 }
 

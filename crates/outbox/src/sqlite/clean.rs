@@ -6,10 +6,10 @@ use std::time::{Duration, Instant};
 
 use serde_json::json;
 
-use super::error::Context;
+use super::error::SqliteErrorContext;
 use super::{SqliteStore, millis, unix_ms};
 use crate::Result;
-use crate::store::Cleaned;
+use crate::store::CleanResult;
 
 /// Batches of one kind at one time, and how long they may take together.
 const BATCHES: usize = 20;
@@ -46,9 +46,9 @@ const RAISE: &str = concat!(
 );
 const FORGET: &str = concat!("DELETE FROM outbox_aggregate WHERE id IN (SELECT value FROM json_each(?1)) AND ", idle!());
 
-pub(super) async fn clean(store: &SqliteStore, parked_retention: Duration, limit: usize) -> Result<Cleaned> {
+pub(super) async fn clean(store: &SqliteStore, parked_retention: Duration, limit: usize) -> Result<CleanResult> {
     let (begun, rows) = (Instant::now(), i64::try_from(limit).unwrap_or(i64::MAX));
-    let mut cleaned = Cleaned::default();
+    let mut cleaned = CleanResult::default();
     let lines = || sqlx::query(FORGET_LINES).bind(unix_ms() - YEAR_MS).bind(rows).execute(&store.writer);
     store.when_free(lines).await.at(store)?;
     for _ in 0..BATCHES {

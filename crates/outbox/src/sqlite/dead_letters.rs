@@ -5,9 +5,9 @@ use std::time::Duration;
 use sqlx::sqlite::SqliteRow;
 use sqlx::{Row, SqliteConnection};
 
-use super::error::Context;
+use super::error::SqliteErrorContext;
 use super::{SqliteStore, unix_ms, unsigned};
-use crate::store::{AuditEntry, DeadLetter, DeadState, ERROR_CHARS_MAX, LIST_MAX, Replayed, Resent, Signature, too_many};
+use crate::store::{AuditEntry, DeadLetter, DeadState, ERROR_CHARS_MAX, LIST_MAX, ReplayResult, ResendResult, Signature, too_many};
 use crate::{Result, one_line};
 
 /// ?1 key or NULL, ?2 how many.
@@ -86,7 +86,7 @@ pub(super) async fn list(store: &SqliteStore, key: Option<&str>, limit: usize) -
 }
 
 /// An event as an operator names it.
-struct Found {
+struct SqliteEventRow {
     position: i64,
     aggregate: i64,
     key: String,
@@ -94,9 +94,9 @@ struct Found {
     parked: bool,
 }
 
-async fn find(conn: &mut SqliteConnection, id: &str) -> Result<Option<Found>, sqlx::Error> {
+async fn find(conn: &mut SqliteConnection, id: &str) -> Result<Option<SqliteEventRow>, sqlx::Error> {
     let Some(row) = sqlx::query(FIND).bind(id).fetch_optional(conn).await? else { return Ok(None) };
-    Ok(Some(Found {
+    Ok(Some(SqliteEventRow {
         position: row.try_get(0)?,
         aggregate: row.try_get(1)?,
         key: text(&row, 2)?,
@@ -112,18 +112,18 @@ async fn note(conn: &mut SqliteConnection, by: &Signature, action: &str, id: &st
 }
 
 /// Whether the event was the blocked head; if so, its aggregate goes on behind `done`.
-async fn release(conn: &mut SqliteConnection, found: &Found, done: i64) -> Result<bool, sqlx::Error> {
+async fn release(conn: &mut SqliteConnection, found: &SqliteEventRow, done: i64) -> Result<bool, sqlx::Error> {
     let released = sqlx::query(RELEASE_HEAD).bind(found.aggregate).bind(found.seq).bind(done).execute(conn).await?;
     Ok(released.rows_affected() > 0)
 }
 
-pub(super) async fn replay(store: &SqliteStore, id: &str, by: &Signature) -> Result<Option<Replayed>> {
+pub(super) async fn replay(store: &SqliteStore, id: &str, by: &Signature) -> Result<Option<ReplayResult>> {
     let mut tx = store.begin().await?;
     let Some(found) = find(&mut tx, id).await.at(store)? else { return Ok(None) };
     let (replayed, action) = if found.parked {
-        (Replayed::Appended { sequence: append(&mut tx, &found).await.at(store)? }, "replay")
+        (ReplayResult::Appended { sequence: append(&mut tx, &found).await.at(store)? }, "replay")
     } else if release(&mut tx, &found, found.seq - 1).await.at(store)? {
-        (Replayed::Unblocked, "unblock")
+        (ReplayResult::Unblocked, "unblock")
     } else {
         return Ok(None);
     };
@@ -132,7 +132,7 @@ pub(super) async fn replay(store: &SqliteStore, id: &str, by: &Signature) -> Res
     Ok(Some(replayed))
 }
 
-async fn append(conn: &mut SqliteConnection, found: &Found) -> Result<u64, sqlx::Error> {
+async fn append(conn: &mut SqliteConnection, found: &SqliteEventRow) -> Result<u64, sqlx::Error> {
     let next = "UPDATE outbox_aggregate SET last_seq = last_seq + 1 WHERE id = ?1 RETURNING last_seq";
     let next: i64 = sqlx::query_scalar(next).bind(found.aggregate).fetch_one(&mut *conn).await?;
     let update =
@@ -159,7 +159,7 @@ pub(super) async fn replay_aggregate(
     from: Option<&str>,
     events_max: usize,
     by: &Signature,
-) -> Result<Option<Resent>> {
+) -> Result<Option<ResendResult>> {
     let mut tx = store.begin().await?;
     let aggregate = "SELECT id, last_seq, done_seq FROM outbox_aggregate WHERE key = ?1";
     let aggregate: Option<(i64, i64, i64)> = sqlx::query_as(aggregate).bind(key).fetch_optional(&mut *tx).await.at(store)?;
@@ -178,7 +178,7 @@ pub(super) async fn replay_aggregate(
     sqlx::query(REWIND).bind(aggregate).bind(last).bind(last + shift).execute(&mut *tx).await.at(store)?;
     note(&mut tx, by, "replay-aggregate", &id, (key, seq, events)).await.at(store)?;
     tx.commit().await.at(store)?;
-    Ok(Some(Resent { events: unsigned(events), gone: unsigned(shift - events), from: unsigned(last + 1) }))
+    Ok(Some(ResendResult { events: unsigned(events), gone: unsigned(shift - events), from: unsigned(last + 1) }))
 }
 
 pub(super) async fn audit(store: &SqliteStore, limit: usize) -> Result<Vec<AuditEntry>> {

@@ -6,17 +6,17 @@ use super::SqliteStore;
 use crate::{Error, ErrorKind, Result};
 
 /// Turns sqlx's errors into ours, with the file's name.
-pub(super) trait Context<T> {
+pub(super) trait SqliteErrorContext<T> {
     fn at(self, store: &SqliteStore) -> Result<T>;
 }
 
-impl<T> Context<T> for Result<T, sqlx::Error> {
+impl<T> SqliteErrorContext<T> for Result<T, sqlx::Error> {
     fn at(self, store: &SqliteStore) -> Result<T> {
         self.map_err(|error| store_error(store.path(), &error))
     }
 }
 
-impl<T> Context<T> for Result<T> {
+impl<T> SqliteErrorContext<T> for Result<T> {
     fn at(self, store: &SqliteStore) -> Result<T> {
         self.map_err(|error| locate(error, store.path()))
     }

@@ -8,9 +8,9 @@ use shardwise::core::slot_start;
 use shardwise::{Incarnation, SlotSet};
 use sqlx::{Row, SqliteConnection};
 
-use super::error::{Context, classify};
+use super::error::{SqliteErrorContext, classify};
 use super::{SqliteStore, nanos, to_ordered, unsigned};
-use crate::store::{Hold, Registration, Touch};
+use crate::store::{Hold, PublisherRegistration, TouchReply};
 use crate::{Error, ErrorKind, Result};
 
 /// Whether the publisher `$p` lives, by the boot id, the present moment and how many TTLs it may not have been seen.
@@ -73,7 +73,7 @@ const RELEASE: &str = "UPDATE outbox_slot NOT INDEXED SET incarnation = NULL WHE
         SELECT s.slot FROM json_each(?1) AS h CROSS JOIN outbox_slot AS s NOT INDEXED
         WHERE s.slot = h.value ->> 0 AND s.epoch = h.value ->> 1 AND s.incarnation = ?2)";
 
-pub(super) async fn register(store: &SqliteStore, me: &Registration) -> Result<()> {
+pub(super) async fn register(store: &SqliteStore, me: &PublisherRegistration) -> Result<()> {
     let mut tx = store.begin().await?;
     let now = store.boot_nanos();
     agree_on_slots(&mut tx, store, me, now).await.at(store)?;
@@ -84,7 +84,7 @@ pub(super) async fn register(store: &SqliteStore, me: &Registration) -> Result<(
 }
 
 /// Keeps the recorded number of slots, or changes it if no other publisher lives.
-async fn agree_on_slots(conn: &mut SqliteConnection, store: &SqliteStore, me: &Registration, now: i64) -> Result<()> {
+async fn agree_on_slots(conn: &mut SqliteConnection, store: &SqliteStore, me: &PublisherRegistration, now: i64) -> Result<()> {
     let recorded: Option<i64> =
         sqlx::query_scalar("SELECT slots FROM outbox_meta").fetch_one(&mut *conn).await.map_err(|e| classify(&e))?;
     if recorded == Some(i64::from(me.slots)) {
@@ -119,7 +119,7 @@ async fn lay_out(conn: &mut SqliteConnection, slots: u32) -> Result<(), sqlx::Er
     Ok(())
 }
 
-pub(super) async fn touch(store: &SqliteStore, me: &Registration) -> Result<Touch> {
+pub(super) async fn touch(store: &SqliteStore, me: &PublisherRegistration) -> Result<TouchReply> {
     // The time of the touch is the time of its beginning, however long the lock is waited for.
     let now = store.boot_nanos();
     let touch = || {
@@ -128,9 +128,9 @@ pub(super) async fn touch(store: &SqliteStore, me: &Registration) -> Result<Touc
     };
     let seen = store.when_free(touch).await.at(store)?;
     if seen.rows_affected() == 0 {
-        return Ok(Touch::Unknown);
+        return Ok(TouchReply::Unknown);
     }
-    held(store, me.incarnation).await.map(Touch::Seen)
+    held(store, me.incarnation).await.map(TouchReply::Seen)
 }
 
 async fn held(store: &SqliteStore, incarnation: Incarnation) -> Result<Vec<Hold>> {
@@ -142,7 +142,7 @@ fn hold(row: &sqlx::sqlite::SqliteRow) -> Result<Hold, sqlx::Error> {
     Ok(Hold { slot: row.try_get(0)?, epoch: unsigned(row.try_get(1)?) })
 }
 
-pub(super) async fn take(store: &SqliteStore, me: &Registration, slots: &SlotSet) -> Result<Vec<Hold>> {
+pub(super) async fn take(store: &SqliteStore, me: &PublisherRegistration, slots: &SlotSet) -> Result<Vec<Hold>> {
     let (wanted, incarnation) = (json!(slots.iter().collect::<Vec<_>>()).to_string(), me.incarnation.to_string());
     let boot_id = &store.config.boot_id;
     // A look without the write lock first: this is asked every few milliseconds while the former holder finishes.
@@ -164,13 +164,13 @@ pub(super) fn pairs(holds: &[Hold]) -> String {
     json!(holds.iter().map(|hold| (hold.slot, hold.epoch)).collect::<Vec<_>>()).to_string()
 }
 
-pub(super) async fn release(store: &SqliteStore, me: &Registration, holds: &[Hold]) -> Result<()> {
+pub(super) async fn release(store: &SqliteStore, me: &PublisherRegistration, holds: &[Hold]) -> Result<()> {
     let (holds, incarnation) = (pairs(holds), me.incarnation.to_string());
     store.when_free(|| sqlx::query(RELEASE).bind(&holds).bind(&incarnation).execute(&store.writer)).await.at(store)?;
     Ok(())
 }
 
-pub(super) async fn leave(store: &SqliteStore, me: &Registration) -> Result<()> {
+pub(super) async fn leave(store: &SqliteStore, me: &PublisherRegistration) -> Result<()> {
     let mut tx = store.begin().await?;
     for sql in ["UPDATE outbox_slot SET incarnation = NULL WHERE incarnation = ?1", "DELETE FROM outbox_publisher WHERE incarnation = ?1"] {
         sqlx::query(sql).bind(me.incarnation.to_string()).execute(&mut *tx).await.at(store)?;

@@ -11,10 +11,10 @@ use serde_json::json;
 use sqlx::Row;
 use sqlx::sqlite::SqliteRow;
 
-use super::error::Context;
+use super::error::SqliteErrorContext;
 use super::{SqliteStore, retry_ahead_max_ms, unix_ms};
 use crate::store::sql::{around, from_ordered, unsigned};
-use crate::store::{FetchRequest, Fetched, HeadTrouble, Hold, Registration, Run};
+use crate::store::{EventRun, FetchRequest, FetchResult, HeadTrouble, Hold, PublisherRegistration};
 use crate::{Delivery, Payload, Result};
 
 /// What a reading returns of a slot `s`, an aggregate `a` and an event `o`.
@@ -62,10 +62,15 @@ pub const DUE: &str = concat!(
     LIMIT ?6"
 );
 
-pub(super) async fn fetch(store: &SqliteStore, me: &Registration, request: &FetchRequest) -> Result<Fetched> {
+pub(super) async fn fetch(store: &SqliteStore, me: &PublisherRegistration, request: &FetchRequest) -> Result<FetchResult> {
     let events_max = request.events_max.max(1);
-    let mut reading =
-        Reading { events_left: events_max, bytes_left: request.bytes_max, runs: Vec::new(), last_hash: None, former: HashSet::new() };
+    let mut reading = SqliteRunCollector {
+        events_left: events_max,
+        bytes_left: request.bytes_max,
+        runs: Vec::new(),
+        last_hash: None,
+        former: HashSet::new(),
+    };
     let now = unix_ms();
     // A retry further ahead than any can be means that the wall clock was set back. Retries leave room for others.
     for due in [(i64::MIN, now), (now.saturating_add(retry_ahead_max_ms() + 1), i64::MAX)] {
@@ -79,21 +84,21 @@ pub(super) async fn fetch(store: &SqliteStore, me: &Registration, request: &Fetc
     for range in around(request.after) {
         let room = reading.events_left;
         if room == 0 || reading.bytes_left == 0 || !read(store, FETCH, me, request, range, room, &mut reading).await? {
-            return Ok(Fetched { resume: resume(reading.last_hash), runs: reading.runs });
+            return Ok(FetchResult { resume: resume(reading.last_hash), runs: reading.runs });
         }
     }
-    Ok(Fetched { resume: retries_left.then(|| resume(reading.last_hash)).flatten(), runs: reading.runs })
+    Ok(FetchResult { resume: retries_left.then(|| resume(reading.last_hash)).flatten(), runs: reading.runs })
 }
 
 /// Reads one range of hashes or times; answers whether it was read to its end.
 async fn read(
     store: &SqliteStore,
     statement: &'static str,
-    me: &Registration,
+    me: &PublisherRegistration,
     request: &FetchRequest,
     range: (i64, i64),
     room: usize,
-    reading: &mut Reading,
+    reading: &mut SqliteRunCollector,
 ) -> Result<bool> {
     let now = unix_ms();
     let query = sqlx::query(statement)
@@ -114,16 +119,16 @@ async fn read(
     Ok(true)
 }
 
-struct Reading {
+struct SqliteRunCollector {
     events_left: usize,
     bytes_left: usize,
-    runs: Vec<Run>,
+    runs: Vec<EventRun>,
     last_hash: Option<i64>,
     /// Aggregates of former statements. What came of them between two statements is the next reading's: here an event would come twice.
     former: HashSet<i64>,
 }
 
-impl Reading {
+impl SqliteRunCollector {
     fn add(&mut self, row: &SqliteRow, now: i64) -> Result<(), sqlx::Error> {
         let aggregate: i64 = row.try_get(2)?;
         if self.former.contains(&aggregate) {
@@ -147,7 +152,7 @@ impl Reading {
     }
 }
 
-fn new_run(row: &SqliteRow, aggregate: i64, now: i64) -> Result<Run, sqlx::Error> {
+fn new_run(row: &SqliteRow, aggregate: i64, now: i64) -> Result<EventRun, sqlx::Error> {
     let ago = |since: Option<i64>| since.map(|since| Duration::from_millis(unsigned(now - since)));
     let last = unsigned(row.try_get(5)?);
     // Where the window behind the mark is empty, the first event further on: what is missing before it was deleted by hand.
@@ -157,7 +162,7 @@ fn new_run(row: &SqliteRow, aggregate: i64, now: i64) -> Result<Run, sqlx::Error
         (None, Some(further)) => unsigned(further).saturating_sub(1),
         (None, None) => last,
     };
-    Ok(Run {
+    Ok(EventRun {
         aggregate,
         hold: Hold { slot: row.try_get(0)?, epoch: unsigned(row.try_get(1)?) },
         trouble: HeadTrouble {

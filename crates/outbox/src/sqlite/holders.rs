@@ -3,7 +3,7 @@
 use sqlx::Row;
 
 use super::SqliteStore;
-use super::error::Context;
+use super::error::SqliteErrorContext;
 use crate::Result;
 
 const HOLDERS: &str = "
@@ -13,7 +13,7 @@ const HOLDERS: &str = "
 
 /// One row of the fence.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Holder {
+pub struct SlotHolder {
     /// The slot.
     pub slot: u32,
     /// Under which epoch it is, or was last, held.
@@ -26,13 +26,13 @@ pub struct Holder {
 
 impl SqliteStore {
     /// Every slot that was ever taken and who holds it now, in the order of the slots.
-    pub async fn holders(&self) -> Result<Vec<Holder>> {
+    pub async fn holders(&self) -> Result<Vec<SlotHolder>> {
         let rows = sqlx::query(HOLDERS).fetch_all(&self.readers).await.at(self)?;
         rows.iter().map(holder).collect::<Result<_, sqlx::Error>>().at(self)
     }
 }
 
-fn holder(row: &sqlx::sqlite::SqliteRow) -> Result<Holder, sqlx::Error> {
+fn holder(row: &sqlx::sqlite::SqliteRow) -> Result<SlotHolder, sqlx::Error> {
     let (slot, epoch): (u32, i64) = (row.try_get(0)?, row.try_get(1)?);
-    Ok(Holder { slot, epoch: super::unsigned(epoch), incarnation: row.try_get(2)?, publisher: row.try_get(3)? })
+    Ok(SlotHolder { slot, epoch: super::unsigned(epoch), incarnation: row.try_get(2)?, publisher: row.try_get(3)? })
 }

@@ -33,17 +33,17 @@ pub use config::SqliteConfig;
 pub use enqueue::enqueue;
 #[doc(hidden)]
 pub use fetch::{DUE, FETCH};
-pub use holders::Holder;
+pub use holders::SlotHolder;
 pub use schema::{SCHEMA_VERSION, revert};
 #[doc(hidden)]
 pub use sweep::DELIVERED;
 
-use self::error::{Context, store_error};
+use self::error::{SqliteErrorContext, store_error};
 use crate::options::RETRY_DELAY_MAX;
 use crate::store::sql::{to_ordered, unsigned};
 use crate::store::{
-    AuditEntry, Backlog, Cleaned, DeadLetter, DeadLetters, FetchRequest, Fetched, Hold, Outcome, Registration, Replayed, Resent, Restored,
-    Signature, Status, Store, Swept, Touch,
+    AuditEntry, Backlog, CleanResult, DeadLetter, DeadLetters, FetchRequest, FetchResult, Hold, Outcome, PublisherRegistration,
+    ReplayResult, ResendResult, RestoreResult, Signature, Status, Store, SweepResult, TouchReply,
 };
 use crate::{ErrorKind, NewEvent, Result, private_file};
 
@@ -174,7 +174,7 @@ impl SqliteStore {
     /// # Errors
     ///
     /// [`ErrorKind::Settings`] if one of the numbers is too high.
-    pub async fn restored(&self, epoch_above: u64, sequence_above: u64) -> Result<Restored> {
+    pub async fn restored(&self, epoch_above: u64, sequence_above: u64) -> Result<RestoreResult> {
         restored::restored(self, epoch_above, sequence_above).await
     }
 
@@ -232,31 +232,31 @@ impl Store for SqliteStore {
         sqlx::query_scalar("SELECT outbox_id FROM outbox_meta").fetch_one(&self.readers).await.at(self)
     }
 
-    async fn register(&self, me: &Registration) -> Result<()> {
+    async fn register(&self, me: &PublisherRegistration) -> Result<()> {
         fence::register(self, me).await
     }
 
-    async fn touch(&self, me: &Registration) -> Result<Touch> {
+    async fn touch(&self, me: &PublisherRegistration) -> Result<TouchReply> {
         fence::touch(self, me).await
     }
 
-    async fn take(&self, me: &Registration, slots: &SlotSet) -> Result<Vec<Hold>> {
+    async fn take(&self, me: &PublisherRegistration, slots: &SlotSet) -> Result<Vec<Hold>> {
         fence::take(self, me, slots).await
     }
 
-    async fn release(&self, me: &Registration, holds: &[Hold]) -> Result<()> {
+    async fn release(&self, me: &PublisherRegistration, holds: &[Hold]) -> Result<()> {
         fence::release(self, me, holds).await
     }
 
-    async fn leave(&self, me: &Registration) -> Result<()> {
+    async fn leave(&self, me: &PublisherRegistration) -> Result<()> {
         fence::leave(self, me).await
     }
 
-    async fn fetch(&self, me: &Registration, request: &FetchRequest) -> Result<Fetched> {
+    async fn fetch(&self, me: &PublisherRegistration, request: &FetchRequest) -> Result<FetchResult> {
         fetch::fetch(self, me, request).await
     }
 
-    async fn record(&self, me: &Registration, outcomes: &[Outcome], delete: bool) -> Result<Vec<Hold>> {
+    async fn record(&self, me: &PublisherRegistration, outcomes: &[Outcome], delete: bool) -> Result<Vec<Hold>> {
         record::record(self, me, outcomes, delete).await
     }
 
@@ -264,7 +264,7 @@ impl Store for SqliteStore {
         upkeep::place_new(self, limit).await
     }
 
-    async fn sweep(&self, retention: Duration, position: i64, limit: usize) -> Result<Swept> {
+    async fn sweep(&self, retention: Duration, position: i64, limit: usize) -> Result<SweepResult> {
         sweep::sweep(self, retention, position, limit).await
     }
 
@@ -273,7 +273,7 @@ impl Store for SqliteStore {
         Ok(Some(version.cast_unsigned()))
     }
 
-    async fn clean(&self, parked_retention: Duration, limit: usize) -> Result<Cleaned> {
+    async fn clean(&self, parked_retention: Duration, limit: usize) -> Result<CleanResult> {
         clean::clean(self, parked_retention, limit).await
     }
 
@@ -296,11 +296,11 @@ impl DeadLetters for SqliteStore {
         dead_letters::list(self, key, limit).await
     }
 
-    async fn replay(&self, id: &str, by: &Signature) -> Result<Option<Replayed>> {
+    async fn replay(&self, id: &str, by: &Signature) -> Result<Option<ReplayResult>> {
         dead_letters::replay(self, id, by).await
     }
 
-    async fn replay_aggregate(&self, key: &str, from: Option<&str>, events_max: usize, by: &Signature) -> Result<Option<Resent>> {
+    async fn replay_aggregate(&self, key: &str, from: Option<&str>, events_max: usize, by: &Signature) -> Result<Option<ResendResult>> {
         dead_letters::replay_aggregate(self, key, from, events_max, by).await
     }
 

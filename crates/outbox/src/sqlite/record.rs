@@ -4,12 +4,12 @@ use std::fmt::Write as _;
 
 use sqlx::SqliteConnection;
 
-use super::error::Context;
+use super::error::SqliteErrorContext;
 use super::fence::pairs;
 use super::{SqliteStore, millis, unix_ms};
 use crate::Result;
 use crate::store::sql::{changes, done_through, shortened};
-use crate::store::{Hold, Outcome, Registration, Then};
+use crate::store::{HeadUpdate, Hold, Outcome, PublisherRegistration};
 
 /// ?1 outcomes as JSON lists of aggregate, slot, epoch and sequence; ?2 incarnation. One row an aggregate, not one an event. What
 /// is marked already is left alone, head and all: this may come twice, and late. Each other outcome of a current hold changes exactly one row, so
@@ -66,11 +66,11 @@ const DISCARD: &str = concat!(
     under_the_fence!()
 );
 
-pub(super) async fn record(store: &SqliteStore, me: &Registration, outcomes: &[Outcome], delete: bool) -> Result<Vec<Hold>> {
+pub(super) async fn record(store: &SqliteStore, me: &PublisherRegistration, outcomes: &[Outcome], delete: bool) -> Result<Vec<Hold>> {
     let incarnation = me.incarnation.to_string();
     let marks = marks(outcomes);
     let expected = changes(outcomes);
-    if !delete && outcomes.iter().all(|outcome| outcome.then == Then::Next) {
+    if !delete && outcomes.iter().all(|outcome| outcome.then == HeadUpdate::Next) {
         let mark = || sqlx::query(MARK).bind(&marks).bind(&incarnation).execute(&store.writer);
         let marked = store.when_free(mark).await.at(store)?.rows_affected();
         return if marked == expected { Ok(Vec::new()) } else { fenced(store, &incarnation, outcomes).await };
@@ -105,15 +105,15 @@ fn marks(outcomes: &[Outcome]) -> String {
 }
 
 async fn write_park(conn: &mut SqliteConnection, incarnation: &str, outcome: &Outcome) -> Result<(), sqlx::Error> {
-    let Then::Park { sequence, error } = &outcome.then else { return Ok(()) };
+    let HeadUpdate::Park { sequence, error } = &outcome.then else { return Ok(()) };
     let hold = outcome.hold;
     let park = sqlx::query(PARK).bind(outcome.aggregate).bind(hold.slot).bind(hold.epoch.cast_signed()).bind(incarnation);
     park.bind(sequence.cast_signed()).bind(unix_ms()).bind(shortened(error)).execute(conn).await?;
     Ok(())
 }
 
-async fn write_discard(conn: &mut SqliteConnection, me: &Registration, outcome: &Outcome) -> Result<(), sqlx::Error> {
-    let Then::Discard { sequence, error } = &outcome.then else { return Ok(()) };
+async fn write_discard(conn: &mut SqliteConnection, me: &PublisherRegistration, outcome: &Outcome) -> Result<(), sqlx::Error> {
+    let HeadUpdate::Discard { sequence, error } = &outcome.then else { return Ok(()) };
     let hold = outcome.hold;
     let discard = sqlx::query(DISCARD).bind(outcome.aggregate).bind(hold.slot).bind(hold.epoch.cast_signed());
     let discard = discard.bind(me.incarnation.to_string()).bind(sequence.cast_signed()).bind(unix_ms()).bind(shortened(error));
@@ -124,11 +124,11 @@ async fn write_discard(conn: &mut SqliteConnection, me: &Registration, outcome: 
 async fn write_failure(conn: &mut SqliteConnection, incarnation: &str, outcome: &Outcome) -> Result<u64, sqlx::Error> {
     let now = unix_ms();
     let (sequence, attempts, failures, retry_at, blocked_at, error) = match &outcome.then {
-        Then::Retry { sequence, attempts, failures, retry_in, error } => {
+        HeadUpdate::Retry { sequence, attempts, failures, retry_in, error } => {
             (*sequence, *attempts, *failures, Some(now + millis(*retry_in)), None, error)
         }
-        Then::Block { sequence, attempts, error } => (*sequence, *attempts, *attempts, None, Some(now), error),
-        Then::Next | Then::Park { .. } | Then::Discard { .. } => return Ok(0),
+        HeadUpdate::Block { sequence, attempts, error } => (*sequence, *attempts, *attempts, None, Some(now), error),
+        HeadUpdate::Next | HeadUpdate::Park { .. } | HeadUpdate::Discard { .. } => return Ok(0),
     };
     let hold = outcome.hold;
     let fail = sqlx::query(FAIL).bind(outcome.aggregate).bind(hold.slot).bind(hold.epoch.cast_signed()).bind(incarnation);

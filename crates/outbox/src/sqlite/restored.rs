@@ -1,9 +1,9 @@
 //! Lifting epochs and sequences after an older copy was put in the place of the file, in one transaction.
 
-use super::error::Context;
+use super::error::SqliteErrorContext;
 use super::{SqliteStore, unsigned};
 use crate::Result;
-use crate::store::{Restored, Store as _, checked};
+use crate::store::{RestoreResult, Store as _, checked};
 
 /// A row to carry the epoch, until the first publisher makes the real ones.
 const CARRIER: &str =
@@ -18,7 +18,7 @@ const WAITING: &str =
 /// ?1 sequence. What has nothing to send is done up to there; of the others, the numbers in between are a hole that publishers pass over.
 const LIFT: &str = "UPDATE outbox_aggregate SET done_seq = iif(done_seq = last_seq, ?1, done_seq), last_seq = ?1 WHERE last_seq < ?1";
 
-pub(super) async fn restored(store: &SqliteStore, epoch_above: u64, sequence_above: u64) -> Result<Restored> {
+pub(super) async fn restored(store: &SqliteStore, epoch_above: u64, sequence_above: u64) -> Result<RestoreResult> {
     let (epoch, sequence) = checked(epoch_above, sequence_above)?;
     let publishers = store.status().await?.publishers.iter().filter(|publisher| publisher.alive).count() as u64;
     let mut tx = store.begin().await?;
@@ -30,5 +30,5 @@ pub(super) async fn restored(store: &SqliteStore, epoch_above: u64, sequence_abo
     let aggregates = sqlx::query(LIFT).bind(sequence).execute(&mut *tx).await.at(store)?.rows_affected();
     let highest: i64 = sqlx::query_scalar("SELECT max(epoch) FROM outbox_slot").fetch_one(&mut *tx).await.at(store)?;
     tx.commit().await.at(store)?;
-    Ok(Restored { epoch: unsigned(highest), aggregates, waiting: unsigned(waiting), publishers })
+    Ok(RestoreResult { epoch: unsigned(highest), aggregates, waiting: unsigned(waiting), publishers })
 }

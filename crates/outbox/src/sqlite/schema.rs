@@ -9,24 +9,24 @@ use crate::{Error, ErrorKind, Result};
 pub const SCHEMA_VERSION: i64 = 3;
 
 /// One migration: to what it leads, how, and the way back.
-struct Migration {
+struct SqliteMigration {
     version: i64,
     up: &'static str,
     down: &'static str,
 }
 
-const MIGRATIONS: [Migration; 3] = [
-    Migration {
+const MIGRATIONS: [SqliteMigration; 3] = [
+    SqliteMigration {
         version: 1,
         up: include_str!("../../migrations/sqlite/0001_outbox.up.sql"),
         down: include_str!("../../migrations/sqlite/0001_outbox.down.sql"),
     },
-    Migration {
+    SqliteMigration {
         version: 2,
         up: include_str!("../../migrations/sqlite/0002_dead_letters.up.sql"),
         down: include_str!("../../migrations/sqlite/0002_dead_letters.down.sql"),
     },
-    Migration {
+    SqliteMigration {
         version: 3,
         up: include_str!("../../migrations/sqlite/0003_identity.up.sql"),
         down: include_str!("../../migrations/sqlite/0003_identity.down.sql"),

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use sqlx::{Row, SqliteConnection};
 
-use super::error::Context;
+use super::error::SqliteErrorContext;
 use super::fence::alive;
 use super::{SqliteStore, retry_ahead_max_ms, unix_ms, unsigned};
 use crate::store::{Backlog, BlockedAggregate, ERROR_CHARS_MAX, PublisherStatus, Retrying, Status, UNPUBLISHED_MAX};

@@ -8,10 +8,10 @@ use std::time::{Duration, Instant};
 use serde_json::json;
 use sqlx::Row;
 
-use super::error::Context;
+use super::error::SqliteErrorContext;
 use super::{SqliteStore, millis, unix_ms};
 use crate::Result;
-use crate::store::Swept;
+use crate::store::SweepResult;
 
 /// ?1 position, ?2 rows to look at. What is no number is as old as can be.
 const WINDOW: &str = "SELECT count(*), max(position), min(created_at)
@@ -43,25 +43,25 @@ pub const DELIVERED: &str = "SELECT o.position, a.id FROM outbox_aggregate AS a 
 const DELETE: &str = "DELETE FROM outbox WHERE position IN (SELECT value FROM json_each(?1)) AND parked_at IS NULL
     AND seq <= (SELECT a.done_seq FROM outbox_aggregate AS a WHERE a.id = outbox.aggregate)";
 
-pub(super) async fn sweep(store: &SqliteStore, retention: Duration, position: i64, limit: usize) -> Result<Swept> {
+pub(super) async fn sweep(store: &SqliteStore, retention: Duration, position: i64, limit: usize) -> Result<SweepResult> {
     let limit = i64::try_from(limit).unwrap_or(i64::MAX);
     if retention.is_zero() { all_delivered(store, position, limit).await } else { old(store, retention, position, limit).await }
 }
 
 /// By the rows, from the oldest on; the position is a row's.
-async fn old(store: &SqliteStore, retention: Duration, position: i64, limit: i64) -> Result<Swept> {
+async fn old(store: &SqliteStore, retention: Duration, position: i64, limit: i64) -> Result<SweepResult> {
     let oldest_kept = unix_ms().saturating_sub(millis(retention));
     let window = sqlx::query_as(WINDOW).bind(position).bind(limit).fetch_one(&store.readers).await.at(store)?;
     let (looked_at, last, oldest): (i64, Option<i64>, Option<i64>) = window;
-    let (Some(last), Some(oldest)) = (last, oldest) else { return Ok(Swept::default()) };
+    let (Some(last), Some(oldest)) = (last, oldest) else { return Ok(SweepResult::default()) };
     // Positions rise with time but for the writers' clocks, which may be ahead: behind a window without anything old there is nothing old, or some of
     // the rows looked at are.
     if oldest >= oldest_kept {
         let goes_on = looked_at == limit && oldest_beyond(store, last).await?.is_some_and(|oldest| oldest < oldest_kept);
-        return Ok(Swept { resume: goes_on.then_some(last), ..Swept::default() });
+        return Ok(SweepResult { resume: goes_on.then_some(last), ..SweepResult::default() });
     }
     let old = sqlx::query_scalar(OLD).bind(position).bind(last).bind(oldest_kept).fetch_all(&store.readers).await.at(store)?;
-    Ok(Swept { resume: (looked_at == limit).then_some(last), ..delete(store, &old).await? })
+    Ok(SweepResult { resume: (looked_at == limit).then_some(last), ..delete(store, &old).await? })
 }
 
 async fn oldest_beyond(store: &SqliteStore, position: i64) -> Result<Option<i64>> {
@@ -72,9 +72,9 @@ async fn oldest_beyond(store: &SqliteStore, position: i64) -> Result<Option<i64>
 
 /// By the aggregates; the position is an aggregate's. Publishers delete what they deliver, so this finds only what was delivered under
 /// another retention: as a rule nothing.
-async fn all_delivered(store: &SqliteStore, position: i64, limit: i64) -> Result<Swept> {
+async fn all_delivered(store: &SqliteStore, position: i64, limit: i64) -> Result<SweepResult> {
     let window = sqlx::query_as(AGGREGATES).bind(position).bind(limit).fetch_one(&store.readers).await.at(store)?;
-    let (looked_at, Some(last)): (i64, Option<i64>) = window else { return Ok(Swept::default()) };
+    let (looked_at, Some(last)): (i64, Option<i64>) = window else { return Ok(SweepResult::default()) };
     let rows = sqlx::query(DELIVERED).bind(position).bind(last).bind(limit).fetch_all(&store.readers).await.at(store)?;
     let positions = rows.iter().map(|row| row.try_get(0)).collect::<Result<Vec<i64>, _>>().at(store)?;
     let swept = delete(store, &positions).await?;
@@ -83,13 +83,13 @@ async fn all_delivered(store: &SqliteStore, position: i64, limit: i64) -> Result
         Some(row) if i64::try_from(rows.len()).is_ok_and(|found| found == limit) => Some(row.try_get::<i64, _>(1).at(store)? - 1),
         _ => (looked_at == limit).then_some(last),
     };
-    Ok(Swept { resume, ..swept })
+    Ok(SweepResult { resume, ..swept })
 }
 
 /// Nobody else writes to the file meanwhile.
-async fn delete(store: &SqliteStore, positions: &[i64]) -> Result<Swept> {
+async fn delete(store: &SqliteStore, positions: &[i64]) -> Result<SweepResult> {
     if positions.is_empty() {
-        return Ok(Swept::default());
+        return Ok(SweepResult::default());
     }
     let positions = json!(positions).to_string();
     // Of several tries the last one counts: before it others had the lock.
@@ -99,5 +99,5 @@ async fn delete(store: &SqliteStore, positions: &[i64]) -> Result<Swept> {
         Ok((done.rows_affected(), begun.elapsed()))
     };
     let (deleted, shut) = store.when_free(delete).await.at(store)?;
-    Ok(Swept { deleted: usize::try_from(deleted).unwrap_or(usize::MAX), resume: None, shut })
+    Ok(SweepResult { deleted: usize::try_from(deleted).unwrap_or(usize::MAX), resume: None, shut })
 }

@@ -4,7 +4,7 @@ use serde_json::json;
 use shardwise::ShardKey;
 use sqlx::Row;
 
-use super::error::Context;
+use super::error::SqliteErrorContext;
 use super::{SqliteStore, to_ordered};
 use crate::Result;
 

@@ -90,7 +90,7 @@ pub struct DeadLetter {
 
 /// What became of one event that was to be sent again.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Replayed {
+pub enum ReplayResult {
     /// It was set aside: now it is the newest event of its aggregate, under this sequence, and is delivered as `replayed`.
     Appended {
         /// The new sequence.
@@ -102,7 +102,7 @@ pub enum Replayed {
 
 /// What of an aggregate is sent again.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Resent {
+pub struct ResendResult {
     /// Events from the one that was set aside on.
     pub events: u64,
     /// Events in between that are no longer there: retention or somebody has deleted them.
@@ -148,7 +148,7 @@ pub trait DeadLetters: Send + Sync + 'static {
     ///
     /// One that was set aside becomes the newest event of its aggregate: consumers that drop what is not newer than what they have seen take
     /// it, and nothing is sent past its place.
-    async fn replay(&self, id: &str, by: &Signature) -> Result<Option<Replayed>>;
+    async fn replay(&self, id: &str, by: &Signature) -> Result<Option<ReplayResult>>;
 
     /// Sends an aggregate's events again from the first one on that is set aside, or from `from`, in their order and under sequences above all
     /// former ones. Those that were delivered before are `replayed`. The aggregate's slot changes hands like at a takeover: what is in
@@ -157,7 +157,7 @@ pub trait DeadLetters: Send + Sync + 'static {
     /// # Errors
     ///
     /// [`ErrorKind::Event`] if there are more than `events_max` events from there on; nothing is done then.
-    async fn replay_aggregate(&self, key: &str, from: Option<&str>, events_max: usize, by: &Signature) -> Result<Option<Resent>>;
+    async fn replay_aggregate(&self, key: &str, from: Option<&str>, events_max: usize, by: &Signature) -> Result<Option<ResendResult>>;
 
     /// Deletes a dead letter; a blocked aggregate goes on behind it. `false`: it is not a dead letter.
     async fn discard(&self, id: &str, by: &Signature) -> Result<bool>;

@@ -14,10 +14,12 @@ use futures::stream::{self, BoxStream, StreamExt as _};
 use shardwise::{Incarnation, Serves, SlotSet};
 
 pub(crate) use self::dead_letters::too_many;
-pub use self::dead_letters::{AuditEntry, DeadLetter, DeadLetters, DeadState, LIST_MAX, REPLAY_EVENTS_MAX, Replayed, Resent, Signature};
+pub use self::dead_letters::{
+    AuditEntry, DeadLetter, DeadLetters, DeadState, LIST_MAX, REPLAY_EVENTS_MAX, ReplayResult, ResendResult, Signature,
+};
 #[cfg(any(feature = "sqlite", feature = "postgres"))]
 pub(crate) use self::restored::checked;
-pub use self::restored::{ABOVE_MAX, Restored};
+pub use self::restored::{ABOVE_MAX, RestoreResult};
 #[cfg(any(feature = "sqlite", feature = "postgres"))]
 pub(crate) use self::status::UNPUBLISHED_MAX;
 pub use self::status::{Backlog, BlockedAggregate, ERROR_CHARS_MAX, PublisherStatus, Retrying, Status, Stuck, StuckCause};
@@ -25,7 +27,7 @@ use crate::{AggregateId, Delivery, Error, ErrorKind, Result};
 
 /// A publisher that announces itself to a store.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Registration {
+pub struct PublisherRegistration {
     /// The publisher's name, for people.
     pub publisher: String,
     /// Tells this start of it from every other.
@@ -47,7 +49,7 @@ pub struct Hold {
 
 /// The answer to a touch.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Touch {
+pub enum TouchReply {
     /// Seen; these are the slots the store has under this incarnation.
     Seen(Vec<Hold>),
     /// The store does not know this incarnation (any more). Register again; nothing is held.
@@ -69,7 +71,7 @@ pub struct HeadTrouble {
 
 /// Pending events of one aggregate, in order and without a hole that could still be filled.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Run {
+pub struct EventRun {
     /// The aggregate.
     pub aggregate: AggregateId,
     /// Its slot and the epoch the store has for it.
@@ -101,16 +103,16 @@ pub struct FetchRequest {
 
 /// What was read.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub struct Fetched {
+pub struct FetchResult {
     /// Runs of distinct aggregates.
-    pub runs: Vec<Run>,
+    pub runs: Vec<EventRun>,
     /// Where to go on if a limit cut the reading short: the hash of the last aggregate read. `None`: there was no more.
     pub resume: Option<u64>,
 }
 
 /// What a step of deleting delivered events has come to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct Swept {
+pub struct SweepResult {
     /// How many events are deleted.
     pub deleted: usize,
     /// The position to go on from under the same retention; `None` when there is nothing older to look at.
@@ -129,12 +131,12 @@ pub struct Outcome {
     /// Everything up to this sequence is delivered (or was deleted); `None` if nothing new is.
     pub through: Option<u64>,
     /// What is written about the event after it.
-    pub then: Then,
+    pub then: HeadUpdate,
 }
 
 /// What is written about the event that follows the delivered ones.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Then {
+pub enum HeadUpdate {
     /// Nothing: it has not been tried.
     Next,
     /// It failed and is tried again.
@@ -177,7 +179,7 @@ pub enum Then {
 
 /// What [`Store::clean`] has done.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct Cleaned {
+pub struct CleanResult {
     /// Events deleted that had been set aside for too long; each has a line in the record.
     pub expired: u64,
     /// Aggregates forgotten that have no event any more.
@@ -209,41 +211,41 @@ pub trait Store: Send + Sync + 'static {
     }
 
     /// Announces a publisher, as seen now. Fails with `OtherSlots` while a living publisher uses another number of slots.
-    async fn register(&self, me: &Registration) -> Result<()>;
+    async fn register(&self, me: &PublisherRegistration) -> Result<()>;
 
     /// Says that the publisher is alive, and reads what it holds.
-    async fn touch(&self, me: &Registration) -> Result<Touch>;
+    async fn touch(&self, me: &PublisherRegistration) -> Result<TouchReply>;
 
     /// Takes those of `slots` that may be taken; the others are left out of the answer.
-    async fn take(&self, me: &Registration, slots: &SlotSet) -> Result<Vec<Hold>>;
+    async fn take(&self, me: &PublisherRegistration, slots: &SlotSet) -> Result<Vec<Hold>>;
 
     /// Gives slots back. Holds that are not current are passed over.
-    async fn release(&self, me: &Registration, holds: &[Hold]) -> Result<()>;
+    async fn release(&self, me: &PublisherRegistration, holds: &[Hold]) -> Result<()>;
 
     /// Gives everything back and takes the publisher out.
-    async fn leave(&self, me: &Registration) -> Result<()>;
+    async fn leave(&self, me: &PublisherRegistration) -> Result<()>;
 
     /// Reads pending events of slots held by this incarnation whose aggregates are neither blocked nor waiting for a retry. The cost
     /// depends on what is returned, not on what waits elsewhere.
-    async fn fetch(&self, me: &Registration, request: &FetchRequest) -> Result<Fetched>;
+    async fn fetch(&self, me: &PublisherRegistration, request: &FetchRequest) -> Result<FetchResult>;
 
     /// Writes outcomes in one transaction, at most one an aggregate, and returns the holds that were fenced: nothing was written for
     /// those. With `delete`, delivered events are deleted with it.
-    async fn record(&self, me: &Registration, outcomes: &[Outcome], delete: bool) -> Result<Vec<Hold>>;
+    async fn record(&self, me: &PublisherRegistration, outcomes: &[Outcome], delete: bool) -> Result<Vec<Hold>>;
 
     /// Fills in the hashes of at most `limit` aggregates that have none, and returns how many had none. Needs no slot.
     async fn place_new(&self, limit: usize) -> Result<usize>;
 
     /// Deletes delivered events written longer than `retention` ago, at most `limit` of them, in the store's own order from `position` on; 0
     /// is the beginning.
-    async fn sweep(&self, retention: Duration, position: i64, limit: usize) -> Result<Swept>;
+    async fn sweep(&self, retention: Duration, position: i64, limit: usize) -> Result<SweepResult>;
 
     /// Bounded work that falls due now and then, in batches of at most `limit`: deletes events that have been set aside for longer than
     /// `parked_retention`, forgets aggregates without events (their sequences go on where they stopped, should they come back), and drops
     /// lines of the record that are older than a year. Needs no slot.
-    async fn clean(&self, parked_retention: Duration, limit: usize) -> Result<Cleaned> {
+    async fn clean(&self, parked_retention: Duration, limit: usize) -> Result<CleanResult> {
         let _ = (parked_retention, limit);
-        Ok(Cleaned::default())
+        Ok(CleanResult::default())
     }
 
     /// A number that differs after any change to the store, cheap to ask for; `None` if the store has no such thing. Must be asked
@@ -291,31 +293,31 @@ impl<S: Store + ?Sized> Store for Arc<S> {
         (**self).id().await
     }
 
-    async fn register(&self, me: &Registration) -> Result<()> {
+    async fn register(&self, me: &PublisherRegistration) -> Result<()> {
         (**self).register(me).await
     }
 
-    async fn touch(&self, me: &Registration) -> Result<Touch> {
+    async fn touch(&self, me: &PublisherRegistration) -> Result<TouchReply> {
         (**self).touch(me).await
     }
 
-    async fn take(&self, me: &Registration, slots: &SlotSet) -> Result<Vec<Hold>> {
+    async fn take(&self, me: &PublisherRegistration, slots: &SlotSet) -> Result<Vec<Hold>> {
         (**self).take(me, slots).await
     }
 
-    async fn release(&self, me: &Registration, holds: &[Hold]) -> Result<()> {
+    async fn release(&self, me: &PublisherRegistration, holds: &[Hold]) -> Result<()> {
         (**self).release(me, holds).await
     }
 
-    async fn leave(&self, me: &Registration) -> Result<()> {
+    async fn leave(&self, me: &PublisherRegistration) -> Result<()> {
         (**self).leave(me).await
     }
 
-    async fn fetch(&self, me: &Registration, request: &FetchRequest) -> Result<Fetched> {
+    async fn fetch(&self, me: &PublisherRegistration, request: &FetchRequest) -> Result<FetchResult> {
         (**self).fetch(me, request).await
     }
 
-    async fn record(&self, me: &Registration, outcomes: &[Outcome], delete: bool) -> Result<Vec<Hold>> {
+    async fn record(&self, me: &PublisherRegistration, outcomes: &[Outcome], delete: bool) -> Result<Vec<Hold>> {
         (**self).record(me, outcomes, delete).await
     }
 
@@ -323,11 +325,11 @@ impl<S: Store + ?Sized> Store for Arc<S> {
         (**self).place_new(limit).await
     }
 
-    async fn sweep(&self, retention: Duration, position: i64, limit: usize) -> Result<Swept> {
+    async fn sweep(&self, retention: Duration, position: i64, limit: usize) -> Result<SweepResult> {
         (**self).sweep(retention, position, limit).await
     }
 
-    async fn clean(&self, parked_retention: Duration, limit: usize) -> Result<Cleaned> {
+    async fn clean(&self, parked_retention: Duration, limit: usize) -> Result<CleanResult> {
         (**self).clean(parked_retention, limit).await
     }
 

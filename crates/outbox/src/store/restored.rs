@@ -7,7 +7,7 @@ pub const ABOVE_MAX: u64 = 1 << 52;
 
 /// What lifting epochs and sequences has come to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Restored {
+pub struct RestoreResult {
     /// Every epoch from now on is above this one.
     pub epoch: u64,
     /// How many aggregates were lifted; keys without an aggregate begin above the given number too.

@@ -1,6 +1,6 @@
 //! What the stores over SQL have in common.
 
-use super::{Outcome, Then};
+use super::{HeadUpdate, Outcome};
 
 /// The most bytes of a sink's message that are kept.
 const ERROR_BYTES_MAX: usize = 1_000;
@@ -34,15 +34,15 @@ pub(crate) fn shortened(error: &str) -> &str {
 /// Up to where an outcome moves its aggregate; `None` if it stays where it is.
 pub(crate) fn done_through(outcome: &Outcome) -> Option<u64> {
     match outcome.then {
-        Then::Park { sequence, .. } | Then::Discard { sequence, .. } => Some(sequence),
-        Then::Next | Then::Retry { .. } | Then::Block { .. } => outcome.through,
+        HeadUpdate::Park { sequence, .. } | HeadUpdate::Discard { sequence, .. } => Some(sequence),
+        HeadUpdate::Next | HeadUpdate::Retry { .. } | HeadUpdate::Block { .. } => outcome.through,
     }
 }
 
 /// How many rows about aggregates the outcomes change if all their holds are current.
 pub(crate) fn changes(outcomes: &[Outcome]) -> u64 {
     let of = |outcome: &Outcome| {
-        let fails = matches!(outcome.then, Then::Retry { .. } | Then::Block { .. });
+        let fails = matches!(outcome.then, HeadUpdate::Retry { .. } | HeadUpdate::Block { .. });
         u64::from(done_through(outcome).is_some()) + u64::from(fails)
     };
     outcomes.iter().map(of).sum()

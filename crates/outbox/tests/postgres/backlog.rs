@@ -5,7 +5,7 @@ use std::io::Write as _;
 use std::time::{Duration, Instant};
 
 use shardwise::{Incarnation, SlotSet};
-use shardwise_outbox::store::{FetchRequest, Registration};
+use shardwise_outbox::store::{FetchRequest, PublisherRegistration};
 use shardwise_outbox::{PostgresStore, PublisherOptions, Store, postgres};
 use shardwise_testkit::{Postgres, PostgresOptions};
 use sqlx::Connection as _;
@@ -74,7 +74,7 @@ async fn hold_back(outbox: &Outbox, rows: u64) {
 }
 
 /// Blocks that a reading of a thousand events touches, as the server says.
-async fn blocks(outbox: &Outbox, me: &Registration, from: i64) -> u64 {
+async fn blocks(outbox: &Outbox, me: &PublisherRegistration, from: i64) -> u64 {
     let sql = format!(
         "{}; PREPARE f (text, bigint, bigint, bigint[], bigint[], bigint, bigint, bigint, bigint, bigint) AS {};
          EXPLAIN (ANALYZE, BUFFERS, TIMING OFF, SUMMARY OFF)
@@ -90,7 +90,7 @@ async fn blocks(outbox: &Outbox, me: &Registration, from: i64) -> u64 {
 }
 
 /// Polls as a publisher does that goes around the circle, with ever more slots; answers with milliseconds, sorted.
-async fn poll(store: &PostgresStore, me: &Registration, batch: usize, polls: usize) -> Vec<f64> {
+async fn poll(store: &PostgresStore, me: &PublisherRegistration, batch: usize, polls: usize) -> Vec<f64> {
     let (mut after, mut took) = (None, Vec::with_capacity(polls));
     // The first ones prepare the statement.
     for poll in 0..polls + 5 {
@@ -112,8 +112,12 @@ async fn poll(store: &PostgresStore, me: &Registration, batch: usize, polls: usi
 
 async fn measure(outbox: &Outbox, held_back: u64, incarnation: u64, polls: usize) {
     let store = outbox.store().await;
-    let me =
-        Registration { publisher: "w".into(), incarnation: Incarnation::new(incarnation), ttl: Duration::from_hours(24), slots: SLOTS };
+    let me = PublisherRegistration {
+        publisher: "w".into(),
+        incarnation: Incarnation::new(incarnation),
+        ttl: Duration::from_hours(24),
+        slots: SLOTS,
+    };
     store.register(&me).await.unwrap();
     for held in HELD {
         // Each set has the one before in it.

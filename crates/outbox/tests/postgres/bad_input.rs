@@ -6,7 +6,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use shardwise::SlotSet;
-use shardwise_outbox::exercise::{Reply, ScriptedSink, StoreHarness};
+use shardwise_outbox::exercise::{ScriptedReply, ScriptedSink, StoreHarness};
 use shardwise_outbox::sink::Refusal;
 use shardwise_outbox::{Delivery, ErrorKind, OutboxPublisher, PostgresConfig, PostgresStore, PublisherOptions, Store, postgres};
 use shardwise_testkit::{Authority, Postgres, PostgresOptions, TcpProxy};
@@ -186,8 +186,8 @@ async fn a_clock_that_jumps_by_an_hour_at_work() {
         .await;
     let tries = std::sync::atomic::AtomicU32::new(0);
     let sink = ScriptedSink::new(move |_| match tries.fetch_add(1, std::sync::atomic::Ordering::Relaxed) % 7 {
-        3 => Reply::Refuse(Refusal::retryable("503")),
-        _ => Reply::Accept,
+        3 => ScriptedReply::Refuse(Refusal::retryable("503")),
+        _ => ScriptedReply::Accept,
     });
     let running = start(&outbox, &sink, TestSharding::full("one")).await;
     for (round, offset) in (1..).zip(["1 hour", "0", "-1 hour", "1 hour", "0"]) {

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use shardwise::{Incarnation, SlotSet};
 use shardwise_outbox::exercise::StoreHarness;
-use shardwise_outbox::store::{FetchRequest, Registration, Signature};
+use shardwise_outbox::store::{FetchRequest, PublisherRegistration, Signature};
 use shardwise_outbox::{DeadLetters as _, Store, postgres};
 use sqlx::Connection;
 
@@ -143,7 +143,7 @@ async fn more_slots_than_a_thousand_are_visited_in_turns() {
     let store = outbox.store().await;
     store.place_new(10).await.unwrap();
     outbox.execute("UPDATE outbox_head SET hash = 9223372036854775807").await;
-    let me = Registration { publisher: "w".into(), incarnation: Incarnation::new(1), ttl: Duration::from_hours(1), slots: SLOTS };
+    let me = PublisherRegistration { publisher: "w".into(), incarnation: Incarnation::new(1), ttl: Duration::from_hours(1), slots: SLOTS };
     store.register(&me).await.unwrap();
     store.take(&me, &SlotSet::full(SLOTS)).await.unwrap();
     let (mut after, mut turns) = (None, Vec::new());
@@ -165,7 +165,7 @@ async fn a_poll_of_many_slots_that_finds_nothing_asks_once() {
     const SLOTS: u32 = 16_384;
     let outbox = Outbox::new().await;
     let store = outbox.store().await;
-    let me = Registration { publisher: "w".into(), incarnation: Incarnation::new(1), ttl: Duration::from_hours(1), slots: SLOTS };
+    let me = PublisherRegistration { publisher: "w".into(), incarnation: Incarnation::new(1), ttl: Duration::from_hours(1), slots: SLOTS };
     store.register(&me).await.unwrap();
     store.take(&me, &SlotSet::full(SLOTS)).await.unwrap();
     // All the way around, as a publisher goes.

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use shardwise::SlotSet;
 use shardwise_outbox::exercise::{ScriptedSink, StoreHarness as _};
-use shardwise_outbox::store::{FetchRequest, Outcome, Registration, Run, Signature, Then};
+use shardwise_outbox::store::{EventRun, FetchRequest, HeadUpdate, Outcome, PublisherRegistration, Signature};
 use shardwise_outbox::{DeadLetters as _, NewEvent, OutboxPublisher, PostgresConfig, PostgresStore, PublisherOptions, Store};
 use sqlx::Connection as _;
 
@@ -47,7 +47,7 @@ async fn a_mark_gives_way_before_a_writer_is_stopped_for_a_deadlock() {
     let outbox = Outbox::new().await;
     outbox.insert(events("a", 1..=1).into_iter().chain(events("b", 1..=1)).collect()).await;
     let (store, me) = holder(&outbox).await;
-    let outcome = |run: &Run| Outcome { aggregate: run.aggregate, hold: run.hold, through: Some(1), then: Then::Next };
+    let outcome = |run: &EventRun| Outcome { aggregate: run.aggregate, hold: run.hold, through: Some(1), then: HeadUpdate::Next };
     let outcomes: Vec<Outcome> = store.fetch(&me, &all()).await.unwrap().runs.iter().map(outcome).collect();
     assert_eq!(outcomes.len(), 2);
 
@@ -69,7 +69,7 @@ async fn a_mark_gives_way_before_a_writer_is_stopped_for_a_deadlock() {
 }
 
 /// An outbox of two events of one aggregate, whose publisher holds all slots and has read them.
-async fn two_events_read(outbox: &Outbox) -> (PostgresStore, Registration, Run) {
+async fn two_events_read(outbox: &Outbox) -> (PostgresStore, PublisherRegistration, EventRun) {
     outbox.insert(events("a", 1..=2)).await;
     let (store, me) = holder(outbox).await;
     let run = store.fetch(&me, &all()).await.unwrap().runs.remove(0);
@@ -77,9 +77,9 @@ async fn two_events_read(outbox: &Outbox) -> (PostgresStore, Registration, Run) 
 }
 
 /// A publisher that holds all slots, and knows the slot of each aggregate.
-async fn holder(outbox: &Outbox) -> (PostgresStore, Registration) {
+async fn holder(outbox: &Outbox) -> (PostgresStore, PublisherRegistration) {
     let store = outbox.store().await;
-    let me = Registration { publisher: "w".into(), incarnation: shardwise::Incarnation::new(1), ttl: LIMIT, slots: 8 };
+    let me = PublisherRegistration { publisher: "w".into(), incarnation: shardwise::Incarnation::new(1), ttl: LIMIT, slots: 8 };
     store.register(&me).await.unwrap();
     store.take(&me, &SlotSet::full(8)).await.unwrap();
     store.place_new(10).await.unwrap();
@@ -95,7 +95,7 @@ const fn all() -> FetchRequest {
 async fn a_discard_that_had_to_wait_leaves_what_was_replayed() {
     let outbox = Outbox::new().await;
     let (store, me, run) = two_events_read(&outbox).await;
-    let then = Then::Park { sequence: 1, error: "422".into() };
+    let then = HeadUpdate::Park { sequence: 1, error: "422".into() };
     store.record(&me, &[Outcome { aggregate: run.aggregate, hold: run.hold, through: None, then }], false).await.unwrap();
     let mut conn = outbox.connection().await;
     let mut other = conn.begin().await.unwrap();
@@ -127,7 +127,7 @@ async fn a_mark_that_waited_for_another_taker_is_fenced() {
     sqlx::query(take).bind(i64::from(run.hold.slot)).execute(&mut *taker).await.unwrap();
     let mark = tokio::spawn({
         let (store, me) = (store.clone(), me.clone());
-        let outcome = Outcome { aggregate: run.aggregate, hold: run.hold, through: Some(2), then: Then::Next };
+        let outcome = Outcome { aggregate: run.aggregate, hold: run.hold, through: Some(2), then: HeadUpdate::Next };
         async move { store.record(&me, &[outcome], false).await }
     });
     eventually("the mark waits", LIMIT, async || !outbox.execute(WAITS).await.is_empty()).await;

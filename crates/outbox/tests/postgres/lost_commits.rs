@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use shardwise::{Incarnation, SlotSet};
-use shardwise_outbox::exercise::{Reply, ScriptedSink, StoreHarness as _};
-use shardwise_outbox::store::{FetchRequest, Hold, Outcome, Registration, Run, Then, Touch};
+use shardwise_outbox::exercise::{ScriptedReply, ScriptedSink, StoreHarness as _};
+use shardwise_outbox::store::{EventRun, FetchRequest, HeadUpdate, Hold, Outcome, PublisherRegistration, TouchReply};
 use shardwise_outbox::{Delivery, ErrorKind, NewEvent, OutboxPublisher, PostgresConfig, PostgresStore, PublisherOptions, Store};
 use shardwise_testkit::{Postgres, PostgresOptions, TcpProxy};
 
@@ -68,15 +68,15 @@ impl Pair {
     }
 }
 
-fn me(number: u64) -> Registration {
-    Registration { publisher: format!("w{number}"), incarnation: Incarnation::new(number), ttl: Duration::from_secs(30), slots: 8 }
+fn me(number: u64) -> PublisherRegistration {
+    PublisherRegistration { publisher: format!("w{number}"), incarnation: Incarnation::new(number), ttl: Duration::from_secs(30), slots: 8 }
 }
 
 fn request() -> FetchRequest {
     FetchRequest { after: None, events_max: 1_000, bytes_max: 1 << 24, except_slots: vec![], except_aggregates: vec![] }
 }
 
-async fn owner(store: &PostgresStore, number: u64) -> (Registration, Vec<Hold>) {
+async fn owner(store: &PostgresStore, number: u64) -> (PublisherRegistration, Vec<Hold>) {
     let me = me(number);
     store.register(&me).await.unwrap();
     let holds = store.take(&me, &SlotSet::full(8)).await.unwrap();
@@ -84,13 +84,13 @@ async fn owner(store: &PostgresStore, number: u64) -> (Registration, Vec<Hold>) 
     (me, holds)
 }
 
-fn marked(runs: &[Run]) -> Vec<Outcome> {
-    let outcome = |run: &Run| Outcome { aggregate: run.aggregate, hold: run.hold, through: Some(run.through), then: Then::Next };
+fn marked(runs: &[EventRun]) -> Vec<Outcome> {
+    let outcome = |run: &EventRun| Outcome { aggregate: run.aggregate, hold: run.hold, through: Some(run.through), then: HeadUpdate::Next };
     runs.iter().map(outcome).collect()
 }
 
 /// Tries until the server answers.
-async fn touched(store: &PostgresStore, me: &Registration) -> shardwise_outbox::Result<Touch> {
+async fn touched(store: &PostgresStore, me: &PublisherRegistration) -> shardwise_outbox::Result<TouchReply> {
     let begun = std::time::Instant::now();
     loop {
         match store.touch(me).await {
@@ -147,7 +147,7 @@ async fn whatever_a_lagging_standby_lacks_of_what_was_confirmed_is_noticed() {
         }
         let answer = touched(&store, &me).await;
         if said.is_empty() {
-            let Touch::Seen(mut seen) = answer.unwrap() else { panic!("{lacks}: it is known") };
+            let TouchReply::Seen(mut seen) = answer.unwrap() else { panic!("{lacks}: it is known") };
             seen.sort_unstable();
             assert_eq!(seen, holds, "{lacks}");
             after.insert(events("a", 4..=4)).await;
@@ -204,7 +204,7 @@ fn highest(arrived: &[Delivery]) -> (u64, u64) {
 async fn a_publisher_stops_where_commits_were_lost_and_goes_on_above_what_consumers_saw() {
     let pair = Pair::new(PostgresOptions::default()).await;
     pair.outbox.insert(events("a", 1..=3)).await;
-    let sink = ScriptedSink::new(|_| Reply::Accept);
+    let sink = ScriptedSink::new(|_| ScriptedReply::Accept);
     let running = publisher(pair.open().await, &sink, "one");
     eventually("it is at work", LIMIT, async || sink.arrived().len() == 3 && running.stats.snapshot().delivered == 3).await;
     pair.lags().await;
@@ -243,7 +243,7 @@ async fn what_waits_keeps_its_numbers_when_others_are_lifted() {
         assert!(restored.epoch > 1_000, "{restored:?}");
         assert_eq!(restored.waiting, if restored.aggregates == 2 { 3 } else { 50 }, "a hole counts as well: {restored:?}");
     }
-    assert_eq!(store.touch(&me).await.unwrap(), Touch::Unknown, "its slots are anybody's");
+    assert_eq!(store.touch(&me).await.unwrap(), TouchReply::Unknown, "its slots are anybody's");
     assert_eq!(store.record(&me, &marked(&idle), false).await.unwrap(), [idle[0].hold], "and it is fenced: {holds:?}");
     outbox.insert([events("idle", [3]), events("waits", [4]), events("new", [1])].concat()).await;
     let mut arrived: Vec<_> = delivered(&outbox).await.into_iter().map(|event| (event.id, event.sequence)).collect();

@@ -2,15 +2,15 @@
 
 use shardwise::{Incarnation, SlotSet};
 use shardwise_outbox::exercise::StoreHarness;
-use shardwise_outbox::store::{FetchRequest, Registration};
+use shardwise_outbox::store::{FetchRequest, PublisherRegistration};
 use shardwise_outbox::{ErrorKind, NewEvent, PAYLOAD_BYTES_MAX, Payload, PostgresConfig, PostgresStore, Store, postgres};
 use sqlx::Connection;
 
 use crate::common::Outbox;
 use crate::shared::events;
 
-fn me() -> Registration {
-    Registration { publisher: "w1".into(), incarnation: Incarnation::new(1), ttl: std::time::Duration::from_secs(10), slots: 8 }
+fn me() -> PublisherRegistration {
+    PublisherRegistration { publisher: "w1".into(), incarnation: Incarnation::new(1), ttl: std::time::Duration::from_secs(10), slots: 8 }
 }
 
 fn request() -> FetchRequest {
@@ -177,13 +177,13 @@ async fn a_role_without_rights_is_told_the_missing_grant() {
 /// Everything a publisher does with its store.
 async fn publish_one(url: &str, number: usize) -> shardwise_outbox::Result<()> {
     let store = PostgresStore::open(PostgresConfig::from_url(url)?).await?;
-    let me = Registration { incarnation: Incarnation::new(number as u64 + 100), ..me() };
+    let me = PublisherRegistration { incarnation: Incarnation::new(number as u64 + 100), ..me() };
     store.register(&me).await?;
     store.take(&me, &SlotSet::full(8)).await?;
     store.place_new(10).await?;
     store.fetch(&me, &request()).await?;
     let hold = shardwise_outbox::store::Hold { slot: 0, epoch: 1 };
-    let then = shardwise_outbox::store::Then::Park { sequence: 1, error: "no".into() };
+    let then = shardwise_outbox::store::HeadUpdate::Park { sequence: 1, error: "no".into() };
     let outcome = shardwise_outbox::store::Outcome { aggregate: -1, hold, through: None, then };
     store.record(&me, &[outcome], true).await?;
     store.sweep(std::time::Duration::from_secs(1), 0, 10).await?;
@@ -199,7 +199,7 @@ async fn a_clock_that_jumps_by_an_hour_hands_slots_over_and_back_under_higher_ep
         let database = shardwise_testkit::Postgres::shared().await.unwrap().database().await.unwrap();
         let outbox = Outbox::stopped(&database).await;
         let (store, mine) = (outbox.store().await, me());
-        let other = Registration { publisher: "w2".into(), incarnation: Incarnation::new(2), ..me() };
+        let other = PublisherRegistration { publisher: "w2".into(), incarnation: Incarnation::new(2), ..me() };
         store.register(&mine).await.unwrap();
         let before = store.take(&mine, &SlotSet::full(8)).await.unwrap();
         outbox.execute(&format!("UPDATE test_clock SET at = at + interval '{hours} hours'")).await;

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use shardwise::{Incarnation, SlotSet};
 use shardwise_outbox::exercise::ScriptedSink;
-use shardwise_outbox::store::{FetchRequest, Outcome, Registration, Then};
+use shardwise_outbox::store::{FetchRequest, HeadUpdate, Outcome, PublisherRegistration};
 use shardwise_outbox::{OutboxPublisher, PostgresStore, Store};
 use shardwise_testkit::{Postgres, PostgresOptions};
 
@@ -24,7 +24,7 @@ const SETTLED: usize = 4;
 /// A few pages more or less say nothing.
 const SLACK: u64 = 256 * 1024;
 
-async fn deliver(store: &PostgresStore, me: &Registration) {
+async fn deliver(store: &PostgresStore, me: &PublisherRegistration) {
     while store.place_new(1_000).await.unwrap() > 0 {}
     loop {
         let request = FetchRequest { after: None, events_max: 1_000, bytes_max: 1 << 24, except_slots: vec![], except_aggregates: vec![] };
@@ -32,11 +32,11 @@ async fn deliver(store: &PostgresStore, me: &Registration) {
         if runs.is_empty() {
             return;
         }
-        let next = |run: &shardwise_outbox::store::Run| Outcome {
+        let next = |run: &shardwise_outbox::store::EventRun| Outcome {
             aggregate: run.aggregate,
             hold: run.hold,
             through: Some(run.through),
-            then: Then::Next,
+            then: HeadUpdate::Next,
         };
         let outcomes: Vec<_> = runs.iter().map(next).collect();
         assert_eq!(store.record(me, &outcomes, false).await.unwrap(), []);
@@ -48,7 +48,7 @@ async fn tables_and_indexes_stay_as_large_as_what_is_kept() {
     let rounds = std::env::var("SHARDWISE_SOAK_RUNS").map_or(8, |rounds| rounds.parse::<usize>().unwrap().max(SETTLED + 2));
     let outbox = Outbox::new().await;
     let store = outbox.store().await;
-    let me = Registration { publisher: "w".into(), incarnation: Incarnation::new(1), ttl: Duration::from_hours(24), slots: 8 };
+    let me = PublisherRegistration { publisher: "w".into(), incarnation: Incarnation::new(1), ttl: Duration::from_hours(24), slots: 8 };
     store.register(&me).await.unwrap();
     store.take(&me, &SlotSet::full(8)).await.unwrap();
     let mut sizes: Vec<[u64; 3]> = Vec::new();
@@ -121,7 +121,7 @@ async fn a_sweep_passes_over_rows_of_a_clock_that_is_ahead() {
     for ahead in ["10 minutes", "3 hours", "2 years"] {
         let outbox = Outbox::new().await;
         let store = outbox.store().await;
-        let me = Registration { publisher: "w".into(), incarnation: Incarnation::new(1), ttl: Duration::from_hours(24), slots: 8 };
+        let me = PublisherRegistration { publisher: "w".into(), incarnation: Incarnation::new(1), ttl: Duration::from_hours(24), slots: 8 };
         store.register(&me).await.unwrap();
         store.take(&me, &SlotSet::full(8)).await.unwrap();
         let rows = format!(

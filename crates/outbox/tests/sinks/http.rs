@@ -11,7 +11,7 @@ use axum::extract::{DefaultBodyLimit, State};
 use axum::http::{HeaderMap, Method, StatusCode, Uri};
 use axum::response::{IntoResponse, Response};
 use shardwise_outbox::exercise::{self, SinkHarness, SinkServer, deliveries};
-use shardwise_outbox::sink::{Accepted, HttpConfig, HttpSink, Mode, parse_line};
+use shardwise_outbox::sink::{Acceptance, HttpConfig, HttpSink, Mode, parse_line};
 use shardwise_outbox::{ErrorKind, Sink};
 use shardwise_testkit::{Direction, TcpProxy};
 
@@ -189,7 +189,7 @@ async fn a_request_has_the_event_a_signature_and_a_key_against_repetition() {
     for mode in [Mode::Binary, Mode::Structured] {
         let config = server.config("/{aggregatetype}/{aggregateid}").mode(mode);
         let sink = HttpSink::new(config.signing_secret("whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw").unwrap()).unwrap();
-        assert_eq!(sink.deliver([event.clone()].into()).await, Accepted::all(std::slice::from_ref(&event)));
+        assert_eq!(sink.deliver([event.clone()].into()).await, Acceptance::all(std::slice::from_ref(&event)));
     }
     let taken = server.taken();
     for (request, content_type) in taken.iter().zip(["application/json", "application/cloudevents+json; charset=utf-8"]) {
@@ -260,7 +260,7 @@ async fn an_answer_that_never_ends_is_cut_and_one_that_never_comes_is_given_up()
     });
     let batch = deliveries("a", 1, 1);
     let endless = HttpSink::new(server.config("/endless")).unwrap();
-    assert_eq!(endless.deliver(batch.clone().into()).await, Accepted::all(&batch));
+    assert_eq!(endless.deliver(batch.clone().into()).await, Acceptance::all(&batch));
     let silent = HttpSink::new(server.config("/silent").timeout(Duration::from_secs(2))).unwrap();
     let answer = silent.deliver(batch.into()).await;
     assert!(answer.refusals().next().unwrap().message.contains("answers 500"), "{answer:?}");
@@ -278,7 +278,7 @@ async fn private_addresses_are_called_only_if_allowed() {
     assert!(answer.refusals().next().unwrap().message.contains("localhost has no public address"), "{answer:?}");
     assert!(server.taken().is_empty());
     let batch = deliveries("a", 1, 1);
-    assert_eq!(HttpSink::new(by_name.allow_private(true)).unwrap().deliver(batch.clone().into()).await, Accepted::all(&batch));
+    assert_eq!(HttpSink::new(by_name.allow_private(true)).unwrap().deliver(batch.clone().into()).await, Acceptance::all(&batch));
 }
 
 /// Who writes events chooses their names, and must not choose where they go: also not for a server that decodes and then splits, or splits at backslashes.
@@ -295,11 +295,11 @@ async fn no_events_names_lead_out_of_the_webhooks_path() {
     assert!(server.taken().is_empty());
     for id in ["...", "a..b", "a.b", "%2e%2e", "a/b", ". ."] {
         let batch = deliveries(id, 1, 1);
-        assert_eq!(sink.deliver(batch.clone().into()).await, Accepted::all(&batch), "{id:?} leads nowhere else");
+        assert_eq!(sink.deliver(batch.clone().into()).await, Acceptance::all(&batch), "{id:?} leads nowhere else");
     }
     let query = HttpSink::new(server.config("/in?of={aggregateid}")).unwrap();
     let batch = deliveries("../..", 1, 1);
-    assert_eq!(query.deliver(batch.clone().into()).await, Accepted::all(&batch), "a query has no parts");
+    assert_eq!(query.deliver(batch.clone().into()).await, Acceptance::all(&batch), "a query has no parts");
 }
 
 /// An address may have a secret anywhere, also where it cannot be read.

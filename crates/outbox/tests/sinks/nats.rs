@@ -5,7 +5,7 @@ use std::sync::Arc;
 use async_nats::jetstream::stream::{Config, Stream};
 use async_trait::async_trait;
 use shardwise_outbox::exercise::{self, SinkHarness, SinkServer, deliveries};
-use shardwise_outbox::sink::{Accepted, Mode, NatsConfig, NatsSink, Template, TlsFiles, parse_line};
+use shardwise_outbox::sink::{Acceptance, Mode, NatsConfig, NatsSink, Template, TlsFiles, parse_line};
 use shardwise_outbox::{Delivery, ErrorKind, Sink};
 use shardwise_testkit::{Authority, Direction, Nats, NatsOptions, TcpProxy};
 use tokio::sync::OnceCell;
@@ -140,7 +140,7 @@ async fn an_event_is_a_cloud_event_in_both_modes() {
         let sink = NatsSink::new(harness.config().mode(mode)).unwrap();
         // The second one would be dropped as a repetition of the first.
         let event = Delivery { id: format!("{mode:?}"), ..event.clone() };
-        assert_eq!(sink.deliver([event.clone()].into()).await, Accepted::all(&[event]));
+        assert_eq!(sink.deliver([event.clone()].into()).await, Acceptance::all(&[event]));
     }
     let messages = harness.messages().await;
     assert_eq!(messages[0].subject.as_str(), format!("{}.order.a%2Eb%20%2A", harness.name));
@@ -178,9 +178,9 @@ async fn the_fence_refuses_the_past() {
     let harness = Harness::new(server().await, true).await;
     let (one, two) = (NatsSink::new(harness.config()).unwrap(), NatsSink::new(harness.config()).unwrap());
     let events = deliveries("a", 1, 4);
-    assert_eq!(one.deliver(events[..2].into()).await, Accepted::all(&events[..2]));
+    assert_eq!(one.deliver(events[..2].into()).await, Acceptance::all(&events[..2]));
     let later: Vec<_> = events[..3].iter().map(|event| Delivery { epoch: 2, ..event.clone() }).collect();
-    assert_eq!(two.deliver(later.clone().into()).await, Accepted::all(&later), "what is there already counts as accepted");
+    assert_eq!(two.deliver(later.clone().into()).await, Acceptance::all(&later), "what is there already counts as accepted");
     // The first one does not know yet. Another id, so that only the fence can stop the one that is there.
     let late = Delivery { id: "late".into(), ..events[2].clone() };
     for late in [[late], [events[3].clone()]] {
@@ -199,7 +199,7 @@ async fn the_fence_takes_no_other_event_for_this_one() {
     let sink = || NatsSink::new(harness.config()).unwrap();
     let events = deliveries("a", 1, 9);
     let known = sink();
-    assert_eq!(known.deliver(events.clone().into()).await, Accepted::all(&events));
+    assert_eq!(known.deliver(events.clone().into()).await, Acceptance::all(&events));
     // An outbox made anew begins at 1 again.
     let anew: Vec<_> = events.iter().map(|event| Delivery { id: format!("{}-anew", event.id), ..event.clone() }).collect();
     for at in [0, 3, 8] {
@@ -209,7 +209,7 @@ async fn the_fence_takes_no_other_event_for_this_one() {
             assert!(refusal.permanent && refusal.message.contains("has another event at this place"), "{at} {knows}: {answer:?}");
         }
         let answer = sink().deliver(events[at..=at].into()).await;
-        assert_eq!(answer, Accepted::all(&events[at..=at]), "this one is there");
+        assert_eq!(answer, Acceptance::all(&events[at..=at]), "this one is there");
     }
     // A stranger's message with a sequence far ahead.
     let mut headers = async_nats::HeaderMap::new();
@@ -241,7 +241,7 @@ async fn a_stream_that_is_missing_is_made_only_if_told() {
     let sink = NatsSink::new(config(true)).unwrap();
     sink.check().await.unwrap();
     let batch = deliveries("a", 1, 3);
-    assert_eq!(sink.deliver(batch.clone().into()).await, Accepted::all(&batch));
+    assert_eq!(sink.deliver(batch.clone().into()).await, Acceptance::all(&batch));
     // A stream that has other subjects than ours.
     let elsewhere = harness.config().subject(Template::parse("elsewhere.{type}").unwrap()).unwrap();
     let answer = NatsSink::new(elsewhere).unwrap().deliver(batch.into()).await;

@@ -9,7 +9,7 @@ use lapin::options::{BasicGetOptions, ExchangeDeclareOptions, QueueBindOptions, 
 use lapin::types::{AMQPValue, FieldTable, ShortString};
 use lapin::{Connection, ConnectionProperties, ExchangeKind};
 use shardwise_outbox::exercise::{self, SinkHarness, SinkServer, deliveries};
-use shardwise_outbox::sink::{Accepted, Mode, RabbitMqConfig, RabbitMqSink, Template, parse_line};
+use shardwise_outbox::sink::{Acceptance, Mode, RabbitMqConfig, RabbitMqSink, Template, parse_line};
 use shardwise_outbox::{Delivery, ErrorKind, Sink};
 use shardwise_testkit::{Direction, RabbitMq, RabbitMqOptions, TcpProxy};
 use tokio::io::AsyncReadExt as _;
@@ -147,7 +147,7 @@ async fn an_event_is_a_cloud_event_in_both_modes() {
     for mode in [Mode::Binary, Mode::Structured] {
         let sink = RabbitMqSink::new(harness.config().mode(mode));
         let event = rich("a.b *");
-        assert_eq!(sink.deliver([event.clone()].into()).await, Accepted::all(&[event]));
+        assert_eq!(sink.deliver([event.clone()].into()).await, Acceptance::all(&[event]));
     }
     let messages = harness.messages().await;
     assert_eq!(messages[0].routing_key.as_str(), "order.a%2Eb%20%2A");
@@ -262,7 +262,7 @@ async fn what_is_not_confirmed_is_not_sent_later() {
     let config = RabbitMqConfig::from_url(&format!("amqp://guest@{way}"), "/outbox/test").unwrap();
     let sink = RabbitMqSink::new(config.password("guest").exchange(&harness.name).unwrap());
     let first = deliveries("a", 1, 1);
-    assert_eq!(sink.deliver(first.clone().into()).await, Accepted::all(&first));
+    assert_eq!(sink.deliver(first.clone().into()).await, Acceptance::all(&first));
     stop.notify_one();
     let (mut client, _server) = relay.await.unwrap();
     // More than sockets hold.
@@ -329,5 +329,5 @@ async fn an_event_with_thousands_of_headers_is_refused_and_those_beside_it_are_n
     assert_eq!(harness.arrived().await.len(), 2);
     let structured = RabbitMqSink::new(harness.config().mode(Mode::Structured));
     let large = of(1, "order", 1).map(|event| Delivery { headers: Some(headers(5_000)), ..event }).collect::<Vec<_>>();
-    assert_eq!(structured.deliver(large.clone().into()).await, Accepted::all(&large));
+    assert_eq!(structured.deliver(large.clone().into()).await, Acceptance::all(&large));
 }

@@ -6,7 +6,7 @@ use async_trait::async_trait;
 use redis::AsyncConnectionConfig;
 use redis::aio::MultiplexedConnection;
 use shardwise_outbox::exercise::{self, SinkHarness, SinkServer, deliveries};
-use shardwise_outbox::sink::{Accepted, Mode, RedisConfig, RedisSink, Template, TlsFiles, parse_line};
+use shardwise_outbox::sink::{Acceptance, Mode, RedisConfig, RedisSink, Template, TlsFiles, parse_line};
 use shardwise_outbox::{Delivery, Sink};
 use shardwise_testkit::{Authority, Direction, Redis, RedisOptions, TcpProxy};
 use tokio::sync::OnceCell;
@@ -137,7 +137,7 @@ async fn an_event_is_a_cloud_event_in_both_modes() {
     for mode in [Mode::Binary, Mode::Structured] {
         let sink = RedisSink::new(harness.config().mode(mode));
         let event = rich("a.b *");
-        assert_eq!(sink.deliver([event.clone()].into()).await, Accepted::all(&[event]));
+        assert_eq!(sink.deliver([event.clone()].into()).await, Acceptance::all(&[event]));
     }
     let (name, entries) = harness.streams().await.remove(0);
     assert!(name.ends_with(":OrderChanged"), "{name}");
@@ -166,8 +166,8 @@ async fn ids_are_places_in_the_aggregate_and_cannot_go_back() {
     let harness = Harness::new(server().await, PER_AGGREGATE).await;
     let sink = RedisSink::new(harness.config());
     let events = deliveries("a", 1, 4);
-    assert_eq!(sink.deliver(events[1..3].into()).await, Accepted::all(&events[1..3]));
-    assert_eq!(sink.deliver(events[1..].into()).await, Accepted::all(&events[1..]), "what is there is not added again");
+    assert_eq!(sink.deliver(events[1..3].into()).await, Acceptance::all(&events[1..3]));
+    assert_eq!(sink.deliver(events[1..].into()).await, Acceptance::all(&events[1..]), "what is there is not added again");
     let ids: Vec<_> = harness.streams().await.remove(0).1.into_iter().map(|(id, _)| id).collect();
     assert_eq!(ids, ["2-0", "3-0", "4-0"]);
     let late = sink.deliver(events[..1].into()).await;
@@ -190,7 +190,7 @@ async fn an_event_with_thousands_of_headers_is_refused_and_those_before_it_are_n
     assert_eq!((*done, refusal.permanent), (1, true), "{answer:?}");
     assert!(refusal.message.contains("fields of an entry, and 1000 are allowed"), "{answer:?}");
     events[1].headers = Some(headers(900));
-    assert_eq!(RedisSink::new(harness.config()).deliver(events.clone().into()).await, Accepted::all(&events));
+    assert_eq!(RedisSink::new(harness.config()).deliver(events.clone().into()).await, Acceptance::all(&events));
 }
 
 #[tokio::test]
@@ -199,7 +199,7 @@ async fn a_stream_for_each_slot_refuses_an_older_epoch() {
     let sink = RedisSink::new(harness.config().length_max(Some(100)));
     let of = |epoch: u64, from: u64| deliveries("a", from, 2).into_iter().map(move |event| Delivery { epoch, ..event }).collect::<Vec<_>>();
     for batch in [of(3, 1), of(3, 3), of(4, 5)] {
-        assert_eq!(sink.deliver(batch.clone().into()).await, Accepted::all(&batch));
+        assert_eq!(sink.deliver(batch.clone().into()).await, Acceptance::all(&batch));
     }
     let late = sink.deliver(of(3, 7).into()).await;
     let refusal = late.refusals().next().unwrap();
@@ -227,7 +227,7 @@ async fn tls_is_checked() {
     let sink = RedisSink::new(config().tls(trusting));
     sink.check().await.unwrap();
     let batch = deliveries("a", 1, 2);
-    assert_eq!(sink.deliver(batch.clone().into()).await, Accepted::all(&batch));
+    assert_eq!(sink.deliver(batch.clone().into()).await, Acceptance::all(&batch));
     let stranger = Authority::new().unwrap();
     let suspicious = TlsFiles { ca: Some(stranger.file()), identity: None };
     let error = RedisSink::new(config().tls(suspicious)).check().await.unwrap_err();

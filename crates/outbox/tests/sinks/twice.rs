@@ -12,7 +12,7 @@ use std::time::Duration;
 use axum::http::StatusCode;
 use axum::response::IntoResponse as _;
 use shardwise_outbox::exercise::{SinkHarness as _, deliveries};
-use shardwise_outbox::sink::{Accepted, HttpConfig, HttpSink, NatsConfig, NatsSink, RabbitMqConfig, RabbitMqSink, Template, parse_line};
+use shardwise_outbox::sink::{Acceptance, HttpConfig, HttpSink, NatsConfig, NatsSink, RabbitMqConfig, RabbitMqSink, Template, parse_line};
 use shardwise_outbox::{OutboxPublisher, PublisherOptions, Sink, Store as _};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::{TcpListener, TcpStream};
@@ -151,7 +151,7 @@ fn all_are_there(arrived: Vec<(String, u64, String)>) -> usize {
 /// The first event is accepted through the relay; the second gets no further than to the deaf relay, which acknowledges the first again.
 async fn an_old_acknowledgement_is_nobody_elses(sink: &dyn Sink, relay: &Relay) {
     let first = deliveries("a", 1, 1);
-    assert_eq!(sink.deliver(first.clone().into()).await, Accepted::all(&first));
+    assert_eq!(sink.deliver(first.clone().into()).await, Acceptance::all(&first));
     relay.deaf.store(true, Ordering::SeqCst);
     let answer = sink.deliver(deliveries("a", 2, 1).into()).await;
     let refusal = answer.refusals().next().unwrap_or_else(|| panic!("accepted without the server: {answer:?}"));

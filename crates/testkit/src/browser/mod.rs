@@ -49,7 +49,7 @@ pub struct Browser {
 
 /// How a tab looks at a page.
 #[derive(Debug, Clone, Copy)]
-pub struct Look {
+pub struct PageView {
     /// In CSS pixels.
     pub width: u32,
     /// In CSS pixels.
@@ -60,7 +60,7 @@ pub struct Look {
     pub dark: bool,
 }
 
-impl Look {
+impl PageView {
     /// A desktop in daylight.
     pub const DESKTOP: Self = Self { width: 1360, height: 900, phone: false, dark: false };
     /// A phone.
@@ -119,7 +119,7 @@ impl Browser {
     }
 
     /// An empty tab.
-    pub fn tab(&self, look: Look) -> Result<Tab<'_>> {
+    pub fn tab(&self, look: PageView) -> Result<Tab<'_>> {
         let target = self.pipe.call(None, "Target.createTarget", &json!({"url": "about:blank"}))?;
         let attached = self.pipe.call(None, "Target.attachToTarget", &json!({"targetId": target["targetId"], "flatten": true}))?;
         let session = attached["sessionId"].as_str().unwrap_or_default().to_owned();
@@ -132,7 +132,7 @@ impl Browser {
     }
 
     /// A tab with that page, once it has been loaded.
-    pub fn open(&self, url: &str, look: Look) -> Result<Tab<'_>> {
+    pub fn open(&self, url: &str, look: PageView) -> Result<Tab<'_>> {
         let tab = self.tab(look)?;
         tab.go(url)?;
         Ok(tab)
@@ -153,8 +153,8 @@ impl Tab<'_> {
     }
 
     /// Looks at the page in another way.
-    pub fn look(&self, look: Look) -> Result<()> {
-        let Look { width, height, phone, dark } = look;
+    pub fn look(&self, look: PageView) -> Result<()> {
+        let PageView { width, height, phone, dark } = look;
         let metrics = json!({"width": width, "height": height, "deviceScaleFactor": if phone { 2 } else { 1 }, "mobile": phone});
         self.call("Emulation.setDeviceMetricsOverride", &metrics)?;
         let scheme = if dark { "dark" } else { "light" };

@@ -16,19 +16,19 @@ use crate::process::PATIENCE;
 
 /// What came from the browser and was not taken yet.
 #[derive(Debug, Default)]
-struct Inbox {
+struct PipeInbox {
     answers: HashMap<u64, Value>,
     events: Vec<Value>,
 }
 
 #[derive(Debug, Default)]
-struct Shared {
-    inbox: Mutex<Inbox>,
+struct PipeShared {
+    inbox: Mutex<PipeInbox>,
     news: Condvar,
 }
 
-impl Shared {
-    fn inbox(&self) -> MutexGuard<'_, Inbox> {
+impl PipeShared {
+    fn inbox(&self) -> MutexGuard<'_, PipeInbox> {
         self.inbox.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -38,7 +38,7 @@ impl Shared {
 pub(super) struct Pipe {
     to: Mutex<File>,
     next: AtomicU64,
-    shared: Arc<Shared>,
+    shared: Arc<PipeShared>,
     /// Ours too, so that the reader can be told to end.
     from: File,
 }
@@ -52,7 +52,7 @@ impl Pipe {
         // Opened both ways, so that nobody waits for the other side.
         let open = |path: &Path| File::options().read(true).write(true).open(path).map_err(Error::io(path.display()));
         let (to, from) = (open(to)?, open(from)?);
-        let shared = Arc::<Shared>::default();
+        let shared = Arc::<PipeShared>::default();
         let (reading, told) = (from.try_clone().map_err(Error::io("a pipe"))?, Arc::clone(&shared));
         std::thread::spawn(move || read(BufReader::new(reading), &told));
         Ok(Self { to: Mutex::new(to), next: AtomicU64::new(1), shared, from })
@@ -99,7 +99,7 @@ impl Drop for Pipe {
 }
 
 /// Takes in messages until one that is none.
-fn read(mut from: BufReader<File>, shared: &Shared) {
+fn read(mut from: BufReader<File>, shared: &PipeShared) {
     let mut bytes = Vec::new();
     loop {
         bytes.clear();

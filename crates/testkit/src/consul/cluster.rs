@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use futures::future::try_join_all;
 
-use super::{Consul, ConsulOptions, Ports};
+use super::{Consul, ConsulOptions, ConsulPorts};
 use crate::error::{Error, Result};
 use crate::process::{ATTEMPTS, LOOK_EVERY, PATIENCE, TAKEN};
 
@@ -75,7 +75,7 @@ async fn leads(server: &Consul) -> bool {
 }
 
 async fn launch(count: usize, options: &ConsulOptions) -> Result<Vec<Consul>> {
-    let ports = (0..count).map(|_| Ports::reserve()).collect::<Result<Vec<_>>>()?;
+    let ports = (0..count).map(|_| ConsulPorts::reserve()).collect::<Result<Vec<_>>>()?;
     let join: Vec<_> = ports.iter().map(|ports| options.gossip_address(ports)).collect();
     let start = |(index, ports)| Consul::launch(options.member(index, count, join.clone()), ports);
     try_join_all(ports.into_iter().enumerate().map(start)).await

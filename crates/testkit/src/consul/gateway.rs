@@ -7,14 +7,14 @@
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::sync::{Arc, Mutex, PoisonError};
 
-use super::options::Ports;
+use super::options::ConsulPorts;
 use crate::error::Result;
 use crate::proxy::TcpProxy;
 use crate::proxy::udp::UdpProxy;
 
 /// All gateways of one cluster.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Network(Arc<Mutex<Vec<Arc<Gateway>>>>);
+pub(super) struct GatewayNetwork(Arc<Mutex<Vec<Arc<Gateway>>>>);
 
 /// The proxies before one agent.
 #[derive(Debug)]
@@ -27,18 +27,18 @@ pub(super) struct Gateway {
 }
 
 /// Where the agent with these ports listens, and where the others are told to find it.
-pub(super) fn addresses(ports: &Ports) -> (IpAddr, IpAddr) {
+pub(super) fn addresses(ports: &ConsulPorts) -> (IpAddr, IpAddr) {
     let [high, low] = ports.gossip.number().to_be_bytes();
     (Ipv4Addr::new(127, 20, high, low).into(), Ipv4Addr::new(127, 21, high, low).into())
 }
 
-impl Network {
+impl GatewayNetwork {
     fn gateways(&self) -> Vec<Arc<Gateway>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
     /// Opens the gateway of an agent with these ports. It stands as long as the network.
-    pub(super) async fn open(&self, ports: &Ports) -> Result<()> {
+    pub(super) async fn open(&self, ports: &ConsulPorts) -> Result<()> {
         let (inside, outside) = addresses(ports);
         let (calls, gossip) = (ports.server.number(), ports.gossip.number());
         let pair = |port| (SocketAddr::new(outside, port), SocketAddr::new(inside, port));
@@ -54,7 +54,7 @@ impl Network {
     }
 
     /// Silently cuts the agent with these ports off from all others.
-    pub(super) fn cut_off(&self, ports: &Ports) {
+    pub(super) fn cut_off(&self, ports: &ConsulPorts) {
         let (agent, _) = addresses(ports);
         for gateway in self.gateways() {
             // Connections for gossip do not say whose they are. The others have their datagrams, which is enough for a while.

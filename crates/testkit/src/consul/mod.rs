@@ -14,12 +14,12 @@ use tempfile::TempDir;
 
 pub use acl::ConsulToken;
 pub use cluster::ConsulCluster;
-use gateway::Network;
+use gateway::GatewayNetwork;
 pub use options::ConsulOptions;
-use options::Ports;
+use options::ConsulPorts;
 
 use crate::error::{Error, Result};
-use crate::http::{Answer, Request};
+use crate::http::{HttpAnswer, HttpRequest};
 use crate::process::{ATTEMPTS, Process, TAKEN};
 use crate::servers;
 use crate::usage::Usage;
@@ -33,7 +33,7 @@ pub struct Consul {
     // Dropped first: the folder and the ports outlive the process.
     process: Process,
     options: ConsulOptions,
-    ports: Ports,
+    ports: ConsulPorts,
     folder: TempDir,
 }
 
@@ -47,7 +47,7 @@ impl Consul {
     pub async fn start(options: ConsulOptions) -> Result<Self> {
         let mut attempt = 1;
         loop {
-            let consul = Self::launch(options.clone(), Ports::reserve()?).await?;
+            let consul = Self::launch(options.clone(), ConsulPorts::reserve()?).await?;
             match consul.ready().await {
                 Err(_) if attempt < ATTEMPTS && consul.process.said(TAKEN) => attempt += 1,
                 ready => return ready.map(|()| consul),
@@ -66,7 +66,7 @@ impl Consul {
     }
 
     /// Starts the process and does not wait for it.
-    async fn launch(options: ConsulOptions, ports: Ports) -> Result<Self> {
+    async fn launch(options: ConsulOptions, ports: ConsulPorts) -> Result<Self> {
         let program = servers::program("consul")?;
         let folder = tempfile::Builder::new().prefix("shardwise-consul-").tempdir().map_err(Error::io("a folder for Consul"))?;
         if let Some(network) = &options.network {
@@ -168,7 +168,7 @@ impl Consul {
         self.network()?.heal().await
     }
 
-    fn network(&self) -> Result<&Network> {
+    fn network(&self) -> Result<&GatewayNetwork> {
         self.options.network.as_ref().ok_or_else(|| Error::new(format!("{} was started without a network", self.node())))
     }
 
@@ -181,8 +181,8 @@ impl Consul {
         self.send(method, path, body).await?.success(method, path)
     }
 
-    async fn send(&self, method: &str, path: &str, body: Option<&Value>) -> Result<Answer> {
+    async fn send(&self, method: &str, path: &str, body: Option<&Value>) -> Result<HttpAnswer> {
         let header = self.options.acl.then_some(("X-Consul-Token", MANAGEMENT));
-        Request { method, path, header, body }.send(self.ports.http.address()).await
+        HttpRequest { method, path, header, body }.send(self.ports.http.address()).await
     }
 }

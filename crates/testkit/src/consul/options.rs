@@ -5,14 +5,14 @@ use std::path::Path;
 
 use serde_json::{Value, json};
 
-use super::gateway::{self, Network};
-use crate::certs::Identity;
+use super::gateway::{self, GatewayNetwork};
+use crate::certs::CertIdentity;
 use crate::error::Result;
 use crate::ports::Port;
 
 /// The ports of one agent; it keeps them over restarts.
 #[derive(Debug)]
-pub(super) struct Ports {
+pub(super) struct ConsulPorts {
     /// Without TLS, always there.
     pub(super) http: Port,
     pub(super) https: Port,
@@ -20,7 +20,7 @@ pub(super) struct Ports {
     pub(super) gossip: Port,
 }
 
-impl Ports {
+impl ConsulPorts {
     pub(super) fn reserve() -> Result<Self> {
         Ok(Self { http: Port::reserve()?, https: Port::reserve()?, server: Port::reserve()?, gossip: Port::reserve()? })
     }
@@ -31,9 +31,9 @@ impl Ports {
 pub struct ConsulOptions {
     pub(super) node: String,
     pub(super) acl: bool,
-    pub(super) tls: Option<Identity>,
+    pub(super) tls: Option<CertIdentity>,
     pub(super) client_certificates: bool,
-    pub(super) network: Option<Network>,
+    pub(super) network: Option<GatewayNetwork>,
     /// Servers that form a cluster; 0 for a client agent.
     pub(super) servers: usize,
     /// Gossip addresses of agents to join.
@@ -56,7 +56,7 @@ impl ConsulOptions {
 
     /// HTTPS too, with this certificate.
     #[must_use]
-    pub fn with_tls(mut self, identity: &Identity) -> Self {
+    pub fn with_tls(mut self, identity: &CertIdentity) -> Self {
         self.tls = Some(identity.clone());
         self
     }
@@ -72,7 +72,7 @@ impl ConsulOptions {
     /// cluster must share it, as those do that come from one server or cluster.
     #[must_use]
     pub fn with_network(mut self) -> Self {
-        self.network = Some(Network::default());
+        self.network = Some(GatewayNetwork::default());
         self
     }
 
@@ -87,23 +87,23 @@ impl ConsulOptions {
     }
 
     /// Where other agents reach this one: its own address, and the one that they are told.
-    fn addresses(&self, ports: &Ports) -> (IpAddr, IpAddr) {
+    fn addresses(&self, ports: &ConsulPorts) -> (IpAddr, IpAddr) {
         let here = Ipv4Addr::LOCALHOST.into();
         self.network.as_ref().map_or((here, here), |_| gateway::addresses(ports))
     }
 
     /// Where others join by way of this agent.
-    pub(super) fn gossip_address(&self, ports: &Ports) -> String {
+    pub(super) fn gossip_address(&self, ports: &ConsulPorts) -> String {
         SocketAddr::new(self.addresses(ports).1, ports.gossip.number()).to_string()
     }
 
     /// Where servers and agents call this server.
-    pub(super) fn server_address(&self, ports: &Ports) -> String {
+    pub(super) fn server_address(&self, ports: &ConsulPorts) -> String {
         SocketAddr::new(self.addresses(ports).1, ports.server.number()).to_string()
     }
 
     /// The agent's configuration file.
-    pub(super) fn configuration(&self, folder: &Path, ports: &Ports, token: &str) -> Value {
+    pub(super) fn configuration(&self, folder: &Path, ports: &ConsulPorts, token: &str) -> Value {
         let (inside, outside) = self.addresses(ports);
         let https = self.tls.as_ref().map_or(json!(-1), |_| json!(ports.https.number()));
         let mut all = json!({

@@ -6,14 +6,14 @@ use serde_json::{Value, json};
 
 use super::Etcd;
 use crate::error::{Error, Result};
-use crate::http::Request;
+use crate::http::HttpRequest;
 
 /// Who may do everything, where there are users.
 const ROOT: (&str, &str) = ("root", "password of root");
 
 /// What a user may do with keys.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Access {
+pub enum KeyAccess {
     /// Get and watch.
     Read,
     /// Put and delete.
@@ -22,7 +22,7 @@ pub enum Access {
     ReadWrite,
 }
 
-impl Access {
+impl KeyAccess {
     fn name(self) -> &'static str {
         match self {
             Self::Read => "READ",
@@ -39,19 +39,19 @@ impl Etcd {
     }
 
     /// A user who may do this with the keys that begin with these texts, and nothing else.
-    pub async fn add_user(&self, name: &str, password: &str, rights: &[(Access, &str)]) -> Result<()> {
+    pub async fn add_user(&self, name: &str, password: &str, rights: &[(KeyAccess, &str)]) -> Result<()> {
         self.api("/v3/auth/user/add", &json!({ "name": name, "password": password })).await?;
         self.add_role(name, rights).await
     }
 
     /// Takes all rights from a user of [`Etcd::add_user`] and gives these instead.
-    pub async fn change_user(&self, name: &str, rights: &[(Access, &str)]) -> Result<()> {
+    pub async fn change_user(&self, name: &str, rights: &[(KeyAccess, &str)]) -> Result<()> {
         self.api("/v3/auth/role/delete", &json!({ "role": name })).await?;
         self.add_role(name, rights).await
     }
 
     /// A role with the user's name, granted to the user.
-    async fn add_role(&self, name: &str, rights: &[(Access, &str)]) -> Result<()> {
+    async fn add_role(&self, name: &str, rights: &[(KeyAccess, &str)]) -> Result<()> {
         self.api("/v3/auth/role/add", &json!({ "name": name })).await?;
         for (access, prefix) in rights {
             let (key, end) = range(prefix);
@@ -95,7 +95,7 @@ impl Etcd {
     }
 
     async fn send(&self, path: &str, body: &Value, header: Option<(&str, &str)>) -> Result<Value> {
-        let request = Request { method: "POST", path, header, body: Some(body) };
+        let request = HttpRequest { method: "POST", path, header, body: Some(body) };
         request.send(self.ports.plain.address()).await?.success("POST", path)
     }
 }

@@ -4,7 +4,7 @@ use std::time::Instant;
 
 use futures::future::try_join_all;
 
-use super::{Etcd, EtcdOptions, Place, Ports};
+use super::{ClusterMembership, Etcd, EtcdOptions, EtcdPorts};
 use crate::error::{Error, Result};
 use crate::process::{ATTEMPTS, LOOK_EVERY, PATIENCE, TAKEN};
 
@@ -65,10 +65,10 @@ pub(super) async fn start(options: &EtcdOptions, count: usize) -> Result<Vec<Etc
 }
 
 fn launch(options: &EtcdOptions, count: usize) -> Result<Vec<Etcd>> {
-    let ports = (0..count).map(|_| Ports::reserve()).collect::<Result<Vec<_>>>()?;
+    let ports = (0..count).map(|_| EtcdPorts::reserve()).collect::<Result<Vec<_>>>()?;
     let name = |index: usize| format!("etcd-{}", index + 1);
     let all: Vec<_> = ports.iter().enumerate().map(|(index, ports)| format!("{}={}", name(index), ports.peer_url())).collect();
-    let place = |index| Place { name: name(index), initial_cluster: all.join(","), learner: false };
+    let place = |index| ClusterMembership { name: name(index), initial_cluster: all.join(","), learner: false };
     ports.into_iter().enumerate().map(|(index, ports)| Etcd::launch(options, place(index), ports)).collect()
 }
 

@@ -11,13 +11,13 @@ use nix::sys::signal::Signal;
 use serde_json::json;
 use tempfile::TempDir;
 
-pub use auth::Access;
+pub use auth::KeyAccess;
 pub use cluster::EtcdCluster;
 pub use options::EtcdOptions;
-use options::{Place, Ports};
+use options::{ClusterMembership, EtcdPorts};
 
 use crate::error::{Error, Result};
-use crate::http::Request;
+use crate::http::HttpRequest;
 use crate::process::Process;
 use crate::servers;
 use crate::usage::Usage;
@@ -31,8 +31,8 @@ pub struct Etcd {
     // Dropped first: the folder and the ports outlive the process.
     process: Process,
     options: EtcdOptions,
-    place: Place,
-    ports: Ports,
+    place: ClusterMembership,
+    ports: EtcdPorts,
     folder: TempDir,
 }
 
@@ -54,7 +54,7 @@ impl Etcd {
     }
 
     /// Starts the process and does not wait for it.
-    fn launch(options: &EtcdOptions, place: Place, ports: Ports) -> Result<Self> {
+    fn launch(options: &EtcdOptions, place: ClusterMembership, ports: EtcdPorts) -> Result<Self> {
         let program = servers::program("etcd")?;
         let folder = tempfile::Builder::new().prefix("shardwise-etcd-").tempdir().map_err(Error::io("a folder for etcd"))?;
         let arguments = options.arguments(&place, folder.path(), &ports);
@@ -66,7 +66,7 @@ impl Etcd {
     /// Waits until the member knows a leader and answers consistent reads; a learner, until it answers reads at all.
     async fn ready(&self) -> Result<()> {
         let path = if self.place.learner { "/health?serializable=true" } else { "/health" };
-        let request = Request { method: "GET", path, header: None, body: None };
+        let request = HttpRequest { method: "GET", path, header: None, body: None };
         self.process
             .until("it is healthy", async || {
                 let answer = request.send(self.ports.metrics.address()).await.map_err(|error| error.to_string())?;
@@ -77,7 +77,7 @@ impl Etcd {
 
     /// Adds a learner to the cluster of this member: it takes part, but has no vote and answers no consistent read.
     pub async fn add_learner(&self) -> Result<Self> {
-        let ports = Ports::reserve()?;
+        let ports = EtcdPorts::reserve()?;
         let name = format!("learner-{}", ports.peer.number());
         let body = json!({ "peerURLs": [ports.peer_url()], "isLearner": true });
         let added = self.api("/v3/cluster/member/add", &body).await?;
@@ -88,7 +88,7 @@ impl Etcd {
             Some(format!("{known}={}", member["peerURLs"][0].as_str()?))
         });
         let initial_cluster = known.collect::<Vec<_>>().join(",");
-        let learner = Self::launch(&self.options, Place { name, initial_cluster, learner: true }, ports)?;
+        let learner = Self::launch(&self.options, ClusterMembership { name, initial_cluster, learner: true }, ports)?;
         learner.ready().await.map(|()| learner)
     }
 
@@ -104,7 +104,7 @@ impl Etcd {
 
     /// Whether this member leads, as it sees it. One that is dead or paused does not.
     pub async fn is_leader(&self) -> bool {
-        let request = Request { method: "GET", path: "/metrics", header: None, body: None };
+        let request = HttpRequest { method: "GET", path: "/metrics", header: None, body: None };
         let answer = tokio::time::timeout(SILENT_AFTER, request.send(self.ports.metrics.address())).await;
         answer.is_ok_and(|answer| answer.is_ok_and(|answer| answer.body.contains("\netcd_server_is_leader 1\n")))
     }

@@ -2,13 +2,13 @@
 
 use std::path::Path;
 
-use crate::certs::Identity;
+use crate::certs::CertIdentity;
 use crate::error::Result;
 use crate::ports::Port;
 
 /// The ports of one member; it keeps them over restarts.
 #[derive(Debug)]
-pub(super) struct Ports {
+pub(super) struct EtcdPorts {
     pub(super) client: Port,
     pub(super) peer: Port,
     /// For ourselves: clients too, but never with TLS.
@@ -17,7 +17,7 @@ pub(super) struct Ports {
     pub(super) metrics: Port,
 }
 
-impl Ports {
+impl EtcdPorts {
     pub(super) fn reserve() -> Result<Self> {
         Ok(Self { client: Port::reserve()?, peer: Port::reserve()?, plain: Port::reserve()?, metrics: Port::reserve()? })
     }
@@ -31,14 +31,14 @@ impl Ports {
 #[derive(Clone, Debug, Default)]
 pub struct EtcdOptions {
     pub(super) auth: bool,
-    pub(super) tls: Option<Identity>,
+    pub(super) tls: Option<CertIdentity>,
     pub(super) client_certificates: bool,
     pub(super) fsync: bool,
 }
 
 /// What a member has to know of the others.
 #[derive(Clone, Debug)]
-pub(super) struct Place {
+pub(super) struct ClusterMembership {
     pub(super) name: String,
     /// Names and peers' addresses of all members, as etcd wants them.
     pub(super) initial_cluster: String,
@@ -56,7 +56,7 @@ impl EtcdOptions {
 
     /// TLS for clients, with this certificate.
     #[must_use]
-    pub fn with_tls(mut self, identity: &Identity) -> Self {
+    pub fn with_tls(mut self, identity: &CertIdentity) -> Self {
         self.tls = Some(identity.clone());
         self
     }
@@ -79,7 +79,7 @@ impl EtcdOptions {
         if self.tls.is_some() { "https" } else { "http" }
     }
 
-    pub(super) fn arguments(&self, place: &Place, folder: &Path, ports: &Ports) -> Vec<String> {
+    pub(super) fn arguments(&self, place: &ClusterMembership, folder: &Path, ports: &EtcdPorts) -> Vec<String> {
         let client = format!("{}://{}", self.scheme(), ports.client.address());
         let mut set = vec![
             ("name", place.name.clone()),

@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use crate::servers::{POSTGRES_NEWEST, POSTGRES_OLDEST, Server};
+use crate::servers::{POSTGRES_NEWEST, POSTGRES_OLDEST, ServerPackage};
 
 /// How a server is started. The default: the newest version, and everybody on this machine may do everything.
 #[derive(Clone, Debug, Default)]
@@ -34,7 +34,7 @@ impl PostgresOptions {
         self
     }
 
-    pub(super) fn server(&self) -> Server {
+    pub(super) fn server(&self) -> ServerPackage {
         if self.oldest { POSTGRES_OLDEST } else { POSTGRES_NEWEST }
     }
 

@@ -12,7 +12,7 @@ use tokio::sync::mpsc;
 use tokio::time::Instant;
 
 use super::ears::Ears;
-use super::{Direction, Rules, Shared, Way};
+use super::{Direction, ProxyShared, Rules, Way};
 
 /// Bytes read at once.
 const CHUNK: usize = 16 * 1024;
@@ -20,9 +20,9 @@ const CHUNK: usize = 16 * 1024;
 const ON_THEIR_WAY: usize = 256;
 
 /// Carries bytes both ways until both ends are done, one breaks, or the proxy resets it.
-pub(super) async fn carry(mut client: TcpStream, from: IpAddr, shared: Shared) {
+pub(super) async fn carry(mut client: TcpStream, from: IpAddr, shared: ProxyShared) {
     shared.counts.accepted.fetch_add(1, Ordering::Relaxed);
-    let _open = Open::count(&shared.counts.open);
+    let _open = OpenConnection::count(&shared.counts.open);
     let mut rules = shared.rules.clone();
     let resets = rules.borrow().resets;
     let broken = tokio::select! {
@@ -36,16 +36,16 @@ pub(super) async fn carry(mut client: TcpStream, from: IpAddr, shared: Shared) {
 }
 
 /// A connection that counts as open while this lives.
-struct Open<'a>(&'a AtomicU64);
+struct OpenConnection<'a>(&'a AtomicU64);
 
-impl<'a> Open<'a> {
+impl<'a> OpenConnection<'a> {
     fn count(open: &'a AtomicU64) -> Self {
         open.fetch_add(1, Ordering::Relaxed);
         Self(open)
     }
 }
 
-impl Drop for Open<'_> {
+impl Drop for OpenConnection<'_> {
     fn drop(&mut self) {
         self.0.fetch_sub(1, Ordering::Relaxed);
     }
@@ -65,7 +65,7 @@ impl Drop for ServerEnd {
     }
 }
 
-async fn through(client: &mut TcpStream, from: IpAddr, shared: &Shared) -> io::Result<()> {
+async fn through(client: &mut TcpStream, from: IpAddr, shared: &ProxyShared) -> io::Result<()> {
     let mut rules = shared.rules.clone();
     let ways = [Direction::ToServer, Direction::ToClient];
     rules.wait_for(|rules| ways.iter().all(|way| !rules.way(*way, from).cut)).await.map_err(io::Error::other)?;
@@ -74,7 +74,7 @@ async fn through(client: &mut TcpStream, from: IpAddr, shared: &Shared) -> io::R
     client.set_nodelay(true)?;
     server.stream.set_nodelay(true)?;
     let ears = shared.kind.map(|kind| Mutex::new(Ears::new(kind)));
-    let lane = |direction| Lane { direction, client: from, shared, ears: ears.as_ref() };
+    let lane = |direction| ProxyLane { direction, client: from, shared, ears: ears.as_ref() };
     let (from_client, to_client) = client.split();
     let (from_server, to_server) = server.stream.split();
     tokio::try_join!(pump(from_client, to_server, lane(Direction::ToServer)), pump(from_server, to_client, lane(Direction::ToClient)),)?;
@@ -84,14 +84,14 @@ async fn through(client: &mut TcpStream, from: IpAddr, shared: &Shared) -> io::R
 
 /// One way of one connection.
 #[derive(Clone, Copy)]
-struct Lane<'a> {
+struct ProxyLane<'a> {
     direction: Direction,
     client: IpAddr,
-    shared: &'a Shared,
+    shared: &'a ProxyShared,
     ears: Option<&'a Mutex<Ears>>,
 }
 
-impl Lane<'_> {
+impl ProxyLane<'_> {
     fn now(&self, rules: &Rules) -> Way {
         rules.way(self.direction, self.client)
     }
@@ -105,7 +105,7 @@ impl Lane<'_> {
 }
 
 /// Carries one way, to the end of what there is to read.
-async fn pump(from: ReadHalf<'_>, to: WriteHalf<'_>, lane: Lane<'_>) -> io::Result<()> {
+async fn pump(from: ReadHalf<'_>, to: WriteHalf<'_>, lane: ProxyLane<'_>) -> io::Result<()> {
     let (sender, chunks) = mpsc::channel(ON_THEIR_WAY);
     tokio::try_join!(take(from, sender, lane), give(to, chunks, lane))?;
     Ok(())
@@ -114,7 +114,7 @@ async fn pump(from: ReadHalf<'_>, to: WriteHalf<'_>, lane: Lane<'_>) -> io::Resu
 /// Some bytes, and when they may arrive; none at the end.
 type Chunk = (Instant, Vec<u8>);
 
-async fn take(mut from: ReadHalf<'_>, chunks: mpsc::Sender<Chunk>, lane: Lane<'_>) -> io::Result<()> {
+async fn take(mut from: ReadHalf<'_>, chunks: mpsc::Sender<Chunk>, lane: ProxyLane<'_>) -> io::Result<()> {
     loop {
         let mut bytes = vec![0; CHUNK];
         let length = from.read(&mut bytes).await?;
@@ -132,7 +132,7 @@ async fn take(mut from: ReadHalf<'_>, chunks: mpsc::Sender<Chunk>, lane: Lane<'_
     }
 }
 
-async fn give(mut to: WriteHalf<'_>, mut chunks: mpsc::Receiver<Chunk>, lane: Lane<'_>) -> io::Result<()> {
+async fn give(mut to: WriteHalf<'_>, mut chunks: mpsc::Receiver<Chunk>, lane: ProxyLane<'_>) -> io::Result<()> {
     let mut rules = lane.shared.rules.clone();
     while let Some((due, bytes)) = chunks.recv().await {
         tokio::select! {

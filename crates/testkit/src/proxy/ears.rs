@@ -17,7 +17,7 @@ pub enum Speech {
 
 /// Which requests are meant.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Kind {
+pub(super) struct RequestKind {
     pub(super) speech: Speech,
     pub(super) is_meant: fn(&[u8]) -> bool,
 }
@@ -25,10 +25,10 @@ pub(super) struct Kind {
 /// What has been heard on one connection.
 pub(super) struct Ears {
     is_meant: fn(&[u8]) -> bool,
-    heard: Heard,
+    heard: HeardRequest,
 }
 
-enum Heard {
+enum HeardRequest {
     /// Whether the request under way is meant, and whether some of it or of its answer has been kept back; then the connection is of no use
     /// any more.
     Http1 {
@@ -39,10 +39,10 @@ enum Heard {
 }
 
 impl Ears {
-    pub(super) fn new(kind: Kind) -> Self {
+    pub(super) fn new(kind: RequestKind) -> Self {
         let heard = match kind.speech {
-            Speech::Http1 => Heard::Http1 { meant: false, kept: false },
-            Speech::Grpc => Heard::Grpc(Box::default()),
+            Speech::Http1 => HeardRequest::Http1 { meant: false, kept: false },
+            Speech::Grpc => HeardRequest::Grpc(Box::default()),
         };
         Self { is_meant: kind.is_meant, heard }
     }
@@ -50,14 +50,14 @@ impl Ears {
     /// What of these bytes may go on, now that requests that are meant are ignored or not.
     pub(super) fn pass(&mut self, direction: Direction, bytes: Vec<u8>, ignoring: bool) -> Vec<u8> {
         match &mut self.heard {
-            Heard::Http1 { meant, kept } => {
+            HeardRequest::Http1 { meant, kept } => {
                 if direction == Direction::ToServer && begins_request(&bytes) {
                     *meant = (self.is_meant)(&bytes);
                 }
                 *kept |= ignoring && *meant;
                 if *kept { Vec::new() } else { bytes }
             }
-            Heard::Grpc(frames) => frames.pass(direction, &bytes, ignoring, self.is_meant),
+            HeardRequest::Grpc(frames) => frames.pass(direction, &bytes, ignoring, self.is_meant),
         }
     }
 }
@@ -147,7 +147,7 @@ mod tests {
     }
 
     fn ears(speech: Speech) -> Ears {
-        Ears::new(Kind { speech, is_meant })
+        Ears::new(RequestKind { speech, is_meant })
     }
 
     #[test]

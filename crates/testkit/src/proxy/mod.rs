@@ -14,7 +14,7 @@ use tokio::net::TcpListener;
 use tokio::sync::watch;
 use tokio::task::{JoinHandle, JoinSet};
 
-use ears::Kind;
+use ears::RequestKind;
 pub use ears::Speech;
 
 use crate::error::{Error, Result};
@@ -88,9 +88,9 @@ impl Counts {
 
 /// What proxy and connections share.
 #[derive(Clone, Debug)]
-struct Shared {
+struct ProxyShared {
     target: SocketAddr,
-    kind: Option<Kind>,
+    kind: Option<RequestKind>,
     rules: watch::Receiver<Rules>,
     counts: Arc<Counts>,
 }
@@ -116,10 +116,10 @@ impl TcpProxy {
 
     /// A proxy that can tell some requests from others by how they begin, to [`TcpProxy::ignore`] them. Not through TLS.
     pub async fn telling(target: SocketAddr, speech: Speech, is_meant: fn(&[u8]) -> bool) -> Result<Self> {
-        Self::own(target, Some(Kind { speech, is_meant })).await
+        Self::own(target, Some(RequestKind { speech, is_meant })).await
     }
 
-    async fn own(target: SocketAddr, kind: Option<Kind>) -> Result<Self> {
+    async fn own(target: SocketAddr, kind: Option<RequestKind>) -> Result<Self> {
         let port = Port::reserve()?;
         let mut proxy = Self::made(port.address(), target, kind).await?;
         proxy.port = Some(port);
@@ -131,11 +131,11 @@ impl TcpProxy {
         Self::made(address, target, None).await
     }
 
-    async fn made(address: SocketAddr, target: SocketAddr, kind: Option<Kind>) -> Result<Self> {
+    async fn made(address: SocketAddr, target: SocketAddr, kind: Option<RequestKind>) -> Result<Self> {
         let (rules, orders) = watch::channel(Rules::default());
         let counts = Arc::<Counts>::default();
         let (told, listening) = watch::channel(false);
-        let shared = Shared { target, kind, rules: orders, counts: counts.clone() };
+        let shared = ProxyShared { target, kind, rules: orders, counts: counts.clone() };
         let accepting = tokio::spawn(accept(address, shared, told));
         let proxy = Self { address, port: None, rules, counts, listening, accepting };
         proxy.until_listening(true).await?;
@@ -229,7 +229,7 @@ impl Drop for TcpProxy {
 }
 
 /// Accepts connections, except while they are to be refused; ends if the port cannot be had, or with the proxy.
-async fn accept(address: SocketAddr, shared: Shared, told: watch::Sender<bool>) {
+async fn accept(address: SocketAddr, shared: ProxyShared, told: watch::Sender<bool>) {
     let mut rules = shared.rules.clone();
     let mut connections = JoinSet::new();
     loop {

@@ -7,7 +7,7 @@ use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use super::Server;
+use super::ServerPackage;
 use super::command;
 use crate::error::{Error, Result};
 
@@ -18,7 +18,7 @@ const ADVICE: &str = "the servers of the tests are unpacked from Debian's packag
                       debian-archive-keyring";
 
 /// Fetches and unpacks these servers into the folder, which nobody else may be writing to.
-pub(super) fn fetch(servers: &Path, wanted: &[&'static Server]) -> Result<()> {
+pub(super) fn fetch(servers: &Path, wanted: &[&'static ServerPackage]) -> Result<()> {
     if !Path::new(KEYRING).is_file() {
         return Err(Error::new(format!("{KEYRING} is missing: {ADVICE}")));
     }
@@ -67,7 +67,7 @@ struct Apt {
 
 impl Apt {
     /// Empties the folder and writes apt's configuration there.
-    fn prepare(folder: &Path, archive: &str, wanted: &[&'static Server]) -> Result<Self> {
+    fn prepare(folder: &Path, archive: &str, wanted: &[&'static ServerPackage]) -> Result<Self> {
         if folder.exists() {
             std::fs::remove_dir_all(folder).map_err(Error::io(folder.display()))?;
         }
@@ -100,7 +100,7 @@ impl Apt {
         command
     }
 
-    fn download(&self, wanted: &[&'static Server]) -> Result<()> {
+    fn download(&self, wanted: &[&'static ServerPackage]) -> Result<()> {
         // Otherwise a list that could not be had is a warning, and the packages are missing for no reason told.
         run(self.command().args(["update", "--error-on=any"]))?;
         for server in wanted {
@@ -116,7 +116,7 @@ impl Apt {
     }
 
     /// Unpacks beside the place where it belongs and moves it there whole.
-    fn unpack(&self, server: &Server, servers: &Path) -> Result<()> {
+    fn unpack(&self, server: &ServerPackage, servers: &Path) -> Result<()> {
         let unpacked = self.folder.join(server.package);
         for package in [server.package].iter().chain(server.beside()) {
             run(Command::new("dpkg").arg("--extract").arg(self.package(package)?).arg(&unpacked))?;

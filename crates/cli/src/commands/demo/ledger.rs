@@ -5,7 +5,7 @@ use std::collections::HashMap;
 /// Every event by its id, and how far each aggregate has come.
 #[derive(Debug, Default)]
 pub(super) struct Ledger {
-    events: HashMap<String, Event>,
+    events: HashMap<String, LedgerEvent>,
     aggregates: HashMap<String, usize>,
     /// For each aggregate: events written, and the highest ordinal delivered so far.
     progress: Vec<(u64, u64)>,
@@ -18,7 +18,7 @@ pub(super) struct Ledger {
 }
 
 #[derive(Debug)]
-struct Event {
+struct LedgerEvent {
     aggregate: usize,
     /// Its place in the aggregate by the order of writing, from 1.
     ordinal: u64,
@@ -35,7 +35,7 @@ impl Ledger {
         }
         self.progress[aggregate].0 += 1;
         let ordinal = self.progress[aggregate].0;
-        self.events.insert(id.to_owned(), Event { aggregate, ordinal, delivered: false });
+        self.events.insert(id.to_owned(), LedgerEvent { aggregate, ordinal, delivered: false });
     }
 
     /// Notes a delivery.

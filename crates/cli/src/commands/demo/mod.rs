@@ -19,13 +19,13 @@ use shardwise::settings::StoreSettings;
 use shardwise_outbox::SqliteStore;
 
 use crate::args::Common;
-use crate::exit::{Code, Failure, Result};
+use crate::exit::{CliFailure, Code, Result};
 use crate::output::{self, Format};
 use crate::signals;
-use play::{Measured, Play};
-use show::Show;
-use stage::{NAME, Stage};
-use writer::Writer;
+use play::{DemoTimings, Play};
+use show::DemoDisplay;
+use stage::{DemoStage, NAME};
+use writer::EventWriter;
 
 /// Watch publishers share an outbox, one be killed, one join, and nothing be lost
 #[derive(Debug, Args)]
@@ -93,24 +93,24 @@ impl Demo {
         let quiet = common.format() == Format::Json;
         common.without_settings("the demo writes its own; set it by its options")?;
         Timing::new(self.ttl, None, Timing::default().stop_margin)
-            .map_err(|error| Failure::new(Code::Usage, format!("--ttl {}: {}", format_duration(self.ttl), error.allowed)))?;
-        self.keep.as_deref().map_or(Ok(()), Stage::check_keep)?;
+            .map_err(|error| CliFailure::new(Code::Usage, format!("--ttl {}: {}", format_duration(self.ttl), error.allowed)))?;
+        self.keep.as_deref().map_or(Ok(()), DemoStage::check_keep)?;
         let (writer, refused) = match &self.from {
             Some(from) => {
                 let real = real::read(from).await?;
-                (Writer::real(real.events, self.rate, self.ttl), real.refused)
+                (EventWriter::real(real.events, self.rate, self.ttl), real.refused)
             }
-            None => (Writer::made(self.events, self.aggregates, self.rate), 0),
+            None => (EventWriter::made(self.events, self.aggregates, self.rate), 0),
         };
-        let stage = Stage::set(self.keep.as_deref(), self.ttl)?;
+        let stage = DemoStage::set(self.keep.as_deref(), self.ttl)?;
         let settings = stage.settings()?;
         let StoreSettings::Sqlite { path } = &settings.outbox(NAME)?.store else {
-            return Err(Failure::new(Code::Usage, "the demo's settings name another store than it wrote"));
+            return Err(CliFailure::new(Code::Usage, "the demo's settings name another store than it wrote"));
         };
         let store = SqliteStore::init(path.clone()).await?;
         let placement = settings.policy(NAME)?.policy.placement;
         let shutdown = signals::shutdown()?;
-        let mut play = Play::new(stage, store, writer, Show::new(quiet, placement.slots), placement, self.ttl);
+        let mut play = Play::new(stage, store, writer, DemoDisplay::new(quiet, placement.slots), placement, self.ttl);
         let outcome = play.run(self.workers.into(), &shutdown).await;
         play.show.end();
         play.store.close().await;
@@ -126,7 +126,7 @@ impl Demo {
         }
     }
 
-    fn conclude(&self, play: &mut Play, measured: &Measured, refused: u64, quiet: bool) -> Result<Code> {
+    fn conclude(&self, play: &mut Play, measured: &DemoTimings, refused: u64, quiet: bool) -> Result<Code> {
         let ledger = &play.ledger;
         let verdict = Verdict {
             events: ledger.events(),

@@ -4,16 +4,16 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::time::Duration;
 
 use shardwise::{InstanceId, PlacementParams, SlotOwners, Weight};
-use shardwise_outbox::{Holder, SqliteStore};
+use shardwise_outbox::{SlotHolder, SqliteStore};
 use tokio::time::{Instant, MissedTickBehavior};
 use tokio_util::sync::CancellationToken;
 
 use super::ledger::Ledger;
-use super::show::Show;
-use super::stage::Stage;
-use super::tail::Tail;
-use super::writer::Writer;
-use crate::exit::{Code, Failure, Result};
+use super::show::DemoDisplay;
+use super::stage::DemoStage;
+use super::tail::FileTail;
+use super::writer::EventWriter;
+use crate::exit::{CliFailure, Code, Result};
 
 /// How often fence and file are looked at; also how exact the measured times are.
 const LOOK_EVERY: Duration = Duration::from_millis(20);
@@ -21,50 +21,57 @@ const LOOK_EVERY: Duration = Duration::from_millis(20);
 const PATIENCE: Duration = Duration::from_mins(1);
 
 pub(super) struct Play {
-    pub(super) stage: Stage,
+    pub(super) stage: DemoStage,
     pub(super) store: SqliteStore,
-    pub(super) writer: Writer,
+    pub(super) writer: EventWriter,
     pub(super) ledger: Ledger,
-    pub(super) tail: Tail,
-    pub(super) show: Show,
+    pub(super) tail: FileTail,
+    pub(super) show: DemoDisplay,
     pub(super) placement: PlacementParams,
     pub(super) ttl: Duration,
     /// Who holds each slot by the fence, as last looked at.
     fence: Vec<Option<String>>,
     /// Publishers by incarnation, kept beyond their death.
     names: HashMap<String, String>,
-    kill: Change,
-    join: Change,
+    kill: FleetChange,
+    join: FleetChange,
     started: Instant,
     writing: bool,
 }
 
 /// A change of the fleet: not yet, begun with these slots waited for, or done.
 #[derive(Debug, Clone, PartialEq, Eq)]
-enum Change {
+enum FleetChange {
     Ahead,
     Begun { at: Instant, worker: String, slots: BTreeSet<u32> },
     Done(Duration),
 }
 
 /// What was measured.
-pub(super) struct Measured {
+pub(super) struct DemoTimings {
     pub(super) takeover: Duration,
     pub(super) handover: Duration,
     pub(super) elapsed: Duration,
 }
 
 impl Play {
-    pub(super) fn new(stage: Stage, store: SqliteStore, writer: Writer, show: Show, placement: PlacementParams, ttl: Duration) -> Self {
-        let tail = Tail::of(stage.delivered_file());
+    pub(super) fn new(
+        stage: DemoStage,
+        store: SqliteStore,
+        writer: EventWriter,
+        show: DemoDisplay,
+        placement: PlacementParams,
+        ttl: Duration,
+    ) -> Self {
+        let tail = FileTail::of(stage.delivered_file());
         let (ledger, names) = (Ledger::default(), HashMap::new());
         let fence = vec![None; placement.slots as usize];
-        let (kill, join, started, writing) = (Change::Ahead, Change::Ahead, Instant::now(), false);
+        let (kill, join, started, writing) = (FleetChange::Ahead, FleetChange::Ahead, Instant::now(), false);
         Self { stage, store, writer, ledger, tail, show, placement, ttl, fence, names, kill, join, started, writing }
     }
 
     /// Runs it all; the workers have stopped when it returns.
-    pub(super) async fn run(&mut self, workers: usize, shutdown: &CancellationToken) -> Result<Measured> {
+    pub(super) async fn run(&mut self, workers: usize, shutdown: &CancellationToken) -> Result<DemoTimings> {
         for _ in 0..workers {
             let name = self.stage.start_worker()?;
             self.show.worker(&name);
@@ -88,10 +95,10 @@ impl Play {
         let elapsed = self.started.elapsed();
         self.stage.stop_all().await?;
         self.read_delivered()?;
-        let (Change::Done(takeover), Change::Done(handover)) = (&self.kill, &self.join) else {
-            return Err(Failure::new(Code::Unavailable, "the demo ended before both changes had settled"));
+        let (FleetChange::Done(takeover), FleetChange::Done(handover)) = (&self.kill, &self.join) else {
+            return Err(CliFailure::new(Code::Unavailable, "the demo ended before both changes had settled"));
         };
-        Ok(Measured { takeover: *takeover, handover: *handover, elapsed })
+        Ok(DemoTimings { takeover: *takeover, handover: *handover, elapsed })
     }
 
     /// Looks, writes what is due, and asks `done`, until it says so. The patience begins anew with each change of the fleet.
@@ -102,12 +109,12 @@ impl Play {
         loop {
             tokio::select! {
                 _ = tick.tick() => {}
-                () = shutdown.cancelled() => return Err(Failure::new(Code::No, "interrupted")),
+                () = shutdown.cancelled() => return Err(CliFailure::new(Code::No, "interrupted")),
             }
             self.stage.check()?;
             self.look().await?;
             if self.writing {
-                let settled = matches!((&self.kill, &self.join), (Change::Done(_), Change::Done(_)));
+                let settled = matches!((&self.kill, &self.join), (FleetChange::Done(_), FleetChange::Done(_)));
                 self.writer.write_due(&self.store, &mut self.ledger, !settled).await?;
             }
             self.read_delivered()?;
@@ -123,41 +130,42 @@ impl Play {
             }
             if since.elapsed() > self.ttl + PATIENCE {
                 let late = format!("not within {:?}: {what}; try fewer --workers or a longer --ttl", self.ttl + PATIENCE);
-                return Err(Failure::new(Code::No, late));
+                return Err(CliFailure::new(Code::No, late));
             }
         }
     }
 
     /// Whether the plan is written and both changes have settled.
     fn is_settled(&self) -> bool {
-        let settled = matches!((&self.kill, &self.join), (Change::Done(_), Change::Done(_)));
+        let settled = matches!((&self.kill, &self.join), (FleetChange::Done(_), FleetChange::Done(_)));
         settled && self.writer.written >= self.writer.planned
     }
 
     /// Kills at a third of the way, starts a newcomer at two thirds, and notices when each has settled.
     async fn act(&mut self) -> Result<()> {
         let (written, planned) = (self.writer.written, self.writer.planned);
-        if self.kill == Change::Ahead && written * 3 >= planned && written > 0 {
+        if self.kill == FleetChange::Ahead && written * 3 >= planned && written > 0 {
             let victim = self.stage.workers().next().map(str::to_owned).unwrap_or_default();
             let slots: BTreeSet<u32> = (0u32..).zip(&self.fence).filter(|(_, h)| h.as_deref() == Some(&*victim)).map(|(s, _)| s).collect();
             self.show.line(format_args!("{victim} gets SIGKILL; it held {} slots", slots.len()));
             let at = Instant::now();
             self.stage.kill(&victim).await?;
             self.show.killed(&victim);
-            self.kill = Change::Begun { at, worker: victim, slots };
+            self.kill = FleetChange::Begun { at, worker: victim, slots };
         }
         // Not before the takeover is over: the newcomer would wait for the victim's slots too, and that is no handover.
-        let taken_over = matches!(self.kill, Change::Done(_)) || (self.kill != Change::Ahead && self.stage.workers().next().is_none());
-        if self.join == Change::Ahead && written * 3 >= planned * 2 && taken_over {
+        let taken_over =
+            matches!(self.kill, FleetChange::Done(_)) || (self.kill != FleetChange::Ahead && self.stage.workers().next().is_none());
+        if self.join == FleetChange::Ahead && written * 3 >= planned * 2 && taken_over {
             let at = Instant::now();
             let newcomer = self.stage.start_worker()?;
             self.show.worker(&newcomer);
             self.show.line(format_args!("{newcomer} joins"));
             let slots = self.share_of(&newcomer)?;
-            self.join = Change::Begun { at, worker: newcomer, slots };
+            self.join = FleetChange::Begun { at, worker: newcomer, slots };
         }
         let held_by = |slot: &u32| self.fence.get(*slot as usize).and_then(Option::as_deref);
-        if let Change::Begun { at, worker, slots } = &self.kill
+        if let FleetChange::Begun { at, worker, slots } = &self.kill
             && slots.iter().all(|slot| held_by(slot).is_some_and(|holder| holder != worker))
         {
             let took = at.elapsed();
@@ -167,9 +175,9 @@ impl Play {
                 took.as_millis(),
                 self.shares_line()
             ));
-            self.kill = Change::Done(took);
+            self.kill = FleetChange::Done(took);
         }
-        if let Change::Begun { at, worker, slots } = &self.join
+        if let FleetChange::Begun { at, worker, slots } = &self.join
             && slots.iter().all(|slot| held_by(slot) == Some(&**worker))
         {
             let took = at.elapsed();
@@ -179,7 +187,7 @@ impl Play {
                 took.as_millis(),
                 self.shares_line()
             ));
-            self.join = Change::Done(took);
+            self.join = FleetChange::Done(took);
         }
         Ok(())
     }
@@ -196,7 +204,7 @@ impl Play {
     }
 
     async fn look(&mut self) -> Result<()> {
-        for Holder { slot, incarnation, publisher, .. } in self.store.holders().await? {
+        for SlotHolder { slot, incarnation, publisher, .. } in self.store.holders().await? {
             let name = incarnation.and_then(|incarnation| match publisher {
                 Some(name) => Some(self.names.entry(incarnation).or_insert(name).clone()),
                 None => self.names.get(&incarnation).cloned(),
@@ -216,7 +224,7 @@ impl Play {
                 show.delivered_by(holder);
             }
         });
-        read.map_err(|error| Failure::io("read the delivered file", &error))
+        read.map_err(|error| CliFailure::io("read the delivered file", &error))
     }
 
     fn shares(&self) -> BTreeMap<String, u32> {
@@ -232,5 +240,5 @@ impl Play {
 }
 
 fn member(worker: &str) -> Result<InstanceId> {
-    InstanceId::new(worker).map_err(|error| Failure::new(Code::Usage, error.to_string()))
+    InstanceId::new(worker).map_err(|error| CliFailure::new(Code::Usage, error.to_string()))
 }

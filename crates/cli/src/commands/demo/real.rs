@@ -6,7 +6,7 @@ use std::path::Path;
 use shardwise_outbox::{HEADERS_BYTES_MAX, NewEvent, PAYLOAD_BYTES_MAX};
 
 use crate::events;
-use crate::exit::{Code, Failure, Result};
+use crate::exit::{CliFailure, Code, Result};
 use crate::output::{count, note};
 
 /// The most events.
@@ -17,7 +17,7 @@ const BYTES_MAX: usize = 512 * 1_024 * 1_024;
 const REFUSED_TOLD_MAX: u64 = 20;
 
 #[derive(Default)]
-pub(super) struct Real {
+pub(super) struct RealEvents {
     pub(super) events: VecDeque<NewEvent>,
     /// Lines that are no event, or one that the store would refuse.
     pub(super) refused: u64,
@@ -26,11 +26,11 @@ pub(super) struct Real {
 }
 
 /// All events of `from`, each with an id of its own.
-pub(super) async fn read(from: &Path) -> Result<Real> {
+pub(super) async fn read(from: &Path) -> Result<RealEvents> {
     let mut lines = events::open(from)?;
-    let mut real = Real::default();
+    let mut real = RealEvents::default();
     while let Some(line) = lines.recv().await {
-        let events::Line { number, event } = line.map_err(|error| events::unreadable(from, &error))?;
+        let events::EventLine { number, event } = line.map_err(|error| events::unreadable(from, &error))?;
         match event.and_then(|event| real.checked(event, number)) {
             Ok(event) => real.events.push_back(event),
             Err(why) => {
@@ -41,7 +41,7 @@ pub(super) async fn read(from: &Path) -> Result<Real> {
             }
         }
         if real.events.len() > EVENTS_MAX || real.bytes > BYTES_MAX {
-            return Err(Failure::new(
+            return Err(CliFailure::new(
                 Code::Usage,
                 format!("--from has more than {EVENTS_MAX} events or {BYTES_MAX} bytes; give it fewer, such as with head -n"),
             ));
@@ -51,7 +51,7 @@ pub(super) async fn read(from: &Path) -> Result<Real> {
         note(format_args!("{} more refused", count(real.refused - REFUSED_TOLD_MAX, "line")));
     }
     if real.events.is_empty() {
-        return Err(Failure::new(
+        return Err(CliFailure::new(
             Code::Usage,
             "--from has no event; each line is {\"aggregatetype\":…,\"aggregateid\":…,\"type\":…,\"payload\":…}",
         ));
@@ -59,7 +59,7 @@ pub(super) async fn read(from: &Path) -> Result<Real> {
     Ok(real)
 }
 
-impl Real {
+impl RealEvents {
     /// Refuses what the store would refuse in the middle of the demo, and gives an id to an event without one.
     fn checked(&mut self, mut event: NewEvent, number: u64) -> std::result::Result<NewEvent, String> {
         let payload = event.payload.len();

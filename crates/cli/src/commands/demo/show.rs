@@ -12,16 +12,16 @@ const RATE_EVERY: Duration = Duration::from_millis(500);
 /// Full, filling, empty.
 const BAR: &str = "██░";
 
-pub(super) struct Show {
+pub(super) struct DemoDisplay {
     quiet: bool,
     bars: Option<MultiProgress>,
     total: Option<ProgressBar>,
-    workers: BTreeMap<String, Worker>,
+    workers: BTreeMap<String, WorkerBar>,
     slots: u64,
     measured: Instant,
 }
 
-struct Worker {
+struct WorkerBar {
     bar: ProgressBar,
     delivered: u64,
     at_last_measure: u64,
@@ -29,7 +29,7 @@ struct Worker {
     killed: bool,
 }
 
-impl Show {
+impl DemoDisplay {
     pub(super) fn new(quiet: bool, slots: u32) -> Self {
         let bars =
             (!quiet && std::io::stderr().is_terminal()).then(|| MultiProgress::with_draw_target(ProgressDrawTarget::stderr_with_hz(10)));
@@ -54,7 +54,7 @@ impl Show {
         }
         bar.set_prefix(name.to_owned());
         bar.set_message("starting");
-        self.workers.insert(name.to_owned(), Worker { bar, delivered: 0, at_last_measure: 0, rate: 0.0, killed: false });
+        self.workers.insert(name.to_owned(), WorkerBar { bar, delivered: 0, at_last_measure: 0, rate: 0.0, killed: false });
     }
 
     /// That worker was killed; its bar empties when the others have its slots.

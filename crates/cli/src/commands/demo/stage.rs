@@ -14,14 +14,14 @@ use shardwise::settings::{LoadOptions, Settings};
 use tempfile::TempDir;
 use tokio::process::{Child, Command};
 
-use crate::exit::{Code, Failure, Result};
+use crate::exit::{CliFailure, Code, Result};
 
 /// The name of the demo's policy and of its outbox.
 pub(super) const NAME: &str = "demo";
 /// How long a publisher that was asked to stop may take.
 const STOP_LIMIT: Duration = Duration::from_secs(20);
 
-pub(super) struct Stage {
+pub(super) struct DemoStage {
     dir: PathBuf,
     /// Deletes the directory at the end unless it is to be kept.
     temporary: Option<TempDir>,
@@ -29,7 +29,7 @@ pub(super) struct Stage {
     started: usize,
 }
 
-impl Stage {
+impl DemoStage {
     /// A failure unless `keep` can become the demo's directory: it must be new or empty. Changes nothing.
     pub(super) fn check_keep(keep: &Path) -> Result<()> {
         let why = match std::fs::read_dir(keep).map(Iterator::count) {
@@ -37,19 +37,19 @@ impl Stage {
             Ok(_) => "the directory is not empty",
             Err(error) if error.kind() == ErrorKind::NotFound => return Ok(()),
             Err(error) if error.kind() == ErrorKind::NotADirectory => "this is a file, or in a file",
-            Err(error) => return Err(Failure::io(format_args!("read --keep {}", keep.display()), &error)),
+            Err(error) => return Err(CliFailure::io(format_args!("read --keep {}", keep.display()), &error)),
         };
-        Err(Failure::new(Code::Usage, format!("--keep {}: {why}; name a new directory", keep.display())))
+        Err(CliFailure::new(Code::Usage, format!("--keep {}: {why}; name a new directory", keep.display())))
     }
 
     /// A directory of the demo's own: `keep`, or a temporary one.
     pub(super) fn set(keep: Option<&Path>, ttl: Duration) -> Result<Self> {
         let (dir, temporary) = if let Some(dir) = keep {
             let made = std::fs::create_dir_all(dir).and_then(|()| dir.canonicalize());
-            (made.map_err(|error| Failure::io(format_args!("make the directory --keep {}", dir.display()), &error))?, None)
+            (made.map_err(|error| CliFailure::io(format_args!("make the directory --keep {}", dir.display()), &error))?, None)
         } else {
             let temporary = TempDir::with_prefix("shardwise-demo-").map_err(|error| {
-                Failure::io(format_args!("make a directory in {} (TMPDIR, unless --keep)", std::env::temp_dir().display()), &error)
+                CliFailure::io(format_args!("make a directory in {} (TMPDIR, unless --keep)", std::env::temp_dir().display()), &error)
             })?;
             (temporary.path().to_owned(), Some(temporary))
         };
@@ -61,7 +61,7 @@ impl Stage {
             format_duration(ttl)
         );
         std::fs::write(stage.settings_file(), text)
-            .map_err(|error| Failure::io(format_args!("write {}", stage.settings_file().display()), &error))?;
+            .map_err(|error| CliFailure::io(format_args!("write {}", stage.settings_file().display()), &error))?;
         Ok(stage)
     }
 
@@ -83,8 +83,8 @@ impl Stage {
         self.started += 1;
         let name = format!("worker-{}", self.started);
         let log = self.log_file(&name);
-        let log = File::create(&log).map_err(|error| Failure::io(format_args!("write {}", log.display()), &error))?;
-        let program = std::env::current_exe().map_err(|error| Failure::io("find this program", &error))?;
+        let log = File::create(&log).map_err(|error| CliFailure::io(format_args!("write {}", log.display()), &error))?;
+        let program = std::env::current_exe().map_err(|error| CliFailure::io("find this program", &error))?;
         let mut command = Command::new(program);
         command.args(["outbox", "run", "--name", NAME, "--settings"]).arg(self.settings_file());
         command.arg("--exit-with-parent").arg(std::process::id().to_string());
@@ -96,7 +96,7 @@ impl Stage {
         // Ctrl-C is for the demo, which ends its workers itself.
         command.process_group(0);
         command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(log).kill_on_drop(true);
-        let child = command.spawn().map_err(|error| Failure::io(format_args!("start {name}"), &error))?;
+        let child = command.spawn().map_err(|error| CliFailure::io(format_args!("start {name}"), &error))?;
         self.workers.insert(name.clone(), child);
         Ok(name)
     }
@@ -113,7 +113,7 @@ impl Stage {
     /// SIGKILL, and it is gone.
     pub(super) async fn kill(&mut self, worker: &str) -> Result<()> {
         if let Some(mut child) = self.workers.remove(worker) {
-            child.kill().await.map_err(|error| Failure::io(format_args!("kill {worker}"), &error))?;
+            child.kill().await.map_err(|error| CliFailure::io(format_args!("kill {worker}"), &error))?;
         }
         Ok(())
     }
@@ -129,11 +129,11 @@ impl Stage {
     /// A failure if a worker has ended that should be running.
     pub(super) fn check(&mut self) -> Result<()> {
         for (name, child) in &mut self.workers {
-            let ended = child.try_wait().map_err(|error| Failure::io(format_args!("look after {name}"), &error))?;
+            let ended = child.try_wait().map_err(|error| CliFailure::io(format_args!("look after {name}"), &error))?;
             if let Some(status) = ended {
                 let log = std::fs::read_to_string(self.dir.join(format!("{name}.log"))).unwrap_or_default();
                 let last = log.lines().last().unwrap_or("it said nothing").to_owned();
-                return Err(Failure::new(Code::Unavailable, format!("{name} ended with {status}: {last}")));
+                return Err(CliFailure::new(Code::Unavailable, format!("{name} ended with {status}: {last}")));
             }
         }
         Ok(())
@@ -150,9 +150,9 @@ impl Stage {
         for (name, mut child) in std::mem::take(&mut self.workers) {
             match tokio::time::timeout(STOP_LIMIT, child.wait()).await {
                 Ok(Ok(status)) if status.success() => {}
-                Ok(Ok(status)) => return Err(Failure::new(Code::Unavailable, format!("{name} stopped with {status}"))),
-                Ok(Err(error)) => return Err(Failure::io(format_args!("stop {name}"), &error)),
-                Err(_) => return Err(Failure::new(Code::Unavailable, format!("{name} did not stop within {STOP_LIMIT:?}"))),
+                Ok(Ok(status)) => return Err(CliFailure::new(Code::Unavailable, format!("{name} stopped with {status}"))),
+                Ok(Err(error)) => return Err(CliFailure::io(format_args!("stop {name}"), &error)),
+                Err(_) => return Err(CliFailure::new(Code::Unavailable, format!("{name} did not stop within {STOP_LIMIT:?}"))),
             }
         }
         Ok(())

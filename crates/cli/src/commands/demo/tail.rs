@@ -10,7 +10,7 @@ use shardwise_outbox::sink::{ReadEvent, parse_line};
 const CHUNK_BYTES: usize = 256 * 1_024;
 
 /// Reads whole lines as they come; the last one waits for its end.
-pub(super) struct Tail {
+pub(super) struct FileTail {
     path: PathBuf,
     file: Option<File>,
     rest: Vec<u8>,
@@ -18,7 +18,7 @@ pub(super) struct Tail {
     pub(super) torn: u64,
 }
 
-impl Tail {
+impl FileTail {
     pub(super) fn of(path: PathBuf) -> Self {
         Self { path, file: None, rest: Vec::new(), torn: 0 }
     }

@@ -16,13 +16,13 @@ const TRANSACTIONS_MAX: usize = 50;
 /// The least time that real events are stretched over, in TTLs, so that a takeover and a handover fit in.
 const REAL_TTLS: u32 = 4;
 
-enum Source {
+enum EventSource {
     Made { aggregates: u64 },
     Real(VecDeque<NewEvent>),
 }
 
-pub(super) struct Writer {
-    source: Source,
+pub(super) struct EventWriter {
+    source: EventSource,
     /// From one event to the next.
     interval: Duration,
     /// Events to write at least.
@@ -33,19 +33,19 @@ pub(super) struct Writer {
     started: Instant,
 }
 
-impl Writer {
+impl EventWriter {
     pub(super) fn made(events: u64, aggregates: u64, rate: u64) -> Self {
-        Self::new(Source::Made { aggregates }, events, interval(rate))
+        Self::new(EventSource::Made { aggregates }, events, interval(rate))
     }
 
     /// Real events, written slowly enough for both changes to fit in.
     pub(super) fn real(events: VecDeque<NewEvent>, rate: u64, ttl: Duration) -> Self {
         let planned = events.len() as u64;
         let slow_enough = (ttl * REAL_TTLS).div_f64(planned.max(1) as f64);
-        Self::new(Source::Real(events), planned, interval(rate).max(slow_enough))
+        Self::new(EventSource::Real(events), planned, interval(rate).max(slow_enough))
     }
 
-    fn new(source: Source, planned: u64, interval: Duration) -> Self {
+    fn new(source: EventSource, planned: u64, interval: Duration) -> Self {
         Self { source, interval, planned, written: 0, waiting: Vec::new(), started: Instant::now() }
     }
 
@@ -60,7 +60,7 @@ impl Writer {
         let due = if go_on { due } else { due.min(self.planned) };
         for _ in 0..TRANSACTIONS_MAX {
             self.write_up_to(due, store, ledger).await?;
-            let exhausted = matches!(&self.source, Source::Real(events) if events.is_empty());
+            let exhausted = matches!(&self.source, EventSource::Real(events) if events.is_empty());
             if self.written >= due || exhausted || !self.waiting.is_empty() {
                 break;
             }
@@ -91,12 +91,12 @@ impl Writer {
     fn next(&mut self) -> Option<NewEvent> {
         let n = self.written;
         match &mut self.source {
-            Source::Made { aggregates } => {
+            EventSource::Made { aggregates } => {
                 let order = n % *aggregates;
                 let event = NewEvent::new("order", order.to_string(), "OrderChanged", format!(r#"{{"change":{}}}"#, n / *aggregates + 1));
                 Some(event.with_id(format!("event-{n}")))
             }
-            Source::Real(events) => events.pop_front(),
+            EventSource::Real(events) => events.pop_front(),
         }
     }
 }
@@ -113,7 +113,7 @@ mod tests {
     use super::*;
 
     /// A writer that began to write `ago`, after its next turn on an empty outbox, with how long it had been writing then at most.
-    fn after_a_turn(mut writer: Writer, ago: Duration, go_on: bool) -> (u64, Duration) {
+    fn after_a_turn(mut writer: EventWriter, ago: Duration, go_on: bool) -> (u64, Duration) {
         let folder = tempfile::tempdir().unwrap();
         let (mut ledger, path) = (Ledger::default(), folder.path().join("outbox.db"));
         tokio::runtime::Runtime::new().unwrap().block_on(async {
@@ -131,7 +131,7 @@ mod tests {
     #[test]
     fn the_rate_is_kept_exactly_however_late_a_turn_comes() {
         for (rate, seconds) in [(7, 3), (2_000, 1), (2_000, 3), (10_000, 1)] {
-            let (written, writing) = after_a_turn(Writer::made(u64::MAX, 10, rate), Duration::from_secs(seconds), true);
+            let (written, writing) = after_a_turn(EventWriter::made(u64::MAX, 10, rate), Duration::from_secs(seconds), true);
             let slowest = rate * seconds - 1;
             let fastest = rate * u64::try_from(writing.as_millis() + 1).unwrap() / 1_000;
             assert!((slowest..=fastest).contains(&written), "{written} events in {writing:?} at {rate} a second");
@@ -141,15 +141,18 @@ mod tests {
     #[test]
     fn the_plan_is_not_exceeded_unless_asked() {
         let late = Duration::from_secs(2);
-        assert_eq!(after_a_turn(Writer::made(1_500, 10, 1_000), late, false).0, 1_500);
-        assert!(after_a_turn(Writer::made(1_500, 10, 1_000), late, true).0 >= 1_999, "writing goes on until both changes have settled");
+        assert_eq!(after_a_turn(EventWriter::made(1_500, 10, 1_000), late, false).0, 1_500);
+        assert!(
+            after_a_turn(EventWriter::made(1_500, 10, 1_000), late, true).0 >= 1_999,
+            "writing goes on until both changes have settled"
+        );
         let event = |n: u32| NewEvent::new("order", "1", "Changed", "1").with_id(n.to_string());
         assert_eq!(
-            after_a_turn(Writer::real((0..30).map(event).collect(), 1_000, late), late * 100, true).0,
+            after_a_turn(EventWriter::real((0..30).map(event).collect(), 1_000, late), late * 100, true).0,
             30,
             "real ones are not made up"
         );
         // 30 events over four TTLs of 2 s: after 4 s it is half of them.
-        assert_eq!(after_a_turn(Writer::real((0..30).map(event).collect(), 1_000, late), late * 2, true).0, 15);
+        assert_eq!(after_a_turn(EventWriter::real((0..30).map(event).collect(), 1_000, late), late * 2, true).0, 15);
     }
 }

@@ -2,7 +2,7 @@
 
 use clap::Args;
 
-use super::{Group, nobody_owns};
+use super::{GroupArgs, nobody_owns};
 use crate::args::Common;
 use crate::commands::ring;
 use crate::exit::{Code, Result};
@@ -19,7 +19,7 @@ pub(crate) struct Explain {
     /// The key, as text
     key: String,
     #[command(flatten)]
-    group: Group,
+    group: GroupArgs,
 }
 
 impl Explain {

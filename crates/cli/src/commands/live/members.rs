@@ -7,7 +7,7 @@ use serde::Serialize;
 use shardwise::core::ViewPlacement;
 use shardwise::{InstanceId, Member, MemberState, Observer};
 
-use super::Group;
+use super::GroupArgs;
 use crate::args::Common;
 use crate::exit::{Code, Result};
 use crate::output::{self, Format, count, table};
@@ -21,19 +21,19 @@ drain requested before the member has heard of that, in JSON drain_requested), p
   shardwise members --policy my_custom_workers")]
 pub(crate) struct Members {
     #[command(flatten)]
-    group: Group,
+    group: GroupArgs,
 }
 
 #[derive(Serialize)]
-struct Told<'a> {
+struct MembersReport<'a> {
     policy: &'a str,
     revision: u64,
     view_fingerprint: String,
-    members: Vec<OneMember<'a>>,
+    members: Vec<MemberReport<'a>>,
 }
 
 #[derive(Serialize)]
-struct OneMember<'a> {
+struct MemberReport<'a> {
     instance_id: &'a str,
     state: &'static str,
     /// An operator wants it drained, and it does not show that yet.
@@ -56,7 +56,7 @@ impl Members {
         let (view, slots) = (observer.members(), slots(&observer));
         let members: Vec<_> = view.members().iter().map(|member| one(member, slots.get(&member.instance_id).copied(), &drained)).collect();
         let code = if members.is_empty() { Code::No } else { Code::Ok };
-        let told = Told { policy: &policy, revision: view.revision(), view_fingerprint: view.fingerprint().to_string(), members };
+        let told = MembersReport { policy: &policy, revision: view.revision(), view_fingerprint: view.fingerprint().to_string(), members };
         match common.format() {
             Format::Json => output::json_line(&told)?,
             Format::Human => output::text(&in_words(&told))?,
@@ -71,10 +71,10 @@ fn slots(observer: &Observer) -> BTreeMap<InstanceId, u32> {
     owners.members().iter().map(|(id, _)| (id.clone(), owners.slots_of(id).len())).collect()
 }
 
-fn one<'a>(member: &'a Member, slots: Option<u32>, drained: &[InstanceId]) -> OneMember<'a> {
+fn one<'a>(member: &'a Member, slots: Option<u32>, drained: &[InstanceId]) -> MemberReport<'a> {
     let wanted = drained.contains(&member.instance_id);
     let is_drained = member.state == MemberState::Draining && wanted;
-    OneMember {
+    MemberReport {
         instance_id: member.instance_id.as_str(),
         state: if is_drained { "drained" } else { member.state.as_str() },
         drain_requested: wanted && member.state == MemberState::Active,
@@ -87,9 +87,9 @@ fn one<'a>(member: &'a Member, slots: Option<u32>, drained: &[InstanceId]) -> On
     }
 }
 
-fn in_words(told: &Told<'_>) -> String {
+fn in_words(told: &MembersReport<'_>) -> String {
     let text = |text: Option<&str>| text.unwrap_or("-").to_owned();
-    let row = |member: &OneMember<'_>| {
+    let row = |member: &MemberReport<'_>| {
         let slots = member.slots.map_or_else(|| "-".to_owned(), |slots| slots.to_string());
         vec![
             member.instance_id.to_owned(),

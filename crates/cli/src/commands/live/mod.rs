@@ -1,23 +1,23 @@
 //! The live group, seen without joining it.
 
+mod drain;
 mod explain;
 mod members;
 mod owner;
 mod rebalances;
-mod wishes;
 
+pub(crate) use drain::{Drain, Undrain};
 pub(crate) use explain::Explain;
 pub(crate) use members::Members;
 pub(crate) use owner::Owner;
-pub(crate) use rebalances::Rebalances;
-pub(crate) use wishes::{Drain, Undrain};
+pub(crate) use rebalances::RebalancesArgs;
 
 use clap::Args;
 use shardwise::{Observer, ShardingFactory};
 
 use super::{load_settings, waiting, waits_for};
 use crate::args::Common;
-use crate::exit::{Code, Failure, Result};
+use crate::exit::{CliFailure, Code, Result};
 
 /// Why a key has no owner.
 fn nobody_owns(observer: &Observer) -> String {
@@ -30,13 +30,13 @@ fn nobody_owns(observer: &Observer) -> String {
 
 /// Which group.
 #[derive(Debug, Args)]
-struct Group {
+struct GroupArgs {
     /// The policy of the group; not needed if the settings have only one
     #[arg(long, value_name = "NAME")]
     policy: Option<String>,
 }
 
-impl Group {
+impl GroupArgs {
     /// The factory, and the policy's name.
     fn open(&self, common: &Common) -> Result<(ShardingFactory, String)> {
         let factory = ShardingFactory::from_settings(load_settings(common)?)?;
@@ -44,7 +44,7 @@ impl Group {
         let name = match (&self.policy, &names[..]) {
             (Some(name), _) => name.clone(),
             (None, [only]) => (*only).to_owned(),
-            (None, _) => return Err(Failure::new(Code::Usage, format!("--policy is needed: the settings have {}", names.join(", ")))),
+            (None, _) => return Err(CliFailure::new(Code::Usage, format!("--policy is needed: the settings have {}", names.join(", ")))),
         };
         Ok((factory, name))
     }

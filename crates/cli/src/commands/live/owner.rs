@@ -5,7 +5,7 @@ use serde::Serialize;
 use shardwise::InstanceId;
 use shardwise::core::Escaped;
 
-use super::{Group, nobody_owns};
+use super::{GroupArgs, nobody_owns};
 use crate::args::Common;
 use crate::exit::{Code, Result};
 use crate::output::{self, Format};
@@ -21,11 +21,11 @@ pub(crate) struct Owner {
     /// The key, as text
     key: String,
     #[command(flatten)]
-    group: Group,
+    group: GroupArgs,
 }
 
 #[derive(Serialize)]
-struct Told<'a> {
+struct OwnerReport<'a> {
     key: &'a str,
     owner: Option<&'a str>,
     address: Option<String>,
@@ -37,7 +37,7 @@ impl Owner {
         let (_, _, observer) = self.group.observe(common).await?;
         let (owner, view) = (observer.owner(self.key.as_str())?, observer.members());
         let address = owner.as_ref().and_then(|id| view.member(id)).and_then(|member| member.address.as_ref()).map(ToString::to_string);
-        let told = Told { key: &self.key, owner: owner.as_ref().map(InstanceId::as_str), address, revision: view.revision() };
+        let told = OwnerReport { key: &self.key, owner: owner.as_ref().map(InstanceId::as_str), address, revision: view.revision() };
         match (common.format(), told.owner) {
             (Format::Json, _) => output::json_line(&told)?,
             (Format::Human, Some(owner)) => output::text(&format!("{}\n", Escaped(owner)))?,

@@ -9,9 +9,9 @@ use serde::Serialize;
 use shardwise::core::{Escaped, ViewPlacement};
 use shardwise::{InstanceId, MemberState, Observer, SlotOwners, View};
 
-use super::Group;
+use super::GroupArgs;
 use crate::args::Common;
-use crate::exit::{Code, Failure, Result};
+use crate::exit::{CliFailure, Code, Result};
 use crate::output::{self, Format};
 use crate::signals;
 
@@ -24,51 +24,51 @@ changes, the last three are null. What has happened before is not kept in the ba
 (`shardwise serve`) keeps its own worker's. Ctrl-C and SIGTERM end it.
 
   shardwise rebalances --follow --policy my_custom_workers")]
-pub(crate) struct Rebalances {
+pub(crate) struct RebalancesArgs {
     /// Go on until it is stopped
     #[arg(long)]
     follow: bool,
     #[command(flatten)]
-    group: Group,
+    group: GroupArgs,
 }
 
 /// The group at one moment.
-struct Sight {
+struct GroupSnapshot {
     view: Arc<View>,
     owners: Option<Arc<SlotOwners>>,
 }
 
 #[derive(Serialize)]
-struct Line<'a> {
+struct RebalanceLine<'a> {
     at: String,
     revision: u64,
     members: usize,
     joined: Vec<&'a str>,
     left: Vec<&'a str>,
-    state_changed: Vec<Changed<'a>>,
+    state_changed: Vec<StateChange<'a>>,
     moved: Option<u32>,
     moved_share: Option<f64>,
-    moves: Option<Vec<Move<'a>>>,
+    moves: Option<Vec<MoveLine<'a>>>,
 }
 
 #[derive(Serialize)]
-struct Changed<'a> {
+struct StateChange<'a> {
     instance_id: &'a str,
     from: &'static str,
     to: &'static str,
 }
 
 #[derive(Serialize)]
-struct Move<'a> {
+struct MoveLine<'a> {
     from: Option<&'a str>,
     to: Option<&'a str>,
     slots: u32,
 }
 
-impl Rebalances {
+impl RebalancesArgs {
     pub(crate) async fn run(&self, common: &Common) -> Result<Code> {
         if !self.follow {
-            return Err(Failure::new(
+            return Err(CliFailure::new(
                 Code::Usage,
                 "write --follow: the backend keeps no history; ask a sidecar for what has happened before",
             ));
@@ -76,10 +76,10 @@ impl Rebalances {
         let shutdown = signals::shutdown()?;
         let (_, _, mut observer) = self.group.observe(common).await?;
         output::release_log();
-        let mut before = Sight { view: Arc::default(), owners: None };
+        let mut before = GroupSnapshot { view: Arc::default(), owners: None };
         let mut has_told = false;
         loop {
-            let now = Sight::of(&observer);
+            let now = GroupSnapshot::of(&observer);
             if !std::mem::replace(&mut has_told, true) || now.differs(&before) {
                 tell(&before, &now, common)?;
                 before = now;
@@ -92,7 +92,7 @@ impl Rebalances {
     }
 }
 
-impl Sight {
+impl GroupSnapshot {
     fn of(observer: &Observer) -> Self {
         let owners = match observer.placed() {
             Ok(Some(ViewPlacement::Slots(owners))) => Some(owners),
@@ -107,7 +107,7 @@ impl Sight {
     }
 
     /// Which slots went from whom to whom; `None` if they cannot be compared.
-    fn moves<'a>(&'a self, before: &'a Self) -> Option<Vec<Move<'a>>> {
+    fn moves<'a>(&'a self, before: &'a Self) -> Option<Vec<MoveLine<'a>>> {
         let (now, then) = (self.owners.as_ref()?, before.owners.as_ref()?);
         if now.params().slots != then.params().slots {
             return None;
@@ -119,7 +119,7 @@ impl Sight {
                 *pairs.entry((from, to)).or_insert(0) += 1;
             }
         }
-        let told = |((from, to), slots): ((Option<&'a InstanceId>, Option<&'a InstanceId>), u32)| Move {
+        let told = |((from, to), slots): ((Option<&'a InstanceId>, Option<&'a InstanceId>), u32)| MoveLine {
             from: from.map(InstanceId::as_str),
             to: to.map(InstanceId::as_str),
             slots,
@@ -128,18 +128,18 @@ impl Sight {
     }
 }
 
-fn tell(before: &Sight, now: &Sight, common: &Common) -> Result<()> {
-    let absent = |from: &'_ Sight, to: &'_ Sight| to.view.joined_since(&from.view);
+fn tell(before: &GroupSnapshot, now: &GroupSnapshot, common: &Common) -> Result<()> {
+    let absent = |from: &'_ GroupSnapshot, to: &'_ GroupSnapshot| to.view.joined_since(&from.view);
     let (joined, left) = (absent(before, now), absent(now, before));
-    let state = |sight: &Sight, id: &InstanceId| sight.view.member(id).map(|member| member.state);
+    let state = |sight: &GroupSnapshot, id: &InstanceId| sight.view.member(id).map(|member| member.state);
     let changed = now.view.members().iter().filter_map(|member| {
         let (from, to): (MemberState, _) = (state(before, &member.instance_id)?, member.state);
-        (from != to).then(|| Changed { instance_id: member.instance_id.as_str(), from: from.as_str(), to: to.as_str() })
+        (from != to).then(|| StateChange { instance_id: member.instance_id.as_str(), from: from.as_str(), to: to.as_str() })
     });
     let moves = now.moves(before);
     let moved: Option<u32> = moves.as_ref().map(|moves| moves.iter().map(|pair| pair.slots).sum());
     let slots = now.owners.as_ref().map_or(1, |owners| owners.params().slots);
-    let line = Line {
+    let line = RebalanceLine {
         at: humantime::format_rfc3339_millis(SystemTime::now()).to_string(),
         revision: now.view.revision(),
         members: now.view.members().len(),
@@ -156,7 +156,7 @@ fn tell(before: &Sight, now: &Sight, common: &Common) -> Result<()> {
     }
 }
 
-fn in_words(line: &Line<'_>) -> String {
+fn in_words(line: &RebalanceLine<'_>) -> String {
     let (at, members) = (&line.at, output::count(line.members as u64, "member"));
     let mut words = vec![format!("{at}  {members}")];
     words.extend(line.joined.iter().map(|id| format!("+{}", Escaped(id))));

@@ -5,12 +5,12 @@ use nix::unistd::{User, getuid};
 use serde_json::json;
 use shardwise::Settings;
 use shardwise_outbox::one_line;
-use shardwise_outbox::store::{DeadLetter, DeadLetters, DeadState, REPLAY_EVENTS_MAX, Replayed, Signature};
+use shardwise_outbox::store::{DeadLetter, DeadLetters, DeadState, REPLAY_EVENTS_MAX, ReplayResult, Signature};
 
-use super::Which;
-use super::opened::Opened;
+use super::OutboxArgs;
+use super::open_store::OpenedStore;
 use crate::args::Common;
-use crate::exit::{Code, Failure, Result};
+use crate::exit::{CliFailure, Code, Result};
 use crate::output::{self, Format, count};
 
 pub(super) const REPLAY_HELP: &str = "\
@@ -26,7 +26,7 @@ The slot's publisher waits meanwhile: seconds on PostgreSQL where it is about th
 Exit code 1 if nothing of the aggregate is parked.";
 
 /// What is done once, in the words of people and programs.
-struct Done {
+struct ActionReport {
     id: String,
     /// `None`: it is no dead letter.
     what: Option<String>,
@@ -35,7 +35,7 @@ struct Done {
 
 /// Who acts, and why.
 #[derive(Debug, Args)]
-pub(crate) struct Signed {
+pub(crate) struct SignatureArgs {
     /// Why; goes into the outbox's record
     #[arg(long, value_name = "TEXT")]
     reason: String,
@@ -44,7 +44,7 @@ pub(crate) struct Signed {
     who: Option<String>,
 }
 
-impl Signed {
+impl SignatureArgs {
     fn signature(&self) -> Result<Signature> {
         let uid = getuid();
         let user = || User::from_uid(uid).ok().flatten().map_or_else(|| format!("uid {uid}"), |user| user.name);
@@ -56,7 +56,7 @@ impl Signed {
 #[derive(Debug, Args)]
 pub(crate) struct List {
     #[command(flatten)]
-    which: Which,
+    which: OutboxArgs,
     /// Only this aggregate: its type, a slash, its id
     #[arg(long, value_name = "KEY")]
     key: Option<String>,
@@ -67,7 +67,7 @@ pub(crate) struct List {
 
 impl List {
     pub(super) async fn run(&self, settings: &Settings, common: &Common) -> Result<Code> {
-        let store = Opened::open(self.which.of(settings)?).await?;
+        let store = OpenedStore::open(self.which.of(settings)?).await?;
         let letters = store.dead_letters().dead_letters(self.key.as_deref(), self.limit.into()).await?;
         store.close().await;
         let cut = letters.len() == usize::from(self.limit);
@@ -113,7 +113,7 @@ fn row(letter: &DeadLetter) -> Vec<String> {
 #[derive(Debug, Args)]
 pub(crate) struct Replay {
     #[command(flatten)]
-    which: Which,
+    which: OutboxArgs,
     /// The events, as `list` names them
     #[arg(value_name = "ID", required_unless_present = "all", conflicts_with = "all")]
     ids: Vec<String>,
@@ -124,13 +124,13 @@ pub(crate) struct Replay {
     #[arg(long, default_value_t = 1_000, value_parser = clap::value_parser!(u16).range(1..=10_000), value_name = "N")]
     limit: u16,
     #[command(flatten)]
-    signed: Signed,
+    signed: SignatureArgs,
 }
 
 impl Replay {
     pub(super) async fn run(&self, settings: &Settings, common: &Common) -> Result<Code> {
         let (outbox, signature) = (self.which.of(settings)?, self.signed.signature()?);
-        let store = Opened::open(outbox).await?;
+        let store = OpenedStore::open(outbox).await?;
         let dead = store.dead_letters();
         let ids = if self.all { parked(&*dead, self.limit.into()).await? } else { self.ids.clone() };
         let mut done = Vec::with_capacity(ids.len());
@@ -138,10 +138,10 @@ impl Replay {
             let replayed = dead.replay(&id, &signature).await.map_err(|error| interrupted(error, &done))?;
             let (what, sequence) = match replayed {
                 None => (None, None),
-                Some(Replayed::Unblocked) => (Some("unblocked".into()), None),
-                Some(Replayed::Appended { sequence }) => (Some("replayed".into()), Some(sequence)),
+                Some(ReplayResult::Unblocked) => (Some("unblocked".into()), None),
+                Some(ReplayResult::Appended { sequence }) => (Some("replayed".into()), Some(sequence)),
             };
-            done.push(Done { id, what, sequence });
+            done.push(ActionReport { id, what, sequence });
         }
         store.close().await;
         told(&done, common)
@@ -154,12 +154,12 @@ async fn parked(dead: &dyn DeadLetters, limit: usize) -> Result<Vec<String>> {
 }
 
 /// What was done before stays done.
-fn interrupted(error: shardwise_outbox::Error, done: &[Done]) -> Failure {
+fn interrupted(error: shardwise_outbox::Error, done: &[ActionReport]) -> CliFailure {
     let before = done.iter().filter(|done| done.what.is_some()).count() as u64;
-    Failure::from(error).and(format_args!("{} done before", count(before, "event")))
+    CliFailure::from(error).and(format_args!("{} done before", count(before, "event")))
 }
 
-fn told(done: &[Done], common: &Common) -> Result<Code> {
+fn told(done: &[ActionReport], common: &Common) -> Result<Code> {
     let all = done.iter().all(|done| done.what.is_some());
     match common.format() {
         Format::Json => {
@@ -167,7 +167,7 @@ fn told(done: &[Done], common: &Common) -> Result<Code> {
             output::json_line(&json!({ "events": lines }))?;
         }
         Format::Human => {
-            let line = |done: &Done| {
+            let line = |done: &ActionReport| {
                 let id = one_line(&done.id, usize::MAX);
                 match (&done.what, done.sequence) {
                     (Some(what), Some(sequence)) => format!("{id}: {what}, its sequence is now {sequence}\n"),
@@ -184,7 +184,7 @@ fn told(done: &[Done], common: &Common) -> Result<Code> {
 #[derive(Debug, Args)]
 pub(crate) struct ReplayAggregate {
     #[command(flatten)]
-    which: Which,
+    which: OutboxArgs,
     /// The aggregate: its type, a slash, its id
     #[arg(value_name = "KEY")]
     key: String,
@@ -195,16 +195,19 @@ pub(crate) struct ReplayAggregate {
     #[arg(long, default_value_t = 10_000, value_name = "N")]
     limit: usize,
     #[command(flatten)]
-    signed: Signed,
+    signed: SignatureArgs,
 }
 
 impl ReplayAggregate {
     pub(super) async fn run(&self, settings: &Settings, common: &Common) -> Result<Code> {
         let (outbox, signature) = (self.which.of(settings)?, self.signed.signature()?);
         if !(1..=REPLAY_EVENTS_MAX).contains(&self.limit) {
-            return Err(Failure::new(Code::Usage, format!("--limit is {}: a number from 1 to {REPLAY_EVENTS_MAX} is allowed", self.limit)));
+            return Err(CliFailure::new(
+                Code::Usage,
+                format!("--limit is {}: a number from 1 to {REPLAY_EVENTS_MAX} is allowed", self.limit),
+            ));
         }
-        let store = Opened::open(outbox).await?;
+        let store = OpenedStore::open(outbox).await?;
         let resent = store.dead_letters().replay_aggregate(&self.key, self.from.as_deref(), self.limit, &signature).await?;
         store.close().await;
         match (common.format(), resent) {
@@ -224,23 +227,23 @@ impl ReplayAggregate {
 #[derive(Debug, Args)]
 pub(crate) struct Discard {
     #[command(flatten)]
-    which: Which,
+    which: OutboxArgs,
     /// The events, as `list` names them
     #[arg(value_name = "ID", required = true)]
     ids: Vec<String>,
     #[command(flatten)]
-    signed: Signed,
+    signed: SignatureArgs,
 }
 
 impl Discard {
     pub(super) async fn run(&self, settings: &Settings, common: &Common) -> Result<Code> {
         let (outbox, signature) = (self.which.of(settings)?, self.signed.signature()?);
-        let store = Opened::open(outbox).await?;
+        let store = OpenedStore::open(outbox).await?;
         let dead = store.dead_letters();
         let mut done = Vec::with_capacity(self.ids.len());
         for id in &self.ids {
             let discarded = dead.discard(id, &signature).await.map_err(|error| interrupted(error, &done))?;
-            done.push(Done { id: id.clone(), what: discarded.then(|| "discarded".into()), sequence: None });
+            done.push(ActionReport { id: id.clone(), what: discarded.then(|| "discarded".into()), sequence: None });
         }
         store.close().await;
         told(&done, common)
@@ -250,7 +253,7 @@ impl Discard {
 #[derive(Debug, Args)]
 pub(crate) struct Audit {
     #[command(flatten)]
-    which: Which,
+    which: OutboxArgs,
     /// The most lines, the newest first
     #[arg(long, default_value_t = 100, value_parser = clap::value_parser!(u16).range(1..=10_000), value_name = "N")]
     limit: u16,
@@ -258,7 +261,7 @@ pub(crate) struct Audit {
 
 impl Audit {
     pub(super) async fn run(&self, settings: &Settings, common: &Common) -> Result<Code> {
-        let store = Opened::open(self.which.of(settings)?).await?;
+        let store = OpenedStore::open(self.which.of(settings)?).await?;
         let entries = store.dead_letters().audit(self.limit.into()).await?;
         store.close().await;
         if common.format() == Format::Json {

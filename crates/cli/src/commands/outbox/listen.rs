@@ -14,7 +14,7 @@ use tokio::net::TcpListener;
 use tokio::time::interval;
 use tokio_util::task::AbortOnDropHandle;
 
-use crate::exit::{Code, Failure, Result};
+use crate::exit::{CliFailure, Code, Result};
 
 /// How often the exporter tidies up.
 const UPKEEP_EVERY: Duration = Duration::from_secs(5);
@@ -26,9 +26,9 @@ const BUCKETS: [f64; 14] = [0.000_5, 0.001, 0.002_5, 0.005, 0.01, 0.025, 0.05, 0
 
 /// Where to listen: an address with a port, or a port alone, which is reached from this machine only.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Address(SocketAddr);
+pub(super) struct ListenAddress(SocketAddr);
 
-impl FromStr for Address {
+impl FromStr for ListenAddress {
     type Err = String;
 
     fn from_str(text: &str) -> std::result::Result<Self, String> {
@@ -42,25 +42,25 @@ impl FromStr for Address {
 }
 
 /// What the answers tell of.
-pub(super) struct Told {
+pub(super) struct ListenState {
     pub(super) stats: PublisherStats,
     pub(super) sharding: ShardingService,
     pub(super) metrics: PrometheusHandle,
 }
 
 /// Listens, and counts from now on: before the publisher asks for its counters.
-pub(super) async fn bind(address: Address) -> Result<(TcpListener, PrometheusHandle)> {
-    let listener = TcpListener::bind(address.0).await.map_err(|error| Failure::io(format_args!("listen on {}", address.0), &error))?;
-    let failed = |error: &dyn std::fmt::Display| Failure::new(Code::Refused, format!("the metrics cannot be set up: {error}"));
+pub(super) async fn bind(address: ListenAddress) -> Result<(TcpListener, PrometheusHandle)> {
+    let listener = TcpListener::bind(address.0).await.map_err(|error| CliFailure::io(format_args!("listen on {}", address.0), &error))?;
+    let failed = |error: &dyn std::fmt::Display| CliFailure::new(Code::Refused, format!("the metrics cannot be set up: {error}"));
     let builder = PrometheusBuilder::new().set_buckets_for_metric(Matcher::Suffix("_seconds".into()), &BUCKETS);
     let handle = builder.and_then(PrometheusBuilder::install_recorder).map_err(|error| failed(&error))?;
     Ok((listener, handle))
 }
 
 /// Answers until the handle is dropped, by the names in `hosts` too.
-pub(super) fn serve(listener: TcpListener, hosts: Vec<String>, told: Told) -> AbortOnDropHandle<()> {
+pub(super) fn serve(listener: TcpListener, hosts: Vec<String>, told: ListenState) -> AbortOnDropHandle<()> {
     let told = Arc::new(told);
-    let reading = |read: fn(&Told) -> Reading| {
+    let reading = |read: fn(&ListenState) -> Reading| {
         let told = Arc::clone(&told);
         Box::new(move || read(&told)) as Box<dyn Fn() -> Reading + Send + Sync>
     };
@@ -92,7 +92,7 @@ fn text(status: u16, text: String) -> Reading {
     Reading { status, content_type: "text/plain; charset=utf-8", text }
 }
 
-fn alive(told: &Told) -> Reading {
+fn alive(told: &ListenState) -> Reading {
     match turns(&told.stats, &told.sharding) {
         Ok(()) => text(200, "alive\n".into()),
         Err(ago) => text(503, format!("the publisher has done nothing for {ago:.0?}\n")),
@@ -101,7 +101,7 @@ fn alive(told: &Told) -> Reading {
 
 /// Ready as a member that takes its share and holds something of it. A sink that is down is told, and does not make it unready: another
 /// publisher could do no better. What the sink says is for `outbox status` alone, which asks for the store's password.
-fn ready(told: &Told) -> Reading {
+fn ready(told: &ListenState) -> Reading {
     let (now, state) = (told.stats.snapshot(), told.sharding.state());
     let takes_part = matches!(state, ServiceState::Active | ServiceState::Stale | ServiceState::Unsharded);
     let ready = takes_part && (now.held_slots > 0 || now.wanted_slots == 0);
@@ -112,7 +112,7 @@ fn ready(told: &Told) -> Reading {
     Reading { status: if ready { 200 } else { 503 }, content_type: "application/json", text: format!("{body}\n") }
 }
 
-fn metrics(told: &Told) -> Reading {
+fn metrics(told: &ListenState) -> Reading {
     Reading { status: 200, content_type: "text/plain; version=0.0.4; charset=utf-8", text: told.metrics.render() }
 }
 
@@ -125,10 +125,10 @@ mod tests {
         for (text, address) in
             [("9600", "127.0.0.1:9600"), (":9600", "127.0.0.1:9600"), ("0.0.0.0:9600", "0.0.0.0:9600"), ("[::1]:1", "[::1]:1")]
         {
-            assert_eq!(text.parse(), Ok(Address(address.parse().unwrap())), "{text}");
+            assert_eq!(text.parse(), Ok(ListenAddress(address.parse().unwrap())), "{text}");
         }
         for text in ["", "localhost:9600", "127.0.0.1", "70000"] {
-            assert!(text.parse::<Address>().unwrap_err().starts_with("write a port"), "{text}");
+            assert!(text.parse::<ListenAddress>().unwrap_err().starts_with("write a port"), "{text}");
         }
     }
 }

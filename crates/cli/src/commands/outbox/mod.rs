@@ -2,9 +2,9 @@
 
 mod dead;
 mod listen;
-mod opened;
+mod open_store;
 mod restored;
-mod shown;
+mod sidecar_outbox;
 mod sink;
 mod status;
 
@@ -19,11 +19,11 @@ use shardwise_outbox::{ErrorKind, OutboxPublisher, Poison, PublisherOptions};
 use shardwise_sidecar::goes_on;
 use tokio_util::task::AbortOnDropHandle;
 
-use self::opened::Opened;
-pub(crate) use self::shown::Shown;
+use self::open_store::OpenedStore;
+pub(crate) use self::sidecar_outbox::SidecarOutbox;
 use super::{load_settings, waiting, waits_for};
 use crate::args::Common;
-use crate::exit::{Code, Failure, Result};
+use crate::exit::{CliFailure, Code, Result};
 use crate::output::{self, Format, count};
 use crate::supervisor::Supervisor;
 use crate::{events, signals, traces};
@@ -35,9 +35,9 @@ const ENQUEUE_BATCH: usize = 500;
 
 /// Make, fill, publish and inspect an outbox
 #[derive(Debug, Subcommand)]
-pub(crate) enum Outbox {
+pub(crate) enum OutboxCommand {
     /// Make the tables, or bring them up to date
-    Init(Which),
+    Init(OutboxArgs),
     /// Write events from JSON lines into the outbox
     #[command(after_help = "\
 Each line: {\"aggregatetype\":…, \"aggregateid\":…, \"type\":…, \"payload\":…}
@@ -50,9 +50,9 @@ refused. Ctrl-C stops between lines and says how far it came.")]
 Start as many as you like: each does its own share. SIGTERM and Ctrl-C finish what is on its way
 and give the slots back; a second one ends at once, and the others take over after a TTL.
 Traces go to $OTEL_EXPORTER_OTLP_ENDPOINT, if it is set.")]
-    Run(Run),
+    Run(RunPublisher),
     /// Tell how the outbox stands
-    Status(Which),
+    Status(OutboxArgs),
     /// Let blocked aggregates try their first event again
     #[command(after_help = "Exit code 1 if nothing was blocked, or not that aggregate.")]
     Unblock(Unblock),
@@ -71,11 +71,11 @@ Traces go to $OTEL_EXPORTER_OTLP_ENDPOINT, if it is set.")]
     Audit(dead::Audit),
     /// Lift epochs and sequences after commits were lost
     #[command(after_help = restored::HELP)]
-    Restored(restored::Restored),
+    Restored(restored::RestoredArgs),
 }
 
 #[derive(Debug, Args)]
-pub(crate) struct Which {
+pub(crate) struct OutboxArgs {
     /// The outbox of the settings [default: the only one]
     #[arg(long, value_name = "NAME")]
     name: Option<String>,
@@ -84,7 +84,7 @@ pub(crate) struct Which {
 #[derive(Debug, Args)]
 pub(crate) struct Enqueue {
     #[command(flatten)]
-    which: Which,
+    which: OutboxArgs,
     /// The file with the lines [default: stdin]
     #[arg(long, default_value = "-", hide_default_value = true, value_name = "FILE")]
     from: PathBuf,
@@ -93,7 +93,7 @@ pub(crate) struct Enqueue {
 #[derive(Debug, Args)]
 pub(crate) struct Unblock {
     #[command(flatten)]
-    which: Which,
+    which: OutboxArgs,
     /// Only this aggregate, as `status` names it: its type, a slash, its id
     #[arg(long, value_name = "KEY")]
     key: Option<String>,
@@ -101,7 +101,7 @@ pub(crate) struct Unblock {
 
 impl Unblock {
     async fn run(&self, outbox: &OutboxSettings, common: &Common) -> Result<Code> {
-        let store = Opened::open(outbox).await?;
+        let store = OpenedStore::open(outbox).await?;
         let unblocked = store.shared().unblock(self.key.as_deref()).await?;
         store.close().await;
         match common.format() {
@@ -113,12 +113,12 @@ impl Unblock {
 }
 
 #[derive(Debug, Args)]
-pub(crate) struct Run {
+pub(crate) struct RunPublisher {
     #[command(flatten)]
-    which: Which,
+    which: OutboxArgs,
     /// Serve /livez, /readyz and /metrics: a port for this machine alone, or ADDRESS:PORT
     #[arg(long, value_name = "ADDR")]
-    listen: Option<listen::Address>,
+    listen: Option<listen::ListenAddress>,
     /// A host by which that is asked, beside its own address and instance.address; may be given several times
     #[arg(long, value_name = "NAME", requires = "listen")]
     allow_host: Vec<String>,
@@ -127,7 +127,7 @@ pub(crate) struct Run {
     exit_with_parent: Option<u32>,
 }
 
-impl From<shardwise_outbox::Error> for Failure {
+impl From<shardwise_outbox::Error> for CliFailure {
     fn from(error: shardwise_outbox::Error) -> Self {
         let code = match error.kind() {
             ErrorKind::Settings => Code::Usage,
@@ -139,7 +139,7 @@ impl From<shardwise_outbox::Error> for Failure {
     }
 }
 
-impl Outbox {
+impl OutboxCommand {
     pub(crate) async fn run(&self, common: &Common) -> Result<Code> {
         let settings = load_settings(common)?;
         match self {
@@ -158,7 +158,7 @@ impl Outbox {
     }
 }
 
-impl Which {
+impl OutboxArgs {
     fn of<'s>(&'s self, settings: &'s Settings) -> Result<&'s OutboxSettings> {
         self.named(settings).map(|(_, outbox)| outbox)
     }
@@ -171,14 +171,14 @@ impl Which {
             (None, _) => {
                 let names: Vec<_> = settings.outboxes.keys().map(shardwise::PolicyName::as_str).collect();
                 let known = if names.is_empty() { "there is none; write [default.outbox.<name>]".into() } else { names.join(", ") };
-                Err(Failure::new(Code::Usage, format!("which outbox? Say --name NAME; in the settings: {known}")))
+                Err(CliFailure::new(Code::Usage, format!("which outbox? Say --name NAME; in the settings: {known}")))
             }
         }
     }
 }
 
 async fn init(outbox: &OutboxSettings, common: &Common) -> Result<Code> {
-    let store = Opened::init(outbox).await?;
+    let store = OpenedStore::init(outbox).await?;
     store.close().await;
     match common.format() {
         Format::Human => output::text(&format!("the outbox is ready: {}\n", store.place()))?,
@@ -189,19 +189,19 @@ async fn init(outbox: &OutboxSettings, common: &Common) -> Result<Code> {
 
 impl Enqueue {
     async fn run(&self, outbox: &OutboxSettings, common: &Common) -> Result<Code> {
-        let store = Opened::open(outbox).await?;
+        let store = OpenedStore::open(outbox).await?;
         let shutdown = signals::shutdown()?;
         let mut lines = events::open(&self.from)?;
         let (mut enqueued, mut refused, mut refused_total) = (0u64, Vec::new(), 0u64);
         let (mut batch, mut through) = (Vec::with_capacity(ENQUEUE_BATCH), 0);
         loop {
-            let so_far = |failure: Failure| match through {
+            let so_far = |failure: CliFailure| match through {
                 0 => failure.and("nothing was written"),
                 _ => failure.and(format_args!("{} of lines 1 to {through} written, go on behind them", count(enqueued, "event"))),
             };
             let read = tokio::select! {
                 read = lines.recv_many(&mut batch, ENQUEUE_BATCH) => read,
-                () = shutdown.cancelled() => return Err(so_far(Failure::new(Code::No, "interrupted"))),
+                () = shutdown.cancelled() => return Err(so_far(CliFailure::new(Code::No, "interrupted"))),
             };
             if read == 0 {
                 break;
@@ -232,7 +232,11 @@ impl Enqueue {
 }
 
 /// Writes the good lines of a batch in one transaction; a line that the store refuses does not take the others with it.
-async fn write(store: &Opened, from: &std::path::Path, batch: Vec<std::io::Result<events::Line>>) -> Result<(u64, Vec<(u64, String)>)> {
+async fn write(
+    store: &OpenedStore,
+    from: &std::path::Path,
+    batch: Vec<std::io::Result<events::EventLine>>,
+) -> Result<(u64, Vec<(u64, String)>)> {
     let (mut good, mut numbers, mut refused) = (Vec::with_capacity(batch.len()), Vec::with_capacity(batch.len()), Vec::new());
     for line in batch {
         let line = line.map_err(|error| events::unreadable(from, &error))?;
@@ -251,7 +255,7 @@ async fn write(store: &Opened, from: &std::path::Path, batch: Vec<std::io::Resul
     Ok((written, refused))
 }
 
-impl Run {
+impl RunPublisher {
     async fn run(&self, settings: &Settings) -> Result<Code> {
         if let Some(parent) = self.exit_with_parent {
             exit_with_parent(parent)?;
@@ -266,7 +270,7 @@ impl Run {
             Some(address) => Some(listen::bind(address).await?),
             None => None,
         };
-        let store = waiting(format!("the outbox's store {}", outbox.store), Opened::open(outbox)).await?;
+        let store = waiting(format!("the outbox's store {}", outbox.store), OpenedStore::open(outbox)).await?;
         if let Err(error) = sink::checked(&*sink).await {
             store.close().await;
             return Err(error);
@@ -297,7 +301,7 @@ impl Run {
             }
             let own = settings.instance.address.iter().map(|address| address.host.clone());
             let hosts = self.allow_host.iter().cloned().chain(own).collect();
-            listen::serve(listener, hosts, listen::Told { stats: stats.clone(), sharding: sharding.clone(), metrics })
+            listen::serve(listener, hosts, listen::ListenState { stats: stats.clone(), sharding: sharding.clone(), metrics })
         });
         let supervisor = Supervisor::from_environment();
         supervisor.ready();
@@ -336,11 +340,11 @@ impl Run {
 fn exit_with_parent(parent: u32) -> Result<()> {
     #[cfg(target_os = "linux")]
     nix::sys::prctl::set_pdeathsig(nix::sys::signal::Signal::SIGTERM)
-        .map_err(|error| Failure::io("be told of the parent's end", &error.into()))?;
+        .map_err(|error| CliFailure::io("be told of the parent's end", &error.into()))?;
     if std::os::unix::process::parent_id() == parent {
         Ok(())
     } else {
-        Err(Failure::new(Code::No, "the process that started this one is gone"))
+        Err(CliFailure::new(Code::No, "the process that started this one is gone"))
     }
 }
 

@@ -5,8 +5,8 @@ use serde_json::json;
 use shardwise::settings::OutboxSettings;
 use shardwise_outbox::store::ABOVE_MAX;
 
-use super::Which;
-use super::opened::Opened;
+use super::OutboxArgs;
+use super::open_store::OpenedStore;
 use crate::args::Common;
 use crate::exit::{Code, Result};
 use crate::output::{self, Format, count};
@@ -19,9 +19,9 @@ key, that any consumer has seen. If nobody knows the epoch, $(date +%s) will do;
 Events that wait keep their sequences. Doing it twice does no harm.";
 
 #[derive(Debug, Args)]
-pub(crate) struct Restored {
+pub(crate) struct RestoredArgs {
     #[command(flatten)]
-    pub(super) which: Which,
+    pub(super) which: OutboxArgs,
     /// Epochs go on above this one
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(..=ABOVE_MAX))]
     epoch_above: u64,
@@ -30,12 +30,12 @@ pub(crate) struct Restored {
     sequence_above: u64,
 }
 
-impl Restored {
+impl RestoredArgs {
     pub(super) async fn run(&self, outbox: &OutboxSettings, common: &Common) -> Result<Code> {
-        let store = Opened::open(outbox).await?;
+        let store = OpenedStore::open(outbox).await?;
         let restored = match &store {
-            Opened::Sqlite(store) => store.restored(self.epoch_above, self.sequence_above).await?,
-            Opened::Postgres(store) => store.restored(self.epoch_above, self.sequence_above).await?,
+            OpenedStore::Sqlite(store) => store.restored(self.epoch_above, self.sequence_above).await?,
+            OpenedStore::Postgres(store) => store.restored(self.epoch_above, self.sequence_above).await?,
         };
         store.close().await;
         if common.format() == Format::Json {

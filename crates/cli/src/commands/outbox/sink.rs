@@ -8,7 +8,7 @@ use shardwise_outbox::sink::{
 };
 use shardwise_outbox::{FileSink, Sink, StdoutSink};
 
-use crate::exit::{Code, Failure, Result};
+use crate::exit::{CliFailure, Code, Result};
 use crate::output;
 
 /// The `source` of what the command publishes.
@@ -116,6 +116,6 @@ fn tls(remote: &RemoteSink) -> TlsFiles {
     TlsFiles { ca: remote.ca_file.clone(), identity: remote.identity.clone() }
 }
 
-fn unknown(sink: &SinkSettings) -> Failure {
-    Failure::new(Code::Usage, format!("this program has no sink {sink}"))
+fn unknown(sink: &SinkSettings) -> CliFailure {
+    CliFailure::new(Code::Usage, format!("this program has no sink {sink}"))
 }

@@ -5,13 +5,13 @@ use shardwise::settings::OutboxSettings;
 use shardwise_outbox::store::Stuck;
 use shardwise_outbox::{Status, one_line};
 
-use super::opened::Opened;
+use super::open_store::OpenedStore;
 use crate::args::Common;
 use crate::exit::{Code, Result};
 use crate::output::{self, Format, count};
 
 pub(super) async fn run(outbox: &OutboxSettings, common: &Common) -> Result<Code> {
-    let store = Opened::open(outbox).await?;
+    let store = OpenedStore::open(outbox).await?;
     let status = store.shared().status().await?;
     store.close().await;
     let stuck = status.stuck(outbox.poll);

@@ -5,22 +5,22 @@ use serde_json::{Value, json};
 use shardwise::core::{Explanation, KeyExplanation, ViewPlacement, WalkStep, WeightClassLoad};
 use shardwise::{InstanceId, KeyOwners, PlacementKind};
 
-use super::{Members, Placement, place};
+use super::{Placement, RingMembers, place};
 use crate::args::Common;
 use crate::exit::{Code, Result};
 use crate::output::{self, Format, count, table};
 
 #[derive(Debug, Args)]
-pub(crate) struct Explain {
+pub(crate) struct RingExplain {
     /// The key, as text
     key: String,
     #[command(flatten)]
-    members: Members,
+    members: RingMembers,
     #[command(flatten)]
     placement: Placement,
 }
 
-impl Explain {
+impl RingExplain {
     pub(super) fn run(&self, common: &Common) -> Result<Code> {
         tell(&place(self.members.read()?, self.placement.params()?)?, &self.key, common)?;
         Ok(Code::Ok)

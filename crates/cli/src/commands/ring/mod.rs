@@ -12,9 +12,9 @@ use shardwise::core::{TooManyPoints, ViewPlacement};
 use shardwise::{LoadMargin, PlacementKind, PlacementParams};
 
 use crate::args::Common;
-use crate::exit::{Code, Failure, Result};
+use crate::exit::{CliFailure, Code, Result};
 use crate::files;
-use text::{Listed, in_order, members_of_lines, members_of_list, refuse_unused};
+use text::{MemberWeight, in_order, members_of_lines, members_of_list, refuse_unused};
 
 /// The most bytes of a file of members: more than a hundred thousand.
 const MEMBERS_BYTES_MAX: u64 = 1 << 24;
@@ -45,18 +45,18 @@ Settings are not read: use the values of your policy. That of an outbox has 1024
   shardwise ring plan --members a,b=2,c --join d,e=2 --leave a
   shardwise ring plan --members a,b=2,c --to slots=65536,load_margin=0.1
   shardwise ring plan --members a,b,c --placement uhashring --to placement=ring")]
-    Plan(plan::Plan),
+    Plan(plan::RingPlan),
     /// Tell step by step why a key has its owner
     #[command(after_help = "\
 Settings are not read: use the values of your policy. That of an outbox has 1024 slots unless set.
 
   shardwise ring explain tenant-7 --members a,b=2,c")]
-    Explain(explain::Explain),
+    Explain(explain::RingExplain),
 }
 
 #[derive(Debug, Args)]
 #[group(required = true, multiple = false)]
-struct Members {
+struct RingMembers {
     /// Ids separated by commas, each with =WEIGHT if it is not 1
     #[arg(long, value_name = "a,b=2,c")]
     members: Option<String>,
@@ -80,8 +80,8 @@ struct Placement {
     load_margin: Option<String>,
 }
 
-fn usage(line: impl Into<String>) -> Failure {
-    Failure::new(Code::Usage, line)
+fn usage(line: impl Into<String>) -> CliFailure {
+    CliFailure::new(Code::Usage, line)
 }
 
 impl Ring {
@@ -111,16 +111,16 @@ impl Placement {
     }
 }
 
-fn place(members: Vec<Listed>, params: PlacementParams) -> Result<ViewPlacement> {
+fn place(members: Vec<MemberWeight>, params: PlacementParams) -> Result<ViewPlacement> {
     ViewPlacement::place(members, params).map_err(|error| too_many(&error))
 }
 
-fn too_many(error: &TooManyPoints) -> Failure {
+fn too_many(error: &TooManyPoints) -> CliFailure {
     usage(error.to_string())
 }
 
-impl Members {
-    fn read(&self) -> Result<Vec<Listed>> {
+impl RingMembers {
+    fn read(&self) -> Result<Vec<MemberWeight>> {
         let members = match (&self.members, &self.members_file) {
             (Some(list), _) => list_of(list)?,
             (None, Some(file)) => from_file(file)?,
@@ -130,16 +130,16 @@ impl Members {
     }
 }
 
-fn list_of(text: &str) -> Result<Vec<Listed>> {
+fn list_of(text: &str) -> Result<Vec<MemberWeight>> {
     members_of_list(text).map_err(usage)
 }
 
-fn from_file(path: &Path) -> Result<Vec<Listed>> {
+fn from_file(path: &Path) -> Result<Vec<MemberWeight>> {
     let text = String::from_utf8(files::read(path, MEMBERS_BYTES_MAX)?)
         .map_err(|error| usage(format!("{} is not UTF-8 text after byte {}", path.display(), error.utf8_error().valid_up_to())))?;
     members_of_lines(&text).map_err(|(line, why)| at(path, line, &why))
 }
 
-fn at(path: &Path, line: usize, why: &str) -> Failure {
+fn at(path: &Path, line: usize, why: &str) -> CliFailure {
     usage(format!("{} line {line}: {why}; write {{\"id\": \"worker-1\", \"weight\": 2}}", path.display()))
 }

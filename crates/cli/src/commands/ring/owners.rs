@@ -6,9 +6,9 @@ use clap::Args;
 use shardwise::InstanceId;
 use shardwise::core::Escaped;
 
-use super::{Members, Placement, place, usage};
+use super::{Placement, RingMembers, place, usage};
 use crate::args::Common;
-use crate::exit::{Code, Failure, Result};
+use crate::exit::{CliFailure, Code, Result};
 use crate::output::{self, Format};
 
 /// The most bytes of one key.
@@ -17,7 +17,7 @@ const KEY_BYTES_MAX: u64 = 1 << 24;
 #[derive(Debug, Args)]
 pub(crate) struct Owners {
     #[command(flatten)]
-    members: Members,
+    members: RingMembers,
     #[command(flatten)]
     placement: Placement,
     /// Keys end with NUL instead of a line feed
@@ -37,7 +37,7 @@ impl Owners {
             key.clear();
             // One byte more for the end.
             let read = input.by_ref().take(KEY_BYTES_MAX + 1).read_until(end, &mut key);
-            if read.map_err(|error| Failure::io("read stdin", &error))? == 0 {
+            if read.map_err(|error| CliFailure::io("read stdin", &error))? == 0 {
                 break;
             }
             if key.last() == Some(&end) {

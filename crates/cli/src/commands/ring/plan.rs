@@ -6,16 +6,16 @@ use clap::Args;
 use shardwise::core::{Balance, PlacementChange, Plan as Moves, Sample, Side};
 use shardwise::{InstanceId, PlacementParams};
 
-use super::text::{Listed, placement_after};
-use super::{Members, Placement, from_file, list_of, too_many, usage};
+use super::text::{MemberWeight, placement_after};
+use super::{Placement, RingMembers, from_file, list_of, too_many, usage};
 use crate::args::Common;
 use crate::exit::{Code, Result};
 use crate::output::{self, Format, count, table};
 
 #[derive(Debug, Args)]
-pub(crate) struct Plan {
+pub(crate) struct RingPlan {
     #[command(flatten)]
-    members: Members,
+    members: RingMembers,
     /// Who joins: ids separated by commas, each with =WEIGHT if it is not 1
     #[arg(long, value_name = "x,y=2")]
     join: Vec<String>,
@@ -32,7 +32,7 @@ pub(crate) struct Plan {
     to: Vec<String>,
 }
 
-impl Plan {
+impl RingPlan {
     pub(super) fn run(&self, common: &Common) -> Result<Code> {
         let before = self.members.read()?;
         let after = self.after(&before)?;
@@ -61,7 +61,7 @@ impl Plan {
         (!self.to.is_empty()).then(change).transpose()
     }
 
-    fn after(&self, before: &[Listed]) -> Result<Vec<Listed>> {
+    fn after(&self, before: &[MemberWeight]) -> Result<Vec<MemberWeight>> {
         let mut after = before.to_vec();
         // Whoever is there under the whole text is meant, not those between its commas.
         let is_id = |text: &String| before.iter().any(|(known, _)| known.as_str() == text);

@@ -5,7 +5,7 @@ use serde::Deserialize;
 use shardwise::{InstanceId, LoadMargin, PlacementKind, PlacementParams, Weight};
 
 /// A member with its weight.
-pub(crate) type Listed = (InstanceId, Weight);
+pub(crate) type MemberWeight = (InstanceId, Weight);
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -16,11 +16,11 @@ struct MemberLine {
 }
 
 /// Members separated by commas, each `id` or `id=weight`.
-pub(crate) fn members_of_list(text: &str) -> Result<Vec<Listed>, String> {
+pub(crate) fn members_of_list(text: &str) -> Result<Vec<MemberWeight>, String> {
     text.split(',').map(listed).collect()
 }
 
-fn listed(text: &str) -> Result<Listed, String> {
+fn listed(text: &str) -> Result<MemberWeight, String> {
     let (id, weight) = match text.rsplit_once('=') {
         Some((id, weight)) => {
             let number = weight.parse().map_err(|_| {
@@ -34,7 +34,7 @@ fn listed(text: &str) -> Result<Listed, String> {
 }
 
 /// Members as JSON, one a line; an error is with the number of its line. Lines of blanks alone are passed over.
-pub(crate) fn members_of_lines(text: &str) -> Result<Vec<Listed>, (usize, String)> {
+pub(crate) fn members_of_lines(text: &str) -> Result<Vec<MemberWeight>, (usize, String)> {
     let lines = (1..).zip(text.lines()).filter(|(_, line)| !line.trim().is_empty());
     let read = |line| {
         let MemberLine { id, weight } = serde_json::from_str(line).map_err(|error| error.to_string())?;
@@ -43,13 +43,13 @@ pub(crate) fn members_of_lines(text: &str) -> Result<Vec<Listed>, (usize, String
     lines.map(|(number, line)| read(line).map_err(|why| (number, why))).collect()
 }
 
-fn member(id: &str, weight: Option<u64>) -> Result<Listed, String> {
+fn member(id: &str, weight: Option<u64>) -> Result<MemberWeight, String> {
     let id = InstanceId::new(id).map_err(|error| error.to_string())?;
     Ok((id, Weight::try_from(weight.unwrap_or(1))?))
 }
 
 /// In the order of the ids, of which no two may be equal.
-pub(crate) fn in_order(mut members: Vec<Listed>) -> Result<Vec<Listed>, String> {
+pub(crate) fn in_order(mut members: Vec<MemberWeight>) -> Result<Vec<MemberWeight>, String> {
     members.sort();
     match members.windows(2).find(|pair| pair[0].0 == pair[1].0) {
         Some(pair) => Err(format!("member {:?} is given twice; ids are unique in a group", pair[0].0)),

@@ -14,7 +14,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::{joins_no_outbox, load_settings, waiting, waits_for};
 use crate::args::Common;
-use crate::exit::{Code, Failure, Result};
+use crate::exit::{CliFailure, Code, Result};
 use crate::{files, output, signals};
 
 /// The most bytes of a file of keys: far more than ten million.
@@ -36,7 +36,7 @@ It observes and joins nothing; --join joins as a worker. Fields: at, monotonic_n
   gained and lost are null.
   Fields are only ever added.
 SIGTERM and Ctrl-C end it; a worker drains and deregisters, and a second one ends it at once.")]
-pub(crate) struct Watch {
+pub(crate) struct WatchArgs {
     /// The policy of the group
     #[arg(long, value_name = "NAME")]
     policy: String,
@@ -55,13 +55,13 @@ pub(crate) struct Watch {
 }
 
 #[derive(Serialize)]
-struct Away {
+struct AwayMember {
     instance_id: String,
     /// At most.
     within_ms: u64,
 }
 
-impl From<Absence> for Away {
+impl From<Absence> for AwayMember {
     fn from(Absence { instance_id, within, .. }: Absence) -> Self {
         Self { instance_id: instance_id.into(), within_ms: u64::try_from(within.as_millis()).unwrap_or(u64::MAX) }
     }
@@ -69,7 +69,7 @@ impl From<Absence> for Away {
 
 /// One line of the output. What only a worker has is `None` for an observer.
 #[derive(Serialize)]
-struct Line<'a> {
+struct WatchLine<'a> {
     at: String,
     monotonic_ns: Option<u64>,
     owned_until_ns: Option<u64>,
@@ -87,28 +87,28 @@ struct Line<'a> {
     /// More members have vanished than `max_loss` allows: nobody takes over what they had.
     stands_still: bool,
     /// Who has left for a while.
-    away: Vec<Away>,
+    away: Vec<AwayMember>,
     gained: Option<u32>,
     lost: Option<u32>,
     #[serde(flatten)]
-    which: Option<Which>,
+    which: Option<SlotChanges>,
     #[serde(skip_serializing_if = "Option::is_none")]
     items_owned: Option<usize>,
 }
 
 /// Which slots were gained and lost; `None` under a key placement.
 #[derive(Serialize)]
-struct Which {
+struct SlotChanges {
     gained_slots: Option<Vec<[u32; 2]>>,
     lost_slots: Option<Vec<[u32; 2]>>,
 }
 
-impl Watch {
+impl WatchArgs {
     pub(crate) async fn run(&self, common: &Common) -> Result<Code> {
         let settings = load_settings(common)?;
         if !self.join {
             if !settings.enabled {
-                return Err(Failure::new(Code::Usage, "enabled = false: there is no group to observe; set it to true"));
+                return Err(CliFailure::new(Code::Usage, "enabled = false: there is no group to observe; set it to true"));
             }
             settings.policy(&self.policy)?;
             return self.observe(&ShardingFactory::from_settings(settings)?).await;
@@ -118,7 +118,7 @@ impl Watch {
         let items = self.items.as_deref().map(read_items).transpose()?;
         let shutdown = signals::shutdown()?;
         let mut snapshots = service.snapshots();
-        let mut teller = Teller { watch: self, service: &service, items, before: None };
+        let mut teller = WatchPrinter { watch: self, service: &service, items, before: None };
 
         let told = teller.follow(&mut snapshots, &shutdown).await;
         teller.leave(&mut snapshots, told).await?;
@@ -126,15 +126,15 @@ impl Watch {
     }
 }
 
-struct Teller<'a> {
-    watch: &'a Watch,
+struct WatchPrinter<'a> {
+    watch: &'a WatchArgs,
     service: &'a ShardingService,
     items: Option<Vec<Vec<u8>>>,
     /// What was told last.
     before: Option<Arc<Ownership>>,
 }
 
-impl Teller<'_> {
+impl WatchPrinter<'_> {
     /// Joins, and tells every change until the shutdown or a failure.
     async fn follow(&mut self, snapshots: &mut Snapshots, shutdown: &CancellationToken) -> Result<()> {
         let service = self.service;
@@ -204,7 +204,7 @@ impl Teller<'_> {
         let ranges =
             |set: &SlotSet| now.slots_owned().map(|_| set.ranges().into_iter().map(|range| [*range.start(), *range.end()]).collect());
         let moment = self.service.now();
-        output::json_line(&Line {
+        output::json_line(&WatchLine {
             at: humantime::format_rfc3339_micros(SystemTime::now()).to_string(),
             monotonic_ns: Some(moment.as_nanos()),
             owned_until_ns: now.deadline().map(shardwise::Moment::as_nanos),
@@ -218,10 +218,10 @@ impl Teller<'_> {
             slots: now.slots_owned().map(|_| now.slots().slots()),
             slots_owned: now.slots_owned(),
             stands_still: now.rebalancing_frozen(),
-            away: self.service.absences().into_iter().map(Away::from).collect(),
+            away: self.service.absences().into_iter().map(AwayMember::from).collect(),
             gained: now.slots_owned().map(|_| gained.len()),
             lost: now.slots_owned().map(|_| lost.len()),
-            which: self.watch.slots.then(|| Which { gained_slots: ranges(&gained), lost_slots: ranges(&lost) }),
+            which: self.watch.slots.then(|| SlotChanges { gained_slots: ranges(&gained), lost_slots: ranges(&lost) }),
             items_owned: self.items.as_ref().map(|items| now.filter_at(items, moment).len()),
         })
     }

@@ -6,12 +6,12 @@ use std::time::SystemTime;
 use shardwise::core::ViewPlacement;
 use shardwise::{Observer, ShardingFactory, View};
 
-use super::{Away, Line, Watch};
+use super::{AwayMember, WatchArgs, WatchLine};
 use crate::commands::{waiting, waits_for};
 use crate::exit::{Code, Result};
 use crate::{output, signals};
 
-impl Watch {
+impl WatchArgs {
     /// Prints every change of the group until it is stopped.
     pub(super) async fn observe(&self, factory: &ShardingFactory) -> Result<Code> {
         output::note(format_args!(
@@ -25,9 +25,9 @@ impl Watch {
             () = shutdown.cancelled() => return Ok(Code::Ok),
         };
         output::release_log();
-        let mut before: Option<Seen> = None;
+        let mut before: Option<ObservedGroup> = None;
         loop {
-            let now = Seen::of(&observer);
+            let now = ObservedGroup::of(&observer);
             if before.as_ref().is_none_or(|before| now.differs(before)) {
                 self.print(&observer, &now)?;
                 before = Some(now);
@@ -39,9 +39,9 @@ impl Watch {
         }
     }
 
-    fn print(&self, observer: &Observer, now: &Seen) -> Result<()> {
+    fn print(&self, observer: &Observer, now: &ObservedGroup) -> Result<()> {
         let view = &now.view;
-        output::json_line(&Line {
+        output::json_line(&WatchLine {
             at: humantime::format_rfc3339_micros(SystemTime::now()).to_string(),
             monotonic_ns: None,
             owned_until_ns: None,
@@ -55,7 +55,7 @@ impl Watch {
             slots: now.slots,
             slots_owned: None,
             stands_still: !view.missing().is_empty(),
-            away: observer.absences().into_iter().map(Away::from).collect(),
+            away: observer.absences().into_iter().map(AwayMember::from).collect(),
             gained: None,
             lost: None,
             which: None,
@@ -64,13 +64,13 @@ impl Watch {
     }
 }
 
-struct Seen {
+struct ObservedGroup {
     view: Arc<View>,
     /// How many slots the group goes by; `None` under a key placement and while no member owns anything.
     slots: Option<u32>,
 }
 
-impl Seen {
+impl ObservedGroup {
     fn of(observer: &Observer) -> Self {
         let slots = match observer.placed() {
             Ok(Some(ViewPlacement::Slots(owners))) => Some(owners.params().slots),

@@ -1,6 +1,6 @@
 //! What can be wrong with the settings for etcd.
 
-use shardwise_testkit::{Access, Authority, Etcd, EtcdOptions, Port};
+use shardwise_testkit::{Authority, Etcd, EtcdOptions, KeyAccess, Port};
 
 use super::{Case, Mistake, REFUSED, Table, UNAVAILABLE, USAGE, WRONG, damaged, identified, silence};
 use crate::meeting::Kind;
@@ -32,9 +32,9 @@ pub(super) async fn case() -> Case {
         Etcd::start(with_tls(&named)),
     )
     .unwrap();
-    secure.add_user("worker", SECRET, &[(Access::ReadWrite, "/shardwise/")]).await.unwrap();
-    secure.add_user("writer", SECRET, &[(Access::Write, "/shardwise/")]).await.unwrap();
-    secure.add_user("reader", SECRET, &[(Access::Read, "/shardwise/")]).await.unwrap();
+    secure.add_user("worker", SECRET, &[(KeyAccess::ReadWrite, "/shardwise/")]).await.unwrap();
+    secure.add_user("writer", SECRET, &[(KeyAccess::Write, "/shardwise/")]).await.unwrap();
+    secure.add_user("reader", SECRET, &[(KeyAccess::Read, "/shardwise/")]).await.unwrap();
     let learner = plain.add_learner().await.unwrap();
     let silent = silence(plain.socket_addr()).await;
     let others = [silence(plain.socket_addr()).await, silence(plain.socket_addr()).await, silence(plain.socket_addr()).await];

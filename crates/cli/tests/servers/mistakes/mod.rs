@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use nix::sys::signal::Signal;
-use shardwise_testkit::{Authority, Identity, TcpProxy};
+use shardwise_testkit::{Authority, CertIdentity, TcpProxy};
 use tokio::runtime::Runtime;
 
 use crate::common::process::Process;
@@ -123,12 +123,12 @@ fn without_a_mistake(case: &Case) {
 }
 
 /// The settings of a client's certificate.
-fn identified(identity: &Identity) -> String {
+fn identified(identity: &CertIdentity) -> String {
     format!("cert_file = \"{}\"\nkey_file = \"{}\"", identity.certificate().display(), identity.key().display())
 }
 
 /// A client's certificate whose key has lost its line breaks, as happens in variables.
-fn damaged(authority: &Authority) -> Identity {
+fn damaged(authority: &Authority) -> CertIdentity {
     let identity = authority.client("damaged").unwrap();
     let key = std::fs::read_to_string(identity.key()).unwrap();
     std::fs::write(identity.key(), key.replace('\n', " ")).unwrap();

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
 
-use super::super::destinations::Place;
+use super::super::destinations::DestinationKey;
 use crate::sink::SinkLimits;
 
 #[derive(Debug, Default)]
@@ -15,30 +15,30 @@ struct Lane {
 
 /// Destinations for which there is anything in hand.
 #[derive(Debug, Default)]
-pub(super) struct Lanes(BTreeMap<Place, Lane>);
+pub(super) struct Lanes(BTreeMap<DestinationKey, Lane>);
 
 impl Lanes {
-    pub(super) fn sends(&self, to: &Place) -> usize {
+    pub(super) fn sends(&self, to: &DestinationKey) -> usize {
         self.0.get(to).map_or(0, |lane| lane.sends)
     }
 
-    pub(super) fn waits(&mut self, to: &Place) {
+    pub(super) fn waits(&mut self, to: &DestinationKey) {
         self.0.entry(to.clone()).or_default().waiting += 1;
     }
 
-    pub(super) fn waits_no_more(&mut self, to: &Place) {
+    pub(super) fn waits_no_more(&mut self, to: &DestinationKey) {
         self.change(to, |lane| lane.waiting -= 1);
     }
 
-    pub(super) fn sends_one(&mut self, to: &Place) {
+    pub(super) fn sends_one(&mut self, to: &DestinationKey) {
         self.0.entry(to.clone()).or_default().sends += 1;
     }
 
-    pub(super) fn has_sent_one(&mut self, to: &Place) {
+    pub(super) fn has_sent_one(&mut self, to: &DestinationKey) {
         self.change(to, |lane| lane.sends -= 1);
     }
 
-    fn change(&mut self, to: &Place, change: impl FnOnce(&mut Lane)) {
+    fn change(&mut self, to: &DestinationKey, change: impl FnOnce(&mut Lane)) {
         if let Entry::Occupied(mut lane) = self.0.entry(to.clone()) {
             change(lane.get_mut());
             if lane.get().waiting == 0 && lane.get().sends == 0 {
@@ -49,7 +49,7 @@ impl Lanes {
 
     /// Whether a destination may have one send more. Where each send is one aggregate's, and may hang for as long as its answer takes, no destination
     /// takes more than its share; of several, none is ever without one.
-    pub(super) fn has_room(&self, to: &Place, limits: &SinkLimits) -> bool {
+    pub(super) fn has_room(&self, to: &DestinationKey, limits: &SinkLimits) -> bool {
         let most = limits.concurrency.max(1);
         let share = match self.0.len() {
             _ if limits.mixed || to.is_none() => most,

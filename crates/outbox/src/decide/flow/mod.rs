@@ -17,36 +17,36 @@ use shardwise::Moment;
 
 use self::lanes::Lanes;
 use self::outcomes::Unrecorded;
-use self::sending::Sending;
-pub(crate) use self::sending::{Put, RefusedHead};
-use super::destination::Head;
-use super::destinations::{Address, Place};
+use self::sending::InFlightSend;
+pub(crate) use self::sending::{RefusedHead, SendBatch};
+use super::destination::HeadState;
+use super::destinations::{DestinationKey, DestinationResolver};
 use super::io::SendId;
-use crate::store::{Hold, Run, Then};
+use crate::store::{EventRun, HeadUpdate, Hold};
 use crate::{AggregateId, Delivery};
 
 /// Events of one aggregate that wait to be sent.
 #[derive(Debug)]
-struct Waiting {
+struct WaitingEvents {
     aggregate: AggregateId,
     hold: Hold,
-    head: Head,
+    head: HeadState,
     /// Delivered up to here once the last event is.
     through: u64,
     /// Where the first of them goes.
-    to: Place,
+    to: DestinationKey,
     events: VecDeque<Delivery>,
 }
 
 /// All events this publisher has in its hands.
 #[derive(Debug, Default)]
 pub(crate) struct Flow {
-    address: Address,
+    address: DestinationResolver,
     lanes: Lanes,
-    ready: VecDeque<Waiting>,
+    ready: VecDeque<WaitingEvents>,
     /// What waits behind a part that is on its way.
-    rests: BTreeMap<AggregateId, Waiting>,
-    sends: BTreeMap<SendId, Sending>,
+    rests: BTreeMap<AggregateId, WaitingEvents>,
+    sends: BTreeMap<SendId, InFlightSend>,
     next_send: SendId,
     outcomes: BTreeMap<AggregateId, Unrecorded>,
     recording: Vec<Unrecorded>,
@@ -58,7 +58,7 @@ pub(crate) struct Flow {
 
 impl Flow {
     /// With destinations that `address` tells apart.
-    pub(crate) fn addressed(address: Address) -> Self {
+    pub(crate) fn addressed(address: DestinationResolver) -> Self {
         Self { address, ..Self::default() }
     }
 
@@ -89,46 +89,46 @@ impl Flow {
     }
 
     /// Takes in what was read of one aggregate.
-    pub(crate) fn add(&mut self, run: Run, now: Moment) {
+    pub(crate) fn add(&mut self, run: EventRun, now: Moment) {
         if self.uses.contains_key(&run.aggregate) {
             return;
         }
-        let waiting = Waiting {
+        let waiting = WaitingEvents {
             aggregate: run.aggregate,
             hold: run.hold,
-            head: Head::read(run.trouble, now),
+            head: HeadState::read(run.trouble, now),
             through: run.through,
             to: run.events.first().and_then(|event| self.address.of(event)),
             events: run.events.into(),
         };
         if waiting.events.is_empty() {
             // Deleted by hand, all of it: there is nothing to send, and nothing to wait for.
-            self.settle(waiting.aggregate, waiting.hold, Some(waiting.through), Then::Next, 0);
+            self.settle(waiting.aggregate, waiting.hold, Some(waiting.through), HeadUpdate::Next, 0);
         } else {
             self.wait_last(waiting);
         }
     }
 
-    fn count_in(&mut self, waiting: &Waiting) {
+    fn count_in(&mut self, waiting: &WaitingEvents) {
         self.enter(waiting.aggregate, waiting.hold.slot);
         self.lanes.waits(&waiting.to);
         self.waiting_events += waiting.events.len();
         self.waiting_bytes += waiting.events.iter().map(Delivery::bytes).sum::<usize>();
     }
 
-    fn count_out(&mut self, waiting: &Waiting) {
+    fn count_out(&mut self, waiting: &WaitingEvents) {
         self.leave(waiting.aggregate, waiting.hold.slot);
         self.lanes.waits_no_more(&waiting.to);
         self.waiting_events -= waiting.events.len();
         self.waiting_bytes -= waiting.events.iter().map(Delivery::bytes).sum::<usize>();
     }
 
-    fn wait_last(&mut self, waiting: Waiting) {
+    fn wait_last(&mut self, waiting: WaitingEvents) {
         self.count_in(&waiting);
         self.ready.push_back(waiting);
     }
 
-    fn wait_first(&mut self, waiting: Waiting) {
+    fn wait_first(&mut self, waiting: WaitingEvents) {
         if !waiting.events.is_empty() {
             self.count_in(&waiting);
             self.ready.push_front(waiting);
@@ -136,8 +136,12 @@ impl Flow {
     }
 
     /// Gives back to the store what waits for a destination that `is_shut`; `then` says what becomes of its head.
-    pub(crate) fn put_off(&mut self, is_shut: impl Fn(&Place, usize) -> bool, mut then: impl FnMut(&Place, Head, u64) -> Then) -> usize {
-        let shut = |waiting: &Waiting| is_shut(&waiting.to, self.lanes.sends(&waiting.to));
+    pub(crate) fn put_off(
+        &mut self,
+        is_shut: impl Fn(&DestinationKey, usize) -> bool,
+        mut then: impl FnMut(&DestinationKey, HeadState, u64) -> HeadUpdate,
+    ) -> usize {
+        let shut = |waiting: &WaitingEvents| is_shut(&waiting.to, self.lanes.sends(&waiting.to));
         if !self.ready.iter().any(shut) {
             return 0;
         }
@@ -154,7 +158,7 @@ impl Flow {
     }
 
     /// How many sends are under way to that destination.
-    pub(crate) fn sends_to(&self, to: &Place) -> usize {
+    pub(crate) fn sends_to(&self, to: &DestinationKey) -> usize {
         self.lanes.sends(to)
     }
 

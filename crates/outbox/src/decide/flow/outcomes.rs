@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use super::Flow;
 use crate::AggregateId;
-use crate::store::{Hold, Outcome, Then};
+use crate::store::{HeadUpdate, Hold, Outcome};
 
 /// An outcome that is not in the store yet, and how many delivered events it stands for.
 #[derive(Debug)]
@@ -15,7 +15,7 @@ pub(super) struct Unrecorded {
 
 impl Unrecorded {
     const fn is_retry(&self) -> bool {
-        matches!(self.outcome.then, Then::Retry { .. })
+        matches!(self.outcome.then, HeadUpdate::Retry { .. })
     }
 }
 
@@ -31,7 +31,7 @@ impl Flow {
 
     /// Notes an outcome; one that is not recorded yet grows. Only a `Next` is ever followed by another one before it is recorded, since
     /// nothing of an aggregate is kept behind a refused event.
-    pub(super) fn settle(&mut self, aggregate: AggregateId, hold: Hold, through: Option<u64>, then: Then, delivered: usize) {
+    pub(super) fn settle(&mut self, aggregate: AggregateId, hold: Hold, through: Option<u64>, then: HeadUpdate, delivered: usize) {
         let delivered = delivered as u64;
         if let Some(earlier) = self.outcomes.get_mut(&aggregate) {
             earlier.outcome = Outcome { aggregate, hold, through: through.or(earlier.outcome.through), then };

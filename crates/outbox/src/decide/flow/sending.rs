@@ -3,28 +3,28 @@
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 
-use super::super::destination::{Gate, Head};
-use super::super::destinations::Place;
+use super::super::destination::{HeadState, SendGate};
+use super::super::destinations::DestinationKey;
 use super::super::io::SendId;
-use super::{Flow, Waiting};
-use crate::sink::{Accepted, Refusal, SinkLimits};
-use crate::store::{Hold, Then};
+use super::{Flow, WaitingEvents};
+use crate::sink::{Acceptance, Refusal, SinkLimits};
+use crate::store::{HeadUpdate, Hold};
 use crate::{AggregateId, Delivery};
 
 /// Events of one aggregate within a send, all to one destination.
 #[derive(Debug)]
-struct Part {
+struct SendPart {
     aggregate: AggregateId,
     hold: Hold,
-    head: Head,
+    head: HeadState,
     events: usize,
     through: u64,
-    to: Place,
+    to: DestinationKey,
 }
 
-impl Part {
+impl SendPart {
     /// How many of its events were accepted, if it stands at `start` of its batch.
-    fn delivered(&self, start: usize, accepted: &Accepted) -> usize {
+    fn delivered(&self, start: usize, accepted: &Acceptance) -> usize {
         match accepted.apart.get(&self.aggregate) {
             // With a refusal one is left, whatever the sink counts.
             Some((events, refusal)) => (*events).min(self.events.saturating_sub(usize::from(refusal.is_some()))),
@@ -34,20 +34,20 @@ impl Part {
 }
 
 #[derive(Debug)]
-pub(super) struct Sending {
+pub(super) struct InFlightSend {
     batch: Arc<[Delivery]>,
-    parts: Vec<Part>,
+    parts: Vec<SendPart>,
     /// Where they go.
-    to: BTreeSet<Place>,
+    to: BTreeSet<DestinationKey>,
 }
 
 /// A batch that is to be sent.
 #[derive(Debug)]
-pub(crate) struct Put {
+pub(crate) struct SendBatch {
     pub(crate) id: SendId,
     pub(crate) batch: Arc<[Delivery]>,
     /// It asks whether this destination is up again.
-    pub(crate) probes: Option<Place>,
+    pub(crate) probes: Option<DestinationKey>,
 }
 
 /// A refused head, for the decision what becomes of it.
@@ -55,8 +55,8 @@ pub(crate) struct Put {
 pub(crate) struct RefusedHead<'a> {
     pub(crate) aggregate: AggregateId,
     pub(crate) sequence: u64,
-    pub(crate) head: Head,
-    pub(crate) to: &'a Place,
+    pub(crate) head: HeadState,
+    pub(crate) to: &'a DestinationKey,
     pub(crate) refusal: &'a Refusal,
 }
 
@@ -71,14 +71,19 @@ impl Flow {
 
     /// Puts the next batch together and sends it on its way; `None` if nothing is ready whose destination is open, or asks for a probe, which is one
     /// event alone. All that waits may be sent otherwise: the caller has dropped the rest just now.
-    pub(crate) fn send_next(&mut self, limits: &SinkLimits, events_max: usize, gate: impl Fn(&Place, usize) -> Gate) -> Option<Put> {
-        let may_go = |flow: &Self, to: &Place| match gate(to, flow.lanes.sends(to)) {
-            Gate::Open => flow.lanes.has_room(to, limits),
-            Gate::Probe => true,
-            Gate::Shut { .. } => false,
+    pub(crate) fn send_next(
+        &mut self,
+        limits: &SinkLimits,
+        events_max: usize,
+        gate: impl Fn(&DestinationKey, usize) -> SendGate,
+    ) -> Option<SendBatch> {
+        let may_go = |flow: &Self, to: &DestinationKey| match gate(to, flow.lanes.sends(to)) {
+            SendGate::Open => flow.lanes.has_room(to, limits),
+            SendGate::Probe => true,
+            SendGate::Shut { .. } => false,
         };
         let mut at = self.ready.iter().position(|waiting| may_go(self, &waiting.to))?;
-        let probes = self.ready.get(at).map(|first| first.to.clone()).filter(|to| gate(to, self.lanes.sends(to)) == Gate::Probe);
+        let probes = self.ready.get(at).map(|first| first.to.clone()).filter(|to| gate(to, self.lanes.sends(to)) == SendGate::Probe);
         let events_max = if probes.is_some() { 1 } else { events_max.min(limits.batch_events).max(1) };
         let (mut batch, mut parts, mut bytes) = (Vec::new(), Vec::new(), 0);
         while batch.len() < events_max && (limits.mixed || parts.is_empty()) {
@@ -100,7 +105,7 @@ impl Flow {
                 break;
             }
             parts.push(self.part(waiting, &batch[before..]));
-            let is_open = |waiting: &Waiting| gate(&waiting.to, self.lanes.sends(&waiting.to)) == Gate::Open;
+            let is_open = |waiting: &WaitingEvents| gate(&waiting.to, self.lanes.sends(&waiting.to)) == SendGate::Open;
             let Some(further) = self.ready.iter().skip(at).position(is_open) else { break };
             at += further;
         }
@@ -109,25 +114,25 @@ impl Flow {
         }
         let (id, batch): (_, Arc<[Delivery]>) = (self.next_send, batch.into());
         self.next_send += 1;
-        let to: BTreeSet<Place> = parts.iter().map(|part: &Part| part.to.clone()).collect();
+        let to: BTreeSet<DestinationKey> = parts.iter().map(|part: &SendPart| part.to.clone()).collect();
         for to in &to {
             self.lanes.sends_one(to);
         }
-        self.sends.insert(id, Sending { batch: Arc::clone(&batch), parts, to });
-        Some(Put { id, batch, probes })
+        self.sends.insert(id, InFlightSend { batch: Arc::clone(&batch), parts, to });
+        Some(SendBatch { id, batch, probes })
     }
 
     /// The part of a batch that `events` make; what is left of them waits behind it.
-    fn part(&mut self, rest: Waiting, events: &[Delivery]) -> Part {
+    fn part(&mut self, rest: WaitingEvents, events: &[Delivery]) -> SendPart {
         let through = match events.last() {
             Some(last) if !rest.events.is_empty() => last.sequence,
             _ => rest.through,
         };
         let (next, events) = (rest.events.front().and_then(|event| self.address.of(event)), events.len());
-        let part = Part { aggregate: rest.aggregate, hold: rest.hold, head: rest.head, events, through, to: rest.to.clone() };
+        let part = SendPart { aggregate: rest.aggregate, hold: rest.hold, head: rest.head, events, through, to: rest.to.clone() };
         self.enter(part.aggregate, part.hold.slot);
         if !rest.events.is_empty() {
-            let rest = Waiting { head: Head::default(), to: next, ..rest };
+            let rest = WaitingEvents { head: HeadState::default(), to: next, ..rest };
             self.count_in(&rest);
             self.rests.insert(rest.aggregate, rest);
         }
@@ -151,7 +156,7 @@ impl Flow {
     }
 
     /// How many events of a send were accepted, by the destinations that accepted any.
-    pub(crate) fn accepted_of(&self, id: SendId, accepted: &Accepted) -> BTreeMap<Place, usize> {
+    pub(crate) fn accepted_of(&self, id: SendId, accepted: &Acceptance) -> BTreeMap<DestinationKey, usize> {
         let parts = self.sends.get(&id).map_or(&[][..], |sending| &sending.parts);
         let (mut start, mut taken) = (0, BTreeMap::new());
         for part in parts {
@@ -169,11 +174,11 @@ impl Flow {
     pub(crate) fn sent(
         &mut self,
         id: SendId,
-        accepted: &Accepted,
+        accepted: &Acceptance,
         may_send: impl Fn(Hold) -> bool,
-        mut decide: impl FnMut(RefusedHead<'_>) -> Then,
+        mut decide: impl FnMut(RefusedHead<'_>) -> HeadUpdate,
     ) {
-        let Some(Sending { batch, parts, to }) = self.sends.remove(&id) else { return };
+        let Some(InFlightSend { batch, parts, to }) = self.sends.remove(&id) else { return };
         for to in &to {
             self.lanes.has_sent_one(to);
         }
@@ -191,13 +196,13 @@ impl Flow {
                 self.count_out(rest);
             }
             if delivered == part.events {
-                self.settle(part.aggregate, part.hold, Some(part.through), Then::Next, delivered);
+                self.settle(part.aggregate, part.hold, Some(part.through), HeadUpdate::Next, delivered);
                 back.extend(rest);
             } else if let Some(refusal) = refusal {
                 self.refused(&part, events, delivered, refusal, &mut decide);
             } else {
                 if let Some(last) = delivered.checked_sub(1) {
-                    self.settle(part.aggregate, part.hold, Some(events[last].sequence), Then::Next, delivered);
+                    self.settle(part.aggregate, part.hold, Some(events[last].sequence), HeadUpdate::Next, delivered);
                 }
                 back.push(unsent(&part, &events[delivered..], rest));
             }
@@ -209,13 +214,13 @@ impl Flow {
     /// A part whose event number `delivered` was refused. What waits behind it is read again when its turn comes.
     fn refused(
         &mut self,
-        part: &Part,
+        part: &SendPart,
         events: &[Delivery],
         delivered: usize,
         refusal: &Refusal,
-        decide: &mut impl FnMut(RefusedHead<'_>) -> Then,
+        decide: &mut impl FnMut(RefusedHead<'_>) -> HeadUpdate,
     ) {
-        let head = if delivered == 0 { part.head } else { Head::default() };
+        let head = if delivered == 0 { part.head } else { HeadState::default() };
         let then = decide(RefusedHead { aggregate: part.aggregate, sequence: events[delivered].sequence, head, to: &part.to, refusal });
         let through = delivered.checked_sub(1).map(|last| events[last].sequence);
         self.settle(part.aggregate, part.hold, through, then, delivered);
@@ -223,12 +228,12 @@ impl Flow {
 }
 
 /// What of a part was not tried, with what waits behind it.
-fn unsent(part: &Part, events: &[Delivery], rest: Option<Waiting>) -> Waiting {
+fn unsent(part: &SendPart, events: &[Delivery], rest: Option<WaitingEvents>) -> WaitingEvents {
     let through = rest.as_ref().map_or(part.through, |rest| rest.through);
     let left = events.len();
     let mut events: VecDeque<_> = events.iter().cloned().collect();
     events.extend(rest.into_iter().flat_map(|rest| rest.events));
     // Behind what was delivered there is another head, which has not been tried.
-    let head = if part.events == left { part.head } else { Head::default() };
-    Waiting { aggregate: part.aggregate, hold: part.hold, head, through, to: part.to.clone(), events }
+    let head = if part.events == left { part.head } else { HeadState::default() };
+    WaitingEvents { aggregate: part.aggregate, hold: part.hold, head, through, to: part.to.clone(), events }
 }

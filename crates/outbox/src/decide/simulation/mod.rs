@@ -16,7 +16,7 @@ use std::time::Duration;
 
 use shardwise::SlotSet;
 
-use super::destination::Gate;
+use super::destination::SendGate;
 use super::tests::at;
 use super::*;
 use crate::sink::Refusal;
@@ -50,16 +50,16 @@ fn slot(aggregate: AggregateId) -> u32 {
 }
 
 /// A worker: its engine, who it is in the store, and answers on their way to it.
-struct Worker {
+struct SimWorker {
     engine: Engine,
     incarnation: u64,
     paused_until: u64,
-    inbox: Vec<(u64, Input)>,
+    inbox: Vec<(u64, EngineInput)>,
 }
 
 /// A known mistake, put back.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Mistake {
+enum EngineMistake {
     /// A store that gives a slot to every publisher that asks.
     NoFence,
     /// Engines that use a hold again whose release they gave up.
@@ -73,7 +73,7 @@ struct World {
     /// Slots change hands all the time, and calls fail more often.
     restless: bool,
     /// A bug that the simulation must find.
-    mistake: Option<Mistake>,
+    mistake: Option<EngineMistake>,
     /// Slot to epoch and holder.
     slots: BTreeMap<u32, (u64, Option<u64>)>,
     /// Slot and epoch to who took it.
@@ -81,12 +81,12 @@ struct World {
     /// Incarnation to when it was seen.
     seen: BTreeMap<u64, u64>,
     aggregates: BTreeMap<AggregateId, Aggregate>,
-    workers: Vec<Worker>,
+    workers: Vec<SimWorker>,
     incarnations: u64,
     /// Batches on their way: when they arrive, from whom, and what. Nothing calls them back, not even their sender's end.
     wire: Vec<(u64, u64, SendId, Arc<[Delivery]>)>,
     /// Calls that were given up and that the store executes all the same: when, for whom, and what.
-    late: Vec<(u64, u64, Action)>,
+    late: Vec<(u64, u64, EngineAction)>,
     /// What happened, and how often.
     figures: BTreeMap<&'static str, u64>,
 }
@@ -120,9 +120,9 @@ impl World {
     }
 
     /// The same world with that mistake in it.
-    fn with(mut self, mistake: Mistake) -> Self {
+    fn with(mut self, mistake: EngineMistake) -> Self {
         self.mistake = Some(mistake);
-        self.workers.iter_mut().for_each(|worker| worker.engine.slots.forgets_releases = mistake == Mistake::UsesWhatItReleases);
+        self.workers.iter_mut().for_each(|worker| worker.engine.slots.forgets_releases = mistake == EngineMistake::UsesWhatItReleases);
         self
     }
 
@@ -138,20 +138,20 @@ impl World {
         *self.figures.entry(what).or_default() += times;
     }
 
-    fn worker(&mut self) -> Worker {
+    fn worker(&mut self) -> SimWorker {
         self.incarnations += 1;
         let options = PublisherOptions { batch: BATCH, poison: Poison::Block, retention: Duration::ZERO, ..PublisherOptions::default() };
         let limits =
             SinkLimits { concurrency: 1 + usize::try_from(self.below(3)).unwrap(), mixed: self.below(2) == 0, ..SinkLimits::default() };
         let timing = Timing::new(Duration::from_millis(TTL_MS), None, Duration::from_millis(100)).unwrap();
         let kinds = self.below(3);
-        let address = Address::new(move |event| {
+        let address = DestinationResolver::new(move |event| {
             let kind = (event.aggregate % KINDS, if kinds == 2 { event.sequence % 2 } else { 0 });
             (kinds > 0).then(|| format!("{kind:?}").into())
         });
         let mut engine = Engine::new(options, limits, timing, SLOTS, self.incarnations).addressed(address);
-        engine.slots.forgets_releases = self.mistake == Some(Mistake::UsesWhatItReleases);
-        Worker { engine, incarnation: self.incarnations, paused_until: 0, inbox: Vec::new() }
+        engine.slots.forgets_releases = self.mistake == Some(EngineMistake::UsesWhatItReleases);
+        SimWorker { engine, incarnation: self.incarnations, paused_until: 0, inbox: Vec::new() }
     }
 
     /// One millisecond: what comes due, then whatever the engines ask for.
@@ -176,12 +176,12 @@ impl World {
             let due: Vec<_> = worker.inbox.extract_if(.., |(due, _)| *due <= self.now).collect();
             for (_, input) in due {
                 let taken = match &input {
-                    Input::Sent { id, accepted, .. } => worker.engine.flow.accepted_of(*id, accepted),
+                    EngineInput::Sent { id, accepted, .. } => worker.engine.flow.accepted_of(*id, accepted),
                     _ => BTreeMap::new(),
                 };
                 worker.engine.on(input, now);
                 for to in taken.keys() {
-                    assert_eq!(worker.engine.destinations.gate(to, 0, now), Gate::Open, "it has just accepted something");
+                    assert_eq!(worker.engine.destinations.gate(to, 0, now), SendGate::Open, "it has just accepted something");
                 }
             }
             let actions = worker.engine.next(now);
@@ -227,7 +227,7 @@ impl World {
             let slots = SlotSet::from_slots(SLOTS, mine.chain(extra));
             let due = self.now + after + self.below(50);
             let until = self.fault(300).then(|| at(due + self.below(500)));
-            self.workers[usize::try_from(n).unwrap()].inbox.push((due, Input::Wanted { slots, until }));
+            self.workers[usize::try_from(n).unwrap()].inbox.push((due, EngineInput::Wanted { slots, until }));
         }
     }
 
@@ -248,18 +248,20 @@ impl World {
 
     /// Does it, now, and has the answer come later; with faults it may fail before or after being done, or be done after its caller has been
     /// given up and has asked again.
-    fn carry_out(&mut self, n: usize, action: Action) {
+    fn carry_out(&mut self, n: usize, action: EngineAction) {
         let (me, slow) = (self.workers[n].incarnation, if self.fault(20) { 2_000 } else { 12 });
         let due = self.now + 1 + self.below(slow);
         let call = match &action {
-            Action::Register | Action::Touch | Action::Take(_) | Action::Release(_) | Action::Leave => Some(Call::Fence),
-            Action::Look => Some(Call::Look),
-            Action::Place { .. } => Some(Call::Place),
-            Action::Fetch(_) => Some(Call::Fetch),
-            Action::Record(_) => Some(Call::Record),
-            Action::Sweep { .. } => Some(Call::Sweep),
-            Action::Clean { .. } => Some(Call::Clean),
-            Action::Send { .. } | Action::Cancel(_) | Action::Finish => None,
+            EngineAction::Register | EngineAction::Touch | EngineAction::Take(_) | EngineAction::Release(_) | EngineAction::Leave => {
+                Some(StoreCall::Fence)
+            }
+            EngineAction::Look => Some(StoreCall::Look),
+            EngineAction::Place { .. } => Some(StoreCall::Place),
+            EngineAction::Fetch(_) => Some(StoreCall::Fetch),
+            EngineAction::Record(_) => Some(StoreCall::Record),
+            EngineAction::Sweep { .. } => Some(StoreCall::Sweep),
+            EngineAction::Clean { .. } => Some(StoreCall::Clean),
+            EngineAction::Send { .. } | EngineAction::Cancel(_) | EngineAction::Finish => None,
         };
         if let Some(call) = call.filter(|_| self.fault(if self.restless { 100 } else { 20 })) {
             match self.below(3) {
@@ -273,14 +275,14 @@ impl World {
                 }
                 _ => self.count("calls not executed", 1),
             }
-            self.workers[n].inbox.push((due, Input::Failed(call)));
+            self.workers[n].inbox.push((due, EngineInput::Failed(call)));
             return;
         }
         let input = match action {
             // It may arrive all the same, and then its answer is nobody's.
-            Action::Cancel(_) => return,
-            Action::Finish => unreachable!("nobody asked for it"),
-            Action::Send { id, batch } => {
+            EngineAction::Cancel(_) => return,
+            EngineAction::Finish => unreachable!("nobody asked for it"),
+            EngineAction::Send { id, batch } => {
                 for event in batch.iter() {
                     let hold = Hold { slot: event.slot, epoch: event.epoch };
                     assert!(self.workers[n].engine.slots.may_send(hold, at(self.now)), "{me} may not send {} of {hold:?}", event.id);
@@ -343,8 +345,8 @@ impl World {
             events = batch.len();
         }
         let refusal = (unknown_end || (!alone && first.is_some())).then(|| Refusal::retryable("no"));
-        let accepted = Accepted { events: if unknown_end { 0 } else { events }, refusal, apart };
-        let input = Input::Sent { id, accepted, unknown_end };
+        let accepted = Acceptance { events: if unknown_end { 0 } else { events }, refusal, apart };
+        let input = EngineInput::Sent { id, accepted, unknown_end };
         if let Some(worker) = self.workers.iter_mut().find(|worker| worker.incarnation == from) {
             worker.inbox.push((self.now, input));
         }

@@ -3,46 +3,46 @@
 use std::time::Duration;
 
 use super::super::tests::{at, run};
-use super::super::{Action, Input};
-use super::{Aggregate, Mistake, World, slot};
+use super::super::{EngineAction, EngineInput};
+use super::{Aggregate, EngineMistake, World, slot};
 use crate::AggregateId;
-use crate::store::{FetchRequest, Fetched, HeadTrouble, Hold, Outcome, Run, Swept, Then, Touch};
+use crate::store::{EventRun, FetchRequest, FetchResult, HeadTrouble, HeadUpdate, Hold, Outcome, SweepResult, TouchReply};
 
 impl World {
-    pub(super) fn answer(&mut self, me: u64, action: Action) -> Input {
+    pub(super) fn answer(&mut self, me: u64, action: EngineAction) -> EngineInput {
         match action {
-            Action::Register => {
+            EngineAction::Register => {
                 self.seen.insert(me, self.now);
-                Input::Registered { started: at(self.now) }
+                EngineInput::Registered { started: at(self.now) }
             }
-            Action::Touch => {
+            EngineAction::Touch => {
                 self.seen.insert(me, self.now);
                 let held = self.slots.iter().filter(|(_, (_, holder))| *holder == Some(me));
                 let held = held.map(|(slot, (epoch, _))| Hold { slot: *slot, epoch: *epoch }).collect();
-                Input::Touched { started: at(self.now), touch: Touch::Seen(held) }
+                EngineInput::Touched { started: at(self.now), touch: TouchReply::Seen(held) }
             }
-            Action::Take(slots) => Input::Taken(slots.iter().filter_map(|slot| self.take(me, slot)).collect()),
-            Action::Release(holds) => {
+            EngineAction::Take(slots) => EngineInput::Taken(slots.iter().filter_map(|slot| self.take(me, slot)).collect()),
+            EngineAction::Release(holds) => {
                 for hold in holds {
                     if self.holds(me, hold) {
                         self.slots.insert(hold.slot, (hold.epoch, None));
                     }
                 }
-                Input::Released
+                EngineInput::Released
             }
-            Action::Look => Input::Looked(Some(self.now / 30)),
-            Action::Place { .. } => Input::Placed(0),
-            Action::Sweep { .. } => Input::Swept(Swept::default()),
-            Action::Clean { .. } => Input::Cleaned { more: false },
-            Action::Fetch(request) => Input::Fetched(self.fetch(me, &request)),
-            Action::Record(outcomes) => self.record(me, &outcomes),
+            EngineAction::Look => EngineInput::Looked(Some(self.now / 30)),
+            EngineAction::Place { .. } => EngineInput::Placed(0),
+            EngineAction::Sweep { .. } => EngineInput::Swept(SweepResult::default()),
+            EngineAction::Clean { .. } => EngineInput::Cleaned { more: false },
+            EngineAction::Fetch(request) => EngineInput::Fetched(self.fetch(me, &request)),
+            EngineAction::Record(outcomes) => self.record(me, &outcomes),
             other => unreachable!("{other:?}"),
         }
     }
 
     fn take(&mut self, me: u64, slot: u32) -> Option<Hold> {
         let (epoch, holder) = self.slots[&slot];
-        let free = self.mistake == Some(Mistake::NoFence) || holder.is_none_or(|holder| holder == me || !self.is_alive(holder));
+        let free = self.mistake == Some(EngineMistake::NoFence) || holder.is_none_or(|holder| holder == me || !self.is_alive(holder));
         (free && self.is_alive(me)).then(|| {
             self.slots.insert(slot, (epoch + 1, Some(me)));
             self.takers.insert((slot, epoch + 1), me);
@@ -50,8 +50,8 @@ impl World {
         })
     }
 
-    fn fetch(&self, me: u64, request: &FetchRequest) -> Fetched {
-        let (mut runs, mut left): (Vec<Run>, _) = (Vec::new(), request.events_max as u64);
+    fn fetch(&self, me: u64, request: &FetchRequest) -> FetchResult {
+        let (mut runs, mut left): (Vec<EventRun>, _) = (Vec::new(), request.events_max as u64);
         let mine = |(id, aggregate): &(&AggregateId, &Aggregate)| {
             let slot = slot(**id);
             self.slots[&slot].1 == Some(me)
@@ -65,16 +65,16 @@ impl World {
         for (id, aggregate) in first.into_iter().chain(second) {
             let hold = Hold { slot: slot(*id), epoch: self.slots[&slot(*id)].0 };
             let through = aggregate.last.min(aggregate.done + left);
-            runs.push(Run { trouble: aggregate.trouble, ..run(*id, hold, aggregate.done + 1..=through, aggregate.last) });
+            runs.push(EventRun { trouble: aggregate.trouble, ..run(*id, hold, aggregate.done + 1..=through, aggregate.last) });
             left -= through - aggregate.done;
             if left == 0 {
-                return Fetched { runs, resume: Some(id.unsigned_abs()) };
+                return FetchResult { runs, resume: Some(id.unsigned_abs()) };
             }
         }
-        Fetched { runs, resume: None }
+        FetchResult { runs, resume: None }
     }
 
-    fn record(&mut self, me: u64, outcomes: &[Outcome]) -> Input {
+    fn record(&mut self, me: u64, outcomes: &[Outcome]) -> EngineInput {
         let mut fenced = Vec::new();
         for outcome in outcomes {
             if !self.holds(me, outcome.hold) {
@@ -89,7 +89,7 @@ impl World {
                     (aggregate.done, aggregate.trouble, aggregate.retry_at) = (through, HeadTrouble::default(), 0);
                 }
             }
-            if let Then::Retry { sequence, attempts, failures, retry_in, .. } = outcome.then
+            if let HeadUpdate::Retry { sequence, attempts, failures, retry_in, .. } = outcome.then
                 && aggregate.done < sequence
                 && aggregate.trouble.failures <= failures
             {
@@ -100,6 +100,6 @@ impl World {
         }
         fenced.sort_unstable();
         fenced.dedup();
-        Input::Recorded { fenced }
+        EngineInput::Recorded { fenced }
     }
 }

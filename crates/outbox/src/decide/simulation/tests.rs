@@ -71,13 +71,13 @@ fn is_found(mistake: impl Fn(u64) -> World, seeds: u64) -> bool {
 
 #[test]
 fn a_store_without_a_fence_is_found_out() {
-    let fenceless = |seed| World::new(seed, true).with(Mistake::NoFence);
+    let fenceless = |seed| World::new(seed, true).with(EngineMistake::NoFence);
     assert!(is_found(fenceless, 10), "ten seeds found nothing: the simulation checks too little");
 }
 
 /// The store executes the release late, another publisher takes the slot, and this one goes on sending.
 #[test]
 fn a_hold_that_is_used_after_its_release_was_given_up_is_found_out() {
-    let forgetful = |seed| World { restless: true, ..World::new(seed, true).with(Mistake::UsesWhatItReleases) };
+    let forgetful = |seed| World { restless: true, ..World::new(seed, true).with(EngineMistake::UsesWhatItReleases) };
     assert!(is_found(forgetful, FORGETFUL), "{FORGETFUL} seeds found nothing: the simulation checks too little");
 }

@@ -7,7 +7,7 @@ use std::time::Duration;
 use tokio::time::{Instant, sleep, timeout};
 
 use super::{SinkHarness, deliveries};
-use crate::sink::Accepted;
+use crate::sink::Acceptance;
 use crate::{AggregateId, Delivery, Sink};
 
 /// How long anything may take on a busy machine.
@@ -38,7 +38,7 @@ fn interleaved(from: u64, events: u64) -> Vec<Delivery> {
 }
 
 /// What of a batch has to be sent again after this answer.
-fn rest(batch: &[Delivery], answer: &Accepted) -> Vec<Delivery> {
+fn rest(batch: &[Delivery], answer: &Acceptance) -> Vec<Delivery> {
     let mut left: BTreeMap<AggregateId, usize> = answer.apart.iter().map(|(aggregate, (events, _))| (*aggregate, *events)).collect();
     let accepted = |index: usize, event: &Delivery, left: &mut BTreeMap<AggregateId, usize>| match left.get_mut(&event.aggregate) {
         Some(0) => false,

@@ -13,11 +13,11 @@ pub use reading::LARGE;
 use futures::TryStreamExt as _;
 use sqlx::{PgConnection, Row};
 
-use self::reading::Reading;
-use super::error::{Context, Fault};
+use self::reading::PgRunCollector;
+use super::error::{PgErrorContext, StatementError};
 use super::{PostgresStore, call, retry_ahead_max_ms, upkeep};
 use crate::store::sql::{around, from_ordered};
-use crate::store::{FetchRequest, Fetched, Registration};
+use crate::store::{FetchRequest, FetchResult, PublisherRegistration};
 
 /// One statement looks at so many held slots at most, each of which takes a seek; more are visited in turns.
 const SLOTS_MAX: u32 = 1_024;
@@ -85,23 +85,23 @@ pub const FETCH: &str = "
     ) AS e ON true
     LIMIT $6";
 
-pub(super) async fn fetch(store: &PostgresStore, me: &Registration, request: &FetchRequest) -> crate::Result<Fetched> {
-    let mut reading = Reading::new(request.events_max, request.bytes_max);
+pub(super) async fn fetch(store: &PostgresStore, me: &PublisherRegistration, request: &FetchRequest) -> crate::Result<FetchResult> {
+    let mut reading = PgRunCollector::new(request.events_max, request.bytes_max);
     let end = call!(store, conn => read_all(conn, me, request, &mut reading))?;
     if !reading.drained.is_empty() && store.may_strike() {
         call!(store, conn => upkeep::strike_off(conn, &reading.drained))?;
     }
     let resume = match end {
-        End::All => None,
-        End::Slots(through) => Some(from_ordered(through)),
+        ReadEnd::All => None,
+        ReadEnd::Slots(through) => Some(from_ordered(through)),
         // Where only retries were read, the others' turn is where it was.
-        End::Full => Some(reading.last_hash.map(from_ordered).or(request.after).unwrap_or(u64::MAX)),
+        ReadEnd::Full => Some(reading.last_hash.map(from_ordered).or(request.after).unwrap_or(u64::MAX)),
     };
-    Ok(Fetched { runs: reading.runs, resume })
+    Ok(FetchResult { runs: reading.runs, resume })
 }
 
 /// How far a reading came.
-enum End {
+enum ReadEnd {
     /// All ranges were read to their ends.
     All,
     /// All slots up to this hash were, and it is the next ones' turn.
@@ -110,9 +110,14 @@ enum End {
     Full,
 }
 
-async fn read_all(conn: &mut PgConnection, me: &Registration, request: &FetchRequest, reading: &mut Reading) -> Result<End, Fault> {
+async fn read_all(
+    conn: &mut PgConnection,
+    me: &PublisherRegistration,
+    request: &FetchRequest,
+    reading: &mut PgRunCollector,
+) -> Result<ReadEnd, StatementError> {
     if me.slots > SLOTS_MAX && !sqlx::query_scalar::<_, bool>(ANY).bind(retry_ahead_max_ms()).fetch_one(&mut *conn).await? {
-        return Ok(End::All);
+        return Ok(ReadEnd::All);
     }
     // Retries that are due come first, and leave room for others.
     let mut due = i64::try_from(reading.events_left.div_ceil(2)).unwrap_or(i64::MAX);
@@ -121,18 +126,18 @@ async fn read_all(conn: &mut PgConnection, me: &Registration, request: &FetchReq
         // Of many slots, the first ones have a turn of their own behind the last ones.
         let through = beyond.or((me.slots > SLOTS_MAX && from > i64::MIN && to == i64::MAX).then_some(to));
         if !read(conn, me, request, (from, through.unwrap_or(to)), due, reading).await? {
-            return Ok(End::Full);
+            return Ok(ReadEnd::Full);
         }
         if let Some(through) = through {
-            return Ok(End::Slots(through));
+            return Ok(ReadEnd::Slots(through));
         }
         due = 0;
     }
-    Ok(End::All)
+    Ok(ReadEnd::All)
 }
 
 /// The last hash of the slots that one statement looks at from here on; `None` if there are not more than that.
-async fn last_of_turn(conn: &mut PgConnection, me: &Registration, from: i64) -> Result<Option<i64>, Fault> {
+async fn last_of_turn(conn: &mut PgConnection, me: &PublisherRegistration, from: i64) -> Result<Option<i64>, StatementError> {
     if me.slots <= SLOTS_MAX {
         return Ok(None);
     }
@@ -147,12 +152,12 @@ async fn last_of_turn(conn: &mut PgConnection, me: &Registration, from: i64) -> 
 
 async fn read(
     conn: &mut PgConnection,
-    me: &Registration,
+    me: &PublisherRegistration,
     request: &FetchRequest,
     range: (i64, i64),
     due: i64,
-    reading: &mut Reading,
-) -> Result<bool, Fault> {
+    reading: &mut PgRunCollector,
+) -> Result<bool, StatementError> {
     let limit = i64::try_from(reading.events_left).unwrap_or(i64::MAX);
     let except_slots: Vec<i64> = request.except_slots.iter().copied().map(i64::from).collect();
     let query = sqlx::query(FETCH)

@@ -8,10 +8,10 @@ use futures::TryStreamExt as _;
 use sqlx::postgres::PgRow;
 use sqlx::{PgConnection, Row};
 
-use super::super::error::Fault;
+use super::super::error::StatementError;
 use super::super::{ago, small};
 use crate::store::sql::unsigned;
-use crate::store::{HeadTrouble, Hold, Run};
+use crate::store::{EventRun, HeadTrouble, Hold};
 use crate::{Delivery, Payload};
 
 /// The column of [`super::FETCH`] that tells whether the row is a retry that is due.
@@ -20,29 +20,29 @@ pub(super) const DUE: usize = 10;
 pub const LARGE: &str = "SELECT position, payload, payload_bytes, headers FROM outbox WHERE position = ANY ($1)";
 
 /// An event that was picked without its payload and headers.
-struct Large {
+struct LargeEvent {
     position: i64,
     run: usize,
     event: usize,
 }
 
 /// A payload and headers.
-type Rest = (Payload, Option<String>);
+type EventBody = (Payload, Option<String>);
 
 /// What was read so far.
-pub(super) struct Reading {
+pub(super) struct PgRunCollector {
     pub(super) events_left: usize,
     pub(super) bytes_left: usize,
-    pub(super) runs: Vec<Run>,
+    pub(super) runs: Vec<EventRun>,
     pub(super) last_hash: Option<i64>,
     /// Aggregates on the list that have nothing to send.
     pub(super) drained: Vec<i64>,
     /// Aggregates of former statements. What came of them between two statements is the next reading's: here an event would come twice.
     former: HashSet<i64>,
-    large: Vec<Large>,
+    large: Vec<LargeEvent>,
 }
 
-impl Reading {
+impl PgRunCollector {
     pub(super) fn new(events_max: usize, bytes_max: usize) -> Self {
         let (events_left, bytes_left) = (events_max.max(1), bytes_max.max(1));
         Self { events_left, bytes_left, runs: Vec::new(), last_hash: None, drained: Vec::new(), former: HashSet::new(), large: Vec::new() }
@@ -91,7 +91,7 @@ impl Reading {
         let mut bytes = delivery.bytes();
         if let Some(position) = row.try_get_unchecked(19)? {
             bytes += usize::try_from(row.try_get_unchecked::<i32, _>(18)?).unwrap_or(0);
-            self.large.push(Large { position, run: place, event: run.events.len() });
+            self.large.push(LargeEvent { position, run: place, event: run.events.len() });
         }
         self.bytes_left = self.bytes_left.saturating_sub(bytes);
         run.through = delivery.sequence;
@@ -100,7 +100,7 @@ impl Reading {
     }
 
     /// Reads the payloads and headers of large events, which all fit. Answers whether all were there.
-    pub(super) async fn fill(&mut self, conn: &mut PgConnection) -> Result<bool, Fault> {
+    pub(super) async fn fill(&mut self, conn: &mut PgConnection) -> Result<bool, StatementError> {
         if self.large.is_empty() {
             return Ok(true);
         }
@@ -115,9 +115,9 @@ impl Reading {
 
     /// Puts payloads and headers into their places. Behind one that is gone meanwhile its run ends; it is read anew where nothing is left of it. Answers whether
     /// all were there.
-    fn filled(&mut self, mut rest: HashMap<i64, Rest>) -> bool {
+    fn filled(&mut self, mut rest: HashMap<i64, EventBody>) -> bool {
         let mut ended = HashSet::new();
-        for Large { position, run: place, event } in self.large.drain(..) {
+        for LargeEvent { position, run: place, event } in self.large.drain(..) {
             let Some(run) = self.runs.get_mut(place).filter(|_| !ended.contains(&place)) else { continue };
             if let (Some(event), Some(rest)) = (run.events.get_mut(event), rest.remove(&position)) {
                 (event.payload, event.headers) = rest;
@@ -136,10 +136,10 @@ impl Reading {
     }
 }
 
-fn new_run(row: &PgRow, aggregate: i64, first: Option<i64>) -> Result<Run, sqlx::Error> {
+fn new_run(row: &PgRow, aggregate: i64, first: Option<i64>) -> Result<EventRun, sqlx::Error> {
     let last = unsigned(row.try_get_unchecked(5)?);
     let (attempts, failures): (i64, i64) = (row.try_get_unchecked(6)?, row.try_get_unchecked(7)?);
-    Ok(Run {
+    Ok(EventRun {
         aggregate,
         hold: Hold { slot: small(row.try_get_unchecked(0)?), epoch: unsigned(row.try_get_unchecked(1)?) },
         trouble: HeadTrouble {
@@ -202,19 +202,19 @@ mod tests {
         }
     }
 
-    fn run(events: std::ops::RangeInclusive<u64>) -> Run {
+    fn run(events: std::ops::RangeInclusive<u64>) -> EventRun {
         let (through, hold) = (*events.end(), Hold { slot: 0, epoch: 1 });
-        Run { aggregate: 1, hold, trouble: HeadTrouble::default(), through, last: through, events: events.map(event).collect() }
+        EventRun { aggregate: 1, hold, trouble: HeadTrouble::default(), through, last: through, events: events.map(event).collect() }
     }
 
-    fn large(position: i64, run: usize, event: usize) -> Large {
-        Large { position, run, event }
+    fn large(position: i64, run: usize, event: usize) -> LargeEvent {
+        LargeEvent { position, run, event }
     }
 
     #[test]
     fn behind_a_large_event_that_is_gone_its_run_ends_and_none_of_the_others_does() {
-        let mut reading = Reading::new(100, 1_000);
-        let all_deleted = Run { events: Vec::new(), ..run(1..=9) };
+        let mut reading = PgRunCollector::new(100, 1_000);
+        let all_deleted = EventRun { events: Vec::new(), ..run(1..=9) };
         reading.runs = vec![run(1..=3), run(4..=6), all_deleted.clone(), run(7..=8)];
         reading.large = vec![large(1, 0, 0), large(2, 0, 2), large(5, 1, 1), large(6, 1, 2), large(7, 3, 0), large(8, 3, 1)];
         let rest = |text: &str| (Payload::Text(text.into()), Some("{}".to_owned()));

@@ -12,9 +12,9 @@ use async_trait::async_trait;
 use reqwest::{Client, Response, StatusCode, Url};
 
 pub use self::config::HttpConfig;
-use super::message::{Message, header_value};
+use super::message::{BrokerMessage, header_value};
 use super::side_by_side::{self, SendOne};
-use super::{Accepted, Refusal, Sink, SinkLimits};
+use super::{Acceptance, Refusal, Sink, SinkLimits};
 use crate::{Delivery, Error, ErrorKind, Result, one_line};
 
 const CONNECT_WITHIN: Duration = Duration::from_secs(5);
@@ -77,7 +77,7 @@ impl HttpSink {
 
     async fn request(&self, event: &Delivery) -> Result<Response, Refusal> {
         let url = self.url(event)?;
-        let message = Message::new(event, &self.config.source, self.config.mode);
+        let message = BrokerMessage::new(event, &self.config.source, self.config.mode);
         let id = header_value(&event.message_id());
         let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
         let mut request = self.client.post(url).header("idempotency-key", &id).header("webhook-id", &id).header("webhook-timestamp", now);
@@ -175,7 +175,7 @@ impl Sink for HttpSink {
         self.config.url.destination(event)
     }
 
-    async fn deliver(&self, batch: Arc<[Delivery]>) -> Accepted {
+    async fn deliver(&self, batch: Arc<[Delivery]>) -> Acceptance {
         side_by_side::deliver(&batch, self, std::future::pending()).await
     }
 }

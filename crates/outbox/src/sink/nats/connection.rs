@@ -23,7 +23,7 @@ const DUPLICATE_WINDOW: Duration = Duration::from_mins(10);
 
 /// A connection that works, or worked.
 #[derive(Debug)]
-pub(super) struct Live {
+pub(super) struct NatsConnection {
     pub(super) context: Context,
     pub(super) stream: Stream,
     pub(super) broken: watch::Receiver<bool>,
@@ -31,7 +31,7 @@ pub(super) struct Live {
     pub(super) message_bytes_max: Option<usize>,
 }
 
-impl Live {
+impl NatsConnection {
     pub(super) async fn open(config: &NatsConfig) -> Result<Self> {
         let (lost, broken) = watch::channel(false);
         let established = Arc::new(AtomicBool::new(false));

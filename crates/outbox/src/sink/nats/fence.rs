@@ -6,8 +6,8 @@ use std::sync::{Mutex, PoisonError};
 use async_nats::jetstream::message::StreamMessage;
 use async_nats::jetstream::stream::{LastRawMessageError, LastRawMessageErrorKind};
 
-use super::connection::Live;
-use super::{Failure, NatsSink, words};
+use super::connection::NatsConnection;
+use super::{NatsSink, PublishFailure, words};
 use crate::Delivery;
 use crate::sink::Refusal;
 use crate::sink::message::header_value;
@@ -19,9 +19,9 @@ const LOOKS: usize = 3;
 
 /// The place in the stream of the last message of a subject, and its sequence.
 #[derive(Debug, Default)]
-pub(super) struct Remembered(Mutex<HashMap<String, (u64, u64)>>);
+pub(super) struct LastPositions(Mutex<HashMap<String, (u64, u64)>>);
 
-impl Remembered {
+impl LastPositions {
     /// The place that an event of this sequence follows. One that is not later than the last is looked at closely instead.
     fn before(&self, subject: &str, sequence: u64) -> Option<u64> {
         let places = self.0.lock().unwrap_or_else(PoisonError::into_inner);
@@ -43,7 +43,7 @@ impl Remembered {
 }
 
 /// A message of a subject, with what its headers say of its event.
-struct There {
+struct StreamEvent {
     place: u64,
     sequence: u64,
     epoch: u64,
@@ -51,7 +51,7 @@ struct There {
     source: Option<String>,
 }
 
-impl From<StreamMessage> for There {
+impl From<StreamMessage> for StreamEvent {
     fn from(message: StreamMessage) -> Self {
         let text = |name: &str| message.headers.get(name).map(|value| value.as_str().to_owned());
         // Somebody else's message may have none, and is followed like any other.
@@ -68,7 +68,7 @@ impl From<StreamMessage> for There {
 
 impl NatsSink {
     /// Sends one event behind the last message of its subject, unless it is there already.
-    pub(super) async fn publish_fenced(&self, live: &Live, event: &Delivery, subject: String) -> Result<(), Failure> {
+    pub(super) async fn publish_fenced(&self, live: &NatsConnection, event: &Delivery, subject: String) -> Result<(), PublishFailure> {
         for _ in 0..LOOKS {
             let follows = match self.remembered.before(&subject, event.sequence) {
                 Some(place) => place,
@@ -92,7 +92,7 @@ impl NatsSink {
                     self.remembered.set(subject, place, event.sequence);
                     return Ok(());
                 }
-                Err(Failure::Overtaken) => self.remembered.forget(&subject),
+                Err(PublishFailure::Overtaken) => self.remembered.forget(&subject),
                 Err(failure) => {
                     // It may be there all the same.
                     self.remembered.forget(&subject);
@@ -100,13 +100,13 @@ impl NatsSink {
                 }
             }
         }
-        Err(Failure::Overtaken)
+        Err(PublishFailure::Overtaken)
     }
 
     /// Whether what stands in the subject at this event's sequence is this very event. To take it for delivered otherwise would lose it.
-    async fn is_there(&self, live: &Live, event: &Delivery, subject: &str, last: There) -> Result<(), Failure> {
+    async fn is_there(&self, live: &NatsConnection, event: &Delivery, subject: &str, last: StreamEvent) -> Result<(), PublishFailure> {
         let source = header_value(&self.config.source);
-        let ours = |there: &There| there.source.as_ref() == Some(&source);
+        let ours = |there: &StreamEvent| there.source.as_ref() == Some(&source);
         let other = || {
             let text = format!(
                 "{}: {subject} has another event at this place: it is another outbox's, or this outbox was made anew; use another subject",
@@ -129,7 +129,13 @@ impl NatsSink {
     }
 
     /// The message of a sequence: sequences grow with the places, so that each look halves what is left.
-    async fn find(&self, live: &Live, sequence: u64, subject: &str, last: There) -> Result<Option<There>, Failure> {
+    async fn find(
+        &self,
+        live: &NatsConnection,
+        sequence: u64,
+        subject: &str,
+        last: StreamEvent,
+    ) -> Result<Option<StreamEvent>, PublishFailure> {
         let (mut from, mut to) = (1, last.place);
         let mut there = last;
         while there.sequence != sequence {
@@ -151,7 +157,7 @@ impl NatsSink {
         Ok(Some(there))
     }
 
-    async fn last_of(&self, live: &Live, subject: &str) -> Result<Option<There>, Failure> {
+    async fn last_of(&self, live: &NatsConnection, subject: &str) -> Result<Option<StreamEvent>, PublishFailure> {
         match live.stream.get_last_raw_message_by_subject(subject).await {
             Ok(message) => Ok(Some(message.into())),
             Err(error) if error.kind() == LastRawMessageErrorKind::NoMessageFound => Ok(None),
@@ -159,7 +165,7 @@ impl NatsSink {
         }
     }
 
-    fn unread(&self, subject: &str, error: &LastRawMessageError) -> Failure {
+    fn unread(&self, subject: &str, error: &LastRawMessageError) -> PublishFailure {
         Refusal::retryable(format!("{}: the messages of {subject} cannot be read: {}", self.name, words(error))).into()
     }
 }

@@ -17,11 +17,11 @@ use async_nats::jetstream::message::PublishMessage;
 use async_trait::async_trait;
 
 pub use self::config::NatsConfig;
-use self::connection::Live;
-use self::fence::Remembered;
-use super::message::{Message, header_value};
+use self::connection::NatsConnection;
+use self::fence::LastPositions;
+use super::message::{BrokerMessage, header_value};
 use super::side_by_side::{self, Connection, SendOne};
-use super::{Accepted, Refusal, Sink, SinkLimits};
+use super::{Acceptance, Refusal, Sink, SinkLimits};
 use crate::{Delivery, Result, one_line};
 
 /// The longest subject: a server takes 4,096 bytes of a message's first line by default, and hangs up at more.
@@ -34,28 +34,30 @@ const WORDS_MAX: usize = 300;
 pub struct NatsSink {
     config: NatsConfig,
     name: String,
-    connection: Connection<Live>,
-    remembered: Remembered,
+    connection: Connection<NatsConnection>,
+    remembered: LastPositions,
 }
 
 /// Why an event was not acknowledged.
-enum Failure {
+enum PublishFailure {
     Refused(Refusal),
     /// The subject's last message is not the one that this one was to follow.
     Overtaken,
 }
 
-impl From<Refusal> for Failure {
+impl From<Refusal> for PublishFailure {
     fn from(refusal: Refusal) -> Self {
         Self::Refused(refusal)
     }
 }
 
-impl From<Failure> for Refusal {
-    fn from(failure: Failure) -> Self {
+impl From<PublishFailure> for Refusal {
+    fn from(failure: PublishFailure) -> Self {
         match failure {
-            Failure::Refused(refusal) => refusal,
-            Failure::Overtaken => Self::retryable("somebody else writes to this event's subject: only publishers of this outbox may"),
+            PublishFailure::Refused(refusal) => refusal,
+            PublishFailure::Overtaken => {
+                Self::retryable("somebody else writes to this event's subject: only publishers of this outbox may")
+            }
         }
     }
 }
@@ -69,20 +71,26 @@ impl NatsSink {
     pub fn new(config: NatsConfig) -> Result<Self> {
         let config = config.validated()?;
         let name = format!("nats {} stream {}", config.place, config.stream);
-        Ok(Self { config, name, connection: Connection::default(), remembered: Remembered::default() })
+        Ok(Self { config, name, connection: Connection::default(), remembered: LastPositions::default() })
     }
 
-    async fn live(&self) -> Result<Arc<Live>> {
-        self.connection.get(Live::is_broken, Live::open(&self.config)).await
+    async fn live(&self) -> Result<Arc<NatsConnection>> {
+        self.connection.get(NatsConnection::is_broken, NatsConnection::open(&self.config)).await
     }
 
     /// Sends one event and waits for its acknowledgement, which says where in the stream it is.
-    async fn publish(&self, live: &Live, event: &Delivery, subject: String, follows: Option<u64>) -> std::result::Result<u64, Failure> {
-        let too_large = |what: String| Failure::Refused(Refusal::permanent(format!("{}: {what}", self.name)));
+    async fn publish(
+        &self,
+        live: &NatsConnection,
+        event: &Delivery,
+        subject: String,
+        follows: Option<u64>,
+    ) -> std::result::Result<u64, PublishFailure> {
+        let too_large = |what: String| PublishFailure::Refused(Refusal::permanent(format!("{}: {what}", self.name)));
         if subject.len() > SUBJECT_BYTES_MAX {
             return Err(too_large(format!("the event's subject has {} bytes, and {SUBJECT_BYTES_MAX} are allowed", subject.len())));
         }
-        let message = Message::new(event, &self.config.source, self.config.mode);
+        let message = BrokerMessage::new(event, &self.config.source, self.config.mode);
         let headers = headers(&message);
         let bytes = message.body.len() + bytes_of(&headers);
         if let Some(most) = live.message_bytes_max.filter(|most| bytes > *most) {
@@ -101,11 +109,11 @@ impl NatsSink {
         acknowledged.map(|acknowledged| acknowledged.sequence).map_err(|error| self.failure(&error))
     }
 
-    fn failure(&self, error: &PublishError) -> Failure {
+    fn failure(&self, error: &PublishError) -> PublishFailure {
         let code = std::error::Error::source(error).and_then(|source| source.downcast_ref::<async_nats::jetstream::Error>());
         let told = |what: &str| format!("{}: {what}", self.name);
         match error.kind() {
-            PublishErrorKind::WrongLastSequence => Failure::Overtaken,
+            PublishErrorKind::WrongLastSequence => PublishFailure::Overtaken,
             PublishErrorKind::MaxPayloadExceeded => Refusal::permanent(told(&words(error))).into(),
             PublishErrorKind::StreamNotFound => {
                 let what =
@@ -131,7 +139,7 @@ fn bytes_of(headers: &HeaderMap) -> usize {
     headers.iter().map(|(name, values)| values.iter().map(|value| of(name.as_ref(), value.as_str())).sum::<usize>()).sum()
 }
 
-fn headers(message: &Message) -> HeaderMap {
+fn headers(message: &BrokerMessage) -> HeaderMap {
     let mut headers = HeaderMap::new();
     for (name, value) in &message.attributes {
         headers.insert(format!("ce-{name}"), header_value(value));
@@ -145,10 +153,10 @@ fn headers(message: &Message) -> HeaderMap {
     headers
 }
 
-struct Publishing<'a>(&'a NatsSink, &'a Live);
+struct NatsSend<'a>(&'a NatsSink, &'a NatsConnection);
 
 #[async_trait]
-impl SendOne for Publishing<'_> {
+impl SendOne for NatsSend<'_> {
     async fn send(&self, event: &Delivery) -> std::result::Result<(), Refusal> {
         let Self(sink, live) = self;
         let subject = sink.config.subject.render(event);
@@ -179,10 +187,10 @@ impl Sink for NatsSink {
         self.live().await.map(drop)
     }
 
-    async fn deliver(&self, batch: Arc<[Delivery]>) -> Accepted {
+    async fn deliver(&self, batch: Arc<[Delivery]>) -> Acceptance {
         let live = match self.live().await {
             Ok(live) => live,
-            Err(error) => return Accepted::up_to(0, Refusal::retryable(error.to_string())),
+            Err(error) => return Acceptance::up_to(0, Refusal::retryable(error.to_string())),
         };
         let mut broken = live.broken.clone();
         let broken = async {
@@ -190,6 +198,6 @@ impl Sink for NatsSink {
             let _ = broken.wait_for(|broken| *broken).await;
             Refusal::retryable(format!("{}: the connection broke", self.name))
         };
-        side_by_side::deliver(&batch, &Publishing(self, &live), broken).await
+        side_by_side::deliver(&batch, &NatsSend(self, &live), broken).await
     }
 }

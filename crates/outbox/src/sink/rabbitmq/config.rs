@@ -5,7 +5,7 @@ use std::path::Path;
 
 use secrecy::{ExposeSecret, SecretString};
 
-use super::super::net::Address;
+use super::super::net::ServerAddress;
 use super::super::{Mode, Template};
 use crate::{Error, ErrorKind, Result, secret};
 
@@ -15,7 +15,7 @@ const EVENT_BYTES_MAX: usize = 16 << 20;
 /// Where a [`RabbitMqSink`](super::RabbitMqSink) sends events to, and how. `Debug` shows no password.
 #[derive(Clone)]
 pub struct RabbitMqConfig {
-    pub(super) address: Address,
+    pub(super) address: ServerAddress,
     password: Option<SecretString>,
     pub(super) exchange: String,
     pub(super) routing_key: Template,
@@ -32,7 +32,7 @@ impl RabbitMqConfig {
     ///
     /// [`ErrorKind::Settings`]: no such address, one with a password in it, or one with TLS, which this sink does not have.
     pub fn from_url(url: &str, source: impl Into<String>) -> Result<Self> {
-        let address = Address::parse(url, "RabbitMQ", [("amqp", 5672), ("amqps", 5671)])?;
+        let address = ServerAddress::parse(url, "RabbitMQ", [("amqp", 5672), ("amqps", 5671)])?;
         if address.tls {
             let text = "the RabbitMQ sink has no TLS yet: write amqp://, and only in a network that you trust or through a tunnel";
             return Err(Error::new(ErrorKind::Settings, text));

@@ -21,25 +21,25 @@ use tokio::time::timeout;
 const CHANNELS_MAX: u16 = 64;
 
 /// A connection that works, or worked.
-pub(super) struct Live {
+pub(super) struct RabbitMqConnection {
     amqp: Amqp,
-    socket: Socket,
+    socket: SocketCloser,
     free: Semaphore,
     idle: Mutex<Vec<Channel>>,
     given_up: watch::Sender<bool>,
 }
 
-impl std::fmt::Debug for Live {
+impl std::fmt::Debug for RabbitMqConnection {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str("Live")
     }
 }
 
-impl Live {
+impl RabbitMqConnection {
     /// Connects. Neither a server that stays silent nor a call that is dropped leaves anything behind.
     pub(super) async fn open(uri: AMQPUri, within: Duration) -> lapin::Result<Self> {
         let properties = ConnectionProperties::default().with_connection_name("shardwise outbox".into());
-        let socket = Socket::default();
+        let socket = SocketCloser::default();
         let opening = CloseOnDrop(Some(socket.clone()));
         let kept = socket.clone();
         let runtime = lapin::runtime::default_runtime()?;
@@ -96,17 +96,17 @@ impl Live {
     }
 
     /// Waits until a channel is free.
-    pub(super) async fn turn(&self) -> lapin::Result<Option<Turn<'_>>> {
+    pub(super) async fn turn(&self) -> lapin::Result<Option<ChannelLease<'_>>> {
         // It is never closed.
         let Ok(permit) = self.free.acquire().await else { return Ok(None) };
         let idle = self.idle.lock().unwrap_or_else(PoisonError::into_inner).pop();
-        let mut opening = Unanswered { live: self, waiting: true };
+        let mut opening = PendingRequest { live: self, waiting: true };
         let channel = match idle.filter(|channel| channel.status().connected()) {
             Some(channel) => Ok(channel),
             None => self.channel().await,
         };
         opening.waiting = false;
-        Ok(Some(Turn { channel: channel?, unanswered: opening, _permit: permit }))
+        Ok(Some(ChannelLease { channel: channel?, unanswered: opening, _permit: permit }))
     }
 
     fn give_up(&self) {
@@ -115,7 +115,7 @@ impl Live {
     }
 }
 
-impl Drop for Live {
+impl Drop for RabbitMqConnection {
     fn drop(&mut self) {
         // Otherwise the library says farewell to the server; where the server does not listen it would wait for that.
         if self.is_broken() || self.is_blocked() {
@@ -125,12 +125,12 @@ impl Drop for Live {
 }
 
 /// A question to the server. If it is dropped while it waits, nobody can tell what becomes of what was sent, and the connection is given up.
-struct Unanswered<'a> {
-    live: &'a Live,
+struct PendingRequest<'a> {
+    live: &'a RabbitMqConnection,
     waiting: bool,
 }
 
-impl Drop for Unanswered<'_> {
+impl Drop for PendingRequest<'_> {
     fn drop(&mut self) {
         if self.waiting {
             self.live.give_up();
@@ -139,13 +139,13 @@ impl Drop for Unanswered<'_> {
 }
 
 /// A channel that one event has for itself.
-pub(super) struct Turn<'a> {
-    unanswered: Unanswered<'a>,
+pub(super) struct ChannelLease<'a> {
+    unanswered: PendingRequest<'a>,
     channel: Channel,
     _permit: SemaphorePermit<'a>,
 }
 
-impl Turn<'_> {
+impl ChannelLease<'_> {
     /// Sends an event and waits for the answer to it.
     pub(super) async fn publish(
         mut self,
@@ -172,37 +172,37 @@ impl Turn<'_> {
 
 /// A second handle of the connection's socket, because the library has no way to let go of it at once.
 #[derive(Clone, Default)]
-struct Socket(Arc<Mutex<Handle>>);
+struct SocketCloser(Arc<Mutex<SocketHandle>>);
 
 #[derive(Default)]
-enum Handle {
+enum SocketHandle {
     #[default]
     None,
     Open(TcpStream),
     Closed,
 }
 
-impl Socket {
+impl SocketCloser {
     fn keep(&self, stream: TcpStream) -> std::io::Result<()> {
         let mut handle = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        if matches!(*handle, Handle::Closed) {
+        if matches!(*handle, SocketHandle::Closed) {
             return Err(std::io::ErrorKind::ConnectionAborted.into());
         }
-        *handle = Handle::Open(stream);
+        *handle = SocketHandle::Open(stream);
         Ok(())
     }
 
     /// Ends the connection under the library, which lets go of its own handle then.
     fn close(&self) {
-        let handle = std::mem::replace(&mut *self.0.lock().unwrap_or_else(PoisonError::into_inner), Handle::Closed);
-        if let Handle::Open(stream) = handle {
+        let handle = std::mem::replace(&mut *self.0.lock().unwrap_or_else(PoisonError::into_inner), SocketHandle::Closed);
+        if let SocketHandle::Open(stream) = handle {
             // It may have ended by itself.
             let _ = stream.shutdown(Shutdown::Both);
         }
     }
 }
 
-struct CloseOnDrop(Option<Socket>);
+struct CloseOnDrop(Option<SocketCloser>);
 
 impl CloseOnDrop {
     fn keep(mut self) {

@@ -17,10 +17,10 @@ use lapin::{BasicProperties, Confirmation, ExchangeKind};
 use tokio::time::timeout;
 
 pub use self::config::RabbitMqConfig;
-use self::connection::Live;
-use super::message::Message;
+use self::connection::RabbitMqConnection;
+use super::message::BrokerMessage;
 use super::side_by_side::{self, Connection, SendOne};
-use super::{Accepted, Refusal, Sink, SinkLimits};
+use super::{Acceptance, Refusal, Sink, SinkLimits};
 use crate::{Delivery, Error, ErrorKind, Result, one_line};
 
 /// How long the server may take to answer before it counts as not answering.
@@ -45,7 +45,7 @@ const SHORT_OF: &str = "the server may be short of memory or disk";
 pub struct RabbitMqSink {
     config: RabbitMqConfig,
     name: String,
-    connection: Connection<Live>,
+    connection: Connection<RabbitMqConnection>,
 }
 
 impl RabbitMqSink {
@@ -55,12 +55,12 @@ impl RabbitMqSink {
         Self { config, name, connection: Connection::default() }
     }
 
-    async fn live(&self) -> Result<Arc<Live>> {
-        let live = self.connection.get(Live::is_broken, self.open()).await?;
+    async fn live(&self) -> Result<Arc<RabbitMqConnection>> {
+        let live = self.connection.get(RabbitMqConnection::is_broken, self.open()).await?;
         if live.is_blocked() { Err(self.unavailable("takes no events now: give it more memory or disk")) } else { Ok(live) }
     }
 
-    async fn open(&self) -> Result<Live> {
+    async fn open(&self) -> Result<RabbitMqConnection> {
         match timeout(2 * ANSWER_WITHIN, self.connect()).await {
             Ok(opened) => opened.map_err(|error| self.failed(&error)),
             Err(_) => Err(self.unavailable("does not answer")),
@@ -71,7 +71,7 @@ impl RabbitMqSink {
         Error::new(ErrorKind::Unavailable, format!("RabbitMQ at {} {what}", self.config.address.place()))
     }
 
-    async fn connect(&self) -> std::result::Result<Live, lapin::Error> {
+    async fn connect(&self) -> std::result::Result<RabbitMqConnection, lapin::Error> {
         let address = &self.config.address;
         let userinfo =
             AMQPUserInfo { username: address.user.clone().unwrap_or_else(|| "guest".into()), password: self.config.secret().to_owned() };
@@ -81,7 +81,7 @@ impl RabbitMqSink {
             vhost: if address.path.is_empty() { "/".into() } else { address.path.replace("%2F", "/").replace("%2f", "/") },
             query: AMQPQueryString { heartbeat: Some(10), ..AMQPQueryString::default() },
         };
-        let live = Live::open(uri, ANSWER_WITHIN).await?;
+        let live = RabbitMqConnection::open(uri, ANSWER_WITHIN).await?;
         if !self.config.exchange.is_empty() {
             let asks = ExchangeDeclareOptions { passive: true, ..ExchangeDeclareOptions::default() };
             // The kind is not looked at.
@@ -110,13 +110,13 @@ impl RabbitMqSink {
         }
     }
 
-    async fn publish(&self, live: &Live, event: &Delivery) -> std::result::Result<(), Refusal> {
+    async fn publish(&self, live: &RabbitMqConnection, event: &Delivery) -> std::result::Result<(), Refusal> {
         let permanent = |what: String| Err(Refusal::permanent(format!("{}: {what}", self.name)));
         let routing_key = self.config.routing_key.render(event);
         if routing_key.len() > SHORT_BYTES_MAX {
             return permanent(format!("the event's routing key has {} bytes, and {SHORT_BYTES_MAX} are allowed", routing_key.len()));
         }
-        let message = Message::new(event, &self.config.source, self.config.mode);
+        let message = BrokerMessage::new(event, &self.config.source, self.config.mode);
         if message.body.len() > self.config.event_bytes_max {
             return permanent(format!("the event has {} bytes, and {} are allowed", message.body.len(), self.config.event_bytes_max));
         }
@@ -149,7 +149,7 @@ impl RabbitMqSink {
 }
 
 /// The properties of a message, and about how many bytes their frame has.
-fn properties(event: &Delivery, message: &Message) -> (BasicProperties, usize) {
+fn properties(event: &Delivery, message: &BrokerMessage) -> (BasicProperties, usize) {
     let short = |text: &str| ShortString::try_new(text.to_owned()).ok();
     let mut headers = FieldTable::default();
     let id = event.message_id();
@@ -190,10 +190,10 @@ fn words(error: &impl std::fmt::Display) -> String {
     one_line(&error.to_string(), WORDS_MAX)
 }
 
-struct Publishing<'a>(&'a RabbitMqSink, &'a Live);
+struct RabbitMqSend<'a>(&'a RabbitMqSink, &'a RabbitMqConnection);
 
 #[async_trait]
-impl SendOne for Publishing<'_> {
+impl SendOne for RabbitMqSend<'_> {
     async fn send(&self, event: &Delivery) -> std::result::Result<(), Refusal> {
         self.0.publish(self.1, event).await
     }
@@ -218,15 +218,15 @@ impl Sink for RabbitMqSink {
         self.live().await.map(drop)
     }
 
-    async fn deliver(&self, batch: Arc<[Delivery]>) -> Accepted {
+    async fn deliver(&self, batch: Arc<[Delivery]>) -> Acceptance {
         let live = match self.live().await {
             Ok(live) => live,
-            Err(error) => return Accepted::up_to(0, Refusal::retryable(error.to_string())),
+            Err(error) => return Acceptance::up_to(0, Refusal::retryable(error.to_string())),
         };
         let given_up = async {
             live.given_up().await;
             Refusal::retryable(format!("{}: the connection was given up, because an event on it was not confirmed: {SHORT_OF}", self.name))
         };
-        side_by_side::deliver(&batch, &Publishing(self, &live), given_up).await
+        side_by_side::deliver(&batch, &RabbitMqSend(self, &live), given_up).await
     }
 }

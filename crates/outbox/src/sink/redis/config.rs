@@ -5,7 +5,7 @@ use std::path::Path;
 
 use secrecy::{ExposeSecret, SecretString};
 
-use super::super::net::Address;
+use super::super::net::ServerAddress;
 use super::super::{Mode, Template, TlsFiles};
 use crate::{Error, ErrorKind, Result, secret};
 
@@ -15,7 +15,7 @@ const EVENT_BYTES_MAX: usize = 16 << 20;
 /// Where a [`RedisSink`](super::RedisSink) sends events to, and how. `Debug` shows no password.
 #[derive(Clone)]
 pub struct RedisConfig {
-    pub(super) address: Address,
+    pub(super) address: ServerAddress,
     pub(super) database: i64,
     password: Option<SecretString>,
     pub(super) tls: TlsFiles,
@@ -34,7 +34,7 @@ impl RedisConfig {
     ///
     /// [`ErrorKind::Settings`]: no such address, or one with a password in it.
     pub fn from_url(url: &str, source: impl Into<String>) -> Result<Self> {
-        let address = Address::parse(url, "Redis", [("redis", 6379), ("rediss", 6379)])?;
+        let address = ServerAddress::parse(url, "Redis", [("redis", 6379), ("rediss", 6379)])?;
         let database = if address.path.is_empty() { Ok(0) } else { address.path.parse() };
         let database = database.map_err(|_| {
             let text =

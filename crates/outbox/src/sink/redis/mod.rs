@@ -21,9 +21,9 @@ use tokio::time::timeout;
 use tokio_rustls::TlsConnector;
 
 pub use self::config::RedisConfig;
-use super::message::Message;
+use super::message::BrokerMessage;
 use super::side_by_side::Connection;
-use super::{Accepted, Mode, Refusal, Sink, SinkLimits};
+use super::{Acceptance, Mode, Refusal, Sink, SinkLimits};
 use crate::{Delivery, Error, ErrorKind, Result, one_line};
 
 const SCRIPT: &str = include_str!("add.lua");
@@ -41,24 +41,24 @@ const WORDS_MAX: usize = 300;
 pub struct RedisSink {
     config: RedisConfig,
     name: String,
-    connection: Connection<Live>,
+    connection: Connection<RedisConnection>,
 }
 
 #[derive(Debug)]
-struct Live {
+struct RedisConnection {
     redis: MultiplexedConnection,
     /// A call that took too long, or found the connection at its end, sets this: the next call makes a new one.
     broken: watch::Sender<bool>,
     driver: tokio::task::JoinHandle<()>,
 }
 
-impl Drop for Live {
+impl Drop for RedisConnection {
     fn drop(&mut self) {
         self.driver.abort();
     }
 }
 
-impl Live {
+impl RedisConnection {
     fn is_broken(&self) -> bool {
         *self.broken.borrow() || self.driver.is_finished()
     }
@@ -70,7 +70,7 @@ impl RedisSink {
         Self { name: format!("redis {}", config.address.place()), config, connection: Connection::default() }
     }
 
-    async fn open(&self) -> Result<Live> {
+    async fn open(&self) -> Result<RedisConnection> {
         match timeout(2 * ANSWER_WITHIN, self.connect()).await {
             Ok(opened) => opened,
             Err(_) => Err(self.unavailable("does not answer")),
@@ -81,7 +81,7 @@ impl RedisSink {
         Error::new(ErrorKind::Unavailable, format!("Redis at {} {what}", self.config.address.place()))
     }
 
-    async fn connect(&self) -> Result<Live> {
+    async fn connect(&self) -> Result<RedisConnection> {
         let address = &self.config.address;
         let unreachable = |error: std::io::Error| self.unavailable(&format!("cannot be reached: {}", words(&error)));
         let stream = TcpStream::connect((address.host.as_str(), address.port)).await.map_err(unreachable)?;
@@ -104,7 +104,7 @@ impl RedisSink {
         self.greet(stream).await
     }
 
-    async fn greet<S>(&self, stream: S) -> Result<Live>
+    async fn greet<S>(&self, stream: S) -> Result<RedisConnection>
     where
         S: tokio::io::AsyncRead + tokio::io::AsyncWrite + Unpin + Send + 'static,
     {
@@ -121,7 +121,7 @@ impl RedisSink {
         let driver = tokio::spawn(driver);
         // Without a password nothing has been asked yet, and the server may want one.
         let asked: std::result::Result<String, _> = redis::cmd("PING").query_async(&mut redis).await;
-        let live = Live { redis, broken: watch::Sender::new(false), driver };
+        let live = RedisConnection { redis, broken: watch::Sender::new(false), driver };
         asked.map(|_| live).map_err(|error| self.refused(&error))
     }
 
@@ -135,7 +135,7 @@ impl RedisSink {
     }
 
     /// Adds the events of one aggregate, which all go to the same stream or, where the template tells events apart, to several.
-    async fn add(&self, live: &Live, events: &[&Delivery]) -> (usize, Option<Refusal>) {
+    async fn add(&self, live: &RedisConnection, events: &[&Delivery]) -> (usize, Option<Refusal>) {
         let mut done = 0;
         let mut rest = events;
         while let Some(first) = rest.first() {
@@ -152,7 +152,7 @@ impl RedisSink {
         (done, None)
     }
 
-    async fn add_to(&self, live: &Live, stream: String, events: &[&Delivery]) -> (usize, Option<Refusal>) {
+    async fn add_to(&self, live: &RedisConnection, stream: String, events: &[&Delivery]) -> (usize, Option<Refusal>) {
         let mut script = redis::cmd("EVAL");
         script.arg(SCRIPT).arg(1).arg(&stream).arg(self.config.length_max.unwrap_or(0));
         let mut fitting = 0;
@@ -234,7 +234,7 @@ impl RedisSink {
     }
 
     fn fields(&self, event: &Delivery) -> Vec<(String, Vec<u8>)> {
-        let message = Message::new(event, &self.config.source, self.config.mode);
+        let message = BrokerMessage::new(event, &self.config.source, self.config.mode);
         if self.config.mode == Mode::Structured {
             return vec![("id".into(), event.id.clone().into_bytes()), ("event".into(), message.body)];
         }
@@ -277,13 +277,13 @@ impl Sink for RedisSink {
     }
 
     async fn check(&self) -> Result<()> {
-        self.connection.get(Live::is_broken, self.open()).await.map(drop)
+        self.connection.get(RedisConnection::is_broken, self.open()).await.map(drop)
     }
 
-    async fn deliver(&self, batch: Arc<[Delivery]>) -> Accepted {
-        let live = match self.connection.get(Live::is_broken, self.open()).await {
+    async fn deliver(&self, batch: Arc<[Delivery]>) -> Acceptance {
+        let live = match self.connection.get(RedisConnection::is_broken, self.open()).await {
             Ok(live) => live,
-            Err(error) => return Accepted::up_to(0, Refusal::retryable(error.to_string())),
+            Err(error) => return Acceptance::up_to(0, Refusal::retryable(error.to_string())),
         };
         let mut aggregates: BTreeMap<_, Vec<&Delivery>> = BTreeMap::new();
         for event in batch.iter() {
@@ -300,6 +300,6 @@ impl Sink for RedisSink {
                 apart.insert(aggregate, (done, refusal));
             }
         }
-        Accepted::all_but(&batch, apart)
+        Acceptance::all_but(&batch, apart)
     }
 }

@@ -7,10 +7,10 @@ use shardwise::{Ownership, Rebalance, core::Moment};
 
 /// See the module. By the clock of the deadlines.
 #[derive(Debug, Default)]
-pub(crate) struct Signs(Mutex<Seen>);
+pub(crate) struct Liveness(Mutex<LivenessState>);
 
 #[derive(Debug, Default, Clone, Copy)]
-struct Seen {
+struct LivenessState {
     deadline: Option<Moment>,
     /// When the latest renewal was answered that moved the deadline.
     renewed: Option<Moment>,
@@ -18,8 +18,8 @@ struct Seen {
     view: Option<(u64, Moment)>,
 }
 
-impl Signs {
-    fn seen(&self) -> std::sync::MutexGuard<'_, Seen> {
+impl Liveness {
+    fn seen(&self) -> std::sync::MutexGuard<'_, LivenessState> {
         // Whole after each assignment.
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -69,16 +69,16 @@ mod tests {
 
     #[test]
     fn a_change_took_as_long_as_its_view_was_known_before() {
-        let signs = Signs::default();
+        let liveness = Liveness::default();
         let (before, after) = (holding(7, SlotSet::empty(8)), holding(7, SlotSet::full(8)));
         let change = Rebalance::between(&before, &after, Cause::MembersChanged, at(3_500)).unwrap();
-        assert_eq!(signs.took(&change), Duration::ZERO, "a view that was not seen yet came with it");
-        signs.saw(&before, at(1_000));
-        signs.saw(&after, at(2_000));
-        assert_eq!(signs.took(&change), Duration::from_millis(2_500));
-        assert_eq!(signs.viewed_ago(at(4_000)), Some(Duration::from_secs(3)), "of the same view from the first time on");
-        signs.saw(&holding(8, SlotSet::full(8)), at(4_000));
-        assert_eq!((signs.took(&change), signs.viewed_ago(at(4_000))), (Duration::ZERO, Some(Duration::ZERO)));
-        assert_eq!(signs.renewed_ago(at(5_000)), None, "without a deadline nothing was renewed");
+        assert_eq!(liveness.took(&change), Duration::ZERO, "a view that was not seen yet came with it");
+        liveness.saw(&before, at(1_000));
+        liveness.saw(&after, at(2_000));
+        assert_eq!(liveness.took(&change), Duration::from_millis(2_500));
+        assert_eq!(liveness.viewed_ago(at(4_000)), Some(Duration::from_secs(3)), "of the same view from the first time on");
+        liveness.saw(&holding(8, SlotSet::full(8)), at(4_000));
+        assert_eq!((liveness.took(&change), liveness.viewed_ago(at(4_000))), (Duration::ZERO, Some(Duration::ZERO)));
+        assert_eq!(liveness.renewed_ago(at(5_000)), None, "without a deadline nothing was renewed");
     }
 }

@@ -16,14 +16,14 @@ const SCRAP_BYTES: usize = 16 << 10;
 
 /// A stream with a limit on how long a write may make no progress.
 #[derive(Debug)]
-pub(crate) struct Steady<S> {
+pub(crate) struct WriteTimeout<S> {
     inner: S,
     stall: Duration,
     stalled: Option<Pin<Box<Sleep>>>,
     lingering: Option<Pin<Box<Sleep>>>,
 }
 
-impl<S> Steady<S> {
+impl<S> WriteTimeout<S> {
     pub(crate) const fn new(inner: S, stall: Duration) -> Self {
         Self { inner, stall, stalled: None, lingering: None }
     }
@@ -41,13 +41,13 @@ impl<S> Steady<S> {
     }
 }
 
-impl<S: AsyncRead + Unpin> AsyncRead for Steady<S> {
+impl<S: AsyncRead + Unpin> AsyncRead for WriteTimeout<S> {
     fn poll_read(mut self: Pin<&mut Self>, context: &mut Context<'_>, buffer: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
         Pin::new(&mut self.inner).poll_read(context, buffer)
     }
 }
 
-impl<S: AsyncRead + AsyncWrite + Unpin> AsyncWrite for Steady<S> {
+impl<S: AsyncRead + AsyncWrite + Unpin> AsyncWrite for WriteTimeout<S> {
     fn poll_write(mut self: Pin<&mut Self>, context: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
         let result = Pin::new(&mut self.inner).poll_write(context, bytes);
         self.watched(context, result)

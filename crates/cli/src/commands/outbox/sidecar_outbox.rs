@@ -7,30 +7,30 @@ use futures::FutureExt as _;
 use futures::future::BoxFuture;
 use shardwise::settings::OutboxSettings;
 use shardwise_outbox::report_backlog;
-use shardwise_outbox::store::{DeadLetter, Replayed, Signature, Stuck};
+use shardwise_outbox::store::{DeadLetter, ReplayResult, Signature, Stuck};
 use shardwise_sidecar::{OutboxLetter, OutboxReplay, OutboxStatus, OutboxStuck};
 use tokio::sync::OnceCell;
 
-use super::opened::Opened;
+use super::open_store::OpenedStore;
 use super::sink;
 
 /// The most dead letters shown.
 const SHOWN: usize = 100;
 
 /// The store is opened by the first question, and again by the next one if that failed: without it the worker beside it does its work all the same.
-pub(crate) struct Shown {
+pub(crate) struct SidecarOutbox {
     name: String,
     settings: OutboxSettings,
-    store: OnceCell<Opened>,
+    store: OnceCell<OpenedStore>,
 }
 
-impl Shown {
+impl SidecarOutbox {
     pub(crate) fn new(name: &str, settings: &OutboxSettings) -> Arc<Self> {
         Arc::new(Self { name: name.to_owned(), settings: settings.clone(), store: OnceCell::new() })
     }
 
-    async fn store(&self) -> Result<&Opened, String> {
-        self.store.get_or_try_init(|| Opened::open(&self.settings)).await.map_err(|failure| failure.to_string())
+    async fn store(&self) -> Result<&OpenedStore, String> {
+        self.store.get_or_try_init(|| OpenedStore::open(&self.settings)).await.map_err(|failure| failure.to_string())
     }
 
     /// Counts the outbox for `/metrics` for as long as it is polled: publishers count it too, but not while none of them lives.
@@ -73,14 +73,14 @@ impl Shown {
         let replayed = self.store().await?.dead_letters().replay(event, &signature).await.map_err(told)?;
         let (done, sequence) = match replayed {
             None => (None, None),
-            Some(Replayed::Unblocked) => (Some("unblocked".to_owned()), None),
-            Some(Replayed::Appended { sequence }) => (Some("replayed".to_owned()), Some(sequence)),
+            Some(ReplayResult::Unblocked) => (Some("unblocked".to_owned()), None),
+            Some(ReplayResult::Appended { sequence }) => (Some("replayed".to_owned()), Some(sequence)),
         };
         Ok(OutboxReplay { id: event.to_owned(), done, sequence })
     }
 }
 
-impl shardwise_sidecar::Outbox for Shown {
+impl shardwise_sidecar::Outbox for SidecarOutbox {
     fn name(&self) -> &str {
         &self.name
     }

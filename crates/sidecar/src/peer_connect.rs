@@ -12,9 +12,9 @@ use tokio::net::TcpStream;
 use tokio::time::timeout;
 use tokio_rustls::TlsConnector;
 
-use crate::among::Peers;
-use crate::dial::{Failed, Member, Whom};
-use crate::exchange::Line;
+use crate::dial::{DialError, DialTarget, PeerMember};
+use crate::peer_config::Peers;
+use crate::peer_http::PeerConnection;
 use crate::target::Target;
 
 /// How long a name may take to be found, a connection to be there, and TLS to be agreed on, each.
@@ -23,29 +23,29 @@ const CONNECT_WITHIN: Duration = Duration::from_secs(2);
 const ADDRESSES_MOST: usize = 4;
 
 /// A new connection, with TLS where the target says so.
-pub(crate) async fn opened(whom: &Whom<'_>, target: &Target, method: Method) -> Result<Line, Failed> {
+pub(crate) async fn opened(whom: &DialTarget<'_>, target: &Target, method: Method) -> Result<PeerConnection, DialError> {
     let (stream, address) = connect(whom, target, method).await?;
     let opened = match whom {
-        Whom::Member(Member { peers: Peers { tls: Some(tls), .. }, .. }) if target.tls => {
-            Line::over(secured(stream, target, tls).await?, address).await
+        DialTarget::Member(PeerMember { peers: Peers { tls: Some(tls), .. }, .. }) if target.tls => {
+            PeerConnection::over(secured(stream, target, tls).await?, address).await
         }
-        _ => Line::over(stream, address).await,
+        _ => PeerConnection::over(stream, address).await,
     };
     opened.map_err(|error| broken(address, &error))
 }
 
 /// A connection to the first of its addresses that is allowed and there.
-async fn connect(whom: &Whom<'_>, target: &Target, method: Method) -> Result<(TcpStream, SocketAddr), Failed> {
+async fn connect(whom: &DialTarget<'_>, target: &Target, method: Method) -> Result<(TcpStream, SocketAddr), DialError> {
     let found = timeout(CONNECT_WITHIN, tokio::net::lookup_host((target.host.as_str(), target.port))).await;
     let addresses = match found {
         Ok(Ok(addresses)) => addresses.take(ADDRESSES_MOST),
-        Ok(Err(error)) => return Err(Failed::Nobody(format!("{}: {error}", target.host))),
-        Err(_) => return Err(Failed::Nobody(format!("{} is not found within {CONNECT_WITHIN:?}", target.host))),
+        Ok(Err(error)) => return Err(DialError::Nobody(format!("{}: {error}", target.host))),
+        Err(_) => return Err(DialError::Nobody(format!("{} is not found within {CONNECT_WITHIN:?}", target.host))),
     };
-    let mut failed = Failed::Nobody(format!("{} has no address", target.host));
+    let mut failed = DialError::Nobody(format!("{} has no address", target.host));
     for address in addresses {
         if let Some(why) = whom.barred(target, address.ip()) {
-            failed = Failed::Barred(why);
+            failed = DialError::Barred(why);
             continue;
         }
         match timeout(CONNECT_WITHIN, TcpStream::connect(address)).await {
@@ -56,8 +56,8 @@ async fn connect(whom: &Whom<'_>, target: &Target, method: Method) -> Result<(Tc
                 }
                 return Ok((stream, address));
             }
-            Ok(Err(error)) => failed = Failed::Nobody(format!("{address}: {error}")),
-            Err(_) => failed = Failed::Nobody(format!("{address}: no connection within {CONNECT_WITHIN:?}")),
+            Ok(Err(error)) => failed = DialError::Nobody(format!("{address}: {error}")),
+            Err(_) => failed = DialError::Nobody(format!("{address}: no connection within {CONNECT_WITHIN:?}")),
         }
     }
     Err(failed)
@@ -76,32 +76,32 @@ async fn secured(
     stream: TcpStream,
     target: &Target,
     config: &Arc<ClientConfig>,
-) -> Result<tokio_rustls::client::TlsStream<TcpStream>, Failed> {
-    let name = ServerName::try_from(target.host.clone()).map_err(|error| Failed::Barred(error.to_string()))?;
+) -> Result<tokio_rustls::client::TlsStream<TcpStream>, DialError> {
+    let name = ServerName::try_from(target.host.clone()).map_err(|error| DialError::Barred(error.to_string()))?;
     let agreed = timeout(CONNECT_WITHIN, TlsConnector::from(Arc::clone(config)).connect(name, stream)).await;
     match agreed {
         Ok(Ok(stream)) => Ok(stream),
         // A certificate that is not the right one is nobody we talk to.
-        Ok(Err(error)) if error.kind() == ErrorKind::InvalidData => Err(Failed::Barred(format!("{}: {error}", target.host))),
-        Ok(Err(error)) => Err(Failed::Broken(format!("{}: {error}", target.host))),
-        Err(_) => Err(Failed::Nobody(format!("{}: no TLS within {CONNECT_WITHIN:?}", target.host))),
+        Ok(Err(error)) if error.kind() == ErrorKind::InvalidData => Err(DialError::Barred(format!("{}: {error}", target.host))),
+        Ok(Err(error)) => Err(DialError::Broken(format!("{}: {error}", target.host))),
+        Err(_) => Err(DialError::Nobody(format!("{}: no TLS within {CONNECT_WITHIN:?}", target.host))),
     }
 }
 
 /// With what is below it: of TLS the error itself says nothing.
-pub(crate) fn broken(address: SocketAddr, error: &hyper::Error) -> Failed {
+pub(crate) fn broken(address: SocketAddr, error: &hyper::Error) -> DialError {
     let causes = || std::iter::successors(std::error::Error::source(error), |cause| cause.source());
     // By the time this is heard our side of TLS has agreed already, and theirs has not, so that nothing was asked there.
     if let Some(alert) = causes().filter_map(|cause| cause.downcast_ref()).find_map(of_certificate) {
-        return Failed::Barred(format!(
+        return DialError::Barred(format!(
             "{address} does not take the certificate that it is shown ({alert:?}): start this sidecar with --peer-cert, signed by whom it trusts"
         ));
     }
     if error.is_canceled() || error.is_closed() {
-        return Failed::Nobody(format!("{address}: it ended the connection before it was asked"));
+        return DialError::Nobody(format!("{address}: it ended the connection before it was asked"));
     }
     let cause = causes().next().map(|cause| format!(": {cause}")).unwrap_or_default();
-    Failed::Broken(format!("{address}: {error}{cause}"))
+    DialError::Broken(format!("{address}: {error}{cause}"))
 }
 
 /// What the other side has against our certificate, if that is it (RFC 8446, section 6.2).
@@ -129,7 +129,7 @@ mod tests {
         let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
         let target = Target::parse(&format!("http://{}", listener.local_addr().unwrap())).unwrap();
         let (peers, limits) = (Peers::default(), crate::options::Limits::default());
-        let whom = Whom::Beside(&peers, &limits);
+        let whom = DialTarget::Beside(&peers, &limits);
         for (method, limit) in [(Method::Get, Some(CONNECT_WITHIN)), (Method::Post, None)] {
             let (stream, _) = connect(&whom, &target, method).await.unwrap();
             assert_eq!(socket2::SockRef::from(&stream).tcp_user_timeout().unwrap(), limit, "{method:?}");

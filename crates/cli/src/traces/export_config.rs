@@ -14,7 +14,7 @@ const WITHIN_MOST: Duration = Duration::from_mins(1);
 
 /// What to export, and where to.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) struct Asked {
+pub(super) struct TraceExportConfig {
     /// The whole address.
     pub(super) endpoint: Url,
     /// How long a request may take, and until when it may be repeated.
@@ -24,7 +24,7 @@ pub(super) struct Asked {
     pub(super) level: LevelFilter,
 }
 
-impl Asked {
+impl TraceExportConfig {
     /// `None` if nothing is asked for.
     ///
     /// # Errors
@@ -67,8 +67,8 @@ impl Asked {
 mod tests {
     use super::*;
 
-    fn asked(variables: &[(&str, &str)]) -> Result<Option<Asked>, String> {
-        Asked::of(&|name| variables.iter().find(|(known, _)| *known == name).map(|(_, value)| (*value).to_owned()))
+    fn asked(variables: &[(&str, &str)]) -> Result<Option<TraceExportConfig>, String> {
+        TraceExportConfig::of(&|name| variables.iter().find(|(known, _)| *known == name).map(|(_, value)| (*value).to_owned()))
     }
 
     #[test]

@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 use shardwise::InstanceId;
 use utoipa::ToSchema;
 
-use crate::app::{App, Of};
+use crate::app::{App, PolicyPath};
 use crate::body;
 use crate::page::{LOG, may_act};
 use crate::problem::{Problem, Result};
@@ -16,13 +16,15 @@ use crate::problem::{Problem, Result};
 /// Whom it is about.
 #[derive(Debug, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
-pub(crate) struct Whom {
+#[schema(as = Whom)]
+pub(crate) struct DrainTarget {
     instance_id: String,
 }
 
 /// What has become of the wish.
 #[derive(Debug, Serialize, ToSchema)]
-pub(crate) struct Heard {
+#[schema(as = Heard)]
+pub(crate) struct DrainResponse {
     instance_id: String,
     /// Whether it is drained from now on; the member hears of it within a TTL.
     drained: bool,
@@ -34,10 +36,10 @@ pub(crate) struct Heard {
 #[utoipa::path(
     post, path = "/v1/policies/{policy}/drain", tag = "operator",
     params(("policy" = String, Path, description = "A policy that this sidecar serves")),
-    request_body(content = Whom, content_type = "application/json"),
-    responses((status = 200, description = "The wish is kept", body = Heard))
+    request_body(content = DrainTarget, content_type = "application/json"),
+    responses((status = 200, description = "The wish is kept", body = DrainResponse))
 )]
-pub(crate) async fn drain(app: State<Arc<App>>, of: Of, request: Request) -> Result<Json<Heard>> {
+pub(crate) async fn drain(app: State<Arc<App>>, of: PolicyPath, request: Request) -> Result<Json<DrainResponse>> {
     wish(app, of, request, true).await
 }
 
@@ -45,17 +47,17 @@ pub(crate) async fn drain(app: State<Arc<App>>, of: Of, request: Request) -> Res
 #[utoipa::path(
     post, path = "/v1/policies/{policy}/undrain", tag = "operator",
     params(("policy" = String, Path, description = "A policy that this sidecar serves")),
-    request_body(content = Whom, content_type = "application/json"),
-    responses((status = 200, description = "The wish is taken back", body = Heard))
+    request_body(content = DrainTarget, content_type = "application/json"),
+    responses((status = 200, description = "The wish is taken back", body = DrainResponse))
 )]
-pub(crate) async fn undrain(app: State<Arc<App>>, of: Of, request: Request) -> Result<Json<Heard>> {
+pub(crate) async fn undrain(app: State<Arc<App>>, of: PolicyPath, request: Request) -> Result<Json<DrainResponse>> {
     wish(app, of, request, false).await
 }
 
-async fn wish(State(app): State<Arc<App>>, Of(joined): Of, request: Request, drained: bool) -> Result<Json<Heard>> {
+async fn wish(State(app): State<Arc<App>>, PolicyPath(joined): PolicyPath, request: Request, drained: bool) -> Result<Json<DrainResponse>> {
     let (parts, body) = request.into_parts();
     may_act(&app, &parts.headers)?;
-    let Whom { instance_id } = body::json(&parts.headers, body, &app.limits, &app.bodies).await?;
+    let DrainTarget { instance_id } = body::json(&parts.headers, body, &app.limits, &app.bodies).await?;
     // What cannot be an id is nobody's.
     let id = InstanceId::new(&instance_id).map_err(|error| Problem::unknown_instance(error.to_string()))?;
     let policy = joined.service.policy().name.to_string();
@@ -68,5 +70,5 @@ async fn wish(State(app): State<Arc<App>>, Of(joined): Of, request: Request, dra
         tracing::warn!(target: LOG, policy, instance = %id, drained, why = problem.detail(), "it is unknown whether an operator's wish is kept");
     })?;
     tracing::info!(target: LOG, policy, instance = %id, drained, changed, "an operator's wish is kept");
-    Ok(Json(Heard { instance_id, drained, changed }))
+    Ok(Json(DrainResponse { instance_id, drained, changed }))
 }

@@ -4,10 +4,10 @@ use clap::Args;
 use serde::Serialize;
 use shardwise::InstanceId;
 
-use super::Group;
+use super::GroupArgs;
 use crate::args::Common;
 use crate::commands::{waiting, waits_for};
-use crate::exit::{Code, Failure, Result};
+use crate::exit::{CliFailure, Code, Result};
 use crate::output::{self, Format};
 
 /// Let a member stay and own nothing, over its restarts too
@@ -25,7 +25,7 @@ pub(crate) struct Drain {
     #[arg(long)]
     wait: bool,
     #[command(flatten)]
-    group: Group,
+    group: GroupArgs,
 }
 
 /// Let a drained member take its share again
@@ -38,11 +38,11 @@ pub(crate) struct Undrain {
     /// The member's instance id
     id: String,
     #[command(flatten)]
-    group: Group,
+    group: GroupArgs,
 }
 
 #[derive(Serialize)]
-struct Told<'a> {
+struct DrainReport<'a> {
     policy: &'a str,
     instance_id: &'a str,
     drained: bool,
@@ -54,33 +54,33 @@ struct Told<'a> {
 
 impl Drain {
     pub(crate) async fn run(&self, common: &Common) -> Result<Code> {
-        wish(&self.id, &self.group, common, Wish::Drain { wait: self.wait }).await
+        wish(&self.id, &self.group, common, DrainAction::Drain { wait: self.wait }).await
     }
 }
 
 impl Undrain {
     pub(crate) async fn run(&self, common: &Common) -> Result<Code> {
-        wish(&self.id, &self.group, common, Wish::Undrain).await
+        wish(&self.id, &self.group, common, DrainAction::Undrain).await
     }
 }
 
 /// What is wanted of the member.
-enum Wish {
+enum DrainAction {
     Drain { wait: bool },
     Undrain,
 }
 
-async fn wish(id: &str, group: &Group, common: &Common, wish: Wish) -> Result<Code> {
-    let instance_id = InstanceId::new(id).map_err(|error| Failure::new(Code::Usage, error.to_string()))?;
+async fn wish(id: &str, group: &GroupArgs, common: &Common, wish: DrainAction) -> Result<Code> {
+    let instance_id = InstanceId::new(id).map_err(|error| CliFailure::new(Code::Usage, error.to_string()))?;
     let (factory, policy) = group.open(common)?;
     let (changed, owns_nothing) = match wish {
-        Wish::Drain { wait } => {
+        DrainAction::Drain { wait } => {
             let changed = waiting(waits_for(&policy), factory.drain(&policy, &instance_id)).await?;
             (changed, if wait { Some(factory.wait_until_drained(&policy, &instance_id).await?) } else { None })
         }
-        Wish::Undrain => (waiting(waits_for(&policy), factory.undrain(&policy, &instance_id)).await?, None),
+        DrainAction::Undrain => (waiting(waits_for(&policy), factory.undrain(&policy, &instance_id)).await?, None),
     };
-    let drained = matches!(wish, Wish::Drain { .. });
+    let drained = matches!(wish, DrainAction::Drain { .. });
     let words = match (drained, changed, owns_nothing) {
         (true, _, Some(true)) => "is drained and owns nothing",
         (true, _, Some(false)) => "was asked to drain and still owns something: check its log and that it is running",
@@ -90,7 +90,7 @@ async fn wish(id: &str, group: &Group, common: &Common, wish: Wish) -> Result<Co
         (false, false, _) => "is not drained",
     };
     match common.format() {
-        Format::Json => output::json_line(&Told { policy: &policy, instance_id: id, drained, changed, owns_nothing })?,
+        Format::Json => output::json_line(&DrainReport { policy: &policy, instance_id: id, drained, changed, owns_nothing })?,
         Format::Human => output::text(&format!("{instance_id} {words}\n"))?,
     }
     let is_done = if drained { owns_nothing != Some(false) } else { changed };

@@ -9,10 +9,10 @@ use rustls::server::danger::ClientCertVerifier;
 use tokio::sync::Semaphore;
 
 use crate::certificates::{Signers, Tls};
-use crate::exchange::Line;
+use crate::connection_pool::ConnectionPool;
 use crate::forward::FORWARDS_MOST;
-use crate::kept::Kept;
 use crate::options::Token;
+use crate::peer_http::PeerConnection;
 use crate::server::Error;
 use crate::target::Target;
 
@@ -34,13 +34,22 @@ pub struct Peers {
     /// Where the next search for any member begins.
     pub(crate) next: AtomicUsize,
     /// Connections to members, and to the worker beside.
-    pub(crate) kept: Kept<Line>,
+    pub(crate) connection_pool: ConnectionPool<PeerConnection>,
 }
 
 impl Default for Peers {
     fn default() -> Self {
         let [turns, answers] = [(); 2].map(|()| Semaphore::new(FORWARDS_MOST));
-        Self { token: None, tls: None, members: None, forward_to: None, turns, answers, next: AtomicUsize::new(0), kept: Kept::default() }
+        Self {
+            token: None,
+            tls: None,
+            members: None,
+            forward_to: None,
+            turns,
+            answers,
+            next: AtomicUsize::new(0),
+            connection_pool: ConnectionPool::default(),
+        }
     }
 }
 

@@ -6,15 +6,15 @@ use shardwise::Serves;
 use shardwise::settings::{OutboxSettings, StoreSettings};
 use shardwise_outbox::{DeadLetters, NewEvent, PostgresConfig, PostgresStore, SqliteStore, Store};
 
-use crate::exit::{Code, Failure, Result};
+use crate::exit::{CliFailure, Code, Result};
 
 /// An open store.
-pub(super) enum Opened {
+pub(super) enum OpenedStore {
     Sqlite(SqliteStore),
     Postgres(PostgresStore),
 }
 
-impl Opened {
+impl OpenedStore {
     pub(super) async fn open(outbox: &OutboxSettings) -> Result<Self> {
         match &outbox.store {
             StoreSettings::Sqlite { path } => Ok(Self::Sqlite(SqliteStore::open(path.clone()).await?)),
@@ -86,6 +86,6 @@ fn config(outbox: &OutboxSettings) -> Result<PostgresConfig> {
     })
 }
 
-fn unknown(store: &StoreSettings) -> Failure {
-    Failure::new(Code::Usage, format!("this program has no store {store}"))
+fn unknown(store: &StoreSettings) -> CliFailure {
+    CliFailure::new(Code::Usage, format!("this program has no store {store}"))
 }

@@ -17,9 +17,9 @@ use tokio::io::{AsyncRead, AsyncWrite};
 use tokio_util::task::AbortOnDropHandle;
 use tracing::Span;
 
-use crate::body::Incoming;
-use crate::dial::{Failed, Whom, word};
-use crate::greet::Known;
+use crate::body::IncomingBody;
+use crate::dial::{DialError, DialTarget, word};
+use crate::greet::ProvenPeer;
 use crate::target::Target;
 
 /// The most bytes of an answer's head.
@@ -27,15 +27,15 @@ const HEAD_BYTES_MAX: usize = 16 << 10;
 
 /// A connection on which one request at a time can be sent. It ends when it is dropped.
 #[derive(Debug)]
-pub(crate) struct Line {
+pub(crate) struct PeerConnection {
     sender: SendRequest<Body>,
     address: SocketAddr,
     /// The member that is there, where it has proven that.
-    pub(crate) known: Option<Known>,
+    pub(crate) known: Option<ProvenPeer>,
     _connection: AbortOnDropHandle<hyper::Result<()>>,
 }
 
-impl Line {
+impl PeerConnection {
     pub(crate) async fn over(stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static, address: SocketAddr) -> hyper::Result<Self> {
         let mut client = http1::Builder::new();
         let (sender, connection) = client.max_buf_size(HEAD_BYTES_MAX).handshake(TokioIo::new(stream)).await?;
@@ -70,51 +70,51 @@ impl Line {
 
 /// What has let a request in, or has not.
 #[derive(Debug, PartialEq, Eq)]
-enum By {
+enum AdmittedBy {
     Member,
     Refused,
     Gate,
     Stranger,
 }
 
-impl By {
-    fn of(whom: &Whom<'_>, head: &Parts) -> Self {
+impl AdmittedBy {
+    fn of(whom: &DialTarget<'_>, head: &Parts) -> Self {
         match (whom, head.headers.get(PEER_HEADER)) {
-            (Whom::Member(_), Some(by)) if by == REFUSED => Self::Refused,
-            (Whom::Member(_), Some(by)) if by == AT_THE_GATE => Self::Gate,
-            (Whom::Beside(..), _) | (Whom::Member(_), Some(_)) => Self::Member,
-            (Whom::Member(_), None) => Self::Stranger,
+            (DialTarget::Member(_), Some(by)) if by == REFUSED => Self::Refused,
+            (DialTarget::Member(_), Some(by)) if by == AT_THE_GATE => Self::Gate,
+            (DialTarget::Beside(..), _) | (DialTarget::Member(_), Some(_)) => Self::Member,
+            (DialTarget::Member(_), None) => Self::Stranger,
         }
     }
 }
 
 /// The answer, and whether it has come to its end, so that the next one can be asked for.
 pub(crate) async fn taken_in(
-    whom: &Whom<'_>,
+    whom: &DialTarget<'_>,
     response: hyper::Response<Answering>,
-    line: &Line,
+    connection: &PeerConnection,
     target: &Target,
-) -> (Result<Answer, Failed>, bool) {
+) -> (Result<Answer, DialError>, bool) {
     let (head, body) = response.into_parts();
-    let address = line.address;
+    let address = connection.address;
     let status = head.status.as_u16();
-    let by = By::of(whom, &head);
+    let by = AdmittedBy::of(whom, &head);
     // What a stranger says is nothing to wait for, unless a member was there and may have done something.
-    if by == By::Stranger && line.known.is_none() {
-        return (Err(Failed::Nobody(format!("{address}: who is there is no member of the group"))), false);
+    if by == AdmittedBy::Stranger && connection.known.is_none() {
+        return (Err(DialError::Nobody(format!("{address}: who is there is no member of the group"))), false);
     }
     let bytes = match whole(whom, body, address).await {
         Ok(bytes) => bytes,
         Err(failed) => return (Err(failed), false),
     };
-    if !line.is_its_answer(&head, &bytes) {
-        return (Err(Failed::Broken(format!("{address}: its answer is not proven, so it may be another's"))), false);
+    if !connection.is_its_answer(&head, &bytes) {
+        return (Err(DialError::Broken(format!("{address}: its answer is not proven, so it may be another's"))), false);
     }
     let answer = match by {
-        By::Refused => Err(refusal(status, address)),
-        By::Gate => Err(at_the_gate(status, address, target)),
+        AdmittedBy::Refused => Err(refusal(status, address)),
+        AdmittedBy::Gate => Err(at_the_gate(status, address, target)),
         _ if !matches!(status, 200..=299 | 400..=599) => {
-            Err(Failed::Broken(format!("{address}: it answers with status {status}, which is not passed on")))
+            Err(DialError::Broken(format!("{address}: it answers with status {status}, which is not passed on")))
         }
         _ => {
             let kind = head.headers.get(CONTENT_TYPE).and_then(|kind| kind.to_str().ok()).unwrap_or("application/octet-stream");
@@ -124,9 +124,9 @@ pub(crate) async fn taken_in(
     (answer, true)
 }
 
-async fn whole(whom: &Whom<'_>, body: Answering, address: SocketAddr) -> Result<Vec<u8>, Failed> {
-    let broken = |why: &str| Failed::Broken(format!("{address}: its answer {why}"));
-    let mut incoming = Incoming::new(Body::new(body), BODY_BYTES_MAX as u64, whom.limits())
+async fn whole(whom: &DialTarget<'_>, body: Answering, address: SocketAddr) -> Result<Vec<u8>, DialError> {
+    let broken = |why: &str| DialError::Broken(format!("{address}: its answer {why}"));
+    let mut incoming = IncomingBody::new(Body::new(body), BODY_BYTES_MAX as u64, whom.limits())
         .map_err(|_| broken(&format!("has more than {BODY_BYTES_MAX} bytes")))?;
     let mut bytes = Vec::new();
     while let Some(piece) = incoming.next().await.map_err(|_| broken("is too long, too slow or cut off"))? {
@@ -136,30 +136,30 @@ async fn whole(whom: &Whom<'_>, body: Answering, address: SocketAddr) -> Result<
 }
 
 /// Of a request by a name that is none of the other side's.
-pub(crate) fn at_the_gate(status: u16, address: SocketAddr, target: &Target) -> Failed {
-    Failed::Barred(format!(
+pub(crate) fn at_the_gate(status: u16, address: SocketAddr, target: &Target) -> DialError {
+    DialError::Barred(format!(
         "{address} is not to be called {} (status {status}): start its sidecar with --allow-host, or set instance.address there",
         target.authority()
     ))
 }
 
 /// Of a request that the member did not let in, so that nothing was handled.
-pub(crate) fn refusal(status: u16, address: SocketAddr) -> Failed {
+pub(crate) fn refusal(status: u16, address: SocketAddr) -> DialError {
     match status {
-        421 | 503 => Failed::Nobody(format!("{address}: another member is there now, or it is stopping")),
-        401 | 403 => Failed::Barred(format!(
+        421 | 503 => DialError::Nobody(format!("{address}: another member is there now, or it is stopping")),
+        401 | 403 => DialError::Barred(format!(
             "{address} does not take the token or certificate that it is shown: give all members the same peer token, and certificates of one authority"
         )),
-        429 => Failed::Barred(format!("{address}: too many ask it at once; try again")),
-        _ => Failed::Barred(format!("{address}: it refuses the request with status {status}")),
+        429 => DialError::Barred(format!("{address}: too many ask it at once; try again")),
+        _ => DialError::Barred(format!("{address}: it refuses the request with status {status}")),
     }
 }
 
 /// The request as it is sent: its method, path and body, the body's type, its proof, and, where traces are exported, the span in which it is made. Nothing
 /// else that the caller has sent.
 pub(crate) fn asked(
-    whom: &Whom<'_>,
-    line: &mut Line,
+    whom: &DialTarget<'_>,
+    connection: &mut PeerConnection,
     authority: &str,
     path: &str,
     request: &Request,
@@ -173,10 +173,10 @@ pub(crate) fn asked(
     if let Some(span) = &span {
         asked = asked.header(TRACEPARENT, span);
     }
-    if let Whom::Member(_) = whom {
+    if let DialTarget::Member(_) = whom {
         asked = asked.header(PEER_HEADER, SPOKEN);
     }
-    if let Some(known) = &mut line.known {
+    if let Some(known) = &mut connection.known {
         let digest = digest(&request.body);
         let proof = known.asking.proof(&RequestParts {
             method: word(request.method),

@@ -1,0 +1,184 @@
+//! Who is connected. When all connections are taken, whoever has been idle for longest has to go, so that idle clients keep nobody out.
+
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Instant;
+
+use tokio_util::sync::CancellationToken;
+
+/// More connections than that are there for probes, when all others are busy.
+const FOR_PROBES: usize = 8;
+
+/// The connections of one listener.
+#[derive(Debug)]
+pub(crate) struct ConnectionTable {
+    most: usize,
+    taken: Mutex<OpenConnections>,
+}
+
+#[derive(Debug, Default)]
+struct OpenConnections {
+    next: u64,
+    connections: HashMap<u64, Arc<ConnectionEntry>>,
+    /// Those of them that may only probe.
+    probes: usize,
+}
+
+/// One connection.
+#[derive(Debug)]
+struct ConnectionEntry {
+    requests: AtomicUsize,
+    /// Since when nothing is asked.
+    idle: Mutex<Instant>,
+    closed: CancellationToken,
+    probes_only: bool,
+}
+
+/// A connection's right to be there; given back when dropped.
+#[derive(Debug)]
+pub(crate) struct ConnectionTicket {
+    connections: Arc<ConnectionTable>,
+    number: u64,
+    entry: Arc<ConnectionEntry>,
+}
+
+/// While it lives, a request is being answered.
+#[derive(Debug)]
+pub(crate) struct Busy(Arc<ConnectionEntry>);
+
+impl ConnectionTable {
+    pub(crate) fn new(most: usize) -> Arc<Self> {
+        Arc::new(Self { most: most.max(1), taken: Mutex::default() })
+    }
+
+    fn taken(&self) -> MutexGuard<'_, OpenConnections> {
+        // The table stays whole: each change is one insertion or removal.
+        self.taken.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// A entry, if need be that of the one that has been idle for longest, or one that may only probe where everybody is busy; `None` if those are busy too.
+    pub(crate) fn take(self: &Arc<Self>) -> Option<ConnectionTicket> {
+        let mut taken = self.taken();
+        let probes_only = !taken.has_room(false, self.most);
+        if probes_only && !taken.has_room(true, FOR_PROBES) {
+            return None;
+        }
+        taken.next += 1;
+        let number = taken.next;
+        let (requests, idle, closed) = (AtomicUsize::new(0), Mutex::new(Instant::now()), CancellationToken::new());
+        let entry = Arc::new(ConnectionEntry { requests, idle, closed, probes_only });
+        taken.add(number, Arc::clone(&entry));
+        Some(ConnectionTicket { connections: Arc::clone(self), number, entry })
+    }
+
+    /// How many are taken.
+    pub(crate) fn len(&self) -> usize {
+        self.taken().connections.len()
+    }
+}
+
+impl OpenConnections {
+    /// Whether there is room for one more of that kind, which is made if somebody is idle.
+    fn has_room(&mut self, probes_only: bool, most: usize) -> bool {
+        let there = if probes_only { self.probes } else { self.connections.len() - self.probes };
+        if there < most {
+            return true;
+        }
+        let alike =
+            self.connections.iter().filter(|(_, entry)| entry.probes_only == probes_only && entry.requests.load(Ordering::Relaxed) == 0);
+        let Some(longest) = alike.min_by_key(|(_, entry)| *lock(&entry.idle)).map(|(number, _)| *number) else { return false };
+        if let Some(entry) = self.remove(longest) {
+            entry.closed.cancel();
+        }
+        true
+    }
+
+    fn add(&mut self, number: u64, entry: Arc<ConnectionEntry>) {
+        self.probes += usize::from(entry.probes_only);
+        self.connections.insert(number, entry);
+    }
+
+    fn remove(&mut self, number: u64) -> Option<Arc<ConnectionEntry>> {
+        let entry = self.connections.remove(&number)?;
+        self.probes -= usize::from(entry.probes_only);
+        Some(entry)
+    }
+}
+
+fn lock(idle: &Mutex<Instant>) -> MutexGuard<'_, Instant> {
+    idle.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl ConnectionTicket {
+    /// Cancelled when the entry is needed for somebody else.
+    pub(crate) fn closed(&self) -> &CancellationToken {
+        &self.entry.closed
+    }
+
+    /// Whether everybody else was busy, so that only probes are answered here.
+    pub(crate) fn probes_only(&self) -> bool {
+        self.entry.probes_only
+    }
+
+    pub(crate) fn busy(&self) -> Busy {
+        self.entry.requests.fetch_add(1, Ordering::Relaxed);
+        Busy(Arc::clone(&self.entry))
+    }
+}
+
+impl Drop for ConnectionTicket {
+    fn drop(&mut self) {
+        self.connections.taken().remove(self.number);
+    }
+}
+
+impl Drop for Busy {
+    fn drop(&mut self) {
+        *lock(&self.0.idle) = Instant::now();
+        self.0.requests.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn whoever_is_idle_for_longest_goes_and_who_is_busy_stays() {
+        let connections = ConnectionTable::new(3);
+        let [first, second, third] = std::array::from_fn(|_| connections.take().unwrap());
+        let asks = first.busy();
+        let fourth = connections.take().unwrap();
+        assert!(second.closed().is_cancelled() && !first.closed().is_cancelled() && !third.closed().is_cancelled());
+        drop(second);
+        assert_eq!(connections.len(), 3);
+        let all = [third.busy(), fourth.busy()];
+        assert!(connections.take().is_some_and(|entry| entry.probes_only()), "everybody is busy");
+        drop((asks, all));
+        // The first was the first to be idle again.
+        let fifth = connections.take().unwrap();
+        assert!(first.closed().is_cancelled());
+        drop((first, third, fourth, fifth));
+        assert_eq!(connections.len(), 0);
+    }
+
+    #[test]
+    fn when_everybody_is_busy_there_is_room_for_probes_all_the_same() {
+        let connections = ConnectionTable::new(2);
+        let busy = [(); 2].map(|()| connections.take().unwrap());
+        let asks: Vec<_> = busy.iter().map(ConnectionTicket::busy).collect();
+        assert!(busy.iter().all(|entry| !entry.probes_only()));
+        let probes: Vec<_> = (0..FOR_PROBES).map(|_| connections.take().unwrap()).collect();
+        assert!(probes.iter().all(ConnectionTicket::probes_only));
+        // Who came for a probe and says nothing makes room too, and never at the cost of the others.
+        let late = connections.take().unwrap();
+        assert!(late.probes_only() && probes[0].closed().is_cancelled() && busy.iter().all(|entry| !entry.closed().is_cancelled()));
+        let probing: Vec<_> = probes.iter().skip(1).chain([&late]).map(ConnectionTicket::busy).collect();
+        assert!(connections.take().is_none());
+        drop((asks, probing));
+        assert!(connections.take().is_some_and(|entry| !entry.probes_only()));
+        drop((busy, probes, late));
+        assert_eq!((connections.len(), connections.taken().probes), (0, 0));
+    }
+}
