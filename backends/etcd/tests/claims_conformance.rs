@@ -5,8 +5,8 @@
 
 mod common;
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -15,9 +15,8 @@ use shardwise_backend_etcd::{EtcdConfig, TTL_LEAST};
 use shardwise_core::GroupName;
 use shardwise_discovery::Clock;
 use shardwise_discovery::conformance::{Fixture, Scope};
-use shardwise_testkit::{Etcd, EtcdCluster, EtcdOptions, KeyAccess};
+use shardwise_testkit::{Etcd, EtcdCluster, EtcdOptions, KeyAccess, SharedServer};
 use tokio::runtime::Handle;
-use tokio::sync::Mutex;
 use tokio::task::block_in_place;
 
 fn scope(here: &EtcdConfig, there: &EtcdConfig, group: &str, ttl: Duration, guard: impl Send + Sync + 'static) -> Scope {
@@ -51,20 +50,16 @@ mod one_server {
 mod three_servers_with_passwords {
     use super::*;
 
-    /// There as long as a case uses it.
-    static SHARED: Mutex<Weak<EtcdCluster>> = Mutex::const_new(Weak::new());
+    static SHARED: SharedServer<EtcdCluster> = SharedServer::new();
     static GROUPS: AtomicU64 = AtomicU64::new(0);
 
     async fn shared() -> Arc<EtcdCluster> {
-        let mut shared = SHARED.lock().await;
-        if let Some(cluster) = shared.upgrade() {
-            return cluster;
-        }
-        let cluster = EtcdCluster::start(3, EtcdOptions::default().with_auth()).await.expect("three etcd servers");
-        cluster.members()[0].add_user("worker", "right", &[(KeyAccess::ReadWrite, "/shardwise/")]).await.expect("a user");
-        let cluster = Arc::new(cluster);
-        *shared = Arc::downgrade(&cluster);
-        cluster
+        let start = async || {
+            let cluster = EtcdCluster::start(3, EtcdOptions::default().with_auth()).await?;
+            cluster.members()[0].add_user("worker", "right", &[(KeyAccess::ReadWrite, "/shardwise/")]).await?;
+            Ok(Arc::new(cluster))
+        };
+        SHARED.get(start).await.expect("three etcd servers")
     }
 
     struct OneCluster;

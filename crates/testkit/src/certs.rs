@@ -10,6 +10,7 @@ use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, DnType, Extend
 use tempfile::TempDir;
 
 use crate::error::{Error, Result};
+use crate::folder;
 
 /// What a server on this machine is called.
 const HERE: [&str; 2] = ["127.0.0.1", "localhost"];
@@ -36,7 +37,7 @@ impl Authority {
     /// A new authority, which nobody trusts who is not told to.
     pub fn new() -> Result<Self> {
         static COUNT: AtomicU32 = AtomicU32::new(1);
-        let folder = tempfile::Builder::new().prefix("shardwise-certs-").tempdir().map_err(Error::io("a folder for certificates"))?;
+        let folder = folder::temporary("certs")?;
         let mut params = CertificateParams::new(Vec::new()).map_err(refused)?;
         // Two authorities of one name would be taken for one whose signature is wrong.
         let name = format!("authority {} of a test", COUNT.fetch_add(1, Ordering::Relaxed));

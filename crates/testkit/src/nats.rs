@@ -10,6 +10,7 @@ use tokio::net::TcpStream;
 
 use crate::certs::CertIdentity;
 use crate::error::{Error, Result};
+use crate::folder;
 use crate::ports::Port;
 use crate::process::{ATTEMPTS, Process, TAKEN};
 use crate::servers;
@@ -88,7 +89,7 @@ impl Nats {
     /// Starts the process and does not wait for it.
     fn launch(options: &NatsOptions) -> Result<Self> {
         let port = Port::reserve()?;
-        let folder = tempfile::Builder::new().prefix("shardwise-nats-").tempdir().map_err(Error::io("a folder for NATS"))?;
+        let folder = folder::temporary("nats")?;
         let path = folder.path().join("nats.conf");
         std::fs::write(&path, options.text(&folder, port.number())).map_err(Error::io(path.display()))?;
         let arguments = vec!["-c".to_owned(), path.display().to_string()];

@@ -8,6 +8,7 @@ use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
 
 use crate::error::{Error, Result};
+use crate::folder;
 use crate::ports::Port;
 use crate::process::Process;
 use crate::servers::{self, RABBITMQ};
@@ -47,7 +48,7 @@ impl RabbitMq {
     pub async fn start(options: RabbitMqOptions) -> Result<Self> {
         let home = servers::home(&RABBITMQ)?;
         let (port, nodes, peers) = (Port::reserve()?, Port::reserve()?, Port::reserve()?);
-        let folder = tempfile::Builder::new().prefix("shardwise-rabbitmq-").tempdir().map_err(Error::io("a folder for RabbitMQ"))?;
+        let folder = folder::temporary("rabbitmq")?;
         let mut text = format!("listeners.tcp.default = 127.0.0.1:{}\nlog.console = true\nlog.file = false\n", port.number());
         for line in &options.settings {
             // Writing to a text does not fail.

@@ -9,6 +9,7 @@ use tokio::net::TcpStream;
 
 use crate::certs::CertIdentity;
 use crate::error::{Error, Result};
+use crate::folder;
 use crate::ports::Port;
 use crate::process::{ATTEMPTS, Process};
 use crate::servers::{self, REDIS};
@@ -98,7 +99,7 @@ impl Redis {
     /// Starts the process and does not wait for it.
     fn launch(options: &RedisOptions) -> Result<Self> {
         let (port, home) = (Port::reserve()?, servers::home(&REDIS)?);
-        let folder = tempfile::Builder::new().prefix("shardwise-redis-").tempdir().map_err(Error::io("a folder for Redis"))?;
+        let folder = folder::temporary("redis")?;
         // Called by its own name it is the server, by that in the package one of the tools.
         let program = folder.path().join("redis-server");
         std::os::unix::fs::symlink(home.join(REDIS.programs[0]), &program).map_err(Error::io(program.display()))?;

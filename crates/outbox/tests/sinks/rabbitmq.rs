@@ -11,7 +11,7 @@ use lapin::{Connection, ConnectionProperties, ExchangeKind};
 use shardwise_outbox::exercise::{self, SinkHarness, SinkServer, deliveries};
 use shardwise_outbox::sink::{Acceptance, Mode, RabbitMqConfig, RabbitMqSink, Template, parse_line};
 use shardwise_outbox::{Delivery, ErrorKind, Sink};
-use shardwise_testkit::{Direction, RabbitMq, RabbitMqOptions, TcpProxy};
+use shardwise_testkit::{Direction, RabbitMq, RabbitMqOptions, SharedServer, TcpProxy};
 use tokio::io::AsyncReadExt as _;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{Notify, OnceCell};
@@ -24,14 +24,8 @@ const EVENT_MAX: usize = 2 << 20;
 
 /// One node for all tests of this program, because it takes seconds to start. Those that end it have their own.
 pub(crate) async fn shared() -> Arc<RabbitMq> {
-    static SHARED: tokio::sync::Mutex<std::sync::Weak<RabbitMq>> = tokio::sync::Mutex::const_new(std::sync::Weak::new());
-    let mut shared = SHARED.lock().await;
-    if let Some(running) = shared.upgrade() {
-        return running;
-    }
-    let started = Arc::new(RabbitMq::start(RabbitMqOptions::default()).await.unwrap());
-    *shared = Arc::downgrade(&started);
-    started
+    static SHARED: SharedServer<RabbitMq> = SharedServer::new();
+    SHARED.get(async || RabbitMq::start(RabbitMqOptions::default()).await.map(Arc::new)).await.unwrap()
 }
 
 /// An exchange and a queue of its own.

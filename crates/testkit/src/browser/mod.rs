@@ -13,6 +13,7 @@ use tempfile::TempDir;
 
 use self::pipe::Pipe;
 use crate::error::{Error, Result};
+use crate::folder;
 use crate::process::{LOOK_EVERY, PATIENCE, Process};
 use crate::servers::{self, CHROMIUM};
 
@@ -84,7 +85,7 @@ impl Browser {
     /// A browser that has asked nothing yet.
     pub fn start() -> Result<Self> {
         let home = servers::home(&CHROMIUM)?;
-        let folder = tempfile::Builder::new().prefix("shardwise-browser-").tempdir().map_err(Error::io("a folder for the browser"))?;
+        let folder = folder::temporary("browser")?;
         let place = |name: &str| folder.path().join(name);
         let fonts = format!(
             "<?xml version=\"1.0\"?><!DOCTYPE fontconfig SYSTEM \"fonts.dtd\"><fontconfig><dir>{}</dir><cachedir>{}</cachedir></fontconfig>",

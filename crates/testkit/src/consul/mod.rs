@@ -19,6 +19,7 @@ pub use options::ConsulOptions;
 use options::ConsulPorts;
 
 use crate::error::{Error, Result};
+use crate::folder;
 use crate::http::{HttpAnswer, HttpRequest};
 use crate::process::{ATTEMPTS, Process, TAKEN};
 use crate::servers;
@@ -68,7 +69,7 @@ impl Consul {
     /// Starts the process and does not wait for it.
     async fn launch(options: ConsulOptions, ports: ConsulPorts) -> Result<Self> {
         let program = servers::program("consul")?;
-        let folder = tempfile::Builder::new().prefix("shardwise-consul-").tempdir().map_err(Error::io("a folder for Consul"))?;
+        let folder = folder::temporary("consul")?;
         if let Some(network) = &options.network {
             network.open(&ports).await?;
         }

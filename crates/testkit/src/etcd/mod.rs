@@ -17,6 +17,7 @@ pub use options::EtcdOptions;
 use options::{ClusterMembership, EtcdPorts};
 
 use crate::error::{Error, Result};
+use crate::folder;
 use crate::http::HttpRequest;
 use crate::process::Process;
 use crate::servers;
@@ -56,7 +57,7 @@ impl Etcd {
     /// Starts the process and does not wait for it.
     fn launch(options: &EtcdOptions, place: ClusterMembership, ports: EtcdPorts) -> Result<Self> {
         let program = servers::program("etcd")?;
-        let folder = tempfile::Builder::new().prefix("shardwise-etcd-").tempdir().map_err(Error::io("a folder for etcd"))?;
+        let folder = folder::temporary("etcd")?;
         let arguments = options.arguments(&place, folder.path(), &ports);
         let process = Process::new(format!("etcd {}", place.name), program, arguments, folder.path().join("log"));
         process.start()?;

@@ -7,20 +7,21 @@ mod wire;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::sync::{Arc, Weak};
 
 use nix::sys::signal::Signal;
 use nix::unistd::User;
 use tempfile::TempDir;
-use tokio::sync::Mutex;
 
 pub use options::PostgresOptions;
 
 use crate::error::{Error, Result};
+use crate::folder;
 use crate::ports::Port;
 use crate::process::{ATTEMPTS, Process, leashed};
 use crate::servers;
+use crate::shared_server::SharedServer;
 
 /// What the server's log says when somebody else listens on its port.
 const TAKEN: &str = "Address already in use";
@@ -59,17 +60,10 @@ impl Postgres {
         }
     }
 
-    /// The server of the newest version that the tests of one program share. It is started for the first that asks, and is gone with the
-    /// last that has it.
+    /// The server of the newest version that the tests of one program share.
     pub async fn shared() -> Result<Arc<Self>> {
-        static SHARED: Mutex<Weak<Postgres>> = Mutex::const_new(Weak::new());
-        let mut shared = SHARED.lock().await;
-        if let Some(running) = shared.upgrade() {
-            return Ok(running);
-        }
-        let started = Self::start(PostgresOptions::default()).await?;
-        *shared = Arc::downgrade(&started);
-        Ok(started)
+        static SHARED: SharedServer<Postgres> = SharedServer::new();
+        SHARED.get(async || Self::start(PostgresOptions::default()).await).await
     }
 
     /// Starts the process and does not wait for it.
@@ -77,7 +71,7 @@ impl Postgres {
         let port = Port::reserve()?;
         let server = options.server();
         let (home, user) = (servers::home(&server)?, account::other_than_root()?);
-        let folder = tempfile::Builder::new().prefix("shardwise-postgres-").tempdir().map_err(Error::io("a folder for PostgreSQL"))?;
+        let folder = folder::temporary("postgres")?;
         let home = account::settle(user.as_ref(), &home, folder.path())?;
         let arguments = options.arguments(folder.path(), port.number());
         match copy_of {
