@@ -1,17 +1,20 @@
-//! The step `test`: everything is built once, and the test binaries run three at a time. Those against real servers wait most of their time for leases to
-//! end, so that one after the other would leave the cores idle for half of the step.
+//! The steps `test` and `test-more`: the test binaries of a lane are built once and run three at a time. Those against real servers wait most of their
+//! time for leases to expire, so one after the other would leave the cores idle for half of the step.
+//!
+//! A manifest's `[package.metadata.lanes]` names in `second` the test binaries of the second lane. `split` names binaries whose tests are in both: those
+//! in the first lane by parts of their names, the rest in the second. All others are in the first.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::path::PathBuf;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-use cargo_metadata::{Artifact, Message, TargetKind};
+use cargo_metadata::{Artifact, Message, Package, Target, TargetKind};
 
 use crate::beside;
 use crate::context::TaskContext;
 use crate::report::say;
-use crate::run::{StepLog, TaskFailure, count_tests};
-use crate::steps::StepPass;
+use crate::run::{TaskFailure, StepLog, count_tests};
+use crate::steps::{Lane, StepPass};
 
 /// How many run at the same time.
 const AT_ONCE: usize = 3;
@@ -29,6 +32,8 @@ struct Binary {
     executable: PathBuf,
     folder: PathBuf,
     repeat: String,
+    /// Which of its tests run.
+    arguments: Vec<String>,
 }
 
 impl Binary {
@@ -38,16 +43,81 @@ impl Binary {
     }
 }
 
-/// Builds and runs all tests of the workspace with all features.
-pub(crate) fn all(log: &StepLog<'_>) -> Result<StepPass, TaskFailure> {
+/// Builds and runs the tests of a lane with all features.
+pub(crate) fn all(log: &StepLog<'_>, lane: Lane) -> Result<StepPass, TaskFailure> {
+    let lanes = Lanes::read(log.context)?;
+    let which = lanes.selected(log.context, lane);
+    let which: Vec<_> = which.iter().map(String::as_str).collect();
     // Twice, because of the two one is for people to read and the other for us; what is built already costs no time.
-    let build = ["test", "--workspace", "--all-features", "--tests", "--no-run"];
+    let build = [&["test", "--workspace", "--all-features", "--no-run"], &which[..]].concat();
     log.run(log.context.cargo(&build))?;
     let built = log.run(log.context.cargo(&[&build[..], &["--message-format", "json"]].concat()))?;
-    let (alone, together): (Vec<_>, Vec<_>) = binaries(log.context, &built).into_iter().partition(|binary| binary.is_one_of(&ALONE));
+    let binaries = binaries(log.context, &built, |package, target| lanes.arguments(lane, package, target));
+    let (alone, together): (Vec<_>, Vec<_>) = binaries.into_iter().partition(|binary| binary.is_one_of(&ALONE));
     let mut outcomes = beside::each(in_order(together), AT_ONCE, |binary| run(log, &binary));
     outcomes.extend(alone.iter().map(|binary| run(log, binary)));
     summed(outcomes)
+}
+
+/// Which tests are in which lane, by package and test binary.
+#[derive(Debug, Default, PartialEq)]
+struct Lanes {
+    second: BTreeSet<(String, String)>,
+    /// The parts of names of those in the first lane.
+    split: BTreeMap<(String, String), Vec<String>>,
+}
+
+impl Lanes {
+    fn read(context: &TaskContext) -> Result<Self, TaskFailure> {
+        let mut lanes = Self::default();
+        for package in context.packages() {
+            let name = package.name.to_string();
+            let told = &package.metadata["lanes"];
+            let texts = |list: &serde_json::Value| -> Vec<String> {
+                list.as_array().into_iter().flatten().filter_map(serde_json::Value::as_str).map(str::to_owned).collect()
+            };
+            lanes.second.extend(texts(&told["second"]).into_iter().map(|test| (name.clone(), test)));
+            let split = told["split"].as_object().into_iter().flatten();
+            lanes.split.extend(split.map(|(test, parts)| ((name.clone(), test.clone()), texts(parts))));
+            // Its tests would be in no lane that somebody thinks they are in.
+            let mut named = lanes.second.iter().chain(lanes.split.keys()).filter(|(of, _)| *of == name);
+            if let Some((_, unknown)) = named.find(|(_, test)| tests_of(package).all(|known| known != test)) {
+                return Err(TaskFailure::new(format!("{name}: its lanes name {unknown:?}, which is none of its tests")));
+            }
+        }
+        Ok(lanes)
+    }
+
+    /// What of a binary runs in a lane; `None` if nothing does.
+    fn arguments(&self, lane: Lane, package: &str, target: &Target) -> Option<Vec<String>> {
+        if !target.is_kind(TargetKind::Test) {
+            return (lane == Lane::First).then(Vec::new);
+        }
+        let key = (package.to_owned(), target.name.clone());
+        match (self.split.get(&key), lane) {
+            (Some(parts), Lane::First) => Some(parts.clone()),
+            (Some(parts), Lane::Second) => Some(parts.iter().flat_map(|part| ["--skip".to_owned(), part.clone()]).collect()),
+            (None, _) => (self.second.contains(&key) == (lane == Lane::Second)).then(Vec::new),
+        }
+    }
+
+    /// What cargo is asked to build for a lane: what is in the second alone is not built for the first.
+    fn selected(&self, context: &TaskContext, lane: Lane) -> Vec<String> {
+        let mut tests = BTreeSet::new();
+        for package in context.packages() {
+            let of_lane = package
+                .targets
+                .iter()
+                .filter(|target| target.is_kind(TargetKind::Test) && self.arguments(lane, &package.name, target).is_some());
+            tests.extend(of_lane.map(|target| target.name.clone()));
+        }
+        let units = if lane == Lane::First { ["--lib", "--bins"].as_slice() } else { &[] };
+        units.iter().map(|kind| (*kind).to_owned()).chain(tests.into_iter().flat_map(|name| ["--test".to_owned(), name])).collect()
+    }
+}
+
+fn tests_of(package: &Package) -> impl Iterator<Item = &str> {
+    package.targets.iter().filter(|target| target.is_kind(TargetKind::Test)).map(|target| target.name.as_str())
 }
 
 /// The counts of all, or a failure that names what failed.
@@ -76,28 +146,37 @@ fn summed(outcomes: Vec<Result<(u64, u64), TaskFailure>>) -> Result<StepPass, Ta
 /// Runs one to its end: how many tests passed, how many it left out.
 fn run(step: &StepLog<'_>, binary: &Binary) -> Result<(u64, u64), TaskFailure> {
     let log = StepLog::begin(step.context, &format!("test-{}", binary.name))?;
-    let mut command = step.context.command(&binary.executable.to_string_lossy(), &[]);
+    let arguments: Vec<_> = binary.arguments.iter().map(String::as_str).collect();
+    let mut command = step.context.command(&binary.executable.to_string_lossy(), &arguments);
     command.current_dir(&binary.folder).env("CARGO_MANIFEST_DIR", &binary.folder);
+    let begun = Instant::now();
     let output = log.run_for(command, BINARY_LIMIT).map_err(|failure| failure.repeated_by(binary.repeat.clone()))?;
     let (passed, _, ignored) = count_tests(&output);
-    say(&format!("    {}: {passed} passed", binary.name));
+    if passed == 0 && !binary.arguments.is_empty() {
+        let why = format!("{}: no test has a name with one of {:?}, as its manifest says", binary.name, binary.arguments);
+        return Err(TaskFailure::new(why).repeated_by(binary.repeat.clone()));
+    }
+    say(&format!("    {}: {passed} passed in {:.1} s", binary.name, begun.elapsed().as_secs_f64()));
     Ok((passed, ignored))
 }
 
-/// The test binaries that cargo names.
-fn binaries(context: &TaskContext, messages: &str) -> Vec<Binary> {
+/// The test binaries that cargo names and of which something runs.
+fn binaries(context: &TaskContext, messages: &str, arguments: impl Fn(&str, &Target) -> Option<Vec<String>>) -> Vec<Binary> {
     let binary = |artifact: Artifact| {
         let package = context.packages().into_iter().find(|package| package.manifest_path == artifact.manifest_path)?;
+        let arguments = arguments(&package.name, &artifact.target)?;
         let which = match &artifact.target {
             target if target.is_kind(TargetKind::Test) => format!("--test {}", target.name),
             target if target.is_kind(TargetKind::Bin) => format!("--bin {}", target.name),
             _ => "--lib".into(),
         };
+        let which_tests = if arguments.is_empty() { String::new() } else { format!(" -- {}", arguments.join(" ")) };
         Some(Binary {
             name: format!("{} {which}", package.name).replace(' ', "-"),
             executable: artifact.executable?.into_std_path_buf(),
             folder: package.manifest_path.parent()?.as_std_path().to_path_buf(),
-            repeat: format!("cargo test --package {} --all-features {which}", package.name),
+            repeat: format!("cargo test --package {} --all-features {which}{which_tests}", package.name),
+            arguments,
         })
     };
     let artifact = |message| match message {
@@ -130,7 +209,13 @@ mod tests {
 
     #[test]
     fn the_longest_begin_first() {
-        let named = |name: &str| Binary { name: name.into(), executable: PathBuf::new(), folder: PathBuf::new(), repeat: String::new() };
+        let named = |name: &str| Binary {
+            name: name.into(),
+            executable: PathBuf::new(),
+            folder: PathBuf::new(),
+            repeat: String::new(),
+            arguments: Vec::new(),
+        };
         let names = ["a---lib", "b---test-faults", "c---test-slots", "d---test-servers", "e---test-conformance"].map(named);
         let order: Vec<_> = in_order(names.into()).into_iter().map(|binary| binary.name).collect();
         assert_eq!(order, ["d---test-servers", "e---test-conformance", "b---test-faults", "a---lib", "c---test-slots"]);

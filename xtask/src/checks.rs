@@ -5,8 +5,8 @@ use std::time::Duration;
 use cargo_metadata::TargetKind;
 
 use crate::report::say;
-use crate::run::{StepLog, TaskFailure, count_tests};
-use crate::steps::StepPass;
+use crate::run::{TaskFailure, StepLog, count_tests};
+use crate::steps::{Lane, StepPass};
 use crate::{binaries, fleets, orders, paused};
 
 /// An example shows something and ends; one that takes longer than this hangs or does too much.
@@ -29,12 +29,11 @@ pub(crate) fn clippy(log: &StepLog<'_>) -> Result<StepPass, TaskFailure> {
 }
 
 pub(crate) fn test(log: &StepLog<'_>) -> Result<StepPass, TaskFailure> {
-    // Shown while they run, they would speak at the same time.
-    if log.context.verbose {
-        tests(log, &["test", "--workspace", "--all-features", "--tests", "--no-fail-fast"])
-    } else {
-        binaries::all(log)
-    }
+    binaries::all(log, Lane::First)
+}
+
+pub(crate) fn test_more(log: &StepLog<'_>) -> Result<StepPass, TaskFailure> {
+    binaries::all(log, Lane::Second)
 }
 
 /// What may break without the optional features is that something does not compile, or that a backend which is not built in is told as such. What the

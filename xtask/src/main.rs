@@ -47,7 +47,7 @@ struct Cli {
 
 #[derive(Subcommand)]
 enum Task {
-    /// Check everything that must hold before a change is merged; the same as in CI.
+    /// Run the tests: the first lane, or with --all everything that must hold before a change is merged, as in CI.
     Test(TestArgs),
     /// Run a benchmark in release and write its figures into docs/measured.md.
     Bench {
@@ -103,10 +103,14 @@ enum Task {
 }
 
 #[derive(Args)]
+#[expect(clippy::struct_excessive_bools, reason = "each is a flag of the command line")]
 struct TestArgs {
     /// Run this step only; may be given several times.
     #[arg(long, value_name = "STEP")]
     only: Vec<String>,
+    /// Run the second lane too: the tests that take long, fuzzing, packages, benchmarks, licences.
+    #[arg(long)]
+    all: bool,
     /// List the steps and run nothing.
     #[arg(long)]
     list: bool,
@@ -125,7 +129,7 @@ fn main() -> ExitCode {
             steps::list();
             Ok(true)
         }
-        Task::Test(args) => TaskContext::load(args.verbose).and_then(|context| steps::run(&context, &args.only, args.keep_going)),
+        Task::Test(args) => TaskContext::load(args.verbose).and_then(|context| steps::run(&context, &args)),
         Task::PlacementStudy => TaskContext::load(false).and_then(|context| study::run(&context)).map(|()| true),
         Task::Servers => servers::run().map(|()| true),
         Task::Soak { name, runs, rows, mistake } => {

@@ -4,8 +4,8 @@ use std::time::Instant;
 
 use crate::context::TaskContext;
 use crate::report::{ReportRow, say, table};
-use crate::run::{StepLog, TaskFailure};
-use crate::{checks, deny, fuzz, instructions, outside, package, servers, vectors};
+use crate::run::{TaskFailure, StepLog};
+use crate::{TestArgs, checks, deny, fuzz, instructions, outside, package, servers, vectors};
 
 /// What a step that went well has to say.
 pub(crate) struct StepPass {
@@ -35,49 +35,79 @@ impl StepPass {
     }
 }
 
+/// What runs when.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Lane {
+    /// Before every commit: `cargo xtask test`.
+    First,
+    /// Before every merge as well: `cargo xtask test --all`.
+    Second,
+}
+
 struct TestStep {
+    lane: Lane,
     name: &'static str,
     what: &'static str,
-    run: fn(&StepLog<'_>) -> Result<StepPass, TaskFailure>,
+    run: Run,
+}
+
+type Run = fn(&StepLog<'_>) -> Result<StepPass, TaskFailure>;
+
+const fn first(name: &'static str, what: &'static str, run: Run) -> TestStep {
+    TestStep { lane: Lane::First, name, what, run }
+}
+
+const fn second(name: &'static str, what: &'static str, run: Run) -> TestStep {
+    TestStep { lane: Lane::Second, name, what, run }
 }
 
 const STEPS: &[TestStep] = &[
-    TestStep { name: "fetch", what: "dependencies, as Cargo.lock has them", run: checks::fetch },
-    TestStep { name: "servers", what: "the real servers that the tests run against", run: servers::step },
-    TestStep { name: "fmt", what: "formatting", run: checks::fmt },
-    TestStep { name: "vectors", what: "the golden vectors, read a second time in Python", run: vectors::replay },
-    TestStep { name: "clippy", what: "lints, warnings are errors", run: checks::clippy },
-    TestStep { name: "test", what: "unit, property, conformance and end-to-end tests, all features", run: checks::test },
-    TestStep { name: "test-default", what: "the library's tests with its default features", run: checks::test_default },
-    TestStep { name: "doctest", what: "code in the documentation", run: checks::doctest },
-    TestStep { name: "examples", what: "examples, built and run", run: checks::examples },
-    TestStep { name: "tls", what: "a program outside the workspace joins over TLS, whatever its default provider is", run: outside::tls },
-    TestStep { name: "benches", what: "benchmarks, compiled and run once", run: checks::benches },
-    TestStep { name: "instructions", what: "what a key costs, counted by callgrind", run: instructions::check },
-    TestStep { name: "fuzz", what: "parsers and placement with inputs that libFuzzer makes up", run: fuzz::step },
-    TestStep { name: "doc", what: "the documentation, warnings are errors", run: checks::doc },
-    TestStep { name: "msrv", what: "the oldest Rust that is promised", run: checks::msrv },
-    TestStep { name: "package", what: "every published crate, packed and built from the packages", run: package::package },
-    TestStep { name: "deny", what: "licences, sources and banned or doubled crates", run: deny::check },
-    TestStep { name: "advisories", what: "known vulnerabilities of dependencies", run: deny::advisories },
+    first("fetch", "dependencies, as Cargo.lock has them", checks::fetch),
+    first("servers", "the real servers that the tests run against", servers::step),
+    first("fmt", "formatting", checks::fmt),
+    first("clippy", "lints, warnings are errors", checks::clippy),
+    first(
+        "test",
+        "unit, property and simulation tests, conformance on real servers, one process test of each kind, all features",
+        checks::test,
+    ),
+    first("doctest", "code in the documentation", checks::doctest),
+    first("examples", "examples, built and run", checks::examples),
+    second("test-more", "the other tests of processes, servers, faults and load, all features", checks::test_more),
+    second("vectors", "the golden vectors, read a second time in Python", vectors::replay),
+    second("test-default", "the library's tests with its default features", checks::test_default),
+    second("tls", "a program outside the workspace joins over TLS, whatever its default provider is", outside::tls),
+    second("benches", "benchmarks, compiled and run once", checks::benches),
+    second("instructions", "what a key costs, counted by callgrind", instructions::check),
+    second("fuzz", "parsers and placement with inputs that libFuzzer makes up", fuzz::step),
+    second("doc", "the documentation, warnings are errors", checks::doc),
+    second("msrv", "the oldest Rust that is promised", checks::msrv),
+    second("package", "every published crate, packed and built from the packages", package::package),
+    second("deny", "licences, sources and banned or doubled crates", deny::check),
+    second("advisories", "known vulnerabilities of dependencies", deny::advisories),
 ];
 
 /// Prints the steps.
 pub(crate) fn list() {
     for step in STEPS {
-        say(&format!("{:<14}{}", step.name, step.what));
+        let lane = if step.lane == Lane::First { "" } else { "--all" };
+        say(&format!("{:<14}{lane:<7}{}", step.name, step.what));
     }
 }
 
-/// Runs all steps, or those named, and tells whether all went well; the first that fails ends the run unless it is to keep going.
-pub(crate) fn run(context: &TaskContext, only: &[String], keep_going: bool) -> Result<bool, TaskFailure> {
+/// Runs the first lane, all steps, or those named, and returns whether all passed. The first failure ends the run unless it is to keep going.
+pub(crate) fn run(context: &TaskContext, TestArgs { only, all, keep_going, .. }: &TestArgs) -> Result<bool, TaskFailure> {
     if let Some(unknown) = only.iter().find(|name| STEPS.iter().all(|step| step.name != **name)) {
         return Err(TaskFailure::new(format!("no step is called {unknown}: cargo xtask test --list shows the names")));
     }
     let mut rows: Vec<ReportRow> = Vec::new();
-    for step in STEPS.iter().filter(|step| only.is_empty() || only.iter().any(|name| name == step.name)) {
+    let is_wanted = |step: &&TestStep| match only.as_slice() {
+        [] => *all || step.lane == Lane::First,
+        names => names.iter().any(|name| name == step.name),
+    };
+    for step in STEPS.iter().filter(is_wanted) {
         rows.push(run_one(context, step)?);
-        if !keep_going && rows.iter().any(|row| row.failed > 0) {
+        if !*keep_going && rows.iter().any(|row| row.failed > 0) {
             break;
         }
     }
