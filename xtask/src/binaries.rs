@@ -13,7 +13,7 @@ use cargo_metadata::{Artifact, Message, Package, Target, TargetKind};
 use crate::beside;
 use crate::context::TaskContext;
 use crate::report::say;
-use crate::run::{TaskFailure, StepLog, count_tests};
+use crate::run::{StepLog, TaskFailure, count_tests};
 use crate::steps::{Lane, StepPass};
 
 /// How many run at the same time.

@@ -5,7 +5,7 @@ use std::time::Duration;
 use cargo_metadata::TargetKind;
 
 use crate::report::say;
-use crate::run::{TaskFailure, StepLog, count_tests};
+use crate::run::{StepLog, TaskFailure, count_tests};
 use crate::steps::{Lane, StepPass};
 use crate::{binaries, fleets, orders, paused};
 

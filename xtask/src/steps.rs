@@ -4,7 +4,7 @@ use std::time::Instant;
 
 use crate::context::TaskContext;
 use crate::report::{ReportRow, say, table};
-use crate::run::{TaskFailure, StepLog};
+use crate::run::{StepLog, TaskFailure};
 use crate::{TestArgs, checks, deny, fuzz, instructions, outside, package, servers, vectors};
 
 /// What a step that went well has to say.
