@@ -240,7 +240,7 @@ mod tests {
     use super::*;
 
     fn event(history: &History, number: u64) {
-        history.keep(Event { revision: number, ..Event::of_members(history.id(number), Cause::ServedGroup, &[], &[], &[], &[]) });
+        history.keep(Event { revision: number, ..Event::of_members(history.id(number), Cause::Joined, &[], &[], &[], &[]) });
     }
 
     fn numbers(new: &NewEvents) -> Vec<u64> {
