@@ -218,7 +218,7 @@ impl Circle {
         self.members = members.iter().enumerate().zip(wanted).map(numbered).collect();
         for CircleMember { id, number, points } in &self.members {
             ring::each_point(id, 0..*points, self.hash, |hash| {
-                grow(&mut self.buckets[bucket_of(hash)]).push(BucketEntry::new(hash, *number))
+                grow(&mut self.buckets[bucket_of(hash)]).push(BucketEntry::new(hash, *number));
             });
         }
         // Numbers are in the order of the ids now, so that the order of the entries is the protocol's.
