@@ -179,7 +179,7 @@ impl PublisherRunner {
                 self.jobs.call(StoreCall::Fence, async move { Ok(EngineInput::Touched { started, touch: store.touch(&me).await? }) });
             }
             EngineAction::Take(slots) => {
-                self.jobs.call(StoreCall::Fence, async move { Ok(EngineInput::Taken(store.take(&me, &slots).await?)) })
+                self.jobs.call(StoreCall::Fence, async move { Ok(EngineInput::Taken(store.take(&me, &slots).await?)) });
             }
             EngineAction::Release(holds) => self.jobs.call(StoreCall::Fence, async move {
                 store.release(&me, &holds).await?;
@@ -191,13 +191,13 @@ impl PublisherRunner {
             }),
             EngineAction::Look => self.jobs.call(StoreCall::Look, async move { Ok(EngineInput::Looked(store.change_mark().await?)) }),
             EngineAction::Place { limit } => {
-                self.jobs.call(StoreCall::Place, async move { Ok(EngineInput::Placed(store.place_new(limit).await?)) })
+                self.jobs.call(StoreCall::Place, async move { Ok(EngineInput::Placed(store.place_new(limit).await?)) });
             }
             EngineAction::Fetch(request) => {
                 self.jobs.call(StoreCall::Fetch, async move { Ok(EngineInput::Fetched(store.fetch(&me, &request).await?)) });
             }
             EngineAction::Send { id, batch } => {
-                self.jobs.send(id, batch, &self.sink, self.options.send_timeout, self.meters.publish_histogram())
+                self.jobs.send(id, batch, &self.sink, self.options.send_timeout, self.meters.publish_histogram());
             }
             EngineAction::Cancel(id) => self.jobs.cancel(id),
             EngineAction::Record(outcomes) => {
