@@ -15,7 +15,7 @@ use shardwise_outbox::{ErrorKind, NewEvent, OutboxPublisher, PublisherOptions, S
 use shardwise_testkit::SmallDisk;
 
 const DISK: u64 = 8 << 20;
-const LIMIT: Duration = Duration::from_mins(1);
+const LIMIT: Duration = Duration::from_mins(3);
 /// So much that a transaction of it goes to the disk before it is committed.
 const HEAVY: usize = 64;
 

@@ -17,7 +17,7 @@ use shardwise_outbox::sink::Refusal;
 use shardwise_outbox::{OutboxPublisher, Poison, PublisherOptions, Store};
 use sqlx::Connection;
 
-const LIMIT: Duration = Duration::from_mins(1);
+const LIMIT: Duration = Duration::from_mins(3);
 
 /// What was counted since the last look is added; of gauges the highest value stays, because looking sets them back.
 fn read(snapshotter: &Snapshotter, sums: &mut BTreeMap<String, f64>) {

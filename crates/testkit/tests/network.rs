@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use serde_json::json;
 use shardwise_testkit::{Consul, ConsulCluster, ConsulOptions};
 
-const PATIENCE: Duration = Duration::from_mins(1);
+const PATIENCE: Duration = Duration::from_mins(3);
 
 /// Waits until this agent learns from the servers that the node's gossip has that status.
 async fn seen(from: &Consul, node: &str, status: &str) {

@@ -18,7 +18,7 @@ use serde_json::Value;
 use tempfile::TempDir;
 
 /// Long enough for the busiest machine; a test that waits this long fails.
-pub(crate) const PATIENCE: Duration = Duration::from_mins(1);
+pub(crate) const PATIENCE: Duration = Duration::from_mins(3);
 /// How often a condition is looked at.
 const LOOK_EVERY: Duration = Duration::from_millis(5);
 

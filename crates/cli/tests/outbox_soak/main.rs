@@ -74,7 +74,7 @@ fn lives(sink: &str) {
     let more = stage.write("rolling", events * rolling / seconds, Duration::from_secs(rolling), seed + 1);
     let over = Arc::new(AtomicBool::new(false));
     let watcher = slowest(news, &more, &over);
-    eventually("the first of them come", Duration::from_mins(1), || (lines(&stage) > before).then_some(()));
+    eventually("the first of them come", Duration::from_mins(3), || (lines(&stage) > before).then_some(()));
     roll(&stage, &mut publishers);
     let rolled_at = Instant::now();
     let under_load = !more.all();

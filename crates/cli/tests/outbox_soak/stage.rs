@@ -154,7 +154,7 @@ impl Stage {
         let holds = format!(
             "SELECT 1 FROM outbox_slot AS s JOIN outbox_publisher AS p ON p.incarnation = s.incarnation WHERE p.publisher = 'p{publisher}' LIMIT 1"
         );
-        eventually("the new one has slots", Duration::from_mins(1), || (!self.execute(&holds).is_empty()).then_some(()));
+        eventually("the new one has slots", Duration::from_mins(3), || (!self.execute(&holds).is_empty()).then_some(()));
     }
 
     /// Waits until no slot is a dead publisher's: an event of each aggregate is delivered. Answers how many those are.

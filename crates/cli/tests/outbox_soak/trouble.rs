@@ -84,7 +84,7 @@ fn takeover(stage: &Stage, publisher: &Process, number: usize) -> (Takeover, u64
     let written = stage.execute(&insert).len();
     assert!(written > 0, "it held no slot with an aggregate");
     let (mut came, theirs) = (HashSet::new(), format!("kill-{number}-"));
-    eventually("the events of the killed one's aggregates", Duration::from_mins(1), || {
+    eventually("the events of the killed one's aggregates", Duration::from_mins(3), || {
         came.extend(news.read().into_iter().filter(|id| id.starts_with(&theirs)));
         (came.len() == written).then_some(())
     });

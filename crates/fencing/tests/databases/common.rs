@@ -12,7 +12,7 @@ use sqlx::{PgPool, SqlitePool};
 use tempfile::TempDir;
 
 /// How long anything may take before it counts as hanging.
-pub(crate) const PATIENCE: Duration = Duration::from_mins(1);
+pub(crate) const PATIENCE: Duration = Duration::from_mins(3);
 
 pub(crate) fn group() -> GroupName {
     GroupName::new("büro 1").unwrap()

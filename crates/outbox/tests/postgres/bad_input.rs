@@ -16,7 +16,7 @@ use crate::common::Outbox;
 use crate::publishing::delivered;
 use crate::shared::{Running, SLOTS, TestSharding, events, eventually, within};
 
-const LIMIT: Duration = Duration::from_mins(1);
+const LIMIT: Duration = Duration::from_mins(3);
 /// Where the next publisher waits for it to end.
 const SHORT_TTL: Duration = Duration::from_secs(2);
 

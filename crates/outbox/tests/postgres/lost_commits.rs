@@ -12,7 +12,7 @@ use crate::common::Outbox;
 use crate::publishing::delivered;
 use crate::shared::{Running, TestSharding, events, eventually, within};
 
-const LIMIT: Duration = Duration::from_mins(1);
+const LIMIT: Duration = Duration::from_mins(3);
 
 /// A server with a standby, each behind a proxy: the one that clients use, and the one by which the standby follows.
 struct Pair {

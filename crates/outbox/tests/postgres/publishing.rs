@@ -15,7 +15,7 @@ use tokio::time::{Instant, interval};
 use crate::common::{Outbox, insert};
 use crate::shared::{Running, SLOTS, TestSharding, events, eventually, within};
 
-const LIMIT: Duration = Duration::from_mins(1);
+const LIMIT: Duration = Duration::from_mins(3);
 
 async fn publisher(outbox: &Outbox, sink: &ScriptedSink, sharding: TestSharding) -> Running {
     let options = PublisherOptions { poll: Duration::from_millis(100), ..PublisherOptions::default() };

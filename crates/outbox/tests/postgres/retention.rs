@@ -108,9 +108,9 @@ async fn a_publisher_deletes_a_backlog_of_what_is_delivered_and_nothing_else() {
     let builder = OutboxPublisher::builder().store(outbox.store().await).sink(sink.clone()).sharding(TestSharding::full("one"));
     let running = Running::start(builder);
     let old = "SELECT 1 FROM outbox WHERE aggregatetype = 'order' LIMIT 1";
-    let took = eventually("what is old is gone", Duration::from_mins(1), async || outbox.execute(old).await.is_empty()).await;
+    let took = eventually("what is old is gone", Duration::from_mins(3), async || outbox.execute(old).await.is_empty()).await;
     eprintln!("200,000 delivered rows deleted beside a publisher at work: {:.0} a second", 200_000.0 / took.as_secs_f64());
-    eventually("what is new is delivered", Duration::from_mins(1), async || sink.arrived().len() == 100).await;
+    eventually("what is new is delivered", Duration::from_mins(3), async || sink.arrived().len() == 100).await;
     running.stop().await;
     assert_eq!(outbox.execute("SELECT count(*) FROM outbox").await[0][0].as_deref(), Some("100"), "and kept");
 }

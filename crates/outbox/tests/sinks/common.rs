@@ -7,7 +7,7 @@ use shardwise_outbox::Delivery;
 use shardwise_outbox::exercise::deliveries;
 
 /// For whatever has to come.
-pub(crate) const LIMIT: Duration = Duration::from_mins(1);
+pub(crate) const LIMIT: Duration = Duration::from_mins(3);
 
 /// A name that no other test of this program has.
 pub(crate) fn unique(start: &str) -> String {

@@ -31,7 +31,7 @@ pub(super) struct RabbitMqConnection {
 
 impl std::fmt::Debug for RabbitMqConnection {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("Live")
+        f.write_str("RabbitMqConnection")
     }
 }
 
@@ -192,11 +192,12 @@ impl SocketCloser {
         Ok(())
     }
 
-    /// Ends the connection under the library, which lets go of its own handle then.
+    /// Ends the connection under the library, which lets go of its own handle then: on a busy machine seconds later.
     fn close(&self) {
         let handle = std::mem::replace(&mut *self.0.lock().unwrap_or_else(PoisonError::into_inner), SocketHandle::Closed);
         if let SocketHandle::Open(stream) = handle {
-            // It may have ended by itself.
+            // Resets the connection at once and throws away what has not been sent. It may have ended by itself, and not every system can do this.
+            let _ = rustix::net::connect_unspec(&stream);
             let _ = stream.shutdown(Shutdown::Both);
         }
     }
@@ -215,5 +216,34 @@ impl Drop for CloseOnDrop {
         if let Some(socket) = &self.0 {
             socket.close();
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::{ErrorKind, Read as _, Write as _};
+    use std::net::TcpListener;
+
+    use super::*;
+
+    /// What the kernel still had to send was sent for as long as the library held its handle.
+    #[test]
+    fn what_waits_in_a_socket_is_thrown_away_at_once_whoever_else_holds_it() {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let mut ours = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        let (mut theirs, _) = listener.accept().unwrap();
+        ours.set_nonblocking(true).unwrap();
+        let mut written = 0;
+        while let Ok(more) = ours.write(&[b'x'; 1 << 16]) {
+            written += more;
+        }
+        let closer = SocketCloser::default();
+        closer.keep(ours.try_clone().unwrap()).unwrap();
+        closer.close();
+        let mut read = Vec::new();
+        let end = theirs.read_to_end(&mut read).unwrap_err();
+        assert_eq!(end.kind(), ErrorKind::ConnectionReset);
+        assert!(read.len() < written, "all {written} bytes arrived");
+        drop(ours);
     }
 }
