@@ -14,7 +14,7 @@ use crate::beside;
 use crate::context::TaskContext;
 use crate::report::say;
 use crate::run::{StepLog, TaskFailure, count_tests};
-use crate::steps::{Lane, StepPass};
+use crate::steps::{StepPass, TestLane};
 
 /// How many run at the same time.
 const AT_ONCE: usize = 3;
@@ -44,8 +44,8 @@ impl Binary {
 }
 
 /// Builds and runs the tests of a lane with all features.
-pub(crate) fn all(log: &StepLog<'_>, lane: Lane) -> Result<StepPass, TaskFailure> {
-    let lanes = Lanes::read(log.context)?;
+pub(crate) fn all(log: &StepLog<'_>, lane: TestLane) -> Result<StepPass, TaskFailure> {
+    let lanes = LaneTable::read(log.context)?;
     let which = lanes.selected(log.context, lane);
     let which: Vec<_> = which.iter().map(String::as_str).collect();
     // Twice, because of the two one is for people to read and the other for us; what is built already costs no time.
@@ -61,13 +61,13 @@ pub(crate) fn all(log: &StepLog<'_>, lane: Lane) -> Result<StepPass, TaskFailure
 
 /// Which tests are in which lane, by package and test binary.
 #[derive(Debug, Default, PartialEq)]
-struct Lanes {
+struct LaneTable {
     second: BTreeSet<(String, String)>,
     /// The parts of names of those in the first lane.
     split: BTreeMap<(String, String), Vec<String>>,
 }
 
-impl Lanes {
+impl LaneTable {
     fn read(context: &TaskContext) -> Result<Self, TaskFailure> {
         let mut lanes = Self::default();
         for package in context.packages() {
@@ -89,20 +89,20 @@ impl Lanes {
     }
 
     /// What of a binary runs in a lane; `None` if nothing does.
-    fn arguments(&self, lane: Lane, package: &str, target: &Target) -> Option<Vec<String>> {
+    fn arguments(&self, lane: TestLane, package: &str, target: &Target) -> Option<Vec<String>> {
         if !target.is_kind(TargetKind::Test) {
-            return (lane == Lane::First).then(Vec::new);
+            return (lane == TestLane::First).then(Vec::new);
         }
         let key = (package.to_owned(), target.name.clone());
         match (self.split.get(&key), lane) {
-            (Some(parts), Lane::First) => Some(parts.clone()),
-            (Some(parts), Lane::Second) => Some(parts.iter().flat_map(|part| ["--skip".to_owned(), part.clone()]).collect()),
-            (None, _) => (self.second.contains(&key) == (lane == Lane::Second)).then(Vec::new),
+            (Some(parts), TestLane::First) => Some(parts.clone()),
+            (Some(parts), TestLane::Second) => Some(parts.iter().flat_map(|part| ["--skip".to_owned(), part.clone()]).collect()),
+            (None, _) => (self.second.contains(&key) == (lane == TestLane::Second)).then(Vec::new),
         }
     }
 
     /// What cargo is asked to build for a lane: what is in the second alone is not built for the first.
-    fn selected(&self, context: &TaskContext, lane: Lane) -> Vec<String> {
+    fn selected(&self, context: &TaskContext, lane: TestLane) -> Vec<String> {
         let mut tests = BTreeSet::new();
         for package in context.packages() {
             let of_lane = package
@@ -111,7 +111,7 @@ impl Lanes {
                 .filter(|target| target.is_kind(TargetKind::Test) && self.arguments(lane, &package.name, target).is_some());
             tests.extend(of_lane.map(|target| target.name.clone()));
         }
-        let units = if lane == Lane::First { ["--lib", "--bins"].as_slice() } else { &[] };
+        let units = if lane == TestLane::First { ["--lib", "--bins"].as_slice() } else { &[] };
         units.iter().map(|kind| (*kind).to_owned()).chain(tests.into_iter().flat_map(|name| ["--test".to_owned(), name])).collect()
     }
 }

@@ -6,7 +6,7 @@ use cargo_metadata::TargetKind;
 
 use crate::report::say;
 use crate::run::{StepLog, TaskFailure, count_tests};
-use crate::steps::{Lane, StepPass};
+use crate::steps::{StepPass, TestLane};
 use crate::{binaries, fleets, orders, paused};
 
 /// An example shows something and ends; one that takes longer than this hangs or does too much.
@@ -29,11 +29,11 @@ pub(crate) fn clippy(log: &StepLog<'_>) -> Result<StepPass, TaskFailure> {
 }
 
 pub(crate) fn test(log: &StepLog<'_>) -> Result<StepPass, TaskFailure> {
-    binaries::all(log, Lane::First)
+    binaries::all(log, TestLane::First)
 }
 
 pub(crate) fn test_more(log: &StepLog<'_>) -> Result<StepPass, TaskFailure> {
-    binaries::all(log, Lane::Second)
+    binaries::all(log, TestLane::Second)
 }
 
 /// What may break without the optional features is that something does not compile, or that a backend which is not built in is told as such. What the

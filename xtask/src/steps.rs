@@ -37,7 +37,7 @@ impl StepPass {
 
 /// What runs when.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Lane {
+pub(crate) enum TestLane {
     /// Before every commit: `cargo xtask test`.
     First,
     /// Before every merge as well: `cargo xtask test --all`.
@@ -45,20 +45,20 @@ pub(crate) enum Lane {
 }
 
 struct TestStep {
-    lane: Lane,
+    lane: TestLane,
     name: &'static str,
     what: &'static str,
-    run: Run,
+    run: RunStep,
 }
 
-type Run = fn(&StepLog<'_>) -> Result<StepPass, TaskFailure>;
+type RunStep = fn(&StepLog<'_>) -> Result<StepPass, TaskFailure>;
 
-const fn first(name: &'static str, what: &'static str, run: Run) -> TestStep {
-    TestStep { lane: Lane::First, name, what, run }
+const fn first(name: &'static str, what: &'static str, run: RunStep) -> TestStep {
+    TestStep { lane: TestLane::First, name, what, run }
 }
 
-const fn second(name: &'static str, what: &'static str, run: Run) -> TestStep {
-    TestStep { lane: Lane::Second, name, what, run }
+const fn second(name: &'static str, what: &'static str, run: RunStep) -> TestStep {
+    TestStep { lane: TestLane::Second, name, what, run }
 }
 
 const STEPS: &[TestStep] = &[
@@ -90,7 +90,7 @@ const STEPS: &[TestStep] = &[
 /// Prints the steps.
 pub(crate) fn list() {
     for step in STEPS {
-        let lane = if step.lane == Lane::First { "" } else { "--all" };
+        let lane = if step.lane == TestLane::First { "" } else { "--all" };
         say(&format!("{:<14}{lane:<7}{}", step.name, step.what));
     }
 }
@@ -102,7 +102,7 @@ pub(crate) fn run(context: &TaskContext, TestArgs { only, all, keep_going, .. }:
     }
     let mut rows: Vec<ReportRow> = Vec::new();
     let is_wanted = |step: &&TestStep| match only.as_slice() {
-        [] => *all || step.lane == Lane::First,
+        [] => *all || step.lane == TestLane::First,
         names => names.iter().any(|name| name == step.name),
     };
     for step in STEPS.iter().filter(is_wanted) {
@@ -113,7 +113,7 @@ pub(crate) fn run(context: &TaskContext, TestArgs { only, all, keep_going, .. }:
     }
     say(&format!("\n{}", table(&rows)));
     if !*all && only.is_empty() {
-        let later: Vec<_> = STEPS.iter().filter(|step| step.lane == Lane::Second).map(|step| step.name).collect();
+        let later: Vec<_> = STEPS.iter().filter(|step| step.lane == TestLane::Second).map(|step| step.name).collect();
         say(&format!("NOT CHECKED in this lane: {}; `cargo xtask test --all` runs them too", later.join(", ")));
     }
     Ok(rows.iter().all(|row| row.failed == 0))

@@ -98,10 +98,14 @@ async fn three_hundred_members_of_one_process_live_on_one_agent() {
         took
     }));
     let news = async {
-        let mut views = 0;
+        // The agent writes what it says of its own node whenever it gets to it: the same members at a later revision, a few times at
+        // most. Renewals are more than a thousand.
+        let mut later = 0;
         while let Some(event) = watch.next().await {
-            views += usize::from(matches!(event.unwrap(), WatchEvent::View(_)));
-            assert_eq!(views, 0, "a renewal is no news");
+            let WatchEvent::View(view) = event.unwrap() else { continue };
+            assert_eq!(view.members(), all.members(), "a renewal changes nobody");
+            later += 1;
+            assert!(later <= 5, "a renewal is no news: revision {} after {}", view.revision(), all.revision());
         }
     };
     let took = tokio::select! {
@@ -110,7 +114,7 @@ async fn three_hundred_members_of_one_process_live_on_one_agent() {
     };
     show("renewal", took.into_iter().flatten().collect());
     let now = other.members(&group("g")).await.unwrap().view;
-    assert_eq!((now.revision(), now.members().len()), (all.revision(), all.members().len()));
+    assert_eq!(now.members(), all.members());
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
