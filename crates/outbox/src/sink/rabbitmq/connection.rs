@@ -234,7 +234,7 @@ mod tests {
         let (mut theirs, _) = listener.accept().unwrap();
         ours.set_nonblocking(true).unwrap();
         let mut written = 0;
-        while let Ok(more) = ours.write(&[b'x'; 1 << 16]) {
+        while let Ok(more) = ours.write(&vec![b'x'; 1 << 16]) {
             written += more;
         }
         let closer = SocketCloser::default();
