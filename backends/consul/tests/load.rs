@@ -13,7 +13,7 @@ use futures::future::join_all;
 use serde_json::json;
 use shardwise_core::View;
 use shardwise_discovery::conformance::{ids, view_where};
-use shardwise_discovery::{Discovery, WatchEvent, WatchStream};
+use shardwise_discovery::{Discovery, ViewSnapshot, WatchEvent, WatchStream};
 use shardwise_testkit::Consul;
 
 const TTL: Duration = Duration::from_secs(10);
@@ -102,7 +102,7 @@ async fn three_hundred_members_of_one_process_live_on_one_agent() {
         // most. Renewals are more than a thousand.
         let mut later = 0;
         while let Some(event) = watch.next().await {
-            let WatchEvent::View(view) = event.unwrap() else { continue };
+            let WatchEvent::View(ViewSnapshot { view, .. }) = event.unwrap() else { continue };
             assert_eq!(view.members(), all.members(), "a renewal changes nobody");
             later += 1;
             assert!(later <= 5, "a renewal is no news: revision {} after {}", view.revision(), all.revision());
