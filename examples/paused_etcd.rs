@@ -1,7 +1,7 @@
 //! A worker that was paused pays from an account in etcd that another one has taken over: the transaction names the worker's claim, which is gone.
 //!
 //! `cargo run -p shardwise-examples --example paused_etcd`. It needs etcd: `etcd` starts one to play with; another address can come from
-//! `ETCD_ENDPOINT`. It takes some seconds: the lease of a stopped worker has to end first. How and why: `docs/fencing.md`.
+//! `ETCD_ENDPOINT`. It takes some seconds: the lease of a stopped worker has to end first. How and why: `docs/reference/fencing.md`.
 
 #![expect(clippy::print_stdout, clippy::print_stderr, reason = "an example talks to its reader")]
 

@@ -1,7 +1,7 @@
 //! A worker that was paused pays from an account in SQLite that another one has taken over: the table of fences refuses it.
 //!
 //! `cargo run -p shardwise-examples --example paused_sqlite`. It takes some seconds: the lease of a stopped worker has to end first. How and why:
-//! `docs/fencing.md`.
+//! `docs/reference/fencing.md`.
 
 #![expect(clippy::print_stdout, clippy::print_stderr, reason = "an example talks to its reader")]
 

@@ -26,7 +26,7 @@
 //! With `ownership = "exclusive"` a slot is owned only while its claim is held in the backend, and at most one worker holds it. Work is entered
 //! ([`ShardingService::enter`], [`ShardingService::run_exclusive`], [`ShardingService::slots`]), so that a slot moves only once nothing works in it; and
 //! each claim has an epoch ([`ShardingService::fence`]), with which your database can refuse a worker that was paused and does not know that its time is
-//! over. `docs/guarantees.md` says what rests on what.
+//! over. `docs/reference/guarantees.md` says what rests on what.
 //!
 //! # Features
 //!

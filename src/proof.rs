@@ -1,5 +1,5 @@
 //! How two members prove to each other that they know the same secret, without sending it: requests ([`crate::requests`]) and messages to singletons
-//! share it (ADR 38, and `docs/protocol.md`, section 9, with the bytes).
+//! share it (ADR 38, and `docs/reference/protocol.md`, section 9, with the bytes).
 //!
 //! On each connection the caller draws a nonce, and the recipient draws one. A key is derived from the secret, both nonces and the recipient's identity, so
 //! it is worth nothing on another connection and to another member. Under that key every proof says who gives it, how many came before it on the
@@ -221,7 +221,7 @@ mod tests {
 
     const WORKER: (Channel, &str, &str, u64) = (Channel::Requests, "workers", "worker-1", 7);
 
-    /// The vector of `docs/protocol.md`, which `docs/protocol_check.py` computes too; those of requests are in `requests::proven`.
+    /// The vector of `docs/reference/protocol.md`, which `docs/reference/protocol_check.py` computes too; those of requests are in `requests::proven`.
     #[test]
     fn the_bytes_are_those_of_the_page() {
         let welcome = session(SECRET, WORKER, [0x11, 0x22]).proof(ProofKind::Welcome, 0, &[]);

@@ -1,4 +1,4 @@
-//! `docs/dependencies.md` has one line for each direct dependency of any of our crates, and no other.
+//! `docs/internals/dependencies.md` has one line for each direct dependency of any of our crates, and no other.
 //!
 //! It reads `cargo metadata`, so it holds for the workspace and is not part of the published package.
 
@@ -20,7 +20,7 @@ fn used() -> BTreeSet<String> {
 
 /// The names at the beginnings of the document's table rows, with the reasons behind them.
 fn listed() -> Vec<(String, String)> {
-    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/dependencies.md");
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/internals/dependencies.md");
     let text = std::fs::read_to_string(path).unwrap();
     let row = |line: &str| {
         let (name, why) = line.strip_prefix("| `")?.split_once("` |")?;
@@ -37,8 +37,8 @@ fn every_direct_dependency_has_its_line_and_no_line_is_left_over() {
     let used = used();
     let unlisted: Vec<_> = used.difference(&once).collect();
     let unused: Vec<_> = once.difference(&used).collect();
-    assert!(unlisted.is_empty(), "say in docs/dependencies.md why these are needed: {unlisted:?}");
-    assert!(unused.is_empty(), "docs/dependencies.md lists what no crate depends on: {unused:?}");
+    assert!(unlisted.is_empty(), "say in docs/internals/dependencies.md why these are needed: {unlisted:?}");
+    assert!(unused.is_empty(), "docs/internals/dependencies.md lists what no crate depends on: {unused:?}");
 }
 
 #[test]

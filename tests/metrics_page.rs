@@ -1,4 +1,4 @@
-//! `docs/metrics.md` is what the table of metrics says. It reads the workspace, so it is not part of the published package.
+//! `docs/reference/metrics.md` is what the table of metrics says. It reads the workspace, so it is not part of the published package.
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -7,12 +7,15 @@ use shardwise::metrics::{METRICS, MetricKind, page};
 
 #[test]
 fn the_page_is_what_the_table_says() {
-    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/metrics.md");
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/reference/metrics.md");
     if std::env::var_os("SHARDWISE_WRITE_PAGES").is_some() {
         std::fs::write(&path, page()).unwrap();
     }
     let written = std::fs::read_to_string(&path).unwrap_or_default();
-    assert!(written == page(), "docs/metrics.md is out of date: run SHARDWISE_WRITE_PAGES=1 cargo test -p shardwise --test metrics_page");
+    assert!(
+        written == page(),
+        "docs/reference/metrics.md is out of date: run SHARDWISE_WRITE_PAGES=1 cargo test -p shardwise --test metrics_page"
+    );
 }
 
 #[test]

@@ -80,7 +80,7 @@ fn placed_by(params: PlacementParams, mut members: Vec<Member>) {
     seen_by_a_member(&view, params, circle);
 }
 
-/// Who counts in a view, by DESIGN's words: of those that list the group's fingerprint the active ones, or all if every one drains; and whoever
+/// Who counts in a view, by the words of `docs/reference/placement.md`: of those that list the group's fingerprint the active ones, or all if every one drains; and whoever
 /// has vanished and is not here, unless somebody has confirmed the loss.
 fn counted(view: &View) -> Vec<(InstanceId, Weight)> {
     let group = view.group_fingerprint();

@@ -1,5 +1,5 @@
 //! What a service counts, through the facade of the crate `metrics`: the application installs whatever exporter it likes, and without one
-//! nothing is counted. This is one table; `docs/metrics.md` is made from it, and a test holds the two together.
+//! nothing is counted. This is one table; `docs/reference/metrics.md` is made from it, and a test holds the two together.
 //!
 //! The exporter may be installed before or after a service is made; it sees what happens from then on. Asking for ownership counts nothing. Every
 //! metric has the label `policy`, and none has a key of the user's in a label.
@@ -177,7 +177,7 @@ pub fn describe() {
     }
 }
 
-/// The page `docs/metrics.md`.
+/// The page `docs/reference/metrics.md`.
 pub fn page() -> String {
     let mut page = String::from(
         "# Metrics\n\n\

@@ -193,7 +193,7 @@ impl ProofRefusal {
                 "the caller is an older version of shardwise, which sends its token; members prove themselves without sending it, and nothing else is taken: upgrade the caller, and change the token once all are upgraded"
             }
             Self::NotRight => {
-                "members prove that they know the peer token, and this request does not: give all members the same token and greet before each connection's first request (docs/protocol.md)"
+                "members prove that they know the peer token, and this request does not: give all members the same token and greet before each connection's first request (docs/reference/protocol.md)"
             }
         }
     }
@@ -231,7 +231,7 @@ mod tests {
         (asking, answering)
     }
 
-    /// The vector of `docs/protocol.md`.
+    /// The vector of `docs/reference/protocol.md`.
     #[test]
     fn the_bytes_are_those_of_the_page() {
         let [callers, own]: [Nonce; 2] = ["11", "22"].map(|byte| byte.repeat(32).parse().unwrap());

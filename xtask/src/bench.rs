@@ -1,5 +1,5 @@
-//! `cargo xtask bench NAME`: one benchmark in release, its figures into `docs/measured.md`; of `peers` also the tables in
-//! `docs/performance.md`.
+//! `cargo xtask bench NAME`: one benchmark in release, its figures into `docs/internals/measured.md`; of `peers` also the tables in
+//! `docs/internals/performance.md`.
 
 use std::path::{Path, PathBuf};
 
@@ -68,12 +68,12 @@ pub(crate) fn run(context: &TaskContext, name: Option<&str>) -> Result<(), TaskF
     write(context, name, &measured::section(name, &head, &figures))
 }
 
-/// Puts the section into `docs/measured.md`.
+/// Puts the section into `docs/internals/measured.md`.
 fn write(context: &TaskContext, name: &str, section: &str) -> Result<(), TaskFailure> {
-    let path = context.root().join("docs/measured.md");
+    let path = context.root().join("docs/internals/measured.md");
     let before = std::fs::read_to_string(&path).unwrap_or_default();
     std::fs::write(&path, measured::replace(&before, name, section)).map_err(|e| failed(&path, &e))?;
-    say(&format!("docs/measured.md: section {name} is written"));
+    say(&format!("docs/internals/measured.md: section {name} is written"));
     Ok(())
 }
 

@@ -49,7 +49,7 @@ struct Cli {
 enum Task {
     /// Run the tests: the first lane, or with --all everything that must hold before a change is merged, as in CI.
     Test(TestArgs),
-    /// Run a benchmark in release and write its figures into docs/measured.md.
+    /// Run a benchmark in release and write its figures into docs/internals/measured.md.
     Bench {
         /// Name of the benchmark; without it, the names that exist are listed.
         name: Option<String>,
@@ -66,9 +66,9 @@ enum Task {
     Instructions,
     /// Fetch the servers that the tests run against into target/servers, without root and without touching the system.
     Servers,
-    /// Measure balance and movement of the placement over fleets and constants, into docs/placement-study.md and .svg.
+    /// Measure balance and movement of the placement over fleets and constants, into docs/internals/placement-study.md and .svg.
     PlacementStudy,
-    /// Live seeded lives of a fleet under exclusive ownership with faults, and write the figures of a thousand or more into docs/measured.md.
+    /// Live seeded lives of a fleet under exclusive ownership with faults, and write the figures of a thousand or more into docs/internals/measured.md.
     Simulate {
         /// How many lives.
         #[arg(long, default_value_t = 1_000, value_parser = clap::value_parser!(u64).range(1..=1_000_000))]
@@ -77,7 +77,7 @@ enum Task {
         #[arg(long, default_value_t = 0)]
         from: u64,
     },
-    /// Live seeded lives of an outbox's publishers with faults, and write the figures of a thousand or more into docs/measured.md.
+    /// Live seeded lives of an outbox's publishers with faults, and write the figures of a thousand or more into docs/internals/measured.md.
     SimulateOutbox {
         /// How many lives.
         #[arg(long, default_value_t = 1_000, value_parser = clap::value_parser!(u64).range(1..=1_000_000))]
@@ -86,7 +86,7 @@ enum Task {
         #[arg(long, default_value_t = 1)]
         from: u64,
     },
-    /// Repeat what takes too long for every test run, and write the figures into docs/measured.md.
+    /// Repeat what takes too long for every test run, and write the figures into docs/internals/measured.md.
     Soak {
         /// Name of the soak; without it, the names that exist are listed.
         name: Option<String>,

@@ -1,4 +1,4 @@
-//! `docs/measured.md`: one section for each benchmark, replaced whole at every run.
+//! `docs/internals/measured.md`: one section for each benchmark, replaced whole at every run.
 
 use std::fmt::Write as _;
 

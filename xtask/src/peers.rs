@@ -1,4 +1,4 @@
-//! What the benchmark `peers` needs beside Criterion, a list of words and Python's uhashring, and its tables in `docs/performance.md`.
+//! What the benchmark `peers` needs beside Criterion, a list of words and Python's uhashring, and its tables in `docs/internals/performance.md`.
 
 use std::fmt::Write as _;
 use std::path::PathBuf;
@@ -13,7 +13,7 @@ pub(crate) const NAME: &str = "peers";
 /// The variable that tells the benchmark where the words are.
 pub(crate) const WORDS: &str = "SHARDWISE_BENCH_WORDS";
 
-const PAGE: &str = "docs/performance.md";
+const PAGE: &str = "docs/internals/performance.md";
 const BEGIN: &str = "<!-- From here to the end mark: written by `cargo xtask bench peers`. -->";
 const END: &str = "<!-- The end mark. -->";
 const MEMBERS: [u32; 4] = [3, 16, 256, 1_000];

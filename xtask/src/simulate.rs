@@ -46,12 +46,12 @@ pub(crate) fn run(context: &TaskContext, seeds: u64, from: u64) -> Result<(), Ta
     if seeds < WRITTEN_FROM {
         return Ok(());
     }
-    let path = context.root().join("docs/measured.md");
+    let path = context.root().join("docs/internals/measured.md");
     let before = std::fs::read_to_string(&path).unwrap_or_default();
     let section = format!("## simulate\n\n{}\n\n{text}", measured::head(context, &HostInfo::this()));
     std::fs::write(&path, measured::replace(&before, "simulate", &section))
         .map_err(|e| TaskFailure::new(format!("{}: {e}", path.display())))?;
-    say("docs/measured.md: section simulate is written");
+    say("docs/internals/measured.md: section simulate is written");
     Ok(())
 }
 

@@ -45,12 +45,12 @@ pub(crate) fn run(context: &TaskContext, seeds: u64, from: u64) -> Result<(), Ta
     if seeds < WRITTEN_FROM {
         return Ok(());
     }
-    let path = context.root().join("docs/measured.md");
+    let path = context.root().join("docs/internals/measured.md");
     let before = std::fs::read_to_string(&path).unwrap_or_default();
     let section = format!("## {SECTION}\n\n{head}\n\n{text}");
     std::fs::write(&path, measured::replace(&before, SECTION, &section))
         .map_err(|e| TaskFailure::new(format!("{}: {e}", path.display())))?;
-    say(&format!("docs/measured.md: section {SECTION} is written"));
+    say(&format!("docs/internals/measured.md: section {SECTION} is written"));
     Ok(())
 }
 

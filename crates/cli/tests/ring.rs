@@ -307,7 +307,7 @@ fn explain_tells_that_a_weight_has_its_share() {
     assert!(passed > 0, "no weight had its share before all slots were given");
 }
 
-/// The worked example of docs/placement.md: slots 24 to 27 go past c, who is full.
+/// The worked example of docs/reference/placement.md: slots 24 to 27 go past c, who is full.
 #[test]
 fn explain_tells_who_was_passed_over_and_why() {
     let key =

@@ -1,6 +1,6 @@
 //! What a key costs: filtering a list by ownership, beside the `hashring` crate asked key by key in the same run.
 //!
-//! Ratios are to be quoted, not times: `cargo xtask bench keys` writes both into `docs/measured.md`.
+//! Ratios are to be quoted, not times: `cargo xtask bench keys` writes both into `docs/internals/measured.md`.
 
 #![expect(clippy::unwrap_used, reason = "a benchmark; what cannot be set up should stop it")]
 

@@ -1,4 +1,4 @@
-//! A worker filters a list of keys, beside crates that place keys and two floors, in the same run: `docs/performance.md`.
+//! A worker filters a list of keys, beside crates that place keys and two floors, in the same run: `docs/internals/performance.md`.
 //!
 //! The peers are asked key by key, which is all that they offer. None of them bounds the load. `cargo xtask bench peers` brings a list of
 //! words along (`SHARDWISE_BENCH_WORDS`, a file with one a line) and measures Python's `uhashring` beside.

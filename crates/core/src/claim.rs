@@ -1,4 +1,4 @@
-//! Claims: who holds a slot or a name, and under which epoch (exclusive mode, DESIGN §4).
+//! Claims: who holds a slot or a name, and under which epoch (exclusive mode; `docs/internals/backend-contract.md`).
 
 use std::fmt;
 

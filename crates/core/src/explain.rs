@@ -153,7 +153,7 @@ mod tests {
         (0..10_000).map(|i| format!("key {i}")).find(|key| slot_of(key.key_hash(), 32) == slot).unwrap()
     }
 
-    /// The worked example of docs/placement.md.
+    /// The worked example of docs/reference/placement.md.
     #[test]
     fn slot_24_of_the_worked_example_went_past_c() {
         let params = PlacementParams { slots: 32, virtual_nodes: 4, ..PlacementParams::default() };

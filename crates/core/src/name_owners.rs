@@ -1,4 +1,4 @@
-//! Who should hold each of a group's names: singletons, daemons, timers (DESIGN §5 and §3.5).
+//! Who should hold each of a group's names: singletons, daemons, timers (`docs/internals/design.md`, "Names").
 //!
 //! Names stand on the circle at their XXH3-64 and are placed like slots, in the order of their bytes, with the number of names in the place of
 //! the number of slots: so many names are spread over the members, and none has more than its share and the margin.
@@ -131,7 +131,7 @@ mod tests {
             }
         }
 
-        /// As DESIGN has it, word for word: in the order of the names, to the first point clockwise whose member has room.
+        /// The rule of `docs/internals/design.md`, "Names", word for word: in the order of the names, to the first point clockwise whose member has room.
         #[test]
         fn the_walk_is_the_text(members in 1usize..6, count in 1usize..20) {
             let params = PlacementParams { virtual_nodes: 8, ..PlacementParams::default() };

@@ -11,7 +11,7 @@ use crate::{
     ClaimName, Epoch, Fence, Fingerprint, KeyShare, Moment, PlacementKind, PlacementParams, Resource, ShardKey, SlotSet, View, slot_of,
 };
 
-/// Where a service stands in its life (DESIGN §6).
+/// Where a service stands in its life (`docs/architecture.md`, "The life of a member").
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]

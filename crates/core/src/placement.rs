@@ -165,7 +165,7 @@ mod tests {
     }
 
     /// In larger fleets 1.25 times in the mean, with 16,384 slots up to 100 and with 65,536 up to 200. Of few fleets, because of the time they
-    /// take; `docs/placement-study.md` has those of 200.
+    /// take; `docs/internals/placement-study.md` has those of 200.
     #[test]
     fn one_more_or_less_of_a_hundred_and_of_two_hundred_moves_at_most_a_quarter_more() {
         for (members, slots, fleets) in [(100, 16_384, 20), (200, 65_536, 10)] {
@@ -177,7 +177,7 @@ mod tests {
         }
     }
 
-    /// Over twenty fleets the mean share of every weight is within 2 % of the weight, with as many slots as `docs/placement-study.md` names for it;
+    /// Over twenty fleets the mean share of every weight is within 2 % of the weight, with as many slots as `docs/internals/placement-study.md` names for it;
     /// and nobody is above its capacity, with fewer neither. 1, 10 and 100 with 16,384 slots are 5 % off: the lightest is entitled to 24 slots.
     #[test]
     fn the_mean_share_of_a_weight_is_within_two_percent_of_it() {

@@ -1,5 +1,5 @@
 //! Placement `quota`, protocol 5: the circle of protocol 1, on which the members of each weight together get what their weight entitles them to
-//! (rule 9 of `docs/placement.md`, ADR 0022).
+//! (rule 9 of `docs/reference/placement.md`, ADR 0022).
 //!
 //! The limit of protocol 1 cuts what a light member has by chance above its share and gives nothing back for what is below. Here all members of
 //! one weight together stay within 1 % of their share: above it their points are passed over, and what lacks below it they take. Among

@@ -1,5 +1,5 @@
 //! More than one member for a key: the owner and who comes after it, in different zones as long as there are any (rule 7 of
-//! `docs/placement.md`).
+//! `docs/reference/placement.md`).
 
 mod clockwise;
 

@@ -1,4 +1,4 @@
-//! The circle of protocol 1: slots, points, and the clockwise walk with bounded load (DESIGN §3, `docs/placement.md`).
+//! The circle of protocol 1: slots, points, and the clockwise walk with bounded load (`docs/reference/placement.md`).
 //!
 //! Only arithmetic on hashes lives here; which members take part is decided in `placement`.
 

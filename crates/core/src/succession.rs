@@ -1,4 +1,4 @@
-//! Who should hold what while the group's versions differ (rule 8 of `docs/placement.md`): whoever holds it keeps it, and what is free goes to
+//! Who should hold what while the group's versions differ (rule 8 of `docs/reference/placement.md`): whoever holds it keeps it, and what is free goes to
 //! the newest version as long as that has room, then to the next older.
 
 use std::cmp::Reverse;

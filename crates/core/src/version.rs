@@ -1,4 +1,4 @@
-//! Which of two versions is the newer one: dotted numbers first, then bytes (rule 8 of `docs/placement.md`).
+//! Which of two versions is the newer one: dotted numbers first, then bytes (rule 8 of `docs/reference/placement.md`).
 //!
 //! It is a total order, which "as numbers where both are numbers, else by bytes" would not be: by that, 1.9 is older than 1.10, 1.10 is
 //! older than 1.5x, and 1.5x is older than 1.9.

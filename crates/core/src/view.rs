@@ -397,7 +397,7 @@ mod tests {
     }
 
     proptest! {
-        /// The rule as DESIGN has it, from sets and counts, whoever computes it and in whatever order the records came.
+        /// The rule of `docs/reference/placement.md`, "Which constants count", from sets and counts, whoever computes it and in whatever order the records came.
         #[test]
         fn the_groups_fingerprint_is_a_function_of_the_view_alone(
             lists in proptest::collection::vec(proptest::collection::vec(0u8..4, 0..4), 0..7), seed in any::<u64>(),

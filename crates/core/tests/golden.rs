@@ -1,6 +1,6 @@
-//! Replays the golden vectors in `testdata/`, which `docs/placement_check.py` computed from the protocol's text alone.
+//! Replays the golden vectors in `testdata/`, which `docs/reference/placement_check.py` computed from the protocol's text alone.
 //!
-//! To add one: write the question, run `python docs/placement_check.py --rewrite`, read the diff, and run this test.
+//! To add one: write the question, run `python docs/reference/placement_check.py --rewrite`, read the diff, and run this test.
 
 #![expect(clippy::unwrap_used, clippy::panic, reason = "a test; a vector that cannot be read should stop it")]
 

@@ -4,7 +4,7 @@
 //! acquisition, and the database that is written to remembers the highest epoch it has seen and refuses every lower one:
 //!
 //! - a *fence*: [`postgres::check`] or [`sqlite::check`] in the user's own transaction, or the same statements in any language
-//!   (`docs/fencing.md`);
+//!   (`docs/reference/fencing.md`);
 //! - a [`Journal`]: state that outlives its owner, as a list of events with snapshots, appended by one owner at a time.
 //!
 //! Features: `postgres` and `sqlite`, neither by default. With neither there are the names and the SQL, and no database library.

@@ -49,7 +49,7 @@ mod tests {
 
 Generated from the table in `src/metrics.rs`; `METRICS_WRITE=1 cargo test -p shardwise-sidecar --lib metrics` writes it.
 
-`shardwise serve` serves these at `/metrics` in Prometheus' form, beside those of its services (`docs/metrics.md`). No label carries a key or the name of a
+`shardwise serve` serves these at `/metrics` in Prometheus' form, beside those of its services (`docs/reference/metrics.md`). No label carries a key or the name of a
 member.
 
 | metric | kind | unit | labels | meaning |

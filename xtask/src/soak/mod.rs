@@ -1,4 +1,4 @@
-//! `cargo xtask soak NAME`: what takes too long for every test run, with the figures into `docs/measured.md`.
+//! `cargo xtask soak NAME`: what takes too long for every test run, with the figures into `docs/internals/measured.md`.
 
 mod backlog;
 mod churn;
@@ -76,11 +76,11 @@ pub(crate) fn run(
         None => return Err(TaskFailure::new(format!("no soak is called {name}; there are: {}", names().join(", ")))),
     };
     let section = mistake.map_or_else(|| format!("soak {name}"), |mistake| format!("soak {name}, mistake {mistake}"));
-    let path = context.root().join("docs/measured.md");
+    let path = context.root().join("docs/internals/measured.md");
     let before = std::fs::read_to_string(&path).unwrap_or_default();
     let text = format!("## {section}\n\n{}\n\n{text}", measured::head(context, &HostInfo::this()));
     std::fs::write(&path, measured::replace(&before, &section, &text)).map_err(|e| TaskFailure::new(format!("{}: {e}", path.display())))?;
-    say(&format!("docs/measured.md: section {section} is written"));
+    say(&format!("docs/internals/measured.md: section {section} is written"));
     if short.is_empty() { Ok(()) } else { Err(TaskFailure::new(short.join("; "))) }
 }
 

@@ -1,4 +1,4 @@
-//! `cargo xtask placement-study`: how even the placement is and how much moves, over fleets and constants, as a table and a plot in `docs/`.
+//! `cargo xtask placement-study`: how even the placement is and how much moves, over fleets and constants, as a table and a plot in `docs/internals/`.
 
 mod measure;
 mod page;
@@ -45,14 +45,14 @@ struct Study {
     quotas: Vec<QuotaComparison>,
 }
 
-/// Measures, and writes `docs/placement-study.md` and `docs/placement-study.svg`.
+/// Measures, and writes `docs/internals/placement-study.md` and `docs/internals/placement-study.svg`.
 pub(crate) fn run(context: &TaskContext) -> Result<(), TaskFailure> {
     let study = study()?;
-    let docs = context.root().join("docs");
+    let folder = context.root().join("docs/internals");
     for (name, text) in [("placement-study.md", page::markdown(&study)), ("placement-study.svg", page::picture(&study))] {
-        let path = docs.join(name);
+        let path = folder.join(name);
         std::fs::write(&path, text).map_err(|e| TaskFailure::new(format!("{}: {e}", path.display())))?;
-        say(&format!("docs/{name} is written"));
+        say(&format!("docs/internals/{name} is written"));
     }
     for missed in page::targets(&study).iter().filter(|target| !target.reached) {
         say(&format!("missed: {}: {}", missed.what, missed.measured));

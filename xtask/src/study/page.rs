@@ -13,7 +13,7 @@ use super::{CaseRow, FEW_SIZES, FEWER_FLEETS, FLEETS, SIZES, Study};
 const HEAD: &str = "# Placement study
 
 Written by `cargo xtask placement-study`; it takes minutes and has no chance in it, so that a changed figure is a changed placement. What the constants mean
-stands in [placement.md](placement.md).
+stands in [placement.md](../reference/placement.md).
 
 **Peak** and **least** are the slots of the busiest and of the least loaded member over the mean. **Moved** is how many slots have another owner
 after one member has joined, over the newcomer's exact share, 1/(N + 1) of all. Each is the mean over the fleets, and behind it the worst fleet.
@@ -102,7 +102,7 @@ fn of_quota(QuotaComparison { of, off: [_, off], .. }: &QuotaComparison) -> Stud
     }
 }
 
-/// `docs/placement-study.md`. Writing to a String cannot fail, so what `writeln!` answers is let go.
+/// `docs/internals/placement-study.md`. Writing to a String cannot fail, so what `writeln!` answers is let go.
 pub(super) fn markdown(study: &Study) -> String {
     let mut text = format!("{HEAD}\n## What has to be reached\n\n| | measured | |\n|---|---|---|\n");
     for StudyTarget { what, measured, reached } in targets(study) {
@@ -257,7 +257,7 @@ fn rows(text: &mut String, rows: &[CaseRow]) {
     }
 }
 
-/// `docs/placement-study.svg`.
+/// `docs/internals/placement-study.svg`.
 pub(super) fn picture(study: &Study) -> String {
     let curve = |name: String, rows: &[CaseRow], value: fn(&CaseFigures) -> f64| Curve {
         name,

@@ -1,4 +1,4 @@
-//! Who holds what: a key for each resource, locked by the holder's session (DESIGN §4).
+//! Who holds what: a key for each resource, locked by the holder's session (`docs/internals/backend-contract.md`).
 //!
 //! The session ends with the member's TTL check, which has half of the TTL; what it had locked is held back for its lock delay, the other half.
 //! A member's deadline is counted from a read that showed the session alive, so nobody else is given anything before that deadline.

@@ -3,7 +3,7 @@
 //! The placement says who should hold a resource, the claim says who does. This machine brings one member's claims in line with what it
 //! should hold: it asks for what is free, waits for what others hold, and gives back what it should not hold once nothing is in flight on it.
 //!
-//! Rules kept here (DESIGN §5): a resource serves only from the grant on and only until the member lets go of it; letting go is drain, then
+//! Rules kept here (`docs/internals/design.md`): a resource serves only from the grant on and only until the member lets go of it; letting go is drain, then
 //! release, then nothing. A fenced member serves nothing at once. What it held before the fence may still be its own in the backend; that is
 //! given back before it is asked for again, so that every time of serving has an epoch of its own.
 

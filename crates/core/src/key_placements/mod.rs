@@ -1,7 +1,7 @@
 //! Key placements: other fleets' rules, for each key by itself and without slots, so that our workers and theirs share one group.
 //!
 //! Whatever the other fleet counts is counted here: every member, draining or not and whatever it can serve, and every instance without a
-//! record of ours, with weight 1. The rules are in `docs/key-placements.md`; nothing of them may ever change.
+//! record of ours, with weight 1. The rules are in `docs/reference/key-placements.md`; nothing of them may ever change.
 
 mod hashring;
 mod modulo;

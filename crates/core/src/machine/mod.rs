@@ -3,7 +3,7 @@
 //! The driver (in `shardwise`) feeds it what happened and carries out what it answers; it decides nothing. One input is handled
 //! at a time, and before any input is looked at the deadline is: a renewal answered too late finds the member fenced already.
 //!
-//! Rules kept here (DESIGN §5 and §6): ownership ends at the start of the last renewal that counted plus 0.99 of the granted TTL
+//! Rules kept here (`docs/internals/design.md`): ownership ends at the start of the last renewal that counted plus 0.99 of the granted TTL
 //! less the margin, or two TTLs after the view was last proven current, whichever comes first. A fenced member registers anew and
 //! owns nothing until a view that is newer than that registration shows it. A refused one goes on asking, but slowly. What happens at the
 //! deadline where the policy keeps the last view is in `ending`, what happens when too many members vanish in `loss`, and leaving in `leaving`.

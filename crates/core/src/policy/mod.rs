@@ -337,7 +337,7 @@ mod tests {
         }
     }
 
-    /// A wire format: workers in other languages compute it as docs/placement.md says.
+    /// A wire format: workers in other languages compute it as docs/reference/placement.md says.
     #[test]
     fn the_fingerprint_of_the_defaults_stays_what_it_is() {
         assert_eq!(policy().fingerprint().to_string(), "e4da8007a6415212");

@@ -10,7 +10,7 @@ pub const SLOTS_MAX: u32 = 65_536;
 pub const SLOTS_DEFAULT: u32 = 16_384;
 /// Slots of an exclusive policy, or one that drives an outbox, that names no number: each slot costs a claim or a fence row.
 pub const SLOTS_OUTBOX: u32 = 1_024;
-/// Points on the circle per unit of weight (chosen by measurement, see `docs/placement.md`).
+/// Points on the circle per unit of weight (chosen by measurement, see `docs/reference/placement.md`).
 pub const VIRTUAL_NODES_DEFAULT: u32 = 1_024;
 /// The most points per unit of weight.
 pub const VIRTUAL_NODES_MAX: u32 = 65_536;
@@ -70,7 +70,7 @@ impl PlacementKind {
     }
 }
 
-/// Another fleet's rule: an owner for each key by itself, without slots (`docs/key-placements.md`).
+/// Another fleet's rule: an owner for each key by itself, without slots (`docs/reference/key-placements.md`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum KeyPlacement {

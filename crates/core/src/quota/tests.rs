@@ -159,7 +159,7 @@ fn off(name: &str, weights: &[u64], members: usize, slots: u32, entitled: f64) -
     ratios.into_values().map(off).fold(0.0, f64::max)
 }
 
-/// What the ring misses: see `docs/placement-study.md`. One member alone of its weight that is entitled to 3 slots and a quarter has 3 or 4, so that the
+/// What the ring misses: see `docs/internals/placement-study.md`. One member alone of its weight that is entitled to 3 slots and a quarter has 3 or 4, so that the
 /// mean of 20 fleets is off by chance; with 65,536 slots it is 13 slots.
 #[test]
 fn the_mean_share_of_a_weight_is_within_two_percent_of_it() {

@@ -1,5 +1,5 @@
 //! Lease, claim, drain, pause and takeover as a small model, explored completely. What it leaves out, and why that is enough, is in
-//! `docs/guarantees.md`.
+//! `docs/reference/guarantees.md`.
 //!
 //! In every reachable state: no two members hold one slot, each by its own clock, whose rate is off by up to a tick in each lease; no holder is refused
 //! by a table that takes no epoch below the highest it has seen; and from there on, without faults, every slot is soon held by who should have it.

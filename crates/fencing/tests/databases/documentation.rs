@@ -1,4 +1,4 @@
-//! What `docs/fencing.md` shows for SQLite from Python does what it says.
+//! What `docs/reference/fencing.md` shows for SQLite from Python does what it says.
 
 use std::path::Path;
 use std::process::Command;
@@ -21,7 +21,7 @@ print([row[0] for row in db.execute("SELECT text FROM written")])
 
 #[tokio::test]
 async fn python_on_sqlite_refuses_a_ghost() {
-    let document = std::fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/fencing.md")).unwrap();
+    let document = std::fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/reference/fencing.md")).unwrap();
     let blocks = document.split("```python\n").skip(1).filter_map(|rest| rest.split("```").next());
     let code = blocks.into_iter().find(|code| code.contains("import sqlite3")).unwrap();
     let (folder, pool) = sqlite().await;

@@ -1,4 +1,4 @@
-"""A second reading of docs/key-placements.md, for placement_check.py: the owner of a key under another fleet's rule.
+"""A second reading of docs/reference/key-placements.md, for placement_check.py: the owner of a key under another fleet's rule.
 
 Written from the document and from the definitions of MD5, FNV-1a and SipHash-2-4; it needs no package.
 """

@@ -1,6 +1,6 @@
-"""Runs the Python that stands in docs/protocol.md, as it stands there, and replays the vectors with it.
+"""Runs the Python that stands in docs/reference/protocol.md, as it stands there, and replays the vectors with it.
 
-    python docs/protocol_check.py               exit code 1 if anything differs
+    python docs/reference/protocol_check.py               exit code 1 if anything differs
 
 Needs the package `xxhash`. The vectors' lines are read by placement_check.py; what they ask is answered by the page's own functions.
 """

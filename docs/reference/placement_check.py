@@ -1,9 +1,9 @@
-"""A second reading of docs/placement.md and docs/key-placements.md: computes every golden vector anew and compares.
+"""A second reading of docs/reference/placement.md and docs/reference/key-placements.md: computes every golden vector anew and compares.
 
 Written from the document alone, so that an error in the Rust code cannot hide in the vectors. Each rule below names its number there.
 
-    python docs/placement_check.py              replay; exit code 1 on the first file with a mismatch
-    python docs/placement_check.py --rewrite    put what this program computes behind every arrow (then read the diff)
+    python docs/reference/placement_check.py              replay; exit code 1 on the first file with a mismatch
+    python docs/reference/placement_check.py --rewrite    put what this program computes behind every arrow (then read the diff)
 
 Needs the package `xxhash`.
 """
@@ -19,7 +19,7 @@ import xxhash
 
 from key_placement_check import KeyCircle
 
-VECTORS = pathlib.Path(__file__).resolve().parent.parent / "crates" / "core" / "testdata"
+VECTORS = pathlib.Path(__file__).resolve().parents[2] / "crates" / "core" / "testdata"
 POINTS_MAX = 4_194_304
 ARROW = " => "
 
