@@ -3,19 +3,18 @@
 use std::process::Command;
 use std::time::Duration;
 
-use crate::report::say;
 use crate::run::{StepLog, TaskFailure};
 use crate::steps::StepPass;
+use crate::tools::InstalledTool;
 
-/// The version that is installed where none is found.
-const VERSION: &str = "0.20.2";
+const CARGO_DENY: InstalledTool = InstalledTool { name: "cargo-deny", version: "0.20.2", arguments: &[] };
 /// Set to `required`, it makes a failure of what cannot be checked.
 const REQUIRED: &str = "SHARDWISE_ADVISORIES";
 /// Fetching the advisory database takes seconds; a network that swallows packets must not hold the run up.
 const FETCH_LIMIT: Duration = Duration::from_mins(2);
 
 pub(crate) fn check(log: &StepLog<'_>) -> Result<StepPass, TaskFailure> {
-    let tool = tool(log)?;
+    let tool = CARGO_DENY.path(log)?;
     log.run(deny(log, &tool, &["check", "bans", "licenses", "sources"]))?;
     Ok(StepPass::one())
 }
@@ -23,7 +22,7 @@ pub(crate) fn check(log: &StepLog<'_>) -> Result<StepPass, TaskFailure> {
 /// Checked where the database can be had; where not, the run ends with a line that says so, because a closed network is no fault of the tree, unless that
 /// is made a failure.
 pub(crate) fn advisories(log: &StepLog<'_>) -> Result<StepPass, TaskFailure> {
-    let tool = tool(log)?;
+    let tool = CARGO_DENY.path(log)?;
     let mut fetch = deny(log, &tool, &["fetch", "db"]);
     fetch.env("GIT_TERMINAL_PROMPT", "0");
     if log.quietly(fetch, FETCH_LIMIT).is_err() {
@@ -45,23 +44,6 @@ fn unfetched(wanted: Option<&str>) -> Result<StepPass, TaskFailure> {
 fn deny(log: &StepLog<'_>, tool: &str, arguments: &[&str]) -> Command {
     let scope = ["--workspace", "--all-features", "--locked", "--color", "never"];
     log.context.command(tool, &[&scope, arguments].concat())
-}
-
-/// The machine's cargo-deny, or one of our own under `target/tools`, installed at its first use.
-fn tool(log: &StepLog<'_>) -> Result<String, TaskFailure> {
-    let root = log.context.target().join("tools");
-    let own = root.join("bin").join(if cfg!(windows) { "cargo-deny.exe" } else { "cargo-deny" }).to_string_lossy().into_owned();
-    let runs = |tool: &str| log.context.command(tool, &["--version"]).output().is_ok_and(|output| output.status.success());
-    if let Some(found) = ["cargo-deny", &own].into_iter().find(|tool| runs(tool)) {
-        return Ok(found.into());
-    }
-    say(&format!("    installing cargo-deny {VERSION} under target/tools, once"));
-    // Unoptimised it is built in a quarter of the time, and its work takes a second either way.
-    let arguments = ["install", "cargo-deny", "--version", VERSION, "--locked", "--debug", "--root", &root.to_string_lossy()];
-    let mut install = log.context.cargo(&arguments);
-    install.env("CARGO_PROFILE_DEV_DEBUG", "0");
-    log.run(install)?;
-    Ok(own)
 }
 
 #[cfg(test)]

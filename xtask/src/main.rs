@@ -6,6 +6,7 @@
 mod bench;
 mod beside;
 mod binaries;
+mod book;
 mod checks;
 mod context;
 mod deny;
@@ -28,6 +29,7 @@ mod simulate_outbox;
 mod soak;
 mod steps;
 mod study;
+mod tools;
 mod vectors;
 
 use std::process::ExitCode;
@@ -49,6 +51,8 @@ struct Cli {
 enum Task {
     /// Run the tests: the first lane, or with --all everything that must hold before a change is merged, as in CI.
     Test(TestArgs),
+    /// Build the book of docs/ into target/book, and check the links of all Markdown.
+    Book,
     /// Run a benchmark in release and write its figures into docs/internals/measured.md.
     Bench {
         /// Name of the benchmark; without it, the names that exist are listed.
@@ -131,6 +135,7 @@ fn main() -> ExitCode {
         }
         Task::Test(args) => TaskContext::load(args.verbose).and_then(|context| steps::run(&context, &args)),
         Task::PlacementStudy => TaskContext::load(false).and_then(|context| study::run(&context)).map(|()| true),
+        Task::Book => TaskContext::load(false).and_then(|context| book::run(&context)).map(|()| true),
         Task::Servers => servers::run().map(|()| true),
         Task::Soak { name, runs, rows, mistake } => {
             TaskContext::load(false).and_then(|context| soak::run(&context, name.as_deref(), runs, rows, mistake.as_deref())).map(|()| true)
