@@ -29,6 +29,19 @@ const SHOWN_BRIEFLY: Duration = Duration::from_millis(500);
 /// Where its keys have no owner for as long as it is shown: four times that time.
 const SHOWN_BY_KEY: Duration = Duration::from_millis(100);
 
+/// And never less than so many times what it took until this member saw its own mark: where the backend or this machine is slow, the others read
+/// late too. Beside four busy processes readers of Consul looked away for 0.7 s, and their leavers had seen their own marks after 1.5 s.
+const SHOWN_TIMES_LAG: u32 = 2;
+
+/// For how long the others can see a leaver drain.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct ShownDraining {
+    /// When the mark was asked for.
+    marked: Moment,
+    /// Its record stays until then.
+    until: Moment,
+}
+
 /// What becomes of a leaver's place.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum PlaceReservation {
@@ -62,7 +75,7 @@ impl Machine {
                 // At the latest: a backend that takes no mark, or shows none, keeps nobody for longer.
                 let wait = if self.lease.is_held() { self.lease.ttl() } else { self.lease.ttl().min(ANSWERED_WITHIN) };
                 // A member that is away is not gone.
-                self.shown_until = (!returns && self.shows_leaving()).then(|| now.plus(wait));
+                self.shown = (!returns && self.shows_leaving()).then(|| ShownDraining { marked: now, until: now.plus(wait) });
             }
         }
     }
@@ -85,7 +98,7 @@ impl Machine {
             _ if self.lease.is_held() => {
                 actions.retain(|action| *action != Action::MarkPausing);
                 actions.push(Action::MarkDraining);
-                self.shown_until = self.shows_leaving().then(|| now.plus(self.lease.ttl()));
+                self.shown = self.shows_leaving().then(|| ShownDraining { marked: now, until: now.plus(self.lease.ttl()) });
             }
             _ => {}
         }
@@ -98,7 +111,7 @@ impl Machine {
         self.policy.max_loss.is_some() || self.lease.is_held() && is_shown
     }
 
-    /// For how long, once this member has seen itself drain.
+    /// For how long, once this member has seen itself drain, where backend and machine are not slow.
     fn shown_for(&self) -> Duration {
         let by_key = |params: &PlacementParams| params.kind.by_key().is_some();
         if self.policy.max_loss.is_some() {
@@ -130,23 +143,24 @@ impl Machine {
 
     /// A registration that began then has been answered behind the wish to leave: the others must not count on it.
     pub(super) fn registered_too_late(&mut self, started: Moment, actions: &mut Vec<Action>) {
-        self.shown_until = self.shown_until.map(|_| started.plus(self.lease.ttl()));
+        self.shown = self.shown.map(|_| ShownDraining { marked: started, until: started.plus(self.lease.ttl()) });
         actions.push(Action::MarkDraining);
     }
 
     /// The others have the rest of the time to see what this member sees now.
     pub(super) fn see_oneself_drain(&mut self, now: Moment, view: &View) {
-        let Some(until) = self.shown_until else { return };
+        let Some(ShownDraining { marked, until }) = self.shown else { return };
         if view.member(&self.me.instance_id).is_some_and(|me| me.state == MemberState::Draining) {
-            self.shown_until = Some(until.min(now.plus(self.shown_for())));
+            let rest = self.shown_for().max(now.since(marked) * SHOWN_TIMES_LAG);
+            self.shown = Some(ShownDraining { marked, until: until.min(now.plus(rest)) });
         }
     }
 
     /// When a draining member deletes its record: its work is done or given up, and the others have had time to see it drain. A
     /// registration that is on its way counts: it may have been seen by now, as active.
     pub(super) fn leaves_at(&self) -> Option<Moment> {
-        let shown = self.shown_until.filter(|_| self.lease.is_held() || self.lease.is_in_flight());
-        self.drain_until.map(|until| shown.map_or(until, |shown| shown.max(until)))
+        let shown = self.shown.filter(|_| self.lease.is_held() || self.lease.is_in_flight());
+        self.drain_until.map(|until| shown.map_or(until, |shown| shown.until.max(until)))
     }
 
     /// Deletes the record when that is due.
@@ -155,7 +169,7 @@ impl Machine {
             return;
         }
         if self.has_let_go() && self.leaves_at().is_some_and(|at| now >= at) {
-            (self.drain_until, self.shown_until) = (None, None);
+            (self.drain_until, self.shown) = (None, None);
             let away = self.place_reservation == PlaceReservation::Kept && self.lease.is_held();
             actions.push(if away { Action::StepAway { grace: self.policy.rejoin_grace } } else { Action::Deregister });
         }

@@ -65,8 +65,8 @@ pub struct Machine {
     losses: loss::Losses,
     /// Under exclusive ownership alone.
     claiming: Option<claiming::ClaimState>,
-    /// A leaver stays at least until then, so that the others see it draining.
-    shown_until: Option<Moment>,
+    /// A leaver stays at least for this, so that the others see it draining.
+    shown: Option<leaving::ShownDraining>,
     /// The driver follows the group.
     watching: bool,
     /// When the last input was handled.
@@ -100,7 +100,7 @@ impl Machine {
             place_reservation: leaving::PlaceReservation::Free,
             losses: loss::Losses::default(),
             claiming,
-            shown_until: None,
+            shown: None,
             watching: false,
             stepped: now,
             ownership,
