@@ -3,12 +3,12 @@
 
 #![expect(clippy::expect_used, clippy::panic, reason = "tests report by panicking")]
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use shardwise::discovery::{Discovery, ErrorKind, MemoryBackend, Record};
-use shardwise::{Guard, MaxLoss, OwnershipMode, Policy, ServiceState, ShardKey, ShardingService, slot_of};
+use shardwise::{Guard, MaxLoss, MemberState, OwnershipMode, Policy, ServiceState, ShardKey, ShardingService, slot_of};
 
 #[expect(dead_code, reason = "each test file uses its part")]
 mod common;
@@ -151,6 +151,26 @@ async fn a_mark_that_is_not_taken_is_complained_about_once_until_one_is() {
         eventually("it is taken back", || !is_told()).await;
         refused.store(true, Ordering::Relaxed);
     }
+}
+
+/// A renewal that was answered while the record was being deleted wrote what registering had written, and the leaver was taken for dead.
+#[tokio::test(start_paused = true)]
+async fn a_record_that_is_being_deleted_is_not_made_active_once_more() {
+    let (_log, _logging) = Log::start();
+    let world = World::new();
+    let calls = Arc::new(Mutex::new(Vec::new()));
+    let called = Arc::clone(&calls);
+    let backend = Scripted::new(world.store.link(), move |(operation, registration)| {
+        called.lock().expect("no panic").push((operation, registration.map(|registration| registration.member.state)));
+        if operation == "deregister" { How::After(Duration::from_millis(1_900)) } else { How::Now }
+    });
+    let service = joined(&world, "a", backend, policy()).await;
+    service.deregister_self().await.expect("it leaves");
+    let calls = calls.lock().expect("no panic");
+    let deleting = calls.iter().position(|(operation, _)| *operation == "deregister").expect("it deregisters");
+    assert!(calls[..deleting].contains(&("update", Some(MemberState::Draining))), "{calls:?}");
+    assert!(calls[deleting..].iter().any(|(operation, _)| *operation == "renew"), "{calls:?}");
+    assert!(!calls[deleting..].iter().any(|(operation, _)| *operation == "update"), "{calls:?}");
 }
 
 #[tokio::test(start_paused = true)]

@@ -76,7 +76,9 @@ impl Driver {
             );
         }
         self.registration.member.loss = (!missing.is_empty()).then_some(Loss::Missing(missing));
-        self.mark(self.registration.clone(), MISSING_UNTOLD);
+        let Some(mut registration) = self.wanted_record() else { return };
+        registration.member.loss.clone_from(&self.registration.member.loss);
+        self.mark(registration, MISSING_UNTOLD);
     }
 
     pub(super) fn mark_draining(&mut self) {
@@ -109,8 +111,7 @@ impl Driver {
         let Some(address) = address else { return };
         self.registration.member.metadata.insert(key.into(), address.clone());
         if matches!(self.machine.ownership().state(), ServiceState::Active | ServiceState::Draining | ServiceState::Stale) {
-            let wanted = self.record_updater.wanted().map(|wish| (*wish.registration).clone());
-            let mut registration = wanted.unwrap_or_else(|| self.registration.clone());
+            let Some(mut registration) = self.wanted_record() else { return };
             registration.member.metadata.insert(key.into(), address);
             self.mark(registration, "could not show where messages or requests to this worker arrive; it is tried again");
         }
@@ -119,16 +120,24 @@ impl Driver {
     /// Says in the record what ought to stand there, if the group sees something else: the others go by it. Whatever became of a call, what
     /// is seen tells; the snapshot's view stands still while this member drains.
     pub(super) fn mark_if_missed(&mut self) {
-        let wish = self
-            .record_updater
-            .wanted()
-            .unwrap_or_else(|| RecordUpdate { registration: Arc::new(self.registration.clone()), or_else: MISSING_UNTOLD });
-        let wanted = &wish.registration.member;
+        let or_else = self.record_updater.wanted().map_or(MISSING_UNTOLD, |wish| wish.or_else);
+        let Some(registration) = self.wanted_record() else { return };
+        let wanted = &registration.member;
         let address = |member: &Member, key| member.metadata.get(key).cloned();
         let says = |member: &Member| (member.state, member.loss.clone(), [MESSAGES_KEY, REQUESTS_KEY].map(|key| address(member, key)));
         let other = |seen: &Member| seen.incarnation == wanted.incarnation && says(seen) != says(wanted);
         if self.machine.view().and_then(|view| view.member(&wanted.instance_id)).is_some_and(other) {
-            self.record_updater.want(&self.backend, self.shared.timing.renew_every, wish);
+            self.mark(registration, or_else);
+        }
+    }
+
+    /// What the record ought to say: what was wanted last, else what registering wrote. `None` while it is being deleted: a change would show the
+    /// leaver as active once more, and its end would be taken for its death.
+    fn wanted_record(&self) -> Option<Registration> {
+        match self.record_updater.wanted() {
+            Some(wish) => Some((*wish.registration).clone()),
+            None if matches!(self.machine.ownership().state(), ServiceState::Draining | ServiceState::Left) => None,
+            None => Some(self.registration.clone()),
         }
     }
 
