@@ -45,44 +45,41 @@
 //! `consul` and `etcd` speak TLS through rustls with ring, configured by the backend itself. The default provider of the process
 //! (`rustls::crypto::CryptoProvider`) is neither needed nor set: a program may have none, or aws-lc.
 
-mod absence;
+// The floor plan, the ground first: a module imports only from those above it in this list. `tests/layering.rs` holds that.
+//
+// - `error`: The one public error.
+// - `telemetry`: Metrics and traces: what a service reports of itself, through facades for which the application installs an exporter.
+// - `backend`: The table of backends, and the ones that this process has opened.
+// - `settings`: Layered settings, read into validated policies before anything is contacted.
+// - `membership`: One worker's life as a member of one group: its record, lease, view and claims, and the snapshot that readers see.
+// - `service`: The handle of one membership: joining and leaving, and the answers to "which keys are mine?".
+// - `work`: User code that runs under ownership: guards, tasks for keys and slots, singletons, daemons and timers.
+// - `messages`: Typed messages to the holder of a name: a singleton, reached from every member.
+// - `requests`: Requests to one member by its name, answered by handlers that the worker registers.
+// - `operate`: What operators do to a group from outside: observe it, drain members, confirm a loss, end an absence.
+// - `factory`: From a policy's name to the one service that is shared: backends, services and operators' calls by policy.
+// - `testing`: For your own tests: services whose share you choose, and a whole fleet in one process on paused time (feature `testing`).
 mod backend;
-mod backend_cache;
-mod calls;
-mod confirm;
-mod departures;
-mod drain;
-mod driver;
 mod error;
 mod factory;
-mod life;
-mod listeners;
+mod membership;
 mod messages;
-pub mod metrics;
-mod observer;
-mod placement_cache;
-pub mod proof;
+mod operate;
 pub mod requests;
-mod runtime;
 mod service;
 pub mod settings;
-mod sharding;
-mod shared;
+mod telemetry;
 #[cfg(feature = "testing")]
 pub mod testing;
-pub mod trace;
+mod work;
 
-pub use absence::Absence;
-pub use departures::Departure;
 pub use error::{Error, ErrorKind, Result};
 pub use factory::{ShardingFactory, ShardingFactoryBuilder};
-pub use listeners::{Listener, News, Rebalances, Snapshots, WatchMembers};
+pub use membership::{Absence, Departure, Listener, News, Rebalances, Snapshots, WatchMembers, proof};
 pub use messages::{Inbox, MESSAGE_WAIT, Message, MessageError, Reply, SingletonHandle};
-pub use observer::Observer;
-pub use runtime::{DAEMONS_MAX, DaemonCount, Daemons, Guard, OwnedRun, PERIOD_LEAST, PERIOD_MOST, Period, Run, Singleton, Tenure, Timer};
-pub use service::ShardingService;
+pub use operate::Observer;
+pub use service::{Sharding, ShardingService};
 pub use settings::Settings;
-pub use sharding::Sharding;
 pub use shardwise_core as core;
 pub use shardwise_core::{
     Address, BackendLoss, Cause, ClaimName, Epoch, Fence, Fingerprint, GroupName, Incarnation, InstanceId, KeyOwners, KeyPlacement,
@@ -91,6 +88,8 @@ pub use shardwise_core::{
     slot_of,
 };
 pub use shardwise_discovery as discovery;
+pub use telemetry::{metrics, trace};
+pub use work::{DAEMONS_MAX, DaemonCount, Daemons, Guard, OwnedRun, PERIOD_LEAST, PERIOD_MOST, Period, Run, Singleton, Tenure, Timer};
 
 /// The README's code, compiled.
 #[cfg(doctest)]

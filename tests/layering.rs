@@ -1,9 +1,12 @@
-//! The house of our crates: who may depend on whom, what the bare library may not bring along, what every manifest says.
+//! Who may depend on whom: the crates of the workspace, and the modules of the library. What the bare library may not bring along, and what
+//! every manifest says.
 //!
-//! It reads `cargo metadata`, so it holds for the workspace and is not part of the published package.
+//! It reads `cargo metadata` and the sources, so it holds for the workspace and is not part of the published package.
 
 #![expect(clippy::unwrap_used, reason = "a test; metadata that cannot be read should stop it")]
 
+use std::fs;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use cargo_metadata::{Metadata, MetadataCommand, Package};
@@ -164,4 +167,137 @@ fn every_published_manifest_is_complete() {
     assert!(incomplete.is_empty(), "{incomplete:?}");
     let versions: Vec<_> = metadata.workspace_packages().into_iter().map(|package| package.rust_version.clone()).collect();
     assert!(versions.windows(2).all(|pair| pair[0] == pair[1]), "one rust-version for all: {versions:?}");
+}
+
+/// The modules of the library, the ground first (ADR 41). A module imports only from those before it.
+const MODULES: [&str; 12] =
+    ["error", "telemetry", "backend", "settings", "membership", "service", "work", "messages", "requests", "operate", "factory", "testing"];
+
+/// What `lib.rs` re-exports and modules may import from there, with the module that has it.
+const ALIASES: [(&str, &str); 3] = [("Error", "error"), ("ErrorKind", "error"), ("Result", "error")];
+
+fn source() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("src")
+}
+
+/// The Rust files below `folder`.
+fn files(folder: &Path) -> Vec<PathBuf> {
+    let entries = fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path());
+    entries
+        .flat_map(|path| if path.is_dir() { files(&path) } else { vec![path] })
+        .filter(|path| path.extension().is_some_and(|e| e == "rs"))
+        .collect()
+}
+
+/// The module path of a file, relative to `src`: `["work", "named"]` for `work/named.rs`.
+fn module(file: &Path) -> Vec<String> {
+    let mut parts: Vec<_> = file.with_extension("").iter().map(|part| part.to_string_lossy().into_owned()).collect();
+    parts.retain(|part| part != "mod");
+    parts
+}
+
+/// What the code of a file `depth` modules deep takes from the crate's root, by its first name there: behind `crate::`, or behind as many
+/// `super::` as lead to the root.
+fn from_root(code: &str, depth: usize) -> Vec<String> {
+    let code: String = code.lines().map(|line| line.split("//").next().unwrap_or_default().to_owned() + "\n").collect();
+    let climb = "super::".repeat(depth);
+    let mut names = Vec::new();
+    for start in ["crate::", &climb] {
+        for (at, _) in code.match_indices(start) {
+            let before = code[..at].chars().next_back();
+            if before.is_some_and(|c| c.is_alphanumeric() || "_$:".contains(c)) {
+                continue;
+            }
+            names.extend(first_names(&code[at + start.len()..]));
+        }
+    }
+    names
+}
+
+/// The first name of a path, or of each path in braces.
+fn first_names(path: &str) -> Vec<String> {
+    let name = |text: &str| text.trim_start().chars().take_while(|c| c.is_alphanumeric() || *c == '_').collect::<String>();
+    let Some(group) = path.strip_prefix('{') else { return vec![name(path)] };
+    let (mut names, mut open, mut starts) = (Vec::new(), 0_usize, true);
+    for (at, c) in group.char_indices() {
+        if std::mem::take(&mut starts) {
+            names.push(name(&group[at..]));
+        }
+        match c {
+            '{' => open += 1,
+            '}' if open == 0 => break,
+            '}' => open -= 1,
+            ',' if open == 0 => starts = true,
+            _ => {}
+        }
+    }
+    names.retain(|name| !name.is_empty());
+    names
+}
+
+/// What is wrong with an import of `name` from the root by `user`; `None` if it is allowed.
+fn goes_up(user: &str, name: &str) -> Option<String> {
+    let place = |module: &str| MODULES.iter().position(|known| *known == module);
+    let target = ALIASES.iter().find(|(alias, _)| *alias == name).map_or(name, |(_, module)| module);
+    match (place(user), place(target)) {
+        (None, _) => Some(format!("{user} has no place in the library: add it to MODULES and to the list in lib.rs")),
+        (_, None) => Some(format!("{user} imports {name} from lib.rs: import it from its module")),
+        (Some(user_at), Some(at)) => (at > user_at).then(|| format!("{user} imports {target}, which is above it")),
+    }
+}
+
+#[test]
+fn modules_of_the_library_import_one_way() {
+    let (mut wrong, mut imports) = (Vec::new(), 0);
+    for file in files(&source()) {
+        let inside = file.strip_prefix(source()).unwrap();
+        let path = module(inside);
+        // Files of unit tests are a level deeper than their place says.
+        if path == ["lib"] || inside.to_string_lossy().ends_with("tests.rs") {
+            continue;
+        }
+        for name in from_root(&fs::read_to_string(&file).unwrap(), path.len()) {
+            imports += 1;
+            wrong.extend(goes_up(&path[0], &name).map(|why| format!("src/{}: {why}", inside.display())));
+        }
+    }
+    assert!(imports > 100, "the sources were not read: {imports} imports");
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}
+
+#[test]
+fn an_import_that_goes_up_is_found() {
+    let names = |code: &str, depth| from_root(code, depth).join(" ");
+    assert_eq!(names("use crate::work::Guard; // crate::factory\ncrate::error::new()", 2), "work error");
+    assert_eq!(names("use crate::{error::{Error, Result}, trace, service::{\n    self,\n},\n};", 2), "error trace service");
+    assert_eq!(names("use super::super::factory::X; use super::near;", 2), "factory");
+    assert_eq!(names("$crate::BACKEND; mycrate::x", 1), "");
+    assert!(goes_up("membership", "messages").is_some() && goes_up("newcomer", "error").is_some());
+    assert!(goes_up("service", "ShardingService").is_some(), "from the root, by whatever module it has");
+    assert!(goes_up("messages", "membership").is_none() && goes_up("settings", "ErrorKind").is_none() && goes_up("work", "work").is_none());
+}
+
+#[test]
+fn every_module_has_its_place_and_its_sentence() {
+    let mut entries: Vec<_> = fs::read_dir(source()).unwrap().map(|entry| entry.unwrap().path()).collect();
+    entries.retain(|entry| !entry.ends_with("lib.rs"));
+    entries.sort();
+    let mut names: Vec<_> = entries.iter().map(|entry| entry.file_stem().unwrap().to_string_lossy().into_owned()).collect();
+    let lib = fs::read_to_string(source().join("lib.rs")).unwrap();
+    let listed: Vec<(&str, &str)> = lib.lines().filter_map(|line| line.strip_prefix("// - `")?.split_once("`: ")).collect();
+    assert_eq!(listed.iter().map(|(name, _)| *name).collect::<Vec<_>>(), MODULES, "the list in lib.rs");
+    for (name, sentence) in listed {
+        let entry = entries.iter().find(|entry| entry.file_stem().is_some_and(|stem| stem == name)).unwrap();
+        let file = if entry.is_dir() { entry.join("mod.rs") } else { entry.clone() };
+        let text = fs::read_to_string(&file).unwrap();
+        assert_eq!(
+            text.lines().next(),
+            Some(format!("//! {sentence}").as_str()),
+            "{name}: the first line of the module is its sentence in lib.rs"
+        );
+    }
+    names.sort();
+    let mut known = MODULES;
+    known.sort_unstable();
+    assert_eq!(names, known, "what is in src/");
 }

@@ -121,7 +121,7 @@ def records(page):
 
 
 def proofs(page):
-    """The same for the proofs of one connection; src/proof.rs and src/requests/proven.rs have the same numbers."""
+    """The same for the proofs of one connection; src/membership/proof.rs and src/requests/proven.rs have the same numbers."""
     target = "/v1/peers/workers/worker-1/0000000000000007/cache/flush?what=all"
     key = page["connection_key"](b"members-know-this-one", "requests", "workers", "worker-1", 7, b"\x11" * 32, b"\x22" * 32)
     question = page["question"](key, 0, "POST", target, "application/json", None, b'{"a":1}')

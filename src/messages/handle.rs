@@ -14,10 +14,11 @@ use tokio::time::{Instant, sleep, timeout_at};
 
 use super::error::MessageError;
 use super::peer::{PendingMessage, SendOutcome};
-use super::post::{ADDRESS_KEY, OUTSTANDING_MAX, Post};
+use super::post::{OUTSTANDING_MAX, Post};
 use super::wire::{MESSAGE_BYTES_MAX, WireAnswer, WireRequest};
 use crate::error::inside_runtime;
-use crate::service::ShardingService;
+use crate::settings::MESSAGES_ADDRESS;
+use crate::work::Singleton;
 
 /// How long [`SingletonHandle::send`] waits.
 pub const MESSAGE_WAIT: Duration = Duration::from_secs(30);
@@ -52,10 +53,21 @@ impl<R> SendAttempt<R> {
     }
 }
 
-impl<M, R> SingletonHandle<M, R> {
-    pub(crate) fn new(service: &ShardingService, name: ClaimName) -> Self {
-        let shared = service.shared();
-        Self { post: Arc::clone(&shared.post), ownership: shared.changes(), name, types: PhantomData }
+impl Singleton {
+    /// Sends messages of type `M` to whoever runs this, and gets replies of type `R`. Every member of the group can; it need not run it. The types
+    /// are an agreement between sender and holder: they travel as JSON.
+    ///
+    /// The holder takes them by [`Tenure::messages`](crate::Tenure::messages). Where [`Singleton::run`] follows on the same value, this worker listens from then on, so
+    /// that nobody waits for it at a takeover.
+    pub fn handle<M, R>(&self) -> SingletonHandle<M, R> {
+        let membership = self.service().membership();
+        let post = Post::of(membership);
+        let opened = Arc::clone(&post);
+        self.on_run(move || {
+            // The work itself gets the error too, from `Tenure::messages`.
+            tokio::spawn(async move { opened.open().await.inspect_err(|error| tracing::warn!(%error, "no messages can arrive here")) });
+        });
+        SingletonHandle { post, ownership: membership.changes(), name: self.name().clone(), types: PhantomData }
     }
 }
 
@@ -132,7 +144,7 @@ impl<M: Serialize, R: DeserializeOwned> SingletonHandle<M, R> {
     fn address_of(&self, holder: &Holder) -> Option<String> {
         let ownership = self.ownership.borrow();
         let member = ownership.view().member(&holder.instance_id)?;
-        (member.incarnation == holder.incarnation).then(|| member.metadata.get(ADDRESS_KEY).cloned())?
+        (member.incarnation == holder.incarnation).then(|| member.metadata.get(MESSAGES_ADDRESS).cloned())?
     }
 
     async fn to_oneself(&self, epoch: Epoch, body: Box<RawValue>, until: Instant) -> SendAttempt<R> {

@@ -5,45 +5,45 @@ use std::sync::{Arc, Weak};
 
 use serde::Serialize;
 use serde::de::DeserializeOwned;
-use serde_json::value::{RawValue, to_raw_value};
+use serde_json::value::to_raw_value;
 use shardwise_core::Epoch;
 use tokio::sync::{mpsc, oneshot};
 use tokio_util::sync::CancellationToken;
 
-use super::mailboxes::{MailboxNumber, Mailboxes};
+use super::mailboxes::{Envelope, MailboxNumber, Mailboxes};
+use super::post::Post;
 use super::wire::{MESSAGE_BYTES_MAX, WireAnswer};
-use crate::runtime::Guard;
-
-/// A message on its way to whoever takes it. One that is dropped before that was not handled.
-pub(super) struct Envelope {
-    body: Box<RawValue>,
-    answer: Option<oneshot::Sender<WireAnswer>>,
-}
-
-impl Envelope {
-    pub(super) const fn new(body: Box<RawValue>, answer: oneshot::Sender<WireAnswer>) -> Self {
-        Self { body, answer: Some(answer) }
-    }
-}
-
-impl Drop for Envelope {
-    fn drop(&mut self) {
-        if let Some(answer) = self.answer.take() {
-            let _ = answer.send(WireAnswer::NotMine);
-        }
-    }
-}
+use crate::error::Result;
+use crate::work::{Guard, Tenure};
 
 /// The messages of one time of holding a name. Made by [`crate::Tenure::messages`]; dropping it sends those that nobody has taken back to their
 /// senders, who bring them to the next holder.
 pub struct Inbox<M, R> {
-    pub(super) queue: mpsc::Receiver<Envelope>,
-    pub(super) number: MailboxNumber,
-    pub(super) mailboxes: Arc<Mailboxes>,
-    pub(super) epoch: Epoch,
-    pub(super) cancel: CancellationToken,
-    pub(super) guard: Weak<Guard>,
-    pub(super) types: PhantomData<fn() -> (M, R)>,
+    queue: mpsc::Receiver<Envelope>,
+    number: MailboxNumber,
+    mailboxes: Arc<Mailboxes>,
+    epoch: Epoch,
+    cancel: CancellationToken,
+    guard: Weak<Guard>,
+    types: PhantomData<fn() -> (M, R)>,
+}
+
+impl Tenure {
+    /// The messages that members send to whoever holds this name ([`crate::Singleton::handle`]), each to be replied to. One inbox at a time: a second
+    /// one takes the place of the first, which then ends. Messages that wait when the work has to end go to the next holder.
+    ///
+    /// The first call makes this worker listen, if [`crate::Singleton::handle`] has not, and the members learn where; until then messages wait.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::Settings`](crate::ErrorKind::Settings) if it cannot listen at `messages_listen`.
+    pub async fn messages<M, R>(&self) -> Result<Inbox<M, R>> {
+        let post = Post::of(self.guard().context());
+        post.open().await?;
+        let (epoch, cancel, guard) = (self.epoch(), self.cancel().clone(), Arc::downgrade(self.guard()));
+        let (number, queue) = post.mailboxes.open(self.name().clone(), epoch, guard.clone(), cancel.clone());
+        Ok(Inbox { queue, number, mailboxes: Arc::clone(&post.mailboxes), epoch, cancel, guard, types: PhantomData })
+    }
 }
 
 /// A message and the way back.

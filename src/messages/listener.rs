@@ -20,8 +20,8 @@ use super::mailboxes::Mailboxes;
 use super::wire::{
     self, FRAME_BYTES_MAX, FrameReader, FrameWriter, HELLO_BYTES_MAX, Hello, PROTOCOL, Response, Seal, Welcome, WireAnswer, WireRequest,
 };
-use crate::life::Life;
-use crate::proof::{Channel, Nonce, ProofKind, ProofSession, Recipient};
+use crate::membership::Life;
+use crate::membership::proof::{Channel, Nonce, ProofKind, ProofSession};
 
 /// The most connections of members.
 const CONNECTIONS_MAX: usize = 512;
@@ -58,8 +58,7 @@ impl MessageListenerContext {
             return Err(Welcome::SomebodyElse);
         }
         let (callers, own) = (hello.nonce.parse().map_err(|_| Welcome::OtherProtocol)?, Nonce::random());
-        let (instance_id, incarnation) = (self.life.instance_id(), self.life.incarnation());
-        let recipient = Recipient { channel: Channel::Messages, group: &self.group, instance_id, incarnation };
+        let recipient = self.life.recipient(Channel::Messages, &self.group);
         let of = |token: &SecretString| ProofSession::new(token.expose_secret().as_bytes(), &recipient, &callers, &own);
         let session = self.token.as_ref().map(of);
         let proof = session.as_ref().map(|session| session.proof(ProofKind::Welcome, 0, &[]).to_string());

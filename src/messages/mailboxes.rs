@@ -8,9 +8,8 @@ use shardwise_core::{ClaimName, Epoch};
 use tokio::sync::{mpsc, oneshot};
 use tokio_util::sync::CancellationToken;
 
-use super::inbox::Envelope;
 use super::wire::WireAnswer;
-use crate::runtime::Guard;
+use crate::work::Guard;
 
 /// The most messages that wait for one name's holder to take them.
 pub(super) const INBOX_MAX: usize = 256;
@@ -26,6 +25,26 @@ pub(super) struct Mailboxes(Mutex<MailboxTable>);
 struct MailboxTable {
     opened: u64,
     open: HashMap<ClaimName, Mailbox>,
+}
+
+/// A message on its way to its holder. One that is dropped before that was not handled.
+pub(super) struct Envelope {
+    pub(super) body: Box<RawValue>,
+    pub(super) answer: Option<oneshot::Sender<WireAnswer>>,
+}
+
+impl Envelope {
+    const fn new(body: Box<RawValue>, answer: oneshot::Sender<WireAnswer>) -> Self {
+        Self { body, answer: Some(answer) }
+    }
+}
+
+impl Drop for Envelope {
+    fn drop(&mut self) {
+        if let Some(answer) = self.answer.take() {
+            let _ = answer.send(WireAnswer::NotMine);
+        }
+    }
 }
 
 struct Mailbox {

@@ -1,4 +1,4 @@
-//! Typed messages to whoever holds a name: a singleton, reached from every member.
+//! Typed messages to the holder of a name: a singleton, reached from every member.
 //!
 //! The claims say who the holder is, its record where it listens. A message is handed over under the epoch that the sender knows; the holder
 //! takes it only if that is the epoch it holds the name under. What was certainly not handled is brought to the next holder; what may have been is
@@ -16,4 +16,4 @@ mod wire;
 pub use error::MessageError;
 pub use handle::{MESSAGE_WAIT, SingletonHandle};
 pub use inbox::{Inbox, Message, Reply};
-pub(crate) use post::{ADDRESS_KEY, Post, unreachable_by};
+pub(crate) use post::unreachable_by;

@@ -15,7 +15,7 @@ use tokio::time::timeout;
 use super::wire::{
     self, FRAME_BYTES_MAX, FrameReader, FrameWriter, HELLO_BYTES_MAX, Hello, PROTOCOL, Response, Seal, Welcome, WireAnswer, WireRequest,
 };
-use crate::proof::{Channel, Nonce, ProofKind, ProofSession, Recipient};
+use crate::membership::proof::{Channel, Nonce, ProofKind, ProofSession, Recipient};
 use crate::settings::Network;
 
 /// How long a connection may take to be there.

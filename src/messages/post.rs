@@ -1,73 +1,60 @@
-//! One service's post: who holds which name, where its holder is reached, and what is taken here.
+//! One member's post: who holds which name, where its holder is reached, and what is taken here.
 
 use std::collections::{BTreeMap, HashMap};
-use std::marker::PhantomData;
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use shardwise_core::{Claim, ClaimName, Epoch, GroupName, Holder, Member, Resource};
-use shardwise_discovery::{ClaimsEvent, LogThrottle, METADATA_BYTES_MAX};
+use shardwise_core::{Claim, ClaimName, GroupName, Holder};
+use shardwise_discovery::LogThrottle;
 use tokio::net::TcpListener;
 use tokio::sync::{Semaphore, watch};
 use tokio_util::sync::{CancellationToken, DropGuard};
 
-use super::inbox::Inbox;
 use super::listener::{MessageListenerContext, serve};
 use super::mailboxes::Mailboxes;
 use super::peer::{CallTarget, Peer};
-use crate::life::Life;
-use crate::proof::{Channel, Recipient};
-use crate::runtime::Guard;
-use crate::settings::{MessagesSettings, Network};
-use crate::{Error, ErrorKind, Result};
+use crate::error::{Error, ErrorKind, Result};
+use crate::membership::{AdvertisedAddresses, Life, OwnershipContext};
+use crate::settings::{MESSAGES_ADDRESS, MessagesSettings, Network};
 
-/// The metadata under which a member's record says where its messages arrive.
-pub(crate) const ADDRESS_KEY: &str = "shardwise.messages";
 /// The most messages of one worker that wait for a holder or for a reply.
 pub(super) const OUTSTANDING_MAX: usize = 1_024;
 
-/// What belongs to one service. Whoever holds it keeps no service alive.
-pub(crate) struct Post {
+/// The post of one member. A holder of it keeps no service alive.
+pub(super) struct Post {
     group: GroupName,
     life: Life,
     settings: MessagesSettings,
     /// Where messages may go.
     networks: Vec<Network>,
-    /// The host under which others reach this worker, where it listens on all of them.
-    host: Option<String>,
-    metadata_bytes: usize,
-    leaders: watch::Sender<BTreeMap<ClaimName, Claim>>,
-    address: watch::Sender<Option<String>>,
-    opening: tokio::sync::Mutex<()>,
+    advertised: Arc<AdvertisedAddresses>,
+    leaders: watch::Receiver<BTreeMap<ClaimName, Claim>>,
+    /// Whether the listener is there.
+    is_open: tokio::sync::Mutex<bool>,
     pub(super) mailboxes: Arc<Mailboxes>,
     pub(super) outstanding: Arc<Semaphore>,
     peers: Mutex<HashMap<Holder, (String, Peer)>>,
-    /// Ends the listener: with the worker, or with the last who holds this.
+    /// Ends the listener: with the worker, or with the last holder of this.
     closed: CancellationToken,
     _close: DropGuard,
 }
 
 impl Post {
-    /// `gone` ends it before its time.
-    pub(crate) fn new(
-        group: GroupName,
-        member: &Member,
-        life: Life,
-        settings: MessagesSettings,
-        networks: Vec<Network>,
-        gone: &CancellationToken,
-    ) -> Self {
-        let closed = gone.child_token();
+    /// The post of that member.
+    pub(super) fn of(context: &OwnershipContext) -> Arc<Self> {
+        context.extensions.get_or_make(|| Self::new(context))
+    }
+
+    fn new(context: &OwnershipContext) -> Self {
+        let closed = context.gone.child_token();
         Self {
-            group,
-            life,
-            settings,
-            networks,
-            host: member.address.as_ref().map(|address| address.host.clone()),
-            metadata_bytes: member.metadata.iter().map(|(name, text)| name.len() + text.len()).sum(),
-            leaders: watch::Sender::new(BTreeMap::new()),
-            address: watch::Sender::new(None),
-            opening: tokio::sync::Mutex::default(),
+            group: context.policy.group.clone(),
+            life: context.life.clone(),
+            settings: context.messages.clone(),
+            networks: context.peers.networks.clone(),
+            advertised: Arc::clone(&context.advertised),
+            leaders: context.name_holders.follow(),
+            is_open: tokio::sync::Mutex::default(),
             mailboxes: Arc::default(),
             outstanding: Arc::new(Semaphore::new(OUTSTANDING_MAX)),
             peers: Mutex::default(),
@@ -76,58 +63,19 @@ impl Post {
         }
     }
 
-    /// Takes in who holds which name.
-    pub(crate) fn hear(&self, event: &ClaimsEvent) {
-        self.leaders.send_if_modified(|leaders| match event {
-            ClaimsEvent::All { claims, .. } => {
-                let named = claims.iter().filter_map(|(resource, claim)| Some((name_of(resource)?.clone(), claim.clone())));
-                let all: BTreeMap<_, _> = named.collect();
-                let changed = all != *leaders;
-                *leaders = all;
-                changed
-            }
-            ClaimsEvent::Changed { changes, .. } => {
-                let mut changed = false;
-                for change in changes {
-                    let Some(name) = name_of(&change.resource) else { continue };
-                    changed |= match &change.claim {
-                        Some(claim) => leaders.insert(name.clone(), claim.clone()).as_ref() != Some(claim),
-                        None => leaders.remove(name).is_some(),
-                    };
-                }
-                changed
-            }
-            _ => false,
-        });
-    }
-
-    /// Nobody tells any more who holds what.
-    pub(crate) fn hear_nothing(&self) {
-        self.leaders.send_if_modified(|leaders| !std::mem::take(leaders).is_empty());
-    }
-
+    /// Who holds which name, now and whenever that changes.
     pub(super) fn leaders(&self) -> watch::Receiver<BTreeMap<ClaimName, Claim>> {
-        self.leaders.subscribe()
+        self.leaders.clone()
     }
 
     pub(super) fn me(&self) -> Holder {
         self.life.holder()
     }
 
-    /// This worker as the one that is asked.
-    pub(crate) fn recipient(&self, channel: Channel) -> Recipient<'_> {
-        Recipient { channel, group: &self.group, instance_id: self.life.instance_id(), incarnation: self.life.incarnation() }
-    }
-
-    /// Where this worker's messages arrive, once it listens.
-    pub(crate) fn address(&self) -> watch::Receiver<Option<String>> {
-        self.address.subscribe()
-    }
-
-    /// Listens, if it does not yet.
-    pub(crate) async fn open(&self) -> Result<()> {
-        let _turn = self.opening.lock().await;
-        if self.address.borrow().is_some() || self.closed.is_cancelled() {
+    /// Listens, if it does not yet, and shows the others where.
+    pub(super) async fn open(&self) -> Result<()> {
+        let mut is_open = self.is_open.lock().await;
+        if *is_open || self.closed.is_cancelled() {
             return Ok(());
         }
         let listen = self.settings.listen;
@@ -137,11 +85,7 @@ impl Post {
         };
         let listener = TcpListener::bind(listen).await.map_err(failed)?;
         let address = self.reached_at(listener.local_addr().map_err(failed)?)?;
-        let bytes = self.metadata_bytes + ADDRESS_KEY.len() + address.len();
-        if bytes > METADATA_BYTES_MAX {
-            let message = format!("with the address for messages the metadata has {bytes} bytes; at most {METADATA_BYTES_MAX} are allowed");
-            return Err(Error::new(ErrorKind::Settings, message));
-        }
+        self.advertised.show(MESSAGES_ADDRESS, address.clone())?;
         let context = MessageListenerContext {
             group: self.group.clone(),
             life: self.life.clone(),
@@ -152,7 +96,7 @@ impl Post {
         let closed = self.closed.clone();
         tokio::spawn(async move { closed.run_until_cancelled(serve(listener, Arc::new(context))).await });
         tracing::info!(group = %self.group, %address, "listens for messages to singletons");
-        self.address.send_replace(Some(address));
+        *is_open = true;
         Ok(())
     }
 
@@ -160,24 +104,7 @@ impl Post {
         if !bound.ip().is_unspecified() {
             return Ok(bound.to_string());
         }
-        let host = self.host.as_ref().ok_or_else(|| unreachable_by(self.settings.listen))?;
-        let port = bound.port();
-        Ok(if host.contains(':') { format!("[{host}]:{port}") } else { format!("{host}:{port}") })
-    }
-
-    /// Opens the mailbox of a name that is held here.
-    pub(crate) async fn inbox<M, R>(
-        &self,
-        name: &ClaimName,
-        epoch: Epoch,
-        guard: &Arc<Guard>,
-        cancel: &CancellationToken,
-    ) -> Result<Inbox<M, R>> {
-        self.open().await?;
-        let guard = Arc::downgrade(guard);
-        let (number, queue) = self.mailboxes.open(name.clone(), epoch, guard.clone(), cancel.clone());
-        let mailboxes = Arc::clone(&self.mailboxes);
-        Ok(Inbox { queue, number, mailboxes, epoch, cancel: cancel.clone(), guard, types: PhantomData })
+        self.advertised.at_host(bound.port()).ok_or_else(|| unreachable_by(self.settings.listen))
     }
 
     /// The way to that member at that address.
@@ -208,11 +135,4 @@ pub(crate) fn unreachable_by(listen: SocketAddr) -> Error {
         "messages_listen is {listen}, and others cannot know where that is: set instance.address and instance.port, or listen on one address"
     );
     Error::new(ErrorKind::Settings, message)
-}
-
-const fn name_of(resource: &Resource) -> Option<&ClaimName> {
-    match resource {
-        Resource::Name(name) => Some(name),
-        Resource::Slot(_) => None,
-    }
 }

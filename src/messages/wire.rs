@@ -11,7 +11,7 @@ use shardwise_core::{ClaimName, Epoch, GroupName, Incarnation, InstanceId};
 use tokio::io::{AsyncBufReadExt, AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, BufReader};
 use tokio::time::timeout;
 
-use crate::proof::{Proof, ProofKind, ProofSession};
+use crate::membership::proof::{Proof, ProofKind, ProofSession};
 
 /// The version of all that is in this file. Another one is refused. In version 1 the first frame had the token.
 pub(super) const PROTOCOL: u32 = 2;
@@ -214,7 +214,7 @@ impl<R: AsyncRead + Unpin> FrameReader<R> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::proof::{Channel, Nonce, Recipient};
+    use crate::membership::proof::{Channel, Nonce, Recipient};
 
     /// The bytes of that value as a frame.
     async fn sent(value: &impl Serialize, seal: Option<Seal>) -> Vec<u8> {

@@ -1,13 +1,12 @@
-//! One service's handlers, and where requests to them arrive.
+//! One member's handlers, and where requests to them arrive.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use futures::future::BoxFuture;
-use shardwise_core::{GroupName, Member};
-use shardwise_discovery::METADATA_BYTES_MAX;
-use tokio::sync::{Semaphore, watch};
+use shardwise_core::GroupName;
+use tokio::sync::Semaphore;
 use tokio::time::timeout;
 #[cfg(feature = "requests")]
 use tokio_util::sync::{CancellationToken, DropGuard};
@@ -16,10 +15,8 @@ use tracing::Instrument;
 
 use super::status::{OWN_STATUS, STATUS, is_reserved, status};
 use super::{ADDRESS_KEY, ANSWER_WITHIN, Answer, Request, is_path, path_to};
-use crate::life::Life;
-use crate::settings::PeersSettings;
-use crate::shared::Shared;
-use crate::{Error, ErrorKind, Result};
+use crate::error::{Error, ErrorKind, Result};
+use crate::membership::{AdvertisedAddresses, Life, Membership, OwnershipContext};
 
 /// The most handlers of a worker.
 const HANDLERS_MAX: usize = 256;
@@ -28,22 +25,18 @@ const AT_ONCE_MAX: usize = 64;
 /// How many paths a refusal names.
 const NAMED: usize = 20;
 
-pub(crate) type Handler = Arc<dyn Fn(Request) -> BoxFuture<'static, Answer> + Send + Sync>;
+pub(super) type Handler = Arc<dyn Fn(Request) -> BoxFuture<'static, Answer> + Send + Sync>;
 
-/// What belongs to one service. Whoever holds it keeps no service alive.
-pub(crate) struct RequestHandlers {
+/// The handlers of one member. A holder of it keeps no service alive.
+pub(super) struct RequestHandlers {
     group: GroupName,
     life: Life,
-    pub(crate) settings: PeersSettings,
-    /// The host under which others reach this worker.
-    host: Option<String>,
-    metadata_bytes: usize,
+    advertised: Arc<AdvertisedAddresses>,
     handlers: Mutex<BTreeMap<String, Handler>>,
     at_once: Semaphore,
-    address: watch::Sender<Option<String>>,
     #[cfg(feature = "requests")]
     pub(super) listening: tokio::sync::Mutex<Option<SocketAddr>>,
-    /// Ends the listener: with the worker, or with the last who holds this.
+    /// Ends the listener: with the worker, or with the last holder of this.
     #[cfg(feature = "requests")]
     pub(super) closed: CancellationToken,
     #[cfg(feature = "requests")]
@@ -51,27 +44,20 @@ pub(crate) struct RequestHandlers {
 }
 
 impl RequestHandlers {
-    /// `gone` ends its listener before its time.
-    pub(crate) fn new(
-        group: &GroupName,
-        member: &Member,
-        life: Life,
-        settings: PeersSettings,
-        gone: &tokio_util::sync::CancellationToken,
-    ) -> Self {
+    /// The handlers of that member.
+    pub(super) fn of(context: &OwnershipContext) -> Arc<Self> {
+        context.extensions.get_or_make(|| Self::new(context))
+    }
+
+    fn new(context: &OwnershipContext) -> Self {
         #[cfg(feature = "requests")]
-        let closed = gone.child_token();
-        #[cfg(not(feature = "requests"))]
-        let _ = gone;
+        let closed = context.gone.child_token();
         Self {
-            group: group.clone(),
-            life,
-            settings,
-            host: member.address.as_ref().map(|address| address.host.clone()),
-            metadata_bytes: member.metadata.iter().map(|(name, text)| name.len() + text.len()).sum(),
+            group: context.policy.group.clone(),
+            life: context.life.clone(),
+            advertised: Arc::clone(&context.advertised),
             handlers: Mutex::default(),
             at_once: Semaphore::new(AT_ONCE_MAX),
-            address: watch::Sender::new(None),
             #[cfg(feature = "requests")]
             listening: tokio::sync::Mutex::default(),
             #[cfg(feature = "requests")]
@@ -82,7 +68,7 @@ impl RequestHandlers {
     }
 
     /// What the path of every request to this member begins with.
-    pub(crate) fn path(&self) -> String {
+    pub(super) fn path(&self) -> String {
         path_to(&self.group, self.life.instance_id(), self.life.incarnation())
     }
 
@@ -92,7 +78,7 @@ impl RequestHandlers {
     }
 
     /// Puts a handler there, in the place of an earlier one.
-    pub(crate) fn register(&self, path: &str, handler: Handler) -> Result<()> {
+    pub(super) fn register(&self, path: &str, handler: Handler) -> Result<()> {
         let refused = |why: String| Err(Error::new(ErrorKind::Settings, format!("a handler at {path:?}: {why}")));
         if !is_path(path) {
             return refused("write parts of letters, digits and -._~ with single slashes between them, such as \"cache/size\"".into());
@@ -110,7 +96,7 @@ impl RequestHandlers {
     }
 
     /// Whether somebody answers at that path.
-    pub(crate) fn handles(&self, path: &str) -> bool {
+    pub(super) fn handles(&self, path: &str) -> bool {
         path == STATUS || path == OWN_STATUS || self.handlers().contains_key(path)
     }
 
@@ -122,44 +108,29 @@ impl RequestHandlers {
         Answer::problem(404, "not-found", "There is no such thing", &detail)
     }
 
-    /// Where requests arrive, once they do.
-    pub(crate) fn address(&self) -> watch::Receiver<Option<String>> {
-        self.address.subscribe()
-    }
-
-    /// Shows the others where requests arrive.
-    pub(crate) fn arrive_at(&self, bound: SocketAddr, tls: bool, others: usize) -> Result<String> {
-        // A certificate is for a name, and whoever listens everywhere is nowhere in particular.
-        let named = self.host.as_ref().filter(|_| tls || bound.ip().is_unspecified());
-        let unknown = || {
+    /// Shows the others where requests arrive; answers the address as they see it.
+    pub(super) fn arrive_at(&self, bound: SocketAddr, tls: bool) -> Result<String> {
+        let everywhere = bound.ip().is_unspecified();
+        // A certificate is for a name, and a listener on all addresses has none that others could call.
+        let named = if tls || everywhere { self.advertised.at_host(bound.port()) } else { None };
+        if named.is_none() && everywhere {
             let message = format!(
                 "requests to this worker arrive at {bound}, and others cannot know where that is: set instance.address and instance.port"
             );
-            Error::new(ErrorKind::Settings, message)
-        };
-        let host = match named {
-            Some(host) if host.contains(':') => format!("[{host}]:{}", bound.port()),
-            Some(host) => format!("{host}:{}", bound.port()),
-            None if bound.ip().is_unspecified() => return Err(unknown()),
-            None => bound.to_string(),
-        };
-        let address = format!("{}://{host}", if tls { "https" } else { "http" });
-        let bytes = self.metadata_bytes + ADDRESS_KEY.len() + address.len() + others;
-        if bytes > METADATA_BYTES_MAX {
-            let message = format!("with the address for requests the metadata has {bytes} bytes; at most {METADATA_BYTES_MAX} are allowed");
             return Err(Error::new(ErrorKind::Settings, message));
         }
-        self.address.send_replace(Some(address.clone()));
+        let address = format!("{}://{}", if tls { "https" } else { "http" }, named.unwrap_or_else(|| bound.to_string()));
+        self.advertised.show(ADDRESS_KEY, address.clone())?;
         Ok(address)
     }
 
     /// What the handler there answers: in time, whatever it does, and not more of them at a time than allowed.
-    pub(crate) async fn answer(shared: &Shared, path: &str, request: Request) -> Answer {
-        let request_handlers = &shared.request_handlers;
+    pub(super) async fn answer(membership: &Membership, path: &str, request: Request) -> Answer {
+        let request_handlers = Self::of(membership);
         let handler = request_handlers.handlers().get(path).cloned();
         let handler = match handler {
             Some(handler) => handler,
-            None if path == STATUS || path == OWN_STATUS => return Answer::from(status(shared)),
+            None if path == STATUS || path == OWN_STATUS => return Answer::from(status(membership)),
             None => return request_handlers.unknown(path),
         };
         let Ok(_turn) = request_handlers.at_once.try_acquire() else {
@@ -171,7 +142,7 @@ impl RequestHandlers {
         match timeout(ANSWER_WITHIN, answering).await {
             Ok(Ok(answer)) => answer.checked(),
             Ok(Err(_)) => {
-                tracing::error!(policy = %shared.policy.name, path, "a handler of on_request panicked; the request was answered with 500");
+                tracing::error!(policy = %membership.policy.name, path, "a handler of on_request panicked; the request was answered with 500");
                 Answer::failed("it panicked; its own log says more")
             }
             Err(_) => {

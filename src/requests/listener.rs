@@ -21,14 +21,15 @@ use tokio::sync::Semaphore;
 use tokio::time::{sleep, timeout};
 use tracing::{Instrument, field};
 
+use super::handlers::RequestHandlers;
 use super::proven::{
     AnswerParts, DIGEST_HEADER, Greeting, NO_TOKEN, NONCE_HEADER, PROOF_HEADER, ProofRefusal, ProvenHead, RecipientEnd, RequestParts,
 };
-use super::{Answer, BODY_BYTES_MAX, Method, PEER_HEADER, QUERY_BYTES_MAX, REFUSED, Request, RequestHandlers, SPOKEN, is_path};
-use crate::proof::Channel;
-use crate::shared::Shared;
-use crate::trace::{self, TRACEPARENT, TraceParent};
-use crate::{Error, ErrorKind, Result};
+use super::{Answer, BODY_BYTES_MAX, Method, PEER_HEADER, QUERY_BYTES_MAX, REFUSED, Request, SPOKEN, is_path};
+use crate::error::{Error, ErrorKind, Result};
+use crate::membership::Membership;
+use crate::membership::proof::Channel;
+use crate::telemetry::trace::{self, TRACEPARENT, TraceParent};
 
 /// The most connections; a further one is closed at once.
 const CONNECTIONS_MAX: usize = 128;
@@ -46,14 +47,14 @@ const ROUTE: &str = "/v1/peers/{*path}";
 const ACCEPT_AGAIN: Duration = Duration::from_millis(100);
 
 /// Listens, if it does not yet.
-pub(crate) async fn listen(shared: &Arc<Shared>) -> Result<SocketAddr> {
-    let request_handlers = &shared.request_handlers;
+pub(super) async fn listen(membership: &Arc<Membership>) -> Result<SocketAddr> {
+    let request_handlers = RequestHandlers::of(membership);
     let mut listening = request_handlers.listening.lock().await;
     if let Some(address) = *listening {
         return Ok(address);
     }
-    let wanted = request_handlers.settings.listen;
-    if let Some(mistake) = request_handlers.settings.mistake() {
+    let wanted = membership.peers.listen;
+    if let Some(mistake) = membership.peers.mistake() {
         return Err(Error::new(ErrorKind::Settings, format!("peer_listen is {wanted}: {mistake}")));
     }
     let failed = |error| {
@@ -62,17 +63,16 @@ pub(crate) async fn listen(shared: &Arc<Shared>) -> Result<SocketAddr> {
     };
     let listener = TcpListener::bind(wanted).await.map_err(failed)?;
     let address = listener.local_addr().map_err(failed)?;
-    let messages = shared.post.address().borrow().as_ref().map_or(0, |other| crate::messages::ADDRESS_KEY.len() + other.len());
-    request_handlers.arrive_at(address, false, messages)?;
-    let (closed, asked) = (request_handlers.closed.clone(), Arc::downgrade(shared));
+    request_handlers.arrive_at(address, false)?;
+    let (closed, asked) = (request_handlers.closed.clone(), Arc::downgrade(membership));
     tokio::spawn(async move { closed.run_until_cancelled(serve(listener, asked)).await });
     *listening = Some(address);
-    tracing::info!(policy = %shared.policy.name, %address, "listens for requests");
+    tracing::info!(policy = %membership.policy.name, %address, "listens for requests");
     Ok(address)
 }
 
 /// Takes connections for ever; dropping it ends them all.
-async fn serve(listener: TcpListener, asked: Weak<Shared>) {
+async fn serve(listener: TcpListener, asked: Weak<Membership>) {
     let permits = Arc::new(Semaphore::new(CONNECTIONS_MAX));
     let mut connections = tokio::task::JoinSet::new();
     loop {
@@ -91,7 +91,7 @@ async fn serve(listener: TcpListener, asked: Weak<Shared>) {
     }
 }
 
-async fn connection(stream: TcpStream, asked: Weak<Shared>) -> hyper::Result<()> {
+async fn connection(stream: TcpStream, asked: Weak<Membership>) -> hyper::Result<()> {
     let answering = Arc::new(RecipientEnd::default());
     let service = service_fn(move |request: hyper::Request<Incoming>| {
         let (asked, answering) = (asked.clone(), Arc::clone(&answering));
@@ -110,17 +110,17 @@ enum AdmittedRequest<'a> {
     Request(&'a str, Option<ProvenHead>),
 }
 
-async fn respond(request: hyper::Request<Incoming>, asked: &Weak<Shared>, answering: &RecipientEnd) -> Response<FullBody> {
-    let Some(shared) = asked.upgrade() else {
+async fn respond(request: hyper::Request<Incoming>, asked: &Weak<Membership>, answering: &RecipientEnd) -> Response<FullBody> {
+    let Some(membership) = asked.upgrade() else {
         return sent(Answer::problem(503, "unavailable", "Not now", "this worker is stopping"), REFUSED, None);
     };
     let (head, body) = request.into_parts();
-    let (path, proven) = match let_in(&shared, &head, answering) {
+    let (path, proven) = match let_in(&membership, &head, answering) {
         Ok(AdmittedRequest::Request(path, proven)) => (path, proven),
         Ok(AdmittedRequest::Greeting(greeting)) => return greeted(&greeting),
         Err(refusal) => {
             let mut response = sent(refusal, REFUSED, None);
-            if head.headers.contains_key(NONCE_HEADER) && shared.request_handlers.settings.token.is_none() {
+            if head.headers.contains_key(NONCE_HEADER) && membership.peers.token.is_none() {
                 response.headers_mut().insert(PROOF_HEADER, HeaderValue::from_static(NO_TOKEN));
             }
             return response;
@@ -137,14 +137,14 @@ async fn respond(request: hyper::Request<Incoming>, asked: &Weak<Shared>, answer
     if let Some(parent) = TraceParent::of(head.headers.get_all(TRACEPARENT).iter().map(HeaderValue::as_bytes)) {
         trace::continues(&span, parent);
     }
-    let (answer, by) = handled(&shared, path, &head, body, proven.as_ref()).instrument(span.clone()).await;
+    let (answer, by) = handled(&membership, path, &head, body, proven.as_ref()).instrument(span.clone()).await;
     let response = sent(answer, by, proven.as_ref());
     span.record("http.response.status_code", response.status().as_u16());
     response
 }
 
 /// A request of a member, once it was let in.
-async fn handled(shared: &Shared, path: &str, head: &Parts, body: Incoming, proven: Option<&ProvenHead>) -> (Answer, &'static str) {
+async fn handled(membership: &Membership, path: &str, head: &Parts, body: Incoming, proven: Option<&ProvenHead>) -> (Answer, &'static str) {
     let refused = |status, kind: &str, title: &str, detail: &str| (Answer::problem(status, kind, title, detail), REFUSED);
     let method = if head.method == hyper::Method::GET { Method::Get } else { Method::Post };
     if !is_path(path) || head.uri.query().is_some_and(|query| query.len() > QUERY_BYTES_MAX) {
@@ -160,16 +160,16 @@ async fn handled(shared: &Shared, path: &str, head: &Parts, body: Incoming, prov
     }
     let content_type = head.headers.get(CONTENT_TYPE).and_then(|kind| kind.to_str().ok()).map(str::to_owned);
     let request = Request { method, query: head.uri.query().map(str::to_owned), content_type, body };
-    (RequestHandlers::answer(shared, path, request).await, SPOKEN)
+    (RequestHandlers::answer(membership, path, request).await, SPOKEN)
 }
 
 /// What it is, if the request is for this very member, from one of the group.
-fn let_in<'a>(shared: &Shared, head: &'a Parts, answering: &RecipientEnd) -> std::result::Result<AdmittedRequest<'a>, Answer> {
+fn let_in<'a>(membership: &Membership, head: &'a Parts, answering: &RecipientEnd) -> std::result::Result<AdmittedRequest<'a>, Answer> {
     let forbidden = |detail: &str| Answer::problem(403, "forbidden", "This may not be done here", detail);
     if !head.headers.contains_key(PEER_HEADER) {
         return Err(forbidden("only members of the group are answered; ask a sidecar"));
     }
-    let Some(path) = head.uri.path().strip_prefix(&shared.request_handlers.path()) else {
+    let Some(path) = head.uri.path().strip_prefix(&RequestHandlers::of(membership).path()) else {
         return Err(Answer::problem(421, "misdirected", "This is not the member that was asked for", "another member is here now"));
     };
     if head.method != hyper::Method::GET && head.method != hyper::Method::POST {
@@ -180,7 +180,7 @@ fn let_in<'a>(shared: &Shared, head: &'a Parts, answering: &RecipientEnd) -> std
         return Err(unproven(ProofRefusal::OtherVersion));
     }
     let nonce = text(&head.headers, NONCE_HEADER).filter(|_| path.is_empty());
-    let Some(token) = &shared.request_handlers.settings.token else {
+    let Some(token) = &membership.peers.token else {
         return match nonce {
             None if head.method == hyper::Method::GET => Ok(AdmittedRequest::Request(path, None)),
             None => Err(forbidden("without a token only GET is answered: set peer_token_file")),
@@ -188,7 +188,7 @@ fn let_in<'a>(shared: &Shared, head: &'a Parts, answering: &RecipientEnd) -> std
         };
     };
     if let Some(nonce) = nonce {
-        let recipient = shared.post.recipient(Channel::Requests);
+        let recipient = membership.recipient(Channel::Requests);
         let greeting = answering.greeted(token.expose_secret().as_bytes(), &recipient, nonce);
         return greeting.map(AdmittedRequest::Greeting).ok_or_else(|| unproven(ProofRefusal::NotRight));
     }

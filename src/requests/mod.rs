@@ -1,5 +1,7 @@
-//! Requests to one member: a worker registers handlers ([`crate::ShardingService::on_request`]), and any sidecar of the group brings requests to it, by
-//! its name or because any healthy one will do.
+//! Requests to one member by its name, answered by handlers that the worker registers.
+//!
+//! A worker registers handlers by [`crate::ShardingService::on_request`], and any sidecar of the group brings requests to it, by its name or because any
+//! healthy one will do.
 //!
 //! What a handler answers is for people and tools, such as a cache's size or "reload now". Work belongs to whoever owns its key, and what only one may do
 //! to a singleton and its messages.
@@ -24,18 +26,16 @@ mod handlers;
 mod listener;
 mod path;
 pub mod proven;
+mod service;
 mod status;
 
 use std::time::Duration;
 
 pub use answer::{Answer, Method, PROBLEM_JSON, Request};
-pub(crate) use handlers::RequestHandlers;
-#[cfg(feature = "requests")]
-pub(crate) use listener::listen;
 pub use path::{PATH_BYTES_MAX, encoded, is_path, path_to};
 
 /// The metadata under which a member's record says where requests to it arrive: `http://` or `https://`, a host and a port.
-pub const ADDRESS_KEY: &str = "shardwise.requests";
+pub const ADDRESS_KEY: &str = crate::settings::REQUESTS_ADDRESS;
 /// The header of requests and answers between members. What has it not is somebody else's.
 pub const PEER_HEADER: &str = "shardwise-peer";
 /// The header's value in an answer that the member itself gives and not its handler: the request was not let in.

@@ -5,7 +5,7 @@
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use crate::proof::{Nonce, Proof, ProofKind, ProofSession, Recipient, digest};
+use crate::membership::proof::{Nonce, Proof, ProofKind, ProofSession, Recipient, digest};
 
 /// The header with a nonce, in a greeting and in the answer to it.
 pub const NONCE_HEADER: &str = "shardwise-nonce";
@@ -204,7 +204,7 @@ mod tests {
     use shardwise_core::{GroupName, Incarnation, InstanceId};
 
     use super::*;
-    use crate::proof::Channel;
+    use crate::membership::proof::Channel;
 
     const SECRET: &[u8] = b"members-know-this-one";
     const POST: RequestParts<'static> = RequestParts {

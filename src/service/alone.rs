@@ -9,36 +9,36 @@ use super::ShardingService;
 impl ShardingService {
     /// Takes everything away from its work and waits until that has ended, up to `drain_timeout`. A frozen service stays what it is.
     pub(super) async fn end_alone(&self) {
-        let shared = self.shared();
-        let before = shared.ownership();
+        let membership = self.membership();
+        let before = membership.ownership();
         if before.state() == ServiceState::Unsharded {
-            shared.in_flight.close();
-            self.tell_alone(&before, before.left(shared.clock.now()), Cause::Draining);
+            membership.in_flight.close();
+            self.tell_alone(&before, before.left(membership.clock.now()), Cause::Draining);
         }
-        if shared.ownership().state() == ServiceState::Left && self.handle.engine.is_none() {
-            let ended = tokio::time::timeout(shared.policy.drain_timeout, shared.in_flight.wait()).await;
+        if membership.ownership().state() == ServiceState::Left && self.handle.engine.is_none() {
+            let ended = tokio::time::timeout(membership.policy.drain_timeout, membership.in_flight.wait()).await;
             if ended.is_err() {
-                tracing::warn!(policy = %shared.policy.name, running = shared.in_flight.len(), "work did not end within drain_timeout");
+                tracing::warn!(policy = %membership.policy.name, running = membership.in_flight.len(), "work did not end within drain_timeout");
             }
         }
     }
 
     /// Owns everything again, if it has left.
     pub(super) fn begin_alone(&self) {
-        let shared = self.shared();
-        let before = shared.ownership();
+        let membership = self.membership();
+        let before = membership.ownership();
         if before.state() == ServiceState::Left {
-            shared.in_flight.reopen();
-            let again = Ownership::unsharded(&shared.policy.placement, Arc::clone(before.view()), shared.clock.now());
+            membership.in_flight.reopen();
+            let again = Ownership::unsharded(&membership.policy.placement, Arc::clone(before.view()), membership.clock.now());
             self.tell_alone(&before, again, Cause::Joined);
         }
     }
 
     fn tell_alone(&self, before: &Ownership, after: Ownership, cause: Cause) {
         let rebalance = Rebalance::between(before, &after, cause, self.now());
-        self.shared().publish(Arc::new(after));
+        self.membership().publish(Arc::new(after));
         if let Some(rebalance) = rebalance {
-            self.shared().rebalanced(&rebalance);
+            self.membership().rebalanced(&rebalance);
         }
     }
 }

@@ -8,27 +8,27 @@ impl ShardingService {
     /// Whether `key` is mine right now.
     #[inline]
     pub fn owns<K: ShardKey + ?Sized>(&self, key: &K) -> bool {
-        self.shared().read(|ownership, now| ownership.owns_at(key, now))
+        self.membership().read(|ownership, now| ownership.owns_at(key, now))
     }
 
     /// The items that are mine right now, in their order; empty unless this worker is active.
     pub fn filter_owned_items<'a, K: ShardKey>(&self, items: &'a [K]) -> Vec<&'a K> {
-        self.shared().read(|ownership, now| ownership.filter_at(items, now))
+        self.membership().read(|ownership, now| ownership.filter_at(items, now))
     }
 
     /// The positions in `items` of those that are mine right now, ascending.
     pub fn filter_owned_indices<K: ShardKey>(&self, items: &[K]) -> Vec<usize> {
-        self.shared().read(|ownership, now| ownership.filter_indices_at(items, now))
+        self.membership().read(|ownership, now| ownership.filter_indices_at(items, now))
     }
 
     /// Keeps the items that are mine right now and drops the others: all of them unless this worker is active.
     pub fn retain_owned_items<K: ShardKey>(&self, items: &mut Vec<K>) {
-        self.shared().read(|ownership, now| ownership.retain_at(items, now));
+        self.membership().read(|ownership, now| ownership.retain_at(items, now));
     }
 
     /// How many of the items are mine right now.
     pub fn count_owned_items<K: ShardKey>(&self, items: &[K]) -> usize {
-        self.shared().read(|ownership, now| ownership.count_at(items, now))
+        self.membership().read(|ownership, now| ownership.count_at(items, now))
     }
 
     /// Those of the items that are mine, each asked at the moment when it is taken, so that a loop may take its time over one and is not
@@ -45,12 +45,12 @@ impl ShardingService {
     /// caller alone. It blocks the caller meanwhile.
     #[cfg(feature = "parallel")]
     pub fn par_filter_owned_items<'a, K: ShardKey + Sync>(&self, items: &'a [K]) -> Vec<&'a K> {
-        self.shared().read(|ownership, now| ownership.par_filter_at(items, now))
+        self.membership().read(|ownership, now| ownership.par_filter_at(items, now))
     }
 
     /// Like [`ShardingService::filter_owned_items`], but tells "nothing is mine because I own nothing" apart.
     pub fn try_filter_owned_items<'a, K: ShardKey>(&self, items: &'a [K]) -> Result<Vec<&'a K>, NotOwning> {
-        self.shared().read(|ownership, now| match ownership.not_owning_at(now) {
+        self.membership().read(|ownership, now| match ownership.not_owning_at(now) {
             Some(not_owning) => Err(not_owning),
             None => Ok(ownership.filter_at(items, now)),
         })

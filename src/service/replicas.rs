@@ -25,7 +25,7 @@ impl RankCacheEntry {
 
 /// What was ranked last, once somebody has asked.
 #[derive(Debug, Default)]
-pub(crate) struct RankCache(ArcSwapOption<RankCacheEntry>);
+pub(super) struct RankCache(ArcSwapOption<RankCacheEntry>);
 
 impl RankCache {
     /// Hands over the members of every slot of `view`, at least `n` of each: those that are kept, or as `rank` makes them for the number that it
@@ -77,10 +77,10 @@ impl ShardingService {
         if let Some(keys) = ownership.keys() {
             return keys.owners().and_then(|owners| owners.owner(key)).into_iter().take(n).cloned().collect();
         }
-        let (view, shared) = (ownership.view(), self.shared());
-        let Some(params) = shared.policy.serving(view.group_fingerprint()) else { return Vec::new() };
+        let view = ownership.view();
+        let Some(params) = self.policy().serving(view.group_fingerprint()) else { return Vec::new() };
         let rank = |most| Replicas::of_view(view, params, most);
-        shared.ranking.with(view, n, rank, |replicas| replicas.owners(key, n).cloned().collect())
+        self.handle.ranking.with(view, n, rank, |replicas| replicas.owners(key, n).cloned().collect())
     }
 }
 

@@ -12,6 +12,10 @@ use super::origin::fail;
 use super::read::{Reader, ResolvedValue, SettingsTable};
 use crate::Error;
 
+/// The metadata in which a member's record has the address for messages to its singletons; shardwise writes it.
+pub(crate) const MESSAGES_ADDRESS: &str = "shardwise.messages";
+/// The same of requests.
+pub(crate) const REQUESTS_ADDRESS: &str = "shardwise.requests";
 /// Bytes of the longest host name that the DNS can carry.
 const HOST_BYTES_MAX: usize = 253;
 /// What follows the host's name in a made instance id: a hyphen and 8 hexadecimal digits.
@@ -107,7 +111,7 @@ fn metadata(reader: &Reader, place: &SettingsTable) -> Result<BTreeMap<String, S
     let mut metadata = BTreeMap::new();
     let mut bytes = 0;
     for (name, found) in reader.take_all(place, &keys::METADATA)? {
-        if [crate::messages::ADDRESS_KEY, crate::requests::ADDRESS_KEY].contains(&name.as_str()) {
+        if [MESSAGES_ADDRESS, REQUESTS_ADDRESS].contains(&name.as_str()) {
             return Err(found.refuse("shardwise itself writes this name; choose another one"));
         }
         let text = found.text()?.to_owned();

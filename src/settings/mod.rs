@@ -63,6 +63,7 @@ use std::path::PathBuf;
 use shardwise_core::{OwnershipMode, PolicyName};
 
 pub use instance::InstanceSettings;
+pub(crate) use instance::{MESSAGES_ADDRESS, REQUESTS_ADDRESS};
 pub use messages::MessagesSettings;
 pub use origin::{Origin, Setting};
 pub use outbox::{OutboxSettings, PoisonPolicy, StoreSettings};

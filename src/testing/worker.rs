@@ -35,10 +35,10 @@ impl TestWorker {
     /// test started itself go on; its service answers that nothing is its own.
     pub fn kill(&self) {
         self.gate.kill();
-        let shared = self.service.shared();
+        let membership = self.service.membership();
         let (nothing, view) = (SlotSet::empty(self.service.ownership().slots().slots()), self.service.members());
-        shared.publish(Arc::new(Ownership::fixed(ServiceState::Left, nothing, view, shared.clock.now())));
-        shared.gone.cancel();
+        membership.publish(Arc::new(Ownership::fixed(ServiceState::Left, nothing, view, membership.clock.now())));
+        membership.gone.cancel();
     }
 
     /// It stops as by SIGSTOP: its driver does nothing, not even notice that time passes. What it answers to your test's questions is what it

@@ -1,0 +1,42 @@
+//! Which factories of this process share a backend, and with it connections and watches: those whose settings name the same place, inside
+//! one runtime.
+
+use std::sync::{Arc, Mutex, PoisonError, Weak};
+
+use shardwise_discovery::Discovery;
+use shardwise_discovery::settings::BackendSettings;
+use tokio::runtime::{Handle, Id};
+
+use crate::error::Result;
+
+struct CachedBackend {
+    name: String,
+    options: BackendSettings,
+    /// What a backend keeps going ends with its runtime.
+    runtime: Id,
+    backend: Weak<dyn Discovery>,
+}
+
+/// One table for the process, because members that share a group in one process (a host of many tenants) have a factory each, and a server
+/// accepts a limited number of connections. It keeps no backend alive.
+static KNOWN: Mutex<Vec<CachedBackend>> = Mutex::new(Vec::new());
+
+/// The backend of that name with these options, as long as anything in this runtime holds it, else the one that `open` makes. Outside of a
+/// runtime each caller gets a new one.
+pub(crate) fn cached(
+    name: &str,
+    options: &BackendSettings,
+    open: impl FnOnce() -> Result<Arc<dyn Discovery>>,
+) -> Result<Arc<dyn Discovery>> {
+    let Ok(runtime) = Handle::try_current() else { return open() };
+    // Opening contacts no server, and nothing in here leaves the table half changed.
+    let mut known = KNOWN.lock().unwrap_or_else(PoisonError::into_inner);
+    known.retain(|cached| cached.backend.strong_count() > 0);
+    let mut here = known.iter().filter(|cached| cached.runtime == runtime.id() && cached.name == name && cached.options == *options);
+    if let Some(backend) = here.find_map(|cached| cached.backend.upgrade()) {
+        return Ok(backend);
+    }
+    let backend = open()?;
+    known.push(CachedBackend { name: name.to_owned(), options: options.clone(), runtime: runtime.id(), backend: Arc::downgrade(&backend) });
+    Ok(backend)
+}

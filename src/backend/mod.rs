@@ -1,0 +1,85 @@
+//! The table of backends, and the ones that this process has opened.
+//!
+//! Adding a backend is one line here, one feature, one folder: what it is called, what can be set and how it is made comes from the folder.
+
+mod cache;
+
+use std::sync::Arc;
+
+use shardwise_core::{OwnershipMode, PolicyError, Timing};
+use shardwise_discovery::settings::{BackendKind, BackendSettings};
+use shardwise_discovery::{Clock, Discovery, MemoryBackend};
+
+use crate::error::{Error, ErrorKind, Result};
+pub(crate) use cache::cached;
+
+/// A backend of ours.
+pub(crate) struct KnownBackend {
+    /// Its name in the settings, which is also the name of its feature.
+    pub(crate) name: &'static str,
+    /// `None`: this program was built without the feature.
+    pub(crate) kind: Option<&'static BackendKind>,
+}
+
+/// One line per backend: its feature and its crate.
+macro_rules! backends {
+    ($($name:literal => $krate:ident),* $(,)?) => {
+        pub(crate) const BACKENDS: &[KnownBackend] = &[
+            KnownBackend { name: MEMORY.name, kind: Some(&MEMORY) },
+            $(
+                #[cfg(feature = $name)]
+                KnownBackend { name: $name, kind: Some(&$krate::BACKEND) },
+                #[cfg(not(feature = $name))]
+                KnownBackend { name: $name, kind: None },
+            )*
+        ];
+    };
+}
+
+backends! {
+    "local" => shardwise_backend_local,
+    "consul" => shardwise_backend_consul,
+    "etcd" => shardwise_backend_etcd,
+}
+
+/// Workers of one process, for tests: always there.
+const MEMORY: BackendKind =
+    BackendKind { name: "memory", keys: &[], claims_share: 1, open: |_, clock| Ok(Arc::new(MemoryBackend::new(clock.clone()))) };
+
+/// The backend of that name, if this program has it.
+pub(crate) fn find(name: &str) -> Option<&'static BackendKind> {
+    BACKENDS.iter().find(|known| known.name == name).and_then(|known| known.kind)
+}
+
+/// An error unless there is a backend of that name.
+pub(crate) fn check(name: &str) -> Result<()> {
+    find(name).map(|_| ()).ok_or_else(|| unknown(name))
+}
+
+/// Makes the backend of that name.
+pub(crate) fn open(name: &str, options: &BackendSettings, clock: &Clock) -> Result<Arc<dyn Discovery>> {
+    let kind = find(name).ok_or_else(|| unknown(name))?;
+    // It contacts no server, so what it finds wrong are the settings.
+    (kind.open)(options, clock).map_err(|error| Error::new(ErrorKind::Settings, error.to_string()).caused_by(error))
+}
+
+/// Checks that a member of this policy owns something from one renewal to the next by what a backend of ours grants it.
+pub(crate) fn check_lease(name: &str, timing: &Timing, ownership: OwnershipMode) -> Result<(), PolicyError> {
+    let share = find(name).filter(|_| ownership == OwnershipMode::Exclusive).map_or(1, |kind| kind.claims_share);
+    timing.check_lease(timing.ttl / share)
+}
+
+/// Whether it is the backend whose members are those of one factory.
+pub(crate) fn is_memory(name: &str) -> bool {
+    name == MEMORY.name
+}
+
+fn unknown(name: &str) -> Error {
+    let have: Vec<_> = BACKENDS.iter().filter(|known| known.kind.is_some()).map(|known| known.name).collect();
+    let hint = if BACKENDS.iter().any(|known| known.name == name) {
+        format!("build shardwise with its feature {name:?}")
+    } else {
+        "hand your own to ShardingFactory::builder().backend(name, ..)".to_owned()
+    };
+    Error::new(ErrorKind::Settings, format!("discovery.backend is {name:?}: this program has {}; {hint}", have.join(", ")))
+}

@@ -1,0 +1,99 @@
+//! Putting a factory together.
+
+use std::collections::{BTreeMap, HashMap};
+use std::sync::{Arc, Mutex};
+
+use shardwise_core::{InstanceId, PolicyName};
+use shardwise_discovery::{Clock, Discovery};
+
+use super::{FactoryInner, ShardingFactory};
+use crate::backend;
+use crate::error::{Error, ErrorKind, Result};
+use crate::settings::{InstanceSettings, PolicySettings, Settings};
+
+/// Puts a [`ShardingFactory`] together; what is given later replaces what was given earlier under the same name.
+#[derive(Default)]
+#[must_use]
+pub struct ShardingFactoryBuilder {
+    disabled: bool,
+    instance: InstanceSettings,
+    policies: BTreeMap<PolicyName, PolicySettings>,
+    outboxes: BTreeMap<PolicyName, PolicyName>,
+    own_backends: HashMap<String, Arc<dyn Discovery>>,
+    clock: Option<Clock>,
+}
+
+impl ShardingFactoryBuilder {
+    /// Everything that the settings say.
+    pub fn settings(mut self, settings: Settings) -> Self {
+        self.disabled = !settings.enabled;
+        self.instance = settings.instance;
+        self.policies.extend(settings.policies);
+        self.outboxes.extend(settings.outboxes.into_iter().map(|(name, outbox)| (outbox.policy, name)));
+        self
+    }
+
+    /// A policy in code.
+    pub fn policy(mut self, settings: PolicySettings) -> Self {
+        self.policies.insert(settings.policy.name.clone(), settings);
+        self
+    }
+
+    /// What this worker says of itself.
+    pub fn instance(mut self, instance: InstanceSettings) -> Self {
+        self.instance = instance;
+        self
+    }
+
+    /// This worker's name in every group.
+    pub fn instance_id(mut self, id: InstanceId) -> Self {
+        self.instance.id = Some(id);
+        self
+    }
+
+    /// A backend of your own under a name that policies can name in `discovery.backend`; it goes before ours of the same name.
+    pub fn backend(mut self, name: impl Into<String>, backend: Arc<dyn Discovery>) -> Self {
+        self.own_backends.insert(name.into(), backend);
+        self
+    }
+
+    /// Another clock for deadlines, for tests on paused time. Backends of your own must run on the same one.
+    pub fn clock(mut self, clock: Clock) -> Self {
+        self.clock = Some(clock);
+        self
+    }
+
+    /// The factory.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::Settings`] if no policy is given, or a value is out of its range.
+    pub fn build(self) -> Result<ShardingFactory> {
+        if self.policies.is_empty() {
+            let message = "there is no policy: write [default.resilience.sharding.policies.<name>] with its group_name into the settings";
+            return Err(Error::new(ErrorKind::Settings, message));
+        }
+        for settings in self.policies.values() {
+            if !self.own_backends.contains_key(&settings.discovery.backend) {
+                backend::check(&settings.discovery.backend)?;
+            }
+            settings
+                .policy
+                .clone()
+                .validated()
+                .map_err(|e| Error::new(ErrorKind::Settings, format!("policy {}: {e}", settings.policy.name)))?;
+        }
+        let inner = FactoryInner {
+            enabled: !self.disabled,
+            instance_id: self.instance.id_or_made()?,
+            instance: self.instance,
+            policies: self.policies,
+            outboxes: self.outboxes,
+            own_backends: self.own_backends,
+            has_own_clock: self.clock.is_some(),
+            clock: self.clock.unwrap_or_else(Clock::system),
+            made: Mutex::default(),
+        };
+        Ok(ShardingFactory { inner: Arc::new(inner) })
+    }
+}

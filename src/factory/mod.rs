@@ -1,0 +1,286 @@
+//! From a policy's name to the one service that is shared: backends, services and operators' calls by policy.
+
+mod builder;
+mod checks;
+mod operator;
+
+use std::collections::{BTreeMap, HashMap};
+use std::path::Path;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use shardwise_core::{InstanceId, Member, OwnershipMode, PolicyName, Serves};
+use shardwise_discovery::{Clock, Discovery, random_incarnation};
+
+use crate::backend;
+use crate::error::{Error, ErrorKind, Result};
+use crate::service::ShardingService;
+use crate::settings::{DiscoverySettings, InstanceSettings, LoadOptions, PolicySettings, Settings};
+use crate::work::{Daemons, Singleton, Timer};
+pub use builder::ShardingFactoryBuilder;
+
+/// Builds one [`ShardingService`] per named policy. Clones share their services.
+///
+/// A factory is one worker. Many workers of one process have a factory each; inside one runtime they share connections and watches where
+/// their settings name the same place, and the placing of views in any case.
+///
+/// ```
+/// # fn main() -> shardwise::Result<()> {
+/// use shardwise::{Settings, ShardingFactory};
+///
+/// let settings = Settings::from_toml_str(r#"
+///     [default.resilience.sharding]
+///     policies.workers.group_name = "order-workers"
+///     discovery.backend = "memory"
+/// "#)?;
+/// let sharding = ShardingFactory::from_settings(settings)?.create("workers")?;
+/// assert_eq!(sharding.group_name().as_str(), "order-workers");
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Clone)]
+pub struct ShardingFactory {
+    inner: Arc<FactoryInner>,
+}
+
+struct FactoryInner {
+    enabled: bool,
+    instance: InstanceSettings,
+    instance_id: InstanceId,
+    policies: BTreeMap<PolicyName, PolicySettings>,
+    /// The outbox of each policy that has one.
+    outboxes: BTreeMap<PolicyName, PolicyName>,
+    own_backends: HashMap<String, Arc<dyn Discovery>>,
+    clock: Clock,
+    has_own_clock: bool,
+    made: Mutex<FactoryState>,
+}
+
+/// What has been made so far. Making is quick and contacts nothing, so it is done under the lock: nothing is made twice.
+#[derive(Default)]
+struct FactoryState {
+    services: HashMap<PolicyName, ShardingService>,
+    backends: Vec<(DiscoverySettings, Arc<dyn Discovery>)>,
+}
+
+impl ShardingFactory {
+    /// A factory for the policies of `settings`.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::Settings`] if a policy names a backend that this program does not have.
+    pub fn from_settings(settings: Settings) -> Result<Self> {
+        Self::builder().settings(settings).build()
+    }
+
+    /// A factory for the settings file in its usual place, see [`crate::settings`].
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::Settings`].
+    pub fn load() -> Result<Self> {
+        Self::from_settings(Settings::load(&LoadOptions::from_process())?)
+    }
+
+    /// A factory for one settings file, with the environment laid over it.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::Settings`].
+    pub fn from_file(path: impl AsRef<Path>) -> Result<Self> {
+        let mut options = LoadOptions::from_process();
+        options.file = Some(path.as_ref().into());
+        Self::from_settings(Settings::load(&options)?)
+    }
+
+    /// A factory with policies in code, or with a backend of your own.
+    pub fn builder() -> ShardingFactoryBuilder {
+        ShardingFactoryBuilder::default()
+    }
+
+    /// The service of that policy: made at the first call, shared by all later ones, from however many tasks. It contacts nothing before
+    /// [`ShardingService::register_self`].
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::UnknownPolicy`], which lists the known ones; [`ErrorKind::Backend`] if the backend refuses its settings;
+    /// [`ErrorKind::Settings`] if the policy is that of an outbox, whose publishers alone may join its group
+    /// ([`ShardingFactory::create_serving`]).
+    pub fn create(&self, policy_name: &str) -> Result<ShardingService> {
+        self.create_serving(policy_name, Serves::Keys)
+    }
+
+    /// [`ShardingFactory::create`] for a worker that says what it works for: an outbox's publisher, with what `shardwise_outbox::serves` answers.
+    /// Members of one group work for the same thing: each owns a share of the slots, and would never do the work of other ones in it.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`ShardingFactory::create`]; [`ErrorKind::Settings`] if this factory has made the policy's service for something else.
+    pub fn create_serving(&self, policy_name: &str, serves: Serves) -> Result<ShardingService> {
+        let settings = self.policy(policy_name)?;
+        let policy = &settings.policy.name;
+        if let (Serves::Keys, Some(outbox)) = (&serves, self.outbox_of(settings)) {
+            let message = format!(
+                "the group of policy {policy} is that of outbox {outbox}: a worker for keys in its group would own slots whose events it never publishes; give the \
+                 worker its own policy, with its own group_name, or use ShardingFactory::observe to look on"
+            );
+            return Err(Error::new(ErrorKind::Settings, message));
+        }
+        let mut made = self.made();
+        if let Some(service) = made.services.get(policy) {
+            return match service.membership().serves.as_ref() {
+                Some(other) if !other.is_same_as(&serves) => {
+                    let message = format!("policy {policy} serves {other} in this process; {serves} needs its own policy");
+                    Err(Error::new(ErrorKind::Settings, message))
+                }
+                _ => Ok(service.clone()),
+            };
+        }
+        let service = self.make(settings, serves, &mut made)?;
+        made.services.insert(settings.policy.name.clone(), service.clone());
+        Ok(service)
+    }
+
+    /// Work of this name, to run on exactly one member of the group whose policy has exclusive ownership. Its service is registered as ever:
+    /// [`ShardingFactory::create`], then [`ShardingService::register_self`].
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::Settings`] if not exactly one policy has exclusive ownership; [`ShardingService::singleton`] of the one that is meant then tells
+    /// which. Those of [`ShardingFactory::create`].
+    pub fn singleton(&self, name: &str) -> Result<Singleton> {
+        self.exclusive("singleton", name)?.singleton(name)
+    }
+
+    /// Numbered workers of that set, each alive on exactly one member of the group whose policy has exclusive ownership; see
+    /// [`ShardingService::daemons`].
+    ///
+    /// # Errors
+    ///
+    /// As with [`ShardingFactory::singleton`]; those of [`ShardingService::daemons`].
+    pub fn daemons(&self, set: &str) -> Result<Daemons> {
+        self.exclusive("daemons", set)?.daemons(set)
+    }
+
+    /// A job that is fired once in each period, on one member of the group whose policy has exclusive ownership; see [`ShardingService::timer`].
+    ///
+    /// # Errors
+    ///
+    /// As with [`ShardingFactory::singleton`]; those of [`ShardingService::timer`].
+    pub fn timer(&self, name: &str, period: Duration) -> Result<Timer> {
+        self.exclusive("timer", name)?.timer(name, period)
+    }
+
+    /// The service of the only policy with exclusive ownership; `kind` and `name` are for the message.
+    fn exclusive(&self, kind: &str, name: &str) -> Result<ShardingService> {
+        let exclusive = || self.inner.policies.values().filter(|settings| settings.policy.ownership == OwnershipMode::Exclusive);
+        let names: Vec<_> = exclusive().map(|settings| settings.policy.name.as_str()).collect();
+        let [only] = names[..] else {
+            let those = if names.is_empty() { "none".to_owned() } else { names.join(", ") };
+            let message = format!(
+                "{kind} {name:?} needs a group: exactly one policy with ownership = \"exclusive\", and there are: {those}; or ask the service of \
+                 the policy that is meant for it"
+            );
+            return Err(Error::new(ErrorKind::Settings, message));
+        };
+        self.create(only)
+    }
+
+    /// Forgets the services made so far: the next [`ShardingFactory::create`] makes new ones, and a service to which nobody else holds a
+    /// handle leaves its group.
+    pub fn clear(&self) {
+        let services = std::mem::take(&mut self.made().services);
+        // Dropped outside the lock.
+        drop(services);
+    }
+
+    /// The outbox whose publishers meet in the group of this policy, by whatever name of a policy.
+    fn outbox_of(&self, settings: &PolicySettings) -> Option<&PolicyName> {
+        let meets = |other: &PolicyName| self.inner.policies.get(other).is_some_and(|other| other.meets(settings));
+        self.inner.outboxes.iter().find(|(policy, _)| meets(policy)).map(|(_, outbox)| outbox)
+    }
+
+    /// The names of the policies it knows.
+    pub fn policy_names(&self) -> impl Iterator<Item = &str> {
+        self.inner.policies.keys().map(PolicyName::as_str)
+    }
+
+    /// This worker's name in every group.
+    pub fn instance_id(&self) -> &InstanceId {
+        &self.inner.instance_id
+    }
+
+    fn made(&self) -> MutexGuard<'_, FactoryState> {
+        // A constructor of the user's own backend table cannot run under this lock, and ours leave the maps whole.
+        self.inner.made.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn policy(&self, name: &str) -> Result<&PolicySettings> {
+        let known = || self.policy_names().collect::<Vec<_>>().join(", ");
+        let unknown = || Error::new(ErrorKind::UnknownPolicy, format!("there is no policy {name:?}; known: {}", known()));
+        self.inner.policies.iter().find(|(known, _)| known.as_str() == name).map(|(_, settings)| settings).ok_or_else(unknown)
+    }
+
+    fn make(&self, settings: &PolicySettings, serves: Serves, made: &mut FactoryState) -> Result<ShardingService> {
+        let (policy, member, clock) = (settings.policy.clone(), self.member(serves), self.inner.clock.clone());
+        let exclusive = policy.ownership == OwnershipMode::Exclusive;
+        if !self.inner.enabled && exclusive {
+            let message = format!(
+                "policy {}: ownership = \"exclusive\" and enabled = false do not go together: without claims this worker and any other one would \
+                 own everything; remove one of them",
+                policy.name
+            );
+            return Err(Error::new(ErrorKind::Settings, message));
+        }
+        if !self.inner.enabled {
+            tracing::warn!(policy = %policy.name, "sharding is switched off (enabled = false): this worker owns everything; run only one");
+            return Ok(ShardingService::unsharded(policy, &member, clock));
+        }
+        let backend = self.backend(&settings.discovery, made)?;
+        if exclusive && backend.as_claims().is_none() {
+            let message = format!(
+                "policy {}: ownership = \"exclusive\" needs a backend that can hold claims, and {} cannot; use \"local\", \"consul\" or \"etcd\", or \
+                 ownership = \"eventual\"",
+                policy.name,
+                backend.capabilities().name
+            );
+            return Err(Error::new(ErrorKind::Settings, message));
+        }
+        // Settings made in code have been checked by nothing so far. What a backend of the user's own grants is seen when it grants it.
+        if !self.inner.own_backends.contains_key(&settings.discovery.backend) {
+            checks::lease(settings)?;
+        }
+        checks::rejoin_grace(&policy, &self.inner.instance, &*backend)?;
+        checks::listeners(settings, &member)?;
+        Ok(ShardingService::new(settings, member, backend, clock))
+    }
+
+    /// One backend for all policies that name the same place.
+    fn backend(&self, settings: &DiscoverySettings, made: &mut FactoryState) -> Result<Arc<dyn Discovery>> {
+        if let Some(own) = self.inner.own_backends.get(&settings.backend) {
+            return Ok(Arc::clone(own));
+        }
+        if let Some((_, backend)) = made.backends.iter().find(|(known, _)| known == settings) {
+            return Ok(Arc::clone(backend));
+        }
+        let DiscoverySettings { backend: name, options } = settings;
+        let open = || backend::open(name, options, &self.inner.clock);
+        // The store of `memory` is the factory's own, and so is a backend on a clock of the caller's.
+        let is_own = backend::is_memory(name) || self.inner.has_own_clock;
+        let backend = if is_own { open()? } else { backend::cached(name, options, open)? };
+        made.backends.push((settings.clone(), Arc::clone(&backend)));
+        Ok(backend)
+    }
+
+    fn member(&self, serves: Serves) -> Member {
+        let InstanceSettings { id: _, address, zone, weight, version, metadata } = self.inner.instance.clone();
+        let (incarnation, serves) = (random_incarnation(), Some(serves));
+        Member { incarnation, address, weight, zone, version, serves, metadata, ..Member::named(self.inner.instance_id.clone()) }
+    }
+}
+
+impl std::fmt::Debug for ShardingFactory {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("ShardingFactory").field("policies", &self.inner.policies.keys()).finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,137 @@
+//! What operators ask of a policy's group: the group is found by the policy's name, and the call goes to the module that does it.
+
+use std::sync::Arc;
+
+use shardwise_core::{InstanceId, PlacementParams};
+use shardwise_discovery::Discovery;
+
+use super::ShardingFactory;
+use crate::error::{Error, ErrorKind, Result, inside_runtime};
+use crate::membership::{DrainIntent, DrainStore};
+use crate::operate::{self, Observer};
+use crate::settings::PolicySettings;
+
+impl ShardingFactory {
+    /// Sees the members and owners of a policy's group without joining it. Waits for the first view.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::NoRuntime`] outside a tokio runtime; [`ErrorKind::UnknownPolicy`]; [`ErrorKind::Backend`], or, retryable,
+    /// [`ErrorKind::Unavailable`] if the backend shows no view within the policy's TTL.
+    pub async fn observe(&self, policy_name: &str) -> Result<Observer> {
+        inside_runtime()?;
+        let settings = self.policy(policy_name)?;
+        let backend = self.backend(&settings.discovery, &mut self.made())?;
+        Observer::start(settings.policy.clone(), settings.timing, backend, self.inner.clock.clone()).await
+    }
+
+    /// Says for a policy's group that members which have vanished are gone for good: whoever keeps what it has because more have vanished
+    /// than `max_loss` allows takes over what they had. Answers how many members that were, once they go on; 0 if nobody stood still.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::NoRuntime`] outside a tokio runtime; [`ErrorKind::UnknownPolicy`]; [`ErrorKind::Backend`]; retryable,
+    /// [`ErrorKind::Unavailable`] if the backend does not answer or a member still stands still after one TTL.
+    pub async fn confirm_loss(&self, policy_name: &str) -> Result<usize> {
+        inside_runtime()?;
+        let settings = self.policy(policy_name)?;
+        let backend = self.backend(&settings.discovery, &mut self.made())?;
+        operate::confirm_loss(&settings.policy, settings.timing, backend).await
+    }
+
+    /// Keeps the wish that a member stays in its group and owns nothing, over its restarts too, until [`ShardingFactory::undrain`]. It hears of that
+    /// within a TTL; of this factory's own workers at once. `false`: the wish was there already.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::NoRuntime`] outside a tokio runtime; [`ErrorKind::UnknownPolicy`]; [`ErrorKind::UnknownInstance`] if the group has no such member; [`ErrorKind::Settings`] for a key placement,
+    /// which counts drained members, for a backend that keeps no notes, and if too many are drained; [`ErrorKind::Backend`]; retryable,
+    /// [`ErrorKind::Unavailable`].
+    pub async fn drain(&self, policy_name: &str, instance_id: &InstanceId) -> Result<bool> {
+        self.wish(policy_name, instance_id, DrainIntent::Drain).await
+    }
+
+    /// Takes the wish of [`ShardingFactory::drain`] back; also of a member that is not there. `false`: there was none.
+    ///
+    /// # Errors
+    ///
+    /// As [`ShardingFactory::drain`], but for the unknown member.
+    pub async fn undrain(&self, policy_name: &str, instance_id: &InstanceId) -> Result<bool> {
+        self.wish(policy_name, instance_id, DrainIntent::Undrain).await
+    }
+
+    /// Who is drained by an operator's wish, whether it is there or not; the latest last.
+    ///
+    /// # Errors
+    ///
+    /// As [`ShardingFactory::undrain`].
+    pub async fn drained(&self, policy_name: &str) -> Result<Vec<InstanceId>> {
+        inside_runtime()?;
+        self.drains(policy_name)?.0.drained().await
+    }
+
+    /// Waits until a member that [`ShardingFactory::drain`] was asked for shows in its record that it is drained, and under exclusive ownership holds no
+    /// slot any more. `false` if that has not come within two TTLs and the policy's `drain_timeout`.
+    ///
+    /// # Errors
+    ///
+    /// As [`ShardingFactory::undrain`].
+    pub async fn wait_until_drained(&self, policy_name: &str, instance_id: &InstanceId) -> Result<bool> {
+        inside_runtime()?;
+        let settings = self.policy(policy_name)?;
+        let backend = self.backend(&settings.discovery, &mut self.made())?;
+        let within = settings.timing.ttl * 2 + settings.policy.drain_timeout;
+        operate::drained_within(&settings.policy, settings.timing, &backend, instance_id, within).await
+    }
+
+    async fn wish(&self, policy_name: &str, id: &InstanceId, wish: DrainIntent) -> Result<bool> {
+        inside_runtime()?;
+        let (drains, settings, backend) = self.drains(policy_name)?;
+        let view = operate::view_of(&settings.policy, settings.timing, &*backend).await?;
+        if wish == DrainIntent::Drain && view.member(id).is_none() {
+            return Err(operate::unknown_member(id, &view));
+        }
+        let changed = drains.set(id, wish, &view).await?;
+        if let Some(service) = self.made().services.get(&settings.policy.name) {
+            service.membership().noted.send_replace(());
+        }
+        Ok(changed)
+    }
+
+    fn drains(&self, policy_name: &str) -> Result<(DrainStore, &PolicySettings, Arc<dyn Discovery>)> {
+        let settings = self.policy(policy_name)?;
+        let policy = &settings.policy;
+        let by_key = |params: &&PlacementParams| params.kind.by_key().is_some();
+        if let Some(params) = [Some(&policy.placement), policy.next.as_ref()].into_iter().flatten().find(by_key) {
+            let message = format!(
+                "policy {}: placement {} counts every member until it has left, so nobody can be drained; stop the worker instead",
+                policy.name,
+                params.kind.as_str()
+            );
+            return Err(Error::new(ErrorKind::Settings, message));
+        }
+        let backend = self.backend(&settings.discovery, &mut self.made())?;
+        let drains = DrainStore::of(policy, settings.timing, &backend).ok_or_else(|| {
+            let message = format!(
+                "policy {}: its backend keeps no notes, so nobody can be drained; use \"local\", \"consul\" or \"etcd\"",
+                policy.name
+            );
+            Error::new(ErrorKind::Settings, message)
+        })?;
+        Ok((drains, settings, backend))
+    }
+
+    /// Takes a worker that has left for a while (`rejoin_grace`) out of a policy's group for good: the others take over what was its own at once. Whether
+    /// somebody of that name was there.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::NoRuntime`] outside a tokio runtime; [`ErrorKind::UnknownPolicy`]; [`ErrorKind::Conflict`] if that worker is not away; [`ErrorKind::Backend`]; retryable, [`ErrorKind::Unavailable`] if
+    /// the backend does not answer, or goes on showing it: on Consul that takes the agent at which the worker was.
+    pub async fn end_absence(&self, policy_name: &str, instance_id: &InstanceId) -> Result<bool> {
+        inside_runtime()?;
+        let settings = self.policy(policy_name)?;
+        let backend = self.backend(&settings.discovery, &mut self.made())?;
+        operate::end_absence(&settings.policy, settings.timing, backend, instance_id).await
+    }
+}

@@ -1,0 +1,47 @@
+//! Members that have left for a while (`rejoin_grace`), and how long their places are kept.
+
+use std::collections::BTreeMap;
+use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
+
+use shardwise_core::{Incarnation, InstanceId, MemberState, Moment, View};
+
+/// A member that has left for a while.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Absence {
+    /// Who.
+    pub instance_id: InstanceId,
+    /// How long its place is kept at most, unless it comes back: `rejoin_grace` less the time for which it has been seen away. Who has begun to look only
+    /// after it left sees up to the whole `rejoin_grace`; records carry no times, because no two machines' clocks are compared.
+    pub within: Duration,
+}
+
+/// Since when which life of a member has been seen away.
+#[derive(Default)]
+pub(crate) struct Absences(Mutex<BTreeMap<InstanceId, (Incarnation, Moment)>>);
+
+impl Absences {
+    /// A new view.
+    pub(crate) fn saw(&self, view: &View, now: Moment) {
+        let mut seen = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let away = view.members().iter().filter(|member| member.state == MemberState::Away);
+        *seen = away
+            .map(|member| {
+                let known = seen.get(&member.instance_id).filter(|(incarnation, _)| *incarnation == member.incarnation);
+                (member.instance_id.clone(), (member.incarnation, known.map_or(now, |(_, since)| *since)))
+            })
+            .collect();
+    }
+
+    /// Those who are away in that view, where places are kept for `grace`.
+    pub(crate) fn told(&self, view: &View, grace: Duration, now: Moment) -> Vec<Absence> {
+        let seen = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let away = view.members().iter().filter(|member| member.state == MemberState::Away);
+        away.map(|member| {
+            let for_long = seen.get(&member.instance_id).map_or(Duration::ZERO, |(_, since)| now.since(*since));
+            Absence { instance_id: member.instance_id.clone(), within: grace.saturating_sub(for_long) }
+        })
+        .collect()
+    }
+}

@@ -1,0 +1,160 @@
+//! Calls of the backend: each has a time limit, and a panic in it is a failed call and nothing more, because the worker must go on, be
+//! fenced, and be able to leave.
+
+use std::future::Future;
+use std::panic::AssertUnwindSafe;
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures::stream::BoxStream;
+use futures::{FutureExt, StreamExt, stream};
+use shardwise_core::GroupName;
+use shardwise_discovery::{ClaimsStream, Discovery, Error, ErrorKind, WatchStream};
+use tokio::time::Instant;
+use tracing::{Instrument, Span, field};
+
+use crate::telemetry::metrics::kind_of;
+use crate::telemetry::trace;
+
+/// A watch of a group proves its view this often within one TTL.
+pub(crate) const PROOFS_PER_TTL: u32 = 4;
+/// First pause before a watch that has ended, or that does nothing but fail, is read again; doubled until there is news.
+const REWATCH_FIRST: Duration = Duration::from_millis(200);
+/// Longest such pause.
+const REWATCH_LONGEST: Duration = Duration::from_secs(1);
+/// So many errors in a row are told as they come. Those of a watch that takes its time over each one do not count.
+const ERRORS_AT_ONCE: u32 = 5;
+
+/// The answer of a call, or an error that may pass if there is none within the limit. Each call is a span.
+pub(crate) async fn limited<T>(
+    limit: Duration,
+    backend: &dyn Discovery,
+    operation: &'static str,
+    call: impl Future<Output = Result<T, Error>>,
+) -> Result<T, Error> {
+    let span = span_of(backend, operation);
+    let answer = answered(limit, backend, operation, call).instrument(span.clone()).await;
+    if let Err(error) = &answer {
+        trace::failed(&span, kind_of(error));
+    }
+    answer
+}
+
+/// What goes on all the time is for those who ask for everything.
+fn span_of(backend: &dyn Discovery, operation: &'static str) -> Span {
+    let name = || backend.capabilities().name;
+    if matches!(operation, "renew" | "members" | "note") {
+        return tracing::debug_span!(
+            "backend",
+            otel.name = format!("{} {operation}", name()),
+            otel.kind = "client",
+            otel.status_code = field::Empty,
+            "error.type" = field::Empty,
+            "shardwise.backend" = name(),
+            "shardwise.operation" = operation
+        );
+    }
+    tracing::info_span!(
+        "backend",
+        otel.name = format!("{} {operation}", name()),
+        otel.kind = "client",
+        otel.status_code = field::Empty,
+        "error.type" = field::Empty,
+        "shardwise.backend" = name(),
+        "shardwise.operation" = operation
+    )
+}
+
+async fn answered<T>(
+    limit: Duration,
+    backend: &dyn Discovery,
+    operation: &'static str,
+    call: impl Future<Output = Result<T, Error>>,
+) -> Result<T, Error> {
+    match tokio::time::timeout(limit, AssertUnwindSafe(call).catch_unwind()).await {
+        Ok(Ok(answer)) => answer,
+        Ok(Err(_panic)) => Err(panicked(operation)),
+        Err(_) => {
+            let name = backend.capabilities().name;
+            let context = format!("no answer within {limit:?}; check discovery.{name}, and that nothing between is slow or silent");
+            Err(Error::new(ErrorKind::TimedOut, operation, context))
+        }
+    }
+}
+
+/// A watch of members that is opened again when it ends, and read slowly while it does nothing but fail.
+pub(crate) fn follow(backend: &Arc<dyn Discovery>, group: &GroupName, prove_every: Duration) -> WatchStream {
+    let (backend, group) = (Arc::clone(backend), group.clone());
+    followed(move || {
+        let (backend, group) = (Arc::clone(&backend), group.clone());
+        stream::once(async move { backend.watch(&group, prove_every) }).flatten().boxed()
+    })
+}
+
+/// The same of claims; one that ends at once where the backend has none.
+pub(crate) fn follow_claims(backend: &Arc<dyn Discovery>, group: &GroupName, prove_every: Duration) -> ClaimsStream {
+    let (backend, group) = (Arc::clone(backend), group.clone());
+    followed(move || {
+        let (backend, group) = (Arc::clone(&backend), group.clone());
+        let open =
+            async move { backend.as_claims().map_or_else(|| stream::empty().boxed(), |claims| claims.watch_claims(&group, prove_every)) };
+        stream::once(open).flatten().boxed()
+    })
+}
+
+fn followed<T: Send + 'static>(open: impl Fn() -> NewsStream<T> + Send + 'static) -> NewsStream<T> {
+    let open = move || AssertUnwindSafe(open()).catch_unwind().map(|event| event.unwrap_or_else(|_panic| Err(panicked("watch")))).boxed();
+    let followed = ReconnectingWatch { watch: open(), open, pause: REWATCH_FIRST, errors: 0 };
+    stream::unfold(followed, |mut followed| async move {
+        let event = followed.next().await;
+        Some((event, followed))
+    })
+    .boxed()
+}
+
+type NewsStream<T> = BoxStream<'static, Result<T, Error>>;
+
+struct ReconnectingWatch<T, F> {
+    watch: NewsStream<T>,
+    open: F,
+    pause: Duration,
+    /// In a row, each hard upon the one before.
+    errors: u32,
+}
+
+impl<T, F: Fn() -> NewsStream<T>> ReconnectingWatch<T, F> {
+    async fn next(&mut self) -> Result<T, Error> {
+        let mut rested = self.errors >= ERRORS_AT_ONCE;
+        if rested {
+            self.rest().await;
+        }
+        loop {
+            let asked = Instant::now();
+            match self.watch.next().await {
+                Some(Ok(event)) => {
+                    (self.pause, self.errors) = (REWATCH_FIRST, 0);
+                    return Ok(event);
+                }
+                Some(Err(error)) => {
+                    self.errors = if asked.elapsed() < REWATCH_FIRST { self.errors.saturating_add(1) } else { 0 };
+                    return Err(error);
+                }
+                None => {
+                    if !std::mem::take(&mut rested) {
+                        self.rest().await;
+                    }
+                    self.watch = (self.open)();
+                }
+            }
+        }
+    }
+
+    async fn rest(&mut self) {
+        tokio::time::sleep(self.pause).await;
+        self.pause = (self.pause * 2).min(REWATCH_LONGEST);
+    }
+}
+
+fn panicked(operation: &'static str) -> Error {
+    Error::new(ErrorKind::Unavailable, operation, "the backend's own code panicked; the panic is on standard error")
+}

@@ -1,0 +1,186 @@
+//! The operator's wish that a member stays and owns nothing: kept in a note of the group, so that it outlives the member's restarts, and followed by
+//! every member for itself.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+use shardwise_core::{ClaimName, InstanceId, Ownership, Policy, ServiceState, Timing, View};
+use shardwise_discovery::{Discovery, NOTE_BYTES_MAX, Note, WriteOutcome};
+use tokio::sync::{mpsc, oneshot, watch};
+
+use super::driver::DriverCommand;
+use super::note_book::NoteBook;
+use crate::error::{Error, ErrorKind, Result};
+
+/// The note's name. Those of daemons and timers begin with their kind and a slash.
+const NAME: &str = "drained";
+/// How often a change of the note is tried anew because somebody else was faster.
+const ATTEMPTS: u32 = 16;
+/// How long joining waits to hear whether this member is drained; the wish is read again soon after.
+const HEARD_WITHIN: Duration = Duration::from_secs(1);
+
+/// The note's text, the latest wish last.
+#[derive(Debug, Default, Serialize, Deserialize)]
+struct DrainNote {
+    drained: Vec<InstanceId>,
+}
+
+/// What an operator wants of a member.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum DrainIntent {
+    Drain,
+    Undrain,
+}
+
+/// The note of one group.
+#[derive(Clone)]
+pub(crate) struct DrainStore {
+    book: NoteBook,
+}
+
+impl DrainStore {
+    /// `None` if the backend keeps no notes: then nobody can be drained.
+    pub(crate) fn of(policy: &Policy, timing: Timing, backend: &Arc<dyn Discovery>) -> Option<Self> {
+        backend.as_notes()?;
+        let name = ClaimName::new(NAME).ok()?;
+        Some(Self { book: NoteBook::new(Arc::clone(backend), policy.group.clone(), name, timing.renew_every) })
+    }
+
+    async fn read(&self) -> Result<(DrainNote, u64)> {
+        let note = self.book.read().await?;
+        let wishes = note.as_ref().map_or_else(|| Ok(DrainNote::default()), decoded)?;
+        Ok((wishes, note.map_or(0, |note| note.version)))
+    }
+
+    /// Who is to own nothing, whether it is there or not.
+    pub(crate) async fn drained(&self) -> Result<Vec<InstanceId>> {
+        Ok(self.read().await?.0.drained)
+    }
+
+    /// Keeps the wish. `false`: it was there already.
+    pub(crate) async fn set(&self, id: &InstanceId, wish: DrainIntent, view: &View) -> Result<bool> {
+        for _ in 0..ATTEMPTS {
+            let (mut wishes, version) = self.read().await?;
+            if wishes.drained.contains(id) == (wish == DrainIntent::Drain) {
+                return Ok(false);
+            }
+            wishes.drained.retain(|known| known != id);
+            wishes.drained.extend((wish == DrainIntent::Drain).then(|| id.clone()));
+            if let WriteOutcome::Written(_) = self.book.write(version, &fitting(wishes, view)?).await? {
+                return Ok(true);
+            }
+        }
+        Err(Error::new(ErrorKind::Unavailable, "others drain and undrain members all the time; try again"))
+    }
+}
+
+fn decoded(note: &Note) -> Result<DrainNote> {
+    serde_json::from_str(&note.text).map_err(|_| {
+        let said = shardwise_discovery::one_line(&note.text);
+        let message =
+            format!("the note {NAME:?} cannot be read: {said:?}; somebody has edited it, and {{\"drained\":[\"worker-1\"]}} would be one");
+        Error::new(ErrorKind::Backend, message)
+    })
+}
+
+/// The text. If it is too long, the oldest wishes about members that are not there are forgotten: those with made ids never come back.
+fn fitting(mut wishes: DrainNote, view: &View) -> Result<String> {
+    loop {
+        let text = serde_json::to_string(&wishes).map_err(|error| Error::new(ErrorKind::Backend, error.to_string()))?;
+        if text.len() <= NOTE_BYTES_MAX {
+            return Ok(text);
+        }
+        let Some(gone) = wishes.drained.iter().position(|id| view.member(id).is_none()) else {
+            let message = format!(
+                "{} members are drained, and no more fit into the note of the group; undrain or stop some",
+                wishes.drained.len() - 1
+            );
+            return Err(Error::new(ErrorKind::Settings, message));
+        };
+        wishes.drained.remove(gone);
+    }
+}
+
+/// Follows the wish about one member.
+#[derive(Clone)]
+pub(crate) struct DrainFollower {
+    pub(crate) drains: DrainStore,
+    pub(crate) me: InstanceId,
+    /// A wish is seen within a TTL: with the limit of a read this is less.
+    pub(crate) read_every: Duration,
+}
+
+impl DrainFollower {
+    /// Whether this member is to be drained, before it joins: a drained one that is restarted must not take slots for a moment. An answer that does
+    /// not come soon is not waited for: whoever starts while the backend is out of reach may own for up to half a TTL once it is back.
+    pub(crate) async fn wanted_at_start(&self) -> Option<bool> {
+        let read = tokio::time::timeout(HEARD_WITHIN, self.drains.drained()).await;
+        let drained = read.ok()?.ok()?;
+        Some(drained.contains(&self.me))
+    }
+
+    /// Tells the driver what is wanted, until the service is gone. While it is no member, nothing is read.
+    pub(crate) async fn follow(
+        self,
+        ways: mpsc::WeakSender<DriverCommand>,
+        ownership: watch::Receiver<Arc<Ownership>>,
+        mut noted: watch::Receiver<()>,
+    ) {
+        let mut complaint = None;
+        loop {
+            let is_member = matches!(ownership.borrow().state(), ServiceState::Active | ServiceState::Refused);
+            if is_member {
+                match self.drains.drained().await {
+                    Ok(drained) => {
+                        complaint = None;
+                        let Some(way) = ways.upgrade() else { return };
+                        let (taken, answer) = oneshot::channel();
+                        if way.send(DriverCommand::Drain(drained.contains(&self.me), taken)).await.is_err() || answer.await.is_err() {
+                            return;
+                        }
+                    }
+                    // An outage is told of by the driver.
+                    Err(error) if error.is_retryable() => {}
+                    Err(error) => {
+                        let said = Some(error.to_string());
+                        if complaint != said {
+                            tracing::info!(%error, "this worker may not read whether it is to be drained, so it cannot be; it goes on as it was");
+                            complaint = said;
+                        }
+                    }
+                }
+            }
+            tokio::select! {
+                () = tokio::time::sleep(self.read_every) => {}
+                changed = noted.changed() => if changed.is_err() { return },
+            }
+            if ways.strong_count() == 0 {
+                return;
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use shardwise_core::Member;
+
+    fn id(name: &str) -> InstanceId {
+        InstanceId::new(name).unwrap()
+    }
+
+    #[test]
+    fn who_is_gone_is_forgotten_when_the_note_is_full_and_who_is_there_is_not() {
+        let here = View::new(1, vec![Member::named(id("here"))]);
+        let many = |last: &str| DrainNote {
+            drained: std::iter::once(id("here")).chain((0..300).map(|n| id(&format!("worker-number-{n}")))).chain([id(last)]).collect(),
+        };
+        let text = fitting(many("last"), &here).unwrap();
+        assert!(text.len() <= NOTE_BYTES_MAX && text.starts_with("{\"drained\":[\"here\",") && text.ends_with("\"last\"]}"), "{text}");
+        let all_here = View::new(1, many("last").drained.into_iter().map(Member::named).collect());
+        let error = fitting(many("last"), &all_here).unwrap_err();
+        assert!(error.to_string().starts_with("301 members are drained"), "{error}");
+    }
+}

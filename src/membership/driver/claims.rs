@@ -1,0 +1,157 @@
+//! What the driver does about claims: ask for them, give them back, follow them, and tell the work that is done under them.
+
+use std::future::Future;
+use std::sync::Arc;
+
+use shardwise_core::holdings::{CallFailure, ClaimAction, ClaimAnswer};
+use shardwise_core::machine::{ClaimInput, Input};
+use shardwise_core::{Epoch, Resource};
+use shardwise_discovery::{AcquireOutcome, Claims, ClaimsEvent, Discovery, Error, ErrorKind};
+use tracing::{Instrument, Span};
+
+use super::{CallOutcome, Driver};
+use crate::membership::calls::limited;
+
+/// No service is made with exclusive ownership over a backend that has no claims.
+fn able(backend: &dyn Discovery) -> Result<&dyn Claims, Error> {
+    let unable = || Error::new(ErrorKind::Misconfigured, "claims", "this backend has none; choose another one or ownership = \"eventual\"");
+    backend.as_claims().ok_or_else(unable)
+}
+
+impl Driver {
+    pub(super) fn claim(&mut self, action: ClaimAction) {
+        let guards = &self.membership.guards;
+        match action {
+            ClaimAction::OpenStore { attempt } => self.open_store(attempt),
+            ClaimAction::Acquire { attempt, wanted } => self.acquire(attempt, wanted),
+            ClaimAction::Release { attempt, held } => self.release(attempt, held),
+            ClaimAction::Gained(_) => {}
+            ClaimAction::Kept(resources) => {
+                guards.keep(&resources);
+                if guards.gives_nothing() {
+                    self.giving = Span::none();
+                }
+            }
+            ClaimAction::Drain(resources) => {
+                if self.giving.is_none() {
+                    self.giving = tracing::info_span!(
+                        "handover",
+                        "shardwise.policy" = %self.membership.policy.name,
+                        "shardwise.direction" = "lose",
+                        "shardwise.slots" = resources.len()
+                    );
+                }
+                guards.drain(resources);
+            }
+            ClaimAction::Cancel(resources) => {
+                let now = self.membership.clock.now();
+                for (resource, in_flight, since) in guards.cancel(&resources) {
+                    tracing::warn!(
+                        policy = %self.membership.policy.name, %resource, in_flight, age = ?now.since(since),
+                        "work did not end within drain_timeout and was told to stop; until it does, on_drain_timeout decides who has the slot"
+                    );
+                }
+            }
+            ClaimAction::Lost(resources) => {
+                self.giving = Span::none();
+                tracing::warn!(policy = %self.membership.policy.name, claims = resources.len(), "claims are not this worker's any more");
+                guards.revoke(&resources);
+            }
+            ClaimAction::Overlap(resources) => {
+                let running = guards.cancel(&resources).len();
+                self.membership.count_overlaps(running);
+                guards.revoke(&resources);
+            }
+        }
+    }
+
+    fn open_store(&mut self, attempt: u64) {
+        let (backend, group, floor) = (Arc::clone(&self.backend), self.registration.group.clone(), self.membership.policy.epoch_floor);
+        self.ask(attempt, "claim_store", async move {
+            let store = able(&*backend)?.claim_store(&group, floor).await?;
+            Ok(ClaimInput::Opened { attempt, store })
+        });
+    }
+
+    fn acquire(&mut self, attempt: u64, wanted: Vec<Resource>) {
+        // The machine asks only once it knows the store.
+        let Some(store) = self.machine.claim_store() else { return };
+        let (backend, record_id, handover) = (Arc::clone(&self.backend), self.registration.record_id(), self.meters.handover());
+        let _within = handover.enter();
+        self.ask(attempt, "acquire", async move {
+            let answers = able(&*backend)?.acquire(&record_id, &store, &wanted).await?;
+            let answers = answers.into_iter().map(|(resource, acquired)| (resource, answer(acquired))).collect();
+            Ok(ClaimInput::Acquired { attempt, answers })
+        });
+    }
+
+    fn release(&mut self, attempt: u64, held: Vec<(Resource, Epoch)>) {
+        let (backend, record_id, giving) = (Arc::clone(&self.backend), self.registration.record_id(), self.giving.clone());
+        // What has no work is given back at once, what has some when that is done: the last of it ends what is told.
+        if self.membership.guards.oldest_drain().is_none() {
+            self.giving = Span::none();
+        }
+        let _within = giving.enter();
+        self.ask(attempt, "release", async move {
+            able(&*backend)?.release(&record_id, &held).await?;
+            Ok(ClaimInput::Released { attempt })
+        });
+    }
+
+    /// A call about claims that takes longer than a lease is given up: whatever it claimed is found by the watch.
+    fn ask(&mut self, attempt: u64, operation: &'static str, call: impl Future<Output = Result<ClaimInput, Error>> + Send + 'static) {
+        let (backend, limit) = (Arc::clone(&self.backend), self.membership.timing.ttl);
+        let asked = async move {
+            match limited(limit, &*backend, operation, call).await {
+                Ok(input) => Input::Claims(input).into(),
+                Err(error) => {
+                    CallOutcome { input: Input::Claims(ClaimInput::Failed { attempt, failure: failure(&error) }), error: Some(error) }
+                }
+            }
+        };
+        self.answers.spawn(asked.in_current_span());
+    }
+
+    /// Once, until something was claimed; renewals go on meanwhile and say nothing of it.
+    pub(super) fn complain_of_claims(&mut self, error: &Error) {
+        let reason = error.to_string();
+        if self.claims_complaint.as_ref() != Some(&reason) {
+            tracing::warn!(%error, retryable = error.is_retryable(), "the discovery backend failed about claims");
+            self.claims_complaint = Some(reason);
+        }
+    }
+
+    pub(super) fn claims_news(&mut self, event: Result<ClaimsEvent, Error>) -> Option<Input> {
+        if let Ok(event) = &event {
+            self.membership.name_holders.update(event);
+        }
+        match event {
+            Ok(ClaimsEvent::All { claims, .. }) => Some(Input::Claims(ClaimInput::All(claims))),
+            Ok(ClaimsEvent::Changed { changes, .. }) => {
+                Some(Input::Claims(ClaimInput::Changed(changes.into_iter().map(|change| (change.resource, change.claim)).collect())))
+            }
+            Ok(_) => None,
+            Err(error) => {
+                self.meters.failed(&error);
+                self.complain_of_claims(&error);
+                None
+            }
+        }
+    }
+}
+
+fn failure(error: &Error) -> CallFailure {
+    match error.kind() {
+        ErrorKind::OtherStore => CallFailure::OtherStore,
+        _ if error.is_retryable() => CallFailure::Retryable,
+        _ => CallFailure::Permanent(error.to_string().into()),
+    }
+}
+
+const fn answer(acquired: AcquireOutcome) -> ClaimAnswer {
+    match acquired {
+        AcquireOutcome::Granted(epoch) => ClaimAnswer::Granted(epoch),
+        AcquireOutcome::Held => ClaimAnswer::Held,
+        AcquireOutcome::NotYet => ClaimAnswer::NotYet,
+    }
+}

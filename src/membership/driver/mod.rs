@@ -1,0 +1,276 @@
+//! The one task per service: backend answers, watch news and timers go into the core's machine, its actions are carried out.
+//!
+//! It decides nothing about ownership; what it adds are limits on how long a call may take.
+
+mod answers;
+mod claims;
+mod news;
+mod publish;
+mod record;
+mod record_updater;
+
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, PoisonError};
+use std::time::Duration;
+
+use shardwise_core::machine::{Action, ClaimInput, Input, Machine};
+use shardwise_core::{Moment, ServiceState};
+use shardwise_discovery::{ClaimsStream, Discovery, Error, Registration, WatchStream};
+use tokio::sync::{mpsc, oneshot};
+use tokio::task::{AbortHandle, JoinSet};
+use tracing::{Instrument, Span};
+
+use super::calls::{PROOFS_PER_TTL, follow, follow_claims};
+use super::context::OwnershipContext;
+use super::departures::Departures;
+use super::placement_cache::placed_ahead;
+use super::state::Membership;
+use crate::telemetry::metrics::Meters;
+use news::next;
+use record_updater::RecordUpdater;
+
+/// Timers stand still while the machine is suspended and deadlines do not, so the clock is looked at this often.
+const SLEEP_LONGEST: Duration = Duration::from_millis(250);
+
+/// What a service's handle asks of its driver. The reply comes once the machine has taken the request in.
+pub(crate) enum DriverCommand {
+    Join(Span, oneshot::Sender<()>),
+    Leave(Span, oneshot::Sender<()>),
+    /// An operator wants this member to stay and own nothing, or not any more.
+    Drain(bool, oneshot::Sender<()>),
+    LeaveForGood(Span, oneshot::Sender<()>),
+}
+
+/// What came of something that the driver had set going.
+struct CallOutcome {
+    input: Input,
+    /// Why a call failed.
+    error: Option<Error>,
+}
+
+impl From<Input> for CallOutcome {
+    fn from(input: Input) -> Self {
+        Self { input, error: None }
+    }
+}
+
+pub(crate) struct Driver {
+    membership: Arc<Membership>,
+    backend: Arc<dyn Discovery>,
+    machine: Machine,
+    registration: Registration,
+    /// Answers of calls on their way.
+    answers: JoinSet<CallOutcome>,
+    call: Option<AbortHandle>,
+    /// Changes what the record says.
+    record_updater: RecordUpdater,
+    watch: Option<WatchStream>,
+    /// News of claims, under exclusive ownership.
+    claims: Option<ClaimsStream>,
+    /// Why registering or renewing fails, which is logged once until it succeeds or fails for another reason.
+    complaint: Option<String>,
+    /// The same of claims.
+    claims_complaint: Option<String>,
+    /// The watch fails, which is logged once until it succeeds.
+    blind: bool,
+    /// A member does not say what it works for, which is logged once until none is there.
+    beside_older: bool,
+    /// Who is gone from the group.
+    departures: Departures,
+    /// Since when this worker has been fenced, until it is active again.
+    fenced: Option<Moment>,
+    meters: Meters,
+    /// In the traces: joining, or leaving, while it goes on.
+    stage: Span,
+    /// In the traces: work that drains, and what is given back after it.
+    giving: Span,
+}
+
+impl Driver {
+    pub(crate) fn new(membership: Arc<Membership>, backend: Arc<dyn Discovery>, machine: Machine, registration: Registration) -> Self {
+        let meters = Meters::new(&membership.policy);
+        Self {
+            membership,
+            backend,
+            machine,
+            registration,
+            answers: JoinSet::new(),
+            call: None,
+            record_updater: RecordUpdater::default(),
+            watch: None,
+            claims: None,
+            complaint: None,
+            claims_complaint: None,
+            blind: false,
+            beside_older: false,
+            departures: Departures::default(),
+            fenced: None,
+            meters,
+            stage: Span::none(),
+            giving: Span::none(),
+        }
+    }
+
+    /// Runs until the service has left and nobody holds a handle to it any more.
+    pub(crate) async fn run(mut self, mut commands: mpsc::Receiver<DriverCommand>) {
+        let membership = Arc::clone(&self.membership);
+        let mut names = membership.wanted_names.subscribe();
+        names.mark_changed();
+        let mut addresses = membership.advertised.follow();
+        // Known before it joins, they are in the first record already.
+        let known = addresses.borrow_and_update().clone();
+        self.show_addresses(&known);
+        let mut orphaned = false;
+        let mut actions = Vec::new();
+        self.meters.begin();
+        loop {
+            let wake_at = self.machine.wake_at();
+            // In this order, so that a seed repeats a life. Each step looks at the time first, so timers may come last.
+            let input = tokio::select! {
+                biased;
+                command = commands.recv(), if !orphaned => match command {
+                    Some(DriverCommand::Join(span, taken)) => {
+                        self.stage = span;
+                        self.membership.failure.store(None);
+                        self.membership.blinded.send_replace(None);
+                        self.membership.answered.store(false, Ordering::Relaxed);
+                        self.step(Input::Join, &mut actions);
+                        let _ = taken.send(());
+                        continue;
+                    }
+                    Some(DriverCommand::Leave(span, taken)) => {
+                        self.stage = span;
+                        self.step(Input::Leave, &mut actions);
+                        let _ = taken.send(());
+                        continue;
+                    }
+                    Some(DriverCommand::Drain(drained, taken)) => {
+                        self.show_drained(drained);
+                        let _ = taken.send(());
+                        continue;
+                    }
+                    Some(DriverCommand::LeaveForGood(span, taken)) => {
+                        self.stage = span;
+                        self.step(Input::LeaveForGood, &mut actions);
+                        let _ = taken.send(());
+                        continue;
+                    }
+                    None => {
+                        orphaned = true;
+                        Input::Leave
+                    }
+                },
+                Some(answer) = self.answers.join_next() => match answer {
+                    Ok(answer) => self.heard(answer),
+                    Err(_aborted) => continue,
+                },
+                Some(event) = next(self.watch.as_mut()) => match self.news(event) {
+                    Some(input) => input,
+                    None => continue,
+                },
+                Some(event) = next(self.claims.as_mut()) => match self.claims_news(event) {
+                    Some(input) => input,
+                    None => continue,
+                },
+                Ok(()) = names.changed() => {
+                    let wanted = names.borrow_and_update().clone();
+                    Input::Names(wanted)
+                }
+                idle = membership.guards.idle() => Input::Claims(ClaimInput::Idle(idle)),
+                Ok(()) = addresses.changed() => {
+                    let shown = addresses.borrow_and_update().clone();
+                    self.show_addresses(&shown);
+                    continue;
+                }
+                () = until(&self.membership, wake_at) => Input::Woken,
+            };
+            self.step(input, &mut actions);
+            if orphaned && self.machine.ownership().state() == ServiceState::Left {
+                return;
+            }
+        }
+    }
+
+    fn step(&mut self, input: Input, actions: &mut Vec<Action>) {
+        self.machine.step(self.membership.clock.now(), input, actions);
+        if let Some(proven) = self.machine.proven_at() {
+            *self.membership.proven.lock().unwrap_or_else(PoisonError::into_inner) = Some(proven);
+        }
+        self.membership.rebuilds.store(self.machine.placements_computed(), Ordering::Relaxed);
+        for action in actions.drain(..) {
+            if matches!(&action, Action::Publish(after) if after.state() == ServiceState::Left) {
+                // Whoever waits for that may end the process: what is told of leaving is told by then.
+                self.stage = Span::none();
+            }
+            let stage = self.stage.clone();
+            let _within = stage.enter();
+            self.carry_out(action);
+        }
+        let OwnershipContext { refused, guards, clock, .. } = &*self.membership.ownership_context;
+        self.meters.look(clock.now(), self.machine.proven_at(), refused.load(Ordering::Relaxed), || guards.oldest_drain());
+        if !matches!(self.machine.ownership().state(), ServiceState::Joining | ServiceState::Fenced | ServiceState::Draining) {
+            self.stage = Span::none();
+        }
+    }
+
+    fn carry_out(&mut self, action: Action) {
+        match action {
+            Action::BeginLife(incarnation) => {
+                self.registration.member.incarnation = incarnation;
+                self.membership.life.begin(incarnation);
+            }
+            Action::Call { op, attempt } => self.call(op, attempt),
+            Action::StartWatch => {
+                self.membership.in_flight.reopen();
+                self.departures.start_over();
+                let prove_every = self.membership.timing.ttl / PROOFS_PER_TTL;
+                let watch = follow(&self.backend, &self.registration.group, prove_every);
+                self.watch = Some(placed_ahead(watch, (*self.membership.policy).clone()));
+                self.claims = self.registration.claims.then(|| follow_claims(&self.backend, &self.registration.group, prove_every));
+            }
+            Action::StopWatch => {
+                (self.watch, self.claims) = (None, None);
+                self.membership.name_holders.clear();
+            }
+            Action::Claim(action) => self.claim(action),
+            Action::Look => self.look(),
+            Action::MarkDraining => self.mark_draining(),
+            Action::MarkPausing => self.mark_pausing(),
+            Action::MarkLoss(missing) => self.mark_loss(missing),
+            Action::AwaitInFlight => {
+                self.membership.in_flight.close();
+                let membership = Arc::clone(&self.membership);
+                let drained = async move {
+                    membership.in_flight.wait().await;
+                    Input::InFlightDone.into()
+                };
+                self.answers.spawn(drained.instrument(tracing::info_span!("drain")));
+            }
+            Action::Deregister => self.leave(None),
+            Action::StepAway { grace } => self.leave(Some(grace)),
+            Action::Publish(ownership) => self.publish(ownership),
+            Action::Rebalanced(rebalance) => self.rebalanced(rebalance),
+        }
+    }
+}
+
+impl Drop for Driver {
+    fn drop(&mut self) {
+        self.membership.warn_if_member(
+            "the runtime of this worker ended while it was a member: the others take over when its lease expires; call deregister_self before the \
+             runtime ends",
+        );
+    }
+}
+
+/// Until that moment on the service's clock; for ever without one.
+async fn until(membership: &Membership, moment: Option<Moment>) {
+    let Some(moment) = moment else { return std::future::pending().await };
+    loop {
+        let left = moment.since(membership.clock.now());
+        if left.is_zero() {
+            return;
+        }
+        tokio::time::sleep(left.min(SLEEP_LONGEST)).await;
+    }
+}

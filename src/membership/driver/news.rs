@@ -1,0 +1,101 @@
+//! What the driver makes of the watch of members: the newest view for the machine, and a line in the log for what operators should know.
+
+use std::sync::Arc;
+
+use futures::stream::BoxStream;
+use futures::{FutureExt, StreamExt};
+use shardwise_core::View;
+use shardwise_core::machine::Input;
+use shardwise_discovery::{Error, WatchEvent};
+
+use super::Driver;
+
+/// The most news of a watch taken in at once; timers are looked at in between.
+const BURST_MAX: usize = 256;
+/// How many members that vanished at once are logged by name.
+const VANISHED_LOGGED: usize = 100;
+
+impl Driver {
+    /// This news and all that is there with it, merged: a burst of changes is placed once, by the newest view.
+    pub(super) fn news(&mut self, first: Result<WatchEvent, Error>) -> Option<Input> {
+        let mut merged = self.told(first);
+        // Where it matters how members left, no view in which they drain may be passed over.
+        let most = if self.membership.policy.max_loss.is_some() { 1 } else { BURST_MAX };
+        for _ in 1..most {
+            let Some(Some(event)) = next(self.watch.as_mut()).now_or_never() else { break };
+            merged = match (merged, self.told(event)) {
+                (Some(Input::Viewed { view, proven }), Some(Input::Proven { at })) => Some(Input::Viewed { view, proven: proven.max(at) }),
+                (Some(Input::Viewed { view, proven }), Some(Input::Viewed { view: newer, .. })) if newer.revision() < view.revision() => {
+                    Some(Input::Viewed { view, proven })
+                }
+                (earlier, later) => later.or(earlier),
+            };
+        }
+        merged
+    }
+
+    fn told(&mut self, event: Result<WatchEvent, Error>) -> Option<Input> {
+        if event.is_ok() {
+            self.answered();
+        }
+        self.membership.blinded.send_if_modified(|why| {
+            let now = event.as_ref().err().filter(|error| !error.is_retryable()).map(|error| error.to_string().into());
+            std::mem::replace(why, now) != *why
+        });
+        if let Err(error) = &event {
+            self.meters.failed(error);
+        }
+        match event {
+            Ok(WatchEvent::View(snapshot)) => {
+                self.blind = false;
+                self.warn_of_older(&snapshot.view);
+                self.warn_of_vanished(&snapshot.view);
+                Some(Input::Viewed { view: snapshot.view, proven: snapshot.proven })
+            }
+            Ok(WatchEvent::Proven(at)) => {
+                self.blind = false;
+                Some(Input::Proven { at })
+            }
+            Ok(_) => None,
+            Err(error) => {
+                self.membership.failure.store(Some(Arc::new(error.to_string())));
+                if !std::mem::replace(&mut self.blind, true) {
+                    tracing::warn!(%error, "the group cannot be seen just now; ownership ends unless this passes within two TTLs");
+                }
+                None
+            }
+        }
+    }
+
+    /// Warns of each member that is gone without having announced that.
+    fn warn_of_vanished(&self, view: &Arc<View>) {
+        let gone = self.departures.saw(view);
+        let vanished: Vec<_> = gone.iter().filter(|gone| gone.vanished() && gone.instance_id != self.membership.instance_id).collect();
+        for gone in vanished.iter().take(VANISHED_LOGGED) {
+            tracing::warn!(policy = %self.membership.policy.name, instance = ?gone.instance_id, "a member has vanished: its lease ended without its leaving");
+        }
+        if let Some(more) = vanished.len().checked_sub(VANISHED_LOGGED).filter(|more| *more > 0) {
+            tracing::warn!(policy = %self.membership.policy.name, more, "more members have vanished with these");
+        }
+    }
+
+    /// Warns of members of a version that did not say yet what it works for: nothing keeps another outbox's publisher of that version out of the group.
+    /// An instance of another fleet lists no fingerprint and is not meant.
+    fn warn_of_older(&mut self, view: &View) {
+        let older = view.members().iter().find(|member| member.serves.is_none() && !member.fingerprints.is_empty());
+        let is_new = !std::mem::replace(&mut self.beside_older, older.is_some());
+        if let Some(member) = older.filter(|_| is_new) {
+            tracing::warn!(
+                policy = %self.membership.policy.name,
+                member = ?member.instance_id.as_str(),
+                "this member's version does not say yet whether it serves keys or which outbox: make sure that it does the same work as this one, and \
+                 upgrade it"
+            );
+        }
+    }
+}
+
+/// The next event; `None` without a watch, or once it has ended.
+pub(super) async fn next<T>(watch: Option<&mut BoxStream<'static, Result<T, Error>>>) -> Option<Result<T, Error>> {
+    watch?.next().await
+}

@@ -1,0 +1,95 @@
+//! What the driver publishes: the snapshot and the rebalance, each with its metrics, its span and its lines in the log.
+
+use std::sync::Arc;
+
+use shardwise_core::machine::MemberRefusal;
+use shardwise_core::{Fingerprint, Ownership, Rebalance, ServiceState};
+
+use super::Driver;
+
+impl Driver {
+    /// Makes `ownership` what readers see.
+    pub(super) fn publish(&mut self, ownership: Arc<Ownership>) {
+        let published = self.membership.ownership();
+        self.meters.published(self.membership.clock.now(), &published, &ownership, self.machine.wanted_slots());
+        let before = published.state();
+        if ownership.state() == ServiceState::Stale && before != ServiceState::Stale {
+            tracing::warn!(
+                policy = %self.membership.policy.name,
+                "the backend is out of reach: this worker keeps what it has, and others may do the same work"
+            );
+        }
+        self.warn_of_fencing(ownership.state());
+        self.warn_of_refusal(&published, &ownership);
+        if ownership.state() != before {
+            tracing::info!(policy = %self.membership.policy.name, instance = %self.membership.instance_id, from = %before, to = %ownership.state(), "state");
+        }
+        self.tell_switch(ownership.policy_fingerprint());
+        self.membership.publish(ownership);
+    }
+
+    /// Hands a rebalance to the work in flight and to all listeners.
+    pub(super) fn rebalanced(&mut self, mut rebalance: Rebalance) {
+        // Views that came together were placed once: the mark of a leaver may have been in one between.
+        rebalance.members_vanished.retain(|id| !self.departures.has_left(id));
+        let span = tracing::info_span!(
+            "rebalance",
+            "shardwise.policy" = %self.membership.policy.name,
+            "shardwise.cause" = rebalance.cause.as_str(),
+            "shardwise.revision" = rebalance.revision,
+            "shardwise.members" = rebalance.members_total,
+            "shardwise.owned" = rebalance.slots_owned,
+            "shardwise.gained" = rebalance.gained.len(),
+            "shardwise.lost" = rebalance.lost.len()
+        );
+        let _within = span.enter();
+        tracing::info!(
+            policy = %self.membership.policy.name, cause = %rebalance.cause, members = rebalance.members_total,
+            owned = ?rebalance.slots_owned, gained = rebalance.gained.len(), lost = rebalance.lost.len(), "rebalanced"
+        );
+        self.meters.rebalanced(&rebalance);
+        self.membership.rebalanced(&rebalance);
+    }
+
+    /// A worker that the group refuses owns nothing for as long as that lasts. What the backend refuses was logged with its answer.
+    fn warn_of_refusal(&self, before: &Ownership, now: &Ownership) {
+        let refusal =
+            now.refusal().filter(|refusal| before.refusal() != Some(*refusal) && !matches!(refusal, MemberRefusal::Backend { .. }));
+        if let Some(refusal) = refusal {
+            let (policy, instance) = (&self.membership.policy.name, self.membership.instance_id.as_str());
+            tracing::warn!(%policy, ?instance, %refusal, "refused: this worker owns nothing until the cause is gone");
+        }
+    }
+
+    /// Warns when this worker is fenced, and when it is back.
+    fn warn_of_fencing(&mut self, now: ServiceState) {
+        let (policy, instance) = (&self.membership.policy.name, &self.membership.instance_id);
+        match now {
+            ServiceState::Fenced if self.fenced.is_none() => {
+                self.fenced = Some(self.membership.clock.now());
+                tracing::warn!(%policy, ?instance, "fenced: this worker lost its lease or its view of the group and owns nothing; it joins again");
+            }
+            ServiceState::Active => {
+                if let Some(since) = self.fenced.take() {
+                    let fenced_for = self.membership.clock.now().since(since);
+                    tracing::warn!(%policy, ?instance, ?fenced_for, "back: this worker is active again after it was fenced");
+                }
+            }
+            ServiceState::Draining | ServiceState::Left => self.fenced = None,
+            _ => {}
+        }
+    }
+
+    /// Logs what the group goes by, where that is another placement than so far; a worker that joins expects the policy's own.
+    fn tell_switch(&self, now: Option<Fingerprint>) {
+        let policy = &self.membership.policy;
+        let before = self.membership.ownership().policy_fingerprint().unwrap_or_else(|| policy.fingerprint());
+        let Some((now, placement)) = now.filter(|now| *now != before).and_then(|now| Some((now, policy.serving(Some(now))?))) else {
+            return;
+        };
+        tracing::info!(
+            policy = %policy.name, from = %before, to = %now, slots = placement.circle(), virtual_nodes = placement.virtual_nodes,
+            load_margin = %placement.load_margin, "the group serves placement {} now", placement.kind.as_str()
+        );
+    }
+}

@@ -1,0 +1,201 @@
+//! What the driver does with the member's record: write it, keep it alive, change what it says, delete it.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use shardwise_core::machine::{Input, Op, OpFailure};
+use shardwise_core::{Loss, Member, MemberState, Missing, ServiceState};
+use shardwise_discovery::{Discovery, Error, ErrorKind, RecordId, Registration};
+use tracing::Instrument;
+
+use super::record_updater::RecordUpdate;
+use super::{CallOutcome, Driver};
+use crate::membership::calls::limited;
+
+/// How long leaving may take beyond the drain: the record dies by its TTL anyway. At most half of it is for showing the member as draining. Where a
+/// place was to be kept and could not, half of it is added for leaving for good.
+const LEAVE_LIMIT: Duration = Duration::from_secs(2);
+/// The same where no backend has answered since the wish to join, and nobody has been seen: hardly anything was written there.
+const LEAVE_UNHEARD_LIMIT: Duration = Duration::from_millis(500);
+const MISSING_UNTOLD: &str = "could not tell the others which members are missing; it is tried again";
+
+impl Driver {
+    /// Starts a call and gives up the one before, whose answer nobody waits for any more. A record written by a call that was given up
+    /// dies with its TTL.
+    pub(super) fn call(&mut self, op: Op, attempt: u64) {
+        if let Some(earlier) = self.call.take() {
+            earlier.abort();
+        }
+        if op == Op::Register {
+            self.record_updater.give_up();
+            self.registration.member.loss = None;
+        }
+        let (backend, registration) = (Arc::clone(&self.backend), self.registration.clone());
+        let limit = match op {
+            Op::Register => self.membership.timing.ttl,
+            Op::Renew => self.machine.renewal_takes(),
+        };
+        let call = async move {
+            let answer = match op {
+                Op::Register => limited(limit, &*backend, "register", async { backend.register(&registration).await }).await,
+                Op::Renew => {
+                    limited(limit, &*backend, "renew", async { backend.renew(&registration.record_id(), registration.ttl).await }).await
+                }
+            };
+            match (answer, op) {
+                (Ok(grant), Op::Register) => Input::Registered { attempt, started: grant.started, ttl: grant.ttl }.into(),
+                (Ok(grant), Op::Renew) => Input::Renewed { attempt, started: grant.started, ttl: grant.ttl }.into(),
+                (Err(error), _) => CallOutcome { input: failed(attempt, &error), error: Some(error) },
+            }
+        };
+        self.call = Some(self.answers.spawn(call.in_current_span()));
+    }
+
+    pub(super) fn look(&mut self) {
+        let (backend, group, limit) = (Arc::clone(&self.backend), self.registration.group.clone(), self.membership.timing.renew_every);
+        self.answers.spawn(async move {
+            match limited(limit, &*backend, "members", async { backend.members(&group).await }).await {
+                Ok(snapshot) => Input::Viewed { view: snapshot.view, proven: snapshot.proven }.into(),
+                // The watch will tell.
+                Err(_) => Input::Woken.into(),
+            }
+        });
+    }
+
+    pub(super) fn mark_loss(&mut self, missing: Vec<Missing>) {
+        if !missing.is_empty() && self.registration.member.loss.is_none() {
+            tracing::warn!(
+                policy = %self.membership.policy.name,
+                missing = missing.len(),
+                "more members have vanished within one TTL than max_loss allows: nobody takes over what they had until enough are back; \
+                 if they are gone for good, run shardwise confirm-loss"
+            );
+        }
+        self.registration.member.loss = (!missing.is_empty()).then_some(Loss::Missing(missing));
+        let Some(mut registration) = self.wanted_record() else { return };
+        registration.member.loss.clone_from(&self.registration.member.loss);
+        self.mark(registration, MISSING_UNTOLD);
+    }
+
+    pub(super) fn mark_draining(&mut self) {
+        let mut registration = self.registration.clone();
+        registration.member.state = MemberState::Draining;
+        self.mark(registration, "could not show this worker as draining; the others see it when it is gone");
+    }
+
+    /// Has the record say from now on, over registrations, that this member is drained by an operator, or is not. A leaver's record says what it is to
+    /// say already, and where there is none, registering writes it; one that is on its way is set right with the next renewal.
+    pub(super) fn show_drained(&mut self, drained: bool) {
+        let state = if drained { MemberState::Draining } else { MemberState::Active };
+        if std::mem::replace(&mut self.registration.member.state, state) == state {
+            return;
+        }
+        tracing::info!(policy = %self.membership.policy.name, instance = %self.membership.instance_id, drained, "an operator's wish");
+        if matches!(self.machine.ownership().state(), ServiceState::Active | ServiceState::Stale | ServiceState::Refused) {
+            self.mark(self.registration.clone(), "could not show that this worker is drained or is not; it is tried again");
+        }
+    }
+
+    pub(super) fn mark_pausing(&mut self) {
+        let mut registration = self.registration.clone();
+        registration.member.state = MemberState::Pausing;
+        self.mark(registration, "could not show that this worker leaves for a while; the others see it when it is away");
+    }
+
+    /// Says in the record at which addresses this worker listens. A record that is being written at the moment gets them with the next renewal.
+    pub(super) fn show_addresses(&mut self, addresses: &BTreeMap<&'static str, String>) {
+        if addresses.is_empty() {
+            return;
+        }
+        let show =
+            |member: &mut Member| member.metadata.extend(addresses.iter().map(|(key, address)| ((*key).to_owned(), address.clone())));
+        show(&mut self.registration.member);
+        if matches!(self.machine.ownership().state(), ServiceState::Active | ServiceState::Draining | ServiceState::Stale) {
+            let Some(mut registration) = self.wanted_record() else { return };
+            show(&mut registration.member);
+            self.mark(registration, "could not show where messages or requests to this worker arrive; it is tried again");
+        }
+    }
+
+    /// Says in the record what ought to stand there, if the group sees something else: the others go by it. Whatever became of a call, what
+    /// is seen tells; the snapshot's view stands still while this member drains.
+    pub(super) fn mark_if_missed(&mut self) {
+        let or_else = self.record_updater.wanted().map_or(MISSING_UNTOLD, |wish| wish.or_else);
+        let Some(registration) = self.wanted_record() else { return };
+        let wanted = &registration.member;
+        let keys = self.membership.advertised.keys();
+        let addresses = |member: &Member| keys.iter().map(|key| member.metadata.get(*key).cloned()).collect::<Vec<_>>();
+        let says = |member: &Member| (member.state, member.loss.clone(), addresses(member));
+        let other = |seen: &Member| seen.incarnation == wanted.incarnation && says(seen) != says(wanted);
+        if self.machine.view().and_then(|view| view.member(&wanted.instance_id)).is_some_and(other) {
+            self.mark(registration, or_else);
+        }
+    }
+
+    /// What the record ought to say: what was wanted last, else what registering wrote. `None` while it is being deleted: a change would show the
+    /// leaver as active once more, and its end would be taken for its death.
+    fn wanted_record(&self) -> Option<Registration> {
+        match self.record_updater.wanted() {
+            Some(wish) => Some((*wish.registration).clone()),
+            None if matches!(self.machine.ownership().state(), ServiceState::Draining | ServiceState::Left) => None,
+            None => Some(self.registration.clone()),
+        }
+    }
+
+    fn mark(&mut self, registration: Registration, or_else: &'static str) {
+        let wish = RecordUpdate { registration: Arc::new(registration), or_else };
+        self.record_updater.want(&self.backend, self.membership.timing.renew_every, wish);
+    }
+
+    /// Deletes the record, or leaves one behind that keeps this worker's place for `grace`. A place that cannot be kept is given up, so that the
+    /// others need not wait for the record's end.
+    pub(super) fn leave(&mut self, grace: Option<Duration>) {
+        if let Some(earlier) = self.call.take() {
+            earlier.abort();
+        }
+        let (backend, registration, record_updater) =
+            (Arc::clone(&self.backend), self.registration.clone(), std::mem::take(&mut self.record_updater));
+        let unheard = !self.membership.answered.load(Ordering::Relaxed) && self.machine.ownership().view().members().is_empty();
+        let limit = if unheard { LEAVE_UNHEARD_LIMIT } else { LEAVE_LIMIT };
+        let left = async move {
+            let shown = record_updater.finish(limit / 2);
+            match grace {
+                None => deregister(&*backend, limit, shown, &registration.record_id()).await,
+                Some(grace) => {
+                    let away = async {
+                        shown.await;
+                        backend.step_away(&registration, grace).await
+                    };
+                    if let Err(error) = limited(limit, &*backend, "step_away", away).await {
+                        tracing::warn!(%error, "this worker's place cannot be kept while it is away: it deregisters");
+                        deregister(&*backend, limit / 2, std::future::ready(()), &registration.record_id()).await;
+                    }
+                }
+            }
+            Input::Deregistered.into()
+        };
+        self.answers.spawn(left.in_current_span());
+    }
+}
+
+async fn deregister(backend: &dyn Discovery, limit: Duration, shown: impl Future<Output = ()>, record_id: &RecordId) {
+    let left = limited(limit, backend, "deregister", async {
+        shown.await;
+        backend.deregister(record_id).await
+    });
+    if let Err(error) = left.await {
+        tracing::warn!(%error, "could not deregister; the record dies with its TTL");
+    }
+}
+
+fn failed(attempt: u64, error: &Error) -> Input {
+    let failure = match error.kind() {
+        ErrorKind::Lost => return Input::RecordLost { attempt },
+        ErrorKind::InUse { address, stamp } => OpFailure::InUse { address: address.clone(), stamp: *stamp },
+        _ if error.is_retryable() => OpFailure::Retryable,
+        _ => OpFailure::Permanent { message: error.to_string().into() },
+    };
+    Input::Failed { attempt, failure }
+}

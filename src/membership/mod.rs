@@ -1,0 +1,37 @@
+//! One worker's life as a member of one group: its record, lease, view and claims, and the snapshot that readers see.
+//!
+//! The driver is one task for each membership. It feeds the core's machine, carries out its actions and publishes the snapshot; everything
+//! else here is what the driver and its readers share. A reader that must not keep the service alive holds the `OwnershipContext` alone.
+
+mod absences;
+mod advertised;
+mod calls;
+mod context;
+mod departures;
+mod drain;
+mod driver;
+mod extensions;
+mod guards;
+mod life;
+mod listeners;
+mod name_holders;
+mod note_book;
+mod placement_cache;
+pub mod proof;
+mod state;
+
+pub use absences::Absence;
+pub(crate) use absences::Absences;
+pub(crate) use advertised::AdvertisedAddresses;
+pub(crate) use calls::{PROOFS_PER_TTL, follow, limited};
+pub(crate) use context::OwnershipContext;
+pub use departures::Departure;
+pub(crate) use departures::Departures;
+pub(crate) use drain::{DrainFollower, DrainIntent, DrainStore};
+pub(crate) use driver::{Driver, DriverCommand};
+pub(crate) use guards::{GuardKey, Signals};
+pub(crate) use life::Life;
+pub use listeners::{Listener, News, Rebalances, Snapshots, WatchMembers};
+pub(crate) use note_book::NoteBook;
+pub(crate) use placement_cache::{placed_ahead, placer};
+pub(crate) use state::Membership;

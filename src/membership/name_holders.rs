@@ -1,0 +1,55 @@
+//! Who holds which name in the group, as the claims say.
+
+use std::collections::BTreeMap;
+
+use shardwise_core::{Claim, ClaimName, Resource};
+use shardwise_discovery::ClaimsEvent;
+use tokio::sync::watch;
+
+/// The claims on names, followed while this worker is a member.
+#[derive(Default)]
+pub(crate) struct NameHolders(watch::Sender<BTreeMap<ClaimName, Claim>>);
+
+impl NameHolders {
+    /// Takes in what the watch of claims reports.
+    pub(super) fn update(&self, event: &ClaimsEvent) {
+        self.0.send_if_modified(|holders| match event {
+            ClaimsEvent::All { claims, .. } => {
+                let named = claims.iter().filter_map(|(resource, claim)| Some((name_of(resource)?.clone(), claim.clone())));
+                let all: BTreeMap<_, _> = named.collect();
+                let changed = all != *holders;
+                *holders = all;
+                changed
+            }
+            ClaimsEvent::Changed { changes, .. } => {
+                let mut changed = false;
+                for change in changes {
+                    let Some(name) = name_of(&change.resource) else { continue };
+                    changed |= match &change.claim {
+                        Some(claim) => holders.insert(name.clone(), claim.clone()).as_ref() != Some(claim),
+                        None => holders.remove(name).is_some(),
+                    };
+                }
+                changed
+            }
+            _ => false,
+        });
+    }
+
+    /// The watch of claims has ended: nothing is known of any holder.
+    pub(super) fn clear(&self) {
+        self.0.send_if_modified(|holders| !std::mem::take(holders).is_empty());
+    }
+
+    /// The holders now and whenever they change.
+    pub(crate) fn follow(&self) -> watch::Receiver<BTreeMap<ClaimName, Claim>> {
+        self.0.subscribe()
+    }
+}
+
+const fn name_of(resource: &Resource) -> Option<&ClaimName> {
+    match resource {
+        Resource::Name(name) => Some(name),
+        Resource::Slot(_) => None,
+    }
+}

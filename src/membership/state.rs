@@ -1,0 +1,135 @@
+//! What one member's driver writes and its readers see: the snapshot, the news of its changes, and how the backend is doing.
+
+use std::ops::Deref;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use arc_swap::ArcSwapOption;
+use shardwise_core::{InstanceId, Member, Moment, Ownership, Policy, Rebalance, Serves, ServiceState, Timing};
+use shardwise_discovery::Clock;
+use tokio::sync::watch;
+
+use super::absences::Absences;
+use super::context::OwnershipContext;
+use super::listeners::ListenerHub;
+use crate::settings::PolicySettings;
+use crate::telemetry::metrics;
+
+/// One worker's membership in one group, as far as it is not the driver's alone.
+pub(crate) struct Membership {
+    pub(crate) ownership_context: Arc<OwnershipContext>,
+    pub(crate) timing: Timing,
+    pub(crate) instance_id: InstanceId,
+    pub(crate) serves: Option<Serves>,
+    /// When the view was last proven current; it stays when the worker is fenced.
+    pub(super) proven: Mutex<Option<Moment>>,
+    /// When the latest renewal was answered that moved the deadline.
+    renewed: Mutex<Option<Moment>>,
+    /// Signals that this worker has changed a note that its runners follow.
+    pub(crate) noted: watch::Sender<()>,
+    pub(crate) rebalances: ListenerHub<Rebalance>,
+    pub(crate) snapshots: ListenerHub<Arc<Ownership>>,
+    /// The backend's last failure since joining began: a join that takes too long ends with it.
+    pub(crate) failure: ArcSwapOption<String>,
+    /// Why the group cannot be seen until an operator changes something, where the backend said so last.
+    pub(crate) blinded: watch::Sender<Option<Arc<str>>>,
+    /// The backend has answered since joining began, if only with a refusal.
+    pub(crate) answered: AtomicBool,
+    /// Who is away, and since when.
+    pub(crate) absences: Absences,
+    /// A warning has said that this member ends without having left.
+    warned: AtomicBool,
+    /// Placements asked for so far.
+    pub(crate) rebuilds: AtomicU64,
+    changes: watch::Sender<Arc<Ownership>>,
+}
+
+impl Membership {
+    pub(crate) fn new(settings: &PolicySettings, policy: Arc<Policy>, member: &Member, clock: Clock, ownership: Arc<Ownership>) -> Self {
+        let context = OwnershipContext::new(settings, policy, member, clock, Arc::clone(&ownership));
+        Self {
+            ownership_context: Arc::new(context),
+            timing: settings.timing,
+            instance_id: member.instance_id.clone(),
+            serves: member.serves.clone(),
+            proven: Mutex::default(),
+            renewed: Mutex::default(),
+            noted: watch::Sender::new(()),
+            rebalances: ListenerHub::default(),
+            snapshots: ListenerHub::default(),
+            failure: ArcSwapOption::empty(),
+            blinded: watch::Sender::new(None),
+            answered: AtomicBool::new(false),
+            absences: Absences::default(),
+            warned: AtomicBool::new(false),
+            rebuilds: AtomicU64::new(0),
+            changes: watch::Sender::new(ownership),
+        }
+    }
+
+    /// Makes `ownership` what readers see from here on, then tells those who wait for changes.
+    pub(crate) fn publish(&self, ownership: Arc<Ownership>) {
+        if !self.policy.rejoin_grace.is_zero() && !Arc::ptr_eq(ownership.view(), self.ownership().view()) {
+            self.absences.saw(ownership.view(), self.clock.now());
+        }
+        if ownership.deadline() > self.ownership().deadline() {
+            *self.renewed.lock().unwrap_or_else(PoisonError::into_inner) = Some(self.clock.now());
+        }
+        let claims_ended = ownership.claims_end().is_none();
+        self.store(Arc::clone(&ownership));
+        if claims_ended {
+            self.guards.revoke_all();
+        }
+        self.snapshots.push(&ownership);
+        self.changes.send_replace(ownership);
+    }
+
+    /// Hands a rebalance to the work in flight and to all listeners.
+    pub(crate) fn rebalanced(&self, rebalance: &Rebalance) {
+        self.guards.tell(rebalance);
+        self.rebalances.push(rebalance);
+    }
+
+    /// Logs `why` once, if this worker ends as a member that has not left.
+    pub(crate) fn warn_if_member(&self, why: &str) {
+        let state = self.ownership().state();
+        let goes = matches!(state, ServiceState::Created | ServiceState::Draining | ServiceState::Left | ServiceState::Unsharded);
+        if !goes && !self.warned.swap(true, Ordering::Relaxed) {
+            tracing::warn!(policy = %self.policy.name, instance = %self.instance_id, %state, "{why}");
+        }
+    }
+
+    /// Counts work that still runs in slots that were given away.
+    pub(super) fn count_overlaps(&self, running: usize) {
+        if running > 0 {
+            metrics::overlapped(&self.policy, running);
+            tracing::warn!(policy = %self.policy.name, running, "slots were given away while work in them still ran (on_drain_timeout = \"release\")");
+        }
+    }
+
+    /// How long ago the view was last proven current; `None` before the first one.
+    pub(crate) fn view_age(&self) -> Option<Duration> {
+        let proven = *self.proven.lock().unwrap_or_else(PoisonError::into_inner);
+        proven.map(|proven| self.clock.now().since(proven))
+    }
+
+    /// How long ago the latest renewal was answered; `None` before the first one.
+    pub(crate) fn renewed_ago(&self) -> Option<Duration> {
+        let renewed = *self.renewed.lock().unwrap_or_else(PoisonError::into_inner);
+        renewed.map(|renewed| self.clock.now().since(renewed))
+    }
+
+    /// The snapshot now and whenever it changes; ends with the service.
+    pub(crate) fn changes(&self) -> watch::Receiver<Arc<Ownership>> {
+        self.changes.subscribe()
+    }
+}
+
+impl Deref for Membership {
+    type Target = OwnershipContext;
+
+    fn deref(&self) -> &OwnershipContext {
+        &self.ownership_context
+    }
+}

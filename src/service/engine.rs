@@ -1,0 +1,87 @@
+//! The way from the handle to its driver, which is started by the first command.
+
+use std::sync::atomic::AtomicBool;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use futures::future::BoxFuture;
+use shardwise_discovery::Discovery;
+use tokio::sync::{mpsc, oneshot};
+
+use crate::error::{Error, ErrorKind, Result};
+use crate::membership::{DrainFollower, Driver, DriverCommand};
+
+/// Commands waiting for the driver.
+const COMMANDS_MAX: usize = 8;
+
+/// How the driver is set going: `tokio::spawn`, but for test fleets.
+pub(crate) type Spawn = Box<dyn FnOnce(BoxFuture<'static, ()>) + Send>;
+
+/// What joins the group for a service: its driver, and what it goes by.
+pub(super) struct ServiceEngine {
+    driver: Mutex<DriverState>,
+    backend: Arc<dyn Discovery>,
+    /// How long joining may take.
+    pub(super) join_limit: Duration,
+    /// What operators want of this member; `None` where they can want nothing.
+    pub(super) follower: Option<DrainFollower>,
+    /// The follower's task runs, from the first registration on.
+    pub(super) follows: AtomicBool,
+}
+
+enum DriverState {
+    Parked(Box<Driver>, Spawn),
+    Running(mpsc::Sender<DriverCommand>),
+}
+
+impl ServiceEngine {
+    pub(super) fn new(
+        driver: Driver,
+        spawn: Spawn,
+        backend: Arc<dyn Discovery>,
+        join_limit: Duration,
+        follower: Option<DrainFollower>,
+    ) -> Self {
+        let driver = Mutex::new(DriverState::Parked(Box::new(driver), spawn));
+        Self { driver, backend, join_limit, follower, follows: AtomicBool::new(false) }
+    }
+
+    pub(super) const fn backend(&self) -> &Arc<dyn Discovery> {
+        &self.backend
+    }
+
+    pub(super) fn is_running(&self) -> bool {
+        matches!(*self.driver(), DriverState::Running(_))
+    }
+
+    /// Sends a command and waits until the driver has taken it in. Returns the way to the driver.
+    pub(super) async fn ask(&self, command: impl FnOnce(oneshot::Sender<()>) -> DriverCommand) -> Result<mpsc::Sender<DriverCommand>> {
+        let commands = self.commands();
+        let (taken, answer) = oneshot::channel();
+        commands.send(command(taken)).await.map_err(|_| stopped())?;
+        answer.await.map_err(|_| stopped())?;
+        Ok(commands)
+    }
+
+    /// The way to the driver, which is started here if it was not.
+    pub(super) fn commands(&self) -> mpsc::Sender<DriverCommand> {
+        let mut state = self.driver();
+        if let DriverState::Running(commands) = &*state {
+            return commands.clone();
+        }
+        let (sender, receiver) = mpsc::channel(COMMANDS_MAX);
+        if let DriverState::Parked(driver, spawn) = std::mem::replace(&mut *state, DriverState::Running(sender.clone())) {
+            spawn(Box::pin(driver.run(receiver)));
+        }
+        sender
+    }
+
+    fn driver(&self) -> MutexGuard<'_, DriverState> {
+        // Whole after each assignment.
+        self.driver.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+pub(super) fn stopped() -> Error {
+    Error::new(ErrorKind::Closed, "the service has stopped: the runtime that ran it is gone")
+}

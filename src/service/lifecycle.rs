@@ -1,0 +1,158 @@
+//! Joining the group and leaving it.
+
+use std::pin::pin;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use shardwise_core::{Ownership, ServiceState};
+use tokio::sync::oneshot;
+use tracing::{Instrument, Span, field};
+
+use super::ShardingService;
+use super::engine::{ServiceEngine, stopped};
+use crate::error::{Error, ErrorKind, Result, inside_runtime};
+use crate::membership::DriverCommand;
+use crate::telemetry::trace;
+
+/// How long a backend that has not answered at all is waited for, whatever the TTL. Giving up takes half a second more, and a mistake in the
+/// settings should show within ten.
+const SILENCE_MAX: Duration = Duration::from_secs(7);
+
+impl ShardingService {
+    /// Joins the group and waits until this worker is an active member. Joining twice is joining once.
+    ///
+    /// A former self of the same id that died without leaving is waited out for one TTL.
+    ///
+    /// Once it has joined, a worker stays a member until [`ShardingService::deregister_self`]: it registers anew by itself after its lease
+    /// was lost, and goes on trying, slowly, where it is refused then ([`ServiceState::Refused`]).
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::InstanceIdInUse`] if a living member has this id, [`ErrorKind::OtherPolicy`] if the group has agreed on other
+    /// constants or works for something else, [`ErrorKind::Backend`] for wrong credentials or settings, and, retryable, [`ErrorKind::Unavailable`] if
+    /// the backend does not accept it within the TTL and 5 s, or does not answer at all for 7 s; [`ErrorKind::NoRuntime`] outside a tokio runtime. After
+    /// an error this worker is not a member; call again to retry.
+    ///
+    /// Dropping the future does not cancel the join: the worker goes on joining. Call [`ShardingService::deregister_self`] for that.
+    pub async fn register_self(&self) -> Result<()> {
+        inside_runtime()?;
+        let span = tracing::info_span!(
+            "join",
+            "shardwise.policy" = %self.membership().policy.name,
+            "shardwise.instance" = %self.membership().instance_id,
+            otel.status_code = field::Empty,
+            "error.type" = field::Empty
+        );
+        let joined = self.join(&span).instrument(span.clone()).await;
+        if joined.is_err() {
+            trace::failed(&span, "not_joined");
+        }
+        joined
+    }
+
+    async fn join(&self, span: &Span) -> Result<()> {
+        let Some(engine) = &self.handle.engine else {
+            self.begin_alone();
+            return Ok(());
+        };
+        self.hear_operators(engine).await?;
+        let commands = engine.ask(|taken| DriverCommand::Join(span.clone(), taken)).await?;
+        let mut blinded = self.membership().blinded.subscribe();
+        let decision = tokio::select! {
+            decision = self.decision(engine.join_limit) => decision,
+            // Without a view it can never own anything, and only a change of somebody's would help.
+            Ok(why) = async { blinded.wait_for(Option::is_some).await.map(|why| why.as_deref().unwrap_or_default().to_owned()) } => {
+                Err(Error::new(ErrorKind::Backend, why))
+            }
+            () = commands.closed() => return Err(stopped()),
+        };
+        let error = match decision {
+            Ok(ownership) => match (ownership.state(), ownership.refusal()) {
+                (ServiceState::Active | ServiceState::Stale, _) => return Ok(()),
+                (ServiceState::Refused, Some(refusal)) => Error::from(refusal),
+                (state, _) => Error::new(ErrorKind::Closed, format!("the worker did not become active but {state}")),
+            },
+            Err(error) => error,
+        };
+        self.deregister_self().await?;
+        Err(error)
+    }
+
+    /// Takes in whether an operator wants this member drained, each time it joins, and follows that from the first time on.
+    async fn hear_operators(&self, engine: &ServiceEngine) -> Result<()> {
+        let Some(follower) = &engine.follower else { return Ok(()) };
+        if let Some(wanted) = follower.wanted_at_start().await {
+            engine.ask(|taken| DriverCommand::Drain(wanted, taken)).await?;
+        }
+        if !engine.follows.swap(true, Ordering::Relaxed) {
+            let (commands, membership) = (engine.commands().downgrade(), self.membership());
+            tokio::spawn(follower.clone().follow(commands, membership.changes(), membership.noted.subscribe()));
+        }
+        Ok(())
+    }
+
+    /// The snapshot with which joining ends, or why there is none in time.
+    async fn decision(&self, join_limit: Duration) -> Result<Arc<Ownership>> {
+        let mut changes = self.membership().changes();
+        let mut decided = pin!(async {
+            let decided = changes.wait_for(|ownership| !matches!(ownership.state(), ServiceState::Joining | ServiceState::Fenced));
+            decided.await.map(|ownership| Arc::clone(&ownership))
+        });
+        let begun = tokio::time::Instant::now();
+        let mut limit = join_limit.min(SILENCE_MAX);
+        loop {
+            match tokio::time::timeout_at(begun + limit, &mut decided).await {
+                Ok(ownership) => return ownership.map_err(|_| stopped()),
+                Err(_) if limit < join_limit && self.membership().answered.load(Ordering::Relaxed) => {
+                    limit = join_limit;
+                }
+                Err(_) => break,
+            }
+        }
+        let failure = self.membership().failure.load_full();
+        let why = failure.as_deref().map_or("the backend has not accepted this member yet", String::as_str);
+        Err(Error::new(ErrorKind::Unavailable, format!("not a member after {limit:?}: {why}; fix the cause or retry")))
+    }
+
+    /// Leaves the group: takes nothing new, waits for work in flight up to the policy's `drain_timeout`, deregisters. Leaving twice is
+    /// leaving once.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::Closed`] if the runtime that ran the service is gone, [`ErrorKind::NoRuntime`] outside a tokio runtime.
+    pub async fn deregister_self(&self) -> Result<()> {
+        self.leave(DriverCommand::Leave).await
+    }
+
+    /// The same without keeping a place for this worker, whatever `rejoin_grace` says: the others take over at once. A worker that has left already
+    /// and whose place is kept gives it up. For whoever will not come back; for one that is gone see
+    /// [`crate::ShardingFactory::end_absence`].
+    ///
+    /// # Errors
+    ///
+    /// Those of [`ShardingService::deregister_self`].
+    pub async fn deregister_self_for_good(&self) -> Result<()> {
+        self.leave(DriverCommand::LeaveForGood).await
+    }
+
+    async fn leave(&self, command: impl FnOnce(Span, oneshot::Sender<()>) -> DriverCommand) -> Result<()> {
+        inside_runtime()?;
+        let Some(engine) = self.handle.engine.as_ref().filter(|engine| engine.is_running()) else {
+            self.end_alone().await;
+            return Ok(());
+        };
+        let span = tracing::info_span!(
+            "leave",
+            "shardwise.policy" = %self.membership().policy.name,
+            "shardwise.instance" = %self.membership().instance_id
+        );
+        let commands = engine.ask(|taken| command(span.clone(), taken)).await?;
+        let mut changes = self.membership().changes();
+        tokio::select! {
+            biased;
+            left = changes.wait_for(|ownership| ownership.state() == ServiceState::Left) => left.map(drop).map_err(|_| stopped()),
+            () = commands.closed() => Err(stopped()),
+        }
+    }
+}

@@ -1,0 +1,195 @@
+//! What a service counts, through the facade of the crate `metrics`: the application installs whatever exporter it likes, and without one
+//! nothing is counted. This is one table; `docs/reference/metrics.md` is made from it, and a test holds the two together.
+//!
+//! The exporter may be installed before or after a service is made; it sees what happens from then on. Asking for ownership counts nothing. Every
+//! metric has the label `policy`, and none has a key of the user's in a label.
+
+mod meters;
+
+use std::fmt::Write as _;
+
+pub(crate) use meters::{Meters, kind_of, overlapped};
+
+/// How a metric is to be read.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum MetricKind {
+    /// Only grows while the process lives.
+    Counter,
+    /// Goes up and down.
+    Gauge,
+    /// Many values, of which an exporter makes quantiles or buckets.
+    Histogram,
+}
+
+impl MetricKind {
+    /// The word in the page.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Counter => "counter",
+            Self::Gauge => "gauge",
+            Self::Histogram => "histogram",
+        }
+    }
+}
+
+/// One metric of a service.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Metric {
+    /// Its name, as Prometheus has it.
+    pub name: &'static str,
+    /// How it is to be read.
+    pub kind: MetricKind,
+    /// What it counts in, such as `seconds`.
+    pub unit: &'static str,
+    /// What it says.
+    pub help: &'static str,
+    /// Its labels.
+    pub labels: &'static [&'static str],
+}
+
+const fn metric(name: &'static str, kind: MetricKind, unit: &'static str, labels: &'static [&'static str], help: &'static str) -> Metric {
+    Metric { name, kind, unit, help, labels }
+}
+
+use MetricKind::{Counter, Gauge, Histogram};
+
+const POLICY: &[&str] = &["policy"];
+const CAUSE: &[&str] = &["policy", "cause"];
+const STATE: &[&str] = &["policy", "state"];
+const KIND: &[&str] = &["policy", "kind"];
+
+const SERVICE_STATE: Metric =
+    metric("shardwise_state", Gauge, "none", STATE, "1 for the state in which this worker is, 0 for those in which it was");
+const MEMBERS: Metric = metric("shardwise_members", Gauge, "members", STATE, "Members of the group by state, as this worker sees them");
+const SLOTS_OWNED: Metric =
+    metric("shardwise_slots_owned", Gauge, "slots", POLICY, "Slots that this worker owns; none under a key placement");
+const SLOTS_WANTED: Metric = metric(
+    "shardwise_slots_wanted",
+    Gauge,
+    "slots",
+    POLICY,
+    "Slots that the placement gives to this worker; with exclusive ownership it owns them once it holds their claims",
+);
+const VIEW_REVISION: Metric =
+    metric("shardwise_view_revision", Gauge, "none", POLICY, "The backend's number of the view of the group that this worker goes by");
+const VIEW_AGE: Metric = metric(
+    "shardwise_view_age_seconds",
+    Gauge,
+    "seconds",
+    POLICY,
+    "Time since that view was last proven current, looked at with each renewal and each failure; after two TTLs ownership ends",
+);
+const VIEW_FINGERPRINT: Metric = metric(
+    "shardwise_view_fingerprint",
+    Gauge,
+    "none",
+    POLICY,
+    "The first 48 bits of that view's fingerprint: workers that agree show the same number",
+);
+const STANDS_STILL: Metric = metric(
+    "shardwise_stands_still",
+    Gauge,
+    "none",
+    POLICY,
+    "1 while more members have vanished than `max_loss` allows, so that nobody takes over what they had (`shardwise confirm-loss`); 0 otherwise, and \
+     while this worker is fenced or no member",
+);
+const REBALANCES: Metric = metric("shardwise_rebalances_total", Counter, "rebalances", CAUSE, "Changes of what this worker owns, by cause");
+const SLOTS_GAINED: Metric = metric("shardwise_slots_gained_total", Counter, "slots", CAUSE, "Slots that came to this worker, by cause");
+const SLOTS_LOST: Metric = metric("shardwise_slots_lost_total", Counter, "slots", CAUSE, "Slots that went from this worker, by cause");
+const HANDOVER: Metric = metric(
+    "shardwise_handover_seconds",
+    Histogram,
+    "seconds",
+    KIND,
+    "With exclusive ownership, from the view that gives this worker slots until it holds all of them, others' drains included: kind is emergency if a \
+     member had vanished without leaving, else graceful",
+);
+const RENEWAL: Metric = metric(
+    "shardwise_renewal_seconds",
+    Histogram,
+    "seconds",
+    POLICY,
+    "From the start of a renewal that counted until its answer was there",
+);
+const DEADLINE_MARGIN: Metric = metric(
+    "shardwise_deadline_margin_seconds",
+    Gauge,
+    "seconds",
+    POLICY,
+    "How much was left until the deadline when the last renewal was answered; at 0 this worker stops owning",
+);
+const FENCES_REFUSED: Metric = metric(
+    "shardwise_fences_refused_total",
+    Counter,
+    "questions",
+    POLICY,
+    "Questions for a fence or a guard (`fence`, `enter`, `run_exclusive`) that were refused because the key is not this worker's",
+);
+const DISCOVERY_ERRORS: Metric =
+    metric("shardwise_discovery_errors_total", Counter, "errors", KIND, "Failures of the discovery backend, calls and watches, by kind");
+const OVERLAPS: Metric = metric(
+    "shardwise_overlaps_total",
+    Counter,
+    "guards",
+    POLICY,
+    "Slots and names that were given away while work in them still ran (`on_drain_timeout = \"release\"`)",
+);
+const DRAIN_GUARD_AGE: Metric = metric(
+    "shardwise_drain_guard_age_seconds",
+    Gauge,
+    "seconds",
+    POLICY,
+    "Age of the oldest work in a slot or name that is to go to another member, looked at with each renewal; 0 without any",
+);
+
+/// Every metric of a service.
+pub const METRICS: &[Metric] = &[
+    SERVICE_STATE,
+    MEMBERS,
+    SLOTS_OWNED,
+    SLOTS_WANTED,
+    VIEW_REVISION,
+    VIEW_AGE,
+    VIEW_FINGERPRINT,
+    STANDS_STILL,
+    REBALANCES,
+    SLOTS_GAINED,
+    SLOTS_LOST,
+    HANDOVER,
+    RENEWAL,
+    DEADLINE_MARGIN,
+    FENCES_REFUSED,
+    DISCOVERY_ERRORS,
+    OVERLAPS,
+    DRAIN_GUARD_AGE,
+];
+
+/// Tells the exporter that is installed what each metric says. Call it once after installing one, if it shows such texts.
+pub fn describe() {
+    for metric in METRICS {
+        let unit = (metric.unit == "seconds").then_some(::metrics::Unit::Seconds);
+        ::metrics::with_recorder(|recorder| match metric.kind {
+            Counter => recorder.describe_counter(metric.name.into(), unit, metric.help.into()),
+            Gauge => recorder.describe_gauge(metric.name.into(), unit, metric.help.into()),
+            Histogram => recorder.describe_histogram(metric.name.into(), unit, metric.help.into()),
+        });
+    }
+}
+
+/// The page `docs/reference/metrics.md`.
+pub fn page() -> String {
+    let mut page = String::from(
+        "# Metrics\n\n\
+         Made from the table `shardwise::metrics::METRICS`: do not edit it here. The library counts through the facade of the crate `metrics` and installs no\n\
+         exporter; `shardwise::metrics::describe()` hands these texts to the one that the application has installed. Services that never join (`enabled = false`)\n\
+         count nothing. The outbox's own metrics begin with `shardwise_outbox_`.\n\n\
+         | name | kind | unit | labels | what it says |\n|---|---|---|---|---|\n",
+    );
+    for Metric { name, kind, unit, help, labels } in METRICS {
+        let labels = labels.iter().map(|label| format!("`{label}`")).collect::<Vec<_>>().join(", ");
+        // Writing to a String cannot fail.
+        let _ = writeln!(page, "| `{name}` | {} | {unit} | {labels} | {help} |", kind.as_str());
+    }
+    page
+}

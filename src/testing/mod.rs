@@ -1,0 +1,249 @@
+//! For your own tests: services whose share you choose, and a whole fleet in one process on paused time (feature `testing`).
+//!
+//! ```
+//! # #[tokio::main(flavor = "current_thread", start_paused = true)]
+//! # async fn main() {
+//! use shardwise::testing::TestFleet;
+//!
+//! let mut fleet = TestFleet::start(3).await;
+//! fleet.kill(0);
+//! fleet.settled().await; // on paused time a TTL takes no time at all
+//! assert_eq!(fleet.owners("tenant-7").len(), 1);
+//! # }
+//! ```
+
+// A test fleet reports by panicking, as tests do.
+#![expect(clippy::panic, clippy::expect_used, reason = "this module is for tests")]
+
+mod worker;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use shardwise_core::{
+    GroupName, InstanceId, Member, Ownership, Policy, PolicyName, Serves, ServiceState, ShardKey, SlotOwners, SlotSet, Timing, View,
+    slot_of,
+};
+use shardwise_discovery::{Clock, Discovery, MemoryBackend, random_incarnation};
+
+use crate::service::ShardingService;
+pub use worker::TestWorker;
+
+/// How long a fleet may take to settle, in the runtime's time.
+const SETTLE_LIMIT: Duration = Duration::from_mins(2);
+/// How often it is looked at.
+const LOOK_EVERY: Duration = Duration::from_millis(10);
+
+fn policy() -> Policy {
+    let (name, group) = (PolicyName::new("test"), GroupName::new("test-group"));
+    Policy::new(name.expect("a valid name"), group.expect("a valid name"))
+}
+
+impl ShardingService {
+    /// A service that is active for ever and holds what `me` owns among `members` under the default placement; nothing is registered
+    /// anywhere.
+    ///
+    /// # Panics
+    ///
+    /// If a name is not a valid instance id, or `me` is not among `members`.
+    pub fn frozen<'a>(members: impl IntoIterator<Item = &'a str>, me: &str) -> Self {
+        let member = |id: &str| Member::named(InstanceId::new(id).unwrap_or_else(|error| panic!("{id:?}: {error}")));
+        let view = View::new(0, members.into_iter().map(member).collect());
+        let myself = view.member(&member(me).instance_id).unwrap_or_else(|| panic!("{me:?} is not among the members")).clone();
+        let slots = SlotOwners::of_view(&view, policy().placement).slots_of(&myself.instance_id);
+        let clock = Clock::system();
+        let ownership = Ownership::fixed(ServiceState::Active, slots, Arc::new(view), clock.now());
+        Self::fixed(policy(), &myself, ownership, clock)
+    }
+}
+
+/// Workers in one process that share a group, to be killed, paused and cut off. Meant for `#[tokio::test(start_paused = true)]`: leases run
+/// on tokio's clock, so waiting for a takeover takes no time.
+///
+/// Members are numbered in the order of their joining, from 0, and keep their number.
+pub struct TestFleet {
+    policy: Policy,
+    timing: Timing,
+    clock: Clock,
+    store: MemoryBackend,
+    workers: Vec<FleetWorker>,
+}
+
+struct FleetWorker {
+    it: TestWorker,
+    link: MemoryBackend,
+    state: WorkerFate,
+}
+
+impl FleetWorker {
+    const fn service(&self) -> &ShardingService {
+        self.it.service()
+    }
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum WorkerFate {
+    Alive,
+    Paused,
+    Partitioned,
+    Gone,
+}
+
+impl TestFleet {
+    /// Starts `n` members under a default policy with a TTL of 3 s, and waits until they have settled.
+    pub async fn start(n: usize) -> Self {
+        Self::start_with(n, policy()).await
+    }
+
+    /// Starts `n` members under a policy of your own.
+    ///
+    /// # Panics
+    ///
+    /// If a member cannot join.
+    pub async fn start_with(n: usize, policy: Policy) -> Self {
+        let clock = Clock::tokio();
+        let timing = Timing::new(Duration::from_secs(3), None, Duration::from_millis(100)).expect("a valid timing");
+        let store = MemoryBackend::new(clock.clone());
+        let mut fleet = Self { policy, timing, clock, store, workers: Vec::new() };
+        for _ in 0..n {
+            fleet.join().await;
+        }
+        fleet.settled().await;
+        fleet
+    }
+
+    /// Starts one more member and answers its number.
+    ///
+    /// # Panics
+    ///
+    /// If it cannot join.
+    pub async fn join(&mut self) -> usize {
+        let number = self.workers.len();
+        let id = InstanceId::new(format!("worker-{number}")).expect("a valid name");
+        let member = Member { incarnation: random_incarnation(), serves: Some(Serves::Keys), ..Member::named(id) };
+        let link = self.store.link();
+        let backend: Arc<dyn Discovery> = Arc::new(link.clone());
+        let it = TestWorker::new(self.policy.clone(), self.timing, member, backend, self.clock.clone());
+        let service = it.service().clone();
+        self.workers.push(FleetWorker { it, link, state: WorkerFate::Alive });
+        service.register_self().await.unwrap_or_else(|error| panic!("worker-{number} cannot join: {error}"));
+        number
+    }
+
+    /// The service of member `i`.
+    pub fn service(&self, i: usize) -> &ShardingService {
+        self.workers[i].service()
+    }
+
+    /// How many members were ever started.
+    pub fn len(&self) -> usize {
+        self.workers.len()
+    }
+
+    /// Whether no member was ever started.
+    pub fn is_empty(&self) -> bool {
+        self.workers.is_empty()
+    }
+
+    /// Member `i` dies as by SIGKILL: its driver and what it ran by `run_owned` end, nothing is deregistered. Tasks that your test started
+    /// itself go on; its service answers that nothing is its own.
+    pub fn kill(&mut self, i: usize) {
+        self.workers[i].it.kill();
+        self.workers[i].state = WorkerFate::Gone;
+    }
+
+    /// Member `i` stops as by SIGSTOP: its driver does nothing, not even notice that time passes. What it answers to your test's questions
+    /// is what it would answer at its first instruction after [`TestFleet::resume`].
+    pub fn pause(&mut self, i: usize) {
+        self.workers[i].it.pause();
+        self.workers[i].state = WorkerFate::Paused;
+    }
+
+    /// Member `i` goes on.
+    pub fn resume(&mut self, i: usize) {
+        self.workers[i].it.resume();
+        self.workers[i].state = WorkerFate::Alive;
+    }
+
+    /// Member `i` loses its connection to the backend.
+    pub fn partition(&mut self, i: usize) {
+        self.workers[i].link.set_reachable(false);
+        self.workers[i].state = WorkerFate::Partitioned;
+    }
+
+    /// Member `i` gets its connection back.
+    pub fn heal(&mut self, i: usize) {
+        self.workers[i].link.set_reachable(true);
+        self.workers[i].state = WorkerFate::Alive;
+    }
+
+    /// An operator confirms that the members who vanished are gone for good; answers how many members had stood still.
+    ///
+    /// # Panics
+    ///
+    /// If some still stand still one TTL later.
+    pub async fn confirm_loss(&self) -> usize {
+        let confirmed = crate::operate::confirm_loss(&self.policy, self.timing, Arc::new(self.store.clone())).await;
+        confirmed.unwrap_or_else(|error| panic!("the loss cannot be confirmed: {error}"))
+    }
+
+    /// Member `i` leaves in good order.
+    ///
+    /// # Panics
+    ///
+    /// If leaving fails.
+    pub async fn leave(&mut self, i: usize) {
+        self.workers[i].service().deregister_self().await.unwrap_or_else(|error| panic!("worker-{i} cannot leave: {error}"));
+        self.workers[i].state = WorkerFate::Gone;
+    }
+
+    /// The numbers of the members that say right now that `key` is theirs.
+    pub fn owners<K: ShardKey + ?Sized>(&self, key: &K) -> Vec<usize> {
+        (0..self.len()).filter(|i| self.workers[*i].service().owns(key)).collect()
+    }
+
+    /// Waits until the members that are alive see each other and nobody else, and own every slot exactly once.
+    ///
+    /// # Panics
+    ///
+    /// If that takes longer than two minutes of the runtime's time.
+    pub async fn settled(&self) {
+        let started = self.clock.now();
+        while let Err(why) = self.look() {
+            assert!(self.clock.now().since(started) < SETTLE_LIMIT, "the fleet has not settled within {SETTLE_LIMIT:?}: {why}");
+            tokio::time::sleep(LOOK_EVERY).await;
+        }
+    }
+
+    fn look(&self) -> Result<(), String> {
+        let alive: Vec<_> = self.workers.iter().filter(|w| w.state == WorkerFate::Alive).collect();
+        let slots = self.slots();
+        let mut owned = SlotSet::empty(slots);
+        let mut owned_total = 0;
+        for worker in &alive {
+            let (id, view) = (worker.service().instance_id(), worker.service().members());
+            if worker.service().state() != ServiceState::Active {
+                return Err(format!("{id} is {}", worker.service().state()));
+            }
+            if view.members().len() != alive.len() {
+                return Err(format!("{id} sees {} members of {}", view.members().len(), alive.len()));
+            }
+            let held = worker.service().ownership().slots().clone();
+            owned_total += held.len();
+            owned = owned.union(&held);
+        }
+        let complete = alive.is_empty() || (owned_total == slots && owned.len() == slots);
+        if complete { Ok(()) } else { Err(format!("{} of {slots} slots are owned, {owned_total} times", owned.len())) }
+    }
+
+    /// The slot of a key under the placement that the fleet serves.
+    pub fn slot<K: ShardKey + ?Sized>(&self, key: &K) -> u32 {
+        slot_of(key.key_hash(), self.slots())
+    }
+
+    /// How many slots the circle has on which the first living member is.
+    fn slots(&self) -> u32 {
+        let alive = self.workers.iter().find(|worker| worker.state == WorkerFate::Alive);
+        alive.map_or(self.policy.placement.slots, |worker| worker.service().ownership().slots().slots())
+    }
+}

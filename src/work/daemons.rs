@@ -1,0 +1,276 @@
+//! Numbered workers, each alive on exactly one member. How many there are stands in a note of the group and can change while they run.
+
+use std::fmt::Display;
+use std::future::Future;
+use std::sync::Arc;
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+use shardwise_core::ClaimName;
+use shardwise_discovery::{Note, WriteOutcome};
+use tokio::sync::watch;
+use tokio::task::JoinSet;
+use tokio_util::sync::CancellationToken;
+
+use super::named::{NamedRunner, NamedWorkContext, Tenure, claim_name, note_book};
+use super::run::Run;
+use crate::error::{Error, ErrorKind, Result, inside_runtime};
+use crate::membership::NoteBook;
+use crate::service::ShardingService;
+
+/// The most daemons of one set.
+pub const DAEMONS_MAX: u32 = 1_024;
+
+/// A set of numbered workers. Made by [`crate::ShardingFactory::daemons`] and [`ShardingService::daemons`].
+#[derive(Clone)]
+pub struct Daemons {
+    service: ShardingService,
+    names: Arc<[ClaimName]>,
+    book: NoteBook,
+}
+
+/// How many daemons there are to be, as it was read.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct DaemonCount {
+    number: u32,
+    version: u64,
+}
+
+impl DaemonCount {
+    /// The number; 0 if nobody has set it.
+    pub const fn get(&self) -> u32 {
+        self.number
+    }
+
+    /// Whether somebody has set it.
+    pub const fn is_set(&self) -> bool {
+        self.version > 0
+    }
+}
+
+/// The note's text.
+#[derive(Serialize, Deserialize)]
+struct CountNote {
+    n: u32,
+}
+
+impl ShardingService {
+    /// The daemons of that set, of which a group may have any number. Daemon `i` is the name `daemon/<set>/i`, and of the set without a name,
+    /// `""`, `daemon/i`.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::Settings`] if the policy's ownership is not exclusive, the set's name is too long or none, or the backend keeps no notes.
+    pub fn daemons(&self, set: &str) -> Result<Daemons> {
+        let prefix = if set.is_empty() { "daemon".to_owned() } else { format!("daemon/{set}") };
+        let name = |number| claim_name(self, "daemons", set, format!("{prefix}/{number}"));
+        let names = (0..DAEMONS_MAX).map(name).collect::<Result<Arc<[_]>>>()?;
+        let note = claim_name(self, "daemons", set, prefix)?;
+        Ok(Daemons { service: self.clone(), names, book: note_book(self, note)? })
+    }
+}
+
+impl Daemons {
+    /// How many there are to be now.
+    ///
+    /// # Errors
+    ///
+    /// Retryable, [`ErrorKind::Unavailable`]; [`ErrorKind::NoRuntime`] outside a tokio runtime; [`ErrorKind::Backend`] if the backend refuses, or somebody has written something else by hand.
+    pub async fn count(&self) -> Result<DaemonCount> {
+        inside_runtime()?;
+        decoded(&self.book, self.book.read().await?.as_ref())
+    }
+
+    /// Makes it `number`, if it still is what was read. Members that run the daemons see it within a TTL; this one sees it at once. Fewer: the
+    /// highest numbers end, each like a singleton that is stopped.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::Conflict`] if somebody else has set it since; the message says to what. [`ErrorKind::Settings`] above [`DAEMONS_MAX`]. Those of
+    /// [`Daemons::count`]; after a retryable one it may have been set.
+    pub async fn set_count(&self, seen: DaemonCount, number: u32) -> Result<DaemonCount> {
+        inside_runtime()?;
+        if number > DAEMONS_MAX {
+            let message = format!("{}: {number} daemons are too many; 0 to {DAEMONS_MAX} are allowed", self.book.name());
+            return Err(Error::new(ErrorKind::Settings, message));
+        }
+        let text = serde_json::to_string(&CountNote { n: number }).map_err(|error| Error::new(ErrorKind::Backend, error.to_string()))?;
+        match self.book.write(seen.version, &text).await? {
+            WriteOutcome::Written(version) => {
+                self.service.membership().noted.send_replace(());
+                Ok(DaemonCount { number, version })
+            }
+            WriteOutcome::Other(there) => {
+                let there = decoded(&self.book, there.as_ref())?;
+                let now = if there.is_set() { format!("there are to be {} now", there.number) } else { "nobody has set it now".to_owned() };
+                let message =
+                    format!("{}: somebody else has changed the number of daemons: {now}; read it and decide anew", self.book.name());
+                Err(Error::new(ErrorKind::Conflict, message))
+            }
+        }
+    }
+
+    /// Makes it `number` if nobody has set it yet, and answers how many there are to be: for the start of each member.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`Daemons::set_count`], but for the conflict.
+    pub async fn count_or_set(&self, number: u32) -> Result<DaemonCount> {
+        let seen = self.count().await?;
+        if seen.is_set() {
+            return Ok(seen);
+        }
+        match self.set_count(seen, number).await {
+            Err(error) if error.kind() == ErrorKind::Conflict => self.count().await,
+            set => set,
+        }
+    }
+
+    /// Runs `work(number, tenure)` for each daemon that this worker holds, as [`crate::Singleton::run`] does for one name: each number is alive on
+    /// one member at a time, and work that fails or panics is begun again after a pause.
+    ///
+    /// Every member of the group runs the same set. While the number cannot be read, or is none, it stays what it was.
+    ///
+    /// The service must have been registered, or be so later.
+    ///
+    /// # Panics
+    ///
+    /// Outside a tokio runtime.
+    pub fn run<F, W, E>(&self, work: F) -> Run
+    where
+        F: Fn(u32, Tenure) -> W + Send + Sync + 'static,
+        W: Future<Output = std::result::Result<(), E>> + Send + 'static,
+        E: Display + Send + 'static,
+    {
+        let membership = self.service.membership();
+        let runner = |stop| DaemonsRunner {
+            work_context: NamedWorkContext::of(&self.service),
+            noted: membership.noted.subscribe(),
+            names: Arc::clone(&self.names),
+            book: self.book.clone(),
+            // With the limit of a read, a change is seen within a TTL.
+            read_every: membership.timing.ttl / 2,
+            stop,
+            work: Arc::new(work),
+            running: Vec::new(),
+            ending: JoinSet::new(),
+            complaint: None,
+        };
+        Run::spawn(|stop| runner(stop).run())
+    }
+}
+
+fn decoded(book: &NoteBook, note: Option<&Note>) -> Result<DaemonCount> {
+    let Some(note) = note else { return Ok(DaemonCount { number: 0, version: 0 }) };
+    match serde_json::from_str::<CountNote>(&note.text) {
+        Ok(CountNote { n }) if n <= DAEMONS_MAX => Ok(DaemonCount { number: n, version: note.version }),
+        _ => {
+            let message = format!(
+                "{}: the number of daemons cannot be read: {:?}; somebody has edited the note, and {{\"n\":3}} would be one; 0 to {DAEMONS_MAX} are \
+                 allowed",
+                book.name(),
+                shardwise_discovery::one_line(&note.text)
+            );
+            Err(Error::new(ErrorKind::Backend, message))
+        }
+    }
+}
+
+struct DaemonsRunner<F> {
+    work_context: NamedWorkContext,
+    noted: watch::Receiver<()>,
+    names: Arc<[ClaimName]>,
+    book: NoteBook,
+    read_every: Duration,
+    stop: CancellationToken,
+    work: Arc<F>,
+    /// By number.
+    running: Vec<Run>,
+    ending: JoinSet<()>,
+    /// Why the number could not be read, where that was logged.
+    complaint: Option<String>,
+}
+
+impl<F, W, E> DaemonsRunner<F>
+where
+    F: Fn(u32, Tenure) -> W + Send + Sync + 'static,
+    W: Future<Output = std::result::Result<(), E>> + Send + 'static,
+    E: Display + Send + 'static,
+{
+    async fn run(mut self) {
+        let (gone, stop) = (self.work_context.context.gone.clone(), self.stop.clone());
+        tokio::select! {
+            () = self.follow() => {}
+            () = gone.cancelled() => {}
+            () = stop.cancelled() => {}
+        }
+        self.shrink(0);
+        while self.ending.join_next().await.is_some() {}
+    }
+
+    /// Until the service is gone. Before it is a member, and while it is none, nothing is read.
+    async fn follow(&mut self) {
+        let mut next = tokio::time::Instant::now();
+        loop {
+            let is_member = self.work_context.context.read(shardwise_core::Ownership::is_live_at);
+            if is_member && next <= tokio::time::Instant::now() {
+                self.settle().await;
+                next = tokio::time::Instant::now() + self.read_every;
+            }
+            tokio::select! {
+                // In this order, so that a seed repeats a life.
+                biased;
+                () = tokio::time::sleep_until(next), if is_member => {}
+                changed = self.work_context.ownership.changed() => if changed.is_err() { return },
+                changed = self.noted.changed() => match changed {
+                    Ok(()) => next = tokio::time::Instant::now(),
+                    Err(_) => return,
+                },
+                Some(_) = self.ending.join_next() => {}
+            }
+        }
+    }
+
+    async fn settle(&mut self) {
+        let count = match self.book.read().await {
+            Ok(note) => decoded(&self.book, note.as_ref()),
+            Err(error) => Err(error.into()),
+        };
+        match count {
+            Ok(count) => {
+                self.complaint = None;
+                self.shrink(count.number as usize);
+                self.grow(count.number as usize);
+            }
+            Err(error) => {
+                let said = error.to_string();
+                if self.complaint.as_ref() != Some(&said) {
+                    tracing::warn!(%error, running = self.running.len(), "the number of daemons stays what it was");
+                    self.complaint = Some(said);
+                }
+            }
+        }
+    }
+
+    fn grow(&mut self, number: usize) {
+        let new = self.names.iter().zip(0..).take(number).skip(self.running.len());
+        for (name, number) in new {
+            let work = Arc::clone(&self.work);
+            let named = |stop| NamedRunner::new(self.work_context.clone(), name.clone(), stop, move |tenure| work(number, tenure)).run();
+            self.running.push(Run::spawn(named));
+        }
+    }
+
+    /// Tells the highest to end. One that comes again before it has ended waits for its turn.
+    fn shrink(&mut self, number: usize) {
+        for run in self.running.drain(number.min(self.running.len())..).rev() {
+            self.ending.spawn(run.stop());
+        }
+    }
+}
+
+impl std::fmt::Debug for Daemons {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Daemons({} of {:?})", self.book.name(), self.service)
+    }
+}

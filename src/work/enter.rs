@@ -1,0 +1,178 @@
+//! Working under ownership: a guard for as long as the work takes.
+
+use std::fmt;
+use std::future::Future;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use shardwise_core::{Epoch, Fence, Moment, NotHeld, OwnedKey, Ownership, OwnershipMode, Resource, ShardKey, slot_of};
+
+use crate::membership::{GuardKey, OwnershipContext, Signals};
+use crate::service::ShardingService;
+
+impl ShardingService {
+    /// The fence of `key`: its slot and the epoch under which it is mine right now. Put both into your own writes, so that your database
+    /// can refuse a worker that was paused and does not know yet that another one has taken over.
+    ///
+    /// Take it once for a piece of work and use it for all its writes: with a fence taken anew before each write, work that has lost the slot
+    /// and regained it would go on under the new epoch.
+    ///
+    /// # Errors
+    ///
+    /// [`NotHeld`]: the key is not mine, or ownership is not exclusive.
+    pub fn fence<K: ShardKey + ?Sized>(&self, key: &K) -> Result<Fence, NotHeld> {
+        let membership = self.membership();
+        counted(membership, membership.read(|ownership, now| ownership.fence_at(key, now)))
+    }
+
+    /// Begins work on `key`. Under exclusive ownership it counts as in flight while the guard lives: the slot is given to another member only once
+    /// the guard is dropped, or, where the policy says `on_drain_timeout = "release"`, once `drain_timeout` is over. Under eventual ownership the
+    /// guard only tells whether and when the key is lost, and nobody waits for it.
+    ///
+    /// # Errors
+    ///
+    /// [`NotHeld`]: the key is not mine.
+    pub fn enter<K: ShardKey + ?Sized>(&self, key: &K) -> Result<Guard, NotHeld> {
+        let context = &self.membership().ownership_context;
+        counted(context, enter(context, key))
+    }
+
+    /// Runs `work` on `key`, which is mine, and drops it unfinished if it has to stop: when the key is lost, or, under exclusive ownership,
+    /// when the slot goes to another member and `drain_timeout` is over.
+    ///
+    /// What is dropped stops at its next await; whatever it had begun elsewhere goes on. So put the fence into your writes.
+    ///
+    /// # Errors
+    ///
+    /// [`NotHeld`]: the key is not mine, or was lost before the work was done.
+    pub async fn run_exclusive<K: ShardKey + ?Sized, T>(&self, key: &K, work: impl Future<Output = T>) -> Result<T, NotHeld> {
+        let guard = self.enter(key)?;
+        tokio::select! {
+            biased;
+            () = guard.lost() => Err(self.not_held(key)),
+            done = work => Ok(done),
+        }
+    }
+
+    fn not_held<K: ShardKey + ?Sized>(&self, key: &K) -> NotHeld {
+        let context = &self.membership().ownership_context;
+        // It may be back by now; the work was cancelled all the same.
+        context.read(|ownership, now| owned_at(context, ownership, key, now).err().unwrap_or_else(|| elsewhere(context, ownership, key)))
+    }
+}
+
+/// Counts refusals; a number is all that this costs.
+fn counted<T>(context: &OwnershipContext, answer: Result<T, NotHeld>) -> Result<T, NotHeld> {
+    if answer.is_err() {
+        context.refused.fetch_add(1, Ordering::Relaxed);
+    }
+    answer
+}
+
+fn owned_at<K: ShardKey + ?Sized>(context: &OwnershipContext, ownership: &Ownership, key: &K, now: Moment) -> Result<(), NotHeld> {
+    match ownership.fence_at(key, now) {
+        Err(NotHeld::NoEpochs) if ownership.owns_at(key, now) => Ok(()),
+        Err(NotHeld::NoEpochs) => Err(elsewhere(context, ownership, key)),
+        answer => answer.map(drop),
+    }
+}
+
+/// That another member has it, in the words of the placement that the group serves.
+fn elsewhere<K: ShardKey + ?Sized>(context: &OwnershipContext, ownership: &Ownership, key: &K) -> NotHeld {
+    let serving = context.policy.serving(ownership.policy_fingerprint());
+    let placement = serving.unwrap_or(context.policy.placement).kind;
+    match placement.by_key() {
+        Some(_) => NotHeld::KeyElsewhere { placement },
+        None => NotHeld::Elsewhere { slot: slot_of(key.key_hash(), ownership.slots().slots()) },
+    }
+}
+
+pub(crate) fn enter<K: ShardKey + ?Sized>(context: &Arc<OwnershipContext>, key: &K) -> Result<Guard, NotHeld> {
+    let policy = &context.policy;
+    if policy.ownership == OwnershipMode::Exclusive {
+        return enter_claim(context, &Resource::Slot(slot_of(key.key_hash(), policy.placement.slots)));
+    }
+    let owned = |key: &OwnedKey| context.read(|ownership, now| owned_at(context, ownership, key, now));
+    let (under, signals) = context.guards.enter_key(key.with_key(|key| OwnedKey::from(key)), owned)?;
+    Ok(Guard { context: Arc::clone(context), under, signals })
+}
+
+/// Counts work under a claim that serves.
+pub(crate) fn enter_claim(context: &Arc<OwnershipContext>, resource: &Resource) -> Result<Guard, NotHeld> {
+    let held = || context.read(|ownership, now| ownership.epoch_at(resource, now));
+    let (under, signals) = context.guards.enter_claim(resource.clone(), context.clock.now(), held)?;
+    Ok(Guard { context: Arc::clone(context), under, signals })
+}
+
+/// Work on something that is mine, for as long as this lives.
+///
+/// A guard that is never dropped keeps its slot from going to another member as long as this worker's lease lasts; the log names its age once
+/// `drain_timeout` is over.
+#[must_use = "the work counts as in flight only while the guard lives"]
+pub struct Guard {
+    context: Arc<OwnershipContext>,
+    under: GuardKey,
+    signals: Signals,
+}
+
+impl Guard {
+    pub(crate) const fn context(&self) -> &Arc<OwnershipContext> {
+        &self.context
+    }
+
+    /// Whether what was entered has been mine without a gap until now. It reads the clock: a process that was paused beyond its lease is told
+    /// no, whether or not anything has noticed yet.
+    pub fn is_held(&self) -> bool {
+        !self.signals.lost.is_cancelled() && self.context.read(|ownership, now| self.holds(ownership, now))
+    }
+
+    fn holds(&self, ownership: &Ownership, now: Moment) -> bool {
+        match self.under {
+            GuardKey::Claim(..) => ownership.claims_end().is_some_and(|end| now < end),
+            GuardKey::Key(_) => ownership.is_live_at(now),
+        }
+    }
+
+    /// The slot and the epoch of the claim, for the user's own writes; `None` where ownership is not exclusive, and for names.
+    pub const fn fence(&self) -> Option<Fence> {
+        match self.under {
+            GuardKey::Claim(Resource::Slot(slot), epoch) => Some(Fence { slot, epoch }),
+            _ => None,
+        }
+    }
+
+    /// The epoch of the claim; `None` where ownership is not exclusive.
+    pub const fn epoch(&self) -> Option<Epoch> {
+        match self.under {
+            GuardKey::Claim(_, epoch) => Some(epoch),
+            GuardKey::Key(_) => None,
+        }
+    }
+
+    /// Ends when another member is to have it: finish soon, and begin nothing new. At once if it is lost.
+    pub async fn finish(&self) {
+        self.signals.finish.cancelled().await;
+    }
+
+    /// Ends when it is not mine any more, or when the time for finishing is over: stop now.
+    pub async fn lost(&self) {
+        self.signals.lost.cancelled().await;
+    }
+
+    /// Whether [`Guard::finish`] has ended.
+    pub fn is_asked_to_finish(&self) -> bool {
+        self.signals.finish.is_cancelled()
+    }
+}
+
+impl Drop for Guard {
+    fn drop(&mut self) {
+        self.context.guards.leave(&self.under);
+    }
+}
+
+impl fmt::Debug for Guard {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Guard({:?}, held: {})", self.under, self.is_held())
+    }
+}

@@ -1,0 +1,19 @@
+//! User code that runs under ownership: guards, tasks for keys and slots, singletons, daemons and timers.
+
+mod daemons;
+mod enter;
+mod named;
+mod names;
+mod run;
+mod run_owned;
+mod singleton;
+mod slots;
+mod timer;
+
+pub use daemons::{DAEMONS_MAX, DaemonCount, Daemons};
+pub use enter::Guard;
+pub use named::Tenure;
+pub use run::Run;
+pub use run_owned::OwnedRun;
+pub use singleton::Singleton;
+pub use timer::{PERIOD_LEAST, PERIOD_MOST, Period, Timer};

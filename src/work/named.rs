@@ -1,0 +1,234 @@
+//! Work under a claim on a name, which one member holds at a time: what singletons, daemons and timers have in common.
+
+use std::fmt::{self, Display};
+use std::future::Future;
+use std::pin::pin;
+use std::sync::Arc;
+use std::time::Duration;
+
+use shardwise_core::{ClaimName, Epoch, Moment, Ownership, OwnershipMode, Resource};
+use tokio::sync::watch;
+use tokio_util::sync::CancellationToken;
+
+use super::enter::{Guard, enter_claim};
+use super::names::{Offer, OfferedNames};
+use crate::error::{Error, ErrorKind, Result};
+use crate::membership::{NoteBook, OwnershipContext};
+use crate::service::ShardingService;
+
+/// First pause before work that failed is begun again; doubled for each further failure.
+const RETRY_FIRST: Duration = Duration::from_millis(500);
+/// Longest such pause.
+const RETRY_LONGEST: Duration = Duration::from_secs(30);
+/// Work that has run for this long begins with the first pause again.
+const RUNS_WELL: Duration = Duration::from_mins(1);
+
+/// One time of working under a name that this worker holds.
+#[derive(Clone)]
+pub struct Tenure {
+    name: ClaimName,
+    epoch: Epoch,
+    cancel: CancellationToken,
+    guard: Arc<Guard>,
+}
+
+impl Tenure {
+    /// The name in full, such as `singleton/leader`, `daemon/3` or `timer/report`.
+    pub const fn name(&self) -> &ClaimName {
+        &self.name
+    }
+
+    /// The epoch under which it is held: higher than that of every holder of this name before. Put it into your own writes.
+    pub const fn epoch(&self) -> Epoch {
+        self.epoch
+    }
+
+    /// Cancelled when the work has to end: the name goes to another member or is lost, or the work is stopped. After `drain_timeout`, or at
+    /// once if the name is lost, the work is dropped where it awaits.
+    pub const fn cancel(&self) -> &CancellationToken {
+        &self.cancel
+    }
+
+    pub(crate) const fn guard(&self) -> &Arc<Guard> {
+        &self.guard
+    }
+
+    /// Whether the name has been this worker's without a gap until now; reads the clock.
+    pub fn is_held(&self) -> bool {
+        self.guard.is_held()
+    }
+}
+
+impl fmt::Debug for Tenure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} under epoch {}", self.name, self.epoch)
+    }
+}
+
+/// The claim's name for `what` of that name; `kind` is the word for it in messages.
+pub(super) fn claim_name(service: &ShardingService, kind: &str, what: &str, name: String) -> Result<ClaimName> {
+    if service.policy().ownership != OwnershipMode::Exclusive {
+        let message = format!(
+            "{kind} {what:?}: policy {} has ownership = \"eventual\", and then two members may run it; write ownership = \"exclusive\"",
+            service.policy().name
+        );
+        return Err(Error::new(ErrorKind::Settings, message));
+    }
+    ClaimName::new(name).map_err(|error| Error::new(ErrorKind::Settings, format!("{kind} {what:?}: {error}")))
+}
+
+/// The group's note of that name; an error if the backend keeps no notes.
+pub(super) fn note_book(service: &ShardingService, name: ClaimName) -> Result<NoteBook> {
+    let backend = service.backend().filter(|backend| backend.as_notes().is_some()).ok_or_else(|| {
+        let message = format!(
+            "{name}: policy {} has a backend that keeps no notes; use \"local\", \"consul\" or \"etcd\", or implement Notes for your own",
+            service.policy().name
+        );
+        Error::new(ErrorKind::Settings, message)
+    })?;
+    let limit = service.membership().timing.renew_every;
+    Ok(NoteBook::new(Arc::clone(backend), service.group_name().clone(), name, limit))
+}
+
+/// What runners of named work stand on; as with [`OwnershipContext`], whoever holds it keeps no service alive.
+#[derive(Clone)]
+pub(super) struct NamedWorkContext {
+    pub(super) context: Arc<OwnershipContext>,
+    pub(super) ownership: watch::Receiver<Arc<Ownership>>,
+    pub(super) names: Arc<OfferedNames>,
+}
+
+impl NamedWorkContext {
+    pub(super) fn of(service: &ShardingService) -> Self {
+        let membership = service.membership();
+        Self { context: Arc::clone(&membership.ownership_context), ownership: membership.changes(), names: OfferedNames::of(membership) }
+    }
+}
+
+/// Runs work wherever this worker holds the name.
+pub(super) struct NamedRunner<F> {
+    context: Arc<OwnershipContext>,
+    ownership: watch::Receiver<Arc<Ownership>>,
+    offer: Offer,
+    name: ClaimName,
+    stop: CancellationToken,
+    work: Arc<F>,
+}
+
+/// How one run came to its end.
+enum RunEnd {
+    Well,
+    Failed,
+    Told,
+}
+
+impl<F, W, E> NamedRunner<F>
+where
+    F: Fn(Tenure) -> W + Send + Sync + 'static,
+    W: Future<Output = std::result::Result<(), E>> + Send + 'static,
+    E: Display + Send + 'static,
+{
+    /// Offers the name from here on.
+    pub(super) fn new(work_context: NamedWorkContext, name: ClaimName, stop: CancellationToken, work: F) -> Self {
+        let NamedWorkContext { context, ownership, names } = work_context;
+        Self { context, ownership, offer: names.offer(name.clone()), name, stop, work: Arc::new(work) }
+    }
+
+    /// Until it is stopped or the service is gone. The offer ends with it.
+    pub(super) async fn run(mut self) {
+        let (turn, gone, stop) = (self.offer.turn(), self.context.gone.clone(), self.stop.clone());
+        let turn = tokio::select! {
+            turn = turn.acquire() => turn,
+            () = stop.cancelled() => return,
+        };
+        tokio::select! {
+            () = self.follow() => {}
+            () = gone.cancelled() => {}
+        }
+        drop(turn);
+    }
+
+    async fn follow(&mut self) {
+        let (mut pause, mut done) = (RETRY_FIRST, None);
+        while !self.stop.is_cancelled() {
+            let Some(guard) = self.held(done).await else { return };
+            let (epoch, begun) = (guard.epoch(), self.context.clock.now());
+            match self.once(guard).await {
+                RunEnd::Well => done = epoch,
+                RunEnd::Told => {}
+                RunEnd::Failed => {
+                    pause = if lasted(begun, self.context.clock.now()) { RETRY_FIRST } else { pause };
+                    tokio::select! {
+                        () = tokio::time::sleep(pause) => {}
+                        () = self.stop.cancelled() => return,
+                    }
+                    pause = (pause * 2).min(RETRY_LONGEST);
+                }
+            }
+        }
+    }
+
+    /// Waits until the name is held under another epoch than the one under which it was done; `None` when that cannot be any more.
+    async fn held(&mut self, done: Option<Epoch>) -> Option<Guard> {
+        loop {
+            let seen = self.ownership.borrow_and_update().names().find(|(name, _)| **name == self.name).map(|(_, epoch)| epoch);
+            let wanted = seen.is_some() && seen != done;
+            if let Some(guard) = wanted.then(|| enter_claim(&self.context, &Resource::Name(self.name.clone())).ok()).flatten() {
+                return Some(guard);
+            }
+            tokio::select! {
+                // In this order, here and below, so that a seed repeats a life.
+                biased;
+                () = self.stop.cancelled() => return None,
+                changed = self.ownership.changed() => changed.ok()?,
+            }
+        }
+    }
+
+    async fn once(&self, guard: Guard) -> RunEnd {
+        let Some(epoch) = guard.epoch() else { return RunEnd::Told };
+        let guard = Arc::new(guard);
+        let tenure = Tenure { name: self.name.clone(), epoch, cancel: CancellationToken::new(), guard: Arc::clone(&guard) };
+        let (cancel, work) = (tenure.cancel.clone(), Arc::clone(&self.work));
+        // A task of its own, so that a panic ends it and nothing else; dropped with this future.
+        let mut task =
+            tokio_util::task::AbortOnDropHandle::new(tokio::spawn(self.context.in_flight.track_future(async move { work(tenure).await })));
+        let mut told = pin!(async {
+            let patience = tokio::select! {
+                biased;
+                () = guard.finish() => None,
+                () = self.stop.cancelled() => Some(self.context.policy.drain_timeout),
+            };
+            cancel.cancel();
+            match patience {
+                Some(patience) => drop(tokio::time::timeout(patience, guard.lost()).await),
+                None => guard.lost().await,
+            }
+        });
+        let ended = tokio::select! {
+            biased;
+            ended = &mut task => ended,
+            () = &mut told => {
+                tracing::warn!(name = %self.name, "work under this name did not end in time and was dropped");
+                task.abort();
+                task.await
+            }
+        };
+        match ended {
+            Ok(Ok(())) if !cancel.is_cancelled() => RunEnd::Well,
+            Ok(Err(error)) if !cancel.is_cancelled() => {
+                tracing::error!(name = %self.name, %error, "work under this name failed; it is begun again after a pause");
+                RunEnd::Failed
+            }
+            Err(error) if error.is_panic() => {
+                tracing::error!(name = %self.name, "work under this name panicked; it is begun again after a pause");
+                RunEnd::Failed
+            }
+            _ => RunEnd::Told,
+        }
+    }
+}
+
+fn lasted(begun: Moment, now: Moment) -> bool {
+    now.since(begun) >= RUNS_WELL
+}

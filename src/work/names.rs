@@ -1,0 +1,72 @@
+//! The names that this worker offers to serve: singletons, daemons, timers.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use shardwise_core::ClaimName;
+use tokio::sync::{Semaphore, watch};
+
+use crate::membership::OwnershipContext;
+
+/// What is offered, each name as often as it is offered. The driver claims the names.
+pub(super) struct OfferedNames {
+    offers: Mutex<BTreeMap<ClaimName, OfferCount>>,
+    /// The names of the offers; changed under their lock, so that the driver never sees an older set after a newer one.
+    wanted: watch::Sender<BTreeSet<ClaimName>>,
+}
+
+struct OfferCount {
+    times: usize,
+    /// Of those of one worker that offer the same name, one at a time works under it.
+    turn: Arc<Semaphore>,
+}
+
+/// An offer; dropping it takes it back.
+pub(super) struct Offer {
+    names: Arc<OfferedNames>,
+    name: ClaimName,
+    turn: Arc<Semaphore>,
+}
+
+impl OfferedNames {
+    /// What that member offers.
+    pub(super) fn of(context: &OwnershipContext) -> Arc<Self> {
+        context.extensions.get_or_make(|| Self { offers: Mutex::default(), wanted: context.wanted_names.clone() })
+    }
+
+    pub(super) fn offer(self: &Arc<Self>, name: ClaimName) -> Offer {
+        let mut offers = self.offers();
+        let count = offers.entry(name.clone()).or_insert_with(|| OfferCount { times: 0, turn: Arc::new(Semaphore::new(1)) });
+        count.times += 1;
+        let turn = Arc::clone(&count.turn);
+        self.wanted.send_modify(|wanted| wanted.extend([name.clone()]));
+        Offer { names: Arc::clone(self), name, turn }
+    }
+
+    fn take_back(&self, name: &ClaimName) {
+        let mut offers = self.offers();
+        let Some(count) = offers.get_mut(name) else { return };
+        count.times -= 1;
+        if count.times == 0 {
+            offers.remove(name);
+            self.wanted.send_if_modified(|wanted| wanted.remove(name));
+        }
+    }
+
+    fn offers(&self) -> MutexGuard<'_, BTreeMap<ClaimName, OfferCount>> {
+        // Nothing under the lock can panic half-way: no code of the user's runs there.
+        self.offers.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Offer {
+    pub(super) fn turn(&self) -> Arc<Semaphore> {
+        Arc::clone(&self.turn)
+    }
+}
+
+impl Drop for Offer {
+    fn drop(&mut self) {
+        self.names.take_back(&self.name);
+    }
+}

@@ -1,0 +1,173 @@
+//! One task per owned key: started when the key is gained, cancelled when it is lost.
+
+use std::collections::{HashMap, HashSet};
+use std::future::Future;
+use std::hash::Hash;
+use std::sync::Arc;
+
+use shardwise_core::{Ownership, Rebalance, ShardKey};
+use tokio::sync::watch;
+use tokio::task::{Id, JoinSet};
+use tokio_util::sync::CancellationToken;
+
+use super::enter::enter;
+use super::run::Run;
+use crate::membership::{OwnershipContext, Rebalances};
+use crate::service::ShardingService;
+
+impl ShardingService {
+    /// Runs `work(key, cancel)` for each key that is mine, as a task of its own: started when the key is gained, told by `cancel` when it is
+    /// lost. A key that comes back while its last task is still finishing waits for it, so that one process never works twice on one key.
+    ///
+    /// Work that ends by itself is not started again until the key is lost and regained. A panic in it is logged and counts as an end. A
+    /// leaving service waits for cancelled work up to the policy's `drain_timeout`.
+    ///
+    /// The keys may change: [`OwnedRun::set_keys`].
+    ///
+    /// # Panics
+    ///
+    /// Outside a tokio runtime.
+    pub fn run_owned<K, F, W>(&self, keys: impl IntoIterator<Item = K>, work: F) -> OwnedRun<K>
+    where
+        K: ShardKey + Clone + Eq + Hash + Send + Sync + 'static,
+        F: Fn(K, CancellationToken) -> W + Send + Sync + 'static,
+        W: Future<Output = ()> + Send + 'static,
+    {
+        let keys = watch::Sender::new(Arc::new(keys.into_iter().collect::<HashSet<K>>()));
+        let runner = |stop| OwnedRunner {
+            rebalances: self.rebalances(),
+            ownership: self.membership().changes(),
+            context: Arc::clone(&self.membership().ownership_context),
+            wanted: keys.subscribe(),
+            stop,
+            work: Arc::new(work),
+            tasks: JoinSet::new(),
+            keys_of: HashMap::new(),
+            runs: HashMap::new(),
+        };
+        let run = Run::spawn(|stop| runner(stop).run());
+        OwnedRun { keys, run }
+    }
+}
+
+/// The tasks of one [`ShardingService::run_owned`]; dropping it cancels them.
+pub struct OwnedRun<K> {
+    keys: watch::Sender<Arc<HashSet<K>>>,
+    run: Run,
+}
+
+impl<K: Eq + Hash> OwnedRun<K> {
+    /// Replaces the keys: work on keys that are gone is cancelled, work on new ones of mine is started.
+    pub fn set_keys(&self, keys: impl IntoIterator<Item = K>) {
+        self.keys.send_replace(Arc::new(keys.into_iter().collect()));
+    }
+
+    /// Cancels all work and waits until it has finished.
+    pub async fn stop(self) {
+        self.run.stop().await;
+    }
+}
+
+enum WorkUnit {
+    /// Running, or finished by itself without having been lost since.
+    Held(CancellationToken),
+    /// Cancelled, still finishing.
+    Ending,
+}
+
+struct OwnedRunner<K, F> {
+    rebalances: Rebalances,
+    /// No handle to the service itself: it must be able to end while work runs.
+    ownership: watch::Receiver<Arc<Ownership>>,
+    context: Arc<OwnershipContext>,
+    wanted: watch::Receiver<Arc<HashSet<K>>>,
+    stop: CancellationToken,
+    work: Arc<F>,
+    tasks: JoinSet<()>,
+    keys_of: HashMap<Id, K>,
+    runs: HashMap<K, WorkUnit>,
+}
+
+impl<K, F, W> OwnedRunner<K, F>
+where
+    K: ShardKey + Clone + Eq + Hash + Send + Sync + 'static,
+    F: Fn(K, CancellationToken) -> W + Send + Sync + 'static,
+    W: Future<Output = ()> + Send + 'static,
+{
+    async fn run(mut self) {
+        self.settle(None);
+        loop {
+            tokio::select! {
+                () = self.stop.cancelled() => break,
+                () = self.context.gone.cancelled() => break,
+                Some(ended) = self.tasks.join_next_with_id() => self.ended(ended.map_or_else(|e| (e.id(), Some(e)), |(id, ())| (id, None))),
+                rebalance = self.rebalances.recv() => match rebalance {
+                    Some(rebalance) => self.settle(Some(&rebalance)),
+                    None => break,
+                },
+                changed = self.wanted.changed() => match changed {
+                    Ok(()) => self.settle(None),
+                    Err(_) => break,
+                },
+            }
+        }
+        self.runs.values().for_each(WorkUnit::cancel);
+        while self.tasks.join_next().await.is_some() {}
+    }
+
+    fn ended(&mut self, (id, error): (Id, Option<tokio::task::JoinError>)) {
+        if error.is_some_and(|error| error.is_panic()) {
+            tracing::error!("work on an owned key panicked; it is started again when the key is lost and regained");
+        }
+        let Some(key) = self.keys_of.remove(&id) else { return };
+        if matches!(self.runs.get(&key), Some(WorkUnit::Ending)) {
+            self.runs.remove(&key);
+            let wanted = self.wanted.borrow().contains(&key);
+            if wanted && self.ownership.borrow().owns_at(&key, self.context.clock.now()) {
+                self.start(key);
+            }
+        }
+    }
+
+    /// Cancels what is not mine any more, or was not for a while, and starts what is mine and idle.
+    fn settle(&mut self, rebalance: Option<&Rebalance>) {
+        let wanted = Arc::clone(&self.wanted.borrow_and_update());
+        let (ownership, now) = (Arc::clone(&self.ownership.borrow()), self.context.clock.now());
+        for (key, run) in &mut self.runs {
+            let lost = rebalance.is_some_and(|rebalance| rebalance.loses(key));
+            if lost || !wanted.contains(key) || !ownership.owns_at(key, now) {
+                run.cancel();
+                *run = WorkUnit::Ending;
+            }
+        }
+        // What had ended by itself has no task any more that could report its end.
+        let tasks: HashSet<&K> = self.keys_of.values().collect();
+        self.runs.retain(|key, run| matches!(run, WorkUnit::Held(_)) || tasks.contains(key));
+        let idle: Vec<K> = wanted.iter().filter(|key| ownership.owns_at(*key, now) && !self.runs.contains_key(*key)).cloned().collect();
+        for key in idle {
+            self.start(key);
+        }
+    }
+
+    fn start(&mut self, key: K) {
+        // Lost again by now; the news is on its way.
+        let Ok(guard) = enter(&self.context, &key) else { return };
+        let cancel = self.stop.child_token();
+        let (work, its_key, its_cancel) = (Arc::clone(&self.work), key.clone(), cancel.clone());
+        // The user's closure runs inside the task, so that a panic in it ends that task and nothing else.
+        let task = self.tasks.spawn(self.context.in_flight.track_future(async move {
+            let _guard = guard;
+            work(its_key, its_cancel).await;
+        }));
+        self.keys_of.insert(task.id(), key.clone());
+        self.runs.insert(key, WorkUnit::Held(cancel));
+    }
+}
+
+impl WorkUnit {
+    fn cancel(&self) {
+        if let Self::Held(cancel) = self {
+            cancel.cancel();
+        }
+    }
+}

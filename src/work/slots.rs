@@ -1,0 +1,137 @@
+//! One task per held slot, under exclusive ownership.
+
+use std::collections::{HashMap, HashSet};
+use std::future::Future;
+use std::sync::Arc;
+
+use shardwise_core::{Epoch, Ownership, Resource};
+use tokio::sync::watch;
+use tokio::task::{Id, JoinSet};
+use tokio_util::sync::CancellationToken;
+
+use super::enter::enter_claim;
+use super::run::Run;
+use crate::membership::OwnershipContext;
+use crate::service::ShardingService;
+
+impl ShardingService {
+    /// Runs `work(slot, epoch, cancel)` for each slot that this worker holds, as a task of its own: begun when the slot is claimed, told by
+    /// `cancel` when it is to go to another member or is lost. The slot goes on once the task has ended; `drain_timeout` is its time for that,
+    /// and after it the task is dropped where it awaits.
+    ///
+    /// Work that ends by itself is not begun again before the slot is held under another epoch. A panic in it is logged and counts as an end.
+    ///
+    /// Under eventual ownership there is nothing to hold, and nothing is ever run.
+    ///
+    /// # Panics
+    ///
+    /// Outside a tokio runtime.
+    pub fn slots<F, W>(&self, work: F) -> Run
+    where
+        F: Fn(u32, Epoch, CancellationToken) -> W + Send + Sync + 'static,
+        W: Future<Output = ()> + Send + 'static,
+    {
+        let runner = |stop| SlotsRunner {
+            context: Arc::clone(&self.membership().ownership_context),
+            ownership: self.membership().changes(),
+            stop,
+            work: Arc::new(work),
+            tasks: JoinSet::new(),
+            slots: HashMap::new(),
+            busy: HashSet::new(),
+            begun: HashMap::new(),
+        };
+        Run::spawn(|stop| runner(stop).run())
+    }
+}
+
+struct SlotsRunner<F> {
+    context: Arc<OwnershipContext>,
+    ownership: watch::Receiver<Arc<Ownership>>,
+    stop: CancellationToken,
+    work: Arc<F>,
+    /// Each answers whether it was told to finish.
+    tasks: JoinSet<bool>,
+    slots: HashMap<Id, u32>,
+    /// Slots with a task: one process never works twice in one slot.
+    busy: HashSet<u32>,
+    /// Under which epoch work was begun in a slot last, while it is held.
+    begun: HashMap<u32, Epoch>,
+}
+
+impl<F, W> SlotsRunner<F>
+where
+    F: Fn(u32, Epoch, CancellationToken) -> W + Send + Sync + 'static,
+    W: Future<Output = ()> + Send + 'static,
+{
+    async fn run(mut self) {
+        self.settle();
+        loop {
+            tokio::select! {
+                () = self.stop.cancelled() => break,
+                () = self.context.gone.cancelled() => break,
+                Some(ended) = self.tasks.join_next_with_id() => match ended {
+                    Ok((id, told)) => self.ended(id, told),
+                    Err(error) => {
+                        tracing::error!("work in a held slot panicked; it is begun again when the slot is lost and regained");
+                        self.ended(error.id(), false);
+                    }
+                },
+                changed = self.ownership.changed() => match changed {
+                    Ok(()) => self.settle(),
+                    Err(_) => break,
+                },
+            }
+        }
+        self.stop.cancel();
+        while self.tasks.join_next().await.is_some() {}
+    }
+
+    fn ended(&mut self, id: Id, told: bool) {
+        let Some(slot) = self.slots.remove(&id) else { return };
+        self.busy.remove(&slot);
+        if told {
+            // If the slot was kept after all, it is held under the epoch that it had.
+            self.begun.remove(&slot);
+        }
+        self.settle();
+    }
+
+    /// Begins what is held and has not been begun.
+    fn settle(&mut self) {
+        let ownership = Arc::clone(&self.ownership.borrow_and_update());
+        let held: HashMap<u32, Epoch> = ownership.fences().map(|fence| (fence.slot, fence.epoch)).collect();
+        self.begun.retain(|slot, epoch| held.get(slot) == Some(epoch));
+        let new: Vec<u32> = held.into_keys().filter(|slot| !self.busy.contains(slot) && !self.begun.contains_key(slot)).collect();
+        for slot in new {
+            self.begin(slot);
+        }
+    }
+
+    fn begin(&mut self, slot: u32) {
+        // Lost again by now; the next snapshot says so.
+        let Ok(guard) = enter_claim(&self.context, &Resource::Slot(slot)) else { return };
+        let Some(fence) = guard.fence() else { return };
+        let (work, cancel, stop) = (Arc::clone(&self.work), CancellationToken::new(), self.stop.clone());
+        let task = self.tasks.spawn(self.context.in_flight.track_future(async move {
+            let told = cancel.clone();
+            let work = async move { work(fence.slot, fence.epoch, told).await };
+            let ends = async {
+                tokio::select! {
+                    () = guard.finish() => cancel.cancel(),
+                    () = stop.cancelled() => cancel.cancel(),
+                }
+                guard.lost().await;
+            };
+            tokio::select! {
+                () = work => {}
+                () = ends => {}
+            }
+            // Told through the guard, not by whoever stops the whole run.
+            guard.is_asked_to_finish()
+        }));
+        self.slots.insert(task.id(), slot);
+        self.busy.insert(slot);
+        self.begun.insert(slot, fence.epoch);
+    }
+}

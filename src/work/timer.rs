@@ -1,0 +1,301 @@
+//! Periodic jobs, each fired on one member. Which period was fired last stands in a note of the group, so that none is fired twice whoever
+//! holds the timer.
+
+use std::fmt::Display;
+use std::future::Future;
+use std::sync::Arc;
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+use shardwise_core::{ClaimName, Epoch};
+use shardwise_discovery::{Clock, Note, WriteOutcome};
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::AbortOnDropHandle;
+
+use super::named::{NamedRunner, NamedWorkContext, Tenure, claim_name, note_book};
+use super::run::Run;
+use crate::error::{Error, ErrorKind, Result};
+use crate::membership::NoteBook;
+use crate::service::ShardingService;
+
+/// The shortest period of a timer: each one is a write in the backend.
+pub const PERIOD_LEAST: Duration = Duration::from_secs(1);
+/// The longest.
+pub const PERIOD_MOST: Duration = Duration::from_hours(24 * 366);
+/// The pause before a read or a write is tried again that was not answered.
+const AGAIN: Duration = Duration::from_millis(200);
+/// The time of day may jump, so it is read at least this often.
+const LOOK_EVERY: Duration = Duration::from_secs(10);
+
+/// A job that is fired once in each period, by whichever member holds the timer. Made by [`crate::ShardingFactory::timer`] and
+/// [`ShardingService::timer`].
+#[derive(Clone)]
+#[must_use = "nothing is fired before `run`"]
+pub struct Timer {
+    service: ShardingService,
+    name: ClaimName,
+    book: NoteBook,
+    schedule: TimerSchedule,
+}
+
+/// One period of a timer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Period {
+    /// When it begins, in milliseconds since the beginning of 1970 (UTC).
+    pub due_ms: u64,
+    /// Its number, from 0 at the beginning of 1970. It counts periods of the present length.
+    pub number: u64,
+}
+
+/// Length and phase, in milliseconds.
+#[derive(Debug, Clone, Copy)]
+struct TimerSchedule {
+    every: u64,
+    phase: u64,
+}
+
+impl TimerSchedule {
+    /// The period with that number.
+    const fn period(self, number: u64) -> Period {
+        Period { due_ms: self.phase.saturating_add(number.saturating_mul(self.every)), number }
+    }
+
+    /// The period that is running at that time.
+    const fn at(self, now_ms: u64) -> Period {
+        self.period(now_ms.saturating_sub(self.phase) / self.every)
+    }
+
+    /// The first period that begins after that time.
+    const fn after(self, ms: u64) -> Period {
+        if ms < self.phase { self.period(0) } else { self.period(self.at(ms).number.saturating_add(1)) }
+    }
+}
+
+/// What the note says of the period that was fired last.
+#[derive(Debug, Clone, Copy, Serialize, Deserialize)]
+struct FiredNote {
+    due_ms: u64,
+    epoch: Epoch,
+}
+
+impl ShardingService {
+    /// A timer of that name, to be fired once in each `period`: at the beginning of 1970 (UTC) and every `period` since, by the wall clock of the
+    /// member that holds it; [`Timer::phase`] shifts that. The length counts in whole milliseconds.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::Settings`] if the policy's ownership is not exclusive, the name is none, the backend keeps no notes, or the period is shorter
+    /// than [`PERIOD_LEAST`] or longer than [`PERIOD_MOST`].
+    pub fn timer(&self, name: &str, period: Duration) -> Result<Timer> {
+        let claim = claim_name(self, "timer", name, format!("timer/{name}"))?;
+        if !(PERIOD_LEAST..=PERIOD_MOST).contains(&period) {
+            let message = format!("timer {name:?}: a period of {period:?} is not allowed; {PERIOD_LEAST:?} to {PERIOD_MOST:?} are");
+            return Err(Error::new(ErrorKind::Settings, message));
+        }
+        let book = note_book(self, claim.clone())?;
+        Ok(Timer { service: self.clone(), name: claim, book, schedule: TimerSchedule { every: millis(period), phase: 0 } })
+    }
+}
+
+impl Timer {
+    /// Each period begins so much later: a day's timer with a phase of two hours is fired at 02:00 UTC.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::Settings`] if the phase is as long as the period, or longer.
+    pub fn phase(mut self, phase: Duration) -> Result<Self> {
+        if millis(phase) >= self.schedule.every {
+            let message = format!("{}: the phase {phase:?} is not shorter than the period of {} ms", self.name, self.schedule.every);
+            return Err(Error::new(ErrorKind::Settings, message));
+        }
+        self.schedule.phase = millis(phase);
+        Ok(self)
+    }
+
+    /// Runs `job(period, tenure)` once in each period, on the member that holds the timer. Every member runs the same timer.
+    ///
+    /// - No period is fired twice. It is written down as fired before the job begins; a member that dies in between, or during the job, leaves
+    ///   that one undone.
+    /// - A period in which somebody holds the timer is fired, late if it had begun before. One that passed while nobody held it is skipped. The
+    ///   very first period of a timer is the next one to begin.
+    /// - A job that takes longer than its period makes those skipped that begin meanwhile: there are never two at once.
+    /// - A job that fails or panics is logged, and the next period goes on.
+    /// - While the note cannot be read, or is none, nothing is fired.
+    ///
+    /// When the timer goes to another member, [`Tenure::cancel`] tells the job, which is dropped where it awaits after `drain_timeout`. The job
+    /// has its period and its epoch, so that your database can refuse a ghost: one of a process that was paused.
+    ///
+    /// The service must have been registered, or be so later.
+    ///
+    /// # Panics
+    ///
+    /// Outside a tokio runtime.
+    pub fn run<F, W, E>(&self, job: F) -> Run
+    where
+        F: Fn(Period, Tenure) -> W + Send + Sync + 'static,
+        W: Future<Output = std::result::Result<(), E>> + Send + 'static,
+        E: Display + Send + 'static,
+    {
+        let (work_context, job) = (NamedWorkContext::of(&self.service), Arc::new(job));
+        let (book, schedule, clock) = (self.book.clone(), self.schedule, work_context.context.clock.clone());
+        let work = move |tenure: Tenure| {
+            let timer_holder =
+                TimerHolder { book: book.clone(), schedule, clock: clock.clone(), tenure, job: Arc::clone(&job), over: 0, warned: false };
+            timer_holder.run()
+        };
+        Run::spawn(|stop| NamedRunner::new(work_context, self.name.clone(), stop, work).run())
+    }
+}
+
+fn millis(duration: Duration) -> u64 {
+    u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
+}
+
+/// The timer while this worker holds it.
+struct TimerHolder<F> {
+    book: NoteBook,
+    schedule: TimerSchedule,
+    clock: Clock,
+    tenure: Tenure,
+    job: Arc<F>,
+    /// When the last job ended: what had begun by then is passed over.
+    over: u64,
+    /// The log has said that the note is ahead.
+    warned: bool,
+}
+
+/// What the note says, and over which version to write.
+struct LastFired {
+    fired: FiredNote,
+    version: u64,
+}
+
+impl<F, W, E> TimerHolder<F>
+where
+    F: Fn(Period, Tenure) -> W + Send + Sync + 'static,
+    W: Future<Output = std::result::Result<(), E>> + Send + 'static,
+    E: Display + Send + 'static,
+{
+    /// Until the timer goes to another member. An error is tried again after a pause.
+    async fn run(mut self) -> Result<()> {
+        let cancel = self.tenure.cancel().clone();
+        let mut known = None;
+        while !cancel.is_cancelled() {
+            let last = match known.take() {
+                Some(known) => known,
+                None => self.known().await?,
+            };
+            let (now, last_due) = (self.now(), last.fired.due_ms);
+            let running = self.schedule.at(now);
+            let is_due = running.due_ms <= now && running.due_ms > last_due && running.due_ms > self.over;
+            if is_due {
+                known = self.fire(running, last.version).await?;
+                continue;
+            }
+            if last_due > now.saturating_add(self.schedule.every) && !std::mem::replace(&mut self.warned, true) {
+                let name = self.book.name();
+                tracing::warn!(%name, last_due, now, "the last period is far ahead of this clock; nothing is fired until then, or the note is mended");
+            }
+            let next = self.schedule.after(now.max(last_due));
+            if wait(&cancel, Duration::from_millis(next.due_ms.saturating_sub(now))).await {
+                known = Some(last);
+            }
+        }
+        Ok(())
+    }
+
+    /// What was fired last; of a timer that is new, whatever is running now.
+    async fn known(&self) -> Result<LastFired> {
+        // Not after the pauses of work that has failed, which double: a few lost answers would cost whole periods.
+        let note = loop {
+            match self.book.read().await {
+                Ok(note) => break note,
+                Err(error) if error.is_retryable() && !self.tenure.cancel().is_cancelled() => {
+                    wait(self.tenure.cancel(), AGAIN).await;
+                }
+                Err(error) => return Err(error.into()),
+            }
+        };
+        if let Some(note) = note {
+            return self.decoded(&note);
+        }
+        let fired = FiredNote { due_ms: self.schedule.at(self.now()).due_ms, epoch: self.tenure.epoch() };
+        let version = self.written(&fired, 0).await?.ok_or_else(|| self.overtaken())?;
+        Ok(LastFired { fired, version })
+    }
+
+    /// Writes the period down as fired and does its job; nothing if that could not be said for sure.
+    async fn fire(&mut self, period: Period, version: u64) -> Result<Option<LastFired>> {
+        let fired = FiredNote { due_ms: period.due_ms, epoch: self.tenure.epoch() };
+        let Some(version) = self.written(&fired, version).await? else { return Ok(None) };
+        // The write may have taken its time.
+        if !self.tenure.is_held() || self.tenure.cancel().is_cancelled() {
+            tracing::warn!(name = %self.book.name(), period = period.number, "the timer was lost when this period was to be fired: it is left out");
+            return Ok(None);
+        }
+        let (job, tenure) = (Arc::clone(&self.job), self.tenure.clone());
+        // A task of its own, so that a panic ends it and nothing else; dropped with this future.
+        let task = AbortOnDropHandle::new(tokio::spawn(async move { job(period, tenure).await }));
+        let (name, number) = (self.book.name(), period.number);
+        match task.await {
+            Ok(Ok(())) => {}
+            Ok(Err(error)) => tracing::error!(%name, period = number, %error, "a timer's job failed; the next period goes on"),
+            Err(_) => tracing::error!(%name, period = number, "a timer's job panicked; the next period goes on"),
+        }
+        self.over = self.now();
+        Ok(Some(LastFired { fired, version }))
+    }
+
+    /// Writes over that version until it is known whether it is written. After a lost answer the same text is this very write: nobody else has
+    /// its epoch, and of two runs in one worker one has its turn.
+    async fn written(&self, fired: &FiredNote, version: u64) -> Result<Option<u64>> {
+        let text = encoded(fired)?;
+        loop {
+            match self.book.write(version, &text).await {
+                Ok(WriteOutcome::Written(version)) => return Ok(Some(version)),
+                Ok(WriteOutcome::Other(_)) => return Ok(None),
+                Err(error) if error.is_retryable() && !self.tenure.cancel().is_cancelled() => {
+                    wait(self.tenure.cancel(), AGAIN).await;
+                }
+                Err(error) => return Err(error.into()),
+            }
+        }
+    }
+
+    fn decoded(&self, note: &Note) -> Result<LastFired> {
+        let fired: FiredNote = serde_json::from_str(&note.text).map_err(|_| {
+            let said = shardwise_discovery::one_line(&note.text);
+            let message = format!(
+                "{}: the last period cannot be read: {said:?}; somebody has edited the note, and nothing is fired until it is deleted or mended",
+                self.book.name()
+            );
+            Error::new(ErrorKind::Backend, message)
+        })?;
+        if fired.epoch > self.tenure.epoch() {
+            return Err(self.overtaken());
+        }
+        Ok(LastFired { fired, version: note.version })
+    }
+
+    fn overtaken(&self) -> Error {
+        Error::new(ErrorKind::Conflict, format!("{}: another member has written under a later epoch", self.book.name()))
+    }
+
+    fn now(&self) -> u64 {
+        millis(self.clock.since_1970())
+    }
+}
+
+fn encoded(fired: &FiredNote) -> Result<String> {
+    serde_json::to_string(fired).map_err(|error| Error::new(ErrorKind::Backend, error.to_string()))
+}
+
+/// Waits for so long, but not longer than the wall clock can be trusted. Whether that was all.
+async fn wait(cancel: &CancellationToken, left: Duration) -> bool {
+    tokio::select! {
+        // In this order, so that a seed repeats a life.
+        biased;
+        () = cancel.cancelled() => true,
+        () = tokio::time::sleep(left.min(LOOK_EVERY)) => left <= LOOK_EVERY,
+    }
+}
