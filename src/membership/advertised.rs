@@ -36,12 +36,12 @@ impl AdvertisedAddresses {
     /// # Errors
     ///
     /// [`ErrorKind::Settings`] if the record's metadata gets too long with it; the record stays as it was.
-    pub(crate) fn show(&self, key: &'static str, address: String) -> Result<()> {
+    pub(crate) fn show(&self, key: &'static str, address: &str) -> Result<()> {
         let mut bytes = 0;
         self.addresses.send_if_modified(|addresses| {
             let others = addresses.iter().filter(|(name, _)| **name != key).map(|(name, text)| name.len() + text.len());
             bytes = self.configured_bytes + others.sum::<usize>() + key.len() + address.len();
-            bytes <= METADATA_BYTES_MAX && addresses.insert(key, address.clone()).as_ref() != Some(&address)
+            bytes <= METADATA_BYTES_MAX && addresses.insert(key, address.to_owned()).as_deref() != Some(address)
         });
         if bytes <= METADATA_BYTES_MAX {
             return Ok(());
@@ -77,9 +77,9 @@ mod tests {
         };
         let advertised = AdvertisedAddresses::new(&member);
         assert_eq!(advertised.at_host(80).as_deref(), Some("[fd00::7]:80"));
-        advertised.show("a", "12:3".into()).unwrap();
-        advertised.show("a", "45:6".into()).unwrap();
-        let error = advertised.show("b", "12:34".into()).unwrap_err();
+        advertised.show("a", "12:3").unwrap();
+        advertised.show("a", "45:6").unwrap();
+        let error = advertised.show("b", "12:34").unwrap_err();
         assert!(error.to_string().contains("shorten instance.metadata"), "{error}");
         assert_eq!((advertised.keys(), advertised.follow().borrow().get("a").map(String::as_str)), (vec!["a"], Some("45:6")));
     }

@@ -85,7 +85,7 @@ impl Post {
         };
         let listener = TcpListener::bind(listen).await.map_err(failed)?;
         let address = self.reached_at(listener.local_addr().map_err(failed)?)?;
-        self.advertised.show(MESSAGES_ADDRESS, address.clone())?;
+        self.advertised.show(MESSAGES_ADDRESS, &address)?;
         let context = MessageListenerContext {
             group: self.group.clone(),
             life: self.life.clone(),

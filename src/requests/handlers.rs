@@ -120,7 +120,7 @@ impl RequestHandlers {
             return Err(Error::new(ErrorKind::Settings, message));
         }
         let address = format!("{}://{}", if tls { "https" } else { "http" }, named.unwrap_or_else(|| bound.to_string()));
-        self.advertised.show(ADDRESS_KEY, address.clone())?;
+        self.advertised.show(ADDRESS_KEY, &address)?;
         Ok(address)
     }
 
