@@ -6,7 +6,8 @@ use crate::context::TaskContext;
 
 const HEAD: &str = "# Measured
 
-Written by `cargo xtask bench NAME`, `cargo xtask soak NAME` and `cargo xtask simulate`, one section for each name. Compare within a section, and quote ratios: other machines differ.
+Written by `cargo xtask bench NAME`, `cargo xtask soak NAME` and `cargo xtask simulate`, one section for each name.
+Compare within a section, and quote ratios: other machines differ.
 ";
 
 /// One benchmark's median time, with the bounds of its 95 % confidence interval.

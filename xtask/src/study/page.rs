@@ -12,11 +12,12 @@ use super::{CaseRow, FEW_SIZES, FEWER_FLEETS, FLEETS, SIZES, Study};
 
 const HEAD: &str = "# Placement study
 
-Written by `cargo xtask placement-study`; it takes minutes and has no chance in it, so that a changed figure is a changed placement. What the constants mean
-stands in [placement.md](../reference/placement.md).
+Written by `cargo xtask placement-study`; it takes minutes and has no chance in it, so that a changed figure is a
+changed placement. What the constants mean stands in [placement.md](../reference/placement.md).
 
-**Peak** and **least** are the slots of the busiest and of the least loaded member over the mean. **Moved** is how many slots have another owner
-after one member has joined, over the newcomer's exact share, 1/(N + 1) of all. Each is the mean over the fleets, and behind it the worst fleet.
+**Peak** and **least** are the slots of the busiest and of the least loaded member over the mean. **Moved** is how many
+slots have another owner after one member has joined, over the newcomer's exact share, 1/(N + 1) of all. Each is the
+mean over the fleets, and behind it the worst fleet.
 
 ![Movement and balance over the size of the fleet](placement-study.svg)
 ";
