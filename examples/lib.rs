@@ -2,3 +2,19 @@
 //! `consul_workers`, `etcd_workers`, `paused_sqlite`, `paused_postgres`, `paused_etcd`, `counter`, `in_tests`.
 //!
 //! Run one with `cargo run -p shardwise-examples --example first_key`.
+
+/// The programs on pages of the book, compiled.
+#[cfg(doctest)]
+mod book {
+    #[doc = include_str!("../docs/start/one-machine.md")]
+    struct OneMachine;
+
+    #[doc = include_str!("../docs/howto/cron.md")]
+    struct CronJob;
+
+    #[doc = include_str!("../docs/howto/tenants.md")]
+    struct Tenants;
+
+    #[doc = include_str!("../docs/howto/tests.md")]
+    struct OwnTests;
+}
