@@ -13,12 +13,14 @@ use cargo_metadata::{Metadata, MetadataCommand, Package};
 
 /// For each crate, the crates of ours that it may depend on, in any way. One way only: cli -> outbox -> shardwise -> backends ->
 /// discovery -> core. A backend is named `backends/*` here, so that a new one needs no line.
-const MAY_USE: [(&str, &[&str]); 13] = [
+const MAY_USE: [(&str, &[&str]); 14] = [
     ("shardwise-core", &[]),
     ("shardwise-discovery", &["shardwise-core"]),
     ("backends/*", &["shardwise-core", "shardwise-discovery", "shardwise-testkit"]),
+    // Reads files and variables by a table of keys; knows no policy, no backend and no outbox.
+    ("shardwise-settings", &["shardwise-core", "shardwise-discovery"]),
     // Fencing in its tests only: the tables that refuse ghosts.
-    ("shardwise", &["shardwise-core", "shardwise-discovery", "backends/*", "shardwise-fencing", "shardwise-testkit"]),
+    ("shardwise", &["shardwise-core", "shardwise-discovery", "shardwise-settings", "backends/*", "shardwise-fencing", "shardwise-testkit"]),
     // Writes in the user's own database; the names and epochs are the core's.
     ("shardwise-fencing", &["shardwise-core", "shardwise-testkit"]),
     // Only the library's public API: what an outbox of somebody else's could use too.

@@ -1,7 +1,7 @@
 //! Settings: a file's text, and variables over it. Whatever is wrong is told in one line that names something.
 
-use shardwise::Settings;
 use shardwise::settings::LoadOptions;
+use shardwise_outbox::settings::LoadedSettings;
 
 pub(crate) const SETTINGS: &[&[u8]] = &[
     SMALL.as_bytes(),
@@ -42,10 +42,10 @@ slots = 128
 "#;
 
 /// The outcome of reading settings: valid ones are valid in every part, an error is one line.
-fn check(read: Result<Settings, shardwise::Error>) {
-    match read {
-        Ok(settings) => {
-            for (name, of) in &settings.policies {
+fn check(options: &LoadOptions) {
+    match LoadedSettings::load(options) {
+        Ok(loaded) => {
+            for (name, of) in &loaded.settings.policies {
                 assert_eq!(of.policy.name, *name);
                 // What one change of the settings would make of it is as valid as what they say now.
                 let mut changed = of.policy.clone();
@@ -66,12 +66,12 @@ fn check(read: Result<Settings, shardwise::Error>) {
 
 pub(crate) fn settings(input: &[u8]) {
     let Ok(text) = std::str::from_utf8(input) else { return };
-    check(Settings::from_toml_str(text));
+    check(&LoadOptions::default().with_text(text));
 }
 
 /// Lines of `NAME=value` over a small file.
 pub(crate) fn variables(input: &[u8]) {
     let Ok(text) = std::str::from_utf8(input) else { return };
     let pairs = text.lines().filter_map(|line| line.split_once('='));
-    check(Settings::from_toml_str_with(SMALL, &LoadOptions::default().with_variables(pairs)));
+    check(&LoadOptions::default().with_text(SMALL).with_variables(pairs));
 }

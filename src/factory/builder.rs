@@ -29,7 +29,7 @@ impl ShardingFactoryBuilder {
         self.disabled = !settings.enabled;
         self.instance = settings.instance;
         self.policies.extend(settings.policies);
-        self.outboxes.extend(settings.outboxes.into_iter().map(|(name, outbox)| (outbox.policy, name)));
+        self.outboxes.extend(settings.outboxes.into_iter().map(|(name, policy)| (policy, name)));
         self
     }
 

@@ -6,11 +6,10 @@ use std::net::Ipv6Addr;
 
 use shardwise_core::{Address, InstanceId, NAME_BYTES_MAX, WEIGHT_MAX, Weight};
 use shardwise_discovery::{METADATA_BYTES_MAX, random_incarnation};
+use shardwise_settings::{Error, ResolvedValue, SettingsTable};
 
 use super::keys;
-use super::origin::fail;
-use super::read::{Reader, ResolvedValue, SettingsTable};
-use crate::Error;
+use crate::{ErrorKind, Result};
 
 /// The metadata in which a member's record has the address for messages to its singletons; shardwise writes it.
 pub(crate) const MESSAGES_ADDRESS: &str = "shardwise.messages";
@@ -48,7 +47,7 @@ impl InstanceSettings {
     /// # Errors
     ///
     /// None in practice: every host's name is cut to fit.
-    pub fn id_or_made(&self) -> Result<InstanceId, Error> {
+    pub fn id_or_made(&self) -> Result<InstanceId> {
         match &self.id {
             Some(id) => Ok(id.clone()),
             None => made(&gethostname::gethostname(), random_incarnation().get()),
@@ -57,69 +56,68 @@ impl InstanceSettings {
 }
 
 /// The id for a host's name and a random number.
-fn made(host: &OsStr, random: u64) -> Result<InstanceId, Error> {
+fn made(host: &OsStr, random: u64) -> Result<InstanceId> {
     let host = host.to_string_lossy().replace('\0', "");
     let host = if host.is_empty() { NAMELESS_HOST } else { &host };
     let host = &host[..host.floor_char_boundary(NAME_BYTES_MAX - SUFFIX_BYTES)];
     // The upper half of the number: all of its bits are equally random.
-    InstanceId::new(format!("{host}-{:08x}", random >> 32)).map_err(fail)
+    InstanceId::new(format!("{host}-{:08x}", random >> 32)).map_err(|error| crate::Error::new(ErrorKind::Settings, error.to_string()))
 }
 
-pub(super) fn read(reader: &Reader, place: &SettingsTable) -> Result<InstanceSettings, Error> {
-    let id = reader.take_if_set(place, &keys::ID)?;
+pub(super) fn read(table: &SettingsTable<'_>) -> Result<InstanceSettings, Error> {
+    let id = table.take_if_set(&keys::ID)?;
     if id.is_none() {
-        reader.note_computed(place, &keys::ID, "<the host's name>-<8 random hexadecimal digits>");
+        table.note_computed(&keys::ID, "<the host's name>-<8 random hexadecimal digits>");
     }
-    let id = id.map(|found| InstanceId::new(found.text()?).map_err(|error| found.refuse(error))).transpose()?;
-    let address = address(reader, place)?;
-    let zone = label(reader.take_if_set(place, &keys::ZONE)?)?;
-    let weight = reader.take(place, &keys::WEIGHT)?;
-    let weight = Weight::new(weight.whole()?.into()).ok_or_else(|| weight.refuse(format_args!("1 to {WEIGHT_MAX} is allowed")))?;
-    let version = label(reader.take_if_set(place, &keys::VERSION)?)?;
-    Ok(InstanceSettings { id, address, zone, weight, version, metadata: metadata(reader, place)? })
+    let id = id.map(|found| found.parse(|text| InstanceId::new(text))).transpose()?;
+    let address = address(table)?;
+    let zone = label(table.take_if_set(&keys::ZONE)?)?;
+    let weight = table.take(&keys::WEIGHT)?;
+    let allowed = || format!("1 to {WEIGHT_MAX} is allowed");
+    let weight = weight.parse(|text| text.parse().ok().and_then(Weight::new).ok_or_else(allowed))?;
+    let version = label(table.take_if_set(&keys::VERSION)?)?;
+    Ok(InstanceSettings { id, address, zone, weight, version, metadata: metadata(table)? })
 }
 
 /// A short text that is not empty.
 fn label(found: Option<ResolvedValue>) -> Result<Option<String>, Error> {
     let Some(found) = found else { return Ok(None) };
-    let text = found.text()?;
+    let text = found.text();
     if (1..=NAME_BYTES_MAX).contains(&text.len()) && !text.contains('\0') {
         return Ok(Some(text.to_owned()));
     }
     Err(found.refuse(format_args!("1 to {NAME_BYTES_MAX} bytes without NUL are allowed; leave the key out for none")))
 }
 
-fn address(reader: &Reader, place: &SettingsTable) -> Result<Option<Address>, Error> {
-    let (host, port) = (reader.take_if_set(place, &keys::ADDRESS)?, reader.take_if_set(place, &keys::PORT)?);
-    let (host, port) = match (host, port) {
+fn address(table: &SettingsTable<'_>) -> Result<Option<Address>, Error> {
+    let missing = |key: &str| format!("{}.{key} is missing; write both or none", table.path());
+    let (host, port) = match (table.take_if_set(&keys::ADDRESS)?, table.take_if_set(&keys::PORT)?) {
         (None, None) => return Ok(None),
-        (Some(host), None) => return Err(host.refuse(format_args!("{}.port is missing; write both or none", place.path))),
-        (None, Some(port)) => return Err(port.refuse(format_args!("{}.address is missing; write both or none", place.path))),
-        (Some(host), Some(port)) => (host, port),
+        (Some(host), None) => return Err(host.refuse(missing("port"))),
+        (None, Some(port)) => return Err(port.refuse(missing("address"))),
+        (Some(host), Some(port)) => (host, port.parse(str::parse)?),
     };
-    let number = u16::try_from(port.whole()?).map_err(|_| port.refuse("1 to 65535 is allowed"))?;
-    let name = host.text()?;
+    let name = host.text();
     let plain =
         (1..=HOST_BYTES_MAX).contains(&name.len()) && !name.contains(|c: char| c.is_whitespace() || c.is_control() || "/[]@".contains(c));
     if !plain || (name.contains(':') && name.parse::<Ipv6Addr>().is_err()) {
         return Err(host.refuse("write a host name or an IP address alone, such as \"10.0.0.7\" or \"fd00::7\"; the port has its own key"));
     }
-    Ok(Some(Address { host: name.to_owned(), port: number }))
+    Ok(Some(Address { host: name.to_owned(), port }))
 }
 
-fn metadata(reader: &Reader, place: &SettingsTable) -> Result<BTreeMap<String, String>, Error> {
+fn metadata(table: &SettingsTable<'_>) -> Result<BTreeMap<String, String>, Error> {
     let mut metadata = BTreeMap::new();
     let mut bytes = 0;
-    for (name, found) in reader.take_all(place, &keys::METADATA)? {
-        if [MESSAGES_ADDRESS, REQUESTS_ADDRESS].contains(&name.as_str()) {
+    for (name, found) in table.take_all(&keys::METADATA)? {
+        if [MESSAGES_ADDRESS, REQUESTS_ADDRESS].contains(&name) {
             return Err(found.refuse("shardwise itself writes this name; choose another one"));
         }
-        let text = found.text()?.to_owned();
-        bytes += name.len() + text.len();
+        bytes += name.len() + found.text().len();
         if bytes > METADATA_BYTES_MAX {
             return Err(found.refuse(format_args!("with it the metadata has {bytes} bytes; at most {METADATA_BYTES_MAX} are allowed")));
         }
-        metadata.insert(name, text);
+        metadata.insert(name.to_owned(), found.text().to_owned());
     }
     Ok(metadata)
 }

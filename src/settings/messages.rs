@@ -5,12 +5,10 @@ use std::net::{Ipv4Addr, SocketAddr};
 
 use secrecy::{ExposeSecret, SecretString};
 use shardwise_core::{OwnershipMode, Policy};
+use shardwise_settings::{Error, SettingsTable};
 
-use super::files::BaseDirectory;
-use super::peers::Network;
-use super::read::{Reader, SettingsTable};
+use super::peers::{self, Network};
 use super::{keys, token};
-use crate::Error;
 
 /// Where messages to singletons arrive ([`crate::Singleton::handle`]). `Debug` does not show the token.
 #[derive(Clone)]
@@ -52,7 +50,7 @@ impl MessagesSettings {
                 "others than this machine's processes can connect there: write messages_token_file beside it, or listen on 127.0.0.1",
             );
         }
-        // Who listens on all addresses does not say on which others reach it, and on this machine alone nobody may want to.
+        // Listening on all addresses does not say on which one others reach it; on this machine alone others are not wanted.
         let is_reached = self.listen.ip().is_unspecified()
             || self.listen.ip().is_loopback()
             || networks.iter().any(|network| network.contains(self.listen.ip()));
@@ -65,33 +63,22 @@ impl MessagesSettings {
     }
 }
 
-/// Reads it at the policy's place.
-pub(super) fn read(
-    reader: &Reader,
-    place: &SettingsTable,
-    policy: &Policy,
-    base: &BaseDirectory,
-    networks: &[Network],
-) -> Result<MessagesSettings, Error> {
-    let listen = reader.take_if_set(place, &keys::MESSAGES_LISTEN)?;
-    let secret = reader.optional(place, &keys::MESSAGES_TOKEN_FILE)?;
+/// Reads it in the policy's table.
+pub(super) fn read(table: &SettingsTable<'_>, policy: &Policy, networks: &[Network]) -> Result<MessagesSettings, Error> {
+    let listen = table.take_if_set(&keys::MESSAGES_LISTEN)?;
+    let token_file = table.find(&keys::MESSAGES_TOKEN_FILE)?;
     let mut settings = MessagesSettings::default();
     if policy.ownership != OwnershipMode::Exclusive {
-        let unused = listen.as_ref().or(secret.as_ref());
+        let unused = listen.as_ref().or(token_file.as_ref());
         return unused.map_or(Ok(settings), |found| {
             Err(found.refuse("it is about singletons, which need claims: write ownership = \"exclusive\" beside it, or remove it"))
         });
     }
-    if let Some(found) = &listen {
-        let parsed = found.text()?.parse();
-        settings.listen =
-            parsed.map_err(|_| found.refuse("write an IP address and a port, such as \"10.0.0.7:7400\" or \"[fd00::7]:7400\""))?;
-    } else {
-        reader.note_computed(place, &keys::MESSAGES_LISTEN, settings.listen);
+    match &listen {
+        Some(found) => settings.listen = peers::socket_address(found, "\"10.0.0.7:7400\" or \"[fd00::7]:7400\"")?,
+        None => table.note_computed(&keys::MESSAGES_LISTEN, settings.listen),
     }
-    if let Some(found) = &secret {
-        settings.token = Some(token::read(reader, found, base)?);
-    }
+    settings.token = token_file.map(|found| token::read(table, &found)).transpose()?;
     match (settings.mistake(networks), listen) {
         (Some(mistake), Some(found)) => Err(found.refuse(mistake)),
         _ => Ok(settings),

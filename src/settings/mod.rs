@@ -11,15 +11,16 @@
 //! 4. environment variables: `SHARDWISE__RESILIENCE__SHARDING__POLICIES__WORKERS__SLOTS=64` is
 //!    `resilience.sharding.policies.workers.slots`. All capitals, two underscores for each dot.
 //!
-//! In a section only `resilience.sharding` and `outbox` are read, and there every name must be known. Other tables belong to the
-//! application. The file `settings.toml` of this crate has every key with its default and one line why.
+//! In a section only `resilience.sharding` and `outbox` are read, and there every name must be known; of an outbox the library reads the
+//! policy, and its other keys belong to the crate `shardwise-outbox`. Other tables belong to the application. The file `settings.toml` of
+//! this crate has every key with its default and one line why.
 //!
 //! A secret, such as a token, can be kept out of the file: its twin with `_file` behind the name names a file that has it. Wherever
 //! settings are shown, a secret is `***`.
 //!
 //! A relative path in the file, and the default of `discovery.local.path`, is taken from the file's directory, so that all workers
-//! that read one file meet, wherever they were started. The default is `shardwise.db` in that directory: whoever may write there
-//! decides about the settings anyway, while a predictable name in a directory that all users share would let any of them join, or
+//! that read one file meet, wherever they were started. The default is `shardwise.db` in that directory: a user who may write
+//! there decides about the settings anyway, while a predictable name in a directory that all users share would let any of them join, or
 //! keep the workers out. A relative path in an environment variable is taken from the working directory.
 //!
 //! ```
@@ -34,50 +35,37 @@
 //! # }
 //! ```
 
-mod file;
-mod files;
 mod instance;
+#[rustfmt::skip]
 mod keys;
-mod layers;
+mod load;
 mod messages;
 mod next;
 mod options;
-mod origin;
-mod outbox;
 mod peers;
 mod policy;
-mod read;
-mod sink;
-mod sources;
-mod suggest;
-#[cfg(test)]
-mod tests;
+mod schema;
 mod token;
-mod tree;
-mod value;
-mod variables;
 
 use std::collections::BTreeMap;
-use std::path::PathBuf;
+use std::fmt;
+use std::path::{Path, PathBuf};
 
 use shardwise_core::{OwnershipMode, PolicyName};
+use shardwise_settings::{Reader, Sources, listed, meant, shown};
 
 pub use instance::InstanceSettings;
 pub(crate) use instance::{MESSAGES_ADDRESS, REQUESTS_ADDRESS};
+pub use load::{FILE_BYTES_MAX, LoadOptions};
 pub use messages::MessagesSettings;
-pub use origin::{Origin, Setting};
-pub use outbox::{OutboxSettings, PoisonPolicy, StoreSettings};
 pub use peers::{Network, PeersSettings};
 pub use policy::{DiscoverySettings, PolicySettings};
-pub use sink::{RemoteSink, SinkFormat, SinkKind, SinkSettings};
-pub use sources::{FILE_BYTES_MAX, LoadOptions};
+pub use shardwise_settings::{Fallback, Origin, ResolvedValue, Setting, SettingKey, SettingsTable, Shape};
 
-use crate::{Error, ErrorKind};
-use files::BaseDirectory;
-use layers::Layers;
-use origin::{Path, fail};
-use read::{Reader, SettingsTable};
-use suggest::{listed, meant};
+use crate::{Error, ErrorKind, Result};
+
+/// The full key of everything that is the library's own.
+const SHARDING: &str = "resilience.sharding";
 
 /// Everything that was configured, checked: what is in here can be run.
 #[derive(Debug, Clone)]
@@ -89,25 +77,66 @@ pub struct Settings {
     pub instance: InstanceSettings,
     /// The policies by name.
     pub policies: BTreeMap<PolicyName, PolicySettings>,
-    /// The outboxes by name.
-    pub outboxes: BTreeMap<PolicyName, OutboxSettings>,
+    /// The outboxes by name, each with the policy by which publishers share it. The rest of an outbox's settings is read by the crate
+    /// of the outbox.
+    pub outboxes: BTreeMap<PolicyName, PolicyName>,
     /// The file they came from, if they came from one.
     pub file: Option<PathBuf>,
     in_force: Vec<Setting>,
 }
 
+/// The table of an outbox while its crate reads it, see [`Settings::load_with_outboxes`].
+#[derive(Debug)]
+#[non_exhaustive]
+pub struct OutboxTable<'r> {
+    /// The outbox's name.
+    pub name: &'r PolicyName,
+    /// The policy by which publishers share it.
+    pub policy: &'r PolicyName,
+    /// All policies.
+    pub policies: &'r BTreeMap<PolicyName, PolicySettings>,
+    /// The values.
+    pub table: SettingsTable<'r>,
+}
+
 impl Settings {
-    /// Reads the settings file and lays the environment over it. Reads nothing but that one file and contacts nothing.
+    /// Reads the settings file and lays the environment over it. Reads nothing but that one file and those with secrets that it names,
+    /// and contacts nothing. Of outboxes it reads the policy alone; their other keys are left alone.
     ///
     /// # Errors
     ///
     /// [`ErrorKind::Settings`], one line that names the place, the key, its value and what is allowed.
-    pub fn load(options: &LoadOptions) -> Result<Self, Error> {
-        let path = options.path();
-        let text = sources::read(&path, options)?;
-        let base = BaseDirectory::new(path.parent().map(Into::into).unwrap_or_default());
-        let settings = Self::parse(&path.display().to_string(), &text, options, &base)?;
-        Ok(Self { file: Some(path), ..settings })
+    pub fn load(options: &LoadOptions) -> Result<Self> {
+        Self::parse(options, None, |_| Ok(()))
+    }
+
+    /// The same for a program that also runs outboxes: beside `policy` an outbox has these keys and no others, and `read` is called with
+    /// the table of each. What `read` takes from it counts as in force.
+    ///
+    /// ```
+    /// use shardwise::settings::{LoadOptions, SettingKey, Settings, Shape};
+    ///
+    /// const BATCH: SettingKey = SettingKey::new("batch", Shape::whole(1, 10_000), "the most events at once").or("1000");
+    ///
+    /// # fn main() -> shardwise::Result<()> {
+    /// let text = "[default.resilience.sharding.policies.publishers]\ngroup_name = \"publishers\"\n\
+    ///             [default.outbox.orders]\npolicy = \"publishers\"\nbatch = 50";
+    /// let mut batches = Vec::new();
+    /// Settings::load_with_outboxes(&LoadOptions::default().with_text(text), &[BATCH], |outbox| {
+    ///     let batch: u32 = outbox.table.take(&BATCH)?.parse(str::parse)?;
+    ///     batches.push((outbox.name.clone(), batch));
+    ///     Ok(())
+    /// })?;
+    /// assert_eq!((batches[0].0.as_str(), batches[0].1), ("orders", 50));
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// As [`Settings::load`], and what `read` answers.
+    pub fn load_with_outboxes(options: &LoadOptions, keys: &[SettingKey], read: impl FnMut(OutboxTable<'_>) -> Result<()>) -> Result<Self> {
+        Self::parse(options, Some(keys), read)
     }
 
     /// Reads settings from text, its section `[default]` alone, without any environment: for tests and for programs that bring their
@@ -116,7 +145,7 @@ impl Settings {
     /// # Errors
     ///
     /// As [`Settings::load`].
-    pub fn from_toml_str(text: &str) -> Result<Self, Error> {
+    pub fn from_toml_str(text: &str) -> Result<Self> {
         Self::from_toml_str_with(text, &LoadOptions::default())
     }
 
@@ -125,8 +154,8 @@ impl Settings {
     /// # Errors
     ///
     /// As [`Settings::load`].
-    pub fn from_toml_str_with(text: &str, options: &LoadOptions) -> Result<Self, Error> {
-        Self::parse("settings", text, options, &BaseDirectory::default())
+    pub fn from_toml_str_with(text: &str, options: &LoadOptions) -> Result<Self> {
+        Self::load(&options.clone().with_text(text))
     }
 
     /// The policy of that name.
@@ -134,77 +163,125 @@ impl Settings {
     /// # Errors
     ///
     /// [`ErrorKind::UnknownPolicy`]; the message lists the known ones.
-    pub fn policy(&self, name: &str) -> Result<&PolicySettings, Error> {
+    pub fn policy(&self, name: &str) -> Result<&PolicySettings> {
         named(&self.policies, name).map_err(|known| Error::new(ErrorKind::UnknownPolicy, format!("there is no policy {known}")))
     }
 
-    /// The outbox of that name.
-    ///
-    /// # Errors
-    ///
-    /// [`ErrorKind::Settings`]; the message lists the known ones.
-    pub fn outbox(&self, name: &str) -> Result<&OutboxSettings, Error> {
-        named(&self.outboxes, name).map_err(|known| fail(format_args!("there is no outbox {known}")))
-    }
-
     /// Every value in force and where it came from, in the order of `settings.toml`: what `shardwise settings` prints. Optional keys
-    /// that nobody has written are left out.
+    /// that are not written are left out.
     pub fn in_force(&self) -> &[Setting] {
         &self.in_force
     }
 
-    fn parse(name: &str, text: &str, options: &LoadOptions, base: &BaseDirectory) -> Result<Self, Error> {
-        let mut layers = Layers::default();
-        file::File::parse(name, text)?.collect(options.environment()?, &mut layers)?;
-        variables::collect(&options.variables, &mut layers)?;
-        variables::collect_customary(&options.variables, &mut layers)?;
-        Self::check(Reader::new(layers), base)
+    fn parse(options: &LoadOptions, keys: Option<&[SettingKey]>, read: impl FnMut(OutboxTable<'_>) -> Result<()>) -> Result<Self> {
+        let (text, file) = options.read()?;
+        let name = file.as_deref().map_or_else(|| "settings".to_owned(), |file| file.display().to_string());
+        let base = file.as_deref().and_then(Path::parent).unwrap_or(Path::new(""));
+        let (environment, variables) = (options.environment()?, &options.variables);
+        let reader = Reader::new(&Sources { name: &name, text: &text, environment, variables, base }, &schema::root(keys))?;
+        Ok(Self { file, ..Self::check(reader, read)? })
     }
 
-    fn check(reader: Reader, base: &BaseDirectory) -> Result<Self, Error> {
-        let sharding = Path::of(&["resilience", "sharding"]);
-        let enabled = reader.take(&SettingsTable::at(sharding.clone()), &keys::ENABLED)?.flag()?;
-        let instance = instance::read(&reader, &SettingsTable::at(sharding.join("instance")))?;
-        let common = sharding.join("discovery");
+    fn check(reader: Reader, mut read: impl FnMut(OutboxTable<'_>) -> Result<()>) -> Result<Self> {
+        let sharding = reader.table(SHARDING);
+        let enabled = sharding.take(&keys::ENABLED)?.flag()?;
+        let instance = instance::read(&sharding.table("instance"))?;
+        let common = sharding.table("discovery");
         // What goes with claims is looked at where a policy uses it.
-        policy::discovery(&reader, &SettingsTable::at(common.clone()), base, OwnershipMode::Eventual)?;
+        policy::discovery(&common, OwnershipMode::Eventual)?;
 
-        let outbox_places = places(&reader, &Path::of(&["outbox"]), &keys::POLICY)?;
-        let drive_outboxes: Vec<String> =
-            outbox_places.iter().filter_map(|(_, place)| outbox::policy_of(&reader, place).transpose()).collect::<Result<_, _>>()?;
+        let outbox_tables = tables(&reader.table("outbox"), &keys::POLICY)?;
+        let with_outbox = outbox_tables.iter().map(|(_, table)| table.written(&keys::POLICY)).collect::<Result<Vec<_>, _>>()?;
         let mut policies = BTreeMap::new();
-        for (name, place) in places(&reader, &sharding.join("policies"), &keys::GROUP_NAME)? {
-            let drives = drive_outboxes.iter().any(|driving| driving == name.as_str());
-            policies.insert(name.clone(), policy::policy(&reader, &place, name, &common, drives, base)?);
+        for (name, table) in tables(&sharding.table("policies"), &keys::GROUP_NAME)? {
+            let drives_outbox = with_outbox.iter().flatten().any(|policy| policy.text() == name.as_str());
+            policies.insert(name.clone(), policy::policy(&table, name, common.path(), drives_outbox)?);
         }
-        let known: Vec<PolicyName> = policies.keys().cloned().collect();
         let mut outboxes = BTreeMap::new();
-        for (name, place) in outbox_places {
-            let read = outbox::outbox(&reader, &place, &known, base)?;
-            outbox::refuse_shared_store(&reader, &place, &read, &outboxes, &policies)?;
-            outbox::refuse_shared_policy(&reader, &place, &read, &outboxes, &policies)?;
-            outboxes.insert(name, read);
+        for (name, table) in outbox_tables {
+            let found = table.take(&keys::POLICY)?;
+            let policy = found.parse(|given| known_policy(given, &policies))?;
+            read(OutboxTable { name: &name, policy: &policy, policies: &policies, table })?;
+            if let Some(mistake) = shared_policy(&policy, &outboxes, &policies) {
+                return Err(found.refuse(mistake).into());
+            }
+            outboxes.insert(name, policy);
         }
         Ok(Self { enabled, instance, policies, outboxes, file: None, in_force: reader.into_in_force() })
     }
 }
 
+/// What `outboxes` has of the outbox of that name.
+///
+/// # Errors
+///
+/// [`ErrorKind::Settings`]; the message lists the known ones.
+pub fn outbox_named<'m, T>(outboxes: &'m BTreeMap<PolicyName, T>, name: &str) -> Result<&'m T> {
+    named(outboxes, name).map_err(|known| fail(format_args!("there is no outbox {known}")))
+}
+
+/// Every key that may be written, under its full name, in the order of `settings.toml`; `*` stands for a name of the user's choice.
+/// `outbox` are the keys of an outbox beside `policy`.
+pub fn known_keys(outbox: &[SettingKey]) -> Vec<(String, SettingKey)> {
+    shardwise_settings::known_keys(&schema::root(Some(outbox)))
+}
+
+/// A settings error that belongs to no place.
+fn fail(message: impl fmt::Display) -> Error {
+    shardwise_settings::Error::new(message).into()
+}
+
+impl From<shardwise_settings::Error> for Error {
+    fn from(error: shardwise_settings::Error) -> Self {
+        Self::new(ErrorKind::Settings, error.to_string())
+    }
+}
+
+fn known_policy(given: &str, policies: &BTreeMap<PolicyName, PolicySettings>) -> Result<PolicyName, String> {
+    policies.keys().find(|name| name.as_str() == given).cloned().ok_or_else(|| {
+        let names: Vec<&str> = policies.keys().map(PolicyName::as_str).collect();
+        let add = if names.is_empty() { "; add [default.resilience.sharding.policies.NAME]" } else { "" };
+        format!("there is no such policy; known policies: {}{add}", listed(given, &names))
+    })
+}
+
+/// What is wrong if another outbox has the same policy or group: publishers of both would each own slots of the other and never publish
+/// what is in them.
+fn shared_policy(
+    policy: &PolicyName,
+    outboxes: &BTreeMap<PolicyName, PolicyName>,
+    policies: &BTreeMap<PolicyName, PolicySettings>,
+) -> Option<String> {
+    if let Some((other, _)) = outboxes.iter().find(|(_, other)| *other == policy) {
+        return Some(format!(
+            "outbox.{other} has the same policy, and publishers of two outboxes must not share slots; give each outbox its own policy, with its own \
+             group_name"
+        ));
+    }
+    let meets = |other: &PolicyName| policies.get(other).zip(policies.get(policy)).is_some_and(|(one, two)| one.meets(two));
+    let (other, same) = outboxes.iter().find(|(_, other)| meets(other))?;
+    Some(format!(
+        "its group is also that of policy {same}, which outbox.{other} has, and publishers of two outboxes must not share slots; give each policy its own \
+         group_name"
+    ))
+}
+
 /// The tables in `table` that the user has named. One that only an environment variable names, and that lacks what it must have, is a
 /// slip in the variable's name.
-fn places(reader: &Reader, table: &Path, must_have: &keys::SettingKey) -> Result<Vec<(PolicyName, SettingsTable)>, Error> {
-    let names: Vec<&str> = reader.layers().named_in(table).map(|(name, _)| name).collect();
-    let mut places = Vec::with_capacity(names.len());
-    for (given, origin) in reader.layers().named_in(table) {
-        let name = PolicyName::new(given).map_err(|error| origin.fail(error))?;
-        let place = SettingsTable { path: table.join(given), inherits: None, origin: origin.clone() };
-        if matches!(origin, Origin::Variable { .. }) && reader.find(&place, must_have, None)?.is_none() {
-            let meant =
-                meant(given, names.iter().copied().filter(|other| *other != given)).replace("did you mean", "did you mean to override");
-            return Err(origin.fail(format_args!("{} is nowhere else, and {} is missing{meant}", place.path, must_have.name)));
+fn tables<'r>(table: &SettingsTable<'r>, must_have: &SettingKey) -> Result<Vec<(PolicyName, SettingsTable<'r>)>> {
+    let found = table.tables();
+    let mut tables = Vec::with_capacity(found.len());
+    for (given, table) in &found {
+        let name = PolicyName::new(given).map_err(|error| table.origin().fail(error))?;
+        if matches!(table.origin(), Origin::Variable { .. }) && table.written(must_have)?.is_none() {
+            let others = found.iter().map(|(other, _)| *other).filter(|other| other != given);
+            let meant = meant(given, others).replace("did you mean", "did you mean to override");
+            let message = format!("{} is nowhere else, and {} is missing{meant}", table.path(), must_have.name);
+            return Err(table.origin().fail(message).into());
         }
-        places.push((name, place));
+        tables.push((name, table.clone()));
     }
-    Ok(places)
+    Ok(tables)
 }
 
 /// The entry of that name, or the rest of a message: the name, and the known ones.
@@ -212,6 +289,6 @@ fn named<'m, T>(map: &'m BTreeMap<PolicyName, T>, name: &str) -> Result<&'m T, S
     let found = map.iter().find(|(known, _)| known.as_str() == name).map(|(_, value)| value);
     found.ok_or_else(|| {
         let names: Vec<&str> = map.keys().map(PolicyName::as_str).collect();
-        format!("{}; known: {}", value::shown(name), listed(name, &names))
+        format!("{}; known: {}", shown(name), listed(name, &names))
     })
 }

@@ -1,10 +1,12 @@
 //! The keys of a backend: where they come from, and that a secret stays one.
 
-use shardwise_discovery::settings::FileTwin;
+use std::collections::BTreeMap;
+use std::ffi::OsString;
+use std::path::Path;
 
-use super::super::layers::Layers;
-use super::super::origin::{Origin, Path};
-use super::super::value::Raw;
+use shardwise_discovery::settings::FileTwin;
+use shardwise_settings::{Reader, SchemaNode, Sources};
+
 use super::*;
 
 const KIND: BackendKind = BackendKind {
@@ -24,36 +26,48 @@ const KIND: BackendKind = BackendKind {
     open: |_, _| unreachable!("nobody opens it here"),
 };
 
-struct Written(Layers);
+/// What is written for a policy `p` and for all, in `[default]` and in `[production]`, which is in force.
+#[derive(Default)]
+struct Written {
+    sections: BTreeMap<&'static str, String>,
+    variables: BTreeMap<String, OsString>,
+}
 
 impl Written {
-    fn with(mut self, key: &str, raw: Raw, section: &str) -> Self {
-        let path = key.split('.').fold(Path::default(), |path, name| path.join(name));
-        self.0.put(path, raw, Origin::File { file: "s.toml".into(), section: section.into(), line: 1 });
+    /// With a line of TOML.
+    fn with(mut self, key: &str, value: &str, section: &'static str) -> Self {
+        let line = format!("{} = {value}\n", key.replace("own.", "own.p."));
+        self.sections.entry(section).or_default().push_str(&line);
         self
     }
 
     fn with_variable(mut self, name: &str, value: &str) -> Self {
-        self.0.put_customary(name, Raw::Bare(value.into()), Origin::Variable { variable: name.into() });
+        self.variables.insert(name.into(), value.into());
         self
     }
 
     /// The settings, and everything that is shown of them.
     fn read(self) -> (Result<BackendSettings, String>, String) {
-        let reader = Reader::new(self.0);
-        let place = SettingsTable { path: Path::of(&["own"]), inherits: Some(Path::of(&["common"])), origin: Origin::Default };
-        let read = read(&reader, &place, &KIND, &BaseDirectory::default()).map_err(|error| error.to_string());
+        let post = || vec![SchemaNode::table("post", KIND.keys.iter().flat_map(keys_of).map(SchemaNode::Leaf).collect())];
+        let root = [SchemaNode::table("common", post()), SchemaNode::Named { name: "own", each: post(), is_open: false }];
+        let section = |name: &str| format!("[{name}]\n{}", self.sections.get(name).map_or("", String::as_str));
+        let text = format!("{}{}", section("default"), section("production"));
+        let sources =
+            Sources { name: "s.toml", text: &text, environment: Some("production"), variables: &self.variables, base: Path::new("") };
+        let reader = Reader::new(&sources, &root).unwrap();
+        let read = read(&reader.table("own.p").inheriting("common"), &KIND).map_err(|error| error.to_string());
         let shown = reader.into_in_force().iter().map(|s| format!("{}={} ({})", s.key, s.value, s.origin)).collect::<Vec<_>>().join("\n");
-        (read, shown)
+        (read, shown.replace("own.p.", "own."))
     }
 }
 
 fn nothing() -> Written {
-    Written(Layers::default())
+    Written::default()
 }
 
-fn text(text: &str) -> Raw {
-    Raw::Text(text.into())
+/// A text as TOML has it.
+fn text(text: &str) -> String {
+    format!("{text:?}")
 }
 
 fn file_with(secret: &str) -> (tempfile::TempDir, String) {
@@ -81,34 +95,34 @@ fn other_tools_variables_go_before_defaults_and_behind_what_is_written() {
     let settings = settings.unwrap();
     assert_eq!((settings.text("address"), settings.flag("tls")), (Some("http://there"), true));
     assert!(shown.contains("own.post.address=http://there (environment variable POST_ADDR)"), "{shown}");
-    let (settings, _) = nothing().with_variable("POST_ADDR", "no").with("common.post.address", text("yes"), "default").read();
+    let (settings, _) = nothing().with_variable("POST_ADDR", "no").with("common.post.address", &text("yes"), "default").read();
     assert_eq!(settings.unwrap().text("address"), Some("yes"));
 }
 
 #[test]
 fn lists_are_lists_in_the_file() {
-    let list = |raw: Raw| nothing().with("own.post.boxes", raw, "default").read().0;
-    assert_eq!(list(Raw::Texts(vec!["x".into(), "y".into()])).unwrap().texts("boxes"), ["x", "y"]);
-    let refused = list(text("x,y")).unwrap_err();
-    assert_eq!(refused, "s.toml line 1: own.post.boxes is \"x,y\": write a list of texts, such as [\"a\", \"b\"]");
-    assert!(list(Raw::Texts(vec![])).unwrap_err().ends_with("at least one is needed, and none may be empty"));
+    let list = |value: &str| nothing().with("own.post.boxes", value, "default").read().0;
+    assert_eq!(list("[\"x\", \"y\"]").unwrap().texts("boxes"), ["x", "y"]);
+    let refused = list(&text("x,y")).unwrap_err();
+    assert_eq!(refused, "s.toml line 2: own.p.post.boxes is \"x,y\": write a list of texts, such as [\"a\", \"b\"]");
+    assert!(list("[]").unwrap_err().ends_with("at least one is needed, and none may be empty"));
 }
 
 #[test]
 fn a_secret_is_never_shown() {
-    let (settings, shown) = nothing().with("own.post.token", text("hush-hush"), "default").read();
+    let (settings, shown) = nothing().with("own.post.token", &text("hush-hush"), "default").read();
     assert_eq!(secret_in(&settings.unwrap()), "hush-hush");
     assert!(shown.contains("own.post.token=***") && !shown.contains("hush"), "{shown}");
-    for wrong in [text("hush\nhush"), Raw::Number("4711".into()), Raw::Texts(vec!["hush".into()])] {
+    for wrong in [&*text("hush\nhush"), "4711", "[\"hush\"]"] {
         let refused = nothing().with("own.post.token", wrong, "default").read().0.unwrap_err();
-        assert!(refused.starts_with("s.toml line 1: own.post.token is ***: "), "{refused}");
+        assert!(refused.starts_with("s.toml line 2: own.p.post.token is ***: "), "{refused}");
         assert!(!refused.contains("hush") && !refused.contains("4711"), "{refused}");
     }
 }
 
 #[test]
 fn an_address_is_shown_without_its_password() {
-    let (settings, shown) = nothing().with("own.post.address", text("http://u:hush@h"), "default").read();
+    let (settings, shown) = nothing().with("own.post.address", &text("http://u:hush@h"), "default").read();
     assert_eq!(settings.unwrap().text("address"), Some("http://u:hush@h"));
     assert!(shown.contains("own.post.address=http://***@h ") && !shown.contains("hush"), "{shown}");
 }
@@ -116,26 +130,26 @@ fn an_address_is_shown_without_its_password() {
 #[test]
 fn a_secret_comes_from_a_file_without_its_last_newline() {
     let (_folder, path) = file_with("hush hush\n");
-    let (settings, shown) = nothing().with("own.post.token_file", text(&path), "default").read();
+    let (settings, shown) = nothing().with("own.post.token_file", &text(&path), "default").read();
     assert_eq!(secret_in(&settings.unwrap()), "hush hush");
     assert!(shown.contains(&format!("own.post.token_file={path} ")) && !shown.contains("hush"), "{shown}");
     let (settings, _) = nothing().with_variable("POST_TOKEN_FILE", &path).read();
     assert_eq!(secret_in(&settings.unwrap()), "hush hush");
     for (bad, why) in [("hush\n\n", "no line breaks"), ("", "leave the key out")] {
         let (_folder, path) = file_with(bad);
-        let refused = nothing().with("own.post.token_file", text(&path), "default").read().0.unwrap_err();
-        assert!(refused.contains(why) && refused.contains("own.post.token_file") && !refused.contains("hush"), "{refused}");
+        let refused = nothing().with("own.post.token_file", &text(&path), "default").read().0.unwrap_err();
+        assert!(refused.contains(why) && refused.contains("post.token_file") && !refused.contains("hush"), "{refused}");
     }
-    let refused = nothing().with("own.post.token_file", text("/no/such/file"), "default").read().0.unwrap_err();
-    assert!(refused.contains("own.post.token_file is \"/no/such/file\": the file cannot be read: "), "{refused}");
+    let refused = nothing().with("own.post.token_file", &text("/no/such/file"), "default").read().0.unwrap_err();
+    assert!(refused.contains("own.p.post.token_file is \"/no/such/file\": the file cannot be read: "), "{refused}");
 }
 
 #[test]
 fn of_secret_and_file_the_nearer_one_counts_and_of_equals_none() {
     let (_folder, path) = file_with("from file");
-    let both = |key: &str, section: &str, key_of_file: &str, section_of_file: &str| {
-        let written = nothing().with(key, text("written"), section);
-        written.with(key_of_file, text(&path), section_of_file).read().0.map(|settings| secret_in(&settings).to_owned())
+    let both = |key: &str, section: &'static str, key_of_file: &str, section_of_file: &'static str| {
+        let written = nothing().with(key, &text("written"), section);
+        written.with(key_of_file, &text(&path), section_of_file).read().0.map(|settings| secret_in(&settings).to_owned())
     };
     assert_eq!(both("own.post.token", "default", "common.post.token_file", "production").unwrap(), "written");
     assert_eq!(both("common.post.token", "default", "own.post.token_file", "default").unwrap(), "from file");

@@ -5,11 +5,9 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::str::FromStr;
 
 use secrecy::{ExposeSecret, SecretString};
+use shardwise_settings::{Error, ResolvedValue, SettingsTable};
 
-use super::files::BaseDirectory;
-use super::read::{Reader, SettingsTable};
 use super::{keys, token};
-use crate::Error;
 
 /// Addresses that begin alike, such as `10.0.0.0/8`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -55,7 +53,7 @@ impl FromStr for Network {
             return Err("write an IPv4 network as one");
         }
         let network = Self { address, bits };
-        // Whoever writes 10.0.0.7/8 means one or the other.
+        // 10.0.0.7/8 may mean the network or the address.
         if network.first() == address { Ok(network) } else { Err("the address has bits behind the network's; write its first address") }
     }
 }
@@ -73,7 +71,7 @@ impl Network {
 #[derive(Clone)]
 #[non_exhaustive]
 pub struct PeersSettings {
-    /// Where a worker without a sidecar listens for them, once it is told to. Port 0 is any free one.
+    /// Where a worker without a sidecar listens for them, once it handles some. Port 0 is any free one.
     pub listen: SocketAddr,
     /// What members prove to each other that they know, at least 16 bytes of printable ASCII. Without it only `GET` is answered.
     pub token: Option<SecretString>,
@@ -123,23 +121,24 @@ impl PeersSettings {
     }
 }
 
-/// Reads it at the policy's place.
-pub(super) fn read(reader: &Reader, place: &SettingsTable, base: &BaseDirectory) -> Result<PeersSettings, Error> {
-    let mut settings = PeersSettings::default();
-    let networks = reader.take(place, &keys::PEER_NETWORKS)?;
-    settings.networks =
-        networks.texts()?.iter().map(|text| text.parse().map_err(|why: &str| networks.refuse(why))).collect::<Result<_, _>>()?;
-    if let Some(found) = reader.take_if_set(place, &keys::PEER_LISTEN)? {
-        let parsed = found.text()?.parse();
-        settings.listen = parsed.map_err(|_| found.refuse("write an IP address and a port, such as \"127.0.0.1:7500\""))?;
+/// Reads it in the policy's table.
+pub(super) fn read(table: &SettingsTable<'_>) -> Result<PeersSettings, Error> {
+    let networks = table.take(&keys::PEER_NETWORKS)?;
+    let networks = networks.parse(|text| text.split(',').map(str::parse).collect::<Result<_, _>>())?;
+    let mut settings = PeersSettings { networks, ..PeersSettings::default() };
+    if let Some(found) = table.take_if_set(&keys::PEER_LISTEN)? {
+        settings.listen = socket_address(&found, "\"127.0.0.1:7500\"")?;
         if let Some(mistake) = settings.mistake() {
             return Err(found.refuse(mistake));
         }
     }
-    if let Some(found) = reader.optional(place, &keys::PEER_TOKEN_FILE)? {
-        settings.token = Some(token::read(reader, &found, base)?);
-    }
+    settings.token = table.find(&keys::PEER_TOKEN_FILE)?.map(|found| token::read(table, &found)).transpose()?;
     Ok(settings)
+}
+
+/// The IP address and port; `examples` are for the refusal.
+pub(super) fn socket_address(found: &ResolvedValue, examples: &str) -> Result<SocketAddr, Error> {
+    found.parse(|text| text.parse().map_err(|_| format!("write an IP address and a port, such as {examples}")))
 }
 
 #[cfg(test)]

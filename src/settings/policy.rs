@@ -4,19 +4,17 @@ use std::time::Duration;
 
 use shardwise_core::holdings::OnDrainTimeout;
 use shardwise_core::{
-    BackendLoss, GroupName, OwnershipMode, PlacementKind, PlacementParams, Policy, PolicyError, PolicyName, SLOTS_OUTBOX, Timing,
-    VersionRule,
+    BackendLoss, GroupName, LoadMargin, OwnershipMode, PlacementKind, PlacementParams, Policy, PolicyError, PolicyName, SLOTS_OUTBOX,
+    Timing, VersionRule, format_duration,
 };
-
 use shardwise_discovery::settings::{BackendSettings, BackendValue};
+use shardwise_settings::{Error, ResolvedValue, SettingKey, SettingsTable, refused};
 
-use super::files::BaseDirectory;
 use super::messages::{self, MessagesSettings};
-use super::origin::Path;
 use super::peers::{self, PeersSettings};
-use super::read::{Reader, ResolvedValue, SettingsTable, refused};
-use super::{keys, next, options, tree};
-use crate::{Error, backend};
+use super::schema::BACKENDS_LATER;
+use super::{keys, next, options};
+use crate::backend;
 
 /// How long the last view is kept where it is kept and nothing says how long.
 const KEEP_FOR_DEFAULT: Duration = Duration::from_mins(5);
@@ -50,7 +48,7 @@ impl PolicySettings {
 pub struct DiscoverySettings {
     /// The backend's name; whether there is one of that name is for the factory to say, which may have been given others.
     pub backend: String,
-    /// What the backend is told, such as `path` for `local`: see its documentation. Relative paths in the settings file have been joined
+    /// The backend's options, such as `path` for `local`: see its documentation. Relative paths in the settings file have been joined
     /// to the file's directory.
     pub options: BackendSettings,
 }
@@ -90,98 +88,80 @@ impl Default for DiscoverySettings {
     }
 }
 
-/// Reads the discovery at `place`, of members with this ownership.
-pub(super) fn discovery(
-    reader: &Reader,
-    place: &SettingsTable,
-    base: &BaseDirectory,
-    ownership: OwnershipMode,
-) -> Result<(DiscoverySettings, Timing), Error> {
-    let backend = reader.take(place, &keys::BACKEND)?;
-    match backend.text()? {
+/// Reads the table `discovery` of members with this ownership.
+pub(super) fn discovery(table: &SettingsTable<'_>, ownership: OwnershipMode) -> Result<(DiscoverySettings, Timing), Error> {
+    let backend = table.take(&keys::BACKEND)?;
+    match backend.text() {
         "" => return Err(backend.refuse("write the backend's name, such as \"local\"")),
-        name if tree::BACKENDS_LATER.contains(&name) => return Err(backend.refuse("this is not built yet; write \"local\"")),
+        name if BACKENDS_LATER.contains(&name) => return Err(backend.refuse("this is not built yet; write \"local\"")),
         _ => {}
     }
-    let name = backend.text()?.to_owned();
-    let timing = timing(reader, place, |timing| backend::check_lease(&name, timing, ownership))?;
-    let options = match backend::find(&name) {
-        Some(kind) => options::read(reader, place, kind, base)?,
-        None => BackendSettings::new(),
-    };
+    let name = backend.text().to_owned();
+    let timing = timing(table, |timing| backend::check_lease(&name, timing, ownership))?;
+    let options = backend::find(&name).map_or_else(|| Ok(BackendSettings::new()), |kind| options::read(table, kind))?;
     Ok((DiscoverySettings { backend: name, options }, timing))
 }
 
-fn timing(reader: &Reader, place: &SettingsTable, check: impl Fn(&Timing) -> Result<(), PolicyError>) -> Result<Timing, Error> {
-    let ttl = reader.take(place, &keys::TTL)?;
-    let renew_every = reader.take_if_set(place, &keys::RENEW_EVERY)?;
-    let stop_margin = reader.take(place, &keys::STOP_MARGIN)?;
+fn timing(table: &SettingsTable<'_>, check: impl Fn(&Timing) -> Result<(), PolicyError>) -> Result<Timing, Error> {
+    let ttl = table.take(&keys::TTL)?;
+    let renew_every = table.take_if_set(&keys::RENEW_EVERY)?;
+    let stop_margin = table.take(&keys::STOP_MARGIN)?;
     let renewal = renew_every.as_ref().map(ResolvedValue::time).transpose()?;
     let timing = Timing::new(ttl.time()?, renewal, stop_margin.time()?).and_then(|timing| check(&timing).map(|()| timing));
     let timing = timing.map_err(|error| {
         let related: Vec<_> = std::iter::once(&ttl).chain(&renew_every).chain(std::iter::once(&stop_margin)).collect();
-        refused(&error, &place.path, &related)
+        refused(&error, table.path(), &related)
     })?;
     if renew_every.is_none() {
-        reader.note_computed(place, &keys::RENEW_EVERY, shardwise_core::format_duration(timing.renew_every));
+        table.note_computed(&keys::RENEW_EVERY, format_duration(timing.renew_every));
     }
     Ok(timing)
 }
 
-/// Reads the policy `name` at `place`, whose discovery lies over the common one.
-pub(super) fn policy(
-    reader: &Reader,
-    place: &SettingsTable,
-    name: PolicyName,
-    common: &Path,
-    drives_outbox: bool,
-    base: &BaseDirectory,
-) -> Result<PolicySettings, Error> {
-    let group = reader.take(place, &keys::GROUP_NAME)?;
-    let group = GroupName::new(group.text()?).map_err(|error| group.refuse(error))?;
+/// Reads the policy `name`, whose discovery lies over the one at the full key `common`.
+pub(super) fn policy(table: &SettingsTable<'_>, name: PolicyName, common: &str, drives_outbox: bool) -> Result<PolicySettings, Error> {
+    let group = table.take(&keys::GROUP_NAME)?.parse(|text| GroupName::new(text))?;
     let mut policy = Policy::new(name, group);
-    let ownership = reader.take(place, &keys::OWNERSHIP)?;
+    let ownership = table.take(&keys::OWNERSHIP)?;
     // The table of keys lets none through that has no name.
-    policy.ownership = OwnershipMode::named(ownership.text()?).unwrap_or_default();
+    policy.ownership = OwnershipMode::named(ownership.text()).unwrap_or_default();
     let fewer_slots = drives_outbox || policy.ownership == OwnershipMode::Exclusive;
-    policy.placement = placement(reader, place, drives_outbox, fewer_slots)?;
-    claims(reader, place, &mut policy)?;
-    policy.min_members = reader.take(place, &keys::MIN_MEMBERS)?.whole()?;
-    policy.drain_timeout = reader.take(place, &keys::DRAIN_TIMEOUT)?.time()?;
-    let rejoin_grace = reader.take(place, &keys::REJOIN_GRACE)?;
+    policy.placement = placement(table, drives_outbox, fewer_slots)?;
+    claims(table, &mut policy)?;
+    policy.min_members = table.take(&keys::MIN_MEMBERS)?.parse(str::parse)?;
+    policy.drain_timeout = table.take(&keys::DRAIN_TIMEOUT)?.time()?;
+    let rejoin_grace = table.take(&keys::REJOIN_GRACE)?;
     policy.rejoin_grace = rejoin_grace.time()?;
-    policy.on_backend_loss = backend_loss(reader, place)?;
-    let max_loss = reader.take_if_set(place, &keys::MAX_LOSS)?;
+    policy.on_backend_loss = backend_loss(table)?;
+    let max_loss = table.take_if_set(&keys::MAX_LOSS)?;
     policy.max_loss = max_loss.as_ref().map(ResolvedValue::percent).transpose()?;
-    policy.next = next::read(reader, place, &policy, drives_outbox)?;
+    policy.next = next::read(table, &policy, drives_outbox)?;
     let related: Vec<_> = max_loss.iter().chain([&ownership, &rejoin_grace]).collect();
-    let policy = policy.validated().map_err(|error| refused(&error, &place.path, &related))?;
+    let policy = policy.validated().map_err(|error| refused(&error, table.path(), &related))?;
 
-    let peers = peers::read(reader, place, base)?;
-    let messages = messages::read(reader, place, &policy, base, &peers.networks)?;
-    let meeting = SettingsTable { path: place.path.join("discovery"), inherits: Some(common.clone()), origin: place.origin.clone() };
-    let (discovery, timing) = discovery(reader, &meeting, base, policy.ownership)?;
+    let peers = peers::read(table)?;
+    let messages = messages::read(table, &policy, &peers.networks)?;
+    let (discovery, timing) = discovery(&table.table("discovery").inheriting(common), policy.ownership)?;
     Ok(PolicySettings { policy, timing, discovery, messages, peers })
 }
 
 /// Reads how keys are placed.
-fn placement(reader: &Reader, place: &SettingsTable, drives_outbox: bool, fewer_slots: bool) -> Result<PlacementParams, Error> {
-    let mut params = PlacementParams { kind: kind(&reader.take(place, &keys::PLACEMENT)?, drives_outbox)?, ..PlacementParams::default() };
-    let [slots_key, virtual_nodes, load_margin] = [&keys::SLOTS, &keys::VIRTUAL_NODES, &keys::LOAD_MARGIN];
-    refuse_unused(reader, place, params.kind, [slots_key, virtual_nodes, load_margin])?;
+fn placement(table: &SettingsTable<'_>, drives_outbox: bool, fewer_slots: bool) -> Result<PlacementParams, Error> {
+    let mut params = PlacementParams { kind: kind(&table.take(&keys::PLACEMENT)?, drives_outbox)?, ..PlacementParams::default() };
+    refuse_unused(table, params.kind, [&keys::SLOTS, &keys::VIRTUAL_NODES, &keys::LOAD_MARGIN])?;
     if params.kind.by_key().is_none() {
-        params.slots = slots(reader, place, fewer_slots)?;
-        params.load_margin = reader.take(place, load_margin)?.margin()?;
+        params.slots = slots(table, fewer_slots)?;
+        params.load_margin = table.take(&keys::LOAD_MARGIN)?.parse(LoadMargin::parse)?;
     }
     if params.kind.uses_virtual_nodes() {
-        params.virtual_nodes = reader.take(place, virtual_nodes)?.whole()?;
+        params.virtual_nodes = table.take(&keys::VIRTUAL_NODES)?.parse(str::parse)?;
     }
     Ok(params)
 }
 
 pub(super) fn kind(found: &ResolvedValue, drives_outbox: bool) -> Result<PlacementKind, Error> {
     // The table of keys lets none through that has no name.
-    let kind = PlacementKind::named(found.text()?).unwrap_or_default();
+    let kind = PlacementKind::named(found.text()).unwrap_or_default();
     if drives_outbox && kind.by_key().is_some() {
         return Err(
             found.refuse("an outbox uses this policy and fences each slot in its database, and only \"ring\" and \"quota\" have slots; write one of these")
@@ -190,31 +170,29 @@ pub(super) fn kind(found: &ResolvedValue, drives_outbox: bool) -> Result<Placeme
     Ok(kind)
 }
 
-/// Refuses the numbers of slots, virtual nodes and the load margin where they are written and mean nothing: whoever wrote them expects
-/// something else than what the other fleet does.
+/// Refuses the numbers of slots, virtual nodes and the load margin where they are written and have no effect.
 pub(super) fn refuse_unused(
-    reader: &Reader,
-    place: &SettingsTable,
+    table: &SettingsTable<'_>,
     kind: PlacementKind,
-    [slots, virtual_nodes, load_margin]: [&keys::SettingKey; 3],
+    [slots, virtual_nodes, load_margin]: [&SettingKey; 3],
 ) -> Result<(), Error> {
     let Some(placement) = kind.by_key() else { return Ok(()) };
     let unused = [Some(slots), Some(load_margin), (!kind.uses_virtual_nodes()).then_some(virtual_nodes)];
     for key in unused.into_iter().flatten() {
-        if let Some(found) = reader.take_if_set(place, key)? {
+        if let Some(found) = table.written(key)? {
             return Err(found.refuse(format_args!("placement {placement} has no {}; remove it", key.name)));
         }
     }
     Ok(())
 }
 
-fn backend_loss(reader: &Reader, place: &SettingsTable) -> Result<BackendLoss, Error> {
-    let chosen = reader.take(place, &keys::ON_BACKEND_LOSS)?;
-    let keep_for = reader.take_if_set(place, &keys::KEEP_FOR)?;
-    match (chosen.text()?, keep_for) {
+fn backend_loss(table: &SettingsTable<'_>) -> Result<BackendLoss, Error> {
+    let chosen = table.take(&keys::ON_BACKEND_LOSS)?;
+    let keep_for = table.take_if_set(&keys::KEEP_FOR)?;
+    match (chosen.text(), keep_for) {
         ("keep", Some(keep_for)) => Ok(BackendLoss::Keep { keep_for: keep_for.time()? }),
         ("keep", None) => {
-            reader.note_computed(place, &keys::KEEP_FOR, shardwise_core::format_duration(KEEP_FOR_DEFAULT));
+            table.note_computed(&keys::KEEP_FOR, format_duration(KEEP_FOR_DEFAULT));
             Ok(BackendLoss::Keep { keep_for: KEEP_FOR_DEFAULT })
         }
         (_, Some(keep_for)) => {
@@ -224,34 +202,35 @@ fn backend_loss(reader: &Reader, place: &SettingsTable) -> Result<BackendLoss, E
     }
 }
 
-/// Reads what means something under exclusive ownership alone.
-fn claims(reader: &Reader, place: &SettingsTable, policy: &mut Policy) -> Result<(), Error> {
-    let on_drain_timeout = reader.take_if_set(place, &keys::ON_DRAIN_TIMEOUT)?;
-    let epoch_floor = reader.take_if_set(place, &keys::EPOCH_FLOOR)?;
-    let version_rule = reader.take_if_set(place, &keys::VERSION_RULE)?;
+/// Reads what has an effect under exclusive ownership alone.
+fn claims(table: &SettingsTable<'_>, policy: &mut Policy) -> Result<(), Error> {
+    let on_drain_timeout = table.take_if_set(&keys::ON_DRAIN_TIMEOUT)?;
+    let epoch_floor = table.take_if_set(&keys::EPOCH_FLOOR)?;
+    let version_rule = table.take_if_set(&keys::VERSION_RULE)?;
     if policy.ownership != OwnershipMode::Exclusive {
-        let unused = on_drain_timeout.as_ref().or(epoch_floor.as_ref()).or(version_rule.as_ref());
-        let refuse = |found: &ResolvedValue| found.refuse("it is about claims: write ownership = \"exclusive\" beside it, or remove it");
-        return unused.map_or(Ok(()), |found| Err(refuse(found)));
+        let unused = on_drain_timeout.or(epoch_floor).or(version_rule);
+        let refuse =
+            |found: ResolvedValue| Err(found.refuse("it is about claims: write ownership = \"exclusive\" beside it, or remove it"));
+        return unused.map_or(Ok(()), refuse);
     }
-    match on_drain_timeout.as_ref().map(ResolvedValue::text).transpose()? {
+    match on_drain_timeout.as_ref().map(ResolvedValue::text) {
         Some("release") => policy.on_drain_timeout = OnDrainTimeout::Release,
         Some(_) => {}
-        None => reader.note_computed(place, &keys::ON_DRAIN_TIMEOUT, "hold"),
+        None => table.note_computed(&keys::ON_DRAIN_TIMEOUT, "hold"),
     }
-    match version_rule.as_ref().map(ResolvedValue::text).transpose()? {
+    match version_rule.as_ref().map(ResolvedValue::text) {
         // The table of keys lets none through that has no name.
         Some(name) => policy.version_rule = VersionRule::named(name).unwrap_or_default(),
-        None => reader.note_computed(place, &keys::VERSION_RULE, policy.version_rule.as_str()),
+        None => table.note_computed(&keys::VERSION_RULE, policy.version_rule.as_str()),
     }
-    policy.epoch_floor = epoch_floor.as_ref().map(ResolvedValue::epoch_floor).transpose()?.unwrap_or(0);
+    policy.epoch_floor = epoch_floor.map_or(Ok(0), |found| found.parse(str::parse))?;
     Ok(())
 }
 
-fn slots(reader: &Reader, place: &SettingsTable, fewer: bool) -> Result<u32, Error> {
-    if !fewer || reader.find(place, &keys::SLOTS, None)?.is_some() {
-        return reader.take(place, &keys::SLOTS)?.whole();
+fn slots(table: &SettingsTable<'_>, fewer: bool) -> Result<u32, Error> {
+    if !fewer || table.written(&keys::SLOTS)?.is_some() {
+        return table.take(&keys::SLOTS)?.parse(str::parse);
     }
-    reader.note_computed(place, &keys::SLOTS, SLOTS_OUTBOX);
+    table.note_computed(&keys::SLOTS, SLOTS_OUTBOX);
     Ok(SLOTS_OUTBOX)
 }

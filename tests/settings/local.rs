@@ -38,9 +38,4 @@ fn mistakes() {
         &LoadOptions::default().with_variables([("SHARDWISE__RESILIENCE__SHARDING__DISCOVERY__LOCAL", "1")]),
     ));
     assert!(table.ends_with(": it names a table, not a setting: add __ and one of PATH"), "{table}");
-    let shared = refused(&format!("{WORKERS}[default.outbox.o]\npolicy = \"workers\"\nstore = \"sqlite:shardwise.db\"\nsink = \"stdout\""));
-    assert!(
-        shared.ends_with("store is \"sqlite:shardwise.db\": discovery.local.path is the same file; give the outbox its own"),
-        "{shared}"
-    );
 }

@@ -10,8 +10,8 @@ mod random;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use shardwise::settings::{DiscoverySettings, LoadOptions, Origin, PoisonPolicy, Setting, Settings, SinkSettings, StoreSettings};
-use shardwise::{BackendLoss, ErrorKind, LoadMargin, MaxLoss, PlacementParams};
+use shardwise::settings::{DiscoverySettings, InstanceSettings, LoadOptions, Origin, PolicySettings, Setting, Settings};
+use shardwise::{BackendLoss, ErrorKind, GroupName, LoadMargin, MaxLoss, PlacementParams, Policy, PolicyName};
 
 const WORKERS: &str = "[default.resilience.sharding.policies.workers]\ngroup_name = \"g\"\n";
 
@@ -65,6 +65,14 @@ fn a_group_is_enough() {
 }
 
 #[test]
+fn policies_made_in_code_and_the_table_of_keys_have_the_same_defaults() {
+    let settings = read(WORKERS);
+    let (name, group) = (PolicyName::new("workers").unwrap(), GroupName::new("g").unwrap());
+    assert_eq!(settings.policy("workers").unwrap(), &PolicySettings::new(Policy::new(name, group)));
+    assert_eq!(settings.instance, InstanceSettings::default());
+}
+
+#[test]
 fn an_empty_file_has_no_policies_and_foreign_tables_are_left_alone() {
     assert!(read("").policies.is_empty());
     let foreign = "title = \"x\"\ndebug = true\n[default]\nname = 1\nresilience.retry.attempts = 3\n[default.database]\nurl = \"u\"\n\
@@ -90,18 +98,6 @@ fn everything_that_can_be_written_arrives() {
         keep_for = "90s"
         max_loss = "50%"
         discovery = { backend = "my own", ttl = "3s", renew_every = "1s", stop_margin = "0", local.path = "/x/y.db" }
-        [default.outbox.orders]
-        policy = "workers"
-        store = "sqlite:///var/o.db"
-        sink = "file:out.jsonl"
-        batch = 7
-        max_attempts = 3
-        backoff = "1s"
-        poison = "discard"
-        parked_retention = "30d"
-        outage_limit = "2h"
-        poll = "1s"
-        retention = "7d"
         "#,
     );
     assert!(!settings.enabled);
@@ -117,13 +113,15 @@ fn everything_that_can_be_written_arrives() {
     assert_eq!(workers.policy.max_loss, MaxLoss::percent(50));
     assert_eq!((workers.policy.drain_timeout, workers.timing.renew_every), (Duration::from_mins(2), Duration::from_secs(1)));
     assert_eq!(workers.discovery, DiscoverySettings::new("my own"));
-    let orders = settings.outbox("orders").unwrap();
-    assert_eq!(orders.store, StoreSettings::Sqlite { path: PathBuf::from("/var/o.db") });
-    assert_eq!(orders.sink, SinkSettings::File { path: PathBuf::from("out.jsonl") });
-    assert_eq!((orders.batch, orders.max_attempts, orders.poison), (7, 3, PoisonPolicy::Discard));
-    assert_eq!((orders.backoff, orders.poll), (Duration::from_secs(1), Duration::from_secs(1)));
-    assert_eq!(orders.parked_retention, Duration::from_hours(30 * 24));
-    assert_eq!((orders.outage_limit, orders.retention), (Duration::from_hours(2), Duration::from_hours(7 * 24)));
+}
+
+/// A secret, an id or a version is never taken for a number.
+#[test]
+fn what_looks_like_a_number_stays_text() {
+    let settings = with("", &["~INSTANCE__ID=007", "~INSTANCE__VERSION=1.0", "~INSTANCE__ZONE=true"]).unwrap();
+    let instance = settings.instance;
+    let id = instance.id.as_ref().unwrap().as_str();
+    assert_eq!((id, instance.version.as_deref(), instance.zone.as_deref()), ("007", Some("1.0"), Some("true")));
 }
 
 #[test]
@@ -189,6 +187,15 @@ fn a_policy_overrides_single_discovery_keys_and_inherits_the_others() {
     assert_eq!((timing("workers").stop_margin, timing("others").ttl), (Duration::from_millis(50), Duration::from_secs(6)));
     let inherited = origin(&settings, "resilience.sharding.policies.workers.discovery.stop_margin");
     assert_eq!(inherited, ("50ms".into(), "settings line 3, [default]".into()));
+}
+
+/// Of an outbox the library reads the policy; the rest is for the crate of the outbox.
+#[test]
+fn other_keys_of_an_outbox_are_left_alone() {
+    let outbox = "[default.outbox.orders]\npolicy = \"workers\"\nwhatever = { is = 7 }\n";
+    let settings = with(&format!("{WORKERS}{outbox}"), &["SHARDWISE__OUTBOX__ORDERS__BATCH=5"]).unwrap();
+    let shown: Vec<_> = settings.in_force().iter().filter(|setting| setting.key.starts_with("outbox")).map(|s| s.key.as_str()).collect();
+    assert_eq!(shown, ["outbox.orders.policy"]);
 }
 
 #[test]
@@ -258,7 +265,8 @@ fn variables_reach_every_kind_of_key() {
     let workers = settings.policy("workers").unwrap();
     assert_eq!((workers.policy.group.as_str(), workers.timing.ttl), ("7", Duration::from_secs(3)));
     assert_eq!(workers.policy.placement.load_margin, LoadMargin::None);
-    assert_eq!(settings.outbox("orders").unwrap().poison, PoisonPolicy::Park);
+    let outboxes: Vec<_> = settings.outboxes.iter().map(|(name, policy)| (name.as_str(), policy.as_str())).collect();
+    assert_eq!(outboxes, [("orders", "workers")]);
 }
 
 mod files {
@@ -305,7 +313,7 @@ mod files {
     #[test]
     fn options_do_not_show_what_is_in_the_environment() {
         let options = LoadOptions::default().with_variables([("SHARDWISE__X", "hunter2")]);
-        assert_eq!(format!("{options:?}"), r#"LoadOptions { file: None, variables: ["SHARDWISE__X"] }"#);
+        assert_eq!(format!("{options:?}"), r#"LoadOptions { file: None, variables: ["SHARDWISE__X"], .. }"#);
     }
 }
 

@@ -20,10 +20,6 @@ fn an_unknown_key_is_named_with_the_nearest_known_one() {
         refused("[default.resilience.sharding]\nxyz = 1"),
         "settings line 2: resilience.sharding.xyz is not a setting: known here: enabled, instance, discovery, policies"
     );
-    assert_eq!(
-        refused("[default.outbox.orders]\nbatch_size = 1"),
-        "settings line 2: outbox.orders.batch_size is not a setting: did you mean batch?"
-    );
     let spaced = refused("[default.resilience.sharding.instance]\n\"my\\nkey\" = 1");
     assert!(spaced.starts_with("settings line 2: resilience.sharding.instance.\"my\\nkey\" is not a setting: "), "{spaced}");
 }
@@ -334,7 +330,11 @@ fn wrong_types_and_ranges() {
         ("load_margin = 0.0505", format!("load_margin is 0.0505: {margin}")),
         ("load_margin = 11", format!("load_margin is 11: {margin}")),
         ("load_margin = \"0.05\"", format!("load_margin is \"0.05\": {margin}")),
-        ("load_margin = 5e-2", format!("load_margin is 5e-2: {margin}")),
+        ("load_margin = 5e-5", format!("load_margin is 5e-5: {margin}")),
+        ("slots = 64.0", format!("slots is 64.0: {whole}")),
+        ("slots = 99999999999999999999999999999999999999999", format!("slots is 1e41: {whole}")),
+        ("ownership = 1979-05-27", "ownership is a date: write \"eventual\" or \"exclusive\"".into()),
+        ("peer_networks = [\"10.0.0.0/8,fd00::/8\"]", "peer_networks is [\"10.0.0.0/8,fd00::/8\"]: write each text in quotes".into()),
         ("load_margin = nan", format!("load_margin is nan: {margin}")),
         ("placement.x = 1", "placement is a table: write \"ring\"".into()),
         ("discovery = \"local\"", "discovery is \"local\": a table of settings is expected here".into()),
@@ -357,8 +357,8 @@ fn the_tables_above() {
     let array = refused("[[default.outbox]]\nstore = 1");
     assert_eq!(array, "settings line 1: outbox is an array: a table of settings is expected here");
     assert_eq!(
-        refused("[default.outbox]\nstore = \"sqlite:x\""),
-        "settings line 2: outbox.store is a key without a name before it: put it into a table of its own, named by you"
+        refused("[default.outbox]\npolicy = \"x\""),
+        "settings line 2: outbox.policy is a key without a name before it: put it into a table of its own, named by you"
     );
     assert_eq!(
         refused("[default.resilience.sharding.policies]\nworkers = \"g\""),
@@ -409,63 +409,15 @@ fn the_instance() {
 }
 
 #[test]
-fn the_outbox() {
-    let outbox = |lines: &str| {
-        let good = "policy = \"workers\"\nstore = \"sqlite:o.db\"\nsink = \"stdout\"\n";
-        let key = lines.split(' ').next().unwrap();
-        let others: Vec<&str> = good.lines().filter(|line| !line.starts_with(&format!("{key} "))).collect();
-        let seen = refused(&format!("{WORKERS}[default.outbox.o]\n{lines}\n{}", others.join("\n")));
-        seen.replace("settings line 4: outbox.o.", "")
-    };
+fn the_policy_of_an_outbox() {
+    let outbox = |line: &str| refused(&format!("{WORKERS}[default.outbox.o]\n{line}")).replace("settings line 4: outbox.o.", "");
     assert_eq!(
         outbox("policy = \"worker\""),
         "policy is \"worker\": there is no such policy; known policies: workers (did you mean workers?)"
     );
     assert_eq!(outbox("policy = \"x\""), "policy is \"x\": there is no such policy; known policies: workers");
-    assert!(outbox("store = \"outbox.db\"").contains("write sqlite: and a path, such as \"sqlite:outbox.db\", or postgres://"));
-    assert!(outbox("store = \"sqlite:\"").ends_with("write the path of a file"));
-    assert!(outbox("store = \"sqlite::memory:\"").contains("publishers must be able to share the store"));
-    assert!(outbox("store = \"sqlite:o.db?mode=rwc\"").contains("write the path alone"));
-    let with_password = outbox("store = \"postgres://user:hush@host/db\"");
-    assert!(
-        with_password.starts_with("store is ***: leave the password out, and put it into a file that store_password_file"),
-        "{with_password}"
-    );
-    assert!(outbox("store = \"postgres://host/db?sslmode=require&password=hush\"").starts_with("store is ***: leave the password out"));
-    assert!(outbox("store = \"postgres:db\"").ends_with("or postgres://USER@HOST:PORT/DATABASE"));
-    let of_a_file = outbox("store_password_file = \"secret\"");
-    assert_eq!(of_a_file, "store_password_file is \"secret\": the store is a file; only a PostgreSQL store has a password");
-    assert!(!outbox("store = \"mysql://user:hu/sh@host/db\"").contains("hu"), "a password with a slash in it");
-    assert!(outbox("sink = \"amqps://h\"").ends_with("the RabbitMQ sink has no TLS yet; write amqp://"));
-    assert!(
-        outbox("sink = \"nats://me:hush@h\"").starts_with("sink is ***: leave the password out, and put it into a file that sink_password")
-    );
-    let elsewhere = outbox("sink = \"redis://h\"\nsink_fence = true");
-    assert!(elsewhere.ends_with("sink_fence is true: only a sink of these has it: NATS; remove it"), "{elsewhere}");
-    assert!(outbox("sink_to = \"a\"").contains("only a sink of these has it: NATS, Redis, RabbitMQ; remove it"), "stdout has no name");
-    assert!(outbox("sink = \"nats://h\"\nsink_key_file = \"k\"").contains("sink_cert_file and sink_key_file belong together"));
-    assert!(outbox("sink = \"stdin\"").contains("write \"stdout\", file: and a path, such as \"file:events.jsonl\", or an address"));
-    assert!(outbox("sink = \"file:\"").ends_with("write the path of a file"));
-    let poison = outbox("poison = \"skip\"");
-    assert!(poison.contains("\"block\"") && poison.contains("\"discard\""), "{poison}");
-    assert_eq!(outbox("parked_retention = \"0\""), "parked_retention is \"0\": between 1s and 3650d is allowed");
-    assert_eq!(outbox("batch = 10001"), "batch is 10001: a whole number from 1 to 10000 is allowed");
-    assert_eq!(outbox("backoff = \"0\""), "backoff is \"0\": between 1ms and 1h is allowed");
-    for missing in ["policy", "store", "sink"] {
-        let lines = ["policy = \"workers\"", "store = \"sqlite:o.db\"", "sink = \"stdout\""];
-        let others = lines.iter().filter(|line| !line.starts_with(missing)).fold(String::new(), |text, line| text + line + "\n");
-        let seen = refused(&format!("{WORKERS}[default.outbox.o]\n{others}"));
-        assert!(seen.starts_with(&format!("settings line 3: outbox.o.{missing} is missing: ")), "{seen}");
-    }
-}
-
-#[test]
-fn two_outboxes_on_one_store() {
-    let lines = "policy = \"workers\"\nstore = \"sqlite:o.db\"\nsink = \"stdout\"\n";
-    assert_eq!(
-        refused(&format!("{WORKERS}[default.outbox.a]\n{lines}[default.outbox.b]\n{lines}")),
-        "settings line 9: outbox.b.store is \"sqlite:o.db\": outbox.a has the same store; give each outbox its own"
-    );
+    let missing = outbox("store = \"sqlite:o.db\"");
+    assert!(missing.starts_with("settings line 3: outbox.o.policy is missing: "), "{missing}");
 }
 
 #[test]
@@ -542,7 +494,6 @@ fn variables_that_name_no_setting() {
         seen("~POLICIES__WORKER__SLOTS=5"),
         "resilience.sharding.policies.worker is nowhere else, and group_name is missing (did you mean to override workers?)"
     );
-    assert_eq!(seen("SHARDWISE__OUTBOX__O__BATCH=5"), "outbox.o is nowhere else, and policy is missing");
 }
 
 #[cfg(unix)]
@@ -559,10 +510,9 @@ fn variables_that_are_not_text() {
 }
 
 #[test]
-fn an_unknown_policy_or_outbox_lists_the_known_ones() {
+fn an_unknown_policy_lists_the_known_ones() {
     let settings = read(&format!("{WORKERS}[default.resilience.sharding.policies.others]\ngroup_name = \"h\""));
     let error = settings.policy("worker").unwrap_err();
     assert_eq!(error.kind(), ErrorKind::UnknownPolicy);
     assert_eq!(error.to_string(), "there is no policy \"worker\"; known: others, workers (did you mean workers?)");
-    assert_eq!(settings.outbox("x").unwrap_err().to_string(), "there is no outbox \"x\"; known: none");
 }

@@ -22,6 +22,7 @@ mod private_file;
 mod publisher;
 #[cfg(any(feature = "postgres", feature = "tls"))]
 mod secret;
+pub mod settings;
 pub mod sink;
 #[cfg(feature = "sqlite")]
 pub mod sqlite;

@@ -15,8 +15,9 @@ pub(crate) mod watch;
 use std::future::Future;
 use std::time::Duration;
 
-use shardwise::Settings;
-use shardwise::settings::{LoadOptions, OutboxSettings};
+use shardwise::settings::LoadOptions;
+use shardwise::{PolicyName, Settings};
+use shardwise_outbox::settings::LoadedSettings;
 
 use crate::args::{Args, Command, Common};
 use crate::exit::{CliFailure, Code, Result};
@@ -48,18 +49,23 @@ pub(crate) fn run(args: Args) -> Result<Code> {
 
 /// The settings that the command line and the environment name.
 fn load_settings(common: &Common) -> Result<Settings> {
+    Ok(load_with_outboxes(common)?.settings)
+}
+
+/// The same with the outboxes in them.
+fn load_with_outboxes(common: &Common) -> Result<LoadedSettings> {
     let mut options = LoadOptions::from_process();
     if let Some(file) = &common.settings {
         options = options.with_file(file);
     }
-    Ok(Settings::load(&options)?)
+    Ok(LoadedSettings::load(&options)?)
 }
 
 /// Refuses to join the ring of an outbox: its publishers alone share it, and a slot of anything else would never be published.
 fn joins_no_outbox(settings: &Settings, policy: &str, instead: &str) -> Result<()> {
     let mine = settings.policy(policy)?;
-    let meets = |outbox: &OutboxSettings| settings.policies.get(&outbox.policy).is_some_and(|other| other.meets(mine));
-    let owner = settings.outboxes.iter().find(|(_, outbox)| meets(outbox));
+    let meets = |policy: &PolicyName| settings.policies.get(policy).is_some_and(|other| other.meets(mine));
+    let owner = settings.outboxes.iter().find(|(_, policy)| meets(policy));
     owner.map_or(Ok(()), |(outbox, _)| {
         let message = format!(
             "policy {policy:?} is the ring of outbox {:?}: only its publishers (shardwise outbox run) may join it, because the events of every \

@@ -10,12 +10,12 @@ use clap::Args;
 use metrics_exporter_prometheus::PrometheusBuilder;
 use serde::Serialize;
 use shardwise::ShardingFactory;
-use shardwise::settings::Settings;
+use shardwise_outbox::settings::LoadedSettings;
 use shardwise_sidecar::{Options, Render, Sidecar, Tls, Token, describe_metrics, goes_on};
 use tokio_util::task::AbortOnDropHandle;
 
 use super::outbox::SidecarOutbox;
-use super::{WAITS_QUIETLY, joins_no_outbox, load_settings, still_waiting};
+use super::{WAITS_QUIETLY, joins_no_outbox, load_with_outboxes, still_waiting};
 use crate::args::Common;
 use crate::exit::{CliFailure, Code, Result};
 use crate::supervisor::Supervisor;
@@ -93,20 +93,20 @@ struct Ready<'a> {
 
 impl Serve {
     pub(crate) fn run(&self, common: &Common) -> Result<Code> {
-        let settings = load_settings(common)?;
-        if !settings.enabled {
+        let loaded = load_with_outboxes(common)?;
+        if !loaded.settings.enabled {
             return Err(CliFailure::new(
                 Code::Usage,
                 "enabled = false: there is no group to answer for; set it to true, or do without a sidecar",
             ));
         }
         for policy in &self.policy {
-            joins_no_outbox(&settings, policy, &format!("show it with --observe {policy}"))?;
+            joins_no_outbox(&loaded.settings, policy, &format!("show it with --observe {policy}"))?;
         }
         let mut options = self.options()?;
-        let outbox = self.outbox.as_ref().map(|name| shown(name, &settings)).transpose()?;
+        let outbox = self.outbox.as_ref().map(|name| shown(name, &loaded)).transpose()?;
         options.outbox = outbox.as_ref().map(|(shown, _)| Arc::clone(shown) as Arc<dyn shardwise_sidecar::Outbox>);
-        let factory = ShardingFactory::from_settings(settings)?;
+        let factory = ShardingFactory::from_settings(loaded.settings)?;
         traces::runs_as(factory.instance_id().as_str());
         let sidecar = Sidecar::new(factory.clone(), &self.policy, options)?;
         let services = self.policy.iter().map(|policy| factory.create(policy)).collect::<shardwise::Result<Vec<_>>>()?;
@@ -163,9 +163,9 @@ impl Serve {
 }
 
 /// An outbox of the settings, and the TTL of its publishers.
-fn shown(name: &str, settings: &Settings) -> Result<(Arc<SidecarOutbox>, Duration)> {
-    let outbox = settings.outbox(name)?;
-    Ok((SidecarOutbox::new(name, outbox), settings.policy(outbox.policy.as_str())?.timing.ttl))
+fn shown(name: &str, loaded: &LoadedSettings) -> Result<(Arc<SidecarOutbox>, Duration)> {
+    let outbox = loaded.outbox(name)?;
+    Ok((SidecarOutbox::new(name, outbox), loaded.settings.policy(outbox.policy.as_str())?.timing.ttl))
 }
 
 /// Begins to count, for `/metrics`.

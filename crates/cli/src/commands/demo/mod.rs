@@ -15,8 +15,8 @@ use clap::Args;
 use serde::Serialize;
 use shardwise::Timing;
 use shardwise::core::{format_duration, parse_duration};
-use shardwise::settings::StoreSettings;
 use shardwise_outbox::SqliteStore;
+use shardwise_outbox::settings::StoreSettings;
 
 use crate::args::Common;
 use crate::exit::{CliFailure, Code, Result};
@@ -108,7 +108,7 @@ impl Demo {
             return Err(CliFailure::new(Code::Usage, "the demo's settings name another store than it wrote"));
         };
         let store = SqliteStore::init(path.clone()).await?;
-        let placement = settings.policy(NAME)?.policy.placement;
+        let placement = settings.settings.policy(NAME)?.policy.placement;
         let shutdown = signals::shutdown()?;
         let mut play = Play::new(stage, store, writer, DemoDisplay::new(quiet, placement.slots), placement, self.ttl);
         let outcome = play.run(self.workers.into(), &shutdown).await;

@@ -10,7 +10,8 @@ use std::time::Duration;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use shardwise::core::format_duration;
-use shardwise::settings::{LoadOptions, Settings};
+use shardwise::settings::LoadOptions;
+use shardwise_outbox::settings::LoadedSettings;
 use tempfile::TempDir;
 use tokio::process::{Child, Command};
 
@@ -66,8 +67,8 @@ impl DemoStage {
     }
 
     /// The settings that the publishers read, checked as they will check them.
-    pub(super) fn settings(&self) -> Result<Settings> {
-        Ok(Settings::load(&LoadOptions::default().with_file(self.settings_file()))?)
+    pub(super) fn settings(&self) -> Result<LoadedSettings> {
+        Ok(LoadedSettings::load(&LoadOptions::default().with_file(self.settings_file()))?)
     }
 
     fn settings_file(&self) -> PathBuf {

@@ -3,8 +3,8 @@
 use clap::Args;
 use nix::unistd::{User, getuid};
 use serde_json::json;
-use shardwise::Settings;
 use shardwise_outbox::one_line;
+use shardwise_outbox::settings::LoadedSettings;
 use shardwise_outbox::store::{DeadLetter, DeadLetters, DeadState, REPLAY_EVENTS_MAX, ReplayResult, Signature};
 
 use super::OutboxArgs;
@@ -66,7 +66,7 @@ pub(crate) struct List {
 }
 
 impl List {
-    pub(super) async fn run(&self, settings: &Settings, common: &Common) -> Result<Code> {
+    pub(super) async fn run(&self, settings: &LoadedSettings, common: &Common) -> Result<Code> {
         let store = OpenedStore::open(self.which.of(settings)?).await?;
         let letters = store.dead_letters().dead_letters(self.key.as_deref(), self.limit.into()).await?;
         store.close().await;
@@ -128,7 +128,7 @@ pub(crate) struct Replay {
 }
 
 impl Replay {
-    pub(super) async fn run(&self, settings: &Settings, common: &Common) -> Result<Code> {
+    pub(super) async fn run(&self, settings: &LoadedSettings, common: &Common) -> Result<Code> {
         let (outbox, signature) = (self.which.of(settings)?, self.signed.signature()?);
         let store = OpenedStore::open(outbox).await?;
         let dead = store.dead_letters();
@@ -199,7 +199,7 @@ pub(crate) struct ReplayAggregate {
 }
 
 impl ReplayAggregate {
-    pub(super) async fn run(&self, settings: &Settings, common: &Common) -> Result<Code> {
+    pub(super) async fn run(&self, settings: &LoadedSettings, common: &Common) -> Result<Code> {
         let (outbox, signature) = (self.which.of(settings)?, self.signed.signature()?);
         if !(1..=REPLAY_EVENTS_MAX).contains(&self.limit) {
             return Err(CliFailure::new(
@@ -236,7 +236,7 @@ pub(crate) struct Discard {
 }
 
 impl Discard {
-    pub(super) async fn run(&self, settings: &Settings, common: &Common) -> Result<Code> {
+    pub(super) async fn run(&self, settings: &LoadedSettings, common: &Common) -> Result<Code> {
         let (outbox, signature) = (self.which.of(settings)?, self.signed.signature()?);
         let store = OpenedStore::open(outbox).await?;
         let dead = store.dead_letters();
@@ -260,7 +260,7 @@ pub(crate) struct Audit {
 }
 
 impl Audit {
-    pub(super) async fn run(&self, settings: &Settings, common: &Common) -> Result<Code> {
+    pub(super) async fn run(&self, settings: &LoadedSettings, common: &Common) -> Result<Code> {
         let store = OpenedStore::open(self.which.of(settings)?).await?;
         let entries = store.dead_letters().audit(self.limit.into()).await?;
         store.close().await;

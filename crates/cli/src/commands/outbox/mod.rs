@@ -13,15 +13,15 @@ use std::sync::Arc;
 
 use clap::{Args, Subcommand};
 use serde_json::json;
-use shardwise::settings::{OutboxSettings, Settings};
 use shardwise::{Sharding, ShardingFactory};
-use shardwise_outbox::{ErrorKind, OutboxPublisher, Poison, PublisherOptions};
+use shardwise_outbox::settings::{LoadedSettings, OutboxSettings};
+use shardwise_outbox::{ErrorKind, OutboxPublisher};
 use shardwise_sidecar::goes_on;
 use tokio_util::task::AbortOnDropHandle;
 
 use self::open_store::OpenedStore;
 pub(crate) use self::sidecar_outbox::SidecarOutbox;
-use super::{load_settings, waiting, waits_for};
+use super::{load_with_outboxes, waiting, waits_for};
 use crate::args::Common;
 use crate::exit::{CliFailure, Code, Result};
 use crate::output::{self, Format, count};
@@ -141,7 +141,7 @@ impl From<shardwise_outbox::Error> for CliFailure {
 
 impl OutboxCommand {
     pub(crate) async fn run(&self, common: &Common) -> Result<Code> {
-        let settings = load_settings(common)?;
+        let settings = load_with_outboxes(common)?;
         match self {
             Self::Init(which) => init(which.of(&settings)?, common).await,
             Self::Enqueue(enqueue) => enqueue.run(enqueue.which.of(&settings)?, common).await,
@@ -159,12 +159,12 @@ impl OutboxCommand {
 }
 
 impl OutboxArgs {
-    fn of<'s>(&'s self, settings: &'s Settings) -> Result<&'s OutboxSettings> {
+    fn of<'s>(&'s self, settings: &'s LoadedSettings) -> Result<&'s OutboxSettings> {
         self.named(settings).map(|(_, outbox)| outbox)
     }
 
     /// The outbox that is meant, and its name in the settings.
-    fn named<'s>(&'s self, settings: &'s Settings) -> Result<(&'s str, &'s OutboxSettings)> {
+    fn named<'s>(&'s self, settings: &'s LoadedSettings) -> Result<(&'s str, &'s OutboxSettings)> {
         match (&self.name, settings.outboxes.iter().next()) {
             (Some(name), _) => Ok((name, settings.outbox(name)?)),
             (None, Some((name, outbox))) if settings.outboxes.len() == 1 => Ok((name.as_str(), outbox)),
@@ -256,14 +256,14 @@ async fn write(
 }
 
 impl RunPublisher {
-    async fn run(&self, settings: &Settings) -> Result<Code> {
+    async fn run(&self, settings: &LoadedSettings) -> Result<Code> {
         if let Some(parent) = self.exit_with_parent {
             exit_with_parent(parent)?;
         }
         // What is wrong comes in this order: the settings, before anything is contacted; the store; the group.
         let (name, outbox) = self.which.named(settings)?;
-        let (sink, options) = (sink::made(outbox)?, options(outbox, settings)?);
-        let factory = ShardingFactory::from_settings(settings.clone())?;
+        let sink = sink::made(outbox)?;
+        let factory = ShardingFactory::from_settings(settings.settings.clone())?;
         traces::runs_as(factory.instance_id().as_str());
         let shutdown = signals::shutdown()?;
         let listener = match self.listen {
@@ -283,7 +283,8 @@ impl RunPublisher {
             }
         };
         let shared: Arc<dyn Sharding> = Arc::new(sharding.clone());
-        let publisher = OutboxPublisher::builder().store(store.shared()).sink(sink).sharding(shared).options(options).build()?;
+        let publisher =
+            OutboxPublisher::builder().store(store.shared()).sink(sink).sharding(shared).options(outbox.options.clone()).build()?;
         let joined = tokio::select! {
             joined = waiting(waits_for(outbox.policy.as_str()), sharding.register_self()) => joined,
             () = shutdown.cancelled() => Ok(()),
@@ -299,7 +300,7 @@ impl RunPublisher {
             if let Ok(address) = listener.local_addr() {
                 output::note(format_args!("listening on http://{address}"));
             }
-            let own = settings.instance.address.iter().map(|address| address.host.clone());
+            let own = settings.settings.instance.address.iter().map(|address| address.host.clone());
             let hosts = self.allow_host.iter().cloned().chain(own).collect();
             listen::serve(listener, hosts, listen::ListenState { stats: stats.clone(), sharding: sharding.clone(), metrics })
         });
@@ -346,23 +347,4 @@ fn exit_with_parent(parent: u32) -> Result<()> {
     } else {
         Err(CliFailure::new(Code::No, "the process that started this one is gone"))
     }
-}
-
-fn options(outbox: &OutboxSettings, settings: &Settings) -> Result<PublisherOptions> {
-    Ok(PublisherOptions {
-        batch: outbox.batch as usize,
-        max_attempts: outbox.max_attempts,
-        backoff: outbox.backoff,
-        poison: match outbox.poison {
-            shardwise::settings::PoisonPolicy::Park => Poison::Park,
-            shardwise::settings::PoisonPolicy::Discard => Poison::Discard,
-            _ => Poison::Block,
-        },
-        outage_limit: outbox.outage_limit,
-        poll: outbox.poll,
-        retention: outbox.retention,
-        parked_retention: outbox.parked_retention,
-        drain_timeout: settings.policy(outbox.policy.as_str())?.policy.drain_timeout,
-        ..PublisherOptions::default()
-    })
 }

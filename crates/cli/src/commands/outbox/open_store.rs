@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use shardwise::Serves;
-use shardwise::settings::{OutboxSettings, StoreSettings};
+use shardwise_outbox::settings::{OutboxSettings, StoreSettings};
 use shardwise_outbox::{DeadLetters, NewEvent, PostgresConfig, PostgresStore, SqliteStore, Store};
 
 use crate::exit::{CliFailure, Code, Result};

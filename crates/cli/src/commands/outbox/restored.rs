@@ -2,7 +2,7 @@
 
 use clap::Args;
 use serde_json::json;
-use shardwise::settings::OutboxSettings;
+use shardwise_outbox::settings::OutboxSettings;
 use shardwise_outbox::store::ABOVE_MAX;
 
 use super::OutboxArgs;

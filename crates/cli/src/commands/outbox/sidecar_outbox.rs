@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use futures::FutureExt as _;
 use futures::future::BoxFuture;
-use shardwise::settings::OutboxSettings;
 use shardwise_outbox::report_backlog;
+use shardwise_outbox::settings::OutboxSettings;
 use shardwise_outbox::store::{DeadLetter, ReplayResult, Signature, Stuck};
 use shardwise_sidecar::{OutboxLetter, OutboxReplay, OutboxStatus, OutboxStuck};
 use tokio::sync::OnceCell;
@@ -37,7 +37,7 @@ impl SidecarOutbox {
     pub(crate) async fn report(self: Arc<Self>, ttl: Duration) {
         // The same label as its publishers'. A sidecar need not be able to read the sink's password.
         let sink = sink::made(&self.settings).map_or_else(|_| "unknown".to_owned(), |sink| sink.name().to_owned());
-        let (poll, shown) = (self.settings.poll, self);
+        let (poll, shown) = (self.settings.options.poll, self);
         let look = move |most| {
             let shown = Arc::clone(&shown);
             async move { shown.store().await?.shared().backlog(most).await.map_err(|error| error.to_string()) }.boxed()
@@ -54,7 +54,7 @@ impl SidecarOutbox {
         dead.truncate(SHOWN);
         Ok(OutboxStatus {
             outbox: self.name.clone(),
-            stuck: status.stuck(self.settings.poll).into_iter().map(stuck).collect(),
+            stuck: status.stuck(self.settings.options.poll).into_iter().map(stuck).collect(),
             pending: status.pending,
             oldest_pending_age_ms: status.oldest_pending_age.map(millis),
             blocked_aggregates: status.blocked_aggregates,

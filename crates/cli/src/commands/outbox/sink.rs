@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use shardwise::settings::{OutboxSettings, RemoteSink, SinkFormat, SinkKind, SinkSettings};
+use shardwise_outbox::settings::{OutboxSettings, RemoteSink, SinkFormat, SinkKind, SinkSettings};
 use shardwise_outbox::sink::{
     HttpConfig, HttpSink, Mode, NatsConfig, NatsSink, RabbitMqConfig, RabbitMqSink, RedisConfig, RedisSink, Template, TlsFiles,
 };

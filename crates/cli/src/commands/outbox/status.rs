@@ -1,7 +1,7 @@
 //! `shardwise outbox status`: how the outbox stands, for people and for programs.
 
 use serde_json::json;
-use shardwise::settings::OutboxSettings;
+use shardwise_outbox::settings::OutboxSettings;
 use shardwise_outbox::store::Stuck;
 use shardwise_outbox::{Status, one_line};
 
@@ -14,7 +14,7 @@ pub(super) async fn run(outbox: &OutboxSettings, common: &Common) -> Result<Code
     let store = OpenedStore::open(outbox).await?;
     let status = store.shared().status().await?;
     store.close().await;
-    let stuck = status.stuck(outbox.poll);
+    let stuck = status.stuck(outbox.options.poll);
     match common.format() {
         Format::Human => output::text(&told(&status, &stuck))?,
         Format::Json => output::json_line(&as_json(&status, &stuck))?,

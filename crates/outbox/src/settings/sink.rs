@@ -4,11 +4,11 @@ use std::fmt;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use super::files::BaseDirectory;
-use super::keys::{self, SettingKey};
-use super::read::{Reader, ResolvedValue, SettingsTable};
-use crate::Error;
-use shardwise_discovery::settings::MASK;
+use shardwise::Result;
+use shardwise::discovery::settings::MASK;
+use shardwise::settings::{ResolvedValue, SettingKey, SettingsTable};
+
+use super::keys;
 
 /// What a sink may be.
 const SINKS: &str = "write \"stdout\", file: and a path, such as \"file:events.jsonl\", or an address that begins with nats://, tls:// (NATS), \
@@ -107,7 +107,7 @@ pub struct RemoteSink {
     pub stream: Option<String>,
     /// Whether that is made if it is missing.
     pub create: bool,
-    /// Whether NATS is told which message each one must follow.
+    /// Whether NATS refuses a message that does not follow its predecessor.
     pub fence: bool,
     /// The exchange of RabbitMQ.
     pub exchange: Option<String>,
@@ -161,83 +161,71 @@ const ONLY: [(&SettingKey, &[SinkKind]); 14] = {
     ]
 };
 
-pub(super) fn sink(reader: &Reader, place: &SettingsTable, base: &BaseDirectory) -> Result<SinkSettings, Error> {
-    let found = reader.require(place, &keys::SINK)?;
-    let text = found.text()?;
+pub(super) fn sink(table: &SettingsTable<'_>) -> Result<SinkSettings> {
+    let found = table.require(&keys::SINK)?;
+    let text = found.text();
     let kind = text.split_once("://").and_then(|(scheme, _)| SinkKind::BY_SCHEME.iter().find(|(known, _)| *known == scheme));
     let kind = kind.map(|(_, kind)| *kind);
-    only_fitting(reader, place, kind)?;
+    only_fitting(table, kind)?;
     let sink = match (text, kind) {
         ("stdout", _) => SinkSettings::Stdout,
-        (_, Some(kind)) => SinkSettings::Remote(Box::new(remote(reader, place, base, &found, kind)?)),
+        (_, Some(kind)) => SinkSettings::Remote(Box::new(remote(table, &found, kind)?)),
         _ => match text.split_once(':') {
-            Some(("file", path)) => SinkSettings::File { path: base.resolve(&found, path.strip_prefix("//").unwrap_or(path))? },
-            Some(("amqps", _)) => return Err(found.refuse("the RabbitMQ sink has no TLS yet; write amqp://")),
-            _ if text.get(..4).is_some_and(|start| start.eq_ignore_ascii_case("http")) => return Err(found.refuse_masked(SINKS)),
-            _ => return Err(found.refuse(SINKS)),
+            Some(("file", path)) => SinkSettings::File { path: table.resolve(&found, path.strip_prefix("//").unwrap_or(path))? },
+            Some(("amqps", _)) => return Err(found.refuse("the RabbitMQ sink has no TLS yet; write amqp://").into()),
+            _ if text.get(..4).is_some_and(|start| start.eq_ignore_ascii_case("http")) => return Err(found.refuse_masked(SINKS).into()),
+            _ => return Err(found.refuse(SINKS).into()),
         },
     };
-    reader.note(&found, &sink);
+    table.note(&found, &sink);
     Ok(sink)
 }
 
-/// A key that this sink has nothing to do with would be believed to do something.
-fn only_fitting(reader: &Reader, place: &SettingsTable, kind: Option<SinkKind>) -> Result<(), Error> {
+/// A key without effect on this sink would be believed to have one.
+fn only_fitting(table: &SettingsTable<'_>, kind: Option<SinkKind>) -> Result<()> {
     for (key, kinds) in ONLY {
         if kind.is_some_and(|kind| kinds.contains(&kind)) {
             continue;
         }
-        if let Some(found) = reader.optional(place, key)? {
+        if let Some(found) = table.find(key)? {
             let names: Vec<_> = kinds.iter().map(|kind| kind.name()).collect();
-            return Err(found.refuse(format_args!("only a sink of these has it: {}; remove it", names.join(", "))));
+            return Err(found.refuse(format_args!("only a sink of these has it: {}; remove it", names.join(", "))).into());
         }
     }
     Ok(())
 }
 
 /// What is wrong with the rest of the address, the sink says when it is made; a password must not get that far.
-fn remote(
-    reader: &Reader,
-    place: &SettingsTable,
-    base: &BaseDirectory,
-    found: &ResolvedValue,
-    kind: SinkKind,
-) -> Result<RemoteSink, Error> {
-    let url = found.text()?;
+fn remote(table: &SettingsTable<'_>, found: &ResolvedValue, kind: SinkKind) -> Result<RemoteSink> {
+    let url = found.text();
     let authority = url.split_once("://").map_or("", |(_, rest)| rest);
     if authority.rsplit_once('@').is_some_and(|(user, _)| user.contains(':')) {
-        return Err(found.refuse_masked("leave the password out, and put it into a file that sink_password_file names"));
+        return Err(found.refuse_masked("leave the password out, and put it into a file that sink_password_file names").into());
     }
-    let file = |key: &SettingKey| -> Result<Option<PathBuf>, Error> {
-        let Some(found) = reader.optional(place, key)? else { return Ok(None) };
-        let path = base.resolve(&found, found.text()?)?;
-        reader.note(&found, path.display());
-        Ok(Some(path))
-    };
-    let text = |key: &SettingKey| reader.take_if_set(place, key)?.map(|found| found.text().map(str::to_owned)).transpose();
-    let flag = |key: &SettingKey| reader.take_if_set(place, key)?.map_or(Ok(false), |found| found.flag());
-    let identity = match (file(&keys::SINK_CERT_FILE)?, file(&keys::SINK_KEY_FILE)?) {
+    let text = |key: &SettingKey| -> Result<_> { Ok(table.take_if_set(key)?.map(|found| found.text().to_owned())) };
+    let flag = |key: &SettingKey| table.take_if_set(key)?.map_or(Ok(false), |found| found.flag());
+    let identity = match (table.take_path(&keys::SINK_CERT_FILE)?, table.take_path(&keys::SINK_KEY_FILE)?) {
         (Some(certificate), Some(key)) => Some((certificate, key)),
         (None, None) => None,
-        _ if kind == SinkKind::Http => return Err(found.refuse_masked(PAIR)),
-        _ => return Err(found.refuse(PAIR)),
+        _ if kind == SinkKind::Http => return Err(found.refuse_masked(PAIR).into()),
+        _ => return Err(found.refuse(PAIR).into()),
     };
     let format = text(&keys::SINK_FORMAT)?.map(|format| if format == "binary" { SinkFormat::Binary } else { SinkFormat::Structured });
     Ok(RemoteSink {
         kind,
         url: url.to_owned(),
-        password_file: file(&keys::SINK_PASSWORD_FILE)?,
-        ca_file: file(&keys::SINK_CA_FILE)?,
+        password_file: table.take_path(&keys::SINK_PASSWORD_FILE)?,
+        ca_file: table.take_path(&keys::SINK_CA_FILE)?,
         identity,
         to: text(&keys::SINK_TO)?,
         stream: text(&keys::SINK_STREAM)?,
         create: flag(&keys::SINK_CREATE)?,
         fence: flag(&keys::SINK_FENCE)?,
         exchange: text(&keys::SINK_EXCHANGE)?,
-        length: reader.take_if_set(place, &keys::SINK_LENGTH)?.map(|found| found.whole()).transpose()?,
+        length: table.take_if_set(&keys::SINK_LENGTH)?.map(|found| found.parse(str::parse)).transpose()?,
         format,
-        secret_file: file(&keys::SINK_SECRET_FILE)?,
+        secret_file: table.take_path(&keys::SINK_SECRET_FILE)?,
         private: flag(&keys::SINK_PRIVATE)?,
-        timeout: reader.take_if_set(place, &keys::SINK_TIMEOUT)?.map(|found| found.time()).transpose()?,
+        timeout: table.take_if_set(&keys::SINK_TIMEOUT)?.map(|found| found.time()).transpose()?,
     })
 }

@@ -1,13 +1,15 @@
-//! Which file, which section, which variables; and reading the file.
+//! Where settings are read from: the file, its section, the environment variables.
 
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::fmt;
 use std::io::{ErrorKind as IoErrorKind, Read};
 use std::path::{Path, PathBuf};
 
-use super::origin::fail;
-use super::variables::customary;
+use shardwise_settings::customary_variables;
+
+use super::{fail, schema};
 use crate::Error;
 
 /// The most bytes that a settings file may have.
@@ -29,16 +31,19 @@ pub struct LoadOptions {
     /// Environment variables by name. Looked at are those that begin with `SHARDWISE_`, and those of other tools that a backend's keys
     /// fall back on.
     pub variables: BTreeMap<String, OsString>,
+    /// What stands in for the file.
+    text: Option<String>,
 }
 
 impl LoadOptions {
     /// With the environment of this process.
     pub fn from_process() -> Self {
+        let customary = customary_variables(&schema::root(None));
         let ours = |(name, value): (OsString, OsString)| {
-            let ours = |name: &String| name.starts_with(COMMON_PREFIX) || customary().any(|other| other == name);
+            let ours = |name: &String| name.starts_with(COMMON_PREFIX) || customary.iter().any(|other| other == name);
             name.into_string().ok().filter(ours).map(|name| (name, value))
         };
-        Self { file: None, variables: std::env::vars_os().filter_map(ours).collect() }
+        Self { variables: std::env::vars_os().filter_map(ours).collect(), ..Self::default() }
     }
 
     /// With this file instead of the one that the environment names.
@@ -47,14 +52,28 @@ impl LoadOptions {
         Self { file: Some(file.into()), ..self }
     }
 
+    /// With this text instead of any file. Messages call it `settings`, and relative paths in it begin at the working directory.
+    #[must_use]
+    pub fn with_text(self, text: impl Into<String>) -> Self {
+        Self { text: Some(text.into()), ..self }
+    }
+
     /// With these environment variables instead of those it has.
     #[must_use]
     pub fn with_variables<N: Into<String>, V: Into<OsString>>(self, variables: impl IntoIterator<Item = (N, V)>) -> Self {
         Self { variables: variables.into_iter().map(|(name, value)| (name.into(), value.into())).collect(), ..self }
     }
 
-    /// The file to read.
-    pub(super) fn path(&self) -> PathBuf {
+    /// The text to read, and the file that it is from.
+    pub(super) fn read(&self) -> Result<(Cow<'_, str>, Option<PathBuf>), Error> {
+        if let Some(text) = &self.text {
+            return Ok((text.into(), None));
+        }
+        let path = self.path();
+        Ok((read(&path, self)?.into(), Some(path)))
+    }
+
+    fn path(&self) -> PathBuf {
         let named = self.file.clone().or_else(|| self.variable(FILE_VARIABLE).map(PathBuf::from));
         named.unwrap_or_else(|| DEFAULT_FILE.into())
     }
@@ -78,15 +97,15 @@ impl LoadOptions {
 }
 
 impl fmt::Debug for LoadOptions {
-    /// Names the variables and keeps their values to itself: the environment is where people put secrets.
+    /// Names the variables and shows neither their values nor the text: both may hold secrets.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let names: Vec<&String> = self.variables.keys().collect();
-        f.debug_struct("LoadOptions").field("file", &self.file).field("variables", &names).finish()
+        f.debug_struct("LoadOptions").field("file", &self.file).field("variables", &names).finish_non_exhaustive()
     }
 }
 
 /// The text of the settings file.
-pub(super) fn read(path: &Path, options: &LoadOptions) -> Result<String, Error> {
+fn read(path: &Path, options: &LoadOptions) -> Result<String, Error> {
     let shown = path.display();
     let unreadable = |error: std::io::Error| {
         let message = match error.kind() {

@@ -1,32 +1,13 @@
-//! The table of keys against the file that documents it. What a user sees of bad input is tested from outside, in `tests/settings.rs`.
+//! `settings.toml`, the file that documents every key: against the tables of keys of the library, of all backends and of the outbox.
 
-use shardwise_core::{BackendLoss, OwnershipMode};
+use shardwise::settings::{Fallback, LoadOptions, Settings};
+use shardwise::{BackendLoss, OwnershipMode};
+use shardwise_outbox::settings::{LoadedSettings, SinkKind, SinkSettings, StoreSettings, known_keys};
 
-use super::keys::{Fallback, SettingKey};
-use super::origin::fail;
-use super::tree::{SchemaNode, root};
-use super::value::Raw;
-use super::*;
+const DOCUMENTED: &str = include_str!("../../../../settings.toml");
 
-const DOCUMENTED: &str = include_str!("../../settings.toml");
-
-/// Every key with the names above it; `*` stands for a name of the user's choice.
-fn keys_below(fields: &'static [SchemaNode], above: &str, found: &mut Vec<(String, SettingKey)>) {
-    for node in fields {
-        match node {
-            SchemaNode::Leaf(key) => found.push((format!("{above}{}", key.name), *key)),
-            SchemaNode::Free(key) => found.push((format!("{above}{}.*", key.name), *key)),
-            SchemaNode::Table { name, fields, .. } => keys_below(fields, &format!("{above}{name}."), found),
-            SchemaNode::Named { name, each } => keys_below(each, &format!("{above}{name}.*."), found),
-            SchemaNode::Later(_) | SchemaNode::Absent(_) => {}
-        }
-    }
-}
-
-fn known_keys() -> Vec<(String, SettingKey)> {
-    let mut found = Vec::new();
-    keys_below(root(), "", &mut found);
-    found
+fn load(text: &str, options: LoadOptions) -> LoadedSettings {
+    LoadedSettings::load(&options.with_text(text)).unwrap()
 }
 
 /// The documented file with every `#key = …` and `#[table]` made real; prose has a space after its `#`.
@@ -57,32 +38,33 @@ fn matches(pattern: &str, path: &str) -> bool {
 
 #[test]
 fn the_documented_file_loads_as_it_stands_and_with_everything_uncommented() {
-    let settings = Settings::from_toml_str(DOCUMENTED).unwrap();
+    let loaded = load(DOCUMENTED, LoadOptions::default());
+    let settings = &loaded.settings;
     let names: Vec<String> = settings.policies.values().map(|known| format!("{} {}", known.policy.name, known.policy.group)).collect();
     assert_eq!(names, ["my_custom_workers custom-worker-service", "outbox_publishers outbox-publisher-service"]);
     assert_eq!(settings.policy("outbox_publishers").unwrap().policy.placement.slots, 1_024);
     assert_eq!(settings.policy("my_custom_workers").unwrap().policy.placement.slots, 16_384);
-    assert_eq!(settings.outbox("orders").unwrap().policy.as_str(), "outbox_publishers");
+    assert_eq!(loaded.outbox("orders").unwrap().policy.as_str(), "outbox_publishers");
     let production = LoadOptions::default().with_variables([("SHARDWISE_ENV", "production")]);
-    // These are read at once, and nobody has written them here.
+    // These files are read at once, and they do not exist here.
     let unwritten = ["messages_token_file = \"messages.token\"\n", "peer_token_file = \"peers.token\"\n"];
     let text = unwritten.iter().fold(uncommented(), |text, line| text.replace(line, ""));
-    let all = Settings::from_toml_str_with(&text, &production).unwrap();
+    let mut examples = load(&text, production);
     let policies = |settings: &Settings| settings.policies.values().map(|p| (p.policy.clone(), p.discovery.clone())).collect::<Vec<_>>();
     // What has no default, or another, is an example.
-    let mut examples = all.clone();
-    let exclusive = examples.policies.iter().find(|(name, _)| name.as_str() == "exclusive_workers").map(|(name, _)| name.clone()).unwrap();
-    let exclusive = examples.policies.remove(&exclusive).unwrap().policy;
+    let exclusive =
+        examples.settings.policies.iter().find(|(name, _)| name.as_str() == "exclusive_workers").map(|(name, _)| name.clone()).unwrap();
+    let exclusive = examples.settings.policies.remove(&exclusive).unwrap().policy;
     assert_eq!((exclusive.ownership, exclusive.placement.slots, exclusive.epoch_floor), (OwnershipMode::Exclusive, 1_024, 0));
-    for policy in examples.policies.values_mut() {
+    for policy in examples.settings.policies.values_mut() {
         (policy.policy.on_backend_loss, policy.policy.max_loss, policy.policy.next) = (BackendLoss::Stop, None, None);
     }
     // Each outbox has a policy to itself.
     let publishers: Vec<_> =
         examples.outboxes.iter().filter(|(name, _)| name.as_str() != "orders").map(|(_, o)| o.policy.clone()).collect();
     assert_eq!(publishers.len(), 5, "{publishers:?}");
-    examples.policies.retain(|name, _| !publishers.contains(name));
-    assert_eq!(policies(&examples), policies(&settings));
+    examples.settings.policies.retain(|name, _| !publishers.contains(name));
+    assert_eq!(policies(&examples.settings), policies(settings));
     let payments = examples.outboxes.iter().find(|(name, _)| name.as_str() == "payments").map(|(name, _)| name.clone()).unwrap();
     let payments = examples.outboxes.remove(&payments).unwrap().store;
     let url = "postgres://app@db.example:5432/app?sslmode=verify-full".to_owned();
@@ -96,7 +78,7 @@ fn the_documented_file_loads_as_it_stands_and_with_everything_uncommented() {
         _ => true,
     });
     assert_eq!(kinds, [SinkKind::RabbitMq, SinkKind::Http, SinkKind::Nats, SinkKind::Redis], "invoices, notices, shipments, stocks");
-    assert_eq!(examples.outboxes, settings.outboxes);
+    assert_eq!(examples.outboxes, loaded.outboxes);
 }
 
 #[test]
@@ -115,7 +97,7 @@ fn the_documented_file_has_every_key_with_its_default_and_why() {
                 Fallback::Text(_) if path.ends_with("my_custom_workers.on_backend_loss") => assert_eq!(value, "keep"),
                 Fallback::Text(_) if path.ends_with("exclusive_workers.ownership") => assert_eq!(value, "exclusive"),
                 Fallback::Text(default) => assert_eq!(value, default, "{path}"),
-                Fallback::Computed | Fallback::Unset | Fallback::Required(_) => {}
+                _ => {}
             }
         }
     }
@@ -126,11 +108,11 @@ fn what_the_documented_file_writes_is_what_holds_without_it() {
     let bare = "[default.resilience.sharding.policies]\noutbox_publishers.group_name = \"outbox-publisher-service\"\n\
          my_custom_workers.group_name = \"custom-worker-service\"\n[default.outbox.orders]\n\
          policy = \"outbox_publishers\"\nstore = \"sqlite:outbox.db\"\nsink = \"stdout\"";
-    let (bare, documented) = (Settings::from_toml_str(bare).unwrap(), Settings::from_toml_str(DOCUMENTED).unwrap());
-    assert_eq!(bare.policies, documented.policies);
+    let (bare, documented) = (load(bare, LoadOptions::default()), load(DOCUMENTED, LoadOptions::default()));
+    assert_eq!(bare.settings.policies, documented.settings.policies);
     assert_eq!(bare.outboxes, documented.outboxes);
-    assert_eq!(bare.instance, documented.instance);
-    let values = |settings: &Settings| settings.in_force().iter().map(|s| (s.key.clone(), s.value.clone())).collect::<Vec<_>>();
+    assert_eq!(bare.settings.instance, documented.settings.instance);
+    let values = |loaded: &LoadedSettings| loaded.settings.in_force().iter().map(|s| (s.key.clone(), s.value.clone())).collect::<Vec<_>>();
     assert_eq!(values(&bare), values(&documented));
 }
 
@@ -138,17 +120,8 @@ fn what_the_documented_file_writes_is_what_holds_without_it() {
 fn every_default_fits_its_key() {
     for (pattern, key) in known_keys() {
         if let Fallback::Text(default) = key.fallback {
-            let read = key.shape.read(&Raw::Bare(default.to_owned())).map_err(fail);
-            assert_eq!(read.unwrap().to_string(), default, "{pattern}");
+            assert_eq!(key.shape.check(default).as_deref(), Ok(default), "{pattern}");
         }
         assert!(!key.why.contains('\n') && !key.why.is_empty(), "{pattern}");
     }
-}
-
-#[test]
-fn policies_made_in_code_and_the_table_of_keys_have_the_same_defaults() {
-    let settings = Settings::from_toml_str("default.resilience.sharding.policies.p.group_name = \"g\"").unwrap();
-    let (name, group) = (PolicyName::new("p").unwrap(), shardwise_core::GroupName::new("g").unwrap());
-    assert_eq!(settings.policy("p").unwrap(), &PolicySettings::new(shardwise_core::Policy::new(name, group)));
-    assert_eq!(settings.instance, InstanceSettings::default());
 }

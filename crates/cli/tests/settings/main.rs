@@ -2,7 +2,9 @@
 
 #![expect(clippy::unwrap_used, reason = "tests report by panicking")]
 
+#[path = "../common/mod.rs"]
 mod common;
+mod documented;
 
 use common::{Place, run, workers};
 use serde_json::Value;

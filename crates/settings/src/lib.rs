@@ -1,0 +1,52 @@
+//! Settings by a table of keys, on the crate `config`.
+//!
+//! A [`SchemaNode`] tree says what may be written where; a [`Reader`] checks a TOML file and environment variables against it and lets
+//! `config` lay them over each other, with the file, the section and the line, or the variable, beside each value. A [`SettingsTable`]
+//! reads values by their [`SettingKey`] and keeps account of what is in force. Every error is one line that names the place, the key,
+//! its value and what is allowed.
+//!
+//! It knows no policy, no backend and no outbox; `shardwise` and `shardwise-outbox` bring their keys.
+
+mod file;
+mod origin;
+mod reader;
+mod schema;
+mod secret;
+mod table;
+mod value;
+mod variables;
+
+use std::fmt;
+
+pub use origin::{Origin, Setting};
+pub use reader::{Reader, Sources};
+pub use schema::{Fallback, SchemaNode, SettingKey, known_keys, listed, meant};
+pub use table::{ResolvedValue, SettingsTable, refused};
+pub use value::{Shape, shown};
+pub use variables::customary_variables;
+
+/// The result of everything in this crate that can fail.
+pub type Result<T, E = Error> = std::result::Result<T, E>;
+
+/// What is wrong with a setting: one line, whatever characters the names in it have.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Error(String);
+
+impl Error {
+    /// An error that belongs to no place; see [`Origin::fail`] and [`ResolvedValue::refuse`] for those that do.
+    pub fn new(message: impl fmt::Display) -> Self {
+        let mut line = String::new();
+        for c in message.to_string().chars() {
+            if c.is_control() { line.extend(c.escape_debug()) } else { line.push(c) }
+        }
+        Self(line)
+    }
+}
+
+impl fmt::Display for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl std::error::Error for Error {}

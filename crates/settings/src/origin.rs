@@ -1,0 +1,100 @@
+//! Where a value came from, and the one line that says what is wrong with it.
+
+use std::fmt;
+use std::sync::Arc;
+
+use config::Value;
+use serde::{Deserialize, Serialize};
+
+use crate::Error;
+use crate::file::DEFAULT_SECTION;
+use crate::value::shown;
+use crate::variables::PREFIX;
+
+/// Where a value in force came from.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "from", rename_all = "snake_case")]
+#[non_exhaustive]
+pub enum Origin {
+    /// The key is written nowhere.
+    Default,
+    /// A policy's `next` does not name the key, and the policy's own value holds.
+    Policy,
+    /// A section of the settings file.
+    File {
+        /// The file as it was named; `settings` when the text did not come from a file.
+        file: Arc<str>,
+        /// The section: `default`, or an environment's such as `production`.
+        section: Arc<str>,
+        /// The line, counted from 1.
+        line: usize,
+    },
+    /// An environment variable.
+    Variable {
+        /// Its name.
+        variable: Arc<str>,
+    },
+}
+
+impl fmt::Display for Origin {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Default => f.write_str("default"),
+            Self::Policy => f.write_str("the policy"),
+            Self::File { file, section, line } => write!(f, "{file} line {line}, [{section}]"),
+            Self::Variable { variable } => write!(f, "environment variable {variable}"),
+        }
+    }
+}
+
+impl Origin {
+    /// The origin as the crate `config` keeps it beside a value: JSON in its one text.
+    pub(crate) fn on(&self, kind: impl Into<config::ValueKind>) -> Value {
+        Value::new(serde_json::to_string(self).ok().as_ref(), kind)
+    }
+
+    /// The origin that [`Origin::on`] wrote; a value without one is written nowhere.
+    pub(crate) fn of(value: &Value) -> Self {
+        value.origin().and_then(|text| serde_json::from_str(text).ok()).unwrap_or(Self::Default)
+    }
+
+    /// Which layer this is; the uppermost has the highest number. Other tools' variables lie below the file.
+    pub(crate) fn layer(&self) -> u8 {
+        match self {
+            Self::File { section, .. } if &**section == DEFAULT_SECTION => 1,
+            Self::File { .. } => 2,
+            Self::Variable { variable } if variable.starts_with(PREFIX) => 3,
+            Self::Default | Self::Policy | Self::Variable { .. } => 0,
+        }
+    }
+
+    /// A settings error that begins with the place to look at.
+    pub fn fail(&self, message: impl fmt::Display) -> Error {
+        match self {
+            Self::Default | Self::Policy => Error::new(message),
+            Self::File { file, line, .. } => Error::new(format_args!("{file} line {line}: {message}")),
+            Self::Variable { variable } => Error::new(format_args!("environment variable {variable}: {message}")),
+        }
+    }
+}
+
+/// One value in force, for people who ask why.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[non_exhaustive]
+pub struct Setting {
+    /// The full key without its section, such as `resilience.sharding.policies.workers.slots`.
+    pub key: String,
+    /// The value as text, relative paths as they are used.
+    pub value: String,
+    /// Where it came from. A policy's discovery key that the policy does not override has the origin of the common one.
+    pub origin: Origin,
+    /// What the key is for, in one line.
+    pub why: &'static str,
+}
+
+/// The full key of `name` in `table`; a name with characters that TOML does not allow bare is in quotes.
+pub(crate) fn join(table: &str, name: &str) -> String {
+    let is_bare = !name.is_empty() && name.len() <= 64 && name.bytes().all(|b| b.is_ascii_alphanumeric() || b"_-".contains(&b));
+    let name = if is_bare { name.to_owned() } else { shown(name) };
+    if table.is_empty() { name } else { format!("{table}.{name}") }
+}

@@ -1,0 +1,225 @@
+//! The tree of known names: what may be written where, and what was probably meant by a name that is not in it. A key that is not in it
+//! does not exist.
+
+use shardwise_core::PolicyName;
+
+use crate::origin::{Origin, join};
+use crate::value::Shape;
+use crate::{Error, Result};
+
+/// Below this similarity (0 to 1) a suggestion confuses more than it helps.
+const SIMILAR_MIN: f64 = 0.75;
+
+/// What holds where a key is not written.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Fallback {
+    /// This text, read like an environment variable's.
+    Text(&'static str),
+    /// Something that depends on other keys or on the machine.
+    Computed,
+    /// Nothing; the key is optional.
+    Unset,
+    /// The key must be written; the text says what to write.
+    Required(&'static str),
+}
+
+/// One key of a table: its name, what it takes, what holds without it, and what it is for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct SettingKey {
+    /// Its name in its table.
+    pub name: &'static str,
+    /// What its value must look like.
+    pub shape: Shape,
+    /// What holds where it is not written.
+    pub fallback: Fallback,
+    /// What it is for, in one line.
+    pub why: &'static str,
+    /// A customary environment variable of other tools, such as `CONSUL_HTTP_ADDR`, that lies below the file.
+    pub variable: Option<&'static str>,
+}
+
+impl SettingKey {
+    /// An optional key.
+    pub const fn new(name: &'static str, shape: Shape, why: &'static str) -> Self {
+        Self { name, shape, fallback: Fallback::Unset, why, variable: None }
+    }
+
+    /// With a default, as it would be written into an environment variable.
+    #[must_use]
+    pub const fn or(self, default: &'static str) -> Self {
+        Self { fallback: Fallback::Text(default), ..self }
+    }
+
+    /// A key that must be written; `what` says what to write.
+    #[must_use]
+    pub const fn required(self, what: &'static str) -> Self {
+        Self { fallback: Fallback::Required(what), ..self }
+    }
+
+    /// With a default that depends on other keys or on the machine.
+    #[must_use]
+    pub const fn computed(self) -> Self {
+        Self { fallback: Fallback::Computed, ..self }
+    }
+
+    /// With a customary variable, if there is one.
+    #[must_use]
+    pub const fn or_variable(self, variable: Option<&'static str>) -> Self {
+        Self { variable, ..self }
+    }
+}
+
+/// One name in a table.
+#[derive(Debug)]
+pub enum SchemaNode {
+    /// A value.
+    Leaf(SettingKey),
+    /// A table. In an open one other names belong to the application and are left alone.
+    Table {
+        /// Its name.
+        name: &'static str,
+        /// What is in it.
+        fields: Vec<SchemaNode>,
+        /// Whether other names are left alone.
+        is_open: bool,
+    },
+    /// A table of tables whose names the user chooses. In open ones other keys belong to another crate and are left alone.
+    Named {
+        /// Its name.
+        name: &'static str,
+        /// What is in each.
+        each: Vec<SchemaNode>,
+        /// Whether other keys are left alone.
+        is_open: bool,
+    },
+    /// A table of values whose names the user chooses.
+    Free(SettingKey),
+    /// For a part that this program was built without: left alone, so that programs with different features can share a file.
+    Absent(&'static str),
+    /// Fixed by the design, without behaviour so far.
+    Later(&'static str),
+}
+
+impl SchemaNode {
+    /// A table with nothing but these.
+    pub const fn table(name: &'static str, fields: Vec<Self>) -> Self {
+        Self::Table { name, fields, is_open: false }
+    }
+
+    /// These keys, to stand in a table.
+    pub fn leaves(keys: &[SettingKey]) -> Vec<Self> {
+        keys.iter().copied().map(Self::Leaf).collect()
+    }
+
+    pub(crate) const fn name(&self) -> &'static str {
+        match self {
+            Self::Leaf(key) | Self::Free(key) => key.name,
+            Self::Table { name, .. } | Self::Named { name, .. } | Self::Absent(name) | Self::Later(name) => name,
+        }
+    }
+}
+
+/// Every key that may be written, under its full name; `*` stands for a name of the user's choice.
+pub fn known_keys(root: &[SchemaNode]) -> Vec<(String, SettingKey)> {
+    let mut found = Vec::new();
+    keys_below(root, "", &mut found);
+    found
+}
+
+fn keys_below(fields: &[SchemaNode], above: &str, found: &mut Vec<(String, SettingKey)>) {
+    for node in fields {
+        match node {
+            SchemaNode::Leaf(key) => found.push((format!("{above}{}", key.name), *key)),
+            SchemaNode::Free(key) => found.push((format!("{above}{}.*", key.name), *key)),
+            SchemaNode::Table { name, fields, .. } => keys_below(fields, &format!("{above}{name}."), found),
+            SchemaNode::Named { name, each, .. } => keys_below(each, &format!("{above}{name}.*."), found),
+            SchemaNode::Later(_) | SchemaNode::Absent(_) => {}
+        }
+    }
+}
+
+/// The keys in plain tables that fall back on other tools' variables: the names above and of each, and the variable.
+pub(crate) fn customary(fields: &[SchemaNode]) -> Vec<(Vec<&'static str>, &'static str)> {
+    let mut found = Vec::new();
+    for node in fields {
+        match node {
+            SchemaNode::Leaf(SettingKey { name, variable: Some(variable), .. }) => found.push((vec![*name], *variable)),
+            SchemaNode::Table { name, fields, .. } => {
+                found.extend(customary(fields).into_iter().map(|(names, variable)| ([&[*name], &*names].concat(), variable)));
+            }
+            _ => {}
+        }
+    }
+    found
+}
+
+/// The node of that name.
+pub(crate) fn node_in<'s>(fields: &'s [SchemaNode], name: &str) -> Option<&'s SchemaNode> {
+    fields.iter().find(|node| node.name() == name)
+}
+
+/// The error for a key that the design names and nothing acts on.
+pub(crate) fn not_built_yet(path: &str, origin: &Origin) -> Error {
+    origin.fail(format_args!("{path} is not built yet: remove it"))
+}
+
+/// The full key of a table whose name the user chose.
+pub(crate) fn named(table: &str, name: &str, origin: &Origin) -> Result<String> {
+    let path = join(table, name);
+    match PolicyName::new(name) {
+        Ok(_) => Ok(path),
+        Err(_) => Err(origin
+            .fail(format_args!("{path} is not a name: use lower-case letters, digits and single underscores, beginning with a letter"))),
+    }
+}
+
+/// The most similar of the known names, if any is similar at all.
+pub(crate) fn nearest<'n>(given: &str, known: impl IntoIterator<Item = &'n str>) -> Option<&'n str> {
+    let similar =
+        known.into_iter().map(|name| (strsim::jaro_winkler(given, name), name)).filter(|(similarity, _)| *similarity >= SIMILAR_MIN);
+    similar.max_by(|a, b| a.0.total_cmp(&b.0)).map(|(_, name)| name)
+}
+
+/// ` (did you mean …?)` if one of the known names is similar, else nothing.
+pub fn meant<'n>(given: &str, known: impl IntoIterator<Item = &'n str>) -> String {
+    nearest(given, known).map(|name| format!(" (did you mean {name}?)")).unwrap_or_default()
+}
+
+/// The known names for a message that has just named an unknown one, and which of them was probably meant.
+pub fn listed(given: &str, known: &[&str]) -> String {
+    let names = if known.is_empty() { "none".into() } else { known.join(", ") };
+    format!("{names}{}", meant(given, known.iter().copied()))
+}
+
+/// The names that may be written in a table.
+pub(crate) fn known(fields: &[SchemaNode]) -> impl Iterator<Item = &'static str> {
+    fields.iter().filter(|node| !matches!(node, SchemaNode::Later(_) | SchemaNode::Absent(_))).map(SchemaNode::name)
+}
+
+/// What to do about a name that the table `fields` does not have: the same name elsewhere, a similar one here, or all that are known.
+pub(crate) fn advice(given: &str, fields: &[SchemaNode], root: &[SchemaNode]) -> String {
+    if let Some(place) = find(given, fields) {
+        return format!("did you mean {place}?");
+    }
+    if let Some(name) = nearest(given, known(fields)) {
+        return format!("did you mean {name}?");
+    }
+    if let Some(place) = find(given, root) {
+        return format!("it belongs in {place}");
+    }
+    format!("known here: {}", known(fields).collect::<Vec<_>>().join(", "))
+}
+
+/// Where in the tables below `fields` a key of exactly that name stands.
+fn find(given: &str, fields: &[SchemaNode]) -> Option<String> {
+    let inside = |name: &str, fields| find(given, fields).map(|place| format!("{name}.{place}"));
+    fields.iter().find_map(|node| match node {
+        SchemaNode::Leaf(key) | SchemaNode::Free(key) => (key.name == given).then(|| given.to_owned()),
+        SchemaNode::Table { name, .. } | SchemaNode::Named { name, .. } if *name == given => Some(given.to_owned()),
+        SchemaNode::Table { name, fields, .. } => inside(name, fields),
+        SchemaNode::Named { name, each, .. } => inside(&format!("{name}.NAME"), each),
+        SchemaNode::Later(_) | SchemaNode::Absent(_) => None,
+    })
+}

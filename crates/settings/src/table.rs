@@ -1,0 +1,263 @@
+//! From what was written to what is in force: one value at a time, each with its origin kept for those who ask.
+
+use std::fmt;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use config::{Value, ValueKind};
+use shardwise_core::{MaxLoss, PolicyError, parse_duration};
+use shardwise_discovery::settings::MASK;
+
+use crate::origin::{Origin, Setting, join};
+use crate::reader::{Reader, TABLE_NOTE, children, table_origin};
+use crate::schema::{Fallback, SettingKey};
+use crate::value::{Shape, Written, percent, shown};
+use crate::{Error, Result};
+
+/// A table of settings while it is read.
+#[derive(Debug, Clone)]
+pub struct SettingsTable<'r> {
+    reader: &'r Reader,
+    path: String,
+    /// The table whose values hold where this one has none.
+    inherits: Option<String>,
+    origin: Origin,
+}
+
+impl<'r> SettingsTable<'r> {
+    pub(crate) fn new(reader: &'r Reader, path: &str) -> Self {
+        Self { reader, path: path.to_owned(), inherits: None, origin: Origin::Default }
+    }
+
+    /// The table of that name in this one.
+    #[must_use]
+    pub fn table(&self, name: &str) -> Self {
+        let inherits = self.inherits.as_ref().map(|other| join(other, name));
+        Self { path: join(&self.path, name), inherits, ..self.clone() }
+    }
+
+    /// The same with another one's values where it has none.
+    #[must_use]
+    pub fn inheriting(self, other: &str) -> Self {
+        Self { inherits: Some(other.to_owned()), ..self }
+    }
+
+    /// The tables in this one, by name, each with its origin.
+    pub fn tables(&self) -> Vec<(&'r str, Self)> {
+        let values = self.reader.values_in(&self.path).into_iter();
+        values.map(|(name, value)| (name, Self { origin: table_origin(value), ..self.table(name) })).collect()
+    }
+
+    /// Where the file names this table; `None` if it does not.
+    pub fn named_at(&self) -> Option<Origin> {
+        self.reader.value(&self.path).and_then(children)?.get(TABLE_NOTE).map(Origin::of)
+    }
+
+    /// Its full key.
+    pub fn path(&self) -> &str {
+        &self.path
+    }
+
+    /// Where it is written.
+    pub const fn origin(&self) -> &Origin {
+        &self.origin
+    }
+
+    /// A value that is written or has a default, and counts as in force.
+    ///
+    /// # Errors
+    ///
+    /// It is missing, or not what the key takes. The same holds for all that read.
+    pub fn take(&self, key: &SettingKey) -> Result<ResolvedValue> {
+        let found = self.require(key)?;
+        self.note(&found, found.shown());
+        Ok(found)
+    }
+
+    /// A value, if it is written; then it counts as in force.
+    pub fn take_if_set(&self, key: &SettingKey) -> Result<Option<ResolvedValue>> {
+        let found = self.written(key)?;
+        if let Some(found) = &found {
+            self.note(found, found.shown());
+        }
+        Ok(found)
+    }
+
+    /// The path of a file, if it is written; then it counts as in force.
+    pub fn take_path(&self, key: &SettingKey) -> Result<Option<PathBuf>> {
+        let Some(found) = self.find(key)? else { return Ok(None) };
+        let path = self.resolve(&found, found.text())?;
+        self.note(&found, path.display());
+        Ok(Some(path))
+    }
+
+    /// A value that is written or has a default, and does not count as in force before [`SettingsTable::note`].
+    pub fn require(&self, key: &SettingKey) -> Result<ResolvedValue> {
+        let what = if let Fallback::Required(what) = key.fallback { what } else { "write it" };
+        let missing = || self.origin.fail(format_args!("{} is missing: {what}", join(&self.path, key.name)));
+        self.find(key)?.ok_or_else(missing)
+    }
+
+    /// The same, if it is written or has a default.
+    pub fn find(&self, key: &SettingKey) -> Result<Option<ResolvedValue>> {
+        match (self.written(key)?, key.fallback) {
+            (None, Fallback::Text(text)) => {
+                let own = join(&self.path, key.name);
+                let written = Written { kind: ValueKind::String(text.to_owned()), is_bare: true };
+                ResolvedValue::read(key, own.clone(), own, written, Origin::Default).map(Some)
+            }
+            (found, _) => Ok(found),
+        }
+    }
+
+    /// The same, if it is written, here or in the table that this one inherits from.
+    pub fn written(&self, key: &SettingKey) -> Result<Option<ResolvedValue>> {
+        let own = join(&self.path, key.name);
+        let inherited = self.inherits.as_ref().map(|table| join(table, key.name));
+        let found =
+            [Some(own.clone()), inherited].into_iter().flatten().find_map(|path| self.reader.value(&path).map(|value| (path, value)));
+        found.map(|(written_as, value)| ResolvedValue::of(key, own, written_as, value)).transpose()
+    }
+
+    /// Every value of the table of that key, whose names the user chooses; they count as in force.
+    pub fn take_all(&self, key: &SettingKey) -> Result<Vec<(&'r str, ResolvedValue)>> {
+        let table = join(&self.path, key.name);
+        let read = |(name, value): (&'r str, &Value)| {
+            let found = ResolvedValue::of(key, join(&table, name), join(&table, name), value)?;
+            self.note(&found, found.shown());
+            Ok((name, found))
+        };
+        self.reader.values_in(&table).into_iter().map(read).collect()
+    }
+
+    /// The path that `text`, found in `found`, stands for. A relative one in the file, or a default, begins at the file's directory; one in
+    /// an environment variable at the working directory, like everything else in a shell.
+    pub fn resolve(&self, found: &ResolvedValue, text: &str) -> Result<PathBuf> {
+        if text.is_empty() || text.contains('\0') {
+            return Err(found.refuse("write the path of a file"));
+        }
+        Ok(match found.origin {
+            Origin::Variable { .. } => text.into(),
+            _ => self.reader.base.join(text),
+        })
+    }
+
+    /// Counts a value as in force, shown like this.
+    pub fn note(&self, found: &ResolvedValue, shown: impl fmt::Display) {
+        self.add(Setting { key: found.key.clone(), value: shown.to_string(), origin: found.origin.clone(), why: found.why });
+    }
+
+    /// Counts a default as in force that is computed.
+    pub fn note_computed(&self, key: &SettingKey, value: impl fmt::Display) {
+        self.note_from(key, value, Origin::Default);
+    }
+
+    /// Counts a value as in force that is not written under this key.
+    pub fn note_from(&self, key: &SettingKey, value: impl fmt::Display, origin: Origin) {
+        self.add(Setting { key: join(&self.path, key.name), value: value.to_string(), origin, why: key.why });
+    }
+
+    fn add(&self, setting: Setting) {
+        self.reader.in_force.borrow_mut().push(setting);
+    }
+}
+
+/// A value that fits its key, and where it is written.
+#[derive(Debug, Clone)]
+pub struct ResolvedValue {
+    /// Its full key as it is in force.
+    key: String,
+    /// The full key under which it is written.
+    written_as: String,
+    why: &'static str,
+    is_secret: bool,
+    written: Written,
+    text: String,
+    origin: Origin,
+}
+
+impl ResolvedValue {
+    fn of(key: &SettingKey, own: String, written_as: String, value: &Value) -> Result<Self> {
+        let origin = Origin::of(value);
+        let written = Written { kind: value.kind.clone(), is_bare: matches!(origin, Origin::Variable { .. }) };
+        Self::read(key, own, written_as, written, origin)
+    }
+
+    fn read(key: &SettingKey, own: String, written_as: String, written: Written, origin: Origin) -> Result<Self> {
+        let text = check(key, &written_as, &written, &origin)?;
+        Ok(Self { key: own, written_as, why: key.why, is_secret: key.shape == Shape::Secret, written, text, origin })
+    }
+
+    /// The value as text, the same however it was written: `64`, `true`, `5s`, texts separated by commas.
+    pub fn text(&self) -> &str {
+        &self.text
+    }
+
+    /// The value as `read` understands its text.
+    ///
+    /// # Errors
+    ///
+    /// As [`ResolvedValue::refuse`], with what `read` says.
+    pub fn parse<T, E: fmt::Display>(&self, read: impl FnOnce(&str) -> Result<T, E>) -> Result<T> {
+        read(&self.text).map_err(|why| self.refuse(why))
+    }
+
+    /// The value of a [`Shape::Flag`].
+    pub fn flag(&self) -> Result<bool> {
+        self.parse(str::parse)
+    }
+
+    /// The value of a [`Shape::Time`].
+    pub fn time(&self) -> Result<Duration> {
+        self.parse(parse_duration)
+    }
+
+    /// The value of a [`Shape::Percent`].
+    pub fn percent(&self) -> Result<MaxLoss> {
+        self.parse(|text| percent(text).ok_or("write a whole percentage"))
+    }
+
+    /// The error that names place, key, value and what is allowed.
+    pub fn refuse(&self, allowed: impl fmt::Display) -> Error {
+        if self.is_secret {
+            return self.refuse_masked(allowed);
+        }
+        self.origin.fail(format_args!("{} is {}: {allowed}", self.written_as, self.written))
+    }
+
+    /// The same where the value must not be repeated.
+    pub fn refuse_masked(&self, allowed: impl fmt::Display) -> Error {
+        self.origin.fail(format_args!("{} is {MASK}: {allowed}", self.written_as))
+    }
+
+    /// Of two keys that exclude each other the nearer one counts: written in the table itself rather than in the one it inherits from,
+    /// then in a later layer rather than in an earlier one.
+    pub fn nearness(&self) -> (bool, u8) {
+        (self.key == self.written_as, self.origin.layer())
+    }
+
+    fn shown(&self) -> &str {
+        if self.is_secret { MASK } else { &self.text }
+    }
+}
+
+/// The value's text; the error names place, key, value and what is allowed.
+pub(crate) fn check(key: &SettingKey, path: &str, written: &Written, origin: &Origin) -> Result<String> {
+    key.shape.read(written).map_err(|allowed| match key.shape {
+        Shape::Secret => origin.fail(format_args!("{path} is {MASK}: {allowed}")),
+        _ => origin.fail(format_args!("{path} is {written}: {allowed}")),
+    })
+}
+
+/// The core's refusal of a combination, with full keys and with the place of the value it names; if that one is written nowhere, with the
+/// place of the first value that is.
+pub fn refused(error: &PolicyError, table: &str, related: &[&ResolvedValue]) -> Error {
+    let key = join(table, error.key);
+    let named = related.iter().find(|found| found.key == key);
+    let message = format!("{} is {}: {}", named.map_or(&key, |found| &found.written_as), shown(&error.value), error.allowed);
+    let is_written = |found: &&&ResolvedValue| found.origin != Origin::Default;
+    named
+        .filter(is_written)
+        .or_else(|| related.iter().find(is_written))
+        .map_or_else(|| Error::new(&message), |found| found.origin.fail(&message))
+}

@@ -1,0 +1,221 @@
+//! Values: as they were written, and what they must look like.
+
+use std::fmt;
+use std::time::Duration;
+
+use config::ValueKind;
+use secrecy::SecretString;
+use shardwise_core::{LoadMargin, MaxLoss, format_duration, parse_duration};
+use shardwise_discovery::settings::without_user;
+
+/// The most characters of a text that a message repeats.
+const SHOWN_CHARS_MAX: usize = 80;
+
+/// A value as it was written.
+#[derive(Debug, Clone)]
+pub(crate) struct Written {
+    pub(crate) kind: ValueKind,
+    /// From an environment variable or a default: always text, and the key decides how it is read.
+    pub(crate) is_bare: bool,
+}
+
+impl fmt::Display for Written {
+    /// One line, shortened: the way messages repeat a value.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let text = match &self.kind {
+            ValueKind::String(text) => shown(text),
+            ValueKind::Array(items) => match texts_in(items) {
+                Some(texts) => format!("[{}]", shortened(&texts.map(shown).collect::<Vec<_>>().join(", "))),
+                None => "an array".to_owned(),
+            },
+            ValueKind::Table(_) => "a table".to_owned(),
+            ValueKind::Nil => "a date".to_owned(),
+            other => shortened(&number_or_flag(other)),
+        };
+        f.write_str(&text)
+    }
+}
+
+/// The texts of an array; `None` if it has anything else.
+fn texts_in(items: &[config::Value]) -> Option<impl Iterator<Item = &str>> {
+    let text = |item: &config::Value| matches!(item.kind, ValueKind::String(_));
+    let texts = items.iter().filter_map(|item| if let ValueKind::String(text) = &item.kind { Some(text.as_str()) } else { None });
+    items.iter().all(text).then_some(texts)
+}
+
+/// A number or flag as TOML writes it: a float keeps its point, so that 64.0 is no whole number.
+fn number_or_flag(kind: &ValueKind) -> String {
+    if let ValueKind::Float(number) = kind { format!("{number:?}").to_lowercase() } else { kind.to_string() }
+}
+
+fn shortened(text: &str) -> String {
+    match text.char_indices().nth(SHOWN_CHARS_MAX) {
+        Some((end, _)) => format!("{}…", &text[..end]),
+        None => text.to_owned(),
+    }
+}
+
+/// A text in quotes, on one line, not too long, and without the user and password of a URL.
+pub fn shown(text: &str) -> String {
+    format!("{:?}", shortened(&without_user(text)))
+}
+
+/// What a key's value must look like.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Shape {
+    /// `true` or `false`.
+    Flag,
+    /// A text.
+    Text,
+    /// At least one text, none of them empty; separated by commas where there are no brackets.
+    Texts,
+    /// A text that is never shown.
+    Secret,
+    /// One of these texts.
+    OneOf(&'static [&'static str]),
+    /// A whole number.
+    Whole {
+        /// The smallest that is allowed.
+        min: u64,
+        /// The largest that is allowed.
+        max: u64,
+    },
+    /// A duration, in whole milliseconds.
+    Time {
+        /// The shortest that is allowed.
+        min: Duration,
+        /// The longest that is allowed.
+        max: Duration,
+    },
+    /// A load margin: `none`, or a number with at most three decimals.
+    Margin,
+    /// A whole percentage from 1% to 99%.
+    Percent,
+}
+
+impl Shape {
+    /// A whole number from `min` to `max`.
+    pub const fn whole(min: u64, max: u64) -> Self {
+        Self::Whole { min, max }
+    }
+
+    /// A duration from `min` to `max`.
+    pub const fn time(min: Duration, max: Duration) -> Self {
+        Self::Time { min, max }
+    }
+
+    /// Checks a text as an environment variable or a default has it, and returns it as settings show it; the error says what is allowed.
+    pub fn check(self, text: &str) -> Result<String, String> {
+        self.read(&Written { kind: ValueKind::String(text.to_owned()), is_bare: true })
+    }
+
+    /// Checks a value and returns it as text, the same however it was written; the error says what is allowed.
+    pub(crate) fn read(self, written: &Written) -> Result<String, String> {
+        match self {
+            Self::Flag => read_flag(written),
+            Self::Text => read_text(written).map(ToOwned::to_owned),
+            Self::Texts => read_texts(written),
+            Self::Secret => read_text(written).and_then(|text| secret(text).map(|_| text.to_owned())),
+            Self::OneOf(known) => read_choice(written, known),
+            Self::Whole { min, max } => read_whole(written, min, max),
+            Self::Time { min, max } => read_time(written, min, max),
+            Self::Margin => read_margin(written),
+            Self::Percent => read_percent(written),
+        }
+    }
+}
+
+fn read_flag(written: &Written) -> Result<String, String> {
+    match &written.kind {
+        ValueKind::Boolean(flag) => Ok(flag.to_string()),
+        ValueKind::String(_) if !written.is_bare => Err("write true or false, without quotes".into()),
+        ValueKind::String(text) if text.eq_ignore_ascii_case("true") || text == "1" => Ok("true".into()),
+        ValueKind::String(text) if text.eq_ignore_ascii_case("false") || text == "0" => Ok("false".into()),
+        _ => Err("write true or false".into()),
+    }
+}
+
+fn read_text(written: &Written) -> Result<&str, String> {
+    match &written.kind {
+        ValueKind::String(text) => Ok(text),
+        _ => Err("write a text in quotes".into()),
+    }
+}
+
+fn read_texts(written: &Written) -> Result<String, String> {
+    let texts: Option<Vec<&str>> = match &written.kind {
+        ValueKind::String(text) if written.is_bare => Some(text.split(',').map(str::trim).collect()),
+        ValueKind::Array(items) => texts_in(items).map(Iterator::collect),
+        _ => None,
+    };
+    let texts = texts.ok_or("write a list of texts, such as [\"a\", \"b\"]")?;
+    if texts.is_empty() || texts.iter().any(|text| text.is_empty()) {
+        return Err("at least one is needed, and none may be empty".into());
+    }
+    if !written.is_bare && texts.iter().any(|text| text.contains(',')) {
+        return Err("write each text in quotes of its own, without commas".into());
+    }
+    Ok(texts.join(","))
+}
+
+/// A secret from its text; the error does not repeat it.
+pub(crate) fn secret(text: &str) -> Result<SecretString, String> {
+    if text.is_empty() {
+        return Err("a secret that is empty is none; leave the key out".into());
+    }
+    if text.chars().any(char::is_control) {
+        return Err("a secret has no line breaks and no other control characters".into());
+    }
+    Ok(text.into())
+}
+
+fn read_choice(written: &Written, known: &[&str]) -> Result<String, String> {
+    let chosen = read_text(written).ok().filter(|text| known.contains(text));
+    chosen.map(ToOwned::to_owned).ok_or_else(|| {
+        let quoted: Vec<_> = known.iter().map(|text| format!("\"{text}\"")).collect();
+        format!("write {}", quoted.join(" or "))
+    })
+}
+
+fn read_whole(written: &Written, min: u64, max: u64) -> Result<String, String> {
+    let number: Option<u64> = match &written.kind {
+        ValueKind::String(text) if written.is_bare => text.parse().ok(),
+        ValueKind::I128(number) => u64::try_from(*number).ok(),
+        _ => None,
+    };
+    let quotes = if !written.is_bare && read_text(written).is_ok() { ", without quotes" } else { "" };
+    let number = number.filter(|number| (min..=max).contains(number));
+    number.map(|number| number.to_string()).ok_or_else(|| format!("a whole number from {min} to {max} is allowed{quotes}"))
+}
+
+fn read_time(written: &Written, min: Duration, max: Duration) -> Result<String, String> {
+    let duration = read_text(written).ok().and_then(|text| parse_duration(text).ok());
+    let Some(duration) = duration else {
+        let quotes = if read_text(written).is_ok() { "" } else { " in quotes" };
+        return Err(format!("write a whole number and a unit of ms, s, m, h or d{quotes}, such as \"5s\" or \"100ms\""));
+    };
+    if (min..=max).contains(&duration) {
+        return Ok(format_duration(duration));
+    }
+    Err(format!("between {} and {} is allowed", format_duration(min), format_duration(max)))
+}
+
+fn read_percent(written: &Written) -> Result<String, String> {
+    let percent = read_text(written).ok().and_then(percent).map(|percent| percent.to_string());
+    percent.ok_or_else(|| "write a whole percentage from \"1%\" to \"99%\", such as \"50%\"".into())
+}
+
+/// A percentage from text such as `50%`.
+pub(crate) fn percent(text: &str) -> Option<MaxLoss> {
+    text.strip_suffix('%').and_then(|number| number.parse().ok()).and_then(MaxLoss::percent)
+}
+
+fn read_margin(written: &Written) -> Result<String, String> {
+    let text = match &written.kind {
+        ValueKind::String(text) if written.is_bare || text == "none" => text.clone(),
+        ValueKind::I128(_) | ValueKind::Float(_) => number_or_flag(&written.kind),
+        _ => String::new(),
+    };
+    LoadMargin::parse(&text).map(|margin| margin.to_string()).map_err(|error| error.allowed)
+}

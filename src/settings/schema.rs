@@ -1,0 +1,35 @@
+//! What may be written in a section, as a tree of the keys in `keys`, of the backends' and of an outbox's.
+
+use shardwise_settings::{SchemaNode, SettingKey};
+
+use super::{keys, options};
+use crate::backend::BACKENDS;
+
+/// Backends that the design names and that are not built.
+pub(super) const BACKENDS_LATER: [&str; 2] = ["nats", "valkey"];
+
+/// What may stand in a section such as `[default]`. An outbox has the keys `outbox` beside its policy; `None`: all others are left alone.
+pub(super) fn root(outbox: Option<&[SettingKey]>) -> Vec<SchemaNode> {
+    let mut instance = SchemaNode::leaves(keys::INSTANCE);
+    instance.push(SchemaNode::Free(keys::METADATA));
+    let mut policy = SchemaNode::leaves(keys::POLICIES);
+    policy.extend([SchemaNode::table("next", SchemaNode::leaves(keys::NEXT)), discovery()]);
+    let policies = SchemaNode::Named { name: "policies", each: policy, is_open: false };
+    let sharding = vec![SchemaNode::Leaf(keys::ENABLED), SchemaNode::table("instance", instance), discovery(), policies];
+    let each = SchemaNode::leaves(&[&[keys::POLICY], outbox.unwrap_or_default()].concat());
+    vec![
+        SchemaNode::Table { name: "resilience", fields: vec![SchemaNode::table("sharding", sharding)], is_open: true },
+        SchemaNode::Named { name: "outbox", each, is_open: outbox.is_none() },
+    ]
+}
+
+/// The common keys, and a table for each backend with the keys that it brings.
+fn discovery() -> SchemaNode {
+    let mut fields = SchemaNode::leaves(keys::DISCOVERY);
+    fields.extend(BACKENDS.iter().map(|known| match known.kind {
+        Some(kind) => SchemaNode::table(kind.name, kind.keys.iter().flat_map(options::keys_of).map(SchemaNode::Leaf).collect()),
+        None => SchemaNode::Absent(known.name),
+    }));
+    fields.extend(BACKENDS_LATER.map(SchemaNode::Later));
+    SchemaNode::table("discovery", fields)
+}
