@@ -9,6 +9,7 @@
 //! The way of a member: [`Member`] in a [`View`] -> [`SlotOwners::place`] -> owner of every slot; a [`Circle`] does
 //! it view after view at the cost of what changed.
 
+mod backoff;
 mod change;
 mod circle;
 mod claim;
@@ -43,6 +44,7 @@ mod text;
 mod version;
 mod view;
 
+pub use backoff::Backoff;
 pub use change::{PlacementChange, Sample, ShareMove, Side};
 pub use circle::Circle;
 pub use claim::{Claim, ClaimStore, Epoch, EpochError, Fence, Holder, Resource, StoreId};

@@ -2,8 +2,8 @@
 //!
 //! [`Discovery`] is what a backend implements; its clauses stand numbered in its documentation, and each has cases in the
 //! `conformance` suite (feature `conformance`) that a backend's own tests run. [`MemoryBackend`] is the reference: it obeys
-//! the same rules as the others and runs in every test. The wrappers ([`Timeout`], [`Retry`], [`Traced`], and [`Faults`] for
-//! tests) take any backend and obey the contract too.
+//! the same rules as the others and runs in every test. [`Faults`] makes any
+//! backend fail from a seed, for tests.
 //!
 //! [`feeds`] is for authors of backends: many watches of a group, one reader.
 //!
@@ -15,23 +15,23 @@ mod clock;
 pub mod conformance;
 mod contract;
 mod error;
+mod faults;
 pub mod feeds;
 mod log_throttle;
 mod memory;
 mod notes;
 mod record;
 pub mod settings;
-mod wrap;
 
 pub use claims::{AcquireOutcome, ClaimChange, ClaimTable, Claims, ClaimsEvent, ClaimsStream};
 pub use clock::Clock;
 pub use contract::{Capabilities, Discovery, Grant, RecordId, Registration, ViewSnapshot, WatchEvent, WatchStream};
 pub use error::{Error, ErrorKind, Result, one_line};
+pub use faults::{Fault, FaultRates, Faults};
 pub use log_throttle::LogThrottle;
 pub use memory::MemoryBackend;
 pub use notes::{NOTE_BYTES_MAX, Note, Notes, WriteOutcome, check_note};
 pub use record::{FINGERPRINTS_MAX, METADATA_BYTES_MAX, RECORD_SCHEMA, Record, RecordError, RecordWriteError};
-pub use wrap::{Fault, FaultRates, Faults, Retry, Timeout, Traced};
 
 /// A fresh incarnation, drawn at random.
 pub fn random_incarnation() -> shardwise_core::Incarnation {

@@ -1,4 +1,4 @@
-//! The conformance suite over the memory backend, bare and in each wrapper, on paused time.
+//! The conformance suite over the memory backend, bare and with faults, on paused time.
 
 #![expect(clippy::expect_used, reason = "tests report by panicking")]
 
@@ -8,7 +8,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 use shardwise_core::GroupName;
 use shardwise_discovery::conformance::{Fixture, Scope};
-use shardwise_discovery::{Clock, Discovery, FaultRates, Faults, MemoryBackend, Retry, Timeout, Traced};
+use shardwise_discovery::{Clock, Discovery, FaultRates, Faults, MemoryBackend};
 
 type Wrap = fn(MemoryBackend) -> Arc<dyn Discovery>;
 
@@ -35,27 +35,6 @@ mod bare {
     shardwise_discovery::conformance_tests!(Memory(|m| Arc::new(m)); start_paused = true);
     shardwise_discovery::claims_conformance_tests!(Memory(|m| Arc::new(m)); start_paused = true);
     shardwise_discovery::notes_conformance_tests!(Memory(|m| Arc::new(m)); start_paused = true);
-}
-
-mod with_timeout {
-    use super::*;
-    shardwise_discovery::conformance_tests!(Memory(|m| Arc::new(Timeout::new(m, Duration::from_secs(1)))); start_paused = true);
-    shardwise_discovery::claims_conformance_tests!(Memory(|m| Arc::new(Timeout::new(m, Duration::from_secs(1)))); start_paused = true);
-    shardwise_discovery::notes_conformance_tests!(Memory(|m| Arc::new(Timeout::new(m, Duration::from_secs(1)))); start_paused = true);
-}
-
-mod with_retry {
-    use super::*;
-    shardwise_discovery::conformance_tests!(Memory(|m| Arc::new(Retry::new(m, 3, Duration::from_millis(10)))); start_paused = true);
-    shardwise_discovery::claims_conformance_tests!(Memory(|m| Arc::new(Retry::new(m, 3, Duration::from_millis(10)))); start_paused = true);
-    shardwise_discovery::notes_conformance_tests!(Memory(|m| Arc::new(Retry::new(m, 3, Duration::from_millis(10)))); start_paused = true);
-}
-
-mod traced {
-    use super::*;
-    shardwise_discovery::conformance_tests!(Memory(|m| Arc::new(Traced::new(m))); start_paused = true);
-    shardwise_discovery::claims_conformance_tests!(Memory(|m| Arc::new(Traced::new(m))); start_paused = true);
-    shardwise_discovery::notes_conformance_tests!(Memory(|m| Arc::new(Traced::new(m))); start_paused = true);
 }
 
 /// Late, merged and repeated news is within the contract; calls that fail are not what the suite is about.

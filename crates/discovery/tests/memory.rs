@@ -187,3 +187,20 @@ async fn a_registration_outlives_an_earlier_renewal_that_came_too_late() {
     make(None);
     assert!(!outlives, "the mistake is made, and this test cannot see it");
 }
+
+#[tokio::test(start_paused = true)]
+async fn a_cut_connection_is_an_error_and_never_an_empty_view() {
+    let store = MemoryBackend::new(Clock::tokio());
+    let cut = store.link();
+    store.register(&registration(0)).await.expect("register");
+    let mut watch = cut.watch(&group(0), Duration::from_secs(1));
+    assert!(matches!(watch.next().await, Some(Ok(WatchEvent::View(_)))));
+    cut.set_reachable(false);
+    assert_eq!(cut.members(&group(0)).await.expect_err("cut").kind(), &ErrorKind::Unavailable);
+    assert!(watch.next().await.expect("the stream goes on").is_err());
+    let silence = tokio::time::timeout(Duration::from_secs(9), watch.next()).await;
+    assert!(silence.is_err(), "nothing is proven while it is cut: {silence:?}");
+    cut.set_reachable(true);
+    let Some(Ok(WatchEvent::View(snapshot))) = watch.next().await else { panic!("a full view after the cut") };
+    assert!(snapshot.view.members().is_empty(), "the member died in the meantime, and this was read");
+}

@@ -14,7 +14,7 @@ impl Holdings {
         if !self.acquiring.answered(attempt) {
             return;
         }
-        self.acquiring.failures = 0;
+        self.acquiring.backoff.reset();
         self.asked.clear();
         let mut gained = Vec::new();
         for (resource, answer) in answers {
@@ -52,7 +52,7 @@ impl Holdings {
         if !self.releasing.answered(attempt) {
             return;
         }
-        self.releasing.failures = 0;
+        self.releasing.backoff.reset();
         for (resource, epoch) in std::mem::take(&mut self.sent) {
             self.mine.remove(&resource);
             self.note_move(&resource);

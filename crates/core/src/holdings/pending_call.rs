@@ -2,9 +2,9 @@
 
 use std::time::Duration;
 
-use crate::Moment;
+use crate::{Backoff, Moment};
 
-/// First pause after a call that failed; doubled for each further one.
+/// First pause after a call that failed.
 const RETRY_FIRST: Duration = Duration::from_millis(50);
 /// The longest pause after calls that failed.
 const RETRY_LONGEST: Duration = Duration::from_secs(1);
@@ -13,13 +13,13 @@ const RETRY_LONGEST: Duration = Duration::from_secs(1);
 #[derive(Debug)]
 pub(super) struct PendingCall {
     pub(super) in_flight: Option<u64>,
-    pub(super) failures: u32,
+    pub(super) backoff: Backoff,
     pub(super) not_before: Moment,
 }
 
 impl PendingCall {
     /// Nothing under way, and nothing to wait for.
-    pub(super) const IDLE: Self = Self { in_flight: None, failures: 0, not_before: Moment::ZERO };
+    pub(super) const IDLE: Self = Self { in_flight: None, backoff: Backoff::new(RETRY_FIRST, RETRY_LONGEST), not_before: Moment::ZERO };
 
     pub(super) fn is_free(&self, now: Moment) -> bool {
         self.in_flight.is_none() && now >= self.not_before
@@ -34,8 +34,7 @@ impl PendingCall {
     pub(super) fn failed(&mut self, attempt: u64, now: Moment) -> bool {
         let awaited = self.answered(attempt);
         if awaited {
-            self.not_before = now.plus((RETRY_FIRST * 2u32.saturating_pow(self.failures.min(10))).min(RETRY_LONGEST));
-            self.failures = self.failures.saturating_add(1);
+            self.not_before = now.plus(self.backoff.fail());
         }
         awaited
     }

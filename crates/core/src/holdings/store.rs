@@ -66,7 +66,7 @@ impl Holdings {
         if !self.store.call.answered(attempt) {
             return;
         }
-        self.store.call.failures = 0;
+        self.store.call.backoff.reset();
         let other = self.store.known.filter(|known| known.id != found.id);
         match other {
             // Whoever has raised the floor knows of the loss.

@@ -3,9 +3,9 @@
 use std::time::Duration;
 
 use super::{Action, MemberRefusal, Op, OpFailure};
-use crate::{Incarnation, InstanceId, Moment, PolicyError, Timing, hash_bytes, slot_of};
+use crate::{Backoff, Incarnation, InstanceId, Moment, PolicyError, Timing, hash_bytes, slot_of};
 
-/// First pause after a failed call; doubled for each further one.
+/// First pause after a failed call.
 const RETRY_FIRST: Duration = Duration::from_millis(50);
 /// Longest pause: the member is back within 2 s of the backend's first answer after an outage.
 const RETRY_LONGEST: Duration = Duration::from_secs(1);
@@ -20,7 +20,7 @@ pub(super) struct Lease {
     incarnation: Incarnation,
     attempt: u64,
     in_flight: bool,
-    failures: u32,
+    backoff: Backoff,
     due: Option<Moment>,
     /// Start of the registration that made the record, while it is held.
     held_since: Option<Moment>,
@@ -40,7 +40,7 @@ impl Lease {
             incarnation,
             attempt: 0,
             in_flight: false,
-            failures: 0,
+            backoff: Backoff::new(RETRY_FIRST, RETRY_LONGEST),
             due: None,
             held_since: None,
             ends,
@@ -108,7 +108,7 @@ impl Lease {
     }
 
     pub(super) fn renewed(&mut self, started: Moment, ttl: Duration) {
-        self.failures = 0;
+        self.backoff.reset();
         self.ends = self.ends.max(started.plus(self.timing.owned_for(ttl)));
         // A backend that grants less than was asked for, as Consul does for claims, is asked as often within that.
         self.renewed_after = self.timing.renewed_after(ttl);
@@ -128,8 +128,7 @@ impl Lease {
     /// Tries again after a pause that doubles up to a second. It takes at most half of what is left of the lease: a backend that is back before the
     /// end is asked before the end.
     pub(super) fn fail(&mut self, now: Moment) {
-        self.failures = self.failures.saturating_add(1);
-        let pause = RETRY_FIRST * 2u32.saturating_pow(self.failures.saturating_sub(1).min(10));
+        let pause = self.backoff.fail();
         // Behind the end, with `keep`, there is nothing left to save.
         let left = self.deadline().filter(|deadline| now < *deadline).map(|deadline| deadline.since(now) / 2);
         let most = left.map_or(RETRY_LONGEST, |left| left.clamp(RETRY_FIRST, RETRY_LONGEST));
@@ -138,7 +137,7 @@ impl Lease {
 
     /// Tries again after a TTL, but no less than the longest usual pause and no more than 30 s.
     pub(super) fn ask_again_slowly(&mut self, now: Moment) {
-        self.failures = 0;
+        self.backoff.reset();
         self.ask_again_after(self.timing.ttl.clamp(RETRY_LONGEST, REFUSED_LONGEST), now);
     }
 
@@ -151,7 +150,7 @@ impl Lease {
 
     /// Tries again after the shortest pause.
     pub(super) fn ask_again_soon(&mut self, now: Moment) {
-        self.failures = 0;
+        self.backoff.reset();
         self.fail(now);
     }
 
@@ -172,12 +171,13 @@ impl Lease {
     }
 
     pub(super) fn drop_record(&mut self) {
-        (self.held_since, self.in_flight, self.due, self.rival, self.failures) = (None, false, None, None, 0);
+        (self.held_since, self.in_flight, self.due, self.rival) = (None, false, None, None);
+        self.backoff.reset();
     }
 
     /// Whether a call has failed since the last success, or is unanswered.
     pub(super) const fn is_failing(&self) -> bool {
-        self.in_flight || self.failures > 0
+        self.in_flight || self.backoff.failures() > 0
     }
 
     pub(super) const fn is_in_flight(&self) -> bool {

@@ -1,4 +1,4 @@
-//! The suite that every backend and every wrapper passes.
+//! The suite that every backend passes, and the wrapper for faults.
 //!
 //! A backend's tests implement [`Fixture`] and call [`conformance_tests!`](crate::conformance_tests), which makes one test of each case:
 //!

@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex};
 use futures::StreamExt;
 use futures::stream::{BoxStream, unfold};
 
-use super::faults::{Dice, Fault, injected, with};
+use super::{Dice, Fault, injected, with};
 use crate::{ClaimChange, ClaimsEvent, Result, ViewSnapshot, WatchEvent};
 
 /// News that can be told together with what was withheld before it.

@@ -1,19 +1,20 @@
 //! Faults on purpose, from a seed: what a backend may do to its callers on a bad day, without breaking the contract.
 
+mod watch;
+
 use std::collections::BTreeMap;
 use std::future::Future;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use async_trait::async_trait;
+use futures::{StreamExt, stream};
 use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
 use shardwise_core::{ClaimName, ClaimStore, Epoch, GroupName, Resource};
-
 use tokio::sync::oneshot;
 
-use super::faulty_watch::faulty;
-use super::{claims_of, notes_of, watched_claims};
+use self::watch::faulty;
 use crate::{
     AcquireOutcome, Capabilities, Claims, ClaimsStream, Discovery, Error, ErrorKind, Grant, Note, Notes, RecordId, Registration, Result,
     ViewSnapshot, WatchStream, WriteOutcome,
@@ -119,7 +120,7 @@ impl<D> Clone for Faults<D> {
 }
 
 #[derive(Debug)]
-pub(super) struct Dice {
+struct Dice {
     random: StdRng,
     rates: FaultRates,
     happened: BTreeMap<Fault, u64>,
@@ -197,6 +198,18 @@ impl<D: Discovery> Faults<D> {
     }
 }
 
+/// The claims of the backend behind the faults. Without any, `Faults` does not show itself as [`Claims`]: only a caller who names the type gets here.
+fn claims_of<'a>(inner: &'a impl Discovery, operation: &'static str) -> Result<&'a dyn Claims> {
+    let none = || Error::new(ErrorKind::Misconfigured, operation, format!("the backend {} has no claims", inner.capabilities().name));
+    inner.as_claims().ok_or_else(none)
+}
+
+/// The notes of the backend behind the faults, likewise.
+fn notes_of<'a>(inner: &'a impl Discovery, operation: &'static str) -> Result<&'a dyn Notes> {
+    let none = || Error::new(ErrorKind::Misconfigured, operation, format!("the backend {} has no notes", inner.capabilities().name));
+    inner.as_notes().ok_or_else(none)
+}
+
 /// Counts a call that is still to be carried out.
 struct PendingGuard(Arc<Mutex<Dice>>);
 
@@ -213,11 +226,11 @@ impl Drop for PendingGuard {
     }
 }
 
-pub(super) fn injected(operation: &'static str, what: &str) -> Error {
+fn injected(operation: &'static str, what: &str) -> Error {
     Error::new(ErrorKind::Unavailable, operation, format!("a fault on purpose: {what}"))
 }
 
-pub(super) fn with<T>(dice: &Mutex<Dice>, f: impl FnOnce(&mut Dice) -> T) -> T {
+fn with<T>(dice: &Mutex<Dice>, f: impl FnOnce(&mut Dice) -> T) -> T {
     f(&mut dice.lock().unwrap_or_else(PoisonError::into_inner))
 }
 
@@ -254,7 +267,7 @@ impl Dice {
         }
     }
 
-    pub(super) fn happens(&mut self, fault: Fault) -> bool {
+    fn happens(&mut self, fault: Fault) -> bool {
         // Drawn even where the rate is zero, so that one rate's change leaves the other draws alone.
         let happens = self.random.random_bool(self.rates.of(fault).clamp(0.0, 1.0));
         if happens {
@@ -269,7 +282,7 @@ impl Dice {
         if self.random.random() { Delays { call: delay, answer: none } } else { Delays { call: none, answer: delay } }
     }
 
-    pub(super) fn delay(&mut self) -> Duration {
+    fn delay(&mut self) -> Duration {
         let share: f64 = self.random.random();
         if self.happens(Fault::Delay) { self.rates.delay_max.mul_f64(share) } else { Duration::ZERO }
     }
@@ -345,7 +358,11 @@ impl<D: Discovery> Claims for Faults<D> {
     }
 
     fn watch_claims(&self, group: &GroupName, prove_every: Duration) -> ClaimsStream {
-        faulty(watched_claims(&*self.inner, group, prove_every), Arc::clone(&self.dice))
+        let claims = match claims_of(&*self.inner, "watch_claims") {
+            Ok(claims) => claims.watch_claims(group, prove_every),
+            Err(error) => stream::iter([Err(error)]).boxed(),
+        };
+        faulty(claims, Arc::clone(&self.dice))
     }
 }
 

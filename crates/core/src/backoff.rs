@@ -1,0 +1,51 @@
+//! Pauses between attempts.
+
+use std::time::Duration;
+
+/// Exponential backoff: the first pause, doubled for each further failure in a row, up to the longest. Jitter is the caller's, who has the dice.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Backoff {
+    first: Duration,
+    longest: Duration,
+    failures: u32,
+}
+
+impl Backoff {
+    /// No failure yet.
+    pub const fn new(first: Duration, longest: Duration) -> Self {
+        Self { first, longest, failures: 0 }
+    }
+
+    /// Counts a failure. Returns the pause before the next attempt.
+    pub fn fail(&mut self) -> Duration {
+        let pause = self.first.saturating_mul(2u32.saturating_pow(self.failures)).min(self.longest);
+        self.failures = self.failures.saturating_add(1);
+        pause
+    }
+
+    /// A success: the next failure is the first again.
+    pub const fn reset(&mut self) {
+        self.failures = 0;
+    }
+
+    /// How many failures there were since the last success.
+    pub const fn failures(&self) -> u32 {
+        self.failures
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pauses_double_up_to_the_longest_and_start_over_after_a_success() {
+        let mut backoff = Backoff::new(Duration::from_millis(50), Duration::from_millis(300));
+        let mut pauses = |count| (0..count).map(|_| backoff.fail().as_millis()).collect::<Vec<_>>();
+        assert_eq!(pauses(5), [50, 100, 200, 300, 300]);
+        assert_eq!(pauses(100).last(), Some(&300), "and never overflows");
+        assert_eq!(backoff.failures(), 105);
+        backoff.reset();
+        assert_eq!((backoff.failures(), backoff.fail()), (0, Duration::from_millis(50)));
+    }
+}
