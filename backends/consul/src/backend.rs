@@ -6,17 +6,17 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use shardwise_core::GroupName;
-use shardwise_discovery::feeds::Hub;
+use shardwise_discovery::feeds::{Feed, Hub, follow};
 use shardwise_discovery::{
     Capabilities, ClaimTable, Claims, Clock, Discovery, Grant, Notes, RecordId, Registration, Result, ViewSnapshot, WatchStream,
 };
 
 use crate::ConsulConfig;
 use crate::caller::to_the_end;
-use crate::claims::ClaimFollowers;
+use crate::claims::ClaimsQuery;
 use crate::client::Client;
 use crate::error::{self, Failure};
-use crate::follower::{Followers, LIMITS};
+use crate::follower::{IndexReader, LIMITS, MembersQuery};
 use crate::reader::{self, GroupIndexes};
 use crate::registrar::Registrar;
 
@@ -27,8 +27,9 @@ pub(crate) const MARGIN: Duration = Duration::from_millis(250);
 #[derive(Clone)]
 pub struct ConsulBackend {
     pub(crate) registrar: Arc<Registrar>,
-    hub: Hub<Followers>,
-    pub(crate) claims: Hub<ClaimFollowers, ClaimTable>,
+    indexes: Arc<GroupIndexes>,
+    hub: Hub,
+    pub(crate) claims: Hub<ClaimTable>,
 }
 
 impl ConsulBackend {
@@ -42,10 +43,15 @@ impl ConsulBackend {
             tracing::warn!(address = %client.endpoint, "Consul's token is sent without TLS, where everybody on the way can read it: write https://, or use this machine's agent");
         }
         let registrar = Arc::new(Registrar::new(client));
-        let followers = Followers { registrar: Arc::clone(&registrar), revisions: GroupIndexes::default() };
-        let claim_followers = ClaimFollowers { registrar: Arc::clone(&registrar) };
-        let claims = Hub::new(Arc::new(claim_followers), clock.clone(), LIMITS);
-        Ok(Self { hub: Hub::new(Arc::new(followers), clock, LIMITS), claims, registrar })
+        let indexes = Arc::new(GroupIndexes::default());
+        let shared = (Arc::clone(&registrar), Arc::clone(&indexes));
+        let hub = Hub::new(clock.clone(), LIMITS, move |feed: Feed| {
+            let (registrar, indexes) = shared.clone();
+            follow(IndexReader::new(MembersQuery::new(registrar, indexes)), feed);
+        });
+        let shared = Arc::clone(&registrar);
+        let claims = Hub::new(clock, LIMITS, move |feed| follow(IndexReader::new(ClaimsQuery::new(Arc::clone(&shared))), feed));
+        Ok(Self { registrar, indexes, hub, claims })
     }
 }
 
@@ -91,7 +97,7 @@ impl Discovery for ConsulBackend {
 
     async fn members(&self, group: &GroupName) -> Result<ViewSnapshot> {
         let reading = async {
-            let tracked = self.hub.source().revisions.of(group)?;
+            let tracked = self.indexes.of(group)?;
             reader::read(&self.registrar.client, &self.registrar.registrations, &tracked, group).await
         };
         let reading = reading.await.map_err(|failure| failure.during("members"))?;

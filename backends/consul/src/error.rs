@@ -69,8 +69,6 @@ pub(crate) enum Failure {
     NotShown { instance_id: InstanceId, why: String },
     #[error("the group has more than {MEMBERS_MAX} members; stop some")]
     TooMany,
-    #[error("there are already {max} watches of Consul in this process; drop some")]
-    TooManyWatches { max: usize },
     #[error("this process follows {max} groups already; leave some")]
     TooManyGroups { max: usize },
     #[error("cannot read the record of {instance_id:?}: {why}; if its worker is of another version, bring both to one")]
@@ -146,7 +144,7 @@ impl Failure {
             Self::Unwritable(refused) => refused.kind(),
             Self::Lost { .. } => ErrorKind::Lost,
             Self::InUse { address, stamp, .. } => ErrorKind::InUse { address: address.clone(), stamp: *stamp },
-            Self::AnswerTooLarge { .. } | Self::TooMany | Self::TooManyWatches { .. } | Self::TooManyGroups { .. } => ErrorKind::TooLarge,
+            Self::AnswerTooLarge { .. } | Self::TooMany | Self::TooManyGroups { .. } => ErrorKind::TooLarge,
         }
     }
 

@@ -1,4 +1,4 @@
-//! One task per watched group that follows it with blocking queries, for all watches of the process together.
+//! Following a group with blocking queries.
 //!
 //! A blocking query asks for nobody (an empty answer costs the same for any group) and returns when the group's index has changed or
 //! after a while. An index that has not changed proves the view; one that has, by rising or by falling, is a reason to read the
@@ -8,11 +8,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use shardwise_core::{GroupName, Moment, View};
-use shardwise_discovery::Error;
-use shardwise_discovery::feeds::{Feed, FeedLimits, FeedSource, LimitReached, Watched};
+use shardwise_discovery::feeds::{Feed, FeedLimits, GroupReader, Watched};
 use tokio::time::{Instant, sleep};
 
-use crate::error::{Failure, Result};
+use crate::error::Result;
 use crate::health::InstanceFilter;
 use crate::names;
 use crate::reader::{self, GROUPS_MAX, GroupIndexes, GroupRead, TrackedGroup};
@@ -21,11 +20,6 @@ use crate::registrar::Registrar;
 /// The longest and the shortest wait of a blocking query.
 const WAIT_LONGEST: Duration = Duration::from_secs(30);
 const WAIT_SHORTEST: Duration = Duration::from_millis(20);
-/// Pauses after a failure that may pass by itself, doubling.
-const PAUSE_FIRST: Duration = Duration::from_millis(50);
-const PAUSE_LONGEST: Duration = Duration::from_secs(1);
-/// How long after a failure that somebody has to repair.
-const REPAIR_PAUSE: Duration = Duration::from_secs(5);
 /// So many looks may follow each other at once; after that there is one per pause.
 const BURST: u32 = 20;
 const LOOK_EVERY: Duration = Duration::from_millis(10);
@@ -37,8 +31,6 @@ pub const WATCHERS_MAX: usize = 16_384;
 pub(crate) trait BlockingQuery: Send + 'static {
     /// What is shown of it.
     type Shown: Watched;
-    /// Names the watch in errors.
-    const OPERATION: &'static str;
 
     /// The index of the group, once it is another one than `index` or the time is over, and when that was asked.
     fn wait(&self, group: &GroupName, index: u64, wait: Duration) -> impl Future<Output = Result<(u64, Moment)>> + Send;
@@ -57,116 +49,90 @@ pub(crate) struct QueryResult<T> {
 
 pub(crate) const LIMITS: FeedLimits = FeedLimits { watches: WATCHERS_MAX, groups: GROUPS_MAX };
 
-/// Follows a group in a task while somebody watches.
-pub(crate) fn follow<S: BlockingQuery>(subject: S, feed: Feed<S::Shown>) {
-    tokio::spawn(IndexFollower { subject, feed, known: None }.run());
-}
-
-/// What a watch is told for which there is no room.
-pub(crate) fn no_room(full: LimitReached, operation: &'static str) -> Error {
-    let failure = match full {
-        LimitReached::Watches(max) => Failure::TooManyWatches { max },
-        LimitReached::Groups(max) => Failure::TooManyGroups { max },
-    };
-    failure.during(operation)
-}
-
-struct IndexFollower<S: BlockingQuery> {
-    subject: S,
-    feed: Feed<S::Shown>,
+/// Reads a group again when its index has changed.
+pub(crate) struct IndexReader<Q> {
+    query: Q,
     /// The index of what was shown last; `None` where the group has to be read in any case.
     known: Option<u64>,
+    pace: Pace,
 }
 
-impl<S: BlockingQuery> IndexFollower<S> {
-    /// Runs while somebody watches.
-    async fn run(mut self) {
-        let mut pace = Pace::new();
-        let mut pause = PAUSE_FIRST;
-        while !self.feed.end_unwatched() {
-            pace.next().await;
-            match self.look().await {
-                Ok(()) => pause = PAUSE_FIRST,
-                Err(failure) => {
-                    self.known = None;
-                    let error = failure.during(S::OPERATION);
-                    let rest = if error.is_retryable() { pause.mul_f64(rand::random_range(0.5..1.0)) } else { REPAIR_PAUSE };
-                    self.feed.fail(error);
-                    pause = (pause * 2).min(PAUSE_LONGEST);
-                    sleep(rest).await;
-                }
-            }
-        }
+impl<Q> IndexReader<Q> {
+    pub(crate) fn new(query: Q) -> Self {
+        Self { query, known: None, pace: Pace::new() }
+    }
+}
+
+impl<Q: BlockingQuery> IndexReader<Q> {
+    async fn read(&mut self, feed: &Feed<Q::Shown>) -> Result<()> {
+        self.known = None;
+        let QueryResult { shown, proven, index } = self.query.read(feed.group()).await?;
+        self.known = Some(index);
+        feed.show(shown, Some(proven));
+        Ok(())
     }
 
     /// Waits for a change and reads the group if there may have been one.
-    async fn look(&mut self) -> Result<()> {
-        if let (Some(known), Some(prove_every)) = (self.known, self.feed.pace()) {
+    async fn look(&mut self, feed: &Feed<Q::Shown>) -> Result<()> {
+        if let (Some(known), Some(prove_every)) = (self.known, feed.pace()) {
             // Half of it, since what an answer proves is when its request began.
             let wait = (prove_every / 2).clamp(WAIT_SHORTEST, WAIT_LONGEST);
-            let (index, started) = tokio::select! {
-                answer = self.subject.wait(self.feed.group(), known, wait) => answer?,
-                () = self.feed.stirred() => {
-                    if self.feed.has_newcomer() {
-                        self.known = None;
-                    }
-                    return Ok(());
-                }
-            };
+            let (index, started) = self.query.wait(feed.group(), known, wait).await?;
             if index == known {
-                self.feed.prove(started);
+                feed.prove(started);
                 return Ok(());
             }
         }
-        let QueryResult { shown, proven, index } = self.subject.read(self.feed.group()).await?;
-        self.known = Some(index);
-        self.feed.show(shown, Some(proven));
-        Ok(())
+        self.read(feed).await
     }
 }
 
-/// What followers of members share.
-pub(crate) struct Followers {
-    pub(crate) registrar: Arc<Registrar>,
-    pub(crate) revisions: GroupIndexes,
-}
+impl<Q: BlockingQuery> GroupReader<Q::Shown> for IndexReader<Q> {
+    const NEXT_PROVES: bool = true;
 
-impl FeedSource for Followers {
-    fn start(self: Arc<Self>, feed: Feed) {
-        follow(MembersQuery { shared: self, tracked: None, foreign: (0, 0) }, feed);
+    async fn open(&mut self, feed: &Feed<Q::Shown>) -> shardwise_discovery::Result<()> {
+        self.pace.next().await;
+        self.read(feed).await.map_err(|failure| failure.during(Q::Shown::OPERATION))
     }
 
-    fn full(&self, full: LimitReached) -> Error {
-        no_room(full, MembersQuery::OPERATION)
+    async fn next(&mut self, feed: &Feed<Q::Shown>) -> shardwise_discovery::Result<()> {
+        self.pace.next().await;
+        self.look(feed).await.map_err(|failure| failure.during(Q::Shown::OPERATION))
     }
 }
 
 /// The members of a group.
-struct MembersQuery {
-    shared: Arc<Followers>,
+pub(crate) struct MembersQuery {
+    registrar: Arc<Registrar>,
+    indexes: Arc<GroupIndexes>,
     /// Kept, so that the group is not forgotten.
     tracked: Option<TrackedGroup>,
     /// How many instances of another fleet were there last, and how many more with ids that the view cannot carry.
     foreign: (usize, usize),
 }
 
+impl MembersQuery {
+    pub(crate) const fn new(registrar: Arc<Registrar>, indexes: Arc<GroupIndexes>) -> Self {
+        Self { registrar, indexes, tracked: None, foreign: (0, 0) }
+    }
+}
+
 impl BlockingQuery for MembersQuery {
     type Shown = View;
-    const OPERATION: &'static str = "watch";
 
     async fn wait(&self, group: &GroupName, index: u64, wait: Duration) -> Result<(u64, Moment)> {
-        let list = self.shared.registrar.client.passing(&names::service_name(group), InstanceFilter::Nobody, Some((index, wait))).await?;
+        let list = self.registrar.client.passing(&names::service_name(group), InstanceFilter::Nobody, Some((index, wait))).await?;
         Ok((list.index, list.started))
     }
 
     async fn read(&mut self, group: &GroupName) -> Result<QueryResult<View>> {
-        let Followers { registrar, revisions } = &*self.shared;
         let tracked = match self.tracked.take() {
             Some(tracked) => tracked,
-            None => revisions.of(group)?,
+            None => self.indexes.of(group)?,
         };
         let tracked = self.tracked.insert(tracked);
-        let GroupRead { view, proven, index, unnamed } = reader::read(&registrar.client, &registrar.registrations, tracked, group).await?;
+        let GroupRead { view, proven, index, unnamed } =
+            reader::read(&self.registrar.client, &self.registrar.registrations, tracked, group).await?;
         let found = (view.foreign().len(), unnamed);
         if std::mem::replace(&mut self.foreign, found) != found {
             tracing::info!(%group, foreign = found.0, unnamed, "passing instances of this service are not ours; their fleet shares its name");

@@ -6,18 +6,19 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use shardwise_core::{GroupName, MEMBERS_MAX, Member, MemberState};
-use shardwise_discovery::feeds::Hub;
+use shardwise_discovery::feeds::{Hub, follow};
 use shardwise_discovery::settings::is_this_machine;
 use shardwise_discovery::{
     Capabilities, ClaimTable, Claims, Clock, Discovery, Grant, Notes, RecordId, Registration, Result, ViewSnapshot, WatchStream,
 };
 
 use crate::EtcdConfig;
-use crate::claim_records::Stores;
+use crate::claim_records::{ClaimMirror, Stores};
 use crate::client::{ConnectParams, EtcdConnection, KeyEntry};
 use crate::error::Failure;
-use crate::follower::LIMITS;
+use crate::follower::{LIMITS, MirrorReader};
 use crate::keys::{Folder, Keys, Prefix};
+use crate::mirror::Mirror;
 use crate::pool::ServerPool;
 use crate::records::{MemberTable, decode, encode, going_on, joining};
 use crate::revisions::Revisions;
@@ -36,8 +37,8 @@ pub(crate) const WRITE_TRIES: usize = 3;
 #[derive(Clone)]
 pub struct EtcdBackend {
     pub(crate) inner: Arc<EtcdInner>,
-    hub: Hub<EtcdInner>,
-    pub(crate) claims: Hub<EtcdInner, ClaimTable>,
+    hub: Hub,
+    pub(crate) claims: Hub<ClaimTable>,
 }
 
 /// What calls and watches share.
@@ -76,10 +77,14 @@ impl EtcdBackend {
             })
         };
         let inner = Arc::new(made().map_err(|failure: Failure| failure.during("open"))?);
-        let (hub, claims) =
-            (Hub::new(Arc::clone(&inner), inner.clock.clone(), LIMITS), Hub::new(Arc::clone(&inner), inner.clock.clone(), LIMITS));
-        Ok(Self { inner, hub, claims })
+        Ok(Self { hub: following::<MemberTable>(&inner), claims: following::<ClaimMirror>(&inner), inner })
     }
+}
+
+/// A hub whose groups are read from etcd.
+fn following<M: Mirror>(inner: &Arc<EtcdInner>) -> Hub<M::Topic> {
+    let (clock, inner) = (inner.clock.clone(), Arc::clone(inner));
+    Hub::new(clock, LIMITS, move |feed| follow(MirrorReader::<M>::new(Arc::clone(&inner)), feed))
 }
 
 impl fmt::Debug for EtcdBackend {

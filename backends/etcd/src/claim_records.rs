@@ -71,7 +71,6 @@ pub(crate) struct ClaimMirror(Arc<ClaimTable>);
 
 impl Mirror for ClaimMirror {
     type Topic = ClaimTable;
-    const OPERATION: &'static str = "watch_claims";
     const KEYS_MAX: usize = CLAIMS_MAX;
 
     fn folder(inner: &EtcdInner, group: &GroupName) -> Folder {

@@ -73,8 +73,6 @@ pub(crate) enum Failure {
     DamagedStore { key: String, why: String },
     #[error("the note {key:?} in etcd is no text; put back what stood there, or delete that key")]
     DamagedNote { key: String },
-    #[error("there are already {max} {what} of etcd in this process; drop some")]
-    TooManyWatches { what: &'static str, max: usize },
     #[error("cannot read the record of {instance_id:?}: {why}; if its worker is of another version, bring both to one")]
     Unreadable { instance_id: String, why: String },
     #[error(transparent)]
@@ -120,7 +118,7 @@ impl Failure {
             Self::Lost { .. } => ErrorKind::Lost,
             Self::OtherStore(_) => ErrorKind::OtherStore,
             Self::InUse { address, stamp, .. } => ErrorKind::InUse { address: address.clone(), stamp: *stamp },
-            Self::TooManyMembers | Self::TooManyClaims { .. } | Self::TooManyWatches { .. } => ErrorKind::TooLarge,
+            Self::TooManyMembers | Self::TooManyClaims { .. } => ErrorKind::TooLarge,
         }
     }
 

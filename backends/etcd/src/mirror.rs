@@ -29,8 +29,6 @@ const MESSAGES_MAX: usize = 1_000;
 pub(crate) trait Mirror: Default + Send + Sync + 'static {
     /// What the watches are shown.
     type Topic: Watched;
-    /// The watches' operation.
-    const OPERATION: &'static str;
     /// At most so many keys.
     const KEYS_MAX: usize;
 
@@ -49,7 +47,6 @@ pub(crate) trait Mirror: Default + Send + Sync + 'static {
 
 pub(crate) struct MirrorWatch<S: Mirror> {
     inner: Arc<EtcdInner>,
-    feed: Arc<Feed<S::Topic>>,
     folder: Folder,
     connection: Arc<EtcdConnection>,
     stream: WatchStream,
@@ -63,8 +60,9 @@ pub(crate) struct MirrorWatch<S: Mirror> {
 }
 
 impl<S: Mirror> MirrorWatch<S> {
-    pub(crate) async fn open(inner: Arc<EtcdInner>, feed: Arc<Feed<S::Topic>>, connection: Arc<EtcdConnection>) -> Result<Self, Failure> {
-        let folder = S::folder(&inner, feed.group());
+    /// Reads the list and begins to watch. Also returns since when the list is current.
+    pub(crate) async fn open(inner: Arc<EtcdInner>, group: &GroupName, connection: Arc<EtcdConnection>) -> Result<(Self, Moment), Failure> {
+        let folder = S::folder(&inner, group);
         let (proven, before) = (inner.clock.now(), inner.revisions.now());
         let (entries, seen) = connection.list(&folder, S::KEYS_MAX).await?;
         inner.revisions.report(before, seen)?;
@@ -72,9 +70,7 @@ impl<S: Mirror> MirrorWatch<S> {
         let mut mirror = S::default();
         entries.iter().try_for_each(|entry| mirror.put(&folder, entry))?;
         let stream = connection.watch(&folder, seen + 1).await?;
-        let mut mirror_watch = Self { inner, feed, folder, connection, stream, mirror, changed: true, seen, at };
-        mirror_watch.publish(Some(proven))?;
-        Ok(mirror_watch)
+        Ok((Self { inner, folder, connection, stream, mirror, changed: true, seen, at }, proven))
     }
 
     pub(crate) const fn connection(&self) -> &Arc<EtcdConnection> {
@@ -86,7 +82,7 @@ impl<S: Mirror> MirrorWatch<S> {
     }
 
     /// Waits for what the watch tells next, and takes it in. Nothing is lost if this is given up.
-    pub(crate) async fn news(&mut self) -> Result<(), Failure> {
+    pub(crate) async fn news(&mut self, feed: &Feed<S::Topic>) -> Result<(), Failure> {
         let message = self.stream.message().await;
         self.take(message)?;
         // What has come in the meantime is shown together.
@@ -94,7 +90,7 @@ impl<S: Mirror> MirrorWatch<S> {
             let Some(message) = self.stream.message().now_or_never() else { break };
             self.take(message)?;
         }
-        self.publish(None)
+        self.publish(feed, None)
     }
 
     fn take(&mut self, message: Result<Option<WatchResponse>, Error>) -> Result<(), Failure> {
@@ -129,9 +125,9 @@ impl<S: Mirror> MirrorWatch<S> {
     }
 
     /// Makes sure that everything is shown that was true when this began.
-    pub(crate) async fn prove(&mut self) -> Result<(), Failure> {
+    pub(crate) async fn prove(&mut self, feed: &Feed<S::Topic>) -> Result<(), Failure> {
         let (proven, before, known) = (self.inner.clock.now(), self.inner.revisions.now(), self.seen);
-        let target = self.store_revision().await?;
+        let target = self.store_revision(feed).await?;
         self.inner.revisions.report(before, target)?;
         if target < known {
             return Err(Failure::Replaced);
@@ -142,34 +138,34 @@ impl<S: Mirror> MirrorWatch<S> {
             let again = Instant::now() + ASK_AGAIN;
             while self.seen < target {
                 tokio::select! {
-                    news = self.news() => news?,
+                    news = self.news(feed) => news?,
                     () = sleep_until(again) => break,
                 }
             }
         }
-        self.publish(Some(proven))
+        self.publish(feed, Some(proven))
     }
 
     /// The store's revision as the quorum has it; takes in what the watch tells in the meantime.
-    async fn store_revision(&mut self) -> Result<i64, Failure> {
+    async fn store_revision(&mut self, feed: &Feed<S::Topic>) -> Result<i64, Failure> {
         let (connection, folder) = (Arc::clone(&self.connection), self.folder.clone());
         let mut read = pin!(connection.revision(&folder));
         loop {
             tokio::select! {
                 revision = &mut read => return revision,
-                news = self.news() => news?,
+                news = self.news(feed) => news?,
             }
         }
     }
 
     /// Shows the watches what is new, and that it was proven.
-    fn publish(&mut self, proven: Option<Moment>) -> Result<(), Failure> {
+    pub(crate) fn publish(&mut self, feed: &Feed<S::Topic>, proven: Option<Moment>) -> Result<(), Failure> {
         // An error also where nothing has changed: what the store has now is not what this mirror is of.
         let revision = self.inner.revisions.follow(self.at, self.seen)?;
         if std::mem::take(&mut self.changed) {
-            self.feed.show(self.mirror.shown(revision), proven);
+            feed.show(self.mirror.shown(revision), proven);
         } else if let Some(proven) = proven {
-            self.feed.prove(proven);
+            feed.prove(proven);
         }
         Ok(())
     }

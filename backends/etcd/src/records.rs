@@ -81,7 +81,6 @@ impl MemberTable {
 
 impl Mirror for MemberTable {
     type Topic = View;
-    const OPERATION: &'static str = "watch";
     const KEYS_MAX: usize = MEMBERS_MAX as usize;
 
     fn folder(inner: &EtcdInner, group: &GroupName) -> Folder {

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use shardwise_core::{GroupName, MEMBERS_MAX, Member, Moment};
-use shardwise_discovery::feeds::Hub;
+use shardwise_discovery::feeds::{Hub, follow};
 use shardwise_discovery::{
     Capabilities, ClaimTable, Claims, Clock, Discovery, Grant, Notes, Record, RecordId, Registration, Result, ViewSnapshot, WatchStream,
 };
@@ -15,7 +15,7 @@ use tokio::time::timeout;
 use crate::LocalConfig;
 use crate::client::{Client, OpenStore};
 use crate::error::Failure;
-use crate::poller::{LIMITS, PollingSource};
+use crate::poller::{LIMITS, PolledClaims, PolledGroup, PolledMembers, Poller, PollingReader};
 use crate::statements::{EvaluatedView, RecordsRead};
 
 /// The most bytes one record may have as JSON.
@@ -36,8 +36,9 @@ const REGISTER_ATTEMPTS: usize = 3;
 #[derive(Clone)]
 pub struct LocalBackend {
     pub(crate) client: Arc<Client>,
-    hub: Hub<PollingSource>,
-    pub(crate) claims_hub: Hub<PollingSource, ClaimTable>,
+    poller: Arc<Poller>,
+    hub: Hub,
+    pub(crate) claims_hub: Hub<ClaimTable>,
 }
 
 impl LocalBackend {
@@ -51,15 +52,26 @@ impl LocalBackend {
         let path = config.absolute().map_err(|failure| failure.during("open"))?;
         drop(config);
         let client = Arc::new(Client::new(path, clock.clone()));
-        let polling = Arc::new(PollingSource::new(Arc::clone(&client)));
-        Ok(Self { hub: Hub::new(Arc::clone(&polling), clock.clone(), LIMITS), claims_hub: Hub::new(polling, clock, LIMITS), client })
+        let poller = Arc::new(Poller::new(Arc::clone(&client)));
+        Ok(Self {
+            hub: following::<PolledMembers>(&poller, &clock),
+            claims_hub: following::<PolledClaims>(&poller, &clock),
+            poller,
+            client,
+        })
     }
 
     /// Tells the watches of this process at once; those of other processes find out by themselves.
     pub(crate) fn announce<T>(&self, done: T) -> T {
-        self.hub.source().wake();
+        self.poller.wake();
         done
     }
+}
+
+/// A hub whose groups are read from the file.
+fn following<P: PolledGroup>(poller: &Arc<Poller>, clock: &Clock) -> Hub<P::Shown> {
+    let poller = Arc::clone(poller);
+    Hub::new(clock.clone(), LIMITS, move |feed| follow(PollingReader::<P>::new(Arc::clone(&poller)), feed))
 }
 
 impl fmt::Debug for LocalBackend {

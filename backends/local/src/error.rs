@@ -61,8 +61,6 @@ pub(crate) enum Failure {
     InUse { instance_id: InstanceId, address: Option<Address>, stamp: u64 },
     #[error("the group already has {MEMBERS_MAX} members, or {path:?} {records_max} records; stop some, or set `path` to another file")]
     TooMany { path: PathBuf, records_max: u32 },
-    #[error("there are already {max} watches of {path:?} in this process; drop some")]
-    TooManyWatchers { path: PathBuf, max: usize },
     #[error("cannot read the record of {instance_id:?}: {why}; if its worker is of another version, bring both to one")]
     Unreadable { instance_id: String, why: String },
     #[error(transparent)]
@@ -145,8 +143,14 @@ impl Failure {
             Self::Lost { .. } => ErrorKind::Lost,
             Self::InUse { address, stamp, .. } => ErrorKind::InUse { address: address.clone(), stamp: *stamp },
             Self::OtherStore { .. } => ErrorKind::OtherStore,
-            Self::TooMany { .. } | Self::TooManyWatchers { .. } | Self::NoSlot { .. } | Self::TooManyClaims { .. } => ErrorKind::TooLarge,
+            Self::TooMany { .. } | Self::NoSlot { .. } | Self::TooManyClaims { .. } => ErrorKind::TooLarge,
         }
+    }
+
+    /// Whether it says nothing about the connection: what stands there for one group cannot be read, or the disk is slow, for which a new
+    /// connection is no remedy.
+    pub(crate) const fn keeps_connection(&self) -> bool {
+        matches!(self, Self::Unreadable { .. } | Self::TooMany { .. } | Self::BadClaim { .. } | Self::TimedOut { .. })
     }
 
     /// The contract's error for a failure of `operation`.

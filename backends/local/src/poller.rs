@@ -1,319 +1,269 @@
-//! One task per backend that looks whether the file has changed, for all watches together.
+//! Following groups by polling the file.
 //!
-//! SQLite tells nobody about changes, so somebody has to look. One look is one `PRAGMA data_version`, which touches shared memory
-//! only; the rows are read when the group's revision has risen or a record expires. The task runs while somebody watches. How it follows
-//! claims is in `claims`.
+//! SQLite announces no changes to other processes, so somebody has to look. One look is one `PRAGMA data_version`, which touches shared memory
+//! only; rows are read when the group's revision has risen or a record expires. All groups of a backend take turns at one connection, and what
+//! one of them has found out serves the others. How claims are followed is in `claims`.
 
 mod claims;
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use shardwise_core::{GroupName, Moment, View};
-use shardwise_discovery::feeds::{Feed, FeedLimits, FeedSource, LimitReached, Watched};
-use shardwise_discovery::{ClaimTable, Error};
+use shardwise_discovery::Result;
+use shardwise_discovery::feeds::{Feed, FeedLimits, GroupReader, Watched};
 use sqlx::sqlite::SqliteConnection;
-use tokio::sync::Notify;
-use tokio::time::timeout;
+use tokio::sync::{Mutex, watch};
+use tokio::time::{Instant, timeout};
 
 use crate::backend::read_alive;
 use crate::client::{Client, OpenStore};
 use crate::error::Failure;
 use crate::statements::EvaluatedView;
-use claims::WatchedClaims;
+pub(crate) use claims::PolledClaims;
 
 /// How often the file is looked at.
 const LOOK_EVERY: Duration = Duration::from_millis(25);
-/// How long one look at all groups may take.
+/// For how long one look serves all groups.
+const LOOK_LASTS: Duration = Duration::from_millis(5);
+/// How long one look may take, with waiting for the connection.
 const LOOK_TIMEOUT: Duration = Duration::from_secs(2);
-/// How long after a failure that may pass by itself.
-const RETRY_PAUSE: Duration = Duration::from_millis(500);
-/// How long after a failure that somebody has to repair.
-const REPAIR_PAUSE: Duration = Duration::from_secs(5);
 
 /// The most watches that one [`LocalBackend`](crate::LocalBackend) and its clones serve at a time.
 pub const WATCHERS_MAX: usize = 16_384;
 /// A watched group has a watch, so that these are never too many.
 pub(crate) const LIMITS: FeedLimits = FeedLimits { watches: WATCHERS_MAX, groups: WATCHERS_MAX };
 
-/// Has groups read by one poller.
-pub(crate) struct PollingSource {
+/// What of a group is followed.
+pub(crate) trait PolledGroup: Default + Send + Sync + 'static {
+    /// What is shown of it.
+    type Shown: Watched;
+
+    /// What there is while the file does not exist.
+    fn without_file(&mut self, client: &Client, group: &GroupName) -> Arc<Self::Shown>;
+
+    /// The group as of `now`; `None` if nothing is new. `changed`: the file is not what it was at the last read.
+    fn read(
+        &mut self,
+        client: &Client,
+        link: &mut PollerConnection,
+        group: &GroupName,
+        changed: bool,
+        now: Moment,
+    ) -> impl Future<Output = std::result::Result<Option<Arc<Self::Shown>>, Failure>> + Send;
+
+    /// When the next record of the group expires, unless it is renewed.
+    fn next_end(&self) -> Option<Moment>;
+
+    /// Whether what is shown says the same as what was read.
+    fn is_same(shown: &Self::Shown, read: &Self::Shown) -> bool;
+}
+
+/// What all groups of a backend are read by.
+pub(crate) struct Poller {
     client: Arc<Client>,
-    wake: Notify,
-    queue: Mutex<Queue>,
+    /// Notified of what this process writes.
+    written: watch::Sender<()>,
+    slot: Mutex<PollerSlot>,
 }
 
 #[derive(Default)]
-struct Queue {
-    /// For the poller to take in.
-    fresh: Vec<Feed>,
-    fresh_claims: Vec<Feed<ClaimTable>>,
-    /// Whether a poller runs.
-    polled: bool,
-}
-
-impl PollingSource {
-    pub(crate) fn new(client: Arc<Client>) -> Self {
-        Self { client, wake: Notify::new(), queue: Mutex::default() }
-    }
-
-    /// Looks at once instead of at the next turn.
-    pub(crate) fn wake(&self) {
-        self.wake.notify_one();
-    }
-
-    fn queue(&self) -> MutexGuard<'_, Queue> {
-        // Nothing under this lock can panic halfway through a change.
-        self.queue.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// Has the poller take something in, and starts it if it does not run.
-    fn poll(self: Arc<Self>, put: impl FnOnce(&mut Queue)) {
-        let polled = {
-            let mut queue = self.queue();
-            put(&mut queue);
-            std::mem::replace(&mut queue.polled, true)
-        };
-        if !polled {
-            tokio::spawn(Poller { polling: self, link: None, groups: Vec::new(), claims: Vec::new(), ended: false }.run());
-        }
-    }
-
-    fn no_room(&self, full: LimitReached, operation: &'static str) -> Error {
-        let (LimitReached::Watches(max) | LimitReached::Groups(max)) = full;
-        Failure::TooManyWatchers { path: self.client.path().to_owned(), max }.during(operation)
-    }
-}
-
-impl FeedSource for PollingSource {
-    fn start(self: Arc<Self>, feed: Feed) {
-        self.poll(|queue| queue.fresh.push(feed));
-    }
-
-    fn stirred(&self) {
-        self.wake();
-    }
-
-    fn full(&self, full: LimitReached) -> Error {
-        self.no_room(full, "watch")
-    }
-}
-
-impl FeedSource<ClaimTable> for PollingSource {
-    fn start(self: Arc<Self>, feed: Feed<ClaimTable>) {
-        self.poll(|queue| queue.fresh_claims.push(feed));
-    }
-
-    fn stirred(&self) {
-        self.wake();
-    }
-
-    fn full(&self, full: LimitReached) -> Error {
-        self.no_room(full, "watch_claims")
-    }
-}
-
-struct Poller {
-    polling: Arc<PollingSource>,
+struct PollerSlot {
     link: Option<PollerConnection>,
-    groups: Vec<WatchedGroup>,
-    claims: Vec<WatchedClaims>,
-    ended: bool,
+    /// How many connections there were.
+    opened: u64,
 }
 
-/// A watched group, and what the last look at it showed.
-struct WatchedGroup {
-    feed: Feed,
-    known: Option<LastPoll>,
-}
-
-/// A connection of the poller's own and the version it last saw there.
-struct PollerConnection {
+/// A connection for looks alone, and what the last one found.
+pub(crate) struct PollerConnection {
     store: Arc<OpenStore>,
     connection: SqliteConnection,
-    data_version: Option<i64>,
+    number: u64,
+    last: Option<Look>,
 }
 
-/// What the last look at a group showed.
-struct LastPoll {
-    revision: u64,
-    next_end: Option<Moment>,
-    /// After a failure of this group alone: when to look again.
-    failing_until: Option<Moment>,
+/// One look at the file.
+#[derive(Clone, Copy)]
+struct Look {
+    begun: Instant,
+    /// Before the request.
+    now: Moment,
+    /// It differs from that of another look if the file may have changed in between: the connection, and what it counts.
+    version: (u64, i64),
 }
 
 impl Poller {
-    async fn run(mut self) {
-        while self.is_wanted() {
-            let looked = timeout(LOOK_TIMEOUT, self.look()).await;
-            let late = || Failure::TimedOut { path: self.polling.client.path().to_owned(), after: LOOK_TIMEOUT };
-            let pause = match looked.unwrap_or_else(|_| Err(late())) {
-                Ok(()) => self.until_next_end().min(LOOK_EVERY),
-                Err(failure) => self.failed(&failure),
-            };
-            // Either way it is time to look again.
-            let _ = timeout(pause, self.polling.wake.notified()).await;
-        }
+    pub(crate) fn new(client: Arc<Client>) -> Self {
+        Self { client, written: watch::Sender::new(()), slot: Mutex::default() }
     }
 
-    /// Takes in who is new and drops who is gone. `false` if nobody watches; then the next watch starts a new poller.
-    fn is_wanted(&mut self) -> bool {
-        let mut queue = self.polling.queue();
-        self.groups.extend(queue.fresh.drain(..).map(|feed| WatchedGroup { feed, known: None }));
-        self.groups.retain(|group| !group.feed.end_unwatched());
-        self.claims.extend(queue.fresh_claims.drain(..).map(WatchedClaims::new));
-        self.claims.retain(|group| !group.feed.end_unwatched());
-        self.ended = self.groups.is_empty() && self.claims.is_empty();
-        queue.polled = !self.ended;
-        !self.ended
-    }
-
-    async fn look(&mut self) -> Result<(), Failure> {
-        let client = &*self.polling.client;
-        // Before every request of this look.
-        let now = client.now();
-        if self.link.is_none() && client.is_unmade() {
-            self.show_nobody(now);
-            return Ok(());
-        }
-        let link = match &mut self.link {
-            Some(link) => link,
-            none => none.insert(PollerConnection::open(client).await?),
-        };
-        let version = link.store.data_version(&mut link.connection).await;
-        let version = client.settle(&link.store, version)?;
-        let changed = link.data_version != Some(version);
-        for WatchedGroup { feed, known } in &mut self.groups {
-            match link.look_at(client, feed.group(), known.as_ref(), changed, now).await {
-                Ok(PollOutcome::Nothing) => {}
-                Ok(PollOutcome::Same) => confirm(feed, now),
-                Ok(PollOutcome::New(EvaluatedView { view, next_end })) => {
-                    *known = Some(LastPoll { revision: view.revision(), next_end, failing_until: None });
-                    publish(feed, view, now);
-                }
-                Err(failure @ (Failure::Unreadable { .. } | Failure::TooMany { .. })) => {
-                    *known = Some(LastPoll { revision: 0, next_end: None, failing_until: Some(now.plus(REPAIR_PAUSE)) });
-                    feed.fail(failure.during("watch"));
-                }
-                Err(failure) => return Err(failure),
-            }
-        }
-        for group in &mut self.claims {
-            group.look(client, link, changed, now).await?;
-        }
-        // Only now: after a failure everything is looked at again.
-        link.data_version = Some(version);
-        Ok(())
-    }
-
-    /// The file does not exist yet: no group has members, and nothing is claimed.
-    fn show_nobody(&mut self, now: Moment) {
-        for WatchedGroup { feed, known } in &mut self.groups {
-            if known.is_none() {
-                tracing::info!(path = ?self.polling.client.path(), group = %feed.group(), "there is no such file yet: no member has joined the group there");
-                *known = Some(LastPoll { revision: 0, next_end: None, failing_until: None });
-            }
-            publish(feed, View::default(), now);
-        }
-        for group in &self.claims {
-            group.show_nothing(now);
-        }
-    }
-
-    fn failed(&mut self, failure: &Failure) -> Duration {
-        let error = failure.during("watch");
-        for group in &self.groups {
-            group.feed.fail(error.clone());
-        }
-        for group in &self.claims {
-            group.feed.fail(failure.during("watch_claims"));
-        }
-        // A slow disk needs no new connection, and one more per failure would pile up.
-        if !matches!(failure, Failure::TimedOut { .. }) {
-            self.link = None;
-        }
-        if error.is_retryable() { RETRY_PAUSE } else { REPAIR_PAUSE }
-    }
-
-    fn until_next_end(&self) -> Duration {
-        let ends = self.groups.iter().filter_map(|group| group.known.as_ref()?.next_end);
-        let next_end = ends.chain(self.claims.iter().filter_map(WatchedClaims::next_end)).min();
-        let wait = next_end.map_or(LOOK_EVERY, |end| end.since(self.polling.client.now()));
-        // A clock that stands still must not make this spin.
-        wait.max(Duration::from_millis(1))
+    /// Has all groups looked at now.
+    pub(crate) fn wake(&self) {
+        self.written.send_replace(());
     }
 }
 
-impl Drop for Poller {
-    /// The runtime ends under watches of another one: they notice that nobody feeds them, and the first starts a new poller.
-    fn drop(&mut self) {
-        if !self.ended {
-            let mut queue = self.polling.queue();
-            queue.polled = false;
-            let fresh = (std::mem::take(&mut queue.fresh), std::mem::take(&mut queue.fresh_claims));
-            drop(queue);
-            drop(fresh);
+impl PollerSlot {
+    async fn connect(&mut self, client: &Client) -> std::result::Result<&mut PollerConnection, Failure> {
+        let Self { link, opened } = self;
+        match link {
+            Some(link) => Ok(link),
+            none => {
+                let store = client.store().await?;
+                let connection = store.connect().await?;
+                *opened += 1;
+                Ok(none.insert(PollerConnection { store, connection, number: *opened, last: None }))
+            }
         }
     }
-}
-
-/// What a look at one group showed.
-enum PollOutcome {
-    /// It was not looked at.
-    Nothing,
-    Same,
-    New(EvaluatedView),
 }
 
 impl PollerConnection {
-    async fn open(client: &Client) -> Result<Self, Failure> {
-        let store = client.store().await?;
-        let connection = store.connect().await?;
-        Ok(Self { store, connection, data_version: None })
+    /// The last look if it is younger than `oldest`, or a new one.
+    async fn look(&mut self, client: &Client, oldest: Instant) -> std::result::Result<Look, Failure> {
+        if let Some(last) = self.last.filter(|last| last.begun >= oldest) {
+            return Ok(last);
+        }
+        let (begun, now) = (Instant::now(), client.now());
+        let version = self.store.data_version(&mut self.connection).await;
+        let version = (self.number, client.settle(&self.store, version)?);
+        Ok(*self.last.insert(Look { begun, now, version }))
+    }
+}
+
+/// Reads one group.
+pub(crate) struct PollingReader<P> {
+    poller: Arc<Poller>,
+    written: watch::Receiver<()>,
+    polled: P,
+    /// The file as it was when the group was read last.
+    seen: Option<(u64, i64)>,
+}
+
+impl<P: PolledGroup> PollingReader<P> {
+    pub(crate) fn new(poller: Arc<Poller>) -> Self {
+        Self { written: poller.written.subscribe(), poller, polled: P::default(), seen: None }
     }
 
-    async fn look_at(
+    async fn look(&mut self, feed: &Feed<P::Shown>, oldest: Instant) -> Result<()> {
+        let answer = timeout(LOOK_TIMEOUT, self.look_at(feed, oldest)).await;
+        let late = || Failure::TimedOut { path: self.poller.client.path().to_owned(), after: LOOK_TIMEOUT };
+        answer.unwrap_or_else(|_| Err(late())).map_err(|failure| failure.during(P::Shown::OPERATION))
+    }
+
+    async fn look_at(&mut self, feed: &Feed<P::Shown>, oldest: Instant) -> std::result::Result<(), Failure> {
+        let client = &*self.poller.client;
+        let mut slot = self.poller.slot.lock().await;
+        if slot.link.is_none() && client.is_unmade() {
+            let now = client.now();
+            let nothing = self.polled.without_file(client, feed.group());
+            show::<P>(feed, Some(nothing), now);
+            return Ok(());
+        }
+        let link = slot.connect(client).await?;
+        let read = async {
+            let look = link.look(client, oldest).await?;
+            let read = self.polled.read(client, link, feed.group(), self.seen != Some(look.version), look.now).await?;
+            self.seen = Some(look.version);
+            show::<P>(feed, read, look.now);
+            Ok(())
+        };
+        let answer = read.await;
+        if answer.as_ref().is_err_and(|failure: &Failure| !failure.keeps_connection()) {
+            slot.link = None;
+        }
+        answer
+    }
+}
+
+impl<P: PolledGroup> GroupReader<P::Shown> for PollingReader<P> {
+    const NEXT_PROVES: bool = true;
+
+    async fn open(&mut self, feed: &Feed<P::Shown>) -> Result<()> {
+        (self.polled, self.seen) = (P::default(), None);
+        self.look(feed, Instant::now()).await
+    }
+
+    async fn next(&mut self, feed: &Feed<P::Shown>) -> Result<()> {
+        let wait = self.polled.next_end().map_or(LOOK_EVERY, |end| end.since(self.poller.client.now()));
+        // A clock that stands still must not make this spin.
+        let wait = wait.clamp(Duration::from_millis(1), LOOK_EVERY);
+        let woken = timeout(wait, self.written.changed()).await.is_ok();
+        let now = Instant::now();
+        let oldest = if woken || wait < LOOK_EVERY { now } else { now.checked_sub(LOOK_LASTS).unwrap_or(now) };
+        self.look(feed, oldest).await
+    }
+
+    async fn prove(&mut self, feed: &Feed<P::Shown>) -> Result<()> {
+        self.look(feed, Instant::now()).await
+    }
+}
+
+/// Shows what is new. That nothing is new is only told to those who wait for it.
+fn show<P: PolledGroup>(feed: &Feed<P::Shown>, read: Option<Arc<P::Shown>>, now: Moment) {
+    match read {
+        Some(read) if feed.latest().is_none_or(|shown| !P::is_same(&shown, &read)) => feed.show(read, Some(now)),
+        _ if feed.wants_proof(now) => feed.prove(now),
+        _ => {}
+    }
+}
+
+/// The members of a group.
+#[derive(Default)]
+pub(crate) struct PolledMembers {
+    known: Option<LastPoll>,
+}
+
+/// What the last read of a group's members showed.
+struct LastPoll {
+    revision: u64,
+    next_end: Option<Moment>,
+}
+
+impl PolledGroup for PolledMembers {
+    type Shown = View;
+
+    fn without_file(&mut self, client: &Client, group: &GroupName) -> Arc<View> {
+        if self.known.is_none() {
+            tracing::info!(path = ?client.path(), %group, "there is no such file yet: no member has joined the group there");
+            self.known = Some(LastPoll { revision: 0, next_end: None });
+        }
+        Arc::default()
+    }
+
+    async fn read(
         &mut self,
         client: &Client,
+        link: &mut PollerConnection,
         group: &GroupName,
-        known: Option<&LastPoll>,
         changed: bool,
         now: Moment,
-    ) -> Result<PollOutcome, Failure> {
-        let Self { store, connection, .. } = self;
-        if let Some(known) = known {
-            if known.failing_until.is_some_and(|until| now < until) {
-                return Ok(PollOutcome::Nothing);
-            }
-            let expiring = known.failing_until.is_some() || known.next_end.is_some_and(|end| end <= now);
+    ) -> std::result::Result<Option<Arc<View>>, Failure> {
+        let PollerConnection { store, connection, .. } = link;
+        if let Some(known) = &self.known {
+            let expiring = known.next_end.is_some_and(|end| end <= now);
             if !changed && !expiring {
-                return Ok(PollOutcome::Same);
+                return Ok(None);
             }
             let before = client.known();
             let at = client.settle(store, store.revision(connection, group).await)?;
             client.settle(store, client.check(store, &at, before))?;
             if !expiring && at.revision == known.revision {
-                return Ok(PollOutcome::Same);
+                return Ok(None);
             }
         }
         let answer = read_alive(client, store, connection, group, now).await;
-        client.settle(store, answer).map(PollOutcome::New)
+        let EvaluatedView { view, next_end } = client.settle(store, answer)?;
+        self.known = Some(LastPoll { revision: view.revision(), next_end });
+        Ok(Some(Arc::new(view)))
     }
-}
 
-/// Nothing has changed, which is told only when somebody waits for it.
-fn confirm<T: Watched>(feed: &Feed<T>, now: Moment) {
-    if feed.wants_proof(now) {
-        feed.prove(now);
+    fn next_end(&self) -> Option<Moment> {
+        self.known.as_ref()?.next_end
     }
-}
 
-fn publish(feed: &Feed, view: View, now: Moment) {
-    // The revision of an empty group rises with changes to other groups; that is no news.
-    let same = |old: &View| old.members() == view.members() && (old.revision() == view.revision() || view.members().is_empty());
-    if feed.latest().is_some_and(|old| same(&old)) {
-        confirm(feed, now);
-    } else {
-        feed.show(Arc::new(view), Some(now));
+    fn is_same(shown: &View, read: &View) -> bool {
+        // The revision of an empty group rises with changes to other groups; that is no news.
+        shown.members() == read.members() && (shown.revision() == read.revision() || read.members().is_empty())
     }
 }

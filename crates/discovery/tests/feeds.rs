@@ -2,42 +2,29 @@
 
 #![expect(clippy::expect_used, reason = "tests report by panicking")]
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use futures::{FutureExt, StreamExt};
 use shardwise_core::{Claim, Epoch, GroupName, Holder, Incarnation, InstanceId, Member, Moment, Resource, View};
-use shardwise_discovery::feeds::{Feed, FeedLimits, FeedSource, Hub, LimitReached};
+use shardwise_discovery::feeds::{Feed, FeedLimits, GroupReader, Hub, Watched, follow};
 use shardwise_discovery::{ClaimTable, ClaimsEvent, ClaimsStream, Clock, Error, ErrorKind, WatchEvent, WatchStream};
-use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
+use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
 use tokio::time::advance;
 
 const PACE: Duration = Duration::from_secs(1);
 
-/// Hands the feeds to the test.
-struct Tests(UnboundedSender<Feed>);
-
-impl FeedSource for Tests {
-    fn start(self: Arc<Self>, feed: Feed) {
-        self.0.send(feed).expect("the test goes on");
-    }
-
-    fn full(&self, full: LimitReached) -> Error {
-        Error::new(ErrorKind::TooLarge, "watch", format!("{full:?}"))
-    }
-}
-
 struct World {
     clock: Clock,
-    hub: Hub<Tests>,
+    hub: Hub,
     feeds: UnboundedReceiver<Feed>,
 }
 
 impl World {
     fn new() -> Self {
-        let (sender, feeds) = unbounded_channel();
         let clock = Clock::tokio();
-        Self { hub: Hub::new(Arc::new(Tests(sender)), clock.clone(), FeedLimits { watches: 3, groups: 2 }), clock, feeds }
+        let (hub, feeds) = hub(&clock);
+        Self { clock, hub, feeds }
     }
 
     fn watch(&self) -> WatchStream {
@@ -207,10 +194,11 @@ async fn there_is_room_for_so_much_and_again_when_somebody_leaves() {
     let mut world = World::new();
     let mut groups = ["g", "h", "i"].map(|name| world.hub.watch(&group(name), PACE));
     assert_eq!((told(&mut groups[0]), told(&mut groups[1])), (None, None));
-    says(&mut groups[2], "watch: Groups(2)");
+    says(&mut groups[2], "watch: this process already has 2 watched groups of this backend, and no more are allowed; drop some");
     let (mut third, mut fourth) = (world.watch(), world.hub.clone().watch(&group("g"), PACE));
     assert_eq!(told(&mut third), None);
-    assert_eq!(told(&mut fourth).as_deref(), Some("watch: Watches(3)"));
+    let full = "watch: this process already has 3 watches of this backend, and no more are allowed; drop some";
+    assert_eq!(told(&mut fourth).as_deref(), Some(full));
     drop(third);
     assert_eq!(told(&mut fourth), None);
     advance(Duration::from_secs(4)).await;
@@ -222,17 +210,11 @@ async fn there_is_room_for_so_much_and_again_when_somebody_leaves() {
     says(&mut fourth, "view 1");
 }
 
-/// Hands the feeds of claims to the test.
-struct TestsOfClaims(UnboundedSender<Feed<ClaimTable>>);
-
-impl FeedSource<ClaimTable> for TestsOfClaims {
-    fn start(self: Arc<Self>, feed: Feed<ClaimTable>) {
-        self.0.send(feed).expect("the test goes on");
-    }
-
-    fn full(&self, full: LimitReached) -> Error {
-        Error::new(ErrorKind::TooLarge, "watch_claims", format!("{full:?}"))
-    }
+/// A hub whose feeds the test reads.
+fn hub<T: Watched>(clock: &Clock) -> (Hub<T>, UnboundedReceiver<Feed<T>>) {
+    let (sender, feeds) = unbounded_channel();
+    let start = move |feed| drop(sender.send(feed));
+    (Hub::new(clock.clone(), FeedLimits { watches: 3, groups: 2 }, start), feeds)
 }
 
 /// Slots and the epochs under which one member holds them.
@@ -259,9 +241,8 @@ fn told_of_claims(watch: &mut ClaimsStream) -> Option<String> {
 
 #[tokio::test(start_paused = true)]
 async fn claims_are_told_whole_and_then_by_what_has_changed_for_this_watch() {
-    let (sender, mut feeds) = unbounded_channel();
     let clock = Clock::tokio();
-    let hub = Hub::new(Arc::new(TestsOfClaims(sender)), clock.clone(), FeedLimits { watches: 3, groups: 2 });
+    let (hub, mut feeds) = hub::<ClaimTable>(&clock);
     let (mut quick, mut slow) = (hub.watch(&group("g"), PACE), hub.watch(&group("g"), PACE));
     assert_eq!((told_of_claims(&mut quick), told_of_claims(&mut slow)), (None, None));
     let feed = feeds.try_recv().expect("a reader is wanted");
@@ -280,4 +261,78 @@ async fn claims_are_told_whole_and_then_by_what_has_changed_for_this_watch() {
     advance(PACE).await;
     feed.prove(clock.now());
     assert_eq!(told_of_claims(&mut slow).as_deref(), Some("proven"));
+}
+
+/// Reads a group as the test says: each step is what `open`, `next` or `prove` does.
+struct ScriptedReader {
+    clock: Clock,
+    calls: Arc<Mutex<Vec<(&'static str, Moment)>>>,
+    /// Set while reading fails with this kind.
+    failing: Arc<Mutex<Option<ErrorKind>>>,
+}
+
+impl ScriptedReader {
+    fn called(&self, what: &'static str) -> Result<(), Error> {
+        self.calls.lock().expect("no panic").push((what, self.clock.now()));
+        let failing = self.failing.lock().expect("no panic").clone();
+        failing.map_or(Ok(()), |kind| Err(Error::new(kind, "watch", "gone")))
+    }
+}
+
+impl GroupReader<View> for ScriptedReader {
+    const NEXT_PROVES: bool = false;
+
+    async fn open(&mut self, feed: &Feed) -> Result<(), Error> {
+        self.called("open")?;
+        feed.show(view(1, &["a"]), Some(self.clock.now()));
+        Ok(())
+    }
+
+    async fn next(&mut self, _feed: &Feed) -> Result<(), Error> {
+        std::future::pending().await
+    }
+
+    async fn prove(&mut self, feed: &Feed) -> Result<(), Error> {
+        self.called("prove")?;
+        feed.prove(self.clock.now());
+        Ok(())
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_followed_group_is_proven_in_time_and_opened_again_after_growing_pauses() {
+    let clock = Clock::tokio();
+    let (calls, failing) = (Arc::<Mutex<Vec<_>>>::default(), Arc::<Mutex<Option<ErrorKind>>>::default());
+    let reader = (clock.clone(), Arc::clone(&calls), Arc::clone(&failing));
+    let hub = Hub::new(clock.clone(), FeedLimits { watches: 3, groups: 2 }, move |feed: Feed| {
+        let (clock, calls, failing) = reader.clone();
+        follow(ScriptedReader { clock, calls, failing }, feed);
+    });
+    let mut watch = hub.watch(&group("g"), PACE);
+    for expected in ["view 1", "proven", "proven"] {
+        let event = watch.next().await.expect("it does not end");
+        let said = if matches!(event, Ok(WatchEvent::View(_))) { "view 1" } else { "proven" };
+        assert_eq!(said, expected, "{event:?}");
+    }
+    let taken = || std::mem::take(&mut *calls.lock().expect("no panic"));
+    let so_far = taken();
+    assert_eq!(so_far.iter().map(|(what, _)| *what).collect::<Vec<_>>(), ["open", "prove", "prove"]);
+    assert!(so_far.windows(2).all(|two| two[1].1.since(two[0].1) <= PACE), "{so_far:?}");
+
+    for (kind, shortest, longest) in [(ErrorKind::Unavailable, 25, 1_000), (ErrorKind::Denied, 2_500, 5_000)] {
+        *failing.lock().expect("no panic") = Some(kind.clone());
+        for _ in 0..9 {
+            assert_eq!(watch.next().await.expect("it does not end").expect_err("it fails").kind(), &kind);
+        }
+        *failing.lock().expect("no panic") = None;
+        assert!(watch.next().await.expect("it does not end").is_ok(), "it recovers by itself");
+        let opened: Vec<_> = taken().into_iter().filter(|(what, _)| *what == "open").map(|(_, at)| at).collect();
+        let pauses: Vec<_> = opened.windows(2).map(|two| two[1].since(two[0]).as_millis()).collect();
+        assert!(pauses.iter().all(|pause| (shortest..=longest).contains(pause)), "{pauses:?}");
+        assert!(pauses.last() >= Some(&(longest / 2)), "{pauses:?}");
+    }
+
+    drop(watch);
+    tokio::time::sleep(PACE * 3).await;
+    assert!(taken().is_empty(), "nothing reads a group that is not watched");
 }

@@ -21,7 +21,7 @@ use shardwise_discovery::{AcquireOutcome, Claims, ClaimsStream, RecordId};
 pub(crate) use self::acquire::release_all;
 use self::acquire::{AcquireCall, release};
 pub(crate) use self::session::{LockSession, SHARE, check_ttl};
-pub(crate) use self::table::ClaimFollowers;
+pub(crate) use self::table::ClaimsQuery;
 use crate::ConsulBackend;
 use crate::caller::{Caller, to_the_end};
 use crate::error::{Failure, Result};

@@ -4,35 +4,19 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use shardwise_core::{GroupName, Moment};
-use shardwise_discovery::feeds::{Feed, FeedSource, LimitReached};
-use shardwise_discovery::{ClaimTable, Error, LogThrottle};
+use shardwise_discovery::{ClaimTable, LogThrottle};
 use tokio::time::{Instant, sleep_until};
 
 use super::keys;
 use crate::api::AclPermission;
 use crate::client::Client;
 use crate::error::{Failure, Result};
-use crate::follower::{BlockingQuery, QueryResult, follow, no_room};
+use crate::follower::{BlockingQuery, QueryResult};
 use crate::keys::{KvList, KvPair};
 use crate::registrar::Registrar;
 
-/// What followers of claims share.
-pub(crate) struct ClaimFollowers {
-    pub(crate) registrar: Arc<Registrar>,
-}
-
-impl FeedSource<ClaimTable> for ClaimFollowers {
-    fn start(self: Arc<Self>, feed: Feed<ClaimTable>) {
-        follow(ClaimsQuery { registrar: Arc::clone(&self.registrar), rested: Instant::now(), damaged: LogThrottle::default() }, feed);
-    }
-
-    fn full(&self, full: LimitReached) -> Error {
-        no_room(full, ClaimsQuery::OPERATION)
-    }
-}
-
 /// The claims of a group.
-struct ClaimsQuery {
+pub(crate) struct ClaimsQuery {
     registrar: Arc<Registrar>,
     /// After a read one rests for as long as it took: while thousands of slots change hands, each change would be a reason to read them all.
     rested: Instant,
@@ -40,9 +24,14 @@ struct ClaimsQuery {
     damaged: LogThrottle<String>,
 }
 
+impl ClaimsQuery {
+    pub(crate) fn new(registrar: Arc<Registrar>) -> Self {
+        Self { registrar, rested: Instant::now(), damaged: LogThrottle::default() }
+    }
+}
+
 impl BlockingQuery for ClaimsQuery {
     type Shown = ClaimTable;
-    const OPERATION: &'static str = "watch_claims";
 
     async fn wait(&self, group: &GroupName, index: u64, wait: Duration) -> Result<(u64, Moment)> {
         let listed = self.registrar.client.keys(&keys::prefix(group), Some((index, wait)), &AclPermission::ReadKey).await?;

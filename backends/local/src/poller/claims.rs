@@ -7,23 +7,20 @@ use std::sync::Arc;
 
 use shardwise_core::{GroupName, Moment};
 use shardwise_discovery::ClaimTable;
-use shardwise_discovery::feeds::Feed;
 use sqlx::sqlite::SqliteConnection;
 use tokio::time::timeout;
 
-use super::{PollerConnection, REPAIR_PAUSE, confirm};
+use super::{PolledGroup, PollerConnection};
 use crate::backend::{REAP_AGAIN, REAP_PATIENCE};
 use crate::claim_json::Changes;
 use crate::claim_statements::ClaimsVersion;
 use crate::client::{Client, OpenStore};
 use crate::error::Failure;
 
-/// A group whose claims are watched, and what is known of it.
-pub(super) struct WatchedClaims {
-    pub(super) feed: Feed<ClaimTable>,
+/// The claims of a group, and what is known of them.
+#[derive(Default)]
+pub(crate) struct PolledClaims {
     known: Option<LastClaimsPoll>,
-    /// After a failure of this group alone: when to look again.
-    failing_until: Option<Moment>,
 }
 
 struct LastClaimsPoll {
@@ -36,86 +33,68 @@ struct LastClaimsPoll {
     next_end: Option<Moment>,
 }
 
-impl WatchedClaims {
-    pub(super) const fn new(feed: Feed<ClaimTable>) -> Self {
-        Self { feed, known: None, failing_until: None }
-    }
+impl PolledGroup for PolledClaims {
+    type Shown = ClaimTable;
 
-    /// When the next record of the group expires, unless it is renewed.
-    pub(super) fn next_end(&self) -> Option<Moment> {
-        self.known.as_ref()?.next_end
-    }
-
-    /// Looks at the group if that is due: the file has `changed`, or a record may have expired by `now`.
-    pub(super) async fn look(&mut self, client: &Client, link: &mut PollerConnection, changed: bool, now: Moment) -> Result<(), Failure> {
-        if self.failing_until.is_some_and(|until| now < until) {
-            return Ok(());
-        }
-        let known = self.known.take().filter(|known| Arc::ptr_eq(&known.store, &link.store));
-        let quiet = known.as_ref().is_some_and(|known| !changed && known.next_end.is_none_or(|end| now < end));
-        if quiet {
-            self.known = known;
-            confirm(&self.feed, now);
-            return Ok(());
-        }
-        let answer = self.read(client, link, known, now).await;
-        match client.settle(&link.store, answer) {
-            Ok(known) => {
-                self.publish(&known.table, now);
-                (self.known, self.failing_until) = (Some(known), None);
-            }
-            Err(failure @ Failure::BadClaim { .. }) => {
-                self.failing_until = Some(now.plus(REPAIR_PAUSE));
-                self.feed.fail(failure.during("watch_claims"));
-            }
-            Err(failure) => return Err(failure),
-        }
-        Ok(())
-    }
-
-    /// The file does not exist yet: nothing is claimed.
-    pub(super) fn show_nothing(&self, now: Moment) {
-        self.publish(&Arc::default(), now);
-    }
-
-    fn publish(&self, table: &Arc<ClaimTable>, now: Moment) {
-        if self.feed.latest().is_none_or(|shown| *shown != **table) {
-            self.feed.show(Arc::clone(table), Some(now));
-        } else {
-            confirm(&self.feed, now);
-        }
+    fn without_file(&mut self, _client: &Client, _group: &GroupName) -> Arc<ClaimTable> {
+        Arc::default()
     }
 
     async fn read(
-        &self,
+        &mut self,
         client: &Client,
         link: &mut PollerConnection,
-        known: Option<LastClaimsPoll>,
+        group: &GroupName,
+        changed: bool,
         now: Moment,
-    ) -> Result<LastClaimsPoll, Failure> {
-        let PollerConnection { store, connection, .. } = link;
-        let group = self.feed.group();
-        let highest = client.known();
-        let (mut at, mut mark) = store.claims_mark(connection, group).await?;
-        client.check(store, &at, highest)?;
-        let same_records = known.as_ref().filter(|known| known.revision == at.revision && known.next_end.is_none_or(|end| now < end));
-        let next_end = if let Some(known) = same_records {
-            known.next_end
-        } else {
-            let next_end = bury(store, connection, group, now).await?;
-            (at, mark) = store.claims_mark(connection, group).await?;
-            next_end
-        };
-        if let Some(known) = known.as_ref().filter(|known| known.mark == mark) {
-            let (store, table) = (Arc::clone(store), Arc::clone(&known.table));
-            return Ok(LastClaimsPoll { store, mark, table, revision: at.revision, next_end });
+    ) -> Result<Option<Arc<ClaimTable>>, Failure> {
+        let known = self.known.as_ref().filter(|known| Arc::ptr_eq(&known.store, &link.store));
+        if known.is_some_and(|known| !changed && known.next_end.is_none_or(|end| now < end)) {
+            return Ok(None);
         }
-        let reading = store.read_claims(connection, group, known.as_ref().map(|known| &known.mark)).await?;
-        client.check(store, &reading.at, highest)?;
-        let before = known.filter(|_| !reading.whole).map(|known| ClaimTable::clone(&known.table)).unwrap_or_default();
-        let table = Arc::new(applied(before, reading.changes(store)?));
-        Ok(LastClaimsPoll { store: Arc::clone(store), mark: reading.mark, table, revision: at.revision, next_end })
+        let answer = read(client, link, group, known, now).await;
+        let read = client.settle(&link.store, answer)?;
+        Ok(Some(Arc::clone(&self.known.insert(read).table)))
     }
+
+    fn next_end(&self) -> Option<Moment> {
+        self.known.as_ref()?.next_end
+    }
+
+    fn is_same(shown: &ClaimTable, read: &ClaimTable) -> bool {
+        shown == read
+    }
+}
+
+/// Reads what has changed since what is known.
+async fn read(
+    client: &Client,
+    link: &mut PollerConnection,
+    group: &GroupName,
+    known: Option<&LastClaimsPoll>,
+    now: Moment,
+) -> Result<LastClaimsPoll, Failure> {
+    let PollerConnection { store, connection, .. } = link;
+    let highest = client.known();
+    let (mut at, mut mark) = store.claims_mark(connection, group).await?;
+    client.check(store, &at, highest)?;
+    let same_records = known.filter(|known| known.revision == at.revision && known.next_end.is_none_or(|end| now < end));
+    let next_end = if let Some(known) = same_records {
+        known.next_end
+    } else {
+        let next_end = bury(store, connection, group, now).await?;
+        (at, mark) = store.claims_mark(connection, group).await?;
+        next_end
+    };
+    if let Some(known) = known.filter(|known| known.mark == mark) {
+        let (store, table) = (Arc::clone(store), Arc::clone(&known.table));
+        return Ok(LastClaimsPoll { store, mark, table, revision: at.revision, next_end });
+    }
+    let reading = store.read_claims(connection, group, known.map(|known| &known.mark)).await?;
+    client.check(store, &reading.at, highest)?;
+    let before = known.filter(|_| !reading.whole).map(|known| ClaimTable::clone(&known.table)).unwrap_or_default();
+    let table = Arc::new(applied(before, reading.changes(store)?));
+    Ok(LastClaimsPoll { store: Arc::clone(store), mark: reading.mark, table, revision: at.revision, next_end })
 }
 
 /// What has changed, put into the table as it was.

@@ -9,7 +9,7 @@ use shardwise_core::{GroupName, Moment};
 use tokio::time::sleep;
 
 use super::feed::FeedState;
-use super::{FeedSource, Hub, Subscription, Watched};
+use super::{Hub, Subscription, Watched};
 use crate::Result;
 
 /// How long after a refusal, which lasts until somebody drops watches.
@@ -17,11 +17,7 @@ const REPAIR_PAUSE: Duration = Duration::from_secs(5);
 /// How long after a reader has ended under its watches; one that always ends at once must not make them spin.
 const RESTART_PAUSE: Duration = Duration::from_millis(20);
 
-pub(super) fn stream<S: FeedSource<T>, T: Watched>(
-    hub: Hub<S, T>,
-    group: GroupName,
-    prove_every: Duration,
-) -> BoxStream<'static, Result<T::Event>> {
+pub(super) fn stream<T: Watched>(hub: Hub<T>, group: GroupName, prove_every: Duration) -> BoxStream<'static, Result<T::Event>> {
     let watcher = Watcher { hub, group, prove_every, subscription: None, seen: DeliveredState::since(Moment::ZERO), pause: None };
     Box::pin(stream::unfold(watcher, |mut watcher| async move {
         let event = watcher.next().await;
@@ -29,8 +25,8 @@ pub(super) fn stream<S: FeedSource<T>, T: Watched>(
     }))
 }
 
-struct Watcher<S, T: 'static> {
-    hub: Hub<S, T>,
+struct Watcher<T: 'static> {
+    hub: Hub<T>,
     group: GroupName,
     prove_every: Duration,
     subscription: Option<Subscription<T>>,
@@ -39,7 +35,7 @@ struct Watcher<S, T: 'static> {
     pause: Option<Duration>,
 }
 
-impl<S: FeedSource<T>, T: Watched> Watcher<S, T> {
+impl<T: Watched> Watcher<T> {
     async fn next(&mut self) -> Result<T::Event> {
         loop {
             let Some(subscription) = &mut self.subscription else {

@@ -10,6 +10,8 @@ use crate::{ClaimTable, ClaimsEvent, ViewSnapshot, WatchEvent};
 pub trait Watched: PartialEq + Send + Sync + 'static {
     /// What a watch tells of it.
     type Event: Send + 'static;
+    /// Names the watch in errors.
+    const OPERATION: &'static str;
 
     /// What a watch tells that has told `before` and now sees this; `None` if that is nothing new.
     fn news(before: Option<&Self>, now: &Arc<Self>, proven: Moment) -> Option<Self::Event>;
@@ -20,6 +22,7 @@ pub trait Watched: PartialEq + Send + Sync + 'static {
 
 impl Watched for View {
     type Event = WatchEvent;
+    const OPERATION: &'static str = "watch";
 
     fn news(_before: Option<&Self>, now: &Arc<Self>, proven: Moment) -> Option<WatchEvent> {
         Some(WatchEvent::View(ViewSnapshot { view: Arc::clone(now), proven }))
@@ -33,6 +36,7 @@ impl Watched for View {
 /// Whoever watches compares what it told with what is there now, so that a watch which is slow leaves nothing out.
 impl Watched for ClaimTable {
     type Event = ClaimsEvent;
+    const OPERATION: &'static str = "watch_claims";
 
     fn news(before: Option<&Self>, now: &Arc<Self>, proven: Moment) -> Option<ClaimsEvent> {
         let Some(before) = before else { return Some(ClaimsEvent::All { claims: now.listed(), proven }) };
