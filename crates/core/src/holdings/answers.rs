@@ -15,7 +15,7 @@ impl Holdings {
             return;
         }
         self.acquiring.backoff.reset();
-        self.asked.clear();
+        self.forget_asked();
         let mut gained = Vec::new();
         for (resource, answer) in answers {
             match answer {
@@ -23,19 +23,19 @@ impl Holdings {
                 ClaimAnswer::Granted(epoch) if self.served.get(&resource).is_some_and(|served| *served >= epoch) => {
                     // It was this member's all the time, though the news had said otherwise. An epoch serves once, so it goes back first.
                     self.others.remove(&resource);
-                    self.orphans.insert(resource, epoch);
+                    self.entries.entry(resource).or_default().hold = Some(HeldResource { epoch, phase: Phase::Orphan });
                 }
                 ClaimAnswer::Granted(epoch) => {
                     self.note_granted(epoch);
                     self.others.remove(&resource);
                     self.served.insert(resource.clone(), epoch);
-                    self.mine.insert(resource.clone(), HeldResource { epoch, phase: Phase::Serving });
+                    self.entries.entry(resource.clone()).or_default().hold = Some(HeldResource { epoch, phase: Phase::Serving });
                     self.note_move(&resource);
                     gained.push((resource, epoch));
                 }
                 // If the watch says by now that it is free, it was given back in between; if not yet, it will tell.
                 ClaimAnswer::Held | ClaimAnswer::NotYet => {
-                    self.held_back.insert(resource, now.plus(ASK_AGAIN));
+                    self.entries.entry(resource).or_default().not_before = Some(now.plus(ASK_AGAIN));
                 }
             }
         }
@@ -54,13 +54,10 @@ impl Holdings {
         }
         self.releasing.backoff.reset();
         for (resource, epoch) in std::mem::take(&mut self.sent) {
-            self.mine.remove(&resource);
             self.note_move(&resource);
-            for table in [&mut self.orphans, &mut self.shown] {
-                if table.get(&resource).is_some_and(|known| *known <= epoch) {
-                    table.remove(&resource);
-                }
-            }
+            let Some(entry) = self.entries.get_mut(&resource) else { continue };
+            entry.hold.take_if(|hold| hold.phase != Phase::Orphan || hold.epoch <= epoch);
+            entry.shown.take_if(|shown| *shown <= epoch);
         }
         self.keep_up(now, actions);
     }
@@ -69,7 +66,7 @@ impl Holdings {
     pub fn failed(&mut self, now: Moment, attempt: u64, failure: CallFailure, actions: &mut Vec<ClaimAction>) {
         let asking = self.acquiring.failed(attempt, now);
         if asking {
-            self.asked.clear();
+            self.forget_asked();
         }
         let opening = self.store.call.failed(attempt, now);
         self.releasing.failed(attempt, now);
@@ -79,5 +76,11 @@ impl Holdings {
             _ => {}
         }
         self.keep_up(now, actions);
+    }
+
+    fn forget_asked(&mut self) {
+        for entry in self.entries.values_mut() {
+            entry.asked = false;
+        }
     }
 }

@@ -1,6 +1,6 @@
 //! Letting go: drain, then release.
 
-use super::{ClaimAction, Holdings, OnDrainTimeout, Phase};
+use super::{ClaimAction, HeldResource, Holdings, OnDrainTimeout, Phase};
 use crate::mistakes::{Mistake, made};
 use crate::{Moment, Resource};
 
@@ -8,7 +8,7 @@ impl Holdings {
     /// Nothing is in flight on these any more. It is so until they serve again, since a draining resource takes no new work.
     pub fn idle<'a>(&mut self, now: Moment, resources: impl IntoIterator<Item = &'a Resource>, actions: &mut Vec<ClaimAction>) {
         for resource in resources {
-            if let Some(Phase::Draining { idle, .. }) = self.mine.get_mut(resource).map(|hold| &mut hold.phase) {
+            if let Some(Phase::Draining { idle, .. }) = self.entries.get_mut(resource).and_then(|entry| entry.hold.as_mut()).map(|hold| &mut hold.phase) {
                 *idle = true;
             }
         }
@@ -18,8 +18,9 @@ impl Holdings {
     /// Begins to drain what is held and not wanted, and goes on with what is wanted again before its work was told to stop.
     pub(super) fn let_go(&mut self, now: Moment, actions: &mut Vec<ClaimAction>) {
         let (mut drained, mut kept) = (Vec::new(), Vec::new());
-        for (resource, hold) in &mut self.mine {
-            match (hold.phase, self.wanted.contains(resource)) {
+        for (resource, entry) in &mut self.entries {
+            let Some(hold) = &mut entry.hold else { continue };
+            match (hold.phase, entry.wanted) {
                 (Phase::Serving, false) => {
                     hold.phase = Phase::Draining { until: now.plus(self.rules.drain_timeout), idle: false, cancelled: false };
                     drained.push(resource.clone());
@@ -45,8 +46,8 @@ impl Holdings {
     /// Tells work whose time is over to stop.
     pub(super) fn end_drains(&mut self, now: Moment, actions: &mut Vec<ClaimAction>) {
         let mut over = Vec::new();
-        for (resource, hold) in &mut self.mine {
-            if let Phase::Draining { until, idle: false, cancelled } = &mut hold.phase
+        for (resource, entry) in &mut self.entries {
+            if let Some(HeldResource { phase: Phase::Draining { until, idle: false, cancelled }, .. }) = &mut entry.hold
                 && now >= *until
                 && !std::mem::replace(cancelled, true)
             {
@@ -72,13 +73,14 @@ impl Holdings {
             Phase::Draining { idle, cancelled, .. } => {
                 idle || (cancelled && rule == OnDrainTimeout::Release) || made(Mistake::ReleaseBeforeDrain)
             }
-            // Was to be given back before, in a call that failed.
-            Phase::Releasing => true,
+            // One that is releasing was to be given back before, in a call that failed.
+            Phase::Releasing | Phase::Orphan => true,
         }
     }
 
     pub(super) fn has_to_release(&self) -> bool {
-        !self.orphans.is_empty() || self.mine.values().any(|hold| Self::is_done(hold.phase, self.rules.on_drain_timeout))
+        let done = |hold: &HeldResource| Self::is_done(hold.phase, self.rules.on_drain_timeout);
+        self.entries.values().filter_map(|entry| entry.hold.as_ref()).any(done)
     }
 
     /// Gives back what has drained and what was held before a fence.
@@ -87,10 +89,14 @@ impl Holdings {
             return;
         }
         let attempt = self.next_attempt();
-        let mut held: Vec<_> = self.orphans.iter().map(|(resource, epoch)| (resource.clone(), *epoch)).collect();
-        for (resource, hold) in &mut self.mine {
-            if Self::is_done(hold.phase, self.rules.on_drain_timeout) {
-                hold.phase = Phase::Releasing;
+        let mut held = Vec::new();
+        for (resource, entry) in &mut self.entries {
+            if let Some(hold) = &mut entry.hold
+                && Self::is_done(hold.phase, self.rules.on_drain_timeout)
+            {
+                if hold.phase != Phase::Orphan {
+                    hold.phase = Phase::Releasing;
+                }
                 held.push((resource.clone(), hold.epoch));
             }
         }

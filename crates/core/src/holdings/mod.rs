@@ -25,7 +25,31 @@ use crate::mistakes::{Mistake, made};
 use crate::{Claim, Epoch, Holder, Incarnation, Moment, Resource, SlotSet};
 use pending_call::PendingCall;
 
-/// One resource that this member holds.
+/// One resource as it concerns this member.
+#[derive(Debug, Default)]
+struct ResourceEntry {
+    wanted: bool,
+    /// The call under way asks for it.
+    asked: bool,
+    hold: Option<HeldResource>,
+    /// What the watch shows as this member's.
+    shown: Option<Epoch>,
+    /// Not to be asked for before.
+    not_before: Option<Moment>,
+}
+
+impl ResourceEntry {
+    /// What this member uses or is letting go of; nothing of an orphan.
+    fn mine(&self) -> Option<&HeldResource> {
+        self.hold.as_ref().filter(|hold| hold.phase != Phase::Orphan)
+    }
+
+    const fn is_blank(&self) -> bool {
+        !self.wanted && !self.asked && self.hold.is_none() && self.shown.is_none() && self.not_before.is_none()
+    }
+}
+
+/// A claim that this member has in the backend, as far as it knows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct HeldResource {
     epoch: Epoch,
@@ -45,6 +69,8 @@ enum Phase {
     },
     /// Asked to be given back.
     Releasing,
+    /// Held before a fence, or granted in an answer that never came: not used, to be given back.
+    Orphan,
 }
 
 impl Phase {
@@ -64,22 +90,15 @@ pub struct Holdings {
     store: store::StoreState,
     /// The record is there and the store of claims is known.
     open: bool,
-    wanted: BTreeSet<Resource>,
-    mine: BTreeMap<Resource, HeldResource>,
+    /// What this member wants, holds or has asked for.
+    entries: BTreeMap<Resource, ResourceEntry>,
     /// Under which epoch each resource served last.
     served: BTreeMap<Resource, Epoch>,
-    /// Held before a fence, or granted in an answer that never came: not used, to be given back.
-    orphans: BTreeMap<Resource, Epoch>,
-    /// What the watch shows as this member's.
-    shown: BTreeMap<Resource, Epoch>,
     /// What others hold, by the watch.
     others: BTreeMap<Resource, Claim>,
     /// What others hold is known at all.
     claims_known: bool,
-    /// Not to be asked for before.
-    held_back: BTreeMap<Resource, Moment>,
     acquiring: PendingCall,
-    asked: BTreeSet<Resource>,
     releasing: PendingCall,
     /// What the release under way gives back.
     sent: Vec<(Resource, Epoch)>,
@@ -99,16 +118,11 @@ impl Holdings {
             entered: false,
             store: store::StoreState::NONE,
             open: false,
-            wanted: BTreeSet::new(),
-            mine: BTreeMap::new(),
+            entries: BTreeMap::new(),
             served: BTreeMap::new(),
-            orphans: BTreeMap::new(),
-            shown: BTreeMap::new(),
             others: BTreeMap::new(),
             claims_known: false,
-            held_back: BTreeMap::new(),
             acquiring: PendingCall::IDLE,
-            asked: BTreeSet::new(),
             releasing: PendingCall::IDLE,
             sent: Vec::new(),
             attempt: 0,
@@ -140,7 +154,7 @@ impl Holdings {
 
     /// Who holds a resource and will as long as that is wanted, as far as is known; what this member is giving back for good is nobody's.
     pub(crate) fn holder_of(&self, resource: &Resource) -> Option<&Holder> {
-        match self.mine.get(resource) {
+        match self.entries.get(resource).and_then(ResourceEntry::mine) {
             Some(hold) => hold.phase.may_stay().then_some(&self.me),
             None => self.others.get(resource).map(|claim| &claim.holder),
         }
@@ -148,31 +162,37 @@ impl Holdings {
 
     /// Everything that has a holder, with it: see [`Holdings::holder_of`].
     pub(crate) fn holders(&self) -> impl Iterator<Item = (&Resource, &Holder)> {
-        let theirs = self.others.keys().filter(|resource| !self.mine.contains_key(*resource));
-        theirs.chain(self.mine.keys()).filter_map(|resource| Some((resource, self.holder_of(resource)?)))
+        let mine = self.mine().map(|(resource, _)| resource);
+        let theirs = self.others.keys().filter(|resource| !self.entries.get(*resource).is_some_and(|entry| entry.mine().is_some()));
+        theirs.chain(mine).filter_map(|resource| Some((resource, self.holder_of(resource)?)))
+    }
+
+    fn mine(&self) -> impl Iterator<Item = (&Resource, &HeldResource)> {
+        self.entries.iter().filter_map(|(resource, entry)| Some((resource, entry.mine()?)))
     }
 
     /// What serves now, with its epoch: new work may be taken on for it.
     pub fn serving(&self) -> impl Iterator<Item = (&Resource, Epoch)> {
         let members_own = made(Mistake::EpochPerMember).then(|| self.served.values().min().copied()).flatten();
-        let serving = self.mine.iter().filter(|(_, hold)| hold.phase == Phase::Serving);
+        let serving = self.mine().filter(|(_, hold)| hold.phase == Phase::Serving);
         serving.map(move |(resource, hold)| (resource, members_own.unwrap_or(hold.epoch)))
     }
 
     /// What is held now, with its epoch: what serves, and what drains and is not being given back yet.
     pub fn held(&self) -> impl Iterator<Item = (&Resource, Epoch)> {
-        self.mine.iter().filter(|(_, hold)| hold.phase != Phase::Releasing).map(|(resource, hold)| (resource, hold.epoch))
+        self.mine().filter(|(_, hold)| hold.phase != Phase::Releasing).map(|(resource, hold)| (resource, hold.epoch))
     }
 
     /// Whether nothing is held or being given back, so that the record may go.
     pub fn is_empty(&self) -> bool {
-        self.mine.is_empty() && self.asked.is_empty()
+        self.entries.values().all(|entry| entry.mine().is_none() && !entry.asked)
     }
 
     /// The slots of a circle of so many that nobody holds, as far as is known; none before anything is.
     pub fn free_slots(&self, slots: u32) -> SlotSet {
         let mut free = if self.claims_known { SlotSet::full(slots) } else { SlotSet::empty(slots) };
-        for resource in self.others.keys().chain(self.mine.keys()).chain(self.orphans.keys()) {
+        let own = self.entries.iter().filter(|(_, entry)| entry.hold.is_some()).map(|(resource, _)| resource);
+        for resource in self.others.keys().chain(own) {
             if let Resource::Slot(slot) = resource {
                 free.remove(*slot);
             }
@@ -184,8 +204,7 @@ impl Holdings {
     pub fn is_free(&self, resource: &Resource) -> bool {
         self.claims_known
             && !self.others.contains_key(resource)
-            && !self.mine.contains_key(resource)
-            && !self.orphans.contains_key(resource)
+            && self.entries.get(resource).is_none_or(|entry| entry.hold.is_none())
     }
 
     /// A number that changes whenever what serves does.
@@ -214,9 +233,7 @@ impl Holdings {
     pub fn fence(&mut self) {
         (self.entered, self.open, self.store.accepted, self.store.refused) = (false, false, false, None);
         self.changes += 1;
-        let orphans = std::mem::take(&mut self.mine).into_iter().map(|(resource, hold)| (resource, hold.epoch));
-        self.orphans.extend(orphans);
-        self.asked.clear();
+        self.orphan_all();
         (self.acquiring, self.releasing, self.store.call) = (PendingCall::IDLE, PendingCall::IDLE, PendingCall::IDLE);
     }
 
@@ -224,17 +241,26 @@ impl Holdings {
     pub(crate) fn begin_life(&mut self, incarnation: Incarnation) {
         self.fence();
         self.me.incarnation = incarnation;
-        self.orphans.clear();
-        self.shown.clear();
+        for entry in self.entries.values_mut() {
+            (entry.hold, entry.shown) = (None, None);
+        }
+    }
+
+    /// Nothing is used any more, and no answer counts.
+    fn orphan_all(&mut self) {
+        for entry in self.entries.values_mut() {
+            entry.asked = false;
+            if let Some(hold) = &mut entry.hold {
+                hold.phase = Phase::Orphan;
+            }
+        }
     }
 
     /// Nothing serves any more. What was held may still be there, if only the store's own record is another: it is given back.
     fn drop_all(&mut self, actions: &mut Vec<ClaimAction>) {
-        let held = std::mem::take(&mut self.mine);
-        let lost: Vec<_> = held.keys().cloned().collect();
-        self.orphans.extend(held.into_iter().map(|(resource, hold)| (resource, hold.epoch)));
+        let lost: Vec<_> = self.mine().map(|(resource, _)| resource.clone()).collect();
+        self.orphan_all();
         (self.acquiring, self.releasing) = (PendingCall::IDLE, PendingCall::IDLE);
-        self.asked.clear();
         self.sent.clear();
         self.changes += 1;
         if !lost.is_empty() {
@@ -244,7 +270,12 @@ impl Holdings {
 
     /// What this member should hold from now on.
     pub fn want(&mut self, now: Moment, wanted: BTreeSet<Resource>, actions: &mut Vec<ClaimAction>) {
-        self.wanted = wanted;
+        for entry in self.entries.values_mut() {
+            entry.wanted = false;
+        }
+        for resource in wanted {
+            self.entries.entry(resource).or_default().wanted = true;
+        }
         self.let_go(now, actions);
         self.keep_up(now, actions);
     }
@@ -256,12 +287,12 @@ impl Holdings {
 
     /// When to call [`Holdings::woken`] if nothing happens before.
     pub fn wake_at(&self) -> Option<Moment> {
-        let drains = self.mine.values().filter_map(|hold| match hold.phase {
+        let drains = self.mine().filter_map(|(_, hold)| match hold.phase {
             Phase::Draining { until, idle: false, cancelled: false } => Some(until),
             _ => None,
         });
         let again = (self.open && self.acquiring.in_flight.is_none()).then(|| {
-            let due = self.acquirable().map(|resource| self.held_back.get(resource).copied().unwrap_or(Moment::ZERO)).min();
+            let due = self.acquirable().map(|(_, entry)| entry.not_before.unwrap_or(Moment::ZERO)).min();
             due.map(|due| due.max(self.acquiring.not_before))
         });
         let gives = self.open && self.releasing.in_flight.is_none() && self.has_to_release();
@@ -270,15 +301,14 @@ impl Holdings {
     }
 
     /// What should be asked for, now or after a pause.
-    fn acquirable(&self) -> impl Iterator<Item = &Resource> {
-        let free = |resource: &&Resource| {
-            !self.mine.contains_key(*resource) && !self.orphans.contains_key(*resource) && !self.others.contains_key(*resource)
-        };
-        self.wanted.iter().filter(|_| self.claims_known).filter(free)
+    fn acquirable(&self) -> impl Iterator<Item = (&Resource, &ResourceEntry)> {
+        let wanted = self.entries.iter().filter(|(_, entry)| self.claims_known && entry.wanted && entry.hold.is_none());
+        wanted.filter(|(resource, _)| !self.others.contains_key(*resource))
     }
 
     /// Sends what is due.
     fn keep_up(&mut self, now: Moment, actions: &mut Vec<ClaimAction>) {
+        self.entries.retain(|_, entry| !entry.is_blank());
         self.end_drains(now, actions);
         self.ask_for_store(now, actions);
         if !self.open {
@@ -287,14 +317,18 @@ impl Holdings {
         self.find_orphans();
         self.give_back(now, actions);
         if self.acquiring.is_free(now) {
-            let due: BTreeSet<_> =
-                self.acquirable().filter(|resource| self.held_back.get(*resource).is_none_or(|at| now >= *at)).cloned().collect();
-            if !due.is_empty() {
-                self.held_back.retain(|_, at| *at > now);
+            let due = self.acquirable().filter(|(_, entry)| entry.not_before.is_none_or(|at| now >= at));
+            let wanted: Vec<_> = due.map(|(resource, _)| resource.clone()).collect();
+            if !wanted.is_empty() {
+                for resource in &wanted {
+                    self.entries.entry(resource.clone()).or_default().asked = true;
+                }
+                for entry in self.entries.values_mut() {
+                    entry.not_before.take_if(|at| now >= *at);
+                }
                 let attempt = self.next_attempt();
                 self.acquiring.in_flight = Some(attempt);
-                actions.push(ClaimAction::Acquire { attempt, wanted: due.iter().cloned().collect() });
-                self.asked = due;
+                actions.push(ClaimAction::Acquire { attempt, wanted });
             }
         }
     }

@@ -2,14 +2,15 @@
 
 use std::collections::BTreeMap;
 
-use super::{ClaimAction, Holdings, Phase};
+use super::{ClaimAction, HeldResource, Holdings, Phase};
 use crate::{Claim, Moment, Resource};
 
 impl Holdings {
     /// Everything that is held in the group, as the watch tells it at its beginning.
     pub fn told_all(&mut self, now: Moment, claims: impl IntoIterator<Item = (Resource, Claim)>, actions: &mut Vec<ClaimAction>) {
         let claims: BTreeMap<_, _> = claims.into_iter().collect();
-        let gone: Vec<_> = self.others.keys().chain(self.shown.keys()).filter(|known| !claims.contains_key(*known)).cloned().collect();
+        let shown = self.entries.iter().filter(|(_, entry)| entry.shown.is_some()).map(|(resource, _)| resource);
+        let gone: Vec<_> = self.others.keys().chain(shown).filter(|known| !claims.contains_key(*known)).cloned().collect();
         self.claims_known = true;
         let changes = claims.into_iter().map(|(resource, claim)| (resource, Some(claim)));
         self.told_changes(now, changes.chain(gone.into_iter().map(|resource| (resource, None))), actions);
@@ -28,16 +29,13 @@ impl Holdings {
                 self.note_seen(claim.epoch);
             }
             if self.is_lost(&resource, claim.as_ref()) {
-                self.mine.remove(&resource);
+                if let Some(entry) = self.entries.get_mut(&resource) {
+                    entry.hold = None;
+                }
                 lost.push(resource.clone());
             }
-            let (others, shown) = match claim {
-                Some(claim) if claim.holder == self.me => (None, Some(claim.epoch)),
-                other => (other, None),
-            };
-            put(&mut self.others, &resource, others);
-            put(&mut self.shown, &resource, shown);
             self.note_move(&resource);
+            self.note_claim(resource, claim);
         }
         if !lost.is_empty() {
             self.changes += 1;
@@ -46,30 +44,39 @@ impl Holdings {
         self.keep_up(now, actions);
     }
 
+    fn note_claim(&mut self, resource: Resource, claim: Option<Claim>) {
+        let shown = claim.as_ref().filter(|claim| claim.holder == self.me).map(|claim| claim.epoch);
+        if shown.is_some() {
+            self.entries.entry(resource.clone()).or_default().shown = shown;
+        } else if let Some(entry) = self.entries.get_mut(&resource) {
+            entry.shown = None;
+        }
+        match claim.filter(|_| shown.is_none()) {
+            Some(other) => self.others.insert(resource, other),
+            None => self.others.remove(&resource),
+        };
+    }
+
     /// Whether news of a resource says that what is held here is held no longer. News may be older than a grant: only somebody else's higher
     /// epoch, or an end after the grant itself was shown, is later for sure.
     fn is_lost(&self, resource: &Resource, claim: Option<&Claim>) -> bool {
-        let Some(hold) = self.mine.get(resource).filter(|hold| hold.phase != Phase::Releasing) else { return false };
+        let Some(entry) = self.entries.get(resource) else { return false };
+        let Some(hold) = entry.mine().filter(|hold| hold.phase != Phase::Releasing) else { return false };
         match claim {
             Some(claim) => claim.holder != self.me && claim.epoch > hold.epoch,
-            None => self.shown.get(resource).is_some_and(|shown| *shown >= hold.epoch),
+            None => entry.shown.is_some_and(|shown| shown >= hold.epoch),
         }
     }
 
     /// What is this member's in the backend though it neither holds nor wants it: granted in an answer that never came.
     pub(super) fn find_orphans(&mut self) {
-        for (resource, epoch) in &self.shown {
-            let known = self.mine.contains_key(resource) || self.asked.contains(resource) || self.wanted.contains(resource);
-            if !known {
-                self.orphans.entry(resource.clone()).or_insert(*epoch);
+        for entry in self.entries.values_mut() {
+            if let Some(epoch) = entry.shown
+                && !entry.asked
+                && !entry.wanted
+            {
+                entry.hold.get_or_insert(HeldResource { epoch, phase: Phase::Orphan });
             }
         }
     }
-}
-
-fn put<V>(table: &mut BTreeMap<Resource, V>, resource: &Resource, value: Option<V>) {
-    match value {
-        Some(value) => table.insert(resource.clone(), value),
-        None => table.remove(resource),
-    };
 }
