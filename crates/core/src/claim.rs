@@ -57,6 +57,17 @@ impl fmt::Debug for Epoch {
     }
 }
 
+/// The backend's answer for one resource that a member asked for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum AcquireOutcome {
+    /// The member holds it under this epoch.
+    Granted(Epoch),
+    /// Another member holds it; the watch reports when it is free.
+    Held,
+    /// Nobody holds it, but the backend does not grant it yet (Consul's lock delay). No watch reports when it does: ask again.
+    NotYet,
+}
+
 /// What a claim is on. Slots and names of one group do not collide.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Resource {

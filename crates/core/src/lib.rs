@@ -47,7 +47,7 @@ mod view;
 pub use backoff::Backoff;
 pub use change::{PlacementChange, Sample, ShareMove, Side};
 pub use circle::Circle;
-pub use claim::{Claim, ClaimStore, Epoch, EpochError, Fence, Holder, Resource, StoreId};
+pub use claim::{AcquireOutcome, Claim, ClaimStore, Epoch, EpochError, Fence, Holder, Resource, StoreId};
 pub use duration::{DurationError, format_duration, parse_duration};
 pub use explain::{Explanation, WalkStep, WeightClassLoad};
 pub use fingerprint::Fingerprint;

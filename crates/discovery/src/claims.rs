@@ -5,20 +5,9 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use futures::stream::BoxStream;
-use shardwise_core::{Claim, ClaimStore, Epoch, GroupName, Moment, Resource};
+use shardwise_core::{AcquireOutcome, Claim, ClaimStore, Epoch, GroupName, Moment, Resource};
 
 use crate::{Discovery, RecordId, Result};
-
-/// What became of one resource that was asked for.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum AcquireOutcome {
-    /// It is the asker's, under this epoch.
-    Granted(Epoch),
-    /// Somebody else holds it; the watch tells when it is free.
-    Held,
-    /// Nobody holds it, but the backend does not give it out yet (Consul's lock delay). No watch tells when: ask again.
-    NotYet,
-}
 
 /// A change to one claim.
 #[derive(Debug, Clone, PartialEq, Eq)]

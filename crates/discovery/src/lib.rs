@@ -23,7 +23,7 @@ mod notes;
 mod record;
 pub mod settings;
 
-pub use claims::{AcquireOutcome, ClaimChange, ClaimTable, Claims, ClaimsEvent, ClaimsStream};
+pub use claims::{ClaimChange, ClaimTable, Claims, ClaimsEvent, ClaimsStream};
 pub use clock::Clock;
 pub use contract::{Capabilities, Discovery, Grant, RecordId, Registration, ViewSnapshot, WatchEvent, WatchStream};
 pub use error::{Error, ErrorKind, Result, one_line};
@@ -32,6 +32,7 @@ pub use log_throttle::LogThrottle;
 pub use memory::MemoryBackend;
 pub use notes::{NOTE_BYTES_MAX, Note, Notes, WriteOutcome, check_note};
 pub use record::{FINGERPRINTS_MAX, METADATA_BYTES_MAX, RECORD_SCHEMA, Record, RecordError, RecordWriteError};
+pub use shardwise_core::AcquireOutcome;
 
 /// A fresh incarnation, drawn at random.
 pub fn random_incarnation() -> shardwise_core::Incarnation {

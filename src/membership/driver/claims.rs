@@ -3,10 +3,10 @@
 use std::future::Future;
 use std::sync::Arc;
 
-use shardwise_core::holdings::{CallFailure, ClaimAction, ClaimAnswer};
+use shardwise_core::holdings::{CallFailure, ClaimAction};
 use shardwise_core::machine::{ClaimInput, Input};
 use shardwise_core::{Epoch, Resource};
-use shardwise_discovery::{AcquireOutcome, Claims, ClaimsEvent, Discovery, Error, ErrorKind};
+use shardwise_discovery::{Claims, ClaimsEvent, Discovery, Error, ErrorKind};
 use tracing::{Instrument, Span};
 
 use super::{CallOutcome, Driver};
@@ -80,7 +80,6 @@ impl Driver {
         let _within = handover.enter();
         self.ask(attempt, "acquire", async move {
             let answers = able(&*backend)?.acquire(&record_id, &store, &wanted).await?;
-            let answers = answers.into_iter().map(|(resource, acquired)| (resource, answer(acquired))).collect();
             Ok(ClaimInput::Acquired { attempt, answers })
         });
     }
@@ -145,13 +144,5 @@ fn failure(error: &Error) -> CallFailure {
         ErrorKind::OtherStore => CallFailure::OtherStore,
         _ if error.is_retryable() => CallFailure::Retryable,
         _ => CallFailure::Permanent(error.to_string().into()),
-    }
-}
-
-const fn answer(acquired: AcquireOutcome) -> ClaimAnswer {
-    match acquired {
-        AcquireOutcome::Granted(epoch) => ClaimAnswer::Granted(epoch),
-        AcquireOutcome::Held => ClaimAnswer::Held,
-        AcquireOutcome::NotYet => ClaimAnswer::NotYet,
     }
 }

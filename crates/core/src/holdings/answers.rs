@@ -2,15 +2,15 @@
 
 use std::time::Duration;
 
-use super::{CallFailure, ClaimAction, ClaimAnswer, HeldResource, Holdings, Phase};
-use crate::{Moment, Resource};
+use super::{CallFailure, ClaimAction, HeldResource, Holdings, Phase};
+use crate::{AcquireOutcome, Moment, Resource};
 
 /// Pause before asking again for what the backend holds back, or what somebody else held a moment ago.
 const ASK_AGAIN: Duration = Duration::from_millis(100);
 
 impl Holdings {
     /// What became of an [`ClaimAction::Acquire`].
-    pub fn acquired(&mut self, now: Moment, attempt: u64, answers: Vec<(Resource, ClaimAnswer)>, actions: &mut Vec<ClaimAction>) {
+    pub fn acquired(&mut self, now: Moment, attempt: u64, answers: Vec<(Resource, AcquireOutcome)>, actions: &mut Vec<ClaimAction>) {
         if !self.acquiring.answered(attempt) {
             return;
         }
@@ -19,13 +19,13 @@ impl Holdings {
         let mut gained = Vec::new();
         for (resource, answer) in answers {
             match answer {
-                ClaimAnswer::Granted(epoch) if self.others.get(&resource).is_some_and(|other| other.epoch > epoch) => {}
-                ClaimAnswer::Granted(epoch) if self.served.get(&resource).is_some_and(|served| *served >= epoch) => {
+                AcquireOutcome::Granted(epoch) if self.others.get(&resource).is_some_and(|other| other.epoch > epoch) => {}
+                AcquireOutcome::Granted(epoch) if self.served.get(&resource).is_some_and(|served| *served >= epoch) => {
                     // It was this member's all the time, though the news had said otherwise. An epoch serves once, so it goes back first.
                     self.others.remove(&resource);
                     self.entries.entry(resource).or_default().hold = Some(HeldResource { epoch, phase: Phase::Orphan });
                 }
-                ClaimAnswer::Granted(epoch) => {
+                AcquireOutcome::Granted(epoch) => {
                     self.note_granted(epoch);
                     self.others.remove(&resource);
                     self.served.insert(resource.clone(), epoch);
@@ -34,7 +34,7 @@ impl Holdings {
                     gained.push((resource, epoch));
                 }
                 // If the watch says by now that it is free, it was given back in between; if not yet, it will tell.
-                ClaimAnswer::Held | ClaimAnswer::NotYet => {
+                AcquireOutcome::Held | AcquireOutcome::NotYet => {
                     self.entries.entry(resource).or_default().not_before = Some(now.plus(ASK_AGAIN));
                 }
             }

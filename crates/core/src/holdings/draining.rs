@@ -8,7 +8,9 @@ impl Holdings {
     /// Nothing is in flight on these any more. It is so until they serve again, since a draining resource takes no new work.
     pub fn idle<'a>(&mut self, now: Moment, resources: impl IntoIterator<Item = &'a Resource>, actions: &mut Vec<ClaimAction>) {
         for resource in resources {
-            if let Some(Phase::Draining { idle, .. }) = self.entries.get_mut(resource).and_then(|entry| entry.hold.as_mut()).map(|hold| &mut hold.phase) {
+            if let Some(Phase::Draining { idle, .. }) =
+                self.entries.get_mut(resource).and_then(|entry| entry.hold.as_mut()).map(|hold| &mut hold.phase)
+            {
                 *idle = true;
             }
         }

@@ -24,17 +24,6 @@ pub struct HoldingRules {
     pub on_drain_timeout: OnDrainTimeout,
 }
 
-/// What the backend says of one resource that was asked for.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum ClaimAnswer {
-    /// It is this member's, under this epoch.
-    Granted(Epoch),
-    /// Somebody else holds it.
-    Held,
-    /// Nobody holds it, and the backend does not give it out yet.
-    NotYet,
-}
-
 /// Why a call failed, as far as it matters here.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum CallFailure {

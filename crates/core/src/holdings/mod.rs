@@ -16,7 +16,7 @@ mod store;
 #[cfg(test)]
 mod tests;
 
-pub use io::{CallFailure, ClaimAction, ClaimAnswer, HoldingRules, OnDrainTimeout};
+pub use io::{CallFailure, ClaimAction, HoldingRules, OnDrainTimeout};
 pub use store::StoreRefusal;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -202,9 +202,7 @@ impl Holdings {
 
     /// Whether nobody holds it, as far as is known.
     pub fn is_free(&self, resource: &Resource) -> bool {
-        self.claims_known
-            && !self.others.contains_key(resource)
-            && self.entries.get(resource).is_none_or(|entry| entry.hold.is_none())
+        self.claims_known && !self.others.contains_key(resource) && self.entries.get(resource).is_none_or(|entry| entry.hold.is_none())
     }
 
     /// A number that changes whenever what serves does.

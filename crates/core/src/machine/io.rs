@@ -4,10 +4,10 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::holdings::{CallFailure, ClaimAction, ClaimAnswer, StoreRefusal};
+use crate::holdings::{CallFailure, ClaimAction, StoreRefusal};
 use crate::{
-    Address, Claim, ClaimName, ClaimStore, Fingerprint, GroupName, Incarnation, InstanceId, Missing, Moment, Ownership, Policy,
-    PolicyError, Rebalance, Resource, Serves, TooManyPoints, View,
+    AcquireOutcome, Address, Claim, ClaimName, ClaimStore, Fingerprint, GroupName, Incarnation, InstanceId, Missing, Moment, Ownership,
+    Policy, PolicyError, Rebalance, Resource, Serves, TooManyPoints, View,
 };
 
 /// Something that happened. `attempt` names the call it answers; answers to calls that are no longer waited for fall away.
@@ -88,7 +88,7 @@ pub enum ClaimInput {
         /// Of which call.
         attempt: u64,
         /// By resource.
-        answers: Vec<(Resource, ClaimAnswer)>,
+        answers: Vec<(Resource, AcquireOutcome)>,
     },
     /// They are given back.
     Released {

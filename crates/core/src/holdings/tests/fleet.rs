@@ -7,6 +7,7 @@
 use std::collections::VecDeque;
 
 use super::*;
+use crate::AcquireOutcome;
 use crate::mistakes::{Mistake, make};
 
 const MEMBERS: usize = 3;
@@ -37,7 +38,7 @@ type News = Vec<(Resource, Option<Claim>)>;
 
 /// What became of a call, by its attempt.
 enum Reply {
-    Acquired(u64, Vec<(Resource, ClaimAnswer)>),
+    Acquired(u64, Vec<(Resource, AcquireOutcome)>),
     Released(u64),
     Lost(u64),
 }
@@ -137,12 +138,12 @@ impl Fleet {
                 let epoch = epoch(self.store.last);
                 let mut news = Vec::new();
                 let grant = |resource: Resource| match self.store.claims.get(&resource) {
-                    Some((holder, held)) if *holder == number => (resource, ClaimAnswer::Granted(*held)),
-                    Some(_) => (resource, ClaimAnswer::Held),
+                    Some((holder, held)) if *holder == number => (resource, AcquireOutcome::Granted(*held)),
+                    Some(_) => (resource, AcquireOutcome::Held),
                     None => {
                         self.store.claims.insert(resource.clone(), (number, epoch));
                         news.push((resource.clone(), Some(Claim { holder: holder(&number.to_string()), epoch })));
-                        (resource, ClaimAnswer::Granted(epoch))
+                        (resource, AcquireOutcome::Granted(epoch))
                     }
                 };
                 let answers = wanted.into_iter().map(grant).collect();

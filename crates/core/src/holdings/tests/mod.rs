@@ -5,7 +5,7 @@ mod fleet;
 use std::time::Duration;
 
 use super::*;
-use crate::{Incarnation, InstanceId};
+use crate::{AcquireOutcome, Incarnation, InstanceId};
 
 fn holder(name: &str) -> Holder {
     Holder { instance_id: InstanceId::new(name).unwrap(), incarnation: Incarnation::new(1) }
@@ -58,7 +58,7 @@ impl Bench {
     fn serving(rule: OnDrainTimeout) -> Self {
         let mut bench = Self::asking();
         bench.holdings.rules = rules(rule);
-        let gained = bench.answer(1, [(slot(0), ClaimAnswer::Granted(epoch(5))), (slot(1), ClaimAnswer::Granted(epoch(5)))]);
+        let gained = bench.answer(1, [(slot(0), AcquireOutcome::Granted(epoch(5))), (slot(1), AcquireOutcome::Granted(epoch(5)))]);
         assert_eq!(gained, [ClaimAction::Gained(vec![(slot(0), epoch(5)), (slot(1), epoch(5))])]);
         bench
     }
@@ -69,7 +69,7 @@ impl Bench {
         actions
     }
 
-    fn answer(&mut self, attempt: u64, answers: impl IntoIterator<Item = (Resource, ClaimAnswer)>) -> Vec<ClaimAction> {
+    fn answer(&mut self, attempt: u64, answers: impl IntoIterator<Item = (Resource, AcquireOutcome)>) -> Vec<ClaimAction> {
         self.run(|h, now, out| h.acquired(now, attempt, answers.into_iter().collect(), out))
     }
 
@@ -109,13 +109,13 @@ fn what_is_granted_serves_under_its_epoch() {
 #[test]
 fn what_others_hold_is_asked_for_when_the_watch_says_so_or_after_a_pause() {
     let mut bench = Bench::asking();
-    assert_eq!(bench.answer(1, [(slot(0), ClaimAnswer::Held), (slot(1), ClaimAnswer::NotYet)]), []);
+    assert_eq!(bench.answer(1, [(slot(0), AcquireOutcome::Held), (slot(1), AcquireOutcome::NotYet)]), []);
     assert_eq!(bench.holdings.wake_at(), Some(ms(100)), "the watch knows of no holder: it was given back, or will be told");
     assert_eq!(bench.tell(slot(0), Some(("other", 4))), []);
     assert_eq!(bench.at(100), [ClaimAction::Acquire { attempt: 2, wanted: vec![slot(1)] }], "nobody holds it, so it is asked for again");
     assert_eq!(bench.tell(slot(0), None), [], "one call at a time");
     assert_eq!(
-        bench.answer(2, [(slot(1), ClaimAnswer::Granted(epoch(6)))]),
+        bench.answer(2, [(slot(1), AcquireOutcome::Granted(epoch(6)))]),
         [ClaimAction::Gained(vec![(slot(1), epoch(6))]), ClaimAction::Acquire { attempt: 3, wanted: vec![slot(0)] }]
     );
 }
@@ -173,12 +173,12 @@ fn a_fence_ends_everything_at_once_and_what_was_held_is_given_back_before_it_is_
     bench.run(|h, now, out| h.want(now, slots([0, 1, 2]), out));
     bench.holdings.fence();
     assert_eq!(bench.serves(), []);
-    assert_eq!(bench.answer(2, [(slot(2), ClaimAnswer::Granted(epoch(6)))]), [], "a grant from before the fence counts no longer");
+    assert_eq!(bench.answer(2, [(slot(2), AcquireOutcome::Granted(epoch(6)))]), [], "a grant from before the fence counts no longer");
     let opened = bench.run(Holdings::open);
     let release = ClaimAction::Release { attempt: 3, held: vec![(slot(0), epoch(5)), (slot(1), epoch(5))] };
     assert_eq!(opened, [release, ClaimAction::Acquire { attempt: 4, wanted: vec![slot(2)] }]);
     assert_eq!(
-        bench.answer(4, [(slot(2), ClaimAnswer::Granted(epoch(6)))]).len(),
+        bench.answer(4, [(slot(2), AcquireOutcome::Granted(epoch(6)))]).len(),
         1,
         "its answer was lost; it never served under that epoch"
     );
@@ -250,7 +250,7 @@ fn a_grant_older_than_the_news_does_not_serve() {
     let mut bench = Bench::asking();
     let theirs = Claim { holder: holder("other"), epoch: epoch(9) };
     bench.run(|h, now, out| h.told_changes(now, [(slot(0), Some(theirs.clone()))], out));
-    bench.answer(1, [(slot(0), ClaimAnswer::Granted(epoch(5))), (slot(1), ClaimAnswer::Held)]);
+    bench.answer(1, [(slot(0), AcquireOutcome::Granted(epoch(5))), (slot(1), AcquireOutcome::Held)]);
     assert_eq!(bench.holdings.serving().count(), 0, "somebody else has it under 9");
 }
 
@@ -261,7 +261,7 @@ fn an_epoch_serves_once_though_the_news_took_it_away_for_a_while() {
     bench.run(|h, now, out| h.told_changes(now, [(slot(0), Some(mine.clone()))], out));
     let lost = bench.run(|h, now, out| h.told_changes(now, [(slot(0), None)], out));
     let Some(ClaimAction::Acquire { attempt, .. }) = lost.last().cloned() else { panic!("{lost:?}") };
-    let again = bench.answer(attempt, [(slot(0), ClaimAnswer::Granted(epoch(5)))]);
+    let again = bench.answer(attempt, [(slot(0), AcquireOutcome::Granted(epoch(5)))]);
     assert!(!again.iter().any(|a| matches!(a, ClaimAction::Gained(_))), "{lost:?} then {again:?}");
 }
 
@@ -275,7 +275,7 @@ fn an_epoch_serves_once_though_the_store_of_claims_was_lost_alone() {
     bench.run(|h, now, out| h.told_all(now, [], out));
     let a = bench.run(|h, now, out| h.want(now, slots([0]), out));
     let Some(ClaimAction::Acquire { attempt, .. }) = a.last().cloned() else { panic!("{a:?}") };
-    bench.answer(attempt, [(slot(0), ClaimAnswer::Granted(epoch(5)))]);
+    bench.answer(attempt, [(slot(0), AcquireOutcome::Granted(epoch(5)))]);
     let mine = Claim { holder: holder("me"), epoch: epoch(5) };
     bench.run(|h, now, out| h.told_changes(now, [(slot(0), Some(mine.clone()))], out));
     // The store's record alone was deleted by hand: noticed with the next acquisition; the claims are still there.

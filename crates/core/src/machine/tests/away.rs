@@ -1,9 +1,9 @@
 //! Leaving for a while (`rejoin_grace`): the record is never shown as draining, and what comes after it keeps the place.
 
 use super::*;
-use crate::holdings::{ClaimAction, ClaimAnswer};
+use crate::holdings::ClaimAction;
 use crate::machine::ClaimInput;
-use crate::{ClaimStore, Epoch, OwnershipMode, Resource, StoreId};
+use crate::{AcquireOutcome, ClaimStore, Epoch, OwnershipMode, Resource, StoreId};
 
 const GRACE: Duration = Duration::from_secs(30);
 
@@ -141,7 +141,7 @@ fn holding() -> Run {
         _ => None,
     });
     let (attempt, wanted) = asked.unwrap();
-    let answers = wanted.into_iter().map(|resource| (resource, ClaimAnswer::Granted(Epoch::new(5).unwrap()))).collect();
+    let answers = wanted.into_iter().map(|resource| (resource, AcquireOutcome::Granted(Epoch::new(5).unwrap()))).collect();
     run.step(30, Input::Claims(ClaimInput::Acquired { attempt, answers }));
     assert!(run.owned() > 0 && run.owned() < 64);
     run

@@ -1,9 +1,9 @@
 //! Exclusive ownership: what is owned is what was claimed, and what is given back was published as lost before.
 
 use super::*;
-use crate::holdings::{ClaimAction, ClaimAnswer, StoreRefusal};
+use crate::holdings::{ClaimAction, StoreRefusal};
 use crate::machine::ClaimInput;
-use crate::{ClaimStore, Epoch, OwnershipMode, Resource, StoreId};
+use crate::{AcquireOutcome, ClaimStore, Epoch, OwnershipMode, Resource, StoreId};
 
 fn exclusive() -> Policy {
     let placement = PlacementParams { slots: 16, ..PlacementParams::default() };
@@ -42,7 +42,7 @@ fn opened(run: &mut Run, ms: u64, attempt: u64, store: ClaimStore) -> Vec<Action
 
 fn grant(run: &mut Run, ms: u64, (attempt, wanted): (u64, Vec<Resource>), epoch: u64) -> Vec<Action> {
     let epoch = Epoch::new(epoch).unwrap();
-    let answers = wanted.into_iter().map(|resource| (resource, ClaimAnswer::Granted(epoch))).collect();
+    let answers = wanted.into_iter().map(|resource| (resource, AcquireOutcome::Granted(epoch))).collect();
     run.step(ms, Input::Claims(ClaimInput::Acquired { attempt, answers }))
 }
 

@@ -1,9 +1,9 @@
 //! `version_rule = "newest"` in a fleet of machines over one toy backend: news comes to everybody in order, and to each at another time.
 
 use super::*;
-use crate::holdings::{ClaimAction, ClaimAnswer};
+use crate::holdings::ClaimAction;
 use crate::machine::ClaimInput;
-use crate::{Claim, ClaimName, ClaimStore, Epoch, MaxLoss, OwnershipMode, Resource, StoreId, VersionRule, hash_bytes};
+use crate::{AcquireOutcome, Claim, ClaimName, ClaimStore, Epoch, MaxLoss, OwnershipMode, Resource, StoreId, VersionRule, hash_bytes};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 const SLOTS: u32 = 100;
@@ -116,19 +116,19 @@ impl Fleet {
         self.tell_view();
     }
 
-    fn acquire(&mut self, at: usize, wanted: Vec<Resource>) -> Vec<(Resource, ClaimAnswer)> {
+    fn acquire(&mut self, at: usize, wanted: Vec<Resource>) -> Vec<(Resource, AcquireOutcome)> {
         let holder = Holder { instance_id: self.workers[at].id.clone(), incarnation: self.workers[at].record.incarnation };
         let (mut answers, mut changes) = (Vec::new(), Vec::new());
         for resource in wanted {
             match self.claims.get(&resource) {
-                Some(claim) if claim.holder != holder => answers.push((resource, ClaimAnswer::Held)),
-                Some(claim) => answers.push((resource, ClaimAnswer::Granted(claim.epoch))),
+                Some(claim) if claim.holder != holder => answers.push((resource, AcquireOutcome::Held)),
+                Some(claim) => answers.push((resource, AcquireOutcome::Granted(claim.epoch))),
                 None => {
                     self.last_epoch += 1;
                     let claim = Claim { holder: holder.clone(), epoch: Epoch::new(self.last_epoch).unwrap() };
                     self.past.entry(resource.clone()).or_default().push(holder.clone());
                     self.claims.insert(resource.clone(), claim.clone());
-                    answers.push((resource.clone(), ClaimAnswer::Granted(claim.epoch)));
+                    answers.push((resource.clone(), AcquireOutcome::Granted(claim.epoch)));
                     changes.push((resource, Some(claim)));
                 }
             }
