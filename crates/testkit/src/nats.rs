@@ -3,7 +3,6 @@
 use std::fmt::Write as _;
 use std::net::SocketAddr;
 
-use nix::sys::signal::Signal;
 use tempfile::TempDir;
 use tokio::io::AsyncReadExt as _;
 use tokio::net::TcpStream;
@@ -12,7 +11,8 @@ use crate::certs::CertIdentity;
 use crate::error::{Error, Result};
 use crate::folder;
 use crate::ports::Port;
-use crate::process::{ATTEMPTS, Process, TAKEN};
+use crate::process::Process;
+use crate::server::{server, started};
 use crate::servers;
 
 /// How a server is started. The default: `JetStream`, everybody may do everything, no TLS.
@@ -73,17 +73,12 @@ pub struct Nats {
     folder: TempDir,
 }
 
+server!(Nats);
+
 impl Nats {
     /// A server with these options, ready for clients.
     pub async fn start(options: NatsOptions) -> Result<Self> {
-        let mut attempt = 1;
-        loop {
-            let nats = Self::launch(&options)?;
-            match nats.ready().await {
-                Err(_) if attempt < ATTEMPTS && nats.process.said(TAKEN) => attempt += 1,
-                ready => return ready.map(|()| nats),
-            }
-        }
+        started(async || Self::launch(&options)).await
     }
 
     /// Starts the process and does not wait for it.
@@ -99,7 +94,7 @@ impl Nats {
     }
 
     /// Waits until it greets clients and `JetStream` is there.
-    async fn ready(&self) -> Result<()> {
+    async fn wait_ready(&self) -> Result<()> {
         let look = async || {
             let mut stream = TcpStream::connect(self.socket_addr()).await.map_err(|error| error.to_string())?;
             let mut greeting = [0; 4];
@@ -119,16 +114,11 @@ impl Nats {
         self.port.address()
     }
 
-    /// SIGKILL: no farewell to anybody.
-    pub fn kill(&self) -> Result<()> {
-        self.process.kill()
-    }
-
     /// Kills it if it runs, and starts it on the same port with what it had stored; gives back when it is ready.
     pub async fn restart(&self) -> Result<()> {
         self.process.kill()?;
         self.process.start()?;
-        self.ready().await
+        self.wait_ready().await
     }
 
     /// The same with other options, such as another password.
@@ -137,15 +127,5 @@ impl Nats {
         std::fs::write(&path, options.text(&self.folder, self.port.number())).map_err(Error::io(path.display()))?;
         self.options = options;
         self.restart().await
-    }
-
-    /// SIGSTOP: connections stay, answers do not come.
-    pub fn pause(&self) -> Result<()> {
-        self.process.pause()
-    }
-
-    /// SIGCONT, after [`Nats::pause`].
-    pub fn resume(&self) -> Result<()> {
-        self.process.signal(Signal::SIGCONT)
     }
 }

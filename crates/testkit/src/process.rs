@@ -17,10 +17,6 @@ use crate::usage::Usage;
 pub(crate) const PATIENCE: Duration = Duration::from_mins(3);
 /// How long a server may take to become ready, which some begin by using a core for seconds.
 const READY_WITHIN: Duration = Duration::from_mins(10);
-/// What a server's log says when somebody else listens on its port.
-pub(crate) const TAKEN: &str = "address already in use";
-/// How often a server is started on other ports before that counts as a failure.
-pub(crate) const ATTEMPTS: u32 = 5;
 /// How often a condition is looked at.
 pub(crate) const LOOK_EVERY: Duration = Duration::from_millis(20);
 /// How long one that must tidy up may take for it, and how often that is looked at.
@@ -31,7 +27,7 @@ const TAIL_LINES: usize = 40;
 
 /// A server's process. Its log goes on over restarts; when a test fails, the log's end is shown.
 #[derive(Debug)]
-pub(crate) struct Process {
+pub struct Process {
     /// For texts: the server's name.
     pub(crate) name: String,
     pub(crate) program: PathBuf,
@@ -89,8 +85,8 @@ impl Process {
         Ok(())
     }
 
-    /// No farewell to anybody, and waits for the end. One that is not running is left alone.
-    pub(crate) fn kill(&self) -> Result<()> {
+    /// Kills it, mostly by SIGKILL: connections break, and what was stored is there after a restart. One that is not running is left alone.
+    pub fn kill(&self) -> Result<()> {
         if self.farewell != Signal::SIGKILL && self.child().is_some() {
             self.signal(self.farewell)?;
             let asked = Instant::now();
@@ -108,8 +104,13 @@ impl Process {
         kill(Pid::from_raw(self.id()?.cast_signed()), signal).map_err(|error| Error::new(format!("{} to {}: {error}", signal, self.name)))
     }
 
-    /// SIGSTOP, and waits until every thread has stopped: on a busy machine one that was just running goes on for a while, and answers.
-    pub(crate) fn pause(&self) -> Result<()> {
+    /// SIGCONT, after [`Process::pause`].
+    pub fn resume(&self) -> Result<()> {
+        self.signal(Signal::SIGCONT)
+    }
+
+    /// SIGSTOP: connections stay, answers do not come. Waits until every thread has stopped: on a busy machine one that was just running goes on for a while, and answers.
+    pub fn pause(&self) -> Result<()> {
         self.signal(Signal::SIGSTOP)?;
         let (id, begun) = (Pid::from_raw(self.id()?.cast_signed()), Instant::now());
         // Only looked at: what the kernel says is kept for whoever waits for the process.
@@ -129,7 +130,7 @@ impl Process {
     }
 
     /// What it has used since its start.
-    pub(crate) fn usage(&self) -> Result<Usage> {
+    pub fn usage(&self) -> Result<Usage> {
         Usage::of_process(self.id()?)
     }
 

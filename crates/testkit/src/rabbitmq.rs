@@ -11,6 +11,7 @@ use crate::error::{Error, Result};
 use crate::folder;
 use crate::ports::Port;
 use crate::process::Process;
+use crate::server::{server, started};
 use crate::servers::{self, RABBITMQ};
 
 /// What a client of AMQP 0.9.1 says first.
@@ -43,9 +44,16 @@ pub struct RabbitMq {
     _folder: TempDir,
 }
 
+server!(RabbitMq);
+
 impl RabbitMq {
     /// A node with these options, ready for clients.
     pub async fn start(options: RabbitMqOptions) -> Result<Self> {
+        started(async || Self::launch(&options)).await
+    }
+
+    /// Starts the processes and does not wait for them.
+    fn launch(options: &RabbitMqOptions) -> Result<Self> {
         let home = servers::home(&RABBITMQ)?;
         let (port, nodes, peers) = (Port::reserve()?, Port::reserve()?, Port::reserve()?);
         let folder = folder::temporary("rabbitmq")?;
@@ -102,12 +110,11 @@ impl RabbitMq {
         let process = process.with_environment(environment);
         directory.start()?;
         process.start()?;
-        let node = Self { process, directory, port, _ports: [nodes, peers], _folder: folder };
-        node.ready().await.map(|()| node)
+        Ok(Self { process, directory, port, _ports: [nodes, peers], _folder: folder })
     }
 
     /// Waits until it answers clients.
-    async fn ready(&self) -> Result<()> {
+    async fn wait_ready(&self) -> Result<()> {
         let look = async || {
             let told = |error: std::io::Error| error.to_string();
             let mut stream = TcpStream::connect(self.socket_addr()).await.map_err(told)?;
@@ -130,17 +137,12 @@ impl RabbitMq {
         self.port.address()
     }
 
-    /// SIGKILL: no farewell to anybody.
-    pub fn kill(&self) -> Result<()> {
-        self.process.kill()
-    }
-
     /// Kills it if it runs, and starts it on the same port with what it had stored; gives back when it is ready.
     pub async fn restart(&self) -> Result<()> {
         self.process.kill()?;
         self.directory.start()?;
         self.process.start()?;
-        self.ready().await
+        self.wait_ready().await
     }
 }
 

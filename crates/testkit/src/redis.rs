@@ -2,7 +2,6 @@
 
 use std::net::SocketAddr;
 
-use nix::sys::signal::Signal;
 use tempfile::TempDir;
 use tokio::io::{AsyncBufReadExt as _, AsyncWriteExt as _, BufReader};
 use tokio::net::TcpStream;
@@ -11,11 +10,10 @@ use crate::certs::CertIdentity;
 use crate::error::{Error, Result};
 use crate::folder;
 use crate::ports::Port;
-use crate::process::{ATTEMPTS, Process};
+use crate::process::Process;
+use crate::server::{server, started};
 use crate::servers::{self, REDIS};
 
-/// What the server's log says when somebody else listens on its port.
-const TAKEN: &str = "Address already in use";
 /// Where the package has the libraries that the system may lack.
 const LIBRARIES: [&str; 2] = ["usr/lib/x86_64-linux-gnu", "usr/lib/aarch64-linux-gnu"];
 
@@ -83,17 +81,12 @@ pub struct Redis {
     _folder: TempDir,
 }
 
+server!(Redis);
+
 impl Redis {
     /// A server with these options, ready for clients.
     pub async fn start(options: RedisOptions) -> Result<Self> {
-        let mut attempt = 1;
-        loop {
-            let redis = Self::launch(&options)?;
-            match redis.ready().await {
-                Err(_) if attempt < ATTEMPTS && redis.process.said(TAKEN) => attempt += 1,
-                ready => return ready.map(|()| redis),
-            }
-        }
+        started(async || Self::launch(&options)).await
     }
 
     /// Starts the process and does not wait for it.
@@ -112,7 +105,7 @@ impl Redis {
     }
 
     /// Waits until it listens and, where it can be asked in plain words, has read what it had stored.
-    async fn ready(&self) -> Result<()> {
+    async fn wait_ready(&self) -> Result<()> {
         let look = async || {
             let told = |error: std::io::Error| error.to_string();
             let mut stream = TcpStream::connect(self.socket_addr()).await.map_err(told)?;
@@ -141,25 +134,10 @@ impl Redis {
         self.port.address()
     }
 
-    /// SIGKILL: no farewell to anybody. What was written is there after a restart.
-    pub fn kill(&self) -> Result<()> {
-        self.process.kill()
-    }
-
     /// Kills it if it runs, and starts it on the same port with what it had stored; gives back when it is ready.
     pub async fn restart(&self) -> Result<()> {
         self.process.kill()?;
         self.process.start()?;
-        self.ready().await
-    }
-
-    /// SIGSTOP: connections stay, answers do not come.
-    pub fn pause(&self) -> Result<()> {
-        self.process.pause()
-    }
-
-    /// SIGCONT, after [`Redis::pause`].
-    pub fn resume(&self) -> Result<()> {
-        self.process.signal(Signal::SIGCONT)
+        self.wait_ready().await
     }
 }

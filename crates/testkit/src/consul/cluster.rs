@@ -6,7 +6,8 @@ use futures::future::try_join_all;
 
 use super::{Consul, ConsulOptions, ConsulPorts};
 use crate::error::{Error, Result};
-use crate::process::{ATTEMPTS, LOOK_EVERY, PATIENCE, TAKEN};
+use crate::process::{LOOK_EVERY, PATIENCE};
+use crate::server::{Startable, started};
 
 /// How long a server may take to say who leads, before it counts as silent.
 const SILENT_AFTER: Duration = Duration::from_secs(1);
@@ -17,21 +18,20 @@ pub struct ConsulCluster {
     servers: Vec<Consul>,
 }
 
-impl ConsulCluster {
-    /// Servers with these options, ready for reads and writes; again on other ports where somebody else was quicker.
-    pub async fn start(count: usize, options: ConsulOptions) -> Result<Self> {
-        let mut attempt = 1;
-        loop {
-            let cluster = Self { servers: launch(count, &options).await? };
-            match cluster.ready().await {
-                Err(_) if attempt < ATTEMPTS && cluster.servers.iter().any(|server| server.process.said(TAKEN)) => attempt += 1,
-                ready => return ready.map(|()| cluster),
-            }
-        }
+impl Startable for ConsulCluster {
+    fn lacks_port(&self) -> bool {
+        self.servers.iter().any(Startable::lacks_port)
     }
 
     async fn ready(&self) -> Result<()> {
-        try_join_all(self.servers.iter().map(Consul::ready)).await.map(drop)
+        try_join_all(self.servers.iter().map(Startable::ready)).await.map(drop)
+    }
+}
+
+impl ConsulCluster {
+    /// Servers with these options, ready for reads and writes; again on other ports where somebody else was quicker.
+    pub async fn start(count: usize, options: ConsulOptions) -> Result<Self> {
+        started(async || Ok(Self { servers: launch(count, &options).await? })).await
     }
 
     /// All servers, dead or alive.
@@ -62,7 +62,7 @@ impl ConsulCluster {
 
     /// Kills all servers and starts them again, with what they had stored or as if new; gives back when they are ready.
     pub async fn restart(&self, keep_data: bool) -> Result<()> {
-        self.servers.iter().try_for_each(Consul::kill)?;
+        self.servers.iter().try_for_each(|server| server.kill())?;
         self.servers.iter().try_for_each(|server| server.relaunch(keep_data))?;
         self.ready().await
     }

@@ -8,7 +8,6 @@ mod options;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 
-use nix::sys::signal::Signal;
 use serde_json::Value;
 use tempfile::TempDir;
 
@@ -21,9 +20,9 @@ use options::ConsulPorts;
 use crate::error::{Error, Result};
 use crate::folder;
 use crate::http::{HttpAnswer, HttpRequest};
-use crate::process::{ATTEMPTS, Process, TAKEN};
+use crate::process::Process;
+use crate::server::{server, started};
 use crate::servers;
-use crate::usage::Usage;
 
 /// The token that may do everything, where access control is on.
 const MANAGEMENT: &str = "5eed0000-0000-4000-8000-000000000001";
@@ -38,6 +37,8 @@ pub struct Consul {
     folder: TempDir,
 }
 
+server!(Consul);
+
 impl Consul {
     /// A server alone, with its own data, ready for reads and writes.
     pub async fn single() -> Result<Self> {
@@ -46,14 +47,7 @@ impl Consul {
 
     /// A server alone with these options, ready for reads and writes.
     pub async fn start(options: ConsulOptions) -> Result<Self> {
-        let mut attempt = 1;
-        loop {
-            let consul = Self::launch(options.clone(), ConsulPorts::reserve()?).await?;
-            match consul.ready().await {
-                Err(_) if attempt < ATTEMPTS && consul.process.said(TAKEN) => attempt += 1,
-                ready => return ready.map(|()| consul),
-            }
-        }
+        started(async || Self::launch(options.clone(), ConsulPorts::reserve()?).await).await
     }
 
     /// Servers that form a cluster, ready for reads and writes.
@@ -83,7 +77,7 @@ impl Consul {
     }
 
     /// Waits until a read that the servers answer shows this very agent alive.
-    async fn ready(&self) -> Result<()> {
+    async fn wait_ready(&self) -> Result<()> {
         let path = format!("/v1/health/node/{}?consistent&filter=CheckID==serfHealth", self.options.node);
         self.process
             .until("a consistent read shows it alive", async || {
@@ -118,15 +112,10 @@ impl Consul {
         &self.options.node
     }
 
-    /// SIGKILL: no farewell to anybody.
-    pub fn kill(&self) -> Result<()> {
-        self.process.kill()
-    }
-
     /// Kills it if it runs, and starts it on the same ports, with what it had stored or as if new; gives back when it is ready.
     pub async fn restart(&self, keep_data: bool) -> Result<()> {
         self.relaunch(keep_data)?;
-        self.ready().await
+        self.wait_ready().await
     }
 
     /// Kills and starts the process and does not wait for it.
@@ -137,21 +126,6 @@ impl Consul {
             std::fs::remove_dir_all(&data).map_err(Error::io(data.display()))?;
         }
         self.process.start()
-    }
-
-    /// What the server has used since its start.
-    pub fn usage(&self) -> Result<Usage> {
-        self.process.usage()
-    }
-
-    /// SIGSTOP: connections stay, answers do not come.
-    pub fn pause(&self) -> Result<()> {
-        self.process.pause()
-    }
-
-    /// SIGCONT, after [`Consul::pause`].
-    pub fn resume(&self) -> Result<()> {
-        self.process.signal(Signal::SIGCONT)
     }
 
     /// Cuts the agent off from all other agents, silently and both ways; its HTTP API stays where it is. Only with

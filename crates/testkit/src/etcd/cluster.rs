@@ -6,18 +6,29 @@ use futures::future::try_join_all;
 
 use super::{ClusterMembership, Etcd, EtcdOptions, EtcdPorts};
 use crate::error::{Error, Result};
-use crate::process::{ATTEMPTS, LOOK_EVERY, PATIENCE, TAKEN};
+use crate::process::{LOOK_EVERY, PATIENCE};
+use crate::server::{Startable, started};
 
 /// Members of one cluster; killed when dropped.
 #[derive(Debug)]
 pub struct EtcdCluster {
-    members: Vec<Etcd>,
+    pub(super) members: Vec<Etcd>,
+}
+
+impl Startable for EtcdCluster {
+    fn lacks_port(&self) -> bool {
+        self.members.iter().any(Startable::lacks_port)
+    }
+
+    async fn ready(&self) -> Result<()> {
+        set_up(&self.members, true).await
+    }
 }
 
 impl EtcdCluster {
     /// Members with these options, ready for reads and writes.
     pub async fn start(count: usize, options: EtcdOptions) -> Result<Self> {
-        Ok(Self { members: start(&options, count).await? })
+        started(async || Ok(Self { members: launch(&options, count)? })).await
     }
 
     /// All members, dead or alive.
@@ -46,21 +57,9 @@ impl EtcdCluster {
 
     /// Kills all members and starts them again, with what they had stored or as if new; gives back when they are ready.
     pub async fn restart(&self, keep_data: bool) -> Result<()> {
-        self.members.iter().try_for_each(Etcd::kill)?;
+        self.members.iter().try_for_each(|member| member.kill())?;
         self.members.iter().try_for_each(|member| member.relaunch(keep_data))?;
         set_up(&self.members, !keep_data).await
-    }
-}
-
-/// Starts members that form a cluster, and again on other ports where somebody else was quicker.
-pub(super) async fn start(options: &EtcdOptions, count: usize) -> Result<Vec<Etcd>> {
-    let mut attempt = 1;
-    loop {
-        let members = launch(options, count)?;
-        match set_up(&members, true).await {
-            Err(_) if attempt < ATTEMPTS && members.iter().any(|member| member.process.said(TAKEN)) => attempt += 1,
-            ready => return ready.map(|()| members),
-        }
     }
 }
 
@@ -74,7 +73,7 @@ fn launch(options: &EtcdOptions, count: usize) -> Result<Vec<Etcd>> {
 
 /// Waits until all are ready, and makes the users of a new cluster.
 async fn set_up(members: &[Etcd], new: bool) -> Result<()> {
-    try_join_all(members.iter().map(Etcd::ready)).await?;
+    try_join_all(members.iter().map(Startable::ready)).await?;
     match members.first() {
         Some(member) if new && member.options.auth => member.enable_auth().await,
         _ => Ok(()),

@@ -7,7 +7,6 @@ mod options;
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use nix::sys::signal::Signal;
 use serde_json::json;
 use tempfile::TempDir;
 
@@ -20,8 +19,8 @@ use crate::error::{Error, Result};
 use crate::folder;
 use crate::http::HttpRequest;
 use crate::process::Process;
+use crate::server::server;
 use crate::servers;
-use crate::usage::Usage;
 
 /// How long a member may take to say whether it leads, before it counts as silent.
 const SILENT_AFTER: Duration = Duration::from_secs(1);
@@ -37,6 +36,8 @@ pub struct Etcd {
     folder: TempDir,
 }
 
+server!(Etcd);
+
 impl Etcd {
     /// A member alone, with its own data, ready for reads and writes.
     pub async fn single() -> Result<Self> {
@@ -45,8 +46,8 @@ impl Etcd {
 
     /// A member alone with these options, ready for reads and writes.
     pub async fn start(options: EtcdOptions) -> Result<Self> {
-        let mut members = cluster::start(&options, 1).await?;
-        members.pop().ok_or_else(|| Error::new("one member was to be started, and none was"))
+        let mut cluster = EtcdCluster::start(1, options).await?;
+        cluster.members.pop().ok_or_else(|| Error::new("one member was to be started, and none was"))
     }
 
     /// Members that form a cluster, ready for reads and writes.
@@ -65,7 +66,7 @@ impl Etcd {
     }
 
     /// Waits until the member knows a leader and answers consistent reads; a learner, until it answers reads at all.
-    async fn ready(&self) -> Result<()> {
+    async fn wait_ready(&self) -> Result<()> {
         let path = if self.place.learner { "/health?serializable=true" } else { "/health" };
         let request = HttpRequest { method: "GET", path, header: None, body: None };
         self.process
@@ -90,7 +91,7 @@ impl Etcd {
         });
         let initial_cluster = known.collect::<Vec<_>>().join(",");
         let learner = Self::launch(&self.options, ClusterMembership { name, initial_cluster, learner: true }, ports)?;
-        learner.ready().await.map(|()| learner)
+        learner.wait_ready().await.map(|()| learner)
     }
 
     /// Where clients connect, as `http://127.0.0.1:PORT`, or `https` if it was started with TLS.
@@ -110,11 +111,6 @@ impl Etcd {
         answer.is_ok_and(|answer| answer.is_ok_and(|answer| answer.body.contains("\netcd_server_is_leader 1\n")))
     }
 
-    /// SIGKILL: no farewell to anybody.
-    pub fn kill(&self) -> Result<()> {
-        self.process.kill()
-    }
-
     /// Kills it if it runs, and starts it on the same ports, with what it had stored or as if new (revisions begin again at 1, users are
     /// gone); gives back when it is ready.
     ///
@@ -127,7 +123,7 @@ impl Etcd {
             return Err(Error::new(format!("{} cannot come back to its cluster without its data", self.place.name)));
         }
         self.relaunch(keep_data)?;
-        self.ready().await?;
+        self.wait_ready().await?;
         if self.options.auth && !keep_data { self.enable_auth().await } else { Ok(()) }
     }
 
@@ -139,20 +135,5 @@ impl Etcd {
             std::fs::remove_dir_all(&data).map_err(Error::io(data.display()))?;
         }
         self.process.start()
-    }
-
-    /// What the server has used since its start.
-    pub fn usage(&self) -> Result<Usage> {
-        self.process.usage()
-    }
-
-    /// SIGSTOP: connections stay, answers do not come.
-    pub fn pause(&self) -> Result<()> {
-        self.process.pause()
-    }
-
-    /// SIGCONT, after [`Etcd::pause`].
-    pub fn resume(&self) -> Result<()> {
-        self.process.signal(Signal::SIGCONT)
     }
 }

@@ -19,12 +19,11 @@ pub use options::PostgresOptions;
 use crate::error::{Error, Result};
 use crate::folder;
 use crate::ports::Port;
-use crate::process::{ATTEMPTS, Process, leashed};
+use crate::process::{Process, leashed};
+use crate::server::{server, started};
 use crate::servers;
 use crate::shared_server::SharedServer;
 
-/// What the server's log says when somebody else listens on its port.
-const TAKEN: &str = "Address already in use";
 /// The role that may do everything, and the database that is always there.
 const SUPERUSER: &str = "postgres";
 const ALWAYS_THERE: &str = "postgres";
@@ -47,17 +46,12 @@ pub struct Database {
     name: String,
 }
 
+server!(Postgres);
+
 impl Postgres {
     /// A server of one's own with these options, ready for statements.
     pub async fn start(options: PostgresOptions) -> Result<Arc<Self>> {
-        let mut attempt = 1;
-        loop {
-            let postgres = Self::launch(&options, None).await?;
-            match postgres.ready().await {
-                Err(_) if attempt < ATTEMPTS && postgres.process.said(TAKEN) => attempt += 1,
-                ready => return ready.map(|()| Arc::new(postgres)),
-            }
-        }
+        started(async || Self::launch(&options, None).await).await.map(Arc::new)
     }
 
     /// The server of the newest version that the tests of one program share.
@@ -85,7 +79,7 @@ impl Postgres {
         Ok(Self { process, port, databases: AtomicU32::new(1), folder, options: options.clone() })
     }
 
-    async fn ready(&self) -> Result<()> {
+    async fn wait_ready(&self) -> Result<()> {
         let look = async || self.execute("SELECT 1").await.map(drop).map_err(|error| error.to_string());
         self.process.until("it answers", look).await
     }
@@ -104,7 +98,7 @@ impl Postgres {
         let standby = Self::launch(&options, Some(&self.folder.path().join("data"))).await;
         self.restart().await?;
         let standby = standby?;
-        standby.ready().await?;
+        standby.wait_ready().await?;
         Ok(Arc::new(standby))
     }
 
@@ -130,16 +124,11 @@ impl Postgres {
         self.folder.path()
     }
 
-    /// An immediate end: connections break, and nothing is written that was not. What was committed is there after a restart.
-    pub fn kill(&self) -> Result<()> {
-        self.process.kill()
-    }
-
     /// Kills it if it runs, and starts it on the same port with what it had stored; gives back when it is ready.
     pub async fn restart(&self) -> Result<()> {
         self.process.kill()?;
         self.process.start()?;
-        self.ready().await
+        self.wait_ready().await
     }
 }
 
