@@ -50,7 +50,7 @@ const BAD: FaultRates = FaultRates {
 struct Worker {
     service: ShardingService,
     link: MemoryBackend,
-    faults: Faults<MemoryBackend>,
+    faults: Faults,
     leaving: Arc<AtomicBool>,
 }
 
@@ -92,7 +92,7 @@ impl Life {
     fn join(&mut self) {
         self.born += 1;
         let (seed, link) = (self.seed * 1_000 + self.born, self.world.store.link());
-        let faults = Faults::new(link.clone(), seed, BAD);
+        let faults = Faults::new(Arc::new(link.clone()), seed, BAD);
         let (troubled, mut dice) = (Arc::clone(&self.troubled), StdRng::seed_from_u64(seed));
         let backend = Scripted::new(faults.clone(), move |(operation, _)| match dice.random_range(0..10) {
             _ if operation != "update" || !troubled.load(Ordering::Relaxed) => How::Now,

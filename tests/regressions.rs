@@ -306,7 +306,7 @@ async fn a_deregistration_that_comes_late_does_not_end_the_membership_that_was_m
     let late = FaultRates { execute_late: 1.0, execute_late_max: Duration::from_secs(5), ..FaultRates::NONE };
     for seed in 0..20 {
         let id = format!("a{seed}");
-        let faults = Faults::new(world.store.link(), seed, FaultRates::NONE);
+        let faults = Faults::new(Arc::new(world.store.link()), seed, FaultRates::NONE);
         let service = world.factory_of(&id, Arc::new(faults.clone()), policy()).create("workers").expect("known");
         service.register_self().await.expect("it joins");
         faults.set_rates(late);

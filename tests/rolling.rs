@@ -121,7 +121,7 @@ impl Fleet {
     /// A new life of that worker, under load from the beginning; an error is that of joining.
     async fn try_join(&mut self, worker: usize, policy: &Policy) -> shardwise::Result<()> {
         let link = self.store.link();
-        let faults = Faults::new(link.clone(), self.seed.wrapping_mul(1_000).wrapping_add(self.lives as u64), ORDINARY_DAY);
+        let faults = Faults::new(Arc::new(link.clone()), self.seed.wrapping_mul(1_000).wrapping_add(self.lives as u64), ORDINARY_DAY);
         let mut settings = PolicySettings::new(policy.clone());
         settings.discovery.backend = "test".into();
         settings.timing = Timing::new(TTL, None, Duration::from_millis(100)).expect("valid");

@@ -153,7 +153,7 @@ async fn with_lost_answers_no_period_is_fired_twice() {
         let rates = FaultRates { fail_before: 0.2, fail_after: 0.2, delay: 0.3, delay_max: Duration::from_millis(300), ..FaultRates::NONE };
         let mut fleet = Vec::new();
         for id in ["a", "b"] {
-            let faulty = Faults::new(world.store.link(), seed, FaultRates::NONE);
+            let faulty = Faults::new(Arc::new(world.store.link()), seed, FaultRates::NONE);
             let service = world.factory_of(id, Arc::new(faulty.clone()) as Arc<dyn Discovery>, policy()).create("workers").expect("known");
             service.register_self().await.expect("joins");
             let run = run(&service, id, &board);

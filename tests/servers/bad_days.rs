@@ -39,7 +39,7 @@ on_both!(a_bad_day_ends_well);
 
 struct Worker {
     proxy: TcpProxy,
-    faults: Faults<Arc<dyn Discovery>>,
+    faults: Faults,
     service: ShardingService,
 }
 

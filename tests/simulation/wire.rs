@@ -31,11 +31,11 @@ pub(crate) enum Cut {
 /// The faulty backend as one member sees it. Moments are those of the member's own clock: a request counts from when it was sent.
 #[derive(Clone)]
 pub(crate) struct Wire {
-    inner: Faults<MemoryBackend>,
+    inner: Faults,
     /// With dice of their own: which of several tasks that wake at one moment asks first must not matter to the others.
-    notes: Faults<MemoryBackend>,
+    notes: Faults,
     /// Where requests arrive whose caller has given up.
-    late: Faults<MemoryBackend>,
+    late: Faults,
     clock: OwnClock,
     cut: Arc<Cutting>,
     arrived_late: Arc<AtomicU64>,
@@ -64,9 +64,9 @@ impl Cutting {
 }
 
 impl Wire {
-    pub(crate) fn new(inner: Faults<MemoryBackend>, notes: Faults<MemoryBackend>, late: MemoryBackend, clock: OwnClock) -> Self {
+    pub(crate) fn new(inner: Faults, notes: Faults, late: MemoryBackend, clock: OwnClock) -> Self {
         let cut = Arc::new(Cutting { now: Mutex::new(Cut::Nowhere), changed: Notify::new() });
-        Self { inner, notes, late: Faults::new(late, 0, FaultRates::NONE), clock, cut, arrived_late: Arc::default() }
+        Self { inner, notes, late: Faults::new(Arc::new(late), 0, FaultRates::NONE), clock, cut, arrived_late: Arc::default() }
     }
 
     /// How many requests arrived after their caller had given up.
@@ -81,8 +81,8 @@ impl Wire {
 
     async fn call<T: Send + 'static, C>(
         &self,
-        by: &Faults<MemoryBackend>,
-        ask: impl FnOnce(Faults<MemoryBackend>) -> C + Send + 'static,
+        by: &Faults,
+        ask: impl FnOnce(Faults) -> C + Send + 'static,
     ) -> Result<T>
     where
         C: Future<Output = Result<T>> + Send,
@@ -95,8 +95,8 @@ impl Wire {
     /// What is sent is not called back.
     async fn ask_when_let_through<T: Send + 'static, C>(
         &self,
-        by: Faults<MemoryBackend>,
-        ask: impl FnOnce(Faults<MemoryBackend>) -> C + Send + 'static,
+        by: Faults,
+        ask: impl FnOnce(Faults) -> C + Send + 'static,
     ) -> Result<T>
     where
         C: Future<Output = Result<T>> + Send,

@@ -103,8 +103,8 @@ pub(crate) struct Worker {
     pub(crate) version: u32,
     pub(crate) fate: Fate,
     pub(crate) wire: Wire,
-    pub(crate) faults: Faults<MemoryBackend>,
-    pub(crate) faults_of_notes: Faults<MemoryBackend>,
+    pub(crate) faults: Faults,
+    pub(crate) faults_of_notes: Faults,
     /// Work in flight, and what is left of it.
     pub(crate) guards: Vec<Guard>,
     link: MemoryBackend,
@@ -124,7 +124,7 @@ impl Worker {
         let link = group.store.link().stalling(move || stalling.stall());
         // What is with the backend already is carried out, whatever becomes of this worker.
         let late = group.store.link();
-        let mut faults = || Faults::new(link.clone(), dice.random(), group.rates).with_late_by(late.clone());
+        let mut faults = || Faults::new(Arc::new(link.clone()), dice.random(), group.rates).with_late_by(Arc::new(late.clone()));
         let [faults, faults_of_notes] = [(); 2].map(|()| faults());
         let wire = Wire::new(faults.clone(), faults_of_notes.clone(), late, clock.clone());
         // Without a margin what is left between the deadline and the end of the lease is for the clocks alone.

@@ -5,7 +5,6 @@
 mod common;
 
 use std::path::PathBuf;
-use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use common::{backend, group, open, registration, until};
@@ -27,7 +26,7 @@ fn assert_told(error: &Error, kind: &ErrorKind, begun: Instant, names: &[&str]) 
     assert_eq!(error.kind(), kind, "{said}");
 }
 
-async fn works(backend: impl Discovery) {
+async fn works(backend: &dyn Discovery) {
     let registration = registration("workers", "w 1", 1, TTL);
     backend.register(&registration).await.unwrap();
     backend.renew(&registration.record_id(), TTL).await.unwrap();
@@ -48,7 +47,7 @@ fn at(address: impl Into<String>) -> ConsulConfig {
 #[tokio::test]
 async fn a_unix_socket_works() {
     let consul = Consul::single().await.unwrap();
-    works(open(&format!("unix://{}", consul.unix_socket().display()))).await;
+    works(&open(&format!("unix://{}", consul.unix_socket().display()))).await;
 }
 
 #[tokio::test]
@@ -63,7 +62,7 @@ async fn tls_with_a_ca_of_ones_own_and_a_client_certificate_works() {
         key_file: Some(client.key()),
         ..at(consul.address())
     };
-    works(backend(&config)).await;
+    works(&backend(&config)).await;
 
     let without = ConsulConfig { cert_file: None, key_file: None, ..config.clone() };
     let (error, begun) = refusal(&without).await;
@@ -84,7 +83,7 @@ async fn the_settings_reach_the_backend() {
         .with("token", BackendValue::Secret(consul.management_token().into()))
         .with("datacenter", BackendValue::Text("dc1".into()))
         .with("ca_file", BackendValue::Path(authority.file()));
-    works((BACKEND.open)(&settings, &Clock::system()).unwrap()).await;
+    works(&*(BACKEND.open)(&settings, &Clock::system()).unwrap()).await;
     let keys: Vec<_> = BACKEND.keys.iter().map(|key| key.name).collect();
     assert_eq!(keys, ["address", "token", "datacenter", "ca_file", "cert_file", "key_file", "tls", "verify"]);
 }
@@ -187,12 +186,12 @@ fn files_that_cannot_be_used_are_named_before_anything_is_contacted() {
     let missing = Some(PathBuf::from("/nowhere/ca.pem"));
     for (config, names) in [
         (ConsulConfig { ca_file: missing, ..at("https://x") }, ["discovery.consul.ca_file", "/nowhere/ca.pem"]),
-        (ConsulConfig { ca_file: key.clone(), ..at("https://x") }, ["discovery.consul.ca_file", "no certificate"]),
+        (ConsulConfig { ca_file: key.clone(), ..at("https://x") }, ["discovery.consul.ca_file", "certificates in PEM"]),
         (ConsulConfig { cert_file: cert.clone(), ..at("https://x") }, ["discovery.consul.cert_file", "discovery.consul.key_file"]),
         (ConsulConfig { key_file: key.clone(), ..at("https://x") }, ["discovery.consul.key_file", "discovery.consul.cert_file"]),
         (
             ConsulConfig { cert_file: cert.clone(), key_file: cert.clone(), ..at("https://x") },
-            ["discovery.consul.key_file", "no private key"],
+            ["discovery.consul.key_file", "private key in PEM"],
         ),
         (
             ConsulConfig { cert_file: cert, key_file: Some(Authority::new().unwrap().client("x").unwrap().key()), ..at("https://x") },
@@ -208,6 +207,6 @@ fn files_that_cannot_be_used_are_named_before_anything_is_contacted() {
 #[tokio::test]
 async fn the_process_wide_tls_provider_stays_unset() {
     let consul = Consul::single().await.unwrap();
-    works(Arc::new(open(&consul.address()))).await;
+    works(&open(&consul.address())).await;
     assert!(rustls::crypto::CryptoProvider::get_default().is_none());
 }

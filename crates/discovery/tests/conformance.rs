@@ -43,7 +43,7 @@ const AWKWARD: FaultRates =
 
 mod with_faults {
     use super::*;
-    shardwise_discovery::conformance_tests!(Memory(|m| Arc::new(Faults::new(m, 7, AWKWARD))); start_paused = true);
-    shardwise_discovery::claims_conformance_tests!(Memory(|m| Arc::new(Faults::new(m, 7, AWKWARD))); start_paused = true);
-    shardwise_discovery::notes_conformance_tests!(Memory(|m| Arc::new(Faults::new(m, 7, AWKWARD))); start_paused = true);
+    shardwise_discovery::conformance_tests!(Memory(|m| Arc::new(Faults::new(Arc::new(m), 7, AWKWARD))); start_paused = true);
+    shardwise_discovery::claims_conformance_tests!(Memory(|m| Arc::new(Faults::new(Arc::new(m), 7, AWKWARD))); start_paused = true);
+    shardwise_discovery::notes_conformance_tests!(Memory(|m| Arc::new(Faults::new(Arc::new(m), 7, AWKWARD))); start_paused = true);
 }

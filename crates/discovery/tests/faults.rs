@@ -2,6 +2,7 @@
 
 #![expect(clippy::expect_used, reason = "tests report by panicking")]
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use futures::StreamExt;
@@ -19,9 +20,9 @@ fn registration(id: &str) -> Registration {
     Registration { group: group(), member, ttl: Duration::from_secs(3), claims: false }
 }
 
-fn faulty(rates: FaultRates) -> (MemoryBackend, Faults<MemoryBackend>) {
+fn faulty(rates: FaultRates) -> (MemoryBackend, Faults) {
     let store = MemoryBackend::new(Clock::tokio());
-    (store.clone(), Faults::new(store, 1, rates))
+    (store.clone(), Faults::new(Arc::new(store), 1, rates))
 }
 
 async fn members(backend: &impl Discovery) -> usize {
@@ -85,7 +86,7 @@ async fn a_call_is_carried_out_after_its_caller_gave_up_and_asked_again() {
 async fn a_call_is_carried_out_late_though_its_caller_is_cut_off_by_then() {
     let store = MemoryBackend::new(Clock::tokio());
     let link = store.link();
-    let faults = Faults::new(link.clone(), 1, LATE).with_late_by(store.link());
+    let faults = Faults::new(Arc::new(link.clone()), 1, LATE).with_late_by(Arc::new(store.link()));
     let answer = tokio::time::timeout(Duration::from_secs(1), faults.register(&registration("a"))).await;
     assert!(!matches!(answer, Ok(Ok(_))), "{answer:?}");
     link.set_reachable(false);
@@ -119,7 +120,7 @@ async fn the_same_seed_brings_the_same_faults() {
     let rates = FaultRates { fail_before: 0.3, fail_after: 0.3, ..FaultRates::NONE };
     let mut seen = Vec::new();
     for seed in [5, 5, 6] {
-        let faults = Faults::new(MemoryBackend::new(Clock::tokio()), seed, rates);
+        let faults = Faults::new(Arc::new(MemoryBackend::new(Clock::tokio())), seed, rates);
         let mut outcomes = Vec::new();
         for _ in 0..64 {
             outcomes.push(faults.members(&group()).await.is_ok());

@@ -105,18 +105,12 @@ pub enum Fault {
 /// withheld change is delivered with the next news, so that no view goes back and none is lost for good.
 ///
 /// Clones share the dice.
-#[derive(Debug)]
-pub struct Faults<D> {
-    inner: Arc<D>,
+#[derive(Clone)]
+pub struct Faults {
+    inner: Arc<dyn Discovery>,
     /// Carries out what its caller has given up.
-    late: Arc<D>,
+    late: Arc<dyn Discovery>,
     dice: Arc<Mutex<Dice>>,
-}
-
-impl<D> Clone for Faults<D> {
-    fn clone(&self) -> Self {
-        Self { inner: Arc::clone(&self.inner), late: Arc::clone(&self.late), dice: Arc::clone(&self.dice) }
-    }
 }
 
 #[derive(Debug)]
@@ -130,20 +124,19 @@ struct Dice {
     pending: usize,
 }
 
-impl<D> Faults<D> {
+impl Faults {
     /// Lets the calls of `inner` go wrong at `rates`, drawn from `seed`.
-    pub fn new(inner: D, seed: u64, rates: FaultRates) -> Self {
+    pub fn new(inner: Arc<dyn Discovery>, seed: u64, rates: FaultRates) -> Self {
         let random = StdRng::seed_from_u64(seed);
         let dice = Dice { random, rates, happened: BTreeMap::new(), called: BTreeMap::new(), pending: 0 };
-        let inner = Arc::new(inner);
         Self { late: Arc::clone(&inner), inner, dice: Arc::new(Mutex::new(dice)) }
     }
 
     /// Calls that were given up are carried out over this connection, which may outlive the caller's own: a request that is with the
     /// backend already is carried out though its sender is dead or cut off by then.
     #[must_use]
-    pub fn with_late_by(self, connection: D) -> Self {
-        Self { late: Arc::new(connection), ..self }
+    pub fn with_late_by(self, connection: Arc<dyn Discovery>) -> Self {
+        Self { late: connection, ..self }
     }
 
     /// From now on at these rates.
@@ -171,11 +164,9 @@ impl<D> Faults<D> {
         tokio::time::sleep(late.answer).await;
         if after { Err(injected(operation, "carried out, the answer was lost")) } else { Ok(answer) }
     }
-}
 
-impl<D: Discovery> Faults<D> {
     /// A call that changes something, and may therefore matter when it is carried out too late.
-    async fn changing<T: Send + 'static, C>(&self, operation: &'static str, call: impl FnOnce(Arc<D>) -> C + Send) -> Result<T>
+    async fn changing<T: Send + 'static, C>(&self, operation: &'static str, call: impl FnOnce(Arc<dyn Discovery>) -> C + Send) -> Result<T>
     where
         C: Future<Output = Result<T>> + Send + 'static,
     {
@@ -199,13 +190,13 @@ impl<D: Discovery> Faults<D> {
 }
 
 /// The claims of the backend behind the faults. Without any, `Faults` does not show itself as [`Claims`]: only a caller who names the type gets here.
-fn claims_of<'a>(inner: &'a impl Discovery, operation: &'static str) -> Result<&'a dyn Claims> {
+fn claims_of<'a>(inner: &'a dyn Discovery, operation: &'static str) -> Result<&'a dyn Claims> {
     let none = || Error::new(ErrorKind::Misconfigured, operation, format!("the backend {} has no claims", inner.capabilities().name));
     inner.as_claims().ok_or_else(none)
 }
 
 /// The notes of the backend behind the faults, likewise.
-fn notes_of<'a>(inner: &'a impl Discovery, operation: &'static str) -> Result<&'a dyn Notes> {
+fn notes_of<'a>(inner: &'a dyn Discovery, operation: &'static str) -> Result<&'a dyn Notes> {
     let none = || Error::new(ErrorKind::Misconfigured, operation, format!("the backend {} has no notes", inner.capabilities().name));
     inner.as_notes().ok_or_else(none)
 }
@@ -289,7 +280,7 @@ impl Dice {
 }
 
 #[async_trait]
-impl<D: Discovery> Discovery for Faults<D> {
+impl Discovery for Faults {
     fn capabilities(&self) -> Capabilities {
         self.inner.capabilities()
     }
@@ -340,7 +331,7 @@ impl<D: Discovery> Discovery for Faults<D> {
 }
 
 #[async_trait]
-impl<D: Discovery> Claims for Faults<D> {
+impl Claims for Faults {
     async fn claim_store(&self, group: &GroupName, floor: u64) -> Result<ClaimStore> {
         let inner = claims_of(&*self.inner, "claim_store")?;
         self.faulty("claim_store", inner.claim_store(group, floor)).await
@@ -367,7 +358,7 @@ impl<D: Discovery> Claims for Faults<D> {
 }
 
 #[async_trait]
-impl<D: Discovery> Notes for Faults<D> {
+impl Notes for Faults {
     async fn note(&self, group: &GroupName, name: &ClaimName) -> Result<Option<Note>> {
         let inner = notes_of(&*self.inner, "note")?;
         self.faulty("note", inner.note(group, name)).await
@@ -375,7 +366,9 @@ impl<D: Discovery> Notes for Faults<D> {
 
     async fn write_note(&self, group: &GroupName, name: &ClaimName, expected: u64, text: &str) -> Result<WriteOutcome> {
         let (group, name, text) = (group.clone(), name.clone(), text.to_owned());
-        let call = move |inner: Arc<D>| async move { notes_of(&*inner, "write_note")?.write_note(&group, &name, expected, &text).await };
+        let call = move |inner: Arc<dyn Discovery>| async move {
+            notes_of(&*inner, "write_note")?.write_note(&group, &name, expected, &text).await
+        };
         self.changing("write_note", call).await
     }
 }
