@@ -1,7 +1,5 @@
 //! What can go wrong here, in one enum, turned once into the contract's error.
 
-use std::io;
-use std::path::PathBuf;
 use std::time::Duration;
 
 use shardwise_core::{Address, ClaimStore, EpochError, InstanceId, MEMBERS_MAX, format_duration};
@@ -15,8 +13,6 @@ pub(crate) type Result<T> = std::result::Result<T, Failure>;
 pub(crate) enum Failure {
     #[error("discovery.consul.{key} {why}")]
     BadSetting { key: &'static str, why: String },
-    #[error("discovery.consul.{key}: cannot read {path:?}: {source}")]
-    Unreadable { key: &'static str, path: PathBuf, source: io::Error },
     #[error("cannot reach Consul at {at} ({why}); check discovery.consul.address, and that the agent runs")]
     Unreachable { at: String, why: String },
     #[error("no right to open {at} (discovery.consul.address); run this process as a user or group that may, or name another agent")]
@@ -112,7 +108,6 @@ impl Failure {
     fn kind(&self) -> ErrorKind {
         match self {
             Self::BadSetting { .. }
-            | Self::Unreadable { .. }
             | Self::NotTls { .. }
             | Self::TlsOnly { .. }
             | Self::Certificate { .. }

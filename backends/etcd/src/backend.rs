@@ -22,7 +22,7 @@ use crate::mirror::Mirror;
 use crate::pool::ServerPool;
 use crate::records::{MemberTable, decode, encode, going_on, joining};
 use crate::revisions::Revisions;
-use crate::tls::EtcdTlsFiles;
+use crate::tls;
 
 /// The shortest TTL that etcd grants with its own defaults; whoever asks for less gets this.
 pub const TTL_LEAST: Duration = Duration::from_secs(2);
@@ -58,16 +58,16 @@ impl EtcdBackend {
     /// [`ErrorKind::Misconfigured`](shardwise_discovery::ErrorKind::Misconfigured), naming the setting and what is wrong with it.
     pub fn open(config: &EtcdConfig, clock: Clock) -> Result<Self> {
         let made = || {
-            let (prefix, endpoints, tls) = (Prefix::new(&config.prefix)?, config.servers()?, EtcdTlsFiles::new(config)?);
+            let (prefix, endpoints, files) = (Prefix::new(&config.prefix)?, config.servers()?, tls::files(config)?);
             if endpoints.iter().any(|endpoint| endpoint.tls) {
-                tls.load()?;
+                tls::load(&files)?;
             }
             if config.password.is_some()
                 && let Some(open) = endpoints.iter().find(|endpoint| !endpoint.tls && !is_this_machine(&endpoint.host))
             {
                 tracing::warn!(endpoint = %open, "etcd's password is sent without TLS, where everybody on the way can read it: write https://");
             }
-            let access = ConnectParams { credentials: config.credentials()?, tls, prefix: prefix.as_str().to_owned() };
+            let access = ConnectParams { credentials: config.credentials()?, tls: files, prefix: prefix.as_str().to_owned() };
             Ok(EtcdInner {
                 pool: ServerPool::new(endpoints, access),
                 clock,

@@ -8,6 +8,7 @@ use etcd_client::{
     TxnResponse, WatchClient, WatchOptions, WatchStream,
 };
 use secrecy::{ExposeSecret, SecretString};
+use shardwise_discovery::tls::TlsFiles;
 use tokio::sync::Mutex;
 use tokio::time::{Instant, timeout};
 use tonic::Status;
@@ -18,7 +19,6 @@ use crate::error::{ConnectionContext, Failure};
 use crate::keys::{Folder, Keys};
 use crate::lease::Leases;
 use crate::probe::diagnose;
-use crate::tls::EtcdTlsFiles;
 
 /// How many records one answer holds at most.
 const PAGE: i64 = 1_000;
@@ -55,7 +55,7 @@ pub(crate) struct RecordRead {
 #[derive(Debug)]
 pub(crate) struct ConnectParams {
     pub(crate) credentials: Option<(String, SecretString)>,
-    pub(crate) tls: EtcdTlsFiles,
+    pub(crate) tls: TlsFiles,
     pub(crate) prefix: String,
 }
 
@@ -64,7 +64,7 @@ pub(crate) struct EtcdConnection {
     endpoint: Endpoint,
     parties: ConnectionContext,
     wire: TransportError,
-    files: EtcdTlsFiles,
+    files: TlsFiles,
     /// Whether the server has ever answered as etcd does.
     answered: AtomicBool,
     /// When the token was last asked for anew, after a change of users or roles.
@@ -306,7 +306,7 @@ async fn explained(
     endpoint: &Endpoint,
     parties: &ConnectionContext,
     wire: &TransportError,
-    files: Option<&EtcdTlsFiles>,
+    files: Option<&TlsFiles>,
     error: &Error,
 ) -> Failure {
     match (parties.of_client(error, wire.get().cloned()), files) {

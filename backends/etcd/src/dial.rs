@@ -13,6 +13,7 @@ use hyper_util::rt::TokioIo;
 use rustls::ClientConfig;
 use rustls::pki_types::ServerName;
 use shardwise_discovery::one_line;
+use shardwise_discovery::tls::TlsFiles;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
 use tokio::time::timeout;
@@ -23,7 +24,7 @@ use tonic::transport::Channel;
 use crate::config::Endpoint;
 use crate::error::Failure;
 use crate::probe;
-use crate::tls::{EtcdTlsFiles, failure_of};
+use crate::tls::{failure_of, load};
 
 /// How often an idle connection is tried. etcd refuses clients that do it more often than every five seconds.
 const PING_EVERY: Duration = Duration::from_secs(10);
@@ -34,7 +35,7 @@ const PING_TIMEOUT: Duration = Duration::from_secs(5);
 pub(crate) type TransportError = Arc<OnceLock<Failure>>;
 
 /// Connects, and keeps to the time given.
-pub(crate) async fn dial(endpoint: &Endpoint, tls: &EtcdTlsFiles, within: Duration) -> Result<(Channel, TransportError), Failure> {
+pub(crate) async fn dial(endpoint: &Endpoint, tls: &TlsFiles, within: Duration) -> Result<(Channel, TransportError), Failure> {
     let late = |_| Failure::Unreachable { endpoint: endpoint.to_string(), why: format!("no connection within {} ms", within.as_millis()) };
     let socket = timeout(within, connect(endpoint, tls)).await.map_err(late)??;
     let wire = TransportError::default();
@@ -42,7 +43,7 @@ pub(crate) async fn dial(endpoint: &Endpoint, tls: &EtcdTlsFiles, within: Durati
     Ok((channel(endpoint, recorded).await?, wire))
 }
 
-pub(crate) async fn connect(endpoint: &Endpoint, files: &EtcdTlsFiles) -> Result<Socket, Failure> {
+pub(crate) async fn connect(endpoint: &Endpoint, files: &TlsFiles) -> Result<Socket, Failure> {
     let unreachable = |error: io::Error| Failure::Unreachable { endpoint: endpoint.to_string(), why: one_line(&error.to_string()) };
     let tcp = TcpStream::connect((endpoint.host.as_str(), endpoint.port)).await.map_err(unreachable)?;
     tcp.set_nodelay(true).map_err(unreachable)?;
@@ -50,7 +51,7 @@ pub(crate) async fn connect(endpoint: &Endpoint, files: &EtcdTlsFiles) -> Result
         return Ok(Socket::Plain(tcp));
     }
     let files = files.clone();
-    let config = tokio::task::spawn_blocking(move || files.load()).await.map_err(|error| unreachable(io::Error::other(error)))??;
+    let config = tokio::task::spawn_blocking(move || load(&files)).await.map_err(|error| unreachable(io::Error::other(error)))??;
     Ok(Socket::Tls(Box::new(handshake(endpoint, config, tcp).await?)))
 }
 

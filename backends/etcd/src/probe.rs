@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use rustls::pki_types::ServerName;
 use rustls::{ClientConfig, RootCertStore};
+use shardwise_discovery::tls::{self, TlsFiles};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::time::timeout;
@@ -14,7 +15,7 @@ use tokio_rustls::TlsConnector;
 use crate::config::Endpoint;
 use crate::dial::{Socket, connect, inner};
 use crate::error::Failure;
-use crate::tls::{EtcdTlsFiles, failure_of};
+use crate::tls::failure_of;
 
 /// How long it may take to find out.
 const LIMIT: Duration = Duration::from_secs(1);
@@ -43,11 +44,11 @@ async fn greeting(mut server: impl AsyncRead + AsyncWrite + Unpin) -> io::Result
 }
 
 /// What is wrong with a server that hung up, if it can be found out.
-pub(crate) async fn diagnose(endpoint: &Endpoint, files: &EtcdTlsFiles) -> Option<Failure> {
+pub(crate) async fn diagnose(endpoint: &Endpoint, files: &TlsFiles) -> Option<Failure> {
     timeout(LIMIT, look(endpoint, files)).await.ok().flatten()
 }
 
-async fn look(endpoint: &Endpoint, files: &EtcdTlsFiles) -> Option<Failure> {
+async fn look(endpoint: &Endpoint, files: &TlsFiles) -> Option<Failure> {
     let name = || endpoint.to_string();
     let greeting = match connect(endpoint, files).await.ok()? {
         Socket::Plain(tcp) => greeting(tcp).await,
@@ -75,8 +76,7 @@ pub(crate) async fn speaks_plainly(endpoint: &Endpoint) -> bool {
 /// Whether the server speaks TLS, whatever its certificate.
 async fn speaks_tls(endpoint: &Endpoint) -> bool {
     let look = async {
-        let provider = Arc::new(rustls::crypto::ring::default_provider());
-        let builder = ClientConfig::builder_with_provider(provider).with_safe_default_protocol_versions().ok()?;
+        let builder = ClientConfig::builder_with_provider(tls::provider()).with_safe_default_protocol_versions().ok()?;
         let config = builder.with_root_certificates(RootCertStore::empty()).with_no_client_auth();
         let name = ServerName::try_from(endpoint.host.clone()).ok()?;
         match TlsConnector::from(Arc::new(config)).connect(name, tcp(endpoint).await.ok()?).await {

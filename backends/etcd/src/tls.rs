@@ -1,94 +1,30 @@
-//! TLS with rustls and ring. The provider is named here, so that the one of the process, whatever it is, does not matter and is never
-//! touched.
+//! TLS to etcd: what it is made from, and what its failures mean.
 
-use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use rustls::pki_types::pem::{Error as PemError, PemObject};
-use rustls::pki_types::{CertificateDer, PrivateKeyDer};
-use rustls::{CertificateError, ClientConfig, RootCertStore};
-use rustls_platform_verifier::BuilderVerifierExt;
+use rustls::{CertificateError, ClientConfig};
 use shardwise_discovery::one_line;
+use shardwise_discovery::tls::{SystemTrust, TlsError, TlsFile, TlsFiles};
 
 use crate::EtcdConfig;
 use crate::error::Failure;
 
-/// The files that TLS is made from. They are read anew for each connection, so that renewed certificates are taken up.
-#[derive(Debug, Clone)]
-pub(crate) struct EtcdTlsFiles {
-    ca: Option<PathBuf>,
-    identity: Option<(PathBuf, PathBuf)>,
+/// The files that the settings name.
+pub(crate) fn files(config: &EtcdConfig) -> Result<TlsFiles, Failure> {
+    let lonely = |missing: TlsFile| {
+        let set = if missing == TlsFile::Key { TlsFile::Certificate } else { TlsFile::Key };
+        let why = format!("is missing, but discovery.etcd.{} is set; set both or none", set.setting());
+        Failure::Setting { setting: missing.setting(), why }
+    };
+    TlsFiles::new(config.ca_file.as_ref(), config.cert_file.as_ref(), config.key_file.as_ref()).map_err(lonely)
 }
 
-impl EtcdTlsFiles {
-    pub(crate) fn new(config: &EtcdConfig) -> Result<Self, Failure> {
-        let missing = |setting, other: &str| Failure::Setting {
-            setting,
-            why: format!("is missing, but discovery.etcd.{other} is set; set both or none"),
-        };
-        let identity = match (&config.cert_file, &config.key_file) {
-            (Some(cert), Some(key)) => Some((cert.clone(), key.clone())),
-            (None, None) => None,
-            (Some(_), None) => return Err(missing("key_file", "cert_file")),
-            (None, Some(_)) => return Err(missing("cert_file", "key_file")),
-        };
-        Ok(Self { ca: config.ca_file.clone(), identity })
-    }
-
-    /// What connections are made with. Reads the files.
-    pub(crate) fn load(&self) -> Result<Arc<ClientConfig>, Failure> {
-        let provider = Arc::new(rustls::crypto::ring::default_provider());
-        let versions = ClientConfig::builder_with_provider(provider).with_safe_default_protocol_versions();
-        let unusable =
-            |setting, error: &rustls::Error| Failure::Setting { setting, why: format!("cannot be used: {}", one_line(&error.to_string())) };
-        let builder = versions.map_err(|error| unusable("ca_file", &error))?;
-        let builder = match &self.ca {
-            Some(path) => builder.with_root_certificates(roots(path)?),
-            None => builder.with_platform_verifier().map_err(|error| unusable("ca_file", &error))?,
-        };
-        let mut config = match &self.identity {
-            None => builder.with_no_client_auth(),
-            Some((cert, key)) => {
-                let chain = certificates("cert_file", cert)?;
-                let key = PrivateKeyDer::from_pem_file(key).map_err(|error| damaged("key_file", key, &error))?;
-                builder.with_client_auth_cert(chain, key).map_err(|error| unusable("key_file", &error))?
-            }
-        };
-        config.alpn_protocols = vec![b"h2".to_vec()];
-        Ok(Arc::new(config))
-    }
-}
-
-fn roots(path: &Path) -> Result<RootCertStore, Failure> {
-    let mut roots = RootCertStore::empty();
-    for certificate in certificates("ca_file", path)? {
-        roots.add(certificate).map_err(|error| unreadable("ca_file", path, &error))?;
-    }
-    Ok(roots)
-}
-
-fn certificates(setting: &'static str, path: &Path) -> Result<Vec<CertificateDer<'static>>, Failure> {
-    let damaged = |error| damaged(setting, path, &error);
-    let found = CertificateDer::pem_file_iter(path).map_err(damaged)?.collect::<Result<Vec<_>, _>>().map_err(damaged)?;
-    if found.is_empty() {
-        return Err(Failure::Setting { setting, why: format!("is {:?}: there is no certificate in it", path.display().to_string()) });
-    }
-    Ok(found)
-}
-
-/// What is wrong with the text of the file is not told in detail: rustls repeats what it stumbled on, and that may be a private key,
-/// which may stand beside a certificate as well.
-fn damaged(setting: &'static str, path: &Path, error: &PemError) -> Failure {
-    match error {
-        PemError::Io(error) => unreadable(setting, path, error),
-        PemError::NoItemsFound => unreadable(setting, path, &"there is no private key in it"),
-        _ => unreadable(setting, path, &"it is not whole; it must be a PEM file, with its line breaks"),
-    }
-}
-
-fn unreadable(setting: &'static str, path: &Path, why: &impl std::fmt::Display) -> Failure {
-    let shown = path.display().to_string();
-    Failure::Setting { setting, why: format!("is {shown:?}, which cannot be read: {}", one_line(&why.to_string())) }
+/// What connections are made with. Reads the files, anew for each connection.
+pub(crate) fn load(files: &TlsFiles) -> Result<Arc<ClientConfig>, Failure> {
+    let unusable = |error: TlsError| Failure::Setting { setting: error.file.setting(), why: error.of_setting() };
+    let mut config = files.client_config(SystemTrust::Required).map_err(unusable)?;
+    config.alpn_protocols = vec![b"h2".to_vec()];
+    Ok(Arc::new(config))
 }
 
 /// What rustls's error means for the connection to `endpoint`.

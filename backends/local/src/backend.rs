@@ -54,8 +54,8 @@ impl LocalBackend {
         let client = Arc::new(Client::new(path, clock.clone()));
         let poller = Arc::new(Poller::new(Arc::clone(&client)));
         Ok(Self {
-            hub: following::<PolledMembers>(&poller, &clock),
-            claims_hub: following::<PolledClaims>(&poller, &clock),
+            hub: following::<PolledMembers>(&poller, clock.clone()),
+            claims_hub: following::<PolledClaims>(&poller, clock),
             poller,
             client,
         })
@@ -69,9 +69,9 @@ impl LocalBackend {
 }
 
 /// A hub whose groups are read from the file.
-fn following<P: PolledGroup>(poller: &Arc<Poller>, clock: &Clock) -> Hub<P::Shown> {
+fn following<P: PolledGroup>(poller: &Arc<Poller>, clock: Clock) -> Hub<P::Shown> {
     let poller = Arc::clone(poller);
-    Hub::new(clock.clone(), LIMITS, move |feed| follow(PollingReader::<P>::new(Arc::clone(&poller)), feed))
+    Hub::new(clock, LIMITS, move |feed| follow(PollingReader::<P>::new(Arc::clone(&poller)), feed))
 }
 
 impl fmt::Debug for LocalBackend {

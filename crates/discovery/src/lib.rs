@@ -22,6 +22,8 @@ mod memory;
 mod notes;
 mod record;
 pub mod settings;
+#[cfg(feature = "tls")]
+pub mod tls;
 
 pub use claims::{ClaimChange, ClaimTable, Claims, ClaimsEvent, ClaimsStream};
 pub use clock::Clock;

@@ -1,14 +1,13 @@
-//! Certificates and keys as files, and what TLS is made of: rustls with ring, which no program-wide provider is needed for.
+//! TLS of the sidecar's listener and among its members.
 
 use std::path::Path;
 use std::sync::Arc;
 
-use rustls::crypto::{CryptoProvider, ring};
-use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use rustls::server::danger::ClientCertVerifier;
 use rustls::server::{NoServerSessionStorage, WebPkiClientVerifier};
 use rustls::{ClientConfig, RootCertStore, ServerConfig};
+use shardwise::discovery::tls::{TlsError, TlsFile, certificates, private_key, provider, roots};
 
 use crate::server::Error;
 
@@ -29,8 +28,8 @@ impl Tls {
     ///
     /// [`Error::Options`] if they cannot be read or do not go together.
     pub fn from_files(chain: &Path, key: &Path) -> Result<Self, Error> {
-        let certificates = certificates(chain)?;
-        let private = PrivateKeyDer::from_pem_slice(&read(key)?).map_err(|_| damaged(key, "no private key in PEM"))?;
+        let certificates = certificates(TlsFile::Certificate, chain).map_err(|error| unusable(&error))?;
+        let private = private_key(key).map_err(|error| unusable(&error))?;
         let tls = Self { chain: certificates, key: private, file: chain.display().to_string() };
         // Whether they go together is known when they are used.
         tls.served(None)?;
@@ -60,23 +59,8 @@ impl Tls {
     }
 }
 
-/// The certificates of a PEM file, at least one.
-fn certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, Error> {
-    let found: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(&read(path)?).collect();
-    found.ok().filter(|found| !found.is_empty()).ok_or_else(|| damaged(path, "no certificates in PEM"))
-}
-
-fn read(path: &Path) -> Result<Vec<u8>, Error> {
-    std::fs::read(path).map_err(|error| Error::File(path.to_owned(), error))
-}
-
-/// The parser's own words are left out: they quote the line that it failed at, and that may be a private key, in a file of certificates too.
-fn damaged(path: &Path, why: &str) -> Error {
-    Error::Options(format!("{}: {why}: it must be a PEM file, with its line breaks", path.display()))
-}
-
-fn provider() -> Arc<CryptoProvider> {
-    Arc::new(ring::default_provider())
+fn unusable(error: &TlsError) -> Error {
+    Error::Options(error.to_string())
 }
 
 /// Who signs what the other side shows: the certificates in a PEM file.
@@ -92,10 +76,7 @@ impl Signers {
     ///
     /// [`Error::Options`] if there is none in the file.
     pub(crate) fn from_file(file: &Path) -> Result<Self, Error> {
-        let mut roots = RootCertStore::empty();
-        for certificate in certificates(file)? {
-            roots.add(certificate).map_err(|error| Error::Options(format!("{}: {error}", file.display())))?;
-        }
+        let roots = roots(file).map_err(|error| unusable(&error))?;
         Ok(Self { roots: Arc::new(roots), file: file.display().to_string() })
     }
 

@@ -163,7 +163,7 @@ impl Holdings {
     /// Everything that has a holder, with it: see [`Holdings::holder_of`].
     pub(crate) fn holders(&self) -> impl Iterator<Item = (&Resource, &Holder)> {
         let mine = self.mine().map(|(resource, _)| resource);
-        let theirs = self.others.keys().filter(|resource| !self.entries.get(*resource).is_some_and(|entry| entry.mine().is_some()));
+        let theirs = self.others.keys().filter(|resource| self.entries.get(*resource).is_none_or(|entry| entry.mine().is_none()));
         theirs.chain(mine).filter_map(|resource| Some((resource, self.holder_of(resource)?)))
     }
 

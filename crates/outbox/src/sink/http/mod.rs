@@ -14,7 +14,7 @@ use reqwest::{Client, Response, StatusCode, Url};
 pub use self::config::HttpConfig;
 use super::message::{BrokerMessage, header_value};
 use super::side_by_side::{self, SendOne};
-use super::{Acceptance, Refusal, Sink, SinkLimits};
+use super::{Acceptance, Refusal, Sink, SinkLimits, tls};
 use crate::{Delivery, Error, ErrorKind, Result, one_line};
 
 const CONNECT_WITHIN: Duration = Duration::from_secs(5);
@@ -49,7 +49,7 @@ impl HttpSink {
             );
         }
         let mut builder = Client::builder()
-            .tls_backend_preconfigured(config.tls.client_config(config.tls_needed)?)
+            .tls_backend_preconfigured(tls::client_config(&config.tls, config.tls_needed)?)
             .connect_timeout(CONNECT_WITHIN)
             .timeout(config.timeout)
             .redirect(reqwest::redirect::Policy::none())

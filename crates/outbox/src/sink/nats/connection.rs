@@ -11,6 +11,7 @@ use async_nats::jetstream::{Context, ErrorCode};
 use async_nats::{Auth, AuthError, ConnectError, ConnectErrorKind, ConnectOptions, Event};
 use tokio::sync::watch;
 
+use super::super::tls;
 use super::{NatsConfig, words};
 use crate::{Error, ErrorKind, Result};
 
@@ -87,7 +88,7 @@ fn options(config: &NatsConfig, lost: watch::Sender<bool>, established: Arc<Atom
         .max_reconnects(config.servers.len())
         .ignore_discovered_servers()
         .require_tls(config.tls_needed)
-        .tls_client_config(config.tls.client_config(config.tls_needed)?))
+        .tls_client_config(tls::client_config(&config.tls, config.tls_needed)?))
 }
 
 /// The stream, made if it is missing and that was asked for.

@@ -23,7 +23,7 @@ use tokio_rustls::TlsConnector;
 pub use self::config::RedisConfig;
 use super::message::BrokerMessage;
 use super::side_by_side::Connection;
-use super::{Acceptance, Mode, Refusal, Sink, SinkLimits};
+use super::{Acceptance, Mode, Refusal, Sink, SinkLimits, tls};
 use crate::{Delivery, Error, ErrorKind, Result, one_line};
 
 const SCRIPT: &str = include_str!("add.lua");
@@ -91,7 +91,7 @@ impl RedisSink {
         }
         let name = ServerName::try_from(address.host.clone())
             .map_err(|_| Error::new(ErrorKind::Settings, format!("{} is no name of a server", address.host)))?;
-        let connector = TlsConnector::from(Arc::new(self.config.tls.client_config(true)?));
+        let connector = TlsConnector::from(Arc::new(tls::client_config(&self.config.tls, true)?));
         let stream = connector.connect(name, stream).await.map_err(|error| {
             let text = format!("TLS with Redis at {} fails: {}", address.place(), words(&error));
             let kind = if error.get_ref().and_then(|inner| inner.downcast_ref::<rustls::Error>()).is_some() {
