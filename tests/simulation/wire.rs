@@ -79,11 +79,7 @@ impl Wire {
         self.cut.changed.notify_waiters();
     }
 
-    async fn call<T: Send + 'static, C>(
-        &self,
-        by: &Faults,
-        ask: impl FnOnce(Faults) -> C + Send + 'static,
-    ) -> Result<T>
+    async fn call<T: Send + 'static, C>(&self, by: &Faults, ask: impl FnOnce(Faults) -> C + Send + 'static) -> Result<T>
     where
         C: Future<Output = Result<T>> + Send,
     {
@@ -93,11 +89,7 @@ impl Wire {
     }
 
     /// What is sent is not called back.
-    async fn ask_when_let_through<T: Send + 'static, C>(
-        &self,
-        by: Faults,
-        ask: impl FnOnce(Faults) -> C + Send + 'static,
-    ) -> Result<T>
+    async fn ask_when_let_through<T: Send + 'static, C>(&self, by: Faults, ask: impl FnOnce(Faults) -> C + Send + 'static) -> Result<T>
     where
         C: Future<Output = Result<T>> + Send,
     {

@@ -59,7 +59,13 @@ fn settings_that_cannot_be_are_refused_at_once() {
 fn a_file_without_a_certificate_is_refused_at_once() {
     let file = tempfile::NamedTempFile::new().unwrap();
     let config = EtcdConfig { ca_file: Some(file.path().into()), ..config(&["etcd-1:2379".into()]) };
-    refused(&config, &format!("discovery.etcd.ca_file is {:?}, which cannot be used: it must hold certificates in PEM, with their line breaks", file.path()));
+    refused(
+        &config,
+        &format!(
+            "discovery.etcd.ca_file is {:?}, which cannot be used: it must hold certificates in PEM, with their line breaks",
+            file.path()
+        ),
+    );
 }
 
 #[tokio::test]
