@@ -88,12 +88,9 @@ impl Discovery for LocalBackend {
 
     async fn register(&self, registration: &Registration) -> Result<Grant> {
         let record = encode(&registration.member).map_err(|failure| failure.during("register"))?;
-        let call = async {
-            let store = self.client.store().await?;
-            let answer = register(&store, &registration.record_id(), &record, registration.ttl).await;
-            self.client.settle(&store, answer)
-        };
-        self.client.bounded(call).await.map(|grant| self.announce(grant)).map_err(|failure| failure.during("register"))
+        let (record_id, ttl) = (&registration.record_id(), registration.ttl);
+        let answer = self.client.call("register", |store| async move { register(&store, record_id, &record, ttl).await }).await;
+        answer.map(|grant| self.announce(grant))
     }
 
     async fn renew(&self, record_id: &RecordId, ttl: Duration) -> Result<Grant> {
@@ -111,40 +108,24 @@ impl Discovery for LocalBackend {
 
     async fn update(&self, registration: &Registration) -> Result<()> {
         let record = encode(&registration.member).map_err(|failure| failure.during("update"))?;
-        let record_id = registration.record_id();
-        let call = async {
-            let store = self.client.store().await?;
-            let answer = match store.update(&record_id, &record).await {
-                Ok(false) => Err(Failure::Lost { instance_id: record_id.instance_id.clone() }),
-                other => other.map(drop),
-            };
-            self.client.settle(&store, answer)
-        };
-        self.client.bounded(call).await.map(|()| self.announce(())).map_err(|failure| failure.during("update"))
+        let record_id = &registration.record_id();
+        let update = |store: Arc<OpenStore>| async move { present(record_id, store.update(record_id, &record).await?) };
+        self.client.call("update", update).await.map(|()| self.announce(()))
     }
 
     async fn deregister(&self, record_id: &RecordId) -> Result<()> {
-        let call = async {
-            let store = self.client.store().await?;
-            let answer = store.delete(record_id).await;
-            self.client.settle(&store, answer)
-        };
-        self.client.bounded(call).await.map(|()| self.announce(())).map_err(|failure| failure.during("deregister"))
+        let answer = self.client.call("deregister", |store| async move { store.delete(record_id).await }).await;
+        answer.map(|()| self.announce(()))
     }
 
     async fn step_away(&self, registration: &Registration, grace: Duration) -> Result<()> {
         let record = encode(&registration.away_member()).map_err(|failure| failure.during("step_away"))?;
-        let record_id = registration.record_id();
-        let call = async {
-            let store = self.client.store().await?;
+        let record_id = &registration.record_id();
+        let step_away = |store: Arc<OpenStore>| async move {
             let now = store.clock.now();
-            let answer = match store.step_away(&record_id, &record, now, now.plus(grace)).await {
-                Ok(false) => Err(Failure::Lost { instance_id: record_id.instance_id.clone() }),
-                other => other.map(drop),
-            };
-            self.client.settle(&store, answer)
+            present(record_id, store.step_away(record_id, &record, now, now.plus(grace)).await?)
         };
-        self.client.bounded(call).await.map(|()| self.announce(())).map_err(|failure| failure.during("step_away"))
+        self.client.call("step_away", step_away).await.map(|()| self.announce(()))
     }
 
     async fn members(&self, group: &GroupName) -> Result<ViewSnapshot> {
@@ -153,12 +134,7 @@ impl Discovery for LocalBackend {
             tracing::info!(path = ?self.client.path(), "there is no such file yet: no member has joined a group there");
             return Ok(ViewSnapshot { view: Arc::default(), proven });
         }
-        let call = async {
-            let store = self.client.store().await?;
-            let answer = members(&self.client, &store, group).await;
-            self.client.settle(&store, answer)
-        };
-        self.client.bounded(call).await.map_err(|failure| failure.during("members"))
+        self.client.call("members", |store| async move { members(&self.client, &store, group).await }).await
     }
 
     fn watch(&self, group: &GroupName, prove_every: Duration) -> WatchStream {
@@ -172,6 +148,10 @@ impl Discovery for LocalBackend {
     fn as_notes(&self) -> Option<&dyn Notes> {
         Some(self)
     }
+}
+
+fn present(record_id: &RecordId, was_there: bool) -> std::result::Result<(), Failure> {
+    if was_there { Ok(()) } else { Err(Failure::Lost { instance_id: record_id.instance_id.clone() }) }
 }
 
 fn encode(member: &Member) -> std::result::Result<String, Failure> {

@@ -1,6 +1,7 @@
 //! Claims over the file: a claim is a row that goes with its holder's record, and the file's counter numbers the acquisitions.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -16,31 +17,18 @@ use crate::error::Failure;
 #[async_trait]
 impl Claims for LocalBackend {
     async fn claim_store(&self, group: &GroupName, floor: u64) -> Result<ClaimStore> {
-        let call = async {
-            let store = self.client.store().await?;
-            let answer = claim_store(&store, group, floor).await;
-            self.client.settle(&store, answer)
-        };
-        self.client.bounded(call).await.map_err(|failure| failure.during("claim_store"))
+        self.client.call("claim_store", |store| async move { claim_store(&store, group, floor).await }).await
     }
 
     async fn acquire(&self, record_id: &RecordId, store: &ClaimStore, wanted: &[Resource]) -> Result<Vec<(Resource, AcquireOutcome)>> {
         let wanted: BTreeSet<_> = wanted.iter().cloned().collect();
-        let call = async {
-            let file = self.client.store().await?;
-            let answer = acquire(&self.client, &file, record_id, store, wanted).await;
-            self.client.settle(&file, answer)
-        };
-        self.client.bounded(call).await.map(|answers| self.announce(answers)).map_err(|failure| failure.during("acquire"))
+        let acquire = |file: Arc<OpenStore>| async move { acquire(&self.client, &file, record_id, store, wanted).await };
+        self.client.call("acquire", acquire).await.map(|answers| self.announce(answers))
     }
 
     async fn release(&self, record_id: &RecordId, held: &[(Resource, Epoch)]) -> Result<()> {
-        let call = async {
-            let file = self.client.store().await?;
-            let answer = release(&file, record_id, held).await;
-            self.client.settle(&file, answer)
-        };
-        self.client.bounded(call).await.map(|()| self.announce(())).map_err(|failure| failure.during("release"))
+        let answer = self.client.call("release", |file| async move { release(&file, record_id, held).await }).await;
+        answer.map(|()| self.announce(()))
     }
 
     fn watch_claims(&self, group: &GroupName, prove_every: Duration) -> ClaimsStream {

@@ -128,6 +128,23 @@ impl Client {
         }
     }
 
+    /// A call of the contract on the open file, which ends within a limited time.
+    pub(crate) async fn call<T, F>(
+        &self,
+        operation: &'static str,
+        work: impl FnOnce(Arc<OpenStore>) -> F + Send,
+    ) -> shardwise_discovery::Result<T>
+    where
+        F: Future<Output = Result<T, Failure>> + Send,
+    {
+        let call = async {
+            let store = self.store().await?;
+            let answer = work(Arc::clone(&store)).await;
+            self.settle(&store, answer)
+        };
+        self.bounded(call).await.map_err(|failure| failure.during(operation))
+    }
+
     /// Puts an end to a call that hangs.
     pub(crate) async fn bounded<T>(&self, call: impl Future<Output = Result<T, Failure>>) -> Result<T, Failure> {
         let late = || Failure::TimedOut { path: self.path.clone(), after: CALL_TIMEOUT };

@@ -23,22 +23,12 @@ impl Notes for LocalBackend {
         if self.client.is_unmade() {
             return Ok(None);
         }
-        let call = async {
-            let store = self.client.store().await?;
-            let answer = store.note(group, name).await;
-            self.client.settle(&store, answer)
-        };
-        self.client.bounded(call).await.map_err(|failure| failure.during("note"))
+        self.client.call("note", |store| async move { store.note(group, name).await }).await
     }
 
     async fn write_note(&self, group: &GroupName, name: &ClaimName, expected: u64, text: &str) -> Result<WriteOutcome> {
         check_note(name, text)?;
-        let call = async {
-            let store = self.client.store().await?;
-            let answer = write(&store, group, name, expected, text).await;
-            self.client.settle(&store, answer)
-        };
-        self.client.bounded(call).await.map_err(|failure| failure.during("write_note"))
+        self.client.call("write_note", |store| async move { write(&store, group, name, expected, text).await }).await
     }
 }
 
