@@ -6,7 +6,8 @@
 
 mod claims;
 
-use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex as StdMutex, PoisonError, Weak};
 use std::time::Duration;
 
 use shardwise_core::{GroupName, Moment, View};
@@ -64,14 +65,10 @@ pub(crate) struct Poller {
     client: Arc<Client>,
     /// Notified of what this process writes.
     written: watch::Sender<()>,
-    slot: Mutex<PollerSlot>,
-}
-
-#[derive(Default)]
-struct PollerSlot {
-    link: Option<PollerConnection>,
+    /// Shared by the groups that are followed, and closed with the last of them.
+    link: StdMutex<Weak<Mutex<Option<PollerConnection>>>>,
     /// How many connections there were.
-    opened: u64,
+    opened: AtomicU64,
 }
 
 /// A connection for looks alone, and what the last one found.
@@ -94,27 +91,28 @@ struct Look {
 
 impl Poller {
     pub(crate) fn new(client: Arc<Client>) -> Self {
-        Self { client, written: watch::Sender::new(()), slot: Mutex::default() }
+        Self { client, written: watch::Sender::new(()), link: StdMutex::default(), opened: AtomicU64::new(0) }
     }
 
     /// Has all groups looked at now.
     pub(crate) fn wake(&self) {
         self.written.send_replace(());
     }
-}
 
-impl PollerSlot {
-    async fn connect(&mut self, client: &Client) -> std::result::Result<&mut PollerConnection, Failure> {
-        let Self { link, opened } = self;
-        match link {
-            Some(link) => Ok(link),
-            none => {
-                let store = client.store().await?;
-                let connection = store.connect().await?;
-                *opened += 1;
-                Ok(none.insert(PollerConnection { store, connection, number: *opened, last: None }))
-            }
-        }
+    fn link(&self) -> Arc<Mutex<Option<PollerConnection>>> {
+        // Nothing under this lock can panic halfway through a change.
+        let mut shared = self.link.lock().unwrap_or_else(PoisonError::into_inner);
+        shared.upgrade().unwrap_or_else(|| {
+            let link = Arc::default();
+            *shared = Arc::downgrade(&link);
+            link
+        })
+    }
+
+    async fn connect(&self) -> std::result::Result<PollerConnection, Failure> {
+        let store = self.client.store().await?;
+        let connection = store.connect().await?;
+        Ok(PollerConnection { store, connection, number: self.opened.fetch_add(1, Ordering::Relaxed), last: None })
     }
 }
 
@@ -134,6 +132,7 @@ impl PollerConnection {
 /// Reads one group.
 pub(crate) struct PollingReader<P> {
     poller: Arc<Poller>,
+    link: Arc<Mutex<Option<PollerConnection>>>,
     written: watch::Receiver<()>,
     polled: P,
     /// The file as it was when the group was read last.
@@ -142,7 +141,7 @@ pub(crate) struct PollingReader<P> {
 
 impl<P: PolledGroup> PollingReader<P> {
     pub(crate) fn new(poller: Arc<Poller>) -> Self {
-        Self { written: poller.written.subscribe(), poller, polled: P::default(), seen: None }
+        Self { written: poller.written.subscribe(), link: poller.link(), poller, polled: P::default(), seen: None }
     }
 
     async fn look(&mut self, feed: &Feed<P::Shown>, oldest: Instant) -> Result<()> {
@@ -153,24 +152,27 @@ impl<P: PolledGroup> PollingReader<P> {
 
     async fn look_at(&mut self, feed: &Feed<P::Shown>, oldest: Instant) -> std::result::Result<(), Failure> {
         let client = &*self.poller.client;
-        let mut slot = self.poller.slot.lock().await;
-        if slot.link.is_none() && client.is_unmade() {
+        let mut link = self.link.lock().await;
+        if link.is_none() && client.is_unmade() {
             let now = client.now();
             let nothing = self.polled.without_file(client, feed.group());
             show::<P>(feed, Some(nothing), now);
             return Ok(());
         }
-        let link = slot.connect(client).await?;
+        let connection = match &mut *link {
+            Some(connection) => connection,
+            none => none.insert(self.poller.connect().await?),
+        };
         let read = async {
-            let look = link.look(client, oldest).await?;
-            let read = self.polled.read(client, link, feed.group(), self.seen != Some(look.version), look.now).await?;
+            let look = connection.look(client, oldest).await?;
+            let read = self.polled.read(client, connection, feed.group(), self.seen != Some(look.version), look.now).await?;
             self.seen = Some(look.version);
             show::<P>(feed, read, look.now);
             Ok(())
         };
         let answer = read.await;
         if answer.as_ref().is_err_and(|failure: &Failure| !failure.keeps_connection()) {
-            slot.link = None;
+            *link = None;
         }
         answer
     }
