@@ -39,7 +39,7 @@ const BAD_DAY: FaultRates = FaultRates {
 
 struct Worker {
     link: MemoryBackend,
-    faults: Faults<MemoryBackend>,
+    faults: Faults,
     service: ShardingService,
     _factory: ShardingFactory,
 }
@@ -56,7 +56,7 @@ fn policy() -> PolicySettings {
 
 fn worker(number: usize, seed: u64, store: &MemoryBackend, clock: &Clock) -> Worker {
     let link = store.link();
-    let faults = Faults::new(link.clone(), seed.wrapping_mul(31).wrapping_add(number as u64), BAD_DAY);
+    let faults = Faults::new(Arc::new(link.clone()), seed.wrapping_mul(31).wrapping_add(number as u64), BAD_DAY);
     let builder = ShardingFactory::builder().policy(policy()).backend("test", Arc::new(faults.clone())).clock(clock.clone());
     let factory = builder.instance_id(InstanceId::new(format!("w{number}")).expect("valid")).build().expect("a valid factory");
     let service = factory.create("workers").expect("a known policy");
