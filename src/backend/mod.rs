@@ -77,7 +77,10 @@ pub(crate) fn is_memory(name: &str) -> bool {
 fn unknown(name: &str) -> Error {
     let have: Vec<_> = BACKENDS.iter().filter(|known| known.kind.is_some()).map(|known| known.name).collect();
     let hint = if BACKENDS.iter().any(|known| known.name == name) {
-        format!("build shardwise with its feature {name:?}")
+        format!(
+            "build it with the feature {name:?}: cargo add shardwise --features {name}, or for the command \
+             cargo install --path crates/cli --features {name}"
+        )
     } else {
         "hand your own to ShardingFactory::builder().backend(name, ..)".to_owned()
     };

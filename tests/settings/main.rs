@@ -323,5 +323,9 @@ mod files {
 fn the_table_of_a_backend_that_this_program_lacks_is_left_alone_until_it_is_chosen() {
     let settings = read(&format!("{WORKERS}discovery.local.whatever = 7"));
     let refused = message(shardwise::ShardingFactory::from_settings(settings.clone()).map(|_| settings));
-    assert_eq!(refused, "discovery.backend is \"local\": this program has memory; build shardwise with its feature \"local\"");
+    assert_eq!(
+        refused,
+        "discovery.backend is \"local\": this program has memory; build it with the feature \"local\": cargo add shardwise --features local, or \
+         for the command cargo install --path crates/cli --features local"
+    );
 }

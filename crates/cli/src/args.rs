@@ -8,11 +8,12 @@ use clap::{Args as ClapArgs, Parser, Subcommand};
 
 use crate::commands::{confirm_loss, demo, end_absence, live, manual, outbox, probe, ring, serve, settings, watch};
 use crate::exit::{CliFailure, Code, Result};
+use crate::features;
 use crate::output::{self, Format};
 
 /// Which keys are mine? Consistent-hash sharding for fleets of background workers.
 #[derive(Debug, Parser)]
-#[command(name = "shardwise", version, propagate_version = true, after_help = AFTER_HELP)]
+#[command(name = "shardwise", version, long_version = features::long_version(), propagate_version = true, after_help = AFTER_HELP)]
 pub(crate) struct Args {
     #[command(flatten)]
     pub(crate) common: Common,

@@ -10,10 +10,11 @@ use serde::Serialize;
 use shardwise::core::{Escaped, is_terminal_control};
 use shardwise_outbox::one_line;
 use tracing_subscriber::field::RecordFields;
+use tracing_subscriber::filter::{LevelFilter, Targets};
 use tracing_subscriber::fmt::format::{DefaultFields, FormatFields, Writer};
 use tracing_subscriber::layer::SubscriberExt;
 use tracing_subscriber::util::SubscriberInitExt;
-use tracing_subscriber::{EnvFilter, Layer, Registry, fmt};
+use tracing_subscriber::{Layer, Registry, fmt};
 
 use crate::exit::{CliFailure, Result};
 
@@ -39,11 +40,20 @@ fn held() -> MutexGuard<'static, Option<(Instant, Vec<u8>)>> {
 /// Logs go to stderr: warnings and errors (of the database driver errors only: slow SQL says nothing to the user) and what operators do over HTTP, or what `RUST_LOG` asks for, which is never held back.
 /// Traces, if there are any, hear beside it and by rules of their own.
 pub(crate) fn start_log(traces: Option<impl Layer<Registry> + Send + Sync>) {
-    let asked = EnvFilter::try_from_default_env().ok();
+    let directives = std::env::var("RUST_LOG").ok().filter(|directives| !directives.is_empty());
+    let asked = directives.map(|directives| directives.parse::<Targets>()).transpose();
+    let wrong = asked.as_ref().err().map(ToString::to_string);
+    let asked = asked.ok().flatten();
     *held() = asked.is_none().then(|| (Instant::now(), Vec::new()));
-    let filter = asked.unwrap_or_else(|| EnvFilter::new("warn,sqlx=error,shardwise::operator=info"));
+    let filter = asked.unwrap_or_else(|| {
+        let filter = Targets::new().with_default(LevelFilter::WARN);
+        filter.with_target("sqlx", LevelFilter::ERROR).with_target("shardwise::operator", LevelFilter::INFO)
+    });
     let log = fmt::layer().fmt_fields(OneLine).with_writer(|| LogOutput).with_ansi(io::stderr().is_terminal()).with_filter(filter);
     tracing_subscriber::registry().with(traces).with(log).init();
+    if let Some(wrong) = wrong {
+        tracing::warn!("RUST_LOG is ignored: {wrong}; write it as LEVEL or TARGET=LEVEL, separated by commas");
+    }
 }
 
 /// What was held back comes out, and nothing is from now on.

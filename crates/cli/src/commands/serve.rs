@@ -7,11 +7,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use clap::Args;
-use metrics_exporter_prometheus::PrometheusBuilder;
 use serde::Serialize;
 use shardwise::ShardingFactory;
 use shardwise_outbox::settings::LoadedSettings;
-use shardwise_sidecar::{Options, Render, Sidecar, Tls, Token, describe_metrics, goes_on};
+use shardwise_sidecar::{Options, Sidecar, Tls, Token, describe_metrics, goes_on};
 use tokio_util::task::AbortOnDropHandle;
 
 use super::outbox::SidecarOutbox;
@@ -19,7 +18,7 @@ use super::{WAITS_QUIETLY, joins_no_outbox, load_with_outboxes, still_waiting};
 use crate::args::Common;
 use crate::exit::{CliFailure, Code, Result};
 use crate::supervisor::Supervisor;
-use crate::{descriptors, output, signals, traces};
+use crate::{descriptors, output, recorder, signals, traces};
 
 /// Answer over HTTP beside a worker in any language
 #[derive(Debug, Args)]
@@ -157,7 +156,8 @@ impl Serve {
         options.observe.clone_from(&self.observe);
         (options.limits.list_bytes, options.limits.rate) = (self.max_list, self.rate);
         options.limits.connections = descriptors::for_connections(self.max_connections);
-        options.render = Some(recorder()?);
+        options.render = recorder::install(&[])?;
+        describe_metrics();
         Ok(options)
     }
 }
@@ -166,15 +166,4 @@ impl Serve {
 fn shown(name: &str, loaded: &LoadedSettings) -> Result<(Arc<SidecarOutbox>, Duration)> {
     let outbox = loaded.outbox(name)?;
     Ok((SidecarOutbox::new(name, outbox), loaded.settings.policy(outbox.policy.as_str())?.timing.ttl))
-}
-
-/// Begins to count, for `/metrics`.
-fn recorder() -> Result<Render> {
-    let failed = |error: &dyn std::fmt::Display| CliFailure::new(Code::Unavailable, format!("cannot count for /metrics: {error}"));
-    let handle = PrometheusBuilder::new().install_recorder().map_err(|error| failed(&error))?;
-    describe_metrics();
-    Ok(Box::new(move || {
-        handle.run_upkeep();
-        handle.render()
-    }))
 }

@@ -6,8 +6,8 @@ use std::time::Duration;
 use reqwest::Url;
 use tracing::level_filters::LevelFilter;
 
-const ENDPOINT: &str = "OTEL_EXPORTER_OTLP_ENDPOINT";
-const TRACES_ENDPOINT: &str = "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT";
+use super::endpoint::Endpoint;
+
 /// How long a request may take unless that is set, and at most.
 const WITHIN: Duration = Duration::from_secs(10);
 const WITHIN_MOST: Duration = Duration::from_mins(1);
@@ -25,33 +25,25 @@ pub(super) struct TraceExportConfig {
 }
 
 impl TraceExportConfig {
-    /// `None` if nothing is asked for.
-    ///
     /// # Errors
     ///
     /// Which variable is wrong. An endpoint is not repeated: it may hold a password.
-    pub(super) fn of(variable: &dyn Fn(&str) -> Option<String>) -> Result<Option<Self>, String> {
+    pub(super) fn of(endpoint: &Endpoint, variable: &dyn Fn(&str) -> Option<String>) -> Result<Self, String> {
         // One that is empty counts as none.
         let set = |name: &str| variable(name).filter(|value| !value.is_empty());
         let either = |name: &str| {
             let [own, general] = ["OTEL_EXPORTER_OTLP_TRACES_", "OTEL_EXPORTER_OTLP_"].map(|start| format!("{start}{name}"));
             set(&own).map(|value| (own, value)).or_else(|| set(&general).map(|value| (general, value)))
         };
-        if set("OTEL_SDK_DISABLED").is_some_and(|value| value.eq_ignore_ascii_case("true")) {
-            return Ok(None);
-        }
-        let base = set(ENDPOINT).map(|base| (ENDPOINT, format!("{}/v1/traces", base.trim_end_matches('/'))));
-        let Some((name, endpoint)) = set(TRACES_ENDPOINT).map(|whole| (TRACES_ENDPOINT, whole)).or(base) else { return Ok(None) };
-        match set("OTEL_TRACES_EXPORTER").as_deref() {
-            None | Some("otlp") => {}
-            Some("none") => return Ok(None),
-            Some(other) => return Err(format!("OTEL_TRACES_EXPORTER is {other:?}: there are otlp and none")),
+        if let Some(other) = set("OTEL_TRACES_EXPORTER").filter(|exporter| exporter != "otlp") {
+            return Err(format!("OTEL_TRACES_EXPORTER is {other:?}: there are otlp and none"));
         }
         if let Some((name, other)) = either("PROTOCOL").filter(|(_, value)| value != "http/protobuf") {
             return Err(format!("{name} is {other:?}: there is http/protobuf, which collectors take at port 4318"));
         }
         let is_http = |url: &Url| matches!(url.scheme(), "http" | "https") && url.has_host();
-        let endpoint = Url::parse(&endpoint).ok().filter(is_http).ok_or_else(|| format!("{name}: write it as http://HOST:4318"))?;
+        let url = Url::parse(&endpoint.address).ok().filter(is_http);
+        let endpoint = url.ok_or_else(|| format!("{}: write it as http://HOST:4318", endpoint.variable))?;
         let within = either("TIMEOUT").and_then(|(_, value)| value.parse().ok()).map_or(WITHIN, Duration::from_millis);
         let level = match set("SHARDWISE_TRACES").as_deref() {
             None | Some("info") => LevelFilter::INFO,
@@ -59,16 +51,18 @@ impl TraceExportConfig {
             Some(other) => return Err(format!("SHARDWISE_TRACES is {other:?}: there are info and debug")),
         };
         let ca = either("CERTIFICATE").map(|(_, path)| path.into());
-        Ok(Some(Self { endpoint, within: within.clamp(Duration::from_millis(1), WITHIN_MOST), ca, level }))
+        Ok(Self { endpoint, within: within.clamp(Duration::from_millis(1), WITHIN_MOST), ca, level })
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use super::super::endpoint::{ENDPOINT, TRACES_ENDPOINT, wanted};
     use super::*;
 
     fn asked(variables: &[(&str, &str)]) -> Result<Option<TraceExportConfig>, String> {
-        TraceExportConfig::of(&|name| variables.iter().find(|(known, _)| *known == name).map(|(_, value)| (*value).to_owned()))
+        let variable = |name: &str| variables.iter().find(|(known, _)| *known == name).map(|(_, value)| (*value).to_owned());
+        wanted(&variable).map(|endpoint| TraceExportConfig::of(&endpoint, &variable)).transpose()
     }
 
     #[test]

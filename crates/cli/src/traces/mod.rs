@@ -1,51 +1,37 @@
-//! Traces over OTLP, where the variables of OpenTelemetry ask for them. They go out from a thread of their own, behind a queue that is bounded: a collector
-//! that is slow, hangs or is gone costs spans, which are counted, and nothing else.
+//! Traces over OTLP, where the variables of OpenTelemetry ask for them.
 
+#[cfg(feature = "otel")]
 mod carrier;
+mod endpoint;
+#[cfg(feature = "otel")]
 mod export_config;
+#[cfg(feature = "otel")]
 mod exporter;
+#[cfg(not(feature = "otel"))]
+mod lacking;
+#[cfg(feature = "otel")]
+mod otlp;
 
-use std::time::Duration;
-
-use opentelemetry::trace::{SpanContext, SpanId, TraceContextExt, TraceFlags, TraceId, TraceState, TracerProvider};
-use opentelemetry::{Context, Key, KeyValue};
-use opentelemetry_otlp::{SpanExporter, WithExportConfig, WithHttpConfig};
-use opentelemetry_sdk::Resource;
-use opentelemetry_sdk::trace::SdkTracerProvider;
-use shardwise::trace::{self, TraceParent};
-use tokio::runtime::{Builder, Runtime};
-use tracing::Span;
-use tracing::level_filters::LevelFilter;
-use tracing_opentelemetry::{OpenTelemetryLayer, OpenTelemetrySpanExt};
-use tracing_subscriber::filter::filter_fn;
-use tracing_subscriber::{Layer, Registry};
-
-use self::carrier::Carrier;
-use self::export_config::TraceExportConfig;
+#[cfg(feature = "otel")]
 pub(crate) use self::exporter::runs_as;
-use self::exporter::{BoundedProcessor, Exporter};
+#[cfg(not(feature = "otel"))]
+use self::lacking::RunningExport;
+#[cfg(not(feature = "otel"))]
+pub(crate) use self::lacking::runs_as;
+#[cfg(feature = "otel")]
+use self::otlp::RunningExport;
 use crate::output;
-
-/// How long the end of the process waits for what is still to be sent.
-const FAREWELL: Duration = Duration::from_secs(2);
 
 /// What exports traces, if something does.
 pub(crate) struct TraceExport(Option<RunningExport>);
 
-struct RunningExport {
-    provider: SdkTracerProvider,
-    level: LevelFilter,
-    /// Makes the requests.
-    runtime: Runtime,
-}
-
 impl TraceExport {
     /// Starts the log, and traces beside it if the process is one that `serves` and the environment asks for them. What is wrong there is a line in the log:
-    /// the same variables are there for other programs too, and no worker is to stand still for them.
+    /// the same variables are there for other programs too, and they must not keep a worker from starting.
     pub(crate) fn begin(serves: bool) -> Self {
-        let asked = if serves { TraceExportConfig::of(&|name| std::env::var(name).ok()) } else { Ok(None) };
-        let begun = asked.and_then(|asked| asked.as_ref().map(RunningExport::new).transpose());
-        let (running, why_not) = match begun {
+        let variable = |name: &str| std::env::var(name).ok();
+        let endpoint = if serves { endpoint::wanted(&variable) } else { None };
+        let (running, why_not) = match endpoint.map(|endpoint| RunningExport::begin(&endpoint, &variable)).transpose() {
             Ok(running) => (running, None),
             Err(why) => (None, Some(why)),
         };
@@ -53,95 +39,13 @@ impl TraceExport {
         if let Some(why) = why_not {
             tracing::warn!(why, "no traces are exported");
         }
-        if running.is_some() {
-            trace::connect(SpanNames);
-        }
         Self(running)
     }
 
     /// Sends what there is, and waits for that a short while.
     pub(crate) fn end(self) {
-        let Some(RunningExport { provider, runtime, .. }) = self.0 else { return };
-        if provider.shutdown_with_timeout(FAREWELL).is_err() {
-            tracing::debug!("the last traces were not taken in time and are lost");
+        if let Some(running) = self.0 {
+            running.end();
         }
-        runtime.shutdown_background();
     }
-}
-
-impl RunningExport {
-    fn new(asked: &TraceExportConfig) -> Result<Self, String> {
-        let runtime = Builder::new_multi_thread().worker_threads(1).thread_name("traces").enable_all().build();
-        let runtime = runtime.map_err(|error| error.to_string())?;
-        let carrier = Carrier::new(asked, runtime.handle().clone())?;
-        let exporter = SpanExporter::builder()
-            .with_http()
-            .with_http_client(carrier)
-            .with_endpoint(asked.endpoint.as_str())
-            .with_timeout(asked.within)
-            .build()
-            // It may repeat the endpoint, which may hold a password.
-            .map_err(|_| "the variables of OpenTelemetry cannot be used together".to_owned())?;
-        let processor = BoundedProcessor::new(|queued| Exporter::new(exporter, queued));
-        let provider = SdkTracerProvider::builder().with_resource(resource()).with_span_processor(processor).build();
-        Ok(Self { provider, level: asked.level, runtime })
-    }
-
-    /// Takes our own spans and nothing else: what is logged within them may name an aggregate.
-    fn layer(&self) -> impl Layer<Registry> + Send + Sync + use<> {
-        let level = self.level;
-        let is_ours =
-            filter_fn(move |metadata| metadata.is_span() && metadata.target().starts_with("shardwise") && *metadata.level() <= level);
-        OpenTelemetryLayer::new(self.provider.tracer("shardwise"))
-            .with_location(false)
-            .with_threads(false)
-            .with_target(false)
-            .with_tracked_inactivity(false)
-            .with_filter(is_ours.with_max_level_hint(level))
-    }
-}
-
-/// Who this is: what the environment says, and else the name and the version of this program.
-fn resource() -> Resource {
-    let said = Resource::builder().build();
-    let named = said.get(&Key::new("service.name")).is_some_and(|name| !name.as_str().starts_with("unknown_service"));
-    let versioned = said.get(&Key::new("service.version")).is_some();
-    let mut resource = Resource::builder();
-    if !named {
-        resource = resource.with_service_name("shardwise");
-    }
-    if !versioned {
-        resource = resource.with_attribute(KeyValue::new("service.version", env!("CARGO_PKG_VERSION")));
-    }
-    resource.build()
-}
-
-/// How spans are called elsewhere.
-struct SpanNames;
-
-impl trace::Traces for SpanNames {
-    fn continues(&self, span: &Span, parent: TraceParent) {
-        // One that is not exported has no parent either.
-        let _ = span.set_parent(Context::new().with_remote_span_context(context(parent)));
-    }
-
-    fn links(&self, span: &Span, other: TraceParent) {
-        span.add_link(context(other));
-    }
-
-    fn name_of(&self, span: &Span) -> Option<TraceParent> {
-        let context = span.context();
-        let span = context.span();
-        let context = span.span_context();
-        context.is_valid().then(|| TraceParent {
-            trace_id: u128::from_be_bytes(context.trace_id().to_bytes()),
-            span_id: u64::from_be_bytes(context.span_id().to_bytes()),
-            sampled: context.is_sampled(),
-        })
-    }
-}
-
-fn context(parent: TraceParent) -> SpanContext {
-    let (trace, span) = (TraceId::from_bytes(parent.trace_id.to_be_bytes()), SpanId::from_bytes(parent.span_id.to_be_bytes()));
-    SpanContext::new(trace, span, TraceFlags::default().with_sampled(parent.sampled), true, TraceState::default())
 }

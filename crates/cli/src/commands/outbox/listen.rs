@@ -5,19 +5,16 @@ use std::str::FromStr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use metrics_exporter_prometheus::{Matcher, PrometheusBuilder, PrometheusHandle};
 use serde_json::json;
 use shardwise::{ServiceState, Sharding as _, ShardingService};
 use shardwise_outbox::{PublisherStats, Trouble};
-use shardwise_sidecar::{Reading, serve_readings};
+use shardwise_sidecar::{Reading, Render, serve_readings};
 use tokio::net::TcpListener;
-use tokio::time::interval;
 use tokio_util::task::AbortOnDropHandle;
 
-use crate::exit::{CliFailure, Code, Result};
+use crate::exit::{CliFailure, Result};
+use crate::recorder;
 
-/// How often the exporter tidies up.
-const UPKEEP_EVERY: Duration = Duration::from_secs(5);
 /// After so many TTLs without a look around, and at least the time below, a publisher hangs.
 const TTLS_MAX: u32 = 10;
 const TURN_MIN: Duration = Duration::from_secs(30);
@@ -45,37 +42,26 @@ impl FromStr for ListenAddress {
 pub(super) struct ListenState {
     pub(super) stats: PublisherStats,
     pub(super) sharding: ShardingService,
-    pub(super) metrics: PrometheusHandle,
 }
 
-/// Listens, and counts from now on: before the publisher asks for its counters.
-pub(super) async fn bind(address: ListenAddress) -> Result<(TcpListener, PrometheusHandle)> {
+/// Listens, and records metrics from now on: before the publisher asks for its counters.
+pub(super) async fn bind(address: ListenAddress) -> Result<(TcpListener, Option<Render>)> {
     let listener = TcpListener::bind(address.0).await.map_err(|error| CliFailure::io(format_args!("listen on {}", address.0), &error))?;
-    let failed = |error: &dyn std::fmt::Display| CliFailure::new(Code::Refused, format!("the metrics cannot be set up: {error}"));
-    let builder = PrometheusBuilder::new().set_buckets_for_metric(Matcher::Suffix("_seconds".into()), &BUCKETS);
-    let handle = builder.and_then(PrometheusBuilder::install_recorder).map_err(|error| failed(&error))?;
-    Ok((listener, handle))
+    Ok((listener, recorder::install(&BUCKETS)?))
 }
 
-/// Answers until the handle is dropped, by the names in `hosts` too.
-pub(super) fn serve(listener: TcpListener, hosts: Vec<String>, told: ListenState) -> AbortOnDropHandle<()> {
+/// Answers until the handle is dropped, by the names in `hosts` too. Without `render` there is no `/metrics`.
+pub(super) fn serve(listener: TcpListener, hosts: Vec<String>, told: ListenState, render: Option<Render>) -> AbortOnDropHandle<()> {
     let told = Arc::new(told);
     let reading = |read: fn(&ListenState) -> Reading| {
         let told = Arc::clone(&told);
         Box::new(move || read(&told)) as Box<dyn Fn() -> Reading + Send + Sync>
     };
-    let readings = vec![("/livez", reading(alive)), ("/readyz", reading(ready)), ("/metrics", reading(metrics))];
-    AbortOnDropHandle::new(tokio::spawn(async move {
-        let mut upkeep = interval(UPKEEP_EVERY);
-        let serving = serve_readings(listener, hosts, readings);
-        tokio::pin!(serving);
-        loop {
-            tokio::select! {
-                () = &mut serving => return,
-                _ = upkeep.tick() => told.metrics.run_upkeep(),
-            }
-        }
-    }))
+    let mut readings = vec![("/livez", reading(alive)), ("/readyz", reading(ready))];
+    if let Some(render) = render {
+        readings.push(("/metrics", Box::new(move || metrics(render()))));
+    }
+    AbortOnDropHandle::new(tokio::spawn(serve_readings(listener, hosts, readings)))
 }
 
 /// Whether the publisher looks around; before its first time it is about to.
@@ -112,8 +98,8 @@ fn ready(told: &ListenState) -> Reading {
     Reading { status: if ready { 200 } else { 503 }, content_type: "application/json", text: format!("{body}\n") }
 }
 
-fn metrics(told: &ListenState) -> Reading {
-    Reading { status: 200, content_type: "text/plain; version=0.0.4; charset=utf-8", text: told.metrics.render() }
+fn metrics(text: String) -> Reading {
+    Reading { status: 200, content_type: "text/plain; version=0.0.4; charset=utf-8", text }
 }
 
 #[cfg(test)]

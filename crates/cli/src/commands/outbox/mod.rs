@@ -296,13 +296,13 @@ impl RunPublisher {
         output::release_log();
         output::note(format_args!("publishing as {}; Ctrl-C or SIGTERM stops", sharding.instance_id()));
         let stats = publisher.stats();
-        let _listening = listener.map(|(listener, metrics)| {
+        let _listening = listener.map(|(listener, render)| {
             if let Ok(address) = listener.local_addr() {
                 output::note(format_args!("listening on http://{address}"));
             }
             let own = settings.settings.instance.address.iter().map(|address| address.host.clone());
             let hosts = self.allow_host.iter().cloned().chain(own).collect();
-            listen::serve(listener, hosts, listen::ListenState { stats: stats.clone(), sharding: sharding.clone(), metrics })
+            listen::serve(listener, hosts, listen::ListenState { stats: stats.clone(), sharding: sharding.clone() }, render)
         });
         let supervisor = Supervisor::from_environment();
         supervisor.ready();

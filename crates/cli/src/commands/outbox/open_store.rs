@@ -4,13 +4,17 @@ use std::sync::Arc;
 
 use shardwise::Serves;
 use shardwise_outbox::settings::{OutboxSettings, StoreSettings};
-use shardwise_outbox::{DeadLetters, NewEvent, PostgresConfig, PostgresStore, SqliteStore, Store};
+use shardwise_outbox::{DeadLetters, NewEvent, SqliteStore, Store};
+#[cfg(feature = "postgres")]
+use shardwise_outbox::{PostgresConfig, PostgresStore};
 
 use crate::exit::{CliFailure, Code, Result};
+use crate::features;
 
 /// An open store.
 pub(super) enum OpenedStore {
     Sqlite(SqliteStore),
+    #[cfg(feature = "postgres")]
     Postgres(PostgresStore),
 }
 
@@ -18,6 +22,7 @@ impl OpenedStore {
     pub(super) async fn open(outbox: &OutboxSettings) -> Result<Self> {
         match &outbox.store {
             StoreSettings::Sqlite { path } => Ok(Self::Sqlite(SqliteStore::open(path.clone()).await?)),
+            #[cfg(feature = "postgres")]
             StoreSettings::Postgres { .. } => Ok(Self::Postgres(PostgresStore::open(config(outbox)?).await?)),
             other => Err(unknown(other)),
         }
@@ -27,6 +32,7 @@ impl OpenedStore {
     pub(super) async fn init(outbox: &OutboxSettings) -> Result<Self> {
         match &outbox.store {
             StoreSettings::Sqlite { path } => Ok(Self::Sqlite(SqliteStore::init(path.clone()).await?)),
+            #[cfg(feature = "postgres")]
             StoreSettings::Postgres { .. } => Ok(Self::Postgres(PostgresStore::init(config(outbox)?).await?)),
             other => Err(unknown(other)),
         }
@@ -36,6 +42,7 @@ impl OpenedStore {
     pub(super) fn shared(&self) -> Arc<dyn Store> {
         match self {
             Self::Sqlite(store) => Arc::new(store.clone()),
+            #[cfg(feature = "postgres")]
             Self::Postgres(store) => Arc::new(store.clone()),
         }
     }
@@ -49,6 +56,7 @@ impl OpenedStore {
     pub(super) fn dead_letters(&self) -> Arc<dyn DeadLetters> {
         match self {
             Self::Sqlite(store) => Arc::new(store.clone()),
+            #[cfg(feature = "postgres")]
             Self::Postgres(store) => Arc::new(store.clone()),
         }
     }
@@ -57,6 +65,7 @@ impl OpenedStore {
     pub(super) async fn enqueue_each(&self, events: Vec<NewEvent>) -> shardwise_outbox::Result<Vec<shardwise_outbox::Result<String>>> {
         match self {
             Self::Sqlite(store) => store.enqueue_each(events).await,
+            #[cfg(feature = "postgres")]
             Self::Postgres(store) => store.enqueue_each(events).await,
         }
     }
@@ -65,6 +74,7 @@ impl OpenedStore {
     pub(super) fn place(&self) -> String {
         match self {
             Self::Sqlite(store) => store.path().display().to_string(),
+            #[cfg(feature = "postgres")]
             Self::Postgres(store) => store.place(),
         }
     }
@@ -72,11 +82,13 @@ impl OpenedStore {
     pub(super) async fn close(&self) {
         match self {
             Self::Sqlite(store) => store.close().await,
+            #[cfg(feature = "postgres")]
             Self::Postgres(store) => store.close().await,
         }
     }
 }
 
+#[cfg(feature = "postgres")]
 fn config(outbox: &OutboxSettings) -> Result<PostgresConfig> {
     let StoreSettings::Postgres { url, password_file } = &outbox.store else { return Err(unknown(&outbox.store)) };
     let config = PostgresConfig::from_url(url)?.listen(outbox.listen);
@@ -87,5 +99,9 @@ fn config(outbox: &OutboxSettings) -> Result<PostgresConfig> {
 }
 
 fn unknown(store: &StoreSettings) -> CliFailure {
-    CliFailure::new(Code::Usage, format!("this program has no store {store}"))
+    let missing = if matches!(store, StoreSettings::Postgres { .. }) { features::missing("postgres") } else { None };
+    CliFailure::new(
+        Code::Usage,
+        format!("the outbox's store is {store}: {}", missing.as_deref().unwrap_or("this program has no such store")),
+    )
 }

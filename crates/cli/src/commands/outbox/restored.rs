@@ -35,6 +35,7 @@ impl RestoredArgs {
         let store = OpenedStore::open(outbox).await?;
         let restored = match &store {
             OpenedStore::Sqlite(store) => store.restored(self.epoch_above, self.sequence_above).await?,
+            #[cfg(feature = "postgres")]
             OpenedStore::Postgres(store) => store.restored(self.epoch_above, self.sequence_above).await?,
         };
         store.close().await;

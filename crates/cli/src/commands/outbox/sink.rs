@@ -2,14 +2,15 @@
 
 use std::sync::Arc;
 
-use shardwise_outbox::settings::{OutboxSettings, RemoteSink, SinkFormat, SinkKind, SinkSettings};
-use shardwise_outbox::sink::{
-    HttpConfig, HttpSink, Mode, NatsConfig, NatsSink, RabbitMqConfig, RabbitMqSink, RedisConfig, RedisSink, Template, TlsFiles,
-};
+use shardwise_outbox::settings::{OutboxSettings, SinkKind, SinkSettings};
+#[cfg(any(feature = "http", feature = "nats", feature = "rabbitmq", feature = "redis"))]
+use shardwise_outbox::settings::{RemoteSink, SinkFormat};
+#[cfg(any(feature = "http", feature = "nats", feature = "rabbitmq", feature = "redis"))]
+use shardwise_outbox::sink;
 use shardwise_outbox::{FileSink, Sink, StdoutSink};
 
 use crate::exit::{CliFailure, Code, Result};
-use crate::output;
+use crate::{features, output};
 
 /// The `source` of what the command publishes.
 const SOURCE: &str = "/shardwise/outbox";
@@ -19,13 +20,14 @@ pub(super) fn made(outbox: &OutboxSettings) -> Result<Arc<dyn Sink>> {
     match &outbox.sink {
         SinkSettings::Stdout => Ok(Arc::new(StdoutSink::new(SOURCE))),
         SinkSettings::File { path } => Ok(Arc::new(FileSink::new(path, SOURCE))),
-        SinkSettings::Remote(remote) => match remote.kind {
-            SinkKind::Nats => nats(remote),
-            SinkKind::Redis => redis(remote),
-            SinkKind::RabbitMq => rabbitmq(remote),
-            SinkKind::Http => http(remote),
-            _ => Err(unknown(&outbox.sink)),
-        },
+        #[cfg(feature = "nats")]
+        SinkSettings::Remote(remote) if remote.kind == SinkKind::Nats => nats(remote),
+        #[cfg(feature = "redis")]
+        SinkSettings::Remote(remote) if remote.kind == SinkKind::Redis => redis(remote),
+        #[cfg(feature = "rabbitmq")]
+        SinkSettings::Remote(remote) if remote.kind == SinkKind::RabbitMq => rabbitmq(remote),
+        #[cfg(feature = "http")]
+        SinkSettings::Remote(remote) if remote.kind == SinkKind::Http => http(remote),
         other => Err(unknown(other)),
     }
 }
@@ -41,8 +43,9 @@ pub(super) async fn checked(sink: &dyn Sink) -> Result<()> {
     }
 }
 
+#[cfg(feature = "nats")]
 fn nats(remote: &RemoteSink) -> Result<Arc<dyn Sink>> {
-    let mut config = NatsConfig::from_url(&remote.url, SOURCE)?.tls(tls(remote)).fence(remote.fence);
+    let mut config = sink::NatsConfig::from_url(&remote.url, SOURCE)?.tls(tls(remote)).fence(remote.fence);
     config = config.stream(remote.stream.as_deref().unwrap_or("outbox"), remote.create);
     if let Some(path) = &remote.password_file {
         config = config.password_file(path)?;
@@ -53,11 +56,12 @@ fn nats(remote: &RemoteSink) -> Result<Arc<dyn Sink>> {
     if let Some(mode) = mode(remote) {
         config = config.mode(mode);
     }
-    Ok(Arc::new(NatsSink::new(config)?))
+    Ok(Arc::new(sink::NatsSink::new(config)?))
 }
 
+#[cfg(feature = "redis")]
 fn redis(remote: &RemoteSink) -> Result<Arc<dyn Sink>> {
-    let mut config = RedisConfig::from_url(&remote.url, SOURCE)?.tls(tls(remote)).length_max(remote.length.map(u64::from));
+    let mut config = sink::RedisConfig::from_url(&remote.url, SOURCE)?.tls(tls(remote)).length_max(remote.length.map(u64::from));
     if let Some(path) = &remote.password_file {
         config = config.password_file(path)?;
     }
@@ -67,11 +71,12 @@ fn redis(remote: &RemoteSink) -> Result<Arc<dyn Sink>> {
     if let Some(mode) = mode(remote) {
         config = config.mode(mode);
     }
-    Ok(Arc::new(RedisSink::new(config)))
+    Ok(Arc::new(sink::RedisSink::new(config)))
 }
 
+#[cfg(feature = "rabbitmq")]
 fn rabbitmq(remote: &RemoteSink) -> Result<Arc<dyn Sink>> {
-    let mut config = RabbitMqConfig::from_url(&remote.url, SOURCE)?;
+    let mut config = sink::RabbitMqConfig::from_url(&remote.url, SOURCE)?;
     if let Some(path) = &remote.password_file {
         config = config.password_file(path)?;
     }
@@ -84,11 +89,12 @@ fn rabbitmq(remote: &RemoteSink) -> Result<Arc<dyn Sink>> {
     if let Some(mode) = mode(remote) {
         config = config.mode(mode);
     }
-    Ok(Arc::new(RabbitMqSink::new(config)))
+    Ok(Arc::new(sink::RabbitMqSink::new(config)))
 }
 
+#[cfg(feature = "http")]
 fn http(remote: &RemoteSink) -> Result<Arc<dyn Sink>> {
-    let mut config = HttpConfig::from_url(&remote.url, SOURCE)?.tls(tls(remote)).allow_private(remote.private);
+    let mut config = sink::HttpConfig::from_url(&remote.url, SOURCE)?.tls(tls(remote)).allow_private(remote.private);
     if let Some(path) = &remote.password_file {
         config = config.token_file(path)?;
     }
@@ -101,21 +107,35 @@ fn http(remote: &RemoteSink) -> Result<Arc<dyn Sink>> {
     if let Some(mode) = mode(remote) {
         config = config.mode(mode);
     }
-    Ok(Arc::new(HttpSink::new(config)?))
+    Ok(Arc::new(sink::HttpSink::new(config)?))
 }
 
-fn template(remote: &RemoteSink) -> Result<Option<Template>> {
-    Ok(remote.to.as_deref().map(Template::parse).transpose()?)
+#[cfg(any(feature = "nats", feature = "rabbitmq", feature = "redis"))]
+fn template(remote: &RemoteSink) -> Result<Option<sink::Template>> {
+    Ok(remote.to.as_deref().map(sink::Template::parse).transpose()?)
 }
 
-fn mode(remote: &RemoteSink) -> Option<Mode> {
-    remote.format.map(|format| if format == SinkFormat::Structured { Mode::Structured } else { Mode::Binary })
+#[cfg(any(feature = "http", feature = "nats", feature = "rabbitmq", feature = "redis"))]
+fn mode(remote: &RemoteSink) -> Option<sink::Mode> {
+    remote.format.map(|format| if format == SinkFormat::Structured { sink::Mode::Structured } else { sink::Mode::Binary })
 }
 
-fn tls(remote: &RemoteSink) -> TlsFiles {
-    TlsFiles { ca: remote.ca_file.clone(), identity: remote.identity.clone() }
+#[cfg(any(feature = "http", feature = "nats", feature = "redis"))]
+fn tls(remote: &RemoteSink) -> sink::TlsFiles {
+    sink::TlsFiles { ca: remote.ca_file.clone(), identity: remote.identity.clone() }
 }
 
 fn unknown(sink: &SinkSettings) -> CliFailure {
-    CliFailure::new(Code::Usage, format!("this program has no sink {sink}"))
+    let feature = match sink {
+        SinkSettings::Remote(remote) => match remote.kind {
+            SinkKind::Nats => "nats",
+            SinkKind::Redis => "redis",
+            SinkKind::RabbitMq => "rabbitmq",
+            SinkKind::Http => "http",
+            _ => "",
+        },
+        _ => "",
+    };
+    let missing = features::missing(feature);
+    CliFailure::new(Code::Usage, format!("the outbox's sink is {sink}: {}", missing.as_deref().unwrap_or("this program has no such sink")))
 }

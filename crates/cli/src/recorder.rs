@@ -1,0 +1,44 @@
+//! What `/metrics` shows: the process's metrics in Prometheus' text format.
+
+use shardwise_sidecar::Render;
+
+use crate::exit::Result;
+
+/// Records metrics from now on, so it comes before whatever asks for its counters. Histograms have the upper bounds `buckets`, in seconds; without any they
+/// are summaries. `None` in a build without the feature `prometheus`, which the log then names.
+#[cfg(feature = "prometheus")]
+pub(crate) fn install(buckets: &[f64]) -> Result<Option<Render>> {
+    use std::time::Duration;
+
+    use metrics_exporter_prometheus::{Matcher, PrometheusBuilder};
+
+    use crate::exit::{CliFailure, Code};
+
+    /// How often recorded histograms are compacted; they grow until then, whether anybody reads them or not.
+    const UPKEEP_EVERY: Duration = Duration::from_secs(5);
+
+    let failed = |error: &dyn std::fmt::Display| CliFailure::new(Code::Refused, format!("the metrics cannot be set up: {error}"));
+    let builder = match buckets {
+        [] => Ok(PrometheusBuilder::new()),
+        _ => PrometheusBuilder::new().set_buckets_for_metric(Matcher::Suffix("_seconds".into()), buckets),
+    };
+    let handle = builder.and_then(PrometheusBuilder::install_recorder).map_err(|error| failed(&error))?;
+    let upkeep = handle.clone();
+    let kept_up = std::thread::Builder::new().name("metrics".into()).spawn(move || {
+        loop {
+            std::thread::sleep(UPKEEP_EVERY);
+            upkeep.run_upkeep();
+        }
+    });
+    kept_up.map_err(|error| CliFailure::io("start the thread of the metrics", &error))?;
+    Ok(Some(Box::new(move || handle.render())))
+}
+
+#[cfg(not(feature = "prometheus"))]
+#[expect(clippy::unnecessary_wraps, reason = "as with the feature")]
+pub(crate) fn install(_buckets: &[f64]) -> Result<Option<Render>> {
+    if let Some(why) = crate::features::missing("prometheus") {
+        tracing::warn!("there is no /metrics: {why}");
+    }
+    Ok(None)
+}

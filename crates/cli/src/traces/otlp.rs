@@ -1,0 +1,123 @@
+//! The export. Traces go out from a thread of their own, behind a queue that is bounded: a collector that is slow, hangs or is gone costs spans, which are
+//! counted, and nothing else.
+
+use std::time::Duration;
+
+use opentelemetry::trace::{SpanContext, SpanId, TraceContextExt, TraceFlags, TraceId, TraceState, TracerProvider};
+use opentelemetry::{Context, Key, KeyValue};
+use opentelemetry_otlp::{SpanExporter, WithExportConfig, WithHttpConfig};
+use opentelemetry_sdk::Resource;
+use opentelemetry_sdk::trace::SdkTracerProvider;
+use shardwise::trace::{self, TraceParent};
+use tokio::runtime::{Builder, Runtime};
+use tracing::Span;
+use tracing::level_filters::LevelFilter;
+use tracing_opentelemetry::{OpenTelemetryLayer, OpenTelemetrySpanExt};
+use tracing_subscriber::filter::filter_fn;
+use tracing_subscriber::{Layer, Registry};
+
+use super::carrier::Carrier;
+use super::endpoint::Endpoint;
+use super::export_config::TraceExportConfig;
+use super::exporter::{BoundedProcessor, Exporter};
+
+/// How long the end of the process waits for what is still to be sent.
+const FAREWELL: Duration = Duration::from_secs(2);
+
+pub(super) struct RunningExport {
+    provider: SdkTracerProvider,
+    level: LevelFilter,
+    /// Makes the requests.
+    runtime: Runtime,
+}
+
+impl RunningExport {
+    /// # Errors
+    ///
+    /// Which variable is wrong, or why TLS cannot be used.
+    pub(super) fn begin(endpoint: &Endpoint, variable: &dyn Fn(&str) -> Option<String>) -> Result<Self, String> {
+        let asked = &TraceExportConfig::of(endpoint, variable)?;
+        let runtime = Builder::new_multi_thread().worker_threads(1).thread_name("traces").enable_all().build();
+        let runtime = runtime.map_err(|error| error.to_string())?;
+        let carrier = Carrier::new(asked, runtime.handle().clone())?;
+        let exporter = SpanExporter::builder()
+            .with_http()
+            .with_http_client(carrier)
+            .with_endpoint(asked.endpoint.as_str())
+            .with_timeout(asked.within)
+            .build()
+            // It may repeat the endpoint, which may hold a password.
+            .map_err(|_| "the variables of OpenTelemetry cannot be used together".to_owned())?;
+        let processor = BoundedProcessor::new(|queued| Exporter::new(exporter, queued));
+        let provider = SdkTracerProvider::builder().with_resource(resource()).with_span_processor(processor).build();
+        trace::connect(SpanNames);
+        Ok(Self { provider, level: asked.level, runtime })
+    }
+
+    /// Sends what there is, and waits for that a short while.
+    pub(super) fn end(self) {
+        let Self { provider, runtime, .. } = self;
+        if provider.shutdown_with_timeout(FAREWELL).is_err() {
+            tracing::debug!("the last traces were not taken in time and are lost");
+        }
+        runtime.shutdown_background();
+    }
+
+    /// Takes our own spans and nothing else: what is logged within them may name an aggregate.
+    pub(super) fn layer(&self) -> impl Layer<Registry> + Send + Sync + use<> {
+        let level = self.level;
+        let is_ours =
+            filter_fn(move |metadata| metadata.is_span() && metadata.target().starts_with("shardwise") && *metadata.level() <= level);
+        OpenTelemetryLayer::new(self.provider.tracer("shardwise"))
+            .with_location(false)
+            .with_threads(false)
+            .with_target(false)
+            .with_tracked_inactivity(false)
+            .with_filter(is_ours.with_max_level_hint(level))
+    }
+}
+
+/// Who this is: what the environment says, and else the name and the version of this program.
+fn resource() -> Resource {
+    let said = Resource::builder().build();
+    let named = said.get(&Key::new("service.name")).is_some_and(|name| !name.as_str().starts_with("unknown_service"));
+    let versioned = said.get(&Key::new("service.version")).is_some();
+    let mut resource = Resource::builder();
+    if !named {
+        resource = resource.with_service_name("shardwise");
+    }
+    if !versioned {
+        resource = resource.with_attribute(KeyValue::new("service.version", env!("CARGO_PKG_VERSION")));
+    }
+    resource.build()
+}
+
+/// How spans are called elsewhere.
+struct SpanNames;
+
+impl trace::Traces for SpanNames {
+    fn continues(&self, span: &Span, parent: TraceParent) {
+        // One that is not exported has no parent either.
+        let _ = span.set_parent(Context::new().with_remote_span_context(context(parent)));
+    }
+
+    fn links(&self, span: &Span, other: TraceParent) {
+        span.add_link(context(other));
+    }
+
+    fn name_of(&self, span: &Span) -> Option<TraceParent> {
+        let context = span.context();
+        let span = context.span();
+        let context = span.span_context();
+        context.is_valid().then(|| TraceParent {
+            trace_id: u128::from_be_bytes(context.trace_id().to_bytes()),
+            span_id: u64::from_be_bytes(context.span_id().to_bytes()),
+            sampled: context.is_sampled(),
+        })
+    }
+}
+
+fn context(parent: TraceParent) -> SpanContext {
+    let (trace, span) = (TraceId::from_bytes(parent.trace_id.to_be_bytes()), SpanId::from_bytes(parent.span_id.to_be_bytes()));
+    SpanContext::new(trace, span, TraceFlags::default().with_sampled(parent.sampled), true, TraceState::default())
+}
