@@ -34,7 +34,7 @@
 //!
 //! - `local`: workers of one machine meet in a SQLite file.
 //! - `consul`: workers on several machines meet in Consul, each at the agent of its machine.
-//! - `etcd`: workers on several machines meet in etcd. Needs `protoc` when it is compiled: `apt install protobuf-compiler`, or
+//! - `etcd`: workers on several machines meet in etcd. Needs `protoc` when it is compiled: `apt install protobuf-compiler libprotobuf-dev`, or
 //!   `cargo install protox --features bin` and the variable `PROTOC` set to it.
 //! - `parallel`: `par_filter_owned_items`, for lists of keys so long that a second thread pays.
 //! - `requests`: `ShardingService::listen_for_requests`, for a worker that answers requests of its group without a sidecar; brings hyper.

@@ -13,6 +13,7 @@ mod deny;
 mod fleets;
 mod fuzz;
 mod instructions;
+mod lean;
 mod measured;
 mod orders;
 mod outbox;

@@ -5,7 +5,7 @@ use std::time::Instant;
 use crate::context::TaskContext;
 use crate::report::{ReportRow, say, table};
 use crate::run::{StepLog, TaskFailure};
-use crate::{TestArgs, book, checks, deny, fuzz, instructions, outside, package, servers, vectors};
+use crate::{TestArgs, book, checks, deny, fuzz, instructions, lean, outside, package, servers, vectors};
 
 /// What a step that went well has to say.
 pub(crate) struct StepPass {
@@ -74,6 +74,7 @@ const STEPS: &[TestStep] = &[
     first("doctest", "code in the documentation", checks::doctest),
     first("examples", "examples, built and run", checks::examples),
     second("test-more", "the other tests of processes, servers, faults and load, all features", checks::test_more),
+    second("lean", "the command without features, as `cargo demo` builds it, and with each alone", lean::step),
     second("vectors", "the golden vectors, read a second time in Python", vectors::replay),
     second("test-default", "the library's tests with its default features", checks::test_default),
     second("tls", "a program outside the workspace joins over TLS, whatever its default provider is", outside::tls),

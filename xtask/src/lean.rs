@@ -1,0 +1,170 @@
+//! The lean build of the command, which `cargo demo` runs, and the build with each of its features alone.
+
+use std::collections::BTreeSet;
+use std::process::Command;
+
+use crate::report::say;
+use crate::run::{StepLog, TaskFailure};
+use crate::servers;
+use crate::steps::StepPass;
+
+const PACKAGE: &str = "shardwise-cli";
+/// `cargo demo` compiles at most this many packages (docs/adr/0042).
+const PACKAGES_MAX: usize = 200;
+/// Each feature of the command, and packages that only come with it; one that several features bring stands with each.
+const FEATURES: [(&str, &[&str]); 9] = [
+    ("consul", &["shardwise-backend-consul", "reqwest"]),
+    ("etcd", &["shardwise-backend-etcd", "etcd-client", "tonic"]),
+    ("http", &["reqwest"]),
+    ("nats", &["async-nats"]),
+    ("otel", &["opentelemetry", "opentelemetry-http", "opentelemetry-otlp", "opentelemetry_sdk", "reqwest", "tracing-opentelemetry"]),
+    ("postgres", &["sqlx-postgres"]),
+    ("prometheus", &["metrics-exporter-prometheus"]),
+    ("rabbitmq", &["lapin"]),
+    ("redis", &["redis"]),
+];
+/// Settings that ask the lean build for what it lacks.
+const REFUSED: [Refused; 7] = [
+    Refused { features: &["consul", "otel", "prometheus"], backend: "consul", ..Refused::SERVE },
+    Refused { features: &["etcd", "otel", "prometheus"], backend: "etcd", ..Refused::SERVE },
+    Refused { features: &["postgres"], arguments: &["outbox", "init"], store: "postgres://127.0.0.1/orders", ..Refused::PUBLISH },
+    Refused { features: &["nats", "otel"], sink: "nats://127.0.0.1:4222", ..Refused::PUBLISH },
+    Refused { features: &["redis", "otel"], sink: "redis://127.0.0.1:6379", ..Refused::PUBLISH },
+    Refused { features: &["rabbitmq", "otel"], sink: "amqp://127.0.0.1:5672", ..Refused::PUBLISH },
+    Refused { features: &["http", "otel"], sink: "http://127.0.0.1:8080/events", ..Refused::PUBLISH },
+];
+
+/// A command line and settings, and the features that must be named.
+struct Refused {
+    features: &'static [&'static str],
+    arguments: &'static [&'static str],
+    backend: &'static str,
+    store: &'static str,
+    sink: &'static str,
+}
+
+impl Refused {
+    const PUBLISH: Self =
+        Self { features: &[], arguments: &["outbox", "run"], backend: "local", store: "sqlite:orders.db", sink: "stdout" };
+    const SERVE: Self = Self { arguments: &["serve", "--policy", "workers", "--listen", "127.0.0.1:0"], ..Self::PUBLISH };
+}
+
+/// Counts packages, checks each feature alone, and runs the lean build: the demo, and settings that ask for what it lacks.
+pub(crate) fn step(log: &StepLog<'_>) -> Result<StepPass, TaskFailure> {
+    let lean = packages(log, "")?;
+    if lean.len() > PACKAGES_MAX {
+        return Err(TaskFailure::new(format!(
+            "the lean build has {} packages, {PACKAGES_MAX} are allowed: see cargo tree --package {PACKAGE} --no-default-features",
+            lean.len()
+        )));
+    }
+    check_names(log)?;
+    check_packages("no feature", &[], &lean)?;
+    lint(log, "")?;
+    for (feature, brings) in FEATURES {
+        say(&format!("    {feature}"));
+        check_packages(feature, brings, &packages(log, feature)?)?;
+        lint(log, feature)?;
+    }
+    say("    cargo demo");
+    log.run(log.context.cargo(&["demo", "--json", "--events", "2000"]))?;
+    check_version(log)?;
+    REFUSED.iter().enumerate().try_for_each(|(index, asked)| check_refused(log, index, asked))?;
+    Ok(StepPass::noting((FEATURES.len() + REFUSED.len() + 3) as u64, Some(format!("{} packages", lean.len()))))
+}
+
+/// What cargo compiles for this machine with that feature alone, or with none, as `name version`.
+fn packages(log: &StepLog<'_>, feature: &str) -> Result<BTreeSet<String>, TaskFailure> {
+    let arguments = ["tree", "--locked", "--package", PACKAGE, "--no-default-features", "--features", feature];
+    let tree = output(log.context.cargo(&[&arguments[..], &["--edges", "normal,build", "--prefix", "none", "--format", "{p}"]].concat()))?;
+    Ok(tree.lines().map(|line| line.split(' ').take(2).collect::<Vec<_>>().join(" ")).collect())
+}
+
+/// A feature's own packages are there, and no other feature's.
+fn check_packages(feature: &str, brings: &[&str], packages: &BTreeSet<String>) -> Result<(), TaskFailure> {
+    let names: BTreeSet<_> = packages.iter().filter_map(|package| package.split(' ').next()).collect();
+    for package in FEATURES.iter().flat_map(|(_, brings)| *brings) {
+        let (is_there, belongs) = (names.contains(package), brings.contains(package));
+        if is_there != belongs {
+            let why = if is_there { "brings, and should not," } else { "does not bring" };
+            return Err(TaskFailure::new(format!(
+                "{PACKAGE} with {feature} alone {why} {package}: see its manifest, or FEATURES of this step"
+            )));
+        }
+    }
+    Ok(())
+}
+
+/// The default is every feature, so that an install and the images have everything.
+fn check_names(log: &StepLog<'_>) -> Result<(), TaskFailure> {
+    let default = log
+        .context
+        .packages()
+        .into_iter()
+        .find(|package| package.name.as_str() == PACKAGE)
+        .and_then(|package| package.features.get("default"));
+    let known: Vec<_> = FEATURES.iter().map(|(feature, _)| (*feature).to_owned()).collect();
+    if default == Some(&known) {
+        Ok(())
+    } else {
+        Err(TaskFailure::new(format!("{PACKAGE}: `default` is {default:?}, FEATURES of this step are {known:?}")))
+    }
+}
+
+fn lint(log: &StepLog<'_>, feature: &str) -> Result<(), TaskFailure> {
+    let mut command =
+        log.context.cargo(&["clippy", "--package", PACKAGE, "--no-default-features", "--features", feature, "--", "-D", "warnings"]);
+    // The checkout's own must come before it.
+    command.env("PROTOC", "no-such-protoc");
+    log.run(command).map(|_| ())
+}
+
+fn check_version(log: &StepLog<'_>) -> Result<(), TaskFailure> {
+    let mut command = lean(log);
+    command.arg("--version");
+    let (version, lacks) = (output(command)?, FEATURES.map(|(feature, _)| feature).join(", "));
+    if version.contains(&format!("built without: {lacks}\n")) {
+        Ok(())
+    } else {
+        Err(TaskFailure::new(format!("shardwise --version says: {version}")))
+    }
+}
+
+fn check_refused(log: &StepLog<'_>, index: usize, asked: &Refused) -> Result<(), TaskFailure> {
+    let Refused { features, arguments, backend, store, sink } = asked;
+    let folder = log.context.scratch(&format!("lean-{index}"));
+    let failed = |error: std::io::Error| TaskFailure::new(format!("{}: {error}", folder.display()));
+    std::fs::create_dir_all(&folder).map_err(failed)?;
+    let policies = "default.resilience.sharding.policies";
+    let settings = format!(
+        "[default.resilience.sharding.discovery]\nbackend = {backend:?}\n\n[{policies}.workers]\ngroup_name = \"workers\"\n\n\
+         [{policies}.publishers]\ngroup_name = \"publishers\"\n\n\
+         [default.outbox.orders]\npolicy = \"publishers\"\nstore = {store:?}\nsink = {sink:?}\n"
+    );
+    std::fs::write(folder.join("settings.toml"), settings).map_err(failed)?;
+    let mut command = lean(log);
+    command.args(*arguments).current_dir(&folder).env("RUST_LOG", "warn").env("OTEL_EXPORTER_OTLP_ENDPOINT", "http://127.0.0.1:4318");
+    let ran = command.output().map_err(failed)?;
+    let told = String::from_utf8_lossy(&ran.stderr);
+    let silent = features.iter().find(|feature| !told.contains(&format!("cargo install --path crates/cli --features {feature}")));
+    match (ran.status.code(), silent) {
+        (Some(2), None) => Ok(()),
+        (code, silent) => {
+            let silent = silent.map_or_else(String::new, |feature| format!(", and does not say how to get {feature}"));
+            Err(TaskFailure::new(format!("the lean build with {} ends with {code:?} instead of 2{silent}: {told}", folder.display())))
+        }
+    }
+}
+
+/// The program that `cargo demo` has built.
+fn lean(log: &StepLog<'_>) -> Command {
+    servers::user(log.context, &log.context.target().join("debug/shardwise").to_string_lossy())
+}
+
+fn output(mut command: Command) -> Result<String, TaskFailure> {
+    let ran = command.output().map_err(|error| TaskFailure::new(format!("{command:?}: {error}")))?;
+    if ran.status.success() {
+        return Ok(String::from_utf8_lossy(&ran.stdout).into_owned());
+    }
+    Err(TaskFailure::new(format!("{command:?}: {}", String::from_utf8_lossy(&ran.stderr).trim())))
+}
