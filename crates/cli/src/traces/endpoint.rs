@@ -5,22 +5,22 @@ pub(super) const TRACES_ENDPOINT: &str = "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT";
 
 /// Where traces are wanted, as a variable says it. The address may hold a password.
 #[cfg_attr(not(feature = "otel"), expect(dead_code, reason = "this build says that it cannot export, wherever to"))]
-pub(super) struct Endpoint {
+pub(super) struct TraceEndpoint {
     pub(super) variable: &'static str,
     pub(super) address: String,
 }
 
 /// `None` if no traces are asked for. A variable that is empty counts as not set.
-pub(super) fn wanted(variable: &dyn Fn(&str) -> Option<String>) -> Option<Endpoint> {
+pub(super) fn wanted(variable: &dyn Fn(&str) -> Option<String>) -> Option<TraceEndpoint> {
     let set = |name: &str| variable(name).filter(|value| !value.is_empty());
     if set("OTEL_SDK_DISABLED").is_some_and(|value| value.eq_ignore_ascii_case("true"))
         || set("OTEL_TRACES_EXPORTER").is_some_and(|value| value == "none")
     {
         return None;
     }
-    let whole = set(TRACES_ENDPOINT).map(|address| Endpoint { variable: TRACES_ENDPOINT, address });
+    let whole = set(TRACES_ENDPOINT).map(|address| TraceEndpoint { variable: TRACES_ENDPOINT, address });
     whole.or_else(|| {
         let base = set(ENDPOINT)?;
-        Some(Endpoint { variable: ENDPOINT, address: format!("{}/v1/traces", base.trim_end_matches('/')) })
+        Some(TraceEndpoint { variable: ENDPOINT, address: format!("{}/v1/traces", base.trim_end_matches('/')) })
     })
 }

@@ -6,7 +6,7 @@ use std::time::Duration;
 use reqwest::Url;
 use tracing::level_filters::LevelFilter;
 
-use super::endpoint::Endpoint;
+use super::endpoint::TraceEndpoint;
 
 /// How long a request may take unless that is set, and at most.
 const WITHIN: Duration = Duration::from_secs(10);
@@ -28,7 +28,7 @@ impl TraceExportConfig {
     /// # Errors
     ///
     /// Which variable is wrong. An endpoint is not repeated: it may hold a password.
-    pub(super) fn of(endpoint: &Endpoint, variable: &dyn Fn(&str) -> Option<String>) -> Result<Self, String> {
+    pub(super) fn of(endpoint: &TraceEndpoint, variable: &dyn Fn(&str) -> Option<String>) -> Result<Self, String> {
         // One that is empty counts as none.
         let set = |name: &str| variable(name).filter(|value| !value.is_empty());
         let either = |name: &str| {

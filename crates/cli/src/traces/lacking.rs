@@ -2,16 +2,16 @@
 
 use tracing_subscriber::layer::Identity;
 
-use super::endpoint::Endpoint;
+use super::endpoint::TraceEndpoint;
 use crate::features;
 
-pub(super) enum RunningExport {}
+pub(super) enum NoExport {}
 
-impl RunningExport {
+impl NoExport {
     /// # Errors
     ///
     /// Always: what this build lacks.
-    pub(super) fn begin(_: &Endpoint, _: &dyn Fn(&str) -> Option<String>) -> Result<Self, String> {
+    pub(super) fn begin(_: &TraceEndpoint, _: &dyn Fn(&str) -> Option<String>) -> Result<Self, String> {
         Err(features::missing("otel").unwrap_or_default())
     }
 

@@ -15,7 +15,7 @@ mod otlp;
 #[cfg(feature = "otel")]
 pub(crate) use self::exporter::runs_as;
 #[cfg(not(feature = "otel"))]
-use self::lacking::RunningExport;
+use self::lacking::NoExport as RunningExport;
 #[cfg(not(feature = "otel"))]
 pub(crate) use self::lacking::runs_as;
 #[cfg(feature = "otel")]

@@ -17,7 +17,7 @@ use tracing_subscriber::filter::filter_fn;
 use tracing_subscriber::{Layer, Registry};
 
 use super::carrier::Carrier;
-use super::endpoint::Endpoint;
+use super::endpoint::TraceEndpoint;
 use super::export_config::TraceExportConfig;
 use super::exporter::{BoundedProcessor, Exporter};
 
@@ -35,7 +35,7 @@ impl RunningExport {
     /// # Errors
     ///
     /// Which variable is wrong, or why TLS cannot be used.
-    pub(super) fn begin(endpoint: &Endpoint, variable: &dyn Fn(&str) -> Option<String>) -> Result<Self, String> {
+    pub(super) fn begin(endpoint: &TraceEndpoint, variable: &dyn Fn(&str) -> Option<String>) -> Result<Self, String> {
         let asked = &TraceExportConfig::of(endpoint, variable)?;
         let runtime = Builder::new_multi_thread().worker_threads(1).thread_name("traces").enable_all().build();
         let runtime = runtime.map_err(|error| error.to_string())?;
