@@ -146,8 +146,8 @@ impl ShardingFactory {
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::Settings`] if not exactly one policy has exclusive ownership; [`ShardingService::singleton`] of the one that is meant then tells
-    /// which. Those of [`ShardingFactory::create`].
+    /// [`ErrorKind::Settings`] if not exactly one policy has exclusive ownership; call [`ShardingService::singleton`] of the
+    /// intended one then. Those of [`ShardingFactory::create`].
     pub fn singleton(&self, name: &str) -> Result<Singleton> {
         self.exclusive("singleton", name)?.singleton(name)
     }
@@ -186,8 +186,8 @@ impl ShardingFactory {
         self.create(only)
     }
 
-    /// Forgets the services made so far: the next [`ShardingFactory::create`] makes new ones, and a service to which nobody else holds a
-    /// handle leaves its group.
+    /// Forgets the services made so far: the next [`ShardingFactory::create`] makes new ones, and a service without another handle
+    /// leaves its group.
     pub fn clear(&self) {
         let services = std::mem::take(&mut self.made().services);
         // Dropped outside the lock.

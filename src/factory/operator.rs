@@ -25,13 +25,13 @@ impl ShardingFactory {
         Observer::start(settings.policy.clone(), settings.timing, backend, self.inner.clock.clone()).await
     }
 
-    /// Says for a policy's group that members which have vanished are gone for good: whoever keeps what it has because more have vanished
-    /// than `max_loss` allows takes over what they had. Answers how many members that were, once they go on; 0 if nobody stood still.
+    /// Confirms for a policy's group that members which have vanished are gone for good: members that wait because more have vanished
+    /// than `max_loss` allows take over what those had. Returns how many had waited, once they go on; 0 if none did.
     ///
     /// # Errors
     ///
     /// [`ErrorKind::NoRuntime`] outside a tokio runtime; [`ErrorKind::UnknownPolicy`]; [`ErrorKind::Backend`]; retryable,
-    /// [`ErrorKind::Unavailable`] if the backend does not answer or a member still stands still after one TTL.
+    /// [`ErrorKind::Unavailable`] if the backend does not answer or a member still waits after one TTL.
     pub async fn confirm_loss(&self, policy_name: &str) -> Result<usize> {
         inside_runtime()?;
         let settings = self.policy(policy_name)?;
@@ -39,8 +39,8 @@ impl ShardingFactory {
         operate::confirm_loss(&settings.policy, settings.timing, backend).await
     }
 
-    /// Keeps the wish that a member stays in its group and owns nothing, over its restarts too, until [`ShardingFactory::undrain`]. It hears of that
-    /// within a TTL; of this factory's own workers at once. `false`: the wish was there already.
+    /// Drains a member: it stays registered and owns no slots, even after restarts, until [`ShardingFactory::undrain`]. A member sees it within a TTL,
+    /// a worker of this factory at once. `false`: it was drained already.
     ///
     /// # Errors
     ///
@@ -51,7 +51,7 @@ impl ShardingFactory {
         self.wish(policy_name, instance_id, DrainIntent::Drain).await
     }
 
-    /// Takes the wish of [`ShardingFactory::drain`] back; also of a member that is not there. `false`: there was none.
+    /// Ends what [`ShardingFactory::drain`] began; also for a member that is not there. `false`: it was not drained.
     ///
     /// # Errors
     ///
@@ -60,7 +60,7 @@ impl ShardingFactory {
         self.wish(policy_name, instance_id, DrainIntent::Undrain).await
     }
 
-    /// Who is drained by an operator's wish, whether it is there or not; the latest last.
+    /// The members that operators have drained, whether they are there or not; the latest last.
     ///
     /// # Errors
     ///
@@ -121,8 +121,8 @@ impl ShardingFactory {
         Ok((drains, settings, backend))
     }
 
-    /// Takes a worker that has left for a while (`rejoin_grace`) out of a policy's group for good: the others take over what was its own at once. Whether
-    /// somebody of that name was there.
+    /// Takes a worker that has left for a while (`rejoin_grace`) out of a policy's group for good: the others take over its share at once. Returns
+    /// whether such a member existed.
     ///
     /// # Errors
     ///

@@ -23,7 +23,7 @@ pub(crate) struct Absences(Mutex<BTreeMap<InstanceId, (Incarnation, Moment)>>);
 
 impl Absences {
     /// A new view.
-    pub(crate) fn saw(&self, view: &View, now: Moment) {
+    pub(crate) fn on_view(&self, view: &View, now: Moment) {
         let mut seen = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let away = view.members().iter().filter(|member| member.state == MemberState::Away);
         *seen = away
@@ -35,7 +35,7 @@ impl Absences {
     }
 
     /// Those who are away in that view, where places are kept for `grace`.
-    pub(crate) fn told(&self, view: &View, grace: Duration, now: Moment) -> Vec<Absence> {
+    pub(crate) fn of_view(&self, view: &View, grace: Duration, now: Moment) -> Vec<Absence> {
         let seen = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let away = view.members().iter().filter(|member| member.state == MemberState::Away);
         away.map(|member| {

@@ -22,7 +22,7 @@ pub(crate) const PROOFS_PER_TTL: u32 = 4;
 const REWATCH_FIRST: Duration = Duration::from_millis(200);
 /// Longest such pause.
 const REWATCH_LONGEST: Duration = Duration::from_secs(1);
-/// So many errors in a row are told as they come. Those of a watch that takes its time over each one do not count.
+/// So many errors in a row are passed on as they come. Those of a watch that takes its time over each one do not count.
 const ERRORS_AT_ONCE: u32 = 5;
 
 /// The answer of a call, or an error that may pass if there is none within the limit. Each call is a span.

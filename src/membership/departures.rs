@@ -48,13 +48,13 @@ impl Departures {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The next view follows a time in which nobody looked: who went meanwhile, and how, is not known.
+    /// The next view follows a time in which no view was seen: who went meanwhile, and how, is not known.
     pub(crate) fn start_over(&self) {
         self.seen().before = Arc::default();
     }
 
     /// A newer view. Returns the members that are gone since the one before; none if this one is older.
-    pub(crate) fn saw(&self, view: &Arc<View>) -> Vec<Departure> {
+    pub(crate) fn on_view(&self, view: &Arc<View>) -> Vec<Departure> {
         let mut seen = self.seen();
         if view.revision() < seen.before.revision() {
             return Vec::new();
@@ -106,10 +106,10 @@ mod tests {
         use MemberState::{Active, Away, Draining, Pausing};
         let departures = Departures::default();
         let all = [("a", 1, Active), ("b", 1, Active), ("c", 1, Draining), ("d", 1, Pausing), ("e", 1, Away)];
-        assert!(departures.saw(&view(1, &all)).is_empty());
+        assert!(departures.on_view(&view(1, &all)).is_empty());
         // An older view is no news, and `a` is another life.
-        assert!(departures.saw(&view(0, &[])).is_empty());
-        let gone = departures.saw(&view(2, &[("a", 2, Active)]));
+        assert!(departures.on_view(&view(0, &[])).is_empty());
+        let gone = departures.on_view(&view(2, &[("a", 2, Active)]));
         let told: Vec<_> = gone.iter().map(|gone| (gone.instance_id.as_str(), gone.incarnation.get(), gone.vanished())).collect();
         assert_eq!(told, [("a", 1, true), ("b", 1, true), ("c", 1, false), ("d", 1, false), ("e", 1, false)]);
         assert_eq!(departures.all(), gone);
@@ -120,9 +120,9 @@ mod tests {
     #[test]
     fn nothing_is_told_of_a_time_in_which_nobody_looked() {
         let departures = Departures::default();
-        departures.saw(&view(5, &[("a", 1, MemberState::Active)]));
+        departures.on_view(&view(5, &[("a", 1, MemberState::Active)]));
         departures.start_over();
-        assert!(departures.saw(&view(9, &[])).is_empty(), "it may have left meanwhile");
+        assert!(departures.on_view(&view(9, &[])).is_empty(), "it may have left meanwhile");
     }
 
     #[test]
@@ -136,16 +136,16 @@ mod tests {
         let keys = member("keys", 1, Serves::Keys);
         let stranger = member("stranger", 2, Serves::Outbox { id: "00ff".into(), name: "orders".into() });
         let departures = Departures::default();
-        departures.saw(&Arc::new(View::new(1, vec![keys.clone(), stranger])));
-        assert!(departures.saw(&Arc::new(View::new(2, vec![keys]))).is_empty());
-        assert_eq!(departures.saw(&view(3, &[])).len(), 1, "one of the group has");
+        departures.on_view(&Arc::new(View::new(1, vec![keys.clone(), stranger])));
+        assert!(departures.on_view(&Arc::new(View::new(2, vec![keys]))).is_empty());
+        assert_eq!(departures.on_view(&view(3, &[])).len(), 1, "one of the group has");
     }
 
     #[test]
     fn only_so_many_are_remembered() {
         let departures = Departures::default();
         for n in 0..=2 * KEPT as u64 {
-            departures.saw(&view(n, &[("a", n, MemberState::Active)]));
+            departures.on_view(&view(n, &[("a", n, MemberState::Active)]));
         }
         let all = departures.all();
         assert_eq!((all.len(), all.last().map(|gone| gone.incarnation.get())), (KEPT, Some(2 * KEPT as u64 - 1)));

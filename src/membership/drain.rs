@@ -15,7 +15,7 @@ use crate::error::{Error, ErrorKind, Result};
 
 /// The note's name. Those of daemons and timers begin with their kind and a slash.
 const NAME: &str = "drained";
-/// How often a change of the note is tried anew because somebody else was faster.
+/// How often a change of the note is retried because another writer was faster.
 const ATTEMPTS: u32 = 16;
 /// How long joining waits to hear whether this member is drained; the wish is read again soon after.
 const HEARD_WITHIN: Duration = Duration::from_secs(1);
@@ -40,7 +40,7 @@ pub(crate) struct DrainStore {
 }
 
 impl DrainStore {
-    /// `None` if the backend keeps no notes: then nobody can be drained.
+    /// `None` if the backend keeps no notes: then no member can be drained.
     pub(crate) fn of(policy: &Policy, timing: Timing, backend: &Arc<dyn Discovery>) -> Option<Self> {
         backend.as_notes()?;
         let name = ClaimName::new(NAME).ok()?;
@@ -112,15 +112,15 @@ pub(crate) struct DrainFollower {
 }
 
 impl DrainFollower {
-    /// Whether this member is to be drained, before it joins: a drained one that is restarted must not take slots for a moment. An answer that does
-    /// not come soon is not waited for: whoever starts while the backend is out of reach may own for up to half a TTL once it is back.
+    /// Whether an operator wants this member drained, before it joins: a drained one that is restarted must not take slots for a moment. An answer that does
+    /// not come soon is not waited for: a worker that starts while the backend is out of reach may own for up to half a TTL once it is back.
     pub(crate) async fn wanted_at_start(&self) -> Option<bool> {
         let read = tokio::time::timeout(HEARD_WITHIN, self.drains.drained()).await;
         let drained = read.ok()?.ok()?;
         Some(drained.contains(&self.me))
     }
 
-    /// Tells the driver what is wanted, until the service is gone. While it is no member, nothing is read.
+    /// Hands the driver what is wanted, until the service is gone. While it is no member, nothing is read.
     pub(crate) async fn follow(
         self,
         ways: mpsc::WeakSender<DriverCommand>,
@@ -140,7 +140,7 @@ impl DrainFollower {
                             return;
                         }
                     }
-                    // An outage is told of by the driver.
+                    // The driver logs outages.
                     Err(error) if error.is_retryable() => {}
                     Err(error) => {
                         let said = Some(error.to_string());

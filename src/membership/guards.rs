@@ -1,4 +1,4 @@
-//! Work in flight, counted by what it is done under: so that a slot is given back only once nothing works in it, and work is told when what it
+//! Work in flight, counted by what it is done under: so that a slot is given back only once nothing works in it, and work learns when what it
 //! is done under is lost.
 //!
 //! Under exclusive ownership work is counted by slot or name, and the machine of claims says when to finish, to stop, and that something is
@@ -15,7 +15,7 @@ use shardwise_core::{Epoch, Moment, OwnedKey, Rebalance, Resource};
 use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
 
-/// What tells work about its slot, name or key.
+/// Signals to work about its slot, name or key.
 #[derive(Clone, Default)]
 pub(crate) struct Signals {
     /// It goes to another member once this work is done: finish soon.
@@ -67,7 +67,7 @@ impl Guards {
         let fresh = || ClaimWork { epoch, in_flight: 0, draining: false, since: now, signals: Signals::default() };
         let claimed = match tables.claims.entry(resource.clone()) {
             Entry::Occupied(known) if known.get().epoch == epoch => known.into_mut(),
-            // What is left of an earlier time of serving was told to stop, and counts no more.
+            // What is left of an earlier time of serving was asked to stop, and counts no more.
             Entry::Occupied(mut stale) => {
                 stale.get().signals.stop();
                 stale.insert(fresh());
@@ -111,7 +111,7 @@ impl Guards {
         }
     }
 
-    /// No new work comes in these: tells what is in flight to finish.
+    /// No new work comes in these: asks what is in flight to finish.
     pub(crate) fn drain(&self, resources: Vec<Resource>) {
         let mut tables = self.tables();
         for resource in resources {
@@ -137,7 +137,7 @@ impl Guards {
         }
     }
 
-    /// Tells work in these to stop now, and goes on counting it; gives those that have some, and since when at most.
+    /// Asks work in these to stop now, and goes on counting it; gives those that have some, and since when at most.
     pub(crate) fn cancel(&self, resources: &[Resource]) -> Vec<(Resource, usize, Moment)> {
         let tables = self.tables();
         let claimed = resources.iter().filter_map(|resource| Some((resource, tables.claims.get(resource)?)));
@@ -149,7 +149,7 @@ impl Guards {
             .collect()
     }
 
-    /// These are not this worker's any more: tells their work, and counts it no longer.
+    /// These are not this worker's any more: stops their work, and counts it no longer.
     pub(crate) fn revoke(&self, resources: &[Resource]) {
         let mut tables = self.tables();
         for resource in resources {
@@ -167,8 +167,8 @@ impl Guards {
         }
     }
 
-    /// Tells the work of those keys that are lost, or were for a moment.
-    pub(crate) fn tell(&self, rebalance: &Rebalance) {
+    /// Stops the work of those keys that are lost, or were for a moment.
+    pub(crate) fn stop_lost_keys(&self, rebalance: &Rebalance) {
         let mut tables = self.tables();
         tables.keys.retain(|_, (key, signals)| {
             let lost = rebalance.loses(key);

@@ -10,7 +10,7 @@ use futures::{Stream, StreamExt};
 use shardwise_core::{Ownership, Rebalance, View};
 use tokio::sync::watch;
 
-/// What can be told to listeners.
+/// What listeners can receive.
 pub trait News: Clone + Send {
     /// The most pieces kept apart for one listener; beyond it the latest two are merged.
     const BACKLOG_MAX: usize;
@@ -96,7 +96,7 @@ impl<T> Drop for ListenerHub<T> {
     }
 }
 
-/// The rebalances of one service from the moment of asking on. A slot that was lost and regained while nobody read is in both `lost`
+/// The rebalances of one service from the moment of asking on. A slot that was lost and regained while it was not read is in both `lost`
 /// and `gained`.
 pub type Rebalances = Listener<Rebalance>;
 

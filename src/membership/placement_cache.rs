@@ -24,8 +24,8 @@ pub(crate) fn placer(group: &GroupName, params: PlacementParams) -> Arc<Placer> 
     })
 }
 
-/// A watch that tells of a view whose placement takes long only once it is placed, by a thread that may be blocked: whoever places it then finds it
-/// placed, and no task of the runtime is held up for that long. Everything comes in the order in which the backend tells it.
+/// A watch that hands on a view whose placement takes long only once it is placed, by a thread that may be blocked: the next one to place it finds it
+/// placed, and no task of the runtime is held up for that long. Everything comes in the order in which the backend reports it.
 pub(crate) fn placed_ahead(watch: WatchStream, policy: Policy) -> WatchStream {
     // Kept until the next view, because it holds the placement.
     let mut kept = None;
@@ -37,7 +37,7 @@ pub(crate) fn placed_ahead(watch: WatchStream, policy: Policy) -> WatchStream {
         });
         async move {
             if let Some(placing) = placing {
-                // Whoever places it next meets the same error, and can tell of it.
+                // The next one to place it meets the same error, and reports it.
                 let _ = placing.await;
             }
             event

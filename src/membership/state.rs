@@ -68,10 +68,10 @@ impl Membership {
         }
     }
 
-    /// Makes `ownership` what readers see from here on, then tells those who wait for changes.
+    /// Makes `ownership` what readers see from here on, then notifies those who wait for changes.
     pub(crate) fn publish(&self, ownership: Arc<Ownership>) {
         if !self.policy.rejoin_grace.is_zero() && !Arc::ptr_eq(ownership.view(), self.ownership().view()) {
-            self.absences.saw(ownership.view(), self.clock.now());
+            self.absences.on_view(ownership.view(), self.clock.now());
         }
         if ownership.deadline() > self.ownership().deadline() {
             *self.renewed.lock().unwrap_or_else(PoisonError::into_inner) = Some(self.clock.now());
@@ -87,7 +87,7 @@ impl Membership {
 
     /// Hands a rebalance to the work in flight and to all listeners.
     pub(crate) fn rebalanced(&self, rebalance: &Rebalance) {
-        self.guards.tell(rebalance);
+        self.guards.stop_lost_keys(rebalance);
         self.rebalances.push(rebalance);
     }
 

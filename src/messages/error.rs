@@ -2,11 +2,11 @@
 
 use std::time::Duration;
 
-/// Why a message to a singleton has no reply. [`MessageError::may_have_been_handled`] tells whether sending it again may do it twice.
+/// Why a message to a singleton has no reply. [`MessageError::may_have_been_handled`] says whether sending it again may do it twice.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum MessageError {
-    /// Nobody took it in time. It was not handled.
+    /// No holder took it in time. It was not handled.
     #[error("{name}: nobody took the message within {waited:?}: {why}; it was not handled")]
     NoLeader {
         /// To whom.
@@ -43,7 +43,7 @@ pub enum MessageError {
         /// Why.
         why: String,
     },
-    /// It was handed over, and nothing tells whether it was handled: not at all, in part, or in full.
+    /// It was handed over, and it is unknown whether it was handled: not at all, in part, or in full.
     #[error("{name}: the message was handed over under epoch {epoch}, and it is unknown if it was handled: {why}")]
     Lost {
         /// To whom.

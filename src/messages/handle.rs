@@ -29,7 +29,7 @@ const PAUSE_LONGEST: Duration = Duration::from_millis(500);
 /// How long a reply is waited for once the name has another holder: it may be on its way.
 const LAST_WORDS: Duration = Duration::from_secs(1);
 
-/// Sends typed messages to whoever holds a name. Made by [`crate::Singleton::handle`]; clones are cheap, and none keeps the service alive.
+/// Sends typed messages to the holder of a name. Made by [`crate::Singleton::handle`]; clones are cheap, and none keeps the service alive.
 pub struct SingletonHandle<M, R> {
     post: Arc<Post>,
     ownership: watch::Receiver<Arc<Ownership>>,
@@ -54,11 +54,11 @@ impl<R> SendAttempt<R> {
 }
 
 impl Singleton {
-    /// Sends messages of type `M` to whoever runs this, and gets replies of type `R`. Every member of the group can; it need not run it. The types
+    /// Sends messages of type `M` to the member that runs this, and gets replies of type `R`. Every member of the group can; it need not run it. The types
     /// are an agreement between sender and holder: they travel as JSON.
     ///
     /// The holder takes them by [`Tenure::messages`](crate::Tenure::messages). Where [`Singleton::run`] follows on the same value, this worker listens from then on, so
-    /// that nobody waits for it at a takeover.
+    /// that no sender waits for it at a takeover.
     pub fn handle<M, R>(&self) -> SingletonHandle<M, R> {
         let membership = self.service().membership();
         let post = Post::of(membership);
@@ -74,12 +74,12 @@ impl Singleton {
 impl<M: Serialize, R: DeserializeOwned> SingletonHandle<M, R> {
     /// Sends a message to the holder and waits for its reply, 30 s ([`MESSAGE_WAIT`]) at most in all.
     ///
-    /// While nobody holds the name, or its holder cannot be reached or takes no messages yet, the message waits. It is brought again as long as it was
+    /// While no member holds the name, or its holder cannot be reached or takes no messages yet, the message waits. It is brought again as long as it was
     /// certainly not handled, and never after it may have been: each message is handled at most once. Messages that are sent at once have no order.
     ///
     /// # Errors
     ///
-    /// [`MessageError`]; [`MessageError::may_have_been_handled`] tells the one case that matters.
+    /// [`MessageError`]; [`MessageError::may_have_been_handled`] says whether a retry may do it twice.
     pub async fn send(&self, message: M) -> Result<R, MessageError> {
         self.send_within(message, MESSAGE_WAIT).await
     }
@@ -100,7 +100,7 @@ impl<M: Serialize, R: DeserializeOwned> SingletonHandle<M, R> {
             return Err(self.full(format!("{OUTSTANDING_MAX} messages of this worker wait already")));
         };
         let (begun, mut pause) = (Instant::now(), PAUSE_FIRST);
-        // Whoever waits without end waits for a year.
+        // A wait without end is a wait of a year.
         let until = begun.checked_add(limit.min(WAIT_LONGEST)).unwrap_or(begun);
         let (mut leaders, mut ownership) = (self.post.leaders(), self.ownership.clone());
         loop {
@@ -182,7 +182,7 @@ impl<M: Serialize, R: DeserializeOwned> SingletonHandle<M, R> {
         if ticket.withdraw() { self.lost(epoch, why) } else { SendAttempt::again("its holder cannot be reached") }
     }
 
-    /// Ends some time after somebody else is seen to hold the name.
+    /// Ends some time after another member is seen to hold the name.
     async fn overtaken(&self, epoch: Epoch) {
         let mut leaders = self.post.leaders();
         let later = leaders.wait_for(|leaders| leaders.get(&self.name).is_some_and(|claim| claim.epoch > epoch)).await.is_ok();

@@ -16,7 +16,7 @@ use super::wire::{MESSAGE_BYTES_MAX, WireAnswer};
 use crate::error::Result;
 use crate::work::{Guard, Tenure};
 
-/// The messages of one time of holding a name. Made by [`crate::Tenure::messages`]; dropping it sends those that nobody has taken back to their
+/// The messages of one time of holding a name. Made by [`crate::Tenure::messages`]; dropping it sends those that were not taken back to their
 /// senders, who bring them to the next holder.
 pub struct Inbox<M, R> {
     queue: mpsc::Receiver<Envelope>,
@@ -29,7 +29,7 @@ pub struct Inbox<M, R> {
 }
 
 impl Tenure {
-    /// The messages that members send to whoever holds this name ([`crate::Singleton::handle`]), each to be replied to. One inbox at a time: a second
+    /// The messages that members send to the holder of this name ([`crate::Singleton::handle`]), each to be replied to. One inbox at a time: a second
     /// one takes the place of the first, which then ends. Messages that wait when the work has to end go to the next holder.
     ///
     /// The first call makes this worker listen, if [`crate::Singleton::handle`] has not, and the members learn where; until then messages wait.
@@ -57,7 +57,7 @@ pub struct Message<M, R> {
     pub reply: Reply<R>,
 }
 
-/// The way back to a message's sender. Dropping it tells him that nobody knows whether the message was handled.
+/// The way back to a message's sender. Dropping it reports to the sender that the outcome is unknown.
 pub struct Reply<R> {
     answer: Option<oneshot::Sender<WireAnswer>>,
     guard: Weak<Guard>,
@@ -65,7 +65,7 @@ pub struct Reply<R> {
 }
 
 impl<M: DeserializeOwned, R: Serialize> Inbox<M, R> {
-    /// The next message; `None` once the work has to end: those that nobody has taken then go to the next holder. Cancel safe.
+    /// The next message; `None` once the work has to end: those that were not taken then go to the next holder. Cancel safe.
     pub async fn recv(&mut self) -> Option<Message<M, R>> {
         loop {
             let envelope = tokio::select! {
@@ -77,7 +77,7 @@ impl<M: DeserializeOwned, R: Serialize> Inbox<M, R> {
                 self.close();
                 return None;
             };
-            // Whoever does not wait any more has been told that it may have been handled; all the better if it was not.
+            // A sender that does not wait any more already counts it as possibly handled; it is better not to handle it.
             let Some(answer) = envelope.answer.take().filter(|answer| !answer.is_closed()) else { continue };
             match serde_json::from_str(envelope.body.get()) {
                 Ok(body) => {
@@ -105,7 +105,7 @@ impl<M, R> Drop for Inbox<M, R> {
 }
 
 impl<R: Serialize> Reply<R> {
-    /// Tells the sender that his message was handled, and what came of it. If the name was lost meanwhile he is told that this is unknown: what was
+    /// Reports to the sender that its message was handled, and the result. If the name was lost meanwhile, the outcome counts as unknown: what was
     /// written under the old epoch may have been refused.
     pub fn send(mut self, reply: R) {
         let Some(answer) = self.answer.take() else { return };

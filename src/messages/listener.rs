@@ -1,5 +1,5 @@
-//! Where other members' messages arrive: connections of limited number, each with limited work in flight. Whoever connects may be anybody until
-//! his first frame says otherwise, and nobody may hold up the worker: everything here has a limit in number, bytes and time.
+//! Where other members' messages arrive: connections of limited number, each with limited work in flight. A caller may be anyone until
+//! its first frame proves otherwise, and none may hold up the worker: everything here has a limit in number, bytes and time.
 
 use std::collections::VecDeque;
 use std::io::Result;
@@ -150,7 +150,7 @@ where
     })
 }
 
-/// Reads messages and hands them over. While nobody reads the answers nothing more is read here.
+/// Reads messages and hands them over. While the answers are not read nothing more is read here.
 async fn requests(
     mut hearing: FrameReader<impl AsyncRead + Unpin>,
     context: &MessageListenerContext,
@@ -178,7 +178,7 @@ async fn requests(
             Ok((answer, place)) => {
                 let answers = answers.clone();
                 in_flight.spawn(async move {
-                    // Whoever has given up by then needs no answer, and what was not taken yet is not handled.
+                    // A sender that has given up by then needs no answer, and what was not taken yet is not handled.
                     if let Ok(answer) = timeout(Duration::from_millis(within_ms).min(WAIT_MAX), answer).await {
                         let lost = |_| WireAnswer::Lost("its holder ended before it had replied".into());
                         let _ = answers.send(Response { id, answer: answer.unwrap_or_else(lost) }).await;

@@ -14,7 +14,7 @@ use crate::work::Guard;
 /// The most messages that wait for one name's holder to take them.
 pub(super) const INBOX_MAX: usize = 256;
 
-/// Which mailbox: a name has another one each time somebody opens it.
+/// Which mailbox: a name has another one each time it is opened.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct MailboxNumber(u64);
 
@@ -89,7 +89,7 @@ impl Mailboxes {
         self.table().open.get(name).filter(|mailbox| mailbox.takes()).map(|mailbox| mailbox.epoch)
     }
 
-    /// Hands a message over, or says why not. An answer that never comes is one that nobody knows.
+    /// Hands a message over, or says why not. If no answer comes, the outcome is unknown.
     pub(super) fn deliver(&self, name: &ClaimName, epoch: Epoch, body: Box<RawValue>) -> Result<oneshot::Receiver<WireAnswer>, WireAnswer> {
         let table = self.table();
         let mailbox = table.open.get(name).filter(|mailbox| mailbox.epoch == epoch && mailbox.takes()).ok_or(WireAnswer::NotMine)?;

@@ -2,7 +2,7 @@
 //!
 //! The claims say who the holder is, its record where it listens. A message is handed over under the epoch that the sender knows; the holder
 //! takes it only if that is the epoch it holds the name under. What was certainly not handled is brought to the next holder; what may have been is
-//! never sent again, and its sender is told that nobody knows.
+//! never sent again, and its sender learns that the outcome is unknown.
 
 mod error;
 mod handle;

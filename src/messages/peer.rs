@@ -1,4 +1,4 @@
-//! The way to another member: one connection for all messages, made when the first is to be sent and closed when none was for a while.
+//! The way to another member: one connection for all messages, made for the first one and closed when none was for a while.
 
 use std::collections::HashMap;
 use std::io::{Error, ErrorKind, Result};
@@ -78,7 +78,7 @@ impl PendingReplies {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Whether somebody waits for it still; from here on it may have got there.
+    /// Whether its sender waits still; from here on it may have got there.
     fn begin(&self, id: u64) -> bool {
         self.table().waiting.get_mut(&id).map(|waiting| waiting.begun = true).is_some()
     }

@@ -19,7 +19,7 @@ pub(super) const PROTOCOL: u32 = 2;
 pub(super) const MESSAGE_BYTES_MAX: usize = 256 * 1024;
 /// The most bytes of a frame: a message with a name, an epoch and numbers around it.
 pub(super) const FRAME_BYTES_MAX: usize = MESSAGE_BYTES_MAX + 4 * 1024;
-/// The most bytes of the first frame of a connection, from somebody who may be anybody.
+/// The most bytes of the first frame of a connection, from a caller that may be anyone.
 pub(super) const HELLO_BYTES_MAX: usize = 16 * 1024;
 /// How long a frame may take from its first byte to its last, in either direction.
 pub(super) const FRAME_WITHIN: Duration = Duration::from_secs(10);

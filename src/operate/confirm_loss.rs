@@ -1,4 +1,4 @@
-//! The operator's word that members which have vanished are gone for good.
+//! Confirming a loss: the operator says that members which have vanished are gone for good.
 
 use std::sync::Arc;
 
@@ -9,7 +9,7 @@ use shardwise_discovery::{Discovery, Registration, WatchEvent, random_incarnatio
 use crate::error::{Error, ErrorKind, Result};
 use crate::membership::{follow, limited};
 
-/// Shows the others a draining record that says so, until none of them stands still any more. Answers how many did.
+/// Shows the others a draining record that says so, until no member waits for the confirmation. Returns how many waited.
 pub(crate) async fn confirm_loss(policy: &Policy, timing: Timing, backend: Arc<dyn Discovery>) -> Result<usize> {
     let view = limited(timing.ttl, &*backend, "members", backend.members(&policy.group)).await?.view;
     let waiting = standing_still(&view);

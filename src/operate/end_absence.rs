@@ -15,7 +15,7 @@ const LOOK_EVERY: Duration = Duration::from_millis(50);
 
 /// Takes the record of a member that is away out of the group. Whether it was there.
 ///
-/// It comes back in that member's name, as one that is leaving, and leaves: whoever registers an id takes the place of its away record in one step and of no
+/// It comes back in that member's name, as one that is leaving, and leaves: a registration of an id takes the place of its away record in one step and of no
 /// living one, so that the member itself may come back in the same moment and loses nothing.
 pub(crate) async fn end_absence(policy: &Policy, timing: Timing, backend: Arc<dyn Discovery>, id: &InstanceId) -> Result<bool> {
     let look = || limited(timing.ttl, &*backend, "members", backend.members(&policy.group));

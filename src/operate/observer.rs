@@ -28,7 +28,7 @@ pub struct Observer {
 
 struct ObservedView {
     view: Arc<View>,
-    /// `None`: nobody owns.
+    /// `None`: no member owns anything.
     placed: Result<Option<ViewPlacement>>,
 }
 
@@ -52,8 +52,8 @@ impl Observer {
                 let blind_before = std::mem::replace(&mut blind, event.is_err());
                 match event {
                     Ok(WatchEvent::View(snapshot)) => {
-                        seen.saw(&snapshot.view, by.now());
-                        gone.saw(&snapshot.view);
+                        seen.on_view(&snapshot.view, by.now());
+                        gone.on_view(&snapshot.view);
                         prove(snapshot.proven);
                         sender.send_replace(Some(Arc::new(placing.observed(snapshot.view))));
                     }
@@ -99,7 +99,7 @@ impl Observer {
 
     /// The members that have left for a while (`rejoin_grace`), and how long their places are kept for them at most.
     pub fn absences(&self) -> Vec<Absence> {
-        self.absences.told(&self.members(), self.policy.rejoin_grace, self.clock.now())
+        self.absences.of_view(&self.members(), self.policy.rejoin_grace, self.clock.now())
     }
 
     /// Who is gone since this observer began to look, the latest last, at most 1,024: who has left, and who has vanished
@@ -113,7 +113,7 @@ impl Observer {
         self.clock.now().since(*self.proven.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// The owner of a key by the newest view; `None` if nobody owns.
+    /// The owner of a key by the newest view; `None` if no member owns it.
     ///
     /// # Errors
     ///
@@ -139,7 +139,7 @@ impl Observer {
         }
     }
 
-    /// The placement of the newest view, by slots or by keys; `None` if nobody owns.
+    /// The placement of the newest view, by slots or by keys; `None` if no member owns it.
     ///
     /// # Errors
     ///

@@ -95,7 +95,7 @@ impl RequestHandlers {
         Ok(())
     }
 
-    /// Whether somebody answers at that path.
+    /// Whether there is an answer at that path.
     pub(super) fn handles(&self, path: &str) -> bool {
         path == STATUS || path == OWN_STATUS || self.handlers().contains_key(path)
     }
@@ -137,7 +137,7 @@ impl RequestHandlers {
             let detail = format!("this worker answers {AT_ONCE_MAX} requests at a time already; try again");
             return Answer::problem(429, "too-many", "Too much at once", &detail);
         };
-        // A task of its own, so that a panic ends nobody else; it ends with whoever waits for it.
+        // A task of its own, so that a panic ends nothing else; it ends with the caller that waits for it.
         let answering = AbortOnDropHandle::new(tokio::spawn(async move { handler(request).await }.in_current_span()));
         match timeout(ANSWER_WITHIN, answering).await {
             Ok(Ok(answer)) => answer.checked(),

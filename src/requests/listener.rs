@@ -1,5 +1,5 @@
-//! Where requests arrive at a worker that has no sidecar: HTTP/1.1 on this machine, few connections, a greeting and one request on each. Whoever connects may
-//! be anybody: everything here has a limit in number, bytes and time.
+//! Where requests arrive at a worker that has no sidecar: HTTP/1.1 on this machine, few connections, a greeting and one request on each. A caller may
+//! be anyone: everything here has a limit in number, bytes and time.
 
 use std::convert::Infallible;
 use std::net::SocketAddr;
@@ -84,7 +84,7 @@ async fn serve(listener: TcpListener, asked: Weak<Membership>) {
         let Ok(permit) = Arc::clone(&permits).try_acquire_owned() else { continue };
         let asked = asked.clone();
         connections.spawn(async move {
-            // An answer that is not taken, or a request that is none, concerns nobody else.
+            // An answer that is not taken, or a request that is none, affects no other connection.
             let _ = timeout(CONNECTION_WITHIN, connection(stream, asked)).await;
             drop(permit);
         });

@@ -3,7 +3,7 @@
 //! A worker registers handlers by [`crate::ShardingService::on_request`], and any sidecar of the group brings requests to it, by its name or because any
 //! healthy one will do.
 //!
-//! What a handler answers is for people and tools, such as a cache's size or "reload now". Work belongs to whoever owns its key, and what only one may do
+//! What a handler answers is for people and tools, such as a cache's size or "reload now". Work belongs to the owner of its key, and what only one may do
 //! to a singleton and its messages.
 //!
 //! ```no_run
@@ -36,11 +36,11 @@ pub use path::{PATH_BYTES_MAX, encoded, is_path, path_to};
 
 /// The metadata under which a member's record says where requests to it arrive: `http://` or `https://`, a host and a port.
 pub const ADDRESS_KEY: &str = crate::settings::REQUESTS_ADDRESS;
-/// The header of requests and answers between members. What has it not is somebody else's.
+/// The header of requests and answers between members. What lacks it is not from a member.
 pub const PEER_HEADER: &str = "shardwise-peer";
 /// The header's value in an answer that the member itself gives and not its handler: the request was not let in.
 pub const REFUSED: &str = "refused";
-/// The header's value where the request did not get as far as the member: by the host that it names, nobody may call there.
+/// The header's value where the request did not get as far as the member: the host that it names may not be called.
 pub const AT_THE_GATE: &str = "gate";
 /// The header's value otherwise.
 pub const SPOKEN: &str = "1";

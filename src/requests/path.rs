@@ -1,4 +1,4 @@
-//! How requests are addressed: a path that names its member, so that whoever else listens there by now can tell.
+//! How requests are addressed: a path that names its member, so that another one that listens there by now can refuse it.
 
 use std::fmt::Write as _;
 

@@ -70,7 +70,7 @@ impl ShardingService {
         self.request_handlers().path()
     }
 
-    /// For whoever listens in this worker's name: shows the others that requests to it arrive there. Answers the address as the others see it: the host of
+    /// For a server that listens in this worker's name: shows the others that requests to it arrive there. Returns the address as the others see it: the host of
     /// `instance.address` where it listens on all addresses or with a certificate.
     ///
     /// # Errors

@@ -1,4 +1,4 @@
-//! A service without any backend (`enabled = false`): there is nobody to tell that it leaves, but for the work that it runs.
+//! A service without any backend (`enabled = false`): when it leaves, only the work that it runs must know.
 
 use std::sync::Arc;
 
@@ -13,7 +13,7 @@ impl ShardingService {
         let before = membership.ownership();
         if before.state() == ServiceState::Unsharded {
             membership.in_flight.close();
-            self.tell_alone(&before, before.left(membership.clock.now()), Cause::Draining);
+            self.publish_alone(&before, before.left(membership.clock.now()), Cause::Draining);
         }
         if membership.ownership().state() == ServiceState::Left && self.handle.engine.is_none() {
             let ended = tokio::time::timeout(membership.policy.drain_timeout, membership.in_flight.wait()).await;
@@ -30,11 +30,11 @@ impl ShardingService {
         if before.state() == ServiceState::Left {
             membership.in_flight.reopen();
             let again = Ownership::unsharded(&membership.policy.placement, Arc::clone(before.view()), membership.clock.now());
-            self.tell_alone(&before, again, Cause::Joined);
+            self.publish_alone(&before, again, Cause::Joined);
         }
     }
 
-    fn tell_alone(&self, before: &Ownership, after: Ownership, cause: Cause) {
+    fn publish_alone(&self, before: &Ownership, after: Ownership, cause: Cause) {
         let rebalance = Rebalance::between(before, &after, cause, self.now());
         self.membership().publish(Arc::new(after));
         if let Some(rebalance) = rebalance {

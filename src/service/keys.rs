@@ -48,7 +48,7 @@ impl ShardingService {
         self.membership().read(|ownership, now| ownership.par_filter_at(items, now))
     }
 
-    /// Like [`ShardingService::filter_owned_items`], but tells "nothing is mine because I own nothing" apart.
+    /// Like [`ShardingService::filter_owned_items`], with an error where this worker owns nothing at all.
     pub fn try_filter_owned_items<'a, K: ShardKey>(&self, items: &'a [K]) -> Result<Vec<&'a K>, NotOwning> {
         self.membership().read(|ownership, now| match ownership.not_owning_at(now) {
             Some(not_owning) => Err(not_owning),

@@ -61,7 +61,7 @@ impl ShardingService {
         let mut blinded = self.membership().blinded.subscribe();
         let decision = tokio::select! {
             decision = self.decision(engine.join_limit) => decision,
-            // Without a view it can never own anything, and only a change of somebody's would help.
+            // Without a view it can never own anything, and only a change of settings or rights would help.
             Ok(why) = async { blinded.wait_for(Option::is_some).await.map(|why| why.as_deref().unwrap_or_default().to_owned()) } => {
                 Err(Error::new(ErrorKind::Backend, why))
             }
@@ -126,7 +126,7 @@ impl ShardingService {
     }
 
     /// The same without keeping a place for this worker, whatever `rejoin_grace` says: the others take over at once. A worker that has left already
-    /// and whose place is kept gives it up. For whoever will not come back; for one that is gone see
+    /// and whose place is kept gives it up. For a worker that will not come back; for one that is gone see
     /// [`crate::ShardingFactory::end_absence`].
     ///
     /// # Errors

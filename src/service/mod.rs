@@ -74,7 +74,7 @@ impl ShardingService {
 
     /// The members that have left for a while (`rejoin_grace`), and how long their places are kept for them at most.
     pub fn absences(&self) -> Vec<Absence> {
-        self.membership().absences.told(&self.members(), self.policy().rejoin_grace, self.now())
+        self.membership().absences.of_view(&self.members(), self.policy().rejoin_grace, self.now())
     }
 
     /// Where the service stands right now.

@@ -23,7 +23,7 @@ impl RankCacheEntry {
     }
 }
 
-/// What was ranked last, once somebody has asked.
+/// What was ranked last, once it was asked for.
 #[derive(Debug, Default)]
 pub(super) struct RankCache(ArcSwapOption<RankCacheEntry>);
 
@@ -48,7 +48,7 @@ impl RankCache {
             if same(&before, &kept) {
                 return new;
             }
-            // Somebody else was faster, with this view or with another one.
+            // Another caller was faster, with this view or with another one.
             kept = before;
         }
     }
@@ -63,10 +63,10 @@ impl ShardingService {
     /// long as there are any. Fewer if the group has fewer, and at most 32. The members of a smaller `n` are the first of those of a larger.
     ///
     /// Every worker that sees the same group gives the same answer. It is the placement's: whether the owner is alive and serves is its own
-    /// affair, and `owns` is what tells whether it is me. Empty while no view has been seen, and where the group goes by constants that
+    /// affair, and `owns` says whether it is this worker. Empty while no view has been seen, and where the group goes by constants that
     /// this worker's policy does not have.
     ///
-    /// Under a key placement it is the owner alone, and nobody while this worker holds nothing: the other fleet has no second.
+    /// Under a key placement it is the owner alone, and empty while this worker holds nothing: the other fleet has no second.
     ///
     /// The first call after a change of the group takes two to three times as long as a placement from nothing and keeps four bytes for each
     /// slot and member asked for: measured on a busy machine 0.16 s with 1,000 members of weight 1, and 0.6 s with as many points as a circle

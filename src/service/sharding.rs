@@ -97,7 +97,7 @@ pub trait Sharding: Send + Sync {
         self.ownership().par_filter_at(items, self.now())
     }
 
-    /// Like [`Sharding::filter_owned_items`], but tells "nothing is mine because I own nothing" apart.
+    /// Like [`Sharding::filter_owned_items`], with an error where this worker owns nothing at all.
     fn try_filter_owned_items<'a, K: ShardKey>(&self, items: &'a [K]) -> Result<Vec<&'a K>, NotOwning>
     where
         Self: Sized,

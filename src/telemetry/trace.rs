@@ -1,7 +1,7 @@
 //! Traces that go on in another process.
 //!
 //! The library opens spans of the crate `tracing` and nothing more; the application's subscriber decides which are recorded and where they go. What such a
-//! span cannot say by itself is how it is called elsewhere, in the header `traceparent` of W3C Trace Context. An application that exports traces tells
+//! span cannot say by itself is how it is called elsewhere, in the header `traceparent` of W3C Trace Context. An application that exports traces says so
 //! it here, once, by [`connect`]; without that nothing goes along with requests, and what comes with them is passed over.
 //!
 //! No span has a key, an aggregate, a payload or a token among its fields.
@@ -98,7 +98,7 @@ pub fn links(span: &Span, other: TraceParent) {
     }
 }
 
-/// How a span is called elsewhere: what goes along with a request that is made in it. `None` where nobody exports it.
+/// How a span is called elsewhere: what goes along with a request that is made in it. `None` where it is not exported.
 pub fn name_of(span: &Span) -> Option<TraceParent> {
     connected(span)?.name_of(span)
 }

@@ -181,7 +181,7 @@ impl TestFleet {
     ///
     /// # Panics
     ///
-    /// If some still stand still one TTL later.
+    /// If some still wait one TTL later.
     pub async fn confirm_loss(&self) -> usize {
         let confirmed = crate::operate::confirm_loss(&self.policy, self.timing, Arc::new(self.store.clone())).await;
         confirmed.unwrap_or_else(|error| panic!("the loss cannot be confirmed: {error}"))
@@ -202,7 +202,7 @@ impl TestFleet {
         (0..self.len()).filter(|i| self.workers[*i].service().owns(key)).collect()
     }
 
-    /// Waits until the members that are alive see each other and nobody else, and own every slot exactly once.
+    /// Waits until the members that are alive see each other and no other member, and own every slot exactly once.
     ///
     /// # Panics
     ///

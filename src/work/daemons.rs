@@ -37,12 +37,12 @@ pub struct DaemonCount {
 }
 
 impl DaemonCount {
-    /// The number; 0 if nobody has set it.
+    /// The number; 0 if it is not set.
     pub const fn get(&self) -> u32 {
         self.number
     }
 
-    /// Whether somebody has set it.
+    /// Whether it is set.
     pub const fn is_set(&self) -> bool {
         self.version > 0
     }
@@ -75,7 +75,7 @@ impl Daemons {
     ///
     /// # Errors
     ///
-    /// Retryable, [`ErrorKind::Unavailable`]; [`ErrorKind::NoRuntime`] outside a tokio runtime; [`ErrorKind::Backend`] if the backend refuses, or somebody has written something else by hand.
+    /// Retryable, [`ErrorKind::Unavailable`]; [`ErrorKind::NoRuntime`] outside a tokio runtime; [`ErrorKind::Backend`] if the backend refuses, or the note was edited by hand.
     pub async fn count(&self) -> Result<DaemonCount> {
         inside_runtime()?;
         decoded(&self.book, self.book.read().await?.as_ref())
@@ -86,7 +86,7 @@ impl Daemons {
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::Conflict`] if somebody else has set it since; the message says to what. [`ErrorKind::Settings`] above [`DAEMONS_MAX`]. Those of
+    /// [`ErrorKind::Conflict`] if another writer has set it since; the message says to what. [`ErrorKind::Settings`] above [`DAEMONS_MAX`]. Those of
     /// [`Daemons::count`]; after a retryable one it may have been set.
     pub async fn set_count(&self, seen: DaemonCount, number: u32) -> Result<DaemonCount> {
         inside_runtime()?;
@@ -110,7 +110,7 @@ impl Daemons {
         }
     }
 
-    /// Makes it `number` if nobody has set it yet, and answers how many there are to be: for the start of each member.
+    /// Makes it `number` if it is not set yet, and returns the number in force: for the start of each member.
     ///
     /// # Errors
     ///
@@ -261,7 +261,7 @@ where
         }
     }
 
-    /// Tells the highest to end. One that comes again before it has ended waits for its turn.
+    /// Stops the highest numbers. One that comes again before it has ended waits for its turn.
     fn shrink(&mut self, number: usize) {
         for run in self.running.drain(number.min(self.running.len())..).rev() {
             self.ending.spawn(run.stop());

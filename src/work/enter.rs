@@ -27,7 +27,7 @@ impl ShardingService {
 
     /// Begins work on `key`. Under exclusive ownership it counts as in flight while the guard lives: the slot is given to another member only once
     /// the guard is dropped, or, where the policy says `on_drain_timeout = "release"`, once `drain_timeout` is over. Under eventual ownership the
-    /// guard only tells whether and when the key is lost, and nobody waits for it.
+    /// guard only shows whether and when the key is lost, and no member waits for it.
     ///
     /// # Errors
     ///

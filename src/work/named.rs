@@ -90,7 +90,7 @@ pub(super) fn note_book(service: &ShardingService, name: ClaimName) -> Result<No
     Ok(NoteBook::new(Arc::clone(backend), service.group_name().clone(), name, limit))
 }
 
-/// What runners of named work stand on; as with [`OwnershipContext`], whoever holds it keeps no service alive.
+/// What runners of named work stand on; as with [`OwnershipContext`], a holder of it keeps no service alive.
 #[derive(Clone)]
 pub(super) struct NamedWorkContext {
     pub(super) context: Arc<OwnershipContext>,
@@ -119,7 +119,7 @@ pub(super) struct NamedRunner<F> {
 enum RunEnd {
     Well,
     Failed,
-    Told,
+    Asked,
 }
 
 impl<F, W, E> NamedRunner<F>
@@ -155,7 +155,7 @@ where
             let (epoch, begun) = (guard.epoch(), self.context.clock.now());
             match self.once(guard).await {
                 RunEnd::Well => done = epoch,
-                RunEnd::Told => {}
+                RunEnd::Asked => {}
                 RunEnd::Failed => {
                     pause = if lasted(begun, self.context.clock.now()) { RETRY_FIRST } else { pause };
                     tokio::select! {
@@ -186,14 +186,14 @@ where
     }
 
     async fn once(&self, guard: Guard) -> RunEnd {
-        let Some(epoch) = guard.epoch() else { return RunEnd::Told };
+        let Some(epoch) = guard.epoch() else { return RunEnd::Asked };
         let guard = Arc::new(guard);
         let tenure = Tenure { name: self.name.clone(), epoch, cancel: CancellationToken::new(), guard: Arc::clone(&guard) };
         let (cancel, work) = (tenure.cancel.clone(), Arc::clone(&self.work));
         // A task of its own, so that a panic ends it and nothing else; dropped with this future.
         let mut task =
             tokio_util::task::AbortOnDropHandle::new(tokio::spawn(self.context.in_flight.track_future(async move { work(tenure).await })));
-        let mut told = pin!(async {
+        let mut asked = pin!(async {
             let patience = tokio::select! {
                 biased;
                 () = guard.finish() => None,
@@ -208,7 +208,7 @@ where
         let ended = tokio::select! {
             biased;
             ended = &mut task => ended,
-            () = &mut told => {
+            () = &mut asked => {
                 tracing::warn!(name = %self.name, "work under this name did not end in time and was dropped");
                 task.abort();
                 task.await
@@ -224,7 +224,7 @@ where
                 tracing::error!(name = %self.name, "work under this name panicked; it is begun again after a pause");
                 RunEnd::Failed
             }
-            _ => RunEnd::Told,
+            _ => RunEnd::Asked,
         }
     }
 }

@@ -1,4 +1,4 @@
-//! Background work that runs until somebody stops it.
+//! Background work that runs until it is stopped.
 
 use std::future::Future;
 

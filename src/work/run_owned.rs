@@ -16,7 +16,7 @@ use crate::membership::{OwnershipContext, Rebalances};
 use crate::service::ShardingService;
 
 impl ShardingService {
-    /// Runs `work(key, cancel)` for each key that is mine, as a task of its own: started when the key is gained, told by `cancel` when it is
+    /// Runs `work(key, cancel)` for each key that is mine, as a task of its own: started when the key is gained, cancelled by `cancel` when it is
     /// lost. A key that comes back while its last task is still finishing waits for it, so that one process never works twice on one key.
     ///
     /// Work that ends by itself is not started again until the key is lost and regained. A panic in it is logged and counts as an end. A

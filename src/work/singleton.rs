@@ -21,8 +21,8 @@ pub struct Singleton {
 }
 
 impl ShardingService {
-    /// Work of this name, to run on exactly one member of this service's group. Every member offers the same names; one that nobody else offers
-    /// is run by whoever does, after a TTL at the latest.
+    /// Work of this name, to run on exactly one member of this service's group. Every member offers the same names; one that a single
+    /// member offers is run by that member, after a TTL at the latest.
     ///
     /// # Errors
     ///

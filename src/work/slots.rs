@@ -15,8 +15,8 @@ use crate::membership::OwnershipContext;
 use crate::service::ShardingService;
 
 impl ShardingService {
-    /// Runs `work(slot, epoch, cancel)` for each slot that this worker holds, as a task of its own: begun when the slot is claimed, told by
-    /// `cancel` when it is to go to another member or is lost. The slot goes on once the task has ended; `drain_timeout` is its time for that,
+    /// Runs `work(slot, epoch, cancel)` for each slot that this worker holds, as a task of its own: begun when the slot is claimed, and `cancel`
+    /// is cancelled when the slot must be handed over or is lost. The slot goes on once the task has ended; `drain_timeout` is its time for that,
     /// and after it the task is dropped where it awaits.
     ///
     /// Work that ends by itself is not begun again before the slot is held under another epoch. A panic in it is logged and counts as an end.
@@ -50,7 +50,7 @@ struct SlotsRunner<F> {
     ownership: watch::Receiver<Arc<Ownership>>,
     stop: CancellationToken,
     work: Arc<F>,
-    /// Each answers whether it was told to finish.
+    /// Each returns whether it was asked to finish.
     tasks: JoinSet<bool>,
     slots: HashMap<Id, u32>,
     /// Slots with a task: one process never works twice in one slot.
@@ -71,7 +71,7 @@ where
                 () = self.stop.cancelled() => break,
                 () = self.context.gone.cancelled() => break,
                 Some(ended) = self.tasks.join_next_with_id() => match ended {
-                    Ok((id, told)) => self.ended(id, told),
+                    Ok((id, asked)) => self.ended(id, asked),
                     Err(error) => {
                         tracing::error!("work in a held slot panicked; it is begun again when the slot is lost and regained");
                         self.ended(error.id(), false);
@@ -87,10 +87,10 @@ where
         while self.tasks.join_next().await.is_some() {}
     }
 
-    fn ended(&mut self, id: Id, told: bool) {
+    fn ended(&mut self, id: Id, asked: bool) {
         let Some(slot) = self.slots.remove(&id) else { return };
         self.busy.remove(&slot);
-        if told {
+        if asked {
             // If the slot was kept after all, it is held under the epoch that it had.
             self.begun.remove(&slot);
         }
@@ -114,8 +114,8 @@ where
         let Some(fence) = guard.fence() else { return };
         let (work, cancel, stop) = (Arc::clone(&self.work), CancellationToken::new(), self.stop.clone());
         let task = self.tasks.spawn(self.context.in_flight.track_future(async move {
-            let told = cancel.clone();
-            let work = async move { work(fence.slot, fence.epoch, told).await };
+            let its_cancel = cancel.clone();
+            let work = async move { work(fence.slot, fence.epoch, its_cancel).await };
             let ends = async {
                 tokio::select! {
                     () = guard.finish() => cancel.cancel(),
@@ -127,7 +127,7 @@ where
                 () = work => {}
                 () = ends => {}
             }
-            // Told through the guard, not by whoever stops the whole run.
+            // Through the guard, not because the whole run is stopped.
             guard.is_asked_to_finish()
         }));
         self.slots.insert(task.id(), slot);

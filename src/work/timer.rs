@@ -1,5 +1,5 @@
-//! Periodic jobs, each fired on one member. Which period was fired last stands in a note of the group, so that none is fired twice whoever
-//! holds the timer.
+//! Periodic jobs, each fired on one member. Which period was fired last stands in a note of the group, so that none is fired twice, whichever
+//! member holds the timer.
 
 use std::fmt::Display;
 use std::future::Future;
@@ -116,13 +116,13 @@ impl Timer {
     ///
     /// - No period is fired twice. It is written down as fired before the job begins; a member that dies in between, or during the job, leaves
     ///   that one undone.
-    /// - A period in which somebody holds the timer is fired, late if it had begun before. One that passed while nobody held it is skipped. The
+    /// - A period in which a member holds the timer is fired, late if it had begun before. One that passed while none held it is skipped. The
     ///   very first period of a timer is the next one to begin.
     /// - A job that takes longer than its period makes those skipped that begin meanwhile: there are never two at once.
     /// - A job that fails or panics is logged, and the next period goes on.
     /// - While the note cannot be read, or is none, nothing is fired.
     ///
-    /// When the timer goes to another member, [`Tenure::cancel`] tells the job, which is dropped where it awaits after `drain_timeout`. The job
+    /// When the timer goes to another member, [`Tenure::cancel`] is cancelled, and the job is dropped where it awaits after `drain_timeout`. The job
     /// has its period and its epoch, so that your database can refuse a ghost: one of a process that was paused.
     ///
     /// The service must have been registered, or be so later.
@@ -194,7 +194,7 @@ where
             }
             if last_due > now.saturating_add(self.schedule.every) && !std::mem::replace(&mut self.warned, true) {
                 let name = self.book.name();
-                tracing::warn!(%name, last_due, now, "the last period is far ahead of this clock; nothing is fired until then, or the note is mended");
+                tracing::warn!(%name, last_due, now, "the last period is far ahead of this clock; nothing is fired until then, or the note is corrected");
             }
             let next = self.schedule.after(now.max(last_due));
             if wait(&cancel, Duration::from_millis(next.due_ms.saturating_sub(now))).await {
@@ -246,7 +246,7 @@ where
         Ok(Some(LastFired { fired, version }))
     }
 
-    /// Writes over that version until it is known whether it is written. After a lost answer the same text is this very write: nobody else has
+    /// Writes over that version until it is known whether it is written. After a lost answer the same text is this very write: no other writer has
     /// its epoch, and of two runs in one worker one has its turn.
     async fn written(&self, fired: &FiredNote, version: u64) -> Result<Option<u64>> {
         let text = encoded(fired)?;

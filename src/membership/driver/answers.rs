@@ -9,7 +9,7 @@ use shardwise_discovery::Error;
 use super::{CallOutcome, Driver};
 
 impl Driver {
-    pub(super) fn heard(&mut self, CallOutcome { input, error }: CallOutcome) -> Input {
+    pub(super) fn on_answer(&mut self, CallOutcome { input, error }: CallOutcome) -> Input {
         if let Some(error) = &error {
             self.meters.failed(error);
         }

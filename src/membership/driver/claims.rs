@@ -1,4 +1,4 @@
-//! What the driver does about claims: ask for them, give them back, follow them, and tell the work that is done under them.
+//! What the driver does about claims: ask for them, give them back, follow them, and signal the work that is done under them.
 
 use std::future::Future;
 use std::sync::Arc;
@@ -86,7 +86,7 @@ impl Driver {
 
     fn release(&mut self, attempt: u64, held: Vec<(Resource, Epoch)>) {
         let (backend, record_id, giving) = (Arc::clone(&self.backend), self.registration.record_id(), self.giving.clone());
-        // What has no work is given back at once, what has some when that is done: the last of it ends what is told.
+        // What has no work is given back at once, what has some when that is done: the last of it ends the span.
         if self.membership.guards.oldest_drain().is_none() {
             self.giving = Span::none();
         }
@@ -120,7 +120,7 @@ impl Driver {
         }
     }
 
-    pub(super) fn claims_news(&mut self, event: Result<ClaimsEvent, Error>) -> Option<Input> {
+    pub(super) fn on_claims(&mut self, event: Result<ClaimsEvent, Error>) -> Option<Input> {
         if let Ok(event) = &event {
             self.membership.name_holders.update(event);
         }

@@ -29,7 +29,7 @@ use crate::telemetry::metrics::Meters;
 use news::next;
 use record_updater::RecordUpdater;
 
-/// Timers stand still while the machine is suspended and deadlines do not, so the clock is looked at this often.
+/// Timers stop while the machine is suspended and deadlines do not, so the clock is looked at this often.
 const SLEEP_LONGEST: Duration = Duration::from_millis(250);
 
 /// What a service's handle asks of its driver. The reply comes once the machine has taken the request in.
@@ -111,7 +111,7 @@ impl Driver {
         }
     }
 
-    /// Runs until the service has left and nobody holds a handle to it any more.
+    /// Runs until the service has left and no handle to it is left.
     pub(crate) async fn run(mut self, mut commands: mpsc::Receiver<DriverCommand>) {
         let membership = Arc::clone(&self.membership);
         let mut names = membership.wanted_names.subscribe();
@@ -128,47 +128,23 @@ impl Driver {
             // In this order, so that a seed repeats a life. Each step looks at the time first, so timers may come last.
             let input = tokio::select! {
                 biased;
-                command = commands.recv(), if !orphaned => match command {
-                    Some(DriverCommand::Join(span, taken)) => {
-                        self.stage = span;
-                        self.membership.failure.store(None);
-                        self.membership.blinded.send_replace(None);
-                        self.membership.answered.store(false, Ordering::Relaxed);
-                        self.step(Input::Join, &mut actions);
-                        let _ = taken.send(());
+                command = commands.recv(), if !orphaned => {
+                    if let Some(command) = command {
+                        self.on_command(command, &mut actions);
                         continue;
                     }
-                    Some(DriverCommand::Leave(span, taken)) => {
-                        self.stage = span;
-                        self.step(Input::Leave, &mut actions);
-                        let _ = taken.send(());
-                        continue;
-                    }
-                    Some(DriverCommand::Drain(drained, taken)) => {
-                        self.show_drained(drained);
-                        let _ = taken.send(());
-                        continue;
-                    }
-                    Some(DriverCommand::LeaveForGood(span, taken)) => {
-                        self.stage = span;
-                        self.step(Input::LeaveForGood, &mut actions);
-                        let _ = taken.send(());
-                        continue;
-                    }
-                    None => {
-                        orphaned = true;
-                        Input::Leave
-                    }
-                },
+                    orphaned = true;
+                    Input::Leave
+                }
                 Some(answer) = self.answers.join_next() => match answer {
-                    Ok(answer) => self.heard(answer),
+                    Ok(answer) => self.on_answer(answer),
                     Err(_aborted) => continue,
                 },
-                Some(event) = next(self.watch.as_mut()) => match self.news(event) {
+                Some(event) = next(self.watch.as_mut()) => match self.on_watch(event) {
                     Some(input) => input,
                     None => continue,
                 },
-                Some(event) = next(self.claims.as_mut()) => match self.claims_news(event) {
+                Some(event) = next(self.claims.as_mut()) => match self.on_claims(event) {
                     Some(input) => input,
                     None => continue,
                 },
@@ -191,6 +167,35 @@ impl Driver {
         }
     }
 
+    fn on_command(&mut self, command: DriverCommand, actions: &mut Vec<Action>) {
+        let taken = match command {
+            DriverCommand::Join(span, taken) => {
+                self.stage = span;
+                self.membership.failure.store(None);
+                self.membership.blinded.send_replace(None);
+                self.membership.answered.store(false, Ordering::Relaxed);
+                self.step(Input::Join, actions);
+                taken
+            }
+            DriverCommand::Leave(span, taken) => {
+                self.stage = span;
+                self.step(Input::Leave, actions);
+                taken
+            }
+            DriverCommand::LeaveForGood(span, taken) => {
+                self.stage = span;
+                self.step(Input::LeaveForGood, actions);
+                taken
+            }
+            DriverCommand::Drain(drained, taken) => {
+                self.show_drained(drained);
+                taken
+            }
+        };
+        // The handle may have stopped waiting.
+        let _ = taken.send(());
+    }
+
     fn step(&mut self, input: Input, actions: &mut Vec<Action>) {
         self.machine.step(self.membership.clock.now(), input, actions);
         if let Some(proven) = self.machine.proven_at() {
@@ -199,7 +204,7 @@ impl Driver {
         self.membership.rebuilds.store(self.machine.placements_computed(), Ordering::Relaxed);
         for action in actions.drain(..) {
             if matches!(&action, Action::Publish(after) if after.state() == ServiceState::Left) {
-                // Whoever waits for that may end the process: what is told of leaving is told by then.
+                // A caller that waits for that may end the process: the span of leaving ends before.
                 self.stage = Span::none();
             }
             let stage = self.stage.clone();

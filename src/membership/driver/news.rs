@@ -17,13 +17,13 @@ const VANISHED_LOGGED: usize = 100;
 
 impl Driver {
     /// This news and all that is there with it, merged: a burst of changes is placed once, by the newest view.
-    pub(super) fn news(&mut self, first: Result<WatchEvent, Error>) -> Option<Input> {
-        let mut merged = self.told(first);
+    pub(super) fn on_watch(&mut self, first: Result<WatchEvent, Error>) -> Option<Input> {
+        let mut merged = self.input_of(first);
         // Where it matters how members left, no view in which they drain may be passed over.
         let most = if self.membership.policy.max_loss.is_some() { 1 } else { BURST_MAX };
         for _ in 1..most {
             let Some(Some(event)) = next(self.watch.as_mut()).now_or_never() else { break };
-            merged = match (merged, self.told(event)) {
+            merged = match (merged, self.input_of(event)) {
                 (Some(Input::Viewed { view, proven }), Some(Input::Proven { at })) => Some(Input::Viewed { view, proven: proven.max(at) }),
                 (Some(Input::Viewed { view, proven }), Some(Input::Viewed { view: newer, .. })) if newer.revision() < view.revision() => {
                     Some(Input::Viewed { view, proven })
@@ -34,7 +34,7 @@ impl Driver {
         merged
     }
 
-    fn told(&mut self, event: Result<WatchEvent, Error>) -> Option<Input> {
+    fn input_of(&mut self, event: Result<WatchEvent, Error>) -> Option<Input> {
         if event.is_ok() {
             self.answered();
         }
@@ -69,7 +69,7 @@ impl Driver {
 
     /// Warns of each member that is gone without having announced that.
     fn warn_of_vanished(&self, view: &Arc<View>) {
-        let gone = self.departures.saw(view);
+        let gone = self.departures.on_view(view);
         let vanished: Vec<_> = gone.iter().filter(|gone| gone.vanished() && gone.instance_id != self.membership.instance_id).collect();
         for gone in vanished.iter().take(VANISHED_LOGGED) {
             tracing::warn!(policy = %self.membership.policy.name, instance = ?gone.instance_id, "a member has vanished: its lease ended without its leaving");

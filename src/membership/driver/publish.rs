@@ -24,7 +24,7 @@ impl Driver {
         if ownership.state() != before {
             tracing::info!(policy = %self.membership.policy.name, instance = %self.membership.instance_id, from = %before, to = %ownership.state(), "state");
         }
-        self.tell_switch(ownership.policy_fingerprint());
+        self.log_switch(ownership.policy_fingerprint());
         self.membership.publish(ownership);
     }
 
@@ -81,7 +81,7 @@ impl Driver {
     }
 
     /// Logs what the group goes by, where that is another placement than so far; a worker that joins expects the policy's own.
-    fn tell_switch(&self, now: Option<Fingerprint>) {
+    fn log_switch(&self, now: Option<Fingerprint>) {
         let policy = &self.membership.policy;
         let before = self.membership.ownership().policy_fingerprint().unwrap_or_else(|| policy.fingerprint());
         let Some((now, placement)) = now.filter(|now| *now != before).and_then(|now| Some((now, policy.serving(Some(now))?))) else {

@@ -17,12 +17,12 @@ use crate::membership::calls::limited;
 /// How long leaving may take beyond the drain: the record dies by its TTL anyway. At most half of it is for showing the member as draining. Where a
 /// place was to be kept and could not, half of it is added for leaving for good.
 const LEAVE_LIMIT: Duration = Duration::from_secs(2);
-/// The same where no backend has answered since the wish to join, and nobody has been seen: hardly anything was written there.
+/// The same where no backend has answered since joining began, and no member has been seen: hardly anything was written there.
 const LEAVE_UNHEARD_LIMIT: Duration = Duration::from_millis(500);
-const MISSING_UNTOLD: &str = "could not tell the others which members are missing; it is tried again";
+const MISSING_NOT_SHOWN: &str = "could not tell the others which members are missing; it is tried again";
 
 impl Driver {
-    /// Starts a call and gives up the one before, whose answer nobody waits for any more. A record written by a call that was given up
+    /// Starts a call and gives up the one before, whose answer is not needed any more. A record written by a call that was given up
     /// dies with its TTL.
     pub(super) fn call(&mut self, op: Op, attempt: u64) {
         if let Some(earlier) = self.call.take() {
@@ -58,7 +58,7 @@ impl Driver {
         self.answers.spawn(async move {
             match limited(limit, &*backend, "members", async { backend.members(&group).await }).await {
                 Ok(snapshot) => Input::Viewed { view: snapshot.view, proven: snapshot.proven }.into(),
-                // The watch will tell.
+                // The watch will report it.
                 Err(_) => Input::Woken.into(),
             }
         });
@@ -76,7 +76,7 @@ impl Driver {
         self.registration.member.loss = (!missing.is_empty()).then_some(Loss::Missing(missing));
         let Some(mut registration) = self.wanted_record() else { return };
         registration.member.loss.clone_from(&self.registration.member.loss);
-        self.mark(registration, MISSING_UNTOLD);
+        self.mark(registration, MISSING_NOT_SHOWN);
     }
 
     pub(super) fn mark_draining(&mut self) {
@@ -120,9 +120,9 @@ impl Driver {
     }
 
     /// Says in the record what ought to stand there, if the group sees something else: the others go by it. Whatever became of a call, what
-    /// is seen tells; the snapshot's view stands still while this member drains.
+    /// is seen counts; the snapshot's view does not change while this member drains.
     pub(super) fn mark_if_missed(&mut self) {
-        let or_else = self.record_updater.wanted().map_or(MISSING_UNTOLD, |wish| wish.or_else);
+        let or_else = self.record_updater.wanted().map_or(MISSING_NOT_SHOWN, |wish| wish.or_else);
         let Some(registration) = self.wanted_record() else { return };
         let wanted = &registration.member;
         let keys = self.membership.advertised.keys();

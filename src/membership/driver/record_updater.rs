@@ -50,7 +50,7 @@ impl RecordUpdater {
         self.0.as_ref().map(|writer| writer.wanted.borrow().clone())
     }
 
-    /// Wants nothing any more: the record is made anew, or nobody waits for it.
+    /// Wants nothing any more: the record is made anew, or is not needed.
     pub(super) fn give_up(&mut self) {
         if let Some(writer) = self.0.take() {
             writer.task.abort();
@@ -67,7 +67,7 @@ impl RecordUpdater {
     }
 }
 
-/// Writes what is wanted until nobody can want anything any more. What cannot be had is said once until something could: renewals ask again.
+/// Writes what is wanted until the updater is gone. What cannot be had is said once until something could: renewals ask again.
 async fn write(backend: Arc<dyn Discovery>, limit: Duration, mut wanted: watch::Receiver<RecordUpdate>) {
     let mut said = None;
     while wanted.changed().await.is_ok() {

@@ -1,4 +1,4 @@
-//! What one service's driver tells the exporter. The exporter is asked for anew each time, so that one that is installed later hears too; all of it
+//! What one service's driver reports to the exporter. The exporter is looked up each time, so that one that is installed later gets it too; all of it
 //! happens when the group changes or a call is answered, never when ownership is asked for.
 
 use std::sync::Arc;
@@ -105,7 +105,7 @@ impl Meters {
             if after.state() == ServiceState::Active {
                 self.follow_gap(now, wanted, before.slots(), after.slots(), vanished);
             } else {
-                // Whoever is fenced or leaves wants nothing, which finishes no handover.
+                // A fenced or leaving worker wants nothing, which finishes no handover.
                 self.gap = None;
             }
         }
@@ -199,7 +199,7 @@ pub(crate) const fn kind_of(error: &Error) -> &'static str {
     }
 }
 
-/// Whether somebody who took part is gone and was not seen leaving.
+/// Whether an active member is gone that was not seen leaving.
 fn has_vanished(before: &View, after: &View) -> bool {
     let gone = before.members().iter().filter(|member| member.state == MemberState::Active);
     gone.filter(|member| after.member(&member.instance_id).is_none()).count() > 0

@@ -10,7 +10,7 @@ use std::fmt::Write as _;
 
 pub(crate) use meters::{Meters, kind_of, overlapped};
 
-/// How a metric is to be read.
+/// How to read a metric.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum MetricKind {
     /// Only grows while the process lives.
@@ -37,7 +37,7 @@ impl MetricKind {
 pub struct Metric {
     /// Its name, as Prometheus has it.
     pub name: &'static str,
-    /// How it is to be read.
+    /// How to read it.
     pub kind: MetricKind,
     /// What it counts in, such as `seconds`.
     pub unit: &'static str,
@@ -165,7 +165,7 @@ pub const METRICS: &[Metric] = &[
     DRAIN_GUARD_AGE,
 ];
 
-/// Tells the exporter that is installed what each metric says. Call it once after installing one, if it shows such texts.
+/// Describes each metric to the installed exporter. Call it once after installing one, if it shows such texts.
 pub fn describe() {
     for metric in METRICS {
         let unit = (metric.unit == "seconds").then_some(::metrics::Unit::Seconds);
