@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use futures::stream::BoxStream;
 use futures::{FutureExt, StreamExt, stream};
-use shardwise_core::GroupName;
+use shardwise_core::{Backoff, GroupName};
 use shardwise_discovery::{ClaimsStream, Discovery, Error, ErrorKind, WatchStream};
 use tokio::time::Instant;
 use tracing::{Instrument, Span, field};
@@ -104,7 +104,7 @@ pub(crate) fn follow_claims(backend: &Arc<dyn Discovery>, group: &GroupName, pro
 
 fn followed<T: Send + 'static>(open: impl Fn() -> NewsStream<T> + Send + 'static) -> NewsStream<T> {
     let open = move || AssertUnwindSafe(open()).catch_unwind().map(|event| event.unwrap_or_else(|_panic| Err(panicked("watch")))).boxed();
-    let followed = ReconnectingWatch { watch: open(), open, pause: REWATCH_FIRST, errors: 0 };
+    let followed = ReconnectingWatch { watch: open(), open, backoff: Backoff::new(REWATCH_FIRST, REWATCH_LONGEST), errors: 0 };
     stream::unfold(followed, |mut followed| async move {
         let event = followed.next().await;
         Some((event, followed))
@@ -117,7 +117,7 @@ type NewsStream<T> = BoxStream<'static, Result<T, Error>>;
 struct ReconnectingWatch<T, F> {
     watch: NewsStream<T>,
     open: F,
-    pause: Duration,
+    backoff: Backoff,
     /// In a row, each hard upon the one before.
     errors: u32,
 }
@@ -132,7 +132,8 @@ impl<T, F: Fn() -> NewsStream<T>> ReconnectingWatch<T, F> {
             let asked = Instant::now();
             match self.watch.next().await {
                 Some(Ok(event)) => {
-                    (self.pause, self.errors) = (REWATCH_FIRST, 0);
+                    self.backoff.reset();
+                    self.errors = 0;
                     return Ok(event);
                 }
                 Some(Err(error)) => {
@@ -150,8 +151,7 @@ impl<T, F: Fn() -> NewsStream<T>> ReconnectingWatch<T, F> {
     }
 
     async fn rest(&mut self) {
-        tokio::time::sleep(self.pause).await;
-        self.pause = (self.pause * 2).min(REWATCH_LONGEST);
+        tokio::time::sleep(self.backoff.fail()).await;
     }
 }
 

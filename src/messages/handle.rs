@@ -8,7 +8,7 @@ use std::time::Duration;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::value::{RawValue, to_raw_value};
-use shardwise_core::{Claim, ClaimName, Epoch, Escaped, Holder, Ownership};
+use shardwise_core::{Backoff, Claim, ClaimName, Epoch, Escaped, Holder, Ownership};
 use tokio::sync::watch;
 use tokio::time::{Instant, sleep, timeout_at};
 
@@ -99,7 +99,7 @@ impl<M: Serialize, R: DeserializeOwned> SingletonHandle<M, R> {
         let Ok(_place) = self.post.outstanding.try_acquire() else {
             return Err(self.full(format!("{OUTSTANDING_MAX} messages of this worker wait already")));
         };
-        let (begun, mut pause) = (Instant::now(), PAUSE_FIRST);
+        let (begun, mut backoff) = (Instant::now(), Backoff::new(PAUSE_FIRST, PAUSE_LONGEST));
         // A wait without end is a wait of a year.
         let until = begun.checked_add(limit.min(WAIT_LONGEST)).unwrap_or(begun);
         let (mut leaders, mut ownership) = (self.post.leaders(), self.ownership.clone());
@@ -115,11 +115,11 @@ impl<M: Serialize, R: DeserializeOwned> SingletonHandle<M, R> {
                 tokio::select! {
                     Ok(()) = leaders.changed() => true,
                     changed = ownership.changed() => changed.is_ok(),
-                    () = sleep(pause) => true,
+                    () = sleep(backoff.fail()) => true,
                 }
             };
             match timeout_at(until, news).await {
-                Ok(true) => pause = (pause * 2).min(PAUSE_LONGEST),
+                Ok(true) => {}
                 Ok(false) => return Err(MessageError::Closed),
                 Err(_) if full => return Err(self.full(why)),
                 Err(_) => return Err(MessageError::NoLeader { name: self.name.to_string(), waited: begun.elapsed(), why }),

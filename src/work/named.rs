@@ -6,7 +6,7 @@ use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
-use shardwise_core::{ClaimName, Epoch, Moment, Ownership, OwnershipMode, Resource};
+use shardwise_core::{Backoff, ClaimName, Epoch, Moment, Ownership, OwnershipMode, Resource};
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
@@ -149,7 +149,7 @@ where
     }
 
     async fn follow(&mut self) {
-        let (mut pause, mut done) = (RETRY_FIRST, None);
+        let (mut backoff, mut done) = (Backoff::new(RETRY_FIRST, RETRY_LONGEST), None);
         while !self.stop.is_cancelled() {
             let Some(guard) = self.held(done).await else { return };
             let (epoch, begun) = (guard.epoch(), self.context.clock.now());
@@ -157,12 +157,13 @@ where
                 RunEnd::Well => done = epoch,
                 RunEnd::Asked => {}
                 RunEnd::Failed => {
-                    pause = if lasted(begun, self.context.clock.now()) { RETRY_FIRST } else { pause };
+                    if lasted(begun, self.context.clock.now()) {
+                        backoff.reset();
+                    }
                     tokio::select! {
-                        () = tokio::time::sleep(pause) => {}
+                        () = tokio::time::sleep(backoff.fail()) => {}
                         () = self.stop.cancelled() => return,
                     }
-                    pause = (pause * 2).min(RETRY_LONGEST);
                 }
             }
         }
