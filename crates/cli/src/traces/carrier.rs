@@ -1,16 +1,11 @@
 //! Carries exports to the collector: HTTP by the client that is there for Consul and webhooks anyway, on a thread of its own.
 
-use std::path::Path;
-use std::sync::Arc;
-
 use async_trait::async_trait;
 use opentelemetry_http::{Bytes, HttpClient, HttpError, Request, Response};
 use reqwest::Client;
 use reqwest::header::RETRY_AFTER;
-use rustls::pki_types::CertificateDer;
-use rustls::pki_types::pem::PemObject;
-use rustls::{ClientConfig, RootCertStore};
-use rustls_platform_verifier::BuilderVerifierExt;
+use rustls::ClientConfig;
+use shardwise::discovery::tls::{SystemTrust, TlsFiles};
 use tokio::runtime::Handle;
 
 use super::export_config::TraceExportConfig;
@@ -66,28 +61,8 @@ async fn sent(client: Client, request: Request<Bytes>) -> Result<Response<Bytes>
     Ok(told.body(Bytes::new())?)
 }
 
-/// rustls with ring, made here and handed over, so that the process-wide provider is neither needed nor touched. Without TLS it trusts nobody, since reqwest
-/// wants one in any case.
+/// Without TLS it trusts nobody, since reqwest wants a configuration in any case.
 fn tls(asked: &TraceExportConfig) -> Result<ClientConfig, String> {
-    let unusable = |error: rustls::Error| format!("TLS to the collector cannot be used: {error}");
-    let provider = Arc::new(rustls::crypto::ring::default_provider());
-    let builder = ClientConfig::builder_with_provider(provider).with_safe_default_protocol_versions().map_err(unusable)?;
-    let builder = match &asked.ca {
-        Some(path) => builder.with_root_certificates(roots(path)?),
-        None if asked.endpoint.scheme() == "https" => builder.with_platform_verifier().map_err(unusable)?,
-        None => builder.with_root_certificates(RootCertStore::empty()),
-    };
-    Ok(builder.with_no_client_auth())
-}
-
-fn roots(path: &Path) -> Result<RootCertStore, String> {
-    let unusable = |why: &dyn std::fmt::Display| format!("{}: no certificates in PEM: {why}", path.display());
-    let bytes = std::fs::read(path).map_err(|error| unusable(&error))?;
-    let mut roots = RootCertStore::empty();
-    for certificate in CertificateDer::pem_slice_iter(&bytes) {
-        // The parser's own words are left out: they quote the line that it failed at, and that may be a private key.
-        let certificate = certificate.map_err(|_| unusable(&"it is damaged; it must be a PEM file, with its line breaks"))?;
-        roots.add(certificate).map_err(|error| unusable(&error))?;
-    }
-    if roots.is_empty() { Err(unusable(&"it is empty")) } else { Ok(roots) }
+    let trust = if asked.endpoint.scheme() == "https" { SystemTrust::Required } else { SystemTrust::Unused };
+    TlsFiles { ca: asked.ca.clone(), identity: None }.client_config(trust).map_err(|error| format!("TLS to the collector: {error}"))
 }

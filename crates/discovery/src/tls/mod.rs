@@ -1,36 +1,21 @@
-//! TLS from PEM files (feature `tls`): rustls with ring, made here and handed over, so that the process-wide provider is neither needed nor touched.
+//! TLS from PEM files (feature `tls`; clients need `tls-client`): rustls with ring, made here and handed over, so that the process-wide provider is
+//! neither needed nor touched.
+
+#[cfg(feature = "tls-client")]
+mod client;
 
 use std::fmt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use rustls::RootCertStore;
 use rustls::crypto::{CryptoProvider, ring};
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
-use rustls::{ClientConfig, RootCertStore};
-use rustls_platform_verifier::BuilderVerifierExt;
 
+#[cfg(feature = "tls-client")]
+pub use self::client::{SystemTrust, TlsFiles};
 use crate::one_line;
-
-/// The files that a client's TLS is made from. They are read anew for each configuration, so that renewed certificates are taken up.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct TlsFiles {
-    /// The CA, in PEM, that must have signed the server's certificate. Without it see [`SystemTrust`].
-    pub ca: Option<PathBuf>,
-    /// This client's certificate chain and its private key, in PEM.
-    pub identity: Option<(PathBuf, PathBuf)>,
-}
-
-/// Whether a client without a CA trusts those of this machine.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum SystemTrust {
-    /// It does; a machine that trusts no CA is an error.
-    Required,
-    /// It does, where this machine trusts any.
-    IfAny,
-    /// It trusts no server: for clients without TLS that need a configuration all the same.
-    Unused,
-}
 
 /// Which of the files.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -59,7 +44,7 @@ impl TlsFile {
 pub struct TlsError {
     /// Which file is the cause.
     pub file: TlsFile,
-    /// Where it is; `None`: without a CA, the ones of this machine are the cause.
+    /// Where it is; `None`: no CA is set, and those of this machine are the cause.
     pub path: Option<PathBuf>,
     /// What is wrong with it, to be put behind the path.
     why: String,
@@ -81,55 +66,12 @@ impl TlsError {
         Self { file, path: Some(path.to_owned()), why }
     }
 
-    fn of_rustls(error: &rustls::Error) -> Self {
-        Self { file: TlsFile::Ca, path: None, why: format!("TLS cannot be used: {}", one_line(&error.to_string())) }
-    }
-
     /// What is wrong, to be put behind the name of the setting.
     pub fn of_setting(&self) -> String {
         match &self.path {
             Some(path) => format!("is {}, which {}", quoted(path), self.why),
             None => format!("is not set, and without it {}", self.why),
         }
-    }
-}
-
-impl TlsFiles {
-    /// Files as settings name them.
-    ///
-    /// # Errors
-    /// The one that is missing of a certificate and its key.
-    pub fn new(ca: Option<&PathBuf>, certificate: Option<&PathBuf>, key: Option<&PathBuf>) -> Result<Self, TlsFile> {
-        let identity = match (certificate, key) {
-            (Some(certificate), Some(key)) => Some((certificate.clone(), key.clone())),
-            (None, None) => None,
-            (Some(_), None) => return Err(TlsFile::Key),
-            (None, Some(_)) => return Err(TlsFile::Certificate),
-        };
-        Ok(Self { ca: ca.cloned(), identity })
-    }
-
-    /// What connections are made with. Reads the files.
-    ///
-    /// # Errors
-    /// The file that cannot be read or used.
-    pub fn client_config(&self, without_ca: SystemTrust) -> Result<ClientConfig, TlsError> {
-        let unusable = |error: rustls::Error| TlsError::of_rustls(&error);
-        let builder = ClientConfig::builder_with_provider(provider()).with_safe_default_protocol_versions().map_err(unusable)?;
-        let builder = match (&self.ca, without_ca) {
-            (Some(path), _) => builder.with_root_certificates(roots(path)?),
-            (None, SystemTrust::Required) => builder.with_platform_verifier().map_err(unusable)?,
-            (None, SystemTrust::IfAny) => match builder.clone().with_platform_verifier() {
-                Ok(trusting) => trusting,
-                Err(_) => builder.with_root_certificates(RootCertStore::empty()),
-            },
-            (None, SystemTrust::Unused) => builder.with_root_certificates(RootCertStore::empty()),
-        };
-        let Some((certificate, key)) = &self.identity else { return Ok(builder.with_no_client_auth()) };
-        builder.with_client_auth_cert(certificates(TlsFile::Certificate, certificate)?, private_key(key)?).map_err(|error| {
-            let why = format!("cannot be used as a pair with {}: {}", quoted(key), one_line(&error.to_string()));
-            TlsError::new(TlsFile::Certificate, certificate, why)
-        })
     }
 }
 
