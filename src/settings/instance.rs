@@ -9,7 +9,7 @@ use shardwise_discovery::{METADATA_BYTES_MAX, random_incarnation};
 use shardwise_settings::{Error, ResolvedValue, SettingsTable};
 
 use super::keys;
-use crate::{ErrorKind, Result};
+use crate::error::{self, ErrorKind, Result};
 
 /// The metadata in which a member's record has the address for messages to its singletons; shardwise writes it.
 pub(crate) const MESSAGES_ADDRESS: &str = "shardwise.messages";
@@ -61,7 +61,7 @@ fn made(host: &OsStr, random: u64) -> Result<InstanceId> {
     let host = if host.is_empty() { NAMELESS_HOST } else { &host };
     let host = &host[..host.floor_char_boundary(NAME_BYTES_MAX - SUFFIX_BYTES)];
     // The upper half of the number: all of its bits are equally random.
-    InstanceId::new(format!("{host}-{:08x}", random >> 32)).map_err(|error| crate::Error::new(ErrorKind::Settings, error.to_string()))
+    InstanceId::new(format!("{host}-{:08x}", random >> 32)).map_err(|error| error::Error::new(ErrorKind::Settings, error.to_string()))
 }
 
 pub(super) fn read(table: &SettingsTable<'_>) -> Result<InstanceSettings, Error> {

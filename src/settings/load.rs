@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use shardwise_settings::customary_variables;
 
 use super::{fail, schema};
-use crate::Error;
+use crate::error::Error;
 
 /// The most bytes that a settings file may have.
 pub const FILE_BYTES_MAX: u64 = 1024 * 1024;

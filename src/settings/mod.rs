@@ -43,6 +43,7 @@ mod messages;
 mod next;
 mod options;
 mod peers;
+mod placement;
 mod policy;
 mod schema;
 mod token;
@@ -62,7 +63,7 @@ pub use peers::{Network, PeersSettings};
 pub use policy::{DiscoverySettings, PolicySettings};
 pub use shardwise_settings::{Fallback, Origin, ResolvedValue, Setting, SettingKey, SettingsTable, Shape};
 
-use crate::{Error, ErrorKind, Result};
+use crate::error::{Error, ErrorKind, Result};
 
 /// The full key of everything that is the library's own.
 const SHARDING: &str = "resilience.sharding";

@@ -6,7 +6,7 @@ use shardwise_core::{LoadMargin, PlacementParams, Policy};
 use shardwise_settings::{Error, Origin, ResolvedValue, SettingKey, SettingsTable};
 
 use super::keys;
-use super::policy::{kind, refuse_unused};
+use super::placement::{kind, refuse_unused};
 
 /// What to do about a `next` without effect.
 const NEEDED: &str = "next changes nothing; say in it what is to change, or remove it";

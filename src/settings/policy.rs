@@ -3,17 +3,14 @@
 use std::time::Duration;
 
 use shardwise_core::holdings::OnDrainTimeout;
-use shardwise_core::{
-    BackendLoss, GroupName, LoadMargin, OwnershipMode, PlacementKind, PlacementParams, Policy, PolicyError, PolicyName, SLOTS_OUTBOX,
-    Timing, VersionRule, format_duration,
-};
+use shardwise_core::{BackendLoss, GroupName, OwnershipMode, Policy, PolicyError, PolicyName, Timing, VersionRule, format_duration};
 use shardwise_discovery::settings::{BackendSettings, BackendValue};
-use shardwise_settings::{Error, ResolvedValue, SettingKey, SettingsTable, refused};
+use shardwise_settings::{Error, ResolvedValue, SettingsTable, refused};
 
 use super::messages::{self, MessagesSettings};
 use super::peers::{self, PeersSettings};
 use super::schema::BACKENDS_LATER;
-use super::{keys, next, options};
+use super::{keys, next, options, placement};
 use crate::backend;
 
 /// How long the last view is kept where it is kept and nothing says how long.
@@ -126,7 +123,7 @@ pub(super) fn policy(table: &SettingsTable<'_>, name: PolicyName, common: &str, 
     // The table of keys lets none through that has no name.
     policy.ownership = OwnershipMode::named(ownership.text()).unwrap_or_default();
     let fewer_slots = drives_outbox || policy.ownership == OwnershipMode::Exclusive;
-    policy.placement = placement(table, drives_outbox, fewer_slots)?;
+    policy.placement = placement::read(table, drives_outbox, fewer_slots)?;
     claims(table, &mut policy)?;
     policy.min_members = table.take(&keys::MIN_MEMBERS)?.parse(str::parse)?;
     policy.drain_timeout = table.take(&keys::DRAIN_TIMEOUT)?.time()?;
@@ -143,47 +140,6 @@ pub(super) fn policy(table: &SettingsTable<'_>, name: PolicyName, common: &str, 
     let messages = messages::read(table, &policy, &peers.networks)?;
     let (discovery, timing) = discovery(&table.table("discovery").inheriting(common), policy.ownership)?;
     Ok(PolicySettings { policy, timing, discovery, messages, peers })
-}
-
-/// Reads how keys are placed.
-fn placement(table: &SettingsTable<'_>, drives_outbox: bool, fewer_slots: bool) -> Result<PlacementParams, Error> {
-    let mut params = PlacementParams { kind: kind(&table.take(&keys::PLACEMENT)?, drives_outbox)?, ..PlacementParams::default() };
-    refuse_unused(table, params.kind, [&keys::SLOTS, &keys::VIRTUAL_NODES, &keys::LOAD_MARGIN])?;
-    if params.kind.by_key().is_none() {
-        params.slots = slots(table, fewer_slots)?;
-        params.load_margin = table.take(&keys::LOAD_MARGIN)?.parse(LoadMargin::parse)?;
-    }
-    if params.kind.uses_virtual_nodes() {
-        params.virtual_nodes = table.take(&keys::VIRTUAL_NODES)?.parse(str::parse)?;
-    }
-    Ok(params)
-}
-
-pub(super) fn kind(found: &ResolvedValue, drives_outbox: bool) -> Result<PlacementKind, Error> {
-    // The table of keys lets none through that has no name.
-    let kind = PlacementKind::named(found.text()).unwrap_or_default();
-    if drives_outbox && kind.by_key().is_some() {
-        return Err(
-            found.refuse("an outbox uses this policy and fences each slot in its database, and only \"ring\" and \"quota\" have slots; write one of these")
-        );
-    }
-    Ok(kind)
-}
-
-/// Refuses the numbers of slots, virtual nodes and the load margin where they are written and have no effect.
-pub(super) fn refuse_unused(
-    table: &SettingsTable<'_>,
-    kind: PlacementKind,
-    [slots, virtual_nodes, load_margin]: [&SettingKey; 3],
-) -> Result<(), Error> {
-    let Some(placement) = kind.by_key() else { return Ok(()) };
-    let unused = [Some(slots), Some(load_margin), (!kind.uses_virtual_nodes()).then_some(virtual_nodes)];
-    for key in unused.into_iter().flatten() {
-        if let Some(found) = table.written(key)? {
-            return Err(found.refuse(format_args!("placement {placement} has no {}; remove it", key.name)));
-        }
-    }
-    Ok(())
 }
 
 fn backend_loss(table: &SettingsTable<'_>) -> Result<BackendLoss, Error> {
@@ -225,12 +181,4 @@ fn claims(table: &SettingsTable<'_>, policy: &mut Policy) -> Result<(), Error> {
     }
     policy.epoch_floor = epoch_floor.map_or(Ok(0), |found| found.parse(str::parse))?;
     Ok(())
-}
-
-fn slots(table: &SettingsTable<'_>, fewer: bool) -> Result<u32, Error> {
-    if !fewer || table.written(&keys::SLOTS)?.is_some() {
-        return table.take(&keys::SLOTS)?.parse(str::parse);
-    }
-    table.note_computed(&keys::SLOTS, SLOTS_OUTBOX);
-    Ok(SLOTS_OUTBOX)
 }

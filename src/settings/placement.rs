@@ -1,0 +1,55 @@
+//! How a policy's keys are placed: what a policy and its `next` have in common.
+
+use shardwise_core::{LoadMargin, PlacementKind, PlacementParams, SLOTS_OUTBOX};
+use shardwise_settings::{Error, ResolvedValue, SettingKey, SettingsTable};
+
+use super::keys;
+
+/// Reads how keys are placed.
+pub(super) fn read(table: &SettingsTable<'_>, drives_outbox: bool, fewer_slots: bool) -> Result<PlacementParams, Error> {
+    let mut params = PlacementParams { kind: kind(&table.take(&keys::PLACEMENT)?, drives_outbox)?, ..PlacementParams::default() };
+    refuse_unused(table, params.kind, [&keys::SLOTS, &keys::VIRTUAL_NODES, &keys::LOAD_MARGIN])?;
+    if params.kind.by_key().is_none() {
+        params.slots = slots(table, fewer_slots)?;
+        params.load_margin = table.take(&keys::LOAD_MARGIN)?.parse(LoadMargin::parse)?;
+    }
+    if params.kind.uses_virtual_nodes() {
+        params.virtual_nodes = table.take(&keys::VIRTUAL_NODES)?.parse(str::parse)?;
+    }
+    Ok(params)
+}
+
+pub(super) fn kind(found: &ResolvedValue, drives_outbox: bool) -> Result<PlacementKind, Error> {
+    // The table of keys lets none through that has no name.
+    let kind = PlacementKind::named(found.text()).unwrap_or_default();
+    if drives_outbox && kind.by_key().is_some() {
+        return Err(
+            found.refuse("an outbox uses this policy and fences each slot in its database, and only \"ring\" and \"quota\" have slots; write one of these")
+        );
+    }
+    Ok(kind)
+}
+
+/// Refuses the numbers of slots, virtual nodes and the load margin where they are written and have no effect.
+pub(super) fn refuse_unused(
+    table: &SettingsTable<'_>,
+    kind: PlacementKind,
+    [slots, virtual_nodes, load_margin]: [&SettingKey; 3],
+) -> Result<(), Error> {
+    let Some(placement) = kind.by_key() else { return Ok(()) };
+    let unused = [Some(slots), Some(load_margin), (!kind.uses_virtual_nodes()).then_some(virtual_nodes)];
+    for key in unused.into_iter().flatten() {
+        if let Some(found) = table.written(key)? {
+            return Err(found.refuse(format_args!("placement {placement} has no {}; remove it", key.name)));
+        }
+    }
+    Ok(())
+}
+
+fn slots(table: &SettingsTable<'_>, fewer: bool) -> Result<u32, Error> {
+    if !fewer || table.written(&keys::SLOTS)?.is_some() {
+        return table.take(&keys::SLOTS)?.parse(str::parse);
+    }
+    table.note_computed(&keys::SLOTS, SLOTS_OUTBOX);
+    Ok(SLOTS_OUTBOX)
+}
