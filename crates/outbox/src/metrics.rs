@@ -270,14 +270,16 @@ mod tests {
 
     const BEGINNING: &str = "# Metrics of an outbox publisher
 
-Generated from the table in `src/metrics.rs`; `METRICS_WRITE=1 cargo test -p shardwise-outbox --lib metrics` writes it.
+Generated from the table in `crates/outbox/src/metrics.rs`;
+`METRICS_WRITE=1 cargo test -p shardwise-outbox --lib metrics` writes it.
 
-The library speaks through the `metrics` facade and installs no exporter. `shardwise outbox run --listen ADDR` serves these at `/metrics` in
-Prometheus' form. Each has the label `sink`, the destination's name; no label carries a key.
+The library speaks through the `metrics` facade and installs no exporter. `shardwise outbox run --listen ADDR` serves
+these at `/metrics` in Prometheus' form. Each has the label `sink`, the destination's name; no label carries a key.
 
-Gauges of the whole outbox come from the store every ten seconds, the first time two seconds after the start, from each publisher and from each `shardwise serve --outbox`: take their `max`, not their sum. So that a look never
-costs more than a few milliseconds, each of their counts stops at 10,000 aggregates with something to send, 10,000 blocked ones and 10,000
-parked events; where one of them stopped, `backlog_complete` is 0 and the numbers say \"at least\".
+Gauges of the whole outbox come from the store every ten seconds, the first time two seconds after the start, from each
+publisher and from each `shardwise serve --outbox`: take their `max`, not their sum. So that a look never costs more
+than a few milliseconds, each of their counts stops at 10,000 aggregates with something to send, 10,000 blocked ones and
+10,000 parked events; where one of them stopped, `backlog_complete` is 0 and the numbers say \"at least\".
 
 | metric | kind | meaning |
 |---|---|---|

@@ -47,10 +47,11 @@ mod tests {
 
     const BEGINNING: &str = "# Metrics of a sidecar
 
-Generated from the table in `src/metrics.rs`; `METRICS_WRITE=1 cargo test -p shardwise-sidecar --lib metrics` writes it.
+Generated from the table in `crates/sidecar/src/metrics.rs`;
+`METRICS_WRITE=1 cargo test -p shardwise-sidecar --lib metrics` writes it.
 
-`shardwise serve` serves these at `/metrics` in Prometheus' form, beside those of its services (`docs/reference/metrics.md`). No label carries a key or the name of a
-member.
+`shardwise serve` serves these at `/metrics` in Prometheus' form, beside those of its services
+(`docs/reference/metrics.md`). No label carries a key or the name of a member.
 
 | metric | kind | unit | labels | meaning |
 |---|---|---|---|---|

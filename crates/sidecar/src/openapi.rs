@@ -89,3 +89,23 @@ fn complete(operation: &mut Value, policies: &[&str]) {
         parameter["schema"]["enum"] = json!(policies);
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_page_about_http_has_a_row_for_each_operation() {
+        let page = std::fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/reference/http.md")).unwrap();
+        let document: Value = serde_json::from_slice(&document(std::iter::empty(), false)).unwrap();
+        let mut rows = vec!["| `GET /` |".to_owned()];
+        for (path, operations) in document["paths"].as_object().unwrap() {
+            rows.extend(operations.as_object().unwrap().keys().map(|method| format!("| `{} {path}` |", method.to_uppercase())));
+        }
+        for row in &rows {
+            assert!(page.contains(row.as_str()), "docs/reference/http.md has no row {row}");
+        }
+        let written = page.lines().filter(|line| ["| `GET ", "| `POST "].iter().any(|start| line.starts_with(start)));
+        assert_eq!(written.count(), rows.len(), "docs/reference/http.md has a route that is not there");
+    }
+}

@@ -13,6 +13,9 @@ const SUMMARY: &str = "docs/SUMMARY.md";
 /// How pages of the book link files that are not in it.
 const ELSEWHERE: &str = "https://github.com/shardwise/shardwise/blob/main/";
 
+/// Folders of sources, of which the pages about the code name files.
+const SOURCES: [&str; 9] = ["src/", "crates/", "backends/", "tests/", "examples/", "xtask/", "deploy/", "benches/", "fuzz/"];
+
 /// The repository's pages by path.
 type Pages<'a> = BTreeMap<&'a str, MarkdownPage>;
 
@@ -32,7 +35,10 @@ pub(super) fn check(files: &RepositoryFiles) -> (u64, Vec<String>) {
         problems.extend(wrong);
     }
     for (path, text) in files.texts() {
-        for cited in cited(text) {
+        let codes = pages.get(path).filter(|_| describes_the_code(path)).into_iter().flat_map(|page| &page.codes);
+        let of_sources = codes.flat_map(|code| SOURCES.into_iter().flat_map(|folder| cited(code, folder)));
+        // NAME is the reader's choice.
+        for cited in cited(text, BOOK).chain(of_sources.filter(|path| !path.contains("NAME"))) {
             checked += 1;
             if !files.any_begins(cited) {
                 problems.push(format!("{path}: cites {cited}, which is not there"));
@@ -45,6 +51,12 @@ pub(super) fn check(files: &RepositoryFiles) -> (u64, Vec<String>) {
 
 fn is_page(path: &str) -> bool {
     Path::new(path).extension().is_some_and(|extension| extension == "md")
+}
+
+/// Whether the page says where things are today. Decisions tell of the day on which they were made.
+fn describes_the_code(path: &str) -> bool {
+    ["docs/architecture.md", "CONTRIBUTING.md"].contains(&path)
+        || ["docs/internals/", "docs/reference/"].iter().any(|folder| path.starts_with(folder))
 }
 
 /// The page with the files that mdBook puts into it.
@@ -103,11 +115,10 @@ fn resolve(page: &str, link: &str) -> Option<String> {
     Some(parts.join("/"))
 }
 
-/// The pages that a text names below the book's folder, such as `docs/adr/0013` in a comment. Those behind a `/` are links or parts of
-/// other paths.
-fn cited(text: &str) -> impl Iterator<Item = &str> {
+/// What a text names below that folder, such as `docs/adr/0013` in a comment. What is behind a `/` is a link or a part of another path.
+fn cited<'t>(text: &'t str, folder: &'static str) -> impl Iterator<Item = &'t str> {
     let is_of_path = |c: char| c.is_ascii_alphanumeric() || "/._-".contains(c);
-    text.match_indices(BOOK).filter(move |(at, _)| !text[..*at].ends_with(is_of_path)).map(move |(at, _)| {
+    text.match_indices(folder).filter(move |(at, _)| !text[..*at].ends_with(is_of_path)).map(move |(at, _)| {
         let rest = &text[at..];
         rest[..rest.find(|c| !is_of_path(c)).unwrap_or(rest.len())].trim_end_matches(['.', '-'])
     })
@@ -173,6 +184,18 @@ mod tests {
         let source = format!("// See `{BOOK}README.md`, {BOOK}figures and {gone}.");
         let found = problems(&[&BOOK_OF_TWO[..], &[("docs/README.md", ""), ("a.rs", &source)]].concat());
         assert_eq!(found, [format!("a.rs: cites {gone}, which is not there")]);
+    }
+
+    #[test]
+    fn pages_about_the_code_name_files_that_are_there() {
+        let page = "`src/lib.rs`, `crates/*/src` and `src/gone.rs`\n";
+        let files = [
+            (SUMMARY, "[a](architecture.md) [b](adr/0001-placement-by-slots.md)"),
+            ("docs/architecture.md", page),
+            ("docs/adr/0001-placement-by-slots.md", page),
+        ];
+        let sources = [("src/lib.rs", ""), ("crates/core/src/lib.rs", "")];
+        assert_eq!(problems(&[&files[..], &sources].concat()), ["docs/architecture.md: cites src/gone.rs, which is not there"]);
     }
 
     #[test]

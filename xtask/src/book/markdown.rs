@@ -11,6 +11,8 @@ pub(super) struct MarkdownPage {
     pub(super) links: Vec<String>,
     /// Names of the headings, as GitHub and mdBook make them.
     pub(super) anchors: BTreeSet<String>,
+    /// Pieces of code inside its sentences.
+    pub(super) codes: Vec<String>,
 }
 
 impl MarkdownPage {
@@ -28,16 +30,23 @@ impl MarkdownPage {
                     page.anchors.insert(if *before == 0 { name } else { format!("{name}-{before}") });
                     *before += 1;
                 }
-                Event::Text(part) | Event::Code(part) => {
-                    if let Some(heading) = &mut heading {
-                        heading.push_str(&part);
-                    }
+                Event::Text(part) => add(&mut heading, &part),
+                Event::Code(part) => {
+                    add(&mut heading, &part);
+                    page.codes.push(part.into_string());
                 }
                 Event::Html(tag) | Event::InlineHtml(tag) => page.links.extend(addresses(&tag)),
                 _ => {}
             }
         }
         page
+    }
+}
+
+/// Text inside a heading is part of it.
+fn add(heading: &mut Option<String>, part: &str) {
+    if let Some(heading) = heading {
+        heading.push_str(part);
     }
 }
 
@@ -65,7 +74,9 @@ mod tests {
     fn links_pictures_and_tags_are_links_and_code_is_none() {
         let text =
             "[a](b.md) ![c](d.svg) <img src=\"e.png\"> <https://f.example> `[g](h)`\n\n```\n[i](j)\n```\n\n| k |\n|---|\n| [l](m) |\n";
-        assert_eq!(MarkdownPage::read(text).links, ["b.md", "d.svg", "e.png", "https://f.example", "m"]);
+        let page = MarkdownPage::read(text);
+        assert_eq!(page.links, ["b.md", "d.svg", "e.png", "https://f.example", "m"]);
+        assert_eq!(page.codes, ["[g](h)"]);
     }
 
     #[test]
