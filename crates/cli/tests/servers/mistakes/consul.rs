@@ -61,7 +61,7 @@ pub(super) async fn case() -> Case {
     let mistakes = vec![
         mistake(&guarded.address(), &ca, REFUSED, &pair),
         mistake(&guarded.address(), &with(&outdated), REFUSED, &pair),
-        mistake(&guarded.address(), &with(&damaged), USAGE, &["discovery.consul.key_file", &key, "no private key"]),
+        mistake(&guarded.address(), &with(&damaged), USAGE, &["discovery.consul.key_file", &key, "a private key in PEM"]),
         mistake(&plain.address(), "verify = false", USAGE, &["discovery.consul.verify", "discovery.consul.ca_file"]),
         mistake(&format!("http://{}", nobody.address()), &wrong, UNAVAILABLE, &["discovery.consul.address", "refused"]),
         mistake("http://no-such-host.invalid:8500", &wrong, UNAVAILABLE, &["discovery.consul.address", "no-such-host.invalid"]),
