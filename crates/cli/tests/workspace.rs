@@ -1,5 +1,7 @@
 //! What holds only inside the workspace. This file is not part of the package, whose tests have to do without their neighbours.
 
+#![expect(clippy::unwrap_used, clippy::panic, reason = "helpers of tests report by panicking")]
+
 mod common;
 
 use std::fmt::Write as _;
